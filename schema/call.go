@@ -1,0 +1,123 @@
+package schema
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Tags of a call: what it is to the rollout.
+const (
+	TagAgent    = "agent"    // a turn of the agent itself
+	TagAux      = "aux"      // a title, a summary, a quota probe
+	TagSubagent = "subagent" // a turn of an agent that the agent started
+)
+
+// Key names one model call of one execution of a rollout. A call that is
+// asked again keeps its key; an answer is given once per key.
+type Key struct {
+	Rollout ID
+	Attempt int // 1, 2, ...: one execution of the rollout
+	Call    int // 1, 2, ...: one model call of it
+}
+
+// String is the key as it travels: rid/attempt/call.
+func (k Key) String() string {
+	return string(k.Rollout) + "/" + strconv.Itoa(k.Attempt) + "/" + strconv.Itoa(k.Call)
+}
+
+// ParseKey reads what String wrote.
+func ParseKey(s string) (Key, error) {
+	parts := strings.Split(s, "/")
+	if len(parts) != 3 {
+		return Key{}, invalid("key", s, "want rollout/attempt/call")
+	}
+	id, err := ParseID(parts[0])
+	if err != nil {
+		return Key{}, err
+	}
+	k := Key{Rollout: id}
+	for i, n := range []*int{&k.Attempt, &k.Call} {
+		if *n, err = ParseCount("key", parts[i+1]); err != nil {
+			return Key{}, err
+		}
+	}
+	return k, nil
+}
+
+// ParseCount reads a number of 1 or more in its only form: no sign, no zeros
+// in front.
+func ParseCount(field, s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > 1<<30 || strconv.Itoa(n) != s {
+		return 0, invalid(field, s, "want a number of 1 or more")
+	}
+	return n, nil
+}
+
+// Call is one model call in the canonical form, which has the semantics of
+// OpenAI chat completions
+// (https://platform.openai.com/docs/api-reference/chat/create). Messages,
+// tools and parameters are the agent's own JSON, untouched.
+type Call struct {
+	V        int                        `json:"v"`
+	Key      string                     `json:"key"`
+	Tag      string                     `json:"tag"`
+	Dialect  string                     `json:"dialect"`
+	Model    string                     `json:"model,omitempty"`
+	Messages []json.RawMessage          `json:"messages"`
+	Tools    json.RawMessage            `json:"tools,omitempty"`  // an array; present when changed against base
+	Params   SortedMap[json.RawMessage] `json:"params,omitempty"` // every other field of the agent's request
+	Base     int                        `json:"base,omitempty"`   // a call of this attempt whose first Keep messages come first; 0: none
+	Keep     int                        `json:"keep,omitempty"`
+	Digest   []byte                     `json:"digest,omitempty"` // of the whole, see docs/protocol.md
+	Stream   bool                       `json:"stream,omitempty"` // the agent asked for a stream
+	// RemainingMS is how long the caller will still wait, in milliseconds.
+	RemainingMS int64 `json:"remaining_ms,omitempty"`
+}
+
+// sizeHint counts raw bytes and a few for each header.
+func (c *Call) sizeHint() int {
+	n := len(c.Tools)
+	for _, m := range c.Messages {
+		n += len(m) + 8
+	}
+	for k, v := range c.Params {
+		n += len(k) + len(v) + 8
+	}
+	return n
+}
+
+// Validate checks everything but the JSON inside, which the dialect that made
+// the call has read and whoever answers it will read.
+func (c *Call) Validate() error {
+	if _, err := ParseKey(c.Key); err != nil {
+		return err
+	}
+	if err := checkOneOf("tag", c.Tag, TagAgent, TagAux, TagSubagent); err != nil {
+		return err
+	}
+	if err := CheckToken("dialect", c.Dialect); err != nil {
+		return err
+	}
+	if err := checkText("model", c.Model, maxName); err != nil {
+		return err
+	}
+	if err := checkCount("messages", len(c.Messages), maxMessages); err != nil {
+		return err
+	}
+	if len(c.Messages) == 0 && c.Keep == 0 {
+		return invalid("messages", "none", "want at least one")
+	}
+	if err := checkCount("params", len(c.Params), maxList); err != nil {
+		return err
+	}
+	if c.Base < 0 || c.Keep < 0 || c.Base == 0 && c.Keep > 0 {
+		return invalid("keep", fmt.Sprintf("base %d, keep %d", c.Base, c.Keep), "both 0, or base 1 or more")
+	}
+	if n := len(c.Digest); n != 0 && n != 32 {
+		return invalid("digest", fmt.Sprintf("%d bytes", n), "want 32")
+	}
+	return checkRange("remaining_ms", c.RemainingMS, 0, maxDurationMS)
+}

@@ -1,0 +1,129 @@
+package schema
+
+import "fmt"
+
+// Who is to blame for a fault.
+const (
+	WhoAgent   = "agent"
+	WhoTask    = "task"
+	WhoSandbox = "sandbox"
+	WhoTrainer = "trainer"
+	WhoWorker  = "worker"
+	WhoUser    = "user"
+)
+
+// Fault codes that callers decide on. Stages and messages are for people.
+const (
+	CodeInvalid      = "invalid"
+	CodeUnknown      = "unknown"
+	CodeNoTrainer    = "no_trainer"
+	CodeCancelled    = "cancelled"
+	CodeTimeout      = "timeout"
+	CodeOOM          = "oom"
+	CodeExit         = "exit"
+	CodeCallCap      = "call_cap"
+	CodeTokenCap     = "token_cap"
+	CodeSetup        = "setup_failed"
+	CodeNoReward     = "no_reward"
+	CodeBadBundle    = "bad_bundle"
+	CodeImage        = "image"
+	CodeMissing      = "missing"
+	CodeInternal     = "internal"
+	CodeUnsupported  = "unsupported"
+	CodeStaleAttempt = "stale_attempt"
+	CodeTooLarge     = "too_large"
+	CodeAgentError   = "agent_error"
+)
+
+// Fault says what went wrong, where and who can mend it. As the answer to a
+// model call it also carries an HTTP status.
+type Fault struct {
+	Stage     string `json:"stage,omitempty"` // sandbox, setup, agent, verify, call, request, ...
+	Code      string `json:"code"`
+	Message   string `json:"message"`
+	Who       string `json:"who,omitempty"`
+	Retryable bool   `json:"retryable,omitempty"`
+
+	// Status is the HTTP status of a fault that answers a model call: 400,
+	// 409, 410, 413, 425, 429 or 5xx. 0 elsewhere.
+	Status int `json:"status,omitempty"`
+	// AgentMessage is text that the agent may read. Without it the agent
+	// reads a generic text; Message goes to events and results only.
+	AgentMessage string `json:"agent_message,omitempty"`
+	// RetryAfterMS asks whoever asks again to wait, in milliseconds.
+	RetryAfterMS int64 `json:"retry_after_ms,omitempty"`
+}
+
+// Error makes a Fault usable as an error.
+func (f *Fault) Error() string {
+	s := f.Message
+	if f.Code != "" {
+		s = f.Code + ": " + s
+	}
+	if f.Stage != "" {
+		s = f.Stage + ": " + s
+	}
+	return s
+}
+
+// Validate checks the fault.
+func (f *Fault) Validate() error {
+	if f.Code == "" {
+		return invalid("fault.code", "", "want a short name")
+	}
+	if f.Status != 0 && (f.Status < 400 || f.Status > 599) {
+		return invalid("fault.status", f.Status, "want 400 to 599, or none")
+	}
+	for _, t := range []struct {
+		field, value string
+		limit        int
+	}{
+		{"fault.code", f.Code, 64}, {"fault.stage", f.Stage, 64}, {"fault.who", f.Who, 16},
+		{"fault.message", f.Message, maxText}, {"fault.agent_message", f.AgentMessage, maxText},
+	} {
+		if err := checkText(t.field, t.value, t.limit); err != nil {
+			return err
+		}
+	}
+	return checkRange("fault.retry_after_ms", f.RetryAfterMS, 0, maxDurationMS)
+}
+
+// RetryableStatus reports whether a call that got this HTTP status is asked
+// again under the same key.
+func RetryableStatus(status int) bool {
+	return status == 425 || status == 429 || status >= 500
+}
+
+// Faultf makes a fault with a formatted message, cut to the bound.
+func Faultf(stage, code, who, format string, args ...any) *Fault {
+	return &Fault{Stage: stage, Code: code, Who: who, Message: Clip(fmt.Sprintf(format, args...), maxText)}
+}
+
+// Exit says how a process of the agent's side ended. It is data about the
+// agent, never our error.
+type Exit struct {
+	Code        int    `json:"code"`             // exit status; 128+signal when a signal ended it
+	Signal      string `json:"signal,omitempty"` // such as "killed"; empty when it exited
+	TimedOut    bool   `json:"timed_out,omitempty"`
+	OOM         bool   `json:"oom,omitempty"`
+	MS          int64  `json:"ms"` // wall time in milliseconds
+	StdoutBytes int64  `json:"stdout_bytes,omitempty"`
+	StderrBytes int64  `json:"stderr_bytes,omitempty"`
+}
+
+// OK reports whether the process ended by itself with status 0.
+func (e Exit) OK() bool { return e.Code == 0 && e.Signal == "" && !e.TimedOut && !e.OOM }
+
+// String describes the exit in a few words.
+func (e Exit) String() string {
+	switch {
+	case e.OOM:
+		return "out of memory"
+	case e.TimedOut:
+		return "timed out"
+	case e.Signal != "":
+		return "ended by signal " + e.Signal
+	default:
+		return fmt.Sprintf("exit status %d", e.Code)
+	}
+}

@@ -1,0 +1,125 @@
+package schema
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Reply is the whole answer to one call.
+type Reply struct {
+	V            int             `json:"v"`
+	Message      json.RawMessage `json:"message"` // an OpenAI chat assistant message
+	FinishReason string          `json:"finish_reason"`
+	Usage        Usage           `json:"usage"`
+
+	// What training needs; none of it ever reaches the agent.
+	PromptIDs     TokenIDs        `json:"prompt_ids,omitempty"`
+	CompletionIDs TokenIDs        `json:"completion_ids,omitempty"`
+	Logprobs      Logprobs        `json:"logprobs,omitempty"` // one per completion id
+	TopLogprobs   json.RawMessage `json:"top_logprobs,omitempty"`
+	Versions      []VersionSpan   `json:"versions,omitempty"`
+	Sampling      json.RawMessage `json:"sampling,omitempty"` // effective parameters
+	Retained      bool            `json:"retained,omitempty"` // ids stay with the trainer under the call's key
+	Digest        []byte          `json:"digest,omitempty"`   // of the retained ids
+}
+
+// Usage counts tokens.
+type Usage struct {
+	PromptTokens     int64 `json:"prompt_tokens"`
+	CompletionTokens int64 `json:"completion_tokens"`
+}
+
+// VersionSpan says which policy version made the completion ids Start to End
+// (End excluded).
+type VersionSpan struct {
+	Version string `json:"version"`
+	Start   int    `json:"start"`
+	End     int    `json:"end"`
+}
+
+func (r *Reply) sizeHint() int {
+	return len(r.Message) + len(r.PromptIDs) + len(r.CompletionIDs) + len(r.Logprobs) + len(r.TopLogprobs) + len(r.Sampling)
+}
+
+// Validate checks the reply; lengths of ids and log-probs must match.
+func (r *Reply) Validate() error {
+	if len(r.Message) == 0 {
+		return invalid("message", "", "want an assistant message")
+	}
+	if r.FinishReason == "" {
+		return invalid("finish_reason", "", "want stop, length, tool_calls or content_filter")
+	}
+	if err := checkText("finish_reason", r.FinishReason, 64); err != nil {
+		return err
+	}
+	for field, n := range map[string]int{"prompt_ids": len(r.PromptIDs), "completion_ids": len(r.CompletionIDs), "logprobs": len(r.Logprobs)} {
+		if err := checkPacked(field, n); err != nil {
+			return err
+		}
+	}
+	if len(r.Logprobs) > 0 && r.Logprobs.Len() != r.CompletionIDs.Len() {
+		return invalid("logprobs", fmt.Sprintf("%d values", r.Logprobs.Len()),
+			fmt.Sprintf("as many as completion_ids, which has %d", r.CompletionIDs.Len()))
+	}
+	if r.Usage.PromptTokens < 0 || r.Usage.CompletionTokens < 0 {
+		return invalid("usage", r.Usage, "counts of 0 or more")
+	}
+	if err := checkCount("versions", len(r.Versions), maxMessages); err != nil {
+		return err
+	}
+	for i, v := range r.Versions {
+		if v.Start < 0 || v.End < v.Start {
+			return invalid(fmt.Sprintf("versions[%d]", i), v, "0 <= start <= end")
+		}
+	}
+	if n := len(r.Digest); n != 0 && n != 32 {
+		return invalid("digest", fmt.Sprintf("%d bytes", n), "want 32")
+	}
+	return nil
+}
+
+// Delta is a piece of an answer that is still being generated. It has the form
+// of an OpenAI chat delta and the ids that belong to it.
+type Delta struct {
+	V             int             `json:"v"`
+	Delta         json.RawMessage `json:"delta"` // choices[0].delta of a chat completion chunk
+	CompletionIDs TokenIDs        `json:"completion_ids,omitempty"`
+	Logprobs      Logprobs        `json:"logprobs,omitempty"`
+}
+
+func (d *Delta) sizeHint() int { return len(d.Delta) + len(d.CompletionIDs) + len(d.Logprobs) }
+
+// Validate checks the delta.
+func (d *Delta) Validate() error {
+	if len(d.Delta) == 0 {
+		return invalid("delta", "", "want a chat delta")
+	}
+	if err := checkPacked("completion_ids", len(d.CompletionIDs)); err != nil {
+		return err
+	}
+	return checkPacked("logprobs", len(d.Logprobs))
+}
+
+// FrameKind is what a frame of an answer is.
+type FrameKind string
+
+// The frames that a trainer sends for one call. FrameAbsent is made by the
+// worker itself: nobody answers at the moment.
+const (
+	FrameAccept   FrameKind = "accept"
+	FrameBeat     FrameKind = "beat"
+	FrameDelta    FrameKind = "delta"
+	FrameFinal    FrameKind = "final"
+	FrameFault    FrameKind = "fault"
+	FrameNeedFull FrameKind = "need_full"
+	FrameAbsent   FrameKind = "absent"
+)
+
+// Frame is what a gate is told while a call waits for its answer.
+type Frame struct {
+	Kind  FrameKind
+	Gen   string // the generation that it belongs to
+	Held  bool   // accept and beat: the trainer holds calls for now
+	Delta *Delta // of a delta
+	Fault *Fault // why a call is absent or asked again
+}

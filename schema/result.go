@@ -1,0 +1,117 @@
+package schema
+
+import "fmt"
+
+// Status of a rollout.
+type Status string
+
+// The statuses. The last four are terminal.
+const (
+	StatusQueued     Status = "queued"
+	StatusRunning    Status = "running"
+	StatusCancelling Status = "cancelling"
+	StatusDone       Status = "done"      // ran and was verified; a fault of the agent is possible
+	StatusFailed     Status = "failed"    // could not run to its end; a new try would not help
+	StatusCancelled  Status = "cancelled" // somebody asked for it
+	StatusDead       Status = "dead"      // every try was used up
+)
+
+// Terminal reports whether nothing follows.
+func (s Status) Terminal() bool {
+	switch s {
+	case StatusDone, StatusFailed, StatusCancelled, StatusDead:
+		return true
+	default:
+		return false
+	}
+}
+
+// Result is what a rollout came to. Every submitted request gets exactly one.
+type Result struct {
+	V       int    `json:"v"`
+	ID      ID     `json:"id"`
+	Trainer string `json:"trainer"`
+	Group   string `json:"group,omitempty"`
+	Index   int    `json:"index"`
+	Task    string `json:"task,omitempty"` // the request's task.name
+	Attempt int    `json:"attempt"`
+	Status  Status `json:"status"`
+
+	Reward  *float64           `json:"reward"` // null: not known, which is not 0
+	Rewards SortedMap[float64] `json:"rewards,omitempty"`
+	Metrics SortedMap[float64] `json:"metrics,omitempty"`
+	Fault   *Fault             `json:"fault,omitempty"`
+	Exit    *Exit              `json:"exit,omitempty"` // of the agent
+
+	Phases       []Phase              `json:"phases,omitempty"`
+	Calls        SortedMap[CallStats] `json:"calls,omitempty"` // by tag
+	Committed    []Committed          `json:"committed,omitempty"`
+	Artifacts    []Artifact           `json:"artifacts,omitempty"`
+	Transcript   string               `json:"transcript,omitempty"` // an artifact's name
+	Worker       string               `json:"worker,omitempty"`
+	Agent        string               `json:"agent,omitempty"`
+	AgentVersion string               `json:"agent_version,omitempty"`
+	Labels       map[string]string    `json:"labels,omitempty"`
+}
+
+// Phase is one stage of a rollout.
+type Phase struct {
+	Name   string `json:"name"`             // create, upload, setup[0], agent, verify, ...
+	Start  int64  `json:"start"`            // Unix ms, for people
+	MS     int64  `json:"ms"`               // duration
+	Exit   *Exit  `json:"exit,omitempty"`   // when the phase ran a command
+	Output string `json:"output,omitempty"` // tail of its output
+}
+
+// CallStats counts the calls of one tag.
+type CallStats struct {
+	Count            int   `json:"count"`
+	PromptTokens     int64 `json:"prompt_tokens"`
+	CompletionTokens int64 `json:"completion_tokens"`
+}
+
+// Committed names a generation that reached the agent. Train only on these.
+type Committed struct {
+	Call   int    `json:"call"`
+	Gen    string `json:"gen"`
+	Digest []byte `json:"digest,omitempty"`
+	Shard  string `json:"shard,omitempty"`
+	Tag    string `json:"tag,omitempty"`
+}
+
+// Artifact is a file that the rollout left, kept in the object store under its
+// sha256.
+type Artifact struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+// Validate checks the result.
+func (r *Result) Validate() error {
+	if _, err := ParseID(string(r.ID)); err != nil {
+		return err
+	}
+	if !r.Status.Terminal() {
+		return invalid("status", r.Status, "want done, failed, cancelled or dead")
+	}
+	if err := checkRange("attempt", r.Attempt, 0, 1<<30); err != nil {
+		return err
+	}
+	if r.Fault != nil {
+		if err := r.Fault.Validate(); err != nil {
+			return err
+		}
+	}
+	for i, a := range r.Artifacts {
+		if err := CheckSHA256(fmt.Sprintf("artifacts[%d].sha256", i), a.SHA256); err != nil {
+			return err
+		}
+	}
+	for i, p := range r.Phases {
+		if err := checkText(fmt.Sprintf("phases[%d].output", i), p.Output, maxText); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+// Package subjects holds every subject, stream, bucket and header name of the
+// protocol as pure functions, with parsers back. Nothing else spells them.
+package subjects
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// Streams and buckets.
+const (
+	StreamRequests = "ROLLOUT_REQ" // work queue of requests
+	StreamRollouts = "ROLLOUT"     // last message per subject: request copy, state, result
+	StreamEvents   = "EVENTS"      // events, for people
+	StreamDead     = "DEAD"        // messages that could not be read
+	BucketTasks    = "tasks"       // task bundles by sha256
+	BucketArtifact = "artifacts"   // artifacts by sha256
+)
+
+// Requests is the plain lane, which is the same as lane p2 without a trainer.
+const Requests = "rollout.requests"
+
+// Lanes are the priorities of requests, most urgent first.
+const Lanes = 4
+
+// DefaultLane is the lane of a request that names none.
+const DefaultLane = 2
+
+// Request is where a trainer publishes a request of a lane (0 is the most
+// urgent).
+func Request(lane int, trainer string) string {
+	return Requests + ".p" + strconv.Itoa(lane) + "." + trainer
+}
+
+// RequestFilters are the subjects of StreamRequests. They are literal lanes,
+// since a wildcard would overlap the other streams.
+func RequestFilters() []string {
+	out := []string{Requests}
+	for lane := range Lanes {
+		out = append(out, Requests+".p"+strconv.Itoa(lane)+".*")
+	}
+	return out
+}
+
+// ParseRequest reads the trainer out of a request's subject; empty for the
+// plain lane.
+func ParseRequest(subject string) (trainer string, ok bool) {
+	if subject == Requests {
+		return "", true
+	}
+	t := strings.Split(subject, ".")
+	if len(t) != 4 || t[0] != "rollout" || t[1] != "requests" || len(t[2]) != 2 || t[2][0] != 'p' || t[2][1] < '0' || t[2][1] >= '0'+Lanes {
+		return "", false
+	}
+	return t[3], schema.CheckTrainer(t[3]) == nil
+}
+
+// RequestCopy, State and Result are the subjects of StreamRollouts for one
+// rollout.
+func RequestCopy(id schema.ID) string { return "rollout." + string(id) + ".request" }
+
+// State is where the state record of a rollout lives.
+func State(id schema.ID) string { return "rollout." + string(id) + ".state" }
+
+// Result is where the one result of a rollout lives.
+func Result(id schema.ID) string { return "rollout." + string(id) + ".result" }
+
+// RolloutFilters are the subjects of StreamRollouts.
+func RolloutFilters() []string {
+	return []string{"rollout.*.request", "rollout.*.state", "rollout.*.result"}
+}
+
+// Event is where a worker publishes an event of a rollout.
+func Event(id schema.ID, t schema.EventType) string {
+	return "rollout." + string(id) + ".events." + string(t)
+}
+
+// EventFilter is the subject of StreamEvents.
+const EventFilter = "rollout.*.events.*"
+
+// EventsOf selects the events of one rollout, or of all when id is empty.
+func EventsOf(id schema.ID) string {
+	if id == "" {
+		return EventFilter
+	}
+	return "rollout." + string(id) + ".events.*"
+}
+
+// Live is where a worker publishes token deltas for people who watch.
+func Live(id schema.ID, attempt int) string {
+	return "rollout." + string(id) + ".live." + strconv.Itoa(attempt)
+}
+
+// Call is where a worker asks a trainer for the answer to a model call.
+func Call(k schema.Key, shard string) string {
+	return "rollout." + string(k.Rollout) + ".llm." + k.Rollout.Trainer() + "." + shard + "." +
+		strconv.Itoa(k.Attempt) + "." + strconv.Itoa(k.Call)
+}
+
+// CallsOf selects the calls of one trainer; of one shard unless shard is
+// empty.
+func CallsOf(trainer, shard string) string {
+	if shard == "" {
+		return "rollout.*.llm." + trainer + ".>"
+	}
+	return "rollout.*.llm." + trainer + "." + shard + ".*.*"
+}
+
+// ParseCall reads a call's key and shard out of its subject, and checks that
+// the rollout is bound to the trainer that the subject names.
+func ParseCall(subject string) (k schema.Key, shard string, ok bool) {
+	t := strings.Split(subject, ".")
+	if len(t) != 7 || t[0] != "rollout" || t[2] != "llm" {
+		return k, "", false
+	}
+	id, err := schema.ParseID(t[1])
+	if err != nil || id.Trainer() != t[3] || schema.CheckToken("shard", t[4]) != nil {
+		return k, "", false
+	}
+	attempt, err := schema.ParseCount("attempt", t[5])
+	if err != nil {
+		return k, "", false
+	}
+	call, err := schema.ParseCount("call", t[6])
+	if err != nil {
+		return k, "", false
+	}
+	return schema.Key{Rollout: id, Attempt: attempt, Call: call}, t[4], true
+}
+
+// GateInbox is where a worker instance hears the frames of one call. token is
+// 128 random bits in hex.
+func GateInbox(trainer, worker, instance, token string) string {
+	return gateInboxPrefix + trainer + "." + worker + "." + instance + "." + token
+}
+
+const gateInboxPrefix = "_INBOX.gate."
+
+// GateInboxes selects all inboxes of one worker instance.
+func GateInboxes(worker, instance string) string {
+	return gateInboxPrefix + "*." + worker + "." + instance + ".*"
+}
+
+// IsGateInbox reports whether subject is an inbox that a trainer of this name
+// may answer to. A trainer checks it, so that nobody can aim its replies
+// elsewhere.
+func IsGateInbox(subject, trainer string) bool {
+	rest, ok := strings.CutPrefix(subject, gateInboxPrefix+trainer+".")
+	return ok && strings.Count(rest, ".") == 2 && !strings.ContainsAny(rest, "*> ")
+}
+
+// InboxToken returns the last token of an inbox.
+func InboxToken(subject string) string {
+	return subject[strings.LastIndexByte(subject, '.')+1:]
+}
+
+// TrainerResults is where workers hint that a result was committed.
+func TrainerResults(trainer string) string { return "trainer." + trainer + ".results" }
+
+// TrainerCancel is where a trainer asks to end rollouts of its own.
+func TrainerCancel(trainer string) string { return "trainer." + trainer + ".cancel" }
+
+// CancelFilter is what workers hear of all trainers' cancels.
+const CancelFilter = "trainer.*.cancel"
+
+// ParseTrainerCancel reads the trainer out of a cancel's subject.
+func ParseTrainerCancel(subject string) (trainer string, ok bool) {
+	t := strings.Split(subject, ".")
+	if len(t) != 3 || t[0] != "trainer" || t[2] != "cancel" {
+		return "", false
+	}
+	return t[1], schema.CheckTrainer(t[1]) == nil
+}
+
+// Dead is where a message that could not be read is kept.
+func Dead(reason, id string) string { return "dead." + reason + "." + id }
+
+// DeadFilter is the subject of StreamDead.
+const DeadFilter = "dead.*.*"
+
+// ConsumerOf is the durable consumer of StreamRequests for a filter of
+// RequestFilters.
+func ConsumerOf(filter string) string {
+	if filter == Requests {
+		return "workers"
+	}
+	return "workers-" + strings.Split(filter, ".")[2]
+}
