@@ -1,0 +1,301 @@
+package broker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
+)
+
+// Silence that means something.
+const (
+	acceptWithin = 2 * time.Second // no accept: nobody is there
+	beatEvery    = 5 * time.Second // a trainer beats this often
+	silentAfter  = 3 * beatEvery   // the trainer that accepted is gone
+	retryFirst   = 250 * time.Millisecond
+	retryMost    = 3 * time.Second
+)
+
+// NoTrainerError says that nobody answered a call within its budget.
+type NoTrainerError struct {
+	Key    string
+	Waited time.Duration // without accept or beat
+	Last   *schema.Fault // what the last try came to; nil: nobody was there
+}
+
+func (e *NoTrainerError) Error() string {
+	s := fmt.Sprintf("no trainer answered call %s within %s", e.Key, e.Waited.Round(time.Millisecond))
+	if e.Last != nil {
+		s += ": " + e.Last.Error()
+	}
+	return s
+}
+
+// Caller asks a trainer for the answers to one rollout's calls. It is the
+// gate's model.
+type Caller struct {
+	w     *WorkerSide
+	shard string
+	wait  time.Duration
+}
+
+// Caller returns the model for a job's calls.
+func (w *WorkerSide) Caller(r schema.Request) *Caller {
+	return &Caller{w: w, shard: r.Shard, wait: time.Duration(r.Gate.WaitMS) * time.Millisecond}
+}
+
+// Complete asks until the call is answered or refused, always under the same
+// key: a trainer that knows the key does not generate again. frames hears of
+// everything in between, in order, and may end the call with an error.
+//
+// Errors are a *schema.Fault (the trainer refused), a *NoTrainerError (its
+// budget is used up), a *TooLargeError, or the context's cause; in the last
+// case the trainer is told to stop.
+func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
+	key, err := schema.ParseKey(call.Key)
+	if err != nil {
+		return schema.Reply{}, err
+	}
+	call.RemainingMS = c.wait.Milliseconds()
+	body, err := schema.Encode(&call)
+	if err != nil {
+		return schema.Reply{}, err
+	}
+	if err := checkSize(c.w.calls, "model call "+call.Key, len(body)); err != nil {
+		return schema.Reply{}, err
+	}
+	var random [16]byte
+	_, _ = rand.Read(random[:]) // never fails, see its documentation
+	token := hex.EncodeToString(random[:])
+	a := &asking{
+		w: c.w, key: call.Key, subject: subjects.Call(key, c.shard), body: body, frames: frames, budget: c.wait,
+		reply: subjects.GateInbox(key.Rollout.Trainer(), c.w.wid, c.w.instance, token), inbox: make(chan *nats.Msg, 256),
+	}
+	c.w.mu.Lock()
+	c.w.inboxes[token] = a.inbox
+	c.w.mu.Unlock()
+	defer func() {
+		c.w.mu.Lock()
+		delete(c.w.inboxes, token)
+		c.w.mu.Unlock()
+	}()
+	reply, err := a.run(ctx)
+	if err != nil && a.heard && !isFault(err) {
+		a.cancel()
+	}
+	return reply, err
+}
+
+func isFault(err error) bool {
+	f := (*schema.Fault)(nil)
+	return errors.As(err, &f)
+}
+
+// asking is one call until it is settled.
+type asking struct {
+	w              *WorkerSide
+	key            string
+	subject, reply string
+	body           []byte
+	frames         func(schema.Frame) error
+	inbox          chan *nats.Msg
+	budget         time.Duration
+
+	rounds int    // times the call was published
+	gen    string // the generation that is listened to
+	genIn  int    // the last round in which it was heard
+	deltas int    // of gen, in order
+	heard  bool   // somebody has the call
+	spent  time.Duration
+	last   *schema.Fault
+}
+
+// Outcomes of one round that lead to another.
+var (
+	errAbsent = errors.New("nobody there")
+	errSilent = errors.New("no sign of life")
+	errAgain  = errors.New("asked to come again")
+	errFull   = errors.New("the trainer lost the base")
+)
+
+func (a *asking) run(ctx context.Context) (schema.Reply, error) {
+	for try := 0; ; try++ {
+		reply, wait, err := a.round(ctx)
+		switch {
+		case err == nil:
+			return reply, nil
+		case errors.Is(err, errFull):
+			continue // every call carries the whole conversation
+		case errors.Is(err, errAbsent), errors.Is(err, errSilent), errors.Is(err, errAgain):
+		default:
+			return schema.Reply{}, err
+		}
+		if !errors.Is(err, errAgain) {
+			a.last = nil
+		}
+		if err := a.frames(schema.Frame{Kind: schema.FrameAbsent, Gen: a.gen, Fault: a.last}); err != nil {
+			return schema.Reply{}, err
+		}
+		wait = max(wait, backoff(try))
+		if a.spent+wait > a.budget {
+			wait = max(a.budget-a.spent, 0)
+		}
+		if err := pause(ctx, wait); err != nil {
+			return schema.Reply{}, err
+		}
+		if a.spent += wait; a.spent >= a.budget {
+			return schema.Reply{}, &NoTrainerError{Key: a.key, Waited: a.spent, Last: a.last}
+		}
+	}
+}
+
+// round publishes the call once and listens until it is settled or silent.
+// wait is how long the trainer asks to stay away.
+func (a *asking) round(ctx context.Context) (reply schema.Reply, wait time.Duration, err error) {
+	start := time.Now()
+	a.rounds++
+	if err := a.publish(); err != nil {
+		a.w.log.Debug().Err(err).Str("call", a.key).Msg("a call was not published")
+		return reply, 0, errAbsent
+	}
+	accepted := false
+	timer := time.NewTimer(acceptWithin)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return reply, 0, context.Cause(ctx)
+		case <-timer.C:
+			if accepted {
+				return reply, 0, errSilent
+			}
+			a.spent += time.Since(start)
+			return reply, 0, errAbsent
+		case m := <-a.inbox:
+			if m.Header.Get("Status") == "503" && len(m.Data) == 0 {
+				if accepted { // of an earlier round
+					continue
+				}
+				return reply, 0, errAbsent
+			}
+			done, w, err := a.frame(m, &reply)
+			if done || err != nil {
+				return reply, w, err
+			}
+			if !accepted {
+				a.spent += time.Since(start)
+				accepted, a.heard = true, true
+			}
+			timer.Reset(silentAfter)
+		}
+	}
+}
+
+func (a *asking) publish() error {
+	m := &nats.Msg{Subject: a.subject, Reply: a.reply, Data: a.body}
+	if a.gen != "" {
+		m.Header = nats.Header{subjects.HeaderGen: {a.gen}, subjects.HeaderResume: {strconv.Itoa(a.deltas)}}
+	}
+	return a.w.calls.PublishMsg(m)
+}
+
+func (a *asking) cancel() {
+	err := a.w.calls.PublishMsg(&nats.Msg{Subject: a.subject, Header: nats.Header{subjects.HeaderKind: {subjects.KindCancel}}})
+	if err != nil {
+		a.w.log.Debug().Err(err).Str("call", a.key).Msg("the trainer was not told to stop")
+	}
+}
+
+// frame handles one frame. done: reply is complete.
+func (a *asking) frame(m *nats.Msg, reply *schema.Reply) (done bool, wait time.Duration, err error) {
+	kind, gen := schema.FrameKind(m.Header.Get(subjects.HeaderKind)), m.Header.Get(subjects.HeaderGen)
+	if gen != "" && gen != a.gen {
+		// The first generation is listened to. Another one is taken up only
+		// when the trainer answers a call that was asked again with it, which
+		// it does from its first delta.
+		if a.gen != "" && (a.rounds == a.genIn || !restarts(m, kind)) {
+			return false, 0, nil
+		}
+		a.gen, a.deltas = gen, 0
+	}
+	a.genIn = a.rounds
+	switch kind {
+	case schema.FrameAccept, schema.FrameBeat:
+		return false, 0, a.frames(schema.Frame{Kind: kind, Gen: gen, Held: m.Header.Get(subjects.HeaderHeld) == "1"})
+	case schema.FrameDelta:
+		return false, 0, a.delta(m)
+	case schema.FrameFinal:
+		if n, _ := strconv.Atoi(m.Header.Get(subjects.HeaderSeq)); n > a.deltas && a.deltas > 0 {
+			return false, 0, errSilent // deltas were lost on the way: ask for the rest
+		}
+		if err := schema.Decode(m.Data, reply); err != nil {
+			return false, 0, schema.Faultf("call", schema.CodeInvalid, schema.WhoTrainer, "the trainer's reply: %v", err)
+		}
+		return true, 0, a.frames(schema.Frame{Kind: kind, Gen: gen})
+	case schema.FrameFault:
+		return a.fault(m)
+	case schema.FrameNeedFull:
+		return false, 0, errFull
+	default:
+		return false, 0, nil // of a later version
+	}
+}
+
+// restarts reports whether a frame opens a generation.
+func restarts(m *nats.Msg, kind schema.FrameKind) bool {
+	switch kind {
+	case schema.FrameAccept, schema.FrameFinal, schema.FrameFault:
+		return true
+	case schema.FrameDelta:
+		return m.Header.Get(subjects.HeaderSeq) == "0"
+	default:
+		return false
+	}
+}
+
+func (a *asking) delta(m *nats.Msg) error {
+	seq, err := strconv.Atoi(m.Header.Get(subjects.HeaderSeq))
+	switch {
+	case err != nil || seq < a.deltas:
+		return nil // held already
+	case seq > a.deltas:
+		return errSilent // a gap: ask again with Rl-Resume
+	}
+	var d schema.Delta
+	if err := schema.Decode(m.Data, &d); err != nil {
+		return schema.Faultf("call", schema.CodeInvalid, schema.WhoTrainer, "a delta of the trainer's: %v", err)
+	}
+	a.deltas++
+	return a.frames(schema.Frame{Kind: schema.FrameDelta, Gen: a.gen, Delta: &d})
+}
+
+func (a *asking) fault(m *nats.Msg) (bool, time.Duration, error) {
+	f := &schema.Fault{}
+	if err := schema.Decode(m.Data, f); err != nil {
+		f = schema.Faultf("call", schema.CodeInvalid, schema.WhoTrainer, "the trainer's fault: %v", err)
+		f.Status = 500
+	}
+	if f.Who == "" {
+		f.Who = schema.WhoTrainer
+	}
+	if !schema.RetryableStatus(f.Status) {
+		return false, 0, f
+	}
+	a.last, a.gen, a.deltas = f, "", 0
+	return false, time.Duration(f.RetryAfterMS) * time.Millisecond, errAgain
+}
+
+// backoff grows to retryMost, with jitter.
+func backoff(try int) time.Duration {
+	d := min(retryFirst<<min(try, 5), retryMost)
+	return d/2 + mathrand.N(d/2+1)
+}

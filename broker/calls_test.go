@@ -1,0 +1,255 @@
+package broker_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/schema"
+)
+
+func call(n int) schema.Call {
+	return schema.Call{V: 1, Key: schema.Key{Rollout: "alpha-1", Attempt: 1, Call: n}.String(), Tag: schema.TagAgent, Dialect: "chat",
+		Messages: []json.RawMessage{json.RawMessage(`{"role":"user","content":"hi"}`)}}
+}
+
+func (b *bench) caller(wait time.Duration) *broker.Caller {
+	r := request("alpha-1").WithDefaults()
+	r.Gate.WaitMS = wait.Milliseconds()
+	return b.worker.Caller(r)
+}
+
+func (b *bench) answer(t testing.TB, kind schema.FrameKind, gen string, seq int, m schema.Message) broker.Frame {
+	t.Helper()
+	f := broker.Frame{Kind: kind, Gen: gen, Seq: seq}
+	if m != nil {
+		body, err := b.trainer.EncodeFrame(m)
+		must(t, err)
+		f.Body = body
+	}
+	return f
+}
+
+func (b *bench) listen(t testing.TB, handle func(broker.Asked)) {
+	t.Helper()
+	stop, err := b.trainer.Listen("", handle)
+	must(t, err)
+	t.Cleanup(stop)
+}
+
+func done(text string) *schema.Reply {
+	return &schema.Reply{V: 1, Message: json.RawMessage(`{"role":"assistant","content":"` + text + `"}`), FinishReason: "stop"}
+}
+
+func quiet(schema.Frame) error { return nil }
+
+func TestCallIsAnswered(t *testing.T) {
+	b := newBench(t)
+	b.listen(t, func(a broker.Asked) {
+		must(t, a.Send(b.answer(t, schema.FrameAccept, "g1", 0, nil)))
+		must(t, a.Send(b.answer(t, schema.FrameDelta, "g1", 0, &schema.Delta{V: 1, Delta: json.RawMessage(`{"content":"a"}`)})))
+		must(t, a.Send(b.answer(t, schema.FrameDelta, "other", 1, &schema.Delta{V: 1, Delta: json.RawMessage(`{"content":"x"}`)})))
+		must(t, a.Send(b.answer(t, schema.FrameFinal, "g1", 1, done("a"))))
+	})
+	var kinds []string
+	r, err := b.caller(time.Minute).Complete(t.Context(), call(1), func(f schema.Frame) error {
+		kinds = append(kinds, string(f.Kind)+":"+f.Gen)
+		return nil
+	})
+	must(t, err)
+	if string(r.Message) != `{"role":"assistant","content":"a"}` || strings.Join(kinds, " ") != "accept:g1 delta:g1 final:g1" {
+		t.Fatalf("got %s, %v", r.Message, kinds)
+	}
+}
+
+func TestCallWithoutATrainerEndsWithinItsBudget(t *testing.T) {
+	b := newBench(t)
+	absent := 0
+	_, err := b.caller(600*time.Millisecond).Complete(t.Context(), call(1), func(f schema.Frame) error {
+		if f.Kind == schema.FrameAbsent {
+			absent++
+		}
+		return nil
+	})
+	var none *broker.NoTrainerError
+	if !errors.As(err, &none) || absent == 0 {
+		t.Fatalf("got %v after %d absences", err, absent)
+	}
+}
+
+func TestCallSurvivesATrainerThatComesLate(t *testing.T) {
+	b := newBench(t)
+	come := make(chan struct{})
+	go func() {
+		<-come
+		stop, err := b.trainer.Listen("", func(a broker.Asked) { _ = a.Send(b.answer(t, schema.FrameFinal, "g1", 0, done("late"))) })
+		if err == nil {
+			t.Cleanup(stop)
+		}
+	}()
+	first := true
+	r, err := b.caller(time.Minute).Complete(t.Context(), call(1), func(f schema.Frame) error {
+		if f.Kind == schema.FrameAbsent && first {
+			first = false
+			close(come)
+		}
+		return nil
+	})
+	must(t, err)
+	if !strings.Contains(string(r.Message), "late") || first {
+		t.Fatalf("got %s", r.Message)
+	}
+}
+
+func TestRetryableFaultIsAskedAgainUnderTheSameKey(t *testing.T) {
+	b := newBench(t)
+	var asked atomic.Int32
+	b.listen(t, func(a broker.Asked) {
+		if a.Key.String() != "alpha-1/1/1" {
+			t.Errorf("key %s", a.Key)
+		}
+		switch asked.Add(1) {
+		case 1:
+			_ = a.Send(b.answer(t, schema.FrameFault, "g1", 0, &schema.Fault{Code: "busy", Message: "later", Status: 429, RetryAfterMS: 5}))
+		case 2:
+			_ = a.Send(b.answer(t, schema.FrameNeedFull, "", 0, nil))
+		default:
+			_ = a.Send(b.answer(t, schema.FrameFinal, "g2", 0, done("ok")))
+		}
+	})
+	_, err := b.caller(time.Minute).Complete(t.Context(), call(1), quiet)
+	must(t, err)
+	if asked.Load() != 3 {
+		t.Fatalf("asked %d times, want 3", asked.Load())
+	}
+}
+
+func TestFinalFaultReachesTheCaller(t *testing.T) {
+	b := newBench(t)
+	b.listen(t, func(a broker.Asked) {
+		_ = a.Send(b.answer(t, schema.FrameFault, "g1", 0, &schema.Fault{Code: schema.CodeTooLarge, Message: "too long", Status: 413}))
+	})
+	_, err := b.caller(time.Minute).Complete(t.Context(), call(1), quiet)
+	var f *schema.Fault
+	if !errors.As(err, &f) || f.Status != 413 {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestLostDeltaIsAskedForAgain(t *testing.T) {
+	b := newBench(t)
+	delta := func(s string) *schema.Delta {
+		return &schema.Delta{V: 1, Delta: json.RawMessage(`{"content":"` + s + `"}`)}
+	}
+	var resumes atomic.Int32
+	b.listen(t, func(a broker.Asked) {
+		if a.ResumeGen == "g1" {
+			resumes.Add(1)
+			_ = a.Send(b.answer(t, schema.FrameDelta, "g1", a.Resume, delta("two")))
+			_ = a.Send(b.answer(t, schema.FrameDelta, "g1", a.Resume+1, delta("three")))
+			_ = a.Send(b.answer(t, schema.FrameFinal, "g1", 3, done("onetwothree")))
+			return
+		}
+		_ = a.Send(b.answer(t, schema.FrameDelta, "g1", 0, delta("one")))
+		_ = a.Send(b.answer(t, schema.FrameDelta, "g1", 2, delta("three")))
+	})
+	var got string
+	_, err := b.caller(time.Minute).Complete(t.Context(), call(1), func(f schema.Frame) error {
+		if f.Kind == schema.FrameDelta {
+			got += string(f.Delta.Delta)
+		}
+		return nil
+	})
+	must(t, err)
+	if got != `{"content":"one"}{"content":"two"}{"content":"three"}` || resumes.Load() != 1 {
+		t.Fatalf("got %s after %d resumes", got, resumes.Load())
+	}
+}
+
+func TestEndingACallTellsTheTrainer(t *testing.T) {
+	b := newBench(t)
+	cancelled := make(chan struct{})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	b.listen(t, func(a broker.Asked) {
+		if a.Cancel {
+			close(cancelled)
+			return
+		}
+		_ = a.Send(b.answer(t, schema.FrameAccept, "g1", 0, nil))
+	})
+	gone := errors.New("the agent has ended")
+	_, err := b.caller(time.Minute).Complete(ctx, call(1), func(f schema.Frame) error {
+		if f.Kind == schema.FrameAccept {
+			cancel(gone)
+		}
+		return nil
+	})
+	if !errors.Is(err, gone) {
+		t.Fatalf("got %v", err)
+	}
+	<-cancelled
+}
+
+func TestCallThatDoesNotFitIsATypedError(t *testing.T) {
+	b := newBench(t)
+	c := call(1)
+	c.Messages = append(c.Messages, json.RawMessage(`"`+strings.Repeat("x", schema.MaxBody)+`"`))
+	_, err := b.caller(time.Minute).Complete(t.Context(), c, quiet)
+	var large *broker.TooLargeError
+	if !errors.As(err, &large) || large.Limit != schema.MaxBody || large.Size <= large.Limit {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestReplyWithWrongLengthsIsRefused(t *testing.T) {
+	b := newBench(t)
+	reply := done("ok")
+	reply.CompletionIDs, reply.Logprobs = schema.PackTokenIDs([]int32{1}), schema.PackLogprobs([]float32{1})
+	good, err := schema.Encode(reply)
+	must(t, err)
+	one := string([]byte{0xc4, 4, 0, 0, 0x80, 0x3f}) // the one log-prob as it travels
+	bad := strings.Replace(string(good), one, string([]byte{0xc4, 8, 0, 0, 0x80, 0x3f, 0, 0, 0x80, 0x3f}), 1)
+	b.listen(t, func(a broker.Asked) { _ = a.Send(broker.Frame{Kind: schema.FrameFinal, Gen: "g1", Body: []byte(bad)}) })
+	_, err = b.caller(time.Minute).Complete(t.Context(), call(1), quiet)
+	var f *schema.Fault
+	if !errors.As(err, &f) || !strings.Contains(f.Message, "logprobs") || f.Who != schema.WhoTrainer {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func BenchmarkCall32KB(b *testing.B) {
+	env := newBench(b)
+	env.listen(b, func(a broker.Asked) { _ = a.Send(env.answer(b, schema.FrameFinal, "g1", 0, done("ok"))) })
+	c := call(1)
+	c.Messages = []json.RawMessage{json.RawMessage(`"` + strings.Repeat("x", 32<<10) + `"`)}
+	caller := env.caller(time.Minute)
+	b.SetBytes(32 << 10)
+	for b.Loop() {
+		if _, err := caller.Complete(b.Context(), c, quiet); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkRawRequest32KB is the limit: the same bytes as a bare NATS
+// request/reply over the same server.
+func BenchmarkRawRequest32KB(b *testing.B) {
+	env := newBench(b)
+	responder := env.raw(b, env.server.WorkerCreds(), "_INBOX.responder")
+	_, err := responder.Subscribe("raw.echo", rawReply)
+	must(b, err)
+	must(b, responder.Flush())
+	nc := env.raw(b, env.server.WorkerCreds(), "_INBOX.asker")
+	body := []byte(strings.Repeat("x", 32<<10))
+	b.SetBytes(32 << 10)
+	for b.Loop() {
+		if _, err := nc.Request("raw.echo", body, time.Second); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package broker_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/schema"
+)
+
+// bench is one embedded server with a connection for each role.
+type bench struct {
+	server  *broker.Embedded
+	worker  *broker.WorkerSide
+	trainer *broker.TrainerSide
+}
+
+func newBench(t testing.TB) *bench {
+	t.Helper()
+	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "state"), Trainers: []string{"alpha", "beta"}, Log: zerolog.Nop()})
+	must(t, err)
+	t.Cleanup(srv.Shutdown)
+	b := &bench{server: srv}
+	wb := b.dial(t, srv.WorkerCreds(), broker.InboxFor("worker", "w1"))
+	must(t, wb.Setup(t.Context(), broker.StreamsConfig{}))
+	b.worker, err = wb.WorkerSide("w1", "i1")
+	must(t, err)
+	t.Cleanup(b.worker.Close)
+	b.trainer = b.trainerSide(t, "alpha")
+	return b
+}
+
+func (b *bench) dial(t testing.TB, creds, inbox string) *broker.Broker {
+	t.Helper()
+	br, err := broker.Dial(t.Context(), broker.Config{URL: b.server.URL(), Creds: creds, Name: "test", Inbox: inbox, Log: zerolog.Nop()})
+	must(t, err)
+	t.Cleanup(br.Close)
+	return br
+}
+
+func (b *bench) trainerSide(t testing.TB, tid string) *broker.TrainerSide {
+	t.Helper()
+	side, err := b.dial(t, b.server.TrainerCreds(tid), broker.InboxFor("trainer", tid)).TrainerSide(tid)
+	must(t, err)
+	return side
+}
+
+func request(id schema.ID) schema.Request {
+	return schema.Request{
+		ID: id, Trainer: id.Trainer(), Task: schema.Task{Name: "t", Instruction: "do it"},
+		Agent: schema.AgentChoice{Name: "mini"}, Sandbox: schema.SandboxChoice{Backend: "dummy"},
+	}
+}
+
+func (b *bench) submit(t testing.TB, r schema.Request) {
+	t.Helper()
+	must(t, b.trainer.Submit(t.Context(), 2, &r))
+}
+
+func (b *bench) take(t testing.TB) *broker.Job {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	j, err := b.worker.Take(ctx)
+	must(t, err)
+	return j
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(10 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("%s did not come about", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func rawReply(m *nats.Msg) { _ = m.Respond([]byte("ok")) }

@@ -1,0 +1,172 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
+)
+
+// TrainerSide is what one trainer does with the broker: submit, hear and
+// answer calls, read results, cancel.
+type TrainerSide struct {
+	*Broker
+	tid string
+}
+
+// TrainerSide opens a trainer's face of the broker.
+func (b *Broker) TrainerSide(tid string) (*TrainerSide, error) {
+	if err := schema.CheckTrainer(tid); err != nil {
+		return nil, err
+	}
+	return &TrainerSide{Broker: b, tid: tid}, nil
+}
+
+// ErrQueueFull is returned when the request queue takes no more; try again
+// when rollouts have ended.
+var ErrQueueFull = errors.New("the request queue is full")
+
+// Submit puts one request on a lane (0 is the most urgent). A request that was
+// submitted within the last two minutes is not queued twice.
+func (t *TrainerSide) Submit(ctx context.Context, lane int, r *schema.Request) error {
+	if lane < 0 || lane >= subjects.Lanes {
+		return fmt.Errorf("lane: %d is not valid: want 0 to %d", lane, subjects.Lanes-1)
+	}
+	data, err := schema.Encode(r)
+	if err != nil {
+		return fmt.Errorf("submit %s: %w", r.ID, err)
+	}
+	if err := checkSize(t.bulk, "request "+string(r.ID), len(data)); err != nil {
+		return err
+	}
+	_, err = t.js.Publish(ctx, subjects.Request(lane, t.tid), data, jetstream.WithMsgID(string(r.ID)))
+	var api *jetstream.APIError
+	if errors.As(err, &api) && api.ErrorCode == codeStoreFailed {
+		return fmt.Errorf("submit %s: %w", r.ID, ErrQueueFull)
+	}
+	if err != nil {
+		return fmt.Errorf("submit %s: %w", r.ID, err)
+	}
+	return nil
+}
+
+// codeStoreFailed is the server's answer when a full stream refuses a message.
+const codeStoreFailed jetstream.ErrorCode = 10077
+
+// Cancel asks workers to end rollouts. It is a hint: repeat it until the
+// results are there.
+func (t *TrainerSide) Cancel(ids []schema.ID, reason string) error {
+	data, err := schema.Encode(&schema.Cancel{V: schema.Version, IDs: ids, Reason: reason})
+	if err != nil {
+		return err
+	}
+	if err := t.bulk.Publish(subjects.TrainerCancel(t.tid), data); err != nil {
+		return fmt.Errorf("ask to cancel: %w", err)
+	}
+	return t.bulk.FlushTimeout(5 * time.Second)
+}
+
+// Hints calls handle for every hint that a result was committed, until stop.
+func (t *TrainerSide) Hints(handle func(schema.ID)) (stop func(), err error) {
+	return t.subscribe(t.bulk, subjects.TrainerResults(t.tid), func(m *nats.Msg) {
+		var h schema.Hint
+		if schema.Decode(m.Data, &h) == nil && h.ID.Trainer() == t.tid {
+			handle(h.ID)
+		}
+	})
+}
+
+// Asked is a model call as it came, or the wish to end one.
+type Asked struct {
+	Key    schema.Key
+	Shard  string
+	Body   []byte // a schema.Call; empty for a cancel
+	Cancel bool
+
+	// ResumeGen and Resume say what the asker holds already: deltas of a
+	// generation.
+	ResumeGen string
+	Resume    int
+
+	reply string
+	nc    *nats.Conn
+}
+
+// Listen calls handle for every call of this trainer (of one shard, unless it
+// is empty), one after the other, until stop.
+func (t *TrainerSide) Listen(shard string, handle func(Asked)) (stop func(), err error) {
+	return t.subscribe(t.calls, subjects.CallsOf(t.tid, shard), func(m *nats.Msg) {
+		key, shard, ok := subjects.ParseCall(m.Subject)
+		if !ok {
+			return
+		}
+		a := Asked{Key: key, Shard: shard, nc: t.calls}
+		if m.Header.Get(subjects.HeaderKind) == subjects.KindCancel {
+			a.Cancel = true
+			handle(a)
+			return
+		}
+		if !subjects.IsGateInbox(m.Reply, t.tid) {
+			t.log.Warn().Str("call", key.String()).Msg("a call with a foreign reply subject was dropped")
+			return
+		}
+		a.Body, a.reply = m.Data, m.Reply
+		a.ResumeGen = m.Header.Get(subjects.HeaderGen)
+		a.Resume, _ = strconv.Atoi(m.Header.Get(subjects.HeaderResume))
+		handle(a)
+	})
+}
+
+func (t *TrainerSide) subscribe(nc *nats.Conn, subject string, handle nats.MsgHandler) (func(), error) {
+	sub, err := nc.Subscribe(subject, handle)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", subject, err)
+	}
+	if err := sub.SetPendingLimits(1<<20, 512<<20); err != nil {
+		return nil, fmt.Errorf("bound the subscription to %s: %w", subject, err)
+	}
+	if err := nc.FlushTimeout(5 * time.Second); err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", subject, err)
+	}
+	return func() { _ = sub.Unsubscribe() }, nil
+}
+
+// Frame is what a trainer sends to whoever asked.
+type Frame struct {
+	Kind schema.FrameKind
+	Gen  string
+	Seq  int  // of a delta; of a final: the number of deltas
+	Held bool // of accept and beat
+	Body []byte
+}
+
+// EncodeFrame encodes a body for a frame and checks that it fits.
+func (t *TrainerSide) EncodeFrame(m schema.Message) ([]byte, error) {
+	data, err := schema.Encode(m)
+	if err != nil {
+		return nil, err
+	}
+	return data, checkSize(t.calls, fmt.Sprintf("%T", m), len(data))
+}
+
+// Send publishes one frame of the answer.
+func (a Asked) Send(f Frame) error {
+	h := nats.Header{subjects.HeaderKind: {string(f.Kind)}}
+	if f.Gen != "" {
+		h[subjects.HeaderGen] = []string{f.Gen}
+	}
+	if f.Held {
+		h[subjects.HeaderHeld] = []string{"1"}
+	}
+	if f.Kind == schema.FrameDelta || f.Kind == schema.FrameFinal {
+		h[subjects.HeaderSeq] = []string{strconv.Itoa(f.Seq)}
+	}
+	return a.nc.PublishMsg(&nats.Msg{Subject: a.reply, Header: h, Data: f.Body})
+}
