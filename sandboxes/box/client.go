@@ -1,0 +1,385 @@
+package box
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
+)
+
+// Client is the worker's end of the line to one box. Backends build their
+// sandboxes on it: it has everything of a sandboxes.Sandbox but Close.
+type Client struct {
+	session *yamux.Session
+	workdir string
+
+	mu      sync.Mutex
+	forward *http.Server
+	stop    chan struct{}
+	once    sync.Once
+}
+
+// NewClient proves the secret on a fresh connection and takes it over. On
+// error the connection is closed.
+func NewClient(conn net.Conn, secret []byte, workdir string) (*Client, error) {
+	if err := handshake(conn, secret, roleWorker); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("meet the box: %w", err)
+	}
+	session, err := yamux.Client(conn, muxConfig())
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("speak to the box: %w", err)
+	}
+	c := &Client{session: session, workdir: workdir, stop: make(chan struct{})}
+	hold, _, _, err := c.open(&header{Op: opHold})
+	if err != nil {
+		session.Close()
+		return nil, err
+	}
+	go c.hold(hold)
+	return c, nil
+}
+
+const holdEvery = 10 * time.Second
+
+// hold shows the box that its worker lives.
+func (c *Client) hold(stream net.Conn) {
+	defer stream.Close()
+	t := time.NewTicker(holdEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-c.stop:
+			return
+		case <-c.session.CloseChan():
+			return
+		case <-t.C:
+			if _, err := stream.Write([]byte{1}); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Disconnect ends the line; the box then ends everything by itself.
+func (c *Client) Disconnect() {
+	c.once.Do(func() {
+		close(c.stop)
+		c.mu.Lock()
+		srv := c.forward
+		c.mu.Unlock()
+		_ = c.session.Close()
+		if srv != nil {
+			_ = srv.Close()
+		}
+	})
+}
+
+// Lost is closed when the line to the box is gone.
+func (c *Client) Lost() <-chan struct{} { return c.session.CloseChan() }
+
+// Workdir implements sandboxes.Sandbox.
+func (c *Client) Workdir() string { return c.workdir }
+
+func (c *Client) open(h *header) (net.Conn, *frameReader, *frameWriter, error) {
+	stream, err := c.session.Open()
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("%s: %w", h.Op, sandboxes.ErrLost)
+	}
+	out := &frameWriter{w: stream}
+	if err := out.json(frameHeader, h); err != nil {
+		stream.Close()
+		return nil, nil, nil, fmt.Errorf("%s: %w", h.Op, sandboxes.ErrLost)
+	}
+	return stream, newFrameReader(stream), out, nil
+}
+
+// call runs one operation: content goes in, data comes out, result is filled.
+func (c *Client) call(ctx context.Context, h *header, content io.Reader, data io.Writer, result any) error {
+	stream, in, out, err := c.open(h)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	defer context.AfterFunc(ctx, func() { _ = stream.SetDeadline(time.Now()) })()
+	sent := make(chan error, 1)
+	go func() {
+		if content == nil {
+			sent <- nil
+			return
+		}
+		_, err := io.Copy(out.stream(frameData), content)
+		if err == nil {
+			err = out.write(frameEOF, nil)
+		}
+		sent <- err
+	}()
+	err = c.finish(ctx, h, in, data, result)
+	_ = stream.SetDeadline(time.Now()) // a sender that is still at it ends
+	if serr := <-sent; err == nil && serr != nil {
+		err = fmt.Errorf("%s %s: %w", h.Op, h.Path, serr)
+	}
+	return err
+}
+
+func (c *Client) finish(ctx context.Context, h *header, in *frameReader, data io.Writer, result any) error {
+	for {
+		kind, payload, err := in.next()
+		if err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return fmt.Errorf("%s %s: %w", h.Op, h.Path, sandboxes.ErrLost)
+		}
+		switch kind {
+		case frameData:
+			if data == nil {
+				continue
+			}
+			if _, err := data.Write(payload); err != nil {
+				return fmt.Errorf("%s %s: %w", h.Op, h.Path, err)
+			}
+		case frameOK:
+			if result == nil {
+				return nil
+			}
+			if err := json.Unmarshal(payload, result); err != nil {
+				return fmt.Errorf("%s %s: read the box's answer: %w", h.Op, h.Path, err)
+			}
+			return nil
+		case frameFail:
+			return failed(h, payload)
+		}
+	}
+}
+
+// failed turns a failure of the box into the error that callers know.
+func failed(h *header, payload []byte) error {
+	var f failure
+	if err := json.Unmarshal(payload, &f); err != nil {
+		return fmt.Errorf("%s %s: read the box's answer: %w", h.Op, h.Path, err)
+	}
+	switch f.Code {
+	case failNoCommand:
+		return &sandboxes.NoCommandError{Arg: f.Arg, Reason: f.Message}
+	case failTooLarge:
+		return &sandboxes.TooLargeError{Path: f.Arg, Limit: f.Limit}
+	case failNotExist:
+		return fmt.Errorf("%s: %w", f.Message, fs.ErrNotExist)
+	default:
+		return fmt.Errorf("%s: %s", h.Op, f.Message)
+	}
+}
+
+// Start implements sandboxes.Sandbox.
+func (c *Client) Start(ctx context.Context, cmd sandboxes.Cmd) (sandboxes.Process, error) {
+	h := &header{
+		Op: opExec, Args: cmd.Args, Env: environ(cmd.Env), Path: cmd.Dir, User: cmd.User,
+		TimeoutMS: cmd.Timeout.Milliseconds(), Limit: cmd.OutputLimit, Untrusted: cmd.Untrusted,
+	}
+	stream, in, out, err := c.open(h)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = stream.SetDeadline(time.Now()) })
+	kind, payload, err := in.next()
+	if !stop() && ctx.Err() != nil {
+		stream.Close()
+		return nil, context.Cause(ctx)
+	}
+	switch {
+	case err != nil:
+		stream.Close()
+		return nil, fmt.Errorf("start %q: %w", first(cmd.Args), sandboxes.ErrLost)
+	case kind == frameFail:
+		stream.Close()
+		return nil, failed(h, payload)
+	}
+	var told started
+	if err := json.Unmarshal(payload, &told); err != nil {
+		stream.Close()
+		return nil, fmt.Errorf("start %q: read the box's answer: %w", first(cmd.Args), err)
+	}
+	p := &process{c: c, job: told.Job, done: make(chan struct{})}
+	go func() {
+		stdin := cmd.Stdin
+		if stdin == nil {
+			stdin = bytes.NewReader(nil)
+		}
+		if _, err := io.Copy(out.stream(frameData), stdin); err == nil {
+			_ = out.write(frameEOF, nil)
+		}
+	}()
+	go p.follow(stream, h, in, cmd.Stdout, cmd.Stderr)
+	return p, nil
+}
+
+func first(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
+func environ(env map[string]string) []string {
+	out := make([]string, 0, len(env))
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		out = append(out, k+"="+env[k])
+	}
+	return out
+}
+
+type process struct {
+	c    *Client
+	job  uint64
+	done chan struct{}
+	exit schema.Exit
+	err  error
+}
+
+// follow copies output until the exit.
+func (p *process) follow(stream net.Conn, h *header, in *frameReader, stdout, stderr io.Writer) {
+	defer close(p.done)
+	defer stream.Close()
+	for {
+		kind, payload, err := in.next()
+		if err != nil {
+			p.err = sandboxes.ErrLost
+			return
+		}
+		switch kind {
+		case frameStdout:
+			p.copy(stdout, payload)
+		case frameStderr:
+			p.copy(stderr, payload)
+		case frameOK:
+			if err := json.Unmarshal(payload, &p.exit); err != nil && p.err == nil {
+				p.err = fmt.Errorf("read the exit: %w", err)
+			}
+			return
+		case frameFail:
+			p.err = failed(h, payload)
+			return
+		}
+	}
+}
+
+func (p *process) copy(w io.Writer, b []byte) {
+	if w == nil || p.err != nil {
+		return
+	}
+	if _, err := w.Write(b); err != nil {
+		p.err = fmt.Errorf("write output: %w", err)
+	}
+}
+
+// Wait implements sandboxes.Process.
+func (p *process) Wait() (schema.Exit, error) {
+	<-p.done
+	return p.exit, p.err
+}
+
+// Signal implements sandboxes.Process.
+func (p *process) Signal(s os.Signal) error {
+	n, ok := s.(syscall.Signal)
+	if !ok {
+		return fmt.Errorf("signal %v is not known", s)
+	}
+	select {
+	case <-p.done:
+		return nil
+	default:
+	}
+	return p.c.call(context.Background(), &header{Op: opSignal, Job: p.job, Signal: int(n)}, nil, nil, nil)
+}
+
+// Forward implements sandboxes.Sandbox.
+func (c *Client) Forward(ctx context.Context, h http.Handler) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.forward != nil {
+		return "", errors.New("forward: the sandbox has a handler already")
+	}
+	var f forwarded
+	if err := c.call(ctx, &header{Op: opForward}, nil, nil, &f); err != nil {
+		return "", err
+	}
+	c.forward = serveForward(forwardListener{c.session}, h)
+	return fmt.Sprintf("http://127.0.0.1:%d", f.Port), nil
+}
+
+// KillAll implements sandboxes.Sandbox.
+func (c *Client) KillAll(ctx context.Context) error {
+	return c.call(ctx, &header{Op: opKillAll}, nil, nil, nil)
+}
+
+// Freeze stops every process with SIGSTOP; backends with a freezer of their
+// own use that instead.
+func (c *Client) Freeze(ctx context.Context) error {
+	return c.call(ctx, &header{Op: opFreeze}, nil, nil, nil)
+}
+
+// Thaw undoes Freeze.
+func (c *Client) Thaw(ctx context.Context) error {
+	return c.call(ctx, &header{Op: opThaw}, nil, nil, nil)
+}
+
+// Files implements sandboxes.Sandbox.
+func (c *Client) Files() sandboxes.Files { return files{c} }
+
+type files struct{ c *Client }
+
+func (f files) Read(ctx context.Context, path string, limit int64) ([]byte, error) {
+	var b bytes.Buffer
+	if err := f.c.call(ctx, &header{Op: opRead, Path: path, Limit: limit}, nil, &b, nil); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+func (f files) Write(ctx context.Context, path string, data []byte, mode fs.FileMode, owner string) error {
+	return f.c.call(ctx, &header{Op: opWrite, Path: path, Mode: uint32(mode), Owner: owner}, bytes.NewReader(data), nil, nil)
+}
+
+func (f files) Stat(ctx context.Context, path string) (info sandboxes.FileInfo, err error) {
+	err = f.c.call(ctx, &header{Op: opStat, Path: path}, nil, nil, &info)
+	return info, err
+}
+
+func (f files) List(ctx context.Context, dir string) (list []sandboxes.FileInfo, err error) {
+	err = f.c.call(ctx, &header{Op: opList, Path: dir}, nil, nil, &list)
+	return list, err
+}
+
+func (f files) Mkdir(ctx context.Context, dir string, mode fs.FileMode, owner string) error {
+	return f.c.call(ctx, &header{Op: opMkdir, Path: dir, Mode: uint32(mode), Owner: owner}, nil, nil, nil)
+}
+
+func (f files) Remove(ctx context.Context, path string) error {
+	return f.c.call(ctx, &header{Op: opRemove, Path: path}, nil, nil, nil)
+}
+
+func (f files) TarIn(ctx context.Context, dir string, r io.Reader, owner string) error {
+	return f.c.call(ctx, &header{Op: opTarIn, Path: dir, Owner: owner}, r, nil, nil)
+}
+
+func (f files) TarOut(ctx context.Context, path string, w io.Writer, limit int64) error {
+	return f.c.call(ctx, &header{Op: opTarOut, Path: path, Limit: limit}, nil, w, nil)
+}

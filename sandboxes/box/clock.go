@@ -1,0 +1,80 @@
+package box
+
+import (
+	"sync"
+	"time"
+)
+
+// clock counts time that the sandbox could use. A frozen box does not tick, so
+// time in the freezer is not counted; a gap between ticks counts as one tick.
+type clock struct {
+	mu      sync.Mutex
+	spent   time.Duration
+	paused  bool
+	pending map[*alarm]struct{}
+}
+
+type alarm struct {
+	at   time.Duration
+	ring func()
+}
+
+const (
+	tick   = 100 * time.Millisecond
+	maxGap = time.Second
+)
+
+func newClock() *clock { return &clock{pending: map[*alarm]struct{}{}} }
+
+// run ticks until stop is closed.
+func (c *clock) run(stop <-chan struct{}) {
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-stop:
+			return
+		case now := <-t.C:
+			c.advance(min(now.Sub(last), maxGap))
+			last = now
+		}
+	}
+}
+
+func (c *clock) advance(d time.Duration) {
+	var due []*alarm
+	c.mu.Lock()
+	if !c.paused {
+		c.spent += d
+		for a := range c.pending {
+			if a.at <= c.spent {
+				due = append(due, a)
+				delete(c.pending, a)
+			}
+		}
+	}
+	c.mu.Unlock()
+	for _, a := range due {
+		a.ring()
+	}
+}
+
+// after rings once when d has been spent; stop forgets it.
+func (c *clock) after(d time.Duration, ring func()) (stop func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a := &alarm{at: c.spent + d, ring: ring}
+	c.pending[a] = struct{}{}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.pending, a)
+	}
+}
+
+func (c *clock) pause(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.paused = on
+}

@@ -1,0 +1,228 @@
+package box
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// outputGrace is how long output is read after the command itself ended,
+	// when something that it left behind still holds the pipe.
+	outputGrace   = 2 * time.Second
+	defaultOutput = 64 << 20
+)
+
+// started tells the worker that a command runs.
+type started struct {
+	Job uint64 `json:"job"`
+}
+
+// exec runs one command for as long as its stream is open.
+func (s *server) exec(h *header, in *frameReader, out *frameWriter) error {
+	c, err := h.command(s.config)
+	if err != nil {
+		return err
+	}
+	var pipes pipes
+	defer pipes.close()
+	if err := pipes.open(); err != nil {
+		return err
+	}
+	j, err := s.startJob(h, c, &pipes)
+	if err != nil {
+		return err
+	}
+	pipes.closeChildEnds()
+	if err := out.json(frameStarted, started{j.id}); err != nil {
+		j.kill()
+	}
+	if h.TimeoutMS > 0 {
+		defer s.clock.after(ms(h.TimeoutMS), j.timeout)()
+	}
+	ended := make(chan struct{})
+	go func() {
+		s.feed(in, pipes.stdin)
+		select {
+		case <-ended:
+		default:
+			j.kill() // the worker gave the command up
+		}
+	}()
+	limit := h.Limit
+	if limit <= 0 {
+		limit = defaultOutput
+	}
+	var pumps sync.WaitGroup
+	var outBytes, errBytes int64
+	pumps.Go(func() { outBytes = pump(pipes.stdout, out.stream(frameStdout), limit) })
+	pumps.Go(func() { errBytes = pump(pipes.stderr, out.stream(frameStderr), limit) })
+	exit := j.wait()
+	late := time.AfterFunc(outputGrace, func() {
+		_ = pipes.stdout.SetReadDeadline(time.Now())
+		_ = pipes.stderr.SetReadDeadline(time.Now())
+	})
+	pumps.Wait()
+	late.Stop()
+	close(ended)
+	exit.StdoutBytes, exit.StderrBytes = outBytes, errBytes
+	return out.json(frameOK, exit)
+}
+
+// feed passes stdin on until the stream ends; it returns when the worker has
+// closed the stream.
+func (s *server) feed(in *frameReader, stdin *os.File) {
+	defer stdin.Close()
+	_, err := io.Copy(stdin, &dataReader{f: in})
+	stdin.Close()
+	for {
+		if err == io.ErrUnexpectedEOF {
+			return
+		}
+		if _, _, err = in.next(); err != nil {
+			return
+		}
+	}
+}
+
+func (s *server) startJob(h *header, c command, p *pipes) (*job, error) {
+	files := []uintptr{p.childIn.Fd(), p.childOut.Fd(), p.childErr.Fd()}
+	if h.Untrusted && s.config.Nest {
+		return s.startNested(c, files)
+	}
+	return s.procs.start(c, files, nil)
+}
+
+// pipes are the three streams of one command, both ends.
+type pipes struct {
+	stdin, stdout, stderr       *os.File
+	childIn, childOut, childErr *os.File
+}
+
+func (p *pipes) open() error {
+	var errs [3]error
+	p.childIn, p.stdin, errs[0] = os.Pipe()
+	p.stdout, p.childOut, errs[1] = os.Pipe()
+	p.stderr, p.childErr, errs[2] = os.Pipe()
+	for _, err := range errs {
+		if err != nil {
+			return fmt.Errorf("open pipes: %w", err)
+		}
+	}
+	return nil
+}
+
+func (p *pipes) closeChildEnds() {
+	for _, f := range []*os.File{p.childIn, p.childOut, p.childErr} {
+		f.Close()
+	}
+}
+
+func (p *pipes) close() {
+	for _, f := range []*os.File{p.stdin, p.stdout, p.stderr, p.childIn, p.childOut, p.childErr} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// nestedSpec is what the first process of a nested namespace is told, on
+// descriptor 3; it answers with the exit on descriptor 4.
+type nestedSpec struct {
+	Path     string   `json:"path"`
+	Args     []string `json:"args"`
+	Env      []string `json:"env"`
+	Dir      string   `json:"dir"`
+	UID, GID uint32
+	Groups   []uint32
+	NoGroups bool
+}
+
+// startNested runs the command in a process namespace of its own, whose first
+// process is this binary again: when that ends, the kernel ends all the rest.
+func (s *server) startNested(c command, files []uintptr) (*job, error) {
+	specIn, specOut, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("open a pipe: %w", err)
+	}
+	defer specIn.Close()
+	defer specOut.Close()
+	exitIn, exitOut, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("open a pipe: %w", err)
+	}
+	defer exitOut.Close()
+	init := command{path: "/proc/self/exe", argv: []string{"turngate", "box", "--nested"}, dir: "/"}
+	sys := &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
+	// The first process of the namespace needs the box's own capabilities to
+	// mount /proc; it drops them for the command.
+	j, err := s.procs.launch(s.full, init, append(files, specIn.Fd(), exitOut.Fd()), sys)
+	if err != nil {
+		exitIn.Close()
+		return nil, err
+	}
+	j.nested = true
+	spec := nestedSpec{c.path, c.argv, c.env, c.dir, c.acct.uid, c.acct.gid, c.acct.groups, s.procs.noGroups}
+	if err := json.NewEncoder(specOut).Encode(spec); err != nil {
+		j.kill()
+	}
+	inner := j.exited
+	outer := make(chan syscall.WaitStatus, 1)
+	j.exited = outer
+	go func() {
+		defer exitIn.Close()
+		status := <-inner
+		var told struct{ Status uint32 }
+		_ = exitIn.SetReadDeadline(time.Now().Add(time.Second))
+		if json.NewDecoder(exitIn).Decode(&told) == nil && !status.Signaled() {
+			status = syscall.WaitStatus(told.Status)
+		}
+		outer <- status
+	}()
+	return j, nil
+}
+
+// Nested is the first process of a nested namespace. It returns the code to
+// exit with.
+func Nested() int {
+	cfg := Config{}
+	if err := cfg.fence(); err != nil {
+		return ExitRoot
+	}
+	ignoreSignals()
+	var spec nestedSpec
+	in, out := os.NewFile(3, "spec"), os.NewFile(4, "exit")
+	if err := json.NewDecoder(in).Decode(&spec); err != nil {
+		return ExitConfig
+	}
+	in.Close()
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return ExitRoot
+	}
+	procs, err := newProcesses(nil)
+	if err != nil {
+		return ExitRoot
+	}
+	c := command{spec.Path, spec.Args, spec.Env, spec.Dir, account{uid: spec.UID, gid: spec.GID, groups: spec.Groups}}
+	j, err := procs.start(c, []uintptr{0, 1, 2}, nil)
+	var status syscall.WaitStatus
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		status = 127 << 8
+	} else {
+		for _, f := range []*os.File{os.Stdin, os.Stdout, os.Stderr} {
+			f.Close()
+		}
+		stop := forwardSignals(j)
+		status = <-j.exited
+		stop()
+	}
+	_ = json.NewEncoder(out).Encode(struct{ Status uint32 }{uint32(status)})
+	return 0
+}

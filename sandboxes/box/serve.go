@@ -1,0 +1,229 @@
+package box
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/yamux"
+)
+
+type server struct {
+	config  *Config
+	procs   *processes
+	full    *launcher // keeps every capability that the box has
+	clock   *clock
+	session *yamux.Session
+
+	mu       sync.Mutex
+	lost     func() // stops the alarm that ends a box without its worker
+	listener net.Listener
+}
+
+// Serve is the box: it never returns before the sandbox is to end, and then
+// gives the code to exit with. It must run as the first process of its
+// namespace.
+func Serve(c *Config) int {
+	ignoreSignals()
+	conn, err := c.dial()
+	if err != nil {
+		return ExitConnect
+	}
+	if err := c.fence(); err != nil {
+		return ExitRoot
+	}
+	if err := handshake(conn, c.Secret, roleBox); err != nil {
+		return ExitConnect
+	}
+	c.Secret = nil
+	s := &server{config: c, clock: newClock()}
+	if s.procs, err = newProcesses(openOOMCounter(c.OOMFD)); err != nil {
+		return ExitRoot
+	}
+	if s.full, err = newLauncher(allCaps()); err != nil {
+		return ExitRoot
+	}
+	if s.session, err = yamux.Server(conn, muxConfig()); err != nil {
+		return ExitConnect
+	}
+	end := make(chan int, 2)
+	s.clock.after(ms(c.LifeMS), func() { end <- ExitLife })
+	s.alive(end)
+	go s.clock.run(nil)
+	go func() {
+		for {
+			stream, err := s.session.Accept()
+			if err != nil {
+				end <- ExitLost
+				return
+			}
+			go s.operate(stream, end)
+		}
+	}()
+	code := <-end
+	_ = s.session.Close() // first, so that the worker does not take the killing for an exit
+	_ = s.procs.killAll()
+	return code
+}
+
+func allCaps() []int {
+	caps := make([]int, 64)
+	for i := range caps {
+		caps[i] = i
+	}
+	return caps
+}
+
+func (c *Config) dial() (net.Conn, error) {
+	if c.Socket == "" {
+		f := os.NewFile(uintptr(c.FD), "worker")
+		defer f.Close()
+		return net.FileConn(f)
+	}
+	var err error
+	for range 50 {
+		var conn net.Conn
+		if conn, err = net.Dial("unix", c.Socket); err == nil {
+			return conn, nil
+		}
+		time.Sleep(20 * time.Millisecond) // the worker is about to listen
+	}
+	return nil, fmt.Errorf("reach the worker: %w", err)
+}
+
+// muxConfig is yamux without its own keep-alives: a stopped worker is not a
+// lost one until the box's own clock says so.
+func muxConfig() *yamux.Config {
+	c := yamux.DefaultConfig()
+	c.EnableKeepAlive = false
+	c.ConnectionWriteTimeout = 24 * time.Hour
+	c.StreamOpenTimeout = 0
+	c.StreamCloseTimeout = time.Minute
+	c.AcceptBacklog = 1024
+	c.MaxStreamWindowSize = 1 << 20
+	c.LogOutput = io.Discard
+	return c
+}
+
+// alive notes a sign of life of the worker.
+func (s *server) alive(end chan<- int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lost != nil {
+		s.lost()
+	}
+	s.lost = s.clock.after(ms(s.config.LostMS), func() { end <- ExitLost })
+}
+
+// operate serves one stream.
+func (s *server) operate(stream net.Conn, end chan<- int) {
+	defer stream.Close()
+	in, out := newFrameReader(stream), &frameWriter{w: stream}
+	kind, payload, err := in.next()
+	if err != nil || kind != frameHeader {
+		return
+	}
+	var h header
+	if err := json.Unmarshal(payload, &h); err != nil {
+		_ = out.json(frameFail, failure{Code: failOther, Message: err.Error()})
+		return
+	}
+	if h.Op == opHold {
+		buf := make([]byte, 16)
+		for {
+			if _, err := stream.Read(buf); err != nil {
+				return
+			}
+			s.alive(end)
+		}
+	}
+	if h.Op == opExec {
+		err = s.exec(&h, in, out) // answers by itself
+		if err == nil {
+			return
+		}
+	} else if result, rerr := s.do(&h, in, out); rerr == nil {
+		_ = out.json(frameOK, result)
+		return
+	} else {
+		err = rerr
+	}
+	_ = out.json(frameFail, failureOf(err))
+}
+
+func failureOf(err error) failure {
+	f := failure{Code: failOther, Message: err.Error()}
+	var start *startError
+	var large *tooLargeError
+	switch {
+	case errors.As(err, &start):
+		f.Code, f.Arg, f.Message = failNoCommand, start.arg, start.reason
+	case errors.As(err, &large):
+		f.Code, f.Arg, f.Limit = failTooLarge, large.path, large.limit
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+		f.Code = failNotExist
+	}
+	return f
+}
+
+// do runs every operation but exec and hold; its result is sent as JSON.
+func (s *server) do(h *header, in *frameReader, out *frameWriter) (any, error) {
+	owner, err := lookupAccount(h.Owner)
+	if err != nil {
+		return nil, err
+	}
+	switch h.Op {
+	case opRead:
+		return nil, readFile(h.Path, h.Limit, out.stream(frameData))
+	case opWrite:
+		return nil, writeFile(h.Path, fs.FileMode(h.Mode).Perm(), owner, &dataReader{f: in})
+	case opStat:
+		info, err := os.Stat(h.Path)
+		if err != nil {
+			return nil, err
+		}
+		return fileInfo(info.Name(), info), nil
+	case opList:
+		return listDir(h.Path)
+	case opMkdir:
+		return nil, makeDir(h.Path, fs.FileMode(h.Mode).Perm(), &owner)
+	case opRemove:
+		return nil, os.RemoveAll(h.Path)
+	case opTarIn:
+		r := &dataReader{f: in}
+		if err := tarIn(h.Path, owner, r); err != nil {
+			return nil, err
+		}
+		_, err := io.Copy(io.Discard, r) // padding behind the archive
+		return nil, err
+	case opTarOut:
+		return nil, tarOut(h.Path, h.Limit, out.stream(frameData))
+	case opSignal:
+		s.procs.mu.Lock()
+		j := s.procs.active[h.Job]
+		s.procs.mu.Unlock()
+		if j != nil {
+			j.signal(syscall.Signal(h.Signal))
+		}
+		return nil, nil
+	case opForward:
+		return s.forward()
+	case opKillAll:
+		return nil, s.procs.killAll()
+	case opFreeze:
+		s.clock.pause(true)
+		return nil, s.procs.signalAll(syscall.SIGSTOP)
+	case opThaw:
+		s.clock.pause(false)
+		return nil, s.procs.signalAll(syscall.SIGCONT)
+	default:
+		return nil, fmt.Errorf("operation %q is not known", h.Op)
+	}
+}

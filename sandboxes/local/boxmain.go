@@ -1,0 +1,60 @@
+package local
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/turngate/turngate/sandboxes/box"
+)
+
+// boxConfig is what a box of any backend reads when it starts. Only local
+// boxes have a root to make.
+type boxConfig struct {
+	box.Config
+	Root *rootPlan `json:"root,omitempty"`
+}
+
+// BoxMain is the box's whole program, behind the "box" sub-command: its
+// arguments are none (configuration on stdin), a configuration file, or
+// "--nested". It returns the code to exit with.
+func BoxMain(args []string) int {
+	// Nothing that the box inherited is passed on to what it starts.
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		fmt.Fprintln(os.Stderr, "box: keep descriptors:", err)
+		return box.ExitConfig
+	}
+	if len(args) == 1 && args[0] == "--nested" {
+		return box.Nested()
+	}
+	var in io.Reader = os.Stdin
+	if len(args) == 1 {
+		f, err := os.Open(args[0])
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "box:", err)
+			return box.ExitConfig
+		}
+		defer f.Close()
+		in = f
+	}
+	if len(args) > 1 || os.Getpid() != 1 {
+		fmt.Fprintln(os.Stderr, "box: this is the first process of a sandbox; workers start it")
+		return box.ExitConfig
+	}
+	var c boxConfig
+	if err := json.NewDecoder(in).Decode(&c); err != nil {
+		fmt.Fprintln(os.Stderr, "box: read the configuration:", err)
+		return box.ExitConfig
+	}
+	if c.Root != nil {
+		if err := c.Root.enter(); err != nil {
+			fmt.Fprintln(os.Stderr, "box:", err)
+			return box.ExitRoot
+		}
+	}
+	return box.Serve(&c.Config)
+}

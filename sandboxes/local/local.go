@@ -1,0 +1,395 @@
+// Package local runs sandboxes without Docker: namespaces that the box makes
+// for itself, as root or as an ordinary user, with a root of its own in which
+// the host's /usr is read-only and nothing else of the host is visible. Where
+// the kernel forbids that, it refuses; there is no unisolated form.
+package local
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/box"
+	"github.com/turngate/turngate/schema"
+)
+
+// Backend makes local sandboxes.
+type Backend struct {
+	// Helper is a program whose "box" sub-command is BoxMain: this binary.
+	Helper string
+	// StateDir remembers sandboxes, so that a later process can sweep them.
+	StateDir string
+}
+
+// Name implements sandboxes.Backend.
+func (b *Backend) Name() string { return "local" }
+
+// Check makes a sandbox and removes it.
+func (b *Backend) Check(ctx context.Context) error {
+	sb, err := b.Create(ctx, sandboxes.Spec{Owner: "check", Rollout: schema.ID("check-" + strconv.Itoa(os.Getpid())), Attempt: 1})
+	if err != nil {
+		return err
+	}
+	return sb.Close(ctx)
+}
+
+// DefaultWorkdir is the working directory of a sandbox that names none.
+const DefaultWorkdir = "/workspace"
+
+// HelperPath is where every sandbox has the helper.
+const HelperPath = "/.turngate/turngate"
+
+func (b *Backend) refuse(s sandboxes.Spec) error {
+	if s.Network != "" && s.Network != schema.NetworkNone {
+		return &sandboxes.UnsupportedError{Field: "sandbox.network", Value: s.Network, Reason: "the local sandbox has no network; use the docker sandbox for open"}
+	}
+	if s.Image != "" || len(s.BuildTar) > 0 {
+		return &sandboxes.UnsupportedError{Field: "sandbox.image", Value: cmp.Or(s.Image, "environment/Dockerfile"),
+			Reason: "the local sandbox shows the host's /usr and has no images; use the docker sandbox"}
+	}
+	if s.GPUs > 0 {
+		return sandboxes.GPUsUnsupported(s.GPUs)
+	}
+	return nil
+}
+
+// Create implements sandboxes.Backend.
+func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (_ sandboxes.Sandbox, err error) {
+	if err := b.refuse(s); err != nil {
+		return nil, err
+	}
+	sb := &sandbox{name: sandboxName(s)}
+	defer func() {
+		if err != nil {
+			_ = sb.Close(context.WithoutCancel(ctx))
+		}
+	}()
+	var rlimits []box.Rlimit
+	if sb.cgroup, err = newCgroup(sb.name, s); err != nil {
+		var no *sandboxes.UnsupportedError
+		if !errors.As(err, &no) || no.Field != "sandbox.pids" {
+			return nil, err
+		}
+		// Without a cgroup the count of processes is limited per user, which
+		// in a user namespace of its own is the same.
+		rlimits = append(rlimits, box.Rlimit{Resource: unix.RLIMIT_NPROC, Max: uint64(s.Pids)})
+		s.Pids = 0
+		if sb.cgroup, err = newCgroup(sb.name, s); err != nil {
+			return nil, err
+		}
+	}
+	workdir := cmp.Or(s.Workdir, DefaultWorkdir)
+	cfg := boxConfig{
+		Config: box.Config{
+			Secret: make([]byte, 32), LifeMS: cmp.Or(s.Life, 24*time.Hour).Milliseconds(), LostMS: cmp.Or(s.Lost, 5*time.Minute).Milliseconds(),
+			User: s.User, Workdir: workdir, Nest: true, LoopbackUp: true, Rlimits: rlimits,
+		},
+		Root: &rootPlan{DiskBytes: s.DiskBytes, Workdir: workdir},
+	}
+	_, _ = rand.Read(cfg.Secret) // never fails
+	for k, v := range s.Env {
+		cfg.Env = append(cfg.Env, k+"="+v)
+	}
+	cfg.Root.Binds, _ = hostBinds()
+	for _, m := range append([]sandboxes.Mount{{Host: b.Helper, Guest: HelperPath}}, s.Mounts...) {
+		cfg.Root.Binds = append(cfg.Root.Binds, bind{Host: m.Host, Guest: m.Guest})
+	}
+	if err := sb.start(&cfg, b.Helper); err != nil {
+		return nil, err
+	}
+	if err := sb.remember(b.StateDir); err != nil {
+		return nil, err
+	}
+	return sb, sb.meet(ctx, &cfg, cmp.Or(s.Ready, 15*time.Second))
+}
+
+func sandboxName(s sandboxes.Spec) string {
+	return fmt.Sprintf("turngate-%s.%s.%d", s.Owner, s.Rollout, s.Attempt)
+}
+
+type sandbox struct {
+	*box.Client
+	name   string
+	cmd    *exec.Cmd
+	conn   net.Conn
+	stdin  io.WriteCloser
+	says   bytes.Buffer // what the box wrote before it spoke
+	cgroup *cgroup
+	uids   *os.File // holds the host uids of this sandbox
+	record string
+	exited chan struct{}
+	close  sync.Once
+}
+
+// start makes the namespaces with the box as their first process. It waits for
+// its configuration on stdin, so nothing happens before its limits are set.
+func (sb *sandbox) start(cfg *boxConfig, helper string) error {
+	ours, theirs, err := socketpair()
+	if err != nil {
+		return err
+	}
+	defer theirs.Close()
+	sb.conn = ours
+	program, err := os.Open(helper)
+	if err != nil {
+		return fmt.Errorf("start the box: %w", err)
+	}
+	defer program.Close()
+	// By descriptor: the box's user may not walk the path to the program.
+	cmd := &exec.Cmd{Path: "/proc/self/fd/4", Args: []string{"turngate", "box"}}
+	cmd.Env = []string{}
+	cmd.Stderr = &sb.says
+	cmd.WaitDelay = time.Second
+	cmd.ExtraFiles = []*os.File{theirs, program}
+	cfg.FD = 3
+	if sb.cgroup != nil && sb.cgroup.oomFile != "" {
+		f, err := os.Open(sb.cgroup.oomFile)
+		if err != nil {
+			return fmt.Errorf("watch for lack of memory: %w", err)
+		}
+		defer f.Close()
+		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
+		cfg.OOMFD = 5
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid:     true,
+		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
+	}
+	if os.Geteuid() == 0 {
+		if err := sb.mapUnusedUsers(cmd); err != nil {
+			return err
+		}
+		// The box will not be root of the host any more, so it is given the
+		// host's folders as open mounts.
+		for i := range cfg.Root.Binds {
+			bd := &cfg.Root.Binds[i]
+			fd, err := openTree(bd.Host)
+			if err != nil {
+				return forbidden(err)
+			}
+			f := os.NewFile(uintptr(fd), bd.Host)
+			defer f.Close()
+			bd.FD = 3 + len(cmd.ExtraFiles)
+			cmd.ExtraFiles = append(cmd.ExtraFiles, f)
+		}
+	} else {
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+	}
+	if sb.stdin, err = cmd.StdinPipe(); err != nil {
+		return fmt.Errorf("start the box: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return forbidden(fmt.Errorf("start the box: %w", err))
+	}
+	sb.cmd, sb.exited = cmd, make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(sb.exited)
+	}()
+	if os.Geteuid() == 0 {
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", cmd.Process.Pid), []byte("-500"), 0)
+	}
+	return sb.cgroup.add(cmd.Process.Pid)
+}
+
+// forbidden explains what usually stands in the way.
+func forbidden(err error) error {
+	if errors.Is(err, os.ErrPermission) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOSYS) {
+		return &sandboxes.UnsupportedError{Field: "sandbox.backend", Value: "local", Reason: fmt.Sprintf(
+			"%v; allow user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0; kernel 5.12 or later), or use the docker sandbox", err)}
+	}
+	return err
+}
+
+// meet hands the box its configuration and waits until it speaks.
+func (sb *sandbox) meet(ctx context.Context, cfg *boxConfig, ready time.Duration) error {
+	data, err := json.Marshal(cfg)
+	if err != nil {
+		return fmt.Errorf("configure the box: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = sb.conn.Close() })
+	defer stop()
+	late := time.AfterFunc(ready, func() { _ = sb.conn.Close() })
+	defer late.Stop()
+	_, werr := sb.stdin.Write(data)
+	if cerr := sb.stdin.Close(); werr == nil {
+		werr = cerr
+	}
+	client, err := box.NewClient(sb.conn, cfg.Secret, cfg.Workdir)
+	if err == nil && werr == nil {
+		sb.Client = client
+		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	select {
+	case <-sb.exited:
+		return forbiddenBox(strings.TrimSpace(sb.says.String()), sb.cmd.ProcessState)
+	case <-time.After(time.Second):
+		return fmt.Errorf("the box did not come up within %s: %w", ready, errors.Join(err, werr))
+	}
+}
+
+func forbiddenBox(says string, state *os.ProcessState) error {
+	if state.ExitCode() == box.ExitRoot {
+		return &sandboxes.UnsupportedError{Field: "sandbox.backend", Value: "local", Reason: fmt.Sprintf(
+			"the kernel or a security module forbids part of it (%s); allow mounts in user namespaces, or use the docker sandbox", says)}
+	}
+	return fmt.Errorf("the box ended with %s: %s", state, says)
+}
+
+func socketpair() (net.Conn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open a line to the box: %w", err)
+	}
+	ours := os.NewFile(uintptr(fds[0]), "box")
+	defer ours.Close()
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		_ = unix.Close(fds[1])
+		return nil, nil, fmt.Errorf("open a line to the box: %w", err)
+	}
+	return conn, os.NewFile(uintptr(fds[1]), "worker"), nil
+}
+
+// Close implements sandboxes.Sandbox.
+func (sb *sandbox) Close(context.Context) error {
+	sb.close.Do(func() {
+		if sb.Client != nil {
+			sb.Disconnect()
+		}
+		if sb.conn != nil {
+			_ = sb.conn.Close()
+		}
+		if sb.cmd != nil {
+			_ = sb.stdin.Close()
+			_ = sb.cmd.Process.Kill() // with it, the kernel ends its namespace
+			<-sb.exited
+		}
+		sb.cgroup.remove()
+		if sb.uids != nil {
+			_ = sb.uids.Close()
+		}
+		if sb.record != "" {
+			_ = os.Remove(sb.record)
+		}
+	})
+	return nil
+}
+
+// remember writes which process to end if this one dies.
+func (sb *sandbox) remember(stateDir string) error {
+	if stateDir == "" {
+		return nil
+	}
+	dir := filepath.Join(stateDir, "local")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("remember the sandbox: %w", err)
+	}
+	sb.record = filepath.Join(dir, sb.name)
+	text := fmt.Sprintf("%d %s", sb.cmd.Process.Pid, startTime(sb.cmd.Process.Pid))
+	if err := os.WriteFile(sb.record, []byte(text), 0o600); err != nil {
+		return fmt.Errorf("remember the sandbox: %w", err)
+	}
+	return nil
+}
+
+// Sweep implements sandboxes.Backend. Boxes end by themselves when their
+// worker dies; this ends those of a worker that is stuck, and removes what is
+// left of the others.
+func (b *Backend) Sweep(_ context.Context, owner string, keep func(schema.ID) bool) (int, error) {
+	prefix := "turngate-" + owner + "."
+	kept := func(name string) bool {
+		parts := strings.Split(name, ".")
+		return len(parts) == 3 && keep(schema.ID(parts[1]))
+	}
+	records, err := filepath.Glob(filepath.Join(b.StateDir, "local", prefix+"*"))
+	if err != nil {
+		return 0, fmt.Errorf("list what is left: %w", err)
+	}
+	n := 0
+	for _, record := range records {
+		if kept(filepath.Base(record)) {
+			continue
+		}
+		if data, err := os.ReadFile(record); err == nil {
+			var pid int
+			var start string
+			if _, err := fmt.Sscan(string(data), &pid, &start); err == nil && start != "" && startTime(pid) == start {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+		if os.Remove(record) == nil {
+			n++
+		}
+	}
+	sweepCgroups(prefix, kept)
+	return n, nil
+}
+
+// startTime tells two processes with the same number apart.
+func startTime(pid int) string {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return ""
+	}
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	if len(fields) < 20 {
+		return ""
+	}
+	return fields[19]
+}
+
+// Host uids that nothing else uses: above what systemd gives to containers,
+// below what signed 32-bit programs misread.
+const (
+	firstUID  = 0x70000000
+	uidRange  = 1 << 16
+	uidRanges = 4000
+)
+
+// mapUnusedUsers gives the sandbox a range of host uids of its own, held by a
+// lock that ends with this process.
+func (sb *sandbox) mapUnusedUsers(cmd *exec.Cmd) error {
+	dir := "/run/turngate/uids"
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("reserve host uids: %w", err)
+	}
+	for i := range uidRanges {
+		f, err := os.OpenFile(filepath.Join(dir, strconv.Itoa(i)), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+		if err != nil {
+			return fmt.Errorf("reserve host uids: %w", err)
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+			f.Close()
+			continue
+		}
+		sb.uids = f
+		ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: firstUID + i*uidRange, Size: uidRange}}
+		cmd.SysProcAttr.UidMappings, cmd.SysProcAttr.GidMappings = ids, ids
+		cmd.SysProcAttr.GidMappingsEnableSetgroups = true
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: 0, Gid: 0}
+		return nil
+	}
+	return errors.New("reserve host uids: every range is in use")
+}

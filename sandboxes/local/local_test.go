@@ -1,0 +1,168 @@
+package local_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/local"
+	"github.com/turngate/turngate/sandboxes/sandboxtest"
+)
+
+// TestMain lets the test binary be its own helper.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "box" {
+		os.Exit(local.BoxMain(os.Args[2:]))
+	}
+	os.Exit(m.Run())
+}
+
+func backend(t *testing.T) *local.Backend {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &local.Backend{Helper: exe, StateDir: t.TempDir()}
+	if err := b.Check(t.Context()); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatalf("local sandboxes do not work here: %v", err)
+		}
+		t.Skipf("SKIPPED: local sandboxes do not work here: %v", err)
+	}
+	return b
+}
+
+func TestContract(t *testing.T) {
+	root := os.Geteuid() == 0
+	sandboxtest.Run(t, sandboxtest.Fixture{
+		New:      func(t *testing.T) sandboxes.Backend { return backend(t) },
+		Features: sandboxtest.Features{Shell: true, Isolation: true, Memory: root, Users: root},
+	})
+}
+
+func open(t *testing.T, s sandboxes.Spec) sandboxes.Sandbox {
+	t.Helper()
+	s.Owner, s.Rollout, s.Attempt = "w1", "alpha-1", 1
+	sb, err := backend(t).Create(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sb.Close(t.Context()) })
+	return sb
+}
+
+func output(t *testing.T, sb sandboxes.Sandbox, script string) string {
+	t.Helper()
+	var out strings.Builder
+	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"/bin/sh", "-c", script}, Stdout: &out, Stderr: &out, Untrusted: true, Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+func TestTheHostIsNotVisible(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("host"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	sb := open(t, sandboxes.Spec{})
+	got := output(t, sb, `cat `+secret+` /etc/shadow /etc/ssh/* 2>&1 | grep -v -i "no such file" ; ls /home /root /srv /opt /var/lib /run /sys 2>/dev/null | grep -v ':$' | grep .; touch /usr/x 2>/dev/null && echo "wrote /usr"; cat /proc/sys/user/max_user_namespaces`)
+	if strings.TrimSpace(got) != "0" {
+		t.Fatalf("got %q", got)
+	}
+	if got := output(t, sb, `grep -c . /etc/passwd; ls / | tr '\n' ' '`); !strings.HasPrefix(got, "3\n") {
+		t.Fatalf("got %q", got)
+	}
+}
+
+func TestTheAgentHasAProcessNamespaceOfItsOwn(t *testing.T) {
+	sb := open(t, sandboxes.Spec{})
+	got := output(t, sb, `echo $$; ls -d /proc/[0-9]* | wc -l; setsid sleep 7003 & exit 0`)
+	// Its first process, the shell, and perhaps the two of the pipe.
+	if lines := strings.Fields(got); len(lines) != 2 || lines[1] > "4" {
+		t.Fatalf("got %q", got)
+	}
+	var out strings.Builder
+	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"/bin/sh", "-c", `cat /proc/*/cmdline | tr '\0' ' '`}, Stdout: &out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Wait(); err != nil || strings.Contains(out.String(), "sleep 7003") {
+		t.Fatalf("what the agent left lives on: %q, %v", out.String(), err)
+	}
+}
+
+func TestRootMapsToAnUnusedHostUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: this needs root; an ordinary user maps to itself")
+	}
+	sb := open(t, sandboxes.Spec{})
+	if got := strings.Fields(output(t, sb, `cat /proc/self/uid_map`)); len(got) != 3 || got[0] != "0" || got[1] < "1879048192" {
+		t.Fatalf("uid map %v", got)
+	}
+}
+
+func TestDiskLimitIsTheRootsSize(t *testing.T) {
+	sb := open(t, sandboxes.Spec{DiskBytes: 8 << 20})
+	if got := output(t, sb, `head -c 20000000 /dev/zero > /workspace/x; stat -c %s /workspace/x`); !strings.Contains(got, "No space left") {
+		t.Fatalf("got %q", got)
+	}
+}
+
+func TestPidsLimit(t *testing.T) {
+	sb := open(t, sandboxes.Spec{Pids: 30})
+	if got := output(t, sb, `for i in $(seq 60); do sleep 5 & done 2>&1; true`); !strings.Contains(strings.ToLower(got), "fork") {
+		t.Fatalf("sixty processes were started: %q", got)
+	}
+}
+
+func TestWhatCannotBeEnforcedIsRefusedByName(t *testing.T) {
+	b := backend(t)
+	for field, s := range map[string]sandboxes.Spec{
+		"sandbox.network": {Network: "open"},
+		"sandbox.image":   {Image: "debian:12"},
+	} {
+		s.Owner, s.Rollout = "w1", "alpha-1"
+		_, err := b.Create(t.Context(), s)
+		var no *sandboxes.UnsupportedError
+		if !errors.As(err, &no) || no.Field != field {
+			t.Errorf("%s: got %v", field, err)
+		}
+	}
+	if os.Geteuid() != 0 {
+		_, err := b.Create(t.Context(), sandboxes.Spec{Owner: "w1", Rollout: "alpha-1", MemoryBytes: 1 << 30})
+		var no *sandboxes.UnsupportedError
+		if !errors.As(err, &no) || no.Field != "sandbox.memory_bytes" {
+			t.Errorf("memory: got %v", err)
+		}
+	}
+}
+
+func TestNothingIsLeftBehind(t *testing.T) {
+	b := backend(t)
+	sb, err := b.Create(t.Context(), sandboxes.Spec{Owner: "w1", Rollout: "alpha-1", Attempt: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sb.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	left, _ := filepath.Glob(filepath.Join(b.StateDir, "local", "*"))
+	groups, _ := filepath.Glob("/sys/fs/cgroup/*/turngate-w1*")
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left) > 0 || len(groups) > 0 || strings.Contains(string(mounts), "turngate") {
+		t.Fatalf("left behind: %v %v", left, groups)
+	}
+}

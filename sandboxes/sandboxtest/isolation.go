@@ -1,0 +1,260 @@
+package sandboxtest
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/turngate/turngate/sandboxes"
+)
+
+func (s *suite) hostileStrings(t *testing.T) {
+	sb := s.open(t)
+	for _, text := range []string{`"q" 's' \`, "$(touch /pwned)", "`touch /pwned`", "--help", "a\nb\r\n", "-e x", "; touch /pwned #", "héllo\u2028"} {
+		if got := run(t, sb, sandboxes.Cmd{Args: s.Command("print", text, "", "0")}); got.out != text {
+			t.Errorf("as argument: %q became %q", text, got.out)
+		}
+		if got := run(t, sb, sandboxes.Cmd{Args: s.Command("env", "X"), Env: map[string]string{"X": text}}); got.out != strings.TrimRight(text, "\n") {
+			t.Errorf("as environment: %q became %q", text, got.out)
+		}
+		if got := run(t, sb, sandboxes.Cmd{Args: s.Command("cat"), Stdin: strings.NewReader(text)}); got.out != text {
+			t.Errorf("on stdin: %q became %q", text, got.out)
+		}
+	}
+	if _, err := sb.Files().Stat(t.Context(), "/pwned"); err == nil {
+		t.Error("a string was run by a shell")
+	}
+}
+
+func (s *suite) count1(t *testing.T, sb sandboxes.Sandbox, what string) string {
+	t.Helper()
+	return strings.TrimSpace(s.sh(t, sb, `n=0; for p in /proc/[0-9]*; do if tr '\0' ' ' < $p/cmdline 2>/dev/null | grep -q "^sleep `+what+`"; then n=$((n+1)); fi; done; echo $n`).out)
+}
+
+func (s *suite) tree(t *testing.T) {
+	sb := s.open(t)
+	// A child, a grandchild in a session of its own, and an orphan.
+	script := `sleep 7001 & setsid sleep 7001 & (setsid sh -c 'sleep 7001 & exec sleep 7001' &) ; wait; sleep 7001`
+	for _, untrusted := range []bool{false, true} {
+		got := run(t, sb, sandboxes.Cmd{Args: []string{"/bin/sh", "-c", script}, Timeout: time.Second, Untrusted: untrusted})
+		if !got.exit.TimedOut {
+			t.Fatalf("got %+v", got.exit)
+		}
+		if n := s.count1(t, sb, "7001"); n != "0" {
+			t.Errorf("untrusted %v: %s processes are left", untrusted, n)
+		}
+	}
+}
+
+func (s *suite) heldOutput(t *testing.T) {
+	sb := s.open(t)
+	start := time.Now()
+	got := s.sh(t, sb, `echo hi; sleep 7002 & exit 4`)
+	if got.exit.Code != 4 || got.out != "hi\n" || time.Since(start) > 30*time.Second {
+		t.Fatalf("got %+v after %s", got, time.Since(start))
+	}
+	must(t, sb.KillAll(t.Context()))
+	if n := s.count1(t, sb, "7002"); n != "0" {
+		t.Fatalf("%s processes are left", n)
+	}
+}
+
+type slowWriter struct {
+	release chan struct{}
+	n       int
+}
+
+func (w *slowWriter) Write(p []byte) (int, error) {
+	<-w.release
+	w.n += len(p)
+	return len(p), nil
+}
+
+func (s *suite) backPressure(t *testing.T) {
+	sb := s.open(t)
+	w := &slowWriter{release: make(chan struct{})}
+	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: s.Command("flood", "20000000"), Stdout: w})
+	must(t, err)
+	// While nobody reads, the command waits and other work goes on.
+	if got := run(t, sb, sandboxes.Cmd{Args: s.Command("print", "x", "", "0")}); got.out != "x" {
+		t.Fatalf("got %+v", got)
+	}
+	close(w.release)
+	exit, err := p.Wait()
+	if err != nil || !exit.OK() || w.n != 20_000_000 {
+		t.Fatalf("%d bytes, %+v, %v", w.n, exit, err)
+	}
+}
+
+func (s *suite) freeze(t *testing.T) {
+	sb := s.open(t)
+	r, w := io.Pipe()
+	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"/bin/sh", "-c", `while :; do echo tick; sleep 0.05; done`}, Stdout: w, Untrusted: true})
+	must(t, err)
+	ticks := make(chan struct{}, 1000)
+	go func() {
+		buf := make([]byte, 5)
+		for {
+			if _, err := io.ReadFull(r, buf); err != nil {
+				return
+			}
+			ticks <- struct{}{}
+		}
+	}()
+	<-ticks
+	must(t, sb.Freeze(t.Context()))
+	for quiet := false; !quiet; { // what was under way arrives
+		select {
+		case <-ticks:
+		case <-time.After(300 * time.Millisecond):
+			quiet = true
+		}
+	}
+	must(t, sb.Thaw(t.Context()))
+	select {
+	case <-ticks:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it does not go on after Thaw")
+	}
+	must(t, sb.KillAll(t.Context()))
+	_, err = p.Wait()
+	must(t, err)
+	r.Close()
+}
+
+func (s *suite) specialFiles(t *testing.T) {
+	sb := s.open(t)
+	if got := s.sh(t, sb, `mkdir -p /x && mkfifo /x/fifo && ln -s /dev/zero /x/zero && ln -s /proc/1/environ /x/environ && echo ok > /x/plain`); !got.exit.OK() {
+		t.Fatalf("got %+v", got)
+	}
+	for _, path := range []string{"/x/fifo", "/x/zero", "/x"} {
+		if _, err := sb.Files().Read(t.Context(), path, 100); err == nil {
+			t.Errorf("%s was read", path)
+		}
+	}
+	var out bytes.Buffer
+	must(t, sb.Files().TarOut(t.Context(), "/x", &out, 1<<20))
+	if !bytes.Contains(out.Bytes(), []byte("plain")) || bytes.Contains(out.Bytes(), []byte("fifo")) {
+		t.Error("only regular files are packed")
+	}
+}
+
+func (s *suite) life(t *testing.T) {
+	spec := s.spec()
+	spec.Life = time.Second
+	sb := s.openSpec(t, spec)
+	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: s.Command("forever")})
+	must(t, err)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := p.Wait()
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, sandboxes.ErrLost) {
+			t.Fatalf("got %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("it lives on")
+	}
+}
+
+func (s *suite) users(t *testing.T) {
+	sb := s.open(t)
+	caps := `grep -E '^(CapPrm|CapEff|CapBnd|NoNewPrivs)' /proc/self/status | tr -d '\t' | tr '\n' ' '`
+	root := s.sh(t, sb, "id -u; "+caps)
+	// Docker's default set without NET_RAW and MKNOD.
+	const want = "0\nCapPrm:00000000a00405fb CapEff:00000000a00405fb CapBnd:00000000a00405fb NoNewPrivs:1 "
+	if root.out != want {
+		t.Errorf("root has %q, want %q", root.out, want)
+	}
+	if got := s.sh(t, sb, "touch /tmp/x && chown 1234:1234 /tmp/x && stat -c %u /tmp/x"); got.out != "1234\n" {
+		t.Errorf("root cannot chown: %+v", got)
+	}
+	other := run(t, sb, sandboxes.Cmd{Args: []string{"/bin/sh", "-c", "id -u; " + caps}, User: "1234", Timeout: time.Minute})
+	if other.out != "1234\nCapPrm:0000000000000000 CapEff:0000000000000000 CapBnd:0000000000000000 NoNewPrivs:1 " {
+		t.Errorf("another user has %q", other.out)
+	}
+	_, err := sb.Start(t.Context(), sandboxes.Cmd{Args: s.Command("pwd"), User: "nosuchuser"})
+	var none *sandboxes.NoCommandError
+	if !errors.As(err, &none) || !strings.Contains(err.Error(), "nosuchuser") {
+		t.Errorf("an unknown user: %v", err)
+	}
+}
+
+func (s *suite) helperIsSafe(t *testing.T) {
+	for _, untrusted := range []bool{false, true} {
+		sb := s.open(t)
+		got := run(t, sb, sandboxes.Cmd{Untrusted: untrusted, Timeout: time.Minute, Args: []string{"/bin/sh", "-c", `
+			for s in KILL STOP TERM INT HUP QUIT SEGV ABRT USR1 TRAP BUS; do kill -$s 1; done
+			cat /proc/1/environ >/dev/null 2>&1 && echo "read environ"
+			head -c 1 /proc/1/mem >/dev/null 2>&1 && echo "read mem"
+			ls -l /proc/1/fd >/dev/null 2>&1 && echo "read fd"
+			for f in /.turngate/turngate; do (echo x >> $f) 2>/dev/null && echo "wrote $f"; rm -f $f 2>/dev/null && echo "removed $f"; done
+			cat /.turngate/run/* 2>/dev/null | grep -q secret && echo "read the secret"
+			true`}})
+		if got.out != "" {
+			t.Errorf("untrusted %v: %q", untrusted, got.out)
+		}
+		if after := run(t, sb, sandboxes.Cmd{Args: s.Command("print", "alive", "", "0")}); after.out != "alive" {
+			t.Errorf("untrusted %v: the helper is gone: %+v", untrusted, after)
+		}
+	}
+}
+
+func (s *suite) noNetwork(t *testing.T) {
+	got := s.sh(t, s.open(t), `tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '`)
+	var up []string
+	for _, dev := range strings.Fields(got.out) {
+		switch dev {
+		case "tunl0", "sit0", "ip6tnl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6gre0": // down, from kernel modules
+		default:
+			up = append(up, dev)
+		}
+	}
+	if strings.Join(up, " ") != "lo" {
+		t.Fatalf("interfaces %v, want lo alone", up)
+	}
+}
+
+func (s *suite) neighbours(t *testing.T) {
+	a, b := s.open(t), s.open(t)
+	p := s.startUp(t, a)
+	if got := s.sh(t, b, `ls -d /proc/[0-9]* | wc -l`); len(strings.TrimSpace(got.out)) > 1 {
+		t.Errorf("%s processes are visible to a neighbour", strings.TrimSpace(got.out))
+	}
+	if got := run(t, a, sandboxes.Cmd{Args: s.Command("put", "/tmp/mine", "secret")}); !got.exit.OK() {
+		t.Fatalf("got %+v", got)
+	}
+	if _, err := b.Files().Stat(t.Context(), "/tmp/mine"); err == nil {
+		t.Error("a neighbour sees a file")
+	}
+	must(t, p.Signal(syscall.SIGKILL))
+}
+
+func (s *suite) orphans(t *testing.T) {
+	sb := s.open(t)
+	s.sh(t, sb, `for i in 1 2 3 4 5 6 7 8 9; do (sh -c 'sleep 0.01 &' &); done; sleep 0.3`)
+	got := s.sh(t, sb, `sleep 0.3; grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l`)
+	if strings.TrimSpace(got.out) != "0" {
+		t.Fatalf("%s zombies", strings.TrimSpace(got.out))
+	}
+}
+
+func (s *suite) memory(t *testing.T) {
+	spec := s.spec()
+	spec.MemoryBytes = 96 << 20
+	sb := s.openSpec(t, spec)
+	got := run(t, sb, sandboxes.Cmd{Timeout: time.Minute, Args: []string{"/bin/sh", "-c", `head -c 400000000 /dev/zero | tail -c 399999999 | wc -c; exit 9`}})
+	if !got.exit.OOM {
+		t.Fatalf("got %+v", got)
+	}
+	if got := run(t, sb, sandboxes.Cmd{Args: s.Command("print", "alive", "", "0")}); got.out != "alive" || got.exit.OOM {
+		t.Fatalf("the sandbox is of no use after a lack of memory: %+v", got)
+	}
+}
