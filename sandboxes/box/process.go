@@ -153,8 +153,8 @@ func (p *processes) launch(l *launcher, c command, files []uintptr, sys *syscall
 	if err != nil {
 		return nil, &startError{c.argv[0], err.Error()}
 	}
-	// The box is spared when memory runs out; what it starts is not.
-	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("0"), 0)
+	// When memory runs out the kernel takes what the box started, not the box.
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("500"), 0)
 	p.nextJob++
 	j := &job{p: p, id: p.nextJob, pid: pid, exited: exited, started: time.Now(), ooms: ooms}
 	p.waiting[pid] = exited

@@ -204,9 +204,6 @@ func (sb *sandbox) start(cfg *boxConfig, helper string) error {
 		_ = cmd.Wait()
 		close(sb.exited)
 	}()
-	if os.Geteuid() == 0 {
-		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", cmd.Process.Pid), []byte("-500"), 0)
-	}
 	return sb.cgroup.add(cmd.Process.Pid)
 }
 

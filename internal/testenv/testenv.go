@@ -1,0 +1,73 @@
+// Package testenv finds what tests need beyond Go itself, skips loudly where
+// it is missing, and fails instead where TURNGATE_REQUIRE asks for it.
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Need skips the test when err says that a feature (docker, agents, python,
+// browser) is missing, or fails it when TURNGATE_REQUIRE lists the feature.
+func Need(t testing.TB, feature string, err error) {
+	t.Helper()
+	if err == nil {
+		return
+	}
+	if slices.Contains(strings.Split(os.Getenv("TURNGATE_REQUIRE"), ","), feature) {
+		t.Fatalf("TURNGATE_REQUIRE asks for %s: %v", feature, err)
+	}
+	t.Skipf("SKIPPED, since %s is missing: %v", feature, err)
+}
+
+// Root is the folder of the module.
+func Root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+	}
+	t.Fatal("the module's folder was not found")
+	return ""
+}
+
+// Binary builds the static turngate binary and returns its path. Go's build
+// cache makes every build but the first cheap.
+func Binary(t testing.TB) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "turngate")
+	cmd := exec.Command("go", "build", "-o", out, "./cmd/turngate")
+	cmd.Dir = Root(t)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build turngate: %v\n%s", err, said)
+	}
+	return out
+}
+
+// Image is a Docker image with a shell, bash and the usual tools:
+// TURNGATE_TEST_IMAGE, or turngate-test-base:bookworm, which .ci/run makes.
+func Image(t testing.TB) string {
+	t.Helper()
+	image := os.Getenv("TURNGATE_TEST_IMAGE")
+	if image == "" {
+		image = "turngate-test-base:bookworm"
+	}
+	said, err := exec.CommandContext(context.Background(), "docker", "image", "inspect", "--format", "ok", image).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("docker image inspect %s: %w: %s", image, err, strings.TrimSpace(string(said)))
+	}
+	Need(t, "docker", err)
+	return image
+}
