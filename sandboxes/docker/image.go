@@ -109,3 +109,9 @@ func drain(r io.Reader) (string, error) {
 }
 
 func isBusy(err error) bool { return errors.Is(err, syscall.EBUSY) }
+
+// HasImage says whether the engine has an image, without pulling it.
+func (b *Backend) HasImage(ctx context.Context, ref string) error {
+	_, err := b.api.ImageInspect(ctx, ref)
+	return wrapImage(ref, err)
+}

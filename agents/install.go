@@ -1,0 +1,171 @@
+package agents
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// Package is one npm package at a pinned version. "{arch}" in its name stands
+// for npm's name of this machine's processor.
+type Package struct {
+	Name    string
+	Version string
+	Dir     string // below the agent's folder
+}
+
+// Cache is the host's folder of installed agents. Sandboxes mount an agent's
+// folder read-only.
+type Cache struct{ Dir string }
+
+// Path is where an agent of this version is installed.
+func (c Cache) Path(s Spec) string { return filepath.Join(c.Dir, s.Name, s.Version) }
+
+// Installed says whether the agent is there; one without packages always is.
+func (c Cache) Installed(s Spec) bool {
+	if len(s.Packages) == 0 {
+		return true
+	}
+	_, err := os.Stat(c.Path(s))
+	return err == nil
+}
+
+// ErrNotInstalled is returned for an agent that is not in the cache.
+var ErrNotInstalled = errors.New("not installed on this host; run `turngate agent install`")
+
+// Install fetches an agent's packages with npm, which checks their checksums,
+// and unpacks them. No install script runs. An agent that is there already is
+// left alone.
+func (c Cache) Install(ctx context.Context, s Spec, progress io.Writer) error {
+	if c.Installed(s) {
+		fmt.Fprintf(progress, "%s %s is installed\n", s.Name, s.Version)
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(c.Path(s)), 0o755); err != nil {
+		return fmt.Errorf("install %s: %w", s.Name, err)
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(c.Path(s)), ".installing-")
+	if err != nil {
+		return fmt.Errorf("install %s: %w", s.Name, err)
+	}
+	defer os.RemoveAll(tmp)
+	for _, p := range s.Packages {
+		name := strings.ReplaceAll(p.Name, "{arch}", npmArch())
+		fmt.Fprintf(progress, "%s: fetching %s@%s\n", s.Name, name, p.Version)
+		if err := fetch(ctx, name+"@"+p.Version, filepath.Join(tmp, "tree", p.Dir)); err != nil {
+			return fmt.Errorf("install %s: %w", s.Name, err)
+		}
+	}
+	if err := os.Chmod(filepath.Join(tmp, "tree"), 0o755); err != nil {
+		return fmt.Errorf("install %s: %w", s.Name, err)
+	}
+	if err := os.Rename(filepath.Join(tmp, "tree"), c.Path(s)); err != nil && !c.Installed(s) {
+		return fmt.Errorf("install %s: %w", s.Name, err)
+	}
+	fmt.Fprintf(progress, "%s %s installed in %s\n", s.Name, s.Version, c.Path(s))
+	return nil
+}
+
+func npmArch() string {
+	if runtime.GOARCH == "amd64" {
+		return "x64"
+	}
+	return runtime.GOARCH
+}
+
+// fetch downloads one package and unpacks it into dir.
+func fetch(ctx context.Context, spec, dir string) error {
+	npm, err := exec.LookPath("npm")
+	if err != nil {
+		return fmt.Errorf("npm is needed to fetch agents: %w", err)
+	}
+	tmp, err := os.MkdirTemp("", "turngate-npm-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	cmd := exec.CommandContext(ctx, npm, "pack", "--silent", "--ignore-scripts", "--pack-destination", tmp, spec)
+	cmd.Dir = tmp
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("npm pack %s: %w: %s", spec, err, strings.TrimSpace(said.String()))
+	}
+	files, err := filepath.Glob(filepath.Join(tmp, "*.tgz"))
+	if err != nil || len(files) != 1 {
+		return fmt.Errorf("npm pack %s left %d archives, want 1", spec, len(files))
+	}
+	f, err := os.Open(files[0])
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unpack(f, dir)
+}
+
+// unpack takes an npm archive apart, without its first folder. os.Root keeps
+// every entry inside.
+func unpack(r io.Reader, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	z, err := gzip.NewReader(r)
+	if err != nil {
+		return fmt.Errorf("read the archive: %w", err)
+	}
+	for archive := tar.NewReader(z); ; {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read the archive: %w", err)
+		}
+		_, name, ok := strings.Cut(h.Name, "/")
+		if h.Typeflag != tar.TypeReg || !ok || name == "" {
+			continue
+		}
+		if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return fmt.Errorf("unpack %s: %w", h.Name, err)
+		}
+		mode := fs.FileMode(0o644)
+		if h.Mode&0o111 != 0 {
+			mode = 0o755
+		}
+		f, err := root.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
+		if err != nil {
+			return fmt.Errorf("unpack %s: %w", h.Name, err)
+		}
+		_, err = io.Copy(f, archive)
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+		if err != nil {
+			return fmt.Errorf("unpack %s: %w", h.Name, err)
+		}
+	}
+}
+
+// Loader is the GNU C library's program loader on this machine's processor,
+// which a sandbox must have for agents with Glibc.
+func Loader() string {
+	if runtime.GOARCH == "arm64" {
+		return "/lib/ld-linux-aarch64.so.1"
+	}
+	return "/lib64/ld-linux-x86-64.so.2"
+}

@@ -1,0 +1,91 @@
+package agents
+
+import (
+	"encoding/json"
+	"maps"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// opencode is OpenCode (https://opencode.ai), a Bun executable. Its whole
+// configuration goes in by environment; permission prompts are off because the
+// sandbox isolates; the extra call for a title is avoided by giving one.
+func opencode() Spec {
+	const version = "1.18.33"
+	return Spec{
+		Name: "opencode", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true,
+		Packages: []Package{{Name: "opencode-linux-{arch}", Version: version, Dir: "opencode"}},
+		Command: func(l Launch) Command {
+			env := common(l)
+			maps.Copy(env, map[string]string{
+				"OPENCODE_CONFIG_CONTENT":       opencodeConfig(l),
+				"OPENCODE_DISABLE_AUTOUPDATE":   "1",
+				"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+				"OPENCODE_DISABLE_DEFAULT_PLUGINS": "1", "OPENCODE_DISABLE_AUTOCOMPACT": "1",
+				"XDG_DATA_HOME": l.Dir + "/data", "XDG_STATE_HOME": l.Dir + "/state",
+				"XDG_CACHE_HOME": l.Dir + "/cache", "XDG_CONFIG_HOME": l.Dir + "/config",
+			})
+			args := append([]string{l.Installed + "/opencode/bin/opencode", "run", "--format", "json", "--auto", "--title", "task"}, l.Args...)
+			return Command{Args: args, Env: env, Stdin: l.Instruction}
+		},
+		ParseEvent: parseOpencode,
+	}
+}
+
+func opencodeConfig(l Launch) string {
+	type object = map[string]any
+	config := object{
+		"$schema": "https://opencode.ai/config.json", "model": "turngate/" + l.Model, "small_model": "turngate/" + l.Model,
+		"autoupdate": false, "share": "disabled", "permission": "allow",
+		"provider": object{"turngate": object{
+			"npm": "@ai-sdk/openai-compatible", "name": "turngate",
+			// The gate keeps a slow call alive; the client's own limits are off.
+			"options": object{"baseURL": l.BaseURL + "/v1", "apiKey": l.Key, "headerTimeout": false, "chunkTimeout": 7_200_000, "timeout": false},
+			"models":  object{l.Model: object{"name": l.Model, "limit": object{"context": 200_000, "output": 32_000}}},
+		}},
+	}
+	if l.SystemPrompt != "" {
+		config["agent"] = object{"build": object{"prompt": l.SystemPrompt}}
+	}
+	return string(quote(config))
+}
+
+func parseOpencode(line []byte) *Event {
+	var e struct {
+		Type string
+		Part struct {
+			Text   string
+			Tool   string
+			CallID string
+			State  struct {
+				Input  json.RawMessage
+				Output string
+				Error  string
+			}
+			Tokens struct{ Input, Output int64 }
+		}
+		Error struct {
+			Name string
+			Data struct{ Message string }
+		}
+	}
+	if json.Unmarshal(line, &e) != nil || e.Type == "" {
+		return nil
+	}
+	switch e.Type {
+	case "text":
+		return &Event{Kind: "text", Text: e.Part.Text}
+	case "tool_use":
+		return &Event{Kind: "tool_result", Tool: e.Part.Tool, ID: e.Part.CallID, Input: e.Part.State.Input, Output: e.Part.State.Output + e.Part.State.Error}
+	case "step_finish":
+		return &Event{Kind: "usage", Usage: &schema.Usage{PromptTokens: e.Part.Tokens.Input, CompletionTokens: e.Part.Tokens.Output}}
+	case "error":
+		text := e.Error.Data.Message
+		if text == "" {
+			text = e.Error.Name
+		}
+		return &Event{Kind: "error", Text: text}
+	default:
+		return &Event{Kind: "other", Text: e.Type}
+	}
+}

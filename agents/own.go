@@ -1,0 +1,65 @@
+package agents
+
+import (
+	"encoding/json"
+	"maps"
+	"strconv"
+)
+
+// miniSpec is turngate's own small agent: a loop over chat completions with
+// one tool, bash. It is a sub-command of the binary that every sandbox has
+// anyway, so it runs in any image.
+func miniSpec() Spec {
+	return Spec{
+		Name: "mini", Dialect: "chat", SystemPrompt: true, MaxTurns: true,
+		Command: func(l Launch) Command {
+			env := common(l)
+			if l.SystemPrompt != "" {
+				env["TURNGATE_SYSTEM_PROMPT"] = l.SystemPrompt
+			}
+			args := []string{l.Helper, "mini"}
+			if l.MaxTurns > 0 {
+				args = append(args, "--max-turns", strconv.Itoa(l.MaxTurns))
+			}
+			return Command{Args: append(args, l.Args...), Env: env, Stdin: l.Instruction}
+		},
+		ParseEvent: func(line []byte) *Event {
+			e := &Event{}
+			if json.Unmarshal(line, e) != nil || e.Kind == "" {
+				return nil
+			}
+			return e
+		},
+	}
+}
+
+// command runs any argv that honours OPENAI_BASE_URL and OPENAI_API_KEY. The
+// instruction comes on stdin and in the file that TURNGATE_INSTRUCTION names.
+func command() Spec {
+	return Spec{
+		Name: "command", Dialect: "chat",
+		Files: func(l Launch) (map[string]File, error) {
+			return map[string]File{l.Dir + "/instruction.md": {[]byte(l.Instruction), 0o600}}, nil
+		},
+		Command: func(l Launch) Command {
+			env := common(l)
+			maps.Copy(env, map[string]string{"TURNGATE_INSTRUCTION": l.Dir + "/instruction.md"})
+			return Command{Args: l.Args, Env: env, Stdin: l.Instruction}
+		},
+	}
+}
+
+// oracle runs the task's own solution: a task whose oracle does not get its
+// reward is broken. The name and the idea are Harbor's.
+func oracle() Spec {
+	return Spec{
+		Name: "oracle", Solution: true,
+		Command: func(l Launch) Command { return Command{Args: append([]string{"/solution/solve.sh"}, l.Args...)} },
+	}
+}
+
+// nop does nothing: a task that rewards it is broken. The name and the idea
+// are Harbor's.
+func nop() Spec {
+	return Spec{Name: "nop", Command: func(Launch) Command { return Command{Args: []string{"/bin/sh", "-c", ":"}} }}
+}

@@ -1,0 +1,132 @@
+// Package agents is the catalogue of CLI agents: a Spec per file, which is
+// data about one agent with small functions where data cannot do.
+package agents
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// Spec describes one agent.
+type Spec struct {
+	Name    string
+	Version string // pinned; empty for agents that are part of turngate or of the task
+	// Dialect is the gate dialect that it is set up to speak. Empty: it calls
+	// no model.
+	Dialect string
+	// Packages are installed into the host's cache and mounted in the sandbox.
+	Packages []Package
+	// Glibc says that it runs only where the GNU C library is.
+	Glibc bool
+	// Solution says that it runs the task's own solution.
+	Solution bool
+
+	// SystemPrompt and MaxTurns say whether it can honour those wishes; if
+	// not, a request that has them is refused.
+	SystemPrompt bool
+	MaxTurns     bool
+
+	// Files are put into the sandbox before it starts, by absolute path.
+	Files func(l Launch) (map[string]File, error)
+	// Command gives how it is started.
+	Command func(l Launch) Command
+	// ParseEvent reads one line of its stdout; nil for a line that is none.
+	ParseEvent func(line []byte) *Event
+	// Artifacts are paths that it leaves and that are kept, if they exist.
+	Artifacts []string
+}
+
+// File is one file for the sandbox.
+type File struct {
+	Data []byte
+	Mode fs.FileMode
+}
+
+// Launch is what an agent is told.
+type Launch struct {
+	BaseURL      string // of the gate in the sandbox, without a path
+	Key          string // its API key; goes into the environment or a file, never into argv
+	Model        string
+	Instruction  string
+	SystemPrompt string
+	MaxTurns     int
+	Args         []string
+	Dir          string // a folder of its own for configuration and state, writable
+	Installed    string // where its packages are mounted
+	Helper       string // the turngate binary in the sandbox
+}
+
+// Command is an argv, its environment and what it reads.
+type Command struct {
+	Args  []string
+	Env   map[string]string
+	Stdin string
+}
+
+// Event is one thing that an agent said or did, for people who watch. The raw
+// log is kept beside.
+type Event struct {
+	Kind   string          `json:"kind"`           // text, tool_call, tool_result, usage, error, other
+	Text   string          `json:"text,omitempty"` // what it said, or the error
+	Tool   string          `json:"tool,omitempty"`
+	ID     string          `json:"id,omitempty"` // of the tool call
+	Input  json.RawMessage `json:"input,omitempty"`
+	Output string          `json:"output,omitempty"`
+	Usage  *schema.Usage   `json:"usage,omitempty"`
+}
+
+// All lists every agent.
+func All() []Spec {
+	return []Spec{opencode(), pi(), miniSpec(), command(), oracle(), nop()}
+}
+
+// Find returns the agent of this name.
+func Find(specs []Spec, name string) (Spec, error) {
+	i := slices.IndexFunc(specs, func(s Spec) bool { return s.Name == name })
+	if i < 0 {
+		names := make([]string, len(specs))
+		for i, s := range specs {
+			names[i] = s.Name
+		}
+		return Spec{}, &schema.InvalidError{Field: "agent.name", Value: name, Want: "one of " + strings.Join(names, ", ")}
+	}
+	return specs[i], nil
+}
+
+// Check refuses wishes that this agent cannot honour.
+func (s Spec) Check(a schema.AgentChoice) error {
+	if a.Version != "" && a.Version != s.Version {
+		return &schema.InvalidError{Field: "agent.version", Value: a.Version, Want: fmt.Sprintf("%q, the version of %s that this worker has", s.Version, s.Name)}
+	}
+	if a.SystemPrompt != "" && !s.SystemPrompt {
+		return &schema.InvalidError{Field: "agent.system_prompt", Value: a.SystemPrompt, Want: "none: " + s.Name + " takes no system prompt"}
+	}
+	if a.MaxTurns != 0 && !s.MaxTurns {
+		return &schema.InvalidError{Field: "agent.max_turns", Value: fmt.Sprint(a.MaxTurns), Want: "none: " + s.Name + " cannot limit its turns; gate.max_calls can"}
+	}
+	if s.Name == "command" && len(a.Args) == 0 {
+		return &schema.InvalidError{Field: "agent.args", Value: "none", Want: "the argv to run"}
+	}
+	return nil
+}
+
+// common is the environment of every agent that speaks to the gate.
+func common(l Launch) map[string]string {
+	return map[string]string{
+		"OPENAI_BASE_URL": l.BaseURL + "/v1", "OPENAI_API_KEY": l.Key, "TURNGATE_MODEL": l.Model,
+		"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost", "LANG": "C.UTF-8",
+	}
+}
+
+func quote(v any) json.RawMessage {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return json.RawMessage("null")
+	}
+	return b
+}

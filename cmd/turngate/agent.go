@@ -1,0 +1,86 @@
+package main
+
+import (
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/agents/mini"
+)
+
+func agentCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "agent", Short: "List and install agents"}
+	var dir string
+	cmd.PersistentFlags().StringVar(&dir, "agents", cacheDir(), "folder of installed agents")
+	list := &cobra.Command{
+		Use: "ls", Short: "List the agents", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "AGENT\tVERSION\tSPEAKS\tINSTALLED")
+			for _, s := range agents.All() {
+				installed := "built in"
+				if len(s.Packages) > 0 {
+					installed = "no"
+					if (agents.Cache{Dir: dir}).Installed(s) {
+						installed = "yes"
+					}
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, dash(s.Version), dash(s.Dialect), installed)
+			}
+			return w.Flush()
+		},
+	}
+	install := &cobra.Command{
+		Use: "install AGENT...", Short: "Fetch agents from npm into this host's cache", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			for _, name := range names {
+				s, err := agents.Find(agents.All(), name)
+				if err != nil {
+					return &exitError{exitUsage, err}
+				}
+				if err := (agents.Cache{Dir: dir}).Install(cmd.Context(), s, cmd.ErrOrStderr()); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	cmd.AddCommand(list, install)
+	return cmd
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func miniCommand() *cobra.Command {
+	var turns int
+	cmd := &cobra.Command{
+		Use: "mini", Short: "turngate's own small agent, run in sandboxes", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			instruction, err := io.ReadAll(cmd.InOrStdin())
+			if err != nil {
+				return fmt.Errorf("read the instruction: %w", err)
+			}
+			base := os.Getenv("OPENAI_BASE_URL")
+			if base == "" {
+				return usage("mini: OPENAI_BASE_URL is not set; workers start this agent")
+			}
+			return mini.Run(cmd.Context(), mini.Config{
+				BaseURL: base, Key: os.Getenv("OPENAI_API_KEY"), Model: os.Getenv("TURNGATE_MODEL"), SystemPrompt: os.Getenv("TURNGATE_SYSTEM_PROMPT"),
+				Instruction: strings.ToValidUTF8(string(instruction), "�"), MaxTurns: turns, Events: cmd.OutOrStdout(),
+			})
+		},
+	}
+	cmd.Flags().IntVar(&turns, "max-turns", 0, "most model calls")
+	return cmd
+}

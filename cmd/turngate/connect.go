@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"github.com/turngate/turngate/broker"
+)
+
+// natsFlags say how to reach NATS.
+type natsFlags struct{ url, creds string }
+
+func (f *natsFlags) add(cmd *cobra.Command, url string) {
+	cmd.Flags().StringVar(&f.url, "nats", url, "URL of the NATS server")
+	cmd.Flags().StringVar(&f.creds, "creds", "", "file with NATS credentials: a .creds file or an nkey seed")
+}
+
+// dial connects a role. Its inbox is its own, as the permissions say.
+func (f *natsFlags) dial(ctx context.Context, role, name string, log zerolog.Logger) (*broker.Broker, error) {
+	if f.url == "" {
+		return nil, usage("--nats: say where the NATS server is, such as nats://127.0.0.1:4222")
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return broker.Dial(ctx, broker.Config{URL: f.url, Creds: f.creds, Name: "turngate " + role + " " + name, Inbox: broker.InboxFor(role, name), Log: log})
+}
+
+const defaultURL = "nats://127.0.0.1:4222"
+
+// stateDir is where this user's workers and servers keep their state.
+func stateDir() string {
+	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
+		return filepath.Join(dir, "turngate")
+	}
+	if home, err := os.UserHomeDir(); err == nil {
+		return filepath.Join(home, ".local", "state", "turngate")
+	}
+	return filepath.Join(os.TempDir(), "turngate-state")
+}
+
+// cacheDir is where this user's agents are installed.
+func cacheDir() string {
+	if dir, err := os.UserCacheDir(); err == nil {
+		return filepath.Join(dir, "turngate", "agents")
+	}
+	return filepath.Join(os.TempDir(), "turngate-agents")
+}
+
+func splitList(s string) []string {
+	var out []string
+	for _, part := range strings.Split(s, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			out = append(out, part)
+		}
+	}
+	return out
+}

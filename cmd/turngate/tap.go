@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/schema"
+)
+
+func tapCommand() *cobra.Command {
+	var nf natsFlags
+	var output string
+	cmd := &cobra.Command{
+		Use:   "tap [ROLLOUT]",
+		Short: "Watch rollouts live: phases, model calls, tool calls, output, results",
+		Long:  "Watch rollouts live. With a rollout's id its events so far are shown first, and it ends with the result; without one every rollout is shown from now on.",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output != "text" && output != "jsonl" {
+				return usage("-o: %q is not valid: want text or jsonl", output)
+			}
+			var id schema.ID
+			if len(args) == 1 {
+				var err error
+				if id, err = schema.ParseID(args[0]); err != nil {
+					return &exitError{exitUsage, err}
+				}
+			}
+			b, err := nf.dial(cmd.Context(), "ops", "ops", logger(cmd))
+			if err != nil {
+				return err
+			}
+			defer b.Close()
+			ctx, cancel := context.WithCancel(cmd.Context())
+			defer cancel()
+			out := cmd.OutOrStdout()
+			return b.Tap(ctx, id, func(e schema.Event) {
+				if output == "jsonl" {
+					if data, err := json.Marshal(&e); err == nil {
+						fmt.Fprintf(out, "%s\n", data)
+					}
+				} else {
+					showEvent(out, &e)
+				}
+				if id != "" && e.Type == schema.EventResult {
+					cancel()
+				}
+			})
+		},
+	}
+	nf.add(cmd, defaultURL)
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or jsonl")
+	return cmd
+}
+
+// showEvent writes one event as lines for people.
+func showEvent(w io.Writer, e *schema.Event) {
+	line := func(format string, args ...any) {
+		text := strings.ReplaceAll(strings.TrimRight(fmt.Sprintf(format, args...), "\n"), "\n", "\n    ")
+		fmt.Fprintf(w, "%s %s/%d %s\n", time.UnixMilli(e.At).Format("15:04:05.000"), e.Rollout, e.Attempt, text)
+	}
+	switch {
+	case e.Phase != nil && e.Phase.Fault != nil:
+		line("phase %s failed after %d ms: %v", e.Phase.Name, e.Phase.MS, e.Phase.Fault)
+	case e.Phase != nil && e.Phase.Ended:
+		text := ""
+		if e.Phase.Exit != nil {
+			text = ", " + e.Phase.Exit.String()
+		}
+		line("phase %s ended after %d ms%s", e.Phase.Name, e.Phase.MS, text)
+	case e.Phase != nil:
+		line("phase %s", e.Phase.Name)
+	case e.LLM != nil && e.LLM.Call != nil:
+		line("call %d: %d messages kept, %d new", e.LLM.Number, e.LLM.Call.Keep, len(e.LLM.Call.Messages))
+		for _, m := range e.LLM.Call.Messages {
+			line("call %d > %s", e.LLM.Number, m)
+		}
+	case e.LLM != nil && e.LLM.Reply != nil:
+		line("call %d < %s (%s, %d+%d tokens, %d ms)", e.LLM.Number, e.LLM.Reply.Message, e.LLM.Reply.FinishReason,
+			e.LLM.Reply.Usage.PromptTokens, e.LLM.Reply.Usage.CompletionTokens, e.LLM.MS)
+	case e.LLM != nil && e.LLM.Fault != nil:
+		line("call %d refused: %v", e.LLM.Number, e.LLM.Fault)
+	case e.LLM != nil:
+		line("call %d: %s", e.LLM.Number, e.LLM.Note)
+	case e.Log != nil:
+		line("%s %s | %s", e.Log.Source, e.Log.Stream, e.Log.Text)
+	case e.Result != nil:
+		line("result %s", resultLine(e.Result))
+	case len(e.Step) > 0:
+		var s agents.Event
+		if json.Unmarshal(e.Step, &s) != nil {
+			return
+		}
+		switch s.Kind {
+		case "tool_call":
+			line("tool %s %s", s.Tool, s.Input)
+		case "tool_result":
+			line("tool %s %s = %s", s.Tool, s.Input, s.Output)
+		default:
+			line("%s %s", s.Kind, s.Text)
+		}
+	}
+}
+
+func resultLine(r *schema.Result) string {
+	text := string(r.Status) + ", reward " + rewardText(r.Reward)
+	if r.Fault != nil {
+		text += ", " + r.Fault.Error()
+	}
+	return text
+}
+
+func rewardText(r *float64) string {
+	if r == nil {
+		return "null"
+	}
+	return fmt.Sprintf("%g", *r)
+}

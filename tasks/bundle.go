@@ -1,0 +1,214 @@
+package tasks
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// Bounds of an unpacked bundle.
+const (
+	maxFiles = 100_000
+	maxSize  = 512 << 20 // bytes
+)
+
+// BundleError says what is wrong with a bundle. It is the task's fault.
+type BundleError struct{ Reason string }
+
+func (e *BundleError) Error() string { return "task bundle: " + e.Reason }
+
+// pack makes a tar.zst of some folders and files of a task. The same files
+// give the same bytes: names are sorted, times and owners left out.
+func pack(dir string, tops []string) ([]byte, error) {
+	var out bytes.Buffer
+	z, err := zstd.NewWriter(&out, zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		return nil, fmt.Errorf("pack the task: %w", err)
+	}
+	w := tar.NewWriter(z)
+	for _, top := range tops {
+		err := filepath.WalkDir(filepath.Join(dir, top), func(p string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) && d == nil {
+				return nil // this task has none
+			}
+			if err != nil {
+				return err
+			}
+			return packOne(w, dir, p, d)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("pack the task: %w", err)
+		}
+	}
+	if err := errors.Join(w.Close(), z.Close()); err != nil {
+		return nil, fmt.Errorf("pack the task: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+func packOne(w *tar.Writer, dir, p string, d fs.DirEntry) error {
+	rel, err := filepath.Rel(dir, p)
+	if err != nil {
+		return err
+	}
+	info, err := d.Info()
+	if err != nil {
+		return err
+	}
+	h := &tar.Header{Name: filepath.ToSlash(rel), Mode: int64(info.Mode().Perm()), Format: tar.FormatPAX}
+	switch {
+	case info.IsDir():
+		h.Typeflag, h.Name = tar.TypeDir, h.Name+"/"
+		return w.WriteHeader(h)
+	case info.Mode().IsRegular():
+		f, err := os.Open(p)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		h.Typeflag, h.Size = tar.TypeReg, info.Size()
+		if err := w.WriteHeader(h); err != nil {
+			return err
+		}
+		_, err = io.Copy(w, f)
+		return err
+	case info.Mode()&fs.ModeSymlink != 0:
+		if h.Linkname, err = os.Readlink(p); err != nil {
+			return err
+		}
+		h.Typeflag = tar.TypeSymlink
+		if err := checkLink(h); err != nil {
+			return err
+		}
+		return w.WriteHeader(h)
+	default:
+		return &BundleError{fmt.Sprintf("%s is neither a file, a folder nor a link", rel)}
+	}
+}
+
+// checkLink refuses a link that leaves the bundle.
+func checkLink(h *tar.Header) error {
+	target := path.Join(path.Dir(h.Name), h.Linkname)
+	if path.IsAbs(h.Linkname) || !filepath.IsLocal(target) {
+		return &BundleError{fmt.Sprintf("the link %q points to %q, out of the bundle", h.Name, h.Linkname)}
+	}
+	return nil
+}
+
+// Bundle is a task's files, checked: every name and link stays inside.
+type Bundle struct {
+	entries []entry
+}
+
+type entry struct {
+	h    tar.Header
+	data []byte
+}
+
+// Open reads a bundle. Errors are a *BundleError.
+func Open(data []byte) (*Bundle, error) {
+	z, err := zstd.NewReader(bytes.NewReader(data), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxSize), zstd.WithDecoderMaxWindow(64<<20))
+	if err != nil {
+		return nil, &BundleError{err.Error()}
+	}
+	defer z.Close()
+	b, left := &Bundle{}, int64(maxSize)
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return b, nil
+		}
+		if err != nil {
+			return nil, &BundleError{err.Error()}
+		}
+		if len(b.entries) == maxFiles {
+			return nil, &BundleError{fmt.Sprintf("more than %d files", maxFiles)}
+		}
+		e, err := readEntry(h, r, left)
+		if err != nil {
+			return nil, err
+		}
+		left -= int64(len(e.data))
+		b.entries = append(b.entries, e)
+	}
+}
+
+func readEntry(h *tar.Header, r io.Reader, left int64) (entry, error) {
+	name := path.Clean(h.Name)
+	if !filepath.IsLocal(name) || strings.ContainsRune(name, 0) {
+		return entry{}, &BundleError{fmt.Sprintf("the name %q leaves the bundle", h.Name)}
+	}
+	e := entry{h: tar.Header{Name: name, Typeflag: h.Typeflag, Mode: h.Mode & 0o777, Linkname: h.Linkname}}
+	switch h.Typeflag {
+	case tar.TypeDir:
+	case tar.TypeSymlink:
+		if err := checkLink(&e.h); err != nil {
+			return entry{}, err
+		}
+	case tar.TypeReg:
+		if h.Size > left {
+			return entry{}, &BundleError{fmt.Sprintf("more than %d bytes unpacked", int64(maxSize))}
+		}
+		data, err := io.ReadAll(io.LimitReader(r, left+1))
+		if err != nil {
+			return entry{}, &BundleError{err.Error()}
+		}
+		e.data, e.h.Size = data, int64(len(data))
+	default:
+		return entry{}, &BundleError{fmt.Sprintf("%q is neither a file, a folder nor a link", h.Name)}
+	}
+	return e, nil
+}
+
+// Has says whether a file or a folder of this name is in the bundle.
+func (b *Bundle) Has(name string) bool {
+	return slices.ContainsFunc(b.entries, func(e entry) bool {
+		return e.h.Name == name || strings.HasPrefix(e.h.Name, name+"/")
+	})
+}
+
+// Read returns a regular file.
+func (b *Bundle) Read(name string) ([]byte, bool) {
+	for _, e := range b.entries {
+		if e.h.Name == name && e.h.Typeflag == tar.TypeReg {
+			return e.data, true
+		}
+	}
+	return nil, false
+}
+
+// Tar gives what is below a folder of the bundle as a tar stream.
+func (b *Bundle) Tar(dir string) ([]byte, error) {
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, e := range b.entries {
+		name, ok := strings.CutPrefix(e.h.Name, dir+"/")
+		if !ok || name == "" {
+			continue
+		}
+		h := e.h
+		if h.Name = name; h.Typeflag == tar.TypeDir {
+			h.Name += "/"
+		}
+		if err := w.WriteHeader(&h); err != nil {
+			return nil, &BundleError{err.Error()}
+		}
+		if _, err := w.Write(e.data); err != nil {
+			return nil, &BundleError{err.Error()}
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, &BundleError{err.Error()}
+	}
+	return out.Bytes(), nil
+}

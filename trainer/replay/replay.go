@@ -1,0 +1,259 @@
+// Package replay answers model calls from a script, for tests, demonstrations
+// and deterministic re-runs. Which step answers a call follows from the call
+// itself (how many assistant messages its conversation has), so a restart or a
+// call that is asked again changes nothing.
+package replay
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// Script is a replay file.
+type Script struct {
+	Steps []Step `yaml:"steps"`
+	// Aux answers calls that offer no tools, such as one for a title, without
+	// using up a step. Empty: they are like all others.
+	Aux string `yaml:"aux"`
+}
+
+// Step answers one call.
+type Step struct {
+	Text      string `yaml:"text"`
+	Reasoning string `yaml:"reasoning"`
+	// Run is a shell command for whatever the agent calls its shell tool.
+	Run string `yaml:"run"`
+	// Tools are calls by name, with their arguments as they are.
+	Tools []Tool `yaml:"tools"`
+	// Fault refuses the call.
+	Fault   *Fault `yaml:"fault"`
+	DelayMS int64  `yaml:"delay_ms"` // before the answer
+}
+
+// Tool is one tool call.
+type Tool struct {
+	Name string         `yaml:"name"`
+	Args map[string]any `yaml:"args"`
+}
+
+// Fault is a refusal.
+type Fault struct {
+	Status       int    `yaml:"status"`
+	Code         string `yaml:"code"`
+	Message      string `yaml:"message"`
+	AgentMessage string `yaml:"agent_message"`
+	RetryAfterMS int64  `yaml:"retry_after_ms"`
+}
+
+// Load reads a script from a file.
+func Load(path string) (*Script, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the replay script: %w", err)
+	}
+	s, err := Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("replay script %s: %w", path, err)
+	}
+	return s, nil
+}
+
+// Parse reads a script; unknown keys are errors.
+func Parse(data []byte) (*Script, error) {
+	var s Script
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	d.KnownFields(true)
+	if err := d.Decode(&s); err != nil {
+		return nil, err
+	}
+	if len(s.Steps) == 0 {
+		return nil, errors.New("steps: want at least one")
+	}
+	for i, st := range s.Steps {
+		if st.Text == "" && st.Run == "" && len(st.Tools) == 0 && st.Fault == nil {
+			return nil, fmt.Errorf("steps[%d]: want text, run, tools or fault", i)
+		}
+		if st.DelayMS < 0 {
+			return nil, fmt.Errorf("steps[%d].delay_ms: %d is not valid: want 0 or more", i, st.DelayMS)
+		}
+	}
+	return &s, nil
+}
+
+// Answer is a function for trainer.Serve.
+func (s *Script) Answer(ctx context.Context, c *schema.Call) (*schema.Reply, error) {
+	var tools []toolSpec
+	if len(c.Tools) > 0 {
+		if err := json.Unmarshal(c.Tools, &tools); err != nil {
+			return nil, refuse("tools that cannot be read: %v", err)
+		}
+	}
+	if s.Aux != "" && len(tools) == 0 {
+		return reply(c, map[string]any{"role": "assistant", "content": s.Aux}, "stop"), nil
+	}
+	n, err := turns(c)
+	if err != nil {
+		return nil, err
+	}
+	if n >= len(s.Steps) {
+		return nil, refuse("the replay script has run out: it has %d steps and the agent asks for step %d", len(s.Steps), n+1)
+	}
+	st := s.Steps[n]
+	if err := sleep(ctx, time.Duration(st.DelayMS)*time.Millisecond); err != nil {
+		return nil, err
+	}
+	if st.Fault != nil {
+		f := schema.Faultf("call", st.Fault.Code, schema.WhoTrainer, "%s", st.Fault.Message)
+		f.Status, f.AgentMessage, f.RetryAfterMS = st.Fault.Status, st.Fault.AgentMessage, st.Fault.RetryAfterMS
+		if f.Code == "" {
+			f.Code = "replay"
+		}
+		return nil, f
+	}
+	return st.reply(c, n, tools)
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}
+
+// turns counts the assistant's messages so far.
+func turns(c *schema.Call) (int, error) {
+	n := 0
+	for i, raw := range c.Messages {
+		var m struct {
+			Role string `json:"role"`
+		}
+		if err := json.Unmarshal(raw, &m); err != nil {
+			return 0, refuse("messages[%d] cannot be read: %v", i, err)
+		}
+		if m.Role == "assistant" {
+			n++
+		}
+	}
+	return n, nil
+}
+
+func refuse(format string, args ...any) *schema.Fault {
+	f := schema.Faultf("call", "replay", schema.WhoTrainer, format, args...)
+	f.Status = 400
+	return f
+}
+
+func (st *Step) reply(c *schema.Call, n int, tools []toolSpec) (*schema.Reply, error) {
+	m := map[string]any{"role": "assistant", "content": nil}
+	if st.Text != "" {
+		m["content"] = st.Text
+	}
+	if st.Reasoning != "" {
+		m["reasoning_content"] = st.Reasoning
+	}
+	calls := slices.Clone(st.Tools)
+	if st.Run != "" {
+		t, err := shellCall(tools, st.Run)
+		if err != nil {
+			return nil, err
+		}
+		calls = append(calls, t)
+	}
+	if len(calls) == 0 {
+		return reply(c, m, "stop"), nil
+	}
+	var out []map[string]any
+	for i, t := range calls {
+		args, err := json.Marshal(t.Args)
+		if err != nil {
+			return nil, refuse("step %d: arguments of %s: %v", n+1, t.Name, err)
+		}
+		out = append(out, map[string]any{
+			"id": fmt.Sprintf("call_%d_%d", n+1, i+1), "type": "function",
+			"function": map[string]any{"name": t.Name, "arguments": string(args)},
+		})
+	}
+	m["tool_calls"] = out
+	return reply(c, m, "tool_calls"), nil
+}
+
+func reply(c *schema.Call, message map[string]any, finish string) *schema.Reply {
+	raw, err := json.Marshal(message)
+	if err != nil {
+		raw = []byte(`{"role":"assistant","content":""}`)
+	}
+	prompt := len(c.Tools)
+	for _, m := range c.Messages {
+		prompt += len(m)
+	}
+	// There is no model, so there are no tokens: four bytes each is a guess
+	// that keeps budgets of agents in a plausible range.
+	return &schema.Reply{Message: raw, FinishReason: finish, Usage: schema.Usage{PromptTokens: int64(prompt/4 + 1), CompletionTokens: int64(len(raw)/4 + 1)}}
+}
+
+type toolSpec struct {
+	Function struct {
+		Name       string `json:"name"`
+		Parameters struct {
+			Properties map[string]struct {
+				Type any `json:"type"`
+			} `json:"properties"`
+			Required []string `json:"required"`
+		} `json:"parameters"`
+	} `json:"function"`
+}
+
+// shellNames are what agents call the tool that runs a command, and its
+// argument.
+func shellNames() (tools, arguments []string) {
+	return []string{"bash", "shell", "run_shell_command", "execute", "Execute", "Bash", "run_command", "terminal", "exec_command", "run_terminal_cmd"},
+		[]string{"command", "cmd", "script"}
+}
+
+// shellCall fits a command to the agent's own shell tool.
+func shellCall(tools []toolSpec, run string) (Tool, error) {
+	names, arguments := shellNames()
+	for _, name := range names {
+		i := slices.IndexFunc(tools, func(t toolSpec) bool { return t.Function.Name == name })
+		if i < 0 {
+			continue
+		}
+		params := tools[i].Function.Parameters
+		args := map[string]any{}
+		for _, required := range params.Required {
+			if params.Properties[required].Type == "string" {
+				args[required] = "run a command"
+			}
+		}
+		for _, arg := range arguments {
+			p, ok := params.Properties[arg]
+			if !ok {
+				continue
+			}
+			args[arg] = run
+			if p.Type == "array" {
+				args[arg] = []string{"/bin/sh", "-c", run}
+			}
+			return Tool{Name: name, Args: args}, nil
+		}
+	}
+	have := make([]string, len(tools))
+	for i, t := range tools {
+		have[i] = t.Function.Name
+	}
+	return Tool{}, refuse("the agent offers no shell tool that is known here; it has %q", have)
+}

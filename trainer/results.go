@@ -1,0 +1,114 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/schema"
+)
+
+// onHint notes that a result may be there.
+func (t *Trainer) onHint(id schema.ID) {
+	t.mu.Lock()
+	t.hinted[id] = struct{}{}
+	t.mu.Unlock()
+	wake(t.resulted)
+}
+
+// Outstanding counts submitted rollouts whose result was not handed out.
+func (t *Trainer) Outstanding() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.outstanding)
+}
+
+// NextResult waits for the next result of a rollout that was submitted here.
+// Each is handed out once. Results whose hint was lost are found too.
+func (t *Trainer) NextResult(ctx context.Context) (schema.Result, error) {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		if r, ok, err := t.collect(ctx); err != nil || ok {
+			return r, err
+		}
+		select {
+		case <-t.resulted:
+		case <-tick.C:
+			t.mu.Lock()
+			for id := range t.outstanding {
+				t.hinted[id] = struct{}{}
+			}
+			t.mu.Unlock()
+		case <-ctx.Done():
+			return schema.Result{}, context.Cause(ctx)
+		case <-t.life.Done():
+			return schema.Result{}, context.Cause(t.life)
+		}
+	}
+}
+
+// collect reads one hinted result.
+func (t *Trainer) collect(ctx context.Context) (schema.Result, bool, error) {
+	for {
+		t.mu.Lock()
+		var id schema.ID
+		for id = range t.hinted {
+			break
+		}
+		if id == "" {
+			t.mu.Unlock()
+			return schema.Result{}, false, nil
+		}
+		delete(t.hinted, id)
+		_, mine := t.outstanding[id]
+		more := len(t.hinted) > 0
+		t.mu.Unlock()
+		if more {
+			wake(t.resulted)
+		}
+		r, err := t.side.Result(ctx, id)
+		switch {
+		case err == nil:
+		case errors.Is(err, broker.ErrNotFound):
+			continue
+		case ctx.Err() != nil:
+			return r, false, context.Cause(ctx)
+		default:
+			t.cfg.Log.Warn().Err(err).Str("rollout", string(id)).Msg("a result could not be read; it is looked for again")
+			continue
+		}
+		t.end(id)
+		if mine {
+			return r, true, nil
+		}
+	}
+}
+
+// end drops what is kept of a finished rollout.
+func (t *Trainer) end(id schema.ID) {
+	t.mu.Lock()
+	delete(t.outstanding, id)
+	r := t.rollouts[id]
+	delete(t.rollouts, id)
+	t.mu.Unlock()
+	if r != nil {
+		for _, p := range r.calls {
+			p.end(errCancelled)
+		}
+	}
+}
+
+// Results collects until no submitted rollout is outstanding, calling f with
+// each.
+func (t *Trainer) Results(ctx context.Context, f func(schema.Result)) error {
+	for t.Outstanding() > 0 {
+		r, err := t.NextResult(ctx)
+		if err != nil {
+			return err
+		}
+		f(r)
+	}
+	return nil
+}

@@ -1,0 +1,388 @@
+// Package trainer is what a training loop links: it submits rollouts, answers
+// the agents' model calls, and collects results.
+//
+// A loop that pulls uses Next and answers each Pending when it likes; Serve
+// does that around a function. Calls are accepted, kept alive with beats and
+// answered once per key by this package, so a worker that asks again never
+// makes a second generation.
+package trainer
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/schema"
+)
+
+// Config describes a trainer.
+type Config struct {
+	Broker *broker.Broker
+	Name   string // of the trainer, see schema.CheckTrainer
+	Shard  string // hear the calls of one shard; empty: of all
+	Lane   *int   // priority of what is submitted, 0 is the most urgent; nil: 2
+	// Check looks at a call before it is accepted, without generating, for
+	// example at its length. Its fault refuses the call. Nil: everything passes.
+	Check func(*schema.Call) *schema.Fault
+	Log   zerolog.Logger
+}
+
+// Trainer is one process of a trainer. It is safe for concurrent use.
+type Trainer struct {
+	side  *broker.TrainerSide
+	cfg   Config
+	life  context.Context
+	stop  context.CancelCauseFunc
+	bg    sync.WaitGroup
+	unsub []func()
+
+	mu          sync.Mutex
+	rollouts    map[schema.ID]*rollout
+	queue       []*Pending
+	arrived     chan struct{} // has room for one: something is queued
+	held        bool
+	outstanding map[schema.ID]struct{}
+	resulted    chan struct{} // has room for one: a result is there, or may be
+	hinted      map[schema.ID]struct{}
+}
+
+// rollout is what is kept of a rollout until its result.
+type rollout struct {
+	attempt int // the highest seen
+	calls   map[int]*Pending
+	touched time.Time
+}
+
+const (
+	beatEvery = 5 * time.Second
+	// acceptAfter delays the accept of a call that is answered at once, whose
+	// answer is accept enough. It is far below the two seconds in which a
+	// worker waits for one.
+	acceptAfter = 200 * time.Millisecond
+	// pollEvery looks for results whose hint was lost.
+	pollEvery = 20 * time.Second
+	// forgetAfter drops what is kept of a rollout that nobody asks about any
+	// more and whose result was not submitted from here.
+	forgetAfter = 24 * time.Hour
+)
+
+// ErrClosed is returned after Close.
+var ErrClosed = errors.New("the trainer is closed")
+
+// New starts a trainer: from now on its calls are accepted.
+func New(c Config) (*Trainer, error) {
+	side, err := c.Broker.TrainerSide(c.Name)
+	if err != nil {
+		return nil, err
+	}
+	if c.Shard != "" {
+		if err := schema.CheckToken("shard", c.Shard); err != nil {
+			return nil, err
+		}
+	}
+	t := &Trainer{
+		side: side, cfg: c, rollouts: map[schema.ID]*rollout{}, outstanding: map[schema.ID]struct{}{}, hinted: map[schema.ID]struct{}{},
+		arrived: make(chan struct{}, 1), resulted: make(chan struct{}, 1),
+	}
+	t.life, t.stop = context.WithCancelCause(context.Background())
+	for _, subscribe := range []func() (func(), error){
+		func() (func(), error) { return side.Hints(t.onHint) },
+		func() (func(), error) { return side.Listen(c.Shard, t.onAsked) },
+	} {
+		unsub, err := subscribe()
+		if err != nil {
+			t.Close()
+			return nil, err
+		}
+		t.unsub = append(t.unsub, unsub)
+	}
+	t.bg.Go(t.beat)
+	return t, nil
+}
+
+// Close stops hearing calls. Open ones are not answered: another process of
+// this trainer, or this one started again, will be asked.
+func (t *Trainer) Close() {
+	t.stop(ErrClosed)
+	for _, u := range t.unsub {
+		u()
+	}
+	t.bg.Wait()
+}
+
+// Submit puts requests on the queue and remembers them as outstanding. Their
+// trainer is set to this one.
+func (t *Trainer) Submit(ctx context.Context, requests []schema.Request) error {
+	lane := 2
+	if t.cfg.Lane != nil {
+		lane = *t.cfg.Lane
+	}
+	for i := range requests {
+		r := requests[i]
+		r.Trainer = t.cfg.Name
+		t.mu.Lock()
+		t.outstanding[r.ID] = struct{}{}
+		t.mu.Unlock()
+		if err := t.side.Submit(ctx, lane, &r); err != nil {
+			t.mu.Lock()
+			delete(t.outstanding, r.ID)
+			t.mu.Unlock()
+			return err
+		}
+	}
+	return nil
+}
+
+// PutBundle keeps a task's files where workers find them, and returns the
+// sha256 for schema.Task.Bundle.
+func (t *Trainer) PutBundle(ctx context.Context, data []byte) (string, error) {
+	return t.side.PutBundle(ctx, data)
+}
+
+// Artifact reads a file that a rollout left.
+func (t *Trainer) Artifact(ctx context.Context, a schema.Artifact) ([]byte, error) {
+	return t.side.Artifact(ctx, a.SHA256)
+}
+
+// Cancel ends rollouts, queued or running. Each still gets its result, which
+// says that it was cancelled. Repeat it for those whose result does not come.
+func (t *Trainer) Cancel(ids []schema.ID, reason string) error { return t.side.Cancel(ids, reason) }
+
+// Hold lets calls wait from now on: they are accepted and kept alive but not
+// handed out, for example while weights are updated. Calls that were handed
+// out are not touched.
+func (t *Trainer) Hold() { t.setHeld(true) }
+
+// Resume hands out what Hold kept.
+func (t *Trainer) Resume() { t.setHeld(false) }
+
+func (t *Trainer) setHeld(held bool) {
+	t.mu.Lock()
+	t.held = held
+	waiting := append([]*Pending(nil), t.queue...)
+	t.mu.Unlock()
+	for _, p := range waiting { // tell the workers at once, their agents' clocks depend on it
+		p.sign(held)
+	}
+	wake(t.arrived)
+}
+
+// Next waits for a model call to answer.
+func (t *Trainer) Next(ctx context.Context) (*Pending, error) {
+	for {
+		t.mu.Lock()
+		if !t.held && len(t.queue) > 0 {
+			p := t.queue[0]
+			t.queue[0] = nil
+			t.queue = t.queue[1:]
+			more := len(t.queue) > 0
+			t.mu.Unlock()
+			if more {
+				wake(t.arrived)
+			}
+			if p.handOut() {
+				return p, nil
+			}
+			continue
+		}
+		t.mu.Unlock()
+		select {
+		case <-t.arrived:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-t.life.Done():
+			return nil, context.Cause(t.life)
+		}
+	}
+}
+
+// Serve answers every call with f, each in a goroutine of its own, until the
+// context ends. An error of f that is a *schema.Fault answers with it; any
+// other is a fault with status 500, which workers ask again.
+func (t *Trainer) Serve(ctx context.Context, f func(ctx context.Context, c *schema.Call) (*schema.Reply, error)) error {
+	var open sync.WaitGroup
+	defer open.Wait()
+	for {
+		p, err := t.Next(ctx)
+		if err != nil {
+			return err
+		}
+		open.Go(func() {
+			reply, err := f(p.Context(), &p.Call)
+			if err == nil {
+				err = p.Reply(reply)
+			}
+			if err != nil && !errors.Is(err, ErrOver) {
+				var fault *schema.Fault
+				if !errors.As(err, &fault) {
+					fault = schema.Faultf("call", schema.CodeInternal, schema.WhoTrainer, "%v", err)
+					fault.Status = 500
+				}
+				t.cfg.Log.Warn().Err(err).Str("call", p.Call.Key).Msg("a call was answered with a fault")
+				if err := p.Fault(fault); err != nil && !errors.Is(err, ErrOver) {
+					t.cfg.Log.Error().Err(err).Str("call", p.Call.Key).Msg("a fault could not be sent")
+				}
+			}
+		})
+	}
+}
+
+// wake fills a channel that has room for one.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func newGen() string {
+	b := make([]byte, 8)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}
+
+// onAsked takes a call as it comes from a worker. It must not block.
+func (t *Trainer) onAsked(a broker.Asked) {
+	t.mu.Lock()
+	r := t.rollouts[a.Key.Rollout]
+	if r == nil && !a.Cancel {
+		r = &rollout{calls: map[int]*Pending{}}
+		t.rollouts[a.Key.Rollout] = r
+	}
+	if r == nil || a.Cancel {
+		var p *Pending
+		if r != nil && r.attempt == a.Key.Attempt {
+			p = r.calls[a.Key.Call]
+			delete(r.calls, a.Key.Call)
+		}
+		t.mu.Unlock()
+		if p != nil {
+			p.end(errCancelled)
+		}
+		return
+	}
+	r.touched = time.Now()
+	if a.Key.Attempt < r.attempt {
+		t.mu.Unlock()
+		f := schema.Faultf("call", schema.CodeStaleAttempt, schema.WhoWorker, "attempt %d is over, %d has begun", a.Key.Attempt, r.attempt)
+		f.Status = 409
+		t.sendFault(a, "", f)
+		return
+	}
+	var stale []*Pending
+	if a.Key.Attempt > r.attempt {
+		r.attempt = a.Key.Attempt
+		for _, p := range r.calls {
+			stale = append(stale, p)
+		}
+		r.calls = map[int]*Pending{}
+	}
+	p := r.calls[a.Key.Call]
+	fresh := p == nil
+	if fresh {
+		p = t.newPending()
+		r.calls[a.Key.Call] = p
+	}
+	held := t.held
+	t.mu.Unlock()
+	for _, s := range stale {
+		s.end(errCancelled)
+	}
+	if !fresh {
+		p.attach(a, held)
+		return
+	}
+	t.begin(p, a, held)
+}
+
+// begin decodes and checks a new call and queues it.
+func (t *Trainer) begin(p *Pending, a broker.Asked, held bool) {
+	err := schema.Decode(a.Body, &p.Call)
+	switch {
+	case err == nil && p.Call.Key != a.Key.String():
+		err = fmt.Errorf("key: %q does not match the subject's %s", p.Call.Key, a.Key)
+	case err == nil && p.Call.Base != 0:
+		t.forget(a.Key) // this process has no base to rebuild it from
+		if err := a.Send(broker.Frame{Kind: schema.FrameNeedFull}); err != nil {
+			t.cfg.Log.Debug().Err(err).Str("call", a.Key.String()).Msg("a frame was not sent")
+		}
+		return
+	}
+	var fault *schema.Fault
+	if err != nil {
+		fault = schema.Faultf("call", schema.CodeInvalid, schema.WhoWorker, "%v", err)
+		fault.Status = 400
+	} else if t.cfg.Check != nil {
+		fault = t.cfg.Check(&p.Call)
+	}
+	p.open(a)
+	if fault != nil {
+		if err := p.Fault(fault); err != nil {
+			t.cfg.Log.Debug().Err(err).Str("call", a.Key.String()).Msg("a refusal was not sent")
+		}
+		return
+	}
+	if held {
+		p.sign(true)
+	}
+	t.mu.Lock()
+	t.queue = append(t.queue, p)
+	t.mu.Unlock()
+	wake(t.arrived)
+}
+
+func (t *Trainer) forget(k schema.Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.rollouts[k.Rollout]; r != nil && r.attempt == k.Attempt {
+		delete(r.calls, k.Call)
+	}
+}
+
+func (t *Trainer) sendFault(a broker.Asked, gen string, f *schema.Fault) {
+	body, err := t.side.EncodeFrame(f)
+	if err == nil {
+		err = a.Send(broker.Frame{Kind: schema.FrameFault, Gen: gen, Body: body})
+	}
+	if err != nil {
+		t.cfg.Log.Debug().Err(err).Str("call", a.Key.String()).Msg("a fault was not sent")
+	}
+}
+
+// beat shows the workers that open calls are alive.
+func (t *Trainer) beat() {
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-t.life.Done():
+			return
+		case <-tick.C:
+		}
+		t.mu.Lock()
+		var open []*Pending
+		for id, r := range t.rollouts {
+			for _, p := range r.calls {
+				open = append(open, p)
+			}
+			if time.Since(r.touched) > forgetAfter {
+				delete(t.rollouts, id)
+			}
+		}
+		waiting := make(map[*Pending]bool, len(t.queue))
+		for _, p := range t.queue {
+			waiting[p] = t.held
+		}
+		t.mu.Unlock()
+		for _, p := range open {
+			p.sign(waiting[p])
+		}
+	}
+}

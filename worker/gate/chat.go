@@ -1,0 +1,302 @@
+package gate
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// Chat is OpenAI's chat completions
+// (https://platform.openai.com/docs/api-reference/chat/create). The canonical
+// call has its semantics, so the agent's own bytes are passed on.
+type Chat struct{}
+
+// Name implements Dialect.
+func (Chat) Name() string { return "chat" }
+
+// Routes implements Dialect.
+func (Chat) Routes() []string {
+	return []string{"POST /v1/chat/completions", "POST /chat/completions"}
+}
+
+// ModelsRoute implements Dialect.
+func (Chat) ModelsRoute() string { return "GET /v1/models" }
+
+// Models implements Dialect.
+func (Chat) Models(name string) []byte {
+	id, _ := json.Marshal(name)
+	return fmt.Appendf(nil, `{"object":"list","data":[{"id":%s,"object":"model","created":0,"owned_by":"turngate"}]}`, id)
+}
+
+// Decode implements Dialect. The body is read once; every part of the call is
+// a slice of it.
+func (Chat) Decode(_ *http.Request, body []byte) (schema.Call, error) {
+	c := schema.Call{Params: schema.SortedMap[json.RawMessage]{}}
+	err := eachMember(body, func(name string, value jsontext.Value) error {
+		switch name {
+		case "messages":
+			return eachElement(value, func(m jsontext.Value) error {
+				if m.Kind() != '{' {
+					return errors.New("every one of messages must be an object")
+				}
+				c.Messages = append(c.Messages, json.RawMessage(m))
+				return nil
+			})
+		case "tools":
+			if value.Kind() == '[' {
+				c.Tools = json.RawMessage(value)
+			}
+		case "model":
+			return json.Unmarshal(value, &c.Model)
+		case "stream":
+			c.Stream = value.Kind() == 't'
+		case "stream_options": // how the agent wants its stream is the gate's business
+		case "n":
+			if s := string(value); s != "1" && s != "null" {
+				return fmt.Errorf("n is %s: only one choice a call is supported", s)
+			}
+		default:
+			c.Params[name] = json.RawMessage(value)
+		}
+		return nil
+	})
+	if err != nil {
+		return c, fmt.Errorf("the body is not a chat completion request: %w", err)
+	}
+	if len(c.Messages) == 0 {
+		return c, errors.New("messages: want at least one")
+	}
+	return c, nil
+}
+
+// eachMember calls f for every member of a JSON object. Values are slices of
+// body.
+func eachMember(body []byte, f func(name string, value jsontext.Value) error) error {
+	d := jsontext.NewDecoder(bytes.NewBuffer(body))
+	if t, err := d.ReadToken(); err != nil {
+		return err
+	} else if t.Kind() != '{' {
+		return errors.New("not a JSON object")
+	}
+	for d.PeekKind() == '"' {
+		name, err := d.ReadToken()
+		if err != nil {
+			return err
+		}
+		key := name.String()
+		v, err := d.ReadValue()
+		if err != nil {
+			return err
+		}
+		end := int(d.InputOffset())
+		if err := f(key, jsontext.Value(body[end-len(v):end])); err != nil {
+			return err
+		}
+	}
+	if _, err := d.ReadToken(); err != nil {
+		return err
+	}
+	if rest := bytes.TrimSpace(body[d.InputOffset():]); len(rest) > 0 {
+		return errors.New("something follows the JSON object")
+	}
+	return nil
+}
+
+// eachElement calls f for every element of a JSON array; null is an empty one.
+func eachElement(array jsontext.Value, f func(jsontext.Value) error) error {
+	if array.Kind() == 'n' {
+		return nil
+	}
+	d := jsontext.NewDecoder(bytes.NewBuffer(array))
+	if t, err := d.ReadToken(); err != nil {
+		return err
+	} else if t.Kind() != '[' {
+		return errors.New("not a JSON array")
+	}
+	for d.PeekKind() != ']' {
+		v, err := d.ReadValue()
+		if err != nil {
+			return err
+		}
+		end := int(d.InputOffset())
+		if err := f(array[end-len(v) : end]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Encode implements Dialect.
+func (Chat) Encode(m Meta, r *schema.Reply) ([]byte, error) {
+	message, err := oneLine(r.Message)
+	if err != nil {
+		return nil, err
+	}
+	b := m.open(make([]byte, 0, len(message)+512), "chat.completion")
+	b = append(b, `"choices":[{"index":0,"message":`...)
+	b = append(b, message...)
+	b = append(b, `,"logprobs":null,"finish_reason":`...)
+	b = appendString(b, r.FinishReason)
+	b = append(b, `}],"usage":`...)
+	b = appendUsage(b, r.Usage)
+	return append(b, '}'), nil
+}
+
+// open appends the fields that every object of an answer begins with.
+func (m Meta) open(b []byte, object string) []byte {
+	b = append(b, `{"id":`...)
+	b = appendString(b, m.ID)
+	b = append(b, `,"object":"`...)
+	b = append(b, object...)
+	b = append(b, `","created":`...)
+	b = strconv.AppendInt(b, m.Created, 10)
+	b = append(b, `,"model":`...)
+	b = appendString(b, m.Model)
+	return append(b, ',')
+}
+
+func appendString(b []byte, s string) []byte {
+	out, err := jsontext.AppendQuote(b, s)
+	if err != nil { // not UTF-8: bytes were replaced
+		return out
+	}
+	return out
+}
+
+func appendUsage(b []byte, u schema.Usage) []byte {
+	return fmt.Appendf(b, `{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}`, u.PromptTokens, u.CompletionTokens, u.PromptTokens+u.CompletionTokens)
+}
+
+// oneLine checks that raw is a JSON object and brings it to a form without
+// line breaks, which would end an event.
+func oneLine(raw json.RawMessage) (jsontext.Value, error) {
+	v := jsontext.Value(raw)
+	if !v.IsValid() || v.Kind() != '{' {
+		return nil, errors.New("not a JSON object")
+	}
+	if bytes.ContainsAny(v, "\r\n") {
+		v = bytes.Clone(v)
+		if err := v.Compact(); err != nil {
+			return nil, err
+		}
+	}
+	return v, nil
+}
+
+// Fail implements Dialect.
+func (Chat) Fail(f Refusal) []byte {
+	b := append([]byte(nil), `{"error":{"message":`...)
+	b = appendString(b, f.Message)
+	b = append(b, `,"type":`...)
+	b = appendString(b, f.Code)
+	b = append(b, `,"param":null,"code":`...)
+	b = appendString(b, f.Code)
+	return append(b, `}}`...)
+}
+
+// Stream implements Dialect.
+func (Chat) Stream(m Meta) Stream { return &chatStream{meta: m} }
+
+type chatStream struct {
+	meta  Meta
+	begun bool // a delta was sent
+}
+
+func (c *chatStream) chunk(b []byte, delta []byte, finish string) []byte {
+	b = append(b, "data: "...)
+	b = c.meta.open(b, "chat.completion.chunk")
+	b = append(b, `"choices":[{"index":0,"delta":`...)
+	b = append(b, delta...)
+	b = append(b, `,"finish_reason":`...)
+	if finish == "" {
+		b = append(b, "null"...)
+	} else {
+		b = appendString(b, finish)
+	}
+	return append(b, "}]}\n\n"...)
+}
+
+// KeepAlive is an empty delta: clients do not count comments.
+func (c *chatStream) KeepAlive() []byte { return c.chunk(nil, []byte("{}"), "") }
+
+func (c *chatStream) Delta(d *schema.Delta) ([]byte, error) {
+	v, err := oneLine(d.Delta)
+	if err != nil {
+		return nil, err
+	}
+	c.begun = true
+	return c.chunk(nil, v, ""), nil
+}
+
+func (c *chatStream) Final(r *schema.Reply) ([]byte, error) {
+	var b []byte
+	if !c.begun {
+		delta, err := deltaOf(r.Message)
+		if err != nil {
+			return nil, err
+		}
+		b = c.chunk(b, delta, "")
+	}
+	b = c.chunk(b, []byte("{}"), r.FinishReason)
+	b = append(b, "data: "...)
+	b = c.meta.open(b, "chat.completion.chunk")
+	b = append(b, `"choices":[],"usage":`...)
+	b = appendUsage(b, r.Usage)
+	return append(b, "}\n\ndata: [DONE]\n\n"...), nil
+}
+
+func (c *chatStream) Fail(f Refusal) []byte {
+	b := append([]byte("data: "), Chat{}.Fail(f)...)
+	return append(b, "\n\n"...)
+}
+
+// deltaOf turns a whole message into one delta: the same members, and an
+// index for each tool call.
+func deltaOf(message json.RawMessage) ([]byte, error) {
+	v, err := oneLine(message)
+	if err != nil {
+		return nil, err
+	}
+	b := []byte{'{'}
+	err = eachMember(v, func(name string, value jsontext.Value) error {
+		if len(b) > 1 {
+			b = append(b, ',')
+		}
+		b = append(appendString(b, name), ':')
+		if name != "tool_calls" || value.Kind() != '[' {
+			b = append(b, value...)
+			return nil
+		}
+		b = append(b, '[')
+		i := 0
+		err := eachElement(value, func(call jsontext.Value) error {
+			if call.Kind() != '{' {
+				return errors.New("a tool call that is not an object")
+			}
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = fmt.Appendf(b, `{"index":%d`, i)
+			i++
+			err := eachMember(call, func(name string, value jsontext.Value) error {
+				if name != "index" {
+					b = append(appendString(append(b, ','), name), ':')
+					b = append(b, value...)
+				}
+				return nil
+			})
+			b = append(b, '}')
+			return err
+		})
+		b = append(b, ']')
+		return err
+	})
+	return append(b, '}'), err
+}

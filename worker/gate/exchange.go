@@ -1,0 +1,268 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// exchange is one call and its answer. A request of the agent attaches to it;
+// if that request breaks off, an equal one may attach later and gets the same
+// answer, so a retry never makes a second generation.
+type exchange struct {
+	s      *Session
+	number int
+	hash   uint64
+	call   schema.Call
+	cancel context.CancelCauseFunc
+
+	mu       sync.Mutex
+	changed  chan struct{} // closed and replaced whenever something below changes
+	deltas   []*schema.Delta
+	gen      string
+	released bool // a byte of gen has gone to the agent before the answer was whole
+	finished bool
+	reply    schema.Reply
+	err      error
+	idle     bool
+
+	// Guarded by the session's lock.
+	attached  bool
+	detached  chan struct{} // closed when the request that is attached is over
+	forget    *time.Timer   // runs while it is an orphan
+	forgotten bool
+}
+
+var (
+	errAbandoned  = errors.New("the agent gave the call up")
+	errRegenerate = errors.New("a stream that was begun cannot go on with another generation")
+)
+
+// enter finds the exchange for a request, or makes one. An equal exchange that
+// lost its client is taken over; while one is still open the request waits for
+// it for a moment, and then is a call of its own: two equal calls at the same
+// time are two calls.
+func (s *Session) enter(ctx context.Context, hash uint64, isRetry bool, call schema.Call) (x *exchange, fresh bool, err error) {
+	patience := s.cfg.Timing.Equal
+	if isRetry {
+		patience = s.cfg.Timing.Retry
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for waited := false; ; {
+		s.mu.Lock()
+		var open *exchange
+		for _, e := range s.equal[hash] {
+			if !e.attached {
+				e.attach()
+				s.mu.Unlock()
+				return e, false, nil
+			}
+			open = e
+		}
+		if open == nil || waited {
+			x, err = s.begin(hash, call)
+			s.mu.Unlock()
+			return x, true, err
+		}
+		over := open.detached
+		s.mu.Unlock()
+		select {
+		case <-over:
+		case <-timer.C:
+			waited = true
+		case <-ctx.Done():
+			return nil, false, context.Cause(ctx)
+		case <-s.life.Done():
+			return nil, false, context.Cause(s.life)
+		}
+	}
+}
+
+// begin numbers a new call. The session's lock is held.
+func (s *Session) begin(hash uint64, call schema.Call) (*exchange, error) {
+	if s.count >= s.cfg.Options.MaxCalls {
+		return nil, schema.Faultf("agent", schema.CodeCallCap, schema.WhoAgent, "it asked for more than %d model calls", s.cfg.Options.MaxCalls)
+	}
+	if limit := s.cfg.Options.MaxTokens; limit > 0 {
+		var used int64
+		for _, st := range s.stats {
+			used += st.CompletionTokens
+		}
+		if used >= limit {
+			return nil, schema.Faultf("agent", schema.CodeTokenCap, schema.WhoAgent, "it used %d completion tokens, its cap is %d", used, limit)
+		}
+	}
+	s.count++
+	call.V = schema.Version
+	call.Key = schema.Key{Rollout: s.cfg.Rollout, Attempt: s.cfg.Attempt, Call: s.count}.String()
+	x := &exchange{s: s, number: s.count, hash: hash, call: call, changed: make(chan struct{})}
+	x.attach()
+	s.equal[hash] = append(s.equal[hash], x)
+	s.clock.change(1, 0)
+	var ctx context.Context
+	ctx, x.cancel = context.WithCancelCause(s.life)
+	s.calls.Go(func() { x.run(ctx) })
+	return x, nil
+}
+
+// attach gives the exchange a client. The session's lock is held.
+func (x *exchange) attach() {
+	x.attached, x.detached = true, make(chan struct{})
+	if x.forget != nil {
+		x.forget.Stop()
+		x.forget = nil
+	}
+}
+
+// detach ends a client's hold. What was not delivered whole is kept for a
+// while for the client to come back; a stream that was begun is not, since it
+// cannot be begun again.
+func (x *exchange) detach(delivered bool) {
+	s := x.s
+	x.mu.Lock()
+	broken := x.released && !delivered
+	x.mu.Unlock()
+	s.mu.Lock()
+	if !x.attached || x.forgotten {
+		s.mu.Unlock()
+		return
+	}
+	x.attached = false
+	close(x.detached)
+	if delivered || broken || s.life.Err() != nil {
+		x.drop()
+		s.mu.Unlock()
+		x.cancel(errAbandoned)
+		return
+	}
+	x.forget = time.AfterFunc(s.cfg.Timing.Orphan, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !x.attached {
+			x.drop()
+			x.cancel(errAbandoned)
+		}
+	})
+	s.mu.Unlock()
+}
+
+// drop forgets the exchange. The session's lock is held.
+func (x *exchange) drop() {
+	x.forgotten = true
+	list := slices.DeleteFunc(x.s.equal[x.hash], func(e *exchange) bool { return e == x })
+	if len(list) == 0 {
+		delete(x.s.equal, x.hash)
+	} else {
+		x.s.equal[x.hash] = list
+	}
+}
+
+// run asks the model, when one of the session's slots is free.
+func (x *exchange) run(ctx context.Context) {
+	s := x.s
+	defer x.cancel(nil)
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	case <-ctx.Done():
+		x.finish(schema.Reply{}, context.Cause(ctx), 0)
+		return
+	}
+	start := time.Now()
+	s.cfg.Observer.CallBegan(x.number, &x.call)
+	reply, err := s.cfg.Model.Complete(ctx, x.call, x.frame)
+	x.finish(reply, err, time.Since(start))
+}
+
+// frame hears of the call while it waits.
+func (x *exchange) frame(f schema.Frame) error {
+	x.setIdle(f.Kind == schema.FrameAbsent || f.Held)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if f.Gen != "" && f.Gen != x.gen {
+		if x.released {
+			return errRegenerate
+		}
+		x.gen, x.deltas = f.Gen, nil
+	}
+	if f.Kind == schema.FrameDelta {
+		x.s.cfg.Observer.CallDelta(x.number, f.Delta)
+		if x.s.cfg.Options.Stream == schema.StreamPass {
+			x.deltas = append(x.deltas, f.Delta)
+			x.tell()
+		}
+	}
+	return nil
+}
+
+func (x *exchange) setIdle(idle bool) {
+	x.s.mu.Lock()
+	defer x.s.mu.Unlock()
+	if idle != x.idle {
+		x.idle = idle
+		if idle {
+			x.s.clock.change(0, 1)
+		} else {
+			x.s.clock.change(0, -1)
+		}
+	}
+}
+
+// tell wakes whoever writes to the agent. x.mu is held.
+func (x *exchange) tell() {
+	close(x.changed)
+	x.changed = make(chan struct{})
+}
+
+func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
+	s := x.s
+	x.setIdle(false)
+	end := CallEnd{Took: took}
+	if err == nil {
+		end.Reply = &reply
+	} else if !errors.As(err, &end.Fault) {
+		end.Fault = schema.Faultf("call", schema.CodeInternal, schema.WhoWorker, "%v", err)
+	}
+	s.mu.Lock()
+	s.clock.change(-1, 0)
+	st := s.stats[x.call.Tag]
+	st.Count++
+	if err == nil {
+		st.PromptTokens += reply.Usage.PromptTokens
+		st.CompletionTokens += reply.Usage.CompletionTokens
+	}
+	s.stats[x.call.Tag] = st
+	s.mu.Unlock()
+	x.mu.Lock()
+	end.Gen = x.gen
+	x.finished, x.reply, x.err = true, reply, err
+	x.tell()
+	x.mu.Unlock()
+	s.cfg.Observer.CallEnded(x.number, end)
+	if end.Fault != nil && end.Fault.Code == schema.CodeNoTrainer {
+		s.end(end.Fault)
+	}
+}
+
+// commit notes that the generation reached the agent.
+func (x *exchange) commit() {
+	x.mu.Lock()
+	ok, gen, digest := x.finished && x.err == nil, x.gen, x.reply.Digest
+	x.mu.Unlock()
+	if !ok {
+		return
+	}
+	x.s.mu.Lock()
+	defer x.s.mu.Unlock()
+	for _, c := range x.s.committed {
+		if c.Call == x.number {
+			return
+		}
+	}
+	x.s.committed = append(x.s.committed, schema.Committed{Call: x.number, Gen: gen, Digest: digest, Tag: x.call.Tag})
+}

@@ -1,0 +1,124 @@
+// Package gate is the HTTP face that an agent takes for its model server. A
+// Session serves one execution of one rollout: it checks the key, decodes a
+// dialect to the canonical call, asks a Model, and writes the answer back in
+// the dialect. What a call survives (a trainer that restarts, a client that
+// asks again) is decided here and in the Model; the agent sees only time.
+package gate
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// Model answers calls. frames hears of what happens before the answer, in
+// order; its error ends the call. A *schema.Fault as error carries the HTTP
+// status for the agent; anything else reads as an internal error. A fault
+// with the code schema.CodeNoTrainer ends the session.
+type Model interface {
+	Complete(ctx context.Context, c schema.Call, frames func(schema.Frame) error) (schema.Reply, error)
+}
+
+// Dialect is one HTTP protocol that agents speak. A new one is a file here, a
+// line in Dialects, and recordings for gatetest.
+type Dialect interface {
+	Name() string
+	// Routes are http.ServeMux patterns of its model calls.
+	Routes() []string
+	// Decode splits a request into the canonical form: model, messages, tools,
+	// params and stream. Raw JSON may alias body. Its errors are for the agent.
+	Decode(r *http.Request, body []byte) (schema.Call, error)
+	// Encode gives the body of a whole answer.
+	Encode(m Meta, r *schema.Reply) ([]byte, error)
+	// Stream gives the writer of one streamed answer.
+	Stream(m Meta) Stream
+	// Fail gives the body of a refusal.
+	Fail(f Refusal) []byte
+	// Models gives the body of the list of models.
+	Models(name string) []byte
+	// ModelsRoute is the pattern of that list.
+	ModelsRoute() string
+}
+
+// Stream turns the parts of one answer into bytes of an event stream.
+type Stream interface {
+	// KeepAlive is an event that clients count as activity and that means
+	// nothing.
+	KeepAlive() []byte
+	// Delta is one piece of the answer.
+	Delta(d *schema.Delta) ([]byte, error)
+	// Final ends the stream; if no delta was sent it carries the whole answer.
+	Final(r *schema.Reply) ([]byte, error)
+	// Fail ends the stream with an error.
+	Fail(f Refusal) []byte
+}
+
+// Meta is what an answer repeats of its call.
+type Meta struct {
+	ID      string // of the completion
+	Model   string
+	Created int64 // Unix seconds
+}
+
+// Refusal is an error as the agent reads it.
+type Refusal struct {
+	Status  int
+	Code    string
+	Message string
+}
+
+// Dialects lists every dialect.
+func Dialects() []Dialect { return []Dialect{Chat{}} }
+
+// Observer hears what happens in a session, for events and the transcript.
+// Its methods must not block.
+type Observer interface {
+	CallBegan(number int, c *schema.Call)
+	CallDelta(number int, d *schema.Delta)
+	CallEnded(number int, e CallEnd)
+}
+
+// CallEnd tells how a call came out.
+type CallEnd struct {
+	Gen   string
+	Took  time.Duration
+	Reply *schema.Reply // nil if it failed
+	Fault *schema.Fault
+}
+
+// Timing are the durations of a session's rules; the zero value means the
+// protocol's own.
+type Timing struct {
+	Headers   time.Duration // how long a status may wait for the first sign: 10 s
+	KeepAlive time.Duration // between signs to the agent: 3 s
+	Orphan    time.Duration // how long an abandoned call is kept: 90 s
+	Equal     time.Duration // how long an equal request waits for an open one: 1 s
+	Retry     time.Duration // the same when it says that it is a retry: 10 s
+	Cap       time.Duration // from the first refused call over a cap to the end: 10 s
+}
+
+func (t Timing) withDefaults() Timing {
+	for _, d := range []struct {
+		v    *time.Duration
+		want time.Duration
+	}{
+		{&t.Headers, 10 * time.Second}, {&t.KeepAlive, 3 * time.Second}, {&t.Orphan, 90 * time.Second},
+		{&t.Equal, time.Second}, {&t.Retry, 10 * time.Second}, {&t.Cap, 10 * time.Second},
+	} {
+		if *d.v == 0 {
+			*d.v = d.want
+		}
+	}
+	return t
+}
+
+// Bounds of a session that no request changes.
+const (
+	// BodyLimit is the largest request body in bytes. It is above what one
+	// NATS message takes, so that the refusal can say what would fit.
+	BodyLimit = 16 << 20
+	// maxOpen is how many requests may be open at once, waiting ones included.
+	maxOpen = 64
+)

@@ -1,0 +1,225 @@
+package gate
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// Config describes a session.
+type Config struct {
+	Rollout   schema.ID
+	Attempt   int
+	ModelName string // what the agent is told its model is called
+	Options   schema.GateOptions
+	Model     Model
+	Dialects  []Dialect
+	Observer  Observer // nil: nobody
+	Timing    Timing
+	Log       zerolog.Logger
+}
+
+// Session is an http.Handler for one execution of one rollout. Its key is
+// random and its own, so a sandbox cannot reach another's session.
+type Session struct {
+	cfg    Config
+	key    string
+	sum    [sha256.Size]byte
+	seed   maphash.Seed
+	mux    *http.ServeMux
+	life   context.Context
+	stop   context.CancelCauseFunc
+	slots  chan struct{} // one per call that may be asked at once
+	calls  sync.WaitGroup
+	capped sync.Once
+
+	mu        sync.Mutex
+	open      int // requests
+	count     int // calls numbered so far
+	equal     map[uint64][]*exchange
+	stats     map[string]schema.CallStats
+	committed []schema.Committed
+	clock     clock
+}
+
+// ErrEnded is the cause of calls that end with their session.
+var ErrEnded = errors.New("the session has ended")
+
+// Open starts a session. It lives until Close, or until the gate ends it by
+// itself with a fault (see Done).
+func Open(ctx context.Context, c Config) *Session {
+	c.Timing = c.Timing.withDefaults()
+	if c.Observer == nil {
+		c.Observer = nobody{}
+	}
+	secret := make([]byte, 24)
+	_, _ = rand.Read(secret) // never fails
+	s := &Session{
+		cfg: c, key: "tg-" + base64.RawURLEncoding.EncodeToString(secret), seed: maphash.MakeSeed(), mux: http.NewServeMux(),
+		slots: make(chan struct{}, max(c.Options.MaxParallel, 1)), equal: map[uint64][]*exchange{}, stats: map[string]schema.CallStats{},
+	}
+	s.sum = sha256.Sum256([]byte(s.key))
+	s.life, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, []byte(`{"status":"ok"}`)) })
+	for _, d := range c.Dialects {
+		for _, route := range d.Routes() {
+			s.mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, d) })
+		}
+		s.mux.HandleFunc(d.ModelsRoute(), func(w http.ResponseWriter, r *http.Request) {
+			if s.admit(w, r, d) {
+				write(w, http.StatusOK, d.Models(c.ModelName))
+			}
+		})
+	}
+	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, c.Dialects[0], Refusal{http.StatusNotFound, "not_found", fmt.Sprintf("%s %s is not served here", r.Method, r.URL.Path)})
+	})
+	return s
+}
+
+// Key is what the agent must send as its API key.
+func (s *Session) Key() string { return s.key }
+
+// Done is closed when the session has ended; Fault then says why the gate
+// ended it, or nil after Close.
+func (s *Session) Done() <-chan struct{} { return s.life.Done() }
+
+// Fault is why the gate ended the session by itself.
+func (s *Session) Fault() *schema.Fault {
+	var f *schema.Fault
+	errors.As(context.Cause(s.life), &f)
+	return f
+}
+
+// Close ends the session: open calls are given up, which their trainer is
+// told, and later requests get 503. It returns when all that is done.
+func (s *Session) Close() {
+	s.stop(ErrEnded)
+	s.calls.Wait()
+}
+
+// Stats counts the calls by tag, and names the generations that reached the
+// agent.
+func (s *Session) Stats() (map[string]schema.CallStats, []schema.Committed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make(map[string]schema.CallStats, len(s.stats))
+	for k, v := range s.stats {
+		out[k] = v
+	}
+	return out, append([]schema.Committed(nil), s.committed...)
+}
+
+// Paused is how long every open call waited for a trainer that was absent or
+// held. The agent's own time stands still then.
+func (s *Session) Paused() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.clock.total()
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.Contains(r.URL.Path, "//") { // a base URL with a slash at its end
+		r2 := *r
+		u := *r.URL
+		u.Path = path.Clean(u.Path)
+		r2.URL = &u
+		r = &r2
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// admit checks the key in constant time, and that the session lives.
+func (s *Session) admit(w http.ResponseWriter, r *http.Request, d Dialect) bool {
+	key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	for _, h := range []string{"X-Api-Key", "X-Goog-Api-Key"} {
+		if key == "" {
+			key = r.Header.Get(h)
+		}
+	}
+	sum := sha256.Sum256([]byte(key))
+	if subtle.ConstantTimeCompare(sum[:], s.sum[:]) != 1 {
+		refuse(w, d, Refusal{http.StatusUnauthorized, "invalid_api_key", "The API key is not valid."})
+		return false
+	}
+	if s.life.Err() != nil {
+		refuse(w, d, Refusal{http.StatusServiceUnavailable, "ended", "This session has ended."})
+		return false
+	}
+	return true
+}
+
+// end ends the session because of a fault.
+func (s *Session) end(f *schema.Fault) { s.stop(f) }
+
+// over refuses a call beyond a cap, and ends the session a little later, so
+// that an agent that stops by itself can do so.
+func (s *Session) over(f *schema.Fault) Refusal {
+	s.capped.Do(func() {
+		t := time.AfterFunc(s.cfg.Timing.Cap, func() { s.end(f) })
+		context.AfterFunc(s.life, func() { t.Stop() })
+	})
+	return Refusal{http.StatusForbidden, f.Code, "No more model calls are allowed. Finish now."}
+}
+
+type nobody struct{}
+
+func (nobody) CallBegan(int, *schema.Call)  {}
+func (nobody) CallDelta(int, *schema.Delta) {}
+func (nobody) CallEnded(int, CallEnd)       {}
+
+// clock adds up the time during which calls are open and all of them idle. It
+// is guarded by the session's lock.
+type clock struct {
+	open, idle int
+	since      time.Time // not zero while it counts
+	spent      time.Duration
+}
+
+func (c *clock) change(open, idle int) {
+	now := time.Now()
+	if !c.since.IsZero() {
+		c.spent += now.Sub(c.since)
+		c.since = time.Time{}
+	}
+	c.open += open
+	c.idle += idle
+	if c.open > 0 && c.open == c.idle {
+		c.since = now
+	}
+}
+
+func (c *clock) total() time.Duration {
+	if c.since.IsZero() {
+		return c.spent
+	}
+	return c.spent + time.Since(c.since)
+}
+
+func write(w http.ResponseWriter, status int, body []byte) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}
+
+func refuse(w http.ResponseWriter, d Dialect, f Refusal) {
+	if f.Status == http.StatusTooManyRequests || f.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	write(w, f.Status, d.Fail(f))
+}

@@ -1,0 +1,286 @@
+package worker
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/worker/gate"
+)
+
+// recorder tells those who watch what a rollout does, and keeps the agent's
+// log and the transcript. The session's key is taken out of all of it: a model
+// that prints its environment must not spread it.
+type recorder struct {
+	r *Rollout
+
+	mu      sync.Mutex
+	index   int64
+	key     string
+	last    map[string]*schema.Call // the last call of each tag, for deltas
+	lines   bytes.Buffer            // of the transcript
+	zip     *zstd.Encoder
+	calls   int
+	refused string // what the trainer last refused a call with
+	out     capped
+	err     capped
+}
+
+const (
+	transcriptName = "transcript.jsonl.zst"
+	maxLog         = 16 << 20 // bytes of each of the agent's streams that are kept
+	maxShown       = 1 << 20  // bytes of each phase's output that are shown as events
+	maxLine        = 256 << 10
+)
+
+func newRecorder(r *Rollout) *recorder {
+	return &recorder{r: r, last: map[string]*schema.Call{}, out: capped{limit: maxLog}, err: capped{limit: maxLog}}
+}
+
+func (c *recorder) setKey(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.key = key
+}
+
+func (c *recorder) redact(s string) string {
+	c.mu.Lock()
+	key := c.key
+	c.mu.Unlock()
+	if key == "" {
+		return s
+	}
+	return strings.ReplaceAll(s, key, "[key]")
+}
+
+func (c *recorder) redactRaw(raw json.RawMessage) json.RawMessage {
+	c.mu.Lock()
+	key := c.key
+	c.mu.Unlock()
+	if key == "" || !bytes.Contains(raw, []byte(key)) {
+		return raw
+	}
+	return bytes.ReplaceAll(raw, []byte(key), []byte("[key]"))
+}
+
+func (c *recorder) emit(e *schema.Event) {
+	c.mu.Lock()
+	c.index++
+	e.Index = c.index
+	c.mu.Unlock()
+	e.Rollout, e.Attempt = c.r.Request.ID, c.r.Attempt
+	c.r.Services.Emit(e)
+}
+
+// CallBegan implements gate.Observer. Only what is new against the last call
+// is told and written down.
+func (c *recorder) CallBegan(number int, call *schema.Call) {
+	told := *call
+	told.Messages = make([]json.RawMessage, 0, len(call.Messages))
+	c.mu.Lock()
+	if before := c.last[call.Tag]; before != nil {
+		keep := 0
+		for keep < len(before.Messages) && keep < len(call.Messages) && bytes.Equal(before.Messages[keep], call.Messages[keep]) {
+			keep++
+		}
+		if key, err := schema.ParseKey(before.Key); err == nil && keep > 0 {
+			told.Base, told.Keep = key.Call, keep
+			if bytes.Equal(before.Tools, call.Tools) {
+				told.Tools = nil
+			}
+		}
+	}
+	c.last[call.Tag] = call
+	c.mu.Unlock()
+	for _, m := range call.Messages[told.Keep:] {
+		told.Messages = append(told.Messages, c.redactRaw(m))
+	}
+	c.write(map[string]any{"call": number, "request": &told})
+	c.emit(&schema.Event{Type: schema.EventLLM, LLM: &schema.LLMEvent{Number: number, Call: &told}})
+}
+
+// CallDelta implements gate.Observer.
+func (c *recorder) CallDelta(int, *schema.Delta) {}
+
+// CallEnded implements gate.Observer.
+func (c *recorder) CallEnded(number int, e gate.CallEnd) {
+	line := map[string]any{"call": number, "gen": e.Gen, "ms": e.Took.Milliseconds()}
+	told := &schema.LLMEvent{Number: number, Gen: e.Gen, MS: e.Took.Milliseconds(), Fault: e.Fault}
+	if e.Reply != nil {
+		reply := *e.Reply
+		reply.Message = c.redactRaw(reply.Message)
+		line["reply"] = &reply
+		told.Reply = &reply
+	}
+	if e.Fault != nil {
+		line["fault"] = e.Fault
+		c.mu.Lock()
+		c.refused = e.Fault.Message
+		c.mu.Unlock()
+	}
+	c.write(line)
+	c.emit(&schema.Event{Type: schema.EventLLM, LLM: told})
+}
+
+// write adds one line to the transcript.
+func (c *recorder) write(line map[string]any) {
+	data, err := json.Marshal(line)
+	if err != nil {
+		c.r.Log.Warn().Err(err).Msg("a call is missing in the transcript")
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.zip == nil {
+		if c.zip, err = zstd.NewWriter(&c.lines, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest)); err != nil {
+			c.r.Log.Warn().Err(err).Msg("the transcript cannot be written")
+			return
+		}
+	}
+	c.calls++
+	_, _ = c.zip.Write(append(data, '\n')) // into memory
+}
+
+// transcript ends it and gives its bytes; nil when there was no call.
+func (c *recorder) transcript() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.zip == nil || c.calls == 0 {
+		return nil
+	}
+	_ = c.zip.Close() // into memory
+	return c.lines.Bytes()
+}
+
+// files are the agent's own streams.
+func (c *recorder) files() map[string][]byte {
+	out := map[string][]byte{}
+	for name, s := range map[string]*capped{"agent.stdout.log": &c.out, "agent.stderr.log": &c.err} {
+		if s.buf.Len() > 0 {
+			out[name] = s.buf.Bytes()
+		}
+	}
+	return out
+}
+
+// why adds what is known about an agent's failure.
+func (c *recorder) why(log *agentLog) string {
+	c.mu.Lock()
+	refused := c.refused
+	c.mu.Unlock()
+	var b strings.Builder
+	if refused != "" {
+		b.WriteString("; its last refused model call: " + schema.Clip(refused, 1000))
+	}
+	switch {
+	case log.lastError != "":
+		b.WriteString("; it said: " + schema.Clip(log.lastError, 1000))
+	case c.err.buf.Len() > 0:
+		text := strings.TrimSpace(c.err.buf.String())
+		b.WriteString("; stderr: " + text[max(len(text)-1000, 0):])
+	}
+	return c.redact(b.String())
+}
+
+// logWriter shows output as events, line by line.
+func (c *recorder) logWriter(source, stream string) io.Writer {
+	return &lineWriter{line: func(line []byte) {
+		c.emit(&schema.Event{Type: schema.EventLog, Log: &schema.LogEvent{Source: source, Stream: stream, Text: schema.Clip(c.redact(string(line)), maxLine)}})
+	}, left: maxShown}
+}
+
+// agentLog takes the agent's streams apart.
+type agentLog struct {
+	out, err  io.Writer
+	lastError string // the last error event, cleared by a later sign of success
+	lines     []*lineWriter
+}
+
+func (c *recorder) agentLog(tail io.Writer) *agentLog {
+	l := &agentLog{}
+	parse := c.r.agent.ParseEvent
+	stdout := &lineWriter{left: 1 << 30, line: func(line []byte) {
+		if parse != nil {
+			if e := parse(line); e != nil {
+				c.step(l, e)
+				return
+			}
+		}
+		c.emit(&schema.Event{Type: schema.EventLog, Log: &schema.LogEvent{Source: "agent", Stream: "stdout", Text: schema.Clip(c.redact(string(line)), maxLine)}})
+	}}
+	stderr, _ := c.logWriter("agent", "stderr").(*lineWriter)
+	l.lines = []*lineWriter{stdout, stderr}
+	l.out, l.err = io.MultiWriter(&c.out, stdout), io.MultiWriter(&c.err, tail, stderr)
+	return l
+}
+
+func (c *recorder) step(l *agentLog, e *agents.Event) {
+	switch e.Kind {
+	case "error":
+		l.lastError = e.Text
+	case "text", "tool_result":
+		l.lastError = ""
+	}
+	data, err := json.Marshal(e)
+	if err != nil {
+		return
+	}
+	c.emit(&schema.Event{Type: schema.EventStep, Step: c.redactRaw(data)})
+}
+
+// finish shows what stood on a last line without an end.
+func (l *agentLog) finish() {
+	for _, w := range l.lines {
+		w.flush()
+	}
+}
+
+// lineWriter cuts a stream into lines. What exceeds left is not shown.
+type lineWriter struct {
+	line func([]byte)
+	buf  []byte
+	left int
+}
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	for rest := p; len(rest) > 0; {
+		i := bytes.IndexByte(rest, '\n')
+		if i < 0 {
+			if w.buf = append(w.buf, rest...); len(w.buf) > maxLine {
+				w.flush()
+			}
+			break
+		}
+		w.buf = append(w.buf, rest[:i]...)
+		rest = rest[i+1:]
+		w.flush()
+	}
+	return len(p), nil
+}
+
+func (w *lineWriter) flush() {
+	if len(w.buf) > 0 && w.left > 0 {
+		w.left -= len(w.buf)
+		w.line(w.buf)
+	}
+	w.buf = w.buf[:0]
+}
+
+// capped keeps the first bytes that are written to it.
+type capped struct {
+	buf   bytes.Buffer
+	limit int
+}
+
+func (c *capped) Write(p []byte) (int, error) {
+	if room := c.limit - c.buf.Len(); room > 0 {
+		c.buf.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}
