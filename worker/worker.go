@@ -32,7 +32,7 @@ type Config struct {
 	Hurry   <-chan struct{}
 	Version string
 	Timing  gate.Timing
-	Log      zerolog.Logger
+	Log     zerolog.Logger
 }
 
 // Worker takes jobs and runs them.

@@ -1,0 +1,170 @@
+package gate_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/worker/gate"
+	"github.com/turngate/turngate/worker/gate/gatetest"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(int) { http.DefaultClient.CloseIdleConnections() }))
+}
+
+func chatFixture() gatetest.Fixture {
+	return gatetest.Fixture{
+		Dialect: gate.Chat{}, Path: "/v1/chat/completions", KeepAlive: `"delta":{},"finish_reason":null`,
+		Body: func(text string, stream bool) string {
+			body, err := json.Marshal(map[string]any{"model": "policy", "stream": stream, "messages": []any{map[string]any{"role": "user", "content": text}}})
+			if err != nil {
+				panic(err) // strings always encode
+			}
+			return string(body)
+		},
+		Read: readChat,
+	}
+}
+
+type chatMessage struct {
+	Content   *string
+	ToolCalls []struct {
+		Index    *int
+		Function struct{ Name, Arguments string }
+	} `json:"tool_calls"`
+}
+
+// readChat reads as strictly as the strictest client.
+func readChat(t *testing.T, body []byte, stream bool) (text string, tools []string) {
+	t.Helper()
+	add := func(m chatMessage) {
+		if m.Content != nil {
+			text += *m.Content
+		}
+		for i, c := range m.ToolCalls {
+			if stream && (c.Index == nil || *c.Index != i) {
+				t.Errorf("tool call %d has no index", i)
+			}
+			tools = append(tools, c.Function.Name+" "+c.Function.Arguments)
+		}
+	}
+	type answer struct {
+		ID, Object, Model string
+		Created           int64
+		Choices           []struct {
+			Message, Delta chatMessage
+			FinishReason   *string `json:"finish_reason"`
+		}
+		Usage *struct {
+			TotalTokens int `json:"total_tokens"`
+		}
+	}
+	if !stream {
+		var a answer
+		if err := json.Unmarshal(body, &a); err != nil || len(a.Choices) != 1 || a.Usage == nil || a.ID == "" || a.Object != "chat.completion" {
+			t.Fatalf("%v: %s", err, body)
+		}
+		add(a.Choices[0].Message)
+		return text, tools
+	}
+	finished, used := false, false
+	events := bytes.Split(bytes.TrimSuffix(body, []byte("\n\n")), []byte("\n\n"))
+	for i, e := range events {
+		data, ok := bytes.CutPrefix(e, []byte("data: "))
+		if !ok || bytes.ContainsAny(data, "\n") {
+			t.Fatalf("event %d is %q", i, e)
+		}
+		if string(data) == "[DONE]" {
+			if i != len(events)-1 {
+				t.Error("something follows [DONE]")
+			}
+			continue
+		}
+		var a answer
+		if err := json.Unmarshal(data, &a); err != nil || a.ID == "" || a.Object != "chat.completion.chunk" {
+			t.Fatalf("%v: %s", err, data)
+		}
+		for _, c := range a.Choices {
+			add(c.Delta)
+			finished = finished || c.FinishReason != nil
+		}
+		used = used || a.Usage != nil && a.Usage.TotalTokens > 0
+	}
+	if !finished || !used {
+		t.Errorf("finish reason %v, usage %v in %s", finished, used, body)
+	}
+	return text, tools
+}
+
+func TestChatConformance(t *testing.T) { gatetest.Run(t, chatFixture()) }
+
+func TestChatKeepsTheAgentsBytes(t *testing.T) {
+	body := `{ "model":"m","stream":true , "temperature":0.70,"stream_options":{"include_usage":true},
+		"messages":[ {"role":"user", "content":"a\u00e9"}, {"role":"tool","content":[]} ],"tools":[ {"x":1.0} ],"later":{"y":[1, 2]},"n":1}`
+	c, err := gate.Chat{}.Decode(nil, []byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(c.Messages[0]) != `{"role":"user", "content":"a\u00e9"}` || string(c.Tools) != `[ {"x":1.0} ]` || !c.Stream || c.Model != "m" ||
+		string(c.Params["temperature"]) != "0.70" || string(c.Params["later"]) != `{"y":[1, 2]}` || len(c.Params) != 2 || len(c.Messages) != 2 {
+		t.Fatalf("got %+v", c)
+	}
+}
+
+func TestChatRefusesWhatItCannotDo(t *testing.T) {
+	for name, body := range map[string]string{
+		"n":                 `{"messages":[{}],"n":2}`,
+		"no messages":       `{"model":"m"}`,
+		"empty messages":    `{"messages":[]}`,
+		"message is text":   `{"messages":["hi"]}`,
+		"messages is text":  `{"messages":"hi"}`,
+		"model is a number": `{"messages":[{}],"model":1}`,
+		"twice the same":    `{"messages":[{}],"messages":[{}]}`,
+	} {
+		if _, err := (gate.Chat{}).Decode(nil, []byte(body)); err == nil {
+			t.Errorf("%s was accepted", name)
+		}
+	}
+}
+
+func FuzzChatDecode(f *testing.F) {
+	f.Add([]byte(chatFixture().Body("hi", true)))
+	f.Add([]byte(`{"messages":[{"role":"user"}],"n":1,"x":null}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		c, err := gate.Chat{}.Decode(nil, body)
+		if err != nil {
+			return
+		}
+		for _, m := range c.Messages {
+			if !json.Valid(m) {
+				t.Fatalf("message %q is not JSON", m)
+			}
+		}
+	})
+}
+
+func FuzzChatEncode(f *testing.F) {
+	f.Add([]byte(`{"role":"assistant","content":"hi","tool_calls":[{"id":"1","function":{}}]}`), "stop")
+	f.Add([]byte("{\"content\":\n null}"), "x\n\n\"")
+	f.Fuzz(func(t *testing.T, message []byte, finish string) {
+		r := &schema.Reply{Message: message, FinishReason: finish}
+		if out, err := (gate.Chat{}).Encode(gate.Meta{}, r); err == nil && !json.Valid(out) {
+			t.Fatalf("%q is not JSON", out)
+		}
+		out, err := gate.Chat{}.Stream(gate.Meta{}).Final(r)
+		if err != nil {
+			return
+		}
+		for _, e := range strings.Split(strings.TrimSuffix(string(out), "\n\n"), "\n\n") {
+			if data := strings.TrimPrefix(e, "data: "); data != "[DONE]" && !json.Valid([]byte(data)) {
+				t.Fatalf("event %q", e)
+			}
+		}
+	})
+}
