@@ -95,8 +95,10 @@ func retryWaits(t *testing.T, f Fixture) {
 		t.Fatalf("the retry was answered with %d while the first request was open", status)
 	case <-time.After(3 * Timing().Equal):
 	}
+	closed := h.closed.Load()
 	cancel()
 	<-first
+	Eventually(t, "the hang-up", func() bool { return h.closed.Load() > closed })
 	close(release)
 	if status := <-second; status != 200 || h.Model.Calls.Load() != 1 {
 		t.Fatalf("status %d after %d generations", status, h.Model.Calls.Load())

@@ -1,0 +1,220 @@
+package tasks_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks"
+)
+
+func write(t *testing.T, dir string, files map[string]string) string {
+	t.Helper()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+const full = `
+schema_version = "1.4"
+[task]
+name = "t $(touch x) \"q\""
+[metadata]
+anything = 1
+[agent]
+timeout_sec = 30.5
+user = 1000
+[verifier]
+timeout_sec = 60
+env = { KEY = "${SECRET}", URL = "${NO_SUCH:-fallback}", PLAIN = "a$b" }
+user = "root"
+[environment]
+docker_image = "debian:12"
+cpus = 1.5
+memory_mb = 512
+storage = "1G"
+workdir = "/app"
+allow_internet = false
+surprise = true
+[environment.healthcheck]
+command = "test -e '/ready it' && echo $X"
+retries = 2
+[turngate]
+setup = ["echo hi"]
+`
+
+func TestHarborTask(t *testing.T) {
+	dir := write(t, t.TempDir(), map[string]string{"instruction.md": "-- do\n'it'", "task.toml": full, "tests/test.sh": "#!/bin/sh\n", "environment/data.txt": "x"})
+	lookup := func(name string) (string, bool) { return "s3cret", name == "SECRET" }
+	task, err := tasks.Load(dir, tasks.Options{Lookup: lookup})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := task.Request
+	if r.Task.Name != `t $(touch x) "q"` || r.Task.Instruction != "-- do\n'it'" || r.Agent.User != "1000" || r.Limits.AgentMS != 30_500 || r.Limits.VerifyMS != 60_000 {
+		t.Errorf("got %+v", r)
+	}
+	s := r.Sandbox
+	if s.Image != "debian:12" || s.CPUs != 1.5 || s.MemoryBytes != 512<<20 || s.DiskBytes != 1<<30 || s.Workdir != "/app" || s.Network != schema.NetworkNone {
+		t.Errorf("got %+v", s)
+	}
+	if v := r.Verify; v == nil || v.Env["KEY"] != "s3cret" || v.Env["URL"] != "fallback" || v.Env["PLAIN"] != "a$b" || v.User != "root" {
+		t.Errorf("got %+v", v)
+	}
+	if len(r.Setup) != 2 || r.Setup[0].Env["TURNGATE_HEALTHCHECK"] != "test -e '/ready it' && echo $X" || r.Setup[1].Run != "echo hi" {
+		t.Errorf("got %+v", r.Setup)
+	}
+	if len(task.Warnings) != 1 || !strings.Contains(task.Warnings[0], "environment.surprise") {
+		t.Errorf("got %v", task.Warnings)
+	}
+	again, err := tasks.Load(dir, tasks.Options{Lookup: lookup})
+	if err != nil || !bytes.Equal(task.Bundle, again.Bundle) {
+		t.Error("the same files make another bundle")
+	}
+}
+
+func TestWhatIsWrongWithATaskIsNamed(t *testing.T) {
+	for field, files := range map[string]map[string]string{
+		"instruction.md":    {"task.toml": ""},
+		"task.toml":         {"instruction.md": "x", "task.toml": "["},
+		"agent.timeout_sec": {"instruction.md": "x", "task.toml": "[agent]\ntimeout_sec = -1"},
+		"steps":             {"instruction.md": "x", "task.toml": "[[steps]]\nname = 'a'"},
+		"network_mode":      {"instruction.md": "x", "task.toml": "[environment]\nnetwork_mode = 'host'"},
+		"environment.memory": {
+			"instruction.md": "x", "task.toml": "[environment]\nmemory = '4 elephants'"},
+		"verifier.env.K": {"instruction.md": "x", "task.toml": "[verifier]\nenv = { K = '${NO_SUCH}' }", "tests/test.sh": ""},
+	} {
+		_, err := tasks.Load(write(t, t.TempDir(), files), tasks.Options{})
+		var bad *tasks.Error
+		if !errors.As(err, &bad) || bad.Field != field {
+			t.Errorf("%s: got %v", field, err)
+		}
+	}
+	if _, err := tasks.Load(filepath.Join(t.TempDir(), "none"), tasks.Options{}); err == nil {
+		t.Error("a folder that is not there was loaded")
+	}
+}
+
+func TestBundleRoundTrip(t *testing.T) {
+	dir := write(t, t.TempDir(), map[string]string{"instruction.md": "x", "tests/test.sh": "#!/bin/sh\n", "tests/deep/data": "d", "solution/solve.sh": "s"})
+	if err := os.Symlink("deep/data", filepath.Join(dir, "tests", "link")); err != nil {
+		t.Fatal(err)
+	}
+	task, err := tasks.Load(dir, tasks.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := tasks.Open(task.Bundle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !b.Has("tests") || !b.Has("tests/test.sh") || b.Has("environment") || b.Has("test") {
+		t.Error("Has is wrong")
+	}
+	if data, ok := b.Read("tests/deep/data"); !ok || string(data) != "d" {
+		t.Errorf("got %q", data)
+	}
+	data, err := b.Tar("tests")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{}
+	for r := tar.NewReader(bytes.NewReader(data)); ; {
+		h, err := r.Next()
+		if err != nil {
+			break
+		}
+		names = append(names, h.Name)
+	}
+	if strings.Join(names, " ") != "deep/ deep/data link test.sh" {
+		t.Errorf("got %v", names)
+	}
+}
+
+func packed(t testing.TB, headers ...tar.Header) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	z, err := zstd.NewWriter(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := tar.NewWriter(z)
+	for _, h := range headers {
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func TestBundlesThatLeaveTheirRootAreRefused(t *testing.T) {
+	for name, h := range map[string]tar.Header{
+		"dots":          {Name: "../x", Typeflag: tar.TypeReg},
+		"absolute":      {Name: "/etc/passwd", Typeflag: tar.TypeReg},
+		"absolute link": {Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/etc"},
+		"link out":      {Name: "a/l", Typeflag: tar.TypeSymlink, Linkname: "../../etc"},
+		"hard link":     {Name: "l", Typeflag: tar.TypeLink, Linkname: "x"},
+		"device":        {Name: "d", Typeflag: tar.TypeChar},
+	} {
+		var bad *tasks.BundleError
+		if _, err := tasks.Open(packed(t, h)); !errors.As(err, &bad) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	dir := write(t, t.TempDir(), map[string]string{"instruction.md": "x", "tests/test.sh": ""})
+	if err := os.Symlink("/etc/shadow", filepath.Join(dir, "tests", "shadow")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tasks.Load(dir, tasks.Options{}); err == nil || !strings.Contains(err.Error(), "shadow") {
+		t.Errorf("a link out of the task: %v", err)
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	f.Add(packed(f, tar.Header{Name: "tests/a", Typeflag: tar.TypeReg}, tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "tests"}))
+	f.Add([]byte("x"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		b, err := tasks.Open(data)
+		if err == nil {
+			_, _ = b.Tar("tests")
+		}
+	})
+}
+
+func TestRewardPrecedenceAndForms(t *testing.T) {
+	for text, want := range map[string]float64{`{"reward":0.5,"x":2}`: 0.5, `{"x":2}`: 2} {
+		if n, _, err := tasks.ParseRewardJSON([]byte(text), ""); err != nil || n != want {
+			t.Errorf("%s: got %v, %v", text, n, err)
+		}
+	}
+	for _, text := range []string{`{"a":1,"b":2}`, `{}`, `[]`, `{"reward":"1"}`, `{"reward":null}`, "x"} {
+		if n, _, err := tasks.ParseRewardJSON([]byte(text), ""); err == nil {
+			t.Errorf("%s: got %v", text, n)
+		}
+	}
+	if n, _, err := tasks.ParseRewardJSON([]byte(`{"a":1,"b":2}`), "b"); err != nil || n != 2 {
+		t.Errorf("got %v, %v", n, err)
+	}
+	for text, ok := range map[string]bool{"1\n": true, " 0.25 ": true, "-1": true, "": false, "NaN": false, "inf": false, "1 2": false, "one": false} {
+		if _, err := tasks.ParseRewardText([]byte(text)); (err == nil) != ok {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
