@@ -49,7 +49,14 @@ func (p *Pending) open(a broker.Asked) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked = a
-	p.accept = time.AfterFunc(acceptAfter, func() { p.sign(false) })
+	p.accept = time.AfterFunc(acceptAfter, func() {
+		p.mu.Lock()
+		said := p.said
+		p.mu.Unlock()
+		if !said {
+			p.sign(false)
+		}
+	})
 }
 
 // attach takes a repeated asking: it gets the finished answer, or joins the

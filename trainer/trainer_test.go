@@ -1,0 +1,333 @@
+package trainer_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/trainer"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type bench struct {
+	nats    testenv.NATS
+	worker  *broker.WorkerSide
+	trainer *trainer.Trainer
+}
+
+func newBench(t *testing.T, change ...func(*trainer.Config)) *bench {
+	t.Helper()
+	b := &bench{nats: testenv.StartNATS(t, "alpha")}
+	side, err := b.nats.Worker(t, "w1").WorkerSide("w1", "i1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(side.Close)
+	b.worker = side
+	b.trainer = b.start(t, change...)
+	return b
+}
+
+// start starts one process of the trainer.
+func (b *bench) start(t *testing.T, change ...func(*trainer.Config)) *trainer.Trainer {
+	t.Helper()
+	c := trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", Log: zerolog.Nop()}
+	for _, f := range change {
+		f(&c)
+	}
+	tr, err := trainer.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tr.Close)
+	return tr
+}
+
+func request(id schema.ID) schema.Request {
+	return schema.Request{ID: id, Trainer: "alpha", Task: schema.Task{Name: "t", Instruction: "x"}, Agent: schema.AgentChoice{Name: "mini"}, Sandbox: schema.SandboxChoice{Backend: "dummy"}}
+}
+
+type answer struct {
+	reply schema.Reply
+	err   error
+}
+
+// ask makes a model call as a worker does.
+func (b *bench) ask(ctx context.Context, attempt, n int, frames func(schema.Frame) error) <-chan answer {
+	if frames == nil {
+		frames = func(schema.Frame) error { return nil }
+	}
+	c := schema.Call{V: 1, Key: schema.Key{Rollout: "alpha-1", Attempt: attempt, Call: n}.String(), Tag: schema.TagAgent, Dialect: "chat",
+		Messages: []json.RawMessage{json.RawMessage(fmt.Sprintf(`{"role":"user","content":"%d"}`, n))}}
+	out := make(chan answer, 1)
+	go func() {
+		r, err := b.worker.Caller(request("alpha-1").WithDefaults()).Complete(ctx, c, frames)
+		out <- answer{r, err}
+	}()
+	return out
+}
+
+func text(s string) *schema.Reply {
+	return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"` + s + `"}`), FinishReason: "stop"}
+}
+
+func next(t *testing.T, tr *trainer.Trainer) *trainer.Pending {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	p, err := tr.Next(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func said(t *testing.T, a answer, want string) {
+	t.Helper()
+	if a.err != nil || !strings.Contains(string(a.reply.Message), want) {
+		t.Fatalf("got %s, %v; want %q", a.reply.Message, a.err, want)
+	}
+}
+
+func TestNextAndReply(t *testing.T) {
+	b := newBench(t)
+	got := b.ask(t.Context(), 1, 1, nil)
+	p := next(t, b.trainer)
+	if p.Call.Key != "alpha-1/1/1" || string(p.Call.Messages[0]) != `{"role":"user","content":"1"}` {
+		t.Fatalf("got %+v", p.Call)
+	}
+	if err := p.Reply(text("one")); err != nil {
+		t.Fatal(err)
+	}
+	said(t, <-got, "one")
+	if err := p.Reply(text("two")); !errors.Is(err, trainer.ErrOver) {
+		t.Fatalf("a second answer: %v", err)
+	}
+}
+
+func TestOneAnswerPerKey(t *testing.T) {
+	b := newBench(t)
+	first := b.ask(t.Context(), 1, 1, nil)
+	p := next(t, b.trainer)
+	again := b.ask(t.Context(), 1, 1, nil) // the same key, while it is under way
+	if err := p.Reply(text("one")); err != nil {
+		t.Fatal(err)
+	}
+	late := b.ask(t.Context(), 1, 1, nil) // and after it was answered
+	for _, got := range []<-chan answer{late, again} {
+		said(t, <-got, "one")
+	}
+	_ = first // its frames went to the later askers
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if p, err := b.trainer.Next(ctx); err == nil {
+		t.Fatalf("the call was handed out twice: %+v", p.Call)
+	}
+}
+
+func TestStream(t *testing.T) {
+	b := newBench(t)
+	var mu sync.Mutex
+	var seen string
+	got := b.ask(t.Context(), 1, 1, func(f schema.Frame) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if f.Kind == schema.FrameDelta {
+			seen += string(f.Delta.Delta)
+		}
+		return nil
+	})
+	s := next(t, b.trainer).Stream()
+	for _, piece := range []string{`{"content":"a"}`, `{"content":"b"}`} {
+		if err := s.Delta(&schema.Delta{Delta: json.RawMessage(piece)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Final(text("ab")); err != nil {
+		t.Fatal(err)
+	}
+	said(t, <-got, "ab")
+	mu.Lock()
+	defer mu.Unlock()
+	if seen != `{"content":"a"}{"content":"b"}` {
+		t.Fatalf("got %s", seen)
+	}
+}
+
+func TestHoldKeepsCallsWaiting(t *testing.T) {
+	b := newBench(t)
+	b.trainer.Hold()
+	held := make(chan struct{})
+	var once sync.Once
+	got := b.ask(t.Context(), 1, 1, func(f schema.Frame) error {
+		if f.Held {
+			once.Do(func() { close(held) })
+		}
+		return nil
+	})
+	<-held
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := b.trainer.Next(ctx); err == nil {
+		t.Fatal("a held call was handed out")
+	}
+	b.trainer.Resume()
+	if err := next(t, b.trainer).Reply(text("after")); err != nil {
+		t.Fatal(err)
+	}
+	said(t, <-got, "after")
+}
+
+func TestFaultsAreFinalOrAskedAgain(t *testing.T) {
+	b := newBench(t)
+	got := b.ask(t.Context(), 1, 1, nil)
+	if err := next(t, b.trainer).Fault(&schema.Fault{Code: "busy", Message: "later", Status: 503}); err != nil {
+		t.Fatal(err)
+	}
+	if err := next(t, b.trainer).Fault(&schema.Fault{Code: "bad", Message: "never", Status: 400}); err != nil {
+		t.Fatal(err)
+	}
+	var f *schema.Fault
+	if a := <-got; !errors.As(a.err, &f) || f.Message != "never" {
+		t.Fatalf("got %v", a.err)
+	}
+	if a := <-b.ask(t.Context(), 1, 1, nil); !errors.As(a.err, &f) || f.Message != "never" {
+		t.Fatalf("a final refusal is kept, got %v", a.err)
+	}
+}
+
+func TestALowerAttemptIsRefused(t *testing.T) {
+	b := newBench(t)
+	old := b.ask(t.Context(), 1, 1, nil)
+	p := next(t, b.trainer)
+	newer := b.ask(t.Context(), 2, 1, nil)
+	if err := next(t, b.trainer).Reply(text("two")); err != nil {
+		t.Fatal(err)
+	}
+	said(t, <-newer, "two")
+	<-p.Context().Done()
+	if err := p.Reply(text("one")); !errors.Is(err, trainer.ErrOver) {
+		t.Fatalf("the old attempt was answered: %v", err)
+	}
+	var f *schema.Fault
+	if a := <-b.ask(t.Context(), 1, 2, nil); !errors.As(a.err, &f) || f.Status != 409 {
+		t.Fatalf("got %v", a.err)
+	}
+	_ = old
+}
+
+func TestCheckRefusesBeforeAccepting(t *testing.T) {
+	b := newBench(t, func(c *trainer.Config) {
+		c.Check = func(c *schema.Call) *schema.Fault {
+			return &schema.Fault{Code: "context_length_exceeded", Message: "300000 tokens", Status: 413}
+		}
+	})
+	var f *schema.Fault
+	if a := <-b.ask(t.Context(), 1, 1, nil); !errors.As(a.err, &f) || f.Status != 413 {
+		t.Fatalf("got %v", a.err)
+	}
+}
+
+func TestACallThatIsGivenUpEndsItsContext(t *testing.T) {
+	b := newBench(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	accepted := make(chan struct{})
+	var once sync.Once
+	got := b.ask(ctx, 1, 1, func(f schema.Frame) error {
+		if f.Kind == schema.FrameAccept {
+			once.Do(func() { close(accepted) })
+		}
+		return nil
+	})
+	p := next(t, b.trainer)
+	<-accepted
+	cancel()
+	<-got
+	<-p.Context().Done()
+	if err := p.Reply(text("late")); !errors.Is(err, trainer.ErrOver) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestARestartedTrainerIsAskedAgain(t *testing.T) {
+	b := newBench(t)
+	accepted := make(chan struct{})
+	var once sync.Once
+	got := b.ask(t.Context(), 1, 1, func(f schema.Frame) error {
+		if f.Kind == schema.FrameAccept {
+			once.Do(func() { close(accepted) })
+		}
+		return nil
+	})
+	next(t, b.trainer)
+	<-accepted
+	b.trainer.Close()
+	second := b.start(t)
+	if testing.Short() {
+		t.Skip("SKIPPED in short mode: three missed beats take 15 s")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	p, err := second.Next(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Reply(text("second")); err != nil {
+		t.Fatal(err)
+	}
+	said(t, <-got, "second")
+}
+
+func TestServeAndResults(t *testing.T) {
+	b := newBench(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	serving := make(chan error, 1)
+	go func() {
+		serving <- b.trainer.Serve(ctx, func(_ context.Context, c *schema.Call) (*schema.Reply, error) {
+			if strings.HasSuffix(c.Key, "/2") {
+				return nil, &schema.Fault{Code: "no", Message: "no", Status: 400}
+			}
+			return text("served"), nil
+		})
+	}()
+	said(t, <-b.ask(t.Context(), 1, 1, nil), "served")
+	if a := <-b.ask(t.Context(), 1, 2, nil); a.err == nil {
+		t.Fatal("a fault became an answer")
+	}
+	if err := b.trainer.Submit(t.Context(), []schema.Request{request("alpha-1"), request("alpha-2")}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		j, err := b.worker.Take(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := j.Done(t.Context(), schema.Result{ID: j.Request.ID, Attempt: 1, Status: schema.StatusDone}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := map[schema.ID]int{}
+	if err := b.trainer.Results(t.Context(), func(r schema.Result) { seen[r.ID]++ }); err != nil {
+		t.Fatal(err)
+	}
+	if seen["alpha-1"] != 1 || seen["alpha-2"] != 1 || b.trainer.Outstanding() != 0 {
+		t.Fatalf("got %v", seen)
+	}
+	cancel()
+	if err := <-serving; !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v", err)
+	}
+}

@@ -1,0 +1,463 @@
+package worker_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/dummy"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/trainer"
+	"github.com/turngate/turngate/worker"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(int) { http.DefaultClient.CloseIdleConnections() }))
+}
+
+// bench is a worker with dummy sandboxes and a trainer, over a real server.
+type bench struct {
+	nats    testenv.NATS
+	backend *dummy.Backend
+	trainer *trainer.Trainer
+	stop    func() // drains the worker
+}
+
+func newBench(t *testing.T, programs map[string]dummy.Program, change ...func(*worker.Config)) *bench {
+	t.Helper()
+	b := &bench{nats: testenv.StartNATS(t, "alpha"), backend: &dummy.Backend{Programs: programs}}
+	side, err := b.nats.Worker(t, "w1").WorkerSide("w1", "i1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(side.Close)
+	c := worker.Config{Slots: 2, Backends: []sandboxes.Backend{b.backend}, Agents: agents.All(), Grace: time.Minute, Log: zerolog.Nop()}
+	for _, f := range change {
+		f(&c)
+	}
+	w, err := worker.New(c, side)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	b.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		b.stop()
+		if n := b.backend.Open(); n != 0 {
+			t.Errorf("%d sandboxes are left", n)
+		}
+	})
+	if b.trainer, err = trainer.New(trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", Log: zerolog.Nop()}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.trainer.Close)
+	return b
+}
+
+func request(id schema.ID) schema.Request {
+	return schema.Request{
+		ID: id, Trainer: "alpha", Task: schema.Task{Name: "t", Instruction: "do it"}, Agent: schema.AgentChoice{Name: "command", Args: []string{"agent"}},
+		Sandbox: schema.SandboxChoice{Backend: "dummy"}, Verify: &schema.Verify{Run: "verify"},
+	}
+}
+
+// result submits one request and waits for what it comes to.
+func (b *bench) result(t *testing.T, r schema.Request) schema.Result {
+	t.Helper()
+	if err := b.trainer.Submit(t.Context(), []schema.Request{r}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	res, err := b.trainer.NextResult(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+// serve answers every call until the test ends.
+func (b *bench) serve(t *testing.T, f func(ctx context.Context, c *schema.Call) (*schema.Reply, error)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = b.trainer.Serve(ctx, f)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+}
+
+func ok(context.Context, *schema.Call) (*schema.Reply, error) {
+	return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop", Usage: schema.Usage{PromptTokens: 5, CompletionTokens: 2}}, nil
+}
+
+// shells makes the program /bin/sh of the texts that are run by it.
+func shells(texts map[string]dummy.Program, more map[string]dummy.Program) map[string]dummy.Program {
+	all := map[string]dummy.Program{"/bin/sh": func(ctx context.Context, p *dummy.Proc) int {
+		if f := texts[p.Args[len(p.Args)-1]]; f != nil {
+			return f(ctx, p)
+		}
+		fmt.Fprintf(p.Stderr, "no such text %q", p.Args)
+		return 127
+	}}
+	for k, v := range more {
+		all[k] = v
+	}
+	return all
+}
+
+func reward(text string) dummy.Program {
+	return func(_ context.Context, p *dummy.Proc) int {
+		if err := p.Files.WriteFile("logs/verifier/reward.txt", []byte(text), 0o644); err != nil {
+			fmt.Fprint(p.Stderr, err)
+			return 1
+		}
+		return 0
+	}
+}
+
+func exits(code int) dummy.Program {
+	return func(_ context.Context, p *dummy.Proc) int {
+		fmt.Fprintf(p.Stdout, "exit %d", code)
+		return code
+	}
+}
+
+func ask(ctx context.Context, p *dummy.Proc, text string) (int, string) {
+	body, err := json.Marshal(map[string]any{"model": p.Env["TURNGATE_MODEL"], "messages": []any{map[string]string{"role": "user", "content": text}}})
+	if err != nil {
+		return 0, err.Error()
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.Env["OPENAI_BASE_URL"]+"/chat/completions", bytes.NewReader(body))
+	if err != nil {
+		return 0, err.Error()
+	}
+	req.Header.Set("Authorization", "Bearer "+p.Env["OPENAI_API_KEY"])
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(res.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return res.StatusCode, string(data)
+}
+
+// asks is an agent that makes n calls.
+func asks(n int) dummy.Program {
+	return func(ctx context.Context, p *dummy.Proc) int {
+		for i := range n {
+			if status, text := ask(ctx, p, fmt.Sprintf("question %d", i)); status != 200 {
+				fmt.Fprintln(p.Stderr, text)
+				return 1
+			}
+		}
+		return 0
+	}
+}
+
+func TestRolloutFromRequestToReward(t *testing.T) {
+	b := newBench(t, shells(map[string]dummy.Program{"prepare": exits(0), "verify": reward("0.5")}, map[string]dummy.Program{"agent": asks(2)}))
+	b.serve(t, ok)
+	r := request("alpha-1")
+	r.Setup = []schema.Command{{Run: "prepare"}}
+	r.Group, r.Index, r.Labels = "g", 3, map[string]string{"a": "b"}
+	res := b.result(t, r)
+	if res.Status != schema.StatusDone || res.Fault != nil || res.Reward == nil || *res.Reward != 0.5 || res.Attempt != 1 || res.Worker != "w1" || res.Index != 3 || res.Labels["a"] != "b" {
+		t.Fatalf("got %+v, fault %v", res, res.Fault)
+	}
+	if c := res.Calls[schema.TagAgent]; c.Count != 2 || c.CompletionTokens != 4 || len(res.Committed) != 2 {
+		t.Errorf("calls %+v, committed %+v", res.Calls, res.Committed)
+	}
+	var names []string
+	for _, p := range res.Phases {
+		names = append(names, p.Name)
+	}
+	if strings.Join(names, " ") != "create upload setup[0] agent artifacts verify" || res.Phases[2].Output != "exit 0" || res.Phases[2].Exit == nil {
+		t.Errorf("phases %+v", res.Phases)
+	}
+	var transcript []byte
+	for _, a := range res.Artifacts {
+		if a.Name == res.Transcript {
+			var err error
+			if transcript, err = b.trainer.Artifact(t.Context(), a); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	z, err := zstd.NewReader(bytes.NewReader(transcript))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	lines, err := io.ReadAll(z)
+	if err != nil || strings.Count(string(lines), "\n") != 4 || !strings.Contains(string(lines), "question 1") {
+		t.Errorf("transcript %s, %v", lines, err)
+	}
+}
+
+// What happened, and what follows: the table in docs/protocol.md.
+func TestOutcomes(t *testing.T) {
+	forever := func(ctx context.Context, _ *dummy.Proc) int { <-ctx.Done(); return 1 }
+	programs := shells(map[string]dummy.Program{
+		"verify": reward("1"), "fails": exits(3), "no number": reward("much"), "nothing": exits(0),
+	}, map[string]dummy.Program{"agent": asks(1), "crash": exits(9), "forever": forever, "greedy": asks(10)})
+	b := newBench(t, programs, func(c *worker.Config) { c.Timing.Cap = 50 * time.Millisecond })
+	b.serve(t, ok)
+	for i, tt := range []struct {
+		name   string
+		change func(*schema.Request)
+		status schema.Status
+		reward float64 // -1: null
+		code   string
+		who    string
+	}{
+		{"agent fails", func(r *schema.Request) { r.Agent.Args[0] = "crash" }, schema.StatusDone, 1, schema.CodeExit, schema.WhoAgent},
+		{"agent times out", func(r *schema.Request) { r.Agent.Args[0] = "forever"; r.Limits.AgentMS = 100 }, schema.StatusDone, 1, schema.CodeTimeout, schema.WhoAgent},
+		{"call cap", func(r *schema.Request) { r.Agent.Args[0] = "greedy"; r.Gate.MaxCalls = 2 }, schema.StatusDone, 1, "", schema.WhoAgent},
+		{"no verifier", func(r *schema.Request) { r.Verify = nil }, schema.StatusDone, -1, "", ""},
+		{"no number", func(r *schema.Request) { r.Verify.Run = "no number" }, schema.StatusFailed, -1, schema.CodeNoReward, schema.WhoTask},
+		{"nothing", func(r *schema.Request) { r.Verify.Run = "nothing" }, schema.StatusFailed, -1, schema.CodeNoReward, schema.WhoTask},
+		{"setup fails", func(r *schema.Request) { r.Setup = []schema.Command{{Run: "fails"}} }, schema.StatusFailed, -1, schema.CodeSetup, schema.WhoTask},
+		{"unknown agent", func(r *schema.Request) { r.Agent.Name = "nobody" }, schema.StatusFailed, -1, schema.CodeInvalid, schema.WhoUser},
+		{"unknown backend", func(r *schema.Request) { r.Sandbox.Backend = "moon" }, schema.StatusFailed, -1, schema.CodeInvalid, schema.WhoUser},
+		{"mode", func(r *schema.Request) { r.Mode = schema.ModeBlack }, schema.StatusFailed, -1, schema.CodeInvalid, schema.WhoUser},
+		{"network", func(r *schema.Request) { r.Sandbox.Network = "open" }, schema.StatusFailed, -1, schema.CodeUnsupported, schema.WhoUser},
+		{"gpu", func(r *schema.Request) { r.Sandbox.GPUs = 1 }, schema.StatusFailed, -1, schema.CodeUnsupported, schema.WhoUser},
+		{"no such bundle", func(r *schema.Request) { r.Task.Bundle = strings.Repeat("0", 64) }, schema.StatusFailed, -1, schema.CodeBadBundle, schema.WhoTask},
+		{"no such program", func(r *schema.Request) { r.Agent.Args[0] = "missing" }, schema.StatusFailed, -1, schema.CodeMissing, schema.WhoUser},
+		{"wish that an agent cannot honour", func(r *schema.Request) { r.Agent.MaxTurns = 3 }, schema.StatusFailed, -1, schema.CodeInvalid, schema.WhoUser},
+		{"agent not installed", func(r *schema.Request) { r.Agent.Name = "opencode" }, schema.StatusFailed, -1, schema.CodeInvalid, schema.WhoUser},
+		{"solution missing", func(r *schema.Request) { r.Agent = schema.AgentChoice{Name: "oracle"} }, schema.StatusFailed, -1, schema.CodeInvalid, schema.WhoTask},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := request(schema.ID(fmt.Sprintf("alpha-%d", i+1)))
+			tt.change(&r)
+			res := b.result(t, r)
+			if res.Status != tt.status || (res.Reward == nil) != (tt.reward < 0) || res.Reward != nil && *res.Reward != tt.reward {
+				t.Errorf("status %s, reward %v, fault %v", res.Status, res.Reward, res.Fault)
+			}
+			if tt.who == "" && res.Fault != nil || tt.who != "" && (res.Fault == nil || res.Fault.Who != tt.who || tt.code != "" && res.Fault.Code != tt.code) {
+				t.Errorf("fault %+v", res.Fault)
+			}
+		})
+	}
+}
+
+func TestNoTrainerFails(t *testing.T) {
+	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": asks(1)}))
+	r := request("alpha-1")
+	r.Gate.WaitMS = 400
+	r.Shard = "elsewhere"
+	b.trainer.Close() // nobody answers; results are read by another process of the trainer
+	second, err := trainer.New(trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", Shard: "other", Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	if err := second.Submit(t.Context(), []schema.Request{r}); err != nil {
+		t.Fatal(err)
+	}
+	res, err := second.NextResult(t.Context())
+	if err != nil || res.Status != schema.StatusFailed || res.Fault.Code != schema.CodeNoTrainer || res.Reward != nil {
+		t.Fatalf("got %+v, %v", res, err)
+	}
+}
+
+func TestTheAgentsClockStandsWhileATrainerHolds(t *testing.T) {
+	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": asks(1)}))
+	b.trainer.Hold()
+	b.serve(t, ok)
+	time.AfterFunc(2500*time.Millisecond, b.trainer.Resume) // longer than the agent may work
+	r := request("alpha-1")
+	r.Limits.AgentMS = 1000
+	if res := b.result(t, r); res.Fault != nil || res.Exit.TimedOut || *res.Reward != 1 {
+		t.Fatalf("got %+v, fault %v", res.Exit, res.Fault)
+	}
+}
+
+func TestCancelEndsARunningRollout(t *testing.T) {
+	started := make(chan struct{})
+	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": func(ctx context.Context, _ *dummy.Proc) int {
+		close(started)
+		<-ctx.Done()
+		return 1
+	}}))
+	go func() {
+		<-started
+		_ = b.trainer.Cancel([]schema.ID{"alpha-1"}, "stale")
+	}()
+	if res := b.result(t, request("alpha-1")); res.Status != schema.StatusCancelled || res.Reward != nil || res.Fault.Code != schema.CodeCancelled {
+		t.Fatalf("got %+v", res)
+	}
+}
+
+func TestDrainPutsBackWhatDoesNotEnd(t *testing.T) {
+	started := make(chan struct{})
+	programs := shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": func(ctx context.Context, _ *dummy.Proc) int {
+		close(started)
+		<-ctx.Done()
+		return 1
+	}})
+	b := newBench(t, programs, func(c *worker.Config) { c.Grace = time.Millisecond })
+	if err := b.trainer.Submit(t.Context(), []schema.Request{request("alpha-1")}); err != nil {
+		t.Fatal(err)
+	}
+	<-started
+	b.stop()
+	ops := b.nats.Ops(t)
+	s, err := ops.State(t.Context(), "alpha-1")
+	if err != nil || s.Status != schema.StatusQueued || s.Attempt != 1 || s.Tries != 0 {
+		t.Fatalf("got %+v, %v", s, err)
+	}
+	if _, err := ops.Result(t.Context(), "alpha-1"); !errors.Is(err, broker.ErrNotFound) {
+		t.Fatalf("a drained rollout has a result: %v", err)
+	}
+}
+
+func TestDrainLetsRunningRolloutsEnd(t *testing.T) {
+	started, release := make(chan struct{}), make(chan struct{})
+	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": func(context.Context, *dummy.Proc) int {
+		close(started)
+		<-release
+		return 0
+	}}))
+	go func() {
+		<-started
+		go b.stop()
+		close(release)
+	}()
+	if res := b.result(t, request("alpha-1")); res.Status != schema.StatusDone || *res.Reward != 1 {
+		t.Fatalf("got %+v", res)
+	}
+}
+
+func TestABrokenSandboxIsTriedAgainAndThenDead(t *testing.T) {
+	base := &dummy.Backend{}
+
+	var tries int
+	var mu sync.Mutex
+	broken := &brokenBackend{Backend: base, fail: func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		tries++
+		return errors.New("no space left on device")
+	}}
+	b2 := newBench(t, nil, func(c *worker.Config) { c.Backends = []sandboxes.Backend{broken} })
+	r := request("alpha-1")
+	r.MaxAttempts = 2
+	res := b2.result(t, r)
+	mu.Lock()
+	defer mu.Unlock()
+	if res.Status != schema.StatusDead || res.Attempt != 2 || tries != 2 || !strings.Contains(res.Fault.Message, "no space") || res.Reward != nil {
+		t.Fatalf("after %d tries: %+v %v", tries, res, res.Fault)
+	}
+}
+
+type brokenBackend struct {
+	*dummy.Backend
+	fail func() error
+}
+
+func (b *brokenBackend) Create(context.Context, sandboxes.Spec) (sandboxes.Sandbox, error) {
+	return nil, b.fail()
+}
+
+func TestHostileStringsAreCarriedThrough(t *testing.T) {
+	hostile := "-- \"q\" 's' $(touch x) `id`\n\\ \t--help\u2028"
+	var got, model string
+	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": func(_ context.Context, p *dummy.Proc) int {
+		data, err := io.ReadAll(p.Stdin)
+		if err != nil {
+			return 1
+		}
+		got, model = string(data), p.Env["TURNGATE_MODEL"]
+		return 0
+	}}))
+	r := request("alpha-1")
+	r.Task.Name, r.Task.Instruction, r.Model.Name = hostile, hostile, hostile
+	res := b.result(t, r)
+	if got != hostile || model != hostile || res.Task != hostile || res.Status != schema.StatusDone {
+		t.Fatalf("instruction %q, model %q, task %q", got, model, res.Task)
+	}
+}
+
+func TestTheKeyIsInNoLogEventOrResult(t *testing.T) {
+	keys := make(chan string, 1)
+	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": func(ctx context.Context, p *dummy.Proc) int {
+		key := p.Env["OPENAI_API_KEY"]
+		keys <- key
+		fmt.Fprintln(p.Stdout, "my key is", key)
+		fmt.Fprintln(p.Stderr, "my key is", key)
+		status, _ := ask(ctx, p, "the environment has "+key)
+		return status
+	}}))
+	b.serve(t, ok)
+	var events []schema.Event
+	watched := make(chan struct{})
+	ops := b.nats.Ops(t)
+	go func() {
+		defer close(watched)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		_ = ops.Tap(ctx, "alpha-1", func(e schema.Event) {
+			if events = append(events, e); e.Type == schema.EventResult {
+				cancel()
+			}
+		})
+	}()
+	res := b.result(t, request("alpha-1"))
+	<-watched
+	key := <-keys
+	everything := map[string]any{"result": res, "events": events}
+	for _, a := range res.Artifacts {
+		data, err := b.trainer.Artifact(t.Context(), a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(a.Name, ".zst") {
+			z, err := zstd.NewReader(bytes.NewReader(data))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if data, err = io.ReadAll(z); err != nil {
+				t.Fatal(err)
+			}
+			z.Close()
+		}
+		everything[a.Name] = string(data)
+	}
+	all, err := json.Marshal(everything)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(all, []byte(key)) || !bytes.Contains(all, []byte("[key]")) || len(events) < 8 {
+		t.Fatalf("the key %s is in %s", key, all)
+	}
+}
