@@ -1,0 +1,178 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/schema"
+)
+
+// The gate's keys look like this; see gate.Open.
+const keyPrefix = "tg-"
+
+// TestRealAgents runs each agent in each sandbox, with NATS, trainer, worker
+// and tap each in a process of its own.
+func TestRealAgents(t *testing.T) {
+	instruction := "-- Write 'Hello, world!' to hello.txt $(touch /tmp/pwned) \"now\"\nand `nothing` else.\n"
+	script := "steps:\n- text: I will look around.\n  run: env; pwd\n- run: \"echo 'Hello, world!' > hello.txt\"\n- text: Done.\n"
+	for _, sandbox := range []string{"docker", "local"} {
+		for _, agent := range []string{"opencode", "pi", "mini"} {
+			t.Run(sandbox+"/"+agent, func(t *testing.T) {
+				b := newBench(t)
+				b.need(t, sandbox, agent)
+				task := copyTask(t, "examples/tasks/hello", map[string]string{"instruction.md": instruction, "replay.yaml": script})
+				worker := b.worker(t, filepath.Dir(task), "--sandboxes", sandbox)
+				tap := start(t, b.binary, "tap", "--nats", b.nats.URL(), "--creds", b.nats.OpsCreds(), "-o", "jsonl")
+				argv := watchArgv(t, "Write 'Hello", keyPrefix, "OPENAI_API_KEY")
+				args := []string{"--agent", agent, "--sandbox", sandbox, task}
+				if sandbox == "docker" {
+					args = append(args, "--image", testenv.Image(t))
+				}
+				trainer := b.run(t, args...)
+				if code := trainer.wait(t, 3*time.Minute); code != 0 {
+					t.Fatalf("exit status %d", code)
+				}
+				if seen := argv(); len(seen) > 0 {
+					t.Errorf("secrets in an argv: %q", seen)
+				}
+				res := results(t, trainer)
+				if len(res) != 1 || res[0].Reward == nil || *res[0].Reward != 1 || res[0].Fault != nil || res[0].Calls[schema.TagAgent].Count != 3 || len(res[0].Committed) != 3 {
+					t.Fatalf("got %+v", res)
+				}
+				eventually(t, "the result in the tap", 20*time.Second, func() bool { return strings.Contains(tap.out.String(), `"type":"result"`) })
+				checkTap(t, tap.out.String())
+				key := regexp.MustCompile(keyPrefix + `[A-Za-z0-9_-]{32}`)
+				for name, text := range map[string]string{
+					"result": trainer.out.String(), "trainer's log": trainer.err.String(), "events": tap.out.String(), "worker's log": worker.err.String() + worker.out.String(),
+				} {
+					if found := key.FindString(text); found != "" {
+						t.Errorf("the key %s is in the %s", found, name)
+					}
+				}
+				tr := b.nats.Trainer(t, "local")
+				for _, a := range res[0].Artifacts {
+					data, err := tr.Artifact(t.Context(), a.SHA256)
+					if err != nil || key.Match(data) {
+						t.Errorf("artifact %s: %v, or it has the key", a.Name, err)
+					}
+				}
+				worker.stop(t)
+				nothingLeft(t, sandbox, res[0].ID)
+			})
+		}
+	}
+}
+
+// checkTap looks for everything that somebody who watches should see.
+func checkTap(t *testing.T, jsonl string) {
+	t.Helper()
+	var phases []string
+	var calls, replies, steps, logs int
+	var last schema.Event
+	for line := range strings.Lines(jsonl) {
+		var e schema.Event
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatalf("%v in %s", err, line)
+		}
+		last = e
+		switch {
+		case e.Phase != nil && e.Phase.Ended:
+			phases = append(phases, e.Phase.Name)
+		case e.LLM != nil && e.LLM.Call != nil && len(e.LLM.Call.Messages) > 0:
+			calls++
+		case e.LLM != nil && e.LLM.Reply != nil:
+			replies++
+		case len(e.Step) > 0 && strings.Contains(string(e.Step), "tool_"):
+			steps++
+		case e.Log != nil:
+			logs++
+		}
+	}
+	if strings.Join(phases, " ") != "create upload agent artifacts verify" || calls != 3 || replies != 3 || steps == 0 || last.Result == nil {
+		t.Errorf("phases %v, %d calls, %d replies, %d tool events, %d lines of output, last %s", phases, calls, replies, steps, logs, last.Type)
+	}
+}
+
+func nothingLeft(t *testing.T, sandbox string, id schema.ID) {
+	t.Helper()
+	if sandbox == "docker" {
+		out, err := exec.Command("docker", "ps", "-aq", "--filter", "label=turngate.rollout="+string(id)).Output()
+		if err != nil || strings.TrimSpace(string(out)) != "" {
+			t.Errorf("containers are left: %s %v", out, err)
+		}
+	}
+	groups, err := filepath.Glob("/sys/fs/cgroup/*/turngate-*" + string(id) + "*")
+	if err != nil || len(groups) > 0 {
+		t.Errorf("cgroups are left: %v %v", groups, err)
+	}
+}
+
+// TestOracleAndNop validates a task with a Dockerfile: its solution gets the
+// reward, doing nothing does not.
+func TestOracleAndNop(t *testing.T) {
+	b := newBench(t)
+	b.need(t, "docker", "oracle")
+	b.worker(t, "", "--sandboxes", "docker")
+	task := filepath.Join(testenv.Root(t), "e2e/testdata/built")
+	for agent, want := range map[string]float64{"oracle": 1, "nop": 0} {
+		p := b.run(t, "--agent", agent, "--sandbox", "docker", task)
+		if code := p.wait(t, 3*time.Minute); code != 0 {
+			t.Fatalf("%s: exit status %d", agent, code)
+		}
+		r := results(t, p)[0]
+		if r.Reward == nil || *r.Reward != want || r.Rewards["lines"] != want || len(r.Calls) != 0 {
+			t.Errorf("%s: got %+v", agent, r)
+		}
+	}
+}
+
+// TestImageWithoutGlibc says what is missing, where an agent needs it.
+func TestImageWithoutGlibc(t *testing.T) {
+	b := newBench(t)
+	b.need(t, "docker", "pi")
+	const image = "turngate-test-empty:1"
+	build := exec.Command("docker", "build", "-q", "-t", image, "-")
+	build.Env = append(build.Environ(), "DOCKER_BUILDKIT=0")
+	build.Stdin = strings.NewReader("FROM " + testenv.Image(t) + "\nRUN rm -f /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1\n")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	b.worker(t, "", "--sandboxes", "docker")
+	p := b.run(t, "--agent", "pi", "--sandbox", "docker", "--image", image, filepath.Join(testenv.Root(t), "examples/tasks/hello"))
+	if code := p.wait(t, time.Minute); code != 1 {
+		t.Fatalf("exit status %d", code)
+	}
+	if f := results(t, p)[0].Fault; f == nil || f.Code != schema.CodeMissing || !strings.Contains(f.Message, "GNU C library") {
+		t.Fatalf("got %+v", f)
+	}
+}
+
+// TestGroupsRunInParallel runs several rollouts of several tasks at once.
+func TestGroupsRunInParallel(t *testing.T) {
+	b := newBench(t)
+	b.worker(t, "", "--sandboxes", "local", "--slots", "4")
+	p := b.run(t, "-n", "4", filepath.Join(testenv.Root(t), "examples/tasks"))
+	if code := p.wait(t, time.Minute); code != 1 { // broken-setup has a fault
+		t.Fatalf("exit status %d", code)
+	}
+	var got []string
+	for _, r := range results(t, p) {
+		reward := "null"
+		if r.Reward != nil {
+			reward = map[float64]string{0: "0", 1: "1"}[*r.Reward]
+		}
+		got = append(got, r.Task+" "+string(r.Status)+" "+reward)
+	}
+	slices.Sort(got)
+	want := slices.Concat(slices.Repeat([]string{"broken-setup failed null"}, 4), slices.Repeat([]string{"hello done 1"}, 4), slices.Repeat([]string{"wrong done 0"}, 4))
+	if !slices.Equal(got, want) {
+		t.Fatalf("got %q", got)
+	}
+}
