@@ -57,8 +57,7 @@ func ParseRequest(subject string) (trainer string, ok bool) {
 	return t[3], schema.CheckTrainer(t[3]) == nil
 }
 
-// RequestCopy, State and Result are the subjects of StreamRollouts for one
-// rollout.
+// RequestCopy is where a worker keeps the request that it claimed.
 func RequestCopy(id schema.ID) string { return "rollout." + string(id) + ".request" }
 
 // State is where the state record of a rollout lives.

@@ -91,9 +91,10 @@ func signals() (ctx context.Context, hurry <-chan struct{}, stop func()) {
 				return
 			case <-ch:
 			}
-			if n == 0 {
+			switch n {
+			case 0:
 				cancel()
-			} else if n == 1 {
+			case 1:
 				close(hurried)
 			}
 		}

@@ -208,7 +208,7 @@ func taskDirs(paths []string) ([]string, error) {
 
 // connect gives a broker for the trainer: of a server elsewhere, or of one that
 // is started here together with a worker.
-func (f *runFlags) connect(ctx context.Context, pg *progress, log zerolog.Logger) (_ *broker.Broker, closeAll func(), err error) {
+func (f *runFlags) connect(ctx context.Context, pg *progress, log zerolog.Logger) (_ *broker.Broker, _ func(), err error) {
 	if f.nats.url != "" {
 		b, err := f.nats.dial(ctx, "trainer", f.name, log)
 		if err != nil {
@@ -217,7 +217,7 @@ func (f *runFlags) connect(ctx context.Context, pg *progress, log zerolog.Logger
 		return b, b.Close, nil
 	}
 	var closers []func()
-	closeAll = func() {
+	closeAll := func() {
 		for _, c := range slices.Backward(closers) {
 			c()
 		}

@@ -2,6 +2,7 @@ package box
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -82,7 +83,7 @@ func (s *server) feed(in *frameReader, stdin *os.File) {
 	_, err := io.Copy(stdin, &dataReader{f: in})
 	stdin.Close()
 	for {
-		if err == io.ErrUnexpectedEOF {
+		if errors.Is(err, io.ErrUnexpectedEOF) {
 			return
 		}
 		if _, _, err = in.next(); err != nil {

@@ -1,0 +1,34 @@
+# `make help` lists what there is. `make check` runs what CI runs.
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+FUZZTIME ?= 10s
+
+.PHONY: help build check test race e2e bench lint fuzz
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+build: ## one static binary, bin/turngate
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/turngate ./cmd/turngate
+
+check: ## what CI runs
+	.ci/run
+
+test: ## unit tests and, where Docker and agents are there, everything else
+	go test ./...
+
+race: ## the tests under the race detector, without the slow scenarios
+	go test -race $$(go list ./... | grep -v -e /e2e -e /sandboxes/docker)
+
+e2e: ## the scenarios with Docker and real agents, which must be there
+	TURNGATE_REQUIRE=docker,agents go test -count=1 -v ./e2e ./sandboxes/docker
+
+bench: ## benchmarks beside the limit measured in the same run; feed two outputs to benchstat
+	go test -run '^$$' -bench . -benchmem -count 3 ./worker/gate ./schema ./broker
+
+lint: ## golangci-lint, at the version CI uses
+	go run $(LINT) run ./...
+
+fuzz: ## every fuzz target for a while each (FUZZTIME)
+	@for target in schema:FuzzDecode worker/gate:FuzzChatDecode worker/gate:FuzzChatEncode tasks:FuzzOpen trainer/replay:FuzzParse; do \
+		go test ./$${target%%:*} -run '^$$' -fuzz "^$${target##*:}\$$" -fuzztime $(FUZZTIME) || exit 1; done
