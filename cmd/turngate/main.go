@@ -18,6 +18,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/turngate/turngate/sandboxes/local"
+	"github.com/turngate/turngate/schema"
 )
 
 // version is set by the build.
@@ -62,6 +63,7 @@ func run(args []string) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	var exit *exitError
+	var invalid *schema.InvalidError
 	switch {
 	case err == nil:
 		return exitOK
@@ -70,6 +72,9 @@ func run(args []string) int {
 			fmt.Fprintln(os.Stderr, "turngate:", exit.err)
 		}
 		return exit.code
+	case errors.As(err, &invalid):
+		fmt.Fprintln(os.Stderr, "turngate:", err)
+		return exitUsage
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return exitInterrupted
 	default:
