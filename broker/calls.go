@@ -66,10 +66,16 @@ func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(sch
 		return schema.Reply{}, err
 	}
 	call.RemainingMS = c.wait.Milliseconds()
-	body, err := schema.Encode(&call)
+	buf, _ := c.w.bodies.Get().(*[]byte)
+	if buf == nil {
+		buf = new([]byte)
+	}
+	defer c.w.bodies.Put(buf)
+	body, err := schema.AppendCall((*buf)[:0], &call)
 	if err != nil {
 		return schema.Reply{}, err
 	}
+	*buf = body
 	if err := checkSize(c.w.calls, "model call "+call.Key, len(body)); err != nil {
 		return schema.Reply{}, err
 	}

@@ -24,6 +24,8 @@ type WorkerSide struct {
 	wid, instance string
 	log           zerolog.Logger
 
+	bodies sync.Pool // of *[]byte: encoded calls, which live until they are answered
+
 	idle sync.Mutex // held by the one slot that waits for a job
 
 	mu      sync.Mutex

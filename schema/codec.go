@@ -3,6 +3,7 @@ package schema
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"github.com/vmihailenco/msgpack/v5"
 )
@@ -27,6 +28,12 @@ func Encode(m Message) ([]byte, error) {
 	if s, ok := m.(sizer); ok {
 		hint += s.sizeHint()
 	}
+	switch m := m.(type) {
+	case *Call:
+		return appendCall(make([]byte, 0, hint), m), nil
+	case *Reply:
+		return appendReply(make([]byte, 0, hint), m), nil
+	}
 	buf := bytes.NewBuffer(make([]byte, 0, hint))
 	enc := msgpack.GetEncoder()
 	defer msgpack.PutEncoder(enc)
@@ -41,12 +48,19 @@ func Encode(m Message) ([]byte, error) {
 }
 
 // Decode reads one msgpack map into m and checks it. Input of any form is
-// safe: nesting, counts and lengths are checked before a byte is copied.
+// safe: nesting, counts and lengths are checked before a byte is copied. The
+// raw parts of a Call and a Reply alias data.
 // Errors are a *ShapeError for what is not msgpack as we bound it, and an
 // *InvalidError for a field with a wrong value.
 func Decode(data []byte, m Message) error {
 	if err := checkShape(data); err != nil {
 		return err
+	}
+	if direct, err := decodeDirect(data, m); direct {
+		if err != nil {
+			return &ShapeError{Reason: err.Error()}
+		}
+		return m.Validate()
 	}
 	dec := msgpack.GetDecoder()
 	defer msgpack.PutDecoder(dec)
@@ -57,4 +71,25 @@ func Decode(data []byte, m Message) error {
 		return &ShapeError{Reason: err.Error()}
 	}
 	return m.Validate()
+}
+
+// AppendCall appends what Encode gives for a call to b, for callers that reuse
+// their memory.
+func AppendCall(b []byte, c *Call) ([]byte, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return appendCall(slices.Grow(b, 512+c.sizeHint()), c), nil
+}
+
+// decodeDirect reads the messages that have a codec of their own.
+func decodeDirect(data []byte, m Message) (bool, error) {
+	switch m := m.(type) {
+	case *Call:
+		return true, readCall(data, m)
+	case *Reply:
+		return true, readReply(data, m)
+	default:
+		return false, nil
+	}
 }

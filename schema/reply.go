@@ -52,8 +52,11 @@ func (r *Reply) Validate() error {
 	if err := checkText("finish_reason", r.FinishReason, 64); err != nil {
 		return err
 	}
-	for field, n := range map[string]int{"prompt_ids": len(r.PromptIDs), "completion_ids": len(r.CompletionIDs), "logprobs": len(r.Logprobs)} {
-		if err := checkPacked(field, n); err != nil {
+	for _, p := range [...]struct {
+		field string
+		n     int
+	}{{"prompt_ids", len(r.PromptIDs)}, {"completion_ids", len(r.CompletionIDs)}, {"logprobs", len(r.Logprobs)}} {
+		if err := checkPacked(p.field, p.n); err != nil {
 			return err
 		}
 	}

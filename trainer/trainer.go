@@ -46,7 +46,8 @@ type Trainer struct {
 	mu          sync.Mutex
 	rollouts    map[schema.ID]*rollout
 	queue       []*Pending
-	arrived     chan struct{} // has room for one: something is queued
+	arrived     chan struct{}  // has room for one: something is queued
+	serve       func(*Pending) // of a running Serve: takes calls without the queue
 	held        bool
 	outstanding map[schema.ID]struct{}
 	resulted    chan struct{} // has room for one: a result is there, or may be
@@ -209,28 +210,41 @@ func (t *Trainer) Next(ctx context.Context) (*Pending, error) {
 func (t *Trainer) Serve(ctx context.Context, f func(ctx context.Context, c *schema.Call) (*schema.Reply, error)) error {
 	var open sync.WaitGroup
 	defer open.Wait()
-	for {
+	serve := func(p *Pending) { open.Go(func() { t.answer(p, f) }) }
+	t.mu.Lock()
+	t.serve = serve
+	t.mu.Unlock()
+	defer func() {
+		t.mu.Lock()
+		t.serve = nil
+		t.mu.Unlock()
+	}()
+	for { // calls that came before, or while held
 		p, err := t.Next(ctx)
 		if err != nil {
 			return err
 		}
-		open.Go(func() {
-			reply, err := f(p.Context(), &p.Call)
-			if err == nil {
-				err = p.Reply(reply)
-			}
-			if err != nil && !errors.Is(err, ErrOver) {
-				var fault *schema.Fault
-				if !errors.As(err, &fault) {
-					fault = schema.Faultf("call", schema.CodeInternal, schema.WhoTrainer, "%v", err)
-					fault.Status = 500
-				}
-				t.cfg.Log.Warn().Err(err).Str("call", p.Call.Key).Msg("a call was answered with a fault")
-				if err := p.Fault(fault); err != nil && !errors.Is(err, ErrOver) {
-					t.cfg.Log.Error().Err(err).Str("call", p.Call.Key).Msg("a fault could not be sent")
-				}
-			}
-		})
+		serve(p)
+	}
+}
+
+// answer answers one call with f.
+func (t *Trainer) answer(p *Pending, f func(ctx context.Context, c *schema.Call) (*schema.Reply, error)) {
+	reply, err := f(p.Context(), &p.Call)
+	if err == nil {
+		err = p.Reply(reply)
+	}
+	if err == nil || errors.Is(err, ErrOver) {
+		return
+	}
+	var fault *schema.Fault
+	if !errors.As(err, &fault) {
+		fault = schema.Faultf("call", schema.CodeInternal, schema.WhoTrainer, "%v", err)
+		fault.Status = 500
+	}
+	t.cfg.Log.Warn().Err(err).Str("call", p.Call.Key).Msg("a call was answered with a fault")
+	if err := p.Fault(fault); err != nil && !errors.Is(err, ErrOver) {
+		t.cfg.Log.Error().Err(err).Str("call", p.Call.Key).Msg("a fault could not be sent")
 	}
 }
 
@@ -333,6 +347,11 @@ func (t *Trainer) begin(p *Pending, a broker.Asked, held bool) {
 		p.sign(true)
 	}
 	t.mu.Lock()
+	if t.serve != nil && !t.held {
+		t.serve(p)
+		t.mu.Unlock()
+		return
+	}
 	t.queue = append(t.queue, p)
 	t.mu.Unlock()
 	wake(t.arrived)

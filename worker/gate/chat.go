@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -35,46 +34,8 @@ func (Chat) Models(name string) []byte {
 	return fmt.Appendf(nil, `{"object":"list","data":[{"id":%s,"object":"model","created":0,"owned_by":"turngate"}]}`, id)
 }
 
-// Decode implements Dialect. The body is read once; every part of the call is
-// a slice of it.
-func (Chat) Decode(_ *http.Request, body []byte) (schema.Call, error) {
-	c := schema.Call{Params: schema.SortedMap[json.RawMessage]{}}
-	err := eachMember(body, func(name string, value jsontext.Value) error {
-		switch name {
-		case "messages":
-			return eachElement(value, func(m jsontext.Value) error {
-				if m.Kind() != '{' {
-					return errors.New("every one of messages must be an object")
-				}
-				c.Messages = append(c.Messages, json.RawMessage(m))
-				return nil
-			})
-		case "tools":
-			if value.Kind() == '[' {
-				c.Tools = json.RawMessage(value)
-			}
-		case "model":
-			return json.Unmarshal(value, &c.Model)
-		case "stream":
-			c.Stream = value.Kind() == 't'
-		case "stream_options": // how the agent wants its stream is the gate's business
-		case "n":
-			if s := string(value); s != "1" && s != "null" {
-				return fmt.Errorf("n is %s: only one choice a call is supported", s)
-			}
-		default:
-			c.Params[name] = json.RawMessage(value)
-		}
-		return nil
-	})
-	if err != nil {
-		return c, fmt.Errorf("the body is not a chat completion request: %w", err)
-	}
-	if len(c.Messages) == 0 {
-		return c, errors.New("messages: want at least one")
-	}
-	return c, nil
-}
+// Decoder implements Dialect.
+func (Chat) Decoder() Decoder { return &chatDecoder{} }
 
 // eachMember calls f for every member of a JSON object. Values are slices of
 // body.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -107,7 +108,7 @@ func TestChatConformance(t *testing.T) { gatetest.Run(t, chatFixture()) }
 func TestChatKeepsTheAgentsBytes(t *testing.T) {
 	body := `{ "model":"m","stream":true , "temperature":0.70,"stream_options":{"include_usage":true},
 		"messages":[ {"role":"user", "content":"a\u00e9"}, {"role":"tool","content":[]} ],"tools":[ {"x":1.0} ],"later":{"y":[1, 2]},"n":1}`
-	c, err := gate.Chat{}.Decode(nil, []byte(body))
+	c, err := gate.Chat{}.Decoder().Decode(nil, []byte(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,26 +128,55 @@ func TestChatRefusesWhatItCannotDo(t *testing.T) {
 		"model is a number": `{"messages":[{}],"model":1}`,
 		"twice the same":    `{"messages":[{}],"messages":[{}]}`,
 	} {
-		if _, err := (gate.Chat{}).Decode(nil, []byte(body)); err == nil {
+		if _, err := (gate.Chat{}).Decoder().Decode(nil, []byte(body)); err == nil {
 			t.Errorf("%s was accepted", name)
 		}
 	}
 }
 
+// FuzzChatDecode decodes two bodies one after the other: what the decoder
+// remembers of the first must change nothing about the second.
 func FuzzChatDecode(f *testing.F) {
-	f.Add([]byte(chatFixture().Body("hi", true)))
-	f.Add([]byte(`{"messages":[{"role":"user"}],"n":1,"x":null}`))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		c, err := gate.Chat{}.Decode(nil, body)
-		if err != nil {
-			return
+	f.Add([]byte(chatFixture().Body("hi", true)), []byte(chatFixture().Body("hi there", true)))
+	f.Add([]byte(`{"messages":[{"role":"user"}],"n":1,"x":null}`), []byte(`{"messages":[{"role":"user"},{}],"x":1}`))
+	f.Add([]byte(`{"a":1,"messages":[{}, {"b":[]} ],"c":2}`), []byte(`{"a":1,"messages":[{}, {"b":[]} , {}],"a":2}`))
+	f.Add([]byte(`{"messages":[{}]}`), []byte(`{"messages":[{}]]}`))
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		d := gate.Chat{}.Decoder()
+		_, _ = d.Decode(nil, first)
+		c, err := d.Decode(nil, second)
+		fresh, freshErr := gate.Chat{}.Decoder().Decode(nil, second)
+		if (err == nil) != (freshErr == nil) {
+			t.Fatalf("remembering: %v, fresh: %v", err, freshErr)
+		}
+		if err == nil && !reflect.DeepEqual(c, fresh) {
+			t.Fatalf("remembering: %+v, fresh: %+v", c, fresh)
 		}
 		for _, m := range c.Messages {
-			if !json.Valid(m) {
+			if err == nil && !json.Valid(m) {
 				t.Fatalf("message %q is not JSON", m)
 			}
 		}
 	})
+}
+
+func TestChatDecoderSeesEveryEdit(t *testing.T) {
+	d := gate.Chat{}.Decoder()
+	for _, body := range []string{
+		`{"model":"m","messages":[{"a":1},{"b":2}],"tools":[{"x":1}],"t":1}`,
+		`{"model":"m","messages":[{"a":1},{"b":2},{"c":3}],"tools":[{"x":1}],"t":1}`,
+		`{"model":"m","messages":[{"a":1},{"b":2},{"c":3}],"tools":[{"x":2}],"t":1}`,
+		`{"model":"m","messages":[{"a":1},{"b":9},{"c":3}],"tools":[{"x":2}],"t":1}`,
+		`{"model":"m","messages":[{"a":1}]}`,
+		`{"model":"n","messages":[{"a":1}]}`,
+		`{"model":"n","messages":[{"a":1}, {"a":1}],"stream":true}`,
+	} {
+		got, err := d.Decode(nil, []byte(body))
+		want, wantErr := gate.Chat{}.Decoder().Decode(nil, []byte(body))
+		if err != nil || wantErr != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v %v", body, got, err)
+		}
+	}
 }
 
 func FuzzChatEncode(f *testing.F) {

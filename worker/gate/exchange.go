@@ -20,15 +20,16 @@ type exchange struct {
 	call   schema.Call
 	cancel context.CancelCauseFunc
 
-	mu       sync.Mutex
-	changed  chan struct{} // closed and replaced whenever something below changes
-	deltas   []*schema.Delta
-	gen      string
-	released bool // a byte of gen has gone to the agent before the answer was whole
-	finished bool
-	reply    schema.Reply
-	err      error
-	idle     bool
+	mu        sync.Mutex
+	changed   chan struct{} // closed and replaced whenever something below changes
+	deltas    []*schema.Delta
+	gen       string
+	released  bool // a byte of gen has gone to the agent before the answer was whole
+	finished  bool
+	committed bool // the answer reached the agent
+	reply     schema.Reply
+	err       error
+	idle      bool
 
 	// Guarded by the session's lock.
 	attached  bool
@@ -51,8 +52,7 @@ func (s *Session) enter(ctx context.Context, hash uint64, isRetry bool, call sch
 	if isRetry {
 		patience = s.cfg.Timing.Retry
 	}
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
+	var timer *time.Timer
 	for waited := false; ; {
 		s.mu.Lock()
 		var open *exchange
@@ -71,6 +71,10 @@ func (s *Session) enter(ctx context.Context, hash uint64, isRetry bool, call sch
 		}
 		over := open.detached
 		s.mu.Unlock()
+		if timer == nil {
+			timer = time.NewTimer(patience)
+			defer timer.Stop()
+		}
 		select {
 		case <-over:
 		case <-timer.C:
@@ -252,17 +256,13 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 // commit notes that the generation reached the agent.
 func (x *exchange) commit() {
 	x.mu.Lock()
-	ok, gen, digest := x.finished && x.err == nil, x.gen, x.reply.Digest
+	ok, gen, digest := x.finished && x.err == nil && !x.committed, x.gen, x.reply.Digest
+	x.committed = x.committed || ok
 	x.mu.Unlock()
 	if !ok {
 		return
 	}
 	x.s.mu.Lock()
 	defer x.s.mu.Unlock()
-	for _, c := range x.s.committed {
-		if c.Call == x.number {
-			return
-		}
-	}
 	x.s.committed = append(x.s.committed, schema.Committed{Call: x.number, Gen: gen, Digest: digest, Tag: x.call.Tag})
 }

@@ -27,9 +27,9 @@ type Dialect interface {
 	Name() string
 	// Routes are http.ServeMux patterns of its model calls.
 	Routes() []string
-	// Decode splits a request into the canonical form: model, messages, tools,
-	// params and stream. Raw JSON may alias body. Its errors are for the agent.
-	Decode(r *http.Request, body []byte) (schema.Call, error)
+	// Decoder gives the decoder of one session, which may remember what it has
+	// seen: agents send their whole conversation with every call.
+	Decoder() Decoder
 	// Encode gives the body of a whole answer.
 	Encode(m Meta, r *schema.Reply) ([]byte, error)
 	// Stream gives the writer of one streamed answer.
@@ -40,6 +40,13 @@ type Dialect interface {
 	Models(name string) []byte
 	// ModelsRoute is the pattern of that list.
 	ModelsRoute() string
+}
+
+// Decoder splits requests into the canonical form: model, messages, tools,
+// params and stream. Raw JSON may alias body. Its errors are for the agent. It
+// is safe for concurrent use.
+type Decoder interface {
+	Decode(r *http.Request, body []byte) (schema.Call, error)
 }
 
 // Stream turns the parts of one answer into bytes of an event stream.

@@ -15,7 +15,7 @@ import (
 )
 
 // serve handles one request for a model call.
-func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect) {
+func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decoder Decoder) {
 	if !s.admit(w, r, d) {
 		return
 	}
@@ -32,7 +32,7 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect) {
 		}
 		return // or the client went away
 	}
-	call, err := d.Decode(r, body)
+	call, err := decoder.Decode(r, body)
 	if err != nil {
 		refuse(w, d, Refusal{http.StatusBadRequest, "invalid_request_error", err.Error()})
 		return

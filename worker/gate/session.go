@@ -76,8 +76,9 @@ func Open(ctx context.Context, c Config) *Session {
 	s.life, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, []byte(`{"status":"ok"}`)) })
 	for _, d := range c.Dialects {
+		decoder := d.Decoder()
 		for _, route := range d.Routes() {
-			s.mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, d) })
+			s.mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, d, decoder) })
 		}
 		s.mux.HandleFunc(d.ModelsRoute(), func(w http.ResponseWriter, r *http.Request) {
 			if s.admit(w, r, d) {

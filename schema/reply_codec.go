@@ -1,0 +1,149 @@
+package schema
+
+import "github.com/tinylib/msgp/msgp"
+
+// Replies, too, are appended to and read from byte slices directly: they
+// carry the packed arrays of a whole prompt.
+
+// appendReply appends the reply as the one map that Encode would make of it.
+func appendReply(b []byte, r *Reply) []byte {
+	raw := [...]struct {
+		name  string
+		value []byte
+	}{
+		{"prompt_ids", r.PromptIDs}, {"completion_ids", r.CompletionIDs}, {"logprobs", r.Logprobs},
+		{"top_logprobs", r.TopLogprobs}, {"sampling", r.Sampling}, {"digest", r.Digest},
+	}
+	n := uint32(4)
+	for _, f := range raw {
+		if len(f.value) > 0 {
+			n++
+		}
+	}
+	if len(r.Versions) > 0 {
+		n++
+	}
+	if r.Retained {
+		n++
+	}
+	b = msgp.AppendMapHeader(b, n)
+	b = msgp.AppendInt(msgp.AppendString(b, "v"), r.V)
+	b = msgp.AppendBytes(msgp.AppendString(b, "message"), r.Message)
+	b = msgp.AppendString(msgp.AppendString(b, "finish_reason"), r.FinishReason)
+	b = msgp.AppendMapHeader(msgp.AppendString(b, "usage"), 2)
+	b = msgp.AppendInt64(msgp.AppendString(b, "prompt_tokens"), r.Usage.PromptTokens)
+	b = msgp.AppendInt64(msgp.AppendString(b, "completion_tokens"), r.Usage.CompletionTokens)
+	for _, f := range raw {
+		if len(f.value) > 0 {
+			b = msgp.AppendBytes(msgp.AppendString(b, f.name), f.value)
+		}
+	}
+	if len(r.Versions) > 0 {
+		b = msgp.AppendArrayHeader(msgp.AppendString(b, "versions"), uint32(len(r.Versions)))
+		for _, v := range r.Versions {
+			b = msgp.AppendMapHeader(b, 3)
+			b = msgp.AppendString(msgp.AppendString(b, "version"), v.Version)
+			b = msgp.AppendInt(msgp.AppendString(b, "start"), v.Start)
+			b = msgp.AppendInt(msgp.AppendString(b, "end"), v.End)
+		}
+	}
+	if r.Retained {
+		b = msgp.AppendBool(msgp.AppendString(b, "retained"), true)
+	}
+	return b
+}
+
+// readReply reads a reply whose shape was checked. Its raw parts alias b.
+func readReply(b []byte, r *Reply) error {
+	_, err := readMap(b, func(name string, b []byte) (rest []byte, err error) {
+		switch name {
+		case "v":
+			r.V, rest, err = msgp.ReadIntBytes(b)
+		case "message":
+			r.Message, rest, err = msgp.ReadBytesZC(b)
+		case "finish_reason":
+			r.FinishReason, rest, err = msgp.ReadStringBytes(b)
+		case "usage":
+			rest, err = readUsage(b, &r.Usage)
+		case "prompt_ids":
+			r.PromptIDs, rest, err = msgp.ReadBytesZC(b)
+		case "completion_ids":
+			r.CompletionIDs, rest, err = msgp.ReadBytesZC(b)
+		case "logprobs":
+			r.Logprobs, rest, err = msgp.ReadBytesZC(b)
+		case "top_logprobs":
+			r.TopLogprobs, rest, err = msgp.ReadBytesZC(b)
+		case "sampling":
+			r.Sampling, rest, err = msgp.ReadBytesZC(b)
+		case "digest":
+			r.Digest, rest, err = msgp.ReadBytesZC(b)
+		case "versions":
+			r.Versions, rest, err = readVersions(b)
+		case "retained":
+			r.Retained, rest, err = msgp.ReadBoolBytes(b)
+		default:
+			rest, err = msgp.Skip(b)
+		}
+		return rest, err
+	})
+	return err
+}
+
+// readMap calls f with each key and what follows it; f returns what is left.
+func readMap(b []byte, f func(name string, b []byte) ([]byte, error)) ([]byte, error) {
+	n, b, err := msgp.ReadMapHeaderBytes(b)
+	if err != nil {
+		return b, err
+	}
+	for range n {
+		var name []byte
+		if name, b, err = msgp.ReadStringZC(b); err != nil {
+			return b, err
+		}
+		if b, err = f(string(name), b); err != nil {
+			return b, err
+		}
+	}
+	return b, nil
+}
+
+func readUsage(b []byte, u *Usage) ([]byte, error) {
+	return readMap(b, func(name string, b []byte) (rest []byte, err error) {
+		switch name {
+		case "prompt_tokens":
+			u.PromptTokens, rest, err = msgp.ReadInt64Bytes(b)
+		case "completion_tokens":
+			u.CompletionTokens, rest, err = msgp.ReadInt64Bytes(b)
+		default:
+			rest, err = msgp.Skip(b)
+		}
+		return rest, err
+	})
+}
+
+func readVersions(b []byte) ([]VersionSpan, []byte, error) {
+	n, b, err := msgp.ReadArrayHeaderBytes(b)
+	if err != nil {
+		return nil, b, err
+	}
+	list := make([]VersionSpan, n) // n values follow, checkShape has seen them
+	for i := range list {
+		b, err = readMap(b, func(name string, b []byte) (rest []byte, err error) {
+			switch name {
+			case "version":
+				list[i].Version, rest, err = msgp.ReadStringBytes(b)
+			case "start":
+				list[i].Start, rest, err = msgp.ReadIntBytes(b)
+			case "end":
+				list[i].End, rest, err = msgp.ReadIntBytes(b)
+			default:
+				rest, err = msgp.Skip(b)
+			}
+			return rest, err
+		})
+		if err != nil {
+			return nil, b, err
+		}
+	}
+	return list, b, nil
+}
