@@ -19,106 +19,119 @@ var errCancelled = errors.New("the worker gave the call up")
 // Pending is a model call that waits for its answer. Exactly one of Reply,
 // Stream's Final and Fault ends it.
 type Pending struct {
-	Call schema.Call
+	Call  schema.Call
+	state *state
+}
 
+// state is what a trainer keeps of a call until its rollout has a result: the
+// answer under way or finished, for a worker that asks again. The call itself
+// is not part of it.
+type state struct {
 	t   *Trainer
+	key schema.Key
 	ctx context.Context
 	end context.CancelCauseFunc
 
 	mu       sync.Mutex
 	asked    broker.Asked
 	gen      string
-	deltas   [][]byte // encoded, for a worker that asks again in the middle
+	deltas   [][]byte // encoded
 	final    *broker.Frame
 	answered bool
 	accept   *time.Timer
 	said     bool // the worker knows that it is accepted
 }
 
-func (t *Trainer) newPending() *Pending {
-	p := &Pending{t: t, gen: newGen()}
-	p.ctx, p.end = context.WithCancelCause(t.life)
-	return p
+func (t *Trainer) newState(key schema.Key) *state {
+	s := &state{t: t, key: key, gen: newGen()}
+	s.ctx, s.end = context.WithCancelCause(t.life)
+	return s
 }
 
 // Context ends when nobody waits for the answer any more.
-func (p *Pending) Context() context.Context { return p.ctx }
+func (p *Pending) Context() context.Context { return p.state.ctx }
 
 // open takes the first asking.
-func (p *Pending) open(a broker.Asked) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.asked = a
-	p.accept = time.AfterFunc(acceptAfter, func() {
-		p.mu.Lock()
-		said := p.said
-		p.mu.Unlock()
+func (s *state) open(a broker.Asked) {
+	a.Body = nil // decoded by now; not to be kept
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = a
+	s.accept = time.AfterFunc(acceptAfter, func() {
+		s.mu.Lock()
+		said := s.said
+		s.mu.Unlock()
 		if !said {
-			p.sign(false)
+			s.sign(false)
 		}
 	})
 }
 
 // attach takes a repeated asking: it gets the finished answer, or joins the
 // generation that is under way.
-func (p *Pending) attach(a broker.Asked, held bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.asked = a
+func (s *state) attach(a broker.Asked, held bool) {
+	a.Body = nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = a
 	from := 0
-	if a.ResumeGen == p.gen {
-		from = min(a.Resume, len(p.deltas))
+	if a.ResumeGen == s.gen {
+		from = min(a.Resume, len(s.deltas))
 	}
-	if p.final == nil {
-		p.send(broker.Frame{Kind: schema.FrameAccept, Gen: p.gen, Held: held})
-		p.said = true
+	if s.final == nil {
+		s.send(broker.Frame{Kind: schema.FrameAccept, Gen: s.gen, Held: held})
+		s.said = true
 	}
-	for i := from; i < len(p.deltas); i++ {
-		p.send(broker.Frame{Kind: schema.FrameDelta, Gen: p.gen, Seq: i, Body: p.deltas[i]})
+	for i := from; i < len(s.deltas); i++ {
+		s.send(broker.Frame{Kind: schema.FrameDelta, Gen: s.gen, Seq: i, Body: s.deltas[i]})
 	}
-	if p.final != nil {
-		p.send(*p.final)
+	if s.final != nil {
+		s.send(*s.final)
 	}
 }
 
 // sign sends an accept the first time, a beat afterwards.
-func (p *Pending) sign(held bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.answered || p.ctx.Err() != nil {
+func (s *state) sign(held bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.wanted() {
 		return
 	}
 	kind := schema.FrameBeat
-	if !p.said {
-		kind, p.said = schema.FrameAccept, true
+	if !s.said {
+		kind, s.said = schema.FrameAccept, true
 	}
-	p.send(broker.Frame{Kind: kind, Gen: p.gen, Held: held})
+	s.send(broker.Frame{Kind: kind, Gen: s.gen, Held: held})
 }
 
+// wanted says whether the call still wants an answer. It needs the lock.
+func (s *state) wanted() bool { return !s.answered && s.ctx.Err() == nil }
+
 // send needs the lock. A frame that is lost is asked for again.
-func (p *Pending) send(f broker.Frame) {
-	if err := p.asked.Send(f); err != nil {
-		p.t.cfg.Log.Debug().Err(err).Str("call", p.Call.Key).Msg("a frame was not sent")
+func (s *state) send(f broker.Frame) {
+	if err := s.asked.Send(f); err != nil {
+		s.t.cfg.Log.Debug().Err(err).Stringer("call", s.key).Msg("a frame was not sent")
 	}
 }
 
 // handOut says whether the call still wants an answer.
 func (p *Pending) handOut() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return !p.answered && p.ctx.Err() == nil
+	p.state.mu.Lock()
+	defer p.state.mu.Unlock()
+	return p.state.wanted()
 }
 
 // Reply answers the call.
 func (p *Pending) Reply(r *schema.Reply) error {
 	r.V = schema.Version
-	body, err := p.t.side.EncodeFrame(r)
+	s := p.state
+	body, err := s.t.side.EncodeFrame(r)
 	if err != nil {
 		return err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.finish(broker.Frame{Kind: schema.FrameFinal, Gen: p.gen, Seq: len(p.deltas), Body: body}, true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.finish(broker.Frame{Kind: schema.FrameFinal, Gen: s.gen, Seq: len(s.deltas), Body: body}, true)
 }
 
 // Fault refuses the call. With a retryable status (425, 429, 5xx) the worker
@@ -127,35 +140,35 @@ func (p *Pending) Fault(f *schema.Fault) error {
 	if f.Status == 0 {
 		f.Status = 500
 	}
-	body, err := p.t.side.EncodeFrame(f)
+	s := p.state
+	body, err := s.t.side.EncodeFrame(f)
 	if err != nil {
 		return err
 	}
 	retryable := schema.RetryableStatus(f.Status)
 	if retryable { // before it is sent: the worker may be back at once
-		if key, err := schema.ParseKey(p.Call.Key); err == nil {
-			p.t.forget(key)
-		}
+		s.t.forget(s.key)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.finish(broker.Frame{Kind: schema.FrameFault, Gen: p.gen, Body: body}, !retryable)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.finish(broker.Frame{Kind: schema.FrameFault, Gen: s.gen, Body: body}, !retryable)
 }
 
 // finish needs the lock.
-func (p *Pending) finish(f broker.Frame, keep bool) error {
-	if p.answered || p.ctx.Err() != nil {
+func (s *state) finish(f broker.Frame, keep bool) error {
+	if !s.wanted() {
 		return ErrOver
 	}
-	p.answered = true
-	if p.accept != nil {
-		p.accept.Stop()
+	s.answered = true
+	if s.accept != nil {
+		s.accept.Stop()
+		s.accept = nil
 	}
 	if keep {
-		p.final = &f
+		s.final = &f
 	}
-	p.send(f)
-	p.end(nil)
+	s.send(f)
+	s.end(nil)
 	return nil
 }
 
@@ -167,23 +180,24 @@ func (p *Pending) Stream() *Stream { return &Stream{p} }
 type Stream struct{ p *Pending }
 
 // Delta sends one piece.
-func (s *Stream) Delta(d *schema.Delta) error {
+func (st *Stream) Delta(d *schema.Delta) error {
 	d.V = schema.Version
-	body, err := s.p.t.side.EncodeFrame(d)
+	s := st.p.state
+	body, err := s.t.side.EncodeFrame(d)
 	if err != nil {
 		return err
 	}
-	s.p.mu.Lock()
-	defer s.p.mu.Unlock()
-	if s.p.answered || s.p.ctx.Err() != nil {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.wanted() {
 		return ErrOver
 	}
-	s.p.said = true
-	s.p.send(broker.Frame{Kind: schema.FrameDelta, Gen: s.p.gen, Seq: len(s.p.deltas), Body: body})
-	s.p.deltas = append(s.p.deltas, body)
+	s.said = true
+	s.send(broker.Frame{Kind: schema.FrameDelta, Gen: s.gen, Seq: len(s.deltas), Body: body})
+	s.deltas = append(s.deltas, body)
 	return nil
 }
 
 // Final ends the stream with the whole reply, which repeats what the deltas
 // said.
-func (s *Stream) Final(r *schema.Reply) error { return s.p.Reply(r) }
+func (st *Stream) Final(r *schema.Reply) error { return st.p.Reply(r) }

@@ -94,8 +94,8 @@ func (t *Trainer) end(id schema.ID) {
 	delete(t.rollouts, id)
 	t.mu.Unlock()
 	if r != nil {
-		for _, p := range r.calls {
-			p.end(errCancelled)
+		for _, c := range r.calls {
+			c.end(errCancelled)
 		}
 	}
 }

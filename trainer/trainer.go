@@ -19,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/gopool"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -57,7 +58,7 @@ type Trainer struct {
 // rollout is what is kept of a rollout until its result.
 type rollout struct {
 	attempt int // the highest seen
-	calls   map[int]*Pending
+	calls   map[int]*state
 	touched time.Time
 }
 
@@ -170,7 +171,7 @@ func (t *Trainer) setHeld(held bool) {
 	waiting := append([]*Pending(nil), t.queue...)
 	t.mu.Unlock()
 	for _, p := range waiting { // tell the workers at once, their agents' clocks depend on it
-		p.sign(held)
+		p.state.sign(held)
 	}
 	wake(t.arrived)
 }
@@ -208,8 +209,8 @@ func (t *Trainer) Next(ctx context.Context) (*Pending, error) {
 // context ends. An error of f that is a *schema.Fault answers with it; any
 // other is a fault with status 500, which workers ask again.
 func (t *Trainer) Serve(ctx context.Context, f func(ctx context.Context, c *schema.Call) (*schema.Reply, error)) error {
-	var open sync.WaitGroup
-	defer open.Wait()
+	var open gopool.Pool
+	defer open.Close()
 	serve := func(p *Pending) { open.Go(func() { t.answer(p, f) }) }
 	t.mu.Lock()
 	t.serve = serve
@@ -267,18 +268,18 @@ func (t *Trainer) onAsked(a broker.Asked) {
 	t.mu.Lock()
 	r := t.rollouts[a.Key.Rollout]
 	if r == nil && !a.Cancel {
-		r = &rollout{calls: map[int]*Pending{}}
+		r = &rollout{calls: map[int]*state{}}
 		t.rollouts[a.Key.Rollout] = r
 	}
 	if r == nil || a.Cancel {
-		var p *Pending
+		var given *state
 		if r != nil && r.attempt == a.Key.Attempt {
-			p = r.calls[a.Key.Call]
+			given = r.calls[a.Key.Call]
 			delete(r.calls, a.Key.Call)
 		}
 		t.mu.Unlock()
-		if p != nil {
-			p.end(errCancelled)
+		if given != nil {
+			given.end(errCancelled)
 		}
 		return
 	}
@@ -290,19 +291,19 @@ func (t *Trainer) onAsked(a broker.Asked) {
 		t.sendFault(a, "", f)
 		return
 	}
-	var stale []*Pending
+	var stale []*state
 	if a.Key.Attempt > r.attempt {
 		r.attempt = a.Key.Attempt
-		for _, p := range r.calls {
-			stale = append(stale, p)
+		for _, c := range r.calls {
+			stale = append(stale, c)
 		}
-		r.calls = map[int]*Pending{}
+		r.calls = map[int]*state{}
 	}
-	p := r.calls[a.Key.Call]
-	fresh := p == nil
+	c := r.calls[a.Key.Call]
+	fresh := c == nil
 	if fresh {
-		p = t.newPending()
-		r.calls[a.Key.Call] = p
+		c = t.newState(a.Key)
+		r.calls[a.Key.Call] = c
 	}
 	held := t.held
 	t.mu.Unlock()
@@ -310,10 +311,10 @@ func (t *Trainer) onAsked(a broker.Asked) {
 		s.end(errCancelled)
 	}
 	if !fresh {
-		p.attach(a, held)
+		c.attach(a, held)
 		return
 	}
-	t.begin(p, a, held)
+	t.begin(&Pending{state: c}, a, held)
 }
 
 // begin decodes and checks a new call and queues it.
@@ -336,7 +337,7 @@ func (t *Trainer) begin(p *Pending, a broker.Asked, held bool) {
 	} else if t.cfg.Check != nil {
 		fault = t.cfg.Check(&p.Call)
 	}
-	p.open(a)
+	p.state.open(a)
 	if fault != nil {
 		if err := p.Fault(fault); err != nil {
 			t.cfg.Log.Debug().Err(err).Str("call", a.Key.String()).Msg("a refusal was not sent")
@@ -344,7 +345,7 @@ func (t *Trainer) begin(p *Pending, a broker.Asked, held bool) {
 		return
 	}
 	if held {
-		p.sign(true)
+		p.state.sign(true)
 	}
 	t.mu.Lock()
 	if t.serve != nil && !t.held {
@@ -386,22 +387,22 @@ func (t *Trainer) beat() {
 		case <-tick.C:
 		}
 		t.mu.Lock()
-		var open []*Pending
+		var open []*state
 		for id, r := range t.rollouts {
-			for _, p := range r.calls {
-				open = append(open, p)
+			for _, c := range r.calls {
+				open = append(open, c)
 			}
 			if time.Since(r.touched) > forgetAfter {
 				delete(t.rollouts, id)
 			}
 		}
-		waiting := make(map[*Pending]bool, len(t.queue))
+		waiting := make(map[*state]bool, len(t.queue))
 		for _, p := range t.queue {
-			waiting[p] = t.held
+			waiting[p.state] = t.held
 		}
 		t.mu.Unlock()
-		for _, p := range open {
-			p.sign(waiting[p])
+		for _, c := range open {
+			c.sign(waiting[c])
 		}
 	}
 }

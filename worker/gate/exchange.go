@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -16,7 +17,7 @@ import (
 type exchange struct {
 	s      *Session
 	number int
-	hash   uint64
+	body   []byte // of the agent's request: what makes another one equal
 	call   schema.Call
 	cancel context.CancelCauseFunc
 
@@ -47,7 +48,7 @@ var (
 // lost its client is taken over; while one is still open the request waits for
 // it for a moment, and then is a call of its own: two equal calls at the same
 // time are two calls.
-func (s *Session) enter(ctx context.Context, hash uint64, isRetry bool, call schema.Call) (x *exchange, fresh bool, err error) {
+func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, call schema.Call) (x *exchange, fresh bool, err error) {
 	patience := s.cfg.Timing.Equal
 	if isRetry {
 		patience = s.cfg.Timing.Retry
@@ -56,7 +57,10 @@ func (s *Session) enter(ctx context.Context, hash uint64, isRetry bool, call sch
 	for waited := false; ; {
 		s.mu.Lock()
 		var open *exchange
-		for _, e := range s.equal[hash] {
+		for _, e := range s.alive {
+			if !bytes.Equal(e.body, body) {
+				continue
+			}
 			if !e.attached {
 				e.attach()
 				s.mu.Unlock()
@@ -65,7 +69,7 @@ func (s *Session) enter(ctx context.Context, hash uint64, isRetry bool, call sch
 			open = e
 		}
 		if open == nil || waited {
-			x, err = s.begin(hash, call)
+			x, err = s.begin(body, call)
 			s.mu.Unlock()
 			return x, true, err
 		}
@@ -88,7 +92,10 @@ func (s *Session) enter(ctx context.Context, hash uint64, isRetry bool, call sch
 }
 
 // begin numbers a new call. The session's lock is held.
-func (s *Session) begin(hash uint64, call schema.Call) (*exchange, error) {
+func (s *Session) begin(body []byte, call schema.Call) (*exchange, error) {
+	if s.life.Err() != nil {
+		return nil, context.Cause(s.life)
+	}
 	if s.count >= s.cfg.Options.MaxCalls {
 		return nil, schema.Faultf("agent", schema.CodeCallCap, schema.WhoAgent, "it asked for more than %d model calls", s.cfg.Options.MaxCalls)
 	}
@@ -104,9 +111,9 @@ func (s *Session) begin(hash uint64, call schema.Call) (*exchange, error) {
 	s.count++
 	call.V = schema.Version
 	call.Key = schema.Key{Rollout: s.cfg.Rollout, Attempt: s.cfg.Attempt, Call: s.count}.String()
-	x := &exchange{s: s, number: s.count, hash: hash, call: call, changed: make(chan struct{})}
+	x := &exchange{s: s, number: s.count, body: body, call: call, changed: make(chan struct{})}
 	x.attach()
-	s.equal[hash] = append(s.equal[hash], x)
+	s.alive = append(s.alive, x)
 	s.clock.change(1, 0)
 	var ctx context.Context
 	ctx, x.cancel = context.WithCancelCause(s.life)
@@ -158,12 +165,7 @@ func (x *exchange) detach(delivered bool) {
 // drop forgets the exchange. The session's lock is held.
 func (x *exchange) drop() {
 	x.forgotten = true
-	list := slices.DeleteFunc(x.s.equal[x.hash], func(e *exchange) bool { return e == x })
-	if len(list) == 0 {
-		delete(x.s.equal, x.hash)
-	} else {
-		x.s.equal[x.hash] = list
-	}
+	x.s.alive = slices.DeleteFunc(x.s.alive, func(e *exchange) bool { return e == x })
 }
 
 // run asks the model, when one of the session's slots is free.

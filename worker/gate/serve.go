@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io"
 	"net/http"
 	"sync"
@@ -42,7 +41,7 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decod
 		call.Tag = schema.TagAgent
 	}
 	retry := r.Header.Get("X-Stainless-Retry-Count")
-	x, _, err := s.enter(r.Context(), maphash.Bytes(s.seed, body), retry != "" && retry != "0", call)
+	x, _, err := s.enter(r.Context(), body, retry != "" && retry != "0", call)
 	if err != nil {
 		var f *schema.Fault
 		switch {

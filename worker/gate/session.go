@@ -8,7 +8,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"net/http"
 	"path"
 	"strings"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/turngate/turngate/internal/gopool"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -39,18 +39,17 @@ type Session struct {
 	cfg    Config
 	key    string
 	sum    [sha256.Size]byte
-	seed   maphash.Seed
 	mux    *http.ServeMux
 	life   context.Context
 	stop   context.CancelCauseFunc
 	slots  chan struct{} // one per call that may be asked at once
-	calls  sync.WaitGroup
+	calls  gopool.Pool
 	capped sync.Once
 
 	mu        sync.Mutex
-	open      int // requests
-	count     int // calls numbered so far
-	equal     map[uint64][]*exchange
+	open      int         // requests
+	count     int         // calls numbered so far
+	alive     []*exchange // with a client, or kept for one that may come back
 	stats     map[string]schema.CallStats
 	committed []schema.Committed
 	clock     clock
@@ -69,8 +68,8 @@ func Open(ctx context.Context, c Config) *Session {
 	secret := make([]byte, 24)
 	_, _ = rand.Read(secret) // never fails
 	s := &Session{
-		cfg: c, key: "tg-" + base64.RawURLEncoding.EncodeToString(secret), seed: maphash.MakeSeed(), mux: http.NewServeMux(),
-		slots: make(chan struct{}, max(c.Options.MaxParallel, 1)), equal: map[uint64][]*exchange{}, stats: map[string]schema.CallStats{},
+		cfg: c, key: "tg-" + base64.RawURLEncoding.EncodeToString(secret), mux: http.NewServeMux(),
+		slots: make(chan struct{}, max(c.Options.MaxParallel, 1)), stats: map[string]schema.CallStats{},
 	}
 	s.sum = sha256.Sum256([]byte(s.key))
 	s.life, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -109,8 +108,10 @@ func (s *Session) Fault() *schema.Fault {
 // Close ends the session: open calls are given up, which their trainer is
 // told, and later requests get 503. It returns when all that is done.
 func (s *Session) Close() {
+	s.mu.Lock() // no call is begun any more
 	s.stop(ErrEnded)
-	s.calls.Wait()
+	s.mu.Unlock()
+	s.calls.Close()
 }
 
 // Stats counts the calls by tag, and names the generations that reached the
