@@ -71,7 +71,8 @@ func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(sch
 		buf = new([]byte)
 	}
 	defer c.w.bodies.Put(buf)
-	body, err := schema.AppendCall((*buf)[:0], &call)
+	delta := call.Delta()
+	body, err := schema.AppendCall((*buf)[:0], &delta)
 	if err != nil {
 		return schema.Reply{}, err
 	}
@@ -83,7 +84,7 @@ func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(sch
 	_, _ = rand.Read(random[:]) // never fails, see its documentation
 	token := hex.EncodeToString(random[:])
 	a := &asking{
-		w: c.w, key: call.Key, subject: subjects.Call(key, c.shard), body: body, frames: frames, budget: c.wait,
+		w: c.w, call: &call, key: call.Key, subject: subjects.Call(key, c.shard), body: body, frames: frames, budget: c.wait,
 		reply: subjects.GateInbox(key.Rollout.Trainer(), c.w.wid, c.w.instance, token), inbox: make(chan *nats.Msg, 256),
 	}
 	c.w.mu.Lock()
@@ -109,6 +110,7 @@ func isFault(err error) bool {
 // asking is one call until it is settled.
 type asking struct {
 	w              *WorkerSide
+	call           *schema.Call // whole
 	key            string
 	subject, reply string
 	body           []byte
@@ -121,6 +123,7 @@ type asking struct {
 	genIn  int    // the last round in which it was heard
 	deltas int    // of gen, in order
 	heard  bool   // somebody has the call
+	full   bool   // the whole conversation is sent
 	spent  time.Duration
 	last   *schema.Fault
 }
@@ -139,9 +142,12 @@ func (a *asking) run(ctx context.Context) (schema.Reply, error) {
 		switch {
 		case err == nil:
 			return reply, nil
-		case errors.Is(err, errFull):
-			continue // every call carries the whole conversation
-		case errors.Is(err, errAbsent), errors.Is(err, errSilent), errors.Is(err, errAgain):
+		case errors.Is(err, errFull) && !a.full:
+			if err := a.becomeFull(); err != nil {
+				return schema.Reply{}, err
+			}
+			continue
+		case errors.Is(err, errAbsent), errors.Is(err, errSilent), errors.Is(err, errAgain), errors.Is(err, errFull):
 		default:
 			return schema.Reply{}, err
 		}
@@ -162,6 +168,19 @@ func (a *asking) run(ctx context.Context) (schema.Reply, error) {
 			return schema.Reply{}, &NoTrainerError{Key: a.key, Waited: a.spent, Last: a.last}
 		}
 	}
+}
+
+// becomeFull sends the whole conversation from now on.
+func (a *asking) becomeFull() error {
+	body, err := schema.Encode(a.call)
+	if err != nil {
+		return err
+	}
+	if err := checkSize(a.w.calls, "model call "+a.key, len(body)); err != nil {
+		return err
+	}
+	a.body, a.full = body, true
+	return nil
 }
 
 // round publishes the call once and listens until it is settled or silent.

@@ -129,6 +129,32 @@ func TestRetryableFaultIsAskedAgainUnderTheSameKey(t *testing.T) {
 	}
 }
 
+func TestOnlyWhatIsNewTravelsUnlessTheBaseIsLost(t *testing.T) {
+	b := newBench(t)
+	var bodies []schema.Call
+	b.listen(t, func(a broker.Asked) {
+		var c schema.Call
+		must(t, schema.Decode(a.Body, &c))
+		if bodies = append(bodies, c); len(bodies) == 1 {
+			_ = a.Send(b.answer(t, schema.FrameNeedFull, "", 0, nil))
+			return
+		}
+		_ = a.Send(b.answer(t, schema.FrameFinal, "g1", 0, done("ok")))
+	})
+	c := call(4)
+	c.Messages = append(c.Messages, json.RawMessage(`{"role":"assistant"}`), json.RawMessage(`{"role":"tool"}`))
+	c.Tools = json.RawMessage(`[{}]`)
+	c.Shares = schema.Shares{Base: 3, Keep: 2, Tools: true}
+	_, err := b.caller(time.Minute).Complete(t.Context(), c, quiet)
+	must(t, err)
+	if d := bodies[0]; d.Base != 3 || d.Keep != 2 || len(d.Messages) != 1 || d.Tools != nil {
+		t.Errorf("first came %+v", d)
+	}
+	if f := bodies[1]; f.Base != 0 || f.Keep != 0 || len(f.Messages) != 3 || string(f.Tools) != "[{}]" || f.Key != c.Key {
+		t.Errorf("then came %+v", f)
+	}
+}
+
 func TestFinalFaultReachesTheCaller(t *testing.T) {
 	b := newBench(t)
 	b.listen(t, func(a broker.Asked) {

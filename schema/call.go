@@ -75,6 +75,46 @@ type Call struct {
 	Stream   bool                       `json:"stream,omitempty"` // the agent asked for a stream
 	// RemainingMS is how long the caller will still wait, in milliseconds.
 	RemainingMS int64 `json:"remaining_ms,omitempty"`
+
+	// Shares says what a whole call has in common with an earlier one. It is
+	// known inside a worker only; what travels is Delta.
+	Shares Shares `json:"-"`
+}
+
+// Shares names what a call has in common with an earlier call of its attempt.
+type Shares struct {
+	Base  int  // that call; 0: nothing is shared
+	Keep  int  // its first messages that are the same
+	Tools bool // the tools are the same too
+}
+
+// Delta is the call as it travels to a trainer that knows the base: without
+// what the two share.
+func (c *Call) Delta() Call {
+	d := *c
+	if c.Shares.Base == 0 {
+		return d
+	}
+	d.Base, d.Keep, d.Messages = c.Shares.Base, c.Shares.Keep, c.Messages[c.Shares.Keep:]
+	if c.Shares.Tools {
+		d.Tools = nil
+	}
+	return d
+}
+
+// Rebuild makes a call that came as a delta whole again. base is the call that
+// it names; ok is false when that does not fit.
+func (c *Call) Rebuild(base *Call) (ok bool) {
+	if base == nil || c.Keep > len(base.Messages) {
+		return false
+	}
+	whole := make([]json.RawMessage, 0, c.Keep+len(c.Messages))
+	c.Messages = append(append(whole, base.Messages[:c.Keep]...), c.Messages...)
+	if c.Tools == nil {
+		c.Tools = base.Tools
+	}
+	c.Base, c.Keep = 0, 0
+	return true
 }
 
 // sizeHint counts raw bytes and a few for each header.

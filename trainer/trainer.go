@@ -59,8 +59,13 @@ type Trainer struct {
 type rollout struct {
 	attempt int // the highest seen
 	calls   map[int]*state
+	known   map[int]*schema.Call // whole calls, for later ones that are based on them
 	touched time.Time
 }
+
+// maxKnown is how many calls of a rollout later ones can be based on here.
+// What is based on an older one is asked for whole.
+const maxKnown = 8
 
 const (
 	beatEvery = 5 * time.Second
@@ -268,7 +273,7 @@ func (t *Trainer) onAsked(a broker.Asked) {
 	t.mu.Lock()
 	r := t.rollouts[a.Key.Rollout]
 	if r == nil && !a.Cancel {
-		r = &rollout{calls: map[int]*state{}}
+		r = &rollout{calls: map[int]*state{}, known: map[int]*schema.Call{}}
 		t.rollouts[a.Key.Rollout] = r
 	}
 	if r == nil || a.Cancel {
@@ -297,7 +302,7 @@ func (t *Trainer) onAsked(a broker.Asked) {
 		for _, c := range r.calls {
 			stale = append(stale, c)
 		}
-		r.calls = map[int]*state{}
+		r.calls, r.known = map[int]*state{}, map[int]*schema.Call{}
 	}
 	c := r.calls[a.Key.Call]
 	fresh := c == nil
@@ -323,8 +328,8 @@ func (t *Trainer) begin(p *Pending, a broker.Asked, held bool) {
 	switch {
 	case err == nil && p.Call.Key != a.Key.String():
 		err = fmt.Errorf("key: %q does not match the subject's %s", p.Call.Key, a.Key)
-	case err == nil && p.Call.Base != 0:
-		t.forget(a.Key) // this process has no base to rebuild it from
+	case err == nil && !t.whole(a.Key, &p.Call):
+		t.forget(a.Key)
 		if err := a.Send(broker.Frame{Kind: schema.FrameNeedFull}); err != nil {
 			t.cfg.Log.Debug().Err(err).Str("call", a.Key.String()).Msg("a frame was not sent")
 		}
@@ -356,6 +361,29 @@ func (t *Trainer) begin(p *Pending, a broker.Asked, held bool) {
 	t.queue = append(t.queue, p)
 	t.mu.Unlock()
 	wake(t.arrived)
+}
+
+// whole rebuilds a call from its base, and remembers it for others. It is
+// false when the base is not known here.
+func (t *Trainer) whole(k schema.Key, c *schema.Call) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.rollouts[k.Rollout]
+	if r == nil || r.attempt != k.Attempt {
+		return true // over; it will be refused
+	}
+	if c.Base != 0 && !c.Rebuild(r.known[c.Base]) {
+		return false
+	}
+	r.known[k.Call] = &schema.Call{Messages: c.Messages, Tools: c.Tools}
+	if len(r.known) > maxKnown {
+		oldest := k.Call
+		for n := range r.known {
+			oldest = min(oldest, n)
+		}
+		delete(r.known, oldest)
+	}
+	return true
 }
 
 func (t *Trainer) forget(k schema.Key) {

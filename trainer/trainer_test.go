@@ -290,6 +290,41 @@ func TestARestartedTrainerIsAskedAgain(t *testing.T) {
 	said(t, <-got, "second")
 }
 
+// TestDeltasAreRebuilt sends calls that share messages, to a trainer that has
+// the base, and to one that was started anew and has not.
+func TestDeltasAreRebuilt(t *testing.T) {
+	b := newBench(t)
+	message := func(n int) json.RawMessage { return json.RawMessage(fmt.Sprintf(`{"role":"user","content":"%d"}`, n)) }
+	ask := func(n int, shares schema.Shares, messages ...json.RawMessage) <-chan answer {
+		out := make(chan answer, 1)
+		c := schema.Call{V: 1, Key: schema.Key{Rollout: "alpha-1", Attempt: 1, Call: n}.String(), Tag: schema.TagAgent, Dialect: "chat", Messages: messages, Tools: json.RawMessage(`[1]`), Shares: shares}
+		go func() {
+			r, err := b.worker.Caller(request("alpha-1").WithDefaults()).Complete(t.Context(), c, func(schema.Frame) error { return nil })
+			out <- answer{r, err}
+		}()
+		return out
+	}
+	check := func(tr *trainer.Trainer, got <-chan answer, want string) {
+		t.Helper()
+		p := next(t, tr)
+		if have := fmt.Sprintf("%s %s", p.Call.Messages, p.Call.Tools); have != want || p.Call.Base != 0 || p.Call.Keep != 0 {
+			t.Fatalf("got %s, want %s", have, want)
+		}
+		if err := p.Reply(text("ok")); err != nil {
+			t.Fatal(err)
+		}
+		said(t, <-got, "ok")
+	}
+	m1, m2, m3, m9 := message(1), message(2), message(3), message(9)
+	check(b.trainer, ask(1, schema.Shares{}, m1), fmt.Sprintf("[%s] [1]", m1))
+	check(b.trainer, ask(2, schema.Shares{Base: 1, Keep: 1, Tools: true}, m1, m2), fmt.Sprintf("[%s %s] [1]", m1, m2))
+	check(b.trainer, ask(3, schema.Shares{Base: 2, Keep: 1, Tools: true}, m1, m9), fmt.Sprintf("[%s %s] [1]", m1, m9))
+	b.trainer.Close()
+	second := b.start(t)
+	check(second, ask(4, schema.Shares{Base: 2, Keep: 2, Tools: true}, m1, m2, m3), fmt.Sprintf("[%s %s %s] [1]", m1, m2, m3))
+	check(second, ask(5, schema.Shares{Base: 4, Keep: 3, Tools: true}, m1, m2, m3), fmt.Sprintf("[%s %s %s] [1]", m1, m2, m3))
+}
+
 func TestServeAndResults(t *testing.T) {
 	b := newBench(t)
 	ctx, cancel := context.WithCancel(t.Context())

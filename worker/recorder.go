@@ -23,8 +23,7 @@ type recorder struct {
 	mu      sync.Mutex
 	index   int64
 	key     string
-	last    map[string]*schema.Call // the last call of each tag, for deltas
-	lines   bytes.Buffer            // of the transcript
+	lines   bytes.Buffer // of the transcript
 	zip     *zstd.Encoder
 	calls   int
 	refused string // what the trainer last refused a call with
@@ -40,7 +39,7 @@ const (
 )
 
 func newRecorder(r *Rollout) *recorder {
-	return &recorder{r: r, last: map[string]*schema.Call{}, out: capped{limit: maxLog}, err: capped{limit: maxLog}}
+	return &recorder{r: r, out: capped{limit: maxLog}, err: capped{limit: maxLog}}
 }
 
 func (c *recorder) setKey(key string) {
@@ -81,24 +80,10 @@ func (c *recorder) emit(e *schema.Event) {
 // CallBegan implements gate.Observer. Only what is new against the last call
 // is told and written down.
 func (c *recorder) CallBegan(number int, call *schema.Call) {
-	told := *call
-	told.Messages = make([]json.RawMessage, 0, len(call.Messages))
-	c.mu.Lock()
-	if before := c.last[call.Tag]; before != nil {
-		keep := 0
-		for keep < len(before.Messages) && keep < len(call.Messages) && bytes.Equal(before.Messages[keep], call.Messages[keep]) {
-			keep++
-		}
-		if key, err := schema.ParseKey(before.Key); err == nil && keep > 0 {
-			told.Base, told.Keep = key.Call, keep
-			if bytes.Equal(before.Tools, call.Tools) {
-				told.Tools = nil
-			}
-		}
-	}
-	c.last[call.Tag] = call
-	c.mu.Unlock()
-	for _, m := range call.Messages[told.Keep:] {
+	told := call.Delta()
+	fresh := told.Messages
+	told.Messages = make([]json.RawMessage, 0, len(fresh))
+	for _, m := range fresh {
 		told.Messages = append(told.Messages, c.redactRaw(m))
 	}
 	c.write(map[string]any{"call": number, "request": &told})

@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"strings"
 	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -65,8 +63,8 @@ func splitChat(body []byte, last *chatBody) (*chatBody, error) {
 		// Read on behind the last shared message, as if it were {}.
 		const as = `{"messages":[{}`
 		from := b.messages[keep-1][1]
-		d := jsontext.NewDecoder(io.MultiReader(strings.NewReader(as), bytes.NewReader(body[from:])))
-		return b, b.read(d, from-len(as), true)
+		rest := append(append(make([]byte, 0, len(as)+len(body)-from), as...), body[from:]...)
+		return b, b.read(jsontext.NewDecoder(bytes.NewBuffer(rest)), from-len(as), true)
 	}
 	return b, b.read(jsontext.NewDecoder(bytes.NewBuffer(body)), 0, false)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -81,7 +82,7 @@ func (x *exchange) answer(w http.ResponseWriter, r *http.Request, d Dialect) {
 // write is false when the client went away before everything was written.
 func (x *exchange) write(w http.ResponseWriter, r *http.Request, d Dialect) bool {
 	a := &answering{x: x, w: w, d: d, rc: http.NewResponseController(w), meta: Meta{
-		ID:    fmt.Sprintf("chatcmpl-%s-%d-%d", x.s.cfg.Rollout, x.s.cfg.Attempt, x.number),
+		ID:    "chatcmpl-" + strings.ReplaceAll(x.call.Key, "/", "-"),
 		Model: x.call.Model, Created: time.Now().Unix(),
 	}}
 	if x.call.Stream {

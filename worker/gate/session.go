@@ -47,9 +47,10 @@ type Session struct {
 	capped sync.Once
 
 	mu        sync.Mutex
-	open      int         // requests
-	count     int         // calls numbered so far
-	alive     []*exchange // with a client, or kept for one that may come back
+	open      int          // requests
+	count     int          // calls numbered so far
+	alive     []*exchange  // with a client, or kept for one that may come back
+	recent    []recentCall // the newest calls, oldest first
 	stats     map[string]schema.CallStats
 	committed []schema.Committed
 	clock     clock
