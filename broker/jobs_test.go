@@ -251,7 +251,9 @@ func TestTapSeesEventsInOrder(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	var seen []int64
-	must(t, ops.Tap(ctx, "alpha-1", func(e schema.Event) {
+	tap, err := ops.OpenTap(ctx, "alpha-1")
+	must(t, err)
+	must(t, tap.Run(ctx, func(e schema.Event) {
 		if seen = append(seen, e.Index); len(seen) == 3 {
 			cancel()
 		}

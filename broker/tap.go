@@ -10,23 +10,35 @@ import (
 	"github.com/turngate/turngate/subjects"
 )
 
-// Tap calls handle for events until the context ends: those of one rollout
-// from its beginning, or, when id is empty, of every rollout from now on.
-// Watching costs the rollouts nothing.
-func (b *Broker) Tap(ctx context.Context, id schema.ID, handle func(schema.Event)) error {
+// Tap hears events. Watching costs the rollouts nothing.
+type Tap struct {
+	b        *Broker
+	consumer jetstream.Consumer
+	subject  string
+}
+
+// OpenTap begins to hear the events of one rollout from its first on, or, when
+// id is empty, those of every rollout from now on.
+func (b *Broker) OpenTap(ctx context.Context, id schema.ID) (*Tap, error) {
 	policy := jetstream.DeliverNewPolicy
 	if id != "" {
 		policy = jetstream.DeliverAllPolicy
 	}
+	subject := subjects.EventsOf(id)
 	c, err := b.js.OrderedConsumer(ctx, subjects.StreamEvents, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{subjects.EventsOf(id)}, DeliverPolicy: policy,
+		FilterSubjects: []string{subject}, DeliverPolicy: policy,
 	})
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", subjects.EventsOf(id), err)
+		return nil, fmt.Errorf("watch %s: %w", subject, err)
 	}
-	messages, err := c.Messages(jetstream.PullMaxMessages(64))
+	return &Tap{b, c, subject}, nil
+}
+
+// Run calls handle with each event until the context ends.
+func (t *Tap) Run(ctx context.Context, handle func(schema.Event)) error {
+	messages, err := t.consumer.Messages(jetstream.PullMaxMessages(64))
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", subjects.EventsOf(id), err)
+		return fmt.Errorf("watch %s: %w", t.subject, err)
 	}
 	defer messages.Stop()
 	for {
@@ -35,11 +47,11 @@ func (b *Broker) Tap(ctx context.Context, id schema.ID, handle func(schema.Event
 			if ctx.Err() != nil {
 				return nil
 			}
-			return fmt.Errorf("watch %s: %w", subjects.EventsOf(id), err)
+			return fmt.Errorf("watch %s: %w", t.subject, err)
 		}
 		var e schema.Event
 		if err := schema.Decode(m.Data(), &e); err != nil {
-			b.log.Warn().Err(err).Str("subject", m.Subject()).Msg("an event cannot be read")
+			t.b.log.Warn().Err(err).Str("subject", m.Subject()).Msg("an event cannot be read")
 			continue
 		}
 		handle(e)

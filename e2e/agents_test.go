@@ -30,6 +30,7 @@ func TestRealAgents(t *testing.T) {
 				task := copyTask(t, "examples/tasks/hello", map[string]string{"instruction.md": instruction, "replay.yaml": script})
 				worker := b.worker(t, filepath.Dir(task), "--sandboxes", sandbox)
 				tap := start(t, b.binary, "tap", "--nats", b.nats.URL(), "--creds", b.nats.OpsCreds(), "-o", "jsonl")
+				eventually(t, "a tap that watches", 20*time.Second, func() bool { return strings.Contains(tap.err.String(), "watching") })
 				argv := watchArgv(t, "Write 'Hello", keyPrefix, "OPENAI_API_KEY")
 				args := []string{"--agent", agent, "--sandbox", sandbox, task}
 				if sandbox == "docker" {

@@ -421,12 +421,15 @@ func TestTheKeyIsInNoLogEventOrResult(t *testing.T) {
 	b.serve(t, ok)
 	var events []schema.Event
 	watched := make(chan struct{})
-	ops := b.nats.Ops(t)
+	tap, err := b.nats.Ops(t).OpenTap(t.Context(), "alpha-1")
+	if err != nil {
+		t.Fatal(err)
+	}
 	go func() {
 		defer close(watched)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		_ = ops.Tap(ctx, "alpha-1", func(e schema.Event) {
+		_ = tap.Run(ctx, func(e schema.Event) {
 			if events = append(events, e); e.Type == schema.EventResult {
 				cancel()
 			}

@@ -269,6 +269,10 @@ func (f *runFlags) connect(ctx context.Context, pg *progress, log zerolog.Logger
 	if err != nil {
 		return nil, nil, err
 	}
+	tap, err := ob.OpenTap(ctx, "")
+	if err != nil {
+		return nil, nil, err
+	}
 	bg, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -277,7 +281,7 @@ func (f *runFlags) connect(ctx context.Context, pg *progress, log zerolog.Logger
 		}
 	})
 	running.Go(func() {
-		if err := ob.Tap(bg, "", pg.event); err != nil {
+		if err := tap.Run(bg, pg.event); err != nil {
 			log.Debug().Err(err).Msg("progress is not shown")
 		}
 	})

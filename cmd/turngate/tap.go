@@ -41,7 +41,12 @@ func tapCommand() *cobra.Command {
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
 			out := cmd.OutOrStdout()
-			return b.Tap(ctx, id, func(e schema.Event) {
+			tap, err := b.OpenTap(ctx, id)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.ErrOrStderr(), "watching")
+			return tap.Run(ctx, func(e schema.Event) {
 				if output == "jsonl" {
 					if data, err := json.Marshal(&e); err == nil {
 						fmt.Fprintf(out, "%s\n", data)
