@@ -1,0 +1,151 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/turngate/turngate/internal/testenv"
+)
+
+// TestDocs runs every command of every sh block in the README and the docs, in
+// a copy of the repository, and looks at every link to a file.
+func TestDocs(t *testing.T) {
+	root := testenv.Root(t)
+	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = append(files, filepath.Join(root, "README.md"), filepath.Join(root, "CONTRIBUTING.md"))
+	b := newBench(t)
+	dir := clone(t, root, b.binary)
+	block := regexp.MustCompile("(?ms)^```sh\n(.*?)^```")
+	link := regexp.MustCompile(`\]\(([^)#:]+)\)`)
+	ran := 0
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(data), -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(file), m[1])); err != nil {
+				t.Errorf("%s links to %s, which is not there", filepath.Base(file), m[1])
+			}
+		}
+		for _, m := range block.FindAllStringSubmatch(string(data), -1) {
+			for command := range strings.Lines(m[1]) {
+				command = strings.TrimSpace(command)
+				t.Run(filepath.Base(file)+"/"+command, func(t *testing.T) { runCommand(t, b, dir, command) })
+				ran++
+			}
+		}
+	}
+	if ran < 10 {
+		t.Errorf("%d commands were found: the pattern is wrong", ran)
+	}
+}
+
+func runCommand(t *testing.T, b *bench, dir, command string) {
+	t.Helper()
+	switch {
+	case strings.HasPrefix(command, "go test"), command == "make build":
+		return // this test is part of the one; the binary that the other makes is here already
+	case strings.Contains(command, "agent install"):
+		b.need(t, "local", "opencode") // installed before: the command must say so
+	case strings.Contains(command, "docker"):
+		b.need(t, "docker", "opencode")
+	case strings.Contains(command, "http://127.0.0.1:8000"):
+		engine(t)
+	}
+	cmd := exec.Command("bash", "-c", command)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "TURNGATE_AGENTS="+b.cache)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// clone copies what git knows of the repository, and the built binary.
+func clone(t *testing.T, root, binary string) string {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.Command("bash", "-c", `cd "$1" && find . -name .git -prune -o -name bin -prune -o -type f -print0 | xargs -0 cp --parents -t "$2" && mkdir -p "$2/bin" && cp "$3" "$2/bin/turngate"`, "bash", root, dir, binary)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return dir
+}
+
+// engine is a model server on port 8000 that speaks as vLLM does and solves
+// the hello task.
+func engine(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:8000")
+	if err != nil {
+		t.Skipf("SKIPPED: the docs name port 8000, and it is taken: %v", err)
+	}
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/models" {
+			_, _ = io.WriteString(w, `{"data":[{"id":"m"}]}`)
+			return
+		}
+		var body struct{ Messages []struct{ Role string } }
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			t.Error(err)
+		}
+		message, finish := `{"role":"assistant","content":"Done."}`, "stop"
+		if body.Messages[len(body.Messages)-1].Role != "tool" {
+			arguments, err := json.Marshal(`{"command":"echo 'Hello, world!' > hello.txt"}`)
+			if err != nil {
+				t.Error(err)
+			}
+			message = fmt.Sprintf(`{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"bash","arguments":%s}}]}`, arguments)
+			finish = "tool_calls"
+		}
+		fmt.Fprintf(w, `{"choices":[{"message":%s,"finish_reason":%q,"token_ids":[1],"logprobs":{"content":[{"logprob":-1}]}}],"prompt_token_ids":[1,2],"usage":{"prompt_tokens":2,"completion_tokens":1}}`, message, finish)
+	})}
+	go srv.Serve(l) //nolint:errcheck // it ends with the test
+	t.Cleanup(func() { srv.Close() })
+}
+
+// TestExampleTrainer runs the example program against a worker.
+func TestExampleTrainer(t *testing.T) {
+	b := newBench(t)
+	b.worker(t, "", "--sandboxes", "local")
+	cmd := exec.Command("go", "run", "./examples/trainer", "-nats", b.nats.URL(), "-creds", b.nats.TrainerCreds("local"), "-n", "4", "examples/tasks/hello")
+	cmd.Dir = testenv.Root(t)
+	out, err := cmd.CombinedOutput()
+	if err != nil || strings.Count(string(out), "reward 1\n") != 2 || strings.Count(string(out), "reward 0\n") != 2 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// TestUp starts everything in one process and runs a task from another.
+func TestUp(t *testing.T) {
+	binary := testenv.Binary(t)
+	state := t.TempDir()
+	up := start(t, binary, "up", "--state", state, "--port", "0", "--sandboxes", "local")
+	eventually(t, "a server that is up", 60e9, func() bool { return strings.Contains(up.err.String(), "are ready") })
+	url := regexp.MustCompile(`nats://[0-9.:]+`).FindString(up.out.String())
+	run := start(t, binary, "run", "--nats", url, "--creds", filepath.Join(state, "creds", "trainer-local.nk"), "-o", "json", filepath.Join(testenv.Root(t), "examples/tasks/hello"))
+	if code := run.wait(t, 60e9); code != 0 || *results(t, run)[0].Reward != 1 {
+		t.Fatalf("exit status %d: %s", code, run.out)
+	}
+	tap := start(t, binary, "tap", "--nats", url, "--creds", filepath.Join(state, "creds", "ops.nk"), string(results(t, run)[0].ID))
+	if code := tap.wait(t, 30e9); code != 0 || !strings.Contains(tap.out.String(), "result done, reward 1") || !strings.Contains(tap.out.String(), "phase verify ended") {
+		t.Fatalf("exit status %d: %s", code, tap.out)
+	}
+	second := start(t, binary, "worker", "--state", state, "--nats", url)
+	if code := second.wait(t, 30e9); code == 0 || !strings.Contains(second.err.String(), "another worker uses") {
+		t.Fatalf("a second worker took the same state: %d %s", code, second.err)
+	}
+}
