@@ -141,6 +141,13 @@ type Cmd struct {
 	Untrusted bool
 }
 
+// HelperPath is where every sandbox has the turngate binary.
+const HelperPath = "/.turngate/turngate"
+
+// DefaultWorkdir is the working directory where neither the request nor the
+// image names one.
+const DefaultWorkdir = "/workspace"
+
 // ErrLost means that the sandbox is gone: its helper ended or was killed.
 var ErrLost = errors.New("the sandbox is gone")
 

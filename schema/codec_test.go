@@ -64,6 +64,7 @@ func TestValidationNamesTheField(t *testing.T) {
 		"gate.max_parallel":    func(r *schema.Request) { r.Gate.MaxParallel = 1000 },
 		"setup[0].run":         func(r *schema.Request) { r.Setup[0].Run = " " },
 		"verify.user":          func(r *schema.Request) { r.Verify.User = "$(id)" },
+		"artifacts[0]":         func(r *schema.Request) { r.Artifacts = []string{"../../etc/passwd"} },
 		"max_attempts":         func(r *schema.Request) { r.MaxAttempts = -1 },
 		"model.sampling":       func(r *schema.Request) { r.Model.Sampling = raw("{") },
 	} {

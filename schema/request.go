@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"path"
+	"path/filepath"
 	"strings"
 )
 
@@ -224,6 +226,11 @@ func (r *Request) validateRest() error {
 	}
 	if err := checkTextList("artifacts", r.Artifacts, 4096); err != nil {
 		return err
+	}
+	for i, p := range r.Artifacts {
+		if p == "" || !path.IsAbs(p) && !filepath.IsLocal(p) {
+			return invalid(fmt.Sprintf("artifacts[%d]", i), p, "want a path in the working directory, or an absolute one in the sandbox")
+		}
 	}
 	for _, n := range []struct {
 		field     string

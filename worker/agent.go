@@ -55,7 +55,7 @@ func (r *Rollout) openGate(ctx context.Context) (agents.Launch, error) {
 	q := &r.Request
 	l := agents.Launch{
 		Model: q.Model.Name, Instruction: q.Task.Instruction, SystemPrompt: q.Agent.SystemPrompt, MaxTurns: q.Agent.MaxTurns,
-		Args: q.Agent.Args, Dir: agentDir, Installed: mountedAgents, Helper: helperPath,
+		Args: q.Agent.Args, Dir: agentDir, Installed: mountedAgents, Helper: sandboxes.HelperPath,
 	}
 	if r.agent.Dialect == "" {
 		return l, nil
@@ -124,14 +124,9 @@ func (r *Rollout) watch(ctx context.Context, p sandboxes.Process) (schema.Exit, 
 	for {
 		select {
 		case w := <-done:
-			return w.exit, nil, w.err
+			return r.ended(w)
 		case <-over:
-			fault := r.session.Fault()
-			w := stop(p, done)
-			if fault != nil && fault.Code == schema.CodeNoTrainer {
-				return w.exit, nil, failed(fault)
-			}
-			return w.exit, fault, w.err
+			return r.ended(stop(p, done))
 		case <-ctx.Done():
 			w := stop(p, done)
 			return w.exit, nil, context.Cause(ctx)
@@ -149,6 +144,18 @@ func (r *Rollout) watch(ctx context.Context, p sandboxes.Process) (schema.Exit, 
 			return w.exit, nil, w.err
 		}
 	}
+}
+
+// ended tells an agent that ended by itself from one that the gate ended.
+func (r *Rollout) ended(w waited) (schema.Exit, *schema.Fault, error) {
+	if r.session == nil {
+		return w.exit, nil, w.err
+	}
+	fault := r.session.Fault()
+	if fault != nil && fault.Code == schema.CodeNoTrainer {
+		return w.exit, nil, failed(fault)
+	}
+	return w.exit, fault, w.err
 }
 
 // agentFault says how the agent failed; nil when it did not.

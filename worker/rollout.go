@@ -184,8 +184,6 @@ func userFault(err error) *schema.Fault {
 const (
 	// mountedAgents is where an agent's packages are in every sandbox.
 	mountedAgents = "/.turngate/agent"
-	// helperPath is where every backend puts the turngate binary.
-	helperPath = "/.turngate/turngate"
 	// agentDir is a writable folder for an agent's configuration and state.
 	agentDir = "/tmp/.turngate-agent"
 	// lostAfter ends a sandbox that has not heard of its worker for so long.

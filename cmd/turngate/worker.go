@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,7 +68,7 @@ func backends(ctx context.Context, names []string, state string) ([]sandboxes.Ba
 		}
 	}
 	for _, b := range all {
-		if len(names) > 0 && !contains(names, b.Name()) {
+		if len(names) > 0 && !slices.Contains(names, b.Name()) {
 			continue
 		}
 		if err := b.Check(ctx); err != nil {
@@ -83,15 +84,6 @@ func backends(ctx context.Context, names []string, state string) ([]sandboxes.Ba
 		return nil, fmt.Errorf("no sandbox works here: %w", errors.Join(problems...))
 	}
 	return out, nil
-}
-
-func contains(list []string, s string) bool {
-	for _, e := range list {
-		if e == s {
-			return true
-		}
-	}
-	return false
 }
 
 // start makes a worker on a broker that is connected as one.
@@ -113,6 +105,21 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, h
 		return nil, nil, err
 	}
 	return w, side, nil
+}
+
+// serve sets up the streams, tells that the worker is ready, and runs it until
+// the context ends.
+func (f *workerFlags) serve(ctx context.Context, b *broker.Broker, wid string, hurry <-chan struct{}, log zerolog.Logger, ready func()) error {
+	if err := b.Setup(ctx, broker.StreamsConfig{}); err != nil {
+		return err
+	}
+	w, side, err := f.start(ctx, b, wid, hurry, log)
+	if err != nil {
+		return err
+	}
+	defer side.Close()
+	ready()
+	return w.Run(ctx)
 }
 
 func randomHex(n int) string {
@@ -180,16 +187,7 @@ func workerCommand(hurry <-chan struct{}) *cobra.Command {
 				return err
 			}
 			defer b.Close()
-			if err := b.Setup(ctx, broker.StreamsConfig{}); err != nil {
-				return err
-			}
-			w, side, err := wf.start(ctx, b, wid, hurry, log)
-			if err != nil {
-				return err
-			}
-			defer side.Close()
-			log.Info().Str("worker", wid).Int("slots", wf.slots).Msg("worker is ready")
-			return w.Run(ctx)
+			return wf.serve(ctx, b, wid, hurry, log, func() { log.Info().Str("worker", wid).Int("slots", wf.slots).Msg("worker is ready") })
 		},
 	}
 	nf.add(cmd, defaultURL)
@@ -225,21 +223,16 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 				return err
 			}
 			defer b.Close()
-			if err := b.Setup(ctx, broker.StreamsConfig{}); err != nil {
-				return err
-			}
-			w, side, err := wf.start(ctx, b, wid, hurry, log)
-			if err != nil {
-				return err
-			}
-			defer side.Close()
-			fmt.Fprintf(cmd.OutOrStdout(), "NATS     %s\n", srv.URL())
-			for _, tid := range splitList(trainers) {
-				fmt.Fprintf(cmd.OutOrStdout(), "trainer  %s: --nats %s --creds %s --name %s\n", tid, srv.URL(), srv.TrainerCreds(tid), tid)
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "watch    turngate tap --nats %s --creds %s\nworkers  turngate worker --nats %s --creds %s --state DIR\n", srv.URL(), srv.OpsCreds(), srv.URL(), srv.WorkerCreds())
-			log.Info().Str("worker", wid).Int("slots", wf.slots).Msg("NATS and a worker are ready")
-			return w.Run(ctx)
+			return wf.serve(ctx, b, wid, hurry, log, func() {
+				out := cmd.OutOrStdout()
+				fmt.Fprintf(out, "NATS     %s\n", srv.URL())
+				for _, tid := range splitList(trainers) {
+					fmt.Fprintf(out, "trainer  %s: --nats %s --creds %s --name %s\n", tid, srv.URL(), srv.TrainerCreds(tid), tid)
+				}
+				fmt.Fprintf(out, "watch    turngate tap --nats %s --creds %s\n", srv.URL(), srv.OpsCreds())
+				fmt.Fprintf(out, "workers  turngate worker --nats %s --creds %s --state DIR\n", srv.URL(), srv.WorkerCreds())
+				log.Info().Str("worker", wid).Int("slots", wf.slots).Msg("NATS and a worker are ready")
+			})
 		},
 	}
 	wf.add(cmd)

@@ -19,8 +19,6 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-const defaultWorkdir = "/workspace"
-
 // boxConfig is what the box is told. The image's own variables come before the
 // task's.
 func boxConfig(s sandboxes.Spec, img image.InspectResponse) *box.Config {
@@ -35,7 +33,7 @@ func boxConfig(s sandboxes.Spec, img image.InspectResponse) *box.Config {
 		c.User = cmp.Or(c.User, img.Config.User)
 		c.Workdir = cmp.Or(c.Workdir, img.Config.WorkingDir)
 	}
-	c.Workdir = cmp.Or(c.Workdir, defaultWorkdir)
+	c.Workdir = cmp.Or(c.Workdir, sandboxes.DefaultWorkdir)
 	for _, k := range slices.Sorted(maps.Keys(s.Env)) {
 		c.Env = append(c.Env, k+"="+s.Env[k])
 	}
@@ -46,7 +44,7 @@ func boxConfig(s sandboxes.Spec, img image.InspectResponse) *box.Config {
 func containerConfig(s sandboxes.Spec, imageID, helper, runDir string) (*container.Config, *container.HostConfig) {
 	cfg := &container.Config{
 		Image:       imageID,
-		Entrypoint:  []string{helperPath, "box", runPath + "/" + configName},
+		Entrypoint:  []string{sandboxes.HelperPath, "box", runPath + "/" + configName},
 		Cmd:         []string{},
 		User:        "0:0",
 		WorkingDir:  "/",
@@ -69,7 +67,7 @@ func containerConfig(s sandboxes.Spec, imageID, helper, runDir string) (*contain
 		Resources: container.Resources{
 			Memory: s.MemoryBytes, MemorySwap: s.MemoryBytes, NanoCPUs: int64(s.CPUs * 1e9), PidsLimit: &pids,
 		},
-		Mounts: []mount.Mount{readOnly(helper, helperPath), readOnly(runDir, runPath)},
+		Mounts: []mount.Mount{readOnly(helper, sandboxes.HelperPath), readOnly(runDir, runPath)},
 	}
 	if s.Network == schema.NetworkOpen {
 		host.NetworkMode = "bridge"

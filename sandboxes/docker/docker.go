@@ -68,8 +68,7 @@ const (
 )
 
 const (
-	helperPath = "/.turngate/turngate"
-	runPath    = "/.turngate/run"
+	runPath = "/.turngate/run"
 	// defaultPids keeps a fork bomb from the host when a task names no limit.
 	defaultPids = 4096
 )

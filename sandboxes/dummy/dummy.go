@@ -6,6 +6,7 @@ package dummy
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,9 +78,7 @@ func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandb
 		os.RemoveAll(dir)
 		return nil, fmt.Errorf("make a dummy sandbox: %w", err)
 	}
-	if s.Workdir == "" {
-		s.Workdir = "/workspace"
-	}
+	s.Workdir = cmp.Or(s.Workdir, sandboxes.DefaultWorkdir)
 	life, end := context.WithCancel(context.Background())
 	sb := &sandbox{b: b, spec: s, dir: dir, root: root, life: life, end: end}
 	b.mu.Lock()

@@ -50,12 +50,6 @@ func (b *Backend) Check(ctx context.Context) error {
 	return sb.Close(ctx)
 }
 
-// DefaultWorkdir is the working directory of a sandbox that names none.
-const DefaultWorkdir = "/workspace"
-
-// HelperPath is where every sandbox has the helper.
-const HelperPath = "/.turngate/turngate"
-
 func (b *Backend) refuse(s sandboxes.Spec) error {
 	if s.Network != "" && s.Network != schema.NetworkNone {
 		return &sandboxes.UnsupportedError{Field: "sandbox.network", Value: s.Network, Reason: "the local sandbox has no network; use the docker sandbox for open"}
@@ -95,7 +89,7 @@ func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (_ sandboxes.San
 			return nil, err
 		}
 	}
-	workdir := cmp.Or(s.Workdir, DefaultWorkdir)
+	workdir := cmp.Or(s.Workdir, sandboxes.DefaultWorkdir)
 	cfg := boxConfig{
 		Config: box.Config{
 			Secret: make([]byte, 32), LifeMS: cmp.Or(s.Life, 24*time.Hour).Milliseconds(), LostMS: cmp.Or(s.Lost, 5*time.Minute).Milliseconds(),
@@ -108,7 +102,7 @@ func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (_ sandboxes.San
 		cfg.Env = append(cfg.Env, k+"="+v)
 	}
 	cfg.Root.Binds, _ = hostBinds()
-	for _, m := range append([]sandboxes.Mount{{Host: b.Helper, Guest: HelperPath}}, s.Mounts...) {
+	for _, m := range append([]sandboxes.Mount{{Host: b.Helper, Guest: sandboxes.HelperPath}}, s.Mounts...) {
 		cfg.Root.Binds = append(cfg.Root.Binds, bind{Host: m.Host, Guest: m.Guest})
 	}
 	if err := sb.start(&cfg, b.Helper); err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -113,7 +114,7 @@ func (b *chatBody) read(d *jsontext.Decoder, shift int, resumed bool) error {
 			return err
 		}
 		name := t.String()
-		if contains(b.names, name) {
+		if slices.Contains(b.names, name) {
 			return fmt.Errorf("%q is there twice", name)
 		}
 		if name == messagesMember {
@@ -164,15 +165,6 @@ func (b *chatBody) readMessages(d *jsontext.Decoder, shift int, resumed bool) er
 	}
 	_, err := d.ReadToken()
 	return err
-}
-
-func contains(list []string, s string) bool {
-	for _, e := range list {
-		if e == s {
-			return true
-		}
-	}
-	return false
 }
 
 // call is the body in canonical form.

@@ -280,15 +280,15 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 	}
 	s.stats[x.call.Tag] = st
 	s.mu.Unlock()
+	if end.Fault != nil && end.Fault.Code == schema.CodeNoTrainer {
+		s.end(end.Fault) // before the agent hears of it
+	}
 	x.mu.Lock()
 	end.Gen = x.gen
 	x.finished, x.reply, x.err = true, reply, err
 	x.tell()
 	x.mu.Unlock()
 	s.cfg.Observer.CallEnded(x.number, end)
-	if end.Fault != nil && end.Fault.Code == schema.CodeNoTrainer {
-		s.end(end.Fault)
-	}
 }
 
 // commit notes that the generation reached the agent.

@@ -1,0 +1,113 @@
+package e2e_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/schema"
+)
+
+// TestAKilledWorkerLeavesNothing kills a worker while an agent works: the box
+// loses its worker and ends everything, container included.
+func TestAKilledWorkerLeavesNothing(t *testing.T) {
+	for _, sandbox := range []string{"docker", "local"} {
+		t.Run(sandbox, func(t *testing.T) {
+			b := newBench(t)
+			b.need(t, sandbox, "command")
+			w := b.worker(t, "", "--sandboxes", sandbox)
+			const sleeper = "70071"
+			args := []string{"--agent", "command", "--sandbox", sandbox}
+			if sandbox == "docker" {
+				args = append(args, "--image", testenv.Image(t))
+			}
+			script := "setsid sleep " + sleeper + " & trap '' TERM; sleep " + sleeper
+			run := b.run(t, append(args, filepath.Join(testenv.Root(t), "examples/tasks/hello"), "--", "sh", "-c", script)...)
+			eventually(t, "the agent", time.Minute, func() bool { return len(sleepers(t, sleeper)) == 2 })
+			if err := w.cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the end of everything", time.Minute, func() bool {
+				if len(sleepers(t, sleeper)) > 0 {
+					return false
+				}
+				if sandbox != "docker" {
+					return true
+				}
+				out, err := exec.Command("docker", "ps", "-aq", "--filter", "label=turngate.owner").Output()
+				return err == nil && strings.TrimSpace(string(out)) == ""
+			})
+			run.stop(t)
+		})
+	}
+}
+
+// sleepers lists the processes that sleep for so long, in whatever namespace.
+func sleepers(t *testing.T, seconds string) []string {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err == nil && string(data) == "sleep\x00"+seconds+"\x00" {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// TestLocalRefusesWithoutNamespaces takes user namespaces away and looks at
+// what the local sandbox says, before anything starts.
+func TestLocalRefusesWithoutNamespaces(t *testing.T) {
+	binary := testenv.Binary(t)
+	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
+	script := `echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"`
+	p := start(t, "unshare", "--user", "--map-root-user", "/bin/sh", "-c", script, "sh", binary, "run", task)
+	if code := p.wait(t, time.Minute); code != 1 || p.out.String() != "" || !strings.Contains(p.err.String(), "user.max_user_namespaces") || !strings.Contains(p.err.String(), "docker") {
+		t.Fatalf("exit status %d: %s%s", code, p.out, p.err)
+	}
+}
+
+// TestAMissingImage is a result that names it.
+func TestAMissingImage(t *testing.T) {
+	b := newBench(t)
+	b.need(t, "docker", "mini")
+	b.worker(t, "", "--sandboxes", "docker")
+	p := b.run(t, "--sandbox", "docker", "--image", "turngate-no-such-image:1", filepath.Join(testenv.Root(t), "examples/tasks/hello"))
+	if code := p.wait(t, time.Minute); code != 1 {
+		t.Fatalf("exit status %d", code)
+	}
+	r := results(t, p)[0]
+	if r.Status != schema.StatusFailed || r.Fault.Code != schema.CodeImage || !strings.Contains(r.Fault.Message, "turngate-no-such-image:1") || r.Reward != nil {
+		t.Fatalf("got %+v", r.Fault)
+	}
+}
+
+// TestInterruptEndsARun: Ctrl-C leaves no process and no folder.
+func TestInterruptEndsARun(t *testing.T) {
+	binary := testenv.Binary(t)
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	const sleeper = "70072"
+	p := start(t, binary, "run", "--agent", "command", filepath.Join(testenv.Root(t), "examples/tasks/hello"), "--", "sleep", sleeper)
+	eventually(t, "the agent", time.Minute, func() bool { return len(sleepers(t, sleeper)) == 1 })
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.wait(t, time.Minute); code != 130 {
+		t.Errorf("exit status %d: %s", code, p.err)
+	}
+	if left := sleepers(t, sleeper); len(left) > 0 {
+		t.Errorf("processes are left: %v", left)
+	}
+	if left, err := filepath.Glob(filepath.Join(temp, "turngate-*")); err != nil || len(left) > 0 {
+		t.Errorf("folders are left: %v %v", left, err)
+	}
+}

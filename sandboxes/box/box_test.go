@@ -1,0 +1,128 @@
+package box
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// shake runs both ends of a handshake.
+func shake(t *testing.T, worker, box []byte) (workerErr, boxErr error) {
+	t.Helper()
+	a, b := net.Pipe()
+	defer a.Close()
+	done := make(chan error, 1)
+	go func() {
+		err := handshake(syncless{b}, box, roleBox)
+		if err != nil {
+			b.Close()
+		}
+		done <- err
+	}()
+	workerErr = handshake(syncless{a}, worker, roleWorker)
+	if workerErr != nil {
+		a.Close()
+	}
+	return workerErr, <-done
+}
+
+// syncless lets both sides write first, as sockets do and net.Pipe does not.
+type syncless struct{ net.Conn }
+
+func (s syncless) Write(p []byte) (int, error) {
+	p = bytes.Clone(p)
+	go s.Conn.Write(p) //nolint:errcheck // the other end says what arrived
+	return len(p), nil
+}
+
+func TestHandshakeProvesTheSecretBothWays(t *testing.T) {
+	if w, b := shake(t, []byte("secret"), []byte("secret")); w != nil || b != nil {
+		t.Fatalf("worker %v, box %v", w, b)
+	}
+	for _, wrong := range []string{"", "Secret", "secret "} {
+		w, b := shake(t, []byte("secret"), []byte(wrong))
+		if !errors.Is(w, errStranger) || b == nil {
+			t.Errorf("%q: worker %v, box %v", wrong, w, b)
+		}
+	}
+}
+
+// A stranger that sends back what it is sent proves nothing: each side's proof
+// has its role in it.
+func TestHandshakeIsNotFooledByAnEcho(t *testing.T) {
+	a, b := net.Pipe()
+	defer a.Close()
+	go func() {
+		defer b.Close()
+		buf := make([]byte, 1024)
+		for {
+			n, err := b.Read(buf)
+			if err != nil {
+				return
+			}
+			if _, err := b.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+	}()
+	if err := handshake(syncless{a}, []byte("secret"), roleWorker); !errors.Is(err, errStranger) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestTheClockDoesNotCountTheFreezer(t *testing.T) {
+	c := newClock()
+	rang := 0
+	c.after(3*time.Second, func() { rang++ })
+	stop := c.after(2*time.Second, func() { t.Error("a stopped alarm rang") })
+	stop()
+	c.pause(true)
+	for range 100 {
+		c.advance(time.Second)
+	}
+	c.pause(false)
+	c.advance(2 * time.Second)
+	if rang != 0 {
+		t.Fatal("it rang early")
+	}
+	c.advance(time.Second)
+	c.advance(time.Second)
+	if rang != 1 {
+		t.Fatalf("it rang %d times", rang)
+	}
+}
+
+func TestEnvironmentsMerge(t *testing.T) {
+	got := merge([]string{"A=1", "B=2"}, []string{"B=3", "C="}, []string{"A=x=y"})
+	if len(got) != 3 || got[0] != "A=x=y" || got[1] != "B=3" || got[2] != "C=" || lookupEnv(got, "A") != "x=y" {
+		t.Fatalf("got %q", got)
+	}
+}
+
+func FuzzFrames(f *testing.F) {
+	var b bytes.Buffer
+	w := &frameWriter{w: &b}
+	if err := errors.Join(w.write(frameData, []byte("data")), w.write(frameEOF, nil), w.json(frameOK, header{Op: opRead})); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b.Bytes())
+	f.Add([]byte{frameData, 0xff, 0xff, 0xff, 0xff})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r := newFrameReader(bytes.NewReader(data))
+		for {
+			kind, payload, err := r.next()
+			if err != nil {
+				return
+			}
+			if kind == frameFail {
+				_ = failed(&header{}, payload)
+			}
+		}
+	})
+}
