@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/schema"
@@ -222,6 +223,20 @@ func TestBundlesAndArtifacts(t *testing.T) {
 		t.Fatalf("got %q, %v", got, err)
 	}
 	if _, err := b.worker.Bundle(t.Context(), strings.Repeat("0", 64)); !errors.Is(err, broker.ErrNotFound) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestABundleThatIsNotWhatItsNameSays(t *testing.T) {
+	b := newBench(t)
+	js, err := jetstream.New(b.raw(t, b.server.WorkerCreds(), "_INBOX.test"))
+	must(t, err)
+	store, err := js.ObjectStore(t.Context(), subjects.BucketTasks)
+	must(t, err)
+	sha := strings.Repeat("a", 64)
+	_, err = store.PutString(t.Context(), sha, "something else")
+	must(t, err)
+	if _, err := b.worker.Bundle(t.Context(), sha); !errors.Is(err, broker.ErrDigest) {
 		t.Fatalf("got %v", err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/term"
+
 	"github.com/turngate/turngate/schema"
 )
 
@@ -108,11 +110,11 @@ func (p *progress) result(res *schema.Result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.row(res.ID)
-	r.result = oneLine(resultLine(res), 160)
+	r.result = resultLine(res)
 	if !r.start.IsZero() {
 		r.took = time.Since(r.start)
 	}
-	p.line(res.ID, r, r.result)
+	p.line(res.ID, r, oneLine(r.result, 300))
 }
 
 // line is one plain line.
@@ -127,6 +129,10 @@ func (p *progress) draw() {
 	if p.drawn > 0 {
 		fmt.Fprintf(p.w, "\x1b[%dA", p.drawn)
 	}
+	width, _, err := term.GetSize(int(os.Stderr.Fd()))
+	if err != nil || width < 20 {
+		width = 80
+	}
 	for _, id := range p.order {
 		r := p.rows[id]
 		took := r.took
@@ -137,7 +143,8 @@ func (p *progress) draw() {
 		if r.result != "" {
 			state = r.result
 		}
-		fmt.Fprintf(p.w, "\x1b[2K%-30s %-28s %4d calls %7d tokens %6.1fs  %s\n", r.task, id, r.calls, r.tokens, took.Seconds(), state)
+		line := fmt.Sprintf("%-20s %s  %s  %d calls, %d tokens, %.1fs", r.task, id, state, r.calls, r.tokens, took.Seconds())
+		fmt.Fprintf(p.w, "\x1b[2K%s\n", oneLine(line, width-1)) // a line that wraps would break the drawing
 	}
 	p.drawn = len(p.order)
 }
