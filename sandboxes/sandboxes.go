@@ -72,7 +72,7 @@ type Files interface {
 	// larger ones give a *TooLargeError.
 	Read(ctx context.Context, path string, limit int64) ([]byte, error)
 	// Write makes or replaces a file, its parents included. owner is a user of
-	// the sandbox; empty means root.
+	// the sandbox; empty means the one of commands that name none.
 	Write(ctx context.Context, path string, data []byte, mode fs.FileMode, owner string) error
 	Stat(ctx context.Context, path string) (FileInfo, error)
 	List(ctx context.Context, dir string) ([]FileInfo, error)
@@ -110,7 +110,7 @@ type Spec struct {
 	Pids        int64
 	GPUs        int
 
-	User    string            // user of commands that name none; default root
+	User    string            // user of commands that name none; default: the image's, or root
 	Workdir string            // default: the image's, or /workspace
 	Env     map[string]string // of every command
 	Mounts  []Mount

@@ -190,7 +190,7 @@ type agentLog struct {
 func (c *recorder) agentLog(tail io.Writer) *agentLog {
 	l := &agentLog{}
 	parse := c.r.agent.ParseEvent
-	stdout := &lineWriter{left: 1 << 30, line: func(line []byte) {
+	stdout := &lineWriter{left: maxLog, line: func(line []byte) {
 		if parse != nil {
 			if e := parse(line); e != nil {
 				c.step(l, e)

@@ -19,6 +19,10 @@ type forwarded struct {
 	Port int `json:"port"`
 }
 
+// maxCarried is how many connections at once are carried to the worker, far
+// above what agents open; an agent that opens more gets them closed.
+const maxCarried = 256
+
 // forward listens on loopback and carries each connection to the worker. From
 // the box to the worker bytes travel in frames, so that the box can also say
 // how much of the answer it has written to the agent's socket.
@@ -33,13 +37,23 @@ func (s *server) forward() (forwarded, error) {
 		return forwarded{}, fmt.Errorf("listen on loopback: %w", err)
 	}
 	s.listener = l
+	open := make(chan struct{}, maxCarried)
 	go func() {
 		for {
 			agent, err := l.Accept()
 			if err != nil {
 				return
 			}
-			go s.carry(agent)
+			select {
+			case open <- struct{}{}:
+			default:
+				agent.Close()
+				continue
+			}
+			go func() {
+				defer func() { <-open }()
+				s.carry(agent)
+			}()
 		}
 	}()
 	return forwarded{Port: l.Addr().(*net.TCPAddr).Port}, nil

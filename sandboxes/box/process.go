@@ -1,6 +1,7 @@
 package box
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -83,11 +84,7 @@ func (h *header) command(c *Config) (command, error) {
 	if len(h.Args) == 0 || h.Args[0] == "" {
 		return command{}, &startError{"", "no command"}
 	}
-	user := h.User
-	if user == "" {
-		user = c.User
-	}
-	acct, err := lookupAccount(user)
+	acct, err := lookupAccount(cmp.Or(h.User, c.User))
 	if err != nil {
 		return command{}, &startError{h.Args[0], err.Error()}
 	}

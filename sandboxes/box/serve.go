@@ -1,6 +1,7 @@
 package box
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -175,7 +176,7 @@ func failureOf(err error) failure {
 
 // do runs every operation but exec and hold; its result is sent as JSON.
 func (s *server) do(h *header, in *frameReader, out *frameWriter) (any, error) {
-	owner, err := lookupAccount(h.Owner)
+	owner, err := lookupAccount(cmp.Or(h.Owner, s.config.User))
 	if err != nil {
 		return nil, err
 	}

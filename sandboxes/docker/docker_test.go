@@ -206,6 +206,28 @@ func TestConcurrentBuildsOfOneContextShareOne(t *testing.T) {
 	}
 }
 
+func TestTheImagesUserOwnsWhatIsPutIn(t *testing.T) {
+	b, image, _ := backend(t)
+	s := spec("")
+	s.BuildTar = buildContext(t, "FROM "+image+"\nRUN useradd --uid 4321 dev\nUSER dev\n")
+	sb, err := b.Create(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sb.Close(t.Context()) })
+	if err := sb.Files().Write(t.Context(), "/data/x", []byte("x"), 0o600, ""); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"sh", "-c", "id -u; stat -c %u /data/x /data; pwd; touch here && cat /data/x"}, Stdout: &out, Stderr: &out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exit, err := p.Wait(); err != nil || !exit.OK() || out.String() != "4321\n4321\n4321\n/workspace\nx" {
+		t.Fatalf("%s %v\n%s", exit, err, out.String())
+	}
+}
+
 func TestADynamicHelperIsRefused(t *testing.T) {
 	b, err := docker.New("/bin/sh", t.TempDir())
 	if err != nil {

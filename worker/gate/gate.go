@@ -128,4 +128,6 @@ const (
 	BodyLimit = 16 << 20
 	// maxOpen is how many requests may be open at once, waiting ones included.
 	maxOpen = 64
+	// maxHeld is how many bytes of bodies a session keeps at once.
+	maxHeld = 256 << 20
 )

@@ -19,11 +19,15 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decod
 	if !s.admit(w, r, d) {
 		return
 	}
-	if !s.enterDoor() {
-		refuse(w, d, Refusal{http.StatusTooManyRequests, "too_many_requests", fmt.Sprintf("More than %d requests are open.", maxOpen)})
+	size := r.ContentLength
+	if size < 0 || size > BodyLimit {
+		size = BodyLimit
+	}
+	if !s.enterDoor(size) {
+		refuse(w, d, Refusal{http.StatusTooManyRequests, "too_many_requests", fmt.Sprintf("More than %d requests, or %d bytes, are open.", maxOpen, maxHeld)})
 		return
 	}
-	defer s.leaveDoor()
+	defer s.leaveDoor(size)
 	body, err := readBody(w, r)
 	if err != nil {
 		var large *http.MaxBytesError
@@ -268,18 +272,26 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return io.ReadAll(in)
 }
 
-func (s *Session) enterDoor() bool {
+// enterDoor admits a request if the session is not overloaded: by requests, or
+// by the bytes of those that are open or kept for a retry.
+func (s *Session) enterDoor(size int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open >= maxOpen {
+	held := s.reading + size
+	for _, x := range s.alive {
+		held += int64(len(x.body))
+	}
+	if s.open >= maxOpen || held > maxHeld {
 		return false
 	}
 	s.open++
+	s.reading += size
 	return true
 }
 
-func (s *Session) leaveDoor() {
+func (s *Session) leaveDoor(size int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open--
+	s.reading -= size
 }

@@ -48,6 +48,7 @@ type Session struct {
 
 	mu        sync.Mutex
 	open      int          // requests
+	reading   int64        // bytes of their bodies
 	count     int          // calls numbered so far
 	alive     []*exchange  // with a client, or kept for one that may come back
 	recent    []recentCall // the newest calls, oldest first

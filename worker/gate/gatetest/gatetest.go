@@ -388,6 +388,47 @@ func badBodies(t *testing.T, f Fixture) {
 	}
 }
 
+// heldBytes: an agent that abandons giant calls cannot fill the worker's memory.
+func heldBytes(t *testing.T, f Fixture) {
+	release := make(chan struct{})
+	defer close(release)
+	h := New(t, f, &Model{Answer: blocking(release)}, schema.GateOptions{MaxParallel: 64})
+	const size = 15 << 20
+	for i := range 40 {
+		ctx, cancel := context.WithCancel(t.Context())
+		refused := make(chan bool, 1)
+		before := h.Model.Calls.Load()
+		go func() {
+			res, err := h.Post(ctx, f.Body(strings.Repeat("x", size+i), false))
+			if err == nil {
+				res.Body.Close()
+			}
+			refused <- err == nil && res.StatusCode == 429
+		}()
+		var done bool
+		Eventually(t, "a call or a refusal", func() bool {
+			select {
+			case r := <-refused:
+				done = true
+				if !r {
+					t.Error("it was not refused")
+				}
+			default:
+			}
+			return done || h.Model.Calls.Load() > before
+		})
+		cancel()
+		if done {
+			if i < 10 || i > 17 {
+				t.Errorf("refused after %d calls of %d bytes", i, size)
+			}
+			return
+		}
+		<-refused
+	}
+	t.Error("nothing was refused")
+}
+
 func callCap(t *testing.T, f Fixture) {
 	h := New(t, f, &Model{}, schema.GateOptions{MaxCalls: 2})
 	for i := range 3 {
