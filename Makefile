@@ -30,5 +30,5 @@ lint: ## golangci-lint, at the version CI uses
 	go run $(LINT) run ./...
 
 fuzz: ## every fuzz target for a while each (FUZZTIME)
-	@for target in schema:FuzzDecode worker/gate:FuzzChatDecode worker/gate:FuzzChatEncode tasks:FuzzOpen trainer/replay:FuzzParse sandboxes/box:FuzzFrames; do \
+	@for target in schema:FuzzDecode worker/gate:FuzzChatDecode worker/gate:FuzzChatEncode tasks:FuzzOpen trainer/replay:FuzzParse sandboxes/box:FuzzFrames agents:FuzzParseEvent; do \
 		go test ./$${target%%:*} -run '^$$' -fuzz "^$${target##*:}\$$" -fuzztime $(FUZZTIME) || exit 1; done

@@ -257,6 +257,22 @@ func TestCredentialsAreKeptFromOthers(t *testing.T) {
 	}
 }
 
+func TestLiveDeltasReachWhoWatchesNow(t *testing.T) {
+	b := newBench(t)
+	nc := b.raw(t, b.server.OpsCreds(), broker.InboxFor("ops", "ops"))
+	sub, err := nc.SubscribeSync("rollout.*.live.*")
+	must(t, err)
+	must(t, nc.Flush())
+	b.worker.Live("alpha-1", 2, 7, &schema.Delta{V: 1, Delta: []byte(`{"content":"a"}`)})
+	m, err := sub.NextMsg(10 * time.Second)
+	must(t, err)
+	var d schema.Delta
+	must(t, schema.Decode(m.Data, &d))
+	if m.Subject != subjects.Live("alpha-1", 2) || m.Header.Get(subjects.HeaderCall) != "7" || string(d.Delta) != `{"content":"a"}` {
+		t.Fatalf("got %s %v %s", m.Subject, m.Header, d.Delta)
+	}
+}
+
 func TestTapSeesEventsInOrder(t *testing.T) {
 	b := newBench(t)
 	for i := range 3 {

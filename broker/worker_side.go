@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -158,6 +159,18 @@ func (w *WorkerSide) Emit(e *schema.Event) {
 	}
 	if err != nil {
 		w.log.Debug().Err(err).Str("rollout", string(e.Rollout)).Msg("an event was not published")
+	}
+}
+
+// Live shows a piece of an answer to whoever watches at this moment. It is
+// kept nowhere.
+func (w *WorkerSide) Live(id schema.ID, attempt, call int, d *schema.Delta) {
+	data, err := schema.Encode(d)
+	if err == nil {
+		err = w.bulk.PublishMsg(&nats.Msg{Subject: subjects.Live(id, attempt), Header: nats.Header{subjects.HeaderCall: {strconv.Itoa(call)}}, Data: data})
+	}
+	if err != nil {
+		w.log.Debug().Err(err).Str("rollout", string(id)).Msg("a delta was not shown")
 	}
 }
 

@@ -4,12 +4,12 @@ package subjects
 // that a receiver can drop a frame without decoding it.
 const (
 	HeaderVersion = "Rl-V"
-	HeaderKind    = "Rl-Kind"    // of a frame, see schema.FrameKind; "cancel" on a call's subject
-	HeaderGen     = "Rl-Gen"     // random name of one generation
-	HeaderSeq     = "Rl-Seq"     // of a delta: 0, 1, ...; of a final: the number of deltas
-	HeaderHeld    = "Rl-Held"    // "1" on accept and beat: the trainer holds calls for now
-	HeaderResume  = "Rl-Resume"  // on a call that is asked again: deltas held of Rl-Gen
-	HeaderAttempt = "Rl-Attempt" // on a request that is put back: attempts so far
+	HeaderKind    = "Rl-Kind"   // of a frame, see schema.FrameKind; "cancel" on a call's subject
+	HeaderGen     = "Rl-Gen"    // random name of one generation
+	HeaderSeq     = "Rl-Seq"    // of a delta: 0, 1, ...; of a final: the number of deltas
+	HeaderHeld    = "Rl-Held"   // "1" on accept and beat: the trainer holds calls for now
+	HeaderResume  = "Rl-Resume" // on a call that is asked again: deltas held of Rl-Gen
+	HeaderCall    = "Rl-Call"   // on a live delta: the number of its call
 )
 
 // KindCancel on a call's subject ends the generation of that call.

@@ -90,8 +90,12 @@ func (c *recorder) CallBegan(number int, call *schema.Call) {
 	c.emit(&schema.Event{Type: schema.EventLLM, LLM: &schema.LLMEvent{Number: number, Call: &told}})
 }
 
-// CallDelta implements gate.Observer.
-func (c *recorder) CallDelta(int, *schema.Delta) {}
+// CallDelta implements gate.Observer. The key is taken out of what lies within
+// one piece; a model cannot be kept from spelling it in two.
+func (c *recorder) CallDelta(number int, d *schema.Delta) {
+	shown := schema.Delta{V: d.V, Delta: c.redactRaw(d.Delta)}
+	c.r.Services.Live(c.r.Request.ID, c.r.Attempt, number, &shown)
+}
 
 // CallEnded implements gate.Observer.
 func (c *recorder) CallEnded(number int, e gate.CallEnd) {

@@ -21,6 +21,7 @@ type Services struct {
 	Bundle      func(ctx context.Context, sha string) (*tasks.Bundle, error)
 	PutArtifact func(ctx context.Context, name string, data []byte) (schema.Artifact, error)
 	Emit        func(*schema.Event)
+	Live        func(id schema.ID, attempt, call int, d *schema.Delta)
 	Model       gate.Model
 }
 

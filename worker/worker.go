@@ -202,7 +202,7 @@ func (w *Worker) rollout(ctx context.Context, job *broker.Job, log zerolog.Logge
 	r := &Rollout{
 		Request: job.Request, Attempt: job.Attempt, Worker: w.side.ID(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache,
 		Caps: w.cfg.Caps, Timing: w.cfg.Timing, Log: log,
-		Services: Services{Bundle: w.bundle, PutArtifact: w.side.PutArtifact, Emit: w.side.Emit, Model: model{w.side.Caller(job.Request)}},
+		Services: Services{Bundle: w.bundle, PutArtifact: w.side.PutArtifact, Emit: w.side.Emit, Live: w.side.Live, Model: model{w.side.Caller(job.Request)}},
 	}
 	defer func() {
 		if p := recover(); p != nil {

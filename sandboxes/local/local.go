@@ -166,7 +166,7 @@ func (sb *sandbox) start(cfg *boxConfig, helper string) error {
 		Setsid:     true,
 		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
 	}
-	if os.Geteuid() == 0 {
+	if ownsAllUsers() {
 		if err := sb.mapUnusedUsers(cmd); err != nil {
 			return err
 		}
@@ -358,6 +358,20 @@ const (
 	uidRange  = 1 << 16
 	uidRanges = 4000
 )
+
+// ownsAllUsers says whether this process is the host's root, and not that of a
+// user namespace with a few users, as in a rootless container.
+func ownsAllUsers() bool {
+	if os.Geteuid() != 0 {
+		return false
+	}
+	data, err := os.ReadFile("/proc/self/uid_map")
+	var inside, outside, count int64
+	if _, serr := fmt.Sscan(string(data), &inside, &outside, &count); err != nil || serr != nil {
+		return false
+	}
+	return inside == 0 && count > firstUID+uidRanges*uidRange
+}
 
 // mapUnusedUsers gives the sandbox a range of host uids of its own, held by a
 // lock that ends with this process.
