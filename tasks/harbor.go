@@ -1,6 +1,6 @@
-// Package tasks reads task formats: Harbor task directories
-// (https://harborframework.com/docs/task-format) so far. A task becomes a
-// request and a bundle; nothing of it is read from the worker's disk.
+// Package tasks reads task formats: Harbor task directories (schema 1.0 to 1.4)
+// so far. A task becomes a request and a bundle; nothing of it is read from the
+// worker's disk.
 package tasks
 
 import (
