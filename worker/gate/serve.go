@@ -27,7 +27,7 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decod
 		refuse(w, d, Refusal{http.StatusTooManyRequests, "too_many_requests", fmt.Sprintf("More than %d requests, or %d bytes, are open.", maxOpen, maxHeld)})
 		return
 	}
-	defer s.leaveDoor(size)
+	defer func() { s.leaveDoor(size) }()
 	body, err := readBody(w, r)
 	if err != nil {
 		var large *http.MaxBytesError
@@ -47,6 +47,7 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decod
 	}
 	retry := r.Header.Get("X-Stainless-Retry-Count")
 	x, _, err := s.enter(r.Context(), body, retry != "" && retry != "0", call)
+	s.haveRead(&size)
 	if err != nil {
 		var f *schema.Fault
 		switch {
@@ -287,6 +288,14 @@ func (s *Session) enterDoor(size int64) bool {
 	s.open++
 	s.reading += size
 	return true
+}
+
+// haveRead ends the reservation for a body: from now on its call counts.
+func (s *Session) haveRead(size *int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reading -= *size
+	*size = 0
 }
 
 func (s *Session) leaveDoor(size int64) {
