@@ -14,8 +14,8 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// The gate's keys look like this; see gate.Open.
-const keyPrefix = "tg-"
+// keyForm is what the gate's keys look like; see gate.Open.
+const keyForm = `tg-[A-Za-z0-9_-]{32}`
 
 // TestRealAgents runs each agent in each sandbox, with NATS, trainer, worker
 // and tap each in a process of its own.
@@ -31,7 +31,7 @@ func TestRealAgents(t *testing.T) {
 				worker := b.worker(t, filepath.Dir(task), "--sandboxes", sandbox)
 				tap := start(t, b.binary, "tap", "--nats", b.nats.URL(), "--creds", b.nats.OpsCreds(), "-o", "jsonl")
 				eventually(t, "a tap that watches", 20*time.Second, func() bool { return strings.Contains(tap.err.String(), "watching") })
-				argv := watchArgv(t, "Write 'Hello", keyPrefix, "OPENAI_API_KEY")
+				argv := watchArgv(t, regexp.MustCompile("Write 'Hello|OPENAI_API_KEY|"+keyForm))
 				args := []string{"--agent", agent, "--sandbox", sandbox, task}
 				if sandbox == "docker" {
 					args = append(args, "--image", testenv.Image(t))
@@ -49,7 +49,7 @@ func TestRealAgents(t *testing.T) {
 				}
 				eventually(t, "the result in the tap", 20*time.Second, func() bool { return strings.Contains(tap.out.String(), `"type":"result"`) })
 				checkTap(t, tap.out.String())
-				key := regexp.MustCompile(keyPrefix + `[A-Za-z0-9_-]{32}`)
+				key := regexp.MustCompile(keyForm)
 				for name, text := range map[string]string{
 					"result": trainer.out.String(), "trainer's log": trainer.err.String(), "events": tap.out.String(), "worker's log": worker.err.String() + worker.out.String(),
 				} {

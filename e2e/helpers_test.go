@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -197,7 +198,7 @@ func copyTask(t *testing.T, from string, change map[string]string) string {
 
 // watchArgv looks at every process's argv until stop, and says where forbidden
 // text was seen.
-func watchArgv(t *testing.T, forbidden ...string) (stop func() []string) {
+func watchArgv(t *testing.T, forbidden *regexp.Regexp) (stop func() []string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	seen := map[string]bool{}
@@ -221,10 +222,8 @@ func watchArgv(t *testing.T, forbidden ...string) (stop func() []string) {
 				if errors.Is(err, os.ErrNotExist) || err != nil {
 					continue
 				}
-				for _, text := range forbidden {
-					if bytes.Contains(data, []byte(text)) {
-						seen[fmt.Sprintf("%q in %q", text, data)] = true
-					}
+				if text := forbidden.Find(data); text != nil {
+					seen[fmt.Sprintf("%q in %q", text, data)] = true
 				}
 			}
 		}
