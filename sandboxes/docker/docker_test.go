@@ -228,6 +228,35 @@ func TestTheImagesUserOwnsWhatIsPutIn(t *testing.T) {
 	}
 }
 
+func TestNetworkIsOpenOnlyWhenAsked(t *testing.T) {
+	b, image, _ := backend(t)
+	for network, want := range map[string]bool{"": false, "none": false, "open": true} {
+		s := spec(image)
+		s.Network = network
+		sb, err := b.Create(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := sb.Files().Read(t.Context(), "/proc/net/route", 1<<20)
+		if err != nil {
+			t.Error(err)
+		}
+		if has := bytes.Contains(data, []byte("eth0")); has != want {
+			t.Errorf("network %q: a route out %v, want %v", network, has, want)
+		}
+		if err := sb.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	s := spec(image)
+	s.Network = "allowlist"
+	_, err := b.Create(t.Context(), s)
+	var no *sandboxes.UnsupportedError
+	if !errors.As(err, &no) || no.Field != "sandbox.network" {
+		t.Errorf("allowlist: %v", err)
+	}
+}
+
 func TestADynamicHelperIsRefused(t *testing.T) {
 	b, err := docker.New("/bin/sh", t.TempDir())
 	if err != nil {
