@@ -134,7 +134,9 @@ func TestUp(t *testing.T) {
 	binary := testenv.Binary(t)
 	state := t.TempDir()
 	up := start(t, binary, "up", "--state", state, "--port", "0", "--sandboxes", "local")
-	eventually(t, "a server that is up", 60e9, func() bool { return strings.Contains(up.err.String(), "are ready") })
+	eventually(t, "a server that is up", 60e9, func() bool {
+		return strings.Contains(up.err.String(), "are ready") && strings.Contains(up.out.String(), "--state DIR") // two streams, in no order
+	})
 	url := regexp.MustCompile(`nats://[0-9.:]+`).FindString(up.out.String())
 	run := start(t, binary, "run", "--nats", url, "--creds", filepath.Join(state, "creds", "trainer-local.nk"), "-o", "json", filepath.Join(testenv.Root(t), "examples/tasks/hello"))
 	if code := run.wait(t, 60e9); code != 0 || *results(t, run)[0].Reward != 1 {
