@@ -15,7 +15,6 @@ const (
 // Fault codes that callers decide on. Stages and messages are for people.
 const (
 	CodeInvalid      = "invalid"
-	CodeUnknown      = "unknown"
 	CodeNoTrainer    = "no_trainer"
 	CodeCancelled    = "cancelled"
 	CodeTimeout      = "timeout"

@@ -3,13 +3,12 @@ package subjects
 // Headers of calls and frames. Kind, sequence and generation are headers so
 // that a receiver can drop a frame without decoding it.
 const (
-	HeaderVersion = "Rl-V"
-	HeaderKind    = "Rl-Kind"   // of a frame, see schema.FrameKind; "cancel" on a call's subject
-	HeaderGen     = "Rl-Gen"    // random name of one generation
-	HeaderSeq     = "Rl-Seq"    // of a delta: 0, 1, ...; of a final: the number of deltas
-	HeaderHeld    = "Rl-Held"   // "1" on accept and beat: the trainer holds calls for now
-	HeaderResume  = "Rl-Resume" // on a call that is asked again: deltas held of Rl-Gen
-	HeaderCall    = "Rl-Call"   // on a live delta: the number of its call
+	HeaderKind   = "Rl-Kind"   // of a frame, see schema.FrameKind; "cancel" on a call's subject
+	HeaderGen    = "Rl-Gen"    // random name of one generation
+	HeaderSeq    = "Rl-Seq"    // of a delta: 0, 1, ...; of a final: the number of deltas
+	HeaderHeld   = "Rl-Held"   // "1" on accept and beat: the trainer holds calls for now
+	HeaderResume = "Rl-Resume" // on a call that is asked again: deltas held of Rl-Gen
+	HeaderCall   = "Rl-Call"   // on a live delta: the number of its call
 )
 
 // KindCancel on a call's subject ends the generation of that call.

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/turngate/turngate/agents"
@@ -98,7 +99,7 @@ func (r *Rollout) agentCommand(ctx context.Context, l agents.Launch) (sandboxes.
 		script, _ := r.bundle.Read("solution/solve.sh")
 		c.Args = append(scriptArgs("/solution/solve.sh", script), c.Args[1:]...)
 	}
-	return sandboxes.Cmd{Args: c.Args, Env: env, User: user, Stdin: newReader([]byte(c.Stdin)), Untrusted: true}, nil
+	return sandboxes.Cmd{Args: c.Args, Env: env, User: user, Stdin: strings.NewReader(c.Stdin), Untrusted: true}, nil
 }
 
 // scriptArgs runs a script of the task: as its first line says, or by sh.

@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -81,8 +80,6 @@ func (t *tail) String() string {
 	}
 	return text
 }
-
-func newReader(b []byte) io.Reader { return bytes.NewReader(b) }
 
 // stopGrace is how long a process has to end by itself when it is told to.
 const stopGrace = 3 * time.Second

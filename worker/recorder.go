@@ -25,7 +25,6 @@ type recorder struct {
 	key     string
 	lines   bytes.Buffer // of the transcript
 	zip     *zstd.Encoder
-	calls   int
 	refused string // what the trainer last refused a call with
 	out     capped
 	err     capped
@@ -132,7 +131,6 @@ func (c *recorder) write(line map[string]any) {
 			return
 		}
 	}
-	c.calls++
 	_, _ = c.zip.Write(append(data, '\n')) // into memory
 }
 
@@ -140,7 +138,7 @@ func (c *recorder) write(line map[string]any) {
 func (c *recorder) transcript() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.zip == nil || c.calls == 0 {
+	if c.zip == nil {
 		return nil
 	}
 	_ = c.zip.Close() // into memory

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -258,7 +259,7 @@ func (r *Rollout) put(ctx context.Context, from, to, owner string) error {
 	if err != nil {
 		return err
 	}
-	if err := r.sandbox.Files().TarIn(ctx, to, newReader(data), owner); err != nil {
+	if err := r.sandbox.Files().TarIn(ctx, to, bytes.NewReader(data), owner); err != nil {
 		return fmt.Errorf("put %s into the sandbox: %w", from, err)
 	}
 	return nil

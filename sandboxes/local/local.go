@@ -101,7 +101,7 @@ func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (_ sandboxes.San
 	for k, v := range s.Env {
 		cfg.Env = append(cfg.Env, k+"="+v)
 	}
-	cfg.Root.Binds, _ = hostBinds()
+	cfg.Root.Binds, cfg.Root.Links = hostBinds()
 	for _, m := range append([]sandboxes.Mount{{Host: b.Helper, Guest: sandboxes.HelperPath}}, s.Mounts...) {
 		cfg.Root.Binds = append(cfg.Root.Binds, bind{Host: m.Host, Guest: m.Guest})
 	}

@@ -16,6 +16,8 @@ type rootPlan struct {
 	Binds     []bind `json:"binds"`
 	DiskBytes int64  `json:"disk_bytes,omitempty"` // size of the root's tmpfs; 0: the kernel's default
 	Workdir   string `json:"workdir"`
+	// Links are those of the host's own root, such as /bin -> usr/bin.
+	Links map[string]string `json:"links,omitempty"`
 }
 
 // bind shows one file or folder of the host, read-only.
@@ -71,7 +73,6 @@ func (p *rootPlan) enter() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	_, links := hostBinds()
 	for i := range p.Binds {
 		if b := &p.Binds[i]; b.FD == 0 {
 			fd, err := openTree(b.Host)
@@ -88,7 +89,7 @@ func (p *rootPlan) enter() error {
 	if err := unix.Mount("tmpfs", newRoot, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
 		return fmt.Errorf("mount the sandbox's root: %w", err)
 	}
-	if err := p.folders(links); err != nil {
+	if err := p.folders(); err != nil {
 		return err
 	}
 	for _, b := range p.Binds {
@@ -102,7 +103,7 @@ func (p *rootPlan) enter() error {
 	return pivot()
 }
 
-func (p *rootPlan) folders(links map[string]string) error {
+func (p *rootPlan) folders() error {
 	for _, d := range []struct {
 		path string
 		mode fs.FileMode
@@ -119,7 +120,7 @@ func (p *rootPlan) folders(links map[string]string) error {
 			return fmt.Errorf("make %s: %w", d.path, err)
 		}
 	}
-	for link, target := range links {
+	for link, target := range p.Links {
 		if err := os.Symlink(target, filepath.Join(newRoot, link)); err != nil {
 			return fmt.Errorf("make %s: %w", link, err)
 		}

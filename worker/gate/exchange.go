@@ -49,7 +49,7 @@ var (
 // lost its client is taken over; while one is still open the request waits for
 // it for a moment, and then is a call of its own: two equal calls at the same
 // time are two calls.
-func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, call schema.Call) (x *exchange, fresh bool, err error) {
+func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, call schema.Call) (*exchange, error) {
 	patience := s.cfg.Timing.Equal
 	if isRetry {
 		patience = s.cfg.Timing.Retry
@@ -65,14 +65,14 @@ func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, call sch
 			if !e.attached {
 				e.attach()
 				s.mu.Unlock()
-				return e, false, nil
+				return e, nil
 			}
 			open = e
 		}
 		if open == nil || waited {
-			x, err = s.begin(body, call)
+			x, err := s.begin(body, call)
 			s.mu.Unlock()
-			return x, true, err
+			return x, err
 		}
 		over := open.detached
 		s.mu.Unlock()
@@ -85,9 +85,9 @@ func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, call sch
 		case <-timer.C:
 			waited = true
 		case <-ctx.Done():
-			return nil, false, context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		case <-s.life.Done():
-			return nil, false, context.Cause(s.life)
+			return nil, context.Cause(s.life)
 		}
 	}
 }

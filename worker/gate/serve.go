@@ -46,7 +46,7 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decod
 		call.Tag = schema.TagAgent
 	}
 	retry := r.Header.Get("X-Stainless-Retry-Count")
-	x, _, err := s.enter(r.Context(), body, retry != "" && retry != "0", call)
+	x, err := s.enter(r.Context(), body, retry != "" && retry != "0", call)
 	s.haveRead(&size)
 	if err != nil {
 		var f *schema.Fault

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -386,107 +385,6 @@ func badBodies(t *testing.T, f Fixture) {
 	}
 	if n := h.Model.Calls.Load(); n != 0 {
 		t.Errorf("%d calls were made of bad bodies", n)
-	}
-}
-
-// heldBytes: an agent that opens giant calls cannot fill the worker's memory.
-func heldBytes(t *testing.T, f Fixture) {
-	release := make(chan struct{})
-	h := New(t, f, &Model{Answer: blocking(release)}, schema.GateOptions{MaxParallel: 64})
-	const size, calls = 15 << 20, 20
-	body := f.Body(strings.Repeat("x", size), false)
-	var open sync.WaitGroup
-	var refused atomic.Int32
-	for i := range calls {
-		open.Go(func() {
-			res, err := h.Post(t.Context(), strings.Replace(body, "xxxx", "x"+string(rune('a'+i))+"xx", 1))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer res.Body.Close()
-			if res.StatusCode == http.StatusTooManyRequests {
-				refused.Add(1)
-			}
-			_, _ = io.Copy(io.Discard, res.Body)
-		})
-	}
-	Eventually(t, "all calls", func() bool { return int(h.Model.Calls.Load()+refused.Load()) == calls })
-	close(release)
-	open.Wait()
-	// 256 MiB hold seventeen of them; for a moment one counts twice.
-	if n := refused.Load(); n < calls-17 || n > calls-14 {
-		t.Errorf("%d of %d calls were refused", n, calls)
-	}
-}
-
-func callCap(t *testing.T, f Fixture) {
-	h := New(t, f, &Model{}, schema.GateOptions{MaxCalls: 2})
-	for i := range 3 {
-		status, _ := h.Ask(f.Body(strings.Repeat("x", i+1), false))
-		if (status == 200) != (i < 2) {
-			t.Errorf("call %d: %d", i+1, status)
-		}
-	}
-	<-h.Session.Done()
-	if fault := h.Session.Fault(); fault == nil || fault.Code != schema.CodeCallCap || fault.Who != schema.WhoAgent {
-		t.Errorf("fault %+v", fault)
-	}
-}
-
-func tokenCap(t *testing.T, f Fixture) {
-	h := New(t, f, &Model{}, schema.GateOptions{MaxTokens: 5})
-	for i := range 3 { // three tokens each
-		status, _ := h.Ask(f.Body(strings.Repeat("x", i+1), false))
-		if (status == 200) != (i < 2) {
-			t.Errorf("call %d: %d", i+1, status)
-		}
-	}
-	<-h.Session.Done()
-	if fault := h.Session.Fault(); fault == nil || fault.Code != schema.CodeTokenCap {
-		t.Errorf("fault %+v", fault)
-	}
-}
-
-func parallel(t *testing.T, f Fixture) {
-	release := make(chan struct{})
-	var now, most atomic.Int32
-	h := New(t, f, &Model{Answer: func(ctx context.Context, c schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
-		n := now.Add(1)
-		defer now.Add(-1)
-		for {
-			m := most.Load()
-			if n <= m || most.CompareAndSwap(m, n) {
-				break
-			}
-		}
-		return blocking(release)(ctx, c, frames)
-	}}, schema.GateOptions{MaxParallel: 3})
-	var wg sync.WaitGroup
-	var refused atomic.Int32
-	for i := range 70 {
-		wg.Go(func() {
-			res, err := h.Post(t.Context(), f.Body(strings.Repeat("x", i+1), false))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if res.StatusCode == 429 {
-				refused.Add(1)
-				if res.Header.Get("Retry-After") == "" {
-					t.Error("429 without Retry-After")
-				}
-			}
-			_, _ = io.Copy(io.Discard, res.Body)
-			res.Body.Close()
-		})
-	}
-	Eventually(t, "three calls at once", func() bool { return now.Load() == 3 })
-	Eventually(t, "six refusals", func() bool { return refused.Load() == 6 })
-	close(release)
-	wg.Wait()
-	if most.Load() != 3 || refused.Load() != 6 {
-		t.Errorf("%d at once, %d refused", most.Load(), refused.Load())
 	}
 }
 
