@@ -5,11 +5,13 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -35,14 +37,18 @@ type Broker struct {
 	calls *nats.Conn
 	bulk  *nats.Conn
 	js    jetstream.JetStream
+	inbox string // prefix of this connection's own inboxes
 	log   zerolog.Logger
+
+	streams sync.Map // of jetstream.Stream, by name
 }
 
 // Dial connects. It fails if no server can be reached now; later it reconnects
 // for ever. What is published while disconnected fails at once instead of
 // being replayed later.
 func Dial(ctx context.Context, c Config) (*Broker, error) {
-	b := &Broker{log: c.Log}
+	c.Inbox = cmp.Or(c.Inbox, "_INBOX.turngate")
+	b := &Broker{log: c.Log, inbox: c.Inbox}
 	var err error
 	if b.calls, err = connect(ctx, c, "calls"); err != nil {
 		return nil, err
@@ -107,10 +113,6 @@ func checkSize(nc *nats.Conn, what string, n int) error {
 
 func connect(ctx context.Context, c Config, purpose string) (*nats.Conn, error) {
 	log := c.Log.With().Str("connection", purpose).Logger()
-	inbox := c.Inbox
-	if inbox == "" {
-		inbox = "_INBOX.turngate"
-	}
 	opts := []nats.Option{
 		nats.Name(strings.TrimSpace(c.Name + " " + purpose)),
 		nats.MaxReconnects(-1),
@@ -119,7 +121,7 @@ func connect(ctx context.Context, c Config, purpose string) (*nats.Conn, error) 
 		nats.ReconnectJitter(250*time.Millisecond, time.Second),
 		nats.PingInterval(10 * time.Second),
 		nats.MaxPingsOutstanding(2),
-		nats.CustomInboxPrefix(inbox),
+		nats.CustomInboxPrefix(c.Inbox),
 		nats.Timeout(5 * time.Second),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {

@@ -44,11 +44,20 @@ func (e *NoTrainerError) Error() string {
 // gate's model.
 type Caller struct {
 	w     *WorkerSide
+	job   *Job // nil: nothing can hold or fence it
 	shard string
 	wait  time.Duration
 }
 
-// Caller returns the model for a job's calls.
+// Caller returns the model for a job's calls: they wait while the job is held,
+// and end when it is fenced.
+func (j *Job) Caller() *Caller {
+	c := j.w.Caller(j.Request)
+	c.job = j
+	return c
+}
+
+// Caller returns the model for the calls of a rollout that is nobody's job.
 func (w *WorkerSide) Caller(r schema.Request) *Caller {
 	return &Caller{w: w, shard: r.Shard, wait: time.Duration(r.Gate.WaitMS) * time.Millisecond}
 }
@@ -84,7 +93,7 @@ func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(sch
 	_, _ = rand.Read(random[:]) // never fails, see its documentation
 	token := hex.EncodeToString(random[:])
 	a := &asking{
-		w: c.w, call: &call, key: call.Key, subject: subjects.Call(key, c.shard), body: body, frames: frames, budget: c.wait,
+		w: c.w, job: c.job, call: &call, key: call.Key, subject: subjects.Call(key, c.shard), body: body, frames: frames, budget: c.wait,
 		reply: subjects.GateInbox(key.Rollout.Trainer(), c.w.wid, c.w.instance, token), inbox: make(chan *nats.Msg, 256),
 	}
 	c.w.mu.Lock()
@@ -96,7 +105,10 @@ func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(sch
 		c.w.mu.Unlock()
 	}()
 	reply, err := a.run(ctx)
-	if err != nil && a.heard && !isFault(err) {
+	if err == nil { // an answer that came while held counts only if the job is still its rollout's
+		err = a.held(ctx)
+	}
+	if err != nil && a.heard && !isFault(err) && !a.fenced() {
 		a.cancel()
 	}
 	return reply, err
@@ -110,6 +122,7 @@ func isFault(err error) bool {
 // asking is one call until it is settled.
 type asking struct {
 	w              *WorkerSide
+	job            *Job
 	call           *schema.Call // whole
 	key            string
 	subject, reply string
@@ -136,8 +149,27 @@ var (
 	errFull   = errors.New("the trainer lost the base")
 )
 
+// held waits while the job is held.
+func (a *asking) held(ctx context.Context) error {
+	if a.job == nil {
+		return nil
+	}
+	if err := a.job.hold.wait(ctx); err != nil {
+		return err
+	}
+	if a.fenced() {
+		return ErrFenced
+	}
+	return nil
+}
+
+func (a *asking) fenced() bool { return a.job != nil && a.job.fenced() }
+
 func (a *asking) run(ctx context.Context) (schema.Reply, error) {
 	for try := 0; ; try++ {
+		if err := a.held(ctx); err != nil {
+			return schema.Reply{}, err
+		}
 		reply, wait, err := a.round(ctx)
 		switch {
 		case err == nil:

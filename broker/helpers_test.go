@@ -3,6 +3,7 @@ package broker_test
 import (
 	"context"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,12 +28,40 @@ func newBench(t testing.TB) *bench {
 	t.Cleanup(srv.Shutdown)
 	b := &bench{server: srv}
 	wb := b.dial(t, srv.WorkerCreds(), broker.InboxFor("worker", "w1"))
-	must(t, wb.Setup(t.Context(), broker.StreamsConfig{}))
-	b.worker, err = wb.WorkerSide("w1", "i1")
-	must(t, err)
-	t.Cleanup(b.worker.Close)
+	must(t, wb.Setup(t.Context(), broker.StreamsConfig{Timing: quick()}))
+	b.worker = b.workerSide(t, "w1")
 	b.trainer = b.trainerSide(t, "alpha")
 	return b
+}
+
+// quick are the protocol's durations, twenty times as fast.
+func quick() broker.Timing { return broker.DefaultTiming().Faster(20) }
+
+// workerSide is one worker instance, alive until the test ends.
+func (b *bench) workerSide(t testing.TB, wid string, change ...func(*broker.WorkerConfig)) *broker.WorkerSide {
+	t.Helper()
+	side, _ := b.stoppable(t, wid, change...)
+	return side
+}
+
+// stoppable is a worker instance that leaves when stop is called.
+func (b *bench) stoppable(t testing.TB, wid string, change ...func(*broker.WorkerConfig)) (side *broker.WorkerSide, stop func()) {
+	t.Helper()
+	c := broker.WorkerConfig{Worker: wid, Instance: "i1", Slots: 2, Timing: quick()}
+	for _, f := range change {
+		f(&c)
+	}
+	side, err := b.dial(t, b.server.WorkerCreds(), broker.InboxFor("worker", wid+"-"+c.Instance)).WorkerSide(c)
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = side.Run(ctx)
+	}()
+	stop = sync.OnceFunc(func() { cancel(); <-done; side.Close() })
+	t.Cleanup(stop)
+	return side, stop
 }
 
 func (b *bench) dial(t testing.TB, creds, inbox string) *broker.Broker {
@@ -59,7 +88,8 @@ func request(id schema.ID) schema.Request {
 
 func (b *bench) submit(t testing.TB, r schema.Request) {
 	t.Helper()
-	must(t, b.trainer.Submit(t.Context(), 2, &r))
+	_, err := b.trainer.Submit(t.Context(), 2, []schema.Request{r})
+	must(t, err)
 }
 
 func (b *bench) take(t testing.TB) *broker.Job {

@@ -20,7 +20,7 @@ import (
 
 func TestSetupIsIdempotentAndNoStreamsOverlap(t *testing.T) {
 	b := newBench(t) // a real server refuses streams whose subjects overlap
-	must(t, b.worker.Setup(t.Context(), broker.StreamsConfig{}))
+	must(t, b.worker.Setup(t.Context(), broker.StreamsConfig{Timing: quick()}))
 }
 
 func TestJobFromSubmitToResult(t *testing.T) {
@@ -34,10 +34,8 @@ func TestJobFromSubmitToResult(t *testing.T) {
 	if j.Attempt != 1 || j.Request.ID != "alpha-1" || j.Request.Limits.AgentMS != 900_000 {
 		t.Fatalf("got %+v", j)
 	}
-	_, release := j.Hold(t.Context())
 	reward := 1.0
 	must(t, j.Done(t.Context(), schema.Result{ID: "alpha-1", Trainer: "alpha", Attempt: 1, Status: schema.StatusDone, Reward: &reward}))
-	release()
 	if id := <-hints; id != "alpha-1" {
 		t.Fatalf("hint for %s", id)
 	}
@@ -59,7 +57,7 @@ func TestSecondResultIsDropped(t *testing.T) {
 	j := b.take(t)
 	one, two := 1.0, 0.0
 	must(t, j.Done(t.Context(), schema.Result{ID: "alpha-1", Attempt: 1, Status: schema.StatusDone, Reward: &one}))
-	must(t, j.Done(t.Context(), schema.Result{ID: "alpha-1", Attempt: 1, Status: schema.StatusDone, Reward: &two}))
+	must(t, j.Done(t.Context(), schema.Result{ID: "alpha-1", Attempt: 1, Status: schema.StatusDone, Reward: &two})) // taken for its own write
 	r, err := b.trainer.Result(t.Context(), "alpha-1")
 	must(t, err)
 	if *r.Reward != 1 {
@@ -137,8 +135,7 @@ func TestCancelEndsARunningJobAndAQueuedOne(t *testing.T) {
 	b := newBench(t)
 	b.submit(t, request("alpha-1"))
 	j := b.take(t)
-	ctx, release := j.Hold(t.Context())
-	defer release()
+	ctx := j.Context()
 	b.submit(t, request("alpha-2"))
 	must(t, b.trainer.Cancel([]schema.ID{"alpha-1", "alpha-2"}, "stale"))
 	select {

@@ -22,7 +22,7 @@ func trainerPermissions(tid string) *server.Permissions {
 		"$O." + subjects.BucketTasks + ".>",
 		"$JS.API.INFO",
 	}
-	for _, stream := range []string{subjects.StreamRollouts, "OBJ_" + subjects.BucketTasks, "OBJ_" + subjects.BucketArtifact} {
+	for _, stream := range []string{subjects.StreamRequests, subjects.StreamRollouts, "OBJ_" + subjects.BucketTasks, "OBJ_" + subjects.BucketArtifact} {
 		allow = append(allow, "$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.MSG.GET."+stream)
 	}
 	return &server.Permissions{
@@ -40,6 +40,9 @@ func opsPermissions() *server.Permissions {
 			"$JS.API.INFO", "$JS.API.STREAM.INFO.>", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.MSG.GET." + subjects.StreamRollouts,
 			"$JS.API.CONSUMER.CREATE." + subjects.StreamEvents + ".>", "$JS.API.CONSUMER.DELETE." + subjects.StreamEvents + ".>",
 			"$JS.API.CONSUMER.INFO." + subjects.StreamEvents + ".>", "$JS.API.CONSUMER.MSG.NEXT." + subjects.StreamEvents + ".>",
+			"$JS.API.CONSUMER.CREATE." + subjects.StreamWorkers + ".>", "$JS.API.CONSUMER.DELETE." + subjects.StreamWorkers + ".>",
+			"$JS.API.CONSUMER.INFO." + subjects.StreamWorkers + ".>", "$JS.API.CONSUMER.MSG.NEXT." + subjects.StreamWorkers + ".>",
+			"$JS.API.STREAM.MSG.GET." + subjects.StreamDead,
 		}},
 		Subscribe: &server.SubjectPermission{Allow: []string{"rollout.>", "worker.>", "trainer.*.results", InboxFor("ops", "ops") + ".>"}},
 	}

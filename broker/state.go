@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/turngate/turngate/internal/crash"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -15,19 +17,49 @@ import (
 // errMoved means that somebody else wrote the record first.
 var errMoved = errors.New("the record was changed by another")
 
-// last reads the newest message of a subject through the stream's leader; ok
-// is false when there is none.
-func (b *Broker) last(ctx context.Context, subject string, into schema.Message) (seq uint64, ok bool, err error) {
-	stream, err := b.js.Stream(ctx, subjects.StreamRollouts)
+// last reads the newest message of a subject through its stream's leader; nil
+// when there is none.
+func (b *Broker) last(ctx context.Context, stream, subject string) (*jetstream.RawStreamMsg, error) {
+	s, err := b.stream(ctx, stream)
 	if err != nil {
-		return 0, false, fmt.Errorf("open stream %s: %w", subjects.StreamRollouts, err)
+		return nil, err
 	}
-	m, err := stream.GetLastMsgForSubject(ctx, subject)
+	op, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	m, err := s.GetLastMsgForSubject(op, subject)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return 0, false, nil
+		return nil, nil
 	}
 	if err != nil {
-		return 0, false, fmt.Errorf("read %s: %w", subject, err)
+		return nil, fmt.Errorf("read %s: %w", subject, err)
+	}
+	return m, nil
+}
+
+// opTimeout bounds one request to the server.
+const opTimeout = 5 * time.Second
+
+// stream gives a handle to a stream; asking the server once for each.
+func (b *Broker) stream(ctx context.Context, name string) (jetstream.Stream, error) {
+	if s, ok := b.streams.Load(name); ok {
+		if stream, ok := s.(jetstream.Stream); ok {
+			return stream, nil
+		}
+	}
+	op, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	s, err := b.js.Stream(op, name)
+	if err != nil {
+		return nil, fmt.Errorf("open stream %s: %w", name, err)
+	}
+	b.streams.Store(name, s)
+	return s, nil
+}
+
+func (b *Broker) lastRollout(ctx context.Context, subject string, into schema.Message) (seq uint64, ok bool, err error) {
+	m, err := b.last(ctx, subjects.StreamRollouts, subject)
+	if m == nil || err != nil {
+		return 0, false, err
 	}
 	if err := schema.Decode(m.Data, into); err != nil {
 		return m.Sequence, true, fmt.Errorf("read %s: %w", subject, err)
@@ -38,16 +70,18 @@ func (b *Broker) last(ctx context.Context, subject string, into schema.Message) 
 // put writes the newest message of a subject if its last sequence is still
 // expect (0: none yet); otherwise errMoved.
 func (b *Broker) put(ctx context.Context, subject string, m schema.Message, expect uint64) (uint64, error) {
-	data, err := schema.Encode(m)
+	msg, err := expecting(subject, m, expect)
 	if err != nil {
 		return 0, err
 	}
-	if err := checkSize(b.bulk, subject, len(data)); err != nil {
+	if err := checkSize(b.bulk, subject, len(msg.Data)); err != nil {
 		return 0, err
 	}
-	ack, err := b.js.Publish(ctx, subject, data, jetstream.WithExpectLastSequencePerSubject(expect))
+	op, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	ack, err := b.js.PublishMsg(op, msg, jetstream.WithRetryAttempts(0))
 	var api *jetstream.APIError
-	if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+	if errors.As(err, &api) && (api.ErrorCode == codeWrongLast || api.ErrorCode == codeWrongLastConst) {
 		return 0, errMoved
 	}
 	if err != nil {
@@ -56,10 +90,54 @@ func (b *Broker) put(ctx context.Context, subject string, m schema.Message, expe
 	return ack.Sequence, nil
 }
 
+// commit writes a result and the terminal state in one atomic batch. It tries
+// again until it is known whether they are stored. errMoved: they are not, or
+// were stored by an earlier try.
+func (b *Broker) commit(ctx context.Context, s schema.State, stateSeq uint64, r schema.Result) (uint64, error) {
+	if crash.Broken("I2") {
+		s.Attempt += 7
+	}
+	for try := 0; ; try++ {
+		result, err := expecting(subjects.Result(r.ID), &r, 0)
+		if err != nil {
+			return 0, err
+		}
+		state, err := expecting(subjects.State(r.ID), &s, stateSeq)
+		if err != nil {
+			return 0, err
+		}
+		if crash.Broken("I1") {
+			result.Header, state.Header = nats.Header{}, nats.Header{}
+		}
+		op, cancel := context.WithTimeout(ctx, opTimeout)
+		seq, err := b.batch(op, result, state)
+		cancel()
+		if err == nil || refused(err) && !passing(err) {
+			return seq, err
+		}
+		b.log.Debug().Err(err).Str("rollout", string(r.ID)).Msg("a result is not committed yet")
+		if perr := pause(ctx, backoff(try)); perr != nil {
+			return 0, errors.Join(err, perr)
+		}
+	}
+}
+
+func (b *Broker) readState(ctx context.Context, id schema.ID) (s schema.State, seq uint64, found bool, err error) {
+	for try := 0; ; try++ {
+		seq, found, err = b.lastRollout(ctx, subjects.State(id), &s)
+		if err == nil {
+			return s, seq, found, nil
+		}
+		if perr := pause(ctx, backoff(try)); perr != nil {
+			return s, 0, false, errors.Join(err, perr)
+		}
+	}
+}
+
 // State reads the state record of a rollout; ErrNotFound when it has none yet.
 func (b *Broker) State(ctx context.Context, id schema.ID) (schema.State, error) {
 	var s schema.State
-	_, ok, err := b.last(ctx, subjects.State(id), &s)
+	_, ok, err := b.lastRollout(ctx, subjects.State(id), &s)
 	if err == nil && !ok {
 		err = fmt.Errorf("state of %s: %w", id, ErrNotFound)
 	}
@@ -69,7 +147,7 @@ func (b *Broker) State(ctx context.Context, id schema.ID) (schema.State, error) 
 // Result reads the result of a rollout; ErrNotFound while it has none.
 func (b *Broker) Result(ctx context.Context, id schema.ID) (schema.Result, error) {
 	var r schema.Result
-	_, ok, err := b.last(ctx, subjects.Result(id), &r)
+	_, ok, err := b.lastRollout(ctx, subjects.Result(id), &r)
 	if err == nil && !ok {
 		err = fmt.Errorf("result of %s: %w", id, ErrNotFound)
 	}
@@ -77,3 +155,14 @@ func (b *Broker) Result(ctx context.Context, id schema.ID) (schema.Result, error
 }
 
 func nowMS() int64 { return time.Now().UnixMilli() }
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}

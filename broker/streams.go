@@ -1,7 +1,9 @@
 package broker
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,46 +12,38 @@ import (
 	"github.com/turngate/turngate/subjects"
 )
 
-// StreamsConfig sizes the streams.
+// StreamsConfig sizes the streams. What is 0 is left as it is on the server,
+// or made with its default.
 type StreamsConfig struct {
-	Replicas int   // of every stream; 1 on one server, 3 on a cluster. Default 1
-	MaxQueue int64 // requests that may wait; beyond it submits are refused. Default 1,000,000
+	Replicas int    // of every stream; 1 on one server, 3 on a cluster. Default 1
+	MaxQueue int64  // requests that may wait; beyond it submits are refused. Default 1,000,000
+	Timing   Timing // default DefaultTiming
 }
 
-const (
-	ackWait        = 60 * time.Second
-	eventRetention = 72 * time.Hour
-	leaseTTL       = 40 * time.Second
+const eventRetention = 72 * time.Hour
 
-	bucketWorkers = "workers"
-)
-
-// Setup creates what is missing of streams, consumers and buckets, and brings
-// what is there to this configuration. It is safe to call from every worker.
+// Setup creates what is missing of streams and consumers, and brings what is
+// there to this configuration. It is safe to call from every worker.
 func (b *Broker) Setup(ctx context.Context, c StreamsConfig) error {
-	c.Replicas = max(c.Replicas, 1)
-	if c.MaxQueue == 0 {
-		c.MaxQueue = 1_000_000
+	if c.Timing == (Timing{}) {
+		c.Timing = DefaultTiming()
 	}
+	if s, err := b.js.Stream(ctx, subjects.StreamRequests); err == nil {
+		there := s.CachedInfo().Config
+		c.Replicas, c.MaxQueue = cmp.Or(c.Replicas, there.Replicas), cmp.Or(c.MaxQueue, there.MaxMsgs)
+	} else if !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("look for stream %s: %w", subjects.StreamRequests, err)
+	}
+	c.Replicas, c.MaxQueue = cmp.Or(c.Replicas, 1), cmp.Or(c.MaxQueue, 1_000_000)
 	for _, s := range streamConfigs(c) {
 		if _, err := b.js.CreateOrUpdateStream(ctx, s); err != nil {
 			return fmt.Errorf("set up stream %s: %w", s.Name, err)
 		}
 	}
 	for _, filter := range subjects.RequestFilters() {
-		_, err := b.js.CreateOrUpdateConsumer(ctx, subjects.StreamRequests, consumerConfig(filter, c.Replicas))
+		_, err := b.js.CreateOrUpdateConsumer(ctx, subjects.StreamRequests, consumerConfig(filter, c))
 		if err != nil {
 			return fmt.Errorf("set up the consumer of %s: %w", filter, err)
-		}
-	}
-	for _, kv := range []jetstream.KeyValueConfig{
-		{Bucket: "lease", TTL: leaseTTL, Storage: jetstream.MemoryStorage, LimitMarkerTTL: time.Minute},
-		{Bucket: bucketWorkers, TTL: leaseTTL, Storage: jetstream.MemoryStorage, LimitMarkerTTL: time.Minute},
-		{Bucket: "control"},
-	} {
-		kv.Replicas = c.Replicas
-		if _, err := b.js.CreateOrUpdateKeyValue(ctx, kv); err != nil {
-			return fmt.Errorf("set up bucket %s: %w", kv.Bucket, err)
 		}
 	}
 	return nil
@@ -70,11 +64,14 @@ func streamConfigs(c StreamsConfig) []jetstream.StreamConfig {
 		{
 			Name: subjects.StreamEvents, Subjects: []string{subjects.EventFilter},
 			MaxAge: eventRetention, MaxBytes: 4 << 30, Discard: jetstream.DiscardOld, Compression: jetstream.S2Compression, Replicas: c.Replicas,
+			PersistMode: eventPersistence(c.Replicas),
 		},
 		{
 			Name: subjects.StreamDead, Subjects: []string{subjects.DeadFilter},
 			MaxMsgs: 10_000, Discard: jetstream.DiscardOld, Replicas: c.Replicas,
 		},
+		memoryStream(subjects.StreamLeases, subjects.LeaseFilter, c),
+		memoryStream(subjects.StreamWorkers, subjects.PresenceFilter, c),
 		objectStream(subjects.BucketTasks, c.Replicas),
 		objectStream(subjects.BucketArtifact, c.Replicas),
 	}
@@ -90,10 +87,29 @@ func objectStream(bucket string, replicas int) jetstream.StreamConfig {
 	}
 }
 
-func consumerConfig(filter string, replicas int) jetstream.ConsumerConfig {
+// eventPersistence lets events be written behind, where the server can: they
+// are for people, and a synced write of each would cost the rollouts.
+func eventPersistence(replicas int) jetstream.PersistModeType {
+	if replicas == 1 {
+		return jetstream.AsyncPersistMode
+	}
+	return jetstream.DefaultPersistMode
+}
+
+// memoryStream is the stream of a bucket of small values (NATS ADR-8) that
+// vanish when they are not renewed. Direct gets stay off, so that reads that
+// decide go through the leader.
+func memoryStream(name, filter string, c StreamsConfig) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: name, Subjects: []string{filter}, Storage: jetstream.MemoryStorage, MaxMsgsPerSubject: 1, MaxAge: c.Timing.Lease,
+		Discard: jetstream.DiscardOld, AllowRollup: true, Replicas: c.Replicas, Duplicates: min(c.Timing.Lease, 2*time.Minute),
+	}
+}
+
+func consumerConfig(filter string, c StreamsConfig) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable: subjects.ConsumerOf(filter), FilterSubject: filter,
-		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
-		MaxAckPending: 100_000, MaxWaiting: 8192, MaxDeliver: -1, Replicas: replicas,
+		AckPolicy: jetstream.AckExplicitPolicy, AckWait: c.Timing.AckWait,
+		MaxAckPending: 100_000, MaxWaiting: 8192, MaxDeliver: -1, Replicas: c.Replicas,
 	}
 }

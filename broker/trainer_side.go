@@ -33,32 +33,107 @@ func (b *Broker) TrainerSide(tid string) (*TrainerSide, error) {
 // when rollouts have ended.
 var ErrQueueFull = errors.New("the request queue is full")
 
-// Submit puts one request on a lane (0 is the most urgent). A request that was
-// submitted within the last two minutes is not queued twice.
-func (t *TrainerSide) Submit(ctx context.Context, lane int, r *schema.Request) error {
+// Submit puts requests on a lane (0 is the most urgent), all of them or none,
+// and returns the queue's sequence of each. A request that was submitted within
+// the last two minutes is not queued twice. At most MaxBatch at once.
+//
+// ErrQueueFull: none was taken, try again later. After any other error it is
+// not known whether they are on the queue; submitting them again is safe.
+func (t *TrainerSide) Submit(ctx context.Context, lane int, requests []schema.Request) ([]uint64, error) {
 	if lane < 0 || lane >= subjects.Lanes {
-		return fmt.Errorf("lane: %d is not valid: want 0 to %d", lane, subjects.Lanes-1)
+		return nil, fmt.Errorf("lane: %d is not valid: want 0 to %d", lane, subjects.Lanes-1)
 	}
-	data, err := schema.Encode(r)
-	if err != nil {
-		return fmt.Errorf("submit %s: %w", r.ID, err)
+	if len(requests) == 0 || len(requests) > MaxBatch {
+		return nil, fmt.Errorf("submit: %d requests at once, want 1 to %d", len(requests), MaxBatch)
 	}
-	if err := checkSize(t.bulk, "request "+string(r.ID), len(data)); err != nil {
-		return err
+	msgs := make([]*nats.Msg, len(requests))
+	for i := range requests {
+		data, err := schema.Encode(&requests[i])
+		if err != nil {
+			return nil, fmt.Errorf("submit %s: %w", requests[i].ID, err)
+		}
+		if err := checkSize(t.bulk, "request "+string(requests[i].ID), len(data)); err != nil {
+			return nil, err
+		}
+		msgs[i] = &nats.Msg{Subject: subjects.Request(lane, t.tid), Data: data, Header: nats.Header{headerMsgID: {string(requests[i].ID)}}}
 	}
-	_, err = t.js.Publish(ctx, subjects.Request(lane, t.tid), data, jetstream.WithMsgID(string(r.ID)))
-	var api *jetstream.APIError
-	if errors.As(err, &api) && api.ErrorCode == codeStoreFailed {
-		return fmt.Errorf("submit %s: %w", r.ID, ErrQueueFull)
+	if len(msgs) > 1 {
+		last, err := t.batch(ctx, msgs...)
+		if err == nil {
+			seqs := make([]uint64, len(msgs))
+			for i := range seqs {
+				seqs[i] = last - uint64(len(seqs)-1-i) // a batch is stored in one piece
+			}
+			return seqs, nil
+		}
+		var api *jetstream.APIError
+		if !errors.As(err, &api) || api.ErrorCode != codeDuplicate {
+			return nil, submitError(requests[0].ID, err)
+		}
+		// Some are there already, since an answer was lost: then all are, or the
+		// rest is new. One by one each is queued once.
 	}
-	if err != nil {
-		return fmt.Errorf("submit %s: %w", r.ID, err)
+	seqs := make([]uint64, len(msgs))
+	for i, m := range msgs {
+		single := &nats.Msg{Subject: m.Subject, Data: m.Data, Header: nats.Header{headerMsgID: m.Header[headerMsgID]}}
+		ack, err := t.js.PublishMsg(ctx, single)
+		if err != nil {
+			return nil, submitError(requests[i].ID, err)
+		}
+		seqs[i] = ack.Sequence
 	}
-	return nil
+	return seqs, nil
 }
 
-// codeStoreFailed is the server's answer when a full stream refuses a message.
-const codeStoreFailed jetstream.ErrorCode = 10077
+func submitError(id schema.ID, err error) error {
+	var api *jetstream.APIError
+	if errors.As(err, &api) && (api.ErrorCode == codeStoreFailed || api.ErrorCode == codeResources) {
+		return fmt.Errorf("submit %s: %w", id, ErrQueueFull)
+	}
+	return fmt.Errorf("submit %s: %w", id, err)
+}
+
+// Queued reports whether the queue still has the message of this rollout at
+// that sequence.
+func (t *TrainerSide) Queued(ctx context.Context, id schema.ID, seq uint64) (bool, error) {
+	if seq == 0 {
+		return false, nil
+	}
+	m, err := t.requestAt(ctx, seq)
+	return m != nil && requestID(m.Data) == id, err
+}
+
+// ResultsFrom calls handle with the rollout of every result that was stored at
+// sequence from or later, and returns where to go on the next time. It costs a
+// read for each new result, not for each rollout that is waited for. From 0
+// means from now on.
+func (t *TrainerSide) ResultsFrom(ctx context.Context, from uint64, handle func(schema.ID)) (next uint64, err error) {
+	s, err := t.js.Stream(ctx, subjects.StreamRollouts)
+	if err != nil {
+		return from, fmt.Errorf("open stream %s: %w", subjects.StreamRollouts, err)
+	}
+	last := s.CachedInfo().State.LastSeq
+	if from == 0 {
+		return last + 1, nil
+	}
+	if last+1 < from { // the store was wiped
+		from = 1
+	}
+	for from <= last {
+		m, err := s.GetMsg(ctx, from, jetstream.WithGetMsgSubject(subjects.ResultFilter))
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return last + 1, nil
+		}
+		if err != nil {
+			return from, fmt.Errorf("look for results: %w", err)
+		}
+		if id, ok := subjects.RolloutID(m.Subject); ok && id.Trainer() == t.tid {
+			handle(id)
+		}
+		from = m.Sequence + 1
+	}
+	return from, nil
+}
 
 // Cancel asks workers to end rollouts. It is a hint: repeat it until the
 // results are there.

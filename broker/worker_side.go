@@ -15,66 +15,161 @@ import (
 	"github.com/turngate/turngate/subjects"
 )
 
-// ErrCancelled is the cause of a job's context when its trainer ended it.
-var ErrCancelled = errors.New("cancelled by its trainer")
+// WorkerConfig describes a worker to the broker.
+type WorkerConfig struct {
+	Worker   string // its stable name
+	Instance string // this run of its process
+	Version  string
+	Slots    int                 // rollouts at once; default 1
+	Offer    func() schema.Offer // what it can run; nil: anything
+	Timing   Timing              // default DefaultTiming
+	// Retention is how long finished rollouts are kept; 0: for ever.
+	Retention time.Duration
+}
 
-// WorkerSide is what one worker instance does with the broker: take jobs, ask
-// for model calls, tell events, keep artifacts.
+// WorkerSide is what one worker instance does with the broker: take jobs, show
+// that it is alive, ask for model calls, tell events, keep artifacts. Nothing
+// is taken before Run.
 type WorkerSide struct {
 	*Broker
+	cfg           WorkerConfig
 	wid, instance string
+	timing        Timing
+	inbox         string
 	log           zerolog.Logger
 
 	bodies sync.Pool // of *[]byte: encoded calls, which live until they are answered
 
-	idle sync.Mutex // held by the one slot that waits for a job
+	lanes    *lanes
+	pollers  chan *poller   // those that are free, one for each slot
+	idle     chan struct{}  // held by the one slot that waits for a job
+	handed   chan *delivery // requests that other workers could not run
+	handover *handover
+	unfit    unfit
+	fleet    fleet
+	standing *switchable // on: this instance's lease is in doubt
+	cancels  chan wish
+	audits   chan schema.ID
+	news     chan struct{} // has room for one: a job began
 
 	mu      sync.Mutex
-	inboxes map[string]chan *nats.Msg             // by token: calls that wait for frames
-	running map[schema.ID]context.CancelCauseFunc // jobs held here
-	ended   map[schema.ID]time.Time               // cancels for jobs that are not here (yet)
+	inboxes map[string]chan *nats.Msg // by token: calls that wait for frames
+	jobs    map[schema.ID]*Job
 	subs    []*nats.Subscription
 }
 
-// WorkerSide opens the worker's face of the broker. wid is the worker's stable
-// name, instance names this run of its process.
-func (b *Broker) WorkerSide(wid, instance string) (*WorkerSide, error) {
-	if err := schema.CheckToken("worker", wid); err != nil {
+// WorkerSide opens the worker's face of the broker.
+func (b *Broker) WorkerSide(c WorkerConfig) (*WorkerSide, error) {
+	if err := schema.CheckToken("worker", c.Worker); err != nil {
 		return nil, err
 	}
-	if err := schema.CheckToken("instance", instance); err != nil {
+	if err := schema.CheckToken("instance", c.Instance); err != nil {
 		return nil, err
+	}
+	c.Slots = max(c.Slots, 1)
+	if c.Timing == (Timing{}) {
+		c.Timing = DefaultTiming()
 	}
 	w := &WorkerSide{
-		Broker: b, wid: wid, instance: instance, log: b.log.With().Str("worker", wid).Logger(),
-		inboxes: map[string]chan *nats.Msg{}, running: map[schema.ID]context.CancelCauseFunc{}, ended: map[schema.ID]time.Time{},
+		Broker: b, cfg: c, wid: c.Worker, instance: c.Instance, timing: c.Timing, inbox: b.inbox, log: b.log.With().Str("worker", c.Worker).Logger(),
+		lanes: newLanes(), pollers: make(chan *poller, c.Slots+16), idle: make(chan struct{}, 1), handed: make(chan *delivery, c.Slots), standing: newSwitch(),
+		unfit: unfit{first: map[schema.ID]time.Time{}}, cancels: make(chan wish, 256), audits: make(chan schema.ID, 256), news: make(chan struct{}, 1),
+		inboxes: map[string]chan *nats.Msg{}, jobs: map[schema.ID]*Job{},
 	}
-	for subject, handle := range map[string]nats.MsgHandler{
-		subjects.GateInboxes(wid, instance): w.onFrame,
-		subjects.CancelFilter:               w.onCancel,
+	w.handover = &handover{w: w, waiting: map[*delivery]time.Time{}}
+	w.standing.set(true) // until Run has confirmed the lease
+	for _, s := range []struct {
+		nc             *nats.Conn
+		subject, group string
+		handle         nats.MsgHandler
+	}{
+		{b.calls, subjects.GateInboxes(c.Worker, c.Instance), "", w.onFrame},
+		{b.bulk, subjects.CancelFilter, subjects.CancelGroup, w.onCancel},
+		{b.bulk, subjects.WorkerControl(c.Worker), "", w.onControl},
 	} {
-		sub, err := b.calls.Subscribe(subject, handle)
+		sub, err := s.nc.QueueSubscribe(s.subject, s.group, s.handle)
 		if err != nil {
 			w.Close()
-			return nil, fmt.Errorf("subscribe to %s: %w", subject, err)
-		}
-		if err := sub.SetPendingLimits(1<<20, 512<<20); err != nil {
-			w.Close()
-			return nil, fmt.Errorf("bound the subscription to %s: %w", subject, err)
+			return nil, fmt.Errorf("subscribe to %s: %w", s.subject, err)
 		}
 		w.subs = append(w.subs, sub)
+		if err := sub.SetPendingLimits(1<<20, 512<<20); err != nil {
+			w.Close()
+			return nil, fmt.Errorf("bound the subscription to %s: %w", s.subject, err)
+		}
 	}
-	if err := b.calls.FlushTimeout(5 * time.Second); err != nil {
-		w.Close()
-		return nil, fmt.Errorf("reach NATS: %w", err)
+	for _, nc := range []*nats.Conn{b.calls, b.bulk} {
+		if err := nc.FlushTimeout(opTimeout); err != nil {
+			w.Close()
+			return nil, fmt.Errorf("reach NATS: %w", err)
+		}
 	}
 	return w, nil
+}
+
+// Run frees what this worker's former instance held, and then shows that this
+// one is alive, until the context ends. Jobs must be settled before that. Run
+// then tells the others that this instance is gone.
+func (w *WorkerSide) Run(ctx context.Context) error {
+	for try := 0; ; try++ {
+		err := w.succeed(ctx)
+		if err == nil {
+			break
+		}
+		w.log.Warn().Err(err).Msg("the former instance's rollouts are not freed yet")
+		if pause(ctx, backoff(try)) != nil {
+			return nil
+		}
+	}
+	var all sync.WaitGroup
+	for _, f := range []func(context.Context){w.keep, w.progress, w.announce, w.serveCancels, w.serveAudits, w.tidy} {
+		all.Go(func() { f(ctx) })
+	}
+	all.Wait()
+	w.handover.close()
+	op, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	return errors.Join(w.writeLease(op, w.instance, leaseValueEnded), w.leave(op))
+}
+
+// Drain says that nothing new is taken any more.
+func (w *WorkerSide) Drain(ctx context.Context) {
+	w.handover.close()
+	op, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if err := w.present(op, true); err != nil {
+		w.log.Debug().Err(err).Msg("the drain was not announced")
+	}
+}
+
+// leave removes the presence entry.
+func (w *WorkerSide) leave(ctx context.Context) error {
+	s, err := w.stream(ctx, subjects.StreamWorkers)
+	if err != nil {
+		return err
+	}
+	m, err := w.last(ctx, subjects.StreamWorkers, subjects.Presence(w.wid))
+	if m == nil || err != nil {
+		return err
+	}
+	if err := s.DeleteMsg(ctx, m.Sequence); err != nil {
+		return fmt.Errorf("remove the presence of %s: %w", w.wid, err)
+	}
+	return nil
 }
 
 // Close ends the subscriptions. The broker stays open.
 func (w *WorkerSide) Close() {
 	for _, s := range w.subs {
 		_ = s.Unsubscribe()
+	}
+	for {
+		select {
+		case p := <-w.pollers:
+			_ = p.sub.Unsubscribe()
+		default:
+			return
+		}
 	}
 }
 
@@ -83,49 +178,6 @@ func (w *WorkerSide) ID() string { return w.wid }
 
 // Instance names this run of the worker's process.
 func (w *WorkerSide) Instance() string { return w.instance }
-
-const (
-	maxRememberedCancels = 10_000
-	rememberCancels      = 10 * time.Minute
-)
-
-func (w *WorkerSide) onCancel(m *nats.Msg) {
-	trainer, ok := subjects.ParseTrainerCancel(m.Subject)
-	var c schema.Cancel
-	if !ok || schema.Decode(m.Data, &c) != nil {
-		w.log.Warn().Str("subject", m.Subject).Msg("a cancel that cannot be read was dropped")
-		return
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	now := time.Now()
-	for _, id := range c.IDs {
-		if id.Trainer() != trainer {
-			continue
-		}
-		if cancel := w.running[id]; cancel != nil {
-			cancel(ErrCancelled)
-			continue
-		}
-		if len(w.ended) >= maxRememberedCancels {
-			for old, at := range w.ended {
-				if now.Sub(at) > rememberCancels {
-					delete(w.ended, old)
-				}
-			}
-		}
-		if len(w.ended) < maxRememberedCancels {
-			w.ended[id] = now
-		}
-	}
-}
-
-func (w *WorkerSide) cancelled(id schema.ID) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	at, ok := w.ended[id]
-	return ok && time.Since(at) < rememberCancels
-}
 
 func (w *WorkerSide) onFrame(m *nats.Msg) {
 	w.mu.Lock()
@@ -172,30 +224,4 @@ func (w *WorkerSide) Live(id schema.ID, attempt, call int, d *schema.Delta) {
 	if err != nil {
 		w.log.Debug().Err(err).Str("rollout", string(id)).Msg("a delta was not shown")
 	}
-}
-
-// Announce keeps this instance's presence entry alive for another 40 s.
-func (w *WorkerSide) Announce(ctx context.Context, p schema.Presence) error {
-	p.V, p.Worker, p.Instance = schema.Version, w.wid, w.instance
-	data, err := schema.Encode(&p)
-	if err != nil {
-		return err
-	}
-	kv, err := w.js.KeyValue(ctx, bucketWorkers)
-	if err != nil {
-		return fmt.Errorf("open bucket %s: %w", bucketWorkers, err)
-	}
-	if _, err := kv.Put(ctx, w.wid, data); err != nil {
-		return fmt.Errorf("announce worker %s: %w", w.wid, err)
-	}
-	return nil
-}
-
-// Leave removes the presence entry.
-func (w *WorkerSide) Leave(ctx context.Context) error {
-	kv, err := w.js.KeyValue(ctx, bucketWorkers)
-	if err != nil {
-		return fmt.Errorf("open bucket %s: %w", bucketWorkers, err)
-	}
-	return kv.Delete(ctx, w.wid)
 }

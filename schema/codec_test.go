@@ -150,7 +150,7 @@ func FuzzDecode(f *testing.F) {
 		func() schema.Message { return &schema.Reply{} }, func() schema.Message { return &schema.Delta{} },
 		func() schema.Message { return &schema.Result{} }, func() schema.Message { return &schema.Event{} },
 		func() schema.Message { return &schema.Fault{} }, func() schema.Message { return &schema.Cancel{} },
-		func() schema.Message { return &schema.State{} }, func() schema.Message { return &schema.Hint{} }, func() schema.Message { return &schema.Presence{} },
+		func() schema.Message { return &schema.State{} }, func() schema.Message { return &schema.Hint{} }, func() schema.Message { return &schema.Presence{} }, func() schema.Message { return &schema.Control{} },
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, kind := range kinds {

@@ -32,6 +32,8 @@ const (
 	CodeStaleAttempt = "stale_attempt"
 	CodeTooLarge     = "too_large"
 	CodeAgentError   = "agent_error"
+	CodeNoWorker     = "no_capable_worker"
+	CodeUnreadable   = "unreadable"
 )
 
 // Fault says what went wrong, where and who can mend it. As the answer to a

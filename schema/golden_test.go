@@ -67,9 +67,10 @@ func samples() map[string]schema.Message {
 			Phase: &schema.PhaseEvent{Name: "agent", Ended: true, MS: 5, Exit: exit}},
 		"event_llm": &schema.Event{V: 1, Type: schema.EventLLM, Rollout: "alpha-7", Attempt: 2, Index: 2, At: 1790000000000,
 			LLM: &schema.LLMEvent{Number: 3, Gen: "a1b2", MS: 7, Reply: &reply}},
-		"state":    &schema.State{V: 1, ID: "alpha-7", Trainer: "alpha", Status: schema.StatusRunning, Attempt: 2, Tries: 1, OwnerSeq: 77, Worker: "w1", Instance: "i1", Since: 1790000000000, Fault: fault},
+		"state":    &schema.State{V: 1, ID: "alpha-7", Trainer: "alpha", Status: schema.StatusRunning, Attempt: 2, Tries: 1, OwnerSeq: 77, Ack: "$JS.ACK.ROLLOUT_REQ.workers-p2.1.77.3.1790000000000000000.0", Worker: "w1", Instance: "i1", Since: 1790000000000, Fault: fault},
 		"hint":     &schema.Hint{V: 1, ID: "alpha-7"},
-		"presence": &schema.Presence{V: 1, Worker: "w1", Instance: "i1", Version: "0.1.0", Slots: 4, Backends: []string{"docker"}, Agents: []string{"mini"}, Running: []schema.ID{"alpha-7"}},
+		"control":  &schema.Control{V: 1, Do: schema.ControlTake, ID: "alpha-7", Subject: "rollout.requests.p2.alpha", Ack: "$JS.ACK.ROLLOUT_REQ.workers-p2.1.77.3.1790000000000000000.0", Request: []byte{0x80}},
+		"presence": &schema.Presence{V: 1, Worker: "w1", Instance: "i1", Version: "0.1.0", Slots: 4, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}, Running: []schema.ID{"alpha-7"}},
 		"cancel":   &schema.Cancel{V: 1, IDs: []schema.ID{"alpha-7", "alpha-8"}, Reason: "stale"},
 	}
 }

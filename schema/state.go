@@ -7,14 +7,18 @@ type State struct {
 	ID       ID     `json:"id"`
 	Trainer  string `json:"trainer"`
 	Status   Status `json:"status"`
-	Attempt  int    `json:"attempt"` // the fence: only grows
-	Tries    int    `json:"tries"`   // counts against max_attempts
-	OwnerSeq uint64 `json:"owner_seq"`
+	Attempt  int    `json:"attempt"`             // the fence: only grows
+	Tries    int    `json:"tries"`               // counts against max_attempts
+	OwnerSeq uint64 `json:"owner_seq,omitempty"` // stream sequence of the queue message that the owner holds
+	Ack      string `json:"ack,omitempty"`       // where that message is settled, so that a successor can free it at once
 	Worker   string `json:"worker,omitempty"`
 	Instance string `json:"instance,omitempty"`
 	Since    int64  `json:"since,omitempty"` // Unix ms, for people
 	Fault    *Fault `json:"fault,omitempty"` // why the last try failed
 }
+
+// Owned reports whether a worker has the rollout.
+func (s *State) Owned() bool { return s.Status == StatusRunning || s.Status == StatusCancelling }
 
 // Validate checks the record.
 func (s *State) Validate() error {
@@ -43,18 +47,3 @@ func (h *Hint) Validate() error {
 	_, err := ParseID(string(h.ID))
 	return err
 }
-
-// Presence tells who is there to take rollouts.
-type Presence struct {
-	V        int      `json:"v"`
-	Worker   string   `json:"worker"`
-	Instance string   `json:"instance"`
-	Version  string   `json:"version,omitempty"`
-	Slots    int      `json:"slots"`
-	Backends []string `json:"backends"`
-	Agents   []string `json:"agents"`
-	Running  []ID     `json:"running,omitempty"`
-}
-
-// Validate checks the presence.
-func (p *Presence) Validate() error { return CheckToken("worker", p.Worker) }

@@ -13,3 +13,11 @@ const (
 
 // KindCancel on a call's subject ends the generation of that call.
 const KindCancel = "cancel"
+
+// HeaderSubject on a copy of a request says where it was published: the lane
+// on which it is made again if the queue lost it. On a message of StreamDead
+// it says where the message came on.
+const HeaderSubject = "Rl-Subject"
+
+// HeaderReason on a message of StreamDead says in words why it is there.
+const HeaderReason = "Rl-Reason"

@@ -36,17 +36,35 @@ func (t *Trainer) NextResult(ctx context.Context) (schema.Result, error) {
 		select {
 		case <-t.resulted:
 		case <-tick.C:
-			t.mu.Lock()
-			for id := range t.outstanding {
-				t.hinted[id] = struct{}{}
-			}
-			t.mu.Unlock()
+			t.lookForResults(ctx)
 		case <-ctx.Done():
 			return schema.Result{}, context.Cause(ctx)
 		case <-t.life.Done():
 			return schema.Result{}, context.Cause(t.life)
 		}
 	}
+}
+
+// lookForResults finds results whose hint was lost.
+func (t *Trainer) lookForResults(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	t.mu.Lock()
+	from := t.resultsFrom
+	t.mu.Unlock()
+	next, err := t.side.ResultsFrom(ctx, from, func(id schema.ID) {
+		t.mu.Lock()
+		if t.outstanding[id] != nil {
+			t.hinted[id] = struct{}{}
+		}
+		t.mu.Unlock()
+	})
+	if err != nil {
+		t.cfg.Log.Debug().Err(err).Msg("results were not looked for")
+	}
+	t.mu.Lock()
+	t.resultsFrom = max(next, 1)
+	t.mu.Unlock()
 }
 
 // collect reads one hinted result.
@@ -62,7 +80,7 @@ func (t *Trainer) collect(ctx context.Context) (schema.Result, bool, error) {
 			return schema.Result{}, false, nil
 		}
 		delete(t.hinted, id)
-		_, mine := t.outstanding[id]
+		mine := t.outstanding[id] != nil
 		more := len(t.hinted) > 0
 		t.mu.Unlock()
 		if more {
@@ -77,7 +95,10 @@ func (t *Trainer) collect(ctx context.Context) (schema.Result, bool, error) {
 			return r, false, context.Cause(ctx)
 		default:
 			t.cfg.Log.Warn().Err(err).Str("rollout", string(id)).Msg("a result could not be read; it is looked for again")
-			continue
+			t.mu.Lock()
+			t.hinted[id] = struct{}{}
+			t.mu.Unlock()
+			return r, false, nil // at the next tick
 		}
 		t.end(id)
 		if mine {
@@ -89,7 +110,12 @@ func (t *Trainer) collect(ctx context.Context) (schema.Result, bool, error) {
 // end drops what is kept of a finished rollout.
 func (t *Trainer) end(id schema.ID) {
 	t.mu.Lock()
-	delete(t.outstanding, id)
+	if t.outstanding[id] != nil {
+		delete(t.outstanding, id)
+		if err := t.ledger.write(false, entry{ID: id, Done: true}); err != nil {
+			t.cfg.Log.Warn().Err(err).Msg("a result was not written down")
+		}
+	}
 	r := t.rollouts[id]
 	delete(t.rollouts, id)
 	t.mu.Unlock()

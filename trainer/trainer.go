@@ -32,7 +32,13 @@ type Config struct {
 	// Check looks at a call before it is accepted, without generating, for
 	// example at its length. Its fault refuses the call. Nil: everything passes.
 	Check func(*schema.Call) *schema.Fault
-	Log   zerolog.Logger
+	// State is a file in which outstanding rollouts are kept, so that this
+	// trainer started again still waits for them. Empty: they are not kept.
+	State string
+	// AuditEvery is how often rollouts are looked after that the broker may
+	// have lost. Default 5 min.
+	AuditEvery time.Duration
+	Log        zerolog.Logger
 }
 
 // Trainer is one process of a trainer. It is safe for concurrent use.
@@ -50,7 +56,9 @@ type Trainer struct {
 	arrived     chan struct{}  // has room for one: something is queued
 	serve       func(*Pending) // of a running Serve: takes calls without the queue
 	held        bool
-	outstanding map[schema.ID]struct{}
+	outstanding map[schema.ID]*submitted
+	ledger      *ledger
+	resultsFrom uint64 // where to look for results whose hint was lost
 	resulted    chan struct{} // has room for one: a result is there, or may be
 	hinted      map[schema.ID]struct{}
 }
@@ -58,6 +66,10 @@ type Trainer struct {
 // rollout is what is kept of a rollout until its result.
 type rollout struct {
 	attempt int // the highest seen
+	// waiting are calls that came while the rollout's state was being read,
+	// which the first call of every rollout waits for: this process may be new.
+	waiting []broker.Asked
+	ready   bool
 	calls   map[int]*state
 	known   map[int]*schema.Call // whole calls, for later ones that are based on them
 	touched time.Time
@@ -95,10 +107,23 @@ func New(c Config) (*Trainer, error) {
 		}
 	}
 	t := &Trainer{
-		side: side, cfg: c, rollouts: map[schema.ID]*rollout{}, outstanding: map[schema.ID]struct{}{}, hinted: map[schema.ID]struct{}{},
+		side: side, cfg: c, rollouts: map[schema.ID]*rollout{}, hinted: map[schema.ID]struct{}{},
 		arrived: make(chan struct{}, 1), resulted: make(chan struct{}, 1),
 	}
+	if t.ledger, t.outstanding, err = openLedger(c.State); err != nil {
+		return nil, err
+	}
+	for id := range t.outstanding { // their results may be there
+		t.hinted[id] = struct{}{}
+	}
+	wake(t.resulted)
 	t.life, t.stop = context.WithCancelCause(context.Background())
+	from, cancel := context.WithTimeout(t.life, 10*time.Second)
+	defer cancel()
+	if t.resultsFrom, err = side.ResultsFrom(from, 0, nil); err != nil {
+		t.Close()
+		return nil, err
+	}
 	for _, subscribe := range []func() (func(), error){
 		func() (func(), error) { return side.Hints(t.onHint) },
 		func() (func(), error) { return side.Listen(c.Shard, t.onAsked) },
@@ -110,7 +135,9 @@ func New(c Config) (*Trainer, error) {
 		}
 		t.unsub = append(t.unsub, unsub)
 	}
-	t.bg.Go(t.beat)
+	for _, f := range []func(){t.beat, t.audit, t.repeatCancels} {
+		t.bg.Go(f)
+	}
 	return t, nil
 }
 
@@ -121,30 +148,11 @@ func (t *Trainer) Close() {
 	for _, u := range t.unsub {
 		u()
 	}
+	t.mu.Lock() // a call that is being taken has begun all it will begin
+	t.queue = nil
+	t.mu.Unlock()
 	t.bg.Wait()
-}
-
-// Submit puts requests on the queue and remembers them as outstanding. Their
-// trainer is set to this one.
-func (t *Trainer) Submit(ctx context.Context, requests []schema.Request) error {
-	lane := 2
-	if t.cfg.Lane != nil {
-		lane = *t.cfg.Lane
-	}
-	for i := range requests {
-		r := requests[i]
-		r.Trainer = t.cfg.Name
-		t.mu.Lock()
-		t.outstanding[r.ID] = struct{}{}
-		t.mu.Unlock()
-		if err := t.side.Submit(ctx, lane, &r); err != nil {
-			t.mu.Lock()
-			delete(t.outstanding, r.ID)
-			t.mu.Unlock()
-			return err
-		}
-	}
-	return nil
+	t.ledger.close()
 }
 
 // PutBundle keeps a task's files where workers find them, and returns the
@@ -157,10 +165,6 @@ func (t *Trainer) PutBundle(ctx context.Context, data []byte) (string, error) {
 func (t *Trainer) Artifact(ctx context.Context, a schema.Artifact) ([]byte, error) {
 	return t.side.Artifact(ctx, a.SHA256)
 }
-
-// Cancel ends rollouts, queued or running. Each still gets its result, which
-// says that it was cancelled. Repeat it for those whose result does not come.
-func (t *Trainer) Cancel(ids []schema.ID, reason string) error { return t.side.Cancel(ids, reason) }
 
 // Hold lets calls wait from now on: they are accepted and kept alive but not
 // handed out, for example while weights are updated. Calls that were handed
@@ -271,10 +275,22 @@ func newGen() string {
 // onAsked takes a call as it comes from a worker. It must not block.
 func (t *Trainer) onAsked(a broker.Asked) {
 	t.mu.Lock()
+	if t.life.Err() != nil {
+		t.mu.Unlock()
+		return
+	}
 	r := t.rollouts[a.Key.Rollout]
 	if r == nil && !a.Cancel {
 		r = &rollout{calls: map[int]*state{}, known: map[int]*schema.Call{}}
 		t.rollouts[a.Key.Rollout] = r
+		t.bg.Go(func() { t.learn(a.Key.Rollout, r) })
+	}
+	if r != nil && !r.ready {
+		if !a.Cancel && len(r.waiting) < maxWaiting {
+			r.waiting = append(r.waiting, a) // else its worker asks again
+		}
+		t.mu.Unlock()
+		return
 	}
 	if r == nil || a.Cancel {
 		var given *state
@@ -312,6 +328,7 @@ func (t *Trainer) onAsked(a broker.Asked) {
 	}
 	held := t.held
 	t.mu.Unlock()
+	t.sawAttempt(a.Key.Rollout, a.Key.Attempt)
 	for _, s := range stale {
 		s.end(errCancelled)
 	}
@@ -320,6 +337,33 @@ func (t *Trainer) onAsked(a broker.Asked) {
 		return
 	}
 	t.begin(&Pending{state: c}, a, held)
+}
+
+// maxWaiting bounds the calls that wait for their rollout's state.
+const maxWaiting = 64
+
+// learn reads the highest attempt of a rollout that this process has not heard
+// of, so that a worker that was fenced gets no answer from a trainer that was
+// started again either.
+func (t *Trainer) learn(id schema.ID, r *rollout) {
+	ctx, cancel := context.WithTimeout(t.life, time.Second) // its worker waits two for a sign
+	defer cancel()
+	s, err := t.side.State(ctx, id)
+	if err != nil && !errors.Is(err, broker.ErrNotFound) {
+		t.cfg.Log.Debug().Err(err).Str("rollout", string(id)).Msg("a rollout's state could not be read")
+	}
+	t.mu.Lock()
+	r.attempt = max(r.attempt, s.Attempt)
+	if o := t.outstanding[id]; o != nil {
+		r.attempt = max(r.attempt, o.attempt)
+	}
+	r.ready = true
+	waiting := r.waiting
+	r.waiting = nil
+	t.mu.Unlock()
+	for _, a := range waiting {
+		t.onAsked(a)
+	}
 }
 
 // begin decodes and checks a new call and queues it.

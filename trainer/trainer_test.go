@@ -30,11 +30,17 @@ type bench struct {
 func newBench(t *testing.T, change ...func(*trainer.Config)) *bench {
 	t.Helper()
 	b := &bench{nats: testenv.StartNATS(t, "alpha")}
-	side, err := b.nats.Worker(t, "w1").WorkerSide("w1", "i1")
+	side, err := b.nats.Worker(t, "w1").WorkerSide(broker.WorkerConfig{Worker: "w1", Instance: "i1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(side.Close)
+	ctx, cancel := context.WithCancel(context.Background())
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		_ = side.Run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-left; side.Close() })
 	b.worker = side
 	b.trainer = b.start(t, change...)
 	return b

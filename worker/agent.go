@@ -66,6 +66,7 @@ func (r *Rollout) openGate(ctx context.Context) (agents.Launch, error) {
 		Observer: r.rec, Timing: r.Timing, Log: r.Log,
 	})
 	r.rec.setKey(r.session.Key())
+	r.clock.tell(r.session.Hold)
 	base, err := r.sandbox.Forward(ctx, r.session)
 	l.BaseURL, l.Key = base, r.session.Key()
 	return l, err
@@ -115,7 +116,7 @@ func scriptArgs(path string, content []byte) []string {
 func (r *Rollout) watch(ctx context.Context, p sandboxes.Process) (schema.Exit, *schema.Fault, error) {
 	done := waitFor(p)
 	limit := time.Duration(r.Request.Limits.AgentMS) * time.Millisecond
-	start := time.Now()
+	start, heldBefore := time.Now(), r.clock.held()
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	var over <-chan struct{}
@@ -132,7 +133,7 @@ func (r *Rollout) watch(ctx context.Context, p sandboxes.Process) (schema.Exit, 
 			w := stop(p, done)
 			return w.exit, nil, context.Cause(ctx)
 		case <-timer.C:
-			var paused time.Duration
+			paused := r.clock.held() - heldBefore
 			if r.session != nil {
 				paused = r.session.Paused()
 			}

@@ -29,7 +29,7 @@ func (r *Rollout) phase(ctx context.Context, name string, limitMS int64, run fun
 	if limitMS > 0 {
 		why := &BrokenError{schema.Faultf(name, schema.CodeTimeout, schema.WhoSandbox, "no end within %d ms", limitMS)}
 		var cancel context.CancelFunc
-		inner, cancel = context.WithTimeoutCause(ctx, time.Duration(limitMS)*time.Millisecond, why)
+		inner, cancel = r.clock.limit(ctx, time.Duration(limitMS)*time.Millisecond, why)
 		defer cancel()
 	}
 	err := run(inner, p)

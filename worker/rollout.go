@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/crash"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
@@ -24,6 +25,9 @@ type Services struct {
 	Emit        func(*schema.Event)
 	Live        func(id schema.ID, attempt, call int, d *schema.Delta)
 	Model       gate.Model
+	// Held reports whether everything must stand still now; the channel is
+	// closed when that changes. Nil: never.
+	Held func() (held bool, changed <-chan struct{})
 }
 
 // Rollout is one execution of one request, from top to bottom.
@@ -34,7 +38,6 @@ type Rollout struct {
 	Backends []sandboxes.Backend
 	Agents   []agents.Spec
 	Cache    agents.Cache
-	Caps     Caps
 	Services Services
 	Timing   gate.Timing
 	Log      zerolog.Logger
@@ -45,6 +48,7 @@ type Rollout struct {
 	sandbox sandboxes.Sandbox
 	session *gate.Session
 	rec     *recorder
+	clock   stopwatch
 	result  schema.Result
 }
 
@@ -170,7 +174,7 @@ func (r *Rollout) choose() (err error) {
 		return &schema.InvalidError{Field: "sandbox.backend", Value: q.Sandbox.Backend, Want: fmt.Sprintf("one of %v", names)}
 	}
 	r.backend = r.Backends[i]
-	return r.Caps.check(q.Sandbox)
+	return nil
 }
 
 // userFault names the field that a request or its task has wrong.
@@ -216,6 +220,7 @@ func (r *Rollout) create(ctx context.Context, _ *phase) error {
 		return createFault(err)
 	}
 	r.sandbox = sb
+	r.clock.follow(r.Services.Held, sb, r.Log)
 	if r.agent.Glibc {
 		if _, err := sb.Files().Stat(ctx, agents.Loader()); err != nil {
 			return failed(schema.Faultf("create", schema.CodeMissing, schema.WhoTask,
@@ -322,7 +327,8 @@ func (r *Rollout) close(ctx context.Context) {
 			r.result.Committed[i].Shard = r.Request.Shard
 		}
 	}
-	if r.sandbox == nil {
+	r.clock.end()
+	if r.sandbox == nil || crash.Broken("I5") {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)

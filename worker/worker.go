@@ -29,26 +29,24 @@ type Config struct {
 	Caps     Caps
 	Grace    time.Duration // how long running rollouts may go on when the worker is to stop; default 30 s
 	// Hurry, once closed, ends the grace period at once.
-	Hurry   <-chan struct{}
-	Version string
-	Timing  gate.Timing
-	Log     zerolog.Logger
+	Hurry  <-chan struct{}
+	Timing gate.Timing
+	Log    zerolog.Logger
 }
 
 // Worker takes jobs and runs them.
 type Worker struct {
 	cfg  Config
 	side *broker.WorkerSide
-
-	mu      sync.Mutex
-	running map[schema.ID]struct{}
 }
 
 // ErrDrained is the cause of rollouts that are put back because their worker
 // stops.
 var ErrDrained = errors.New("the worker stops")
 
-const announceEvery = 10 * time.Second
+// settleFor is how long a worker that stops still tries to settle what ran,
+// when the server cannot be reached.
+const settleFor = time.Minute
 
 // New checks the configuration.
 func New(c Config, side *broker.WorkerSide) (*Worker, error) {
@@ -66,14 +64,14 @@ func New(c Config, side *broker.WorkerSide) (*Worker, error) {
 	if len(c.Backends) == 0 {
 		return nil, errors.New("a worker needs at least one sandbox backend")
 	}
-	return &Worker{cfg: c, side: side, running: map[schema.ID]struct{}{}}, nil
+	return &Worker{cfg: c, side: side}, nil
 }
 
 // Run takes and runs jobs until the context ends. Then it takes nothing new,
 // lets running rollouts end within the grace period, and puts the others back
 // without counting their try. Nothing of it is left when Run returns.
 func (w *Worker) Run(ctx context.Context) error {
-	for _, b := range w.cfg.Backends {
+	for _, b := range w.cfg.Backends { // before their rollouts are freed for others
 		n, err := b.Sweep(ctx, w.side.ID(), func(schema.ID) bool { return false })
 		if err != nil {
 			w.cfg.Log.Warn().Err(err).Str("backend", b.Name()).Msg("what an earlier process left was not swept")
@@ -81,11 +79,16 @@ func (w *Worker) Run(ctx context.Context) error {
 			w.cfg.Log.Info().Int("sandboxes", n).Str("backend", b.Name()).Msg("swept what an earlier process left")
 		}
 	}
+	alive, leave := context.WithCancel(context.WithoutCancel(ctx))
+	defer leave()
+	var bg sync.WaitGroup
+	var sideErr error
+	bg.Go(func() { sideErr = w.side.Run(alive) })
 	work, stopWork := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopWork(nil)
-	var slots, bg sync.WaitGroup
-	leave := make(chan struct{})
-	bg.Go(func() { w.announce(ctx, leave) })
+	settle, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer giveUp(nil)
+	var slots sync.WaitGroup
 	for range w.cfg.Slots {
 		slots.Go(func() {
 			for {
@@ -93,92 +96,77 @@ func (w *Worker) Run(ctx context.Context) error {
 				if err != nil {
 					return
 				}
-				w.one(work, job)
+				w.one(work, settle, job)
 			}
 		})
 	}
 	<-ctx.Done()
+	w.side.Drain(ctx)
 	drained := make(chan struct{})
 	bg.Go(func() {
-		grace := time.NewTimer(w.cfg.Grace)
-		defer grace.Stop()
-		select {
-		case <-grace.C:
-		case <-w.cfg.Hurry:
-		case <-drained:
-		}
+		wait(w.cfg.Grace, drained, w.cfg.Hurry)
 		stopWork(ErrDrained)
+		wait(settleFor, drained, nil)
+		giveUp(ErrDrained)
 	})
 	slots.Wait()
 	close(drained)
-	close(leave)
+	leave()
 	bg.Wait()
+	if sideErr != nil {
+		w.cfg.Log.Debug().Err(sideErr).Msg("the others were not told that this worker has left")
+	}
 	return nil
 }
 
-// announce keeps the presence entry alive while the worker runs.
-func (w *Worker) announce(ctx context.Context, leave <-chan struct{}) {
-	ctx = context.WithoutCancel(ctx)
-	tick := time.NewTicker(announceEvery)
-	defer tick.Stop()
-	for {
-		p := schema.Presence{Version: w.cfg.Version, Slots: w.cfg.Slots, Backends: []string{}, Agents: []string{}}
-		for _, b := range w.cfg.Backends {
-			p.Backends = append(p.Backends, b.Name())
-		}
-		for _, a := range w.cfg.Agents {
-			if w.cfg.Cache.Installed(a) {
-				p.Agents = append(p.Agents, a.Name)
-			}
-		}
-		w.mu.Lock()
-		for id := range w.running {
-			p.Running = append(p.Running, id)
-		}
-		w.mu.Unlock()
-		op, cancel := context.WithTimeout(ctx, 5*time.Second)
-		if err := w.side.Announce(op, p); err != nil {
-			w.cfg.Log.Debug().Err(err).Msg("presence was not announced")
-		}
-		cancel()
-		select {
-		case <-tick.C:
-		case <-leave:
-			op, cancel := context.WithTimeout(ctx, 2*time.Second)
-			defer cancel()
-			if err := w.side.Leave(op); err != nil {
-				w.cfg.Log.Debug().Err(err).Msg("presence was not removed")
-			}
-			return
-		}
+// wait waits for a while, or for either channel.
+func wait(d time.Duration, done, hurry <-chan struct{}) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-done:
+	case <-hurry:
 	}
 }
 
+// Offer says what this worker can run, for those who pass requests on.
+func (c Config) Offer() schema.Offer {
+	o := schema.Offer{
+		Backends: []string{}, Agents: []string{}, Networks: c.Caps.Networks, GPUs: c.Caps.GPUs, CPUs: c.Caps.CPUs, MemoryBytes: c.Caps.MemoryBytes, DiskBytes: c.Caps.DiskBytes,
+	}
+	for _, b := range c.Backends {
+		o.Backends = append(o.Backends, b.Name())
+	}
+	for _, a := range c.Agents {
+		if c.Cache.Installed(a) {
+			o.Agents = append(o.Agents, a.Name)
+		}
+	}
+	return o
+}
+
 // one runs one job and settles it.
-func (w *Worker) one(ctx context.Context, job *broker.Job) {
+func (w *Worker) one(work, settle context.Context, job *broker.Job) {
 	id := job.Request.ID
 	log := w.cfg.Log.With().Str("rollout", string(id)).Int("attempt", job.Attempt).Logger()
-	w.mu.Lock()
-	w.running[id] = struct{}{}
-	w.mu.Unlock()
-	defer func() {
-		w.mu.Lock()
-		delete(w.running, id)
-		w.mu.Unlock()
-	}()
-	held, release := job.Hold(ctx)
-	defer release()
+	ctx, cancel := context.WithCancelCause(work)
+	defer cancel(nil)
+	stop := context.AfterFunc(job.Context(), func() { cancel(context.Cause(job.Context())) })
+	defer stop()
 	log.Info().Str("agent", job.Request.Agent.Name).Str("task", job.Request.Task.Name).Msg("rollout begins")
-	result, err := w.rollout(held, job, log)
-	settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-	defer cancel()
+	result, err := w.rollout(ctx, job, log)
 	var broken *BrokenError
 	switch {
 	case err == nil:
 		log.Info().Str("status", string(result.Status)).Msg("rollout ended")
 		err = job.Done(settle, result)
+	case errors.Is(err, broker.ErrFenced):
+		job.Abandon()
+		log.Warn().Msg("rollout dropped, it is another attempt's by now")
+		return
 	case errors.Is(err, broker.ErrCancelled):
-		result.Status, result.Reward = schema.StatusCancelled, nil
+		result.Status, result.Reward, result.Rewards = schema.StatusCancelled, nil, nil
 		result.Fault = schema.Faultf("rollout", schema.CodeCancelled, schema.WhoTrainer, "cancelled by its trainer")
 		log.Info().Msg("rollout cancelled")
 		err = job.Done(settle, result)
@@ -201,8 +189,8 @@ func (w *Worker) one(ctx context.Context, job *broker.Job) {
 func (w *Worker) rollout(ctx context.Context, job *broker.Job, log zerolog.Logger) (_ schema.Result, err error) {
 	r := &Rollout{
 		Request: job.Request, Attempt: job.Attempt, Worker: w.side.ID(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache,
-		Caps: w.cfg.Caps, Timing: w.cfg.Timing, Log: log,
-		Services: Services{Bundle: w.bundle, PutArtifact: w.side.PutArtifact, Emit: w.side.Emit, Live: w.side.Live, Model: model{w.side.Caller(job.Request)}},
+		Timing: w.cfg.Timing, Log: log,
+		Services: Services{Bundle: w.bundle, PutArtifact: w.side.PutArtifact, Emit: job.Emit, Live: job.Live, Held: job.Held, Model: model{job.Caller()}},
 	}
 	defer func() {
 		if p := recover(); p != nil {

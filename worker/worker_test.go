@@ -42,15 +42,17 @@ type bench struct {
 func newBench(t *testing.T, programs map[string]dummy.Program, change ...func(*worker.Config)) *bench {
 	t.Helper()
 	b := &bench{nats: testenv.StartNATS(t, "alpha"), backend: &dummy.Backend{Programs: programs}}
-	side, err := b.nats.Worker(t, "w1").WorkerSide("w1", "i1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(side.Close)
 	c := worker.Config{Slots: 2, Backends: []sandboxes.Backend{b.backend}, Agents: agents.All(), Grace: time.Minute, Log: zerolog.Nop()}
 	for _, f := range change {
 		f(&c)
 	}
+	timing := broker.DefaultTiming()
+	timing.NoCapable = 0 // there is no other worker
+	side, err := b.nats.Worker(t, "w1").WorkerSide(broker.WorkerConfig{Worker: "w1", Instance: "i1", Slots: 2, Offer: c.Offer, Timing: timing})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(side.Close)
 	w, err := worker.New(c, side)
 	if err != nil {
 		t.Fatal(err)
@@ -245,15 +247,15 @@ func TestOutcomes(t *testing.T) {
 		{"no number", func(r *schema.Request) { r.Verify.Run = "no number" }, schema.StatusFailed, -1, schema.CodeNoReward, schema.WhoTask},
 		{"nothing", func(r *schema.Request) { r.Verify.Run = "nothing" }, schema.StatusFailed, -1, schema.CodeNoReward, schema.WhoTask},
 		{"setup fails", func(r *schema.Request) { r.Setup = []schema.Command{{Run: "fails"}} }, schema.StatusFailed, -1, schema.CodeSetup, schema.WhoTask},
-		{"unknown agent", func(r *schema.Request) { r.Agent.Name = "nobody" }, schema.StatusFailed, -1, schema.CodeInvalid, schema.WhoUser},
-		{"unknown backend", func(r *schema.Request) { r.Sandbox.Backend = "moon" }, schema.StatusFailed, -1, schema.CodeInvalid, schema.WhoUser},
+		{"unknown agent", func(r *schema.Request) { r.Agent.Name = "nobody" }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
+		{"unknown backend", func(r *schema.Request) { r.Sandbox.Backend = "moon" }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
 		{"mode", func(r *schema.Request) { r.Mode = schema.ModeBlack }, schema.StatusFailed, -1, schema.CodeInvalid, schema.WhoUser},
-		{"network", func(r *schema.Request) { r.Sandbox.Network = "open" }, schema.StatusFailed, -1, schema.CodeUnsupported, schema.WhoUser},
-		{"gpu", func(r *schema.Request) { r.Sandbox.GPUs = 1 }, schema.StatusFailed, -1, schema.CodeUnsupported, schema.WhoUser},
+		{"network", func(r *schema.Request) { r.Sandbox.Network = "open" }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
+		{"gpu", func(r *schema.Request) { r.Sandbox.GPUs = 1 }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
 		{"no such bundle", func(r *schema.Request) { r.Task.Bundle = strings.Repeat("0", 64) }, schema.StatusFailed, -1, schema.CodeBadBundle, schema.WhoTask},
 		{"no such program", func(r *schema.Request) { r.Agent.Args[0] = "missing" }, schema.StatusFailed, -1, schema.CodeMissing, schema.WhoUser},
 		{"wish that an agent cannot honour", func(r *schema.Request) { r.Agent.MaxTurns = 3 }, schema.StatusFailed, -1, schema.CodeInvalid, schema.WhoUser},
-		{"agent not installed", func(r *schema.Request) { r.Agent.Name = "opencode" }, schema.StatusFailed, -1, schema.CodeInvalid, schema.WhoUser},
+		{"agent not installed", func(r *schema.Request) { r.Agent.Name = "opencode" }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
 		{"solution missing", func(r *schema.Request) { r.Agent = schema.AgentChoice{Name: "oracle"} }, schema.StatusFailed, -1, schema.CodeInvalid, schema.WhoTask},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -256,7 +256,9 @@ func (f *runFlags) connect(ctx context.Context, pg *progress, log zerolog.Logger
 	wf := workerFlags{
 		slots: f.parallel, sandboxes: f.sandbox, networks: schema.NetworkOpen, state: state, agents: f.cache, grace: time.Millisecond,
 	}
-	w, side, err := wf.start(ctx, wb, wid, nil, log)
+	timing := broker.DefaultTiming()
+	timing.NoCapable = 0 // this worker is all there is
+	w, side, err := wf.start(ctx, wb, wid, timing, nil, log)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -35,6 +35,8 @@ type workerFlags struct {
 	grace     time.Duration
 	cpus      float64
 	memoryMB  int64
+	replicas  int
+	retention time.Duration
 }
 
 func (f *workerFlags) add(cmd *cobra.Command) {
@@ -45,6 +47,8 @@ func (f *workerFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.state, "state", stateDir(), "folder for the worker's state")
 	fl.StringVar(&f.agents, "agents", cacheDir(), "folder of installed agents")
 	fl.DurationVar(&f.grace, "grace", 30*time.Second, "how long running rollouts may go on after SIGTERM")
+	fl.IntVar(&f.replicas, "replicas", 0, "copies of every stream: 1, or 3 on a cluster (default: as they are; 1 when they are made)")
+	fl.DurationVar(&f.retention, "retention", 72*time.Hour, "how long finished rollouts are kept (0: for ever)")
 	fl.Float64Var(&f.cpus, "max-cpus", 0, "most cpus that a request may ask for (0: any)")
 	fl.Int64Var(&f.memoryMB, "max-memory-mb", 0, "most memory that a request may ask for (0: any)")
 }
@@ -87,19 +91,22 @@ func backends(ctx context.Context, names []string, state string) ([]sandboxes.Ba
 }
 
 // start makes a worker on a broker that is connected as one.
-func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, hurry <-chan struct{}, log zerolog.Logger) (*worker.Worker, *broker.WorkerSide, error) {
+func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, timing broker.Timing, hurry <-chan struct{}, log zerolog.Logger) (*worker.Worker, *broker.WorkerSide, error) {
 	list, err := backends(ctx, splitList(f.sandboxes), f.state)
 	if err != nil {
 		return nil, nil, err
 	}
-	side, err := b.WorkerSide(wid, randomHex(6))
+	c := worker.Config{
+		Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log,
+		Caps: worker.Caps{Networks: splitList(f.networks), CPUs: f.cpus, MemoryBytes: f.memoryMB << 20},
+	}
+	side, err := b.WorkerSide(broker.WorkerConfig{
+		Worker: wid, Instance: randomHex(6), Version: version, Slots: f.slots, Offer: c.Offer, Timing: timing, Retention: f.retention,
+	})
 	if err != nil {
 		return nil, nil, err
 	}
-	w, err := worker.New(worker.Config{
-		Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Version: version, Log: log,
-		Caps: worker.Caps{Networks: splitList(f.networks), CPUs: f.cpus, MemoryBytes: f.memoryMB << 20},
-	}, side)
+	w, err := worker.New(c, side)
 	if err != nil {
 		side.Close()
 		return nil, nil, err
@@ -110,10 +117,10 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, h
 // serve sets up the streams, tells that the worker is ready, and runs it until
 // the context ends.
 func (f *workerFlags) serve(ctx context.Context, b *broker.Broker, wid string, hurry <-chan struct{}, log zerolog.Logger, ready func()) error {
-	if err := b.Setup(ctx, broker.StreamsConfig{}); err != nil {
+	if err := b.Setup(ctx, broker.StreamsConfig{Replicas: f.replicas}); err != nil {
 		return err
 	}
-	w, side, err := f.start(ctx, b, wid, hurry, log)
+	w, side, err := f.start(ctx, b, wid, broker.DefaultTiming(), hurry, log)
 	if err != nil {
 		return err
 	}

@@ -150,7 +150,7 @@ func wholeGate(b *testing.B, srv testenv.NATS, body, answer []byte) func() error
 			return &schema.Reply{Message: message, FinishReason: "stop"}, nil
 		})
 	}()
-	side, err := srv.Worker(b, "w1").WorkerSide("w1", "i1")
+	side, err := srv.Worker(b, "w1").WorkerSide(broker.WorkerConfig{Worker: "w1", Instance: "i1"})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -128,8 +128,16 @@ func (s *Session) Stats() (map[string]schema.CallStats, []schema.Committed) {
 	return out, append([]schema.Committed(nil), s.committed...)
 }
 
+// Hold says that the agent itself stands still, or goes on.
+func (s *Session) Hold(held bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clock.held = held
+	s.clock.change(0, 0)
+}
+
 // Paused is how long every open call waited for a trainer that was absent or
-// held. The agent's own time stands still then.
+// held, or the agent was held itself. The agent's own time stands still then.
 func (s *Session) Paused() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,10 +195,12 @@ func (nobody) CallBegan(int, *schema.Call)  {}
 func (nobody) CallDelta(int, *schema.Delta) {}
 func (nobody) CallEnded(int, CallEnd)       {}
 
-// clock adds up the time during which calls are open and all of them idle. It
+// clock adds up the time during which calls are open and all of them idle, or
+// the agent is held. It
 // is guarded by the session's lock.
 type clock struct {
 	open, idle int
+	held       bool
 	since      time.Time // not zero while it counts
 	spent      time.Duration
 }
@@ -203,7 +213,7 @@ func (c *clock) change(open, idle int) {
 	}
 	c.open += open
 	c.idle += idle
-	if c.open > 0 && c.open == c.idle {
+	if c.held || c.open > 0 && c.open == c.idle {
 		c.since = now
 	}
 }
