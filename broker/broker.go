@@ -86,6 +86,9 @@ func (b *Broker) Check(ctx context.Context) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
+// Subscriptions counts what this process hears on its connections.
+func (b *Broker) Subscriptions() int { return b.calls.NumSubscriptions() + b.bulk.NumSubscriptions() }
+
 // MaxPayload is the largest message in bytes that the server takes.
 func (b *Broker) MaxPayload() int64 { return b.calls.MaxPayload() }
 

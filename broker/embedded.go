@@ -1,8 +1,11 @@
 package broker
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -19,15 +22,30 @@ type EmbeddedConfig struct {
 	StateDir string   // JetStream's files and the credentials; made with mode 0700
 	Port     int      // on 127.0.0.1; 0 picks a free one
 	Trainers []string // one credential each, which may act only as that trainer
-	Log      zerolog.Logger
+	// Relaxed leaves it to the operating system when files reach the disk: a
+	// power failure may then lose up to two minutes of what was confirmed. By
+	// default requests, states and results are on disk when they are confirmed.
+	Relaxed bool
+	Cluster ClusterConfig
+	Log     zerolog.Logger
+}
+
+// ClusterConfig makes a server one of several that keep copies of the streams.
+// All of them are on 127.0.0.1; servers of several hosts need a configuration of
+// their own.
+type ClusterConfig struct {
+	Name   string   // of this server, such as n1; empty: no cluster
+	Port   int      // for the other servers
+	Routes []string // host:port of the others' cluster ports
+	Creds  string   // folder of credentials that all servers share; default: the state directory's
 }
 
 // Embedded is a NATS server in this process: JetStream on disk, loopback only,
 // never open without authentication.
 type Embedded struct {
-	srv  *server.Server
-	dir  string
-	tids []string
+	srv   *server.Server
+	creds string
+	tids  []string
 }
 
 // StartEmbedded starts the server and waits until it takes connections.
@@ -39,9 +57,14 @@ func StartEmbedded(c EmbeddedConfig) (*Embedded, error) {
 			return nil, err
 		}
 	}
-	e := &Embedded{dir: c.StateDir, tids: c.Trainers}
-	if err := os.MkdirAll(filepath.Join(c.StateDir, "creds"), 0o700); err != nil {
-		return nil, fmt.Errorf("make the state directory: %w", err)
+	e := &Embedded{creds: filepath.Join(c.StateDir, "creds"), tids: c.Trainers}
+	if c.Cluster.Creds != "" {
+		e.creds = c.Cluster.Creds
+	}
+	for _, dir := range []string{c.StateDir, e.creds} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make the state directory: %w", err)
+		}
 	}
 	users, err := e.users()
 	if err != nil {
@@ -54,8 +77,13 @@ func StartEmbedded(c EmbeddedConfig) (*Embedded, error) {
 	opts := &server.Options{
 		ServerName: "turngate", Host: "127.0.0.1", Port: port,
 		JetStream: true, StoreDir: filepath.Join(c.StateDir, "nats"),
-		MaxPayload: schema.MaxBody, Nkeys: users,
+		MaxPayload: schema.MaxBody, Nkeys: users, SyncAlways: !c.Relaxed,
 		NoSigs: true, NoLog: true, DisableShortFirstPing: true,
+	}
+	if c.Cluster.Name != "" {
+		if err := e.join(opts, c.Cluster); err != nil {
+			return nil, err
+		}
 	}
 	if e.srv, err = server.NewServer(opts); err != nil {
 		return nil, fmt.Errorf("configure the embedded NATS server: %w", err)
@@ -67,6 +95,55 @@ func StartEmbedded(c EmbeddedConfig) (*Embedded, error) {
 		return nil, fmt.Errorf("the embedded NATS server did not start on port %d; is it in use, or %s not writable?", c.Port, c.StateDir)
 	}
 	return e, nil
+}
+
+// join makes the server one of a cluster. Its servers know each other by a
+// secret beside the credentials.
+func (e *Embedded) join(opts *server.Options, c ClusterConfig) error {
+	if err := schema.CheckToken("cluster name", c.Name); err != nil {
+		return err
+	}
+	secret, err := loadOrMake(filepath.Join(e.creds, "cluster.secret"), func() ([]byte, error) {
+		b := make([]byte, 24)
+		_, _ = rand.Read(b) // never fails
+		return []byte(hex.EncodeToString(b)), nil
+	})
+	if err != nil {
+		return err
+	}
+	opts.ServerName = c.Name
+	opts.Cluster = server.ClusterOpts{Name: "turngate", Host: "127.0.0.1", Port: c.Port, Username: "turngate", Password: string(secret)}
+	for _, r := range c.Routes {
+		opts.Routes = append(opts.Routes, &url.URL{Scheme: "nats-route", User: url.UserPassword("turngate", string(secret)), Host: r})
+	}
+	return nil
+}
+
+// loadOrMake reads a secret's file, or makes it; when several processes do so
+// at once, one of them wins.
+func loadOrMake(file string, make func() ([]byte, error)) ([]byte, error) {
+	data, err := os.ReadFile(file)
+	if !errors.Is(err, os.ErrNotExist) {
+		return data, err
+	}
+	if data, err = make(); err != nil {
+		return nil, err
+	}
+	part, err := os.CreateTemp(filepath.Dir(file), ".new-*") // mode 0600
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(part.Name())
+	if _, err = part.Write(data); err == nil {
+		err = part.Close()
+	}
+	if err == nil {
+		err = os.Link(part.Name(), file)
+	}
+	if err == nil || errors.Is(err, os.ErrExist) {
+		return os.ReadFile(file)
+	}
+	return nil, err
 }
 
 // URL is where the server listens.
@@ -87,7 +164,7 @@ func (e *Embedded) OpsCreds() string { return e.credsFile("ops") }
 // TrainerCreds is the file with one trainer's credential.
 func (e *Embedded) TrainerCreds(tid string) string { return e.credsFile("trainer-" + tid) }
 
-func (e *Embedded) credsFile(name string) string { return filepath.Join(e.dir, "creds", name+".nk") }
+func (e *Embedded) credsFile(name string) string { return filepath.Join(e.creds, name+".nk") }
 
 func (e *Embedded) users() ([]*server.NkeyUser, error) {
 	type user struct {
@@ -111,20 +188,15 @@ func (e *Embedded) users() ([]*server.NkeyUser, error) {
 
 // loadOrMakeSeed returns the public key of the seed in file, made if absent.
 func loadOrMakeSeed(file string) (string, error) {
-	seed, err := os.ReadFile(file)
-	if errors.Is(err, os.ErrNotExist) {
+	seed, err := loadOrMake(file, func() ([]byte, error) {
 		pair, err := nkeys.CreateUser()
 		if err != nil {
-			return "", fmt.Errorf("make a NATS credential: %w", err)
+			return nil, err
 		}
-		if seed, err = pair.Seed(); err != nil {
-			return "", fmt.Errorf("make a NATS credential: %w", err)
-		}
-		if err := os.WriteFile(file, seed, 0o600); err != nil {
-			return "", fmt.Errorf("keep a NATS credential: %w", err)
-		}
-	} else if err != nil {
-		return "", fmt.Errorf("read a NATS credential: %w", err)
+		return pair.Seed()
+	})
+	if err != nil {
+		return "", fmt.Errorf("NATS credential %s: %w", file, err)
 	}
 	pair, err := nkeys.FromSeed(seed)
 	if err != nil {

@@ -23,7 +23,7 @@ type bench struct {
 
 func newBench(t testing.TB) *bench {
 	t.Helper()
-	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "state"), Trainers: []string{"alpha", "beta"}, Log: zerolog.Nop()})
+	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "state"), Trainers: []string{"alpha", "beta"}, Relaxed: true, Log: zerolog.Nop()})
 	must(t, err)
 	t.Cleanup(srv.Shutdown)
 	b := &bench{server: srv}

@@ -154,7 +154,7 @@ func (b *Broker) Result(ctx context.Context, id schema.ID) (schema.Result, error
 	return r, err
 }
 
-func nowMS() int64 { return time.Now().UnixMilli() }
+func nowMS() int64 { return time.Now().Add(crash.Skew()).UnixMilli() }
 
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)

@@ -58,7 +58,7 @@ type Trainer struct {
 	held        bool
 	outstanding map[schema.ID]*submitted
 	ledger      *ledger
-	resultsFrom uint64 // where to look for results whose hint was lost
+	resultsFrom uint64        // where to look for results whose hint was lost
 	resulted    chan struct{} // has room for one: a result is there, or may be
 	hinted      map[schema.ID]struct{}
 }

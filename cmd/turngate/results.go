@@ -16,9 +16,7 @@ func printResults(w io.Writer, format string, results []schema.Result) error {
 		if results == nil {
 			results = []schema.Result{}
 		}
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(results)
+		return printJSON(w, results)
 	case "jsonl":
 		e := json.NewEncoder(w)
 		for _, r := range results {
@@ -47,6 +45,13 @@ func printResults(w io.Writer, format string, results []schema.Result) error {
 		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%d\t%d\t%.1f\t%s\n", oneLine(r.Task, 40), r.ID, r.Attempt, r.Status, rewardText(r.Reward), calls, tokens, float64(ms)/1000, fault)
 	}
 	return t.Flush()
+}
+
+// printJSON writes a value for other programs, readable for people too.
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }
 
 // oneLine makes foreign text fit into a cell: no line breaks, no control

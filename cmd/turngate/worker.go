@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -22,6 +23,7 @@ import (
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/docker"
 	"github.com/turngate/turngate/sandboxes/local"
+	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker"
 )
 
@@ -199,51 +201,49 @@ func workerCommand(hurry <-chan struct{}) *cobra.Command {
 	}
 	nf.add(cmd, defaultURL)
 	wf.add(cmd)
+	cmd.AddCommand(workerListCommand())
 	return cmd
 }
 
-func upCommand(hurry <-chan struct{}) *cobra.Command {
-	var wf workerFlags
-	var port int
-	var trainers string
+func workerListCommand() *cobra.Command {
+	var nf natsFlags
+	var output string
 	cmd := &cobra.Command{
-		Use:   "up",
-		Short: "Start NATS and a worker in one process",
-		Long:  "Start a NATS server on 127.0.0.1 with JetStream and a worker in one process. Credentials are generated into the state directory.",
+		Use:   "ls",
+		Short: "List the workers that are there, and what they offer",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx := cmd.Context()
-			wid, release, err := identity(wf.state)
-			if err != nil {
-				return err
+			if output != "table" && output != "json" {
+				return usage("-o: %q is not valid: want table or json", output)
 			}
-			defer release()
-			log := newLogger(cmd, zerolog.InfoLevel)
-			srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: wf.state, Port: port, Trainers: splitList(trainers), Log: log})
-			if err != nil {
-				return err
-			}
-			defer srv.Shutdown()
-			nf := natsFlags{srv.URL(), srv.WorkerCreds()}
-			b, err := nf.dial(ctx, "worker", wid, log)
+			b, err := nf.dial(cmd.Context(), "ops", "ops", logger(cmd))
 			if err != nil {
 				return err
 			}
 			defer b.Close()
-			return wf.serve(ctx, b, wid, hurry, log, func() {
-				out := cmd.OutOrStdout()
-				fmt.Fprintf(out, "NATS     %s\n", srv.URL())
-				for _, tid := range splitList(trainers) {
-					fmt.Fprintf(out, "trainer  %s: --nats %s --creds %s --name %s\n", tid, srv.URL(), srv.TrainerCreds(tid), tid)
+			all, err := b.Workers(cmd.Context())
+			if err != nil {
+				return err
+			}
+			slices.SortFunc(all, func(a, b schema.Presence) int { return cmp.Compare(a.Worker, b.Worker) })
+			if output == "json" {
+				return printJSON(cmd.OutOrStdout(), all)
+			}
+			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(t, "WORKER\tVERSION\tRUNNING\tSLOTS\tBACKENDS\tAGENTS\tNETWORKS\tSTATE")
+			for _, p := range all {
+				state := "ready"
+				if p.Draining {
+					state = "draining"
 				}
-				fmt.Fprintf(out, "watch    turngate tap --nats %s --creds %s\n", srv.URL(), srv.OpsCreds())
-				fmt.Fprintf(out, "workers  turngate worker --nats %s --creds %s --state DIR\n", srv.URL(), srv.WorkerCreds())
-				log.Info().Str("worker", wid).Int("slots", wf.slots).Msg("NATS and a worker are ready")
-			})
+				networks := append([]string{schema.NetworkNone}, p.Offer.Networks...)
+				fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", p.Worker, oneLine(p.Version, 30), len(p.Running), p.Slots,
+					oneLine(strings.Join(p.Offer.Backends, ","), 60), oneLine(strings.Join(p.Offer.Agents, ","), 80), oneLine(strings.Join(networks, ","), 40), state)
+			}
+			return t.Flush()
 		},
 	}
-	wf.add(cmd)
-	cmd.Flags().IntVar(&port, "port", 4222, "port of NATS on 127.0.0.1")
-	cmd.Flags().StringVar(&trainers, "trainers", "local", "names of trainers to make credentials for, comma-separated")
+	nf.add(cmd, defaultURL)
+	cmd.Flags().StringVarP(&output, "output", "o", "table", "table or json")
 	return cmd
 }

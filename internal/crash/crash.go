@@ -7,6 +7,7 @@ package crash
 const (
 	EnvPoint = "TURNGATE_CRASH"  // the point at which this process kills itself
 	EnvBreak = "TURNGATE_MUTANT" // the rule that this process breaks
+	EnvSkew  = "TURNGATE_SKEW"   // how far its clock is wrong, as a duration
 )
 
 // Points lists the places where a process can be made to die: between every

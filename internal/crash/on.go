@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"time"
 )
 
 // Here kills the process if the test wants it to die at this point.
@@ -19,3 +20,9 @@ func Here(point string) {
 
 // Broken reports whether the test wants a rule to be broken.
 func Broken(rule string) bool { return os.Getenv(EnvBreak) == rule }
+
+// Skew is how far the clock of this process is wrong.
+func Skew() time.Duration {
+	d, _ := time.ParseDuration(os.Getenv(EnvSkew)) // none is right
+	return d
+}

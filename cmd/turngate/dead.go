@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/turngate/turngate/broker"
+)
+
+func deadCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "dead",
+		Short: "Requests that could not be read: list, show, requeue, drop",
+		Long: "Requests that no worker could read are kept with their body. ls and show need the credential of those who watch; requeue and drop\n" +
+			"change streams and need the workers' one.",
+	}
+	cmd.AddCommand(
+		deadAction("ls", "List them, oldest first", "ops", cobra.NoArgs, deadList),
+		deadAction("show SEQ", "Show one with its body", "ops", cobra.ExactArgs(1), deadShow),
+		deadAction("requeue SEQ...", "Put them back where they came on", "worker", cobra.MinimumNArgs(1), func(ctx context.Context, cmd *cobra.Command, b *broker.Broker, args []string) error {
+			return each(ctx, cmd, args, "requeued", b.Requeue)
+		}),
+		deadAction("drop SEQ...", "Delete them", "worker", cobra.MinimumNArgs(1), func(ctx context.Context, cmd *cobra.Command, b *broker.Broker, args []string) error {
+			return each(ctx, cmd, args, "dropped", b.Drop)
+		}),
+	)
+	return cmd
+}
+
+func deadAction(use, short, role string, args cobra.PositionalArgs, run func(context.Context, *cobra.Command, *broker.Broker, []string) error) *cobra.Command {
+	var nf natsFlags
+	cmd := &cobra.Command{
+		Use: use, Short: short,
+		Args: func(cmd *cobra.Command, a []string) error {
+			if err := args(cmd, a); err != nil {
+				return usage("%w", err)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, a []string) error {
+			name := role
+			if role == "worker" {
+				name = "dead-" + randomHex(4)
+			}
+			b, err := nf.dial(cmd.Context(), role, name, logger(cmd))
+			if err != nil {
+				return err
+			}
+			defer b.Close()
+			return run(cmd.Context(), cmd, b, a)
+		},
+	}
+	nf.add(cmd, defaultURL)
+	return cmd
+}
+
+// maxDeadListed is how many are listed at most: the newest.
+const maxDeadListed = 1000
+
+func deadList(ctx context.Context, cmd *cobra.Command, b *broker.Broker, _ []string) error {
+	all, err := b.DeadLetters(ctx, maxDeadListed)
+	if err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "SEQ\tREASON\tBYTES\tCAME ON\tWHY")
+	for _, d := range all {
+		fmt.Fprintf(t, "%d\t%s\t%d\t%s\t%s\n", d.Seq, oneLine(d.Reason, 20), d.Size, oneLine(d.Subject, 60), oneLine(d.Why, 120))
+	}
+	return t.Flush()
+}
+
+func deadShow(ctx context.Context, cmd *cobra.Command, b *broker.Broker, args []string) error {
+	seq, err := sequence(args[0])
+	if err != nil {
+		return err
+	}
+	d, err := b.DeadLetter(ctx, seq)
+	if err != nil {
+		return err
+	}
+	return printJSON(cmd.OutOrStdout(), map[string]any{
+		"seq": d.Seq, "reason": d.Reason, "why": d.Why, "subject": d.Subject, "size": d.Size, "body": d.Data, // base64
+	})
+}
+
+func sequence(s string) (uint64, error) {
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil || n == 0 {
+		return 0, usage("SEQ: %q is not valid: want a number that `turngate dead ls` shows", s)
+	}
+	return n, nil
+}
+
+func each(ctx context.Context, cmd *cobra.Command, args []string, done string, act func(context.Context, uint64) error) error {
+	for _, a := range args {
+		seq, err := sequence(a)
+		if err != nil {
+			return err
+		}
+		if err := act(ctx, seq); err != nil {
+			return err
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%s %d\n", done, seq)
+	}
+	return nil
+}

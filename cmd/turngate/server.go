@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"github.com/turngate/turngate/broker"
+)
+
+// serverFlags describe a NATS server in this process.
+type serverFlags struct {
+	port     int
+	trainers string
+	relaxed  bool
+}
+
+func (f *serverFlags) add(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.IntVar(&f.port, "port", 4222, "port of NATS on 127.0.0.1")
+	fl.StringVar(&f.trainers, "trainers", "local", "names of trainers to make credentials for, comma-separated")
+	fl.BoolVar(&f.relaxed, "relaxed-sync", false, "confirm writes before they are on disk: faster, but a power failure may lose the last two minutes")
+}
+
+func (f *serverFlags) config(state string, log zerolog.Logger) broker.EmbeddedConfig {
+	return broker.EmbeddedConfig{StateDir: state, Port: f.port, Trainers: splitList(f.trainers), Relaxed: f.relaxed, Log: log}
+}
+
+// tell says how to reach the server.
+func (f *serverFlags) tell(out io.Writer, srv *broker.Embedded) {
+	fmt.Fprintf(out, "NATS     %s\n", srv.URL())
+	for _, tid := range splitList(f.trainers) {
+		fmt.Fprintf(out, "trainer  %s: --nats %s --creds %s --name %s\n", tid, srv.URL(), srv.TrainerCreds(tid), tid)
+	}
+	fmt.Fprintf(out, "watch    turngate tap --nats %s --creds %s\n", srv.URL(), srv.OpsCreds())
+}
+
+// natsCommand is the server without a worker.
+func natsCommand() *cobra.Command {
+	var sf serverFlags
+	var state, routes string
+	var cluster broker.ClusterConfig
+	cmd := &cobra.Command{
+		Use:   "nats",
+		Short: "Start a NATS server without a worker",
+		Long: "Start a NATS server on 127.0.0.1 with JetStream and generated credentials, for workers and trainers in other processes.\n\n" +
+			"Three of them with --cluster-name, --cluster-port, --routes and a shared --creds-dir make a cluster; its workers take --replicas 3.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log := newLogger(cmd, zerolog.InfoLevel)
+			c := sf.config(state, log)
+			cluster.Routes = splitList(routes)
+			c.Cluster = cluster
+			srv, err := broker.StartEmbedded(c)
+			if err != nil {
+				return err
+			}
+			defer srv.Shutdown()
+			sf.tell(cmd.OutOrStdout(), srv)
+			fmt.Fprintf(cmd.OutOrStdout(), "workers  turngate worker --nats %s --creds %s\n", srv.URL(), srv.WorkerCreds())
+			log.Info().Str("url", srv.URL()).Msg("NATS is ready")
+			<-cmd.Context().Done()
+			return nil
+		},
+	}
+	sf.add(cmd)
+	fl := cmd.Flags()
+	fl.StringVar(&state, "state", stateDir(), "folder for the server's files")
+	fl.StringVar(&cluster.Name, "cluster-name", "", "name of this server in a cluster, such as n1")
+	fl.IntVar(&cluster.Port, "cluster-port", 0, "port on 127.0.0.1 for the other servers")
+	fl.StringVar(&routes, "routes", "", "host:port of the other servers' cluster ports, comma-separated")
+	fl.StringVar(&cluster.Creds, "creds-dir", "", "folder of credentials that the servers share (default: in --state)")
+	return cmd
+}

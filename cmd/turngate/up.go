@@ -1,0 +1,50 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"github.com/turngate/turngate/broker"
+)
+
+func upCommand(hurry <-chan struct{}) *cobra.Command {
+	var wf workerFlags
+	var sf serverFlags
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start NATS and a worker in one process",
+		Long:  "Start a NATS server on 127.0.0.1 with JetStream and a worker in one process. Credentials are generated into the state directory.",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx := cmd.Context()
+			wid, release, err := identity(wf.state)
+			if err != nil {
+				return err
+			}
+			defer release()
+			log := newLogger(cmd, zerolog.InfoLevel)
+			srv, err := broker.StartEmbedded(sf.config(wf.state, log))
+			if err != nil {
+				return err
+			}
+			defer srv.Shutdown()
+			nf := natsFlags{srv.URL(), srv.WorkerCreds()}
+			b, err := nf.dial(ctx, "worker", wid, log)
+			if err != nil {
+				return err
+			}
+			defer b.Close()
+			return wf.serve(ctx, b, wid, hurry, log, func() {
+				out := cmd.OutOrStdout()
+				sf.tell(out, srv)
+				fmt.Fprintf(out, "workers  turngate worker --nats %s --creds %s --state DIR\n", srv.URL(), srv.WorkerCreds())
+				log.Info().Str("worker", wid).Int("slots", wf.slots).Msg("NATS and a worker are ready")
+			})
+		},
+	}
+	wf.add(cmd)
+	sf.add(cmd)
+	return cmd
+}

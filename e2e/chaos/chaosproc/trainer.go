@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/e2e/chaos/history"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/trainer"
+)
+
+// runTrainer submits groups of four until it is told to stop submitting (a file
+// appears), answers every call, and ends when nothing is outstanding. Started
+// again it goes on where it was.
+func runTrainer(ctx context.Context, o options, log zerolog.Logger) error {
+	b, err := dial(ctx, o, broker.InboxFor("trainer", o.name), log)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	rec, err := openRecord(filepath.Join(o.dir, "trainer-"+o.name+".jsonl"))
+	if err != nil {
+		return err
+	}
+	var t *trainer.Trainer
+	for {
+		t, err = trainer.New(trainer.Config{
+			Broker: b, Name: o.name, State: filepath.Join(o.dir, "ledger-"+o.name+".jsonl"), AuditEvery: 5 * time.Minute / time.Duration(o.speed), Log: log,
+		})
+		if err == nil {
+			break
+		}
+		if !sleep(ctx, 200*time.Millisecond) {
+			return err
+		}
+	}
+	defer t.Close()
+	fmt.Println("ready")
+	var bg sync.WaitGroup
+	defer bg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	bg.Go(func() {
+		for {
+			p, err := t.Next(ctx)
+			if err != nil {
+				return
+			}
+			bg.Go(func() { answer(ctx, p, rec, log) })
+		}
+	})
+	bg.Go(func() { submitAll(ctx, o, t, rec) })
+	bg.Go(func() { cancelSome(ctx, o, t) })
+	for {
+		wait, stop := context.WithTimeout(ctx, 200*time.Millisecond)
+		r, err := t.NextResult(wait)
+		stop()
+		switch {
+		case err == nil:
+			rec.write(history.Trained{Op: "result", ID: r.ID, Attempt: r.Attempt, Status: r.Status, Generations: generations(&r)})
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, context.DeadlineExceeded) && exists(filepath.Join(o.dir, "enough")) && exists(filepath.Join(o.dir, "submitted-"+o.name)) && t.Outstanding() == 0:
+			return nil
+		}
+	}
+}
+
+func generations(r *schema.Result) []string {
+	var out []string
+	for _, c := range r.Committed {
+		out = append(out, fmt.Sprintf("%d/%s", c.Call, c.Gen))
+	}
+	return out
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// submitAll submits, and notes how far it came: what was begun is begun again.
+func submitAll(ctx context.Context, o options, t *trainer.Trainer, rec *record) {
+	progress := filepath.Join(o.dir, "progress-"+o.name)
+	n := 0
+	if data, err := os.ReadFile(progress); err == nil {
+		_, _ = fmt.Sscan(string(data), &n)
+	}
+	for ; n < o.rollouts && !exists(filepath.Join(o.dir, "enough")); n += 4 {
+		var group []schema.Request
+		for i := range 4 {
+			r := request(o, n+i, fmt.Sprintf("g%d", n/4))
+			group = append(group, r)
+			rec.write(history.Trained{Op: "submit", ID: r.ID, Max: r.MaxAttempts})
+		}
+		if err := t.Submit(ctx, group); err != nil {
+			return
+		}
+		if err := os.WriteFile(progress+".new", fmt.Appendf(nil, "%d", n+4), 0o600); err != nil {
+			panic(err)
+		}
+		if err := os.Rename(progress+".new", progress); err != nil {
+			panic(err)
+		}
+		if !sleep(ctx, 350*time.Millisecond) {
+			return
+		}
+	}
+	if err := os.WriteFile(filepath.Join(o.dir, "submitted-"+o.name), nil, 0o600); err != nil {
+		panic(err)
+	}
+}
+
+// cancelSome cancels a group that was submitted a moment ago, now and then.
+func cancelSome(ctx context.Context, o options, t *trainer.Trainer) {
+	for n := 5; sleep(ctx, 3*time.Second); n += 9 {
+		_ = t.CancelGroup(fmt.Sprintf("g%d", n), "chaos") // it is repeated
+	}
+}
+
+// answer answers a call whole or in pieces, under a generation of its own.
+func answer(ctx context.Context, p *trainer.Pending, rec *record, log zerolog.Logger) {
+	random := make([]byte, 6)
+	_, _ = rand.Read(random)
+	gen := hex.EncodeToString(random)
+	rec.write(history.Trained{Op: "generate", Key: p.Call.Key, Gen: gen})
+	if !sleep(ctx, 50*time.Millisecond) {
+		return
+	}
+	text := ""
+	stream := p.Stream()
+	if p.Call.Stream {
+		for i := range 5 {
+			piece := fmt.Sprintf("gen:%s piece %d. ", gen, i)
+			text += piece
+			if err := stream.Delta(&schema.Delta{Delta: mustRaw(map[string]string{"content": piece})}); err != nil {
+				return
+			}
+			if !sleep(ctx, 60*time.Millisecond) {
+				return
+			}
+		}
+	}
+	if text == "" {
+		text = "gen:" + gen
+	}
+	reply := &schema.Reply{Message: mustRaw(map[string]string{"role": "assistant", "content": text}), FinishReason: "stop"}
+	if err := stream.Final(reply); err != nil && !errors.Is(err, trainer.ErrOver) {
+		log.Warn().Err(err).Msg("a call was not answered")
+	}
+}
+
+func mustRaw(v any) json.RawMessage { return mustJSON(v) }
