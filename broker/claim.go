@@ -68,8 +68,9 @@ func (w *WorkerSide) claim(ctx context.Context, d *delivery) (*Job, error) {
 		if err != nil {
 			return nil, err
 		}
-		if found && state.Status.Terminal() {
-			return nil, d.done(ctx) // a duplicate, or an ack that was lost
+		if found && state.Status.Terminal() { // a duplicate, or an ack that was lost and its hint with it
+			w.hint(req.ID)
+			return nil, d.done(ctx)
 		}
 		if found && state.Owned() {
 			free, err := w.owned(ctx, d, req, state, seq, &watched)

@@ -27,16 +27,12 @@ func (t *Trainer) Outstanding() int {
 // NextResult waits for the next result of a rollout that was submitted here.
 // Each is handed out once. Results whose hint was lost are found too.
 func (t *Trainer) NextResult(ctx context.Context) (schema.Result, error) {
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
 	for {
 		if r, ok, err := t.collect(ctx); err != nil || ok {
 			return r, err
 		}
 		select {
 		case <-t.resulted:
-		case <-tick.C:
-			t.lookForResults(ctx)
 		case <-ctx.Done():
 			return schema.Result{}, context.Cause(ctx)
 		case <-t.life.Done():
@@ -45,9 +41,25 @@ func (t *Trainer) NextResult(ctx context.Context) (schema.Result, error) {
 	}
 }
 
-// lookForResults finds results whose hint was lost.
-func (t *Trainer) lookForResults(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+// poll finds results whose hint was lost, or whose read failed.
+func (t *Trainer) poll() {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-t.life.Done():
+			return
+		case <-tick.C:
+		}
+		if err := t.lookForResults(); err != nil {
+			t.cfg.Log.Debug().Err(err).Msg("results were not looked for")
+		}
+		wake(t.resulted)
+	}
+}
+
+func (t *Trainer) lookForResults() error {
+	ctx, cancel := context.WithTimeout(t.life, 30*time.Second)
 	defer cancel()
 	t.mu.Lock()
 	from := t.resultsFrom
@@ -59,12 +71,10 @@ func (t *Trainer) lookForResults(ctx context.Context) {
 		}
 		t.mu.Unlock()
 	})
-	if err != nil {
-		t.cfg.Log.Debug().Err(err).Msg("results were not looked for")
-	}
 	t.mu.Lock()
 	t.resultsFrom = max(next, 1)
 	t.mu.Unlock()
+	return err
 }
 
 // collect reads one hinted result.

@@ -85,8 +85,9 @@ const (
 	// answer is accept enough. It is far below the two seconds in which a
 	// worker waits for one.
 	acceptAfter = 200 * time.Millisecond
-	// pollEvery looks for results whose hint was lost.
-	pollEvery = 20 * time.Second
+	// pollEvery looks for results whose hint was lost. It costs two reads and
+	// one for each new result.
+	pollEvery = 5 * time.Second
 	// forgetAfter drops what is kept of a rollout that nobody asks about any
 	// more and whose result was not submitted from here.
 	forgetAfter = 24 * time.Hour
@@ -135,7 +136,7 @@ func New(c Config) (*Trainer, error) {
 		}
 		t.unsub = append(t.unsub, unsub)
 	}
-	for _, f := range []func(){t.beat, t.audit, t.repeatCancels} {
+	for _, f := range []func(){t.beat, t.audit, t.repeatCancels, t.poll} {
 		t.bg.Go(f)
 	}
 	return t, nil

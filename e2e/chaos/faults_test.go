@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -24,6 +25,8 @@ type injector struct {
 	rng   *rand.Rand
 	count map[string]int
 	kills []kill
+	lefts []string // what workers that ended by themselves still had
+	more  []string // kinds that come more often
 	bg    sync.WaitGroup
 	busy  map[*process]bool
 	mu    sync.Mutex
@@ -66,7 +69,12 @@ func (f *injector) run(ctx context.Context) {
 	for _, k := range kinds {
 		total += k.weight
 	}
-	var order []int // every kind once, then as it comes
+	var order []int // those asked for, every kind once, then as it comes
+	for i, k := range kinds {
+		if slices.Contains(f.more, k.name) {
+			order = append(order, i, i, i)
+		}
+	}
 	order = append(order, f.rng.Perm(len(kinds))...)
 	for wait(ctx, time.Duration(300+f.rng.IntN(900))*time.Millisecond) {
 		i := 0
@@ -198,12 +206,20 @@ func (f *injector) drain(ctx context.Context) {
 	}
 	f.bg.Go(func() {
 		left, ok := f.b.stop(w)
-		if ok && left != (history.Left{}) {
-			f.b.t.Errorf("I5: %s ended and left %+v", w.role, left)
-		}
+		f.leaves(w, left, ok)
 		f.b.start(w)
 		f.release(w)
 	})
+}
+
+func (f *injector) leaves(w *process, left history.Left, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !ok {
+		f.lefts = append(f.lefts, w.role+" did not end by itself")
+	} else if left != (history.Left{}) {
+		f.lefts = append(f.lefts, fmt.Sprintf("%s ended and left %+v", w.role, left))
+	}
 }
 
 // duplicate puts requests on the queue again, past the server's own window.

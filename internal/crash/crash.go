@@ -29,7 +29,7 @@ func Mutants() map[string]string {
 	return map[string]string{
 		"I1": "results are written without looking whether the rollout is still this worker's",
 		"I2": "the state's attempt is not what the result says",
-		"I3": "a call that is asked again is a new call for the trainer",
+		"I3": "a stream that was begun goes on with another generation",
 		"I4": "tries are not counted",
 		"I5": "sandboxes are not closed",
 		"I6": "a worker that was fenced goes on telling events",

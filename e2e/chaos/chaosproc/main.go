@@ -25,7 +25,8 @@ import (
 type options struct {
 	url, creds, name, dir, helper string
 	speed, slots                  int
-	rollouts                      int
+	rollouts, calls               int
+	cancelAfter                   time.Duration
 	prefix                        string
 	local                         float64
 }
@@ -43,6 +44,8 @@ func main() {
 	f.IntVar(&o.speed, "speed", 20, "how many times faster than the protocol's own durations")
 	f.IntVar(&o.slots, "slots", 4, "")
 	f.IntVar(&o.rollouts, "rollouts", 1<<30, "how many to submit")
+	f.IntVar(&o.calls, "calls", 0, "model calls of each rollout (0: one to four)")
+	f.DurationVar(&o.cancelAfter, "cancel-after", 0, "cancel everything then")
 	f.Float64Var(&o.local, "local", 0, "share of rollouts in local sandboxes")
 	if err := f.Parse(os.Args[2:]); err != nil {
 		os.Exit(2)

@@ -124,6 +124,12 @@ func submitAll(ctx context.Context, o options, t *trainer.Trainer, rec *record) 
 
 // cancelSome cancels a group that was submitted a moment ago, now and then.
 func cancelSome(ctx context.Context, o options, t *trainer.Trainer) {
+	if o.cancelAfter > 0 {
+		if sleep(ctx, o.cancelAfter) {
+			_ = t.CancelAll("chaos") // it is repeated
+		}
+		return
+	}
 	for n := 5; sleep(ctx, 3*time.Second); n += 9 {
 		_ = t.CancelGroup(fmt.Sprintf("g%d", n), "chaos") // it is repeated
 	}

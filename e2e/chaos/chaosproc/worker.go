@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -202,7 +203,7 @@ func request(o options, n int, group string) schema.Request {
 	if err != nil {
 		panic(err)
 	}
-	env := map[string]string{"CHAOS_CALLS": strconv.Itoa(1 + n%4)}
+	env := map[string]string{"CHAOS_CALLS": strconv.Itoa(cmp.Or(o.calls, 1+n%4))}
 	r := schema.Request{
 		ID: id, Trainer: o.name, Group: group, Index: n, Task: schema.Task{Name: "chaos", Instruction: "work"},
 		Agent: schema.AgentChoice{Name: "command", Args: []string{"agent"}}, Sandbox: schema.SandboxChoice{Backend: "dummy", Env: env}, MaxAttempts: 50,
