@@ -2,7 +2,9 @@ package broker_test
 
 import (
 	"context"
+	"net/url"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -16,22 +18,36 @@ import (
 
 // bench is one embedded server with a connection for each role.
 type bench struct {
+	config  broker.EmbeddedConfig
 	server  *broker.Embedded
 	worker  *broker.WorkerSide
+	leave   func() // ends the worker
 	trainer *broker.TrainerSide
 }
 
 func newBench(t testing.TB) *bench {
 	t.Helper()
-	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "state"), Trainers: []string{"alpha", "beta"}, Relaxed: true, Log: zerolog.Nop()})
+	b := &bench{config: broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "state"), Trainers: []string{"alpha", "beta"}, Relaxed: true, Log: zerolog.Nop()}}
+	srv, err := broker.StartEmbedded(b.config)
 	must(t, err)
-	t.Cleanup(srv.Shutdown)
-	b := &bench{server: srv}
+	b.server = srv
+	t.Cleanup(func() { b.server.Shutdown() })
 	wb := b.dial(t, srv.WorkerCreds(), broker.InboxFor("worker", "w1"))
 	must(t, wb.Setup(t.Context(), broker.StreamsConfig{Timing: quick()}))
-	b.worker = b.workerSide(t, "w1")
+	b.worker, b.leave = b.stoppable(t, "w1")
 	b.trainer = b.trainerSide(t, "alpha")
 	return b
+}
+
+// restart starts the server again where it was.
+func (b *bench) restart(t testing.TB) {
+	t.Helper()
+	at, err := url.Parse(b.server.URL())
+	must(t, err)
+	b.config.Port, err = strconv.Atoi(at.Port())
+	must(t, err)
+	b.server, err = broker.StartEmbedded(b.config)
+	must(t, err)
 }
 
 // quick are the protocol's durations, twenty times as fast.
@@ -110,7 +126,12 @@ func must(t testing.TB, err error) {
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(10 * time.Second)
+	eventuallyWithin(t, 10*time.Second, what, ok)
+}
+
+func eventuallyWithin(t testing.TB, limit time.Duration, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()

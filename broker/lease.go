@@ -90,6 +90,13 @@ func (w *WorkerSide) keep(ctx context.Context) {
 		default:
 			w.log.Debug().Err(err).Msg("the lease was not renewed")
 			wait = retry
+			if errors.Is(err, jetstream.ErrNoStreamResponse) { // the server is there, its memory is not
+				op, cancel := context.WithTimeout(ctx, opTimeout)
+				if err := w.restore(op, w.timing); err != nil {
+					w.log.Debug().Err(err).Msg("the streams in memory are not back")
+				}
+				cancel()
+			}
 		}
 		if pause(ctx, wait) != nil {
 			return

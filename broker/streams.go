@@ -49,8 +49,31 @@ func (b *Broker) Setup(ctx context.Context, c StreamsConfig) error {
 	return nil
 }
 
-func streamConfigs(c StreamsConfig) []jetstream.StreamConfig {
+// restore makes the streams in memory again, which a server that was started
+// anew does not have.
+func (b *Broker) restore(ctx context.Context, t Timing) error {
+	s, err := b.js.Stream(ctx, subjects.StreamRequests)
+	if err != nil {
+		return fmt.Errorf("open stream %s: %w", subjects.StreamRequests, err)
+	}
+	c := StreamsConfig{Replicas: s.CachedInfo().Config.Replicas, Timing: t}
+	for _, m := range memoryStreams(c) {
+		if _, err := b.js.CreateOrUpdateStream(ctx, m); err != nil {
+			return fmt.Errorf("make stream %s again: %w", m.Name, err)
+		}
+	}
+	return nil
+}
+
+func memoryStreams(c StreamsConfig) []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{
+		memoryStream(subjects.StreamLeases, subjects.LeaseFilter, c),
+		memoryStream(subjects.StreamWorkers, subjects.PresenceFilter, c),
+	}
+}
+
+func streamConfigs(c StreamsConfig) []jetstream.StreamConfig {
+	return append(memoryStreams(c), []jetstream.StreamConfig{
 		{
 			Name: subjects.StreamRequests, Subjects: subjects.RequestFilters(),
 			Retention: jetstream.WorkQueuePolicy, Discard: jetstream.DiscardNew, MaxMsgs: c.MaxQueue,
@@ -70,11 +93,9 @@ func streamConfigs(c StreamsConfig) []jetstream.StreamConfig {
 			Name: subjects.StreamDead, Subjects: []string{subjects.DeadFilter},
 			MaxMsgs: 10_000, Discard: jetstream.DiscardOld, Replicas: c.Replicas,
 		},
-		memoryStream(subjects.StreamLeases, subjects.LeaseFilter, c),
-		memoryStream(subjects.StreamWorkers, subjects.PresenceFilter, c),
 		objectStream(subjects.BucketTasks, c.Replicas),
 		objectStream(subjects.BucketArtifact, c.Replicas),
-	}
+	}...)
 }
 
 // objectStream is the stream of an object store, as NATS ADR-20 lays it out,
