@@ -32,6 +32,8 @@ const (
 	codeWrongLastConst jetstream.ErrorCode = 10164
 	codeStoreFailed    jetstream.ErrorCode = 10077 // a full stream refuses a message
 	codeResources      jetstream.ErrorCode = 10023 // the server's disk or memory is full
+	codeStorage        jetstream.ErrorCode = 10047 // no room for a stream of that size
+	codePeers          jetstream.ErrorCode = 10005 // no servers with that room
 	codeDuplicate      jetstream.ErrorCode = 10201 // a batch holds a message that is there already
 	codeBatchesOpen    jetstream.ErrorCode = 10210 // too many batches at once
 	codeBatchPartial   jetstream.ErrorCode = 10176 // a part of the batch was lost on the way

@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -40,7 +41,8 @@ type Broker struct {
 	inbox string // prefix of this connection's own inboxes
 	log   zerolog.Logger
 
-	streams sync.Map // of jetstream.Stream, by name
+	streams sync.Map                      // of jetstream.Stream, by name
+	setup   atomic.Pointer[StreamsConfig] // that Setup made last
 }
 
 // Dial connects. It fails if no server can be reached now; later it reconnects

@@ -117,31 +117,38 @@ func (b *Broker) newest(ctx context.Context, stream, filter string, from uint64,
 		_ = b.js.DeleteConsumer(op, stream, name) // it would vanish by itself
 	}()
 	for left > 0 {
-		batch, err := c.FetchNoWait(int(min(left, 512)))
+		got, more, err := b.fetch(c, int(min(left, 512)), &left, handle)
 		if err != nil {
 			return fmt.Errorf("read stream %s: %w", stream, err)
 		}
-		got := uint64(0)
-		for m := range batch.Messages() {
-			meta, err := m.Metadata()
-			if err != nil {
-				return fmt.Errorf("read stream %s: %w", stream, err)
-			}
-			got++
-			left = meta.NumPending
-			if !handle(m, meta) {
-				return nil
-			}
-		}
-		if err := batch.Error(); err != nil {
-			return fmt.Errorf("read stream %s: %w", stream, err)
-		}
-		if got == 0 {
+		if got == 0 || !more {
 			return nil
 		}
 		name = c.CachedInfo().Name
 	}
 	return nil
+}
+
+// fetch reads messages that are there, or were a moment ago: a newer one of the
+// same subject takes the place of an older.
+func (b *Broker) fetch(c jetstream.Consumer, n int, left *uint64, handle func(jetstream.Msg, *jetstream.MsgMetadata) bool) (got int, more bool, err error) {
+	batch, err := c.Fetch(n, jetstream.FetchMaxWait(time.Second))
+	if err != nil {
+		return 0, false, err
+	}
+	more = true
+	for m := range batch.Messages() {
+		meta, err := m.Metadata()
+		if err != nil {
+			return got, false, err
+		}
+		got++
+		*left = meta.NumPending
+		if more = more && handle(m, meta); !more {
+			break
+		}
+	}
+	return got, more, batch.Error()
 }
 
 // pass gives a request that this worker cannot run to one that can, or sends

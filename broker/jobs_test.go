@@ -146,13 +146,18 @@ func TestCancelEndsARunningJobAndAQueuedOne(t *testing.T) {
 	if !errors.Is(context.Cause(ctx), broker.ErrCancelled) {
 		t.Fatalf("cause %v", context.Cause(ctx))
 	}
-	taking, stop := context.WithCancel(t.Context())
-	go b.worker.Take(taking) //nolint:errcheck // it ends with the test
-	defer stop()
 	eventually(t, "a cancelled result", func() bool {
 		r, err := b.trainer.Result(t.Context(), "alpha-2")
 		return err == nil && r.Status == schema.StatusCancelled
 	})
+	must(t, j.Done(t.Context(), outcome(j)))
+	taking, stop := context.WithCancel(t.Context())
+	go b.worker.Take(taking) //nolint:errcheck // it ends with the test
+	defer stop()
+	eventually(t, "an empty queue", func() bool { return b.queued(t) == 0 })
+	if r, err := b.trainer.Result(t.Context(), "alpha-1"); err != nil || r.Status != schema.StatusCancelled {
+		t.Fatalf("got %+v, %v", r, err)
+	}
 }
 
 func TestATrainerMayActOnlyAsItself(t *testing.T) {

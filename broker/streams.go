@@ -20,7 +20,11 @@ type StreamsConfig struct {
 	Timing   Timing // default DefaultTiming
 }
 
-const eventRetention = 72 * time.Hour
+const (
+	eventRetention = 72 * time.Hour
+	maxEventBytes  = 4 << 30  // of all events
+	minEventBytes  = 16 << 20 // less than this is not asked for
+)
 
 // Setup creates what is missing of streams and consumers, and brings what is
 // there to this configuration. It is safe to call from every worker.
@@ -35,8 +39,13 @@ func (b *Broker) Setup(ctx context.Context, c StreamsConfig) error {
 		return fmt.Errorf("look for stream %s: %w", subjects.StreamRequests, err)
 	}
 	c.Replicas, c.MaxQueue = cmp.Or(c.Replicas, 1), cmp.Or(c.MaxQueue, 1_000_000)
+	b.setup.Store(&c)
 	for _, s := range streamConfigs(c) {
-		if _, err := b.js.CreateOrUpdateStream(ctx, s); err != nil {
+		_, err := b.js.CreateOrUpdateStream(ctx, s)
+		for ; noRoom(err) && s.MaxBytes > minEventBytes; _, err = b.js.CreateOrUpdateStream(ctx, s) {
+			s.MaxBytes /= 4 // the server sets aside what a stream may take
+		}
+		if err != nil {
 			return fmt.Errorf("set up stream %s: %w", s.Name, err)
 		}
 	}
@@ -49,20 +58,20 @@ func (b *Broker) Setup(ctx context.Context, c StreamsConfig) error {
 	return nil
 }
 
-// restore makes the streams in memory again, which a server that was started
-// anew does not have.
+// noRoom reports whether the server has not the room that a stream asks for.
+func noRoom(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && (api.ErrorCode == codeStorage || api.ErrorCode == codeResources || api.ErrorCode == codePeers)
+}
+
+// restore makes the streams again that the server does not have any more: those
+// in memory after it was started anew, all of them after its store was lost.
 func (b *Broker) restore(ctx context.Context, t Timing) error {
-	s, err := b.js.Stream(ctx, subjects.StreamRequests)
-	if err != nil {
-		return fmt.Errorf("open stream %s: %w", subjects.StreamRequests, err)
+	c := StreamsConfig{Timing: t}
+	if known := b.setup.Load(); known != nil {
+		c = *known
 	}
-	c := StreamsConfig{Replicas: s.CachedInfo().Config.Replicas, Timing: t}
-	for _, m := range memoryStreams(c) {
-		if _, err := b.js.CreateOrUpdateStream(ctx, m); err != nil {
-			return fmt.Errorf("make stream %s again: %w", m.Name, err)
-		}
-	}
-	return nil
+	return b.Setup(ctx, c)
 }
 
 func memoryStreams(c StreamsConfig) []jetstream.StreamConfig {
@@ -86,7 +95,7 @@ func streamConfigs(c StreamsConfig) []jetstream.StreamConfig {
 		},
 		{
 			Name: subjects.StreamEvents, Subjects: []string{subjects.EventFilter},
-			MaxAge: eventRetention, MaxBytes: 4 << 30, Discard: jetstream.DiscardOld, Compression: jetstream.S2Compression, Replicas: c.Replicas,
+			MaxAge: eventRetention, MaxBytes: maxEventBytes, Discard: jetstream.DiscardOld, Compression: jetstream.S2Compression, Replicas: c.Replicas,
 			PersistMode: eventPersistence(c.Replicas),
 		},
 		{

@@ -114,7 +114,7 @@ func (t *Trainer) submit(ctx context.Context, lane int, batch []schema.Request) 
 func (t *Trainer) enqueue(ctx context.Context, lane int, batch []schema.Request) ([]uint64, error) {
 	wait := 50 * time.Millisecond
 	for {
-		op, cancel := context.WithTimeout(ctx, 10*time.Second)
+		op, cancel := context.WithTimeout(ctx, 5*time.Second)
 		seqs, err := t.side.Submit(op, lane, batch)
 		cancel()
 		var large *broker.TooLargeError
@@ -200,10 +200,16 @@ func (t *Trainer) auditOne(id schema.ID) error {
 	}
 	request, lane, seq := s.request, s.lane, s.seq
 	request.AttemptFloor = max(request.AttemptFloor, s.attempt)
+	bundle := t.bundles[request.Task.Bundle]
 	t.mu.Unlock()
 	there, err := t.side.Queued(ctx, id, seq)
 	if err != nil || there {
 		return err
+	}
+	if bundle != nil {
+		if _, err := t.side.PutBundle(ctx, bundle); err != nil {
+			return err
+		}
 	}
 	seqs, err := t.side.Submit(ctx, lane, []schema.Request{request})
 	if errors.Is(err, broker.ErrQueueFull) {

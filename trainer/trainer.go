@@ -58,6 +58,8 @@ type Trainer struct {
 	held        bool
 	outstanding map[schema.ID]*submitted
 	ledger      *ledger
+	bundles     map[string][]byte
+	bundleBytes int
 	resultsFrom uint64        // where to look for results whose hint was lost
 	resulted    chan struct{} // has room for one: a result is there, or may be
 	hinted      map[schema.ID]struct{}
@@ -108,7 +110,7 @@ func New(c Config) (*Trainer, error) {
 		}
 	}
 	t := &Trainer{
-		side: side, cfg: c, rollouts: map[schema.ID]*rollout{}, hinted: map[schema.ID]struct{}{},
+		side: side, cfg: c, rollouts: map[schema.ID]*rollout{}, hinted: map[schema.ID]struct{}{}, bundles: map[string][]byte{},
 		arrived: make(chan struct{}, 1), resulted: make(chan struct{}, 1),
 	}
 	if t.ledger, t.outstanding, err = openLedger(c.State); err != nil {
@@ -157,10 +159,23 @@ func (t *Trainer) Close() {
 }
 
 // PutBundle keeps a task's files where workers find them, and returns the
-// sha256 for schema.Task.Bundle.
+// sha256 for schema.Task.Bundle. This process remembers them, up to a GiB, and
+// puts them there again when the broker has lost a rollout that needs them.
 func (t *Trainer) PutBundle(ctx context.Context, data []byte) (string, error) {
-	return t.side.PutBundle(ctx, data)
+	sha, err := t.side.PutBundle(ctx, data)
+	if err != nil {
+		return "", err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.bundles[sha] == nil && t.bundleBytes+len(data) <= maxBundles {
+		t.bundles[sha] = data
+		t.bundleBytes += len(data)
+	}
+	return sha, nil
 }
+
+const maxBundles = 1 << 30
 
 // Artifact reads a file that a rollout left.
 func (t *Trainer) Artifact(ctx context.Context, a schema.Artifact) ([]byte, error) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -61,11 +62,15 @@ type bench struct {
 	bin     binaries
 	dir     string
 	port    int
+	servers []string // URLs, when there are several
 	nats    *process
+	speed   int
 	workers []*process
 	trainer *process
 	ledger  *ledger // of what the run did to them
 }
+
+func itoa(n int) string { return strconv.Itoa(n) }
 
 func freePort(t testing.TB) int {
 	t.Helper()
@@ -83,7 +88,15 @@ func freePort(t testing.TB) int {
 
 func newBench(t testing.TB, bin binaries, workers int, env []string, trainerFlags ...string) *bench {
 	t.Helper()
-	b := &bench{t: t, bin: bin, dir: t.TempDir(), port: freePort(t), ledger: &ledger{}}
+	b := &bench{t: t, bin: bin, dir: t.TempDir(), port: freePort(t), ledger: &ledger{}, speed: speed}
+	b.begin(workers, env, trainerFlags)
+	return b
+}
+
+// begin starts a server and workers, and prepares a trainer.
+func (b *bench) begin(workers int, env, trainerFlags []string) {
+	t, bin := b.t, b.bin
+	t.Helper()
 	b.nats = &process{role: "nats", argv: []string{
 		bin.turngate, "nats", "--state", filepath.Join(b.dir, "nats"), "--port", fmt.Sprint(b.port), "--trainers", "alpha", "--relaxed-sync",
 	}}
@@ -97,7 +110,7 @@ func newBench(t testing.TB, bin binaries, workers int, env []string, trainerFlag
 		b.await(w, "ready")
 	}
 	b.trainer = &process{role: "trainer", env: env, argv: append([]string{
-		bin.proc, "trainer", "-nats", fmt.Sprintf("nats://127.0.0.1:%d", b.port), "-creds", b.creds("trainer-alpha"), "-name", "alpha", "-dir", b.dir, "-speed", fmt.Sprint(speed),
+		bin.proc, "trainer", "-nats", fmt.Sprintf("nats://127.0.0.1:%d", b.port), "-creds", b.creds("trainer-alpha"), "-name", "alpha", "-dir", b.dir, "-speed", fmt.Sprint(b.speed),
 	}, trainerFlags...)}
 	t.Cleanup(func() {
 		for _, p := range b.all() {
@@ -107,7 +120,6 @@ func newBench(t testing.TB, bin binaries, workers int, env []string, trainerFlag
 			b.tell()
 		}
 	})
-	return b
 }
 
 // add starts one more worker, behind a proxy of its own.
@@ -116,7 +128,7 @@ func (b *bench) add(env ...string) *process {
 	name := fmt.Sprintf("w%d", len(b.workers))
 	p := newProxy(b.t, fmt.Sprintf("127.0.0.1:%d", b.port))
 	w := &process{role: name, proxy: p, env: env, argv: []string{
-		b.bin.proc, "worker", "-nats", p.url(), "-creds", b.creds("worker"), "-name", name, "-dir", b.dir, "-speed", fmt.Sprint(speed), "-helper", b.bin.turngate,
+		b.bin.proc, "worker", "-nats", p.url(), "-creds", b.creds("worker"), "-name", name, "-dir", b.dir, "-speed", fmt.Sprint(b.speed), "-helper", b.bin.turngate,
 	}}
 	b.workers = append(b.workers, w)
 	b.start(w)
@@ -125,6 +137,14 @@ func (b *bench) add(env ...string) *process {
 
 func (b *bench) all() []*process {
 	return append(append([]*process{}, b.workers...), b.trainer, b.nats)
+}
+
+// url is where the servers are.
+func (b *bench) url() string {
+	if len(b.servers) > 0 {
+		return strings.Join(b.servers, ",")
+	}
+	return "nats://127.0.0.1:" + itoa(b.port)
 }
 
 func (b *bench) creds(name string) string {
@@ -225,6 +245,11 @@ func (b *bench) stop(p *process) (left history.Left, ok bool) {
 	select {
 	case <-p.ended:
 	case <-time.After(30 * time.Second):
+		b.signal(p, syscall.SIGQUIT) // its goroutines go to its log
+		select {
+		case <-p.ended:
+		case <-time.After(5 * time.Second):
+		}
 		b.kill(p)
 		return left, false
 	}
@@ -244,7 +269,7 @@ func (b *bench) tell() {
 		if err != nil {
 			continue
 		}
-		b.t.Logf("%s: %s", p.role, data[max(len(data)-3000, 0):])
+		b.t.Logf("%s: %s", p.role, data[max(len(data)-30000, 0):])
 	}
 }
 

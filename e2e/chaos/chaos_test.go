@@ -112,6 +112,9 @@ func (f *injector) finish(t *testing.T, stuck bool) *report {
 		wait(t.Context(), 100*time.Millisecond)
 	}
 	for _, w := range b.workers {
+		if !w.alive() { // killed on purpose, or by a poison job
+			continue
+		}
 		left, ok := b.stop(w)
 		f.leaves(w, left, ok)
 	}

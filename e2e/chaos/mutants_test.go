@@ -13,9 +13,7 @@ import (
 // TestTheCheckerCanFail breaks one rule at a time in every process, and looks
 // whether the same run that passes otherwise sees the invariant violated.
 func TestTheCheckerCanFail(t *testing.T) {
-	if testing.Short() {
-		t.Skip("SKIPPED: a minute of broken runs is not for -short")
-	}
+	full(t)
 	bin := build(t)
 	seed := uint64(setting(t, "CHAOS_SEED", int(time.Now().Unix())))
 	helps := map[string][]string{

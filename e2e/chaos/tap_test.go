@@ -46,7 +46,7 @@ func openTap(t testing.TB, b *bench) *tap {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nc, err := nats.Connect(fmt.Sprintf("nats://127.0.0.1:%d", b.port), seed, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.CustomInboxPrefix("_INBOX.chaostap"))
+	nc, err := nats.Connect(b.url(), seed, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.CustomInboxPrefix("_INBOX.chaostap"))
 	if err != nil {
 		t.Fatal(err)
 	}

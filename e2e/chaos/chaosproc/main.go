@@ -25,7 +25,7 @@ import (
 type options struct {
 	url, creds, name, dir, helper string
 	speed, slots                  int
-	rollouts, calls               int
+	rollouts, calls, replicas     int
 	cancelAfter                   time.Duration
 	prefix                        string
 	local                         float64
@@ -46,6 +46,7 @@ func main() {
 	f.IntVar(&o.rollouts, "rollouts", 1<<30, "how many to submit")
 	f.IntVar(&o.calls, "calls", 0, "model calls of each rollout (0: one to four)")
 	f.DurationVar(&o.cancelAfter, "cancel-after", 0, "cancel everything then")
+	f.IntVar(&o.replicas, "replicas", 1, "of the streams")
 	f.Float64Var(&o.local, "local", 0, "share of rollouts in local sandboxes")
 	if err := f.Parse(os.Args[2:]); err != nil {
 		os.Exit(2)

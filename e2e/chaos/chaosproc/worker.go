@@ -39,7 +39,12 @@ func runWorker(ctx context.Context, o options, log zerolog.Logger) error {
 		return err
 	}
 	timing := broker.DefaultTiming().Faster(o.speed)
-	for b.Setup(ctx, broker.StreamsConfig{Timing: timing}) != nil {
+	for {
+		err := b.Setup(ctx, broker.StreamsConfig{Timing: timing, Replicas: o.replicas})
+		if err == nil {
+			break
+		}
+		log.Warn().Err(err).Msg("the streams are not there yet")
 		if !sleep(ctx, 200*time.Millisecond) {
 			return nil
 		}
