@@ -1,0 +1,192 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks"
+	"github.com/turngate/turngate/trainer"
+)
+
+// slowTask is one whose agent works for a while, in a command of its own and
+// in its model's answers.
+func slowTask(t *testing.T, seconds, delayMS int) string {
+	t.Helper()
+	script := fmt.Sprintf("steps:\n- run: sleep %d\n- run: \"echo 'Hello, world!' > hello.txt\"\n  delay_ms: %d\n- text: Done.\n", seconds, delayMS)
+	return copyTask(t, "examples/tasks/hello", map[string]string{"replay.yaml": script})
+}
+
+// one expects a rollout that ended well.
+func one(t *testing.T, all []schema.Result, attempt, calls int) schema.Result {
+	t.Helper()
+	if len(all) != 1 || all[0].Status != schema.StatusDone || all[0].Reward == nil || *all[0].Reward != 1 || all[0].Fault != nil || all[0].Attempt != attempt {
+		t.Fatalf("got %+v", all)
+	}
+	if r := all[0]; r.Calls[schema.TagAgent].Count != calls || len(r.Committed) != calls {
+		t.Fatalf("calls %+v, committed %+v", r.Calls, r.Committed)
+	}
+	return all[0]
+}
+
+// TestAnotherWorkerFinishesWhatADeadOneBegan kills a worker in the middle of a
+// real agent's work in Docker. The durations are the protocol's own.
+func TestAnotherWorkerFinishesWhatADeadOneBegan(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.need(t, "docker", "opencode")
+	first := b.worker(t, "", "--sandboxes", "docker")
+	run := b.run(t, "--agent", "opencode", "--sandbox", "docker", "--image", testenv.Image(t), slowTask(t, 17, 0))
+	eventually(t, "the agent's command", time.Minute, func() bool { return len(sleepers(t, "17")) > 0 })
+	if err := first.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	second := b.worker(t, "", "--sandboxes", "docker")
+	eventually(t, "the take-over", 95*time.Second, func() bool { return strings.Contains(second.err.String(), "rollout begins") })
+	t.Logf("taken over %s after the kill", time.Since(killed).Round(time.Second))
+	if code := run.wait(t, 2*time.Minute); code != 0 {
+		t.Fatalf("exit status %d: %s", code, run.err)
+	}
+	r := one(t, results(t, run), 2, 3)
+	state, err := b.nats.Ops(t).State(t.Context(), r.ID)
+	if err != nil || state.Attempt != 2 || state.Tries != 2 {
+		t.Errorf("state %+v, %v", state, err)
+	}
+	second.stop(t)
+	nothingLeft(t, "docker", r.ID)
+}
+
+// TestNATSIsDownForThreeMinutes in the middle of a real agent's work: the
+// sandbox is frozen, the agent goes on afterwards, no attempt is spent.
+func TestNATSIsDownForThreeMinutes(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.need(t, "docker", "opencode")
+	state := t.TempDir()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	server := []string{b.binary, "nats", "--state", state, "--port", port}
+	ready := func(p *process) func() bool {
+		return func() bool { return strings.Contains(p.err.String(), "NATS is ready") }
+	}
+	nats := start(t, server...)
+	eventually(t, "a server", time.Minute, ready(nats))
+	url := "nats://127.0.0.1:" + port
+	worker := start(t, b.binary, "worker", "--nats", url, "--creds", filepath.Join(state, "creds", "worker.nk"), "--state", filepath.Join(t.TempDir(), "worker"),
+		"--agents", b.cache, "--sandboxes", "docker")
+	run := start(t, b.binary, "run", "--nats", url, "--creds", filepath.Join(state, "creds", "trainer-local.nk"), "-o", "json",
+		"--agent", "opencode", "--sandbox", "docker", "--image", testenv.Image(t), slowTask(t, 19, 0))
+	eventually(t, "the agent's command", time.Minute, func() bool { return len(sleepers(t, "19")) > 0 })
+	if err := nats.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(3 * time.Minute)
+	if !strings.Contains(worker.err.String(), `"held":true`) {
+		t.Error("the rollout was not held")
+	}
+	again := start(t, server...)
+	eventually(t, "the server again", time.Minute, ready(again))
+	if code := run.wait(t, 2*time.Minute); code != 0 {
+		t.Fatalf("exit status %d: %s", code, run.err)
+	}
+	one(t, results(t, run), 1, 3)
+}
+
+// TestATrainerThatDiesInTheMiddleOfACall is started again; the agent notices
+// nothing but time, and reads one generation of each call.
+func TestATrainerThatDiesInTheMiddleOfACall(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.need(t, "docker", "opencode")
+	b.worker(t, "", "--sandboxes", "docker")
+	dir := slowTask(t, 1, 8000)
+	serve := []string{b.binary, "trainer", "serve", "--nats", b.nats.URL(), "--creds", b.nats.TrainerCreds("local"), "--name", "local", "--shard", "0",
+		"--trainer", "replay:" + filepath.Join(dir, "replay.yaml")}
+	first := start(t, serve...)
+	eventually(t, "a trainer", time.Minute, func() bool { return strings.Contains(first.err.String(), "answering model calls") })
+	// Who submits is another process, which answers nothing.
+	submitter, err := trainer.New(trainer.Config{Broker: b.nats.Trainer(t, "local"), Name: "local", Shard: "nobody", Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer submitter.Close()
+	task, err := tasks.Load(dir, tasks.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := task.Request
+	r.ID, r.Trainer, r.Agent.Name = "local-1", "local", "opencode"
+	r.Sandbox.Backend, r.Sandbox.Image = "docker", testenv.Image(t)
+	if r.Task.Bundle, err = submitter.PutBundle(t.Context(), task.Bundle); err != nil {
+		t.Fatal(err)
+	}
+	ops := b.nats.Ops(t)
+	if err := submitter.Submit(t.Context(), []schema.Request{r}); err != nil {
+		t.Fatal(err)
+	}
+	open := waitForCall(t, ops, "local-1", 2) // its answer takes 8 s
+	if err := first.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-first.done
+	start(t, serve...)
+	res, err := submitter.NextResult(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	one(t, []schema.Result{res}, 1, 3)
+	if res.Exit == nil || !res.Exit.OK() {
+		t.Errorf("the agent ended with %+v", res.Exit)
+	}
+	seen := map[int]bool{}
+	for _, c := range res.Committed {
+		if seen[c.Call] {
+			t.Errorf("call %d was committed twice", c.Call)
+		}
+		seen[c.Call] = true
+	}
+	if took := time.Since(open); took < 8*time.Second {
+		t.Errorf("the call was answered after %s: the trainer died too late", took)
+	}
+}
+
+// waitForCall waits until a call of a rollout has begun.
+func waitForCall(t *testing.T, ops *broker.Broker, id schema.ID, number int) time.Time {
+	t.Helper()
+	tap, err := ops.OpenTap(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	begun := false
+	if err := tap.Run(ctx, func(e schema.Event) {
+		if e.LLM != nil && e.LLM.Number == number && e.LLM.Call != nil {
+			begun = true
+			cancel()
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !begun {
+		t.Fatalf("call %d did not begin", number)
+	}
+	return time.Now()
+}
