@@ -176,10 +176,7 @@ func (w *WorkerSide) own(ctx context.Context, d *delivery, req *schema.Request, 
 			j.forget()
 			return nil, err
 		}
-		kept := &nats.Msg{Subject: subjects.RequestCopy(req.ID), Data: d.data, Header: nats.Header{subjects.HeaderSubject: {d.subject}}}
-		op, cancel := context.WithTimeout(ctx, opTimeout)
-		at, err := w.batch(op, kept, msg)
-		cancel()
+		at, err := w.writeClaim(ctx, d, req.ID, msg)
 		if err == nil {
 			return j.begin(next, at), nil
 		}
@@ -204,6 +201,34 @@ func (w *WorkerSide) own(ctx context.Context, d *delivery, req *schema.Request, 
 			return nil, err
 		}
 	}
+}
+
+// writeClaim keeps a copy of the request, from which a lost queue message is
+// made again, and then writes the state. Both go to the same stream in this
+// order. They need not be one batch: a copy without its state says nothing new,
+// and a batch costs a server with one replica a file store of its own.
+func (w *WorkerSide) writeClaim(ctx context.Context, d *delivery, id schema.ID, state *nats.Msg) (uint64, error) {
+	op, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	kept := &nats.Msg{Subject: subjects.RequestCopy(id), Data: d.data, Header: nats.Header{subjects.HeaderSubject: {d.subject}}}
+	copied, err := w.js.PublishMsgAsync(kept)
+	if err != nil {
+		return 0, fmt.Errorf("write %s: %w", kept.Subject, err)
+	}
+	at, err := w.putMsg(op, state)
+	if err != nil {
+		return 0, err
+	}
+	select {
+	case <-copied.Ok():
+		return at, nil
+	case err = <-copied.Err():
+	case <-op.Done():
+		err = context.Cause(op)
+	}
+	// The rollout is this worker's; without a copy it only cannot be made again.
+	w.log.Warn().Err(err).Str("rollout", string(id)).Msg("no copy of a request is known to be kept")
+	return at, nil
 }
 
 // begin makes the job one that is held to its state.

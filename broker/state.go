@@ -74,7 +74,11 @@ func (b *Broker) put(ctx context.Context, subject string, m schema.Message, expe
 	if err != nil {
 		return 0, err
 	}
-	if err := checkSize(b.bulk, subject, len(msg.Data)); err != nil {
+	return b.putMsg(ctx, msg)
+}
+
+func (b *Broker) putMsg(ctx context.Context, msg *nats.Msg) (uint64, error) {
+	if err := checkSize(b.bulk, msg.Subject, len(msg.Data)); err != nil {
 		return 0, err
 	}
 	op, cancel := context.WithTimeout(ctx, opTimeout)
@@ -85,7 +89,7 @@ func (b *Broker) put(ctx context.Context, subject string, m schema.Message, expe
 		return 0, errMoved
 	}
 	if err != nil {
-		return 0, fmt.Errorf("write %s: %w", subject, err)
+		return 0, fmt.Errorf("write %s: %w", msg.Subject, err)
 	}
 	return ack.Sequence, nil
 }

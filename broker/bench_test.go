@@ -1,0 +1,325 @@
+package broker_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/schema"
+)
+
+// natsProcess is a server in a process of its own, so that a measure of this
+// process is one of the worker.
+func natsProcess(b *testing.B, flags ...string) (url, creds string) {
+	b.Helper()
+	dir := b.TempDir()
+	cmd := exec.Command(testenv.Binary(b), append([]string{"nats", "--state", dir, "--port", "0", "--trainers", "alpha"}, flags...)...)
+	out, err := cmd.StdoutPipe()
+	must(b, err)
+	must(b, cmd.Start())
+	b.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	said := make([]byte, 4096)
+	n, err := out.Read(said)
+	must(b, err)
+	_, rest, _ := strings.Cut(string(said[:n]), "nats://")
+	return "nats://" + strings.Fields(rest)[0], filepath.Join(dir, "creds")
+}
+
+func connect(b *testing.B, url, creds, inbox string) *broker.Broker {
+	b.Helper()
+	br, err := broker.Dial(b.Context(), broker.Config{URL: url, Creds: creds, Name: "bench", Inbox: inbox, Log: zerolog.Nop()})
+	must(b, err)
+	b.Cleanup(br.Close)
+	return br
+}
+
+// benchWorker is a worker with the protocol's own durations.
+func benchWorker(b *testing.B, br *broker.Broker, wid string, slots int) *broker.WorkerSide {
+	b.Helper()
+	side, err := br.WorkerSide(broker.WorkerConfig{Worker: wid, Instance: "i1", Slots: slots})
+	must(b, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = side.Run(ctx)
+	}()
+	b.Cleanup(func() { cancel(); <-ended; side.Close() })
+	return side
+}
+
+// fill puts n requests on the queue.
+func fill(b *testing.B, url, creds, prefix string, n int) {
+	b.Helper()
+	side, err := connect(b, url, filepath.Join(creds, "trainer-alpha.nk"), broker.InboxFor("trainer", "alpha")).TrainerSide("alpha")
+	must(b, err)
+	for at := 0; at < n; at += 500 {
+		group := make([]schema.Request, 0, 500)
+		for i := at; i < min(at+500, n); i++ {
+			group = append(group, request(schema.ID(fmt.Sprintf("alpha-%s%d", prefix, i))))
+		}
+		_, err := side.Submit(b.Context(), 2, group)
+		must(b, err)
+	}
+}
+
+// BenchmarkEmptyRollout claims, commits and acknowledges rollouts in which
+// nothing happens, 32 at a time, and does the same number of raw JetStream
+// operations (a pull, a read through the leader, two writes, a batch of
+// two, a confirmed ack) on the same server in turns with it. of_raw is the rate
+// against theirs.
+func BenchmarkEmptyRollout(b *testing.B) {
+	for _, durability := range []string{"sync", "relaxed"} {
+		b.Run(durability, func(b *testing.B) {
+			var flags []string
+			if durability == "relaxed" {
+				flags = []string{"--relaxed-sync"}
+			}
+			url, creds := natsProcess(b, flags...)
+			br := connect(b, url, filepath.Join(creds, "worker.nk"), broker.InboxFor("worker", "w1"))
+			must(b, br.Setup(b.Context(), broker.StreamsConfig{}))
+			side := benchWorker(b, br, "w1", 64)
+			raw := newRaw(b, url, creds)
+			const rounds = 4
+			each := max(b.N/rounds, 64)
+			var ours, theirs time.Duration
+			b.ResetTimer()
+			for round := range rounds {
+				b.StopTimer()
+				fill(b, url, creds, fmt.Sprintf("%d-", round), each)
+				raw.fill(b, each)
+				b.StartTimer()
+				start := time.Now()
+				parallel(b, 32, each, func() {
+					j, err := side.Take(b.Context())
+					must(b, err)
+					must(b, j.Done(b.Context(), outcome(j)))
+				})
+				ours += time.Since(start)
+				b.StopTimer()
+				start = time.Now()
+				parallel(b, 32, each, func() { raw.one(b) })
+				theirs += time.Since(start)
+				b.StartTimer()
+			}
+			b.StopTimer()
+			n := float64(rounds * each)
+			b.ReportMetric(n/ours.Seconds(), "rollouts/s")
+			b.ReportMetric(n/theirs.Seconds(), "raw/s")
+			b.ReportMetric(theirs.Seconds()/ours.Seconds(), "of_raw")
+		})
+	}
+}
+
+func parallel(b *testing.B, width, n int, do func()) {
+	b.Helper()
+	var all sync.WaitGroup
+	var next atomic.Int64
+	for range width {
+		all.Go(func() {
+			for next.Add(1) <= int64(n) {
+				do()
+			}
+		})
+	}
+	all.Wait()
+}
+
+// raw is the same traffic without a protocol.
+type raw struct {
+	nc    *nats.Conn
+	js    jetstream.JetStream
+	queue jetstream.Consumer
+	kept  jetstream.Stream
+	n     atomic.Int64
+}
+
+func newRaw(b *testing.B, url, creds string) *raw {
+	b.Helper()
+	key, err := nats.NkeyOptionFromSeed(filepath.Join(creds, "worker.nk"))
+	must(b, err)
+	nc, err := nats.Connect(url, key)
+	must(b, err)
+	b.Cleanup(nc.Close)
+	r := &raw{nc: nc}
+	r.js, err = jetstream.New(nc)
+	must(b, err)
+	_, err = r.js.CreateStream(b.Context(), jetstream.StreamConfig{Name: "RAWQ", Subjects: []string{"rawq"}, Retention: jetstream.WorkQueuePolicy, AllowAtomicPublish: true})
+	must(b, err)
+	r.queue, err = r.js.CreateConsumer(b.Context(), "RAWQ", jetstream.ConsumerConfig{Durable: "c", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: 100_000, MaxWaiting: 8192})
+	must(b, err)
+	r.kept, err = r.js.CreateStream(b.Context(), jetstream.StreamConfig{Name: "RAWS", Subjects: []string{"raws.*.*"}, MaxMsgsPerSubject: 1, AllowAtomicPublish: true})
+	must(b, err)
+	return r
+}
+
+func (r *raw) fill(b *testing.B, n int) {
+	b.Helper()
+	for range n {
+		_, err := r.js.PublishAsync("rawq", make([]byte, 150))
+		must(b, err)
+	}
+	<-r.js.PublishAsyncComplete()
+}
+
+func (r *raw) one(b *testing.B) {
+	n := r.n.Add(1)
+	batch, err := r.queue.Fetch(1)
+	must(b, err)
+	m := <-batch.Messages()
+	if m == nil {
+		b.Error("no message")
+		return
+	}
+	if _, err := r.kept.GetLastMsgForSubject(b.Context(), fmt.Sprintf("raws.%d.state", n)); err == nil {
+		b.Error("a state is there")
+	}
+	_, err = r.js.PublishMsgAsync(&nats.Msg{Subject: fmt.Sprintf("raws.%d.request", n), Data: make([]byte, 150)})
+	must(b, err)
+	_, err = r.js.Publish(b.Context(), fmt.Sprintf("raws.%d.state", n), make([]byte, 200), jetstream.WithExpectLastSequencePerSubject(0))
+	must(b, err)
+	r.pair(b, fmt.Sprintf("raws.%d.result", n), fmt.Sprintf("raws.%d.state", n), 250, 200)
+	must(b, m.DoubleAck(b.Context()))
+}
+
+func (r *raw) pair(b *testing.B, one, two string, size1, size2 int) {
+	id := nats.NewInbox()[7:]
+	head := func(seq string) nats.Header { return nats.Header{"Nats-Batch-Id": {id}, "Nats-Batch-Sequence": {seq}} }
+	must(b, r.nc.PublishMsg(&nats.Msg{Subject: one, Data: make([]byte, size1), Header: head("1")}))
+	last := &nats.Msg{Subject: two, Data: make([]byte, size2), Header: head("2")}
+	last.Header["Nats-Batch-Commit"] = []string{"1"}
+	answer, err := r.nc.RequestMsgWithContext(b.Context(), last)
+	must(b, err)
+	var ack struct {
+		Error json.RawMessage `json:"error"`
+	}
+	must(b, json.Unmarshal(answer.Data, &ack))
+	if ack.Error != nil {
+		b.Errorf("batch: %s", ack.Error)
+	}
+}
+
+// BenchmarkHeldRollouts holds 10,000 running rollouts on one worker for one
+// full round of signs to the queue (20 s), with the server elsewhere, and
+// measures what that costs this process.
+func BenchmarkHeldRollouts(b *testing.B) {
+	if os.Getenv("BENCH_LONG") == "" {
+		b.Skip("SKIPPED: it takes half a minute; BENCH_LONG=1 runs it")
+	}
+	const rollouts = 10_000
+	url, creds := natsProcess(b, "--relaxed-sync")
+	br := connect(b, url, filepath.Join(creds, "worker.nk"), broker.InboxFor("worker", "w1"))
+	must(b, br.Setup(b.Context(), broker.StreamsConfig{}))
+	side := benchWorker(b, br, "w1", rollouts)
+	fill(b, url, creds, "h", rollouts)
+	before := heap()
+	jobs := make(chan *broker.Job, rollouts)
+	parallel(b, 64, rollouts, func() {
+		j, err := side.Take(b.Context())
+		must(b, err)
+		jobs <- j
+	})
+	perJob := float64(heap()-before) / rollouts
+	start, used := time.Now(), cpu(b)
+	<-time.After(22 * time.Second)
+	share := (cpu(b) - used).Seconds() / time.Since(start).Seconds()
+	b.ReportMetric(perJob, "B/rollout")
+	b.ReportMetric(share*100, "%core")
+	close(jobs)
+	parallel(b, 64, rollouts, func() {
+		j := <-jobs
+		must(b, j.Done(b.Context(), outcome(j)))
+	})
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
+
+func cpu(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	must(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkManyWorkers has 100,000 requests queued and 1,000 workers, each of
+// which claims one, works for four to six seconds and commits it, and measures
+// how long a claim takes.
+func BenchmarkManyWorkers(b *testing.B) {
+	if os.Getenv("BENCH_LONG") == "" {
+		b.Skip("SKIPPED: it takes half a minute; BENCH_LONG=1 runs it")
+	}
+	const workers, requests = 1000, 100_000
+	for _, durability := range []string{"sync", "relaxed"} {
+		b.Run(durability, func(b *testing.B) {
+			var flags []string
+			if durability == "relaxed" {
+				flags = []string{"--relaxed-sync"}
+			}
+			url, creds := natsProcess(b, flags...)
+			first := connect(b, url, filepath.Join(creds, "worker.nk"), broker.InboxFor("worker", "setup"))
+			must(b, first.Setup(b.Context(), broker.StreamsConfig{}))
+			fill(b, url, creds, "m", requests)
+			ctx, cancel := context.WithTimeout(b.Context(), 25*time.Second)
+			defer cancel()
+			var all sync.WaitGroup
+			var mu sync.Mutex
+			var took []time.Duration
+			for i := range workers {
+				wid := fmt.Sprintf("w%d", i)
+				side := benchWorker(b, connect(b, url, filepath.Join(creds, "worker.nk"), broker.InboxFor("worker", wid)), wid, 1)
+				all.Go(func() {
+					think(ctx) // they do not begin together
+					for ctx.Err() == nil {
+						start := time.Now()
+						j, err := side.Take(ctx)
+						if err != nil {
+							return
+						}
+						mu.Lock()
+						took = append(took, time.Since(start))
+						mu.Unlock()
+						think(ctx)
+						must(b, j.Done(b.Context(), outcome(j)))
+					}
+				})
+			}
+			all.Wait()
+			slices.Sort(took)
+			b.ReportMetric(float64(len(took)), "claims")
+			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50_ms")
+			b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99_ms")
+		})
+	}
+}
+
+func think(ctx context.Context) {
+	t := time.NewTimer(4*time.Second + rand.N(2*time.Second))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
