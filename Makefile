@@ -2,8 +2,10 @@
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 10s
+SEEDS ?= 5
+MINUTES ?= 1
 
-.PHONY: help build check test race e2e bench lint fuzz
+.PHONY: help build check test race e2e chaos bench lint fuzz
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,6 +24,9 @@ race: ## the tests under the race detector, without the slow scenarios
 
 e2e: ## the scenarios with Docker and real agents, which must be there
 	TURNGATE_REQUIRE=docker,agents go test -count=1 -v ./e2e ./sandboxes/docker
+
+chaos: ## faults at random for MINUTES on each of SEEDS seeds, a crash at every point, mutants, outages, a cluster
+	CHAOS_FULL=1 CHAOS_SEEDS=$(SEEDS) CHAOS_SECONDS=$$(echo "$(MINUTES) * 60" | awk '{print int($$1*$$3)}') go test -count=1 -timeout 12h -v ./e2e/chaos
 
 bench: ## benchmarks beside the limit measured in the same run; feed two outputs to benchstat
 	go test -run '^$$' -bench . -benchmem -count 3 ./worker/gate ./schema ./broker

@@ -115,12 +115,11 @@ func (j *janitor) read(ctx context.Context) error {
 
 // look does what a rollout needs.
 func (j *janitor) look(ctx context.Context, id schema.ID, o *watched, present map[string]*schema.Presence, leases map[string]leaseStanding) error {
-	standing := leaseAbsent
 	if o.state.Owned() {
 		owner := o.state.Worker + "." + o.state.Instance
-		var known bool
-		var err error
-		if standing, known = leases[owner]; !known {
+		standing, known := leases[owner]
+		if !known {
+			var err error
 			if standing, err = j.w.leaseOf(ctx, o.state.Worker, o.state.Instance); err != nil {
 				return err
 			}

@@ -75,7 +75,10 @@ func (j *Job) Context() context.Context { return j.ctx }
 // that changes.
 func (j *Job) Held() (held bool, changed <-chan struct{}) { return j.hold.get() }
 
-func (j *Job) fenced() bool { return errors.Is(context.Cause(j.ctx), ErrFenced) }
+func (j *Job) fenced() bool { return errors.Is(j.cause(), ErrFenced) }
+
+// cause is why the job must stop; nil while it goes on.
+func (j *Job) cause() error { return context.Cause(j.ctx) }
 
 // Emit tells those who watch, unless the job was fenced.
 func (j *Job) Emit(e *schema.Event) {

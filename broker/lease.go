@@ -173,7 +173,7 @@ func (j *Job) check(ctx context.Context, touch bool) error {
 		return nil
 	}
 	defer j.mu.Unlock()
-	if j.ctx.Err() != nil && !errors.Is(context.Cause(j.ctx), ErrCancelled) {
+	if why := j.cause(); why != nil && !errors.Is(why, ErrCancelled) { // fenced, or settled
 		return nil
 	}
 	if touch {

@@ -220,7 +220,7 @@ func (r *Rollout) create(ctx context.Context, _ *phase) error {
 		return createFault(err)
 	}
 	r.sandbox = sb
-	r.clock.follow(r.Services.Held, sb, r.Log)
+	r.clock.follow(ctx, r.Services.Held, sb, r.Log)
 	if r.agent.Glibc {
 		if _, err := sb.Files().Stat(ctx, agents.Loader()); err != nil {
 			return failed(schema.Faultf("create", schema.CodeMissing, schema.WhoTask,

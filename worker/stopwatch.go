@@ -62,16 +62,17 @@ func (s *stopwatch) set(held bool) {
 
 // follow freezes and thaws the sandbox as the rollout is held and goes on,
 // until end.
-func (s *stopwatch) follow(get func() (bool, <-chan struct{}), sb sandboxes.Sandbox, log zerolog.Logger) {
+func (s *stopwatch) follow(ctx context.Context, get func() (bool, <-chan struct{}), sb sandboxes.Sandbox, log zerolog.Logger) {
 	if get == nil {
 		return
 	}
+	ctx = context.WithoutCancel(ctx)
 	s.stop, s.ended = make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(s.ended)
 		for {
 			held, changed := get()
-			s.obey(held, sb, log)
+			s.obey(ctx, held, sb, log)
 			select {
 			case <-changed:
 			case <-s.stop:
@@ -82,11 +83,11 @@ func (s *stopwatch) follow(get func() (bool, <-chan struct{}), sb sandboxes.Sand
 	}()
 }
 
-func (s *stopwatch) obey(held bool, sb sandboxes.Sandbox, log zerolog.Logger) {
+func (s *stopwatch) obey(ctx context.Context, held bool, sb sandboxes.Sandbox, log zerolog.Logger) {
 	if held == s.frozen {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	act, name := sb.Thaw, "thaw"
 	if held {

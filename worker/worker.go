@@ -152,7 +152,7 @@ func (w *Worker) one(work, settle context.Context, job *broker.Job) {
 	log := w.cfg.Log.With().Str("rollout", string(id)).Int("attempt", job.Attempt).Logger()
 	ctx, cancel := context.WithCancelCause(work)
 	defer cancel(nil)
-	stop := context.AfterFunc(job.Context(), func() { cancel(context.Cause(job.Context())) })
+	stop := context.AfterFunc(job.Context(), func() { cancel(context.Cause(job.Context())) }) //nolint:contextcheck // the job's life and the worker's meet here
 	defer stop()
 	log.Info().Str("agent", job.Request.Agent.Name).Str("task", job.Request.Task.Name).Msg("rollout begins")
 	result, err := w.rollout(ctx, job, log)

@@ -217,7 +217,7 @@ func (r *report) measure(b *bench, boxes []history.Box, kills []kill) {
 	type span struct {
 		pid         int
 		attempt     int
-		begin, end_ time.Time
+		begin, over time.Time
 	}
 	byBox := map[string]*span{}
 	byRollout := map[schema.ID][]*span{}
@@ -229,19 +229,19 @@ func (r *report) measure(b *bench, boxes []history.Box, kills []kill) {
 			byRollout[x.Rollout] = append(byRollout[x.Rollout], s)
 		case "close":
 			if s := byBox[x.Box]; s != nil {
-				s.end_ = time.Unix(0, x.At)
+				s.over = time.Unix(0, x.At)
 			}
 		}
 	}
 	for _, spans := range byRollout {
 		for _, s := range spans {
-			if s.end_.IsZero() {
-				s.end_ = b.ledger.died(s.pid)
+			if s.over.IsZero() {
+				s.over = b.ledger.died(s.pid)
 			}
 		}
 		for i, s := range spans {
 			for _, other := range spans[i+1:] {
-				if other.attempt != s.attempt && other.begin.Before(s.end_) && s.begin.Before(other.end_) {
+				if other.attempt != s.attempt && other.begin.Before(s.over) && s.begin.Before(other.over) {
 					r.overlaps++
 				}
 			}
@@ -250,7 +250,7 @@ func (r *report) measure(b *bench, boxes []history.Box, kills []kill) {
 	for _, k := range kills {
 		for _, spans := range byRollout {
 			for i, s := range spans {
-				if s.pid == k.pid && !s.end_.Before(k.at.Add(-50*time.Millisecond)) && i+1 < len(spans) {
+				if s.pid == k.pid && !s.over.Before(k.at.Add(-50*time.Millisecond)) && i+1 < len(spans) {
 					r.reassigned = append(r.reassigned, spans[i+1].begin.Sub(k.at))
 				}
 			}

@@ -35,7 +35,7 @@ func runTrainer(ctx context.Context, o options, log zerolog.Logger) error {
 	}
 	var t *trainer.Trainer
 	for {
-		t, err = trainer.New(trainer.Config{
+		t, err = trainer.New(trainer.Config{ //nolint:contextcheck // a trainer has a life of its own
 			Broker: b, Name: o.name, State: filepath.Join(o.dir, "ledger-"+o.name+".jsonl"), AuditEvery: 5 * time.Minute / time.Duration(o.speed), Log: log,
 		})
 		if err == nil {
