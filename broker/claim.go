@@ -204,30 +204,26 @@ func (w *WorkerSide) own(ctx context.Context, d *delivery, req *schema.Request, 
 }
 
 // writeClaim keeps a copy of the request, from which a lost queue message is
-// made again, and then writes the state. Both go to the same stream in this
-// order. They need not be one batch: a copy without its state says nothing new,
-// and a batch costs a server with one replica a file store of its own.
+// made again, and then writes the state. Both go over the same connection to
+// the same stream, so that the copy is there when the state is. They need not
+// be one batch: a copy without its state says nothing new, and a batch costs a
+// server with one replica a file store of its own.
 func (w *WorkerSide) writeClaim(ctx context.Context, d *delivery, id schema.ID, state *nats.Msg) (uint64, error) {
-	op, cancel := context.WithTimeout(ctx, opTimeout)
-	defer cancel()
 	kept := &nats.Msg{Subject: subjects.RequestCopy(id), Data: d.data, Header: nats.Header{subjects.HeaderSubject: {d.subject}}}
-	copied, err := w.js.PublishMsgAsync(kept)
-	if err != nil {
+	connection := w.bulk.Stats().Reconnects
+	if err := w.bulk.PublishMsg(kept); err != nil {
 		return 0, fmt.Errorf("write %s: %w", kept.Subject, err)
 	}
-	at, err := w.putMsg(op, state)
-	if err != nil {
-		return 0, err
+	at, err := w.putMsg(ctx, state)
+	if err != nil || w.bulk.Stats().Reconnects == connection {
+		return at, err
 	}
-	select {
-	case <-copied.Ok():
-		return at, nil
-	case err = <-copied.Err():
-	case <-op.Done():
-		err = context.Cause(op)
+	// The copy may have gone down with the old connection.
+	op, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	if _, err := w.js.PublishMsg(op, kept); err != nil {
+		w.log.Warn().Err(err).Str("rollout", string(id)).Msg("no copy of a request is known to be kept")
 	}
-	// The rollout is this worker's; without a copy it only cannot be made again.
-	w.log.Warn().Err(err).Str("rollout", string(id)).Msg("no copy of a request is known to be kept")
 	return at, nil
 }
 
