@@ -192,8 +192,7 @@ func (r *raw) one(b *testing.B) {
 	if _, err := r.kept.GetLastMsgForSubject(b.Context(), fmt.Sprintf("raws.%d.state", n)); err == nil {
 		b.Error("a state is there")
 	}
-	_, err = r.js.PublishMsgAsync(&nats.Msg{Subject: fmt.Sprintf("raws.%d.request", n), Data: make([]byte, 150)})
-	must(b, err)
+	must(b, r.nc.Publish(fmt.Sprintf("raws.%d.request", n), make([]byte, 150)))
 	_, err = r.js.Publish(b.Context(), fmt.Sprintf("raws.%d.state", n), make([]byte, 200), jetstream.WithExpectLastSequencePerSubject(0))
 	must(b, err)
 	r.pair(b, fmt.Sprintf("raws.%d.result", n), fmt.Sprintf("raws.%d.state", n), 250, 200)

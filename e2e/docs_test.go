@@ -13,7 +13,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/subjects"
 )
 
 // TestDocs runs every command of every sh block in the README and the docs, in
@@ -146,8 +149,48 @@ func TestUp(t *testing.T) {
 	if code := tap.wait(t, 30e9); code != 0 || !strings.Contains(tap.out.String(), "result done, reward 1") || !strings.Contains(tap.out.String(), "phase verify ended") {
 		t.Fatalf("exit status %d: %s", code, tap.out)
 	}
+	workers := start(t, binary, "worker", "ls", "--nats", url, "--creds", filepath.Join(state, "creds", "ops.nk"))
+	if code := workers.wait(t, 30e9); code != 0 || !strings.Contains(workers.out.String(), "local") || !strings.Contains(workers.out.String(), "ready") {
+		t.Fatalf("exit status %d: %s%s", code, workers.out, workers.err)
+	}
+	deadLetters(t, binary, url, state)
 	second := start(t, binary, "worker", "--state", state, "--nats", url)
 	if code := second.wait(t, 30e9); code == 0 || !strings.Contains(second.err.String(), "another worker uses") {
 		t.Fatalf("a second worker took the same state: %d %s", code, second.err)
+	}
+}
+
+// deadLetters puts a request on the queue that nobody can read, and goes
+// through what there is to do about it.
+func deadLetters(t *testing.T, binary, url, state string) {
+	t.Helper()
+	key, err := nats.NkeyOptionFromSeed(filepath.Join(state, "creds", "worker.nk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect(url, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if err := nc.Publish(subjects.Request(1, "local"), []byte("junk")); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(creds string, args ...string) string {
+		p := start(t, append(append([]string{binary, "dead"}, args...), "--nats", url, "--creds", filepath.Join(state, "creds", creds))...)
+		if code := p.wait(t, 30e9); code != 0 {
+			t.Fatalf("dead %v: exit status %d: %s", args, code, p.err)
+		}
+		return p.out.String()
+	}
+	eventually(t, "a dead letter", 30e9, func() bool { return strings.Contains(ask("ops.nk", "ls"), "unreadable") })
+	if said := ask("ops.nk", "show", "1"); !strings.Contains(said, `"body": "anVuaw=="`) || !strings.Contains(said, "rollout.requests.p1.local") {
+		t.Errorf("got %s", said)
+	}
+	ask("worker.nk", "requeue", "1")
+	eventually(t, "the letter that came back", 30e9, func() bool { return strings.Contains(ask("ops.nk", "ls"), "\n2 ") })
+	ask("worker.nk", "drop", "2")
+	if said := ask("ops.nk", "ls"); strings.Contains(said, "unreadable") {
+		t.Errorf("got %s", said)
 	}
 }

@@ -27,7 +27,8 @@ type Config struct {
 	Agents   []agents.Spec
 	Cache    agents.Cache
 	Caps     Caps
-	Grace    time.Duration // how long running rollouts may go on when the worker is to stop; default 30 s
+	Warm     func() []string // images that are here already; nil: not known
+	Grace    time.Duration   // how long running rollouts may go on when the worker is to stop; default 30 s
 	// Hurry, once closed, ends the grace period at once.
 	Hurry  <-chan struct{}
 	Timing gate.Timing
@@ -134,6 +135,9 @@ func wait(d time.Duration, done, hurry <-chan struct{}) {
 func (c Config) Offer() schema.Offer {
 	o := schema.Offer{
 		Backends: []string{}, Agents: []string{}, Networks: c.Caps.Networks, GPUs: c.Caps.GPUs, CPUs: c.Caps.CPUs, MemoryBytes: c.Caps.MemoryBytes, DiskBytes: c.Caps.DiskBytes,
+	}
+	if c.Warm != nil {
+		o.Images = c.Warm()
 	}
 	for _, b := range c.Backends {
 		o.Backends = append(o.Backends, b.Name())

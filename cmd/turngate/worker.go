@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"text/tabwriter"
 	"time"
 
@@ -102,6 +103,7 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 		Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log,
 		Caps: worker.Caps{Networks: splitList(f.networks), CPUs: f.cpus, MemoryBytes: f.memoryMB << 20},
 	}
+	c.Warm = warmImages(ctx, list)
 	side, err := b.WorkerSide(broker.WorkerConfig{
 		Worker: wid, Instance: randomHex(6), Version: version, Slots: f.slots, Offer: c.Offer, Timing: timing, Retention: f.retention,
 	})
@@ -114,6 +116,40 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 		return nil, nil, err
 	}
 	return w, side, nil
+}
+
+// warmImages looks every minute, until the context ends, which images the
+// backends have.
+func warmImages(ctx context.Context, list []sandboxes.Backend) func() []string {
+	const every, most = time.Minute, 200
+	var found atomic.Pointer[[]string]
+	for _, b := range list {
+		lister, ok := b.(*docker.Backend)
+		if !ok {
+			continue
+		}
+		go func() {
+			for tick := time.NewTicker(every); ctx.Err() == nil; {
+				op, cancel := context.WithTimeout(ctx, 10*time.Second)
+				if images, err := lister.Images(op); err == nil {
+					images = images[:min(len(images), most)]
+					found.Store(&images)
+				}
+				cancel()
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+					tick.Stop()
+				}
+			}
+		}()
+	}
+	return func() []string {
+		if images := found.Load(); images != nil {
+			return *images
+		}
+		return nil
+	}
 }
 
 // serve sets up the streams, tells that the worker is ready, and runs it until

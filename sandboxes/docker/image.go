@@ -20,6 +20,24 @@ import (
 	"github.com/turngate/turngate/sandboxes"
 )
 
+// Images lists the tags of the images that the engine has: rollouts that want
+// one of them start at once.
+func (b *Backend) Images(ctx context.Context) ([]string, error) {
+	all, err := b.api.ImageList(ctx, image.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list images: %w", err)
+	}
+	var out []string
+	for _, i := range all {
+		for _, tag := range i.RepoTags {
+			if !strings.HasPrefix(tag, "<none>") {
+				out = append(out, tag)
+			}
+		}
+	}
+	return out, nil
+}
+
 // image makes sure that the sandbox's image is there: built from its context,
 // or pulled if the engine does not have it. Rollouts that need the same one at
 // the same time share the work.
