@@ -69,6 +69,12 @@ func (b *bench) stoppable(t testing.TB, wid string, change ...func(*broker.Worke
 	}
 	side, err := b.dial(t, b.server.WorkerCreds(), broker.InboxFor("worker", wid+"-"+c.Instance)).WorkerSide(c)
 	must(t, err)
+	return side, runSide(t, side)
+}
+
+// runSide keeps a worker alive until the test ends, or stop is called.
+func runSide(t testing.TB, side *broker.WorkerSide) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -77,7 +83,7 @@ func (b *bench) stoppable(t testing.TB, wid string, change ...func(*broker.Worke
 	}()
 	stop = sync.OnceFunc(func() { cancel(); <-done; side.Close() })
 	t.Cleanup(stop)
-	return side, stop
+	return stop
 }
 
 func (b *bench) dial(t testing.TB, creds, inbox string) *broker.Broker {

@@ -111,3 +111,19 @@ func TestInterruptEndsARun(t *testing.T) {
 		t.Errorf("folders are left: %v %v", left, err)
 	}
 }
+
+// TestCancelEndsAnAgentThatWillNot: its agent ignores every wish to end.
+func TestCancelEndsAnAgentThatWillNot(t *testing.T) {
+	b := newBench(t)
+	b.worker(t, "", "--sandboxes", "local")
+	const sleeper = "70073"
+	run := b.run(t, "--agent", "command", filepath.Join(testenv.Root(t), "examples/tasks/hello"), "--", "sh", "-c", "trap '' TERM INT; while true; do sleep "+sleeper+"; done")
+	eventually(t, "the agent", time.Minute, func() bool { return len(sleepers(t, sleeper)) == 1 })
+	if err := run.cmd.Process.Signal(os.Interrupt); err != nil { // it cancels what it submitted
+		t.Fatal(err)
+	}
+	start := time.Now()
+	eventually(t, "its end", 5*time.Second, func() bool { return len(sleepers(t, sleeper)) == 0 })
+	t.Logf("ended %s after the cancel", time.Since(start).Round(10*time.Millisecond))
+	run.wait(t, time.Minute)
+}

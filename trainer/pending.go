@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/crash"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -112,6 +113,7 @@ func (s *state) send(f broker.Frame) {
 	if err := s.asked.Send(f); err != nil {
 		s.t.cfg.Log.Debug().Err(err).Stringer("call", s.key).Msg("a frame was not sent")
 	}
+	crash.Here("trainer." + string(f.Kind))
 }
 
 // handOut says whether the call still wants an answer.

@@ -41,6 +41,9 @@ func crashAt(t *testing.T, bin binaries, point string) {
 	case "cancel":
 		flags = append(flags, "-calls", "40", "-cancel-after", "2500ms")
 	}
+	if kind == "trainer" { // accepts, beats and faults need calls that take their time
+		flags = append(flags, "-slow", "6s")
+	}
 	b := newBench(t, bin, 0, nil, flags...)
 	env := crash.EnvPoint + "=" + point
 	if kind == "janitor" { // first one that lives, and loses its queue
@@ -54,6 +57,17 @@ func crashAt(t *testing.T, bin binaries, point string) {
 		w.env = []string{env}
 		b.start(w)
 		awaitCrash(t, b, w, point)
+		recoverFrom(t, b, p)
+		return
+	}
+	if kind == "trainer" {
+		b.await(b.add(), "ready")
+		p := openTap(t, b)
+		b.trainer.env = []string{env}
+		b.start(b.trainer)
+		awaitCrash(t, b, b.trainer, point)
+		b.trainer.env = nil
+		b.start(b.trainer)
 		recoverFrom(t, b, p)
 		return
 	}
@@ -84,9 +98,11 @@ func crashAt(t *testing.T, bin binaries, point string) {
 // and checks what comes out.
 func recoverFrom(t *testing.T, b *bench, p *tap) {
 	t.Helper()
-	b.workers[0].env = nil
 	b.await(b.add(), "ready")
-	b.start(b.workers[0])
+	if w := b.workers[0]; !w.alive() {
+		w.env = nil
+		b.start(w)
+	}
 	f := &injector{b: b, tap: p, busy: map[*process]bool{}}
 	if err := f.enough(); err != nil {
 		t.Fatal(err)
@@ -108,11 +124,11 @@ func awaitCrash(t *testing.T, b *bench, w *process, point string) {
 	select {
 	case <-w.ended:
 	case <-time.After(40 * time.Second):
-		t.Fatalf("the worker never came to %s", point)
+		t.Fatalf("%s never came to %s", w.role, point)
 	}
 	log, err := os.ReadFile(filepath.Join(b.dir, w.role+".log"))
 	if err != nil || !strings.Contains(string(log), "crash: "+point+"\n") {
-		t.Fatalf("the worker died of something else than %s: %v", point, err)
+		t.Fatalf("%s died of something else than %s: %v", w.role, point, err)
 	}
 }
 

@@ -20,6 +20,7 @@ func Points() []string {
 		"cancel.before", "cancel.marked", "cancel.committed",
 		"bury.before", "bury.copied", "bury.termed",
 		"janitor.before", "janitor.republished",
+		"trainer.accept", "trainer.beat", "trainer.delta", "trainer.final", "trainer.fault", // each after the frame is sent
 	}
 }
 

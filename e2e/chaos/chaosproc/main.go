@@ -26,7 +26,7 @@ type options struct {
 	url, creds, name, dir, helper string
 	speed, slots                  int
 	rollouts, calls, replicas     int
-	cancelAfter                   time.Duration
+	cancelAfter, slow             time.Duration
 	prefix                        string
 	local                         float64
 }
@@ -45,6 +45,7 @@ func main() {
 	f.IntVar(&o.slots, "slots", 4, "")
 	f.IntVar(&o.rollouts, "rollouts", 1<<30, "how many to submit")
 	f.IntVar(&o.calls, "calls", 0, "model calls of each rollout (0: one to four)")
+	f.DurationVar(&o.slow, "slow", 0, "how long every second answer takes, the first try of which is a fault")
 	f.DurationVar(&o.cancelAfter, "cancel-after", 0, "cancel everything then")
 	f.IntVar(&o.replicas, "replicas", 1, "of the streams")
 	f.Float64Var(&o.local, "local", 0, "share of rollouts in local sandboxes")

@@ -57,7 +57,7 @@ func runTrainer(ctx context.Context, o options, log zerolog.Logger) error {
 			if err != nil {
 				return
 			}
-			bg.Go(func() { answer(ctx, p, rec, log) })
+			bg.Go(func() { answer(ctx, o, p, rec, log) })
 		}
 	})
 	bg.Go(func() { submitAll(ctx, o, t, rec) })
@@ -136,11 +136,20 @@ func cancelSome(ctx context.Context, o options, t *trainer.Trainer) {
 }
 
 // answer answers a call whole or in pieces, under a generation of its own.
-func answer(ctx context.Context, p *trainer.Pending, rec *record, log zerolog.Logger) {
+func answer(ctx context.Context, o options, p *trainer.Pending, rec *record, log zerolog.Logger) {
 	random := make([]byte, 6)
 	_, _ = rand.Read(random)
 	gen := hex.EncodeToString(random)
 	rec.write(history.Trained{Op: "generate", Key: p.Call.Key, Gen: gen})
+	if o.slow > 0 && random[0]%2 == 0 {
+		if random[1]%2 == 0 {
+			_ = p.Fault(&schema.Fault{Code: "busy", Message: "not now", Status: 503}) // asked again
+			return
+		}
+		if !sleep(ctx, o.slow) {
+			return
+		}
+	}
 	if !sleep(ctx, 50*time.Millisecond) {
 		return
 	}
