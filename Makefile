@@ -26,7 +26,7 @@ e2e: ## the scenarios with Docker and real agents, which must be there
 	TURNGATE_REQUIRE=docker,agents go test -count=1 -v ./e2e ./sandboxes/docker
 
 chaos: ## faults at random for MINUTES on each of SEEDS seeds, a crash at every point, mutants, outages, a cluster
-	CHAOS_FULL=1 CHAOS_SEEDS=$(SEEDS) CHAOS_SECONDS=$$(echo "$(MINUTES) * 60" | awk '{print int($$1*$$3)}') go test -count=1 -timeout 12h -v ./e2e/chaos
+	CHAOS_FULL=1 CHAOS_SEEDS=$(SEEDS) CHAOS_SECONDS=$$(echo "$(MINUTES) * 60" | awk '{print int($$1*$$3)}') go test -count=1 -parallel 4 -timeout 12h -v ./e2e/chaos
 
 bench: ## benchmarks beside the limit measured in the same run; feed two outputs to benchstat
 	go test -run '^$$' -bench . -benchmem -count 3 ./worker/gate ./schema ./broker

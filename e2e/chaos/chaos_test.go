@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -38,20 +39,26 @@ func TestRandomFaults(t *testing.T) {
 	first := uint64(setting(t, "CHAOS_SEED", int(time.Now().Unix())))
 	total := map[string]int{}
 	all := &report{}
-	for i := range seeds {
-		seed := first + uint64(i)
-		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			r, faults := runChaos(t, bin, plan{seed: seed, faults: time.Duration(seconds) * time.Second, settle: 120 * time.Second})
-			for invariant, list := range r.violations {
-				t.Errorf("%s violated %d times, seed %d: %s", invariant, len(list), seed, strings.Join(list[:min(len(list), 5)], "; "))
-			}
-			for k, n := range faults {
-				total[k] += n
-			}
-			all.rollouts, all.takeovers, all.overlaps, all.fenced = all.rollouts+r.rollouts, all.takeovers+r.takeovers, all.overlaps+r.overlaps, all.fenced+r.fenced
-			all.reassigned = append(all.reassigned, r.reassigned...)
-		})
+	var mu sync.Mutex
+	one := func(t *testing.T, seed uint64) {
+		t.Parallel()
+		r, faults := runChaos(t, bin, plan{seed: seed, faults: time.Duration(seconds) * time.Second, settle: 120 * time.Second})
+		for invariant, list := range r.violations {
+			t.Errorf("%s violated %d times, seed %d: %s", invariant, len(list), seed, strings.Join(list[:min(len(list), 5)], "; "))
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for k, n := range faults {
+			total[k] += n
+		}
+		all.rollouts, all.takeovers, all.overlaps, all.fenced = all.rollouts+r.rollouts, all.takeovers+r.takeovers, all.overlaps+r.overlaps, all.fenced+r.fenced
+		all.reassigned = append(all.reassigned, r.reassigned...)
 	}
+	t.Run("seeds", func(t *testing.T) { // it returns when all have ended
+		for i := range seeds {
+			t.Run(fmt.Sprint(first+uint64(i)), func(t *testing.T) { one(t, first+uint64(i)) })
+		}
+	})
 	slices.Sort(all.reassigned)
 	t.Logf("%d runs of %d s from seed %d, durations %d times as fast: %d rollouts, %d take-overs, %d overlapping executions, %d attempts that saw their fence; reassigned after a kill: p50 %s, p99 %s (n=%d)",
 		seeds, seconds, first, speed, all.rollouts, all.takeovers, all.overlaps, all.fenced, percentile(all.reassigned, 0.5), percentile(all.reassigned, 0.99), len(all.reassigned))

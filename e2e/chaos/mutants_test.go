@@ -24,6 +24,7 @@ func TestTheCheckerCanFail(t *testing.T) {
 	}
 	for _, invariant := range slices.Sorted(maps.Keys(crash.Mutants())) {
 		t.Run(invariant+", "+crash.Mutants()[invariant], func(t *testing.T) {
+			t.Parallel()
 			for try := range 4 { // a run may be too kind to a mutant
 				r, _ := runChaos(t, bin, plan{
 					seed: seed + uint64(try), faults: 10 * time.Second, more: helps[invariant], settle: 20 * time.Second,

@@ -18,6 +18,7 @@ func full(t *testing.T) {
 	if os.Getenv("CHAOS_FULL") == "" {
 		t.Skip("SKIPPED: it takes minutes; CHAOS_FULL=1 runs it")
 	}
+	t.Parallel()
 }
 
 // settle lets a bench come to its end and checks it.
@@ -60,6 +61,7 @@ func attempts(t *testing.T, b *bench) (most int, boxes int) {
 // A server that is down for five times the ack wait costs no live rollout its
 // attempt: the workers hold, and go on.
 func TestTheBrokerIsDownForLong(t *testing.T) {
+	full(t)
 	b := newBench(t, build(t), 3, nil, "-rollouts", "8", "-calls", "12")
 	p := openTap(t, b)
 	b.start(b.trainer)
@@ -76,6 +78,7 @@ func TestTheBrokerIsDownForLong(t *testing.T) {
 // A trainer that is away for longer than its silence is noticed costs time and
 // nothing else.
 func TestTheTrainerIsAway(t *testing.T) {
+	full(t)
 	b := newBench(t, build(t), 2, nil, "-rollouts", "8", "-calls", "6")
 	p := openTap(t, b)
 	b.start(b.trainer)
@@ -91,6 +94,7 @@ func TestTheTrainerIsAway(t *testing.T) {
 
 // A server that comes back with nothing is filled again by the trainer.
 func TestTheStoreIsWiped(t *testing.T) {
+	full(t)
 	b := newBench(t, build(t), 3, nil, "-rollouts", "40", "-calls", "4")
 	p := openTap(t, b)
 	b.start(b.trainer)
