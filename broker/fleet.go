@@ -191,8 +191,14 @@ func (w *WorkerSide) pass(ctx context.Context, d *delivery, req *schema.Request,
 		return err
 	case found && state.Status.Terminal():
 		return d.done(ctx)
-	case found && state.Owned(): // by one that could
-		return d.again(w.timing.Busy)
+	case found && state.Owned(): // by one that could, if it still lives
+		standing, err := w.leaseOf(ctx, state.Worker, state.Instance)
+		if err != nil {
+			return err
+		}
+		if standing == leaseAlive {
+			return d.again(w.timing.Busy)
+		}
 	case !found:
 		state = schema.State{V: schema.Version, ID: req.ID, Trainer: req.Trainer}
 	}
