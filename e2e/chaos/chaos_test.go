@@ -72,6 +72,8 @@ type plan struct {
 	seed    uint64
 	faults  time.Duration // how long they are injected
 	more    []string      // kinds that come more often
+	only    []string      // the kinds there are; empty: all
+	pace    time.Duration // more time between two
 	settle  time.Duration // how long it may take to come to the end afterwards
 	env     []string      // of workers and trainer
 	trainer []string      // more flags
@@ -85,7 +87,7 @@ func runChaos(t *testing.T, bin binaries, pl plan) (*report, map[string]int) {
 	b := newBench(t, bin, 5, pl.env, append([]string{"-local", "0.05"}, pl.trainer...)...)
 	p := openTap(t, b)
 	b.start(b.trainer)
-	f := &injector{b: b, tap: p, rng: rand.New(rand.NewPCG(pl.seed, 0)), count: map[string]int{}, busy: map[*process]bool{}, more: pl.more}
+	f := &injector{b: b, tap: p, rng: rand.New(rand.NewPCG(pl.seed, 0)), count: map[string]int{}, busy: map[*process]bool{}, more: pl.more, only: pl.only, pace: pl.pace}
 	ctx, cancel := context.WithTimeout(t.Context(), pl.faults)
 	defer cancel()
 	f.run(ctx)

@@ -25,8 +25,10 @@ type injector struct {
 	rng   *rand.Rand
 	count map[string]int
 	kills []kill
-	lefts []string // what workers that ended by themselves still had
-	more  []string // kinds that come more often
+	lefts []string      // what workers that ended by themselves still had
+	more  []string      // kinds that come more often
+	only  []string      // the kinds there are; empty: all
+	pace  time.Duration // more time between two
 	bg    sync.WaitGroup
 	busy  map[*process]bool
 	mu    sync.Mutex
@@ -38,6 +40,13 @@ type kill struct {
 	at  time.Time
 }
 
+// fault is one kind of them.
+type fault struct {
+	name   string
+	weight int
+	do     func(context.Context)
+}
+
 // timing of the runs, in the protocol's own terms divided by speed.
 const (
 	ackWait = 60 * time.Second / speed
@@ -47,11 +56,7 @@ const (
 
 func (f *injector) run(ctx context.Context) {
 	defer f.bg.Wait()
-	kinds := []struct {
-		name   string
-		weight int
-		do     func(context.Context)
-	}{
+	kinds := []fault{
 		{"worker killed", 6, f.killWorker},
 		{"all workers killed", 1, f.killAll},
 		{"worker stopped for a moment", 3, func(ctx context.Context) { f.stopWorker(ctx, lease/4) }},
@@ -65,6 +70,9 @@ func (f *injector) run(ctx context.Context) {
 		{"duplicate submitted", 5, f.duplicate},
 		{"stalled tap", 1, f.stalledTap},
 	}
+	if len(f.only) > 0 {
+		kinds = slices.DeleteFunc(kinds, func(k fault) bool { return !slices.Contains(f.only, k.name) })
+	}
 	total := 0
 	for _, k := range kinds {
 		total += k.weight
@@ -76,7 +84,7 @@ func (f *injector) run(ctx context.Context) {
 		}
 	}
 	order = append(order, f.rng.Perm(len(kinds))...)
-	for wait(ctx, time.Duration(300+f.rng.IntN(900))*time.Millisecond) {
+	for wait(ctx, f.pace+time.Duration(300+f.rng.IntN(900))*time.Millisecond) {
 		i := 0
 		if len(order) > 0 {
 			i, order = order[0], order[1:]
@@ -85,8 +93,21 @@ func (f *injector) run(ctx context.Context) {
 				n -= kinds[i].weight
 			}
 		}
+		f.revive()
 		f.note(kinds[i].name)
 		kinds[i].do(ctx)
+	}
+}
+
+// revive starts workers again that a poison job has killed, as a supervisor
+// would.
+func (f *injector) revive() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range f.b.workers {
+		if !f.busy[w] && !w.alive() {
+			f.b.start(w)
+		}
 	}
 }
 

@@ -286,3 +286,16 @@ func TestACluster(t *testing.T) {
 	r := settle(t, b, p, 120*time.Second)
 	t.Logf("%d rollouts, %d take-overs over six dead servers and a lost quorum", r.rollouts, r.takeovers)
 }
+
+// TestTimeToReassign kills a third of the workers a minute, in the protocol's own
+// time, and does nothing else, and tells how long
+// their rollouts wait for another one.
+func TestTimeToReassign(t *testing.T) {
+	full(t)
+	r, faults := runChaos(t, build(t), plan{seed: uint64(setting(t, "CHAOS_SEED", 1)), faults: 40 * time.Second, only: []string{"worker killed"}, pace: 1500 * time.Millisecond, settle: time.Minute})
+	for invariant, list := range r.violations {
+		t.Errorf("%s: %s", invariant, strings.Join(list[:min(len(list), 5)], "; "))
+	}
+	t.Logf("%v; the rollouts of a killed worker begin elsewhere after p50 %s, p99 %s (n=%d), with durations %d times as fast",
+		faults, percentile(r.reassigned, 0.5), percentile(r.reassigned, 0.99), len(r.reassigned), speed)
+}
