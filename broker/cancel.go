@@ -148,7 +148,7 @@ func (w *WorkerSide) onControl(m *nats.Msg) {
 	switch c.Do {
 	case schema.ControlCancel:
 		j := w.job(c.ID)
-		if j == nil || !j.isClaimed() || j.Attempt != c.Attempt {
+		if j == nil || !j.claimed.Load() || j.Attempt != c.Attempt {
 			return // over, or given back by the audit
 		}
 		j.end(ErrCancelled)

@@ -149,10 +149,8 @@ func (w *WorkerSide) owned(ctx context.Context, d *delivery, req *schema.Request
 
 // adopt takes the newest handle of a job's message.
 func (j *Job) adopt(d *delivery) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if d.received.After(j.msg.received) {
-		j.msg = d
+	if old := j.msg.Load(); d.received.After(old.received) {
+		j.msg.CompareAndSwap(old, d)
 	}
 }
 
@@ -230,8 +228,9 @@ func (w *WorkerSide) writeClaim(ctx context.Context, d *delivery, id schema.ID, 
 // begin makes the job one that is held to its state.
 func (j *Job) begin(s schema.State, seq uint64) *Job {
 	j.mu.Lock()
-	j.state, j.stateSeq, j.Attempt, j.claimed = s, seq, s.Attempt, true
+	j.state, j.stateSeq, j.Attempt = s, seq, s.Attempt
 	j.mu.Unlock()
+	j.claimed.Store(true)
 	if s.Status == schema.StatusCancelling {
 		j.end(ErrCancelled)
 	}

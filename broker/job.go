@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/turngate/turngate/internal/crash"
@@ -30,17 +31,19 @@ type Job struct {
 	end  context.CancelCauseFunc
 	hold *switchable // on: the worker's lease is in doubt
 
-	mu       sync.Mutex // held while the state record is written
-	msg      *delivery
+	msg     atomic.Pointer[delivery]
+	claimed atomic.Bool // the state names this job
+
+	mu       sync.Mutex // held while the state record is written, which may take as long as an outage
 	state    schema.State
 	stateSeq uint64
-	claimed  bool
 }
 
 // newJob registers a job, so that its rollout counts as running here before
 // its state says so. It is nil when the rollout is here already.
 func (w *WorkerSide) newJob(req *schema.Request, d *delivery) *Job {
-	j := &Job{Request: *req, w: w, msg: d, hold: newSwitch()}
+	j := &Job{Request: *req, w: w, hold: newSwitch()}
+	j.msg.Store(d)
 	j.ctx, j.end = context.WithCancelCause(context.Background())
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -179,7 +182,7 @@ func (j *Job) fence(why string) {
 // settle takes the request off the queue and gives the hint. The result is
 // committed by then, so that a failure only costs a delivery more.
 func (j *Job) settle(ctx context.Context) error {
-	if err := j.msg.done(ctx); err != nil {
+	if err := j.msg.Load().done(ctx); err != nil {
 		j.w.log.Warn().Err(err).Str("rollout", string(j.Request.ID)).Msg("a finished request comes back once more")
 	}
 	crash.Here("commit.acked")
@@ -215,7 +218,7 @@ func (j *Job) Return(ctx context.Context, fault *schema.Fault, giveBack bool, de
 	if j.state.Status.Terminal() { // it was cancelled meanwhile
 		return j.settle(ctx)
 	}
-	return j.msg.again(delay)
+	return j.msg.Load().again(delay)
 }
 
 func (j *Job) release(ctx context.Context, fault *schema.Fault, giveBack bool) error {

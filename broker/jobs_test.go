@@ -209,7 +209,7 @@ func (b *bench) raw(t testing.TB, seed, inbox string) *nats.Conn {
 
 func TestBundlesAndArtifacts(t *testing.T) {
 	b := newBench(t)
-	data := bytes.Repeat([]byte("bundle "), 100_000) // several chunks
+	data := bytes.Repeat([]byte("bundle "), 400_000) // several chunks
 	sha, err := b.trainer.PutBundle(t.Context(), data)
 	must(t, err)
 	again, err := b.trainer.PutBundle(t.Context(), data)
@@ -223,6 +223,11 @@ func TestBundlesAndArtifacts(t *testing.T) {
 	must(t, err)
 	if got, err := b.trainer.Artifact(t.Context(), a.SHA256); err != nil || string(got) != "log" {
 		t.Fatalf("got %q, %v", got, err)
+	}
+	store, err := b.js(t).ObjectStore(t.Context(), subjects.BucketTasks)
+	must(t, err)
+	if theirs, err := store.GetBytes(t.Context(), sha); err != nil || !bytes.Equal(theirs, data) { // which checks size and digest
+		t.Fatalf("the usual client cannot read it: %v", err)
 	}
 	if _, err := b.worker.Bundle(t.Context(), strings.Repeat("0", 64)); !errors.Is(err, broker.ErrNotFound) {
 		t.Fatalf("got %v", err)

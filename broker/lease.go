@@ -126,17 +126,11 @@ func (w *WorkerSide) mine() []*Job {
 	w.mu.Unlock()
 	out := all[:0]
 	for _, j := range all {
-		if j.isClaimed() {
+		if j.claimed.Load() {
 			out = append(out, j)
 		}
 	}
 	return out
-}
-
-func (j *Job) isClaimed() bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.claimed
 }
 
 // verify holds every job to its state record; with touch it writes each anew,
@@ -236,10 +230,7 @@ func (w *WorkerSide) progress(ctx context.Context) {
 			}
 			w.mu.Unlock()
 			for _, j := range due {
-				j.mu.Lock()
-				d := j.msg
-				j.mu.Unlock()
-				if err := d.progress(); err != nil {
+				if err := j.msg.Load().progress(); err != nil {
 					w.log.Debug().Err(err).Msg("progress was not told")
 				}
 			}

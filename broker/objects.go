@@ -3,11 +3,17 @@ package broker
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
 
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
@@ -57,10 +63,38 @@ func (b *Broker) putObject(ctx context.Context, bucket string, data []byte) (str
 	if _, err := store.GetInfo(ctx, sha); err == nil {
 		return sha, nil
 	}
-	if _, err := store.PutBytes(ctx, sha, data); err != nil {
+	if err := b.writeObject(ctx, bucket, sha, sum[:], data); err != nil {
 		return "", fmt.Errorf("put %d bytes into object store %s: %w", len(data), bucket, err)
 	}
 	return sha, nil
+}
+
+// objectChunk is how many bytes of an object go into one message.
+const objectChunk = 1 << 20
+
+// writeObject writes an object as NATS ADR-20 lays it out. The client's own
+// writer publishes asynchronously, and leaves a goroutine behind when a small
+// object is written faster than that has begun.
+func (b *Broker) writeObject(ctx context.Context, bucket, name string, sum, data []byte) error {
+	info := jetstream.ObjectInfo{
+		ObjectMeta: jetstream.ObjectMeta{Name: name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: objectChunk}},
+		Bucket:     bucket, NUID: nuid.Next(), Size: uint64(len(data)), ModTime: time.Now().UTC(), Digest: "SHA-256=" + base64.URLEncoding.EncodeToString(sum),
+	}
+	room := int(min(objectChunk, max(b.bulk.MaxPayload()-headerRoom, headerRoom)))
+	for chunk := range slices.Chunk(data, room) {
+		if _, err := b.js.Publish(ctx, "$O."+bucket+".C."+info.NUID, chunk); err != nil {
+			return err
+		}
+		info.Chunks++
+	}
+	meta, err := json.Marshal(&info)
+	if err != nil {
+		return err
+	}
+	_, err = b.js.PublishMsg(ctx, &nats.Msg{
+		Subject: "$O." + bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name)), Header: nats.Header{"Nats-Rollup": {"sub"}}, Data: meta,
+	})
+	return err
 }
 
 // object reads chunk by chunk with plain reads of the bucket's stream: the

@@ -267,3 +267,23 @@ func TestAJobThatIsCutOffIsHeldAndGoesOn(t *testing.T) {
 		return err == nil && r.Attempt == 1
 	})
 }
+
+// A result that cannot be committed for now keeps no other job from being held.
+func TestACommitInAnOutageHoldsNobodyUp(t *testing.T) {
+	b := newBench(t)
+	b.submit(t, request("alpha-1"))
+	b.submit(t, request("alpha-2"))
+	one, two := b.take(t), b.take(t)
+	_, changed := two.Held()
+	b.server.Shutdown()
+	committed := make(chan error, 1)
+	go func() { committed <- one.Done(context.Background(), outcome(one)) }()
+	select {
+	case <-changed:
+	case <-time.After(15 * time.Second):
+		t.Error("a job is not held while another's result is on its way")
+	}
+	b.restart(t)
+	must(t, <-committed)
+	must(t, two.Done(t.Context(), outcome(two)))
+}
