@@ -97,6 +97,14 @@ func newBench(t testing.TB, bin binaries, workers int, env []string, trainerFlag
 func (b *bench) begin(workers int, env, trainerFlags []string) {
 	t, bin := b.t, b.bin
 	t.Helper()
+	t.Cleanup(func() {
+		for _, p := range b.all() {
+			b.kill(p)
+		}
+		if t.Failed() {
+			b.tell()
+		}
+	})
 	b.nats = &process{role: "nats", argv: []string{
 		bin.turngate, "nats", "--state", filepath.Join(b.dir, "nats"), "--port", fmt.Sprint(b.port), "--trainers", "alpha", "--relaxed-sync",
 	}}
@@ -112,14 +120,6 @@ func (b *bench) begin(workers int, env, trainerFlags []string) {
 	b.trainer = &process{role: "trainer", env: env, argv: append([]string{
 		bin.proc, "trainer", "-nats", fmt.Sprintf("nats://127.0.0.1:%d", b.port), "-creds", b.creds("trainer-alpha"), "-name", "alpha", "-dir", b.dir, "-speed", fmt.Sprint(b.speed),
 	}, trainerFlags...)}
-	t.Cleanup(func() {
-		for _, p := range b.all() {
-			b.kill(p)
-		}
-		if t.Failed() {
-			b.tell()
-		}
-	})
 }
 
 // add starts one more worker, behind a proxy of its own.
