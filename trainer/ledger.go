@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +19,7 @@ import (
 // a trainer that is started again still waits for it and can submit again what
 // a broker lost. Without a path it keeps nothing.
 type ledger struct {
+	mu   sync.Mutex
 	file *os.File
 }
 
@@ -41,7 +43,7 @@ func openLedger(path string) (*ledger, map[schema.ID]*submitted, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the trainer's state: %w", err)
 	}
-	l := &ledger{f}
+	l := &ledger{file: f}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		return nil, nil, fmt.Errorf("the trainer's state %s is in use by another process: %w", path, err)
@@ -112,8 +114,8 @@ func (l *ledger) rewrite(all map[schema.ID]*submitted) error {
 	return os.Remove(side)
 }
 
-// write adds entries; with sync they are on disk when it returns.
-func (l *ledger) write(sync bool, entries ...entry) error {
+// write adds entries; if durable they are on disk when it returns.
+func (l *ledger) write(durable bool, entries ...entry) error {
 	if l.file == nil {
 		return nil
 	}
@@ -124,10 +126,12 @@ func (l *ledger) write(sync bool, entries ...entry) error {
 			return fmt.Errorf("write the trainer's state: %w", err)
 		}
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if _, err := l.file.Write(b.Bytes()); err != nil {
 		return fmt.Errorf("write the trainer's state: %w", err)
 	}
-	if sync {
+	if durable {
 		if err := l.file.Sync(); err != nil {
 			return fmt.Errorf("write the trainer's state: %w", err)
 		}

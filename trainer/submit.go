@@ -86,8 +86,8 @@ func (t *Trainer) submit(ctx context.Context, lane int, batch []schema.Request) 
 		}
 		entries[i] = entry{Submit: &batch[i], Lane: lane}
 	}
+	t.mu.Unlock()                           // calls are taken while the disk is written
 	err := t.ledger.write(true, entries...) // before the broker hears of it
-	t.mu.Unlock()
 	var seqs []uint64
 	if err == nil {
 		seqs, err = t.enqueue(ctx, lane, batch)
