@@ -253,6 +253,9 @@ func (b *bench) stop(p *process) (left history.Left, ok bool) {
 		b.kill(p)
 		return left, false
 	}
+	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return left, true // a poison job was faster
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	lines := strings.Split(strings.TrimSpace(p.out.String()), "\n")
