@@ -259,6 +259,9 @@ func (b *bench) stop(p *process) (left history.Left, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	lines := strings.Split(strings.TrimSpace(p.out.String()), "\n")
+	if lines[0] != "ready" { // it was told to end before it had reached a server
+		return left, true
+	}
 	return left, json.Unmarshal([]byte(lines[len(lines)-1]), &left) == nil && strings.HasPrefix(lines[len(lines)-1], "{")
 }
 
