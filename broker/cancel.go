@@ -119,7 +119,7 @@ func (w *WorkerSide) copyOf(ctx context.Context, id schema.ID) *schema.Request {
 
 // endCancelled commits the result of a rollout that nobody runs.
 func (w *WorkerSide) endCancelled(ctx context.Context, req *schema.Request, state schema.State, seq uint64) error {
-	err := w.conclude(ctx, state, seq, cancelled(verdict(req, state.Attempt, schema.StatusCancelled, nil)))
+	err := w.conclude(ctx, state, seq, Cancelled(verdict(req, state.Attempt, schema.StatusCancelled, nil)))
 	if err == nil {
 		crash.Here("cancel.committed")
 	}

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -140,7 +139,7 @@ func (j *janitor) look(ctx context.Context, id schema.ID, o *watched, present ma
 		return nil
 	}
 	for _, seq := range []uint64{o.state.OwnerSeq, o.again} {
-		there, err := j.queuedAt(ctx, id, seq)
+		there, err := j.w.queuedAt(ctx, id, seq)
 		if err != nil || there {
 			return err
 		}
@@ -163,30 +162,12 @@ func (j *janitor) audit(id schema.ID, o *watched, p *schema.Presence) error {
 }
 
 // queuedAt reports whether the queue has a message of this rollout there.
-func (j *janitor) queuedAt(ctx context.Context, id schema.ID, seq uint64) (bool, error) {
+func (b *Broker) queuedAt(ctx context.Context, id schema.ID, seq uint64) (bool, error) {
 	if seq == 0 {
 		return false, nil
 	}
-	m, err := j.w.requestAt(ctx, seq)
+	m, err := b.message(ctx, subjects.StreamRequests, seq)
 	return m != nil && requestID(m.Data) == id, err
-}
-
-// requestAt reads a message of the queue; nil when it is gone.
-func (b *Broker) requestAt(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, error) {
-	s, err := b.stream(ctx, subjects.StreamRequests)
-	if err != nil {
-		return nil, err
-	}
-	op, cancel := context.WithTimeout(ctx, opTimeout)
-	defer cancel()
-	m, err := s.GetMsg(op, seq)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read message %d of %s: %w", seq, subjects.StreamRequests, err)
-	}
-	return m, nil
 }
 
 func requestID(data []byte) schema.ID {

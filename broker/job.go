@@ -142,7 +142,7 @@ func (j *Job) moved(ctx context.Context, r schema.Result) error {
 	case now.Status.Terminal():
 		return nil // this job's own write
 	case now.Status == schema.StatusCancelling:
-		r = cancelled(r)
+		r = Cancelled(r)
 	}
 	next := now
 	next.Status, next.Fault, next.Ack = r.Status, r.Fault, ""
@@ -156,8 +156,8 @@ func (j *Job) moved(ctx context.Context, r schema.Result) error {
 	return nil
 }
 
-// cancelled makes a result say that the rollout was cancelled.
-func cancelled(r schema.Result) schema.Result {
+// Cancelled makes a result say that the rollout was cancelled.
+func Cancelled(r schema.Result) schema.Result {
 	r.Status, r.Reward, r.Rewards = schema.StatusCancelled, nil, nil
 	r.Fault = schema.Faultf("rollout", schema.CodeCancelled, schema.WhoTrainer, "cancelled by its trainer")
 	return r
@@ -252,7 +252,7 @@ func (j *Job) release(ctx context.Context, fault *schema.Fault, giveBack bool) e
 			return nil
 		case now.Status == schema.StatusCancelling:
 			j.state, j.stateSeq = now, seq
-			r := cancelled(j.verdict(schema.StatusCancelled, nil))
+			r := Cancelled(j.verdict(schema.StatusCancelled, nil))
 			next := now
 			next.Status, next.Fault, next.Ack = r.Status, r.Fault, ""
 			if seq, err = j.w.commit(ctx, next, seq, r); err == nil {

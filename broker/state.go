@@ -20,18 +20,32 @@ var errMoved = errors.New("the record was changed by another")
 // last reads the newest message of a subject through its stream's leader; nil
 // when there is none.
 func (b *Broker) last(ctx context.Context, stream, subject string) (*jetstream.RawStreamMsg, error) {
+	return b.read(ctx, stream, subject, func(ctx context.Context, s jetstream.Stream) (*jetstream.RawStreamMsg, error) {
+		return s.GetLastMsgForSubject(ctx, subject)
+	})
+}
+
+// message reads the message of a stream with this sequence; nil when it is
+// gone.
+func (b *Broker) message(ctx context.Context, stream string, seq uint64) (*jetstream.RawStreamMsg, error) {
+	return b.read(ctx, stream, fmt.Sprintf("message %d of %s", seq, stream), func(ctx context.Context, s jetstream.Stream) (*jetstream.RawStreamMsg, error) {
+		return s.GetMsg(ctx, seq)
+	})
+}
+
+func (b *Broker) read(ctx context.Context, stream, what string, get func(context.Context, jetstream.Stream) (*jetstream.RawStreamMsg, error)) (*jetstream.RawStreamMsg, error) {
 	s, err := b.stream(ctx, stream)
 	if err != nil {
 		return nil, err
 	}
 	op, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
-	m, err := s.GetLastMsgForSubject(op, subject)
+	m, err := get(op, s)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", subject, err)
+		return nil, fmt.Errorf("read %s: %w", what, err)
 	}
 	return m, nil
 }

@@ -96,11 +96,7 @@ func submitError(id schema.ID, err error) error {
 // Queued reports whether the queue still has the message of this rollout at
 // that sequence.
 func (t *TrainerSide) Queued(ctx context.Context, id schema.ID, seq uint64) (bool, error) {
-	if seq == 0 {
-		return false, nil
-	}
-	m, err := t.requestAt(ctx, seq)
-	return m != nil && requestID(m.Data) == id, err
+	return t.queuedAt(ctx, id, seq)
 }
 
 // ResultsFrom calls handle with the rollout of every result that was stored at

@@ -146,16 +146,12 @@ func deadOf(m *jetstream.RawStreamMsg) Dead {
 
 // DeadLetter reads one of them with its body.
 func (b *Broker) DeadLetter(ctx context.Context, seq uint64) (Dead, error) {
-	s, err := b.stream(ctx, subjects.StreamDead)
+	m, err := b.message(ctx, subjects.StreamDead, seq)
 	if err != nil {
 		return Dead{}, err
 	}
-	m, err := s.GetMsg(ctx, seq)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
+	if m == nil {
 		return Dead{}, fmt.Errorf("dead message %d: %w", seq, ErrNotFound)
-	}
-	if err != nil {
-		return Dead{}, fmt.Errorf("read message %d of %s: %w", seq, subjects.StreamDead, err)
 	}
 	return deadOf(m), nil
 }

@@ -43,19 +43,10 @@ func (t *Trainer) NextResult(ctx context.Context) (schema.Result, error) {
 
 // poll finds results whose hint was lost, or whose read failed.
 func (t *Trainer) poll() {
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-t.life.Done():
-			return
-		case <-tick.C:
-		}
-		if err := t.lookForResults(); err != nil {
-			t.cfg.Log.Debug().Err(err).Msg("results were not looked for")
-		}
-		wake(t.resulted)
+	if err := t.lookForResults(); err != nil {
+		t.cfg.Log.Debug().Err(err).Msg("results were not looked for")
 	}
+	wake(t.resulted)
 }
 
 func (t *Trainer) lookForResults() error {

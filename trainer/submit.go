@@ -140,34 +140,21 @@ func (t *Trainer) enqueue(ctx context.Context, lane int, batch []schema.Request)
 // audit looks after outstanding rollouts: whatever the broker lost is
 // submitted again, one by one, and no more often than it was lost.
 func (t *Trainer) audit() {
-	every := t.cfg.AuditEvery
-	if every == 0 {
-		every = auditEvery
+	t.mu.Lock()
+	var old []schema.ID
+	for id, s := range t.outstanding {
+		if time.Since(s.at) >= t.cfg.AuditEvery {
+			old = append(old, id)
+		}
 	}
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-t.life.Done():
-			return
-		case <-tick.C:
-		}
-		t.mu.Lock()
-		var old []schema.ID
-		for id, s := range t.outstanding {
-			if time.Since(s.at) >= every {
-				old = append(old, id)
+	t.mu.Unlock()
+	for _, id := range old {
+		if err := t.auditOne(id); err != nil {
+			if t.life.Err() != nil {
+				return
 			}
-		}
-		t.mu.Unlock()
-		for _, id := range old {
-			if err := t.auditOne(id); err != nil {
-				if t.life.Err() != nil {
-					return
-				}
-				t.cfg.Log.Warn().Err(err).Str("rollout", string(id)).Msg("it is not known whether a rollout was lost; the next round looks again")
-				break // the broker cannot be reached
-			}
+			t.cfg.Log.Warn().Err(err).Str("rollout", string(id)).Msg("it is not known whether a rollout was lost; the next round looks again")
+			break // the broker cannot be reached
 		}
 	}
 }
@@ -293,26 +280,17 @@ func (t *Trainer) askToCancel(ids []schema.ID, reason string) error {
 
 // repeatCancels asks again for what has no result yet.
 func (t *Trainer) repeatCancels() {
-	tick := time.NewTicker(cancelEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-t.life.Done():
-			return
-		case <-tick.C:
+	wanted := map[string][]schema.ID{}
+	t.mu.Lock()
+	for id, s := range t.outstanding {
+		if s.cancel != nil {
+			wanted[*s.cancel] = append(wanted[*s.cancel], id)
 		}
-		wanted := map[string][]schema.ID{}
-		t.mu.Lock()
-		for id, s := range t.outstanding {
-			if s.cancel != nil {
-				wanted[*s.cancel] = append(wanted[*s.cancel], id)
-			}
-		}
-		t.mu.Unlock()
-		for reason, ids := range wanted {
-			if err := t.askToCancel(ids, reason); err != nil {
-				t.cfg.Log.Debug().Err(err).Msg("a cancel was not sent; it is repeated")
-			}
+	}
+	t.mu.Unlock()
+	for reason, ids := range wanted {
+		if err := t.askToCancel(ids, reason); err != nil {
+			t.cfg.Log.Debug().Err(err).Msg("a cancel was not sent; it is repeated")
 		}
 	}
 }

@@ -8,6 +8,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -109,6 +110,7 @@ func New(c Config) (*Trainer, error) {
 			return nil, err
 		}
 	}
+	c.AuditEvery = cmp.Or(c.AuditEvery, auditEvery)
 	t := &Trainer{
 		side: side, cfg: c, rollouts: map[schema.ID]*rollout{}, hinted: map[schema.ID]struct{}{}, bundles: map[string][]byte{},
 		arrived: make(chan struct{}, 1), resulted: make(chan struct{}, 1),
@@ -138,10 +140,27 @@ func New(c Config) (*Trainer, error) {
 		}
 		t.unsub = append(t.unsub, unsub)
 	}
-	for _, f := range []func(){t.beat, t.audit, t.repeatCancels, t.poll} {
-		t.bg.Go(f)
-	}
+	t.every(beatEvery, t.beat)
+	t.every(c.AuditEvery, t.audit)
+	t.every(cancelEvery, t.repeatCancels)
+	t.every(pollEvery, t.poll)
 	return t, nil
+}
+
+// every does something again and again until Close.
+func (t *Trainer) every(d time.Duration, do func()) {
+	t.bg.Go(func() {
+		tick := time.NewTicker(d)
+		defer tick.Stop()
+		for {
+			select {
+			case <-t.life.Done():
+				return
+			case <-tick.C:
+				do()
+			}
+		}
+	})
 }
 
 // Close stops hearing calls. Open ones are not answered: another process of
@@ -466,31 +485,22 @@ func (t *Trainer) sendFault(a broker.Asked, gen string, f *schema.Fault) {
 
 // beat shows the workers that open calls are alive.
 func (t *Trainer) beat() {
-	tick := time.NewTicker(beatEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-t.life.Done():
-			return
-		case <-tick.C:
+	t.mu.Lock()
+	var open []*state
+	for id, r := range t.rollouts {
+		for _, c := range r.calls {
+			open = append(open, c)
 		}
-		t.mu.Lock()
-		var open []*state
-		for id, r := range t.rollouts {
-			for _, c := range r.calls {
-				open = append(open, c)
-			}
-			if time.Since(r.touched) > forgetAfter {
-				delete(t.rollouts, id)
-			}
+		if time.Since(r.touched) > forgetAfter {
+			delete(t.rollouts, id)
 		}
-		waiting := make(map[*state]bool, len(t.queue))
-		for _, p := range t.queue {
-			waiting[p.state] = t.held
-		}
-		t.mu.Unlock()
-		for _, c := range open {
-			c.sign(waiting[c])
-		}
+	}
+	waiting := make(map[*state]bool, len(t.queue))
+	for _, p := range t.queue {
+		waiting[p.state] = t.held
+	}
+	t.mu.Unlock()
+	for _, c := range open {
+		c.sign(waiting[c])
 	}
 }

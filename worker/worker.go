@@ -170,10 +170,8 @@ func (w *Worker) one(work, settle context.Context, job *broker.Job) {
 		log.Warn().Msg("rollout dropped, it is another attempt's by now")
 		return
 	case errors.Is(err, broker.ErrCancelled):
-		result.Status, result.Reward, result.Rewards = schema.StatusCancelled, nil, nil
-		result.Fault = schema.Faultf("rollout", schema.CodeCancelled, schema.WhoTrainer, "cancelled by its trainer")
 		log.Info().Msg("rollout cancelled")
-		err = job.Done(settle, result)
+		err = job.Done(settle, broker.Cancelled(result))
 	case errors.Is(err, ErrDrained):
 		log.Info().Msg("rollout put back, the worker stops")
 		err = job.Return(settle, nil, true, 0)
