@@ -125,8 +125,25 @@ func BenchmarkEmptyRollout(b *testing.B) {
 			b.ReportMetric(n/ours.Seconds(), "rollouts/s")
 			b.ReportMetric(n/theirs.Seconds(), "raw/s")
 			b.ReportMetric(theirs.Seconds()/ours.Seconds(), "of_raw")
+			b.ReportMetric(fsyncs(b), "fsync/s") // of this disk, one after the other
 		})
 	}
+}
+
+// fsyncs is how often a second this disk confirms a small write.
+func fsyncs(b *testing.B) float64 {
+	b.Helper()
+	f, err := os.Create(filepath.Join(b.TempDir(), "fsync"))
+	must(b, err)
+	defer f.Close()
+	const n = 300
+	start := time.Now()
+	for range n {
+		_, err := f.Write(make([]byte, 512))
+		must(b, err)
+		must(b, f.Sync())
+	}
+	return n / time.Since(start).Seconds()
 }
 
 func parallel(b *testing.B, width, n int, do func()) {
