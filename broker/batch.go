@@ -20,6 +20,7 @@ const (
 	headerBatchSeq    = "Nats-Batch-Sequence"
 	headerBatchCommit = "Nats-Batch-Commit"
 	headerExpect      = "Nats-Expected-Last-Subject-Sequence"
+	headerExpectOf    = "Nats-Expected-Last-Subject-Sequence-Subject" // of another subject than the message's own
 	headerMsgID       = "Nats-Msg-Id"
 )
 

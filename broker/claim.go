@@ -176,7 +176,7 @@ func (w *WorkerSide) own(ctx context.Context, d *delivery, req *schema.Request, 
 		}
 		at, err := w.writeClaim(ctx, d, req.ID, msg)
 		if err == nil {
-			return j.begin(next, at), nil
+			return w.start(ctx, j, next, at)
 		}
 		if refused(err) && !errors.Is(err, errMoved) && !passing(err) {
 			j.forget()
@@ -189,7 +189,7 @@ func (w *WorkerSide) own(ctx context.Context, d *delivery, req *schema.Request, 
 			j.forget()
 			return nil, errors.Join(err, rerr)
 		case found && now.Owned() && now.Worker == w.wid && now.Instance == w.instance && now.Attempt == next.Attempt && now.OwnerSeq == d.seq:
-			return j.begin(now, at), nil
+			return w.start(ctx, j, now, at)
 		case !found && seq != 0 || found && at != seq:
 			j.forget()
 			return nil, errMoved
@@ -199,6 +199,22 @@ func (w *WorkerSide) own(ctx context.Context, d *delivery, req *schema.Request, 
 			return nil, err
 		}
 	}
+}
+
+// start begins a job that was claimed, unless an earlier attempt left its
+// result without having come to write the state.
+func (w *WorkerSide) start(ctx context.Context, j *Job, state schema.State, seq uint64) (*Job, error) {
+	if state.Attempt > 1 {
+		ended, err := w.finish(ctx, state.ID, state, seq)
+		if err == nil && ended {
+			err = errMoved // look again: it is over
+		}
+		if err != nil {
+			j.forget()
+			return nil, err
+		}
+	}
+	return j.begin(state, seq), nil
 }
 
 // writeClaim keeps a copy of the request, from which a lost queue message is
@@ -267,8 +283,15 @@ func (w *WorkerSide) refuse(ctx context.Context, d *delivery, req *schema.Reques
 // as it was read.
 func (w *WorkerSide) conclude(ctx context.Context, state schema.State, seq uint64, r schema.Result) error {
 	r.Worker = w.wid
+	before := state
 	state.Status, state.Fault, state.Ack = r.Status, r.Fault, ""
-	if _, err := w.commit(ctx, state, seq, r); err != nil {
+	_, err := w.commitAtOnce(ctx, state, seq, r)
+	if errors.Is(err, errMoved) { // its worker may have left a result
+		if ended, ferr := w.finish(ctx, r.ID, before, seq); ended || ferr != nil {
+			err = ferr
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("end %s as %s: %w", r.ID, r.Status, err)
 	}
 	w.hint(r.ID)

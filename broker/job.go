@@ -98,8 +98,8 @@ func (j *Job) Live(id schema.ID, attempt, call int, d *schema.Delta) {
 	}
 }
 
-// Done commits the result: result and state in one atomic batch, at most once
-// for a rollout, and only if the state is still this job's. Then the request
+// Done commits the result: at most once for a rollout, and only if the state is
+// still this job's; then the terminal state. Then the request
 // leaves the queue and the trainer gets its hint. While the server cannot be
 // reached it tries again until the context ends. ErrFenced: nothing was kept.
 func (j *Job) Done(ctx context.Context, r schema.Result) error {
@@ -114,6 +114,9 @@ func (j *Job) Done(ctx context.Context, r schema.Result) error {
 func (j *Job) commit(ctx context.Context, r schema.Result) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.state.Status.Terminal() {
+		return nil
+	}
 	crash.Here("commit.before")
 	next := j.state
 	next.Status, next.Fault, next.Ack = r.Status, r.Fault, ""
@@ -141,7 +144,16 @@ func (j *Job) moved(ctx context.Context, r schema.Result) error {
 		return ErrFenced
 	case now.Status.Terminal():
 		return nil // this job's own write
-	case now.Status == schema.StatusCancelling:
+	}
+	switch ended, err := j.w.finish(ctx, r.ID, now, seq); {
+	case errors.Is(err, errMoved):
+		return j.moved(ctx, r)
+	case err != nil:
+		return err
+	case ended: // its result was stored before somebody changed the state
+		return nil
+	}
+	if now.Status == schema.StatusCancelling {
 		r = Cancelled(r)
 	}
 	next := now

@@ -22,7 +22,7 @@ func trainerPermissions(tid string) *server.Permissions {
 		"$O." + subjects.BucketTasks + ".>",
 		"$JS.API.INFO",
 	}
-	for _, stream := range []string{subjects.StreamRequests, subjects.StreamRollouts, "OBJ_" + subjects.BucketTasks, "OBJ_" + subjects.BucketArtifact} {
+	for _, stream := range trainerStreams() {
 		allow = append(allow, "$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.MSG.GET."+stream)
 	}
 	return &server.Permissions{

@@ -108,14 +108,39 @@ func (b *Broker) putMsg(ctx context.Context, msg *nats.Msg) (uint64, error) {
 	return ack.Sequence, nil
 }
 
-// commit writes a result and the terminal state in one atomic batch. It tries
-// again until it is known whether they are stored. errMoved: they are not, or
-// were stored by an earlier try.
+// commit writes a result, on the condition that the state is still the one of
+// this sequence, and then the terminal state. It tries again until it is known
+// whether they are stored. errMoved: the state was changed; a result that is
+// there then stands, and whoever changed the state finds it (see finish).
 func (b *Broker) commit(ctx context.Context, s schema.State, stateSeq uint64, r schema.Result) (uint64, error) {
 	if crash.Broken("I2") {
 		s.Attempt += 7
 	}
-	for try := 0; ; try++ {
+	result, err := expecting(subjects.Result(r.ID), &r, stateSeq)
+	if err != nil {
+		return 0, err
+	}
+	result.Header[headerExpectOf] = []string{subjects.State(r.ID)}
+	result.Header[headerMsgID] = []string{fmt.Sprintf("%s.%d.%d", r.ID, r.Attempt, stateSeq)} // a second try is no second result
+	state, err := expecting(subjects.State(r.ID), &s, stateSeq)
+	if err != nil {
+		return 0, err
+	}
+	if crash.Broken("I1") {
+		result.Header, state.Header = nats.Header{}, nats.Header{}
+	}
+	if _, err := b.insist(ctx, func(ctx context.Context) (uint64, error) { return b.putMsg(ctx, result) }); err != nil {
+		return 0, err
+	}
+	crash.Here("commit.between")
+	return b.insist(ctx, func(ctx context.Context) (uint64, error) { return b.putMsg(ctx, state) })
+}
+
+// commitAtOnce writes the result and the terminal state of a rollout that
+// nobody runs in one atomic batch: all that is known of it is what was read.
+// errMoved: they are not stored, or were by an earlier try.
+func (b *Broker) commitAtOnce(ctx context.Context, s schema.State, stateSeq uint64, r schema.Result) (uint64, error) {
+	return b.insist(ctx, func(ctx context.Context) (uint64, error) {
 		result, err := expecting(subjects.Result(r.ID), &r, 0)
 		if err != nil {
 			return 0, err
@@ -124,18 +149,47 @@ func (b *Broker) commit(ctx context.Context, s schema.State, stateSeq uint64, r 
 		if err != nil {
 			return 0, err
 		}
-		if crash.Broken("I1") {
-			result.Header, state.Header = nats.Header{}, nats.Header{}
-		}
+		return b.batch(ctx, result, state)
+	})
+}
+
+// insist tries again until it is known whether something is stored.
+func (b *Broker) insist(ctx context.Context, write func(context.Context) (uint64, error)) (uint64, error) {
+	for try := 0; ; try++ {
 		op, cancel := context.WithTimeout(ctx, opTimeout)
-		seq, err := b.batch(op, result, state)
+		seq, err := write(op)
 		cancel()
 		if err == nil || refused(err) && !passing(err) {
 			return seq, err
 		}
-		b.log.Debug().Err(err).Str("rollout", string(r.ID)).Msg("a result is not committed yet")
+		b.log.Debug().Err(err).Msg("a result is not committed yet")
 		if perr := pause(ctx, backoff(try)); perr != nil {
 			return 0, errors.Join(err, perr)
+		}
+	}
+}
+
+// finish makes a state terminal whose result is there: who wrote that did not
+// come to write the state, or is about to. It reports whether there is a
+// result. Whoever claims a rollout that had an attempt before must ask: the
+// claim is what keeps a later result of that attempt out, so that what is not
+// there after it will never be.
+func (b *Broker) finish(ctx context.Context, id schema.ID, state schema.State, seq uint64) (bool, error) {
+	var r schema.Result
+	for try := 0; ; try++ {
+		_, found, err := b.lastRollout(ctx, subjects.Result(id), &r)
+		if err == nil && !found {
+			return false, nil
+		}
+		if err == nil {
+			state.Status, state.Attempt, state.Fault, state.Ack = r.Status, r.Attempt, r.Fault, ""
+			_, err = b.put(ctx, subjects.State(id), &state, seq)
+		}
+		if err == nil || refused(err) && !passing(err) {
+			return true, err
+		}
+		if perr := pause(ctx, backoff(try)); perr != nil {
+			return false, errors.Join(err, perr)
 		}
 	}
 }

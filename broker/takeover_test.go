@@ -287,3 +287,73 @@ func TestACommitInAnOutageHoldsNobodyUp(t *testing.T) {
 	must(t, <-committed)
 	must(t, two.Done(t.Context(), outcome(two)))
 }
+
+// TestAResultWithoutItsState is what a worker leaves that dies between its two
+// writes: whoever comes next ends the rollout with that result.
+func TestAResultWithoutItsState(t *testing.T) {
+	for name, come := range map[string]func(*testing.T, *bench){
+		"take-over": func(t *testing.T, b *bench) {
+			ctx, cancel := context.WithCancel(t.Context())
+			taken := make(chan *broker.Job, 1)
+			go func() {
+				j, _ := b.worker.Take(ctx)
+				taken <- j
+			}()
+			eventually(t, "the end", func() bool { return b.state(t, "alpha-1").Status.Terminal() })
+			cancel()
+			if j := <-taken; j != nil {
+				t.Errorf("attempt %d began", j.Attempt)
+			}
+		},
+		"cancel": func(t *testing.T, b *bench) {
+			eventually(t, "the end", func() bool {
+				must(t, b.trainer.Cancel([]schema.ID{"alpha-1"}, "enough"))
+				return b.state(t, "alpha-1").Status.Terminal()
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			dying, crash := b.crashing(t, "w2")
+			b.submit(t, request("alpha-1"))
+			r := outcome(takeFrom(t, dying))
+			crash()
+			r.V = schema.Version
+			data, err := schema.Encode(&r)
+			must(t, err)
+			_, err = b.js(t).Publish(t.Context(), subjects.Result("alpha-1"), data)
+			must(t, err)
+			come(t, b)
+			if s := b.state(t, "alpha-1"); s.Status != schema.StatusDone || s.Attempt != 1 {
+				t.Errorf("got %+v", s)
+			}
+			got, err := b.trainer.Result(t.Context(), "alpha-1")
+			must(t, err)
+			if got.Status != schema.StatusDone || got.Attempt != 1 {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+}
+
+// TestALateResultIsRefused even when nothing but the claim of its successor
+// was written meanwhile.
+func TestALateResultIsRefused(t *testing.T) {
+	b := newBench(t)
+	zombie, cut := b.crashing(t, "w2")
+	b.submit(t, request("alpha-1"))
+	late := takeFrom(t, zombie)
+	s, err := b.js(t).Stream(t.Context(), subjects.StreamRollouts)
+	must(t, err)
+	m, err := s.GetLastMsgForSubject(t.Context(), subjects.State("alpha-1"))
+	must(t, err)
+	cut()
+	second := b.take(t)
+	data, err := schema.Encode(&schema.Result{V: schema.Version, ID: "alpha-1", Attempt: late.Attempt, Status: schema.StatusFailed})
+	must(t, err)
+	_, err = b.js(t).Publish(t.Context(), subjects.Result("alpha-1"), data, jetstream.WithExpectLastSequenceForSubject(m.Sequence, subjects.State("alpha-1")))
+	if err == nil {
+		t.Fatal("a late result was stored")
+	}
+	must(t, second.Done(t.Context(), outcome(second)))
+}

@@ -29,6 +29,37 @@ func (b *Broker) TrainerSide(tid string) (*TrainerSide, error) {
 	return &TrainerSide{Broker: b, tid: tid}, nil
 }
 
+// trainerStreams are what a trainer reads, in the order in which workers make
+// them.
+func trainerStreams() []string {
+	return []string{subjects.StreamRequests, subjects.StreamRollouts, "OBJ_" + subjects.BucketTasks, "OBJ_" + subjects.BucketArtifact}
+}
+
+// AwaitSetup waits until a worker has made all the streams that a trainer
+// uses: on a new server they are not there before the first one has started.
+func (t *TrainerSide) AwaitSetup(ctx context.Context) error {
+	for _, name := range trainerStreams() {
+		for waiting := false; ; waiting = true {
+			op, cancel := context.WithTimeout(ctx, opTimeout)
+			_, err := t.js.Stream(op, name)
+			cancel()
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, jetstream.ErrStreamNotFound) && ctx.Err() == nil {
+				return fmt.Errorf("open stream %s: %w", name, err)
+			}
+			if !waiting {
+				t.log.Info().Str("stream", name).Msg("waiting for the first worker to make the streams")
+			}
+			if perr := pause(ctx, 200*time.Millisecond); perr != nil {
+				return fmt.Errorf("no worker has made stream %s: %w", name, perr)
+			}
+		}
+	}
+	return nil
+}
+
 // ErrQueueFull is returned when the request queue takes no more; try again
 // when rollouts have ended.
 var ErrQueueFull = errors.New("the request queue is full")

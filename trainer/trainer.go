@@ -96,6 +96,10 @@ const (
 	forgetAfter = 24 * time.Hour
 )
 
+// startTimeout is how long a new trainer waits for a server whose first worker
+// has yet to make the streams.
+const startTimeout = 30 * time.Second
+
 // ErrClosed is returned after Close.
 var ErrClosed = errors.New("the trainer is closed")
 
@@ -123,9 +127,12 @@ func New(c Config) (*Trainer, error) {
 	}
 	wake(t.resulted)
 	t.life, t.stop = context.WithCancelCause(context.Background())
-	from, cancel := context.WithTimeout(t.life, 10*time.Second)
+	start, cancel := context.WithTimeout(t.life, startTimeout)
 	defer cancel()
-	if t.resultsFrom, err = side.ResultsFrom(from, 0, nil); err != nil {
+	if err = side.AwaitSetup(start); err == nil {
+		t.resultsFrom, err = side.ResultsFrom(start, 0, nil)
+	}
+	if err != nil {
 		t.Close()
 		return nil, err
 	}

@@ -15,7 +15,7 @@ const (
 func Points() []string {
 	return []string{
 		"claim.before", "claim.after",
-		"commit.before", "commit.after", "commit.acked", "commit.hinted",
+		"commit.before", "commit.between", "commit.after", "commit.acked", "commit.hinted",
 		"return.before", "return.after",
 		"cancel.before", "cancel.marked", "cancel.committed",
 		"bury.before", "bury.copied", "bury.termed",

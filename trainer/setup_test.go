@@ -1,0 +1,51 @@
+package trainer_test
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/trainer"
+)
+
+// TestATrainerMayBeFirst on a new server, whose streams the first worker makes
+// while it waits.
+func TestATrainerMayBeFirst(t *testing.T) {
+	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "nats"), Trainers: []string{"alpha"}, Relaxed: true, Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.Shutdown)
+	dial := func(creds, role, name string) *broker.Broker {
+		b, err := broker.Dial(t.Context(), broker.Config{URL: srv.URL(), Creds: creds, Name: name, Inbox: broker.InboxFor(role, name), Log: zerolog.Nop()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(b.Close)
+		return b
+	}
+	started := make(chan error, 1)
+	alpha := dial(srv.TrainerCreds("alpha"), "trainer", "alpha")
+	go func() {
+		tr, err := trainer.New(trainer.Config{Broker: alpha, Name: "alpha", Log: zerolog.Nop()})
+		if err == nil {
+			_, err = tr.PutBundle(t.Context(), []byte("bundle"))
+			tr.Close()
+		}
+		started <- err
+	}()
+	select {
+	case err := <-started:
+		t.Fatalf("it did not wait: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	if err := dial(srv.WorkerCreds(), "worker", "w1").Setup(t.Context(), broker.StreamsConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+}
