@@ -34,6 +34,9 @@ const (
 	CodeAgentError   = "agent_error"
 	CodeNoWorker     = "no_capable_worker"
 	CodeUnreadable   = "unreadable"
+	// CodeContext refuses a call that is longer than the model's context: every
+	// dialect says so in its own words, so that agents compact.
+	CodeContext = "context_length_exceeded"
 )
 
 // Fault says what went wrong, where and who can mend it. As the answer to a

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -35,7 +36,10 @@ func (Chat) Models(name string) []byte {
 }
 
 // Decoder implements Dialect.
-func (Chat) Decoder() Decoder { return &chatDecoder{} }
+func (Chat) Decoder() Decoder { return &chatDecoder{splitter{array: "messages"}} }
+
+// Sent implements Dialect.
+func (Chat) Sent(*http.Request) bool { return true }
 
 // eachMember calls f for every member of a JSON object. Values are slices of
 // body.
@@ -94,8 +98,10 @@ func eachElement(array jsontext.Value, f func(jsontext.Value) error) error {
 	return nil
 }
 
-// Encode implements Dialect.
-func (Chat) Encode(m Meta, r *schema.Reply) ([]byte, error) {
+// chatEncoding implements Encoding.
+type chatEncoding struct{}
+
+func (chatEncoding) Encode(m Meta, r *schema.Reply) ([]byte, error) {
 	message, err := oneLine(r.Message)
 	if err != nil {
 		return nil, err
@@ -113,7 +119,7 @@ func (Chat) Encode(m Meta, r *schema.Reply) ([]byte, error) {
 // open appends the fields that every object of an answer begins with.
 func (m Meta) open(b []byte, object string) []byte {
 	b = append(b, `{"id":`...)
-	b = appendString(b, m.ID)
+	b = appendString(b, "chatcmpl-"+m.ID)
 	b = append(b, `,"object":"`...)
 	b = append(b, object...)
 	b = append(b, `","created":`...)
@@ -162,8 +168,7 @@ func (Chat) Fail(f Refusal) []byte {
 	return append(b, `}}`...)
 }
 
-// Stream implements Dialect.
-func (Chat) Stream(m Meta) Stream { return &chatStream{meta: m} }
+func (chatEncoding) Stream(m Meta) Stream { return &chatStream{meta: m} }
 
 type chatStream struct {
 	meta  Meta
@@ -183,6 +188,8 @@ func (c *chatStream) chunk(b []byte, delta []byte, finish string) []byte {
 	}
 	return append(b, "}]}\n\n"...)
 }
+
+func (*chatStream) ContentType() string { return eventStream }
 
 // KeepAlive is an empty delta: clients do not count comments.
 func (c *chatStream) KeepAlive() []byte { return c.chunk(nil, []byte("{}"), "") }

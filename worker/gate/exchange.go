@@ -17,11 +17,12 @@ import (
 // if that request breaks off, an equal one may attach later and gets the same
 // answer, so a retry never makes a second generation.
 type exchange struct {
-	s      *Session
-	number int
-	body   []byte // of the agent's request: what makes another one equal
-	call   schema.Call
-	cancel context.CancelCauseFunc
+	s        *Session
+	number   int
+	body     []byte // of the agent's request: what makes another one equal
+	call     schema.Call
+	encoding Encoding
+	cancel   context.CancelCauseFunc
 
 	mu        sync.Mutex
 	changed   chan struct{} // closed and replaced whenever something below changes
@@ -50,7 +51,7 @@ var (
 // lost its client is taken over; while one is still open the request waits for
 // it for a moment, and then is a call of its own: two equal calls at the same
 // time are two calls.
-func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, call schema.Call) (*exchange, error) {
+func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Request) (*exchange, error) {
 	patience := s.cfg.Timing.Equal
 	if isRetry {
 		patience = s.cfg.Timing.Retry
@@ -71,7 +72,7 @@ func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, call sch
 			open = e
 		}
 		if open == nil || waited {
-			x, err := s.begin(body, call)
+			x, err := s.begin(body, req)
 			s.mu.Unlock()
 			return x, err
 		}
@@ -94,7 +95,7 @@ func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, call sch
 }
 
 // begin numbers a new call. The session's lock is held.
-func (s *Session) begin(body []byte, call schema.Call) (*exchange, error) {
+func (s *Session) begin(body []byte, req Request) (*exchange, error) {
 	if s.life.Err() != nil {
 		return nil, context.Cause(s.life)
 	}
@@ -111,6 +112,7 @@ func (s *Session) begin(body []byte, call schema.Call) (*exchange, error) {
 		}
 	}
 	s.count++
+	call := req.Call
 	call.V = schema.Version
 	call.Key = schema.Key{Rollout: s.cfg.Rollout, Attempt: s.cfg.Attempt, Call: s.count}.String()
 	call.Shares = s.shares(&call)
@@ -118,7 +120,7 @@ func (s *Session) begin(body []byte, call schema.Call) (*exchange, error) {
 	if len(s.recent) > maxRecent {
 		s.recent = slices.Delete(s.recent, 0, 1)
 	}
-	x := &exchange{s: s, number: s.count, body: body, call: call, changed: make(chan struct{})}
+	x := &exchange{s: s, number: s.count, body: body, call: call, encoding: req.Encoding, changed: make(chan struct{})}
 	x.attach()
 	s.alive = append(s.alive, x)
 	s.clock.change(1, 0)
@@ -278,6 +280,9 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 	if err == nil {
 		st.PromptTokens += reply.Usage.PromptTokens
 		st.CompletionTokens += reply.Usage.CompletionTokens
+		if reply.Usage.PromptTokens > 0 {
+			s.bytesPerToken = float64(len(x.body)) / float64(reply.Usage.PromptTokens)
+		}
 	}
 	s.stats[x.call.Tag] = st
 	s.mu.Unlock()

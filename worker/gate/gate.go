@@ -30,27 +30,47 @@ type Dialect interface {
 	// Decoder gives the decoder of one session, which may remember what it has
 	// seen: agents send their whole conversation with every call.
 	Decoder() Decoder
-	// Encode gives the body of a whole answer.
-	Encode(m Meta, r *schema.Reply) ([]byte, error)
-	// Stream gives the writer of one streamed answer.
-	Stream(m Meta) Stream
 	// Fail gives the body of a refusal.
 	Fail(f Refusal) []byte
 	// Models gives the body of the list of models.
 	Models(name string) []byte
 	// ModelsRoute is the pattern of that list.
 	ModelsRoute() string
+	// Sent reports whether a request on a route that several dialects have
+	// comes from a client of this one.
+	Sent(r *http.Request) bool
 }
 
-// Decoder splits requests into the canonical form: model, messages, tools,
-// params and stream. Raw JSON may alias body. Its errors are for the agent. It
-// is safe for concurrent use.
+// Decoder splits requests into the canonical form. Its errors are for the
+// agent. It is safe for concurrent use.
 type Decoder interface {
-	Decode(r *http.Request, body []byte) (schema.Call, error)
+	Decode(r *http.Request, body []byte) (Request, error)
+}
+
+// Request is what a dialect read.
+type Request struct {
+	// Call has model, messages, tools, params and stream. Its raw JSON may
+	// alias the body.
+	Call schema.Call
+	// Encoding writes the answer.
+	Encoding Encoding
+	// Count, if set, says that the agent only wants to know how many tokens
+	// this is, and writes the answer to that.
+	Count func(tokens int64) []byte
+}
+
+// Encoding writes the answer to one request.
+type Encoding interface {
+	// Encode gives the body of a whole answer.
+	Encode(m Meta, r *schema.Reply) ([]byte, error)
+	// Stream gives the writer of one streamed answer.
+	Stream(m Meta) Stream
 }
 
 // Stream turns the parts of one answer into bytes of an event stream.
 type Stream interface {
+	// ContentType is what the stream is.
+	ContentType() string
 	// KeepAlive is an event that clients count as activity and that means
 	// nothing.
 	KeepAlive() []byte
@@ -64,7 +84,7 @@ type Stream interface {
 
 // Meta is what an answer repeats of its call.
 type Meta struct {
-	ID      string // of the completion
+	ID      string // of the answer, without the prefix that a dialect gives it
 	Model   string
 	Created int64 // Unix seconds
 }
@@ -77,7 +97,9 @@ type Refusal struct {
 }
 
 // Dialects lists every dialect.
-func Dialects() []Dialect { return []Dialect{Chat{}} }
+func Dialects() []Dialect { return []Dialect{Chat{}, Responses{}, Messages{}, Gemini{}} }
+
+const eventStream = "text/event-stream"
 
 // Observer hears what happens in a session, for events and the transcript.
 // Its methods must not block.

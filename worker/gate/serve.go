@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,17 +37,21 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decod
 		}
 		return // or the client went away
 	}
-	call, err := decoder.Decode(r, body)
+	req, err := decoder.Decode(r, body)
 	if err != nil {
 		refuse(w, d, Refusal{http.StatusBadRequest, "invalid_request_error", err.Error()})
 		return
 	}
-	call.Dialect = d.Name()
-	if call.Tag == "" {
-		call.Tag = schema.TagAgent
+	if req.Count != nil {
+		write(w, http.StatusOK, req.Count(s.estimate(len(body))))
+		return
+	}
+	req.Call.Dialect, req.Call.Tag = d.Name(), schema.TagAgent
+	if s.cfg.Tag != nil {
+		req.Call.Tag = s.cfg.Tag(r.Header, &req.Call)
 	}
 	retry := r.Header.Get("X-Stainless-Retry-Count")
-	x, err := s.enter(r.Context(), body, retry != "" && retry != "0", call)
+	x, err := s.enter(r.Context(), body, retry != "" && retry != "0", req)
 	s.haveRead(&size)
 	if err != nil {
 		var f *schema.Fault
@@ -87,11 +92,11 @@ func (x *exchange) answer(w http.ResponseWriter, r *http.Request, d Dialect) {
 // write is false when the client went away before everything was written.
 func (x *exchange) write(w http.ResponseWriter, r *http.Request, d Dialect) bool {
 	a := &answering{x: x, w: w, d: d, rc: http.NewResponseController(w), meta: Meta{
-		ID:    "chatcmpl-" + strings.ReplaceAll(x.call.Key, "/", "-"),
+		ID:    strings.ReplaceAll(x.call.Key, "/", "-"),
 		Model: x.call.Model, Created: time.Now().Unix(),
 	}}
 	if x.call.Stream {
-		a.stream = d.Stream(a.meta)
+		a.stream = x.encoding.Stream(a.meta)
 	}
 	timer := time.NewTimer(x.s.cfg.Timing.Headers)
 	defer timer.Stop()
@@ -170,7 +175,7 @@ func (a *answering) open() {
 	a.opened = true
 	h := a.w.Header()
 	if a.stream != nil {
-		h.Set("Content-Type", "text/event-stream")
+		h.Set("Content-Type", a.stream.ContentType())
 		h.Set("Cache-Control", "no-cache")
 	} else {
 		h.Set("Content-Type", "application/json")
@@ -202,7 +207,7 @@ func (a *answering) final(reply *schema.Reply) error {
 	if a.stream != nil {
 		out, err = a.stream.Final(reply)
 	} else {
-		out, err = a.d.Encode(a.meta, reply)
+		out, err = a.x.encoding.Encode(a.meta, reply)
 	}
 	if err != nil {
 		return a.fail(schema.Faultf("call", schema.CodeInvalid, schema.WhoTrainer, "the trainer's message: %v", err))
@@ -238,6 +243,10 @@ func refusalOf(err error) Refusal {
 	r := Refusal{Status: f.Status, Code: f.Code, Message: f.AgentMessage}
 	if r.Status < 400 || r.Status > 599 {
 		r.Status = http.StatusInternalServerError
+	}
+	if f.Code == schema.CodeContext { // agents know it by its code, and compact
+		r.Status, r.Message = http.StatusBadRequest, cmp.Or(r.Message, "The conversation exceeds the model's context window.")
+		return r
 	}
 	if r.Message == "" {
 		r.Code, r.Message = generic(r.Status)

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -28,9 +29,12 @@ type Config struct {
 	Options   schema.GateOptions
 	Model     Model
 	Dialects  []Dialect
-	Observer  Observer // nil: nobody
-	Timing    Timing
-	Log       zerolog.Logger
+	// Tag tells what a call is to the rollout, by the agent's own habits; nil:
+	// every call is a turn of the agent.
+	Tag      func(h http.Header, c *schema.Call) string
+	Observer Observer // nil: nobody
+	Timing   Timing
+	Log      zerolog.Logger
 }
 
 // Session is an http.Handler for one execution of one rollout. Its key is
@@ -55,6 +59,8 @@ type Session struct {
 	stats     map[string]schema.CallStats
 	committed []schema.Committed
 	clock     clock
+	// bytesPerToken is what the last answer's count said of its request.
+	bytesPerToken float64
 }
 
 // ErrEnded is the cause of calls that end with their session.
@@ -76,12 +82,22 @@ func Open(ctx context.Context, c Config) *Session {
 	s.sum = sha256.Sum256([]byte(s.key))
 	s.life, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, []byte(`{"status":"ok"}`)) })
+	lists := map[string][]Dialect{}
 	for _, d := range c.Dialects {
 		decoder := d.Decoder()
 		for _, route := range d.Routes() {
 			s.mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, d, decoder) })
 		}
-		s.mux.HandleFunc(d.ModelsRoute(), func(w http.ResponseWriter, r *http.Request) {
+		lists[d.ModelsRoute()] = append(lists[d.ModelsRoute()], d)
+	}
+	for route, dialects := range lists {
+		s.mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) {
+			d := dialects[0]
+			for _, other := range dialects[1:] {
+				if other.Sent(r) {
+					d = other
+				}
+			}
 			if s.admit(w, r, d) {
 				write(w, http.StatusOK, d.Models(c.ModelName))
 			}
@@ -126,6 +142,15 @@ func (s *Session) Stats() (map[string]schema.CallStats, []schema.Committed) {
 		out[k] = v
 	}
 	return out, append([]schema.Committed(nil), s.committed...)
+}
+
+// estimate is about how many tokens a request of this size has, as the trainer
+// counted the last one; a token has about four bytes before there was one. The
+// tokenizer is the trainer's, and asking it is no model call.
+func (s *Session) estimate(size int) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int64(float64(size)/cmp.Or(s.bytesPerToken, 4)) + 1
 }
 
 // Hold says that the agent itself stands still, or goes on.

@@ -26,7 +26,8 @@ import (
 // Fixture is one dialect under test.
 type Fixture struct {
 	Dialect gate.Dialect
-	Path    string
+	// Path is where a request with this body goes.
+	Path func(body string) string
 	// Body is a request with this user text.
 	Body func(text string, stream bool) string
 	// Read gives the text and the tool calls ("name arguments") of a whole
@@ -119,7 +120,7 @@ func New(t *testing.T, f Fixture, m *Model, o schema.GateOptions) *Harness {
 
 // Post sends one request; header is "Name: value" lines.
 func (h *Harness) Post(ctx context.Context, body string, headers ...string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.URL+h.F.Path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.URL+h.F.Path(body), strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

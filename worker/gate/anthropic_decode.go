@@ -1,0 +1,331 @@
+package gate
+
+import (
+	stdjson "encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// messagesDecoder turns requests of the Messages API into canonical calls.
+type messagesDecoder struct{ splitter }
+
+// Decode implements Decoder.
+func (d *messagesDecoder) Decode(r *http.Request, body []byte) (Request, error) {
+	p, last, keep, err := d.split(body)
+	if err != nil {
+		return Request{}, fmt.Errorf("the body is not a messages request: %w", err)
+	}
+	err = p.fold(last, keep, func(i int) (int, []stdjson.RawMessage, error) {
+		messages, err := readAnthropic(p.item(i))
+		if err != nil {
+			err = fmt.Errorf("messages.%d: %w", i, err)
+		}
+		return i + 1, messages, err
+	})
+	if err != nil {
+		return Request{}, err
+	}
+	c, err := messagesCall(p)
+	if err != nil {
+		return Request{}, err
+	}
+	d.keep(p)
+	req := Request{Call: c, Encoding: messagesEncoding{}}
+	if r != nil && strings.HasSuffix(r.URL.Path, "/count_tokens") {
+		req.Count = func(n int64) []byte { return fmt.Appendf(nil, `{"input_tokens":%d}`, n) }
+	}
+	return req, nil
+}
+
+func messagesCall(p *parts) (schema.Call, error) {
+	c := schema.Call{Params: schema.SortedMap[stdjson.RawMessage]{}}
+	var first []stdjson.RawMessage
+	err := p.eachMember(func(name string, value jsontext.Value) (err error) {
+		switch name {
+		case p.array:
+			return errors.New("messages: want an array")
+		case "model":
+			return json.Unmarshal(value, &c.Model)
+		case "stream":
+			c.Stream = value.Kind() == 't'
+		case "system":
+			var system content
+			if err = readBlocks(value, &system); err == nil && len(system.parts) > 0 {
+				first = append(first, message("system", &system))
+			}
+		case "tools":
+			c.Tools, err = anthropicTools(value)
+		case "tool_choice":
+			err = anthropicChoice(value, c.Params)
+		case "stop_sequences":
+			c.Params["stop"] = stdjson.RawMessage(value)
+		case "cache_control":
+		default:
+			c.Params[name] = stdjson.RawMessage(value)
+		}
+		if err != nil {
+			err = fmt.Errorf("%s: %w", name, err)
+		}
+		return err
+	})
+	if err != nil {
+		return c, err
+	}
+	if len(p.items) == 0 {
+		return c, errors.New("messages: want at least one")
+	}
+	c.Messages = p.messages(first...)
+	return c, nil
+}
+
+// block is one block of a message's content.
+type block struct {
+	Type      string         `json:"type"`
+	Text      string         `json:"text"`
+	Thinking  string         `json:"thinking"`
+	Signature string         `json:"signature"`
+	Data      string         `json:"data"`
+	ID        string         `json:"id"`
+	Name      string         `json:"name"`
+	Input     jsontext.Value `json:"input"`
+	ToolUseID string         `json:"tool_use_id"`
+	Content   jsontext.Value `json:"content"`
+	IsError   bool           `json:"is_error"`
+	Title     string         `json:"title"`
+	Source    struct {
+		Type      string         `json:"type"`
+		MediaType string         `json:"media_type"`
+		Data      string         `json:"data"`
+		URL       string         `json:"url"`
+		FileID    string         `json:"file_id"`
+		Content   jsontext.Value `json:"content"`
+	} `json:"source"`
+	Cache jsontext.Value `json:"cache_control"`
+	Extra jsontext.Value `json:",unknown"`
+}
+
+// readAnthropic turns one message into canonical ones: results of tools are
+// messages of their own there.
+func readAnthropic(raw jsontext.Value) ([]stdjson.RawMessage, error) {
+	var m struct {
+		Role    string         `json:"role"`
+		Content jsontext.Value `json:"content"`
+	}
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return nil, err
+	}
+	switch m.Role {
+	case "assistant":
+		one, err := readAssistant(m.Content)
+		return []stdjson.RawMessage{one}, err
+	case "system", "user":
+	default:
+		return nil, fmt.Errorf("role %q is not known: want user, assistant or system", m.Role)
+	}
+	var out []stdjson.RawMessage
+	var run content // of blocks that are no results
+	flush := func() {
+		if len(run.parts) > 0 {
+			out = append(out, message(m.Role, &run))
+			run = content{}
+		}
+	}
+	err := eachBlock(m.Content, func(b *block) error {
+		if b.Type != "tool_result" {
+			return b.add(&run)
+		}
+		flush()
+		var result content
+		if len(b.Content) > 0 {
+			if err := readBlocks(b.Content, &result); err != nil {
+				return err
+			}
+		}
+		o := newObject().str("role", "tool").str("tool_call_id", b.ToolUseID).raw("content", result.value())
+		if b.IsError {
+			o.raw("is_error", []byte("true"))
+		}
+		err := o.extra(b.Extra)
+		out = append(out, o.done())
+		return err
+	})
+	flush()
+	if err == nil && len(out) == 0 {
+		out = append(out, message(m.Role, &run))
+	}
+	return out, err
+}
+
+// readAssistant turns what the model said into one canonical message.
+func readAssistant(raw jsontext.Value) (stdjson.RawMessage, error) {
+	var said content
+	var reasoning strings.Builder
+	var details, calls []jsontext.Value
+	err := eachBlock(raw, func(b *block) error {
+		switch b.Type {
+		case "thinking":
+			reasoning.WriteString(b.Thinking)
+			if b.Signature != "" && b.Signature != ownSignature {
+				details = append(details, newObject().str("type", "reasoning.text").str("text", b.Thinking).str("signature", b.Signature).done())
+			}
+		case "redacted_thinking":
+			details = append(details, newObject().str("type", "reasoning.encrypted").str("data", b.Data).done())
+		case "tool_use":
+			arguments, err := compactObject(b.Input)
+			if err != nil {
+				return err
+			}
+			calls = append(calls, call(b.ID, b.Name, arguments))
+		default:
+			return b.add(&said)
+		}
+		return nil
+	})
+	return assistant(&said, reasoning.String(), details, calls), err
+}
+
+// assistant is a canonical message of the model.
+func assistant(said *content, reasoning string, details, calls []jsontext.Value) []byte {
+	o := newObject().str("role", "assistant")
+	if len(said.parts) == 0 && len(calls) > 0 {
+		o.raw("content", []byte("null"))
+	} else {
+		o.raw("content", said.value())
+	}
+	if reasoning != "" {
+		o.str("reasoning_content", reasoning)
+	}
+	if len(details) > 0 {
+		o.raw("reasoning_details", list(details))
+	}
+	if len(calls) > 0 {
+		o.raw("tool_calls", list(calls))
+	}
+	return o.done()
+}
+
+// eachBlock calls f for each block of a content; a string is one of text.
+func eachBlock(raw jsontext.Value, f func(*block) error) error {
+	if raw.Kind() == '"' {
+		var s string
+		if err := json.Unmarshal(raw, &s); err != nil {
+			return err
+		}
+		return f(&block{Type: "text", Text: s})
+	}
+	i := 0
+	return eachElement(raw, func(v jsontext.Value) error {
+		var b block
+		err := json.Unmarshal(v, &b)
+		if err == nil {
+			err = f(&b)
+		}
+		if err != nil {
+			err = fmt.Errorf("content.%d: %w", i, err)
+		}
+		i++
+		return err
+	})
+}
+
+func readBlocks(raw jsontext.Value, into *content) error {
+	return eachBlock(raw, func(b *block) error { return b.add(into) })
+}
+
+// add appends a block that both roles may have.
+func (b *block) add(c *content) error {
+	switch b.Type {
+	case "text":
+		return c.text(b.Text, b.Extra)
+	case "image":
+		switch b.Source.Type {
+		case "base64":
+			c.image("data:" + b.Source.MediaType + ";base64," + b.Source.Data)
+		case "url":
+			c.image(b.Source.URL)
+		case "file":
+			c.file("", "", b.Source.FileID)
+		default:
+			return fmt.Errorf("an image from a source of type %q is not supported", b.Source.Type)
+		}
+	case "document":
+		switch b.Source.Type {
+		case "base64":
+			c.file(b.Title, "data:"+b.Source.MediaType+";base64,"+b.Source.Data, "")
+		case "text":
+			c.file(b.Title, "data:text/plain,"+b.Source.Data, "")
+		case "url":
+			c.file(b.Title, b.Source.URL, "")
+		case "file":
+			c.file(b.Title, "", b.Source.FileID)
+		case "content":
+			return readBlocks(b.Source.Content, c)
+		default:
+			return fmt.Errorf("a document from a source of type %q is not supported", b.Source.Type)
+		}
+	default:
+		return fmt.Errorf("a block of type %q is not supported", b.Type)
+	}
+	return nil
+}
+
+func anthropicTools(raw jsontext.Value) (stdjson.RawMessage, error) {
+	var tools []jsontext.Value
+	err := eachElement(raw, func(v jsontext.Value) error {
+		var t struct {
+			Type        string         `json:"type"`
+			Name        string         `json:"name"`
+			Description jsontext.Value `json:"description"`
+			Schema      jsontext.Value `json:"input_schema"`
+			Strict      jsontext.Value `json:"strict"`
+		}
+		if err := json.Unmarshal(v, &t); err != nil {
+			return err
+		}
+		if t.Type != "" && t.Type != "custom" {
+			return fmt.Errorf("%q is of type %q, which Anthropic's servers run: only tools that the agent runs are supported", t.Name, t.Type)
+		}
+		tools = append(tools, function(t.Name, t.Description, t.Schema, t.Strict))
+		return nil
+	})
+	if len(tools) == 0 {
+		return nil, err
+	}
+	return list(tools), err
+}
+
+func anthropicChoice(raw jsontext.Value, params map[string]stdjson.RawMessage) error {
+	var c struct {
+		Type     string `json:"type"`
+		Name     string `json:"name"`
+		Parallel *bool  `json:"disable_parallel_tool_use"`
+	}
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return err
+	}
+	switch c.Type {
+	case "auto", "none":
+		params["tool_choice"] = quoted(c.Type)
+	case "any":
+		params["tool_choice"] = quoted("required")
+	case "tool":
+		params["tool_choice"] = chooseFunction(c.Name)
+	default:
+		return fmt.Errorf("type %q is not known: want auto, any, tool or none", c.Type)
+	}
+	if c.Parallel != nil {
+		params["parallel_tool_calls"] = fmt.Append(nil, !*c.Parallel)
+	}
+	return nil
+}
+
+func chooseFunction(name string) []byte {
+	return newObject().str("type", "function").raw("function", newObject().str("name", name).done()).done()
+}

@@ -1,0 +1,459 @@
+package gate
+
+import (
+	stdjson "encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// responsesDecoder turns requests of the Responses API into canonical calls.
+type responsesDecoder struct {
+	splitter
+	earlier earlier
+}
+
+// Decode implements Decoder.
+func (d *responsesDecoder) Decode(_ *http.Request, body []byte) (Request, error) {
+	p, last, keep, err := d.split(body)
+	if err != nil {
+		return Request{}, fmt.Errorf("the body is not a responses request: %w", err)
+	}
+	if err := p.fold(last, keep, func(i int) (int, []stdjson.RawMessage, error) { return readItems(p, i) }); err != nil {
+		return Request{}, err
+	}
+	q := responsesRequest{p: p, call: schema.Call{Params: schema.SortedMap[stdjson.RawMessage]{}}, names: toolNames{}}
+	if err := p.eachMember(q.member); err != nil {
+		return Request{}, err
+	}
+	var first []stdjson.RawMessage
+	if q.instructions != nil {
+		first = append(first, q.instructions)
+	}
+	if q.previous != "" {
+		history, err := d.earlier.find(q.previous)
+		if err != nil {
+			return Request{}, fmt.Errorf("previous_response_id: %w", err)
+		}
+		first = append(first, history...)
+	}
+	before := 0
+	if q.instructions != nil {
+		before = 1 // instructions are this request's alone
+	}
+	q.call.Messages = p.messages(first...)
+	if q.input != nil {
+		q.call.Messages = append(q.call.Messages, q.input)
+	}
+	if len(q.call.Messages) == before {
+		return Request{}, errors.New("input: want at least one item")
+	}
+	d.keep(p)
+	return Request{Call: q.call, Encoding: &responsesEncoding{names: q.names, earlier: &d.earlier, history: q.call.Messages[before:]}}, nil
+}
+
+// responsesRequest collects what a request says beside its conversation.
+type responsesRequest struct {
+	p            *parts
+	call         schema.Call
+	names        toolNames
+	instructions stdjson.RawMessage
+	input        stdjson.RawMessage // of an input that is a string
+	previous     string
+}
+
+func (q *responsesRequest) member(name string, value jsontext.Value) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", name, err)
+		}
+	}()
+	params := q.call.Params
+	if value.Kind() == 'n' {
+		return nil
+	}
+	switch name {
+	case q.p.array:
+		var s string
+		if err := json.Unmarshal(value, &s); err != nil {
+			return errors.New("want a string or an array")
+		}
+		q.input = newObject().str("role", "user").str("content", s).done()
+	case "model":
+		return json.Unmarshal(value, &q.call.Model)
+	case "stream":
+		q.call.Stream = value.Kind() == 't'
+	case "stream_options":
+	case "instructions":
+		var s string
+		if err := json.Unmarshal(value, &s); err != nil {
+			return err
+		}
+		q.instructions = newObject().str("role", "system").str("content", s).done()
+	case "previous_response_id":
+		return json.Unmarshal(value, &q.previous)
+	case "conversation":
+		return errors.New("conversations are kept by OpenAI's servers only: send the whole input")
+	case "background":
+		if value.Kind() == 't' {
+			return errors.New("background answers are not supported")
+		}
+	case "tools":
+		q.call.Tools, err = q.names.read(value)
+		return err
+	case "tool_choice":
+		params["tool_choice"], err = responsesChoice(value)
+		return err
+	case "max_output_tokens":
+		params["max_completion_tokens"] = stdjson.RawMessage(value)
+	case "text":
+		return responsesText(value, params)
+	case "reasoning":
+		return moveMember(value, "effort", "reasoning_effort", name, params)
+	default:
+		params[name] = stdjson.RawMessage(value)
+	}
+	return nil
+}
+
+// moveMember takes one member of an object out to a parameter of its own; what
+// is left stays under the object's name.
+func moveMember(value jsontext.Value, member, to, name string, params map[string]stdjson.RawMessage) error {
+	rest := newObject()
+	err := eachMember(value, func(key string, v jsontext.Value) error {
+		if key != member {
+			rest.raw(key, v)
+		} else if v.Kind() != 'n' {
+			params[to] = stdjson.RawMessage(v)
+		}
+		return nil
+	})
+	if len(rest.b) > 1 {
+		params[name] = rest.done()
+	}
+	return err
+}
+
+// responsesText moves what is said about the form of the answer to where chat
+// has it.
+func responsesText(value jsontext.Value, params map[string]stdjson.RawMessage) error {
+	return eachMember(value, func(key string, v jsontext.Value) error {
+		if key != "format" {
+			params[key] = stdjson.RawMessage(v) // verbosity
+			return nil
+		}
+		var f struct {
+			Type   string         `json:"type"`
+			Fields jsontext.Value `json:",unknown"`
+		}
+		if err := json.Unmarshal(v, &f); err != nil {
+			return err
+		}
+		switch f.Type {
+		case "text":
+		case "json_object":
+			params["response_format"] = stdjson.RawMessage(`{"type":"json_object"}`)
+		case "json_schema":
+			params["response_format"] = newObject().str("type", f.Type).raw(f.Type, f.Fields).done()
+		default:
+			return fmt.Errorf("format of type %q is not supported", f.Type)
+		}
+		return nil
+	})
+}
+
+func responsesChoice(value jsontext.Value) (stdjson.RawMessage, error) {
+	if value.Kind() == '"' {
+		return stdjson.RawMessage(value), nil
+	}
+	var c struct{ Type, Name string }
+	if err := json.Unmarshal(value, &c, json.MatchCaseInsensitiveNames(true)); err != nil {
+		return nil, err
+	}
+	switch c.Type {
+	case "function":
+		return chooseFunction(c.Name), nil
+	case "custom":
+		return newObject().str("type", "custom").raw("custom", newObject().str("name", c.Name).done()).done(), nil
+	default:
+		return nil, fmt.Errorf("type %q is not supported", c.Type)
+	}
+}
+
+// toolNames finds the namespace of a tool, which canonical calls have not, by
+// the name that it has there.
+type toolNames map[string]namespaced
+
+type namespaced struct{ namespace, name string }
+
+// read turns tool definitions into canonical ones. Tools in a namespace get
+// its name in front of theirs.
+func (n toolNames) read(raw jsontext.Value) (stdjson.RawMessage, error) {
+	var tools []jsontext.Value
+	var add func(space string) func(jsontext.Value) error
+	add = func(space string) func(jsontext.Value) error {
+		return func(v jsontext.Value) error {
+			var t struct {
+				Type        string         `json:"type"`
+				Name        string         `json:"name"`
+				Description jsontext.Value `json:"description"`
+				Parameters  jsontext.Value `json:"parameters"`
+				Strict      jsontext.Value `json:"strict"`
+				Format      jsontext.Value `json:"format"`
+				Tools       jsontext.Value `json:"tools"`
+			}
+			if err := json.Unmarshal(v, &t); err != nil {
+				return err
+			}
+			name := t.Name
+			if space != "" {
+				name = inNamespace(space, t.Name)
+				n[name] = namespaced{space, t.Name}
+			}
+			switch t.Type {
+			case "function":
+				tools = append(tools, function(name, t.Description, t.Parameters, t.Strict))
+			case "custom":
+				c := newObject().str("name", name)
+				if len(t.Description) > 0 {
+					c.raw("description", t.Description)
+				}
+				if len(t.Format) > 0 {
+					format, err := customFormat(t.Format)
+					if err != nil {
+						return err
+					}
+					c.raw("format", format)
+				}
+				tools = append(tools, newObject().str("type", "custom").raw("custom", c.done()).done())
+			case "namespace":
+				if space != "" {
+					return errors.New("a namespace in a namespace is not supported")
+				}
+				return eachElement(t.Tools, add(t.Name))
+			default:
+				return fmt.Errorf("a tool of type %q is run by OpenAI's servers: only tools that the agent runs are supported", t.Type)
+			}
+			return nil
+		}
+	}
+	err := eachElement(raw, add(""))
+	if len(tools) == 0 {
+		return nil, err
+	}
+	return list(tools), err
+}
+
+func inNamespace(space, name string) string { return space + "__" + name }
+
+// customFormat nests a grammar as chat has it.
+func customFormat(raw jsontext.Value) (jsontext.Value, error) {
+	var f struct {
+		Type string         `json:"type"`
+		Rest jsontext.Value `json:",unknown"`
+	}
+	if err := json.Unmarshal(raw, &f); err != nil || f.Type != "grammar" {
+		return raw, err
+	}
+	return newObject().str("type", f.Type).raw(f.Type, f.Rest).done(), nil
+}
+
+// item is one element of a response's input.
+type item struct {
+	Type      string         `json:"type"`
+	Role      string         `json:"role"`
+	Content   jsontext.Value `json:"content"`
+	CallID    string         `json:"call_id"`
+	Name      string         `json:"name"`
+	Namespace string         `json:"namespace"`
+	Arguments string         `json:"arguments"`
+	Input     string         `json:"input"`
+	Output    jsontext.Value `json:"output"`
+	Encrypted string         `json:"encrypted_content"`
+	Summary   []struct {
+		Text string `json:"text"`
+	} `json:"summary"`
+}
+
+// byModel reports whether the model made it: such items in a row are one
+// message of it.
+func (i *item) byModel() bool {
+	switch i.Type {
+	case "function_call", "custom_tool_call", "reasoning":
+		return true
+	case "", "message":
+		return i.Role == "assistant"
+	}
+	return false
+}
+
+// readItems turns the items from one of them into canonical messages.
+func readItems(p *parts, from int) (end int, messages []stdjson.RawMessage, err error) {
+	var turn modelTurn
+	for end = from; end < len(p.items); end++ {
+		var it item
+		if err := json.Unmarshal(p.item(end), &it); err != nil {
+			return 0, nil, fmt.Errorf("input.%d: %w", end, err)
+		}
+		if it.byModel() {
+			// What follows calls or a text in the same turn is a turn of its own.
+			if turn.ended(&it) {
+				break
+			}
+			if err := turn.add(&it); err != nil {
+				return 0, nil, fmt.Errorf("input.%d: %w", end, err)
+			}
+			continue
+		}
+		if end > from {
+			break
+		}
+		one, err := it.message()
+		if err != nil {
+			err = fmt.Errorf("input.%d: %w", end, err)
+		}
+		return end + 1, []stdjson.RawMessage{one}, err
+	}
+	return end, []stdjson.RawMessage{turn.message()}, nil
+}
+
+// modelTurn puts together what one answer was: reasoning, a text, tool calls.
+type modelTurn struct {
+	said           content
+	reasoning      strings.Builder
+	details, calls []jsontext.Value
+}
+
+// ended reports whether an item cannot belong to this turn any more.
+func (t *modelTurn) ended(it *item) bool {
+	switch it.Type {
+	case "reasoning":
+		return len(t.calls) > 0 || len(t.said.parts) > 0
+	case "function_call", "custom_tool_call":
+		return false
+	default:
+		return len(t.calls) > 0
+	}
+}
+
+func (t *modelTurn) add(it *item) error {
+	switch it.Type {
+	case "reasoning":
+		text := ""
+		if len(it.Content) > 0 && it.Content.Kind() == '[' {
+			var parts []struct {
+				Text string `json:"text"`
+			}
+			if err := json.Unmarshal(it.Content, &parts); err != nil {
+				return err
+			}
+			for _, p := range parts {
+				text += p.Text
+			}
+		}
+		if text == "" {
+			for _, s := range it.Summary {
+				text += s.Text
+			}
+		}
+		t.reasoning.WriteString(text)
+		if it.Encrypted != "" {
+			t.details = append(t.details, newObject().str("type", "reasoning.encrypted").str("data", it.Encrypted).done())
+		}
+	case "function_call":
+		name := it.Name
+		if it.Namespace != "" {
+			name = inNamespace(it.Namespace, it.Name)
+		}
+		t.calls = append(t.calls, call(it.CallID, name, it.Arguments))
+	case "custom_tool_call":
+		c := newObject().str("name", it.Name).str("input", it.Input)
+		t.calls = append(t.calls, newObject().str("id", it.CallID).str("type", "custom").raw("custom", c.done()).done())
+	default:
+		return readInputParts(it.Content, &t.said)
+	}
+	return nil
+}
+
+func (t *modelTurn) message() []byte {
+	return assistant(&t.said, t.reasoning.String(), t.details, t.calls)
+}
+
+// message turns an item that the model did not make into a canonical message.
+func (i *item) message() ([]byte, error) {
+	var c content
+	switch i.Type {
+	case "", "message":
+		role := i.Role
+		switch role {
+		case "developer": // the newer name of system, which open models know
+			role = "system"
+		case "user", "system":
+		default:
+			return nil, fmt.Errorf("role %q is not known: want user, assistant, system or developer", role)
+		}
+		err := readInputParts(i.Content, &c)
+		return message(role, &c), err
+	case "function_call_output", "custom_tool_call_output":
+		err := readInputParts(i.Output, &c)
+		return newObject().str("role", "tool").str("tool_call_id", i.CallID).raw("content", c.value()).done(), err
+	case "item_reference":
+		return nil, errors.New("item references are not supported: send the item")
+	default:
+		return nil, fmt.Errorf("an item of type %q is not supported", i.Type)
+	}
+}
+
+// readInputParts reads a content; a string is one text.
+func readInputParts(raw jsontext.Value, c *content) error {
+	if raw.Kind() == '"' {
+		var s string
+		if err := json.Unmarshal(raw, &s); err != nil {
+			return err
+		}
+		return c.text(s, nil)
+	}
+	return eachElement(raw, func(v jsontext.Value) error {
+		var p struct {
+			Type     string         `json:"type"`
+			Text     string         `json:"text"`
+			Refusal  string         `json:"refusal"`
+			ImageURL string         `json:"image_url"`
+			FileID   string         `json:"file_id"`
+			FileData string         `json:"file_data"`
+			FileURL  string         `json:"file_url"`
+			Filename string         `json:"filename"`
+			Extra    jsontext.Value `json:",unknown"`
+		}
+		if err := json.Unmarshal(v, &p); err != nil {
+			return err
+		}
+		switch p.Type {
+		case "input_text", "output_text", "text":
+			return c.text(p.Text, p.Extra)
+		case "refusal":
+			return c.text(p.Refusal, nil)
+		case "input_image":
+			if p.ImageURL == "" {
+				c.file("", "", p.FileID)
+			} else {
+				c.image(p.ImageURL)
+			}
+		case "input_file":
+			data := p.FileData
+			if data == "" {
+				data = p.FileURL
+			}
+			c.file(p.Filename, data, p.FileID)
+		default:
+			return fmt.Errorf("a content part of type %q is not supported", p.Type)
+		}
+		return nil
+	})
+}
