@@ -16,8 +16,8 @@ import (
 	"strings"
 )
 
-// Package is one npm package at a pinned version. "{arch}" in its name stands
-// for npm's name of this machine's processor.
+// Package is one npm package at a pinned version. "{arch}" in either stands for
+// npm's name of this machine's processor.
 type Package struct {
 	Name    string
 	Version string
@@ -60,9 +60,9 @@ func (c Cache) Install(ctx context.Context, s Spec, progress io.Writer) error {
 	}
 	defer os.RemoveAll(tmp)
 	for _, p := range s.Packages {
-		name := strings.ReplaceAll(p.Name, "{arch}", npmArch())
-		fmt.Fprintf(progress, "%s: fetching %s@%s\n", s.Name, name, p.Version)
-		if err := fetch(ctx, name+"@"+p.Version, filepath.Join(tmp, "tree", p.Dir)); err != nil {
+		spec := strings.ReplaceAll(p.Name+"@"+p.Version, "{arch}", npmArch())
+		fmt.Fprintf(progress, "%s: fetching %s\n", s.Name, spec)
+		if err := fetch(ctx, spec, filepath.Join(tmp, "tree", p.Dir)); err != nil {
 			return fmt.Errorf("install %s: %w", s.Name, err)
 		}
 	}

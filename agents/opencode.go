@@ -3,6 +3,7 @@ package agents
 import (
 	"encoding/json"
 	"maps"
+	"net/http"
 
 	"github.com/turngate/turngate/schema"
 )
@@ -27,6 +28,12 @@ func opencode() Spec {
 			})
 			args := append([]string{l.Installed + "/opencode/bin/opencode", "run", "--format", "json", "--auto", "--title", "task"}, l.Args...)
 			return Command{Args: args, Env: env, Stdin: l.Instruction}
+		},
+		Tag: func(h http.Header, c *schema.Call) string {
+			if h.Get("X-Parent-Session-Id") != "" {
+				return schema.TagSubagent
+			}
+			return withoutTools(c)
 		},
 		ParseEvent: parseOpencode,
 	}

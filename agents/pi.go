@@ -18,7 +18,7 @@ func pi() Spec {
 		Name: "pi", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true,
 		Packages: []Package{
 			{Name: "@earendil-works/pi-coding-agent", Version: version, Dir: "pi"},
-			{Name: "node-linux-{arch}", Version: "24.21.0", Dir: "node"},
+			nodePackage(),
 		},
 		Files: func(l Launch) (map[string]File, error) {
 			type object = map[string]any

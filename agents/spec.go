@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -35,6 +36,9 @@ type Spec struct {
 	Files func(l Launch) (map[string]File, error)
 	// Command gives how it is started.
 	Command func(l Launch) Command
+	// Tag tells what a model call is to the rollout by this agent's habits:
+	// schema.TagAgent, TagAux or TagSubagent. Nil: every call is a turn.
+	Tag func(h http.Header, c *schema.Call) string
 	// ParseEvent reads one line of its stdout; nil for a line that is none.
 	ParseEvent func(line []byte) *Event
 	// Artifacts are paths that it leaves and that are kept, if they exist.
@@ -82,7 +86,7 @@ type Event struct {
 
 // All lists every agent.
 func All() []Spec {
-	return []Spec{opencode(), pi(), miniSpec(), command(), oracle(), nop()}
+	return []Spec{opencode(), pi(), codex(), claudeCode(), geminiCLI(), qwenCode(), miniSpec(), command(), oracle(), nop()}
 }
 
 // Find returns the agent of this name.
@@ -121,6 +125,20 @@ func common(l Launch) map[string]string {
 		"OPENAI_BASE_URL": l.BaseURL + "/v1", "OPENAI_API_KEY": l.Key, "TURNGATE_MODEL": l.Model,
 		"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost", "LANG": "C.UTF-8",
 	}
+}
+
+// withoutTools takes a call that offers no tools for one beside the work: a
+// title, a summary, a probe.
+func withoutTools(c *schema.Call) string {
+	if len(c.Tools) == 0 {
+		return schema.TagAux
+	}
+	return schema.TagAgent
+}
+
+// nodePackage is Node for agents that are JavaScript.
+func nodePackage() Package {
+	return Package{Name: "node-linux-{arch}", Version: "24.21.0", Dir: "node"}
 }
 
 func quote(v any) json.RawMessage {

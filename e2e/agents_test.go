@@ -23,7 +23,7 @@ func TestRealAgents(t *testing.T) {
 	instruction := "-- Write 'Hello, world!' to hello.txt $(touch /tmp/pwned) \"now\"\nand `nothing` else.\n"
 	script := "steps:\n- text: I will look around.\n  run: env; pwd\n- run: \"echo 'Hello, world!' > hello.txt\"\n- text: Done.\n"
 	for _, sandbox := range []string{"docker", "local"} {
-		for _, agent := range []string{"opencode", "pi", "mini"} {
+		for _, agent := range []string{"opencode", "pi", "codex", "claude-code", "gemini-cli", "qwen-code", "mini"} {
 			t.Run(sandbox+"/"+agent, func(t *testing.T) {
 				b := newBench(t)
 				b.need(t, sandbox, agent)

@@ -62,7 +62,7 @@ func (r *Rollout) openGate(ctx context.Context) (agents.Launch, error) {
 		return l, nil
 	}
 	r.session = gate.Open(ctx, gate.Config{
-		Rollout: q.ID, Attempt: r.Attempt, ModelName: q.Model.Name, Options: q.Gate, Model: r.Services.Model, Dialects: gate.Dialects(),
+		Rollout: q.ID, Attempt: r.Attempt, ModelName: q.Model.Name, Options: q.Gate, Model: r.Services.Model, Dialects: gate.Dialects(), Tag: r.agent.Tag,
 		Observer: r.rec, Timing: r.Timing, Log: r.Log,
 	})
 	r.rec.setKey(r.session.Key())

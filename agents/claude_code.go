@@ -1,0 +1,127 @@
+package agents
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"strconv"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// claudeCode is Anthropic's Claude Code, a Bun executable that speaks the
+// Messages API. Permission prompts are off because the sandbox isolates, which
+// it wants to be told when it runs as root.
+func claudeCode() Spec {
+	const version = "2.1.329"
+	return Spec{
+		Name: "claude-code", Version: version, Dialect: "messages", Glibc: true, SystemPrompt: true, MaxTurns: true,
+		Packages: []Package{{Name: "@anthropic-ai/claude-code-linux-{arch}", Version: version, Dir: "claude"}},
+		Files: func(l Launch) (map[string]File, error) {
+			files := map[string]File{}
+			if l.SystemPrompt != "" {
+				files[l.Dir+"/system.md"] = File{[]byte(l.SystemPrompt), 0o600}
+			}
+			return files, nil
+		},
+		Command: func(l Launch) Command {
+			env := common(l)
+			maps.Copy(env, map[string]string{
+				"ANTHROPIC_BASE_URL": l.BaseURL, "ANTHROPIC_API_KEY": l.Key, "CLAUDE_CONFIG_DIR": l.Dir + "/claude", "IS_SANDBOX": "1",
+				"ANTHROPIC_DEFAULT_HAIKU_MODEL": l.Model, "ANTHROPIC_DEFAULT_SONNET_MODEL": l.Model, "ANTHROPIC_DEFAULT_OPUS_MODEL": l.Model,
+				"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1",
+				"CLAUDE_CODE_ATTRIBUTION_HEADER": "0", "ENABLE_TOOL_SEARCH": "false",
+				// The gate keeps a slow call alive; the client's own limits are off.
+				"API_TIMEOUT_MS": "7200000", "CLAUDE_STREAM_FIRST_BYTE_TIMEOUT_MS": "7200000", "CLAUDE_STREAM_IDLE_TIMEOUT_MS": "7200000",
+			})
+			args := []string{l.Installed + "/claude/claude", "-p", "--output-format", "stream-json", "--verbose", "--permission-mode", "bypassPermissions", "--model", l.Model}
+			if l.SystemPrompt != "" {
+				args = append(args, "--system-prompt-file", l.Dir+"/system.md")
+			}
+			if l.MaxTurns > 0 {
+				args = append(args, "--max-turns", strconv.Itoa(l.MaxTurns))
+			}
+			return Command{Args: append(args, l.Args...), Env: env, Stdin: l.Instruction}
+		},
+		Tag: func(h http.Header, c *schema.Call) string {
+			if h.Get("X-Claude-Code-Agent-Id") != "" {
+				return schema.TagSubagent
+			}
+			return withoutTools(c)
+		},
+		ParseEvent: parseClaude,
+	}
+}
+
+// claudeBlock is one block of a message as Claude Code, and Qwen Code after
+// it, print it.
+type claudeBlock struct {
+	Type, Text, Thinking, ID, Name string
+	Input, Content                 json.RawMessage
+	ToolUseID                      string `json:"tool_use_id"`
+}
+
+func parseClaude(line []byte) *Event {
+	var e struct {
+		Type, Subtype string
+		Message       struct{ Content []claudeBlock }
+		IsError       bool            `json:"is_error"`
+		Result        json.RawMessage `json:"result"`
+		Error         json.RawMessage `json:"error"`
+		Usage         struct {
+			Input  int64 `json:"input_tokens"`
+			Output int64 `json:"output_tokens"`
+		}
+	}
+	if json.Unmarshal(line, &e) != nil || e.Type == "" {
+		return nil
+	}
+	switch e.Type {
+	case "assistant", "user":
+		for _, b := range e.Message.Content { // each line has one that matters
+			switch b.Type {
+			case "text":
+				if e.Type == "assistant" {
+					return &Event{Kind: "text", Text: b.Text}
+				}
+			case "thinking":
+				return &Event{Kind: "text", Text: b.Thinking}
+			case "tool_use":
+				return &Event{Kind: "tool_call", Tool: b.Name, ID: b.ID, Input: b.Input}
+			case "tool_result":
+				return &Event{Kind: "tool_result", ID: b.ToolUseID, Output: claudeText(b.Content)}
+			}
+		}
+	case "result": // its subtype is success even after an error of the API
+		if e.IsError {
+			return &Event{Kind: "error", Text: firstOf(claudeText(e.Result), claudeText(e.Error), e.Subtype)}
+		}
+		return &Event{Kind: "usage", Usage: &schema.Usage{PromptTokens: e.Usage.Input, CompletionTokens: e.Usage.Output}}
+	}
+	return &Event{Kind: "other", Text: e.Type + " " + e.Subtype}
+}
+
+// claudeText is a string, the text of blocks, or else the JSON itself.
+func claudeText(raw json.RawMessage) string {
+	var s string
+	if json.Unmarshal(raw, &s) == nil {
+		return s
+	}
+	var blocks []claudeBlock
+	if json.Unmarshal(raw, &blocks) != nil {
+		return string(raw)
+	}
+	for _, b := range blocks {
+		s += b.Text
+	}
+	return s
+}
+
+func firstOf(texts ...string) string {
+	for _, t := range texts {
+		if t != "" && t != "null" {
+			return t
+		}
+	}
+	return ""
+}

@@ -1,0 +1,87 @@
+package agents
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// geminiCLI is Google's Gemini CLI, a JavaScript bundle. It gives up on a call
+// that shows no sign for 60 s, which the gate's signs prevent.
+func geminiCLI() Spec {
+	const version = "0.61.0"
+	return Spec{
+		Name: "gemini-cli", Version: version, Dialect: "gemini", Glibc: true, SystemPrompt: true, MaxTurns: true,
+		Packages: []Package{
+			{Name: "@google/gemini-cli", Version: version, Dir: "gemini"},
+			nodePackage(),
+		},
+		Files: func(l Launch) (map[string]File, error) {
+			type object = map[string]any
+			settings := object{
+				"security": object{"auth": object{"selectedType": "gemini-api-key"}}, "privacy": object{"usageStatisticsEnabled": false},
+				"general": object{"enableAutoUpdate": false, "enableAutoUpdateNotification": false},
+			}
+			if l.MaxTurns > 0 {
+				settings["model"] = object{"maxSessionTurns": l.MaxTurns}
+			}
+			// The flag is the only way to raise how long it waits for headers, in
+			// seconds.
+			experiments := object{"flags": []object{{"flagId": 45773134, "intValue": "7200"}}}
+			files := map[string]File{
+				l.Dir + "/home/.gemini/settings.json": {quote(settings), 0o600},
+				l.Dir + "/home/.gemini/exp.json":      {quote(experiments), 0o600},
+			}
+			if l.SystemPrompt != "" {
+				files[l.Dir+"/system.md"] = File{[]byte(l.SystemPrompt), 0o600}
+			}
+			return files, nil
+		},
+		Command: func(l Launch) Command {
+			env := common(l)
+			maps.Copy(env, map[string]string{
+				"GEMINI_API_KEY": l.Key, "GOOGLE_GEMINI_BASE_URL": l.BaseURL, "GEMINI_CLI_NO_RELAUNCH": "true",
+				"GEMINI_CLI_HOME": l.Dir + "/home", "GEMINI_EXP": l.Dir + "/home/.gemini/exp.json",
+			})
+			if l.SystemPrompt != "" {
+				env["GEMINI_SYSTEM_MD"] = l.Dir + "/system.md"
+			}
+			args := []string{l.Installed + "/node/bin/node", l.Installed + "/gemini/bundle/gemini.js", "--output-format", "stream-json", "--approval-mode", "yolo", "--skip-trust", "-m", l.Model}
+			return Command{Args: append(args, l.Args...), Env: env, Stdin: l.Instruction}
+		},
+		Tag:        func(_ http.Header, c *schema.Call) string { return withoutTools(c) },
+		ParseEvent: parseGemini,
+	}
+}
+
+func parseGemini(line []byte) *Event {
+	var e struct {
+		Type, Role, Content, Status, Output string
+		Tool                                string          `json:"tool_name"`
+		ID                                  string          `json:"tool_id"`
+		Parameters                          json.RawMessage `json:"parameters"`
+		Error                               struct{ Message string }
+		Message                             string
+		Severity                            string
+	}
+	if json.Unmarshal(line, &e) != nil || e.Type == "" {
+		return nil
+	}
+	switch e.Type {
+	case "message":
+		if e.Role == "assistant" {
+			return &Event{Kind: "text", Text: e.Content}
+		}
+	case "tool_use":
+		return &Event{Kind: "tool_call", Tool: e.Tool, ID: e.ID, Input: e.Parameters}
+	case "tool_result":
+		return &Event{Kind: "tool_result", ID: e.ID, Output: firstOf(e.Output, e.Error.Message)}
+	case "result":
+		if e.Status == "error" {
+			return &Event{Kind: "error", Text: firstOf(e.Error.Message, e.Status)}
+		}
+	}
+	return &Event{Kind: "other", Text: e.Type}
+}

@@ -1,0 +1,56 @@
+package agents
+
+import (
+	"maps"
+	"net/http"
+	"strconv"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// qwenCode is Qwen Code, a JavaScript bundle. Memory, which would add calls of
+// its own, and the search for tools, which would hide them, are off.
+func qwenCode() Spec {
+	const version = "0.24.4"
+	return Spec{
+		Name: "qwen-code", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true, MaxTurns: true,
+		Packages: []Package{
+			{Name: "@qwen-code/qwen-code", Version: version, Dir: "qwen"},
+			nodePackage(),
+		},
+		Files: func(l Launch) (map[string]File, error) {
+			type object = map[string]any
+			settings := object{
+				"privacy": object{"usageStatisticsEnabled": false}, "general": object{"enableAutoUpdate": false},
+				"memory": object{"enableManagedAutoMemory": false, "enableManagedAutoDream": false, "enableAutoSkill": false},
+				"tools":  object{"toolSearch": object{"enabled": false}},
+				// The gate keeps a slow call alive; the client's own limits are off.
+				"model": object{"generationConfig": object{"timeout": 7_200_000, "streamIdleTimeoutMs": 0, "contextWindowSize": 200_000}},
+			}
+			files := map[string]File{l.Dir + "/qwen/settings.json": {quote(settings), 0o600}}
+			if l.SystemPrompt != "" {
+				files[l.Dir+"/system.md"] = File{[]byte(l.SystemPrompt), 0o600}
+			}
+			return files, nil
+		},
+		Command: func(l Launch) Command {
+			env := common(l)
+			maps.Copy(env, map[string]string{
+				"OPENAI_MODEL": l.Model, "QWEN_HOME": l.Dir + "/qwen", "QWEN_CODE_NO_RELAUNCH": "true", "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1", "QWEN_STREAM_MAX_LIFETIME_MS": "0",
+			})
+			if l.SystemPrompt != "" {
+				env["QWEN_SYSTEM_MD"] = l.Dir + "/system.md"
+			}
+			args := []string{
+				l.Installed + "/node/bin/node", l.Installed + "/qwen/cli.js",
+				"--auth-type", "openai", "--output-format", "stream-json", "--approval-mode", "yolo", "-m", l.Model,
+			}
+			if l.MaxTurns > 0 {
+				args = append(args, "--max-session-turns", strconv.Itoa(l.MaxTurns))
+			}
+			return Command{Args: append(args, l.Args...), Env: env, Stdin: l.Instruction}
+		},
+		Tag:        func(_ http.Header, c *schema.Call) string { return withoutTools(c) },
+		ParseEvent: parseClaude,
+	}
+}
