@@ -27,8 +27,8 @@ func (Messages) Routes() []string {
 // Decoder implements Dialect.
 func (Messages) Decoder() Decoder { return &messagesDecoder{splitter{array: "messages"}} }
 
-// ModelsRoute implements Dialect.
-func (Messages) ModelsRoute() string { return "GET /v1/models" }
+// ModelsRoutes implements Dialect.
+func (Messages) ModelsRoutes() []string { return []string{"GET /v1/models"} }
 
 // Sent implements Dialect: Anthropic's clients name the version they speak.
 func (Messages) Sent(r *http.Request) bool { return r.Header.Get("Anthropic-Version") != "" }

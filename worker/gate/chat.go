@@ -26,8 +26,8 @@ func (Chat) Routes() []string {
 	return []string{"POST /v1/chat/completions", "POST /chat/completions"}
 }
 
-// ModelsRoute implements Dialect.
-func (Chat) ModelsRoute() string { return "GET /v1/models" }
+// ModelsRoutes implements Dialect.
+func (Chat) ModelsRoutes() []string { return []string{"GET /v1/models"} }
 
 // Models implements Dialect.
 func (Chat) Models(name string) []byte {
@@ -38,7 +38,7 @@ func (Chat) Models(name string) []byte {
 // Decoder implements Dialect.
 func (Chat) Decoder() Decoder { return &chatDecoder{splitter{array: "messages"}} }
 
-// Sent implements Dialect.
+// Sent implements Dialect: it is for whoever is nobody else.
 func (Chat) Sent(*http.Request) bool { return true }
 
 // eachMember calls f for every member of a JSON object. Values are slices of

@@ -34,8 +34,8 @@ type Dialect interface {
 	Fail(f Refusal) []byte
 	// Models gives the body of the list of models.
 	Models(name string) []byte
-	// ModelsRoute is the pattern of that list.
-	ModelsRoute() string
+	// ModelsRoutes are the patterns of that list.
+	ModelsRoutes() []string
 	// Sent reports whether a request on a route that several dialects have
 	// comes from a client of this one.
 	Sent(r *http.Request) bool

@@ -16,16 +16,18 @@ type Gemini struct{}
 func (Gemini) Name() string { return "gemini" }
 
 // Routes implements Dialect.
-func (Gemini) Routes() []string { return []string{"POST /v1beta/models/{call}"} }
+func (Gemini) Routes() []string {
+	return []string{"POST /v1beta/models/{call}", "POST /v1/models/{call}"}
+}
 
 // Decoder implements Dialect.
 func (Gemini) Decoder() Decoder { return &geminiDecoder{splitter{array: "contents"}} }
 
-// ModelsRoute implements Dialect.
-func (Gemini) ModelsRoute() string { return "GET /v1beta/models" }
+// ModelsRoutes implements Dialect.
+func (Gemini) ModelsRoutes() []string { return []string{"GET /v1beta/models", "GET /v1/models"} }
 
-// Sent implements Dialect.
-func (Gemini) Sent(*http.Request) bool { return true }
+// Sent implements Dialect: Google's clients have a header of their own.
+func (Gemini) Sent(r *http.Request) bool { return r.Header.Get("X-Goog-Api-Key") != "" }
 
 // Models implements Dialect.
 func (Gemini) Models(name string) []byte {

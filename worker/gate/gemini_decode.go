@@ -253,10 +253,18 @@ func ownCallID(content, call int) string { return fmt.Sprintf("call_%d_%d", cont
 
 func readGeminiModel(m *geminiContent, at int) (stdjson.RawMessage, error) {
 	var said content
-	var reasoning strings.Builder
+	var reasoning, text strings.Builder // a streamed text comes back in its pieces
 	var calls []jsontext.Value
 	for n := range m.Parts {
 		part := &m.Parts[n]
+		plain := part.Text != nil && !part.Thought && len(part.Other) == 0 && part.Call == nil
+		if plain {
+			text.WriteString(*part.Text)
+			continue
+		}
+		if err := flushText(&text, &said); err != nil {
+			return nil, err
+		}
 		switch {
 		case part.Call != nil:
 			id := part.Call.ID
@@ -270,14 +278,24 @@ func readGeminiModel(m *geminiContent, at int) (stdjson.RawMessage, error) {
 			calls = append(calls, call(id, part.Call.Name, arguments))
 		case part.Thought && part.Text != nil:
 			reasoning.WriteString(*part.Text)
-		case part.Text != nil && *part.Text == "": // a keep-alive that was kept
 		default:
 			if err := part.add(&said); err != nil {
 				return nil, fmt.Errorf("parts.%d: %w", n, err)
 			}
 		}
 	}
+	if err := flushText(&text, &said); err != nil {
+		return nil, err
+	}
 	return assistant(&said, reasoning.String(), nil, calls), nil
+}
+
+func flushText(text *strings.Builder, into *content) error {
+	if text.Len() == 0 {
+		return nil
+	}
+	defer text.Reset()
+	return into.text(text.String(), nil)
 }
 
 // callIDs finds the call that a response without an id belongs to: the first

@@ -25,8 +25,8 @@ func (Responses) Decoder() Decoder {
 	return &responsesDecoder{splitter: splitter{array: "input"}}
 }
 
-// ModelsRoute implements Dialect.
-func (Responses) ModelsRoute() string { return Chat{}.ModelsRoute() }
+// ModelsRoutes implements Dialect.
+func (Responses) ModelsRoutes() []string { return Chat{}.ModelsRoutes() }
 
 // Sent implements Dialect: its list of models is the one of chat.
 func (Responses) Sent(*http.Request) bool { return false }

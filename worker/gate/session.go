@@ -88,7 +88,9 @@ func Open(ctx context.Context, c Config) *Session {
 		for _, route := range d.Routes() {
 			s.mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, d, decoder) })
 		}
-		lists[d.ModelsRoute()] = append(lists[d.ModelsRoute()], d)
+		for _, route := range d.ModelsRoutes() {
+			lists[route] = append(lists[route], d)
+		}
 	}
 	for route, dialects := range lists {
 		s.mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) {

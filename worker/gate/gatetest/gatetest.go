@@ -359,7 +359,7 @@ func models(t *testing.T, f Fixture) {
 		}
 		return res.StatusCode, string(body)
 	}
-	_, path, _ := strings.Cut(f.Dialect.ModelsRoute(), " ")
+	_, path, _ := strings.Cut(f.Dialect.ModelsRoutes()[0], " ")
 	if status, body := get(path, h.Session.Key()); status != 200 || !strings.Contains(body, "policy") {
 		t.Errorf("models: %d %s", status, body)
 	}
