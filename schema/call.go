@@ -85,7 +85,7 @@ type Call struct {
 type Shares struct {
 	Base  int  // that call; 0: nothing is shared
 	Keep  int  // its first messages that are the same
-	Tools bool // the tools are the same too
+	Tools bool // the tools are the same too, or both have none
 }
 
 // Delta is the call as it travels to a trainer that knows the base: without
@@ -96,8 +96,11 @@ func (c *Call) Delta() Call {
 		return d
 	}
 	d.Base, d.Keep, d.Messages = c.Shares.Base, c.Shares.Keep, c.Messages[c.Shares.Keep:]
-	if c.Shares.Tools {
+	switch {
+	case c.Shares.Tools:
 		d.Tools = nil
+	case len(c.Tools) == 0:
+		d.Tools = json.RawMessage(noTools) // the base has some
 	}
 	return d
 }
@@ -110,8 +113,11 @@ func (c *Call) Rebuild(base *Call) (ok bool) {
 	}
 	whole := make([]json.RawMessage, 0, c.Keep+len(c.Messages))
 	c.Messages = append(append(whole, base.Messages[:c.Keep]...), c.Messages...)
-	if c.Tools == nil {
+	switch {
+	case len(c.Tools) == 0:
 		c.Tools = base.Tools
+	case string(c.Tools) == noTools:
+		c.Tools = nil
 	}
 	c.Base, c.Keep = 0, 0
 	return true

@@ -74,13 +74,9 @@ type rollout struct {
 	waiting []broker.Asked
 	ready   bool
 	calls   map[int]*state
-	known   map[int]*schema.Call // whole calls, for later ones that are based on them
+	known   map[int]*known // whole calls, for later ones that are based on them
 	touched time.Time
 }
-
-// maxKnown is how many calls of a rollout later ones can be based on here.
-// What is based on an older one is asked for whole.
-const maxKnown = 8
 
 const (
 	beatEvery = 5 * time.Second
@@ -323,7 +319,7 @@ func (t *Trainer) onAsked(a broker.Asked) {
 	}
 	r := t.rollouts[a.Key.Rollout]
 	if r == nil && !a.Cancel {
-		r = &rollout{calls: map[int]*state{}, known: map[int]*schema.Call{}}
+		r = &rollout{calls: map[int]*state{}, known: map[int]*known{}}
 		t.rollouts[a.Key.Rollout] = r
 		t.bg.Go(func() { t.learn(a.Key.Rollout, r) })
 	}
@@ -360,7 +356,7 @@ func (t *Trainer) onAsked(a broker.Asked) {
 		for _, c := range r.calls {
 			stale = append(stale, c)
 		}
-		r.calls, r.known = map[int]*state{}, map[int]*schema.Call{}
+		r.calls, r.known = map[int]*state{}, map[int]*known{}
 	}
 	c := r.calls[a.Key.Call]
 	fresh := c == nil
@@ -411,10 +407,15 @@ func (t *Trainer) learn(id schema.ID, r *rollout) {
 // begin decodes and checks a new call and queues it.
 func (t *Trainer) begin(p *Pending, a broker.Asked, held bool) {
 	err := schema.Decode(a.Body, &p.Call)
+	needFull := false
 	switch {
-	case err == nil && p.Call.Key != a.Key.String():
+	case err != nil:
+	case p.Call.Key != a.Key.String():
 		err = fmt.Errorf("key: %q does not match the subject's %s", p.Call.Key, a.Key)
-	case err == nil && !t.whole(a.Key, &p.Call):
+	default:
+		needFull, err = t.whole(a.Key, &p.Call)
+	}
+	if needFull {
 		t.forget(a.Key)
 		if err := a.Send(broker.Frame{Kind: schema.FrameNeedFull}); err != nil {
 			t.cfg.Log.Debug().Err(err).Str("call", a.Key.String()).Msg("a frame was not sent")
@@ -447,29 +448,6 @@ func (t *Trainer) begin(p *Pending, a broker.Asked, held bool) {
 	t.queue = append(t.queue, p)
 	t.mu.Unlock()
 	wake(t.arrived)
-}
-
-// whole rebuilds a call from its base, and remembers it for others. It is
-// false when the base is not known here.
-func (t *Trainer) whole(k schema.Key, c *schema.Call) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	r := t.rollouts[k.Rollout]
-	if r == nil || r.attempt != k.Attempt {
-		return true // over; it will be refused
-	}
-	if c.Base != 0 && !c.Rebuild(r.known[c.Base]) {
-		return false
-	}
-	r.known[k.Call] = &schema.Call{Messages: c.Messages, Tools: c.Tools}
-	if len(r.known) > maxKnown {
-		oldest := k.Call
-		for n := range r.known {
-			oldest = min(oldest, n)
-		}
-		delete(r.known, oldest)
-	}
-	return true
 }
 
 func (t *Trainer) forget(k schema.Key) {

@@ -221,7 +221,7 @@ func eachBlock(raw jsontext.Value, f func(*block) error) error {
 		return f(&block{Type: "text", Text: s})
 	}
 	i := 0
-	return eachElement(raw, func(v jsontext.Value) error {
+	return schema.EachElement(raw, func(v jsontext.Value) error {
 		var b block
 		err := json.Unmarshal(v, &b)
 		if err == nil {
@@ -278,7 +278,7 @@ func (b *block) add(c *content) error {
 
 func anthropicTools(raw jsontext.Value) (stdjson.RawMessage, error) {
 	var tools []jsontext.Value
-	err := eachElement(raw, func(v jsontext.Value) error {
+	err := schema.EachElement(raw, func(v jsontext.Value) error {
 		var t struct {
 			Type        string         `json:"type"`
 			Name        string         `json:"name"`

@@ -41,63 +41,6 @@ func (Chat) Decoder() Decoder { return &chatDecoder{splitter{array: "messages"}}
 // Sent implements Dialect: it is for whoever is nobody else.
 func (Chat) Sent(*http.Request) bool { return true }
 
-// eachMember calls f for every member of a JSON object. Values are slices of
-// body.
-func eachMember(body []byte, f func(name string, value jsontext.Value) error) error {
-	d := jsontext.NewDecoder(bytes.NewBuffer(body))
-	if t, err := d.ReadToken(); err != nil {
-		return err
-	} else if t.Kind() != '{' {
-		return errors.New("not a JSON object")
-	}
-	for d.PeekKind() == '"' {
-		name, err := d.ReadToken()
-		if err != nil {
-			return err
-		}
-		key := name.String()
-		v, err := d.ReadValue()
-		if err != nil {
-			return err
-		}
-		end := int(d.InputOffset())
-		if err := f(key, jsontext.Value(body[end-len(v):end])); err != nil {
-			return err
-		}
-	}
-	if _, err := d.ReadToken(); err != nil {
-		return err
-	}
-	if rest := bytes.TrimSpace(body[d.InputOffset():]); len(rest) > 0 {
-		return errors.New("something follows the JSON object")
-	}
-	return nil
-}
-
-// eachElement calls f for every element of a JSON array; null is an empty one.
-func eachElement(array jsontext.Value, f func(jsontext.Value) error) error {
-	if array.Kind() == 'n' {
-		return nil
-	}
-	d := jsontext.NewDecoder(bytes.NewBuffer(array))
-	if t, err := d.ReadToken(); err != nil {
-		return err
-	} else if t.Kind() != '[' {
-		return errors.New("not a JSON array")
-	}
-	for d.PeekKind() != ']' {
-		v, err := d.ReadValue()
-		if err != nil {
-			return err
-		}
-		end := int(d.InputOffset())
-		if err := f(array[end-len(v) : end]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // chatEncoding implements Encoding.
 type chatEncoding struct{}
 
@@ -233,7 +176,7 @@ func deltaOf(message json.RawMessage) ([]byte, error) {
 		return nil, err
 	}
 	b := []byte{'{'}
-	err = eachMember(v, func(name string, value jsontext.Value) error {
+	err = schema.EachMember(v, func(name string, value jsontext.Value) error {
 		if len(b) > 1 {
 			b = append(b, ',')
 		}
@@ -244,7 +187,7 @@ func deltaOf(message json.RawMessage) ([]byte, error) {
 		}
 		b = append(b, '[')
 		i := 0
-		err := eachElement(value, func(call jsontext.Value) error {
+		err := schema.EachElement(value, func(call jsontext.Value) error {
 			if call.Kind() != '{' {
 				return errors.New("a tool call that is not an object")
 			}
@@ -253,7 +196,7 @@ func deltaOf(message json.RawMessage) ([]byte, error) {
 			}
 			b = fmt.Appendf(b, `{"index":%d`, i)
 			i++
-			err := eachMember(call, func(name string, value jsontext.Value) error {
+			err := schema.EachMember(call, func(name string, value jsontext.Value) error {
 				if name != "index" {
 					b = append(appendString(append(b, ','), name), ':')
 					b = append(b, value...)

@@ -3,7 +3,6 @@ package gate
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 	"sync"
@@ -115,11 +114,7 @@ func (s *Session) begin(body []byte, req Request) (*exchange, error) {
 	call := req.Call
 	call.V = schema.Version
 	call.Key = schema.Key{Rollout: s.cfg.Rollout, Attempt: s.cfg.Attempt, Call: s.count}.String()
-	call.Shares = s.shares(&call)
-	s.recent = append(s.recent, recentCall{s.count, call.Messages, call.Tools})
-	if len(s.recent) > maxRecent {
-		s.recent = slices.Delete(s.recent, 0, 1)
-	}
+	call.Shares, call.Digest = s.recent.place(s.count, &call)
 	x := &exchange{s: s, number: s.count, body: body, call: call, encoding: req.Encoding, changed: make(chan struct{})}
 	x.attach()
 	s.alive = append(s.alive, x)
@@ -128,36 +123,6 @@ func (s *Session) begin(body []byte, req Request) (*exchange, error) {
 	ctx, x.cancel = context.WithCancelCause(s.life)
 	s.calls.Go(func() { x.run(ctx) })
 	return x, nil
-}
-
-// recentCall is what later calls are compared with.
-type recentCall struct {
-	number   int
-	messages []json.RawMessage
-	tools    json.RawMessage
-}
-
-// maxRecent is how many calls of a session are compared with: agents have
-// branches, for sub-agents and titles, beside the main conversation.
-const maxRecent = 6
-
-// shares finds the recent call with the longest common beginning, the newest
-// one first. The session's lock is held.
-func (s *Session) shares(call *schema.Call) (best schema.Shares) {
-	for _, r := range slices.Backward(s.recent) {
-		n := min(len(r.messages), len(call.Messages))
-		keep := 0
-		for keep < n && bytes.Equal(r.messages[keep], call.Messages[keep]) {
-			keep++
-		}
-		if keep > best.Keep {
-			best = schema.Shares{Base: r.number, Keep: keep, Tools: len(r.tools) > 0 && bytes.Equal(r.tools, call.Tools)}
-		}
-		if keep == len(call.Messages) {
-			break
-		}
-	}
-	return best
 }
 
 // attach gives the exchange a client. The session's lock is held.

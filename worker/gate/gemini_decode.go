@@ -361,12 +361,12 @@ func readSystem(raw jsontext.Value, into *content) error {
 
 func geminiTools(raw jsontext.Value) (stdjson.RawMessage, error) {
 	var tools []jsontext.Value
-	err := eachElement(raw, func(v jsontext.Value) error {
-		return eachMember(v, func(name string, value jsontext.Value) error {
+	err := schema.EachElement(raw, func(v jsontext.Value) error {
+		return schema.EachMember(v, func(name string, value jsontext.Value) error {
 			if name != "functionDeclarations" && name != "function_declarations" {
 				return fmt.Errorf("%q is run by Google's servers: only functions that the agent runs are supported", name)
 			}
-			return eachElement(value, func(f jsontext.Value) error {
+			return schema.EachElement(value, func(f jsontext.Value) error {
 				var t struct {
 					Name        string         `json:"name"`
 					Description jsontext.Value `json:"description"`
@@ -458,7 +458,7 @@ func geminiConfig(raw jsontext.Value, params map[string]stdjson.RawMessage) erro
 		"temperature": "temperature", "topP": "top_p", "topK": "top_k", "maxOutputTokens": "max_tokens", "stopSequences": "stop",
 		"presencePenalty": "presence_penalty", "frequencyPenalty": "frequency_penalty", "seed": "seed", "responseLogprobs": "logprobs", "logprobs": "top_logprobs",
 	}
-	return eachMember(raw, func(name string, value jsontext.Value) error {
+	return schema.EachMember(raw, func(name string, value jsontext.Value) error {
 		switch name {
 		case "candidateCount":
 			return onlyOne(name, value)

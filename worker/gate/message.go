@@ -7,6 +7,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/turngate/turngate/schema"
 )
 
 // said is an assistant message in the form of OpenAI chat, or a piece of one
@@ -170,7 +172,7 @@ func (o *object) extra(members jsontext.Value, but ...string) error {
 	if len(members) == 0 {
 		return nil
 	}
-	return eachMember(members, func(name string, value jsontext.Value) error {
+	return schema.EachMember(members, func(name string, value jsontext.Value) error {
 		for _, b := range but {
 			if name == b {
 				return nil

@@ -126,7 +126,7 @@ func (q *responsesRequest) member(name string, value jsontext.Value) (err error)
 // is left stays under the object's name.
 func moveMember(value jsontext.Value, member, to, name string, params map[string]stdjson.RawMessage) error {
 	rest := newObject()
-	err := eachMember(value, func(key string, v jsontext.Value) error {
+	err := schema.EachMember(value, func(key string, v jsontext.Value) error {
 		if key != member {
 			rest.raw(key, v)
 		} else if v.Kind() != 'n' {
@@ -143,7 +143,7 @@ func moveMember(value jsontext.Value, member, to, name string, params map[string
 // responsesText moves what is said about the form of the answer to where chat
 // has it.
 func responsesText(value jsontext.Value, params map[string]stdjson.RawMessage) error {
-	return eachMember(value, func(key string, v jsontext.Value) error {
+	return schema.EachMember(value, func(key string, v jsontext.Value) error {
 		if key != "format" {
 			params[key] = stdjson.RawMessage(v) // verbosity
 			return nil
@@ -236,14 +236,14 @@ func (n toolNames) read(raw jsontext.Value) (stdjson.RawMessage, error) {
 				if space != "" {
 					return errors.New("a namespace in a namespace is not supported")
 				}
-				return eachElement(t.Tools, add(t.Name))
+				return schema.EachElement(t.Tools, add(t.Name))
 			default:
 				return fmt.Errorf("a tool of type %q is run by OpenAI's servers: only tools that the agent runs are supported", t.Type)
 			}
 			return nil
 		}
 	}
-	err := eachElement(raw, add(""))
+	err := schema.EachElement(raw, add(""))
 	if len(tools) == 0 {
 		return nil, err
 	}
@@ -419,7 +419,7 @@ func readInputParts(raw jsontext.Value, c *content) error {
 		}
 		return c.text(s, nil)
 	}
-	return eachElement(raw, func(v jsontext.Value) error {
+	return schema.EachElement(raw, func(v jsontext.Value) error {
 		var p struct {
 			Type     string         `json:"type"`
 			Text     string         `json:"text"`

@@ -51,11 +51,11 @@ type Session struct {
 	capped sync.Once
 
 	mu        sync.Mutex
-	open      int          // requests
-	reading   int64        // bytes of their bodies
-	count     int          // calls numbered so far
-	alive     []*exchange  // with a client, or kept for one that may come back
-	recent    []recentCall // the newest calls, oldest first
+	open      int         // requests
+	reading   int64       // bytes of their bodies
+	count     int         // calls numbered so far
+	alive     []*exchange // with a client, or kept for one that may come back
+	recent    recent      // the newest calls
 	stats     map[string]schema.CallStats
 	committed []schema.Committed
 	clock     clock

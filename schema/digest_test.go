@@ -1,0 +1,114 @@
+package schema_test
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// TestNormalForm lists what is equal, and what is not.
+func TestNormalForm(t *testing.T) {
+	for _, tt := range []struct {
+		a, b  string
+		equal bool
+	}{
+		{`{"role":"user","content":"a"}`, `{ "content" : "\u0061", "role":"user" }`, true},
+		{`{"content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]}`, `{"content":"a"}`, true},
+		{`{"content":[{"text":"a","type":"text"}]}`, `{"content":"a","cache_control":null}`, true},
+		{`{"content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}`, `{"content":"ab"}`, false},
+		{`{"content":[{"type":"text","text":"a","x":1}]}`, `{"content":"a"}`, false},
+		{`{"content":[{"type":"image","text":"a"}]}`, `{"content":"a"}`, false},
+		{`{"content":[]}`, `{"content":""}`, false},
+		{`{"n":1.0}`, `{"n":1}`, true},
+		{`{"n":1}`, `{"n":"1"}`, false},
+		{`{"tool_calls":[{"function":{"arguments":"{\"cache_control\":1}"}}]}`, `{"tool_calls":[{"function":{"arguments":"{}"}}]}`, false},
+	} {
+		if got := schema.HashMessage(raw(tt.a)) == schema.HashMessage(raw(tt.b)); got != tt.equal {
+			t.Errorf("%s and %s: equal is %v", tt.a, tt.b, got)
+		}
+	}
+	if schema.HashTools(nil) != schema.HashTools(raw(`[]`)) {
+		t.Error("no tools are not the same as none")
+	}
+}
+
+// TestDigestVectors keeps other clients equal.
+func TestDigestVectors(t *testing.T) {
+	type vector struct {
+		Messages []json.RawMessage          `json:"messages"`
+		Tools    json.RawMessage            `json:"tools,omitempty"`
+		Params   map[string]json.RawMessage `json:"params,omitempty"`
+		Digest   string                     `json:"digest"`
+	}
+	path := filepath.Join("testdata", "digests.json")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []vector
+	if err := json.Unmarshal(data, &all); err != nil || len(all) == 0 {
+		t.Fatal(err, "no vectors")
+	}
+	for i := range all {
+		v := &all[i]
+		c := schema.Call{Messages: v.Messages, Tools: v.Tools, Params: v.Params}
+		got := hex.EncodeToString(c.DigestOf(c.HashesOf()))
+		if got != v.Digest && !*update {
+			t.Errorf("vector %d: %s, want %s", i, got, v.Digest)
+		}
+		v.Digest = got
+	}
+	if *update {
+		out, err := json.MarshalIndent(all, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, append(out, '\n'), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestDeltasRebuild edits histories at random: what is put together from a
+// delta is the call that it was made of.
+func TestDeltasRebuild(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	tools := []json.RawMessage{nil, raw(`[{"a":1}]`), raw(`[{"a":2}]`)}
+	for range 2000 {
+		base := schema.Call{Messages: make([]json.RawMessage, 1+r.IntN(8)), Tools: tools[r.IntN(3)]}
+		for i := range base.Messages {
+			base.Messages[i] = raw(`{"n":` + string(rune('0'+r.IntN(3))) + `}`)
+		}
+		keep := r.IntN(len(base.Messages) + 1)
+		c := schema.Call{Messages: append([]json.RawMessage(nil), base.Messages[:keep]...), Tools: tools[r.IntN(3)]}
+		for range r.IntN(4) {
+			c.Messages = append(c.Messages, raw(`{"new":`+string(rune('0'+r.IntN(9)))+`}`))
+		}
+		if len(c.Messages) == 0 {
+			continue
+		}
+		h := c.HashesOf()
+		c.Digest = c.DigestOf(h)
+		c.Shares = schema.Shares{Base: 1, Keep: keep, Tools: h.Tools == base.HashesOf().Tools}
+		d := c.Delta()
+		if !d.Rebuild(&base) || string(d.DigestOf(d.HashesOf())) != string(c.Digest) {
+			t.Fatalf("base %s %s, call %s %s, rebuilt %s %s", base.Messages, base.Tools, c.Messages, c.Tools, d.Messages, d.Tools)
+		}
+	}
+}
+
+func FuzzHashMessage(f *testing.F) {
+	f.Add([]byte(`{"content":[{"type":"text","text":"a","cache_control":{}}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if schema.HashMessage(data) != schema.HashMessage(append(append([]byte(" "), data...), ' ')) && json.Valid(data) {
+			t.Errorf("white space changes the hash of %q", data)
+		}
+	})
+}

@@ -1,0 +1,66 @@
+package trainer
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// known is a whole call, for later ones that are based on it.
+type known struct {
+	call   schema.Call
+	hashes schema.Hashes
+}
+
+// maxKnown is how many calls of a rollout later ones can be based on here.
+// What is based on an older one is asked for whole.
+const maxKnown = 8
+
+// whole rebuilds a call from its base, checks that it is what its worker
+// meant, and remembers it for others. need is true when the worker must send
+// all of it.
+func (t *Trainer) whole(k schema.Key, c *schema.Call) (need bool, err error) {
+	t.mu.Lock()
+	r := t.rollouts[k.Rollout]
+	if r == nil || r.attempt != k.Attempt {
+		t.mu.Unlock()
+		return false, nil // over; it will be refused
+	}
+	base := r.known[c.Base]
+	t.mu.Unlock()
+	delta, keep := c.Base != 0, c.Keep
+	var hashes schema.Hashes
+	if delta {
+		if base == nil || !c.Rebuild(&base.call) {
+			return true, nil
+		}
+		hashes.Messages = append(hashes.Messages, base.hashes.Messages[:keep]...)
+	}
+	for _, m := range c.Messages[keep:] {
+		hashes.Messages = append(hashes.Messages, schema.HashMessage(m))
+	}
+	if delta && bytes.Equal(c.Tools, base.call.Tools) {
+		hashes.Tools = base.hashes.Tools
+	} else {
+		hashes.Tools = schema.HashTools(c.Tools)
+	}
+	if len(c.Digest) > 0 && !bytes.Equal(c.Digest, c.DigestOf(hashes)) {
+		if delta {
+			t.cfg.Log.Warn().Str("call", c.Key).Msg("a call that was put together is not what its worker meant; it is asked for whole")
+			return true, nil
+		}
+		return false, fmt.Errorf("digest: it is not that of the call that came with it")
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r.known[k.Call] = &known{schema.Call{Messages: c.Messages, Tools: c.Tools}, hashes}
+	if len(r.known) > maxKnown {
+		oldest := k.Call
+		for n := range r.known {
+			oldest = min(oldest, n)
+		}
+		delete(r.known, oldest)
+	}
+	return false, nil
+}
