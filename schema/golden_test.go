@@ -46,7 +46,7 @@ func samples() map[string]schema.Message {
 	reply := schema.Reply{
 		V: 1, Message: raw(`{"role":"assistant","content":"Done."}`), FinishReason: "stop", Usage: schema.Usage{PromptTokens: 12, CompletionTokens: 3},
 		PromptIDs: schema.PackTokenIDs([]int32{1, 2, 2147483647}), CompletionIDs: schema.PackTokenIDs([]int32{4, 5}), Logprobs: schema.PackLogprobs([]float32{-0.25, -1.5}),
-		Versions: []schema.VersionSpan{{Version: "v12", Start: 0, End: 2}}, Sampling: raw(`{"temperature":0.7}`),
+		Versions: []schema.VersionSpan{{Version: "v12", Start: 0, End: 2}}, Sampling: raw(`{"temperature":0.7}`), Edits: []string{"top_logprobs"},
 	}
 	result := schema.Result{
 		V: 1, ID: "alpha-7", Trainer: "alpha", Group: "g1", Index: 2, Task: "hello", Attempt: 2, Status: schema.StatusDone,

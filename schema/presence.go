@@ -27,7 +27,8 @@ type Offer struct {
 	CPUs        float64  `json:"cpus,omitempty"`
 	MemoryBytes int64    `json:"memory_bytes,omitempty"`
 	DiskBytes   int64    `json:"disk_bytes,omitempty"`
-	Images      []string `json:"images,omitempty"` // warm ones
+	Images      []string `json:"images,omitempty"`    // warm ones
+	Upstreams   []string `json:"upstreams,omitempty"` // that requests of ModeProxy and ModeBlack can name
 }
 
 // Lacks names the first thing that the request asks for and the offer does not
@@ -43,6 +44,7 @@ func (o *Offer) Lacks(r *Request) error {
 		{"sandbox.backend", s.Backend, !slices.Contains(o.Backends, s.Backend), "one of " + list(o.Backends)},
 		{"agent.name", r.Agent.Name, !slices.Contains(o.Agents, r.Agent.Name), "one that is installed there: " + list(o.Agents) + "; `turngate agent install " + r.Agent.Name + "` adds one"},
 		{"sandbox.network", s.Network, s.Network != "" && s.Network != NetworkNone && !slices.Contains(o.Networks, s.Network), "none" + also(o.Networks)},
+		{"model.upstream", r.Model.Upstream, r.Mode != "" && r.Mode != ModeGate && !slices.Contains(o.Upstreams, r.Model.Upstream), "one of " + list(o.Upstreams)},
 		{"sandbox.gpus", s.GPUs, s.GPUs > o.GPUs, fmt.Sprintf("at most %d", o.GPUs)},
 		{"sandbox.cpus", s.CPUs, o.CPUs > 0 && s.CPUs > o.CPUs, fmt.Sprintf("at most %v", o.CPUs)},
 		{"sandbox.memory_bytes", s.MemoryBytes, o.MemoryBytes > 0 && s.MemoryBytes > o.MemoryBytes, fmt.Sprintf("at most %d", o.MemoryBytes)},

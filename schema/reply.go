@@ -19,6 +19,7 @@ type Reply struct {
 	TopLogprobs   json.RawMessage `json:"top_logprobs,omitempty"`
 	Versions      []VersionSpan   `json:"versions,omitempty"`
 	Sampling      json.RawMessage `json:"sampling,omitempty"` // effective parameters
+	Edits         []string        `json:"edits,omitempty"`    // parameters that the engine refuses and that were left out
 	Retained      bool            `json:"retained,omitempty"` // ids stay with the trainer under the call's key
 	Digest        []byte          `json:"digest,omitempty"`   // of the retained ids
 }
@@ -73,6 +74,14 @@ func (r *Reply) Validate() error {
 	for i, v := range r.Versions {
 		if v.Start < 0 || v.End < v.Start {
 			return invalid(fmt.Sprintf("versions[%d]", i), v, "0 <= start <= end")
+		}
+	}
+	if err := checkCount("edits", len(r.Edits), maxList); err != nil {
+		return err
+	}
+	for _, e := range r.Edits {
+		if err := checkText("edits", e, maxName); err != nil {
+			return err
 		}
 	}
 	if n := len(r.Digest); n != 0 && n != 32 {

@@ -23,6 +23,9 @@ func appendReply(b []byte, r *Reply) []byte {
 	if len(r.Versions) > 0 {
 		n++
 	}
+	if len(r.Edits) > 0 {
+		n++
+	}
 	if r.Retained {
 		n++
 	}
@@ -45,6 +48,12 @@ func appendReply(b []byte, r *Reply) []byte {
 			b = msgp.AppendString(msgp.AppendString(b, "version"), v.Version)
 			b = msgp.AppendInt(msgp.AppendString(b, "start"), v.Start)
 			b = msgp.AppendInt(msgp.AppendString(b, "end"), v.End)
+		}
+	}
+	if len(r.Edits) > 0 {
+		b = msgp.AppendArrayHeader(msgp.AppendString(b, "edits"), uint32(len(r.Edits)))
+		for _, e := range r.Edits {
+			b = msgp.AppendString(b, e)
 		}
 	}
 	if r.Retained {
@@ -79,6 +88,8 @@ func readReply(b []byte, r *Reply) error {
 			r.Digest, rest, err = msgp.ReadBytesZC(b)
 		case "versions":
 			r.Versions, rest, err = readVersions(b)
+		case "edits":
+			r.Edits, rest, err = readStrings(b)
 		case "retained":
 			r.Retained, rest, err = msgp.ReadBoolBytes(b)
 		default:
@@ -146,4 +157,18 @@ func readVersions(b []byte) ([]VersionSpan, []byte, error) {
 		}
 	}
 	return list, b, nil
+}
+
+func readStrings(b []byte) ([]string, []byte, error) {
+	n, b, err := msgp.ReadArrayHeaderBytes(b)
+	if err != nil {
+		return nil, b, err
+	}
+	all := make([]string, n)
+	for i := range all {
+		if all[i], b, err = msgp.ReadStringBytes(b); err != nil {
+			return nil, b, err
+		}
+	}
+	return all, b, nil
 }

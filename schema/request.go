@@ -12,7 +12,8 @@ import (
 // Mode says who answers the agent's model calls.
 type Mode string
 
-// The modes. Only ModeGate is served so far; the others are refused by name.
+// The modes. The last two need model.upstream, a name that the worker's own
+// configuration knows.
 const (
 	ModeGate  Mode = "interception_gate" // the trainer answers
 	ModeProxy Mode = "transparent_proxy" // the worker's gate forwards to an upstream
@@ -192,6 +193,12 @@ func (r *Request) Validate() error {
 		if err := checkOneOf("mode", string(r.Mode), string(ModeGate), string(ModeProxy), string(ModeBlack)); err != nil {
 			return err
 		}
+	}
+	if asksUpstream := r.Mode != "" && r.Mode != ModeGate; asksUpstream != (r.Model.Upstream != "") {
+		return invalid("model.upstream", r.Model.Upstream, fmt.Sprintf("a name with mode %s or %s, and none with %s", ModeProxy, ModeBlack, ModeGate))
+	}
+	if r.Mode == ModeBlack && r.Sandbox.Network != NetworkOpen {
+		return invalid("sandbox.network", r.Sandbox.Network, fmt.Sprintf("%s: with mode %s the agent calls its model itself", NetworkOpen, ModeBlack))
 	}
 	for _, check := range []func() error{
 		r.Task.validate, r.Agent.validate, r.Sandbox.validate, r.Model.validate, r.Gate.validate, r.Limits.validate, r.validateRest,

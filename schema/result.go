@@ -48,6 +48,7 @@ type Result struct {
 	Committed    []Committed          `json:"committed,omitempty"`
 	Artifacts    []Artifact           `json:"artifacts,omitempty"`
 	Transcript   string               `json:"transcript,omitempty"` // an artifact's name
+	Edits        []string             `json:"edits,omitempty"`      // parameters of the agent's calls that an engine refused and that were left out
 	Worker       string               `json:"worker,omitempty"`
 	Agent        string               `json:"agent,omitempty"`
 	AgentVersion string               `json:"agent_version,omitempty"`

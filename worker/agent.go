@@ -61,8 +61,17 @@ func (r *Rollout) openGate(ctx context.Context) (agents.Launch, error) {
 	if r.agent.Dialect == "" {
 		return l, nil
 	}
+	answers := r.Services.Model
+	switch {
+	case q.Mode == schema.ModeBlack:
+		l.BaseURL, l.Key = r.upstream.URL, r.upstream.Key
+		r.rec.setKey(l.Key)
+		return l, nil
+	case r.upstream != nil:
+		answers = proxy{r.upstream, time.Duration(q.Gate.WaitMS) * time.Millisecond}
+	}
 	r.session = gate.Open(ctx, gate.Config{
-		Rollout: q.ID, Attempt: r.Attempt, ModelName: q.Model.Name, Options: q.Gate, Model: r.Services.Model, Dialects: gate.Dialects(), Tag: r.agent.Tag,
+		Rollout: q.ID, Attempt: r.Attempt, ModelName: q.Model.Name, Options: q.Gate, Model: answers, Dialects: gate.Dialects(), Tag: r.agent.Tag,
 		Observer: r.rec, Timing: r.Timing, Log: r.Log,
 	})
 	r.rec.setKey(r.session.Key())

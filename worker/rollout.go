@@ -32,24 +32,26 @@ type Services struct {
 
 // Rollout is one execution of one request, from top to bottom.
 type Rollout struct {
-	Request  schema.Request // with its defaults
-	Attempt  int
-	Worker   string
-	Backends []sandboxes.Backend
-	Agents   []agents.Spec
-	Cache    agents.Cache
-	Services Services
-	Timing   gate.Timing
-	Log      zerolog.Logger
+	Request   schema.Request // with its defaults
+	Attempt   int
+	Worker    string
+	Backends  []sandboxes.Backend
+	Agents    []agents.Spec
+	Cache     agents.Cache
+	Upstreams []Upstream
+	Services  Services
+	Timing    gate.Timing
+	Log       zerolog.Logger
 
-	agent   agents.Spec
-	backend sandboxes.Backend
-	bundle  *tasks.Bundle
-	sandbox sandboxes.Sandbox
-	session *gate.Session
-	rec     *recorder
-	clock   stopwatch
-	result  schema.Result
+	upstream *Upstream // nil: the trainer answers
+	agent    agents.Spec
+	backend  sandboxes.Backend
+	bundle   *tasks.Bundle
+	sandbox  sandboxes.Sandbox
+	session  *gate.Session
+	rec      *recorder
+	clock    stopwatch
+	result   schema.Result
 }
 
 // BrokenError means that the rollout failed for want of a working sandbox or
@@ -154,7 +156,9 @@ func (r *Rollout) prepare(ctx context.Context) (err error) {
 func (r *Rollout) choose() (err error) {
 	q := &r.Request
 	if q.Mode != schema.ModeGate {
-		return &schema.InvalidError{Field: "mode", Value: string(q.Mode), Want: string(schema.ModeGate) + "; " + string(schema.ModeProxy) + " and " + string(schema.ModeBlack) + " are not offered by this worker"}
+		if r.upstream, err = findUpstream(r.Upstreams, q); err != nil {
+			return err
+		}
 	}
 	if r.agent, err = agents.Find(r.Agents, q.Agent.Name); err != nil {
 		return err
@@ -322,7 +326,7 @@ func (r *Rollout) close(ctx context.Context) {
 	if r.session != nil {
 		r.session.Close()
 		stats, committed := r.session.Stats()
-		r.result.Calls, r.result.Committed = stats, committed
+		r.result.Calls, r.result.Committed, r.result.Edits = stats, committed, r.session.Edits()
 		for i := range r.result.Committed {
 			r.result.Committed[i].Shard = r.Request.Shard
 		}

@@ -27,8 +27,10 @@ type Config struct {
 	Agents   []agents.Spec
 	Cache    agents.Cache
 	Caps     Caps
-	Warm     func() []string // images that are here already; nil: not known
-	Grace    time.Duration   // how long running rollouts may go on when the worker is to stop; default 30 s
+	// Upstreams are engines that this worker may ask itself.
+	Upstreams []Upstream
+	Warm      func() []string // images that are here already; nil: not known
+	Grace     time.Duration   // how long running rollouts may go on when the worker is to stop; default 30 s
 	// Hurry, once closed, ends the grace period at once.
 	Hurry  <-chan struct{}
 	Timing gate.Timing
@@ -136,6 +138,9 @@ func (c Config) Offer() schema.Offer {
 	o := schema.Offer{
 		Backends: []string{}, Agents: []string{}, Networks: c.Caps.Networks, GPUs: c.Caps.GPUs, CPUs: c.Caps.CPUs, MemoryBytes: c.Caps.MemoryBytes, DiskBytes: c.Caps.DiskBytes,
 	}
+	for _, u := range c.Upstreams {
+		o.Upstreams = append(o.Upstreams, u.Name)
+	}
 	if c.Warm != nil {
 		o.Images = c.Warm()
 	}
@@ -190,7 +195,7 @@ func (w *Worker) one(work, settle context.Context, job *broker.Job) {
 // rollout runs one job; a panic is a broken rollout, not a dead worker.
 func (w *Worker) rollout(ctx context.Context, job *broker.Job, log zerolog.Logger) (_ schema.Result, err error) {
 	r := &Rollout{
-		Request: job.Request, Attempt: job.Attempt, Worker: w.side.ID(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache,
+		Request: job.Request, Attempt: job.Attempt, Worker: w.side.ID(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache, Upstreams: w.cfg.Upstreams,
 		Timing: w.cfg.Timing, Log: log,
 		Services: Services{Bundle: w.bundle, PutArtifact: w.side.PutArtifact, Emit: job.Emit, Live: job.Live, Held: job.Held, Model: model{job.Caller()}},
 	}

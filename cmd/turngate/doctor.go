@@ -13,6 +13,7 @@ import (
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/sandboxes/docker"
 	"github.com/turngate/turngate/sandboxes/local"
+	"github.com/turngate/turngate/upstream"
 )
 
 // finding is one line of the doctor's: what was looked at, and what to do if
@@ -26,18 +27,26 @@ type finding struct {
 
 func doctorCommand() *cobra.Command {
 	var nf natsFlags
-	var state, cache, image string
+	var state, cache, image, engine, model string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look whether this host can run rollouts: each line says ok, or what to do",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
-			list := []finding{localFinding(ctx, state)}
-			list = append(list, dockerFindings(ctx, state, image)...)
-			list = append(list, natsFinding(ctx, cmd, &nf))
-			list = append(list, agentFindings(cache)...)
-			list = append(list, diskFinding(state))
+			var list []finding
+			if engine != "" { // nothing else is asked
+				var err error
+				if list, err = engineFindings(ctx, engine, model); err != nil {
+					return err
+				}
+			} else {
+				list = append(list, localFinding(ctx, state))
+				list = append(list, dockerFindings(ctx, state, image)...)
+				list = append(list, natsFinding(ctx, cmd, &nf))
+				list = append(list, agentFindings(cache)...)
+				list = append(list, diskFinding(state))
+			}
 			bad := 0
 			for _, f := range list {
 				if f.err == nil {
@@ -56,8 +65,29 @@ func doctorCommand() *cobra.Command {
 	nf.add(cmd, "")
 	cmd.Flags().StringVar(&state, "state", stateDir(), "folder for the worker's state")
 	cmd.Flags().StringVar(&cache, "agents", cacheDir(), "folder of installed agents")
+	cmd.Flags().StringVar(&engine, "upstream", "", "look at this engine instead: token ids, log-probs, tool calls, streaming")
+	cmd.Flags().StringVar(&model, "model", "", "model to ask the engine for (default: its only one)")
 	cmd.Flags().StringVar(&image, "image", "", "an image to look for in Docker")
 	return cmd
+}
+
+// engineFindings probes an engine before any sandbox is started for it.
+func engineFindings(ctx context.Context, url, model string) ([]finding, error) {
+	key, err := upstream.KeyFromEnvironment()
+	if err != nil {
+		return nil, usage("--upstream: %w", err)
+	}
+	u, err := upstream.New(upstream.Config{URL: url, Key: key, Model: model})
+	if err != nil {
+		return nil, usage("--upstream: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	var out []finding
+	for _, f := range u.Probe(ctx) {
+		out = append(out, finding{f.What, f.OK, f.Err, f.Todo})
+	}
+	return out, nil
 }
 
 func localFinding(ctx context.Context, state string) finding {

@@ -43,6 +43,9 @@ type runFlags struct {
 	maxTurns int
 	stream   string
 	maxCalls int
+	mode     string
+	engine   string
+	engines  string
 }
 
 func runCommand() *cobra.Command {
@@ -82,6 +85,9 @@ func runCommand() *cobra.Command {
 	fl.IntVar(&f.maxTurns, "max-turns", 0, "most turns, for agents that can count them")
 	fl.IntVar(&f.maxCalls, "max-calls", 0, "most model calls of one rollout (default: as the task says, else 1000)")
 	fl.StringVar(&f.stream, "stream", "", "how streamed answers reach the agent: buffer (when whole) or pass (as they come)")
+	fl.StringVar(&f.mode, "mode", string(schema.ModeGate), "who answers: interception_gate (the trainer), transparent_proxy (an engine that the worker asks) or black_box (one that the agent asks itself)")
+	fl.StringVar(&f.engine, "upstream", "", "name of that engine in the worker's configuration")
+	fl.StringVar(&f.engines, "upstreams", "", "that configuration, without --nats: a file of engines")
 	return cmd
 }
 
@@ -164,7 +170,7 @@ func (f *runFlags) load(cmd *cobra.Command, paths []string) ([]job, error) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", dir, w)
 		}
 		j := job{task: t, answer: shared}
-		if j.answer == nil && spec.Dialect != "" {
+		if j.answer == nil && spec.Dialect != "" && schema.Mode(f.mode) == schema.ModeGate {
 			if t.Replay == "" {
 				return nil, usage("%s has no replay.yaml: say who answers the model calls with --trainer replay:FILE or --trainer upstream:URL", dir)
 			}
@@ -254,7 +260,7 @@ func (f *runFlags) connect(ctx context.Context, pg *progress, log zerolog.Logger
 		return nil, nil, err
 	}
 	wf := workerFlags{
-		slots: f.parallel, sandboxes: f.sandbox, networks: schema.NetworkOpen, state: state, agents: f.cache, grace: time.Millisecond,
+		slots: f.parallel, sandboxes: f.sandbox, networks: schema.NetworkOpen, state: state, agents: f.cache, grace: time.Millisecond, upstreams: f.engines,
 	}
 	timing := broker.DefaultTiming()
 	timing.NoCapable = 0 // this worker is all there is
@@ -322,7 +328,7 @@ func (f *runFlags) submit(ctx context.Context, t *trainer.Trainer, jobs []job, a
 // request is the task as these flags want it.
 func (f *runFlags) request(t *tasks.Task, argv []string) (schema.Request, error) {
 	r := t.Request
-	r.V, r.Trainer, r.Mode = schema.Version, f.name, schema.ModeGate
+	r.V, r.Trainer, r.Mode, r.Model.Upstream = schema.Version, f.name, schema.Mode(f.mode), f.engine
 	r.Agent.Name, r.Agent.Args, r.Agent.SystemPrompt, r.Agent.MaxTurns = f.agent, argv, f.system, f.maxTurns
 	r.Sandbox.Backend = f.sandbox
 	r.Sandbox.Build = t.Build && f.sandbox != "local"

@@ -11,7 +11,7 @@ import (
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 	"github.com/turngate/turngate/trainer/replay"
-	"github.com/turngate/turngate/trainer/upstream"
+	"github.com/turngate/turngate/upstream"
 )
 
 // answerer answers model calls.

@@ -40,6 +40,7 @@ type workerFlags struct {
 	memoryMB  int64
 	replicas  int
 	retention time.Duration
+	upstreams string
 }
 
 func (f *workerFlags) add(cmd *cobra.Command) {
@@ -52,6 +53,7 @@ func (f *workerFlags) add(cmd *cobra.Command) {
 	fl.DurationVar(&f.grace, "grace", 30*time.Second, "how long running rollouts may go on after SIGTERM")
 	fl.IntVar(&f.replicas, "replicas", 0, "copies of every stream: 1, or 3 on a cluster (default: as they are; 1 when they are made)")
 	fl.DurationVar(&f.retention, "retention", 72*time.Hour, "how long finished rollouts are kept (0: for ever)")
+	fl.StringVar(&f.upstreams, "upstreams", "", "file of engines that requests of mode transparent_proxy or black_box can name")
 	fl.Float64Var(&f.cpus, "max-cpus", 0, "most cpus that a request may ask for (0: any)")
 	fl.Int64Var(&f.memoryMB, "max-memory-mb", 0, "most memory that a request may ask for (0: any)")
 }
@@ -99,8 +101,12 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 	if err != nil {
 		return nil, nil, err
 	}
+	engines, err := loadUpstreams(f.upstreams)
+	if err != nil {
+		return nil, nil, err
+	}
 	c := worker.Config{
-		Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log,
+		Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log, Upstreams: engines,
 		Caps: worker.Caps{Networks: splitList(f.networks), CPUs: f.cpus, MemoryBytes: f.memoryMB << 20},
 	}
 	c.Warm = warmImages(ctx, list)

@@ -245,6 +245,9 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 	if err == nil {
 		st.PromptTokens += reply.Usage.PromptTokens
 		st.CompletionTokens += reply.Usage.CompletionTokens
+		for _, e := range reply.Edits {
+			s.edits[e] = true
+		}
 		if reply.Usage.PromptTokens > 0 {
 			s.bytesPerToken = float64(len(x.body)) / float64(reply.Usage.PromptTokens)
 		}

@@ -9,8 +9,10 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -61,6 +63,7 @@ type Session struct {
 	clock     clock
 	// bytesPerToken is what the last answer's count said of its request.
 	bytesPerToken float64
+	edits         map[string]bool
 }
 
 // ErrEnded is the cause of calls that end with their session.
@@ -77,7 +80,7 @@ func Open(ctx context.Context, c Config) *Session {
 	_, _ = rand.Read(secret) // never fails
 	s := &Session{
 		cfg: c, key: "tg-" + base64.RawURLEncoding.EncodeToString(secret), mux: http.NewServeMux(),
-		slots: make(chan struct{}, max(c.Options.MaxParallel, 1)), stats: map[string]schema.CallStats{},
+		slots: make(chan struct{}, max(c.Options.MaxParallel, 1)), stats: map[string]schema.CallStats{}, edits: map[string]bool{},
 	}
 	s.sum = sha256.Sum256([]byte(s.key))
 	s.life, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -153,6 +156,14 @@ func (s *Session) estimate(size int) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return int64(float64(size)/cmp.Or(s.bytesPerToken, 4)) + 1
+}
+
+// Edits names the parameters of the agent's calls that an engine refused and
+// that were left out.
+func (s *Session) Edits() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.edits))
 }
 
 // Hold says that the agent itself stands still, or goes on.

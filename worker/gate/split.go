@@ -29,7 +29,6 @@ type parts struct {
 	values []jsontext.Value
 	before int        // members in front of the array
 	items  []span     // elements of the array
-	text   bool       // the conversation is a string instead
 	folded []foldedTo // what the items became, for those dialects that convert
 }
 

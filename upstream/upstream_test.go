@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/trainer/upstream"
+	"github.com/turngate/turngate/upstream"
 )
 
 // engine answers like vLLM with return_token_ids.

@@ -14,10 +14,13 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/turngate/turngate/schema"
 )
@@ -31,16 +34,22 @@ type Config struct {
 	MaxTokens int
 	// Version names the policy that the server runs, for the replies.
 	Version string
-	Client  *http.Client // nil: http.DefaultClient
+	// TopLogprobs asks for that many alternatives of each token; 0: none.
+	TopLogprobs int
+	// NoThinking asks the model's template not to think, as Qwen's and others'
+	// have it: chat_template_kwargs.enable_thinking is false.
+	NoThinking bool
+	Client     *http.Client // nil: http.DefaultClient
 }
 
 // Upstream answers calls.
 type Upstream struct {
-	cfg  Config
-	base string
-	// plain is set once the server has refused the fields that ask for ids.
-	plain atomic.Bool
+	cfg   Config
+	base  string
 	model atomic.Pointer[string]
+
+	mu    sync.Mutex
+	edits []string // parameters that the server has refused and that are left out since
 }
 
 // KeyFromEnvironment reads TURNGATE_UPSTREAM_KEY, or the file that
@@ -91,7 +100,8 @@ type completion struct {
 		TokenIDs     []int32         `json:"token_ids"`
 		Logprobs     *struct {
 			Content []struct {
-				Logprob float32 `json:"logprob"`
+				Logprob float32         `json:"logprob"`
+				Top     json.RawMessage `json:"top_logprobs"`
 			} `json:"content"`
 		} `json:"logprobs"`
 	} `json:"choices"`
@@ -99,37 +109,59 @@ type completion struct {
 	Usage          schema.Usage `json:"usage"`
 }
 
-// Answer is a function for trainer.Serve.
+// maxEdits bounds how many parameters are left out of one call because the
+// server refuses them.
+const maxEdits = 8
+
+// Answer is a function for trainer.Serve. A parameter that the server refuses
+// by name is left out from then on, which every reply says.
 func (u *Upstream) Answer(ctx context.Context, c *schema.Call) (*schema.Reply, error) {
-	body, sampling, err := u.body(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	var got completion
-	err = u.post(ctx, body, &got)
-	if fault := (*schema.Fault)(nil); errors.As(err, &fault) && fault.Status == http.StatusBadRequest && !u.plain.Load() && mentionsIDs(fault.Message) {
-		u.plain.Store(true) // a hosted server that knows no token ids
-		if body, sampling, err = u.body(ctx, c); err == nil {
-			err = u.post(ctx, body, &got)
+	for range maxEdits {
+		body, params, edits, err := u.body(ctx, c)
+		if err != nil {
+			return nil, err
 		}
+		var got completion
+		err = u.post(ctx, body, &got)
+		var fault *schema.Fault
+		if errors.As(err, &fault) && fault.Status == http.StatusBadRequest && u.learn(fault.Message, params) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return u.reply(&got, params, edits)
 	}
-	if err != nil {
-		return nil, err
-	}
+	return nil, fail(http.StatusBadGateway, "the upstream refuses one parameter after the other")
+}
+
+func (u *Upstream) reply(got *completion, params map[string]json.RawMessage, edits []string) (*schema.Reply, error) {
 	if len(got.Choices) != 1 {
 		return nil, fail(http.StatusBadGateway, "the upstream answered with %d choices, want 1", len(got.Choices))
 	}
+	for _, ours := range []string{"model", "messages", "tools", "return_token_ids", "logprobs"} {
+		delete(params, ours)
+	}
+	sampling, err := json.Marshal(params)
+	if err != nil {
+		return nil, err
+	}
 	choice := got.Choices[0]
 	r := &schema.Reply{
-		Message: choice.Message, FinishReason: choice.FinishReason, Usage: got.Usage, Sampling: sampling,
+		Message: choice.Message, FinishReason: choice.FinishReason, Usage: got.Usage, Sampling: sampling, Edits: edits,
 		PromptIDs: schema.PackTokenIDs(got.PromptTokenIDs), CompletionIDs: schema.PackTokenIDs(choice.TokenIDs),
 	}
 	if lp := choice.Logprobs; lp != nil && len(choice.TokenIDs) > 0 {
-		values := make([]float32, len(lp.Content))
+		values, tops := make([]float32, len(lp.Content)), make([]json.RawMessage, len(lp.Content))
 		for i, t := range lp.Content {
-			values[i] = t.Logprob
+			values[i], tops[i] = t.Logprob, t.Top
 		}
 		r.Logprobs = schema.PackLogprobs(values)
+		if u.cfg.TopLogprobs > 0 {
+			if r.TopLogprobs, err = json.Marshal(tops); err != nil {
+				return nil, err
+			}
+		}
 	}
 	if u.cfg.Version != "" {
 		r.Versions = []schema.VersionSpan{{Version: u.cfg.Version, End: len(choice.TokenIDs)}}
@@ -140,52 +172,101 @@ func (u *Upstream) Answer(ctx context.Context, c *schema.Call) (*schema.Reply, e
 	return r, nil
 }
 
-func mentionsIDs(text string) bool {
-	return strings.Contains(text, "return_token_ids") || strings.Contains(text, "logprobs")
+// learn finds the parameter that a refusal names, and leaves it out from now
+// on. What makes the call what it is is never left out.
+func (u *Upstream) learn(refusal string, params map[string]json.RawMessage) bool {
+	found := ""
+	for name := range params {
+		if name != "model" && name != "messages" && name != "tools" && names(refusal, name) && len(name) > len(found) {
+			found = name
+		}
+	}
+	if found == "" {
+		return false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !slices.Contains(u.edits, found) {
+		u.edits = append(u.edits, found)
+		slices.Sort(u.edits)
+	}
+	return true
 }
 
-// body is the agent's request with what training needs added.
-func (u *Upstream) body(ctx context.Context, c *schema.Call) (body []byte, sampling json.RawMessage, err error) {
+// names reports whether a text names a parameter: in quotes, or as a word that
+// is no other.
+func names(text, parameter string) bool {
+	for _, q := range []string{"'", `"`, "`"} {
+		if strings.Contains(text, q+parameter+q) {
+			return true
+		}
+	}
+	return strings.Contains(parameter, "_") && slices.Contains(strings.FieldsFunc(text, func(r rune) bool {
+		return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	}), parameter)
+}
+
+// body is the agent's request with what training needs added, and without
+// what the server has refused.
+func (u *Upstream) body(ctx context.Context, c *schema.Call) (body []byte, params map[string]json.RawMessage, edits []string, err error) {
 	model, err := u.modelName(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	params := maps.Clone(map[string]json.RawMessage(c.Params))
-	if params == nil {
+	if params = maps.Clone(map[string]json.RawMessage(c.Params)); params == nil {
 		params = map[string]json.RawMessage{}
 	}
-	if limit := u.cfg.MaxTokens; limit > 0 {
-		capped := false
-		for _, name := range []string{"max_tokens", "max_completion_tokens"} {
-			var asked int
-			if json.Unmarshal(params[name], &asked) == nil && asked > 0 {
-				params[name] = json.RawMessage(strconv.Itoa(min(asked, limit)))
-				capped = true
+	u.capTokens(params)
+	params["logprobs"], params["return_token_ids"] = json.RawMessage("true"), json.RawMessage("true")
+	if u.cfg.TopLogprobs > 0 {
+		params["top_logprobs"] = json.RawMessage(strconv.Itoa(u.cfg.TopLogprobs))
+	}
+	if u.cfg.NoThinking {
+		params["chat_template_kwargs"] = json.RawMessage(`{"enable_thinking":false}`)
+	}
+	u.mu.Lock()
+	for _, name := range u.edits {
+		if value, there := params[name]; there {
+			delete(params, name)
+			edits = append(edits, name)
+			if name == "max_tokens" && params["max_completion_tokens"] == nil { // the newer name
+				params["max_completion_tokens"] = value
 			}
 		}
-		if !capped {
-			params["max_tokens"] = json.RawMessage(strconv.Itoa(limit))
-		}
 	}
-	if sampling, err = json.Marshal(params); err != nil {
-		return nil, nil, fail(http.StatusBadRequest, "the agent's parameters: %v", err)
-	}
-	if !u.plain.Load() {
-		params["logprobs"], params["return_token_ids"] = json.RawMessage("true"), json.RawMessage("true")
-	}
+	u.mu.Unlock()
 	if params["model"], err = json.Marshal(model); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if params["messages"], err = json.Marshal(c.Messages); err != nil {
-		return nil, nil, fail(http.StatusBadRequest, "the agent's messages: %v", err)
+		return nil, nil, nil, fail(http.StatusBadRequest, "the agent's messages: %v", err)
 	}
 	if len(c.Tools) > 0 {
 		params["tools"] = c.Tools
 	}
 	if body, err = json.Marshal(params); err != nil {
-		return nil, nil, fail(http.StatusBadRequest, "the agent's request: %v", err)
+		return nil, nil, nil, fail(http.StatusBadRequest, "the agent's request: %v", err)
 	}
-	return body, sampling, nil
+	return body, params, edits, nil
+}
+
+// capTokens bounds the completion, under whichever name the agent asks for it.
+func (u *Upstream) capTokens(params map[string]json.RawMessage) {
+	limit := u.cfg.MaxTokens
+	if limit == 0 {
+		return
+	}
+	capped := false
+	for _, name := range []string{"max_tokens", "max_completion_tokens"} {
+		var asked int
+		if json.Unmarshal(params[name], &asked) == nil && asked > 0 {
+			params[name] = json.RawMessage(strconv.Itoa(min(asked, limit)))
+			capped = true
+		}
+	}
+	if !capped {
+		params["max_tokens"] = json.RawMessage(strconv.Itoa(limit))
+	}
 }
 
 // modelName is the configured model, or the only one that the server lists.
@@ -256,7 +337,7 @@ func refused(res *http.Response, data []byte) *schema.Fault {
 		return f
 	case strings.Contains(text, "context length") || strings.Contains(text, "context_length") || strings.Contains(text, "maximum context"):
 		f := fail(http.StatusBadRequest, "the upstream says %s: %s", res.Status, text)
-		f.Code, f.AgentMessage = "context_length_exceeded", "The conversation exceeds the model's context length."
+		f.Code, f.AgentMessage = schema.CodeContext, "The conversation exceeds the model's context length."
 		return f
 	case status >= 400 && status < 500 && !schema.RetryableStatus(status):
 		return fail(http.StatusBadRequest, "the upstream says %s: %s", res.Status, text)

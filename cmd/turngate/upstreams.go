@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/upstream"
+	"github.com/turngate/turngate/worker"
+)
+
+// upstreamConfig is one engine in the file that --upstreams names.
+type upstreamConfig struct {
+	URL         string   `yaml:"url"`
+	KeyFile     string   `yaml:"key_file"`
+	Model       string   `yaml:"model"`
+	MaxTokens   int      `yaml:"max_tokens"`
+	TopLogprobs int      `yaml:"top_logprobs"`
+	NoThinking  bool     `yaml:"no_thinking"`
+	Version     string   `yaml:"version"`
+	Trainers    []string `yaml:"trainers"`
+}
+
+// loadUpstreams reads the engines that a worker may ask itself, by name.
+func loadUpstreams(path string) ([]worker.Upstream, error) {
+	if path == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the upstreams: %w", err)
+	}
+	var file map[string]upstreamConfig
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	d.KnownFields(true)
+	if err := d.Decode(&file); err != nil {
+		return nil, usage("--upstreams: %s: %w", path, err)
+	}
+	var all []worker.Upstream
+	for _, name := range slices.Sorted(maps.Keys(file)) {
+		c := file[name]
+		if err := schema.CheckToken("upstream", name); err != nil {
+			return nil, usage("--upstreams: %s: %w", path, err)
+		}
+		for _, tid := range c.Trainers {
+			if err := schema.CheckTrainer(tid); err != nil {
+				return nil, usage("--upstreams: %s: %s: %w", path, name, err)
+			}
+		}
+		key := ""
+		if c.KeyFile != "" {
+			data, err := os.ReadFile(c.KeyFile)
+			if err != nil {
+				return nil, fmt.Errorf("read the key of upstream %s: %w", name, err)
+			}
+			key = strings.TrimSpace(string(data))
+		}
+		u, err := upstream.New(upstream.Config{URL: c.URL, Key: key, Model: c.Model, MaxTokens: c.MaxTokens, TopLogprobs: c.TopLogprobs, NoThinking: c.NoThinking, Version: c.Version})
+		if err != nil {
+			return nil, usage("--upstreams: %s: %s: %w", path, name, err)
+		}
+		base := strings.TrimSuffix(strings.TrimSuffix(c.URL, "/"), "/v1")
+		all = append(all, worker.Upstream{Name: name, Trainers: c.Trainers, Answer: u.Answer, URL: base, Key: cmp.Or(key, "none")})
+	}
+	return all, nil
+}

@@ -1,0 +1,123 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/trainer/replay"
+)
+
+// labEngine is an OpenAI-compatible server that follows a script. It refuses one
+// parameter, as hosted ones do, and fails its first call.
+type labEngine struct {
+	url string
+
+	mu   sync.Mutex
+	seen []map[string]json.RawMessage
+	keys map[string]bool
+}
+
+func startEngine(t *testing.T, script string) *labEngine {
+	t.Helper()
+	s, err := replay.Parse([]byte(script))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &labEngine{keys: map[string]bool{}}
+	failed := false
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body map[string]json.RawMessage
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.seen, e.keys[r.Header.Get("Authorization")] = append(e.seen, body), true
+		if !failed {
+			failed = true
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		if body["top_logprobs"] != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprint(w, `{"error":{"message":"Unsupported parameter: 'top_logprobs'"}}`)
+			return
+		}
+		c := &schema.Call{Tools: body["tools"]}
+		if err := json.Unmarshal(body["messages"], &c.Messages); err != nil {
+			t.Error(err)
+		}
+		reply, err := s.Answer(r.Context(), c)
+		if err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprint(w, err)
+			return
+		}
+		fmt.Fprintf(w, `{"prompt_token_ids":[1,2,3],"choices":[{"index":0,"message":%s,"finish_reason":%q,"token_ids":[7,8],"logprobs":{"content":[{"logprob":-0.5},{"logprob":-0.25}]}}],"usage":{"prompt_tokens":3,"completion_tokens":2}}`,
+			reply.Message, reply.FinishReason)
+	}))
+	t.Cleanup(srv.Close)
+	e.url = srv.URL
+	return e
+}
+
+// file writes a worker's configuration that names the engine.
+func (e *labEngine) file(t *testing.T, more string) string {
+	t.Helper()
+	dir := t.TempDir()
+	key := filepath.Join(dir, "key")
+	path := filepath.Join(dir, "upstreams.yaml")
+	for name, text := range map[string]string{key: "sk-secret-of-the-engine\n", path: fmt.Sprintf("lab:\n  url: %s\n  key_file: %s\n  model: served\n%s", e.url, key, more)} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return path
+}
+
+const engineScript = "steps:\n- run: \"echo 'Hello, world!' > hello.txt\"\n- text: Done.\n"
+
+// TestTheWorkerAsksAnEngineItself, with everything recorded that a trainer's
+// answer would have had.
+func TestTheWorkerAsksAnEngineItself(t *testing.T) {
+	b := newBench(t)
+	e := startEngine(t, engineScript)
+	file := e.file(t, "  max_tokens: 777\n  top_logprobs: 3\n  trainers: [local]\n")
+	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
+	p := start(t, b.binary, "run", "-o", "json", "--mode", "transparent_proxy", "--upstream", "lab", "--upstreams", file, task)
+	if code := p.wait(t, time.Minute); code != 0 {
+		t.Fatalf("exit status %d: %s", code, p.err)
+	}
+	r := one(t, results(t, p), 1, 2)
+	if !slices.Equal(r.Edits, []string{"top_logprobs"}) || r.Calls[schema.TagAgent].CompletionTokens != 4 {
+		t.Errorf("edits %q, calls %+v", r.Edits, r.Calls)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	last := e.seen[len(e.seen)-1]
+	if string(last["model"]) != `"served"` || string(last["max_tokens"]) != "777" || string(last["return_token_ids"]) != "true" || len(e.keys) != 1 || !e.keys["Bearer sk-secret-of-the-engine"] {
+		t.Errorf("the engine was asked with %v, keys %v", last, e.keys)
+	}
+	if strings.Contains(p.out.String()+p.err.String(), "sk-secret") {
+		t.Error("the engine's key is in the output")
+	}
+	other := start(t, b.binary, "run", "-o", "json", "--name", "other", "--mode", "transparent_proxy", "--upstream", "lab", "--upstreams", file, task)
+	if code := other.wait(t, time.Minute); code != 1 {
+		t.Fatalf("another trainer: exit status %d", code)
+	}
+	if f := results(t, other)[0].Fault; f == nil || f.Who != schema.WhoUser || !strings.Contains(f.Message, "model.upstream") {
+		t.Errorf("another trainer: %+v", f)
+	}
+}

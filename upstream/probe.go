@@ -1,0 +1,208 @@
+package upstream
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strings"
+)
+
+// Finding is one thing that a probe looked at. Err is nil if the engine does it.
+type Finding struct {
+	What string
+	OK   string // what was found
+	Err  error
+	Todo string // how an engine is started so that it does
+}
+
+// Probe asks the engine for all that training needs of it, with a few short
+// completions.
+func (u *Upstream) Probe(ctx context.Context) []Finding {
+	model, err := u.modelName(ctx)
+	out := []Finding{{What: "upstream", OK: "serves " + model, Err: err, Todo: "check the URL, the key in TURNGATE_UPSTREAM_KEY, and --model"}}
+	if err != nil {
+		return out
+	}
+	p := prober{u: u, model: model}
+	return append(out, p.tokens(ctx), p.processed(ctx), p.tools(ctx), p.streaming(ctx))
+}
+
+type prober struct {
+	u     *Upstream
+	model string
+}
+
+// ask completes a short prompt with some parameters more.
+func (p *prober) ask(ctx context.Context, more map[string]any, into any) error {
+	body, err := json.Marshal(p.request(more))
+	if err != nil {
+		return err
+	}
+	return p.u.post(ctx, body, into)
+}
+
+func (p *prober) request(more map[string]any) map[string]any {
+	q := map[string]any{
+		"model": p.model, "max_tokens": 16, "temperature": 1.0,
+		"messages": []map[string]string{{"role": "user", "content": "Count from one to five, in words."}},
+	}
+	for name, value := range more {
+		q[name] = value
+	}
+	return q
+}
+
+// tokens looks whether ids and log-probs come, and fit together.
+func (p *prober) tokens(ctx context.Context) Finding {
+	f := Finding{What: "token ids", Todo: "use an engine that knows return_token_ids: vLLM 0.11 or later, SGLang of July 2026 or later"}
+	var got completion
+	if f.Err = p.ask(ctx, map[string]any{"logprobs": true, "return_token_ids": true}, &got); f.Err != nil {
+		return f
+	}
+	switch {
+	case len(got.Choices) != 1:
+		f.Err = fmt.Errorf("%d choices came", len(got.Choices))
+	case len(got.PromptTokenIDs) == 0:
+		f.Err = errors.New("no prompt_token_ids came")
+	case len(got.Choices[0].TokenIDs) == 0:
+		f.Err = errors.New("no token_ids came with the choice")
+	case got.Choices[0].Logprobs == nil || len(got.Choices[0].Logprobs.Content) != len(got.Choices[0].TokenIDs):
+		f.Err = errors.New("there is not one log-prob for each token id")
+	case got.Usage.CompletionTokens != int64(len(got.Choices[0].TokenIDs)):
+		f.Err = fmt.Errorf("usage counts %d completion tokens, %d ids came", got.Usage.CompletionTokens, len(got.Choices[0].TokenIDs))
+	}
+	f.OK = fmt.Sprintf("%d of the prompt, %d of the completion, a log-prob each", len(got.PromptTokenIDs), got.Usage.CompletionTokens)
+	return f
+}
+
+// processed looks whether log-probs are those of the distribution that was
+// sampled from: the gap between the two likeliest first tokens must grow as the
+// temperature falls.
+func (p *prober) processed(ctx context.Context) Finding {
+	f := Finding{What: "log-probs", OK: "of the distribution that is sampled", Todo: "start vLLM with --logprobs-mode processed_logprobs"}
+	var gaps [2]float64
+	for i, temperature := range []float64{1, 0.5} {
+		var got struct {
+			Choices []struct {
+				Logprobs struct {
+					Content []struct {
+						Top []struct{ Logprob float64 } `json:"top_logprobs"`
+					}
+				}
+			}
+		}
+		if f.Err = p.ask(ctx, map[string]any{"logprobs": true, "top_logprobs": 2, "temperature": temperature, "max_tokens": 1}, &got); f.Err != nil {
+			return f
+		}
+		if len(got.Choices) != 1 || len(got.Choices[0].Logprobs.Content) == 0 || len(got.Choices[0].Logprobs.Content[0].Top) < 2 {
+			f.Err = errors.New("no two top_logprobs came for a token")
+			return f
+		}
+		top := got.Choices[0].Logprobs.Content[0].Top
+		gaps[i] = math.Abs(top[0].Logprob - top[1].Logprob)
+	}
+	if ratio := gaps[1] / gaps[0]; ratio < 1.7 || ratio > 2.3 || math.IsNaN(ratio) {
+		f.Err = fmt.Errorf("the gap between the two likeliest tokens is %.3f at temperature 1 and %.3f at 0.5, where it should double: they are raw, which breaks importance ratios", gaps[0], gaps[1])
+	}
+	return f
+}
+
+// tools looks whether a tool call comes as one.
+func (p *prober) tools(ctx context.Context) Finding {
+	f := Finding{What: "tool calls", OK: "come as tool_calls", Todo: "start vLLM with --enable-auto-tool-choice and the --tool-call-parser of the model"}
+	tool := map[string]any{"type": "function", "function": map[string]any{
+		"name": "count_to", "description": "Counts from one to a number.",
+		"parameters": map[string]any{"type": "object", "properties": map[string]any{"n": map[string]any{"type": "integer"}}, "required": []string{"n"}},
+	}}
+	var got struct {
+		Choices []struct {
+			Message struct {
+				ToolCalls []toolCall `json:"tool_calls"`
+			}
+		}
+	}
+	if f.Err = p.ask(ctx, map[string]any{"tools": []any{tool}, "tool_choice": "required", "max_tokens": 200}, &got); f.Err != nil {
+		return f
+	}
+	switch {
+	case len(got.Choices) != 1 || len(got.Choices[0].Message.ToolCalls) == 0:
+		f.Err = errors.New("a call was required and none came")
+	case got.Choices[0].Message.ToolCalls[0].Function.Name != "count_to" || !json.Valid([]byte(got.Choices[0].Message.ToolCalls[0].Function.Arguments)):
+		f.Err = fmt.Errorf("the call is %+v", got.Choices[0].Message.ToolCalls[0])
+	}
+	return f
+}
+
+type toolCall struct {
+	Function struct{ Name, Arguments string }
+}
+
+// streaming looks whether a stream carries the ids.
+func (p *prober) streaming(ctx context.Context) Finding {
+	f := Finding{What: "streaming", Todo: "answers that are not streamed work all the same: turngate streams to the agent itself"}
+	body, err := json.Marshal(p.request(map[string]any{"stream": true, "logprobs": true, "return_token_ids": true, "stream_options": map[string]bool{"include_usage": true}}))
+	if err != nil {
+		f.Err = err
+		return f
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.u.base+"/chat/completions", bytes.NewReader(body))
+	if err != nil {
+		f.Err = err
+		return f
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if p.u.cfg.Key != "" {
+		req.Header.Set("Authorization", "Bearer "+p.u.cfg.Key)
+	}
+	res, err := p.u.cfg.Client.Do(req)
+	if err != nil {
+		f.Err = err
+		return f
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		data, _ := io.ReadAll(io.LimitReader(res.Body, 2000))
+		f.Err = refused(res, data)
+		return f
+	}
+	prompt, completion, chunks, done := 0, 0, 0, false
+	for lines := bufio.NewScanner(io.LimitReader(res.Body, maxBody)); lines.Scan(); {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		if data == "[DONE]" {
+			done = true
+			break
+		}
+		var chunk struct {
+			PromptTokenIDs []int32 `json:"prompt_token_ids"`
+			Choices        []struct {
+				TokenIDs []int32 `json:"token_ids"`
+			}
+		}
+		if err := json.Unmarshal([]byte(data), &chunk); err != nil {
+			f.Err = fmt.Errorf("a chunk cannot be read: %w", err)
+			return f
+		}
+		chunks++
+		prompt += len(chunk.PromptTokenIDs)
+		for _, c := range chunk.Choices {
+			completion += len(c.TokenIDs)
+		}
+	}
+	switch {
+	case !done:
+		f.Err = errors.New("the stream did not end with [DONE]")
+	case prompt == 0 || completion == 0:
+		f.Err = fmt.Errorf("%d chunks came with %d ids of the prompt and %d of the completion", chunks, prompt, completion)
+	}
+	f.OK = fmt.Sprintf("%d chunks, with ids", chunks)
+	return f
+}

@@ -1,0 +1,87 @@
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// Upstream is an engine that this worker may ask itself, for requests of mode
+// transparent_proxy and black_box. Requests know it by its name only; URL, key
+// and who may use it are this worker's.
+type Upstream struct {
+	Name     string
+	Trainers []string // who may use it; empty: every trainer
+	// Answer asks it. Its errors are those of trainer.Serve's function.
+	Answer func(ctx context.Context, c *schema.Call) (*schema.Reply, error)
+	// URL, without /v1, and Key are what an agent of a black box is given.
+	URL, Key string
+}
+
+// findUpstream finds the engine that a request names and its trainer may use.
+func findUpstream(all []Upstream, q *schema.Request) (*Upstream, error) {
+	i := slices.IndexFunc(all, func(u Upstream) bool { return u.Name == q.Model.Upstream })
+	if i < 0 || len(all[i].Trainers) > 0 && !slices.Contains(all[i].Trainers, q.Trainer) {
+		return nil, &schema.InvalidError{Field: "model.upstream", Value: q.Model.Upstream, Want: "an engine that this worker's configuration opens to trainer " + q.Trainer}
+	}
+	return &all[i], nil
+}
+
+// proxy is an engine as the gate's model: what a trainer's answer is
+// otherwise. It asks again as the broker does for a trainer.
+type proxy struct {
+	up   *Upstream
+	wait time.Duration // how long it may be unable to answer
+}
+
+// Complete implements gate.Model.
+func (p proxy) Complete(ctx context.Context, c schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
+	var absent time.Time // since when it is
+	for try := 0; ; try++ {
+		var random [8]byte
+		_, _ = rand.Read(random[:]) // never fails
+		gen := hex.EncodeToString(random[:])
+		if err := frames(schema.Frame{Kind: schema.FrameAccept, Gen: gen}); err != nil {
+			return schema.Reply{}, err
+		}
+		reply, err := p.up.Answer(ctx, &c)
+		if err == nil {
+			reply.V = schema.Version
+			return *reply, frames(schema.Frame{Kind: schema.FrameFinal, Gen: gen})
+		}
+		if ctx.Err() != nil {
+			return schema.Reply{}, context.Cause(ctx)
+		}
+		var fault *schema.Fault
+		if !errors.As(err, &fault) {
+			fault = schema.Faultf("call", schema.CodeInternal, schema.WhoTrainer, "%v", err)
+			fault.Status = http.StatusInternalServerError
+		}
+		if !schema.RetryableStatus(fault.Status) {
+			return schema.Reply{}, fault
+		}
+		if absent.IsZero() {
+			absent = time.Now()
+		}
+		if time.Since(absent) > p.wait {
+			none := schema.Faultf("call", schema.CodeNoTrainer, schema.WhoTrainer, "upstream %s did not answer for %s: %v", p.up.Name, p.wait, fault)
+			none.Status = http.StatusServiceUnavailable
+			return schema.Reply{}, none
+		}
+		if err := frames(schema.Frame{Kind: schema.FrameAbsent, Fault: fault}); err != nil {
+			return schema.Reply{}, err
+		}
+		pause := max(time.Duration(fault.RetryAfterMS)*time.Millisecond, min(time.Second<<min(try, 4), 10*time.Second)/2)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return schema.Reply{}, context.Cause(ctx)
+		}
+	}
+}
