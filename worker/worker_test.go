@@ -249,7 +249,7 @@ func TestOutcomes(t *testing.T) {
 		{"setup fails", func(r *schema.Request) { r.Setup = []schema.Command{{Run: "fails"}} }, schema.StatusFailed, -1, schema.CodeSetup, schema.WhoTask},
 		{"unknown agent", func(r *schema.Request) { r.Agent.Name = "nobody" }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
 		{"unknown backend", func(r *schema.Request) { r.Sandbox.Backend = "moon" }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
-		{"engine that is not there", func(r *schema.Request) { r.Mode, r.Model.Upstream = schema.ModeProxy, "lab" }, schema.StatusFailed, -1, schema.CodeInvalid, schema.WhoUser},
+		{"engine that is not there", func(r *schema.Request) { r.Mode, r.Model.Upstream = schema.ModeProxy, "lab" }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
 		{"network", func(r *schema.Request) { r.Sandbox.Network = "open" }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
 		{"gpu", func(r *schema.Request) { r.Sandbox.GPUs = 1 }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
 		{"no such bundle", func(r *schema.Request) { r.Task.Bundle = strings.Repeat("0", 64) }, schema.StatusFailed, -1, schema.CodeBadBundle, schema.WhoTask},
