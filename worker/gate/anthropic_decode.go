@@ -108,7 +108,7 @@ type block struct {
 		Content   jsontext.Value `json:"content"`
 	} `json:"source"`
 	Cache jsontext.Value `json:"cache_control"`
-	Extra jsontext.Value `json:",unknown"`
+	Extra jsontext.Value `json:",embed"`
 }
 
 // readAnthropic turns one message into canonical ones: results of tools are
@@ -247,24 +247,24 @@ func (b *block) add(c *content) error {
 	case "image":
 		switch b.Source.Type {
 		case "base64":
-			c.image("data:" + b.Source.MediaType + ";base64," + b.Source.Data)
+			c.image("data:"+b.Source.MediaType+";base64,"+b.Source.Data, "")
 		case "url":
-			c.image(b.Source.URL)
+			c.image(b.Source.URL, "")
 		case "file":
-			c.file("", "", b.Source.FileID)
+			c.file("", "", b.Source.FileID, "")
 		default:
 			return fmt.Errorf("an image from a source of type %q is not supported", b.Source.Type)
 		}
 	case "document":
 		switch b.Source.Type {
 		case "base64":
-			c.file(b.Title, "data:"+b.Source.MediaType+";base64,"+b.Source.Data, "")
+			c.file(b.Title, "data:"+b.Source.MediaType+";base64,"+b.Source.Data, "", "")
 		case "text":
-			c.file(b.Title, "data:text/plain,"+b.Source.Data, "")
+			c.file(b.Title, "data:text/plain,"+b.Source.Data, "", "")
 		case "url":
-			c.file(b.Title, b.Source.URL, "")
+			c.file(b.Title, b.Source.URL, "", "")
 		case "file":
-			c.file(b.Title, "", b.Source.FileID)
+			c.file(b.Title, "", b.Source.FileID, "")
 		case "content":
 			return readBlocks(b.Source.Content, c)
 		default:

@@ -111,7 +111,7 @@ type geminiPart struct {
 	FileData   *geminiFile    `json:"fileData"`
 	Call       *geminiCall    `json:"functionCall"`
 	Response   *geminiCall    `json:"functionResponse"`
-	Other      jsontext.Value `json:",unknown"`
+	Other      jsontext.Value `json:",embed"`
 }
 
 type geminiBlob struct {
@@ -124,9 +124,9 @@ func (b *geminiBlob) add(c *content) {
 	mime := b.MimeType + b.Mime
 	url := "data:" + mime + ";base64," + b.Data
 	if strings.HasPrefix(mime, "image/") {
-		c.image(url)
+		c.image(url, "")
 	} else {
-		c.file("", url, "")
+		c.file("", url, "", "")
 	}
 }
 
@@ -204,7 +204,7 @@ func (c *geminiCall) result() (*content, error) {
 	var out content
 	var only struct {
 		Output *string        `json:"output"`
-		Other  jsontext.Value `json:",unknown"`
+		Other  jsontext.Value `json:",embed"`
 	}
 	if err := json.Unmarshal(c.Response, &only); err == nil && only.Output != nil && len(only.Other) == 0 {
 		if err := out.text(*only.Output, nil); err != nil {
@@ -239,9 +239,9 @@ func (p *geminiPart) add(c *content) error {
 	case p.Inline != nil:
 		p.Inline.add(c)
 	case p.FileData != nil && strings.HasPrefix(p.FileData.MimeType, "image/"):
-		c.image(p.FileData.URI)
+		c.image(p.FileData.URI, "")
 	case p.FileData != nil:
-		c.file("", p.FileData.URI, "")
+		c.file("", p.FileData.URI, "", p.FileData.MimeType)
 	case len(p.Other) > 2:
 		return fmt.Errorf("a part like %.60s is not supported", p.Other)
 	}
@@ -428,7 +428,7 @@ func geminiChoice(raw jsontext.Value, params map[string]stdjson.RawMessage) erro
 			Mode    string   `json:"mode"`
 			Allowed []string `json:"allowedFunctionNames"`
 		} `json:"functionCallingConfig"`
-		Other jsontext.Value `json:",unknown"`
+		Other jsontext.Value `json:",embed"`
 	}
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return err

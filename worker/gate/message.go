@@ -167,12 +167,16 @@ func (o *object) str(name, value string) *object {
 	return o
 }
 
-// extra copies the members of an object that are not taken care of.
+// extra copies the members of an object that are not taken care of, but for
+// those that say nothing.
 func (o *object) extra(members jsontext.Value, but ...string) error {
 	if len(members) == 0 {
 		return nil
 	}
 	return schema.EachMember(members, func(name string, value jsontext.Value) error {
+		if value.Kind() == 'n' {
+			return nil
+		}
 		for _, b := range but {
 			if name == b {
 				return nil
@@ -221,12 +225,19 @@ func (c *content) text(s string, extra jsontext.Value) error {
 	return nil
 }
 
-func (c *content) image(url string) {
-	c.parts = append(c.parts, newObject().str("type", "image_url").raw("image_url", newObject().str("url", url).done()).done())
+// image adds a picture; detail is how closely it is to be looked at, if that
+// was said.
+func (c *content) image(url, detail string) {
+	i := newObject().str("url", url)
+	if detail != "" {
+		i.str("detail", detail)
+	}
+	c.parts = append(c.parts, newObject().str("type", "image_url").raw("image_url", i.done()).done())
 }
 
-// file adds a document; it has either data, as a data URL, or an id.
-func (c *content) file(name, data, id string) {
+// file adds a document; it has either data, as a data or another URL, or an
+// id. format is its media type where the URL does not say it.
+func (c *content) file(name, data, id, format string) {
 	f := newObject()
 	if name != "" {
 		f.str("filename", name)
@@ -236,6 +247,9 @@ func (c *content) file(name, data, id string) {
 	}
 	if id != "" {
 		f.str("file_id", id)
+	}
+	if format != "" {
+		f.str("format", format)
 	}
 	c.parts = append(c.parts, newObject().str("type", "file").raw("file", f.done()).done())
 }

@@ -150,7 +150,7 @@ func responsesText(value jsontext.Value, params map[string]stdjson.RawMessage) e
 		}
 		var f struct {
 			Type   string         `json:"type"`
-			Fields jsontext.Value `json:",unknown"`
+			Fields jsontext.Value `json:",embed"`
 		}
 		if err := json.Unmarshal(v, &f); err != nil {
 			return err
@@ -256,7 +256,7 @@ func inNamespace(space, name string) string { return space + "__" + name }
 func customFormat(raw jsontext.Value) (jsontext.Value, error) {
 	var f struct {
 		Type string         `json:"type"`
-		Rest jsontext.Value `json:",unknown"`
+		Rest jsontext.Value `json:",embed"`
 	}
 	if err := json.Unmarshal(raw, &f); err != nil || f.Type != "grammar" {
 		return raw, err
@@ -425,11 +425,12 @@ func readInputParts(raw jsontext.Value, c *content) error {
 			Text     string         `json:"text"`
 			Refusal  string         `json:"refusal"`
 			ImageURL string         `json:"image_url"`
+			Detail   string         `json:"detail"`
 			FileID   string         `json:"file_id"`
 			FileData string         `json:"file_data"`
 			FileURL  string         `json:"file_url"`
 			Filename string         `json:"filename"`
-			Extra    jsontext.Value `json:",unknown"`
+			Extra    jsontext.Value `json:",embed"`
 		}
 		if err := json.Unmarshal(v, &p); err != nil {
 			return err
@@ -441,16 +442,16 @@ func readInputParts(raw jsontext.Value, c *content) error {
 			return c.text(p.Refusal, nil)
 		case "input_image":
 			if p.ImageURL == "" {
-				c.file("", "", p.FileID)
+				c.file("", "", p.FileID, "")
 			} else {
-				c.image(p.ImageURL)
+				c.image(p.ImageURL, p.Detail)
 			}
 		case "input_file":
 			data := p.FileData
 			if data == "" {
 				data = p.FileURL
 			}
-			c.file(p.Filename, data, p.FileID)
+			c.file(p.Filename, data, p.FileID, "")
 		default:
 			return fmt.Errorf("a content part of type %q is not supported", p.Type)
 		}

@@ -1,0 +1,127 @@
+package gate_test
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/turngate/turngate/worker/gate"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// TestGoldenRequests decodes requests to the canonical call. Those that are
+// named for an agent are the third request that it made in a small task, long
+// texts replaced by their length; the others have every feature of a dialect.
+func TestGoldenRequests(t *testing.T) {
+	dialects := map[string]struct {
+		d    gate.Dialect
+		path string
+	}{
+		"opencode": {gate.Chat{}, "/v1/chat/completions"}, "pi": {gate.Chat{}, "/v1/chat/completions"}, "qwen-code": {gate.Chat{}, "/v1/chat/completions"},
+		"codex": {gate.Responses{}, "/v1/responses"}, "claude-code": {gate.Messages{}, "/v1/messages"}, "gemini-cli": {gate.Gemini{}, "/v1beta/models/policy:streamGenerateContent?alt=sse"},
+		"chat-features": {gate.Chat{}, "/v1/chat/completions"}, "responses-features": {gate.Responses{}, "/v1/responses"},
+		"messages-features": {gate.Messages{}, "/v1/messages"}, "gemini-features": {gate.Gemini{}, "/v1beta/models/policy:streamGenerateContent?alt=sse"},
+	}
+	files, err := filepath.Glob("testdata/requests/*.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) != len(dialects) {
+		t.Errorf("%d requests, want %d", len(files), len(dialects))
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".json")
+		t.Run(name, func(t *testing.T) {
+			body, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req, err := decode(t, dialects[name].d, dialects[name].path, string(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := shown(req.Call) + "\n"
+			golden := strings.TrimSuffix(file, ".json") + ".golden"
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("%s is not what it was; run with -update and look at the difference\n%s", golden, got)
+			}
+		})
+	}
+}
+
+// TestWhatCannotBeExpressedIsRefused by every dialect, in words that name it.
+func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
+	const gemini = "/v1beta/models/policy:generateContent"
+	for _, tt := range []struct {
+		d          gate.Dialect
+		path, body string
+		says       string
+	}{
+		{gate.Chat{}, "/", `{"messages":[{}],"n":2}`, "n is 2"},
+		{gate.Responses{}, "/", `{"input":"x","tools":[{"type":"web_search"}]}`, "web_search"},
+		{gate.Responses{}, "/", `{"input":[{"type":"computer_call"}]}`, "computer_call"},
+		{gate.Responses{}, "/", `{"input":[{"type":"item_reference","id":"x"}]}`, "references"},
+		{gate.Responses{}, "/", `{"input":"x","background":true}`, "background"},
+		{gate.Responses{}, "/", `{"input":"x","conversation":"c"}`, "conversation"},
+		{gate.Responses{}, "/", `{"input":[{"role":"user","content":[{"type":"input_audio"}]}]}`, "input_audio"},
+		{gate.Responses{}, "/", `{"input":[{"role":"robot","content":"x"}]}`, "robot"},
+		{gate.Responses{}, "/", `{}`, "input"},
+		{gate.Messages{}, "/", `{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"web_search_20250305","name":"web_search"}]}`, "web_search_20250305"},
+		{gate.Messages{}, "/", `{"messages":[{"role":"user","content":[{"type":"container_upload"}]}]}`, "container_upload"},
+		{gate.Messages{}, "/", `{"messages":[{"role":"tool","content":"x"}]}`, `"tool"`},
+		{gate.Messages{}, "/", `{"messages":[{"role":"assistant","content":[{"type":"tool_use","input":[1]}]}]}`, "object"},
+		{gate.Messages{}, "/", `{"messages":[]}`, "at least one"},
+		{gate.Gemini{}, gemini, `{"contents":[{"parts":[{"text":"x"}]}],"generationConfig":{"candidateCount":2}}`, "candidateCount is 2"},
+		{gate.Gemini{}, gemini, `{"contents":[{"parts":[{"text":"x"}]}],"tools":[{"googleSearch":{}}]}`, "googleSearch"},
+		{gate.Gemini{}, gemini, `{"contents":[{"parts":[{"executableCode":{}}]}]}`, "executableCode"},
+		{gate.Gemini{}, gemini, `{"contents":[{"parts":[{"functionResponse":{"name":"f","response":{}}}]}]}`, `"f" has no call`},
+		{gate.Gemini{}, "/v1beta/models/policy:embedContent", `{"contents":[{"parts":[{"text":"x"}]}]}`, "embedContent"},
+	} {
+		if _, err := decode(t, tt.d, tt.path, tt.body); err == nil || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s %s: %v, want it to name %q", tt.d.Name(), tt.body, err, tt.says)
+		}
+	}
+}
+
+// TestAMovingCacheControlBreaksNothing: Claude Code marks another message with
+// every turn, and sends as a string what was a list before.
+func TestAMovingCacheControlBreaksNothing(t *testing.T) {
+	d := gate.Messages{}.Decoder()
+	first, err := d.Decode(nil, []byte(`{"messages":[{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := d.Decode(nil, []byte(`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":[{"type":"text","text":"c","cache_control":{"type":"ephemeral"}}]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(first.Call.Messages[0]) != string(second.Call.Messages[0]) {
+		t.Errorf("%s and %s", first.Call.Messages[0], second.Call.Messages[0])
+	}
+}
+
+// TestAContextOverflowIsSaidInEachDialect so that agents compact.
+func TestAContextOverflowIsSaidInEachDialect(t *testing.T) {
+	f := gate.Refusal{Status: 400, Code: "context_length_exceeded", Message: "It is too long."}
+	for d, says := range map[gate.Dialect]string{
+		gate.Chat{}: `"code":"context_length_exceeded"`, gate.Responses{}: `"code":"context_length_exceeded"`,
+		gate.Messages{}: "prompt is too long", gate.Gemini{}: "input token count exceeds the maximum",
+	} {
+		if body := d.Fail(f); !json.Valid(body) || !strings.Contains(string(body), says) {
+			t.Errorf("%s: %s", d.Name(), body)
+		}
+	}
+}
