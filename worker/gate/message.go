@@ -229,7 +229,7 @@ func (c *content) text(s string, extra jsontext.Value) error {
 // was said.
 func (c *content) image(url, detail string) {
 	i := newObject().str("url", url)
-	if detail != "" {
+	if detail != "" && detail != "auto" {
 		i.str("detail", detail)
 	}
 	c.parts = append(c.parts, newObject().str("type", "image_url").raw("image_url", i.done()).done())
