@@ -1,0 +1,228 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/trainer/replay"
+	"github.com/turngate/turngate/worker/gate"
+)
+
+// TestLongSessions has real agents hold conversations of more than fifty turns
+// through a gate, with a trainer that is started anew in the middle and so has
+// lost every base. A recorder in front of the gate and a tap on NATS, neither
+// part of what is tested, see what came in and what travelled: each call that
+// the trainer put together is, in normal form, what the agent sent.
+func TestLongSessions(t *testing.T) {
+	for _, name := range []string{"claude-code", "codex", "opencode"} {
+		t.Run(name, func(t *testing.T) { longSession(t, name) })
+	}
+}
+
+const longTurns = 55
+
+func longSession(t *testing.T, name string) {
+	b := newBench(t)
+	b.need(t, "local", name)
+	spec, err := agents.Find(agents.All(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var script strings.Builder
+	script.WriteString("aux: A title\nsteps:\n")
+	for i := range longTurns - 1 {
+		fmt.Fprintf(&script, "- {text: 'Turn %d.', reasoning: 'I count.', run: 'seq %d %d'}\n", i, i, i+60)
+	}
+	script.WriteString("- text: Done.\n")
+	model, err := replay.Parse([]byte(script.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := &asked{calls: map[string]*schema.Call{}}
+	answer := func(ctx context.Context, c *schema.Call) (*schema.Reply, error) {
+		got.add(c)
+		return model.Answer(ctx, c)
+	}
+	var mu sync.Mutex
+	stop := serveWith(t, b, answer)
+	defer func() {
+		mu.Lock()
+		defer mu.Unlock()
+		stop()
+	}()
+	tap := tapBytes(t, b)
+
+	r := schema.Request{ID: "local-1", Trainer: "local"}.WithDefaults()
+	side, err := b.nats.Worker(t, "w1").WorkerSide(broker.WorkerConfig{Worker: "w1", Instance: "i1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer side.Close()
+	s := gate.Open(t.Context(), gate.Config{
+		Rollout: r.ID, Attempt: 1, ModelName: "policy", Options: r.Gate, Model: side.Caller(r), Dialects: gate.Dialects(), Tag: spec.Tag, Log: zerolog.Nop(),
+	})
+	defer s.Close()
+	rec := &bodies{next: s, halfway: func() { // the trainer dies between two calls
+		mu.Lock()
+		defer mu.Unlock()
+		stop()
+		stop = serveWith(t, b, answer)
+	}}
+	srv := httptest.NewServer(rec)
+	defer srv.Close()
+	runBare(t, spec, agents.Launch{
+		BaseURL: srv.URL, Key: s.Key(), Model: "policy", Instruction: "Count.", Dir: t.TempDir(), Installed: agents.Cache{Dir: b.cache}.Path(spec),
+	})
+
+	dialect := map[string]gate.Dialect{"chat": gate.Chat{}, "responses": gate.Responses{}, "messages": gate.Messages{}}[spec.Dialect]
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	total := 0
+	for i, body := range rec.all {
+		total += len(body)
+		fresh, err := dialect.Decoder().Decode(nil, body)
+		if err != nil {
+			t.Fatalf("request %d: %v", i+1, err)
+		}
+		c := got.calls[fmt.Sprintf("local-1/1/%d", i+1)]
+		if c == nil {
+			t.Fatalf("call %d did not reach the trainer", i+1)
+		}
+		if want := fresh.Call.DigestOf(fresh.Call.HashesOf()); !bytes.Equal(want, c.DigestOf(c.HashesOf())) || !bytes.Equal(want, c.Digest) {
+			t.Errorf("call %d is not what the agent sent", i+1)
+		}
+	}
+	last := len(rec.all[len(rec.all)-1])
+	if len(rec.all) < longTurns {
+		t.Errorf("%d requests, want %d", len(rec.all), longTurns)
+	}
+	travelled := tap.total()
+	t.Logf("%d requests of %d bytes in all, the last one of %d; %d bytes of calls travelled, %.2f of the last one", len(rec.all), total, last, travelled, float64(travelled)/float64(last))
+	if travelled > 3*last { // two whole forms: the first one, and the one for the new trainer
+		t.Errorf("%d bytes travelled for a conversation of %d", travelled, last)
+	}
+}
+
+// asked is what a trainer was asked, put together.
+type asked struct {
+	mu    sync.Mutex
+	calls map[string]*schema.Call
+}
+
+func (a *asked) add(c *schema.Call) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.calls[c.Key] = c
+}
+
+// bodies records what an agent sends to a gate.
+type bodies struct {
+	next    http.Handler
+	halfway func() // called before one request in the middle
+
+	mu  sync.Mutex
+	all [][]byte
+}
+
+func (b *bodies) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err == nil && r.Method == http.MethodPost {
+		b.mu.Lock()
+		b.all = append(b.all, body)
+		n := len(b.all)
+		b.mu.Unlock()
+		if n == longTurns/2 {
+			b.halfway()
+		}
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	b.next.ServeHTTP(w, r)
+}
+
+// runBare runs an agent on this machine: what its tools do is up to the
+// script, which only counts.
+func runBare(t *testing.T, spec agents.Spec, l agents.Launch) {
+	t.Helper()
+	if spec.Files != nil {
+		files, err := spec.Files(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for path, f := range files {
+			if err := os.MkdirAll(path[:strings.LastIndex(path, "/")], 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, f.Data, f.Mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c := spec.Command(l)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
+	cmd.Dir, cmd.Stdin = t.TempDir(), strings.NewReader(c.Stdin)
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + l.Dir}
+	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
+		cmd.Env = append(cmd.Env, name+"="+c.Env[name])
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out[max(len(out)-3000, 0):])
+	}
+}
+
+// counted adds up what travels on the subjects of model calls.
+type counted struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (c *counted) total() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n
+}
+
+// tapBytes listens with an operator's credential of its own.
+func tapBytes(t *testing.T, b *bench) *counted {
+	t.Helper()
+	key, err := nats.NkeyOptionFromSeed(b.nats.OpsCreds())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect(b.nats.URL(), key, nats.CustomInboxPrefix(broker.InboxFor("ops", "ops")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	c := &counted{}
+	if _, err := nc.Subscribe("rollout.*.llm.>", func(m *nats.Msg) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.n += len(m.Data)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
