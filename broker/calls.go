@@ -94,7 +94,7 @@ func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(sch
 	token := hex.EncodeToString(random[:])
 	a := &asking{
 		w: c.w, job: c.job, call: &call, key: call.Key, subject: subjects.Call(key, c.shard), body: body, frames: frames, budget: c.wait,
-		reply: subjects.GateInbox(key.Rollout.Trainer(), c.w.wid, c.w.instance, token), inbox: make(chan *nats.Msg, 256),
+		reply: subjects.GateInbox(key.Rollout.Trainer(), c.w.wid, c.w.instance, token), inbox: newMailbox(),
 	}
 	c.w.mu.Lock()
 	c.w.inboxes[token] = a.inbox
@@ -128,7 +128,7 @@ type asking struct {
 	subject, reply string
 	body           []byte
 	frames         func(schema.Frame) error
-	inbox          chan *nats.Msg
+	inbox          *mailbox
 	budget         time.Duration
 
 	rounds int    // times the call was published
@@ -237,7 +237,11 @@ func (a *asking) round(ctx context.Context) (reply schema.Reply, wait time.Durat
 			}
 			a.spent += time.Since(start)
 			return reply, 0, errAbsent
-		case m := <-a.inbox:
+		case <-a.inbox.ready:
+			m := a.inbox.take()
+			if m == nil {
+				continue
+			}
 			if m.Header.Get("Status") == "503" && len(m.Data) == 0 {
 				if accepted { // of an earlier round
 					continue

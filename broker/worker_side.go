@@ -53,7 +53,7 @@ type WorkerSide struct {
 	news     chan struct{} // has room for one: a job began
 
 	mu      sync.Mutex
-	inboxes map[string]chan *nats.Msg // by token: calls that wait for frames
+	inboxes map[string]*mailbox // by token: calls that wait for frames
 	jobs    map[schema.ID]*Job
 	subs    []*nats.Subscription
 }
@@ -74,7 +74,7 @@ func (b *Broker) WorkerSide(c WorkerConfig) (*WorkerSide, error) {
 		Broker: b, cfg: c, wid: c.Worker, instance: c.Instance, timing: c.Timing, inbox: b.inbox, log: b.log.With().Str("worker", c.Worker).Logger(),
 		lanes: newLanes(), pollers: make(chan *poller, c.Slots+16), idle: make(chan struct{}, 1), handed: make(chan *delivery, c.Slots), standing: newSwitch(),
 		unfit: unfit{first: map[schema.ID]time.Time{}}, cancels: make(chan wish, 256), audits: make(chan schema.ID, 256), news: make(chan struct{}, 1),
-		inboxes: map[string]chan *nats.Msg{}, jobs: map[schema.ID]*Job{},
+		inboxes: map[string]*mailbox{}, jobs: map[schema.ID]*Job{},
 	}
 	w.handover = &handover{w: w, waiting: map[*delivery]time.Time{}}
 	w.standing.set(true) // until Run has confirmed the lease
@@ -186,9 +186,8 @@ func (w *WorkerSide) onFrame(m *nats.Msg) {
 	if inbox == nil {
 		return // a late frame of a call that is settled
 	}
-	select {
-	case inbox <- m:
-	default: // the call sees the gap in the sequence and asks again
+	if !inbox.put(m) {
+		w.log.Warn().Str("subject", m.Subject).Msg("a frame was dropped, its call is read too slowly")
 	}
 }
 

@@ -172,6 +172,39 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// TestAFastStreamIsNotAskedAgain though its worker reads it slowly at first:
+// the pieces wait, and none is lost.
+func TestAFastStreamIsNotAskedAgain(t *testing.T) {
+	b := newBench(t)
+	const pieces = 3000
+	sent, absent, n := make(chan struct{}), 0, 0
+	got := b.ask(t.Context(), 1, 1, func(f schema.Frame) error {
+		switch f.Kind {
+		case schema.FrameDelta:
+			if n++; n == 1 {
+				<-sent
+			}
+		case schema.FrameAbsent:
+			absent++
+		}
+		return nil
+	})
+	s := next(t, b.trainer).Stream()
+	for range pieces {
+		if err := s.Delta(&schema.Delta{Delta: json.RawMessage(`{"content":"a"}`)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Final(text("all")); err != nil {
+		t.Fatal(err)
+	}
+	close(sent)
+	said(t, <-got, "all")
+	if n != pieces || absent != 0 {
+		t.Errorf("%d of %d pieces, asked again %d times", n, pieces, absent)
+	}
+}
+
 func TestHoldKeepsCallsWaiting(t *testing.T) {
 	b := newBench(t)
 	b.trainer.Hold()

@@ -1,0 +1,60 @@
+package broker
+
+import (
+	"sync"
+
+	"github.com/nats-io/nats.go"
+)
+
+// mailbox keeps the frames of one call that were not read yet. An engine may
+// stream faster than an agent reads for a while; what exceeds the bound is
+// dropped, and asked for again.
+type mailbox struct {
+	ready chan struct{} // has room for one: something is there
+
+	mu    sync.Mutex
+	queue []*nats.Msg
+	bytes int
+}
+
+// maxMailbox bounds the bytes of frames of one call that wait to be read.
+const maxMailbox = 32 << 20
+
+func newMailbox() *mailbox { return &mailbox{ready: make(chan struct{}, 1)} }
+
+// put is false when there is no room.
+func (b *mailbox) put(m *nats.Msg) bool {
+	b.mu.Lock()
+	room := b.bytes+len(m.Data) <= maxMailbox
+	if room {
+		b.queue = append(b.queue, m)
+		b.bytes += len(m.Data)
+	}
+	b.mu.Unlock()
+	b.wake()
+	return room
+}
+
+func (b *mailbox) wake() {
+	select {
+	case b.ready <- struct{}{}:
+	default:
+	}
+}
+
+// take gives the oldest frame, or nil. While more are there, ready says so.
+func (b *mailbox) take() *nats.Msg {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.queue) == 0 {
+		return nil
+	}
+	m := b.queue[0]
+	b.queue[0] = nil
+	b.queue = b.queue[1:]
+	b.bytes -= len(m.Data)
+	if len(b.queue) > 0 {
+		b.wake()
+	}
+	return m
+}

@@ -1,0 +1,287 @@
+package gate_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/trainer"
+	"github.com/turngate/turngate/worker/gate"
+)
+
+// served is a gate with a trainer behind it.
+type served struct {
+	url, key string
+	client   *http.Client
+}
+
+func serveGate(b *testing.B, srv testenv.NATS, o schema.GateOptions, answer func(*trainer.Pending)) served {
+	b.Helper()
+	t, err := trainer.New(trainer.Config{Broker: srv.Trainer(b, "alpha"), Name: "alpha", Log: zerolog.Nop()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			p, err := t.Next(ctx)
+			if err != nil {
+				return
+			}
+			go answer(p)
+		}
+	}()
+	side, err := srv.Worker(b, "w1").WorkerSide(broker.WorkerConfig{Worker: "w1", Instance: "i1"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	o.MaxCalls = 1 << 30
+	r := schema.Request{ID: "alpha-1", Trainer: "alpha", Gate: o}.WithDefaults()
+	s := gate.Open(b.Context(), gate.Config{
+		Rollout: r.ID, Attempt: 1, ModelName: "policy", Options: r.Gate, Model: gateModel{side.Caller(r)}, Dialects: gate.Dialects(), Log: zerolog.Nop(),
+	})
+	web := httptest.NewServer(s)
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 128}}
+	b.Cleanup(func() {
+		client.CloseIdleConnections()
+		web.Close()
+		s.Close()
+		side.Close()
+		cancel()
+		<-ended
+		t.Close()
+	})
+	return served{web.URL + "/v1/chat/completions", s.Key(), client}
+}
+
+// BenchmarkLongConversation holds conversations of 200 turns that grow to 800
+// KB, and reports the bytes of calls over NATS as a multiple of the final size,
+// and how much longer the last twenty calls take than the first twenty.
+func BenchmarkLongConversation(b *testing.B) {
+	srv := testenv.StartNATS(b, "alpha")
+	key, err := nats.NkeyOptionFromSeed(srv.OpsCreds())
+	if err != nil {
+		b.Fatal(err)
+	}
+	tap, err := nats.Connect(srv.URL(), key, nats.CustomInboxPrefix(broker.InboxFor("ops", "ops")))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer tap.Close()
+	var mu sync.Mutex
+	travelled := 0
+	if _, err := tap.Subscribe("rollout.*.llm.>", func(m *nats.Msg) {
+		mu.Lock()
+		defer mu.Unlock()
+		travelled += len(m.Data)
+	}); err != nil {
+		b.Fatal(err)
+	}
+	s := serveGate(b, srv, schema.GateOptions{}, func(p *trainer.Pending) {
+		_ = p.Reply(&schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop"})
+	})
+	const turns, size = 200, 800 << 10
+	var first, last time.Duration
+	final := 0
+	for n := 0; b.Loop(); n++ {
+		var body strings.Builder
+		fmt.Fprintf(&body, `{"model":"policy","tools":[],"messages":[{"role":"user","content":"conversation %d"}`, n)
+		for turn := range turns {
+			fmt.Fprintf(&body, `,{"role":"assistant","content":null,"tool_calls":[{"id":"c%d","type":"function","function":{"name":"bash","arguments":"{}"}}]},{"role":"tool","tool_call_id":"c%d","content":%q}`,
+				turn, turn, strings.Repeat("x", size/turns-160))
+			whole := body.String() + "]}"
+			start := time.Now()
+			if err := post(s.client, s.url, s.key, []byte(whole)); err != nil {
+				b.Fatal(err)
+			}
+			switch took := time.Since(start); {
+			case turn < 20:
+				first += took
+			case turn >= turns-20:
+				last += took
+			}
+			final = len(whole)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	b.ReportMetric(float64(travelled)/float64(b.N)/float64(final), "x-of-size")
+	b.ReportMetric(float64(last)/float64(first), "last-of-first")
+	b.ReportMetric(float64(first.Microseconds())/float64(20*b.N), "first-µs")
+	b.ReportMetric(float64(last.Microseconds())/float64(20*b.N), "last-µs")
+}
+
+// BenchmarkStreams has 64 streams of 512 small pieces each passed through the
+// whole gate, and the same from a bare server of event streams, in turns.
+func BenchmarkStreams(b *testing.B) {
+	const streams, pieces = 64, 512
+	srv := testenv.StartNATS(b, "alpha")
+	s := serveGate(b, srv, schema.GateOptions{Stream: schema.StreamPass, MaxParallel: 2 * streams}, func(p *trainer.Pending) {
+		out := p.Stream()
+		for range pieces {
+			if out.Delta(&schema.Delta{Delta: json.RawMessage(`{"content":"word "}`)}) != nil {
+				return
+			}
+		}
+		_ = p.Reply(&schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"all"}`), FinishReason: "stop"})
+	})
+	piece := []byte(`data: {"id":"chatcmpl-alpha-1-1-1","object":"chat.completion.chunk","created":1790000000,"model":"policy","choices":[{"index":0,"delta":{"content":"word "},"finish_reason":null}]}` + "\n\n")
+	direct := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		flush := http.NewResponseController(w)
+		for range pieces {
+			_, _ = w.Write(piece)
+			_ = flush.Flush()
+		}
+	}))
+	defer direct.Close()
+	run := func(url, key string, number int) (time.Duration, time.Duration) {
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		var first time.Duration
+		start := time.Now()
+		for i := range streams {
+			all.Go(func() {
+				body := fmt.Sprintf(`{"model":"policy","stream":true,"messages":[{"role":"user","content":"%d %d"}]}`, number, i)
+				req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(body))
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				req.Header.Set("Authorization", "Bearer "+key)
+				res, err := s.client.Do(req)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				defer res.Body.Close()
+				n := 0
+				for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+					if strings.HasPrefix(lines.Text(), "data: {") {
+						if n++; n == 1 {
+							mu.Lock()
+							first += time.Since(start)
+							mu.Unlock()
+						}
+					}
+				}
+				if n < pieces {
+					b.Errorf("%d pieces came", n)
+				}
+			})
+		}
+		all.Wait()
+		return time.Since(start), first / streams
+	}
+	var ours, theirs, firstOurs, firstTheirs time.Duration
+	for n := 0; b.Loop(); n++ {
+		d, f := run(s.url, s.key, n)
+		ours, firstOurs = ours+d, firstOurs+f
+		d, f = run(direct.URL, "", n)
+		theirs, firstTheirs = theirs+d, firstTheirs+f
+	}
+	chunks := float64(b.N * streams * pieces)
+	b.ReportMetric(chunks/ours.Seconds(), "chunks/s")
+	b.ReportMetric(chunks/theirs.Seconds(), "direct-chunks/s")
+	b.ReportMetric(theirs.Seconds()/ours.Seconds(), "of_direct")
+	b.ReportMetric(float64(firstOurs.Microseconds())/float64(b.N), "first-µs")
+	b.ReportMetric(float64(firstTheirs.Microseconds())/float64(b.N), "direct-first-µs")
+}
+
+// BenchmarkThroughput asks 64 calls of 32 KB at once through the whole gate,
+// and through a bare HTTP hop and a bare NATS request one after the other.
+func BenchmarkThroughput(b *testing.B) {
+	const at, size = 64, 32 << 10
+	srv := testenv.StartNATS(b, "alpha")
+	answer := []byte(strings.Repeat("y", 1024))
+	body := []byte(benchBody(size))
+	message := json.RawMessage(`{"role":"assistant","content":"` + string(answer) + `"}`)
+	s := serveGate(b, srv, schema.GateOptions{MaxParallel: 2 * at}, func(p *trainer.Pending) {
+		_ = p.Reply(&schema.Reply{Message: message, FinishReason: "stop"})
+	})
+	parts := map[string]func(int) error{"http": nil, "nats": nil}
+	http, nats := bareHTTP(b, body, answer), bareNATS(b, srv, body, answer)
+	parts["http"], parts["nats"] = func(int) error { return http() }, func(int) error { return nats() }
+	parts["gate"] = func(i int) error { // each a conversation of its own that grows
+		own := append([]byte(fmt.Sprintf(`{"model":"policy","user":"%d",`, i)), body[len(`{"model":"policy",`):]...)
+		return post(s.client, s.url, s.key, own)
+	}
+	took := map[string]time.Duration{}
+	calls := 0
+	for n := 0; b.Loop(); n++ {
+		for name, call := range parts {
+			start := time.Now()
+			var all sync.WaitGroup
+			for i := range at {
+				all.Go(func() {
+					for k := range 20 {
+						if err := call(n*1_000_000 + i*1000 + k); err != nil {
+							b.Error(name, err)
+							return
+						}
+					}
+				})
+			}
+			all.Wait()
+			took[name] += time.Since(start)
+		}
+		calls += at * 20
+	}
+	rate := func(name string) float64 { return float64(calls) / took[name].Seconds() }
+	b.ReportMetric(rate("gate"), "calls/s")
+	b.ReportMetric(rate("gate")*(1/rate("http")+1/rate("nats")), "of_pair")
+}
+
+// BenchmarkOpenSessions opens 10,000 sessions, each with one call of 1 KB
+// behind it, and measures what one costs.
+func BenchmarkOpenSessions(b *testing.B) {
+	const sessions = 10_000
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc + m.StackInuse
+	}
+	body := benchBody(1 << 10)
+	for b.Loop() {
+		before := heap()
+		open := make([]*gate.Session, sessions)
+		for i := range open {
+			r := schema.Request{}.WithDefaults()
+			open[i] = gate.Open(b.Context(), gate.Config{Rollout: "alpha-1", Attempt: 1, ModelName: "policy", Options: r.Gate, Model: okModel{}, Dialects: gate.Dialects(), Log: zerolog.Nop()})
+			req := httptest.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(body))
+			req.Header.Set("Authorization", "Bearer "+open[i].Key())
+			w := httptest.NewRecorder()
+			if open[i].ServeHTTP(w, req); w.Code != http.StatusOK {
+				b.Fatalf("status %d: %s", w.Code, w.Body)
+			}
+		}
+		b.ReportMetric(float64(heap()-before)/sessions, "B/session")
+		for _, s := range open {
+			s.Close()
+		}
+	}
+}
+
+type okModel struct{}
+
+func (okModel) Complete(_ context.Context, _ schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
+	return schema.Reply{V: 1, Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop"}, frames(schema.Frame{Kind: schema.FrameFinal, Gen: "g"})
+}
