@@ -62,6 +62,13 @@ func (w *WorkerSide) Caller(r schema.Request) *Caller {
 	return &Caller{w: w, shard: r.Shard, wait: time.Duration(r.Gate.WaitMS) * time.Millisecond}
 }
 
+// To is the same caller for another shard of the trainer.
+func (c *Caller) To(shard string) *Caller {
+	to := *c
+	to.shard = shard
+	return &to
+}
+
 // Complete asks until the call is answered or refused, always under the same
 // key: a trainer that knows the key does not generate again. frames hears of
 // everything in between, in order, and may end the call with an error.

@@ -49,12 +49,23 @@ func (o *Offer) Lacks(r *Request) error {
 		{"sandbox.cpus", s.CPUs, o.CPUs > 0 && s.CPUs > o.CPUs, fmt.Sprintf("at most %v", o.CPUs)},
 		{"sandbox.memory_bytes", s.MemoryBytes, o.MemoryBytes > 0 && s.MemoryBytes > o.MemoryBytes, fmt.Sprintf("at most %d", o.MemoryBytes)},
 		{"sandbox.disk_bytes", s.DiskBytes, o.DiskBytes > 0 && s.DiskBytes > o.DiskBytes, fmt.Sprintf("at most %d", o.DiskBytes)},
+		{"gate.routes", r.Gate.Routes, !o.answers(r.Gate.Routes), "the engines " + list(o.Upstreams)},
 	} {
 		if l.lacks {
 			return invalid(l.field, l.value, "this worker offers "+l.want)
 		}
 	}
 	return nil
+}
+
+// answers reports whether every engine that calls are sent to is offered.
+func (o *Offer) answers(routes map[string]Route) bool {
+	for _, r := range routes {
+		if r.Upstream != "" && !slices.Contains(o.Upstreams, r.Upstream) {
+			return false
+		}
+	}
+	return true
 }
 
 func list(names []string) string {

@@ -107,6 +107,16 @@ type GateOptions struct {
 	MaxTokens   int64  `json:"max_tokens,omitempty"`   // completion tokens of all calls; 0: no cap
 	MaxParallel int    `json:"max_parallel,omitempty"` // default 8; more wait
 	WaitMS      int64  `json:"wait_ms,omitempty"`      // without a trainer; default 1 800 000
+	// Routes send calls of a tag elsewhere than the agent's turns: titles and
+	// summaries need not cost the policy anything.
+	Routes SortedMap[Route] `json:"routes,omitempty"`
+}
+
+// Route says who answers the calls of one tag. Exactly one field is set.
+type Route struct {
+	Shard    string `json:"shard,omitempty"`    // another of the trainer's processes
+	Upstream string `json:"upstream,omitempty"` // an engine of the worker's configuration
+	Reply    string `json:"reply,omitempty"`    // this text, and nobody is asked
 }
 
 // How a streamed answer reaches the agent.
@@ -356,6 +366,32 @@ func (m *Model) validate() error {
 }
 
 func (g *GateOptions) validate() error {
+	for tag, r := range g.Routes {
+		field := "gate.routes." + tag
+		if err := checkOneOf(field, tag, TagAux, TagSubagent); err != nil {
+			return err
+		}
+		set := 0
+		for _, v := range []string{r.Shard, r.Upstream, r.Reply} {
+			if v != "" {
+				set++
+			}
+		}
+		if set != 1 {
+			return invalid(field, fmt.Sprintf("%+v", r), "want exactly one of shard, upstream and reply")
+		}
+		if r.Shard != "" {
+			if err := CheckToken(field+".shard", r.Shard); err != nil {
+				return err
+			}
+		}
+		if err := checkText(field+".upstream", r.Upstream, maxName); err != nil {
+			return err
+		}
+		if err := checkText(field+".reply", r.Reply, maxText); err != nil {
+			return err
+		}
+	}
 	if g.Stream != "" {
 		if err := checkOneOf("gate.stream", g.Stream, StreamBuffer, StreamPass); err != nil {
 			return err

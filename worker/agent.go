@@ -61,14 +61,14 @@ func (r *Rollout) openGate(ctx context.Context) (agents.Launch, error) {
 	if r.agent.Dialect == "" {
 		return l, nil
 	}
-	answers := r.Services.Model
-	switch {
-	case q.Mode == schema.ModeBlack:
+	if q.Mode == schema.ModeBlack {
 		l.BaseURL, l.Key = r.upstream.URL, r.upstream.Key
 		r.rec.setKey(l.Key)
 		return l, nil
-	case r.upstream != nil:
-		answers = proxy{r.upstream, time.Duration(q.Gate.WaitMS) * time.Millisecond}
+	}
+	answers, err := r.answerers()
+	if err != nil {
+		return l, err
 	}
 	r.session = gate.Open(ctx, gate.Config{
 		Rollout: q.ID, Attempt: r.Attempt, ModelName: q.Model.Name, Options: q.Gate, Model: answers, Dialects: gate.Dialects(), Tag: r.agent.Tag,

@@ -25,10 +25,10 @@ type Upstream struct {
 }
 
 // findUpstream finds the engine that a request names and its trainer may use.
-func findUpstream(all []Upstream, q *schema.Request) (*Upstream, error) {
-	i := slices.IndexFunc(all, func(u Upstream) bool { return u.Name == q.Model.Upstream })
-	if i < 0 || len(all[i].Trainers) > 0 && !slices.Contains(all[i].Trainers, q.Trainer) {
-		return nil, &schema.InvalidError{Field: "model.upstream", Value: q.Model.Upstream, Want: "an engine that this worker's configuration opens to trainer " + q.Trainer}
+func findUpstream(all []Upstream, name, trainer string) (*Upstream, error) {
+	i := slices.IndexFunc(all, func(u Upstream) bool { return u.Name == name })
+	if i < 0 || len(all[i].Trainers) > 0 && !slices.Contains(all[i].Trainers, trainer) {
+		return nil, &schema.InvalidError{Field: "model.upstream", Value: name, Want: "an engine that this worker's configuration opens to trainer " + trainer}
 	}
 	return &all[i], nil
 }
@@ -38,6 +38,10 @@ func findUpstream(all []Upstream, q *schema.Request) (*Upstream, error) {
 type proxy struct {
 	up   *Upstream
 	wait time.Duration // how long it may be unable to answer
+}
+
+func (r *Rollout) proxy(up *Upstream) proxy {
+	return proxy{up, time.Duration(r.Request.Gate.WaitMS) * time.Millisecond}
 }
 
 // Complete implements gate.Model.

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ type Services struct {
 	Emit        func(*schema.Event)
 	Live        func(id schema.ID, attempt, call int, d *schema.Delta)
 	Model       gate.Model
+	Shard       func(shard string) gate.Model // the same trainer's other processes
 	// Held reports whether everything must stand still now; the channel is
 	// closed when that changes. Nil: never.
 	Held func() (held bool, changed <-chan struct{})
@@ -156,7 +158,7 @@ func (r *Rollout) prepare(ctx context.Context) (err error) {
 func (r *Rollout) choose() (err error) {
 	q := &r.Request
 	if q.Mode != schema.ModeGate {
-		if r.upstream, err = findUpstream(r.Upstreams, q); err != nil {
+		if r.upstream, err = findUpstream(r.Upstreams, q.Model.Upstream, q.Trainer); err != nil {
 			return err
 		}
 	}
@@ -328,7 +330,8 @@ func (r *Rollout) close(ctx context.Context) {
 		stats, committed := r.session.Stats()
 		r.result.Calls, r.result.Committed, r.result.Edits = stats, committed, r.session.Edits()
 		for i := range r.result.Committed {
-			r.result.Committed[i].Shard = r.Request.Shard
+			c := &r.result.Committed[i]
+			c.Shard = cmp.Or(r.Request.Gate.Routes[c.Tag].Shard, r.Request.Shard)
 		}
 	}
 	r.clock.end()
