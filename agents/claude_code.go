@@ -15,12 +15,15 @@ import (
 func claudeCode() Spec {
 	const version = "2.1.329"
 	return Spec{
-		Name: "claude-code", Version: version, Dialect: "messages", Glibc: true, SystemPrompt: true, MaxTurns: true,
+		Name: "claude-code", Version: version, Dialect: "messages", Glibc: true, SystemPrompt: true, MaxTurns: true, MCP: true,
 		Packages: []Package{{Name: "@anthropic-ai/claude-code-linux-{arch}", Version: version, Dir: "claude"}},
 		Files: func(l Launch) (map[string]File, error) {
 			files := map[string]File{}
 			if l.SystemPrompt != "" {
 				files[l.Dir+"/system.md"] = File{[]byte(l.SystemPrompt), 0o600}
+			}
+			if len(l.MCP) > 0 {
+				files[l.Dir+"/mcp.json"] = File{quote(map[string]any{"mcpServers": mcpServers(l, nil)}), 0o600}
 			}
 			return files, nil
 		},
@@ -37,6 +40,9 @@ func claudeCode() Spec {
 			args := []string{l.Installed + "/claude/claude", "-p", "--output-format", "stream-json", "--verbose", "--permission-mode", "bypassPermissions", "--model", l.Model}
 			if l.SystemPrompt != "" {
 				args = append(args, "--system-prompt-file", l.Dir+"/system.md")
+			}
+			if len(l.MCP) > 0 {
+				args = append(args, "--mcp-config", l.Dir+"/mcp.json", "--strict-mcp-config")
 			}
 			if l.MaxTurns > 0 {
 				args = append(args, "--max-turns", strconv.Itoa(l.MaxTurns))

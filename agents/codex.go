@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/turngate/turngate/schema"
@@ -15,7 +16,7 @@ import (
 func codex() Spec {
 	const version = "0.169.0"
 	return Spec{
-		Name: "codex", Version: version, Dialect: "responses", SystemPrompt: true,
+		Name: "codex", Version: version, Dialect: "responses", SystemPrompt: true, MCP: true,
 		Packages: []Package{{Name: "@openai/codex", Version: version + "-linux-{arch}", Dir: "codex"}},
 		Files: func(l Launch) (map[string]File, error) {
 			files := map[string]File{l.Dir + "/codex/config.toml": {[]byte(codexConfig(l)), 0o600}}
@@ -63,6 +64,15 @@ func codexConfig(l Launch) string {
 		"[model_providers.turngate]", `name = "turngate"`, "base_url = "+tomlString(l.BaseURL+"/v1"), `env_key = "TURNGATE_KEY"`, `wire_api = "responses"`,
 		"stream_idle_timeout_ms = 7200000",
 	)
+	for _, m := range l.MCP {
+		lines = append(lines, "[mcp_servers."+m.Name+"]", "command = "+tomlString(m.Command[0]), "args = "+string(quote(append([]string{}, m.Command[1:]...))))
+		if len(m.Env) > 0 {
+			lines = append(lines, "[mcp_servers."+m.Name+".env]")
+		}
+		for _, name := range slices.Sorted(maps.Keys(m.Env)) {
+			lines = append(lines, name+" = "+tomlString(m.Env[name]))
+		}
+	}
 	return strings.Join(lines, "\n") + "\n"
 }
 

@@ -13,7 +13,7 @@ import (
 func geminiCLI() Spec {
 	const version = "0.61.0"
 	return Spec{
-		Name: "gemini-cli", Version: version, Dialect: "gemini", Glibc: true, SystemPrompt: true, MaxTurns: true,
+		Name: "gemini-cli", Version: version, Dialect: "gemini", Glibc: true, SystemPrompt: true, MaxTurns: true, MCP: true,
 		Packages: []Package{
 			{Name: "@google/gemini-cli", Version: version, Dir: "gemini"},
 			nodePackage(),
@@ -26,6 +26,9 @@ func geminiCLI() Spec {
 			}
 			if l.MaxTurns > 0 {
 				settings["model"] = object{"maxSessionTurns": l.MaxTurns}
+			}
+			if len(l.MCP) > 0 {
+				settings["mcpServers"] = mcpServers(l, object{"trust": true})
 			}
 			// The flag is the only way to raise how long it waits for headers, in
 			// seconds.

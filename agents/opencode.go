@@ -14,7 +14,7 @@ import (
 func opencode() Spec {
 	const version = "1.18.33"
 	return Spec{
-		Name: "opencode", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true,
+		Name: "opencode", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true, MCP: true,
 		Packages: []Package{{Name: "opencode-linux-{arch}", Version: version, Dir: "opencode"}},
 		Command: func(l Launch) Command {
 			env := common(l)
@@ -53,6 +53,13 @@ func opencodeConfig(l Launch) string {
 	}
 	if l.SystemPrompt != "" {
 		config["agent"] = object{"build": object{"prompt": l.SystemPrompt}}
+	}
+	servers := object{}
+	for _, m := range l.MCP {
+		servers[m.Name] = object{"type": "local", "command": m.Command, "environment": m.Env, "enabled": true}
+	}
+	if len(servers) > 0 {
+		config["mcp"] = servers
 	}
 	return string(quote(config))
 }

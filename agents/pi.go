@@ -15,7 +15,7 @@ import (
 func pi() Spec {
 	const version = "1.5.2"
 	return Spec{
-		Name: "pi", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true,
+		Name: "pi", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true, MCP: true,
 		Packages: []Package{
 			{Name: "@earendil-works/pi-coding-agent", Version: version, Dir: "pi"},
 			nodePackage(),
@@ -30,6 +30,9 @@ func pi() Spec {
 			files := map[string]File{
 				l.Dir + "/pi/models.json":   {quote(models), 0o600},
 				l.Dir + "/pi/settings.json": {quote(settings), 0o600},
+			}
+			if len(l.MCP) > 0 { // direct: else the tools are hidden behind another one
+				files[l.Dir+"/pi/mcp.json"] = File{quote(object{"mcpServers": mcpServers(l, object{"exposure": "direct"})}), 0o600}
 			}
 			if l.SystemPrompt != "" {
 				files[l.Dir+"/pi/system.md"] = File{[]byte(l.SystemPrompt), 0o600}

@@ -13,7 +13,7 @@ import (
 func qwenCode() Spec {
 	const version = "0.24.4"
 	return Spec{
-		Name: "qwen-code", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true, MaxTurns: true,
+		Name: "qwen-code", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true, MaxTurns: true, MCP: true,
 		Packages: []Package{
 			{Name: "@qwen-code/qwen-code", Version: version, Dir: "qwen"},
 			nodePackage(),
@@ -26,6 +26,9 @@ func qwenCode() Spec {
 				"tools":  object{"toolSearch": object{"enabled": false}},
 				// The gate keeps a slow call alive; the client's own limits are off.
 				"model": object{"generationConfig": object{"timeout": 7_200_000, "streamIdleTimeoutMs": 0, "contextWindowSize": 200_000}},
+			}
+			if len(l.MCP) > 0 {
+				settings["mcpServers"] = mcpServers(l, object{"trust": true})
 			}
 			files := map[string]File{l.Dir + "/qwen/settings.json": {quote(settings), 0o600}}
 			if l.SystemPrompt != "" {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -27,10 +28,11 @@ type Spec struct {
 	// Solution says that it runs the task's own solution.
 	Solution bool
 
-	// SystemPrompt and MaxTurns say whether it can honour those wishes; if
+	// SystemPrompt, MaxTurns and MCP say whether it can honour those wishes; if
 	// not, a request that has them is refused.
 	SystemPrompt bool
 	MaxTurns     bool
+	MCP          bool
 
 	// Files are put into the sandbox before it starts, by absolute path.
 	Files func(l Launch) (map[string]File, error)
@@ -59,6 +61,7 @@ type Launch struct {
 	Instruction  string
 	SystemPrompt string
 	MaxTurns     int
+	MCP          []schema.MCPServer
 	Args         []string
 	Dir          string // a folder of its own for configuration and state, writable
 	Installed    string // where its packages are mounted
@@ -113,6 +116,9 @@ func (s Spec) Check(a schema.AgentChoice) error {
 	if a.MaxTurns != 0 && !s.MaxTurns {
 		return &schema.InvalidError{Field: "agent.max_turns", Value: fmt.Sprint(a.MaxTurns), Want: "none: " + s.Name + " cannot limit its turns; gate.max_calls can"}
 	}
+	if len(a.MCP) > 0 && !s.MCP {
+		return &schema.InvalidError{Field: "agent.mcp", Value: a.MCP[0].Name, Want: "none: " + s.Name + " knows no MCP servers"}
+	}
 	if s.Name == "command" && len(a.Args) == 0 {
 		return &schema.InvalidError{Field: "agent.args", Value: "none", Want: "the argv to run"}
 	}
@@ -139,6 +145,21 @@ func withoutTools(c *schema.Call) string {
 // nodePackage is Node for agents that are JavaScript.
 func nodePackage() Package {
 	return Package{Name: "node-linux-{arch}", Version: "24.21.0", Dir: "node"}
+}
+
+// mcpServers is the form in which most agents take MCP servers. more is what
+// one of them wants beside.
+func mcpServers(l Launch, more map[string]any) map[string]any {
+	all := map[string]any{}
+	for _, m := range l.MCP {
+		server := map[string]any{"command": m.Command[0], "args": append([]string{}, m.Command[1:]...)}
+		if len(m.Env) > 0 {
+			server["env"] = m.Env
+		}
+		maps.Copy(server, more)
+		all[m.Name] = server
+	}
+	return all
 }
 
 func quote(v any) json.RawMessage {

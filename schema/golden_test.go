@@ -25,7 +25,7 @@ func samples() map[string]schema.Message {
 	request := schema.Request{
 		V: 1, ID: "alpha-7", Trainer: "alpha", Shard: "0", Group: "g1", Index: 2, Mode: schema.ModeGate,
 		Task:      schema.Task{Name: `say "hi" $(touch x)`, Instruction: "-- make hello.txt\nwith 'quotes'\n", Bundle: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
-		Agent:     schema.AgentChoice{Name: "opencode", Version: "1.18.33", Args: []string{"--x"}, Env: map[string]string{"A": "1", "B": "two words"}, SystemPrompt: "Be brief.", MaxTurns: 5},
+		Agent:     schema.AgentChoice{Name: "opencode", Version: "1.18.33", Args: []string{"--x"}, Env: map[string]string{"A": "1", "B": "two words"}, SystemPrompt: "Be brief.", MaxTurns: 5, MCP: []schema.MCPServer{{Name: "rec", Command: []string{"/rec", "--x"}, Env: map[string]string{"A": "1"}}}},
 		Sandbox:   schema.SandboxChoice{Backend: "docker", Image: "debian:12", Network: "none", CPUs: 1.5, MemoryBytes: 1 << 31, Pids: 256, User: "1000", Workdir: "/app", Env: map[string]string{"C": "3"}},
 		Model:     schema.Model{Name: "policy", Sampling: raw(`{"temperature":0.7}`)},
 		Gate:      schema.GateOptions{Stream: "buffer", MaxCalls: 50, MaxTokens: 100000, MaxParallel: 8, WaitMS: 1800000, Routes: schema.SortedMap[schema.Route]{"aux": {Reply: "A title"}, "subagent": {Shard: "1"}}},

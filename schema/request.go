@@ -66,6 +66,16 @@ type AgentChoice struct {
 	SystemPrompt string            `json:"system_prompt,omitempty"`
 	MaxTurns     int               `json:"max_turns,omitempty"`
 	User         string            `json:"user,omitempty"` // user in the sandbox; default sandbox.user
+	MCP          []MCPServer       `json:"mcp,omitempty"`  // servers of tools that the agent starts itself
+}
+
+// MCPServer is a server of the Model Context Protocol
+// (https://modelcontextprotocol.io) that an agent starts in its sandbox and
+// speaks to over stdin and stdout.
+type MCPServer struct {
+	Name    string            `json:"name"`
+	Command []string          `json:"command"` // argv
+	Env     map[string]string `json:"env,omitempty"`
 }
 
 // SandboxChoice says where the agent runs. A limit of 0 asks for none; a limit
@@ -287,6 +297,33 @@ func CheckSHA256(field, s string) error {
 	return nil
 }
 
+func (a *AgentChoice) validateMCP() error {
+	if err := checkCount("agent.mcp", len(a.MCP), maxList); err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	for i, m := range a.MCP {
+		field := fmt.Sprintf("agent.mcp[%d]", i)
+		if err := CheckToken(field+".name", m.Name); err != nil {
+			return err
+		}
+		if seen[m.Name] {
+			return invalid(field+".name", m.Name, "a name of its own")
+		}
+		seen[m.Name] = true
+		if len(m.Command) == 0 || m.Command[0] == "" {
+			return invalid(field+".command", "none", "want the argv of the server")
+		}
+		if err := checkTextList(field+".command", m.Command, maxCommand); err != nil {
+			return err
+		}
+		if err := checkEnv(field+".env", m.Env); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (a *AgentChoice) validate() error {
 	if err := CheckToken("agent.name", a.Name); err != nil {
 		return err
@@ -298,6 +335,9 @@ func (a *AgentChoice) validate() error {
 		return err
 	}
 	if err := checkEnv("agent.env", a.Env); err != nil {
+		return err
+	}
+	if err := a.validateMCP(); err != nil {
 		return err
 	}
 	if err := checkText("agent.system_prompt", a.SystemPrompt, maxInstruction); err != nil {

@@ -56,7 +56,7 @@ func (r *Rollout) openGate(ctx context.Context) (agents.Launch, error) {
 	q := &r.Request
 	l := agents.Launch{
 		Model: q.Model.Name, Instruction: q.Task.Instruction, SystemPrompt: q.Agent.SystemPrompt, MaxTurns: q.Agent.MaxTurns,
-		Args: q.Agent.Args, Dir: agentDir, Installed: mountedAgents, Helper: sandboxes.HelperPath,
+		Args: q.Agent.Args, MCP: q.Agent.MCP, Dir: agentDir, Installed: mountedAgents, Helper: sandboxes.HelperPath,
 	}
 	if r.agent.Dialect == "" {
 		return l, nil

@@ -14,7 +14,7 @@ import (
 func Launch() agents.Launch {
 	return agents.Launch{
 		BaseURL: "http://127.0.0.1:4000", Key: "tg-secret-key", Model: `po"licy $(id)`, Instruction: "--help\n$(touch x) 'q' \"d\" `id`\n",
-		SystemPrompt: "system $(id)\n", MaxTurns: 7, Args: []string{"extra", "$(touch y)"}, Dir: "/tmp/.turngate-agent", Installed: "/.turngate/agent", Helper: "/.turngate/turngate",
+		SystemPrompt: "system $(id)\n", MaxTurns: 7, MCP: []schema.MCPServer{{Name: "rec", Command: []string{"/bin/rec server", "$(id)"}, Env: map[string]string{"REC": "a \"b\""}}}, Args: []string{"extra", "$(touch y)"}, Dir: "/tmp/.turngate-agent", Installed: "/.turngate/agent", Helper: "/.turngate/turngate",
 	}
 }
 
@@ -53,6 +53,7 @@ func Run(t *testing.T, s agents.Spec) {
 	note := func(text string) {
 		carried["key"] = carried["key"] || strings.Contains(text, l.Key)
 		carried["system"] = carried["system"] || strings.Contains(text, "system $(id)")
+		carried["mcp"] = carried["mcp"] || strings.Contains(text, "/bin/rec server") && strings.Contains(text, "$(id)") && strings.Contains(text, "REC")
 		carried["url"] = carried["url"] || strings.Contains(text, l.BaseURL)
 	}
 	for path, f := range files {
@@ -77,6 +78,12 @@ func Run(t *testing.T, s agents.Spec) {
 	}
 	if s.SystemPrompt && !carried["system"] {
 		t.Error("it is said to take a system prompt, and is not told it")
+	}
+	if carried["mcp"] != s.MCP {
+		t.Errorf("it is said that it takes MCP servers: %v; it is told them: %v", s.MCP, carried["mcp"])
+	}
+	if !s.MCP && s.Check(schema.AgentChoice{Args: []string{"x"}, MCP: l.MCP}) == nil {
+		t.Error("MCP servers that it does not know are not refused")
 	}
 	if !s.SystemPrompt && s.Check(schema.AgentChoice{Args: []string{"x"}, SystemPrompt: "x"}) == nil {
 		t.Error("a system prompt that it cannot take is not refused")

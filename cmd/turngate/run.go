@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -46,6 +47,7 @@ type runFlags struct {
 	mode     string
 	engine   string
 	engines  string
+	mcp      []string
 }
 
 func runCommand() *cobra.Command {
@@ -85,6 +87,7 @@ func runCommand() *cobra.Command {
 	fl.IntVar(&f.maxTurns, "max-turns", 0, "most turns, for agents that can count them")
 	fl.IntVar(&f.maxCalls, "max-calls", 0, "most model calls of one rollout (default: as the task says, else 1000)")
 	fl.StringVar(&f.stream, "stream", "", "how streamed answers reach the agent: buffer (when whole) or pass (as they come)")
+	fl.StringArrayVar(&f.mcp, "mcp", nil, "server of tools for the agent to start in its sandbox, as NAME=COMMAND with arguments behind spaces (repeatable)")
 	fl.StringVar(&f.mode, "mode", string(schema.ModeGate), "who answers: interception_gate (the trainer), transparent_proxy (an engine that the worker asks) or black_box (one that the agent asks itself)")
 	fl.StringVar(&f.engine, "upstream", "", "name of that engine in the worker's configuration")
 	fl.StringVar(&f.engines, "upstreams", "", "that configuration, without --nats: a file of engines")
@@ -330,6 +333,13 @@ func (f *runFlags) request(t *tasks.Task, argv []string) (schema.Request, error)
 	r := t.Request
 	r.V, r.Trainer, r.Mode, r.Model.Upstream = schema.Version, f.name, schema.Mode(f.mode), f.engine
 	r.Agent.Name, r.Agent.Args, r.Agent.SystemPrompt, r.Agent.MaxTurns = f.agent, argv, f.system, f.maxTurns
+	for _, m := range f.mcp {
+		name, command, ok := strings.Cut(m, "=")
+		if !ok {
+			return r, usage("--mcp: %q is not valid: want NAME=COMMAND", m)
+		}
+		r.Agent.MCP = append(r.Agent.MCP, schema.MCPServer{Name: name, Command: strings.Fields(command)})
+	}
 	r.Sandbox.Backend = f.sandbox
 	r.Sandbox.Build = t.Build && f.sandbox != "local"
 	if f.image != "" {

@@ -1,0 +1,145 @@
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks"
+)
+
+// mcpServer is a server of one tool, in the Perl that every Debian has.
+const mcpServer = `#!/usr/bin/perl
+$| = 1;
+while (my $line = <STDIN>) {
+	my ($id) = $line =~ /"id"\s*:\s*(\d+|"[^"]*")/ or next;
+	my ($method) = $line =~ /"method"\s*:\s*"([^"]+)"/;
+	my ($version) = $line =~ /"protocolVersion"\s*:\s*"([^"]+)"/;
+	my $result = '{}';
+	$result = qq({"protocolVersion":"$version","capabilities":{"tools":{}},"serverInfo":{"name":"rec","version":"1"}}) if $method eq 'initialize';
+	$result = '{"tools":[{"name":"record","description":"Records a text.","inputSchema":{"type":"object","properties":{"text":{"type":"string"}},"required":["text"]}}]}' if $method eq 'tools/list';
+	if ($method eq 'tools/call') {
+		my ($text) = $line =~ /"text"\s*:\s*"([^"]*)"/;
+		$result = qq({"content":[{"type":"text","text":"$ENV{WORD} $text"}]});
+	}
+	print qq({"jsonrpc":"2.0","id":$id,"result":$result}\n);
+}
+`
+
+// TestEveryAgentReachesItsMCPServer has each agent that can start a server in
+// its sandbox and call its tool, which the model sees among the agent's own.
+func TestEveryAgentReachesItsMCPServer(t *testing.T) {
+	b := newBench(t)
+	var names []string
+	for _, s := range agents.All() {
+		if s.MCP {
+			b.need(t, "docker", s.Name)
+			names = append(names, s.Name)
+		}
+	}
+	if len(names) < 6 {
+		t.Fatalf("only %q know MCP servers", names)
+	}
+	b.worker(t, "", "--sandboxes", "docker", "--slots", "3")
+	task, err := tasks.Load(copyTask(t, "examples/tasks/hello", nil), tasks.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	submitter := newTrainer(t, b, "nobody")
+	bundle, err := submitter.PutBundle(t.Context(), task.Bundle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer serveWith(t, b, useRecord)()
+	var all []schema.Request
+	for _, name := range names {
+		r := task.Request
+		r.ID, r.Trainer, r.Agent.Name, r.Task.Bundle = schema.ID("local-"+name), "local", name, bundle
+		r.Sandbox.Backend, r.Sandbox.Image = "docker", testenv.Image(t)
+		r.Setup = []schema.Command{{Run: `printf '%s' "$MCP" > /opt/mcp.pl && chmod 755 /opt/mcp.pl`, User: "root", Env: map[string]string{"MCP": mcpServer}}}
+		r.Agent.MCP = []schema.MCPServer{{Name: "rec", Command: []string{"/opt/mcp.pl"}, Env: map[string]string{"WORD": "recorded"}}}
+		all = append(all, r)
+	}
+	if err := submitter.Submit(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	for range names {
+		r, err := submitter.NextResult(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Run(r.Agent, func(t *testing.T) { one(t, []schema.Result{r}, 1, 3) })
+	}
+}
+
+// useRecord calls the server's tool, and solves the task only if its result
+// came back.
+func useRecord(_ context.Context, c *schema.Call) (*schema.Reply, error) {
+	refuse := func(format string, args ...any) error {
+		f := schema.Faultf("call", "test", schema.WhoTrainer, format, args...)
+		f.Status = 400
+		return f
+	}
+	turns, heard := 0, false
+	for _, m := range c.Messages {
+		var one struct{ Role string }
+		if err := json.Unmarshal(m, &one); err != nil {
+			return nil, err
+		}
+		if one.Role == "assistant" {
+			turns++
+		}
+		heard = heard || one.Role == "tool" && strings.Contains(string(m), "recorded hello")
+	}
+	var tools []struct {
+		Function struct {
+			Name       string
+			Parameters struct{ Properties map[string]any }
+		}
+	}
+	if err := json.Unmarshal(c.Tools, &tools); err != nil {
+		return nil, refuse("tools: %v", err)
+	}
+	tool, shell, argument := "", "", ""
+	for _, f := range tools {
+		if f.Function.Parameters.Properties["text"] != nil && strings.HasSuffix(f.Function.Name, "record") {
+			tool = f.Function.Name
+		}
+		for _, a := range []string{"command", "cmd"} {
+			if _, ok := f.Function.Parameters.Properties[a]; ok && shell == "" {
+				shell, argument = f.Function.Name, a
+			}
+		}
+	}
+	name, args := "", map[string]string{}
+	switch {
+	case turns == 0 && tool == "":
+		return nil, refuse("the server's tool is not offered: %s", c.Tools)
+	case turns == 0:
+		name, args["text"] = tool, "hello"
+	case turns == 1 && !heard:
+		return nil, refuse("its result did not come: %s", c.Messages[len(c.Messages)-1])
+	case turns == 1:
+		name, args[argument], args["description"] = shell, "echo 'Hello, world!' > hello.txt", "write"
+	default:
+		return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"Done."}`), FinishReason: "stop"}, nil
+	}
+	arguments, err := json.Marshal(args)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(string(arguments))
+	if err != nil {
+		return nil, err
+	}
+	return &schema.Reply{FinishReason: "tool_calls", Message: json.RawMessage(fmt.Sprintf(
+		`{"role":"assistant","content":null,"tool_calls":[{"id":"c%d","type":"function","function":{"name":%q,"arguments":%s}}]}`, turns, name, text))}, nil
+}
