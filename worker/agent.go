@@ -71,7 +71,7 @@ func (r *Rollout) openGate(ctx context.Context) (agents.Launch, error) {
 		return l, err
 	}
 	r.session = gate.Open(ctx, gate.Config{
-		Rollout: q.ID, Attempt: r.Attempt, ModelName: q.Model.Name, Options: q.Gate, Model: answers, Dialects: gate.Dialects(), Tag: r.agent.Tag,
+		Rollout: q.ID, Attempt: r.Attempt, ModelName: q.Model.Name, Options: q.Gate, Model: answers, Dialects: gate.Dialects(), Tag: r.agent.Tag, Memory: r.Memory,
 		Observer: r.rec, Timing: r.Timing, Log: r.Log,
 	})
 	r.rec.setKey(r.session.Key())

@@ -43,6 +43,7 @@ type Rollout struct {
 	Upstreams []Upstream
 	Services  Services
 	Timing    gate.Timing
+	Memory    *gate.Memory // of the gate; nil: its own
 	Log       zerolog.Logger
 
 	upstream *Upstream // nil: the trainer answers

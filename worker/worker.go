@@ -34,6 +34,9 @@ type Config struct {
 	// Hurry, once closed, ends the grace period at once.
 	Hurry  <-chan struct{}
 	Timing gate.Timing
+	// Memory bounds the conversations that are kept to compare later calls
+	// with, of all rollouts together; nil: 256 MiB for each.
+	Memory *gate.Memory
 	Log    zerolog.Logger
 }
 
@@ -196,7 +199,7 @@ func (w *Worker) one(work, settle context.Context, job *broker.Job) {
 func (w *Worker) rollout(ctx context.Context, job *broker.Job, log zerolog.Logger) (_ schema.Result, err error) {
 	r := &Rollout{
 		Request: job.Request, Attempt: job.Attempt, Worker: w.side.ID(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache, Upstreams: w.cfg.Upstreams,
-		Timing: w.cfg.Timing, Log: log,
+		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Log: log,
 		Services: Services{
 			Bundle: w.bundle, PutArtifact: w.side.PutArtifact, Emit: job.Emit, Live: job.Live, Held: job.Held, Model: model{job.Caller()}, Shard: func(shard string) gate.Model { return model{job.Caller().To(shard)} },
 		},

@@ -263,7 +263,7 @@ func (f *runFlags) connect(ctx context.Context, pg *progress, log zerolog.Logger
 		return nil, nil, err
 	}
 	wf := workerFlags{
-		slots: f.parallel, sandboxes: f.sandbox, networks: schema.NetworkOpen, state: state, agents: f.cache, grace: time.Millisecond, upstreams: f.engines,
+		slots: f.parallel, sandboxes: f.sandbox, networks: schema.NetworkOpen, state: state, agents: f.cache, grace: time.Millisecond, upstreams: f.engines, memory: 1024,
 	}
 	timing := broker.DefaultTiming()
 	timing.NoCapable = 0 // this worker is all there is

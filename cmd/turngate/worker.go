@@ -26,6 +26,7 @@ import (
 	"github.com/turngate/turngate/sandboxes/local"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker"
+	"github.com/turngate/turngate/worker/gate"
 )
 
 // workerFlags describe a worker on this host.
@@ -41,6 +42,7 @@ type workerFlags struct {
 	replicas  int
 	retention time.Duration
 	upstreams string
+	memory    int64
 }
 
 func (f *workerFlags) add(cmd *cobra.Command) {
@@ -53,6 +55,7 @@ func (f *workerFlags) add(cmd *cobra.Command) {
 	fl.DurationVar(&f.grace, "grace", 30*time.Second, "how long running rollouts may go on after SIGTERM")
 	fl.IntVar(&f.replicas, "replicas", 0, "copies of every stream: 1, or 3 on a cluster (default: as they are; 1 when they are made)")
 	fl.DurationVar(&f.retention, "retention", 72*time.Hour, "how long finished rollouts are kept (0: for ever)")
+	fl.Int64Var(&f.memory, "conversations-mb", 1024, "memory for the conversations of running rollouts; beyond it each call is read in full")
 	fl.StringVar(&f.upstreams, "upstreams", "", "file of engines that requests of mode transparent_proxy or black_box can name")
 	fl.Float64Var(&f.cpus, "max-cpus", 0, "most cpus that a request may ask for (0: any)")
 	fl.Int64Var(&f.memoryMB, "max-memory-mb", 0, "most memory that a request may ask for (0: any)")
@@ -106,7 +109,7 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 		return nil, nil, err
 	}
 	c := worker.Config{
-		Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log, Upstreams: engines,
+		Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log, Upstreams: engines, Memory: gate.NewMemory(f.memory << 20),
 		Caps: worker.Caps{Networks: splitList(f.networks), CPUs: f.cpus, MemoryBytes: f.memoryMB << 20},
 	}
 	c.Warm = warmImages(ctx, list)

@@ -37,7 +37,7 @@ func (d *messagesDecoder) Decode(r *http.Request, body []byte) (Request, error) 
 		return Request{}, err
 	}
 	d.keep(p)
-	req := Request{Call: c, Encoding: messagesEncoding{}}
+	req := Request{Call: c, Forget: func() { d.forget(p) }, Encoding: messagesEncoding{}}
 	if r != nil && strings.HasSuffix(r.URL.Path, "/count_tokens") {
 		req.Count = func(n int64) []byte { return fmt.Appendf(nil, `{"input_tokens":%d}`, n) }
 	}

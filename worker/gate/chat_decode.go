@@ -25,7 +25,7 @@ func (d *chatDecoder) Decode(_ *http.Request, body []byte) (Request, error) {
 		return Request{}, err
 	}
 	d.keep(p)
-	return Request{Call: call, Encoding: chatEncoding{}}, nil
+	return Request{Call: call, Forget: func() { d.forget(p) }, Encoding: chatEncoding{}}, nil
 }
 
 // chatCall is a body in canonical form.

@@ -114,7 +114,10 @@ func (s *Session) begin(body []byte, req Request) (*exchange, error) {
 	call := req.Call
 	call.V = schema.Version
 	call.Key = schema.Key{Rollout: s.cfg.Rollout, Attempt: s.cfg.Attempt, Call: s.count}.String()
-	call.Shares, call.Digest = s.recent.place(s.count, &call)
+	var kept bool
+	if call.Shares, call.Digest, kept = s.recent.place(s.count, &call, int64(len(body)), s.cfg.Memory); !kept {
+		req.Forget()
+	}
 	x := &exchange{s: s, number: s.count, body: body, call: call, encoding: req.Encoding, changed: make(chan struct{})}
 	x.attach()
 	s.alive = append(s.alive, x)

@@ -54,6 +54,8 @@ type Request struct {
 	Call schema.Call
 	// Encoding writes the answer.
 	Encoding Encoding
+	// Forget drops what the decoder keeps of this request for the next one.
+	Forget func()
 	// Count, if set, says that the agent only wants to know how many tokens
 	// this is, and writes the answer to that.
 	Count func(tokens int64) []byte
@@ -150,6 +152,8 @@ const (
 	BodyLimit = 16 << 20
 	// maxOpen is how many requests may be open at once, waiting ones included.
 	maxOpen = 64
-	// maxHeld is how many bytes of bodies a session keeps at once.
-	maxHeld = 256 << 20
+	// defaultHeld is how many bytes of bodies a session keeps at once.
+	defaultHeld = 256 << 20
+	// defaultMemory is for a session that shares no Memory with others.
+	defaultMemory = 256 << 20
 )

@@ -88,7 +88,7 @@ func (d *geminiDecoder) Decode(r *http.Request, body []byte) (Request, error) {
 	}
 	c.Messages = p.messages(first...)
 	d.keep(p)
-	return Request{Call: c, Encoding: geminiEncoding{events: streamed}}, nil
+	return Request{Call: c, Forget: func() { d.forget(p) }, Encoding: geminiEncoding{events: streamed}}, nil
 }
 
 // member is a member of the request by name; nil when it is not there.

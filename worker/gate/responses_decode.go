@@ -55,7 +55,7 @@ func (d *responsesDecoder) Decode(_ *http.Request, body []byte) (Request, error)
 		return Request{}, errors.New("input: want at least one item")
 	}
 	d.keep(p)
-	return Request{Call: q.call, Encoding: &responsesEncoding{names: q.names, earlier: &d.earlier, history: q.call.Messages[before:]}}, nil
+	return Request{Call: q.call, Forget: func() { d.forget(p) }, Encoding: &responsesEncoding{names: q.names, earlier: &d.earlier, history: q.call.Messages[before:]}}, nil
 }
 
 // responsesRequest collects what a request says beside its conversation.

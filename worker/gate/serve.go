@@ -25,7 +25,7 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decod
 		size = BodyLimit
 	}
 	if !s.enterDoor(size) {
-		refuse(w, d, Refusal{http.StatusTooManyRequests, "too_many_requests", fmt.Sprintf("More than %d requests, or %d bytes, are open.", maxOpen, maxHeld)})
+		refuse(w, d, Refusal{http.StatusTooManyRequests, "too_many_requests", fmt.Sprintf("More than %d requests, or %d bytes, are open.", maxOpen, s.cfg.MaxHeld)})
 		return
 	}
 	defer func() { s.leaveDoor(size) }()
@@ -291,7 +291,7 @@ func (s *Session) enterDoor(size int64) bool {
 	for _, x := range s.alive {
 		held += int64(len(x.body))
 	}
-	if s.open >= maxOpen || held > maxHeld {
+	if s.open >= maxOpen || held > s.cfg.MaxHeld {
 		return false
 	}
 	s.open++

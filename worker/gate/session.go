@@ -35,8 +35,13 @@ type Config struct {
 	// every call is a turn of the agent.
 	Tag      func(h http.Header, c *schema.Call) string
 	Observer Observer // nil: nobody
-	Timing   Timing
-	Log      zerolog.Logger
+	// Memory is shared by the sessions of a worker; nil: this one has 256 MiB.
+	Memory *Memory
+	// MaxHeld is how many bytes of bodies may be open, or kept for a retry, at
+	// once; 0: 256 MiB.
+	MaxHeld int64
+	Timing  Timing
+	Log     zerolog.Logger
 }
 
 // Session is an http.Handler for one execution of one rollout. Its key is
@@ -76,6 +81,10 @@ func Open(ctx context.Context, c Config) *Session {
 	if c.Observer == nil {
 		c.Observer = nobody{}
 	}
+	if c.Memory == nil {
+		c.Memory = NewMemory(defaultMemory)
+	}
+	c.MaxHeld = cmp.Or(c.MaxHeld, defaultHeld)
 	secret := make([]byte, 24)
 	_, _ = rand.Read(secret) // never fails
 	s := &Session{
@@ -133,6 +142,7 @@ func (s *Session) Fault() *schema.Fault {
 func (s *Session) Close() {
 	s.mu.Lock() // no call is begun any more
 	s.stop(ErrEnded)
+	s.recent.drop(s.cfg.Memory)
 	s.mu.Unlock()
 	s.calls.Close()
 }

@@ -65,6 +65,15 @@ func (s *splitter) keep(p *parts) {
 	s.last = p
 }
 
+// forget drops a body, if it is still the one that is kept.
+func (s *splitter) forget(p *parts) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last == p {
+		s.last = nil
+	}
+}
+
 // shared counts the items that body has in common with an earlier one.
 func (p *parts) shared(body []byte) int {
 	if p == nil {

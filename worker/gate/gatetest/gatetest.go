@@ -83,6 +83,9 @@ func Timing() gate.Timing {
 	}
 }
 
+// MaxHeld is small enough to be filled quickly, and takes the largest body.
+const MaxHeld = 20 << 20
+
 // Harness is a session behind a real HTTP server.
 type Harness struct {
 	T       *testing.T
@@ -95,12 +98,16 @@ type Harness struct {
 }
 
 // New starts a session for a fixture.
-func New(t *testing.T, f Fixture, m *Model, o schema.GateOptions) *Harness {
+func New(t *testing.T, f Fixture, m *Model, o schema.GateOptions, change ...func(*gate.Config)) *Harness {
 	t.Helper()
 	r := schema.Request{Gate: o}.WithDefaults()
-	s := gate.Open(t.Context(), gate.Config{
-		Rollout: "alpha-1", Attempt: 1, ModelName: "policy", Options: r.Gate, Model: m, Dialects: []gate.Dialect{f.Dialect}, Timing: Timing(), Log: zerolog.Nop(),
-	})
+	c := gate.Config{
+		Rollout: "alpha-1", Attempt: 1, ModelName: "policy", Options: r.Gate, Model: m, Dialects: []gate.Dialect{f.Dialect}, Timing: Timing(), MaxHeld: MaxHeld, Log: zerolog.Nop(),
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	s := gate.Open(t.Context(), c)
 	h := &Harness{T: t, F: f, Session: s, Model: m}
 	srv := httptest.NewUnstartedServer(s)
 	srv.Config.ConnState = func(_ net.Conn, state http.ConnState) {

@@ -16,7 +16,7 @@ import (
 func heldBytes(t *testing.T, f Fixture) {
 	release := make(chan struct{})
 	h := New(t, f, &Model{Answer: blocking(release)}, schema.GateOptions{MaxParallel: 64})
-	const size, calls = 15 << 20, 20
+	const size, calls = MaxHeld / 17, 20
 	body := f.Body(strings.Repeat("x", size), false)
 	var open sync.WaitGroup
 	var refused atomic.Int32
@@ -37,7 +37,7 @@ func heldBytes(t *testing.T, f Fixture) {
 	Eventually(t, "all calls", func() bool { return int(h.Model.Calls.Load()+refused.Load()) == calls })
 	close(release)
 	open.Wait()
-	// 256 MiB hold seventeen of them; for a moment one counts twice.
+	// There is room for sixteen of them; for a moment one counts twice.
 	if n := refused.Load(); n < calls-17 || n > calls-14 {
 		t.Errorf("%d of %d calls were refused", n, calls)
 	}
