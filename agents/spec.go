@@ -119,6 +119,9 @@ func (s Spec) Check(a schema.AgentChoice) error {
 	if len(a.MCP) > 0 && !s.MCP {
 		return &schema.InvalidError{Field: "agent.mcp", Value: a.MCP[0].Name, Want: "none: " + s.Name + " knows no MCP servers"}
 	}
+	if len(a.Tools) > 0 && !s.MCP {
+		return &schema.InvalidError{Field: "agent.tools", Value: a.Tools[0].Name, Want: "none: they reach agents through MCP, and " + s.Name + " knows no MCP servers"}
+	}
 	if s.Name == "command" && len(a.Args) == 0 {
 		return &schema.InvalidError{Field: "agent.args", Value: "none", Want: "the argv to run"}
 	}

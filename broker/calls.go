@@ -96,13 +96,38 @@ func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(sch
 	if err := checkSize(c.w.calls, "model call "+call.Key, len(body)); err != nil {
 		return schema.Reply{}, err
 	}
+	a := &asking{call: &call, key: call.Key, subject: subjects.Call(key, c.shard), body: body, frames: frames}
+	var reply schema.Reply
+	err = c.ask(ctx, a, key, &reply)
+	return reply, err
+}
+
+// Tool has the trainer run one of its tools, under the same rules as a model
+// call: it is asked until it is answered, always under the same key.
+func (c *Caller) Tool(ctx context.Context, call schema.ToolCall) (schema.ToolResult, error) {
+	var result schema.ToolResult
+	key, err := schema.ParseKey(call.Key)
+	if err != nil {
+		return result, err
+	}
+	body, err := schema.Encode(&call)
+	if err == nil {
+		err = checkSize(c.w.calls, "tool call "+call.Key, len(body))
+	}
+	if err != nil {
+		return result, err
+	}
+	a := &asking{key: call.Key, subject: subjects.Tool(key, c.shard), body: body, frames: func(schema.Frame) error { return nil }}
+	err = c.ask(ctx, a, key, &result)
+	return result, err
+}
+
+func (c *Caller) ask(ctx context.Context, a *asking, key schema.Key, into schema.Message) error {
 	var random [16]byte
 	_, _ = rand.Read(random[:]) // never fails, see its documentation
 	token := hex.EncodeToString(random[:])
-	a := &asking{
-		w: c.w, job: c.job, call: &call, key: call.Key, subject: subjects.Call(key, c.shard), body: body, frames: frames, budget: c.wait,
-		reply: subjects.GateInbox(key.Rollout.Trainer(), c.w.wid, c.w.instance, token), inbox: newMailbox(),
-	}
+	a.w, a.job, a.budget, a.inbox = c.w, c.job, c.wait, newMailbox()
+	a.reply = subjects.GateInbox(key.Rollout.Trainer(), c.w.wid, c.w.instance, token)
 	c.w.mu.Lock()
 	c.w.inboxes[token] = a.inbox
 	c.w.mu.Unlock()
@@ -111,14 +136,14 @@ func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(sch
 		delete(c.w.inboxes, token)
 		c.w.mu.Unlock()
 	}()
-	reply, err := a.run(ctx)
+	err := a.run(ctx, into)
 	if err == nil { // an answer that came while held counts only if the job is still its rollout's
 		err = a.held(ctx)
 	}
 	if err != nil && a.heard && !isFault(err) && !a.fenced() {
 		a.cancel()
 	}
-	return reply, err
+	return err
 }
 
 func isFault(err error) bool {
@@ -130,7 +155,7 @@ func isFault(err error) bool {
 type asking struct {
 	w              *WorkerSide
 	job            *Job
-	call           *schema.Call // whole
+	call           *schema.Call // whole; nil for a tool call
 	key            string
 	subject, reply string
 	body           []byte
@@ -172,39 +197,39 @@ func (a *asking) held(ctx context.Context) error {
 
 func (a *asking) fenced() bool { return a.job != nil && a.job.fenced() }
 
-func (a *asking) run(ctx context.Context) (schema.Reply, error) {
+func (a *asking) run(ctx context.Context, into schema.Message) error {
 	for try := 0; ; try++ {
 		if err := a.held(ctx); err != nil {
-			return schema.Reply{}, err
+			return err
 		}
-		reply, wait, err := a.round(ctx)
+		wait, err := a.round(ctx, into)
 		switch {
 		case err == nil:
-			return reply, nil
-		case errors.Is(err, errFull) && !a.full:
+			return nil
+		case errors.Is(err, errFull) && !a.full && a.call != nil:
 			if err := a.becomeFull(); err != nil {
-				return schema.Reply{}, err
+				return err
 			}
 			continue
 		case errors.Is(err, errAbsent), errors.Is(err, errSilent), errors.Is(err, errAgain), errors.Is(err, errFull):
 		default:
-			return schema.Reply{}, err
+			return err
 		}
 		if !errors.Is(err, errAgain) {
 			a.last = nil
 		}
 		if err := a.frames(schema.Frame{Kind: schema.FrameAbsent, Gen: a.gen, Fault: a.last}); err != nil {
-			return schema.Reply{}, err
+			return err
 		}
 		wait = max(wait, backoff(try))
 		if a.spent+wait > a.budget {
 			wait = max(a.budget-a.spent, 0)
 		}
 		if err := pause(ctx, wait); err != nil {
-			return schema.Reply{}, err
+			return err
 		}
 		if a.spent += wait; a.spent >= a.budget {
-			return schema.Reply{}, &NoTrainerError{Key: a.key, Waited: a.spent, Last: a.last}
+			return &NoTrainerError{Key: a.key, Waited: a.spent, Last: a.last}
 		}
 	}
 }
@@ -224,12 +249,12 @@ func (a *asking) becomeFull() error {
 
 // round publishes the call once and listens until it is settled or silent.
 // wait is how long the trainer asks to stay away.
-func (a *asking) round(ctx context.Context) (reply schema.Reply, wait time.Duration, err error) {
+func (a *asking) round(ctx context.Context, into schema.Message) (wait time.Duration, err error) {
 	start := time.Now()
 	a.rounds++
 	if err := a.publish(); err != nil {
 		a.w.log.Debug().Err(err).Str("call", a.key).Msg("a call was not published")
-		return reply, 0, errAbsent
+		return 0, errAbsent
 	}
 	accepted := false
 	timer := time.NewTimer(acceptWithin)
@@ -237,13 +262,13 @@ func (a *asking) round(ctx context.Context) (reply schema.Reply, wait time.Durat
 	for {
 		select {
 		case <-ctx.Done():
-			return reply, 0, context.Cause(ctx)
+			return 0, context.Cause(ctx)
 		case <-timer.C:
 			if accepted {
-				return reply, 0, errSilent
+				return 0, errSilent
 			}
 			a.spent += time.Since(start)
-			return reply, 0, errAbsent
+			return 0, errAbsent
 		case <-a.inbox.ready:
 			m := a.inbox.take()
 			if m == nil {
@@ -253,11 +278,11 @@ func (a *asking) round(ctx context.Context) (reply schema.Reply, wait time.Durat
 				if accepted { // of an earlier round
 					continue
 				}
-				return reply, 0, errAbsent
+				return 0, errAbsent
 			}
-			done, w, err := a.frame(m, &reply)
+			done, w, err := a.frame(m, into)
 			if done || err != nil {
-				return reply, w, err
+				return w, err
 			}
 			if !accepted {
 				a.spent += time.Since(start)
@@ -283,8 +308,8 @@ func (a *asking) cancel() {
 	}
 }
 
-// frame handles one frame. done: reply is complete.
-func (a *asking) frame(m *nats.Msg, reply *schema.Reply) (done bool, wait time.Duration, err error) {
+// frame handles one frame. done: the answer is complete.
+func (a *asking) frame(m *nats.Msg, into schema.Message) (done bool, wait time.Duration, err error) {
 	kind, gen := schema.FrameKind(m.Header.Get(subjects.HeaderKind)), m.Header.Get(subjects.HeaderGen)
 	if gen != "" && gen != a.gen {
 		// The first generation is listened to. Another one is taken up only
@@ -305,7 +330,7 @@ func (a *asking) frame(m *nats.Msg, reply *schema.Reply) (done bool, wait time.D
 		if n, _ := strconv.Atoi(m.Header.Get(subjects.HeaderSeq)); n > a.deltas && a.deltas > 0 {
 			return false, 0, errSilent // deltas were lost on the way: ask for the rest
 		}
-		if err := schema.Decode(m.Data, reply); err != nil {
+		if err := schema.Decode(m.Data, into); err != nil {
 			return false, 0, schema.Faultf("call", schema.CodeInvalid, schema.WhoTrainer, "the trainer's reply: %v", err)
 		}
 		return true, 0, a.frames(schema.Frame{Kind: kind, Gen: gen})

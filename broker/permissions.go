@@ -28,7 +28,7 @@ func trainerPermissions(tid string) *server.Permissions {
 	return &server.Permissions{
 		Publish: &server.SubjectPermission{Allow: allow},
 		Subscribe: &server.SubjectPermission{Allow: []string{
-			subjects.CallsOf(tid, ""), subjects.TrainerResults(tid), InboxFor("trainer", tid) + ".>",
+			subjects.CallsOf(tid, ""), subjects.ToolsOf(tid, ""), subjects.TrainerResults(tid), InboxFor("trainer", tid) + ".>",
 		}},
 	}
 }

@@ -185,11 +185,12 @@ func (t *TrainerSide) Hints(handle func(schema.ID)) (stop func(), err error) {
 	})
 }
 
-// Asked is a model call as it came, or the wish to end one.
+// Asked is a model call or a tool call as it came, or the wish to end one.
 type Asked struct {
 	Key    schema.Key
 	Shard  string
-	Body   []byte // a schema.Call; empty for a cancel
+	Tool   bool   // it is a tool call
+	Body   []byte // a schema.Call or schema.ToolCall; empty for a cancel
 	Cancel bool
 
 	// ResumeGen and Resume say what the asker holds already: deltas of a
@@ -204,12 +205,22 @@ type Asked struct {
 // Listen calls handle for every call of this trainer (of one shard, unless it
 // is empty), one after the other, until stop.
 func (t *TrainerSide) Listen(shard string, handle func(Asked)) (stop func(), err error) {
-	return t.subscribe(t.calls, subjects.CallsOf(t.tid, shard), func(m *nats.Msg) {
-		key, shard, ok := subjects.ParseCall(m.Subject)
+	return t.listen(subjects.CallsOf(t.tid, shard), subjects.ParseCall, Asked{}, handle)
+}
+
+// ListenTools is Listen for calls of tools that the trainer runs.
+func (t *TrainerSide) ListenTools(shard string, handle func(Asked)) (stop func(), err error) {
+	return t.listen(subjects.ToolsOf(t.tid, shard), subjects.ParseTool, Asked{Tool: true}, handle)
+}
+
+func (t *TrainerSide) listen(subject string, parse func(string) (schema.Key, string, bool), as Asked, handle func(Asked)) (stop func(), err error) {
+	return t.subscribe(t.calls, subject, func(m *nats.Msg) {
+		key, shard, ok := parse(m.Subject)
 		if !ok {
 			return
 		}
-		a := Asked{Key: key, Shard: shard, nc: t.calls}
+		a := as
+		a.Key, a.Shard, a.nc = key, shard, t.calls
 		if m.Header.Get(subjects.HeaderKind) == subjects.KindCancel {
 			a.Cancel = true
 			handle(a)

@@ -136,9 +136,13 @@ func TestEveryAgentThroughBadTimes(t *testing.T) {
 	}
 }
 
-func newTrainer(t *testing.T, b *bench, shard string) *trainer.Trainer {
+func newTrainer(t *testing.T, b *bench, shard string, change ...func(*trainer.Config)) *trainer.Trainer {
 	t.Helper()
-	tr, err := trainer.New(trainer.Config{Broker: b.nats.Trainer(t, "local"), Name: "local", Shard: shard, Log: zerolog.Nop()})
+	c := trainer.Config{Broker: b.nats.Trainer(t, "local"), Name: "local", Shard: shard, Log: zerolog.Nop()}
+	for _, f := range change {
+		f(&c)
+	}
+	tr, err := trainer.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
+	"github.com/turngate/turngate/trainer"
 )
 
 // mcpServer is a server of one tool, in the Perl that every Debian has.
@@ -35,6 +37,41 @@ while (my $line = <STDIN>) {
 // TestEveryAgentReachesItsMCPServer has each agent that can start a server in
 // its sandbox and call its tool, which the model sees among the agent's own.
 func TestEveryAgentReachesItsMCPServer(t *testing.T) {
+	throughMCP(t, nil, func(r *schema.Request) {
+		r.Setup = []schema.Command{{Run: `printf '%s' "$MCP" > /opt/mcp.pl && chmod 755 /opt/mcp.pl`, User: "root", Env: map[string]string{"MCP": mcpServer}}}
+		r.Agent.MCP = []schema.MCPServer{{Name: "rec", Command: []string{"/opt/mcp.pl"}, Env: map[string]string{"WORD": "recorded"}}}
+	})
+}
+
+// TestEveryAgentUsesTheTrainersTools: they run in the trainer's process, once
+// for each call.
+func TestEveryAgentUsesTheTrainersTools(t *testing.T) {
+	var mu sync.Mutex
+	runs := map[schema.ID]int{}
+	throughMCP(t, map[string]trainer.Tool{"record": func(_ context.Context, c *trainer.ToolCall) (string, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		runs[c.Rollout]++
+		var args struct{ Text string }
+		err := json.Unmarshal(c.Arguments, &args)
+		return "recorded " + args.Text, err
+	}}, func(r *schema.Request) {
+		r.Agent.Tools = []schema.ToolSpec{{
+			Name: "record", Description: "Records a text.", Parameters: json.RawMessage(`{"type":"object","properties":{"text":{"type":"string"}},"required":["text"]}`),
+		}}
+	})
+	for id, n := range runs {
+		if n != 1 {
+			t.Errorf("%s: the tool was run %d times", id, n)
+		}
+	}
+	if len(runs) == 0 {
+		t.Error("no tool was run")
+	}
+}
+
+func throughMCP(t *testing.T, tools map[string]trainer.Tool, change func(*schema.Request)) {
+	t.Helper()
 	b := newBench(t)
 	var names []string
 	for _, s := range agents.All() {
@@ -52,18 +89,23 @@ func TestEveryAgentReachesItsMCPServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	submitter := newTrainer(t, b, "nobody")
+	answering := newTrainer(t, b, "0", func(c *trainer.Config) { c.Tools = tools })
 	bundle, err := submitter.PutBundle(t.Context(), task.Bundle)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer serveWith(t, b, useRecord)()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = answering.Serve(context.WithoutCancel(t.Context()), useRecord)
+	}()
+	defer func() { answering.Close(); <-served }()
 	var all []schema.Request
 	for _, name := range names {
 		r := task.Request
 		r.ID, r.Trainer, r.Agent.Name, r.Task.Bundle = schema.ID("local-"+name), "local", name, bundle
 		r.Sandbox.Backend, r.Sandbox.Image = "docker", testenv.Image(t)
-		r.Setup = []schema.Command{{Run: `printf '%s' "$MCP" > /opt/mcp.pl && chmod 755 /opt/mcp.pl`, User: "root", Env: map[string]string{"MCP": mcpServer}}}
-		r.Agent.MCP = []schema.MCPServer{{Name: "rec", Command: []string{"/opt/mcp.pl"}, Env: map[string]string{"WORD": "recorded"}}}
+		change(&r)
 		all = append(all, r)
 	}
 	if err := submitter.Submit(t.Context(), all); err != nil {

@@ -25,7 +25,7 @@ func samples() map[string]schema.Message {
 	request := schema.Request{
 		V: 1, ID: "alpha-7", Trainer: "alpha", Shard: "0", Group: "g1", Index: 2, Mode: schema.ModeGate,
 		Task:      schema.Task{Name: `say "hi" $(touch x)`, Instruction: "-- make hello.txt\nwith 'quotes'\n", Bundle: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
-		Agent:     schema.AgentChoice{Name: "opencode", Version: "1.18.33", Args: []string{"--x"}, Env: map[string]string{"A": "1", "B": "two words"}, SystemPrompt: "Be brief.", MaxTurns: 5, MCP: []schema.MCPServer{{Name: "rec", Command: []string{"/rec", "--x"}, Env: map[string]string{"A": "1"}}}},
+		Agent:     schema.AgentChoice{Name: "opencode", Version: "1.18.33", Args: []string{"--x"}, Env: map[string]string{"A": "1", "B": "two words"}, SystemPrompt: "Be brief.", MaxTurns: 5, MCP: []schema.MCPServer{{Name: "rec", Command: []string{"/rec", "--x"}, Env: map[string]string{"A": "1"}}}, Tools: []schema.ToolSpec{{Name: "search", Description: "Searches.", Parameters: raw(`{"type":"object"}`)}}},
 		Sandbox:   schema.SandboxChoice{Backend: "docker", Image: "debian:12", Network: "none", CPUs: 1.5, MemoryBytes: 1 << 31, Pids: 256, User: "1000", Workdir: "/app", Env: map[string]string{"C": "3"}},
 		Model:     schema.Model{Name: "policy", Sampling: raw(`{"temperature":0.7}`)},
 		Gate:      schema.GateOptions{Stream: "buffer", MaxCalls: 50, MaxTokens: 100000, MaxParallel: 8, WaitMS: 1800000, Routes: schema.SortedMap[schema.Route]{"aux": {Reply: "A title"}, "subagent": {Shard: "1"}}},
@@ -67,11 +67,13 @@ func samples() map[string]schema.Message {
 			Phase: &schema.PhaseEvent{Name: "agent", Ended: true, MS: 5, Exit: exit}},
 		"event_llm": &schema.Event{V: 1, Type: schema.EventLLM, Rollout: "alpha-7", Attempt: 2, Index: 2, At: 1790000000000,
 			LLM: &schema.LLMEvent{Number: 3, Gen: "a1b2", MS: 7, Reply: &reply}},
-		"state":    &schema.State{V: 1, ID: "alpha-7", Trainer: "alpha", Status: schema.StatusRunning, Attempt: 2, Tries: 1, OwnerSeq: 77, Ack: "$JS.ACK.ROLLOUT_REQ.workers-p2.1.77.3.1790000000000000000.0", Worker: "w1", Instance: "i1", Since: 1790000000000, Fault: fault},
-		"hint":     &schema.Hint{V: 1, ID: "alpha-7"},
-		"control":  &schema.Control{V: 1, Do: schema.ControlTake, ID: "alpha-7", Subject: "rollout.requests.p2.alpha", Ack: "$JS.ACK.ROLLOUT_REQ.workers-p2.1.77.3.1790000000000000000.0", Request: []byte{0x80}},
-		"presence": &schema.Presence{V: 1, Worker: "w1", Instance: "i1", Version: "0.1.0", Slots: 4, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}, Running: []schema.ID{"alpha-7"}},
-		"cancel":   &schema.Cancel{V: 1, IDs: []schema.ID{"alpha-7", "alpha-8"}, Reason: "stale"},
+		"state":       &schema.State{V: 1, ID: "alpha-7", Trainer: "alpha", Status: schema.StatusRunning, Attempt: 2, Tries: 1, OwnerSeq: 77, Ack: "$JS.ACK.ROLLOUT_REQ.workers-p2.1.77.3.1790000000000000000.0", Worker: "w1", Instance: "i1", Since: 1790000000000, Fault: fault},
+		"tool_call":   &schema.ToolCall{V: 1, Key: "alpha-7/2/3", Name: "search", Arguments: raw(`{"q":"héllo"}`)},
+		"tool_result": &schema.ToolResult{V: 1, Text: "found\n", IsError: true},
+		"hint":        &schema.Hint{V: 1, ID: "alpha-7"},
+		"control":     &schema.Control{V: 1, Do: schema.ControlTake, ID: "alpha-7", Subject: "rollout.requests.p2.alpha", Ack: "$JS.ACK.ROLLOUT_REQ.workers-p2.1.77.3.1790000000000000000.0", Request: []byte{0x80}},
+		"presence":    &schema.Presence{V: 1, Worker: "w1", Instance: "i1", Version: "0.1.0", Slots: 4, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}, Running: []schema.ID{"alpha-7"}},
+		"cancel":      &schema.Cancel{V: 1, IDs: []schema.ID{"alpha-7", "alpha-8"}, Reason: "stale"},
 	}
 }
 

@@ -67,6 +67,9 @@ type AgentChoice struct {
 	MaxTurns     int               `json:"max_turns,omitempty"`
 	User         string            `json:"user,omitempty"` // user in the sandbox; default sandbox.user
 	MCP          []MCPServer       `json:"mcp,omitempty"`  // servers of tools that the agent starts itself
+	// Tools are run by the trainer. They reach the agent through an MCP server
+	// named ToolServer; what is not listed cannot be called.
+	Tools []ToolSpec `json:"tools,omitempty"`
 }
 
 // MCPServer is a server of the Model Context Protocol
@@ -297,11 +300,25 @@ func CheckSHA256(field, s string) error {
 	return nil
 }
 
-func (a *AgentChoice) validateMCP() error {
+func (a *AgentChoice) validateTools() error {
 	if err := checkCount("agent.mcp", len(a.MCP), maxList); err != nil {
 		return err
 	}
+	if err := checkCount("agent.tools", len(a.Tools), maxList); err != nil {
+		return err
+	}
 	seen := map[string]bool{}
+	for i := range a.Tools {
+		field := fmt.Sprintf("agent.tools[%d]", i)
+		if err := a.Tools[i].validate(field); err != nil {
+			return err
+		}
+		if seen[a.Tools[i].Name] {
+			return invalid(field+".name", a.Tools[i].Name, "a name of its own")
+		}
+		seen[a.Tools[i].Name] = true
+	}
+	seen = map[string]bool{ToolServer: len(a.Tools) > 0}
 	for i, m := range a.MCP {
 		field := fmt.Sprintf("agent.mcp[%d]", i)
 		if err := CheckToken(field+".name", m.Name); err != nil {
@@ -337,7 +354,7 @@ func (a *AgentChoice) validate() error {
 	if err := checkEnv("agent.env", a.Env); err != nil {
 		return err
 	}
-	if err := a.validateMCP(); err != nil {
+	if err := a.validateTools(); err != nil {
 		return err
 	}
 	if err := checkText("agent.system_prompt", a.SystemPrompt, maxInstruction); err != nil {

@@ -98,6 +98,23 @@ func Call(k schema.Key, shard string) string {
 		strconv.Itoa(k.Attempt) + "." + strconv.Itoa(k.Call)
 }
 
+// Tool is where one tool call of a rollout is asked.
+func Tool(k schema.Key, shard string) string {
+	return "rollout." + string(k.Rollout) + ".tool." + k.Rollout.Trainer() + "." + shard + "." + strconv.Itoa(k.Attempt) + "." + strconv.Itoa(k.Call)
+}
+
+// ToolsOf selects the tool calls of one trainer; of one shard unless shard is
+// empty.
+func ToolsOf(trainer, shard string) string {
+	if shard == "" {
+		return "rollout.*.tool." + trainer + ".>"
+	}
+	return "rollout.*.tool." + trainer + "." + shard + ".*.*"
+}
+
+// ParseTool is ParseCall for tool calls.
+func ParseTool(subject string) (k schema.Key, shard string, ok bool) { return parse(subject, "tool") }
+
 // CallsOf selects the calls of one trainer; of one shard unless shard is
 // empty.
 func CallsOf(trainer, shard string) string {
@@ -109,9 +126,11 @@ func CallsOf(trainer, shard string) string {
 
 // ParseCall reads a call's key and shard out of its subject, and checks that
 // the rollout is bound to the trainer that the subject names.
-func ParseCall(subject string) (k schema.Key, shard string, ok bool) {
+func ParseCall(subject string) (k schema.Key, shard string, ok bool) { return parse(subject, "llm") }
+
+func parse(subject, kind string) (k schema.Key, shard string, ok bool) {
 	t := strings.Split(subject, ".")
-	if len(t) != 7 || t[0] != "rollout" || t[2] != "llm" {
+	if len(t) != 7 || t[0] != "rollout" || t[2] != kind {
 		return k, "", false
 	}
 	id, err := schema.ParseID(t[1])

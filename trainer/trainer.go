@@ -14,6 +14,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,6 +35,9 @@ type Config struct {
 	// Check looks at a call before it is accepted, without generating, for
 	// example at its length. Its fault refuses the call. Nil: everything passes.
 	Check func(*schema.Call) *schema.Fault
+	// Tools are what this trainer runs for agents whose request lists them in
+	// agent.tools. An error of one is read by the model as the tool's.
+	Tools map[string]Tool
 	// State is a file in which outstanding rollouts are kept, so that this
 	// trainer started again still waits for them. Empty: they are not kept.
 	State string
@@ -74,8 +79,26 @@ type rollout struct {
 	waiting []broker.Asked
 	ready   bool
 	calls   map[int]*state
+	tools   map[int]*state // calls of tools
 	known   map[int]*known // whole calls, for later ones that are based on them
 	touched time.Time
+}
+
+func newRollout() *rollout {
+	return &rollout{calls: map[int]*state{}, tools: map[int]*state{}, known: map[int]*known{}}
+}
+
+// of are the calls of one kind.
+func (r *rollout) of(a broker.Asked) map[int]*state {
+	if a.Tool {
+		return r.tools
+	}
+	return r.calls
+}
+
+// open lists the calls of both kinds.
+func (r *rollout) open() []*state {
+	return slices.AppendSeq(slices.Collect(maps.Values(r.calls)), maps.Values(r.tools))
 }
 
 const (
@@ -135,6 +158,7 @@ func New(c Config) (*Trainer, error) {
 	for _, subscribe := range []func() (func(), error){
 		func() (func(), error) { return side.Hints(t.onHint) },
 		func() (func(), error) { return side.Listen(c.Shard, t.onAsked) },
+		func() (func(), error) { return t.listenTools() },
 	} {
 		unsub, err := subscribe()
 		if err != nil {
@@ -319,7 +343,7 @@ func (t *Trainer) onAsked(a broker.Asked) {
 	}
 	r := t.rollouts[a.Key.Rollout]
 	if r == nil && !a.Cancel {
-		r = &rollout{calls: map[int]*state{}, known: map[int]*known{}}
+		r = newRollout()
 		t.rollouts[a.Key.Rollout] = r
 		t.bg.Go(func() { t.learn(a.Key.Rollout, r) })
 	}
@@ -333,8 +357,8 @@ func (t *Trainer) onAsked(a broker.Asked) {
 	if r == nil || a.Cancel {
 		var given *state
 		if r != nil && r.attempt == a.Key.Attempt {
-			given = r.calls[a.Key.Call]
-			delete(r.calls, a.Key.Call)
+			given = r.of(a)[a.Key.Call]
+			delete(r.of(a), a.Key.Call)
 		}
 		t.mu.Unlock()
 		if given != nil {
@@ -353,16 +377,14 @@ func (t *Trainer) onAsked(a broker.Asked) {
 	var stale []*state
 	if a.Key.Attempt > r.attempt {
 		r.attempt = a.Key.Attempt
-		for _, c := range r.calls {
-			stale = append(stale, c)
-		}
-		r.calls, r.known = map[int]*state{}, map[int]*known{}
+		stale = r.open()
+		r.calls, r.tools, r.known = map[int]*state{}, map[int]*state{}, map[int]*known{}
 	}
-	c := r.calls[a.Key.Call]
+	c := r.of(a)[a.Key.Call]
 	fresh := c == nil
 	if fresh {
 		c = t.newState(a.Key)
-		r.calls[a.Key.Call] = c
+		r.of(a)[a.Key.Call] = c
 	}
 	held := t.held
 	t.mu.Unlock()
@@ -372,6 +394,10 @@ func (t *Trainer) onAsked(a broker.Asked) {
 	}
 	if !fresh {
 		c.attach(a, held)
+		return
+	}
+	if a.Tool {
+		t.runTool(c, a)
 		return
 	}
 	t.begin(&Pending{state: c}, a, held)
@@ -473,9 +499,7 @@ func (t *Trainer) beat() {
 	t.mu.Lock()
 	var open []*state
 	for id, r := range t.rollouts {
-		for _, c := range r.calls {
-			open = append(open, c)
-		}
+		open = append(open, r.open()...)
 		if time.Since(r.touched) > forgetAfter {
 			delete(t.rollouts, id)
 		}

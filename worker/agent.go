@@ -3,10 +3,12 @@ package worker
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/agents/toolserver"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker/gate"
@@ -71,13 +73,19 @@ func (r *Rollout) openGate(ctx context.Context) (agents.Launch, error) {
 		return l, err
 	}
 	r.session = gate.Open(ctx, gate.Config{
-		Rollout: q.ID, Attempt: r.Attempt, ModelName: q.Model.Name, Options: q.Gate, Model: answers, Dialects: gate.Dialects(), Tag: r.agent.Tag, Memory: r.Memory,
+		Rollout: q.ID, Attempt: r.Attempt, ModelName: q.Model.Name, Options: q.Gate, Model: answers, Dialects: gate.Dialects(), Tag: r.agent.Tag, Memory: r.Memory, Tools: q.Agent.Tools, CallTool: r.Services.Tool,
 		Observer: r.rec, Timing: r.Timing, Log: r.Log,
 	})
 	r.rec.setKey(r.session.Key())
 	r.clock.tell(r.session.Hold)
 	base, err := r.sandbox.Forward(ctx, r.session)
 	l.BaseURL, l.Key = base, r.session.Key()
+	if len(q.Agent.Tools) > 0 {
+		l.MCP = append(slices.Clip(l.MCP), schema.MCPServer{
+			Name: schema.ToolServer, Command: []string{sandboxes.HelperPath, "tools"},
+			Env: map[string]string{toolserver.EnvURL: base + gate.ToolsPath, toolserver.EnvKey: l.Key},
+		})
+	}
 	return l, err
 }
 

@@ -116,6 +116,23 @@ func (c *recorder) CallEnded(number int, e gate.CallEnd) {
 	c.emit(&schema.Event{Type: schema.EventLLM, LLM: told})
 }
 
+// ToolEnded implements gate.Observer.
+func (c *recorder) ToolEnded(e gate.ToolEnd) {
+	line := map[string]any{"tool": e.Call.Name, "arguments": c.redactRaw(e.Call.Arguments), "ms": e.Took.Milliseconds()}
+	told := agents.Event{Kind: "trainer_tool", Tool: e.Call.Name, Input: c.redactRaw(e.Call.Arguments)}
+	if e.Result != nil {
+		told.Output = c.redact(e.Result.Text)
+		line["text"], line["is_error"] = told.Output, e.Result.IsError
+	} else {
+		told.Text = e.Fault.Message
+		line["fault"] = e.Fault
+	}
+	c.write(line)
+	if data, err := json.Marshal(told); err == nil {
+		c.emit(&schema.Event{Type: schema.EventStep, Step: data})
+	}
+}
+
 // write adds one line to the transcript.
 func (c *recorder) write(line map[string]any) {
 	data, err := json.Marshal(line)

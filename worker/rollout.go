@@ -27,6 +27,8 @@ type Services struct {
 	Live        func(id schema.ID, attempt, call int, d *schema.Delta)
 	Model       gate.Model
 	Shard       func(shard string) gate.Model // the same trainer's other processes
+	// Tool has the trainer run one of its tools.
+	Tool func(ctx context.Context, c schema.ToolCall) (schema.ToolResult, error)
 	// Held reports whether everything must stand still now; the channel is
 	// closed when that changes. Nil: never.
 	Held func() (held bool, changed <-chan struct{})

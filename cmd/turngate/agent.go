@@ -12,6 +12,7 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/agents/mini"
+	"github.com/turngate/turngate/agents/toolserver"
 )
 
 func agentCommand() *cobra.Command {
@@ -83,4 +84,17 @@ func miniCommand() *cobra.Command {
 	}
 	cmd.Flags().IntVar(&turns, "max-turns", 0, "most model calls")
 	return cmd
+}
+
+func toolsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "tools", Short: "the trainer's tools as an MCP server, started by agents in sandboxes", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			url := os.Getenv(toolserver.EnvURL)
+			if url == "" {
+				return usage("tools: %s is not set; agents start this server", toolserver.EnvURL)
+			}
+			return toolserver.Run(cmd.Context(), url, os.Getenv(toolserver.EnvKey))
+		},
+	}
 }

@@ -124,7 +124,7 @@ func rootCommand(hurry <-chan struct{}) *cobra.Command {
 	}
 	root.PersistentFlags().Bool("verbose", false, "log what happens, not only what goes wrong")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitUsage, err} })
-	root.AddCommand(runCommand(), upCommand(hurry), natsCommand(), workerCommand(hurry), deadCommand(), trainerCommand(), tapCommand(), agentCommand(), doctorCommand(), miniCommand(),
+	root.AddCommand(runCommand(), upCommand(hurry), natsCommand(), workerCommand(hurry), deadCommand(), trainerCommand(), tapCommand(), agentCommand(), doctorCommand(), miniCommand(), toolsCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(c *cobra.Command, _ []string) {
 			fmt.Fprintln(c.OutOrStdout(), version)
 		}})

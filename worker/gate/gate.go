@@ -109,6 +109,7 @@ type Observer interface {
 	CallBegan(number int, c *schema.Call)
 	CallDelta(number int, d *schema.Delta)
 	CallEnded(number int, e CallEnd)
+	ToolEnded(e ToolEnd)
 }
 
 // CallEnd tells how a call came out.

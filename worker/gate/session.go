@@ -33,7 +33,10 @@ type Config struct {
 	Dialects  []Dialect
 	// Tag tells what a call is to the rollout, by the agent's own habits; nil:
 	// every call is a turn of the agent.
-	Tag      func(h http.Header, c *schema.Call) string
+	Tag func(h http.Header, c *schema.Call) string
+	// Tools are what the trainer runs for the agent; CallTool asks it.
+	Tools    []schema.ToolSpec
+	CallTool func(ctx context.Context, c schema.ToolCall) (schema.ToolResult, error)
 	Observer Observer // nil: nobody
 	// Memory is shared by the sessions of a worker; nil: this one has 256 MiB.
 	Memory *Memory
@@ -61,6 +64,7 @@ type Session struct {
 	open      int         // requests
 	reading   int64       // bytes of their bodies
 	count     int         // calls numbered so far
+	toolCalls int         // calls of tools
 	alive     []*exchange // with a client, or kept for one that may come back
 	recent    recent      // the newest calls
 	stats     map[string]schema.CallStats
@@ -94,6 +98,7 @@ func Open(ctx context.Context, c Config) *Session {
 	s.sum = sha256.Sum256([]byte(s.key))
 	s.life, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, []byte(`{"status":"ok"}`)) })
+	s.serveTools()
 	lists := map[string][]Dialect{}
 	for _, d := range c.Dialects {
 		decoder := d.Decoder()
@@ -242,6 +247,7 @@ type nobody struct{}
 func (nobody) CallBegan(int, *schema.Call)  {}
 func (nobody) CallDelta(int, *schema.Delta) {}
 func (nobody) CallEnded(int, CallEnd)       {}
+func (nobody) ToolEnded(ToolEnd)            {}
 
 // clock adds up the time during which calls are open and all of them idle, or
 // the agent is held. It

@@ -1,0 +1,85 @@
+// Package toolserver is the MCP server (https://modelcontextprotocol.io) that
+// an agent starts in its sandbox to reach the tools that its trainer runs. It
+// knows nothing of them: the gate lists them, and takes each call.
+package toolserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// Environment variables that tell the server where the gate is.
+const (
+	EnvURL = "TURNGATE_TOOLS_URL"
+	EnvKey = "TURNGATE_TOOLS_KEY"
+)
+
+// maxAnswer is the longest answer of the gate in bytes that is read.
+const maxAnswer = 4 << 20
+
+type client struct{ url, key string }
+
+// Run serves the gate's tools over stdin and stdout until stdin ends.
+func Run(ctx context.Context, url, key string) error {
+	c := client{url, key}
+	var tools []schema.ToolSpec
+	if err := c.do(ctx, http.MethodGet, "", nil, &tools); err != nil {
+		return fmt.Errorf("list the trainer's tools: %w", err)
+	}
+	server := mcp.NewServer(&mcp.Implementation{Name: schema.ToolServer, Version: "1"}, nil)
+	for _, t := range tools {
+		parameters := t.Parameters
+		if len(parameters) == 0 {
+			parameters = json.RawMessage(`{"type":"object"}`)
+		}
+		server.AddTool(&mcp.Tool{Name: t.Name, Description: t.Description, InputSchema: parameters}, c.call)
+	}
+	return server.Run(ctx, &mcp.StdioTransport{})
+}
+
+// call passes one call on. What goes wrong is told to the model, which may try
+// something else.
+func (c client) call(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	arguments := r.Params.Arguments
+	if len(arguments) == 0 {
+		arguments = json.RawMessage("{}")
+	}
+	var result schema.ToolResult
+	if err := c.do(ctx, http.MethodPost, "/"+r.Params.Name, arguments, &result); err != nil {
+		result.Text, result.IsError = err.Error(), true
+	}
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: result.Text}}, IsError: result.IsError}, nil
+}
+
+func (c client) do(ctx context.Context, method, path string, body []byte, into any) error {
+	req, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+c.key)
+	// Never through a proxy of the environment: the gate is on this loopback.
+	direct := &http.Client{Transport: &http.Transport{Proxy: nil}}
+	defer direct.CloseIdleConnections()
+	res, err := direct.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("the tool could not be run: %s", strings.TrimSpace(string(data)))
+	}
+	return json.Unmarshal(data, into)
+}

@@ -1,0 +1,75 @@
+package schema
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// ToolSpec is a tool that the trainer runs for an agent.
+type ToolSpec struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"`
+	Parameters  json.RawMessage `json:"parameters,omitempty"` // a JSON schema of type object
+}
+
+// reservedTools are names by which an environment is steered in common
+// interfaces; an agent must not be able to do that.
+func reservedTools() []string { return []string{"reset", "step", "state", "close"} }
+
+// ToolServer is the name of the MCP server that a trainer's tools reach an
+// agent through.
+const ToolServer = "trainer"
+
+func (t *ToolSpec) validate(field string) error {
+	if err := CheckToken(field+".name", t.Name); err != nil {
+		return err
+	}
+	if slices.Contains(reservedTools(), t.Name) {
+		return invalid(field+".name", t.Name, "another name: this one steers environments")
+	}
+	if err := checkText(field+".description", t.Description, maxText); err != nil {
+		return err
+	}
+	var object map[string]json.RawMessage
+	if len(t.Parameters) > maxText || len(t.Parameters) > 0 && (json.Unmarshal(t.Parameters, &object) != nil || string(object["type"]) != `"object"`) {
+		return invalid(field+".parameters", Clip(string(t.Parameters), 100), fmt.Sprintf("a JSON schema of type object, of at most %d bytes", maxText))
+	}
+	return nil
+}
+
+// ToolCall asks the trainer to run one of its tools. Its key is like a model
+// call's, and counts apart.
+type ToolCall struct {
+	V         int             `json:"v"`
+	Key       string          `json:"key"`
+	Name      string          `json:"name"`
+	Arguments json.RawMessage `json:"arguments"` // a JSON object, as the model wrote it
+}
+
+// Validate checks everything but what the arguments say.
+func (c *ToolCall) Validate() error {
+	if _, err := ParseKey(c.Key); err != nil {
+		return err
+	}
+	if err := CheckToken("name", c.Name); err != nil {
+		return err
+	}
+	if !json.Valid(c.Arguments) {
+		return invalid("arguments", Clip(string(c.Arguments), 100), "a JSON object")
+	}
+	return nil
+}
+
+// ToolResult is what a tool gave.
+type ToolResult struct {
+	V       int    `json:"v"`
+	Text    string `json:"text"`
+	IsError bool   `json:"is_error,omitempty"` // the text tells the model what was wrong
+}
+
+// MaxToolText is the longest text of a tool's result in bytes.
+const MaxToolText = 1 << 20
+
+// Validate checks the result.
+func (r *ToolResult) Validate() error { return checkText("text", r.Text, MaxToolText) }

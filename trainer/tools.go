@@ -1,0 +1,72 @@
+package trainer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/schema"
+)
+
+// Tool runs one call of an agent. The context ends when nobody waits for the
+// result any more. A call is run once, however often its worker asks.
+type Tool func(ctx context.Context, c *ToolCall) (string, error)
+
+// ToolCall is what an agent's model asked for.
+type ToolCall struct {
+	Rollout   schema.ID
+	Attempt   int
+	Name      string
+	Arguments json.RawMessage // a JSON object
+}
+
+// listenTools hears tool calls, if this trainer has tools.
+func (t *Trainer) listenTools() (func(), error) {
+	if len(t.cfg.Tools) == 0 {
+		return func() {}, nil
+	}
+	return t.side.ListenTools(t.cfg.Shard, t.onAsked)
+}
+
+// runTool runs a call that was not heard of before.
+func (t *Trainer) runTool(s *state, a broker.Asked) {
+	var c schema.ToolCall
+	err := schema.Decode(a.Body, &c)
+	if err == nil && c.Key != a.Key.String() {
+		err = fmt.Errorf("key: %q does not match the subject's %s", c.Key, a.Key)
+	}
+	s.open(a)
+	tool := t.cfg.Tools[c.Name]
+	if err == nil && tool == nil {
+		err = fmt.Errorf("this trainer has no tool %q", c.Name)
+	}
+	if err != nil {
+		f := schema.Faultf("tool", schema.CodeInvalid, schema.WhoTrainer, "%v", err)
+		f.Status = 400
+		s.answer(schema.FrameFault, f)
+		return
+	}
+	t.bg.Go(func() {
+		result := schema.ToolResult{V: schema.Version}
+		text, err := tool(s.ctx, &ToolCall{Rollout: a.Key.Rollout, Attempt: a.Key.Attempt, Name: c.Name, Arguments: c.Arguments})
+		if result.Text = text; err != nil {
+			result.Text, result.IsError = err.Error(), true
+		}
+		result.Text = schema.Clip(result.Text, schema.MaxToolText)
+		s.answer(schema.FrameFinal, &result)
+	})
+}
+
+// answer settles a call.
+func (s *state) answer(kind schema.FrameKind, m schema.Message) {
+	body, err := s.t.side.EncodeFrame(m)
+	if err == nil {
+		s.mu.Lock()
+		err = s.finish(broker.Frame{Kind: kind, Gen: s.gen, Body: body}, true)
+		s.mu.Unlock()
+	}
+	if err != nil {
+		s.t.cfg.Log.Debug().Err(err).Stringer("call", s.key).Msg("a tool's result was not sent")
+	}
+}
