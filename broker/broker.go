@@ -106,6 +106,9 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("%s has %d bytes, the NATS server's max_payload is %d", e.What, e.Size, e.Limit)
 }
 
+// maxPayload is the largest message in bytes that the embedded server takes.
+const maxPayload = 8 << 20
+
 // headerRoom is kept free for headers and the subject.
 const headerRoom = 4096
 

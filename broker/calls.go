@@ -93,10 +93,10 @@ func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(sch
 		return schema.Reply{}, err
 	}
 	*buf = body
-	if err := checkSize(c.w.calls, "model call "+call.Key, len(body)); err != nil {
+	a := &asking{call: &call, key: call.Key, subject: subjects.Call(key, c.shard), frames: frames}
+	if a.body, err = c.w.pack(ctx, "model call "+call.Key, body); err != nil {
 		return schema.Reply{}, err
 	}
-	a := &asking{call: &call, key: call.Key, subject: subjects.Call(key, c.shard), body: body, frames: frames}
 	var reply schema.Reply
 	err = c.ask(ctx, a, key, &reply)
 	return reply, err
@@ -117,7 +117,7 @@ func (c *Caller) Tool(ctx context.Context, call schema.ToolCall) (schema.ToolRes
 	if err != nil {
 		return result, err
 	}
-	a := &asking{key: call.Key, subject: subjects.Tool(key, c.shard), body: body, frames: func(schema.Frame) error { return nil }}
+	a := &asking{key: call.Key, subject: subjects.Tool(key, c.shard), body: packed{data: body}, frames: func(schema.Frame) error { return nil }}
 	err = c.ask(ctx, a, key, &result)
 	return result, err
 }
@@ -158,7 +158,7 @@ type asking struct {
 	call           *schema.Call // whole; nil for a tool call
 	key            string
 	subject, reply string
-	body           []byte
+	body           packed
 	frames         func(schema.Frame) error
 	inbox          *mailbox
 	budget         time.Duration
@@ -207,7 +207,7 @@ func (a *asking) run(ctx context.Context, into schema.Message) error {
 		case err == nil:
 			return nil
 		case errors.Is(err, errFull) && !a.full && a.call != nil:
-			if err := a.becomeFull(); err != nil {
+			if err := a.becomeFull(ctx); err != nil {
 				return err
 			}
 			continue
@@ -235,16 +235,13 @@ func (a *asking) run(ctx context.Context, into schema.Message) error {
 }
 
 // becomeFull sends the whole conversation from now on.
-func (a *asking) becomeFull() error {
+func (a *asking) becomeFull(ctx context.Context) error {
 	body, err := schema.Encode(a.call)
-	if err != nil {
-		return err
+	if err == nil {
+		a.body, err = a.w.pack(ctx, "model call "+a.key, body)
 	}
-	if err := checkSize(a.w.calls, "model call "+a.key, len(body)); err != nil {
-		return err
-	}
-	a.body, a.full = body, true
-	return nil
+	a.full = err == nil
+	return err
 }
 
 // round publishes the call once and listens until it is settled or silent.
@@ -294,9 +291,15 @@ func (a *asking) round(ctx context.Context, into schema.Message) (wait time.Dura
 }
 
 func (a *asking) publish() error {
-	m := &nats.Msg{Subject: a.subject, Reply: a.reply, Data: a.body}
+	m := &nats.Msg{Subject: a.subject, Reply: a.reply, Data: a.body.data}
 	if a.gen != "" {
 		m.Header = nats.Header{subjects.HeaderGen: {a.gen}, subjects.HeaderResume: {strconv.Itoa(a.deltas)}}
+	}
+	for name, value := range a.body.header {
+		if m.Header == nil {
+			m.Header = nats.Header{}
+		}
+		m.Header[name] = value
 	}
 	return a.w.calls.PublishMsg(m)
 }

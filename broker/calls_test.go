@@ -2,6 +2,8 @@ package broker_test
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -35,11 +37,12 @@ func (b *bench) answer(t testing.TB, kind schema.FrameKind, gen string, seq int,
 	return f
 }
 
-func (b *bench) listen(t testing.TB, handle func(broker.Asked)) {
+func (b *bench) listen(t testing.TB, handle func(broker.Asked)) (stop func()) {
 	t.Helper()
 	stop, err := b.trainer.Listen("", handle)
 	must(t, err)
 	t.Cleanup(stop)
+	return stop
 }
 
 func done(text string) *schema.Reply {
@@ -229,6 +232,34 @@ func TestCallThatDoesNotFitIsATypedError(t *testing.T) {
 	var large *broker.TooLargeError
 	if !errors.As(err, &large) || large.Limit != schema.MaxBody || large.Size <= large.Limit {
 		t.Fatalf("got %v", err)
+	}
+}
+
+// TestLargeCallsTravel compressed, or through the object store where even that
+// does not fit, and the trainer reads what was sent.
+func TestLargeCallsTravel(t *testing.T) {
+	b := newBench(t)
+	random := make([]byte, 9<<20)
+	_, _ = rand.Read(random) // never fails
+	for name, text := range map[string]string{"text": strings.Repeat("some text ", 1<<20), "noise": base64.StdEncoding.EncodeToString(random)} {
+		c := call(map[string]int{"text": 1, "noise": 2}[name])
+		c.Messages = append(c.Messages, json.RawMessage(`"`+text+`"`))
+		got := make(chan schema.Call, 1)
+		stop := b.listen(t, func(a broker.Asked) {
+			var c schema.Call
+			if err := schema.Decode(a.Body, &c); err != nil {
+				t.Error(err)
+			}
+			got <- c
+			_ = a.Send(b.answer(t, schema.FrameFinal, "g1", 0, done("ok")))
+		})
+		if _, err := b.caller(time.Minute).Complete(t.Context(), c, quiet); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if back := <-got; len(back.Messages) != len(c.Messages) || string(back.Messages[1]) != string(c.Messages[1]) {
+			t.Errorf("%s: another call came", name)
+		}
+		stop()
 	}
 }
 

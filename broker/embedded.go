@@ -77,7 +77,7 @@ func StartEmbedded(c EmbeddedConfig) (*Embedded, error) {
 	opts := &server.Options{
 		ServerName: "turngate", Host: "127.0.0.1", Port: port,
 		JetStream: true, StoreDir: filepath.Join(c.StateDir, "nats"),
-		MaxPayload: schema.MaxBody, Nkeys: users, SyncAlways: !c.Relaxed,
+		MaxPayload: maxPayload, Nkeys: users, SyncAlways: !c.Relaxed,
 		NoSigs: true, NoLog: true, DisableShortFirstPing: true,
 	}
 	if c.Cluster.Name != "" {

@@ -230,10 +230,24 @@ func (t *TrainerSide) listen(subject string, parse func(string) (schema.Key, str
 			t.log.Warn().Str("call", key.String()).Msg("a call with a foreign reply subject was dropped")
 			return
 		}
-		a.Body, a.reply = m.Data, m.Reply
+		a.reply = m.Reply
 		a.ResumeGen = m.Header.Get(subjects.HeaderGen)
 		a.Resume, _ = strconv.Atoi(m.Header.Get(subjects.HeaderResume))
-		handle(a)
+		unpack := func() {
+			ctx, cancel := context.WithTimeout(context.Background(), claimWithin)
+			defer cancel()
+			var err error
+			if a.Body, err = t.unpack(ctx, m.Header, m.Data); err != nil {
+				t.log.Warn().Err(err).Str("call", key.String()).Msg("a call cannot be unpacked; its worker asks again")
+				return
+			}
+			handle(a)
+		}
+		if m.Header.Get(subjects.HeaderClaim) != "" { // the others need not wait for the object store
+			go unpack()
+			return
+		}
+		unpack()
 	})
 }
 

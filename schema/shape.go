@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// MaxBody is the largest encoded message in bytes that is read at all. It is
-// the embedded server's max_payload.
-const MaxBody = 8 << 20
+// MaxBody is the largest encoded message in bytes that is read at all, once it
+// is unpacked.
+const MaxBody = 32 << 20
 
 // Bounds of any message, whatever it means. They keep a hostile sender from
 // making a decoder recurse or allocate without end.

@@ -9,7 +9,13 @@ const (
 	HeaderHeld   = "Rl-Held"   // "1" on accept and beat: the trainer holds calls for now
 	HeaderResume = "Rl-Resume" // on a call that is asked again: deltas held of Rl-Gen
 	HeaderCall   = "Rl-Call"   // on a live delta: the number of its call
+
+	HeaderEncoding = "Rl-Encoding" // of a call's body: EncodingZstd, or none
+	HeaderClaim    = "Rl-Claim"    // sha256 of an object in BucketArtifact that is the body
 )
+
+// EncodingZstd is a body that is one zstd frame (RFC 8878).
+const EncodingZstd = "zstd"
 
 // KindCancel on a call's subject ends the generation of that call.
 const KindCancel = "cancel"
