@@ -41,6 +41,10 @@ type state struct {
 	answered bool
 	accept   *time.Timer
 	said     bool // the worker knows that it is accepted
+
+	held  heldBack // pieces that were not sent yet
+	later *time.Timer
+	sent  time.Time // when the last piece was
 }
 
 func (t *Trainer) newState(key schema.Key) *state {
@@ -79,6 +83,7 @@ func (s *state) attach(a broker.Asked, held bool) {
 	if a.ResumeGen == s.gen {
 		from = min(a.Resume, len(s.deltas))
 	}
+	_ = s.flush() // what is held was checked
 	if s.final == nil {
 		s.send(broker.Frame{Kind: schema.FrameAccept, Gen: s.gen, Held: held})
 		s.said = true
@@ -133,6 +138,9 @@ func (p *Pending) Reply(r *schema.Reply) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.wanted() {
+		_ = s.flush() // what is held was checked
+	}
 	return s.finish(broker.Frame{Kind: schema.FrameFinal, Gen: s.gen, Seq: len(s.deltas), Body: body}, true)
 }
 
@@ -162,6 +170,9 @@ func (s *state) finish(f broker.Frame, keep bool) error {
 		return ErrOver
 	}
 	s.answered = true
+	if s.later != nil {
+		s.later.Stop()
+	}
 	if s.accept != nil {
 		s.accept.Stop()
 		s.accept = nil
@@ -173,33 +184,3 @@ func (s *state) finish(f broker.Frame, keep bool) error {
 	s.end(nil)
 	return nil
 }
-
-// Stream answers the call piece by piece.
-func (p *Pending) Stream() *Stream { return &Stream{p} }
-
-// Stream sends an answer while it is generated. A worker that loses a piece
-// asks for it again.
-type Stream struct{ p *Pending }
-
-// Delta sends one piece.
-func (st *Stream) Delta(d *schema.Delta) error {
-	d.V = schema.Version
-	s := st.p.state
-	body, err := s.t.side.EncodeFrame(d)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.wanted() {
-		return ErrOver
-	}
-	s.said = true
-	s.send(broker.Frame{Kind: schema.FrameDelta, Gen: s.gen, Seq: len(s.deltas), Body: body})
-	s.deltas = append(s.deltas, body)
-	return nil
-}
-
-// Final ends the stream with the whole reply, which repeats what the deltas
-// said.
-func (st *Stream) Final(r *schema.Reply) error { return st.p.Reply(r) }

@@ -191,7 +191,7 @@ func TestAFastStreamIsNotAskedAgain(t *testing.T) {
 	})
 	s := next(t, b.trainer).Stream()
 	for range pieces {
-		if err := s.Delta(&schema.Delta{Delta: json.RawMessage(`{"content":"a"}`)}); err != nil {
+		if err := s.Delta(&schema.Delta{Delta: json.RawMessage(`{"tool_calls":[{"index":0,"function":{"arguments":"a"}}]}`)}); err != nil {
 			t.Fatal(err)
 		}
 	}

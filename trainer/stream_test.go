@@ -1,0 +1,72 @@
+package trainer_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// TestFastPiecesTravelTogether and say the same: text, ids and log-probs in
+// order, nothing merged that is not only text.
+func TestFastPiecesTravelTogether(t *testing.T) {
+	b := newBench(t)
+	var text strings.Builder
+	var ids []int32
+	var logprobs []float32
+	frames, tools := 0, 0
+	got := b.ask(t.Context(), 1, 1, func(f schema.Frame) error {
+		if f.Kind != schema.FrameDelta {
+			return nil
+		}
+		frames++
+		var d struct {
+			Content   string
+			ToolCalls []any `json:"tool_calls"`
+		}
+		if err := json.Unmarshal(f.Delta.Delta, &d); err != nil {
+			t.Errorf("%v: %s", err, f.Delta.Delta)
+		}
+		text.WriteString(d.Content)
+		tools += len(d.ToolCalls)
+		ids = append(ids, f.Delta.CompletionIDs.Unpack()...)
+		logprobs = append(logprobs, f.Delta.Logprobs.Unpack()...)
+		return nil
+	})
+	s := next(t, b.trainer).Stream()
+	const pieces = 1000
+	want := ""
+	for i := range pieces {
+		piece := []string{`a\n`, `\"`, `é`, `\u2028`, ` }"`[:2]}[i%5]
+		delta := `{"content":"` + piece + `"}`
+		if i == 500 {
+			delta = `{"tool_calls":[{"index":0}]}`
+			piece = ""
+		}
+		want += piece
+		d := &schema.Delta{Delta: json.RawMessage(delta), CompletionIDs: schema.PackTokenIDs([]int32{int32(i)}), Logprobs: schema.PackLogprobs([]float32{float32(-i)})}
+		if err := s.Delta(d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Delta(&schema.Delta{}); err == nil {
+		t.Error("a piece that says nothing was taken")
+	}
+	if err := s.Final(&schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"all"}`), FinishReason: "stop"}); err != nil {
+		t.Fatal(err)
+	}
+	said(t, <-got, "all")
+	var unquoted string
+	if err := json.Unmarshal([]byte(`"`+want+`"`), &unquoted); err != nil {
+		t.Fatal(err)
+	}
+	if text.String() != unquoted || tools != 1 || len(ids) != pieces || len(logprobs) != pieces || frames > pieces/2 {
+		t.Errorf("%d frames, %d ids, %d log-probs, %d tool calls, %d bytes of text, want %d", frames, len(ids), len(logprobs), tools, text.Len(), len(unquoted))
+	}
+	for i, id := range ids {
+		if id != int32(i) || logprobs[i] != float32(-i) {
+			t.Fatalf("id %d at %d", id, i)
+		}
+	}
+}
