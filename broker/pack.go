@@ -40,7 +40,7 @@ func (b *Broker) pack(ctx context.Context, what string, body []byte) (packed, er
 	if err != nil {
 		return p, fmt.Errorf("compress %s: %w", what, err)
 	}
-	defer z.Close()
+	defer func() { _ = z.Close() }() // it writes to nothing
 	if small := z.EncodeAll(body, make([]byte, 0, len(body)/2)); len(small) < len(body) {
 		p.data = small
 		p.header[subjects.HeaderEncoding] = []string{subjects.EncodingZstd}
