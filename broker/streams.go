@@ -58,6 +58,21 @@ func (b *Broker) Setup(ctx context.Context, c StreamsConfig) error {
 	return nil
 }
 
+// SetupWhenThere is Setup, again and again while the server does not answer or
+// its cluster has no leader yet, until the context ends.
+func (b *Broker) SetupWhenThere(ctx context.Context, c StreamsConfig) error {
+	for try := 0; ; try++ {
+		err := b.Setup(ctx, c)
+		if err == nil || ctx.Err() != nil || refused(err) && !passing(err) {
+			return err
+		}
+		b.log.Warn().Err(err).Msg("the streams cannot be set up yet")
+		if perr := pause(ctx, backoff(try)); perr != nil {
+			return errors.Join(err, perr)
+		}
+	}
+}
+
 // noRoom reports whether the server has not the room that a stream asks for.
 func noRoom(err error) bool {
 	var api *jetstream.APIError

@@ -164,7 +164,7 @@ func warmImages(ctx context.Context, list []sandboxes.Backend) func() []string {
 // serve sets up the streams, tells that the worker is ready, and runs it until
 // the context ends.
 func (f *workerFlags) serve(ctx context.Context, b *broker.Broker, wid string, hurry <-chan struct{}, log zerolog.Logger, ready func()) error {
-	if err := b.Setup(ctx, broker.StreamsConfig{Replicas: f.replicas}); err != nil {
+	if err := b.SetupWhenThere(ctx, broker.StreamsConfig{Replicas: f.replicas}); err != nil {
 		return err
 	}
 	w, side, err := f.start(ctx, b, wid, broker.DefaultTiming(), hurry, log)

@@ -193,7 +193,7 @@ func (b *bench) start(p *process) {
 // await waits for a line that begins with a word.
 func (b *bench) await(p *process, word string) {
 	b.t.Helper()
-	limit := time.After(30 * time.Second)
+	limit := time.After(2 * time.Minute) // a cluster makes its streams one after the other
 	for {
 		select {
 		case line := <-p.said:
