@@ -22,7 +22,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/broker"
-	"github.com/turngate/turngate/internal/gopool"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -59,9 +58,9 @@ type Trainer struct {
 	mu          sync.Mutex
 	rollouts    map[schema.ID]*rollout
 	queue       []*Pending
-	arrived     chan struct{}  // has room for one: something is queued
-	serve       func(*Pending) // of a running Serve: takes calls without the queue
-	held        bool
+	arrived     chan struct{}        // has room for one: something is queued
+	serve       func(*Pending)       // of a running Serve: takes calls without the queue
+	hold        func(schema.ID) bool // whose calls wait; nil: nobody's
 	outstanding map[schema.ID]*submitted
 	ledger      *ledger
 	bundles     map[string][]byte
@@ -228,98 +227,6 @@ func (t *Trainer) Artifact(ctx context.Context, a schema.Artifact) ([]byte, erro
 	return t.side.Artifact(ctx, a.SHA256)
 }
 
-// Hold lets calls wait from now on: they are accepted and kept alive but not
-// handed out, for example while weights are updated. Calls that were handed
-// out are not touched.
-func (t *Trainer) Hold() { t.setHeld(true) }
-
-// Resume hands out what Hold kept.
-func (t *Trainer) Resume() { t.setHeld(false) }
-
-func (t *Trainer) setHeld(held bool) {
-	t.mu.Lock()
-	t.held = held
-	waiting := append([]*Pending(nil), t.queue...)
-	t.mu.Unlock()
-	for _, p := range waiting { // tell the workers at once, their agents' clocks depend on it
-		p.state.sign(held)
-	}
-	wake(t.arrived)
-}
-
-// Next waits for a model call to answer.
-func (t *Trainer) Next(ctx context.Context) (*Pending, error) {
-	for {
-		t.mu.Lock()
-		if !t.held && len(t.queue) > 0 {
-			p := t.queue[0]
-			t.queue[0] = nil
-			t.queue = t.queue[1:]
-			more := len(t.queue) > 0
-			t.mu.Unlock()
-			if more {
-				wake(t.arrived)
-			}
-			if p.handOut() {
-				return p, nil
-			}
-			continue
-		}
-		t.mu.Unlock()
-		select {
-		case <-t.arrived:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-t.life.Done():
-			return nil, context.Cause(t.life)
-		}
-	}
-}
-
-// Serve answers every call with f, each in a goroutine of its own, until the
-// context ends. An error of f that is a *schema.Fault answers with it; any
-// other is a fault with status 500, which workers ask again.
-func (t *Trainer) Serve(ctx context.Context, f func(ctx context.Context, c *schema.Call) (*schema.Reply, error)) error {
-	var open gopool.Pool
-	defer open.Close()
-	serve := func(p *Pending) { open.Go(func() { t.answer(p, f) }) }
-	t.mu.Lock()
-	t.serve = serve
-	t.mu.Unlock()
-	defer func() {
-		t.mu.Lock()
-		t.serve = nil
-		t.mu.Unlock()
-	}()
-	for { // calls that came before, or while held
-		p, err := t.Next(ctx)
-		if err != nil {
-			return err
-		}
-		serve(p)
-	}
-}
-
-// answer answers one call with f.
-func (t *Trainer) answer(p *Pending, f func(ctx context.Context, c *schema.Call) (*schema.Reply, error)) {
-	reply, err := f(p.Context(), &p.Call)
-	if err == nil {
-		err = p.Reply(reply)
-	}
-	if err == nil || errors.Is(err, ErrOver) {
-		return
-	}
-	var fault *schema.Fault
-	if !errors.As(err, &fault) {
-		fault = schema.Faultf("call", schema.CodeInternal, schema.WhoTrainer, "%v", err)
-		fault.Status = 500
-	}
-	t.cfg.Log.Warn().Err(err).Str("call", p.Call.Key).Msg("a call was answered with a fault")
-	if err := p.Fault(fault); err != nil && !errors.Is(err, ErrOver) {
-		t.cfg.Log.Error().Err(err).Str("call", p.Call.Key).Msg("a fault could not be sent")
-	}
-}
-
 // wake fills a channel that has room for one.
 func wake(c chan struct{}) {
 	select {
@@ -386,7 +293,7 @@ func (t *Trainer) onAsked(a broker.Asked) {
 		c = t.newState(a.Key)
 		r.of(a)[a.Key.Call] = c
 	}
-	held := t.held
+	held := t.holds(a.Key.Rollout)
 	t.mu.Unlock()
 	t.sawAttempt(a.Key.Rollout, a.Key.Attempt)
 	for _, s := range stale {
@@ -466,7 +373,7 @@ func (t *Trainer) begin(p *Pending, a broker.Asked, held bool) {
 		p.state.sign(true)
 	}
 	t.mu.Lock()
-	if t.serve != nil && !t.held {
+	if t.serve != nil && !t.holds(a.Key.Rollout) {
 		t.serve(p)
 		t.mu.Unlock()
 		return
@@ -506,7 +413,7 @@ func (t *Trainer) beat() {
 	}
 	waiting := make(map[*state]bool, len(t.queue))
 	for _, p := range t.queue {
-		waiting[p.state] = t.held
+		waiting[p.state] = t.holds(p.state.key.Rollout)
 	}
 	t.mu.Unlock()
 	for _, c := range open {

@@ -229,6 +229,40 @@ func TestHoldKeepsCallsWaiting(t *testing.T) {
 	said(t, <-got, "after")
 }
 
+// TestSomeRolloutsAreHeldAndOthersGoOn whoever came first.
+func TestSomeRolloutsAreHeldAndOthersGoOn(t *testing.T) {
+	b := newBench(t)
+	b.trainer.HoldRollouts(func(id schema.ID) bool { return id == "alpha-1" })
+	held := make(chan struct{})
+	var once sync.Once
+	old := b.ask(t.Context(), 1, 1, func(f schema.Frame) error {
+		if f.Held {
+			once.Do(func() { close(held) })
+		}
+		return nil
+	})
+	<-held
+	other := make(chan answer, 1)
+	go func() {
+		c := schema.Call{V: 1, Key: "alpha-2/1/1", Tag: schema.TagAgent, Dialect: "chat", Messages: []json.RawMessage{json.RawMessage(`{"role":"user"}`)}}
+		r, err := b.worker.Caller(request("alpha-2").WithDefaults()).Complete(t.Context(), c, func(schema.Frame) error { return nil })
+		other <- answer{r, err}
+	}()
+	p := next(t, b.trainer)
+	if p.Call.Key != "alpha-2/1/1" {
+		t.Fatalf("%s was handed out", p.Call.Key)
+	}
+	if err := p.Reply(text("meanwhile")); err != nil {
+		t.Fatal(err)
+	}
+	said(t, <-other, "meanwhile")
+	b.trainer.Resume()
+	if err := next(t, b.trainer).Reply(text("after")); err != nil {
+		t.Fatal(err)
+	}
+	said(t, <-old, "after")
+}
+
 func TestFaultsAreFinalOrAskedAgain(t *testing.T) {
 	b := newBench(t)
 	got := b.ask(t.Context(), 1, 1, nil)
