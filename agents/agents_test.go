@@ -4,7 +4,9 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/agents/agenttest"
+	"github.com/turngate/turngate/schema"
 )
 
 func TestEveryAgent(t *testing.T) {
@@ -43,6 +46,19 @@ func TestEventsAreRead(t *testing.T) {
 		{"pi", `{"type":"message_end","message":{"role":"assistant","content":[],"stopReason":"error","errorMessage":"401"}}`, "error", "401", "", ""},
 		{"pi", `{"type":"tool_execution_start","toolCallId":"c","toolName":"bash","args":{"command":"ls"}}`, "tool_call", "", "bash", ""},
 		{"pi", `{"type":"auto_retry_end","success":false,"attempt":3,"finalError":"gone"}`, "error", "gone", "", ""},
+		{"codex", `{"type":"item.completed","item":{"id":"item_1","type":"agent_message","text":"Done."}}`, "text", "Done.", "", ""},
+		{"codex", `{"type":"item.started","item":{"id":"item_1","type":"command_execution","command":"/bin/bash -lc ls","status":"in_progress"}}`, "tool_call", "", "exec_command", ""},
+		{"codex", `{"type":"item.completed","item":{"type":"command_execution","aggregated_output":"x","exit_code":0,"status":"completed"}}`, "tool_result", "", "exec_command", "x"},
+		{"codex", `{"type":"turn.failed","error":{"message":"gone"}}`, "error", "gone", "", ""},
+		{"claude-code", `{"type":"assistant","message":{"content":[{"type":"text","text":"Hi"}]}}`, "text", "Hi", "", ""},
+		{"claude-code", `{"type":"assistant","message":{"content":[{"type":"tool_use","id":"c","name":"Bash","input":{"command":"ls"}}]}}`, "tool_call", "", "Bash", ""},
+		{"claude-code", `{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"c","content":"x"}]}}`, "tool_result", "", "", "x"},
+		{"claude-code", `{"type":"result","subtype":"success","is_error":true,"result":"API Error: 401"}`, "error", "API Error: 401", "", ""},
+		{"gemini-cli", `{"type":"message","role":"assistant","content":"Hi","delta":true}`, "text", "Hi", "", ""},
+		{"gemini-cli", `{"type":"tool_use","tool_name":"run_shell_command","tool_id":"1","parameters":{}}`, "tool_call", "", "run_shell_command", ""},
+		{"gemini-cli", `{"type":"tool_result","tool_id":"1","status":"success","output":"x"}`, "tool_result", "", "", "x"},
+		{"gemini-cli", `{"type":"result","status":"error","error":{"type":"unknown","message":"gone"}}`, "error", "gone", "", ""},
+		{"qwen-code", `{"type":"result","subtype":"error_during_execution","is_error":true,"error":{"message":"gone"}}`, "error", `{"message":"gone"}`, "", ""},
 		{"mini", `{"kind":"tool_result","tool":"bash","output":"x"}`, "tool_result", "", "bash", "x"},
 	} {
 		s, err := agents.Find(agents.All(), tt.agent)
@@ -132,5 +148,35 @@ func TestAnArchiveCannotLeaveTheCache(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(cache.Dir, "opencode", ".*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v %v", left, err)
+	}
+}
+
+// TestCallsBesideTheWorkAreToldApart: a title or a sub-agent's turn must never
+// be trained on as if it were the agent's.
+func TestCallsBesideTheWorkAreToldApart(t *testing.T) {
+	turn := &schema.Call{Tools: json.RawMessage(`[{}]`)}
+	title := &schema.Call{}
+	for _, tt := range []struct {
+		agent, header, value string
+		call                 *schema.Call
+		want                 string
+	}{
+		{"opencode", "", "", turn, schema.TagAgent}, {"opencode", "", "", title, schema.TagAux}, {"opencode", "x-parent-session-id", "ses_1", turn, schema.TagSubagent},
+		{"codex", "", "", turn, schema.TagAgent}, {"codex", "x-openai-subagent", "collab_spawn", turn, schema.TagSubagent}, {"codex", "x-codex-parent-thread-id", "t1", turn, schema.TagSubagent},
+		{"claude-code", "", "", turn, schema.TagAgent}, {"claude-code", "", "", title, schema.TagAux}, {"claude-code", "x-claude-code-agent-id", "a1", turn, schema.TagSubagent},
+		{"gemini-cli", "", "", turn, schema.TagAgent}, {"gemini-cli", "", "", title, schema.TagAux},
+		{"qwen-code", "", "", turn, schema.TagAgent}, {"qwen-code", "", "", title, schema.TagAux},
+	} {
+		s, err := agents.Find(agents.All(), tt.agent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := http.Header{}
+		if tt.header != "" {
+			h.Set(tt.header, tt.value)
+		}
+		if got := s.Tag(h, tt.call); got != tt.want {
+			t.Errorf("%s with %s: %s, want %s", tt.agent, tt.header, got, tt.want)
+		}
 	}
 }
