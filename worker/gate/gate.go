@@ -45,6 +45,8 @@ type Dialect interface {
 // agent. It is safe for concurrent use.
 type Decoder interface {
 	Decode(r *http.Request, body []byte) (Request, error)
+	// Close drops what it remembers.
+	Close()
 }
 
 // Request is what a dialect read.

@@ -19,6 +19,12 @@ type responsesDecoder struct {
 	earlier earlier
 }
 
+// Close gives back what is kept of earlier answers.
+func (d *responsesDecoder) Close() {
+	d.splitter.Close()
+	d.earlier.close()
+}
+
 // Decode implements Decoder.
 func (d *responsesDecoder) Decode(_ *http.Request, body []byte) (Request, error) {
 	p, last, keep, err := d.split(body)

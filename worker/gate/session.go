@@ -50,15 +50,16 @@ type Config struct {
 // Session is an http.Handler for one execution of one rollout. Its key is
 // random and its own, so a sandbox cannot reach another's session.
 type Session struct {
-	cfg    Config
-	key    string
-	sum    [sha256.Size]byte
-	mux    *http.ServeMux
-	life   context.Context
-	stop   context.CancelCauseFunc
-	slots  chan struct{} // one per call that may be asked at once
-	calls  gopool.Pool
-	capped sync.Once
+	cfg      Config
+	key      string
+	sum      [sha256.Size]byte
+	mux      *http.ServeMux
+	life     context.Context
+	stop     context.CancelCauseFunc
+	slots    chan struct{} // one per call that may be asked at once
+	calls    gopool.Pool
+	capped   sync.Once
+	decoders []Decoder
 
 	mu        sync.Mutex
 	open      int         // requests
@@ -102,6 +103,7 @@ func Open(ctx context.Context, c Config) *Session {
 	lists := map[string][]Dialect{}
 	for _, d := range c.Dialects {
 		decoder := d.Decoder()
+		s.decoders = append(s.decoders, decoder)
 		for _, route := range d.Routes() {
 			s.mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, d, decoder) })
 		}
@@ -150,6 +152,9 @@ func (s *Session) Close() {
 	s.recent.drop(s.cfg.Memory)
 	s.mu.Unlock()
 	s.calls.Close()
+	for _, d := range s.decoders {
+		d.Close()
+	}
 }
 
 // Stats counts the calls by tag, and names the generations that reached the

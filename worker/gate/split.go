@@ -65,6 +65,13 @@ func (s *splitter) keep(p *parts) {
 	s.last = p
 }
 
+// Close implements Decoder.
+func (s *splitter) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = nil
+}
+
 // forget drops a body, if it is still the one that is kept.
 func (s *splitter) forget(p *parts) {
 	s.mu.Lock()
