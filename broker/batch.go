@@ -38,6 +38,7 @@ const (
 	codeDuplicate      jetstream.ErrorCode = 10201 // a batch holds a message that is there already
 	codeBatchesOpen    jetstream.ErrorCode = 10210 // too many batches at once
 	codeBatchPartial   jetstream.ErrorCode = 10176 // a part of the batch was lost on the way
+	codeInProcess      jetstream.ErrorCode = 10158 // the same message is being stored, for example while a quorum is missing
 )
 
 // expecting makes a message that is stored only if seq is the last sequence of
@@ -109,7 +110,7 @@ func passing(err error) bool {
 		return false
 	}
 	switch api.ErrorCode {
-	case codeBatchesOpen, codeBatchPartial, codeStoreFailed, codeResources:
+	case codeBatchesOpen, codeBatchPartial, codeInProcess, codeStoreFailed, codeResources:
 		return true
 	default:
 		return api.Code >= 500
