@@ -147,7 +147,7 @@ func (j *Job) moved(ctx context.Context, r schema.Result) error {
 	}
 	switch ended, err := j.w.finish(ctx, r.ID, now, seq); {
 	case errors.Is(err, errMoved):
-		return j.moved(ctx, r)
+		return j.again(ctx, r)
 	case err != nil:
 		return err
 	case ended: // its result was stored before somebody changed the state
@@ -159,13 +159,22 @@ func (j *Job) moved(ctx context.Context, r schema.Result) error {
 	next := now
 	next.Status, next.Fault, next.Ack = r.Status, r.Fault, ""
 	if seq, err = j.w.commit(ctx, next, seq, r); errors.Is(err, errMoved) {
-		return j.moved(ctx, r)
+		return j.again(ctx, r)
 	}
 	if err != nil {
 		return fmt.Errorf("commit the result of %s: %w", r.ID, err)
 	}
 	j.state, j.stateSeq = next, seq
 	return nil
+}
+
+// again looks once more, a little later: a cluster refuses a write for as long
+// as another one of the same record is on its way.
+func (j *Job) again(ctx context.Context, r schema.Result) error {
+	if err := pause(ctx, retryFirst/4); err != nil {
+		return err
+	}
+	return j.moved(ctx, r)
 }
 
 // Cancelled makes a result say that the rollout was cancelled.
