@@ -95,6 +95,7 @@ func TestEveryAgentThroughBadTimes(t *testing.T) {
 		r := task.Request
 		r.ID, r.Trainer, r.Agent.Name, r.Task.Bundle = schema.ID("local-"+name), "local", name, bundle
 		r.Sandbox.Backend, r.Sandbox.Image = "docker", testenv.Image(t)
+		r.Limits.AgentMS = 600_000 // the first ones wait for the last
 		all = append(all, r)
 	}
 	if err := submitter.Submit(t.Context(), all); err != nil {

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/turngate/turngate/schema"
 )
 
@@ -107,7 +109,9 @@ func TestDeltasRebuild(t *testing.T) {
 func FuzzHashMessage(f *testing.F) {
 	f.Add([]byte(`{"content":[{"type":"text","text":"a","cache_control":{}}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if schema.HashMessage(data) != schema.HashMessage(append(append([]byte(" "), data...), ' ')) && json.Valid(data) {
+		// Names that are there twice have no canonical form; decoders refuse them.
+		canonical := jsontext.Value(data).Clone()
+		if canonical.Canonicalize() == nil && schema.HashMessage(data) != schema.HashMessage(append(append([]byte(" "), data...), ' ')) {
 			t.Errorf("white space changes the hash of %q", data)
 		}
 	})
