@@ -50,7 +50,9 @@ var (
 // lost its client is taken over; while one is still open the request waits for
 // it for a moment, and then is a call of its own: two equal calls at the same
 // time are two calls.
-func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Request) (*exchange, error) {
+func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Request, reserved *int64) (*exchange, error) {
+	// From now on its call counts, and the reservation for its body does not.
+	counts := func() { s.reading, *reserved = s.reading-*reserved, 0 }
 	patience := s.cfg.Timing.Equal
 	if isRetry {
 		patience = s.cfg.Timing.Retry
@@ -65,6 +67,7 @@ func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Requ
 			}
 			if !e.attached {
 				e.attach()
+				counts()
 				s.mu.Unlock()
 				return e, nil
 			}
@@ -72,6 +75,7 @@ func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Requ
 		}
 		if open == nil || waited {
 			x, err := s.begin(body, req)
+			counts()
 			s.mu.Unlock()
 			return x, err
 		}

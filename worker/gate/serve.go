@@ -51,8 +51,7 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decod
 		req.Call.Tag = s.cfg.Tag(r.Header, &req.Call)
 	}
 	retry := r.Header.Get("X-Stainless-Retry-Count")
-	x, err := s.enter(r.Context(), body, retry != "" && retry != "0", req)
-	s.haveRead(&size)
+	x, err := s.enter(r.Context(), body, retry != "" && retry != "0", req, &size)
 	if err != nil {
 		var f *schema.Fault
 		switch {
@@ -297,14 +296,6 @@ func (s *Session) enterDoor(size int64) bool {
 	s.open++
 	s.reading += size
 	return true
-}
-
-// haveRead ends the reservation for a body: from now on its call counts.
-func (s *Session) haveRead(size *int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.reading -= *size
-	*size = 0
 }
 
 func (s *Session) leaveDoor(size int64) {

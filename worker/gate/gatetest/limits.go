@@ -37,9 +37,9 @@ func heldBytes(t *testing.T, f Fixture) {
 	Eventually(t, "all calls", func() bool { return int(h.Model.Calls.Load()+refused.Load()) == calls })
 	close(release)
 	open.Wait()
-	// There is room for sixteen of them; for a moment one counts twice.
-	if n := refused.Load(); n < calls-17 || n > calls-14 {
-		t.Errorf("%d of %d calls were refused", n, calls)
+	// There is room for sixteen of them.
+	if n := refused.Load(); n != calls-16 {
+		t.Errorf("%d of %d calls were refused, want %d", n, calls, calls-16)
 	}
 }
 
