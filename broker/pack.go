@@ -29,13 +29,14 @@ type packed struct {
 // pack compresses a large body; what still does not fit into a message goes
 // through the object store, and the message names it.
 func (b *Broker) pack(ctx context.Context, what string, body []byte) (packed, error) {
-	p := packed{data: body, header: nats.Header{}}
+	p := packed{data: body}
 	if len(body) <= packAbove {
 		return p, nil
 	}
 	if len(body) > schema.MaxBody {
 		return p, &TooLargeError{What: what, Size: int64(len(body)), Limit: schema.MaxBody}
 	}
+	p.header = nats.Header{}
 	z, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
 	if err != nil {
 		return p, fmt.Errorf("compress %s: %w", what, err)
