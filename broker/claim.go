@@ -283,11 +283,10 @@ func (w *WorkerSide) refuse(ctx context.Context, d *delivery, req *schema.Reques
 // as it was read.
 func (w *WorkerSide) conclude(ctx context.Context, state schema.State, seq uint64, r schema.Result) error {
 	r.Worker = w.wid
-	before := state
-	state.Status, state.Fault, state.Ack = r.Status, r.Fault, ""
+	state = concluded(state, &r)
 	_, err := w.commitAtOnce(ctx, state, seq, r)
 	if errors.Is(err, errMoved) { // its worker may have left a result
-		if ended, ferr := w.finish(ctx, r.ID, before, seq); ended || ferr != nil {
+		if ended, ferr := w.finish(ctx, r.ID, state, seq); ended || ferr != nil {
 			err = ferr
 		}
 	}

@@ -118,8 +118,7 @@ func (j *Job) commit(ctx context.Context, r schema.Result) error {
 		return nil
 	}
 	crash.Here("commit.before")
-	next := j.state
-	next.Status, next.Fault, next.Ack = r.Status, r.Fault, ""
+	next := concluded(j.state, &r)
 	seq, err := j.w.commit(ctx, next, j.stateSeq, r)
 	if errors.Is(err, errMoved) {
 		return j.moved(ctx, r)
@@ -156,8 +155,7 @@ func (j *Job) moved(ctx context.Context, r schema.Result) error {
 	if now.Status == schema.StatusCancelling {
 		r = Cancelled(r)
 	}
-	next := now
-	next.Status, next.Fault, next.Ack = r.Status, r.Fault, ""
+	next := concluded(now, &r)
 	if seq, err = j.w.commit(ctx, next, seq, r); errors.Is(err, errMoved) {
 		return j.again(ctx, r)
 	}
@@ -274,8 +272,7 @@ func (j *Job) release(ctx context.Context, fault *schema.Fault, giveBack bool) e
 		case now.Status == schema.StatusCancelling:
 			j.state, j.stateSeq = now, seq
 			r := Cancelled(j.verdict(schema.StatusCancelled, nil))
-			next := now
-			next.Status, next.Fault, next.Ack = r.Status, r.Fault, ""
+			next := concluded(now, &r)
 			if seq, err = j.w.commit(ctx, next, seq, r); err == nil {
 				j.state, j.stateSeq = next, seq
 				return nil

@@ -169,6 +169,12 @@ func (b *Broker) insist(ctx context.Context, write func(context.Context) (uint64
 	}
 }
 
+// concluded is the state of a rollout that ends with this result.
+func concluded(s schema.State, r *schema.Result) schema.State {
+	s.Status, s.Fault, s.Ack = r.Status, r.Fault, ""
+	return s
+}
+
 // finish makes a state terminal whose result is there: who wrote that did not
 // come to write the state, or is about to. It reports whether there is a
 // result. Whoever claims a rollout that had an attempt before must ask: the
@@ -182,7 +188,8 @@ func (b *Broker) finish(ctx context.Context, id schema.ID, state schema.State, s
 			return false, nil
 		}
 		if err == nil {
-			state.Status, state.Attempt, state.Fault, state.Ack = r.Status, r.Attempt, r.Fault, ""
+			state = concluded(state, &r)
+			state.Attempt = r.Attempt
 			_, err = b.put(ctx, subjects.State(id), &state, seq)
 		}
 		if err == nil || refused(err) && !passing(err) {

@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -151,16 +150,7 @@ func (p *prober) streaming(ctx context.Context) Finding {
 		f.Err = err
 		return f
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.u.base+"/chat/completions", bytes.NewReader(body))
-	if err != nil {
-		f.Err = err
-		return f
-	}
-	req.Header.Set("Content-Type", "application/json")
-	if p.u.cfg.Key != "" {
-		req.Header.Set("Authorization", "Bearer "+p.u.cfg.Key)
-	}
-	res, err := p.u.cfg.Client.Do(req)
+	res, err := p.u.send(ctx, http.MethodPost, "/chat/completions", body)
 	if err != nil {
 		f.Err = err
 		return f

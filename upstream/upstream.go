@@ -293,22 +293,9 @@ func (u *Upstream) post(ctx context.Context, body []byte, into any) error {
 }
 
 func (u *Upstream) do(ctx context.Context, method, path string, body []byte, into any) error {
-	req, err := http.NewRequestWithContext(ctx, method, u.base+path, bytes.NewReader(body))
+	res, err := u.send(ctx, method, path, body)
 	if err != nil {
-		return fmt.Errorf("ask the upstream: %w", err)
-	}
-	if u.cfg.Key != "" {
-		req.Header.Set("Authorization", "Bearer "+u.cfg.Key)
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	res, err := u.cfg.Client.Do(req)
-	if err != nil {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		return fail(http.StatusServiceUnavailable, "the upstream cannot be reached: %v", err)
+		return err
 	}
 	defer res.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxBody))
@@ -322,6 +309,29 @@ func (u *Upstream) do(ctx context.Context, method, path string, body []byte, int
 		return fail(http.StatusBadGateway, "the upstream's answer cannot be read: %v", err)
 	}
 	return nil
+}
+
+// send asks the server; the answer's body is still to be read.
+func (u *Upstream) send(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, u.base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("ask the upstream: %w", err)
+	}
+	if u.cfg.Key != "" {
+		req.Header.Set("Authorization", "Bearer "+u.cfg.Key)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	res, err := u.cfg.Client.Do(req)
+	switch {
+	case err == nil:
+		return res, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	default:
+		return nil, fail(http.StatusServiceUnavailable, "the upstream cannot be reached: %v", err)
+	}
 }
 
 // refused maps the server's refusal to a fault. What the agent's request is to

@@ -26,11 +26,15 @@ const (
 // maxAnswer is the longest answer of the gate in bytes that is read.
 const maxAnswer = 4 << 20
 
-type client struct{ url, key string }
+type client struct {
+	url, key string
+	http     *http.Client
+}
 
 // Run serves the gate's tools over stdin and stdout until stdin ends.
 func Run(ctx context.Context, url, key string) error {
-	c := client{url, key}
+	// Never through a proxy of the environment: the gate is on this loopback.
+	c := client{url, key, &http.Client{Transport: &http.Transport{Proxy: nil}}}
 	var tools []schema.ToolSpec
 	if err := c.do(ctx, http.MethodGet, "", nil, &tools); err != nil {
 		return fmt.Errorf("list the trainer's tools: %w", err)
@@ -66,10 +70,7 @@ func (c client) do(ctx context.Context, method, path string, body []byte, into a
 		return err
 	}
 	req.Header.Set("Authorization", "Bearer "+c.key)
-	// Never through a proxy of the environment: the gate is on this loopback.
-	direct := &http.Client{Transport: &http.Transport{Proxy: nil}}
-	defer direct.CloseIdleConnections()
-	res, err := direct.Do(req)
+	res, err := c.http.Do(req)
 	if err != nil {
 		return err
 	}

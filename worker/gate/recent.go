@@ -81,7 +81,7 @@ func (r *recent) hash(c *recentCall) schema.Hashes {
 	h := schema.Hashes{Messages: make([]schema.Hash, len(c.messages))}
 	done, tools := 0, false
 	for _, e := range slices.Backward(*r) {
-		if !tools && (len(e.tools) > 0 || len(c.tools) == 0) && bytes.Equal(e.tools, c.tools) && e.messages != nil {
+		if !tools && e.messages != nil && bytes.Equal(e.tools, c.tools) {
 			h.Tools, tools = e.hashes.Tools, true
 		}
 		for done < min(len(e.messages), len(c.messages)) && bytes.Equal(e.messages[done], c.messages[done]) {
