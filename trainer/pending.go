@@ -83,7 +83,9 @@ func (s *state) attach(a broker.Asked, held bool) {
 	if a.ResumeGen == s.gen {
 		from = min(a.Resume, len(s.deltas))
 	}
-	_ = s.flush() // what is held was checked
+	if d := s.held.take(); d != nil { // it goes out with the others, in its turn
+		_, _ = s.add(d) // what is held was checked
+	}
 	if s.final == nil {
 		s.send(broker.Frame{Kind: schema.FrameAccept, Gen: s.gen, Held: held})
 		s.said = true
@@ -169,7 +171,7 @@ func (s *state) finish(f broker.Frame, keep bool) error {
 	if !s.wanted() {
 		return ErrOver
 	}
-	s.answered = true
+	s.answered, s.held = true, heldBack{}
 	if s.later != nil {
 		s.later.Stop()
 	}

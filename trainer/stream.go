@@ -71,14 +71,25 @@ func (s *state) flush() error {
 
 // sendDelta needs the lock.
 func (s *state) sendDelta(d *schema.Delta) error {
-	body, err := s.t.side.EncodeFrame(d)
+	f, err := s.add(d)
 	if err != nil {
 		return err
 	}
 	s.said, s.sent = true, time.Now()
-	s.send(broker.Frame{Kind: schema.FrameDelta, Gen: s.gen, Seq: len(s.deltas), Body: body})
-	s.deltas = append(s.deltas, body)
+	s.send(f)
 	return nil
+}
+
+// add numbers a piece and keeps it for a worker that asks again. It needs the
+// lock.
+func (s *state) add(d *schema.Delta) (broker.Frame, error) {
+	body, err := s.t.side.EncodeFrame(d)
+	if err != nil {
+		return broker.Frame{}, err
+	}
+	f := broker.Frame{Kind: schema.FrameDelta, Gen: s.gen, Seq: len(s.deltas), Body: body}
+	s.deltas = append(s.deltas, body)
+	return f, nil
 }
 
 // heldBack are pieces of one text that wait to travel together.

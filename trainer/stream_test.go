@@ -70,3 +70,40 @@ func TestFastPiecesTravelTogether(t *testing.T) {
 		}
 	}
 }
+
+// TestAWorkerThatAsksAgainGetsWhatIsHeldBackInItsTurn: the pieces before it
+// come first, so that it sees no gap.
+func TestAWorkerThatAsksAgainGetsWhatIsHeldBackInItsTurn(t *testing.T) {
+	b := newBench(t)
+	_ = b.ask(t.Context(), 1, 1, nil) // this one is not answered any more
+	s := next(t, b.trainer).Stream()
+	for _, piece := range []string{"a", "b"} {
+		if err := s.Delta(&schema.Delta{Delta: json.RawMessage(`{"tool_calls":[{"index":0,"id":"` + piece + `"}]}`)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Delta(&schema.Delta{Delta: json.RawMessage(`{"content":"c"}`)}); err != nil { // within the window of the last
+		t.Fatal(err)
+	}
+	seen, begun := "", make(chan struct{})
+	var absent int
+	got := b.ask(t.Context(), 1, 1, func(f schema.Frame) error {
+		switch f.Kind {
+		case schema.FrameDelta:
+			if seen += string(f.Delta.Delta); strings.Contains(seen, "content") {
+				close(begun)
+			}
+		case schema.FrameAbsent:
+			absent++
+		}
+		return nil
+	})
+	<-begun
+	if err := s.Final(text("abc")); err != nil {
+		t.Fatal(err)
+	}
+	said(t, <-got, "abc")
+	if want := `{"tool_calls":[{"index":0,"id":"a"}]}{"tool_calls":[{"index":0,"id":"b"}]}{"content":"c"}`; seen != want || absent != 0 {
+		t.Errorf("%s, asked again %d times", seen, absent)
+	}
+}
