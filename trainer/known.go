@@ -2,7 +2,7 @@ package trainer
 
 import (
 	"bytes"
-	"fmt"
+	"errors"
 
 	"github.com/turngate/turngate/schema"
 )
@@ -50,7 +50,7 @@ func (t *Trainer) whole(k schema.Key, c *schema.Call) (need bool, err error) {
 			t.cfg.Log.Warn().Str("call", c.Key).Msg("a call that was put together is not what its worker meant; it is asked for whole")
 			return true, nil
 		}
-		return false, fmt.Errorf("digest: it is not that of the call that came with it")
+		return false, errors.New("digest: it is not that of the call that came with it")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -22,6 +22,7 @@ import (
 	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/trainer"
 	"github.com/turngate/turngate/trainer/replay"
+	"github.com/turngate/turngate/worker"
 )
 
 type runFlags struct {
@@ -284,19 +285,7 @@ func (f *runFlags) connect(ctx context.Context, pg *progress, log zerolog.Logger
 	if err != nil {
 		return nil, nil, err
 	}
-	bg, stop := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := w.Run(bg); err != nil {
-			log.Error().Err(err).Msg("the worker failed")
-		}
-	})
-	running.Go(func() {
-		if err := tap.Run(bg, pg.event); err != nil {
-			log.Debug().Err(err).Msg("progress is not shown")
-		}
-	})
-	closers = append(closers, func() { stop(); running.Wait() })
+	closers = append(closers, inBackground(ctx, w, tap, pg, log))
 	return tb, closeAll, nil
 }
 
@@ -326,6 +315,23 @@ func (f *runFlags) submit(ctx context.Context, t *trainer.Trainer, jobs []job, a
 		}
 	}
 	return requests, answers, t.Submit(ctx, requests)
+}
+
+// inBackground runs a worker, and shows what it does, until stop.
+func inBackground(ctx context.Context, w *worker.Worker, tap *broker.Tap, pg *progress, log zerolog.Logger) (stop func()) {
+	bg, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := w.Run(bg); err != nil {
+			log.Error().Err(err).Msg("the worker failed")
+		}
+	})
+	running.Go(func() {
+		if err := tap.Run(bg, pg.event); err != nil {
+			log.Debug().Err(err).Msg("progress is not shown")
+		}
+	})
+	return func() { cancel(); running.Wait() }
 }
 
 // request is the task as these flags want it.
