@@ -52,7 +52,8 @@ func Dial(ctx context.Context, c Config) (*Broker, error) {
 	c.Inbox = cmp.Or(c.Inbox, "_INBOX.turngate")
 	b := &Broker{log: c.Log, inbox: c.Inbox}
 	var err error
-	if b.calls, err = connect(ctx, c, "calls"); err != nil {
+	// A call is written by whoever asks it, not by a goroutine that is woken.
+	if b.calls, err = connect(ctx, c, "calls", nats.WriteBufferSize(1)); err != nil {
 		return nil, err
 	}
 	if b.bulk, err = connect(ctx, c, "bulk"); err != nil {
@@ -119,7 +120,7 @@ func checkSize(nc *nats.Conn, what string, n int) error {
 	return nil
 }
 
-func connect(ctx context.Context, c Config, purpose string) (*nats.Conn, error) {
+func connect(ctx context.Context, c Config, purpose string, more ...nats.Option) (*nats.Conn, error) {
 	log := c.Log.With().Str("connection", purpose).Logger()
 	opts := []nats.Option{
 		nats.Name(strings.TrimSpace(c.Name + " " + purpose)),
@@ -155,7 +156,7 @@ func connect(ctx context.Context, c Config, purpose string) (*nats.Conn, error) 
 		}
 		opts = append(opts, auth)
 	}
-	nc, err := nats.Connect(c.URL, opts...)
+	nc, err := nats.Connect(c.URL, append(opts, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS at %s: %w", redactURL(c.URL), err)
 	}

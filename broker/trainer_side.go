@@ -233,9 +233,7 @@ func (t *TrainerSide) listen(subject string, parse func(string) (schema.Key, str
 		a.reply = m.Reply
 		a.ResumeGen = m.Header.Get(subjects.HeaderGen)
 		a.Resume, _ = strconv.Atoi(m.Header.Get(subjects.HeaderResume))
-		unpack := func() {
-			ctx, cancel := context.WithTimeout(context.Background(), claimWithin)
-			defer cancel()
+		unpack := func(ctx context.Context) {
 			var err error
 			if a.Body, err = t.unpack(ctx, m.Header, m.Data); err != nil {
 				t.log.Warn().Err(err).Str("call", key.String()).Msg("a call cannot be unpacked; its worker asks again")
@@ -243,11 +241,15 @@ func (t *TrainerSide) listen(subject string, parse func(string) (schema.Key, str
 			}
 			handle(a)
 		}
-		if m.Header.Get(subjects.HeaderClaim) != "" { // the others need not wait for the object store
-			go unpack()
+		if m.Header.Get(subjects.HeaderClaim) == "" {
+			unpack(context.Background())
 			return
 		}
-		unpack()
+		go func() { // the others need not wait for the object store
+			ctx, cancel := context.WithTimeout(context.Background(), claimWithin)
+			defer cancel()
+			unpack(ctx)
+		}()
 	})
 }
 

@@ -101,7 +101,7 @@ func longSession(t *testing.T, name string) {
 	total := 0
 	for i, body := range rec.all {
 		total += len(body)
-		fresh, err := dialect.Decoder().Decode(nil, body)
+		fresh, err := dialect.Decoder(gate.NewMemory(0)).Decode(nil, body)
 		if err != nil {
 			t.Fatalf("request %d: %v", i+1, err)
 		}
@@ -109,7 +109,7 @@ func longSession(t *testing.T, name string) {
 		if c == nil {
 			t.Fatalf("call %d did not reach the trainer", i+1)
 		}
-		if want := fresh.Call.DigestOf(fresh.Call.HashesOf()); !bytes.Equal(want, c.DigestOf(c.HashesOf())) || !bytes.Equal(want, c.Digest) {
+		if want := fresh.Call.HashesOf().Digest(); !bytes.Equal(want, c.HashesOf().Digest()) || !bytes.Equal(want, c.Digest) {
 			t.Errorf("call %d is not what the agent sent", i+1)
 		}
 	}

@@ -3,6 +3,7 @@ package schema
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 )
@@ -29,19 +30,21 @@ func (k Key) String() string {
 
 // ParseKey reads what String wrote.
 func ParseKey(s string) (Key, error) {
-	parts := strings.Split(s, "/")
-	if len(parts) != 3 {
+	rollout, rest, _ := strings.Cut(s, "/")
+	attempt, call, ok := strings.Cut(rest, "/")
+	if !ok {
 		return Key{}, invalid("key", s, "want rollout/attempt/call")
 	}
-	id, err := ParseID(parts[0])
-	if err != nil {
+	k := Key{}
+	var err error
+	if k.Rollout, err = ParseID(rollout); err != nil {
 		return Key{}, err
 	}
-	k := Key{Rollout: id}
-	for i, n := range []*int{&k.Attempt, &k.Call} {
-		if *n, err = ParseCount("key", parts[i+1]); err != nil {
-			return Key{}, err
-		}
+	if k.Attempt, err = ParseCount("key", attempt); err != nil {
+		return Key{}, err
+	}
+	if k.Call, err = ParseCount("key", call); err != nil {
+		return Key{}, err
 	}
 	return k, nil
 }
@@ -50,7 +53,7 @@ func ParseKey(s string) (Key, error) {
 // in front.
 func ParseCount(field, s string) (int, error) {
 	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 || n > 1<<30 || strconv.Itoa(n) != s {
+	if err != nil || n < 1 || n > 1<<30 || s[0] < '1' || s[0] > '9' {
 		return 0, invalid(field, s, "want a number of 1 or more")
 	}
 	return n, nil
@@ -68,7 +71,7 @@ type Call struct {
 	Model    string                     `json:"model,omitempty"`
 	Messages []json.RawMessage          `json:"messages"`
 	Tools    json.RawMessage            `json:"tools,omitempty"`  // an array; present when changed against base
-	Params   SortedMap[json.RawMessage] `json:"params,omitempty"` // every other field of the agent's request
+	Params   SortedMap[json.RawMessage] `json:"params,omitempty"` // every other field of the agent's request; present when changed against base
 	Base     int                        `json:"base,omitempty"`   // a call of this attempt whose first Keep messages come first; 0: none
 	Keep     int                        `json:"keep,omitempty"`
 	Digest   []byte                     `json:"digest,omitempty"` // of the whole, see docs/protocol.md
@@ -86,6 +89,8 @@ type Shares struct {
 	Base  int  // that call; 0: nothing is shared
 	Keep  int  // its first messages that are the same
 	Tools bool // the tools are the same too, or both have none
+
+	Params bool // the parameters are the same too
 }
 
 // Delta is the call as it travels to a trainer that knows the base: without
@@ -101,6 +106,12 @@ func (c *Call) Delta() Call {
 		d.Tools = nil
 	case len(c.Tools) == 0:
 		d.Tools = json.RawMessage(noTools) // the base has some
+	}
+	switch {
+	case c.Shares.Params:
+		d.Params = nil
+	case c.Params == nil:
+		d.Params = SortedMap[json.RawMessage]{} // the base has some
 	}
 	return d
 }
@@ -118,6 +129,9 @@ func (c *Call) Rebuild(base *Call) (ok bool) {
 		c.Tools = base.Tools
 	case string(c.Tools) == noTools:
 		c.Tools = nil
+	}
+	if c.Params == nil {
+		c.Params = maps.Clone(base.Params)
 	}
 	c.Base, c.Keep = 0, 0
 	return true

@@ -15,8 +15,9 @@ import (
 // appendCall appends the call as the one map that Encode would make of it.
 func appendCall(b []byte, c *Call) []byte {
 	n := uint32(5)
-	for _, present := range []bool{
-		c.Model != "", len(c.Tools) > 0, len(c.Params) > 0, c.Base != 0, c.Keep != 0, len(c.Digest) > 0, c.Stream, c.RemainingMS != 0,
+	params := len(c.Params) > 0 || c.Params != nil && c.Base != 0 // without, they are the base's
+	for _, present := range [...]bool{
+		c.Model != "", len(c.Tools) > 0, params, c.Base != 0, c.Keep != 0, len(c.Digest) > 0, c.Stream, c.RemainingMS != 0,
 	} {
 		if present {
 			n++
@@ -37,7 +38,7 @@ func appendCall(b []byte, c *Call) []byte {
 	if len(c.Tools) > 0 {
 		b = msgp.AppendBytes(msgp.AppendString(b, "tools"), c.Tools)
 	}
-	if len(c.Params) > 0 {
+	if params {
 		b = msgp.AppendMapHeader(msgp.AppendString(b, "params"), uint32(len(c.Params)))
 		for _, name := range slices.Sorted(maps.Keys(c.Params)) {
 			b = msgp.AppendBytes(msgp.AppendString(b, name), c.Params[name])
@@ -63,8 +64,8 @@ func appendCall(b []byte, c *Call) []byte {
 
 // readCall reads a call whose shape was checked. Its raw parts alias b.
 func readCall(b []byte, c *Call) error {
-	_, err := readMap(b, func(name string, b []byte) (rest []byte, err error) {
-		switch name {
+	_, err := readMap(b, func(name, b []byte) (rest []byte, err error) {
+		switch string(name) {
 		case "v":
 			c.V, rest, err = msgp.ReadIntBytes(b)
 		case "key":

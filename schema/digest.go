@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
+	"hash"
+	"slices"
+	"sync/atomic"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -19,47 +22,87 @@ type Hash [sha256.Size]byte
 type Hashes struct {
 	Messages []Hash
 	Tools    Hash
+	Params   Hash
+
+	sum    hash.Cloner // of the first summed messages
+	summed int
+	grown  atomic.Bool // others go on behind these in the same memory
+}
+
+// Based are the hashes of a call's first messages, to be gone on from. The
+// first time that all of them are, no copy is made.
+func (h *Hashes) Based(keep int) *Hashes {
+	if keep < len(h.Messages) {
+		return &Hashes{Messages: append(make([]Hash, 0, keep+keep/4+8), h.Messages[:keep]...)}
+	}
+	based := &Hashes{Messages: h.Messages, sum: h.sum, summed: h.summed}
+	if !h.grown.CompareAndSwap(false, true) {
+		based.Messages = slices.Clip(h.Messages)
+	}
+	return based
 }
 
 // HashMessage hashes one message.
-func HashMessage(raw json.RawMessage) Hash { return hashOf(normalMessage(jsontext.Value(raw))) }
+func HashMessage(raw json.RawMessage) Hash {
+	return hashPlain(raw, inMessage, func() jsontext.Value { return normalMessage(jsontext.Value(raw)) })
+}
 
 // HashTools hashes a list of tools; none is an empty list.
 func HashTools(raw json.RawMessage) Hash {
 	if len(raw) == 0 {
 		raw = json.RawMessage(noTools)
 	}
-	v := jsontext.Value(raw)
-	if bytes.Contains(v, []byte(`"cache_control"`)) {
-		v = eachOf(v, func(tool jsontext.Value) jsontext.Value { return without(tool, nil) })
-	}
-	return hashOf(v)
+	return hashPlain(raw, inTools, func() jsontext.Value {
+		v := jsontext.Value(raw)
+		if bytes.Contains(v, []byte(`"cache_control"`)) {
+			v = eachOf(v, func(tool jsontext.Value) jsontext.Value { return without(tool, nil) })
+		}
+		return v
+	})
 }
 
-// DigestOf sums a call up: the sha256 of the hashes of its messages, then of its
-// tools, then of its parameters as one object.
-func (c *Call) DigestOf(h Hashes) []byte {
+// HashParams hashes parameters as one object.
+func HashParams(params SortedMap[json.RawMessage]) Hash {
+	object := []byte{'{'}
+	for name, value := range params {
+		if len(object) > 1 {
+			object = append(object, ',')
+		}
+		object, _ = jsontext.AppendQuote(object, name)
+		object = append(append(object, ':'), value...)
+	}
+	object = append(object, '}')
+	return hashPlain(object, asIs, func() jsontext.Value { return object })
+}
+
+// Digest sums a call up: the sha256 of the hashes of its messages, then of its
+// tools, then of its parameters. Hashes that are based on these go on from its
+// sum, so a call costs the same however long its conversation is.
+func (h *Hashes) Digest() []byte {
 	sum := sha256.New()
-	for i := range h.Messages {
+	if h.sum != nil {
+		if c, err := h.sum.Clone(); err == nil {
+			sum = c
+		} else {
+			h.summed = 0
+		}
+	}
+	for i := h.summed; i < len(h.Messages); i++ {
 		sum.Write(h.Messages[i][:])
 	}
-	sum.Write(h.Tools[:])
-	params := []byte{'{'}
-	for name, value := range c.Params {
-		if len(params) > 1 {
-			params = append(params, ',')
+	if c, ok := sum.(hash.Cloner); ok {
+		if after, err := c.Clone(); err == nil {
+			h.sum, h.summed = after, len(h.Messages)
 		}
-		params, _ = jsontext.AppendQuote(params, name)
-		params = append(append(params, ':'), value...)
 	}
-	p := hashOf(append(params, '}'))
-	sum.Write(p[:])
-	return sum.Sum(nil)
+	sum.Write(h.Tools[:])
+	sum.Write(h.Params[:])
+	return sum.Sum(make([]byte, 0, sha256.Size))
 }
 
 // HashesOf hashes the whole of a call.
-func (c *Call) HashesOf() Hashes {
-	h := Hashes{Messages: make([]Hash, len(c.Messages)), Tools: HashTools(c.Tools)}
+func (c *Call) HashesOf() *Hashes {
+	h := &Hashes{Messages: make([]Hash, len(c.Messages)), Tools: HashTools(c.Tools), Params: HashParams(c.Params)}
 	for i, m := range c.Messages {
 		h.Messages[i] = HashMessage(m)
 	}
@@ -69,6 +112,14 @@ func (c *Call) HashesOf() Hashes {
 // noTools is how a call says that it has none where the one it is based on
 // has.
 const noTools = "[]"
+
+// hashPlain hashes the normal form of plain JSON, and otherwise what long gives.
+func hashPlain(v []byte, r rules, long func() jsontext.Value) Hash {
+	if normal, ok := appendNormal(make([]byte, 0, 2*len(v)+16), v, r); ok {
+		return sha256.Sum256(normal)
+	}
+	return hashOf(long())
+}
 
 // hashOf hashes canonical JSON; what is no JSON is hashed as it is.
 func hashOf(v jsontext.Value) Hash {

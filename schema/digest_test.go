@@ -59,7 +59,7 @@ func TestDigestVectors(t *testing.T) {
 	for i := range all {
 		v := &all[i]
 		c := schema.Call{Messages: v.Messages, Tools: v.Tools, Params: v.Params}
-		got := hex.EncodeToString(c.DigestOf(c.HashesOf()))
+		got := hex.EncodeToString(c.HashesOf().Digest())
 		if got != v.Digest && !*update {
 			t.Errorf("vector %d: %s, want %s", i, got, v.Digest)
 		}
@@ -83,13 +83,14 @@ func TestDeltasRebuild(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	tools := []json.RawMessage{nil, raw(`[{"a":1}]`), raw(`[{"a":2}]`)}
+	params := []schema.SortedMap[json.RawMessage]{nil, {"a": raw(`1`)}, {"a": raw(`2`)}}
 	for range 2000 {
-		base := schema.Call{Messages: make([]json.RawMessage, 1+r.IntN(8)), Tools: tools[r.IntN(3)]}
+		base := schema.Call{Messages: make([]json.RawMessage, 1+r.IntN(8)), Tools: tools[r.IntN(3)], Params: params[r.IntN(3)]}
 		for i := range base.Messages {
 			base.Messages[i] = raw(`{"n":` + string(rune('0'+r.IntN(3))) + `}`)
 		}
 		keep := r.IntN(len(base.Messages) + 1)
-		c := schema.Call{Messages: append([]json.RawMessage(nil), base.Messages[:keep]...), Tools: tools[r.IntN(3)]}
+		c := schema.Call{Messages: append([]json.RawMessage(nil), base.Messages[:keep]...), Tools: tools[r.IntN(3)], Params: params[r.IntN(3)]}
 		for range r.IntN(4) {
 			c.Messages = append(c.Messages, raw(`{"new":`+string(rune('0'+r.IntN(9)))+`}`))
 		}
@@ -97,13 +98,28 @@ func TestDeltasRebuild(t *testing.T) {
 			continue
 		}
 		h := c.HashesOf()
-		c.Digest = c.DigestOf(h)
-		c.Shares = schema.Shares{Base: 1, Keep: keep, Tools: h.Tools == base.HashesOf().Tools}
-		d := c.Delta()
-		if !d.Rebuild(&base) || string(d.DigestOf(d.HashesOf())) != string(c.Digest) {
+		c.Digest = h.Digest()
+		c.Shares = schema.Shares{Base: 1, Keep: keep, Tools: h.Tools == base.HashesOf().Tools, Params: h.Params == base.HashesOf().Params}
+		d := travelled(t, c.Delta())
+		if !d.Rebuild(&base) || string(d.HashesOf().Digest()) != string(c.Digest) {
 			t.Fatalf("base %s %s, call %s %s, rebuilt %s %s", base.Messages, base.Tools, c.Messages, c.Tools, d.Messages, d.Tools)
 		}
 	}
+}
+
+// travelled is a call as it arrives.
+func travelled(t *testing.T, c schema.Call) schema.Call {
+	t.Helper()
+	c.V, c.Key, c.Tag, c.Dialect = schema.Version, "alpha-1/1/2", schema.TagAgent, "chat"
+	data, err := schema.Encode(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d schema.Call
+	if err := schema.Decode(data, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 func FuzzHashMessage(f *testing.F) {

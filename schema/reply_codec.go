@@ -64,8 +64,8 @@ func appendReply(b []byte, r *Reply) []byte {
 
 // readReply reads a reply whose shape was checked. Its raw parts alias b.
 func readReply(b []byte, r *Reply) error {
-	_, err := readMap(b, func(name string, b []byte) (rest []byte, err error) {
-		switch name {
+	_, err := readMap(b, func(name, b []byte) (rest []byte, err error) {
+		switch string(name) {
 		case "v":
 			r.V, rest, err = msgp.ReadIntBytes(b)
 		case "message":
@@ -101,7 +101,7 @@ func readReply(b []byte, r *Reply) error {
 }
 
 // readMap calls f with each key and what follows it; f returns what is left.
-func readMap(b []byte, f func(name string, b []byte) ([]byte, error)) ([]byte, error) {
+func readMap(b []byte, f func(name, b []byte) ([]byte, error)) ([]byte, error) {
 	n, b, err := msgp.ReadMapHeaderBytes(b)
 	if err != nil {
 		return b, err
@@ -111,7 +111,7 @@ func readMap(b []byte, f func(name string, b []byte) ([]byte, error)) ([]byte, e
 		if name, b, err = msgp.ReadStringZC(b); err != nil {
 			return b, err
 		}
-		if b, err = f(string(name), b); err != nil {
+		if b, err = f(name, b); err != nil {
 			return b, err
 		}
 	}
@@ -119,8 +119,8 @@ func readMap(b []byte, f func(name string, b []byte) ([]byte, error)) ([]byte, e
 }
 
 func readUsage(b []byte, u *Usage) ([]byte, error) {
-	return readMap(b, func(name string, b []byte) (rest []byte, err error) {
-		switch name {
+	return readMap(b, func(name, b []byte) (rest []byte, err error) {
+		switch string(name) {
 		case "prompt_tokens":
 			u.PromptTokens, rest, err = msgp.ReadInt64Bytes(b)
 		case "completion_tokens":
@@ -139,8 +139,8 @@ func readVersions(b []byte) ([]VersionSpan, []byte, error) {
 	}
 	list := make([]VersionSpan, n) // n values follow, checkShape has seen them
 	for i := range list {
-		b, err = readMap(b, func(name string, b []byte) (rest []byte, err error) {
-			switch name {
+		b, err = readMap(b, func(name, b []byte) (rest []byte, err error) {
+			switch string(name) {
 			case "version":
 				list[i].Version, rest, err = msgp.ReadStringBytes(b)
 			case "start":

@@ -129,8 +129,15 @@ func CallsOf(trainer, shard string) string {
 func ParseCall(subject string) (k schema.Key, shard string, ok bool) { return parse(subject, "llm") }
 
 func parse(subject, kind string) (k schema.Key, shard string, ok bool) {
-	t := strings.Split(subject, ".")
-	if len(t) != 7 || t[0] != "rollout" || t[2] != kind {
+	var t [7]string
+	for i := range t[:6] {
+		var more bool
+		if t[i], subject, more = strings.Cut(subject, "."); !more {
+			return k, "", false
+		}
+	}
+	t[6] = subject
+	if t[0] != "rollout" || t[2] != kind {
 		return k, "", false
 	}
 	id, err := schema.ParseID(t[1])

@@ -2,7 +2,9 @@ package trainer
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"maps"
 
 	"github.com/turngate/turngate/schema"
 )
@@ -10,7 +12,7 @@ import (
 // known is a whole call, for later ones that are based on it.
 type known struct {
 	call   schema.Call
-	hashes schema.Hashes
+	hashes *schema.Hashes
 }
 
 // maxKnown is how many calls of a rollout later ones can be based on here.
@@ -30,13 +32,13 @@ func (t *Trainer) whole(k schema.Key, c *schema.Call) (need bool, err error) {
 	base := r.known[c.Base]
 	t.mu.Unlock()
 	delta, keep := c.Base != 0, c.Keep
-	var hashes schema.Hashes
-	if delta {
-		if base == nil || !c.Rebuild(&base.call) {
-			return true, nil
-		}
-		hashes.Messages = append(hashes.Messages, base.hashes.Messages[:keep]...)
+	sameParams := delta && c.Params == nil
+	if !delta {
+		base = &known{hashes: &schema.Hashes{}}
+	} else if base == nil || !c.Rebuild(&base.call) {
+		return true, nil
 	}
+	hashes := base.hashes.Based(keep)
 	for _, m := range c.Messages[keep:] {
 		hashes.Messages = append(hashes.Messages, schema.HashMessage(m))
 	}
@@ -45,7 +47,13 @@ func (t *Trainer) whole(k schema.Key, c *schema.Call) (need bool, err error) {
 	} else {
 		hashes.Tools = schema.HashTools(c.Tools)
 	}
-	if len(c.Digest) > 0 && !bytes.Equal(c.Digest, c.DigestOf(hashes)) {
+	var params schema.SortedMap[json.RawMessage] // not the call's own, which whoever answers it may change
+	if sameParams {
+		params, hashes.Params = base.call.Params, base.hashes.Params
+	} else {
+		params, hashes.Params = maps.Clone(c.Params), schema.HashParams(c.Params)
+	}
+	if len(c.Digest) > 0 && !bytes.Equal(c.Digest, hashes.Digest()) {
 		if delta {
 			t.cfg.Log.Warn().Str("call", c.Key).Msg("a call that was put together is not what its worker meant; it is asked for whole")
 			return true, nil
@@ -54,7 +62,7 @@ func (t *Trainer) whole(k schema.Key, c *schema.Call) (need bool, err error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r.known[k.Call] = &known{schema.Call{Messages: c.Messages, Tools: c.Tools}, hashes}
+	r.known[k.Call] = &known{schema.Call{Messages: c.Messages, Tools: c.Tools, Params: params}, hashes}
 	if len(r.known) > maxKnown {
 		oldest := k.Call
 		for n := range r.known {

@@ -25,7 +25,9 @@ func (Messages) Routes() []string {
 }
 
 // Decoder implements Dialect.
-func (Messages) Decoder() Decoder { return &messagesDecoder{splitter{array: "messages"}} }
+func (Messages) Decoder(m *Memory) Decoder {
+	return &messagesDecoder{splitter: splitter{array: "messages", memory: m}}
+}
 
 // ModelsRoutes implements Dialect.
 func (Messages) ModelsRoutes() []string { return []string{"GET /v1/models"} }

@@ -14,15 +14,20 @@ import (
 )
 
 // messagesDecoder turns requests of the Messages API into canonical calls.
-type messagesDecoder struct{ splitter }
+type messagesDecoder struct {
+	splitter
+	system, tools memo[stdjson.RawMessage]
+}
 
 // Decode implements Decoder.
 func (d *messagesDecoder) Decode(r *http.Request, body []byte) (Request, error) {
-	p, last, keep, err := d.split(body)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p, keep, err := d.split(body)
 	if err != nil {
 		return Request{}, fmt.Errorf("the body is not a messages request: %w", err)
 	}
-	err = p.fold(last, keep, func(i int) (int, []stdjson.RawMessage, error) {
+	err = p.fold(keep, false, func(i int) (int, []stdjson.RawMessage, error) {
 		messages, err := readAnthropic(p.item(i))
 		if err != nil {
 			err = fmt.Errorf("messages.%d: %w", i, err)
@@ -32,19 +37,18 @@ func (d *messagesDecoder) Decode(r *http.Request, body []byte) (Request, error) 
 	if err != nil {
 		return Request{}, err
 	}
-	c, err := messagesCall(p)
+	c, err := d.call(p)
 	if err != nil {
 		return Request{}, err
 	}
-	d.keep(p)
-	req := Request{Call: c, Forget: func() { d.forget(p) }, Encoding: messagesEncoding{}}
+	req := d.request(p, Request{Call: c, Encoding: messagesEncoding{}})
 	if r != nil && strings.HasSuffix(r.URL.Path, "/count_tokens") {
 		req.Count = func(n int64) []byte { return fmt.Appendf(nil, `{"input_tokens":%d}`, n) }
 	}
 	return req, nil
 }
 
-func messagesCall(p *parts) (schema.Call, error) {
+func (d *messagesDecoder) call(p *parts) (schema.Call, error) {
 	c := schema.Call{Params: schema.SortedMap[stdjson.RawMessage]{}}
 	var first []stdjson.RawMessage
 	err := p.eachMember(func(name string, value jsontext.Value) (err error) {
@@ -56,12 +60,12 @@ func messagesCall(p *parts) (schema.Call, error) {
 		case "stream":
 			c.Stream = value.Kind() == 't'
 		case "system":
-			var system content
-			if err = readBlocks(value, &system); err == nil && len(system.parts) > 0 {
-				first = append(first, message("system", &system))
+			var system stdjson.RawMessage
+			if system, err = d.system.convert(value, anthropicSystem); len(system) > 0 {
+				first = append(first, system)
 			}
 		case "tools":
-			c.Tools, err = anthropicTools(value)
+			c.Tools, err = d.tools.convert(value, anthropicTools)
 		case "tool_choice":
 			err = anthropicChoice(value, c.Params)
 		case "stop_sequences":
@@ -274,6 +278,15 @@ func (b *block) add(c *content) error {
 		return fmt.Errorf("a block of type %q is not supported", b.Type)
 	}
 	return nil
+}
+
+// anthropicSystem turns a system prompt into a message; nil if it is empty.
+func anthropicSystem(raw jsontext.Value) (stdjson.RawMessage, error) {
+	var system content
+	if err := readBlocks(raw, &system); err != nil || len(system.parts) == 0 {
+		return nil, err
+	}
+	return message("system", &system), nil
 }
 
 func anthropicTools(raw jsontext.Value) (stdjson.RawMessage, error) {

@@ -31,7 +31,7 @@ func BenchmarkDecode(b *testing.B) {
 			for i := range bodies {
 				bodies[i] = []byte(d.head + strings.Join(append(items[:255:255], fmt.Sprintf(d.item, fmt.Sprint("last ", i)+text)), ",") + d.tail)
 			}
-			decoder := d.dialect.Decoder()
+			decoder := d.dialect.Decoder(gate.NewMemory(0))
 			b.ReportAllocs()
 			b.SetBytes(int64(len(bodies[0])))
 			for n := 0; b.Loop(); n++ {

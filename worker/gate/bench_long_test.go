@@ -32,6 +32,12 @@ type served struct {
 
 func serveGate(b *testing.B, srv testenv.NATS, o schema.GateOptions, answer func(*trainer.Pending)) served {
 	b.Helper()
+	return serveGates(b, srv, 1, o, answer)[0]
+}
+
+// serveGates opens sessions, each of a rollout of its own.
+func serveGates(b *testing.B, srv testenv.NATS, n int, o schema.GateOptions, answer func(*trainer.Pending)) []served {
+	b.Helper()
 	t, err := trainer.New(trainer.Config{Broker: srv.Trainer(b, "alpha"), Name: "alpha", Log: zerolog.Nop()})
 	if err != nil {
 		b.Fatal(err)
@@ -53,22 +59,29 @@ func serveGate(b *testing.B, srv testenv.NATS, o schema.GateOptions, answer func
 		b.Fatal(err)
 	}
 	o.MaxCalls = 1 << 30
-	r := schema.Request{ID: "alpha-1", Trainer: "alpha", Gate: o}.WithDefaults()
-	s := gate.Open(b.Context(), gate.Config{
-		Rollout: r.ID, Attempt: 1, ModelName: "policy", Options: r.Gate, Model: gateModel{side.Caller(r)}, Dialects: gate.Dialects(), Log: zerolog.Nop(),
-	})
-	web := httptest.NewServer(s)
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 128}}
+	client := newClient()
+	var gates []served
+	var closers []func()
+	for i := range n {
+		r := schema.Request{ID: schema.ID(fmt.Sprintf("alpha-%d", i+1)), Trainer: "alpha", Gate: o}.WithDefaults()
+		s := gate.Open(b.Context(), gate.Config{
+			Rollout: r.ID, Attempt: 1, ModelName: "policy", Options: r.Gate, Model: gateModel{side.Caller(r)}, Dialects: gate.Dialects(), Log: zerolog.Nop(),
+		})
+		web := httptest.NewServer(s)
+		closers = append(closers, web.Close, s.Close)
+		gates = append(gates, served{web.URL + "/v1/chat/completions", s.Key(), client})
+	}
 	b.Cleanup(func() {
 		client.CloseIdleConnections()
-		web.Close()
-		s.Close()
+		for _, c := range closers {
+			c()
+		}
 		side.Close()
 		cancel()
 		<-ended
 		t.Close()
 	})
-	return served{web.URL + "/v1/chat/completions", s.Key(), client}
+	return gates
 }
 
 // BenchmarkLongConversation holds conversations of 200 turns that grow to 800
@@ -205,48 +218,53 @@ func BenchmarkStreams(b *testing.B) {
 	b.ReportMetric(float64(firstTheirs.Microseconds())/float64(b.N), "direct-first-µs")
 }
 
-// BenchmarkThroughput asks 64 calls of 32 KB at once through the whole gate,
-// and through a bare HTTP hop and a bare NATS request one after the other.
+// BenchmarkThroughput has 64 agents at once, each with a session and a growing
+// conversation of about 32 KB of its own, and the same bodies over a bare HTTP
+// hop and a bare NATS request one after the other.
 func BenchmarkThroughput(b *testing.B) {
-	const at, size = 64, 32 << 10
+	const agents, size = 64, 32 << 10
 	srv := testenv.StartNATS(b, "alpha")
 	answer := []byte(strings.Repeat("y", 1024))
-	body := []byte(benchBody(size))
 	message := json.RawMessage(`{"role":"assistant","content":"` + string(answer) + `"}`)
-	s := serveGate(b, srv, schema.GateOptions{MaxParallel: 2 * at}, func(p *trainer.Pending) {
+	gates := serveGates(b, srv, agents, schema.GateOptions{}, func(p *trainer.Pending) {
 		_ = p.Reply(&schema.Reply{Message: message, FinishReason: "stop"})
 	})
-	parts := map[string]func(int) error{"http": nil, "nats": nil}
-	http, nats := bareHTTP(b, body, answer), bareNATS(b, srv, body, answer)
-	parts["http"], parts["nats"] = func(int) error { return http() }, func(int) error { return nats() }
-	parts["gate"] = func(i int) error { // each a conversation of its own that grows
-		own := append([]byte(fmt.Sprintf(`{"model":"policy","user":"%d",`, i)), body[len(`{"model":"policy",`):]...)
-		return post(s.client, s.url, s.key, own)
+	http, nats := bareHTTP(b, answer), bareNATS(b, srv, answer)
+	ways := [...]func(agent int, body []byte) error{
+		func(_ int, body []byte) error { return http(body) },
+		func(_ int, body []byte) error { return nats(body) },
+		func(agent int, body []byte) error {
+			return post(gates[agent].client, gates[agent].url, gates[agent].key, body)
+		},
 	}
-	took := map[string]time.Duration{}
-	calls := 0
-	for n := 0; b.Loop(); n++ {
-		for name, call := range parts {
+	var conversations [len(ways)][agents]growing
+	var took [len(ways)]time.Duration
+	const calls = 2 * growingTurns // two conversations
+	for b.Loop() {
+		for way, call := range ways {
 			start := time.Now()
 			var all sync.WaitGroup
-			for i := range at {
+			for agent := range agents {
 				all.Go(func() {
-					for k := range 20 {
-						if err := call(n*1_000_000 + i*1000 + k); err != nil {
-							b.Error(name, err)
+					c := &conversations[way][agent]
+					c.size = size
+					for range calls {
+						if err := call(agent, c.next()); err != nil {
+							b.Error(way, err)
 							return
 						}
 					}
 				})
 			}
 			all.Wait()
-			took[name] += time.Since(start)
+			took[way] += time.Since(start)
 		}
-		calls += at * 20
 	}
-	rate := func(name string) float64 { return float64(calls) / took[name].Seconds() }
-	b.ReportMetric(rate("gate"), "calls/s")
-	b.ReportMetric(rate("gate")*(1/rate("http")+1/rate("nats")), "of_pair")
+	rate := func(way int) float64 { return float64(b.N*agents*calls) / took[way].Seconds() }
+	b.ReportMetric(rate(0), "http/s")
+	b.ReportMetric(rate(1), "nats/s")
+	b.ReportMetric(rate(2), "calls/s")
+	b.ReportMetric(rate(2)*(1/rate(0)+1/rate(1)), "of_pair")
 }
 
 // BenchmarkOpenSessions opens 10,000 sessions, each with one call of 1 KB
@@ -259,13 +277,15 @@ func BenchmarkOpenSessions(b *testing.B) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc + m.StackInuse
 	}
-	body := benchBody(1 << 10)
+	grow := growing{size: 1 << 10}
+	body := string(grow.next())
+	memory := gate.NewMemory(1 << 30) // a worker's sessions share one
 	for b.Loop() {
 		before := heap()
 		open := make([]*gate.Session, sessions)
 		for i := range open {
 			r := schema.Request{}.WithDefaults()
-			open[i] = gate.Open(b.Context(), gate.Config{Rollout: "alpha-1", Attempt: 1, ModelName: "policy", Options: r.Gate, Model: okModel{}, Dialects: gate.Dialects(), Log: zerolog.Nop()})
+			open[i] = gate.Open(b.Context(), gate.Config{Rollout: "alpha-1", Attempt: 1, ModelName: "policy", Options: r.Gate, Model: okModel{}, Memory: memory, Dialects: gate.Dialects(), Log: zerolog.Nop()})
 			req := httptest.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(body))
 			req.Header.Set("Authorization", "Bearer "+open[i].Key())
 			w := httptest.NewRecorder()

@@ -18,7 +18,9 @@ import (
 // microseconds with and without, in turns.
 func BenchmarkStalledTap(b *testing.B) {
 	srv := testenv.StartNATS(b, "alpha")
-	call := wholeGate(b, srv, []byte(benchBody(32<<10)), make([]byte, 0))
+	grow := growing{size: 32 << 10}
+	gate := wholeGate(b, srv, make([]byte, 0))
+	call := func() error { return gate(grow.next()) }
 	var took [2][]time.Duration
 	const rounds = 4
 	for round := range 2 * rounds {

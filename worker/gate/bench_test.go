@@ -23,10 +23,11 @@ import (
 	"github.com/turngate/turngate/worker/gate"
 )
 
-// BenchmarkGate measures one model call through everything (HTTP in, NATS,
-// trainer, HTTP out) beside its physical parts, a bare HTTP hop and a bare
-// NATS request/reply with the same bytes, interleaved in one run. It reports
-// the medians in microseconds and "x-of-parts", their ratio.
+// BenchmarkGate measures one model call of a growing conversation through
+// everything (HTTP in, NATS, trainer, HTTP out) beside its physical parts, a
+// bare HTTP hop and a bare NATS request/reply with the same bytes, interleaved
+// in one run. It reports the medians in microseconds and "x-of-parts", their
+// ratio.
 //
 // Compare two commits:
 //
@@ -35,13 +36,17 @@ import (
 func BenchmarkGate(b *testing.B) {
 	for _, size := range []int{2 << 10, 32 << 10, 256 << 10} {
 		b.Run(fmt.Sprintf("%dKB", size>>10), func(b *testing.B) {
-			p := newParts(b, size)
+			srv := testenv.StartNATS(b, "alpha")
+			answer := []byte(strings.Repeat("y", 1024))
+			calls := [3]func([]byte) error{bareHTTP(b, answer), bareNATS(b, srv, answer), wholeGate(b, srv, answer)}
 			var took [3][]time.Duration
+			grow := growing{size: size}
 			b.ResetTimer()
 			for b.Loop() {
-				for i, call := range []func() error{p.http, p.nats, p.gate} {
+				body := grow.next()
+				for i, call := range calls {
 					start := time.Now()
-					if err := call(); err != nil {
+					if err := call(body); err != nil {
 						b.Fatal(err)
 					}
 					took[i] = append(took[i], time.Since(start))
@@ -62,23 +67,40 @@ func BenchmarkGate(b *testing.B) {
 	}
 }
 
-type parts struct{ http, nats, gate func() error }
-
-func newParts(b *testing.B, size int) parts {
-	b.Helper()
-	srv := testenv.StartNATS(b, "alpha")
-	body := []byte(benchBody(size))
-	answer := []byte(strings.Repeat("y", 1024))
-	return parts{http: bareHTTP(b, body, answer), nats: bareNATS(b, srv, body, answer), gate: wholeGate(b, srv, body, answer)}
+// growing is a conversation that grows turn by turn from three quarters of a
+// size to five quarters of it; then another one begins.
+type growing struct {
+	size, number int
+	body         []byte
+	turns        int
 }
 
-// benchBody is a conversation of messages of about 1 KB.
-func benchBody(size int) string {
-	var messages []string
-	for n := 0; n < size; n += 1024 {
-		messages = append(messages, fmt.Sprintf(`{"role":"user","content":%q}`, strings.Repeat("x", 990)))
+// turns of a conversation before the next one begins.
+const growingTurns = 16
+
+func (g *growing) next() []byte {
+	if g.body == nil || g.turns == growingTurns {
+		g.number, g.turns = g.number+1, 0
+		g.body = fmt.Appendf(nil, `{"model":"policy","temperature":0.7,"messages":[{"role":"system","content":"conversation %d"}`, g.number)
+		for len(g.body) < g.size*3/4 {
+			g.turn(min(g.size/2, 1024))
+		}
 	}
-	return `{"model":"policy","temperature":0.7,"messages":[` + strings.Join(messages, ",") + `]}`
+	g.turns++
+	g.turn(g.size / 2 / growingTurns)
+	return append(g.body, `]}`...)
+}
+
+// turn adds a tool call and its result, of about so many bytes together.
+func (g *growing) turn(size int) {
+	id := len(g.body)
+	g.body = fmt.Appendf(g.body, `,{"role":"assistant","content":null,"tool_calls":[{"id":"c%d","type":"function","function":{"name":"bash","arguments":"{}"}}]}`, id)
+	g.body = fmt.Appendf(g.body, `,{"role":"tool","tool_call_id":"c%d","content":%q}`, id, strings.Repeat("x", max(size-180, 16)))
+}
+
+// newClient keeps enough connections open for many calls at once.
+func newClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 128}}
 }
 
 func post(client *http.Client, url, key string, body []byte) error {
@@ -101,16 +123,20 @@ func post(client *http.Client, url, key string, body []byte) error {
 	return nil
 }
 
-func bareHTTP(b *testing.B, body, answer []byte) func() error {
+func bareHTTP(b *testing.B, answer []byte) func([]byte) error {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = w.Write(answer)
 	}))
-	b.Cleanup(srv.Close)
-	return func() error { return post(srv.Client(), srv.URL, "", body) }
+	client := newClient()
+	b.Cleanup(func() {
+		client.CloseIdleConnections()
+		srv.Close()
+	})
+	return func(body []byte) error { return post(client, srv.URL, "", body) }
 }
 
-func bareNATS(b *testing.B, srv testenv.NATS, body, answer []byte) func() error {
+func bareNATS(b *testing.B, srv testenv.NATS, answer []byte) func([]byte) error {
 	connect := func(inbox string) *nats.Conn {
 		key, err := nats.NkeyOptionFromSeed(srv.WorkerCreds())
 		if err != nil {
@@ -130,13 +156,13 @@ func bareNATS(b *testing.B, srv testenv.NATS, body, answer []byte) func() error 
 	if err := responder.Flush(); err != nil {
 		b.Fatal(err)
 	}
-	return func() error {
+	return func(body []byte) error {
 		_, err := asker.Request("bare.echo", body, 5*time.Second)
 		return err
 	}
 }
 
-func wholeGate(b *testing.B, srv testenv.NATS, body, answer []byte) func() error {
+func wholeGate(b *testing.B, srv testenv.NATS, answer []byte) func([]byte) error {
 	t, err := trainer.New(trainer.Config{Broker: srv.Trainer(b, "alpha"), Name: "alpha", Log: zerolog.Nop()})
 	if err != nil {
 		b.Fatal(err)
@@ -158,8 +184,9 @@ func wholeGate(b *testing.B, srv testenv.NATS, body, answer []byte) func() error
 	s := gate.Open(b.Context(), gate.Config{
 		Rollout: r.ID, Attempt: 1, ModelName: "policy", Options: r.Gate, Model: gateModel{side.Caller(r)}, Dialects: gate.Dialects(), Log: zerolog.Nop(),
 	})
-	web := httptest.NewServer(s)
+	web, client := httptest.NewServer(s), newClient()
 	b.Cleanup(func() {
+		client.CloseIdleConnections()
 		web.Close()
 		s.Close()
 		side.Close()
@@ -167,7 +194,7 @@ func wholeGate(b *testing.B, srv testenv.NATS, body, answer []byte) func() error
 		<-served
 		t.Close()
 	})
-	return func() error { return post(web.Client(), web.URL+"/v1/chat/completions", s.Key(), body) }
+	return func(body []byte) error { return post(client, web.URL+"/v1/chat/completions", s.Key(), body) }
 }
 
 // gateModel is the broker's caller as the gate's model.

@@ -36,7 +36,9 @@ func (Chat) Models(name string) []byte {
 }
 
 // Decoder implements Dialect.
-func (Chat) Decoder() Decoder { return &chatDecoder{splitter{array: "messages"}} }
+func (Chat) Decoder(m *Memory) Decoder {
+	return &chatDecoder{splitter: splitter{array: "messages", memory: m}}
+}
 
 // Sent implements Dialect: it is for whoever is nobody else.
 func (Chat) Sent(*http.Request) bool { return true }
@@ -81,7 +83,10 @@ func appendString(b []byte, s string) []byte {
 }
 
 func appendUsage(b []byte, u schema.Usage) []byte {
-	return fmt.Appendf(b, `{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}`, u.PromptTokens, u.CompletionTokens, u.PromptTokens+u.CompletionTokens)
+	b = strconv.AppendInt(append(b, `{"prompt_tokens":`...), u.PromptTokens, 10)
+	b = strconv.AppendInt(append(b, `,"completion_tokens":`...), u.CompletionTokens, 10)
+	b = strconv.AppendInt(append(b, `,"total_tokens":`...), u.PromptTokens+u.CompletionTokens, 10)
+	return append(b, '}')
 }
 
 // oneLine checks that raw is a JSON object and brings it to a form without
@@ -91,7 +96,7 @@ func oneLine(raw json.RawMessage) (jsontext.Value, error) {
 	if !v.IsValid() || v.Kind() != '{' {
 		return nil, errors.New("not a JSON object")
 	}
-	if bytes.ContainsAny(v, "\r\n") {
+	if bytes.IndexByte(v, '\n') >= 0 || bytes.IndexByte(v, '\r') >= 0 {
 		v = bytes.Clone(v)
 		if err := v.Compact(); err != nil {
 			return nil, err

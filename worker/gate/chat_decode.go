@@ -12,38 +12,44 @@ import (
 )
 
 // chatDecoder splits chat requests, whose messages are canonical as they are.
-type chatDecoder struct{ splitter }
+type chatDecoder struct {
+	splitter
+	tools memo[json.RawMessage]
+}
 
 // Decode implements Decoder.
 func (d *chatDecoder) Decode(_ *http.Request, body []byte) (Request, error) {
-	p, _, _, err := d.split(body)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p, keep, err := d.split(body)
 	if err != nil {
 		return Request{}, fmt.Errorf("the body is not a chat completion request: %w", err)
 	}
-	call, err := chatCall(p)
+	if err := p.fold(keep, false, func(i int) (int, []json.RawMessage, error) {
+		return i + 1, []json.RawMessage{own(p.item(i))}, nil
+	}); err != nil {
+		return Request{}, err
+	}
+	call, err := d.call(p)
 	if err != nil {
 		return Request{}, err
 	}
-	d.keep(p)
-	return Request{Call: call, Forget: func() { d.forget(p) }, Encoding: chatEncoding{}}, nil
+	return d.request(p, Request{Call: call, Encoding: chatEncoding{}}), nil
 }
 
-// chatCall is a body in canonical form.
-func chatCall(p *parts) (schema.Call, error) {
-	c := schema.Call{Params: make(schema.SortedMap[json.RawMessage], len(p.names)), Messages: make([]json.RawMessage, len(p.items))}
-	for i := range p.items {
-		c.Messages[i] = json.RawMessage(p.item(i))
-	}
-	err := p.eachMember(func(name string, value jsontext.Value) error {
+// call is a body in canonical form.
+func (d *chatDecoder) call(p *parts) (schema.Call, error) {
+	c := schema.Call{Params: make(schema.SortedMap[json.RawMessage], len(p.names)), Messages: p.messages()}
+	err := p.eachMember(func(name string, value jsontext.Value) (err error) {
 		switch name {
 		case p.array:
 			return errors.New("messages is not an array")
 		case "tools":
 			if value.Kind() == '[' {
-				c.Tools = json.RawMessage(value)
+				c.Tools, err = d.tools.convert(value, func(v jsontext.Value) (json.RawMessage, error) { return own(v), nil })
 			}
 		case "model":
-			if err := json.Unmarshal(value, &c.Model); err != nil {
+			if c.Model, err = unquote(value); err != nil {
 				return fmt.Errorf("model: %w", err)
 			}
 		case "stream":
@@ -54,7 +60,7 @@ func chatCall(p *parts) (schema.Call, error) {
 		default:
 			c.Params[name] = json.RawMessage(value)
 		}
-		return nil
+		return err
 	})
 	if err == nil && len(c.Messages) == 0 {
 		err = errors.New("messages: want at least one")

@@ -106,7 +106,7 @@ func TestChatConformance(t *testing.T) { gatetest.Run(t, chatFixture()) }
 func TestChatKeepsTheAgentsBytes(t *testing.T) {
 	body := `{ "model":"m","stream":true , "temperature":0.70,"stream_options":{"include_usage":true},
 		"messages":[ {"role":"user", "content":"a\u00e9"}, {"role":"tool","content":[]} ],"tools":[ {"x":1.0} ],"later":{"y":[1, 2]},"n":1}`
-	req, err := gate.Chat{}.Decoder().Decode(nil, []byte(body))
+	req, err := gate.Chat{}.Decoder(gate.NewMemory(0)).Decode(nil, []byte(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestChatRefusesWhatItCannotDo(t *testing.T) {
 		"model is a number": `{"messages":[{}],"model":1}`,
 		"twice the same":    `{"messages":[{}],"messages":[{}]}`,
 	} {
-		if _, err := (gate.Chat{}).Decoder().Decode(nil, []byte(body)); err == nil {
+		if _, err := (gate.Chat{}).Decoder(gate.NewMemory(0)).Decode(nil, []byte(body)); err == nil {
 			t.Errorf("%s was accepted", name)
 		}
 	}
@@ -142,7 +142,7 @@ func FuzzChatDecode(f *testing.F) {
 }
 
 func TestChatDecoderSeesEveryEdit(t *testing.T) {
-	d := gate.Chat{}.Decoder()
+	d := gate.Chat{}.Decoder(gate.NewMemory(0))
 	for _, body := range []string{
 		`{"model":"m","messages":[{"a":1},{"b":2}],"tools":[{"x":1}],"t":1}`,
 		`{"model":"m","messages":[{"a":1},{"b":2},{"c":3}],"tools":[{"x":1}],"t":1}`,
@@ -153,7 +153,7 @@ func TestChatDecoderSeesEveryEdit(t *testing.T) {
 		`{"model":"n","messages":[{"a":1}, {"a":1}],"stream":true}`,
 	} {
 		got, err := d.Decode(nil, []byte(body))
-		want, wantErr := gate.Chat{}.Decoder().Decode(nil, []byte(body))
+		want, wantErr := gate.Chat{}.Decoder(gate.NewMemory(0)).Decode(nil, []byte(body))
 		if err != nil || wantErr != nil || !reflect.DeepEqual(got.Call, want.Call) {
 			t.Errorf("%s: %+v %v", body, got, err)
 		}

@@ -41,32 +41,51 @@ func posted(path string) *http.Request {
 // decode reads a body with a decoder of its own.
 func decode(t *testing.T, d gate.Dialect, path, body string) (gate.Request, error) {
 	t.Helper()
-	return d.Decoder().Decode(posted(path), []byte(body))
+	return d.Decoder(gate.NewMemory(0)).Decode(posted(path), []byte(body))
 }
 
-// decodeTwo decodes two bodies one after the other: what the decoder remembers
-// of the first must change nothing about the second.
+// decodeTwo decodes two bodies in turns: what the decoder remembers of one must
+// change nothing about the other, and what it gave away must stay what it was
+// when the memory of a body is used for the next.
 func decodeTwo(t *testing.T, d gate.Dialect, first, second []byte) {
 	t.Helper()
-	decoder := d.Decoder()
-	_, _ = decoder.Decode(nil, first)
-	got, err := decoder.Decode(nil, second)
-	fresh, freshErr := d.Decoder().Decode(nil, second)
-	if (err == nil) != (freshErr == nil) {
-		t.Fatalf("remembering: %v, fresh: %v", err, freshErr)
+	decoder := d.Decoder(gate.NewMemory(0))
+	var buffer []byte
+	var calls []schema.Call
+	var were []string
+	for _, body := range [][]byte{first, second, second, first, second} {
+		buffer = append(buffer[:0], body...)
+		got, err := decoder.Decode(nil, buffer)
+		fresh, freshErr := d.Decoder(gate.NewMemory(0)).Decode(nil, body)
+		if (err == nil) != (freshErr == nil) {
+			t.Fatalf("remembering: %v, fresh: %v", err, freshErr)
+		}
+		for i := range buffer {
+			buffer[i] = '#'
+		}
+		if err == nil {
+			checkDecoded(t, got.Call, fresh.Call)
+			calls, were = append(calls, got.Call), append(were, shown(got.Call))
+		}
 	}
-	if err != nil {
-		return
+	for i, c := range calls {
+		if now := shown(c); now != were[i] {
+			t.Fatalf("call %d was %s and is now %s", i, were[i], now)
+		}
 	}
-	if !reflect.DeepEqual(got.Call, fresh.Call) {
-		t.Fatalf("remembering: %s, fresh: %s", shown(got.Call), shown(fresh.Call))
+}
+
+func checkDecoded(t *testing.T, got, fresh schema.Call) {
+	t.Helper()
+	if !reflect.DeepEqual(got, fresh) {
+		t.Fatalf("remembering: %s, fresh: %s", shown(got), shown(fresh))
 	}
-	for _, m := range append(append([]json.RawMessage(nil), got.Call.Messages...), got.Call.Tools) {
+	for _, m := range append(append([]json.RawMessage(nil), got.Messages...), got.Tools) {
 		if m != nil && !json.Valid(m) {
 			t.Fatalf("%q is not JSON", m)
 		}
 	}
-	for name, v := range got.Call.Params {
+	for name, v := range got.Params {
 		if !json.Valid(v) {
 			t.Fatalf("%s: %q is not JSON", name, v)
 		}

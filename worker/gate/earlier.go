@@ -98,15 +98,6 @@ func (e *earlier) write(messages []json.RawMessage) (conversation, error) {
 	return c, nil
 }
 
-// sharedStart counts the messages that are the very same bytes in memory.
-func sharedStart(a, b []json.RawMessage) int {
-	n := 0
-	for n < len(a) && n < len(b) && len(a[n]) == len(b[n]) && (len(a[n]) == 0 || &a[n][0] == &b[n][0]) {
-		n++
-	}
-	return n
-}
-
 func (e *earlier) find(id string) ([]json.RawMessage, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -18,7 +18,8 @@ import (
 type exchange struct {
 	s        *Session
 	number   int
-	body     []byte // of the agent's request: what makes another one equal
+	body     []byte // of the agent's request: what makes another one equal; recycled when it is forgotten
+	size     int    // of body
 	call     schema.Call
 	encoding Encoding
 	cancel   context.CancelCauseFunc
@@ -49,10 +50,16 @@ var (
 // enter finds the exchange for a request, or makes one. An equal exchange that
 // lost its client is taken over; while one is still open the request waits for
 // it for a moment, and then is a call of its own: two equal calls at the same
-// time are two calls.
+// time are two calls. Nobody else uses the body any more.
 func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Request, reserved *int64) (*exchange, error) {
 	// From now on its call counts, and the reservation for its body does not.
 	counts := func() { s.reading, *reserved = s.reading-*reserved, 0 }
+	given := false
+	defer func() {
+		if !given {
+			s.cfg.Memory.recycle(body)
+		}
+	}()
 	patience := s.cfg.Timing.Equal
 	if isRetry {
 		patience = s.cfg.Timing.Retry
@@ -75,6 +82,7 @@ func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Requ
 		}
 		if open == nil || waited {
 			x, err := s.begin(body, req)
+			given = err == nil
 			counts()
 			s.mu.Unlock()
 			return x, err
@@ -119,10 +127,10 @@ func (s *Session) begin(body []byte, req Request) (*exchange, error) {
 	call.V = schema.Version
 	call.Key = schema.Key{Rollout: s.cfg.Rollout, Attempt: s.cfg.Attempt, Call: s.count}.String()
 	var kept bool
-	if call.Shares, call.Digest, kept = s.recent.place(s.count, &call, int64(len(body)), s.cfg.Memory); !kept {
+	if call.Shares, call.Digest, kept = s.recent.place(s.count, &call, req.Kept, s.cfg.Memory); !kept {
 		req.Forget()
 	}
-	x := &exchange{s: s, number: s.count, body: body, call: call, encoding: req.Encoding, changed: make(chan struct{})}
+	x := &exchange{s: s, number: s.count, body: body, size: len(body), call: call, encoding: req.Encoding, changed: make(chan struct{})}
 	x.attach()
 	s.alive = append(s.alive, x)
 	s.clock.change(1, 0)
@@ -175,7 +183,12 @@ func (x *exchange) detach(delivered bool) {
 
 // drop forgets the exchange. The session's lock is held.
 func (x *exchange) drop() {
+	if x.forgotten {
+		return
+	}
 	x.forgotten = true
+	x.s.cfg.Memory.recycle(x.body)
+	x.body = nil
 	x.s.alive = slices.DeleteFunc(x.s.alive, func(e *exchange) bool { return e == x })
 }
 
@@ -256,7 +269,7 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 			s.edits[e] = true
 		}
 		if reply.Usage.PromptTokens > 0 {
-			s.bytesPerToken = float64(len(x.body)) / float64(reply.Usage.PromptTokens)
+			s.bytesPerToken = float64(x.size) / float64(reply.Usage.PromptTokens)
 		}
 	}
 	s.stats[x.call.Tag] = st

@@ -5,48 +5,56 @@ import (
 	"slices"
 )
 
-// foldedTo is what the items up to one of them became.
-type foldedTo struct {
-	end      int // items
-	messages []json.RawMessage
-}
+// group says up to where the items of a body became which messages.
+type group struct{ items, messages int }
 
 // fold turns the items of a body into canonical messages, group by group: an
 // item may become several messages, and several items one. next converts the
 // group that begins at an item and says where it ends; it may look back at
-// earlier items, but not ahead of its end. What the last body shares with this
-// one is not converted again.
-func (p *parts) fold(last *parts, keep int, next func(i int) (end int, messages []json.RawMessage, err error)) error {
-	at := 0
-	if keep > 0 {
-		for _, g := range last.folded {
-			if g.end >= keep { // the next item may belong to it
-				break
-			}
-			p.folded = append(p.folded, g)
-			at = g.end
-		}
+// earlier items, but not ahead of its end. joins: an item may belong to the
+// group before it. What an earlier body shares with this one is not converted
+// again.
+func (p *parts) fold(keep int, joins bool, next func(i int) (end int, messages []json.RawMessage, err error)) error {
+	last := keep
+	if joins { // the next item may belong to the last one that is shared
+		last--
 	}
+	n, _ := slices.BinarySearchFunc(p.groups, last, func(g group, last int) int { return g.items - last - 1 })
+	at, said := 0, 0
+	if n > 0 {
+		at, said = p.groups[n-1].items, p.groups[n-1].messages
+	}
+	p.groups = p.groups[:n]
+	p.leave(p.first, said)
 	for at < len(p.items) {
 		end, messages, err := next(at)
 		if err != nil {
 			return err
 		}
-		p.folded = append(p.folded, foldedTo{end, messages})
+		p.said = append(p.said, messages...)
+		p.groups = append(p.groups, group{end, len(p.said) - p.first})
 		at = end
 	}
 	return nil
 }
 
-// messages lists what the items became, behind what comes first.
+// messages lists what comes first, and what the items became. While a
+// conversation grows it is the same memory, call after call.
 func (p *parts) messages(first ...json.RawMessage) []json.RawMessage {
-	n := len(first)
-	for _, g := range p.folded {
-		n += len(g.messages)
+	if len(first) != p.first || sharedStart(first, p.said) < p.first {
+		whole := make([]json.RawMessage, 0, len(first)+len(p.said)+spareMessages)
+		p.said, p.first = append(append(whole, first...), p.said[p.first:]...), len(first)
 	}
-	all := slices.Grow(first, n-len(first))
-	for _, g := range p.folded {
-		all = append(all, g.messages...)
+	return p.said[:len(p.said):len(p.said)]
+}
+
+// spareMessages is room for those to come.
+const spareMessages = 16
+
+// leave drops messages off the end. Calls have what is dropped, so what follows
+// goes elsewhere.
+func (p *parts) leave(first, folded int) {
+	if n := first + folded; n < len(p.said) {
+		p.said = append(make([]json.RawMessage, 0, n+spareMessages), p.said[:n]...)
 	}
-	return all
 }

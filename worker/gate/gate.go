@@ -29,7 +29,7 @@ type Dialect interface {
 	Routes() []string
 	// Decoder gives the decoder of one session, which may remember what it has
 	// seen: agents send their whole conversation with every call.
-	Decoder() Decoder
+	Decoder(m *Memory) Decoder
 	// Fail gives the body of a refusal.
 	Fail(f Refusal) []byte
 	// Models gives the body of the list of models.
@@ -42,7 +42,7 @@ type Dialect interface {
 }
 
 // Decoder splits requests into the canonical form. Its errors are for the
-// agent. It is safe for concurrent use.
+// agent. It is safe for concurrent use, and the body can be used again.
 type Decoder interface {
 	Decode(r *http.Request, body []byte) (Request, error)
 	// Close drops what it remembers.
@@ -51,12 +51,14 @@ type Decoder interface {
 
 // Request is what a dialect read.
 type Request struct {
-	// Call has model, messages, tools, params and stream. Its raw JSON may
-	// alias the body.
+	// Call has model, messages, tools, params and stream. Nothing in it aliases
+	// the body. A message that the one before had, too, is the same memory.
 	Call schema.Call
 	// Encoding writes the answer.
 	Encoding Encoding
-	// Forget drops what the decoder keeps of this request for the next one.
+	// Kept is how many bytes of bodies the decoder keeps for the next request.
+	Kept int64
+	// Forget drops what it keeps of this one.
 	Forget func()
 	// Count, if set, says that the agent only wants to know how many tokens
 	// this is, and writes the answer to that.

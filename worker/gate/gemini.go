@@ -21,7 +21,9 @@ func (Gemini) Routes() []string {
 }
 
 // Decoder implements Dialect.
-func (Gemini) Decoder() Decoder { return &geminiDecoder{splitter{array: "contents"}} }
+func (Gemini) Decoder(m *Memory) Decoder {
+	return &geminiDecoder{splitter: splitter{array: "contents", memory: m}}
+}
 
 // ModelsRoutes implements Dialect.
 func (Gemini) ModelsRoutes() []string { return []string{"GET /v1beta/models", "GET /v1/models"} }

@@ -15,11 +15,16 @@ import (
 )
 
 // geminiDecoder turns requests of the Gemini API into canonical calls.
-type geminiDecoder struct{ splitter }
+type geminiDecoder struct {
+	splitter
+	system, tools memo[stdjson.RawMessage]
+}
 
 // Decode implements Decoder. Model and method stand in the path.
 func (d *geminiDecoder) Decode(r *http.Request, body []byte) (Request, error) {
-	p, last, keep, err := d.split(body)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p, keep, err := d.split(body)
 	if err != nil {
 		return Request{}, fmt.Errorf("the body is not a generateContent request: %w", err)
 	}
@@ -33,7 +38,7 @@ func (d *geminiDecoder) Decode(r *http.Request, body []byte) (Request, error) {
 	case "countTokens":
 		inner := p
 		if whole := p.member("generateContentRequest"); whole != nil {
-			inner = &parts{array: p.array, body: whole}
+			inner = &parts{array: p.array, text: whole}
 			if err := inner.read(jsontext.NewDecoder(strings.NewReader(string(whole))), 0, false); err != nil {
 				return Request{}, err
 			}
@@ -45,7 +50,7 @@ func (d *geminiDecoder) Decode(r *http.Request, body []byte) (Request, error) {
 	default:
 		return Request{}, fmt.Errorf("method %q is not served: want generateContent, streamGenerateContent or countTokens", method)
 	}
-	if err := p.fold(last, keep, func(i int) (int, []stdjson.RawMessage, error) {
+	if err := p.fold(keep, false, func(i int) (int, []stdjson.RawMessage, error) {
 		messages, err := readGemini(p, i)
 		if err != nil {
 			err = fmt.Errorf("contents.%d: %w", i, err)
@@ -61,12 +66,12 @@ func (d *geminiDecoder) Decode(r *http.Request, body []byte) (Request, error) {
 		case p.array:
 			err = errors.New("want an array")
 		case "systemInstruction", "system_instruction":
-			var system content
-			if err = readSystem(value, &system); err == nil && len(system.parts) > 0 {
-				first = append(first, message("system", &system))
+			var system stdjson.RawMessage
+			if system, err = d.system.convert(value, geminiSystem); len(system) > 0 {
+				first = append(first, system)
 			}
 		case "tools":
-			c.Tools, err = geminiTools(value)
+			c.Tools, err = d.tools.convert(value, geminiTools)
 		case "toolConfig", "tool_config":
 			err = geminiChoice(value, c.Params)
 		case "generationConfig", "generation_config":
@@ -87,15 +92,14 @@ func (d *geminiDecoder) Decode(r *http.Request, body []byte) (Request, error) {
 		return Request{}, errors.New("contents: want at least one")
 	}
 	c.Messages = p.messages(first...)
-	d.keep(p)
-	return Request{Call: c, Forget: func() { d.forget(p) }, Encoding: geminiEncoding{events: streamed}}, nil
+	return d.request(p, Request{Call: c, Encoding: geminiEncoding{events: streamed}}), nil
 }
 
 // member is a member of the request by name; nil when it is not there.
 func (p *parts) member(name string) jsontext.Value {
 	for i, n := range p.names {
 		if n == name {
-			return p.values[i]
+			return p.value(p.values[i])
 		}
 	}
 	return nil
@@ -338,25 +342,33 @@ func (c *callIDs) of(r *geminiCall) (string, error) {
 	return "", fmt.Errorf("the response of %q has no call before it", r.Name)
 }
 
-// readSystem reads an instruction: a content, or a text.
-func readSystem(raw jsontext.Value, into *content) error {
+// geminiSystem turns an instruction, a content or a text, into a message; nil
+// if it is empty.
+func geminiSystem(raw jsontext.Value) (stdjson.RawMessage, error) {
+	var system content
 	if raw.Kind() == '"' {
 		var s string
 		if err := json.Unmarshal(raw, &s); err != nil {
-			return err
+			return nil, err
 		}
-		return into.text(s, nil)
+		if err := system.text(s, nil); err != nil {
+			return nil, err
+		}
+		return message("system", &system), nil
 	}
 	var m geminiContent
 	if err := json.Unmarshal(raw, &m); err != nil {
-		return err
+		return nil, err
 	}
 	for n := range m.Parts {
-		if err := m.Parts[n].add(into); err != nil {
-			return err
+		if err := m.Parts[n].add(&system); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	if len(system.parts) == 0 {
+		return nil, nil
+	}
+	return message("system", &system), nil
 }
 
 func geminiTools(raw jsontext.Value) (stdjson.RawMessage, error) {

@@ -19,7 +19,7 @@ func TestBeyondItsMemoryASessionKeepsHashes(t *testing.T) {
 		var shares []schema.Shares
 		m := &gatetest.Model{Answer: func(_ context.Context, c schema.Call, _ func(schema.Frame) error) (schema.Reply, error) {
 			shares = append(shares, c.Shares)
-			if !bytes.Equal(c.Digest, c.DigestOf(c.HashesOf())) {
+			if !bytes.Equal(c.Digest, c.HashesOf().Digest()) {
 				t.Errorf("limit %d: the digest of %s is not its own", limit, c.Key)
 			}
 			return gatetest.Text("ok"), nil
@@ -34,7 +34,7 @@ func TestBeyondItsMemoryASessionKeepsHashes(t *testing.T) {
 			}
 		}
 		for turn, s := range shares {
-			if want := (schema.Shares{Base: turn, Keep: turn, Tools: true}); turn > 0 && s != want {
+			if want := (schema.Shares{Base: turn, Keep: turn, Tools: true, Params: true}); turn > 0 && s != want {
 				t.Errorf("limit %d: call %d shares %+v, want %+v", limit, turn+1, s, want)
 			}
 		}

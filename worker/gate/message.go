@@ -204,6 +204,19 @@ func list[T ~[]byte](values []T) []byte {
 	return append(b, ']')
 }
 
+// unquote is the text of a JSON string; null has none.
+func unquote(v jsontext.Value) (string, error) {
+	switch v.Kind() {
+	case '"':
+	case 'n':
+		return "", nil
+	default:
+		return "", errors.New("want a string")
+	}
+	s, err := jsontext.AppendUnquote(nil, v)
+	return string(s), err
+}
+
 func quoted(s string) []byte { return appendString(nil, s) }
 
 // content collects the parts of a message. A single plain text is a string, as

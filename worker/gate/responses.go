@@ -21,8 +21,8 @@ func (Responses) Name() string { return "responses" }
 func (Responses) Routes() []string { return []string{"POST /v1/responses", "POST /responses"} }
 
 // Decoder implements Dialect.
-func (Responses) Decoder() Decoder {
-	return &responsesDecoder{splitter: splitter{array: "input"}}
+func (Responses) Decoder(m *Memory) Decoder {
+	return &responsesDecoder{splitter: splitter{array: "input", memory: m}}
 }
 
 // ModelsRoutes implements Dialect.

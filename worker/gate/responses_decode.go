@@ -16,7 +16,14 @@ import (
 // responsesDecoder turns requests of the Responses API into canonical calls.
 type responsesDecoder struct {
 	splitter
+	tools   memo[responsesTools]
 	earlier earlier
+}
+
+// responsesTools are canonical tools, and the names that they have outside.
+type responsesTools struct {
+	list  stdjson.RawMessage
+	names toolNames
 }
 
 // Close gives back what is kept of earlier answers.
@@ -27,14 +34,16 @@ func (d *responsesDecoder) Close() {
 
 // Decode implements Decoder.
 func (d *responsesDecoder) Decode(_ *http.Request, body []byte) (Request, error) {
-	p, last, keep, err := d.split(body)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p, keep, err := d.split(body)
 	if err != nil {
 		return Request{}, fmt.Errorf("the body is not a responses request: %w", err)
 	}
-	if err := p.fold(last, keep, func(i int) (int, []stdjson.RawMessage, error) { return readItems(p, i) }); err != nil {
+	if err := p.fold(keep, true, func(i int) (int, []stdjson.RawMessage, error) { return readItems(p, i) }); err != nil {
 		return Request{}, err
 	}
-	q := responsesRequest{p: p, call: schema.Call{Params: schema.SortedMap[stdjson.RawMessage]{}}, names: toolNames{}}
+	q := responsesRequest{d: d, p: p, call: schema.Call{Params: schema.SortedMap[stdjson.RawMessage]{}}}
 	if err := p.eachMember(q.member); err != nil {
 		return Request{}, err
 	}
@@ -60,12 +69,12 @@ func (d *responsesDecoder) Decode(_ *http.Request, body []byte) (Request, error)
 	if len(q.call.Messages) == before {
 		return Request{}, errors.New("input: want at least one item")
 	}
-	d.keep(p)
-	return Request{Call: q.call, Forget: func() { d.forget(p) }, Encoding: &responsesEncoding{names: q.names, earlier: &d.earlier, history: q.call.Messages[before:]}}, nil
+	return d.request(p, Request{Call: q.call, Encoding: &responsesEncoding{names: q.names, earlier: &d.earlier, history: q.call.Messages[before:]}}), nil
 }
 
 // responsesRequest collects what a request says beside its conversation.
 type responsesRequest struct {
+	d            *responsesDecoder
 	p            *parts
 	call         schema.Call
 	names        toolNames
@@ -111,7 +120,8 @@ func (q *responsesRequest) member(name string, value jsontext.Value) (err error)
 			return errors.New("background answers are not supported")
 		}
 	case "tools":
-		q.call.Tools, err = q.names.read(value)
+		tools, err := q.d.tools.convert(value, readResponsesTools)
+		q.call.Tools, q.names = tools.list, tools.names
 		return err
 	case "tool_choice":
 		params["tool_choice"], err = responsesChoice(value)
@@ -198,9 +208,10 @@ type toolNames map[string]namespaced
 
 type namespaced struct{ namespace, name string }
 
-// read turns tool definitions into canonical ones. Tools in a namespace get
-// its name in front of theirs.
-func (n toolNames) read(raw jsontext.Value) (stdjson.RawMessage, error) {
+// readResponsesTools turns tool definitions into canonical ones. Tools in a
+// namespace get its name in front of theirs.
+func readResponsesTools(raw jsontext.Value) (responsesTools, error) {
+	n := toolNames{}
 	var tools []jsontext.Value
 	var add func(space string) func(jsontext.Value) error
 	add = func(space string) func(jsontext.Value) error {
@@ -251,9 +262,9 @@ func (n toolNames) read(raw jsontext.Value) (stdjson.RawMessage, error) {
 	}
 	err := schema.EachElement(raw, add(""))
 	if len(tools) == 0 {
-		return nil, err
+		return responsesTools{names: n}, err
 	}
-	return list(tools), err
+	return responsesTools{list(tools), n}, err
 }
 
 func inNamespace(space, name string) string { return space + "__" + name }

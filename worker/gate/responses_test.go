@@ -122,7 +122,7 @@ func FuzzResponsesEncode(f *testing.F) { fuzzEncode(f, responsesFixture()) }
 
 // TestPreviousResponse goes on from an answer that it does not send again.
 func TestPreviousResponse(t *testing.T) {
-	d := gate.Responses{}.Decoder()
+	d := gate.Responses{}.Decoder(gate.NewMemory(0))
 	first, err := d.Decode(nil, []byte(`{"model":"m","instructions":"be brief","input":"one"}`))
 	if err != nil {
 		t.Fatal(err)

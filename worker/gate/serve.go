@@ -29,7 +29,7 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decod
 		return
 	}
 	defer func() { s.leaveDoor(size) }()
-	body, err := readBody(w, r)
+	body, err := s.readBody(w, r)
 	if err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
@@ -39,10 +39,12 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decod
 	}
 	req, err := decoder.Decode(r, body)
 	if err != nil {
+		s.cfg.Memory.recycle(body)
 		refuse(w, d, Refusal{http.StatusBadRequest, "invalid_request_error", err.Error()})
 		return
 	}
 	if req.Count != nil {
+		s.cfg.Memory.recycle(body)
 		write(w, http.StatusOK, req.Count(s.estimate(len(body))))
 		return
 	}
@@ -268,13 +270,13 @@ func generic(status int) (code, message string) {
 	}
 }
 
-func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+func (s *Session) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > BodyLimit {
 		return nil, &http.MaxBytesError{Limit: BodyLimit}
 	}
 	in := http.MaxBytesReader(w, r.Body, BodyLimit)
 	if r.ContentLength > 0 {
-		body := make([]byte, r.ContentLength)
+		body := s.cfg.Memory.body(int(r.ContentLength))
 		_, err := io.ReadFull(in, body)
 		return body, err
 	}

@@ -102,7 +102,7 @@ func Open(ctx context.Context, c Config) *Session {
 	s.serveTools()
 	lists := map[string][]Dialect{}
 	for _, d := range c.Dialects {
-		decoder := d.Decoder()
+		decoder := d.Decoder(c.Memory)
 		s.decoders = append(s.decoders, decoder)
 		for _, route := range d.Routes() {
 			s.mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, d, decoder) })

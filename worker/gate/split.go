@@ -2,6 +2,7 @@ package gate
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,87 +12,158 @@ import (
 )
 
 // splitter takes the bodies of one session apart. Agents append: a body
-// usually equals the one before byte for byte up to the end of the old
+// usually equals an earlier one byte for byte up to the end of the old
 // conversation, so only what follows is parsed, and a call costs the same
 // however long its conversation is.
+//
+// It keeps copies of the newest bodies, which grow in place. What a decoder
+// gives away aliases neither those nor the body that it was given, so that
+// their memory can be used again.
 type splitter struct {
-	array string // the member that holds the conversation
+	array  string // the member that holds the conversation
+	memory *Memory
 
-	mu   sync.Mutex
-	last *parts
+	mu       sync.Mutex // held while a body is decoded
+	branches []*parts   // the newest body of each conversation, oldest first
 }
 
-// parts is one request, taken apart. Values are slices of body.
+// scratch is what parsing takes.
+type scratch struct {
+	decoder jsontext.Decoder
+	rest    []byte
+}
+
+// maxBranches is how many conversations are told apart: an agent's own, and
+// those of sub-agents beside it.
+const maxBranches = 3
+
+// parts is one body, taken apart.
 type parts struct {
 	array  string
-	body   []byte
-	names  []string // of the members, in order
-	values []jsontext.Value
-	before int        // members in front of the array
-	items  []span     // elements of the array
-	folded []foldedTo // what the items became, for those dialects that convert
+	text   []byte            // the body
+	names  []string          // of the members, in order
+	values []span            // of the members; empty for the array
+	before int               // members in front of the array
+	items  []span            // elements of the array
+	groups []group           // of items, in order
+	said   []json.RawMessage // what comes first, then what the items became; only ever appended to
+	first  int               // messages that come first
 }
 
 // span is a part of a body.
 type span struct{ from, to int }
 
-// split takes a body apart, and keeps it to compare the next one with.
-func (s *splitter) split(body []byte) (p *parts, last *parts, keep int, err error) {
-	s.mu.Lock()
-	last = s.last
-	s.mu.Unlock()
-	p = &parts{array: s.array, body: body}
-	if keep = last.shared(body); keep > 0 {
-		p.names, p.values = append(p.names, last.names[:last.before]...), make([]jsontext.Value, last.before, len(last.values))
-		for i := range p.values { // the same bytes, in this body
-			at := offsetIn(last.body, last.values[i])
-			p.values[i] = body[at : at+len(last.values[i])]
-		}
-		p.before = last.before
-		p.items = append(make([]span, 0, len(last.items)+8), last.items[:keep]...)
-		// Read on behind the last shared item, as if it were {}.
-		as := `{"` + s.array + `":[{}`
-		from := p.items[keep-1].to
-		rest := append(append(make([]byte, 0, len(as)+len(body)-from), as...), body[from:]...)
-		return p, last, keep, p.read(jsontext.NewDecoder(bytes.NewBuffer(rest)), from-len(as), true)
+// split takes a body apart. keep says how many items, which are folded already,
+// it shares with an earlier one. The caller has the lock until all of the
+// request is decoded, and calls keep if it is a good one.
+func (s *splitter) split(body []byte) (p *parts, keep int, err error) {
+	p, keep, shared := s.branch(body)
+	p.text = append(p.text[:shared], body[shared:]...)
+	using := s.memory.scratch()
+	defer s.memory.scratches.Put(using)
+	d := &using.decoder
+	if keep == 0 {
+		d.Reset(bytes.NewBuffer(p.text))
+		return p, 0, p.read(d, 0, false)
 	}
-	return p, last, 0, p.read(jsontext.NewDecoder(bytes.NewBuffer(body)), 0, false)
+	// Read on behind the last shared item, as if it were {}.
+	from := p.items[keep-1].to
+	rest := append(append(append(using.rest[:0], `{"`...), s.array...), `":[{}`...)
+	shift := from - len(rest)
+	rest = append(rest, body[from:]...)
+	using.rest = rest
+	d.Reset(bytes.NewBuffer(rest))
+	return p, keep, p.read(d, shift, true)
+}
+
+// branch finds the conversation from which a body goes on, takes it out of the
+// branches, and leaves of it what the two share: keep items, shared bytes.
+func (s *splitter) branch(body []byte) (p *parts, keep, shared int) {
+	at := -1
+	for i, b := range slices.Backward(s.branches) {
+		if n, bytes := b.shared(body); n > keep {
+			at, keep, shared = i, n, bytes
+		}
+		if at >= 0 && keep == len(s.branches[at].items) {
+			break
+		}
+	}
+	switch {
+	case at < 0:
+		return &parts{array: s.array}, 0, 0
+	case keep+2 < len(s.branches[at].items): // it leaves the conversation, which may go on beside it
+		return s.branches[at].fork(keep), keep, 0
+	}
+	p = s.branches[at]
+	s.branches = slices.Delete(s.branches, at, at+1)
+	p.cut(keep)
+	return p, keep, shared
 }
 
 // keep remembers a body that was decoded whole.
 func (s *splitter) keep(p *parts) {
+	if len(s.branches) == maxBranches {
+		s.branches = slices.Delete(s.branches, 0, 1)
+	}
+	s.branches = append(s.branches, p)
+}
+
+// request completes what was read of a body, which is a good one.
+func (s *splitter) request(p *parts, r Request) Request {
+	s.keep(p)
+	size := 0
+	for _, v := range r.Call.Params {
+		size += len(v)
+	}
+	own := make([]byte, 0, size)
+	for name, v := range r.Call.Params {
+		at := len(own)
+		own = append(own, v...)
+		r.Call.Params[name] = own[at:len(own):len(own)]
+	}
+	for _, b := range s.branches {
+		r.Kept += int64(cap(b.text))
+	}
+	r.Forget = func() { s.forget(p) }
+	return r
+}
+
+// forget drops a body, if it is still kept.
+func (s *splitter) forget(p *parts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last = p
+	s.branches = slices.DeleteFunc(s.branches, func(b *parts) bool { return b == p })
 }
 
 // Close implements Decoder.
 func (s *splitter) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last = nil
+	s.branches = nil
 }
 
-// forget drops a body, if it is still the one that is kept.
-func (s *splitter) forget(p *parts) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.last == p {
-		s.last = nil
+// shared counts the items that body has in common with an earlier one, and the
+// bytes.
+func (p *parts) shared(body []byte) (items, bytes int) {
+	bytes = commonPrefix(p.text, body)
+	items = len(p.items)
+	for items > 0 && p.items[items-1].to > bytes {
+		items--
 	}
+	return items, bytes
 }
 
-// shared counts the items that body has in common with an earlier one.
-func (p *parts) shared(body []byte) int {
-	if p == nil {
-		return 0
-	}
-	n := commonPrefix(p.body, body)
-	keep := len(p.items)
-	for keep > 0 && p.items[keep-1].to > n {
-		keep--
-	}
-	return keep
+// cut leaves the members in front of the array, and its first items.
+func (p *parts) cut(keep int) {
+	p.names, p.values, p.items = p.names[:p.before], p.values[:p.before], p.items[:keep]
+}
+
+// fork is a copy of what cut would leave.
+func (p *parts) fork(keep int) *parts {
+	f := &parts{array: p.array, before: p.before}
+	f.names, f.values = slices.Clone(p.names[:p.before]), slices.Clone(p.values[:p.before])
+	f.items, f.groups, f.said, f.first = slices.Clone(p.items[:keep]), slices.Clone(p.groups), slices.Clip(p.said), p.first
+	return f
 }
 
 func commonPrefix(a, b []byte) int {
@@ -107,9 +179,6 @@ func commonPrefix(a, b []byte) int {
 	}
 	return at
 }
-
-// offsetIn is where a slice of body begins.
-func offsetIn(body, part []byte) int { return cap(body) - cap(part) }
 
 // read takes members off the decoder, whose offsets are shift less than the
 // body's. resumed: it stands behind an item that is already known.
@@ -128,26 +197,25 @@ func (p *parts) read(d *jsontext.Decoder, shift int, resumed bool) error {
 		if slices.Contains(p.names, name) {
 			return fmt.Errorf("%q is there twice", name)
 		}
-		var v jsontext.Value
+		var at span
 		if name == p.array && d.PeekKind() == '[' {
 			p.before = len(p.names)
 			err = p.readItems(d, shift, resumed)
 		} else {
+			var v jsontext.Value
 			v, err = d.ReadValue()
 			end := int(d.InputOffset()) + shift
-			if err == nil {
-				v = p.body[end-len(v) : end]
-			}
+			at = span{end - len(v), end}
 		}
 		if err != nil {
 			return err
 		}
-		p.names, p.values = append(p.names, name), append(p.values, v)
+		p.names, p.values = append(p.names, name), append(p.values, at)
 	}
 	if _, err := d.ReadToken(); err != nil {
 		return err
 	}
-	if rest := bytes.TrimSpace(p.body[int(d.InputOffset())+shift:]); len(rest) > 0 {
+	if rest := bytes.TrimSpace(p.text[int(d.InputOffset())+shift:]); len(rest) > 0 {
 		return errors.New("something follows the JSON object")
 	}
 	return nil
@@ -173,21 +241,46 @@ func (p *parts) readItems(d *jsontext.Decoder, shift int, resumed bool) error {
 	return err
 }
 
-// item is an element of the conversation.
-func (p *parts) item(i int) jsontext.Value {
-	at := p.items[i]
-	return jsontext.Value(p.body[at.from:at.to:at.to])
+// value is a part of the body, for as long as the splitter is locked.
+func (p *parts) value(at span) jsontext.Value {
+	return jsontext.Value(p.text[at.from:at.to:at.to])
 }
+
+// item is an element of the conversation.
+func (p *parts) item(i int) jsontext.Value { return p.value(p.items[i]) }
 
 // eachMember calls f for every member but the conversation.
 func (p *parts) eachMember(f func(name string, value jsontext.Value) error) error {
 	for i, name := range p.names {
-		if name == p.array && p.values[i] == nil {
+		if name == p.array && p.values[i] == (span{}) {
 			continue
 		}
-		if err := f(name, p.values[i]); err != nil {
+		if err := f(name, p.value(p.values[i])); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// memo keeps what a member that seldom changes was converted to: the tools and
+// the system prompt are most of what an agent sends again.
+type memo[T any] struct {
+	raw   []byte
+	value T
+}
+
+// convert calls f unless raw is byte for byte what it was the last time. What f
+// makes must not alias raw.
+func (m *memo[T]) convert(raw jsontext.Value, f func(jsontext.Value) (T, error)) (T, error) {
+	if m.raw != nil && bytes.Equal(m.raw, raw) {
+		return m.value, nil
+	}
+	value, err := f(raw)
+	if err == nil {
+		m.raw, m.value = append(m.raw[:0], raw...), value
+	}
+	return value, err
+}
+
+// own copies a value out of a body.
+func own(v jsontext.Value) json.RawMessage { return json.RawMessage(bytes.Clone(v)) }

@@ -60,7 +60,7 @@ func (s *Session) serveTool(w http.ResponseWriter, r *http.Request, d Dialect) {
 	}
 	defer s.leaveDoor(maxToolBody)
 	r.Body = http.MaxBytesReader(w, r.Body, maxToolBody)
-	arguments, err := readBody(w, r)
+	arguments, err := s.readBody(w, r)
 	var object map[string]json.RawMessage
 	if err != nil || json.Unmarshal(arguments, &object) != nil {
 		refuse(w, d, Refusal{http.StatusBadRequest, "invalid_request_error", "The arguments are not a JSON object."})

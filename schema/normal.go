@@ -1,0 +1,344 @@
+package schema
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// The normal form of every message is made twice for every call, by the worker
+// and by the trainer, so the usual message goes a short way: one pass over
+// plain JSON that a decoder has seen before. Whatever is unusual (names that
+// are not ASCII or are there twice, deep nesting, what is no JSON at all) goes
+// the long way of digest.go, which says what the normal form is.
+
+// rules are what the normal form drops and simplifies at a place of a message.
+type rules uint8
+
+const (
+	asIs      rules = iota
+	inMessage       // a message: no cache_control, its content as below
+	inContent       // a content: its parts have no cache_control, a single text is a string
+	inTools         // a list whose elements have no cache_control
+	inPart          // such an element or part
+)
+
+const (
+	maxPlainDepth   = 32
+	maxPlainMembers = 64
+)
+
+// appendNormal appends the normal form of v. ok is false when v is not of the
+// plain kind; what was appended then means nothing.
+func appendNormal(dst []byte, v []byte, r rules) (out []byte, ok bool) {
+	p := plain{in: v}
+	p.space()
+	if out, ok = p.value(dst, r, 0); !ok {
+		return out, false
+	}
+	p.space()
+	return out, p.at == len(v)
+}
+
+// plain reads JSON of the plain kind.
+type plain struct {
+	in []byte
+	at int
+}
+
+func (p *plain) space() {
+	for p.at < len(p.in) {
+		switch p.in[p.at] {
+		case ' ', '\t', '\n', '\r':
+			p.at++
+		default:
+			return
+		}
+	}
+}
+
+// next skips white space, and c if it follows.
+func (p *plain) next(c byte) bool {
+	p.space()
+	if p.at < len(p.in) && p.in[p.at] == c {
+		p.at++
+		return true
+	}
+	return false
+}
+
+func (p *plain) value(dst []byte, r rules, depth int) ([]byte, bool) {
+	if p.at >= len(p.in) || depth > maxPlainDepth {
+		return dst, false
+	}
+	switch c := p.in[p.at]; c {
+	case '{':
+		return p.object(dst, r, depth)
+	case '[':
+		return p.array(dst, r, depth)
+	case '"':
+		return p.text(dst)
+	case 't':
+		return p.word(dst, "true")
+	case 'f':
+		return p.word(dst, "false")
+	case 'n':
+		return p.word(dst, "null")
+	default:
+		return p.number(dst)
+	}
+}
+
+func (p *plain) word(dst []byte, w string) ([]byte, bool) {
+	if !bytes.HasPrefix(p.in[p.at:], []byte(w)) {
+		return dst, false
+	}
+	p.at += len(w)
+	return append(dst, w...), true
+}
+
+// number copies an integer that every JSON reader keeps as it is; any other
+// number is written as the standard says.
+func (p *plain) number(dst []byte) ([]byte, bool) {
+	from, digits := p.at, 0
+	if p.in[p.at] == '-' {
+		p.at++
+	}
+	first := p.at
+	for p.at < len(p.in) && '0' <= p.in[p.at] && p.in[p.at] <= '9' {
+		p.at++
+		digits++
+	}
+	if digits > 0 && digits <= 15 && (p.in[first] != '0' || digits == 1 && first == from) && (p.at == len(p.in) || ends(p.in[p.at])) {
+		return append(dst, p.in[from:p.at]...), true
+	}
+	for p.at < len(p.in) && !ends(p.in[p.at]) {
+		p.at++
+	}
+	n := jsontext.Value(bytes.Clone(p.in[from:p.at]))
+	if n.Kind() != '0' || n.Canonicalize() != nil {
+		return dst, false
+	}
+	return append(dst, n...), true
+}
+
+// ends reports whether c can follow a number.
+func ends(c byte) bool {
+	switch c {
+	case ',', ']', '}', ' ', '\t', '\n', '\r':
+		return true
+	}
+	return false
+}
+
+// text copies a string, whose usual escapes are those of the normal form.
+func (p *plain) text(dst []byte) ([]byte, bool) {
+	from := p.at
+	p.at++
+	usual, ascii := true, true
+	for {
+		p.at += plainText(p.in[p.at:])
+		if p.at >= len(p.in) {
+			return dst, false
+		}
+		switch c := p.in[p.at]; {
+		case c == '"':
+			p.at++
+			s := p.in[from:p.at]
+			if usual && (ascii || utf8.Valid(s)) {
+				return append(dst, s...), true
+			}
+			raw, err := jsontext.AppendUnquote(nil, s)
+			if err != nil {
+				return dst, false
+			}
+			quoted, err := jsontext.AppendQuote(nil, raw)
+			return append(dst, quoted...), err == nil
+		case c == '\\':
+			if p.at+1 >= len(p.in) {
+				return dst, false
+			}
+			switch p.in[p.at+1] {
+			case '"', '\\', 'b', 'f', 'n', 'r', 't':
+			default:
+				usual = false
+			}
+			p.at += 2
+		case c >= utf8.RuneSelf:
+			ascii = false
+			p.at++
+		default: // a control character
+			return dst, false
+		}
+	}
+}
+
+// plainText counts the bytes that stand for themselves in a string: ASCII
+// without quotes, escapes and control characters, eight at a time.
+func plainText(b []byte) (n int) {
+	const ones, tops = 0x0101010101010101, 0x8080808080808080
+	for ; n+8 <= len(b); n += 8 {
+		w := binary.LittleEndian.Uint64(b[n:])
+		quote, escape := w^('"'*ones), w^('\\'*ones)
+		if (w|(w-0x20*ones)|(quote-ones)|(escape-ones))&tops != 0 {
+			break
+		}
+	}
+	for n < len(b) && b[n] >= 0x20 && b[n] < utf8.RuneSelf && b[n] != '"' && b[n] != '\\' {
+		n++
+	}
+	return n
+}
+
+func (p *plain) array(dst []byte, r rules, depth int) ([]byte, bool) {
+	inner := asIs
+	if r == inContent || r == inTools {
+		inner = inPart
+	}
+	begin, n := len(dst), 0
+	dst = append(dst, '[')
+	p.at++
+	if p.next(']') {
+		return append(dst, ']'), true
+	}
+	for {
+		if n++; n > 1 {
+			dst = append(dst, ',')
+		}
+		p.space()
+		var ok bool
+		if dst, ok = p.value(dst, inner, depth+1); !ok {
+			return dst, false
+		}
+		if p.next(']') {
+			break
+		}
+		if !p.next(',') {
+			return dst, false
+		}
+	}
+	dst = append(dst, ']')
+	if r == inContent && n == 1 {
+		const before, behind = `[{"text":`, `,"type":"text"}]`
+		if only := dst[begin:]; bytes.HasPrefix(only, []byte(before+`"`)) && bytes.HasSuffix(only, []byte(`"`+behind)) {
+			// In the normal form it begins and ends like this. Whether the text
+			// itself ends where it seems to is seen by its length.
+			text := only[len(before) : len(only)-len(behind)]
+			if s := (plain{in: text}); s.isText() {
+				dst = append(dst[:begin], text...)
+			}
+		}
+	}
+	return dst, true
+}
+
+// isText reports whether all of it is one string.
+func (p *plain) isText() bool {
+	_, ok := p.text(nil)
+	return ok && p.at == len(p.in)
+}
+
+// member is one of an object: where its name is, and where its value was
+// written.
+type member struct {
+	name     []byte // without quotes
+	from, to int
+}
+
+func (p *plain) object(dst []byte, r rules, depth int) ([]byte, bool) {
+	p.at++
+	if p.next('}') {
+		return append(dst, '{', '}'), true
+	}
+	var few [8]member
+	members := few[:0]
+	begin, sorted, dropped := len(dst), true, false
+	dst = append(dst, '{')
+	for {
+		p.space()
+		name, ok := p.name()
+		if !ok || !p.next(':') || len(members) == maxPlainMembers {
+			return dst, false
+		}
+		p.space()
+		drop := (r == inMessage || r == inPart) && string(name) == "cache_control"
+		inner := asIs
+		if r == inMessage && string(name) == "content" {
+			inner = inContent
+		}
+		before := len(dst)
+		if len(members) > 0 {
+			dst = append(dst, ',')
+		}
+		from := len(dst)
+		dst = append(append(append(dst, '"'), name...), '"', ':')
+		if dst, ok = p.value(dst, inner, depth+1); !ok {
+			return dst, false
+		}
+		if len(members) > 0 {
+			switch bytes.Compare(members[len(members)-1].name, name) {
+			case 0:
+				return dst, false
+			case 1:
+				sorted = false
+			}
+		}
+		switch {
+		case drop && dropped:
+			return dst, false
+		case drop:
+			dst, dropped = dst[:before], true
+		default:
+			members = append(members, member{name, from, len(dst)})
+		}
+		if p.next('}') {
+			break
+		}
+		if !p.next(',') {
+			return dst, false
+		}
+	}
+	if dst = append(dst, '}'); sorted {
+		return dst, true
+	}
+	return order(dst, begin, members)
+}
+
+// name reads the name of a member and what surrounds it.
+func (p *plain) name() ([]byte, bool) {
+	if p.at >= len(p.in) || p.in[p.at] != '"' {
+		return nil, false
+	}
+	from := p.at + 1
+	p.at = from + plainText(p.in[from:])
+	if p.at >= len(p.in) || p.in[p.at] != '"' {
+		return nil, false
+	}
+	p.at++
+	return p.in[from : p.at-1], true
+}
+
+// order sorts the members of the object that was written from begin on by
+// their names.
+func order(dst []byte, begin int, members []member) ([]byte, bool) {
+	slices.SortFunc(members, func(a, b member) int { return bytes.Compare(a.name, b.name) })
+	for i := 1; i < len(members); i++ {
+		if bytes.Equal(members[i-1].name, members[i].name) {
+			return dst, false
+		}
+	}
+	end := len(dst)
+	dst = append(dst, '{')
+	for i, m := range members {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, dst[m.from:m.to]...)
+	}
+	dst = append(dst, '}')
+	n := copy(dst[begin:], dst[end:])
+	return dst[:begin+n], true
+}

@@ -1,0 +1,185 @@
+package gate_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"pgregory.net/rapid"
+
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/worker/gate"
+	"github.com/turngate/turngate/worker/gate/gatetest"
+)
+
+// spoken is how a dialect writes a conversation.
+type spoken struct {
+	dialect                gate.Dialect
+	path                   string
+	head, item, tail, tool string
+}
+
+func spokenDialects() []spoken {
+	return []spoken{
+		{gate.Chat{}, "/v1/chat/completions", `{"model":"m","temperature":%d,"messages":[`, `{"role":"user","content":%q}`, `],"tools":[%s]}`, `{"type":"function","function":{"name":%q}}`},
+		{gate.Responses{}, "/v1/responses", `{"model":"m","temperature":%d,"input":[`, `{"role":"assistant","content":[{"type":"output_text","text":%q}]}`, `],"tools":[%s]}`, `{"type":"function","name":%q}`},
+		{gate.Messages{}, "/v1/messages", `{"model":"m","max_tokens":%d,"messages":[`, `{"role":"user","content":[{"type":"text","text":%q,"cache_control":{"type":"ephemeral"}}]}`, `],"system":"s","tools":[%s]}`, `{"name":%q,"input_schema":{}}`},
+		{gate.Gemini{}, "/v1beta/models/m:generateContent", `{"generationConfig":{"seed":%d},"contents":[`, `{"role":"user","parts":[{"text":%q}]}`, `],"tools":[{"functionDeclarations":[%s]}]}`, `{"name":%q}`},
+	}
+}
+
+// history is one conversation of an agent, as it stands.
+type history struct {
+	texts []string
+	tools []string
+	param int
+}
+
+func (h *history) body(s spoken) string {
+	var items, tools []string
+	for _, text := range h.texts {
+		items = append(items, fmt.Sprintf(s.item, text))
+	}
+	for _, name := range h.tools {
+		tools = append(tools, fmt.Sprintf(s.tool, name))
+	}
+	return fmt.Sprintf(s.head, h.param) + strings.Join(items, ",") + fmt.Sprintf(s.tail, strings.Join(tools, ","))
+}
+
+// edit is what agents do with a conversation: they go on, change what was
+// said, compact it, branch off, change their tools.
+func (h *history) edit(t *rapid.T) {
+	text := func() string { return rapid.StringMatching(`[a-c]{0,3}`).Draw(t, "text") }
+	switch rapid.SampledFrom([]string{"on", "on", "on", "change", "cut", "compact", "insert", "tools", "param", "same"}).Draw(t, "edit") {
+	case "on":
+		for range rapid.IntRange(1, 3).Draw(t, "messages") {
+			h.texts = append(h.texts, text())
+		}
+	case "change":
+		h.texts[rapid.IntRange(0, len(h.texts)-1).Draw(t, "at")] = text()
+	case "cut":
+		h.texts = h.texts[:rapid.IntRange(1, len(h.texts)).Draw(t, "length")]
+	case "compact":
+		h.texts = append([]string{"summary " + text()}, h.texts[len(h.texts)-rapid.IntRange(0, min(len(h.texts), 2)).Draw(t, "kept"):]...)
+	case "insert":
+		h.texts = slices.Insert(h.texts, rapid.IntRange(0, len(h.texts)).Draw(t, "at"), text())
+	case "tools":
+		h.tools = rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b"}), 0, 2).Draw(t, "tools")
+	case "param":
+		h.param = rapid.IntRange(1, 2).Draw(t, "param")
+	}
+}
+
+// rebuilder is a trainer that knows every call whole.
+type rebuilder struct {
+	mu    sync.Mutex
+	calls map[int]schema.Call
+	errs  []string
+}
+
+func (r *rebuilder) answer(_ context.Context, c schema.Call, _ func(schema.Frame) error) (schema.Reply, error) {
+	key, err := schema.ParseKey(c.Key)
+	delta := c.Delta()
+	var data []byte
+	if err == nil {
+		data, err = schema.Encode(&delta)
+	}
+	var got schema.Call
+	if err == nil {
+		err = schema.Decode(data, &got)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil && got.Base != 0 {
+		base, known := r.calls[got.Base]
+		if !known { // it is under way beside this one, which is asked for whole
+			got = c
+		} else if !got.Rebuild(&base) {
+			err = fmt.Errorf("base %d does not fit", got.Base)
+		}
+	}
+	if err == nil && !bytes.Equal(got.HashesOf().Digest(), c.Digest) {
+		err = fmt.Errorf("%s was rebuilt", shown(got))
+	}
+	if err != nil {
+		r.errs = append(r.errs, fmt.Sprintf("%s: %v", shown(c), err))
+	}
+	r.calls[key.Call] = got
+	return gatetest.Text("ok"), nil
+}
+
+// TestAnyHistoryIsRebuilt: whatever agents do with several conversations, one
+// after the other or side by side, and however little a session may keep, what
+// is put together of what travelled is what a fresh decoder reads.
+func TestAnyHistoryIsRebuilt(t *testing.T) {
+	for _, s := range spokenDialects() {
+		t.Run(s.dialect.Name(), func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				trainer := &rebuilder{calls: map[int]schema.Call{}}
+				memory := gate.NewMemory(rapid.SampledFrom([]int64{0, 400, 1 << 20}).Draw(t, "memory"))
+				r := schema.Request{}.WithDefaults()
+				session := gate.Open(context.Background(), gate.Config{
+					Rollout: "alpha-1", Attempt: 1, ModelName: "m", Options: r.Gate, Model: &gatetest.Model{Answer: trainer.answer},
+					Memory: memory, Dialects: gate.Dialects(), Log: zerolog.Nop(),
+				})
+				defer session.Close()
+				agents := make([]history, rapid.IntRange(1, 4).Draw(t, "conversations"))
+				for i := range agents {
+					agents[i] = history{texts: []string{"begin"}, param: 1}
+				}
+				asked := 0
+				for range rapid.IntRange(1, 12).Draw(t, "rounds") {
+					together := map[string]bool{} // equal calls at once would wait for each other
+					for range rapid.IntRange(1, 3).Draw(t, "together") {
+						h := &agents[rapid.IntRange(0, len(agents)-1).Draw(t, "conversation")]
+						h.edit(t)
+						together[h.body(s)] = true
+					}
+					var all sync.WaitGroup
+					for body := range together {
+						asked++
+						all.Go(func() {
+							req := httptest.NewRequest(http.MethodPost, s.path, strings.NewReader(body))
+							req.Header.Set("Authorization", "Bearer "+session.Key())
+							w := httptest.NewRecorder()
+							if session.ServeHTTP(w, req); w.Code != http.StatusOK {
+								t.Errorf("%s: %d %s", body, w.Code, w.Body)
+							}
+						})
+					}
+					all.Wait()
+					for body := range together {
+						checkRebuilt(t, s, trainer, body)
+					}
+				}
+				if len(trainer.errs) > 0 || len(trainer.calls) != asked {
+					t.Fatalf("%d of %d calls: %s", len(trainer.calls), asked, trainer.errs)
+				}
+			})
+		})
+	}
+}
+
+// checkRebuilt looks for the call that a body is.
+func checkRebuilt(t *rapid.T, s spoken, trainer *rebuilder, body string) {
+	fresh, err := s.dialect.Decoder(gate.NewMemory(0)).Decode(posted(s.path), []byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fresh.Call.HashesOf().Digest()
+	trainer.mu.Lock()
+	defer trainer.mu.Unlock()
+	for _, c := range trainer.calls {
+		if bytes.Equal(c.HashesOf().Digest(), want) {
+			return
+		}
+	}
+	t.Fatalf("%s did not arrive", body)
+}
