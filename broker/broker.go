@@ -41,6 +41,7 @@ type Broker struct {
 	inbox string // prefix of this connection's own inboxes
 	log   zerolog.Logger
 
+	packer  packer
 	streams sync.Map                      // of jetstream.Stream, by name
 	setup   atomic.Pointer[StreamsConfig] // that Setup made last
 }
@@ -52,6 +53,9 @@ func Dial(ctx context.Context, c Config) (*Broker, error) {
 	c.Inbox = cmp.Or(c.Inbox, "_INBOX.turngate")
 	b := &Broker{log: c.Log, inbox: c.Inbox}
 	var err error
+	if b.packer, err = newPacker(); err != nil {
+		return nil, err
+	}
 	// A call is written by whoever asks it, not by a goroutine that is woken.
 	if b.calls, err = connect(ctx, c, "calls", nats.WriteBufferSize(1)); err != nil {
 		return nil, err
@@ -69,6 +73,7 @@ func Dial(ctx context.Context, c Config) (*Broker, error) {
 
 // Close ends the connections after what was published is flushed.
 func (b *Broker) Close() {
+	b.packer.unzip.Close()
 	for _, nc := range []*nats.Conn{b.calls, b.bulk} {
 		if nc == nil {
 			continue

@@ -94,7 +94,7 @@ func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(sch
 	}
 	*buf = body
 	a := &asking{call: &call, key: call.Key, subject: subjects.Call(key, c.shard), frames: frames}
-	if a.body, err = c.w.pack(ctx, "model call "+call.Key, body); err != nil {
+	if a.body, err = c.w.pack(ctx, "model call "+call.Key, subjects.BucketArtifact, body); err != nil {
 		return schema.Reply{}, err
 	}
 	var reply schema.Reply
@@ -117,7 +117,7 @@ func (c *Caller) Tool(ctx context.Context, call schema.ToolCall) (schema.ToolRes
 	if err != nil {
 		return result, err
 	}
-	a := &asking{key: call.Key, subject: subjects.Tool(key, c.shard), body: packed{data: body}, frames: func(schema.Frame) error { return nil }}
+	a := &asking{key: call.Key, subject: subjects.Tool(key, c.shard), body: Packed{data: body}, frames: func(schema.Frame) error { return nil }}
 	err = c.ask(ctx, a, key, &result)
 	return result, err
 }
@@ -158,7 +158,7 @@ type asking struct {
 	call           *schema.Call // whole; nil for a tool call
 	key            string
 	subject, reply string
-	body           packed
+	body           Packed
 	frames         func(schema.Frame) error
 	inbox          *mailbox
 	budget         time.Duration
@@ -202,6 +202,11 @@ func (a *asking) run(ctx context.Context, into schema.Message) error {
 		if err := a.held(ctx); err != nil {
 			return err
 		}
+		if a.body.stale() {
+			if err := a.becomeFull(ctx); err != nil {
+				return err
+			}
+		}
 		wait, err := a.round(ctx, into)
 		switch {
 		case err == nil:
@@ -238,7 +243,7 @@ func (a *asking) run(ctx context.Context, into schema.Message) error {
 func (a *asking) becomeFull(ctx context.Context) error {
 	body, err := schema.Encode(a.call)
 	if err == nil {
-		a.body, err = a.w.pack(ctx, "model call "+a.key, body)
+		a.body, err = a.w.pack(ctx, "model call "+a.key, subjects.BucketArtifact, body)
 	}
 	a.full = err == nil
 	return err
@@ -277,7 +282,7 @@ func (a *asking) round(ctx context.Context, into schema.Message) (wait time.Dura
 				}
 				return 0, errAbsent
 			}
-			done, w, err := a.frame(m, into)
+			done, w, err := a.frame(ctx, m, into)
 			if done || err != nil {
 				return w, err
 			}
@@ -312,7 +317,7 @@ func (a *asking) cancel() {
 }
 
 // frame handles one frame. done: the answer is complete.
-func (a *asking) frame(m *nats.Msg, into schema.Message) (done bool, wait time.Duration, err error) {
+func (a *asking) frame(ctx context.Context, m *nats.Msg, into schema.Message) (done bool, wait time.Duration, err error) {
 	kind, gen := schema.FrameKind(m.Header.Get(subjects.HeaderKind)), m.Header.Get(subjects.HeaderGen)
 	if gen != "" && gen != a.gen {
 		// The first generation is listened to. Another one is taken up only
@@ -324,21 +329,26 @@ func (a *asking) frame(m *nats.Msg, into schema.Message) (done bool, wait time.D
 		a.gen, a.deltas = gen, 0
 	}
 	a.genIn = a.rounds
+	body, err := a.w.unpack(ctx, subjects.BucketTasks, m.Header, m.Data)
+	if err != nil {
+		a.w.log.Warn().Err(err).Str("call", a.key).Msg("a frame cannot be unpacked; it is asked for again")
+		return false, 0, errSilent
+	}
 	switch kind {
 	case schema.FrameAccept, schema.FrameBeat:
 		return false, 0, a.frames(schema.Frame{Kind: kind, Gen: gen, Held: m.Header.Get(subjects.HeaderHeld) == "1"})
 	case schema.FrameDelta:
-		return false, 0, a.delta(m)
+		return false, 0, a.delta(m, body)
 	case schema.FrameFinal:
 		if n, _ := strconv.Atoi(m.Header.Get(subjects.HeaderSeq)); n > a.deltas && a.deltas > 0 {
 			return false, 0, errSilent // deltas were lost on the way: ask for the rest
 		}
-		if err := schema.Decode(m.Data, into); err != nil {
+		if err := schema.Decode(body, into); err != nil {
 			return false, 0, schema.Faultf("call", schema.CodeInvalid, schema.WhoTrainer, "the trainer's reply: %v", err)
 		}
 		return true, 0, a.frames(schema.Frame{Kind: kind, Gen: gen})
 	case schema.FrameFault:
-		return a.fault(m)
+		return a.fault(body)
 	case schema.FrameNeedFull:
 		return false, 0, errFull
 	default:
@@ -358,7 +368,7 @@ func restarts(m *nats.Msg, kind schema.FrameKind) bool {
 	}
 }
 
-func (a *asking) delta(m *nats.Msg) error {
+func (a *asking) delta(m *nats.Msg, body []byte) error {
 	seq, err := strconv.Atoi(m.Header.Get(subjects.HeaderSeq))
 	switch {
 	case err != nil || seq < a.deltas:
@@ -367,16 +377,16 @@ func (a *asking) delta(m *nats.Msg) error {
 		return errSilent // a gap: ask again with Rl-Resume
 	}
 	var d schema.Delta
-	if err := schema.Decode(m.Data, &d); err != nil {
+	if err := schema.Decode(body, &d); err != nil {
 		return schema.Faultf("call", schema.CodeInvalid, schema.WhoTrainer, "a delta of the trainer's: %v", err)
 	}
 	a.deltas++
 	return a.frames(schema.Frame{Kind: schema.FrameDelta, Gen: a.gen, Delta: &d})
 }
 
-func (a *asking) fault(m *nats.Msg) (bool, time.Duration, error) {
+func (a *asking) fault(body []byte) (bool, time.Duration, error) {
 	f := &schema.Fault{}
-	if err := schema.Decode(m.Data, f); err != nil {
+	if err := schema.Decode(body, f); err != nil {
 		f = schema.Faultf("call", schema.CodeInvalid, schema.WhoTrainer, "the trainer's fault: %v", err)
 		f.Status = 500
 	}

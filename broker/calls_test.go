@@ -11,8 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
 )
 
 func call(n int) schema.Call {
@@ -30,7 +34,7 @@ func (b *bench) answer(t testing.TB, kind schema.FrameKind, gen string, seq int,
 	t.Helper()
 	f := broker.Frame{Kind: kind, Gen: gen, Seq: seq}
 	if m != nil {
-		body, err := b.trainer.EncodeFrame(m)
+		body, err := b.trainer.EncodeFrame(t.Context(), m)
 		must(t, err)
 		f.Body = body
 	}
@@ -235,9 +239,9 @@ func TestCallThatDoesNotFitIsATypedError(t *testing.T) {
 	}
 }
 
-// TestLargeCallsTravel compressed, or through the object store where even that
-// does not fit, and the trainer reads what was sent.
-func TestLargeCallsTravel(t *testing.T) {
+// TestLargeBodiesTravel compressed, or through the object store where even that
+// does not fit: calls to the trainer, and replies back.
+func TestLargeBodiesTravel(t *testing.T) {
 	b := newBench(t)
 	random := make([]byte, 9<<20)
 	_, _ = rand.Read(random) // never fails
@@ -251,15 +255,32 @@ func TestLargeCallsTravel(t *testing.T) {
 				t.Error(err)
 			}
 			got <- c
-			_ = a.Send(b.answer(t, schema.FrameFinal, "g1", 0, done("ok")))
+			reply := done("ok")
+			reply.TopLogprobs = json.RawMessage(`"` + text + `"`)
+			_ = a.Send(b.answer(t, schema.FrameFinal, "g1", 0, reply))
 		})
-		if _, err := b.caller(time.Minute).Complete(t.Context(), c, quiet); err != nil {
+		reply, err := b.caller(time.Minute).Complete(t.Context(), c, quiet)
+		if err != nil {
 			t.Fatalf("%s: %v", name, err)
+		}
+		if string(reply.TopLogprobs) != `"`+text+`"` {
+			t.Errorf("%s: another reply came", name)
 		}
 		if back := <-got; len(back.Messages) != len(c.Messages) || string(back.Messages[1]) != string(c.Messages[1]) {
 			t.Errorf("%s: another call came", name)
 		}
 		stop()
+	}
+	js, err := jetstream.New(b.raw(t, b.server.WorkerCreds(), "_INBOX.reader"))
+	must(t, err)
+	for _, bucket := range []string{subjects.BucketArtifact, subjects.BucketTasks} {
+		stream, err := js.Stream(t.Context(), "OBJ_"+bucket)
+		must(t, err)
+		m, err := stream.GetMsg(t.Context(), 1)
+		must(t, err)
+		if m.Header.Get(jetstream.MsgTTLHeader) == "" {
+			t.Errorf("what was put into %s is kept for ever", bucket)
+		}
 	}
 }
 
@@ -271,7 +292,12 @@ func TestReplyWithWrongLengthsIsRefused(t *testing.T) {
 	must(t, err)
 	one := string([]byte{0xc4, 4, 0, 0, 0x80, 0x3f}) // the one log-prob as it travels
 	bad := strings.Replace(string(good), one, string([]byte{0xc4, 8, 0, 0, 0x80, 0x3f, 0, 0, 0x80, 0x3f}), 1)
-	b.listen(t, func(a broker.Asked) { _ = a.Send(broker.Frame{Kind: schema.FrameFinal, Gen: "g1", Body: []byte(bad)}) })
+	nc := b.raw(t, b.server.WorkerCreds(), "_INBOX.responder")
+	_, err = nc.Subscribe("rollout.*.llm.>", func(m *nats.Msg) {
+		_ = nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: nats.Header{subjects.HeaderKind: {string(schema.FrameFinal)}, subjects.HeaderGen: {"g1"}}, Data: []byte(bad)})
+	})
+	must(t, err)
+	must(t, nc.Flush())
 	_, err = b.caller(time.Minute).Complete(t.Context(), call(1), quiet)
 	var f *schema.Fault
 	if !errors.As(err, &f) || !strings.Contains(f.Message, "logprobs") || f.Who != schema.WhoTrainer {

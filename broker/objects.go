@@ -63,10 +63,17 @@ func (b *Broker) putObject(ctx context.Context, bucket string, data []byte) (str
 	if _, err := store.GetInfo(ctx, sha); err == nil {
 		return sha, nil
 	}
-	if err := b.writeObject(ctx, bucket, sha, sum[:], data); err != nil {
+	if err := b.writeObject(ctx, bucket, sha, sum[:], data, 0); err != nil {
 		return "", fmt.Errorf("put %d bytes into object store %s: %w", len(data), bucket, err)
 	}
 	return sha, nil
+}
+
+// putClaim keeps a body for claimFor.
+func (b *Broker) putClaim(ctx context.Context, bucket string, data []byte) (string, error) {
+	sum := sha256.Sum256(data)
+	sha := hex.EncodeToString(sum[:])
+	return sha, b.writeObject(ctx, bucket, sha, sum[:], data, claimFor)
 }
 
 // objectChunk is how many bytes of an object go into one message.
@@ -74,15 +81,20 @@ const objectChunk = 1 << 20
 
 // writeObject writes an object as NATS ADR-20 lays it out. The client's own
 // writer publishes asynchronously, and leaves a goroutine behind when a small
-// object is written faster than that has begun.
-func (b *Broker) writeObject(ctx context.Context, bucket, name string, sum, data []byte) error {
+// object is written faster than that has begun. keep is how long the server
+// keeps it; 0: until it is deleted.
+func (b *Broker) writeObject(ctx context.Context, bucket, name string, sum, data []byte, keep time.Duration) error {
+	header := nats.Header{}
+	if keep > 0 {
+		header[jetstream.MsgTTLHeader] = []string{keep.String()}
+	}
 	info := jetstream.ObjectInfo{
 		ObjectMeta: jetstream.ObjectMeta{Name: name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: objectChunk}},
 		Bucket:     bucket, NUID: nuid.Next(), Size: uint64(len(data)), ModTime: time.Now().UTC(), Digest: "SHA-256=" + base64.URLEncoding.EncodeToString(sum),
 	}
 	room := int(min(objectChunk, max(b.bulk.MaxPayload()-headerRoom, headerRoom)))
 	for chunk := range slices.Chunk(data, room) {
-		if _, err := b.js.Publish(ctx, "$O."+bucket+".C."+info.NUID, chunk); err != nil {
+		if _, err := b.js.PublishMsg(ctx, &nats.Msg{Subject: "$O." + bucket + ".C." + info.NUID, Header: header, Data: chunk}); err != nil {
 			return err
 		}
 		info.Chunks++
@@ -91,9 +103,8 @@ func (b *Broker) writeObject(ctx context.Context, bucket, name string, sum, data
 	if err != nil {
 		return err
 	}
-	_, err = b.js.PublishMsg(ctx, &nats.Msg{
-		Subject: "$O." + bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name)), Header: nats.Header{"Nats-Rollup": {"sub"}}, Data: meta,
-	})
+	header[jetstream.MsgRollup] = []string{jetstream.MsgRollupSubject}
+	_, err = b.js.PublishMsg(ctx, &nats.Msg{Subject: "$O." + bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name)), Header: header, Data: meta})
 	return err
 }
 

@@ -128,7 +128,7 @@ func streamConfigs(c StreamsConfig) []jetstream.StreamConfig {
 func objectStream(bucket string, replicas int) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: "OBJ_" + bucket, Subjects: []string{"$O." + bucket + ".C.>", "$O." + bucket + ".M.>"},
-		Discard: jetstream.DiscardNew, AllowRollup: true, Replicas: replicas,
+		Discard: jetstream.DiscardNew, AllowRollup: true, AllowMsgTTL: true, Replicas: replicas,
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -233,23 +234,19 @@ func (t *TrainerSide) listen(subject string, parse func(string) (schema.Key, str
 		a.reply = m.Reply
 		a.ResumeGen = m.Header.Get(subjects.HeaderGen)
 		a.Resume, _ = strconv.Atoi(m.Header.Get(subjects.HeaderResume))
-		unpack := func(ctx context.Context) {
+		unpack := func() {
 			var err error
-			if a.Body, err = t.unpack(ctx, m.Header, m.Data); err != nil {
+			if a.Body, err = t.unpack(context.Background(), subjects.BucketArtifact, m.Header, m.Data); err != nil {
 				t.log.Warn().Err(err).Str("call", key.String()).Msg("a call cannot be unpacked; its worker asks again")
 				return
 			}
 			handle(a)
 		}
 		if m.Header.Get(subjects.HeaderClaim) == "" {
-			unpack(context.Background())
+			unpack()
 			return
 		}
-		go func() { // the others need not wait for the object store
-			ctx, cancel := context.WithTimeout(context.Background(), claimWithin)
-			defer cancel()
-			unpack(ctx)
-		}()
+		go unpack() // the others need not wait for the object store
 	})
 }
 
@@ -273,16 +270,19 @@ type Frame struct {
 	Gen  string
 	Seq  int  // of a delta; of a final: the number of deltas
 	Held bool // of accept and beat
-	Body []byte
+	Body Packed
 }
 
-// EncodeFrame encodes a body for a frame and checks that it fits.
-func (t *TrainerSide) EncodeFrame(m schema.Message) ([]byte, error) {
+// EncodeFrame encodes a body for a frame. A large one is compressed, and what
+// does not fit into a message is put where the worker finds it.
+// Errors are those of schema.Encode, a *TooLargeError above schema.MaxBody, or
+// of the object store.
+func (t *TrainerSide) EncodeFrame(ctx context.Context, m schema.Message) (Packed, error) {
 	data, err := schema.Encode(m)
 	if err != nil {
-		return nil, err
+		return Packed{}, err
 	}
-	return data, checkSize(t.calls, fmt.Sprintf("%T", m), len(data))
+	return t.pack(ctx, fmt.Sprintf("%T", m), subjects.BucketTasks, data)
 }
 
 // Send publishes one frame of the answer.
@@ -297,5 +297,6 @@ func (a Asked) Send(f Frame) error {
 	if f.Kind == schema.FrameDelta || f.Kind == schema.FrameFinal {
 		h[subjects.HeaderSeq] = []string{strconv.Itoa(f.Seq)}
 	}
-	return a.nc.PublishMsg(&nats.Msg{Subject: a.reply, Header: h, Data: f.Body})
+	maps.Copy(h, f.Body.header)
+	return a.nc.PublishMsg(&nats.Msg{Subject: a.reply, Header: h, Data: f.Body.data})
 }

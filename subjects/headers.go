@@ -10,8 +10,8 @@ const (
 	HeaderResume = "Rl-Resume" // on a call that is asked again: deltas held of Rl-Gen
 	HeaderCall   = "Rl-Call"   // on a live delta: the number of its call
 
-	HeaderEncoding = "Rl-Encoding" // of a call's body: EncodingZstd, or none
-	HeaderClaim    = "Rl-Claim"    // sha256 of an object in BucketArtifact that is the body
+	HeaderEncoding = "Rl-Encoding" // of a body: EncodingZstd, or none
+	HeaderClaim    = "Rl-Claim"    // sha256 of an object that is the body: of a call in BucketArtifact, of a frame in BucketTasks
 )
 
 // EncodingZstd is a body that is one zstd frame (RFC 8878).

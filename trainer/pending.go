@@ -36,7 +36,7 @@ type state struct {
 	mu       sync.Mutex
 	asked    broker.Asked
 	gen      string
-	deltas   [][]byte // encoded
+	deltas   []broker.Packed
 	final    *broker.Frame
 	answered bool
 	accept   *time.Timer
@@ -134,7 +134,7 @@ func (p *Pending) handOut() bool {
 func (p *Pending) Reply(r *schema.Reply) error {
 	r.V = schema.Version
 	s := p.state
-	body, err := s.t.side.EncodeFrame(r)
+	body, err := s.t.side.EncodeFrame(s.ctx, r)
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (p *Pending) Fault(f *schema.Fault) error {
 		f.Status = 500
 	}
 	s := p.state
-	body, err := s.t.side.EncodeFrame(f)
+	body, err := s.t.side.EncodeFrame(s.ctx, f)
 	if err != nil {
 		return err
 	}

@@ -83,7 +83,7 @@ func (s *state) sendDelta(d *schema.Delta) error {
 // add numbers a piece and keeps it for a worker that asks again. It needs the
 // lock.
 func (s *state) add(d *schema.Delta) (broker.Frame, error) {
-	body, err := s.t.side.EncodeFrame(d)
+	body, err := s.t.side.EncodeFrame(s.ctx, d)
 	if err != nil {
 		return broker.Frame{}, err
 	}

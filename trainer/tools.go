@@ -60,7 +60,7 @@ func (t *Trainer) runTool(s *state, a broker.Asked) {
 
 // answer settles a call.
 func (s *state) answer(kind schema.FrameKind, m schema.Message) {
-	body, err := s.t.side.EncodeFrame(m)
+	body, err := s.t.side.EncodeFrame(s.ctx, m)
 	if err == nil {
 		s.mu.Lock()
 		err = s.finish(broker.Frame{Kind: kind, Gen: s.gen, Body: body}, true)

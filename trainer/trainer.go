@@ -392,7 +392,7 @@ func (t *Trainer) forget(k schema.Key) {
 }
 
 func (t *Trainer) sendFault(a broker.Asked, gen string, f *schema.Fault) {
-	body, err := t.side.EncodeFrame(f)
+	body, err := t.side.EncodeFrame(t.life, f)
 	if err == nil {
 		err = a.Send(broker.Frame{Kind: schema.FrameFault, Gen: gen, Body: body})
 	}
