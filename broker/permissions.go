@@ -18,6 +18,7 @@ func trainerPermissions(tid string) *server.Permissions {
 	allow := []string{
 		subjects.Requests + ".*." + tid,
 		subjects.TrainerCancel(tid),
+		subjects.TrainerHold(tid),
 		"_INBOX.gate." + tid + ".>",
 		"$O." + subjects.BucketTasks + ".>",
 		"$JS.API.INFO",

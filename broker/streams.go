@@ -93,6 +93,7 @@ func memoryStreams(c StreamsConfig) []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{
 		memoryStream(subjects.StreamLeases, subjects.LeaseFilter, c),
 		memoryStream(subjects.StreamWorkers, subjects.PresenceFilter, c),
+		memoryStream(subjects.StreamControl, subjects.ControlFilter, c),
 	}
 }
 

@@ -47,6 +47,7 @@ type WorkerSide struct {
 	handover *handover
 	unfit    unfit
 	fleet    fleet
+	holds    holds
 	standing *switchable // on: this instance's lease is in doubt
 	cancels  chan wish
 	audits   chan schema.ID
@@ -73,7 +74,7 @@ func (b *Broker) WorkerSide(c WorkerConfig) (*WorkerSide, error) {
 	w := &WorkerSide{
 		Broker: b, cfg: c, wid: c.Worker, instance: c.Instance, timing: c.Timing, inbox: b.inbox, log: b.log.With().Str("worker", c.Worker).Logger(),
 		lanes: newLanes(), pollers: make(chan *poller, c.Slots+16), idle: make(chan struct{}, 1), handed: make(chan *delivery, c.Slots), standing: newSwitch(),
-		unfit: unfit{first: map[schema.ID]time.Time{}}, cancels: make(chan wish, 256), audits: make(chan schema.ID, 256), news: make(chan struct{}, 1),
+		unfit: unfit{first: map[schema.ID]time.Time{}}, cancels: make(chan wish, 256), audits: make(chan schema.ID, 256), news: make(chan struct{}, 1), holds: newHolds(),
 		inboxes: map[string]*mailbox{}, jobs: map[schema.ID]*Job{},
 	}
 	w.handover = &handover{w: w, waiting: map[*delivery]time.Time{}}
@@ -85,6 +86,8 @@ func (b *Broker) WorkerSide(c WorkerConfig) (*WorkerSide, error) {
 	}{
 		{b.calls, subjects.GateInboxes(c.Worker, c.Instance), "", w.onFrame},
 		{b.bulk, subjects.CancelFilter, subjects.CancelGroup, w.onCancel},
+		{b.bulk, subjects.HoldFilter, subjects.CancelGroup, w.onHold},
+		{b.bulk, subjects.HoldsFilter, "", w.onHeld},
 		{b.bulk, subjects.WorkerControl(c.Worker), "", w.onControl},
 	} {
 		sub, err := s.nc.QueueSubscribe(s.subject, s.group, s.handle)

@@ -73,6 +73,7 @@ func samples() map[string]schema.Message {
 		"hint":        &schema.Hint{V: 1, ID: "alpha-7"},
 		"control":     &schema.Control{V: 1, Do: schema.ControlTake, ID: "alpha-7", Subject: "rollout.requests.p2.alpha", Ack: "$JS.ACK.ROLLOUT_REQ.workers-p2.1.77.3.1790000000000000000.0", Request: []byte{0x80}},
 		"presence":    &schema.Presence{V: 1, Worker: "w1", Instance: "i1", Version: "0.1.0", Slots: 4, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}, Running: []schema.ID{"alpha-7"}},
+		"hold":        &schema.Hold{V: 1, Instance: "f00d", Serial: 3, IDs: []schema.ID{"alpha-7"}},
 		"cancel":      &schema.Cancel{V: 1, IDs: []schema.ID{"alpha-7", "alpha-8"}, Reason: "stale"},
 	}
 }

@@ -192,8 +192,23 @@ const CancelFilter = "trainer.*.cancel"
 
 // ParseTrainerCancel reads the trainer out of a cancel's subject.
 func ParseTrainerCancel(subject string) (trainer string, ok bool) {
+	return parseTrainer(subject, "cancel")
+}
+
+// TrainerHold is where a trainer says which of its rollouts wait.
+func TrainerHold(trainer string) string { return "trainer." + trainer + ".hold" }
+
+// HoldFilter is what workers hear of all trainers' holds.
+const HoldFilter = "trainer.*.hold"
+
+// ParseTrainerHold reads the trainer out of a hold's subject.
+func ParseTrainerHold(subject string) (trainer string, ok bool) {
+	return parseTrainer(subject, "hold")
+}
+
+func parseTrainer(subject, kind string) (trainer string, ok bool) {
 	t := strings.Split(subject, ".")
-	if len(t) != 3 || t[0] != "trainer" || t[2] != "cancel" {
+	if len(t) != 3 || t[0] != "trainer" || t[2] != kind {
 		return "", false
 	}
 	return t[1], schema.CheckTrainer(t[1]) == nil

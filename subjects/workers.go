@@ -10,13 +10,22 @@ import (
 const (
 	StreamLeases  = "KV_lease"   // who is alive; what decides is read through its leader
 	StreamWorkers = "KV_workers" // who is there, for people and for passing requests on
+	StreamControl = "KV_control" // what trainers hold
 )
 
-// LeaseFilter and PresenceFilter are the subjects of those streams.
+// LeaseFilter, PresenceFilter and ControlFilter are the subjects of those
+// streams.
 const (
 	LeaseFilter    = "$KV.lease.>"
 	PresenceFilter = "$KV.workers.>"
+	ControlFilter  = "$KV.control.>"
 )
+
+// Hold is where workers see which of a trainer's rollouts it holds.
+func Hold(trainer string) string { return "$KV.control.hold." + trainer }
+
+// HoldsFilter selects the holds of all trainers.
+const HoldsFilter = "$KV.control.hold.*"
 
 // Lease is where a worker instance shows that it is alive.
 func Lease(worker, instance string) string { return "$KV.lease." + worker + "." + instance }

@@ -1,11 +1,17 @@
 package trainer
 
-import "github.com/turngate/turngate/schema"
+import (
+	"slices"
 
-// Hold lets calls wait from now on: they are accepted and kept alive but not
-// handed out, for example while weights are updated. Calls that were handed
-// out are not touched.
-func (t *Trainer) Hold() { t.HoldRollouts(func(schema.ID) bool { return true }) }
+	"github.com/turngate/turngate/schema"
+)
+
+// Hold lets calls wait from now on, for example while weights are updated:
+// those that this trainer answers are accepted and kept alive but not handed
+// out, and workers that ask an engine themselves wait with theirs. Calls that
+// were handed out, or asked, are not touched. Workers hear of it within a
+// moment, and go on 40 s after a trainer was lost that held.
+func (t *Trainer) Hold() { t.setHold(func(schema.ID) bool { return true }, true) }
 
 // HoldGroup holds the calls of a group that this process submitted, instead of
 // what was held before.
@@ -19,15 +25,16 @@ func (t *Trainer) HoldGroup(group string) {
 
 // HoldRollouts holds the calls of some rollouts, for example those that began
 // with an older policy version, instead of what was held before. which is
-// called often, must be quick, and must not call the trainer.
-func (t *Trainer) HoldRollouts(which func(schema.ID) bool) { t.setHold(which) }
+// called often, must be quick, and must not call the trainer. Workers that ask
+// an engine themselves hold those that this process submitted.
+func (t *Trainer) HoldRollouts(which func(schema.ID) bool) { t.setHold(which, false) }
 
 // Resume hands out what was held.
-func (t *Trainer) Resume() { t.setHold(nil) }
+func (t *Trainer) Resume() { t.setHold(nil, false) }
 
-func (t *Trainer) setHold(which func(schema.ID) bool) {
+func (t *Trainer) setHold(which func(schema.ID) bool, all bool) {
 	t.mu.Lock()
-	t.hold = which
+	t.hold, t.holdAll, t.holdTold = which, all, 0
 	waiting := append([]*Pending(nil), t.queue...)
 	held := make([]bool, len(waiting))
 	for i, p := range waiting {
@@ -38,7 +45,36 @@ func (t *Trainer) setHold(which func(schema.ID) bool) {
 		p.state.sign(held[i])
 	}
 	wake(t.arrived)
+	t.tellHold()
 }
 
 // holds reports whether a rollout's calls wait. It needs the lock.
 func (t *Trainer) holds(id schema.ID) bool { return t.hold != nil && t.hold(id) }
+
+// releaseTold is how often the end of a hold is told.
+const releaseTold = 3
+
+// tellHold tells workers that ask engines themselves what is held: again and
+// again while something is, and some times that nothing is any more.
+func (t *Trainer) tellHold() {
+	t.mu.Lock()
+	if t.hold == nil && t.holdTold >= releaseTold {
+		t.mu.Unlock()
+		return
+	}
+	t.holdTold++
+	t.holdSerial++
+	h := schema.Hold{V: schema.Version, Instance: t.instance, Serial: t.holdSerial, All: t.holdAll}
+	if t.hold != nil && !t.holdAll {
+		for id, s := range t.outstanding {
+			if s.request.AsksAnEngine() && t.hold(id) {
+				h.IDs = append(h.IDs, id)
+			}
+		}
+		slices.Sort(h.IDs)
+	}
+	t.mu.Unlock()
+	if err := t.side.Hold(&h); err != nil {
+		t.cfg.Log.Warn().Err(err).Msg("workers that ask an engine themselves do not hear of a hold; it is told again")
+	}
+}

@@ -90,6 +90,7 @@ func (t *Trainer) submit(ctx context.Context, lane int, batch []schema.Request) 
 	err := t.ledger.write(true, entries...) // before the broker hears of it
 	var seqs []uint64
 	if err == nil {
+		t.tellHold() // before a worker can have them
 		seqs, err = t.enqueue(ctx, lane, batch)
 	}
 	t.mu.Lock()

@@ -61,6 +61,10 @@ type Trainer struct {
 	arrived     chan struct{}        // has room for one: something is queued
 	serve       func(*Pending)       // of a running Serve: takes calls without the queue
 	hold        func(schema.ID) bool // whose calls wait; nil: nobody's
+	holdAll     bool                 // everybody's
+	holdSerial  int64                // of what workers were told of it
+	holdTold    int                  // how often, since it changed
+	instance    string               // of this process
 	outstanding map[schema.ID]*submitted
 	ledger      *ledger
 	bundles     map[string][]byte
@@ -135,7 +139,7 @@ func New(c Config) (*Trainer, error) {
 	c.AuditEvery = cmp.Or(c.AuditEvery, auditEvery)
 	t := &Trainer{
 		side: side, cfg: c, rollouts: map[schema.ID]*rollout{}, hinted: map[schema.ID]struct{}{}, bundles: map[string][]byte{},
-		arrived: make(chan struct{}, 1), resulted: make(chan struct{}, 1),
+		arrived: make(chan struct{}, 1), resulted: make(chan struct{}, 1), instance: newGen(), holdTold: releaseTold,
 	}
 	if t.ledger, t.outstanding, err = openLedger(c.State); err != nil {
 		return nil, err
@@ -170,6 +174,7 @@ func New(c Config) (*Trainer, error) {
 	t.every(c.AuditEvery, t.audit)
 	t.every(cancelEvery, t.repeatCancels)
 	t.every(pollEvery, t.poll)
+	t.every(beatEvery, t.tellHold)
 	return t, nil
 }
 

@@ -94,19 +94,37 @@ const maxBody = 64 << 20
 // completion is what is read of an answer: OpenAI's fields, and the token ids
 // that vLLM adds for return_token_ids.
 type completion struct {
-	Choices []struct {
-		Message      json.RawMessage `json:"message"`
-		FinishReason string          `json:"finish_reason"`
-		TokenIDs     []int32         `json:"token_ids"`
-		Logprobs     *struct {
-			Content []struct {
-				Logprob float32         `json:"logprob"`
-				Top     json.RawMessage `json:"top_logprobs"`
-			} `json:"content"`
-		} `json:"logprobs"`
-	} `json:"choices"`
+	Choices        []choice     `json:"choices"`
 	PromptTokenIDs []int32      `json:"prompt_token_ids"`
 	Usage          schema.Usage `json:"usage"`
+}
+
+// choice is an answer, or a piece of one that is streamed.
+type choice struct {
+	Message      json.RawMessage `json:"message"`
+	Delta        json.RawMessage `json:"delta"`
+	FinishReason string          `json:"finish_reason"`
+	TokenIDs     []int32         `json:"token_ids"`
+	Logprobs     *logprobs       `json:"logprobs"`
+}
+
+type logprobs struct {
+	Content []struct {
+		Logprob float32         `json:"logprob"`
+		Top     json.RawMessage `json:"top_logprobs"`
+	} `json:"content"`
+}
+
+// packed are the log-probs of a choice's ids; none without ids.
+func (c *choice) packed() schema.Logprobs {
+	if c.Logprobs == nil || len(c.TokenIDs) == 0 {
+		return nil
+	}
+	values := make([]float32, len(c.Logprobs.Content))
+	for i, t := range c.Logprobs.Content {
+		values[i] = t.Logprob
+	}
+	return schema.PackLogprobs(values)
 }
 
 // maxEdits bounds how many parameters are left out of one call because the
@@ -116,13 +134,19 @@ const maxEdits = 8
 // Answer is a function for trainer.Serve. A parameter that the server refuses
 // by name is left out from then on, which every reply says.
 func (u *Upstream) Answer(ctx context.Context, c *schema.Call) (*schema.Reply, error) {
+	return u.answer(ctx, c, nil, u.post)
+}
+
+// answer asks until no parameter is refused. more are parameters of the way in
+// which it asks.
+func (u *Upstream) answer(ctx context.Context, c *schema.Call, more map[string]string, ask func(ctx context.Context, body []byte, into any) error) (*schema.Reply, error) {
 	for range maxEdits {
-		body, params, edits, err := u.body(ctx, c)
+		body, params, edits, err := u.body(ctx, c, more)
 		if err != nil {
 			return nil, err
 		}
 		var got completion
-		err = u.post(ctx, body, &got)
+		err = ask(ctx, body, &got)
 		var fault *schema.Fault
 		if errors.As(err, &fault) && fault.Status == http.StatusBadRequest && u.learn(fault.Message, params) {
 			continue
@@ -139,7 +163,7 @@ func (u *Upstream) reply(got *completion, params map[string]json.RawMessage, edi
 	if len(got.Choices) != 1 {
 		return nil, fail(http.StatusBadGateway, "the upstream answered with %d choices, want 1", len(got.Choices))
 	}
-	for _, ours := range []string{"model", "messages", "tools", "return_token_ids", "logprobs"} {
+	for _, ours := range []string{"model", "messages", "tools", "return_token_ids", "logprobs", "stream", "stream_options"} {
 		delete(params, ours)
 	}
 	sampling, err := json.Marshal(params)
@@ -151,16 +175,14 @@ func (u *Upstream) reply(got *completion, params map[string]json.RawMessage, edi
 		Message: choice.Message, FinishReason: choice.FinishReason, Usage: got.Usage, Sampling: sampling, Edits: edits,
 		PromptIDs: schema.PackTokenIDs(got.PromptTokenIDs), CompletionIDs: schema.PackTokenIDs(choice.TokenIDs),
 	}
-	if lp := choice.Logprobs; lp != nil && len(choice.TokenIDs) > 0 {
-		values, tops := make([]float32, len(lp.Content)), make([]json.RawMessage, len(lp.Content))
-		for i, t := range lp.Content {
-			values[i], tops[i] = t.Logprob, t.Top
+	r.Logprobs = choice.packed()
+	if len(r.Logprobs) > 0 && u.cfg.TopLogprobs > 0 {
+		tops := make([]json.RawMessage, 0, r.Logprobs.Len())
+		for _, t := range choice.Logprobs.Content {
+			tops = append(tops, t.Top)
 		}
-		r.Logprobs = schema.PackLogprobs(values)
-		if u.cfg.TopLogprobs > 0 {
-			if r.TopLogprobs, err = json.Marshal(tops); err != nil {
-				return nil, err
-			}
+		if r.TopLogprobs, err = json.Marshal(tops); err != nil {
+			return nil, err
 		}
 	}
 	if u.cfg.Version != "" {
@@ -208,7 +230,7 @@ func names(text, parameter string) bool {
 
 // body is the agent's request with what training needs added, and without
 // what the server has refused.
-func (u *Upstream) body(ctx context.Context, c *schema.Call) (body []byte, params map[string]json.RawMessage, edits []string, err error) {
+func (u *Upstream) body(ctx context.Context, c *schema.Call, more map[string]string) (body []byte, params map[string]json.RawMessage, edits []string, err error) {
 	model, err := u.modelName(ctx)
 	if err != nil {
 		return nil, nil, nil, err
@@ -223,6 +245,9 @@ func (u *Upstream) body(ctx context.Context, c *schema.Call) (body []byte, param
 	}
 	if u.cfg.NoThinking {
 		params["chat_template_kwargs"] = json.RawMessage(`{"enable_thinking":false}`)
+	}
+	for name, value := range more {
+		params[name] = json.RawMessage(value)
 	}
 	u.mu.Lock()
 	for _, name := range u.edits {

@@ -20,6 +20,9 @@ type Upstream struct {
 	Trainers []string // who may use it; empty: every trainer
 	// Answer asks it. Its errors are those of trainer.Serve's function.
 	Answer func(ctx context.Context, c *schema.Call) (*schema.Reply, error)
+	// Stream asks it for an answer that the agent reads while it is generated;
+	// nil: it does not stream.
+	Stream func(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error)
 	// URL, without /v1, and Key are what an agent of a black box is given.
 	URL, Key string
 }
@@ -36,25 +39,68 @@ func findUpstream(all []Upstream, name, trainer string) (*Upstream, error) {
 // proxy is an engine as the gate's model: what a trainer's answer is
 // otherwise. It asks again as the broker does for a trainer.
 type proxy struct {
-	up   *Upstream
-	wait time.Duration // how long it may be unable to answer
+	up     *Upstream
+	wait   time.Duration // how long it may be unable to answer
+	stream bool          // the agent may read an answer while it is generated
+	held   func(ctx context.Context) (held bool, changed <-chan struct{})
 }
 
 func (r *Rollout) proxy(up *Upstream) proxy {
-	return proxy{up, time.Duration(r.Request.Gate.WaitMS) * time.Millisecond}
+	return proxy{up, time.Duration(r.Request.Gate.WaitMS) * time.Millisecond, r.Request.Gate.Stream == schema.StreamPass && up.Stream != nil, r.Services.HeldByTrainer}
+}
+
+// heldBeat is how often a call that is held says so.
+const heldBeat = 5 * time.Second
+
+// await waits while the trainer holds the rollout. The agent's clock stands
+// still meanwhile.
+func (p proxy) await(ctx context.Context, frames func(schema.Frame) error) error {
+	for p.held != nil {
+		held, changed := p.held(ctx)
+		if !held {
+			return nil
+		}
+		if err := frames(schema.Frame{Kind: schema.FrameBeat, Held: true}); err != nil {
+			return err
+		}
+		beat := time.NewTimer(heldBeat)
+		select {
+		case <-changed:
+		case <-beat.C:
+		case <-ctx.Done():
+		}
+		beat.Stop()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// ask asks the engine once.
+func (p proxy) ask(ctx context.Context, c *schema.Call, gen string, frames func(schema.Frame) error) (*schema.Reply, error) {
+	if !p.stream || !c.Stream {
+		return p.up.Answer(ctx, c)
+	}
+	return p.up.Stream(ctx, c, func(d *schema.Delta) error {
+		return frames(schema.Frame{Kind: schema.FrameDelta, Gen: gen, Delta: d})
+	})
 }
 
 // Complete implements gate.Model.
 func (p proxy) Complete(ctx context.Context, c schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
 	var absent time.Time // since when it is
 	for try := 0; ; try++ {
+		if err := p.await(ctx, frames); err != nil {
+			return schema.Reply{}, err
+		}
 		var random [8]byte
 		_, _ = rand.Read(random[:]) // never fails
 		gen := hex.EncodeToString(random[:])
 		if err := frames(schema.Frame{Kind: schema.FrameAccept, Gen: gen}); err != nil {
 			return schema.Reply{}, err
 		}
-		reply, err := p.up.Answer(ctx, &c)
+		reply, err := p.ask(ctx, &c, gen, frames)
 		if err == nil {
 			reply.V = schema.Version
 			return *reply, frames(schema.Frame{Kind: schema.FrameFinal, Gen: gen})

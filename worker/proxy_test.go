@@ -2,11 +2,14 @@ package worker_test
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
@@ -65,5 +68,126 @@ func TestABlackBoxCallsItsModelItself(t *testing.T) {
 		if err := b.trainer.Submit(t.Context(), []schema.Request{bad}); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v", field, err)
 		}
+	}
+}
+
+// asking is an agent that asks one streamed question and prints what it reads,
+// piece by piece.
+func asking(ctx context.Context, p *dummy.Proc) int {
+	body := `{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}`
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.Env["OPENAI_BASE_URL"]+"/chat/completions", strings.NewReader(body))
+	if err != nil {
+		return 1
+	}
+	req.Header.Set("Authorization", "Bearer "+p.Env["OPENAI_API_KEY"])
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 1
+	}
+	defer res.Body.Close()
+	if _, err := io.Copy(p.Stdout, res.Body); err != nil || res.StatusCode != http.StatusOK {
+		return 1
+	}
+	return 0
+}
+
+// TestATransparentProxyStreams: what the engine says is with the agent before
+// the engine has ended, if the request wants that.
+func TestATransparentProxyStreams(t *testing.T) {
+	said, read := make(chan struct{}), make(chan struct{})
+	agent := func(ctx context.Context, p *dummy.Proc) int {
+		reading := &spy{Writer: p.Stdout, want: "first", seen: read}
+		p.Stdout = reading
+		return asking(ctx, p)
+	}
+	lab := worker.Upstream{
+		Name: "lab",
+		Answer: func(context.Context, *schema.Call) (*schema.Reply, error) {
+			return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"whole"}`), FinishReason: "stop"}, nil
+		},
+		Stream: func(ctx context.Context, _ *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
+			defer close(said)
+			if err := emit(&schema.Delta{V: 1, Delta: json.RawMessage(`{"content":"first"}`)}); err != nil {
+				return nil, err
+			}
+			select {
+			case <-read:
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+			return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"first"}`), FinishReason: "stop"}, nil
+		},
+	}
+	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": agent}), func(c *worker.Config) {
+		c.Upstreams = []worker.Upstream{lab}
+	})
+	r := request("alpha-1")
+	r.Mode, r.Model.Upstream, r.Gate.Stream = schema.ModeProxy, "lab", schema.StreamPass
+	if res := b.result(t, r); res.Reward == nil || res.Fault != nil || res.Calls[schema.TagAgent].Count != 1 {
+		t.Errorf("got %+v", res)
+	}
+	<-said
+	buffered := r
+	buffered.ID, buffered.Gate.Stream = "alpha-2", ""
+	res := b.result(t, buffered)
+	if log := b.artifact(t, res, "agent.stdout.log"); res.Reward == nil || !strings.Contains(log, "whole") {
+		t.Errorf("got %+v and %s", res, log)
+	}
+}
+
+// spy tells when a text was written.
+type spy struct {
+	io.Writer
+	want string
+	seen chan struct{}
+	once sync.Once
+}
+
+func (s *spy) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), s.want) {
+		s.once.Do(func() { close(s.seen) })
+	}
+	return s.Writer.Write(p)
+}
+
+// TestAHeldProxyWaits: a trainer that does not answer the calls itself holds
+// them all the same, by group, and the agent's clock stands still.
+func TestAHeldProxyWaits(t *testing.T) {
+	asked := make(chan string, 8)
+	lab := worker.Upstream{Name: "lab", Answer: func(_ context.Context, c *schema.Call) (*schema.Reply, error) {
+		asked <- c.Key
+		return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop"}, nil
+	}}
+	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": asking}), func(c *worker.Config) {
+		c.Upstreams = []worker.Upstream{lab}
+	})
+	r := request("alpha-1")
+	r.Mode, r.Model.Upstream, r.Group = schema.ModeProxy, "lab", "old"
+	r.Limits.AgentMS = 1500 // less than it is held for
+	other := r
+	other.ID, other.Group = "alpha-2", "new"
+	b.trainer.HoldRollouts(func(id schema.ID) bool { return id == "alpha-1" })
+	if err := b.trainer.Submit(t.Context(), []schema.Request{r, other}); err != nil {
+		t.Fatal(err)
+	}
+	if key := <-asked; key != "alpha-2/1/1" {
+		t.Fatalf("%s was asked, which is held", key)
+	}
+	b.trainer.HoldGroup("old")
+	if res := b.next(t); res.ID != "alpha-2" || res.Fault != nil {
+		t.Errorf("got %+v", res)
+	}
+	hold := time.NewTimer(2500 * time.Millisecond)
+	select {
+	case key := <-asked:
+		t.Fatalf("%s was asked, which is held", key)
+	case <-hold.C:
+	}
+	b.trainer.Resume()
+	if key := <-asked; key != "alpha-1/1/1" {
+		t.Fatalf("%s was asked", key)
+	}
+	if res := b.next(t); res.ID != "alpha-1" || res.Fault != nil || res.Reward == nil {
+		t.Errorf("got %+v, its agent timed out while it was held?", res)
 	}
 }

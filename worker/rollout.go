@@ -32,6 +32,9 @@ type Services struct {
 	// Held reports whether everything must stand still now; the channel is
 	// closed when that changes. Nil: never.
 	Held func() (held bool, changed <-chan struct{})
+	// HeldByTrainer reports whether calls that the trainer does not answer must
+	// wait for it; the channel is closed when that may have changed. Nil: never.
+	HeldByTrainer func(ctx context.Context) (held bool, changed <-chan struct{})
 }
 
 // Rollout is one execution of one request, from top to bottom.

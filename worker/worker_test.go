@@ -92,6 +92,12 @@ func (b *bench) result(t *testing.T, r schema.Request) schema.Result {
 	if err := b.trainer.Submit(t.Context(), []schema.Request{r}); err != nil {
 		t.Fatal(err)
 	}
+	return b.next(t)
+}
+
+// next waits for a result.
+func (b *bench) next(t *testing.T) schema.Result {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	res, err := b.trainer.NextResult(ctx)
@@ -99,6 +105,23 @@ func (b *bench) result(t *testing.T, r schema.Request) schema.Result {
 		t.Fatal(err)
 	}
 	return res
+}
+
+// artifact is a file of a result.
+func (b *bench) artifact(t *testing.T, res schema.Result, name string) string {
+	t.Helper()
+	for _, a := range res.Artifacts {
+		if a.Name != name {
+			continue
+		}
+		data, err := b.trainer.Artifact(t.Context(), a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	t.Fatalf("there is no %s among %v", name, res.Artifacts)
+	return ""
 }
 
 // serve answers every call until the test ends.

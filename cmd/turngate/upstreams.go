@@ -67,7 +67,7 @@ func loadUpstreams(path string) ([]worker.Upstream, error) {
 			return nil, usage("--upstreams: %s: %s: %w", path, name, err)
 		}
 		base := strings.TrimSuffix(strings.TrimSuffix(c.URL, "/"), "/v1")
-		all = append(all, worker.Upstream{Name: name, Trainers: c.Trainers, Answer: u.Answer, URL: base, Key: cmp.Or(key, "none")})
+		all = append(all, worker.Upstream{Name: name, Trainers: c.Trainers, Answer: u.Answer, Stream: u.Stream, URL: base, Key: cmp.Or(key, "none")})
 	}
 	return all, nil
 }

@@ -1,0 +1,109 @@
+package upstream_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/turngate/turngate/schema"
+)
+
+func events(chunks ...string) string {
+	return "data: " + strings.Join(chunks, "\n\ndata: ") + "\n\n"
+}
+
+// TestAStreamIsJoinedExactly: what comes in pieces is the answer that would
+// have come whole, and each piece has its own ids.
+func TestAStreamIsJoinedExactly(t *testing.T) {
+	var asked map[string]any
+	u, _ := engine(t, func(w http.ResponseWriter, body map[string]any) {
+		asked = body
+		_, _ = io.WriteString(w, ": hello\n\n"+events(
+			`{"prompt_token_ids":[1,2,3],"choices":[{"delta":{"role":"assistant","content":""}}]}`,
+			`{"choices":[{"delta":{"reasoning_content":"so "},"token_ids":[5],"logprobs":{"content":[{"logprob":-0.5}]}}]}`,
+			`{"choices":[{"delta":{"content":"hi"},"token_ids":[6,7],"logprobs":{"content":[{"logprob":-1},{"logprob":-2}]}}]}`,
+			`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"bash","arguments":""}}]}}]}`,
+			`{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{\"a\":"}}]},"token_ids":[8],"logprobs":{"content":[{"logprob":-3}]}}]}`,
+			`{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"1}"}},{"index":1,"id":"c2","function":{"name":"ls","arguments":"{}"}}]}}]}`,
+			`{"choices":[{"delta":{},"finish_reason":"tool_calls"}]}`,
+			`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}`, `[DONE]`))
+	})
+	var pieces []string
+	ids := 0
+	r, err := u.Stream(t.Context(), call(), func(d *schema.Delta) error {
+		pieces = append(pieces, string(d.Delta))
+		if ids += d.CompletionIDs.Len(); d.CompletionIDs.Len() != d.Logprobs.Len() {
+			t.Errorf("%s has %d ids and %d log-probs", d.Delta, d.CompletionIDs.Len(), d.Logprobs.Len())
+		}
+		return d.Validate()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var message map[string]any
+	if err := json.Unmarshal(r.Message, &message); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{"role": "assistant", "content": "hi", "reasoning_content": "so ", "tool_calls": []any{
+		map[string]any{"id": "c1", "type": "function", "function": map[string]any{"name": "bash", "arguments": `{"a":1}`}},
+		map[string]any{"id": "c2", "type": "function", "function": map[string]any{"name": "ls", "arguments": `{}`}},
+	}}
+	if !reflect.DeepEqual(message, want) {
+		t.Errorf("the message is %s", r.Message)
+	}
+	if !reflect.DeepEqual(r.CompletionIDs.Unpack(), []int32{5, 6, 7, 8}) || !reflect.DeepEqual(r.Logprobs.Unpack(), []float32{-0.5, -1, -2, -3}) ||
+		!reflect.DeepEqual(r.PromptIDs.Unpack(), []int32{1, 2, 3}) || r.FinishReason != "tool_calls" || r.Usage.CompletionTokens != 4 || r.Versions[0].End != 4 {
+		t.Errorf("got %+v", r)
+	}
+	if len(pieces) != 6 || ids != 4 || asked["stream"] != true || strings.Contains(string(r.Sampling), "stream") {
+		t.Errorf("pieces %q with %d ids, asked %v, sampling %s", pieces, ids, asked, r.Sampling)
+	}
+}
+
+// TestABrokenStreamIsAskedAgain, and a refusal is what it is without a stream.
+func TestABrokenStreamIsAskedAgain(t *testing.T) {
+	for name, tt := range map[string]struct {
+		status int // of the engine
+		body   string
+		want   int // of the fault
+	}{
+		"cut off":          {200, events(`{"choices":[{"delta":{"content":"hi"}}]}`), 502},
+		"no finish reason": {200, events(`{"choices":[{"delta":{"content":"hi"}}]}`, `[DONE]`), 502},
+		"error inside":     {200, events(`{"error":{"message":"out of memory","code":500}}`), 500},
+		"two choices":      {200, events(`{"choices":[{},{}]}`), 502},
+		"index ahead":      {200, events(`{"choices":[{"delta":{"tool_calls":[{"index":3}]}}]}`), 502},
+		"no JSON":          {200, events(`{`), 502},
+		"refused":          {400, `{"error":{"message":"maximum context length is 5"}}`, 400},
+		"busy":             {429, ``, 429},
+	} {
+		u, _ := engine(t, func(w http.ResponseWriter, _ map[string]any) {
+			w.WriteHeader(tt.status)
+			_, _ = io.WriteString(w, tt.body)
+		})
+		_, err := u.Stream(t.Context(), call(), func(*schema.Delta) error { return nil })
+		var f *schema.Fault
+		if !errors.As(err, &f) || f.Status != tt.want || schema.RetryableStatus(f.Status) != (tt.want != 400) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	u, _ := engine(t, func(w http.ResponseWriter, body map[string]any) {
+		if body["stream_options"] != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"error":{"message":"'stream_options' is not known"}}`)
+			return
+		}
+		_, _ = io.WriteString(w, events(`{"choices":[{"delta":{"content":"hi"},"finish_reason":"stop"}]}`, `[DONE]`))
+	})
+	r, err := u.Stream(t.Context(), call(), func(*schema.Delta) error { return nil })
+	if err != nil || !reflect.DeepEqual(r.Edits, []string{"stream_options"}) {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	enough := errors.New("enough")
+	if _, err := u.Stream(t.Context(), call(), func(*schema.Delta) error { return enough }); !errors.Is(err, enough) {
+		t.Errorf("ended with %v", err)
+	}
+}
