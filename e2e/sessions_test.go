@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -27,10 +28,11 @@ import (
 )
 
 // TestLongSessions has real agents hold conversations of more than fifty turns
-// through a gate, with a trainer that is started anew in the middle and so has
-// lost every base, and, for the one that can, a compaction. A recorder in front of the gate and a tap on NATS, neither
-// part of what is tested, see what came in and what travelled: each call that
-// the trainer put together is, in normal form, what the agent sent.
+// through a gate, with a compaction, and with a trainer that is started anew in
+// the middle and so has lost every base. A recorder in front of the gate and a
+// tap on NATS, neither part of what is tested, see what came in and what
+// travelled: each call that the trainer put together is, in normal form, what
+// the agent sent.
 func TestLongSessions(t *testing.T) {
 	for _, name := range []string{"claude-code", "codex", "opencode"} {
 		t.Run(name, func(t *testing.T) { longSession(t, name) })
@@ -59,10 +61,20 @@ func longSession(t *testing.T, name string) {
 	got := &asked{calls: map[string]*schema.Call{}}
 	answer := func(ctx context.Context, c *schema.Call) (*schema.Reply, error) {
 		got.add(c)
-		if name == "opencode" && len(c.Tools) > 0 && got.overflows() { // it compacts, and goes on with a summary
+		if got.summarises(c) {
+			return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"<summary>It counts.</summary>"}`), FinishReason: "stop"}, nil
+		}
+		if len(c.Tools) == 0 || !got.overflows() {
+			return model.Answer(ctx, c)
+		}
+		if name == "opencode" { // it compacts when it is refused
 			return nil, &schema.Fault{Code: schema.CodeContext, Message: "too long", Status: 400}
 		}
-		return model.Answer(ctx, c)
+		reply, err := model.Answer(ctx, c) // the others when little room is left
+		if err == nil {
+			reply.Usage.PromptTokens = 195_000
+		}
+		return reply, err
 	}
 	var mu sync.Mutex
 	stop := serveWith(t, b, answer)
@@ -113,6 +125,9 @@ func longSession(t *testing.T, name string) {
 			t.Errorf("call %d is not what the agent sent", i+1)
 		}
 	}
+	if !got.summarised {
+		t.Error("it did not compact its conversation")
+	}
 	last := len(rec.all[len(rec.all)-1])
 	if len(rec.all) < longTurns {
 		t.Errorf("%d requests, want %d", len(rec.all), longTurns)
@@ -126,9 +141,9 @@ func longSession(t *testing.T, name string) {
 
 // asked is what a trainer was asked, put together.
 type asked struct {
-	mu        sync.Mutex
-	calls     map[string]*schema.Call
-	compacted bool
+	mu                    sync.Mutex
+	calls                 map[string]*schema.Call
+	compacted, summarised bool
 }
 
 // overflows is true once, when the conversation has grown long.
@@ -138,6 +153,17 @@ func (a *asked) overflows() bool {
 	first := !a.compacted && len(a.calls) == longTurns/4
 	a.compacted = a.compacted || first
 	return first
+}
+
+// summarises is true for the one call that asks for a summary after that.
+func (a *asked) summarises(c *schema.Call) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.compacted || a.summarised || !bytes.Contains(bytes.ToLower(c.Messages[len(c.Messages)-1]), []byte("summary")) {
+		return false
+	}
+	a.summarised = true
+	return true
 }
 
 func (a *asked) add(c *schema.Call) {
@@ -194,7 +220,10 @@ func runBare(t *testing.T, spec agents.Spec, l agents.Launch) {
 	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
 	cmd.Dir, cmd.Stdin = t.TempDir(), strings.NewReader(c.Stdin)
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + l.Dir}
-	delete(c.Env, "OPENCODE_DISABLE_AUTOCOMPACT") // compaction is what this is about, too
+	// Compaction is what this is about, too. Claude Code knows no window of a
+	// model of this name.
+	delete(c.Env, "OPENCODE_DISABLE_AUTOCOMPACT")
+	c.Env["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = "200000"
 	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
 		cmd.Env = append(cmd.Env, name+"="+c.Env[name])
 	}
