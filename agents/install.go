@@ -22,6 +22,9 @@ type Package struct {
 	Name    string
 	Version string
 	Dir     string // below the agent's folder
+	// Brotli is a program in it that is compressed (its name ends in .br) and is
+	// unpacked beside. Empty: none.
+	Brotli string
 }
 
 // Cache is the host's folder of installed agents. Sandboxes mount an agent's
@@ -64,6 +67,11 @@ func (c Cache) Install(ctx context.Context, s Spec, progress io.Writer) error {
 		fmt.Fprintf(progress, "%s: fetching %s\n", s.Name, spec)
 		if err := fetch(ctx, spec, filepath.Join(tmp, "tree", p.Dir)); err != nil {
 			return fmt.Errorf("install %s: %w", s.Name, err)
+		}
+		if p.Brotli != "" {
+			if err := unbrotli(ctx, filepath.Join(tmp, "tree", p.Dir, p.Brotli)); err != nil {
+				return fmt.Errorf("install %s: %w", s.Name, err)
+			}
 		}
 	}
 	if err := os.Chmod(filepath.Join(tmp, "tree"), 0o755); err != nil {
@@ -111,6 +119,17 @@ func fetch(ctx context.Context, spec, dir string) error {
 	}
 	defer f.Close()
 	return unpack(f, dir)
+}
+
+// unbrotli unpacks a program with the Node that npm runs on.
+func unbrotli(ctx context.Context, path string) error {
+	const script = `const fs = require("fs"), [from, to] = process.argv.slice(1);
+fs.createReadStream(from).pipe(require("zlib").createBrotliDecompress()).pipe(fs.createWriteStream(to, {mode: 0o755}));`
+	out, err := exec.CommandContext(ctx, "node", "-e", script, path, strings.TrimSuffix(path, ".br")).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("unpack %s: %w: %s", path, err, out)
+	}
+	return os.Remove(path)
 }
 
 // unpack takes an npm archive apart, without its first folder. os.Root keeps

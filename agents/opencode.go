@@ -19,13 +19,12 @@ func opencode() Spec {
 		Command: func(l Launch) Command {
 			env := common(l)
 			maps.Copy(env, map[string]string{
-				"OPENCODE_CONFIG_CONTENT":       opencodeConfig(l),
+				"OPENCODE_CONFIG_CONTENT":       string(quote(opencodeConfig(l, "https://opencode.ai/config.json", "build"))),
 				"OPENCODE_DISABLE_AUTOUPDATE":   "1",
 				"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
 				"OPENCODE_DISABLE_DEFAULT_PLUGINS": "1", "OPENCODE_DISABLE_AUTOCOMPACT": "1",
-				"XDG_DATA_HOME": l.Dir + "/data", "XDG_STATE_HOME": l.Dir + "/state",
-				"XDG_CACHE_HOME": l.Dir + "/cache", "XDG_CONFIG_HOME": l.Dir + "/config",
 			})
+			maps.Copy(env, xdg(l))
 			args := append([]string{l.Installed + "/opencode/bin/opencode", "run", "--format", "json", "--auto", "--title", "task"}, l.Args...)
 			return Command{Args: args, Env: env, Stdin: l.Instruction}
 		},
@@ -39,10 +38,19 @@ func opencode() Spec {
 	}
 }
 
-func opencodeConfig(l Launch) string {
+// xdg keeps what a program remembers in the agent's folder.
+func xdg(l Launch) map[string]string {
+	return map[string]string{
+		"XDG_DATA_HOME": l.Dir + "/data", "XDG_STATE_HOME": l.Dir + "/state", "XDG_CACHE_HOME": l.Dir + "/cache", "XDG_CONFIG_HOME": l.Dir + "/config",
+	}
+}
+
+// opencodeConfig is the configuration of OpenCode, and of what came from it.
+// agent is the name of the one that does the work there.
+func opencodeConfig(l Launch, schemaURL, agent string) map[string]any {
 	type object = map[string]any
 	config := object{
-		"$schema": "https://opencode.ai/config.json", "model": "turngate/" + l.Model, "small_model": "turngate/" + l.Model,
+		"$schema": schemaURL, "model": "turngate/" + l.Model, "small_model": "turngate/" + l.Model,
 		"autoupdate": false, "share": "disabled", "permission": "allow",
 		"provider": object{"turngate": object{
 			"npm": "@ai-sdk/openai-compatible", "name": "turngate",
@@ -52,7 +60,7 @@ func opencodeConfig(l Launch) string {
 		}},
 	}
 	if l.SystemPrompt != "" {
-		config["agent"] = object{"build": object{"prompt": l.SystemPrompt}}
+		config["agent"] = object{agent: object{"prompt": l.SystemPrompt}}
 	}
 	servers := object{}
 	for _, m := range l.MCP {
@@ -61,7 +69,7 @@ func opencodeConfig(l Launch) string {
 	if len(servers) > 0 {
 		config["mcp"] = servers
 	}
-	return string(quote(config))
+	return config
 }
 
 func parseOpencode(line []byte) *Event {

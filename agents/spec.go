@@ -33,6 +33,9 @@ type Spec struct {
 	SystemPrompt bool
 	MaxTurns     bool
 	MCP          bool
+	// TaskAsArgument says that it reads its task from its argv, where it may be
+	// MaxArgument bytes long, and not from its input.
+	TaskAsArgument bool
 
 	// Files are put into the sandbox before it starts, by absolute path.
 	Files func(l Launch) (map[string]File, error)
@@ -89,7 +92,7 @@ type Event struct {
 
 // All lists every agent.
 func All() []Spec {
-	return []Spec{opencode(), pi(), codex(), claudeCode(), geminiCLI(), qwenCode(), miniSpec(), command(), oracle(), nop()}
+	return []Spec{opencode(), pi(), codex(), claudeCode(), geminiCLI(), qwenCode(), kilo(), copilot(), droid(), cline(), kimi(), continueCLI(), grok(), miniSpec(), command(), oracle(), nop()}
 }
 
 // Find returns the agent of this name.
@@ -143,6 +146,18 @@ func withoutTools(c *schema.Call) string {
 		return schema.TagAux
 	}
 	return schema.TagAgent
+}
+
+// MaxArgument is how long in bytes a task may be that is an argument: Linux
+// passes 128 KiB, of which some are for the option's name.
+const MaxArgument = 128<<10 - 64
+
+// CheckTask refuses a task that this agent cannot be given.
+func (s Spec) CheckTask(instruction string) error {
+	if !s.TaskAsArgument || len(instruction) <= MaxArgument {
+		return nil
+	}
+	return &schema.InvalidError{Field: "task.instruction", Value: fmt.Sprintf("%d bytes", len(instruction)), Want: fmt.Sprintf("at most %d: %s takes its task as an argument", MaxArgument, s.Name)}
 }
 
 // nodePackage is Node for agents that are JavaScript.

@@ -171,7 +171,7 @@ func (r *Rollout) choose() (err error) {
 	if r.agent, err = agents.Find(r.Agents, q.Agent.Name); err != nil {
 		return err
 	}
-	if err := r.agent.Check(q.Agent); err != nil {
+	if err := errors.Join(r.agent.Check(q.Agent), r.agent.CheckTask(q.Task.Instruction)); err != nil {
 		return err
 	}
 	if !r.Cache.Installed(r.agent) {

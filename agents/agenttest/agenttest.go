@@ -36,7 +36,20 @@ func Run(t *testing.T, s agents.Spec) {
 	if s.Name != "command" && (len(c.Args) == 0 || c.Args[0] == "") {
 		t.Fatal("no argv")
 	}
-	argv := strings.Join(c.Args, "\x00")
+	args, input := c.Args, l.Instruction
+	if s.TaskAsArgument {
+		input = ""
+		last := len(args) - 1
+		option, isValue := strings.CutSuffix(args[last], l.Instruction)
+		if plain := option == "" && last > 0 && args[last-1] == "--"; !isValue || !plain && !(strings.HasPrefix(option, "--") && strings.HasSuffix(option, "=")) {
+			t.Errorf("the instruction is not its last argument, or may be taken for an option: %q", args)
+		}
+		args = args[:last]
+		if s.CheckTask(strings.Repeat("x", agents.MaxArgument+1)) == nil {
+			t.Error("a task that is too long for an argument is not refused")
+		}
+	}
+	argv := strings.Join(args, "\x00")
 	for what, text := range map[string]string{"key": l.Key, "instruction": strings.TrimSpace(l.Instruction), "system prompt": strings.TrimSpace(l.SystemPrompt)} {
 		if strings.Contains(argv, text) {
 			t.Errorf("the %s is in its argv: %q", what, c.Args)
@@ -69,8 +82,8 @@ func Run(t *testing.T, s agents.Spec) {
 		if !carried["key"] || !carried["url"] {
 			t.Errorf("it is not told its key and URL: %v", carried)
 		}
-		if c.Stdin != l.Instruction {
-			t.Errorf("stdin is %q, want the instruction", c.Stdin)
+		if c.Stdin != input {
+			t.Errorf("stdin is %q, want %q", c.Stdin, input)
 		}
 		if c.Env["NO_PROXY"] == "" {
 			t.Error("NO_PROXY is not set: a proxy in the environment would take the loopback calls")

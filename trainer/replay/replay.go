@@ -220,8 +220,8 @@ type toolSpec struct {
 // shellNames are what agents call the tool that runs a command, and its
 // argument.
 func shellNames() (tools, arguments []string) {
-	return []string{"bash", "shell", "run_shell_command", "execute", "Execute", "Bash", "run_command", "terminal", "exec_command", "run_terminal_cmd"},
-		[]string{"command", "cmd", "script"}
+	return []string{"bash", "shell", "run_shell_command", "execute", "Execute", "Bash", "run_command", "terminal", "exec_command", "run_terminal_cmd", "run_terminal_command", "run_commands"},
+		[]string{"command", "cmd", "script", "commands"}
 }
 
 // shellCall fits a command to the agent's own shell tool.
@@ -245,7 +245,10 @@ func shellCall(tools []toolSpec, run string) (Tool, error) {
 				continue
 			}
 			args[arg] = run
-			if p.Type == "array" {
+			switch {
+			case arg == "commands": // each for a shell
+				args[arg] = []string{run}
+			case p.Type == "array": // an argv
 				args[arg] = []string{"/bin/sh", "-c", run}
 			}
 			return Tool{Name: name, Args: args}, nil
