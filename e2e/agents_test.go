@@ -22,8 +22,11 @@ const keyForm = `tg-[A-Za-z0-9_-]{32}`
 func TestRealAgents(t *testing.T) {
 	instruction := "-- Write 'Hello, world!' to hello.txt $(touch /tmp/pwned) \"now\"\nand `nothing` else.\n"
 	script := "steps:\n- text: I will look around.\n  run: env; pwd\n- run: \"echo 'Hello, world!' > hello.txt\"\n- text: Done.\n"
-	for _, sandbox := range []string{"docker", "local"} {
-		for _, agent := range []string{"opencode", "pi", "codex", "claude-code", "gemini-cli", "qwen-code", "mini"} {
+	for sandbox, names := range map[string][]string{
+		"docker": {"opencode", "pi", "codex", "claude-code", "gemini-cli", "qwen-code", "mini"}, // the others in TestEveryAgentThroughBadTimes
+		"local":  {"opencode", "pi", "codex", "claude-code", "gemini-cli", "qwen-code", "mini", "kilo", "copilot", "droid", "cline", "kimi", "continue", "grok"},
+	} {
+		for _, agent := range names {
 			t.Run(sandbox+"/"+agent, func(t *testing.T) {
 				b := newBench(t)
 				b.need(t, sandbox, agent)
@@ -31,7 +34,11 @@ func TestRealAgents(t *testing.T) {
 				worker := b.worker(t, filepath.Dir(task), "--sandboxes", sandbox)
 				tap := start(t, b.binary, "tap", "--nats", b.nats.URL(), "--creds", b.nats.OpsCreds(), "-o", "jsonl")
 				eventually(t, "a tap that watches", 20*time.Second, func() bool { return strings.Contains(tap.err.String(), "watching") })
-				argv := watchArgv(t, regexp.MustCompile("Write 'Hello|OPENAI_API_KEY|"+keyForm))
+				secrets := "Write 'Hello|OPENAI_API_KEY|" + keyForm
+				if agent == "cline" || agent == "kimi" { // they take their task as an argument
+					secrets = "OPENAI_API_KEY|" + keyForm
+				}
+				argv := watchArgv(t, regexp.MustCompile(secrets))
 				args := []string{"--agent", agent, "--sandbox", sandbox, task}
 				if sandbox == "docker" {
 					args = append(args, "--image", testenv.Image(t))
@@ -48,7 +55,7 @@ func TestRealAgents(t *testing.T) {
 					t.Fatalf("got %+v", res)
 				}
 				eventually(t, "the result in the tap", 20*time.Second, func() bool { return strings.Contains(tap.out.String(), `"type":"result"`) })
-				checkTap(t, tap.out.String())
+				checkTap(t, tap.out.String(), agent != "continue") // it tells only its last word
 				key := regexp.MustCompile(keyForm)
 				for name, text := range map[string]string{
 					"result": trainer.out.String(), "trainer's log": trainer.err.String(), "events": tap.out.String(), "worker's log": worker.err.String() + worker.out.String(),
@@ -71,8 +78,9 @@ func TestRealAgents(t *testing.T) {
 	}
 }
 
-// checkTap looks for everything that somebody who watches should see.
-func checkTap(t *testing.T, jsonl string) {
+// checkTap looks for everything that somebody who watches should see. tools:
+// the agent tells what its tools do.
+func checkTap(t *testing.T, jsonl string, tools bool) {
 	t.Helper()
 	var phases []string
 	var calls, replies, steps, logs int
@@ -96,7 +104,7 @@ func checkTap(t *testing.T, jsonl string) {
 			logs++
 		}
 	}
-	if strings.Join(phases, " ") != "create upload agent artifacts verify" || calls != 3 || replies != 3 || steps == 0 || last.Result == nil {
+	if strings.Join(phases, " ") != "create upload agent artifacts verify" || calls != 3 || replies != 3 || tools == (steps == 0) || last.Result == nil {
 		t.Errorf("phases %v, %d calls, %d replies, %d tool events, %d lines of output, last %s", phases, calls, replies, steps, logs, last.Type)
 	}
 }

@@ -159,13 +159,13 @@ func useRecord(_ context.Context, c *schema.Call) (*schema.Reply, error) {
 		if f.Function.Parameters.Properties["text"] != nil && strings.HasSuffix(f.Function.Name, "record") {
 			tool = f.Function.Name
 		}
-		for _, a := range []string{"command", "cmd"} {
-			if _, ok := f.Function.Parameters.Properties[a]; ok && shell == "" {
+		for _, a := range []string{"command", "cmd", "commands"} {
+			if _, ok := f.Function.Parameters.Properties[a]; ok && (shell == "" || f.Function.Name == "bash") {
 				shell, argument = f.Function.Name, a
 			}
 		}
 	}
-	name, args := "", map[string]string{}
+	name, args := "", map[string]any{}
 	switch {
 	case turns == 0 && tool == "":
 		return nil, refuse("the server's tool is not offered: %s", c.Tools)
@@ -174,7 +174,11 @@ func useRecord(_ context.Context, c *schema.Call) (*schema.Reply, error) {
 	case turns == 1 && !heard:
 		return nil, refuse("its result did not come: %s", c.Messages[len(c.Messages)-1])
 	case turns == 1:
-		name, args[argument], args["description"] = shell, "echo 'Hello, world!' > hello.txt", "write"
+		const write = "echo 'Hello, world!' > hello.txt"
+		name, args[argument], args["description"] = shell, write, "write"
+		if argument == "commands" {
+			args = map[string]any{argument: []string{write}}
+		}
 	default:
 		return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"Done."}`), FinishReason: "stop"}, nil
 	}
