@@ -16,6 +16,7 @@ func claudeCode() Spec {
 	const version = "2.1.329"
 	return Spec{
 		Name: "claude-code", Version: version, Dialect: "messages", Glibc: true, SystemPrompt: true, MaxTurns: true, MCP: true,
+		Sessions: "claude/projects",
 		Packages: []Package{{Name: "@anthropic-ai/claude-code-linux-{arch}", Version: version, Dir: "claude"}},
 		Files: func(l Launch) (map[string]File, error) {
 			files := map[string]File{}

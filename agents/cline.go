@@ -13,6 +13,7 @@ func cline() Spec {
 	const version = "3.0.65"
 	return Spec{
 		Name: "cline", Version: version, Dialect: "chat", Glibc: true, MCP: true, TaskAsArgument: true,
+		Sessions: ".cline/data/sessions",
 		Packages: []Package{{Name: "@cline/cli-linux-{arch}", Version: version, Dir: "cline"}},
 		Files: func(l Launch) (map[string]File, error) {
 			type object = map[string]any

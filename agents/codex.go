@@ -17,6 +17,7 @@ func codex() Spec {
 	const version = "0.169.0"
 	return Spec{
 		Name: "codex", Version: version, Dialect: "responses", SystemPrompt: true, MCP: true,
+		Sessions: "codex/sessions",
 		Packages: []Package{{Name: "@openai/codex", Version: version + "-linux-{arch}", Dir: "codex"}},
 		Files: func(l Launch) (map[string]File, error) {
 			files := map[string]File{l.Dir + "/codex/config.toml": {[]byte(codexConfig(l)), 0o600}}

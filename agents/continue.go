@@ -14,6 +14,7 @@ func continueCLI() Spec {
 	const version = "1.5.47"
 	return Spec{
 		Name: "continue", Version: version, Dialect: "chat", Glibc: true, MCP: true,
+		Sessions: ".continue/sessions",
 		Packages: []Package{
 			{Name: "@continuedev/cli", Version: version, Dir: "continue"},
 			nodePackage(),

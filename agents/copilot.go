@@ -22,6 +22,7 @@ func copilot() Spec {
 	const version = "1.0.102"
 	return Spec{
 		Name: "copilot", Version: version, Dialect: "chat", Glibc: true, MCP: true,
+		Sessions: ".copilot/session-state",
 		Packages: []Package{{Name: "@github/copilot-linux-{arch}", Version: version, Dir: "copilot"}},
 		Files: func(l Launch) (map[string]File, error) {
 			root, err := emptyTrust()

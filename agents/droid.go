@@ -15,6 +15,7 @@ func droid() Spec {
 	const version = "0.215.0"
 	return Spec{
 		Name: "droid", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true,
+		Sessions: ".factory/sessions",
 		Packages: []Package{{Name: "@factory/cli-linux-{arch}", Version: version, Dir: "droid"}},
 		Files: func(l Launch) (map[string]File, error) {
 			type object = map[string]any

@@ -14,6 +14,7 @@ func geminiCLI() Spec {
 	const version = "0.61.0"
 	return Spec{
 		Name: "gemini-cli", Version: version, Dialect: "gemini", Glibc: true, SystemPrompt: true, MaxTurns: true, MCP: true,
+		Sessions: "home/.gemini/tmp",
 		Packages: []Package{
 			{Name: "@google/gemini-cli", Version: version, Dir: "gemini"},
 			nodePackage(),

@@ -16,6 +16,7 @@ func grok() Spec {
 	const version = "1.0.41"
 	return Spec{
 		Name: "grok", Version: version, Dialect: "chat", MaxTurns: true,
+		Sessions: "grok/sessions",
 		Packages: []Package{{Name: "@xai-official/grok-linux-{arch}", Version: version, Dir: "grok", Brotli: "bin/grok.br"}},
 		Files: func(l Launch) (map[string]File, error) {
 			return map[string]File{l.Dir + "/grok/config.toml": {[]byte(grokConfig(l)), 0o600}}, nil

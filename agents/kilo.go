@@ -15,6 +15,7 @@ func kilo() Spec {
 	const version = "7.7.7"
 	return Spec{
 		Name: "kilo", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true, MCP: true,
+		Sessions: "data/kilo",
 		Packages: []Package{{Name: "@kilocode/cli-linux-{arch}", Version: version, Dir: "kilo"}},
 		Files: func(l Launch) (map[string]File, error) {
 			return map[string]File{l.Dir + "/config/kilo/kilo.json": {quote(opencodeConfig(l, "https://app.kilo.ai/config.json", "code")), 0o600}}, nil

@@ -16,6 +16,7 @@ func kimi() Spec {
 	const version = "2.1.0"
 	return Spec{
 		Name: "kimi", Version: version, Dialect: "chat", Glibc: true, MaxTurns: true, MCP: true, TaskAsArgument: true,
+		Sessions: "kimi/sessions",
 		Packages: []Package{
 			{Name: "@moonshot-ai/kimi-code", Version: version, Dir: "kimi"},
 			{Name: "ws", Version: "8.18.3", Dir: "kimi/node_modules/ws"},

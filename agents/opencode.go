@@ -15,6 +15,7 @@ func opencode() Spec {
 	const version = "1.18.33"
 	return Spec{
 		Name: "opencode", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true, MCP: true,
+		Sessions: "data/opencode",
 		Packages: []Package{{Name: "opencode-linux-{arch}", Version: version, Dir: "opencode"}},
 		Command: func(l Launch) Command {
 			env := common(l)

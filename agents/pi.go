@@ -16,6 +16,7 @@ func pi() Spec {
 	const version = "1.5.2"
 	return Spec{
 		Name: "pi", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true, MCP: true,
+		Sessions: "pi/sessions",
 		Packages: []Package{
 			{Name: "@earendil-works/pi-coding-agent", Version: version, Dir: "pi"},
 			nodePackage(),

@@ -14,6 +14,7 @@ func qwenCode() Spec {
 	const version = "0.24.4"
 	return Spec{
 		Name: "qwen-code", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true, MaxTurns: true, MCP: true,
+		Sessions: "qwen/projects",
 		Packages: []Package{
 			{Name: "@qwen-code/qwen-code", Version: version, Dir: "qwen"},
 			nodePackage(),

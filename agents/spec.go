@@ -46,8 +46,9 @@ type Spec struct {
 	Tag func(h http.Header, c *schema.Call) string
 	// ParseEvent reads one line of its stdout; nil for a line that is none.
 	ParseEvent func(line []byte) *Event
-	// Artifacts are paths that it leaves and that are kept, if they exist.
-	Artifacts []string
+	// Sessions is where it writes down its own sessions, below Launch.Dir. They
+	// are kept as an artifact.
+	Sessions string
 }
 
 // File is one file for the sandbox.

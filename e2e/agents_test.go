@@ -1,7 +1,11 @@
 package e2e_test
 
 import (
+	"archive/tar"
+	"bytes"
 	"encoding/json"
+	"errors"
+	"io"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -10,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 )
@@ -71,10 +77,49 @@ func TestRealAgents(t *testing.T) {
 						t.Errorf("artifact %s: %v, or it has the key", a.Name, err)
 					}
 				}
+				checkSessions(t, tr, agent, res[0])
 				worker.stop(t)
 				nothingLeft(t, sandbox, res[0].ID)
 			})
 		}
+	}
+}
+
+// checkSessions reads what the agent itself wrote down of its work.
+func checkSessions(t *testing.T, b *broker.Broker, agent string, res schema.Result) {
+	t.Helper()
+	spec, err := agents.Find(agents.All(), agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if spec.Sessions == "" {
+		return
+	}
+	i := slices.IndexFunc(res.Artifacts, func(a schema.Artifact) bool { return a.Name == "agent-sessions.tar" })
+	if i < 0 {
+		t.Fatalf("its sessions are not among %v", res.Artifacts)
+	}
+	data, err := b.Artifact(t.Context(), res.Artifacts[i].SHA256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := false
+	for archive := tar.NewReader(bytes.NewReader(data)); ; {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatalf("%s: %v", h.Name, err)
+		}
+		said = said || bytes.Contains(content, []byte("hello.txt"))
+	}
+	if !said {
+		t.Error("its sessions say nothing of what it did")
 	}
 }
 

@@ -31,20 +31,26 @@ func (r *Rollout) collect(ctx context.Context, p *phase) error {
 		}
 		r.result.Transcript = transcriptName
 	}
-	wanted := slices.Concat(r.agent.Artifacts, r.Request.Artifacts, []string{"/logs/agent", "/logs/artifacts"})
+	if s := r.agent.Sessions; s != "" {
+		if err := r.keepPath(ctx, p, path.Join(agentDir, s), "agent-sessions"); err != nil {
+			return err
+		}
+	}
+	wanted := slices.Concat(r.Request.Artifacts, []string{"/logs/agent", "/logs/artifacts"})
 	slices.Sort(wanted)
 	for _, at := range slices.Compact(wanted) {
 		if !path.IsAbs(at) {
 			at = path.Join(r.sandbox.Workdir(), at)
 		}
-		if err := r.keepPath(ctx, p, at); err != nil {
+		if err := r.keepPath(ctx, p, at, strings.TrimPrefix(path.Clean(at), "/")); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *Rollout) keepPath(ctx context.Context, p *phase, at string) error {
+// keepPath keeps a file, or a folder as a tar, under a name.
+func (r *Rollout) keepPath(ctx context.Context, p *phase, at, name string) error {
 	files := r.sandbox.Files()
 	info, err := files.Stat(ctx, at)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -53,7 +59,6 @@ func (r *Rollout) keepPath(ctx context.Context, p *phase, at string) error {
 	if err != nil {
 		return err
 	}
-	name := strings.TrimPrefix(path.Clean(at), "/")
 	var data []byte
 	if info.Mode.IsDir() {
 		if list, err := files.List(ctx, at); err != nil || len(list) == 0 {
@@ -77,7 +82,7 @@ func (r *Rollout) keepPath(ctx context.Context, p *phase, at string) error {
 }
 
 func (r *Rollout) keep(ctx context.Context, name string, data []byte) error {
-	a, err := r.Services.PutArtifact(ctx, name, []byte(r.rec.redact(string(data))))
+	a, err := r.Services.PutArtifact(ctx, name, r.rec.redactFile(data))
 	if err != nil {
 		return &BrokenError{schema.Faultf("artifacts", schema.CodeInternal, schema.WhoWorker, "keep %s: %v", name, err)}
 	}

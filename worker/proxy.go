@@ -77,14 +77,18 @@ func (p proxy) await(ctx context.Context, frames func(schema.Frame) error) error
 	return nil
 }
 
-// ask asks the engine once.
-func (p proxy) ask(ctx context.Context, c *schema.Call, gen string, frames func(schema.Frame) error) (*schema.Reply, error) {
+// ask asks the engine once. over: the call is, and is not asked again.
+func (p proxy) ask(ctx context.Context, c *schema.Call, gen string, frames func(schema.Frame) error) (reply *schema.Reply, over bool, err error) {
 	if !p.stream || !c.Stream {
-		return p.up.Answer(ctx, c)
+		reply, err = p.up.Answer(ctx, c)
+		return reply, false, err
 	}
-	return p.up.Stream(ctx, c, func(d *schema.Delta) error {
-		return frames(schema.Frame{Kind: schema.FrameDelta, Gen: gen, Delta: d})
+	reply, err = p.up.Stream(ctx, c, func(d *schema.Delta) error {
+		err := frames(schema.Frame{Kind: schema.FrameDelta, Gen: gen, Delta: d})
+		over = err != nil
+		return err
 	})
+	return reply, over, err
 }
 
 // Complete implements gate.Model.
@@ -100,13 +104,16 @@ func (p proxy) Complete(ctx context.Context, c schema.Call, frames func(schema.F
 		if err := frames(schema.Frame{Kind: schema.FrameAccept, Gen: gen}); err != nil {
 			return schema.Reply{}, err
 		}
-		reply, err := p.ask(ctx, &c, gen, frames)
+		reply, over, err := p.ask(ctx, &c, gen, frames)
 		if err == nil {
 			reply.V = schema.Version
 			return *reply, frames(schema.Frame{Kind: schema.FrameFinal, Gen: gen})
 		}
 		if ctx.Err() != nil {
 			return schema.Reply{}, context.Cause(ctx)
+		}
+		if over {
+			return schema.Reply{}, err
 		}
 		var fault *schema.Fault
 		if !errors.As(err, &fault) {

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -189,5 +190,28 @@ func TestAHeldProxyWaits(t *testing.T) {
 	}
 	if res := b.next(t); res.ID != "alpha-1" || res.Fault != nil || res.Reward == nil {
 		t.Errorf("got %+v, its agent timed out while it was held?", res)
+	}
+}
+
+// TestAStreamThatBreaksIsNotGoneOnWith by another generation: what the agent
+// has read cannot be taken back.
+func TestAStreamThatBreaksIsNotGoneOnWith(t *testing.T) {
+	var asked atomic.Int32
+	lab := worker.Upstream{Name: "lab", Stream: func(_ context.Context, _ *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
+		asked.Add(1)
+		if err := emit(&schema.Delta{V: 1, Delta: json.RawMessage(`{"content":"first"}`)}); err != nil {
+			return nil, err
+		}
+		return nil, &schema.Fault{Code: "upstream", Message: "the stream broke off", Status: http.StatusBadGateway}
+	}}
+	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": asking}), func(c *worker.Config) {
+		c.Upstreams = []worker.Upstream{lab}
+	})
+	r := request("alpha-1")
+	r.Mode, r.Model.Upstream, r.Gate.Stream = schema.ModeProxy, "lab", schema.StreamPass
+	res := b.result(t, r)
+	log := b.artifact(t, res, "agent.stdout.log")
+	if asked.Load() != 1 || strings.Count(log, "first") != 1 || !strings.Contains(log, `"error"`) || len(res.Committed) != 0 {
+		t.Errorf("the engine was asked %d times, the agent read %s, committed is %v", asked.Load(), log, res.Committed)
 	}
 }

@@ -57,6 +57,19 @@ func (c *recorder) redact(s string) string {
 	return strings.ReplaceAll(s, key, "[key]")
 }
 
+// redactFile takes the key out of a file without changing its length, which an
+// archive depends on.
+func (c *recorder) redactFile(data []byte) []byte {
+	c.mu.Lock()
+	key := c.key
+	c.mu.Unlock()
+	if key == "" || !bytes.Contains(data, []byte(key)) {
+		return data
+	}
+	mask := "[key]" + strings.Repeat("*", max(len(key)-len("[key]"), 0))
+	return bytes.ReplaceAll(data, []byte(key), []byte(mask[:len(key)]))
+}
+
 func (c *recorder) redactRaw(raw json.RawMessage) json.RawMessage {
 	c.mu.Lock()
 	key := c.key

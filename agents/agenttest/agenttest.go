@@ -2,6 +2,7 @@
 package agenttest
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -31,6 +32,9 @@ func Run(t *testing.T, s agents.Spec) {
 		if p.Name == "" || p.Version == "" || p.Dir == "" || strings.ContainsAny(p.Version, "^~*<>= ") {
 			t.Errorf("package %+v is not pinned", p)
 		}
+	}
+	if s.Sessions != "" && !filepath.IsLocal(s.Sessions) {
+		t.Errorf("its sessions are in %q: want a path below its folder", s.Sessions)
 	}
 	c := s.Command(l)
 	if s.Name != "command" && (len(c.Args) == 0 || c.Args[0] == "") {
