@@ -23,8 +23,29 @@ func (t *Trainer) HoldGroup(group string) {
 	t.HoldRollouts(func(id schema.ID) bool { return members[id] })
 }
 
-// HoldRollouts holds the calls of some rollouts, for example those that began
-// with an older policy version, instead of what was held before. which is
+// HoldVersion holds the calls of rollouts whose newest answer a policy version
+// made, as this process's replies say in their versions, instead of what was
+// held before.
+func (t *Trainer) HoldVersion(version string) {
+	t.HoldRollouts(func(id schema.ID) bool { // called with the lock
+		r := t.rollouts[id]
+		return r != nil && version != "" && r.version == version
+	})
+}
+
+// answeredBy notes which policy version made the newest answer of a rollout.
+func (t *Trainer) answeredBy(k schema.Key, versions []schema.VersionSpan) {
+	if len(versions) == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.rollouts[k.Rollout]; r != nil && r.attempt == k.Attempt {
+		r.version = versions[len(versions)-1].Version
+	}
+}
+
+// HoldRollouts holds the calls of some rollouts instead of what was held before. which is
 // called often, must be quick, and must not call the trainer. Workers that ask
 // an engine themselves hold those that this process submitted.
 func (t *Trainer) HoldRollouts(which func(schema.ID) bool) { t.setHold(which, false) }

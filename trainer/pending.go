@@ -138,6 +138,7 @@ func (p *Pending) Reply(r *schema.Reply) error {
 	if err != nil {
 		return err
 	}
+	s.t.answeredBy(s.key, r.Versions) // before its next call can come
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.wanted() {

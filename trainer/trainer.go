@@ -85,6 +85,7 @@ type rollout struct {
 	tools   map[int]*state // calls of tools
 	known   map[int]*known // whole calls, for later ones that are based on them
 	touched time.Time
+	version string // of the policy, that made its newest answer
 }
 
 func newRollout() *rollout {

@@ -263,6 +263,42 @@ func TestSomeRolloutsAreHeldAndOthersGoOn(t *testing.T) {
 	said(t, <-old, "after")
 }
 
+// TestAPolicyVersionIsHeld: rollouts that it answered wait, others do not.
+func TestAPolicyVersionIsHeld(t *testing.T) {
+	b := newBench(t)
+	for n, version := range []string{"v1", "v2"} {
+		got := b.ask(t.Context(), 1, n+1, nil)
+		reply := text("first")
+		reply.CompletionIDs = schema.PackTokenIDs([]int32{7})
+		reply.Versions = []schema.VersionSpan{{Version: "v0", End: 0}, {Version: version, End: 1}}
+		if err := next(t, b.trainer).Reply(reply); err != nil {
+			t.Fatal(err)
+		}
+		said(t, <-got, "first")
+	}
+	b.trainer.HoldVersion("v1") // no longer its newest
+	got := b.ask(t.Context(), 1, 3, nil)
+	if err := next(t, b.trainer).Reply(text("not held")); err != nil {
+		t.Fatal(err)
+	}
+	said(t, <-got, "not held")
+	b.trainer.HoldVersion("v2")
+	held := make(chan struct{})
+	var once sync.Once
+	got = b.ask(t.Context(), 1, 4, func(f schema.Frame) error {
+		if f.Held {
+			once.Do(func() { close(held) })
+		}
+		return nil
+	})
+	<-held
+	b.trainer.Resume()
+	if err := next(t, b.trainer).Reply(text("after")); err != nil {
+		t.Fatal(err)
+	}
+	said(t, <-got, "after")
+}
+
 func TestFaultsAreFinalOrAskedAgain(t *testing.T) {
 	b := newBench(t)
 	got := b.ask(t.Context(), 1, 1, nil)
