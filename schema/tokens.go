@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strconv"
 )
 
 // TokenIDs are a model's token ids, packed as little-endian int32, four bytes
@@ -33,7 +34,16 @@ func (t TokenIDs) Unpack() []int32 {
 }
 
 // MarshalJSON writes a plain list, for people and for -o json.
-func (t TokenIDs) MarshalJSON() ([]byte, error) { return json.Marshal(t.Unpack()) }
+func (t TokenIDs) MarshalJSON() ([]byte, error) {
+	out := append(make([]byte, 0, 2*len(t)+2), '[')
+	for i := 0; i+4 <= len(t); i += 4 {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = strconv.AppendInt(out, int64(int32(binary.LittleEndian.Uint32(t[i:]))), 10)
+	}
+	return append(out, ']'), nil
+}
 
 // UnmarshalJSON reads a plain list.
 func (t *TokenIDs) UnmarshalJSON(b []byte) error {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	jsonv1 "github.com/go-json-experiment/json/v1"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/turngate/turngate/agents"
@@ -16,11 +17,16 @@ import (
 
 // recorder tells those who watch what a rollout does, and keeps the agent's
 // log and the transcript. The session's key is taken out of all of it: a model
-// that prints its environment must not spread it.
+// that prints its environment must not spread it. What it has to say of a call
+// it works out beside the call, which does not wait for it.
 type recorder struct {
 	r *Rollout
 
+	pending sync.WaitGroup // what is queued or worked on
+
 	mu      sync.Mutex
+	queue   []func()
+	working bool
 	index   int64
 	key     string
 	lines   bytes.Buffer // of the transcript
@@ -89,17 +95,53 @@ func (c *recorder) emit(e *schema.Event) {
 	c.r.Services.Emit(e)
 }
 
+// later has f done, after what was queued before.
+func (c *recorder) later(f func()) {
+	c.pending.Add(1)
+	c.mu.Lock()
+	c.queue = append(c.queue, f)
+	begin := !c.working
+	c.working = true
+	c.mu.Unlock()
+	if begin {
+		go c.work()
+	}
+}
+
+// work does what is queued, and ends when nothing is.
+func (c *recorder) work() {
+	for {
+		c.mu.Lock()
+		if len(c.queue) == 0 {
+			c.queue, c.working = nil, false
+			c.mu.Unlock()
+			return
+		}
+		f := c.queue[0]
+		c.queue[0] = nil
+		c.queue = c.queue[1:]
+		c.mu.Unlock()
+		f()
+		c.pending.Done()
+	}
+}
+
+// settle waits until all of it is done. Nothing may be added any more.
+func (c *recorder) settle() { c.pending.Wait() }
+
 // CallBegan implements gate.Observer. Only what is new against the last call
 // is told and written down.
 func (c *recorder) CallBegan(number int, call *schema.Call) {
-	told := call.Delta()
-	fresh := told.Messages
-	told.Messages = make([]json.RawMessage, 0, len(fresh))
-	for _, m := range fresh {
-		told.Messages = append(told.Messages, c.redactRaw(m))
-	}
-	c.write(map[string]any{"call": number, "request": &told})
-	c.emit(&schema.Event{Type: schema.EventLLM, LLM: &schema.LLMEvent{Number: number, Call: &told}})
+	c.later(func() {
+		told := call.Delta()
+		fresh := told.Messages
+		told.Messages = make([]json.RawMessage, 0, len(fresh))
+		for _, m := range fresh {
+			told.Messages = append(told.Messages, c.redactRaw(m))
+		}
+		c.write(map[string]any{"call": number, "request": &told})
+		c.emit(&schema.Event{Type: schema.EventLLM, LLM: &schema.LLMEvent{Number: number, Call: &told}})
+	})
 }
 
 // CallDelta implements gate.Observer. The key is taken out of what lies within
@@ -111,6 +153,15 @@ func (c *recorder) CallDelta(number int, d *schema.Delta) {
 
 // CallEnded implements gate.Observer.
 func (c *recorder) CallEnded(number int, e gate.CallEnd) {
+	if e.Fault != nil {
+		c.mu.Lock()
+		c.refused = e.Fault.Message
+		c.mu.Unlock()
+	}
+	c.later(func() { c.tellEnd(number, e) })
+}
+
+func (c *recorder) tellEnd(number int, e gate.CallEnd) {
 	line := map[string]any{"call": number, "gen": e.Gen, "ms": e.Took.Milliseconds()}
 	told := &schema.LLMEvent{Number: number, Gen: e.Gen, MS: e.Took.Milliseconds(), Fault: e.Fault}
 	if e.Reply != nil {
@@ -121,16 +172,15 @@ func (c *recorder) CallEnded(number int, e gate.CallEnd) {
 	}
 	if e.Fault != nil {
 		line["fault"] = e.Fault
-		c.mu.Lock()
-		c.refused = e.Fault.Message
-		c.mu.Unlock()
 	}
 	c.write(line)
 	c.emit(&schema.Event{Type: schema.EventLLM, LLM: told})
 }
 
 // ToolEnded implements gate.Observer.
-func (c *recorder) ToolEnded(e gate.ToolEnd) {
+func (c *recorder) ToolEnded(e gate.ToolEnd) { c.later(func() { c.tellTool(e) }) }
+
+func (c *recorder) tellTool(e gate.ToolEnd) {
 	line := map[string]any{"tool": e.Call.Name, "arguments": c.redactRaw(e.Call.Arguments), "ms": e.Took.Milliseconds()}
 	told := agents.Event{Kind: "trainer_tool", Tool: e.Call.Name, Input: c.redactRaw(e.Call.Arguments)}
 	if e.Result != nil {
@@ -148,7 +198,7 @@ func (c *recorder) ToolEnded(e gate.ToolEnd) {
 
 // write adds one line to the transcript.
 func (c *recorder) write(line map[string]any) {
-	data, err := json.Marshal(line)
+	data, err := jsonv1.Marshal(line)
 	if err != nil {
 		c.r.Log.Warn().Err(err).Msg("a call is missing in the transcript")
 		return
@@ -166,6 +216,7 @@ func (c *recorder) write(line map[string]any) {
 
 // transcript ends it and gives its bytes; nil when there was no call.
 func (c *recorder) transcript() []byte {
+	c.settle()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.zip == nil {

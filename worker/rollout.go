@@ -333,6 +333,7 @@ func (r *Rollout) command(ctx context.Context, p *phase, c sandboxes.Cmd) (schem
 func (r *Rollout) close(ctx context.Context) {
 	if r.session != nil {
 		r.session.Close()
+		r.rec.settle()
 		stats, committed := r.session.Stats()
 		r.result.Calls, r.result.Committed, r.result.Edits = stats, committed, r.session.Edits()
 		for i := range r.result.Committed {
