@@ -32,7 +32,7 @@ chaos: ## faults at random for MINUTES on each of SEEDS seeds, a crash at every 
 	CHAOS_FULL=1 CHAOS_SEEDS=$(SEEDS) CHAOS_SECONDS=$$(echo "$(MINUTES) * 60" | awk '{print int($$1*$$3)}') go test -count=1 -parallel 4 -timeout 12h -v ./e2e/chaos
 
 bench: ## benchmarks beside the limit measured in the same run; feed two outputs to benchstat
-	go test -run '^$$' -bench . -benchmem -count 3 ./worker/gate ./schema ./broker
+	go test -run '^$$' -bench . -benchmem -count 3 ./worker/gate ./worker ./schema ./broker
 
 lint: ## golangci-lint, at the version CI uses
 	go run $(LINT) run ./...

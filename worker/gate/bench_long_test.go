@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -86,7 +87,8 @@ func serveGates(b *testing.B, srv testenv.NATS, n int, o schema.GateOptions, ans
 
 // BenchmarkLongConversation holds conversations of 200 turns that grow to 800
 // KB, and reports the bytes of calls over NATS as a multiple of the final size,
-// and how much longer the last twenty calls take than the first twenty.
+// and how long one of the first twenty and of the last twenty calls takes (the
+// median), and how long beyond a bare HTTP hop with the same body ("beyond-…").
 func BenchmarkLongConversation(b *testing.B) {
 	srv := testenv.StartNATS(b, "alpha")
 	key, err := nats.NkeyOptionFromSeed(srv.OpsCreds())
@@ -111,7 +113,8 @@ func BenchmarkLongConversation(b *testing.B) {
 		_ = p.Reply(&schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop"})
 	})
 	const turns, size = 200, 800 << 10
-	var first, last time.Duration
+	hop := bareHTTP(b, []byte(`{}`))
+	var first, last, firstHop, lastHop []time.Duration
 	final := 0
 	for n := 0; b.Loop(); n++ {
 		var body strings.Builder
@@ -124,11 +127,16 @@ func BenchmarkLongConversation(b *testing.B) {
 			if err := post(s.client, s.url, s.key, []byte(whole)); err != nil {
 				b.Fatal(err)
 			}
-			switch took := time.Since(start); {
+			took := time.Since(start)
+			start = time.Now()
+			if err := hop([]byte(whole)); err != nil {
+				b.Fatal(err)
+			}
+			switch bare := time.Since(start); {
 			case turn < 20:
-				first += took
+				first, firstHop = append(first, took), append(firstHop, bare)
 			case turn >= turns-20:
-				last += took
+				last, lastHop = append(last, took), append(lastHop, bare)
 			}
 			final = len(whole)
 		}
@@ -136,9 +144,17 @@ func BenchmarkLongConversation(b *testing.B) {
 	mu.Lock()
 	defer mu.Unlock()
 	b.ReportMetric(float64(travelled)/float64(b.N)/float64(final), "x-of-size")
-	b.ReportMetric(float64(last)/float64(first), "last-of-first")
-	b.ReportMetric(float64(first.Microseconds())/float64(20*b.N), "first-µs")
-	b.ReportMetric(float64(last.Microseconds())/float64(20*b.N), "last-µs")
+	b.ReportMetric(median(last)/median(first), "last-of-first")
+	b.ReportMetric(median(first), "first-µs")
+	b.ReportMetric(median(last), "last-µs")
+	b.ReportMetric(median(first)-median(firstHop), "beyond-first-µs")
+	b.ReportMetric(median(last)-median(lastHop), "beyond-last-µs")
+}
+
+// median is in microseconds.
+func median(all []time.Duration) float64 {
+	slices.Sort(all)
+	return float64(all[len(all)/2].Nanoseconds()) / 1000
 }
 
 // BenchmarkStreams has 64 streams of 512 small pieces each passed through the
