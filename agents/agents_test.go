@@ -76,6 +76,7 @@ func TestEventsAreRead(t *testing.T) {
 		{"kimi", `{"role":"tool","tool_call_id":"c","content":"x"}`, "tool_result", "", "", "x"},
 		{"continue", `{"response":"Hi","status":"success"}`, "text", "Hi", "", ""},
 		{"continue", `{"status":"error","message":"gone"}`, "error", "gone", "", ""},
+		{"grok-cli", `{"role":"assistant","content":"Hi"}`, "text", "Hi", "", ""},
 		{"grok", `{"type":"text","data":"Hi"}`, "text", "Hi", "", ""},
 		{"grok", `{"type":"tool_call","toolCallId":"c","toolName":"run_terminal_command","rawInput":{"command":"ls"}}`, "tool_call", "", "run_terminal_command", ""},
 		{"grok", `{"type":"tool_call_update","toolCallId":"c","status":"completed","rawOutput":{"output_for_prompt":"x"}}`, "tool_result", "", "", "x"},

@@ -25,6 +25,9 @@ type Package struct {
 	// Brotli is a program in it that is compressed (its name ends in .br) and is
 	// unpacked beside. Empty: none.
 	Brotli string
+	// Before says that it needs other packages, which npm chooses among those of
+	// before this date. Empty: it needs none.
+	Before string
 }
 
 // Cache is the host's folder of installed agents. Sandboxes mount an agent's
@@ -65,7 +68,11 @@ func (c Cache) Install(ctx context.Context, s Spec, progress io.Writer) error {
 	for _, p := range s.Packages {
 		spec := strings.ReplaceAll(p.Name+"@"+p.Version, "{arch}", npmArch())
 		fmt.Fprintf(progress, "%s: fetching %s\n", s.Name, spec)
-		if err := fetch(ctx, spec, filepath.Join(tmp, "tree", p.Dir)); err != nil {
+		get := fetch
+		if p.Before != "" {
+			get = fetchTree(p.Before)
+		}
+		if err := get(ctx, spec, filepath.Join(tmp, "tree", p.Dir)); err != nil {
 			return fmt.Errorf("install %s: %w", s.Name, err)
 		}
 		if p.Brotli != "" {
@@ -91,23 +98,41 @@ func npmArch() string {
 	return runtime.GOARCH
 }
 
-// fetch downloads one package and unpacks it into dir.
-func fetch(ctx context.Context, spec, dir string) error {
-	npm, err := exec.LookPath("npm")
+// npm runs it in a folder.
+func npm(ctx context.Context, dir string, args ...string) error {
+	path, err := exec.LookPath("npm")
 	if err != nil {
 		return fmt.Errorf("npm is needed to fetch agents: %w", err)
 	}
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Dir = dir
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("npm %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(said.String()))
+	}
+	return nil
+}
+
+// fetchTree downloads a package and what it needs into dir/node_modules.
+func fetchTree(before string) func(ctx context.Context, spec, dir string) error {
+	return func(ctx context.Context, spec, dir string) error {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		return npm(ctx, dir, "install", "--silent", "--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev", "--prefix", ".", "--before", before, spec)
+	}
+}
+
+// fetch downloads one package and unpacks it into dir.
+func fetch(ctx context.Context, spec, dir string) error {
 	tmp, err := os.MkdirTemp("", "turngate-npm-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	cmd := exec.CommandContext(ctx, npm, "pack", "--silent", "--ignore-scripts", "--pack-destination", tmp, spec)
-	cmd.Dir = tmp
-	var said bytes.Buffer
-	cmd.Stderr = &said
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("npm pack %s: %w: %s", spec, err, strings.TrimSpace(said.String()))
+	if err := npm(ctx, tmp, "pack", "--silent", "--ignore-scripts", "--pack-destination", tmp, spec); err != nil {
+		return err
 	}
 	files, err := filepath.Glob(filepath.Join(tmp, "*.tgz"))
 	if err != nil || len(files) != 1 {

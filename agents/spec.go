@@ -93,7 +93,7 @@ type Event struct {
 
 // All lists every agent.
 func All() []Spec {
-	return []Spec{opencode(), pi(), codex(), claudeCode(), geminiCLI(), qwenCode(), kilo(), copilot(), droid(), cline(), kimi(), continueCLI(), grok(), miniSpec(), command(), oracle(), nop()}
+	return []Spec{opencode(), pi(), codex(), claudeCode(), geminiCLI(), qwenCode(), kilo(), copilot(), droid(), cline(), kimi(), continueCLI(), grok(), grokCLI(), miniSpec(), command(), oracle(), nop()}
 }
 
 // Find returns the agent of this name.

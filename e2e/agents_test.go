@@ -30,7 +30,7 @@ func TestRealAgents(t *testing.T) {
 	script := "steps:\n- text: I will look around.\n  run: env; pwd\n- run: \"echo 'Hello, world!' > hello.txt\"\n- text: Done.\n"
 	for sandbox, names := range map[string][]string{
 		"docker": {"opencode", "pi", "codex", "claude-code", "gemini-cli", "qwen-code", "mini"}, // the others in TestEveryAgentThroughBadTimes
-		"local":  {"opencode", "pi", "codex", "claude-code", "gemini-cli", "qwen-code", "mini", "kilo", "copilot", "droid", "cline", "kimi", "continue", "grok"},
+		"local":  {"opencode", "pi", "codex", "claude-code", "gemini-cli", "qwen-code", "mini", "kilo", "copilot", "droid", "cline", "kimi", "continue", "grok", "grok-cli"},
 	} {
 		for _, agent := range names {
 			t.Run(sandbox+"/"+agent, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestRealAgents(t *testing.T) {
 				tap := start(t, b.binary, "tap", "--nats", b.nats.URL(), "--creds", b.nats.OpsCreds(), "-o", "jsonl")
 				eventually(t, "a tap that watches", 20*time.Second, func() bool { return strings.Contains(tap.err.String(), "watching") })
 				secrets := "Write 'Hello|OPENAI_API_KEY|" + keyForm
-				if agent == "cline" || agent == "kimi" { // they take their task as an argument
+				if agent == "cline" || agent == "kimi" || agent == "grok-cli" { // they take their task as an argument
 					secrets = "OPENAI_API_KEY|" + keyForm
 				}
 				argv := watchArgv(t, regexp.MustCompile(secrets))

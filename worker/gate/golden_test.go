@@ -24,7 +24,7 @@ func TestGoldenRequests(t *testing.T) {
 		"opencode": {gate.Chat{}, "/v1/chat/completions"}, "pi": {gate.Chat{}, "/v1/chat/completions"}, "qwen-code": {gate.Chat{}, "/v1/chat/completions"},
 		"kilo": {gate.Chat{}, "/v1/chat/completions"}, "copilot": {gate.Chat{}, "/v1/chat/completions"}, "droid": {gate.Chat{}, "/v1/chat/completions"},
 		"cline": {gate.Chat{}, "/v1/chat/completions"}, "kimi": {gate.Chat{}, "/v1/chat/completions"}, "continue": {gate.Chat{}, "/v1/chat/completions"},
-		"grok": {gate.Chat{}, "/v1/chat/completions"}, "codex": {gate.Responses{}, "/v1/responses"}, "claude-code": {gate.Messages{}, "/v1/messages"}, "gemini-cli": {gate.Gemini{}, "/v1beta/models/policy:streamGenerateContent?alt=sse"},
+		"grok": {gate.Chat{}, "/v1/chat/completions"}, "grok-cli": {gate.Chat{}, "/v1/chat/completions"}, "codex": {gate.Responses{}, "/v1/responses"}, "claude-code": {gate.Messages{}, "/v1/messages"}, "gemini-cli": {gate.Gemini{}, "/v1beta/models/policy:streamGenerateContent?alt=sse"},
 		"chat-features": {gate.Chat{}, "/v1/chat/completions"}, "responses-features": {gate.Responses{}, "/v1/responses"},
 		"messages-features": {gate.Messages{}, "/v1/messages"}, "gemini-features": {gate.Gemini{}, "/v1beta/models/policy:streamGenerateContent?alt=sse"},
 	}

@@ -1,0 +1,34 @@
+package agents
+
+import (
+	"maps"
+	"net/http"
+	"strconv"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// grokCLI is the community's Grok CLI, JavaScript with its dependencies. It
+// takes its task as an argument only, does not stream, and ends with status 0
+// whatever its model says.
+func grokCLI() Spec {
+	const version = "0.0.34"
+	return Spec{
+		Name: "grok-cli", Version: version, Dialect: "chat", Glibc: true, MaxTurns: true, TaskAsArgument: true,
+		Packages: []Package{
+			{Name: "@vibe-kit/grok-cli", Version: version, Dir: "grok-cli", Before: "2026-11-20"},
+			nodePackage(),
+		},
+		Command: func(l Launch) Command {
+			env := common(l)
+			maps.Copy(env, map[string]string{"HOME": l.Dir, "GROK_BASE_URL": l.BaseURL + "/v1", "GROK_API_KEY": l.Key, "GROK_MODEL": l.Model, "GROK_MAX_TOKENS": "32000"})
+			args := []string{l.Installed + "/node/bin/node", l.Installed + "/grok-cli/node_modules/@vibe-kit/grok-cli/dist/index.js"}
+			if l.MaxTurns > 0 {
+				args = append(args, "--max-tool-rounds", strconv.Itoa(l.MaxTurns))
+			}
+			return Command{Args: append(append(args, l.Args...), "--prompt="+l.Instruction), Env: env}
+		},
+		Tag:        func(_ http.Header, c *schema.Call) string { return withoutTools(c) },
+		ParseEvent: parseKimi,
+	}
+}
