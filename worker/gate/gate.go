@@ -58,7 +58,7 @@ type Request struct {
 	Encoding Encoding
 	// Kept is how many bytes of bodies the decoder keeps for the next request.
 	Kept int64
-	// Forget drops what it keeps of this one.
+	// Forget drops all of that.
 	Forget func()
 	// Count, if set, says that the agent only wants to know how many tokens
 	// this is, and writes the answer to that.

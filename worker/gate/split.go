@@ -124,18 +124,11 @@ func (s *splitter) request(p *parts, r Request) Request {
 	for _, b := range s.branches {
 		r.Kept += int64(cap(b.text))
 	}
-	r.Forget = func() { s.forget(p) }
+	r.Forget = s.Close
 	return r
 }
 
-// forget drops a body, if it is still kept.
-func (s *splitter) forget(p *parts) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.branches = slices.DeleteFunc(s.branches, func(b *parts) bool { return b == p })
-}
-
-// Close implements Decoder.
+// Close implements Decoder. The next body is read from its beginning.
 func (s *splitter) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
