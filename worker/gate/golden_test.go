@@ -1,13 +1,17 @@
 package gate_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker/gate"
 )
 
@@ -52,19 +56,7 @@ func TestGoldenRequests(t *testing.T) {
 				decodeTwo(t, dialects[name].d, []byte(string(body[:cut])+`"role": "user", `+string(body[cut:])), body)
 			}
 			got := shown(req.Call) + "\n"
-			golden := strings.TrimSuffix(file, ".json") + ".golden"
-			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(want) {
-				t.Errorf("%s is not what it was; run with -update and look at the difference\n%s", golden, got)
-			}
+			golden(t, strings.TrimSuffix(file, ".json")+".golden", got)
 		})
 	}
 }
@@ -130,5 +122,84 @@ func TestAContextOverflowIsSaidInEachDialect(t *testing.T) {
 		if body := d.Fail(f); !json.Valid(body) || !strings.Contains(string(body), says) {
 			t.Errorf("%s: %s", d.Name(), body)
 		}
+	}
+}
+
+// TestGoldenAnswers writes answers in every dialect: whole, as a stream of the
+// whole, as a stream of its pieces, and what a stream has beside.
+func TestGoldenAnswers(t *testing.T) {
+	calls := schema.Reply{
+		Message: []byte(`{"role":"assistant","content":"I look. \u00e9\n","reasoning_content":"Where am I?","tool_calls":[` +
+			`{"id":"call_1","type":"function","function":{"name":"bash","arguments":"{\"command\":\"pwd\"}"}},` +
+			`{"id":"call_2","type":"function","function":{"name":"read","arguments":"{\"path\": \"a\"}"}}]}`),
+		FinishReason: "tool_calls", Usage: schema.Usage{PromptTokens: 12, CompletionTokens: 34},
+		PromptIDs: schema.PackTokenIDs([]int32{424242}), CompletionIDs: schema.PackTokenIDs([]int32{434343}),
+	}
+	cut := schema.Reply{Message: []byte(`{"role":"assistant","content":"Too lo"}`), FinishReason: "length", Usage: schema.Usage{PromptTokens: 1, CompletionTokens: 2}}
+	pieces := []string{
+		`{"role":"assistant","content":""}`, `{"reasoning_content":"Where am I?"}`, `{"content":"I look. "}`, `{"content":"\u00e9\n"}`,
+		`{"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"bash","arguments":"{\"command\":"}}]}`,
+		`{"tool_calls":[{"index":0,"function":{"arguments":"\"pwd\"}"}}]}`,
+		`{"tool_calls":[{"index":1,"id":"call_2","type":"function","function":{"name":"read","arguments":"{\"path\": \"a\"}"}}]}`,
+	}
+	meta := gate.Meta{ID: "alpha-1-1-1", Model: "policy", Created: 1_790_000_000}
+	for _, s := range spokenDialects() {
+		t.Run(s.dialect.Name(), func(t *testing.T) {
+			h := history{texts: []string{"begin"}, tools: []string{"bash", "read"}, param: 1}
+			var out strings.Builder
+			add := func(what string, b []byte, err error) {
+				if err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				fmt.Fprintf(&out, "== %s\n%s\n", what, bytes.TrimSuffix(b, []byte("\n")))
+			}
+			encoding := func() gate.Encoding { // one for each answer, as in a session
+				req, err := decode(t, s.dialect, s.path, h.body(s))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return req.Encoding
+			}
+			whole, err := encoding().Encode(meta, &calls)
+			add("whole", whole, err)
+			whole, err = encoding().Encode(meta, &cut)
+			add("whole, cut off by its length", whole, err)
+			stream := encoding().Stream(meta)
+			final, err := stream.Final(&calls)
+			add("streamed as one, "+stream.ContentType(), final, err)
+			stream = encoding().Stream(meta)
+			add("a sign of life", stream.KeepAlive(), nil)
+			for _, p := range pieces {
+				b, err := stream.Delta(&schema.Delta{V: 1, Delta: []byte(p)})
+				add("piece "+p, b, err)
+			}
+			final, err = stream.Final(&calls)
+			add("end of the pieces", final, err)
+			add("failure in a stream", encoding().Stream(meta).Fail(gate.Refusal{Status: 500, Code: "server_error", Message: "The model server failed."}), nil)
+			add("refusal", s.dialect.Fail(gate.Refusal{Status: 400, Code: schema.CodeContext, Message: "too long"}), nil)
+			add("models", s.dialect.Models("policy"), nil)
+			got := out.String()
+			if strings.Contains(got, "424242") || strings.Contains(got, "434343") {
+				t.Error("token ids reach the agent")
+			}
+			golden(t, filepath.Join("testdata", "answers", s.dialect.Name()+".golden"), got)
+		})
+	}
+}
+
+// golden compares a text with a file, or writes it with -update.
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(got), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s is not what it was; run with -update and look at the difference\n%s", file, got)
 	}
 }
