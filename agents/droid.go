@@ -46,6 +46,7 @@ func parseDroid(line []byte) *Event {
 	var e struct {
 		Type, Role, Text, ID, ToolName, Message string
 		Parameters, Value                       json.RawMessage
+		Error                                   struct{ Message string }
 		Usage                                   struct {
 			Input  int64 `json:"input_tokens"`
 			Output int64 `json:"output_tokens"`
@@ -62,7 +63,7 @@ func parseDroid(line []byte) *Event {
 	case "tool_call":
 		return &Event{Kind: "tool_call", Tool: e.ToolName, ID: e.ID, Input: e.Parameters}
 	case "tool_result":
-		return &Event{Kind: "tool_result", ID: e.ID, Output: plainText(e.Value)}
+		return &Event{Kind: "tool_result", ID: e.ID, Output: plainText(e.Value) + e.Error.Message}
 	case "completion":
 		return &Event{Kind: "usage", Usage: &schema.Usage{PromptTokens: e.Usage.Input, CompletionTokens: e.Usage.Output}}
 	case "error":

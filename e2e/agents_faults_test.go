@@ -79,7 +79,9 @@ func TestEveryAgentThroughBadTimes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	script, err := replay.Parse([]byte("steps:\n- {run: pwd, reasoning: Where am I?}\n- run: \"echo 'Hello, world!' > hello.txt\"\n- text: Done.\n"))
+	// Both steps write the file: on a busy machine droid kills a command of its
+	// own now and then, tells the model so, and a model would try again.
+	script, err := replay.Parse([]byte("steps:\n- {run: \"echo 'Hello, world!' > hello.txt; pwd\", reasoning: Where am I?}\n- run: \"echo 'Hello, world!' > hello.txt\"\n- text: Done.\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,6 +121,11 @@ func TestEveryAgentThroughBadTimes(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Run(r.Agent, func(t *testing.T) {
+			defer func() {
+				if t.Failed() {
+					t.Logf("it said: %s", artifact(t, submitter, r, "agent.stdout.log"))
+				}
+			}()
 			one(t, []schema.Result{r}, 1, 3)
 			if r.Exit == nil || !r.Exit.OK() {
 				t.Errorf("it ended with %+v", r.Exit)
@@ -135,6 +142,21 @@ func TestEveryAgentThroughBadTimes(t *testing.T) {
 			t.Errorf("call %s was begun %d times, want %d", key, n, want)
 		}
 	}
+}
+
+// artifact is a file of a result; empty if there is none.
+func artifact(t *testing.T, tr *trainer.Trainer, r schema.Result, name string) string {
+	t.Helper()
+	for _, a := range r.Artifacts {
+		if a.Name == name {
+			data, err := tr.Artifact(t.Context(), a)
+			if err != nil {
+				t.Error(err)
+			}
+			return string(data)
+		}
+	}
+	return ""
 }
 
 func newTrainer(t *testing.T, b *bench, shard string, change ...func(*trainer.Config)) *trainer.Trainer {
