@@ -138,13 +138,30 @@ func (b *Backend) create(ctx context.Context, sb *sandbox, s sandboxes.Spec, ima
 	return nil
 }
 
+const (
+	removeTries = 5
+	removePause = 300 * time.Millisecond
+)
+
 // remove removes a container and waits until it is gone; one that is not there
 // is no error.
 func (b *Backend) remove(ctx context.Context, id string) error {
 	gone, failed := b.api.ContainerWait(ctx, id, container.WaitConditionRemoved)
-	err := b.api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
-	if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsConflict(err) {
-		return fmt.Errorf("remove container %s: %w", id, err)
+	for try := 1; ; try++ {
+		err := b.api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
+		if err == nil || errdefs.IsNotFound(err) || errdefs.IsConflict(err) {
+			break
+		}
+		// The engine fails to kill a container that ends at this very moment, and
+		// then does not remove it either.
+		if try == removeTries {
+			return fmt.Errorf("remove container %s: %w", id, err)
+		}
+		select {
+		case <-time.After(removePause):
+		case <-ctx.Done():
+			return fmt.Errorf("remove container %s: %w", id, errors.Join(err, context.Cause(ctx)))
+		}
 	}
 	select {
 	case <-gone:
