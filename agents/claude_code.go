@@ -75,10 +75,7 @@ func parseClaude(line []byte) *Event {
 		IsError       bool            `json:"is_error"`
 		Result        json.RawMessage `json:"result"`
 		Error         json.RawMessage `json:"error"`
-		Usage         struct {
-			Input  int64 `json:"input_tokens"`
-			Output int64 `json:"output_tokens"`
-		}
+		Usage         counted
 	}
 	if json.Unmarshal(line, &e) != nil || e.Type == "" {
 		return nil
@@ -103,7 +100,7 @@ func parseClaude(line []byte) *Event {
 		if e.IsError {
 			return &Event{Kind: "error", Text: firstOf(claudeText(e.Result), claudeText(e.Error), e.Subtype)}
 		}
-		return &Event{Kind: "usage", Usage: &schema.Usage{PromptTokens: e.Usage.Input, CompletionTokens: e.Usage.Output}}
+		return e.Usage.event()
 	}
 	return &Event{Kind: "other", Text: e.Type + " " + e.Subtype}
 }

@@ -86,11 +86,8 @@ func parseCodex(line []byte) *Event {
 		Type    string
 		Message string
 		Error   struct{ Message string }
-		Usage   struct {
-			Input  int64 `json:"input_tokens"`
-			Output int64 `json:"output_tokens"`
-		}
-		Item struct {
+		Usage   counted
+		Item    struct {
 			ID, Type, Text, Command, Message, Tool, Server string
 			Output                                         string `json:"aggregated_output"`
 			Arguments                                      json.RawMessage
@@ -120,7 +117,7 @@ func parseCodex(line []byte) *Event {
 			return &Event{Kind: "other", Text: e.Item.Message}
 		}
 	case "turn.completed":
-		return &Event{Kind: "usage", Usage: &schema.Usage{PromptTokens: e.Usage.Input, CompletionTokens: e.Usage.Output}}
+		return e.Usage.event()
 	case "turn.failed":
 		return &Event{Kind: "error", Text: e.Error.Message}
 	}

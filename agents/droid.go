@@ -47,10 +47,7 @@ func parseDroid(line []byte) *Event {
 		Type, Role, Text, ID, ToolName, Message string
 		Parameters, Value                       json.RawMessage
 		Error                                   struct{ Message string }
-		Usage                                   struct {
-			Input  int64 `json:"input_tokens"`
-			Output int64 `json:"output_tokens"`
-		}
+		Usage                                   counted
 	}
 	if json.Unmarshal(line, &e) != nil || e.Type == "" {
 		return nil
@@ -65,7 +62,7 @@ func parseDroid(line []byte) *Event {
 	case "tool_result":
 		return &Event{Kind: "tool_result", ID: e.ID, Output: plainText(e.Value) + e.Error.Message}
 	case "completion":
-		return &Event{Kind: "usage", Usage: &schema.Usage{PromptTokens: e.Usage.Input, CompletionTokens: e.Usage.Output}}
+		return e.Usage.event()
 	case "error":
 		return &Event{Kind: "error", Text: e.Message}
 	}

@@ -55,10 +55,7 @@ func parseGrok(line []byte) *Event {
 		RawOutput                                         struct {
 			ForPrompt string `json:"output_for_prompt"`
 		}
-		Usage struct {
-			Input  int64 `json:"input_tokens"`
-			Output int64 `json:"output_tokens"`
-		}
+		Usage counted
 	}
 	if json.Unmarshal(line, &e) != nil || e.Type == "" {
 		return nil
@@ -73,7 +70,7 @@ func parseGrok(line []byte) *Event {
 			return &Event{Kind: "tool_result", ID: e.ToolCallID, Output: e.RawOutput.ForPrompt}
 		}
 	case "usage":
-		return &Event{Kind: "usage", Usage: &schema.Usage{PromptTokens: e.Usage.Input, CompletionTokens: e.Usage.Output}}
+		return e.Usage.event()
 	case "error":
 		return &Event{Kind: "error", Text: e.Message}
 	}

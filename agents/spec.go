@@ -91,6 +91,16 @@ type Event struct {
 	Usage  *schema.Usage   `json:"usage,omitempty"`
 }
 
+// counted is how several agents print the tokens of a turn.
+type counted struct {
+	Input  int64 `json:"input_tokens"`
+	Output int64 `json:"output_tokens"`
+}
+
+func (c counted) event() *Event {
+	return &Event{Kind: "usage", Usage: &schema.Usage{PromptTokens: c.Input, CompletionTokens: c.Output}}
+}
+
 // All lists every agent.
 func All() []Spec {
 	return []Spec{opencode(), pi(), codex(), claudeCode(), geminiCLI(), qwenCode(), kilo(), copilot(), droid(), cline(), kimi(), continueCLI(), grok(), grokCLI(), miniSpec(), command(), oracle(), nop()}

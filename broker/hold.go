@@ -56,6 +56,15 @@ func (h *holds) take(trainer string, new schema.Hold) {
 	h.changed = make(chan struct{})
 }
 
+// learn notes what was read of a trainer, unless it was heard meanwhile.
+func (h *holds) learn(trainer string, read schema.Hold) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, heard := h.by[trainer]; !heard {
+		h.by[trainer] = holding{read, time.Now()}
+	}
+}
+
 // onHold keeps a trainer's wish where all workers see it. One worker of all
 // hears each.
 func (w *WorkerSide) onHold(m *nats.Msg) {
@@ -110,7 +119,7 @@ func (w *WorkerSide) learnHold(ctx context.Context, trainer string) {
 		w.log.Debug().Err(err).Str("trainer", trainer).Msg("a hold could not be read; it is heard when it is repeated")
 		return
 	}
-	w.holds.take(trainer, h) // or that there is none
+	w.holds.learn(trainer, h) // or that there is none
 }
 
 // HeldByTrainer reports whether the job's trainer holds it, see WorkerSide.Held.

@@ -37,3 +37,17 @@ func (h *Hold) Validate() error {
 	}
 	return nil
 }
+
+// AsksAnEngine reports whether calls of this rollout are answered by an engine
+// that its worker asks, and not by the trainer.
+func (r *Request) AsksAnEngine() bool {
+	if r.Mode == ModeProxy {
+		return true
+	}
+	for _, to := range r.Gate.Routes {
+		if to.Upstream != "" {
+			return true
+		}
+	}
+	return false
+}

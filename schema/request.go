@@ -174,20 +174,6 @@ type Verify struct {
 	RewardKey string `json:"reward_key,omitempty"`
 }
 
-// AsksAnEngine reports whether calls of this rollout are answered by an engine
-// that its worker asks, and not by the trainer.
-func (r *Request) AsksAnEngine() bool {
-	if r.Mode == ModeProxy {
-		return true
-	}
-	for _, to := range r.Gate.Routes {
-		if to.Upstream != "" {
-			return true
-		}
-	}
-	return false
-}
-
 // WithDefaults returns the request with every absent field set to what it
 // means.
 func (r Request) WithDefaults() Request {

@@ -45,9 +45,9 @@ func (t *Trainer) answeredBy(k schema.Key, versions []schema.VersionSpan) {
 	}
 }
 
-// HoldRollouts holds the calls of some rollouts instead of what was held before. which is
-// called often, must be quick, and must not call the trainer. Workers that ask
-// an engine themselves hold those that this process submitted.
+// HoldRollouts holds the calls of some rollouts instead of what was held before.
+// which is called often, must be quick, and must not call the trainer. Workers
+// that ask an engine themselves hold those that this process submitted.
 func (t *Trainer) HoldRollouts(which func(schema.ID) bool) { t.setHold(which, false) }
 
 // Resume hands out what was held.

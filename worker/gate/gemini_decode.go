@@ -95,16 +95,6 @@ func (d *geminiDecoder) Decode(r *http.Request, body []byte) (Request, error) {
 	return d.request(p, Request{Call: c, Encoding: geminiEncoding{events: streamed}}), nil
 }
 
-// member is a member of the request by name; nil when it is not there.
-func (p *parts) member(name string) jsontext.Value {
-	for i, n := range p.names {
-		if n == name {
-			return p.value(p.values[i])
-		}
-	}
-	return nil
-}
-
 // geminiPart is one part of a content.
 type geminiPart struct {
 	Text       *string        `json:"text"`

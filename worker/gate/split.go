@@ -242,6 +242,16 @@ func (p *parts) value(at span) jsontext.Value {
 // item is an element of the conversation.
 func (p *parts) item(i int) jsontext.Value { return p.value(p.items[i]) }
 
+// member is a member of the request by name; nil when it is not there.
+func (p *parts) member(name string) jsontext.Value {
+	for i, n := range p.names {
+		if n == name {
+			return p.value(p.values[i])
+		}
+	}
+	return nil
+}
+
 // eachMember calls f for every member but the conversation.
 func (p *parts) eachMember(f func(name string, value jsontext.Value) error) error {
 	for i, name := range p.names {
