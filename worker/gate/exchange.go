@@ -25,7 +25,7 @@ type exchange struct {
 	cancel   context.CancelCauseFunc
 
 	mu        sync.Mutex
-	changed   chan struct{} // closed and replaced whenever something below changes
+	client    *client // who is told, nil before there was one
 	deltas    []*schema.Delta
 	gen       string
 	released  bool // a byte of gen has gone to the agent before the answer was whole
@@ -50,8 +50,9 @@ var (
 // enter finds the exchange for a request, or makes one. An equal exchange that
 // lost its client is taken over; while one is still open the request waits for
 // it for a moment, and then is a call of its own: two equal calls at the same
-// time are two calls. Nobody else uses the body any more.
-func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Request, reserved *int64) (*exchange, error) {
+// time are two calls. Nobody else uses the body any more. Whoever gets run has
+// made it, and must call that.
+func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Request, reserved *int64) (x *exchange, run func(), err error) {
 	// From now on its call counts, and the reservation for its body does not.
 	counts := func() { s.reading, *reserved = s.reading-*reserved, 0 }
 	given := false
@@ -76,16 +77,16 @@ func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Requ
 				e.attach()
 				counts()
 				s.mu.Unlock()
-				return e, nil
+				return e, nil, nil
 			}
 			open = e
 		}
 		if open == nil || waited {
-			x, err := s.begin(body, req)
+			x, run, err = s.begin(body, req)
 			given = err == nil
 			counts()
 			s.mu.Unlock()
-			return x, err
+			return x, run, err
 		}
 		over := open.detached
 		s.mu.Unlock()
@@ -98,20 +99,20 @@ func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Requ
 		case <-timer.C:
 			waited = true
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return nil, nil, context.Cause(ctx)
 		case <-s.life.Done():
-			return nil, context.Cause(s.life)
+			return nil, nil, context.Cause(s.life)
 		}
 	}
 }
 
 // begin numbers a new call. The session's lock is held.
-func (s *Session) begin(body []byte, req Request) (*exchange, error) {
+func (s *Session) begin(body []byte, req Request) (x *exchange, run func(), err error) {
 	if s.life.Err() != nil {
-		return nil, context.Cause(s.life)
+		return nil, nil, context.Cause(s.life)
 	}
 	if s.count >= s.cfg.Options.MaxCalls {
-		return nil, schema.Faultf("agent", schema.CodeCallCap, schema.WhoAgent, "it asked for more than %d model calls", s.cfg.Options.MaxCalls)
+		return nil, nil, schema.Faultf("agent", schema.CodeCallCap, schema.WhoAgent, "it asked for more than %d model calls", s.cfg.Options.MaxCalls)
 	}
 	if limit := s.cfg.Options.MaxTokens; limit > 0 {
 		var used int64
@@ -119,7 +120,7 @@ func (s *Session) begin(body []byte, req Request) (*exchange, error) {
 			used += st.CompletionTokens
 		}
 		if used >= limit {
-			return nil, schema.Faultf("agent", schema.CodeTokenCap, schema.WhoAgent, "it used %d completion tokens, its cap is %d", used, limit)
+			return nil, nil, schema.Faultf("agent", schema.CodeTokenCap, schema.WhoAgent, "it used %d completion tokens, its cap is %d", used, limit)
 		}
 	}
 	s.count++
@@ -130,14 +131,14 @@ func (s *Session) begin(body []byte, req Request) (*exchange, error) {
 	if call.Shares, call.Digest, kept = s.recent.place(s.count, &call, req.Kept, s.cfg.Memory); !kept {
 		req.Forget()
 	}
-	x := &exchange{s: s, number: s.count, body: body, size: len(body), call: call, encoding: req.Encoding, changed: make(chan struct{})}
+	x = &exchange{s: s, number: s.count, body: body, size: len(body), call: call, encoding: req.Encoding}
 	x.attach()
 	s.alive = append(s.alive, x)
 	s.clock.change(1, 0)
 	var ctx context.Context
 	ctx, x.cancel = context.WithCancelCause(s.life)
-	s.calls.Go(func() { x.run(ctx) })
-	return x, nil
+	s.calls.Add(1)
+	return x, func() { x.run(ctx) }, nil
 }
 
 // attach gives the exchange a client. The session's lock is held.
@@ -195,10 +196,10 @@ func (x *exchange) drop() {
 // run asks the model, when one of the session's slots is free.
 func (x *exchange) run(ctx context.Context) {
 	s := x.s
+	defer s.calls.Done()
 	defer x.cancel(nil)
 	select {
 	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
 	case <-ctx.Done():
 		x.finish(schema.Reply{}, context.Cause(ctx), 0)
 		return
@@ -206,6 +207,7 @@ func (x *exchange) run(ctx context.Context) {
 	start := time.Now()
 	s.cfg.Observer.CallBegan(x.number, &x.call)
 	reply, err := s.cfg.Model.Complete(ctx, x.call, x.frame)
+	<-s.slots
 	x.finish(reply, err, time.Since(start))
 }
 
@@ -213,19 +215,24 @@ func (x *exchange) run(ctx context.Context) {
 func (x *exchange) frame(f schema.Frame) error {
 	x.setIdle(f.Kind == schema.FrameAbsent || f.Held)
 	x.mu.Lock()
-	defer x.mu.Unlock()
 	if f.Gen != "" && f.Gen != x.gen {
 		if x.released && !crash.Broken("I3") {
+			x.mu.Unlock()
 			return errRegenerate
 		}
 		x.gen, x.deltas = f.Gen, nil
 	}
+	var tell *client
 	if f.Kind == schema.FrameDelta {
 		x.s.cfg.Observer.CallDelta(x.number, f.Delta)
 		if x.s.cfg.Options.Stream == schema.StreamPass {
 			x.deltas = append(x.deltas, f.Delta)
-			x.tell()
+			tell = x.client
 		}
+	}
+	x.mu.Unlock()
+	if tell != nil {
+		tell.push(f.More)
 	}
 	return nil
 }
@@ -241,12 +248,6 @@ func (x *exchange) setIdle(idle bool) {
 			x.s.clock.change(0, -1)
 		}
 	}
-}
-
-// tell wakes whoever writes to the agent. x.mu is held.
-func (x *exchange) tell() {
-	close(x.changed)
-	x.changed = make(chan struct{})
 }
 
 func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
@@ -280,9 +281,21 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 	x.mu.Lock()
 	end.Gen = x.gen
 	x.finished, x.reply, x.err = true, reply, err
-	x.tell()
+	tell := x.client
 	x.mu.Unlock()
 	s.cfg.Observer.CallEnded(x.number, end)
+	if tell != nil {
+		tell.push(false)
+	}
+}
+
+// hurry bounds how long the agent may take to read the rest.
+func (x *exchange) hurry() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.client != nil {
+		x.client.hurry()
+	}
 }
 
 // commit notes that the generation reached the agent.

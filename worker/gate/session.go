@@ -19,7 +19,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/turngate/turngate/internal/gopool"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -57,7 +56,7 @@ type Session struct {
 	life     context.Context
 	stop     context.CancelCauseFunc
 	slots    chan struct{} // one per call that may be asked at once
-	calls    gopool.Pool
+	calls    sync.WaitGroup
 	capped   sync.Once
 	decoders []Decoder
 
@@ -150,8 +149,11 @@ func (s *Session) Close() {
 	s.mu.Lock() // no call is begun any more
 	s.stop(ErrEnded)
 	s.recent.drop(s.cfg.Memory)
+	for _, x := range s.alive {
+		x.hurry()
+	}
 	s.mu.Unlock()
-	s.calls.Close()
+	s.calls.Wait()
 	for _, d := range s.decoders {
 		d.Close()
 	}

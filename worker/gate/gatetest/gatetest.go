@@ -9,7 +9,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -94,7 +93,7 @@ type Harness struct {
 	Model   *Model
 	URL     string
 
-	closed atomic.Int32 // connections that the session knows to be gone
+	closed atomic.Int32 // clients that went away
 }
 
 // New starts a session for a fixture.
@@ -109,13 +108,10 @@ func New(t *testing.T, f Fixture, m *Model, o schema.GateOptions, change ...func
 	}
 	s := gate.Open(t.Context(), c)
 	h := &Harness{T: t, F: f, Session: s, Model: m}
-	srv := httptest.NewUnstartedServer(s)
-	srv.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-		if state == http.StateClosed {
-			h.closed.Add(1)
-		}
-	}
-	srv.Start()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer context.AfterFunc(r.Context(), func() { h.closed.Add(1) })()
+		s.ServeHTTP(w, r)
+	}))
 	t.Cleanup(func() {
 		s.Close()
 		srv.CloseClientConnections()

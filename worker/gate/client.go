@@ -1,0 +1,230 @@
+package gate
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
+)
+
+// client is the request that is attached to an exchange. Whoever has news of
+// the exchange writes it to the client, so that nobody needs to be woken for
+// that.
+type client struct {
+	x    *exchange
+	w    http.ResponseWriter
+	rc   *http.ResponseController
+	d    Dialect
+	meta Meta
+	done chan struct{} // closed when it is over
+
+	mu     sync.Mutex // held while something is written
+	stream Stream     // nil: the whole answer at once
+	alive  *time.Timer
+	opened bool // headers are sent
+	sent   int  // deltas written
+	over   bool // nothing is written any more
+	whole  bool // since everything was
+}
+
+// answer writes the exchange to a request. The one that began it also runs it,
+// to its end: when its client goes away another one may come for the answer.
+func (x *exchange) answer(w http.ResponseWriter, r *http.Request, d Dialect, run func()) {
+	c := &client{x: x, w: w, d: d, rc: http.NewResponseController(w), done: make(chan struct{}), meta: Meta{
+		ID:    strings.ReplaceAll(x.call.Key, "/", "-"),
+		Model: x.call.Model, Created: time.Now().Unix(),
+	}}
+	if x.call.Stream {
+		c.stream = x.encoding.Stream(c.meta)
+	}
+	c.mu.Lock()
+	c.alive = time.AfterFunc(x.s.cfg.Timing.Headers, c.keepAlive)
+	c.mu.Unlock()
+	var once sync.Once
+	end := func(delivered bool) {
+		once.Do(func() {
+			if delivered {
+				x.commit()
+			}
+			x.detach(delivered)
+		})
+	}
+	delivery, tracked := sandboxes.DeliveryFrom(r.Context())
+	if tracked {
+		delivery.OnSettled(end)
+	}
+	stays := context.AfterFunc(r.Context(), func() {
+		c.leave()
+		end(false)
+	})
+	c.join()
+	if run != nil {
+		run()
+	}
+	<-c.done
+	if !stays() || !c.leave() {
+		end(false)
+	} else if !tracked {
+		end(true)
+	}
+}
+
+// join has the client told of the exchange, from the beginning on.
+func (c *client) join() {
+	c.mu.Lock()
+	over := c.over
+	if !over { // else another one may have come in its place
+		c.x.mu.Lock()
+		c.x.client = c
+		c.x.mu.Unlock()
+	}
+	c.mu.Unlock()
+	if !over {
+		c.push(false)
+	}
+}
+
+// hurry bounds how long it may still take to write to the client.
+func (c *client) hurry() {
+	_ = c.rc.SetWriteDeadline(time.Now().Add(lastWrite)) // not every writer can
+}
+
+// lastWrite is how long an agent may take to read what is written to it after
+// its session's end.
+const lastWrite = 5 * time.Second
+
+// leave ends what is written to the client. It is true if that was everything.
+func (c *client) leave() (whole bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.end(false)
+	return c.whole
+}
+
+// end needs the lock.
+func (c *client) end(whole bool) {
+	if c.over {
+		return
+	}
+	c.over, c.whole = true, whole
+	c.alive.Stop()
+	close(c.done)
+}
+
+// push writes what is there. more says that there will be more at once.
+func (c *client) push(more bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return
+	}
+	if done, err := c.step(more); done || err != nil {
+		c.end(err == nil)
+	}
+}
+
+// step needs the lock.
+func (c *client) step(more bool) (done bool, err error) {
+	x := c.x
+	x.mu.Lock()
+	deltas := x.deltas[min(c.sent, len(x.deltas)):]
+	finished, reply, failed := x.finished, &x.reply, x.err
+	if c.stream != nil && len(deltas) > 0 {
+		x.released = true
+	}
+	x.mu.Unlock()
+	if c.stream != nil {
+		for _, d := range deltas {
+			chunk, err := c.stream.Delta(d)
+			if err != nil {
+				return true, c.fail(schema.Faultf("call", schema.CodeInvalid, schema.WhoTrainer, "%v", err))
+			}
+			if err := c.put(chunk); err != nil {
+				return false, err
+			}
+			c.sent++
+		}
+	}
+	switch {
+	case finished && failed != nil:
+		return true, c.fail(failed)
+	case finished:
+		return true, c.final(reply)
+	case len(deltas) > 0 && c.stream != nil && !more:
+		return false, c.rc.Flush()
+	default:
+		return false, nil
+	}
+}
+
+func (c *client) open() {
+	if c.opened {
+		return
+	}
+	c.opened = true
+	h := c.w.Header()
+	if c.stream != nil {
+		h.Set("Content-Type", c.stream.ContentType())
+		h.Set("Cache-Control", "no-cache")
+	} else {
+		h.Set("Content-Type", "application/json")
+	}
+	c.w.WriteHeader(http.StatusOK)
+}
+
+func (c *client) put(b []byte) error {
+	c.open()
+	_, err := c.w.Write(b)
+	return err
+}
+
+// keepAlive sends headers if need be, and a sign that the client counts.
+func (c *client) keepAlive() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return
+	}
+	sign := []byte(" ")
+	if c.stream != nil {
+		sign = c.stream.KeepAlive()
+	}
+	if c.put(sign) != nil || c.rc.Flush() != nil {
+		c.end(false)
+		return
+	}
+	c.alive.Reset(c.x.s.cfg.Timing.KeepAlive)
+}
+
+func (c *client) final(reply *schema.Reply) error {
+	var out []byte
+	var err error
+	if c.stream != nil {
+		out, err = c.stream.Final(reply)
+	} else {
+		out, err = c.x.encoding.Encode(c.meta, reply)
+	}
+	if err != nil {
+		return c.fail(schema.Faultf("call", schema.CodeInvalid, schema.WhoTrainer, "the trainer's message: %v", err))
+	}
+	return c.put(out)
+}
+
+// fail writes an error: with its status while that is still possible, in the
+// body or the stream afterwards.
+func (c *client) fail(err error) error {
+	f := refusalOf(err)
+	if !c.opened {
+		refuse(c.w, c.d, f)
+		c.opened = true
+		return nil
+	}
+	if c.stream != nil {
+		return c.put(c.stream.Fail(f))
+	}
+	return c.put(c.d.Fail(f))
+}
