@@ -259,22 +259,23 @@ func (a *asking) round(ctx context.Context, into schema.Message) (wait time.Dura
 		return 0, errAbsent
 	}
 	accepted := false
-	timer := time.NewTimer(acceptWithin)
-	defer timer.Stop()
+	due := start.Add(acceptWithin)
+	a.inbox.wakeAt(due)
 	for {
 		select {
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
-		case <-timer.C:
-			if accepted {
-				return 0, errSilent
-			}
-			a.spent += time.Since(start)
-			return 0, errAbsent
 		case <-a.inbox.ready:
-			m := a.inbox.take()
+			m, more := a.inbox.take()
 			if m == nil {
-				continue
+				switch {
+				case !time.Now().After(due):
+					continue
+				case accepted:
+					return 0, errSilent
+				}
+				a.spent += time.Since(start)
+				return 0, errAbsent
 			}
 			if m.Header.Get("Status") == "503" && len(m.Data) == 0 {
 				if accepted { // of an earlier round
@@ -282,7 +283,7 @@ func (a *asking) round(ctx context.Context, into schema.Message) (wait time.Dura
 				}
 				return 0, errAbsent
 			}
-			done, w, err := a.frame(ctx, m, into)
+			done, w, err := a.frame(ctx, m, more, into)
 			if done || err != nil {
 				return w, err
 			}
@@ -290,7 +291,8 @@ func (a *asking) round(ctx context.Context, into schema.Message) (wait time.Dura
 				a.spent += time.Since(start)
 				accepted, a.heard = true, true
 			}
-			timer.Reset(silentAfter)
+			due = time.Now().Add(silentAfter)
+			a.inbox.wakeAt(due)
 		}
 	}
 }
@@ -316,8 +318,9 @@ func (a *asking) cancel() {
 	}
 }
 
-// frame handles one frame. done: the answer is complete.
-func (a *asking) frame(ctx context.Context, m *nats.Msg, into schema.Message) (done bool, wait time.Duration, err error) {
+// frame handles one frame. more: another one is there. done: the answer is
+// complete.
+func (a *asking) frame(ctx context.Context, m *nats.Msg, more bool, into schema.Message) (done bool, wait time.Duration, err error) {
 	kind, gen := schema.FrameKind(m.Header.Get(subjects.HeaderKind)), m.Header.Get(subjects.HeaderGen)
 	if gen != "" && gen != a.gen {
 		// The first generation is listened to. Another one is taken up only
@@ -338,7 +341,7 @@ func (a *asking) frame(ctx context.Context, m *nats.Msg, into schema.Message) (d
 	case schema.FrameAccept, schema.FrameBeat:
 		return false, 0, a.frames(schema.Frame{Kind: kind, Gen: gen, Held: m.Header.Get(subjects.HeaderHeld) == "1"})
 	case schema.FrameDelta:
-		return false, 0, a.delta(m, body)
+		return false, 0, a.delta(m, body, more)
 	case schema.FrameFinal:
 		if n, _ := strconv.Atoi(m.Header.Get(subjects.HeaderSeq)); n > a.deltas && a.deltas > 0 {
 			return false, 0, errSilent // deltas were lost on the way: ask for the rest
@@ -368,7 +371,7 @@ func restarts(m *nats.Msg, kind schema.FrameKind) bool {
 	}
 }
 
-func (a *asking) delta(m *nats.Msg, body []byte) error {
+func (a *asking) delta(m *nats.Msg, body []byte, more bool) error {
 	seq, err := strconv.Atoi(m.Header.Get(subjects.HeaderSeq))
 	switch {
 	case err != nil || seq < a.deltas:
@@ -381,7 +384,7 @@ func (a *asking) delta(m *nats.Msg, body []byte) error {
 		return schema.Faultf("call", schema.CodeInvalid, schema.WhoTrainer, "a delta of the trainer's: %v", err)
 	}
 	a.deltas++
-	return a.frames(schema.Frame{Kind: schema.FrameDelta, Gen: a.gen, Delta: &d})
+	return a.frames(schema.Frame{Kind: schema.FrameDelta, Gen: a.gen, Delta: &d, More: more})
 }
 
 func (a *asking) fault(body []byte) (bool, time.Duration, error) {

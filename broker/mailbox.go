@@ -2,6 +2,7 @@ package broker
 
 import (
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 )
@@ -15,6 +16,7 @@ type mailbox struct {
 	mu    sync.Mutex
 	queue []*nats.Msg
 	bytes int
+	due   time.Time // when whoever reads is woken although nothing came
 }
 
 // maxMailbox bounds the bytes of frames of one call that wait to be read.
@@ -42,19 +44,37 @@ func (b *mailbox) wake() {
 	}
 }
 
+// wakeAt has whoever reads be woken at that time, or up to watchEvery later, if
+// nothing comes before.
+func (b *mailbox) wakeAt(due time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.due = due
+}
+
+// late wakes whoever reads if that time has come.
+func (b *mailbox) late(now time.Time) {
+	b.mu.Lock()
+	late := now.After(b.due)
+	b.mu.Unlock()
+	if late {
+		b.wake()
+	}
+}
+
 // take gives the oldest frame, or nil. While more are there, ready says so.
-func (b *mailbox) take() *nats.Msg {
+func (b *mailbox) take() (m *nats.Msg, more bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.queue) == 0 {
-		return nil
+		return nil, false
 	}
-	m := b.queue[0]
+	m = b.queue[0]
 	b.queue[0] = nil
 	b.queue = b.queue[1:]
 	b.bytes -= len(m.Data)
-	if len(b.queue) > 0 {
+	if more = len(b.queue) > 0; more {
 		b.wake()
 	}
-	return m
+	return m, more
 }

@@ -178,12 +178,16 @@ func (t *TrainerSide) Cancel(ids []schema.ID, reason string) error {
 
 // Hints calls handle for every hint that a result was committed, until stop.
 func (t *TrainerSide) Hints(handle func(schema.ID)) (stop func(), err error) {
-	return t.subscribe(t.bulk, subjects.TrainerResults(t.tid), func(m *nats.Msg) {
+	sub, err := t.bulk.Subscribe(subjects.TrainerResults(t.tid), func(m *nats.Msg) {
 		var h schema.Hint
 		if schema.Decode(m.Data, &h) == nil && h.ID.Trainer() == t.tid {
 			handle(h.ID)
 		}
 	})
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to results: %w", err)
+	}
+	return bounded(t.bulk, sub)
 }
 
 // Asked is a model call or a tool call as it came, or the wish to end one.
@@ -204,7 +208,8 @@ type Asked struct {
 }
 
 // Listen calls handle for every call of this trainer (of one shard, unless it
-// is empty), one after the other, until stop.
+// is empty) until stop. It may take as long as it likes, since calls are handled
+// side by side: a cancel may be heard before the call that it is about.
 func (t *TrainerSide) Listen(shard string, handle func(Asked)) (stop func(), err error) {
 	return t.listen(subjects.CallsOf(t.tid, shard), subjects.ParseCall, Asked{}, handle)
 }
@@ -215,7 +220,14 @@ func (t *TrainerSide) ListenTools(shard string, handle func(Asked)) (stop func()
 }
 
 func (t *TrainerSide) listen(subject string, parse func(string) (schema.Key, string, bool), as Asked, handle func(Asked)) (stop func(), err error) {
-	return t.subscribe(t.calls, subject, func(m *nats.Msg) {
+	sub, err := t.calls.SubscribeSync(subject)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", subject, err)
+	}
+	if stop, err = bounded(t.calls, sub); err != nil {
+		return nil, err
+	}
+	all := &turns{sub: sub, handle: func(m *nats.Msg) {
 		key, shard, ok := parse(m.Subject)
 		if !ok {
 			return
@@ -234,32 +246,25 @@ func (t *TrainerSide) listen(subject string, parse func(string) (schema.Key, str
 		a.reply = m.Reply
 		a.ResumeGen = m.Header.Get(subjects.HeaderGen)
 		a.Resume, _ = strconv.Atoi(m.Header.Get(subjects.HeaderResume))
-		unpack := func() {
-			var err error
-			if a.Body, err = t.unpack(context.Background(), subjects.BucketArtifact, m.Header, m.Data); err != nil {
-				t.log.Warn().Err(err).Str("call", key.String()).Msg("a call cannot be unpacked; its worker asks again")
-				return
-			}
-			handle(a)
-		}
-		if m.Header.Get(subjects.HeaderClaim) == "" {
-			unpack()
+		var err error
+		if a.Body, err = t.unpack(context.Background(), subjects.BucketArtifact, m.Header, m.Data); err != nil {
+			t.log.Warn().Err(err).Str("call", key.String()).Msg("a call cannot be unpacked; its worker asks again")
 			return
 		}
-		go unpack() // the others need not wait for the object store
-	})
+		handle(a)
+	}}
+	go all.take()
+	return stop, nil
 }
 
-func (t *TrainerSide) subscribe(nc *nats.Conn, subject string, handle nats.MsgHandler) (func(), error) {
-	sub, err := nc.Subscribe(subject, handle)
-	if err != nil {
-		return nil, fmt.Errorf("subscribe to %s: %w", subject, err)
-	}
+// bounded limits what waits in a subscription, and sees to it that the server
+// has it.
+func bounded(nc *nats.Conn, sub *nats.Subscription) (stop func(), err error) {
 	if err := sub.SetPendingLimits(1<<20, 512<<20); err != nil {
-		return nil, fmt.Errorf("bound the subscription to %s: %w", subject, err)
+		return nil, fmt.Errorf("bound the subscription to %s: %w", sub.Subject, err)
 	}
 	if err := nc.FlushTimeout(5 * time.Second); err != nil {
-		return nil, fmt.Errorf("subscribe to %s: %w", subject, err)
+		return nil, fmt.Errorf("subscribe to %s: %w", sub.Subject, err)
 	}
 	return func() { _ = sub.Unsubscribe() }, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -53,6 +55,9 @@ type WorkerSide struct {
 	audits   chan schema.ID
 	news     chan struct{} // has room for one: a job began
 
+	closed  chan struct{}
+	watches sync.WaitGroup
+
 	mu      sync.Mutex
 	inboxes map[string]*mailbox // by token: calls that wait for frames
 	jobs    map[schema.ID]*Job
@@ -75,8 +80,9 @@ func (b *Broker) WorkerSide(c WorkerConfig) (*WorkerSide, error) {
 		Broker: b, cfg: c, wid: c.Worker, instance: c.Instance, timing: c.Timing, inbox: b.inbox, log: b.log.With().Str("worker", c.Worker).Logger(),
 		lanes: newLanes(), pollers: make(chan *poller, c.Slots+16), idle: make(chan struct{}, 1), handed: make(chan *delivery, c.Slots), standing: newSwitch(),
 		unfit: unfit{first: map[schema.ID]time.Time{}}, cancels: make(chan wish, 256), audits: make(chan schema.ID, 256), news: make(chan struct{}, 1), holds: newHolds(),
-		inboxes: map[string]*mailbox{}, jobs: map[schema.ID]*Job{},
+		inboxes: map[string]*mailbox{}, jobs: map[schema.ID]*Job{}, closed: make(chan struct{}),
 	}
+	w.watches.Go(w.watch)
 	w.handover = &handover{w: w, waiting: map[*delivery]time.Time{}}
 	w.standing.set(true) // until Run has confirmed the lease
 	for _, s := range []struct {
@@ -163,6 +169,8 @@ func (w *WorkerSide) leave(ctx context.Context) error {
 
 // Close ends the subscriptions. The broker stays open.
 func (w *WorkerSide) Close() {
+	close(w.closed)
+	w.watches.Wait()
 	for _, s := range w.subs {
 		_ = s.Unsubscribe()
 	}
@@ -191,6 +199,29 @@ func (w *WorkerSide) onFrame(m *nats.Msg) {
 	}
 	if !inbox.put(m) {
 		w.log.Warn().Str("subject", m.Subject).Msg("a frame was dropped, its call is read too slowly")
+	}
+}
+
+// watchEvery is how often calls are looked at for silence. A timer for each
+// call would cost more than all else that a call does here.
+const watchEvery = 250 * time.Millisecond
+
+// watch wakes calls that heard nothing for too long.
+func (w *WorkerSide) watch() {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-w.closed:
+			return
+		case now := <-tick.C:
+			w.mu.Lock()
+			all := slices.Collect(maps.Values(w.inboxes))
+			w.mu.Unlock()
+			for _, b := range all {
+				b.late(now)
+			}
+		}
 	}
 }
 

@@ -39,7 +39,7 @@ type state struct {
 	deltas   []broker.Packed
 	final    *broker.Frame
 	answered bool
-	accept   *time.Timer
+	opened   time.Time
 	said     bool // the worker knows that it is accepted
 
 	held  heldBack // pieces that were not sent yet
@@ -61,15 +61,20 @@ func (s *state) open(a broker.Asked) {
 	a.Body = nil // decoded by now; not to be kept
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asked = a
-	s.accept = time.AfterFunc(acceptAfter, func() {
-		s.mu.Lock()
-		said := s.said
-		s.mu.Unlock()
-		if !said {
-			s.sign(false)
-		}
-	})
+	if s.asked.Key == (schema.Key{}) { // else it was asked again meanwhile
+		s.asked = a
+	}
+	s.opened = time.Now()
+}
+
+// accept tells the worker that somebody has the call, unless it knows.
+func (s *state) accept() {
+	s.mu.Lock()
+	said := s.said
+	s.mu.Unlock()
+	if !said {
+		s.sign(false)
+	}
 }
 
 // attach takes a repeated asking: it gets the finished answer, or joins the
@@ -175,10 +180,6 @@ func (s *state) finish(f broker.Frame, keep bool) error {
 	s.answered, s.held = true, heldBack{}
 	if s.later != nil {
 		s.later.Stop()
-	}
-	if s.accept != nil {
-		s.accept.Stop()
-		s.accept = nil
 	}
 	if keep {
 		s.final = &f

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 
-	"github.com/turngate/turngate/internal/gopool"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -41,9 +41,15 @@ func (t *Trainer) Next(ctx context.Context) (*Pending, error) {
 // context ends. An error of f that is a *schema.Fault answers with it; any
 // other is a fault with status 500, which workers ask again.
 func (t *Trainer) Serve(ctx context.Context, f func(ctx context.Context, c *schema.Call) (*schema.Reply, error)) error {
-	var open gopool.Pool
-	defer open.Close()
-	serve := func(p *Pending) { open.Go(func() { t.answer(p, f) }) }
+	var open sync.WaitGroup
+	defer open.Wait()
+	serve := func(p *Pending) func() {
+		open.Add(1)
+		return func() {
+			defer open.Done()
+			t.answer(p, f)
+		}
+	}
 	t.mu.Lock()
 	t.serve = serve
 	t.mu.Unlock()
@@ -57,7 +63,7 @@ func (t *Trainer) Serve(ctx context.Context, f func(ctx context.Context, c *sche
 		if err != nil {
 			return err
 		}
-		serve(p)
+		go serve(p)()
 	}
 }
 

@@ -58,13 +58,14 @@ type Trainer struct {
 	mu          sync.Mutex
 	rollouts    map[schema.ID]*rollout
 	queue       []*Pending
-	arrived     chan struct{}        // has room for one: something is queued
-	serve       func(*Pending)       // of a running Serve: takes calls without the queue
-	hold        func(schema.ID) bool // whose calls wait; nil: nobody's
-	holdAll     bool                 // everybody's
-	holdSerial  int64                // of what workers were told of it
-	holdTold    int                  // how often, since it changed
-	instance    string               // of this process
+	arrived     chan struct{}         // has room for one: something is queued
+	serve       func(*Pending) func() // of a running Serve: takes calls without the queue; what it returns answers
+	fresh       []*state              // calls whose worker was told nothing yet, oldest first
+	hold        func(schema.ID) bool  // whose calls wait; nil: nobody's
+	holdAll     bool                  // everybody's
+	holdSerial  int64                 // of what workers were told of it
+	holdTold    int                   // how often, since it changed
+	instance    string                // of this process
 	outstanding map[schema.ID]*submitted
 	ledger      *ledger
 	bundles     map[string][]byte
@@ -107,9 +108,9 @@ func (r *rollout) open() []*state {
 
 const (
 	beatEvery = 5 * time.Second
-	// acceptAfter delays the accept of a call that is answered at once, whose
-	// answer is accept enough. It is far below the two seconds in which a
-	// worker waits for one.
+	// acceptAfter delays the accept, since a call that is answered at once
+	// needs none. It is far below the two seconds in which a worker waits for
+	// one.
 	acceptAfter = 200 * time.Millisecond
 	// pollEvery looks for results whose hint was lost. It costs two reads and
 	// one for each new result.
@@ -171,6 +172,7 @@ func New(c Config) (*Trainer, error) {
 		}
 		t.unsub = append(t.unsub, unsub)
 	}
+	t.every(acceptAfter/2, t.accept)
 	t.every(beatEvery, t.beat)
 	t.every(c.AuditEvery, t.audit)
 	t.every(cancelEvery, t.repeatCancels)
@@ -247,7 +249,7 @@ func newGen() string {
 	return hex.EncodeToString(b)
 }
 
-// onAsked takes a call as it comes from a worker. It must not block.
+// onAsked takes a call as it comes from a worker, and may answer it.
 func (t *Trainer) onAsked(a broker.Asked) {
 	t.mu.Lock()
 	if t.life.Err() != nil {
@@ -261,8 +263,10 @@ func (t *Trainer) onAsked(a broker.Asked) {
 		t.bg.Go(func() { t.learn(a.Key.Rollout, r) })
 	}
 	if r != nil && !r.ready {
-		if !a.Cancel && len(r.waiting) < maxWaiting {
-			r.waiting = append(r.waiting, a) // else its worker asks again
+		if a.Cancel {
+			r.waiting = slices.DeleteFunc(r.waiting, func(w broker.Asked) bool { return w.Key == a.Key && w.Tool == a.Tool })
+		} else if len(r.waiting) < maxWaiting { // else its worker asks again
+			r.waiting = append(r.waiting, a)
 		}
 		t.mu.Unlock()
 		return
@@ -339,7 +343,7 @@ func (t *Trainer) learn(id schema.ID, r *rollout) {
 	r.waiting = nil
 	t.mu.Unlock()
 	for _, a := range waiting {
-		t.onAsked(a)
+		t.bg.Go(func() { t.onAsked(a) })
 	}
 }
 
@@ -379,9 +383,11 @@ func (t *Trainer) begin(p *Pending, a broker.Asked, held bool) {
 		p.state.sign(true)
 	}
 	t.mu.Lock()
+	t.fresh = append(t.fresh, p.state)
 	if t.serve != nil && !t.holds(a.Key.Rollout) {
-		t.serve(p)
+		answer := t.serve(p)
 		t.mu.Unlock()
+		answer()
 		return
 	}
 	t.queue = append(t.queue, p)
@@ -404,6 +410,23 @@ func (t *Trainer) sendFault(a broker.Asked, gen string, f *schema.Fault) {
 	}
 	if err != nil {
 		t.cfg.Log.Debug().Err(err).Str("call", a.Key.String()).Msg("a fault was not sent")
+	}
+}
+
+// accept tells the workers of calls that are not answered at once that somebody
+// has them.
+func (t *Trainer) accept() {
+	old := time.Now().Add(-acceptAfter)
+	t.mu.Lock()
+	n := slices.IndexFunc(t.fresh, func(s *state) bool { return s.opened.After(old) })
+	if n < 0 {
+		n = len(t.fresh)
+	}
+	due := slices.Clone(t.fresh[:n])
+	t.fresh = slices.Delete(t.fresh, 0, n)
+	t.mu.Unlock()
+	for _, s := range due {
+		s.accept()
 	}
 }
 
