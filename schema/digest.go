@@ -42,17 +42,21 @@ func (h *Hashes) Based(keep int) *Hashes {
 	return based
 }
 
-// HashMessage hashes one message.
-func HashMessage(raw json.RawMessage) Hash {
-	return hashPlain(raw, inMessage, func() jsontext.Value { return normalMessage(jsontext.Value(raw)) })
+// Hasher hashes the pieces of calls. Its zero value is ready; it keeps the
+// memory that this takes, so use one for many, but not at the same time.
+type Hasher struct{ normal []byte }
+
+// Message hashes one message.
+func (s *Hasher) Message(raw json.RawMessage) Hash {
+	return s.hash(raw, inMessage, func() jsontext.Value { return normalMessage(jsontext.Value(raw)) })
 }
 
-// HashTools hashes a list of tools; none is an empty list.
-func HashTools(raw json.RawMessage) Hash {
+// Tools hashes a list of tools; none is an empty list.
+func (s *Hasher) Tools(raw json.RawMessage) Hash {
 	if len(raw) == 0 {
 		raw = json.RawMessage(noTools)
 	}
-	return hashPlain(raw, inTools, func() jsontext.Value {
+	return s.hash(raw, inTools, func() jsontext.Value {
 		v := jsontext.Value(raw)
 		if bytes.Contains(v, []byte(`"cache_control"`)) {
 			v = eachOf(v, func(tool jsontext.Value) jsontext.Value { return without(tool, nil) })
@@ -61,8 +65,8 @@ func HashTools(raw json.RawMessage) Hash {
 	})
 }
 
-// HashParams hashes parameters as one object.
-func HashParams(params SortedMap[json.RawMessage]) Hash {
+// Params hashes parameters as one object.
+func (s *Hasher) Params(params SortedMap[json.RawMessage]) Hash {
 	object := []byte{'{'}
 	for name, value := range params {
 		if len(object) > 1 {
@@ -72,20 +76,21 @@ func HashParams(params SortedMap[json.RawMessage]) Hash {
 		object = append(append(object, ':'), value...)
 	}
 	object = append(object, '}')
-	return hashPlain(object, asIs, func() jsontext.Value { return object })
+	return s.hash(object, asIs, func() jsontext.Value { return object })
 }
 
 // Digest sums a call up: the sha256 of the hashes of its messages, then of its
 // tools, then of its parameters. Hashes that are based on these go on from its
 // sum, so a call costs the same however long its conversation is.
 func (h *Hashes) Digest() []byte {
-	sum := sha256.New()
+	var sum hash.Hash
 	if h.sum != nil {
 		if c, err := h.sum.Clone(); err == nil {
 			sum = c
-		} else {
-			h.summed = 0
 		}
+	}
+	if sum == nil {
+		sum, h.summed = sha256.New(), 0
 	}
 	for i := h.summed; i < len(h.Messages); i++ {
 		sum.Write(h.Messages[i][:])
@@ -102,9 +107,10 @@ func (h *Hashes) Digest() []byte {
 
 // HashesOf hashes the whole of a call.
 func (c *Call) HashesOf() *Hashes {
-	h := &Hashes{Messages: make([]Hash, len(c.Messages)), Tools: HashTools(c.Tools), Params: HashParams(c.Params)}
+	var s Hasher
+	h := &Hashes{Messages: make([]Hash, len(c.Messages)), Tools: s.Tools(c.Tools), Params: s.Params(c.Params)}
 	for i, m := range c.Messages {
-		h.Messages[i] = HashMessage(m)
+		h.Messages[i] = s.Message(m)
 	}
 	return h
 }
@@ -113,12 +119,16 @@ func (c *Call) HashesOf() *Hashes {
 // has.
 const noTools = "[]"
 
-// hashPlain hashes the normal form of plain JSON, and otherwise what long gives.
-func hashPlain(v []byte, r rules, long func() jsontext.Value) Hash {
-	if normal, ok := appendNormal(make([]byte, 0, 2*len(v)+16), v, r); ok {
-		return sha256.Sum256(normal)
+// hash hashes the normal form of plain JSON, and otherwise what long gives.
+func (s *Hasher) hash(v []byte, r rules, long func() jsontext.Value) Hash {
+	if need := 2*len(v) + 16; cap(s.normal) < need { // an object is written twice when its members are to be sorted
+		s.normal = make([]byte, 0, need+need/2)
 	}
-	return hashOf(long())
+	normal, ok := appendNormal(s.normal[:0], v, r)
+	if !ok {
+		return hashOf(long())
+	}
+	return sha256.Sum256(normal)
 }
 
 // hashOf hashes canonical JSON; what is no JSON is hashed as it is.

@@ -30,11 +30,11 @@ func TestNormalForm(t *testing.T) {
 		{`{"n":1}`, `{"n":"1"}`, false},
 		{`{"tool_calls":[{"function":{"arguments":"{\"cache_control\":1}"}}]}`, `{"tool_calls":[{"function":{"arguments":"{}"}}]}`, false},
 	} {
-		if got := schema.HashMessage(raw(tt.a)) == schema.HashMessage(raw(tt.b)); got != tt.equal {
+		if got := hash(raw(tt.a)) == hash(raw(tt.b)); got != tt.equal {
 			t.Errorf("%s and %s: equal is %v", tt.a, tt.b, got)
 		}
 	}
-	if schema.HashTools(nil) != schema.HashTools(raw(`[]`)) {
+	if new(schema.Hasher).Tools(nil) != new(schema.Hasher).Tools(raw(`[]`)) {
 		t.Error("no tools are not the same as none")
 	}
 }
@@ -127,8 +127,10 @@ func FuzzHashMessage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		// Names that are there twice have no canonical form; decoders refuse them.
 		canonical := jsontext.Value(data).Clone()
-		if canonical.Canonicalize() == nil && schema.HashMessage(data) != schema.HashMessage(append(append([]byte(" "), data...), ' ')) {
+		if canonical.Canonicalize() == nil && hash(data) != hash(append(append([]byte(" "), data...), ' ')) {
 			t.Errorf("white space changes the hash of %q", data)
 		}
 	})
 }
+
+func hash(message []byte) schema.Hash { return new(schema.Hasher).Message(message) }

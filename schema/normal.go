@@ -2,7 +2,6 @@ package schema
 
 import (
 	"bytes"
-	"encoding/binary"
 	"slices"
 	"unicode/utf8"
 
@@ -26,15 +25,10 @@ const (
 	inPart          // such an element or part
 )
 
-const (
-	maxPlainDepth   = 32
-	maxPlainMembers = 64
-)
-
 // appendNormal appends the normal form of v. ok is false when v is not of the
 // plain kind; what was appended then means nothing.
 func appendNormal(dst []byte, v []byte, r rules) (out []byte, ok bool) {
-	p := plain{in: v}
+	p := PlainReader{in: v}
 	p.space()
 	if out, ok = p.value(dst, r, 0); !ok {
 		return out, false
@@ -43,34 +37,7 @@ func appendNormal(dst []byte, v []byte, r rules) (out []byte, ok bool) {
 	return out, p.at == len(v)
 }
 
-// plain reads JSON of the plain kind.
-type plain struct {
-	in []byte
-	at int
-}
-
-func (p *plain) space() {
-	for p.at < len(p.in) {
-		switch p.in[p.at] {
-		case ' ', '\t', '\n', '\r':
-			p.at++
-		default:
-			return
-		}
-	}
-}
-
-// next skips white space, and c if it follows.
-func (p *plain) next(c byte) bool {
-	p.space()
-	if p.at < len(p.in) && p.in[p.at] == c {
-		p.at++
-		return true
-	}
-	return false
-}
-
-func (p *plain) value(dst []byte, r rules, depth int) ([]byte, bool) {
+func (p *PlainReader) value(dst []byte, r rules, depth int) ([]byte, bool) {
 	if p.at >= len(p.in) || depth > maxPlainDepth {
 		return dst, false
 	}
@@ -92,7 +59,7 @@ func (p *plain) value(dst []byte, r rules, depth int) ([]byte, bool) {
 	}
 }
 
-func (p *plain) word(dst []byte, w string) ([]byte, bool) {
+func (p *PlainReader) word(dst []byte, w string) ([]byte, bool) {
 	if !bytes.HasPrefix(p.in[p.at:], []byte(w)) {
 		return dst, false
 	}
@@ -102,7 +69,7 @@ func (p *plain) word(dst []byte, w string) ([]byte, bool) {
 
 // number copies an integer that every JSON reader keeps as it is; any other
 // number is written as the standard says.
-func (p *plain) number(dst []byte) ([]byte, bool) {
+func (p *PlainReader) number(dst []byte) ([]byte, bool) {
 	from, digits := p.at, 0
 	if p.in[p.at] == '-' {
 		p.at++
@@ -135,7 +102,7 @@ func ends(c byte) bool {
 }
 
 // text copies a string, whose usual escapes are those of the normal form.
-func (p *plain) text(dst []byte) ([]byte, bool) {
+func (p *PlainReader) text(dst []byte) ([]byte, bool) {
 	from := p.at
 	p.at++
 	usual, ascii := true, true
@@ -176,24 +143,7 @@ func (p *plain) text(dst []byte) ([]byte, bool) {
 	}
 }
 
-// plainText counts the bytes that stand for themselves in a string: ASCII
-// without quotes, escapes and control characters, eight at a time.
-func plainText(b []byte) (n int) {
-	const ones, tops = 0x0101010101010101, 0x8080808080808080
-	for ; n+8 <= len(b); n += 8 {
-		w := binary.LittleEndian.Uint64(b[n:])
-		quote, escape := w^('"'*ones), w^('\\'*ones)
-		if (w|(w-0x20*ones)|(quote-ones)|(escape-ones))&tops != 0 {
-			break
-		}
-	}
-	for n < len(b) && b[n] >= 0x20 && b[n] < utf8.RuneSelf && b[n] != '"' && b[n] != '\\' {
-		n++
-	}
-	return n
-}
-
-func (p *plain) array(dst []byte, r rules, depth int) ([]byte, bool) {
+func (p *PlainReader) array(dst []byte, r rules, depth int) ([]byte, bool) {
 	inner := asIs
 	if r == inContent || r == inTools {
 		inner = inPart
@@ -201,7 +151,7 @@ func (p *plain) array(dst []byte, r rules, depth int) ([]byte, bool) {
 	begin, n := len(dst), 0
 	dst = append(dst, '[')
 	p.at++
-	if p.next(']') {
+	if p.Next(']') {
 		return append(dst, ']'), true
 	}
 	for {
@@ -213,10 +163,10 @@ func (p *plain) array(dst []byte, r rules, depth int) ([]byte, bool) {
 		if dst, ok = p.value(dst, inner, depth+1); !ok {
 			return dst, false
 		}
-		if p.next(']') {
+		if p.Next(']') {
 			break
 		}
-		if !p.next(',') {
+		if !p.Next(',') {
 			return dst, false
 		}
 	}
@@ -227,7 +177,7 @@ func (p *plain) array(dst []byte, r rules, depth int) ([]byte, bool) {
 			// In the normal form it begins and ends like this. Whether the text
 			// itself ends where it seems to is seen by its length.
 			text := only[len(before) : len(only)-len(behind)]
-			if s := (plain{in: text}); s.isText() {
+			if s := (PlainReader{in: text}); s.isText() {
 				dst = append(dst[:begin], text...)
 			}
 		}
@@ -236,7 +186,7 @@ func (p *plain) array(dst []byte, r rules, depth int) ([]byte, bool) {
 }
 
 // isText reports whether all of it is one string.
-func (p *plain) isText() bool {
+func (p *PlainReader) isText() bool {
 	_, ok := p.text(nil)
 	return ok && p.at == len(p.in)
 }
@@ -248,9 +198,9 @@ type member struct {
 	from, to int
 }
 
-func (p *plain) object(dst []byte, r rules, depth int) ([]byte, bool) {
+func (p *PlainReader) object(dst []byte, r rules, depth int) ([]byte, bool) {
 	p.at++
-	if p.next('}') {
+	if p.Next('}') {
 		return append(dst, '{', '}'), true
 	}
 	var few [8]member
@@ -258,9 +208,8 @@ func (p *plain) object(dst []byte, r rules, depth int) ([]byte, bool) {
 	begin, sorted, dropped := len(dst), true, false
 	dst = append(dst, '{')
 	for {
-		p.space()
-		name, ok := p.name()
-		if !ok || !p.next(':') || len(members) == maxPlainMembers {
+		name, ok := p.Name()
+		if !ok || len(members) == maxPlainMembers {
 			return dst, false
 		}
 		p.space()
@@ -294,10 +243,10 @@ func (p *plain) object(dst []byte, r rules, depth int) ([]byte, bool) {
 		default:
 			members = append(members, member{name, from, len(dst)})
 		}
-		if p.next('}') {
+		if p.Next('}') {
 			break
 		}
-		if !p.next(',') {
+		if !p.Next(',') {
 			return dst, false
 		}
 	}
@@ -305,20 +254,6 @@ func (p *plain) object(dst []byte, r rules, depth int) ([]byte, bool) {
 		return dst, true
 	}
 	return order(dst, begin, members)
-}
-
-// name reads the name of a member and what surrounds it.
-func (p *plain) name() ([]byte, bool) {
-	if p.at >= len(p.in) || p.in[p.at] != '"' {
-		return nil, false
-	}
-	from := p.at + 1
-	p.at = from + plainText(p.in[from:])
-	if p.at >= len(p.in) || p.in[p.at] != '"' {
-		return nil, false
-	}
-	p.at++
-	return p.in[from : p.at-1], true
 }
 
 // order sorts the members of the object that was written from begin on by

@@ -38,20 +38,25 @@ func (t *Trainer) whole(k schema.Key, c *schema.Call) (need bool, err error) {
 	} else if base == nil || !c.Rebuild(&base.call) {
 		return true, nil
 	}
+	hasher, _ := t.hashers.Get().(*schema.Hasher)
+	if hasher == nil {
+		hasher = &schema.Hasher{}
+	}
+	defer t.hashers.Put(hasher)
 	hashes := base.hashes.Based(keep)
 	for _, m := range c.Messages[keep:] {
-		hashes.Messages = append(hashes.Messages, schema.HashMessage(m))
+		hashes.Messages = append(hashes.Messages, hasher.Message(m))
 	}
 	if delta && bytes.Equal(c.Tools, base.call.Tools) {
 		hashes.Tools = base.hashes.Tools
 	} else {
-		hashes.Tools = schema.HashTools(c.Tools)
+		hashes.Tools = hasher.Tools(c.Tools)
 	}
 	var params schema.SortedMap[json.RawMessage] // not the call's own, which whoever answers it may change
 	if sameParams {
 		params, hashes.Params = base.call.Params, base.hashes.Params
 	} else {
-		params, hashes.Params = maps.Clone(c.Params), schema.HashParams(c.Params)
+		params, hashes.Params = maps.Clone(c.Params), hasher.Params(c.Params)
 	}
 	if len(c.Digest) > 0 && !bytes.Equal(c.Digest, hashes.Digest()) {
 		if delta {

@@ -55,6 +55,8 @@ type Trainer struct {
 	bg    sync.WaitGroup
 	unsub []func()
 
+	hashers sync.Pool // of *schema.Hasher
+
 	mu          sync.Mutex
 	rollouts    map[schema.ID]*rollout
 	queue       []*Pending

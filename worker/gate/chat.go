@@ -93,7 +93,13 @@ func appendUsage(b []byte, u schema.Usage) []byte {
 // line breaks, which would end an event.
 func oneLine(raw json.RawMessage) (jsontext.Value, error) {
 	v := jsontext.Value(raw)
-	if !v.IsValid() || v.Kind() != '{' {
+	plain := schema.ReadPlain(raw, 0)
+	if _, ok := plain.Value(); !ok || !plain.End() {
+		if !v.IsValid() {
+			return nil, errors.New("not a JSON object")
+		}
+	}
+	if v.Kind() != '{' {
 		return nil, errors.New("not a JSON object")
 	}
 	if bytes.IndexByte(v, '\n') >= 0 || bytes.IndexByte(v, '\r') >= 0 {

@@ -80,7 +80,9 @@ const maxRecent = 6
 // false when there was no room for more than its hashes.
 func (r *recent) place(number int, call *schema.Call, kept int64, m *Memory) (shares schema.Shares, digest []byte, fits bool) {
 	c := recentCall{number: number, messages: call.Messages, tools: call.Tools, params: call.Params}
-	c.hashes = r.hash(&c)
+	using := m.scratch()
+	c.hashes = r.hash(&c, &using.hasher)
+	m.scratches.Put(using)
 	shares, digest = r.shares(&c), c.hashes.Digest()
 	if len(r.calls) == maxRecent {
 		r.calls = slices.Delete(r.calls, 0, 1)
@@ -152,7 +154,7 @@ func sharedStart(a, b []json.RawMessage) int {
 
 // hash hashes what is new in a call. What is byte for byte as in an earlier
 // call, which is nearly all of it, has its hash.
-func (r *recent) hash(c *recentCall) *schema.Hashes {
+func (r *recent) hash(c *recentCall, hasher *schema.Hasher) *schema.Hashes {
 	h := &schema.Hashes{}
 	var tools, params *schema.Hash
 	done := 0
@@ -179,17 +181,17 @@ func (r *recent) hash(c *recentCall) *schema.Hashes {
 		}
 	}
 	for _, m := range c.messages[done:] {
-		h.Messages = append(h.Messages, schema.HashMessage(m))
+		h.Messages = append(h.Messages, hasher.Message(m))
 	}
 	if tools != nil {
 		h.Tools = *tools
 	} else {
-		h.Tools = schema.HashTools(c.tools)
+		h.Tools = hasher.Tools(c.tools)
 	}
 	if params != nil {
 		h.Params = *params
 	} else {
-		h.Params = schema.HashParams(c.params)
+		h.Params = hasher.Params(c.params)
 	}
 	return h
 }

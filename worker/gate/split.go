@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/turngate/turngate/schema"
 )
 
 // splitter takes the bodies of one session apart. Agents append: a body
@@ -27,10 +29,11 @@ type splitter struct {
 	branches []*parts   // the newest body of each conversation, oldest first
 }
 
-// scratch is what parsing takes.
+// scratch is what parsing and hashing take.
 type scratch struct {
 	decoder jsontext.Decoder
 	rest    []byte
+	hasher  schema.Hasher
 }
 
 // maxBranches is how many conversations are told apart: an agent's own, and
@@ -59,6 +62,13 @@ type span struct{ from, to int }
 func (s *splitter) split(body []byte) (p *parts, keep int, err error) {
 	p, keep, shared := s.branch(body)
 	p.text = append(p.text[:shared], body[shared:]...)
+	if p.skim(keep) {
+		return p, keep, nil
+	}
+	if keep == 0 {
+		p.before = 0
+	}
+	p.cut(keep)
 	using := s.memory.scratch()
 	defer s.memory.scratches.Put(using)
 	d := &using.decoder
@@ -171,6 +181,63 @@ func commonPrefix(a, b []byte) int {
 		at++
 	}
 	return at
+}
+
+// skim reads what follows the shared items, if all of that is plain JSON, as it
+// nearly always is. What it took is for cut to undo.
+func (p *parts) skim(keep int) bool {
+	from := 0
+	if keep > 0 {
+		from = p.items[keep-1].to
+	}
+	r := schema.ReadPlain(p.text, from)
+	if keep > 0 {
+		if !p.skimItems(&r, false) {
+			return false
+		}
+		p.names, p.values = append(p.names, p.array), append(p.values, span{})
+	} else if !r.Next('{') {
+		return false
+	}
+	for !r.Next('}') {
+		if len(p.names) > 0 && !r.Next(',') {
+			return false
+		}
+		name, ok := r.Name()
+		if !ok || slices.ContainsFunc(p.names, func(n string) bool { return n == string(name) }) {
+			return false
+		}
+		if string(name) == p.array && r.Next('[') {
+			p.before = len(p.names)
+			if !p.skimItems(&r, true) {
+				return false
+			}
+			p.names, p.values = append(p.names, p.array), append(p.values, span{})
+			continue
+		}
+		from, ok := r.Value()
+		if !ok {
+			return false
+		}
+		p.names, p.values = append(p.names, string(name)), append(p.values, span{from, r.Offset()})
+	}
+	return r.End()
+}
+
+// skimItems reads to the end of the array. begins: it stands behind the
+// bracket, not behind an item.
+func (p *parts) skimItems(r *schema.PlainReader, begins bool) bool {
+	for ; !r.Next(']'); begins = false {
+		if !begins && !r.Next(',') {
+			return false
+		}
+		from, ok := r.Value()
+		if !ok || p.text[from] != '{' {
+			return false
+		}
+		p.items = append(p.items, span{from, r.Offset()})
+	}
+	return true
 }
 
 // read takes members off the decoder, whose offsets are shift less than the

@@ -1,0 +1,259 @@
+package schema
+
+import (
+	"encoding/binary"
+	"unicode/utf8"
+)
+
+// PlainReader reads JSON of the plain kind, which nearly all of what agents
+// send is: names are ASCII without escapes and are there once, nothing is
+// nested deeply, strings are valid Unicode. Its methods are false for what is
+// not of that kind; whether that is JSON is for a library to say.
+type PlainReader struct {
+	in []byte
+	at int
+}
+
+const (
+	maxPlainDepth   = 32
+	maxPlainMembers = 64
+)
+
+// ReadPlain begins at an offset.
+func ReadPlain(in []byte, at int) PlainReader { return PlainReader{in, at} }
+
+// Offset is how far it has read.
+func (p *PlainReader) Offset() int { return p.at }
+
+func (p *PlainReader) space() {
+	for p.at < len(p.in) {
+		switch p.in[p.at] {
+		case ' ', '\t', '\n', '\r':
+			p.at++
+		default:
+			return
+		}
+	}
+}
+
+// Next skips white space, and c if it follows.
+func (p *PlainReader) Next(c byte) bool {
+	p.space()
+	if p.at < len(p.in) && p.in[p.at] == c {
+		p.at++
+		return true
+	}
+	return false
+}
+
+// End reports whether nothing but white space follows.
+func (p *PlainReader) End() bool {
+	p.space()
+	return p.at == len(p.in)
+}
+
+// Name reads the name of a member, and the colon behind it.
+func (p *PlainReader) Name() ([]byte, bool) {
+	p.space()
+	if p.at >= len(p.in) || p.in[p.at] != '"' {
+		return nil, false
+	}
+	from := p.at + 1
+	p.at = from + plainText(p.in[from:])
+	if p.at >= len(p.in) || p.in[p.at] != '"' {
+		return nil, false
+	}
+	name := p.in[from:p.at]
+	p.at++
+	return name, p.Next(':')
+}
+
+// Value reads a value, and says where it begins.
+func (p *PlainReader) Value() (from int, ok bool) {
+	p.space()
+	from = p.at
+	return from, p.skip(0)
+}
+
+func (p *PlainReader) skip(depth int) bool {
+	if p.at >= len(p.in) || depth > maxPlainDepth {
+		return false
+	}
+	switch p.in[p.at] {
+	case '{':
+		return p.skipObject(depth)
+	case '[':
+		return p.skipArray(depth)
+	case '"':
+		return p.skipText()
+	case 't':
+		return p.skipWord("true")
+	case 'f':
+		return p.skipWord("false")
+	case 'n':
+		return p.skipWord("null")
+	default:
+		return p.skipNumber()
+	}
+}
+
+func (p *PlainReader) skipWord(w string) bool {
+	if len(p.in)-p.at < len(w) || string(p.in[p.at:p.at+len(w)]) != w {
+		return false
+	}
+	p.at += len(w)
+	return true
+}
+
+func (p *PlainReader) skipNumber() bool {
+	if p.in[p.at] == '-' {
+		p.at++
+	}
+	zero := p.at < len(p.in) && p.in[p.at] == '0'
+	if n := p.digits(); n == 0 || zero && n > 1 {
+		return false
+	}
+	if p.at < len(p.in) && p.in[p.at] == '.' {
+		p.at++
+		if p.digits() == 0 {
+			return false
+		}
+	}
+	if p.at < len(p.in) && p.in[p.at]|0x20 == 'e' {
+		p.at++
+		if p.at < len(p.in) && (p.in[p.at] == '+' || p.in[p.at] == '-') {
+			p.at++
+		}
+		if p.digits() == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *PlainReader) digits() (n int) {
+	for ; p.at < len(p.in) && '0' <= p.in[p.at] && p.in[p.at] <= '9'; p.at++ {
+		n++
+	}
+	return n
+}
+
+func (p *PlainReader) skipText() bool {
+	p.at++
+	from, ascii := p.at, true
+	for {
+		p.at += plainText(p.in[p.at:])
+		if p.at >= len(p.in) {
+			return false
+		}
+		switch c := p.in[p.at]; {
+		case c == '"':
+			p.at++
+			return ascii || utf8.Valid(p.in[from:p.at])
+		case c == '\\':
+			if p.at++; !p.skipEscape() {
+				return false
+			}
+		case c >= utf8.RuneSelf:
+			ascii = false
+			p.at++
+		default: // a control character
+			return false
+		}
+	}
+}
+
+// skipEscape reads what follows a backslash. Surrogates are for a library.
+func (p *PlainReader) skipEscape() bool {
+	if p.at >= len(p.in) {
+		return false
+	}
+	c := p.in[p.at]
+	p.at++
+	switch c {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return true
+	case 'u':
+		if p.at+4 > len(p.in) {
+			return false
+		}
+		for i, h := range p.in[p.at : p.at+4] {
+			switch {
+			case '0' <= h && h <= '9', 'a' <= h|0x20 && h|0x20 <= 'f':
+			default:
+				return false
+			}
+			if i == 1 && p.in[p.at]|0x20 == 'd' && h >= '8' {
+				return false
+			}
+		}
+		p.at += 4
+		return true
+	}
+	return false
+}
+
+func (p *PlainReader) skipArray(depth int) bool {
+	p.at++
+	if p.Next(']') {
+		return true
+	}
+	for {
+		if p.space(); !p.skip(depth + 1) {
+			return false
+		}
+		if p.Next(']') {
+			return true
+		}
+		if !p.Next(',') {
+			return false
+		}
+	}
+}
+
+func (p *PlainReader) skipObject(depth int) bool {
+	p.at++
+	if p.Next('}') {
+		return true
+	}
+	var few [16][]byte
+	names := few[:0]
+	for {
+		name, ok := p.Name()
+		if !ok || len(names) == maxPlainMembers {
+			return false
+		}
+		for _, before := range names {
+			if string(before) == string(name) {
+				return false
+			}
+		}
+		names = append(names, name)
+		if p.space(); !p.skip(depth + 1) {
+			return false
+		}
+		if p.Next('}') {
+			return true
+		}
+		if !p.Next(',') {
+			return false
+		}
+	}
+}
+
+// plainText counts the bytes that stand for themselves in a string: ASCII
+// without quotes, escapes and control characters, eight at a time.
+func plainText(b []byte) (n int) {
+	const ones, tops = 0x0101010101010101, 0x8080808080808080
+	for ; n+8 <= len(b); n += 8 {
+		w := binary.LittleEndian.Uint64(b[n:])
+		quote, escape := w^('"'*ones), w^('\\'*ones)
+		if (w|(w-0x20*ones)|(quote-ones)|(escape-ones))&tops != 0 {
+			break
+		}
+	}
+	for n < len(b) && b[n] >= 0x20 && b[n] < utf8.RuneSelf && b[n] != '"' && b[n] != '\\' {
+		n++
+	}
+	return n
+}
