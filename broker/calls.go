@@ -2,8 +2,6 @@ package broker
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -94,7 +92,7 @@ func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(sch
 	}
 	*buf = body
 	a := &asking{call: &call, key: call.Key, subject: subjects.Call(key, c.shard), frames: frames}
-	if a.body, err = c.w.pack(ctx, "model call "+call.Key, subjects.BucketArtifact, body); err != nil {
+	if a.body, err = c.w.pack(ctx, "a model call", subjects.BucketArtifact, body); err != nil {
 		return schema.Reply{}, err
 	}
 	var reply schema.Reply
@@ -123,9 +121,7 @@ func (c *Caller) Tool(ctx context.Context, call schema.ToolCall) (schema.ToolRes
 }
 
 func (c *Caller) ask(ctx context.Context, a *asking, key schema.Key, into schema.Message) error {
-	var random [16]byte
-	_, _ = rand.Read(random[:]) // never fails, see its documentation
-	token := hex.EncodeToString(random[:])
+	token := strconv.FormatInt(c.w.asked.Add(1), 36)
 	a.w, a.job, a.budget, a.inbox = c.w, c.job, c.wait, newMailbox()
 	a.reply = subjects.GateInbox(key.Rollout.Trainer(), c.w.wid, c.w.instance, token)
 	c.w.mu.Lock()
@@ -243,7 +239,7 @@ func (a *asking) run(ctx context.Context, into schema.Message) error {
 func (a *asking) becomeFull(ctx context.Context) error {
 	body, err := schema.Encode(a.call)
 	if err == nil {
-		a.body, err = a.w.pack(ctx, "model call "+a.key, subjects.BucketArtifact, body)
+		a.body, err = a.w.pack(ctx, "a model call", subjects.BucketArtifact, body)
 	}
 	a.full = err == nil
 	return err

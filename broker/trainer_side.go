@@ -287,20 +287,21 @@ func (t *TrainerSide) EncodeFrame(ctx context.Context, m schema.Message) (Packed
 	if err != nil {
 		return Packed{}, err
 	}
-	return t.pack(ctx, fmt.Sprintf("%T", m), subjects.BucketTasks, data)
+	return t.pack(ctx, "a trainer's frame", subjects.BucketTasks, data)
 }
 
 // Send publishes one frame of the answer.
 func (a Asked) Send(f Frame) error {
-	h := nats.Header{subjects.HeaderKind: {string(f.Kind)}}
+	values := [...]string{string(f.Kind), f.Gen, "1", strconv.Itoa(f.Seq)}
+	h := nats.Header{subjects.HeaderKind: values[0:1:1]}
 	if f.Gen != "" {
-		h[subjects.HeaderGen] = []string{f.Gen}
+		h[subjects.HeaderGen] = values[1:2:2]
 	}
 	if f.Held {
-		h[subjects.HeaderHeld] = []string{"1"}
+		h[subjects.HeaderHeld] = values[2:3:3]
 	}
 	if f.Kind == schema.FrameDelta || f.Kind == schema.FrameFinal {
-		h[subjects.HeaderSeq] = []string{strconv.Itoa(f.Seq)}
+		h[subjects.HeaderSeq] = values[3:4:4]
 	}
 	maps.Copy(h, f.Body.header)
 	return a.nc.PublishMsg(&nats.Msg{Subject: a.reply, Header: h, Data: f.Body.data})

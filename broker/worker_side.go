@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -55,6 +56,7 @@ type WorkerSide struct {
 	audits   chan schema.ID
 	news     chan struct{} // has room for one: a job began
 
+	asked   atomic.Int64 // calls so far
 	closed  chan struct{}
 	watches sync.WaitGroup
 

@@ -25,8 +25,16 @@ func (d *chatDecoder) Decode(_ *http.Request, body []byte) (Request, error) {
 	if err != nil {
 		return Request{}, fmt.Errorf("the body is not a chat completion request: %w", err)
 	}
+	fresh := 0
+	for _, item := range p.items[keep:] {
+		fresh += item.to - item.from
+	}
+	room, list := make([]byte, 0, fresh), make([]json.RawMessage, 0, len(p.items)-keep)
 	if err := p.fold(keep, false, func(i int) (int, []json.RawMessage, error) {
-		return i + 1, []json.RawMessage{own(p.item(i))}, nil
+		at := len(room)
+		room = append(room, p.item(i)...)
+		list = append(list, room[at:len(room):len(room)])
+		return i + 1, list[len(list)-1:], nil
 	}); err != nil {
 		return Request{}, err
 	}

@@ -22,70 +22,71 @@ type client struct {
 	meta Meta
 	done chan struct{} // closed when it is over
 
+	request context.Context // ends when the client goes away
+	settle  sync.Once
+
 	mu     sync.Mutex // held while something is written
 	stream Stream     // nil: the whole answer at once
-	alive  *time.Timer
-	opened bool // headers are sent
-	sent   int  // deltas written
-	over   bool // nothing is written any more
-	whole  bool // since everything was
+	opened bool       // headers are sent
+	sent   int        // deltas written
+	over   bool       // nothing is written any more
+	whole  bool       // since everything was
+
+	// Guarded by the watch's lock.
+	watched int       // its place there
+	due     time.Time // of the next sign
 }
 
 // answer writes the exchange to a request. The one that began it also runs it,
 // to its end: when its client goes away another one may come for the answer.
 func (x *exchange) answer(w http.ResponseWriter, r *http.Request, d Dialect, run func()) {
-	c := &client{x: x, w: w, d: d, rc: http.NewResponseController(w), done: make(chan struct{}), meta: Meta{
-		ID:    strings.ReplaceAll(x.call.Key, "/", "-"),
-		Model: x.call.Model, Created: time.Now().Unix(),
+	now := time.Now()
+	c := &client{x: x, w: w, d: d, rc: http.NewResponseController(w), done: make(chan struct{}), request: r.Context(), due: now.Add(x.s.cfg.Timing.Headers), meta: Meta{
+		ID: strings.ReplaceAll(x.call.Key, "/", "-"), Model: x.call.Model, Created: now.Unix(),
 	}}
 	if x.call.Stream {
 		c.stream = x.encoding.Stream(c.meta)
 	}
-	c.mu.Lock()
-	c.alive = time.AfterFunc(x.s.cfg.Timing.Headers, c.keepAlive)
-	c.mu.Unlock()
-	var once sync.Once
-	end := func(delivered bool) {
-		once.Do(func() {
-			if delivered {
-				x.commit()
-			}
-			x.detach(delivered)
-		})
-	}
-	delivery, tracked := sandboxes.DeliveryFrom(r.Context())
+	delivery, tracked := sandboxes.DeliveryFrom(c.request)
 	if tracked {
-		delivery.OnSettled(end)
+		delivery.OnSettled(c.end)
 	}
-	stays := context.AfterFunc(r.Context(), func() {
-		c.leave()
-		end(false)
-	})
 	c.join()
 	if run != nil {
 		run()
 	}
 	<-c.done
-	if !stays() || !c.leave() {
-		end(false)
+	x.s.watch.remove(c)
+	if !c.leave() || c.request.Err() != nil {
+		c.end(false)
 	} else if !tracked {
-		end(true)
+		c.end(true)
 	}
+}
+
+// end says how the answer came out. Only the first word counts.
+func (c *client) end(delivered bool) {
+	c.settle.Do(func() {
+		if delivered {
+			c.x.commit()
+		}
+		c.x.detach(delivered)
+	})
+}
+
+// gone ends what is done for a client that went away.
+func (c *client) gone() {
+	c.leave()
+	c.end(false)
 }
 
 // join has the client told of the exchange, from the beginning on.
 func (c *client) join() {
-	c.mu.Lock()
-	over := c.over
-	if !over { // else another one may have come in its place
-		c.x.mu.Lock()
-		c.x.client = c
-		c.x.mu.Unlock()
-	}
-	c.mu.Unlock()
-	if !over {
-		c.push(false)
-	}
+	c.x.mu.Lock()
+	c.x.client = c
+	c.x.mu.Unlock()
+	c.x.s.watch.add(c)
+	c.push(false)
 }
 
 // hurry bounds how long it may still take to write to the client.
@@ -101,18 +102,16 @@ const lastWrite = 5 * time.Second
 func (c *client) leave() (whole bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.end(false)
+	c.stop(false)
 	return c.whole
 }
 
-// end needs the lock.
-func (c *client) end(whole bool) {
-	if c.over {
-		return
+// stop needs the lock.
+func (c *client) stop(whole bool) {
+	if !c.over {
+		c.over, c.whole = true, whole
+		close(c.done)
 	}
-	c.over, c.whole = true, whole
-	c.alive.Stop()
-	close(c.done)
 }
 
 // push writes what is there. more says that there will be more at once.
@@ -123,7 +122,7 @@ func (c *client) push(more bool) {
 		return
 	}
 	if done, err := c.step(more); done || err != nil {
-		c.end(err == nil)
+		c.stop(err == nil)
 	}
 }
 
@@ -194,10 +193,8 @@ func (c *client) keepAlive() {
 		sign = c.stream.KeepAlive()
 	}
 	if c.put(sign) != nil || c.rc.Flush() != nil {
-		c.end(false)
-		return
+		c.stop(false)
 	}
-	c.alive.Reset(c.x.s.cfg.Timing.KeepAlive)
 }
 
 func (c *client) final(reply *schema.Reply) error {

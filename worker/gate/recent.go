@@ -11,19 +11,23 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Memory bounds the conversations that a worker's sessions keep to compare
-// later calls with. Beyond it only their hashes are kept: calls still travel as
-// what is new, but all of them is read and hashed again.
+// Memory is what the sessions of a worker share. It bounds the conversations
+// that they keep to compare later calls with. Beyond it only their hashes are
+// kept: calls still travel as what is new, but all of them is read and hashed
+// again.
 type Memory struct {
 	limit int64
 	used  atomic.Int64
+	watch *watch
 
 	bodies    sync.Pool // of *[]byte
 	scratches sync.Pool // of *scratch
 }
 
 // NewMemory is a bound in bytes.
-func NewMemory(limit int64) *Memory { return &Memory{limit: limit} }
+func NewMemory(limit int64) *Memory {
+	return &Memory{limit: limit, watch: newWatch(Timing{}.withDefaults())}
+}
 
 // Used is how many bytes are kept.
 func (m *Memory) Used() int64 { return m.used.Load() }

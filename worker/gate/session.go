@@ -57,6 +57,7 @@ type Session struct {
 	stop     context.CancelCauseFunc
 	slots    chan struct{} // one per call that may be asked at once
 	calls    sync.WaitGroup
+	watch    *watch
 	capped   sync.Once
 	decoders []Decoder
 
@@ -88,11 +89,15 @@ func Open(ctx context.Context, c Config) *Session {
 	if c.Memory == nil {
 		c.Memory = NewMemory(defaultMemory)
 	}
+	watch := c.Memory.watch
+	if c.Timing != (Timing{}).withDefaults() {
+		watch = newWatch(c.Timing)
+	}
 	c.MaxHeld = cmp.Or(c.MaxHeld, defaultHeld)
 	secret := make([]byte, 24)
 	_, _ = rand.Read(secret) // never fails
 	s := &Session{
-		cfg: c, key: "tg-" + base64.RawURLEncoding.EncodeToString(secret), mux: http.NewServeMux(),
+		cfg: c, key: "tg-" + base64.RawURLEncoding.EncodeToString(secret), mux: http.NewServeMux(), watch: watch,
 		slots: make(chan struct{}, max(c.Options.MaxParallel, 1)), stats: map[string]schema.CallStats{}, edits: map[string]bool{},
 	}
 	s.sum = sha256.Sum256([]byte(s.key))
