@@ -106,13 +106,12 @@ func (s *Session) readBody(w http.ResponseWriter, r *http.Request) ([]byte, erro
 	if r.ContentLength > BodyLimit {
 		return nil, &http.MaxBytesError{Limit: BodyLimit}
 	}
-	in := http.MaxBytesReader(w, r.Body, BodyLimit)
 	if r.ContentLength > 0 {
 		body := s.cfg.Memory.body(int(r.ContentLength))
-		_, err := io.ReadFull(in, body)
+		_, err := io.ReadFull(r.Body, body)
 		return body, err
 	}
-	return io.ReadAll(in)
+	return io.ReadAll(http.MaxBytesReader(w, r.Body, BodyLimit))
 }
 
 // enterDoor admits a request if the session is not overloaded: by requests, or

@@ -2,9 +2,11 @@ package gate
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 	"sync"
 
@@ -171,12 +173,16 @@ func (p *parts) fork(keep int) *parts {
 
 func commonPrefix(a, b []byte) int {
 	n := min(len(a), len(b))
-	const step = 4096
+	const step = 1024
 	at := 0
-	for at < n && bytes.Equal(a[at:min(at+step, n)], b[at:min(at+step, n)]) {
+	for at+step <= n && bytes.Equal(a[at:at+step], b[at:at+step]) {
 		at += step
 	}
-	at = min(at, n)
+	for ; at+8 <= n; at += 8 {
+		if x := binary.LittleEndian.Uint64(a[at:]) ^ binary.LittleEndian.Uint64(b[at:]); x != 0 {
+			return at + bits.TrailingZeros64(x)/8
+		}
+	}
 	for at < n && a[at] == b[at] {
 		at++
 	}
