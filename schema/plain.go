@@ -244,11 +244,14 @@ func (p *PlainReader) skipObject(depth int) bool {
 // plainText counts the bytes that stand for themselves in a string: ASCII
 // without quotes, escapes and control characters, eight at a time.
 func plainText(b []byte) (n int) {
-	const ones, tops = 0x0101010101010101, 0x8080808080808080
+	for ; n+32 <= len(b); n += 32 {
+		w := b[n : n+32]
+		if unusual(w)|unusual(w[8:])|unusual(w[16:])|unusual(w[24:]) != 0 {
+			break
+		}
+	}
 	for ; n+8 <= len(b); n += 8 {
-		w := binary.LittleEndian.Uint64(b[n:])
-		quote, escape := w^('"'*ones), w^('\\'*ones)
-		if (w|(w-0x20*ones)|(quote-ones)|(escape-ones))&tops != 0 {
+		if unusual(b[n:]) != 0 {
 			break
 		}
 	}
@@ -256,4 +259,12 @@ func plainText(b []byte) (n int) {
 		n++
 	}
 	return n
+}
+
+// unusual is 0 if eight bytes stand for themselves.
+func unusual(b []byte) uint64 {
+	const ones, tops = 0x0101010101010101, 0x8080808080808080
+	w := binary.LittleEndian.Uint64(b)
+	quote, escape := w^('"'*ones), w^('\\'*ones)
+	return (w | (w - 0x20*ones) | (quote - ones) | (escape - ones)) & tops
 }

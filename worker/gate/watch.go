@@ -53,16 +53,13 @@ func (w *watch) drop(c *client) {
 	w.clients, c.watched = w.clients[:last], -1
 }
 
-// run looks until there was nobody for a while.
+// run looks until there is nobody.
 func (w *watch) run() {
 	tick := time.NewTicker(w.every)
 	defer tick.Stop()
-	for quiet := 0; ; {
-		now := <-tick.C
+	for now := range tick.C {
 		w.mu.Lock()
-		if len(w.clients) > 0 {
-			quiet = 0
-		} else if quiet++; quiet > 2 {
+		if len(w.clients) == 0 {
 			w.running = false
 			w.mu.Unlock()
 			return
