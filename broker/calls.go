@@ -262,7 +262,7 @@ func (a *asking) round(ctx context.Context, into schema.Message) (wait time.Dura
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
 		case <-a.inbox.ready:
-			m, more := a.inbox.take()
+			m, next := a.inbox.take()
 			if m == nil {
 				switch {
 				case !time.Now().After(due):
@@ -279,7 +279,7 @@ func (a *asking) round(ctx context.Context, into schema.Message) (wait time.Dura
 				}
 				return 0, errAbsent
 			}
-			done, w, err := a.frame(ctx, m, more, into)
+			done, w, err := a.frame(ctx, m, next, into)
 			if done || err != nil {
 				return w, err
 			}
@@ -314,9 +314,9 @@ func (a *asking) cancel() {
 	}
 }
 
-// frame handles one frame. more: another one is there. done: the answer is
-// complete.
-func (a *asking) frame(ctx context.Context, m *nats.Msg, more bool, into schema.Message) (done bool, wait time.Duration, err error) {
+// frame handles one frame; next is the one behind it, or nil. done: the answer
+// is complete.
+func (a *asking) frame(ctx context.Context, m, next *nats.Msg, into schema.Message) (done bool, wait time.Duration, err error) {
 	kind, gen := schema.FrameKind(m.Header.Get(subjects.HeaderKind)), m.Header.Get(subjects.HeaderGen)
 	if gen != "" && gen != a.gen {
 		// The first generation is listened to. Another one is taken up only
@@ -337,7 +337,7 @@ func (a *asking) frame(ctx context.Context, m *nats.Msg, more bool, into schema.
 	case schema.FrameAccept, schema.FrameBeat:
 		return false, 0, a.frames(schema.Frame{Kind: kind, Gen: gen, Held: m.Header.Get(subjects.HeaderHeld) == "1"})
 	case schema.FrameDelta:
-		return false, 0, a.delta(m, body, more)
+		return false, 0, a.delta(m, body, next)
 	case schema.FrameFinal:
 		if n, _ := strconv.Atoi(m.Header.Get(subjects.HeaderSeq)); n > a.deltas && a.deltas > 0 {
 			return false, 0, errSilent // deltas were lost on the way: ask for the rest
@@ -367,7 +367,7 @@ func restarts(m *nats.Msg, kind schema.FrameKind) bool {
 	}
 }
 
-func (a *asking) delta(m *nats.Msg, body []byte, more bool) error {
+func (a *asking) delta(m *nats.Msg, body []byte, next *nats.Msg) error {
 	seq, err := strconv.Atoi(m.Header.Get(subjects.HeaderSeq))
 	switch {
 	case err != nil || seq < a.deltas:
@@ -380,7 +380,13 @@ func (a *asking) delta(m *nats.Msg, body []byte, more bool) error {
 		return schema.Faultf("call", schema.CodeInvalid, schema.WhoTrainer, "a delta of the trainer's: %v", err)
 	}
 	a.deltas++
-	return a.frames(schema.Frame{Kind: schema.FrameDelta, Gen: a.gen, Delta: &d, More: more})
+	return a.frames(schema.Frame{Kind: schema.FrameDelta, Gen: a.gen, Delta: &d, More: next != nil && a.follows(next)})
+}
+
+// follows reports whether a frame is the next delta.
+func (a *asking) follows(m *nats.Msg) bool {
+	return m.Header.Get(subjects.HeaderKind) == string(schema.FrameDelta) && m.Header.Get(subjects.HeaderGen) == a.gen &&
+		m.Header.Get(subjects.HeaderSeq) == strconv.Itoa(a.deltas)
 }
 
 func (a *asking) fault(body []byte) (bool, time.Duration, error) {

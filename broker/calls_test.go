@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -54,6 +55,42 @@ func done(text string) *schema.Reply {
 }
 
 func quiet(schema.Frame) error { return nil }
+
+// TestDeltasSayWhetherMoreWait sees that whoever passes deltas on knows which
+// one is the last for now: what is written of it must not wait.
+func TestDeltasSayWhetherMoreWait(t *testing.T) {
+	b := newBench(t)
+	piece := &schema.Delta{V: 1, Delta: json.RawMessage(`{"content":"a"}`)}
+	b.listen(t, func(a broker.Asked) {
+		if a.Key.Call == 2 {
+			must(t, a.Send(b.answer(t, schema.FrameFinal, "g2", 0, done("b"))))
+			return
+		}
+		for _, f := range []broker.Frame{
+			b.answer(t, schema.FrameAccept, "g1", 0, nil), b.answer(t, schema.FrameDelta, "g1", 0, piece), b.answer(t, schema.FrameDelta, "g1", 1, piece),
+			b.answer(t, schema.FrameBeat, "g1", 0, nil), b.answer(t, schema.FrameDelta, "g1", 2, piece), b.answer(t, schema.FrameDelta, "g1", 0, piece),
+			b.answer(t, schema.FrameDelta, "g1", 3, piece), b.answer(t, schema.FrameFinal, "g1", 4, done("aaaa")),
+		} {
+			must(t, a.Send(f))
+		}
+	})
+	var more []bool
+	_, err := b.caller(time.Minute).Complete(t.Context(), call(1), func(f schema.Frame) error {
+		switch f.Kind {
+		case schema.FrameAccept: // an answer to a later call comes behind the other frames
+			_, err := b.caller(time.Minute).Complete(t.Context(), call(2), quiet)
+			return err
+		case schema.FrameDelta:
+			more = append(more, f.More)
+		}
+		return nil
+	})
+	must(t, err)
+	// The second is followed by a beat, the third by one that is there already.
+	if want := []bool{true, false, false, false}; !slices.Equal(more, want) {
+		t.Errorf("more: %v, want %v", more, want)
+	}
+}
 
 func TestCallIsAnswered(t *testing.T) {
 	b := newBench(t)

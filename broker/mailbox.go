@@ -62,19 +62,21 @@ func (b *mailbox) late(now time.Time) {
 	}
 }
 
-// take gives the oldest frame, or nil. While more are there, ready says so.
-func (b *mailbox) take() (m *nats.Msg, more bool) {
+// take gives the oldest frame and shows the next, or nil. While more are there,
+// ready says so.
+func (b *mailbox) take() (m, next *nats.Msg) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.queue) == 0 {
-		return nil, false
+		return nil, nil
 	}
 	m = b.queue[0]
 	b.queue[0] = nil
 	b.queue = b.queue[1:]
 	b.bytes -= len(m.Data)
-	if more = len(b.queue) > 0; more {
+	if len(b.queue) > 0 {
+		next = b.queue[0]
 		b.wake()
 	}
-	return m, more
+	return m, next
 }

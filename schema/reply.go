@@ -132,7 +132,7 @@ type Frame struct {
 	Kind  FrameKind
 	Gen   string // the generation that it belongs to
 	Held  bool   // accept and beat: the trainer holds calls for now
-	More  bool   // another one is there already
+	More  bool   // of a delta: the next one is there already
 	Delta *Delta // of a delta
 	Fault *Fault // why a call is absent or asked again
 }

@@ -181,9 +181,12 @@ func (c *client) put(b []byte) error {
 	return err
 }
 
-// keepAlive sends headers if need be, and a sign that the client counts.
+// keepAlive sends headers if need be, and a sign that the client counts, unless
+// something is being written to it anyhow.
 func (c *client) keepAlive() {
-	c.mu.Lock()
+	if !c.mu.TryLock() {
+		return
+	}
 	defer c.mu.Unlock()
 	if c.over {
 		return

@@ -40,6 +40,7 @@ type history struct {
 	texts []string
 	tools []string
 	param int
+	odd   bool // it has a member whose name is not of the plain kind
 }
 
 func (h *history) body(s spoken) string {
@@ -50,14 +51,18 @@ func (h *history) body(s spoken) string {
 	for _, name := range h.tools {
 		tools = append(tools, fmt.Sprintf(s.tool, name))
 	}
-	return fmt.Sprintf(s.head, h.param) + strings.Join(items, ",") + fmt.Sprintf(s.tail, strings.Join(tools, ","))
+	body := fmt.Sprintf(s.head, h.param) + strings.Join(items, ",") + fmt.Sprintf(s.tail, strings.Join(tools, ","))
+	if h.odd {
+		body = strings.TrimSuffix(body, "}") + `,"\u006fdd":1}`
+	}
+	return body
 }
 
 // edit is what agents do with a conversation: they go on, change what was
 // said, compact it, branch off, change their tools.
 func (h *history) edit(t *rapid.T) {
 	text := func() string { return rapid.StringMatching(`[a-c]{0,3}`).Draw(t, "text") }
-	switch rapid.SampledFrom([]string{"on", "on", "on", "change", "cut", "compact", "insert", "tools", "param", "same"}).Draw(t, "edit") {
+	switch rapid.SampledFrom([]string{"on", "on", "on", "change", "cut", "compact", "insert", "tools", "param", "odd", "same"}).Draw(t, "edit") {
 	case "on":
 		for range rapid.IntRange(1, 3).Draw(t, "messages") {
 			h.texts = append(h.texts, text())
@@ -72,6 +77,8 @@ func (h *history) edit(t *rapid.T) {
 		h.texts = slices.Insert(h.texts, rapid.IntRange(0, len(h.texts)).Draw(t, "at"), text())
 	case "tools":
 		h.tools = rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b"}), 0, 2).Draw(t, "tools")
+	case "odd":
+		h.odd = !h.odd
 	case "param":
 		h.param = rapid.IntRange(1, 2).Draw(t, "param")
 	}
