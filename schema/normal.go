@@ -2,7 +2,6 @@ package schema
 
 import (
 	"bytes"
-	"slices"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -259,10 +258,16 @@ func (p *PlainReader) object(dst []byte, r rules, depth int) ([]byte, bool) {
 // order sorts the members of the object that was written from begin on by
 // their names.
 func order(dst []byte, begin int, members []member) ([]byte, bool) {
-	slices.SortFunc(members, func(a, b member) int { return bytes.Compare(a.name, b.name) })
-	for i := 1; i < len(members); i++ {
-		if bytes.Equal(members[i-1].name, members[i].name) {
-			return dst, false
+	for i := range members { // they are few
+		for ; i > 0; i-- {
+			c := bytes.Compare(members[i-1].name, members[i].name)
+			if c == 0 {
+				return dst, false
+			}
+			if c < 0 {
+				break
+			}
+			members[i-1], members[i] = members[i], members[i-1]
 		}
 	}
 	end := len(dst)

@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"time"
 
@@ -48,7 +49,7 @@ type state struct {
 }
 
 func (t *Trainer) newState(key schema.Key) *state {
-	s := &state{t: t, key: key, gen: newGen()}
+	s := &state{t: t, key: key, gen: t.instance + strconv.FormatInt(t.gens.Add(1), 36)}
 	s.ctx, s.end = context.WithCancelCause(t.life)
 	return s
 }

@@ -17,6 +17,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -56,6 +57,7 @@ type Trainer struct {
 	unsub []func()
 
 	hashers sync.Pool // of *schema.Hasher
+	gens    atomic.Int64
 
 	mu          sync.Mutex
 	rollouts    map[schema.ID]*rollout
@@ -87,6 +89,7 @@ type rollout struct {
 	calls   map[int]*state
 	tools   map[int]*state // calls of tools
 	known   map[int]*known // whole calls, for later ones that are based on them
+	order   []int          // of known, as they came
 	touched time.Time
 	version string // of the policy, that made its newest answer
 }
@@ -143,7 +146,7 @@ func New(c Config) (*Trainer, error) {
 	c.AuditEvery = cmp.Or(c.AuditEvery, auditEvery)
 	t := &Trainer{
 		side: side, cfg: c, rollouts: map[schema.ID]*rollout{}, hinted: map[schema.ID]struct{}{}, bundles: map[string][]byte{},
-		arrived: make(chan struct{}, 1), resulted: make(chan struct{}, 1), instance: newGen(), holdTold: releaseTold,
+		arrived: make(chan struct{}, 1), resulted: make(chan struct{}, 1), instance: newInstance(), holdTold: releaseTold,
 	}
 	if t.ledger, t.outstanding, err = openLedger(c.State); err != nil {
 		return nil, err
@@ -245,7 +248,9 @@ func wake(c chan struct{}) {
 	}
 }
 
-func newGen() string {
+// newInstance names this process; its generations have names of their own
+// behind it.
+func newInstance() string {
 	b := make([]byte, 8)
 	_, _ = rand.Read(b) // never fails
 	return hex.EncodeToString(b)
@@ -297,7 +302,7 @@ func (t *Trainer) onAsked(a broker.Asked) {
 	if a.Key.Attempt > r.attempt {
 		r.attempt = a.Key.Attempt
 		stale = r.open()
-		r.calls, r.tools, r.known = map[int]*state{}, map[int]*state{}, map[int]*known{}
+		r.calls, r.tools, r.known, r.order = map[int]*state{}, map[int]*state{}, map[int]*known{}, nil
 	}
 	c := r.of(a)[a.Key.Call]
 	fresh := c == nil

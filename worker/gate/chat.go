@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -75,12 +77,18 @@ func (m Meta) open(b []byte, object string) []byte {
 }
 
 func appendString(b []byte, s string) []byte {
+	if len(s) <= 64 && !strings.ContainsFunc(s, isUnusual) {
+		return append(append(append(b, '"'), s...), '"')
+	}
 	out, err := jsontext.AppendQuote(b, s)
 	if err != nil { // not UTF-8: bytes were replaced
 		return out
 	}
 	return out
 }
+
+// isUnusual reports whether a character may stand in JSON in another form.
+func isUnusual(r rune) bool { return r < ' ' || r == '"' || r == '\\' || r >= utf8.RuneSelf }
 
 func appendUsage(b []byte, u schema.Usage) []byte {
 	b = strconv.AppendInt(append(b, `{"prompt_tokens":`...), u.PromptTokens, 10)

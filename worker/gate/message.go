@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -212,6 +213,9 @@ func unquote(v jsontext.Value) (string, error) {
 		return "", nil
 	default:
 		return "", errors.New("want a string")
+	}
+	if bytes.IndexByte(v, '\\') < 0 {
+		return string(v[1 : len(v)-1]), nil
 	}
 	s, err := jsontext.AppendUnquote(nil, v)
 	return string(s), err

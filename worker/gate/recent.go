@@ -183,6 +183,9 @@ func (r *recent) hash(c *recentCall, hasher *schema.Hasher) *schema.Hashes {
 		} else if done > from {
 			h.Messages = append(h.Messages, e.hashes.Messages[from:done]...)
 		}
+		if tools != nil && params != nil && done == len(e.messages) {
+			break // it goes on from this one
+		}
 	}
 	for _, m := range c.messages[done:] {
 		h.Messages = append(h.Messages, hasher.Message(m))
