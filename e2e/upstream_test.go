@@ -121,3 +121,58 @@ func TestTheWorkerAsksAnEngineItself(t *testing.T) {
 		t.Errorf("another trainer: %+v", f)
 	}
 }
+
+// readsTwoPieces is an agent that does its task only if the two pieces of an
+// answer come one after the other.
+const readsTwoPieces = `
+base=${OPENAI_BASE_URL#http://}; server=${base%%/*}
+exec 3<>/dev/tcp/${server%:*}/${server#*:}
+body='{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}'
+printf 'POST /%s/chat/completions HTTP/1.1\r\nHost: gate\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s' \
+	"${base#*/}" "$OPENAI_API_KEY" ${#body} "$body" >&3
+while read -r line <&3; do
+	case $line in *first*) first=$(date +%s%N);; *second*) second=$(date +%s%N);; esac
+done
+if [ $((second - first)) -gt 300000000 ]; then echo 'Hello, world!' > hello.txt; fi
+`
+
+// TestAnUpstreamsStreamReachesTheAgent piece by piece if it is to be passed on,
+// and at once if it is not.
+func TestAnUpstreamsStreamReachesTheAgent(t *testing.T) {
+	b := newBench(t)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			fmt.Fprint(w, `{"data":[{"id":"served"}]}`)
+			return
+		}
+		var body struct{ Stream bool }
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			t.Error(err)
+		}
+		if !body.Stream {
+			fmt.Fprint(w, `{"prompt_token_ids":[1,2],"choices":[{"index":0,"message":{"role":"assistant","content":"first second"},"finish_reason":"stop","token_ids":[7,8],"logprobs":{"content":[{"logprob":-0.5},{"logprob":-0.25}]}}],"usage":{"prompt_tokens":2,"completion_tokens":2}}`)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, `data: {"prompt_token_ids":[1,2],"choices":[{"index":0,"delta":{"role":"assistant","content":"first "},"token_ids":[7],"logprobs":{"content":[{"logprob":-0.5}]}}]}`+"\n\n")
+		w.(http.Flusher).Flush()
+		select {
+		case <-time.After(time.Second): // the engine thinks
+		case <-r.Context().Done():
+		}
+		fmt.Fprint(w, `data: {"choices":[{"index":0,"delta":{"content":"second"},"token_ids":[8],"logprobs":{"content":[{"logprob":-0.25}]},"finish_reason":"stop"}]}`+"\n\n"+
+			`data: {"choices":[],"usage":{"prompt_tokens":2,"completion_tokens":2}}`+"\n\ndata: [DONE]\n\n")
+	}))
+	t.Cleanup(srv.Close)
+	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
+	for stream, want := range map[string]float64{schema.StreamPass: 1, schema.StreamBuffer: 0} {
+		p := start(t, b.binary, "run", "-o", "json", "--trainer", "upstream:"+srv.URL, "--stream", stream, "--agent", "command", task, "--", "bash", "-c", readsTwoPieces)
+		if code := p.wait(t, time.Minute); code != 0 {
+			t.Fatalf("%s: exit status %d: %s", stream, code, p.err)
+		}
+		r := results(t, p)[0]
+		if r.Reward == nil || *r.Reward != want || r.Calls[schema.TagAgent].CompletionTokens != 2 {
+			t.Errorf("%s: reward %v, calls %+v; want %v and 2 tokens", stream, r.Reward, r.Calls, want)
+		}
+	}
+}

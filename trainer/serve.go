@@ -37,10 +37,19 @@ func (t *Trainer) Next(ctx context.Context) (*Pending, error) {
 	}
 }
 
-// Serve answers every call with f, each in a goroutine of its own, until the
-// context ends. An error of f that is a *schema.Fault answers with it; any
-// other is a fault with status 500, which workers ask again.
+// Serve answers every call with f, side by side, until the context ends. An
+// error of f that is a *schema.Fault answers with it; any other is a fault with
+// status 500, which workers ask again.
 func (t *Trainer) Serve(ctx context.Context, f func(ctx context.Context, c *schema.Call) (*schema.Reply, error)) error {
+	return t.ServeStream(ctx, func(ctx context.Context, c *schema.Call, _ func(*schema.Delta) error) (*schema.Reply, error) {
+		return f(ctx, c)
+	})
+}
+
+// ServeStream is Serve for answers that are sent while they are generated: f
+// may emit pieces before it returns the whole reply, which repeats them. An
+// error of emit means that nobody wants the rest.
+func (t *Trainer) ServeStream(ctx context.Context, f func(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error)) error {
 	var open sync.WaitGroup
 	defer open.Wait()
 	serve := func(p *Pending) func() {
@@ -68,8 +77,8 @@ func (t *Trainer) Serve(ctx context.Context, f func(ctx context.Context, c *sche
 }
 
 // answer answers one call with f.
-func (t *Trainer) answer(p *Pending, f func(ctx context.Context, c *schema.Call) (*schema.Reply, error)) {
-	reply, err := f(p.Context(), &p.Call)
+func (t *Trainer) answer(p *Pending, f func(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error)) {
+	reply, err := f(p.Context(), &p.Call, p.Stream().Delta)
 	if err == nil {
 		err = p.Reply(reply)
 	}

@@ -1,6 +1,7 @@
 package trainer_test
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -106,4 +107,39 @@ func TestAWorkerThatAsksAgainGetsWhatIsHeldBackInItsTurn(t *testing.T) {
 	if want := `{"tool_calls":[{"index":0,"id":"a"}]}{"tool_calls":[{"index":0,"id":"b"}]}{"content":"c"}`; seen != want || absent != 0 {
 		t.Errorf("%s, asked again %d times", seen, absent)
 	}
+}
+
+// TestServeStreamSendsWhatIsThere before the answer is whole.
+func TestServeStreamSendsWhatIsThere(t *testing.T) {
+	b := newBench(t)
+	heard, ended := make(chan string, 8), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer close(ended)
+		_ = b.trainer.ServeStream(ctx, func(ctx context.Context, _ *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
+			for _, piece := range []string{"one", "two"} {
+				if err := emit(&schema.Delta{Delta: json.RawMessage(`{"content":"` + piece + `"}`)}); err != nil {
+					return nil, err
+				}
+				select { // the agent's side has it before the next is made
+				case got := <-heard:
+					if got != `{"content":"`+piece+`"}` {
+						t.Errorf("heard %s, want %s", got, piece)
+					}
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			}
+			return text("onetwo"), nil
+		})
+	}()
+	a := <-b.ask(t.Context(), 1, 1, func(f schema.Frame) error {
+		if f.Kind == schema.FrameDelta {
+			heard <- string(f.Delta.Delta)
+		}
+		return nil
+	})
+	said(t, a, "onetwo")
+	cancel()
+	<-ended
 }

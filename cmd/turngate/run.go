@@ -43,7 +43,6 @@ type runFlags struct {
 	timeout  time.Duration
 	system   string
 	maxTurns int
-	stream   string
 	maxCalls int
 	mode     string
 	engine   string
@@ -87,7 +86,6 @@ func runCommand() *cobra.Command {
 	fl.StringVar(&f.system, "system-prompt", "", "system prompt for agents that take one")
 	fl.IntVar(&f.maxTurns, "max-turns", 0, "most turns, for agents that can count them")
 	fl.IntVar(&f.maxCalls, "max-calls", 0, "most model calls of one rollout (default: as the task says, else 1000)")
-	fl.StringVar(&f.stream, "stream", "", "how streamed answers reach the agent: buffer (when whole) or pass (as they come)")
 	fl.StringArrayVar(&f.mcp, "mcp", nil, "server of tools for the agent to start in its sandbox, as NAME=COMMAND with arguments behind spaces (repeatable)")
 	fl.StringVar(&f.mode, "mode", string(schema.ModeGate), "who answers: interception_gate (the trainer), transparent_proxy (an engine that the worker asks) or black_box (one that the agent asks itself)")
 	fl.StringVar(&f.engine, "upstream", "", "name of that engine in the worker's configuration")
@@ -182,7 +180,7 @@ func (f *runFlags) load(cmd *cobra.Command, paths []string) ([]job, error) {
 			if err != nil {
 				return nil, &exitError{exitUsage, err}
 			}
-			j.answer = s.Answer
+			j.answer = whole(s.Answer)
 		}
 		out = append(out, j)
 	}
@@ -363,7 +361,7 @@ func (f *runFlags) request(t *tasks.Task, argv []string) (schema.Request, error)
 	}
 	r.Limits.AgentMS = cmp.Or(f.timeout.Milliseconds(), r.Limits.AgentMS)
 	r.Gate.MaxCalls = cmp.Or(f.maxCalls, r.Gate.MaxCalls)
-	r.Gate.Stream = f.stream
+	r.Gate.Stream = f.model.stream
 	r.Labels = f.labels
 	return r, nil
 }
@@ -373,7 +371,7 @@ func (f *runFlags) collect(ctx context.Context, t *trainer.Trainer, answers map[
 	serving, stop := context.WithCancel(ctx)
 	var bg sync.WaitGroup
 	bg.Go(func() {
-		_ = t.Serve(serving, func(ctx context.Context, c *schema.Call) (*schema.Reply, error) {
+		_ = t.ServeStream(serving, func(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
 			key, err := schema.ParseKey(c.Key)
 			if err != nil {
 				return nil, err
@@ -382,7 +380,7 @@ func (f *runFlags) collect(ctx context.Context, t *trainer.Trainer, answers map[
 			if answer == nil {
 				return nil, errors.New("this process did not submit that rollout")
 			}
-			reply, err := answer(ctx, c)
+			reply, err := answer(ctx, c, emit)
 			pg.call(key.Rollout, reply)
 			return reply, err
 		})

@@ -14,24 +14,37 @@ import (
 	"github.com/turngate/turngate/upstream"
 )
 
-// answerer answers model calls.
-type answerer func(ctx context.Context, c *schema.Call) (*schema.Reply, error)
+// answerer answers model calls. It may emit pieces of the answer before it has
+// all of it.
+type answerer func(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error)
+
+// whole is an answerer that emits nothing.
+func whole(f func(context.Context, *schema.Call) (*schema.Reply, error)) answerer {
+	return func(ctx context.Context, c *schema.Call, _ func(*schema.Delta) error) (*schema.Reply, error) {
+		return f(ctx, c)
+	}
+}
 
 // modelFlags say who answers.
 type modelFlags struct {
 	trainer   string
 	model     string
 	maxTokens int
+	stream    string
 }
 
 func (f *modelFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.trainer, "trainer", "", "who answers the model calls: replay:FILE or upstream:URL")
 	cmd.Flags().StringVar(&f.model, "model", "", "model to ask the upstream for (default: its only one)")
+	cmd.Flags().StringVar(&f.stream, "stream", "", "how streamed answers reach agents: buffer (when whole) or pass (as they come; a request says so, too, in gate.stream)")
 	cmd.Flags().IntVar(&f.maxTokens, "max-tokens", 0, "most completion tokens of one call (0: as the agent asks)")
 }
 
 // open makes the answerer that --trainer names; nil when it names none.
 func (f *modelFlags) open() (answerer, error) {
+	if f.stream != "" && f.stream != schema.StreamBuffer && f.stream != schema.StreamPass {
+		return nil, usage("--stream: %q is not valid: want buffer or pass", f.stream)
+	}
 	if f.trainer == "" {
 		return nil, nil
 	}
@@ -42,7 +55,7 @@ func (f *modelFlags) open() (answerer, error) {
 		if err != nil {
 			return nil, usage("--trainer: %w", err)
 		}
-		return s.Answer, nil
+		return whole(s.Answer), nil
 	case kind == "upstream" && where != "":
 		key, err := upstream.KeyFromEnvironment()
 		if err != nil {
@@ -52,7 +65,12 @@ func (f *modelFlags) open() (answerer, error) {
 		if err != nil {
 			return nil, usage("--trainer: %w", err)
 		}
-		return u.Answer, nil
+		return func(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
+			if c.Stream && f.stream == schema.StreamPass {
+				return u.Stream(ctx, c, emit)
+			}
+			return u.Answer(ctx, c)
+		}, nil
 	default:
 		return nil, usage("--trainer: %q is not valid: want replay:FILE or upstream:URL", f.trainer)
 	}
@@ -88,7 +106,7 @@ func trainerCommand() *cobra.Command {
 			}
 			defer t.Close()
 			log.Info().Str("trainer", name).Int("pid", os.Getpid()).Msg("answering model calls")
-			err = t.Serve(cmd.Context(), answer)
+			err = t.ServeStream(cmd.Context(), answer)
 			if cmd.Context().Err() != nil {
 				return nil
 			}
