@@ -173,10 +173,11 @@ func (p *parts) fork(keep int) *parts {
 
 func commonPrefix(a, b []byte) int {
 	n := min(len(a), len(b))
-	const step = 1024
 	at := 0
-	for at+step <= n && bytes.Equal(a[at:at+step], b[at:at+step]) {
-		at += step
+	for _, step := range [...]int{16 << 10, 1 << 10} {
+		for at+step <= n && bytes.Equal(a[at:at+step], b[at:at+step]) {
+			at += step
+		}
 	}
 	for ; at+8 <= n; at += 8 {
 		if x := binary.LittleEndian.Uint64(a[at:]) ^ binary.LittleEndian.Uint64(b[at:]); x != 0 {
