@@ -30,8 +30,17 @@ func (t *Trainer) whole(k schema.Key, c *schema.Call) (need bool, err error) {
 		t.mu.Unlock()
 		return false, nil // over; it will be refused
 	}
-	base := r.known[c.Base]
+	base, before := r.known[c.Base], r.calls[c.Base]
 	t.mu.Unlock()
+	if base == nil && before != nil && c.Base < k.Call { // it came just before this one, and is being read
+		select {
+		case <-before.read:
+		case <-t.life.Done():
+		}
+		t.mu.Lock()
+		base = r.known[c.Base]
+		t.mu.Unlock()
+	}
 	delta, keep := c.Base != 0, c.Keep
 	sameParams := delta && c.Params == nil
 	if !delta {

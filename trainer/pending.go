@@ -33,6 +33,8 @@ type state struct {
 	key schema.Key
 	ctx context.Context
 	end context.CancelCauseFunc
+	// read is closed when others can be based on the call, or never will.
+	read chan struct{}
 
 	mu       sync.Mutex
 	asked    broker.Asked
@@ -49,7 +51,7 @@ type state struct {
 }
 
 func (t *Trainer) newState(key schema.Key) *state {
-	s := &state{t: t, key: key, gen: t.instance + strconv.FormatInt(t.gens.Add(1), 36)}
+	s := &state{t: t, key: key, read: make(chan struct{}), gen: t.instance + strconv.FormatInt(t.gens.Add(1), 36)}
 	s.ctx, s.end = context.WithCancelCause(t.life)
 	return s
 }

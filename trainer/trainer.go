@@ -365,6 +365,7 @@ func (t *Trainer) begin(p *Pending, a broker.Asked, held bool) {
 	default:
 		needFull, err = t.whole(a.Key, &p.Call)
 	}
+	close(p.state.read)
 	if needFull {
 		t.forget(a.Key)
 		if err := a.Send(broker.Frame{Kind: schema.FrameNeedFull}); err != nil {
