@@ -74,7 +74,8 @@ func TestBadInput(t *testing.T) {
 		"bad trainer":         {[]string{"run", "--trainer", "magic:x", good}, "magic:x"},
 		"bad trainer name":    {[]string{"run", "--name", "Not Good", good}, "trainer"},
 		"bad limit":           {[]string{"run", "--agent-timeout", "-5s", good}, "limits.agent_ms"},
-		"bad stream":          {[]string{"run", "--stream", "sideways", good}, "gate.stream"},
+		"bad stream":          {[]string{"run", "--stream", "sideways", good}, "--stream: \"sideways\" is not valid: want buffer or pass"},
+		"bad stream to serve": {[]string{"trainer", "serve", "--trainer", "upstream:http://127.0.0.1:1", "--stream", "sideways"}, "--stream"},
 		"dockerfile in local": {[]string{"run", task(t, map[string]string{"instruction.md": "x", "replay.yaml": done, "environment/Dockerfile": "FROM x"})}, "docker"},
 		"bad rollout id":      {[]string{"tap", "a b"}, "id"},
 	} {
