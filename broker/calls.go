@@ -2,6 +2,8 @@ package broker
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -121,7 +123,9 @@ func (c *Caller) Tool(ctx context.Context, call schema.ToolCall) (schema.ToolRes
 }
 
 func (c *Caller) ask(ctx context.Context, a *asking, key schema.Key, into schema.Message) error {
-	token := strconv.FormatInt(c.w.asked.Add(1), 36)
+	var random [16]byte
+	_, _ = rand.Read(random[:]) // never fails, see its documentation
+	token := hex.EncodeToString(random[:])
 	a.w, a.job, a.budget, a.inbox = c.w, c.job, c.wait, newMailbox()
 	a.reply = subjects.GateInbox(key.Rollout.Trainer(), c.w.wid, c.w.instance, token)
 	c.w.mu.Lock()

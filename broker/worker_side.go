@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -56,7 +55,6 @@ type WorkerSide struct {
 	audits   chan schema.ID
 	news     chan struct{} // has room for one: a job began
 
-	asked   atomic.Int64 // calls so far
 	closed  chan struct{}
 	watches sync.WaitGroup
 
