@@ -2,7 +2,7 @@ package schema
 
 import (
 	"bytes"
-	"unicode/utf8"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -59,87 +59,42 @@ func (p *PlainReader) value(dst []byte, r rules, depth int) ([]byte, bool) {
 }
 
 func (p *PlainReader) word(dst []byte, w string) ([]byte, bool) {
-	if !bytes.HasPrefix(p.in[p.at:], []byte(w)) {
-		return dst, false
-	}
-	p.at += len(w)
-	return append(dst, w...), true
+	return append(dst, w...), p.skipWord(w)
 }
 
 // number copies an integer that every JSON reader keeps as it is; any other
 // number is written as the standard says.
 func (p *PlainReader) number(dst []byte) ([]byte, bool) {
-	from, digits := p.at, 0
-	if p.in[p.at] == '-' {
-		p.at++
-	}
-	first := p.at
-	for p.at < len(p.in) && '0' <= p.in[p.at] && p.in[p.at] <= '9' {
-		p.at++
-		digits++
-	}
-	if digits > 0 && digits <= 15 && (p.in[first] != '0' || digits == 1 && first == from) && (p.at == len(p.in) || ends(p.in[p.at])) {
-		return append(dst, p.in[from:p.at]...), true
-	}
-	for p.at < len(p.in) && !ends(p.in[p.at]) {
-		p.at++
-	}
-	n := jsontext.Value(bytes.Clone(p.in[from:p.at]))
-	if n.Kind() != '0' || n.Canonicalize() != nil {
+	from := p.at
+	if !p.skipNumber() {
 		return dst, false
 	}
-	return append(dst, n...), true
-}
-
-// ends reports whether c can follow a number.
-func ends(c byte) bool {
-	switch c {
-	case ',', ']', '}', ' ', '\t', '\n', '\r':
-		return true
+	n := jsontext.Value(p.in[from:p.at])
+	if len(n) <= 15 && !bytes.ContainsAny(n, ".eE") && string(n) != "-0" {
+		return append(dst, n...), true
 	}
-	return false
+	n = bytes.Clone(n)
+	err := n.Canonicalize()
+	return append(dst, n...), err == nil
 }
 
 // text copies a string, whose usual escapes are those of the normal form.
 func (p *PlainReader) text(dst []byte) ([]byte, bool) {
 	from := p.at
-	p.at++
-	usual, ascii := true, true
-	for {
-		p.at += plainText(p.in[p.at:])
-		if p.at >= len(p.in) {
-			return dst, false
-		}
-		switch c := p.in[p.at]; {
-		case c == '"':
-			p.at++
-			s := p.in[from:p.at]
-			if usual && (ascii || utf8.Valid(s)) {
-				return append(dst, s...), true
-			}
-			raw, err := jsontext.AppendUnquote(nil, s)
-			if err != nil {
-				return dst, false
-			}
-			quoted, err := jsontext.AppendQuote(nil, raw)
-			return append(dst, quoted...), err == nil
-		case c == '\\':
-			if p.at+1 >= len(p.in) {
-				return dst, false
-			}
-			switch p.in[p.at+1] {
-			case '"', '\\', 'b', 'f', 'n', 'r', 't':
-			default:
-				usual = false
-			}
-			p.at += 2
-		case c >= utf8.RuneSelf:
-			ascii = false
-			p.at++
-		default: // a control character
-			return dst, false
-		}
+	usual, ok := p.skipText()
+	if !ok {
+		return dst, false
 	}
+	s := p.in[from:p.at]
+	if usual {
+		return append(dst, s...), true
+	}
+	raw, err := jsontext.AppendUnquote(nil, s)
+	if err != nil {
+		return dst, false
+	}
+	quoted, err := jsontext.AppendQuote(nil, raw)
+	return append(dst, quoted...), err == nil
 }
 
 func (p *PlainReader) array(dst []byte, r rules, depth int) ([]byte, bool) {
@@ -186,7 +141,7 @@ func (p *PlainReader) array(dst []byte, r rules, depth int) ([]byte, bool) {
 
 // isText reports whether all of it is one string.
 func (p *PlainReader) isText() bool {
-	_, ok := p.text(nil)
+	_, ok := p.skipText()
 	return ok && p.at == len(p.in)
 }
 
@@ -258,16 +213,10 @@ func (p *PlainReader) object(dst []byte, r rules, depth int) ([]byte, bool) {
 // order sorts the members of the object that was written from begin on by
 // their names.
 func order(dst []byte, begin int, members []member) ([]byte, bool) {
-	for i := range members { // they are few
-		for ; i > 0; i-- {
-			c := bytes.Compare(members[i-1].name, members[i].name)
-			if c == 0 {
-				return dst, false
-			}
-			if c < 0 {
-				break
-			}
-			members[i-1], members[i] = members[i], members[i-1]
+	slices.SortFunc(members, func(a, b member) int { return bytes.Compare(a.name, b.name) })
+	for i := 1; i < len(members); i++ {
+		if bytes.Equal(members[i-1].name, members[i].name) {
+			return dst, false
 		}
 	}
 	end := len(dst)

@@ -3,6 +3,8 @@ package schema
 import (
 	"encoding/binary"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // PlainReader reads JSON of the plain kind, which nearly all of what agents
@@ -85,7 +87,8 @@ func (p *PlainReader) skip(depth int) bool {
 	case '[':
 		return p.skipArray(depth)
 	case '"':
-		return p.skipText()
+		_, ok := p.skipText()
+		return ok
 	case 't':
 		return p.skipWord("true")
 	case 'f':
@@ -138,59 +141,67 @@ func (p *PlainReader) digits() (n int) {
 	return n
 }
 
-func (p *PlainReader) skipText() bool {
+// skipText reads a string. usual: its escapes are those of the normal form.
+func (p *PlainReader) skipText() (usual, ok bool) {
 	p.at++
 	from, ascii := p.at, true
-	for {
+	for usual = true; ; {
 		p.at += plainText(p.in[p.at:])
 		if p.at >= len(p.in) {
-			return false
+			return usual, false
 		}
 		switch c := p.in[p.at]; {
 		case c == '"':
 			p.at++
-			return ascii || utf8.Valid(p.in[from:p.at])
+			return usual, ascii || utf8.Valid(p.in[from:p.at])
 		case c == '\\':
-			if p.at++; !p.skipEscape() {
-				return false
+			p.at++
+			shortest, ok := p.skipEscape()
+			if !ok {
+				return usual, false
 			}
+			usual = usual && shortest
 		case c >= utf8.RuneSelf:
 			ascii = false
 			p.at++
 		default: // a control character
-			return false
+			return usual, false
 		}
 	}
 }
 
-// skipEscape reads what follows a backslash. Surrogates are for a library.
-func (p *PlainReader) skipEscape() bool {
+// skipEscape reads what follows a backslash. usual: the normal form has the same
+// escape. Surrogates are for a library.
+func (p *PlainReader) skipEscape() (usual, ok bool) {
 	if p.at >= len(p.in) {
-		return false
+		return false, false
 	}
 	c := p.in[p.at]
 	p.at++
 	switch c {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-		return true
+	case '"', '\\', 'b', 'f', 'n', 'r', 't':
+		return true, true
+	case '/':
+		return false, true
 	case 'u':
-		if p.at+4 > len(p.in) {
+		return false, p.skipHex()
+	}
+	return false, false
+}
+
+// skipHex reads the four digits of a character that is no surrogate.
+func (p *PlainReader) skipHex() bool {
+	if p.at+4 > len(p.in) {
+		return false
+	}
+	digits := p.in[p.at : p.at+4]
+	p.at += 4
+	for _, h := range digits {
+		if (h < '0' || h > '9') && (h|0x20 < 'a' || h|0x20 > 'f') {
 			return false
 		}
-		for i, h := range p.in[p.at : p.at+4] {
-			switch {
-			case '0' <= h && h <= '9', 'a' <= h|0x20 && h|0x20 <= 'f':
-			default:
-				return false
-			}
-			if i == 1 && p.in[p.at]|0x20 == 'd' && h >= '8' {
-				return false
-			}
-		}
-		p.at += 4
-		return true
 	}
-	return false
+	return digits[0]|0x20 != 'd' || digits[1] < '8'
 }
 
 func (p *PlainReader) skipArray(depth int) bool {
@@ -239,6 +250,13 @@ func (p *PlainReader) skipObject(depth int) bool {
 			return false
 		}
 	}
+}
+
+// IsJSON reports whether all of v is JSON.
+func IsJSON(v []byte) bool {
+	p := ReadPlain(v, 0)
+	_, ok := p.Value()
+	return ok && p.End() || jsontext.Value(v).IsValid()
 }
 
 // plainText counts the bytes that stand for themselves in a string: ASCII

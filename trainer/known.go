@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"slices"
 
 	"github.com/turngate/turngate/schema"
 )
@@ -77,13 +76,13 @@ func (t *Trainer) whole(k schema.Key, c *schema.Call) (need bool, err error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r.known[k.Call] == nil {
-		r.order = append(r.order, k.Call)
-	}
 	r.known[k.Call] = &known{schema.Call{Messages: c.Messages, Tools: c.Tools, Params: params}, hashes}
-	if len(r.order) > maxKnown {
-		delete(r.known, r.order[0])
-		r.order = slices.Delete(r.order, 0, 1)
+	if len(r.known) > maxKnown {
+		oldest := k.Call
+		for n := range r.known {
+			oldest = min(oldest, n)
+		}
+		delete(r.known, oldest)
 	}
 	return false, nil
 }

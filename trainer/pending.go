@@ -63,11 +63,14 @@ func (p *Pending) Context() context.Context { return p.state.ctx }
 func (s *state) open(a broker.Asked) {
 	a.Body = nil // decoded by now; not to be kept
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.asked.Key == (schema.Key{}) { // else it was asked again meanwhile
 		s.asked = a
 	}
 	s.opened = time.Now()
+	s.mu.Unlock()
+	s.t.mu.Lock()
+	defer s.t.mu.Unlock()
+	s.t.fresh = append(s.t.fresh, s)
 }
 
 // accept tells the worker that somebody has the call, unless it knows.

@@ -37,19 +37,27 @@ func (t *Trainer) Next(ctx context.Context) (*Pending, error) {
 	}
 }
 
+// Answerer answers a call. It may emit pieces of the answer before it returns the
+// whole reply, which repeats them; an error of emit means that nobody wants the
+// rest.
+type Answerer func(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error)
+
+// Whole is an Answerer that emits nothing.
+func Whole(f func(ctx context.Context, c *schema.Call) (*schema.Reply, error)) Answerer {
+	return func(ctx context.Context, c *schema.Call, _ func(*schema.Delta) error) (*schema.Reply, error) {
+		return f(ctx, c)
+	}
+}
+
 // Serve answers every call with f, side by side, until the context ends. An
 // error of f that is a *schema.Fault answers with it; any other is a fault with
 // status 500, which workers ask again.
 func (t *Trainer) Serve(ctx context.Context, f func(ctx context.Context, c *schema.Call) (*schema.Reply, error)) error {
-	return t.ServeStream(ctx, func(ctx context.Context, c *schema.Call, _ func(*schema.Delta) error) (*schema.Reply, error) {
-		return f(ctx, c)
-	})
+	return t.ServeStream(ctx, Whole(f))
 }
 
-// ServeStream is Serve for answers that are sent while they are generated: f
-// may emit pieces before it returns the whole reply, which repeats them. An
-// error of emit means that nobody wants the rest.
-func (t *Trainer) ServeStream(ctx context.Context, f func(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error)) error {
+// ServeStream is Serve for answers that are sent while they are generated.
+func (t *Trainer) ServeStream(ctx context.Context, f Answerer) error {
 	var open sync.WaitGroup
 	defer open.Wait()
 	serve := func(p *Pending) func() {
@@ -77,7 +85,7 @@ func (t *Trainer) ServeStream(ctx context.Context, f func(ctx context.Context, c
 }
 
 // answer answers one call with f.
-func (t *Trainer) answer(p *Pending, f func(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error)) {
+func (t *Trainer) answer(p *Pending, f Answerer) {
 	reply, err := f(p.Context(), &p.Call, p.Stream().Delta)
 	if err == nil {
 		err = p.Reply(reply)

@@ -47,9 +47,6 @@ func (t *Trainer) runTool(s *state, a broker.Asked) {
 		s.answer(schema.FrameFault, f)
 		return
 	}
-	t.mu.Lock()
-	t.fresh = append(t.fresh, s)
-	t.mu.Unlock()
 	t.bg.Go(func() {
 		result := schema.ToolResult{V: schema.Version}
 		text, err := tool(s.ctx, &ToolCall{Rollout: a.Key.Rollout, Attempt: a.Key.Attempt, Name: c.Name, Arguments: c.Arguments})

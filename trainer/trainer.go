@@ -89,7 +89,6 @@ type rollout struct {
 	calls   map[int]*state
 	tools   map[int]*state // calls of tools
 	known   map[int]*known // whole calls, for later ones that are based on them
-	order   []int          // of known, as they came
 	touched time.Time
 	version string // of the policy, that made its newest answer
 }
@@ -302,7 +301,7 @@ func (t *Trainer) onAsked(a broker.Asked) {
 	if a.Key.Attempt > r.attempt {
 		r.attempt = a.Key.Attempt
 		stale = r.open()
-		r.calls, r.tools, r.known, r.order = map[int]*state{}, map[int]*state{}, map[int]*known{}, nil
+		r.calls, r.tools, r.known = map[int]*state{}, map[int]*state{}, map[int]*known{}
 	}
 	c := r.of(a)[a.Key.Call]
 	fresh := c == nil
@@ -391,7 +390,6 @@ func (t *Trainer) begin(p *Pending, a broker.Asked, held bool) {
 		p.state.sign(true)
 	}
 	t.mu.Lock()
-	t.fresh = append(t.fresh, p.state)
 	if t.serve != nil && !t.holds(a.Key.Rollout) {
 		answer := t.serve(p)
 		t.mu.Unlock()

@@ -96,7 +96,7 @@ func runCommand() *cobra.Command {
 // job is one task as it is submitted, with who answers for it.
 type job struct {
 	task   *tasks.Task
-	answer answerer
+	answer trainer.Answerer
 }
 
 func (f *runFlags) run(cmd *cobra.Command, paths, argv []string) error {
@@ -180,7 +180,7 @@ func (f *runFlags) load(cmd *cobra.Command, paths []string) ([]job, error) {
 			if err != nil {
 				return nil, &exitError{exitUsage, err}
 			}
-			j.answer = whole(s.Answer)
+			j.answer = trainer.Whole(s.Answer)
 		}
 		out = append(out, j)
 	}
@@ -288,9 +288,9 @@ func (f *runFlags) connect(ctx context.Context, pg *progress, log zerolog.Logger
 }
 
 // submit makes the requests of every task and puts them on the queue.
-func (f *runFlags) submit(ctx context.Context, t *trainer.Trainer, jobs []job, argv []string) ([]schema.Request, map[schema.ID]answerer, error) {
+func (f *runFlags) submit(ctx context.Context, t *trainer.Trainer, jobs []job, argv []string) ([]schema.Request, map[schema.ID]trainer.Answerer, error) {
 	var requests []schema.Request
-	answers := map[schema.ID]answerer{}
+	answers := map[schema.ID]trainer.Answerer{}
 	for _, j := range jobs {
 		r, err := f.request(j.task, argv)
 		if err != nil {
@@ -367,7 +367,7 @@ func (f *runFlags) request(t *tasks.Task, argv []string) (schema.Request, error)
 }
 
 // collect answers calls until every result is there.
-func (f *runFlags) collect(ctx context.Context, t *trainer.Trainer, answers map[schema.ID]answerer, pg *progress) ([]schema.Result, error) {
+func (f *runFlags) collect(ctx context.Context, t *trainer.Trainer, answers map[schema.ID]trainer.Answerer, pg *progress) ([]schema.Result, error) {
 	serving, stop := context.WithCancel(ctx)
 	var bg sync.WaitGroup
 	bg.Go(func() {

@@ -14,17 +14,6 @@ import (
 	"github.com/turngate/turngate/upstream"
 )
 
-// answerer answers model calls. It may emit pieces of the answer before it has
-// all of it.
-type answerer func(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error)
-
-// whole is an answerer that emits nothing.
-func whole(f func(context.Context, *schema.Call) (*schema.Reply, error)) answerer {
-	return func(ctx context.Context, c *schema.Call, _ func(*schema.Delta) error) (*schema.Reply, error) {
-		return f(ctx, c)
-	}
-}
-
 // modelFlags say who answers.
 type modelFlags struct {
 	trainer   string
@@ -41,7 +30,7 @@ func (f *modelFlags) add(cmd *cobra.Command) {
 }
 
 // open makes the answerer that --trainer names; nil when it names none.
-func (f *modelFlags) open() (answerer, error) {
+func (f *modelFlags) open() (trainer.Answerer, error) {
 	if f.stream != "" && f.stream != schema.StreamBuffer && f.stream != schema.StreamPass {
 		return nil, usage("--stream: %q is not valid: want buffer or pass", f.stream)
 	}
@@ -55,7 +44,7 @@ func (f *modelFlags) open() (answerer, error) {
 		if err != nil {
 			return nil, usage("--trainer: %w", err)
 		}
-		return whole(s.Answer), nil
+		return trainer.Whole(s.Answer), nil
 	case kind == "upstream" && where != "":
 		key, err := upstream.KeyFromEnvironment()
 		if err != nil {

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -77,18 +75,12 @@ func (m Meta) open(b []byte, object string) []byte {
 }
 
 func appendString(b []byte, s string) []byte {
-	if len(s) <= 64 && !strings.ContainsFunc(s, isUnusual) {
-		return append(append(append(b, '"'), s...), '"')
-	}
 	out, err := jsontext.AppendQuote(b, s)
 	if err != nil { // not UTF-8: bytes were replaced
 		return out
 	}
 	return out
 }
-
-// isUnusual reports whether a character may stand in JSON in another form.
-func isUnusual(r rune) bool { return r < ' ' || r == '"' || r == '\\' || r >= utf8.RuneSelf }
 
 func appendUsage(b []byte, u schema.Usage) []byte {
 	b = strconv.AppendInt(append(b, `{"prompt_tokens":`...), u.PromptTokens, 10)
@@ -101,13 +93,7 @@ func appendUsage(b []byte, u schema.Usage) []byte {
 // line breaks, which would end an event.
 func oneLine(raw json.RawMessage) (jsontext.Value, error) {
 	v := jsontext.Value(raw)
-	plain := schema.ReadPlain(raw, 0)
-	if _, ok := plain.Value(); !ok || !plain.End() {
-		if !v.IsValid() {
-			return nil, errors.New("not a JSON object")
-		}
-	}
-	if v.Kind() != '{' {
+	if v.Kind() != '{' || !schema.IsJSON(v) {
 		return nil, errors.New("not a JSON object")
 	}
 	if bytes.IndexByte(v, '\n') >= 0 || bytes.IndexByte(v, '\r') >= 0 {

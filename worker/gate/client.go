@@ -3,7 +3,7 @@ package gate
 import (
 	"context"
 	"net/http"
-	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,7 +42,7 @@ type client struct {
 func (x *exchange) answer(w http.ResponseWriter, r *http.Request, d Dialect, run func()) {
 	now := time.Now()
 	c := &client{x: x, w: w, d: d, rc: http.NewResponseController(w), done: make(chan struct{}), request: r.Context(), due: now.Add(x.s.cfg.Timing.Headers), meta: Meta{
-		ID: x.s.callIDs + strconv.Itoa(x.number), Model: x.call.Model, Created: now.Unix(),
+		ID: strings.ReplaceAll(x.call.Key, "/", "-"), Model: x.call.Model, Created: now.Unix(),
 	}}
 	if x.call.Stream {
 		c.stream = x.encoding.Stream(c.meta)

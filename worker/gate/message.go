@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -213,9 +212,6 @@ func unquote(v jsontext.Value) (string, error) {
 		return "", nil
 	default:
 		return "", errors.New("want a string")
-	}
-	if bytes.IndexByte(v, '\\') < 0 {
-		return string(v[1 : len(v)-1]), nil
 	}
 	s, err := jsontext.AppendUnquote(nil, v)
 	return string(s), err

@@ -51,7 +51,6 @@ type Session struct {
 	cfg      Config
 	key      string
 	mux      *http.ServeMux
-	direct   map[string]http.HandlerFunc // routes of calls that are found without it
 	life     context.Context
 	stop     context.CancelCauseFunc
 	slots    chan struct{} // one per call that may be asked at once
@@ -59,7 +58,6 @@ type Session struct {
 	watch    *watch
 	capped   sync.Once
 	decoders []Decoder
-	callIDs  string // what the ids of its answers begin with
 
 	mu        sync.Mutex
 	open      int         // requests
@@ -97,8 +95,7 @@ func Open(ctx context.Context, c Config) *Session {
 	secret := make([]byte, 24)
 	_, _ = rand.Read(secret) // never fails
 	s := &Session{
-		callIDs: fmt.Sprintf("%s-%d-", c.Rollout, c.Attempt),
-		cfg:     c, key: "tg-" + base64.RawURLEncoding.EncodeToString(secret), mux: http.NewServeMux(), direct: map[string]http.HandlerFunc{}, watch: watch,
+		cfg: c, key: "tg-" + base64.RawURLEncoding.EncodeToString(secret), mux: http.NewServeMux(), watch: watch,
 		slots: make(chan struct{}, max(c.Options.MaxParallel, 1)), stats: map[string]schema.CallStats{}, edits: map[string]bool{},
 	}
 	s.life, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -109,9 +106,7 @@ func Open(ctx context.Context, c Config) *Session {
 		decoder := d.Decoder(c.Memory)
 		s.decoders = append(s.decoders, decoder)
 		for _, route := range d.Routes() {
-			handle := func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, d, decoder) }
-			s.direct[route] = handle
-			s.mux.HandleFunc(route, handle)
+			s.mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, d, decoder) })
 		}
 		for _, route := range d.ModelsRoutes() {
 			lists[route] = append(lists[route], d)
@@ -219,10 +214,6 @@ func (s *Session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		u.Path = path.Clean(u.Path)
 		r2.URL = &u
 		r = &r2
-	}
-	if handle := s.direct[r.Method+" "+r.URL.Path]; handle != nil {
-		handle(w, r)
-		return
 	}
 	s.mux.ServeHTTP(w, r)
 }
