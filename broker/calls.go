@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -15,6 +14,22 @@ import (
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
+
+// tokens are random, for inboxes. They are made many at once, since asking for
+// randomness costs the same for one.
+type tokens struct{ left []byte }
+
+func (t *tokens) next() (token [tokenSize]byte) {
+	if len(t.left) == 0 {
+		t.left = make([]byte, 64*tokenSize)
+		_, _ = rand.Read(t.left) // never fails, see its documentation
+	}
+	t.left = t.left[copy(token[:], t.left):]
+	return token
+}
+
+// tokenSize is in bytes.
+const tokenSize = 16
 
 // Silence that means something.
 const (
@@ -123,13 +138,12 @@ func (c *Caller) Tool(ctx context.Context, call schema.ToolCall) (schema.ToolRes
 }
 
 func (c *Caller) ask(ctx context.Context, a *asking, key schema.Key, into schema.Message) error {
-	var random [16]byte
-	_, _ = rand.Read(random[:]) // never fails, see its documentation
-	token := hex.EncodeToString(random[:])
-	a.w, a.job, a.budget, a.inbox = c.w, c.job, c.wait, newMailbox()
-	a.reply = subjects.GateInbox(key.Rollout.Trainer(), c.w.wid, c.w.instance, token)
+	a.w, a.job, a.budget = c.w, c.job, c.wait
+	a.inbox.open()
 	c.w.mu.Lock()
-	c.w.inboxes[token] = a.inbox
+	a.reply = subjects.GateInbox(key.Rollout.Trainer(), c.w.wid, c.w.instance, c.w.tokens.next())
+	token := subjects.InboxToken(a.reply)
+	c.w.inboxes[token] = &a.inbox
 	c.w.mu.Unlock()
 	defer func() {
 		c.w.mu.Lock()
@@ -160,7 +174,7 @@ type asking struct {
 	subject, reply string
 	body           Packed
 	frames         func(schema.Frame) error
-	inbox          *mailbox
+	inbox          mailbox
 	budget         time.Duration
 
 	rounds int    // times the call was published

@@ -15,6 +15,7 @@ type mailbox struct {
 
 	mu    sync.Mutex
 	queue []*nats.Msg
+	first [1]*nats.Msg // what queue begins in: most calls have one frame
 	bytes int
 	due   time.Time // when whoever reads is woken although nothing came
 }
@@ -22,7 +23,10 @@ type mailbox struct {
 // maxMailbox bounds the bytes of frames of one call that wait to be read.
 const maxMailbox = 32 << 20
 
-func newMailbox() *mailbox { return &mailbox{ready: make(chan struct{}, 1)} }
+func (b *mailbox) open() {
+	b.ready = make(chan struct{}, 1)
+	b.queue = b.first[:0]
+}
 
 // put is false when there is no room.
 func (b *mailbox) put(m *nats.Msg) bool {

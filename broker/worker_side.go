@@ -60,6 +60,7 @@ type WorkerSide struct {
 
 	mu      sync.Mutex
 	inboxes map[string]*mailbox // by token: calls that wait for frames
+	tokens  tokens
 	jobs    map[schema.ID]*Job
 	subs    []*nats.Subscription
 }

@@ -25,7 +25,10 @@ type Key struct {
 
 // String is the key as it travels: rid/attempt/call.
 func (k Key) String() string {
-	return string(k.Rollout) + "/" + strconv.Itoa(k.Attempt) + "/" + strconv.Itoa(k.Call)
+	var room [64]byte
+	b := append(append(room[:0], k.Rollout...), '/')
+	b = append(strconv.AppendInt(b, int64(k.Attempt), 10), '/')
+	return string(strconv.AppendInt(b, int64(k.Call), 10))
 }
 
 // ParseKey reads what String wrote.
@@ -117,13 +120,18 @@ func (c *Call) Delta() Call {
 }
 
 // Rebuild makes a call that came as a delta whole again. base is the call that
-// it names; ok is false when that does not fit.
+// it names; ok is false when that does not fit. Messages are appended to those of
+// base, in place if there is room: clip them where another call may go on from
+// the same base.
 func (c *Call) Rebuild(base *Call) (ok bool) {
 	if base == nil || c.Keep > len(base.Messages) {
 		return false
 	}
-	whole := make([]json.RawMessage, 0, c.Keep+len(c.Messages))
-	c.Messages = append(append(whole, base.Messages[:c.Keep]...), c.Messages...)
+	messages := base.Messages
+	if c.Keep < len(messages) {
+		messages = messages[:c.Keep:c.Keep]
+	}
+	c.Messages = append(messages, c.Messages...)
 	switch {
 	case len(c.Tools) == 0:
 		c.Tools = base.Tools

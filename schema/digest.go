@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"hash"
-	"slices"
 	"sync/atomic"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -24,7 +23,7 @@ type Hashes struct {
 	Tools    Hash
 	Params   Hash
 
-	sum    hash.Cloner // of the first summed messages
+	sum    hash.Hash // of the first summed messages; nil: others go on with it, or it is begun anew
 	summed int
 	grown  atomic.Bool // others go on behind these in the same memory
 }
@@ -32,13 +31,11 @@ type Hashes struct {
 // Based are the hashes of a call's first messages, to be gone on from. The
 // first time that all of them are, no copy is made.
 func (h *Hashes) Based(keep int) *Hashes {
-	if keep < len(h.Messages) {
+	if keep < len(h.Messages) || !h.grown.CompareAndSwap(false, true) {
 		return &Hashes{Messages: append(make([]Hash, 0, keep+keep/4+8), h.Messages[:keep]...)}
 	}
 	based := &Hashes{Messages: h.Messages, sum: h.sum, summed: h.summed}
-	if !h.grown.CompareAndSwap(false, true) {
-		based.Messages = slices.Clip(h.Messages)
-	}
+	h.sum, h.summed = nil, 0
 	return based
 }
 
@@ -83,21 +80,16 @@ func (s *Hasher) Params(params SortedMap[json.RawMessage]) Hash {
 // tools, then of its parameters. Hashes that are based on these go on from its
 // sum, so a call costs the same however long its conversation is.
 func (h *Hashes) Digest() []byte {
-	var sum hash.Hash
-	if h.sum != nil {
-		if c, err := h.sum.Clone(); err == nil {
-			sum = c
-		}
-	}
-	if sum == nil {
+	sum := h.sum
+	if h.sum = nil; sum == nil {
 		sum, h.summed = sha256.New(), 0
 	}
-	for i := h.summed; i < len(h.Messages); i++ {
-		sum.Write(h.Messages[i][:])
+	for ; h.summed < len(h.Messages); h.summed++ {
+		sum.Write(h.Messages[h.summed][:])
 	}
 	if c, ok := sum.(hash.Cloner); ok {
 		if after, err := c.Clone(); err == nil {
-			h.sum, h.summed = after, len(h.Messages)
+			h.sum = after
 		}
 	}
 	sum.Write(h.Tools[:])

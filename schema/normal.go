@@ -2,7 +2,6 @@ package schema
 
 import (
 	"bytes"
-	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -145,12 +144,11 @@ func (p *PlainReader) isText() bool {
 	return ok && p.at == len(p.in)
 }
 
-// member is one of an object: where its name is, and where its value was
-// written.
-type member struct {
-	name     []byte // without quotes
-	from, to int
-}
+// member is one of an object, as it was written: where it begins, how long its
+// name is, where it ends.
+type member struct{ from, name, to int32 }
+
+func (m member) nameIn(dst []byte) []byte { return dst[m.from+1 : m.from+1+m.name] }
 
 func (p *PlainReader) object(dst []byte, r rules, depth int) ([]byte, bool) {
 	p.at++
@@ -175,19 +173,17 @@ func (p *PlainReader) object(dst []byte, r rules, depth int) ([]byte, bool) {
 		before := len(dst)
 		if len(members) > 0 {
 			dst = append(dst, ',')
-		}
-		from := len(dst)
-		dst = append(append(append(dst, '"'), name...), '"', ':')
-		if dst, ok = p.value(dst, inner, depth+1); !ok {
-			return dst, false
-		}
-		if len(members) > 0 {
-			switch bytes.Compare(members[len(members)-1].name, name) {
+			switch bytes.Compare(members[len(members)-1].nameIn(dst), name) {
 			case 0:
 				return dst, false
 			case 1:
 				sorted = false
 			}
+		}
+		from := len(dst)
+		dst = append(append(append(dst, '"'), name...), '"', ':')
+		if dst, ok = p.value(dst, inner, depth+1); !ok {
+			return dst, false
 		}
 		switch {
 		case drop && dropped:
@@ -195,7 +191,7 @@ func (p *PlainReader) object(dst []byte, r rules, depth int) ([]byte, bool) {
 		case drop:
 			dst, dropped = dst[:before], true
 		default:
-			members = append(members, member{name, from, len(dst)})
+			members = append(members, member{int32(from), int32(len(name)), int32(len(dst))})
 		}
 		if p.Next('}') {
 			break
@@ -213,10 +209,16 @@ func (p *PlainReader) object(dst []byte, r rules, depth int) ([]byte, bool) {
 // order sorts the members of the object that was written from begin on by
 // their names.
 func order(dst []byte, begin int, members []member) ([]byte, bool) {
-	slices.SortFunc(members, func(a, b member) int { return bytes.Compare(a.name, b.name) })
-	for i := 1; i < len(members); i++ {
-		if bytes.Equal(members[i-1].name, members[i].name) {
-			return dst, false
+	for i := 1; i < len(members); i++ { // they are few
+		for j := i; j > 0; j-- {
+			c := bytes.Compare(members[j-1].nameIn(dst), members[j].nameIn(dst))
+			if c == 0 {
+				return dst, false
+			}
+			if c < 0 {
+				break
+			}
+			members[j-1], members[j] = members[j], members[j-1]
 		}
 	}
 	end := len(dst)

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -260,7 +261,7 @@ func IsJSON(v []byte) bool {
 }
 
 // plainText counts the bytes that stand for themselves in a string: ASCII
-// without quotes, escapes and control characters, eight at a time.
+// without quotes, escapes and control characters.
 func plainText(b []byte) (n int) {
 	for ; n+32 <= len(b); n += 32 {
 		w := b[n : n+32]
@@ -269,8 +270,8 @@ func plainText(b []byte) (n int) {
 		}
 	}
 	for ; n+8 <= len(b); n += 8 {
-		if unusual(b[n:]) != 0 {
-			break
+		if u := unusual(b[n:]); u != 0 {
+			return n + bits.TrailingZeros64(u)/8
 		}
 	}
 	for n < len(b) && b[n] >= 0x20 && b[n] < utf8.RuneSelf && b[n] != '"' && b[n] != '\\' {
@@ -279,7 +280,8 @@ func plainText(b []byte) (n int) {
 	return n
 }
 
-// unusual is 0 if eight bytes stand for themselves.
+// unusual is 0 if eight bytes stand for themselves. Otherwise its lowest bit is
+// in the first that does not; what is above that means nothing.
 func unusual(b []byte) uint64 {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	w := binary.LittleEndian.Uint64(b)

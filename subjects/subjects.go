@@ -3,6 +3,7 @@
 package subjects
 
 import (
+	"encoding/hex"
 	"strconv"
 	"strings"
 
@@ -93,15 +94,19 @@ func Live(id schema.ID, attempt int) string {
 }
 
 // Call is where a worker asks a trainer for the answer to a model call.
-func Call(k schema.Key, shard string) string {
-	return "rollout." + string(k.Rollout) + ".llm." + k.Rollout.Trainer() + "." + shard + "." +
-		strconv.Itoa(k.Attempt) + "." + strconv.Itoa(k.Call)
+func Call(k schema.Key, shard string) string { return ofKey(k, ".llm.", shard) }
+
+func ofKey(k schema.Key, kind, shard string) string {
+	var room [128]byte
+	b := append(append(append(room[:0], "rollout."...), k.Rollout...), kind...)
+	b = append(append(append(b, k.Rollout.Trainer()...), '.'), shard...)
+	b = strconv.AppendInt(append(b, '.'), int64(k.Attempt), 10)
+	b = strconv.AppendInt(append(b, '.'), int64(k.Call), 10)
+	return string(b)
 }
 
 // Tool is where one tool call of a rollout is asked.
-func Tool(k schema.Key, shard string) string {
-	return "rollout." + string(k.Rollout) + ".tool." + k.Rollout.Trainer() + "." + shard + "." + strconv.Itoa(k.Attempt) + "." + strconv.Itoa(k.Call)
-}
+func Tool(k schema.Key, shard string) string { return ofKey(k, ".tool.", shard) }
 
 // ToolsOf selects the tool calls of one trainer; of one shard unless shard is
 // empty.
@@ -156,9 +161,11 @@ func parse(subject, kind string) (k schema.Key, shard string, ok bool) {
 }
 
 // GateInbox is where a worker instance hears the frames of one call. token is
-// 128 random bits in hex.
-func GateInbox(trainer, worker, instance, token string) string {
-	return gateInboxPrefix + trainer + "." + worker + "." + instance + "." + token
+// random.
+func GateInbox(trainer, worker, instance string, token [16]byte) string {
+	var written [2 * len(token)]byte
+	hex.Encode(written[:], token[:])
+	return gateInboxPrefix + trainer + "." + worker + "." + instance + "." + string(written[:])
 }
 
 const gateInboxPrefix = "_INBOX.gate."

@@ -45,11 +45,11 @@ func TestRequestRoundTrip(t *testing.T) {
 }
 
 func TestGateInboxBelongsToItsTrainer(t *testing.T) {
-	in := subjects.GateInbox("alpha", "w1", "i1", "00ff")
-	if !subjects.IsGateInbox(in, "alpha") || subjects.InboxToken(in) != "00ff" {
+	in := subjects.GateInbox("alpha", "w1", "i1", [16]byte{15: 255})
+	if !subjects.IsGateInbox(in, "alpha") || subjects.InboxToken(in) != "000000000000000000000000000000ff" {
 		t.Fatalf("own inbox %s was refused", in)
 	}
-	for _, bad := range []string{"rollout.alpha-7.result", subjects.GateInbox("beta", "w1", "i1", "00ff"), "_INBOX.gate.alpha.w1.i1.>", "_INBOX.gate.alpha.w1"} {
+	for _, bad := range []string{"rollout.alpha-7.result", subjects.GateInbox("beta", "w1", "i1", [16]byte{}), "_INBOX.gate.alpha.w1.i1.>", "_INBOX.gate.alpha.w1"} {
 		if subjects.IsGateInbox(bad, "alpha") {
 			t.Errorf("%q was accepted", bad)
 		}

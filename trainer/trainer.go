@@ -88,13 +88,13 @@ type rollout struct {
 	ready   bool
 	calls   map[int]*state
 	tools   map[int]*state // calls of tools
-	known   map[int]*known // whole calls, for later ones that are based on them
+	known   []*known       // whole calls, for later ones that are based on them
 	touched time.Time
 	version string // of the policy, that made its newest answer
 }
 
 func newRollout() *rollout {
-	return &rollout{calls: map[int]*state{}, tools: map[int]*state{}, known: map[int]*known{}}
+	return &rollout{calls: map[int]*state{}, tools: map[int]*state{}}
 }
 
 // of are the calls of one kind.
@@ -301,7 +301,7 @@ func (t *Trainer) onAsked(a broker.Asked) {
 	if a.Key.Attempt > r.attempt {
 		r.attempt = a.Key.Attempt
 		stale = r.open()
-		r.calls, r.tools, r.known = map[int]*state{}, map[int]*state{}, map[int]*known{}
+		r.calls, r.tools, r.known = map[int]*state{}, map[int]*state{}, nil
 	}
 	c := r.of(a)[a.Key.Call]
 	fresh := c == nil

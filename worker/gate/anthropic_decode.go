@@ -41,6 +41,7 @@ func (d *messagesDecoder) Decode(r *http.Request, body []byte) (Request, error) 
 	if err != nil {
 		return Request{}, err
 	}
+	ownParams(c.Params)
 	req := d.request(p, Request{Call: c, Encoding: messagesEncoding{}})
 	if r != nil && strings.HasSuffix(r.URL.Path, "/count_tokens") {
 		req.Count = func(n int64) []byte { return fmt.Appendf(nil, `{"input_tokens":%d}`, n) }

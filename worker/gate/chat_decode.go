@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +15,10 @@ import (
 // chatDecoder splits chat requests, whose messages are canonical as they are.
 type chatDecoder struct {
 	splitter
-	tools memo[json.RawMessage]
+	list []json.RawMessage // of one body, used again
+
+	rest  rest
+	named schema.Call // what it says, and the tools
 }
 
 // Decode implements Decoder.
@@ -29,12 +33,12 @@ func (d *chatDecoder) Decode(_ *http.Request, body []byte) (Request, error) {
 	for _, item := range p.items[keep:] {
 		fresh += item.to - item.from
 	}
-	room, list := make([]byte, 0, fresh), make([]json.RawMessage, 0, len(p.items)-keep)
+	room := make([]byte, 0, fresh)
 	if err := p.fold(keep, false, func(i int) (int, []json.RawMessage, error) {
 		at := len(room)
 		room = append(room, p.item(i)...)
-		list = append(list, room[at:len(room):len(room)])
-		return i + 1, list[len(list)-1:], nil
+		d.list = append(d.list[:0], room[at:len(room):len(room)])
+		return i + 1, d.list, nil
 	}); err != nil {
 		return Request{}, err
 	}
@@ -47,15 +51,35 @@ func (d *chatDecoder) Decode(_ *http.Request, body []byte) (Request, error) {
 
 // call is a body in canonical form.
 func (d *chatDecoder) call(p *parts) (schema.Call, error) {
-	c := schema.Call{Params: make(schema.SortedMap[json.RawMessage], len(p.names)), Messages: p.messages()}
+	if !d.rest.same(p) {
+		named, err := readChatMembers(p)
+		if err != nil {
+			return schema.Call{}, err
+		}
+		d.rest.note(p)
+		named.Tools = d.named.Tools
+		d.named = named
+	}
+	if tools := p.member("tools"); tools.Kind() != '[' {
+		d.named.Tools = nil
+	} else if !bytes.Equal(tools, d.named.Tools) {
+		d.named.Tools = own(tools)
+	}
+	c := d.named
+	if c.Messages = p.messages(); len(c.Messages) == 0 {
+		return c, errors.New("messages: want at least one")
+	}
+	return c, nil
+}
+
+// readChatMembers reads all but the messages and the tools.
+func readChatMembers(p *parts) (schema.Call, error) {
+	c := schema.Call{Params: make(schema.SortedMap[json.RawMessage], len(p.names))}
 	err := p.eachMember(func(name string, value jsontext.Value) (err error) {
 		switch name {
 		case p.array:
 			return errors.New("messages is not an array")
-		case "tools":
-			if value.Kind() == '[' {
-				c.Tools, err = d.tools.convert(value, func(v jsontext.Value) (json.RawMessage, error) { return own(v), nil })
-			}
+		case "tools": // seldom change, and are large
 		case "model":
 			if c.Model, err = unquote(value); err != nil {
 				return fmt.Errorf("model: %w", err)
@@ -70,9 +94,7 @@ func (d *chatDecoder) call(p *parts) (schema.Call, error) {
 		}
 		return err
 	})
-	if err == nil && len(c.Messages) == 0 {
-		err = errors.New("messages: want at least one")
-	}
+	ownParams(c.Params)
 	return c, err
 }
 

@@ -255,7 +255,7 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 	x.setIdle(false)
 	end := CallEnd{Took: took}
 	if err == nil {
-		end.Reply = &reply
+		end.Reply = &x.reply
 	} else if !errors.As(err, &end.Fault) {
 		end.Fault = schema.Faultf("call", schema.CodeInternal, schema.WhoWorker, "%v", err)
 	}

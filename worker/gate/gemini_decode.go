@@ -92,6 +92,7 @@ func (d *geminiDecoder) Decode(r *http.Request, body []byte) (Request, error) {
 		return Request{}, errors.New("contents: want at least one")
 	}
 	c.Messages = p.messages(first...)
+	ownParams(c.Params)
 	return d.request(p, Request{Call: c, Encoding: geminiEncoding{events: streamed}}), nil
 }
 

@@ -106,6 +106,7 @@ func (r *rebuilder) answer(_ context.Context, c schema.Call, _ func(schema.Frame
 	defer r.mu.Unlock()
 	if err == nil && got.Base != 0 {
 		base, known := r.calls[got.Base]
+		base.Messages = slices.Clip(base.Messages)
 		if !known { // it is under way beside this one, which is asked for whole
 			got = c
 		} else if !got.Rebuild(&base) {

@@ -58,7 +58,11 @@ func (m *Memory) scratch() *scratch {
 }
 
 // recycle takes a buffer that nobody uses any more.
-func (m *Memory) recycle(b []byte) { m.bodies.Put(&b) }
+func (m *Memory) recycle(b []byte) {
+	if cap(b) > 0 {
+		m.bodies.Put(&b)
+	}
+}
 
 // recent is what the newest calls of a session were, oldest first. Later ones
 // are compared with all of them: agents have branches, for sub-agents and

@@ -69,6 +69,7 @@ func (d *responsesDecoder) Decode(_ *http.Request, body []byte) (Request, error)
 	if len(q.call.Messages) == before {
 		return Request{}, errors.New("input: want at least one item")
 	}
+	ownParams(q.call.Params)
 	return d.request(p, Request{Call: q.call, Encoding: &responsesEncoding{names: q.names, earlier: &d.earlier, history: q.call.Messages[before:]}}), nil
 }
 

@@ -63,6 +63,12 @@ type span struct{ from, to int }
 // request is decoded, and calls keep if it is a good one.
 func (s *splitter) split(body []byte) (p *parts, keep int, err error) {
 	p, keep, shared := s.branch(body)
+	if len(body) > cap(p.text) {
+		text := s.memory.body(len(body))
+		copy(text, p.text[:shared])
+		s.memory.recycle(p.text)
+		p.text = text
+	}
 	p.text = append(p.text[:shared], body[shared:]...)
 	if p.skim(keep) {
 		return p, keep, nil
@@ -115,6 +121,7 @@ func (s *splitter) branch(body []byte) (p *parts, keep, shared int) {
 // keep remembers a body that was decoded whole.
 func (s *splitter) keep(p *parts) {
 	if len(s.branches) == maxBranches {
+		s.memory.recycle(s.branches[0].text)
 		s.branches = slices.Delete(s.branches, 0, 1)
 	}
 	s.branches = append(s.branches, p)
@@ -123,16 +130,6 @@ func (s *splitter) keep(p *parts) {
 // request completes what was read of a body, which is a good one.
 func (s *splitter) request(p *parts, r Request) Request {
 	s.keep(p)
-	size := 0
-	for _, v := range r.Call.Params {
-		size += len(v)
-	}
-	own := make([]byte, 0, size)
-	for name, v := range r.Call.Params {
-		at := len(own)
-		own = append(own, v...)
-		r.Call.Params[name] = own[at:len(own):len(own)]
-	}
 	for _, b := range s.branches {
 		r.Kept += int64(cap(b.text))
 	}
@@ -144,6 +141,9 @@ func (s *splitter) request(p *parts, r Request) Request {
 func (s *splitter) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, b := range s.branches {
+		s.memory.recycle(b.text)
+	}
 	s.branches = nil
 }
 
@@ -357,6 +357,57 @@ func (m *memo[T]) convert(raw jsontext.Value, f func(jsontext.Value) (T, error))
 		m.raw, m.value = append(m.raw[:0], raw...), value
 	}
 	return value, err
+}
+
+// rest is the members of a body beside its conversation and its tools. They
+// seldom change.
+type rest struct{ raw []byte }
+
+// same reports whether a body has, byte for byte, those that were noted last.
+func (r *rest) same(p *parts) bool {
+	if len(r.raw) == 0 {
+		return false
+	}
+	left := r.raw[1:]
+	for i, name := range p.names {
+		if p.isRest(i) {
+			v := p.value(p.values[i])
+			n := len(name) + len(v)
+			if len(left) < n+2 || string(left[:len(name)]) != name || left[len(name)] != ':' || !bytes.Equal(left[len(name)+1:n+1], v) || left[n+1] != ',' {
+				return false
+			}
+			left = left[n+2:]
+		}
+	}
+	return len(left) == 0
+}
+
+func (r *rest) note(p *parts) {
+	r.raw = append(r.raw[:0], ',') // not empty even if there is nothing
+	for i, name := range p.names {
+		if p.isRest(i) {
+			r.raw = append(append(r.raw, name...), ':')
+			r.raw = append(append(r.raw, p.value(p.values[i])...), ',')
+		}
+	}
+}
+
+func (p *parts) isRest(i int) bool {
+	return p.names[i] != "tools" && (p.names[i] != p.array || p.values[i] != (span{}))
+}
+
+// ownParams copies parameters out of a body.
+func ownParams(params schema.SortedMap[json.RawMessage]) {
+	size := 0
+	for _, v := range params {
+		size += len(v)
+	}
+	room := make([]byte, 0, size)
+	for name, v := range params {
+		at := len(room)
+		room = append(room, v...)
+		params[name] = room[at:len(room):len(room)]
+	}
 }
 
 // own copies a value out of a body.
