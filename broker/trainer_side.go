@@ -244,8 +244,9 @@ func (t *TrainerSide) listen(subject string, parse func(string) (schema.Key, str
 			return
 		}
 		a.reply = m.Reply
-		a.ResumeGen = m.Header.Get(subjects.HeaderGen)
-		a.Resume, _ = strconv.Atoi(m.Header.Get(subjects.HeaderResume))
+		if a.ResumeGen = m.Header.Get(subjects.HeaderGen); a.ResumeGen != "" {
+			a.Resume, _ = strconv.Atoi(m.Header.Get(subjects.HeaderResume))
+		}
 		var err error
 		if a.Body, err = t.unpack(context.Background(), subjects.BucketArtifact, m.Header, m.Data); err != nil {
 			t.log.Warn().Err(err).Str("call", key.String()).Msg("a call cannot be unpacked; its worker asks again")

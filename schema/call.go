@@ -31,6 +31,12 @@ func (k Key) String() string {
 	return string(strconv.AppendInt(b, int64(k.Call), 10))
 }
 
+// Is reports whether s is the key as it travels.
+func (k Key) Is(s string) bool {
+	parsed, err := ParseKey(s)
+	return err == nil && parsed == k
+}
+
 // ParseKey reads what String wrote.
 func ParseKey(s string) (Key, error) {
 	rollout, rest, _ := strings.Cut(s, "/")

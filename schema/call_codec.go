@@ -71,9 +71,9 @@ func readCall(b []byte, c *Call) error {
 		case "key":
 			c.Key, rest, err = msgp.ReadStringBytes(b)
 		case "tag":
-			c.Tag, rest, err = msgp.ReadStringBytes(b)
+			c.Tag, rest, err = readWord(b)
 		case "dialect":
-			c.Dialect, rest, err = msgp.ReadStringBytes(b)
+			c.Dialect, rest, err = readWord(b)
 		case "model":
 			c.Model, rest, err = msgp.ReadStringBytes(b)
 		case "messages":
@@ -98,6 +98,31 @@ func readCall(b []byte, c *Call) error {
 		return rest, err
 	})
 	return err
+}
+
+// readWord reads a string that is one of a few, nearly always: those take no
+// memory of their own.
+func readWord(b []byte) (string, []byte, error) {
+	word, rest, err := msgp.ReadStringZC(b)
+	if err != nil {
+		return "", b, err
+	}
+	switch string(word) {
+	case TagAgent:
+		return TagAgent, rest, nil
+	case "chat":
+		return "chat", rest, nil
+	case "messages":
+		return "messages", rest, nil
+	case "responses":
+		return "responses", rest, nil
+	case "stop":
+		return "stop", rest, nil
+	case "tool_calls":
+		return "tool_calls", rest, nil
+	default:
+		return string(word), rest, nil
+	}
 }
 
 func readRawList(b []byte) ([]json.RawMessage, []byte, error) {

@@ -48,6 +48,16 @@ func (s *Hasher) Message(raw json.RawMessage) Hash {
 	return s.hash(raw, inMessage, func() jsontext.Value { return normalMessage(jsontext.Value(raw)) })
 }
 
+// Next reads a value as PlainReader.Value does, and hashes it as a message.
+func (s *Hasher) Next(r *PlainReader) (from int, h Hash, ok bool) {
+	r.space()
+	from = r.at
+	if s.normal, ok = r.value(s.normal[:0], inMessage, 0); !ok {
+		return from, h, false
+	}
+	return from, sha256.Sum256(s.normal), true
+}
+
 // Tools hashes a list of tools; none is an empty list.
 func (s *Hasher) Tools(raw json.RawMessage) Hash {
 	if len(raw) == 0 {

@@ -71,7 +71,7 @@ func readReply(b []byte, r *Reply) error {
 		case "message":
 			r.Message, rest, err = msgp.ReadBytesZC(b)
 		case "finish_reason":
-			r.FinishReason, rest, err = msgp.ReadStringBytes(b)
+			r.FinishReason, rest, err = readWord(b)
 		case "usage":
 			rest, err = readUsage(b, &r.Usage)
 		case "prompt_ids":

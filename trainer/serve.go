@@ -86,7 +86,7 @@ func (t *Trainer) ServeStream(ctx context.Context, f Answerer) error {
 
 // answer answers one call with f.
 func (t *Trainer) answer(p *Pending, f Answerer) {
-	reply, err := f(p.Context(), &p.Call, p.Stream().Delta)
+	reply, err := f(p.Context(), &p.Call, func(d *schema.Delta) error { return p.Stream().Delta(d) })
 	if err == nil {
 		err = p.Reply(reply)
 	}

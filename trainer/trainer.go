@@ -266,11 +266,13 @@ func (t *Trainer) onAsked(a broker.Asked) {
 	if r == nil && !a.Cancel {
 		r = newRollout()
 		t.rollouts[a.Key.Rollout] = r
-		t.bg.Go(func() { t.learn(a.Key.Rollout, r) })
+		id := a.Key.Rollout
+		t.bg.Go(func() { t.learn(id, r) })
 	}
 	if r != nil && !r.ready {
 		if a.Cancel {
-			r.waiting = slices.DeleteFunc(r.waiting, func(w broker.Asked) bool { return w.Key == a.Key && w.Tool == a.Tool })
+			key, tool := a.Key, a.Tool
+			r.waiting = slices.DeleteFunc(r.waiting, func(w broker.Asked) bool { return w.Key == key && w.Tool == tool })
 		} else if len(r.waiting) < maxWaiting { // else its worker asks again
 			r.waiting = append(r.waiting, a)
 		}
@@ -359,7 +361,7 @@ func (t *Trainer) begin(p *Pending, a broker.Asked, held bool) {
 	needFull := false
 	switch {
 	case err != nil:
-	case p.Call.Key != a.Key.String():
+	case !a.Key.Is(p.Call.Key):
 		err = fmt.Errorf("key: %q does not match the subject's %s", p.Call.Key, a.Key)
 	default:
 		needFull, err = t.whole(a.Key, &p.Call)

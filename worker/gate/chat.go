@@ -37,7 +37,7 @@ func (Chat) Models(name string) []byte {
 
 // Decoder implements Dialect.
 func (Chat) Decoder(m *Memory) Decoder {
-	return &chatDecoder{splitter: splitter{array: "messages", memory: m}}
+	return &chatDecoder{splitter: splitter{array: "messages", hashes: true, memory: m}}
 }
 
 // Sent implements Dialect: it is for whoever is nobody else.

@@ -39,7 +39,7 @@ type client struct {
 
 // answer writes the exchange to a request. The one that began it also runs it,
 // to its end: when its client goes away another one may come for the answer.
-func (x *exchange) answer(w http.ResponseWriter, r *http.Request, d Dialect, run func()) {
+func (x *exchange) answer(w http.ResponseWriter, r *http.Request, d Dialect, fresh bool) {
 	now := time.Now()
 	c := &client{x: x, w: w, d: d, rc: http.NewResponseController(w), done: make(chan struct{}), request: r.Context(), due: now.Add(x.s.cfg.Timing.Headers), meta: Meta{
 		ID: strings.ReplaceAll(x.call.Key, "/", "-"), Model: x.call.Model, Created: now.Unix(),
@@ -52,8 +52,8 @@ func (x *exchange) answer(w http.ResponseWriter, r *http.Request, d Dialect, run
 		delivery.OnSettled(c.end)
 	}
 	c.join()
-	if run != nil {
-		run()
+	if fresh {
+		x.run()
 	}
 	<-c.done
 	x.s.watch.remove(c)

@@ -22,6 +22,7 @@ type exchange struct {
 	size     int    // of body
 	call     schema.Call
 	encoding Encoding
+	ctx      context.Context // ends when nobody wants the answer any more
 	cancel   context.CancelCauseFunc
 
 	mu        sync.Mutex
@@ -37,7 +38,7 @@ type exchange struct {
 
 	// Guarded by the session's lock.
 	attached  bool
-	detached  chan struct{} // closed when the request that is attached is over
+	detached  chan struct{} // closed when the request that is attached is over; nil: nobody waits for that
 	forget    *time.Timer   // runs while it is an orphan
 	forgotten bool
 }
@@ -50,9 +51,9 @@ var (
 // enter finds the exchange for a request, or makes one. An equal exchange that
 // lost its client is taken over; while one is still open the request waits for
 // it for a moment, and then is a call of its own: two equal calls at the same
-// time are two calls. Nobody else uses the body any more. Whoever gets run has
-// made it, and must call that.
-func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Request, reserved *int64) (x *exchange, run func(), err error) {
+// time are two calls. Nobody else uses the body any more. Whoever gets a fresh
+// one must run it.
+func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Request, reserved *int64) (x *exchange, fresh bool, err error) {
 	// From now on its call counts, and the reservation for its body does not.
 	counts := func() { s.reading, *reserved = s.reading-*reserved, 0 }
 	given := false
@@ -77,16 +78,19 @@ func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Requ
 				e.attach()
 				counts()
 				s.mu.Unlock()
-				return e, nil, nil
+				return e, false, nil
 			}
 			open = e
 		}
 		if open == nil || waited {
-			x, run, err = s.begin(body, req)
+			x, err = s.begin(body, req)
 			given = err == nil
 			counts()
 			s.mu.Unlock()
-			return x, run, err
+			return x, true, err
+		}
+		if open.detached == nil {
+			open.detached = make(chan struct{})
 		}
 		over := open.detached
 		s.mu.Unlock()
@@ -99,20 +103,20 @@ func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Requ
 		case <-timer.C:
 			waited = true
 		case <-ctx.Done():
-			return nil, nil, context.Cause(ctx)
+			return nil, false, context.Cause(ctx)
 		case <-s.life.Done():
-			return nil, nil, context.Cause(s.life)
+			return nil, false, context.Cause(s.life)
 		}
 	}
 }
 
 // begin numbers a new call. The session's lock is held.
-func (s *Session) begin(body []byte, req Request) (x *exchange, run func(), err error) {
+func (s *Session) begin(body []byte, req Request) (*exchange, error) {
 	if s.life.Err() != nil {
-		return nil, nil, context.Cause(s.life)
+		return nil, context.Cause(s.life)
 	}
 	if s.count >= s.cfg.Options.MaxCalls {
-		return nil, nil, schema.Faultf("agent", schema.CodeCallCap, schema.WhoAgent, "it asked for more than %d model calls", s.cfg.Options.MaxCalls)
+		return nil, schema.Faultf("agent", schema.CodeCallCap, schema.WhoAgent, "it asked for more than %d model calls", s.cfg.Options.MaxCalls)
 	}
 	if limit := s.cfg.Options.MaxTokens; limit > 0 {
 		var used int64
@@ -120,7 +124,7 @@ func (s *Session) begin(body []byte, req Request) (x *exchange, run func(), err 
 			used += st.CompletionTokens
 		}
 		if used >= limit {
-			return nil, nil, schema.Faultf("agent", schema.CodeTokenCap, schema.WhoAgent, "it used %d completion tokens, its cap is %d", used, limit)
+			return nil, schema.Faultf("agent", schema.CodeTokenCap, schema.WhoAgent, "it used %d completion tokens, its cap is %d", used, limit)
 		}
 	}
 	s.count++
@@ -128,22 +132,21 @@ func (s *Session) begin(body []byte, req Request) (x *exchange, run func(), err 
 	call.V = schema.Version
 	call.Key = schema.Key{Rollout: s.cfg.Rollout, Attempt: s.cfg.Attempt, Call: s.count}.String()
 	var kept bool
-	if call.Shares, call.Digest, kept = s.recent.place(s.count, &call, req.Kept, s.cfg.Memory); !kept {
-		req.Forget()
+	if call.Shares, call.Digest, kept = s.recent.place(s.count, &call, req.fresh, req.Kept, s.cfg.Memory); !kept {
+		req.from.Close()
 	}
-	x = &exchange{s: s, number: s.count, body: body, size: len(body), call: call, encoding: req.Encoding}
+	x := &exchange{s: s, number: s.count, body: body, size: len(body), call: call, encoding: req.Encoding}
 	x.attach()
 	s.alive = append(s.alive, x)
 	s.clock.change(1, 0)
-	var ctx context.Context
-	ctx, x.cancel = context.WithCancelCause(s.life)
+	x.ctx, x.cancel = context.WithCancelCause(s.life)
 	s.calls.Add(1)
-	return x, func() { x.run(ctx) }, nil
+	return x, nil
 }
 
 // attach gives the exchange a client. The session's lock is held.
 func (x *exchange) attach() {
-	x.attached, x.detached = true, make(chan struct{})
+	x.attached, x.detached = true, nil
 	if x.forget != nil {
 		x.forget.Stop()
 		x.forget = nil
@@ -164,7 +167,9 @@ func (x *exchange) detach(delivered bool) {
 		return
 	}
 	x.attached = false
-	close(x.detached)
+	if x.detached != nil {
+		close(x.detached)
+	}
 	if delivered || broken || s.life.Err() != nil {
 		x.drop()
 		s.mu.Unlock()
@@ -194,19 +199,19 @@ func (x *exchange) drop() {
 }
 
 // run asks the model, when one of the session's slots is free.
-func (x *exchange) run(ctx context.Context) {
+func (x *exchange) run() {
 	s := x.s
 	defer s.calls.Done()
 	defer x.cancel(nil)
 	select {
 	case s.slots <- struct{}{}:
-	case <-ctx.Done():
-		x.finish(schema.Reply{}, context.Cause(ctx), 0)
+	case <-x.ctx.Done():
+		x.finish(schema.Reply{}, context.Cause(x.ctx), 0)
 		return
 	}
 	start := time.Now()
 	s.cfg.Observer.CallBegan(x.number, &x.call)
-	reply, err := s.cfg.Model.Complete(ctx, x.call, x.frame)
+	reply, err := s.cfg.Model.Complete(x.ctx, x.call, x.frame)
 	<-s.slots
 	x.finish(reply, err, time.Since(start))
 }
@@ -256,8 +261,8 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 	end := CallEnd{Took: took}
 	if err == nil {
 		end.Reply = &x.reply
-	} else if !errors.As(err, &end.Fault) {
-		end.Fault = schema.Faultf("call", schema.CodeInternal, schema.WhoWorker, "%v", err)
+	} else {
+		end.Fault = faultOf(err)
 	}
 	s.mu.Lock()
 	s.clock.change(-1, 0)
@@ -287,6 +292,14 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 	if tell != nil {
 		tell.push(false)
 	}
+}
+
+func faultOf(err error) *schema.Fault {
+	var f *schema.Fault
+	if !errors.As(err, &f) {
+		f = schema.Faultf("call", schema.CodeInternal, schema.WhoWorker, "%v", err)
+	}
+	return f
 }
 
 // hurry bounds how long the agent may take to read the rest.

@@ -58,8 +58,10 @@ type Request struct {
 	Encoding Encoding
 	// Kept is how many bytes of bodies the decoder keeps for the next request.
 	Kept int64
-	// Forget drops all of that.
-	Forget func()
+	from *splitter // keeps them
+	// fresh are the hashes of the call's last messages, those that were hashed
+	// while they were read.
+	fresh []schema.Hash
 	// Count, if set, says that the agent only wants to know how many tokens
 	// this is, and writes the answer to that.
 	Count func(tokens int64) []byte

@@ -84,12 +84,13 @@ type recentCall struct {
 const maxRecent = 6
 
 // place finds what a call shares with one of the newest, says what it is in
-// all, and remembers it. kept is what else its session keeps of it. fits is
+// all, and remembers it. fresh are the hashes of its last messages, as far as
+// they are known. kept is what else its session keeps of it. fits is
 // false when there was no room for more than its hashes.
-func (r *recent) place(number int, call *schema.Call, kept int64, m *Memory) (shares schema.Shares, digest []byte, fits bool) {
+func (r *recent) place(number int, call *schema.Call, fresh []schema.Hash, kept int64, m *Memory) (shares schema.Shares, digest []byte, fits bool) {
 	c := recentCall{number: number, messages: call.Messages, tools: call.Tools, params: call.Params}
 	using := m.scratch()
-	c.hashes = r.hash(&c, &using.hasher)
+	c.hashes = r.hash(&c, fresh, &using.hasher)
 	m.scratches.Put(using)
 	shares, digest = r.shares(&c), c.hashes.Digest()
 	if len(r.calls) == maxRecent {
@@ -162,7 +163,7 @@ func sharedStart(a, b []json.RawMessage) int {
 
 // hash hashes what is new in a call. What is byte for byte as in an earlier
 // call, which is nearly all of it, has its hash.
-func (r *recent) hash(c *recentCall, hasher *schema.Hasher) *schema.Hashes {
+func (r *recent) hash(c *recentCall, fresh []schema.Hash, hasher *schema.Hasher) *schema.Hashes {
 	h := &schema.Hashes{}
 	var tools, params *schema.Hash
 	done := 0
@@ -191,8 +192,13 @@ func (r *recent) hash(c *recentCall, hasher *schema.Hasher) *schema.Hashes {
 			break // it goes on from this one
 		}
 	}
-	for _, m := range c.messages[done:] {
-		h.Messages = append(h.Messages, hasher.Message(m))
+	known := len(c.messages) - len(fresh)
+	for i, m := range c.messages[done:] {
+		if at := done + i - known; at >= 0 {
+			h.Messages = append(h.Messages, fresh[at])
+		} else {
+			h.Messages = append(h.Messages, hasher.Message(m))
+		}
 	}
 	if tools != nil {
 		h.Tools = *tools

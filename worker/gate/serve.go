@@ -49,7 +49,7 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decod
 		req.Call.Tag = s.cfg.Tag(r.Header, &req.Call)
 	}
 	retry := r.Header.Get("X-Stainless-Retry-Count")
-	x, run, err := s.enter(r.Context(), body, retry != "" && retry != "0", req, &size)
+	x, fresh, err := s.enter(r.Context(), body, retry != "" && retry != "0", req, &size)
 	if err != nil {
 		var f *schema.Fault
 		switch {
@@ -60,7 +60,7 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decod
 		}
 		return
 	}
-	x.answer(w, r, d, run)
+	x.answer(w, r, d, fresh)
 }
 
 // refusalOf is what an agent reads of an error: generic words, unless the

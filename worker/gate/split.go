@@ -25,6 +25,7 @@ import (
 // their memory can be used again.
 type splitter struct {
 	array  string // the member that holds the conversation
+	hashes bool   // its items are canonical messages, and are hashed while they are read
 	memory *Memory
 
 	mu       sync.Mutex // held while a body is decoded
@@ -50,6 +51,7 @@ type parts struct {
 	values []span            // of the members; empty for the array
 	before int               // members in front of the array
 	items  []span            // elements of the array
+	fresh  []schema.Hash     // of the items that were new, as far as they were hashed
 	groups []group           // of items, in order
 	said   []json.RawMessage // what comes first, then what the items became; only ever appended to
 	first  int               // messages that come first
@@ -70,15 +72,21 @@ func (s *splitter) split(body []byte) (p *parts, keep int, err error) {
 		p.text = text
 	}
 	p.text = append(p.text[:shared], body[shared:]...)
-	if p.skim(keep) {
+	using := s.memory.scratch()
+	defer s.memory.scratches.Put(using)
+	hasher := &using.hasher
+	if !s.hashes {
+		hasher = nil
+	}
+	p.fresh = p.fresh[:0]
+	if p.skim(keep, hasher) {
 		return p, keep, nil
 	}
 	if keep == 0 {
 		p.before = 0
 	}
 	p.cut(keep)
-	using := s.memory.scratch()
-	defer s.memory.scratches.Put(using)
+	p.fresh = p.fresh[:0]
 	d := &using.decoder
 	if keep == 0 {
 		d.Reset(bytes.NewBuffer(p.text))
@@ -133,7 +141,7 @@ func (s *splitter) request(p *parts, r Request) Request {
 	for _, b := range s.branches {
 		r.Kept += int64(cap(b.text))
 	}
-	r.Forget = s.Close
+	r.from, r.fresh = s, slices.Clone(p.fresh)
 	return r
 }
 
@@ -192,14 +200,15 @@ func commonPrefix(a, b []byte) int {
 
 // skim reads what follows the shared items, if all of that is plain JSON, as it
 // nearly always is. What it took is for cut to undo.
-func (p *parts) skim(keep int) bool {
+// With a hasher the items are hashed on the way.
+func (p *parts) skim(keep int, hasher *schema.Hasher) bool {
 	from := 0
 	if keep > 0 {
 		from = p.items[keep-1].to
 	}
 	r := schema.ReadPlain(p.text, from)
 	if keep > 0 {
-		if !p.skimItems(&r, false) {
+		if !p.skimItems(&r, false, hasher) {
 			return false
 		}
 		p.names, p.values = append(p.names, p.array), append(p.values, span{})
@@ -216,7 +225,7 @@ func (p *parts) skim(keep int) bool {
 		}
 		if string(name) == p.array && r.Next('[') {
 			p.before = len(p.names)
-			if !p.skimItems(&r, true) {
+			if !p.skimItems(&r, true, hasher) {
 				return false
 			}
 			p.names, p.values = append(p.names, p.array), append(p.values, span{})
@@ -233,12 +242,20 @@ func (p *parts) skim(keep int) bool {
 
 // skimItems reads to the end of the array. begins: it stands behind the
 // bracket, not behind an item.
-func (p *parts) skimItems(r *schema.PlainReader, begins bool) bool {
+func (p *parts) skimItems(r *schema.PlainReader, begins bool, hasher *schema.Hasher) bool {
 	for ; !r.Next(']'); begins = false {
 		if !begins && !r.Next(',') {
 			return false
 		}
-		from, ok := r.Value()
+		var from int
+		var ok bool
+		if hasher != nil {
+			var h schema.Hash
+			from, h, ok = hasher.Next(r)
+			p.fresh = append(p.fresh, h)
+		} else {
+			from, ok = r.Value()
+		}
 		if !ok || p.text[from] != '{' {
 			return false
 		}
