@@ -68,17 +68,17 @@ func (messagesEncoding) Encode(m Meta, r *schema.Reply) ([]byte, error) {
 		return nil, err
 	}
 	var blocks [][]byte
-	if said.ReasoningContent != "" {
-		blocks = append(blocks, newObject().str("type", "thinking").str("thinking", string(said.ReasoningContent)).str("signature", ownSignature).done())
+	if !said.reasoning.empty() {
+		blocks = append(blocks, newObject().str("type", "thinking").raw("thinking", said.reasoning).str("signature", ownSignature).done())
 	}
-	if said.Content != "" {
-		blocks = append(blocks, newObject().str("type", "text").str("text", string(said.Content)).done())
+	if !said.content.empty() {
+		blocks = append(blocks, newObject().str("type", "text").raw("text", said.content).done())
 	}
-	for i := range said.ToolCalls {
-		c := &said.ToolCalls[i]
-		blocks = append(blocks, toolUse(c.ID, c.name(), objectOr(c.input())))
+	for i := range said.toolCalls {
+		c := &said.toolCalls[i]
+		blocks = append(blocks, toolUse(c.id, c.name(), objectOr(c.input())))
 	}
-	o := messageHead(m).raw("content", list(blocks)).str("stop_reason", stopReason(r.FinishReason, len(said.ToolCalls))).raw("stop_sequence", []byte("null"))
+	o := messageHead(m).raw("content", list(blocks)).str("stop_reason", stopReason(r.FinishReason, len(said.toolCalls))).raw("stop_sequence", []byte("null"))
 	return o.raw("usage", anthropicUsage(r.Usage)).done(), nil
 }
 
@@ -153,8 +153,8 @@ func (s *messagesStream) open(b []byte, kind string, tool int, head []byte) []by
 	return event(b, "content_block_start", fmt.Appendf(nil, `{"type":"content_block_start","index":%d,"content_block":%s}`, s.block, head))
 }
 
-func (s *messagesStream) delta(b []byte, kind, member, value string) []byte {
-	d := newObject().str("type", kind).str(member, value)
+func (s *messagesStream) delta(b []byte, kind, member string, value []byte) []byte {
+	d := newObject().str("type", kind).raw(member, value)
 	return event(b, "content_block_delta", fmt.Appendf(nil, `{"type":"content_block_delta","index":%d,"delta":%s}`, s.block, d.done()))
 }
 
@@ -163,7 +163,7 @@ func (s *messagesStream) close(b []byte) []byte {
 		return b
 	}
 	if s.kind == "thinking" {
-		b = s.delta(b, "signature_delta", "signature", ownSignature)
+		b = s.delta(b, "signature_delta", "signature", quoted(ownSignature))
 	}
 	b = event(b, "content_block_stop", fmt.Appendf(nil, `{"type":"content_block_stop","index":%d}`, s.block))
 	s.kind = ""
@@ -179,24 +179,24 @@ func (s *messagesStream) write(raw json.RawMessage) ([]byte, error) {
 		return nil, err
 	}
 	b := s.start(nil)
-	if said.ReasoningContent != "" {
+	if !said.reasoning.empty() {
 		b = s.open(b, "thinking", 0, []byte(`{"type":"thinking","thinking":"","signature":""}`))
-		b = s.delta(b, "thinking_delta", "thinking", string(said.ReasoningContent))
+		b = s.delta(b, "thinking_delta", "thinking", said.reasoning)
 	}
-	if said.Content != "" {
+	if !said.content.empty() {
 		b = s.open(b, "text", 0, []byte(`{"type":"text","text":""}`))
-		b = s.delta(b, "text_delta", "text", string(said.Content))
+		b = s.delta(b, "text_delta", "text", said.content)
 	}
-	for i := range said.ToolCalls {
-		c := &said.ToolCalls[i]
-		if !s.tools[*c.Index] {
-			s.tools[*c.Index] = true
-			b = s.open(b, "tool_use", *c.Index, toolUse(c.ID, c.name(), []byte("{}")))
-		} else if s.kind != "tool_use" || s.tool != *c.Index {
-			return nil, fmt.Errorf("tool call %d goes on after another block began", *c.Index)
+	for i := range said.toolCalls {
+		c := &said.toolCalls[i]
+		if !s.tools[c.index] {
+			s.tools[c.index] = true
+			b = s.open(b, "tool_use", c.index, toolUse(c.id, c.name(), []byte("{}")))
+		} else if s.kind != "tool_use" || s.tool != c.index {
+			return nil, fmt.Errorf("tool call %d goes on after another block began", c.index)
 		}
 		if in := c.input(); in != "" {
-			b = s.delta(b, "input_json_delta", "partial_json", in)
+			b = s.delta(b, "input_json_delta", "partial_json", quoted(in))
 		}
 	}
 	return b, nil

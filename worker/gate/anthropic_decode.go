@@ -16,7 +16,11 @@ import (
 // messagesDecoder turns requests of the Messages API into canonical calls.
 type messagesDecoder struct {
 	splitter
-	system, tools memo[stdjson.RawMessage]
+	tools memo[stdjson.RawMessage]
+
+	rest   rest
+	named  schema.Call          // what rest says, and
+	system []stdjson.RawMessage // the system prompt as a message, or none
 }
 
 // Decode implements Decoder.
@@ -27,12 +31,12 @@ func (d *messagesDecoder) Decode(r *http.Request, body []byte) (Request, error) 
 	if err != nil {
 		return Request{}, fmt.Errorf("the body is not a messages request: %w", err)
 	}
-	err = p.fold(keep, false, func(i int) (int, []stdjson.RawMessage, error) {
+	err = p.fold(keep, func(i int) (int, bool, []stdjson.RawMessage, error) {
 		messages, err := readAnthropic(p.item(i))
 		if err != nil {
 			err = fmt.Errorf("messages.%d: %w", i, err)
 		}
-		return i + 1, messages, err
+		return i + 1, false, messages, err
 	})
 	if err != nil {
 		return Request{}, err
@@ -41,7 +45,6 @@ func (d *messagesDecoder) Decode(r *http.Request, body []byte) (Request, error) 
 	if err != nil {
 		return Request{}, err
 	}
-	ownParams(c.Params)
 	req := d.request(p, Request{Call: c, Encoding: messagesEncoding{}})
 	if r != nil && strings.HasSuffix(r.URL.Path, "/count_tokens") {
 		req.Count = func(n int64) []byte { return fmt.Appendf(nil, `{"input_tokens":%d}`, n) }
@@ -49,24 +52,39 @@ func (d *messagesDecoder) Decode(r *http.Request, body []byte) (Request, error) 
 	return req, nil
 }
 
+// call is a body in canonical form.
 func (d *messagesDecoder) call(p *parts) (schema.Call, error) {
+	if !d.rest.same(p) {
+		if err := d.members(p); err != nil {
+			return schema.Call{}, err
+		}
+		d.rest.note(p)
+	}
+	c := d.named
+	if len(p.items) == 0 {
+		return c, errors.New("messages: want at least one")
+	}
+	c.Messages = p.messages(d.system...)
+	var err error
+	c.Tools, err = d.tools.member(p, anthropicTools)
+	return c, err
+}
+
+// members reads what a request says beside its conversation and its tools.
+func (d *messagesDecoder) members(p *parts) error {
 	c := schema.Call{Params: schema.SortedMap[stdjson.RawMessage]{}}
-	var first []stdjson.RawMessage
+	var system stdjson.RawMessage
 	err := p.eachMember(func(name string, value jsontext.Value) (err error) {
 		switch name {
 		case p.array:
 			return errors.New("messages: want an array")
 		case "model":
-			return json.Unmarshal(value, &c.Model)
+			c.Model, err = unquote(value)
 		case "stream":
 			c.Stream = value.Kind() == 't'
 		case "system":
-			var system stdjson.RawMessage
-			if system, err = d.system.convert(value, anthropicSystem); len(system) > 0 {
-				first = append(first, system)
-			}
+			system, err = anthropicSystem(value)
 		case "tools":
-			c.Tools, err = d.tools.convert(value, anthropicTools)
 		case "tool_choice":
 			err = anthropicChoice(value, c.Params)
 		case "stop_sequences":
@@ -81,29 +99,30 @@ func (d *messagesDecoder) call(p *parts) (schema.Call, error) {
 		return err
 	})
 	if err != nil {
-		return c, err
+		return err
 	}
-	if len(p.items) == 0 {
-		return c, errors.New("messages: want at least one")
+	ownParams(c.Params)
+	d.rest, d.named, d.system = rest{}, c, nil
+	if len(system) > 0 {
+		d.system = []stdjson.RawMessage{system}
 	}
-	c.Messages = p.messages(first...)
-	return c, nil
+	return nil
 }
 
 // block is one block of a message's content.
 type block struct {
-	Type      string         `json:"type"`
-	Text      string         `json:"text"`
-	Thinking  string         `json:"thinking"`
-	Signature string         `json:"signature"`
-	Data      string         `json:"data"`
-	ID        string         `json:"id"`
-	Name      string         `json:"name"`
-	Input     jsontext.Value `json:"input"`
-	ToolUseID string         `json:"tool_use_id"`
-	Content   jsontext.Value `json:"content"`
-	IsError   bool           `json:"is_error"`
-	Title     string         `json:"title"`
+	Type      string
+	Text      jsontext.Value // a JSON string
+	Thinking  string
+	Signature string
+	Data      string
+	ID        string
+	Name      string
+	Input     jsontext.Value
+	ToolUseID string
+	Content   jsontext.Value
+	IsError   bool
+	Title     string
 	Source    struct {
 		Type      string         `json:"type"`
 		MediaType string         `json:"media_type"`
@@ -111,38 +130,89 @@ type block struct {
 		URL       string         `json:"url"`
 		FileID    string         `json:"file_id"`
 		Content   jsontext.Value `json:"content"`
-	} `json:"source"`
-	Cache jsontext.Value `json:"cache_control"`
-	Extra jsontext.Value `json:",embed"`
+	}
+	Extra jsontext.Value // an object of the other members; nil: none
+}
+
+func (b *block) read(raw jsontext.Value) error {
+	var extra *object
+	err := eachField(raw, func(name string, v jsontext.Value) (err error) {
+		switch name {
+		case "type":
+			b.Type, err = unquote(v)
+		case "text":
+			b.Text, err = literal(v)
+		case "thinking":
+			b.Thinking, err = unquote(v)
+		case "signature":
+			b.Signature, err = unquote(v)
+		case "data":
+			b.Data, err = unquote(v)
+		case "id":
+			b.ID, err = unquote(v)
+		case "name":
+			b.Name, err = unquote(v)
+		case "input":
+			b.Input = v
+		case "tool_use_id":
+			b.ToolUseID, err = unquote(v)
+		case "content":
+			b.Content = v
+		case "is_error":
+			b.IsError, err = isTrue(v)
+		case "title":
+			b.Title, err = unquote(v)
+		case "source":
+			err = json.Unmarshal(v, &b.Source)
+		case "cache_control":
+		default:
+			if extra == nil {
+				extra = newObject()
+			}
+			extra.raw(name, v)
+		}
+		return err
+	})
+	if extra != nil {
+		b.Extra = extra.done()
+	}
+	return err
 }
 
 // readAnthropic turns one message into canonical ones: results of tools are
 // messages of their own there.
 func readAnthropic(raw jsontext.Value) ([]stdjson.RawMessage, error) {
-	var m struct {
-		Role    string         `json:"role"`
-		Content jsontext.Value `json:"content"`
-	}
-	if err := json.Unmarshal(raw, &m); err != nil {
+	var role string
+	var body jsontext.Value
+	err := eachField(raw, func(name string, v jsontext.Value) (err error) {
+		switch name {
+		case "role":
+			role, err = unquote(v)
+		case "content":
+			body = v
+		}
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
-	switch m.Role {
+	switch role {
 	case "assistant":
-		one, err := readAssistant(m.Content)
+		one, err := readAssistant(body)
 		return []stdjson.RawMessage{one}, err
 	case "system", "user":
 	default:
-		return nil, fmt.Errorf("role %q is not known: want user, assistant or system", m.Role)
+		return nil, fmt.Errorf("role %q is not known: want user, assistant or system", role)
 	}
 	var out []stdjson.RawMessage
 	var run content // of blocks that are no results
 	flush := func() {
 		if len(run.parts) > 0 {
-			out = append(out, message(m.Role, &run))
+			out = append(out, message(role, &run))
 			run = content{}
 		}
 	}
-	err := eachBlock(m.Content, func(b *block) error {
+	err = eachBlock(body, func(b *block) error {
 		if b.Type != "tool_result" {
 			return b.add(&run)
 		}
@@ -163,7 +233,7 @@ func readAnthropic(raw jsontext.Value) ([]stdjson.RawMessage, error) {
 	})
 	flush()
 	if err == nil && len(out) == 0 {
-		out = append(out, message(m.Role, &run))
+		out = append(out, message(role, &run))
 	}
 	return out, err
 }
@@ -187,7 +257,7 @@ func readAssistant(raw jsontext.Value) (stdjson.RawMessage, error) {
 			if err != nil {
 				return err
 			}
-			calls = append(calls, call(b.ID, b.Name, arguments))
+			calls = append(calls, call(b.ID, b.Name, quoted(arguments)))
 		default:
 			return b.add(&said)
 		}
@@ -219,16 +289,12 @@ func assistant(said *content, reasoning string, details, calls []jsontext.Value)
 // eachBlock calls f for each block of a content; a string is one of text.
 func eachBlock(raw jsontext.Value, f func(*block) error) error {
 	if raw.Kind() == '"' {
-		var s string
-		if err := json.Unmarshal(raw, &s); err != nil {
-			return err
-		}
-		return f(&block{Type: "text", Text: s})
+		return f(&block{Type: "text", Text: raw})
 	}
 	i := 0
 	return schema.EachElement(raw, func(v jsontext.Value) error {
-		var b block
-		err := json.Unmarshal(v, &b)
+		b := block{Text: jsontext.Value(`""`)}
+		err := b.read(v)
 		if err == nil {
 			err = f(&b)
 		}

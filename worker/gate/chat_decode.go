@@ -34,11 +34,11 @@ func (d *chatDecoder) Decode(_ *http.Request, body []byte) (Request, error) {
 		fresh += item.to - item.from
 	}
 	room := make([]byte, 0, fresh)
-	if err := p.fold(keep, false, func(i int) (int, []json.RawMessage, error) {
+	if err := p.fold(keep, func(i int) (int, bool, []json.RawMessage, error) {
 		at := len(room)
 		room = append(room, p.item(i)...)
 		d.list = append(d.list[:0], room[at:len(room):len(room)])
-		return i + 1, d.list, nil
+		return i + 1, false, d.list, nil
 	}); err != nil {
 		return Request{}, err
 	}

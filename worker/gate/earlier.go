@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 )
 
@@ -23,18 +24,21 @@ type earlier struct {
 }
 
 type conversation struct {
-	messages []json.RawMessage
+	messages []json.RawMessage // that were answered; calls share this list
+	answer   json.RawMessage
 	added    int // bytes that it has and the one before had not
 
-	at, size int64 // in the spool, when messages is nil
+	at, size int64 // in the spool; 0: in memory
 }
+
+func (c *conversation) whole() []json.RawMessage { return append(slices.Clip(c.messages), c.answer) }
 
 const (
 	maxEarlier = 64 << 20 // bytes of earlier conversations in memory
 	maxSpooled = 1 << 30  // bytes of them on disk
 )
 
-func (e *earlier) keep(id string, messages []json.RawMessage) {
+func (e *earlier) keep(id string, messages []json.RawMessage, answer json.RawMessage) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if _, there := e.known[id]; there { // the answer is written once more
@@ -43,7 +47,7 @@ func (e *earlier) keep(id string, messages []json.RawMessage) {
 	if e.known == nil {
 		e.known = map[string]conversation{}
 	}
-	c := conversation{messages: messages}
+	c := conversation{messages: messages, answer: answer, added: len(answer)}
 	shared := 0
 	if n := len(e.order); n > 0 {
 		shared = sharedStart(e.known[e.order[n-1]].messages, messages)
@@ -60,9 +64,10 @@ func (e *earlier) keep(id string, messages []json.RawMessage) {
 	}
 	for e.bytes > limit && len(e.order) > 1 {
 		oldest := e.order[0]
+		old := e.known[oldest]
 		e.order = e.order[1:]
-		e.bytes -= e.known[oldest].added
-		if c, err := e.write(e.known[oldest].messages); err == nil {
+		e.bytes -= old.added
+		if c, err := e.write(old.whole()); err == nil {
 			e.known[oldest] = c
 		} else { // it is asked for whole
 			delete(e.known, oldest)
@@ -105,8 +110,8 @@ func (e *earlier) find(id string) ([]json.RawMessage, error) {
 	if !ok {
 		return nil, fmt.Errorf("%q is not known here, or not kept any more: send the whole input", id)
 	}
-	if c.messages != nil {
-		return c.messages, nil
+	if c.size == 0 {
+		return c.whole(), nil
 	}
 	data := make([]byte, c.size)
 	if _, err := e.spool.ReadAt(data, c.at); err != nil {

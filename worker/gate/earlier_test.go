@@ -13,8 +13,11 @@ func TestEarlierAnswersAreSpooled(t *testing.T) {
 	defer e.close()
 	var messages []json.RawMessage
 	for i := range 50 {
-		messages = append(messages[:i:i], json.RawMessage(fmt.Sprintf(`{"n":%d,"x":%q}`, i, strings.Repeat("x", 1000))))
-		e.keep(fmt.Sprint(i), messages)
+		e.keep(fmt.Sprint(i), messages, json.RawMessage(fmt.Sprintf(`{"n":%d,"x":%q}`, i, strings.Repeat("x", 1000))))
+		var err error
+		if messages, err = e.find(fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if e.bytes > 10_000 || e.spooled == 0 {
 		t.Errorf("%d bytes in memory, %d on disk", e.bytes, e.spooled)

@@ -5,21 +5,24 @@ import (
 	"slices"
 )
 
-// group says up to where the items of a body became which messages.
-type group struct{ items, messages int }
+// group says up to where the items of a body became which messages. What
+// follows an open one may belong to it.
+type group struct {
+	items, messages int
+	open            bool
+}
 
 // fold turns the items of a body into canonical messages, group by group: an
 // item may become several messages, and several items one. next converts the
-// group that begins at an item and says where it ends; it may look back at
-// earlier items, but not ahead of its end. joins: an item may belong to the
-// group before it. What an earlier body shares with this one is not converted
+// group that begins at an item and says where it ends, and whether the item
+// behind it may still belong to it; it may look back at earlier items, but not
+// ahead of its end. What an earlier body shares with this one is not converted
 // again.
-func (p *parts) fold(keep int, joins bool, next func(i int) (end int, messages []json.RawMessage, err error)) error {
-	last := keep
-	if joins { // the next item may belong to the last one that is shared
-		last--
+func (p *parts) fold(keep int, next func(i int) (end int, open bool, messages []json.RawMessage, err error)) error {
+	n, _ := slices.BinarySearchFunc(p.groups, keep, func(g group, last int) int { return g.items - last - 1 })
+	if n > 0 && p.groups[n-1].items == keep && p.groups[n-1].open {
+		n--
 	}
-	n, _ := slices.BinarySearchFunc(p.groups, last, func(g group, last int) int { return g.items - last - 1 })
 	at, said := 0, 0
 	if n > 0 {
 		at, said = p.groups[n-1].items, p.groups[n-1].messages
@@ -27,12 +30,12 @@ func (p *parts) fold(keep int, joins bool, next func(i int) (end int, messages [
 	p.groups = p.groups[:n]
 	p.leave(p.first, said)
 	for at < len(p.items) {
-		end, messages, err := next(at)
+		end, open, messages, err := next(at)
 		if err != nil {
 			return err
 		}
 		p.said = append(p.said, messages...)
-		p.groups = append(p.groups, group{end, len(p.said) - p.first})
+		p.groups = append(p.groups, group{end, len(p.said) - p.first, open})
 		at = end
 	}
 	return nil

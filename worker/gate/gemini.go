@@ -65,11 +65,11 @@ func (geminiEncoding) Encode(m Meta, r *schema.Reply) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return candidate(m, geminiParts(&said, said.ToolCalls), r), nil
+	return candidate(m, geminiParts(&said, said.toolCalls), r), nil
 }
 
-func textPart(text string, thought bool) []byte {
-	o := newObject().str("text", text)
+func textPart(s text, thought bool) []byte {
+	o := newObject().raw("text", s)
 	if thought {
 		o.raw("thought", []byte("true"))
 	}
@@ -78,15 +78,15 @@ func textPart(text string, thought bool) []byte {
 
 func geminiParts(m *said, calls []toolCall) [][]byte {
 	parts := [][]byte{}
-	if m.ReasoningContent != "" {
-		parts = append(parts, textPart(string(m.ReasoningContent), true))
+	if !m.reasoning.empty() {
+		parts = append(parts, textPart(m.reasoning, true))
 	}
-	if m.Content != "" {
-		parts = append(parts, textPart(string(m.Content), false))
+	if !m.content.empty() {
+		parts = append(parts, textPart(m.content, false))
 	}
 	for i := range calls {
 		c := &calls[i]
-		f := newObject().str("id", c.ID).str("name", c.name()).raw("args", objectOr(c.input()))
+		f := newObject().str("id", c.id).str("name", c.name()).raw("args", objectOr(c.input()))
 		parts = append(parts, newObject().raw("functionCall", f.done()).done())
 	}
 	return parts
@@ -161,15 +161,15 @@ func (s *geminiStream) Delta(d *schema.Delta) ([]byte, error) {
 		return nil, err
 	}
 	s.begun = true
-	for i := range said.ToolCalls {
-		piece := &said.ToolCalls[i]
-		at := slices.IndexFunc(s.calls, func(c toolCall) bool { return *c.Index == *piece.Index })
+	for i := range said.toolCalls {
+		piece := &said.toolCalls[i]
+		at := slices.IndexFunc(s.calls, func(c toolCall) bool { return c.index == piece.index })
 		if at < 0 {
 			s.calls = append(s.calls, *piece)
 			continue
 		}
-		s.calls[at].Function.Arguments += piece.Function.Arguments
-		s.calls[at].Custom.Input += piece.Custom.Input
+		s.calls[at].function.arguments += piece.function.arguments
+		s.calls[at].tool.input += piece.tool.input
 	}
 	parts := geminiParts(&said, nil)
 	if len(parts) == 0 {
@@ -179,16 +179,16 @@ func (s *geminiStream) Delta(d *schema.Delta) ([]byte, error) {
 }
 
 func (s *geminiStream) Final(r *schema.Reply) ([]byte, error) {
-	said := said{ToolCalls: s.calls}
+	said := said{toolCalls: s.calls}
 	if !s.begun {
 		var err error
 		if said, err = readSaid(r.Message); err != nil {
 			return nil, err
 		}
 	}
-	parts := geminiParts(&said, said.ToolCalls)
+	parts := geminiParts(&said, said.toolCalls)
 	if len(parts) == 0 {
-		parts = append(parts, textPart("", false))
+		parts = append(parts, textPart(text(`""`), false))
 	}
 	return s.end(s.wrap(candidate(s.meta, parts, r))), nil
 }

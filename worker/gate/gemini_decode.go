@@ -50,12 +50,12 @@ func (d *geminiDecoder) Decode(r *http.Request, body []byte) (Request, error) {
 	default:
 		return Request{}, fmt.Errorf("method %q is not served: want generateContent, streamGenerateContent or countTokens", method)
 	}
-	if err := p.fold(keep, false, func(i int) (int, []stdjson.RawMessage, error) {
+	if err := p.fold(keep, func(i int) (int, bool, []stdjson.RawMessage, error) {
 		messages, err := readGemini(p, i)
 		if err != nil {
 			err = fmt.Errorf("contents.%d: %w", i, err)
 		}
-		return i + 1, messages, err
+		return i + 1, false, messages, err
 	}); err != nil {
 		return Request{}, err
 	}
@@ -202,12 +202,12 @@ func (c *geminiCall) result() (*content, error) {
 		Other  jsontext.Value `json:",embed"`
 	}
 	if err := json.Unmarshal(c.Response, &only); err == nil && only.Output != nil && len(only.Other) == 0 {
-		if err := out.text(*only.Output, nil); err != nil {
+		if err := out.text(quoted(*only.Output), nil); err != nil {
 			return nil, err
 		}
 	} else if text, err := compactObject(c.Response); err != nil {
 		return nil, err
-	} else if err := out.text(text, nil); err != nil {
+	} else if err := out.text(quoted(text), nil); err != nil {
 		return nil, err
 	}
 	if len(c.Parts) > 0 {
@@ -228,7 +228,7 @@ func (c *geminiCall) result() (*content, error) {
 func (p *geminiPart) add(c *content) error {
 	switch {
 	case p.Text != nil:
-		return c.text(*p.Text, p.Other)
+		return c.text(quoted(*p.Text), p.Other)
 	case p.InlineData != nil:
 		p.InlineData.add(c)
 	case p.Inline != nil:
@@ -270,7 +270,7 @@ func readGeminiModel(m *geminiContent, at int) (stdjson.RawMessage, error) {
 			if err != nil {
 				return nil, fmt.Errorf("parts.%d: %w", n, err)
 			}
-			calls = append(calls, call(id, part.Call.Name, arguments))
+			calls = append(calls, call(id, part.Call.Name, quoted(arguments)))
 		case part.Thought && part.Text != nil:
 			reasoning.WriteString(*part.Text)
 		default:
@@ -290,7 +290,7 @@ func flushText(text *strings.Builder, into *content) error {
 		return nil
 	}
 	defer text.Reset()
-	return into.text(text.String(), nil)
+	return into.text(quoted(text.String()), nil)
 }
 
 // callIDs finds the call that a response without an id belongs to: the first
@@ -338,11 +338,7 @@ func (c *callIDs) of(r *geminiCall) (string, error) {
 func geminiSystem(raw jsontext.Value) (stdjson.RawMessage, error) {
 	var system content
 	if raw.Kind() == '"' {
-		var s string
-		if err := json.Unmarshal(raw, &s); err != nil {
-			return nil, err
-		}
-		if err := system.text(s, nil); err != nil {
+		if err := system.text(raw, nil); err != nil {
 			return nil, err
 		}
 		return message("system", &system), nil

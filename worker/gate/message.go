@@ -1,106 +1,15 @@
 package gate
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/turngate/turngate/schema"
 )
-
-// said is an assistant message in the form of OpenAI chat, or a piece of one
-// that is being streamed.
-type said struct {
-	Content          text       `json:"content"`
-	Refusal          text       `json:"refusal"`
-	ReasoningContent text       `json:"reasoning_content"`
-	Reasoning        text       `json:"reasoning"` // the same, as some engines call it
-	ToolCalls        []toolCall `json:"tool_calls"`
-}
-
-// toolCall is one wish of the model; of a piece, only what is new is set.
-type toolCall struct {
-	Index    *int   `json:"index"`
-	ID       string `json:"id"`
-	Type     string `json:"type"`
-	Function struct {
-		Name      string `json:"name"`
-		Arguments string `json:"arguments"`
-	} `json:"function"`
-	Custom struct { // a tool whose input is free text
-		Name  string `json:"name"`
-		Input string `json:"input"`
-	} `json:"custom"`
-}
-
-func (c *toolCall) custom() bool { return c.Type == "custom" }
-
-func (c *toolCall) name() string {
-	if c.custom() {
-		return c.Custom.Name
-	}
-	return c.Function.Name
-}
-
-// input is what the tool is given: JSON for a function, free text otherwise.
-func (c *toolCall) input() string {
-	if c.Custom.Input != "" {
-		return c.Custom.Input
-	}
-	return c.Function.Arguments
-}
-
-// text is a string, null, or a list of text parts.
-type text string
-
-func (t *text) UnmarshalJSONFrom(d *jsontext.Decoder) error {
-	switch d.PeekKind() {
-	case '"', 'n':
-		return json.UnmarshalDecode(d, (*string)(t))
-	}
-	var parts []struct {
-		Type    string `json:"type"`
-		Text    string `json:"text"`
-		Refusal string `json:"refusal"`
-	}
-	if err := json.UnmarshalDecode(d, &parts); err != nil {
-		return err
-	}
-	var b strings.Builder
-	for _, p := range parts {
-		if p.Type != "text" && p.Type != "refusal" {
-			return fmt.Errorf("a content part of type %q cannot be an answer", p.Type)
-		}
-		b.WriteString(p.Text + p.Refusal)
-	}
-	*t = text(b.String())
-	return nil
-}
-
-// readSaid reads a whole message or a delta.
-func readSaid(raw []byte) (said, error) {
-	var s said
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return s, fmt.Errorf("not an assistant message: %w", err)
-	}
-	if s.ReasoningContent == "" {
-		s.ReasoningContent = s.Reasoning
-	}
-	if s.Content == "" {
-		s.Content = s.Refusal
-	}
-	for i := range s.ToolCalls {
-		if c := &s.ToolCalls[i]; c.Index == nil {
-			c.Index = &i
-		} else if *c.Index < 0 {
-			return s, errors.New("a tool call has a negative index")
-		}
-	}
-	return s, nil
-}
 
 // finish is the reason as it must be read beside the tool calls of a message.
 func finish(reason string, tools int) string {
@@ -108,6 +17,15 @@ func finish(reason string, tools int) string {
 		return "tool_calls"
 	}
 	return reason
+}
+
+func isTrue(v jsontext.Value) (bool, error) {
+	switch v.Kind() {
+	case 't', 'f', 'n':
+		return v.Kind() == 't', nil
+	default:
+		return false, errors.New("want true or false")
+	}
 }
 
 // compactObject is a JSON object without needless white space, as tool
@@ -213,30 +131,68 @@ func unquote(v jsontext.Value) (string, error) {
 	default:
 		return "", errors.New("want a string")
 	}
+	if bytes.IndexByte(v, '\\') < 0 {
+		return string(v[1 : len(v)-1]), nil
+	}
 	s, err := jsontext.AppendUnquote(nil, v)
 	return string(s), err
+}
+
+// literal is a JSON string as it is; null is an empty one.
+func literal(v jsontext.Value) (jsontext.Value, error) {
+	switch v.Kind() {
+	case '"':
+		return v, nil
+	case 'n':
+		return jsontext.Value(`""`), nil
+	default:
+		return nil, errors.New("want a string")
+	}
+}
+
+// eachField is EachMember with errors that name the member.
+func eachField(v jsontext.Value, f func(name string, value jsontext.Value) error) error {
+	return schema.EachMember(v, func(name string, value jsontext.Value) error {
+		if err := f(name, value); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	})
 }
 
 func quoted(s string) []byte { return appendString(nil, s) }
 
 // content collects the parts of a message. A single plain text is a string, as
 // in the normal form.
-type content struct {
-	parts []jsontext.Value
-	plain []string // as long as all parts are plain text
-}
+type content struct{ parts []part }
 
-func (c *content) text(s string, extra jsontext.Value) error {
-	o := newObject().str("type", "text").str("text", s)
+// part is a text that has nothing beside it, as JSON, or anything else.
+type part struct{ text, other jsontext.Value }
+
+// text adds a text, a JSON string, and what is said of it beside.
+func (c *content) text(s, extra jsontext.Value) error {
+	if len(extra) == 0 {
+		c.parts = append(c.parts, part{text: s})
+		return nil
+	}
+	o := textPartOf(s)
+	alone := len(o.b)
 	// Left out is what says nothing of the conversation, or is empty in what a
 	// gate made.
 	if err := o.extra(extra, "cache_control", "citations", "annotations", "logprobs", "thoughtSignature"); err != nil {
 		return err
 	}
-	c.parts = append(c.parts, o.done())
-	c.plain = append(c.plain, s)
+	if len(o.b) == alone {
+		c.parts = append(c.parts, part{text: s})
+	} else {
+		c.parts = append(c.parts, part{other: o.done()})
+	}
 	return nil
 }
+
+func textPartOf(s jsontext.Value) *object { return newObject().str("type", "text").raw("text", s) }
+
+func (c *content) add(o *object) { c.parts = append(c.parts, part{other: o.done()}) }
 
 // image adds a picture; detail is how closely it is to be looked at, if that
 // was said.
@@ -245,7 +201,7 @@ func (c *content) image(url, detail string) {
 	if detail != "" && detail != "auto" {
 		i.str("detail", detail)
 	}
-	c.parts = append(c.parts, newObject().str("type", "image_url").raw("image_url", i.done()).done())
+	c.add(newObject().str("type", "image_url").raw("image_url", i.done()))
 }
 
 // file adds a document; it has either data, as a data or another URL, or an
@@ -264,19 +220,24 @@ func (c *content) file(name, data, id, format string) {
 	if format != "" {
 		f.str("format", format)
 	}
-	c.parts = append(c.parts, newObject().str("type", "file").raw("file", f.done()).done())
+	c.add(newObject().str("type", "file").raw("file", f.done()))
 }
 
 // value is the content as JSON; without parts it is an empty string.
 func (c *content) value() []byte {
-	switch {
-	case len(c.parts) == 0:
+	if len(c.parts) == 0 {
 		return []byte(`""`)
-	case len(c.parts) == 1 && len(c.plain) == 1 && len(c.parts[0]) == len(newObject().str("type", "text").str("text", c.plain[0]).done()):
-		return quoted(c.plain[0])
-	default:
-		return list(c.parts)
 	}
+	if len(c.parts) == 1 && c.parts[0].text != nil {
+		return c.parts[0].text
+	}
+	all := make([]jsontext.Value, len(c.parts))
+	for i, p := range c.parts {
+		if all[i] = p.other; p.text != nil {
+			all[i] = textPartOf(p.text).done()
+		}
+	}
+	return list(all)
 }
 
 // message is a canonical message that has a role and a content.
@@ -284,9 +245,9 @@ func message(role string, c *content) []byte {
 	return newObject().str("role", role).raw("content", c.value()).done()
 }
 
-// call is a tool call in canonical form.
-func call(id, name, arguments string) []byte {
-	f := newObject().str("name", name).str("arguments", arguments)
+// call is a tool call in canonical form; its arguments are a JSON string.
+func call(id, name string, arguments jsontext.Value) []byte {
+	f := newObject().str("name", name).raw("arguments", arguments)
 	return newObject().str("id", id).str("type", "function").raw("function", f.done()).done()
 }
 

@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -50,6 +49,7 @@ func (e *responsesEncoding) Encode(m Meta, r *schema.Reply) ([]byte, error) {
 		return nil, err
 	}
 	s := e.stream(m)
+	s.silent = true
 	s.add(&said)
 	s.closeItem()
 	e.remember(m, r)
@@ -58,7 +58,7 @@ func (e *responsesEncoding) Encode(m Meta, r *schema.Reply) ([]byte, error) {
 
 // remember keeps the conversation for a request that goes on from this answer.
 func (e *responsesEncoding) remember(m Meta, r *schema.Reply) {
-	e.earlier.keep(responseID(m), append(e.history[:len(e.history):len(e.history)], r.Message))
+	e.earlier.keep(responseID(m), e.history, r.Message)
 }
 
 func responseID(m Meta) string { return "resp_" + m.ID }
@@ -72,17 +72,18 @@ func (e *responsesEncoding) stream(m Meta) *responsesStream {
 
 // responsesStream writes the events of one answer, and collects its items.
 type responsesStream struct {
-	e     *responsesEncoding
-	meta  Meta
-	b     []byte // events that were not taken yet
-	seq   int
-	begun bool
-	items [][]byte // finished ones
-	open  string   // type of the item that is open; empty: none
-	call  toolCall // if that is one
-	index int      // its index among the tool calls
-	text  bytes.Buffer
-	calls map[int]bool
+	e      *responsesEncoding
+	meta   Meta
+	b      []byte // events that were not taken yet
+	seq    int
+	begun  bool
+	silent bool     // only the items are wanted
+	items  [][]byte // finished ones
+	open   string   // type of the item that is open; empty: none
+	call   toolCall // if that is one
+	index  int      // its index among the tool calls
+	text   []byte   // that it has by now, as JSON without quotes
+	calls  map[int]bool
 }
 
 func (*responsesStream) ContentType() string { return eventStream }
@@ -111,7 +112,9 @@ func (s *responsesStream) start() {
 	if s.begun {
 		return
 	}
-	s.begun = true
+	if s.begun = true; s.silent {
+		return
+	}
 	for _, kind := range []string{"response.created", "response.in_progress"} {
 		s.emit(kind, newObject().raw("response", s.response("", nil, nil)))
 	}
@@ -153,32 +156,40 @@ func responsesCode(f *Refusal) string {
 // add writes what a message or a piece of one says.
 func (s *responsesStream) add(m *said) {
 	s.start()
-	if m.ReasoningContent != "" {
+	if !m.reasoning.empty() {
 		s.openItem("reasoning", 0, nil)
-		s.grow("response.reasoning_summary_text.delta", string(m.ReasoningContent))
+		s.grow("response.reasoning_summary_text.delta", m.reasoning)
 	}
-	if m.Content != "" {
+	if !m.content.empty() {
 		s.openItem("message", 0, nil)
-		s.grow("response.output_text.delta", string(m.Content))
+		s.grow("response.output_text.delta", m.content)
 	}
-	for i := range m.ToolCalls {
-		c := &m.ToolCalls[i]
+	for i := range m.toolCalls {
+		c := &m.toolCalls[i]
 		kind, delta := "function_call", "response.function_call_arguments.delta"
-		if c.custom() || s.open == "custom_tool_call" && s.index == *c.Index {
+		if c.custom() || s.open == "custom_tool_call" && s.index == c.index {
 			kind, delta = "custom_tool_call", "response.custom_tool_call_input.delta"
 		}
-		s.openItem(kind, *c.Index, c)
-		s.calls[*c.Index] = true
+		s.openItem(kind, c.index, c)
+		s.calls[c.index] = true
 		if in := c.input(); in != "" {
-			s.grow(delta, in)
+			s.grow(delta, quoted(in))
 		}
 	}
 }
 
 // itemID names the item that is open.
 func (s *responsesStream) itemID() string {
-	prefix := map[string]string{"reasoning": "rs", "message": "msg", "function_call": "fc", "custom_tool_call": "ctc"}[s.open]
-	return fmt.Sprintf("%s_%s_%d", prefix, s.meta.ID, len(s.items))
+	prefix := "ctc_"
+	switch s.open {
+	case "reasoning":
+		prefix = "rs_"
+	case "message":
+		prefix = "msg_"
+	case "function_call":
+		prefix = "fc_"
+	}
+	return prefix + s.meta.ID + "_" + strconv.Itoa(len(s.items))
 }
 
 // place says which item and part an event is about.
@@ -203,40 +214,48 @@ func (s *responsesStream) openItem(kind string, index int, c *toolCall) {
 	if c != nil {
 		s.call = *c
 	}
+	if s.silent {
+		return
+	}
 	s.emit("response.output_item.added", newObject().raw("output_index", strconv.AppendInt(nil, int64(len(s.items)), 10)).raw("item", s.item("in_progress")))
 	switch kind {
 	case "reasoning":
-		s.emit("response.reasoning_summary_part.added", s.place().raw("part", summaryPart("")))
+		s.emit("response.reasoning_summary_part.added", s.place().raw("part", summaryPart(text(`""`))))
 	case "message":
-		s.emit("response.content_part.added", s.place().raw("part", outputText("")))
+		s.emit("response.content_part.added", s.place().raw("part", outputText(text(`""`))))
 	}
 }
 
-func (s *responsesStream) grow(kind, delta string) {
-	s.text.WriteString(delta)
-	o := s.place().str("delta", delta)
+func (s *responsesStream) grow(kind string, delta text) {
+	if s.text = append(s.text, delta.inner()...); s.silent {
+		return
+	}
+	o := s.place().raw("delta", delta)
 	if s.open == "message" {
 		o.raw("logprobs", []byte("[]"))
 	}
 	s.emit(kind, o)
 }
 
-func summaryPart(text string) []byte {
-	return newObject().str("type", "summary_text").str("text", text).done()
+func summaryPart(s text) []byte {
+	return newObject().str("type", "summary_text").raw("text", s).done()
 }
 
-func outputText(text string) []byte {
-	return newObject().str("type", "output_text").raw("annotations", []byte("[]")).raw("logprobs", []byte("[]")).str("text", text).done()
+func outputText(s text) []byte {
+	return newObject().str("type", "output_text").raw("annotations", []byte("[]")).raw("logprobs", []byte("[]")).raw("text", s).done()
 }
+
+// said is the text of the open item as it is by now.
+func (s *responsesStream) said() text { return append(append(text{'"'}, s.text...), '"') }
 
 // item is the open item as it is by now.
 func (s *responsesStream) item(status string) []byte {
-	text := s.text.String()
+	text := s.said()
 	o := newObject().str("id", s.itemID()).str("type", s.open)
 	switch s.open {
 	case "reasoning":
 		summary := [][]byte{}
-		if text != "" {
+		if !text.empty() {
 			summary = append(summary, summaryPart(text))
 		}
 		return o.raw("summary", list(summary)).done()
@@ -247,7 +266,7 @@ func (s *responsesStream) item(status string) []byte {
 		}
 		return o.str("status", status).str("role", "assistant").raw("content", list(parts)).done()
 	default:
-		o.str("status", status).str("call_id", s.call.ID)
+		o.str("status", status).str("call_id", s.call.id)
 		name := s.call.name()
 		if n, ok := s.e.names[name]; ok {
 			o.str("namespace", n.namespace)
@@ -255,9 +274,9 @@ func (s *responsesStream) item(status string) []byte {
 		}
 		o.str("name", name)
 		if s.open == "custom_tool_call" {
-			return o.str("input", text).done()
+			return o.raw("input", text).done()
 		}
-		return o.str("arguments", text).done()
+		return o.raw("arguments", text).done()
 	}
 }
 
@@ -265,24 +284,31 @@ func (s *responsesStream) closeItem() {
 	if s.open == "" {
 		return
 	}
-	text := s.text.String()
-	switch s.open {
-	case "reasoning":
-		s.emit("response.reasoning_summary_text.done", s.place().str("text", text))
-		s.emit("response.reasoning_summary_part.done", s.place().raw("part", summaryPart(text)))
-	case "message":
-		s.emit("response.output_text.done", s.place().str("text", text).raw("logprobs", []byte("[]")))
-		s.emit("response.content_part.done", s.place().raw("part", outputText(text)))
-	case "function_call":
-		s.emit("response.function_call_arguments.done", s.place().str("name", s.call.name()).str("arguments", text))
-	case "custom_tool_call":
-		s.emit("response.custom_tool_call_input.done", s.place().str("input", text))
-	}
 	done := s.item("completed")
-	s.emit("response.output_item.done", newObject().raw("output_index", strconv.AppendInt(nil, int64(len(s.items)), 10)).raw("item", done))
+	if !s.silent {
+		s.tellDone(done)
+	}
 	s.items = append(s.items, done)
 	s.open = ""
-	s.text.Reset()
+	s.text = s.text[:0]
+}
+
+// tellDone writes the events of an item that is complete.
+func (s *responsesStream) tellDone(done []byte) {
+	text := s.said()
+	switch s.open {
+	case "reasoning":
+		s.emit("response.reasoning_summary_text.done", s.place().raw("text", text))
+		s.emit("response.reasoning_summary_part.done", s.place().raw("part", summaryPart(text)))
+	case "message":
+		s.emit("response.output_text.done", s.place().raw("text", text).raw("logprobs", []byte("[]")))
+		s.emit("response.content_part.done", s.place().raw("part", outputText(text)))
+	case "function_call":
+		s.emit("response.function_call_arguments.done", s.place().str("name", s.call.name()).raw("arguments", text))
+	case "custom_tool_call":
+		s.emit("response.custom_tool_call_input.done", s.place().raw("input", text))
+	}
+	s.emit("response.output_item.done", newObject().raw("output_index", strconv.AppendInt(nil, int64(len(s.items)), 10)).raw("item", done))
 }
 
 // Delta implements Stream.
@@ -291,8 +317,8 @@ func (s *responsesStream) Delta(d *schema.Delta) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i := range said.ToolCalls {
-		if at := *said.ToolCalls[i].Index; s.calls[at] && (s.index != at || s.open != "function_call" && s.open != "custom_tool_call") {
+	for i := range said.toolCalls {
+		if at := said.toolCalls[i].index; s.calls[at] && (s.index != at || s.open != "function_call" && s.open != "custom_tool_call") {
 			return nil, fmt.Errorf("tool call %d goes on after another item began", at)
 		}
 	}

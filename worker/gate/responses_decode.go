@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"cmp"
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,9 @@ type responsesDecoder struct {
 	splitter
 	tools   memo[responsesTools]
 	earlier earlier
+
+	rest  rest
+	named responsesRequest // what rest says
 }
 
 // responsesTools are canonical tools, and the names that they have outside.
@@ -40,11 +44,11 @@ func (d *responsesDecoder) Decode(_ *http.Request, body []byte) (Request, error)
 	if err != nil {
 		return Request{}, fmt.Errorf("the body is not a responses request: %w", err)
 	}
-	if err := p.fold(keep, true, func(i int) (int, []stdjson.RawMessage, error) { return readItems(p, i) }); err != nil {
+	if err := p.fold(keep, func(i int) (int, bool, []stdjson.RawMessage, error) { return readItems(p, i) }); err != nil {
 		return Request{}, err
 	}
-	q := responsesRequest{d: d, p: p, call: schema.Call{Params: schema.SortedMap[stdjson.RawMessage]{}}}
-	if err := p.eachMember(q.member); err != nil {
+	q, err := d.members(p)
+	if err != nil {
 		return Request{}, err
 	}
 	var first []stdjson.RawMessage
@@ -62,6 +66,11 @@ func (d *responsesDecoder) Decode(_ *http.Request, body []byte) (Request, error)
 	if q.instructions != nil {
 		before = 1 // instructions are this request's alone
 	}
+	tools, err := d.tools.member(p, readResponsesTools)
+	if err != nil {
+		return Request{}, err
+	}
+	q.call.Tools = tools.list
 	q.call.Messages = p.messages(first...)
 	if q.input != nil {
 		q.call.Messages = append(q.call.Messages, q.input)
@@ -69,16 +78,27 @@ func (d *responsesDecoder) Decode(_ *http.Request, body []byte) (Request, error)
 	if len(q.call.Messages) == before {
 		return Request{}, errors.New("input: want at least one item")
 	}
-	ownParams(q.call.Params)
-	return d.request(p, Request{Call: q.call, Encoding: &responsesEncoding{names: q.names, earlier: &d.earlier, history: q.call.Messages[before:]}}), nil
+	return d.request(p, Request{Call: q.call, Encoding: &responsesEncoding{names: tools.names, earlier: &d.earlier, history: q.call.Messages[before:]}}), nil
 }
 
-// responsesRequest collects what a request says beside its conversation.
+// members reads what a request says beside its conversation and its tools.
+func (d *responsesDecoder) members(p *parts) (responsesRequest, error) {
+	if d.rest.same(p) {
+		return d.named, nil
+	}
+	q := responsesRequest{array: p.array, call: schema.Call{Params: schema.SortedMap[stdjson.RawMessage]{}}}
+	if err := p.eachMember(q.member); err != nil {
+		return q, err
+	}
+	ownParams(q.call.Params)
+	d.rest.note(p)
+	d.named = q
+	return q, nil
+}
+
 type responsesRequest struct {
-	d            *responsesDecoder
-	p            *parts
+	array        string
 	call         schema.Call
-	names        toolNames
 	instructions stdjson.RawMessage
 	input        stdjson.RawMessage // of an input that is a string
 	previous     string
@@ -95,14 +115,14 @@ func (q *responsesRequest) member(name string, value jsontext.Value) (err error)
 		return nil
 	}
 	switch name {
-	case q.p.array:
+	case q.array:
 		var s string
 		if err := json.Unmarshal(value, &s); err != nil {
 			return errors.New("want a string or an array")
 		}
 		q.input = newObject().str("role", "user").str("content", s).done()
 	case "model":
-		return json.Unmarshal(value, &q.call.Model)
+		q.call.Model, err = unquote(value)
 	case "stream":
 		q.call.Stream = value.Kind() == 't'
 	case "stream_options":
@@ -113,7 +133,7 @@ func (q *responsesRequest) member(name string, value jsontext.Value) (err error)
 		}
 		q.instructions = newObject().str("role", "system").str("content", s).done()
 	case "previous_response_id":
-		return json.Unmarshal(value, &q.previous)
+		q.previous, err = unquote(value)
 	case "conversation":
 		return errors.New("conversations are kept by OpenAI's servers only: send the whole input")
 	case "background":
@@ -121,9 +141,6 @@ func (q *responsesRequest) member(name string, value jsontext.Value) (err error)
 			return errors.New("background answers are not supported")
 		}
 	case "tools":
-		tools, err := q.d.tools.convert(value, readResponsesTools)
-		q.call.Tools, q.names = tools.list, tools.names
-		return err
 	case "tool_choice":
 		params["tool_choice"], err = responsesChoice(value)
 		return err
@@ -136,7 +153,7 @@ func (q *responsesRequest) member(name string, value jsontext.Value) (err error)
 	default:
 		params[name] = stdjson.RawMessage(value)
 	}
-	return nil
+	return err
 }
 
 // moveMember takes one member of an object out to a parameter of its own; what
@@ -284,19 +301,44 @@ func customFormat(raw jsontext.Value) (jsontext.Value, error) {
 
 // item is one element of a response's input.
 type item struct {
-	Type      string         `json:"type"`
-	Role      string         `json:"role"`
-	Content   jsontext.Value `json:"content"`
-	CallID    string         `json:"call_id"`
-	Name      string         `json:"name"`
-	Namespace string         `json:"namespace"`
-	Arguments string         `json:"arguments"`
-	Input     string         `json:"input"`
-	Output    jsontext.Value `json:"output"`
-	Encrypted string         `json:"encrypted_content"`
-	Summary   []struct {
-		Text string `json:"text"`
-	} `json:"summary"`
+	Type, Role       string
+	CallID, Name     string
+	Namespace        string
+	Content, Output  jsontext.Value
+	Arguments, Input jsontext.Value // JSON strings
+	Encrypted        string
+	Summary          jsontext.Value
+}
+
+func (i *item) read(raw jsontext.Value) error {
+	i.Arguments, i.Input = jsontext.Value(`""`), jsontext.Value(`""`)
+	return eachField(raw, func(name string, v jsontext.Value) (err error) {
+		switch name {
+		case "type":
+			i.Type, err = unquote(v)
+		case "role":
+			i.Role, err = unquote(v)
+		case "content":
+			i.Content = v
+		case "call_id":
+			i.CallID, err = unquote(v)
+		case "name":
+			i.Name, err = unquote(v)
+		case "namespace":
+			i.Namespace, err = unquote(v)
+		case "arguments":
+			i.Arguments, err = literal(v)
+		case "input":
+			i.Input, err = literal(v)
+		case "output":
+			i.Output = v
+		case "encrypted_content":
+			i.Encrypted, err = unquote(v)
+		case "summary":
+			i.Summary = v
+		}
+		return err
+	})
 }
 
 // byModel reports whether the model made it: such items in a row are one
@@ -312,12 +354,12 @@ func (i *item) byModel() bool {
 }
 
 // readItems turns the items from one of them into canonical messages.
-func readItems(p *parts, from int) (end int, messages []stdjson.RawMessage, err error) {
+func readItems(p *parts, from int) (end int, open bool, messages []stdjson.RawMessage, err error) {
 	var turn modelTurn
 	for end = from; end < len(p.items); end++ {
 		var it item
-		if err := json.Unmarshal(p.item(end), &it); err != nil {
-			return 0, nil, fmt.Errorf("input.%d: %w", end, err)
+		if err := it.read(p.item(end)); err != nil {
+			return 0, false, nil, fmt.Errorf("input.%d: %w", end, err)
 		}
 		if it.byModel() {
 			// What follows calls or a text in the same turn is a turn of its own.
@@ -325,7 +367,7 @@ func readItems(p *parts, from int) (end int, messages []stdjson.RawMessage, err 
 				break
 			}
 			if err := turn.add(&it); err != nil {
-				return 0, nil, fmt.Errorf("input.%d: %w", end, err)
+				return 0, false, nil, fmt.Errorf("input.%d: %w", end, err)
 			}
 			continue
 		}
@@ -336,9 +378,9 @@ func readItems(p *parts, from int) (end int, messages []stdjson.RawMessage, err 
 		if err != nil {
 			err = fmt.Errorf("input.%d: %w", end, err)
 		}
-		return end + 1, []stdjson.RawMessage{one}, err
+		return end + 1, false, []stdjson.RawMessage{one}, err
 	}
-	return end, []stdjson.RawMessage{turn.message()}, nil
+	return end, true, []stdjson.RawMessage{turn.message()}, nil
 }
 
 // modelTurn puts together what one answer was: reasoning, a text, tool calls.
@@ -363,22 +405,12 @@ func (t *modelTurn) ended(it *item) bool {
 func (t *modelTurn) add(it *item) error {
 	switch it.Type {
 	case "reasoning":
-		text := ""
-		if len(it.Content) > 0 && it.Content.Kind() == '[' {
-			var parts []struct {
-				Text string `json:"text"`
-			}
-			if err := json.Unmarshal(it.Content, &parts); err != nil {
-				return err
-			}
-			for _, p := range parts {
-				text += p.Text
-			}
+		text, err := texts(it.Content)
+		if err == nil && text == "" {
+			text, err = texts(it.Summary)
 		}
-		if text == "" {
-			for _, s := range it.Summary {
-				text += s.Text
-			}
+		if err != nil {
+			return err
 		}
 		t.reasoning.WriteString(text)
 		if it.Encrypted != "" {
@@ -391,7 +423,7 @@ func (t *modelTurn) add(it *item) error {
 		}
 		t.calls = append(t.calls, call(it.CallID, name, it.Arguments))
 	case "custom_tool_call":
-		c := newObject().str("name", it.Name).str("input", it.Input)
+		c := newObject().str("name", it.Name).raw("input", it.Input)
 		t.calls = append(t.calls, newObject().str("id", it.CallID).str("type", "custom").raw("custom", c.done()).done())
 	default:
 		return readInputParts(it.Content, &t.said)
@@ -431,48 +463,95 @@ func (i *item) message() ([]byte, error) {
 // readInputParts reads a content; a string is one text.
 func readInputParts(raw jsontext.Value, c *content) error {
 	if raw.Kind() == '"' {
-		var s string
-		if err := json.Unmarshal(raw, &s); err != nil {
-			return err
-		}
-		return c.text(s, nil)
+		return c.text(raw, nil)
 	}
 	return schema.EachElement(raw, func(v jsontext.Value) error {
-		var p struct {
-			Type     string         `json:"type"`
-			Text     string         `json:"text"`
-			Refusal  string         `json:"refusal"`
-			ImageURL string         `json:"image_url"`
-			Detail   string         `json:"detail"`
-			FileID   string         `json:"file_id"`
-			FileData string         `json:"file_data"`
-			FileURL  string         `json:"file_url"`
-			Filename string         `json:"filename"`
-			Extra    jsontext.Value `json:",embed"`
-		}
-		if err := json.Unmarshal(v, &p); err != nil {
+		p := inputPart{text: jsontext.Value(`""`), refusal: jsontext.Value(`""`)}
+		if err := p.read(v); err != nil {
 			return err
 		}
-		switch p.Type {
+		switch p.kind {
 		case "input_text", "output_text", "text":
-			return c.text(p.Text, p.Extra)
+			return c.text(p.text, p.extra)
 		case "refusal":
-			return c.text(p.Refusal, nil)
+			return c.text(p.refusal, nil)
 		case "input_image":
-			if p.ImageURL == "" {
-				c.file("", "", p.FileID, "")
+			if p.imageURL == "" {
+				c.file("", "", p.fileID, "")
 			} else {
-				c.image(p.ImageURL, p.Detail)
+				c.image(p.imageURL, p.detail)
 			}
 		case "input_file":
-			data := p.FileData
-			if data == "" {
-				data = p.FileURL
-			}
-			c.file(p.Filename, data, p.FileID, "")
+			c.file(p.filename, cmp.Or(p.fileData, p.fileURL), p.fileID, "")
 		default:
-			return fmt.Errorf("a content part of type %q is not supported", p.Type)
+			return fmt.Errorf("a content part of type %q is not supported", p.kind)
 		}
 		return nil
 	})
+}
+
+// inputPart is one part of a content.
+type inputPart struct {
+	kind, imageURL, detail              string
+	fileID, fileData, fileURL, filename string
+	text, refusal                       jsontext.Value // JSON strings
+	extra                               jsontext.Value // an object of the other members; nil: none
+}
+
+func (p *inputPart) read(raw jsontext.Value) error {
+	var extra *object
+	err := eachField(raw, func(name string, v jsontext.Value) (err error) {
+		switch name {
+		case "type":
+			p.kind, err = unquote(v)
+		case "text":
+			p.text, err = literal(v)
+		case "refusal":
+			p.refusal, err = literal(v)
+		case "image_url":
+			p.imageURL, err = unquote(v)
+		case "detail":
+			p.detail, err = unquote(v)
+		case "file_id":
+			p.fileID, err = unquote(v)
+		case "file_data":
+			p.fileData, err = unquote(v)
+		case "file_url":
+			p.fileURL, err = unquote(v)
+		case "filename":
+			p.filename, err = unquote(v)
+		default:
+			if extra == nil {
+				extra = newObject()
+			}
+			extra.raw(name, v)
+		}
+		return err
+	})
+	if extra != nil {
+		p.extra = extra.done()
+	}
+	return err
+}
+
+// texts joins the texts of a list of parts; a string is one.
+func texts(raw jsontext.Value) (string, error) {
+	if len(raw) == 0 {
+		return "", nil
+	}
+	if raw.Kind() != '[' {
+		return unquote(raw)
+	}
+	var all strings.Builder
+	err := schema.EachElement(raw, func(v jsontext.Value) error {
+		return eachField(v, func(name string, v jsontext.Value) error {
+			if name != "text" {
+				return nil
+			}
+			s, err := unquote(v)
+			all.WriteString(s)
+			return err
+		})
+	})
+	return all.String(), err
 }

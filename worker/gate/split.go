@@ -427,5 +427,17 @@ func ownParams(params schema.SortedMap[json.RawMessage]) {
 	}
 }
 
+// member converts the tools of a body; none are the zero value.
+func (m *memo[T]) member(p *parts, f func(jsontext.Value) (T, error)) (value T, err error) {
+	raw := p.member("tools")
+	if raw == nil || raw.Kind() == 'n' {
+		return value, nil
+	}
+	if value, err = m.convert(raw, f); err != nil {
+		err = fmt.Errorf("tools: %w", err)
+	}
+	return value, err
+}
+
 // own copies a value out of a body.
 func own(v jsontext.Value) json.RawMessage { return json.RawMessage(bytes.Clone(v)) }
