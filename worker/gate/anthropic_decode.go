@@ -16,11 +16,19 @@ import (
 // messagesDecoder turns requests of the Messages API into canonical calls.
 type messagesDecoder struct {
 	splitter
-	tools memo[stdjson.RawMessage]
+	tools  memo[stdjson.RawMessage]
+	named  schema.Call          // what the rest of the newest body says, and
+	system []stdjson.RawMessage // its system prompt as a message, or none
+}
 
-	rest   rest
-	named  schema.Call          // what rest says, and
-	system []stdjson.RawMessage // the system prompt as a message, or none
+// Close implements Decoder.
+func (d *messagesDecoder) Close() { d.forget() }
+
+func (d *messagesDecoder) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.drop()
+	d.tools, d.named, d.system = memo[stdjson.RawMessage]{}, schema.Call{}, nil
 }
 
 // Decode implements Decoder.
@@ -45,7 +53,7 @@ func (d *messagesDecoder) Decode(r *http.Request, body []byte) (Request, error) 
 	if err != nil {
 		return Request{}, err
 	}
-	req := d.request(p, Request{Call: c, Encoding: messagesEncoding{}})
+	req := d.request(p, d, cap(d.tools.raw), Request{Call: c, Encoding: messagesEncoding{}})
 	if r != nil && strings.HasSuffix(r.URL.Path, "/count_tokens") {
 		req.Count = func(n int64) []byte { return fmt.Appendf(nil, `{"input_tokens":%d}`, n) }
 	}

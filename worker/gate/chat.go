@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -75,11 +76,24 @@ func (m Meta) open(b []byte, object string) []byte {
 }
 
 func appendString(b []byte, s string) []byte {
+	if isPlain(s) {
+		return append(append(append(b, '"'), s...), '"')
+	}
 	out, err := jsontext.AppendQuote(b, s)
 	if err != nil { // not UTF-8: bytes were replaced
 		return out
 	}
 	return out
+}
+
+// isPlain reports whether all of a string stands for itself in JSON.
+func isPlain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c >= utf8.RuneSelf || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 func appendUsage(b []byte, u schema.Usage) []byte {

@@ -15,10 +15,18 @@ import (
 // chatDecoder splits chat requests, whose messages are canonical as they are.
 type chatDecoder struct {
 	splitter
-	list []json.RawMessage // of one body, used again
+	list  []json.RawMessage // of one body, used again
+	named schema.Call       // what the rest of the newest body says, and its tools
+}
 
-	rest  rest
-	named schema.Call // what it says, and the tools
+// Close implements Decoder.
+func (d *chatDecoder) Close() { d.forget() }
+
+func (d *chatDecoder) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.drop()
+	d.named = schema.Call{}
 }
 
 // Decode implements Decoder.
@@ -46,7 +54,7 @@ func (d *chatDecoder) Decode(_ *http.Request, body []byte) (Request, error) {
 	if err != nil {
 		return Request{}, err
 	}
-	return d.request(p, Request{Call: call, Encoding: chatEncoding{}}), nil
+	return d.request(p, d, 0, Request{Call: call, Encoding: chatEncoding{}}), nil
 }
 
 // call is a body in canonical form.

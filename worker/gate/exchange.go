@@ -133,7 +133,7 @@ func (s *Session) begin(body []byte, req Request) (*exchange, error) {
 	call.Key = schema.Key{Rollout: s.cfg.Rollout, Attempt: s.cfg.Attempt, Call: s.count}.String()
 	var kept bool
 	if call.Shares, call.Digest, kept = s.recent.place(s.count, &call, req.fresh, req.Kept, s.cfg.Memory); !kept {
-		req.from.Close()
+		req.from.forget()
 	}
 	x := &exchange{s: s, number: s.count, body: body, size: len(body), call: call, encoding: req.Encoding}
 	x.attach()

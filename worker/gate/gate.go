@@ -58,7 +58,7 @@ type Request struct {
 	Encoding Encoding
 	// Kept is how many bytes of bodies the decoder keeps for the next request.
 	Kept int64
-	from *splitter // keeps them
+	from forgetter // keeps them
 	// fresh are the hashes of the call's last messages, those that were hashed
 	// while they were read.
 	fresh []schema.Hash

@@ -17,7 +17,19 @@ import (
 // geminiDecoder turns requests of the Gemini API into canonical calls.
 type geminiDecoder struct {
 	splitter
-	system, tools memo[stdjson.RawMessage]
+	tools  memo[stdjson.RawMessage]
+	params schema.SortedMap[stdjson.RawMessage] // what the rest of the newest body says, and
+	system []stdjson.RawMessage                 // its system prompt as a message, or none
+}
+
+// Close implements Decoder.
+func (d *geminiDecoder) Close() { d.forget() }
+
+func (d *geminiDecoder) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.drop()
+	d.tools, d.params, d.system = memo[stdjson.RawMessage]{}, nil, nil
 }
 
 // Decode implements Decoder. Model and method stand in the path.
@@ -59,26 +71,40 @@ func (d *geminiDecoder) Decode(r *http.Request, body []byte) (Request, error) {
 	}); err != nil {
 		return Request{}, err
 	}
-	c := schema.Call{Model: model, Params: schema.SortedMap[stdjson.RawMessage]{}, Stream: method == "streamGenerateContent"}
-	var first []stdjson.RawMessage
-	err = p.eachMember(func(name string, value jsontext.Value) (err error) {
+	if !d.rest.same(p) {
+		if err := d.members(p); err != nil {
+			return Request{}, err
+		}
+		d.rest.note(p)
+	}
+	if len(p.items) == 0 {
+		return Request{}, errors.New("contents: want at least one")
+	}
+	c := schema.Call{Model: model, Params: d.params, Stream: method == "streamGenerateContent", Messages: p.messages(d.system...)}
+	if c.Tools, err = d.tools.member(p, geminiTools); err != nil {
+		return Request{}, err
+	}
+	return d.request(p, d, cap(d.tools.raw), Request{Call: c, Encoding: geminiEncoding{events: streamed}}), nil
+}
+
+// members reads what a request says beside its conversation and its tools.
+func (d *geminiDecoder) members(p *parts) error {
+	params := schema.SortedMap[stdjson.RawMessage]{}
+	var system stdjson.RawMessage
+	err := p.eachMember(func(name string, value jsontext.Value) (err error) {
 		switch name {
 		case p.array:
 			err = errors.New("want an array")
 		case "systemInstruction", "system_instruction":
-			var system stdjson.RawMessage
-			if system, err = d.system.convert(value, geminiSystem); len(system) > 0 {
-				first = append(first, system)
-			}
+			system, err = geminiSystem(value)
 		case "tools":
-			c.Tools, err = d.tools.convert(value, geminiTools)
 		case "toolConfig", "tool_config":
-			err = geminiChoice(value, c.Params)
+			err = geminiChoice(value, params)
 		case "generationConfig", "generation_config":
-			err = geminiConfig(value, c.Params)
+			err = geminiConfig(value, params)
 		case "model":
 		default:
-			c.Params[name] = stdjson.RawMessage(value)
+			params[name] = stdjson.RawMessage(value)
 		}
 		if err != nil {
 			err = fmt.Errorf("%s: %w", name, err)
@@ -86,27 +112,72 @@ func (d *geminiDecoder) Decode(r *http.Request, body []byte) (Request, error) {
 		return err
 	})
 	if err != nil {
-		return Request{}, err
+		return err
 	}
-	if len(p.items) == 0 {
-		return Request{}, errors.New("contents: want at least one")
+	ownParams(params)
+	d.rest, d.params, d.system = rest{}, params, nil
+	if len(system) > 0 {
+		d.system = []stdjson.RawMessage{system}
 	}
-	c.Messages = p.messages(first...)
-	ownParams(c.Params)
-	return d.request(p, Request{Call: c, Encoding: geminiEncoding{events: streamed}}), nil
+	return nil
 }
 
 // geminiPart is one part of a content.
 type geminiPart struct {
-	Text       *string        `json:"text"`
-	Thought    bool           `json:"thought"`
-	Signature  string         `json:"thoughtSignature"`
-	InlineData *geminiBlob    `json:"inlineData"`
-	Inline     *geminiBlob    `json:"inline_data"`
-	FileData   *geminiFile    `json:"fileData"`
-	Call       *geminiCall    `json:"functionCall"`
-	Response   *geminiCall    `json:"functionResponse"`
-	Other      jsontext.Value `json:",embed"`
+	text     text // nil: it has none
+	thought  bool
+	inline   *geminiBlob
+	file     *geminiFile
+	call     *geminiCall
+	response *geminiCall
+	other    jsontext.Value // an object of the other members; nil: none
+}
+
+func (p *geminiPart) read(raw jsontext.Value) error {
+	var other *object
+	err := eachField(raw, func(name string, v jsontext.Value) (err error) {
+		switch name {
+		case "text":
+			if v.Kind() != 'n' {
+				v, err = literal(v)
+				p.text = text(v)
+			}
+		case "thought":
+			p.thought, err = isTrue(v)
+		case "thoughtSignature":
+		case "inlineData", "inline_data":
+			err = json.Unmarshal(v, &p.inline)
+		case "fileData":
+			err = json.Unmarshal(v, &p.file)
+		case "functionCall":
+			p.call, err = readGeminiCall(v)
+		case "functionResponse":
+			p.response, err = readGeminiCall(v)
+		default:
+			if other == nil {
+				other = newObject()
+			}
+			other.raw(name, v)
+		}
+		return err
+	})
+	if other != nil {
+		p.other = other.done()
+	}
+	return err
+}
+
+func readGeminiParts(raw jsontext.Value) (parts []geminiPart, err error) {
+	err = schema.EachElement(raw, func(v jsontext.Value) error {
+		var p geminiPart
+		err := p.read(v)
+		if err != nil {
+			err = fmt.Errorf("parts.%d: %w", len(parts), err)
+		}
+		parts = append(parts, p)
+		return err
+	})
+	return parts, err
 }
 
 type geminiBlob struct {
@@ -132,31 +203,64 @@ type geminiFile struct {
 
 // geminiCall is a function call or its response.
 type geminiCall struct {
-	ID       string         `json:"id"`
-	Name     string         `json:"name"`
-	Args     jsontext.Value `json:"args"`
-	Response jsontext.Value `json:"response"`
-	Parts    jsontext.Value `json:"parts"`
+	id, name              string
+	args, response, parts jsontext.Value
+}
+
+func readGeminiCall(raw jsontext.Value) (*geminiCall, error) {
+	if raw.Kind() == 'n' {
+		return nil, nil
+	}
+	var c geminiCall
+	return &c, eachField(raw, func(name string, v jsontext.Value) (err error) {
+		switch name {
+		case "id":
+			c.id, err = unquote(v)
+		case "name":
+			c.name, err = unquote(v)
+		case "args":
+			c.args = v
+		case "response":
+			c.response = v
+		case "parts":
+			c.parts = v
+		}
+		return err
+	})
 }
 
 type geminiContent struct {
-	Role  string       `json:"role"`
-	Parts []geminiPart `json:"parts"`
+	role  string
+	parts []geminiPart
+}
+
+func (m *geminiContent) read(raw jsontext.Value) error {
+	return schema.EachMember(raw, func(name string, v jsontext.Value) (err error) {
+		switch name {
+		case "role":
+			if m.role, err = unquote(v); err != nil {
+				err = fmt.Errorf("role: %w", err)
+			}
+		case "parts":
+			m.parts, err = readGeminiParts(v)
+		}
+		return err
+	})
 }
 
 // readGemini turns one content into canonical messages.
 func readGemini(p *parts, i int) ([]stdjson.RawMessage, error) {
 	var m geminiContent
-	if err := json.Unmarshal(p.item(i), &m); err != nil {
+	if err := m.read(p.item(i)); err != nil {
 		return nil, err
 	}
-	switch m.Role {
+	switch m.role {
 	case "model":
 		one, err := readGeminiModel(&m, i)
 		return []stdjson.RawMessage{one}, err
 	case "", "user", "function":
 	default:
-		return nil, fmt.Errorf("role %q is not known: want user or model", m.Role)
+		return nil, fmt.Errorf("role %q is not known: want user or model", m.role)
 	}
 	var out []stdjson.RawMessage
 	var run content
@@ -167,20 +271,20 @@ func readGemini(p *parts, i int) ([]stdjson.RawMessage, error) {
 		}
 	}
 	ids := callIDs{p: p, before: i}
-	for n := range m.Parts {
-		part := &m.Parts[n]
-		if part.Response == nil {
+	for n := range m.parts {
+		part := &m.parts[n]
+		if part.response == nil {
 			if err := part.add(&run); err != nil {
 				return nil, fmt.Errorf("parts.%d: %w", n, err)
 			}
 			continue
 		}
 		flush()
-		result, err := part.Response.result()
+		result, err := part.response.result()
 		if err != nil {
 			return nil, fmt.Errorf("parts.%d: %w", n, err)
 		}
-		id, err := ids.of(part.Response)
+		id, err := ids.of(part.response)
 		if err != nil {
 			return nil, fmt.Errorf("parts.%d: %w", n, err)
 		}
@@ -197,22 +301,27 @@ func readGemini(p *parts, i int) ([]stdjson.RawMessage, error) {
 // {"output": "..."}, as the API recommends, or else the object as JSON.
 func (c *geminiCall) result() (*content, error) {
 	var out content
-	var only struct {
-		Output *string        `json:"output"`
-		Other  jsontext.Value `json:",embed"`
-	}
-	if err := json.Unmarshal(c.Response, &only); err == nil && only.Output != nil && len(only.Other) == 0 {
-		if err := out.text(quoted(*only.Output), nil); err != nil {
+	var only jsontext.Value
+	members := 0
+	err := schema.EachMember(c.response, func(name string, v jsontext.Value) error {
+		if members++; name == "output" && v.Kind() == '"' {
+			only = v
+		}
+		return nil
+	})
+	if err != nil || members != 1 || only == nil {
+		text, err := compactObject(c.response)
+		if err != nil {
 			return nil, err
 		}
-	} else if text, err := compactObject(c.Response); err != nil {
-		return nil, err
-	} else if err := out.text(quoted(text), nil); err != nil {
+		only = quoted(text)
+	}
+	if err := out.text(only, nil); err != nil {
 		return nil, err
 	}
-	if len(c.Parts) > 0 {
-		var parts []geminiPart
-		if err := json.Unmarshal(c.Parts, &parts); err != nil {
+	if len(c.parts) > 0 {
+		parts, err := readGeminiParts(c.parts)
+		if err != nil {
 			return nil, err
 		}
 		for n := range parts {
@@ -227,18 +336,16 @@ func (c *geminiCall) result() (*content, error) {
 // add appends a part that is neither a call nor a response.
 func (p *geminiPart) add(c *content) error {
 	switch {
-	case p.Text != nil:
-		return c.text(quoted(*p.Text), p.Other)
-	case p.InlineData != nil:
-		p.InlineData.add(c)
-	case p.Inline != nil:
-		p.Inline.add(c)
-	case p.FileData != nil && strings.HasPrefix(p.FileData.MimeType, "image/"):
-		c.image(p.FileData.URI, "")
-	case p.FileData != nil:
-		c.file("", p.FileData.URI, "", p.FileData.MimeType)
-	case len(p.Other) > 2:
-		return fmt.Errorf("a part like %.60s is not supported", p.Other)
+	case p.text != nil:
+		return c.text(jsontext.Value(p.text), p.other)
+	case p.inline != nil:
+		p.inline.add(c)
+	case p.file != nil && strings.HasPrefix(p.file.MimeType, "image/"):
+		c.image(p.file.URI, "")
+	case p.file != nil:
+		c.file("", p.file.URI, "", p.file.MimeType)
+	case p.other != nil:
+		return fmt.Errorf("a part like %.60s is not supported", p.other)
 	}
 	return nil
 }
@@ -248,49 +355,54 @@ func ownCallID(content, call int) string { return fmt.Sprintf("call_%d_%d", cont
 
 func readGeminiModel(m *geminiContent, at int) (stdjson.RawMessage, error) {
 	var said content
-	var reasoning, text strings.Builder // a streamed text comes back in its pieces
+	var reasoning strings.Builder
+	var run text // a streamed text comes back in its pieces
 	var calls []jsontext.Value
-	for n := range m.Parts {
-		part := &m.Parts[n]
-		plain := part.Text != nil && !part.Thought && len(part.Other) == 0 && part.Call == nil
+	flush := func() error {
+		if len(run) == 0 {
+			return nil
+		}
+		err := said.text(append(append(jsontext.Value{'"'}, run...), '"'), nil)
+		run = run[:0]
+		return err
+	}
+	for n := range m.parts {
+		part := &m.parts[n]
+		plain := part.text != nil && !part.thought && part.other == nil && part.call == nil
 		if plain {
-			text.WriteString(*part.Text)
+			run = append(run, part.text.inner()...)
 			continue
 		}
-		if err := flushText(&text, &said); err != nil {
+		if err := flush(); err != nil {
 			return nil, err
 		}
 		switch {
-		case part.Call != nil:
-			id := part.Call.ID
+		case part.call != nil:
+			id := part.call.id
 			if id == "" {
 				id = ownCallID(at, len(calls))
 			}
-			arguments, err := compactObject(part.Call.Args)
+			arguments, err := compactObject(part.call.args)
 			if err != nil {
 				return nil, fmt.Errorf("parts.%d: %w", n, err)
 			}
-			calls = append(calls, call(id, part.Call.Name, quoted(arguments)))
-		case part.Thought && part.Text != nil:
-			reasoning.WriteString(*part.Text)
+			calls = append(calls, call(id, part.call.name, quoted(arguments)))
+		case part.thought && part.text != nil:
+			thought, err := unquote(jsontext.Value(part.text))
+			if err != nil {
+				return nil, err
+			}
+			reasoning.WriteString(thought)
 		default:
 			if err := part.add(&said); err != nil {
 				return nil, fmt.Errorf("parts.%d: %w", n, err)
 			}
 		}
 	}
-	if err := flushText(&text, &said); err != nil {
+	if err := flush(); err != nil {
 		return nil, err
 	}
 	return assistant(&said, reasoning.String(), nil, calls), nil
-}
-
-func flushText(text *strings.Builder, into *content) error {
-	if text.Len() == 0 {
-		return nil
-	}
-	defer text.Reset()
-	return into.text(quoted(text.String()), nil)
 }
 
 // callIDs finds the call that a response without an id belongs to: the first
@@ -304,33 +416,33 @@ type callIDs struct {
 }
 
 func (c *callIDs) of(r *geminiCall) (string, error) {
-	if r.ID != "" {
-		return r.ID, nil
+	if r.id != "" {
+		return r.id, nil
 	}
 	for at := c.before - 1; at >= 0 && !c.read; at-- {
 		var m geminiContent
-		if err := json.Unmarshal(c.p.item(at), &m); err != nil {
+		if err := m.read(c.p.item(at)); err != nil {
 			return "", err
 		}
-		if c.read = m.Role == "model"; !c.read {
+		if c.read = m.role == "model"; !c.read {
 			continue
 		}
-		for n := range m.Parts {
-			if call := m.Parts[n].Call; call != nil {
-				if call.ID == "" {
-					call.ID = ownCallID(at, len(c.open))
+		for n := range m.parts {
+			if call := m.parts[n].call; call != nil {
+				if call.id == "" {
+					call.id = ownCallID(at, len(c.open))
 				}
 				c.open = append(c.open, *call)
 			}
 		}
 	}
 	for i, call := range c.open {
-		if call.Name == r.Name {
+		if call.name == r.name {
 			c.open = append(c.open[:i:i], c.open[i+1:]...)
-			return call.ID, nil
+			return call.id, nil
 		}
 	}
-	return "", fmt.Errorf("the response of %q has no call before it", r.Name)
+	return "", fmt.Errorf("the response of %q has no call before it", r.name)
 }
 
 // geminiSystem turns an instruction, a content or a text, into a message; nil
@@ -344,11 +456,11 @@ func geminiSystem(raw jsontext.Value) (stdjson.RawMessage, error) {
 		return message("system", &system), nil
 	}
 	var m geminiContent
-	if err := json.Unmarshal(raw, &m); err != nil {
+	if err := m.read(raw); err != nil {
 		return nil, err
 	}
-	for n := range m.Parts {
-		if err := m.Parts[n].add(&system); err != nil {
+	for n := range m.parts {
+		if err := m.parts[n].add(&system); err != nil {
 			return nil, err
 		}
 	}

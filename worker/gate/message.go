@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -64,7 +65,10 @@ func objectOr(arguments string) jsontext.Value {
 // object writes a JSON object member by member.
 type object struct{ b []byte }
 
-func newObject() *object { return &object{b: make([]byte, 1, 256)} }
+func newObject() *object { return &object{b: make([]byte, 1, objectRoom)} }
+
+// objectRoom is what a small object takes.
+const objectRoom = 256
 
 func (o *object) key(name string) {
 	if len(o.b) > 1 {
@@ -74,6 +78,9 @@ func (o *object) key(name string) {
 }
 
 func (o *object) raw(name string, value []byte) *object {
+	if need := len(name) + len(value) + len(`"":,}`); cap(o.b)-len(o.b) < need {
+		o.b = slices.Grow(o.b, need+objectRoom) // for what comes behind, too
+	}
 	o.key(name)
 	o.b = append(o.b, value...)
 	return o
@@ -112,7 +119,11 @@ func (o *object) done() []byte {
 
 // list joins values to a JSON array.
 func list[T ~[]byte](values []T) []byte {
-	b := []byte{'['}
+	size := len(`[]`) + len(values)
+	for _, v := range values {
+		size += len(v)
+	}
+	b := append(make([]byte, 0, size), '[')
 	for i, v := range values {
 		if i > 0 {
 			b = append(b, ',')

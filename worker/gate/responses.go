@@ -134,8 +134,8 @@ func (s *responsesStream) response(reason string, usage *schema.Usage, failed *R
 		status = "completed"
 	}
 	if usage != nil {
-		used = fmt.Sprintf(`{"input_tokens":%d,"input_tokens_details":{"cached_tokens":0},"output_tokens":%d,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":%d}`,
-			usage.PromptTokens, usage.CompletionTokens, usage.PromptTokens+usage.CompletionTokens)
+		used = `{"input_tokens":` + strconv.FormatInt(usage.PromptTokens, 10) + `,"input_tokens_details":{"cached_tokens":0},"output_tokens":` + strconv.FormatInt(usage.CompletionTokens, 10) +
+			`,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":` + strconv.FormatInt(usage.PromptTokens+usage.CompletionTokens, 10) + `}`
 	}
 	o := newObject().str("id", responseID(s.meta)).str("object", "response").raw("created_at", strconv.AppendInt(nil, s.meta.Created, 10))
 	o.str("status", status).raw("error", []byte(fault)).raw("incomplete_details", []byte(incomplete)).str("model", s.meta.Model)

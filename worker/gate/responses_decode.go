@@ -19,9 +19,7 @@ type responsesDecoder struct {
 	splitter
 	tools   memo[responsesTools]
 	earlier earlier
-
-	rest  rest
-	named responsesRequest // what rest says
+	named   responsesRequest // what the rest of the newest body says
 }
 
 // responsesTools are canonical tools, and the names that they have outside.
@@ -32,8 +30,15 @@ type responsesTools struct {
 
 // Close gives back what is kept of earlier answers.
 func (d *responsesDecoder) Close() {
-	d.splitter.Close()
+	d.forget()
 	d.earlier.close()
+}
+
+func (d *responsesDecoder) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.drop()
+	d.tools, d.named = memo[responsesTools]{}, responsesRequest{}
 }
 
 // Decode implements Decoder.
@@ -78,7 +83,7 @@ func (d *responsesDecoder) Decode(_ *http.Request, body []byte) (Request, error)
 	if len(q.call.Messages) == before {
 		return Request{}, errors.New("input: want at least one item")
 	}
-	return d.request(p, Request{Call: q.call, Encoding: &responsesEncoding{names: tools.names, earlier: &d.earlier, history: q.call.Messages[before:]}}), nil
+	return d.request(p, d, cap(d.tools.raw), Request{Call: q.call, Encoding: &responsesEncoding{names: tools.names, earlier: &d.earlier, history: q.call.Messages[before:]}}), nil
 }
 
 // members reads what a request says beside its conversation and its tools.

@@ -30,6 +30,7 @@ type splitter struct {
 
 	mu       sync.Mutex // held while a body is decoded
 	branches []*parts   // the newest body of each conversation, oldest first
+	rest     rest       // of the newest body
 }
 
 // scratch is what parsing and hashing take.
@@ -135,24 +136,28 @@ func (s *splitter) keep(p *parts) {
 	s.branches = append(s.branches, p)
 }
 
-// request completes what was read of a body, which is a good one.
-func (s *splitter) request(p *parts, r Request) Request {
+// request completes what was read of a body, which is a good one, by d, which
+// keeps so many bytes beside the bodies.
+func (s *splitter) request(p *parts, d forgetter, beside int, r Request) Request {
 	s.keep(p)
+	r.Kept = int64(beside + cap(s.rest.raw))
 	for _, b := range s.branches {
 		r.Kept += int64(cap(b.text))
 	}
-	r.from, r.fresh = s, slices.Clone(p.fresh)
+	r.from, r.fresh = d, slices.Clone(p.fresh)
 	return r
 }
 
-// Close implements Decoder. The next body is read from its beginning.
-func (s *splitter) Close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// forgetter drops what it remembers of a conversation.
+type forgetter interface{ forget() }
+
+// drop forgets the bodies: the next one is read from its beginning. The caller
+// has the lock.
+func (s *splitter) drop() {
 	for _, b := range s.branches {
 		s.memory.recycle(b.text)
 	}
-	s.branches = nil
+	s.branches, s.rest = nil, rest{}
 }
 
 // shared counts the items that body has in common with an earlier one, and the
