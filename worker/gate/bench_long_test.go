@@ -245,7 +245,7 @@ func BenchmarkThroughput(b *testing.B) {
 	gates := serveGates(b, srv, agents, schema.GateOptions{}, func(p *trainer.Pending) {
 		_ = p.Reply(&schema.Reply{Message: message, FinishReason: "stop"})
 	})
-	http, nats := bareHTTP(b, answer), bareNATS(b, srv, answer)
+	http, nats := bareHTTP(b, answer), bareNATS(b, srv)
 	ways := [...]func(agent int, body []byte) error{
 		func(_ int, body []byte) error { return http(body) },
 		func(_ int, body []byte) error { return nats(body) },
@@ -263,7 +263,7 @@ func BenchmarkThroughput(b *testing.B) {
 			for agent := range agents {
 				all.Go(func() {
 					c := &conversations[way][agent]
-					c.size = size
+					c.talk, c.size = chatTalk(), size
 					for range calls {
 						if err := call(agent, c.next()); err != nil {
 							b.Error(way, err)
@@ -293,7 +293,7 @@ func BenchmarkOpenSessions(b *testing.B) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc + m.StackInuse
 	}
-	grow := growing{size: 1 << 10}
+	grow := growing{talk: chatTalk(), size: 1 << 10}
 	body := string(grow.next())
 	memory := gate.NewMemory(1 << 30) // a worker's sessions share one
 	for b.Loop() {

@@ -18,8 +18,8 @@ import (
 // microseconds with and without, in turns.
 func BenchmarkStalledTap(b *testing.B) {
 	srv := testenv.StartNATS(b, "alpha")
-	grow := growing{size: 32 << 10}
-	gate := wholeGate(b, srv, make([]byte, 0))
+	grow := growing{talk: chatTalk(), size: 32 << 10}
+	gate := wholeGate(b, srv)
 	call := func() error { return gate(grow.next()) }
 	var took [2][]time.Duration
 	const rounds = 4

@@ -3,7 +3,9 @@ package gate_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"os"
 	"reflect"
 	"testing"
 
@@ -14,6 +16,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if p := os.Getenv(partVar); p != "" {
+		if err := serveApart(part(p)); err != nil {
+			fmt.Fprintln(os.Stderr, p, err)
+			os.Exit(1)
+		}
+		return
+	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(int) { http.DefaultClient.CloseIdleConnections() }))
 }
 

@@ -140,7 +140,7 @@ func (s *splitter) keep(p *parts) {
 // keeps so many bytes beside the bodies.
 func (s *splitter) request(p *parts, d forgetter, beside int, r Request) Request {
 	s.keep(p)
-	r.Kept = int64(beside + cap(s.rest.raw))
+	r.Kept = int64(beside + cap(s.rest.values))
 	for _, b := range s.branches {
 		r.Kept += int64(cap(b.text))
 	}
@@ -383,33 +383,37 @@ func (m *memo[T]) convert(raw jsontext.Value, f func(jsontext.Value) (T, error))
 
 // rest is the members of a body beside its conversation and its tools. They
 // seldom change.
-type rest struct{ raw []byte }
+type rest struct {
+	noted  bool
+	names  []string
+	values []byte // one behind the other
+}
 
 // same reports whether a body has, byte for byte, those that were noted last.
 func (r *rest) same(p *parts) bool {
-	if len(r.raw) == 0 {
-		return false
-	}
-	left := r.raw[1:]
+	names, values := r.names, r.values
 	for i, name := range p.names {
-		if p.isRest(i) {
-			v := p.value(p.values[i])
-			n := len(name) + len(v)
-			if len(left) < n+2 || string(left[:len(name)]) != name || left[len(name)] != ':' || !bytes.Equal(left[len(name)+1:n+1], v) || left[n+1] != ',' {
-				return false
-			}
-			left = left[n+2:]
+		if !p.isRest(i) {
+			continue
 		}
+		if len(names) == 0 || names[0] != name {
+			return false
+		}
+		v := p.value(p.values[i])
+		if len(values) <= len(v) || !bytes.Equal(values[:len(v)], v) || values[len(v)] != ',' {
+			return false
+		}
+		names, values = names[1:], values[len(v)+1:]
 	}
-	return len(left) == 0
+	return r.noted && len(names) == 0
 }
 
 func (r *rest) note(p *parts) {
-	r.raw = append(r.raw[:0], ',') // not empty even if there is nothing
+	r.noted, r.names, r.values = true, r.names[:0], r.values[:0]
 	for i, name := range p.names {
 		if p.isRest(i) {
-			r.raw = append(append(r.raw, name...), ':')
-			r.raw = append(append(r.raw, p.value(p.values[i])...), ',')
+			r.names = append(r.names, name)
+			r.values = append(append(r.values, p.value(p.values[i])...), ',')
 		}
 	}
 }
