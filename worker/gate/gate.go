@@ -25,7 +25,8 @@ type Model interface {
 // line in Dialects, and recordings for gatetest.
 type Dialect interface {
 	Name() string
-	// Routes are http.ServeMux patterns of its model calls.
+	// Routes are those of its model calls, in the form of http.ServeMux: a
+	// method, and a path that may end in one variable part.
 	Routes() []string
 	// Decoder gives the decoder of one session, which may remember what it has
 	// seen: agents send their whole conversation with every call.

@@ -50,7 +50,7 @@ type Config struct {
 type Session struct {
 	cfg      Config
 	key      string
-	mux      *http.ServeMux
+	routes   routes
 	life     context.Context
 	stop     context.CancelCauseFunc
 	slots    chan struct{} // one per call that may be asked at once
@@ -95,25 +95,25 @@ func Open(ctx context.Context, c Config) *Session {
 	secret := make([]byte, 24)
 	_, _ = rand.Read(secret) // never fails
 	s := &Session{
-		cfg: c, key: "tg-" + base64.RawURLEncoding.EncodeToString(secret), mux: http.NewServeMux(), watch: watch,
+		cfg: c, key: "tg-" + base64.RawURLEncoding.EncodeToString(secret), watch: watch,
 		slots: make(chan struct{}, max(c.Options.MaxParallel, 1)), stats: map[string]schema.CallStats{}, edits: map[string]bool{},
 	}
 	s.life, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
-	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, []byte(`{"status":"ok"}`)) })
+	s.routes.handle("GET /health", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, []byte(`{"status":"ok"}`)) })
 	s.serveTools()
 	lists := map[string][]Dialect{}
 	for _, d := range c.Dialects {
 		decoder := d.Decoder(c.Memory)
 		s.decoders = append(s.decoders, decoder)
 		for _, route := range d.Routes() {
-			s.mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, d, decoder) })
+			s.routes.handle(route, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, d, decoder) })
 		}
 		for _, route := range d.ModelsRoutes() {
 			lists[route] = append(lists[route], d)
 		}
 	}
 	for route, dialects := range lists {
-		s.mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) {
+		s.routes.handle(route, func(w http.ResponseWriter, r *http.Request) {
 			d := dialects[0]
 			for _, other := range dialects[1:] {
 				if other.Sent(r) {
@@ -125,9 +125,6 @@ func Open(ctx context.Context, c Config) *Session {
 			}
 		})
 	}
-	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		refuse(w, c.Dialects[0], Refusal{http.StatusNotFound, "not_found", fmt.Sprintf("%s %s is not served here", r.Method, r.URL.Path)})
-	})
 	return s
 }
 
@@ -215,7 +212,11 @@ func (s *Session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r2.URL = &u
 		r = &r2
 	}
-	s.mux.ServeHTTP(w, r)
+	if serve := s.routes.find(r); serve != nil {
+		serve(w, r)
+	} else {
+		refuse(w, s.cfg.Dialects[0], Refusal{http.StatusNotFound, "not_found", fmt.Sprintf("%s %s is not served here", r.Method, r.URL.Path)})
+	}
 }
 
 // admit checks the key, in a time that tells no more than its length, and that

@@ -24,7 +24,7 @@ func (s *Session) serveTools() {
 		return
 	}
 	d := s.cfg.Dialects[0]
-	s.mux.HandleFunc("GET "+ToolsPath, func(w http.ResponseWriter, r *http.Request) {
+	s.routes.handle("GET "+ToolsPath, func(w http.ResponseWriter, r *http.Request) {
 		if !s.admit(w, r, d) {
 			return
 		}
@@ -35,7 +35,7 @@ func (s *Session) serveTools() {
 		}
 		write(w, http.StatusOK, body)
 	})
-	s.mux.HandleFunc("POST "+ToolsPath+"/{name}", func(w http.ResponseWriter, r *http.Request) {
+	s.routes.handle("POST "+ToolsPath+"/{name}", func(w http.ResponseWriter, r *http.Request) {
 		if s.admit(w, r, d) {
 			s.serveTool(w, r, d)
 		}
