@@ -38,6 +38,9 @@ func compactObject(v jsontext.Value) (string, error) {
 	if v.Kind() != '{' {
 		return "", errors.New("the input of a tool call is not an object")
 	}
+	if !bytes.ContainsAny(v, " \t\r\n") {
+		return string(v), nil
+	}
 	c := v.Clone()
 	if err := c.Compact(); err != nil {
 		return "", err
