@@ -3,6 +3,7 @@ package schema_test
 import (
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -134,3 +135,37 @@ func FuzzHashMessage(f *testing.F) {
 }
 
 func hash(message []byte) schema.Hash { return new(schema.Hasher).Message(message) }
+
+// TestDigestsGoOn: hashes that others are based on keep their own digest, and
+// so do those that are based on them, one or two.
+func TestDigestsGoOn(t *testing.T) {
+	whole := func(conversation string) *schema.Hashes {
+		c := schema.Call{}
+		for _, letter := range conversation {
+			c.Messages = append(c.Messages, raw(fmt.Sprintf(`{"content":"%c"}`, letter)))
+		}
+		return c.HashesOf()
+	}
+	known := map[string]*schema.Hashes{"abcd": whole("abcd")}
+	same := func() {
+		t.Helper()
+		for conversation, h := range known {
+			if string(h.Digest()) != string(whole(conversation).Digest()) {
+				t.Errorf("%s: the digest is that of something else", conversation)
+			}
+		}
+	}
+	same()
+	for _, step := range []struct {
+		base, conversation string
+		keep               int
+	}{
+		{"abcd", "abcdef", 4}, {"abcd", "abcdxyz", 4}, {"abcd", "abcz", 3},
+		{"abcdef", "abcdefg", 6}, {"abcdef", "abcdefh", 6}, {"abcdef", "abcdefij", 6}, {"abcdefg", "abcdefgk", 7},
+	} {
+		all, on := whole(step.conversation), known[step.base].Based(step.keep)
+		on.Messages, on.Tools, on.Params = append(on.Messages, all.Messages[step.keep:]...), all.Tools, all.Params
+		known[step.conversation] = on
+		same()
+	}
+}

@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"encoding/json"
+	"reflect"
 	"testing"
 	"testing/synctest"
 
@@ -46,5 +47,49 @@ func TestACallWaitsForItsBase(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestCallsOfOneBaseAreApart: sub-agents that begin at the same point must not
+// write into each other's conversation.
+func TestCallsOfOneBaseAreApart(t *testing.T) {
+	tr := &Trainer{life: t.Context(), rollouts: map[schema.ID]*rollout{"alpha-1": newRollout()}}
+	tr.rollouts["alpha-1"].attempt = 1
+	texts := func(all ...string) (out []json.RawMessage) {
+		for _, s := range all {
+			out = append(out, json.RawMessage(`{"role":"user","content":"`+s+`"}`))
+		}
+		return out
+	}
+	calls := map[int]*schema.Call{}
+	take := func(number, base, keep int, conversation ...string) {
+		t.Helper()
+		whole := schema.Call{Messages: texts(conversation...)}
+		c := &schema.Call{Messages: whole.Messages, Digest: whole.HashesOf().Digest()}
+		if base != 0 {
+			c.Base, c.Keep = base, keep
+			c.Messages = whole.Messages[c.Keep:]
+		}
+		if need, err := tr.whole(schema.Key{Rollout: "alpha-1", Attempt: 1, Call: number}, c); need || err != nil {
+			t.Fatalf("call %d: asked for whole %v, %v", number, need, err)
+		}
+		calls[number] = c
+	}
+	take(1, 0, 0, "a", "b", "c")
+	take(2, 1, 3, "a", "b", "c", "d") // the list has room behind it now
+	take(3, 2, 4, "a", "b", "c", "d", "e")
+	take(4, 2, 4, "a", "b", "c", "d", "x", "y")
+	take(5, 2, 4, "a", "b", "c", "d", "z")
+	calls[3].Messages = append(calls[3].Messages, texts("of whoever answers it")...)
+	take(6, 3, 5, "a", "b", "c", "d", "e", "f")
+	take(7, 3, 5, "a", "b", "c", "d", "e", "g")
+	take(8, 6, 2, "a", "b", "q")
+	for number, want := range map[int][]json.RawMessage{
+		2: texts("a", "b", "c", "d"), 3: texts("a", "b", "c", "d", "e", "of whoever answers it"),
+		4: texts("a", "b", "c", "d", "x", "y"), 5: texts("a", "b", "c", "d", "z"), 6: texts("a", "b", "c", "d", "e", "f"), 7: texts("a", "b", "c", "d", "e", "g"), 8: texts("a", "b", "q"),
+	} {
+		if got := calls[number].Messages; !reflect.DeepEqual(got, want) {
+			t.Errorf("call %d is %s, want %s", number, got, want)
+		}
 	}
 }
