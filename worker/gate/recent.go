@@ -43,10 +43,14 @@ func (m *Memory) reserve(n int64) bool {
 
 func (m *Memory) release(n int64) { m.used.Add(-n) }
 
-// body is a buffer of n bytes with anything in it.
+// body is a buffer of n bytes with anything in it. It may be kept, so it is not
+// much larger than that.
 func (m *Memory) body(n int) []byte {
 	if b, _ := m.bodies.Get().(*[]byte); b != nil && cap(*b) >= n {
-		return (*b)[:n]
+		if cap(*b) <= 2*n+(64<<10) {
+			return (*b)[:n]
+		}
+		m.bodies.Put(b)
 	}
 	return make([]byte, n, n+n/4) // the next one is a little longer
 }
