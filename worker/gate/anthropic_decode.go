@@ -143,7 +143,7 @@ type block struct {
 }
 
 func (b *block) read(raw jsontext.Value) error {
-	var extra *object
+	var unknown others
 	err := eachField(raw, func(name string, v jsontext.Value) (err error) {
 		switch name {
 		case "type":
@@ -174,16 +174,11 @@ func (b *block) read(raw jsontext.Value) error {
 			err = json.Unmarshal(v, &b.Source)
 		case "cache_control":
 		default:
-			if extra == nil {
-				extra = newObject()
-			}
-			extra.raw(name, v)
+			unknown.add(name, v)
 		}
 		return err
 	})
-	if extra != nil {
-		b.Extra = extra.done()
-	}
+	b.Extra = unknown.object()
 	return err
 }
 

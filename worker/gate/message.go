@@ -120,6 +120,24 @@ func (o *object) done() []byte {
 	return append(o.b, '}')
 }
 
+// others collects the members of an object that nobody knows.
+type others struct{ o *object }
+
+func (r *others) add(name string, value jsontext.Value) {
+	if r.o == nil {
+		r.o = newObject()
+	}
+	r.o.raw(name, value)
+}
+
+// object has them; nil: there are none.
+func (r *others) object() jsontext.Value {
+	if r.o == nil {
+		return nil
+	}
+	return r.o.done()
+}
+
 // list joins values to a JSON array.
 func list[T ~[]byte](values []T) []byte {
 	size := len(`[]`) + len(values)
