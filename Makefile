@@ -38,6 +38,6 @@ lint: ## golangci-lint, at the version CI uses
 	go run $(LINT) run ./...
 
 fuzz: ## every fuzz target for a while each (FUZZTIME)
-	@for target in schema:FuzzDecode schema:FuzzHashMessage schema:FuzzNormalForm schema:FuzzPlainValue worker/gate:FuzzChatDecode worker/gate:FuzzChatEncode worker/gate:FuzzResponsesDecode worker/gate:FuzzResponsesEncode \
+	@for target in schema:FuzzDecode schema:FuzzHashMessage schema:FuzzNormalForm schema:FuzzPlainValue schema:FuzzEach worker/gate:FuzzChatDecode worker/gate:FuzzChatEncode worker/gate:FuzzResponsesDecode worker/gate:FuzzResponsesEncode \
 		worker/gate:FuzzMessagesDecode worker/gate:FuzzMessagesEncode worker/gate:FuzzGeminiDecode worker/gate:FuzzGeminiEncode tasks:FuzzOpen trainer/replay:FuzzParse upstream:FuzzReadStream sandboxes/box:FuzzFrames agents:FuzzParseEvent; do \
 		go test ./$${target%%:*} -run '^$$' -fuzz "^$${target##*:}\$$" -fuzztime $(FUZZTIME) || exit 1; done

@@ -71,6 +71,11 @@ func EachMember(body []byte, f func(name string, value jsontext.Value) error) er
 		}
 		return nil
 	}
+	return eachMember(body, f)
+}
+
+// eachMember is EachMember for what is not of the plain kind.
+func eachMember(body []byte, f func(name string, value jsontext.Value) error) error {
 	d := jsontext.NewDecoder(bytes.NewBuffer(body))
 	if t, err := d.ReadToken(); err != nil {
 		return err
@@ -116,6 +121,11 @@ func EachElement(array jsontext.Value, f func(jsontext.Value) error) error {
 		}
 		return nil
 	}
+	return eachElement(array, f)
+}
+
+// eachElement is EachElement for what is not of the plain kind.
+func eachElement(array jsontext.Value, f func(jsontext.Value) error) error {
 	d := jsontext.NewDecoder(bytes.NewBuffer(array))
 	if t, err := d.ReadToken(); err != nil {
 		return err
