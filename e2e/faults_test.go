@@ -27,7 +27,7 @@ func TestAKilledWorkerLeavesNothing(t *testing.T) {
 			}
 			script := "setsid sleep " + sleeper + " & trap '' TERM; sleep " + sleeper
 			run := b.run(t, append(args, filepath.Join(testenv.Root(t), "examples/tasks/hello"), "--", "sh", "-c", script)...)
-			eventually(t, "the agent", time.Minute, func() bool { return len(sleepers(t, sleeper)) == 2 })
+			eventually(t, "the agent", 3*time.Minute, func() bool { return len(sleepers(t, sleeper)) == 2 })
 			if err := w.cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
@@ -97,7 +97,7 @@ func TestInterruptEndsARun(t *testing.T) {
 	t.Setenv("TMPDIR", temp)
 	const sleeper = "70072"
 	p := start(t, binary, "run", "--agent", "command", filepath.Join(testenv.Root(t), "examples/tasks/hello"), "--", "sleep", sleeper)
-	eventually(t, "the agent", time.Minute, func() bool { return len(sleepers(t, sleeper)) == 1 })
+	eventually(t, "the agent", 3*time.Minute, func() bool { return len(sleepers(t, sleeper)) == 1 })
 	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestCancelEndsAnAgentThatWillNot(t *testing.T) {
 	b.worker(t, "", "--sandboxes", "local")
 	const sleeper = "70073"
 	run := b.run(t, "--agent", "command", filepath.Join(testenv.Root(t), "examples/tasks/hello"), "--", "sh", "-c", "trap '' TERM INT; while true; do sleep "+sleeper+"; done")
-	eventually(t, "the agent", time.Minute, func() bool { return len(sleepers(t, sleeper)) == 1 })
+	eventually(t, "the agent", 3*time.Minute, func() bool { return len(sleepers(t, sleeper)) == 1 })
 	if err := run.cmd.Process.Signal(os.Interrupt); err != nil { // it cancels what it submitted
 		t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func TestAnotherWorkerFinishesWhatADeadOneBegan(t *testing.T) {
 	b.need(t, "docker", "opencode")
 	first := b.worker(t, "", "--sandboxes", "docker")
 	run := b.run(t, "--agent", "opencode", "--sandbox", "docker", "--image", testenv.Image(t), slowTask(t, 17, 0))
-	eventually(t, "the agent's command", time.Minute, func() bool { return len(sleepers(t, "17")) > 0 })
+	eventually(t, "the agent's command", 3*time.Minute, func() bool { return len(sleepers(t, "17")) > 0 })
 	if err := first.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestNATSIsDownForThreeMinutes(t *testing.T) {
 		"--agents", b.cache, "--sandboxes", "docker")
 	run := start(t, b.binary, "run", "--nats", url, "--creds", filepath.Join(state, "creds", "trainer-local.nk"), "-o", "json",
 		"--agent", "opencode", "--sandbox", "docker", "--image", testenv.Image(t), slowTask(t, 19, 0))
-	eventually(t, "the agent's command", time.Minute, func() bool { return len(sleepers(t, "19")) > 0 })
+	eventually(t, "the agent's command", 3*time.Minute, func() bool { return len(sleepers(t, "19")) > 0 })
 	if err := nats.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -161,7 +161,7 @@ func TestSubmitWaitsWhileTheQueueIsFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	group := []schema.Request{request("alpha-1"), request("alpha-2"), request("alpha-3")}
-	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	short, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	if err := b.trainer.Submit(short, group); !errors.Is(err, broker.ErrQueueFull) || b.trainer.Outstanding() != 0 {
 		t.Fatalf("got %v, %d outstanding", err, b.trainer.Outstanding())
