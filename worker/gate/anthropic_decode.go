@@ -110,7 +110,7 @@ func (d *messagesDecoder) members(p *parts) error {
 		return err
 	}
 	ownParams(c.Params)
-	d.rest, d.named, d.system = rest{}, c, nil
+	d.named, d.system = c, nil
 	if len(system) > 0 {
 		d.system = []stdjson.RawMessage{system}
 	}

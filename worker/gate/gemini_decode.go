@@ -115,7 +115,7 @@ func (d *geminiDecoder) members(p *parts) error {
 		return err
 	}
 	ownParams(params)
-	d.rest, d.params, d.system = rest{}, params, nil
+	d.params, d.system = params, nil
 	if len(system) > 0 {
 		d.system = []stdjson.RawMessage{system}
 	}
@@ -127,10 +127,7 @@ func (d *geminiDecoder) members(p *parts) error {
 func geminiSystem(raw jsontext.Value) (stdjson.RawMessage, error) {
 	var system content
 	if raw.Kind() == '"' {
-		if err := system.text(raw, nil); err != nil {
-			return nil, err
-		}
-		return message("system", &system), nil
+		return message("system", textOnly(raw)), nil
 	}
 	var m geminiContent
 	if err := m.read(raw); err != nil {

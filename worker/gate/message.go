@@ -201,6 +201,9 @@ type content struct{ parts []part }
 // part is a text that has nothing beside it, as JSON, or anything else.
 type part struct{ text, other jsontext.Value }
 
+// textOnly is a content that is one text, a JSON string.
+func textOnly(s jsontext.Value) *content { return &content{parts: []part{{text: s}}} }
+
 // text adds a text, a JSON string, and what is said of it beside.
 func (c *content) text(s, extra jsontext.Value) error {
 	if len(extra) == 0 {

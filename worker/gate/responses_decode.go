@@ -120,22 +120,20 @@ func (q *responsesRequest) member(name string, value jsontext.Value) (err error)
 	}
 	switch name {
 	case q.array:
-		var s string
-		if err := json.Unmarshal(value, &s); err != nil {
+		if value.Kind() != '"' {
 			return errors.New("want a string or an array")
 		}
-		q.input = newObject().str("role", "user").str("content", s).done()
+		q.input = message("user", textOnly(value))
 	case "model":
 		q.call.Model, err = unquote(value)
 	case "stream":
 		q.call.Stream = value.Kind() == 't'
 	case "stream_options":
 	case "instructions":
-		var s string
-		if err := json.Unmarshal(value, &s); err != nil {
+		if _, err := literal(value); err != nil {
 			return err
 		}
-		q.instructions = newObject().str("role", "system").str("content", s).done()
+		q.instructions = message("system", textOnly(value))
 	case "previous_response_id":
 		q.previous, err = unquote(value)
 	case "conversation":
