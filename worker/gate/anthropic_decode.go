@@ -32,7 +32,7 @@ func (d *messagesDecoder) forget() {
 }
 
 // Decode implements Decoder.
-func (d *messagesDecoder) Decode(r *http.Request, body []byte) (Request, error) {
+func (d *messagesDecoder) Decode(r *http.Request, body Body) (Request, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p, keep, err := d.split(body)

@@ -35,7 +35,7 @@ func BenchmarkDecode(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(bodies[0])))
 			for n := 0; b.Loop(); n++ {
-				if _, err := decoder.Decode(nil, bodies[n%2]); err != nil {
+				if _, err := decodeWith(decoder, nil, bodies[n%2]); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -281,43 +280,4 @@ func BenchmarkThroughput(b *testing.B) {
 	b.ReportMetric(rate(1), "nats/s")
 	b.ReportMetric(rate(2), "calls/s")
 	b.ReportMetric(rate(2)*(1/rate(0)+1/rate(1)), "of_pair")
-}
-
-// BenchmarkOpenSessions opens 10,000 sessions, each with one call of 1 KB
-// behind it, and measures what one costs.
-func BenchmarkOpenSessions(b *testing.B) {
-	const sessions = 10_000
-	heap := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc + m.StackInuse
-	}
-	grow := growing{talk: chatTalk(), size: 1 << 10}
-	body := string(grow.next())
-	memory := gate.NewMemory(1 << 30) // a worker's sessions share one
-	for b.Loop() {
-		before := heap()
-		open := make([]*gate.Session, sessions)
-		for i := range open {
-			r := schema.Request{}.WithDefaults()
-			open[i] = gate.Open(b.Context(), gate.Config{Rollout: "alpha-1", Attempt: 1, ModelName: "policy", Options: r.Gate, Model: okModel{}, Memory: memory, Dialects: gate.Dialects(), Log: zerolog.Nop()})
-			req := httptest.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(body))
-			req.Header.Set("Authorization", "Bearer "+open[i].Key())
-			w := httptest.NewRecorder()
-			if open[i].ServeHTTP(w, req); w.Code != http.StatusOK {
-				b.Fatalf("status %d: %s", w.Code, w.Body)
-			}
-		}
-		b.ReportMetric(float64(heap()-before)/sessions, "B/session")
-		for _, s := range open {
-			s.Close()
-		}
-	}
-}
-
-type okModel struct{}
-
-func (okModel) Complete(_ context.Context, _ schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
-	return schema.Reply{V: 1, Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop"}, frames(schema.Frame{Kind: schema.FrameFinal, Gen: "g"})
 }

@@ -33,21 +33,50 @@ const (
 	partGate      part = "gate"
 )
 
-// place is where a part is to be found, or where NATS is and its credentials.
-type place struct{ URL, Key, Worker, Trainer string }
+// place is where the parts are to be found, and the credentials for NATS.
+type place struct{ NATS, Worker, Trainer, Echo, Gate, Key string }
 
 func placeOf(srv testenv.NATS) place {
-	return place{URL: srv.URL(), Worker: srv.WorkerCreds(), Trainer: srv.TrainerCreds("alpha")}
+	return place{NATS: srv.URL(), Worker: srv.WorkerCreds(), Trainer: srv.TrainerCreds("alpha")}
 }
 
-// serve starts a part.
-func (p part) serve(at place) (place, func(), error) {
+// layout says which parts share a process.
+type layout struct {
+	name string
+	// processes are the parts of each, in the order in which they start; none
+	// if all of them are in this process.
+	processes [][]part
+}
+
+func layouts() (here, hosted, apart layout) {
+	return layout{name: "here"},
+		layout{name: "hosted", processes: [][]part{{partNATS, partResponder, partTrainer}, {partEcho}, {partGate}}},
+		layout{name: "apart", processes: [][]part{{partNATS}, {partResponder}, {partTrainer}, {partEcho}, {partGate}}}
+}
+
+// start starts every part, until the test ends.
+func (l layout) start(t testing.TB) (at place) {
+	t.Helper()
+	if len(l.processes) == 0 {
+		for _, p := range []part{partNATS, partResponder, partTrainer, partEcho, partGate} {
+			at = startHere(t, p, at)
+		}
+	}
+	for _, parts := range l.processes {
+		at = startApart(t, parts, at)
+	}
+	return at
+}
+
+// serve starts a part, and adds to a place where it is.
+func (p part) serve(at place) (found place, stop func(), err error) {
 	switch p {
 	case partNATS:
-		return serveNATS()
+		return at.serveNATS()
 	case partEcho:
 		srv := httptest.NewServer(echo(benchAnswer()))
-		return place{URL: srv.URL}, srv.Close, nil
+		at.Echo = srv.URL
+		return at, srv.Close, nil
 	case partResponder:
 		return at.serveResponder()
 	case partTrainer:
@@ -55,11 +84,11 @@ func (p part) serve(at place) (place, func(), error) {
 	case partGate:
 		return at.serveGate()
 	default:
-		return place{}, nil, fmt.Errorf("%q is no part", p)
+		return at, nil, fmt.Errorf("%q is no part", p)
 	}
 }
 
-func serveNATS() (at place, stop func(), err error) {
+func (at place) serveNATS() (_ place, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "turngate-bench-")
 	if err != nil {
 		return at, nil, err
@@ -89,11 +118,11 @@ func (at place) connect(inbox string) (*nats.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nats.Connect(at.URL, key, nats.CustomInboxPrefix(inbox))
+	return nats.Connect(at.NATS, key, nats.CustomInboxPrefix(inbox))
 }
 
 func (at place) dial(creds, role, name string) (*broker.Broker, error) {
-	return broker.Dial(context.Background(), broker.Config{URL: at.URL, Creds: creds, Name: name, Inbox: broker.InboxFor(role, name), Log: zerolog.Nop()})
+	return broker.Dial(context.Background(), broker.Config{URL: at.NATS, Creds: creds, Name: name, Inbox: broker.InboxFor(role, name), Log: zerolog.Nop()})
 }
 
 func echo(answer []byte) http.Handler {
@@ -106,22 +135,22 @@ func echo(answer []byte) http.Handler {
 func (at place) serveResponder() (place, func(), error) {
 	nc, err := at.connect("_INBOX.responder")
 	if err != nil {
-		return place{}, nil, err
+		return at, nil, err
 	}
 	answer := benchAnswer()
 	_, err = nc.Subscribe(bareSubject, func(m *nats.Msg) { _ = m.Respond(answer) })
-	return place{}, nc.Close, errors.Join(err, nc.Flush())
+	return at, nc.Close, errors.Join(err, nc.Flush())
 }
 
 func (at place) serveTrainer() (place, func(), error) {
 	b, err := at.dial(at.Trainer, "trainer", "alpha")
 	if err != nil {
-		return place{}, nil, err
+		return at, nil, err
 	}
 	t, err := trainer.New(trainer.Config{Broker: b, Name: "alpha", Log: zerolog.Nop()})
 	if err != nil {
 		b.Close()
-		return place{}, nil, err
+		return at, nil, err
 	}
 	message := json.RawMessage(`{"role":"assistant","content":"` + string(benchAnswer()) + `"}`)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -132,7 +161,7 @@ func (at place) serveTrainer() (place, func(), error) {
 			return &schema.Reply{Message: message, FinishReason: "stop"}, nil
 		})
 	}()
-	return place{}, func() {
+	return at, func() {
 		cancel()
 		<-served
 		t.Close()
@@ -143,19 +172,20 @@ func (at place) serveTrainer() (place, func(), error) {
 func (at place) serveGate() (place, func(), error) {
 	b, err := at.dial(at.Worker, "worker", "w1")
 	if err != nil {
-		return place{}, nil, err
+		return at, nil, err
 	}
 	side, err := b.WorkerSide(broker.WorkerConfig{Worker: "w1", Instance: "i1"})
 	if err != nil {
 		b.Close()
-		return place{}, nil, err
+		return at, nil, err
 	}
 	r := schema.Request{ID: "alpha-1", Trainer: "alpha", Gate: schema.GateOptions{MaxCalls: 1 << 30}}.WithDefaults()
 	s := gate.Open(context.Background(), gate.Config{
 		Rollout: r.ID, Attempt: 1, ModelName: "policy", Options: r.Gate, Model: gateModel{side.Caller(r)}, Dialects: gate.Dialects(), Log: zerolog.Nop(),
 	})
 	web := httptest.NewServer(s)
-	return place{URL: web.URL, Key: s.Key()}, func() {
+	at.Gate, at.Key = web.URL, s.Key()
+	return at, func() {
 		web.Close()
 		s.Close()
 		side.Close()
@@ -179,22 +209,24 @@ func startHere(t testing.TB, p part, at place) place {
 	return found
 }
 
-// partVar names the part that a process of this binary is to be, and placeVar
-// where NATS is.
-const (
-	partVar  = "TURNGATE_BENCH_PART"
-	placeVar = "TURNGATE_BENCH_PLACE"
-)
+// partsVar has the parts that a process of this binary is to be.
+const partsVar = "TURNGATE_BENCH_PARTS"
 
-// startApart starts a part in a process of its own, until the test ends.
-func startApart(t testing.TB, p part, at place) (found place) {
+// apart is the value of partsVar: parts, and what they need to know.
+type apart struct {
+	Parts []part
+	At    place
+}
+
+// startApart starts parts in a process of their own, until the test ends.
+func startApart(t testing.TB, parts []part, at place) (found place) {
 	t.Helper()
-	where, err := json.Marshal(at)
+	text, err := json.Marshal(apart{parts, at})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := exec.Command(os.Args[0])
-	c.Env = append(os.Environ(), partVar+"="+string(p), placeVar+"="+string(where))
+	c.Env = append(os.Environ(), partsVar+"="+string(text))
 	c.Stderr = os.Stderr
 	in, err := c.StdinPipe()
 	if err != nil {
@@ -210,30 +242,35 @@ func startApart(t testing.TB, p part, at place) (found place) {
 	t.Cleanup(func() {
 		_ = in.Close() // it ends with its input
 		if err := c.Wait(); err != nil {
-			t.Errorf("%s ended: %v", p, err)
+			t.Errorf("%s ended: %v", parts, err)
 		}
 	})
 	if err := json.NewDecoder(out).Decode(&found); err != nil {
-		t.Fatalf("start %s: %v", p, err)
+		t.Fatalf("start %s: %v", parts, err)
 	}
 	return found
 }
 
 // serveApart is the other end of startApart.
-func serveApart(p part) error {
-	var at place
-	if err := json.Unmarshal([]byte(os.Getenv(placeVar)), &at); err != nil {
+func serveApart(text string) error {
+	var a apart
+	if err := json.Unmarshal([]byte(text), &a); err != nil {
 		return err
 	}
-	found, stop, err := p.serve(at)
-	if stop != nil {
-		defer stop()
+	at := a.At
+	for _, p := range a.Parts {
+		found, stop, err := p.serve(at)
+		if stop != nil {
+			defer stop()
+		}
+		if err != nil {
+			return fmt.Errorf("start %s: %w", p, err)
+		}
+		at = found
 	}
-	if err == nil {
-		err = json.NewEncoder(os.Stdout).Encode(found)
+	if err := json.NewEncoder(os.Stdout).Encode(at); err != nil {
+		return err
 	}
-	if err == nil {
-		_, err = io.Copy(io.Discard, os.Stdin)
-	}
+	_, err := io.Copy(io.Discard, os.Stdin)
 	return err
 }

@@ -20,28 +20,27 @@ import (
 // everything (HTTP in, NATS, trainer, HTTP out) beside its physical parts, a
 // bare HTTP hop and a bare NATS request/reply with the same bytes, interleaved
 // in one run. It reports the medians in microseconds and "x-of-parts", their
-// ratio. "apart" has every server in a process of its own; otherwise all of
-// them are in this one.
+// ratio. "apart" has every server in a process of its own, "hosted" has NATS in
+// the trainer's; otherwise all of them are in this one.
 //
 // Compare two commits:
 //
 //	go test -run '^$' -bench Gate/chat -count 10 ./worker/gate >old.txt
 //	benchstat old.txt new.txt
 func BenchmarkGate(b *testing.B) {
+	here, hosted, apart := layouts()
 	for _, talk := range talks() {
-		b.Run(talk.name, func(b *testing.B) { benchmarkGate(b, talk, startHere) })
+		b.Run(talk.name, func(b *testing.B) { benchmarkGate(b, talk, here) })
 	}
-	b.Run("apart", func(b *testing.B) { benchmarkGate(b, chatTalk(), startApart) })
+	for _, l := range []layout{hosted, apart} {
+		b.Run(l.name, func(b *testing.B) { benchmarkGate(b, chatTalk(), l) })
+	}
 }
 
-func benchmarkGate(b *testing.B, talk talk, start func(testing.TB, part, place) place) {
+func benchmarkGate(b *testing.B, talk talk, l layout) {
 	for _, size := range []int{2 << 10, 32 << 10, 256 << 10} {
 		b.Run(fmt.Sprintf("%dKB", size>>10), func(b *testing.B) {
-			at := start(b, partNATS, place{})
-			echo := start(b, partEcho, at)
-			start(b, partResponder, at)
-			start(b, partTrainer, at)
-			gate := start(b, partGate, at)
+			at := l.start(b)
 			client := testClient(b)
 			asker, err := at.connect("_INBOX.asker")
 			if err != nil {
@@ -49,9 +48,9 @@ func benchmarkGate(b *testing.B, talk talk, start func(testing.TB, part, place) 
 			}
 			defer asker.Close()
 			calls := [3]func([]byte) error{
-				func(body []byte) error { return post(client, echo.URL, "", body) },
+				func(body []byte) error { return post(client, at.Echo, "", body) },
 				func(body []byte) error { return ask(asker, body) },
-				func(body []byte) error { return post(client, gate.URL+talk.path, gate.Key, body) },
+				func(body []byte) error { return post(client, at.Gate+talk.path, at.Key, body) },
 			}
 			var took [3][]time.Duration
 			grow := growing{talk: talk, size: size}
@@ -142,8 +141,9 @@ func bareNATS(b *testing.B, srv testenv.NATS) func([]byte) error {
 func wholeGate(b *testing.B, srv testenv.NATS) func([]byte) error {
 	at := placeOf(srv)
 	startHere(b, partTrainer, at)
-	gate, client := startHere(b, partGate, at), testClient(b)
-	return func(body []byte) error { return post(client, gate.URL+chatTalk().path, gate.Key, body) }
+	at = startHere(b, partGate, at)
+	client := testClient(b)
+	return func(body []byte) error { return post(client, at.Gate+chatTalk().path, at.Key, body) }
 }
 
 // benchAnswer is what every part answers.

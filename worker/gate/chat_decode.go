@@ -30,7 +30,7 @@ func (d *chatDecoder) forget() {
 }
 
 // Decode implements Decoder.
-func (d *chatDecoder) Decode(_ *http.Request, body []byte) (Request, error) {
+func (d *chatDecoder) Decode(_ *http.Request, body Body) (Request, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p, keep, err := d.split(body)

@@ -16,9 +16,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if p := os.Getenv(partVar); p != "" {
-		if err := serveApart(part(p)); err != nil {
-			fmt.Fprintln(os.Stderr, p, err)
+	if parts := os.Getenv(partsVar); parts != "" {
+		if err := serveApart(parts); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		return
@@ -115,7 +115,7 @@ func TestChatConformance(t *testing.T) { gatetest.Run(t, chatFixture()) }
 func TestChatKeepsTheAgentsBytes(t *testing.T) {
 	body := `{ "model":"m","stream":true , "temperature":0.70,"stream_options":{"include_usage":true},
 		"messages":[ {"role":"user", "content":"a\u00e9"}, {"role":"tool","content":[]} ],"tools":[ {"x":1.0} ],"later":{"y":[1, 2]},"n":1}`
-	req, err := gate.Chat{}.Decoder(gate.NewMemory(0)).Decode(nil, []byte(body))
+	req, err := decodeFresh(gate.Chat{}, []byte(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestChatRefusesWhatItCannotDo(t *testing.T) {
 		"model is a number": `{"messages":[{}],"model":1}`,
 		"twice the same":    `{"messages":[{}],"messages":[{}]}`,
 	} {
-		if _, err := (gate.Chat{}).Decoder(gate.NewMemory(0)).Decode(nil, []byte(body)); err == nil {
+		if _, err := decodeFresh(gate.Chat{}, []byte(body)); err == nil {
 			t.Errorf("%s was accepted", name)
 		}
 	}
@@ -161,8 +161,8 @@ func TestChatDecoderSeesEveryEdit(t *testing.T) {
 		`{"model":"n","messages":[{"a":1}]}`,
 		`{"model":"n","messages":[{"a":1}, {"a":1}],"stream":true}`,
 	} {
-		got, err := d.Decode(nil, []byte(body))
-		want, wantErr := gate.Chat{}.Decoder(gate.NewMemory(0)).Decode(nil, []byte(body))
+		got, err := decodeWith(d, nil, []byte(body))
+		want, wantErr := decodeFresh(gate.Chat{}, []byte(body))
 		if err != nil || wantErr != nil || !reflect.DeepEqual(got.Call, want.Call) {
 			t.Errorf("%s: %+v %v", body, got, err)
 		}

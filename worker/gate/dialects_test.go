@@ -1,12 +1,15 @@
 package gate_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker/gate"
@@ -41,7 +44,21 @@ func posted(path string) *http.Request {
 // decode reads a body with a decoder of its own.
 func decode(t *testing.T, d gate.Dialect, path, body string) (gate.Request, error) {
 	t.Helper()
-	return d.Decoder(gate.NewMemory(0)).Decode(posted(path), []byte(body))
+	return decodeWith(d.Decoder(gate.NewMemory(0)), posted(path), []byte(body))
+}
+
+// decodeFresh reads a body with a decoder that remembers nothing.
+func decodeFresh(d gate.Dialect, body []byte) (gate.Request, error) {
+	return decodeWith(d.Decoder(gate.NewMemory(0)), nil, body)
+}
+
+// decodeWith has a decoder read a body and take it apart.
+func decodeWith(d gate.Decoder, r *http.Request, body []byte) (gate.Request, error) {
+	read, err := d.Read(bytes.NewReader(body), len(body))
+	if err != nil {
+		return gate.Request{}, err
+	}
+	return d.Decode(r, read)
 }
 
 // decodeTwo decodes two bodies in turns: what the decoder remembers of one must
@@ -50,24 +67,28 @@ func decode(t *testing.T, d gate.Dialect, path, body string) (gate.Request, erro
 func decodeTwo(t *testing.T, d gate.Dialect, first, second []byte) {
 	t.Helper()
 	decoder := d.Decoder(gate.NewMemory(0))
-	var buffer []byte
 	var calls []schema.Call
 	var were []string
-	for _, body := range [][]byte{first, second, second, first, second} {
-		buffer = append(buffer[:0], body...)
-		got, err := decoder.Decode(nil, buffer)
-		fresh, freshErr := d.Decoder(gate.NewMemory(0)).Decode(nil, body)
+	for i, body := range [][]byte{first, second, second, first, second} {
+		from := io.Reader(bytes.NewReader(body))
+		if i%2 == 1 {
+			from = iotest.HalfReader(from)
+		}
+		read, err := decoder.Read(from, len(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := decoder.Decode(nil, read)
+		fresh, freshErr := decodeFresh(d, body)
 		if (err == nil) != (freshErr == nil) {
 			t.Fatalf("remembering: %v, fresh: %v", err, freshErr)
-		}
-		for i := range buffer {
-			buffer[i] = '#'
 		}
 		if err == nil {
 			checkDecoded(t, got.Call, fresh.Call)
 			calls, were = append(calls, got.Call), append(were, shown(got.Call))
 		}
 	}
+	gate.Scribble(decoder)
 	for i, c := range calls {
 		if now := shown(c); now != were[i] {
 			t.Fatalf("call %d was %s and is now %s", i, were[i], now)

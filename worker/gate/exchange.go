@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -18,8 +17,7 @@ import (
 type exchange struct {
 	s        *Session
 	number   int
-	body     []byte // of the agent's request: what makes another one equal; recycled when it is forgotten
-	size     int    // of body
+	of       origin
 	call     schema.Call
 	encoding Encoding
 	ctx      context.Context // ends when nobody wants the answer any more
@@ -48,20 +46,20 @@ var (
 	errRegenerate = errors.New("a stream that was begun cannot go on with another generation")
 )
 
+// origin is what makes two requests equal.
+type origin struct {
+	path, query string
+	size        int // of the body, in bytes
+	print       uint64
+}
+
 // enter finds the exchange for a request, or makes one. An equal exchange that
 // lost its client is taken over; while one is still open the request waits for
 // it for a moment, and then is a call of its own: two equal calls at the same
-// time are two calls. Nobody else uses the body any more. Whoever gets a fresh
-// one must run it.
-func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Request, reserved *int64) (x *exchange, fresh bool, err error) {
+// time are two calls. Whoever gets a fresh one must run it.
+func (s *Session) enter(ctx context.Context, of origin, isRetry bool, req Request, reserved *int64) (x *exchange, fresh bool, err error) {
 	// From now on its call counts, and the reservation for its body does not.
 	counts := func() { s.reading, *reserved = s.reading-*reserved, 0 }
-	given := false
-	defer func() {
-		if !given {
-			s.cfg.Memory.recycle(body)
-		}
-	}()
 	patience := s.cfg.Timing.Equal
 	if isRetry {
 		patience = s.cfg.Timing.Retry
@@ -71,7 +69,7 @@ func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Requ
 		s.mu.Lock()
 		var open *exchange
 		for _, e := range s.alive {
-			if !bytes.Equal(e.body, body) {
+			if e.of != of {
 				continue
 			}
 			if !e.attached {
@@ -83,8 +81,7 @@ func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Requ
 			open = e
 		}
 		if open == nil || waited {
-			x, err = s.begin(body, req)
-			given = err == nil
+			x, err = s.begin(of, req)
 			counts()
 			s.mu.Unlock()
 			return x, true, err
@@ -111,7 +108,7 @@ func (s *Session) enter(ctx context.Context, body []byte, isRetry bool, req Requ
 }
 
 // begin numbers a new call. The session's lock is held.
-func (s *Session) begin(body []byte, req Request) (*exchange, error) {
+func (s *Session) begin(of origin, req Request) (*exchange, error) {
 	if s.life.Err() != nil {
 		return nil, context.Cause(s.life)
 	}
@@ -135,7 +132,7 @@ func (s *Session) begin(body []byte, req Request) (*exchange, error) {
 	if call.Shares, call.Digest, kept = s.recent.place(s.count, &call, req.fresh, req.Kept, s.cfg.Memory); !kept {
 		req.from.forget()
 	}
-	x := &exchange{s: s, number: s.count, body: body, size: len(body), call: call, encoding: req.Encoding}
+	x := &exchange{s: s, number: s.count, of: of, call: call, encoding: req.Encoding}
 	x.attach()
 	s.alive = append(s.alive, x)
 	s.clock.change(1, 0)
@@ -193,8 +190,6 @@ func (x *exchange) drop() {
 		return
 	}
 	x.forgotten = true
-	x.s.cfg.Memory.recycle(x.body)
-	x.body = nil
 	x.s.alive = slices.DeleteFunc(x.s.alive, func(e *exchange) bool { return e == x })
 }
 
@@ -275,7 +270,7 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 			s.edits[e] = true
 		}
 		if reply.Usage.PromptTokens > 0 {
-			s.bytesPerToken = float64(x.size) / float64(reply.Usage.PromptTokens)
+			s.bytesPerToken = float64(x.of.size) / float64(reply.Usage.PromptTokens)
 		}
 	}
 	s.stats[x.call.Tag] = st

@@ -7,6 +7,7 @@ package gate
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"time"
 
@@ -42,24 +43,29 @@ type Dialect interface {
 	Sent(r *http.Request) bool
 }
 
-// Decoder splits requests into the canonical form. Its errors are for the
-// agent. It is safe for concurrent use, and the body can be used again.
+// Decoder splits requests into the canonical form. It is safe for concurrent
+// use.
 type Decoder interface {
-	Decode(r *http.Request, body []byte) (Request, error)
+	// Read reads a body of so many bytes. Its errors are the reader's.
+	Read(r io.Reader, size int) (Body, error)
+	// Decode takes a body apart that this decoder read, once. Its errors are
+	// for the agent.
+	Decode(r *http.Request, body Body) (Request, error)
 	// Close drops what it remembers.
 	Close()
 }
 
 // Request is what a dialect read.
 type Request struct {
-	// Call has model, messages, tools, params and stream. Nothing in it aliases
-	// the body. A message that the one before had, too, is the same memory.
+	// Call has model, messages, tools, params and stream. A message that the one
+	// before had, too, is the same memory.
 	Call schema.Call
 	// Encoding writes the answer.
 	Encoding Encoding
 	// Kept is how many bytes of bodies the decoder keeps for the next request.
-	Kept int64
-	from forgetter // keeps them
+	Kept  int64
+	from  forgetter // keeps them
+	print uint64    // of the body: equal ones have the same
 	// fresh are the hashes of the call's last messages, those that were hashed
 	// while they were read.
 	fresh []schema.Hash

@@ -33,7 +33,7 @@ func (d *geminiDecoder) forget() {
 }
 
 // Decode implements Decoder. Model and method stand in the path.
-func (d *geminiDecoder) Decode(r *http.Request, body []byte) (Request, error) {
+func (d *geminiDecoder) Decode(r *http.Request, body Body) (Request, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p, keep, err := d.split(body)

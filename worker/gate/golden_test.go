@@ -99,11 +99,11 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 // every turn, and sends as a string what was a list before.
 func TestAMovingCacheControlBreaksNothing(t *testing.T) {
 	d := gate.Messages{}.Decoder(gate.NewMemory(0))
-	first, err := d.Decode(nil, []byte(`{"messages":[{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]}]}`))
+	first, err := decodeWith(d, nil, []byte(`{"messages":[{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := d.Decode(nil, []byte(`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":[{"type":"text","text":"c","cache_control":{"type":"ephemeral"}}]}]}`))
+	second, err := decodeWith(d, nil, []byte(`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":[{"type":"text","text":"c","cache_control":{"type":"ephemeral"}}]}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}

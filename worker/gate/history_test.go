@@ -177,7 +177,7 @@ func TestAnyHistoryIsRebuilt(t *testing.T) {
 
 // checkRebuilt looks for the call that a body is.
 func checkRebuilt(t *rapid.T, s spoken, trainer *rebuilder, body string) {
-	fresh, err := s.dialect.Decoder(gate.NewMemory(0)).Decode(posted(s.path), []byte(body))
+	fresh, err := decodeWith(s.dialect.Decoder(gate.NewMemory(0)), posted(s.path), []byte(body))
 	if err != nil {
 		t.Fatal(err)
 	}

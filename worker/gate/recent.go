@@ -3,6 +3,7 @@ package gate
 import (
 	"bytes"
 	"encoding/json"
+	"hash/maphash"
 	"maps"
 	"reflect"
 	"slices"
@@ -21,13 +22,14 @@ type Memory struct {
 	used  atomic.Int64
 	watch *watch
 
-	bodies    sync.Pool // of *[]byte
-	scratches sync.Pool // of *scratch
+	seed      maphash.Seed // of what tells bodies from each other
+	bodies    sync.Pool    // of *[]byte
+	scratches sync.Pool    // of *scratch
 }
 
 // NewMemory is a bound in bytes.
 func NewMemory(limit int64) *Memory {
-	return &Memory{limit: limit, watch: newWatch(Timing{}.withDefaults())}
+	return &Memory{limit: limit, seed: maphash.MakeSeed(), watch: newWatch(Timing{}.withDefaults())}
 }
 
 // Used is how many bytes are kept.

@@ -40,7 +40,7 @@ func (d *responsesDecoder) forget() {
 }
 
 // Decode implements Decoder.
-func (d *responsesDecoder) Decode(_ *http.Request, body []byte) (Request, error) {
+func (d *responsesDecoder) Decode(_ *http.Request, body Body) (Request, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p, keep, err := d.split(body)

@@ -123,14 +123,14 @@ func FuzzResponsesEncode(f *testing.F) { fuzzEncode(f, responsesFixture()) }
 // TestPreviousResponse goes on from an answer that it does not send again.
 func TestPreviousResponse(t *testing.T) {
 	d := gate.Responses{}.Decoder(gate.NewMemory(0))
-	first, err := d.Decode(nil, []byte(`{"model":"m","instructions":"be brief","input":"one"}`))
+	first, err := decodeWith(d, nil, []byte(`{"model":"m","instructions":"be brief","input":"one"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := first.Encoding.Encode(gate.Meta{ID: "a"}, &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"two"}`), FinishReason: "stop"}); err != nil {
 		t.Fatal(err)
 	}
-	second, err := d.Decode(nil, []byte(`{"model":"m","instructions":"be long","previous_response_id":"resp_a","input":[{"role":"user","content":"three"}]}`))
+	second, err := decodeWith(d, nil, []byte(`{"model":"m","instructions":"be long","previous_response_id":"resp_a","input":[{"role":"user","content":"three"}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestPreviousResponse(t *testing.T) {
 	if got := joined(second.Call.Messages); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if _, err := d.Decode(nil, []byte(`{"model":"m","previous_response_id":"resp_b","input":"x"}`)); err == nil || !strings.Contains(err.Error(), "resp_b") {
+	if _, err := decodeWith(d, nil, []byte(`{"model":"m","previous_response_id":"resp_b","input":"x"}`)); err == nil || !strings.Contains(err.Error(), "resp_b") {
 		t.Errorf("an unknown one: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -25,7 +26,7 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decod
 		return
 	}
 	defer func() { s.leaveDoor(size) }()
-	body, err := s.readBody(w, r)
+	body, err := readBody(w, r, decoder)
 	if err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
@@ -35,13 +36,11 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decod
 	}
 	req, err := decoder.Decode(r, body)
 	if err != nil {
-		s.cfg.Memory.recycle(body)
 		refuse(w, d, Refusal{http.StatusBadRequest, "invalid_request_error", err.Error()})
 		return
 	}
 	if req.Count != nil {
-		s.cfg.Memory.recycle(body)
-		write(w, http.StatusOK, req.Count(s.estimate(len(body))))
+		write(w, http.StatusOK, req.Count(s.estimate(body.Len())))
 		return
 	}
 	req.Call.Dialect, req.Call.Tag = d.Name(), schema.TagAgent
@@ -49,7 +48,7 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decod
 		req.Call.Tag = s.cfg.Tag(r.Header, &req.Call)
 	}
 	retry := r.Header.Get("X-Stainless-Retry-Count")
-	x, fresh, err := s.enter(r.Context(), body, retry != "" && retry != "0", req, &size)
+	x, fresh, err := s.enter(r.Context(), origin{r.URL.Path, r.URL.RawQuery, body.Len(), req.print}, retry != "" && retry != "0", req, &size)
 	if err != nil {
 		var f *schema.Fault
 		switch {
@@ -102,16 +101,18 @@ func generic(status int) (code, message string) {
 	}
 }
 
-func (s *Session) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+func readBody(w http.ResponseWriter, r *http.Request, d Decoder) (Body, error) {
 	if r.ContentLength > BodyLimit {
-		return nil, &http.MaxBytesError{Limit: BodyLimit}
+		return Body{}, &http.MaxBytesError{Limit: BodyLimit}
 	}
-	if r.ContentLength > 0 {
-		body := s.cfg.Memory.body(int(r.ContentLength))
-		_, err := io.ReadFull(r.Body, body)
-		return body, err
+	if r.ContentLength >= 0 {
+		return d.Read(r.Body, int(r.ContentLength))
 	}
-	return io.ReadAll(http.MaxBytesReader(w, r.Body, BodyLimit))
+	whole, err := io.ReadAll(http.MaxBytesReader(w, r.Body, BodyLimit))
+	if err != nil {
+		return Body{}, err
+	}
+	return d.Read(bytes.NewReader(whole), len(whole))
 }
 
 // enterDoor admits a request if the session is not overloaded: by requests, or
@@ -121,7 +122,7 @@ func (s *Session) enterDoor(size int64) bool {
 	defer s.mu.Unlock()
 	held := s.reading + size
 	for _, x := range s.alive {
-		held += int64(len(x.body))
+		held += int64(x.of.size)
 	}
 	if s.open >= maxOpen || held > s.cfg.MaxHeld {
 		return false

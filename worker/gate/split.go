@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"math/bits"
 	"slices"
 	"sync"
@@ -20,9 +21,8 @@ import (
 // conversation, so only what follows is parsed, and a call costs the same
 // however long its conversation is.
 //
-// It keeps copies of the newest bodies, which grow in place. What a decoder
-// gives away aliases neither those nor the body that it was given, so that
-// their memory can be used again.
+// It keeps the newest bodies, which grow in place. What a decoder gives away
+// does not alias them, so that their memory can be used again.
 type splitter struct {
 	array  string // the member that holds the conversation
 	hashes bool   // its items are canonical messages, and are hashed while they are read
@@ -33,8 +33,9 @@ type splitter struct {
 	rest     rest       // of the newest body
 }
 
-// scratch is what parsing and hashing take.
+// scratch is what reading, parsing and hashing take.
 type scratch struct {
+	chunk   [chunkSize]byte
 	decoder jsontext.Decoder
 	rest    []byte
 	hasher  schema.Hasher
@@ -47,12 +48,15 @@ const maxBranches = 3
 // parts is one body, taken apart.
 type parts struct {
 	array  string
-	text   []byte            // the body
-	names  []string          // of the members, in order
-	values []span            // of the members; empty for the array
-	before int               // members in front of the array
-	items  []span            // elements of the array
-	fresh  []schema.Hash     // of the items that were new, as far as they were hashed
+	text   []byte        // the body
+	names  []string      // of the members, in order
+	values []span        // of the members; empty for the array
+	before int           // members in front of the array
+	items  []span        // elements of the array
+	fresh  []schema.Hash // of the items that were new, as far as they were hashed
+	print  uint64        // of the text: equal bodies have the same
+	sum    maphash.Hash  // of the text up to summed, the end of an item
+	summed int
 	groups []group           // of items, in order
 	said   []json.RawMessage // what comes first, then what the items became; only ever appended to
 	first  int               // messages that come first
@@ -64,15 +68,9 @@ type span struct{ from, to int }
 // split takes a body apart. keep says how many items, which are folded already,
 // it shares with an earlier one. The caller has the lock until all of the
 // request is decoded, and calls keep if it is a good one.
-func (s *splitter) split(body []byte) (p *parts, keep int, err error) {
-	p, keep, shared := s.branch(body)
-	if len(body) > cap(p.text) {
-		text := s.memory.body(len(body))
-		copy(text, p.text[:shared])
-		s.memory.recycle(p.text)
-		p.text = text
-	}
-	p.text = append(p.text[:shared], body[shared:]...)
+func (s *splitter) split(body Body) (p *parts, keep int, err error) {
+	p, keep = body.parts, body.keep
+	p.takePrint(keep, s.memory.seed)
 	using := s.memory.scratch()
 	defer s.memory.scratches.Put(using)
 	hasher := &using.hasher
@@ -94,46 +92,27 @@ func (s *splitter) split(body []byte) (p *parts, keep int, err error) {
 		return p, 0, p.read(d, 0, false)
 	}
 	// Read on behind the last shared item, as if it were {}.
-	from := p.items[keep-1].to
+	from := p.end(keep)
 	rest := append(append(append(using.rest[:0], `{"`...), s.array...), `":[{}`...)
 	shift := from - len(rest)
-	rest = append(rest, body[from:]...)
+	rest = append(rest, p.text[from:]...)
 	using.rest = rest
 	d.Reset(bytes.NewBuffer(rest))
 	return p, keep, p.read(d, shift, true)
 }
 
-// branch finds the conversation from which a body goes on, takes it out of the
-// branches, and leaves of it what the two share: keep items, shared bytes.
-func (s *splitter) branch(body []byte) (p *parts, keep, shared int) {
-	at := -1
-	for i, b := range slices.Backward(s.branches) {
-		if n, bytes := b.shared(body); n > keep {
-			at, keep, shared = i, n, bytes
-		}
-		if at >= 0 && keep == len(s.branches[at].items) {
-			break
-		}
-	}
-	switch {
-	case at < 0:
-		return &parts{array: s.array}, 0, 0
-	case keep+2 < len(s.branches[at].items): // it leaves the conversation, which may go on beside it
-		return s.branches[at].fork(keep), keep, 0
-	}
-	p = s.branches[at]
-	s.branches = slices.Delete(s.branches, at, at+1)
-	p.cut(keep)
-	return p, keep, shared
-}
-
 // keep remembers a body that was decoded whole.
 func (s *splitter) keep(p *parts) {
-	if len(s.branches) == maxBranches {
+	s.branches = append(s.branches, p)
+	s.trim()
+}
+
+// trim forgets the oldest bodies beyond maxBranches.
+func (s *splitter) trim() {
+	for len(s.branches) > maxBranches {
 		s.memory.recycle(s.branches[0].text)
 		s.branches = slices.Delete(s.branches, 0, 1)
 	}
-	s.branches = append(s.branches, p)
 }
 
 // request completes what was read of a body, which is a good one, by d, which
@@ -144,7 +123,7 @@ func (s *splitter) request(p *parts, d forgetter, beside int, r Request) Request
 	for _, b := range s.branches {
 		r.Kept += int64(cap(b.text))
 	}
-	r.from, r.fresh = d, slices.Clone(p.fresh)
+	r.from, r.fresh, r.print = d, slices.Clone(p.fresh), p.print
 	return r
 }
 
@@ -160,20 +139,43 @@ func (s *splitter) drop() {
 	s.branches, s.rest = nil, rest{}
 }
 
-// shared counts the items that body has in common with an earlier one, and the
-// bytes.
-func (p *parts) shared(body []byte) (items, bytes int) {
-	bytes = commonPrefix(p.text, body)
-	items = len(p.items)
+// within counts the items that end in the first so many bytes.
+func (p *parts) within(bytes int) int {
+	items := len(p.items)
 	for items > 0 && p.items[items-1].to > bytes {
 		items--
 	}
-	return items, bytes
+	return items
+}
+
+// end is where the first so many items end.
+func (p *parts) end(items int) int {
+	if items == 0 {
+		return 0
+	}
+	return p.items[items-1].to
+}
+
+// takePrint goes on from what is known of the items that are shared with an
+// earlier body, which are likely to be shared with the next one, too.
+func (p *parts) takePrint(keep int, seed maphash.Seed) {
+	if p.summed == 0 {
+		p.sum.SetSeed(seed)
+	}
+	end := p.end(keep)
+	_, _ = p.sum.Write(p.text[p.summed:end]) // never fails
+	p.summed = end
+	whole := p.sum
+	_, _ = whole.Write(p.text[end:])
+	p.print = whole.Sum64()
 }
 
 // cut leaves the members in front of the array, and its first items.
 func (p *parts) cut(keep int) {
 	p.names, p.values, p.items = p.names[:p.before], p.values[:p.before], p.items[:keep]
+	if p.summed > p.end(keep) {
+		p.summed = 0
+	}
 }
 
 // fork is a copy of what cut would leave.
@@ -207,11 +209,7 @@ func commonPrefix(a, b []byte) int {
 // nearly always is. What it took is for cut to undo.
 // With a hasher the items are hashed on the way.
 func (p *parts) skim(keep int, hasher *schema.Hasher) bool {
-	from := 0
-	if keep > 0 {
-		from = p.items[keep-1].to
-	}
-	r := schema.ReadPlain(p.text, from)
+	r := schema.ReadPlain(p.text, p.end(keep))
 	if keep > 0 {
 		if !p.skimItems(&r, false, hasher) {
 			return false

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"time"
@@ -60,7 +61,7 @@ func (s *Session) serveTool(w http.ResponseWriter, r *http.Request, d Dialect) {
 	}
 	defer s.leaveDoor(maxToolBody)
 	r.Body = http.MaxBytesReader(w, r.Body, maxToolBody)
-	arguments, err := s.readBody(w, r)
+	arguments, err := io.ReadAll(r.Body)
 	var object map[string]json.RawMessage
 	if err != nil || json.Unmarshal(arguments, &object) != nil {
 		refuse(w, d, Refusal{http.StatusBadRequest, "invalid_request_error", "The arguments are not a JSON object."})
