@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,7 +44,7 @@ type process struct {
 	role    string
 	argv    []string
 	env     []string
-	proxy   *proxy
+	proxy   *testenv.Proxy
 	cmd     *exec.Cmd
 	log     *os.File
 	ended   chan struct{}
@@ -72,23 +71,9 @@ type bench struct {
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-func freePort(t testing.TB) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	addr, ok := l.Addr().(*net.TCPAddr)
-	if !ok {
-		t.Fatal("no TCP address")
-	}
-	return addr.Port
-}
-
 func newBench(t testing.TB, bin binaries, workers int, env []string, trainerFlags ...string) *bench {
 	t.Helper()
-	b := &bench{t: t, bin: bin, dir: t.TempDir(), port: freePort(t), ledger: &ledger{}, speed: speed}
+	b := &bench{t: t, bin: bin, dir: t.TempDir(), port: testenv.FreePort(t), ledger: &ledger{}, speed: speed}
 	b.begin(workers, env, trainerFlags)
 	return b
 }
@@ -126,9 +111,9 @@ func (b *bench) begin(workers int, env, trainerFlags []string) {
 func (b *bench) add(env ...string) *process {
 	b.t.Helper()
 	name := fmt.Sprintf("w%d", len(b.workers))
-	p := newProxy(b.t, fmt.Sprintf("127.0.0.1:%d", b.port))
+	p := testenv.NewProxy(b.t, fmt.Sprintf("127.0.0.1:%d", b.port))
 	w := &process{role: name, proxy: p, env: env, argv: []string{
-		b.bin.proc, "worker", "-nats", p.url(), "-creds", b.creds("worker"), "-name", name, "-dir", b.dir, "-speed", fmt.Sprint(b.speed), "-helper", b.bin.turngate,
+		b.bin.proc, "worker", "-nats", p.URL(), "-creds", b.creds("worker"), "-name", name, "-dir", b.dir, "-speed", fmt.Sprint(b.speed), "-helper", b.bin.turngate,
 	}}
 	b.workers = append(b.workers, w)
 	b.start(w)

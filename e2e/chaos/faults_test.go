@@ -189,9 +189,9 @@ func (f *injector) partition(ctx context.Context, client, server bool) {
 	if !client && !server {
 		server = true
 	}
-	w.proxy.set(client, server, 0)
+	w.proxy.Set(client, server, 0)
 	d := time.Duration(500+f.rng.IntN(int((lease+confirm+ackWait).Milliseconds()))) * time.Millisecond
-	f.after(ctx, d, func() { w.proxy.heal(); f.release(w) })
+	f.after(ctx, d, func() { w.proxy.Heal(); f.release(w) })
 }
 
 func (f *injector) latency(ctx context.Context) {
@@ -199,8 +199,8 @@ func (f *injector) latency(ctx context.Context) {
 	if w == nil {
 		return
 	}
-	w.proxy.set(false, false, 50*time.Millisecond)
-	f.after(ctx, 2*time.Second, func() { w.proxy.heal(); f.release(w) })
+	w.proxy.Set(false, false, 50*time.Millisecond)
+	f.after(ctx, 2*time.Second, func() { w.proxy.Heal(); f.release(w) })
 }
 
 func (f *injector) killTrainer(context.Context) {
@@ -290,7 +290,7 @@ func (f *injector) mend() {
 		f.b.start(f.b.nats)
 	}
 	for _, w := range f.b.workers {
-		w.proxy.heal()
+		w.proxy.Heal()
 		f.b.signal(w, syscall.SIGCONT)
 		if !w.alive() {
 			f.b.start(w)

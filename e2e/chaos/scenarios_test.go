@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/e2e/chaos/history"
+	"github.com/turngate/turngate/internal/testenv"
 )
 
 // full skips what takes minutes, unless CHAOS_FULL asks for it, as CI and
@@ -147,7 +148,7 @@ func TestTheStoreIsWiped(t *testing.T) {
 // A full disk stops everything and loses nothing.
 func TestTheDiskIsFull(t *testing.T) {
 	full(t)
-	b := &bench{t: t, bin: build(t), dir: t.TempDir(), port: freePort(t), ledger: &ledger{}, speed: speed}
+	b := &bench{t: t, bin: build(t), dir: t.TempDir(), port: testenv.FreePort(t), ledger: &ledger{}, speed: speed}
 	store := filepath.Join(b.dir, "nats")
 	if err := os.Mkdir(store, 0o700); err != nil {
 		t.Fatal(err)
@@ -183,7 +184,7 @@ func TestTheDiskIsFull(t *testing.T) {
 // within 90 s.
 func TestTheRealDurations(t *testing.T) {
 	full(t)
-	b := &bench{t: t, bin: build(t), dir: t.TempDir(), port: freePort(t), ledger: &ledger{}, speed: 1}
+	b := &bench{t: t, bin: build(t), dir: t.TempDir(), port: testenv.FreePort(t), ledger: &ledger{}, speed: 1}
 	b.begin(1, nil, []string{"-rollouts", "4", "-calls", "30"})
 	p := openTap(t, b)
 	b.start(b.trainer)
@@ -220,8 +221,8 @@ func TestACluster(t *testing.T) {
 	bin := build(t)
 	b := &bench{t: t, bin: bin, dir: t.TempDir(), ledger: &ledger{}, speed: speed}
 	creds := filepath.Join(b.dir, "nats", "creds")
-	ports, routes := []int{freePort(t), freePort(t), freePort(t)}, []string{}
-	clusterPorts := []int{freePort(t), freePort(t), freePort(t)}
+	ports, routes := []int{testenv.FreePort(t), testenv.FreePort(t), testenv.FreePort(t)}, []string{}
+	clusterPorts := []int{testenv.FreePort(t), testenv.FreePort(t), testenv.FreePort(t)}
 	for _, p := range clusterPorts {
 		routes = append(routes, "127.0.0.1:"+itoa(p))
 	}
@@ -247,7 +248,7 @@ func TestACluster(t *testing.T) {
 	url := b.url()
 	for i := range 3 {
 		name := "w" + itoa(i)
-		w := &process{role: name, proxy: newProxy(t, "127.0.0.1:1"), argv: []string{
+		w := &process{role: name, proxy: testenv.NewProxy(t, "127.0.0.1:1"), argv: []string{
 			bin.proc, "worker", "-nats", url, "-creds", b.creds("worker"), "-name", name, "-dir", b.dir, "-speed", itoa(speed), "-replicas", "3",
 		}}
 		b.workers = append(b.workers, w)

@@ -1,4 +1,4 @@
-package chaos_test
+package testenv
 
 import (
 	"net"
@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// proxy is a TCP proxy under the test's control. While a direction is held its
+// Proxy is a TCP proxy under the test's control. While a direction is held its
 // bytes wait and arrive late, as after a partition that heals; nothing is lost
 // unless the connections are cut.
-type proxy struct {
+type Proxy struct {
 	listener net.Listener
 	target   string
 
@@ -27,26 +27,28 @@ const (
 	fromServer
 )
 
-func newProxy(t testing.TB, target string) *proxy {
+// NewProxy passes on to target, which may not be there yet, until the test ends.
+func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: l, target: target, changed: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+	p := &Proxy{listener: l, target: target, changed: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	p.done.Go(p.accept)
 	t.Cleanup(func() {
-		l.Close()
-		p.heal()
-		p.cut()
+		_ = l.Close()
+		p.Heal()
+		p.Cut()
 		p.done.Wait()
 	})
 	return p
 }
 
-func (p *proxy) url() string { return "nats://" + p.listener.Addr().String() }
+// URL is where clients of NATS find it.
+func (p *Proxy) URL() string { return "nats://" + p.listener.Addr().String() }
 
-func (p *proxy) accept() {
+func (p *Proxy) accept() {
 	for {
 		client, err := p.listener.Accept()
 		if err != nil {
@@ -67,7 +69,7 @@ func (p *proxy) accept() {
 
 // copy carries one direction. What was read while the direction is held is
 // written when it is open again.
-func (p *proxy) copy(to, from net.Conn, direction int) {
+func (p *Proxy) copy(to, from net.Conn, direction int) {
 	defer func() {
 		to.Close()
 		from.Close()
@@ -90,7 +92,7 @@ func (p *proxy) copy(to, from net.Conn, direction int) {
 	}
 }
 
-func (p *proxy) wait(direction int) {
+func (p *Proxy) wait(direction int) {
 	p.mu.Lock()
 	latency := p.latency
 	for p.hold[direction] {
@@ -105,7 +107,9 @@ func (p *proxy) wait(direction int) {
 	}
 }
 
-func (p *proxy) set(client, server bool, latency time.Duration) {
+// Set holds the clients' or the server's bytes, or lets them through again, each
+// piece after latency.
+func (p *Proxy) Set(client, server bool, latency time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hold, p.latency = [2]bool{client, server}, latency
@@ -113,10 +117,11 @@ func (p *proxy) set(client, server bool, latency time.Duration) {
 	p.changed = make(chan struct{})
 }
 
-func (p *proxy) heal() { p.set(false, false, 0) }
+// Heal lets everything through.
+func (p *Proxy) Heal() { p.Set(false, false, 0) }
 
-// cut ends every connection; what was held is lost.
-func (p *proxy) cut() {
+// Cut ends every connection; what was held is lost.
+func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.conns {
