@@ -67,15 +67,17 @@ func (b *Broker) batch(ctx context.Context, msgs ...*nats.Msg) (uint64, error) {
 		m.Header[headerBatch], m.Header[headerBatchSeq] = []string{id}, []string{strconv.Itoa(i + 1)}
 		if i < len(msgs)-1 {
 			if err := b.bulk.PublishMsg(m); err != nil {
-				return 0, fmt.Errorf("write %s: %w", m.Subject, err)
+				return 0, fmt.Errorf("write %s: %w", m.Subject, reach(err))
 			}
 		}
 	}
 	last := msgs[len(msgs)-1]
 	last.Header[headerBatchCommit] = []string{"1"}
-	answer, err := b.bulk.RequestMsgWithContext(ctx, last)
+	op, cancel := context.WithTimeout(ctx, opTimeout) // a request that is lost is never answered
+	defer cancel()
+	answer, err := b.bulk.RequestMsgWithContext(op, last)
 	if err != nil {
-		return 0, fmt.Errorf("write %s: %w", last.Subject, err)
+		return 0, fmt.Errorf("write %s: %w", last.Subject, reach(err))
 	}
 	var ack struct {
 		Seq   uint64              `json:"seq"`

@@ -71,6 +71,19 @@ func Dial(ctx context.Context, c Config) (*Broker, error) {
 	return b, nil
 }
 
+// ErrUnreachable is returned while the connection to NATS is lost. It comes back
+// by itself.
+var ErrUnreachable = errors.New("NATS cannot be reached at this moment")
+
+// reach says what the client means that has no room for what it would have to
+// send later.
+func reach(err error) error {
+	if errors.Is(err, nats.ErrReconnectBufExceeded) {
+		return ErrUnreachable
+	}
+	return err
+}
+
 // Close ends the connections after what was published is flushed.
 func (b *Broker) Close() {
 	b.packer.unzip.Close()

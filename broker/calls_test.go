@@ -2,7 +2,6 @@ package broker_test
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -280,9 +279,7 @@ func TestCallThatDoesNotFitIsATypedError(t *testing.T) {
 // does not fit: calls to the trainer, and replies back.
 func TestLargeBodiesTravel(t *testing.T) {
 	b := newBench(t)
-	random := make([]byte, 9<<20)
-	_, _ = rand.Read(random) // never fails
-	for name, text := range map[string]string{"text": strings.Repeat("some text ", 1<<20), "noise": base64.StdEncoding.EncodeToString(random)} {
+	for name, text := range map[string]string{"text": strings.Repeat("some text ", 1<<20), "noise": base64.StdEncoding.EncodeToString(noise(9 << 20))} {
 		c := call(map[string]int{"text": 1, "noise": 2}[name])
 		c.Messages = append(c.Messages, json.RawMessage(`"`+text+`"`))
 		got := make(chan schema.Call, 1)
@@ -316,7 +313,7 @@ func TestLargeBodiesTravel(t *testing.T) {
 	js, err := jetstream.New(b.raw(t, b.server.WorkerCreds(), "_INBOX.reader"))
 	must(t, err)
 	for _, bucket := range []string{subjects.BucketArtifact, subjects.BucketTasks} {
-		stream, err := js.Stream(t.Context(), "OBJ_"+bucket)
+		stream, err := js.Stream(t.Context(), subjects.ObjectStream(bucket))
 		must(t, err)
 		m, err := stream.GetMsg(t.Context(), 1)
 		must(t, err)

@@ -2,9 +2,7 @@ package broker_test
 
 import (
 	"context"
-	"net/url"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -42,12 +41,7 @@ func newBench(t testing.TB) *bench {
 // restart starts the server again where it was.
 func (b *bench) restart(t testing.TB) {
 	t.Helper()
-	at, err := url.Parse(b.server.URL())
-	must(t, err)
-	b.config.Port, err = strconv.Atoi(at.Port())
-	must(t, err)
-	b.server, err = broker.StartEmbedded(b.config)
-	must(t, err)
+	b.server = testenv.Again(t, b.config, b.server)
 }
 
 // quick are the protocol's durations, twenty times as fast.
@@ -88,7 +82,12 @@ func runSide(t testing.TB, side *broker.WorkerSide) (stop func()) {
 
 func (b *bench) dial(t testing.TB, creds, inbox string) *broker.Broker {
 	t.Helper()
-	br, err := broker.Dial(t.Context(), broker.Config{URL: b.server.URL(), Creds: creds, Name: "test", Inbox: inbox, Log: zerolog.Nop()})
+	return dialAt(t, b.server.URL(), creds, inbox, zerolog.Nop())
+}
+
+func dialAt(t testing.TB, url, creds, inbox string, log zerolog.Logger) *broker.Broker {
+	t.Helper()
+	br, err := broker.Dial(t.Context(), broker.Config{URL: url, Creds: creds, Name: "test", Inbox: inbox, Log: log})
 	must(t, err)
 	t.Cleanup(br.Close)
 	return br

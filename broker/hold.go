@@ -25,7 +25,7 @@ func (t *TrainerSide) Hold(h *schema.Hold) error {
 		err = t.bulk.Publish(subjects.TrainerHold(t.tid), data)
 	}
 	if err != nil {
-		return fmt.Errorf("ask to hold: %w", err)
+		return fmt.Errorf("ask to hold: %w", reach(err))
 	}
 	return nil
 }

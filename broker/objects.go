@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -18,6 +20,9 @@ import (
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
+
+// While the server cannot be reached, everything here tries again until its
+// context ends.
 
 // Bounds of what travels as a file, in bytes.
 const (
@@ -56,14 +61,11 @@ func (b *Broker) Artifact(ctx context.Context, sha string) ([]byte, error) {
 func (b *Broker) putObject(ctx context.Context, bucket string, data []byte) (string, error) {
 	sum := sha256.Sum256(data)
 	sha := hex.EncodeToString(sum[:])
-	store, err := b.js.ObjectStore(ctx, bucket)
+	info, err := b.objectInfo(ctx, bucket, sha)
+	if err == nil && info == nil {
+		err = b.writeObject(ctx, bucket, sha, sum[:], data, 0)
+	}
 	if err != nil {
-		return "", fmt.Errorf("open object store %s: %w", bucket, err)
-	}
-	if _, err := store.GetInfo(ctx, sha); err == nil {
-		return sha, nil
-	}
-	if err := b.writeObject(ctx, bucket, sha, sum[:], data, 0); err != nil {
 		return "", fmt.Errorf("put %d bytes into object store %s: %w", len(data), bucket, err)
 	}
 	return sha, nil
@@ -79,10 +81,29 @@ func (b *Broker) putClaim(ctx context.Context, bucket string, data []byte) (stri
 // objectChunk is how many bytes of an object go into one message.
 const objectChunk = 1 << 20
 
+// objectInfo looks an object up; nil when it is not there.
+func (b *Broker) objectInfo(ctx context.Context, bucket, name string) (*jetstream.ObjectInfo, error) {
+	m, err := insist(ctx, b, "look up object "+name, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return b.last(ctx, subjects.ObjectStream(bucket), subjects.ObjectMeta(bucket, name))
+	})
+	if m == nil || err != nil {
+		return nil, err
+	}
+	var info jetstream.ObjectInfo
+	if err := json.Unmarshal(m.Data, &info); err != nil {
+		return nil, fmt.Errorf("look up object %s: %w", name, err)
+	}
+	if info.Deleted {
+		return nil, nil
+	}
+	return &info, nil
+}
+
 // writeObject writes an object as NATS ADR-20 lays it out. The client's own
-// writer publishes asynchronously, and leaves a goroutine behind when a small
-// object is written faster than that has begun. keep is how long the server
-// keeps it; 0: until it is deleted.
+// writer publishes asynchronously, leaves a goroutine behind when a small
+// object is written faster than that has begun, and gives up when the
+// connection is lost. keep is how long the server keeps the object; 0: until it
+// is deleted.
 func (b *Broker) writeObject(ctx context.Context, bucket, name string, sum, data []byte, keep time.Duration) error {
 	header := nats.Header{}
 	if keep > 0 {
@@ -93,8 +114,10 @@ func (b *Broker) writeObject(ctx context.Context, bucket, name string, sum, data
 		Bucket:     bucket, NUID: nuid.Next(), Size: uint64(len(data)), ModTime: time.Now().UTC(), Digest: "SHA-256=" + base64.URLEncoding.EncodeToString(sum),
 	}
 	room := int(min(objectChunk, max(b.bulk.MaxPayload()-headerRoom, headerRoom)))
+	var last uint64
 	for chunk := range slices.Chunk(data, room) {
-		if _, err := b.js.PublishMsg(ctx, &nats.Msg{Subject: "$O." + bucket + ".C." + info.NUID, Header: header, Data: chunk}); err != nil {
+		var err error
+		if last, err = b.writeChunk(ctx, bucket, &nats.Msg{Subject: subjects.ObjectChunks(bucket, info.NUID), Header: maps.Clone(header), Data: chunk}, last); err != nil {
 			return err
 		}
 		info.Chunks++
@@ -104,8 +127,35 @@ func (b *Broker) writeObject(ctx context.Context, bucket, name string, sum, data
 		return err
 	}
 	header[jetstream.MsgRollup] = []string{jetstream.MsgRollupSubject}
-	_, err = b.js.PublishMsg(ctx, &nats.Msg{Subject: "$O." + bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name)), Header: header, Data: meta})
+	_, err = insist(ctx, b, "name object "+name, func(ctx context.Context) (uint64, error) {
+		return b.putMsg(ctx, &nats.Msg{Subject: subjects.ObjectMeta(bucket, name), Header: header, Data: meta})
+	})
 	return err
+}
+
+// writeChunk writes the next chunk of an object once, however often it takes
+// to hear of it. after is the sequence of the one before; 0: it is the first.
+func (b *Broker) writeChunk(ctx context.Context, bucket string, m *nats.Msg, after uint64) (uint64, error) {
+	m.Header[headerExpect] = []string{strconv.FormatUint(after, 10)}
+	return insist(ctx, b, "write "+m.Subject, func(ctx context.Context) (uint64, error) {
+		seq, err := b.putMsg(ctx, m)
+		if !errors.Is(err, errMoved) {
+			return seq, err
+		}
+		// Nobody else writes this object: an earlier try was stored whose answer
+		// was lost, or is on its way, as where a quorum is missing.
+		stored, err := b.last(ctx, subjects.ObjectStream(bucket), m.Subject)
+		switch {
+		case err != nil:
+			return 0, err
+		case stored != nil && stored.Sequence > after:
+			return stored.Sequence, nil
+		case after > 0 && (stored == nil || stored.Sequence < after):
+			return 0, fmt.Errorf("write %s: what was written of it before is gone: %w", m.Subject, errMoved)
+		default:
+			return 0, fmt.Errorf("write %s: an earlier try is not stored yet", m.Subject)
+		}
+	})
 }
 
 // object reads chunk by chunk with plain reads of the bucket's stream: the
@@ -114,30 +164,24 @@ func (b *Broker) object(ctx context.Context, bucket, sha string, limit int64) ([
 	if err := schema.CheckSHA256("sha256", sha); err != nil {
 		return nil, err
 	}
-	store, err := b.js.ObjectStore(ctx, bucket)
+	info, err := b.objectInfo(ctx, bucket, sha)
 	if err != nil {
-		return nil, fmt.Errorf("open object store %s: %w", bucket, err)
+		return nil, fmt.Errorf("read object %s in %s: %w", sha, bucket, err)
 	}
-	info, err := store.GetInfo(ctx, sha)
-	if errors.Is(err, jetstream.ErrObjectNotFound) {
+	if info == nil {
 		return nil, fmt.Errorf("object %s in %s: %w", sha, bucket, ErrNotFound)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look up object %s in %s: %w", sha, bucket, err)
 	}
 	if info.Size > uint64(limit) {
 		return nil, &TooLargeError{What: "object " + sha, Size: int64(info.Size), Limit: limit}
 	}
-	stream, err := b.js.Stream(ctx, "OBJ_"+bucket)
-	if err != nil {
-		return nil, fmt.Errorf("open the stream of object store %s: %w", bucket, err)
-	}
 	data := make([]byte, 0, info.Size)
-	subject := "$O." + bucket + ".C." + info.NUID
 	for seq := uint64(1); uint64(len(data)) < info.Size; {
-		m, err := stream.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(subject))
+		m, err := b.readChunk(ctx, bucket, info.NUID, seq)
 		if err != nil {
 			return nil, fmt.Errorf("read object %s in %s at byte %d: %w", sha, bucket, len(data), err)
+		}
+		if m == nil {
+			return nil, fmt.Errorf("object %s in %s ends at byte %d of %d: %w", sha, bucket, len(data), info.Size, ErrNotFound)
 		}
 		data = append(data, m.Data...)
 		seq = m.Sequence + 1
@@ -147,6 +191,17 @@ func (b *Broker) object(ctx context.Context, bucket, sha string, limit int64) ([
 		return nil, fmt.Errorf("object %s in %s has sha256 %s: %w", sha, bucket, got, ErrDigest)
 	}
 	return data, nil
+}
+
+// readChunk reads an object's first chunk from a sequence on; nil when there is
+// none.
+func (b *Broker) readChunk(ctx context.Context, bucket, id string, from uint64) (*jetstream.RawStreamMsg, error) {
+	subject := subjects.ObjectChunks(bucket, id)
+	return insist(ctx, b, "read "+subject, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return b.read(ctx, subjects.ObjectStream(bucket), subject, func(ctx context.Context, s jetstream.Stream) (*jetstream.RawStreamMsg, error) {
+			return s.GetMsg(ctx, from, jetstream.WithGetMsgSubject(subject))
+		})
+	})
 }
 
 // ErrDigest is returned for an object whose bytes are not those of its name.

@@ -17,7 +17,7 @@ import (
 const packAbove = 128 << 10
 
 // claimWithin bounds how long a body that travels through the object store may
-// take to be written or read.
+// take to be read. What is not read by then is asked for again.
 const claimWithin = time.Minute
 
 // claimFor is how long such a body is kept. What is asked again later than half
@@ -68,8 +68,6 @@ func (b *Broker) pack(ctx context.Context, what, bucket string, body []byte) (Pa
 	if checkSize(b.bulk, what, len(p.data)) == nil {
 		return p, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, claimWithin)
-	defer cancel()
 	sha, err := b.putClaim(ctx, bucket, p.data)
 	if err != nil {
 		return p, fmt.Errorf("put %s where it is found: %w", what, err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/internal/crash"
 	"github.com/turngate/turngate/schema"
@@ -45,7 +46,7 @@ func (b *Broker) read(ctx context.Context, stream, what string, get func(context
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", what, err)
+		return nil, fmt.Errorf("read %s: %w", what, reach(err))
 	}
 	return m, nil
 }
@@ -64,7 +65,7 @@ func (b *Broker) stream(ctx context.Context, name string) (jetstream.Stream, err
 	defer cancel()
 	s, err := b.js.Stream(op, name)
 	if err != nil {
-		return nil, fmt.Errorf("open stream %s: %w", name, err)
+		return nil, fmt.Errorf("open stream %s: %w", name, reach(err))
 	}
 	b.streams.Store(name, s)
 	return s, nil
@@ -103,7 +104,7 @@ func (b *Broker) putMsg(ctx context.Context, msg *nats.Msg) (uint64, error) {
 		return 0, errMoved
 	}
 	if err != nil {
-		return 0, fmt.Errorf("write %s: %w", msg.Subject, err)
+		return 0, fmt.Errorf("write %s: %w", msg.Subject, reach(err))
 	}
 	return ack.Sequence, nil
 }
@@ -129,18 +130,19 @@ func (b *Broker) commit(ctx context.Context, s schema.State, stateSeq uint64, r 
 	if crash.Broken("I1") {
 		result.Header, state.Header = nats.Header{}, nats.Header{}
 	}
-	if _, err := b.insist(ctx, func(ctx context.Context) (uint64, error) { return b.putMsg(ctx, result) }); err != nil {
+	what := "commit the result of " + string(r.ID)
+	if _, err := insist(ctx, b, what, func(ctx context.Context) (uint64, error) { return b.putMsg(ctx, result) }); err != nil {
 		return 0, err
 	}
 	crash.Here("commit.between")
-	return b.insist(ctx, func(ctx context.Context) (uint64, error) { return b.putMsg(ctx, state) })
+	return insist(ctx, b, what, func(ctx context.Context) (uint64, error) { return b.putMsg(ctx, state) })
 }
 
 // commitAtOnce writes the result and the terminal state of a rollout that
 // nobody runs in one atomic batch: all that is known of it is what was read.
 // errMoved: they are not stored, or were by an earlier try.
 func (b *Broker) commitAtOnce(ctx context.Context, s schema.State, stateSeq uint64, r schema.Result) (uint64, error) {
-	return b.insist(ctx, func(ctx context.Context) (uint64, error) {
+	return insist(ctx, b, "end "+string(r.ID), func(ctx context.Context) (uint64, error) {
 		result, err := expecting(subjects.Result(r.ID), &r, 0)
 		if err != nil {
 			return 0, err
@@ -153,18 +155,27 @@ func (b *Broker) commitAtOnce(ctx context.Context, s schema.State, stateSeq uint
 	})
 }
 
-// insist tries again until it is known whether something is stored.
-func (b *Broker) insist(ctx context.Context, write func(context.Context) (uint64, error)) (uint64, error) {
-	for try := 0; ; try++ {
+// tellAfter is how many tries in vain, which take about 7 s, somebody should
+// hear of.
+const tellAfter = 5
+
+// insist tries again until the server has answered: with what was asked for, or
+// with a refusal that is not of the moment.
+func insist[T any](ctx context.Context, b *Broker, what string, try func(context.Context) (T, error)) (T, error) {
+	for n := 0; ; n++ {
 		op, cancel := context.WithTimeout(ctx, opTimeout)
-		seq, err := write(op)
+		got, err := try(op)
 		cancel()
-		if err == nil || refused(err) && !passing(err) {
-			return seq, err
+		if err == nil || refused(err) && !passing(err) || errors.Is(err, nats.ErrConnectionClosed) {
+			return got, err
 		}
-		b.log.Debug().Err(err).Msg("a result is not committed yet")
-		if perr := pause(ctx, backoff(try)); perr != nil {
-			return 0, errors.Join(err, perr)
+		level := zerolog.DebugLevel
+		if n == tellAfter {
+			level = zerolog.WarnLevel
+		}
+		b.log.WithLevel(level).Err(err).Str("what", what).Msg("the server is asked again")
+		if perr := pause(ctx, backoff(n)); perr != nil {
+			return got, errors.Join(err, perr)
 		}
 	}
 }
@@ -181,24 +192,17 @@ func concluded(s schema.State, r *schema.Result) schema.State {
 // claim is what keeps a later result of that attempt out, so that what is not
 // there after it will never be.
 func (b *Broker) finish(ctx context.Context, id schema.ID, state schema.State, seq uint64) (bool, error) {
-	var r schema.Result
-	for try := 0; ; try++ {
+	return insist(ctx, b, "end "+string(id), func(ctx context.Context) (bool, error) {
+		var r schema.Result
 		_, found, err := b.lastRollout(ctx, subjects.Result(id), &r)
-		if err == nil && !found {
-			return false, nil
+		if !found || err != nil {
+			return false, err
 		}
-		if err == nil {
-			state = concluded(state, &r)
-			state.Attempt = r.Attempt
-			_, err = b.put(ctx, subjects.State(id), &state, seq)
-		}
-		if err == nil || refused(err) && !passing(err) {
-			return true, err
-		}
-		if perr := pause(ctx, backoff(try)); perr != nil {
-			return false, errors.Join(err, perr)
-		}
-	}
+		next := concluded(state, &r)
+		next.Attempt = r.Attempt
+		_, err = b.put(ctx, subjects.State(id), &next, seq)
+		return true, err
+	})
 }
 
 func (b *Broker) readState(ctx context.Context, id schema.ID) (s schema.State, seq uint64, found bool, err error) {

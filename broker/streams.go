@@ -128,7 +128,7 @@ func streamConfigs(c StreamsConfig) []jetstream.StreamConfig {
 // that the reader names, so a trainer could have the server publish for it.
 func objectStream(bucket string, replicas int) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
-		Name: "OBJ_" + bucket, Subjects: []string{"$O." + bucket + ".C.>", "$O." + bucket + ".M.>"},
+		Name: subjects.ObjectStream(bucket), Subjects: []string{subjects.ObjectChunks(bucket, ">"), subjects.ObjectMetas(bucket)},
 		Discard: jetstream.DiscardNew, AllowRollup: true, AllowMsgTTL: true, Replicas: replicas,
 	}
 }

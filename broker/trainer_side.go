@@ -33,32 +33,41 @@ func (b *Broker) TrainerSide(tid string) (*TrainerSide, error) {
 // trainerStreams are what a trainer reads, in the order in which workers make
 // them.
 func trainerStreams() []string {
-	return []string{subjects.StreamRequests, subjects.StreamRollouts, "OBJ_" + subjects.BucketTasks, "OBJ_" + subjects.BucketArtifact}
+	return []string{subjects.StreamRequests, subjects.StreamRollouts, subjects.ObjectStream(subjects.BucketTasks), subjects.ObjectStream(subjects.BucketArtifact)}
 }
 
 // AwaitSetup waits until a worker has made all the streams that a trainer
-// uses: on a new server they are not there before the first one has started.
+// uses: on a new server they are not there before the first one has started, and
+// the server may be away.
 func (t *TrainerSide) AwaitSetup(ctx context.Context) error {
 	for _, name := range trainerStreams() {
 		for waiting := false; ; waiting = true {
-			op, cancel := context.WithTimeout(ctx, opTimeout)
-			_, err := t.js.Stream(op, name)
-			cancel()
-			if err == nil {
-				break
+			there, err := t.hasStream(ctx, name)
+			if err != nil {
+				return err
 			}
-			if !errors.Is(err, jetstream.ErrStreamNotFound) && ctx.Err() == nil {
-				return fmt.Errorf("open stream %s: %w", name, err)
+			if there {
+				break
 			}
 			if !waiting {
 				t.log.Info().Str("stream", name).Msg("waiting for the first worker to make the streams")
 			}
-			if perr := pause(ctx, 200*time.Millisecond); perr != nil {
-				return fmt.Errorf("no worker has made stream %s: %w", name, perr)
+			if err := pause(ctx, 200*time.Millisecond); err != nil {
+				return fmt.Errorf("no worker has made stream %s: %w", name, err)
 			}
 		}
 	}
 	return nil
+}
+
+func (t *TrainerSide) hasStream(ctx context.Context, name string) (bool, error) {
+	return insist(ctx, t.Broker, "look for stream "+name, func(ctx context.Context) (bool, error) {
+		_, err := t.stream(ctx, name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return false, nil
+		}
+		return err == nil, err
+	})
 }
 
 // ErrQueueFull is returned when the request queue takes no more; try again
@@ -122,7 +131,7 @@ func submitError(id schema.ID, err error) error {
 	if errors.As(err, &api) && (api.ErrorCode == codeStoreFailed || api.ErrorCode == codeResources) {
 		return fmt.Errorf("submit %s: %w", id, ErrQueueFull)
 	}
-	return fmt.Errorf("submit %s: %w", id, err)
+	return fmt.Errorf("submit %s: %w", id, reach(err))
 }
 
 // Queued reports whether the queue still has the message of this rollout at
@@ -136,9 +145,9 @@ func (t *TrainerSide) Queued(ctx context.Context, id schema.ID, seq uint64) (boo
 // read for each new result, not for each rollout that is waited for. From 0
 // means from now on.
 func (t *TrainerSide) ResultsFrom(ctx context.Context, from uint64, handle func(schema.ID)) (next uint64, err error) {
-	s, err := t.js.Stream(ctx, subjects.StreamRollouts)
+	s, err := t.js.Stream(ctx, subjects.StreamRollouts) // anew: what it holds counts
 	if err != nil {
-		return from, fmt.Errorf("open stream %s: %w", subjects.StreamRollouts, err)
+		return from, fmt.Errorf("open stream %s: %w", subjects.StreamRollouts, reach(err))
 	}
 	last := s.CachedInfo().State.LastSeq
 	if from == 0 {
@@ -171,7 +180,7 @@ func (t *TrainerSide) Cancel(ids []schema.ID, reason string) error {
 		return err
 	}
 	if err := t.bulk.Publish(subjects.TrainerCancel(t.tid), data); err != nil {
-		return fmt.Errorf("ask to cancel: %w", err)
+		return fmt.Errorf("ask to cancel: %w", reach(err))
 	}
 	return t.bulk.FlushTimeout(5 * time.Second)
 }

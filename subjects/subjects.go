@@ -16,8 +16,6 @@ const (
 	StreamRollouts = "ROLLOUT"     // last message per subject: request copy, state, result
 	StreamEvents   = "EVENTS"      // events, for people
 	StreamDead     = "DEAD"        // messages that could not be read
-	BucketTasks    = "tasks"       // task bundles by sha256
-	BucketArtifact = "artifacts"   // artifacts by sha256
 )
 
 // Requests is the plain lane, which is the same as lane p2 without a trainer.

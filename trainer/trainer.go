@@ -217,7 +217,8 @@ func (t *Trainer) Close() {
 
 // PutBundle keeps a task's files where workers find them, and returns the
 // sha256 for schema.Task.Bundle. This process remembers them, up to a GiB, and
-// puts them there again when the broker has lost a rollout that needs them.
+// puts them there again when the broker has lost a rollout that needs them. While
+// NATS cannot be reached it waits, until the context ends.
 func (t *Trainer) PutBundle(ctx context.Context, data []byte) (string, error) {
 	sha, err := t.side.PutBundle(ctx, data)
 	if err != nil {
@@ -234,7 +235,8 @@ func (t *Trainer) PutBundle(ctx context.Context, data []byte) (string, error) {
 
 const maxBundles = 1 << 30
 
-// Artifact reads a file that a rollout left.
+// Artifact reads a file that a rollout left. While NATS cannot be reached it
+// waits, until the context ends.
 func (t *Trainer) Artifact(ctx context.Context, a schema.Artifact) ([]byte, error) {
 	return t.side.Artifact(ctx, a.SHA256)
 }
