@@ -50,7 +50,8 @@ type Sandbox interface {
 	Thaw(ctx context.Context) error
 	// Workdir is the working directory of commands that name none.
 	Workdir() string
-	// Close ends every process and removes everything. It is idempotent.
+	// Close ends every process and removes everything, frozen or not. It is
+	// idempotent.
 	Close(ctx context.Context) error
 }
 
@@ -61,8 +62,9 @@ type Process interface {
 	// ErrLost; the agent's own failure is in the Exit.
 	Wait() (schema.Exit, error)
 	// Signal sends a signal to the command's process group. SIGKILL ends the
-	// whole tree that the command started.
-	Signal(s os.Signal) error
+	// whole tree that the command started. A frozen sandbox may not answer
+	// before the context ends.
+	Signal(ctx context.Context, s os.Signal) error
 }
 
 // Files reads and writes in the sandbox with the sandbox's own root rights.

@@ -39,15 +39,14 @@ func (r *Rollout) runAgent(ctx context.Context) error {
 		}
 		exit, fault, err := r.watch(ctx, proc)
 		log.finish()
-		p.exit = &exit
-		r.result.Exit = &exit
+		p.exit, r.result.Exit = exit, exit
 		if r.session != nil {
 			r.session.Close()
 		}
 		if err != nil {
 			return err
 		}
-		r.result.Fault = r.agentFault(exit, fault, log)
+		r.result.Fault = r.agentFault(*exit, fault, log)
 		// Nothing that the agent started is alive when its files are read.
 		return r.sandbox.KillAll(ctx)
 	})
@@ -128,9 +127,10 @@ func scriptArgs(path string, content []byte) []string {
 	return []string{"/bin/sh", path}
 }
 
-// watch waits for the agent. Its clock stands still while every open call
-// waits for a trainer that is absent or holds.
-func (r *Rollout) watch(ctx context.Context, p sandboxes.Process) (schema.Exit, *schema.Fault, error) {
+// watch waits for the agent; the exit is nil when it is not known. The agent's
+// clock stands still while every open call waits for a trainer that is absent or
+// holds.
+func (r *Rollout) watch(ctx context.Context, p sandboxes.Process) (*schema.Exit, *schema.Fault, error) {
 	done := waitFor(p)
 	limit := time.Duration(r.Request.Limits.AgentMS) * time.Millisecond
 	start, heldBefore := time.Now(), r.clock.held()
@@ -145,9 +145,9 @@ func (r *Rollout) watch(ctx context.Context, p sandboxes.Process) (schema.Exit, 
 		case w := <-done:
 			return r.ended(w)
 		case <-over:
-			return r.ended(stop(p, done))
+			return r.ended(stop(ctx, p, done))
 		case <-ctx.Done():
-			w := stop(p, done)
+			w := stop(ctx, p, done)
 			return w.exit, nil, context.Cause(ctx)
 		case <-timer.C:
 			paused := r.clock.held() - heldBefore
@@ -158,15 +158,17 @@ func (r *Rollout) watch(ctx context.Context, p sandboxes.Process) (schema.Exit, 
 				timer.Reset(max(left, 10*time.Millisecond))
 				continue
 			}
-			w := stop(p, done)
-			w.exit.TimedOut = true
+			w := stop(ctx, p, done)
+			if w.err == nil {
+				w.exit.TimedOut = true
+			}
 			return w.exit, nil, w.err
 		}
 	}
 }
 
 // ended tells an agent that ended by itself from one that the gate ended.
-func (r *Rollout) ended(w waited) (schema.Exit, *schema.Fault, error) {
+func (r *Rollout) ended(w waited) (*schema.Exit, *schema.Fault, error) {
 	if r.session == nil {
 		return w.exit, nil, w.err
 	}

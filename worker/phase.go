@@ -81,23 +81,25 @@ func (t *tail) String() string {
 	return text
 }
 
-// stopGrace is how long a process has to end by itself when it is told to.
+// stopGrace is how long a process has to end by itself when it is told to, and
+// a sandbox to take that message.
 const stopGrace = 3 * time.Second
 
-// await waits for a process; when the context ends it is ended too.
-func await(ctx context.Context, p sandboxes.Process) (schema.Exit, error) {
+// await waits for a process; when the context ends it is ended too. The exit is
+// nil when it is not known.
+func await(ctx context.Context, p sandboxes.Process) (*schema.Exit, error) {
 	done := waitFor(p)
 	select {
 	case w := <-done:
 		return w.exit, w.err
 	case <-ctx.Done():
-		w := stop(p, done)
+		w := stop(ctx, p, done)
 		return w.exit, context.Cause(ctx)
 	}
 }
 
 type waited struct {
-	exit schema.Exit
+	exit *schema.Exit // nil: it is not known how it ended
 	err  error
 }
 
@@ -105,22 +107,30 @@ func waitFor(p sandboxes.Process) <-chan waited {
 	done := make(chan waited, 1)
 	go func() {
 		exit, err := p.Wait()
-		done <- waited{exit, err}
+		if err != nil {
+			done <- waited{err: err}
+			return
+		}
+		done <- waited{exit: &exit}
 	}()
 	return done
 }
 
-// stop asks the process to end and then makes it.
-func stop(p sandboxes.Process, done <-chan waited) waited {
-	_ = p.Signal(syscall.SIGTERM)
-	grace := time.NewTimer(stopGrace)
-	defer grace.Stop()
-	select {
-	case w := <-done:
-		return w
-	case <-grace.C:
+// stop asks the process to end and then makes it, also when the context is
+// over. A sandbox that does not answer, since it is frozen or broken, gives an
+// error: what runs in it ends when it is closed.
+func stop(ctx context.Context, p sandboxes.Process, done <-chan waited) waited {
+	ctx = context.WithoutCancel(ctx)
+	if err := signal(ctx, p, syscall.SIGTERM); err == nil {
+		grace := time.NewTimer(stopGrace)
+		defer grace.Stop()
+		select {
+		case w := <-done:
+			return w
+		case <-grace.C:
+		}
 	}
-	if err := p.Signal(syscall.SIGKILL); err != nil {
+	if err := signal(ctx, p, syscall.SIGKILL); err != nil {
 		return waited{err: fmt.Errorf("kill: %w", err)}
 	}
 	select {
@@ -129,4 +139,11 @@ func stop(p sandboxes.Process, done <-chan waited) waited {
 	case <-time.After(30 * time.Second):
 		return waited{err: errors.New("a killed process does not end")}
 	}
+}
+
+// signal sends a signal, if the sandbox takes it at once.
+func signal(ctx context.Context, p sandboxes.Process, s syscall.Signal) error {
+	ctx, cancel := context.WithTimeout(ctx, stopGrace)
+	defer cancel()
+	return p.Signal(ctx, s)
 }

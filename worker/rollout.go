@@ -126,7 +126,7 @@ func (r *Rollout) story(ctx context.Context) error {
 	if err := r.runAgent(ctx); err != nil {
 		return err
 	}
-	if err := r.phase(ctx, "artifacts", q.Limits.VerifyMS, r.collect); err != nil {
+	if err := r.phase(ctx, "artifacts", q.Limits.VerifyMS+unheard.Milliseconds(), r.collect); err != nil {
 		return err
 	}
 	if q.Verify == nil {
@@ -134,6 +134,10 @@ func (r *Rollout) story(ctx context.Context) error {
 	}
 	return r.verify(ctx)
 }
+
+// unheard is for how long a server that cannot be reached may keep artifacts
+// waiting before the rollout is held and its clock stands still.
+const unheard = time.Minute
 
 // prepare checks that this worker can do what is asked, before anything
 // starts.
@@ -324,9 +328,10 @@ func (r *Rollout) command(ctx context.Context, p *phase, c sandboxes.Cmd) (schem
 	if err != nil {
 		return schema.Exit{}, err
 	}
-	exit, err := await(ctx, proc)
-	p.exit = &exit
-	return exit, err
+	if p.exit, err = await(ctx, proc); err != nil {
+		return schema.Exit{}, err
+	}
+	return *p.exit, nil
 }
 
 // close ends the session and the sandbox, also when the context is over.

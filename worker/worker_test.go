@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -325,93 +324,6 @@ func TestTheAgentsClockStandsWhileATrainerHolds(t *testing.T) {
 	if res := b.result(t, r); res.Fault != nil || res.Exit.TimedOut || *res.Reward != 1 {
 		t.Fatalf("got %+v, fault %v", res.Exit, res.Fault)
 	}
-}
-
-func TestCancelEndsARunningRollout(t *testing.T) {
-	started := make(chan struct{})
-	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": func(ctx context.Context, _ *dummy.Proc) int {
-		close(started)
-		<-ctx.Done()
-		return 1
-	}}))
-	go func() {
-		<-started
-		_ = b.trainer.Cancel([]schema.ID{"alpha-1"}, "stale")
-	}()
-	if res := b.result(t, request("alpha-1")); res.Status != schema.StatusCancelled || res.Reward != nil || res.Fault.Code != schema.CodeCancelled {
-		t.Fatalf("got %+v", res)
-	}
-}
-
-func TestDrainPutsBackWhatDoesNotEnd(t *testing.T) {
-	started := make(chan struct{})
-	programs := shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": func(ctx context.Context, _ *dummy.Proc) int {
-		close(started)
-		<-ctx.Done()
-		return 1
-	}})
-	b := newBench(t, programs, func(c *worker.Config) { c.Grace = time.Millisecond })
-	if err := b.trainer.Submit(t.Context(), []schema.Request{request("alpha-1")}); err != nil {
-		t.Fatal(err)
-	}
-	<-started
-	b.stop()
-	ops := b.nats.Ops(t)
-	s, err := ops.State(t.Context(), "alpha-1")
-	if err != nil || s.Status != schema.StatusQueued || s.Attempt != 1 || s.Tries != 0 {
-		t.Fatalf("got %+v, %v", s, err)
-	}
-	if _, err := ops.Result(t.Context(), "alpha-1"); !errors.Is(err, broker.ErrNotFound) {
-		t.Fatalf("a drained rollout has a result: %v", err)
-	}
-}
-
-func TestDrainLetsRunningRolloutsEnd(t *testing.T) {
-	started, release := make(chan struct{}), make(chan struct{})
-	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": func(context.Context, *dummy.Proc) int {
-		close(started)
-		<-release
-		return 0
-	}}))
-	go func() {
-		<-started
-		go b.stop()
-		close(release)
-	}()
-	if res := b.result(t, request("alpha-1")); res.Status != schema.StatusDone || *res.Reward != 1 {
-		t.Fatalf("got %+v", res)
-	}
-}
-
-func TestABrokenSandboxIsTriedAgainAndThenDead(t *testing.T) {
-	base := &dummy.Backend{}
-
-	var tries int
-	var mu sync.Mutex
-	broken := &brokenBackend{Backend: base, fail: func() error {
-		mu.Lock()
-		defer mu.Unlock()
-		tries++
-		return errors.New("no space left on device")
-	}}
-	b2 := newBench(t, nil, func(c *worker.Config) { c.Backends = []sandboxes.Backend{broken} })
-	r := request("alpha-1")
-	r.MaxAttempts = 2
-	res := b2.result(t, r)
-	mu.Lock()
-	defer mu.Unlock()
-	if res.Status != schema.StatusDead || res.Attempt != 2 || tries != 2 || !strings.Contains(res.Fault.Message, "no space") || res.Reward != nil {
-		t.Fatalf("after %d tries: %+v %v", tries, res, res.Fault)
-	}
-}
-
-type brokenBackend struct {
-	*dummy.Backend
-	fail func() error
-}
-
-func (b *brokenBackend) Create(context.Context, sandboxes.Spec) (sandboxes.Sandbox, error) {
-	return nil, b.fail()
 }
 
 func TestHostileStringsAreCarriedThrough(t *testing.T) {

@@ -297,7 +297,7 @@ func (p *process) Wait() (schema.Exit, error) {
 }
 
 // Signal implements sandboxes.Process.
-func (p *process) Signal(s os.Signal) error {
+func (p *process) Signal(ctx context.Context, s os.Signal) error {
 	n, ok := s.(syscall.Signal)
 	if !ok {
 		return fmt.Errorf("signal %v is not known", s)
@@ -307,7 +307,7 @@ func (p *process) Signal(s os.Signal) error {
 		return nil
 	default:
 	}
-	return p.c.call(context.Background(), &header{Op: opSignal, Job: p.job, Signal: int(n)}, nil, nil, nil)
+	return p.c.call(ctx, &header{Op: opSignal, Job: p.job, Signal: int(n)}, nil, nil, nil)
 }
 
 // Forward implements sandboxes.Sandbox.

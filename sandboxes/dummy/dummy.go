@@ -201,7 +201,7 @@ func (p *process) Wait() (schema.Exit, error) {
 	return p.exit, p.err
 }
 
-func (p *process) Signal(os.Signal) error {
+func (p *process) Signal(context.Context, os.Signal) error {
 	p.cancel(errors.New("signalled"))
 	return nil
 }

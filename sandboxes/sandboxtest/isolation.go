@@ -2,6 +2,7 @@ package sandboxtest
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"strings"
@@ -126,6 +127,22 @@ func (s *suite) freeze(t *testing.T) {
 	r.Close()
 }
 
+// closeFrozen ends a sandbox that may not answer any more.
+func (s *suite) closeFrozen(t *testing.T) {
+	sb := s.open(t)
+	p := s.startUp(t, sb)
+	must(t, sb.Freeze(t.Context()))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := p.Signal(ctx, syscall.SIGTERM); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("signal: %v", err)
+	}
+	must(t, sb.Close(t.Context()))
+	if exit, err := p.Wait(); err == nil && exit.OK() {
+		t.Errorf("it ended well: %+v", exit)
+	}
+}
+
 func (s *suite) specialFiles(t *testing.T) {
 	sb := s.open(t)
 	if got := s.sh(t, sb, `mkdir -p /x && mkfifo /x/fifo && ln -s /dev/zero /x/zero && ln -s /proc/1/environ /x/environ && echo ok > /x/plain`); !got.exit.OK() {
@@ -234,7 +251,7 @@ func (s *suite) neighbours(t *testing.T) {
 	if _, err := b.Files().Stat(t.Context(), "/tmp/mine"); err == nil {
 		t.Error("a neighbour sees a file")
 	}
-	must(t, p.Signal(syscall.SIGKILL))
+	must(t, p.Signal(t.Context(), syscall.SIGKILL))
 }
 
 func (s *suite) orphans(t *testing.T) {

@@ -86,6 +86,7 @@ func Run(t *testing.T, f Fixture) {
 		{"held output does not hold the exit", f.Features.Shell, s.heldOutput},
 		{"back-pressure", f.Features.Shell, s.backPressure},
 		{"freeze and thaw", f.Features.Shell, s.freeze},
+		{"what is frozen can be ended", true, s.closeFrozen},
 		{"special files are not read", f.Features.Shell, s.specialFiles},
 		{"its life ends by itself", f.Features.Shell, s.life},
 		{"users and capabilities", f.Features.Users, s.users},
@@ -248,14 +249,14 @@ func (s *suite) startUp(t *testing.T, sb sandboxes.Sandbox) sandboxes.Process {
 
 func (s *suite) signal(t *testing.T) {
 	p := s.startUp(t, s.open(t))
-	if err := p.Signal(syscall.SIGKILL); err != nil {
+	if err := p.Signal(t.Context(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	exit, err := p.Wait()
 	if err != nil || exit.Signal != "killed" || exit.TimedOut {
 		t.Fatalf("got %+v, %v", exit, err)
 	}
-	if err := p.Signal(syscall.SIGKILL); err != nil {
+	if err := p.Signal(t.Context(), syscall.SIGKILL); err != nil {
 		t.Fatalf("a signal to what has ended: %v", err)
 	}
 }
