@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -181,14 +182,22 @@ func eventually(t *testing.T, what string, limit time.Duration, ok func() bool) 
 	}
 }
 
-// copyTask copies a task directory with changed files.
+// copyTask copies a task directory with changed files, and with the time that
+// a real agent needs where a dozen others start.
 func copyTask(t *testing.T, from string, change map[string]string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "task")
 	if err := os.CopyFS(to, os.DirFS(filepath.Join(testenv.Root(t), from))); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range change {
+	const short, patient = "timeout_sec = 120", "timeout_sec = 600"
+	settings, err := os.ReadFile(filepath.Join(to, "task.toml"))
+	if err != nil || !strings.Contains(string(settings), short) {
+		t.Fatalf("%s: want a task.toml with %q: %v", from, short, err)
+	}
+	all := map[string]string{"task.toml": strings.Replace(string(settings), short, patient, 1)}
+	maps.Copy(all, change)
+	for name, text := range all {
 		if err := os.WriteFile(filepath.Join(to, name), []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -46,7 +45,7 @@ func TestAnotherWorkerFinishesWhatADeadOneBegan(t *testing.T) {
 	b.need(t, "docker", "opencode")
 	first := b.worker(t, "", "--sandboxes", "docker")
 	run := b.run(t, "--agent", "opencode", "--sandbox", "docker", "--image", testenv.Image(t), slowTask(t, 17, 0))
-	eventually(t, "the agent's command", 3*time.Minute, func() bool { return len(sleepers(t, "17")) > 0 })
+	eventually(t, "the agent's command", 5*time.Minute, func() bool { return len(sleepers(t, "17")) > 0 })
 	if err := first.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +53,7 @@ func TestAnotherWorkerFinishesWhatADeadOneBegan(t *testing.T) {
 	second := b.worker(t, "", "--sandboxes", "docker")
 	eventually(t, "the take-over", 95*time.Second, func() bool { return strings.Contains(second.err.String(), "rollout begins") })
 	t.Logf("taken over %s after the kill", time.Since(killed).Round(time.Second))
-	if code := run.wait(t, 2*time.Minute); code != 0 {
+	if code := run.wait(t, 5*time.Minute); code != 0 {
 		t.Fatalf("exit status %d: %s", code, run.err)
 	}
 	r := one(t, results(t, run), 2, 3)
@@ -64,49 +63,6 @@ func TestAnotherWorkerFinishesWhatADeadOneBegan(t *testing.T) {
 	}
 	second.stop(t)
 	nothingLeft(t, "docker", r.ID)
-}
-
-// TestNATSIsDownForThreeMinutes in the middle of a real agent's work: the
-// sandbox is frozen, the agent goes on afterwards, no attempt is spent.
-func TestNATSIsDownForThreeMinutes(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	b.need(t, "docker", "opencode")
-	state := t.TempDir()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	server := []string{b.binary, "nats", "--state", state, "--port", port}
-	ready := func(p *process) func() bool {
-		return func() bool { return strings.Contains(p.err.String(), "NATS is ready") }
-	}
-	nats := start(t, server...)
-	eventually(t, "a server", time.Minute, ready(nats))
-	url := "nats://127.0.0.1:" + port
-	worker := start(t, b.binary, "worker", "--nats", url, "--creds", filepath.Join(state, "creds", "worker.nk"), "--state", filepath.Join(t.TempDir(), "worker"),
-		"--agents", b.cache, "--sandboxes", "docker")
-	run := start(t, b.binary, "run", "--nats", url, "--creds", filepath.Join(state, "creds", "trainer-local.nk"), "-o", "json",
-		"--agent", "opencode", "--sandbox", "docker", "--image", testenv.Image(t), slowTask(t, 19, 0))
-	eventually(t, "the agent's command", 3*time.Minute, func() bool { return len(sleepers(t, "19")) > 0 })
-	if err := nats.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	<-time.After(3 * time.Minute)
-	if !strings.Contains(worker.err.String(), `"held":true`) {
-		t.Error("the rollout was not held")
-	}
-	again := start(t, server...)
-	eventually(t, "the server again", time.Minute, ready(again))
-	if code := run.wait(t, 2*time.Minute); code != 0 {
-		t.Fatalf("exit status %d: %s", code, run.err)
-	}
-	one(t, results(t, run), 1, 3)
 }
 
 // TestATrainerThatDiesInTheMiddleOfACall is started again; the agent notices

@@ -41,13 +41,9 @@ func TestLongSessions(t *testing.T) {
 
 const longTurns = 55
 
-func longSession(t *testing.T, name string) {
-	b := newBench(t)
-	b.need(t, "local", name)
-	spec, err := agents.Find(agents.All(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+// counting is a script of so many turns.
+func counting(t *testing.T) *replay.Script {
+	t.Helper()
 	var script strings.Builder
 	script.WriteString("aux: A title\nsteps:\n")
 	for i := range longTurns - 1 {
@@ -58,6 +54,17 @@ func longSession(t *testing.T, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return model
+}
+
+func longSession(t *testing.T, name string) {
+	b := newBench(t)
+	b.need(t, "local", name)
+	spec, err := agents.Find(agents.All(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	model := counting(t)
 	got := &asked{calls: map[string]*schema.Call{}}
 	answer := func(ctx context.Context, c *schema.Call) (*schema.Reply, error) {
 		got.add(c)
@@ -110,21 +117,7 @@ func longSession(t *testing.T, name string) {
 	dialect := map[string]gate.Dialect{"chat": gate.Chat{}, "responses": gate.Responses{}, "messages": gate.Messages{}}[spec.Dialect]
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	total := 0
-	for i, body := range rec.all {
-		total += len(body)
-		fresh, err := dialect.Decoder(gate.NewMemory(0)).Decode(nil, body)
-		if err != nil {
-			t.Fatalf("request %d: %v", i+1, err)
-		}
-		c := got.calls[fmt.Sprintf("local-1/1/%d", i+1)]
-		if c == nil {
-			t.Fatalf("call %d did not reach the trainer", i+1)
-		}
-		if want := fresh.Call.HashesOf().Digest(); !bytes.Equal(want, c.HashesOf().Digest()) || !bytes.Equal(want, c.Digest) {
-			t.Errorf("call %d is not what the agent sent", i+1)
-		}
-	}
+	total := got.hold(t, dialect, rec.all)
 	if !got.summarised {
 		t.Error("it did not compact its conversation")
 	}
@@ -170,6 +163,32 @@ func (a *asked) add(c *schema.Call) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.calls[c.Key] = c
+}
+
+// hold holds every call to the body that an independent recorder saw, and says
+// how many bytes those have.
+func (a *asked) hold(t *testing.T, dialect gate.Dialect, sent [][]byte) (total int) {
+	t.Helper()
+	for i, body := range sent {
+		total += len(body)
+		decoder := dialect.Decoder(gate.NewMemory(0))
+		read, err := decoder.Read(bytes.NewReader(body), len(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fresh, err := decoder.Decode(nil, read)
+		if err != nil {
+			t.Fatalf("request %d: %v", i+1, err)
+		}
+		c := a.calls[fmt.Sprintf("local-1/1/%d", i+1)]
+		if c == nil {
+			t.Fatalf("call %d did not reach the trainer", i+1)
+		}
+		if want := fresh.Call.HashesOf().Digest(); !bytes.Equal(want, c.HashesOf().Digest()) || !bytes.Equal(want, c.Digest) {
+			t.Errorf("call %d is not what the agent sent", i+1)
+		}
+	}
+	return total
 }
 
 // bodies records what an agent sends to a gate.

@@ -116,7 +116,8 @@ func (r *report) checkRollout(p *tap, id schema.ID) {
 	}
 }
 
-// checkTries looks at I4: an attempt is a try, unless it was given back.
+// checkTries looks at I4: an attempt is a try, unless it was given back; and no
+// worker gives an execution up by itself, since nothing is done to sandboxes.
 func (r *report) checkTries(p *tap, id schema.ID, most int) {
 	attempts, returned := 0, map[int]bool{}
 	tries := map[int]int{}
@@ -128,6 +129,8 @@ func (r *report) checkTries(p *tap, id schema.ID, most int) {
 		case schema.StatusQueued:
 			if s.Tries < tries[s.Attempt] {
 				returned[s.Attempt] = true
+			} else if s.Fault != nil {
+				r.violate("I4", "%s: attempt %d was given up: %v", id, s.Attempt, s.Fault)
 			}
 		}
 		if s.Tries > most {
