@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -69,10 +70,12 @@ func (c *cgroup) limit(name, controller, unified, older, value, olderValue strin
 		dir, file = filepath.Join(cgroupBase, name), unified
 		olderValue = value
 	}
-	if err := os.Mkdir(dir, 0o755); err == nil {
-		c.dirs = append(c.dirs, dir)
-	} else if !errors.Is(err, fs.ErrExist) {
+	// It is there for another limit, or since a worker died: then it is taken over.
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
+	}
+	if !slices.Contains(c.dirs, dir) {
+		c.dirs = append(c.dirs, dir)
 	}
 	if err := os.WriteFile(filepath.Join(dir, file), []byte(olderValue), 0); err != nil {
 		return err

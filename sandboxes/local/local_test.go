@@ -125,6 +125,22 @@ func TestPidsLimit(t *testing.T) {
 	}
 }
 
+// A group that a dead worker left does not let a sandbox run without limits.
+func TestALimitHoldsInAGroupThatIsLeft(t *testing.T) {
+	left := "/sys/fs/cgroup/pids/turngate-w1.alpha-1.1"
+	if _, err := os.Stat(filepath.Dir(left)); err != nil {
+		left = "/sys/fs/cgroup/turngate-w1.alpha-1.1"
+	}
+	if err := os.Mkdir(left, 0o755); err != nil {
+		t.Skipf("SKIPPED: this process may not make a cgroup: %v", err)
+	}
+	t.Cleanup(func() { _ = os.Remove(left) })
+	sb := open(t, sandboxes.Spec{Pids: 30})
+	if got := output(t, sb, `for i in $(seq 60); do sleep 5 & done 2>&1; true`); !strings.Contains(strings.ToLower(got), "fork") {
+		t.Fatalf("sixty processes were started: %q", got)
+	}
+}
+
 func TestWhatCannotBeEnforcedIsRefusedByName(t *testing.T) {
 	b := backend(t)
 	for field, s := range map[string]sandboxes.Spec{
