@@ -3,6 +3,7 @@ package box
 import (
 	"bytes"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"testing"
@@ -96,6 +97,21 @@ func TestTheClockDoesNotCountTheFreezer(t *testing.T) {
 	c.advance(time.Second)
 	if rang != 1 {
 		t.Fatalf("it rang %d times", rang)
+	}
+}
+
+// A side that does not hear of the other one waits as long as it may.
+func TestABoxThatDoesNotSpeakIsGivenUp(t *testing.T) {
+	late := errors.New("too late")
+	ctx, cancel := Within(t.Context(), 50*time.Millisecond, late)
+	defer cancel()
+	a, b := pair(t)
+	if _, err := NewClient(ctx, a, []byte("secret"), "/"); !errors.Is(err, late) {
+		t.Fatalf("got %v", err)
+	}
+	_ = b.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.Copy(io.Discard, b); err != nil {
+		t.Fatalf("its connection was not closed: %v", err)
 	}
 }
 

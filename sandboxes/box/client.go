@@ -35,10 +35,15 @@ type Client struct {
 	once    sync.Once
 }
 
-// NewClient proves the secret on a fresh connection and takes it over. On
-// error the connection is closed.
-func NewClient(conn net.Conn, secret []byte, workdir string) (*Client, error) {
-	if err := handshake(conn, secret, roleWorker); err != nil {
+// NewClient proves the secret on a fresh connection and takes it over. It waits
+// for the box until the context ends. On error the connection is closed.
+func NewClient(ctx context.Context, conn net.Conn, secret []byte, workdir string) (*Client, error) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	err := handshake(conn, secret, roleWorker)
+	if !stop() {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("meet the box: %w", err)
 	}

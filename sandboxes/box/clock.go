@@ -1,12 +1,14 @@
 package box
 
 import (
+	"context"
 	"sync"
 	"time"
 )
 
-// clock counts time that the sandbox could use. A frozen box does not tick, so
-// time in the freezer is not counted; a gap between ticks counts as one tick.
+// clock counts time in which its process could work. A frozen box does not
+// tick, nor does a worker that is stopped; a gap between ticks counts as a
+// second at most.
 type clock struct {
 	mu      sync.Mutex
 	spent   time.Duration
@@ -23,6 +25,16 @@ const (
 	tick   = 100 * time.Millisecond
 	maxGap = time.Second
 )
+
+// Within ends a context with this cause after so much time in which this
+// process ran: one that was stopped meanwhile is not late.
+func Within(ctx context.Context, d time.Duration, cause error) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	c := newClock()
+	c.after(d, func() { cancel(cause) })
+	go c.run(ctx.Done())
+	return ctx, func() { cancel(nil) }
+}
 
 func newClock() *clock { return &clock{pending: map[*alarm]struct{}{}} }
 

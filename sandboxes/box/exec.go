@@ -65,12 +65,12 @@ func (s *server) exec(h *header, in *frameReader, out *frameWriter) error {
 	pumps.Go(func() { outBytes = pump(pipes.stdout, out.stream(frameStdout), limit) })
 	pumps.Go(func() { errBytes = pump(pipes.stderr, out.stream(frameStderr), limit) })
 	exit := j.wait()
-	late := time.AfterFunc(outputGrace, func() {
+	forget := s.clock.after(outputGrace, func() {
 		_ = pipes.stdout.SetReadDeadline(time.Now())
 		_ = pipes.stderr.SetReadDeadline(time.Now())
 	})
 	pumps.Wait()
-	late.Stop()
+	forget()
 	close(ended)
 	exit.StdoutBytes, exit.StderrBytes = outBytes, errBytes
 	return out.json(frameOK, exit)
@@ -180,7 +180,8 @@ func (s *server) startNested(c command, files []uintptr) (*job, error) {
 		defer exitIn.Close()
 		status := <-inner
 		var told struct{ Status uint32 }
-		_ = exitIn.SetReadDeadline(time.Now().Add(time.Second))
+		forget := s.clock.after(time.Second, func() { _ = exitIn.SetReadDeadline(time.Now()) })
+		defer forget()
 		if json.NewDecoder(exitIn).Decode(&told) == nil && !status.Signaled() {
 			status = syscall.WaitStatus(told.Status)
 		}

@@ -40,11 +40,14 @@ func Serve(c *Config) int {
 	if err := c.fence(); err != nil {
 		return ExitRoot
 	}
+	s := &server{config: c, clock: newClock()}
+	go s.clock.run(nil)
+	lost := s.clock.after(ms(c.LostMS), func() { _ = conn.Close() })
 	if err := handshake(conn, c.Secret, roleBox); err != nil {
 		return ExitConnect
 	}
+	lost()
 	c.Secret = nil
-	s := &server{config: c, clock: newClock()}
 	if s.procs, err = newProcesses(openOOMCounter(c.OOMFD)); err != nil {
 		return ExitRoot
 	}
@@ -57,7 +60,6 @@ func Serve(c *Config) int {
 	end := make(chan int, 2)
 	s.clock.after(ms(c.LifeMS), func() { end <- ExitLife })
 	s.alive(end)
-	go s.clock.run(nil)
 	go func() {
 		for {
 			stream, err := s.session.Accept()

@@ -213,7 +213,7 @@ func (sb *sandbox) start(ctx context.Context, cfg *box.Config, ready time.Durati
 	if err := sb.b.api.ContainerStart(ctx, sb.id, container.StartOptions{}); err != nil {
 		return fmt.Errorf("start container %s: %w", sb.name, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, ready, fmt.Errorf("the box of container %s did not come up within %s", sb.name, ready))
+	ctx, cancel := box.Within(ctx, ready, fmt.Errorf("the box of container %s did not come up within %s", sb.name, ready))
 	defer cancel()
 	type met struct {
 		client *box.Client

@@ -74,10 +74,7 @@ func (d *door) meet(ctx context.Context, cfg *box.Config) (*box.Client, error) {
 			}
 			return nil, fmt.Errorf("wait for the box: %w", err)
 		}
-		if dl, ok := ctx.Deadline(); ok {
-			_ = conn.SetDeadline(dl)
-		}
-		client, err := box.NewClient(conn, cfg.Secret, cfg.Workdir)
+		client, err := box.NewClient(ctx, conn, cfg.Secret, cfg.Workdir)
 		if err != nil {
 			continue
 		}

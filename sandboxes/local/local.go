@@ -216,15 +216,13 @@ func (sb *sandbox) meet(ctx context.Context, cfg *boxConfig, ready time.Duration
 	if err != nil {
 		return fmt.Errorf("configure the box: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = sb.conn.Close() })
-	defer stop()
-	late := time.AfterFunc(ready, func() { _ = sb.conn.Close() })
-	defer late.Stop()
+	ctx, cancel := box.Within(ctx, ready, fmt.Errorf("the box did not come up within %s", ready))
+	defer cancel()
 	_, werr := sb.stdin.Write(data)
 	if cerr := sb.stdin.Close(); werr == nil {
 		werr = cerr
 	}
-	client, err := box.NewClient(sb.conn, cfg.Secret, cfg.Workdir)
+	client, err := box.NewClient(ctx, sb.conn, cfg.Secret, cfg.Workdir)
 	if err == nil && werr == nil {
 		sb.Client = client
 		return nil
@@ -236,7 +234,7 @@ func (sb *sandbox) meet(ctx context.Context, cfg *boxConfig, ready time.Duration
 	case <-sb.exited:
 		return forbiddenBox(strings.TrimSpace(sb.says.String()), sb.cmd.ProcessState)
 	case <-time.After(time.Second):
-		return fmt.Errorf("the box did not come up within %s: %w", ready, errors.Join(err, werr))
+		return fmt.Errorf("the box did not come up: %w", errors.Join(err, werr))
 	}
 }
 

@@ -18,6 +18,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "box" {
 		os.Exit(local.BoxMain(os.Args[2:]))
 	}
+	if len(os.Args) > 2 && os.Args[1] == "create" {
+		os.Exit(createAndStop(os.Args[2]))
+	}
 	os.Exit(m.Run())
 }
 

@@ -1,6 +1,7 @@
 package sandboxtest
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -125,6 +126,32 @@ func (s *suite) freeze(t *testing.T) {
 	_, err = p.Wait()
 	must(t, err)
 	r.Close()
+}
+
+// frozenOutput has a command end whose child goes on to write. For how long that
+// is read does not count the freezer.
+func (s *suite) frozenOutput(t *testing.T) {
+	sb := s.open(t)
+	r, w := io.Pipe()
+	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"/bin/sh", "-c", `(echo begun; sleep 0.2; sleep 0.2; sleep 0.2; echo late) &`}, Stdout: w})
+	must(t, err)
+	out := bufio.NewReader(r)
+	if line, err := out.ReadString('\n'); err != nil || line != "begun\n" {
+		t.Fatalf("got %q, %v", line, err)
+	}
+	must(t, sb.Freeze(t.Context()))
+	<-time.After(3 * time.Second)
+	must(t, sb.Thaw(t.Context()))
+	late := make(chan string, 1)
+	go func() {
+		line, _ := out.ReadString('\n')
+		late <- line
+	}()
+	exit, err := p.Wait()
+	w.Close()
+	if line := <-late; err != nil || !exit.OK() || line != "late\n" {
+		t.Fatalf("got %q, %+v, %v", line, exit, err)
+	}
 }
 
 // closeFrozen ends a sandbox that may not answer any more.

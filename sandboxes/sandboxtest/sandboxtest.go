@@ -86,6 +86,7 @@ func Run(t *testing.T, f Fixture) {
 		{"held output does not hold the exit", f.Features.Shell, s.heldOutput},
 		{"back-pressure", f.Features.Shell, s.backPressure},
 		{"freeze and thaw", f.Features.Shell, s.freeze},
+		{"output that is held in the freezer is read", f.Features.Shell, s.frozenOutput},
 		{"what is frozen can be ended", true, s.closeFrozen},
 		{"special files are not read", f.Features.Shell, s.specialFiles},
 		{"its life ends by itself", f.Features.Shell, s.life},

@@ -1,0 +1,103 @@
+package local_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/local"
+)
+
+// createAndStop is a worker that is stopped while it makes a sandbox: it stops
+// itself as soon as the box runs, and says how it went on when it is continued.
+func createAndStop(state string) int {
+	exe, err := os.Executable()
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	b := &local.Backend{Helper: exe, StateDir: state}
+	for attempt := 1; ; attempt++ {
+		done := make(chan error, 1)
+		go func() {
+			sb, err := b.Create(context.Background(), sandboxes.Spec{Owner: "w1", Rollout: "alpha-1", Attempt: attempt, Ready: 4 * time.Second})
+			if err == nil {
+				err = sb.Close(context.Background())
+			}
+			done <- err
+		}()
+		stopped := stopWhen(filepath.Join(state, "local", fmt.Sprintf("turngate-w1.alpha-1.%d", attempt)), done)
+		if err := <-done; err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		if stopped {
+			return 0
+		}
+	}
+}
+
+// stopWhen stops this process when a file is there, unless it is done before.
+func stopWhen(file string, done <-chan error) bool {
+	for len(done) == 0 {
+		if _, err := os.Stat(file); err == nil {
+			return syscall.Kill(os.Getpid(), syscall.SIGSTOP) == nil
+		}
+	}
+	return false
+}
+
+// A worker that is stopped for longer than a box may take to come up has its
+// sandbox when it goes on: neither end counts that time.
+func TestAWorkerThatIsStoppedLosesNoSandbox(t *testing.T) {
+	b := backend(t)
+	type run struct {
+		cmd *exec.Cmd
+		out bytes.Buffer
+	}
+	runs := make([]run, 8) // not each is stopped at the same step
+	for i := range runs {
+		r := &runs[i]
+		r.cmd = exec.Command(b.Helper, "create", t.TempDir())
+		r.cmd.Stdout, r.cmd.Stderr = &r.out, &r.out
+		if err := r.cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = r.cmd.Process.Kill() })
+	}
+	for i := range runs {
+		for !stopped(t, runs[i].cmd.Process.Pid) {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	time.Sleep(6 * time.Second)
+	for i := range runs {
+		if err := runs[i].cmd.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range runs {
+		if err := runs[i].cmd.Wait(); err != nil {
+			t.Errorf("%v: %s", err, runs[i].out.String())
+		}
+	}
+}
+
+// stopped reports whether a process has stopped, or has ended.
+func stopped(t *testing.T, pid int) bool {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	return fields[0] == "T" || fields[0] == "Z"
+}
