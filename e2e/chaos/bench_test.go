@@ -57,16 +57,17 @@ type process struct {
 
 // bench is a NATS server, workers and trainers, each a process.
 type bench struct {
-	t       testing.TB
-	bin     binaries
-	dir     string
-	port    int
-	servers []string // URLs, when there are several
-	nats    *process
-	speed   int
-	workers []*process
-	trainer *process
-	ledger  *ledger // of what the run did to them
+	t        testing.TB
+	bin      binaries
+	dir      string
+	port     int
+	servers  []string // URLs, when there are several
+	nats     *process
+	speed    int
+	workers  []*process
+	trainer  *process
+	ledger   *ledger  // of what the run did to them
+	violated []string // some of the violations that were found
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -88,6 +89,9 @@ func (b *bench) begin(workers int, env, trainerFlags []string) {
 		}
 		if t.Failed() {
 			b.tell()
+			for _, v := range b.violated {
+				b.story(v)
+			}
 		}
 	})
 	b.nats = &process{role: "nats", argv: []string{
@@ -261,6 +265,28 @@ func (b *bench) tell() {
 			continue
 		}
 		b.t.Logf("%s: %s", p.role, data[max(len(data)-30000, 0):])
+	}
+}
+
+// story shows what the processes wrote about the rollout that a violation
+// begins with.
+func (b *bench) story(violation string) {
+	id, _, _ := strings.Cut(violation, " ")
+	id = strings.TrimSuffix(id, ":")
+	var said []string
+	for _, p := range b.all() {
+		data, err := os.ReadFile(filepath.Join(b.dir, p.role+".log"))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(data)) {
+			if strings.Contains(line, `"`+id+`"`) {
+				said = append(said, p.role+": "+strings.TrimSpace(line))
+			}
+		}
+	}
+	for _, line := range said[max(len(said)-40, 0):] {
+		b.t.Logf("about %s: %s", id, line)
 	}
 }
 
