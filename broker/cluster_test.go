@@ -93,7 +93,7 @@ func TestAFileOutlivesALostQuorum(t *testing.T) {
 	var a schema.Artifact
 	go func() {
 		var err error
-		a, err = b.PutArtifact(t.Context(), "log", data)
+		a, err = b.PutArtifact(t.Context(), "log", data, 0)
 		ended <- err
 	}()
 	eventually(t, "some pieces", func() bool { return stored() > 4 })

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -219,7 +221,7 @@ func TestBundlesAndArtifacts(t *testing.T) {
 	if again != sha || !bytes.Equal(got, data) {
 		t.Fatal("the bundle changed on the way")
 	}
-	a, err := b.worker.PutArtifact(t.Context(), "agent.log", []byte("log"))
+	a, err := b.worker.KeepArtifact(t.Context(), "agent.log", []byte("log"))
 	must(t, err)
 	if got, err := b.trainer.Artifact(t.Context(), a.SHA256); err != nil || string(got) != "log" {
 		t.Fatalf("got %q, %v", got, err)
@@ -231,6 +233,56 @@ func TestBundlesAndArtifacts(t *testing.T) {
 	}
 	if _, err := b.worker.Bundle(t.Context(), strings.Repeat("0", 64)); !errors.Is(err, broker.ErrNotFound) {
 		t.Fatalf("got %v", err)
+	}
+}
+
+// The server deletes an artifact after the rollouts that have it, and not
+// before: how long each message of it has is in its header.
+func TestArtifactsAreKeptAsLongAsTheirRollouts(t *testing.T) {
+	b := newBench(t)
+	stream, err := b.js(t).Stream(t.Context(), subjects.ObjectStream(subjects.BucketArtifact))
+	must(t, err)
+	// lives are how long each message from a sequence on is kept; "": for ever.
+	lives := func(from uint64) (found []string) {
+		info, err := stream.Info(t.Context())
+		must(t, err)
+		for seq := from; seq <= info.State.LastSeq; seq++ {
+			m, err := stream.GetMsg(t.Context(), seq)
+			must(t, err)
+			found = append(found, m.Header.Get("Nats-TTL"))
+		}
+		return found
+	}
+	next := func() uint64 {
+		info, err := stream.Info(t.Context())
+		must(t, err)
+		return info.State.LastSeq + 1
+	}
+	side := func(keep time.Duration) *broker.WorkerSide {
+		return b.workerSide(t, fmt.Sprintf("w%d", keep/time.Hour), func(c *broker.WorkerConfig) { c.Retention = keep })
+	}
+	day, week, always := side(24*time.Hour), side(7*24*time.Hour), side(0)
+	for _, tt := range []struct {
+		what string
+		side *broker.WorkerSide
+		want []string // of the messages that are written
+	}{
+		{"a piece and its name", day, []string{"49h0m0s", "49h0m0s"}},
+		{"it is there for long enough", day, nil},
+		{"it is not there for long enough", week, []string{"337h0m0s", "337h0m0s"}},
+		{"it is there for longer", day, nil},
+		{"for ever", always, []string{"", ""}},
+		{"it is there for ever", week, nil},
+	} {
+		from := next()
+		a, err := tt.side.KeepArtifact(t.Context(), "log", []byte("the same"))
+		must(t, err)
+		if got := lives(from); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: messages were written that are kept for %q, want %q", tt.what, got, tt.want)
+		}
+		if got, err := b.trainer.Artifact(t.Context(), a.SHA256); err != nil || string(got) != "the same" {
+			t.Errorf("%s: got %q, %v", tt.what, got, err)
+		}
 	}
 }
 

@@ -36,7 +36,7 @@ func (b *Broker) PutBundle(ctx context.Context, data []byte) (string, error) {
 	if len(data) > MaxBundle {
 		return "", &TooLargeError{What: "task bundle", Size: int64(len(data)), Limit: MaxBundle}
 	}
-	return b.putObject(ctx, subjects.BucketTasks, data)
+	return b.putObject(ctx, subjects.BucketTasks, data, 0)
 }
 
 // Bundle reads a task bundle and checks that it is the one named.
@@ -44,12 +44,15 @@ func (b *Broker) Bundle(ctx context.Context, sha string) ([]byte, error) {
 	return b.object(ctx, subjects.BucketTasks, sha, MaxBundle)
 }
 
-// PutArtifact keeps a file of a rollout.
-func (b *Broker) PutArtifact(ctx context.Context, name string, data []byte) (schema.Artifact, error) {
+// PutArtifact keeps a file of a rollout. keep is how long finished rollouts are
+// kept: the server deletes the file after twice that and an hour, and it serves
+// another rollout that has the same file while enough of this is left. 0: it is
+// kept for ever.
+func (b *Broker) PutArtifact(ctx context.Context, name string, data []byte, keep time.Duration) (schema.Artifact, error) {
 	if len(data) > MaxArtifact {
 		return schema.Artifact{}, &TooLargeError{What: "artifact " + name, Size: int64(len(data)), Limit: MaxArtifact}
 	}
-	sha, err := b.putObject(ctx, subjects.BucketArtifact, data)
+	sha, err := b.putObject(ctx, subjects.BucketArtifact, data, keep)
 	return schema.Artifact{Name: name, Size: int64(len(data)), SHA256: sha}, err
 }
 
@@ -58,17 +61,55 @@ func (b *Broker) Artifact(ctx context.Context, sha string) ([]byte, error) {
 	return b.object(ctx, subjects.BucketArtifact, sha, MaxArtifact)
 }
 
-func (b *Broker) putObject(ctx context.Context, bucket string, data []byte) (string, error) {
+// commitWithin is how much longer a file is kept than the rollout, whose result
+// is stored after it.
+const commitWithin = 30 * time.Minute
+
+func (b *Broker) putObject(ctx context.Context, bucket string, data []byte, keep time.Duration) (string, error) {
 	sum := sha256.Sum256(data)
 	sha := hex.EncodeToString(sum[:])
-	info, err := b.objectInfo(ctx, bucket, sha)
-	if err == nil && info == nil {
-		err = b.writeObject(ctx, bucket, sha, sum[:], data, 0)
+	there, err := b.objectStays(ctx, bucket, sha, keep)
+	if err == nil && !there {
+		life := time.Duration(0)
+		if keep > 0 {
+			life = 2 * (keep + commitWithin)
+		}
+		err = b.writeObject(ctx, bucket, sha, sum[:], data, life)
 	}
 	if err != nil {
 		return "", fmt.Errorf("put %d bytes into object store %s: %w", len(data), bucket, err)
 	}
 	return sha, nil
+}
+
+// objectStays reports whether an object is there, and will be for so long; 0:
+// for ever.
+func (b *Broker) objectStays(ctx context.Context, bucket, name string, keep time.Duration) (bool, error) {
+	info, m, err := b.objectInfo(ctx, bucket, name)
+	if info == nil || err != nil {
+		return false, err
+	}
+	text := m.Header.Get(jetstream.MsgTTLHeader)
+	if text == "" {
+		return true, nil
+	}
+	life, err := time.ParseDuration(text)
+	if keep == 0 || err != nil {
+		return false, nil //nolint:nilerr // then it is written again
+	}
+	now, err := b.serverTime(ctx, subjects.ObjectStream(bucket))
+	return err == nil && life-now.Sub(m.Time) >= keep+commitWithin, err
+}
+
+// serverTime is the time by the clock that a stream's messages have theirs of.
+func (b *Broker) serverTime(ctx context.Context, stream string) (time.Time, error) {
+	return insist(ctx, b, "read the time of stream "+stream, func(ctx context.Context) (time.Time, error) {
+		s, err := b.js.Stream(ctx, stream)
+		if err != nil {
+			return time.Time{}, err
+		}
+		return s.CachedInfo().TimeStamp, nil
+	})
 }
 
 // putClaim keeps a body for claimFor.
@@ -81,33 +122,34 @@ func (b *Broker) putClaim(ctx context.Context, bucket string, data []byte) (stri
 // objectChunk is how many bytes of an object go into one message.
 const objectChunk = 1 << 20
 
-// objectInfo looks an object up; nil when it is not there.
-func (b *Broker) objectInfo(ctx context.Context, bucket, name string) (*jetstream.ObjectInfo, error) {
+// objectInfo looks an object up, and the message that says it is there; nil when
+// it is not.
+func (b *Broker) objectInfo(ctx context.Context, bucket, name string) (*jetstream.ObjectInfo, *jetstream.RawStreamMsg, error) {
 	m, err := insist(ctx, b, "look up object "+name, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 		return b.last(ctx, subjects.ObjectStream(bucket), subjects.ObjectMeta(bucket, name))
 	})
 	if m == nil || err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var info jetstream.ObjectInfo
 	if err := json.Unmarshal(m.Data, &info); err != nil {
-		return nil, fmt.Errorf("look up object %s: %w", name, err)
+		return nil, nil, fmt.Errorf("look up object %s: %w", name, err)
 	}
 	if info.Deleted {
-		return nil, nil
+		return nil, nil, nil
 	}
-	return &info, nil
+	return &info, m, nil
 }
 
 // writeObject writes an object as NATS ADR-20 lays it out. The client's own
 // writer publishes asynchronously, leaves a goroutine behind when a small
 // object is written faster than that has begun, and gives up when the
-// connection is lost. keep is how long the server keeps the object; 0: until it
+// connection is lost. life is how long the server keeps the object; 0: until it
 // is deleted.
-func (b *Broker) writeObject(ctx context.Context, bucket, name string, sum, data []byte, keep time.Duration) error {
+func (b *Broker) writeObject(ctx context.Context, bucket, name string, sum, data []byte, life time.Duration) error {
 	header := nats.Header{}
-	if keep > 0 {
-		header[jetstream.MsgTTLHeader] = []string{keep.String()}
+	if life > 0 {
+		header[jetstream.MsgTTLHeader] = []string{life.String()}
 	}
 	info := jetstream.ObjectInfo{
 		ObjectMeta: jetstream.ObjectMeta{Name: name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: objectChunk}},
@@ -164,7 +206,7 @@ func (b *Broker) object(ctx context.Context, bucket, sha string, limit int64) ([
 	if err := schema.CheckSHA256("sha256", sha); err != nil {
 		return nil, err
 	}
-	info, err := b.objectInfo(ctx, bucket, sha)
+	info, _, err := b.objectInfo(ctx, bucket, sha)
 	if err != nil {
 		return nil, fmt.Errorf("read object %s in %s: %w", sha, bucket, err)
 	}

@@ -63,7 +63,7 @@ func TestFilesWaitForTheServer(t *testing.T) {
 			return err
 		},
 		"an artifact is put": func(ctx context.Context, worker *broker.Broker, trainer *broker.TrainerSide, _ string) error {
-			a, err := worker.PutArtifact(ctx, "log", artifact)
+			a, err := worker.PutArtifact(ctx, "log", artifact, time.Hour)
 			if err != nil {
 				return err
 			}
@@ -157,7 +157,7 @@ func TestWaitingForTheServerEnds(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := worker.PutArtifact(ctx, "log", []byte("log"))
+		_, err := worker.PutArtifact(ctx, "log", []byte("log"), 0)
 		ended <- err
 	}()
 	log.wait(t)
@@ -186,7 +186,7 @@ func TestALostAnswerWritesNoPieceTwice(t *testing.T) {
 	log := newAgain()
 	p := testenv.NewProxy(t, strings.TrimPrefix(b.server.URL(), "nats://"))
 	worker := dialAt(t, p.URL(), b.server.WorkerCreds(), broker.InboxFor("worker", "w9"), zerolog.New(log))
-	_, err = worker.PutArtifact(t.Context(), "first", []byte("what is opened once is open"))
+	_, err = worker.PutArtifact(t.Context(), "first", []byte("what is opened once is open"), 0)
 	must(t, err)
 	before := stored()
 
@@ -195,7 +195,7 @@ func TestALostAnswerWritesNoPieceTwice(t *testing.T) {
 	var a schema.Artifact
 	go func() {
 		var err error
-		a, err = worker.PutArtifact(t.Context(), "log", data)
+		a, err = worker.PutArtifact(t.Context(), "log", data, 0)
 		ended <- err
 	}()
 	eventually(t, "a piece", func() bool { return stored() > before })

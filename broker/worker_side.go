@@ -25,7 +25,8 @@ type WorkerConfig struct {
 	Slots    int                 // rollouts at once; default 1
 	Offer    func() schema.Offer // what it can run; nil: anything
 	Timing   Timing              // default DefaultTiming
-	// Retention is how long finished rollouts are kept; 0: for ever.
+	// Retention is how long finished rollouts and their artifacts are kept; 0: for
+	// ever.
 	Retention time.Duration
 }
 
@@ -115,6 +116,11 @@ func (b *Broker) WorkerSide(c WorkerConfig) (*WorkerSide, error) {
 		}
 	}
 	return w, nil
+}
+
+// KeepArtifact keeps a file of a rollout for at least as long as the rollout.
+func (w *WorkerSide) KeepArtifact(ctx context.Context, name string, data []byte) (schema.Artifact, error) {
+	return w.PutArtifact(ctx, name, data, w.cfg.Retention)
 }
 
 // Run frees what this worker's former instance held, and then shows that this

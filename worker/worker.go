@@ -201,7 +201,7 @@ func (w *Worker) rollout(ctx context.Context, job *broker.Job, log zerolog.Logge
 		Request: job.Request, Attempt: job.Attempt, Worker: w.side.ID(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache, Upstreams: w.cfg.Upstreams,
 		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Log: log,
 		Services: Services{
-			Bundle: w.bundle, PutArtifact: w.side.PutArtifact, Emit: job.Emit, Live: job.Live, Held: job.Held, HeldByTrainer: job.HeldByTrainer, Model: model{job.Caller()}, Shard: func(shard string) gate.Model { return model{job.Caller().To(shard)} }, Tool: job.Caller().Tool,
+			Bundle: w.bundle, PutArtifact: w.side.KeepArtifact, Emit: job.Emit, Live: job.Live, Held: job.Held, HeldByTrainer: job.HeldByTrainer, Model: model{job.Caller()}, Shard: func(shard string) gate.Model { return model{job.Caller().To(shard)} }, Tool: job.Caller().Tool,
 		},
 	}
 	defer func() {

@@ -54,7 +54,7 @@ func (f *workerFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.agents, "agents", cacheDir(), "folder of installed agents")
 	fl.DurationVar(&f.grace, "grace", 30*time.Second, "how long running rollouts may go on after SIGTERM")
 	fl.IntVar(&f.replicas, "replicas", 0, "copies of every stream: 1, or 3 on a cluster (default: as they are; 1 when they are made)")
-	fl.DurationVar(&f.retention, "retention", 72*time.Hour, "how long finished rollouts are kept (0: for ever)")
+	fl.DurationVar(&f.retention, "retention", 72*time.Hour, "how long finished rollouts and their artifacts are kept (0: for ever)")
 	fl.Int64Var(&f.memory, "conversations-mb", 1024, "memory for the conversations of running rollouts; beyond it each call is read in full")
 	fl.StringVar(&f.upstreams, "upstreams", "", "file of engines that requests of mode transparent_proxy or black_box can name")
 	fl.Float64Var(&f.cpus, "max-cpus", 0, "most cpus that a request may ask for (0: any)")
