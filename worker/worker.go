@@ -51,8 +51,9 @@ type Worker struct {
 var ErrDrained = errors.New("the worker stops")
 
 // settleFor is how long a worker that stops still tries to settle what ran,
-// when the server cannot be reached.
-const settleFor = time.Minute
+// when the server cannot be reached. With the usual grace and what it takes to
+// end a sandbox, the worker ends within the 90 s that systemd gives it.
+const settleFor = 40 * time.Second
 
 // New checks the configuration.
 func New(c Config, side *broker.WorkerSide) (*Worker, error) {
