@@ -97,6 +97,9 @@ var errNoMessage = errors.New("no message")
 type poller struct {
 	inbox string
 	sub   *nats.Subscription
+	// got has room for what the server answers to one asking. The client's own
+	// channel would take half a MB in each of a worker's slots.
+	got chan *nats.Msg
 }
 
 // poll asks every lane once for what is there now; nil when all are empty.
@@ -138,9 +141,9 @@ func (w *WorkerSide) poller() (*poller, error) {
 		return p, nil
 	default:
 	}
-	p := &poller{inbox: w.inbox + ".poll." + nuid.Next()}
+	p := &poller{inbox: w.inbox + ".poll." + nuid.Next(), got: make(chan *nats.Msg, 8)}
 	var err error
-	if p.sub, err = w.bulk.SubscribeSync(p.inbox); err != nil {
+	if p.sub, err = w.bulk.ChanSubscribe(p.inbox, p.got); err != nil {
 		return nil, fmt.Errorf("pull: %w", err)
 	}
 	return p, nil
@@ -154,7 +157,12 @@ func (p *poller) ask(ctx context.Context, nc *nats.Conn, consumer string) (*nats
 	// nobody runs for a whole ack wait.
 	op, cancel := context.WithTimeout(context.WithoutCancel(ctx), opTimeout)
 	defer cancel()
-	return p.sub.NextMsgWithContext(op)
+	select {
+	case m := <-p.got:
+		return m, nil
+	case <-op.Done():
+		return nil, context.Cause(op)
+	}
 }
 
 // received tells a message from a status.

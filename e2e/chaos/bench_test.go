@@ -3,6 +3,7 @@ package chaos_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -64,6 +65,7 @@ type bench struct {
 	servers  []string // URLs, when there are several
 	nats     *process
 	speed    int
+	slots    int // of each worker; 0: few
 	workers  []*process
 	trainer  *process
 	ledger   *ledger  // of what the run did to them
@@ -117,7 +119,7 @@ func (b *bench) add(env ...string) *process {
 	name := fmt.Sprintf("w%d", len(b.workers))
 	p := testenv.NewProxy(b.t, fmt.Sprintf("127.0.0.1:%d", b.port))
 	w := &process{role: name, proxy: p, env: env, argv: []string{
-		b.bin.proc, "worker", "-nats", p.URL(), "-creds", b.creds("worker"), "-name", name, "-dir", b.dir, "-speed", fmt.Sprint(b.speed), "-helper", b.bin.turngate,
+		b.bin.proc, "worker", "-nats", p.URL(), "-creds", b.creds("worker"), "-name", name, "-dir", b.dir, "-speed", fmt.Sprint(b.speed), "-helper", b.bin.turngate, "-slots", itoa(cmp.Or(b.slots, 4)),
 	}}
 	b.workers = append(b.workers, w)
 	b.start(w)
@@ -180,14 +182,14 @@ func (b *bench) start(p *process) {
 }
 
 // await waits for a line that begins with a word.
-func (b *bench) await(p *process, word string) {
+func (b *bench) await(p *process, word string) string {
 	b.t.Helper()
-	limit := time.After(2 * time.Minute) // a cluster makes its streams one after the other
+	limit := time.After(5 * time.Minute) // a cluster makes its streams one after the other, a wave takes as long as it takes
 	for {
 		select {
 		case line := <-p.said:
 			if strings.HasPrefix(line, word) {
-				return
+				return line
 			}
 		case <-p.ended:
 			b.tell()

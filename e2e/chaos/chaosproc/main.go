@@ -26,6 +26,7 @@ type options struct {
 	url, creds, name, dir, helper string
 	speed, slots                  int
 	rollouts, calls, replicas     int
+	wave                          int
 	cancelAfter, slow             time.Duration
 	prefix                        string
 	local                         float64
@@ -44,6 +45,7 @@ func main() {
 	f.IntVar(&o.speed, "speed", 20, "how many times faster than the protocol's own durations")
 	f.IntVar(&o.slots, "slots", 4, "")
 	f.IntVar(&o.rollouts, "rollouts", 1<<30, "how many to submit")
+	f.IntVar(&o.wave, "wave", 0, "submit so many rollouts without a pause, and go on when all have ended, this process has told its footprint, and a file wave-N is there; none of them kills a worker")
 	f.IntVar(&o.calls, "calls", 0, "model calls of each rollout (0: one to four)")
 	f.DurationVar(&o.slow, "slow", 0, "how long every second answer takes, the first try of which is a fault")
 	f.DurationVar(&o.cancelAfter, "cancel-after", 0, "cancel everything then")
@@ -57,6 +59,7 @@ func main() {
 	zerolog.TimeFieldFormat = zerolog.TimeFormatUnixMs
 	zerolog.TimestampFunc = func() time.Time { return time.Now().Add(crash.Skew()) }
 	log := zerolog.New(os.Stderr).With().Timestamp().Logger()
+	go tellFootprints(ctx)
 	var err error
 	switch kind {
 	case "worker":

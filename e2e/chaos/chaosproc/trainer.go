@@ -98,6 +98,9 @@ func submitAll(ctx context.Context, o options, t *trainer.Trainer, rec *record) 
 		_, _ = fmt.Sscan(string(data), &n)
 	}
 	for ; n < o.rollouts && !exists(filepath.Join(o.dir, "enough")); n += 4 {
+		if o.wave > 0 && n > 0 && n%o.wave == 0 && !endWave(ctx, o, t, n/o.wave) {
+			return
+		}
 		var group []schema.Request
 		for i := range 4 {
 			r := request(o, n+i, fmt.Sprintf("g%d", n/4))
@@ -113,13 +116,30 @@ func submitAll(ctx context.Context, o options, t *trainer.Trainer, rec *record) 
 		if err := os.Rename(progress+".new", progress); err != nil {
 			panic(err)
 		}
-		if !sleep(ctx, 350*time.Millisecond) {
+		if o.wave == 0 && !sleep(ctx, 350*time.Millisecond) {
 			return
 		}
 	}
 	if err := os.WriteFile(filepath.Join(o.dir, "submitted-"+o.name), nil, 0o600); err != nil {
 		panic(err)
 	}
+}
+
+// endWave waits until every rollout of a wave has its result, and until the run
+// wants the next one.
+func endWave(ctx context.Context, o options, t *trainer.Trainer, n int) bool {
+	for t.Outstanding() > 0 {
+		if !sleep(ctx, 10*time.Millisecond) {
+			return false
+		}
+	}
+	tellFootprint()
+	for !exists(filepath.Join(o.dir, fmt.Sprintf("wave-%d", n))) {
+		if !sleep(ctx, 10*time.Millisecond) {
+			return false
+		}
+	}
+	return true
 }
 
 // cancelSome cancels a group that was submitted a moment ago, now and then.

@@ -29,6 +29,16 @@ type Trained struct {
 	Generations []string      `json:"generations,omitempty"`
 }
 
+// Footprint is what a process takes at a moment.
+type Footprint struct {
+	Heap       int64 `json:"heap"` // bytes in use after a collection
+	Goroutines int64 `json:"goroutines"`
+	Files      int64 `json:"files"` // open descriptors
+}
+
+// FootprintLine begins the line in which a process tells its footprint.
+const FootprintLine = "footprint "
+
 // Left is what a worker that ended by itself still has.
 type Left struct {
 	Open          int    `json:"open"` // sandboxes
