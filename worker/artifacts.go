@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path"
 	"slices"
@@ -13,7 +14,7 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// maxKept is the largest single artifact in bytes.
+// maxKept is the largest single artifact in bytes, as it is kept.
 const maxKept = 64 << 20
 
 // collect keeps the agent's log, the transcript, and the files that the agent
@@ -25,7 +26,10 @@ func (r *Rollout) collect(ctx context.Context, p *phase) error {
 			return err
 		}
 	}
-	if data := r.rec.transcript(); data != nil {
+	if data, leftOut := r.rec.transcript(); data != nil {
+		if leftOut > 0 {
+			_, _ = fmt.Fprintf(&p.tail, "the last %d lines of the transcript were not kept: it has more than %d bytes\n", leftOut, maxKept)
+		}
 		if err := r.keep(ctx, transcriptName, data); err != nil {
 			return err
 		}

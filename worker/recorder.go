@@ -3,6 +3,7 @@ package worker
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"strings"
 	"sync"
@@ -31,6 +32,7 @@ type recorder struct {
 	key     string
 	lines   bytes.Buffer // of the transcript
 	zip     *zstd.Encoder
+	leftOut int    // lines that the transcript has no room for
 	refused string // what the trainer last refused a call with
 	out     capped
 	err     capped
@@ -206,24 +208,34 @@ func (c *recorder) write(line map[string]any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.zip == nil {
-		if c.zip, err = zstd.NewWriter(&c.lines, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest)); err != nil {
+		// A window of less than the standard 4 MB would miss that each call repeats
+		// the prompt ids of the last one.
+		if c.zip, err = zstd.NewWriter(&c.lines, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithLowerEncoderMem(true)); err != nil {
 			c.r.Log.Warn().Err(err).Msg("the transcript cannot be written")
 			return
 		}
 	}
+	if c.leftOut > 0 || c.lines.Len()+len(data) > maxKept { // a later line would build on what is missing
+		c.leftOut++
+		return
+	}
 	_, _ = c.zip.Write(append(data, '\n')) // into memory
 }
 
-// transcript ends it and gives its bytes; nil when there was no call.
-func (c *recorder) transcript() []byte {
+// transcript ends it and gives its bytes, nil when there was no call, and how
+// many lines it had no room for.
+func (c *recorder) transcript() (data []byte, leftOut int) {
 	c.settle()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.zip == nil {
-		return nil
+		return nil, 0
+	}
+	if c.leftOut > 0 {
+		_, _ = fmt.Fprintf(c.zip, "{\"left_out\":%d}\n", c.leftOut)
 	}
 	_ = c.zip.Close() // into memory
-	return c.lines.Bytes()
+	return c.lines.Bytes(), c.leftOut
 }
 
 // files are the agent's own streams.
