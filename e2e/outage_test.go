@@ -137,9 +137,11 @@ func TestAWorkerStopsWhileNATSIsDown(t *testing.T) {
 			if err := worker.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
+			told := time.Now()
 			if code := worker.wait(t, 2*time.Minute); code != 0 {
 				t.Errorf("exit status %d", code)
 			}
+			t.Logf("it ended after %s", time.Since(told).Round(time.Second))
 			if left := sleepers(t, seconds); len(left) > 0 {
 				t.Errorf("%q is left", left)
 			}
