@@ -300,3 +300,19 @@ func TestTimeToReassign(t *testing.T) {
 	t.Logf("%v; the rollouts of a killed worker begin elsewhere after p50 %s, p99 %s (n=%d), with durations %d times as fast",
 		faults, percentile(r.reassigned, 0.5), percentile(r.reassigned, 0.99), len(r.reassigned), speed)
 }
+
+// TestStoppedWorkersAndRealSandboxes stops, cuts off and drains workers half of
+// whose rollouts are in local sandboxes. Whatever step of one is interrupted, no
+// worker that goes on gives it up.
+func TestStoppedWorkersAndRealSandboxes(t *testing.T) {
+	full(t)
+	seed := uint64(setting(t, "CHAOS_SEED", int(time.Now().Unix())))
+	r, faults := runChaos(t, build(t), plan{
+		seed: seed, faults: 40 * time.Second, settle: 2 * time.Minute, trainer: []string{"-local", "0.5"},
+		only: []string{"worker stopped for a moment", "worker stopped beyond its lease", "partition with late bytes", "broker killed", "worker drained"},
+	})
+	for invariant, list := range r.violations {
+		t.Errorf("%s, seed %d: %s", invariant, seed, strings.Join(list[:min(len(list), 5)], "; "))
+	}
+	t.Logf("seed %d: %d rollouts, %d take-overs, %v", seed, r.rollouts, r.takeovers, faults)
+}
