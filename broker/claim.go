@@ -101,7 +101,7 @@ var errLookAgain = errors.New("look again")
 // watch is how long an owner's lease has been seen absent.
 type watch struct {
 	stateSeq uint64
-	since    time.Time
+	vigil
 }
 
 // owned decides about a rollout that somebody has. free: it may be taken over;
@@ -131,9 +131,9 @@ func (w *WorkerSide) owned(ctx context.Context, d *delivery, req *schema.Request
 		return true, nil
 	}
 	if *watched == nil || (*watched).stateSeq != seq {
-		*watched = &watch{seq, time.Now()}
+		*watched = &watch{stateSeq: seq}
 	}
-	left := w.timing.Confirm - time.Since((*watched).since)
+	left := w.timing.Confirm - (*watched).look(time.Now(), w.timing.Confirm/2)
 	if left <= 0 {
 		w.log.Info().Str("rollout", string(req.ID)).Str("from", state.Worker).Int("attempt", state.Attempt).Msg("taking over a rollout whose worker is gone")
 		return true, nil

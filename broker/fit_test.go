@@ -87,6 +87,48 @@ func TestNobodyOffersWhatIsAsked(t *testing.T) {
 	}
 }
 
+// A request that nobody could run once, and that has run meanwhile, waits again
+// for somebody who can run it.
+func TestWhatNobodyCouldRunOnceIsNotGivenUpLater(t *testing.T) {
+	const noCapable = 1500 * time.Millisecond
+	patient := func(c *broker.WorkerConfig) { c.Timing.NoCapable = noCapable }
+	b := newBench(t)
+	b.leave()
+	unable := b.workerSide(t, "a", offers("dummy", 2), patient)
+	r := request("alpha-1")
+	r.Sandbox.Backend = "special"
+	b.submit(t, r)
+	once, enough := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = unable.Take(once)
+	}()
+	queue, err := b.js(t).Stream(t.Context(), subjects.StreamRequests)
+	must(t, err)
+	eventually(t, "the look of a worker that cannot", func() bool {
+		delivered := uint64(0)
+		for c := range queue.ListConsumers(t.Context()).Info() {
+			delivered += c.Delivered.Consumer
+		}
+		return delivered > 1 // the first look is over
+	})
+	enough()
+	<-ended
+	able, leave := b.stoppable(t, "d", offers("special", 1), patient)
+	j := takeFrom(t, able)
+	<-time.After(2 * noCapable) // it runs for longer than anybody would wait
+	must(t, j.Return(t.Context(), nil, true, time.Second))
+	leave()
+	keepTaking(t, unable)
+	<-time.After(time.Second + noCapable/2) // by now it has it again
+	j = takeFrom(t, b.workerSide(t, "e", offers("special", 1), patient))
+	must(t, j.Done(t.Context(), outcome(j)))
+	if res, err := b.trainer.Result(t.Context(), "alpha-1"); err != nil || res.Status != schema.StatusDone || j.Attempt != 2 {
+		t.Fatalf("got %+v, %v", res, err)
+	}
+}
+
 func TestCancelInEveryState(t *testing.T) {
 	b := newBench(t)
 	cancelled := func(id schema.ID, attempt int) {

@@ -180,8 +180,7 @@ func (w *WorkerSide) pass(ctx context.Context, d *delivery, req *schema.Request,
 		w.unfit.forget(req.ID)
 		return d.again(w.timing.Unfit)
 	}
-	since := w.unfit.since(req.ID)
-	if time.Since(since) < w.timing.NoCapable {
+	if w.unfit.since(req, w.timing) < w.timing.NoCapable {
 		return d.again(w.timing.Unfit)
 	}
 	fault := schema.Faultf("request", schema.CodeNoWorker, schema.WhoUser, "no live worker offers what it asks: %v", lacks)
@@ -235,34 +234,6 @@ func (f *fleet) list(ctx context.Context, w *WorkerSide) ([]schema.Presence, err
 		f.all, f.at = all, time.Now()
 	}
 	return slices.Clone(f.all), nil
-}
-
-// unfit remembers since when nobody offers what a request asks.
-type unfit struct {
-	mu    sync.Mutex
-	first map[schema.ID]time.Time
-}
-
-const maxUnfit = 10_000
-
-func (u *unfit) since(id schema.ID) time.Time {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if at, ok := u.first[id]; ok {
-		return at
-	}
-	now := time.Now()
-	if len(u.first) >= maxUnfit { // beyond it the clock begins anew
-		clear(u.first)
-	}
-	u.first[id] = now
-	return now
-}
-
-func (u *unfit) forget(id schema.ID) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	delete(u.first, id)
 }
 
 // handover keeps requests that other workers gave to this one until a slot is

@@ -81,7 +81,7 @@ func (b *Broker) WorkerSide(c WorkerConfig) (*WorkerSide, error) {
 	w := &WorkerSide{
 		Broker: b, cfg: c, wid: c.Worker, instance: c.Instance, timing: c.Timing, inbox: b.inbox, log: b.log.With().Str("worker", c.Worker).Logger(),
 		lanes: newLanes(), pollers: make(chan *poller, c.Slots+16), idle: make(chan struct{}, 1), handed: make(chan *delivery, c.Slots), standing: newSwitch(),
-		unfit: unfit{first: map[schema.ID]time.Time{}}, cancels: make(chan wish, 256), audits: make(chan schema.ID, 256), news: make(chan struct{}, 1), holds: newHolds(),
+		unfit: unfit{wanting: map[schema.ID]*wanting{}}, cancels: make(chan wish, 256), audits: make(chan schema.ID, 256), news: make(chan struct{}, 1), holds: newHolds(),
 		inboxes: map[string]*mailbox{}, jobs: map[schema.ID]*Job{}, closed: make(chan struct{}),
 	}
 	w.watches.Go(w.watch)
@@ -138,7 +138,7 @@ func (w *WorkerSide) Run(ctx context.Context) error {
 		}
 	}
 	var all sync.WaitGroup
-	for _, f := range []func(context.Context){w.keep, w.progress, w.announce, w.serveCancels, w.serveAudits, w.tidy} {
+	for _, f := range []func(context.Context){w.keep, w.progress, w.announce, w.serveCancels, w.serveAudits, w.tidy, w.seek} {
 		all.Go(func() { f(ctx) })
 	}
 	all.Wait()

@@ -1,0 +1,22 @@
+package broker
+
+import (
+	"testing"
+	"time"
+)
+
+func TestAVigilBeginsAnewAfterABreak(t *testing.T) {
+	begin := time.Now()
+	var v vigil
+	for _, look := range []struct{ at, want time.Duration }{
+		{0, 0},
+		{4 * time.Second, 4 * time.Second},
+		{9 * time.Second, 9 * time.Second},
+		{20 * time.Second, 0}, // nobody could see anything for 11 s
+		{29 * time.Second, 9 * time.Second},
+	} {
+		if got := v.look(begin.Add(look.at), 10*time.Second); got != look.want {
+			t.Errorf("at %s: %s, want %s", look.at, got, look.want)
+		}
+	}
+}
