@@ -70,6 +70,7 @@ type bench struct {
 	trainer  *process
 	ledger   *ledger  // of what the run did to them
 	violated []string // some of the violations that were found
+	steady   bool     // nothing is done to workers: no rollout is run twice
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }

@@ -1,6 +1,7 @@
 package chaos_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -13,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/turngate/turngate/internal/testenv"
 )
 
 // setting reads a number of the environment.
@@ -77,6 +80,8 @@ type plan struct {
 	settle  time.Duration // how long it may take to come to the end afterwards
 	env     []string      // of workers and trainer
 	trainer []string      // more flags
+	steady  bool          // nothing is done to workers
+	speed   int           // how many times faster than the protocol's own durations; 0: as in the other tests
 }
 
 // runChaos is one run: load and faults for a while, then everything is mended
@@ -84,7 +89,8 @@ type plan struct {
 func runChaos(t *testing.T, bin binaries, pl plan) (*report, map[string]int) {
 	t.Helper()
 	t.Logf("seed %d", pl.seed)
-	b := newBench(t, bin, 5, pl.env, append([]string{"-local", "0.05"}, pl.trainer...)...)
+	b := &bench{t: t, bin: bin, dir: t.TempDir(), port: testenv.FreePort(t), ledger: &ledger{}, speed: cmp.Or(pl.speed, speed), steady: pl.steady}
+	b.begin(5, pl.env, append([]string{"-local", "0.05"}, pl.trainer...))
 	p := openTap(t, b)
 	b.start(b.trainer)
 	f := &injector{b: b, tap: p, rng: rand.New(rand.NewPCG(pl.seed, 0)), count: map[string]int{}, busy: map[*process]bool{}, more: pl.more, only: pl.only, pace: pl.pace}

@@ -23,6 +23,7 @@ type report struct {
 	violations map[string][]string // by invariant
 	rollouts   int
 	takeovers  int
+	attempts   map[schema.ID]int
 	overlaps   int // executions of one rollout at the same time
 	fenced     int // attempts that saw that they were not theirs any more
 	reassigned []time.Duration
@@ -73,7 +74,7 @@ func check(b *bench, p *tap, kills []kill) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &report{}
+	r := &report{attempts: map[schema.ID]int{}}
 	limits := map[schema.ID]int{}
 	for _, t := range told {
 		if t.Op == "submit" {
@@ -86,6 +87,9 @@ func check(b *bench, p *tap, kills []kill) (*report, error) {
 	for id, most := range limits {
 		r.checkRollout(p, id)
 		r.checkTries(p, id, most)
+		if attempt := r.attempts[id]; b.steady && attempt > 1 {
+			r.violate("I4", "%s: it was run %d times, and no worker was stopped", id, attempt)
+		}
 	}
 	r.checkGenerations(boxes, told)
 	if err := r.checkFences(b, p); err != nil {
@@ -111,6 +115,7 @@ func (r *report) checkRollout(p *tap, id schema.ID) {
 	if state.Attempt != result.Attempt {
 		r.violate("I2", "%s: the state's attempt is %d, the result's %d", id, state.Attempt, result.Attempt)
 	}
+	r.attempts[id] = state.Attempt
 	if state.Attempt > 1 {
 		r.takeovers += state.Attempt - 1
 	}

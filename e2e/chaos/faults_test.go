@@ -65,7 +65,9 @@ func (f *injector) run(ctx context.Context) {
 		{"one-way loss", 2, func(ctx context.Context) { f.partition(ctx, f.rng.IntN(2) == 0, false) }},
 		{"latency", 2, f.latency},
 		{"trainer killed", 3, f.killTrainer},
+		{"trainer stopped", 2, f.stopTrainer},
 		{"broker killed", 2, f.killBroker},
+		{"broker stopped", 2, f.stopBroker},
 		{"worker drained", 2, f.drain},
 		{"duplicate submitted", 5, f.duplicate},
 		{"stalled tap", 1, f.stalledTap},
@@ -210,6 +212,24 @@ func (f *injector) killTrainer(context.Context) {
 	f.b.start(f.b.trainer)
 }
 
+// stopTrainer has a trainer stand still with its connection open.
+func (f *injector) stopTrainer(ctx context.Context) {
+	signal := func(s syscall.Signal) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.b.signal(f.b.trainer, s)
+	}
+	signal(syscall.SIGSTOP)
+	f.after(ctx, time.Duration(f.rng.IntN(8000))*time.Millisecond, func() { signal(syscall.SIGCONT) })
+}
+
+// stopBroker has the server stand still, for less than a lease or for long.
+func (f *injector) stopBroker(ctx context.Context) {
+	f.b.signal(f.b.nats, syscall.SIGSTOP)
+	wait(ctx, time.Duration(f.rng.IntN(int((lease+confirm+ackWait).Milliseconds())))*time.Millisecond)
+	f.b.signal(f.b.nats, syscall.SIGCONT)
+}
+
 func (f *injector) killBroker(ctx context.Context) {
 	f.b.kill(f.b.nats)
 	down := time.Duration(f.rng.IntN(4000)) * time.Millisecond
@@ -289,6 +309,7 @@ func (f *injector) mend() {
 	if !f.b.nats.alive() {
 		f.b.start(f.b.nats)
 	}
+	f.b.signal(f.b.trainer, syscall.SIGCONT)
 	for _, w := range f.b.workers {
 		w.proxy.Heal()
 		f.b.signal(w, syscall.SIGCONT)

@@ -24,7 +24,7 @@ func TestNothingGrows(t *testing.T) {
 	const waves, workers = 4, 2
 	wave := setting(t, "CHAOS_WAVE", 4000)
 	b := &bench{t: t, bin: build(t), dir: t.TempDir(), port: testenv.FreePort(t), ledger: &ledger{}, speed: speed, slots: 128}
-	b.begin(workers, nil, []string{"-wave", itoa(wave)})
+	b.begin(workers, nil, []string{"-harmless", "-wave", itoa(wave)})
 	p := openTap(t, b)
 	b.start(b.trainer)
 	var first, last map[string]history.Footprint

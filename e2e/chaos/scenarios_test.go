@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -59,20 +60,40 @@ func attempts(t *testing.T, b *bench) (most int, boxes int) {
 	return most, boxes
 }
 
-// A server that is down for five times the ack wait costs no live rollout its
+// absences are the ways in which a process is not there for a while: it dies
+// and is started again, or it stands still with its connections open.
+func absences(b *bench) map[string]func(p *process, d time.Duration) {
+	return map[string]func(*process, time.Duration){
+		"killed": func(p *process, d time.Duration) {
+			b.kill(p)
+			<-time.After(d)
+			b.start(p)
+		},
+		"stopped": func(p *process, d time.Duration) {
+			b.signal(p, syscall.SIGSTOP)
+			<-time.After(d)
+			b.signal(p, syscall.SIGCONT)
+		},
+	}
+}
+
+// A server that is away for five times the ack wait costs no live rollout its
 // attempt: the workers hold, and go on.
 func TestTheBrokerIsDownForLong(t *testing.T) {
 	full(t)
-	b := newBench(t, build(t), 3, nil, "-rollouts", "8", "-calls", "12")
-	p := openTap(t, b)
-	b.start(b.trainer)
-	awaitBoxes(t, b, 8)
-	b.kill(b.nats)
-	<-time.After(5 * ackWait)
-	b.start(b.nats)
-	settle(t, b, p, 90*time.Second)
-	if most, n := attempts(t, b); most != 1 || n != 8 {
-		t.Errorf("%d executions of 8 rollouts, highest attempt %d", n, most)
+	for _, how := range []string{"killed", "stopped"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, build(t), 3, nil, "-rollouts", "8", "-calls", "12")
+			p := openTap(t, b)
+			b.start(b.trainer)
+			awaitBoxes(t, b, 8)
+			absences(b)[how](b.nats, 5*ackWait)
+			settle(t, b, p, 90*time.Second)
+			if most, n := attempts(t, b); most != 1 || n != 8 {
+				t.Errorf("%d executions of 8 rollouts, highest attempt %d", n, most)
+			}
+		})
 	}
 }
 
@@ -80,16 +101,19 @@ func TestTheBrokerIsDownForLong(t *testing.T) {
 // nothing else.
 func TestTheTrainerIsAway(t *testing.T) {
 	full(t)
-	b := newBench(t, build(t), 2, nil, "-rollouts", "8", "-calls", "6")
-	p := openTap(t, b)
-	b.start(b.trainer)
-	awaitBoxes(t, b, 8)
-	b.kill(b.trainer)
-	<-time.After(18 * time.Second)
-	b.start(b.trainer)
-	settle(t, b, p, 60*time.Second)
-	if most, n := attempts(t, b); most != 1 || n != 8 {
-		t.Errorf("%d executions of 8 rollouts, highest attempt %d", n, most)
+	for _, how := range []string{"killed", "stopped"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, build(t), 2, nil, "-rollouts", "8", "-calls", "6")
+			p := openTap(t, b)
+			b.start(b.trainer)
+			awaitBoxes(t, b, 8)
+			absences(b)[how](b.trainer, 18*time.Second)
+			settle(t, b, p, 60*time.Second)
+			if most, n := attempts(t, b); most != 1 || n != 8 {
+				t.Errorf("%d executions of 8 rollouts, highest attempt %d", n, most)
+			}
+		})
 	}
 }
 
@@ -315,4 +339,20 @@ func TestStoppedWorkersAndRealSandboxes(t *testing.T) {
 		t.Errorf("%s, seed %d: %s", invariant, seed, strings.Join(list[:min(len(list), 5)], "; "))
 	}
 	t.Logf("seed %d: %d rollouts, %d take-overs, %v", seed, r.rollouts, r.takeovers, faults)
+}
+
+// TestNoAttemptIsSpentOnAnOutage has everything but workers die and stand
+// still, again and again: no rollout is run twice.
+func TestNoAttemptIsSpentOnAnOutage(t *testing.T) {
+	full(t)
+	seed := uint64(setting(t, "CHAOS_SEED", int(time.Now().Unix())))
+	r, faults := runChaos(t, build(t), plan{
+		seed: seed, faults: 40 * time.Second, settle: 2 * time.Minute, trainer: []string{"-harmless"},
+		only:   []string{"broker killed", "broker stopped", "trainer killed", "trainer stopped", "latency", "stalled tap"},
+		steady: true, speed: 5, // a worker must be back before others give it up, on a busy machine too
+	})
+	for invariant, list := range r.violations {
+		t.Errorf("%s, seed %d: %s", invariant, seed, strings.Join(list[:min(len(list), 5)], "; "))
+	}
+	t.Logf("seed %d: %d rollouts, %v", seed, r.rollouts, faults)
 }

@@ -27,6 +27,7 @@ type options struct {
 	speed, slots                  int
 	rollouts, calls, replicas     int
 	wave                          int
+	harmless                      bool
 	cancelAfter, slow             time.Duration
 	prefix                        string
 	local                         float64
@@ -45,7 +46,8 @@ func main() {
 	f.IntVar(&o.speed, "speed", 20, "how many times faster than the protocol's own durations")
 	f.IntVar(&o.slots, "slots", 4, "")
 	f.IntVar(&o.rollouts, "rollouts", 1<<30, "how many to submit")
-	f.IntVar(&o.wave, "wave", 0, "submit so many rollouts without a pause, and go on when all have ended, this process has told its footprint, and a file wave-N is there; none of them kills a worker")
+	f.IntVar(&o.wave, "wave", 0, "submit so many rollouts without a pause, and go on when all have ended, this process has told its footprint, and a file wave-N is there")
+	f.BoolVar(&o.harmless, "harmless", false, "no rollout kills its worker")
 	f.IntVar(&o.calls, "calls", 0, "model calls of each rollout (0: one to four)")
 	f.DurationVar(&o.slow, "slow", 0, "how long every second answer takes, the first try of which is a fault")
 	f.DurationVar(&o.cancelAfter, "cancel-after", 0, "cancel everything then")

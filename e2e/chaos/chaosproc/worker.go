@@ -220,7 +220,7 @@ func request(o options, n int, group string) schema.Request {
 	switch {
 	case o.local > 0 && n%int(1/o.local) == 1:
 		r.Agent, r.Sandbox = schema.AgentChoice{Name: "mini"}, schema.SandboxChoice{Backend: "local"}
-	case n%97 == 13 && o.wave == 0:
+	case n%97 == 13 && !o.harmless:
 		r.Agent.Args[0], r.MaxAttempts = "poison", 2
 	}
 	return r
