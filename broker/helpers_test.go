@@ -26,7 +26,7 @@ type bench struct {
 
 func newBench(t testing.TB) *bench {
 	t.Helper()
-	b := &bench{config: broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "state"), Trainers: []string{"alpha", "beta"}, Relaxed: true, Log: zerolog.Nop()}}
+	b := &bench{config: broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "state"), Port: testenv.FreePort(t), Trainers: []string{"alpha", "beta"}, Relaxed: true, Log: zerolog.Nop()}}
 	srv, err := broker.StartEmbedded(b.config)
 	must(t, err)
 	b.server = srv
@@ -41,7 +41,7 @@ func newBench(t testing.TB) *bench {
 // restart starts the server again where it was.
 func (b *bench) restart(t testing.TB) {
 	t.Helper()
-	b.server = testenv.Again(t, b.config, b.server)
+	b.server = testenv.Serve(t, b.config)
 }
 
 // quick are the protocol's durations, twenty times as fast.

@@ -31,7 +31,7 @@ func (u *unfit) since(req *schema.Request, t Timing) time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	now := time.Now()
-	seen := u.looks.look(now, 4*t.Unfit)
+	seen := u.looks.look(now, 4*t.lookEvery())
 	x := u.wanting[req.ID]
 	if x == nil {
 		if len(u.wanting) >= maxUnfit { // beyond it the clock begins anew
@@ -62,7 +62,7 @@ func (u *unfit) review(all []schema.Presence, t Timing) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	now := time.Now()
-	u.looks.look(now, 4*t.Unfit)
+	u.looks.look(now, 4*t.lookEvery())
 	for id, x := range u.wanting {
 		able := slices.ContainsFunc(all, func(p schema.Presence) bool { return !p.Draining && p.Offer.Lacks(x.req) == nil })
 		if able || now.Sub(x.first) > 2*t.NoCapable {
@@ -71,10 +71,13 @@ func (u *unfit) review(all []schema.Presence, t Timing) {
 	}
 }
 
+// lookEvery is between two such looks. Each reads what every worker tells of itself.
+func (t Timing) lookEvery() time.Duration { return max(t.NoCapable/10, t.Unfit) }
+
 // seek looks who is there for as long as something is wanted that nobody
 // offers.
 func (w *WorkerSide) seek(ctx context.Context) {
-	for pause(ctx, w.timing.Unfit) == nil {
+	for pause(ctx, w.timing.lookEvery()) == nil {
 		if w.unfit.empty() {
 			continue
 		}

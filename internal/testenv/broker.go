@@ -1,8 +1,8 @@
 package testenv
 
 import (
+	"math/rand/v2"
 	"net"
-	"net/url"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -21,8 +21,8 @@ type NATS struct {
 // StartNATS starts a server for some trainers; it ends with the test.
 func StartNATS(t testing.TB, trainers ...string) NATS {
 	t.Helper()
-	c := broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "nats"), Trainers: trainers, Relaxed: true, Log: zerolog.Nop()}
-	n := NATS{start(t, c), c}
+	c := broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "nats"), Port: FreePort(t), Trainers: trainers, Relaxed: true, Log: zerolog.Nop()}
+	n := NATS{Serve(t, c), c}
 	if err := n.Worker(t, "setup").Setup(t.Context(), broker.StreamsConfig{}); err != nil {
 		t.Fatal(err)
 	}
@@ -32,24 +32,12 @@ func StartNATS(t testing.TB, trainers ...string) NATS {
 // Again is the same server, after Shutdown.
 func (n NATS) Again(t testing.TB) NATS {
 	t.Helper()
-	n.Embedded = Again(t, n.config, n.Embedded)
+	n.Embedded = Serve(t, n.config)
 	return n
 }
 
-// Again starts a server where it was, after Shutdown; it ends with the test.
-func Again(t testing.TB, c broker.EmbeddedConfig, was *broker.Embedded) *broker.Embedded {
-	t.Helper()
-	at, err := url.Parse(was.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.Port, err = strconv.Atoi(at.Port()); err != nil {
-		t.Fatal(err)
-	}
-	return start(t, c)
-}
-
-func start(t testing.TB, c broker.EmbeddedConfig) *broker.Embedded {
+// Serve starts a server, again if it was there before; it ends with the test.
+func Serve(t testing.TB, c broker.EmbeddedConfig) *broker.Embedded {
 	t.Helper()
 	srv, err := broker.StartEmbedded(c)
 	if err != nil {
@@ -59,19 +47,23 @@ func start(t testing.TB, c broker.EmbeddedConfig) *broker.Embedded {
 	return srv
 }
 
-// FreePort is a port of the loopback address that nobody has at the moment.
+// FreePort is a port of the loopback address that nobody has at the moment. It
+// is below those from which the kernel gives one to whoever asks for any, so that
+// a server that is started again finds it free.
 func FreePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	const first, count = 20_000, 12_000
+	var err error
+	for range 100 {
+		port := first + rand.IntN(count)
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			_ = l.Close()
+			return port
+		}
 	}
-	defer func() { _ = l.Close() }()
-	at, ok := l.Addr().(*net.TCPAddr)
-	if !ok {
-		t.Fatalf("%v is no TCP address", l.Addr())
-	}
-	return at.Port
+	t.Fatalf("no port is free: %v", err)
+	return 0
 }
 
 func (n NATS) dial(t testing.TB, creds, role, name string) *broker.Broker {
