@@ -75,9 +75,15 @@ type bench struct {
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
+// emptyBench is one before begin, with the usual speed.
+func emptyBench(t testing.TB, bin binaries) *bench {
+	t.Helper()
+	return &bench{t: t, bin: bin, dir: t.TempDir(), port: testenv.FreePort(t), ledger: &ledger{}, speed: speed}
+}
+
 func newBench(t testing.TB, bin binaries, workers int, env []string, trainerFlags ...string) *bench {
 	t.Helper()
-	b := &bench{t: t, bin: bin, dir: t.TempDir(), port: testenv.FreePort(t), ledger: &ledger{}, speed: speed}
+	b := emptyBench(t, bin)
 	b.begin(workers, env, trainerFlags)
 	return b
 }

@@ -14,8 +14,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/turngate/turngate/internal/testenv"
 )
 
 // setting reads a number of the environment.
@@ -89,7 +87,8 @@ type plan struct {
 func runChaos(t *testing.T, bin binaries, pl plan) (*report, map[string]int) {
 	t.Helper()
 	t.Logf("seed %d", pl.seed)
-	b := &bench{t: t, bin: bin, dir: t.TempDir(), port: testenv.FreePort(t), ledger: &ledger{}, speed: cmp.Or(pl.speed, speed), steady: pl.steady}
+	b := emptyBench(t, bin)
+	b.speed, b.steady = cmp.Or(pl.speed, b.speed), pl.steady
 	b.begin(5, pl.env, append([]string{"-local", "0.05"}, pl.trainer...))
 	p := openTap(t, b)
 	b.start(b.trainer)

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/e2e/chaos/history"
-	"github.com/turngate/turngate/internal/testenv"
 )
 
 // TestNothingGrows runs wave after wave of rollouts. What workers and trainer
@@ -23,7 +22,8 @@ func TestNothingGrows(t *testing.T) {
 	full(t)
 	const waves, workers = 4, 2
 	wave := setting(t, "CHAOS_WAVE", 4000)
-	b := &bench{t: t, bin: build(t), dir: t.TempDir(), port: testenv.FreePort(t), ledger: &ledger{}, speed: speed, slots: 128}
+	b := emptyBench(t, build(t))
+	b.slots = 128
 	b.begin(workers, nil, []string{"-harmless", "-wave", itoa(wave)})
 	p := openTap(t, b)
 	b.start(b.trainer)

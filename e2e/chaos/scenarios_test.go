@@ -60,61 +60,49 @@ func attempts(t *testing.T, b *bench) (most int, boxes int) {
 	return most, boxes
 }
 
-// absences are the ways in which a process is not there for a while: it dies
-// and is started again, or it stands still with its connections open.
-func absences(b *bench) map[string]func(p *process, d time.Duration) {
-	return map[string]func(*process, time.Duration){
-		"killed": func(p *process, d time.Duration) {
+// away runs eight rollouts while a process is not there for a while: it dies
+// and is started again, or it stands still with its connections open. None is
+// run twice.
+func away(t *testing.T, workers int, calls string, who func(*bench) *process, d, limit time.Duration) {
+	t.Helper()
+	full(t)
+	for how, leave := range map[string]func(*bench, *process) (back func()){
+		"killed": func(b *bench, p *process) func() {
 			b.kill(p)
-			<-time.After(d)
-			b.start(p)
+			return func() { b.start(p) }
 		},
-		"stopped": func(p *process, d time.Duration) {
+		"stopped": func(b *bench, p *process) func() {
 			b.signal(p, syscall.SIGSTOP)
-			<-time.After(d)
-			b.signal(p, syscall.SIGCONT)
+			return func() { b.signal(p, syscall.SIGCONT) }
 		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, build(t), workers, nil, "-rollouts", "8", "-calls", calls)
+			p := openTap(t, b)
+			b.start(b.trainer)
+			awaitBoxes(t, b, 8)
+			back := leave(b, who(b))
+			<-time.After(d)
+			back()
+			settle(t, b, p, limit)
+			if most, n := attempts(t, b); most != 1 || n != 8 {
+				t.Errorf("%d executions of 8 rollouts, highest attempt %d", n, most)
+			}
+		})
 	}
 }
 
 // A server that is away for five times the ack wait costs no live rollout its
 // attempt: the workers hold, and go on.
 func TestTheBrokerIsDownForLong(t *testing.T) {
-	full(t)
-	for _, how := range []string{"killed", "stopped"} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			b := newBench(t, build(t), 3, nil, "-rollouts", "8", "-calls", "12")
-			p := openTap(t, b)
-			b.start(b.trainer)
-			awaitBoxes(t, b, 8)
-			absences(b)[how](b.nats, 5*ackWait)
-			settle(t, b, p, 90*time.Second)
-			if most, n := attempts(t, b); most != 1 || n != 8 {
-				t.Errorf("%d executions of 8 rollouts, highest attempt %d", n, most)
-			}
-		})
-	}
+	away(t, 3, "12", func(b *bench) *process { return b.nats }, 5*ackWait, 90*time.Second)
 }
 
 // A trainer that is away for longer than its silence is noticed costs time and
 // nothing else.
 func TestTheTrainerIsAway(t *testing.T) {
-	full(t)
-	for _, how := range []string{"killed", "stopped"} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			b := newBench(t, build(t), 2, nil, "-rollouts", "8", "-calls", "6")
-			p := openTap(t, b)
-			b.start(b.trainer)
-			awaitBoxes(t, b, 8)
-			absences(b)[how](b.trainer, 18*time.Second)
-			settle(t, b, p, 60*time.Second)
-			if most, n := attempts(t, b); most != 1 || n != 8 {
-				t.Errorf("%d executions of 8 rollouts, highest attempt %d", n, most)
-			}
-		})
-	}
+	away(t, 2, "6", func(b *bench) *process { return b.trainer }, 18*time.Second, 60*time.Second)
 }
 
 // A server that comes back with nothing is filled again by the trainer.
@@ -172,7 +160,7 @@ func TestTheStoreIsWiped(t *testing.T) {
 // A full disk stops everything and loses nothing.
 func TestTheDiskIsFull(t *testing.T) {
 	full(t)
-	b := &bench{t: t, bin: build(t), dir: t.TempDir(), port: testenv.FreePort(t), ledger: &ledger{}, speed: speed}
+	b := emptyBench(t, build(t))
 	store := filepath.Join(b.dir, "nats")
 	if err := os.Mkdir(store, 0o700); err != nil {
 		t.Fatal(err)
@@ -208,7 +196,8 @@ func TestTheDiskIsFull(t *testing.T) {
 // within 90 s.
 func TestTheRealDurations(t *testing.T) {
 	full(t)
-	b := &bench{t: t, bin: build(t), dir: t.TempDir(), port: testenv.FreePort(t), ledger: &ledger{}, speed: 1}
+	b := emptyBench(t, build(t))
+	b.speed = 1
 	b.begin(1, nil, []string{"-rollouts", "4", "-calls", "30"})
 	p := openTap(t, b)
 	b.start(b.trainer)
@@ -243,7 +232,7 @@ func TestTheRealDurations(t *testing.T) {
 func TestACluster(t *testing.T) {
 	full(t)
 	bin := build(t)
-	b := &bench{t: t, bin: bin, dir: t.TempDir(), ledger: &ledger{}, speed: speed}
+	b := emptyBench(t, bin)
 	creds := filepath.Join(b.dir, "nats", "creds")
 	ports, routes := []int{testenv.FreePort(t), testenv.FreePort(t), testenv.FreePort(t)}, []string{}
 	clusterPorts := []int{testenv.FreePort(t), testenv.FreePort(t), testenv.FreePort(t)}

@@ -7,10 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/local"
@@ -73,12 +74,12 @@ func TestAWorkerThatIsStoppedLosesNoSandbox(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = r.cmd.Process.Kill() })
 	}
-	for i := range runs {
-		for !stopped(t, runs[i].cmd.Process.Pid) {
-			time.Sleep(5 * time.Millisecond)
+	for i := range runs { // until it has stopped, or ended
+		if err := unix.Waitid(unix.P_PID, runs[i].cmd.Process.Pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+			t.Fatal(err)
 		}
 	}
-	time.Sleep(6 * time.Second)
+	<-time.After(6 * time.Second)
 	for i := range runs {
 		if err := runs[i].cmd.Process.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
@@ -89,15 +90,4 @@ func TestAWorkerThatIsStoppedLosesNoSandbox(t *testing.T) {
 			t.Errorf("%v: %s", err, runs[i].out.String())
 		}
 	}
-}
-
-// stopped reports whether a process has stopped, or has ended.
-func stopped(t *testing.T, pid int) bool {
-	t.Helper()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-	return fields[0] == "T" || fields[0] == "Z"
 }
