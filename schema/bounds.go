@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of single fields. They are far above honest use; what exceeds them
-// is refused at the edge with the field's name.
+// Bounds of single fields, far above honest use. A larger value is refused with
+// the field's name before anything else happens.
 const (
 	maxText        = 64 << 10
 	maxInstruction = 1 << 20
@@ -15,6 +15,7 @@ const (
 	maxName        = 256
 	maxList        = 256
 	maxLabels      = 64
+	maxSteps       = 64
 	maxDurationMS  = 30 * 24 * 3600 * 1000 // 30 days
 	maxBytes       = 1 << 50
 	maxMessages    = 100_000
@@ -41,7 +42,7 @@ func checkName(field, s string) error {
 }
 
 func checkRange[T int | int64 | float64](field string, v, low, high T) error {
-	if v < low || v > high {
+	if !(v >= low && v <= high) { // not a number is neither
 		return invalid(field, v, fmt.Sprintf("want %v to %v", low, high))
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Tags of a call: what it is to the rollout.
+// Tags of a call. A tag names the purpose of the call in its rollout.
 const (
 	TagAgent    = "agent"    // a turn of the agent itself
 	TagAux      = "aux"      // a title, a summary, a quota probe
@@ -16,14 +16,14 @@ const (
 )
 
 // Key names one model call of one execution of a rollout. A call that is
-// asked again keeps its key; an answer is given once per key.
+// asked again keeps its key; each key gets one answer.
 type Key struct {
 	Rollout ID
 	Attempt int // 1, 2, ...: one execution of the rollout
-	Call    int // 1, 2, ...: one model call of it
+	Call    int // 1, 2, ...: one model call of the attempt
 }
 
-// String is the key as it travels: rid/attempt/call.
+// String returns the wire form of the key: rollout/attempt/call.
 func (k Key) String() string {
 	var room [64]byte
 	b := append(append(room[:0], k.Rollout...), '/')
@@ -31,13 +31,14 @@ func (k Key) String() string {
 	return string(strconv.AppendInt(b, int64(k.Call), 10))
 }
 
-// Is reports whether s is the key as it travels.
+// Is reports whether s is the wire form of the key.
 func (k Key) Is(s string) bool {
 	parsed, err := ParseKey(s)
 	return err == nil && parsed == k
 }
 
-// ParseKey reads what String wrote.
+// ParseKey reads the wire form of a key, see Key.String. Errors are an
+// *InvalidError.
 func ParseKey(s string) (Key, error) {
 	rollout, rest, _ := strings.Cut(s, "/")
 	attempt, call, ok := strings.Cut(rest, "/")
@@ -58,8 +59,8 @@ func ParseKey(s string) (Key, error) {
 	return k, nil
 }
 
-// ParseCount reads a number of 1 or more in its only form: no sign, no zeros
-// in front.
+// ParseCount reads a number of 1 or more without a sign or leading zeros. field
+// names it in the error.
 func ParseCount(field, s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 || n > 1<<30 || s[0] < '1' || s[0] > '9' {
@@ -79,31 +80,36 @@ type Call struct {
 	Dialect  string                     `json:"dialect"`
 	Model    string                     `json:"model,omitempty"`
 	Messages []json.RawMessage          `json:"messages"`
-	Tools    json.RawMessage            `json:"tools,omitempty"`  // an array; present when changed against base
-	Params   SortedMap[json.RawMessage] `json:"params,omitempty"` // every other field of the agent's request; present when changed against base
-	Base     int                        `json:"base,omitempty"`   // a call of this attempt whose first Keep messages come first; 0: none
-	Keep     int                        `json:"keep,omitempty"`
-	Digest   []byte                     `json:"digest,omitempty"` // of the whole, see docs/protocol.md
+	Tools    json.RawMessage            `json:"tools,omitempty"`  // an array; with Base only when it differs from the base's
+	Params   SortedMap[json.RawMessage] `json:"params,omitempty"` // every other field of the agent's request; with Base only when they differ from the base's
+	Base     int                        `json:"base,omitempty"`   // number of an earlier call of this attempt; Messages follow its first Keep messages. 0: Messages are complete
+	Keep     int                        `json:"keep,omitempty"`   // number of messages taken from the call Base
+	Digest   []byte                     `json:"digest,omitempty"` // of the whole call, see docs/protocol.md
 	Stream   bool                       `json:"stream,omitempty"` // the agent asked for a stream
 	// RemainingMS is how long the caller will still wait, in milliseconds.
 	RemainingMS int64 `json:"remaining_ms,omitempty"`
 
-	// Shares says what a whole call has in common with an earlier one. It is
-	// known inside a worker only; what travels is Delta.
+	// Shares names the parts that a whole call has in common with an earlier
+	// one. It exists inside a worker only and is not sent; see Delta.
 	Shares Shares `json:"-"`
+	// Replaced counts the invalid Unicode characters of the new part of the agent's
+	// request that the call has as U+FFFD. It exists inside a worker only and is not
+	// sent.
+	Replaced int `json:"-"`
 }
 
-// Shares names what a call has in common with an earlier call of its attempt.
+// Shares names the parts that a call has in common with an earlier call of its
+// attempt.
 type Shares struct {
-	Base  int  // that call; 0: nothing is shared
-	Keep  int  // its first messages that are the same
-	Tools bool // the tools are the same too, or both have none
+	Base  int  // number of the earlier call; 0: nothing is shared
+	Keep  int  // number of equal messages at the beginning of both
+	Tools bool // both have the same tools, or none
 
-	Params bool // the parameters are the same too
+	Params bool // both have the same parameters
 }
 
-// Delta is the call as it travels to a trainer that knows the base: without
-// what the two share.
+// Delta returns the call without the parts that it shares with its base, for a
+// trainer that knows the base.
 func (c *Call) Delta() Call {
 	d := *c
 	if c.Shares.Base == 0 {
@@ -114,21 +120,21 @@ func (c *Call) Delta() Call {
 	case c.Shares.Tools:
 		d.Tools = nil
 	case len(c.Tools) == 0:
-		d.Tools = json.RawMessage(noTools) // the base has some
+		d.Tools = json.RawMessage(noTools) // the base has tools, this call has none
 	}
 	switch {
 	case c.Shares.Params:
 		d.Params = nil
 	case c.Params == nil:
-		d.Params = SortedMap[json.RawMessage]{} // the base has some
+		d.Params = SortedMap[json.RawMessage]{} // the base has parameters, this call has none
 	}
 	return d
 }
 
-// Rebuild makes a call that came as a delta whole again. base is the call that
-// it names; ok is false when that does not fit. Messages are appended to those of
-// base, in place if there is room: clip them where another call may go on from
-// the same base.
+// Rebuild turns a call that came as a delta into the whole call. base is the
+// call with the number c.Base; ok is false when base is nil or has fewer than
+// Keep messages. The new messages are appended to base.Messages, in place if
+// its capacity allows: clip that slice if another call may use the same base.
 func (c *Call) Rebuild(base *Call) (ok bool) {
 	if base == nil || c.Keep > len(base.Messages) {
 		return false
@@ -151,7 +157,7 @@ func (c *Call) Rebuild(base *Call) (ok bool) {
 	return true
 }
 
-// sizeHint counts raw bytes and a few for each header.
+// sizeHint estimates the encoded size: all raw bytes and 8 for each header.
 func (c *Call) sizeHint() int {
 	n := len(c.Tools)
 	for _, m := range c.Messages {
@@ -163,8 +169,8 @@ func (c *Call) sizeHint() int {
 	return n
 }
 
-// Validate checks everything but the JSON inside, which the dialect that made
-// the call has read and whoever answers it will read.
+// Validate checks all fields except the JSON inside, which the dialect of the
+// gate has read already and the trainer will read.
 func (c *Call) Validate() error {
 	if _, err := ParseKey(c.Key); err != nil {
 		return err
@@ -182,7 +188,7 @@ func (c *Call) Validate() error {
 		return err
 	}
 	if len(c.Messages) == 0 && c.Keep == 0 {
-		return invalid("messages", "none", "want at least one")
+		return invalid("messages", "none", "want at least one, unless keep is above 0")
 	}
 	if err := checkCount("params", len(c.Params), maxList); err != nil {
 		return err

@@ -8,14 +8,15 @@ import (
 	"github.com/tinylib/msgp/msgp"
 )
 
-// Calls are the one large message on the path of every token. They are
-// appended to and read from byte slices directly: what is decoded is a slice
-// of the message, and nothing is copied.
+// Every model call sends one Call, which may be large. Calls are therefore
+// written to and read from byte slices directly: the decoded raw parts are
+// slices of the message, without a copy.
 
-// appendCall appends the call as the one map that Encode would make of it.
+// appendCall appends the call as one msgpack map, in the form that the msgpack
+// library would give it.
 func appendCall(b []byte, c *Call) []byte {
 	n := uint32(5)
-	params := len(c.Params) > 0 || c.Params != nil && c.Base != 0 // without, they are the base's
+	params := len(c.Params) > 0 || c.Params != nil && c.Base != 0 // an absent map means the base's parameters
 	for _, present := range [...]bool{
 		c.Model != "", len(c.Tools) > 0, params, c.Base != 0, c.Keep != 0, len(c.Digest) > 0, c.Stream, c.RemainingMS != 0,
 	} {
@@ -62,7 +63,8 @@ func appendCall(b []byte, c *Call) []byte {
 	return b
 }
 
-// readCall reads a call whose shape was checked. Its raw parts alias b.
+// readCall reads a call from b, which checkShape has accepted. The raw parts of
+// the call alias b.
 func readCall(b []byte, c *Call) error {
 	_, err := readMap(b, func(name, b []byte) (rest []byte, err error) {
 		switch string(name) {
@@ -100,8 +102,8 @@ func readCall(b []byte, c *Call) error {
 	return err
 }
 
-// readWord reads a string that is one of a few, nearly always: those take no
-// memory of their own.
+// readWord reads a string. The usual values of tags, dialects and finish
+// reasons become constants, without an allocation.
 func readWord(b []byte) (string, []byte, error) {
 	word, rest, err := msgp.ReadStringZC(b)
 	if err != nil {
@@ -130,7 +132,7 @@ func readRawList(b []byte) ([]json.RawMessage, []byte, error) {
 	if err != nil {
 		return nil, b, err
 	}
-	list := make([]json.RawMessage, n) // n values follow, checkShape has seen them
+	list := make([]json.RawMessage, n) // checkShape has made sure that n values follow
 	for i := range list {
 		if list[i], b, err = msgp.ReadBytesZC(b); err != nil {
 			return nil, b, err

@@ -2,18 +2,24 @@ package schema
 
 import "fmt"
 
-// Cancel asks to end rollouts of one trainer, queued or running. Workers
-// check that each is bound to the trainer whose subject it came on.
+// Cancel asks to end rollouts of one trainer, queued or running. Workers check
+// that each id belongs to the trainer that the message's subject names.
 type Cancel struct {
 	V      int    `json:"v"`
 	IDs    []ID   `json:"ids"`
 	Reason string `json:"reason,omitempty"`
+	// Seqs has the sequences of the rollouts' messages in the trainer's queue, in
+	// the order of IDs; 0: not known. A worker looks for the others in the queue.
+	Seqs []uint64 `json:"seqs,omitempty"`
 }
 
 // Validate checks the message.
 func (c *Cancel) Validate() error {
 	if err := checkCount("ids", len(c.IDs), 10_000); err != nil {
 		return err
+	}
+	if len(c.Seqs) > 0 && len(c.Seqs) != len(c.IDs) {
+		return invalid("seqs", fmt.Sprintf("%d for %d ids", len(c.Seqs), len(c.IDs)), "want none, or one for each id")
 	}
 	for i, id := range c.IDs {
 		if _, err := ParseID(string(id)); err != nil {

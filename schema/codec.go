@@ -8,18 +8,18 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// Message is anything that travels as one msgpack map and can check itself.
+// Message is a value that is sent as one msgpack map and can check itself.
 type Message interface {
 	// Validate reports the first field that is wrong as an *InvalidError.
 	Validate() error
 }
 
-// sizer is a message that knows about how large it will be, so that encoding
-// it grows no buffer.
+// sizer is a message that estimates its encoded size, so that the encoder
+// allocates its buffer once.
 type sizer interface{ sizeHint() int }
 
-// Encode writes m as msgpack, after checking it, so that nothing invalid
-// leaves the process.
+// Encode checks m and writes it as msgpack. An invalid message gives an
+// *InvalidError and is never sent.
 func Encode(m Message) ([]byte, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
@@ -50,8 +50,8 @@ func Encode(m Message) ([]byte, error) {
 // Decode reads one msgpack map into m and checks it. Input of any form is
 // safe: nesting, counts and lengths are checked before a byte is copied. The
 // raw parts of a Call and a Reply alias data.
-// Errors are a *ShapeError for what is not msgpack as we bound it, and an
-// *InvalidError for a field with a wrong value.
+// Errors are a *ShapeError for bytes that are not msgpack within the bounds of
+// this package, and an *InvalidError for a field with a wrong value.
 func Decode(data []byte, m Message) error {
 	if err := checkShape(data); err != nil {
 		return err
@@ -73,8 +73,8 @@ func Decode(data []byte, m Message) error {
 	return m.Validate()
 }
 
-// AppendCall appends what Encode gives for a call to b, for callers that reuse
-// their memory.
+// AppendCall encodes a call as Encode does and appends it to b, for callers
+// that reuse their buffers.
 func AppendCall(b []byte, c *Call) ([]byte, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -82,7 +82,8 @@ func AppendCall(b []byte, c *Call) ([]byte, error) {
 	return appendCall(slices.Grow(b, 512+c.sizeHint()), c), nil
 }
 
-// decodeDirect reads the messages that have a codec of their own.
+// decodeDirect decodes the types that have a codec in this package; it reports
+// false for all others.
 func decodeDirect(data []byte, m Message) (bool, error) {
 	switch m := m.(type) {
 	case *Call:

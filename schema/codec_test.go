@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -16,7 +17,7 @@ func TestUnknownKeysAreIgnored(t *testing.T) {
 	data := append([]byte{0x83, 0xa1, 'v', 1, 0xa3, 'i', 'd', 's', 0x91, 0xa7}, "alpha-1"...)
 	data = append(data, 0xa5, 'l', 'a', 't', 'e', 'r', 0x81, 0xa1, 'x', 0x92, 1, 2)
 	var c schema.Cancel
-	must(t, schema.Decode(data, &c))
+	harness.Must(t, schema.Decode(data, &c))
 	if len(c.IDs) != 1 || c.IDs[0] != "alpha-1" {
 		t.Fatalf("got %+v", c)
 	}
@@ -64,7 +65,10 @@ func TestValidationNamesTheField(t *testing.T) {
 		"gate.max_parallel":    func(r *schema.Request) { r.Gate.MaxParallel = 1000 },
 		"setup[0].run":         func(r *schema.Request) { r.Setup[0].Run = " " },
 		"verify.user":          func(r *schema.Request) { r.Verify.User = "$(id)" },
-		"artifacts[0]":         func(r *schema.Request) { r.Artifacts = []string{"../../etc/passwd"} },
+		"agent.user":           func(r *schema.Request) { r.Agent.User = "4294967295" }, // "no change" in a system call
+		"sandbox.user":         func(r *schema.Request) { r.Sandbox.User = "agent:" },
+		"setup[0].user":        func(r *schema.Request) { r.Setup[0].User = ":agent" },
+		"artifacts[0].source":  func(r *schema.Request) { r.Artifacts = []schema.ArtifactRule{{Source: "../../etc/passwd"}} },
 		"max_attempts":         func(r *schema.Request) { r.MaxAttempts = -1 },
 		"model.sampling":       func(r *schema.Request) { r.Model.Sampling = raw("{") },
 	} {
@@ -91,7 +95,7 @@ func TestReplyLengthsMustMatch(t *testing.T) {
 func TestNewIDHashesForeignSuffixes(t *testing.T) {
 	for _, suffix := range []string{"ok-1", "a.b", "x y", strings.Repeat("z", 200), "$(touch x)"} {
 		id, err := schema.NewID("alpha", suffix)
-		must(t, err)
+		harness.Must(t, err)
 		if _, err := schema.ParseID(string(id)); err != nil {
 			t.Errorf("%q: %v", suffix, err)
 		}
@@ -132,17 +136,17 @@ func TestRequestDefaults(t *testing.T) {
 	if r.Limits.AgentMS != 900_000 || r.Gate.WaitMS != 1_800_000 || r.MaxAttempts != 3 || r.Mode != schema.ModeGate || r.Sandbox.Network != "none" {
 		t.Fatalf("got %+v", r)
 	}
-	if r.Limits.TotalMS() != 15_000+240_000+300_000+900_000+600_000+300_000 {
-		t.Fatalf("got %d", r.Limits.TotalMS())
+	if r.LifeMS() != 15_000+240_000+300_000+900_000+600_000+300_000 {
+		t.Fatalf("got %d", r.LifeMS())
 	}
 }
 
-// FuzzDecode feeds foreign bytes to every message: no panic, and what decodes
-// encodes again to something that decodes to the same.
+// FuzzDecode feeds foreign bytes to every message. It checks that Decode does
+// not panic, and that a decoded message survives encoding and decoding.
 func FuzzDecode(f *testing.F) {
 	for _, m := range samples() {
 		data, err := schema.Encode(m)
-		must(f, err)
+		harness.Must(f, err)
 		f.Add(data)
 	}
 	kinds := []func() schema.Message{
@@ -184,7 +188,7 @@ func BenchmarkEncodeCall32KB(b *testing.B) {
 
 func BenchmarkDecodeCall32KB(b *testing.B) {
 	data, err := schema.Encode(bigCall())
-	must(b, err)
+	harness.Must(b, err)
 	b.SetBytes(int64(len(data)))
 	for b.Loop() {
 		if err := schema.Decode(data, &schema.Call{}); err != nil {

@@ -8,28 +8,31 @@ import (
 	"sync/atomic"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/turngate/turngate/internal/rawjson"
 )
 
-// Hash is the sha256 of a piece of a call in its normal form: RFC 8785
-// canonical JSON (https://www.rfc-editor.org/rfc/rfc8785) after "cache_control"
-// is dropped, which clients move from message to message, and a content that is
-// a single text part is written as a string.
+// Hash is the sha256 of a piece of a call in its normal form. The normal form
+// is RFC 8785 canonical JSON (https://www.rfc-editor.org/rfc/rfc8785) with two
+// changes: "cache_control", which clients move from message to message, is
+// dropped, and a content with a single text part is written as a string.
 type Hash [sha256.Size]byte
 
-// Hashes are those of a whole call. What a call shares with another has the
-// same hash, so only what is new needs to be hashed.
+// Hashes has the hashes of one call. Equal parts of two calls have equal
+// hashes, so a later call needs hashes for its new parts only.
 type Hashes struct {
 	Messages []Hash
 	Tools    Hash
 	Params   Hash
 
-	sum    hash.Hash // of the first summed messages; nil: others go on with it, or it is begun anew
-	summed int
-	grown  atomic.Bool // others go on behind these in the same memory
+	sum    hash.Hash   // running sum of the message hashes; nil: not begun, or moved to later hashes by Based
+	summed int         // number of messages in sum
+	grown  atomic.Bool // later hashes were appended to the memory of Messages
 }
 
-// Based are the hashes of a call's first messages, to be gone on from. The
-// first time that all of them are, no copy is made.
+// Based returns new hashes that begin with the first keep message hashes of h,
+// for a later call that begins with the same messages. The first call of Based
+// that keeps all of them shares the memory of h instead of copying it.
 func (h *Hashes) Based(keep int) *Hashes {
 	if keep < len(h.Messages) || !h.grown.CompareAndSwap(false, true) {
 		return &Hashes{Messages: append(make([]Hash, 0, keep+keep/4+8), h.Messages[:keep]...)}
@@ -39,8 +42,8 @@ func (h *Hashes) Based(keep int) *Hashes {
 	return based
 }
 
-// Hasher hashes the pieces of calls. Its zero value is ready; it keeps the
-// memory that this takes, so use one for many, but not at the same time.
+// Hasher hashes the pieces of calls. Its zero value is ready to use. It keeps
+// its buffer, so reuse one Hasher for many pieces, from one goroutine at a time.
 type Hasher struct{ normal []byte }
 
 // Message hashes one message.
@@ -48,17 +51,21 @@ func (s *Hasher) Message(raw json.RawMessage) Hash {
 	return s.hash(raw, inMessage, func() jsontext.Value { return normalMessage(jsontext.Value(raw)) })
 }
 
-// Next reads a value as PlainReader.Value does, and hashes it as a message.
-func (s *Hasher) Next(r *PlainReader) (from int, h Hash, ok bool) {
-	r.space()
-	from = r.at
-	if s.normal, ok = r.value(s.normal[:0], inMessage, 0); !ok {
-		return from, h, false
+// Next reads a value of in behind the offset at, and hashes it as a message. It
+// returns the offsets of the value's first byte and of its end. ok is false if
+// the value is not plain JSON: names that are repeated or not ASCII, deep nesting, or
+// no JSON at all.
+func (s *Hasher) Next(in []byte, at int) (from, end int, h Hash, ok bool) {
+	p := normalizer{rawjson.Read(in, at)}
+	p.Space()
+	from = p.At
+	if s.normal, ok = p.value(s.normal[:0], inMessage, 0); !ok {
+		return from, p.At, h, false
 	}
-	return from, sha256.Sum256(s.normal), true
+	return from, p.At, sha256.Sum256(s.normal), true
 }
 
-// Tools hashes a list of tools; none is an empty list.
+// Tools hashes a list of tools. No tools hash as an empty list.
 func (s *Hasher) Tools(raw json.RawMessage) Hash {
 	if len(raw) == 0 {
 		raw = json.RawMessage(noTools)
@@ -86,9 +93,10 @@ func (s *Hasher) Params(params SortedMap[json.RawMessage]) Hash {
 	return s.hash(object, asIs, func() jsontext.Value { return object })
 }
 
-// Digest sums a call up: the sha256 of the hashes of its messages, then of its
-// tools, then of its parameters. Hashes that are based on these go on from its
-// sum, so a call costs the same however long its conversation is.
+// Digest returns the digest of the call: the sha256 of the hashes of its
+// messages, then of its tools, then of its parameters. Hashes made by Based
+// continue from the running sum, so the cost does not grow with the length of
+// the conversation.
 func (h *Hashes) Digest() []byte {
 	sum := h.sum
 	if h.sum = nil; sum == nil {
@@ -107,7 +115,7 @@ func (h *Hashes) Digest() []byte {
 	return sum.Sum(make([]byte, 0, sha256.Size))
 }
 
-// HashesOf hashes the whole of a call.
+// HashesOf hashes all parts of a call.
 func (c *Call) HashesOf() *Hashes {
 	var s Hasher
 	h := &Hashes{Messages: make([]Hash, len(c.Messages)), Tools: s.Tools(c.Tools), Params: s.Params(c.Params)}
@@ -117,13 +125,14 @@ func (c *Call) HashesOf() *Hashes {
 	return h
 }
 
-// noTools is how a call says that it has none where the one it is based on
-// has.
+// noTools, as the tools of a delta, means that the call has no tools although
+// its base has.
 const noTools = "[]"
 
-// hash hashes the normal form of plain JSON, and otherwise what long gives.
+// hash hashes the normal form of plain JSON. For other input it hashes the
+// canonical form of the value that long returns.
 func (s *Hasher) hash(v []byte, r rules, long func() jsontext.Value) Hash {
-	if need := 2*len(v) + 16; cap(s.normal) < need { // an object is written twice when its members are to be sorted
+	if need := 2*len(v) + 16; cap(s.normal) < need { // sorting the members of an object writes it twice
 		s.normal = make([]byte, 0, need+need/2)
 	}
 	normal, ok := appendNormal(s.normal[:0], v, r)
@@ -133,7 +142,8 @@ func (s *Hasher) hash(v []byte, r rules, long func() jsontext.Value) Hash {
 	return sha256.Sum256(normal)
 }
 
-// hashOf hashes canonical JSON; what is no JSON is hashed as it is.
+// hashOf hashes the canonical form of v. Input that is not JSON is hashed as it
+// is.
 func hashOf(v jsontext.Value) Hash {
 	c := v.Clone()
 	if err := c.Canonicalize(); err != nil {
@@ -142,7 +152,8 @@ func hashOf(v jsontext.Value) Hash {
 	return sha256.Sum256(c)
 }
 
-// normalMessage drops and simplifies what the normal form has not.
+// normalMessage drops cache_control and simplifies the content of a message,
+// see Hash.
 func normalMessage(v jsontext.Value) jsontext.Value {
 	if !bytes.Contains(v, []byte(`"cache_control"`)) && !bytes.ContainsRune(v, '[') {
 		return v
@@ -165,8 +176,8 @@ func normalMessage(v jsontext.Value) jsontext.Value {
 	})
 }
 
-// onlyText is the text of a list with one plain text part; nil if it is not
-// that.
+// onlyText returns the text of a list that has exactly one plain text part;
+// nil for any other list.
 func onlyText(list jsontext.Value) jsontext.Value {
 	var text jsontext.Value
 	members, isText := 0, false
@@ -188,15 +199,15 @@ func onlyText(list jsontext.Value) jsontext.Value {
 	return nil
 }
 
-// without copies an object, drops cache_control, and changes values. What is
-// no object stays as it is.
+// without copies an object without cache_control and passes each value through
+// change, which may be nil. Other values are returned as they are.
 func without(v jsontext.Value, change func(name string, value jsontext.Value) jsontext.Value) jsontext.Value {
 	if v.Kind() != '{' {
 		return v
 	}
 	out := make(jsontext.Value, 1, len(v)+1)
 	out[0] = '{'
-	err := EachMember(v, func(name string, value jsontext.Value) error {
+	err := rawjson.EachMember(v, func(name string, value jsontext.Value) error {
 		if name == "cache_control" {
 			return nil
 		}
@@ -216,14 +227,14 @@ func without(v jsontext.Value, change func(name string, value jsontext.Value) js
 	return append(out, '}')
 }
 
-// eachOf copies an array and changes its elements. What is no array stays as
-// it is.
+// eachOf copies an array and passes each element through change. Other values
+// are returned as they are.
 func eachOf(v jsontext.Value, change func(jsontext.Value) jsontext.Value) jsontext.Value {
 	if v.Kind() != '[' {
 		return v
 	}
 	out := jsontext.Value{'['}
-	err := EachElement(v, func(value jsontext.Value) error {
+	err := rawjson.EachElement(v, func(value jsontext.Value) error {
 		if len(out) > 1 {
 			out = append(out, ',')
 		}

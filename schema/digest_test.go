@@ -14,7 +14,7 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// TestNormalForm lists what is equal, and what is not.
+// TestNormalForm lists messages with equal and with different normal forms.
 func TestNormalForm(t *testing.T) {
 	for _, tt := range []struct {
 		a, b  string
@@ -40,7 +40,8 @@ func TestNormalForm(t *testing.T) {
 	}
 }
 
-// TestDigestVectors keeps other clients equal.
+// TestDigestVectors checks the digests in testdata, which clients in other
+// languages must also compute.
 func TestDigestVectors(t *testing.T) {
 	type vector struct {
 		Messages []json.RawMessage          `json:"messages"`
@@ -77,8 +78,8 @@ func TestDigestVectors(t *testing.T) {
 	}
 }
 
-// TestDeltasRebuild edits histories at random: what is put together from a
-// delta is the call that it was made of.
+// TestDeltasRebuild edits histories at random and checks that a call rebuilt
+// from its delta equals the original.
 func TestDeltasRebuild(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -108,7 +109,7 @@ func TestDeltasRebuild(t *testing.T) {
 	}
 }
 
-// travelled is a call as it arrives.
+// travelled encodes and decodes a call.
 func travelled(t *testing.T, c schema.Call) schema.Call {
 	t.Helper()
 	c.V, c.Key, c.Tag, c.Dialect = schema.Version, "alpha-1/1/2", schema.TagAgent, "chat"
@@ -126,7 +127,7 @@ func travelled(t *testing.T, c schema.Call) schema.Call {
 func FuzzHashMessage(f *testing.F) {
 	f.Add([]byte(`{"content":[{"type":"text","text":"a","cache_control":{}}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		// Names that are there twice have no canonical form; decoders refuse them.
+		// Objects with repeated names have no canonical form; decoders refuse them.
 		canonical := jsontext.Value(data).Clone()
 		if canonical.Canonicalize() == nil && hash(data) != hash(append(append([]byte(" "), data...), ' ')) {
 			t.Errorf("white space changes the hash of %q", data)
@@ -136,8 +137,8 @@ func FuzzHashMessage(f *testing.F) {
 
 func hash(message []byte) schema.Hash { return new(schema.Hasher).Message(message) }
 
-// TestDigestsGoOn: hashes that others are based on keep their own digest, and
-// so do those that are based on them, one or two.
+// TestDigestsGoOn checks that hashes keep their digest when one or two others
+// are based on them, and that the digests of those others are right.
 func TestDigestsGoOn(t *testing.T) {
 	whole := func(conversation string) *schema.Hashes {
 		c := schema.Call{}
@@ -167,5 +168,64 @@ func TestDigestsGoOn(t *testing.T) {
 		on.Messages, on.Tools, on.Params = append(on.Messages, all.Messages[step.keep:]...), all.Tools, all.Params
 		known[step.conversation] = on
 		same()
+	}
+}
+
+// TestNeedFullVectors checks the digests of the calls in testdata that a trainer
+// puts together, or asks for whole. Each is the digest of the call that was meant.
+func TestNeedFullVectors(t *testing.T) {
+	type parts struct {
+		Messages []json.RawMessage `json:"messages"`
+		Tools    json.RawMessage   `json:"tools,omitempty"`
+		Params   json.RawMessage   `json:"params,omitempty"` // {} is not the same as none
+	}
+	type call struct {
+		Attempt int `json:"attempt"`
+		Number  int `json:"number"`
+		Base    int `json:"base,omitempty"`
+		Keep    int `json:"keep,omitempty"`
+		parts
+		Digest string `json:"digest,omitempty"`
+		Answer string `json:"answer"`
+		Meant  parts  `json:"meant"`
+	}
+	var all []struct {
+		Name  string `json:"name"`
+		Calls []call `json:"calls"`
+	}
+	path := filepath.Join("testdata", "need_full.json")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, &all); err != nil || len(all) == 0 {
+		t.Fatal(err, "no vectors")
+	}
+	for i := range all {
+		for j := range all[i].Calls {
+			c := &all[i].Calls[j]
+			meant := schema.Call{Messages: c.Meant.Messages, Tools: c.Meant.Tools}
+			if len(c.Meant.Params) > 0 {
+				if err := json.Unmarshal(c.Meant.Params, &meant.Params); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := hex.EncodeToString(meant.HashesOf().Digest())
+			if c.Digest != "" && c.Digest != got && !*update {
+				t.Errorf("%s: call %d has the digest %s, want %s", all[i].Name, c.Number, c.Digest, got)
+			}
+			if c.Digest != "" {
+				c.Digest = got
+			}
+		}
+	}
+	if *update {
+		out, err := json.MarshalIndent(all, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, append(out, '\n'), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -1,10 +1,10 @@
 // Package schema holds the messages that workers, trainers and taps exchange,
-// as msgpack maps with snake_case keys. It is the Go form of docs/protocol.md;
-// the golden vectors in testdata keep clients in other languages equal to it.
+// as msgpack maps with snake_case keys. docs/protocol.md describes the same
+// messages; clients in other languages test themselves with the golden vectors
+// in testdata.
 //
-// It is the only package that imports a msgpack library. Decoding never
-// trusts its input: shape, depth and sizes are checked before anything is
-// built from it (see Decode).
+// No other package imports a msgpack library. Decode never trusts its input:
+// it checks shape, depth and sizes before it builds anything.
 package schema
 
 // Version is the protocol version that this package writes into every

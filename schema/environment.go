@@ -3,6 +3,7 @@ package schema
 import (
 	"fmt"
 	"path"
+	"strconv"
 	"strings"
 )
 
@@ -38,21 +39,40 @@ func checkEnvLike(field string, m map[string]string, limit int) error {
 	return nil
 }
 
-// checkUser accepts a user's name or uid, optionally with ":group".
-func checkUser(field, s string) error {
+// MaxUID is the largest uid and gid of Linux. The number above it means "no
+// change" in system calls.
+const MaxUID = 1<<32 - 2
+
+// CheckUser accepts a user's name or uid, optionally with ":group".
+func CheckUser(field, s string) error {
 	if s == "" {
 		return nil
 	}
-	if len(s) > 64 || strings.HasPrefix(s, "-") {
+	user, group, grouped := strings.Cut(s, ":")
+	if len(s) > 64 || !userOrGroup(user) || grouped && !userOrGroup(group) {
 		return invalid(field, s, "want a user name or uid, optionally :group")
 	}
+	return nil
+}
+
+// userOrGroup accepts a name or a number up to MaxUID.
+func userOrGroup(s string) bool {
+	if s == "" || s[0] == '-' {
+		return false
+	}
+	digits := true
 	for i := range len(s) {
 		c := s[i]
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("_-.:", c) >= 0) {
-			return invalid(field, s, "want a user name or uid, optionally :group")
+		digits = digits && c >= '0' && c <= '9'
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("_-.", c) >= 0) {
+			return false
 		}
 	}
-	return nil
+	if !digits {
+		return true
+	}
+	n, err := strconv.ParseUint(s, 10, 32)
+	return err == nil && n <= MaxUID
 }
 
 // CheckPath checks an absolute path in a sandbox: clean, without ".." and NUL.

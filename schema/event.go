@@ -2,7 +2,7 @@ package schema
 
 import "encoding/json"
 
-// EventType is what an event tells of; it is also a token of its subject.
+// EventType is the type of an event. It is also a token of the event's subject.
 type EventType string
 
 // The types of events.
@@ -11,11 +11,14 @@ const (
 	EventStep   EventType = "step"   // the agent said or did something
 	EventLLM    EventType = "llm"    // a model call began, ended or failed
 	EventLog    EventType = "log"    // output of the agent, setup or verifier
+	EventWait   EventType = "wait"   // the rollout waits for something, or the wait ended
+	EventNet    EventType = "net"    // a connection through the allowlist's proxy began, ended or was refused
+	EventVerify EventType = "verify" // the trainer that verifies did something in the sandbox
 	EventResult EventType = "result" // the rollout has ended
 )
 
-// Event tells people what a rollout does. Nothing depends on it: a full stream
-// or a slow tap never holds a rollout up.
+// Event shows people the progress of a rollout. Nothing depends on events: a
+// full stream or a slow tap never delays a rollout.
 type Event struct {
 	V       int       `json:"v"`
 	Type    EventType `json:"type"`
@@ -25,9 +28,12 @@ type Event struct {
 	At      int64     `json:"at"`    // Unix ms
 
 	Phase  *PhaseEvent     `json:"phase,omitempty"`
-	Step   json.RawMessage `json:"step,omitempty"` // the agent's own event, see agents.Event
+	Step   json.RawMessage `json:"step,omitempty"` // an event of the agent: kind (text, tool_call, tool_result, usage, error, other), and text, tool, id, input, output or usage
 	LLM    *LLMEvent       `json:"llm,omitempty"`
 	Log    *LogEvent       `json:"log,omitempty"`
+	Wait   *WaitEvent      `json:"wait,omitempty"`
+	Net    *NetEvent       `json:"net,omitempty"`
+	Verify *VerifyEvent    `json:"verify,omitempty"`
 	Result *Result         `json:"result,omitempty"`
 }
 
@@ -40,7 +46,8 @@ type PhaseEvent struct {
 	Fault *Fault `json:"fault,omitempty"`
 }
 
-// LLMEvent tells of one model call. Begun: Call is set. Ended: Reply or Fault.
+// LLMEvent tells that a model call began (Call is set) or ended (Reply or Fault
+// is set).
 type LLMEvent struct {
 	Number int    `json:"number"`
 	Gen    string `json:"gen,omitempty"`
@@ -48,7 +55,8 @@ type LLMEvent struct {
 	Call   *Call  `json:"call,omitempty"`
 	Reply  *Reply `json:"reply,omitempty"`
 	Fault  *Fault `json:"fault,omitempty"`
-	// Note is set instead of Call or Reply when they are too large to show.
+	// Note lists changes that the gate made to the call or its answer. It is set
+	// instead of Call or Reply when they are too large to show.
 	Note string `json:"note,omitempty"`
 }
 
@@ -57,6 +65,38 @@ type LogEvent struct {
 	Source string `json:"source"` // agent, setup[0], verify, ...
 	Stream string `json:"stream"` // stdout or stderr
 	Text   string `json:"text"`
+}
+
+// NetEvent tells of one connection that a process in the sandbox requested from
+// the proxy of the allowlist.
+type NetEvent struct {
+	Number  int    `json:"number"` // 1, 2, ... within the rollout
+	Phase   string `json:"phase"`  // of the rollout: agent, verify, ...
+	Host    string `json:"host"`
+	Port    int    `json:"port"`
+	Address string `json:"address,omitempty"` // IP address of the host
+	Allowed bool   `json:"allowed"`
+	Reason  string `json:"reason,omitempty"` // of a refusal or failure
+	Ended   bool   `json:"ended,omitempty"`
+	Sent    int64  `json:"sent,omitempty"`     // bytes from the sandbox
+	Got     int64  `json:"received,omitempty"` // bytes to the sandbox
+	MS      int64  `json:"ms,omitempty"`
+	// Omitted counts the connections without an event. It is set in the last
+	// event of a rollout that made very many connections.
+	Omitted int64 `json:"omitted,omitempty"`
+}
+
+// VerifyEvent tells of one operation of a trainer that verifies, after it ended. The
+// output of a command comes as events of type log.
+type VerifyEvent struct {
+	Number  int    `json:"number"` // of the operation
+	Do      string `json:"do"`     // as in Operation
+	Path    string `json:"path,omitempty"`
+	Command string `json:"command,omitempty"` // its beginning
+	Bytes   int64  `json:"bytes,omitempty"`   // that were read or written
+	MS      int64  `json:"ms,omitempty"`
+	Exit    *Exit  `json:"exit,omitempty"`
+	Fault   *Fault `json:"fault,omitempty"`
 }
 
 func (e *Event) sizeHint() int {
@@ -75,11 +115,16 @@ func (e *Event) sizeHint() int {
 
 // Validate checks the event.
 func (e *Event) Validate() error {
-	if err := checkOneOf("type", string(e.Type), string(EventPhase), string(EventStep), string(EventLLM), string(EventLog), string(EventResult)); err != nil {
+	if err := checkOneOf("type", string(e.Type), string(EventPhase), string(EventStep), string(EventLLM), string(EventLog), string(EventWait), string(EventNet), string(EventVerify), string(EventResult)); err != nil {
 		return err
 	}
 	if _, err := ParseID(string(e.Rollout)); err != nil {
 		return err
+	}
+	if e.Wait != nil {
+		if err := e.Wait.validate(); err != nil {
+			return err
+		}
 	}
 	return checkRange("attempt", e.Attempt, 0, 1<<30)
 }

@@ -2,7 +2,7 @@ package schema
 
 import "fmt"
 
-// Who is to blame for a fault.
+// Values of Fault.Who: the party that caused a fault.
 const (
 	WhoAgent   = "agent"
 	WhoTask    = "task"
@@ -19,28 +19,44 @@ const (
 	CodeCancelled    = "cancelled"
 	CodeTimeout      = "timeout"
 	CodeOOM          = "oom"
+	CodeDisk         = "disk" // more was written than the sandbox may hold
 	CodeExit         = "exit"
 	CodeCallCap      = "call_cap"
 	CodeTokenCap     = "token_cap"
 	CodeSetup        = "setup_failed"
+	CodeService      = "service_failed" // a side-car did not become ready
 	CodeNoReward     = "no_reward"
 	CodeBadBundle    = "bad_bundle"
-	CodeImage        = "image"
+	CodeImage        = "image"            // the image cannot be built or used
+	CodeNoImage      = "image_missing"    // no registry has the image
+	CodeImageAuth    = "image_auth"       // the registry wants a login
+	CodeImageRate    = "image_rate_limit" // the registry refuses more pulls for a while
+	CodeImageKind    = "image_platform"   // the image has another architecture
 	CodeMissing      = "missing"
 	CodeInternal     = "internal"
 	CodeUnsupported  = "unsupported"
 	CodeStaleAttempt = "stale_attempt"
+	CodeOver         = "over" // an operation of a verification, or of a generation, that has ended
 	CodeTooLarge     = "too_large"
 	CodeAgentError   = "agent_error"
+	CodeSpoiled      = "sandbox_spoiled" // the agent left a sandbox that cannot be used
 	CodeNoWorker     = "no_capable_worker"
 	CodeUnreadable   = "unreadable"
-	// CodeContext refuses a call that is longer than the model's context: every
-	// dialect says so in its own words, so that agents compact.
+	CodeFull         = "bucket_full" // the trainer's files have reached their bound
+	// CodeBadAnswer refuses an answer without a required part, such as a log-prob
+	// for each token id. The call is asked again, twice.
+	CodeBadAnswer = "bad_answer"
+	// CodeGap names deltas of an answer that did not arrive. They are asked for.
+	CodeGap = "gap"
+	// CodeTranscript marks a result with a transcript that lacks its end.
+	CodeTranscript = "transcript_truncated"
+	// CodeContext refuses a call that is longer than the model's context. Every
+	// dialect reports it in the form of its API, so that agents compact.
 	CodeContext = "context_length_exceeded"
 )
 
-// Fault says what went wrong, where and who can mend it. As the answer to a
-// model call it also carries an HTTP status.
+// Fault describes a failure: its stage, its cause and the party that can mend
+// it. As the answer to a model call it also carries an HTTP status.
 type Fault struct {
 	Stage     string `json:"stage,omitempty"` // sandbox, setup, agent, verify, call, request, ...
 	Code      string `json:"code"`
@@ -54,7 +70,7 @@ type Fault struct {
 	// AgentMessage is text that the agent may read. Without it the agent
 	// reads a generic text; Message goes to events and results only.
 	AgentMessage string `json:"agent_message,omitempty"`
-	// RetryAfterMS asks whoever asks again to wait, in milliseconds.
+	// RetryAfterMS is the time to wait before the next try, in milliseconds.
 	RetryAfterMS int64 `json:"retry_after_ms,omitempty"`
 }
 
@@ -103,24 +119,27 @@ func Faultf(stage, code, who, format string, args ...any) *Fault {
 	return &Fault{Stage: stage, Code: code, Who: who, Message: Clip(fmt.Sprintf(format, args...), maxText)}
 }
 
-// Exit says how a process of the agent's side ended. It is data about the
-// agent, never our error.
+// Exit describes the end of a process in the sandbox. It is data about the
+// agent or task, never an error of turngate.
 type Exit struct {
 	Code        int    `json:"code"`             // exit status; 128+signal when a signal ended it
 	Signal      string `json:"signal,omitempty"` // such as "killed"; empty when it exited
 	TimedOut    bool   `json:"timed_out,omitempty"`
 	OOM         bool   `json:"oom,omitempty"`
-	MS          int64  `json:"ms"` // wall time in milliseconds
+	Disk        bool   `json:"disk,omitempty"` // ended because the sandbox exceeded its disk limit
+	MS          int64  `json:"ms"`             // wall time in milliseconds
 	StdoutBytes int64  `json:"stdout_bytes,omitempty"`
 	StderrBytes int64  `json:"stderr_bytes,omitempty"`
 }
 
 // OK reports whether the process ended by itself with status 0.
-func (e Exit) OK() bool { return e.Code == 0 && e.Signal == "" && !e.TimedOut && !e.OOM }
+func (e Exit) OK() bool { return e.Code == 0 && e.Signal == "" && !e.TimedOut && !e.OOM && !e.Disk }
 
 // String describes the exit in a few words.
 func (e Exit) String() string {
 	switch {
+	case e.Disk:
+		return "over the disk limit"
 	case e.OOM:
 		return "out of memory"
 	case e.TimedOut:

@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// Hold says which rollouts of one trainer wait before they ask an engine
-// themselves, for example while its weights are updated. What was asked before
-// goes on. It counts until a newer one, and lapses when it is not repeated.
+// Hold lists the rollouts of one trainer that must not send new calls to an
+// upstream, for example during an update of its weights. Open calls go
+// on. A hold is valid until a newer one, and lapses when it is not repeated.
 type Hold struct {
 	V        int    `json:"v"`
 	Instance string `json:"instance"` // of the trainer's process
 	Serial   int64  `json:"serial"`   // grows with each hold of that process
 	All      bool   `json:"all,omitempty"`
-	IDs      []ID   `json:"ids,omitempty"` // without All; none: nothing waits
+	IDs      []ID   `json:"ids,omitempty"` // used without All; empty: no rollout waits
 }
 
-// Holds reports whether a rollout waits.
+// Holds reports whether the hold covers a rollout.
 func (h *Hold) Holds(id ID) bool { return h.All || slices.Contains(h.IDs, id) }
 
 // Validate checks the message.
@@ -38,8 +38,8 @@ func (h *Hold) Validate() error {
 	return nil
 }
 
-// AsksAnEngine reports whether calls of this rollout are answered by an engine
-// that its worker asks, and not by the trainer.
+// AsksAnEngine reports whether the worker sends calls of this rollout to an
+// upstream instead of the trainer.
 func (r *Request) AsksAnEngine() bool {
 	if r.Mode == ModeProxy {
 		return true

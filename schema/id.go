@@ -35,9 +35,9 @@ func ParseID(s string) (ID, error) {
 	return ID(s), nil
 }
 
-// NewID joins a trainer's name and a suffix. A suffix that is not a plain
-// token, or is too long, is replaced by a hash of it, so any foreign id can be
-// used; keep the original in the request's labels.
+// NewID joins a trainer's name and a suffix. A suffix that is no valid token,
+// or is too long, is replaced by its hash, so any foreign id can be used; keep
+// the original in the request's labels.
 func NewID(trainer, suffix string) (ID, error) {
 	if err := CheckTrainer(trainer); err != nil {
 		return "", err
@@ -77,8 +77,8 @@ func CheckTrainer(s string) error {
 	return nil
 }
 
-// CheckToken checks a name that stands as one token of a subject, such as a
-// worker's name or a shard: ^[A-Za-z0-9_-]{1,40}$. field is used in the error.
+// CheckToken checks a name that is used as one token of a subject, such as a
+// worker's name or a shard: ^[A-Za-z0-9_-]{1,40}$. field names it in the error.
 func CheckToken(field, s string) error { return checkToken(field, s, maxIDLen) }
 
 func checkToken(field, s string, limit int) error {

@@ -5,12 +5,12 @@ import (
 	"unicode/utf8"
 )
 
-// InvalidError says which field of a message is wrong, what it holds and what
-// would be right. It is the user's fault, never retryable.
+// InvalidError names a field of a message with a wrong value, the value and a
+// valid form. The sender has to correct it; a retry does not help.
 type InvalidError struct {
 	Field string // dotted path in the message, such as "limits.agent_ms"
-	Value string // the offending value, shortened
-	Want  string // what would be right
+	Value string // the wrong value, shortened
+	Want  string // a valid form
 }
 
 func (e *InvalidError) Error() string {

@@ -4,42 +4,48 @@ import (
 	"bytes"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/turngate/turngate/internal/rawjson"
 )
 
-// The normal form of every message is made twice for every call, by the worker
-// and by the trainer, so the usual message goes a short way: one pass over
-// plain JSON that a decoder has seen before. Whatever is unusual (names that
-// are not ASCII or are there twice, deep nesting, what is no JSON at all) goes
-// the long way of digest.go, which says what the normal form is.
+// The worker and the trainer both compute the normal form of every message of
+// every call, so this file has a fast path: one pass over plain JSON (see
+// rawjson.Reader). All other input (names that are repeated or not ASCII, deep
+// nesting, invalid JSON) takes the slow path in digest.go, which defines the
+// normal form.
 
-// rules are what the normal form drops and simplifies at a place of a message.
+// rules selects the changes that the normal form makes to a value, by the place
+// of the value in a call.
 type rules uint8
 
 const (
 	asIs      rules = iota
-	inMessage       // a message: no cache_control, its content as below
-	inContent       // a content: its parts have no cache_control, a single text is a string
-	inTools         // a list whose elements have no cache_control
-	inPart          // such an element or part
+	inMessage       // a message: cache_control is dropped, content follows inContent
+	inContent       // a content: parts follow inPart, a single text part becomes a string
+	inTools         // a list of tools: elements follow inPart
+	inPart          // an element or part: cache_control is dropped
 )
 
-// appendNormal appends the normal form of v. ok is false when v is not of the
-// plain kind; what was appended then means nothing.
+// normalizer writes the normal form of the values that it reads.
+type normalizer struct{ rawjson.Reader }
+
+// appendNormal appends the normal form of v. If ok is false, v is not plain
+// JSON and out must not be used.
 func appendNormal(dst []byte, v []byte, r rules) (out []byte, ok bool) {
-	p := PlainReader{in: v}
-	p.space()
+	p := normalizer{rawjson.Read(v, 0)}
+	p.Space()
 	if out, ok = p.value(dst, r, 0); !ok {
 		return out, false
 	}
-	p.space()
-	return out, p.at == len(v)
+	p.Space()
+	return out, p.At == len(v)
 }
 
-func (p *PlainReader) value(dst []byte, r rules, depth int) ([]byte, bool) {
-	if p.at >= len(p.in) || depth > maxPlainDepth {
+func (p *normalizer) value(dst []byte, r rules, depth int) ([]byte, bool) {
+	if p.At >= len(p.In) || depth > rawjson.MaxDepth {
 		return dst, false
 	}
-	switch c := p.in[p.at]; c {
+	switch c := p.In[p.At]; c {
 	case '{':
 		return p.object(dst, r, depth)
 	case '[':
@@ -57,18 +63,18 @@ func (p *PlainReader) value(dst []byte, r rules, depth int) ([]byte, bool) {
 	}
 }
 
-func (p *PlainReader) word(dst []byte, w string) ([]byte, bool) {
-	return append(dst, w...), p.skipWord(w)
+func (p *normalizer) word(dst []byte, w string) ([]byte, bool) {
+	return append(dst, w...), p.SkipWord(w)
 }
 
-// number copies an integer that every JSON reader keeps as it is; any other
-// number is written as the standard says.
-func (p *PlainReader) number(dst []byte) ([]byte, bool) {
-	from := p.at
-	if !p.skipNumber() {
+// number copies an integer of at most 15 digits, which is its own canonical
+// form; any other number is written in its RFC 8785 form.
+func (p *normalizer) number(dst []byte) ([]byte, bool) {
+	from := p.At
+	if !p.SkipNumber() {
 		return dst, false
 	}
-	n := jsontext.Value(p.in[from:p.at])
+	n := jsontext.Value(p.In[from:p.At])
 	if len(n) <= 15 && !bytes.ContainsAny(n, ".eE") && string(n) != "-0" {
 		return append(dst, n...), true
 	}
@@ -77,14 +83,14 @@ func (p *PlainReader) number(dst []byte) ([]byte, bool) {
 	return append(dst, n...), err == nil
 }
 
-// text copies a string, whose usual escapes are those of the normal form.
-func (p *PlainReader) text(dst []byte) ([]byte, bool) {
-	from := p.at
-	usual, ok := p.skipText()
+// text copies a string if its escapes are canonical, and rewrites it otherwise.
+func (p *normalizer) text(dst []byte) ([]byte, bool) {
+	from := p.At
+	usual, ok := p.SkipText()
 	if !ok {
 		return dst, false
 	}
-	s := p.in[from:p.at]
+	s := p.In[from:p.At]
 	if usual {
 		return append(dst, s...), true
 	}
@@ -96,14 +102,14 @@ func (p *PlainReader) text(dst []byte) ([]byte, bool) {
 	return append(dst, quoted...), err == nil
 }
 
-func (p *PlainReader) array(dst []byte, r rules, depth int) ([]byte, bool) {
+func (p *normalizer) array(dst []byte, r rules, depth int) ([]byte, bool) {
 	inner := asIs
 	if r == inContent || r == inTools {
 		inner = inPart
 	}
 	begin, n := len(dst), 0
 	dst = append(dst, '[')
-	p.at++
+	p.At++
 	if p.Next(']') {
 		return append(dst, ']'), true
 	}
@@ -111,7 +117,7 @@ func (p *PlainReader) array(dst []byte, r rules, depth int) ([]byte, bool) {
 		if n++; n > 1 {
 			dst = append(dst, ',')
 		}
-		p.space()
+		p.Space()
 		var ok bool
 		if dst, ok = p.value(dst, inner, depth+1); !ok {
 			return dst, false
@@ -127,10 +133,10 @@ func (p *PlainReader) array(dst []byte, r rules, depth int) ([]byte, bool) {
 	if r == inContent && n == 1 {
 		const before, behind = `[{"text":`, `,"type":"text"}]`
 		if only := dst[begin:]; bytes.HasPrefix(only, []byte(before+`"`)) && bytes.HasSuffix(only, []byte(`"`+behind)) {
-			// In the normal form it begins and ends like this. Whether the text
-			// itself ends where it seems to is seen by its length.
+			// The normal form of a single text part has this prefix and suffix. The
+			// part has no other members if all bytes between them are one string.
 			text := only[len(before) : len(only)-len(behind)]
-			if s := (PlainReader{in: text}); s.isText() {
+			if s := (normalizer{rawjson.Read(text, 0)}); s.isText() {
 				dst = append(dst[:begin], text...)
 			}
 		}
@@ -138,20 +144,20 @@ func (p *PlainReader) array(dst []byte, r rules, depth int) ([]byte, bool) {
 	return dst, true
 }
 
-// isText reports whether all of it is one string.
-func (p *PlainReader) isText() bool {
-	_, ok := p.skipText()
-	return ok && p.at == len(p.in)
+// isText reports whether the whole input is one string.
+func (p *normalizer) isText() bool {
+	_, ok := p.SkipText()
+	return ok && p.At == len(p.In)
 }
 
-// member is one of an object, as it was written: where it begins, how long its
-// name is, where it ends.
+// member is a member of an object in the output: the offsets of its beginning
+// and end, and the length of its name.
 type member struct{ from, name, to int32 }
 
 func (m member) nameIn(dst []byte) []byte { return dst[m.from+1 : m.from+1+m.name] }
 
-func (p *PlainReader) object(dst []byte, r rules, depth int) ([]byte, bool) {
-	p.at++
+func (p *normalizer) object(dst []byte, r rules, depth int) ([]byte, bool) {
+	p.At++
 	if p.Next('}') {
 		return append(dst, '{', '}'), true
 	}
@@ -161,10 +167,10 @@ func (p *PlainReader) object(dst []byte, r rules, depth int) ([]byte, bool) {
 	dst = append(dst, '{')
 	for {
 		name, ok := p.Name()
-		if !ok || len(members) == maxPlainMembers {
+		if !ok || len(members) == rawjson.MaxMembers {
 			return dst, false
 		}
-		p.space()
+		p.Space()
 		drop := (r == inMessage || r == inPart) && string(name) == "cache_control"
 		inner := asIs
 		if r == inMessage && string(name) == "content" {
@@ -206,8 +212,7 @@ func (p *PlainReader) object(dst []byte, r rules, depth int) ([]byte, bool) {
 	return order(dst, begin, members)
 }
 
-// order sorts the members of the object that was written from begin on by
-// their names.
+// order sorts the members of the object that begins at dst[begin] by name.
 func order(dst []byte, begin int, members []member) ([]byte, bool) {
 	for i := 1; i < len(members); i++ { // they are few
 		for j := i; j > 0; j-- {

@@ -7,8 +7,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// FuzzNormalForm compares the short way to the normal form with the long one,
-// which says what it is.
+// FuzzNormalForm compares the fast path to the normal form with the slow one,
+// which defines it.
 func FuzzNormalForm(f *testing.F) {
 	for _, s := range []string{
 		`{"role":"tool","tool_call_id":"c1","content":"a\n\"b\"\\ \u0041 \/ é \ud83d\ude00"}`,
@@ -39,7 +39,7 @@ func FuzzNormalForm(f *testing.F) {
 	})
 }
 
-// TestPlainFormIsTheUsual sees that what agents send goes the short way.
+// TestPlainFormIsTheUsual checks that messages of agents take the fast path.
 func TestPlainFormIsTheUsual(t *testing.T) {
 	for _, s := range []string{
 		`{"role":"user","content":"a\n\"b\"\\ é"}`,

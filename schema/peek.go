@@ -2,8 +2,8 @@ package schema
 
 import "github.com/tinylib/msgp/msgp"
 
-// PeekID reads the rollout's id out of the beginning of a message that Decode
-// refused, as far as it can be read at all.
+// PeekID reads the rollout's id from the beginning of a message that Decode
+// refused. ok is false if there is no readable id.
 func PeekID(data []byte) (ID, bool) {
 	n, rest, err := msgp.ReadMapHeaderBytes(data)
 	for ; err == nil && n > 0; n-- {
@@ -16,7 +16,7 @@ func PeekID(data []byte) (ID, bool) {
 			text, rest, err = msgp.ReadStringBytes(rest)
 		case msgp.IntType, msgp.UintType:
 			rest, err = msgp.Skip(rest)
-		default: // only plain values stand before the id
+		default: // only strings and integers come before the id
 			return "", false
 		}
 		if err == nil && key == "id" {

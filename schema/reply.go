@@ -3,6 +3,7 @@ package schema
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 )
 
 // Reply is the whole answer to one call.
@@ -12,15 +13,15 @@ type Reply struct {
 	FinishReason string          `json:"finish_reason"`
 	Usage        Usage           `json:"usage"`
 
-	// What training needs; none of it ever reaches the agent.
+	// Data for training. None of it ever reaches the agent.
 	PromptIDs     TokenIDs        `json:"prompt_ids,omitempty"`
 	CompletionIDs TokenIDs        `json:"completion_ids,omitempty"`
 	Logprobs      Logprobs        `json:"logprobs,omitempty"` // one per completion id
 	TopLogprobs   json.RawMessage `json:"top_logprobs,omitempty"`
 	Versions      []VersionSpan   `json:"versions,omitempty"`
 	Sampling      json.RawMessage `json:"sampling,omitempty"` // effective parameters
-	Edits         []string        `json:"edits,omitempty"`    // parameters that the engine refuses and that were left out
-	Retained      bool            `json:"retained,omitempty"` // ids stay with the trainer under the call's key
+	Edits         []string        `json:"edits,omitempty"`    // parameters that were changed before the engine got them, or that it ignored
+	Retained      bool            `json:"retained,omitempty"` // the trainer keeps the ids under the call's key
 	Digest        []byte          `json:"digest,omitempty"`   // of the retained ids
 }
 
@@ -30,12 +31,37 @@ type Usage struct {
 	CompletionTokens int64 `json:"completion_tokens"`
 }
 
-// VersionSpan says which policy version made the completion ids Start to End
-// (End excluded).
+// VersionSpan names the policy version that generated the completion ids from
+// Start up to End (excluded).
 type VersionSpan struct {
 	Version string `json:"version"`
 	Start   int    `json:"start"`
 	End     int    `json:"end"`
+}
+
+// Number returns the number of at most 31 bits at the end of the version's name;
+// -1: there is none.
+func (v *VersionSpan) Number() int64 {
+	from := len(v.Version)
+	for from > 0 && v.Version[from-1] >= '0' && v.Version[from-1] <= '9' {
+		from--
+	}
+	n, err := strconv.ParseInt(v.Version[from:], 10, 32)
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// OldestVersion returns the smallest number of the versions; -1: none has a number.
+func OldestVersion(spans []VersionSpan) int64 {
+	oldest := int64(-1)
+	for i := range spans {
+		if n := spans[i].Number(); n >= 0 && (oldest < 0 || n < oldest) {
+			oldest = n
+		}
+	}
+	return oldest
 }
 
 func (r *Reply) sizeHint() int {
@@ -90,8 +116,8 @@ func (r *Reply) Validate() error {
 	return nil
 }
 
-// Delta is a piece of an answer that is still being generated. It has the form
-// of an OpenAI chat delta and the ids that belong to it.
+// Delta is a piece of an answer that is still being generated: an OpenAI chat
+// delta and its token ids.
 type Delta struct {
 	V             int             `json:"v"`
 	Delta         json.RawMessage `json:"delta"` // choices[0].delta of a chat completion chunk
@@ -112,11 +138,11 @@ func (d *Delta) Validate() error {
 	return checkPacked("logprobs", len(d.Logprobs))
 }
 
-// FrameKind is what a frame of an answer is.
+// FrameKind is the kind of a frame.
 type FrameKind string
 
-// The frames that a trainer sends for one call. FrameAbsent is made by the
-// worker itself: nobody answers at the moment.
+// The frames that a trainer sends for one call. Only FrameAbsent comes from the
+// worker itself: it means that the trainer or upstream does not answer.
 const (
 	FrameAccept   FrameKind = "accept"
 	FrameBeat     FrameKind = "beat"
@@ -125,14 +151,19 @@ const (
 	FrameFault    FrameKind = "fault"
 	FrameNeedFull FrameKind = "need_full"
 	FrameAbsent   FrameKind = "absent"
+	// FrameOperation asks for an operation of a verification. The worker replies to
+	// it.
+	FrameOperation FrameKind = "operation"
 )
 
-// Frame is what a gate is told while a call waits for its answer.
+// Frame reports the progress of a call to the gate.
 type Frame struct {
-	Kind  FrameKind
-	Gen   string // the generation that it belongs to
-	Held  bool   // accept and beat: the trainer holds calls for now
-	More  bool   // of a delta: the next one is there already
-	Delta *Delta // of a delta
-	Fault *Fault // why a call is absent or asked again
+	Kind     FrameKind
+	Gen      string // name of the generation
+	Held     bool   // of accept and beat: the trainer holds calls for now
+	More     bool   // of a delta: the next delta has arrived already
+	Delta    *Delta // of a delta
+	Reply    *Reply // of a final of a trainer; a *Fault with CodeBadAnswer refuses it, and a delta
+	Fault    *Fault // the reason why a call is absent or asked again
+	Upstream string // of absent: name of the upstream; empty: the trainer
 }

@@ -2,10 +2,11 @@ package schema
 
 import "github.com/tinylib/msgp/msgp"
 
-// Replies, too, are appended to and read from byte slices directly: they
+// Replies, like calls, are written to and read from byte slices directly: they
 // carry the packed arrays of a whole prompt.
 
-// appendReply appends the reply as the one map that Encode would make of it.
+// appendReply appends the reply as one msgpack map, in the form that the
+// msgpack library would give it.
 func appendReply(b []byte, r *Reply) []byte {
 	raw := [...]struct {
 		name  string
@@ -62,7 +63,8 @@ func appendReply(b []byte, r *Reply) []byte {
 	return b
 }
 
-// readReply reads a reply whose shape was checked. Its raw parts alias b.
+// readReply reads a reply from b, which checkShape has accepted. The raw parts
+// of the reply alias b.
 func readReply(b []byte, r *Reply) error {
 	_, err := readMap(b, func(name, b []byte) (rest []byte, err error) {
 		switch string(name) {
@@ -100,7 +102,8 @@ func readReply(b []byte, r *Reply) error {
 	return err
 }
 
-// readMap calls f with each key and what follows it; f returns what is left.
+// readMap calls f with each key and the bytes after it. f reads the value and
+// returns the remaining bytes.
 func readMap(b []byte, f func(name, b []byte) ([]byte, error)) ([]byte, error) {
 	n, b, err := msgp.ReadMapHeaderBytes(b)
 	if err != nil {
@@ -137,7 +140,7 @@ func readVersions(b []byte) ([]VersionSpan, []byte, error) {
 	if err != nil {
 		return nil, b, err
 	}
-	list := make([]VersionSpan, n) // n values follow, checkShape has seen them
+	list := make([]VersionSpan, n) // checkShape has made sure that n values follow
 	for i := range list {
 		b, err = readMap(b, func(name, b []byte) (rest []byte, err error) {
 			switch string(name) {

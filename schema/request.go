@@ -4,42 +4,52 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"path"
-	"path/filepath"
+	"slices"
 	"strings"
 )
 
-// Mode says who answers the agent's model calls.
+// Mode selects the way in which the agent's model calls are answered.
 type Mode string
 
-// The modes. The last two need model.upstream, a name that the worker's own
-// configuration knows.
+// The modes. ModeProxy and ModeBlack need model.upstream, a name in the
+// worker's configuration.
 const (
 	ModeGate  Mode = "interception_gate" // the trainer answers
-	ModeProxy Mode = "transparent_proxy" // the worker's gate forwards to an upstream
-	ModeBlack Mode = "black_box"         // the agent talks to the upstream itself
+	ModeProxy Mode = "transparent_proxy" // the worker's gate forwards calls to an upstream
+	ModeBlack Mode = "black_box"         // the agent calls the upstream itself
 )
 
-// Request asks for one rollout. A trainer publishes it; a worker that takes it
-// answers with exactly one Result.
+// Request asks for one rollout. A trainer publishes it; the rollout ends in
+// exactly one Result.
 type Request struct {
 	V       int    `json:"v"`
 	ID      ID     `json:"id"`
 	Trainer string `json:"trainer"`
-	Shard   string `json:"shard,omitempty"` // which of the trainer's processes answers; default "0"
+	Shard   string `json:"shard,omitempty"` // the trainer's process that answers calls; default "0"
 	Group   string `json:"group,omitempty"` // rollouts of one prompt
 	Index   int    `json:"index,omitempty"` // this rollout's place in its group
 	Mode    Mode   `json:"mode,omitempty"`  // default interception_gate
 
-	Task      Task          `json:"task"`
-	Agent     AgentChoice   `json:"agent"`
-	Sandbox   SandboxChoice `json:"sandbox"`
-	Model     Model         `json:"model,omitzero"`
-	Gate      GateOptions   `json:"gate,omitzero"`
-	Limits    Limits        `json:"limits,omitzero"`
-	Setup     []Command     `json:"setup,omitempty"`
-	Verify    *Verify       `json:"verify,omitempty"`
-	Artifacts []string      `json:"artifacts,omitempty"` // paths in the sandbox to keep
+	Task    Task          `json:"task"`
+	Agent   AgentChoice   `json:"agent"`
+	Sandbox SandboxChoice `json:"sandbox"`
+	Model   Model         `json:"model,omitzero"`
+	Gate    GateOptions   `json:"gate,omitzero"`
+	Limits  Limits        `json:"limits,omitzero"`
+	Setup   []Command     `json:"setup,omitempty"`
+	// Healthcheck must succeed in the new sandbox before Setup runs.
+	Healthcheck *Healthcheck `json:"healthcheck,omitempty"`
+	// Verify describes the verifier, which finds the reward. Nil: the rollout is
+	// not verified. A request with steps has a Verify in each step instead.
+	Verify *Verify `json:"verify,omitempty"`
+	// Artifacts are kept in addition to /logs/agent and /logs/artifacts. With
+	// steps they are kept after each step.
+	Artifacts []ArtifactRule `json:"artifacts,omitempty"`
+
+	// Steps are the parts of a task with several instructions. They replace
+	// task.instruction and verify.
+	Steps      []Step `json:"steps,omitempty"`
+	StepReward string `json:"step_reward,omitempty"` // mean (default) or final
 
 	MaxAttempts  int               `json:"max_attempts,omitempty"` // default 3
 	AttemptFloor int               `json:"attempt_floor,omitempty"`
@@ -47,7 +57,7 @@ type Request struct {
 	Labels       map[string]string `json:"labels,omitempty"`
 }
 
-// Task is what the agent is to do. Files come from the bundle, never from a
+// Task is the task of the agent. Its files come from the bundle, never from a
 // path on the worker.
 type Task struct {
 	Name        string `json:"name"`
@@ -55,58 +65,36 @@ type Task struct {
 	// Bundle is the sha256 (hex) of a tar.zst in the object store "tasks".
 	// Empty means the task has no files.
 	Bundle string `json:"bundle,omitempty"`
+	// Notes list the parts of the task that differ from the author's version.
+	// They come first in the result's notes.
+	Notes []string `json:"notes,omitempty"`
 }
 
-// AgentChoice names the agent and how it is started.
+// MaxNotes is the largest number of notes of a result.
+const MaxNotes = 64
+
+// AgentChoice names the agent and describes its start.
 type AgentChoice struct {
 	Name         string            `json:"name"`
-	Version      string            `json:"version,omitempty"` // default: the worker's pinned one
+	Version      string            `json:"version,omitempty"` // default: the worker's pinned version
 	Args         []string          `json:"args,omitempty"`    // added to its argv; the whole argv for "command"
 	Env          map[string]string `json:"env,omitempty"`
 	SystemPrompt string            `json:"system_prompt,omitempty"`
 	MaxTurns     int               `json:"max_turns,omitempty"`
 	User         string            `json:"user,omitempty"` // user in the sandbox; default sandbox.user
-	MCP          []MCPServer       `json:"mcp,omitempty"`  // servers of tools that the agent starts itself
-	// Tools are run by the trainer. They reach the agent through an MCP server
-	// named ToolServer; what is not listed cannot be called.
+	// Network and Allow are the agent's network; default sandbox.network and
+	// sandbox.allow.
+	Network string      `json:"network,omitempty"`
+	Allow   []string    `json:"allow,omitempty"`
+	MCP     []MCPServer `json:"mcp,omitempty"` // servers of tools for the agent
+	// SkillsDir is a folder in the sandbox. The agent gets its entries as skills.
+	SkillsDir string `json:"skills_dir,omitempty"`
+	// Tools are run by the trainer. The agent reaches them through an MCP server
+	// named "trainer"; it cannot call any other tool of the trainer.
 	Tools []ToolSpec `json:"tools,omitempty"`
 }
 
-// MCPServer is a server of the Model Context Protocol
-// (https://modelcontextprotocol.io) that an agent starts in its sandbox and
-// speaks to over stdin and stdout.
-type MCPServer struct {
-	Name    string            `json:"name"`
-	Command []string          `json:"command"` // argv
-	Env     map[string]string `json:"env,omitempty"`
-}
-
-// SandboxChoice says where the agent runs. A limit of 0 asks for none; a limit
-// that the backend cannot enforce is refused by name.
-type SandboxChoice struct {
-	Backend     string            `json:"backend"`
-	Image       string            `json:"image,omitempty"`
-	Build       bool              `json:"build,omitempty"`   // build environment/Dockerfile of the bundle
-	Network     string            `json:"network,omitempty"` // none (default), allowlist, open
-	Allow       []string          `json:"allow,omitempty"`
-	CPUs        float64           `json:"cpus,omitempty"`
-	MemoryBytes int64             `json:"memory_bytes,omitempty"`
-	DiskBytes   int64             `json:"disk_bytes,omitempty"`
-	Pids        int64             `json:"pids,omitempty"`
-	GPUs        int               `json:"gpus,omitempty"`
-	User        string            `json:"user,omitempty"`    // default: the backend's
-	Workdir     string            `json:"workdir,omitempty"` // default: the image's, or /workspace
-	Env         map[string]string `json:"env,omitempty"`
-}
-
-// Networks that a sandbox may be asked to have.
-const (
-	NetworkNone      = "none"
-	NetworkAllowlist = "allowlist"
-	NetworkOpen      = "open"
-)
-
-// Model says what the agent is told about its model.
+// Model describes the model to the agent.
 type Model struct {
 	Name     string          `json:"name,omitempty"` // default "policy"
 	Sampling json.RawMessage `json:"sampling,omitempty"`
@@ -119,27 +107,26 @@ type GateOptions struct {
 	MaxCalls    int    `json:"max_calls,omitempty"`    // 0: 1000
 	MaxTokens   int64  `json:"max_tokens,omitempty"`   // completion tokens of all calls; 0: no cap
 	MaxParallel int    `json:"max_parallel,omitempty"` // default 8; more wait
-	WaitMS      int64  `json:"wait_ms,omitempty"`      // without a trainer; default 1 800 000
-	// Routes send calls of a tag elsewhere than the agent's turns: titles and
-	// summaries need not cost the policy anything.
+	WaitMS      int64  `json:"wait_ms,omitempty"`      // longest wait of a call without a trainer; default 1 800 000
+	// Routes send the calls of a tag to another place than the agent's turns, so
+	// that titles and summaries need not use the policy. Keys are tags.
 	Routes SortedMap[Route] `json:"routes,omitempty"`
 }
 
-// Route says who answers the calls of one tag. Exactly one field is set.
+// Route is the destination of the calls of one tag. Exactly one field is set.
 type Route struct {
 	Shard    string `json:"shard,omitempty"`    // another of the trainer's processes
-	Upstream string `json:"upstream,omitempty"` // an engine of the worker's configuration
-	Reply    string `json:"reply,omitempty"`    // this text, and nobody is asked
+	Upstream string `json:"upstream,omitempty"` // an upstream in the worker's configuration
+	Reply    string `json:"reply,omitempty"`    // a fixed text; no call is sent
 }
 
-// How a streamed answer reaches the agent.
+// Values of GateOptions.Stream.
 const (
-	StreamBuffer = "buffer" // released when it is complete
-	StreamPass   = "pass"   // released as it comes
+	StreamBuffer = "buffer" // the agent gets an answer when it is complete
+	StreamPass   = "pass"   // the agent gets each piece as it arrives
 )
 
-// Limits are the durations of each stage in milliseconds. 0 means the default
-// that WithDefaults fills in.
+// Limits are the durations of each stage in milliseconds. 0 means the default.
 type Limits struct {
 	ReadyMS   int64 `json:"ready_ms,omitempty"`
 	InstallMS int64 `json:"install_ms,omitempty"`
@@ -148,9 +135,28 @@ type Limits struct {
 	VerifyMS  int64 `json:"verify_ms,omitempty"`
 }
 
-// TotalMS is how long a sandbox with these limits may live: their sum and 300 s.
-func (l Limits) TotalMS() int64 {
-	return l.ReadyMS + l.InstallMS + l.SetupMS + l.AgentMS + l.VerifyMS + 300_000
+// LifeMS returns the longest life of a sandbox of this request in milliseconds:
+// the sum of the limits of all stages, steps, health checks and hooks, of
+// gate.wait_ms for each verification by the trainer, and of 300 s.
+func (r *Request) LifeMS() int64 {
+	l := r.Limits
+	all := l.ReadyMS + l.InstallMS + l.SetupMS + r.Healthcheck.longestMS() + 300_000
+	if len(r.Steps) == 0 {
+		return all + l.AgentMS + l.VerifyMS + r.Verify.besideMS(l) + r.verifierMS(r.Verify)
+	}
+	for _, s := range r.Steps {
+		all += l.SetupMS + s.Healthcheck.longestMS() + cmp.Or(s.AgentMS, l.AgentMS) + cmp.Or(s.VerifyMS, l.VerifyMS) + s.Verify.besideMS(l) + r.verifierMS(s.Verify)
+	}
+	return all
+}
+
+// verifierMS returns the longest wait for a trainer that verifies, in
+// milliseconds. The sandbox waits, too.
+func (r *Request) verifierMS(v *Verify) int64 {
+	if v == nil || v.By != VerifyByTrainer {
+		return 0
+	}
+	return r.Gate.WaitMS
 }
 
 // Command is one command of the task, run by /bin/sh -c in the sandbox. It is
@@ -161,26 +167,15 @@ type Command struct {
 	Env  map[string]string `json:"env,omitempty"`
 }
 
-// Verify says how the reward is found. Its files are put into the sandbox only
-// after the agent and all that it started has ended.
-type Verify struct {
-	// Run is the verifier's command. Empty means tests/test.sh of the bundle,
-	// at /tests/test.sh.
-	Run  string            `json:"run,omitempty"`
-	User string            `json:"user,omitempty"`
-	Env  map[string]string `json:"env,omitempty"`
-	// RewardKey picks the headline reward of a reward.json with several
-	// numbers. Default "reward", or the only one.
-	RewardKey string `json:"reward_key,omitempty"`
-}
-
-// WithDefaults returns the request with every absent field set to what it
-// means.
+// WithDefaults returns the request with every absent field set to its default.
 func (r Request) WithDefaults() Request {
 	r.V = cmp.Or(r.V, Version)
 	r.Shard = cmp.Or(r.Shard, "0")
 	r.Mode = cmp.Or(r.Mode, ModeGate)
 	r.Sandbox.Network = cmp.Or(r.Sandbox.Network, NetworkNone)
+	r.Sandbox.Build = r.Sandbox.Build.WithDefaults()
+	r.Sandbox.Container.Health = r.Sandbox.Container.Health.WithDefaults()
+	r.Sandbox.Services = withServiceDefaults(r.Sandbox.Services)
 	r.Model.Name = cmp.Or(r.Model.Name, "policy")
 	r.Gate.Stream = cmp.Or(r.Gate.Stream, StreamBuffer)
 	r.Gate.MaxCalls = cmp.Or(r.Gate.MaxCalls, 1000)
@@ -192,10 +187,18 @@ func (r Request) WithDefaults() Request {
 	r.Limits.AgentMS = cmp.Or(r.Limits.AgentMS, 900_000)
 	r.Limits.VerifyMS = cmp.Or(r.Limits.VerifyMS, 600_000)
 	r.MaxAttempts = cmp.Or(r.MaxAttempts, 3)
+	r.Verify = r.Verify.withDefaults(r.Sandbox)
+	if len(r.Steps) > 0 {
+		r.StepReward = cmp.Or(r.StepReward, StepRewardMean)
+		r.Steps = slices.Clone(r.Steps)
+		for i := range r.Steps {
+			r.Steps[i].Verify = r.Steps[i].Verify.withDefaults(r.Sandbox)
+		}
+	}
 	return r
 }
 
-// Validate reports the first field that is wrong.
+// Validate reports the first wrong field as an *InvalidError.
 func (r *Request) Validate() error {
 	id, err := ParseID(string(r.ID))
 	if err != nil {
@@ -220,14 +223,31 @@ func (r *Request) Validate() error {
 	if asksUpstream := r.Mode != "" && r.Mode != ModeGate; asksUpstream != (r.Model.Upstream != "") {
 		return invalid("model.upstream", r.Model.Upstream, fmt.Sprintf("a name with mode %s or %s, and none with %s", ModeProxy, ModeBlack, ModeGate))
 	}
-	if r.Mode == ModeBlack && r.Sandbox.Network != NetworkOpen {
-		return invalid("sandbox.network", r.Sandbox.Network, fmt.Sprintf("%s: with mode %s the agent calls its model itself", NetworkOpen, ModeBlack))
+	if network, _ := r.AgentNetwork(nil); r.Mode == ModeBlack && network != NetworkOpen {
+		return invalid("sandbox.network", network, fmt.Sprintf("%s: with mode %s the agent calls its model itself", NetworkOpen, ModeBlack))
 	}
 	for _, check := range []func() error{
-		r.Task.validate, r.Agent.validate, r.Sandbox.validate, r.Model.validate, r.Gate.validate, r.Limits.validate, r.validateRest,
+		r.Task.validate, r.Agent.validate, r.validateSandbox, r.Model.validate, r.Gate.validate, r.Limits.validate, r.validateRest,
 	} {
 		if err := check(); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+func (r *Request) validateSandbox() error {
+	if err := CheckToken("sandbox.backend", r.Sandbox.Backend); err != nil {
+		return err
+	}
+	if err := r.Sandbox.validate("sandbox"); err != nil {
+		return err
+	}
+	if asked := r.SandboxNetworks(); len(r.Sandbox.Services) > 0 && slices.Contains(asked, NetworkOpen) {
+		for _, network := range asked {
+			if network != NetworkOpen {
+				return invalid("sandbox.network", network, "open for every phase or for none: with side-cars all phases in the sandbox have one network")
+			}
 		}
 	}
 	return nil
@@ -245,22 +265,17 @@ func (r *Request) validateRest() error {
 			return err
 		}
 	}
-	if r.Verify != nil {
-		c := Command{Run: cmp.Or(r.Verify.Run, "-"), User: r.Verify.User, Env: r.Verify.Env}
-		if err := c.validate("verify"); err != nil {
-			return err
-		}
-		if err := checkText("verify.reward_key", r.Verify.RewardKey, maxName); err != nil {
-			return err
-		}
-	}
-	if err := checkTextList("artifacts", r.Artifacts, 4096); err != nil {
+	if err := r.Healthcheck.validate("healthcheck"); err != nil {
 		return err
 	}
-	for i, p := range r.Artifacts {
-		if p == "" || !path.IsAbs(p) && !filepath.IsLocal(p) {
-			return invalid(fmt.Sprintf("artifacts[%d]", i), p, "want a path in the working directory, or an absolute one in the sandbox")
-		}
+	if err := r.Verify.validate("verify"); err != nil {
+		return err
+	}
+	if err := validateArtifacts("artifacts", r.Artifacts); err != nil {
+		return err
+	}
+	if err := r.validateSteps(); err != nil {
+		return err
 	}
 	for _, n := range []struct {
 		field     string
@@ -284,6 +299,12 @@ func (t *Task) validate() error {
 		return err
 	}
 	if err := checkText("task.instruction", t.Instruction, maxInstruction); err != nil {
+		return err
+	}
+	if err := checkCount("task.notes", len(t.Notes), MaxNotes); err != nil {
+		return err
+	}
+	if err := checkTextList("task.notes", t.Notes, 1000); err != nil {
 		return err
 	}
 	if t.Bundle == "" {
@@ -328,13 +349,7 @@ func (a *AgentChoice) validateTools() error {
 			return invalid(field+".name", m.Name, "a name of its own")
 		}
 		seen[m.Name] = true
-		if len(m.Command) == 0 || m.Command[0] == "" {
-			return invalid(field+".command", "none", "want the argv of the server")
-		}
-		if err := checkTextList(field+".command", m.Command, maxCommand); err != nil {
-			return err
-		}
-		if err := checkEnv(field+".env", m.Env); err != nil {
+		if err := m.validate(field); err != nil {
 			return err
 		}
 	}
@@ -360,56 +375,18 @@ func (a *AgentChoice) validate() error {
 	if err := checkText("agent.system_prompt", a.SystemPrompt, maxInstruction); err != nil {
 		return err
 	}
-	if err := checkUser("agent.user", a.User); err != nil {
+	if err := CheckUser("agent.user", a.User); err != nil {
 		return err
+	}
+	if err := checkNetwork("agent", a.Network, a.Allow); err != nil {
+		return err
+	}
+	if a.SkillsDir != "" {
+		if err := CheckPath("agent.skills_dir", a.SkillsDir); err != nil {
+			return err
+		}
 	}
 	return checkRange("agent.max_turns", a.MaxTurns, 0, 1<<20)
-}
-
-func (s *SandboxChoice) validate() error {
-	if err := CheckToken("sandbox.backend", s.Backend); err != nil {
-		return err
-	}
-	if err := checkText("sandbox.image", s.Image, 512); err != nil {
-		return err
-	}
-	if strings.HasPrefix(s.Image, "-") || strings.ContainsAny(s.Image, " \t\n") {
-		return invalid("sandbox.image", s.Image, "want an image reference")
-	}
-	if s.Image != "" && s.Build {
-		return invalid("sandbox.build", "true", "either build or image, not both")
-	}
-	if s.Network != "" {
-		if err := checkOneOf("sandbox.network", s.Network, NetworkNone, NetworkAllowlist, NetworkOpen); err != nil {
-			return err
-		}
-	}
-	if err := checkTextList("sandbox.allow", s.Allow, maxName); err != nil {
-		return err
-	}
-	if err := checkRange("sandbox.cpus", s.CPUs, 0, 1024); err != nil {
-		return err
-	}
-	for _, n := range []struct {
-		field   string
-		v, high int64
-	}{
-		{"sandbox.memory_bytes", s.MemoryBytes, maxBytes}, {"sandbox.disk_bytes", s.DiskBytes, maxBytes},
-		{"sandbox.pids", s.Pids, 1 << 22}, {"sandbox.gpus", int64(s.GPUs), 64},
-	} {
-		if err := checkRange(n.field, n.v, 0, n.high); err != nil {
-			return err
-		}
-	}
-	if err := checkUser("sandbox.user", s.User); err != nil {
-		return err
-	}
-	if s.Workdir != "" {
-		if err := CheckPath("sandbox.workdir", s.Workdir); err != nil {
-			return err
-		}
-	}
-	return checkEnv("sandbox.env", s.Env)
 }
 
 func (m *Model) validate() error {
@@ -490,7 +467,7 @@ func (c *Command) validate(field string) error {
 	if err := checkText(field+".run", c.Run, maxCommand); err != nil {
 		return err
 	}
-	if err := checkUser(field+".user", c.User); err != nil {
+	if err := CheckUser(field+".user", c.User); err != nil {
 		return err
 	}
 	return checkEnv(field+".env", c.Env)

@@ -12,11 +12,11 @@ const (
 	StatusCancelling Status = "cancelling"
 	StatusDone       Status = "done"      // ran and was verified; a fault of the agent is possible
 	StatusFailed     Status = "failed"    // could not run to its end; a new try would not help
-	StatusCancelled  Status = "cancelled" // somebody asked for it
+	StatusCancelled  Status = "cancelled" // the trainer or an operator asked for it
 	StatusDead       Status = "dead"      // every try was used up
 )
 
-// Terminal reports whether nothing follows.
+// Terminal reports whether the status is final.
 func (s Status) Terminal() bool {
 	switch s {
 	case StatusDone, StatusFailed, StatusCancelled, StatusDead:
@@ -26,7 +26,7 @@ func (s Status) Terminal() bool {
 	}
 }
 
-// Result is what a rollout came to. Every submitted request gets exactly one.
+// Result is the outcome of a rollout. Every submitted request gets exactly one.
 type Result struct {
 	V       int    `json:"v"`
 	ID      ID     `json:"id"`
@@ -40,24 +40,34 @@ type Result struct {
 	Reward  *float64           `json:"reward"` // null: not known, which is not 0
 	Rewards SortedMap[float64] `json:"rewards,omitempty"`
 	Metrics SortedMap[float64] `json:"metrics,omitempty"`
-	Fault   *Fault             `json:"fault,omitempty"`
-	Exit    *Exit              `json:"exit,omitempty"` // of the agent
+	Fault   *Fault             `json:"fault,omitempty"` // with steps: the first fault of a step
+	Exit    *Exit              `json:"exit,omitempty"`  // of the agent; with steps: of the last step that ran
+	// Separation tells how far the verifier was from the agent: same-user,
+	// other-user or separate. With steps: the smallest. Empty: no verifier ran.
+	Separation string       `json:"separation,omitempty"`
+	Steps      []StepResult `json:"steps,omitempty"` // the steps that ran
 
-	Phases       []Phase              `json:"phases,omitempty"`
-	Calls        SortedMap[CallStats] `json:"calls,omitempty"` // by tag
-	Committed    []Committed          `json:"committed,omitempty"`
-	Artifacts    []Artifact           `json:"artifacts,omitempty"`
-	Transcript   string               `json:"transcript,omitempty"` // an artifact's name
-	Edits        []string             `json:"edits,omitempty"`      // parameters of the agent's calls that an engine refused and that were left out
-	Worker       string               `json:"worker,omitempty"`
-	Agent        string               `json:"agent,omitempty"`
-	AgentVersion string               `json:"agent_version,omitempty"`
-	Labels       map[string]string    `json:"labels,omitempty"`
+	Phases     []Phase              `json:"phases,omitempty"`
+	Calls      SortedMap[CallStats] `json:"calls,omitempty"` // by tag
+	Committed  []Committed          `json:"committed,omitempty"`
+	Artifacts  []Artifact           `json:"artifacts,omitempty"`
+	Transcript string               `json:"transcript,omitempty"` // an artifact's name
+	// TranscriptTruncated counts the last lines that did not fit into the
+	// transcript. If it is not 0, the record of the calls is incomplete.
+	TranscriptTruncated int `json:"transcript_truncated,omitempty"`
+	// Notes are sentences for people, for example about limits that were only
+	// watched or parts of the task that are not supported.
+	Notes        []string          `json:"notes,omitempty"`
+	Edits        []string          `json:"edits,omitempty"` // as in Reply, of all calls
+	Worker       string            `json:"worker,omitempty"`
+	Agent        string            `json:"agent,omitempty"`
+	AgentVersion string            `json:"agent_version,omitempty"`
+	Labels       map[string]string `json:"labels,omitempty"`
 }
 
 // Phase is one stage of a rollout.
 type Phase struct {
-	Name   string `json:"name"`             // create, upload, setup[0], agent, verify, ...
+	Name   string `json:"name"`             // create, upload, setup[0], agent, verify, step/<name>/agent, ...
 	Start  int64  `json:"start"`            // Unix ms, for people
 	MS     int64  `json:"ms"`               // duration
 	Exit   *Exit  `json:"exit,omitempty"`   // when the phase ran a command
@@ -69,9 +79,11 @@ type CallStats struct {
 	Count            int   `json:"count"`
 	PromptTokens     int64 `json:"prompt_tokens"`
 	CompletionTokens int64 `json:"completion_tokens"`
+	Refused          int   `json:"refused,omitempty"` // answers that were refused
 }
 
-// Committed names a generation that reached the agent. Train only on these.
+// Committed names a generation that reached the agent. Train only on these
+// generations.
 type Committed struct {
 	Call   int    `json:"call"`
 	Gen    string `json:"gen"`
@@ -103,6 +115,23 @@ func (r *Result) Validate() error {
 		if err := r.Fault.Validate(); err != nil {
 			return err
 		}
+	}
+	if err := checkCount("steps", len(r.Steps), maxSteps); err != nil {
+		return err
+	}
+	for i := range r.Steps {
+		s, field := &r.Steps[i], fmt.Sprintf("steps[%d]", i)
+		if err := CheckStepName(field+".name", s.Name); err != nil {
+			return err
+		}
+		if s.Fault != nil {
+			if err := s.Fault.Validate(); err != nil {
+				return err
+			}
+		}
+	}
+	if err := checkTextList("notes", r.Notes, maxText); err != nil {
+		return err
 	}
 	for i, a := range r.Artifacts {
 		if err := CheckSHA256(fmt.Sprintf("artifacts[%d].sha256", i), a.SHA256); err != nil {

@@ -5,18 +5,19 @@ import (
 	"fmt"
 )
 
-// MaxBody is the largest encoded message in bytes that is read at all, once it
-// is unpacked.
+// MaxBody is the largest encoded message that Decode reads, in bytes after
+// decompression.
 const MaxBody = 32 << 20
 
-// Bounds of any message, whatever it means. They keep a hostile sender from
-// making a decoder recurse or allocate without end.
+// Bounds of every message. They keep a hostile sender from making a decoder
+// recurse or allocate without end.
 const (
 	maxDepth    = 16
 	maxElements = 1 << 20
 )
 
-// ShapeError says that bytes are not a msgpack map within our bounds.
+// ShapeError reports bytes that are not a msgpack map within the bounds of this
+// package.
 type ShapeError struct{ Reason string }
 
 func (e *ShapeError) Error() string { return "malformed message: " + e.Reason }
@@ -63,8 +64,8 @@ func checkShape(data []byte) error {
 }
 
 type scanned struct {
-	end      int // offset behind the value's own bytes, children not included
-	children int // values that follow and belong to it
+	end      int // offset after the value's own bytes, without its children
+	children int // number of values after it that belong to it
 	isMap    bool
 }
 

@@ -1,20 +1,21 @@
 package schema
 
-// State is the record that decides who runs a rollout. It is written only by
-// compare-and-set on its last sequence; the queue merely wakes workers.
+// State is the record of a rollout's owner. It alone decides which worker runs
+// the rollout; the queue only wakes workers. Every write is a compare-and-set on
+// the sequence of the last one.
 type State struct {
 	V        int    `json:"v"`
 	ID       ID     `json:"id"`
 	Trainer  string `json:"trainer"`
 	Status   Status `json:"status"`
-	Attempt  int    `json:"attempt"`             // the fence: only grows
+	Attempt  int    `json:"attempt"`             // only grows, and fences earlier attempts
 	Tries    int    `json:"tries"`               // counts against max_attempts
-	OwnerSeq uint64 `json:"owner_seq,omitempty"` // stream sequence of the queue message that the owner holds
-	Ack      string `json:"ack,omitempty"`       // where that message is settled, so that a successor can free it at once
+	OwnerSeq uint64 `json:"owner_seq,omitempty"` // stream sequence of the owner's queue message
+	Ack      string `json:"ack,omitempty"`       // ack subject of that message, so that a successor can release it at once
 	Worker   string `json:"worker,omitempty"`
 	Instance string `json:"instance,omitempty"`
 	Since    int64  `json:"since,omitempty"` // Unix ms, for people
-	Fault    *Fault `json:"fault,omitempty"` // why the last try failed
+	Fault    *Fault `json:"fault,omitempty"` // of the last try that failed
 }
 
 // Owned reports whether a worker has the rollout.
@@ -37,13 +38,23 @@ func (s *State) Validate() error {
 
 // Hint tells a trainer that a result was committed. The stream is the truth;
 // a lost hint costs time only.
+//
+// With a fault it is the only answer to a request that can have no result,
+// because its id is missing or another trainer's.
 type Hint struct {
-	V  int `json:"v"`
-	ID ID  `json:"id"`
+	V     int    `json:"v"`
+	ID    ID     `json:"id"`              // with a fault: the request's own, empty if it cannot be read
+	Fault *Fault `json:"fault,omitempty"` // the reason for refusing the request
 }
 
 // Validate checks the hint.
 func (h *Hint) Validate() error {
-	_, err := ParseID(string(h.ID))
-	return err
+	if h.Fault == nil {
+		_, err := ParseID(string(h.ID))
+		return err
+	}
+	if err := checkText("id", string(h.ID), maxName); err != nil {
+		return err
+	}
+	return h.Fault.Validate()
 }

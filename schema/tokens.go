@@ -9,7 +9,7 @@ import (
 )
 
 // TokenIDs are a model's token ids, packed as little-endian int32, four bytes
-// each. Packed arrays cost 10× less time than lists and travel unchanged.
+// each. Packed arrays take a tenth of the time of msgpack lists.
 type TokenIDs []byte
 
 // PackTokenIDs packs ids.
@@ -21,16 +21,18 @@ func PackTokenIDs(ids []int32) TokenIDs {
 	return out
 }
 
-// Len is the number of tokens.
+// Len returns the number of tokens.
 func (t TokenIDs) Len() int { return len(t) / 4 }
 
 // Unpack returns the ids as a list.
-func (t TokenIDs) Unpack() []int32 {
-	out := make([]int32, t.Len())
-	for i := range out {
-		out[i] = int32(binary.LittleEndian.Uint32(t[4*i:]))
+func (t TokenIDs) Unpack() []int32 { return t.AppendTo(make([]int32, 0, t.Len())) }
+
+// AppendTo appends the ids to a list.
+func (t TokenIDs) AppendTo(list []int32) []int32 {
+	for ; len(t) >= 4; t = t[4:] {
+		list = append(list, int32(binary.LittleEndian.Uint32(t)))
 	}
-	return out
+	return list
 }
 
 // MarshalJSON writes a plain list, for people and for -o json.
@@ -67,16 +69,18 @@ func PackLogprobs(values []float32) Logprobs {
 	return out
 }
 
-// Len is the number of values.
+// Len returns the number of values.
 func (l Logprobs) Len() int { return len(l) / 4 }
 
 // Unpack returns the values as a list.
-func (l Logprobs) Unpack() []float32 {
-	out := make([]float32, l.Len())
-	for i := range out {
-		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(l[4*i:]))
+func (l Logprobs) Unpack() []float32 { return l.AppendTo(make([]float32, 0, l.Len())) }
+
+// AppendTo appends the values to a list.
+func (l Logprobs) AppendTo(list []float32) []float32 {
+	for ; len(l) >= 4; l = l[4:] {
+		list = append(list, math.Float32frombits(binary.LittleEndian.Uint32(l)))
 	}
-	return out
+	return list
 }
 
 // MarshalJSON writes a plain list; a value that JSON has no form for (an

@@ -13,12 +13,12 @@ type ToolSpec struct {
 	Parameters  json.RawMessage `json:"parameters,omitempty"` // a JSON schema of type object
 }
 
-// reservedTools are names by which an environment is steered in common
-// interfaces; an agent must not be able to do that.
+// reservedTools are the names of control functions in common interfaces of
+// environments; an agent must not be able to call them.
 func reservedTools() []string { return []string{"reset", "step", "state", "close"} }
 
-// ToolServer is the name of the MCP server that a trainer's tools reach an
-// agent through.
+// ToolServer is the name of the MCP server that offers a trainer's tools to the
+// agent.
 const ToolServer = "trainer"
 
 func (t *ToolSpec) validate(field string) error {
@@ -38,8 +38,8 @@ func (t *ToolSpec) validate(field string) error {
 	return nil
 }
 
-// ToolCall asks the trainer to run one of its tools. Its key is like a model
-// call's, and counts apart.
+// ToolCall asks the trainer to run one of its tools. Its key has the form of a
+// model call's key, but tool calls have numbers of their own.
 type ToolCall struct {
 	V         int             `json:"v"`
 	Key       string          `json:"key"`
@@ -47,7 +47,8 @@ type ToolCall struct {
 	Arguments json.RawMessage `json:"arguments"` // a JSON object, as the model wrote it
 }
 
-// Validate checks everything but what the arguments say.
+// Validate checks all fields. Of the arguments it checks only that they are
+// JSON.
 func (c *ToolCall) Validate() error {
 	if _, err := ParseKey(c.Key); err != nil {
 		return err
@@ -61,11 +62,11 @@ func (c *ToolCall) Validate() error {
 	return nil
 }
 
-// ToolResult is what a tool gave.
+// ToolResult is the result of a tool call.
 type ToolResult struct {
 	V       int    `json:"v"`
 	Text    string `json:"text"`
-	IsError bool   `json:"is_error,omitempty"` // the text tells the model what was wrong
+	IsError bool   `json:"is_error,omitempty"` // the text describes an error to the model
 }
 
 // MaxToolText is the longest text of a tool's result in bytes.

@@ -2,24 +2,20 @@ package subjects
 
 import "encoding/base64"
 
-// Object stores, as NATS ADR-20 lays them out. Objects are named by their
+// Object stores have the layout of NATS ADR-20. The name of an object is its
 // sha256.
-const (
-	BucketTasks    = "tasks"     // task bundles, and large answers
-	BucketArtifact = "artifacts" // what rollouts leave, and large calls
-)
 
-// ObjectStream is the stream that a bucket is.
+// ObjectStream is the stream of a bucket.
 func ObjectStream(bucket string) string { return "OBJ_" + bucket }
 
-// ObjectChunks carries the pieces of one writing of an object; id is ">" for
-// all of the bucket.
+// ObjectChunks is the subject of the chunks of an object. id is the NUID of one
+// write of the object, or ">" for all chunks of the bucket.
 func ObjectChunks(bucket, id string) string { return "$O." + bucket + ".C." + id }
 
-// ObjectMeta carries what an object is and which pieces are its own.
+// ObjectMeta is the subject of an object's metadata, which names its chunks.
 func ObjectMeta(bucket, name string) string {
 	return "$O." + bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name))
 }
 
-// ObjectMetas is ObjectMeta of all objects of a bucket.
+// ObjectMetas selects the metadata of all objects of a bucket.
 func ObjectMetas(bucket string) string { return "$O." + bucket + ".M.>" }

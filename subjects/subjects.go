@@ -1,5 +1,6 @@
 // Package subjects holds every subject, stream, bucket and header name of the
-// protocol as pure functions, with parsers back. Nothing else spells them.
+// protocol, as constants, pure functions and parsers. No other package spells
+// them out.
 package subjects
 
 import (
@@ -10,37 +11,27 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Streams and buckets.
+// Streams that all trainers share.
 const (
-	StreamRequests = "ROLLOUT_REQ" // work queue of requests
-	StreamRollouts = "ROLLOUT"     // last message per subject: request copy, state, result
-	StreamEvents   = "EVENTS"      // events, for people
-	StreamDead     = "DEAD"        // messages that could not be read
+	StreamPlain  = "ROLLOUT_REQ" // work queue of the plain lane
+	StreamEvents = "EVENTS"      // events, for watchers
+	StreamDead   = "DEAD"        // messages that could not be read
 )
 
-// Requests is the plain lane, which is the same as lane p2 without a trainer.
+// Requests is the plain lane. It has the priority of lane p2, and its requests
+// name their trainer only in their id. Trainers have no right to publish on it.
 const Requests = "rollout.requests"
 
 // Lanes are the priorities of requests, most urgent first.
 const Lanes = 4
 
-// DefaultLane is the lane of a request that names none.
+// DefaultLane is the lane of a request without a lane.
 const DefaultLane = 2
 
-// Request is where a trainer publishes a request of a lane (0 is the most
-// urgent).
+// Request is the subject on which a trainer publishes a request of a lane (0 is
+// the most urgent).
 func Request(lane int, trainer string) string {
 	return Requests + ".p" + strconv.Itoa(lane) + "." + trainer
-}
-
-// RequestFilters are the subjects of StreamRequests. They are literal lanes,
-// since a wildcard would overlap the other streams.
-func RequestFilters() []string {
-	out := []string{Requests}
-	for lane := range Lanes {
-		out = append(out, Requests+".p"+strconv.Itoa(lane)+".*")
-	}
-	return out
 }
 
 // ParseRequest reads the trainer out of a request's subject; empty for the
@@ -56,21 +47,7 @@ func ParseRequest(subject string) (trainer string, ok bool) {
 	return t[3], schema.CheckTrainer(t[3]) == nil
 }
 
-// RequestCopy is where a worker keeps the request that it claimed.
-func RequestCopy(id schema.ID) string { return "rollout." + string(id) + ".request" }
-
-// State is where the state record of a rollout lives.
-func State(id schema.ID) string { return "rollout." + string(id) + ".state" }
-
-// Result is where the one result of a rollout lives.
-func Result(id schema.ID) string { return "rollout." + string(id) + ".result" }
-
-// RolloutFilters are the subjects of StreamRollouts.
-func RolloutFilters() []string {
-	return []string{"rollout.*.request", "rollout.*.state", "rollout.*.result"}
-}
-
-// Event is where a worker publishes an event of a rollout.
+// Event is the subject on which a worker publishes an event of a rollout.
 func Event(id schema.ID, t schema.EventType) string {
 	return "rollout." + string(id) + ".events." + string(t)
 }
@@ -86,12 +63,12 @@ func EventsOf(id schema.ID) string {
 	return "rollout." + string(id) + ".events.*"
 }
 
-// Live is where a worker publishes token deltas for people who watch.
+// Live is the subject on which a worker publishes token deltas for taps.
 func Live(id schema.ID, attempt int) string {
 	return "rollout." + string(id) + ".live." + strconv.Itoa(attempt)
 }
 
-// Call is where a worker asks a trainer for the answer to a model call.
+// Call is the subject on which a worker asks a trainer to answer a model call.
 func Call(k schema.Key, shard string) string { return ofKey(k, ".llm.", shard) }
 
 func ofKey(k schema.Key, kind, shard string) string {
@@ -103,11 +80,11 @@ func ofKey(k schema.Key, kind, shard string) string {
 	return string(b)
 }
 
-// Tool is where one tool call of a rollout is asked.
+// Tool is the subject on which a worker asks a trainer to run a tool.
 func Tool(k schema.Key, shard string) string { return ofKey(k, ".tool.", shard) }
 
-// ToolsOf selects the tool calls of one trainer; of one shard unless shard is
-// empty.
+// ToolsOf selects the tool calls of one shard of a trainer, or of all its shards
+// if shard is empty.
 func ToolsOf(trainer, shard string) string {
 	if shard == "" {
 		return "rollout.*.tool." + trainer + ".>"
@@ -118,8 +95,25 @@ func ToolsOf(trainer, shard string) string {
 // ParseTool is ParseCall for tool calls.
 func ParseTool(subject string) (k schema.Key, shard string, ok bool) { return parse(subject, "tool") }
 
-// CallsOf selects the calls of one trainer; of one shard unless shard is
-// empty.
+// Verification is the subject on which a worker asks a trainer to verify.
+func Verification(k schema.Key, shard string) string { return ofKey(k, ".verify.", shard) }
+
+// VerificationsOf selects the verifications of one shard of a trainer, or of all
+// its shards if shard is empty.
+func VerificationsOf(trainer, shard string) string {
+	if shard == "" {
+		return "rollout.*.verify." + trainer + ".>"
+	}
+	return "rollout.*.verify." + trainer + "." + shard + ".*.*"
+}
+
+// ParseVerification is ParseCall for verifications.
+func ParseVerification(subject string) (k schema.Key, shard string, ok bool) {
+	return parse(subject, "verify")
+}
+
+// CallsOf selects the model calls of one shard of a trainer, or of all its
+// shards if shard is empty.
 func CallsOf(trainer, shard string) string {
 	if shard == "" {
 		return "rollout.*.llm." + trainer + ".>"
@@ -127,8 +121,9 @@ func CallsOf(trainer, shard string) string {
 	return "rollout.*.llm." + trainer + "." + shard + ".*.*"
 }
 
-// ParseCall reads a call's key and shard out of its subject, and checks that
-// the rollout is bound to the trainer that the subject names.
+// ParseCall reads a call's key and shard from its subject. ok is false if the
+// subject is malformed or the rollout belongs to another trainer than the
+// subject names.
 func ParseCall(subject string) (k schema.Key, shard string, ok bool) { return parse(subject, "llm") }
 
 func parse(subject, kind string) (k schema.Key, shard string, ok bool) {
@@ -158,8 +153,8 @@ func parse(subject, kind string) (k schema.Key, shard string, ok bool) {
 	return schema.Key{Rollout: id, Attempt: attempt, Call: call}, t[4], true
 }
 
-// GateInbox is where a worker instance hears the frames of one call. token is
-// random.
+// GateInbox is the reply subject on which a worker instance receives the frames
+// of one call. token is random.
 func GateInbox(trainer, worker, instance string, token [16]byte) string {
 	var written [2 * len(token)]byte
 	hex.Encode(written[:], token[:])
@@ -173,9 +168,9 @@ func GateInboxes(worker, instance string) string {
 	return gateInboxPrefix + "*." + worker + "." + instance + ".*"
 }
 
-// IsGateInbox reports whether subject is an inbox that a trainer of this name
-// may answer to. A trainer checks it, so that nobody can aim its replies
-// elsewhere.
+// IsGateInbox reports whether a trainer may publish frames on subject. Trainers
+// check the reply subject of each call with it, so that a forged call cannot
+// direct their frames to another subject.
 func IsGateInbox(subject, trainer string) bool {
 	rest, ok := strings.CutPrefix(subject, gateInboxPrefix+trainer+".")
 	return ok && strings.Count(rest, ".") == 2 && !strings.ContainsAny(rest, "*> ")
@@ -186,13 +181,13 @@ func InboxToken(subject string) string {
 	return subject[strings.LastIndexByte(subject, '.')+1:]
 }
 
-// TrainerResults is where workers hint that a result was committed.
+// TrainerResults is the subject of hints that a result was committed.
 func TrainerResults(trainer string) string { return "trainer." + trainer + ".results" }
 
-// TrainerCancel is where a trainer asks to end rollouts of its own.
+// TrainerCancel is the subject on which a trainer asks to end its own rollouts.
 func TrainerCancel(trainer string) string { return "trainer." + trainer + ".cancel" }
 
-// CancelFilter is what workers hear of all trainers' cancels.
+// CancelFilter selects the cancels of all trainers.
 const CancelFilter = "trainer.*.cancel"
 
 // ParseTrainerCancel reads the trainer out of a cancel's subject.
@@ -200,10 +195,30 @@ func ParseTrainerCancel(subject string) (trainer string, ok bool) {
 	return parseTrainer(subject, "cancel")
 }
 
-// TrainerHold is where a trainer says which of its rollouts wait.
+// TrainerEvents is the subject on which workers send a trainer the phase and
+// wait events of its rollouts.
+func TrainerEvents(trainer string) string { return "trainer." + trainer + ".events" }
+
+// TrainerHold is the subject on which a trainer publishes its hold.
 func TrainerHold(trainer string) string { return "trainer." + trainer + ".hold" }
 
-// HoldFilter is what workers hear of all trainers' holds.
+// TrainerFleet is the subject on which a trainer asks for the live workers.
+func TrainerFleet(trainer string) string { return "trainer." + trainer + ".fleet" }
+
+// TrainerOpen is the subject on which a trainer asks a worker to make its
+// streams.
+func TrainerOpen(trainer string) string { return "trainer." + trainer + ".open" }
+
+// OpenFilter selects the requests of all trainers for their streams.
+const OpenFilter = "trainer.*.open"
+
+// ParseTrainerOpen reads the trainer out of a subject of OpenFilter.
+func ParseTrainerOpen(subject string) (trainer string, ok bool) { return parseTrainer(subject, "open") }
+
+// FleetFilter selects the fleet requests of all trainers.
+const FleetFilter = "trainer.*.fleet"
+
+// HoldFilter selects the holds that all trainers publish.
 const HoldFilter = "trainer.*.hold"
 
 // ParseTrainerHold reads the trainer out of a hold's subject.
@@ -219,17 +234,11 @@ func parseTrainer(subject, kind string) (trainer string, ok bool) {
 	return t[1], schema.CheckTrainer(t[1]) == nil
 }
 
-// Dead is where a message that could not be read is kept.
-func Dead(reason, id string) string { return "dead." + reason + "." + id }
+// Dead is the subject in StreamDead of an unreadable message, which has the
+// sequence seq in its stream.
+func Dead(reason, stream string, seq uint64) string {
+	return "dead." + reason + "." + stream + "-" + strconv.FormatUint(seq, 10)
+}
 
 // DeadFilter is the subject of StreamDead.
 const DeadFilter = "dead.*.*"
-
-// ConsumerOf is the durable consumer of StreamRequests for a filter of
-// RequestFilters.
-func ConsumerOf(filter string) string {
-	if filter == Requests {
-		return "workers"
-	}
-	return "workers-" + strings.Split(filter, ".")[2]
-}

@@ -63,12 +63,76 @@ func TestCancelRoundTrip(t *testing.T) {
 }
 
 func TestConsumersAreDistinct(t *testing.T) {
-	seen := map[string]bool{}
-	for _, f := range subjects.RequestFilters() {
-		name := subjects.ConsumerOf(f)
+	seen := map[string]bool{subjects.ConsumerPlain: true}
+	for lane := range subjects.Lanes {
+		name := subjects.ConsumerOf(lane)
 		if seen[name] || strings.ContainsAny(name, ".*> ") {
-			t.Errorf("%s: bad or repeated name %q", f, name)
+			t.Errorf("lane %d: bad or repeated name %q", lane, name)
 		}
 		seen[name] = true
+	}
+}
+
+func TestEveryStreamAndSubjectOfATrainerNamesIt(t *testing.T) {
+	const tid = "al_pha9"
+	id := schema.ID(tid + "-7_x-y")
+	for _, stream := range subjects.StreamsOf(tid) {
+		if got, ok := subjects.TrainerOfStream(stream); !ok || got != tid {
+			t.Errorf("stream %s: got %q %v", stream, got, ok)
+		}
+	}
+	for _, subject := range []string{
+		subjects.Request(3, tid), subjects.RequestCopy(id), subjects.State(id), subjects.Result(id),
+		subjects.ObjectChunks(subjects.TasksBucket(tid), "x"), subjects.ObjectMeta(subjects.ArtifactsBucket(tid), "x"),
+	} {
+		if got, ok := subjects.TrainerOf(subject); !ok || got != tid {
+			t.Errorf("subject %s: got %q %v", subject, got, ok)
+		}
+	}
+	for _, stream := range []string{subjects.StreamPlain, subjects.StreamEvents, subjects.StreamDead, subjects.StreamLeases, "REQ_", "REQ_Alpha", "OBJ_other_alpha", "xREC_alpha"} {
+		if got, ok := subjects.TrainerOfStream(stream); ok {
+			t.Errorf("stream %s: got %q", stream, got)
+		}
+	}
+	for _, subject := range []string{subjects.Requests, subjects.Event(id, schema.EventLog), subjects.Dead("record", subjects.Records(tid), 1), subjects.Lease("w", "i"), "record.A.x.state", ""} {
+		if got, ok := subjects.TrainerOf(subject); ok {
+			t.Errorf("subject %s: got %q", subject, got)
+		}
+	}
+}
+
+func TestRecordRoundTrip(t *testing.T) {
+	if got := subjects.State("alpha-7"); got != "record.alpha.alpha-7.state" {
+		t.Fatalf("got %s", got)
+	}
+	for _, subject := range []string{subjects.RequestCopy("alpha-7"), subjects.State("alpha-7"), subjects.Result("alpha-7")} {
+		if id, ok := subjects.ParseRecord(subject); !ok || id != "alpha-7" {
+			t.Errorf("%s: got %q %v", subject, id, ok)
+		}
+	}
+	for _, bad := range []string{"record.beta.alpha-7.state", "record.alpha.alpha.state", "record.alpha.alpha-7", "rollout.alpha.alpha-7.state"} {
+		if _, ok := subjects.ParseRecord(bad); ok {
+			t.Errorf("%q was accepted", bad)
+		}
+	}
+}
+
+func TestOpenRoundTrip(t *testing.T) {
+	if tid, ok := subjects.ParseTrainerOpen(subjects.TrainerOpen("alpha")); !ok || tid != "alpha" {
+		t.Fatalf("got %q %v", tid, ok)
+	}
+	for _, bad := range []string{"trainer.A.open", "trainer.requests.open", "trainer.alpha.cancel", "trainer.open"} {
+		if _, ok := subjects.ParseTrainerOpen(bad); ok {
+			t.Errorf("%q was accepted", bad)
+		}
+	}
+}
+
+func TestTheQueueOfALane(t *testing.T) {
+	if got := subjects.QueueOf(subjects.Request(1, "alpha")); got != subjects.Queue("alpha") {
+		t.Errorf("got %s", got)
+	}
+	if got := subjects.QueueOf(subjects.Requests); got != subjects.StreamPlain {
+		t.Errorf("got %s", got)
 	}
 }

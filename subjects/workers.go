@@ -2,70 +2,54 @@ package subjects
 
 import (
 	"strings"
-
-	"github.com/turngate/turngate/schema"
 )
 
 // Buckets of small values that are kept in memory, each a stream of its own.
 const (
-	StreamLeases  = "KV_lease"   // who is alive; what decides is read through its leader
-	StreamWorkers = "KV_workers" // who is there, for people and for passing requests on
-	StreamControl = "KV_control" // what trainers hold
+	StreamLeases  = "KV_lease"   // leases of worker instances and of the janitor
+	StreamWorkers = "KV_workers" // presence of workers, for people and for handing requests over
+	StreamControl = "KV_control" // holds of trainers
 )
 
-// LeaseFilter, PresenceFilter and ControlFilter are the subjects of those
-// streams.
+// LeaseFilter, PresenceFilter and ControlFilter are the subjects of
+// StreamLeases, StreamWorkers and StreamControl.
 const (
 	LeaseFilter    = "$KV.lease.>"
 	PresenceFilter = "$KV.workers.>"
 	ControlFilter  = "$KV.control.>"
 )
 
-// Hold is where workers see which of a trainer's rollouts it holds.
+// Hold is the subject of a trainer's current hold in StreamControl.
 func Hold(trainer string) string { return "$KV.control.hold." + trainer }
 
-// HoldsFilter selects the holds of all trainers.
+// HoldsFilter selects the holds of all trainers in StreamControl.
 const HoldsFilter = "$KV.control.hold.*"
 
-// Lease is where a worker instance shows that it is alive.
+// Lease is the subject of the lease of a worker instance.
 func Lease(worker, instance string) string { return "$KV.lease." + worker + "." + instance }
 
 // LeasesOf selects the leases of all instances of a worker.
 func LeasesOf(worker string) string { return "$KV.lease." + worker + ".*" }
 
-// JanitorLease is held by the one worker that tidies up.
+// JanitorLease is the subject of the lease of the janitor, the one worker that
+// repairs lost rollouts and removes old ones.
 const JanitorLease = "$KV.lease.janitor"
 
-// Presence is where a worker keeps its presence entry.
+// Presence is the subject of a worker's presence entry.
 func Presence(worker string) string { return "$KV.workers." + worker }
 
-// WorkerStatus is where a worker tells people how it is.
+// WorkerStatus is the subject on which a worker publishes its presence for ops.
 func WorkerStatus(worker string) string { return "worker." + worker + ".status" }
 
-// WorkerControl is where a worker hears other workers and ops.
+// WorkerControl is the subject of commands to a worker, see schema.Control.
 func WorkerControl(worker string) string { return "worker." + worker + ".control" }
 
-// RolloutOf selects all that is kept of one rollout in StreamRollouts.
-func RolloutOf(id schema.ID) string { return "rollout." + string(id) + ".*" }
+// WorkerTrainers is the subject on which a worker tells all workers that a
+// trainer's streams were made or changed.
+const WorkerTrainers = "worker.trainers"
 
-// StateFilter and ResultFilter select the states and results of all rollouts.
-const (
-	StateFilter  = "rollout.*.state"
-	ResultFilter = "rollout.*.result"
-)
-
-// RolloutID reads the rollout out of a subject of StreamRollouts.
-func RolloutID(subject string) (schema.ID, bool) {
-	t := strings.Split(subject, ".")
-	if len(t) != 3 || t[0] != "rollout" {
-		return "", false
-	}
-	id, err := schema.ParseID(t[1])
-	return id, err == nil
-}
-
-// CancelGroup is the queue group in which workers hear cancels: one of them
-// acts on each.
+// CancelGroup is the queue group of the workers for messages from trainers, such
+// as cancels: one worker handles each.
 const CancelGroup = "workers"
 
 // LaneOf is the priority of a request's subject: 0 is the most urgent.
@@ -76,7 +60,7 @@ func LaneOf(subject string) int {
 	return DefaultLane
 }
 
-// DeadReason reads the reason out of a subject of StreamDead.
+// DeadReason reads the reason from a subject of StreamDead.
 func DeadReason(subject string) string {
 	if t := strings.Split(subject, "."); len(t) == 3 {
 		return t[1]

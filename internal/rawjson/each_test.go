@@ -1,4 +1,4 @@
-package schema
+package rawjson
 
 import (
 	"slices"
@@ -7,7 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// FuzzEach compares the short way through objects and arrays with the
+// FuzzEach compares the fast path through objects and arrays with the
 // library's.
 func FuzzEach(f *testing.F) {
 	for _, s := range []string{

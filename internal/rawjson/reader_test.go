@@ -1,4 +1,4 @@
-package schema
+package rawjson
 
 import (
 	"bytes"
@@ -7,8 +7,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// FuzzPlainValue sees that what the short way takes for a value is what the
-// library takes for one.
+// FuzzPlainValue checks that each value that Reader accepts is valid for
+// the JSON library too.
 func FuzzPlainValue(f *testing.F) {
 	for _, s := range []string{
 		`{"a":[1,-2.5e+3,true,false,null,"x\n\u00e9 é"],"b":{}} rest`, `{"a":1,"a":2}`, `[01]`, `-`, `1.`, `1e`, `0`, `00`, `"\ud800"`, `"\uD83D\uDE00"`, `"\u12"`, `"\q"`,
@@ -17,16 +17,16 @@ func FuzzPlainValue(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p := ReadPlain(data, 0)
+		p := Read(data, 0)
 		from, ok := p.Value()
 		if !ok {
 			return
 		}
-		got := data[from:p.Offset()]
+		got := data[from:p.At]
 		if want, err := jsontext.NewDecoder(bytes.NewReader(data)).ReadValue(); err == nil && !bytes.Equal(got, want) {
 			t.Errorf("%q: read %q, want %q", data, got, want)
 		}
-		if !jsontext.Value(got).IsValid() { // what follows may be no JSON
+		if !jsontext.Value(got).IsValid() { // bytes after the value may be no JSON
 			t.Errorf("%q: %q is no JSON", data, got)
 		}
 	})

@@ -1,4 +1,4 @@
-package schema
+package rawjson
 
 import (
 	"bytes"
@@ -7,14 +7,15 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// plainPart is a member of a plain object or an element of a plain array.
-type plainPart struct {
-	name     []byte // of a member, without quotes
-	from, to int
+// Part is a member of a plain object or an element of a plain array.
+type Part struct {
+	Name     []byte // of a member, without quotes
+	From, To int    // offsets of the value
 }
 
-// members lists those of an object; ok is false if it is not of the plain kind.
-func (p *PlainReader) members(list []plainPart) (_ []plainPart, ok bool) {
+// Members appends the members of an object to list. ok is false if the input is
+// not one plain object.
+func (p *Reader) Members(list []Part) (_ []Part, ok bool) {
 	if !p.Next('{') {
 		return list, false
 	}
@@ -23,11 +24,11 @@ func (p *PlainReader) members(list []plainPart) (_ []plainPart, ok bool) {
 			return list, false
 		}
 		name, ok := p.Name()
-		if !ok || len(list) == maxPlainMembers {
+		if !ok || len(list) == MaxMembers {
 			return list, false
 		}
 		for _, before := range list {
-			if string(before.name) == string(name) {
+			if string(before.Name) == string(name) {
 				return list, false
 			}
 		}
@@ -35,13 +36,13 @@ func (p *PlainReader) members(list []plainPart) (_ []plainPart, ok bool) {
 		if !ok {
 			return list, false
 		}
-		list = append(list, plainPart{name, from, p.at})
+		list = append(list, Part{name, from, p.At})
 	}
 	return list, p.End()
 }
 
-// elements lists those of an array; ok is false if it is not of the plain kind.
-func (p *PlainReader) elements(list []plainPart) (_ []plainPart, ok bool) {
+// elements lists the elements of an array; ok is false if it is not plain.
+func (p *Reader) elements(list []Part) (_ []Part, ok bool) {
 	if !p.Next('[') {
 		return list, false
 	}
@@ -53,19 +54,20 @@ func (p *PlainReader) elements(list []plainPart) (_ []plainPart, ok bool) {
 		if !ok {
 			return list, false
 		}
-		list = append(list, plainPart{nil, from, p.at})
+		list = append(list, Part{nil, from, p.At})
 	}
 	return list, p.End()
 }
 
 // EachMember calls f for every member of a JSON object. Values are slices of
-// body.
+// body. It returns the first error of f, or an error if body is not a JSON
+// object.
 func EachMember(body []byte, f func(name string, value jsontext.Value) error) error {
-	var few [16]plainPart
-	p := ReadPlain(body, 0)
-	if list, ok := p.members(few[:0]); ok {
+	var few [16]Part
+	p := Read(body, 0)
+	if list, ok := p.Members(few[:0]); ok {
 		for _, m := range list {
-			if err := f(string(m.name), body[m.from:m.to:m.to]); err != nil {
+			if err := f(string(m.Name), body[m.From:m.To:m.To]); err != nil {
 				return err
 			}
 		}
@@ -74,7 +76,7 @@ func EachMember(body []byte, f func(name string, value jsontext.Value) error) er
 	return eachMember(body, f)
 }
 
-// eachMember is EachMember for what is not of the plain kind.
+// eachMember is EachMember for JSON that is not plain.
 func eachMember(body []byte, f func(name string, value jsontext.Value) error) error {
 	d := jsontext.NewDecoder(bytes.NewBuffer(body))
 	if t, err := d.ReadToken(); err != nil {
@@ -106,16 +108,17 @@ func eachMember(body []byte, f func(name string, value jsontext.Value) error) er
 	return nil
 }
 
-// EachElement calls f for every element of a JSON array; null is an empty one.
+// EachElement calls f for every element of a JSON array; null counts as empty.
+// It returns the first error of f, or an error if array is not a JSON array.
 func EachElement(array jsontext.Value, f func(jsontext.Value) error) error {
 	if array.Kind() == 'n' {
 		return nil
 	}
-	var few [16]plainPart
-	p := ReadPlain(array, 0)
+	var few [16]Part
+	p := Read(array, 0)
 	if list, ok := p.elements(few[:0]); ok {
 		for _, m := range list {
-			if err := f(array[m.from:m.to:m.to]); err != nil {
+			if err := f(array[m.From:m.To:m.To]); err != nil {
 				return err
 			}
 		}
@@ -124,7 +127,7 @@ func EachElement(array jsontext.Value, f func(jsontext.Value) error) error {
 	return eachElement(array, f)
 }
 
-// eachElement is EachElement for what is not of the plain kind.
+// eachElement is EachElement for JSON that is not plain.
 func eachElement(array jsontext.Value, f func(jsontext.Value) error) error {
 	d := jsontext.NewDecoder(bytes.NewBuffer(array))
 	if t, err := d.ReadToken(); err != nil {

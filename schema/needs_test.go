@@ -1,0 +1,45 @@
+package schema_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// TestNeedsCoverEachSandbox checks that a separate verifier cannot ask for more
+// than a worker offers: its figures are compared with the caps like those of the
+// agent's sandbox.
+func TestNeedsCoverEachSandbox(t *testing.T) {
+	offer := schema.Offer{Backends: []string{"local"}, Agents: []string{"mini"}, GPUs: 1, CPUs: 2, MemoryBytes: 1 << 30, DiskBytes: 1 << 30, Pids: 100}
+	within := schema.SandboxChoice{Backend: "local", GPUs: 1, CPUs: 2, MemoryBytes: 1 << 30, DiskBytes: 1 << 30, Pids: 100}
+	for field, exceed := range map[string]func(*schema.SandboxChoice){
+		"":                     func(*schema.SandboxChoice) {},
+		"sandbox.backend":      func(s *schema.SandboxChoice) { s.Backend = "docker" },
+		"sandbox.gpus":         func(s *schema.SandboxChoice) { s.GPUs = 2 },
+		"sandbox.cpus":         func(s *schema.SandboxChoice) { s.CPUs = 3 },
+		"sandbox.memory_bytes": func(s *schema.SandboxChoice) { s.Services = []schema.Service{{MemoryBytes: 2 << 30}} },
+		"sandbox.disk_bytes":   func(s *schema.SandboxChoice) { s.DiskBytes = 2 << 30 },
+		"sandbox.pids":         func(s *schema.SandboxChoice) { s.Pids = 101 },
+	} {
+		for where, request := range map[string]func(schema.SandboxChoice) schema.Request{
+			"agent": func(s schema.SandboxChoice) schema.Request { return schema.Request{Sandbox: s} },
+			"verifier": func(s schema.SandboxChoice) schema.Request {
+				return schema.Request{Sandbox: within, Verify: &schema.Verify{Separate: &s}}
+			},
+			"step": func(s schema.SandboxChoice) schema.Request {
+				return schema.Request{Sandbox: within, Steps: []schema.Step{{Verify: &schema.Verify{Separate: &s}}}}
+			},
+		} {
+			choice := within
+			exceed(&choice)
+			q := request(choice)
+			q.Agent.Name = "mini"
+			err := offer.Lacks(&q)
+			var invalid *schema.InvalidError
+			if field == "" && err != nil || field != "" && (!errors.As(err, &invalid) || invalid.Field != field) {
+				t.Errorf("%s, %q above the offer: %v", where, field, err)
+			}
+		}
+	}
+}
