@@ -1,7 +1,8 @@
-// Package broker is the spine: streams, jobs, model calls, events, results and
-// files over NATS, for workers, trainers and whoever watches. It is the only
-// package that imports nats.go and nats-server. Names come from package
-// subjects, bodies from package schema.
+// Package broker implements the base of the protocol over NATS: connections,
+// streams, records with compare-and-set, files, events, accounts and the embedded
+// server. Package queue has requests and jobs, package modelcall the calls of a
+// rollout. Apart from these packages and tests, nothing imports nats.go or
+// nats-server. Names come from package subjects, bodies from package schema.
 package broker
 
 import (
@@ -19,21 +20,23 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/broker/internal/wire"
 )
 
-// Config says how to reach NATS.
+// Config configures the connections to NATS.
 type Config struct {
 	URL   string // such as nats://127.0.0.1:4222; several separated by commas
 	Creds string // a NATS .creds file, or a file with an nkey seed; empty: none
 	Name  string // shown to ops in the server's connection list
-	// Inbox is the prefix of this connection's own inbox. A worker's is one
-	// that no trainer may publish to. Default "_INBOX.turngate".
+	// Inbox is the prefix of this connection's own inboxes. Trainers must not have
+	// permission to publish to a worker's inboxes. Default "_INBOX.turngate".
 	Inbox string
 	Log   zerolog.Logger
 }
 
-// Broker holds two connections: calls, where latency counts, and bulk for
-// queues, events and files, which would hold a call up.
+// Broker has two connections: calls for model and tool calls, and bulk for
+// queues, events and files, so that large messages never delay a call.
 type Broker struct {
 	calls *nats.Conn
 	bulk  *nats.Conn
@@ -41,22 +44,20 @@ type Broker struct {
 	inbox string // prefix of this connection's own inboxes
 	log   zerolog.Logger
 
-	packer  packer
 	streams sync.Map                      // of jetstream.Stream, by name
-	setup   atomic.Pointer[StreamsConfig] // that Setup made last
+	setup   atomic.Pointer[StreamsConfig] // configuration of the last Setup
+	opener  atomic.Pointer[opener]        // nil: missing streams of a trainer stay missing
 }
 
-// Dial connects. It fails if no server can be reached now; later it reconnects
-// for ever. What is published while disconnected fails at once instead of
-// being replayed later.
+// Dial connects to NATS. It fails if no server can be reached; a connection that
+// is lost later reconnects by itself, without limit. While it is lost, publishing
+// fails at once and nothing is buffered.
 func Dial(ctx context.Context, c Config) (*Broker, error) {
 	c.Inbox = cmp.Or(c.Inbox, "_INBOX.turngate")
 	b := &Broker{log: c.Log, inbox: c.Inbox}
 	var err error
-	if b.packer, err = newPacker(); err != nil {
-		return nil, err
-	}
-	// A call is written by whoever asks it, not by a goroutine that is woken.
+	// With a buffer of one byte the goroutine that makes a call also writes it,
+	// instead of waking the client's flusher.
 	if b.calls, err = connect(ctx, c, "calls", nats.WriteBufferSize(1)); err != nil {
 		return nil, err
 	}
@@ -64,29 +65,15 @@ func Dial(ctx context.Context, c Config) (*Broker, error) {
 		b.calls.Close()
 		return nil, err
 	}
-	if b.js, err = jetstream.New(b.bulk); err != nil {
+	if b.js, err = jetstream.New(b.bulk, jetstream.WithPublishAsyncTimeout(wire.OpTimeout)); err != nil {
 		b.Close()
 		return nil, fmt.Errorf("open jetstream: %w", err)
 	}
 	return b, nil
 }
 
-// ErrUnreachable is returned while the connection to NATS is lost. It comes back
-// by itself.
-var ErrUnreachable = errors.New("NATS cannot be reached at this moment")
-
-// reach says what the client means that has no room for what it would have to
-// send later.
-func reach(err error) error {
-	if errors.Is(err, nats.ErrReconnectBufExceeded) {
-		return ErrUnreachable
-	}
-	return err
-}
-
-// Close ends the connections after what was published is flushed.
+// Close flushes published messages for up to 2 s and closes the connections.
 func (b *Broker) Close() {
-	b.packer.unzip.Close()
 	for _, nc := range []*nats.Conn{b.calls, b.bulk} {
 		if nc == nil {
 			continue
@@ -98,8 +85,20 @@ func (b *Broker) Close() {
 	}
 }
 
-// Check asks the server whether JetStream answers, and says how long that took.
+// Check sends a request to JetStream and returns the time until its answer. It
+// fails at once if the credential does not allow the connection's inbox.
 func (b *Broker) Check(ctx context.Context) (time.Duration, error) {
+	inbox, err := b.bulk.SubscribeSync(b.bulk.NewInbox())
+	if err == nil {
+		defer func() { _ = inbox.Unsubscribe() }()
+		err = b.bulk.FlushWithContext(ctx)
+	}
+	if err == nil { // the server refuses a subscription before it answers the flush
+		err = b.bulk.LastError()
+	}
+	if errors.Is(err, nats.ErrPermissionViolation) {
+		return 0, fmt.Errorf("subscribe to the inbox of this connection: %w", err)
+	}
 	start := time.Now()
 	if _, err := b.js.AccountInfo(ctx); err != nil {
 		return 0, fmt.Errorf("ask JetStream for its account: %w", err)
@@ -107,33 +106,56 @@ func (b *Broker) Check(ctx context.Context) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
-// Subscriptions counts what this process hears on its connections.
+// CallConn is the connection for model and tool calls. It and the other accessors
+// of connections are for the packages under broker.
+func (b *Broker) CallConn() *nats.Conn { return b.calls }
+
+// BulkConn is the connection for queues, events and files.
+func (b *Broker) BulkConn() *nats.Conn { return b.bulk }
+
+// JetStream is the client of JetStream on BulkConn.
+func (b *Broker) JetStream() jetstream.JetStream { return b.js }
+
+// Inbox is the prefix of this connection's own inboxes.
+func (b *Broker) Inbox() string { return b.inbox }
+
+// Log is the logger of the configuration.
+func (b *Broker) Log() *zerolog.Logger { return &b.log }
+
+// ErrNotAllowed reports a credential of another worker, or of no worker.
+var ErrNotAllowed = errors.New("the credential does not allow a worker of this name")
+
+// Confirm waits until the server has a connection's subscriptions. Errors wrap
+// ErrNotAllowed if the server refuses one.
+func Confirm(nc *nats.Conn) error {
+	if err := nc.FlushTimeout(wire.OpTimeout); err != nil {
+		return fmt.Errorf("reach NATS: %w", err)
+	}
+	// The server refuses a subscription before it answers the flush.
+	if err := nc.LastError(); errors.Is(err, nats.ErrPermissionViolation) {
+		return fmt.Errorf("%w: %w", ErrNotAllowed, err)
+	}
+	return nil
+}
+
+// Subscriptions counts the subscriptions on both connections.
 func (b *Broker) Subscriptions() int { return b.calls.NumSubscriptions() + b.bulk.NumSubscriptions() }
 
 // MaxPayload is the largest message in bytes that the server takes.
 func (b *Broker) MaxPayload() int64 { return b.calls.MaxPayload() }
 
-// TooLargeError says that a message does not fit into the server's
-// max_payload. It is returned before anything is sent.
-type TooLargeError struct {
-	What  string
-	Size  int64 // bytes
-	Limit int64 // the server's max_payload in bytes
-}
-
-func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("%s has %d bytes, the NATS server's max_payload is %d", e.What, e.Size, e.Limit)
-}
-
 // maxPayload is the largest message in bytes that the embedded server takes.
 const maxPayload = 8 << 20
 
-// headerRoom is kept free for headers and the subject.
+// headerRoom is the part of max_payload in bytes that is reserved for headers
+// and the subject.
 const headerRoom = 4096
 
-func checkSize(nc *nats.Conn, what string, n int) error {
-	if limit := nc.MaxPayload(); limit > 0 && int64(n)+headerRoom > limit {
-		return &TooLargeError{What: what, Size: int64(n), Limit: limit}
+// CheckSize returns a *TooLargeError if a message with a body of n bytes is larger
+// than the server takes. The error has the message's name from what, such as "event".
+func (b *Broker) CheckSize(what string, n int) error {
+	if limit := b.bulk.MaxPayload(); limit > 0 && int64(n)+headerRoom > limit {
+		return &TooLargeError{What: what, Size: uint64(n), Limit: limit, Name: "the NATS server's max_payload"}
 	}
 	return nil
 }
@@ -143,6 +165,7 @@ func connect(ctx context.Context, c Config, purpose string, more ...nats.Option)
 	opts := []nats.Option{
 		nats.Name(strings.TrimSpace(c.Name + " " + purpose)),
 		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(), // the server may have an old configuration, or another one may listen on the port
 		nats.ReconnectBufSize(-1),
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, time.Second),
@@ -181,7 +204,8 @@ func connect(ctx context.Context, c Config, purpose string, more ...nats.Option)
 	return nc, nil
 }
 
-// credentials reads either kind of file: a JWT with its seed, or a bare seed.
+// credentials reads a .creds file (a JWT with its seed) or a file with a bare
+// nkey seed.
 func credentials(path string) (nats.Option, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -205,6 +229,3 @@ func redactURL(u string) string {
 	}
 	return u
 }
-
-// ErrNotFound is returned for an object, a result or a state that is not there.
-var ErrNotFound = errors.New("not found")

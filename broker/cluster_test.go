@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
@@ -36,6 +38,8 @@ func newCluster(t *testing.T) *cluster {
 	for _, p := range ports[3:] {
 		routes = append(routes, fmt.Sprintf("127.0.0.1:%d", p))
 	}
+	slices.Sort(routes)
+	slices.Reverse(routes) // the order that a reload would change
 	for i := range c.servers {
 		c.configs[i] = broker.EmbeddedConfig{
 			StateDir: filepath.Join(dir, fmt.Sprint(i)), Port: ports[i], Trainers: []string{"alpha"}, Relaxed: true, Log: zerolog.Nop(),
@@ -51,13 +55,13 @@ func (c *cluster) start(t *testing.T, i int) {
 	t.Helper()
 	var err error
 	c.servers[i], err = broker.StartEmbedded(c.configs[i])
-	must(t, err)
+	harness.Must(t, err)
 }
 
 // lead makes the first server lead a stream.
 func (c *cluster) lead(t *testing.T, nc *nats.Conn, js jetstream.JetStream, stream string) {
 	t.Helper()
-	eventuallyWithin(t, time.Minute, "the first server's lead", func() bool {
+	harness.Eventually(t, "the first server's lead", time.Minute, func() bool {
 		s, err := js.Stream(t.Context(), stream)
 		if err != nil {
 			return false
@@ -70,48 +74,49 @@ func (c *cluster) lead(t *testing.T, nc *nats.Conn, js jetstream.JetStream, stre
 	})
 }
 
-// A file that is written while a cluster loses its quorum is whole afterwards:
-// the server that leads refuses a second try of what it could not store yet.
+// A file that is written while a cluster loses its quorum is complete afterwards:
+// the leader refuses a second try of a message that it has not stored yet.
 func TestAFileOutlivesALostQuorum(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	const pieces = 40
-	data := noise(pieces << 20)
-	log := newAgain()
-	b := dialAt(t, c.servers[0].URL(), c.servers[0].WorkerCreds(), broker.InboxFor("worker", "w1"), zerolog.New(log))
-	eventuallyWithin(t, time.Minute, "the streams", func() bool { return b.Setup(t.Context(), broker.StreamsConfig{Replicas: 3}) == nil })
-	nc := (&bench{server: c.servers[0]}).raw(t, c.servers[0].WorkerCreds(), "_INBOX.test")
+	data := harness.Noise(pieces << 20)
+	log := testenv.NewRetries()
+	b := testenv.DialAt(t, c.servers[0].URL(), testenv.AdmitWorker(t, c.servers[0], "w1"), broker.InboxFor("worker", "w1"), zerolog.New(log))
+	harness.Eventually(t, "the streams", time.Minute, func() bool { return b.Setup(t.Context(), broker.StreamsConfig{Replicas: 3}) == nil })
+	harness.Eventually(t, "the streams of a trainer", time.Minute, func() bool { _, err := b.OpenTrainer(t.Context(), "alpha"); return err == nil })
+	nc := testenv.Raw(t, c.servers[0].URL(), c.servers[0].AdminCreds(), "_INBOX.test")
 	js, err := jetstream.New(nc)
-	must(t, err)
-	bucket := subjects.ObjectStream(subjects.BucketArtifact)
+	harness.Must(t, err)
+	bucket := subjects.ObjectStream(subjects.ArtifactsBucket("alpha"))
 	c.lead(t, nc, js, bucket)
 	stored := func() uint64 {
 		s, err := js.Stream(t.Context(), bucket)
-		must(t, err)
+		harness.Must(t, err)
 		return s.CachedInfo().State.Msgs
 	}
 	ended := make(chan error, 1)
 	var a schema.Artifact
 	go func() {
 		var err error
-		a, err = b.PutArtifact(t.Context(), "log", data, 0)
+		a, err = b.PutArtifact(t.Context(), "alpha", "log", data, 0)
 		ended <- err
 	}()
-	eventually(t, "some pieces", func() bool { return stored() > 4 })
+	harness.Eventually(t, "some pieces", time.Minute, func() bool { return stored() > 4 })
 	c.servers[1].Shutdown()
 	c.servers[2].Shutdown()
 	for range 2 {
-		log.wait(t)
+		log.Wait(t)
 	}
 	c.start(t, 1)
 	c.start(t, 2)
-	must(t, <-ended)
+	harness.Must(t, <-ended)
 	if n := stored(); n != pieces+1 {
 		t.Errorf("%d messages for %d pieces and their name", n, pieces)
 	}
-	store, err := js.ObjectStore(t.Context(), subjects.BucketArtifact)
-	must(t, err)
-	patient, cancel := context.WithTimeout(t.Context(), time.Minute) // its own limit is 5 s, which a busy machine does not keep
+	store, err := js.ObjectStore(t.Context(), subjects.ArtifactsBucket("alpha"))
+	harness.Must(t, err)
+	patient, cancel := context.WithTimeout(t.Context(), time.Minute) // the default of 5 s is too short on a busy machine
 	defer cancel()
 	if theirs, err := store.GetBytes(patient, a.SHA256); err != nil || !bytes.Equal(theirs, data) {
 		t.Fatalf("the usual client cannot read it: %v", err)

@@ -1,17 +1,17 @@
 package broker
 
 import (
-	"crypto/rand"
-	"encoding/hex"
-	"errors"
+	"cmp"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nkeys"
+	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/schema"
@@ -19,71 +19,68 @@ import (
 
 // EmbeddedConfig describes a NATS server in this process.
 type EmbeddedConfig struct {
-	StateDir string   // JetStream's files and the credentials; made with mode 0700
-	Port     int      // on 127.0.0.1; 0 picks a free one
-	Trainers []string // one credential each, which may act only as that trainer
-	// Relaxed leaves it to the operating system when files reach the disk: a
-	// power failure may then lose up to two minutes of what was confirmed. By
+	StateDir string   // JetStream's files and the credentials; created with mode 0700
+	Port     int      // on 127.0.0.1; 0 picks a free port
+	Trainers []string // each gets a credential that may act only as this trainer
+	Workers  []string // each gets a credential that is bound to its name
+	// Relaxed lets the operating system decide when files are written to disk: a
+	// power failure may then lose up to two minutes of confirmed messages. By
 	// default requests, states and results are on disk when they are confirmed.
 	Relaxed bool
 	Cluster ClusterConfig
 	Log     zerolog.Logger
 }
 
-// ClusterConfig makes a server one of several that keep copies of the streams.
-// All of them are on 127.0.0.1; servers of several hosts need a configuration of
-// their own.
+// ClusterConfig makes a server a member of a cluster, which replicates the
+// streams. All servers are on 127.0.0.1; for a cluster of several hosts see
+// ServerFile.
 type ClusterConfig struct {
 	Name   string   // of this server, such as n1; empty: no cluster
-	Port   int      // for the other servers
-	Routes []string // host:port of the others' cluster ports
-	Creds  string   // folder of credentials that all servers share; default: the state directory's
+	Port   int      // cluster port of this server
+	Routes []string // host:port of the other servers' cluster ports
+	// Advertise is the host:port of this server's cluster port that the others tell
+	// each other; default: this server's own address.
+	Advertise string
+	Creds     string // folder of credentials that all servers share; default: the state directory's
 }
 
-// Embedded is a NATS server in this process: JetStream on disk, loopback only,
-// never open without authentication.
+// Embedded is a NATS server in this process. It listens on loopback only, has
+// JetStream on disk and always requires authentication. The workers have an
+// account, and so has each trainer, see docs/adr/0005-accounts.md.
 type Embedded struct {
-	srv   *server.Server
-	creds string
-	tids  []string
+	*Keyring
+	config EmbeddedConfig
+	srv    *server.Server
+	system *nats.Conn // serves ReloadServers
+
+	mu sync.Mutex // of reloads
 }
 
-// StartEmbedded starts the server and waits until it takes connections.
-// Credentials are generated once and kept in files of mode 0600 under
-// <state>/creds: worker.nk, ops.nk and trainer-<name>.nk.
+// StartEmbedded starts the server and waits until it accepts connections. It
+// admits the clients of the keyring <state>/creds, to which it adds the
+// configured trainers and workers.
 func StartEmbedded(c EmbeddedConfig) (*Embedded, error) {
-	for _, tid := range c.Trainers {
-		if err := schema.CheckTrainer(tid); err != nil {
-			return nil, err
-		}
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the state directory: %w", err)
 	}
-	e := &Embedded{creds: filepath.Join(c.StateDir, "creds"), tids: c.Trainers}
-	if c.Cluster.Creds != "" {
-		e.creds = c.Cluster.Creds
-	}
-	for _, dir := range []string{c.StateDir, e.creds} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("make the state directory: %w", err)
-		}
-	}
-	users, err := e.users()
+	keys, err := OpenKeyring(cmp.Or(c.Cluster.Creds, filepath.Join(c.StateDir, "creds")))
 	if err != nil {
 		return nil, err
 	}
-	port := c.Port
-	if port == 0 {
-		port = server.RANDOM_PORT
-	}
-	opts := &server.Options{
-		ServerName: "turngate", Host: "127.0.0.1", Port: port,
-		JetStream: true, StoreDir: filepath.Join(c.StateDir, "nats"),
-		MaxPayload: maxPayload, Nkeys: users, SyncAlways: !c.Relaxed,
-		NoSigs: true, NoLog: true, DisableShortFirstPing: true,
-	}
-	if c.Cluster.Name != "" {
-		if err := e.join(opts, c.Cluster); err != nil {
+	for _, tid := range c.Trainers {
+		if err := keys.AddTrainer(tid, ""); err != nil {
 			return nil, err
 		}
+	}
+	for _, wid := range c.Workers {
+		if err := keys.AddWorker(wid, ""); err != nil {
+			return nil, err
+		}
+	}
+	e := &Embedded{Keyring: keys, config: c}
+	opts, err := e.options()
+	if err != nil {
+		return nil, err
 	}
 	if e.srv, err = server.NewServer(opts); err != nil {
 		return nil, fmt.Errorf("configure the embedded NATS server: %w", err)
@@ -94,119 +91,91 @@ func StartEmbedded(c EmbeddedConfig) (*Embedded, error) {
 		e.srv.Shutdown()
 		return nil, fmt.Errorf("the embedded NATS server did not start on port %d; is it in use, or %s not writable?", c.Port, c.StateDir)
 	}
+	if err := e.serveReloads(); err != nil {
+		e.Shutdown()
+		return nil, err
+	}
 	return e, nil
 }
 
-// join makes the server one of a cluster. Its servers know each other by a
-// secret beside the credentials.
-func (e *Embedded) join(opts *server.Options, c ClusterConfig) error {
-	if err := schema.CheckToken("cluster name", c.Name); err != nil {
-		return err
+// options returns the server's options with the accounts of the keyring.
+func (e *Embedded) options() (*server.Options, error) {
+	all, err := e.access()
+	if err != nil {
+		return nil, err
 	}
-	secret, err := loadOrMake(filepath.Join(e.creds, "cluster.secret"), func() ([]byte, error) {
-		b := make([]byte, 24)
-		_, _ = rand.Read(b) // never fails
-		return []byte(hex.EncodeToString(b)), nil
-	})
+	for _, err := range all.leftOut {
+		e.config.Log.Error().Err(err).Msg("a client is not admitted")
+	}
+	opts := &server.Options{}
+	if err := opts.ProcessConfigString(all.config()); err != nil {
+		return nil, fmt.Errorf("configure the accounts of the embedded NATS server: %w", err)
+	}
+	opts.ServerName, opts.Host, opts.Port = "turngate", "127.0.0.1", e.config.Port
+	if opts.Port == 0 {
+		opts.Port = server.RANDOM_PORT
+	}
+	opts.JetStream, opts.StoreDir, opts.SyncAlways = true, filepath.Join(e.config.StateDir, "nats"), !e.config.Relaxed
+	if opts.JetStreamMaxStore, err = storeLimit(e.config.StateDir); err != nil {
+		return nil, err
+	}
+	opts.MaxPayload, opts.NoSigs, opts.NoLog, opts.DisableShortFirstPing = maxPayload, true, true, true
+	if e.config.Cluster.Name != "" {
+		if err := e.join(opts, e.config.Cluster); err != nil {
+			return nil, err
+		}
+	}
+	return opts, nil
+}
+
+// Reload admits the clients that were added to the keyring and shuts out the
+// clients that were removed from it. All other connections stay. Messages between
+// accounts may be lost while the server replaces the accounts.
+func (e *Embedded) Reload() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	opts, err := e.options()
 	if err != nil {
 		return err
 	}
-	opts.ServerName = c.Name
-	opts.Cluster = server.ClusterOpts{Name: "turngate", Host: "127.0.0.1", Port: c.Port, Username: "turngate", Password: string(secret)}
-	for _, r := range c.Routes {
-		opts.Routes = append(opts.Routes, &url.URL{Scheme: "nats-route", User: url.UserPassword("turngate", string(secret)), Host: r})
+	if err := e.srv.ReloadOptions(opts); err != nil {
+		return fmt.Errorf("reload the accounts of the embedded NATS server: %w", err)
 	}
 	return nil
 }
 
-// loadOrMake reads a secret's file, or makes it; when several processes do so
-// at once, one of them wins.
-func loadOrMake(file string, make func() ([]byte, error)) ([]byte, error) {
-	data, err := os.ReadFile(file)
-	if !errors.Is(err, os.ErrNotExist) {
-		return data, err
+// join adds the cluster to the server's options. The servers authenticate each
+// other with a secret in the folder of the credentials.
+func (e *Embedded) join(opts *server.Options, c ClusterConfig) error {
+	if err := schema.CheckToken("cluster name", c.Name); err != nil {
+		return err
 	}
-	if data, err = make(); err != nil {
-		return nil, err
-	}
-	part, err := os.CreateTemp(filepath.Dir(file), ".new-*") // mode 0600
+	secret, err := e.clusterSecret()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer os.Remove(part.Name())
-	if _, err = part.Write(data); err == nil {
-		err = part.Close()
+	opts.ServerName = c.Name
+	opts.Cluster = server.ClusterOpts{Name: "turngate", Host: "127.0.0.1", Port: c.Port, Advertise: c.Advertise, Username: "turngate", Password: secret}
+	// A reload sorts the routes in place while other goroutines of the server read them.
+	for _, r := range slices.Sorted(slices.Values(c.Routes)) {
+		opts.Routes = append(opts.Routes, &url.URL{Scheme: "nats-route", User: url.UserPassword("turngate", secret), Host: r})
 	}
-	if err == nil {
-		err = os.Link(part.Name(), file)
-	}
-	if err == nil || errors.Is(err, os.ErrExist) {
-		return os.ReadFile(file)
-	}
-	return nil, err
+	return nil
 }
 
-// URL is where the server listens.
+// URL returns the server's address for clients.
 func (e *Embedded) URL() string { return e.srv.ClientURL() }
 
 // Shutdown ends the server and waits until its files are closed.
 func (e *Embedded) Shutdown() {
+	if e.system != nil {
+		e.system.Close()
+	}
 	e.srv.Shutdown()
 	e.srv.WaitForShutdown()
 }
 
-// WorkerCreds is the file with the workers' credential.
-func (e *Embedded) WorkerCreds() string { return e.credsFile("worker") }
-
-// OpsCreds is the file with the credential of those who watch.
-func (e *Embedded) OpsCreds() string { return e.credsFile("ops") }
-
-// TrainerCreds is the file with one trainer's credential.
-func (e *Embedded) TrainerCreds(tid string) string { return e.credsFile("trainer-" + tid) }
-
-func (e *Embedded) credsFile(name string) string { return filepath.Join(e.creds, name+".nk") }
-
-func (e *Embedded) users() ([]*server.NkeyUser, error) {
-	type user struct {
-		file  string
-		perms *server.Permissions
-	}
-	all := []user{{e.WorkerCreds(), nil}, {e.OpsCreds(), opsPermissions()}}
-	for _, tid := range e.tids {
-		all = append(all, user{e.TrainerCreds(tid), trainerPermissions(tid)})
-	}
-	out := make([]*server.NkeyUser, 0, len(all))
-	for _, u := range all {
-		public, err := loadOrMakeSeed(u.file)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, &server.NkeyUser{Nkey: public, Permissions: u.perms})
-	}
-	return out, nil
-}
-
-// loadOrMakeSeed returns the public key of the seed in file, made if absent.
-func loadOrMakeSeed(file string) (string, error) {
-	seed, err := loadOrMake(file, func() ([]byte, error) {
-		pair, err := nkeys.CreateUser()
-		if err != nil {
-			return nil, err
-		}
-		return pair.Seed()
-	})
-	if err != nil {
-		return "", fmt.Errorf("NATS credential %s: %w", file, err)
-	}
-	pair, err := nkeys.FromSeed(seed)
-	if err != nil {
-		return "", fmt.Errorf("NATS credential %s: %w", file, err)
-	}
-	defer pair.Wipe()
-	return pair.PublicKey()
-}
-
-// serverLog passes the server's warnings on.
+// serverLog logs the server's warnings and errors.
 type serverLog struct{ log zerolog.Logger }
 
 func (l serverLog) Noticef(string, ...any)         {}

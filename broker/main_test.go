@@ -4,11 +4,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/turngate/turngate/internal/testenv"
 )
 
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		// nats-server starts this writer once per process and never ends it.
-		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*ipQueue[...]).recycle"),
-	)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.ServerGoroutines()...) }

@@ -1,50 +1,165 @@
 package broker
 
 import (
-	"github.com/nats-io/nats-server/v2/server"
+	"slices"
+	"strings"
 
 	"github.com/turngate/turngate/subjects"
 )
 
-// InboxFor is the inbox prefix of a role's own connection; permissions are
-// bound to it, so that nobody hears another's replies.
+// Roles of clients.
+const (
+	RoleTrainer = "trainer"
+	RoleWorker  = "worker"
+	RoleOps     = "ops"   // watchers
+	RoleAdmin   = "admin" // has all rights in the workers' account
+)
+
+// userInfo is the subject on which the server describes the client that asks. It is
+// a service of every account.
+const userInfo = "$SYS.REQ.USER.INFO"
+
+// InboxFor returns the inbox prefix of a role's connection. Permissions allow no
+// other prefix, so that no client can read the replies to another.
 func InboxFor(role, name string) string { return "_INBOX." + role + "." + name }
 
-// trainerPermissions let a trainer act only as itself: submit and cancel its
-// own rollouts, hear and answer its own calls, put bundles, read results and
-// artifacts. It cannot create consumers, whose delivery subject would let it
-// publish anywhere.
-func trainerPermissions(tid string) *server.Permissions {
-	allow := []string{
-		subjects.Requests + ".*." + tid,
-		subjects.TrainerCancel(tid),
-		subjects.TrainerHold(tid),
-		"_INBOX.gate." + tid + ".>",
-		"$O." + subjects.BucketTasks + ".>",
-		"$JS.API.INFO",
-	}
-	for _, stream := range trainerStreams() {
-		allow = append(allow, "$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.MSG.GET."+stream)
-	}
-	return &server.Permissions{
-		Publish: &server.SubjectPermission{Allow: allow},
-		Subscribe: &server.SubjectPermission{Allow: []string{
-			subjects.CallsOf(tid, ""), subjects.ToolsOf(tid, ""), subjects.TrainerResults(tid), InboxFor("trainer", tid) + ".>",
-		}},
-	}
+// rights are the subjects of one role.
+type rights struct {
+	publish, subscribe []string
+	// answers allows one reply to each message that arrives with a reply subject.
+	answers bool
 }
 
-// opsPermissions let people watch and nothing else.
-func opsPermissions() *server.Permissions {
-	return &server.Permissions{
-		Publish: &server.SubjectPermission{Allow: []string{
-			"$JS.API.INFO", "$JS.API.STREAM.INFO.>", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.MSG.GET." + subjects.StreamRollouts,
-			"$JS.API.CONSUMER.CREATE." + subjects.StreamEvents + ".>", "$JS.API.CONSUMER.DELETE." + subjects.StreamEvents + ".>",
-			"$JS.API.CONSUMER.INFO." + subjects.StreamEvents + ".>", "$JS.API.CONSUMER.MSG.NEXT." + subjects.StreamEvents + ".>",
-			"$JS.API.CONSUMER.CREATE." + subjects.StreamWorkers + ".>", "$JS.API.CONSUMER.DELETE." + subjects.StreamWorkers + ".>",
-			"$JS.API.CONSUMER.INFO." + subjects.StreamWorkers + ".>", "$JS.API.CONSUMER.MSG.NEXT." + subjects.StreamWorkers + ".>",
-			"$JS.API.STREAM.MSG.GET." + subjects.StreamDead,
-		}},
-		Subscribe: &server.SubjectPermission{Allow: []string{"rollout.>", "worker.>", "trainer.*.results", InboxFor("ops", "ops") + ".>"}},
+// tradeKind is the direction of messages between the workers' account and another
+// account.
+type tradeKind string
+
+const (
+	tradeService tradeKind = "service" // from the other account to the workers', with the answers
+	tradeStream  tradeKind = "stream"  // from the workers' account to the other
+)
+
+// trade is a subject that the workers' account shares with another account.
+type trade struct {
+	kind    tradeKind
+	subject string
+	many    bool // a service with more than one answer to a request
+}
+
+// trainerTrades lists everything that passes between a trainer and the workers.
+// Frames of answers are a service without replies, since the server counts a
+// stream of answers to one request against a mapping that expires.
+func trainerTrades(tid string) []trade {
+	out := []trade{
+		{kind: tradeStream, subject: subjects.CallsOf(tid, "")},
+		{kind: tradeStream, subject: subjects.ToolsOf(tid, "")},
+		{kind: tradeStream, subject: subjects.VerificationsOf(tid, "")},
+		{kind: tradeStream, subject: subjects.TrainerResults(tid)},
+		{kind: tradeStream, subject: subjects.TrainerEvents(tid)},
+		{kind: tradeService, subject: subjects.Requests + ".*." + tid},
+		{kind: tradeService, subject: subjects.TrainerCancel(tid)},
+		{kind: tradeService, subject: subjects.TrainerHold(tid)},
+		{kind: tradeService, subject: subjects.TrainerFleet(tid)},
+		{kind: tradeService, subject: subjects.TrainerOpen(tid)},
+		{kind: tradeService, subject: "_INBOX.gate." + tid + ".>"},
+		{kind: tradeService, subject: "$O." + subjects.TasksBucket(tid) + ".>"},
+		{kind: tradeService, subject: "$JS.API.INFO"},
 	}
+	for _, stream := range subjects.StreamsOf(tid) {
+		out = append(out, trade{kind: tradeService, subject: "$JS.API.STREAM.INFO." + stream}, trade{kind: tradeService, subject: "$JS.API.STREAM.MSG.GET." + stream})
+	}
+	return out
+}
+
+// trainerRights let a trainer act only as itself: submit and cancel its own
+// rollouts, receive and answer its own calls, store bundles, read its own results
+// and artifacts.
+func trainerRights(tid string) rights {
+	return rightsOf(trainerTrades(tid), InboxFor(RoleTrainer, tid))
+}
+
+// opsTrades let watchers read about rollouts and workers, and change nothing. A consumer
+// would publish in the workers' account, so events are read by direct gets.
+func opsTrades(trainers []string) []trade {
+	out := []trade{
+		{kind: tradeStream, subject: "rollout.*.events.>"},
+		{kind: tradeStream, subject: "rollout.*.live.>"},
+		{kind: tradeStream, subject: subjects.WorkerStatus("*")},
+		{kind: tradeStream, subject: subjects.TrainerResults("*")},
+		{kind: tradeService, subject: directGet(subjects.StreamEvents), many: true},
+		{kind: tradeService, subject: directGet(subjects.StreamWorkers), many: true},
+		{kind: tradeService, subject: "$JS.API.INFO"},
+		{kind: tradeService, subject: "$JS.API.STREAM.NAMES"},
+		{kind: tradeService, subject: "$JS.API.STREAM.INFO.*"},
+		{kind: tradeService, subject: "$JS.API.STREAM.MSG.GET." + subjects.StreamDead},
+	}
+	for _, tid := range trainers {
+		out = append(out, trade{kind: tradeService, subject: "$JS.API.STREAM.MSG.GET." + subjects.Records(tid)})
+	}
+	return out
+}
+
+func opsRights(trainers []string) rights {
+	return rightsOf(opsTrades(trainers), InboxFor(RoleOps, RoleOps))
+}
+
+func rightsOf(trades []trade, inbox string) rights {
+	r := rights{publish: []string{userInfo}, subscribe: []string{inbox + ".>"}}
+	for _, t := range trades {
+		if t.kind == tradeStream {
+			r.subscribe = append(r.subscribe, t.subject)
+		} else {
+			r.publish = append(r.publish, t.subject)
+		}
+	}
+	return r
+}
+
+// workerRights bind a worker to its name: it receives no command to another worker
+// and no frame of another's call, and cannot itself publish another's lease or
+// presence.
+func workerRights(wid string) rights {
+	r := rights{
+		answers: true,
+		publish: []string{
+			"rollout.*.llm.>", "rollout.*.tool.>", "rollout.*.verify.>", "rollout.*.events.*", "rollout.*.live.*", "record.>",
+			subjects.Requests, subjects.Requests + ".*.*", subjects.ParkedFilter("*"),
+			subjects.TrainerResults("*"), subjects.TrainerEvents("*"), subjects.DeadFilter,
+			subjects.WorkerStatus(wid), subjects.WorkerControl("*"), subjects.WorkerTrainers,
+			subjects.LeasesOf(wid), subjects.JanitorLease, subjects.Presence(wid), subjects.HoldsFilter, "$O.>",
+			userInfo, "$JS.ACK.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", directGet(subjects.StreamWorkers), directGet(subjects.StreamWorkers) + ".>",
+		},
+		subscribe: []string{
+			"_INBOX.gate.*." + wid + ".>", InboxFor(RoleWorker, wid) + ".>", subjects.WorkerControl(wid), subjects.WorkerTrainers,
+			subjects.CancelFilter, subjects.HoldFilter, subjects.FleetFilter, subjects.OpenFilter, subjects.HoldsFilter,
+		},
+	}
+	for _, verb := range []string{"CREATE", "UPDATE", "INFO", "PURGE", "MSG.GET", "MSG.DELETE"} {
+		r.publish = append(r.publish, "$JS.API.STREAM."+verb+".*")
+	}
+	for _, verb := range []string{"CREATE", "DURABLE.CREATE", "INFO", "LIST", "DELETE", "MSG.NEXT"} {
+		r.publish = append(r.publish, "$JS.API.CONSUMER."+verb+".>")
+	}
+	return r
+}
+
+func directGet(stream string) string { return "$JS.API.DIRECT.GET." + stream }
+
+// config writes the rights as the permissions of a user in the configuration of
+// nats-server.
+func (r rights) config() string {
+	out := "publish: { allow: " + quoted(r.publish) + " }, subscribe: { allow: " + quoted(r.subscribe) + " }"
+	if r.answers {
+		out += `, allow_responses: { max: 1, expires: "1m" }`
+	}
+	return "{ " + out + " }"
+}
+
+func quoted(list []string) string {
+	list = slices.Clone(list)
+	slices.Sort(list)
+	for i, s := range list {
+		list[i] = `"` + s + `"`
+	}
+	return "[" + strings.Join(slices.Compact(list), ", ") + "]"
 }

@@ -3,57 +3,107 @@ package broker
 import (
 	"context"
 	"fmt"
+	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go"
 
+	"github.com/turngate/turngate/broker/internal/wire"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
 
-// Tap hears events. Watching costs the rollouts nothing.
+// Tap reads events from their stream, in order and without loss. It does not slow
+// rollouts down. It has no consumer, which would publish in the workers' account:
+// a message on an event's subject only wakes it.
 type Tap struct {
-	b        *Broker
-	consumer jetstream.Consumer
-	subject  string
+	b       *Broker
+	subject string
+	wake    chan struct{} // of capacity 1; has a value after an event was published
+	sub     *nats.Subscription
+	next    uint64 // sequence to read next
 }
 
-// OpenTap begins to hear the events of one rollout from its first on, or, when
-// id is empty, those of every rollout from now on.
+// OpenTap opens a tap for all events of one rollout, or, if id is empty, for the
+// new events of all rollouts.
 func (b *Broker) OpenTap(ctx context.Context, id schema.ID) (*Tap, error) {
-	policy := jetstream.DeliverNewPolicy
-	if id != "" {
-		policy = jetstream.DeliverAllPolicy
+	t := &Tap{b: b, subject: subjects.EventsOf(id), wake: make(chan struct{}, 1), next: 1}
+	last, err := t.last(ctx)
+	if err != nil {
+		return nil, err
 	}
-	subject := subjects.EventsOf(id)
-	c, err := b.js.OrderedConsumer(ctx, subjects.StreamEvents, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{subject}, DeliverPolicy: policy,
+	if id == "" {
+		t.next = last + 1
+	}
+	t.sub, err = b.bulk.Subscribe(t.subject, func(*nats.Msg) {
+		select {
+		case t.wake <- struct{}{}:
+		default:
+		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("watch %s: %w", subject, err)
+		return nil, fmt.Errorf("watch %s: %w", t.subject, err)
 	}
-	return &Tap{b, c, subject}, nil
+	return t, nil
 }
 
-// Run calls handle with each event until the context ends.
-func (t *Tap) Run(ctx context.Context, handle func(schema.Event)) error {
-	messages, err := t.consumer.Messages(jetstream.PullMaxMessages(64))
+// last returns the last sequence of the stream.
+func (t *Tap) last(ctx context.Context) (uint64, error) {
+	s, err := t.b.js.Stream(ctx, subjects.StreamEvents)
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", t.subject, err)
+		return 0, fmt.Errorf("watch %s: %w", t.subject, err)
 	}
-	defer messages.Stop()
-	for {
-		m, err := messages.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
+	return s.CachedInfo().State.LastSeq, nil
+}
+
+// Waits of a tap that has read all events: the short one after an event was
+// published, since the stream stores it a moment later; then longer ones.
+const (
+	tapShort = 10 * time.Millisecond
+	tapLong  = time.Second
+)
+
+// Run calls handle with each event until the context ends. While the server cannot
+// be reached, it waits and then goes on at the same event.
+func (t *Tap) Run(ctx context.Context, handle func(schema.Event)) error {
+	defer func() { _ = t.sub.Unsubscribe() }()
+	wait, empty := tapShort, 0
+	for ctx.Err() == nil {
+		next, err := t.b.scan(ctx, subjects.StreamEvents, t.subject, t.next, func(m stored) {
+			var e schema.Event
+			if err := schema.Decode(m.data, &e); err != nil {
+				t.b.log.Warn().Err(err).Str("subject", m.subject).Msg("an event cannot be read")
+				return
 			}
-			return fmt.Errorf("watch %s: %w", t.subject, err)
+			if ctx.Err() == nil {
+				handle(e)
+			}
+		})
+		if err != nil && ctx.Err() == nil {
+			t.b.log.Debug().Err(err).Msg("events cannot be read at this moment")
 		}
-		var e schema.Event
-		if err := schema.Decode(m.Data(), &e); err != nil {
-			t.b.log.Warn().Err(err).Str("subject", m.Subject()).Msg("an event cannot be read")
+		if next > t.next {
+			t.next, wait, empty = next, tapShort, 0
 			continue
 		}
-		handle(e)
+		if empty++; empty%16 == 0 {
+			t.rewind(ctx)
+		}
+		select {
+		case <-ctx.Done():
+		case <-t.wake:
+			wait = tapShort
+			_ = wire.Pause(ctx, wait)
+		case <-time.After(wait):
+			wait = min(2*wait, tapLong)
+		}
+	}
+	return nil
+}
+
+// rewind begins again with a stream that was made anew, since the server has lost
+// its store.
+func (t *Tap) rewind(ctx context.Context) {
+	if last, err := t.last(ctx); err == nil && last+1 < t.next {
+		t.next = 1
 	}
 }

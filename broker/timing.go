@@ -2,22 +2,22 @@ package broker
 
 import "time"
 
-// Timing are the durations of the protocol. Every worker of a pool has the
+// Timing has the durations of the protocol. All workers of a pool must have the
 // same; only tests use others than DefaultTiming.
 type Timing struct {
-	AckWait   time.Duration // after which a silent job's message comes back: 60 s
-	Lease     time.Duration // how long a worker is taken for alive after its last sign: 40 s
-	Renew     time.Duration // between its signs: 10 s
-	Progress  time.Duration // between the signs that keep a job's message away: 20 s
-	Confirm   time.Duration // how long an absent lease is watched before its rollouts are taken over: 20 s
-	Busy      time.Duration // how long a message of a rollout that runs elsewhere is sent away: 20 s
-	Unfit     time.Duration // how long a request is sent away that nobody can take now: 5 s
-	NoCapable time.Duration // after which it fails, when nobody offers what it asks: 10 min
-	Tidy      time.Duration // between the janitor's rounds: 30 s
-	Lost      time.Duration // how long a rollout has no lease before the janitor acts: 60 s
+	AckWait   time.Duration // ack wait of the queue's consumers: 60 s
+	Lease     time.Duration // life of a lease, a presence or a hold after its last renewal: 40 s
+	Renew     time.Duration // interval of renewing the lease: 10 s
+	Progress  time.Duration // interval of restarting the ack wait of a job's message: 20 s
+	Confirm   time.Duration // time that a lease must be absent before its rollouts are taken over: 20 s
+	Busy      time.Duration // redelivery delay for a rollout that another worker runs: 20 s
+	Unfit     time.Duration // redelivery delay for a request that no worker can take now: 5 s
+	NoCapable time.Duration // time without a capable worker after which a request fails: 10 min
+	Tidy      time.Duration // interval of the janitor's rounds: 30 s
+	Lost      time.Duration // time without a lease after which the janitor requeues a rollout: 60 s
 }
 
-// DefaultTiming is the protocol's own.
+// DefaultTiming returns the durations that are specified in docs/protocol.md.
 func DefaultTiming() Timing {
 	return Timing{
 		AckWait: 60 * time.Second, Lease: 40 * time.Second, Renew: 10 * time.Second, Progress: 20 * time.Second, Confirm: 20 * time.Second,

@@ -1,0 +1,124 @@
+package broker
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Names of accounts. Each trainer has an account of its own, see
+// accountOfTrainer.
+const (
+	accountWorkers = "WORKERS" // has JetStream: all streams, all workers and admins
+	accountOps     = "OPS"     // watchers
+	accountSystem  = "SYS"     // the server's own
+)
+
+func accountOfTrainer(tid string) string { return "T_" + tid }
+
+// accountOf returns the account of a role.
+func accountOf(role, name string) string {
+	switch role {
+	case RoleTrainer:
+		return accountOfTrainer(name)
+	case RoleOps:
+		return accountOps
+	default:
+		return accountWorkers
+	}
+}
+
+// Limits of the account of a trainer or of the watchers. Two connections and some
+// ten subscriptions are usual for each process.
+const (
+	maxConnections   = 512
+	maxSubscriptions = 1000 // of each connection
+	// answerWithin is the time for which the server keeps the way back of a request
+	// without an answer. Clients wait for a shorter time.
+	answerWithin = "30s"
+)
+
+// access has the public keys of all clients that a server admits.
+type access struct {
+	admin, ops, system string
+	trainers, workers  map[string]string // by name
+	leftOut            []error           // of clients that are not admitted
+}
+
+// config writes the accounts in the configuration language of nats-server. A
+// server in this process and one with a file read the same text.
+//
+// Only the workers' account has JetStream. The server answers a request of
+// another account on a subject of that account, so that a reply subject reaches
+// no further than the account's imports.
+func (a access) config() string {
+	trainers := slices.Sorted(maps.Keys(a.trainers))
+	var exports exportList
+	var others strings.Builder
+	for _, tid := range trainers {
+		account := accountOfTrainer(tid)
+		exports.add(account, trainerTrades(tid))
+		writeAccount(&others, account, user(a.trainers[tid], trainerRights(tid).config()), trainerTrades(tid))
+	}
+	exports.add(accountOps, opsTrades(trainers))
+	writeAccount(&others, accountOps, user(a.ops, opsRights(trainers).config()), opsTrades(trainers))
+
+	var b strings.Builder
+	fmt.Fprintf(&b, "accounts {\n  %s {\n    jetstream: enabled\n    users: [\n%s", accountWorkers, user(a.admin, ""))
+	for _, wid := range slices.Sorted(maps.Keys(a.workers)) {
+		b.WriteString(user(a.workers[wid], workerRights(wid).config()))
+	}
+	fmt.Fprintf(&b, "    ]\n    exports: [\n%s    ]\n  }\n%s", exports.config(), others.String())
+	fmt.Fprintf(&b, "  %s { users: [ { nkey: %s } ] }\n}\nsystem_account: %s\n", accountSystem, a.system, accountSystem)
+	return b.String()
+}
+
+func user(key, permissions string) string {
+	if permissions == "" {
+		return "      { nkey: " + key + " }\n"
+	}
+	return "      { nkey: " + key + ", permissions: " + permissions + " }\n"
+}
+
+func writeAccount(b *strings.Builder, name, users string, imports []trade) {
+	fmt.Fprintf(b, "  %s {\n    limits { max_connections: %d, max_subscriptions: %d }\n    users: [\n%s    ]\n    imports: [\n", name, maxConnections, maxSubscriptions, users)
+	for _, t := range imports {
+		fmt.Fprintf(b, "      { %s: { account: %s, subject: \"%s\" } }\n", t.kind, accountWorkers, t.subject)
+	}
+	b.WriteString("    ]\n  }\n")
+}
+
+// exportList collects the exports of the workers' account, in order. Several
+// accounts may import the same subject.
+type exportList struct {
+	order    []trade
+	accounts map[trade][]string
+}
+
+func (e *exportList) add(account string, trades []trade) {
+	if e.accounts == nil {
+		e.accounts = map[trade][]string{}
+	}
+	for _, t := range trades {
+		if e.accounts[t] == nil {
+			e.order = append(e.order, t)
+		}
+		e.accounts[t] = append(e.accounts[t], account)
+	}
+}
+
+func (e *exportList) config() string {
+	var b strings.Builder
+	for _, t := range e.order {
+		answers := ""
+		if t.many {
+			answers = ", response: stream"
+		}
+		if t.kind == tradeService {
+			answers += ", threshold: \"" + answerWithin + "\""
+		}
+		fmt.Fprintf(&b, "      { %s: \"%s\"%s, accounts: [%s] }\n", t.kind, t.subject, answers, strings.Join(e.accounts[t], ", "))
+	}
+	return b.String()
+}

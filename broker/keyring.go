@@ -1,0 +1,352 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/nats-io/nkeys"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// Keyring is a folder with the credentials of a server's clients: for each a file
+// of mode 0600 with an nkey seed (.nk), or the public key alone (.pub) of a client
+// that keeps its seed to itself. A server admits only the clients of its keyring.
+// It reads the folder when it starts and when it is reloaded.
+type Keyring struct{ dir string }
+
+const (
+	seedExt   = ".nk"
+	publicExt = ".pub"
+)
+
+// OpenKeyring opens a keyring, and makes the folder if it does not exist.
+func OpenKeyring(dir string) (*Keyring, error) {
+	_, before := os.Stat(dir)
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil && errors.Is(before, os.ErrNotExist) {
+		if uid, gid, ok := ownerFor(filepath.Dir(dir)); ok {
+			err = os.Lchown(dir, uid, gid)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make the folder of credentials: %w", err)
+	}
+	return &Keyring{dir}, nil
+}
+
+// ownerFor returns the owner of a new file in a folder: if root makes it, the owner
+// of the folder, so that a server without root's rights can read it.
+func ownerFor(folder string) (uid, gid int, ok bool) {
+	info, err := os.Stat(folder)
+	if err != nil || os.Geteuid() != 0 {
+		return 0, 0, false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, 0, false
+	}
+	return int(st.Uid), int(st.Gid), true
+}
+
+// Dir returns the folder.
+func (k *Keyring) Dir() string { return k.dir }
+
+// AdminCreds returns the path of the credential for everything, such as deleting dead
+// messages.
+func (k *Keyring) AdminCreds() string { return k.file(RoleAdmin, seedExt) }
+
+// OpsCreds returns the path of the credential for watchers.
+func (k *Keyring) OpsCreds() string { return k.file(RoleOps, seedExt) }
+
+// SystemCreds returns the path of the credential for the server itself, see
+// ReloadServers.
+func (k *Keyring) SystemCreds() string { return k.file("sys", seedExt) }
+
+// TrainerCreds returns the path of one trainer's credential.
+func (k *Keyring) TrainerCreds(tid string) string { return k.file(RoleTrainer+"-"+tid, seedExt) }
+
+// WorkerCreds returns the path of one worker's credential.
+func (k *Keyring) WorkerCreds(wid string) string { return k.file(RoleWorker+"-"+wid, seedExt) }
+
+// RoleOf returns the role and the name of a client in the path of its credential;
+// empty for any other path.
+func RoleOf(path string) (role, name string) {
+	base, ok := strings.CutSuffix(filepath.Base(path), seedExt)
+	if !ok {
+		return "", ""
+	}
+	if base == RoleAdmin || base == RoleOps {
+		return base, base
+	}
+	role, name, _ = strings.Cut(base, "-")
+	if CheckRole(role, name) != nil {
+		return "", ""
+	}
+	return role, name
+}
+
+// CheckRole checks the role of a client and its name.
+func CheckRole(role, name string) error {
+	switch role {
+	case RoleTrainer:
+		return schema.CheckTrainer(name)
+	case RoleWorker:
+		return schema.CheckToken(RoleWorker, name)
+	case RoleOps, RoleAdmin:
+		if name == role {
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is not valid: want trainer:NAME, worker:NAME, ops:ops or admin:admin", schema.Clip(role+":"+name, 80))
+}
+
+// WorkerOf returns the worker name in the path of a worker's credential; empty for
+// any other path.
+func WorkerOf(path string) string {
+	if role, name := RoleOf(path); role == RoleWorker {
+		return name
+	}
+	return ""
+}
+
+func (k *Keyring) file(name, ext string) string { return filepath.Join(k.dir, name+ext) }
+
+// AddTrainer makes a credential for a trainer, unless it has one. With a public
+// key the keyring keeps that alone.
+func (k *Keyring) AddTrainer(tid, public string) error {
+	if err := schema.CheckTrainer(tid); err != nil {
+		return err
+	}
+	return k.add(RoleTrainer+"-"+tid, public)
+}
+
+// AddWorker is AddTrainer for a worker.
+func (k *Keyring) AddWorker(wid, public string) error {
+	if err := schema.CheckToken("worker", wid); err != nil {
+		return err
+	}
+	return k.add(RoleWorker+"-"+wid, public)
+}
+
+// errOtherKey occurs when a client is added that has another key already.
+var errOtherKey = errors.New("has another key already")
+
+func (k *Keyring) add(name, public string) error {
+	if public == "" {
+		if _, err := os.Stat(k.file(name, publicExt)); err == nil {
+			return nil
+		}
+		_, err := loadOrMakeSeed(k.file(name, seedExt))
+		return err
+	}
+	if !nkeys.IsValidPublicUserKey(public) {
+		return fmt.Errorf("public key of %s: %q is not valid: want the public key of a user nkey, such as UDXU4RCS…", name, schema.Clip(public, 80))
+	}
+	if _, err := os.Stat(k.file(name, seedExt)); err == nil {
+		return fmt.Errorf("%s: %w", name, errOtherKey)
+	}
+	there, err := loadOrMake(k.file(name, publicExt), func() ([]byte, error) { return []byte(public + "\n"), nil })
+	if err != nil {
+		return fmt.Errorf("public key of %s: %w", name, err)
+	}
+	if strings.TrimSpace(string(there)) != public {
+		return fmt.Errorf("%s: %w", name, errOtherKey)
+	}
+	return nil
+}
+
+// RemoveTrainer deletes a trainer's credential. Errors wrap ErrNotFound.
+func (k *Keyring) RemoveTrainer(tid string) error {
+	if err := schema.CheckTrainer(tid); err != nil {
+		return err
+	}
+	return k.remove(RoleTrainer + "-" + tid)
+}
+
+// RemoveWorker is RemoveTrainer for a worker.
+func (k *Keyring) RemoveWorker(wid string) error {
+	if err := schema.CheckToken("worker", wid); err != nil {
+		return err
+	}
+	return k.remove(RoleWorker + "-" + wid)
+}
+
+func (k *Keyring) remove(name string) error {
+	found := false
+	for _, ext := range []string{seedExt, publicExt} {
+		err := os.Remove(k.file(name, ext))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove the credential of %s: %w", name, err)
+		}
+		found = found || err == nil
+	}
+	if !found {
+		return fmt.Errorf("credential of %s in %s: %w", name, k.dir, ErrNotFound)
+	}
+	return nil
+}
+
+// Trainers lists the names of the trainers, sorted.
+func (k *Keyring) Trainers() ([]string, error) { return k.names(RoleTrainer) }
+
+// Workers lists the names of the workers, sorted.
+func (k *Keyring) Workers() ([]string, error) { return k.names(RoleWorker) }
+
+func (k *Keyring) names(kind string) ([]string, error) {
+	entries, err := os.ReadDir(k.dir)
+	if err != nil {
+		return nil, fmt.Errorf("list credentials: %w", err)
+	}
+	var out []string
+	for _, e := range entries {
+		name, ok := strings.CutPrefix(e.Name(), kind+"-")
+		ext := filepath.Ext(name)
+		if ok && (ext == seedExt || ext == publicExt) {
+			out = append(out, strings.TrimSuffix(name, ext))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// access reads the public keys of all clients. It makes the credentials of admin,
+// ops and system if they are missing. A trainer or worker with a file that cannot
+// be used is in leftOut, so that one bad file does not stop the server.
+func (k *Keyring) access() (access, error) {
+	a := access{trainers: map[string]string{}, workers: map[string]string{}}
+	for file, key := range map[string]*string{k.AdminCreds(): &a.admin, k.OpsCreds(): &a.ops, k.SystemCreds(): &a.system} {
+		var err error
+		if *key, err = loadOrMakeSeed(file); err != nil {
+			return access{}, err
+		}
+	}
+	for kind, keys := range map[string]map[string]string{RoleTrainer: a.trainers, RoleWorker: a.workers} {
+		names, err := k.names(kind)
+		if err != nil {
+			return access{}, err
+		}
+		for _, name := range names {
+			check := schema.CheckTrainer
+			if kind == RoleWorker {
+				check = func(s string) error { return schema.CheckToken("worker", s) }
+			}
+			err := check(name) // the name becomes a part of the server's configuration
+			key := ""
+			if err == nil {
+				key, err = k.public(kind + "-" + name)
+			}
+			if err != nil {
+				a.leftOut = append(a.leftOut, fmt.Errorf("credentials in %s: %s %q: %w", k.dir, kind, name, err))
+				continue
+			}
+			keys[name] = key
+		}
+	}
+	return a, nil
+}
+
+// public reads the public key of a client.
+func (k *Keyring) public(name string) (string, error) {
+	seed, err := os.ReadFile(k.file(name, seedExt))
+	if errors.Is(err, os.ErrNotExist) {
+		data, err := os.ReadFile(k.file(name, publicExt))
+		key := strings.TrimSpace(string(data))
+		if err == nil && !nkeys.IsValidPublicUserKey(key) {
+			err = errors.New("not the public key of a user")
+		}
+		if err != nil {
+			return "", fmt.Errorf("public key of %s: %w", name, err)
+		}
+		return key, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("NATS credential of %s: %w", name, err)
+	}
+	key, err := publicOf(seed)
+	if err != nil {
+		return "", fmt.Errorf("NATS credential %s: %w", k.file(name, seedExt), err)
+	}
+	return key, nil
+}
+
+// loadOrMakeSeed returns the public key of the seed in file. It creates an absent
+// file with a new seed.
+func loadOrMakeSeed(file string) (string, error) {
+	seed, err := loadOrMake(file, func() ([]byte, error) {
+		pair, err := nkeys.CreateUser()
+		if err != nil {
+			return nil, err
+		}
+		return pair.Seed()
+	})
+	if err != nil {
+		return "", fmt.Errorf("NATS credential %s: %w", file, err)
+	}
+	key, err := publicOf(seed)
+	if err != nil {
+		return "", fmt.Errorf("NATS credential %s: %w", file, err)
+	}
+	return key, nil
+}
+
+func publicOf(seed []byte) (string, error) {
+	pair, err := nkeys.FromSeed([]byte(strings.TrimSpace(string(seed))))
+	if err != nil {
+		return "", err
+	}
+	defer pair.Wipe()
+	return pair.PublicKey()
+}
+
+// loadOrMake reads a secret from a file, or creates the file. If several
+// processes create it at once, all get the same secret.
+func loadOrMake(file string, make func() ([]byte, error)) ([]byte, error) {
+	data, err := os.ReadFile(file)
+	if !errors.Is(err, os.ErrNotExist) {
+		return data, err
+	}
+	if data, err = make(); err != nil {
+		return nil, err
+	}
+	part, err := os.CreateTemp(filepath.Dir(file), ".new-*") // mode 0600
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(part.Name())
+	if err := fill(part, data); err != nil {
+		return nil, err
+	}
+	err = os.Link(part.Name(), file)
+	if err == nil || errors.Is(err, os.ErrExist) {
+		return os.ReadFile(file)
+	}
+	return nil, err
+}
+
+// fill writes a new file of a keyring and closes it.
+func fill(f *os.File, data []byte) error {
+	_, err := f.Write(data)
+	if uid, gid, ok := ownerFor(filepath.Dir(f.Name())); err == nil && ok {
+		err = f.Chown(uid, gid)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// replace writes a file of a keyring. A reader gets the old content or the new one.
+func replace(file string, data []byte) error {
+	part, err := os.CreateTemp(filepath.Dir(file), ".new-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(part.Name())
+	if err := fill(part, data); err != nil {
+		return err
+	}
+	return os.Rename(part.Name(), file)
+}

@@ -1,0 +1,71 @@
+package modelcall
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// settled lists calls that are answered: the worker has the answers. Each later
+// call carries their numbers to the trainer, which then need not keep the answers.
+type settled struct {
+	mu      sync.Mutex
+	attempt int
+	calls   []int
+}
+
+// maxSettled bounds the numbers in one header. The result covers the others.
+const maxSettled = 256
+
+// take removes and returns the numbers for a call of an attempt.
+func (s *settled) take(attempt int) []int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.calls
+	if s.calls = nil; s.attempt != attempt {
+		return nil
+	}
+	return all
+}
+
+// add adds numbers of an attempt.
+func (s *settled) add(attempt int, calls ...int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.attempt != attempt {
+		s.attempt, s.calls = attempt, nil
+	}
+	s.calls = append(s.calls, calls...)
+	if more := len(s.calls) - maxSettled; more > 0 {
+		s.calls = slices.Delete(s.calls, 0, more)
+	}
+}
+
+// settledHeader is the value of the header for these calls.
+func settledHeader(calls []int) string {
+	b := make([]byte, 0, 8*len(calls))
+	for i, n := range calls {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, int64(n), 10)
+	}
+	return string(b)
+}
+
+// parseSettled reads the header. It skips every part that is not a number.
+func parseSettled(value string) []int {
+	if value == "" {
+		return nil
+	}
+	var out []int
+	for part := range strings.SplitSeq(value, ",") {
+		if n, err := schema.ParseCount("Rl-Settled", part); err == nil && len(out) < maxSettled {
+			out = append(out, n)
+		}
+	}
+	return out
+}

@@ -1,0 +1,79 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Protection is the extent to which a server separates its clients.
+type Protection int
+
+// Protections of a server, as one connection sees them.
+const (
+	// ProtectionAccounts: this client is in the account of its role, with the
+	// permissions of the role.
+	ProtectionAccounts Protection = iota
+	// ProtectionNone: every client may do everything, such as read and forge the
+	// results of all trainers.
+	ProtectionNone
+	// ProtectionOther: clients log in, but this one is not in the account of its
+	// role, or has no limits there. The accounts of turngate protect nothing.
+	ProtectionOther
+)
+
+// Protection asks the server for the account and the permissions of this
+// connection, which has the credential of a role. account is empty if the server
+// does not say.
+func (b *Broker) Protection(ctx context.Context, role, name string) (p Protection, account string, err error) {
+	answers, err := b.bulk.SubscribeSync(b.bulk.NewInbox())
+	if err != nil {
+		return 0, "", fmt.Errorf("ask for the permissions of this client: %w", err)
+	}
+	defer func() { _ = answers.Unsubscribe() }()
+	if err := b.bulk.PublishRequest(userInfo, answers.Subject, nil); err != nil {
+		return 0, "", fmt.Errorf("ask for the permissions of this client: %w", err)
+	}
+	for {
+		m, err := answers.NextMsg(50 * time.Millisecond)
+		switch {
+		case err == nil:
+			return protectionOf(m.Data, role, name)
+		case errors.Is(b.bulk.LastError(), nats.ErrPermissionViolation): // the roles of turngate may ask
+			return ProtectionOther, "", nil
+		case !errors.Is(err, nats.ErrTimeout) || ctx.Err() != nil:
+			return 0, "", fmt.Errorf("ask for the permissions of this client: %w", errors.Join(err, ctx.Err()))
+		}
+	}
+}
+
+func protectionOf(answer []byte, role, name string) (p Protection, account string, err error) {
+	var info struct {
+		Data struct {
+			User        string          `json:"user"`
+			Account     string          `json:"account"`
+			Permissions json.RawMessage `json:"permissions"`
+		} `json:"data"`
+		Error *struct {
+			Description string `json:"description"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal(answer, &info); err != nil {
+		return 0, "", fmt.Errorf("read the permissions of this client: %w", err)
+	}
+	limited := role == RoleAdmin || len(info.Data.Permissions) > 0
+	switch {
+	case info.Error != nil:
+		return 0, "", fmt.Errorf("read the permissions of this client: the server answers %s", info.Error.Description)
+	case info.Data.User == "":
+		return ProtectionNone, info.Data.Account, nil
+	case info.Data.Account == accountOf(role, name) && limited:
+		return ProtectionAccounts, info.Data.Account, nil
+	default:
+		return ProtectionOther, info.Data.Account, nil
+	}
+}

@@ -1,0 +1,56 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/internal/wire"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
+)
+
+// Fleet asks the workers for the list of live workers. It is empty if there are
+// none.
+func (t *Trainer) Fleet(ctx context.Context) (schema.Fleet, error) {
+	var f schema.Fleet
+	m, err := t.BulkConn().RequestWithContext(ctx, subjects.TrainerFleet(t.tid), nil)
+	if errors.Is(err, nats.ErrNoResponders) {
+		return f, nil
+	}
+	if err == nil {
+		err = schema.Decode(m.Data, &f)
+	}
+	if err != nil {
+		return f, fmt.Errorf("ask which workers are there: %w", broker.Reach(err))
+	}
+	return f, nil
+}
+
+// onFleet sends a trainer the list of live workers. One worker of the queue group
+// gets each request.
+func (w *Worker) onFleet(m *nats.Msg) {
+	ctx, cancel := context.WithTimeout(context.Background(), wire.OpTimeout)
+	defer cancel()
+	all, err := w.fleet.list(ctx, w)
+	if err != nil {
+		w.log.Debug().Err(err).Msg("not known who is there")
+		return
+	}
+	f := schema.Fleet{V: schema.Version}
+	for _, p := range all {
+		c := schema.Capacity{Slots: p.Slots, Busy: len(p.Running), Draining: p.Draining, Offer: p.Offer}
+		c.Offer.Images = nil // may belong to other trainers, and are many
+		f.Workers = append(f.Workers, c)
+	}
+	data, err := schema.Encode(&f)
+	if err == nil {
+		err = m.Respond(data)
+	}
+	if err != nil {
+		w.log.Debug().Err(err).Msg("a trainer was not told which workers are there")
+	}
+}

@@ -1,0 +1,390 @@
+package queue
+
+import (
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/schema"
+)
+
+// ask is the reason for which a worker decides about a rollout.
+type ask int
+
+const (
+	askRun    ask = iota // a queue message: run the rollout, or settle the message
+	askRefuse            // a queue message of a request that no worker can run
+	askReject            // a queue message that is no valid request
+	askPark              // a queue message of a request that this worker cannot run now
+	askCommit            // the job has a result
+	askReturn            // the job puts the rollout back
+	askKeep              // the job checks whether the rollout is still its own
+	askCancel            // the trainer ends the rollout
+	askAudit             // the janitor found no job for a state that names this worker
+	askTidy              // the janitor checks the rollout
+)
+
+// facts are the circumstances of a decision besides the state record. Some
+// facts need a request to the server. They are unknown until decide asks for them.
+type facts struct {
+	ask
+	worker, instance string // this worker
+	job              bool   // this worker has a job of the rollout, besides the one that asks
+	attempt          int    // of the job that asks; for askRun: of the claim that was sent, 0: none
+	ran              bool   // the attempt that the state names has begun on this worker
+
+	copied      bool   // the copy of the request is known to be stored
+	message     uint64 // sequence of the queue message
+	ack         string // ack subject of the message
+	now         int64  // Unix ms, for display only
+	maxAttempts int
+	floor       int // lower bound of attempts before this one
+
+	lease   leaseStatus // of the worker that the state names
+	watched bool        // that lease was absent for Timing.Confirm while the state stayed the same
+	stored  resultStanding
+	result  *schema.Result // the stored one
+
+	moved bool // a write was refused, or its outcome is unknown
+	spend bool // askReturn: the try failed and counts
+	fault *schema.Fault
+	touch bool // askKeep: write the state again
+
+	listed bool // askTidy: the presence of the state's worker lists the rollout, or is not known
+	lost   bool // askTidy: no worker has had the rollout for Timing.Lost
+	queue  queueStanding
+}
+
+// resultStanding tells whether a rollout with a state that is not terminal has a
+// result.
+type resultStanding int
+
+const (
+	resultUnknown resultStanding = iota
+	resultNone
+	resultStored
+)
+
+// queueStanding tells whether the queue has a message of the rollout.
+type queueStanding int
+
+const (
+	queueUnknown queueStanding = iota
+	queueHas
+	queueLost    // the queue has no message, but the copy of the request exists
+	queueNowhere // neither the message nor the copy exists
+)
+
+// step is one action of a worker for a rollout.
+type step string
+
+const (
+	// Facts that the decision needs.
+	lookAtLease  step = "read the lease"
+	lookAtResult step = "look for a result"
+	lookAtQueue  step = "look into the queue"
+	storeCopy    step = "store the copy of the request"
+
+	// Writes of the state, on the condition that it is unchanged. next is the new
+	// state.
+	writeClaim   step = "claim"
+	writeBack    step = "put back"
+	writeMark    step = "mark as cancelling"
+	writeTouch   step = "touch"
+	writeFinish  step = "end with the stored result"
+	writeCommit  step = "commit"            // the result of the job, then the state
+	writeOutcome step = "end without a job" // a result without a job and the state, at once
+
+	// Steps that write no state.
+	stepBegin  step = "begin"                 // the claim is stored
+	stepAdopt  step = "use the newer message" // of the own job
+	stepDrop   step = "drop the message"
+	stepLater  step = "deliver it again later"
+	stepPark   step = "park the message"
+	stepWatch  step = "watch the lease"
+	stepEnded  step = "it has ended" // hint
+	stepFence  step = "fence the job"
+	stepStop   step = "stop the job" // it is cancelled
+	stepKeep   step = "go on"
+	stepNudge  step = "tell the owner of the cancel"
+	stepAudit  step = "ask the owner to give it back"
+	stepRemake step = "publish the request again"
+	stepNone   step = "nothing"
+)
+
+// decision is a step. A write has the next state; status is the status of the
+// result that is stored with it.
+type decision struct {
+	step
+	next   schema.State
+	status schema.Status // of writeCommit and writeOutcome; empty: that of the job's result
+}
+
+// writes reports whether the step writes the state.
+func (s step) writes() bool {
+	switch s {
+	case writeClaim, writeBack, writeMark, writeTouch, writeFinish, writeCommit, writeOutcome:
+		return true
+	default:
+		return false
+	}
+}
+
+func (f *facts) mine(s *schema.State) bool {
+	return s.Worker == f.worker && s.Instance == f.instance
+}
+
+// decide returns the next step for a rollout with this state record. It is a
+// function of its arguments alone. The tables in docs/protocol.md list its rows.
+func decide(r broker.Record[schema.State], f facts) decision {
+	switch f.ask {
+	case askRun:
+		return decideRun(r, f)
+	case askRefuse:
+		return decideRefuse(r, f)
+	case askReject:
+		if r.Seq != 0 && (r.Value.Status.Terminal() || r.Value.Owned()) { // there is a valid request with the same id
+			return decision{step: stepDrop}
+		}
+		return outcome(r, f, schema.StatusFailed)
+	case askPark:
+		return decidePark(r, f)
+	case askCommit, askReturn, askKeep:
+		return decideJob(r, f)
+	case askCancel:
+		return decideCancel(r, f)
+	case askAudit:
+		if r.Seq == 0 || !r.Value.Owned() || !f.mine(&r.Value) || f.job {
+			return decision{step: stepNone}
+		}
+		return giveBack(r, f)
+	default:
+		return decideTidy(r, f)
+	}
+}
+
+// decideRun decides about a message of the queue.
+func decideRun(r broker.Record[schema.State], f facts) decision {
+	s := &r.Value
+	switch {
+	case r.Seq == 0 || s.Status == schema.StatusQueued:
+		return claim(r, f)
+	case s.Status.Terminal(): // a duplicate, or the ack was lost
+		return decision{step: stepEnded}
+	case f.mine(s) && f.attempt == s.Attempt && f.message == s.OwnerSeq: // the claim is stored
+		switch { // an earlier attempt may have stored its result without the state
+		case s.Attempt > 1 && f.stored == resultUnknown:
+			return decision{step: lookAtResult}
+		case s.Attempt > 1 && f.stored == resultStored:
+			return finish(r, f)
+		case !f.copied:
+			return decision{step: storeCopy}
+		}
+		return decision{step: stepBegin}
+	case f.mine(s) && f.job && f.message == s.OwnerSeq:
+		return decision{step: stepAdopt}
+	case f.mine(s) && f.job: // a duplicate
+		return decision{step: stepDrop}
+	case f.mine(s):
+		return giveBack(r, f)
+	}
+	if d, free := orphan(r, f); !free {
+		return d
+	}
+	if s.Status == schema.StatusCancelling {
+		return outcome(r, f, schema.StatusCancelled)
+	}
+	return claim(r, f)
+}
+
+// decideRefuse decides about a message of a request that no worker can run.
+func decideRefuse(r broker.Record[schema.State], f facts) decision {
+	s := &r.Value
+	if r.Seq != 0 && s.Status.Terminal() {
+		return decision{step: stepEnded}
+	}
+	if r.Seq != 0 && s.Owned() {
+		if d, free := orphan(r, f); !free { // its owner can run it
+			return d
+		}
+		if s.Status == schema.StatusCancelling {
+			return outcome(r, f, schema.StatusCancelled)
+		}
+	}
+	return outcome(r, f, schema.StatusFailed)
+}
+
+// decidePark decides about a message of a request that this worker cannot run
+// now. A message that the owner of the rollout needs is not parked.
+func decidePark(r broker.Record[schema.State], f facts) decision {
+	s := &r.Value
+	switch {
+	case r.Seq == 0 || s.Status == schema.StatusQueued:
+		return decision{step: stepPark}
+	case s.Status.Terminal() || f.mine(s):
+		return decideRun(r, f)
+	case f.lease == leaseUnknown:
+		return decision{step: lookAtLease}
+	case f.lease == leaseAlive:
+		d, _ := orphan(r, f)
+		return d
+	}
+	return decision{step: stepPark} // a worker that can run it takes it over
+}
+
+// orphan decides about a message of a rollout with an owner. If free is true the
+// owner is gone.
+func orphan(r broker.Record[schema.State], f facts) (d decision, free bool) {
+	s := &r.Value
+	switch {
+	case f.lease == leaseUnknown:
+		return decision{step: lookAtLease}, false
+	case f.lease == leaseAlive && f.message == s.OwnerSeq:
+		return decision{step: stepLater}, false
+	case f.lease == leaseAlive: // a duplicate; the owner holds the other one
+		return decision{step: stepDrop}, false
+	case f.lease == leaseAbsent && !f.watched && s.Status != schema.StatusCancelling:
+		return decision{step: stepWatch}, false
+	}
+	return decision{}, true
+}
+
+// claim starts the next attempt.
+func claim(r broker.Record[schema.State], f facts) decision {
+	next := r.Value
+	if next.Tries >= f.maxAttempts {
+		return outcome(r, f, schema.StatusDead)
+	}
+	if f.job { // another slot claims it, or its end is being stored
+		return decision{step: stepLater}
+	}
+	next.Status, next.Attempt, next.Tries = schema.StatusRunning, max(next.Attempt, f.floor)+1, next.Tries+1
+	next.OwnerSeq, next.Ack, next.Worker, next.Instance, next.Since = f.message, f.ack, f.worker, f.instance, f.now
+	return decision{step: writeClaim, next: next}
+}
+
+// giveBack puts back a rollout: its state names this worker, and the worker has no
+// job for it. Either the answer to the claim was lost: the try is given back. Or the attempt
+// ran and its end could not be stored: the try counts.
+func giveBack(r broker.Record[schema.State], f facts) decision {
+	if r.Value.Status == schema.StatusCancelling {
+		return outcome(r, f, schema.StatusCancelled)
+	}
+	var fault *schema.Fault
+	if f.ran {
+		fault = schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "the end of attempt %d could not be stored", r.Value.Attempt)
+	}
+	return decision{step: writeBack, next: putBack(r.Value, f.ran, fault)}
+}
+
+// putBack returns the state of a rollout that goes back to the queue.
+func putBack(s schema.State, spend bool, fault *schema.Fault) schema.State {
+	s.Status, s.Worker, s.Instance, s.Ack = schema.StatusQueued, "", "", ""
+	if !spend {
+		s.Tries = max(s.Tries-1, 0)
+	}
+	if fault != nil {
+		s.Fault = fault
+	}
+	return s
+}
+
+// decideJob decides for the job that runs the rollout.
+func decideJob(r broker.Record[schema.State], f facts) decision {
+	s := &r.Value
+	own := r.Seq != 0 && f.mine(s) && s.Attempt == f.attempt
+	switch {
+	case r.Seq != 0 && f.ask == askReturn && s.Status == schema.StatusQueued && s.Attempt == f.attempt: // the answer was lost
+		return decision{step: stepKeep}
+	case !own, f.ask == askKeep && s.Status.Terminal():
+		return decision{step: stepFence}
+	case s.Status.Terminal(): // the job's own write
+		return decision{step: stepEnded}
+	case f.ask == askKeep && f.touch && !f.moved:
+		return decision{step: writeTouch, next: *s}
+	case f.ask == askKeep && s.Status == schema.StatusCancelling:
+		return decision{step: stepStop}
+	case f.ask == askKeep:
+		return decision{step: stepKeep}
+	case f.moved && f.stored == resultUnknown:
+		return decision{step: lookAtResult}
+	case f.stored == resultStored:
+		return finish(r, f)
+	case s.Status == schema.StatusCancelling:
+		return decision{step: writeCommit, next: *s, status: schema.StatusCancelled}
+	case f.ask == askReturn && f.spend && s.Tries >= f.maxAttempts:
+		return decision{step: writeCommit, next: *s, status: schema.StatusDead}
+	case f.ask == askReturn:
+		return decision{step: writeBack, next: putBack(*s, f.spend, f.fault)}
+	}
+	return decision{step: writeCommit, next: *s}
+}
+
+// decideCancel decides for a trainer that ends the rollout.
+func decideCancel(r broker.Record[schema.State], f facts) decision {
+	s := &r.Value
+	switch {
+	case r.Seq == 0 || s.Status == schema.StatusQueued:
+		return outcome(r, f, schema.StatusCancelled)
+	case s.Status.Terminal():
+		return decision{step: stepEnded}
+	case s.Status == schema.StatusRunning:
+		next := *s
+		next.Status = schema.StatusCancelling
+		return decision{step: writeMark, next: next}
+	case f.mine(s) && !f.job:
+		return giveBack(r, f)
+	case f.lease == leaseUnknown:
+		return decision{step: lookAtLease}
+	case f.lease == leaseAlive:
+		return decision{step: stepNudge}
+	}
+	return outcome(r, f, schema.StatusCancelled)
+}
+
+// decideTidy decides for the janitor.
+func decideTidy(r broker.Record[schema.State], f facts) decision {
+	s := &r.Value
+	if r.Seq == 0 || s.Status.Terminal() {
+		return decision{step: stepNone}
+	}
+	if s.Owned() {
+		switch {
+		case f.lease == leaseUnknown:
+			return decision{step: lookAtLease}
+		case f.lease == leaseAlive && !f.listed:
+			return decision{step: stepAudit}
+		case f.lease == leaseAlive:
+			return decision{step: stepNone}
+		case s.Status == schema.StatusCancelling:
+			return outcome(r, f, schema.StatusCancelled)
+		}
+	}
+	switch {
+	case !f.lost:
+		return decision{step: stepNone}
+	case f.queue == queueUnknown:
+		return decision{step: lookAtQueue}
+	case f.queue == queueHas:
+		return decision{step: stepNone}
+	case f.queue == queueLost:
+		return decision{step: stepRemake}
+	}
+	return outcome(r, f, schema.StatusFailed) // no worker can run it any more
+}
+
+// outcome ends a rollout that no job runs. After a refused or unsure write the
+// rollout may have a result already, and then this result counts.
+func outcome(r broker.Record[schema.State], f facts, status schema.Status) decision {
+	switch {
+	case f.moved && f.stored == resultUnknown:
+		return decision{step: lookAtResult}
+	case f.stored == resultStored:
+		return finish(r, f)
+	}
+	return decision{step: writeOutcome, next: r.Value, status: status}
+}
+
+// finish makes the state terminal, with the stored result.
+func finish(r broker.Record[schema.State], f facts) decision {
+	next := concluded(r.Value, f.result)
+	next.Attempt = f.result.Attempt
+	return decision{step: writeFinish, next: next}
+}

@@ -1,0 +1,89 @@
+package queue
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/turngate/turngate/broker/internal/wire"
+)
+
+// dispatcher pulls requests for the free slots of a worker, and for no others.
+// The slots take turns: the one that has the turn pulls for all that are free.
+type dispatcher struct {
+	w     *Worker
+	turn  chan struct{}  // of capacity 1; has a value while a slot pulls
+	ready chan *delivery // pulled for free slots
+	free  atomic.Int32   // number of free slots
+}
+
+// maxPull bounds the requests of one pull.
+const maxPull = 256
+
+func newDispatcher(w *Worker) *dispatcher {
+	return &dispatcher{w: w, turn: make(chan struct{}, 1), ready: make(chan *delivery, maxPull)}
+}
+
+// next waits for a request for the calling slot, which is free until next
+// returns.
+func (p *dispatcher) next(ctx context.Context) (*delivery, error) {
+	p.free.Add(1)
+	defer p.leave()
+	for {
+		if err := p.w.suspended.wait(ctx); err != nil { // no new work while this worker's lease is in doubt
+			return nil, err
+		}
+		select {
+		case d := <-p.ready:
+			return d, nil
+		case p.turn <- struct{}{}:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		d, err := p.pull(ctx)
+		<-p.turn
+		if d != nil || err != nil {
+			return d, err
+		}
+	}
+}
+
+// pull pulls requests for all free slots and returns that of the calling slot. It
+// returns nil if it waited for long without any.
+func (p *dispatcher) pull(ctx context.Context) (*delivery, error) {
+	select {
+	case d := <-p.ready:
+		return d, nil
+	default:
+	}
+	if !p.w.BulkConn().IsConnected() {
+		return nil, wire.Pause(ctx, 250*time.Millisecond)
+	}
+	all, err := p.w.poll(ctx, min(int(p.free.Load()), maxPull))
+	if len(all) == 0 && err == nil {
+		return p.w.arm(ctx)
+	}
+	if len(all) == 0 {
+		return nil, err
+	}
+	for _, d := range all[1:] {
+		p.ready <- d // there is room: it was empty, and only the slot with the turn fills it
+	}
+	return all[0], nil
+}
+
+// leave ends the wait of a slot. Requests for slots that wait no more go back to
+// the queue.
+func (p *dispatcher) leave() {
+	p.free.Add(-1)
+	for len(p.ready) > int(p.free.Load()) {
+		select {
+		case d := <-p.ready:
+			if err := d.again(0); err != nil {
+				p.w.log.Debug().Err(err).Msg("a request for a slot that is gone was not given back")
+			}
+		default:
+			return
+		}
+	}
+}

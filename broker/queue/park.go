@@ -1,0 +1,223 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/internal/wire"
+	"github.com/turngate/turngate/internal/crash"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
+)
+
+// A request that this worker cannot run now is parked: it is moved within its
+// trainer's queue from the lane to a class, which has a consumer of its own. So it
+// delays no other request, and only workers that can run it pull it from there.
+// The copy is stored before the original is acknowledged. If both exist for a
+// while, the state record decides as for every duplicate.
+
+// maxClasses bounds the classes of one trainer. Each is a consumer.
+const maxClasses = 32
+
+// metaNeeds is a key of the metadata of a class's consumer: the needs of its
+// requests, in JSON.
+const metaNeeds = "turngate.needs"
+
+// classOf names the class of requests with these needs, in a lane. meta is the
+// metadata of its consumer.
+func classOf(lane int, n schema.Needs) (c class, meta string, err error) {
+	data, err := json.Marshal(n)
+	if err != nil {
+		return class{}, "", fmt.Errorf("name the class of %+v: %w", n, err)
+	}
+	sum := sha256.Sum256(data)
+	return class{lane, hex.EncodeToString(sum[:10])}, string(data), nil
+}
+
+// queued is a class of parked requests as the server has it.
+type queued struct {
+	class
+	needs   schema.Needs // none for subjects.ClassDelay
+	waiting uint64       // number of its requests
+}
+
+// classes lists the classes of a trainer's queue.
+func (w *Worker) classes(ctx context.Context, s jetstream.Stream) ([]queued, error) {
+	list := s.ListConsumers(ctx)
+	var out []queued
+	for info := range list.Info() {
+		lane, name, ok := subjects.ParseConsumer(info.Name)
+		if !ok || name == "" {
+			continue
+		}
+		c := queued{class: class{lane, name}, waiting: info.NumPending + uint64(info.NumAckPending)}
+		if name != subjects.ClassDelay {
+			if err := json.Unmarshal([]byte(info.Config.Metadata[metaNeeds]), &c.needs); err != nil {
+				w.log.Warn().Err(err).Str("stream", info.Stream).Str("consumer", info.Name).Msg("the needs of a class cannot be read")
+				continue
+			}
+		}
+		out = append(out, c)
+	}
+	if err := list.Err(); err != nil && !errors.Is(err, jetstream.ErrEndOfData) {
+		return nil, fmt.Errorf("list the consumers of %s: %w", s.CachedInfo().Config.Name, broker.Reach(err))
+	}
+	slices.SortFunc(out, func(a, b queued) int { return cmp.Or(cmp.Compare(a.lane, b.lane), cmp.Compare(a.name, b.name)) })
+	return out, nil
+}
+
+// setAside settles a message of a request that this worker cannot run now. It
+// returns false if the worker can run it.
+func (w *Worker) setAside(ctx context.Context, d *delivery, req *schema.Request) (bool, error) {
+	if wait := time.Duration(req.DelayMS) * time.Millisecond; wait > 0 && d.delivered == 1 {
+		switch d.class() {
+		case "":
+			parked, err := w.park(ctx, d, req, class{subjects.LaneOf(d.subject), subjects.ClassDelay}, "")
+			if err == nil && !parked {
+				err = d.again(wait)
+			}
+			return true, err
+		case subjects.ClassDelay:
+			return true, d.again(wait)
+		}
+	}
+	lacks := w.lacks(req)
+	if lacks == nil {
+		return false, nil
+	}
+	if in := d.class(); in == "" || in == subjects.ClassDelay {
+		to, meta, err := classOf(subjects.LaneOf(d.subject), req.Needs())
+		if err != nil {
+			return true, err
+		}
+		if parked, err := w.park(ctx, d, req, to, meta); parked || err != nil {
+			return true, err
+		}
+	}
+	return true, w.pass(ctx, d, req, lacks)
+}
+
+// park moves a message to a class. It returns false if the trainer's queue has no
+// room for the copy, or the trainer has too many classes.
+func (w *Worker) park(ctx context.Context, d *delivery, req *schema.Request, to class, meta string) (bool, error) {
+	known, room := w.roster.has(req.Trainer, to)
+	if !known && !room {
+		return false, nil
+	}
+	if d.delivered > 1 { // a worker may have claimed it
+		m := w.aboutMessage(d, req, askPark)
+		s, err := w.resolve(ctx, m)
+		if err == nil && s != stepPark {
+			err = w.settle(ctx, m, s)
+		}
+		if err != nil || s != stepPark {
+			return true, err
+		}
+	}
+	if !known { // so that a copy always has a consumer
+		if made, err := w.roster.addClass(ctx, req.Trainer, to, meta); !made || err != nil {
+			return err != nil, err
+		}
+	}
+	crash.Here("park.before")
+	copied := &nats.Msg{Subject: subjects.Parked(to.lane, to.name, req.ID), Data: d.data, Header: nats.Header{wire.HeaderExpect: {"0"}}}
+	switch _, err := w.PutMsg(ctx, copied); {
+	case broker.IsFull(err):
+		return false, nil
+	case errors.Is(err, broker.ErrMoved): // the copy exists, or is being stored
+		m, err := w.Last(ctx, subjects.Queue(req.Trainer), copied.Subject)
+		if m == nil || err != nil {
+			return true, cmp.Or(err, fmt.Errorf("park %s: %w", req.ID, broker.ErrMoved))
+		}
+	case err != nil:
+		return true, fmt.Errorf("park %s: %w", req.ID, err)
+	}
+	if err := w.roster.keepClass(ctx, req.Trainer, to, meta); err != nil { // the stream may have been made again
+		return true, err
+	}
+	crash.Here("park.copied")
+	return true, d.forget()
+}
+
+// parked returns the parked message of a rollout; nil: none.
+func parked(ctx context.Context, b *broker.Broker, id schema.ID) (*jetstream.RawStreamMsg, error) {
+	return b.Last(ctx, subjects.Queue(id.Trainer()), subjects.ParkedOf(id))
+}
+
+// has reports whether a trainer has a class, and whether it may get one more.
+func (r *roster) has(tid string, c class) (known, room bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.pools[tid]
+	if p == nil {
+		return false, true
+	}
+	_, known = p.classes[c]
+	return known, c.name == subjects.ClassDelay || len(p.classes) < maxClasses
+}
+
+// addClass makes the consumer of a class, one at a time. It returns false if the
+// trainer has too many classes by now.
+func (r *roster) addClass(ctx context.Context, tid string, c class, meta string) (bool, error) {
+	r.adding.Lock()
+	defer r.adding.Unlock()
+	if known, room := r.has(tid, c); !known && !room {
+		return false, nil
+	}
+	return true, r.keepClass(ctx, tid, c, meta)
+}
+
+// keepClass makes the consumer of a class if it does not exist.
+func (r *roster) keepClass(ctx context.Context, tid string, c class, meta string) error {
+	stream, name := subjects.Queue(tid), subjects.ConsumerOfClass(c.lane, c.name)
+	_, err := r.w.JetStream().Consumer(ctx, stream, name)
+	if !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		if err != nil {
+			return fmt.Errorf("look for the consumer %s of %s: %w", name, stream, broker.Reach(err))
+		}
+		return nil
+	}
+	consumer, err := r.w.ConsumerConfig(ctx, name, subjects.ClassFilter(c.lane, tid, c.name), r.w.timing)
+	if err != nil {
+		return err
+	}
+	if c.name == subjects.ClassDelay {
+		consumer.MaxAckPending = -1 // all of them wait for their redelivery; the queue has its own bounds
+	} else {
+		consumer.Metadata = map[string]string{metaNeeds: meta}
+	}
+	if _, err := r.w.JetStream().CreateOrUpdateConsumer(ctx, stream, consumer); err != nil {
+		return fmt.Errorf("make the consumer %s of %s: %w", name, stream, broker.Reach(err))
+	}
+	r.learn(tid, c, consumer.Metadata[metaNeeds])
+	r.w.TellTrainers(tid)
+	return nil
+}
+
+// learn adds a new class to the known ones before the list is read again.
+func (r *roster) learn(tid string, c class, meta string) {
+	var n schema.Needs
+	if err := json.Unmarshal([]byte(meta), &n); err != nil && meta != "" {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p := r.pools[tid]; p != nil {
+		now := *p
+		now.classes = maps.Clone(p.classes)
+		now.classes[c] = n
+		r.pools[tid] = &now
+	}
+}

@@ -1,0 +1,266 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/internal/wire"
+	"github.com/turngate/turngate/internal/crash"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
+)
+
+// matter is a rollout about which this worker decides, with the worker's job,
+// message and result of it.
+type matter struct {
+	facts
+	id     schema.ID
+	known  bool                        // record has the state as this worker read or wrote it last
+	record broker.Record[schema.State] // the state's
+	req    *schema.Request             // nil: the kept copy is read when it is needed
+	find   *search                     // of askCancel
+	d      *delivery                   // of askRun, askRefuse and askReject
+	own    *Job                        // the job that asks
+	result schema.Result               // of the job, for askCommit and askReturn
+	watch  absenceTimer                // of the absent lease
+}
+
+// about returns a matter for a rollout.
+func (w *Worker) about(id schema.ID, why ask) *matter {
+	return &matter{id: id, facts: facts{ask: why, worker: w.wid, instance: w.instance}}
+}
+
+// resolve reads the state of a rollout, decides, and carries the decision out. If
+// a write is refused, or its outcome is not known, it reads and decides again,
+// until the context ends. It returns the last step. Then m.record has the state,
+// and steps that write no state are left to the caller.
+func (w *Worker) resolve(ctx context.Context, m *matter) (step, error) {
+	for try := 0; ; {
+		if err := w.learn(ctx, m); err != nil {
+			return stepNone, err
+		}
+		d := decide(m.record, m.facts)
+		if !d.writes() {
+			more, err := w.look(ctx, m, d.step)
+			if err != nil || !more {
+				return d.step, err
+			}
+			continue
+		}
+		err := w.carryOut(ctx, m, d)
+		switch {
+		case err == nil && d.step == writeClaim, err == nil && d.step == writeBack && (m.ask == askRun || m.ask == askPark):
+			continue // with the record that was written
+		case err == nil:
+			return d.step, nil
+		case broker.Rejected(err) && !errors.Is(err, broker.ErrMoved) && !broker.Passing(err), errors.Is(err, nats.ErrConnectionClosed):
+			return d.step, err
+		}
+		m.unsure(err)
+		wait := wire.Backoff(try)
+		if errors.Is(err, broker.ErrMoved) { // a cluster refuses a write while another one of the record is in progress
+			wait = wire.RetryFirst / 4
+		} else {
+			w.again(try, string(d.step)+" "+string(m.id), err)
+		}
+		if try++; try > 1 || !errors.Is(err, broker.ErrMoved) {
+			if perr := wire.Pause(ctx, wait); perr != nil {
+				return d.step, errors.Join(err, perr)
+			}
+		}
+	}
+}
+
+// unsure forgets the facts that may have changed since a write failed. If its
+// outcome is not known, the server was away, and so perhaps was the owner of the
+// rollout: the watch of its lease begins again.
+func (m *matter) unsure(err error) {
+	m.known, m.moved, m.lease, m.stored = false, true, leaseUnknown, resultUnknown
+	if !errors.Is(err, broker.ErrMoved) {
+		m.watched, m.watch = false, absenceTimer{}
+	}
+}
+
+// again logs that a request to the server is repeated.
+func (w *Worker) again(try int, what string, err error) {
+	level := zerolog.DebugLevel
+	if try == wire.TellAfter {
+		level = zerolog.WarnLevel
+	}
+	w.log.WithLevel(level).Err(err).Str("what", what).Msg("the server is asked again")
+}
+
+// learn reads the state, unless it is known, and updates the facts of this
+// process. An unreadable state is repaired.
+func (w *Worker) learn(ctx context.Context, m *matter) error {
+	for !m.known {
+		before := m.record.Seq
+		now, err := w.readState(ctx, m.id)
+		if err != nil {
+			if err := w.mend(ctx, m, err); err != nil {
+				return err
+			}
+			continue
+		}
+		if now.Seq == 0 {
+			now.Value = schema.State{V: schema.Version, ID: m.id, Trainer: m.id.Trainer()}
+		}
+		m.record, m.known = now, true
+		if now.Seq != before {
+			m.lease, m.stored, m.watched, m.watch = leaseUnknown, resultUnknown, false, absenceTimer{}
+		}
+	}
+	w.past(&m.record.Value)
+	j := w.job(m.id)
+	m.job = j != nil && j != m.own
+	m.ran = w.hasRun(m.id, m.record.Value.Attempt)
+	m.now = nowMS()
+	return nil
+}
+
+// look gets a fact that the decision needs. more is false if the step is for the
+// caller.
+func (w *Worker) look(ctx context.Context, m *matter, s step) (more bool, err error) {
+	state := &m.record.Value
+	switch s {
+	case lookAtLease:
+		m.lease, err = w.leaseOf(ctx, state.Worker, state.Instance)
+	case lookAtResult:
+		r, err := broker.Insist(ctx, w.Broker, "look for the result of "+string(m.id), func(ctx context.Context) (broker.Record[schema.Result], error) {
+			return broker.ReadRecord[schema.Result](ctx, w.Broker, subjects.Result(m.id))
+		})
+		if err != nil {
+			m.known = false
+			return true, w.mend(ctx, m, err)
+		}
+		if m.stored = resultNone; r.Seq != 0 {
+			m.stored, m.facts.result = resultStored, &r.Value
+		}
+	case lookAtQueue:
+		m.queue, err = w.inQueue(ctx, m.id, state.OwnerSeq, m.message)
+	case storeCopy:
+		err = w.storeCopy(ctx, m)
+	case stepWatch:
+		err = w.watchLease(ctx, m)
+	default:
+		return false, nil
+	}
+	return true, err
+}
+
+// watchLease waits for a part of Timing.Confirm in which the lease of an owner
+// must stay absent.
+func (w *Worker) watchLease(ctx context.Context, m *matter) error {
+	left := w.timing.Confirm - m.watch.look(time.Now(), w.timing.Confirm/2)
+	if left <= 0 {
+		w.log.Info().Str("rollout", string(m.id)).Str("from", m.record.Value.Worker).Int("attempt", m.record.Value.Attempt).Msg("taking over a rollout whose worker is gone")
+		m.watched = true
+		return nil
+	}
+	if err := m.d.progress(); err != nil {
+		return err
+	}
+	if err := wire.Pause(ctx, min(left, w.timing.Renew/2)); err != nil {
+		return err
+	}
+	m.known, m.lease = false, leaseUnknown
+	return nil
+}
+
+// carryOut does the write of a decision. After success m.record has the new state.
+func (w *Worker) carryOut(ctx context.Context, m *matter, d decision) error {
+	op, cancel := context.WithTimeout(ctx, 2*wire.OpTimeout)
+	defer cancel()
+	var seq uint64
+	var err error
+	switch d.step {
+	case writeClaim:
+		seq, err = w.writeClaim(op, m, &d.next)
+	case writeCommit:
+		seq, err = w.writeCommit(op, m, &d)
+	case writeOutcome:
+		r := w.outcomeOf(op, m, d.status)
+		d.next = concluded(d.next, &r)
+		if seq, err = w.writeBoth(op, d.next, m.record.Seq, r, 0); err == nil && d.status == schema.StatusCancelled {
+			crash.Here("cancel.committed")
+		}
+	default:
+		seq, err = w.Put(op, subjects.State(m.id), &d.next, m.record.Seq)
+	}
+	if err == nil {
+		m.record, m.known = broker.Record[schema.State]{Value: d.next, Seq: seq}, true
+		m.stored = resultUnknown
+		w.past(&d.next)
+	}
+	return err
+}
+
+// outcomeOf returns the result of a rollout that no job runs.
+func (w *Worker) outcomeOf(ctx context.Context, m *matter, status schema.Status) schema.Result {
+	state := &m.record.Value
+	fault := m.fault
+	switch {
+	case status == schema.StatusDead && state.Fault != nil:
+		fault = state.Fault
+	case status == schema.StatusDead:
+		fault = schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "the workers of its %d tries ended without a word", state.Tries)
+	case status == schema.StatusFailed && fault == nil:
+		fault = schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "the queue has lost the request, and no copy of it was kept")
+	}
+	r := verdict(w.requestOf(ctx, m), state.Attempt, status, fault)
+	if status == schema.StatusCancelled {
+		r = Cancelled(r)
+	}
+	r.Worker = w.wid
+	return r
+}
+
+// requestOf returns the request of a matter: the caller's, or the queued one, or
+// the kept copy, or one with only the id and trainer.
+func (w *Worker) requestOf(ctx context.Context, m *matter) *schema.Request {
+	if m.req == nil && m.find != nil && m.record.Seq == 0 { // it was never claimed
+		var at uint64
+		if m.req, at = m.find.request(ctx, m.id, m.message); at > 0 {
+			m.message = at
+		}
+	}
+	if m.req == nil {
+		m.req = w.copyOf(ctx, m.id)
+	}
+	return m.req
+}
+
+// writeCommit writes the result of a job, on the condition that the state is
+// unchanged, and then the terminal state on the same condition. If the second
+// write is refused, the result is valid all the same, and the writer of the new
+// state looks for it.
+func (w *Worker) writeCommit(ctx context.Context, m *matter, d *decision) (uint64, error) {
+	r := m.result
+	switch d.status {
+	case schema.StatusCancelled:
+		r = Cancelled(r)
+	case schema.StatusDead:
+		r.Status = schema.StatusDead
+	default:
+	}
+	crash.Here("commit.before")
+	d.next = concluded(d.next, &r)
+	result, state, err := commitMessages(d.next, m.record.Seq, r)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := w.PutMsg(ctx, result); err != nil {
+		return 0, err
+	}
+	crash.Here("commit.between")
+	seq, err := w.PutMsg(ctx, state)
+	if err == nil {
+		crash.Here("commit.after")
+	}
+	return seq, err
+}

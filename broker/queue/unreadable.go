@@ -1,0 +1,109 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/turngate/turngate/broker/internal/wire"
+	"github.com/turngate/turngate/internal/crash"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
+)
+
+// read decodes the request. An unreadable request goes to the DEAD stream; a
+// readable request with a wrong field gets a failed result that names the field.
+// In both cases the message is settled and read returns nil.
+func (w *Worker) read(ctx context.Context, d *delivery) (*schema.Request, error) {
+	lane, ok := subjects.ParseRequest(d.subject)
+	var req schema.Request
+	why := wire.Decode(d.data, &req)
+	if why == nil && ok && (lane == "" || lane == req.Trainer) {
+		if err := w.CheckSize("request", len(d.data)); err != nil { // there is no room for the headers of its copy
+			if err := w.fail(ctx, req.ID, schema.Faultf("request", schema.CodeTooLarge, schema.WhoUser, "%v", err)); err != nil {
+				return nil, err
+			}
+			return nil, d.done(ctx)
+		}
+		req = req.WithDefaults()
+		return &req, nil
+	}
+	id, known := req.ID, true
+	if _, err := schema.ParseID(string(id)); err != nil {
+		id, known = schema.PeekID(d.data)
+	}
+	bound := known && ok && (lane == "" || lane == id.Trainer())
+	var invalid *schema.InvalidError
+	if bound && errors.As(why, &invalid) {
+		w.log.Warn().Err(why).Str("rollout", string(id)).Msg("an invalid request was refused")
+		if err := w.fail(ctx, id, schema.Faultf("request", schema.CodeInvalid, schema.WhoUser, "%v", why)); err != nil {
+			return nil, err
+		}
+		return nil, d.done(ctx)
+	}
+	if !bound {
+		why = errors.Join(why, fmt.Errorf("it came on %s", d.subject))
+	}
+	if err := w.bury(ctx, d, "unreadable", why); err != nil {
+		return nil, err
+	}
+	crash.Here("bury.copied")
+	if bound { // its trainer waits for a result
+		if err := w.fail(ctx, id, schema.Faultf("request", schema.CodeUnreadable, schema.WhoUser, "%v", why)); err != nil {
+			return nil, err
+		}
+	}
+	if !bound && lane != "" {
+		w.disown(lane, id, why)
+	}
+	if err := d.drop(schema.Clip(why.Error(), 200)); err != nil {
+		return nil, err
+	}
+	crash.Here("bury.termed")
+	return nil, nil
+}
+
+// disown tells a trainer that a request on its lane can have no result.
+func (w *Worker) disown(trainer string, id schema.ID, why error) {
+	h := schema.Hint{V: schema.Version, ID: schema.ID(schema.Clip(string(id), 100)), Fault: schema.Faultf("request", schema.CodeInvalid, schema.WhoUser, "id: %q is not valid on a lane of trainer %s: %v", id, trainer, why)}
+	h.Fault.Message = schema.Clip(h.Fault.Message, 4000)
+	data, err := schema.Encode(&h)
+	if err == nil {
+		err = w.BulkConn().Publish(subjects.TrainerResults(trainer), data)
+	}
+	if err != nil {
+		w.log.Debug().Err(err).Str("trainer", trainer).Msg("a trainer was not told of a request that has no result")
+	}
+}
+
+// fail commits the failed result of a rollout that never ran. Of the request it
+// uses only the id, since other fields may be invalid.
+func (w *Worker) fail(ctx context.Context, id schema.ID, fault *schema.Fault) error {
+	m := w.about(id, askReject)
+	m.req, m.fault = &schema.Request{ID: id, Trainer: id.Trainer()}, fault
+	s, err := w.resolve(ctx, m)
+	if err == nil && s.writes() {
+		w.hint(id)
+	}
+	return err
+}
+
+// maxDead is the largest body in bytes that StreamDead keeps; a longer one is cut.
+const maxDead = 256 << 10
+
+// bury copies a message to the DEAD stream.
+func (w *Worker) bury(ctx context.Context, d *delivery, reason string, why error) error {
+	crash.Here("bury.before")
+	subject := subjects.Dead(reason, subjects.QueueOf(d.subject), d.seq)
+	msg := &nats.Msg{Subject: subject, Data: d.data[:min(len(d.data), maxDead)], Header: nats.Header{
+		subjects.HeaderSubject: {d.subject}, subjects.HeaderReason: {wire.OneLine(why.Error())},
+	}}
+	if _, err := w.JetStream().PublishMsg(ctx, msg, jetstream.WithMsgID(subject)); err != nil {
+		return fmt.Errorf("keep an unreadable request in %s: %w", subject, err)
+	}
+	w.log.Warn().Err(why).Str("kept", subject).Msg("a request could not be read")
+	return nil
+}
