@@ -15,12 +15,12 @@ import (
 	"github.com/turngate/turngate/worker"
 )
 
-// An agent that ends while NATS is away ends its rollout all the same, without
-// another attempt: what it left waits.
+// An agent that ends while NATS is away ends its rollout without another
+// attempt. Its results wait until NATS is back.
 func TestAnAgentThatEndsInAnOutageIsNotRunAgain(t *testing.T) {
 	working, end := make(chan struct{}), make(chan struct{})
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": func(ctx context.Context, p *dummy.Proc) int {
-		close(working) // panics if it is run again
+		close(working) // panics on a second run
 		<-end
 		return exits(0)(ctx, p)
 	}}))

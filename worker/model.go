@@ -7,16 +7,17 @@ import (
 	"net/http"
 
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/modelcall"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker/gate"
 )
 
-// model turns the broker's errors into the faults that a gate knows.
-type model struct{ caller *broker.Caller }
+// model is a gate.Model that turns the broker's errors into the gate's faults.
+type model struct{ caller *modelcall.Caller }
 
-// routed sends the calls of some tags elsewhere.
+// routed sends calls to a model by their tag.
 type routed struct {
-	gate.Model                       // of all the others
+	gate.Model                       // for calls with any other tag
 	routes     map[string]gate.Model // by tag
 }
 
@@ -27,7 +28,7 @@ func (r routed) Complete(ctx context.Context, c schema.Call, frames func(schema.
 	return r.Model.Complete(ctx, c, frames)
 }
 
-// canned answers every call with the same text.
+// canned answers every call with this text.
 type canned string
 
 func (t canned) Complete(_ context.Context, _ schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
@@ -38,7 +39,7 @@ func (t canned) Complete(_ context.Context, _ schema.Call, frames func(schema.Fr
 	return schema.Reply{V: schema.Version, Message: message, FinishReason: "stop"}, frames(schema.Frame{Kind: schema.FrameFinal, Gen: "canned"})
 }
 
-// route makes the model that a route names.
+// route returns the model that a route names.
 func (r *Rollout) route(to schema.Route) (gate.Model, error) {
 	switch {
 	case to.Reply != "":
@@ -54,7 +55,7 @@ func (r *Rollout) route(to schema.Route) (gate.Model, error) {
 	}
 }
 
-// answerers is who answers this rollout's calls.
+// answerers returns the model that answers this rollout's calls.
 func (r *Rollout) answerers() (gate.Model, error) {
 	out := routed{Model: r.Services.Model, routes: map[string]gate.Model{}}
 	if r.upstream != nil {
@@ -75,8 +76,9 @@ func (r *Rollout) answerers() (gate.Model, error) {
 
 func (m model) Complete(ctx context.Context, c schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
 	reply, err := m.caller.Complete(ctx, c, frames)
-	var none *broker.NoTrainerError
+	var none *modelcall.NoTrainerError
 	var large *broker.TooLargeError
+	var full *broker.FullError
 	switch {
 	case errors.As(err, &none):
 		f := schema.Faultf("call", schema.CodeNoTrainer, schema.WhoTrainer, "%v", none)
@@ -85,6 +87,10 @@ func (m model) Complete(ctx context.Context, c schema.Call, frames func(schema.F
 	case errors.As(err, &large):
 		f := schema.Faultf("call", schema.CodeTooLarge, schema.WhoAgent, "%v", large)
 		f.Status, f.AgentMessage = http.StatusRequestEntityTooLarge, "The request is too large: "+large.Error()
+		return reply, f
+	case errors.As(err, &full): // only a large call is stored in a bucket
+		f := schema.Faultf("call", schema.CodeFull, schema.WhoTrainer, "%v", full)
+		f.Status, f.AgentMessage = http.StatusRequestEntityTooLarge, "The request is too large to be stored."
 		return reply, f
 	default:
 		return reply, err

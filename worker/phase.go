@@ -12,7 +12,7 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// phase is one stage of a rollout while it runs.
+// phase is one stage of a running rollout.
 type phase struct {
 	r    *Rollout
 	name string
@@ -20,28 +20,45 @@ type phase struct {
 	tail tail
 }
 
-// phase runs one stage and records it. limitMS bounds it; 0: no bound.
+// overtime is the cause of the end of a phase's context by the phase's time
+// limit.
+type overtime struct {
+	limit time.Duration
+	err   *BrokenError
+}
+
+func (o *overtime) Error() string { return o.err.Error() }
+func (o *overtime) Unwrap() error { return o.err }
+
+// phase runs one stage and records it in the result. limitMS bounds its time in
+// milliseconds; 0: no limit.
 func (r *Rollout) phase(ctx context.Context, name string, limitMS int64, run func(context.Context, *phase) error) error {
 	p := &phase{r: r, name: name}
 	start := time.Now()
 	r.emit(&schema.Event{Type: schema.EventPhase, Phase: &schema.PhaseEvent{Name: name}})
-	inner := ctx
+	inner, late := ctx, (*overtime)(nil)
 	if limitMS > 0 {
-		why := &BrokenError{schema.Faultf(name, schema.CodeTimeout, schema.WhoSandbox, "no end within %d ms", limitMS)}
+		late = &overtime{ms(limitMS), &BrokenError{schema.Faultf(name, schema.CodeTimeout, schema.WhoSandbox, "no end within %d ms", limitMS)}}
 		var cancel context.CancelFunc
-		inner, cancel = r.clock.limit(ctx, time.Duration(limitMS)*time.Millisecond, why)
+		inner, cancel = r.clock.limit(ctx, late.limit, late)
 		defer cancel()
 	}
-	err := run(inner, p)
-	if err != nil && inner.Err() != nil { // whatever failed, this is why
-		err = context.Cause(inner)
+	err := r.outOfMemory(name, run(inner, p))
+	var spoiled *spoiledError
+	if err != nil && inner.Err() != nil { // the context's end explains the error
+		if cause := context.Cause(inner); !errors.Is(cause, late) || !errors.As(err, &spoiled) {
+			err = cause
+		}
 	}
 	took := time.Since(start).Milliseconds()
 	r.result.Phases = append(r.result.Phases, schema.Phase{Name: name, Start: start.UnixMilli(), MS: took, Exit: p.exit, Output: r.rec.redact(p.tail.String())})
 	told := &schema.PhaseEvent{Name: name, Ended: true, MS: took, Exit: p.exit}
 	var stop *ended
+	r.at = name
 	if errors.As(err, &stop) {
 		told.Fault = stop.fault
+	} else if errors.As(err, &spoiled) {
+		told.Fault = spoiled.fault(name)
 	} else if err != nil {
 		told.Fault = schema.Faultf(name, schema.CodeInternal, schema.WhoWorker, "%v", err)
 	}
@@ -49,16 +66,17 @@ func (r *Rollout) phase(ctx context.Context, name string, limitMS int64, run fun
 	return err
 }
 
-// output shows what a command prints to those who watch, and keeps its end.
+// output returns a writer that shows a command's output as events and keeps its
+// end in the result.
 func (p *phase) output(stream string) io.Writer {
 	return io.MultiWriter(&p.tail, p.r.rec.logWriter(p.name, stream))
 }
 
-// tailSize is how much output of a phase its result keeps, in bytes.
+// tailSize is the maximum output of a phase in its result, in bytes.
 const tailSize = 16 << 10
 
-// tail keeps the last bytes that were written to it. Stdout and stderr of one
-// command are written by one goroutine.
+// tail keeps the last bytes written to it. One goroutine writes both stdout and
+// stderr of a command.
 type tail struct {
 	buf     []byte
 	dropped bool
@@ -81,12 +99,12 @@ func (t *tail) String() string {
 	return text
 }
 
-// stopGrace is how long a process has to end by itself when it is told to, and
-// a sandbox to take that message.
+// stopGrace is the time that a process has to end after SIGTERM, and that a
+// sandbox has to accept a signal.
 const stopGrace = 3 * time.Second
 
-// await waits for a process; when the context ends it is ended too. The exit is
-// nil when it is not known.
+// await waits for a process and stops it when the context ends. The exit is nil
+// if it is unknown.
 func await(ctx context.Context, p sandboxes.Process) (*schema.Exit, error) {
 	done := waitFor(p)
 	select {
@@ -99,7 +117,7 @@ func await(ctx context.Context, p sandboxes.Process) (*schema.Exit, error) {
 }
 
 type waited struct {
-	exit *schema.Exit // nil: it is not known how it ended
+	exit *schema.Exit // nil: unknown
 	err  error
 }
 
@@ -116,9 +134,9 @@ func waitFor(p sandboxes.Process) <-chan waited {
 	return done
 }
 
-// stop asks the process to end and then makes it, also when the context is
-// over. A sandbox that does not answer, since it is frozen or broken, gives an
-// error: what runs in it ends when it is closed.
+// stop sends SIGTERM and then SIGKILL, even after the context has ended. If the
+// sandbox does not answer because it is frozen or broken, stop returns an
+// error; the process then ends when the sandbox is closed.
 func stop(ctx context.Context, p sandboxes.Process, done <-chan waited) waited {
 	ctx = context.WithoutCancel(ctx)
 	if err := signal(ctx, p, syscall.SIGTERM); err == nil {
@@ -141,7 +159,8 @@ func stop(ctx context.Context, p sandboxes.Process, done <-chan waited) waited {
 	}
 }
 
-// signal sends a signal, if the sandbox takes it at once.
+// signal sends a signal. It fails if the sandbox does not accept it within
+// stopGrace.
 func signal(ctx context.Context, p sandboxes.Process, s syscall.Signal) error {
 	ctx, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()

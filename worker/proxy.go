@@ -12,22 +12,24 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Upstream is an engine that this worker may ask itself, for requests of mode
-// transparent_proxy and black_box. Requests know it by its name only; URL, key
-// and who may use it are this worker's.
+// Upstream is an engine that this worker may call, for requests of mode
+// transparent_proxy and black_box. Requests refer to it by name; URL, key and
+// permitted trainers are in this worker's configuration.
 type Upstream struct {
 	Name     string
-	Trainers []string // who may use it; empty: every trainer
-	// Answer asks it. Its errors are those of trainer.Serve's function.
+	Trainers []string // permitted trainers; empty: all
+	// Answer sends a call to the engine. It returns the same errors as the
+	// function of trainer.Serve.
 	Answer func(ctx context.Context, c *schema.Call) (*schema.Reply, error)
-	// Stream asks it for an answer that the agent reads while it is generated;
-	// nil: it does not stream.
+	// Stream sends a call and emits the answer while the engine generates it.
+	// Nil: the engine does not stream.
 	Stream func(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error)
-	// URL, without /v1, and Key are what an agent of a black box is given.
+	// URL (without /v1) and Key are passed to an agent of a black box.
 	URL, Key string
 }
 
-// findUpstream finds the engine that a request names and its trainer may use.
+// findUpstream returns the engine that a request names, if its trainer may use
+// it.
 func findUpstream(all []Upstream, name, trainer string) (*Upstream, error) {
 	i := slices.IndexFunc(all, func(u Upstream) bool { return u.Name == name })
 	if i < 0 || len(all[i].Trainers) > 0 && !slices.Contains(all[i].Trainers, trainer) {
@@ -36,11 +38,11 @@ func findUpstream(all []Upstream, name, trainer string) (*Upstream, error) {
 	return &all[i], nil
 }
 
-// proxy is an engine as the gate's model: what a trainer's answer is
-// otherwise. It asks again as the broker does for a trainer.
+// proxy is a gate.Model that calls an engine in place of the trainer. It
+// retries as the broker does for a trainer.
 type proxy struct {
 	up     *Upstream
-	wait   time.Duration // how long it may be unable to answer
+	wait   time.Duration // maximum time without an answer
 	stream bool          // the agent may read an answer while it is generated
 	held   func(ctx context.Context) (held bool, changed <-chan struct{})
 }
@@ -49,7 +51,7 @@ func (r *Rollout) proxy(up *Upstream) proxy {
 	return proxy{up, time.Duration(r.Request.Gate.WaitMS) * time.Millisecond, r.Request.Gate.Stream == schema.StreamPass && up.Stream != nil, r.Services.HeldByTrainer}
 }
 
-// heldBeat is how often a call that is held says so.
+// heldBeat is the interval of the frames that report a held call.
 const heldBeat = 5 * time.Second
 
 // await waits while the trainer holds the rollout. The agent's clock stands
@@ -77,7 +79,8 @@ func (p proxy) await(ctx context.Context, frames func(schema.Frame) error) error
 	return nil
 }
 
-// ask asks the engine once. over: the call is, and is not asked again.
+// ask calls the engine once. over means that the call has ended and must not be
+// retried.
 func (p proxy) ask(ctx context.Context, c *schema.Call, gen string, frames func(schema.Frame) error) (reply *schema.Reply, over bool, err error) {
 	if !p.stream || !c.Stream {
 		reply, err = p.up.Answer(ctx, c)
@@ -93,7 +96,7 @@ func (p proxy) ask(ctx context.Context, c *schema.Call, gen string, frames func(
 
 // Complete implements gate.Model.
 func (p proxy) Complete(ctx context.Context, c schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
-	var absent time.Time // since when it is
+	var absent time.Time // when the engine first failed to answer
 	for try := 0; ; try++ {
 		if err := p.await(ctx, frames); err != nil {
 			return schema.Reply{}, err
@@ -131,7 +134,7 @@ func (p proxy) Complete(ctx context.Context, c schema.Call, frames func(schema.F
 			none.Status = http.StatusServiceUnavailable
 			return schema.Reply{}, none
 		}
-		if err := frames(schema.Frame{Kind: schema.FrameAbsent, Fault: fault}); err != nil {
+		if err := frames(schema.Frame{Kind: schema.FrameAbsent, Fault: fault, Upstream: p.up.Name}); err != nil {
 			return schema.Reply{}, err
 		}
 		pause := max(time.Duration(fault.RetryAfterMS)*time.Millisecond, min(time.Second<<min(try, 4), 10*time.Second)/2)

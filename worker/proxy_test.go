@@ -14,10 +14,12 @@ import (
 
 	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/trainer"
 	"github.com/turngate/turngate/worker"
 )
 
-// TestABlackBoxCallsItsModelItself and only its outcome is known.
+// TestABlackBoxCallsItsModelItself checks a rollout without a gate: only its
+// outcome is known.
 func TestABlackBoxCallsItsModelItself(t *testing.T) {
 	called := ""
 	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -72,8 +74,8 @@ func TestABlackBoxCallsItsModelItself(t *testing.T) {
 	}
 }
 
-// asking is an agent that asks one streamed question and prints what it reads,
-// piece by piece.
+// asking is an agent that sends one streamed request and prints each piece of
+// the answer as it arrives.
 func asking(ctx context.Context, p *dummy.Proc) int {
 	body := `{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}`
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.Env["OPENAI_BASE_URL"]+"/chat/completions", strings.NewReader(body))
@@ -92,8 +94,8 @@ func asking(ctx context.Context, p *dummy.Proc) int {
 	return 0
 }
 
-// TestATransparentProxyStreams: what the engine says is with the agent before
-// the engine has ended, if the request wants that.
+// TestATransparentProxyStreams checks that the agent receives the engine's
+// first words before the engine has ended, if the request asks for that.
 func TestATransparentProxyStreams(t *testing.T) {
 	said, read := make(chan struct{}), make(chan struct{})
 	agent := func(ctx context.Context, p *dummy.Proc) int {
@@ -136,7 +138,7 @@ func TestATransparentProxyStreams(t *testing.T) {
 	}
 }
 
-// spy tells when a text was written.
+// spy reports when a text is written.
 type spy struct {
 	io.Writer
 	want string
@@ -151,8 +153,8 @@ func (s *spy) Write(p []byte) (int, error) {
 	return s.Writer.Write(p)
 }
 
-// TestAHeldProxyWaits: a trainer that does not answer the calls itself holds
-// them all the same, by group, and the agent's clock stands still.
+// TestAHeldProxyWaits checks that a trainer can hold a group even if it does
+// not answer the calls itself. The agent's clock stands still.
 func TestAHeldProxyWaits(t *testing.T) {
 	asked := make(chan string, 8)
 	lab := worker.Upstream{Name: "lab", Answer: func(_ context.Context, c *schema.Call) (*schema.Reply, error) {
@@ -164,17 +166,17 @@ func TestAHeldProxyWaits(t *testing.T) {
 	})
 	r := request("alpha-1")
 	r.Mode, r.Model.Upstream, r.Group = schema.ModeProxy, "lab", "old"
-	r.Limits.AgentMS = 1500 // less than it is held for
+	r.Limits.AgentMS = 1500 // shorter than the hold
 	other := r
 	other.ID, other.Group = "alpha-2", "new"
-	b.trainer.HoldRollouts(func(id schema.ID) bool { return id == "alpha-1" })
+	b.trainer.Hold(trainer.Selection{Only: func(id schema.ID) bool { return id == "alpha-1" }})
 	if err := b.trainer.Submit(t.Context(), []schema.Request{r, other}); err != nil {
 		t.Fatal(err)
 	}
 	if key := <-asked; key != "alpha-2/1/1" {
 		t.Fatalf("%s was asked, which is held", key)
 	}
-	b.trainer.HoldGroup("old")
+	b.trainer.Hold(trainer.Selection{Group: "old"})
 	if res := b.next(t); res.ID != "alpha-2" || res.Fault != nil {
 		t.Errorf("got %+v", res)
 	}
@@ -193,8 +195,8 @@ func TestAHeldProxyWaits(t *testing.T) {
 	}
 }
 
-// TestAStreamThatBreaksIsNotGoneOnWith by another generation: what the agent
-// has read cannot be taken back.
+// TestAStreamThatBreaksIsNotGoneOnWith checks that no second generation
+// continues a broken stream: the agent has read the first part already.
 func TestAStreamThatBreaksIsNotGoneOnWith(t *testing.T) {
 	var asked atomic.Int32
 	lab := worker.Upstream{Name: "lab", Stream: func(_ context.Context, _ *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {

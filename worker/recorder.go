@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"time"
 
 	jsonv1 "github.com/go-json-experiment/json/v1"
 	"github.com/klauspost/compress/zstd"
@@ -16,32 +17,32 @@ import (
 	"github.com/turngate/turngate/worker/gate"
 )
 
-// recorder tells those who watch what a rollout does, and keeps the agent's
-// log and the transcript. The session's key is taken out of all of it: a model
-// that prints its environment must not spread it. What it has to say of a call
-// it works out beside the call, which does not wait for it.
+// recorder emits a rollout's events and keeps the agent's log and the
+// transcript. It removes the session's key from all of them, since a model may
+// print its environment. A goroutine prepares the records of calls, so that a
+// call does not wait for them.
 type recorder struct {
 	r *Rollout
 
-	pending sync.WaitGroup // what is queued or worked on
+	pending sync.WaitGroup // functions queued or running
 
 	mu      sync.Mutex
 	queue   []func()
 	working bool
 	index   int64
 	key     string
-	lines   bytes.Buffer // of the transcript
+	lines   bytes.Buffer // compressed lines of the transcript
 	zip     *zstd.Encoder
-	leftOut int    // lines that the transcript has no room for
-	refused string // what the trainer last refused a call with
+	leftOut int    // number of lines for which the transcript has no room
+	refused string // the trainer's last refusal of a call
 	out     capped
 	err     capped
 }
 
 const (
 	transcriptName = "transcript.jsonl.zst"
-	maxLog         = 16 << 20 // bytes of each of the agent's streams that are kept
-	maxShown       = 1 << 20  // bytes of each phase's output that are shown as events
+	maxLog         = 16 << 20 // maximum bytes kept of each of the agent's streams
+	maxShown       = 1 << 20  // maximum bytes of each phase's output shown as events
 	maxLine        = 256 << 10
 )
 
@@ -65,8 +66,8 @@ func (c *recorder) redact(s string) string {
 	return strings.ReplaceAll(s, key, "[key]")
 }
 
-// redactFile takes the key out of a file without changing its length, which an
-// archive depends on.
+// redactFile replaces the key by a mask of the same length, because an archive
+// depends on the length of its files.
 func (c *recorder) redactFile(data []byte) []byte {
 	c.mu.Lock()
 	key := c.key
@@ -97,7 +98,7 @@ func (c *recorder) emit(e *schema.Event) {
 	c.r.Services.Emit(e)
 }
 
-// later has f done, after what was queued before.
+// later queues f. The queue runs in order, in a goroutine of its own.
 func (c *recorder) later(f func()) {
 	c.pending.Add(1)
 	c.mu.Lock()
@@ -110,7 +111,7 @@ func (c *recorder) later(f func()) {
 	}
 }
 
-// work does what is queued, and ends when nothing is.
+// work runs the queue and returns when it is empty.
 func (c *recorder) work() {
 	for {
 		c.mu.Lock()
@@ -128,12 +129,13 @@ func (c *recorder) work() {
 	}
 }
 
-// settle waits until all of it is done. Nothing may be added any more.
+// settle waits until the queue is empty. Call later no more after it.
 func (c *recorder) settle() { c.pending.Wait() }
 
-// CallBegan implements gate.Observer. Only what is new against the last call
-// is told and written down.
+// CallBegan implements gate.Observer. It records only the messages that the
+// last call did not have.
 func (c *recorder) CallBegan(number int, call *schema.Call) {
+	at := time.Now()
 	c.later(func() {
 		told := call.Delta()
 		fresh := told.Messages
@@ -141,16 +143,26 @@ func (c *recorder) CallBegan(number int, call *schema.Call) {
 		for _, m := range fresh {
 			told.Messages = append(told.Messages, c.redactRaw(m))
 		}
-		c.write(map[string]any{"call": number, "request": &told})
-		c.emit(&schema.Event{Type: schema.EventLLM, LLM: &schema.LLMEvent{Number: number, Call: &told}})
+		c.write(&schema.TranscriptLine{At: at.UnixMilli(), Call: number, Request: &told})
+		c.emit(&schema.Event{Type: schema.EventLLM, LLM: &schema.LLMEvent{Number: number, Call: &told, Note: gate.NoteOf(call)}})
 	})
 }
 
-// CallDelta implements gate.Observer. The key is taken out of what lies within
-// one piece; a model cannot be kept from spelling it in two.
+// CallDelta implements gate.Observer. It removes the key from single pieces; a
+// key that is split over two pieces is not found.
 func (c *recorder) CallDelta(number int, d *schema.Delta) {
 	shown := schema.Delta{V: d.V, Delta: c.redactRaw(d.Delta)}
 	c.r.Services.Live(c.r.Request.ID, c.r.Attempt, number, &shown)
+}
+
+// CallWaits implements gate.Observer.
+func (c *recorder) CallWaits(w schema.WaitEvent) {
+	if w.Fault != nil {
+		told := *w.Fault
+		told.Message, told.AgentMessage = c.redact(told.Message), c.redact(told.AgentMessage)
+		w.Fault = &told
+	}
+	c.later(func() { c.emit(&schema.Event{Type: schema.EventWait, Wait: &w}) })
 }
 
 // CallEnded implements gate.Observer.
@@ -160,37 +172,38 @@ func (c *recorder) CallEnded(number int, e gate.CallEnd) {
 		c.refused = e.Fault.Message
 		c.mu.Unlock()
 	}
-	c.later(func() { c.tellEnd(number, e) })
+	at := time.Now()
+	c.later(func() { c.tellEnd(at, number, e) })
 }
 
-func (c *recorder) tellEnd(number int, e gate.CallEnd) {
-	line := map[string]any{"call": number, "gen": e.Gen, "ms": e.Took.Milliseconds()}
-	told := &schema.LLMEvent{Number: number, Gen: e.Gen, MS: e.Took.Milliseconds(), Fault: e.Fault}
+func (c *recorder) tellEnd(at time.Time, number int, e gate.CallEnd) {
+	line := &schema.TranscriptLine{At: at.UnixMilli(), Call: number, Gen: e.Gen, MS: e.Took.Milliseconds(), Fault: e.Fault}
+	told := &schema.LLMEvent{Number: number, Gen: e.Gen, MS: e.Took.Milliseconds(), Fault: e.Fault, Note: e.Note}
 	if e.Reply != nil {
 		reply := *e.Reply
 		reply.Message = c.redactRaw(reply.Message)
-		line["reply"] = &reply
+		line.Reply = &reply
 		told.Reply = &reply
-	}
-	if e.Fault != nil {
-		line["fault"] = e.Fault
 	}
 	c.write(line)
 	c.emit(&schema.Event{Type: schema.EventLLM, LLM: told})
 }
 
 // ToolEnded implements gate.Observer.
-func (c *recorder) ToolEnded(e gate.ToolEnd) { c.later(func() { c.tellTool(e) }) }
+func (c *recorder) ToolEnded(e gate.ToolEnd) {
+	at := time.Now()
+	c.later(func() { c.tellTool(at, e) })
+}
 
-func (c *recorder) tellTool(e gate.ToolEnd) {
-	line := map[string]any{"tool": e.Call.Name, "arguments": c.redactRaw(e.Call.Arguments), "ms": e.Took.Milliseconds()}
+func (c *recorder) tellTool(at time.Time, e gate.ToolEnd) {
+	line := &schema.TranscriptLine{At: at.UnixMilli(), Tool: e.Call.Name, Arguments: c.redactRaw(e.Call.Arguments), MS: e.Took.Milliseconds()}
 	told := agents.Event{Kind: "trainer_tool", Tool: e.Call.Name, Input: c.redactRaw(e.Call.Arguments)}
 	if e.Result != nil {
 		told.Output = c.redact(e.Result.Text)
-		line["text"], line["is_error"] = told.Output, e.Result.IsError
+		line.Text, line.IsError = told.Output, e.Result.IsError
 	} else {
 		told.Text = e.Fault.Message
-		line["fault"] = e.Fault
+		line.Fault = e.Fault
 	}
 	c.write(line)
 	if data, err := json.Marshal(told); err == nil {
@@ -199,7 +212,7 @@ func (c *recorder) tellTool(e gate.ToolEnd) {
 }
 
 // write adds one line to the transcript.
-func (c *recorder) write(line map[string]any) {
+func (c *recorder) write(line *schema.TranscriptLine) {
 	data, err := jsonv1.Marshal(line)
 	if err != nil {
 		c.r.Log.Warn().Err(err).Msg("a call is missing in the transcript")
@@ -208,22 +221,22 @@ func (c *recorder) write(line map[string]any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.zip == nil {
-		// A window of less than the standard 4 MB would miss that each call repeats
-		// the prompt ids of the last one.
+		// Each call repeats the prompt ids of the last one. A window smaller than
+		// the standard 4 MB would not find the repetition.
 		if c.zip, err = zstd.NewWriter(&c.lines, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithLowerEncoderMem(true)); err != nil {
 			c.r.Log.Warn().Err(err).Msg("the transcript cannot be written")
 			return
 		}
 	}
-	if c.leftOut > 0 || c.lines.Len()+len(data) > maxKept { // a later line would build on what is missing
+	if c.leftOut > 0 || c.lines.Len()+len(data) > maxKept { // later lines depend on a line that was left out
 		c.leftOut++
 		return
 	}
-	_, _ = c.zip.Write(append(data, '\n')) // into memory
+	_, _ = c.zip.Write(append(data, '\n')) // a write into memory cannot fail
 }
 
-// transcript ends it and gives its bytes, nil when there was no call, and how
-// many lines it had no room for.
+// transcript completes the transcript. It returns the compressed bytes, nil if
+// there was no call, and the number of lines left out.
 func (c *recorder) transcript() (data []byte, leftOut int) {
 	c.settle()
 	c.mu.Lock()
@@ -234,22 +247,27 @@ func (c *recorder) transcript() (data []byte, leftOut int) {
 	if c.leftOut > 0 {
 		_, _ = fmt.Fprintf(c.zip, "{\"left_out\":%d}\n", c.leftOut)
 	}
-	_ = c.zip.Close() // into memory
+	_ = c.zip.Close() // a write into memory cannot fail
 	return c.lines.Bytes(), c.leftOut
 }
 
-// files are the agent's own streams.
+// files returns the agent's streams since the last call of files, and resets
+// them.
 func (c *recorder) files() map[string][]byte {
 	out := map[string][]byte{}
 	for name, s := range map[string]*capped{"agent.stdout.log": &c.out, "agent.stderr.log": &c.err} {
 		if s.buf.Len() > 0 {
 			out[name] = s.buf.Bytes()
 		}
+		s.buf = bytes.Buffer{}
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refused = ""
 	return out
 }
 
-// why adds what is known about an agent's failure.
+// why returns the known reasons of an agent's failure as text to append.
 func (c *recorder) why(log *agentLog) string {
 	c.mu.Lock()
 	refused := c.refused
@@ -268,17 +286,17 @@ func (c *recorder) why(log *agentLog) string {
 	return c.redact(b.String())
 }
 
-// logWriter shows output as events, line by line.
+// logWriter returns a writer that emits each line as an event.
 func (c *recorder) logWriter(source, stream string) io.Writer {
 	return &lineWriter{line: func(line []byte) {
 		c.emit(&schema.Event{Type: schema.EventLog, Log: &schema.LogEvent{Source: source, Stream: stream, Text: schema.Clip(c.redact(string(line)), maxLine)}})
 	}, left: maxShown}
 }
 
-// agentLog takes the agent's streams apart.
+// agentLog parses the agent's streams into events.
 type agentLog struct {
 	out, err  io.Writer
-	lastError string // the last error event, cleared by a later sign of success
+	lastError string // the last error event; a later sign of success clears it
 	lines     []*lineWriter
 }
 
@@ -314,14 +332,14 @@ func (c *recorder) step(l *agentLog, e *agents.Event) {
 	c.emit(&schema.Event{Type: schema.EventStep, Step: c.redactRaw(data)})
 }
 
-// finish shows what stood on a last line without an end.
+// finish emits a last line that has no line end.
 func (l *agentLog) finish() {
 	for _, w := range l.lines {
 		w.flush()
 	}
 }
 
-// lineWriter cuts a stream into lines. What exceeds left is not shown.
+// lineWriter splits a stream into lines. Beyond left bytes it drops them.
 type lineWriter struct {
 	line func([]byte)
 	buf  []byte
@@ -352,7 +370,7 @@ func (w *lineWriter) flush() {
 	w.buf = w.buf[:0]
 }
 
-// capped keeps the first bytes that are written to it.
+// capped keeps the first limit bytes written to it.
 type capped struct {
 	buf   bytes.Buffer
 	limit int

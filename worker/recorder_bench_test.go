@@ -12,9 +12,9 @@ import (
 	"github.com/turngate/turngate/worker/gate"
 )
 
-// BenchmarkRecorder measures what the events and the transcript of one call
-// cost: a turn of 2 KB on a conversation of 64 KB, and an answer of 300 tokens
-// to a prompt of 8,000. wait-ns is the part that the call itself waits for.
+// BenchmarkRecorder measures the cost of the events and the transcript of one
+// call: a turn of 2 KB on a conversation of 64 KB, and an answer of 300 tokens
+// to a prompt of 8,000. wait-ns is the part for which the call itself waits.
 func BenchmarkRecorder(b *testing.B) {
 	r := &Rollout{Request: schema.Request{ID: "alpha-1"}, Attempt: 1, Log: zerolog.Nop(), Services: Services{Emit: func(e *schema.Event) {
 		if _, err := schema.Encode(e); err != nil {

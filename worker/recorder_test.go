@@ -14,11 +14,11 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// An agent that says more than any rollout needs fills no worker's memory, and
-// who reads its transcript learns that it has an end of its own.
+// The transcript of an agent with very much output stays bounded in memory, and
+// its last line tells a reader that lines were left out.
 func TestATranscriptIsBounded(t *testing.T) {
 	c := newRecorder(&Rollout{Request: schema.Request{ID: "alpha-1"}, Attempt: 1, Log: zerolog.Nop(), Services: Services{Emit: func(*schema.Event) {}}})
-	noise := make([]byte, 6<<20) // does not get smaller
+	noise := make([]byte, 6<<20) // does not compress
 	random := rand.NewChaCha8([32]byte{1})
 	const calls = 15
 	for n := range calls {
@@ -28,10 +28,14 @@ func TestATranscriptIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.CallBegan(n, &schema.Call{V: 1, Messages: []json.RawMessage{text}})
-		c.CallBegan(n, &schema.Call{V: 1}) // would have room
+		c.CallBegan(n, &schema.Call{V: 1}) // the line itself would fit
 		c.settle()
 	}
 	data, leftOut := c.transcript()
+	c.r.truncated(leftOut)
+	if res := c.r.result; res.TranscriptTruncated != leftOut || res.Fault == nil || res.Fault.Code != schema.CodeTranscript || res.Fault.Validate() != nil {
+		t.Errorf("the result says %d and %+v", res.TranscriptTruncated, res.Fault)
+	}
 	if len(data) > maxKept || len(data) < maxKept/2 {
 		t.Errorf("%d bytes were kept, at most %d", len(data), maxKept)
 	}

@@ -7,68 +7,88 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/agents"
-	"github.com/turngate/turngate/internal/crash"
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/modelcall"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/worker/gate"
 )
 
-// Services are what a rollout needs of the world outside its sandbox.
+// Services connect a rollout to its worker and its trainer.
 type Services struct {
 	Bundle      func(ctx context.Context, sha string) (*tasks.Bundle, error)
 	PutArtifact func(ctx context.Context, name string, data []byte) (schema.Artifact, error)
 	Emit        func(*schema.Event)
 	Live        func(id schema.ID, attempt, call int, d *schema.Delta)
 	Model       gate.Model
-	Shard       func(shard string) gate.Model // the same trainer's other processes
-	// Tool has the trainer run one of its tools.
+	Shard       func(shard string) gate.Model // another process of the same trainer
+	// Tool makes the trainer run one of its tools.
 	Tool func(ctx context.Context, c schema.ToolCall) (schema.ToolResult, error)
-	// Held reports whether everything must stand still now; the channel is
-	// closed when that changes. Nil: never.
-	Held func() (held bool, changed <-chan struct{})
-	// HeldByTrainer reports whether calls that the trainer does not answer must
-	// wait for it; the channel is closed when that may have changed. Nil: never.
+	// Verify makes the trainer verify, and runs its operations until it answers.
+	Verify func(ctx context.Context, v schema.Verification, frames func(schema.Frame) error, operate modelcall.Operate) (schema.Verdict, error)
+	// Suspended reports whether the rollout must stand still now. The channel is
+	// closed when that changes. Nil: never suspended.
+	Suspended func() (suspended bool, changed <-chan struct{})
+	// HeldByTrainer reports whether the trainer holds the calls that an upstream
+	// answers. The channel is closed when that may have changed. Nil: never
+	// held.
 	HeldByTrainer func(ctx context.Context) (held bool, changed <-chan struct{})
 }
 
-// Rollout is one execution of one request, from top to bottom.
+// Rollout is one execution of one request, from its sandbox to its result.
 type Rollout struct {
-	Request   schema.Request // with its defaults
+	Request   schema.Request // defaults are filled in
 	Attempt   int
 	Worker    string
+	Owner     string // see Config.Owner
 	Backends  []sandboxes.Backend
 	Agents    []agents.Spec
 	Cache     agents.Cache
 	Upstreams []Upstream
+	Caps      Caps
 	Services  Services
 	Timing    gate.Timing
-	Memory    *gate.Memory // of the gate; nil: its own
+	Memory    *gate.Memory // shared by the gates of a worker; nil: the gate's own
 	Log       zerolog.Logger
 
-	upstream *Upstream // nil: the trainer answers
-	agent    agents.Spec
-	backend  sandboxes.Backend
-	bundle   *tasks.Bundle
-	sandbox  sandboxes.Sandbox
-	session  *gate.Session
-	rec      *recorder
-	clock    stopwatch
-	result   schema.Result
+	upstream    *Upstream // nil: the trainer answers
+	agent       agents.Spec
+	backend     sandboxes.Backend
+	bundle      *tasks.Bundle
+	steps       []*step
+	sandbox     sandboxes.Sandbox // sandbox of the agent
+	second      sandboxes.Sandbox // sandbox of a separate verifier while it runs
+	session     *gate.Session
+	door        door
+	rec         *recorder
+	clock       stopwatch
+	crews       []*crew     // services of both sandboxes
+	touched     atomic.Bool // the agent has run in its sandbox
+	surveyed    bool
+	at          string            // the last phase that ended
+	absent      map[string]bool   // programs that were missing before
+	absentUsers map[string]bool   // users that were missing before
+	spared      bool              // KillAll spares the services of the agent's sandbox
+	notes       sync.Mutex        // guards result.Notes and full
+	full        *broker.FullError // files were not kept
+	result      schema.Result
 }
 
-// BrokenError means that the rollout failed for want of a working sandbox or
-// worker: another try may succeed.
+// BrokenError means that the rollout failed because its sandbox or worker is
+// broken. Another attempt may succeed.
 type BrokenError struct{ Fault *schema.Fault }
 
 func (e *BrokenError) Error() string { return e.Fault.Error() }
 
-// ended stops a rollout with a result.
+// ended is an error that ends a rollout with a result.
 type ended struct {
 	status schema.Status
 	fault  *schema.Fault
@@ -78,20 +98,23 @@ func (e *ended) Error() string { return string(e.status) + ": " + e.fault.Error(
 
 func failed(f *schema.Fault) error { return &ended{schema.StatusFailed, f} }
 
-// Run executes the rollout. It gives a result, or an error: a *BrokenError, or
-// the context's cause. Whatever happens, its sandbox is gone when it returns.
+// Run executes the rollout. Its error is a *BrokenError, or the context's cause. A
+// cancelled rollout has both an error and a result. In every case its sandboxes are closed when it returns.
 func (r *Rollout) Run(ctx context.Context) (schema.Result, error) {
 	q := &r.Request
 	r.rec = newRecorder(r)
 	r.result = schema.Result{
 		V: schema.Version, ID: q.ID, Trainer: q.Trainer, Group: q.Group, Index: q.Index, Task: q.Task.Name, Attempt: r.Attempt,
-		Status: schema.StatusDone, Worker: r.Worker, Agent: q.Agent.Name, Labels: q.Labels,
+		Status: schema.StatusDone, Worker: r.Worker, Agent: q.Agent.Name, Labels: q.Labels, Notes: slices.Clone(q.Task.Notes),
 	}
-	err := r.story(ctx)
+	err := r.execute(ctx)
 	r.close(ctx)
 	var stop *ended
 	switch {
 	case err == nil:
+		if r.full != nil && r.result.Fault == nil { // a trainer that reads its files must not take them for complete
+			r.result.Fault = schema.Faultf("artifacts", schema.CodeFull, schema.WhoTrainer, "%v", r.full)
+		}
 	case ctx.Err() != nil:
 		return r.result, context.Cause(ctx)
 	case errors.As(err, &stop):
@@ -108,39 +131,40 @@ func (r *Rollout) Run(ctx context.Context) (schema.Result, error) {
 	return r.result, nil
 }
 
-// story is what happens, in order.
-func (r *Rollout) story(ctx context.Context) error {
+// execute runs the stages of the rollout in order.
+func (r *Rollout) execute(ctx context.Context) error {
 	q := &r.Request
 	if err := r.prepare(ctx); err != nil {
 		return err
 	}
 	if err := r.phase(ctx, "create", q.Limits.InstallMS+q.Limits.ReadyMS, r.create); err != nil {
-		return err
+		return r.buildFault(ctx, err, &q.Sandbox)
+	}
+	if err := r.startServices(ctx, r.sandbox, &q.Sandbox, nil); err != nil {
+		return errors.Join(err, r.leaveAll(ctx))
 	}
 	if err := r.phase(ctx, "upload", q.Limits.SetupMS, r.upload); err != nil {
+		return err
+	}
+	if err := r.healthy(ctx, "healthcheck", q.Healthcheck, ""); err != nil {
 		return err
 	}
 	if err := r.setup(ctx); err != nil {
 		return err
 	}
-	if err := r.runAgent(ctx); err != nil {
+	err := r.runSteps(ctx)
+	var stop *ended
+	if err != nil && !errors.As(err, &stop) || ctx.Err() != nil {
 		return err
 	}
-	if err := r.phase(ctx, "artifacts", q.Limits.VerifyMS+unheard.Milliseconds(), r.collect); err != nil {
-		return err
-	}
-	if q.Verify == nil {
-		return nil
-	}
-	return r.verify(ctx)
+	return errors.Join(r.transcript(ctx), r.leaveAll(ctx), err)
 }
 
-// unheard is for how long a server that cannot be reached may keep artifacts
-// waiting before the rollout is held and its clock stands still.
+// unheard is the time for which artifacts may wait for an unreachable server.
+// After it the rollout is suspended and its clock stands still.
 const unheard = time.Minute
 
-// prepare checks that this worker can do what is asked, before anything
-// starts.
+// prepare checks before the start that this worker can fulfil the request.
 func (r *Rollout) prepare(ctx context.Context) (err error) {
 	q := &r.Request
 	if err := r.choose(); err != nil {
@@ -156,11 +180,14 @@ func (r *Rollout) prepare(ctx context.Context) (err error) {
 		}
 		return err
 	}
-	if r.agent.Solution && !r.bundle.Has("solution/solve.sh") {
-		return failed(schema.Faultf("request", schema.CodeInvalid, schema.WhoTask, "agent.name: %q needs solution/solve.sh, which the task does not have", r.agent.Name))
-	}
-	if q.Verify != nil && q.Verify.Run == "" && !r.bundle.Has("tests/test.sh") {
-		return failed(schema.Faultf("request", schema.CodeInvalid, schema.WhoTask, "verify: the task's bundle has no tests/test.sh"))
+	r.steps = r.plan()
+	for _, s := range r.steps {
+		if r.agent.Solution && !r.bundle.Has(s.solution+"/solve.sh") {
+			return failed(schema.Faultf("request", schema.CodeInvalid, schema.WhoTask, "agent.name: %q needs %s, which the task does not have", r.agent.Name, s.artifact("solution/solve.sh")))
+		}
+		if v := s.Verify; v != nil && v.By == "" && v.Run == "" && s.script == "" && !v.Bundled {
+			return failed(schema.Faultf("request", schema.CodeInvalid, schema.WhoTask, "verify: the task's bundle has no %s", s.artifact("tests/test.sh")))
+		}
 	}
 	return nil
 }
@@ -178,22 +205,45 @@ func (r *Rollout) choose() (err error) {
 	if err := errors.Join(r.agent.Check(q.Agent), r.agent.CheckTask(q.Task.Instruction)); err != nil {
 		return err
 	}
+	for _, s := range q.Steps {
+		if err := r.agent.CheckTask(s.Instruction); err != nil {
+			return fmt.Errorf("step %s: %w", s.Name, err)
+		}
+	}
 	if !r.Cache.Installed(r.agent) {
 		return &schema.InvalidError{Field: "agent.name", Value: r.agent.Name, Want: fmt.Sprintf("an agent that is installed on the worker (%v %s)", agents.ErrNotInstalled, r.agent.Name)}
 	}
-	i := slices.IndexFunc(r.Backends, func(b sandboxes.Backend) bool { return b.Name() == q.Sandbox.Backend })
+	if r.backend, err = r.findBackend("sandbox.backend", q.Sandbox.Backend); err != nil {
+		return err
+	}
+	separate := []*schema.Verify{q.Verify}
+	for _, s := range q.Steps {
+		separate = append(separate, s.Verify)
+	}
+	for _, v := range separate {
+		if v != nil && v.Separate != nil {
+			if _, err := r.findBackend("verify.separate.backend", v.Separate.Backend); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r *Rollout) findBackend(field, name string) (sandboxes.Backend, error) {
+	i := slices.IndexFunc(r.Backends, func(b sandboxes.Backend) bool { return b.Name() == name })
 	if i < 0 {
 		var names []string
 		for _, b := range r.Backends {
 			names = append(names, b.Name())
 		}
-		return &schema.InvalidError{Field: "sandbox.backend", Value: q.Sandbox.Backend, Want: fmt.Sprintf("one of %v", names)}
+		return nil, &schema.InvalidError{Field: field, Value: name, Want: fmt.Sprintf("one of %v", names)}
 	}
-	r.backend = r.Backends[i]
-	return nil
+	return r.Backends[i], nil
 }
 
-// userFault names the field that a request or its task has wrong.
+// userFault returns a fault that names the wrong field of a request or its
+// task.
 func userFault(err error) *schema.Fault {
 	code := schema.CodeInvalid
 	var no *sandboxes.UnsupportedError
@@ -204,41 +254,24 @@ func userFault(err error) *schema.Fault {
 }
 
 const (
-	// mountedAgents is where an agent's packages are in every sandbox.
+	// mountedAgents is the path of an agent's packages in its sandbox.
 	mountedAgents = "/.turngate/agent"
 	// agentDir is a writable folder for an agent's configuration and state.
 	agentDir = "/tmp/.turngate-agent"
-	// lostAfter ends a sandbox that has not heard of its worker for so long.
+	// lostAfter is the time after which a sandbox without contact to its worker
+	// ends.
 	lostAfter = 300 * time.Second
 )
 
-func (r *Rollout) create(ctx context.Context, _ *phase) error {
-	q := &r.Request
-	s := q.Sandbox
-	spec := sandboxes.Spec{
-		Owner: r.Worker, Rollout: q.ID, Attempt: r.Attempt, Image: s.Image, Network: s.Network,
-		CPUs: s.CPUs, MemoryBytes: s.MemoryBytes, DiskBytes: s.DiskBytes, Pids: s.Pids, GPUs: s.GPUs,
-		User: s.User, Workdir: s.Workdir, Env: s.Env,
-		Ready: time.Duration(q.Limits.ReadyMS) * time.Millisecond, Life: time.Duration(q.Limits.TotalMS()) * time.Millisecond, Lost: lostAfter,
+func (r *Rollout) create(ctx context.Context, p *phase) (err error) {
+	users := []namedUser{{"sandbox.user", ""}, {"agent.user", r.Request.Agent.User}}
+	if r.sandbox, err = r.newSandbox(ctx, p, r.Request.Sandbox, "", r.Request.SandboxNetworks(), users); err != nil {
+		return err
 	}
-	if len(r.agent.Packages) > 0 {
-		spec.Mounts = []sandboxes.Mount{{Host: r.Cache.Path(r.agent), Guest: mountedAgents}}
-	}
-	if s.Build {
-		context, err := r.bundle.Tar("environment")
-		if err != nil || !r.bundle.Has("environment/Dockerfile") {
-			return failed(schema.Faultf("create", schema.CodeBadBundle, schema.WhoTask, "sandbox.build: the task's bundle has no environment/Dockerfile"))
-		}
-		spec.BuildTar = context
-	}
-	sb, err := r.backend.Create(ctx, spec)
-	if err != nil {
-		return createFault(err)
-	}
-	r.sandbox = sb
-	r.clock.follow(ctx, r.Services.Held, sb, r.Log)
+	r.clock.waits = r.waits
+	r.clock.follow(ctx, r.Services.Suspended, r.Log)
 	if r.agent.Glibc {
-		if _, err := sb.Files().Stat(ctx, agents.Loader()); err != nil {
+		if _, err := r.sandbox.Files().Stat(ctx, agents.Loader()); err != nil {
 			return failed(schema.Faultf("create", schema.CodeMissing, schema.WhoTask,
 				"the image lacks %s: %s needs the GNU C library, so take an image that has it (Debian, Ubuntu, Fedora, ...), or the agent mini", agents.Loader(), r.agent.Name))
 		}
@@ -246,7 +279,68 @@ func (r *Rollout) create(ctx context.Context, _ *phase) error {
 	return nil
 }
 
-// createFault tells the request's and the task's mistakes from ours.
+// newSandbox makes a sandbox of this rollout. part is empty for the agent's and
+// verifierPart for that of a separate verifier. The sandbox must have the users
+// from its start.
+func (r *Rollout) newSandbox(ctx context.Context, p *phase, s schema.SandboxChoice, part string, networks []string, users []namedUser) (sandboxes.Sandbox, error) {
+	q := &r.Request
+	backend, err := r.findBackend("sandbox.backend", s.Backend)
+	if err != nil {
+		return nil, failed(userFault(err))
+	}
+	spec := sandboxes.Spec{
+		Owner: cmp.Or(r.Owner, r.Worker), Rollout: q.ID, Attempt: r.Attempt, Part: part, Image: s.Image, Network: sandboxNetwork(networks),
+		CPUs: cmp.Or(s.CPUs, r.Caps.CPUs), MemoryBytes: cmp.Or(s.MemoryBytes, r.Caps.MemoryBytes), DiskBytes: cmp.Or(s.DiskBytes, r.Caps.DiskBytes), Pids: cmp.Or(s.Pids, r.Caps.Pids), GPUs: s.GPUs,
+		Strict: s.Strict, Note: func(limit, text string) { r.noteLimit(&s, limit, text) },
+		User: s.User, Workdir: s.Workdir, Env: s.Env,
+		Ready: time.Duration(q.Limits.ReadyMS) * time.Millisecond, Life: time.Duration(q.LifeMS()) * time.Millisecond, Lost: lostAfter,
+	}
+	if len(r.agent.Packages) > 0 && part == "" {
+		spec.Mounts = []sandboxes.Mount{{Host: r.Cache.Path(r.agent), Guest: mountedAgents}}
+	}
+	from := r.supplies()
+	if s.Build != nil {
+		build, err := r.build(from, s.Build)
+		if err != nil {
+			return nil, err
+		}
+		spec.Build = build
+	}
+	if err := r.company(&spec, s, from); err != nil {
+		return nil, err
+	}
+	out := p.output("build")
+	spec.Log = func(line string) { fmt.Fprintln(out, line) }
+	making := "it starts"
+	switch {
+	case s.Build != nil:
+		making = "its image is built"
+	case s.Image != "":
+		making = "its image is pulled, or it starts"
+	}
+	ready := r.waitsLong(schema.WaitSandbox, s.Image, making)
+	sb, err := backend.Create(ctx, spec)
+	ready()
+	if err != nil {
+		return nil, createFault(err)
+	}
+	for _, u := range users {
+		if err := checkUser(ctx, sb.Files(), p.name, u, false); err != nil {
+			r.closeSandbox(ctx, sb)
+			return nil, err
+		}
+	}
+	box := newNetbox(sb, &spec, networks, &r.touched)
+	r.clock.add(ctx, box, r.Log)
+	if err := r.enter(ctx, box, "setup", cmp.Or(s.Network, schema.NetworkNone), s.Allow); err != nil {
+		r.closeSandbox(ctx, box)
+		return nil, err
+	}
+	return box, nil
+}
+
+// createFault turns a mistake of the request or the task into a fault that ends
+// the rollout. It returns other errors unchanged.
 func createFault(err error) error {
 	var no *sandboxes.UnsupportedError
 	var image *sandboxes.ImageError
@@ -254,53 +348,43 @@ func createFault(err error) error {
 	case errors.As(err, &no):
 		return failed(userFault(no))
 	case errors.As(err, &image):
-		return failed(schema.Faultf("create", schema.CodeImage, schema.WhoTask, "sandbox.image: %v", image))
+		return failed(imageFault(image))
 	default:
 		return err
 	}
 }
 
-// upload puts the task's own files into the working directory, unless they
-// were the context of an image.
+// upload copies the task's own files into the working directory, unless they
+// were the context of an image or belong to a compose file.
 func (r *Rollout) upload(ctx context.Context, _ *phase) error {
-	owner := r.agentUser()
-	if r.bundle.Has("environment") && !r.bundle.Has("environment/Dockerfile") {
-		if err := r.put(ctx, "environment", r.sandbox.Workdir(), owner); err != nil {
+	owner := r.userOf(r.Request.Agent.User)
+	if r.bundle.Has("environment") && !r.bundle.Has("environment/Dockerfile") && !r.bundle.Has("environment/docker-compose.yaml") {
+		if err := r.put(ctx, r.sandbox, "environment", r.sandbox.Workdir(), owner); err != nil {
 			return err
 		}
 	}
-	if r.agent.Solution {
-		return r.put(ctx, "solution", "/solution", owner)
-	}
-	return nil
+	return r.makeLogs(ctx, owner)
 }
 
-func (r *Rollout) put(ctx context.Context, from, to, owner string) error {
+func (r *Rollout) put(ctx context.Context, sb sandboxes.Sandbox, from, to, owner string) error {
 	data, err := r.bundle.Tar(from)
 	if err != nil {
 		return err
 	}
-	if err := r.sandbox.Files().TarIn(ctx, to, bytes.NewReader(data), owner); err != nil {
+	if err := sb.Files().TarIn(ctx, to, bytes.NewReader(data), owner); err != nil {
 		return fmt.Errorf("put %s into the sandbox: %w", from, err)
 	}
 	return nil
 }
 
-func (r *Rollout) agentUser() string {
-	if u := r.Request.Agent.User; u != "" {
-		return u
-	}
-	return r.Request.Sandbox.User
-}
-
-// setup runs the task's commands; one that fails ends the rollout.
+// setup runs the task's setup commands. A failed command ends the rollout.
 func (r *Rollout) setup(ctx context.Context) error {
 	left := time.Duration(r.Request.Limits.SetupMS) * time.Millisecond
 	for i, c := range r.Request.Setup {
 		name := fmt.Sprintf("setup[%d]", i)
 		start := time.Now()
 		err := r.phase(ctx, name, 0, func(ctx context.Context, p *phase) error {
-			exit, err := r.command(ctx, p, sandboxes.Cmd{Args: shell(c.Run), Env: c.Env, User: c.User, Timeout: max(left, time.Second)})
+			exit, err := r.command(ctx, r.sandbox, p, sandboxes.Cmd{Args: shell(c.Run), Env: c.Env, User: c.User, Timeout: max(left, time.Second)})
 			if err == nil && !exit.OK() {
 				err = failed(schema.Faultf(name, schema.CodeSetup, schema.WhoTask, "%s of %q: %s", exit, schema.Clip(c.Run, 200), schema.Clip(p.tail.String(), 2000)))
 			}
@@ -314,27 +398,23 @@ func (r *Rollout) setup(ctx context.Context) error {
 	return nil
 }
 
-// shell runs text that the task's author wrote as one command.
+// shell returns the argv that runs shell text of the task's author.
 func shell(text string) []string { return []string{"/bin/sh", "-c", text} }
 
 // command runs one command of the task to its end.
-func (r *Rollout) command(ctx context.Context, p *phase, c sandboxes.Cmd) (schema.Exit, error) {
+func (r *Rollout) command(ctx context.Context, sb sandboxes.Sandbox, p *phase, c sandboxes.Cmd) (schema.Exit, error) {
 	c.Stdout, c.Stderr = p.output("stdout"), p.output("stderr")
-	proc, err := r.sandbox.Start(ctx, c)
-	var none *sandboxes.NoCommandError
-	if errors.As(err, &none) {
-		return schema.Exit{}, failed(schema.Faultf(p.name, schema.CodeMissing, schema.WhoTask, "%v", none))
-	}
+	proc, err := r.start(ctx, sb, p.name, c)
 	if err != nil {
 		return schema.Exit{}, err
 	}
 	if p.exit, err = await(ctx, proc); err != nil {
-		return schema.Exit{}, err
+		return schema.Exit{}, blameCommand(p.name, err)
 	}
 	return *p.exit, nil
 }
 
-// close ends the session and the sandbox, also when the context is over.
+// close ends the session and the sandboxes, even after the context has ended.
 func (r *Rollout) close(ctx context.Context) {
 	if r.session != nil {
 		r.session.Close()
@@ -346,14 +426,43 @@ func (r *Rollout) close(ctx context.Context) {
 			c.Shard = cmp.Or(r.Request.Gate.Routes[c.Tag].Shard, r.Request.Shard)
 		}
 	}
-	r.clock.end()
-	if r.sandbox == nil || crash.Broken("I5") {
-		return
+	for _, sb := range []sandboxes.Sandbox{r.second, r.sandbox} {
+		if sb != nil {
+			r.closeSandbox(ctx, sb)
+		}
 	}
+	r.clock.end()
+}
+
+// closeSandbox closes a sandbox, even after the context has ended.
+func (r *Rollout) closeSandbox(ctx context.Context, sb sandboxes.Sandbox) {
+	r.clock.drop(sb)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
-	if err := r.sandbox.Close(ctx); err != nil {
+	r.release(sb)
+	if err := sb.Close(ctx); err != nil {
 		r.Log.Error().Err(err).Msg("a sandbox was not removed")
+	}
+	r.dismiss(sb)
+}
+
+// note adds a sentence for users to the result, such as a limit that is only
+// watched or a part of the task that was not done.
+func (r *Rollout) note(format string, args ...any) {
+	text := schema.Clip(fmt.Sprintf(format, args...), 1000)
+	r.notes.Lock()
+	defer r.notes.Unlock()
+	if len(r.result.Notes) < schema.MaxNotes && !slices.Contains(r.result.Notes, text) {
+		r.result.Notes = append(r.result.Notes, text)
+	}
+}
+
+// noteLimit notes a limit of the request that is not enforced. Limits that the
+// request does not name get no note.
+func (r *Rollout) noteLimit(s *schema.SandboxChoice, limit, text string) {
+	named := map[string]bool{schema.LimitCPUs: s.CPUs > 0, schema.LimitMemory: s.MemoryBytes > 0, schema.LimitDisk: s.DiskBytes > 0, schema.LimitPids: s.Pids > 0}
+	if named[limit] {
+		r.note("%s", text)
 	}
 }
 

@@ -15,8 +15,9 @@ import (
 	"github.com/turngate/turngate/worker"
 )
 
-// TestCallsAreRoutedByTag: a title gets the same text always, a sub-agent
-// another process of the trainer, and the agent itself the first one.
+// TestCallsAreRoutedByTag checks three routes: a title always gets the same
+// text, a sub-agent gets another process of the trainer, and the agent itself
+// gets the first one.
 func TestCallsAreRoutedByTag(t *testing.T) {
 	answers := map[string]string{}
 	agent := func(ctx context.Context, p *dummy.Proc) int {
@@ -48,10 +49,10 @@ func TestCallsAreRoutedByTag(t *testing.T) {
 			return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"` + text + `"}`), FinishReason: "stop"}, nil
 		}
 	}
-	// The bench's own trainer hears every shard, so two others answer here.
+	// The bench's own trainer answers for every shard, so two others replace it.
 	b.trainer.Close()
 	for shard, text := range map[string]string{"0": "policy", "7": "helper"} {
-		tr, err := trainer.New(trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", Shard: shard, Log: zerolog.Nop()})
+		tr, err := trainer.Dial(t.Context(), trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", Shard: shard, Log: zerolog.Nop()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,7 +60,7 @@ func TestCallsAreRoutedByTag(t *testing.T) {
 		served := make(chan struct{})
 		go func() {
 			defer close(served)
-			_ = tr.Serve(context.WithoutCancel(t.Context()), said(text))
+			_ = tr.Serve(context.WithoutCancel(t.Context()), trainer.Whole(said(text)))
 		}()
 		t.Cleanup(func() { tr.Close(); <-served })
 	}

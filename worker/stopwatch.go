@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,20 +11,24 @@ import (
 	"github.com/turngate/turngate/sandboxes"
 )
 
-// stopwatch measures a rollout's time, which stands still while the rollout is
-// held: its worker cannot be reached then, which is nobody's slowness.
+// stopwatch measures a rollout's time. It stands still while the rollout is
+// suspended, because the worker then cannot reach the server.
 type stopwatch struct {
-	mu     sync.Mutex
-	since  time.Time // not zero while held
-	stood  time.Duration
-	stop   chan struct{}
-	ended  chan struct{}
-	frozen bool
-	told   func(held bool)
+	mu    sync.Mutex
+	since time.Time // start of the suspension; zero: not suspended
+	stood time.Duration
+	stop  chan struct{}
+	ended chan struct{}
+	told  func(suspended bool)
+	waits func(suspended bool, stood time.Duration) // receives the same changes, with the duration of the suspension
+
+	freezing sync.Mutex // guards open and frozen
+	open     []sandboxes.Sandbox
+	frozen   bool
 }
 
-// tell has f hear when the rollout is held and goes on.
-func (s *stopwatch) tell(f func(held bool)) {
+// tell makes f receive each change between suspended and running.
+func (s *stopwatch) tell(f func(suspended bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.told = f
@@ -32,8 +37,8 @@ func (s *stopwatch) tell(f func(held bool)) {
 	}
 }
 
-// held is for how long the rollout has stood still so far.
-func (s *stopwatch) held() time.Duration {
+// suspendedFor returns the total time for which the rollout was suspended.
+func (s *stopwatch) suspendedFor() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.since.IsZero() {
@@ -42,27 +47,34 @@ func (s *stopwatch) held() time.Duration {
 	return s.stood + time.Since(s.since)
 }
 
-func (s *stopwatch) set(held bool) {
+func (s *stopwatch) set(suspended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case held && s.since.IsZero():
+	case suspended && s.since.IsZero():
 		s.since = time.Now()
 		if s.told != nil {
 			s.told(true)
 		}
-	case !held && !s.since.IsZero():
-		s.stood += time.Since(s.since)
+		if s.waits != nil {
+			s.waits(true, 0)
+		}
+	case !suspended && !s.since.IsZero():
+		stood := time.Since(s.since)
+		s.stood += stood
 		s.since = time.Time{}
 		if s.told != nil {
 			s.told(false)
 		}
+		if s.waits != nil {
+			s.waits(false, stood)
+		}
 	}
 }
 
-// follow freezes and thaws the sandbox as the rollout is held and goes on,
-// until end.
-func (s *stopwatch) follow(ctx context.Context, get func() (bool, <-chan struct{}), sb sandboxes.Sandbox, log zerolog.Logger) {
+// follow freezes the sandboxes when the rollout is suspended and thaws them when it
+// continues, until end.
+func (s *stopwatch) follow(ctx context.Context, get func() (bool, <-chan struct{}), log zerolog.Logger) {
 	if get == nil {
 		return
 	}
@@ -71,8 +83,8 @@ func (s *stopwatch) follow(ctx context.Context, get func() (bool, <-chan struct{
 	go func() {
 		defer close(s.ended)
 		for {
-			held, changed := get()
-			s.obey(ctx, held, sb, log)
+			suspended, changed := get()
+			s.obey(ctx, suspended, log)
 			select {
 			case <-changed:
 			case <-s.stop:
@@ -83,28 +95,55 @@ func (s *stopwatch) follow(ctx context.Context, get func() (bool, <-chan struct{
 	}()
 }
 
-func (s *stopwatch) obey(ctx context.Context, held bool, sb sandboxes.Sandbox, log zerolog.Logger) {
-	if held == s.frozen {
+// add includes a sandbox in freezing and thawing.
+func (s *stopwatch) add(ctx context.Context, sb sandboxes.Sandbox, log zerolog.Logger) {
+	s.freezing.Lock()
+	defer s.freezing.Unlock()
+	s.open = append(s.open, sb)
+	if s.frozen {
+		freeze(ctx, true, sb, log)
+	}
+}
+
+// drop excludes a sandbox from freezing and thawing.
+func (s *stopwatch) drop(sb sandboxes.Sandbox) {
+	s.freezing.Lock()
+	defer s.freezing.Unlock()
+	s.open = slices.DeleteFunc(s.open, func(o sandboxes.Sandbox) bool { return o == sb })
+}
+
+func (s *stopwatch) obey(ctx context.Context, suspended bool, log zerolog.Logger) {
+	s.freezing.Lock()
+	defer s.freezing.Unlock()
+	if suspended == s.frozen {
 		return
 	}
+	if suspended {
+		s.set(true)
+	}
+	for _, sb := range s.open {
+		freeze(ctx, suspended, sb, log)
+	}
+	s.frozen = suspended
+	if !suspended {
+		s.set(false)
+	}
+	log.Info().Bool("suspended", suspended).Msg("rollout was suspended or continues")
+}
+
+func freeze(ctx context.Context, suspended bool, sb sandboxes.Sandbox, log zerolog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	act, name := sb.Thaw, "thaw"
-	if held {
+	if suspended {
 		act, name = sb.Freeze, "freeze"
-		s.set(true)
 	}
 	if err := act(ctx); err != nil {
 		log.Warn().Err(err).Msg("the sandbox did not " + name)
 	}
-	s.frozen = held
-	if !held {
-		s.set(false)
-	}
-	log.Info().Bool("held", held).Msg("rollout was held or goes on")
 }
 
-// end stops following.
+// end stops follow.
 func (s *stopwatch) end() {
 	if s.stop != nil {
 		close(s.stop)
@@ -113,25 +152,30 @@ func (s *stopwatch) end() {
 	}
 }
 
-// limit ends a context with cause after so much time in which the rollout was
-// not held.
+// limit returns a context that ends with cause after d. Time in which the
+// rollout is suspended does not count.
 func (s *stopwatch) limit(ctx context.Context, d time.Duration, cause error) (context.Context, context.CancelFunc) {
+	start, before := time.Now(), s.suspendedFor()
+	return limit(ctx, func() time.Duration { return d + s.suspendedFor() - before - time.Since(start) }, cause)
+}
+
+// limit returns a context that ends with cause when no time is left.
+func limit(ctx context.Context, left func() time.Duration, cause error) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	start, before := time.Now(), s.held()
 	go func() {
-		t := time.NewTimer(d)
+		t := time.NewTimer(left())
 		defer t.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-t.C:
-				left := d + s.held() - before - time.Since(start)
-				if left <= 0 {
+				now := left()
+				if now <= 0 {
 					cancel(cause)
 					return
 				}
-				t.Reset(max(left, 10*time.Millisecond))
+				t.Reset(max(now, 10*time.Millisecond))
 			}
 		}
 	}()

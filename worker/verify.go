@@ -5,78 +5,112 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"time"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 )
 
-// verify finds the reward. The agent and all that it started is dead by now;
-// the verifier's files come in only here, and what lies where they and the
-// reward belong is removed first.
-func (r *Rollout) verify(ctx context.Context) error {
-	v := r.Request.Verify
-	return r.phase(ctx, "verify", 0, func(ctx context.Context, p *phase) error {
-		files := r.sandbox.Files()
-		for _, stale := range []string{"/tests", tasks.VerifierDir} {
-			if err := clear(ctx, files, stale); err != nil {
-				return err
+// verify determines a step's reward. The agent and its processes are dead by
+// now. Only now the verifier's files are copied in, after the files at their
+// place and at the reward's place are removed.
+func (r *Rollout) verify(ctx context.Context, s *step) (err error) {
+	sb := r.sandbox
+	if s.separate() {
+		defer func() {
+			if cerr := r.closeSecond(ctx); err == nil {
+				err = cerr
 			}
-		}
-		if err := files.Mkdir(ctx, tasks.VerifierDir, 0o755, v.User); err != nil {
+		}()
+		if sb, err = r.separateSandbox(ctx, s); err != nil {
 			return err
 		}
-		if r.bundle.Has("tests") {
-			if err := r.put(ctx, "tests", "/tests", v.User); err != nil {
+	}
+	v := s.Verify
+	return r.phase(ctx, s.phase("verify"), 0, func(ctx context.Context, p *phase) error {
+		network, allow := r.Request.VerifyNetwork(v)
+		if err := r.enter(ctx, sb, p.name, network, allow); err != nil {
+			return err
+		}
+		files := sb.Files()
+		for _, stale := range s.stale() {
+			if err := files.Empty(ctx, stale, 0o755, v.User); err != nil {
 				return err
 			}
+		}
+		if err := files.Empty(ctx, tasks.VerifierDir, 0o777, "root"); err != nil {
+			return err
+		}
+		for _, from := range s.testFolders() {
+			if err := r.put(ctx, sb, from, "/tests", v.User); err != nil {
+				return err
+			}
+		}
+		if v.By == schema.VerifyByTrainer {
+			return r.askTrainer(ctx, p, s, sb)
 		}
 		args := shell(v.Run)
 		if v.Run == "" {
-			script, _ := r.bundle.Read("tests/test.sh")
-			args = scriptArgs("/tests/test.sh", script)
+			content, _ := r.bundle.Read(s.script)
+			var err error
+			if args, err = r.script(ctx, sb, "/tests/test.sh", content, v.User); err != nil {
+				return err
+			}
 		}
-		timeout := time.Duration(r.Request.Limits.VerifyMS) * time.Millisecond
-		exit, err := r.command(ctx, p, sandboxes.Cmd{Args: args, Env: v.Env, User: v.User, Timeout: timeout})
+		exit, err := r.command(ctx, sb, p, sandboxes.Cmd{Args: args, Env: v.Env, User: v.User, Timeout: ms(s.VerifyMS)})
 		if err != nil {
 			return err
 		}
-		if err := r.reward(ctx, files); err != nil {
+		switch { // what such a verifier leaves is not its last word
+		case exit.TimedOut:
+			return failed(schema.Faultf("verify", schema.CodeTimeout, schema.WhoTask, "the verifier did not end within %d ms: %s", s.VerifyMS, schema.Clip(p.tail.String(), 2000)))
+		case exit.Disk:
+			return failed(schema.Faultf("verify", schema.CodeDisk, schema.WhoTask, "the verifier wrote more than the sandbox may hold: %s", schema.Clip(p.tail.String(), 2000)))
+		}
+		err = r.reward(ctx, files, s)
+		if errors.Is(err, sandboxes.ErrLost) {
+			return err
+		}
+		if err != nil {
 			return failed(schema.Faultf("verify", schema.CodeNoReward, schema.WhoTask, "%v; the verifier ended with %s: %s", err, exit, schema.Clip(p.tail.String(), 2000)))
 		}
 		return nil
 	})
 }
 
-// clear empties a folder that may itself be a mount and cannot be removed.
+// clear empties a folder. The folder may itself be a mount, which cannot be
+// removed.
 func clear(ctx context.Context, files sandboxes.Files, dir string) error {
 	if err := files.Remove(ctx, dir); err == nil {
 		return nil
 	}
-	list, err := files.List(ctx, dir)
-	if err != nil {
-		return fmt.Errorf("clear %s: %w", dir, err)
-	}
-	for _, f := range list {
-		if err := files.Remove(ctx, dir+"/"+f.Name); err != nil {
-			return fmt.Errorf("clear %s: %w", dir, err)
-		}
-	}
-	return nil
+	return files.Empty(ctx, dir, 0o755, "")
 }
 
-// reward reads what the verifier left. A reward that cannot be read is no
-// reward, never 0.
-func (r *Rollout) reward(ctx context.Context, files sandboxes.Files) error {
+// noteHeadless notes that no reward of several is the headline. at is the part of
+// the rollout that has the rewards.
+func (r *Rollout) noteHeadless(at string, all map[string]float64) {
+	r.note("%s: the reward is null, since none of the rewards %s is the headline: name it reward, or name it in verify.reward_key (task.toml: turngate.reward_key)",
+		at, schema.Clip(strings.Join(slices.Sorted(maps.Keys(all)), ", "), 200))
+}
+
+// reward reads the verifier's reward files. An unreadable reward is an error,
+// never a reward of 0.
+func (r *Rollout) reward(ctx context.Context, files sandboxes.Files, s *step) error {
 	data, err := files.Read(ctx, tasks.RewardJSON, tasks.MaxReward)
 	if err == nil {
-		headline, all, err := tasks.ParseRewardJSON(data, r.Request.Verify.RewardKey)
-		r.result.Rewards = all
+		headline, all, err := tasks.ParseRewardJSON(data, s.Verify.RewardKey)
+		s.result.Rewards, s.verified = all, all != nil
 		if err != nil {
 			return err
 		}
-		r.result.Reward = &headline
+		s.result.Reward = headline
+		if headline == nil {
+			r.noteHeadless(s.phase("verify"), all)
+		}
 		return nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -93,6 +127,6 @@ func (r *Rollout) reward(ctx context.Context, files sandboxes.Files) error {
 	if err != nil {
 		return err
 	}
-	r.result.Reward = &n
+	s.result.Reward, s.result.Rewards, s.verified = &n, map[string]float64{"reward": n}, true
 	return nil
 }

@@ -1,11 +1,15 @@
-// Package worker runs rollouts: slots that take jobs from the broker, and
-// Rollout, which is one execution from top to bottom.
+// Package worker runs rollouts. A Worker has slots that take jobs from the
+// broker; a Rollout is one execution of a request.
 package worker
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -14,49 +18,68 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/modelcall"
+	"github.com/turngate/turngate/broker/queue"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/worker/gate"
 )
 
-// Config describes a worker.
+// Config configures a worker.
 type Config struct {
-	Slots    int // rollouts at once; default 1
+	Slots    int // number of concurrent rollouts; default 1
 	Backends []sandboxes.Backend
 	Agents   []agents.Spec
 	Cache    agents.Cache
 	Caps     Caps
-	// Upstreams are engines that this worker may ask itself.
+	// Owner marks this worker's sandboxes on its host; default: the worker's name.
+	Owner string
+	// Upstreams are engines that this worker may call.
 	Upstreams []Upstream
-	Warm      func() []string // images that are here already; nil: not known
-	Grace     time.Duration   // how long running rollouts may go on when the worker is to stop; default 30 s
-	// Hurry, once closed, ends the grace period at once.
+	Warm      func() []string // lists images that this host has; nil: unknown
+	Grace     time.Duration   // time for running rollouts to end when the worker stops; default 30 s
+	// Hurry ends the grace period when it is closed.
 	Hurry  <-chan struct{}
 	Timing gate.Timing
-	// Memory bounds the conversations that are kept to compare later calls
-	// with, of all rollouts together; nil: 256 MiB for each.
+	// Memory bounds the conversations of all rollouts together, which are kept
+	// for comparison with later calls. Nil: 256 MiB for each rollout.
 	Memory *gate.Memory
 	Log    zerolog.Logger
 }
 
 // Worker takes jobs and runs them.
 type Worker struct {
-	cfg  Config
-	side *broker.WorkerSide
+	cfg   Config
+	side  *queue.Worker
+	calls *modelcall.Client
 }
 
-// ErrDrained is the cause of rollouts that are put back because their worker
-// stops.
+func (w *Worker) owner() string { return cmp.Or(w.cfg.Owner, w.side.ID()) }
+
+// OwnerOf returns an owner for the sandboxes of a worker with this state folder.
+// It differs from that of a worker with the same name and another folder, such as
+// runJob of another NATS system on the same host.
+func OwnerOf(worker, state string) string {
+	if abs, err := filepath.Abs(state); err == nil {
+		state = abs
+	}
+	sum := sha256.Sum256([]byte(state))
+	return worker + "-" + hex.EncodeToString(sum[:4])
+}
+
+// ErrDrained is the cause with which a stopping worker ends its rollouts before
+// it returns their requests.
 var ErrDrained = errors.New("the worker stops")
 
-// settleFor is how long a worker that stops still tries to settle what ran,
-// when the server cannot be reached. With the usual grace and what it takes to
-// end a sandbox, the worker ends within the 90 s that systemd gives it.
+// settleFor is the time for which a stopping worker tries to settle its
+// rollouts if the server is unreachable. With the usual grace and the time to
+// close a sandbox, the worker ends within the 90 s that systemd allows.
 const settleFor = 40 * time.Second
 
-// New checks the configuration.
-func New(c Config, side *broker.WorkerSide) (*Worker, error) {
+// New validates the configuration and makes a worker, which takes jobs from side and
+// sends their calls with calls.
+func New(c Config, side *queue.Worker, calls *modelcall.Client) (*Worker, error) {
 	c.Slots = max(c.Slots, 1)
 	if c.Grace == 0 {
 		c.Grace = 30 * time.Second
@@ -71,19 +94,20 @@ func New(c Config, side *broker.WorkerSide) (*Worker, error) {
 	if len(c.Backends) == 0 {
 		return nil, errors.New("a worker needs at least one sandbox backend")
 	}
-	return &Worker{cfg: c, side: side}, nil
+	return &Worker{cfg: c, side: side, calls: calls}, nil
 }
 
-// Run takes and runs jobs until the context ends. Then it takes nothing new,
-// lets running rollouts end within the grace period, and puts the others back
-// without counting their try. Nothing of it is left when Run returns.
+// Run takes and runs jobs until the context ends. Then it takes no new jobs,
+// lets running rollouts end within the grace period, and returns the others to
+// the queue without counting the attempt. When Run returns, all its sandboxes
+// are closed and its goroutines have ended.
 func (w *Worker) Run(ctx context.Context) error {
-	for _, b := range w.cfg.Backends { // before their rollouts are freed for others
-		n, err := b.Sweep(ctx, w.side.ID(), func(schema.ID) bool { return false })
+	for _, b := range w.cfg.Backends { // before the broker frees their rollouts for other workers
+		n, err := b.Sweep(ctx, w.owner(), func(schema.ID) bool { return false })
 		if err != nil {
-			w.cfg.Log.Warn().Err(err).Str("backend", b.Name()).Msg("what an earlier process left was not swept")
+			w.cfg.Log.Warn().Err(err).Str("backend", b.Name()).Msg("sandboxes or images of earlier processes were not removed")
 		} else if n > 0 {
-			w.cfg.Log.Info().Int("sandboxes", n).Str("backend", b.Name()).Msg("swept what an earlier process left")
+			w.cfg.Log.Info().Int("sandboxes", n).Str("backend", b.Name()).Msg("removed sandboxes of an earlier process")
 		}
 	}
 	alive, leave := context.WithCancel(context.WithoutCancel(ctx))
@@ -91,6 +115,15 @@ func (w *Worker) Run(ctx context.Context) error {
 	var bg sync.WaitGroup
 	var sideErr error
 	bg.Go(func() { sideErr = w.side.Run(alive) })
+	for _, b := range w.cfg.Backends {
+		if keeper, ok := b.(sandboxes.CacheKeeper); ok {
+			bg.Go(func() {
+				keeper.KeepCache(ctx, func(err error) {
+					w.cfg.Log.Warn().Err(err).Str("backend", b.Name()).Msg("the build cache was not pruned")
+				})
+			})
+		}
+	}
 	work, stopWork := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopWork(nil)
 	settle, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -103,7 +136,7 @@ func (w *Worker) Run(ctx context.Context) error {
 				if err != nil {
 					return
 				}
-				w.one(work, settle, job)
+				w.runJob(work, settle, job)
 			}
 		})
 	}
@@ -126,7 +159,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	return nil
 }
 
-// wait waits for a while, or for either channel.
+// wait waits for d or until a channel is closed.
 func wait(d time.Duration, done, hurry <-chan struct{}) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -137,10 +170,11 @@ func wait(d time.Duration, done, hurry <-chan struct{}) {
 	}
 }
 
-// Offer says what this worker can run, for those who pass requests on.
+// Offer describes the requests that this worker can run, for the routing of
+// requests.
 func (c Config) Offer() schema.Offer {
 	o := schema.Offer{
-		Backends: []string{}, Agents: []string{}, Networks: c.Caps.Networks, GPUs: c.Caps.GPUs, CPUs: c.Caps.CPUs, MemoryBytes: c.Caps.MemoryBytes, DiskBytes: c.Caps.DiskBytes,
+		Backends: []string{}, Agents: []string{}, Networks: c.Caps.Networks, GPUs: c.Caps.GPUs, CPUs: c.Caps.CPUs, MemoryBytes: c.Caps.MemoryBytes, DiskBytes: c.Caps.DiskBytes, Pids: c.Caps.Pids,
 	}
 	for _, u := range c.Upstreams {
 		o.Upstreams = append(o.Upstreams, u.Name)
@@ -159,13 +193,13 @@ func (c Config) Offer() schema.Offer {
 	return o
 }
 
-// one runs one job and settles it.
-func (w *Worker) one(work, settle context.Context, job *broker.Job) {
+// runJob runs one job and settles it.
+func (w *Worker) runJob(work, settle context.Context, job *queue.Job) {
 	id := job.Request.ID
 	log := w.cfg.Log.With().Str("rollout", string(id)).Int("attempt", job.Attempt).Logger()
 	ctx, cancel := context.WithCancelCause(work)
 	defer cancel(nil)
-	stop := context.AfterFunc(job.Context(), func() { cancel(context.Cause(job.Context())) }) //nolint:contextcheck // the job's life and the worker's meet here
+	stop := context.AfterFunc(job.Context(), func() { cancel(context.Cause(job.Context())) }) //nolint:contextcheck // joins the contexts of the job and the worker
 	defer stop()
 	log.Info().Str("agent", job.Request.Agent.Name).Str("task", job.Request.Task.Name).Msg("rollout begins")
 	result, err := w.rollout(ctx, job, log)
@@ -174,13 +208,13 @@ func (w *Worker) one(work, settle context.Context, job *broker.Job) {
 	case err == nil:
 		log.Info().Str("status", string(result.Status)).Msg("rollout ended")
 		err = job.Done(settle, result)
-	case errors.Is(err, broker.ErrFenced):
+	case errors.Is(err, queue.ErrFenced):
 		job.Abandon()
 		log.Warn().Msg("rollout dropped, it is another attempt's by now")
 		return
-	case errors.Is(err, broker.ErrCancelled):
+	case errors.Is(err, queue.ErrCancelled):
 		log.Info().Msg("rollout cancelled")
-		err = job.Done(settle, broker.Cancelled(result))
+		err = job.Done(settle, queue.Cancelled(result))
 	case errors.Is(err, ErrDrained):
 		log.Info().Msg("rollout put back, the worker stops")
 		err = job.Return(settle, nil, true, 0)
@@ -196,13 +230,14 @@ func (w *Worker) one(work, settle context.Context, job *broker.Job) {
 	}
 }
 
-// rollout runs one job; a panic is a broken rollout, not a dead worker.
-func (w *Worker) rollout(ctx context.Context, job *broker.Job, log zerolog.Logger) (_ schema.Result, err error) {
+// rollout runs one job. It turns a panic into a BrokenError.
+func (w *Worker) rollout(ctx context.Context, job *queue.Job, log zerolog.Logger) (_ schema.Result, err error) {
+	caller := func() *modelcall.Caller { return w.calls.Caller(job.Request, job) }
 	r := &Rollout{
-		Request: job.Request, Attempt: job.Attempt, Worker: w.side.ID(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache, Upstreams: w.cfg.Upstreams,
+		Request: job.Request, Attempt: job.Attempt, Worker: w.side.ID(), Owner: w.owner(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache, Upstreams: w.cfg.Upstreams, Caps: w.cfg.Caps,
 		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Log: log,
 		Services: Services{
-			Bundle: w.bundle, PutArtifact: w.side.KeepArtifact, Emit: job.Emit, Live: job.Live, Held: job.Held, HeldByTrainer: job.HeldByTrainer, Model: model{job.Caller()}, Shard: func(shard string) gate.Model { return model{job.Caller().To(shard)} }, Tool: job.Caller().Tool,
+			Bundle: bundle(job), PutArtifact: job.KeepArtifact, Emit: job.Emit, Live: job.Live, Suspended: job.Suspended, HeldByTrainer: job.HeldByTrainer, Model: model{caller()}, Shard: func(shard string) gate.Model { return model{caller().To(shard)} }, Tool: caller().Tool, Verify: caller().Verify,
 		},
 	}
 	defer func() {
@@ -215,15 +250,23 @@ func (w *Worker) rollout(ctx context.Context, job *broker.Job, log zerolog.Logge
 	return r.Run(ctx)
 }
 
-// bundle reads a task's files. A bundle that is not there, or not what its
-// name says, is the task's fault.
-func (w *Worker) bundle(ctx context.Context, sha string) (*tasks.Bundle, error) {
-	data, err := w.side.Bundle(ctx, sha)
-	if errors.Is(err, broker.ErrNotFound) || errors.Is(err, broker.ErrDigest) {
-		return nil, &tasks.BundleError{Reason: err.Error()}
+// bundle returns a function that reads a task's files. A missing, broken or too
+// large bundle gives a *tasks.BundleError, a fault of the task.
+func bundle(job *queue.Job) func(ctx context.Context, sha string) (*tasks.Bundle, error) {
+	return func(ctx context.Context, sha string) (*tasks.Bundle, error) {
+		data, err := job.Bundle(ctx, sha)
+		if unusable(err) {
+			return nil, &tasks.BundleError{Reason: err.Error()}
+		}
+		if err != nil {
+			return nil, err
+		}
+		return tasks.Open(data)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return tasks.Open(data)
+}
+
+// unusable reports whether another try to read an object must fail as well.
+func unusable(err error) bool {
+	var large *broker.TooLargeError
+	return errors.Is(err, broker.ErrNotFound) || errors.Is(err, broker.ErrDigest) || errors.As(err, &large)
 }

@@ -18,6 +18,9 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/modelcall"
+	"github.com/turngate/turngate/broker/queue"
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/dummy"
@@ -30,7 +33,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(int) { http.DefaultClient.CloseIdleConnections() }))
 }
 
-// bench is a worker with dummy sandboxes and a trainer, over a real server.
+// bench is a worker with dummy sandboxes and a trainer, on a real server.
 type bench struct {
 	nats    testenv.NATS
 	backend *dummy.Backend
@@ -46,13 +49,19 @@ func newBench(t *testing.T, programs map[string]dummy.Program, change ...func(*w
 		f(&c)
 	}
 	timing := broker.DefaultTiming()
-	timing.NoCapable = 0 // there is no other worker
-	side, err := b.nats.Worker(t, "w1").WorkerSide(broker.WorkerConfig{Worker: "w1", Instance: "i1", Slots: 2, Offer: c.Offer, Timing: timing})
+	timing.NoCapable = 0 // there is only one worker
+	nc := b.nats.Worker(t, "w1")
+	side, err := queue.NewWorker(nc, queue.WorkerConfig{Worker: "w1", Instance: "i1", Slots: 2, Offer: c.Offer, Timing: timing})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(side.Close)
-	w, err := worker.New(c, side)
+	calls, err := modelcall.NewClient(nc, "w1", "i1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(calls.Close)
+	w, err := worker.New(c, side, calls)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,21 +80,21 @@ func newBench(t *testing.T, programs map[string]dummy.Program, change ...func(*w
 			t.Errorf("%d sandboxes are left", n)
 		}
 	})
-	if b.trainer, err = trainer.New(trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", Log: zerolog.Nop()}); err != nil {
+	if b.trainer, err = trainer.Dial(t.Context(), trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", Log: zerolog.Nop()}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.trainer.Close)
 	return b
 }
 
+// request returns a request that runs the program agent, and then verify.
 func request(id schema.ID) schema.Request {
-	return schema.Request{
-		ID: id, Trainer: "alpha", Task: schema.Task{Name: "t", Instruction: "do it"}, Agent: schema.AgentChoice{Name: "command", Args: []string{"agent"}},
-		Sandbox: schema.SandboxChoice{Backend: "dummy"}, Verify: &schema.Verify{Run: "verify"},
-	}
+	r := harness.Request(id)
+	r.Agent, r.Verify = schema.AgentChoice{Name: "command", Args: []string{"agent"}}, &schema.Verify{Run: "verify"}
+	return r
 }
 
-// result submits one request and waits for what it comes to.
+// result submits one request and waits for its result.
 func (b *bench) result(t *testing.T, r schema.Request) schema.Result {
 	t.Helper()
 	if err := b.trainer.Submit(t.Context(), []schema.Request{r}); err != nil {
@@ -94,7 +103,7 @@ func (b *bench) result(t *testing.T, r schema.Request) schema.Result {
 	return b.next(t)
 }
 
-// next waits for a result.
+// next waits for the next result.
 func (b *bench) next(t *testing.T) schema.Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
@@ -106,7 +115,7 @@ func (b *bench) next(t *testing.T) schema.Result {
 	return res
 }
 
-// artifact is a file of a result.
+// artifact returns a file of a result.
 func (b *bench) artifact(t *testing.T, res schema.Result, name string) string {
 	t.Helper()
 	for _, a := range res.Artifacts {
@@ -130,7 +139,7 @@ func (b *bench) serve(t *testing.T, f func(ctx context.Context, c *schema.Call) 
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = b.trainer.Serve(ctx, f)
+		_ = b.trainer.Serve(ctx, trainer.Whole(f))
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 }
@@ -139,7 +148,7 @@ func ok(context.Context, *schema.Call) (*schema.Reply, error) {
 	return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop", Usage: schema.Usage{PromptTokens: 5, CompletionTokens: 2}}, nil
 }
 
-// shells makes the program /bin/sh of the texts that are run by it.
+// shells returns a /bin/sh program that runs the given texts.
 func shells(texts map[string]dummy.Program, more map[string]dummy.Program) map[string]dummy.Program {
 	all := map[string]dummy.Program{"/bin/sh": func(ctx context.Context, p *dummy.Proc) int {
 		if f := texts[p.Args[len(p.Args)-1]]; f != nil {
@@ -193,7 +202,7 @@ func ask(ctx context.Context, p *dummy.Proc, text string) (int, string) {
 	return res.StatusCode, string(data)
 }
 
-// asks is an agent that makes n calls.
+// asks returns an agent that makes n calls.
 func asks(n int) dummy.Program {
 	return func(ctx context.Context, p *dummy.Proc) int {
 		for i := range n {
@@ -223,7 +232,7 @@ func TestRolloutFromRequestToReward(t *testing.T) {
 	for _, p := range res.Phases {
 		names = append(names, p.Name)
 	}
-	if strings.Join(names, " ") != "create upload setup[0] agent artifacts verify" || res.Phases[2].Output != "exit 0" || res.Phases[2].Exit == nil {
+	if strings.Join(names, " ") != "create upload setup[0] agent artifacts verify transcript" || res.Phases[2].Output != "exit 0" || res.Phases[2].Exit == nil {
 		t.Errorf("phases %+v", res.Phases)
 	}
 	var transcript []byte
@@ -246,7 +255,7 @@ func TestRolloutFromRequestToReward(t *testing.T) {
 	}
 }
 
-// What happened, and what follows: the table in docs/protocol.md.
+// TestOutcomes checks each outcome in the table of docs/protocol.md.
 func TestOutcomes(t *testing.T) {
 	forever := func(ctx context.Context, _ *dummy.Proc) int { <-ctx.Done(); return 1 }
 	programs := shells(map[string]dummy.Program{
@@ -299,8 +308,8 @@ func TestNoTrainerFails(t *testing.T) {
 	r := request("alpha-1")
 	r.Gate.WaitMS = 400
 	r.Shard = "elsewhere"
-	b.trainer.Close() // nobody answers; results are read by another process of the trainer
-	second, err := trainer.New(trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", Shard: "other", Log: zerolog.Nop()})
+	b.trainer.Close() // no trainer answers; another process of the trainer reads the results
+	second, err := trainer.Dial(t.Context(), trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", Shard: "other", Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,9 +325,9 @@ func TestNoTrainerFails(t *testing.T) {
 
 func TestTheAgentsClockStandsWhileATrainerHolds(t *testing.T) {
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": asks(1)}))
-	b.trainer.Hold()
+	b.trainer.Hold(trainer.Selection{})
 	b.serve(t, ok)
-	time.AfterFunc(2500*time.Millisecond, b.trainer.Resume) // longer than the agent may work
+	time.AfterFunc(2500*time.Millisecond, b.trainer.Resume) // longer than the agent's time limit
 	r := request("alpha-1")
 	r.Limits.AgentMS = 1000
 	if res := b.result(t, r); res.Fault != nil || res.Exit.TimedOut || *res.Reward != 1 {

@@ -14,8 +14,8 @@ type growing struct {
 	turns        int
 }
 
-// talk is how a dialect writes a conversation: how it begins, a tool call, its
-// result, and how the body ends.
+// talk has the JSON of a conversation in a dialect: its beginning, a tool call,
+// its result, and its end.
 type talk struct{ name, path, begin, call, result, end string }
 
 // talks lists one for each dialect.
@@ -52,7 +52,7 @@ func chatTalk() talk {
 	}
 }
 
-// growingTurns are the turns of a conversation before the next one begins.
+// growingTurns is the number of turns of a conversation.
 const growingTurns = 16
 
 func (g *growing) next() []byte {
@@ -68,7 +68,7 @@ func (g *growing) next() []byte {
 	return append(g.body, g.talk.end...)
 }
 
-// turn adds a tool call and its result, of about so many bytes together.
+// turn adds a tool call and its result, of about size bytes together.
 func (g *growing) turn(size int) {
 	id := len(g.body)
 	g.body = fmt.Appendf(g.body, g.talk.call, id)

@@ -18,13 +18,14 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/modelcall"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 	"github.com/turngate/turngate/worker/gate"
 )
 
-// served is a gate with a trainer behind it.
+// served is a gate with a trainer.
 type served struct {
 	url, key string
 	client   *http.Client
@@ -35,10 +36,10 @@ func serveGate(b *testing.B, srv testenv.NATS, o schema.GateOptions, answer func
 	return serveGates(b, srv, 1, o, answer)[0]
 }
 
-// serveGates opens sessions, each of a rollout of its own.
+// serveGates opens sessions, each of its own rollout.
 func serveGates(b *testing.B, srv testenv.NATS, n int, o schema.GateOptions, answer func(*trainer.Pending)) []served {
 	b.Helper()
-	t, err := trainer.New(trainer.Config{Broker: srv.Trainer(b, "alpha"), Name: "alpha", Log: zerolog.Nop()})
+	t, err := trainer.Dial(b.Context(), trainer.Config{Broker: srv.Trainer(b, "alpha"), Name: "alpha", Log: zerolog.Nop()})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -54,7 +55,7 @@ func serveGates(b *testing.B, srv testenv.NATS, n int, o schema.GateOptions, ans
 			go answer(p)
 		}
 	}()
-	side, err := srv.Worker(b, "w1").WorkerSide(broker.WorkerConfig{Worker: "w1", Instance: "i1"})
+	calls, err := modelcall.NewClient(srv.Worker(b, "w1"), "w1", "i1")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -65,7 +66,7 @@ func serveGates(b *testing.B, srv testenv.NATS, n int, o schema.GateOptions, ans
 	for i := range n {
 		r := schema.Request{ID: schema.ID(fmt.Sprintf("alpha-%d", i+1)), Trainer: "alpha", Gate: o}.WithDefaults()
 		s := gate.Open(b.Context(), gate.Config{
-			Rollout: r.ID, Attempt: 1, ModelName: "policy", Options: r.Gate, Model: gateModel{side.Caller(r)}, Dialects: gate.Dialects(), Log: zerolog.Nop(),
+			Rollout: r.ID, Attempt: 1, ModelName: "policy", Options: r.Gate, Model: gateModel{calls.Caller(r, nil)}, Dialects: gate.Dialects(), Log: zerolog.Nop(),
 		})
 		web := httptest.NewServer(s)
 		closers = append(closers, web.Close, s.Close)
@@ -76,7 +77,7 @@ func serveGates(b *testing.B, srv testenv.NATS, n int, o schema.GateOptions, ans
 		for _, c := range closers {
 			c()
 		}
-		side.Close()
+		calls.Close()
 		cancel()
 		<-ended
 		t.Close()
@@ -84,17 +85,17 @@ func serveGates(b *testing.B, srv testenv.NATS, n int, o schema.GateOptions, ans
 	return gates
 }
 
-// BenchmarkLongConversation holds conversations of 200 turns that grow to 800
-// KB, and reports the bytes of calls over NATS as a multiple of the final size,
-// and how long one of the first twenty and of the last twenty calls takes (the
-// median), and how long beyond a bare HTTP hop with the same body ("beyond-…").
+// BenchmarkLongConversation runs conversations of 200 turns that grow to 800
+// KB. It reports the bytes of calls over NATS as a multiple of the final size,
+// the median time of one of the first twenty and of the last twenty calls, and
+// the same times without a bare HTTP hop with the same body ("beyond-…").
 func BenchmarkLongConversation(b *testing.B) {
 	srv := testenv.StartNATS(b, "alpha")
-	key, err := nats.NkeyOptionFromSeed(srv.OpsCreds())
+	key, err := nats.NkeyOptionFromSeed(srv.AdminCreds())
 	if err != nil {
 		b.Fatal(err)
 	}
-	tap, err := nats.Connect(srv.URL(), key, nats.CustomInboxPrefix(broker.InboxFor("ops", "ops")))
+	tap, err := nats.Connect(srv.URL(), key, nats.CustomInboxPrefix(broker.InboxFor("admin", "admin")))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -150,14 +151,14 @@ func BenchmarkLongConversation(b *testing.B) {
 	b.ReportMetric(median(last)-median(lastHop), "beyond-last-µs")
 }
 
-// median is in microseconds.
+// median returns the median in microseconds.
 func median(all []time.Duration) float64 {
 	slices.Sort(all)
 	return float64(all[len(all)/2].Nanoseconds()) / 1000
 }
 
-// BenchmarkStreams has 64 streams of 512 small pieces each passed through the
-// whole gate, and the same from a bare server of event streams, in turns.
+// BenchmarkStreams passes 64 streams of 512 small pieces each through the whole
+// gate, and through a bare server of event streams, in turns.
 func BenchmarkStreams(b *testing.B) {
 	const streams, pieces = 64, 512
 	srv := testenv.StartNATS(b, "alpha")
@@ -233,9 +234,9 @@ func BenchmarkStreams(b *testing.B) {
 	b.ReportMetric(float64(firstTheirs.Microseconds())/float64(b.N), "direct-first-µs")
 }
 
-// BenchmarkThroughput has 64 agents at once, each with a session and a growing
-// conversation of about 32 KB of its own, and the same bodies over a bare HTTP
-// hop and a bare NATS request one after the other.
+// BenchmarkThroughput runs 64 agents at once, each with a session and a growing
+// conversation of about 32 KB, and sends the same bodies over a bare HTTP hop
+// and a bare NATS request one after the other.
 func BenchmarkThroughput(b *testing.B) {
 	const agents, size = 64, 32 << 10
 	srv := testenv.StartNATS(b, "alpha")

@@ -18,13 +18,13 @@ import (
 	"github.com/turngate/turngate/worker/gate"
 )
 
-// BenchmarkOpenSessions opens 10,000 sessions, each with one call of 1 KB
-// behind it, and measures what one costs.
+// BenchmarkOpenSessions opens 10,000 sessions with one call of 1 KB each, and
+// measures the memory of one.
 func BenchmarkOpenSessions(b *testing.B) {
 	const sessions = 10_000
 	grow := growing{talk: chatTalk(), size: 1 << 10}
 	body := string(grow.next())
-	memory := gate.NewMemory(1 << 30) // a worker's sessions share one
+	memory := gate.NewMemory(1<<30, 0) // a worker's sessions share one
 	for b.Loop() {
 		before := heap()
 		open := make([]*gate.Session, sessions)
@@ -41,15 +41,14 @@ func BenchmarkOpenSessions(b *testing.B) {
 	}
 }
 
-// BenchmarkOpenCalls has a call of 256 KB open in each of 200 sessions, the
-// second of its conversation, and measures what is in memory then, as a part of
-// the bodies' size.
+// BenchmarkOpenCalls opens a call of 256 KB in each of 200 sessions, the second
+// of its conversation, and measures the memory as a part of the bodies' size.
 func BenchmarkOpenCalls(b *testing.B) {
 	const sessions = 200
 	grow := growing{talk: chatTalk(), size: 256 << 10}
 	first := string(grow.next())
 	second := string(grow.next())
-	memory := gate.NewMemory(1 << 30)
+	memory := gate.NewMemory(1<<30, 0)
 	for b.Loop() {
 		before := heap()
 		release := make(chan struct{})
@@ -82,7 +81,7 @@ func BenchmarkOpenCalls(b *testing.B) {
 
 func heap() uint64 {
 	runtime.GC()
-	runtime.GC() // what is in pools is gone after two
+	runtime.GC() // two runs empty the pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc + m.StackInuse

@@ -16,35 +16,36 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/modelcall"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 	"github.com/turngate/turngate/worker/gate"
 )
 
-// part is one server of the benchmark of the gate.
+// part is one server of the gate's benchmark.
 type part string
 
 const (
 	partNATS      part = "nats"
 	partEcho      part = "echo"      // a bare HTTP server
-	partResponder part = "responder" // to bare NATS requests
+	partResponder part = "responder" // for bare NATS requests
 	partTrainer   part = "trainer"
 	partGate      part = "gate"
 )
 
-// place is where the parts are to be found, and the credentials for NATS.
-type place struct{ NATS, Worker, Trainer, Echo, Gate, Key string }
+// place has the addresses of the parts, and the credentials for NATS.
+type place struct{ NATS, Admin, Worker, Trainer, Echo, Gate, Key string }
 
 func placeOf(srv testenv.NATS) place {
-	return place{NATS: srv.URL(), Worker: srv.WorkerCreds(), Trainer: srv.TrainerCreds("alpha")}
+	return place{NATS: srv.URL(), Admin: srv.AdminCreds(), Worker: srv.WorkerCreds("w1"), Trainer: srv.TrainerCreds("alpha")}
 }
 
-// layout says which parts share a process.
+// layout assigns parts to processes.
 type layout struct {
 	name string
-	// processes are the parts of each, in the order in which they start; none
-	// if all of them are in this process.
+	// processes lists the parts of each process in the order of their start;
+	// nil if all of them are in this process.
 	processes [][]part
 }
 
@@ -68,7 +69,7 @@ func (l layout) start(t testing.TB) (at place) {
 	return at
 }
 
-// serve starts a part, and adds to a place where it is.
+// serve starts a part and returns at with its address.
 func (p part) serve(at place) (found place, stop func(), err error) {
 	switch p {
 	case partNATS:
@@ -93,7 +94,7 @@ func (at place) serveNATS() (_ place, stop func(), err error) {
 	if err != nil {
 		return at, nil, err
 	}
-	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: dir, Trainers: []string{"alpha"}, Relaxed: true, Log: zerolog.Nop()})
+	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: dir, Trainers: []string{"alpha"}, Workers: []string{"w1"}, Relaxed: true, Log: zerolog.Nop()})
 	if err != nil {
 		return at, nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -102,19 +103,22 @@ func (at place) serveNATS() (_ place, stop func(), err error) {
 		_ = os.RemoveAll(dir)
 	}
 	at = placeOf(testenv.NATS{Embedded: srv})
-	setup, err := at.dial(at.Worker, "worker", "setup")
+	setup, err := at.dial(at.Worker, "worker", "w1")
 	if err == nil {
 		err = setup.Setup(context.Background(), broker.StreamsConfig{})
+		if err == nil { // no worker answers here later
+			_, err = setup.OpenTrainer(context.Background(), "alpha")
+		}
 		setup.Close()
 	}
 	return at, stop, err
 }
 
-// bareSubject is what bare NATS requests are about.
+// bareSubject is the subject of bare NATS requests.
 const bareSubject = "bare.echo"
 
 func (at place) connect(inbox string) (*nats.Conn, error) {
-	key, err := nats.NkeyOptionFromSeed(at.Worker)
+	key, err := nats.NkeyOptionFromSeed(at.Admin)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +151,7 @@ func (at place) serveTrainer() (place, func(), error) {
 	if err != nil {
 		return at, nil, err
 	}
-	t, err := trainer.New(trainer.Config{Broker: b, Name: "alpha", Log: zerolog.Nop()})
+	t, err := trainer.Dial(context.Background(), trainer.Config{Broker: b, Name: "alpha", Log: zerolog.Nop()})
 	if err != nil {
 		b.Close()
 		return at, nil, err
@@ -157,7 +161,7 @@ func (at place) serveTrainer() (place, func(), error) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = t.Serve(ctx, func(context.Context, *schema.Call) (*schema.Reply, error) {
+		_ = t.Serve(ctx, func(context.Context, *trainer.Call) (*schema.Reply, error) {
 			return &schema.Reply{Message: message, FinishReason: "stop"}, nil
 		})
 	}()
@@ -174,27 +178,27 @@ func (at place) serveGate() (place, func(), error) {
 	if err != nil {
 		return at, nil, err
 	}
-	side, err := b.WorkerSide(broker.WorkerConfig{Worker: "w1", Instance: "i1"})
+	calls, err := modelcall.NewClient(b, "w1", "i1")
 	if err != nil {
 		b.Close()
 		return at, nil, err
 	}
 	r := schema.Request{ID: "alpha-1", Trainer: "alpha", Gate: schema.GateOptions{MaxCalls: 1 << 30}}.WithDefaults()
 	s := gate.Open(context.Background(), gate.Config{
-		Rollout: r.ID, Attempt: 1, ModelName: "policy", Options: r.Gate, Model: gateModel{side.Caller(r)}, Dialects: gate.Dialects(), Log: zerolog.Nop(),
+		Rollout: r.ID, Attempt: 1, ModelName: "policy", Options: r.Gate, Model: gateModel{calls.Caller(r, nil)}, Dialects: gate.Dialects(), Log: zerolog.Nop(),
 	})
 	web := httptest.NewServer(s)
 	at.Gate, at.Key = web.URL, s.Key()
 	return at, func() {
 		web.Close()
 		s.Close()
-		side.Close()
+		calls.Close()
 		b.Close()
 	}, nil
 }
 
 // gateModel is the broker's caller as the gate's model.
-type gateModel struct{ *broker.Caller }
+type gateModel struct{ *modelcall.Caller }
 
 // startHere starts a part in this process, until the test ends.
 func startHere(t testing.TB, p part, at place) place {
@@ -209,10 +213,10 @@ func startHere(t testing.TB, p part, at place) place {
 	return found
 }
 
-// partsVar has the parts that a process of this binary is to be.
+// partsVar is the environment variable with the parts of a process.
 const partsVar = "TURNGATE_BENCH_PARTS"
 
-// apart is the value of partsVar: parts, and what they need to know.
+// apart is the value of partsVar: the parts and their addresses.
 type apart struct {
 	Parts []part
 	At    place
@@ -240,7 +244,7 @@ func startApart(t testing.TB, parts []part, at place) (found place) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = in.Close() // it ends with its input
+		_ = in.Close() // the process ends with its input
 		if err := c.Wait(); err != nil {
 			t.Errorf("%s ended: %v", parts, err)
 		}
@@ -251,7 +255,7 @@ func startApart(t testing.TB, parts []part, at place) (found place) {
 	return found
 }
 
-// serveApart is the other end of startApart.
+// serveApart runs in the process that startApart starts.
 func serveApart(text string) error {
 	var a apart
 	if err := json.Unmarshal([]byte(text), &a); err != nil {

@@ -71,7 +71,7 @@ func benchmarkGate(b *testing.B, talk talk, l layout) {
 				slices.Sort(took[i])
 				p50[i] = float64(took[i][len(took[i])/2].Nanoseconds()) / 1000
 			}
-			b.ReportMetric(0, "ns/op") // the sum of three different things says nothing
+			b.ReportMetric(0, "ns/op") // the sum of three different things has no meaning
 			b.ReportMetric(p50[0], "http-µs")
 			b.ReportMetric(p50[1], "nats-µs")
 			b.ReportMetric(p50[2], "gate-µs")
@@ -111,13 +111,13 @@ func post(client *http.Client, url, key string, body []byte) error {
 	return nil
 }
 
-// ask is a bare NATS request.
+// ask sends a bare NATS request.
 func ask(nc *nats.Conn, body []byte) error {
 	_, err := nc.Request(bareSubject, body, 5*time.Second)
 	return err
 }
 
-// bareHTTP is a bare HTTP hop with an answer.
+// bareHTTP returns a function that makes a bare HTTP hop with an answer.
 func bareHTTP(b *testing.B, answer []byte) func([]byte) error {
 	srv := httptest.NewServer(echo(answer))
 	b.Cleanup(srv.Close)
@@ -125,7 +125,7 @@ func bareHTTP(b *testing.B, answer []byte) func([]byte) error {
 	return func(body []byte) error { return post(client, srv.URL, "", body) }
 }
 
-// bareNATS is a bare NATS request.
+// bareNATS returns a function that makes a bare NATS request.
 func bareNATS(b *testing.B, srv testenv.NATS) func([]byte) error {
 	at := placeOf(srv)
 	startHere(b, partResponder, at)
@@ -137,8 +137,9 @@ func bareNATS(b *testing.B, srv testenv.NATS) func([]byte) error {
 	return func(body []byte) error { return ask(asker, body) }
 }
 
-// wholeGate is a call of chat through everything.
+// wholeGate returns a function that makes a chat call through all parts.
 func wholeGate(b *testing.B, srv testenv.NATS) func([]byte) error {
+	srv.AdmitWorker(b, "w1")
 	at := placeOf(srv)
 	startHere(b, partTrainer, at)
 	at = startHere(b, partGate, at)
@@ -146,5 +147,5 @@ func wholeGate(b *testing.B, srv testenv.NATS) func([]byte) error {
 	return func(body []byte) error { return post(client, at.Gate+chatTalk().path, at.Key, body) }
 }
 
-// benchAnswer is what every part answers.
+// benchAnswer is the answer of every part.
 func benchAnswer() []byte { return []byte(strings.Repeat("y", 1024)) }

@@ -9,39 +9,41 @@ import (
 
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/worker/gate/dialect"
 )
 
-// client is the request that is attached to an exchange. Whoever has news of
-// the exchange writes it to the client, so that nobody needs to be woken for
-// that.
+// client is the request that is attached to an exchange. A goroutine that
+// changes the exchange writes to the client itself, so that no other goroutine
+// has to wake up.
 type client struct {
 	x    *exchange
 	w    http.ResponseWriter
 	rc   *http.ResponseController
-	d    Dialect
-	meta Meta
-	done chan struct{} // closed when it is over
+	d    dialect.Dialect
+	meta dialect.Meta
+	done chan struct{} // closed when nothing more is written
 
 	request context.Context // ends when the client goes away
 	settle  sync.Once
 
-	mu     sync.Mutex // held while something is written
-	stream Stream     // nil: the whole answer at once
-	opened bool       // headers are sent
-	sent   int        // deltas written
-	over   bool       // nothing is written any more
-	whole  bool       // since everything was
+	mu     sync.Mutex     // held while something is written
+	stream dialect.Stream // nil: the whole answer at once
+	opened bool           // headers are sent
+	sent   int            // deltas written
+	over   bool           // nothing is written any more
+	whole  bool           // the whole answer was written
 
 	// Guarded by the watch's lock.
-	watched int       // its place there
-	due     time.Time // of the next sign
+	watched int       // index in watch.clients
+	due     time.Time // time of the next keep-alive
 }
 
-// answer writes the exchange to a request. The one that began it also runs it,
-// to its end: when its client goes away another one may come for the answer.
-func (x *exchange) answer(w http.ResponseWriter, r *http.Request, d Dialect, fresh bool) {
+// answer writes the exchange to a request. The request that began the exchange
+// also runs it, to its end: if its client goes away, another may come for the
+// answer.
+func (x *exchange) answer(w http.ResponseWriter, r *http.Request, d dialect.Dialect, fresh bool) {
 	now := time.Now()
-	c := &client{x: x, w: w, d: d, rc: http.NewResponseController(w), done: make(chan struct{}), request: r.Context(), due: now.Add(x.s.cfg.Timing.Headers), meta: Meta{
+	c := &client{x: x, w: w, d: d, rc: http.NewResponseController(w), done: make(chan struct{}), request: r.Context(), due: now.Add(x.s.cfg.Timing.Headers), meta: dialect.Meta{
 		ID: strings.ReplaceAll(x.call.Key, "/", "-"), Model: x.call.Model, Created: now.Unix(),
 	}}
 	if x.call.Stream {
@@ -64,7 +66,7 @@ func (x *exchange) answer(w http.ResponseWriter, r *http.Request, d Dialect, fre
 	}
 }
 
-// end says how the answer came out. Only the first word counts.
+// end notes whether the answer was delivered. Only the first call counts.
 func (c *client) end(delivered bool) {
 	c.settle.Do(func() {
 		if delivered {
@@ -74,13 +76,13 @@ func (c *client) end(delivered bool) {
 	})
 }
 
-// gone ends what is done for a client that went away.
+// gone cleans up after a client that went away.
 func (c *client) gone() {
 	c.leave()
 	c.end(false)
 }
 
-// join has the client told of the exchange, from the beginning on.
+// join attaches the client to the exchange and writes the deltas so far.
 func (c *client) join() {
 	c.x.mu.Lock()
 	c.x.client = c
@@ -89,16 +91,16 @@ func (c *client) join() {
 	c.push(false)
 }
 
-// hurry bounds how long it may still take to write to the client.
+// hurry sets a deadline for writes to the client.
 func (c *client) hurry() {
-	_ = c.rc.SetWriteDeadline(time.Now().Add(lastWrite)) // not every writer can
+	_ = c.rc.SetWriteDeadline(time.Now().Add(lastWrite)) // some writers have no deadlines
 }
 
-// lastWrite is how long an agent may take to read what is written to it after
-// its session's end.
+// lastWrite is the time that an agent has to read the rest after its session's
+// end.
 const lastWrite = 5 * time.Second
 
-// leave ends what is written to the client. It is true if that was everything.
+// leave ends writing to the client and reports whether everything was written.
 func (c *client) leave() (whole bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,7 +108,7 @@ func (c *client) leave() (whole bool) {
 	return c.whole
 }
 
-// stop needs the lock.
+// stop ends writing. The caller holds the lock.
 func (c *client) stop(whole bool) {
 	if !c.over {
 		c.over, c.whole = true, whole
@@ -114,7 +116,8 @@ func (c *client) stop(whole bool) {
 	}
 }
 
-// push writes what is there. more says that there will be more at once.
+// push writes the news of the exchange. With more, further deltas follow at
+// once.
 func (c *client) push(more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,7 +129,7 @@ func (c *client) push(more bool) {
 	}
 }
 
-// step needs the lock.
+// step does the work of push. The caller holds the lock.
 func (c *client) step(more bool) (done bool, err error) {
 	x := c.x
 	x.mu.Lock()
@@ -140,7 +143,8 @@ func (c *client) step(more bool) (done bool, err error) {
 		for _, d := range deltas {
 			chunk, err := c.stream.Delta(d)
 			if err != nil {
-				return true, c.fail(schema.Faultf("call", schema.CodeInvalid, schema.WhoTrainer, "%v", err))
+				x.spoil(err)
+				return true, c.fail(err)
 			}
 			if err := c.put(chunk); err != nil {
 				return false, err
@@ -181,8 +185,8 @@ func (c *client) put(b []byte) error {
 	return err
 }
 
-// keepAlive sends headers if need be, and a sign that the client counts, unless
-// something is being written to it anyhow.
+// keepAlive sends the headers if they are due, and a keep-alive, unless another
+// write is in progress.
 func (c *client) keepAlive() {
 	if !c.mu.TryLock() {
 		return
@@ -209,12 +213,13 @@ func (c *client) final(reply *schema.Reply) error {
 		out, err = c.x.encoding.Encode(c.meta, reply)
 	}
 	if err != nil {
-		return c.fail(schema.Faultf("call", schema.CodeInvalid, schema.WhoTrainer, "the trainer's message: %v", err))
+		c.x.spoil(err)
+		return c.fail(err)
 	}
 	return c.put(out)
 }
 
-// fail writes an error: with its status while that is still possible, in the
+// fail writes an error: with its status before the headers are sent, in the
 // body or the stream afterwards.
 func (c *client) fail(err error) error {
 	f := refusalOf(err)

@@ -3,42 +3,52 @@ package gate
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/turngate/turngate/internal/crash"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/worker/gate/dialect"
+	"github.com/turngate/turngate/worker/gate/history"
 )
 
-// exchange is one call and its answer. A request of the agent attaches to it;
-// if that request breaks off, an equal one may attach later and gets the same
-// answer, so a retry never makes a second generation.
+// exchange is one call and its answer. A request of the agent attaches to it.
+// If that request breaks off, an equal one may attach later and gets the same
+// answer, so a retry makes no second generation. A stream that has begun cannot be
+// attached to.
 type exchange struct {
 	s        *Session
 	number   int
 	of       origin
 	call     schema.Call
-	encoding Encoding
-	ctx      context.Context // ends when nobody wants the answer any more
+	encoding dialect.Encoding
+	ctx      context.Context // ends when the answer is no longer wanted
 	cancel   context.CancelCauseFunc
 
 	mu        sync.Mutex
-	client    *client // who is told, nil before there was one
+	client    *client // the newest attached client; nil before the first
 	deltas    []*schema.Delta
+	pieces    pieces // the joined deltas
 	gen       string
 	released  bool // a byte of gen has gone to the agent before the answer was whole
 	finished  bool
 	committed bool // the answer reached the agent
+	spoilt    bool // the answer could not be encoded for the agent
 	reply     schema.Reply
 	err       error
 	idle      bool
+	wait      *waiting // nil: it waits for nothing
+	// badAnswers counts answers that were refused, in a row; refused counts all.
+	badAnswers, refused int
+	delivered           *delivered // the checked form of the last final
 
 	// Guarded by the session's lock.
 	attached  bool
-	detached  chan struct{} // closed when the request that is attached is over; nil: nobody waits for that
-	forget    *time.Timer   // runs while it is an orphan
+	detached  chan struct{} // closed when the attached request is over; nil: no request waits for that
+	forget    *time.Timer   // runs while no client is attached
 	forgotten bool
+	retained  int64 // bytes of the session's memory
 }
 
 var (
@@ -46,20 +56,19 @@ var (
 	errRegenerate = errors.New("a stream that was begun cannot go on with another generation")
 )
 
-// origin is what makes two requests equal.
+// origin identifies a request; equal requests have equal origins.
 type origin struct {
 	path, query string
 	size        int // of the body, in bytes
-	print       uint64
+	fingerprint uint64
 }
 
-// enter finds the exchange for a request, or makes one. An equal exchange that
-// lost its client is taken over; while one is still open the request waits for
-// it for a moment, and then is a call of its own: two equal calls at the same
-// time are two calls. Whoever gets a fresh one must run it.
-func (s *Session) enter(ctx context.Context, of origin, isRetry bool, req Request, reserved *int64) (x *exchange, fresh bool, err error) {
-	// From now on its call counts, and the reservation for its body does not.
-	counts := func() { s.reading, *reserved = s.reading-*reserved, 0 }
+// enter returns the exchange for a request, or makes a new one. A request takes
+// over an equal exchange that lost its client. If an equal exchange still has
+// its client, the request waits a moment for it and then becomes a call of its
+// own: two equal calls at the same time are two calls. If fresh is
+// true, the caller must call run.
+func (s *Session) enter(ctx context.Context, of origin, isRetry bool, req history.Request, room *room) (x *exchange, fresh bool, err error) {
 	patience := s.cfg.Timing.Equal
 	if isRetry {
 		patience = s.cfg.Timing.Retry
@@ -74,15 +83,16 @@ func (s *Session) enter(ctx context.Context, of origin, isRetry bool, req Reques
 			}
 			if !e.attached {
 				e.attach()
-				counts()
+				_ = room.set(0) // a smaller size is never refused
 				s.mu.Unlock()
 				return e, false, nil
 			}
 			open = e
 		}
 		if open == nil || waited {
-			x, err = s.begin(of, req)
-			counts()
+			if x, err = s.begin(of, req); err == nil { // from here on the exchange holds the memory
+				x.retained, room.retained = room.retained, 0
+			}
 			s.mu.Unlock()
 			return x, true, err
 		}
@@ -107,8 +117,9 @@ func (s *Session) enter(ctx context.Context, of origin, isRetry bool, req Reques
 	}
 }
 
-// begin numbers a new call. The session's lock is held.
-func (s *Session) begin(of origin, req Request) (*exchange, error) {
+// begin numbers a new call. An *schema.InvalidError names a field of the agent's
+// request. The caller holds the session's lock.
+func (s *Session) begin(of origin, req history.Request) (*exchange, error) {
 	if s.life.Err() != nil {
 		return nil, context.Cause(s.life)
 	}
@@ -124,14 +135,14 @@ func (s *Session) begin(of origin, req Request) (*exchange, error) {
 			return nil, schema.Faultf("agent", schema.CodeTokenCap, schema.WhoAgent, "it used %d completion tokens, its cap is %d", used, limit)
 		}
 	}
-	s.count++
 	call := req.Call
 	call.V = schema.Version
-	call.Key = schema.Key{Rollout: s.cfg.Rollout, Attempt: s.cfg.Attempt, Call: s.count}.String()
-	var kept bool
-	if call.Shares, call.Digest, kept = s.recent.place(s.count, &call, req.fresh, req.Kept, s.cfg.Memory); !kept {
-		req.from.forget()
+	call.Key = schema.Key{Rollout: s.cfg.Rollout, Attempt: s.cfg.Attempt, Call: s.count + 1}.String()
+	if err := call.Validate(); err != nil { // a field that no trainer would take, such as a long model name
+		return nil, err
 	}
+	s.count++
+	call.Shares, call.Digest = s.recent.Place(s.count, &req, s.cfg.Memory.conversations)
 	x := &exchange{s: s, number: s.count, of: of, call: call, encoding: req.Encoding}
 	x.attach()
 	s.alive = append(s.alive, x)
@@ -141,7 +152,7 @@ func (s *Session) begin(of origin, req Request) (*exchange, error) {
 	return x, nil
 }
 
-// attach gives the exchange a client. The session's lock is held.
+// attach notes that a client waits. The caller holds the session's lock.
 func (x *exchange) attach() {
 	x.attached, x.detached = true, nil
 	if x.forget != nil {
@@ -150,9 +161,9 @@ func (x *exchange) attach() {
 	}
 }
 
-// detach ends a client's hold. What was not delivered whole is kept for a
-// while for the client to come back; a stream that was begun is not, since it
-// cannot be begun again.
+// detach notes that no client waits. An exchange without a fully delivered answer is kept
+// for a while, since the client may return. A stream that has begun is not
+// kept, since it cannot begin again.
 func (x *exchange) detach(delivered bool) {
 	s := x.s
 	x.mu.Lock()
@@ -184,24 +195,23 @@ func (x *exchange) detach(delivered bool) {
 	s.mu.Unlock()
 }
 
-// drop forgets the exchange. The session's lock is held.
+// drop removes the exchange. The caller holds the session's lock.
 func (x *exchange) drop() {
 	if x.forgotten {
 		return
 	}
 	x.forgotten = true
+	x.s.retain(-x.retained)
 	x.s.alive = slices.DeleteFunc(x.s.alive, func(e *exchange) bool { return e == x })
 }
 
-// run asks the model, when one of the session's slots is free.
+// run asks the model when one of the session's slots is free.
 func (x *exchange) run() {
 	s := x.s
 	defer s.calls.Done()
 	defer x.cancel(nil)
-	select {
-	case s.slots <- struct{}{}:
-	case <-x.ctx.Done():
-		x.finish(schema.Reply{}, context.Cause(x.ctx), 0)
+	if err := x.slot(); err != nil {
+		x.finish(schema.Reply{}, err, 0)
 		return
 	}
 	start := time.Now()
@@ -211,22 +221,63 @@ func (x *exchange) run() {
 	x.finish(reply, err, time.Since(start))
 }
 
-// frame hears of the call while it waits.
+// slot waits until one of the session's slots is free, and takes it.
+func (x *exchange) slot() error {
+	select {
+	case x.s.slots <- struct{}{}:
+		return nil
+	default:
+	}
+	x.mu.Lock()
+	tell := x.waits(schema.WaitSlot, "", nil)
+	x.mu.Unlock()
+	x.tell(tell)
+	select {
+	case x.s.slots <- struct{}{}:
+	case <-x.ctx.Done():
+		return context.Cause(x.ctx)
+	}
+	x.mu.Lock()
+	tell = x.goesOn()
+	x.mu.Unlock()
+	x.tell(tell)
+	return nil
+}
+
+// frame processes a frame. The final one is checked before the answer returns.
 func (x *exchange) frame(f schema.Frame) error {
+	if f.Kind == schema.FrameFinal && f.Reply != nil {
+		if err := x.check(f); err != nil {
+			return err
+		}
+	}
 	x.setIdle(f.Kind == schema.FrameAbsent || f.Held)
 	x.mu.Lock()
+	if waits, err := x.heard(f); len(waits) > 0 || err != nil {
+		x.mu.Unlock()
+		x.tell(waits)
+		if err != nil {
+			return err
+		}
+		x.mu.Lock()
+	}
 	if f.Gen != "" && f.Gen != x.gen {
-		if x.released && !crash.Broken("I3") {
+		if x.released {
 			x.mu.Unlock()
 			return errRegenerate
 		}
-		x.gen, x.deltas = f.Gen, nil
+		x.gen, x.deltas, x.pieces = f.Gen, nil, pieces{}
 	}
 	var tell *client
 	if f.Kind == schema.FrameDelta {
 		x.s.cfg.Observer.CallDelta(x.number, f.Delta)
 		if x.s.cfg.Options.Stream == schema.StreamPass {
-			x.deltas = append(x.deltas, f.Delta)
+			d, err := x.pieces.add(f.Delta)
+			if err != nil {
+				x.mu.Unlock()
+				return refusal(err)
+			}
+			x.deltas = append(x.deltas, d)
 			tell = x.client
 		}
 	}
@@ -235,6 +286,32 @@ func (x *exchange) frame(f schema.Frame) error {
 		tell.push(f.More)
 	}
 	return nil
+}
+
+// check checks a whole answer before the sender gets its acknowledgement.
+func (x *exchange) check(f schema.Frame) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p := &x.pieces
+	if f.Gen != x.gen {
+		if x.released {
+			return nil // frame refuses the generation
+		}
+		p = &pieces{} // of another generation
+	}
+	answer, err := answered(*f.Reply, p)
+	if err != nil {
+		return refusal(err)
+	}
+	x.delivered = answer
+	return nil
+}
+
+// refusal returns the error for an answer that the sender must give again.
+func refusal(err error) error {
+	f := schema.Faultf("call", schema.CodeBadAnswer, schema.WhoTrainer, "the trainer's answer is refused: %v", err)
+	f.Status = http.StatusBadGateway
+	return f
 }
 
 func (x *exchange) setIdle(idle bool) {
@@ -254,8 +331,12 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 	s := x.s
 	x.setIdle(false)
 	end := CallEnd{Took: took}
+	answer := x.delivered // Complete has returned, and no other goroutine writes it
+	if err == nil && answer == nil {
+		answer, err = answered(reply, &x.pieces)
+	}
 	if err == nil {
-		end.Reply = &x.reply
+		end.Note, end.Reply = answer.note, &reply
 	} else {
 		end.Fault = faultOf(err)
 	}
@@ -263,11 +344,14 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 	s.clock.change(-1, 0)
 	st := s.stats[x.call.Tag]
 	st.Count++
+	st.Refused += x.refused
 	if err == nil {
 		st.PromptTokens += reply.Usage.PromptTokens
 		st.CompletionTokens += reply.Usage.CompletionTokens
 		for _, e := range reply.Edits {
-			s.edits[e] = true
+			if len(s.edits) < maxEdits {
+				s.edits[e] = true
+			}
 		}
 		if reply.Usage.PromptTokens > 0 {
 			s.bytesPerToken = float64(x.of.size) / float64(reply.Usage.PromptTokens)
@@ -275,14 +359,18 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 	}
 	s.stats[x.call.Tag] = st
 	s.mu.Unlock()
-	if end.Fault != nil && end.Fault.Code == schema.CodeNoTrainer {
-		s.end(end.Fault) // before the agent hears of it
+	if end.Fault != nil && (end.Fault.Code == schema.CodeNoTrainer || end.Fault.Code == schema.CodeBadAnswer) {
+		s.end(end.Fault) // before the agent sees the error
 	}
 	x.mu.Lock()
 	end.Gen = x.gen
-	x.finished, x.reply, x.err = true, reply, err
-	tell := x.client
+	x.finished, x.err = true, err
+	if err == nil {
+		x.reply = answer.Reply
+	}
+	tell, waits := x.client, x.goesOn()
 	x.mu.Unlock()
+	x.tell(waits)
 	s.cfg.Observer.CallEnded(x.number, end)
 	if tell != nil {
 		tell.push(false)
@@ -291,13 +379,29 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 
 func faultOf(err error) *schema.Fault {
 	var f *schema.Fault
-	if !errors.As(err, &f) {
+	var field *schema.InvalidError
+	var answer *answerError
+	switch {
+	case errors.As(err, &f):
+	case errors.As(err, &field), errors.As(err, &answer):
+		f = schema.Faultf("call", schema.CodeInvalid, schema.WhoTrainer, "the trainer's answer: %v", err)
+		f.Status = http.StatusInternalServerError
+	default:
 		f = schema.Faultf("call", schema.CodeInternal, schema.WhoWorker, "%v", err)
 	}
 	return f
 }
 
-// hurry bounds how long the agent may take to read the rest.
+// spoil ends a call after its answer could not be encoded for the agent. The call
+// does not count as delivered.
+func (x *exchange) spoil(err error) {
+	x.mu.Lock()
+	x.spoilt = true
+	x.mu.Unlock()
+	x.cancel(err)
+}
+
+// hurry sets a deadline for the agent to read the rest.
 func (x *exchange) hurry() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -309,7 +413,7 @@ func (x *exchange) hurry() {
 // commit notes that the generation reached the agent.
 func (x *exchange) commit() {
 	x.mu.Lock()
-	ok, gen, digest := x.finished && x.err == nil && !x.committed, x.gen, x.reply.Digest
+	ok, gen, digest := x.finished && x.err == nil && !x.spoilt && !x.committed, x.gen, x.reply.Digest
 	x.committed = x.committed || ok
 	x.mu.Unlock()
 	if !ok {

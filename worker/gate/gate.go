@@ -1,147 +1,59 @@
-// Package gate is the HTTP face that an agent takes for its model server. A
+// Package gate is the HTTP server that an agent uses as its model server. A
 // Session serves one execution of one rollout: it checks the key, decodes a
-// dialect to the canonical call, asks a Model, and writes the answer back in
-// the dialect. What a call survives (a trainer that restarts, a client that
-// asks again) is decided here and in the Model; the agent sees only time.
+// request of a dialect to the canonical call, asks a Model, and writes the
+// answer in the dialect. The gate and the Model carry a call over restarts of
+// the trainer and retries of the client; the agent only waits longer.
+//
+// Package dialect has the contract of the dialects, package history the memory
+// of conversations, package canonical the form of calls.
 package gate
 
 import (
 	"context"
-	"io"
-	"net/http"
 	"time"
 
 	"github.com/turngate/turngate/schema"
 )
 
-// Model answers calls. frames hears of what happens before the answer, in
-// order; its error ends the call. A *schema.Fault as error carries the HTTP
-// status for the agent; anything else reads as an internal error. A fault
-// with the code schema.CodeNoTrainer ends the session.
+// Model answers calls. Complete passes the frames that arrive before the answer
+// to frames, in order; an error of frames ends the call. If Complete returns a
+// *schema.Fault, the agent gets the fault's HTTP status; any other error is an
+// internal error to the agent. A fault with the code schema.CodeNoTrainer ends
+// the session.
 type Model interface {
 	Complete(ctx context.Context, c schema.Call, frames func(schema.Frame) error) (schema.Reply, error)
 }
 
-// Dialect is one HTTP protocol that agents speak. A new one is a file here, a
-// line in Dialects, and recordings for gatetest.
-type Dialect interface {
-	Name() string
-	// Routes are those of its model calls, in the form of http.ServeMux: a
-	// method, and a path that may end in one variable part.
-	Routes() []string
-	// Decoder gives the decoder of one session, which may remember what it has
-	// seen: agents send their whole conversation with every call.
-	Decoder(m *Memory) Decoder
-	// Fail gives the body of a refusal.
-	Fail(f Refusal) []byte
-	// Models gives the body of the list of models.
-	Models(name string) []byte
-	// ModelsRoutes are the patterns of that list.
-	ModelsRoutes() []string
-	// Sent reports whether a request on a route that several dialects have
-	// comes from a client of this one.
-	Sent(r *http.Request) bool
-}
-
-// Decoder splits requests into the canonical form. It is safe for concurrent
-// use.
-type Decoder interface {
-	// Read reads a body of so many bytes. Its errors are the reader's.
-	Read(r io.Reader, size int) (Body, error)
-	// Decode takes a body apart that this decoder read, once. Its errors are
-	// for the agent.
-	Decode(r *http.Request, body Body) (Request, error)
-	// Close drops what it remembers.
-	Close()
-}
-
-// Request is what a dialect read.
-type Request struct {
-	// Call has model, messages, tools, params and stream. A message that the one
-	// before had, too, is the same memory.
-	Call schema.Call
-	// Encoding writes the answer.
-	Encoding Encoding
-	// Kept is how many bytes of bodies the decoder keeps for the next request.
-	Kept  int64
-	from  forgetter // keeps them
-	print uint64    // of the body: equal ones have the same
-	// fresh are the hashes of the call's last messages, those that were hashed
-	// while they were read.
-	fresh []schema.Hash
-	// Count, if set, says that the agent only wants to know how many tokens
-	// this is, and writes the answer to that.
-	Count func(tokens int64) []byte
-}
-
-// Encoding writes the answer to one request.
-type Encoding interface {
-	// Encode gives the body of a whole answer.
-	Encode(m Meta, r *schema.Reply) ([]byte, error)
-	// Stream gives the writer of one streamed answer.
-	Stream(m Meta) Stream
-}
-
-// Stream turns the parts of one answer into bytes of an event stream.
-type Stream interface {
-	// ContentType is what the stream is.
-	ContentType() string
-	// KeepAlive is an event that clients count as activity and that means
-	// nothing.
-	KeepAlive() []byte
-	// Delta is one piece of the answer.
-	Delta(d *schema.Delta) ([]byte, error)
-	// Final ends the stream; if no delta was sent it carries the whole answer.
-	Final(r *schema.Reply) ([]byte, error)
-	// Fail ends the stream with an error.
-	Fail(f Refusal) []byte
-}
-
-// Meta is what an answer repeats of its call.
-type Meta struct {
-	ID      string // of the answer, without the prefix that a dialect gives it
-	Model   string
-	Created int64 // Unix seconds
-}
-
-// Refusal is an error as the agent reads it.
-type Refusal struct {
-	Status  int
-	Code    string
-	Message string
-}
-
-// Dialects lists every dialect.
-func Dialects() []Dialect { return []Dialect{Chat{}, Responses{}, Messages{}, Gemini{}} }
-
-const eventStream = "text/event-stream"
-
-// Observer hears what happens in a session, for events and the transcript.
-// Its methods must not block.
+// Observer receives the events of a session, for the event stream and the
+// transcript. Its methods must not block.
 type Observer interface {
 	CallBegan(number int, c *schema.Call)
 	CallDelta(number int, d *schema.Delta)
+	// CallWaits is called when a call begins to wait, when the reason changes,
+	// every 30 s, and when the wait ends.
+	CallWaits(w schema.WaitEvent)
 	CallEnded(number int, e CallEnd)
 	ToolEnded(e ToolEnd)
 }
 
-// CallEnd tells how a call came out.
+// CallEnd describes the end of a call.
 type CallEnd struct {
 	Gen   string
 	Took  time.Duration
-	Reply *schema.Reply // nil if it failed
+	Reply *schema.Reply // the model's own reply; nil if the call failed
 	Fault *schema.Fault
+	Note  string // differences between Reply and the answer that the agent reads; empty: none
 }
 
-// Timing are the durations of a session's rules; the zero value means the
-// protocol's own.
+// Timing has the durations of a session's rules. Zero means the protocol's
+// default, which each field names.
 type Timing struct {
-	Headers   time.Duration // how long a status may wait for the first sign: 10 s
-	KeepAlive time.Duration // between signs to the agent: 3 s
-	Orphan    time.Duration // how long an abandoned call is kept: 90 s
-	Equal     time.Duration // how long an equal request waits for an open one: 1 s
-	Retry     time.Duration // the same when it says that it is a retry: 10 s
-	Cap       time.Duration // from the first refused call over a cap to the end: 10 s
+	Headers   time.Duration // until the headers are sent if there is no answer yet: 10 s
+	KeepAlive time.Duration // between keep-alive events to the agent: 3 s
+	Orphan    time.Duration // until a call without a client is dropped: 90 s
+	Equal     time.Duration // wait of a request for an equal one that is open: 1 s
+	Retry     time.Duration // the same wait of a request with a header of a retry: 10 s
+	Cap       time.Duration // between the first call above a cap and the session's end: 10 s
 }
 
 func (t Timing) withDefaults() Timing {
@@ -161,13 +73,14 @@ func (t Timing) withDefaults() Timing {
 
 // Bounds of a session that no request changes.
 const (
-	// BodyLimit is the largest request body in bytes. It is above what one
-	// NATS message takes, so that the refusal can say what would fit.
-	BodyLimit = 16 << 20
-	// maxOpen is how many requests may be open at once, waiting ones included.
+	// maxEdits is the largest number of names of refused parameters that
+	// a session keeps.
+	maxEdits = 64
+	// maxOpen is the largest number of open requests, waiting ones included.
 	maxOpen = 64
-	// defaultHeld is how many bytes of bodies a session keeps at once.
-	defaultHeld = 256 << 20
-	// defaultMemory is for a session that shares no Memory with others.
+	// defaultRetained is the bound of Config.MaxRetained when it is not set, in bytes.
+	defaultRetained = 256 << 20
+	// defaultMemory is the bound in bytes for a session without a shared
+	// Memory.
 	defaultMemory = 256 << 20
 )

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// routes says who serves a request. It knows paths, and paths that end in one
-// variable part, as "POST /v1/models/{call}": that is all that dialects have, and
-// every session has routes of its own.
+// routes finds the handler of a request. It has exact paths, and paths that end
+// in one variable part, as "POST /v1/models/{call}". Dialects need no more, and
+// every session has its own routes.
 type routes struct {
 	exact map[route]http.HandlerFunc
 	under []under
@@ -17,7 +17,7 @@ type route struct{ method, path string }
 
 type under struct {
 	route           // up to the variable part
-	variable string // its name, see http.Request.PathValue
+	variable string // name of the variable part, for http.Request.PathValue
 	serve    http.HandlerFunc
 }
 
@@ -34,7 +34,7 @@ func (s *routes) handle(pattern string, serve http.HandlerFunc) {
 	s.exact[route{method, path}] = serve
 }
 
-// find gives who serves a request, or nil.
+// find returns the handler of a request, or nil.
 func (s *routes) find(r *http.Request) http.HandlerFunc {
 	method := r.Method
 	if method == http.MethodHead {

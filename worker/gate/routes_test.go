@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestRoutes finds who serves a request.
+// TestRoutes checks the handler of each request.
 func TestRoutes(t *testing.T) {
 	var all routes
 	served := ""

@@ -8,35 +8,44 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
+	"time"
 
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/worker/gate/dialect"
+	"github.com/turngate/turngate/worker/gate/history"
 )
 
 // serve handles one request for a model call.
-func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decoder Decoder) {
+func (s *Session) serve(w http.ResponseWriter, r *http.Request, d dialect.Dialect, reader *history.Reader) {
 	if !s.admit(w, r, d) {
 		return
 	}
 	size := r.ContentLength
-	if size < 0 || size > BodyLimit {
-		size = BodyLimit
-	}
-	if !s.enterDoor(size) {
-		refuse(w, d, Refusal{http.StatusTooManyRequests, "too_many_requests", fmt.Sprintf("More than %d requests, or %d bytes, are open.", maxOpen, s.cfg.MaxHeld)})
+	if size > history.BodyLimit {
+		drain(w, r)
+		refuse(w, d, tooLarge())
 		return
 	}
-	defer func() { s.leaveDoor(size) }()
-	body, err := readBody(w, r, decoder)
-	if err != nil {
-		var large *http.MaxBytesError
-		if errors.As(err, &large) {
-			refuse(w, d, Refusal{http.StatusRequestEntityTooLarge, "request_too_large", fmt.Sprintf("The request body exceeds %d bytes.", large.Limit)})
-		}
-		return // or the client went away
+	room := &room{s: s}
+	if err := room.enter(max(size, 0) * 5 / 4); err != nil { // see history.Memory
+		drain(w, r)
+		refuseRoom(w, d, err)
+		return
 	}
-	req, err := decoder.Decode(r, body)
+	defer room.leave()
+	body, err := readBody(r, reader, room)
 	if err != nil {
-		refuse(w, d, Refusal{http.StatusBadRequest, "invalid_request_error", err.Error()})
+		drain(w, r)
+		refuseRoom(w, d, err)
+		return
+	}
+	req, err := s.decode(r, reader, body, room)
+	if refuseRoom(w, d, err) {
+		return
+	}
+	if err != nil {
+		refuse(w, d, badRequest(err))
 		return
 	}
 	if req.Count != nil {
@@ -48,35 +57,47 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d Dialect, decod
 		req.Call.Tag = s.cfg.Tag(r.Header, &req.Call)
 	}
 	retry := r.Header.Get("X-Stainless-Retry-Count")
-	x, fresh, err := s.enter(r.Context(), origin{r.URL.Path, r.URL.RawQuery, body.Len(), req.print}, retry != "" && retry != "0", req, &size)
+	x, begun, err := s.enter(r.Context(), origin{r.URL.Path, r.URL.RawQuery, body.Len(), req.Fingerprint}, retry != "" && retry != "0", req, room)
 	if err != nil {
 		var f *schema.Fault
+		var wrong *schema.InvalidError
 		switch {
+		case errors.As(err, &wrong):
+			refuse(w, d, badRequest(err))
 		case errors.As(err, &f) && (f.Code == schema.CodeCallCap || f.Code == schema.CodeTokenCap):
 			refuse(w, d, s.over(f))
 		case s.life.Err() != nil:
-			refuse(w, d, Refusal{http.StatusServiceUnavailable, "ended", "This session has ended."})
+			refuse(w, d, dialect.Refusal{Status: http.StatusServiceUnavailable, Code: "ended", Message: "This session has ended."})
 		}
 		return
 	}
-	x.answer(w, r, d, fresh)
+	x.answer(w, r, d, begun)
 }
 
-// refusalOf is what an agent reads of an error: generic words, unless the
-// trainer wrote some for it.
-func refusalOf(err error) Refusal {
+// badRequest refuses a request that cannot become a call. The error may repeat
+// a part of the request, so it is clipped.
+func badRequest(err error) dialect.Refusal {
+	return dialect.Refusal{Status: http.StatusBadRequest, Code: "invalid_request_error", Message: schema.Clip(err.Error(), maxRefusal)}
+}
+
+// maxRefusal bounds the text of a refusal, in bytes.
+const maxRefusal = 1000
+
+// refusalOf returns the refusal of an error: with generic words, unless the
+// trainer gave words for the agent.
+func refusalOf(err error) dialect.Refusal {
 	var f *schema.Fault
 	if !errors.As(err, &f) {
 		if errors.Is(err, ErrEnded) || errors.Is(err, context.Canceled) {
-			return Refusal{http.StatusServiceUnavailable, "ended", "This session has ended."}
+			return dialect.Refusal{Status: http.StatusServiceUnavailable, Code: "ended", Message: "This session has ended."}
 		}
-		return Refusal{http.StatusInternalServerError, "server_error", "The model server failed."}
+		return dialect.Refusal{Status: http.StatusInternalServerError, Code: "server_error", Message: "The model server failed."}
 	}
-	r := Refusal{Status: f.Status, Code: f.Code, Message: f.AgentMessage}
+	r := dialect.Refusal{Status: f.Status, Code: f.Code, Message: f.AgentMessage}
 	if r.Status < 400 || r.Status > 599 {
 		r.Status = http.StatusInternalServerError
 	}
-	if f.Code == schema.CodeContext { // agents know it by its code, and compact
+	if f.Code == schema.CodeContext { // agents look for the code, and compact
 		r.Status, r.Message = http.StatusBadRequest, cmp.Or(r.Message, "The conversation exceeds the model's context window.")
 		return r
 	}
@@ -101,40 +122,76 @@ func generic(status int) (code, message string) {
 	}
 }
 
-func readBody(w http.ResponseWriter, r *http.Request, d Decoder) (Body, error) {
-	if r.ContentLength > BodyLimit {
-		return Body{}, &http.MaxBytesError{Limit: BodyLimit}
+// decode decodes one body at a time, because decoding takes many times the
+// memory of the call.
+func (s *Session) decode(r *http.Request, reader *history.Reader, body history.Body, room *room) (history.Request, error) {
+	s.decoding.Lock()
+	defer s.decoding.Unlock()
+	if err := room.resize(body.Cost()); err != nil {
+		return history.Request{}, err
 	}
-	if r.ContentLength >= 0 {
-		return d.Read(r.Body, int(r.ContentLength))
+	fresh := body.New()
+	req, err := reader.Decode(r, body)
+	if err == nil {
+		err = room.resize(req.Weight(fresh))
 	}
-	whole, err := io.ReadAll(http.MaxBytesReader(w, r.Body, BodyLimit))
-	if err != nil {
-		return Body{}, err
-	}
-	return d.Read(bytes.NewReader(whole), len(whole))
+	return req, err
 }
 
-// enterDoor admits a request if the session is not overloaded: by requests, or
-// by the bytes of those that are open or kept for a retry.
-func (s *Session) enterDoor(size int64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	held := s.reading + size
-	for _, x := range s.alive {
-		held += int64(x.of.size)
-	}
-	if s.open >= maxOpen || held > s.cfg.MaxHeld {
+// refuseRoom refuses the request and returns true if the error says that there
+// is no memory for it: with 429, or with 413 if a retry is no use.
+func refuseRoom(w http.ResponseWriter, d dialect.Dialect, err error) bool {
+	if err == nil {
 		return false
 	}
-	s.open++
-	s.reading += size
+	var full *roomError
+	var large *history.SizeError
+	switch {
+	case errors.As(err, &full):
+		refuse(w, d, dialect.Refusal{Status: http.StatusTooManyRequests, Code: "too_many_requests", Message: full.text})
+	case errors.As(err, &large):
+		refuse(w, d, dialect.Refusal{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: large.Text})
+	default:
+		return false // the client went away
+	}
 	return true
 }
 
-func (s *Session) leaveDoor(size int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.open--
-	s.reading -= size
+// drain reads the rest of a refused body, for a limited time: clients that send
+// the whole body before they read would see a broken connection.
+func drain(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainFor)) // some writers have no deadlines
+	_, _ = io.CopyN(io.Discard, r.Body, 4*history.BodyLimit)                    // fails if the client went away
+}
+
+const drainFor = 10 * time.Second
+
+func tooLarge() dialect.Refusal {
+	return dialect.Refusal{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("The request body exceeds %d bytes.", history.BodyLimit)}
+}
+
+// readBody reads a body of known size, or a chunked one.
+func readBody(r *http.Request, reader *history.Reader, room *room) (history.Body, error) {
+	if r.ContentLength >= 0 {
+		return reader.Read(r.Body, int(r.ContentLength))
+	}
+	whole := make([]byte, 0, 64<<10)
+	for {
+		if len(whole) == cap(whole) {
+			if err := room.resize(3 * 2 * int64(cap(whole))); err != nil { // the old buffer, the new one, and the reader's copy
+				return history.Body{}, err
+			}
+			whole = slices.Grow(whole, cap(whole))
+		}
+		n, err := r.Body.Read(whole[len(whole):cap(whole)])
+		if whole = whole[:len(whole)+n]; len(whole) > history.BodyLimit {
+			return history.Body{}, &history.SizeError{Text: tooLarge().Message}
+		}
+		if errors.Is(err, io.EOF) {
+			return reader.Read(bytes.NewReader(whole), len(whole))
+		}
+		if err != nil {
+			return history.Body{}, err
+		}
+	}
 }

@@ -19,57 +19,65 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/worker/gate/dialect"
+	"github.com/turngate/turngate/worker/gate/history"
 )
 
 // Config describes a session.
 type Config struct {
 	Rollout   schema.ID
 	Attempt   int
-	ModelName string // what the agent is told its model is called
+	ModelName string // the name of the model that the agent gets
 	Options   schema.GateOptions
 	Model     Model
-	Dialects  []Dialect
-	// Tag tells what a call is to the rollout, by the agent's own habits; nil:
-	// every call is a turn of the agent.
+	Dialects  []dialect.Dialect
+	// Tag returns the kind of a call within the rollout, from the agent's
+	// headers and the call; nil: every call is a turn of the agent.
 	Tag func(h http.Header, c *schema.Call) string
-	// Tools are what the trainer runs for the agent; CallTool asks it.
+	// Tools are the tools that the trainer runs for the agent, with CallTool.
 	Tools    []schema.ToolSpec
 	CallTool func(ctx context.Context, c schema.ToolCall) (schema.ToolResult, error)
-	Observer Observer // nil: nobody
-	// Memory is shared by the sessions of a worker; nil: this one has 256 MiB.
+	Observer Observer // nil: none
+	// Memory is shared by the sessions of a worker; nil: 256 MiB for this one.
 	Memory *Memory
-	// MaxHeld is how many bytes of bodies may be open, or kept for a retry, at
-	// once; 0: 256 MiB.
-	MaxHeld int64
-	Timing  Timing
-	Log     zerolog.Logger
+	// MaxRetained bounds the memory of requests that are open or kept for a retry,
+	// in bytes; 0: half of the worker's bound for requests, at most 256 MiB.
+	MaxRetained int64
+	Timing      Timing
+	// Before is the closed session before this one in the same attempt: the new
+	// session takes over its key, its numbers and its counts. Nil: this is the
+	// first.
+	Before *Session
+	Log    zerolog.Logger
 }
 
-// Session is an http.Handler for one execution of one rollout. Its key is
-// random and its own, so a sandbox cannot reach another's session.
+// Session is an http.Handler for one execution of one rollout. Each session has
+// a random key, so a sandbox cannot use another's session.
 type Session struct {
 	cfg      Config
 	key      string
 	routes   routes
 	life     context.Context
 	stop     context.CancelCauseFunc
-	slots    chan struct{} // one per call that may be asked at once
+	slots    chan struct{} // one per call to the model that may run at once
 	calls    sync.WaitGroup
 	watch    *watch
 	capped   sync.Once
-	decoders []Decoder
+	readers  []*history.Reader
+	decoding sync.Mutex // held while a body is decoded
 
 	mu        sync.Mutex
-	open      int         // requests
-	reading   int64       // bytes of their bodies
-	count     int         // calls numbered so far
-	toolCalls int         // calls of tools
-	alive     []*exchange // with a client, or kept for one that may come back
-	recent    recent      // the newest calls
+	open      int            // requests
+	retained  int64          // bytes of memory of open requests and calls
+	count     int            // calls numbered so far
+	toolCalls int            // calls of the trainer's tools
+	alive     []*exchange    // calls with a client, or kept for a client that may return
+	recent    history.Recent // the newest calls
 	stats     map[string]schema.CallStats
 	committed []schema.Committed
 	clock     clock
-	// bytesPerToken is what the last answer's count said of its request.
+	// bytesPerToken is the size of the last answered request by its prompt
+	// tokens.
 	bytesPerToken float64
 	edits         map[string]bool
 }
@@ -77,89 +85,128 @@ type Session struct {
 // ErrEnded is the cause of calls that end with their session.
 var ErrEnded = errors.New("the session has ended")
 
-// Open starts a session. It lives until Close, or until the gate ends it by
-// itself with a fault (see Done).
+// Open starts a session. It lives until Close, or until a fault ends it (see
+// Done).
 func Open(ctx context.Context, c Config) *Session {
 	c.Timing = c.Timing.withDefaults()
 	if c.Observer == nil {
 		c.Observer = nobody{}
 	}
 	if c.Memory == nil {
-		c.Memory = NewMemory(defaultMemory)
+		c.Memory = NewMemory(defaultMemory, 0)
 	}
 	watch := c.Memory.watch
 	if c.Timing != (Timing{}).withDefaults() {
 		watch = newWatch(c.Timing)
 	}
-	c.MaxHeld = cmp.Or(c.MaxHeld, defaultHeld)
+	c.MaxRetained = cmp.Or(c.MaxRetained, min(defaultRetained, c.Memory.requests.Limit/2))
 	secret := make([]byte, 24)
 	_, _ = rand.Read(secret) // never fails
 	s := &Session{
 		cfg: c, key: "tg-" + base64.RawURLEncoding.EncodeToString(secret), watch: watch,
 		slots: make(chan struct{}, max(c.Options.MaxParallel, 1)), stats: map[string]schema.CallStats{}, edits: map[string]bool{},
 	}
+	if c.Before != nil {
+		s.follow(c.Before)
+	}
 	s.life, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.routes.handle("GET /health", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, []byte(`{"status":"ok"}`)) })
 	s.serveTools()
-	lists := map[string][]Dialect{}
+	lists := map[string][]dialect.Dialect{}
 	for _, d := range c.Dialects {
-		decoder := d.Decoder(c.Memory)
-		s.decoders = append(s.decoders, decoder)
+		reader := history.NewReader(d, c.Memory.conversations)
+		s.readers = append(s.readers, reader)
 		for _, route := range d.Routes() {
-			s.routes.handle(route, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, d, decoder) })
+			s.routes.handle(route, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, d, reader) })
+		}
+		if refuser, ok := d.(dialect.Refuser); ok {
+			routes, why := refuser.Refused()
+			for _, route := range routes {
+				s.routes.handle(route, func(w http.ResponseWriter, r *http.Request) {
+					if s.admit(w, r, d) {
+						refuse(w, d, why)
+					}
+				})
+			}
 		}
 		for _, route := range d.ModelsRoutes() {
 			lists[route] = append(lists[route], d)
 		}
 	}
 	for route, dialects := range lists {
-		s.routes.handle(route, func(w http.ResponseWriter, r *http.Request) {
+		models := func(w http.ResponseWriter, r *http.Request) {
 			d := dialects[0]
 			for _, other := range dialects[1:] {
 				if other.Sent(r) {
 					d = other
 				}
 			}
-			if s.admit(w, r, d) {
-				write(w, http.StatusOK, d.Models(c.ModelName))
+			if !s.admit(w, r, d) {
+				return
 			}
-		})
+			switch name := r.PathValue("model"); name {
+			case "":
+				write(w, http.StatusOK, d.Models(c.ModelName))
+			case c.ModelName:
+				write(w, http.StatusOK, d.Model(c.ModelName))
+			default:
+				refuse(w, d, dialect.Refusal{Status: http.StatusNotFound, Code: "not_found", Message: fmt.Sprintf("There is no model %q.", name)})
+			}
+		}
+		s.routes.handle(route, models)
+		s.routes.handle(route+"/{model}", models)
 	}
 	return s
 }
 
-// Key is what the agent must send as its API key.
+// follow takes over the counts of an earlier session of the attempt.
+func (s *Session) follow(before *Session) {
+	before.mu.Lock()
+	defer before.mu.Unlock()
+	s.cfg.Before = nil
+	s.key, s.count, s.toolCalls, s.bytesPerToken = before.key, before.count, before.toolCalls, before.bytesPerToken
+	s.stats, s.edits, s.committed = maps.Clone(before.stats), maps.Clone(before.edits), slices.Clone(before.committed)
+}
+
+// Calls returns the number of calls of the attempt so far.
+func (s *Session) Calls() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.count
+}
+
+// Key returns the API key that the agent must send.
 func (s *Session) Key() string { return s.key }
 
-// Done is closed when the session has ended; Fault then says why the gate
-// ended it, or nil after Close.
+// Done is closed when the session has ended. Fault then returns the reason, or
+// nil after Close.
 func (s *Session) Done() <-chan struct{} { return s.life.Done() }
 
-// Fault is why the gate ended the session by itself.
+// Fault returns the fault that ended the session, or nil.
 func (s *Session) Fault() *schema.Fault {
 	var f *schema.Fault
 	errors.As(context.Cause(s.life), &f)
 	return f
 }
 
-// Close ends the session: open calls are given up, which their trainer is
-// told, and later requests get 503. It returns when all that is done.
+// Close ends the session: open calls are cancelled, their trainer is told so,
+// and later requests get 503. It returns after that.
 func (s *Session) Close() {
-	s.mu.Lock() // no call is begun any more
+	s.mu.Lock() // no new call can begin
 	s.stop(ErrEnded)
-	s.recent.drop(s.cfg.Memory)
+	s.recent.Drop(s.cfg.Memory.conversations)
 	for _, x := range s.alive {
 		x.hurry()
 	}
 	s.mu.Unlock()
 	s.calls.Wait()
-	for _, d := range s.decoders {
-		d.Close()
+	for _, r := range s.readers {
+		r.Close()
 	}
 }
 
-// Stats counts the calls by tag, and names the generations that reached the
-// agent.
+// Stats returns counts of the calls by tag, and the generations that reached
+// the agent.
 func (s *Session) Stats() (map[string]schema.CallStats, []schema.Committed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,9 +217,10 @@ func (s *Session) Stats() (map[string]schema.CallStats, []schema.Committed) {
 	return out, append([]schema.Committed(nil), s.committed...)
 }
 
-// estimate is about how many tokens a request of this size has, as the trainer
-// counted the last one; a token has about four bytes before there was one. The
-// tokenizer is the trainer's, and asking it is no model call.
+// estimate returns the approximate number of tokens of a request of this size,
+// from the trainer's count for the last one, or four bytes per token before the
+// first count. Only the trainer has the tokenizer, and there is no model call
+// that asks for a count.
 func (s *Session) estimate(size int) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,16 +235,17 @@ func (s *Session) Edits() []string {
 	return slices.Sorted(maps.Keys(s.edits))
 }
 
-// Hold says that the agent itself stands still, or goes on.
-func (s *Session) Hold(held bool) {
+// Suspend notes that the agent's processes are stopped, or run again.
+func (s *Session) Suspend(suspended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.clock.held = held
+	s.clock.suspended = suspended
 	s.clock.change(0, 0)
 }
 
-// Paused is how long every open call waited for a trainer that was absent or
-// held, or the agent was held itself. The agent's own time stands still then.
+// Paused returns the time during which every open call waited for a trainer
+// or an upstream that was absent or held its calls, or the agent itself was
+// suspended. This time does not count as the agent's.
 func (s *Session) Paused() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,7 +254,7 @@ func (s *Session) Paused() time.Duration {
 
 // ServeHTTP implements http.Handler.
 func (s *Session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if strings.Contains(r.URL.Path, "//") { // a base URL with a slash at its end
+	if strings.Contains(r.URL.Path, "//") { // the agent's base URL ends in a slash
 		r2 := *r
 		u := *r.URL
 		u.Path = path.Clean(u.Path)
@@ -215,13 +264,13 @@ func (s *Session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if serve := s.routes.find(r); serve != nil {
 		serve(w, r)
 	} else {
-		refuse(w, s.cfg.Dialects[0], Refusal{http.StatusNotFound, "not_found", fmt.Sprintf("%s %s is not served here", r.Method, r.URL.Path)})
+		refuse(w, s.cfg.Dialects[0], dialect.Refusal{Status: http.StatusNotFound, Code: "not_found", Message: fmt.Sprintf("%s %s is not served here", r.Method, r.URL.Path)})
 	}
 }
 
-// admit checks the key, in a time that tells no more than its length, and that
-// the session lives.
-func (s *Session) admit(w http.ResponseWriter, r *http.Request, d Dialect) bool {
+// admit checks that the key is right and that the session lives. The time of
+// the comparison depends on the key's length only.
+func (s *Session) admit(w http.ResponseWriter, r *http.Request, d dialect.Dialect) bool {
 	key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	for _, h := range []string{"X-Api-Key", "X-Goog-Api-Key"} {
 		if key == "" {
@@ -229,42 +278,42 @@ func (s *Session) admit(w http.ResponseWriter, r *http.Request, d Dialect) bool 
 		}
 	}
 	if subtle.ConstantTimeCompare([]byte(key), []byte(s.key)) != 1 {
-		refuse(w, d, Refusal{http.StatusUnauthorized, "invalid_api_key", "The API key is not valid."})
+		refuse(w, d, dialect.Refusal{Status: http.StatusUnauthorized, Code: "invalid_api_key", Message: "The API key is not valid."})
 		return false
 	}
 	if s.life.Err() != nil {
-		refuse(w, d, Refusal{http.StatusServiceUnavailable, "ended", "This session has ended."})
+		refuse(w, d, dialect.Refusal{Status: http.StatusServiceUnavailable, Code: "ended", Message: "This session has ended."})
 		return false
 	}
 	return true
 }
 
-// end ends the session because of a fault.
+// end ends the session with a fault.
 func (s *Session) end(f *schema.Fault) { s.stop(f) }
 
-// over refuses a call beyond a cap, and ends the session a little later, so
-// that an agent that stops by itself can do so.
-func (s *Session) over(f *schema.Fault) Refusal {
+// over refuses a call above a cap. It ends the session a little later, so that
+// the agent can finish by itself.
+func (s *Session) over(f *schema.Fault) dialect.Refusal {
 	s.capped.Do(func() {
 		t := time.AfterFunc(s.cfg.Timing.Cap, func() { s.end(f) })
 		context.AfterFunc(s.life, func() { t.Stop() })
 	})
-	return Refusal{http.StatusForbidden, f.Code, "No more model calls are allowed. Finish now."}
+	return dialect.Refusal{Status: http.StatusForbidden, Code: f.Code, Message: "No more model calls are allowed. Finish now."}
 }
 
 type nobody struct{}
 
 func (nobody) CallBegan(int, *schema.Call)  {}
 func (nobody) CallDelta(int, *schema.Delta) {}
+func (nobody) CallWaits(schema.WaitEvent)   {}
 func (nobody) CallEnded(int, CallEnd)       {}
 func (nobody) ToolEnded(ToolEnd)            {}
 
-// clock adds up the time during which calls are open and all of them idle, or
-// the agent is held. It
-// is guarded by the session's lock.
+// clock adds up the time during which there are open calls and all of them are
+// idle, or the agent is suspended. The session's lock guards it.
 type clock struct {
 	open, idle int
-	held       bool
+	suspended  bool
 	since      time.Time // not zero while it counts
 	spent      time.Duration
 }
@@ -277,7 +326,7 @@ func (c *clock) change(open, idle int) {
 	}
 	c.open += open
 	c.idle += idle
-	if c.held || c.open > 0 && c.open == c.idle {
+	if c.suspended || c.open > 0 && c.open == c.idle {
 		c.since = now
 	}
 }
@@ -295,7 +344,7 @@ func write(w http.ResponseWriter, status int, body []byte) {
 	_, _ = w.Write(body)
 }
 
-func refuse(w http.ResponseWriter, d Dialect, f Refusal) {
+func refuse(w http.ResponseWriter, d dialect.Dialect, f dialect.Refusal) {
 	if f.Status == http.StatusTooManyRequests || f.Status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}

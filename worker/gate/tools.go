@@ -10,14 +10,15 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/worker/gate/dialect"
 )
 
-// ToolsPath is where the trainer's tools are listed (GET), and each is called
-// (POST with its name behind a slash and its arguments as the body). The MCP
-// server in the sandbox speaks to it, see agents/toolserver.
+// ToolsPath is the path of the trainer's tools: GET lists them; POST to the
+// path with a slash and a tool's name calls it, with the arguments as the body.
+// The MCP server in the sandbox uses it, see agents/toolserver.
 const ToolsPath = "/turngate/tools"
 
-// maxToolBody is the longest arguments of a tool in bytes.
+// maxToolBody bounds the arguments of a tool, in bytes.
 const maxToolBody = 1 << 20
 
 func (s *Session) serveTools() {
@@ -31,7 +32,7 @@ func (s *Session) serveTools() {
 		}
 		body, err := json.Marshal(s.cfg.Tools)
 		if err != nil {
-			refuse(w, d, Refusal{http.StatusInternalServerError, "server_error", "The tools cannot be listed."})
+			refuse(w, d, dialect.Refusal{Status: http.StatusInternalServerError, Code: "server_error", Message: "The tools cannot be listed."})
 			return
 		}
 		write(w, http.StatusOK, body)
@@ -43,28 +44,28 @@ func (s *Session) serveTools() {
 	})
 }
 
-// serveTool has the trainer run a tool. What it gives goes to the agent as it
-// is; why it could not be run stays in the events.
-func (s *Session) serveTool(w http.ResponseWriter, r *http.Request, d Dialect) {
+// serveTool has the trainer run a tool. The agent gets the result unchanged;
+// the reason of a failure goes to the events only.
+func (s *Session) serveTool(w http.ResponseWriter, r *http.Request, d dialect.Dialect) {
 	name := r.PathValue("name")
 	if !slices.ContainsFunc(s.cfg.Tools, func(t schema.ToolSpec) bool { return t.Name == name }) {
-		refuse(w, d, Refusal{http.StatusNotFound, "not_found", fmt.Sprintf("There is no tool %q.", name)})
+		refuse(w, d, dialect.Refusal{Status: http.StatusNotFound, Code: "not_found", Message: fmt.Sprintf("There is no tool %q.", name)})
 		return
 	}
 	if r.ContentLength > maxToolBody {
-		refuse(w, d, Refusal{http.StatusRequestEntityTooLarge, "request_too_large", fmt.Sprintf("The arguments exceed %d bytes.", maxToolBody)})
+		refuse(w, d, dialect.Refusal{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("The arguments exceed %d bytes.", maxToolBody)})
 		return
 	}
-	if !s.enterDoor(maxToolBody) {
-		refuse(w, d, Refusal{http.StatusTooManyRequests, "too_many_requests", "Too many requests are open."})
+	room := &room{s: s}
+	if refuseRoom(w, d, room.enter(maxToolBody)) {
 		return
 	}
-	defer s.leaveDoor(maxToolBody)
+	defer room.leave()
 	r.Body = http.MaxBytesReader(w, r.Body, maxToolBody)
 	arguments, err := io.ReadAll(r.Body)
 	var object map[string]json.RawMessage
 	if err != nil || json.Unmarshal(arguments, &object) != nil {
-		refuse(w, d, Refusal{http.StatusBadRequest, "invalid_request_error", "The arguments are not a JSON object."})
+		refuse(w, d, dialect.Refusal{Status: http.StatusBadRequest, Code: "invalid_request_error", Message: "The arguments are not a JSON object."})
 		return
 	}
 	s.mu.Lock()
@@ -91,13 +92,13 @@ func (s *Session) serveTool(w http.ResponseWriter, r *http.Request, d Dialect) {
 	}
 	body, err := json.Marshal(result)
 	if err != nil {
-		refuse(w, d, Refusal{http.StatusInternalServerError, "server_error", "The result cannot be written."})
+		refuse(w, d, dialect.Refusal{Status: http.StatusInternalServerError, Code: "server_error", Message: "The result cannot be written."})
 		return
 	}
 	write(w, http.StatusOK, body)
 }
 
-// ToolEnd tells how a call of a trainer's tool came out.
+// ToolEnd describes the end of a call of a trainer's tool.
 type ToolEnd struct {
 	Call   schema.ToolCall
 	Took   time.Duration

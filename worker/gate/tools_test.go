@@ -13,12 +13,13 @@ import (
 	"github.com/turngate/turngate/worker/gate/gatetest"
 )
 
-// TestToolsOfTheTrainer are listed and called with the session's key; what is
-// not on the list cannot be called, and the trainer's own words stay here.
+// TestToolsOfTheTrainer are listed and called with the session's key. A tool
+// that is not listed cannot be called, and the agent does not get the trainer's
+// own words.
 func TestToolsOfTheTrainer(t *testing.T) {
 	var calls []schema.ToolCall
 	var fail error
-	h := gatetest.New(t, chatFixture(), &gatetest.Model{}, schema.GateOptions{MaxCalls: 4}, func(c *gate.Config) {
+	h := gatetest.New(t, gatetest.Chat(), &gatetest.Model{}, schema.GateOptions{MaxCalls: 4}, func(c *gate.Config) {
 		c.Tools = []schema.ToolSpec{{Name: "search", Description: "Searches.", Parameters: json.RawMessage(`{"type":"object"}`)}}
 		c.CallTool = func(_ context.Context, c schema.ToolCall) (schema.ToolResult, error) {
 			calls = append(calls, c)

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// watch looks, again and again, at the requests that wait for their answers:
-// whether their clients are still there, and want a sign. Timers for each of
-// them would cost more than all else that a session does for a request.
+// watch checks all waiting requests at an interval: it removes clients that
+// went away, and sends keep-alives that are due. A timer for each request would
+// cost more than all other work of a session for it.
 type watch struct {
 	every time.Duration
 
@@ -17,7 +17,7 @@ type watch struct {
 	running bool
 }
 
-// watchEvery is how often, unless the rules are faster.
+// watchEvery is the interval, unless a rule needs a shorter one.
 const watchEvery = 250 * time.Millisecond
 
 func newWatch(t Timing) *watch {
@@ -41,7 +41,7 @@ func (w *watch) remove(c *client) {
 	w.drop(c)
 }
 
-// drop needs the lock.
+// drop removes a client. The caller holds the lock.
 func (w *watch) drop(c *client) {
 	if c.watched < 0 {
 		return
@@ -53,7 +53,7 @@ func (w *watch) drop(c *client) {
 	w.clients, c.watched = w.clients[:last], -1
 }
 
-// run looks until there is nobody.
+// run ends when there are no clients.
 func (w *watch) run() {
 	tick := time.NewTicker(w.every)
 	defer tick.Stop()

@@ -1,6 +1,6 @@
-// Package gatetest holds every dialect, and the session behind it, to the
+// Package gatetest checks a dialect, and the session behind it, against the
 // rules of a model call. A dialect's tests call Run with requests in that
-// dialect; what is checked is the same for all.
+// dialect; the checks are the same for all.
 package gatetest
 
 import (
@@ -20,29 +20,16 @@ import (
 
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker/gate"
+	"github.com/turngate/turngate/worker/gate/dialect"
 )
-
-// Fixture is one dialect under test.
-type Fixture struct {
-	Dialect gate.Dialect
-	// Path is where a request with this body goes.
-	Path func(body string) string
-	// Body is a request with this user text.
-	Body func(text string, stream bool) string
-	// Read gives the text and the tool calls ("name arguments") of a whole
-	// answer or a stream, as that dialect's clients would.
-	Read func(t *testing.T, body []byte, stream bool) (text string, tools []string)
-	// KeepAlive is part of what a stream shows while it waits.
-	KeepAlive string
-}
 
 // Model is a scripted gate.Model.
 type Model struct {
 	// Answer is called for each call; nil answers with the text "ok".
 	Answer func(ctx context.Context, c schema.Call, frames func(schema.Frame) error) (schema.Reply, error)
 
-	Calls     atomic.Int32 // asked
-	Cancelled atomic.Int32 // given up
+	Calls     atomic.Int32 // calls that arrived
+	Cancelled atomic.Int32 // calls that were cancelled
 }
 
 // Complete implements gate.Model.
@@ -61,7 +48,7 @@ func (m *Model) Complete(ctx context.Context, c schema.Call, frames func(schema.
 	return r, err
 }
 
-// Text is a reply that says text.
+// Text returns a reply with a text.
 func Text(text string) schema.Reply {
 	content, err := json.Marshal(text)
 	if err != nil {
@@ -74,7 +61,7 @@ func Text(text string) schema.Reply {
 	}
 }
 
-// Timing makes the rules fast enough for tests.
+// Timing returns rules that are fast enough for tests.
 func Timing() gate.Timing {
 	return gate.Timing{
 		Headers: 100 * time.Millisecond, KeepAlive: 50 * time.Millisecond, Orphan: 2 * time.Second,
@@ -82,8 +69,8 @@ func Timing() gate.Timing {
 	}
 }
 
-// MaxHeld is small enough to be filled quickly, and takes the largest body.
-const MaxHeld = 20 << 20
+// MaxRetained is small enough to be filled quickly, and takes the largest body.
+const MaxRetained = 40 << 20
 
 // Harness is a session behind a real HTTP server.
 type Harness struct {
@@ -101,7 +88,7 @@ func New(t *testing.T, f Fixture, m *Model, o schema.GateOptions, change ...func
 	t.Helper()
 	r := schema.Request{Gate: o}.WithDefaults()
 	c := gate.Config{
-		Rollout: "alpha-1", Attempt: 1, ModelName: "policy", Options: r.Gate, Model: m, Dialects: []gate.Dialect{f.Dialect}, Timing: Timing(), MaxHeld: MaxHeld, Log: zerolog.Nop(),
+		Rollout: "alpha-1", Attempt: 1, ModelName: "policy", Options: r.Gate, Model: m, Dialects: []dialect.Dialect{f.Dialect}, Timing: Timing(), MaxRetained: MaxRetained, Log: zerolog.Nop(),
 	}
 	for _, f := range change {
 		f(&c)
@@ -121,7 +108,7 @@ func New(t *testing.T, f Fixture, m *Model, o schema.GateOptions, change ...func
 	return h
 }
 
-// Post sends one request; header is "Name: value" lines.
+// Post sends one request; headers are "Name: value" lines.
 func (h *Harness) Post(ctx context.Context, body string, headers ...string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.URL+h.F.Path(body), strings.NewReader(body))
 	if err != nil {
@@ -162,7 +149,7 @@ func Run(t *testing.T, f Fixture) {
 		"unknown key and ended session":            keys,
 		"models and health":                        models,
 		"bodies that are too large or no request":  badBodies,
-		"held bytes are bounded":                   heldBytes,
+		"retained bytes are bounded":               retainedBytes,
 		"call cap":                                 callCap,
 		"token cap":                                tokenCap,
 		"calls at once are bounded":                parallel,
@@ -176,6 +163,10 @@ func Run(t *testing.T, f Fixture) {
 		"another generation does not mix in":       passRegenerated,
 		"no trainer ends the session":              noTrainer,
 		"the clock stands while nobody answers":    clock,
+		"an answer that nobody can read":           unwritable,
+		"arguments that are no object":             badArguments,
+		"pieces that are not the whole":            differing,
+		"text that is no Unicode":                  noUnicode,
 	}
 	for name, run := range tests {
 		t.Run(name, func(t *testing.T) { run(t, f) })
@@ -231,7 +222,7 @@ func noTokens(t *testing.T, f Fixture) {
 	}
 }
 
-// blocking is an answer that waits for release, after saying it is accepted.
+// blocking accepts a call and waits for release before it answers.
 func blocking(release <-chan struct{}) func(context.Context, schema.Call, func(schema.Frame) error) (schema.Reply, error) {
 	return func(ctx context.Context, _ schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
 		if err := frames(schema.Frame{Kind: schema.FrameAccept, Gen: "g1"}); err != nil {
@@ -260,7 +251,7 @@ func keepAlive(t *testing.T, f Fixture) {
 		if stream {
 			want = f.KeepAlive
 		}
-		for strings.Count(string(seen), want) < 3 { // three signs of life before the answer
+		for strings.Count(string(seen), want) < 3 { // three keep-alives before the answer
 			b, err := r.ReadByte()
 			if err != nil {
 				t.Fatalf("stream %v: %v after %q", stream, err, seen)

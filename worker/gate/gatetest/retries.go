@@ -48,7 +48,7 @@ func orphan(t *testing.T, f Fixture) {
 		if n := h.Model.Calls.Load(); n != 1 {
 			t.Errorf("stream %v: %d generations, want 1", stream, n)
 		}
-		// What was delivered is over: the same request again is a new call.
+		// After delivery the same request is a new call.
 		if status, _ := h.Ask(f.Body("hi", stream)); status != 200 || h.Model.Calls.Load() != 2 {
 			t.Errorf("stream %v: %d, %d generations, want 2", stream, status, h.Model.Calls.Load())
 		}
@@ -89,7 +89,7 @@ func retryWaits(t *testing.T, f Fixture) {
 		status, _ := h.Ask(f.Body("hi", false), "X-Stainless-Retry-Count: 1")
 		second <- status
 	}()
-	// Longer than equal requests wait: a retry waits on.
+	// A retry waits longer than an equal request without the header.
 	select {
 	case status := <-second:
 		t.Fatalf("the retry was answered with %d while the first request was open", status)
@@ -149,7 +149,9 @@ func pass(t *testing.T, f Fixture) {
 			}
 			<-next
 		}
-		return Text("one two"), nil
+		r := Text("one two")
+		r.CompletionIDs, r.Logprobs = schema.PackTokenIDs([]int32{434343, 434343}), nil
+		return r, nil
 	}}, schema.GateOptions{Stream: schema.StreamPass})
 	res, err := h.Post(t.Context(), f.Body("hi", true))
 	if err != nil {
@@ -157,7 +159,7 @@ func pass(t *testing.T, f Fixture) {
 	}
 	r := bufio.NewReader(res.Body)
 	var seen []byte
-	for _, want := range []string{"one ", "two"} { // each is there before the next is made
+	for _, want := range []string{"one ", "two"} { // each arrives before the next is made
 		for !bytes.Contains(seen, []byte(want)) {
 			b, err := r.ReadByte()
 			if err != nil {
@@ -218,7 +220,7 @@ func passRegenerated(t *testing.T, f Fixture) {
 			return schema.Reply{}, err
 		}
 		<-released
-		err := frames(piece("g2", "other")) // the trainer died and began anew
+		err := frames(piece("g2", "other")) // the trainer died and began again
 		result <- err
 		return schema.Reply{}, err
 	}}, schema.GateOptions{Stream: schema.StreamPass})
@@ -279,7 +281,7 @@ func clock(t *testing.T, f Fixture) {
 	}
 	stands := func() bool {
 		a := h.Session.Paused()
-		time.Sleep(5 * time.Millisecond) // a clock is under test
+		time.Sleep(5 * time.Millisecond) // the test needs time to pass
 		return h.Session.Paused() > a
 	}
 	for _, step := range []struct {

@@ -1,0 +1,144 @@
+package gate
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/turngate/turngate/internal/rawjson"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/worker/gate/canonical"
+)
+
+// answerError names the field because of which an answer cannot go to the
+// agent. Such an answer is not committed; the agent gets an error and asks
+// again.
+type answerError struct{ field, reason string }
+
+func (e *answerError) Error() string { return "the answer's " + e.field + ": " + e.reason }
+
+// delivered is a reply in the form for the agent. The transcript keeps the
+// model's own reply.
+type delivered struct {
+	schema.Reply
+	note string
+}
+
+// answered returns a reply in the form for the agent.
+func answered(r schema.Reply, p *pieces) (*delivered, error) {
+	d := &delivered{Reply: r}
+	var n int
+	var err error
+	if d.Message, n, err = schema.MendAnswer(r.Message); err != nil {
+		return nil, err
+	}
+	if n > 0 {
+		d.note = replacedNote(n) + " in what the agent reads"
+	}
+	if p.any {
+		if err := p.differ(&d.Reply); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+func replacedNote(n int) string {
+	if n == 1 {
+		return "one character that is no Unicode was replaced by U+FFFD"
+	}
+	return fmt.Sprintf("%d characters that are no Unicode were replaced by U+FFFD", n)
+}
+
+// pieces joins the parts of a streamed answer.
+type pieces struct {
+	any                bool
+	content, reasoning []byte // JSON text without quotes
+	calls              canonical.ToolCalls
+	ids                schema.TokenIDs
+	logprobs           schema.Logprobs
+}
+
+// add checks a piece and returns it in the form for the agent.
+func (p *pieces) add(d *schema.Delta) (*schema.Delta, error) {
+	text, n, err := schema.MendPiece(d.Delta)
+	if err != nil {
+		return nil, err
+	}
+	if n > 0 {
+		mended := *d
+		mended.Delta = text
+		d = &mended
+	}
+	message, err := canonical.ReadAnswer(d.Delta)
+	if err != nil {
+		return nil, err
+	}
+	p.any = true
+	p.content, p.reasoning = append(p.content, message.Content.Inner()...), append(p.reasoning, message.Reasoning.Inner()...)
+	p.calls.Add(message.ToolCalls)
+	p.ids, p.logprobs = append(p.ids, d.CompletionIDs...), append(p.logprobs, d.Logprobs...)
+	return d, nil
+}
+
+// differ returns an error for the first field in which the whole answer differs
+// from its pieces.
+func (p *pieces) differ(r *schema.Reply) error {
+	whole, err := canonical.ReadAnswer(r.Message)
+	if err != nil {
+		return err
+	}
+	for _, t := range []struct {
+		field  string
+		pieces []byte
+		whole  canonical.Text
+	}{{"content", p.content, whole.Content}, {"reasoning_content", p.reasoning, whole.Reasoning}} {
+		if !sameText(t.pieces, t.whole.Inner()) {
+			return &answerError{t.field, fmt.Sprintf("its pieces have %s, the whole has %s", clipped(t.pieces), clipped(t.whole.Inner()))}
+		}
+	}
+	if len(p.calls) != len(whole.ToolCalls) {
+		return &answerError{"tool_calls", fmt.Sprintf("its pieces have %d, the whole has %d", len(p.calls), len(whole.ToolCalls))}
+	}
+	for i := range p.calls {
+		was, is := &p.calls[i], &whole.ToolCalls[i]
+		for _, t := range [][3]string{{"id", was.ID, is.ID}, {"name", was.Name(), is.Name()}, {"arguments", was.Input(), is.Input()}} {
+			if t[1] != t[2] {
+				return &answerError{fmt.Sprintf("tool_calls[%d].%s", i, t[0]), fmt.Sprintf("its pieces have %s, the whole has %s", clipped([]byte(t[1])), clipped([]byte(t[2])))}
+			}
+		}
+	}
+	// A stream may leave out ids, or leave out all log-probs.
+	if len(p.ids) > 0 && !bytes.Equal(p.ids, r.CompletionIDs) {
+		return &answerError{"completion_ids", fmt.Sprintf("its pieces have %d, the whole has %d, or others", p.ids.Len(), r.CompletionIDs.Len())}
+	}
+	if len(p.logprobs) > 0 && !bytes.Equal(p.logprobs, r.Logprobs) {
+		return &answerError{"logprobs", fmt.Sprintf("its pieces have %d, the whole has %d, or others", p.logprobs.Len(), r.Logprobs.Len())}
+	}
+	return nil
+}
+
+// sameText compares the contents of two JSON strings, given without quotes.
+func sameText(a, b []byte) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	was, err := rawjson.Unquote(append(append(jsontext.Value{'"'}, a...), '"'))
+	if err != nil {
+		return false
+	}
+	is, err := rawjson.Unquote(append(append(jsontext.Value{'"'}, b...), '"'))
+	return err == nil && was == is
+}
+
+func clipped(s []byte) string { return fmt.Sprintf("%q", schema.Clip(string(s), 80)) }
+
+// NoteOf describes the differences between a call and the agent's request;
+// empty means none.
+func NoteOf(c *schema.Call) string {
+	if c.Replaced == 0 {
+		return ""
+	}
+	return replacedNote(c.Replaced) + " in what the agent sent"
+}

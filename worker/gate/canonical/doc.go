@@ -1,0 +1,5 @@
+// Package canonical writes and reads the parts of a canonical call, which have
+// the form of OpenAI chat
+// (https://platform.openai.com/docs/api-reference/chat/create). Dialects write
+// messages and tools of a request with it, and read answers.
+package canonical

@@ -1,0 +1,49 @@
+package chat_test
+
+import (
+	"net/http"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/turngate/turngate/worker/gate/dialect/chat"
+	"github.com/turngate/turngate/worker/gate/gatetest"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(int) { http.DefaultClient.CloseIdleConnections() }))
+}
+
+func TestConformance(t *testing.T) { gatetest.Run(t, gatetest.Chat()) }
+
+func FuzzChatEncode(f *testing.F) { gatetest.FuzzEncode(f, gatetest.Chat()) }
+
+func TestChatKeepsTheAgentsBytes(t *testing.T) {
+	body := `{ "model":"m","stream":true , "temperature":0.70,"stream_options":{"include_usage":true},
+		"messages":[ {"role":"user", "content":"a\u00e9"}, {"role":"tool","content":[]} ],"tools":[ {"x":1.0} ],"later":{"y":[1, 2]},"n":1}`
+	req, err := gatetest.Decode(chat.Dialect{}, "/", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := req.Call
+	if string(c.Messages[0]) != `{"role":"user", "content":"a\u00e9"}` || string(c.Tools) != `[ {"x":1.0} ]` || !c.Stream || c.Model != "m" ||
+		string(c.Params["temperature"]) != "0.70" || string(c.Params["later"]) != `{"y":[1, 2]}` || len(c.Params) != 2 || len(c.Messages) != 2 {
+		t.Fatalf("got %+v", c)
+	}
+}
+
+func TestChatRefusesWhatItCannotDo(t *testing.T) {
+	for name, body := range map[string]string{
+		"n":                 `{"messages":[{}],"n":2}`,
+		"no messages":       `{"model":"m"}`,
+		"empty messages":    `{"messages":[]}`,
+		"message is text":   `{"messages":["hi"]}`,
+		"messages is text":  `{"messages":"hi"}`,
+		"model is a number": `{"messages":[{}],"model":1}`,
+		"twice the same":    `{"messages":[{}],"messages":[{}]}`,
+	} {
+		if _, err := gatetest.Decode(chat.Dialect{}, "/", body); err == nil {
+			t.Errorf("%s was accepted", name)
+		}
+	}
+}

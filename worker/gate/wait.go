@@ -1,0 +1,103 @@
+package gate
+
+import (
+	"time"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// waiting is the reason why a call waits, in the form of its event.
+type waiting struct {
+	schema.WaitEvent
+	since time.Time
+	told  time.Time
+}
+
+// tellAgain is the interval of events of a wait that goes on unchanged.
+const tellAgain = 30 * time.Second
+
+// maxBadAnswers is the number of refused answers in a row after which a call
+// fails: the next answer would be refused as well.
+const maxBadAnswers = 3
+
+// heard derives from a frame whether its call waits. It returns the events to
+// send; an error ends the call. The caller holds the lock.
+func (x *exchange) heard(f schema.Frame) (tell []schema.WaitEvent, err error) {
+	switch {
+	case f.Kind == schema.FrameAbsent:
+		to, name := schema.WaitTrainer, ""
+		if f.Upstream != "" {
+			to, name = schema.WaitUpstream, f.Upstream
+		}
+		tell = x.waits(to, name, f.Fault)
+		if f.Fault == nil || f.Fault.Code != schema.CodeBadAnswer {
+			x.badAnswers = 0
+			return tell, nil
+		}
+		x.refused++
+		if x.badAnswers++; x.badAnswers >= maxBadAnswers {
+			last := *f.Fault
+			last.Message = schema.Clip("three answers in a row were refused; the last: "+last.Message, maxWaitText)
+			return tell, &last
+		}
+		return tell, nil
+	case f.Held:
+		return x.waits(schema.WaitHold, "", nil), nil
+	case f.Kind == schema.FrameAccept && x.wait != nil && x.wait.For != schema.WaitHold && x.wait.Fault != nil:
+		return nil, nil // the call is sent again; that is not an answer yet
+	default:
+		return x.goesOn(), nil
+	}
+}
+
+// waits notes that the call waits. The caller holds the lock.
+func (x *exchange) waits(to, name string, why *schema.Fault) (tell []schema.WaitEvent) {
+	now := time.Now()
+	if x.wait != nil && (x.wait.For != to || x.wait.Name != name) {
+		tell = x.goesOn()
+	}
+	fresh := x.wait == nil
+	if fresh {
+		x.wait = &waiting{WaitEvent: schema.WaitEvent{For: to, Name: name, Call: x.number}, since: now}
+	}
+	w := x.wait
+	if to != schema.WaitHold && to != schema.WaitSlot {
+		w.Tries++
+	}
+	changed := (why == nil) != (w.Fault == nil) || why != nil && why.Message != w.Fault.Message
+	if changed {
+		w.Fault = nil
+		if why != nil {
+			told := *why
+			told.Message = schema.Clip(told.Message, maxWaitText)
+			w.Fault = &told
+		}
+	}
+	if !fresh && !changed && now.Sub(w.told) < tellAgain {
+		return tell
+	}
+	w.told, w.MS = now, now.Sub(w.since).Milliseconds()
+	return append(tell, w.WaitEvent)
+}
+
+// maxWaitText bounds the text of a fault that is sent repeatedly, in bytes.
+const maxWaitText = 4000
+
+// goesOn notes that the call no longer waits. The caller holds the lock.
+func (x *exchange) goesOn() []schema.WaitEvent {
+	w := x.wait
+	if w == nil {
+		return nil
+	}
+	x.wait = nil
+	end := w.WaitEvent
+	end.MS, end.Ended = time.Since(w.since).Milliseconds(), true
+	return []schema.WaitEvent{end}
+}
+
+// tell passes events of waits to the observer.
+func (x *exchange) tell(waits []schema.WaitEvent) {
+	for _, w := range waits {
+		x.s.cfg.Observer.CallWaits(w)
+	}
+}

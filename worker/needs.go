@@ -1,0 +1,80 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/turngate/turngate/agents/programs"
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
+)
+
+// lookLimit bounds the search for programs in a sandbox.
+const lookLimit = time.Minute
+
+// equip makes sure that the agent finds the programs it needs. For a missing
+// program that the agent's packages or turngate provide, it puts a script into
+// a folder at the end of the PATH in env. Any other missing program ends the
+// rollout with a fault that names it.
+func (r *Rollout) equip(ctx context.Context, dir, user string, env map[string]string) error {
+	if len(r.agent.Needs) == 0 {
+		return nil
+	}
+	report, err := r.lookFor(ctx, user, env)
+	if err != nil {
+		return err
+	}
+	stubs := map[string][]byte{}
+	var missing []string
+	for _, name := range report.Missing {
+		if path, ok := r.agent.Carries[name]; ok {
+			stubs[name] = programs.Stub(mountedAgents + "/" + path)
+		} else if command, ok := programs.Provided()[name]; ok {
+			stubs[name] = programs.Stub(sandboxes.HelperPath, command)
+		} else {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) > 0 {
+		return failed(schema.Faultf("agent", schema.CodeMissing, schema.WhoTask,
+			"the sandbox lacks %s, which %s needs: add it to the image, or to the setup commands", strings.Join(missing, ", "), r.agent.Name))
+	}
+	if len(stubs) == 0 {
+		return nil
+	}
+	bin := dir + "/bin"
+	for name, script := range stubs {
+		if err := r.sandbox.Files().Write(ctx, bin+"/"+name, script, 0o755, user); err != nil {
+			return fmt.Errorf("put %s into the sandbox: %w", name, err)
+		}
+	}
+	env["PATH"] = strings.TrimPrefix(report.Path+":"+bin, ":")
+	return nil
+}
+
+// lookFor searches the agent's PATH for the programs it needs.
+func (r *Rollout) lookFor(ctx context.Context, user string, env map[string]string) (programs.Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	var out, errOut bytes.Buffer
+	proc, err := r.sandbox.Start(ctx, sandboxes.Cmd{
+		Args: append([]string{sandboxes.HelperPath, "look-for"}, r.agent.Needs...), Env: env, User: user, Stdout: &out, Stderr: &errOut, OutputLimit: 64 << 10,
+	})
+	if err != nil {
+		return programs.Report{}, fmt.Errorf("look for programs: %w", err)
+	}
+	exit, err := await(ctx, proc)
+	if err != nil {
+		return programs.Report{}, fmt.Errorf("look for programs: %w", err)
+	}
+	var report programs.Report
+	if err := json.Unmarshal(out.Bytes(), &report); err != nil || !exit.OK() {
+		return report, fmt.Errorf("look for programs: %s: %w", exit, errors.Join(err, errors.New(schema.Clip(errOut.String(), 500))))
+	}
+	return report, nil
+}
