@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,22 +10,28 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 )
 
-// Finding is one thing that a probe looked at. Err is nil if the engine does it.
+// Finding is the result of one check of a probe. Err is nil if the check
+// passed.
 type Finding struct {
 	What string
-	OK   string // what was found
+	OK   string // the observed behaviour
 	Err  error
-	Todo string // how an engine is started so that it does
+	Todo string // the change that makes the check pass
 }
 
-// Probe asks the engine for all that training needs of it, with a few short
+// Probe checks everything that training needs of the engine, with a few short
 // completions.
 func (u *Upstream) Probe(ctx context.Context) []Finding {
-	model, err := u.modelName(ctx)
-	out := []Finding{{What: "upstream", OK: "serves " + model, Err: err, Todo: "check the URL, the key in TURNGATE_UPSTREAM_KEY, and --model"}}
+	model, length, err := u.model(ctx)
+	served := "serves " + model
+	if length > 0 {
+		served += fmt.Sprintf(", %d tokens of context", length)
+	}
+	out := []Finding{{What: "upstream", OK: served, Err: err, Todo: "check the URL, the key in TURNGATE_UPSTREAM_KEY, and --model"}}
 	if err != nil {
 		return out
 	}
@@ -37,7 +44,7 @@ type prober struct {
 	model string
 }
 
-// ask completes a short prompt with some parameters more.
+// ask completes a short prompt with further parameters.
 func (p *prober) ask(ctx context.Context, more map[string]any, into any) error {
 	body, err := json.Marshal(p.request(more))
 	if err != nil {
@@ -57,7 +64,7 @@ func (p *prober) request(more map[string]any) map[string]any {
 	return q
 }
 
-// tokens looks whether ids and log-probs come, and fit together.
+// tokens checks that ids and log-probs arrive and match each other.
 func (p *prober) tokens(ctx context.Context) Finding {
 	f := Finding{What: "token ids", Todo: "use an engine that knows return_token_ids: vLLM 0.11 or later, SGLang of July 2026 or later"}
 	var got completion
@@ -80,60 +87,86 @@ func (p *prober) tokens(ctx context.Context) Finding {
 	return f
 }
 
-// processed looks whether log-probs are those of the distribution that was
-// sampled from: the gap between the two likeliest first tokens must grow as the
-// temperature falls.
+// processed checks that the log-probs are of the distribution that is sampled
+// from: the gap between two likely first tokens must grow as the temperature
+// falls.
 func (p *prober) processed(ctx context.Context) Finding {
 	f := Finding{What: "log-probs", OK: "of the distribution that is sampled", Todo: "start vLLM with --logprobs-mode processed_logprobs"}
 	var gaps [2]float64
 	for i, temperature := range []float64{1, 0.5} {
-		var got struct {
-			Choices []struct {
-				Logprobs struct {
-					Content []struct {
-						Top []struct{ Logprob float64 } `json:"top_logprobs"`
-					}
-				}
-			}
-		}
-		if f.Err = p.ask(ctx, map[string]any{"logprobs": true, "top_logprobs": 2, "temperature": temperature, "max_tokens": 1}, &got); f.Err != nil {
+		if gaps[i], f.Err = p.gap(ctx, temperature); f.Err != nil {
 			return f
 		}
-		if len(got.Choices) != 1 || len(got.Choices[0].Logprobs.Content) == 0 || len(got.Choices[0].Logprobs.Content[0].Top) < 2 {
-			f.Err = errors.New("no two top_logprobs came for a token")
-			return f
-		}
-		top := got.Choices[0].Logprobs.Content[0].Top
-		gaps[i] = math.Abs(top[0].Logprob - top[1].Logprob)
 	}
 	if ratio := gaps[1] / gaps[0]; ratio < 1.7 || ratio > 2.3 || math.IsNaN(ratio) {
-		f.Err = fmt.Errorf("the gap between the two likeliest tokens is %.3f at temperature 1 and %.3f at 0.5, where it should double: they are raw, which breaks importance ratios", gaps[0], gaps[1])
+		f.Err = fmt.Errorf("the gap between the likeliest token and the third is %.3f at temperature 1 and %.3f at 0.5, where it should double: they are raw, which breaks importance ratios", gaps[0], gaps[1])
 	}
 	return f
 }
 
-// tools looks whether a tool call comes as one.
+// gap returns the difference of the log-probs of the likeliest first token and
+// the third.
+func (p *prober) gap(ctx context.Context, temperature float64) (float64, error) {
+	var got struct {
+		Choices []struct {
+			Logprobs struct {
+				Content []struct {
+					Top []struct{ Logprob float64 } `json:"top_logprobs"`
+				}
+			}
+		}
+	}
+	if err := p.ask(ctx, map[string]any{"logprobs": true, "top_logprobs": 4, "temperature": temperature, "max_tokens": 1}, &got); err != nil {
+		return 0, err
+	}
+	if len(got.Choices) != 1 || len(got.Choices[0].Logprobs.Content) == 0 {
+		return 0, errors.New("no log-probs came for a token")
+	}
+	// vLLM puts the sampled token before the likeliest ones and drops the last
+	// of them.
+	var all []float64
+	for _, t := range got.Choices[0].Logprobs.Content[0].Top {
+		all = append(all, t.Logprob)
+	}
+	slices.SortFunc(all, func(a, b float64) int { return cmp.Compare(b, a) })
+	if len(all) < 3 {
+		return 0, fmt.Errorf("%d top_logprobs came for a token, 4 were asked for", len(all))
+	}
+	return all[0] - all[2], nil
+}
+
+// tools checks that a tool call arrives as one. An untrained model may need
+// several tries.
 func (p *prober) tools(ctx context.Context) Finding {
 	f := Finding{What: "tool calls", OK: "come as tool_calls", Todo: "start vLLM with --enable-auto-tool-choice and the --tool-call-parser of the model"}
 	tool := map[string]any{"type": "function", "function": map[string]any{
 		"name": "count_to", "description": "Counts from one to a number.",
 		"parameters": map[string]any{"type": "object", "properties": map[string]any{"n": map[string]any{"type": "integer"}}, "required": []string{"n"}},
 	}}
-	var got struct {
+	type answer struct {
 		Choices []struct {
 			Message struct {
 				ToolCalls []toolCall `json:"tool_calls"`
 			}
 		}
 	}
-	if f.Err = p.ask(ctx, map[string]any{"tools": []any{tool}, "tool_choice": "required", "max_tokens": 200}, &got); f.Err != nil {
+	// Agents send auto, which some engines refuse.
+	if f.Err = p.ask(ctx, map[string]any{"tools": []any{tool}, "tool_choice": "auto", "max_tokens": 1}, &answer{}); f.Err != nil {
 		return f
 	}
-	switch {
-	case len(got.Choices) != 1 || len(got.Choices[0].Message.ToolCalls) == 0:
-		f.Err = errors.New("a call was required and none came")
-	case got.Choices[0].Message.ToolCalls[0].Function.Name != "count_to" || !json.Valid([]byte(got.Choices[0].Message.ToolCalls[0].Function.Arguments)):
-		f.Err = fmt.Errorf("the call is %+v", got.Choices[0].Message.ToolCalls[0])
+	for try := range 5 {
+		var got answer
+		if f.Err = p.ask(ctx, map[string]any{"tools": []any{tool}, "tool_choice": "required", "max_tokens": 200, "seed": try + 1}, &got); f.Err != nil {
+			return f
+		}
+		switch {
+		case len(got.Choices) != 1 || len(got.Choices[0].Message.ToolCalls) == 0:
+			f.Err = errors.New("a call was required and none came")
+			continue
+		case got.Choices[0].Message.ToolCalls[0].Function.Name != "count_to" || got.Choices[0].Message.ToolCalls[0].Function.Arguments == "":
+			f.Err = fmt.Errorf("the call is %+v", got.Choices[0].Message.ToolCalls[0])
+		}
+		return f
 	}
 	return f
 }
@@ -142,7 +175,7 @@ type toolCall struct {
 	Function struct{ Name, Arguments string }
 }
 
-// streaming looks whether a stream carries the ids.
+// streaming checks that a stream has the token ids.
 func (p *prober) streaming(ctx context.Context) Finding {
 	f := Finding{What: "streaming", Todo: "answers that are not streamed work all the same: turngate streams to the agent itself"}
 	body, err := json.Marshal(p.request(map[string]any{"stream": true, "logprobs": true, "return_token_ids": true, "stream_options": map[string]bool{"include_usage": true}}))

@@ -1,7 +1,6 @@
 package upstream_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,7 +10,7 @@ import (
 	"github.com/turngate/turngate/upstream"
 )
 
-// vllm answers a probe as that engine does; without is what it lacks.
+// vllm answers a probe as vLLM does; without names a missing feature.
 func vllm(without string) func(w http.ResponseWriter, body map[string]any) {
 	return func(w http.ResponseWriter, body map[string]any) {
 		temperature, _ := body["temperature"].(float64)
@@ -19,7 +18,7 @@ func vllm(without string) func(w http.ResponseWriter, body map[string]any) {
 		if without != "processed" {
 			gap /= temperature
 		}
-		lp := fmt.Sprintf(`{"content":[{"logprob":-0.1,"top_logprobs":[{"logprob":-0.1},{"logprob":%f}]}]}`, -0.1-gap)
+		lp := fmt.Sprintf(`{"content":[{"logprob":-9,"top_logprobs":[{"logprob":-9},{"logprob":-0.1},{"logprob":-0.2},{"logprob":%f}]}]}`, -0.1-gap)
 		ids, prompt := `"token_ids":[5],`, `"prompt_token_ids":[1,2],`
 		if without == "ids" {
 			ids, prompt = "", ""
@@ -55,34 +54,5 @@ func TestProbe(t *testing.T) {
 	}
 	if f := u.Probe(t.Context()); len(f) != 1 || f[0].Err == nil {
 		t.Errorf("an engine that is away: %+v", f)
-	}
-}
-
-// TestRefusedParametersAreLeftOut as hosted engines want it, and said.
-func TestRefusedParametersAreLeftOut(t *testing.T) {
-	var last map[string]any
-	u, _ := engine(t, func(w http.ResponseWriter, body map[string]any) {
-		last = body
-		for _, name := range []string{"return_token_ids", "max_tokens", "temperature"} {
-			if body[name] != nil {
-				w.WriteHeader(http.StatusBadRequest)
-				_, _ = fmt.Fprintf(w, `{"error":{"message":"Unsupported parameter: '%s' is not supported with this model. Use something else."}}`, name)
-				return
-			}
-		}
-		_, _ = io.WriteString(w, `{"choices":[{"message":{"role":"assistant","content":"ok"},"finish_reason":"stop"}],"usage":{}}`)
-	})
-	for range 2 {
-		r, err := u.Answer(t.Context(), call())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if strings.Join(r.Edits, ",") != "max_tokens,return_token_ids,temperature" || last["max_completion_tokens"] != 100.0 {
-			t.Errorf("edits %q, sent %v", r.Edits, last)
-		}
-		var sampling map[string]any
-		if err := json.Unmarshal(r.Sampling, &sampling); err != nil || sampling["temperature"] != nil || sampling["max_completion_tokens"] != 100.0 {
-			t.Errorf("sampling %s, %v", r.Sampling, err)
-		}
 	}
 }

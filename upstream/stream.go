@@ -13,13 +13,18 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Stream is Answer for an agent that reads the answer while it is generated:
-// emit gets each piece, with its ids and log-probs, and may end it with an
-// error. The reply is all of it. A stream that breaks off is a fault that is
-// asked again.
+// Stream is Answer for an agent that reads the answer while it is generated.
+// emit gets each piece with its ids and log-probs; an error of emit ends the
+// call. The reply has the whole answer. A stream that breaks off returns a
+// retryable fault.
 func (u *Upstream) Stream(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
 	more := map[string]string{"stream": "true", "stream_options": `{"include_usage":true}`}
-	return u.answer(ctx, c, more, func(ctx context.Context, body []byte, into any) error {
+	q := request{u: u, call: c, more: more}
+	once := func(d *schema.Delta) error {
+		q.started = true
+		return emit(d)
+	}
+	return u.answer(ctx, &q, func(ctx context.Context, body []byte, into any) error {
 		res, err := u.send(ctx, http.MethodPost, "/chat/completions", body)
 		if err != nil {
 			return err
@@ -28,17 +33,17 @@ func (u *Upstream) Stream(ctx context.Context, c *schema.Call, emit func(*schema
 		if res.StatusCode != http.StatusOK {
 			data, err := io.ReadAll(io.LimitReader(res.Body, 64<<10))
 			if err != nil {
-				return fail(http.StatusBadGateway, "the upstream's refusal broke off: %v", err)
+				return fail(http.StatusBadGateway, "its refusal broke off: %v", err)
 			}
 			return refused(res, data)
 		}
 		got, _ := into.(*completion)
-		return readStream(io.LimitReader(res.Body, maxBody), got, emit)
+		return readStream(io.LimitReader(res.Body, maxBody), got, once)
 	})
 }
 
-// readStream puts a stream of chunks
-// (https://platform.openai.com/docs/api-reference/chat-streaming) together.
+// readStream joins a stream of chunks
+// (https://platform.openai.com/docs/api-reference/chat-streaming).
 func readStream(body io.Reader, got *completion, emit func(*schema.Delta) error) error {
 	var whole joined
 	in := bufio.NewReader(body)
@@ -49,28 +54,29 @@ func readStream(body io.Reader, got *completion, emit func(*schema.Delta) error)
 		switch {
 		case isData && string(data) == "[DONE]":
 			return whole.finish(got)
-		case isData:
+		case isData && err == nil:
 			if err := whole.add(data, emit); err != nil {
 				return err
 			}
-		case err != nil:
-			return fail(http.StatusBadGateway, "the upstream's stream broke off: %v", err)
+		case err != nil: // a last line without a line break is incomplete
+			return fail(http.StatusBadGateway, "the stream broke off: %v", err)
 		}
 	}
 }
 
-// joined is an answer as far as it was streamed.
+// joined is the part of an answer that has arrived.
 type joined struct {
 	completion
-	choice             choice
-	role               string
-	content, reasoning strings.Builder
-	hasContent         bool
-	calls              []*joinedCall
-	more               map[string]json.RawMessage // other members of the message
+	choice           choice
+	role             string
+	content, refusal strings.Builder
+	reasoning        strings.Builder // reasoning_content, or without it reasoning
+	hasContent       bool
+	calls            []*joinedCall
+	more             map[string]json.RawMessage // other members of the message
 }
 
-// joinedCall is a tool call as far as it was streamed.
+// joinedCall is the part of a tool call that has arrived.
 type joinedCall struct {
 	ID       string `json:"id"`
 	Type     string `json:"type"`
@@ -86,27 +92,24 @@ const maxCalls = 1024
 func (j *joined) add(data []byte, emit func(*schema.Delta) error) error {
 	var chunk struct {
 		completion
-		Usage *schema.Usage `json:"usage"`
-		Error *struct {
-			Message string `json:"message"`
-			Code    any    `json:"code"`
-		} `json:"error"`
+		Usage  *schema.Usage   `json:"usage"`
+		Error  json.RawMessage `json:"error"`
+		Object string          `json:"object"`
 	}
 	if err := json.Unmarshal(data, &chunk); err != nil {
-		return fail(http.StatusBadGateway, "a chunk of the upstream cannot be read: %v", err)
+		return badAnswer("a chunk cannot be read: %v", err)
 	}
-	if chunk.Error != nil {
-		status, _ := chunk.Error.Code.(float64)
-		return fail(int(status), "the upstream says in its stream: %s", schema.Clip(chunk.Error.Message, 2000))
+	if len(chunk.Error) > 0 && string(chunk.Error) != "null" || chunk.Object == "error" {
+		return refusedInStream(data)
 	}
 	if chunk.Usage != nil {
 		j.Usage = *chunk.Usage
 	}
-	if len(chunk.PromptTokenIDs) > 0 { // of the first chunk
+	if len(chunk.PromptTokenIDs) > 0 { // in the first chunk
 		j.PromptTokenIDs = chunk.PromptTokenIDs
 	}
 	if len(chunk.Choices) > 1 {
-		return fail(http.StatusBadGateway, "a chunk of the upstream has %d choices, want 1", len(chunk.Choices))
+		return badAnswer("choices: a chunk has %d, want 1", len(chunk.Choices))
 	}
 	for i := range chunk.Choices {
 		if err := j.addChoice(&chunk.Choices[i], emit); err != nil {
@@ -129,7 +132,7 @@ func (j *joined) addChoice(c *choice, emit func(*schema.Delta) error) error {
 	}
 	said, err := j.addDelta(c.Delta)
 	if err != nil {
-		return fail(http.StatusBadGateway, "a delta of the upstream: %v", err)
+		return badAnswer("delta: %v", err)
 	}
 	if !said && len(c.TokenIDs) == 0 {
 		return nil
@@ -141,7 +144,8 @@ func (j *joined) addChoice(c *choice, emit func(*schema.Delta) error) error {
 	return emit(&schema.Delta{V: schema.Version, Delta: delta, CompletionIDs: schema.PackTokenIDs(c.TokenIDs), Logprobs: c.packed()})
 }
 
-// addDelta joins a piece of the message. said: it has any.
+// addDelta joins a piece of the message. said reports whether the piece has a
+// member.
 func (j *joined) addDelta(raw json.RawMessage) (said bool, err error) {
 	if len(raw) == 0 {
 		return false, nil
@@ -161,8 +165,14 @@ func (j *joined) addDelta(raw json.RawMessage) (said bool, err error) {
 		case "content":
 			j.hasContent = true
 			err = appendText(&j.content, value)
-		case "reasoning_content", "reasoning": // engines have either name
+		case "reasoning_content":
 			err = appendText(&j.reasoning, value)
+		case "reasoning": // engines use either name, or send the text under both
+			if other := members["reasoning_content"]; len(other) == 0 || string(other) == "null" || string(other) == `""` {
+				err = appendText(&j.reasoning, value)
+			}
+		case "refusal":
+			err = appendText(&j.refusal, value)
 		case "tool_calls":
 			err = j.addCalls(value)
 		default:
@@ -213,10 +223,13 @@ func (j *joined) addCalls(value json.RawMessage) error {
 	return nil
 }
 
-// finish is the answer as it would have come whole.
+// finish fills got with the answer in the form without a stream.
 func (j *joined) finish(got *completion) error {
 	if j.choice.FinishReason == "" {
-		return fail(http.StatusBadGateway, "the upstream's stream ended without a finish_reason")
+		return badAnswer("finish_reason: the stream ended without one")
+	}
+	if j.choice.FinishReason == aborted {
+		return errAborted()
 	}
 	message := map[string]any{"role": "assistant", "content": nil}
 	for name, value := range j.more {
@@ -227,6 +240,9 @@ func (j *joined) finish(got *completion) error {
 	}
 	if j.content.Len() > 0 || j.hasContent && len(j.calls) == 0 {
 		message["content"] = j.content.String()
+	}
+	if j.refusal.Len() > 0 {
+		message["refusal"] = j.refusal.String()
 	}
 	if j.reasoning.Len() > 0 {
 		message["reasoning_content"] = j.reasoning.String()

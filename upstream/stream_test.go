@@ -16,8 +16,8 @@ func events(chunks ...string) string {
 	return "data: " + strings.Join(chunks, "\n\ndata: ") + "\n\n"
 }
 
-// TestAStreamIsJoinedExactly: what comes in pieces is the answer that would
-// have come whole, and each piece has its own ids.
+// TestAStreamIsJoinedExactly: the joined pieces equal the answer without a
+// stream, and each piece has its own ids.
 func TestAStreamIsJoinedExactly(t *testing.T) {
 	var asked map[string]any
 	u, _ := engine(t, func(w http.ResponseWriter, body map[string]any) {
@@ -64,7 +64,32 @@ func TestAStreamIsJoinedExactly(t *testing.T) {
 	}
 }
 
-// TestABrokenStreamIsAskedAgain, and a refusal is what it is without a stream.
+// TestTwoNamesOfOneText: some versions of vLLM send each piece of reasoning under
+// both names. A refusal comes in pieces like any other text.
+func TestTwoNamesOfOneText(t *testing.T) {
+	for name, tt := range map[string]struct {
+		deltas []string
+		want   string
+	}{
+		"both":    {[]string{`{"reasoning":"so ","reasoning_content":"so "}`, `{"reasoning":"it","reasoning_content":"it"}`, `{"content":"hi"}`}, `{"content":"hi","reasoning_content":"so it","role":"assistant"}`},
+		"newer":   {[]string{`{"reasoning":"so "}`, `{"reasoning":"it","reasoning_content":null}`, `{"content":"hi"}`}, `{"content":"hi","reasoning_content":"so it","role":"assistant"}`},
+		"refusal": {[]string{`{"refusal":"I can"}`, `{"refusal":"not"}`}, `{"content":null,"refusal":"I cannot","role":"assistant"}`},
+	} {
+		u, _ := engine(t, func(w http.ResponseWriter, _ map[string]any) {
+			chunks := []string{`{"prompt_token_ids":[1],"choices":[{"delta":{"role":"assistant"},"token_ids":[5],"logprobs":{"content":[{"logprob":-1}]}}]}`}
+			for _, d := range tt.deltas {
+				chunks = append(chunks, `{"choices":[{"delta":`+d+`}]}`)
+			}
+			_, _ = io.WriteString(w, events(append(chunks, `{"choices":[{"delta":{},"finish_reason":"stop"}]}`, `[DONE]`)...))
+		})
+		r, err := u.Stream(t.Context(), call(), func(*schema.Delta) error { return nil })
+		if err != nil || string(r.Message) != tt.want {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+	}
+}
+
+// TestABrokenStreamIsAskedAgain, and a refusal is the same as without a stream.
 func TestABrokenStreamIsAskedAgain(t *testing.T) {
 	for name, tt := range map[string]struct {
 		status int // of the engine
@@ -93,10 +118,10 @@ func TestABrokenStreamIsAskedAgain(t *testing.T) {
 	u, _ := engine(t, func(w http.ResponseWriter, body map[string]any) {
 		if body["stream_options"] != nil {
 			w.WriteHeader(http.StatusBadRequest)
-			_, _ = io.WriteString(w, `{"error":{"message":"'stream_options' is not known"}}`)
+			_, _ = io.WriteString(w, `{"error":{"message":"Unknown parameter: 'stream_options'."}}`)
 			return
 		}
-		_, _ = io.WriteString(w, events(`{"choices":[{"delta":{"content":"hi"},"finish_reason":"stop"}]}`, `[DONE]`))
+		_, _ = io.WriteString(w, events(`{"prompt_token_ids":[1],"choices":[{"delta":{"content":"hi"},"token_ids":[5],"logprobs":{"content":[{"logprob":-1}]},"finish_reason":"stop"}]}`, `[DONE]`))
 	})
 	r, err := u.Stream(t.Context(), call(), func(*schema.Delta) error { return nil })
 	if err != nil || !reflect.DeepEqual(r.Edits, []string{"stream_options"}) {

@@ -67,9 +67,12 @@ func TestIDsAndLogprobsAreTakenOut(t *testing.T) {
 	}
 }
 
-func TestAServerWithoutTokenIDsIsAskedPlainly(t *testing.T) {
+// TestAServerWithoutTokenIDs is of no use for training: the fault names the
+// refused field, and the call is not repeated without it. A plain configuration
+// does not request token ids at all.
+func TestAServerWithoutTokenIDs(t *testing.T) {
 	n := 0
-	u, _ := engine(t, func(w http.ResponseWriter, body map[string]any) {
+	_, srv := engine(t, func(w http.ResponseWriter, body map[string]any) {
 		n++
 		if _, ok := body["return_token_ids"]; ok {
 			w.WriteHeader(http.StatusBadRequest)
@@ -78,13 +81,23 @@ func TestAServerWithoutTokenIDsIsAskedPlainly(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, `{"choices":[{"message":{"role":"assistant","content":"ok"},"finish_reason":"stop"}],"usage":{}}`)
 	})
-	for range 2 {
-		if r, err := u.Answer(t.Context(), call()); err != nil || len(r.CompletionIDs) != 0 {
-			t.Fatalf("got %+v, %v", r, err)
+	for _, plain := range []bool{false, true} {
+		u, err := upstream.New(upstream.Config{URL: srv.URL, Key: "sk-up", Name: "lab", Plain: plain})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if n != 3 {
-		t.Fatalf("asked %d times, want 3", n)
+		n = 0
+		r, err := u.Answer(t.Context(), call())
+		var f *schema.Fault
+		switch {
+		case plain && (err != nil || len(r.CompletionIDs) != 0):
+			t.Errorf("plain: got %+v, %v", r, err)
+		case !plain && (!errors.As(err, &f) || f.Code != schema.CodeBadAnswer || !strings.Contains(f.Message, "upstream lab") || !strings.Contains(f.Message, "return_token_ids")):
+			t.Errorf("got %v", err)
+		}
+		if n != 1 {
+			t.Errorf("plain %t: asked %d times", plain, n)
+		}
 	}
 }
 

@@ -1,0 +1,99 @@
+package upstream
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// completion has the fields of an answer: OpenAI's, and the token ids that vLLM
+// adds for return_token_ids.
+type completion struct {
+	Choices        []choice     `json:"choices"`
+	PromptTokenIDs []int32      `json:"prompt_token_ids"`
+	Usage          schema.Usage `json:"usage"`
+}
+
+// choice is an answer, or a piece of a streamed one.
+type choice struct {
+	Message      json.RawMessage `json:"message"`
+	Delta        json.RawMessage `json:"delta"`
+	FinishReason string          `json:"finish_reason"`
+	TokenIDs     []int32         `json:"token_ids"`
+	Logprobs     *logprobs       `json:"logprobs"`
+}
+
+type logprobs struct {
+	Content []struct {
+		Logprob float32         `json:"logprob"`
+		Top     json.RawMessage `json:"top_logprobs"`
+	} `json:"content"`
+}
+
+// packed returns the log-probs of a choice; none without token ids.
+func (c *choice) packed() schema.Logprobs {
+	if c.Logprobs == nil || len(c.TokenIDs) == 0 {
+		return nil
+	}
+	values := make([]float32, len(c.Logprobs.Content))
+	for i, t := range c.Logprobs.Content {
+		values[i] = t.Logprob
+	}
+	return schema.PackLogprobs(values)
+}
+
+// aborted is the finish reason of vLLM and SGLang for a generation that was cut
+// off, for example by a pause for new weights.
+const aborted = "abort"
+
+func errAborted() error {
+	return fail(http.StatusServiceUnavailable, "it aborted the generation")
+}
+
+// reply converts an answer to a reply, with the message for the agent and the
+// data for training.
+func (u *Upstream) reply(got *completion, q *request) (*schema.Reply, error) {
+	if len(got.Choices) != 1 {
+		return nil, badAnswer("choices: %d came, want 1", len(got.Choices))
+	}
+	if got.Choices[0].FinishReason == aborted {
+		return nil, errAborted()
+	}
+	if !u.cfg.Plain { // name the parameters that the engine dropped silently
+		if len(got.Choices[0].TokenIDs) == 0 || len(got.PromptTokenIDs) == 0 {
+			q.edit("return_token_ids")
+		}
+		if got.Choices[0].Logprobs == nil {
+			q.edit("logprobs")
+		}
+	}
+	sampling, err := q.sampling()
+	if err != nil {
+		return nil, err
+	}
+	choice := got.Choices[0]
+	r := &schema.Reply{
+		Message: choice.Message, FinishReason: choice.FinishReason, Usage: got.Usage, Sampling: sampling, Edits: q.edited(),
+		PromptIDs: schema.PackTokenIDs(got.PromptTokenIDs), CompletionIDs: schema.PackTokenIDs(choice.TokenIDs), Logprobs: choice.packed(),
+	}
+	if len(r.Logprobs) > 0 && q.params["top_logprobs"] != nil {
+		tops := make([]json.RawMessage, 0, r.Logprobs.Len())
+		for _, t := range choice.Logprobs.Content {
+			tops = append(tops, t.Top)
+		}
+		if r.TopLogprobs, err = json.Marshal(tops); err != nil {
+			return nil, err
+		}
+	}
+	if u.cfg.Version != "" {
+		r.Versions = []schema.VersionSpan{{Version: u.cfg.Version, End: len(choice.TokenIDs)}}
+	}
+	if err := r.Validate(); err != nil {
+		return nil, badAnswer("%v", err)
+	}
+	if err := schema.CheckAnswer(r.Message); err != nil { // agents could not read it
+		return nil, badAnswer("%v", err)
+	}
+	return r, nil
+}
