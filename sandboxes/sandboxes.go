@@ -1,5 +1,6 @@
-// Package sandboxes says what a sandbox is. The backends are in its folders;
-// sandboxtest holds all of them to this contract.
+// Package sandboxes defines the interfaces of a sandbox and its backend. Its
+// sub-folders contain the backends; sandboxtest tests each of them against this
+// contract.
 package sandboxes
 
 import (
@@ -10,6 +11,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/turngate/turngate/schema"
@@ -17,77 +19,107 @@ import (
 
 // Backend makes sandboxes of one kind. It is safe for concurrent use.
 type Backend interface {
-	// Name is what a request says to get this backend.
+	// Name is the value of sandbox.backend in a request that selects this
+	// backend.
 	Name() string
-	// Check says whether sandboxes can be made here now; the error says what
-	// to allow, install or start.
+	// Check reports whether this host can make sandboxes now. The error names the
+	// setting, package or service that is missing.
 	Check(ctx context.Context) error
-	// Create makes a sandbox that is ready to start processes. On error
-	// nothing is left behind. A limit that cannot be enforced is refused with
-	// an *UnsupportedError before anything is made.
+	// Create makes a sandbox that is ready to start processes. On error it leaves
+	// nothing behind. If the backend cannot enforce a limit, it calls
+	// Spec.Weaken: Create then notes a weak limit, and refuses a strict one with
+	// an *UnsupportedError before it starts the sandbox.
 	Create(ctx context.Context, s Spec) (Sandbox, error)
-	// Sweep removes what earlier processes of this owner left, except
-	// rollouts that keep says are alive, and says how many it removed.
+	// Sweep removes the sandboxes that earlier processes of this owner left and
+	// returns their number. It spares rollouts for which keep returns true.
 	Sweep(ctx context.Context, owner string, keep func(schema.ID) bool) (int, error)
 }
 
-// Sandbox is one place to run an agent in. Methods are safe for concurrent
-// use until Close.
+// Sandbox is one isolated place to run commands in. Its methods are safe for
+// concurrent use until Close.
 type Sandbox interface {
 	// Start runs a command. The context bounds the start, not the process.
 	Start(ctx context.Context, c Cmd) (Process, error)
-	// Files reaches the sandbox's files.
+	// Files gives access to the sandbox's files.
 	Files() Files
-	// Forward makes h reachable for processes in the sandbox and returns its
-	// URL there, such as http://127.0.0.1:4000. One handler per sandbox.
+	// Forward serves h on a loopback port of the sandbox and returns its URL
+	// there, such as http://127.0.0.1:4000. A sandbox can have several forwards,
+	// each with its own port. All end with the sandbox.
 	Forward(ctx context.Context, h http.Handler) (baseURL string, err error)
-	// KillAll ends every process in the sandbox but its own helper and
-	// returns when none is left.
+	// Online disconnects the sandbox from the open network, which closes every
+	// connection, or connects it again. A sandbox that was made without the open
+	// network returns an *UnsupportedError.
+	Online(ctx context.Context, on bool) error
+	// KillAll kills every process in the sandbox except its own helper and spared
+	// processes. It returns when none is left.
 	KillAll(ctx context.Context) error
-	// Freeze stops every process where it is; Thaw lets them go on. Time in
-	// between counts for no limit.
+	// Spare exempts the processes that run now from KillAll. Children that they
+	// start later are not exempt.
+	Spare(ctx context.Context) error
+	// Argv returns the command of the main container, from the Spec's Container
+	// and the image. The backend does not start it.
+	Argv() []string
+	// Health returns the health check of the image; nil if there is none.
+	Health() *schema.Probe
+	// Service returns the side-car of this name, with its own processes and
+	// files. The side-car ends with the sandbox; do not call its Freeze, Thaw,
+	// Forward or Service.
+	Service(name string) (Sandbox, error)
+	// Freeze suspends every process; Thaw resumes them. Frozen time does not
+	// count towards any limit.
 	Freeze(ctx context.Context) error
 	Thaw(ctx context.Context) error
-	// Workdir is the working directory of commands that name none.
+	// Workdir returns the working directory of commands without a Dir.
 	Workdir() string
-	// Close ends every process and removes everything, frozen or not. It is
+	// Close kills every process and removes the sandbox, frozen or not. It is
 	// idempotent.
 	Close(ctx context.Context) error
 }
 
 // Process is one started command.
 type Process interface {
-	// Wait returns how the command ended, after all its output was written to
-	// the Cmd's writers. The error is a failure of the sandbox, such as
-	// ErrLost; the agent's own failure is in the Exit.
+	// Wait returns the exit of the command after all its output was written to
+	// the Cmd's writers. The error reports a failure of the sandbox, such as
+	// ErrLost; a failure of the command is in the Exit.
 	Wait() (schema.Exit, error)
-	// Signal sends a signal to the command's process group. SIGKILL ends the
-	// whole tree that the command started. A frozen sandbox may not answer
-	// before the context ends.
+	// Signal sends a signal to the command's process group. SIGKILL kills the
+	// whole tree that the command started. On a frozen sandbox Signal may block
+	// until the context ends.
 	Signal(ctx context.Context, s os.Signal) error
 }
 
-// Files reads and writes in the sandbox with the sandbox's own root rights.
-// Paths are absolute. Missing files give fs.ErrNotExist.
+// Files reads and writes files of the sandbox with the rights of the sandbox's
+// root user. Paths are absolute. A missing file gives fs.ErrNotExist.
 type Files interface {
-	// Read returns the content of a regular file of at most limit bytes;
-	// larger ones give a *TooLargeError.
+	// Read returns the content of a regular file. A file of more than limit bytes
+	// gives a *TooLargeError.
 	Read(ctx context.Context, path string, limit int64) ([]byte, error)
-	// Write makes or replaces a file, its parents included. owner is a user of
-	// the sandbox; empty means the one of commands that name none.
+	// Write creates or replaces a file and creates its missing parents. owner is
+	// a user of the sandbox; empty means the Spec's User.
 	Write(ctx context.Context, path string, data []byte, mode fs.FileMode, owner string) error
 	Stat(ctx context.Context, path string) (FileInfo, error)
+	// List lists a folder. More than MaxList files give a *TooLargeError.
 	List(ctx context.Context, dir string) ([]FileInfo, error)
+	// Mkdir makes a folder and its missing parents. A folder that exists stays as it
+	// is. An owner that the sandbox lacks gives a *NoUserError, as in each operation
+	// with an owner.
 	Mkdir(ctx context.Context, dir string, mode fs.FileMode, owner string) error
-	// Remove removes a file or a tree. A path that is not there is no error.
+	// Empty makes dir an empty folder. It replaces a file or a link in the place
+	// of dir, or of a folder above it, by a folder; it follows no link.
+	Empty(ctx context.Context, dir string, mode fs.FileMode, owner string) error
+	// Remove removes a file or a tree. A missing path is no error.
 	Remove(ctx context.Context, path string) error
-	// TarIn unpacks a tar stream below dir, which is made if missing. Nothing
-	// is written outside dir, whatever the archive or links in dir say.
+	// TarIn unpacks a tar stream below dir and creates dir if it is missing. It
+	// writes nothing outside dir, even if names in the archive or links in dir
+	// point elsewhere.
 	TarIn(ctx context.Context, dir string, r io.Reader, owner string) error
-	// TarOut writes the regular files and directories below path as a tar
-	// stream of at most limit bytes.
-	TarOut(ctx context.Context, path string, w io.Writer, limit int64) error
+	// TarOut writes the regular files and directories below path as a tar stream.
+	// A stream above the limit gives a *TooLargeError.
+	TarOut(ctx context.Context, path string, w io.Writer, o TarOptions) error
 }
+
+// MaxList is the most files that a list of a folder has.
+const MaxList = 100_000
 
 // FileInfo describes one file.
 type FileInfo struct {
@@ -96,30 +128,80 @@ type FileInfo struct {
 	Mode fs.FileMode `json:"mode"`
 }
 
-// Spec says what a sandbox is to be. A limit of 0 asks for none.
+// Spec describes a sandbox to make. A limit of 0 means no limit.
 type Spec struct {
-	Owner   string // the worker; sweeps go by it
+	Owner   string // name of the worker; Sweep selects by it
 	Rollout schema.ID
 	Attempt int
+	Part    string // distinguishes several sandboxes of one attempt; letters
 
-	Image    string // docker: an image reference
-	BuildTar []byte // docker: a build context with a Dockerfile, as tar, instead of Image
-	Network  string // see schema.NetworkNone
+	Image   string // docker: an image reference
+	Build   *Build // docker: a build of the image, in place of Image
+	Network string // see schema.NetworkNone
 
 	CPUs        float64
 	MemoryBytes int64
 	DiskBytes   int64
 	Pids        int64
 	GPUs        int
+	// Strict names the limits that must be enforced, in the form of
+	// schema.SandboxChoice.
+	Strict []string
+	// Note receives, during Create, each limit that is not enforced, with the
+	// reason as a sentence. Nil drops them.
+	Note func(limit, text string)
 
-	User    string            // user of commands that name none; default: the image's, or root
+	User    string            // user of commands without one; default: the image's, or root
 	Workdir string            // default: the image's, or /workspace
-	Env     map[string]string // of every command
+	Env     map[string]string // variables of every command
 	Mounts  []Mount
 
-	Ready time.Duration // how long it may take to come up
-	Life  time.Duration // after which it ends by itself
-	Lost  time.Duration // after which it ends by itself without its worker
+	// Container has further settings. The backend ignores its Files, Health and
+	// After; Files below has the files to put in.
+	Container schema.Container
+	Files     []File
+	Folders   []Folder  // folders that Container.Mounts refers to
+	Services  []Service // side-cars; they share the limits above
+
+	Ready time.Duration // maximum time to start
+	Life  time.Duration // the sandbox ends by itself after this time
+	Lost  time.Duration // the sandbox ends by itself this long after the last contact with its worker
+
+	// Log receives each line of output of a build or a pull of the image as it
+	// arrives, without its line end. Calls do not overlap and end before Create
+	// returns. Nil drops the lines.
+	Log func(line string)
+}
+
+// File is a file to put into the container before it starts.
+type File struct {
+	Path string
+	Mode fs.FileMode
+	Data []byte
+}
+
+// Folder is a writable folder that containers of one sandbox share.
+type Folder struct {
+	Name string
+	Tar  []byte // initial content; nil: none
+	Seed bool   // if Tar is nil, copy the content of the image at the mount path
+}
+
+// Service is a side-car. Its owner, rollout and times come from the Spec that
+// contains it.
+type Service struct {
+	Name    string
+	Aliases []string
+	Spec    Spec
+}
+
+// Run returns the attempt and the part: together they identify the sandbox
+// within its rollout.
+func (s Spec) Run() string {
+	if s.Part == "" {
+		return strconv.Itoa(s.Attempt)
+	}
+	return strconv.Itoa(s.Attempt) + "-" + s.Part
 }
 
 // Mount shows a file or folder of the host in the sandbox, read-only.
@@ -128,43 +210,49 @@ type Mount struct{ Host, Guest string }
 // Cmd is one command.
 type Cmd struct {
 	Args    []string          // argv; Args[0] is looked up in the command's PATH
-	Env     map[string]string // on top of the Spec's
-	Dir     string            // default: the sandbox's Workdir, made if missing
-	User    string            // default: the Spec's
+	Env     map[string]string // added to the Spec's, and overrides them
+	Dir     string            // default: the sandbox's Workdir; created if missing
+	User    string            // default: the Spec's User
 	Stdin   io.Reader         // nil: empty
-	Stdout  io.Writer         // nil: dropped
+	Stdout  io.Writer         // nil: discarded
 	Stderr  io.Writer
-	Timeout time.Duration // 0: none; then its whole tree is killed
-	// OutputLimit bounds each of Stdout and Stderr in bytes; what comes later
-	// is dropped and counted. 0 means 64 MiB.
+	Timeout time.Duration // 0: none; after it the whole tree is killed
+	// OutputLimit bounds each of Stdout and Stderr in bytes. The sandbox counts
+	// and drops further output. 0 means 64 MiB.
 	OutputLimit int64
-	// Untrusted marks the agent: backends that can give it a process
-	// namespace of its own.
+	// Untrusted marks the agent. Backends that can do so give it its own process
+	// namespace.
 	Untrusted bool
 }
 
-// HelperPath is where every sandbox has the turngate binary.
+// HelperPath is the path of the turngate binary in every sandbox.
 const HelperPath = "/.turngate/turngate"
 
-// DefaultWorkdir is the working directory where neither the request nor the
-// image names one.
+// DefaultWorkdir is the working directory if neither the request nor the image
+// names one.
 const DefaultWorkdir = "/workspace"
 
-// ErrLost means that the sandbox is gone: its helper ended or was killed.
+// ErrLost means that the sandbox is gone because its helper ended or was
+// killed.
 var ErrLost = errors.New("the sandbox is gone")
 
-// UnsupportedError refuses, by name, something that was asked for.
+// ErrMemory is an ErrLost: the commands used up the sandbox's memory, and the
+// kernel killed the helper.
+var ErrMemory = fmt.Errorf("%w: its memory was used up and the kernel killed its helper", ErrLost)
+
+// UnsupportedError reports a field of the request that the backend cannot
+// fulfil.
 type UnsupportedError struct {
-	Field  string // of the request, such as "sandbox.disk_bytes"
+	Field  string // field of the request, such as "sandbox.disk_bytes"
 	Value  string
-	Reason string // why, and what would help
+	Reason string // the reason and a remedy
 }
 
 func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("%s: %s is not possible here: %s", e.Field, e.Value, e.Reason)
 }
 
-// NoCommandError means that a command could not be started at all.
+// NoCommandError means that a command could not be started.
 type NoCommandError struct {
 	Arg    string
 	Reason string
@@ -172,33 +260,43 @@ type NoCommandError struct {
 
 func (e *NoCommandError) Error() string { return fmt.Sprintf("start %q: %s", e.Arg, e.Reason) }
 
-// ImageError means that the image is not there or cannot be built.
+// NoUserError means that the sandbox lacks a user, or that no command can run as
+// this user there.
+type NoUserError struct {
+	User   string
+	Reason string
+}
+
+func (e *NoUserError) Error() string { return fmt.Sprintf("user %q: %s", e.User, e.Reason) }
+
+// ImageError means that the image does not exist or cannot be built.
 type ImageError struct {
 	Image  string
-	Reason string
+	Code   string // code of the fault, such as schema.CodeNoImage; empty: schema.CodeImage
+	Reason string // the reason and a remedy
 }
 
 func (e *ImageError) Error() string { return fmt.Sprintf("image %s: %s", e.Image, e.Reason) }
 
-// TooLargeError means that a file exceeds what may be read.
+// TooLargeError means that a file or an archive exceeds the limit of the read.
 type TooLargeError struct {
 	Path  string
-	Limit int64 // bytes
+	Limit int64 // in bytes
 }
 
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("%s is larger than %d bytes", e.Path, e.Limit)
 }
 
-// GPUsUnsupported is what backends without GPUs answer.
+// GPUsUnsupported returns the error of backends without GPUs.
 func GPUsUnsupported(n int) error {
 	return &UnsupportedError{Field: "sandbox.gpus", Value: fmt.Sprint(n), Reason: "this backend offers no GPU"}
 }
 
-// Delivery tells a handler whether what it wrote reached the other end of a
-// forwarded connection. Forward puts one into each request's context.
+// Delivery tells a handler whether its response reached the client of a
+// forwarded connection. Forward puts a Delivery into each request's context.
 type Delivery interface {
-	// OnSettled calls f once after the response is complete: delivered says
+	// OnSettled calls f once after the response is complete. delivered reports
 	// whether every byte was written to the client's socket.
 	OnSettled(f func(delivered bool))
 }

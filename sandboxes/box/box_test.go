@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pair is both ends of a socket.
+// pair returns both ends of a socket.
 func pair(t *testing.T) (a, b net.Conn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -56,8 +57,8 @@ func TestHandshakeProvesTheSecretBothWays(t *testing.T) {
 	}
 }
 
-// A stranger that sends back what it is sent proves nothing: each side's proof
-// has its role in it.
+// An echo of the nonce and the proof proves nothing, because each side's proof
+// contains its role.
 func TestHandshakeIsNotFooledByAnEcho(t *testing.T) {
 	a, b := pair(t)
 	go func() {
@@ -100,7 +101,7 @@ func TestTheClockDoesNotCountTheFreezer(t *testing.T) {
 	}
 }
 
-// A side that does not hear of the other one waits as long as it may.
+// NewClient waits for a silent box until its context ends.
 func TestABoxThatDoesNotSpeakIsGivenUp(t *testing.T) {
 	late := errors.New("too late")
 	ctx, cancel := Within(t.Context(), 50*time.Millisecond, late)
@@ -122,6 +123,36 @@ func TestEnvironmentsMerge(t *testing.T) {
 	}
 }
 
+// TestBrokenFramesEndAStream reads streams whose end is missing, whose frames are
+// cut or too long, and frames after the end.
+func TestBrokenFramesEndAStream(t *testing.T) {
+	data := func(text string) []byte { return append([]byte{frameData, 0, 0, 0, byte(len(text))}, text...) }
+	end := []byte{frameEOF, 0, 0, 0, 0}
+	for name, tt := range map[string]struct {
+		stream []byte
+		want   string
+		err    error
+	}{
+		"whole":                 {slices.Concat(data("a"), data(""), data("b"), end), "ab", nil},
+		"after the end":         {slices.Concat(data("a"), end, data("b"), end), "a", nil},
+		"no end":                {slices.Concat(data("a"), data("b")), "ab", io.ErrUnexpectedEOF},
+		"cut in a head":         {append(data("a"), frameData, 0, 0), "a", io.ErrUnexpectedEOF},
+		"cut in a body":         {append(data("a"), frameData, 0, 0, 0, 2, 'b'), "a", io.ErrUnexpectedEOF},
+		"too long":              {append(data("a"), frameData, 0xff, 0xff, 0xff, 0xff), "a", io.ErrUnexpectedEOF},
+		"another kind, no data": {slices.Concat(data("a"), []byte{frameStdout, 0, 0, 0, 1, 'x'}, data("b"), end), "ab", nil},
+		"empty":                 {nil, "", io.ErrUnexpectedEOF},
+	} {
+		r := &dataReader{f: newFrameReader(bytes.NewReader(tt.stream))}
+		got, err := io.ReadAll(r)
+		if string(got) != tt.want || !errors.Is(err, tt.err) {
+			t.Errorf("%s: got %q, %v", name, got, err)
+		}
+		if _, again := r.Read(make([]byte, 1)); tt.err != nil && !errors.Is(again, tt.err) || tt.err == nil && !errors.Is(again, io.EOF) {
+			t.Errorf("%s: then %v", name, again)
+		}
+	}
+}
+
 func FuzzFrames(f *testing.F) {
 	var b bytes.Buffer
 	w := &frameWriter{w: &b}
@@ -130,7 +161,12 @@ func FuzzFrames(f *testing.F) {
 	}
 	f.Add(b.Bytes())
 	f.Add([]byte{frameData, 0xff, 0xff, 0xff, 0xff})
+	f.Add(b.Bytes()[:7])                               // cut
+	f.Add(slices.Concat(b.Bytes()[9:], b.Bytes()[:9])) // the end comes first
 	f.Fuzz(func(t *testing.T, data []byte) {
+		if got, err := io.ReadAll(&dataReader{f: newFrameReader(bytes.NewReader(data))}); err == nil && !bytes.Contains(data, []byte{frameEOF}) {
+			t.Errorf("%q without an end", got)
+		}
 		r := newFrameReader(bytes.NewReader(data))
 		for {
 			kind, payload, err := r.next()

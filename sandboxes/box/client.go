@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -23,20 +22,27 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Client is the worker's end of the line to one box. Backends build their
-// sandboxes on it: it has everything of a sandboxes.Sandbox but Close.
+// Client is the worker's end of the connection to one box. It implements every
+// method of sandboxes.Sandbox except Argv, Online, Service and Close; backends
+// embed it.
 type Client struct {
 	session *yamux.Session
 	workdir string
 
 	mu      sync.Mutex
-	forward *http.Server
+	servers []*http.Server
+	board   *switchboard // nil before the first Forward
 	stop    chan struct{}
 	once    sync.Once
+
+	explain   func() error // see Explain
+	explained sync.Once
+	why       error // valid after explained
 }
 
-// NewClient proves the secret on a fresh connection and takes it over. It waits
-// for the box until the context ends. On error the connection is closed.
+// NewClient proves the secret on a new connection and takes ownership of the
+// connection. It waits for the box until the context ends. On error it closes
+// the connection.
 func NewClient(ctx context.Context, conn net.Conn, secret []byte, workdir string) (*Client, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	err := handshake(conn, secret, roleWorker)
@@ -64,7 +70,7 @@ func NewClient(ctx context.Context, conn net.Conn, secret []byte, workdir string
 
 const holdEvery = 10 * time.Second
 
-// hold shows the box that its worker lives.
+// hold sends a sign of life to the box every holdEvery.
 func (c *Client) hold(stream net.Conn) {
 	defer stream.Close()
 	t := time.NewTicker(holdEvery)
@@ -83,22 +89,52 @@ func (c *Client) hold(stream net.Conn) {
 	}
 }
 
-// Disconnect ends the line; the box then ends everything by itself.
+// Disconnect closes the connection. The box then ends everything by itself.
 func (c *Client) Disconnect() {
 	c.once.Do(func() {
 		close(c.stop)
 		c.mu.Lock()
-		srv := c.forward
+		servers := c.servers
 		c.mu.Unlock()
 		_ = c.session.Close()
-		if srv != nil {
+		for _, srv := range servers {
 			_ = srv.Close()
 		}
 	})
 }
 
-// Lost is closed when the line to the box is gone.
+// Lost returns a channel that is closed when the connection to the box is gone.
 func (c *Client) Lost() <-chan struct{} { return c.session.CloseChan() }
+
+// Explain sets the function that finds out why the box ended without a
+// Disconnect. It returns an error that wraps sandboxes.ErrLost, and runs at most
+// once. Call Explain before any other method.
+func (c *Client) Explain(f func() error) { c.explain = f }
+
+// closeTime is the longest time between an error of a stream and the end of the
+// session that causes it.
+const closeTime = time.Second
+
+// lost returns the error of an operation whose stream broke.
+func (c *Client) lost() error {
+	if c.explain == nil {
+		return sandboxes.ErrLost
+	}
+	select {
+	case <-c.stop:
+		return sandboxes.ErrLost
+	case <-c.session.CloseChan():
+	case <-time.After(closeTime):
+		return sandboxes.ErrLost
+	}
+	select {
+	case <-c.stop: // it closes the session, too
+		return sandboxes.ErrLost
+	default:
+	}
+	c.explained.Do(func() { c.why = c.explain() })
+	return c.why
+}
 
 // Workdir implements sandboxes.Sandbox.
 func (c *Client) Workdir() string { return c.workdir }
@@ -106,17 +142,18 @@ func (c *Client) Workdir() string { return c.workdir }
 func (c *Client) open(h *header) (net.Conn, *frameReader, *frameWriter, error) {
 	stream, err := c.session.Open()
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("%s: %w", h.Op, sandboxes.ErrLost)
+		return nil, nil, nil, fmt.Errorf("%s: %w", h.Op, c.lost())
 	}
 	out := &frameWriter{w: stream}
 	if err := out.json(frameHeader, h); err != nil {
 		stream.Close()
-		return nil, nil, nil, fmt.Errorf("%s: %w", h.Op, sandboxes.ErrLost)
+		return nil, nil, nil, fmt.Errorf("%s: %w", h.Op, c.lost())
 	}
 	return stream, newFrameReader(stream), out, nil
 }
 
-// call runs one operation: content goes in, data comes out, result is filled.
+// call runs one operation: it sends content, writes received data to data and
+// decodes the answer into result.
 func (c *Client) call(ctx context.Context, h *header, content io.Reader, data io.Writer, result any) error {
 	stream, in, out, err := c.open(h)
 	if err != nil {
@@ -137,7 +174,7 @@ func (c *Client) call(ctx context.Context, h *header, content io.Reader, data io
 		sent <- err
 	}()
 	err = c.finish(ctx, h, in, data, result)
-	_ = stream.SetDeadline(time.Now()) // a sender that is still at it ends
+	_ = stream.SetDeadline(time.Now()) // unblocks a sender that is still writing
 	if serr := <-sent; err == nil && serr != nil {
 		err = fmt.Errorf("%s %s: %w", h.Op, h.Path, serr)
 	}
@@ -151,7 +188,7 @@ func (c *Client) finish(ctx context.Context, h *header, in *frameReader, data io
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			return fmt.Errorf("%s %s: %w", h.Op, h.Path, sandboxes.ErrLost)
+			return fmt.Errorf("%s %s: %w", h.Op, h.Path, c.lost())
 		}
 		switch kind {
 		case frameData:
@@ -175,7 +212,7 @@ func (c *Client) finish(ctx context.Context, h *header, in *frameReader, data io
 	}
 }
 
-// failed turns a failure of the box into the error that callers know.
+// failed converts a failure of the box into an error of package sandboxes.
 func failed(h *header, payload []byte) error {
 	var f failure
 	if err := json.Unmarshal(payload, &f); err != nil {
@@ -184,6 +221,8 @@ func failed(h *header, payload []byte) error {
 	switch f.Code {
 	case failNoCommand:
 		return &sandboxes.NoCommandError{Arg: f.Arg, Reason: f.Message}
+	case failNoUser:
+		return &sandboxes.NoUserError{User: f.Arg, Reason: f.Message}
 	case failTooLarge:
 		return &sandboxes.TooLargeError{Path: f.Arg, Limit: f.Limit}
 	case failNotExist:
@@ -212,7 +251,7 @@ func (c *Client) Start(ctx context.Context, cmd sandboxes.Cmd) (sandboxes.Proces
 	switch {
 	case err != nil:
 		stream.Close()
-		return nil, fmt.Errorf("start %q: %w", first(cmd.Args), sandboxes.ErrLost)
+		return nil, fmt.Errorf("start %q: %w", first(cmd.Args), c.lost())
 	case kind == frameFail:
 		stream.Close()
 		return nil, failed(h, payload)
@@ -259,14 +298,14 @@ type process struct {
 	err  error
 }
 
-// follow copies output until the exit.
+// follow copies output until the command exits.
 func (p *process) follow(stream net.Conn, h *header, in *frameReader, stdout, stderr io.Writer) {
 	defer close(p.done)
 	defer stream.Close()
 	for {
 		kind, payload, err := in.next()
 		if err != nil {
-			p.err = sandboxes.ErrLost
+			p.err = p.c.lost()
 			return
 		}
 		switch kind {
@@ -319,14 +358,15 @@ func (p *process) Signal(ctx context.Context, s os.Signal) error {
 func (c *Client) Forward(ctx context.Context, h http.Handler) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.forward != nil {
-		return "", errors.New("forward: the sandbox has a handler already")
-	}
 	var f forwarded
 	if err := c.call(ctx, &header{Op: opForward}, nil, nil, &f); err != nil {
 		return "", err
 	}
-	c.forward = serveForward(forwardListener{c.session}, h)
+	if c.board == nil {
+		c.board = &switchboard{session: c.session, ports: map[int]*portListener{}}
+		go c.board.run()
+	}
+	c.servers = append(c.servers, serveForward(c.board.listen(f.Port), h))
 	return fmt.Sprintf("http://127.0.0.1:%d", f.Port), nil
 }
 
@@ -335,8 +375,13 @@ func (c *Client) KillAll(ctx context.Context) error {
 	return c.call(ctx, &header{Op: opKillAll}, nil, nil, nil)
 }
 
-// Freeze stops every process with SIGSTOP; backends with a freezer of their
-// own use that instead.
+// Spare implements sandboxes.Sandbox.
+func (c *Client) Spare(ctx context.Context) error {
+	return c.call(ctx, &header{Op: opSpare}, nil, nil, nil)
+}
+
+// Freeze stops every process with SIGSTOP. Backends with a freezer of their own
+// use that instead.
 func (c *Client) Freeze(ctx context.Context) error {
 	return c.call(ctx, &header{Op: opFreeze}, nil, nil, nil)
 }
@@ -369,12 +414,23 @@ func (f files) Stat(ctx context.Context, path string) (info sandboxes.FileInfo, 
 }
 
 func (f files) List(ctx context.Context, dir string) (list []sandboxes.FileInfo, err error) {
-	err = f.c.call(ctx, &header{Op: opList, Path: dir}, nil, nil, &list)
-	return list, err
+	h := &header{Op: opList, Path: dir}
+	var b bytes.Buffer
+	if err := f.c.call(ctx, h, nil, &b, nil); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(b.Bytes(), &list); err != nil {
+		return nil, fmt.Errorf("%s: read the box's answer: %w", h.Op, err)
+	}
+	return list, nil
 }
 
 func (f files) Mkdir(ctx context.Context, dir string, mode fs.FileMode, owner string) error {
 	return f.c.call(ctx, &header{Op: opMkdir, Path: dir, Mode: uint32(mode), Owner: owner}, nil, nil, nil)
+}
+
+func (f files) Empty(ctx context.Context, dir string, mode fs.FileMode, owner string) error {
+	return f.c.call(ctx, &header{Op: opEmpty, Path: dir, Mode: uint32(mode), Owner: owner}, nil, nil, nil)
 }
 
 func (f files) Remove(ctx context.Context, path string) error {
@@ -385,6 +441,6 @@ func (f files) TarIn(ctx context.Context, dir string, r io.Reader, owner string)
 	return f.c.call(ctx, &header{Op: opTarIn, Path: dir, Owner: owner}, r, nil, nil)
 }
 
-func (f files) TarOut(ctx context.Context, path string, w io.Writer, limit int64) error {
-	return f.c.call(ctx, &header{Op: opTarOut, Path: path, Limit: limit}, nil, w, nil)
+func (f files) TarOut(ctx context.Context, path string, w io.Writer, o sandboxes.TarOptions) error {
+	return f.c.call(ctx, &header{Op: opTarOut, Path: path, Limit: o.Limit, Exclude: o.Exclude}, nil, w, nil)
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// clock counts time in which its process could work. A frozen box does not
-// tick, nor does a worker that is stopped; a gap between ticks counts as a
+// clock measures the time in which its process could run. It stands still while
+// the box is frozen or the worker is stopped: a gap between ticks counts as one
 // second at most.
 type clock struct {
 	mu      sync.Mutex
@@ -26,8 +26,8 @@ const (
 	maxGap = time.Second
 )
 
-// Within ends a context with this cause after so much time in which this
-// process ran: one that was stopped meanwhile is not late.
+// Within returns a context that ends with this cause after this process has run
+// for d. Time in which the process was stopped does not count.
 func Within(ctx context.Context, d time.Duration, cause error) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	c := newClock()
@@ -72,7 +72,8 @@ func (c *clock) advance(d time.Duration) {
 	}
 }
 
-// after rings once when d has been spent; stop forgets it.
+// after calls ring once when the clock has advanced by d; stop cancels the
+// call.
 func (c *clock) after(d time.Duration, ring func()) (stop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

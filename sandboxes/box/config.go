@@ -7,50 +7,53 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config is what a box is given when it starts, by a file or a pipe that
-// nothing else in the sandbox ever sees.
+// Config is the configuration of a box. The box reads it at start from a file
+// or a pipe that no other process of the sandbox can read.
 type Config struct {
-	Secret []byte `json:"secret"` // proves each side to the other
-	// Socket is the worker's unix socket as seen in the sandbox. Empty: the
+	Secret []byte `json:"secret"` // known to the worker and the box only
+	// Socket is the path of the worker's unix socket in the sandbox. Empty: the
 	// connection is already open as descriptor FD.
 	Socket string `json:"socket,omitempty"`
 	FD     int    `json:"fd,omitempty"`
 
-	LifeMS int64 `json:"life_ms"` // the box ends itself and everything after this
-	LostMS int64 `json:"lost_ms"` // ... or this long after the worker's last sign
+	LifeMS int64 `json:"life_ms"` // the box ends itself and all processes after this time
+	LostMS int64 `json:"lost_ms"` // the box ends itself this long after the worker's last sign of life
 
-	User    string   `json:"user,omitempty"` // of commands that name none
+	User    string   `json:"user,omitempty"` // user of commands without one
 	Workdir string   `json:"workdir"`
-	Env     []string `json:"env,omitempty"` // of every command
+	Env     []string `json:"env,omitempty"` // variables of every command
 
+	// DiskBytes limits the bytes written; the box watches them. 0: no watch.
+	DiskBytes int64 `json:"disk_bytes,omitempty"`
+	// DiskSkip lists mount points that the watch leaves out.
+	DiskSkip []string `json:"disk_skip,omitempty"`
 	// Nest gives untrusted commands a process namespace of their own.
 	Nest bool `json:"nest,omitempty"`
 	// LoopbackUp brings the loopback interface up.
 	LoopbackUp bool `json:"loopback_up,omitempty"`
-	// OOMFile counts kills for want of memory: a path in the sandbox, or
-	// descriptor OOMFD.
+	// OOMFD is a descriptor of the file that counts kills for lack of memory. 0:
+	// the box opens the cgroup's own file.
 	OOMFD   int      `json:"oom_fd,omitempty"`
 	Rlimits []Rlimit `json:"rlimits,omitempty"`
 }
 
-// Rlimit is one limit as setrlimit(2) takes it.
+// Rlimit is one limit in the form of setrlimit(2).
 type Rlimit struct {
 	Resource int    `json:"resource"`
 	Max      uint64 `json:"max"`
 }
 
-// Exit codes of a box that could not do its work; the backend turns them into
-// words.
+// Exit codes of a box that ended early. The backend turns them into errors.
 const (
-	ExitConfig  = 90 // its configuration was unreadable
-	ExitRoot    = 91 // the sandbox's own root could not be made
-	ExitConnect = 92 // it did not reach its worker
-	ExitLost    = 93 // it lost its worker
-	ExitLife    = 94 // its time was over
+	ExitConfig  = 90 // the configuration was unreadable
+	ExitRoot    = 91 // the sandbox's root could not be made
+	ExitConnect = 92 // the box did not reach its worker
+	ExitLost    = 93 // the box lost its worker
+	ExitLife    = 94 // the box's life was over
 )
 
-// fence makes this process one that nothing else in the sandbox can look
-// into, and applies what all commands inherit.
+// fence makes this process undumpable and the reaper of orphans, sets the limits
+// that all commands inherit, and brings loopback up if the configuration says so.
 func (c *Config) fence() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("become undumpable: %w", err)

@@ -1,12 +1,12 @@
-// Package box is the helper inside every sandbox and the worker's end of the
-// line to it.
+// Package box contains the helper that runs inside every sandbox, and the
+// worker's end of the connection to it.
 //
 // The helper (Serve) is the sandbox's first process. It starts commands, moves
-// files, carries connections to the worker, and ends everything by itself
-// when it has lost its worker or its time is over. The worker (Client) speaks
-// to it over one unix socket connection, multiplexed by yamux; each side
-// first proves that it knows a secret that the helper was given before
-// anything else ran.
+// files and carries connections to the worker. It ends everything by itself
+// when it has lost its worker or its life is over. The worker (Client) talks to
+// it over one unix socket connection, multiplexed by yamux. Each side first
+// proves that it knows a secret; the helper received the secret before any
+// other process ran.
 //
 // One operation is one stream: a JSON header, then frames (see frame.go).
 package box

@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// outputGrace is how long output is read after the command itself ended,
-	// when something that it left behind still holds the pipe.
+	// outputGrace bounds the reading of output after the command itself has
+	// ended, if a process that it left behind still holds the pipe.
 	outputGrace   = 2 * time.Second
 	defaultOutput = 64 << 20
 )
 
-// started tells the worker that a command runs.
+// started reports to the worker that a command runs.
 type started struct {
 	Job uint64 `json:"job"`
 }
 
-// exec runs one command for as long as its stream is open.
+// exec runs one command. The command is killed if its stream is closed early.
 func (s *server) exec(h *header, in *frameReader, out *frameWriter) error {
 	c, err := h.command(s.config)
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *server) exec(h *header, in *frameReader, out *frameWriter) error {
 		select {
 		case <-ended:
 		default:
-			j.kill() // the worker gave the command up
+			j.kill() // the worker closed the stream
 		}
 	}()
 	limit := h.Limit
@@ -76,7 +76,7 @@ func (s *server) exec(h *header, in *frameReader, out *frameWriter) error {
 	return out.json(frameOK, exit)
 }
 
-// feed passes stdin on until the stream ends; it returns when the worker has
+// feed passes stdin on until the stream ends. It returns when the worker has
 // closed the stream.
 func (s *server) feed(in *frameReader, stdin *os.File) {
 	defer stdin.Close()
@@ -100,7 +100,7 @@ func (s *server) startJob(h *header, c command, p *pipes) (*job, error) {
 	return s.procs.start(c, files, nil)
 }
 
-// pipes are the three streams of one command, both ends.
+// pipes are the three streams of one command, with both ends.
 type pipes struct {
 	stdin, stdout, stderr       *os.File
 	childIn, childOut, childErr *os.File
@@ -133,8 +133,8 @@ func (p *pipes) close() {
 	}
 }
 
-// nestedSpec is what the first process of a nested namespace is told, on
-// descriptor 3; it answers with the exit on descriptor 4.
+// nestedSpec is the command for the first process of a nested namespace. That
+// process reads it from descriptor 3 and writes the exit to descriptor 4.
 type nestedSpec struct {
 	Path     string   `json:"path"`
 	Args     []string `json:"args"`
@@ -145,8 +145,9 @@ type nestedSpec struct {
 	NoGroups bool
 }
 
-// startNested runs the command in a process namespace of its own, whose first
-// process is this binary again: when that ends, the kernel ends all the rest.
+// startNested runs the command in its own process namespace. The namespace's
+// first process is this binary; when it ends, the kernel kills all other
+// processes of the namespace.
 func (s *server) startNested(c command, files []uintptr) (*job, error) {
 	specIn, specOut, err := os.Pipe()
 	if err != nil {
@@ -190,8 +191,8 @@ func (s *server) startNested(c command, files []uintptr) (*job, error) {
 	return j, nil
 }
 
-// Nested is the first process of a nested namespace. It returns the code to
-// exit with.
+// Nested is the main function of the first process of a nested namespace. It
+// returns the process's exit code.
 func Nested() int {
 	cfg := Config{}
 	if err := cfg.fence(); err != nil {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -15,7 +16,7 @@ import (
 	"github.com/turngate/turngate/sandboxes"
 )
 
-// tooLargeError says that a file exceeds what the worker wants.
+// tooLargeError means that a file exceeds the limit of the worker's request.
 type tooLargeError struct {
 	path  string
 	limit int64
@@ -25,8 +26,8 @@ func (e *tooLargeError) Error() string {
 	return fmt.Sprintf("%s is larger than %d bytes", e.path, e.limit)
 }
 
-// readFile sends a regular file. It never waits on a pipe or a device that
-// the agent may have put in its place.
+// readFile sends a regular file. It never blocks on a pipe or a device that the
+// agent may have put in the file's place.
 func readFile(path string, limit int64, w io.Writer) error {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -50,7 +51,7 @@ func readFile(path string, limit int64, w io.Writer) error {
 	return err
 }
 
-// writeFile replaces a file in one step, so that nobody reads half of it.
+// writeFile replaces a file in one step, so that no reader sees half of it.
 func writeFile(path string, mode fs.FileMode, owner account, r io.Reader) error {
 	if err := makeDir(filepath.Dir(path), 0o755, &owner); err != nil {
 		return err
@@ -59,7 +60,7 @@ func writeFile(path string, mode fs.FileMode, owner account, r io.Reader) error 
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name()) // fails when it was renamed, which is right
+	defer os.Remove(tmp.Name()) // fails after the rename, as intended
 	_, err = io.Copy(tmp, r)
 	if cerr := tmp.Close(); err == nil {
 		err = cerr
@@ -76,8 +77,8 @@ func writeFile(path string, mode fs.FileMode, owner account, r io.Reader) error 
 	return os.Rename(tmp.Name(), path)
 }
 
-// makeDir makes a directory and its missing parents; those it makes belong to
-// owner.
+// makeDir makes a directory and its missing parents. owner becomes the owner of
+// each directory that it makes.
 func makeDir(dir string, mode fs.FileMode, owner *account) error {
 	if info, err := os.Stat(dir); err == nil {
 		if !info.IsDir() {
@@ -103,11 +104,20 @@ func fileInfo(name string, info fs.FileInfo) sandboxes.FileInfo {
 	return sandboxes.FileInfo{Name: name, Size: info.Size(), Mode: info.Mode()}
 }
 
-func listDir(dir string) ([]sandboxes.FileInfo, error) {
-	entries, err := os.ReadDir(dir)
+func listDir(dir string, most int) ([]sandboxes.FileInfo, error) {
+	f, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
+	defer f.Close()
+	entries, err := f.ReadDir(most + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if len(entries) > most {
+		return nil, &tooLargeError{dir + ": the list of its files", int64(most)}
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	out := make([]sandboxes.FileInfo, 0, len(entries))
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil {
@@ -117,8 +127,8 @@ func listDir(dir string) ([]sandboxes.FileInfo, error) {
 	return out, nil
 }
 
-// tarIn unpacks below dir. os.Root keeps every entry inside, whatever its name
-// says and whatever links lie in the way.
+// tarIn unpacks below dir. os.Root keeps every entry inside, even if its name
+// or a link on its path leads outside.
 func tarIn(dir string, owner account, r io.Reader) error {
 	if err := makeDir(dir, 0o755, &owner); err != nil {
 		return err
@@ -193,27 +203,53 @@ func unpack(root *os.Root, h *tar.Header, content io.Reader, owner account) erro
 	return root.Lchown(name, int(owner.uid), int(owner.gid))
 }
 
-// tarOut packs regular files and directories below path; links and devices
-// are left out.
-func tarOut(path string, limit int64, w io.Writer) error {
-	out := tar.NewWriter(&limitedWriter{w: w, left: limit, err: &tooLargeError{path, limit}})
-	err := filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
-			if p == path {
-				return err
-			}
-			return nil // it vanished, or cannot be read: not ours to fail on
+// maxWalk is the most files that tarOut looks at, packed or not. Their names are
+// in the memory of the sandbox.
+const maxWalk = 500_000
+
+// tarOut packs regular files and directories below path. It leaves out links,
+// devices and paths that exclude matches.
+func tarOut(path string, limit int64, exclude []string, w io.Writer) error {
+	return tarTree(path, limit, maxWalk, exclude, w)
+}
+
+// tarTree is tarOut with a bound of the files that it looks at.
+func tarTree(path string, limit int64, most int, exclude []string, w io.Writer) error {
+	excluded, err := sandboxes.NewExcluder(exclude)
+	if err != nil {
+		return err
+	}
+	named := path
+	if path, err = filepath.EvalSymlinks(path); err != nil {
+		return err
+	}
+	out := tar.NewWriter(&limitedWriter{w: w, left: limit, err: &tooLargeError{named, limit}})
+	top, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if top.IsDir() {
+		if err := unix.Access(path, unix.R_OK); err != nil {
+			return &fs.PathError{Op: "open", Path: named, Err: err}
 		}
-		info, err := d.Info()
-		if err != nil || !info.IsDir() && !info.Mode().IsRegular() {
+	}
+	many := &tooLargeError{named + ": the list of its files", int64(most)}
+	err = walk(path, top, &most, many, func(p string, info fs.FileInfo) error {
+		if !info.IsDir() && !info.Mode().IsRegular() {
 			return nil
 		}
 		rel, err := filepath.Rel(path, p)
 		if err != nil {
 			return err
 		}
+		if rel != "." && excluded.Excludes(rel) {
+			if info.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
 		if rel == "." && !info.IsDir() {
-			rel = filepath.Base(path)
+			rel = filepath.Base(named)
 		}
 		return pack(out, p, rel, info)
 	})
@@ -221,6 +257,40 @@ func tarOut(path string, limit int64, w io.Writer) error {
 		return err
 	}
 	return out.Close()
+}
+
+// walk calls visit for a file and, in the order of their names, for all files
+// below it, without following links. It skips the folders for which visit
+// returns fs.SkipDir and the files that vanished or cannot be read. After most
+// files below the first one it returns the error many. Unlike filepath.WalkDir
+// it never holds the names of more files than that.
+func walk(path string, info fs.FileInfo, most *int, many error, visit func(string, fs.FileInfo) error) error {
+	if err := visit(path, info); err != nil || !info.IsDir() {
+		if errors.Is(err, fs.SkipDir) {
+			return nil
+		}
+		return err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	entries, _ := f.ReadDir(*most + 1) // an error ends the list
+	f.Close()
+	if *most -= len(entries); *most < 0 {
+		return many
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			continue
+		}
+		if err := walk(filepath.Join(path, e.Name()), info, most, many, visit); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func pack(out *tar.Writer, path, name string, info fs.FileInfo) error {
@@ -235,13 +305,13 @@ func pack(out *tar.Writer, path, name string, info fs.FileInfo) error {
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return nil // it vanished
+		return nil // the file vanished
 	}
 	defer f.Close()
 	if err := out.WriteHeader(h); err != nil {
 		return err
 	}
-	// The size in the header is a promise; a file that shrank is filled up.
+	// The header has announced the size: a file that shrank is padded with zeros.
 	n, err := io.Copy(out, io.LimitReader(f, h.Size))
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package box
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,29 +15,34 @@ import (
 	"github.com/turngate/turngate/sandboxes"
 )
 
-// forwarded is the result of the forward operation.
+// forwarded is the result of the forward operation. The box sends the same
+// value in the header frame of every stream that it opens for a connection.
 type forwarded struct {
 	Port int `json:"port"`
 }
 
-// maxCarried is how many connections at once are carried to the worker, far
-// above what agents open; an agent that opens more gets them closed.
+// maxForwards is the maximum number of handlers of a sandbox.
+const maxForwards = 16
+
+// maxCarried is the maximum number of concurrent connections of one forward,
+// far above the needs of agents. The box closes further connections.
 const maxCarried = 256
 
-// forward listens on loopback and carries each connection to the worker. From
-// the box to the worker bytes travel in frames, so that the box can also say
+// forward listens on loopback and carries each connection to the worker. Bytes
+// from the box to the worker travel in frames, so that the box can also report
 // how much of the answer it has written to the agent's socket.
 func (s *server) forward() (forwarded, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.listener != nil {
-		return forwarded{}, fmt.Errorf("there is a forward already")
+	if s.forwards == maxForwards {
+		return forwarded{}, fmt.Errorf("there are %d forwards already", maxForwards)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return forwarded{}, fmt.Errorf("listen on loopback: %w", err)
 	}
-	s.listener = l
+	s.forwards++
+	told := forwarded{Port: l.Addr().(*net.TCPAddr).Port}
 	open := make(chan struct{}, maxCarried)
 	go func() {
 		for {
@@ -52,14 +58,14 @@ func (s *server) forward() (forwarded, error) {
 			}
 			go func() {
 				defer func() { <-open }()
-				s.carry(agent)
+				s.carry(agent, told)
 			}()
 		}
 	}()
-	return forwarded{Port: l.Addr().(*net.TCPAddr).Port}, nil
+	return told, nil
 }
 
-func (s *server) carry(agent net.Conn) {
+func (s *server) carry(agent net.Conn, to forwarded) {
 	defer agent.Close()
 	stream, err := s.session.Open()
 	if err != nil {
@@ -67,8 +73,11 @@ func (s *server) carry(agent net.Conn) {
 	}
 	defer stream.Close()
 	out := &frameWriter{w: stream}
-	// Held over a write and its ack: an agent that reads its answer and hangs
-	// up at once must not be heard to hang up before the ack is sent.
+	if out.json(frameHeader, to) != nil {
+		return
+	}
+	// The lock is held over a write and its ack: if an agent reads its answer and
+	// hangs up at once, the ack must be sent before the EOF.
 	var delivering sync.Mutex
 	go func() {
 		_, err := io.Copy(out.stream(frameData), agent)
@@ -101,40 +110,40 @@ func (s *server) carry(agent net.Conn) {
 	}
 }
 
-// forwardConn is the worker's end of one carried connection: writes go
-// straight to the box, what comes back is taken apart by a goroutine of its
-// own and read through a pipe.
+// forwardConn is the worker's end of one carried connection. Write sends bytes
+// straight to the box. A goroutine decodes the frames from the box and passes
+// their data to Read through a pipe.
 type forwardConn struct {
 	net.Conn // the stream to the box
+	frames   *frameReader
 	in, out  net.Conn
 
 	mu       sync.Mutex
 	written  uint64
 	acked    uint64
-	boundary uint64 // written at the end of the last response
+	boundary uint64 // value of written at the end of the last response
 	settled  func(bool)
 	idle     bool // the response is complete
 	broken   bool // the agent's socket is gone
 }
 
-func newForwardConn(c net.Conn) *forwardConn {
-	f := &forwardConn{Conn: c}
+func newForwardConn(c net.Conn, frames *frameReader) *forwardConn {
+	f := &forwardConn{Conn: c, frames: frames}
 	f.out, f.in = net.Pipe()
 	go f.receive()
 	return f
 }
 
-// receive takes frames apart until the stream ends.
+// receive decodes frames until the stream ends.
 func (c *forwardConn) receive() {
-	frames := newFrameReader(c.Conn)
 	for {
-		kind, payload, err := frames.next()
+		kind, payload, err := c.frames.next()
 		if err != nil {
 			break
 		}
 		switch kind {
 		case frameData:
-			_, _ = c.in.Write(payload) // fails when nobody reads any more; acks still count
+			_, _ = c.in.Write(payload) // fails after the reader has closed; acks still count
 		case frameEOF:
 			_ = c.in.Close()
 			c.settle(func() { c.broken = true })
@@ -162,8 +171,8 @@ func (c *forwardConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close closes this end; the box writes what is under way and says how much of
-// it arrived.
+// Close closes this end. The box still writes the bytes under way and
+// acknowledges them.
 func (c *forwardConn) Close() error {
 	c.responded()
 	_ = c.out.Close()
@@ -177,17 +186,17 @@ func (c *forwardConn) OnSettled(f func(bool)) {
 	c.settled, c.idle = f, false
 	c.mu.Unlock()
 	if before != nil {
-		before(true) // whoever asks again on this connection has read the last answer
+		before(true) // a client that sends the next request has read the last answer
 	}
 }
 
-// responded marks that the response is wholly written.
+// responded marks the response as completely written.
 func (c *forwardConn) responded() {
 	c.settle(func() { c.idle, c.boundary = true, c.written })
 }
 
-// settle changes what is known and tells once it is clear how the response
-// ended.
+// settle applies a change of state and calls the OnSettled function once the
+// outcome of the response is known.
 func (c *forwardConn) settle(change func()) {
 	c.mu.Lock()
 	change()
@@ -201,12 +210,16 @@ func (c *forwardConn) settle(change func()) {
 	f(delivered)
 }
 
-// serveForward serves h on the connections that the box carries here, until
-// the listener ends.
+// maxHeaders bounds the headers of a forwarded request, in bytes.
+const maxHeaders = 64 << 10
+
+// serveForward serves h on the connections that the box carries, until the
+// listener ends.
 func serveForward(l net.Listener, h http.Handler) *http.Server {
 	srv := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: time.Minute,
+		MaxHeaderBytes:    maxHeaders,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			if fc, ok := c.(*forwardConn); ok {
 				return sandboxes.WithDelivery(ctx, fc)
@@ -223,13 +236,78 @@ func serveForward(l net.Listener, h http.Handler) *http.Server {
 	return srv
 }
 
-// forwardListener wraps what the session accepts.
-type forwardListener struct{ net.Listener }
+// switchboard passes each stream that the box opens to the listener of its
+// port.
+type switchboard struct {
+	session net.Listener
 
-func (l forwardListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return newForwardConn(c), nil
+	mu    sync.Mutex
+	ports map[int]*portListener
 }
+
+// run accepts streams until the session ends.
+func (b *switchboard) run() {
+	for {
+		stream, err := b.session.Accept()
+		if err != nil {
+			return
+		}
+		go b.connect(stream)
+	}
+}
+
+func (b *switchboard) connect(stream net.Conn) {
+	_ = stream.SetReadDeadline(time.Now().Add(time.Minute))
+	frames := newFrameReader(stream)
+	kind, payload, err := frames.next()
+	var to forwarded
+	if err != nil || kind != frameHeader || json.Unmarshal(payload, &to) != nil {
+		stream.Close()
+		return
+	}
+	_ = stream.SetReadDeadline(time.Time{})
+	b.mu.Lock()
+	l := b.ports[to.Port]
+	b.mu.Unlock()
+	if l == nil {
+		stream.Close()
+		return
+	}
+	select {
+	case l.conns <- newForwardConn(stream, frames):
+	case <-l.done:
+		stream.Close()
+	}
+}
+
+// listen returns the listener of one port of the box.
+func (b *switchboard) listen(port int) net.Listener {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := &portListener{conns: make(chan net.Conn), done: make(chan struct{})}
+	b.ports[port] = l
+	return l
+}
+
+// portListener accepts the connections to one port of the box.
+type portListener struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func (l *portListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *portListener) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return nil
+}
+
+func (l *portListener) Addr() net.Addr { return &net.UnixAddr{Name: "box", Net: "unix"} }

@@ -13,11 +13,11 @@ import (
 // bytes.
 const (
 	frameHeader  = 'h' // worker → box: JSON header that opens an operation
-	frameData    = 'd' // either way: stdin or file content
-	frameEOF     = 'e' // either way: no more data
+	frameData    = 'd' // both ways: stdin or file content
+	frameEOF     = 'e' // both ways: no more data
 	frameStdout  = 'o' // box → worker
 	frameStderr  = 'r' // box → worker
-	frameAck     = 'a' // box → worker: eight bytes, bytes delivered so far
+	frameAck     = 'a' // box → worker: eight bytes, the count of bytes delivered so far
 	frameStarted = 'p' // box → worker: JSON, the command runs
 	frameOK      = 'k' // box → worker: JSON result; the operation is over
 	frameFail    = 'f' // box → worker: JSON failure; the operation is over
@@ -80,7 +80,7 @@ func (f *frameWriter) json(kind byte, v any) error {
 	return f.write(kind, data)
 }
 
-// stream returns a writer that sends what it is given as frames of one kind.
+// stream returns a writer that sends its input as frames of one kind.
 func (f *frameWriter) stream(kind byte) io.Writer { return kindWriter{f, kind} }
 
 type kindWriter struct {
@@ -97,7 +97,7 @@ func (w kindWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// dataReader turns data frames up to the EOF frame into a stream.
+// dataReader reads data frames up to the EOF frame as a stream.
 type dataReader struct {
 	f    *frameReader
 	rest []byte
@@ -128,10 +128,11 @@ func (d *dataReader) Read(p []byte) (int, error) {
 type header struct {
 	Op string `json:"op"`
 
-	Path  string `json:"path,omitempty"`
-	Mode  uint32 `json:"mode,omitempty"`
-	Owner string `json:"owner,omitempty"`
-	Limit int64  `json:"limit,omitempty"`
+	Path    string   `json:"path,omitempty"`
+	Mode    uint32   `json:"mode,omitempty"`
+	Owner   string   `json:"owner,omitempty"`
+	Limit   int64    `json:"limit,omitempty"`
+	Exclude []string `json:"exclude,omitempty"` // opTarOut only
 
 	Args      []string `json:"args,omitempty"`
 	Env       []string `json:"env,omitempty"`
@@ -152,17 +153,19 @@ const (
 	opStat    = "stat"
 	opList    = "list"
 	opMkdir   = "mkdir"
+	opEmpty   = "empty"
 	opRemove  = "remove"
 	opTarIn   = "tar_in"
 	opTarOut  = "tar_out"
 	opForward = "forward"
 	opKillAll = "kill_all"
+	opSpare   = "spare"
 	opFreeze  = "freeze"
 	opThaw    = "thaw"
-	opHold    = "hold" // a stream of bytes that show that the worker lives
+	opHold    = "hold" // a stream of bytes as signs of life of the worker
 )
 
-// failure is an error as it travels.
+// failure is the wire form of an error.
 type failure struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
@@ -170,10 +173,11 @@ type failure struct {
 	Limit   int64  `json:"limit,omitempty"`
 }
 
-// Codes of failures that callers decide on.
+// Codes of failures that callers distinguish.
 const (
 	failNotExist  = "not_exist"
 	failNoCommand = "no_command"
+	failNoUser    = "no_user"
 	failTooLarge  = "too_large"
 	failOther     = "other"
 )

@@ -16,9 +16,9 @@ var errStranger = errors.New("the other side does not know the secret")
 const nonceLen = 32
 
 // handshake proves the secret in both directions, so that a process that finds
-// the socket can neither pose as the worker nor as the box. Each side sends a
-// nonce; each then proves with an HMAC over its role and both nonces. It waits
-// for the other side until the connection is closed.
+// the socket can pose neither as the worker nor as the box. Each side sends a
+// nonce and then an HMAC over its role and both nonces. It waits for the other
+// side until the connection is closed.
 func handshake(c net.Conn, secret []byte, role string) error {
 	mine := make([]byte, nonceLen)
 	_, _ = rand.Read(mine) // never fails

@@ -19,9 +19,9 @@ func defaultCaps() []int {
 	}
 }
 
-// launcher starts processes from one thread of its own. The capability
-// bounding set and no_new_privs belong to a thread and are inherited by what
-// it forks, so they are dropped here and nowhere else in the box.
+// launcher starts processes from one locked thread. The capability bounding
+// set, no_new_privs and the filter of system calls belong to a thread, and the
+// processes that it forks inherit them. Only this thread of the box has them.
 type launcher struct {
 	jobs chan launch
 }
@@ -38,14 +38,16 @@ type launched struct {
 	err error
 }
 
-// newLauncher makes a launcher whose processes may have at most the
-// capabilities in keep.
+// newLauncher makes a launcher. Its processes have no capabilities beyond keep.
 func newLauncher(keep []int) (*launcher, error) {
 	l := &launcher{jobs: make(chan launch)}
 	ready := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		err := dropBounding(keep)
+		if err == nil {
+			err = restrictSystemCalls()
+		}
 		ready <- err
 		if err != nil {
 			return
@@ -75,7 +77,7 @@ func dropBounding(keep []int) error {
 	}
 	for c := 0; c <= unix.CAP_LAST_CAP; c++ {
 		has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0)
-		if err != nil || has == 0 || kept[c] { // EINVAL: this kernel does not know it
+		if err != nil || has == 0 || kept[c] { // EINVAL: this kernel does not know the capability
 			continue
 		}
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil {

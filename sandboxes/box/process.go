@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,10 +20,10 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// processes starts, reaps and kills. As the sandbox's first process the box
-// inherits every orphan, so it waits for all children in one place.
+// processes starts, reaps and kills processes. The box is the sandbox's first
+// process and inherits every orphan, so one goroutine waits for all children.
 type processes struct {
-	mu       sync.Mutex // held over fork and registration, so that no exit is missed
+	mu       sync.Mutex // held over fork and registration, so that reap finds the channel of every exit
 	waiting  map[int]chan<- syscall.WaitStatus
 	active   map[uint64]*job
 	nextJob  uint64
@@ -28,6 +31,7 @@ type processes struct {
 	asOther  *launcher
 	noGroups bool
 	oom      *oomCounter
+	spared   map[int]uint64 // pid to start time, since the kernel reuses pids
 }
 
 func newProcesses(oom *oomCounter) (*processes, error) {
@@ -71,7 +75,8 @@ func (p *processes) reap(children <-chan os.Signal) {
 	}
 }
 
-// command is what a job runs, resolved in the sandbox.
+// command is a command with its path, environment and user resolved in the
+// sandbox.
 type command struct {
 	path string
 	argv []string
@@ -105,8 +110,8 @@ func (h *header) command(c *Config) (command, error) {
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// startError says that a command could not be started; it is the task's
-// doing, not ours.
+// startError means that a command could not be started. The cause is in the
+// task, not in turngate.
 type startError struct{ arg, reason string }
 
 func (e *startError) Error() string { return fmt.Sprintf("start %q: %s", e.arg, e.reason) }
@@ -121,10 +126,11 @@ type job struct {
 	nested  bool
 	ooms    int64
 
-	killing sync.Mutex // held while the tree is killed: until then the job is not over
+	killing sync.Mutex // held while the tree is killed; wait returns only after that
 
 	mu       sync.Mutex
 	timedOut bool
+	disk     bool // killed because it wrote too much
 }
 
 func (p *processes) start(c command, files []uintptr, sys *syscall.SysProcAttr) (*job, error) {
@@ -150,7 +156,7 @@ func (p *processes) launch(l *launcher, c command, files []uintptr, sys *syscall
 	if err != nil {
 		return nil, &startError{c.argv[0], err.Error()}
 	}
-	// When memory runs out the kernel takes what the box started, not the box.
+	// If memory runs out, the kernel should kill the command rather than the box.
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("500"), 0)
 	p.nextJob++
 	j := &job{p: p, id: p.nextJob, pid: pid, exited: exited, started: time.Now(), ooms: ooms}
@@ -159,7 +165,7 @@ func (p *processes) launch(l *launcher, c command, files []uintptr, sys *syscall
 	return j, nil
 }
 
-// wait returns how the command ended; it is called once.
+// wait returns the exit of the command. Call it once.
 func (j *job) wait() schema.Exit {
 	status := <-j.exited
 	j.killing.Lock()
@@ -170,9 +176,9 @@ func (j *job) wait() schema.Exit {
 	e := exitOf(status)
 	e.MS = time.Since(j.started).Milliseconds()
 	j.mu.Lock()
-	e.TimedOut = j.timedOut
+	e.TimedOut, e.Disk = j.timedOut, j.disk
 	j.mu.Unlock()
-	e.OOM = !e.TimedOut && e.Code != 0 && j.p.oom.count() > j.ooms
+	e.OOM = !e.TimedOut && !e.Disk && e.Code != 0 && j.p.oom.count() > j.ooms
 	return e
 }
 
@@ -190,23 +196,43 @@ func (j *job) timeout() {
 	j.kill()
 }
 
-// signal reaches the command's process group; SIGKILL its whole tree.
+// overDisk kills every command because the sandbox has written too much.
+func (p *processes) overDisk() {
+	p.mu.Lock()
+	all := slices.Collect(maps.Values(p.active))
+	p.mu.Unlock()
+	for _, j := range all {
+		j.mu.Lock()
+		j.disk = true
+		j.mu.Unlock()
+		j.kill()
+	}
+}
+
+func (p *processes) busy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.active) > 0
+}
+
+// signal sends a signal to the command's process group. SIGKILL goes to the
+// whole tree.
 func (j *job) signal(s syscall.Signal) {
 	if s == syscall.SIGKILL {
 		j.kill()
 		return
 	}
-	if j.nested { // the namespace's own first process passes it on
+	if j.nested { // the first process of the namespace forwards the signal
 		_ = syscall.Kill(j.pid, s)
 		return
 	}
 	_ = syscall.Kill(-j.pid, s)
 }
 
-// kill ends the command and all that it started, also what left its process
-// group or its parent.
+// kill kills the command and every process that it started, including processes
+// that left its process group or lost their parent.
 func (j *job) kill() {
-	if j.nested { // the kernel ends the whole namespace
+	if j.nested { // the kernel then kills the whole namespace
 		_ = syscall.Kill(j.pid, syscall.SIGKILL)
 		return
 	}
@@ -227,12 +253,12 @@ func (j *job) kill() {
 		for _, pid := range tree {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
-		time.Sleep(5 * time.Millisecond) // let the kernel do it, then look again
+		time.Sleep(5 * time.Millisecond) // the kernel needs a moment; then check again
 	}
 }
 
-// tree lists the living processes of this job. An orphan belongs to it if no
-// other job is active.
+// tree lists the living processes of this job. An orphan belongs to the job if
+// no other job is active.
 func (j *job) tree() []int {
 	j.p.mu.Lock()
 	alone := len(j.p.active) <= 1
@@ -259,24 +285,51 @@ func (j *job) tree() []int {
 	return out
 }
 
-// killAll ends everything but the box itself. It is only right for the first
-// process of a namespace.
+// spare exempts the processes that run now from killAll.
+func (p *processes) spare() {
+	spared := map[int]uint64{}
+	for _, pr := range listProcesses() {
+		if pr.pid != os.Getpid() && !pr.dead {
+			spared[pr.pid] = pr.started
+		}
+	}
+	p.mu.Lock()
+	p.spared = spared
+	p.mu.Unlock()
+}
+
+// killAll kills all processes except the box and the spared ones. Only the
+// first process of a namespace may call it.
 func (p *processes) killAll() error {
 	if os.Getpid() != 1 {
 		return errors.New("the box is not the sandbox's first process")
 	}
+	p.mu.Lock()
+	spared := p.spared
+	p.mu.Unlock()
+	// Stopped processes cannot fork while the list of processes is read.
+	all := syscall.SIGKILL
+	if len(spared) > 0 {
+		all = syscall.SIGSTOP
+		defer func() {
+			for pid := range spared {
+				_ = syscall.Kill(pid, syscall.SIGCONT)
+			}
+		}()
+	}
 	for range 1000 {
-		_ = syscall.Kill(-1, syscall.SIGKILL)
+		_ = syscall.Kill(-1, all)
 		alive := 0
 		for _, pr := range listProcesses() {
-			if pr.pid != 1 && !pr.dead {
+			if started, ok := spared[pr.pid]; pr.pid != 1 && !pr.dead && !(ok && started == pr.started) {
 				alive++
+				_ = syscall.Kill(pr.pid, syscall.SIGKILL)
 			}
 		}
 		if alive == 0 {
 			return nil
 		}
-		time.Sleep(5 * time.Millisecond) // let the kernel do it, then look again
+		time.Sleep(5 * time.Millisecond) // the kernel needs a moment; then check again
 	}
 	return errors.New("processes are left that do not die")
 }
@@ -293,8 +346,13 @@ func (p *processes) signalAll(s syscall.Signal) error {
 
 type procInfo struct {
 	pid, parent, session int
+	started              uint64 // in clock ticks since boot
 	dead                 bool
 }
+
+// startField is the index of the start time in /proc/PID/stat, counted from the
+// first field after the name.
+const startField = 19
 
 func listProcesses() []procInfo {
 	entries, err := os.ReadDir("/proc")
@@ -311,12 +369,16 @@ func listProcesses() []procInfo {
 		if err != nil {
 			continue
 		}
-		// The name, in parentheses, may hold anything: what counts follows it.
+		// The name in parentheses may contain any character, so parsing begins
+		// after it.
 		_, rest, ok := strings.Cut(string(data[strings.LastIndexByte(string(data), ')')+1:]), " ")
 		var state string
 		var group int
 		if _, err := fmt.Sscanf(rest, "%s %d %d %d", &state, &pr.parent, &group, &pr.session); !ok || err != nil {
 			continue
+		}
+		if fields := strings.Fields(rest); len(fields) > startField {
+			pr.started, _ = strconv.ParseUint(fields[startField], 10, 64)
 		}
 		pr.dead = state == "Z" || state == "X"
 		out = append(out, pr)
@@ -324,8 +386,8 @@ func listProcesses() []procInfo {
 	return out
 }
 
-// pump copies output until its end. What exceeds limit is counted and dropped,
-// so that the command never stalls on a full pipe that nobody wants.
+// pump copies output until its end. It counts and drops output above limit, so
+// that the command never blocks on a full pipe without a reader.
 func pump(r io.Reader, w io.Writer, limit int64) (total int64) {
 	buf := make([]byte, chunk)
 	for {
@@ -394,35 +456,4 @@ func lookPath(name, path, dir string) (string, error) {
 		reason = fs.ErrPermission
 	}
 	return "", fmt.Errorf("%w (looked in %s)", reason, strings.Join(tries, ", "))
-}
-
-// oomCounter reads how often the kernel killed for want of memory.
-type oomCounter struct{ f *os.File }
-
-func (o *oomCounter) count() int64 {
-	if o == nil || o.f == nil {
-		return 0
-	}
-	buf := make([]byte, 4096)
-	n, _ := o.f.ReadAt(buf, 0)
-	for line := range strings.Lines(string(buf[:n])) {
-		var v int64
-		if _, err := fmt.Sscanf(line, "oom_kill %d", &v); err == nil {
-			return v
-		}
-	}
-	return 0
-}
-
-// openOOMCounter finds the counter of this sandbox's memory cgroup.
-func openOOMCounter(fd int) *oomCounter {
-	if fd > 0 {
-		return &oomCounter{os.NewFile(uintptr(fd), "oom")}
-	}
-	for _, path := range []string{"/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"} {
-		if f, err := os.Open(path); err == nil {
-			return &oomCounter{f}
-		}
-	}
-	return nil
 }

@@ -14,23 +14,25 @@ import (
 	"time"
 
 	"github.com/hashicorp/yamux"
+
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
 )
 
 type server struct {
 	config  *Config
 	procs   *processes
-	full    *launcher // keeps every capability that the box has
+	full    *launcher // keeps all capabilities of the box
 	clock   *clock
 	session *yamux.Session
 
 	mu       sync.Mutex
-	lost     func() // stops the alarm that ends a box without its worker
-	listener net.Listener
+	lost     func() // cancels the alarm that ends a box without its worker
+	forwards int    // number of forwards
 }
 
-// Serve is the box: it never returns before the sandbox is to end, and then
-// gives the code to exit with. It must run as the first process of its
-// namespace.
+// Serve runs the box. It returns the process's exit code when the sandbox must
+// end. It must run as the first process of its namespace.
 func Serve(c *Config) int {
 	ignoreSignals()
 	conn, err := c.dial()
@@ -57,6 +59,14 @@ func Serve(c *Config) int {
 	if s.session, err = yamux.Server(conn, muxConfig()); err != nil {
 		return ExitConnect
 	}
+	if c.DiskBytes > 0 {
+		mounts, err := os.Open("/proc/self/mountinfo")
+		if err != nil {
+			return ExitRoot
+		}
+		go newDiskWatch(c.DiskBytes, mounts, c.DiskSkip, s.procs.overDisk).run(nil, s.procs.busy)
+		mounts.Close()
+	}
 	end := make(chan int, 2)
 	s.clock.after(ms(c.LifeMS), func() { end <- ExitLife })
 	s.alive(end)
@@ -71,7 +81,7 @@ func Serve(c *Config) int {
 		}
 	}()
 	code := <-end
-	_ = s.session.Close() // first, so that the worker does not take the killing for an exit
+	_ = s.session.Close() // first, so that the worker does not see the killed commands as exits
 	_ = s.procs.killAll()
 	return code
 }
@@ -96,13 +106,13 @@ func (c *Config) dial() (net.Conn, error) {
 		if conn, err = net.Dial("unix", c.Socket); err == nil {
 			return conn, nil
 		}
-		time.Sleep(20 * time.Millisecond) // the worker is about to listen
+		time.Sleep(20 * time.Millisecond) // the worker may not listen yet
 	}
 	return nil, fmt.Errorf("reach the worker: %w", err)
 }
 
-// muxConfig is yamux without its own keep-alives: a stopped worker is not a
-// lost one until the box's own clock says so.
+// muxConfig disables yamux's keep-alives: the box's clock alone decides whether
+// a stopped worker is lost.
 func muxConfig() *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.EnableKeepAlive = false
@@ -115,7 +125,7 @@ func muxConfig() *yamux.Config {
 	return c
 }
 
-// alive notes a sign of life of the worker.
+// alive records a sign of life of the worker.
 func (s *server) alive(end chan<- int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +158,7 @@ func (s *server) operate(stream net.Conn, end chan<- int) {
 		}
 	}
 	if h.Op == opExec {
-		err = s.exec(&h, in, out) // answers by itself
+		err = s.exec(&h, in, out) // exec sends its own answer
 		if err == nil {
 			return
 		}
@@ -161,22 +171,28 @@ func (s *server) operate(stream net.Conn, end chan<- int) {
 	_ = out.json(frameFail, failureOf(err))
 }
 
+// maxMessage is the most bytes of an error's message: a path in it may be long.
+const maxMessage = 1 << 10
+
 func failureOf(err error) failure {
-	f := failure{Code: failOther, Message: err.Error()}
+	f := failure{Code: failOther, Message: schema.Clip(err.Error(), maxMessage)}
 	var start *startError
 	var large *tooLargeError
+	var user *userError
 	switch {
+	case errors.As(err, &user):
+		f.Code, f.Arg, f.Message = failNoUser, schema.Clip(user.user, maxMessage), schema.Clip(user.reason, maxMessage)
 	case errors.As(err, &start):
-		f.Code, f.Arg, f.Message = failNoCommand, start.arg, start.reason
+		f.Code, f.Arg, f.Message = failNoCommand, schema.Clip(start.arg, maxMessage), schema.Clip(start.reason, maxMessage)
 	case errors.As(err, &large):
-		f.Code, f.Arg, f.Limit = failTooLarge, large.path, large.limit
+		f.Code, f.Arg, f.Limit = failTooLarge, schema.Clip(large.path, maxMessage), large.limit
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		f.Code = failNotExist
 	}
 	return f
 }
 
-// do runs every operation but exec and hold; its result is sent as JSON.
+// do runs every operation except exec and hold. Its result is sent as JSON.
 func (s *server) do(h *header, in *frameReader, out *frameWriter) (any, error) {
 	owner, err := lookupAccount(cmp.Or(h.Owner, s.config.User))
 	if err != nil {
@@ -194,20 +210,26 @@ func (s *server) do(h *header, in *frameReader, out *frameWriter) (any, error) {
 		}
 		return fileInfo(info.Name(), info), nil
 	case opList:
-		return listDir(h.Path)
+		list, err := listDir(h.Path, sandboxes.MaxList)
+		if err != nil {
+			return nil, err
+		}
+		return nil, json.NewEncoder(out.stream(frameData)).Encode(list)
 	case opMkdir:
 		return nil, makeDir(h.Path, fs.FileMode(h.Mode).Perm(), &owner)
+	case opEmpty:
+		return nil, makeEmpty(h.Path, fs.FileMode(h.Mode).Perm(), &owner)
 	case opRemove:
-		return nil, os.RemoveAll(h.Path)
+		return nil, removeAll(h.Path)
 	case opTarIn:
 		r := &dataReader{f: in}
 		if err := tarIn(h.Path, owner, r); err != nil {
 			return nil, err
 		}
-		_, err := io.Copy(io.Discard, r) // padding behind the archive
+		_, err := io.Copy(io.Discard, r) // padding after the archive
 		return nil, err
 	case opTarOut:
-		return nil, tarOut(h.Path, h.Limit, out.stream(frameData))
+		return nil, tarOut(h.Path, h.Limit, h.Exclude, out.stream(frameData))
 	case opSignal:
 		s.procs.mu.Lock()
 		j := s.procs.active[h.Job]
@@ -220,6 +242,9 @@ func (s *server) do(h *header, in *frameReader, out *frameWriter) (any, error) {
 		return s.forward()
 	case opKillAll:
 		return nil, s.procs.killAll()
+	case opSpare:
+		s.procs.spare()
+		return nil, nil
 	case opFreeze:
 		s.clock.pause(true)
 		return nil, s.procs.signalAll(syscall.SIGSTOP)

@@ -6,20 +6,21 @@ import (
 	"syscall"
 )
 
-// ignoreSignals makes the box deaf: the kernel keeps SIGKILL and SIGSTOP of
-// its children from a namespace's first process, and this keeps the rest.
+// ignoreSignals discards signals. The kernel protects the first process of a
+// namespace from SIGKILL and SIGSTOP of its children; this function handles all
+// other signals.
 func ignoreSignals() {
 	all := make(chan os.Signal, 16)
 	signal.Notify(all)
 	signal.Reset(syscall.SIGCHLD, syscall.SIGURG)
 	go func() {
-		for range all { //nolint:revive // nothing is done with them
+		for range all { //nolint:revive // discarded
 		}
 	}()
 }
 
-// forwardSignals passes what a nested namespace's first process is sent on to
-// the command, until stop.
+// forwardSignals passes signals of the first process of a nested namespace on
+// to the command, until stop is called.
 func forwardSignals(j *job) (stop func()) {
 	ch := make(chan os.Signal, 16)
 	signal.Notify(ch, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)

@@ -16,8 +16,8 @@ type account struct {
 	home     string
 }
 
-// lookupAccount resolves "user", "uid", "user:group" or "uid:gid"; empty is
-// root. A uid that has no entry is taken as it is.
+// lookupAccount resolves "user", "uid", "user:group" or "uid:gid". Empty means
+// root. A numeric uid without an entry is used as it is.
 func lookupAccount(spec string) (account, error) {
 	user, group, hasGroup := strings.Cut(spec, ":")
 	if user == "" {
@@ -45,9 +45,26 @@ func lookupAccount(spec string) (account, error) {
 		case user == "root":
 			a.home = "/root"
 		default:
-			return a, fmt.Errorf("user %q is not in the sandbox's /etc/passwd", user)
+			return a, &userError{spec, fmt.Sprintf("user %q is not in the sandbox's /etc/passwd", user)}
 		}
 	}
+	if err := a.lookupGroups(spec, group, hasGroup); err != nil {
+		return a, err
+	}
+	for _, id := range []struct {
+		what, ranges string
+		id           uint32
+	}{{"uid", "/proc/self/uid_map", a.uid}, {"gid", "/proc/self/gid_map", a.gid}} {
+		if has := mapped(id.ranges, id.id); has != "" {
+			return a, &userError{spec, fmt.Sprintf("this sandbox has no %s %d, only %s", id.what, id.id, has)}
+		}
+	}
+	return a, nil
+}
+
+// lookupGroups resolves the account's group and, without one, its further
+// groups.
+func (a *account) lookupGroups(spec, group string, hasGroup bool) error {
 	for _, f := range readColons("/etc/group", 4) {
 		gid, err := strconv.ParseUint(f[2], 10, 32)
 		if err != nil {
@@ -55,7 +72,7 @@ func lookupAccount(spec string) (account, error) {
 		}
 		if hasGroup && (f[0] == group || f[2] == group) {
 			a.gid = uint32(gid)
-			return a, nil
+			return nil
 		}
 		for _, member := range strings.Split(f[3], ",") {
 			if !hasGroup && member == a.name {
@@ -66,14 +83,44 @@ func lookupAccount(spec string) (account, error) {
 	if hasGroup {
 		gid, err := strconv.ParseUint(group, 10, 32)
 		if err != nil {
-			return a, fmt.Errorf("group %q is not in the sandbox's /etc/group", group)
+			return &userError{spec, fmt.Sprintf("group %q is not in the sandbox's /etc/group", group)}
 		}
 		a.gid = uint32(gid)
 	}
-	return a, nil
+	return nil
 }
 
-// readColons reads the lines of a colon-separated file that have at least n
+// userError means that no command can run as a user.
+type userError struct{ user, reason string }
+
+func (e *userError) Error() string { return e.reason }
+
+// mapped returns "" if the user namespace has an id. Otherwise it returns the
+// ids that the namespace has, as text. file is a uid_map or a gid_map.
+func mapped(file string, id uint32) string {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return "" // the system calls decide
+	}
+	var has []string
+	for line := range strings.Lines(string(data)) {
+		var first, outside, count uint64
+		if _, err := fmt.Sscan(line, &first, &outside, &count); err != nil || count == 0 {
+			continue
+		}
+		if last := first + count - 1; last == first {
+			has = append(has, strconv.FormatUint(first, 10))
+		} else {
+			has = append(has, fmt.Sprintf("%d to %d", first, last))
+		}
+		if uint64(id) >= first && uint64(id) < first+count {
+			return ""
+		}
+	}
+	return strings.Join(has, ", ")
+}
+
+// readColons returns the lines of a colon-separated file that have at least n
 // fields.
 func readColons(path string, n int) [][]string {
 	f, err := os.Open(path)

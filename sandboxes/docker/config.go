@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
@@ -19,13 +18,13 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// boxConfig is what the box is told. The image's own variables come before the
-// task's.
+// boxConfig returns the configuration of the box. The image's variables come
+// first, so that the task's variables override them.
 func boxConfig(s sandboxes.Spec, img image.InspectResponse) *box.Config {
 	c := &box.Config{
 		Secret: make([]byte, 32), Socket: runPath + "/" + socketName,
 		LifeMS: cmp.Or(s.Life, 24*time.Hour).Milliseconds(), LostMS: cmp.Or(s.Lost, 5*time.Minute).Milliseconds(),
-		User: s.User, Workdir: s.Workdir,
+		User: s.User, Workdir: s.Workdir, DiskBytes: cmp.Or(s.DiskBytes, sandboxes.DefaultDiskBytes),
 	}
 	_, _ = rand.Read(c.Secret) // never fails
 	if img.Config != nil {
@@ -40,7 +39,11 @@ func boxConfig(s sandboxes.Spec, img image.InspectResponse) *box.Config {
 	return c
 }
 
-// containerConfig is what the engine is told; no secret is in it.
+// theBridge is the engine's default network, which has access to the outside.
+const theBridge = "bridge"
+
+// containerConfig returns the engine's settings of the container. They contain
+// no secret.
 func containerConfig(s sandboxes.Spec, imageID, helper, runDir string) (*container.Config, *container.HostConfig) {
 	cfg := &container.Config{
 		Image:       imageID,
@@ -49,14 +52,14 @@ func containerConfig(s sandboxes.Spec, imageID, helper, runDir string) (*contain
 		User:        "0:0",
 		WorkingDir:  "/",
 		Hostname:    "sandbox",
-		Labels:      map[string]string{labelOwner: s.Owner, labelRollout: string(s.Rollout), labelAttempt: strconv.Itoa(s.Attempt)},
+		Labels:      labels(s),
 		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 	}
-	pids := cmp.Or(s.Pids, defaultPids)
+	pids := cmp.Or(s.Pids, sandboxes.DefaultPids)
 	noInit := false
 	host := &container.HostConfig{
 		NetworkMode: "none",
-		AutoRemove:  true, // a box that ended by itself leaves nothing, even without its worker
+		AutoRemove:  true, // the engine removes the container of a box that ended without its worker
 		Init:        &noInit,
 		CapDrop:     []string{"ALL"},
 		CapAdd: []string{
@@ -70,10 +73,7 @@ func containerConfig(s sandboxes.Spec, imageID, helper, runDir string) (*contain
 		Mounts: []mount.Mount{readOnly(helper, sandboxes.HelperPath), readOnly(runDir, runPath)},
 	}
 	if s.Network == schema.NetworkOpen {
-		host.NetworkMode = "bridge"
-	}
-	if s.DiskBytes > 0 {
-		host.StorageOpt = map[string]string{"size": strconv.FormatInt(s.DiskBytes, 10)}
+		host.NetworkMode = theBridge
 	}
 	for _, m := range s.Mounts {
 		host.Mounts = append(host.Mounts, readOnly(m.Host, m.Guest))
@@ -85,8 +85,8 @@ func readOnly(from, to string) mount.Mount {
 	return mount.Mount{Type: mount.TypeBind, Source: from, Target: to, ReadOnly: true}
 }
 
-// checkStatic makes sure that the helper runs in any image: one linked against
-// the host's libraries would not.
+// checkStatic returns an error if the helper is linked dynamically: it must run
+// in any image.
 func checkStatic(helper string) error {
 	f, err := elf.Open(helper)
 	if err != nil {

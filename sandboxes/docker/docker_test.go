@@ -3,6 +3,7 @@ package docker_test
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"os/exec"
@@ -16,16 +17,18 @@ import (
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/docker"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
+	"github.com/turngate/turngate/schema"
 )
 
 func backend(t *testing.T) (*docker.Backend, string, string) {
 	t.Helper()
 	image := testenv.Image(t)
 	state := t.TempDir()
-	b, err := docker.New(testenv.Binary(t), state)
+	b, err := docker.New(docker.Config{Host: sandboxes.Host{Helper: testenv.Binary(t), StateDir: state}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(b.Close)
 	testenv.Need(t, "docker", b.Check(t.Context()))
 	return b, image, state
 }
@@ -63,7 +66,7 @@ func TestContainerIsFencedAndNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = sb.Close(t.Context()) })
+	t.Cleanup(func() { _ = sb.Close(context.WithoutCancel(t.Context())) })
 	data, err := exec.Command("docker", "inspect", "turngate-w1-alpha-1-2").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -138,11 +141,11 @@ func TestMissingImage(t *testing.T) {
 func TestDiskLimitIsEnforcedOrRefusedByName(t *testing.T) {
 	b, image, _ := backend(t)
 	s := spec(image)
-	s.DiskBytes = 1 << 30
+	s.DiskBytes, s.Strict = 1<<30, []string{schema.LimitDisk}
 	sb, err := b.Create(t.Context(), s)
 	if err == nil {
 		_ = sb.Close(t.Context())
-		return // this engine's storage can
+		return // this engine's storage enforces the limit
 	}
 	var no *sandboxes.UnsupportedError
 	if !errors.As(err, &no) || no.Field != "sandbox.disk_bytes" {
@@ -178,7 +181,7 @@ func TestConcurrentBuildsOfOneContextShareOne(t *testing.T) {
 	for i := range stamps {
 		wg.Go(func() {
 			s := spec("")
-			s.BuildTar, s.Attempt = context, i+1
+			s.Build, s.Attempt = &sandboxes.Build{Tar: context}, i+1
 			sb, err := b.Create(t.Context(), s)
 			if err != nil {
 				t.Error(err)
@@ -199,7 +202,7 @@ func TestConcurrentBuildsOfOneContextShareOne(t *testing.T) {
 	if stamps[0] == "" || stamps[0] != stamps[1] || stamps[1] != stamps[2] {
 		t.Errorf("stamps %q", stamps)
 	}
-	_, err := b.Create(t.Context(), sandboxes.Spec{Owner: "w1", Rollout: "alpha-1", BuildTar: buildContext(t, "FROM "+image+"\nRUN echo why; false # "+unique+"\n")})
+	_, err := b.Create(t.Context(), sandboxes.Spec{Owner: "w1", Rollout: "alpha-1", Build: &sandboxes.Build{Tar: buildContext(t, "FROM "+image+"\nRUN echo why; false # "+unique+"\n")}})
 	var bad *sandboxes.ImageError
 	if !errors.As(err, &bad) || !strings.Contains(bad.Reason, "why") {
 		t.Errorf("a build that fails: %v", err)
@@ -209,12 +212,15 @@ func TestConcurrentBuildsOfOneContextShareOne(t *testing.T) {
 func TestTheImagesUserOwnsWhatIsPutIn(t *testing.T) {
 	b, image, _ := backend(t)
 	s := spec("")
-	s.BuildTar = buildContext(t, "FROM "+image+"\nRUN useradd --uid 4321 dev\nUSER dev\n")
+	s.Build = &sandboxes.Build{Tar: buildContext(t, "FROM "+image+"\nRUN useradd --uid 4321 dev\nUSER dev\nCMD [\"serve\"]\n")}
 	sb, err := b.Create(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = sb.Close(t.Context()) })
+	t.Cleanup(func() { _ = sb.Close(context.WithoutCancel(t.Context())) })
+	if argv := sb.Argv(); len(argv) > 0 {
+		t.Errorf("the image's command is to run, and nobody asked for it: %q", argv)
+	}
 	if err := sb.Files().Write(t.Context(), "/data/x", []byte("x"), 0o600, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +264,7 @@ func TestNetworkIsOpenOnlyWhenAsked(t *testing.T) {
 }
 
 func TestADynamicHelperIsRefused(t *testing.T) {
-	b, err := docker.New("/bin/sh", t.TempDir())
+	b, err := docker.New(docker.Config{Host: sandboxes.Host{Helper: "/bin/sh", StateDir: t.TempDir()}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,27 +1,21 @@
 package docker
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"syscall"
 
 	"github.com/containerd/errdefs"
-	"github.com/docker/docker/api/types/build"
 	"github.com/docker/docker/api/types/image"
-	"github.com/docker/docker/pkg/jsonmessage"
 
 	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
 )
 
-// Images lists the tags of the images that the engine has: rollouts that want
-// one of them start at once.
+// Images lists the tags of the engine's images. A rollout with one of these
+// images needs no pull.
 func (b *Backend) Images(ctx context.Context) ([]string, error) {
 	all, err := b.api.ImageList(ctx, image.ListOptions{})
 	if err != nil {
@@ -38,32 +32,76 @@ func (b *Backend) Images(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// image makes sure that the sandbox's image is there: built from its context,
-// or pulled if the engine does not have it. Rollouts that need the same one at
-// the same time share the work.
-func (b *Backend) image(ctx context.Context, s sandboxes.Spec) (image.InspectResponse, error) {
-	ref, fetch := s.Image, b.pull
-	if len(s.BuildTar) > 0 {
-		sum := sha256.Sum256(s.BuildTar)
-		ref = "turngate-build:" + hex.EncodeToString(sum[:16])
-		fetch = func(ctx context.Context, ref string) error { return b.build(ctx, ref, s.BuildTar) }
+// EnsureImage makes sure that the engine has an image and returns its name
+// there. With how it builds the image; with a nil how it pulls ref. It does
+// neither if the engine has the image already. log receives the engine's
+// output; nil drops it.
+func (b *Backend) EnsureImage(ctx context.Context, ref string, how *sandboxes.Build, log func(line string)) (string, error) {
+	if how != nil {
+		ref = b.buildRef(how)
+	}
+	_, err := b.ensureImage(ctx, ref, how, log)
+	return ref, err
+}
+
+// ensureImage is EnsureImage, but returns the engine's description of the
+// image. It prefers an image that the worker's operator has built to an image
+// of the build's trainer. Concurrent callers for one image share the work. It is stopped when
+// all of them have gone.
+func (b *Backend) ensureImage(ctx context.Context, ref string, how *sandboxes.Build, log func(line string)) (image.InspectResponse, error) {
+	if how != nil {
+		ref = b.buildRef(how)
+		if shared := b.sharedRef(how); shared != ref {
+			if _, err := b.api.ImageInspect(ctx, shared); err == nil {
+				ref = shared
+			}
+		}
 	}
 	img, err := b.api.ImageInspect(ctx, ref)
-	if err == nil || !errdefs.IsNotFound(err) {
+	if errdefs.IsNotFound(err) {
+		err = b.images.do(ctx, ref, log, func(ctx context.Context, say func(string)) error {
+			if how == nil {
+				return b.pull(ctx, ref, say)
+			}
+			if err := b.build(ctx, ref, how, say); err != nil {
+				return err
+			}
+			defer b.hasBuilt()
+			if err := b.keepWithin(ctx); err != nil {
+				say("older images were not removed: " + err.Error())
+			}
+			return nil
+		})
+		if err != nil {
+			return img, err
+		}
+		img, err = b.api.ImageInspect(ctx, ref)
+	}
+	if err != nil {
 		return img, wrapImage(ref, err)
 	}
-	// The work outlives the rollout that began it if others wait for it too.
-	done := b.images.DoChan(ref, func() (any, error) { return nil, fetch(context.WithoutCancel(ctx), ref) })
-	select {
-	case r := <-done:
-		if r.Err != nil {
-			return img, r.Err
-		}
-	case <-ctx.Done():
-		return img, context.Cause(ctx)
+	if err := b.checkPlatform(ctx, ref, img); err != nil {
+		return img, err
 	}
-	img, err = b.api.ImageInspect(ctx, ref)
-	return img, wrapImage(ref, err)
+	if how != nil {
+		b.markUsed(ctx, ref)
+	}
+	return img, nil
+}
+
+// checkPlatform refuses an image that this engine cannot run. Otherwise its
+// first command would fail.
+func (b *Backend) checkPlatform(ctx context.Context, ref string, img image.InspectResponse) error {
+	v, err := b.api.ServerVersion(ctx)
+	if err != nil {
+		return fmt.Errorf("read the version of the Docker engine: %w", err)
+	}
+	runs := img.Architecture == "" || img.Architecture == v.Arch || v.Arch == "amd64" && img.Architecture == "386" || v.Arch == "arm64" && img.Architecture == "arm"
+	if runs && (img.Os == "" || img.Os == v.Os) {
+		return nil
+	}
+	return &sandboxes.ImageError{Image: ref, Code: schema.CodeImageKind, Reason: fmt.Sprintf(
+		"it is for %s/%s, and this engine runs %s/%s: take an image for that, or a worker of the other kind", img.Os, img.Architecture, v.Os, v.Arch)}
 }
 
 func wrapImage(ref string, err error) error {
@@ -76,59 +114,10 @@ func wrapImage(ref string, err error) error {
 	return fmt.Errorf("look up image %s: %w", ref, err)
 }
 
-func (b *Backend) pull(ctx context.Context, ref string) error {
-	body, err := b.api.ImagePull(ctx, ref, image.PullOptions{})
-	if err != nil {
-		return &sandboxes.ImageError{Image: ref, Reason: "it is not on this host and cannot be pulled: " + err.Error()}
-	}
-	defer body.Close()
-	if _, err := drain(body); err != nil {
-		return &sandboxes.ImageError{Image: ref, Reason: "it is not on this host and cannot be pulled: " + err.Error()}
-	}
-	return nil
-}
-
-func (b *Backend) build(ctx context.Context, ref string, context []byte) error {
-	res, err := b.api.ImageBuild(ctx, bytes.NewReader(context), build.ImageBuildOptions{
-		Version: build.BuilderV1, Tags: []string{ref}, Remove: true, ForceRemove: true, Labels: map[string]string{"turngate.build": "task"},
-	})
-	if err != nil {
-		return &sandboxes.ImageError{Image: "environment/Dockerfile", Reason: err.Error()}
-	}
-	defer res.Body.Close()
-	if said, err := drain(res.Body); err != nil {
-		return &sandboxes.ImageError{Image: "environment/Dockerfile", Reason: err.Error() + "\n" + said}
-	}
-	return nil
-}
-
-// drain reads the engine's progress; failures come inside of it. It returns
-// the last lines that were said.
-func drain(r io.Reader) (string, error) {
-	var lines []string
-	for dec := json.NewDecoder(r); ; {
-		var m jsonmessage.JSONMessage
-		err := dec.Decode(&m)
-		if errors.Is(err, io.EOF) {
-			return strings.Join(lines, ""), nil
-		}
-		if err != nil {
-			return strings.Join(lines, ""), fmt.Errorf("read the engine's answer: %w", err)
-		}
-		if m.Error != nil {
-			return strings.Join(lines, ""), m.Error
-		}
-		if m.Stream != "" {
-			if lines = append(lines, m.Stream); len(lines) > 30 {
-				lines = lines[1:]
-			}
-		}
-	}
-}
-
 func isBusy(err error) bool { return errors.Is(err, syscall.EBUSY) }
 
-// HasImage says whether the engine has an image, without pulling it.
+// HasImage returns an error if the engine does not have an image. It does not
+// pull it.
 func (b *Backend) HasImage(ctx context.Context, ref string) error {
 	_, err := b.api.ImageInspect(ctx, ref)
 	return wrapImage(ref, err)

@@ -1,6 +1,6 @@
-// Package dummy is a backend for tests: its programs are Go functions and its
-// files lie in a temporary folder. It isolates nothing and is not offered to
-// requests unless a test asks for it.
+// Package dummy is a backend for tests. Its programs are Go functions and its
+// files are in a temporary folder. It isolates nothing; workers offer it only
+// in tests.
 package dummy
 
 import (
@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,11 +27,11 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Program is what a command runs. It returns its exit status; the context
-// ends when it is killed.
+// Program implements a command. It returns the exit status. The context ends
+// when the command is killed.
 type Program func(ctx context.Context, p *Proc) int
 
-// Proc is what a program sees.
+// Proc is the environment of a program.
 type Proc struct {
 	Args           []string
 	Env            map[string]string
@@ -43,6 +44,7 @@ type Proc struct {
 // Backend makes dummy sandboxes.
 type Backend struct {
 	Programs map[string]Program // by Args[0]
+	Absent   []string           // users that no sandbox has; every other one exists
 
 	mu   sync.Mutex
 	open map[*sandbox]struct{}
@@ -65,6 +67,9 @@ func (b *Backend) Open() int {
 func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandbox, error) {
 	if s.GPUs > 0 {
 		return nil, sandboxes.GPUsUnsupported(s.GPUs)
+	}
+	if err := sandboxes.RefuseContainers(s, "dummy"); err != nil {
+		return nil, err
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -108,6 +113,7 @@ func (b *Backend) Sweep(ctx context.Context, owner string, keep func(schema.ID) 
 }
 
 type sandbox struct {
+	sandboxes.Alone
 	b    *Backend
 	spec sandboxes.Spec
 	dir  string
@@ -115,15 +121,24 @@ type sandbox struct {
 	life context.Context
 	end  context.CancelFunc
 
-	mu     sync.Mutex
-	server *http.Server
-	procs  sync.WaitGroup
-	active map[*process]struct{}
-	closed bool
+	mu      sync.Mutex
+	servers []*http.Server
+	procs   sync.WaitGroup
+	active  map[*process]bool // true: KillAll spares the process
+	closed  bool
 }
 
 func (s *sandbox) Workdir() string        { return s.spec.Workdir }
 func (s *sandbox) Files() sandboxes.Files { return files{s} }
+
+// Online implements sandboxes.Sandbox. The programs are Go functions and have
+// the network of the test in any case.
+func (s *sandbox) Online(context.Context, bool) error {
+	if s.spec.Network == schema.NetworkOpen {
+		return nil
+	}
+	return sandboxes.NotOnline()
+}
 
 func (s *sandbox) Freeze(context.Context) error { return nil }
 func (s *sandbox) Thaw(context.Context) error   { return nil }
@@ -157,9 +172,9 @@ func (s *sandbox) Start(_ context.Context, c sandboxes.Cmd) (sandboxes.Process, 
 		c.Dir = s.spec.Workdir
 	}
 	if s.active == nil {
-		s.active = map[*process]struct{}{}
+		s.active = map[*process]bool{}
 	}
-	s.active[p] = struct{}{}
+	s.active[p] = false
 	if c.Timeout > 0 {
 		p.timer = time.AfterFunc(c.Timeout, func() { cancel(errTimeout) })
 	}
@@ -209,23 +224,23 @@ func (p *process) Signal(context.Context, os.Signal) error {
 func (s *sandbox) Forward(_ context.Context, h http.Handler) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.server != nil {
-		return "", errors.New("forward: the sandbox has a handler already")
-	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", fmt.Errorf("forward: %w", err)
 	}
-	s.server = &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
-	go s.server.Serve(l) //nolint:errcheck // it ends with Close
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
+	s.servers = append(s.servers, srv)
+	go srv.Serve(l) //nolint:errcheck // it ends with Close
 	return "http://" + l.Addr().String(), nil
 }
 
 func (s *sandbox) KillAll(ctx context.Context) error {
 	s.mu.Lock()
 	var all []*process
-	for p := range s.active {
-		all = append(all, p)
+	for p, spared := range s.active {
+		if !spared {
+			all = append(all, p)
+		}
 	}
 	s.mu.Unlock()
 	for _, p := range all {
@@ -241,6 +256,15 @@ func (s *sandbox) KillAll(ctx context.Context) error {
 	return nil
 }
 
+func (s *sandbox) Spare(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p := range s.active {
+		s.active[p] = true
+	}
+	return nil
+}
+
 func (s *sandbox) Close(context.Context) error {
 	s.mu.Lock()
 	if s.closed {
@@ -248,11 +272,11 @@ func (s *sandbox) Close(context.Context) error {
 		return nil
 	}
 	s.closed = true
-	server := s.server
+	servers := s.servers
 	s.mu.Unlock()
 	s.end()
-	if server != nil {
-		_ = server.Close()
+	for _, srv := range servers {
+		_ = srv.Close()
 	}
 	s.procs.Wait()
 	s.root.Close()
@@ -288,6 +312,14 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// lacks returns an error if the sandbox does not have a user.
+func (s *sandbox) lacks(user string) error {
+	if user = cmp.Or(user, s.spec.User); slices.Contains(s.b.Absent, user) {
+		return &sandboxes.NoUserError{User: user, Reason: "it is absent"}
+	}
+	return nil
+}
+
 type files struct{ s *sandbox }
 
 func rel(path string) string {
@@ -311,7 +343,10 @@ func (f files) Read(_ context.Context, path string, limit int64) ([]byte, error)
 	return data, err
 }
 
-func (f files) Write(_ context.Context, path string, data []byte, mode fs.FileMode, _ string) error {
+func (f files) Write(_ context.Context, path string, data []byte, mode fs.FileMode, owner string) error {
+	if err := f.s.lacks(owner); err != nil {
+		return err
+	}
 	if err := f.s.root.MkdirAll(filepath.Dir(rel(path)), 0o755); err != nil {
 		return err
 	}
@@ -340,13 +375,38 @@ func (f files) List(_ context.Context, dir string) ([]sandboxes.FileInfo, error)
 	return out, nil
 }
 
-func (f files) Mkdir(_ context.Context, dir string, mode fs.FileMode, _ string) error {
+func (f files) Mkdir(_ context.Context, dir string, mode fs.FileMode, owner string) error {
+	if err := f.s.lacks(owner); err != nil {
+		return err
+	}
 	return f.s.root.MkdirAll(rel(dir), mode)
+}
+
+func (f files) Empty(ctx context.Context, dir string, mode fs.FileMode, owner string) error {
+	if err := f.s.lacks(owner); err != nil {
+		return err
+	}
+	at := ""
+	for part := range strings.SplitSeq(rel(dir), "/") {
+		at = filepath.Join(at, part)
+		if info, err := f.s.root.Lstat(at); err == nil && !info.IsDir() {
+			if err := f.s.root.Remove(at); err != nil {
+				return err
+			}
+		}
+	}
+	if err := f.Remove(ctx, dir); err != nil {
+		return err
+	}
+	return f.Mkdir(ctx, dir, mode, owner)
 }
 
 func (f files) Remove(_ context.Context, path string) error { return f.s.root.RemoveAll(rel(path)) }
 
 func (f files) TarIn(ctx context.Context, dir string, r io.Reader, owner string) error {
+	if err := f.s.lacks(owner); err != nil {
+		return err
+	}
 	archive := tar.NewReader(r)
 	for {
 		h, err := archive.Next()
@@ -377,22 +437,26 @@ func (f files) TarIn(ctx context.Context, dir string, r io.Reader, owner string)
 	}
 }
 
-func (f files) TarOut(_ context.Context, path string, w io.Writer, limit int64) error {
-	out := tar.NewWriter(w)
+func (f files) TarOut(_ context.Context, path string, w io.Writer, o sandboxes.TarOptions) error {
+	excluded, err := sandboxes.NewExcluder(o.Exclude)
+	if err != nil {
+		return err
+	}
+	out, left := tar.NewWriter(w), o.Limit
 	sub, err := fs.Sub(f.s.root.FS(), rel(path))
 	if err != nil {
 		return err
 	}
 	err = fs.WalkDir(sub, ".", func(p string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
+		if err != nil || !d.Type().IsRegular() || excluded.Excludes(p) {
 			return err
 		}
 		data, err := fs.ReadFile(sub, p)
 		if err != nil {
 			return err
 		}
-		if limit -= int64(len(data)); limit < 0 {
-			return &sandboxes.TooLargeError{Path: path, Limit: limit}
+		if left -= int64(len(data)); left < 0 {
+			return &sandboxes.TooLargeError{Path: path, Limit: o.Limit}
 		}
 		if err := out.WriteHeader(&tar.Header{Name: p, Mode: 0o644, Size: int64(len(data))}); err != nil {
 			return err

@@ -12,18 +12,18 @@ import (
 	"github.com/turngate/turngate/sandboxes/box"
 )
 
-// boxConfig is what a box of any backend reads when it starts. Only local
-// boxes have a root to make.
+// boxConfig is the configuration of a box of any backend. Only local boxes have
+// a Root.
 type boxConfig struct {
 	box.Config
 	Root *rootPlan `json:"root,omitempty"`
 }
 
-// BoxMain is the box's whole program, behind the "box" sub-command: its
-// arguments are none (configuration on stdin), a configuration file, or
-// "--nested". It returns the code to exit with.
+// BoxMain is the main function of the "box" sub-command. It takes no argument
+// (configuration on stdin), the path of a configuration file, or "--nested". It
+// returns the process's exit code.
 func BoxMain(args []string) int {
-	// Nothing that the box inherited is passed on to what it starts.
+	// Child processes must not inherit the descriptors of the box.
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		fmt.Fprintln(os.Stderr, "box: keep descriptors:", err)
 		return box.ExitConfig

@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
 )
 
-// cgroup limits one sandbox's whole tree, where this process may make one.
-// Both the unified hierarchy and the older one with a folder per controller
-// are known.
+// cgroup limits the process tree of one sandbox if this process may make
+// cgroups. It supports the unified hierarchy (v2) and the older one with a
+// folder per controller (v1).
 type cgroup struct {
 	dirs    []string
 	oomFile string
@@ -24,7 +25,8 @@ type cgroup struct {
 
 const cgroupBase = "/sys/fs/cgroup"
 
-// limits are the files that hold a limit, unified and older.
+// cgroupLimits lists the Spec's limits with their files and values in the
+// unified and the older hierarchy.
 func cgroupLimits(s sandboxes.Spec) []struct{ field, controller, unified, older, value, olderValue string } {
 	const period = 100_000
 	quota := strconv.FormatInt(int64(s.CPUs*period), 10)
@@ -34,34 +36,39 @@ func cgroupLimits(s sandboxes.Spec) []struct{ field, controller, unified, older,
 	}
 	if s.MemoryBytes > 0 {
 		n := strconv.FormatInt(s.MemoryBytes, 10)
-		add("sandbox.memory_bytes", "memory", "memory.max", "memory.limit_in_bytes", n, n)
+		add(schema.LimitMemory, "memory", "memory.max", "memory.limit_in_bytes", n, n)
 	}
 	if s.CPUs > 0 {
-		add("sandbox.cpus", "cpu", "cpu.max", "cpu.cfs_quota_us", quota+" "+strconv.Itoa(period), quota)
+		add(schema.LimitCPUs, "cpu", "cpu.max", "cpu.cfs_quota_us", quota+" "+strconv.Itoa(period), quota)
 	}
 	if s.Pids > 0 {
 		n := strconv.FormatInt(s.Pids, 10)
-		add("sandbox.pids", "pids", "pids.max", "pids.max", n, n)
+		add(schema.LimitPids, "pids", "pids.max", "pids.max", n, n)
 	}
 	return all
 }
 
-// newCgroup makes the group with its limits; nil when the spec asks for none.
-// A limit that cannot be set is refused by name.
-func newCgroup(name string, s sandboxes.Spec) (*cgroup, error) {
-	limits := cgroupLimits(s)
-	if len(limits) == 0 {
-		return nil, nil
-	}
-	c := &cgroup{}
-	for _, l := range limits {
-		if err := c.limit(name, l.controller, l.unified, l.older, l.value, l.olderValue); err != nil {
+// newCgroup makes the cgroup with its limits. It notes or refuses a limit that
+// cannot be set. If the limit of processes cannot be set, it returns pids false
+// instead.
+func newCgroup(name string, s sandboxes.Spec) (c *cgroup, pids bool, err error) {
+	c, pids = &cgroup{}, true
+	for _, l := range cgroupLimits(s) {
+		err := c.limit(name, l.controller, l.unified, l.older, l.value, l.olderValue)
+		if err == nil {
+			continue
+		}
+		if l.field == schema.LimitPids {
+			pids = false
+			continue
+		}
+		if err := s.Weaken(l.field, l.value, fmt.Sprintf(
+			"the local sandbox needs a writable cgroup with the %s controller for it (%v); the docker sandbox has it", l.controller, err)); err != nil {
 			c.remove()
-			return nil, &sandboxes.UnsupportedError{Field: l.field, Value: l.value, Reason: fmt.Sprintf(
-				"the local sandbox needs a writable cgroup with the %s controller for it (%v); use the docker sandbox, or ask without this limit", l.controller, err)}
+			return nil, false, err
 		}
 	}
-	return c, nil
+	return c, pids, nil
 }
 
 func (c *cgroup) limit(name, controller, unified, older, value, olderValue string) error {
@@ -70,7 +77,8 @@ func (c *cgroup) limit(name, controller, unified, older, value, olderValue strin
 		dir, file = filepath.Join(cgroupBase, name), unified
 		olderValue = value
 	}
-	// It is there for another limit, or since a worker died: then it is taken over.
+	// The folder exists because of another limit, or because a worker died; it is
+	// used in both cases.
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -97,7 +105,7 @@ func isUnified() bool {
 	return err == nil
 }
 
-// add moves a process into the group.
+// add moves a process into the cgroup.
 func (c *cgroup) add(pid int) error {
 	if c == nil {
 		return nil
@@ -110,7 +118,7 @@ func (c *cgroup) add(pid int) error {
 	return nil
 }
 
-// remove removes the group; the kernel takes a moment to forget dead
+// remove removes the cgroup. The kernel takes a moment to release dead
 // processes.
 func (c *cgroup) remove() {
 	if c == nil {
@@ -126,7 +134,7 @@ func (c *cgroup) remove() {
 	}
 }
 
-// sweepCgroups removes groups without processes whose name has this prefix.
+// sweepCgroups removes cgroups with this prefix that have no processes.
 func sweepCgroups(prefix string, keep func(name string) bool) {
 	for _, pattern := range []string{cgroupBase + "/" + prefix + "*", cgroupBase + "/*/" + prefix + "*"} {
 		dirs, _ := filepath.Glob(pattern)

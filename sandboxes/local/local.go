@@ -1,7 +1,8 @@
-// Package local runs sandboxes without Docker: namespaces that the box makes
-// for itself, as root or as an ordinary user, with a root of its own in which
-// the host's /usr is read-only and nothing else of the host is visible. Where
-// the kernel forbids that, it refuses; there is no unisolated form.
+// Package local runs sandboxes without Docker, as root or as an ordinary user.
+// The box makes its own namespaces and a root directory in which the host's
+// /usr and a few other paths are read-only; nothing else of the host is
+// visible. If the kernel forbids this, Create fails: there is no mode without
+// isolation.
 package local
 
 import (
@@ -32,16 +33,28 @@ import (
 
 // Backend makes local sandboxes.
 type Backend struct {
-	// Helper is a program whose "box" sub-command is BoxMain: this binary.
+	// Helper is the path of a program with BoxMain as its "box" sub-command, such
+	// as this binary.
 	Helper string
-	// StateDir remembers sandboxes, so that a later process can sweep them.
+	// StateDir keeps records of sandboxes, so that a later process can sweep
+	// them.
 	StateDir string
 }
 
-// Name implements sandboxes.Backend.
-func (b *Backend) Name() string { return "local" }
+// Kind returns this backend's entry in the list of backends.
+func Kind() sandboxes.Kind {
+	return sandboxes.Kind{
+		Name: "local", Works: "namespaces work", Remedy: "allow user namespaces as the line above says, or use --sandbox docker",
+		New: func(h sandboxes.Host) (sandboxes.Backend, error) {
+			return &Backend{Helper: h.Helper, StateDir: h.StateDir}, nil
+		},
+	}
+}
 
-// Check makes a sandbox and removes it.
+// Name implements sandboxes.Backend.
+func (b *Backend) Name() string { return Kind().Name }
+
+// Check makes a sandbox and closes it.
 func (b *Backend) Check(ctx context.Context) error {
 	sb, err := b.Create(ctx, sandboxes.Spec{Owner: "check", Rollout: schema.ID("check-" + strconv.Itoa(os.Getpid())), Attempt: 1})
 	if err != nil {
@@ -52,16 +65,16 @@ func (b *Backend) Check(ctx context.Context) error {
 
 func (b *Backend) refuse(s sandboxes.Spec) error {
 	if s.Network != "" && s.Network != schema.NetworkNone {
-		return &sandboxes.UnsupportedError{Field: "sandbox.network", Value: s.Network, Reason: "the local sandbox has no network; use the docker sandbox for open"}
+		return &sandboxes.UnsupportedError{Field: "sandbox.network", Value: s.Network, Reason: "the local sandbox has no network; use the docker sandbox, or ask for none (--network none)"}
 	}
-	if s.Image != "" || len(s.BuildTar) > 0 {
+	if s.Image != "" || s.Build != nil {
 		return &sandboxes.UnsupportedError{Field: "sandbox.image", Value: cmp.Or(s.Image, "environment/Dockerfile"),
 			Reason: "the local sandbox shows the host's /usr and has no images; use the docker sandbox"}
 	}
 	if s.GPUs > 0 {
 		return sandboxes.GPUsUnsupported(s.GPUs)
 	}
-	return nil
+	return sandboxes.RefuseContainers(s, "local")
 }
 
 // Create implements sandboxes.Backend.
@@ -76,18 +89,15 @@ func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (_ sandboxes.San
 		}
 	}()
 	var rlimits []box.Rlimit
-	if sb.cgroup, err = newCgroup(sb.name, s); err != nil {
-		var no *sandboxes.UnsupportedError
-		if !errors.As(err, &no) || no.Field != "sandbox.pids" {
-			return nil, err
-		}
-		// Without a cgroup the count of processes is limited per user, which
-		// in a user namespace of its own is the same.
+	s.Pids = cmp.Or(s.Pids, sandboxes.DefaultPids)
+	pids := false
+	if sb.cgroup, pids, err = newCgroup(sb.name, s); err != nil {
+		return nil, err
+	}
+	if !pids {
+		// Without a cgroup the number of processes is limited per user. In the
+		// sandbox's own user namespace that limits the sandbox.
 		rlimits = append(rlimits, box.Rlimit{Resource: unix.RLIMIT_NPROC, Max: uint64(s.Pids)})
-		s.Pids = 0
-		if sb.cgroup, err = newCgroup(sb.name, s); err != nil {
-			return nil, err
-		}
 	}
 	workdir := cmp.Or(s.Workdir, sandboxes.DefaultWorkdir)
 	cfg := boxConfig{
@@ -115,25 +125,28 @@ func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (_ sandboxes.San
 }
 
 func sandboxName(s sandboxes.Spec) string {
-	return fmt.Sprintf("turngate-%s.%s.%d", s.Owner, s.Rollout, s.Attempt)
+	return fmt.Sprintf("turngate-%s.%s.%s", s.Owner, s.Rollout, s.Run())
 }
 
 type sandbox struct {
 	*box.Client
+	sandboxes.Alone
 	name   string
 	cmd    *exec.Cmd
 	conn   net.Conn
 	stdin  io.WriteCloser
-	says   bytes.Buffer // what the box wrote before it spoke
+	says   bytes.Buffer // stderr of the box
 	cgroup *cgroup
-	uids   *os.File // holds the host uids of this sandbox
+	ooms   int64    // kills for lack of memory in the cgroup before the box ran
+	uids   *os.File // lock file that reserves the host uids of this sandbox
 	record string
 	exited chan struct{}
 	close  sync.Once
 }
 
-// start makes the namespaces with the box as their first process. It waits for
-// its configuration on stdin, so nothing happens before its limits are set.
+// start creates the namespaces with the box as their first process. The box
+// waits for its configuration on stdin, so that its limits are set before it
+// acts.
 func (sb *sandbox) start(cfg *boxConfig, helper string) error {
 	ours, theirs, err := socketpair()
 	if err != nil {
@@ -146,7 +159,8 @@ func (sb *sandbox) start(cfg *boxConfig, helper string) error {
 		return fmt.Errorf("start the box: %w", err)
 	}
 	defer program.Close()
-	// By descriptor: the box's user may not walk the path to the program.
+	// Use a descriptor because the box's user may lack access to the program's
+	// path.
 	cmd := &exec.Cmd{Path: "/proc/self/fd/4", Args: []string{"turngate", "box"}}
 	cmd.Env = []string{}
 	cmd.Stderr = &sb.says
@@ -170,8 +184,8 @@ func (sb *sandbox) start(cfg *boxConfig, helper string) error {
 		if err := sb.mapUnusedUsers(cmd); err != nil {
 			return err
 		}
-		// The box will not be root of the host any more, so it is given the
-		// host's folders as open mounts.
+		// The box will not be the host's root any more, so it receives the host's
+		// folders as open mounts.
 		for i := range cfg.Root.Binds {
 			bd := &cfg.Root.Binds[i]
 			fd, err := openTree(bd.Host)
@@ -193,7 +207,7 @@ func (sb *sandbox) start(cfg *boxConfig, helper string) error {
 	if err := cmd.Start(); err != nil {
 		return forbidden(fmt.Errorf("start the box: %w", err))
 	}
-	sb.cmd, sb.exited = cmd, make(chan struct{})
+	sb.cmd, sb.exited, sb.ooms = cmd, make(chan struct{}), sb.cgroup.oomKills()
 	go func() {
 		_ = cmd.Wait()
 		close(sb.exited)
@@ -201,7 +215,7 @@ func (sb *sandbox) start(cfg *boxConfig, helper string) error {
 	return sb.cgroup.add(cmd.Process.Pid)
 }
 
-// forbidden explains what usually stands in the way.
+// forbidden adds the usual remedies to an error that kernel settings may cause.
 func forbidden(err error) error {
 	if errors.Is(err, os.ErrPermission) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOSYS) {
 		return &sandboxes.UnsupportedError{Field: "sandbox.backend", Value: "local", Reason: fmt.Sprintf(
@@ -210,7 +224,7 @@ func forbidden(err error) error {
 	return err
 }
 
-// meet hands the box its configuration and waits until it speaks.
+// meet sends the box its configuration and connects to it.
 func (sb *sandbox) meet(ctx context.Context, cfg *boxConfig, ready time.Duration) error {
 	data, err := json.Marshal(cfg)
 	if err != nil {
@@ -224,6 +238,7 @@ func (sb *sandbox) meet(ctx context.Context, cfg *boxConfig, ready time.Duration
 	}
 	client, err := box.NewClient(ctx, sb.conn, cfg.Secret, cfg.Workdir)
 	if err == nil && werr == nil {
+		client.Explain(sb.whyLost)
 		sb.Client = client
 		return nil
 	}
@@ -272,7 +287,7 @@ func (sb *sandbox) Close(context.Context) error {
 		}
 		if sb.cmd != nil {
 			_ = sb.stdin.Close()
-			_ = sb.cmd.Process.Kill() // with it, the kernel ends its namespace
+			_ = sb.cmd.Process.Kill() // the kernel then ends the namespace
 			<-sb.exited
 		}
 		sb.cgroup.remove()
@@ -286,7 +301,8 @@ func (sb *sandbox) Close(context.Context) error {
 	return nil
 }
 
-// remember writes which process to end if this one dies.
+// remember records the process of the box, so that Sweep can kill it after this
+// worker died.
 func (sb *sandbox) remember(stateDir string) error {
 	if stateDir == "" {
 		return nil
@@ -303,9 +319,9 @@ func (sb *sandbox) remember(stateDir string) error {
 	return nil
 }
 
-// Sweep implements sandboxes.Backend. Boxes end by themselves when their
-// worker dies; this ends those of a worker that is stuck, and removes what is
-// left of the others.
+// Sweep implements sandboxes.Backend. Boxes end by themselves when their worker
+// dies. Sweep kills the boxes of a stuck worker and removes records and cgroups
+// of all others.
 func (b *Backend) Sweep(_ context.Context, owner string, keep func(schema.ID) bool) (int, error) {
 	prefix := "turngate-" + owner + "."
 	kept := func(name string) bool {
@@ -314,7 +330,7 @@ func (b *Backend) Sweep(_ context.Context, owner string, keep func(schema.ID) bo
 	}
 	records, err := filepath.Glob(filepath.Join(b.StateDir, "local", prefix+"*"))
 	if err != nil {
-		return 0, fmt.Errorf("list what is left: %w", err)
+		return 0, fmt.Errorf("list the records of sandboxes: %w", err)
 	}
 	n := 0
 	for _, record := range records {
@@ -336,7 +352,8 @@ func (b *Backend) Sweep(_ context.Context, owner string, keep func(schema.ID) bo
 	return n, nil
 }
 
-// startTime tells two processes with the same number apart.
+// startTime returns the start time of a process. It distinguishes two processes
+// with the same pid.
 func startTime(pid int) string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -349,16 +366,16 @@ func startTime(pid int) string {
 	return fields[19]
 }
 
-// Host uids that nothing else uses: above what systemd gives to containers,
-// below what signed 32-bit programs misread.
+// The range of host uids for sandboxes. It is above the uids that systemd gives
+// to containers and below the values that signed 32-bit programs misread.
 const (
 	firstUID  = 0x70000000
 	uidRange  = 1 << 16
 	uidRanges = 4000
 )
 
-// ownsAllUsers says whether this process is the host's root, and not that of a
-// user namespace with a few users, as in a rootless container.
+// ownsAllUsers reports whether this process is the host's root. It is false for
+// the root of a user namespace with few users, as in a rootless container.
 func ownsAllUsers() bool {
 	if os.Geteuid() != 0 {
 		return false
@@ -371,8 +388,8 @@ func ownsAllUsers() bool {
 	return inside == 0 && count > firstUID+uidRanges*uidRange
 }
 
-// mapUnusedUsers gives the sandbox a range of host uids of its own, held by a
-// lock that ends with this process.
+// mapUnusedUsers reserves a range of host uids for the sandbox with a file
+// lock, which ends with this process.
 func (sb *sandbox) mapUnusedUsers(cmd *exec.Cmd) error {
 	dir := "/run/turngate/uids"
 	if err := os.MkdirAll(dir, 0o700); err != nil {

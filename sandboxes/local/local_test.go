@@ -1,9 +1,13 @@
 package local_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,9 +15,10 @@ import (
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/local"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
+	"github.com/turngate/turngate/schema"
 )
 
-// TestMain lets the test binary be its own helper.
+// TestMain lets the test binary act as its own helper.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "box" {
 		os.Exit(local.BoxMain(os.Args[2:]))
@@ -55,7 +60,7 @@ func open(t *testing.T, s sandboxes.Spec) sandboxes.Sandbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = sb.Close(t.Context()) })
+	t.Cleanup(func() { _ = sb.Close(context.WithoutCancel(t.Context())) })
 	return sb
 }
 
@@ -90,7 +95,8 @@ func TestTheHostIsNotVisible(t *testing.T) {
 func TestTheAgentHasAProcessNamespaceOfItsOwn(t *testing.T) {
 	sb := open(t, sandboxes.Spec{})
 	got := output(t, sb, `echo $$; ls -d /proc/[0-9]* | wc -l; setsid sleep 7003 & exit 0`)
-	// Its first process, the shell, and perhaps the two of the pipe.
+	// These are the first process, the shell, and perhaps the two processes of
+	// the pipe.
 	if lines := strings.Fields(got); len(lines) != 2 || lines[1] > "4" {
 		t.Fatalf("got %q", got)
 	}
@@ -128,7 +134,30 @@ func TestPidsLimit(t *testing.T) {
 	}
 }
 
-// A group that a dead worker left does not let a sandbox run without limits.
+// TestASandboxWithoutLimitsHasDefaults reads the limits of a sandbox whose
+// specification names none.
+func TestASandboxWithoutLimitsHasDefaults(t *testing.T) {
+	sb := open(t, sandboxes.Spec{})
+	var blocks, size, memory int64
+	got := output(t, sb, `stat -f -c '%b %S' /workspace; sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo`)
+	if n, err := fmt.Sscan(got, &blocks, &size, &memory); n != 3 || blocks*size <= 0 || blocks*size > memory<<10 {
+		t.Errorf("the root has %d blocks of %d bytes, the machine %d kB of memory (%v): %q", blocks, size, memory, err, got)
+	}
+	pids := []string{output(t, sb, "ulimit -p 2>/dev/null || ulimit -u")}
+	for _, at := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup"} {
+		if limit, err := os.ReadFile(filepath.Join(at, "turngate-w1.alpha-1.1", "pids.max")); err == nil {
+			pids = append(pids, string(limit))
+		}
+	}
+	for i := range pids {
+		pids[i] = strings.TrimSpace(pids[i])
+	}
+	if !slices.Contains(pids, strconv.Itoa(sandboxes.DefaultPids)) {
+		t.Errorf("the limits of processes are %q, want %d", pids, sandboxes.DefaultPids)
+	}
+}
+
+// A cgroup that a dead worker left must not let a sandbox run without limits.
 func TestALimitHoldsInAGroupThatIsLeft(t *testing.T) {
 	left := "/sys/fs/cgroup/pids/turngate-w1.alpha-1.1"
 	if _, err := os.Stat(filepath.Dir(left)); err != nil {
@@ -158,10 +187,40 @@ func TestWhatCannotBeEnforcedIsRefusedByName(t *testing.T) {
 		}
 	}
 	if os.Geteuid() != 0 {
-		_, err := b.Create(t.Context(), sandboxes.Spec{Owner: "w1", Rollout: "alpha-1", MemoryBytes: 1 << 30})
+		need := sandboxes.Spec{Owner: "w1", Rollout: "alpha-1", MemoryBytes: 1 << 30}
+		var noted string
+		need.Note = func(limit, _ string) { noted = limit }
+		sb, err := b.Create(t.Context(), need)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := sb.Close(t.Context()); err != nil || noted != schema.LimitMemory {
+			t.Errorf("a need that is not enforced: noted %q, %v", noted, err)
+		}
+		need.Strict = []string{schema.LimitMemory}
+		_, err = b.Create(t.Context(), need)
 		var no *sandboxes.UnsupportedError
 		if !errors.As(err, &no) || no.Field != "sandbox.memory_bytes" {
 			t.Errorf("memory: got %v", err)
+		}
+	}
+}
+
+// TestAUserOutsideTheSandboxIsRefused tries users to which no command can change.
+func TestAUserOutsideTheSandboxIsRefused(t *testing.T) {
+	sb := open(t, sandboxes.Spec{})
+	users := map[string]string{"70000": "uid 70000", "0:70000": "gid 70000", "nosuchuser": "/etc/passwd", "root:nosuchgroup": "/etc/group"}
+	if os.Geteuid() != 0 {
+		users["1000"] = "uid 1000, only 0"
+	}
+	for user, reason := range users {
+		var none *sandboxes.NoUserError
+		if err := sb.Files().Mkdir(t.Context(), "/", 0o755, user); !errors.As(err, &none) || none.User != user || !strings.Contains(none.Reason, reason) {
+			t.Errorf("user %q owns a folder: %v", user, err)
+		}
+		var start *sandboxes.NoCommandError
+		if _, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"/bin/true"}, User: user}); !errors.As(err, &start) || !strings.Contains(start.Reason, reason) {
+			t.Errorf("user %q starts a command: %v", user, err)
 		}
 	}
 }

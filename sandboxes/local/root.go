@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rootPlan says how the box makes the sandbox's own root before anything runs
+// rootPlan tells the box how to make the sandbox's root before any command runs
 // in it.
 type rootPlan struct {
 	Binds     []bind `json:"binds"`
 	DiskBytes int64  `json:"disk_bytes,omitempty"` // size of the root's tmpfs; 0: the kernel's default
 	Workdir   string `json:"workdir"`
-	// Links are those of the host's own root, such as /bin -> usr/bin.
+	// Links are the symbolic links of the host's root, such as /bin -> usr/bin.
 	Links map[string]string `json:"links,omitempty"`
 }
 
@@ -24,12 +24,12 @@ type rootPlan struct {
 type bind struct {
 	Host   string `json:"host"`
 	Guest  string `json:"guest"`
-	Device bool   `json:"device,omitempty"` // a device node that stays usable
-	FD     int    `json:"fd,omitempty"`     // of a detached mount that the worker made
+	Device bool   `json:"device,omitempty"` // a device node, which stays usable
+	FD     int    `json:"fd,omitempty"`     // descriptor of a detached mount that the worker made
 }
 
-// hostBinds is what of the host every sandbox sees: programs and libraries,
-// and the few files of /etc without which they do not work.
+// hostBinds lists the host paths that every sandbox shows: programs, libraries,
+// the few files of /etc that these need, and devices.
 func hostBinds() (binds []bind, links map[string]string) {
 	links = map[string]string{}
 	for _, dir := range []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"} {
@@ -53,8 +53,8 @@ func hostBinds() (binds []bind, links map[string]string) {
 	return binds, links
 }
 
-// openTree makes a detached copy of a mount. It works for the owner of a mount
-// namespace, and for what that process may reach.
+// openTree makes a detached copy of a mount. The process must own its mount
+// namespace and have access to the path.
 func openTree(path string) (int, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {
@@ -63,12 +63,12 @@ func openTree(path string) (int, error) {
 	return fd, nil
 }
 
-// newRoot is where the root is put together. It exists on every Linux; what it
-// held is reached through mounts that were opened before.
+// newRoot is the mount point of the new root. It exists on every Linux. Mounts
+// opened earlier give access to files below it.
 const newRoot = "/tmp"
 
 // enter replaces the process's root by the planned one. It runs as the first
-// process of fresh user, mount, process, network and ipc namespaces.
+// process of new user, mount, process, network and ipc namespaces.
 func (p *rootPlan) enter() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -141,7 +141,8 @@ func (p *rootPlan) folders() error {
 	return nil
 }
 
-// etcFiles are made for the sandbox; nothing of the host's own is in them.
+// etcFiles are generated for the sandbox; they contain nothing of the host's
+// files.
 func etcFiles() map[string]string {
 	return map[string]string{
 		"/etc/passwd":        "root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000:agent:/home/agent:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
@@ -192,8 +193,8 @@ func mountKernelFiles() error {
 	if err := unix.Mount("devpts", newRoot+"/dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"); err != nil {
 		return fmt.Errorf("mount /dev/pts: %w", err)
 	}
-	// What runs here needs no user namespaces of its own; without them much
-	// less of the kernel is within reach.
+	// Programs in the sandbox need no user namespaces. Forbidding them puts much
+	// of the kernel out of reach.
 	err := os.WriteFile(newRoot+"/proc/sys/user/max_user_namespaces", []byte("0\n"), 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forbid nested user namespaces: %w", err)

@@ -17,8 +17,8 @@ import (
 	"github.com/turngate/turngate/sandboxes/local"
 )
 
-// createAndStop is a worker that is stopped while it makes a sandbox: it stops
-// itself as soon as the box runs, and says how it went on when it is continued.
+// createAndStop makes a sandbox and stops its own process as soon as the box
+// runs. Once continued, it prints an error if the sandbox was not made.
 func createAndStop(state string) int {
 	exe, err := os.Executable()
 	if err != nil {
@@ -46,7 +46,8 @@ func createAndStop(state string) int {
 	}
 }
 
-// stopWhen stops this process when a file is there, unless it is done before.
+// stopWhen stops this process once a file exists. It returns false if done has
+// a value first.
 func stopWhen(file string, done <-chan error) bool {
 	for len(done) == 0 {
 		if _, err := os.Stat(file); err == nil {
@@ -56,15 +57,15 @@ func stopWhen(file string, done <-chan error) bool {
 	return false
 }
 
-// A worker that is stopped for longer than a box may take to come up has its
-// sandbox when it goes on: neither end counts that time.
+// A worker that is stopped for longer than Spec.Ready gets its sandbox after it
+// is continued, because neither end counts the stopped time.
 func TestAWorkerThatIsStoppedLosesNoSandbox(t *testing.T) {
 	b := backend(t)
 	type run struct {
 		cmd *exec.Cmd
 		out bytes.Buffer
 	}
-	runs := make([]run, 8) // not each is stopped at the same step
+	runs := make([]run, 8) // each may stop at a different step
 	for i := range runs {
 		r := &runs[i]
 		r.cmd = exec.Command(b.Helper, "create", t.TempDir())
@@ -74,7 +75,7 @@ func TestAWorkerThatIsStoppedLosesNoSandbox(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = r.cmd.Process.Kill() })
 	}
-	for i := range runs { // until it has stopped, or ended
+	for i := range runs { // until it has stopped or ended
 		if err := unix.Waitid(unix.P_PID, runs[i].cmd.Process.Pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 			t.Fatal(err)
 		}

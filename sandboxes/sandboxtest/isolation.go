@@ -81,7 +81,7 @@ func (s *suite) backPressure(t *testing.T) {
 	w := &slowWriter{release: make(chan struct{})}
 	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: s.Command("flood", "20000000"), Stdout: w})
 	must(t, err)
-	// While nobody reads, the command waits and other work goes on.
+	// With no reader the command blocks; other operations continue.
 	if got := run(t, sb, sandboxes.Cmd{Args: s.Command("print", "x", "", "0")}); got.out != "x" {
 		t.Fatalf("got %+v", got)
 	}
@@ -109,7 +109,7 @@ func (s *suite) freeze(t *testing.T) {
 	}()
 	<-ticks
 	must(t, sb.Freeze(t.Context()))
-	for quiet := false; !quiet; { // what was under way arrives
+	for quiet := false; !quiet; { // output under way arrives
 		select {
 		case <-ticks:
 		case <-time.After(300 * time.Millisecond):
@@ -128,8 +128,8 @@ func (s *suite) freeze(t *testing.T) {
 	r.Close()
 }
 
-// frozenOutput has a command end whose child goes on to write. For how long that
-// is read does not count the freezer.
+// frozenOutput runs a command that ends while its child still writes. The time
+// limit for reading that output must not count frozen time.
 func (s *suite) frozenOutput(t *testing.T) {
 	sb := s.open(t)
 	r, w := io.Pipe()
@@ -154,7 +154,7 @@ func (s *suite) frozenOutput(t *testing.T) {
 	}
 }
 
-// closeFrozen ends a sandbox that may not answer any more.
+// closeFrozen closes a frozen sandbox. Its box may not answer any more.
 func (s *suite) closeFrozen(t *testing.T) {
 	sb := s.open(t)
 	p := s.startUp(t, sb)
@@ -181,7 +181,7 @@ func (s *suite) specialFiles(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	must(t, sb.Files().TarOut(t.Context(), "/x", &out, 1<<20))
+	must(t, sb.Files().TarOut(t.Context(), "/x", &out, sandboxes.TarOptions{Limit: 1 << 20}))
 	if !bytes.Contains(out.Bytes(), []byte("plain")) || bytes.Contains(out.Bytes(), []byte("fifo")) {
 		t.Error("only regular files are packed")
 	}
@@ -256,13 +256,22 @@ func (s *suite) noNetwork(t *testing.T) {
 	var up []string
 	for _, dev := range strings.Fields(got.out) {
 		switch dev {
-		case "tunl0", "sit0", "ip6tnl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6gre0": // down, from kernel modules
+		case "tunl0", "sit0", "ip6tnl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6gre0": // kernel modules add these interfaces; they are down
 		default:
 			up = append(up, dev)
 		}
 	}
 	if strings.Join(up, " ") != "lo" {
 		t.Fatalf("interfaces %v, want lo alone", up)
+	}
+}
+
+// online checks that Online of a sandbox without the open network gives an
+// *UnsupportedError.
+func (s *suite) online(t *testing.T) {
+	var no *sandboxes.UnsupportedError
+	if err := s.open(t).Online(t.Context(), true); !errors.As(err, &no) || no.Field != "sandbox.network" {
+		t.Fatalf("got %v", err)
 	}
 }
 
@@ -301,4 +310,25 @@ func (s *suite) memory(t *testing.T) {
 	if got := run(t, sb, sandboxes.Cmd{Args: s.Command("print", "alive", "", "0")}); got.out != "alive" || got.exit.OOM {
 		t.Fatalf("the sandbox is of no use after a lack of memory: %+v", got)
 	}
+}
+
+// memoryOfTheHelper fills a folder in memory with processes that the kernel kills
+// later than the helper.
+func (s *suite) memoryOfTheHelper(t *testing.T) {
+	spec := s.spec()
+	spec.MemoryBytes = 48 << 20
+	sb := s.openSpec(t, spec)
+	p, err := sb.Start(t.Context(), sandboxes.Cmd{Timeout: time.Minute, Args: []string{"/bin/sh", "-c",
+		`while :; do echo 0 > /proc/self/oom_score_adj; head -c 1000000 /dev/zero >> /dev/shm/full; done`}})
+	must(t, err)
+	if exit, err := p.Wait(); !errors.Is(err, sandboxes.ErrMemory) || !errors.Is(err, sandboxes.ErrLost) {
+		t.Errorf("wait: %+v, %v", exit, err)
+	}
+	if _, err := sb.Files().Stat(t.Context(), "/"); !errors.Is(err, sandboxes.ErrMemory) {
+		t.Errorf("stat: %v", err)
+	}
+	if _, err := sb.Start(t.Context(), sandboxes.Cmd{Args: s.Command("pwd")}); !errors.Is(err, sandboxes.ErrMemory) {
+		t.Errorf("start: %v", err)
+	}
+	must(t, sb.Close(t.Context()))
 }

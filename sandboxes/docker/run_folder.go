@@ -19,22 +19,22 @@ const (
 	socketName = "box.sock"
 )
 
-// door is the folder through which a container's box finds its worker: a
-// configuration with the secret, and a socket. Both are gone as soon as the
-// box has come in, which is before anything else runs in the container.
-type door struct {
+// runFolder is the folder through which a container's box connects to its worker. It
+// contains a configuration with the secret, and a socket. Both are removed as
+// soon as the box is connected, before any other process runs in the container.
+type runFolder struct {
 	dir      string
 	listener net.Listener
 }
 
-func openDoor(dir string, cfg *box.Config) (_ *door, err error) {
+func openRunFolder(dir string, cfg *box.Config) (_ *runFolder, err error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, fmt.Errorf("clear the box's folder: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the box's folder: %w", err)
 	}
-	d := &door{dir: dir}
+	d := &runFolder{dir: dir}
 	defer func() {
 		if err != nil {
 			d.close()
@@ -47,8 +47,8 @@ func openDoor(dir string, cfg *box.Config) (_ *door, err error) {
 	if err := os.WriteFile(filepath.Join(dir, configName), data, 0o600); err != nil {
 		return nil, fmt.Errorf("configure the box: %w", err)
 	}
-	// A socket's path has room for about a hundred characters, a state
-	// directory may have more: go through its descriptor.
+	// The path of a socket is limited to about a hundred characters and a state
+	// directory may be longer, so use the directory's descriptor.
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("listen for the box: %w", err)
@@ -58,13 +58,14 @@ func openDoor(dir string, cfg *box.Config) (_ *door, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for the box: %w", err)
 	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false) // by then that path means something else
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // the descriptor in that path is reused by then
 	d.listener = l
 	return d, nil
 }
 
-// meet waits for the box, then shuts the door. Strangers are turned away.
-func (d *door) meet(ctx context.Context, cfg *box.Config) (*box.Client, error) {
+// accept waits for the box and then removes the configuration and the socket. It
+// closes connections that do not know the secret.
+func (d *runFolder) accept(ctx context.Context, cfg *box.Config) (*box.Client, error) {
 	defer context.AfterFunc(ctx, func() { _ = d.listener.Close() })()
 	for {
 		conn, err := d.listener.Accept()
@@ -83,15 +84,15 @@ func (d *door) meet(ctx context.Context, cfg *box.Config) (*box.Client, error) {
 	}
 }
 
-func (d *door) shut() {
+func (d *runFolder) shut() {
 	_ = d.listener.Close()
 	for _, name := range []string{configName, socketName} {
 		_ = os.Remove(filepath.Join(d.dir, name))
 	}
 }
 
-// close removes the folder; the engine may need a moment to let go of it.
-func (d *door) close() {
+// close removes the folder. The engine may keep it busy for a moment.
+func (d *runFolder) close() {
 	if d.listener != nil {
 		_ = d.listener.Close()
 	}

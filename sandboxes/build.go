@@ -1,0 +1,40 @@
+package sandboxes
+
+import (
+	"fmt"
+	"path"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// Build describes an image to build.
+type Build struct {
+	Tar        []byte // the build context, a tar stream
+	Dockerfile string // path in the context; default Dockerfile
+	Target     string // stage; default the last
+	Args       map[string]string
+	// Trainer owns the caches of the build's RUN --mount=type=cache; empty: the
+	// worker's operator.
+	Trainer string
+	Task    string // name of the task that owns the image, shown in lists of images
+}
+
+// Bundle is the part of a task's files that a build needs.
+type Bundle interface {
+	Has(name string) bool
+	Tar(dir string) ([]byte, error)
+}
+
+// NewBuild reads the context and the settings of a build from a task's bundle.
+// An error means that the task is wrong.
+func NewBuild(files Bundle, b *schema.Build, task string) (*Build, error) {
+	b = b.WithDefaults()
+	if file := path.Join(b.Context, b.Dockerfile); !files.Has(file) {
+		return nil, fmt.Errorf("sandbox.build: the task's bundle has no %s", file)
+	}
+	data, err := files.Tar(b.Context)
+	if err != nil {
+		return nil, fmt.Errorf("sandbox.build: %w", err)
+	}
+	return &Build{Tar: data, Dockerfile: b.Dockerfile, Target: b.Target, Args: b.Args, Task: task}, nil
+}

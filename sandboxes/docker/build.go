@@ -1,0 +1,179 @@
+package docker
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
+)
+
+const (
+	// labelBuild marks the images that builds of turngate leave; sweeps remove
+	// only these.
+	labelBuild = "turngate.build"
+	// labelShared has the name that an image would have as a build of the
+	// worker's operator. The images of one build for several trainers share it.
+	labelShared = "turngate.build.shared"
+	buildRepo   = "turngate-build"
+	// tailLines is the number of last output lines in the error of a failed
+	// build.
+	tailLines = 30
+)
+
+// building holds the inputs of one build.
+type building struct {
+	ref        string
+	how        *sandboxes.Build
+	context    *contextFS
+	dockerfile string
+	labels     map[string]string
+	limits     sandboxes.BuildLimits
+}
+
+// buildRef returns the tag of the image of a build. The same files and settings
+// give the same tag in every worker, and for every trainer unless a step may
+// mount a trainer's cache.
+func (b *Backend) buildRef(how *sandboxes.Build) string {
+	settings, _ := json.Marshal([]any{"1", dockerfileOf(how), how.Target, how.Args, networkOf(b.config.Build)}) // only strings: never fails
+	h := sha256.New()
+	fmt.Fprintf(h, "%d\n", len(settings))
+	h.Write(settings)
+	if how.Trainer != "" && bytes.Contains(how.Tar, []byte("--mount")) {
+		fmt.Fprintf(h, "%s\n", cacheSpace(how)) // the content of a cache can change the image
+	}
+	h.Write(how.Tar)
+	return b.config.Repo + ":" + hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// sharedRef returns the tag of the image of a build of the worker's operator.
+func (b *Backend) sharedRef(how *sandboxes.Build) string {
+	own := *how
+	own.Trainer = ""
+	return b.buildRef(&own)
+}
+
+// cacheSpace returns the namespace of the caches that RUN mounts in a build. One
+// trainer's build must not change the files of another's.
+func cacheSpace(how *sandboxes.Build) string {
+	if how.Trainer == "" {
+		return "operator"
+	}
+	return "trainer-" + how.Trainer
+}
+
+func dockerfileOf(how *sandboxes.Build) string {
+	return path.Clean(cmp.Or(how.Dockerfile, "Dockerfile"))
+}
+
+func networkOf(l sandboxes.BuildLimits) string { return cmp.Or(l.Network, schema.NetworkOpen) }
+
+// errNoLimits means that this engine's BuildKit cannot limit memory and cpus.
+var errNoLimits = errors.New("this engine's BuildKit cannot limit the memory and the cpus of a build")
+
+// build makes an image. A defect of the build's files or a build that takes too
+// long gives an *sandboxes.ImageError.
+func (b *Backend) build(ctx context.Context, ref string, how *sandboxes.Build, say func(string)) error {
+	w := &building{ref: ref, how: how, dockerfile: dockerfileOf(how), limits: b.config.Build, labels: map[string]string{
+		labelBuild: cmp.Or(how.Task, "task"), labelShared: b.sharedRef(how),
+	}}
+	bad := func(code string, err error, tail *lastLines) error {
+		reason := err.Error()
+		if t := tail.String(); t != "" {
+			reason += "\n" + t
+		}
+		return &sandboxes.ImageError{Image: w.dockerfile, Code: code, Reason: reason}
+	}
+	var err error
+	if w.context, err = readContext(how.Tar); err != nil {
+		return bad("", err, nil)
+	}
+	file, ok := w.context.files[w.dockerfile]
+	if !ok || !fs.FileMode(file.stat.Mode).IsRegular() {
+		return bad("", errors.New("the build context has no such file"), nil)
+	}
+	limit := cmp.Or(b.config.Build.Time, time.Hour)
+	late := fmt.Errorf("the build took longer than the %s that this worker allows", limit)
+	inner, cancel := context.WithTimeoutCause(ctx, limit, late)
+	defer cancel()
+	tail := &lastLines{}
+	saying := func(line string) { tail.add(line); say(line) }
+	err = b.buildWith(inner, w, file.data, saying)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(context.Cause(inner), late):
+		return bad("", late, tail)
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, errEngine):
+		return err
+	default:
+		code, hint := "", ""
+		if text := err.Error(); !ranAndFailed(text) {
+			code, hint = pullFault(text)
+		}
+		if hint != "" {
+			err = fmt.Errorf("%w; %s", err, hint)
+		}
+		return bad(code, err, tail)
+	}
+}
+
+// buildWith selects the builder. It uses the engine's BuildKit, and the classic
+// builder if the engine has no BuildKit or only the classic builder can enforce
+// the limits.
+func (b *Backend) buildWith(ctx context.Context, w *building, dockerfile []byte, say func(string)) error {
+	kit, err := b.buildKit(ctx)
+	if err != nil {
+		return err
+	}
+	if kit != nil {
+		defer func() { _ = kit.Close() }()
+		if err := kit.build(ctx, w, say); !errors.Is(err, errNoLimits) {
+			return err
+		}
+	}
+	feature, err := needsBuildKit(dockerfile)
+	switch {
+	case err != nil:
+		return err
+	case feature != "" && kit == nil:
+		return fmt.Errorf("%s needs BuildKit, and this Docker engine has none: use engine 18.09 or later, or write the file without it", feature)
+	case feature != "":
+		return fmt.Errorf("%s needs BuildKit, and %w: take a newer engine, or a worker with --build-memory-mb -1 and --build-cpus -1", feature, errNoLimits)
+	}
+	return b.classicBuild(ctx, w, say)
+}
+
+// ranAndFailed reports whether the error comes from a command of the build.
+// Such an error may contain any text.
+func ranAndFailed(text string) bool {
+	return strings.Contains(text, "did not complete successfully") || strings.Contains(text, "returned a non-zero code")
+}
+
+// lastLines keeps the last tailLines lines of a build's output.
+type lastLines struct{ lines []string }
+
+func (l *lastLines) add(line string) {
+	if l.lines = append(l.lines, line); len(l.lines) > tailLines {
+		l.lines = l.lines[1:]
+	}
+}
+
+func (l *lastLines) String() string {
+	if l == nil {
+		return ""
+	}
+	return strings.Join(l.lines, "\n")
+}

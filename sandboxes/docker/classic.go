@@ -1,0 +1,102 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/docker/docker/api/types/build"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/client"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// classicBuild uses the builder that every engine has, which enforces limits.
+// It removes all parts of a failed build.
+func (b *Backend) classicBuild(ctx context.Context, w *building, say func(string)) error {
+	if err := checkClassicSources(w.context.files[w.dockerfile].data); err != nil {
+		return err
+	}
+	packed, err := w.context.ignoring(ctx, w.dockerfile)
+	if err != nil {
+		return err
+	}
+	login, err := allAuth()
+	if err != nil {
+		return err
+	}
+	o := build.ImageBuildOptions{
+		Version: build.BuilderV1, Tags: []string{w.ref}, Dockerfile: w.dockerfile, Target: w.how.Target, BuildArgs: map[string]*string{}, Labels: w.labels,
+		Remove: true, ForceRemove: true, Memory: w.limits.MemoryBytes, MemorySwap: w.limits.MemoryBytes, AuthConfigs: login,
+	}
+	for name, v := range w.how.Args {
+		o.BuildArgs[name] = &v
+	}
+	if w.limits.CPUs > 0 {
+		o.CPUPeriod, o.CPUQuota = cpuPeriod, int64(w.limits.CPUs*cpuPeriod)
+	}
+	if networkOf(w.limits) == schema.NetworkNone {
+		o.NetworkMode = "none"
+	}
+	began := time.Now()
+	res, err := b.api.ImageBuild(ctx, bytes.NewReader(packed), o)
+	if err != nil {
+		if client.IsErrConnectionFailed(err) {
+			return fmt.Errorf("%w: %w", errEngine, err)
+		}
+		return err
+	}
+	defer res.Body.Close()
+	var made []string
+	out := &lines{say: func(line string) {
+		if line != "" {
+			say(line)
+		}
+	}}
+	err = readProgress(res.Body, func(m *progressMessage) {
+		// A message about a step's image has this line alone.
+		if id := partLine.FindStringSubmatch(m.Stream); id != nil && len(made) < maxParts && !slices.Contains(made, id[1]) {
+			made = append(made, id[1])
+		}
+		out.add(m.Stream)
+	})
+	out.end()
+	if err != nil {
+		b.removeParts(context.WithoutCancel(ctx), made, began)
+	}
+	return err
+}
+
+// maxParts bounds the images that are removed after a failed build.
+const maxParts = 256
+
+// partLine matches the message with the image of a finished step. The engine
+// reports an image in a message of its own kind only when a stage ends, too late
+// for a build that fails.
+var partLine = regexp.MustCompile(`^ ---> ([0-9a-f]{12})\n$`)
+
+// removeParts removes the images of a failed build: images without a name that
+// are not older than the build. The engine refuses to remove an image in use.
+func (b *Backend) removeParts(ctx context.Context, ids []string, began time.Time) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for _, id := range slices.Backward(ids) {
+		img, err := b.api.ImageInspect(ctx, id)
+		if err != nil || len(img.RepoTags) > 0 || len(img.RepoDigests) > 0 {
+			continue
+		}
+		created, err := time.Parse(time.RFC3339Nano, img.Created)
+		if err != nil || created.Before(began.Add(-time.Second)) {
+			continue
+		}
+		_, _ = b.api.ImageRemove(ctx, img.ID, image.RemoveOptions{}) // fails if another build uses it
+	}
+}
+
+// errEngine means that the engine, not the task, failed.
+var errEngine = errors.New("the Docker engine")

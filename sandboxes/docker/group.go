@@ -1,0 +1,286 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/mount"
+	"github.com/docker/docker/api/types/network"
+	"github.com/docker/docker/api/types/volume"
+
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
+)
+
+// group has the shared resources of the containers of one sandbox: a network
+// and folders. A sandbox of one container without folders has no group.
+type group struct {
+	b        *Backend
+	name     string
+	labels   map[string]string
+	network  string            // empty: none
+	volumes  map[string]string // by name of the folder
+	services map[string]*sandbox
+	counts   map[string]string // by name of the folder: its files count towards the disk limit of this service
+}
+
+// counts assigns each folder to the first container that can write to it. So a
+// file in a folder counts towards the limit of one container only.
+func counts(s sandboxes.Spec) map[string]string {
+	out := map[string]string{}
+	add := func(service string, c schema.Container) {
+		for _, m := range c.Mounts {
+			if _, ok := out[m.Folder]; !ok && !m.ReadOnly {
+				out[m.Folder] = service
+			}
+		}
+	}
+	add(schema.MainService, s.Container)
+	for _, sub := range s.Services {
+		add(sub.Name, sub.Spec.Container)
+	}
+	return out
+}
+
+// uncounted returns the places of the folders that count towards the limit of
+// another container.
+func (sb *sandbox) uncounted(s sandboxes.Spec) []string {
+	if sb.group == nil {
+		return nil
+	}
+	var out []string
+	for _, m := range s.Container.Mounts {
+		if sb.group.counts[m.Folder] != sb.aliases[0] {
+			out = append(out, path.Clean(m.Path))
+		}
+	}
+	return out
+}
+
+func labels(s sandboxes.Spec) map[string]string {
+	return map[string]string{labelOwner: s.Owner, labelRollout: string(s.Rollout), labelAttempt: s.Run()}
+}
+
+// openGroup makes the shared resources of the containers of s. It first removes
+// remains of the same attempt from an earlier process.
+func (b *Backend) openGroup(ctx context.Context, s sandboxes.Spec, imageID string) (_ *group, err error) {
+	if len(s.Services) == 0 && len(s.Folders) == 0 {
+		return nil, nil
+	}
+	g := &group{b: b, name: containerName(s), labels: labels(s), volumes: map[string]string{}, services: map[string]*sandbox{}, counts: counts(s)}
+	if err := g.clear(ctx); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if len(s.Services) > 0 {
+		g.network = g.name
+		if err := b.openNetwork(ctx, g.name, g.labels, s.Network == schema.NetworkOpen); err != nil {
+			return nil, err
+		}
+	}
+	for _, f := range s.Folders {
+		name := g.name + "-" + f.Name
+		g.volumes[f.Name] = name // before it exists: a request that is cancelled may still make it
+		if _, err := b.api.VolumeCreate(ctx, volume.CreateOptions{Name: name, Labels: g.labels}); err != nil {
+			return nil, fmt.Errorf("make folder %s: %w", f.Name, err)
+		}
+	}
+	return g, g.fill(ctx, s.Folders, imageID)
+}
+
+// fill puts the initial content into folders through a container that never
+// runs.
+func (g *group) fill(ctx context.Context, folders []sandboxes.Folder, imageID string) (err error) {
+	host := &container.HostConfig{NetworkMode: "none"}
+	for _, f := range folders {
+		if !f.Seed {
+			host.Mounts = append(host.Mounts, g.mount(schema.Mount{Folder: f.Name, Path: fillPath + f.Name}, false))
+		}
+	}
+	if len(host.Mounts) == 0 {
+		return nil
+	}
+	made, err := g.b.createContainer(ctx, &container.Config{Image: imageID, Labels: g.labels, Entrypoint: []string{"none"}}, host, nil, g.name+"-folders")
+	if made.ID != "" {
+		defer func() {
+			err = errors.Join(err, g.b.remove(context.WithoutCancel(ctx), made.ID))
+		}()
+	}
+	if err != nil {
+		return fmt.Errorf("fill the folders: %w", err)
+	}
+	for _, f := range folders {
+		if f.Seed {
+			continue
+		}
+		if err := g.b.api.CopyToContainer(ctx, made.ID, path.Dir(fillPath), openFolder(f.Name), container.CopyToContainerOptions{}); err != nil {
+			return fmt.Errorf("open folder %s: %w", f.Name, err)
+		}
+		if len(f.Tar) == 0 {
+			continue
+		}
+		if err := g.b.api.CopyToContainer(ctx, made.ID, fillPath+f.Name, bytes.NewReader(f.Tar), container.CopyToContainerOptions{}); err != nil {
+			return fmt.Errorf("fill folder %s: %w", f.Name, err)
+		}
+	}
+	return nil
+}
+
+const fillPath = "/.turngate/fill/"
+
+// openFolder returns an archive that makes the folder writable for every user
+// of a container, as folders on the task author's own disk would be.
+func openFolder(name string) *bytes.Buffer {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	_ = w.WriteHeader(&tar.Header{Name: name + "/", Typeflag: tar.TypeDir, Mode: 0o777}) // a write into memory cannot fail
+	_ = w.Close()
+	return &b
+}
+
+// mount returns the mount of a folder of the group.
+func (g *group) mount(m schema.Mount, seed bool) mount.Mount {
+	return mount.Mount{
+		Type: mount.TypeVolume, Source: g.volumes[m.Folder], Target: m.Path, ReadOnly: m.ReadOnly,
+		VolumeOptions: &mount.VolumeOptions{NoCopy: !seed},
+	}
+}
+
+// openServices starts the containers of all side-cars concurrently. The caller
+// starts their commands.
+func (g *group) openServices(ctx context.Context, s sandboxes.Spec, images []image.InspectResponse) error {
+	var all sync.WaitGroup
+	errs := make([]error, len(s.Services))
+	for i := range s.Services {
+		sub := s.Services[i]
+		spec := sub.Spec
+		spec.Owner, spec.Rollout, spec.Attempt, spec.Part, spec.Network = s.Owner, s.Rollout, s.Attempt, s.Part, s.Network
+		spec.Ready, spec.Life, spec.Lost, spec.Folders = s.Ready, s.Life, s.Lost, s.Folders
+		if spec.Workdir == "" && (images[i].Config == nil || images[i].Config.WorkingDir == "") {
+			spec.Workdir = "/"
+		}
+		sb := &sandbox{b: g.b, name: g.name + "-" + sub.Name, group: g, aliases: append([]string{sub.Name}, sub.Aliases...), part: true}
+		g.services[sub.Name] = sb
+		all.Go(func() {
+			if err := sb.up(ctx, spec, images[i]); err != nil {
+				errs[i] = fmt.Errorf("side-car %s: %w", sub.Name, err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// closeServices ends the side-cars.
+func (g *group) closeServices(ctx context.Context) error {
+	var all sync.WaitGroup
+	errs := make(chan error, len(g.services))
+	for _, sb := range g.services {
+		all.Go(func() { errs <- sb.Close(ctx) })
+	}
+	all.Wait()
+	close(errs)
+	var out []error
+	for err := range errs {
+		out = append(out, err)
+	}
+	return errors.Join(out...)
+}
+
+// close removes the shared resources. The containers must be gone.
+func (g *group) close(ctx context.Context) error {
+	if g.network != "" {
+		if err := g.b.api.NetworkRemove(ctx, g.network); err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("remove network %s: %w", g.network, err)
+		}
+		g.network = ""
+	}
+	for folder, name := range g.volumes {
+		if err := g.b.api.VolumeRemove(ctx, name, true); err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("remove folder %s: %w", folder, err)
+		}
+		delete(g.volumes, folder)
+	}
+	return nil
+}
+
+// clear removes everything with the group's labels.
+func (g *group) clear(ctx context.Context) error {
+	_, err := g.b.sweep(ctx, g.labels, func(schema.ID) bool { return false })
+	return err
+}
+
+// sweep removes the containers, networks and folders with these labels, except
+// of rollouts for which keep returns true. It returns the number of sandboxes
+// removed.
+func (b *Backend) sweep(ctx context.Context, want map[string]string, keep func(schema.ID) bool) (int, error) {
+	by := filters.NewArgs()
+	for _, k := range sortedKeys(want) {
+		by.Add("label", k+"="+want[k])
+	}
+	gone := map[string]bool{}
+	mark := func(l map[string]string) { gone[l[labelRollout]+"/"+l[labelAttempt]] = true }
+	containers, err := b.api.ContainerList(ctx, container.ListOptions{All: true, Filters: by})
+	if err != nil {
+		return 0, fmt.Errorf("list containers: %w", err)
+	}
+	for _, c := range containers {
+		if keep(schema.ID(c.Labels[labelRollout])) {
+			continue
+		}
+		if err := b.remove(ctx, c.ID); err != nil {
+			return len(gone), err
+		}
+		for _, name := range c.Names {
+			b.forget(strings.TrimPrefix(name, "/"))
+		}
+		mark(c.Labels)
+	}
+	networks, err := b.api.NetworkList(ctx, network.ListOptions{Filters: by})
+	if err != nil {
+		return len(gone), fmt.Errorf("list networks: %w", err)
+	}
+	for _, n := range networks {
+		if keep(schema.ID(n.Labels[labelRollout])) {
+			continue
+		}
+		if err := b.api.NetworkRemove(ctx, n.ID); err != nil && !errdefs.IsNotFound(err) {
+			return len(gone), fmt.Errorf("remove network %s: %w", n.Name, err)
+		}
+		mark(n.Labels)
+	}
+	volumes, err := b.api.VolumeList(ctx, volume.ListOptions{Filters: by})
+	if err != nil {
+		return len(gone), fmt.Errorf("list folders: %w", err)
+	}
+	for _, v := range volumes.Volumes {
+		if keep(schema.ID(v.Labels[labelRollout])) {
+			continue
+		}
+		if err := b.api.VolumeRemove(ctx, v.Name, true); err != nil && !errdefs.IsNotFound(err) {
+			return len(gone), fmt.Errorf("remove folder %s: %w", v.Name, err)
+		}
+		mark(v.Labels)
+	}
+	return len(gone), nil
+}
+
+func sortedKeys(m map[string]string) []string {
+	return slices.Sorted(maps.Keys(m))
+}

@@ -1,0 +1,75 @@
+package sandboxes
+
+import (
+	"context"
+	"net/netip"
+	"time"
+)
+
+// Kind describes a backend before it is made. Package backends lists all kinds;
+// flags, help and checks derive from that list.
+type Kind struct {
+	Name string // value of sandbox.backend in a request that selects the backend
+	// Images is true if a sandbox is made of an image, which the request names or
+	// the backend builds.
+	Images bool
+	// Works is the text of `turngate doctor` if the backend's Check returns nil.
+	// Otherwise the text is its error and Remedy.
+	Works, Remedy string
+	// New makes the backend. An error means that the settings are wrong; Check
+	// reports whether the backend works on this host.
+	New func(Host) (Backend, error)
+}
+
+// Host has the settings that a worker gives to every backend.
+type Host struct {
+	Helper   string // path of the turngate binary, which runs in every sandbox
+	StateDir string // folder for records of sandboxes, so that a later process can sweep them
+	Build    BuildLimits
+	Keep     Keep // bounds of what builds leave
+	// Subnets is the address range of side-car networks: IPv4, with a prefix of
+	// 8 to 24 bits. Default DefaultSubnets.
+	Subnets netip.Prefix
+}
+
+// ImageStore is a backend that keeps images on this host.
+type ImageStore interface {
+	// Images lists the references of the images. A rollout with one of them needs
+	// no pull.
+	Images(ctx context.Context) ([]string, error)
+	// HasImage returns an error if the image is not there. It does not pull it.
+	HasImage(ctx context.Context, ref string) error
+}
+
+// CacheKeeper is a backend with a cache on this host that grows with its builds.
+type CacheKeeper interface {
+	// KeepCache prunes the cache to the bound of Host.Keep now and after each
+	// build, until the context ends. It prunes once at a time, for 5 minutes at
+	// most, and delays no other call. failed gets the error of each prune.
+	KeepCache(ctx context.Context, failed func(error))
+}
+
+// DefaultSubnets is the address range of side-car networks. RFC 2544 reserves
+// it for benchmarks of network devices, so no real host has these addresses.
+// The pools of a Docker engine have room for about 30 networks only.
+const DefaultSubnets = "198.18.0.0/15"
+
+// BuildLimits bound every build of an image on this worker. A request may
+// shorten the time that it waits for a build.
+type BuildLimits struct {
+	Network     string        // network of RUN: schema.NetworkOpen (the default) or schema.NetworkNone
+	CPUs        float64       // 0: no limit
+	MemoryBytes int64         // 0: no limit
+	Time        time.Duration // default 1 h
+}
+
+// Keep bounds the images and the cache that builds leave on a host. What has the
+// oldest last use is removed first. 0 means no bound.
+type Keep struct {
+	Images int
+	Bytes  int64         // bytes that the images do not share with other images
+	Age    time.Duration // time since the last use
+	// Cache is the number of bytes that the engine's cache for builds may have
+	// after a prune, see CacheKeeper. All builds of the engine share this cache.
+	Cache int64
+}
