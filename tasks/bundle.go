@@ -22,13 +22,13 @@ const (
 	maxSize  = 512 << 20 // bytes
 )
 
-// BundleError says what is wrong with a bundle. It is the task's fault.
+// BundleError reports a bundle that is not valid. The fault is the task's.
 type BundleError struct{ Reason string }
 
 func (e *BundleError) Error() string { return "task bundle: " + e.Reason }
 
-// pack makes a tar.zst of some folders and files of a task. The same files
-// give the same bytes: names are sorted, times and owners left out.
+// pack makes a tar.zst of the named folders and files of a task. The same
+// files give the same bytes: names are sorted, times and owners are left out.
 func pack(dir string, tops []string) ([]byte, error) {
 	var out bytes.Buffer
 	z, err := zstd.NewWriter(&out, zstd.WithEncoderConcurrency(1))
@@ -39,7 +39,7 @@ func pack(dir string, tops []string) ([]byte, error) {
 	for _, top := range tops {
 		err := filepath.WalkDir(filepath.Join(dir, top), func(p string, d fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) && d == nil {
-				return nil // this task has none
+				return nil // the task does not have this folder or file
 			}
 			if err != nil {
 				return err
@@ -100,12 +100,13 @@ func packOne(w *tar.Writer, dir, p string, d fs.DirEntry) error {
 func checkLink(h *tar.Header) error {
 	target := path.Join(path.Dir(h.Name), h.Linkname)
 	if path.IsAbs(h.Linkname) || !filepath.IsLocal(target) {
-		return &BundleError{fmt.Sprintf("the link %q points to %q, out of the bundle", h.Name, h.Linkname)}
+		return &BundleError{fmt.Sprintf("the link %q points to %q, which is outside the bundle", h.Name, h.Linkname)}
 	}
 	return nil
 }
 
-// Bundle is a task's files, checked: every name and link stays inside.
+// Bundle holds the files of a task. Every name and link in it has been checked
+// to stay inside the bundle.
 type Bundle struct {
 	entries []entry
 }
@@ -115,7 +116,7 @@ type entry struct {
 	data []byte
 }
 
-// Open reads a bundle. Errors are a *BundleError.
+// Open reads and checks a bundle. Its errors are of type *BundleError.
 func Open(data []byte) (*Bundle, error) {
 	z, err := zstd.NewReader(bytes.NewReader(data), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxSize), zstd.WithDecoderMaxWindow(64<<20))
 	if err != nil {
@@ -146,7 +147,7 @@ func Open(data []byte) (*Bundle, error) {
 func readEntry(h *tar.Header, r io.Reader, left int64) (entry, error) {
 	name := path.Clean(h.Name)
 	if !filepath.IsLocal(name) || strings.ContainsRune(name, 0) {
-		return entry{}, &BundleError{fmt.Sprintf("the name %q leaves the bundle", h.Name)}
+		return entry{}, &BundleError{fmt.Sprintf("the name %q is outside the bundle", h.Name)}
 	}
 	e := entry{h: tar.Header{Name: name, Typeflag: h.Typeflag, Mode: h.Mode & 0o777, Linkname: h.Linkname}}
 	switch h.Typeflag {
@@ -187,7 +188,7 @@ func (b *Bundle) Read(name string) ([]byte, bool) {
 	return nil, false
 }
 
-// Tar gives what is below a folder of the bundle as a tar stream.
+// Tar returns the content of a folder of the bundle as a tar stream.
 func (b *Bundle) Tar(dir string) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)

@@ -1,14 +1,18 @@
-// Package tasks reads task formats: Harbor task directories (schema 1.0 to 1.4)
-// so far. A task becomes a request and a bundle; nothing of it is read from the
-// worker's disk.
+// Package tasks reads tasks from Harbor task directories (schema 1.0 to 1.4). A
+// task becomes a request and a bundle, which hold all that a worker needs: a
+// worker reads nothing of a task from its own disk.
 package tasks
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,17 +21,22 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Task is one task, ready to be submitted.
+// Task is a task that can be submitted.
 type Task struct {
-	Dir      string
-	Request  schema.Request // without id, trainer and the choices of who submits
-	Bundle   []byte         // tar.zst of the task's files
-	Build    bool           // it has environment/Dockerfile
-	Replay   string         // path of its replay.yaml; empty: none
-	Warnings []string       // what was found and is not used
+	Dir     string
+	Request schema.Request // without id, trainer and the submitter's choices, such as the agent
+	Bundle  []byte         // tar.zst of the task's files
+	Replay  string         // path of the task's replay.yaml; empty: none
+	// Solution holds the variables of the task's own solution. A request that
+	// runs the solution has them in agent.env.
+	Solution map[string]string
+	Warnings []string // keys and files that were found and are not used
+
+	abs      string  // absolute path of Dir
+	problems []error // errors that were found while the task was read
 }
 
-// Error says what is wrong with a task directory.
+// Error reports a task directory that is not valid.
 type Error struct {
 	Dir    string
 	Field  string // file, or key of task.toml
@@ -36,121 +45,142 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("task %s: %s: %s", e.Dir, e.Field, e.Reason) }
 
-// config is task.toml, schema 1.0 to 1.4, as far as it concerns the agent, the
-// verifier and the environment.
+// NeedError reports a need of a valid task that no sandbox meets.
+type NeedError struct{ at *Error }
+
+func (e *NeedError) Error() string { return e.at.Error() }
+
+// Unwrap returns the *Error, which has the key.
+func (e *NeedError) Unwrap() error { return e.at }
+
+// config is the part of task.toml (schema 1.0 to 1.4) that turngate reads.
 type config struct {
 	SchemaVersion string         `toml:"schema_version"`
 	Version       string         `toml:"version"`
 	Task          map[string]any `toml:"task"`
 	Metadata      map[string]any `toml:"metadata"`
 	Source        string         `toml:"source"`
-	Agent         struct {
-		TimeoutSec  *float64 `toml:"timeout_sec"`
-		User        any      `toml:"user"`
-		NetworkMode string   `toml:"network_mode"`
-	} `toml:"agent"`
-	Verifier struct {
-		TimeoutSec      *float64          `toml:"timeout_sec"`
-		Env             map[string]string `toml:"env"`
-		User            any               `toml:"user"`
-		EnvironmentMode string            `toml:"environment_mode"`
-		Collect         []any             `toml:"collect"`
-	} `toml:"verifier"`
-	Environment struct {
-		DockerImage     string            `toml:"docker_image"`
-		BuildTimeoutSec *float64          `toml:"build_timeout_sec"`
-		CPUs            float64           `toml:"cpus"`
-		MemoryMB        float64           `toml:"memory_mb"`
-		Memory          string            `toml:"memory"`
-		StorageMB       float64           `toml:"storage_mb"`
-		Storage         string            `toml:"storage"`
-		GPUs            int               `toml:"gpus"`
-		GPUTypes        []string          `toml:"gpu_types"`
-		Env             map[string]string `toml:"env"`
-		Workdir         string            `toml:"workdir"`
-		NetworkMode     string            `toml:"network_mode"`
-		AllowedHosts    []string          `toml:"allowed_hosts"`
-		AllowInternet   *bool             `toml:"allow_internet"`
-		Healthcheck     *healthcheck      `toml:"healthcheck"`
-		MCPServers      []any             `toml:"mcp_servers"`
-		SkillsDir       string            `toml:"skills_dir"`
-	} `toml:"environment"`
-	Solution struct {
+	Agent         agentConfig    `toml:"agent"`
+	Verifier      verifierConfig `toml:"verifier"`
+
+	Environment environmentConfig `toml:"environment"`
+	Solution    struct {
 		Env map[string]string `toml:"env"`
 	} `toml:"solution"`
-	Artifacts []string `toml:"artifacts"`
-	Steps     []any    `toml:"steps"`
-	Turngate  struct {
+	Artifacts []any `toml:"artifacts"`
+
+	Steps                   []stepConfig `toml:"steps"`
+	MultiStepRewardStrategy string       `toml:"multi_step_reward_strategy"`
+
+	Turngate struct {
 		Setup     []string `toml:"setup"`
 		RewardKey string   `toml:"reward_key"`
 		MaxCalls  int      `toml:"max_calls"`
 	} `toml:"turngate"`
 }
 
-type healthcheck struct {
-	Command          string  `toml:"command"`
-	IntervalSec      float64 `toml:"interval_sec"`
-	TimeoutSec       float64 `toml:"timeout_sec"`
-	StartPeriodSec   float64 `toml:"start_period_sec"`
-	StartIntervalSec float64 `toml:"start_interval_sec"`
-	Retries          int     `toml:"retries"`
+// environmentConfig is the [environment] of the agent or of a separate verifier.
+type environmentConfig struct {
+	DockerImage     string            `toml:"docker_image"`
+	BuildTimeoutSec *float64          `toml:"build_timeout_sec"`
+	CPUs            float64           `toml:"cpus"`
+	MemoryMB        float64           `toml:"memory_mb"`
+	Memory          string            `toml:"memory"`
+	StorageMB       float64           `toml:"storage_mb"`
+	Storage         string            `toml:"storage"`
+	GPUs            int               `toml:"gpus"`
+	GPUTypes        []string          `toml:"gpu_types"`
+	OS              string            `toml:"os"`
+	TPU             *tpuConfig        `toml:"tpu"`
+	Env             map[string]string `toml:"env"`
+	Workdir         string            `toml:"workdir"`
+	networkConfig
+	AllowInternet *bool        `toml:"allow_internet"`
+	Healthcheck   *healthcheck `toml:"healthcheck"`
+	MCPServers    []mcpConfig  `toml:"mcp_servers"`
+	SkillsDir     string       `toml:"skills_dir"`
 }
 
-// Options say how a task is read.
+// tpuConfig describes the TPU of an environment.
+type tpuConfig struct {
+	Type     string `toml:"type"`
+	Topology string `toml:"topology"`
+}
+
+// Options control how a task is read.
 type Options struct {
-	// Lookup gives the value of ${VAR} in the task's env tables; it is asked
+	// Lookup returns the value of ${VAR} in the task's env tables. It is called
 	// where the task is submitted, never on a worker.
 	Lookup func(name string) (string, bool)
+	// Verifier is "separate" to verify any task in a second sandbox, which gets
+	// the artifacts that the task names. Empty: the task's own setting.
+	Verifier string
 }
 
-// Load reads a task directory. What is wrong with it is an *Error.
+// problem records an error once. It ignores nil.
+func (t *Task) problem(err error) {
+	if err != nil && !slices.ContainsFunc(t.problems, func(e error) bool { return e.Error() == err.Error() }) {
+		t.problems = append(t.problems, err)
+	}
+}
+
+// note adds a note to the results of the task, once.
+func (t *Task) note(text string) {
+	if notes := &t.Request.Task.Notes; len(*notes) < schema.MaxNotes && !slices.Contains(*notes, text) {
+		*notes = append(*notes, text)
+	}
+}
+
+// Load reads a task directory. Its error joins one *Error for each mistake in
+// the task.
 func Load(dir string, o Options) (*Task, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, &Error{dir, "path", err.Error()}
 	}
-	t := &Task{Dir: dir}
-	instruction, err := os.ReadFile(filepath.Join(abs, "instruction.md"))
-	if err != nil {
-		return nil, &Error{dir, "instruction.md", reason(err)}
-	}
-	if strings.TrimSpace(string(instruction)) == "" {
-		return nil, &Error{dir, "instruction.md", "it is empty"}
-	}
+	t := &Task{Dir: dir, abs: abs}
 	c, err := t.readConfig(abs)
-	if err != nil {
-		return nil, err
+	if err != nil { // nothing else can be checked
+		t.problem(err)
+		return nil, errors.Join(t.problems...)
 	}
-	t.Request.Task = schema.Task{Name: name(c, abs), Instruction: string(instruction)}
-	if err := t.fill(c, o); err != nil {
-		return nil, err
+	t.Request.Task.Name = name(c, abs)
+	if len(c.Steps) == 0 || exists(abs, "instruction.md") {
+		t.Request.Task.Instruction = t.instruction("instruction.md")
 	}
-	t.Build = exists(abs, "environment/Dockerfile") && c.Environment.DockerImage == ""
-	if exists(abs, "environment/docker-compose.yaml") {
-		return nil, &Error{dir, "environment/docker-compose.yaml", "tasks of several containers are not supported"}
+	t.fill(c, o)
+	if c.Environment.DockerImage == "" && exists(abs, "environment/Dockerfile") {
+		t.Request.Sandbox.Build = &schema.Build{}
 	}
-	if exists(abs, "tests/test.sh") {
-		v := &schema.Verify{User: user(c.Verifier.User), RewardKey: c.Turngate.RewardKey}
-		if v.Env, err = t.expand("verifier.env", c.Verifier.Env, o); err != nil {
-			return nil, err
-		}
-		t.Request.Verify = v
+	if exists(abs, "environment/"+composeName) {
+		t.compose("environment", &t.Request.Sandbox, o)
+	}
+	t.steps(c, o)
+	if len(c.Steps) == 0 {
+		t.Request.Verify = t.verify(c, nil, "", o, "tests")
+	}
+	if o.Verifier == verifierSeparate && t.Request.NamesNoArtifacts() {
+		t.problem(&Error{dir, "artifacts", "the task has none, so a separate verifier would have no files of the agent: list the paths that the tests read"})
+	}
+	if exists(abs, "solution") {
+		t.Solution = t.expand("solution.env", c.Solution.Env, o)
 	}
 	if exists(abs, "replay.yaml") {
 		t.Replay = filepath.Join(abs, "replay.yaml")
 	}
-	t.Bundle, err = pack(abs, []string{"environment", "solution", "tests"})
+	t.Bundle, err = pack(abs, []string{"environment", "solution", "steps", "tests"})
 	if err != nil {
-		return nil, &Error{dir, "files", err.Error()}
+		t.problem(&Error{dir, "files", err.Error()})
+	}
+	if len(t.problems) > 0 {
+		return nil, errors.Join(t.problems...)
 	}
 	return t, nil
 }
 
-func reason(err error) string {
-	if errors.Is(err, os.ErrNotExist) {
-		return "it is missing"
-	}
-	return err.Error()
+// IsTask reports whether a folder looks like a task.
+func IsTask(dir string) bool {
+	return exists(dir, "instruction.md") || exists(dir, "task.toml") && exists(dir, "steps")
 }
 
 func exists(dir, name string) bool {
@@ -165,7 +195,7 @@ func name(c *config, dir string) string {
 	return filepath.Base(dir)
 }
 
-// readConfig reads task.toml; keys that are not known are reported, not fatal.
+// readConfig reads task.toml. Unknown keys become warnings.
 func (t *Task) readConfig(dir string) (*config, error) {
 	c := &config{}
 	data, err := os.ReadFile(filepath.Join(dir, "task.toml"))
@@ -181,7 +211,7 @@ func (t *Task) readConfig(dir string) (*config, error) {
 	var unknown *toml.StrictMissingError
 	if errors.As(err, &unknown) {
 		for _, e := range unknown.Errors {
-			t.Warnings = append(t.Warnings, "task.toml: "+strings.Join(e.Key(), ".")+" is not known and not used")
+			t.Warnings = append(t.Warnings, "task.toml: "+strings.Join(e.Key(), ".")+" is an unknown key and has no effect")
 		}
 		c = &config{}
 		err = toml.Unmarshal(data, c)
@@ -192,149 +222,122 @@ func (t *Task) readConfig(dir string) (*config, error) {
 	return c, nil
 }
 
-func (t *Task) fill(c *config, o Options) (err error) {
-	for field, bad := range map[string]bool{
-		"steps": len(c.Steps) > 0, "verifier.collect": len(c.Verifier.Collect) > 0, "environment.mcp_servers": len(c.Environment.MCPServers) > 0,
-		"verifier.environment_mode": c.Verifier.EnvironmentMode != "" && c.Verifier.EnvironmentMode != "shared",
-	} {
-		if bad {
-			return &Error{t.Dir, field, "this is not supported yet; without it the task would mean something else"}
-		}
-	}
-	if c.Environment.SkillsDir != "" {
-		t.Warnings = append(t.Warnings, "task.toml: environment.skills_dir is not used")
-	}
-	r, env := &t.Request, c.Environment
-	r.Sandbox = schema.SandboxChoice{Image: env.DockerImage, CPUs: env.CPUs, GPUs: env.GPUs, Workdir: env.Workdir}
-	if r.Sandbox.MemoryBytes, err = t.size("environment.memory", env.MemoryMB, env.Memory); err != nil {
-		return err
-	}
-	if r.Sandbox.DiskBytes, err = t.size("environment.storage", env.StorageMB, env.Storage); err != nil {
-		return err
-	}
-	if r.Sandbox.Env, err = t.expand("environment.env", env.Env, o); err != nil {
-		return err
-	}
-	if r.Sandbox.Network, err = t.network(c); err != nil {
-		return err
-	}
-	r.Sandbox.Allow = env.AllowedHosts
-	r.Agent.User = user(c.Agent.User)
-	for _, limit := range []struct {
-		field string
-		from  *float64
-		to    *int64
-	}{
-		{"agent.timeout_sec", c.Agent.TimeoutSec, &r.Limits.AgentMS}, {"verifier.timeout_sec", c.Verifier.TimeoutSec, &r.Limits.VerifyMS},
-		{"environment.build_timeout_sec", env.BuildTimeoutSec, &r.Limits.InstallMS},
-	} {
-		if limit.from == nil {
-			continue
-		}
-		if *limit.from <= 0 || math.IsNaN(*limit.from) || *limit.from > 30*24*3600 {
-			return &Error{t.Dir, limit.field, fmt.Sprintf("%v is not valid: want seconds above 0, at most 30 days", *limit.from)}
-		}
-		*limit.to = int64(*limit.from * 1000)
-	}
-	if h := env.Healthcheck; h != nil && h.Command != "" {
-		r.Setup = append(r.Setup, h.setup())
-	}
+// buildMS is the time limit of a build if the task names none.
+const buildMS = 600_000
+
+func (t *Task) fill(c *config, o Options) {
+	r, env := &t.Request, &c.Environment
+	r.Sandbox = t.sandbox("environment", env, o)
+	r.Agent.Network, r.Agent.Allow = t.network("agent", c.Agent.networkConfig)
+	r.Agent.MCP, r.Agent.SkillsDir = t.mcp(env.MCPServers), env.SkillsDir
+	r.Agent.User = t.user("agent.user", c.Agent.User)
+	r.Limits.AgentMS = t.seconds("agent.timeout_sec", c.Agent.TimeoutSec)
+	r.Limits.VerifyMS = t.seconds("verifier.timeout_sec", c.Verifier.TimeoutSec)
+	r.Limits.InstallMS = cmp.Or(t.seconds("environment.build_timeout_sec", env.BuildTimeoutSec), buildMS)
+	r.Healthcheck = t.health("environment.healthcheck", env.Healthcheck)
 	for _, s := range c.Turngate.Setup {
 		r.Setup = append(r.Setup, schema.Command{Run: s})
 	}
 	r.Gate.MaxCalls = c.Turngate.MaxCalls
-	r.Artifacts = c.Artifacts
-	return nil
+	r.Artifacts = t.artifacts("artifacts", c.Artifacts)
 }
 
-// setup waits for the task's own health check. The check travels as a
-// variable, so nothing of it is put together with other shell text.
-func (h *healthcheck) setup() schema.Command {
-	retries, interval := h.Retries, h.IntervalSec
-	if retries <= 0 {
-		retries = 3
+// sandbox reads an environment. The request has no need that the environment
+// does not name, and no network unless the environment names one; a note says so,
+// since Harbor's default differs.
+func (t *Task) sandbox(at string, env *environmentConfig, o Options) schema.SandboxChoice {
+	s := schema.SandboxChoice{Image: env.DockerImage, CPUs: env.CPUs, GPUs: env.GPUs, Workdir: env.Workdir}
+	s.MemoryBytes = t.size(at+".memory", env.MemoryMB, env.Memory)
+	s.DiskBytes = t.size(at+".storage", env.StorageMB, env.Storage)
+	s.Env = t.expand(at+".env", env.Env, o)
+	t.unmet(at, env)
+	network := env.networkConfig
+	if network.NetworkMode == "" && env.AllowInternet != nil && *env.AllowInternet {
+		network.NetworkMode = "public"
 	}
-	if interval <= 0 {
-		interval = 5
+	s.Network, s.Allow = t.network(at, network)
+	if network.NetworkMode == "" && env.AllowInternet == nil {
+		t.note("task.toml: " + at + networkNote)
 	}
-	return schema.Command{
-		Run: `i=0; until /bin/sh -c "$TURNGATE_HEALTHCHECK"; do i=$((i+1)); [ "$i" -ge "$TURNGATE_RETRIES" ] && exit 1; sleep "$TURNGATE_INTERVAL"; done`,
-		Env: map[string]string{
-			"TURNGATE_HEALTHCHECK": h.Command, "TURNGATE_RETRIES": strconv.Itoa(retries),
-			"TURNGATE_INTERVAL": strconv.FormatFloat(interval, 'f', -1, 64),
-		},
-	}
+	s.Network = cmp.Or(s.Network, schema.NetworkNone)
+	return s
 }
 
-// network maps the task's wish; no wish is no network.
-func (t *Task) network(c *config) (string, error) {
-	mode := c.Agent.NetworkMode
-	if mode == "" {
-		mode = c.Environment.NetworkMode
-	}
-	if mode == "" && c.Environment.AllowInternet != nil && *c.Environment.AllowInternet {
-		mode = "public"
-	}
-	switch mode {
-	case "", "no-network":
-		return schema.NetworkNone, nil
-	case "public":
-		return schema.NetworkOpen, nil
-	case "allowlist":
-		return schema.NetworkAllowlist, nil
+// unmet refuses needs that no sandbox meets.
+func (t *Task) unmet(at string, env *environmentConfig) {
+	const reason = "%q is a need that no sandbox meets: want %s"
+	switch env.OS {
+	case "", "linux":
+	case "windows":
+		t.problem(&NeedError{&Error{t.Dir, at + ".os", fmt.Sprintf(reason, env.OS, "linux")}})
 	default:
-		return "", &Error{t.Dir, "network_mode", fmt.Sprintf("%q is not valid: want public, no-network or allowlist", mode)}
+		t.problem(&Error{t.Dir, at + ".os", fmt.Sprintf("%q is not valid: want linux or windows", env.OS)})
+	}
+	if env.TPU != nil {
+		t.problem(&NeedError{&Error{t.Dir, at + ".tpu", fmt.Sprintf(reason, strings.TrimSpace(env.TPU.Type+" "+env.TPU.Topology), "no tpu")}})
 	}
 }
 
-// size reads megabytes, or the older form such as "4G", as bytes.
-func (t *Task) size(field string, mb float64, text string) (int64, error) {
+// size returns a size in bytes. It reads megabytes, or the older form such as
+// "4G".
+func (t *Task) size(field string, mb float64, text string) int64 {
 	if mb < 0 || math.IsNaN(mb) || mb > 1<<30 {
-		return 0, &Error{t.Dir, field + "_mb", fmt.Sprintf("%v is not valid: want megabytes of 0 or more", mb)}
+		t.problem(&Error{t.Dir, field + "_mb", fmt.Sprintf("%v is not valid: want megabytes of 0 or more", mb)})
+		return 0
 	}
 	if mb > 0 || text == "" {
-		return int64(mb * (1 << 20)), nil
+		return int64(mb * (1 << 20))
 	}
-	digits := strings.TrimRight(strings.ToUpper(text), "GMKIB")
-	unit := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(text)[len(digits):], "B"), "I")
-	n, err := strconv.ParseFloat(digits, 64)
-	factor, ok := map[string]float64{"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[unit]
-	if err != nil || !ok || n < 0 || n*factor > 1<<50 {
-		return 0, &Error{t.Dir, field, fmt.Sprintf("%q is not valid: want a size such as 4G", text)}
+	n, err := ParseSize(text)
+	if err != nil {
+		t.problem(&Error{t.Dir, field, err.Error()})
 	}
-	return int64(n * factor), nil
+	return n
 }
 
-func user(v any) string {
-	if v == nil {
+// user reads a user's name or uid.
+func (t *Task) user(field string, v any) string {
+	switch v.(type) {
+	case nil:
+		return ""
+	case string, int64:
+	default:
+		t.bad(field, v, "a user name or uid")
 		return ""
 	}
-	return fmt.Sprint(v)
+	s := fmt.Sprint(v)
+	if err := schema.CheckUser(field, s); err != nil {
+		t.bad(field, strconv.Quote(s), "a user name or uid, optionally :group")
+		return ""
+	}
+	return s
 }
 
-// expand fills in ${VAR} and ${VAR:-default}.
-func (t *Task) expand(field string, env map[string]string, o Options) (map[string]string, error) {
+// expand replaces values of the form ${VAR} or ${VAR:-default}. A value with any
+// other text around the variable stays unchanged.
+func (t *Task) expand(field string, env map[string]string, o Options) map[string]string {
 	if len(env) == 0 {
-		return nil, nil
+		return nil
 	}
+	template := regexp.MustCompile(`^\$\{([^}:]+)(:-(.*))?\}$`)
 	out := make(map[string]string, len(env))
-	for k, v := range env {
-		if !strings.HasPrefix(v, "${") || !strings.HasSuffix(v, "}") {
-			out[k] = v
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		m := template.FindStringSubmatch(env[k])
+		if m == nil {
+			out[k] = env[k]
 			continue
 		}
-		name, fallback, hasFallback := strings.Cut(v[2:len(v)-1], ":-")
 		value, ok := "", false
 		if o.Lookup != nil {
-			value, ok = o.Lookup(name)
+			value, ok = o.Lookup(m[1])
 		}
-		if !ok && !hasFallback {
-			return nil, &Error{t.Dir, field + "." + k, fmt.Sprintf("the variable %s is not set here", name)}
+		if !ok && m[2] == "" {
+			t.problem(&Error{t.Dir, field + "." + k, fmt.Sprintf("the variable %s is not set for the submitter", m[1])})
 		}
 		if !ok {
-			value = fallback
+			value = m[3]
 		}
 		out[k] = value
 	}
-	return out, nil
+	return out
 }

@@ -11,44 +11,60 @@ import (
 	"strings"
 )
 
-// Where a verifier leaves its reward. The JSON form wins.
+// Files in which a verifier leaves its reward. The JSON file takes precedence.
 const (
 	RewardJSON  = "/logs/verifier/reward.json"
 	RewardText  = "/logs/verifier/reward.txt"
-	MaxReward   = 1 << 20 // bytes of either file that are read
+	MaxReward   = 1 << 20 // most bytes that are read of either file
 	VerifierDir = "/logs/verifier"
 )
 
-// ParseRewardJSON reads an object of finite numbers. The headline is the key
-// asked for, else "reward", else the only one there is.
-func ParseRewardJSON(data []byte, key string) (headline float64, all map[string]float64, err error) {
+// ParseRewardJSON reads an object of finite numbers, where true counts as 1 and false as 0. The
+// headline is the one that Headline returns; it is nil if no number is the headline.
+func ParseRewardJSON(data []byte, key string) (headline *float64, all map[string]float64, err error) {
 	var raw map[string]any
 	if err := json.Unmarshal(data, &raw); err != nil {
-		return 0, nil, fmt.Errorf("reward.json is not an object of numbers: %w", err)
+		return nil, nil, fmt.Errorf("reward.json is not an object of numbers: %w", err)
 	}
 	all = make(map[string]float64, len(raw))
 	for k, v := range raw {
-		n, ok := v.(float64)
-		if !ok {
-			return 0, nil, fmt.Errorf("reward.json: %q is not a number", k)
+		switch v := v.(type) {
+		case float64:
+			all[k] = v
+		case bool:
+			all[k] = 0
+			if v {
+				all[k] = 1
+			}
+		default:
+			return nil, nil, fmt.Errorf("reward.json: %q is not a number", k)
 		}
-		all[k] = n
 	}
+	if len(all) == 0 {
+		return nil, nil, errors.New("reward.json is empty")
+	}
+	headline, err = Headline(all, key)
+	return headline, all, err
+}
+
+// Headline returns one of several rewards: the one of the given key, else the
+// one named "reward", else the only one. It is nil if no key is given and none
+// of these exists. A given key without a reward is an error.
+func Headline(all map[string]float64, key string) (*float64, error) {
 	switch {
-	case len(all) == 0:
-		return 0, nil, errors.New("reward.json is empty")
 	case key != "":
 	case hasKey(all, "reward"):
 		key = "reward"
 	case len(all) == 1:
 		key = slices.Collect(maps.Keys(all))[0]
 	default:
-		return 0, all, fmt.Errorf(`reward.json has %d numbers and none is called "reward": say which one with verify.reward_key`, len(all))
+		return nil, nil
 	}
-	if !hasKey(all, key) {
-		return 0, all, fmt.Errorf("reward.json has no %q", key)
+	n, ok := all[key]
+	if !ok {
+		return nil, fmt.Errorf("reward.json has no number %q", key)
 	}
-	return all[key], all, nil
+	return &n, nil
 }
 
 func hasKey(m map[string]float64, k string) bool {
@@ -64,7 +80,7 @@ func ParseRewardText(data []byte) (float64, error) {
 		if len(text) > 80 {
 			text = text[:80] + "…"
 		}
-		return 0, fmt.Errorf("reward.txt holds %q, which is not a number", text)
+		return 0, fmt.Errorf("reward.txt has %q, which is not a number", text)
 	}
 	return n, nil
 }

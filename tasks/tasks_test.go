@@ -15,7 +15,7 @@ import (
 	"github.com/turngate/turngate/tasks"
 )
 
-func write(t *testing.T, dir string, files map[string]string) string {
+func write(t testing.TB, dir string, files map[string]string) string {
 	t.Helper()
 	for name, text := range files {
 		path := filepath.Join(dir, name)
@@ -75,8 +75,11 @@ func TestHarborTask(t *testing.T) {
 	if v := r.Verify; v == nil || v.Env["KEY"] != "s3cret" || v.Env["URL"] != "fallback" || v.Env["PLAIN"] != "a$b" || v.User != "root" {
 		t.Errorf("got %+v", v)
 	}
-	if len(r.Setup) != 2 || r.Setup[0].Env["TURNGATE_HEALTHCHECK"] != "test -e '/ready it' && echo $X" || r.Setup[1].Run != "echo hi" {
+	if len(r.Setup) != 1 || r.Setup[0].Run != "echo hi" {
 		t.Errorf("got %+v", r.Setup)
+	}
+	if h := r.Healthcheck; h == nil || h.Run != "test -e '/ready it' && echo $X" || h.Retries != 2 || h.WithDefaults().TimeoutMS != 30_000 {
+		t.Errorf("got %+v", h)
 	}
 	if len(task.Warnings) != 1 || !strings.Contains(task.Warnings[0], "environment.surprise") {
 		t.Errorf("got %v", task.Warnings)
@@ -89,11 +92,11 @@ func TestHarborTask(t *testing.T) {
 
 func TestWhatIsWrongWithATaskIsNamed(t *testing.T) {
 	for field, files := range map[string]map[string]string{
-		"instruction.md":    {"task.toml": ""},
-		"task.toml":         {"instruction.md": "x", "task.toml": "["},
-		"agent.timeout_sec": {"instruction.md": "x", "task.toml": "[agent]\ntimeout_sec = -1"},
-		"steps":             {"instruction.md": "x", "task.toml": "[[steps]]\nname = 'a'"},
-		"network_mode":      {"instruction.md": "x", "task.toml": "[environment]\nnetwork_mode = 'host'"},
+		"instruction.md":           {"task.toml": ""},
+		"task.toml":                {"instruction.md": "x", "task.toml": "["},
+		"agent.timeout_sec":        {"instruction.md": "x", "task.toml": "[agent]\ntimeout_sec = -1"},
+		"steps/a/instruction.md":   {"instruction.md": "x", "task.toml": "[[steps]]\nname = 'a'"},
+		"environment.network_mode": {"instruction.md": "x", "task.toml": "[environment]\nnetwork_mode = 'host'"},
 		"environment.memory": {
 			"instruction.md": "x", "task.toml": "[environment]\nmemory = '4 elephants'"},
 		"verifier.env.K": {"instruction.md": "x", "task.toml": "[verifier]\nenv = { K = '${NO_SUCH}' }", "tests/test.sh": ""},
@@ -106,6 +109,28 @@ func TestWhatIsWrongWithATaskIsNamed(t *testing.T) {
 	}
 	if _, err := tasks.Load(filepath.Join(t.TempDir(), "none"), tasks.Options{}); err == nil {
 		t.Error("a folder that is not there was loaded")
+	}
+}
+
+// TestEverythingThatIsWrongIsSaidAtOnce loads a task with several mistakes. The
+// error names all of them, so that an author can correct them in one go.
+func TestEverythingThatIsWrongIsSaidAtOnce(t *testing.T) {
+	_, err := tasks.Load(write(t, t.TempDir(), map[string]string{
+		"instruction.md": " ", "tests/test.sh": "",
+		"task.toml": "[agent]\ntimeout_sec = -1\n[environment]\nmemory = 'x'\nnetwork_mode = 'host'\n[verifier]\nenv = { K = '${NO_SUCH}' }\ntimeout_sec = 0",
+	}), tasks.Options{})
+	var fields []string
+	if list, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range list.Unwrap() {
+			var bad *tasks.Error
+			if !errors.As(e, &bad) {
+				t.Fatalf("got %v", e)
+			}
+			fields = append(fields, bad.Field)
+		}
+	}
+	if got := strings.Join(fields, " "); got != "instruction.md environment.memory environment.network_mode agent.timeout_sec verifier.timeout_sec verifier.env.K" {
+		t.Errorf("got %q: %v", got, err)
 	}
 }
 
@@ -200,17 +225,23 @@ func FuzzOpen(f *testing.F) {
 
 func TestRewardPrecedenceAndForms(t *testing.T) {
 	for text, want := range map[string]float64{`{"reward":0.5,"x":2}`: 0.5, `{"x":2}`: 2} {
-		if n, _, err := tasks.ParseRewardJSON([]byte(text), ""); err != nil || n != want {
+		if n, _, err := tasks.ParseRewardJSON([]byte(text), ""); err != nil || n == nil || *n != want {
 			t.Errorf("%s: got %v, %v", text, n, err)
 		}
 	}
-	for _, text := range []string{`{"a":1,"b":2}`, `{}`, `[]`, `{"reward":"1"}`, `{"reward":null}`, "x"} {
+	if n, all, err := tasks.ParseRewardJSON([]byte(`{"a":1,"b":2}`), ""); err != nil || n != nil || all["a"] != 1 || all["b"] != 2 {
+		t.Errorf("without a headline: got %v, %v, %v", n, all, err)
+	}
+	for _, text := range []string{`{}`, `[]`, `{"reward":"1"}`, `{"reward":null}`, "x"} {
 		if n, _, err := tasks.ParseRewardJSON([]byte(text), ""); err == nil {
 			t.Errorf("%s: got %v", text, n)
 		}
 	}
-	if n, _, err := tasks.ParseRewardJSON([]byte(`{"a":1,"b":2}`), "b"); err != nil || n != 2 {
+	if n, _, err := tasks.ParseRewardJSON([]byte(`{"a":1,"b":2}`), "b"); err != nil || n == nil || *n != 2 {
 		t.Errorf("got %v, %v", n, err)
+	}
+	if n, _, err := tasks.ParseRewardJSON([]byte(`{"a":1,"b":2}`), "c"); err == nil {
+		t.Errorf("a key without a number: got %v", n)
 	}
 	for text, ok := range map[string]bool{"1\n": true, " 0.25 ": true, "-1": true, "": false, "NaN": false, "inf": false, "1 2": false, "one": false} {
 		if _, err := tasks.ParseRewardText([]byte(text)); (err == nil) != ok {

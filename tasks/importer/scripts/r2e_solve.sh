@@ -1,0 +1,2 @@
+#!/bin/bash
+cp -R /solution/files/. ./

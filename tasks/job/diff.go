@@ -1,0 +1,156 @@
+package job
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// Entry is a job in a list of jobs.
+type Entry struct {
+	Dir      string     `json:"dir"`
+	Name     string     `json:"name"`
+	Agent    string     `json:"agent"`
+	Created  time.Time  `json:"created_at"`
+	Finished *time.Time `json:"finished_at"` // null: the job has not ended
+	Summary
+}
+
+// List reads the jobs in a folder, the newest first. It skips folders that are
+// not jobs of turngate. If some jobs cannot be read, it returns an error together
+// with the other jobs.
+func List(dir string) ([]Entry, error) {
+	list, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list jobs: %w", err)
+	}
+	var out []Entry
+	var bad []error
+	for _, f := range list {
+		at := filepath.Join(dir, f.Name())
+		if !f.IsDir() {
+			continue
+		}
+		e, err := Show(at)
+		if errors.Is(err, ErrNoJob) {
+			continue
+		}
+		if err != nil {
+			bad = append(bad, err)
+			continue
+		}
+		out = append(out, e)
+	}
+	slices.SortFunc(out, func(a, b Entry) int { return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.Dir, b.Dir)) })
+	return out, errors.Join(bad...)
+}
+
+// Show reads the entry of one job.
+func Show(dir string) (Entry, error) {
+	p, results, err := Read(dir)
+	if err != nil {
+		return Entry{}, err
+	}
+	e := Entry{Dir: dir, Name: p.Name, Agent: p.Agent, Created: p.Created, Summary: Sum(len(p.Trials), results)}
+	if e.Ended == e.Trials {
+		e.Finished, err = finished(dir)
+	}
+	return e, err
+}
+
+// Change compares a task in two jobs, A and B.
+type Change struct {
+	Task string `json:"task"`
+	A    *Side  `json:"a"` // null: the task is not in job A
+	B    *Side  `json:"b"` // null: the task is not in job B
+}
+
+// Side is a task in one job.
+type Side struct {
+	Trials int      `json:"trials"`
+	Ended  int      `json:"ended"`
+	Faults int      `json:"faults"`
+	Reward *float64 `json:"reward"` // mean reward; null: not known
+}
+
+// The kinds of a change.
+const (
+	Same    = "same"
+	Better  = "better"
+	Worse   = "worse"
+	Unknown = "unknown" // one of the rewards is not known
+	OnlyA   = "missing in B"
+	OnlyB   = "missing in A"
+)
+
+// Kind returns the kind of the change from A to B.
+func (c *Change) Kind() string {
+	switch {
+	case c.B == nil:
+		return OnlyA
+	case c.A == nil:
+		return OnlyB
+	case c.A.Reward == nil && c.B.Reward == nil && c.A.Faults > 0 == (c.B.Faults > 0) && c.A.Ended > 0 == (c.B.Ended > 0):
+		return Same
+	case c.A.Reward == nil || c.B.Reward == nil:
+		return Unknown
+	case *c.A.Reward < *c.B.Reward:
+		return Better
+	case *c.A.Reward > *c.B.Reward:
+		return Worse
+	default:
+		return Same
+	}
+}
+
+// Diff compares two jobs by the names of their tasks.
+func Diff(a, b string) ([]Change, error) {
+	sides := make([]map[string]*Side, 2)
+	for i, dir := range []string{a, b} {
+		p, results, err := Read(dir)
+		if err != nil {
+			return nil, err
+		}
+		sides[i] = byTask(p, results)
+	}
+	var out []Change
+	for task, s := range sides[0] {
+		out = append(out, Change{task, s, sides[1][task]})
+	}
+	for task, s := range sides[1] {
+		if sides[0][task] == nil {
+			out = append(out, Change{task, nil, s})
+		}
+	}
+	slices.SortFunc(out, func(a, b Change) int { return cmp.Compare(a.Task, b.Task) })
+	return out, nil
+}
+
+func byTask(p Plan, results []schema.Result) map[string]*Side {
+	out := map[string]*Side{}
+	list := map[string][]schema.Result{}
+	for _, t := range p.Trials {
+		if out[t.Task] == nil {
+			out[t.Task] = &Side{}
+		}
+		out[t.Task].Trials++
+	}
+	for _, r := range results {
+		list[r.Task] = append(list[r.Task], r)
+	}
+	for task, s := range out {
+		sum := Sum(s.Trials, list[task])
+		s.Ended, s.Faults, s.Reward = sum.Ended, sum.Faults(), sum.Mean
+	}
+	return out
+}

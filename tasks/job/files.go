@@ -1,0 +1,151 @@
+package job
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// writeJSON replaces a file atomically, also if the machine crashes.
+func writeJSON(dir, name string, mode fs.FileMode, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	defer root.Close()
+	return replace(root, name, mode, append(data, '\n'))
+}
+
+// replace writes a temporary file, syncs it to disk and renames it.
+func replace(root *os.Root, name string, mode fs.FileMode, data []byte) error {
+	side := path.Join(path.Dir(name), "."+path.Base(name)+".new")
+	err := func() error {
+		f, err := root.OpenFile(side, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, mode)
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(data)
+		err = errors.Join(err, f.Sync(), f.Close())
+		if err == nil {
+			err = root.Rename(side, name)
+		}
+		if err != nil {
+			return err
+		}
+		d, err := root.Open(path.Dir(name))
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		return d.Sync()
+	}()
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return nil
+}
+
+// put writes a file below a folder and makes the folders of its path.
+func put(root *os.Root, name string, data []byte) error {
+	if dir := path.Dir(name); dir != "." {
+		if err := root.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("write %s: %w", name, err)
+		}
+	}
+	if err := root.WriteFile(name, data, 0o644); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return nil
+}
+
+// Bounds of a folder that a rollout left.
+const (
+	maxFiles    = 20_000
+	maxUnpacked = 256 << 20
+	maxDepth    = 64
+)
+
+// unpack writes the files and folders of a tar below a folder. The tar comes
+// from an agent and is not trusted: unpack leaves out links, devices and paths
+// that leave the folder. It returns the number of entries that it left out.
+func unpack(root *os.Root, below string, data []byte) (leftOut int, err error) {
+	var bytesLeft int64 = maxUnpacked
+	if err := root.MkdirAll(below, 0o755); err != nil {
+		return 0, fmt.Errorf("unpack %s: %w", below, err)
+	}
+	r := tar.NewReader(bytes.NewReader(data))
+	for n := 0; ; n++ {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return leftOut, nil
+		}
+		if err != nil {
+			return leftOut, fmt.Errorf("unpack %s: %w", below, err)
+		}
+		if n >= maxFiles {
+			return leftOut, fmt.Errorf("unpack %s: it has more than %d entries", below, maxFiles)
+		}
+		name := path.Clean(strings.TrimPrefix(h.Name, "./"))
+		regular := h.Typeflag == tar.TypeReg
+		if name == "." {
+			continue
+		}
+		if !regular && h.Typeflag != tar.TypeDir || !filepath.IsLocal(name) || strings.Count(name, "/") > maxDepth || strings.ContainsRune(name, 0) {
+			leftOut++
+			continue
+		}
+		at := path.Join(below, name)
+		if !regular {
+			err = root.MkdirAll(at, 0o755)
+		} else if bytesLeft -= h.Size; bytesLeft < 0 {
+			return leftOut, fmt.Errorf("unpack %s: it has more than %d bytes", below, int64(maxUnpacked))
+		} else {
+			err = write(root, at, r)
+		}
+		if isOdd(err) {
+			leftOut++
+			continue
+		}
+		if err != nil {
+			return leftOut, fmt.Errorf("unpack %s: %w", below, err)
+		}
+	}
+}
+
+// isOdd reports whether the file system cannot have the entry: for example, its
+// name is too long, or is both a file and a folder.
+func isOdd(err error) bool {
+	var at *fs.PathError
+	return errors.As(err, &at) && !errors.Is(err, fs.ErrPermission) && !noRoom(err)
+}
+
+func write(root *os.Root, at string, from io.Reader) error {
+	if err := root.MkdirAll(path.Dir(at), 0o755); err != nil {
+		return err
+	}
+	f, err := root.OpenFile(at, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, from)
+	return errors.Join(err, f.Close())
+}
+
+// noRoom reports whether the disk is full or failing.
+func noRoom(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EIO)
+}

@@ -1,0 +1,490 @@
+// Package job stores the results of rollouts of many tasks in a folder. The
+// folder has the layout of Harbor's jobs (https://harborframework.com), so
+// Harbor's viewer can open it. A job can be resumed after its process died.
+//
+// A trial is one rollout of one task. Its result.json is written last: if the
+// file exists, the trial has ended.
+package job
+
+import (
+	"cmp"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// planName is the file with the plan of a job. In a trial's folder it is the
+// file with turngate's whole result.
+const planName = "turngate.json"
+
+// maxPlan is the size in bytes of the largest plan or result that is read.
+const maxPlan = 256 << 20
+
+// Plan describes a job. It is written before the first rollout begins.
+type Plan struct {
+	V       int       `json:"v"`
+	ID      ulid.ULID `json:"id"`
+	Name    string    `json:"name"`
+	Created time.Time `json:"created_at"`
+	Version string    `json:"version,omitempty"` // of turngate
+
+	// Flags are the flags with which the job was started, by name.
+	Flags map[string][]string `json:"flags"`
+	Args  []string            `json:"args"`           // arguments before "--"
+	Argv  []string            `json:"argv,omitempty"` // arguments after "--"
+
+	Agent    string `json:"agent"`
+	Model    string `json:"model,omitempty"`
+	Backend  string `json:"backend"`
+	Attempts int    `json:"attempts"` // of each task
+	Parallel int    `json:"parallel"`
+
+	// Worker is the name of the worker inside the process that ran the job. The
+	// next process removes the sandboxes that this worker left.
+	Worker string `json:"worker,omitempty"`
+	State  string `json:"state,omitempty"` // the worker's state folder
+
+	Trials []Trial `json:"trials"`
+}
+
+// Trial is one rollout of one task.
+type Trial struct {
+	Name    string    `json:"name"` // name of the trial's folder
+	Rollout schema.ID `json:"rollout"`
+	Group   string    `json:"group"`
+	Index   int       `json:"index"` // in its group
+	// Stopped are earlier rollouts of this trial, which were cancelled or
+	// replaced by Rerun.
+	Stopped []schema.ID `json:"stopped,omitempty"`
+
+	Task   string `json:"task"` // the task's name
+	Dir    string `json:"dir"`  // the task's folder, absolute
+	Source string `json:"source,omitempty"`
+	Digest string `json:"digest"` // sha256 of the task's files as they are submitted
+
+	// Fault is the reason for which the trial cannot run, such as a task that does
+	// not load. PutFaults makes it the trial's result.
+	Fault *schema.Fault `json:"fault,omitempty"`
+}
+
+// Names returns the names of the trials by their rollouts.
+func (p *Plan) Names() map[schema.ID]string {
+	out := make(map[schema.ID]string, len(p.Trials))
+	for _, t := range p.Trials {
+		out[t.Rollout] = t.Name
+	}
+	return out
+}
+
+// Task is the part of a task that a plan records.
+type Task struct{ Name, Dir, Source, Digest string }
+
+// AddTask adds Attempts trials of a task. Their rollouts belong to the trainer.
+func (p *Plan) AddTask(trainer string, t Task) error {
+	group := NewGroup()
+	for i := range p.Attempts {
+		id, err := RolloutID(trainer, group, i)
+		if err != nil {
+			return err
+		}
+		p.Trials = append(p.Trials, Trial{
+			Name: trialName(t.Dir), Rollout: id, Group: group, Index: i, Task: t.Name, Dir: t.Dir, Source: t.Source, Digest: t.Digest,
+		})
+	}
+	return nil
+}
+
+// trialName returns the name of the task's folder, shortened, with a random
+// suffix.
+func trialName(dir string) string {
+	const letters = "23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+	end := make([]byte, 7)
+	_, _ = rand.Read(end) // never fails
+	for i, b := range end {
+		end[i] = letters[int(b)%len(letters)]
+	}
+	name := strings.TrimLeft(strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.' {
+			return r
+		}
+		return '-'
+	}, filepath.Base(dir)), ".-")
+	name = strings.TrimRight(name[:min(len(name), 32)], "_-")
+	return cmp.Or(name, "task") + "__" + string(end)
+}
+
+// Job is the folder of a job, open for writing and locked by this process. It is
+// safe for concurrent use.
+type Job struct {
+	Dir  string
+	Plan Plan
+
+	lock *os.File
+	log  *os.File
+
+	begins sync.Mutex // held while a trial's folder is made
+
+	mu     sync.Mutex
+	trials map[schema.ID]*Trial
+	done   map[string]schema.Result // by the trial's name
+	begun  map[string]bool
+	told   time.Time // when result.json was last written
+}
+
+// ErrNotEmpty is returned by Create for a folder that is not empty.
+var ErrNotEmpty = errors.New("the folder is not empty")
+
+// Create makes the folder of a new job.
+func Create(dir string, p Plan) (*Job, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("make the job's folder: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the job's folder: %w", err)
+	}
+	if list, err := os.ReadDir(dir); err != nil {
+		return nil, fmt.Errorf("make the job's folder: %w", err)
+	} else if len(list) > 0 {
+		return nil, fmt.Errorf("make the job's folder %s: %w", dir, ErrNotEmpty)
+	}
+	p.V, p.ID, p.Name = schema.Version, ulid.Make(), filepath.Base(dir)
+	p.Created = time.Now().UTC().Truncate(time.Microsecond)
+	j, err := hold(dir)
+	if err != nil {
+		return nil, err
+	}
+	j.Plan = p
+	j.index()
+	if err := j.begin(); err != nil {
+		j.Close()
+		return nil, err
+	}
+	return j, nil
+}
+
+func (j *Job) begin() error {
+	if err := j.save(); err != nil {
+		return err
+	}
+	if err := writeJSON(j.Dir, "config.json", 0o644, j.config()); err != nil {
+		return err
+	}
+	if err := writeJSON(j.Dir, "lock.json", 0o644, j.jobLock()); err != nil {
+		return err
+	}
+	return j.Tell(true)
+}
+
+// Open opens the folder of a job to resume it. Trials without a result start
+// again.
+func Open(dir string) (*Job, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the job: %w", err)
+	}
+	p, done, err := read(dir)
+	if err != nil {
+		return nil, err
+	}
+	j, err := hold(dir)
+	if err != nil {
+		return nil, err
+	}
+	j.Plan, j.done = p, done
+	j.index()
+	return j, nil
+}
+
+// hold locks the folder.
+func hold(dir string) (*Job, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the job: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("the job %s is in use by another process", dir)
+	}
+	log, err := os.OpenFile(filepath.Join(dir, "job.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("open the job's log: %w", err)
+	}
+	return &Job{Dir: dir, lock: f, log: log, done: map[string]schema.Result{}, begun: map[string]bool{}}, nil
+}
+
+func (j *Job) index() {
+	j.trials = make(map[schema.ID]*Trial, len(j.Plan.Trials))
+	for i := range j.Plan.Trials {
+		j.trials[j.Plan.Trials[i].Rollout] = &j.Plan.Trials[i]
+	}
+}
+
+// Close unlocks the job for other processes.
+func (j *Job) Close() {
+	j.log.Close()
+	j.lock.Close()
+}
+
+// save writes the plan.
+func (j *Job) save() error { return writeJSON(j.Dir, planName, 0o600, &j.Plan) }
+
+// SetWorker records the worker inside this process and its state folder. It must
+// be called before the worker starts.
+func (j *Job) SetWorker(worker, state string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.Plan.Worker, j.Plan.State = worker, state
+	return j.save()
+}
+
+// Missing returns the trials without a result.
+func (j *Job) Missing() []Trial {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var out []Trial
+	for _, t := range j.Plan.Trials {
+		if _, ok := j.done[t.Name]; !ok {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// InOrder sorts trials by their order in the plan.
+func (j *Job) InOrder(list []Trial) []Trial {
+	at := map[string]int{}
+	for i := range j.Plan.Trials {
+		at[j.Plan.Trials[i].Name] = i
+	}
+	slices.SortStableFunc(list, func(a, b Trial) int { return cmp.Compare(at[a.Name], at[b.Name]) })
+	return list
+}
+
+// Results returns the results so far, in the order of the plan.
+func (j *Job) Results() []schema.Result {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return inOrder(j.Plan, j.done)
+}
+
+func inOrder(p Plan, done map[string]schema.Result) []schema.Result {
+	var out []schema.Result
+	for _, t := range p.Trials {
+		if r, ok := done[t.Name]; ok {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// Stop gives new rollouts to the trials without a result and returns their old
+// rollouts, which the caller cancels. A resumed job runs the new rollouts.
+func (j *Job) Stop() ([]schema.ID, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var stopped []schema.ID
+	for i := range j.Plan.Trials {
+		t := &j.Plan.Trials[i]
+		if _, ok := j.done[t.Name]; ok {
+			continue
+		}
+		next, err := t.Next()
+		if err != nil {
+			return stopped, err
+		}
+		stopped = append(stopped, t.Rollout)
+		*t = next
+	}
+	j.index()
+	return stopped, j.save()
+}
+
+// WithFault returns the trials with a fault that the filter selects.
+func (j *Job) WithFault(which func(*schema.Fault) bool) []Trial {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var out []Trial
+	for _, t := range j.Plan.Trials {
+		if r, ok := j.done[t.Name]; ok && r.Fault != nil && which(r.Fault) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// Next returns a copy of the trial with a new rollout. Rerun saves it.
+func (t Trial) Next() (Trial, error) {
+	next, err := RolloutID(t.Rollout.Trainer(), t.Group, t.Index, len(t.Stopped)+1)
+	if err != nil {
+		return t, err
+	}
+	t.Rollout, t.Stopped = next, append(slices.Clip(t.Stopped), t.Rollout)
+	return t, nil
+}
+
+// Rerun replaces ended trials with the given ones, which Next made, so that they
+// run again. It saves the plan first: from then on, the old results do not count.
+func (j *Job) Rerun(list []Trial) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	next := map[string]Trial{}
+	for _, t := range list {
+		next[t.Name] = t
+	}
+	p := j.Plan
+	p.Trials = slices.Clone(p.Trials)
+	for i, t := range p.Trials {
+		if n, ok := next[t.Name]; ok {
+			p.Trials[i] = n
+		}
+	}
+	if err := writeJSON(j.Dir, planName, 0o600, &p); err != nil {
+		return err
+	}
+	j.Plan = p
+	for name := range next {
+		delete(j.done, name)
+		delete(j.begun, name)
+	}
+	j.index()
+	for name := range next {
+		if err := os.Remove(filepath.Join(j.Dir, name, "result.json")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove a result: %w", err)
+		}
+	}
+	return nil
+}
+
+// Trial returns the trial of a rollout.
+func (j *Job) Trial(id schema.ID) (Trial, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	t := j.trials[id]
+	if t == nil {
+		return Trial{}, false
+	}
+	return *t, true
+}
+
+// uuid returns the UUID that Harbor's files need of a trial, or of the job for
+// the empty name.
+func (p *Plan) uuid(trial string) string {
+	b := [16]byte(p.ID)
+	if trial != "" {
+		sum := sha256.Sum256([]byte(p.ID.String() + "/" + trial))
+		b = [16]byte(sum[:16])
+	}
+	h := hex.EncodeToString(b[:])
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}
+
+// Read reads the plan and the results of a job, which may be running.
+func Read(dir string) (Plan, []schema.Result, error) {
+	p, done, err := read(dir)
+	return p, inOrder(p, done), err
+}
+
+// ErrNoJob is returned for a folder that is not a turngate job.
+var ErrNoJob = errors.New("this is not the folder of a job: it has no " + planName)
+
+// Is returns an error that wraps ErrNoJob if a folder is not the folder of a job.
+func Is(dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, planName)); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: %w", dir, ErrNoJob)
+	} else if err != nil {
+		return fmt.Errorf("open the job: %w", err)
+	}
+	return nil
+}
+
+func read(dir string) (p Plan, done map[string]schema.Result, err error) {
+	if err := readJSON(filepath.Join(dir, planName), &p); errors.Is(err, fs.ErrNotExist) {
+		return p, nil, fmt.Errorf("%s: %w", dir, ErrNoJob)
+	} else if err != nil {
+		return p, nil, err
+	}
+	if err := p.validate(); err != nil {
+		return p, nil, fmt.Errorf("%s: %w", filepath.Join(dir, planName), err)
+	}
+	done = map[string]schema.Result{}
+	for _, t := range p.Trials {
+		at := filepath.Join(dir, t.Name)
+		if _, err := os.Stat(filepath.Join(at, "result.json")); err != nil {
+			continue
+		}
+		var r schema.Result
+		err := readJSON(filepath.Join(at, planName), &r)
+		if err == nil {
+			err = r.Validate()
+		}
+		if err == nil && r.ID != t.Rollout {
+			continue // the result of a rollout that was stopped
+		}
+		if err != nil {
+			return p, nil, err
+		}
+		done[t.Name] = r
+	}
+	return p, done, nil
+}
+
+// validate checks a plan, which another program may have written.
+func (p *Plan) validate() error {
+	if p.V != schema.Version {
+		return fmt.Errorf("v: %d is not valid: want %d", p.V, schema.Version)
+	}
+	seen := map[string]bool{}
+	for i, t := range p.Trials {
+		if t.Name == "" || t.Name != filepath.Base(t.Name) || strings.HasPrefix(t.Name, ".") || seen[t.Name] {
+			return fmt.Errorf("trials[%d].name: %q is not valid: want the name of a folder, different from the others", i, t.Name)
+		}
+		seen[t.Name] = true
+		if _, err := schema.ParseID(string(t.Rollout)); err != nil {
+			return fmt.Errorf("trials[%d].rollout: %w", i, err)
+		}
+		if len(t.Group) < 11 {
+			return fmt.Errorf("trials[%d].group: %q is not valid: want a ULID", i, t.Group)
+		}
+		if t.Fault != nil {
+			if err := t.Fault.Validate(); err != nil {
+				return fmt.Errorf("trials[%d].%w", i, err)
+			}
+		}
+	}
+	return nil
+}
+
+func readJSON(path string, v any) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	if info.Size() > maxPlan {
+		return fmt.Errorf("read %s: it has more than %d bytes", path, maxPlan)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	return nil
+}

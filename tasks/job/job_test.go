@@ -1,0 +1,412 @@
+package job_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks/job"
+)
+
+func plan(t *testing.T, attempts int, names ...string) job.Plan {
+	t.Helper()
+	p := job.Plan{Agent: "mini", Backend: "local", Attempts: attempts, Parallel: 2, Flags: map[string][]string{"agent": {"mini"}}}
+	for _, n := range names {
+		if err := p.AddTask("alpha", job.Task{Name: n, Dir: "/tasks/" + n, Source: "tasks", Digest: strings.Repeat("a", 64)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+func create(t *testing.T, p job.Plan) *job.Job {
+	t.Helper()
+	j, err := job.Create(filepath.Join(t.TempDir(), "job"), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(j.Close)
+	return j
+}
+
+func resultOf(tr job.Trial, reward float64) schema.Result {
+	return schema.Result{V: schema.Version, ID: tr.Rollout, Trainer: "alpha", Group: tr.Group, Index: tr.Index, Task: tr.Task, Attempt: 1, Status: schema.StatusDone, Reward: &reward, Agent: "mini"}
+}
+
+// files holds the content of artifacts by name, and implements Fetch.
+type files map[string][]byte
+
+func (f files) artifacts() (out []schema.Artifact) {
+	for name, data := range f {
+		out = append(out, schema.Artifact{Name: name, Size: int64(len(data)), SHA256: strings.Repeat("0", 64)})
+	}
+	return out
+}
+
+func (f files) fetch(_ context.Context, a schema.Artifact) ([]byte, error) {
+	if data, ok := f[a.Name]; ok && data != nil {
+		return data, nil
+	}
+	return nil, errors.New("it is gone")
+}
+
+func folder(t *testing.T, entries ...tar.Header) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, h := range entries {
+		h.Mode = 0o644
+		if h.Typeflag == tar.TypeReg {
+			h.Size = 2
+		}
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeReg {
+			if _, err := w.Write([]byte("hi")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// TestHostileArtifactsStayInTheTrial: artifacts are written below the trial's
+// folder only; links, devices and paths out of it are left out.
+func TestHostileArtifactsStayInTheTrial(t *testing.T) {
+	j := create(t, plan(t, 1, "x"))
+	outside := filepath.Join(t.TempDir(), "outside")
+	f := files{
+		"agent.stdout.log": []byte("out"), "../../evil": []byte("evil"), "/etc/evil": []byte("evil"), "gone.txt": nil, "steps/../../../evil": []byte("evil"),
+		"logs/artifacts.tar": folder(t,
+			tar.Header{Name: "ok/file", Typeflag: tar.TypeReg}, tar.Header{Name: "../../../evil", Typeflag: tar.TypeReg},
+			tar.Header{Name: "link", Linkname: outside, Typeflag: tar.TypeSymlink}, tar.Header{Name: "link/evil", Typeflag: tar.TypeReg},
+			tar.Header{Name: "dev", Typeflag: tar.TypeChar}, tar.Header{Name: "ok/file/below", Typeflag: tar.TypeReg}, tar.Header{Name: strings.Repeat("n", 300), Typeflag: tar.TypeReg}),
+	}
+	tr := j.Missing()[0]
+	r := resultOf(tr, 1)
+	r.Artifacts = f.artifacts()
+	if err := j.Put(t.Context(), r, f.fetch, nil); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(j.Dir, tr.Name)
+	for name, want := range map[string]string{"agent/agent.log": "out", "artifacts/logs/artifacts/ok/file": "hi", "artifacts/logs/artifacts/link/evil": "hi", "verifier/reward.txt": "1\n"} {
+		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	err := filepath.WalkDir(filepath.Dir(j.Dir), func(p string, d fs.DirEntry, err error) error {
+		if err == nil && strings.Contains(p, "evil") && !strings.HasPrefix(p, dir+"/artifacts/") || d.Type()&fs.ModeSymlink != 0 {
+			t.Errorf("%s was made", p)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.ReadFile(filepath.Join(dir, "trial.log"))
+	if err != nil || !strings.Contains(string(log), "gone.txt was not kept here: it is gone") || !strings.Contains(string(log), "5 entries of logs/artifacts.tar") {
+		t.Errorf("%v: %s", err, log)
+	}
+}
+
+// TestAnAgentCannotTakeNames: an agent cannot stop the job with the entries of
+// its logs, nor replace or forge files of the worker.
+func TestAnAgentCannotTakeNames(t *testing.T) {
+	for _, as := range []byte{tar.TypeDir, tar.TypeReg} {
+		j := create(t, plan(t, 1, "x"))
+		tr := j.Missing()[0]
+		r := resultOf(tr, 1)
+		r.Transcript = "transcript.jsonl.zst"
+		var forged []tar.Header
+		for _, name := range []string{"trajectory.json", "agent.log", "agent.stderr.log", "oracle.txt", "sessions", "transcript.jsonl.zst"} {
+			forged = append(forged, tar.Header{Name: name, Typeflag: as})
+		}
+		f := files{"agent.stdout.log": []byte("out"), "agent.stderr.log": []byte("err"), "transcript.jsonl.zst": []byte("calls"), "steps/s": []byte("x"),
+			"logs/agent.tar": folder(t, append(forged, tar.Header{Name: "kept", Typeflag: tar.TypeReg})...), "manifest.json.tar": folder(t)}
+		r.Artifacts = f.artifacts()
+		slices.SortFunc(r.Artifacts, func(a, b schema.Artifact) int { return strings.Compare(a.Name, b.Name) }) // its logs come after ours
+		convert := func(*schema.Result, map[string][]byte) (map[string][]byte, error) {
+			return map[string][]byte{"agent/trajectory.json": []byte("ours"), "agent/kept/below": []byte("no room for it")}, nil
+		}
+		if err := j.Put(t.Context(), r, f.fetch, convert); err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join(j.Dir, tr.Name)
+		for name, want := range map[string]string{"trajectory.json": "ours", "agent.log": "out", "agent.stderr.log": "err", "transcript.jsonl.zst": "calls", "kept": "hi"} {
+			if got, err := os.ReadFile(filepath.Join(dir, "agent", name)); err != nil || string(got) != want {
+				t.Errorf("%s: %q, %v", name, got, err)
+			}
+		}
+		if _, err := os.Stat(filepath.Join(dir, "agent", "oracle.txt")); err == nil {
+			t.Error("a forged file was kept")
+		}
+		log, err := os.ReadFile(filepath.Join(dir, "trial.log"))
+		if err != nil || !strings.Contains(string(log), "/logs/agent/trajectory.json was left out") || !strings.Contains(string(log), "agent/kept/below") {
+			t.Errorf("%v: %s", err, log)
+		}
+	}
+}
+
+// TestALateEventKeepsTheResult of a trial that had ended in an earlier process.
+func TestALateEventKeepsTheResult(t *testing.T) {
+	j := create(t, plan(t, 1, "x"))
+	tr := j.Missing()[0]
+	if err := j.Put(t.Context(), resultOf(tr, 1), files{}.fetch, nil); err != nil {
+		t.Fatal(err)
+	}
+	j.Close()
+	again, err := job.Open(j.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if err := again.Begin(tr.Rollout); err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Put(t.Context(), resultOf(tr, 0), files{}.fetch, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, results, err := job.Read(j.Dir); err != nil || len(results) != 1 || *results[0].Reward != 1 {
+		t.Errorf("got %+v, %v", results, err)
+	}
+}
+
+// TestGoOn: a reopened job has the results of the trials that ended, but not of
+// trials that were interrupted. Only one process can open it.
+func TestGoOn(t *testing.T) {
+	j := create(t, plan(t, 2, "x", "y"))
+	if _, err := job.Open(j.Dir); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("two processes have it: %v", err)
+	}
+	if _, err := job.Create(j.Dir, plan(t, 1, "x")); !errors.Is(err, job.ErrNotEmpty) {
+		t.Errorf("a job was made over another: %v", err)
+	}
+	all := j.Missing()
+	for _, tr := range all[:2] {
+		if err := j.Put(t.Context(), resultOf(tr, 1), files{}.fetch, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := j.Begin(all[2].Rollout); err != nil { // a trial that is interrupted
+		t.Fatal(err)
+	}
+	cut := filepath.Join(j.Dir, all[2].Name)
+	if err := os.WriteFile(filepath.Join(cut, "turngate.json"), []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	stopped, err := j.Stop()
+	if err != nil || len(stopped) != 2 {
+		t.Fatalf("%v, %v", stopped, err)
+	}
+	j.Close()
+	again, err := job.Open(j.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	missing := again.Missing()
+	if len(missing) != 2 || len(again.Results()) != 2 || missing[0].Name != all[2].Name || missing[0].Rollout == all[2].Rollout || !slices.Equal(missing[0].Stopped, []schema.ID{all[2].Rollout}) {
+		t.Fatalf("got %+v", missing)
+	}
+	fault := resultOf(missing[0], 0)
+	fault.Reward, fault.Fault = nil, schema.Faultf("agent", schema.CodeTimeout, schema.WhoAgent, "too slow\nby far")
+	for range 2 { // the second call must change nothing
+		if err := again.Put(t.Context(), fault, files{}.fetch, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rerun := again.WithFault(func(f *schema.Fault) bool { return f.Code == schema.CodeTimeout })
+	if len(rerun) != 1 {
+		t.Fatalf("%d have the fault", len(rerun))
+	}
+	next, err := rerun[0].Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Rerun([]job.Trial{next}); err != nil {
+		t.Fatal(err)
+	}
+	if left := again.Missing(); len(left) != 2 || left[0].Rollout == missing[0].Rollout {
+		t.Errorf("got %+v", left)
+	}
+}
+
+// TestForeignPlansAreChecked, since a folder may come from elsewhere.
+func TestForeignPlansAreChecked(t *testing.T) {
+	j := create(t, plan(t, 1, "x"))
+	good, err := os.ReadFile(filepath.Join(j.Dir, "turngate.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*job.Plan){
+		"v": func(p *job.Plan) { p.V = 9 }, "trials[0].name": func(p *job.Plan) { p.Trials[0].Name = "../x" },
+		"trials[0].rollout": func(p *job.Plan) { p.Trials[0].Rollout = "x y" }, "trials[0].group": func(p *job.Plan) { p.Trials[0].Group = "short" },
+	} {
+		var p job.Plan
+		if err := json.Unmarshal(good, &p); err != nil {
+			t.Fatal(err)
+		}
+		change(&p)
+		dir := t.TempDir()
+		data, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "turngate.json"), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := job.Read(dir); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, _, err := job.Read(t.TempDir()); !errors.Is(err, job.ErrNoJob) {
+		t.Error(err)
+	}
+}
+
+func TestSum(t *testing.T) {
+	p := plan(t, 4, "x", "y")
+	var results []schema.Result
+	for i, tr := range p.Trials {
+		r := resultOf(tr, float64(i%2)) // half of each task passes
+		if i == 7 {
+			r.Reward, r.Fault = nil, schema.Faultf("verify", schema.CodeNoReward, schema.WhoTask, "none")
+		}
+		results = append(results, r)
+	}
+	s := job.Sum(8, results)
+	// x: 2 of 4, pass@2 5/6; y: 1 of 3, pass@2 2/3; pass@4 of x alone.
+	if s.Rewarded != 7 || *s.Mean != 3.0/7 || len(s.PassAt) != 2 || s.PassAt[2] < 0.7499 || s.PassAt[2] > 0.7501 || s.PassAt[4] != 1 || s.Faults() != 1 || s.Errors[0].Code != schema.CodeNoReward {
+		t.Errorf("got %+v", s)
+	}
+	half := 0.5
+	results[0].Reward = &half
+	if s := job.Sum(8, results); s.PassAt != nil {
+		t.Errorf("rewards between 0 and 1 neither pass nor fail: %v", s.PassAt)
+	}
+	if s := job.Sum(3, nil); s.Mean != nil || s.Ended != 0 {
+		t.Errorf("got %+v", s)
+	}
+}
+
+// TestMeansOfSeveralRewards: as in Harbor a job has the mean of each number by its
+// name if there are several names. A number that is not known counts in no mean.
+func TestMeansOfSeveralRewards(t *testing.T) {
+	for _, tt := range []struct {
+		rewards []map[string]float64
+		want    string
+	}{
+		{[]map[string]float64{{"reward": 1}, {"reward": 0}, nil}, `[{"mean":0.5}]`},
+		{[]map[string]float64{{"speed": 1, "style": 0.5}, {"speed": 0, "style": 0.25}, nil}, `[{"speed":0.5,"style":0.375}]`},
+		{[]map[string]float64{{"reward": 1}, {"reward": 0, "style": 0.5}, nil}, `[{"reward":0.5,"style":0.5}]`},
+		{[]map[string]float64{nil, nil, nil}, `[]`},
+	} {
+		j := create(t, plan(t, 3, "x"))
+		for i, tr := range j.Missing() {
+			r := resultOf(tr, 0)
+			r.Reward, r.Rewards = nil, tt.rewards[i]
+			if n, ok := r.Rewards["reward"]; ok {
+				r.Reward = &n
+			}
+			if err := j.Put(t.Context(), r, files{}.fetch, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := j.Tell(true); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(filepath.Join(j.Dir, "result.json"))
+		var got struct {
+			Stats struct {
+				Evals map[string]struct{ Metrics json.RawMessage }
+			}
+		}
+		if err == nil {
+			err = json.Unmarshal(data, &got)
+		}
+		if err != nil || len(got.Stats.Evals) != 1 {
+			t.Fatalf("%v: %s", err, data)
+		}
+		for _, e := range got.Stats.Evals {
+			var b bytes.Buffer
+			if err := json.Compact(&b, e.Metrics); err != nil || b.String() != tt.want {
+				t.Errorf("%v: got %s, want %s", tt.rewards, b.String(), tt.want)
+			}
+		}
+	}
+}
+
+func TestDiff(t *testing.T) {
+	put := func(rewards map[string]float64, names ...string) string {
+		j := create(t, plan(t, 1, names...))
+		for _, tr := range j.Missing() {
+			r := resultOf(tr, rewards[tr.Task])
+			if _, ok := rewards[tr.Task]; !ok {
+				r.Reward, r.Fault = nil, schema.Faultf("agent", schema.CodeExit, schema.WhoAgent, "no")
+			}
+			if err := j.Put(t.Context(), r, files{}.fetch, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return j.Dir
+	}
+	changes, err := job.Diff(put(map[string]float64{"better": 0, "worse": 1, "same": 1, "broke": 1}, "better", "worse", "same", "broke", "gone", "fails"),
+		put(map[string]float64{"better": 1, "worse": 0, "same": 1, "new": 1}, "better", "worse", "same", "broke", "new", "fails"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, c := range changes {
+		got[c.Task] = c.Kind()
+	}
+	for task, want := range map[string]string{"better": job.Better, "worse": job.Worse, "same": job.Same, "broke": job.Unknown, "gone": job.OnlyA, "new": job.OnlyB, "fails": job.Same} {
+		if got[task] != want {
+			t.Errorf("%s: %s, want %s", task, got[task], want)
+		}
+	}
+}
+
+func TestChoice(t *testing.T) {
+	all := []string{"org/d-1", "d-2", "d-3", "e-1", "e-2"}
+	names := func(s string) []string { return []string{filepath.Base(s), s} }
+	seed := func(n uint64) *uint64 { return &n }
+	for _, tt := range []struct {
+		c    job.Choice
+		want string
+	}{
+		{job.Choice{}, "org/d-1 d-2 d-3 e-1 e-2"}, {job.Choice{Filter: []string{"d*", "e-2"}, Exclude: []string{"*-3"}}, "org/d-1 d-2 e-2"},
+		{job.Choice{Filter: []string{"org/*"}}, "org/d-1"}, {job.Choice{Limit: 2}, "org/d-1 d-2"},
+	} {
+		if got := strings.Join(job.Of(tt.c, all, names), " "); got != tt.want {
+			t.Errorf("%+v: %s, want %s", tt.c, got, tt.want)
+		}
+	}
+	turned := slices.Clone(all)
+	slices.Reverse(turned)
+	differ := false
+	for n := range uint64(20) {
+		a, b := job.Of(job.Choice{Limit: 2, Seed: seed(n)}, all, names), job.Of(job.Choice{Limit: 2, Seed: seed(n)}, turned, names)
+		slices.Sort(a)
+		slices.Sort(b)
+		if len(a) != 2 || !slices.Equal(a, b) {
+			t.Errorf("seed %d: %v and %v", n, a, b)
+		}
+		differ = differ || !slices.Equal(a, []string{"d-2", "org/d-1"})
+	}
+	if !differ {
+		t.Error("every seed takes the first tasks")
+	}
+}

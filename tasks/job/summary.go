@@ -1,0 +1,296 @@
+package job
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// Summary sums up the results of a job so far.
+type Summary struct {
+	Trials   int      `json:"trials"`
+	Ended    int      `json:"ended"`
+	Rewarded int      `json:"rewarded"` // number of rollouts with a known reward
+	Mean     *float64 `json:"mean"`     // mean of the known rewards; null: none is known
+	// PassAt maps k to the chance that at least one of k rollouts of a task
+	// passes, over the tasks with k rewards or more. Nil unless all rewards are 0
+	// or 1.
+	PassAt map[int]float64 `json:"pass_at,omitempty"`
+	Errors []Cause         `json:"errors,omitempty"` // the most frequent first
+
+	Calls            int     `json:"calls"`
+	PromptTokens     int64   `json:"prompt_tokens"`
+	CompletionTokens int64   `json:"completion_tokens"`
+	Seconds          float64 `json:"seconds"` // sum over all rollouts
+}
+
+// Cause counts the faults of one kind.
+type Cause struct {
+	Stage   string `json:"stage,omitempty"`
+	Code    string `json:"code"`
+	Who     string `json:"who,omitempty"`
+	Count   int    `json:"count"`
+	Example string `json:"example"` // message of one of the faults
+}
+
+// Faults returns the number of rollouts with a fault.
+func (s *Summary) Faults() int {
+	n := 0
+	for _, c := range s.Errors {
+		n += c.Count
+	}
+	return n
+}
+
+// Sum returns the summary of the results of a job with the given number of
+// trials.
+func Sum(trials int, results []schema.Result) Summary {
+	s := Summary{Trials: trials, Ended: len(results)}
+	total, binary := 0.0, true
+	passed := map[string][]bool{}
+	causes := map[[3]string]*Cause{}
+	for i := range results {
+		r := &results[i]
+		for _, c := range r.Calls {
+			s.Calls += c.Count
+			s.PromptTokens += c.PromptTokens
+			s.CompletionTokens += c.CompletionTokens
+		}
+		for _, p := range r.Phases {
+			s.Seconds += float64(p.MS) / 1000
+		}
+		if f := r.Fault; f != nil {
+			key := [3]string{f.Stage, f.Code, f.Who}
+			if causes[key] == nil {
+				causes[key] = &Cause{Stage: f.Stage, Code: f.Code, Who: f.Who, Example: f.Message}
+			}
+			causes[key].Count++
+		}
+		if r.Reward == nil {
+			continue
+		}
+		s.Rewarded++
+		total += *r.Reward
+		binary = binary && (*r.Reward == 0 || *r.Reward == 1)
+		passed[r.Group] = append(passed[r.Group], *r.Reward == 1)
+	}
+	if s.Rewarded > 0 {
+		mean := total / float64(s.Rewarded)
+		s.Mean = &mean
+	}
+	if binary {
+		s.PassAt = passAt(passed)
+	}
+	for _, c := range causes {
+		s.Errors = append(s.Errors, *c)
+	}
+	slices.SortFunc(s.Errors, func(a, b Cause) int {
+		return cmp.Or(-cmp.Compare(a.Count, b.Count), cmp.Compare(a.Stage, b.Stage), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Who, b.Who))
+	})
+	return s
+}
+
+// passAt estimates pass@k without bias (Chen and others, "Evaluating Large
+// Language Models Trained on Code", 2021) for the powers of two and the multiples
+// of five up to the largest group.
+func passAt(groups map[string][]bool) map[int]float64 {
+	largest := 0
+	for _, g := range groups {
+		largest = max(largest, len(g))
+	}
+	out := map[int]float64{}
+	for k := 2; k <= largest; k++ {
+		if k%5 != 0 && k&(k-1) != 0 {
+			continue
+		}
+		sum, n := 0.0, 0
+		for _, g := range groups {
+			if len(g) < k {
+				continue
+			}
+			failed := 0
+			for _, ok := range g {
+				if !ok {
+					failed++
+				}
+			}
+			none := 1.0 // the chance that all of k rollouts fail
+			for i := range k {
+				none *= max(0, float64(failed-i)) / float64(len(g)-i)
+			}
+			sum += 1 - none
+			n++
+		}
+		out[k] = sum / float64(n)
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// tellEvery is the interval at which a running job's result.json is written.
+const tellEvery = 2 * time.Second
+
+// Tell writes the job's result.json. Unless now is true, it writes at most once
+// in tellEvery.
+func (j *Job) Tell(now bool) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !now && time.Since(j.told) < tellEvery {
+		return nil
+	}
+	j.told = time.Now()
+	return writeJSON(j.Dir, "result.json", 0o644, j.result())
+}
+
+type harborJob struct {
+	ID       string      `json:"id"`
+	Started  time.Time   `json:"started_at"`
+	Updated  time.Time   `json:"updated_at"`
+	Finished *time.Time  `json:"finished_at"`
+	Trials   int         `json:"n_total_trials"`
+	Stats    harborStats `json:"stats"`
+}
+
+type harborStats struct {
+	Completed int                    `json:"n_completed_trials"`
+	Errored   int                    `json:"n_errored_trials"`
+	Running   int                    `json:"n_running_trials"`
+	Pending   int                    `json:"n_pending_trials"`
+	Cancelled int                    `json:"n_cancelled_trials"`
+	Retries   int                    `json:"n_retries"`
+	Evals     map[string]*harborEval `json:"evals"`
+	Input     int64                  `json:"n_input_tokens"`
+	Output    int64                  `json:"n_output_tokens"`
+}
+
+type harborEval struct {
+	Trials     int                            `json:"n_trials"`
+	Errors     int                            `json:"n_errors"`
+	Metrics    []map[string]float64           `json:"metrics"`
+	PassAt     map[int]float64                `json:"pass_at_k"`
+	Rewards    map[string]map[string][]string `json:"reward_stats"`
+	Exceptions map[string][]string            `json:"exception_stats"`
+}
+
+// result returns Harbor's model of the job. The caller holds j.mu.
+func (j *Job) result() harborJob {
+	p := &j.Plan
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	out := harborJob{ID: p.uuid(""), Started: p.Created, Updated: now, Trials: len(p.Trials)}
+	st := &out.Stats
+	st.Evals = map[string]*harborEval{}
+	by := map[string][]schema.Result{}
+	for i := range p.Trials {
+		t := &p.Trials[i]
+		r, ok := j.done[t.Name]
+		if !ok {
+			if j.begun[t.Name] {
+				st.Running++
+			} else {
+				st.Pending++
+			}
+			continue
+		}
+		st.Completed++
+		st.Retries += max(0, r.Attempt-1)
+		if u := usage(&r); u != nil {
+			st.Input += u.Input
+			st.Output += u.Output
+		}
+		key := p.evalKey(t)
+		e := st.Evals[key]
+		if e == nil {
+			e = &harborEval{Metrics: []map[string]float64{}, PassAt: map[int]float64{}, Rewards: map[string]map[string][]string{}, Exceptions: map[string][]string{}}
+			st.Evals[key] = e
+		}
+		by[key] = append(by[key], r)
+		e.add(t, &r, st)
+	}
+	for key, list := range by {
+		s := Sum(len(list), list)
+		if m := means(&s, list); len(m) > 0 {
+			st.Evals[key].Metrics = append(st.Evals[key].Metrics, m)
+		}
+		maps.Copy(st.Evals[key].PassAt, s.PassAt)
+	}
+	if st.Completed == len(p.Trials) {
+		out.Finished = &now
+	}
+	return out
+}
+
+// means returns the metrics of results in Harbor's form: the mean by the name of
+// each number if there are several names, and else one mean. It is the mean of the
+// known numbers.
+func means(s *Summary, results []schema.Result) map[string]float64 {
+	sums, counts := map[string]float64{}, map[string]int{}
+	for i := range results {
+		if all := rewards(results[i].Reward, results[i].Rewards); all != nil {
+			for name, n := range all.Rewards {
+				sums[name] += n
+				counts[name]++
+			}
+		}
+	}
+	if len(sums) > 1 {
+		for name := range sums {
+			sums[name] /= float64(counts[name])
+		}
+		return sums
+	}
+	if s.Mean == nil {
+		return nil
+	}
+	return map[string]float64{"mean": *s.Mean}
+}
+
+func (e *harborEval) add(t *Trial, r *schema.Result, st *harborStats) {
+	if all := rewards(r.Reward, r.Rewards); all != nil {
+		e.Trials++
+		for name, v := range all.Rewards {
+			if e.Rewards[name] == nil {
+				e.Rewards[name] = map[string][]string{}
+			}
+			value := strconv.FormatFloat(v, 'f', -1, 64)
+			if v == math.Trunc(v) {
+				value = strconv.FormatFloat(v, 'f', 1, 64)
+			}
+			e.Rewards[name][value] = append(e.Rewards[name][value], t.Name)
+		}
+	}
+	x := exception(r)
+	if x == nil {
+		return
+	}
+	e.Errors++
+	st.Errored++
+	e.Exceptions[x.Type] = append(e.Exceptions[x.Type], t.Name)
+	if x.Type == "CancelledError" {
+		st.Cancelled++
+	}
+}
+
+func (p *Plan) evalKey(t *Trial) string {
+	key := p.Agent + "__"
+	if p.Model != "" {
+		key += p.Model + "__"
+	}
+	return key + cmp.Or(t.Source, "adhoc")
+}
+
+// finished reads the time at which a job ended; nil if it has not.
+func finished(dir string) (*time.Time, error) {
+	var r struct {
+		Finished *time.Time `json:"finished_at"`
+	}
+	err := readJSON(filepath.Join(dir, "result.json"), &r)
+	return r.Finished, err
+}
