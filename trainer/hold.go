@@ -1,82 +1,109 @@
 package trainer
 
 import (
+	"net/http"
 	"slices"
 
 	"github.com/turngate/turngate/schema"
 )
 
-// Hold lets calls wait from now on, for example while weights are updated:
-// those that this trainer answers are accepted and kept alive but not handed
-// out, and workers that ask an engine themselves wait with theirs. Calls that
-// were handed out, or asked, are not touched. Workers hear of it within a
-// moment, and go on 40 s after a trainer was lost that held.
-func (t *Trainer) Hold() { t.setHold(func(schema.ID) bool { return true }, true) }
-
-// HoldGroup holds the calls of a group that this process submitted, instead of
-// what was held before.
-func (t *Trainer) HoldGroup(group string) {
-	members := map[schema.ID]bool{}
-	for _, id := range t.which(func(s *submitted) bool { return s.request.Group == group }) {
-		members[id] = true
-	}
-	t.HoldRollouts(func(id schema.ID) bool { return members[id] })
+// Selection selects rollouts by all its fields that are set; the zero value
+// selects every rollout.
+type Selection struct {
+	Group   string // of rollouts that this process submitted
+	Version string // policy version of the newest answer, by this process's replies
+	// Only selects by id. It is called often; it must be quick and must not call
+	// the trainer.
+	Only func(schema.ID) bool
 }
 
-// HoldVersion holds the calls of rollouts whose newest answer a policy version
-// made, as this process's replies say in their versions, instead of what was
-// held before.
-func (t *Trainer) HoldVersion(version string) {
-	t.HoldRollouts(func(id schema.ID) bool { // called with the lock
-		r := t.rollouts[id]
-		return r != nil && version != "" && r.version == version
-	})
+// all reports whether every rollout is selected.
+func (s *Selection) all() bool { return s.Group == "" && s.Version == "" && s.Only == nil }
+
+// selects reports whether a selection has a rollout. The caller holds the lock.
+func (t *Trainer) selects(s *Selection, id schema.ID) bool {
+	if s.Group != "" {
+		if o := t.outstanding[id]; o == nil || o.request.Group != s.Group {
+			return false
+		}
+	}
+	if s.Version != "" {
+		if r := t.rollouts[id]; r == nil || r.version != s.Version {
+			return false
+		}
+	}
+	return s.Only == nil || s.Only(id)
 }
 
-// answeredBy notes which policy version made the newest answer of a rollout.
-func (t *Trainer) answeredBy(k schema.Key, versions []schema.VersionSpan) {
-	if len(versions) == 0 {
-		return
-	}
+// Hold makes the calls of the selected rollouts wait from now on, for example
+// while weights are updated. It replaces any earlier hold. Calls to this trainer
+// are accepted and kept alive but not handed out; workers with an upstream of
+// their own hold their calls. Calls that were handed out or sent to an upstream
+// go on; see Abort. Workers learn of the hold within a moment, and resume 40 s
+// after they last heard from a trainer that held.
+func (t *Trainer) Hold(s Selection) { t.setHold(&s) }
+
+// Resume ends any hold and hands out the waiting calls.
+func (t *Trainer) Resume() { t.setHold(nil) }
+
+// Abort ends the generations of the selected rollouts that this process has
+// begun, and returns their number: their contexts end, and their workers ask
+// again. With a hold of the same rollouts before it, no generation goes on while
+// weights are updated, and each call is generated anew after Resume. A call of
+// which the agent has read pieces fails for the agent instead, which then sends
+// it again.
+func (t *Trainer) Abort(s Selection) int {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r := t.rollouts[k.Rollout]; r != nil && r.attempt == k.Attempt {
-		r.version = versions[len(versions)-1].Version
+	var open []*state
+	for id, r := range t.rollouts {
+		if !t.selects(&s, id) {
+			continue
+		}
+		for _, c := range r.calls {
+			if c.out.Load() {
+				open = append(open, c)
+			}
+		}
 	}
+	t.mu.Unlock()
+	n := 0
+	for _, c := range open {
+		f := schema.Faultf("call", CodeAborted, schema.WhoTrainer, "the generation was ended, and the call is answered anew")
+		f.Status = http.StatusTooEarly
+		if (&Pending{state: c}).Fault(f) == nil {
+			n++
+		}
+	}
+	return n
 }
 
-// HoldRollouts holds the calls of some rollouts instead of what was held before.
-// which is called often, must be quick, and must not call the trainer. Workers
-// that ask an engine themselves hold those that this process submitted.
-func (t *Trainer) HoldRollouts(which func(schema.ID) bool) { t.setHold(which, false) }
+// CodeAborted is the code of a call's fault after Abort ended its generation.
+const CodeAborted = "aborted"
 
-// Resume hands out what was held.
-func (t *Trainer) Resume() { t.setHold(nil, false) }
-
-func (t *Trainer) setHold(which func(schema.ID) bool, all bool) {
+func (t *Trainer) setHold(s *Selection) {
 	t.mu.Lock()
-	t.hold, t.holdAll, t.holdTold = which, all, 0
+	t.hold, t.holdTold = s, 0
 	waiting := append([]*Pending(nil), t.queue...)
 	held := make([]bool, len(waiting))
 	for i, p := range waiting {
 		held[i] = t.holds(p.state.key.Rollout)
 	}
 	t.mu.Unlock()
-	for i, p := range waiting { // tell the workers at once, their agents' clocks depend on it
+	for i, p := range waiting { // tell the workers at once, because it stops their agents' clocks
 		p.state.sign(held[i])
 	}
 	wake(t.arrived)
 	t.tellHold()
 }
 
-// holds reports whether a rollout's calls wait. It needs the lock.
-func (t *Trainer) holds(id schema.ID) bool { return t.hold != nil && t.hold(id) }
+// holds reports whether a rollout's calls wait. The caller holds the lock.
+func (t *Trainer) holds(id schema.ID) bool { return t.hold != nil && t.selects(t.hold, id) }
 
-// releaseTold is how often the end of a hold is told.
+// releaseTold is the number of messages that end a hold.
 const releaseTold = 3
 
-// tellHold tells workers that ask engines themselves what is held: again and
-// again while something is, and some times that nothing is any more.
+// tellHold tells workers with an upstream which rollouts have to wait. It
+// repeats the message during a hold, and sends the end releaseTold times.
 func (t *Trainer) tellHold() {
 	t.mu.Lock()
 	if t.hold == nil && t.holdTold >= releaseTold {
@@ -85,10 +112,10 @@ func (t *Trainer) tellHold() {
 	}
 	t.holdTold++
 	t.holdSerial++
-	h := schema.Hold{V: schema.Version, Instance: t.instance, Serial: t.holdSerial, All: t.holdAll}
-	if t.hold != nil && !t.holdAll {
+	h := schema.Hold{V: schema.Version, Instance: t.instance, Serial: t.holdSerial, All: t.hold != nil && t.hold.all()}
+	if t.hold != nil && !h.All {
 		for id, s := range t.outstanding {
-			if s.request.AsksAnEngine() && t.hold(id) {
+			if s.request.AsksAnEngine() && t.holds(id) {
 				h.IDs = append(h.IDs, id)
 			}
 		}

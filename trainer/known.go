@@ -10,20 +10,21 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// known is a whole call, for later ones that are based on it.
+// known is a whole call, kept for later calls based on it.
 type known struct {
 	number int
 	call   schema.Call
 	hashes *schema.Hashes
-	grown  bool // a later call goes on in the memory of its messages
+	answer given
+	grown  bool // a later call extends the memory of its messages
 }
 
-// maxKnown is how many calls of a rollout later ones can be based on here.
-// What is based on an older one is asked for whole.
+// maxKnown is the number of calls of a rollout that are kept as bases. A call
+// with an older base is requested whole.
 const maxKnown = 8
 
-// base finds the call that another is based on, and says what that one may be
-// put together from. The trainer's lock is held.
+// base returns the base of a call, and a copy of its call from which the new
+// one may be rebuilt. The caller holds the trainer's lock.
 func (r *rollout) base(number, keep int) (base *known, from schema.Call) {
 	at := slices.IndexFunc(r.known, func(k *known) bool { return k.number == number })
 	if at < 0 {
@@ -38,8 +39,8 @@ func (r *rollout) base(number, keep int) (base *known, from schema.Call) {
 	return base, from
 }
 
-// knows remembers a call, and forgets the oldest beyond maxKnown. The trainer's
-// lock is held.
+// knows adds a call, and drops the oldest beyond maxKnown. The caller holds the
+// trainer's lock.
 func (r *rollout) knows(k *known) {
 	if r.known = append(r.known, k); len(r.known) > maxKnown {
 		oldest := 0
@@ -52,29 +53,29 @@ func (r *rollout) knows(k *known) {
 	}
 }
 
-// whole rebuilds a call from its base, checks that it is what its worker
-// meant, and remembers it for others. need is true when the worker must send
-// all of it.
-func (t *Trainer) whole(k schema.Key, c *schema.Call) (need bool, err error) {
+// whole rebuilds a call from its base, checks the digest of its worker, and
+// keeps it as a base. need is true if the worker must send the whole call.
+func (t *Trainer) whole(k schema.Key, c *Call) (need bool, err error) {
 	t.mu.Lock()
 	r := t.rollouts[k.Rollout]
 	if r == nil || r.attempt != k.Attempt {
 		t.mu.Unlock()
-		return false, nil // over; it will be refused
+		return false, nil // the attempt is over; the call will be refused
 	}
-	before := r.calls[c.Base]
-	base, from := r.base(c.Base, c.Keep)
+	of := c.Call.Base
+	before := r.calls[of]
+	base, from := r.base(of, c.Keep)
 	t.mu.Unlock()
-	if base == nil && before != nil && c.Base < k.Call { // it came just before this one, and is being read
+	if base == nil && before != nil && of < k.Call { // the base arrived just before and is still being read
 		select {
 		case <-before.read:
 		case <-t.life.Done():
 		}
 		t.mu.Lock()
-		base, from = r.base(c.Base, c.Keep)
+		base, from = r.base(of, c.Keep)
 		t.mu.Unlock()
 	}
-	delta, keep := c.Base != 0, c.Keep
+	delta, keep := of != 0, c.Keep
 	sameParams := delta && c.Params == nil
 	if !delta {
 		base = &known{hashes: &schema.Hashes{}}
@@ -82,7 +83,7 @@ func (t *Trainer) whole(k schema.Key, c *schema.Call) (need bool, err error) {
 		return true, nil
 	}
 	messages := c.Messages
-	c.Messages = slices.Clip(messages) // whoever answers it may append to them
+	c.Messages = slices.Clip(messages) // an Answerer may append to the messages
 	hasher, _ := t.hashers.Get().(*schema.Hasher)
 	if hasher == nil {
 		hasher = &schema.Hasher{}
@@ -97,7 +98,7 @@ func (t *Trainer) whole(k schema.Key, c *schema.Call) (need bool, err error) {
 	} else {
 		hashes.Tools = hasher.Tools(c.Tools)
 	}
-	var params schema.SortedMap[json.RawMessage] // not the call's own, which whoever answers it may change
+	var params schema.SortedMap[json.RawMessage] // a copy, because an Answerer may change the call's own
 	if sameParams {
 		params, hashes.Params = base.call.Params, base.hashes.Params
 	} else {
@@ -112,6 +113,10 @@ func (t *Trainer) whole(k schema.Key, c *schema.Call) (need bool, err error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if delta {
+		a := base.answer
+		c.Base = &Base{Number: of, Messages: keep, Tools: bytes.Equal(c.Tools, base.call.Tools), Gen: a.gen, PromptIDs: a.prompt, CompletionIDs: a.completion}
+	}
 	r.knows(&known{number: k.Call, call: schema.Call{Messages: messages, Tools: c.Tools, Params: params}, hashes: hashes})
 	return false, nil
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// TestACallWaitsForItsBase that came just before it and is still being read,
-// as those of sub-agents do that begin at the same time.
+// TestACallWaitsForItsBase that arrived just before it and is still being read,
+// as happens with sub-agents that begin at the same time.
 func TestACallWaitsForItsBase(t *testing.T) {
 	message := func(text string) json.RawMessage { return json.RawMessage(`{"role":"user","content":"` + text + `"}`) }
 	first := schema.Call{Messages: []json.RawMessage{message("a")}}
@@ -26,7 +26,7 @@ func TestACallWaitsForItsBase(t *testing.T) {
 				r.attempt = 1
 				key := schema.Key{Rollout: "alpha-1", Attempt: 1, Call: 1}
 				r.calls[1] = tr.newState(key)
-				second := schema.Call{Messages: whole.Messages[1:], Base: 1, Keep: 1, Digest: whole.HashesOf().Digest()}
+				second := Call{Call: schema.Call{Messages: whole.Messages[1:], Base: 1, Keep: 1, Digest: whole.HashesOf().Digest()}}
 				need := make(chan bool)
 				go func() {
 					n, err := tr.whole(schema.Key{Rollout: "alpha-1", Attempt: 1, Call: 2}, &second)
@@ -37,7 +37,7 @@ func TestACallWaitsForItsBase(t *testing.T) {
 				}()
 				synctest.Wait()
 				if tt.readable {
-					if _, err := tr.whole(key, &first); err != nil {
+					if _, err := tr.whole(key, &Call{Call: first}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -61,13 +61,13 @@ func TestCallsOfOneBaseAreApart(t *testing.T) {
 		}
 		return out
 	}
-	calls := map[int]*schema.Call{}
+	calls := map[int]*Call{}
 	take := func(number, base, keep int, conversation ...string) {
 		t.Helper()
 		whole := schema.Call{Messages: texts(conversation...)}
-		c := &schema.Call{Messages: whole.Messages, Digest: whole.HashesOf().Digest()}
+		c := &Call{Call: schema.Call{Messages: whole.Messages, Digest: whole.HashesOf().Digest()}}
 		if base != 0 {
-			c.Base, c.Keep = base, keep
+			c.Call.Base, c.Keep = base, keep
 			c.Messages = whole.Messages[c.Keep:]
 		}
 		if need, err := tr.whole(schema.Key{Rollout: "alpha-1", Attempt: 1, Call: number}, c); need || err != nil {
@@ -76,7 +76,7 @@ func TestCallsOfOneBaseAreApart(t *testing.T) {
 		calls[number] = c
 	}
 	take(1, 0, 0, "a", "b", "c")
-	take(2, 1, 3, "a", "b", "c", "d") // the list has room behind it now
+	take(2, 1, 3, "a", "b", "c", "d") // the list has spare capacity now
 	take(3, 2, 4, "a", "b", "c", "d", "e")
 	take(4, 2, 4, "a", "b", "c", "d", "x", "y")
 	take(5, 2, 4, "a", "b", "c", "d", "z")

@@ -8,16 +8,18 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/turngate/turngate/internal/crash"
 	"github.com/turngate/turngate/schema"
 )
 
-// ledger keeps what is outstanding in a file, one JSON object a line, so that
-// a trainer that is started again still waits for it and can submit again what
-// a broker lost. Without a path it keeps nothing.
+// ledger keeps the outstanding rollouts in a file, one JSON object per line.
+// After a restart the trainer still waits for them and can submit again any
+// that the broker lost. Without a path it keeps nothing.
 type ledger struct {
 	mu   sync.Mutex
 	file *os.File
@@ -32,8 +34,8 @@ type entry struct {
 	Done    bool            `json:"done,omitempty"`
 }
 
-// openLedger reads what the file has, rewrites it without what has ended, and
-// holds a lock on it.
+// openLedger locks the file, reads its entries, and rewrites it without the
+// ended rollouts.
 func openLedger(path string) (*ledger, map[schema.ID]*submitted, error) {
 	out := map[schema.ID]*submitted{}
 	if path == "" {
@@ -48,7 +50,7 @@ func openLedger(path string) (*ledger, map[schema.ID]*submitted, error) {
 		f.Close()
 		return nil, nil, fmt.Errorf("the trainer's state %s is in use by another process: %w", path, err)
 	}
-	if err := l.load(out); err != nil {
+	if err := l.loadNewest(out); err != nil {
 		f.Close()
 		return nil, nil, fmt.Errorf("read the trainer's state %s: %w", path, err)
 	}
@@ -59,12 +61,26 @@ func openLedger(path string) (*ledger, map[schema.ID]*submitted, error) {
 	return l, out, nil
 }
 
-func (l *ledger) load(out map[schema.ID]*submitted) error {
-	r := bufio.NewReaderSize(l.file, 1<<20)
+// loadNewest reads the whole copy that an interrupted rewrite has left, or else
+// the file.
+func (l *ledger) loadNewest(out map[schema.ID]*submitted) error {
+	side, err := os.Open(l.side())
+	if errors.Is(err, os.ErrNotExist) {
+		return load(l.file, out)
+	}
+	if err != nil {
+		return err
+	}
+	defer side.Close()
+	return load(side, out)
+}
+
+func load(from io.Reader, out map[schema.ID]*submitted) error {
+	r := bufio.NewReaderSize(from, 1<<20)
 	for n := 1; ; n++ {
 		line, err := r.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			return nil // what stands on a last line without an end was never confirmed
+			return nil // a last line without a line break was never confirmed
 		}
 		if err != nil {
 			return err
@@ -88,7 +104,10 @@ func (l *ledger) load(out map[schema.ID]*submitted) error {
 	}
 }
 
-// rewrite replaces the content in place: the lock is on this file.
+// side is the path of the copy during a rewrite. Under this name it is whole.
+func (l *ledger) side() string { return l.file.Name() + ".new" }
+
+// rewrite replaces the content in place, because the lock is on this file.
 func (l *ledger) rewrite(all map[schema.ID]*submitted) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -97,24 +116,46 @@ func (l *ledger) rewrite(all map[schema.ID]*submitted) error {
 			return err
 		}
 	}
-	side := l.file.Name() + ".new"
-	// The copy is whole on disk before the old content goes.
-	if err := os.WriteFile(side, b.Bytes(), 0o600); err != nil {
+	// The copy must be whole on disk before the old content is truncated.
+	if err := l.keepCopy(b.Bytes()); err != nil {
 		return err
 	}
+	crash.Here("ledger.copied")
 	if err := l.file.Truncate(0); err != nil {
 		return err
 	}
+	crash.Here("ledger.truncated")
 	if _, err := l.file.Write(b.Bytes()); err != nil {
 		return err
 	}
 	if err := l.file.Sync(); err != nil {
 		return err
 	}
-	return os.Remove(side)
+	crash.Here("ledger.rewritten")
+	return os.Remove(l.side())
 }
 
-// write adds entries; if durable they are on disk when it returns.
+// keepCopy stores data under the side's name, whole or not at all.
+func (l *ledger) keepCopy(data []byte) error {
+	part, err := os.OpenFile(l.side()+".part", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = part.Write(data)
+	if err = errors.Join(err, part.Sync(), part.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(part.Name(), l.side()); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(l.file.Name()))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// write appends entries; durable entries are on disk when it returns.
 func (l *ledger) write(durable bool, entries ...entry) error {
 	if l.file == nil {
 		return nil
@@ -131,11 +172,14 @@ func (l *ledger) write(durable bool, entries ...entry) error {
 	if _, err := l.file.Write(b.Bytes()); err != nil {
 		return fmt.Errorf("write the trainer's state: %w", err)
 	}
-	if durable {
-		if err := l.file.Sync(); err != nil {
-			return fmt.Errorf("write the trainer's state: %w", err)
-		}
+	if !durable {
+		crash.Here("ledger.noted")
+		return nil
 	}
+	if err := l.file.Sync(); err != nil {
+		return fmt.Errorf("write the trainer's state: %w", err)
+	}
+	crash.Here("ledger.submitted")
 	return nil
 }
 

@@ -14,15 +14,17 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/queue"
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 	"github.com/turngate/turngate/trainer"
 )
 
-// stream opens a stream with the workers' rights.
-func (b *bench) stream(t *testing.T, name string) jetstream.Stream {
+// connect connects to NATS with all rights.
+func (b *bench) connect(t *testing.T) *nats.Conn {
 	t.Helper()
-	seed, err := nats.NkeyOptionFromSeed(b.nats.WorkerCreds())
+	seed, err := nats.NkeyOptionFromSeed(b.nats.AdminCreds())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +33,13 @@ func (b *bench) stream(t *testing.T, name string) jetstream.Stream {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
+	return nc
+}
+
+// stream opens a stream with the workers' rights.
+func (b *bench) stream(t *testing.T, name string) jetstream.Stream {
+	t.Helper()
+	js, err := jetstream.New(b.connect(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,10 +69,10 @@ func TestATrainerStartedAgainStillWaits(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state")
 	keep := func(c *trainer.Config) { c.State = file }
 	first := b.start(t, keep)
-	if err := first.Submit(t.Context(), []schema.Request{request("alpha-1"), request("alpha-2"), request("alpha-3")}); err != nil {
+	if err := first.Submit(t.Context(), []schema.Request{harness.Request("alpha-1"), harness.Request("alpha-2"), harness.Request("alpha-3")}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := trainer.New(trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", State: file}); err == nil || !strings.Contains(err.Error(), "in use") {
+	if _, err := trainer.Dial(t.Context(), trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", State: file}); err == nil || !strings.Contains(err.Error(), "in use") {
 		t.Fatalf("two trainers share a state: %v", err)
 	}
 	early := b.run(t)
@@ -72,7 +80,7 @@ func TestATrainerStartedAgainStillWaits(t *testing.T) {
 		t.Fatalf("got %v, %v", r.ID, err)
 	}
 	first.Close()
-	while := b.run(t) // while no trainer is there
+	while := b.run(t) // without a running trainer
 	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -103,12 +111,12 @@ func TestWhatTheBrokerLostIsSubmittedAgainAndOnlyThat(t *testing.T) {
 	tr := b.start(t, func(c *trainer.Config) { c.AuditEvery = 300 * time.Millisecond })
 	var all []schema.Request
 	for i := range 20 {
-		all = append(all, request(schema.ID(fmt.Sprintf("alpha-%d", i))))
+		all = append(all, harness.Request(schema.ID(fmt.Sprintf("alpha-%d", i))))
 	}
 	if err := tr.Submit(t.Context(), all); err != nil {
 		t.Fatal(err)
 	}
-	queue := b.stream(t, subjects.StreamRequests)
+	queue := b.stream(t, subjects.Queue("alpha"))
 	count := func() uint64 {
 		info, err := queue.Info(t.Context())
 		if err != nil {
@@ -121,7 +129,7 @@ func TestWhatTheBrokerLostIsSubmittedAgainAndOnlyThat(t *testing.T) {
 	if info, err := queue.Info(t.Context()); err != nil || info.State.LastSeq != before || count() != 20 {
 		t.Fatalf("queued rollouts were submitted again: %+v, %v", info.State, err)
 	}
-	// The server forgets the message and that it was ever there.
+	// The server forgets the message and its deduplication id.
 	for seq := uint64(1); seq <= 5; seq++ {
 		if err := queue.DeleteMsg(t.Context(), seq); err != nil {
 			t.Fatal(err)
@@ -129,7 +137,7 @@ func TestWhatTheBrokerLostIsSubmittedAgainAndOnlyThat(t *testing.T) {
 	}
 	cfg := queue.CachedInfo().Config
 	cfg.Duplicates = 100 * time.Millisecond
-	seed, err := nats.NkeyOptionFromSeed(b.nats.WorkerCreds())
+	seed, err := nats.NkeyOptionFromSeed(b.nats.AdminCreds())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,25 +153,18 @@ func TestWhatTheBrokerLostIsSubmittedAgainAndOnlyThat(t *testing.T) {
 	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.After(10 * time.Second)
-	for count() != 20 {
-		select {
-		case <-deadline:
-			t.Fatalf("%d requests are queued", count())
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+	harness.Eventually(t, "a queue of 20 requests", 10*time.Second, func() bool { return count() == 20 })
 }
 
 func TestSubmitWaitsWhileTheQueueIsFull(t *testing.T) {
 	b := newBench(t)
-	if err := b.nats.Worker(t, "setup2").Setup(t.Context(), broker.StreamsConfig{MaxQueue: 2}); err != nil {
+	if err := b.nats.Worker(t, "setup2").SetTrainer(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 2}); err != nil {
 		t.Fatal(err)
 	}
-	group := []schema.Request{request("alpha-1"), request("alpha-2"), request("alpha-3")}
+	group := []schema.Request{harness.Request("alpha-1"), harness.Request("alpha-2"), harness.Request("alpha-3")}
 	short, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	if err := b.trainer.Submit(short, group); !errors.Is(err, broker.ErrQueueFull) || b.trainer.Outstanding() != 0 {
+	if err := b.trainer.Submit(short, group); !errors.Is(err, queue.ErrQueueFull) || b.trainer.Outstanding() != 0 {
 		t.Fatalf("got %v, %d outstanding", err, b.trainer.Outstanding())
 	}
 	if err := b.trainer.Submit(t.Context(), group[:2]); err != nil {
@@ -175,7 +176,7 @@ func TestSubmitWaitsWhileTheQueueIsFull(t *testing.T) {
 	if err := <-submitted; err != nil {
 		t.Fatal(err)
 	}
-	bad := request("alpha-9")
+	bad := harness.Request("alpha-9")
 	bad.Sandbox.Backend = "no such"
 	var invalid *schema.InvalidError
 	if err := b.trainer.Submit(t.Context(), []schema.Request{bad}); !errors.As(err, &invalid) {
@@ -190,7 +191,7 @@ func TestALowerAttemptIsRefusedByATrainerThatWasStartedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seed, err := nats.NkeyOptionFromSeed(b.nats.WorkerCreds())
+	seed, err := nats.NkeyOptionFromSeed(b.nats.AdminCreds())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +221,7 @@ func TestAGroupAndEverythingCanBeCancelled(t *testing.T) {
 	b := newBench(t)
 	var all []schema.Request
 	for i := range 6 {
-		r := request(schema.ID(fmt.Sprintf("alpha-%d", i)))
+		r := harness.Request(schema.ID(fmt.Sprintf("alpha-%d", i)))
 		r.Group = []string{"a", "b", "c"}[i/2]
 		all = append(all, r)
 	}

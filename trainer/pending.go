@@ -5,15 +5,16 @@ import (
 	"errors"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/modelcall"
 	"github.com/turngate/turngate/internal/crash"
 	"github.com/turngate/turngate/schema"
 )
 
-// ErrOver is returned when a call is answered that has its answer already, was
-// given up by its worker, or belongs to an attempt that is over.
+// ErrOver is returned for a reply to a call that has its answer already, that
+// its worker gave up, or that belongs to an ended attempt.
 var ErrOver = errors.New("the call is over")
 
 var errCancelled = errors.New("the worker gave the call up")
@@ -21,49 +22,55 @@ var errCancelled = errors.New("the worker gave the call up")
 // Pending is a model call that waits for its answer. Exactly one of Reply,
 // Stream's Final and Fault ends it.
 type Pending struct {
-	Call  schema.Call
+	Call  Call
 	state *state
 }
 
-// state is what a trainer keeps of a call until its rollout has a result: the
-// answer under way or finished, for a worker that asks again. The call itself
-// is not part of it.
+// state is kept for a call until its rollout has a result. It has the answer,
+// finished or in progress, for a worker that asks again, but not the call
+// itself.
 type state struct {
 	t   *Trainer
 	key schema.Key
 	ctx context.Context
 	end context.CancelCauseFunc
-	// read is closed when others can be based on the call, or never will.
+	// read is closed when the call is usable as a base, or never will be.
 	read chan struct{}
 
-	mu       sync.Mutex
-	asked    broker.Asked
-	gen      string
-	deltas   []broker.Packed
-	final    *broker.Frame
-	answered bool
-	opened   time.Time
-	said     bool // the worker knows that it is accepted
+	out atomic.Bool // the call was handed out
 
-	held  heldBack // pieces that were not sent yet
+	mu       sync.Mutex
+	asked    modelcall.IncomingCall
+	gen      string
+	deltas   []modelcall.Packed
+	final    *modelcall.Frame
+	answered bool
+	settled  bool // the worker has the answer, which is dropped here
+	opened   time.Time
+	said     bool // the worker got an accept
+
+	held  heldBack // pieces that are not sent yet
 	later *time.Timer
-	sent  time.Time // when the last piece was
+	sent  time.Time // time of the last piece
 }
 
 func (t *Trainer) newState(key schema.Key) *state {
-	s := &state{t: t, key: key, read: make(chan struct{}), gen: t.instance + strconv.FormatInt(t.gens.Add(1), 36)}
+	s := &state{t: t, key: key, read: make(chan struct{}), gen: t.newGen()}
 	s.ctx, s.end = context.WithCancelCause(t.life)
 	return s
 }
 
-// Context ends when nobody waits for the answer any more.
+// newGen names a generation.
+func (t *Trainer) newGen() string { return t.instance + strconv.FormatInt(t.gens.Add(1), 36) }
+
+// Context ends when the answer is no longer wanted.
 func (p *Pending) Context() context.Context { return p.state.ctx }
 
-// open takes the first asking.
-func (s *state) open(a broker.Asked) {
-	a.Body = nil // decoded by now; not to be kept
+// open stores the worker's first request.
+func (s *state) open(a modelcall.IncomingCall) {
+	a.Body = nil // already decoded, so free it
 	s.mu.Lock()
-	if s.asked.Key == (schema.Key{}) { // else it was asked again meanwhile
+	if s.asked.Key == (schema.Key{}) { // otherwise a newer request has come
 		s.asked = a
 	}
 	s.opened = time.Now()
@@ -73,7 +80,7 @@ func (s *state) open(a broker.Asked) {
 	s.t.fresh = append(s.t.fresh, s)
 }
 
-// accept tells the worker that somebody has the call, unless it knows.
+// accept sends an accept, unless the worker got one.
 func (s *state) accept() {
 	s.mu.Lock()
 	said := s.said
@@ -83,33 +90,46 @@ func (s *state) accept() {
 	}
 }
 
-// attach takes a repeated asking: it gets the finished answer, or joins the
-// generation that is under way.
-func (s *state) attach(a broker.Asked, held bool) {
+// attach handles a repeated request of the worker: it sends the finished
+// answer, or continues the generation in progress.
+func (s *state) attach(a modelcall.IncomingCall, held bool) {
 	a.Body = nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.settled {
+		return // a request that was late
+	}
 	s.asked = a
 	from := 0
 	if a.ResumeGen == s.gen {
 		from = min(a.Resume, len(s.deltas))
 	}
-	if d := s.held.take(); d != nil { // it goes out with the others, in its turn
-		_, _ = s.add(d) // what is held was checked
+	if d := s.held.take(); d != nil { // sent in its turn below
+		_, _ = s.add(d) // buffered pieces are valid
 	}
 	if s.final == nil {
-		s.send(broker.Frame{Kind: schema.FrameAccept, Gen: s.gen, Held: held})
+		s.send(modelcall.Frame{Kind: schema.FrameAccept, Gen: s.gen, Held: held})
 		s.said = true
 	}
 	for i := from; i < len(s.deltas); i++ {
-		s.send(broker.Frame{Kind: schema.FrameDelta, Gen: s.gen, Seq: i, Body: s.deltas[i]})
+		s.send(modelcall.Frame{Kind: schema.FrameDelta, Gen: s.gen, Seq: i, Body: s.deltas[i]})
 	}
 	if s.final != nil {
 		s.send(*s.final)
 	}
 }
 
-// sign sends an accept the first time, a beat afterwards.
+// settle drops the answer, since the worker has it. The rest of the state stays,
+// so that a late request does not start a second generation.
+func (s *state) settle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.answered {
+		s.settled, s.deltas, s.final, s.asked = true, nil, nil, modelcall.IncomingCall{Key: s.key}
+	}
+}
+
+// sign sends an accept the first time, and beats afterwards.
 func (s *state) sign(held bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,66 +140,85 @@ func (s *state) sign(held bool) {
 	if !s.said {
 		kind, s.said = schema.FrameAccept, true
 	}
-	s.send(broker.Frame{Kind: kind, Gen: s.gen, Held: held})
+	s.send(modelcall.Frame{Kind: kind, Gen: s.gen, Held: held})
 }
 
-// wanted says whether the call still wants an answer. It needs the lock.
+// wanted reports whether the call still needs an answer. The caller holds the
+// lock.
 func (s *state) wanted() bool { return !s.answered && s.ctx.Err() == nil }
 
-// send needs the lock. A frame that is lost is asked for again.
-func (s *state) send(f broker.Frame) {
+// send sends a frame. The worker asks again for a lost one. The caller holds
+// the lock.
+func (s *state) send(f modelcall.Frame) {
 	if err := s.asked.Send(f); err != nil {
 		s.t.cfg.Log.Debug().Err(err).Stringer("call", s.key).Msg("a frame was not sent")
 	}
-	crash.Here("trainer." + string(f.Kind))
+	switch f.Kind {
+	case schema.FrameAccept:
+		crash.Here("trainer.accept")
+	case schema.FrameBeat:
+		crash.Here("trainer.beat")
+	case schema.FrameDelta:
+		crash.Here("trainer.delta")
+	case schema.FrameFinal:
+		crash.Here("trainer.final")
+	case schema.FrameFault:
+		crash.Here("trainer.fault")
+	}
 }
 
-// handOut says whether the call still wants an answer.
+// handOut reports whether the call still needs an answer.
 func (p *Pending) handOut() bool {
+	p.state.out.Store(true)
 	p.state.mu.Lock()
 	defer p.state.mu.Unlock()
 	return p.state.wanted()
 }
 
-// Reply answers the call.
+// Reply answers the call. A *schema.InvalidError names the wrong field of the
+// reply: nothing was sent, and the call still waits. ErrOver means that the
+// call needs no answer.
 func (p *Pending) Reply(r *schema.Reply) error {
 	r.V = schema.Version
+	if err := schema.CheckAnswer(r.Message); err != nil {
+		return err
+	}
 	s := p.state
-	body, err := s.t.side.EncodeFrame(s.ctx, r)
+	body, err := s.t.calls.EncodeFrame(s.ctx, r)
 	if err != nil {
 		return err
 	}
-	s.t.answeredBy(s.key, r.Versions) // before its next call can come
+	s.t.gave(s, r) // before the rollout's next call can arrive
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.wanted() {
-		_ = s.flush() // what is held was checked
+		_ = s.flush() // buffered pieces are valid
 	}
-	return s.finish(broker.Frame{Kind: schema.FrameFinal, Gen: s.gen, Seq: len(s.deltas), Body: body}, true)
+	return s.finish(modelcall.Frame{Kind: schema.FrameFinal, Gen: s.gen, Seq: len(s.deltas), Body: body}, true)
 }
 
-// Fault refuses the call. With a retryable status (425, 429, 5xx) the worker
-// asks again and gets a new Pending; otherwise the refusal is final.
+// Fault refuses the call. If the status is retryable (425, 429, 5xx), the
+// worker asks again and gets a new Pending; otherwise the refusal is final.
 func (p *Pending) Fault(f *schema.Fault) error {
 	if f.Status == 0 {
 		f.Status = 500
 	}
 	s := p.state
-	body, err := s.t.side.EncodeFrame(s.ctx, f)
+	body, err := s.t.calls.EncodeFrame(s.ctx, f)
 	if err != nil {
 		return err
 	}
 	retryable := schema.RetryableStatus(f.Status)
-	if retryable { // before it is sent: the worker may be back at once
+	if retryable { // before the send: the worker may ask again at once
 		s.t.forget(s.key)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.finish(broker.Frame{Kind: schema.FrameFault, Gen: s.gen, Body: body}, !retryable)
+	return s.finish(modelcall.Frame{Kind: schema.FrameFault, Gen: s.gen, Body: body}, !retryable)
 }
 
-// finish needs the lock.
-func (s *state) finish(f broker.Frame, keep bool) error {
+// finish sends the last frame. The caller holds the lock.
+func (s *state) finish(f modelcall.Frame, keep bool) error {
 	if !s.wanted() {
 		return ErrOver
 	}

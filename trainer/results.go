@@ -3,50 +3,105 @@ package trainer
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/schema"
 )
 
-// onHint notes that a result may be there.
-func (t *Trainer) onHint(id schema.ID) {
-	t.mu.Lock()
-	t.hinted[id] = struct{}{}
-	t.mu.Unlock()
-	wake(t.resulted)
+// onHints handles a message on the trainer's results subject.
+func (t *Trainer) onHints(h schema.Hint) {
+	if h.Fault != nil {
+		t.cfg.Log.Error().Str("rollout", string(h.ID)).Msg("a request in this trainer's name has no result: " + h.Fault.Error())
+		return
+	}
+	t.onHint(h.ID)
 }
 
-// Outstanding counts submitted rollouts whose result was not handed out.
+// onHint notes that a rollout may have a result. A process that only answers
+// calls needs it too: the result ends the rollout's calls.
+func (t *Trainer) onHint(id schema.ID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.recent.add(id)
+	t.mayHaveEnded(id)
+}
+
+// mayHaveEnded has the result of a rollout looked for. The caller holds the lock.
+func (t *Trainer) mayHaveEnded(id schema.ID) {
+	switch {
+	case t.outstanding[id] != nil:
+		t.hinted[id] = struct{}{}
+		t.tell(t.outstanding[id].request.Group)
+	case t.rollouts[id] != nil:
+		t.over[id] = struct{}{}
+		wake(t.overed)
+	}
+}
+
+// dropOver drops the calls of rollouts that another process submitted and that
+// have a result.
+func (t *Trainer) dropOver() {
+	for {
+		select {
+		case <-t.life.Done():
+			return
+		case <-t.overed:
+		}
+		t.mu.Lock()
+		ids := slices.Collect(maps.Keys(t.over))
+		clear(t.over)
+		t.mu.Unlock()
+		for _, id := range ids {
+			ctx, cancel := context.WithTimeout(t.life, 10*time.Second)
+			_, err := t.side.Result(ctx, id)
+			cancel()
+			switch {
+			case err == nil:
+				t.end(id)
+			case errors.Is(err, broker.ErrNotFound): // the hint of its result comes again
+			default: // the next poll looks again
+				t.cfg.Log.Debug().Err(err).Str("rollout", string(id)).Msg("a result could not be read; it is looked for again")
+				t.mu.Lock()
+				t.over[id] = struct{}{}
+				t.mu.Unlock()
+			}
+		}
+	}
+}
+
+// Outstanding returns the number of submitted rollouts without a delivered
+// result.
 func (t *Trainer) Outstanding() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.outstanding)
 }
 
-// NextResult waits for the next result of a rollout that was submitted here.
-// Each is handed out once. Results whose hint was lost are found too.
+// NextResult waits for the next result of a rollout that was submitted here,
+// and returns each result once. It also finds results after a lost hint.
 func (t *Trainer) NextResult(ctx context.Context) (schema.Result, error) {
-	for {
-		if r, ok, err := t.collect(ctx); err != nil || ok {
-			return r, err
-		}
-		select {
-		case <-t.resulted:
-		case <-ctx.Done():
-			return schema.Result{}, context.Cause(ctx)
-		case <-t.life.Done():
-			return schema.Result{}, context.Cause(t.life)
-		}
-	}
+	r, _, err := t.nextOf(ctx, "", true)
+	return r, err
 }
 
-// poll finds results whose hint was lost, or whose read failed.
+// poll looks for results after a lost hint or a failed read.
 func (t *Trainer) poll() {
 	if err := t.lookForResults(); err != nil {
 		t.cfg.Log.Debug().Err(err).Msg("results were not looked for")
 	}
-	wake(t.resulted)
+	t.mu.Lock()
+	for id := range t.unread {
+		t.hinted[id] = struct{}{}
+	}
+	clear(t.unread)
+	for group := range t.news {
+		t.tell(group)
+	}
+	t.mu.Unlock()
+	wake(t.overed)
 }
 
 func (t *Trainer) lookForResults() error {
@@ -55,87 +110,78 @@ func (t *Trainer) lookForResults() error {
 	t.mu.Lock()
 	from := t.resultsFrom
 	t.mu.Unlock()
-	next, err := t.side.ResultsFrom(ctx, from, func(id schema.ID) {
-		t.mu.Lock()
-		if t.outstanding[id] != nil {
-			t.hinted[id] = struct{}{}
-		}
-		t.mu.Unlock()
-	})
+	next, err := t.side.ResultsFrom(ctx, from, t.onHint)
 	t.mu.Lock()
 	t.resultsFrom = max(next, 1)
 	t.mu.Unlock()
 	return err
 }
 
-// collect reads one hinted result.
-func (t *Trainer) collect(ctx context.Context) (schema.Result, bool, error) {
+// nextOf waits for the next result of a group, or of all rollouts if its name is
+// empty. ok is false if none of these rollouts is outstanding; endless waits for
+// one.
+func (t *Trainer) nextOf(ctx context.Context, group string, endless bool) (r schema.Result, ok bool, err error) {
 	for {
 		t.mu.Lock()
-		var id schema.ID
-		for id = range t.hinted {
-			break
-		}
-		if id == "" {
+		id := t.hintedOf(group)
+		if id == "" && !endless && t.openOf(group) == 0 {
 			t.mu.Unlock()
-			return schema.Result{}, false, nil
+			return r, false, nil
 		}
 		delete(t.hinted, id)
-		mine := t.outstanding[id] != nil
-		more := len(t.hinted) > 0
+		news := t.newsOf(group)
 		t.mu.Unlock()
-		if more {
-			wake(t.resulted)
-		}
-		r, err := t.side.Result(ctx, id)
-		switch {
-		case err == nil:
-		case errors.Is(err, broker.ErrNotFound):
-			continue
-		case ctx.Err() != nil:
-			return r, false, context.Cause(ctx)
-		default:
+		if id != "" {
+			r, err = t.side.Result(ctx, id)
+			switch {
+			case err == nil && t.end(id):
+				return r, true, nil
+			case err == nil, errors.Is(err, broker.ErrNotFound): // it was delivered, or its hint comes again
+				continue
+			case ctx.Err() != nil: // it is for the next caller
+				t.onHint(id)
+				return r, false, context.Cause(ctx)
+			}
 			t.cfg.Log.Warn().Err(err).Str("rollout", string(id)).Msg("a result could not be read; it is looked for again")
 			t.mu.Lock()
-			t.hinted[id] = struct{}{}
+			if t.outstanding[id] != nil {
+				t.unread[id] = struct{}{}
+			}
 			t.mu.Unlock()
-			return r, false, nil // at the next tick
+			if !errors.Is(err, broker.ErrUnreachable) {
+				continue // others may be read
+			}
 		}
-		t.end(id)
-		if mine {
-			return r, true, nil
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return r, false, context.Cause(ctx)
+		case <-t.life.Done():
+			return r, false, context.Cause(t.life)
 		}
 	}
 }
 
-// end drops what is kept of a finished rollout.
-func (t *Trainer) end(id schema.ID) {
+// end drops the state of a finished rollout, and reports whether it was
+// outstanding.
+func (t *Trainer) end(id schema.ID) bool {
 	t.mu.Lock()
-	if t.outstanding[id] != nil {
-		delete(t.outstanding, id)
+	mine := t.dropOutstanding(id)
+	if mine {
 		if err := t.ledger.write(false, entry{ID: id, Done: true}); err != nil {
 			t.cfg.Log.Warn().Err(err).Msg("a result was not written down")
 		}
 	}
-	r := t.rollouts[id]
-	delete(t.rollouts, id)
+	had := t.rollouts[id] != nil
+	t.drop(id)
 	t.mu.Unlock()
-	if r != nil {
-		for _, c := range r.calls {
-			c.end(errCancelled)
-		}
+	if had && t.cfg.Ended != nil {
+		t.cfg.Ended(id)
 	}
+	return mine
 }
 
-// Results collects until no submitted rollout is outstanding, calling f with
-// each.
+// Results calls f with each result until no submitted rollout is outstanding.
 func (t *Trainer) Results(ctx context.Context, f func(schema.Result)) error {
-	for t.Outstanding() > 0 {
-		r, err := t.NextResult(ctx)
-		if err != nil {
-			return err
-		}
-		f(r)
-	}
-	return nil
+	return t.ResultsOf(ctx, Wanted{}, f)
 }

@@ -3,13 +3,14 @@ package trainer
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"sync"
 
 	"github.com/turngate/turngate/schema"
 )
 
-// Next waits for a model call to answer.
+// Next returns the next model call that waits for an answer and is not held.
 func (t *Trainer) Next(ctx context.Context) (*Pending, error) {
 	for {
 		t.mu.Lock()
@@ -37,69 +38,92 @@ func (t *Trainer) Next(ctx context.Context) (*Pending, error) {
 	}
 }
 
-// Answerer answers a call. It may emit pieces of the answer before it returns the
-// whole reply, which repeats them; an error of emit means that nobody wants the
-// rest.
-type Answerer func(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error)
-
-// Whole is an Answerer that emits nothing.
-func Whole(f func(ctx context.Context, c *schema.Call) (*schema.Reply, error)) Answerer {
-	return func(ctx context.Context, c *schema.Call, _ func(*schema.Delta) error) (*schema.Reply, error) {
-		return f(ctx, c)
-	}
-}
-
-// Serve answers every call with f, side by side, until the context ends. An
-// error of f that is a *schema.Fault answers with it; any other is a fault with
-// status 500, which workers ask again.
-func (t *Trainer) Serve(ctx context.Context, f func(ctx context.Context, c *schema.Call) (*schema.Reply, error)) error {
-	return t.ServeStream(ctx, Whole(f))
-}
-
-// ServeStream is Serve for answers that are sent while they are generated.
-func (t *Trainer) ServeStream(ctx context.Context, f Answerer) error {
+// Serve answers all calls with f until the context ends, Config.Parallel of them
+// at once.
+func (t *Trainer) Serve(ctx context.Context, f Answerer) error {
 	var open sync.WaitGroup
 	defer open.Wait()
-	serve := func(p *Pending) func() {
-		open.Add(1)
-		return func() {
-			defer open.Done()
-			t.answer(p, f)
-		}
+	s := &serving{t: t, f: f, open: &open}
+	if t.cfg.Parallel > 0 {
+		s.slots = make(chan struct{}, t.cfg.Parallel)
 	}
 	t.mu.Lock()
-	t.serve = serve
+	t.serving = s
 	t.mu.Unlock()
 	defer func() {
 		t.mu.Lock()
-		t.serve = nil
+		t.serving = nil
 		t.mu.Unlock()
 	}()
-	for { // calls that came before, or while held
+	for { // calls that came earlier, were held, or wait for a slot
+		if s.slots != nil {
+			select {
+			case s.slots <- struct{}{}:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-t.life.Done():
+				return context.Cause(t.life)
+			}
+		}
 		p, err := t.Next(ctx)
 		if err != nil {
 			return err
 		}
-		go serve(p)()
+		open.Add(1)
+		go s.answer(p)
 	}
 }
 
-// answer answers one call with f.
-func (t *Trainer) answer(p *Pending, f Answerer) {
-	reply, err := f(p.Context(), &p.Call, func(d *schema.Delta) error { return p.Stream().Delta(d) })
+// serving is a running Serve.
+type serving struct {
+	t     *Trainer
+	f     Answerer
+	open  *sync.WaitGroup
+	slots chan struct{} // has a value for each call that is answered; nil: no limit
+}
+
+// take reports whether a call that has just arrived is answered at once; answer
+// must follow. The caller holds the trainer's lock.
+func (s *serving) take(p *Pending) bool {
+	if s.slots != nil {
+		select {
+		case s.slots <- struct{}{}:
+		default:
+			return false
+		}
+	}
+	s.open.Add(1)
+	p.state.out.Store(true)
+	return true
+}
+
+// answer answers one call.
+func (s *serving) answer(p *Pending) {
+	defer s.open.Done()
+	if s.slots != nil {
+		defer func() { <-s.slots }()
+	}
+	reply, err := s.f(p.Context(), &p.Call)
 	if err == nil {
 		err = p.Reply(reply)
 	}
-	if err == nil || errors.Is(err, ErrOver) {
+	if err == nil || errors.Is(err, ErrOver) || !p.handOut() {
 		return
 	}
 	var fault *schema.Fault
-	if !errors.As(err, &fault) {
+	var invalid *schema.InvalidError
+	switch {
+	case errors.As(err, &fault):
+	case errors.As(err, &invalid): // the worker counts such answers and ends the rollout after three
+		fault = schema.Faultf("call", schema.CodeBadAnswer, schema.WhoTrainer, "%v", err)
+		fault.Status = http.StatusBadGateway
+	default:
 		fault = schema.Faultf("call", schema.CodeInternal, schema.WhoTrainer, "%v", err)
-		fault.Status = 500
+		fault.Status = http.StatusInternalServerError
 	}
-	t.cfg.Log.Warn().Err(err).Str("call", p.Call.Key).Msg("a call was answered with a fault")
+	log := s.t.cfg.Log
+	log.Warn().Err(err).Str("call", p.Call.Key).Msg("a call was answered with a fault")
 	if err := p.Fault(fault); err != nil && !errors.Is(err, ErrOver) {
-		t.cfg.Log.Error().Err(err).Str("call", p.Call.Key).Msg("a fault could not be sent")
+		log.Error().Err(err).Str("call", p.Call.Key).Msg("a fault could not be sent")
 	}
 }

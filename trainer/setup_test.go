@@ -1,6 +1,7 @@
 package trainer_test
 
 import (
+	"context"
 	"path/filepath"
 	"testing"
 	"time"
@@ -8,11 +9,13 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/queue"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/trainer"
 )
 
-// TestATrainerMayBeFirst on a new server, whose streams the first worker makes
-// while it waits.
+// TestATrainerMayBeFirst: on a new server a trainer waits until a worker makes its
+// streams.
 func TestATrainerMayBeFirst(t *testing.T) {
 	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "nats"), Trainers: []string{"alpha"}, Relaxed: true, Log: zerolog.Nop()})
 	if err != nil {
@@ -30,7 +33,7 @@ func TestATrainerMayBeFirst(t *testing.T) {
 	started := make(chan error, 1)
 	alpha := dial(srv.TrainerCreds("alpha"), "trainer", "alpha")
 	go func() {
-		tr, err := trainer.New(trainer.Config{Broker: alpha, Name: "alpha", Log: zerolog.Nop()})
+		tr, err := trainer.Dial(t.Context(), trainer.Config{Broker: alpha, Name: "alpha", Log: zerolog.Nop()})
 		if err == nil {
 			_, err = tr.PutBundle(t.Context(), []byte("bundle"))
 			tr.Close()
@@ -42,9 +45,21 @@ func TestATrainerMayBeFirst(t *testing.T) {
 		t.Fatalf("it did not wait: %v", err)
 	case <-time.After(300 * time.Millisecond):
 	}
-	if err := dial(srv.WorkerCreds(), "worker", "w1").Setup(t.Context(), broker.StreamsConfig{}); err != nil {
+	b := dial(testenv.AdmitWorker(t, srv, "w1"), "worker", "w1")
+	if err := b.Setup(t.Context(), broker.StreamsConfig{}); err != nil {
 		t.Fatal(err)
 	}
+	side, err := queue.NewWorker(b, queue.WorkerConfig{Worker: "w1", Instance: "i1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = side.Run(ctx)
+	}()
+	defer func() { cancel(); <-ended; side.Close() }()
 	if err := <-started; err != nil {
 		t.Fatal(err)
 	}

@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"time"
 
-	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/modelcall"
 	"github.com/turngate/turngate/schema"
 )
 
 // Stream sends an answer while it is generated. A worker that loses a piece
-// asks for it again. Pieces of text that come faster than one in mergeWithin
-// travel together, so that a fast engine costs no message for each token.
+// asks for it again. Pieces of text within mergeWithin of each other travel in
+// one message, so that a fast engine does not need a message per token.
 type Stream struct{ p *Pending }
 
 const (
@@ -18,13 +18,18 @@ const (
 	mergeMost   = 32 << 10 // bytes of text in one message
 )
 
-// Stream answers the call piece by piece.
+// Stream returns the stream that answers the call in pieces.
 func (p *Pending) Stream() *Stream { return &Stream{p} }
 
-// Delta sends one piece.
+// Delta sends one piece. It returns a *schema.InvalidError for a piece that
+// agents cannot read, and ErrOver if the call needs no answer; nothing is sent
+// then.
 func (st *Stream) Delta(d *schema.Delta) error {
 	d.V = schema.Version
 	if err := d.Validate(); err != nil {
+		return err
+	}
+	if err := schema.CheckPiece(d.Delta); err != nil {
 		return err
 	}
 	s := st.p.state
@@ -48,7 +53,7 @@ func (st *Stream) Delta(d *schema.Delta) error {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if s.wanted() {
-				_ = s.flush() // what is held was checked
+				_ = s.flush() // buffered pieces are valid
 			}
 		})
 	} else {
@@ -57,11 +62,10 @@ func (st *Stream) Delta(d *schema.Delta) error {
 	return nil
 }
 
-// Final ends the stream with the whole reply, which repeats what the deltas
-// said.
+// Final ends the stream with the whole reply, which has all deltas again.
 func (st *Stream) Final(r *schema.Reply) error { return st.p.Reply(r) }
 
-// flush sends what is held back. It needs the lock.
+// flush sends the buffered pieces. The caller holds the lock.
 func (s *state) flush() error {
 	if d := s.held.take(); d != nil {
 		return s.sendDelta(d)
@@ -69,7 +73,7 @@ func (s *state) flush() error {
 	return nil
 }
 
-// sendDelta needs the lock.
+// sendDelta sends one piece. The caller holds the lock.
 func (s *state) sendDelta(d *schema.Delta) error {
 	f, err := s.add(d)
 	if err != nil {
@@ -80,27 +84,27 @@ func (s *state) sendDelta(d *schema.Delta) error {
 	return nil
 }
 
-// add numbers a piece and keeps it for a worker that asks again. It needs the
-// lock.
-func (s *state) add(d *schema.Delta) (broker.Frame, error) {
-	body, err := s.t.side.EncodeFrame(s.ctx, d)
+// add numbers a piece and keeps it for a worker that asks again. The caller
+// holds the lock.
+func (s *state) add(d *schema.Delta) (modelcall.Frame, error) {
+	body, err := s.t.calls.EncodeFrame(s.ctx, d)
 	if err != nil {
-		return broker.Frame{}, err
+		return modelcall.Frame{}, err
 	}
-	f := broker.Frame{Kind: schema.FrameDelta, Gen: s.gen, Seq: len(s.deltas), Body: body}
+	f := modelcall.Frame{Kind: schema.FrameDelta, Gen: s.gen, Seq: len(s.deltas), Body: body}
 	s.deltas = append(s.deltas, body)
 	return f, nil
 }
 
-// heldBack are pieces of one text that wait to travel together.
+// heldBack has the buffered pieces of one text, which travel together.
 type heldBack struct {
-	member   string // of the delta: content or reasoning_content; empty: nothing is held
-	text     []byte // as it stands in JSON, without quotes
+	member   string // of the delta: content or reasoning_content; empty: no pieces
+	text     []byte // JSON text without quotes
 	ids      schema.TokenIDs
 	logprobs schema.Logprobs
 }
 
-// begin holds a piece back. It is false for one that is not only text.
+// begin buffers a piece. It returns false if the piece is more than text.
 func (h *heldBack) begin(d *schema.Delta) bool {
 	member, text, ok := onlyText(d.Delta)
 	if ok {
@@ -109,7 +113,7 @@ func (h *heldBack) begin(d *schema.Delta) bool {
 	return ok
 }
 
-// merge adds a piece to what is held. It is false if it does not belong to it.
+// merge adds a piece to the buffer. It returns false if the piece does not fit.
 func (h *heldBack) merge(d *schema.Delta) bool {
 	if h.member == "" {
 		return false
@@ -122,7 +126,7 @@ func (h *heldBack) merge(d *schema.Delta) bool {
 	return true
 }
 
-// take gives what is held as one piece; nil if nothing is.
+// take returns the buffered pieces as one; nil if the buffer is empty.
 func (h *heldBack) take() *schema.Delta {
 	if h.member == "" {
 		return nil
@@ -134,8 +138,8 @@ func (h *heldBack) take() *schema.Delta {
 	return d
 }
 
-// onlyText takes a delta apart that is nothing but a piece of one text, in the
-// form without white space in which it usually comes.
+// onlyText returns the text of a delta with a single text member, written
+// without white space, which is the usual form.
 func onlyText(delta []byte) (member string, text []byte, ok bool) {
 	for _, member := range []string{"content", "reasoning_content"} {
 		rest, ok := bytes.CutPrefix(delta, []byte(`{"`+member+`":"`))
@@ -148,8 +152,8 @@ func onlyText(delta []byte) (member string, text []byte, ok bool) {
 	return "", nil, false
 }
 
-// plainJSON reports whether bytes can stand between the quotes of a JSON
-// string: nothing ends it, and no escape is cut in two.
+// plainJSON reports whether b is valid between the quotes of a JSON string: no
+// quote or control character, and no incomplete escape.
 func plainJSON(b []byte) bool {
 	for i := 0; i < len(b); i++ {
 		switch {

@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/trainer"
 )
 
-// TestFastPiecesTravelTogether and say the same: text, ids and log-probs in
-// order, nothing merged that is not only text.
+// TestFastPiecesTravelTogether with the same text, ids and log-probs in order,
+// and only pure text is merged.
 func TestFastPiecesTravelTogether(t *testing.T) {
 	b := newBench(t)
 	var text strings.Builder
@@ -72,11 +73,11 @@ func TestFastPiecesTravelTogether(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatAsksAgainGetsWhatIsHeldBackInItsTurn: the pieces before it
-// come first, so that it sees no gap.
+// TestAWorkerThatAsksAgainGetsWhatIsHeldBackInItsTurn: the earlier pieces come
+// first, so that the worker sees no gap.
 func TestAWorkerThatAsksAgainGetsWhatIsHeldBackInItsTurn(t *testing.T) {
 	b := newBench(t)
-	_ = b.ask(t.Context(), 1, 1, nil) // this one is not answered any more
+	_ = b.ask(t.Context(), 1, 1, nil) // no longer answered
 	s := next(t, b.trainer).Stream()
 	for _, piece := range []string{"a", "b"} {
 		if err := s.Delta(&schema.Delta{Delta: json.RawMessage(`{"tool_calls":[{"index":0,"id":"` + piece + `"}]}`)}); err != nil {
@@ -109,16 +110,16 @@ func TestAWorkerThatAsksAgainGetsWhatIsHeldBackInItsTurn(t *testing.T) {
 	}
 }
 
-// TestServeStreamSendsWhatIsThere before the answer is whole.
-func TestServeStreamSendsWhatIsThere(t *testing.T) {
+// TestServeSendsWhatIsThere: pieces arrive before the answer is whole.
+func TestServeSendsWhatIsThere(t *testing.T) {
 	b := newBench(t)
 	heard, ended := make(chan string, 8), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		defer close(ended)
-		_ = b.trainer.ServeStream(ctx, func(ctx context.Context, _ *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
+		_ = b.trainer.Serve(ctx, func(ctx context.Context, c *trainer.Call) (*schema.Reply, error) {
 			for _, piece := range []string{"one", "two"} {
-				if err := emit(&schema.Delta{Delta: json.RawMessage(`{"content":"` + piece + `"}`)}); err != nil {
+				if err := c.Emit(&schema.Delta{Delta: json.RawMessage(`{"content":"` + piece + `"}`)}); err != nil {
 					return nil, err
 				}
 				select { // the agent's side has it before the next is made

@@ -4,43 +4,42 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/queue"
 	"github.com/turngate/turngate/schema"
 )
 
-// submitted is a rollout whose result was not handed out yet.
+// submitted is a rollout without a delivered result.
 type submitted struct {
 	request schema.Request
 	lane    int
-	seq     uint64 // of its message in the queue
+	seq     uint64 // sequence number of its message in the queue
 	attempt int    // the highest seen
 	at      time.Time
-	cancel  *string // why it is to end
+	cancel  *string // reason of a cancel; nil: not cancelled
 }
 
 const (
-	// auditEvery is how often outstanding rollouts are looked after that the
-	// broker may have lost.
+	// auditEvery is the default of Config.AuditEvery.
 	auditEvery = 5 * time.Minute
-	// cancelEvery repeats a cancel until the result is there.
+	// cancelEvery is the interval of repeated cancels.
 	cancelEvery = 3 * time.Second
-	// maxLoose is how many requests without a group go into one batch.
+	// maxLoose is the number of requests without a group in one batch.
 	maxLoose = 250
 )
 
-// Submit puts requests on the queue and remembers them as outstanding; their
-// trainer is set to this one. Requests of the same group that stand beside each
-// other are queued all or none, at most 1000 of them. While the queue is full,
-// or the broker cannot be reached, it waits; when the context ends first, the
-// error says why (broker.ErrQueueFull) and what was not taken is not
-// outstanding. Requests that are invalid are refused before any is queued.
+// Submit puts requests on the queue and makes them outstanding; it sets their
+// Trainer to this one. Adjacent requests of one group are queued all or none,
+// at most 1000 of them. While the queue is full or the broker cannot be
+// reached, Submit waits. If the context ends first, the error has the reason
+// (queue.ErrQueueFull), and requests that are surely not on the queue are not
+// outstanding; see ErrUnsure for the others. An invalid request is refused before
+// any request is queued.
 func (t *Trainer) Submit(ctx context.Context, requests []schema.Request) error {
-	lane := 2
-	if t.cfg.Lane != nil {
-		lane = *t.cfg.Lane
-	}
+	lane := t.lane()
 	batches, err := t.batches(requests)
 	if err != nil {
 		return err
@@ -79,67 +78,101 @@ func (t *Trainer) batches(requests []schema.Request) ([][]schema.Request, error)
 
 func (t *Trainer) submit(ctx context.Context, lane int, batch []schema.Request) error {
 	entries := make([]entry, len(batch))
+	fresh := make([]bool, len(batch)) // an earlier submit of the same id may have succeeded
 	t.mu.Lock()
+	if t.life.Err() != nil {
+		t.mu.Unlock()
+		return context.Cause(t.life)
+	}
+	t.bg.Add(1) // Close keeps the ledger open until the outcome is written
+	defer t.bg.Done()
 	for i := range batch {
-		if t.outstanding[batch[i].ID] == nil {
-			t.outstanding[batch[i].ID] = &submitted{request: batch[i], lane: lane, at: time.Now()}
+		if fresh[i] = t.outstanding[batch[i].ID] == nil; fresh[i] {
+			t.addOutstanding(&submitted{request: batch[i], lane: lane, at: time.Now()})
 		}
 		entries[i] = entry{Submit: &batch[i], Lane: lane}
 	}
-	t.mu.Unlock()                           // calls are taken while the disk is written
-	err := t.ledger.write(true, entries...) // before the broker hears of it
-	var seqs []uint64
+	t.mu.Unlock()                           // so that calls are taken while the disk is written
+	err := t.ledger.write(true, entries...) // before the broker gets the requests
+	seqs, unsure := make([]uint64, len(batch)), false
 	if err == nil {
-		t.tellHold() // before a worker can have them
-		seqs, err = t.enqueue(ctx, lane, batch)
+		t.tellHold() // before a worker can take the requests
+		unsure, err = t.enqueue(ctx, lane, batch, seqs)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err != nil {
-		for i := range batch {
-			delete(t.outstanding, batch[i].ID)
-			entries[i] = entry{ID: batch[i].ID, Done: true}
-		}
-		return errors.Join(err, t.ledger.write(false, entries...))
-	}
+	entries = entries[:0]
 	for i := range batch {
-		if s := t.outstanding[batch[i].ID]; s != nil {
-			s.seq = seqs[i]
+		id := batch[i].ID
+		switch s := t.outstanding[id]; {
+		case seqs[i] > 0:
+			if s != nil {
+				s.seq = seqs[i]
+			}
+			entries = append(entries, entry{ID: id, Seq: seqs[i]})
+		case fresh[i] && !unsure:
+			t.dropOutstanding(id)
+			entries = append(entries, entry{ID: id, Done: true})
 		}
-		entries[i] = entry{ID: batch[i].ID, Seq: seqs[i]}
 	}
-	return t.ledger.write(false, entries...)
+	if unsure {
+		err = errors.Join(ErrUnsure, err)
+	}
+	return errors.Join(err, t.ledger.write(false, entries...))
 }
 
-// enqueue submits until the broker has taken the batch.
-func (t *Trainer) enqueue(ctx context.Context, lane int, batch []schema.Request) ([]uint64, error) {
-	wait := 50 * time.Millisecond
-	for {
+// ErrUnsure is part of an error of Submit after which it is not known whether
+// the requests of a group, or of up to 250 requests without a group, are on the
+// queue. They stay outstanding, also over a restart: their results are delivered
+// if they are queued, and otherwise the next audit submits them. Submitting them
+// again is safe.
+var ErrUnsure = errors.New("it is not known whether the requests are queued; they stay outstanding")
+
+// enqueue repeats the submission until the broker has the batch, and sets the
+// sequences of the requests that are surely on the queue. If it is not known
+// whether the others are queued, unsure is true.
+func (t *Trainer) enqueue(ctx context.Context, lane int, batch []schema.Request, seqs []uint64) (unsure bool, err error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer context.AfterFunc(t.life, func() { stop(context.Cause(t.life)) })()
+	if ctx.Err() != nil {
+		return false, context.Cause(ctx)
+	}
+	for wait := 50 * time.Millisecond; ; wait = min(wait*2, 2*time.Second) {
 		op, cancel := context.WithTimeout(ctx, 5*time.Second)
-		seqs, err := t.side.Submit(op, lane, batch)
+		got, err := t.side.Submit(op, lane, batch)
 		cancel()
+		copy(seqs, got)
+		if err == nil {
+			return false, nil
+		}
+		unsure = unsure || !queue.Refused(err)
 		var large *broker.TooLargeError
 		var invalid *schema.InvalidError
-		if err == nil || errors.As(err, &large) || errors.As(err, &invalid) {
-			return seqs, err
+		if errors.As(err, &large) || errors.As(err, &invalid) {
+			return unsure, err
 		}
 		t.cfg.Log.Debug().Err(err).Msg("requests are not on the queue yet")
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, errors.Join(err, context.Cause(ctx))
-		case <-t.life.Done():
-			timer.Stop()
-			return nil, context.Cause(t.life)
+		if !sleep(ctx, wait) {
+			return unsure, errors.Join(err, context.Cause(ctx))
 		}
-		wait = min(wait*2, 2*time.Second)
 	}
 }
 
-// audit looks after outstanding rollouts: whatever the broker lost is
-// submitted again, one by one, and no more often than it was lost.
+// sleep reports whether the context lasted that long.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// audit submits again the outstanding rollouts that the broker lost, each once
+// per loss.
 func (t *Trainer) audit() {
 	t.mu.Lock()
 	var old []schema.ID
@@ -200,8 +233,8 @@ func (t *Trainer) auditOne(id schema.ID) error {
 		}
 	}
 	seqs, err := t.side.Submit(ctx, lane, []schema.Request{request})
-	if errors.Is(err, broker.ErrQueueFull) {
-		return nil // there is no room to lose it in
+	if errors.Is(err, queue.ErrQueueFull) {
+		return nil // with a full queue a request would be lost again
 	}
 	if err != nil {
 		return err
@@ -215,7 +248,7 @@ func (t *Trainer) auditOne(id schema.ID) error {
 	return t.ledger.write(false, entry{ID: id, Seq: seqs[0]})
 }
 
-// sawAttempt remembers the highest attempt of a rollout, over restarts too.
+// sawAttempt keeps the highest attempt of a rollout, also over restarts.
 func (t *Trainer) sawAttempt(id schema.ID, attempt int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -229,9 +262,9 @@ func (t *Trainer) sawAttempt(id schema.ID, attempt int) {
 	}
 }
 
-// Cancel ends rollouts, queued or running. Each still gets its result, which
-// says that it was cancelled, or how it ended if that was faster. For rollouts
-// that are outstanding here the wish is repeated until the result is there.
+// Cancel ends rollouts, queued or running. Each still gets a result: cancelled,
+// or its own if it ended first. Cancels of rollouts that are outstanding here
+// are repeated until the result arrives.
 func (t *Trainer) Cancel(ids []schema.ID, reason string) error {
 	t.mu.Lock()
 	for _, id := range ids {
@@ -246,6 +279,22 @@ func (t *Trainer) Cancel(ids []schema.ID, reason string) error {
 // CancelGroup ends the outstanding rollouts of a group.
 func (t *Trainer) CancelGroup(group, reason string) error {
 	return t.Cancel(t.which(func(s *submitted) bool { return s.request.Group == group }), reason)
+}
+
+// CancelOlder ends the rollouts with an answer of a policy version below a number:
+// for a trainer at version v that allows n versions between them, below v-n. The
+// number of a version is the one at the end of its name. Only this process's
+// answers to the rollout's last attempt count.
+func (t *Trainer) CancelOlder(version int64, reason string) error {
+	t.mu.Lock()
+	var ids []schema.ID
+	for id, r := range t.rollouts {
+		if r.oldest >= 0 && r.oldest < version {
+			ids = append(ids, id)
+		}
+	}
+	t.mu.Unlock()
+	return t.Cancel(ids, reason)
 }
 
 // CancelAll ends every outstanding rollout.
@@ -265,21 +314,33 @@ func (t *Trainer) which(want func(*submitted) bool) []schema.ID {
 	return ids
 }
 
-// cancelsPerMessage keeps one worker from getting all the work.
+// cancelsPerMessage spreads the work over several workers.
 const cancelsPerMessage = 200
 
 func (t *Trainer) askToCancel(ids []schema.ID, reason string) error {
-	for len(ids) > 0 {
-		n := min(len(ids), cancelsPerMessage)
-		if err := t.side.Cancel(ids[:n], reason); err != nil {
+	for some := range slices.Chunk(ids, cancelsPerMessage) {
+		if err := t.side.Cancel(some, t.sequences(some), reason); err != nil {
 			return err
 		}
-		ids = ids[n:]
 	}
 	return nil
 }
 
-// repeatCancels asks again for what has no result yet.
+// sequences returns the sequence of each rollout's message in the queue; 0: not
+// known.
+func (t *Trainer) sequences(ids []schema.ID) []uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]uint64, len(ids))
+	for i, id := range ids {
+		if s := t.outstanding[id]; s != nil {
+			out[i] = s.seq
+		}
+	}
+	return out
+}
+
+// repeatCancels sends the cancels of rollouts without a result again.
 func (t *Trainer) repeatCancels() {
 	wanted := map[string][]schema.ID{}
 	t.mu.Lock()

@@ -5,15 +5,15 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/modelcall"
 	"github.com/turngate/turngate/schema"
 )
 
-// Tool runs one call of an agent. The context ends when nobody waits for the
-// result any more. A call is run once, however often its worker asks.
+// Tool runs one tool call of an agent. The context ends when the result is no
+// longer wanted. A call runs once, even if its worker asks several times.
 type Tool func(ctx context.Context, c *ToolCall) (string, error)
 
-// ToolCall is what an agent's model asked for.
+// ToolCall is a tool call of an agent's model.
 type ToolCall struct {
 	Rollout   schema.ID
 	Attempt   int
@@ -21,16 +21,16 @@ type ToolCall struct {
 	Arguments json.RawMessage // a JSON object
 }
 
-// listenTools hears tool calls, if this trainer has tools.
+// listenTools subscribes to tool calls, if this trainer has tools.
 func (t *Trainer) listenTools() (func(), error) {
 	if len(t.cfg.Tools) == 0 {
 		return func() {}, nil
 	}
-	return t.side.ListenTools(t.cfg.Shard, t.onAsked)
+	return t.calls.ListenTools(t.cfg.Shard, t.onCall)
 }
 
-// runTool runs a call that was not heard of before.
-func (t *Trainer) runTool(s *state, a broker.Asked) {
+// runTool runs a new tool call.
+func (t *Trainer) runTool(s *state, a modelcall.IncomingCall) {
 	var c schema.ToolCall
 	err := schema.Decode(a.Body, &c)
 	if err == nil && c.Key != a.Key.String() {
@@ -58,15 +58,15 @@ func (t *Trainer) runTool(s *state, a broker.Asked) {
 	})
 }
 
-// answer settles a call.
+// answer sends the result of a tool call, or a verdict.
 func (s *state) answer(kind schema.FrameKind, m schema.Message) {
-	body, err := s.t.side.EncodeFrame(s.ctx, m)
+	body, err := s.t.calls.EncodeFrame(s.ctx, m)
 	if err == nil {
 		s.mu.Lock()
-		err = s.finish(broker.Frame{Kind: kind, Gen: s.gen, Body: body}, true)
+		err = s.finish(modelcall.Frame{Kind: kind, Gen: s.gen, Body: body}, true)
 		s.mu.Unlock()
 	}
 	if err != nil {
-		s.t.cfg.Log.Debug().Err(err).Stringer("call", s.key).Msg("a tool's result was not sent")
+		s.t.cfg.Log.Debug().Err(err).Stringer("call", s.key).Msg("the answer was not sent")
 	}
 }

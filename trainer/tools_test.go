@@ -8,12 +8,13 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 )
 
-// TestAToolIsRunOnceHoweverOftenItsWorkerAsks: a worker that asks again, as
-// after an outage, attaches to the run under way or gets its result.
+// TestAToolIsRunOnceHoweverOftenItsWorkerAsks: a worker that asks again, for
+// example after an outage, attaches to the run in progress or gets its result.
 func TestAToolIsRunOnceHoweverOftenItsWorkerAsks(t *testing.T) {
 	var runs atomic.Int32
 	begun, release := make(chan struct{}), make(chan struct{})
@@ -31,7 +32,7 @@ func TestAToolIsRunOnceHoweverOftenItsWorkerAsks(t *testing.T) {
 	})
 	ask := func(n int, name string) (schema.ToolResult, error) {
 		c := schema.ToolCall{V: 1, Key: schema.Key{Rollout: "alpha-1", Attempt: 1, Call: n}.String(), Name: name, Arguments: json.RawMessage(`{"a":1}`)}
-		return b.worker.Caller(request("alpha-1").WithDefaults()).Tool(t.Context(), c)
+		return b.calls.Caller(harness.Request("alpha-1").WithDefaults(), nil).Tool(t.Context(), c)
 	}
 	var all sync.WaitGroup
 	for i := range 3 {
@@ -45,7 +46,7 @@ func TestAToolIsRunOnceHoweverOftenItsWorkerAsks(t *testing.T) {
 		})
 	}
 	close(release)
-	// Only the newest asking is answered; the others end with the test.
+	// Only the newest request is answered; the others end with the test.
 	if r, err := ask(1, "slow"); err != nil || r.Text != `{"a":1} of alpha-1` {
 		t.Errorf("afterwards: %+v, %v", r, err)
 	}
@@ -67,13 +68,13 @@ func TestToolsThatSteerEnvironmentsAreRefused(t *testing.T) {
 		"reset": {Name: "reset"}, "step": {Name: "step"}, "state": {Name: "state"}, "close": {Name: "close"},
 		"no name": {}, "a list": {Name: "x", Parameters: json.RawMessage(`[]`)}, "no object": {Name: "x", Parameters: json.RawMessage(`{"type":"string"}`)},
 	} {
-		r := request("alpha-1")
+		r := harness.Request("alpha-1")
 		r.Agent.Name, r.Agent.Tools = "pi", []schema.ToolSpec{tool}
 		if err := r.Validate(); err == nil {
 			t.Errorf("%s was accepted", name)
 		}
 	}
-	r := request("alpha-1")
+	r := harness.Request("alpha-1")
 	r.Agent.Name, r.Agent.Tools, r.Agent.MCP = "pi", []schema.ToolSpec{{Name: "search"}}, []schema.MCPServer{{Name: schema.ToolServer, Command: []string{"x"}}}
 	if err := r.Validate(); err == nil {
 		t.Error("a server that takes the place of the trainer's was accepted")

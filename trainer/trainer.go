@@ -1,10 +1,10 @@
-// Package trainer is what a training loop links: it submits rollouts, answers
-// the agents' model calls, and collects results.
+// Package trainer connects a training loop to turngate: it submits rollouts,
+// answers the agents' model calls, and collects results.
 //
-// A loop that pulls uses Next and answers each Pending when it likes; Serve
-// does that around a function. Calls are accepted, kept alive with beats and
-// answered once per key by this package, so a worker that asks again never
-// makes a second generation.
+// Dial connects. A pulling loop calls Next and answers each Pending when it likes;
+// Serve calls a function for each call. The package accepts calls, keeps them alive with
+// beats and answers each key once, so a worker that asks again never causes a
+// second generation.
 package trainer
 
 import (
@@ -14,127 +14,83 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/modelcall"
+	"github.com/turngate/turngate/broker/queue"
 	"github.com/turngate/turngate/schema"
 )
 
-// Config describes a trainer.
-type Config struct {
-	Broker *broker.Broker
-	Name   string // of the trainer, see schema.CheckTrainer
-	Shard  string // hear the calls of one shard; empty: of all
-	Lane   *int   // priority of what is submitted, 0 is the most urgent; nil: 2
-	// Check looks at a call before it is accepted, without generating, for
-	// example at its length. Its fault refuses the call. Nil: everything passes.
-	Check func(*schema.Call) *schema.Fault
-	// Tools are what this trainer runs for agents whose request lists them in
-	// agent.tools. An error of one is read by the model as the tool's.
-	Tools map[string]Tool
-	// State is a file in which outstanding rollouts are kept, so that this
-	// trainer started again still waits for them. Empty: they are not kept.
-	State string
-	// AuditEvery is how often rollouts are looked after that the broker may
-	// have lost. Default 5 min.
-	AuditEvery time.Duration
-	Log        zerolog.Logger
-}
-
 // Trainer is one process of a trainer. It is safe for concurrent use.
 type Trainer struct {
-	side  *broker.TrainerSide
+	side  *queue.Trainer
+	calls *modelcall.Server
 	cfg   Config
 	life  context.Context
 	stop  context.CancelCauseFunc
 	bg    sync.WaitGroup
 	unsub []func()
+	own   *broker.Broker // the connection that Dial made; nil: the caller's
 
-	hashers sync.Pool // of *schema.Hasher
-	gens    atomic.Int64
+	hashers  sync.Pool // of *schema.Hasher
+	gens     atomic.Int64
+	refusals atomic.Int64
 
 	mu          sync.Mutex
 	rollouts    map[schema.ID]*rollout
 	queue       []*Pending
-	arrived     chan struct{}         // has room for one: something is queued
-	serve       func(*Pending) func() // of a running Serve: takes calls without the queue; what it returns answers
-	fresh       []*state              // calls whose worker was told nothing yet, oldest first
-	hold        func(schema.ID) bool  // whose calls wait; nil: nobody's
-	holdAll     bool                  // everybody's
-	holdSerial  int64                 // of what workers were told of it
-	holdTold    int                   // how often, since it changed
-	instance    string                // of this process
+	arrived     chan struct{} // capacity 1: the queue has calls
+	serving     *serving      // takes calls without the queue; nil: Serve does not run
+	fresh       []*state      // calls without any frame to the worker yet, oldest first
+	hold        *Selection    // the rollouts to hold; nil: none
+	holdSerial  int64         // serial number of the last message about a hold
+	holdTold    int           // messages about the hold since it changed
+	instance    string        // random name of this process
 	outstanding map[schema.ID]*submitted
+	groups      map[string]map[schema.ID]struct{} // ids of outstanding
 	ledger      *ledger
 	bundles     map[string][]byte
 	bundleBytes int
-	resultsFrom uint64        // where to look for results whose hint was lost
-	resulted    chan struct{} // has room for one: a result is there, or may be
-	hinted      map[schema.ID]struct{}
-}
-
-// rollout is what is kept of a rollout until its result.
-type rollout struct {
-	attempt int // the highest seen
-	// waiting are calls that came while the rollout's state was being read,
-	// which the first call of every rollout waits for: this process may be new.
-	waiting []broker.Asked
-	ready   bool
-	calls   map[int]*state
-	tools   map[int]*state // calls of tools
-	known   []*known       // whole calls, for later ones that are based on them
-	touched time.Time
-	version string // of the policy, that made its newest answer
-}
-
-func newRollout() *rollout {
-	return &rollout{calls: map[int]*state{}, tools: map[int]*state{}}
-}
-
-// of are the calls of one kind.
-func (r *rollout) of(a broker.Asked) map[int]*state {
-	if a.Tool {
-		return r.tools
-	}
-	return r.calls
-}
-
-// open lists the calls of both kinds.
-func (r *rollout) open() []*state {
-	return slices.AppendSeq(slices.Collect(maps.Values(r.calls)), maps.Values(r.tools))
+	resultsFrom uint64                   // where to look for results without a hint
+	news        map[string]chan struct{} // of groups with callers that wait for results; empty name: for any
+	hinted      map[schema.ID]struct{}   // outstanding rollouts that may have a result
+	unread      map[schema.ID]struct{}   // the ones that could not be read since the last poll
+	over        map[schema.ID]struct{}   // rollouts of other processes that may have a result
+	overed      chan struct{}            // capacity 1: over has rollouts
+	recent      recent                   // newest hints
 }
 
 const (
 	beatEvery = 5 * time.Second
 	// acceptAfter delays the accept, since a call that is answered at once
-	// needs none. It is far below the two seconds in which a worker waits for
-	// one.
+	// needs none. It is far below the two seconds that a worker waits for an
+	// accept.
 	acceptAfter = 200 * time.Millisecond
-	// pollEvery looks for results whose hint was lost. It costs two reads and
-	// one for each new result.
+	// pollEvery is the interval of looking for results after a lost hint. It
+	// costs two reads, and one for each new result.
 	pollEvery = 5 * time.Second
-	// forgetAfter drops what is kept of a rollout that nobody asks about any
-	// more and whose result was not submitted from here.
+	// forgetAfter is the time without a call after which the state of a rollout
+	// is dropped, if no result came.
 	forgetAfter = 24 * time.Hour
 )
 
-// startTimeout is how long a new trainer waits for a server whose first worker
-// has yet to make the streams.
+// startTimeout bounds the wait of a new trainer for the streams, which the
+// first worker makes.
 const startTimeout = 30 * time.Second
 
 // ErrClosed is returned after Close.
 var ErrClosed = errors.New("the trainer is closed")
 
-// New starts a trainer: from now on its calls are accepted.
-func New(c Config) (*Trainer, error) {
-	side, err := c.Broker.TrainerSide(c.Name)
-	if err != nil {
+// Dial connects a trainer to NATS. From then on it accepts calls. The context
+// bounds the connecting, which waits up to 30 s for the first worker. Errors name
+// a wrong field of the configuration (*schema.InvalidError), or the server.
+func Dial(ctx context.Context, c Config) (_ *Trainer, err error) {
+	if err := schema.CheckTrainer(c.Name); err != nil {
 		return nil, err
 	}
 	if c.Shard != "" {
@@ -142,20 +98,51 @@ func New(c Config) (*Trainer, error) {
 			return nil, err
 		}
 	}
-	c.AuditEvery = cmp.Or(c.AuditEvery, auditEvery)
-	t := &Trainer{
-		side: side, cfg: c, rollouts: map[schema.ID]*rollout{}, hinted: map[schema.ID]struct{}{}, bundles: map[string][]byte{},
-		arrived: make(chan struct{}, 1), resulted: make(chan struct{}, 1), instance: newInstance(), holdTold: releaseTold,
+	var own *broker.Broker
+	if c.Broker == nil {
+		own, err = broker.Dial(ctx, broker.Config{URL: c.URL, Creds: c.Creds, Name: "trainer " + c.Name, Inbox: broker.InboxFor("trainer", c.Name), Log: c.Log})
+		if err != nil {
+			return nil, err
+		}
+		c.Broker = own
 	}
-	if t.ledger, t.outstanding, err = openLedger(c.State); err != nil {
+	t, err := start(ctx, c)
+	if err != nil {
+		if own != nil {
+			own.Close()
+		}
 		return nil, err
 	}
-	for id := range t.outstanding { // their results may be there
-		t.hinted[id] = struct{}{}
+	t.own = own
+	return t, nil
+}
+
+// start starts a trainer on an open connection.
+func start(ctx context.Context, c Config) (*Trainer, error) {
+	side, err := queue.NewTrainer(c.Broker, c.Name)
+	if err != nil {
+		return nil, err
 	}
-	wake(t.resulted)
+	calls, err := modelcall.NewServer(c.Broker, c.Name)
+	if err != nil {
+		return nil, err
+	}
+	c.AuditEvery = cmp.Or(c.AuditEvery, auditEvery)
+	t := &Trainer{
+		side: side, calls: calls, cfg: c, rollouts: map[schema.ID]*rollout{}, hinted: map[schema.ID]struct{}{}, unread: map[schema.ID]struct{}{}, bundles: map[string][]byte{},
+		outstanding: map[schema.ID]*submitted{}, groups: map[string]map[schema.ID]struct{}{}, news: map[string]chan struct{}{},
+		arrived: make(chan struct{}, 1), overed: make(chan struct{}, 1), over: map[schema.ID]struct{}{}, instance: newInstance(), holdTold: releaseTold,
+	}
+	var known map[schema.ID]*submitted
+	if t.ledger, known, err = openLedger(c.State); err != nil {
+		return nil, err
+	}
+	for id, s := range known {
+		t.addOutstanding(s)
+		t.hinted[id] = struct{}{} // its result may have arrived
+	}
 	t.life, t.stop = context.WithCancelCause(context.Background())
-	start, cancel := context.WithTimeout(t.life, startTimeout)
+	start, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if err = side.AwaitSetup(start); err == nil {
 		t.resultsFrom, err = side.ResultsFrom(start, 0, nil)
@@ -165,9 +152,10 @@ func New(c Config) (*Trainer, error) {
 		return nil, err
 	}
 	for _, subscribe := range []func() (func(), error){
-		func() (func(), error) { return side.Hints(t.onHint) },
-		func() (func(), error) { return side.Listen(c.Shard, t.onAsked) },
+		func() (func(), error) { return side.Hints(t.onHints) },
+		func() (func(), error) { return calls.Listen(c.Shard, t.onCall) },
 		func() (func(), error) { return t.listenTools() },
+		func() (func(), error) { return t.listenVerifications() },
 	} {
 		unsub, err := subscribe()
 		if err != nil {
@@ -181,11 +169,12 @@ func New(c Config) (*Trainer, error) {
 	t.every(c.AuditEvery, t.audit)
 	t.every(cancelEvery, t.repeatCancels)
 	t.every(pollEvery, t.poll)
+	t.bg.Go(t.dropOver)
 	t.every(beatEvery, t.tellHold)
 	return t, nil
 }
 
-// every does something again and again until Close.
+// every runs the function do once per interval until Close.
 func (t *Trainer) every(d time.Duration, do func()) {
 	t.bg.Go(func() {
 		tick := time.NewTicker(d)
@@ -201,47 +190,28 @@ func (t *Trainer) every(d time.Duration, do func()) {
 	})
 }
 
-// Close stops hearing calls. Open ones are not answered: another process of
-// this trainer, or this one started again, will be asked.
+// Close stops the trainer. It does not answer open calls: their workers ask
+// another process of this trainer, or this one after a restart.
 func (t *Trainer) Close() {
 	t.stop(ErrClosed)
 	for _, u := range t.unsub {
 		u()
 	}
-	t.mu.Lock() // a call that is being taken has begun all it will begin
+	t.mu.Lock() // after this no method starts a goroutine
 	t.queue = nil
 	t.mu.Unlock()
 	t.bg.Wait()
 	t.ledger.close()
-}
-
-// PutBundle keeps a task's files where workers find them, and returns the
-// sha256 for schema.Task.Bundle. This process remembers them, up to a GiB, and
-// puts them there again when the broker has lost a rollout that needs them. While
-// NATS cannot be reached it waits, until the context ends.
-func (t *Trainer) PutBundle(ctx context.Context, data []byte) (string, error) {
-	sha, err := t.side.PutBundle(ctx, data)
-	if err != nil {
-		return "", err
+	if t.own != nil {
+		t.own.Close()
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.bundles[sha] == nil && t.bundleBytes+len(data) <= maxBundles {
-		t.bundles[sha] = data
-		t.bundleBytes += len(data)
-	}
-	return sha, nil
 }
 
-const maxBundles = 1 << 30
+// NewID returns the id of a rollout of this trainer for a name of the caller's.
+// The same name gives the same id.
+func (t *Trainer) NewID(name string) (schema.ID, error) { return schema.NewID(t.cfg.Name, name) }
 
-// Artifact reads a file that a rollout left. While NATS cannot be reached it
-// waits, until the context ends.
-func (t *Trainer) Artifact(ctx context.Context, a schema.Artifact) ([]byte, error) {
-	return t.side.Artifact(ctx, a.SHA256)
-}
-
-// wake fills a channel that has room for one.
+// wake sends on a channel of capacity 1 without blocking.
 func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -249,33 +219,40 @@ func wake(c chan struct{}) {
 	}
 }
 
-// newInstance names this process; its generations have names of their own
-// behind it.
+// newInstance returns a random name of this process, the prefix of its
+// generations' names.
 func newInstance() string {
 	b := make([]byte, 8)
 	_, _ = rand.Read(b) // never fails
 	return hex.EncodeToString(b)
 }
 
-// onAsked takes a call as it comes from a worker, and may answer it.
-func (t *Trainer) onAsked(a broker.Asked) {
+// onCall handles a worker's request for a call, and may answer it.
+func (t *Trainer) onCall(a modelcall.IncomingCall) {
 	t.mu.Lock()
 	if t.life.Err() != nil {
 		t.mu.Unlock()
 		return
 	}
 	r := t.rollouts[a.Key.Rollout]
+	if a.Reject != nil {
+		t.mu.Unlock()
+		t.refused(a)
+		return
+	}
 	if r == nil && !a.Cancel {
 		r = newRollout()
 		t.rollouts[a.Key.Rollout] = r
 		id := a.Key.Rollout
 		t.bg.Go(func() { t.learn(id, r) })
+		if t.recent.has(id) {
+			t.mayHaveEnded(id)
+		}
 	}
 	if r != nil && !r.ready {
 		if a.Cancel {
-			key, tool := a.Key, a.Tool
-			r.waiting = slices.DeleteFunc(r.waiting, func(w broker.Asked) bool { return w.Key == key && w.Tool == tool })
-		} else if len(r.waiting) < maxWaiting { // else its worker asks again
+			r.waiting = slices.DeleteFunc(r.waiting, func(w modelcall.IncomingCall) bool { return w.Key == a.Key && w.Tool == a.Tool && w.Verify == a.Verify })
+		} else if len(r.waiting) < maxWaiting { // otherwise its worker asks again
 			r.waiting = append(r.waiting, a)
 		}
 		t.mu.Unlock()
@@ -296,16 +273,14 @@ func (t *Trainer) onAsked(a broker.Asked) {
 	r.touched = time.Now()
 	if a.Key.Attempt < r.attempt {
 		t.mu.Unlock()
-		f := schema.Faultf("call", schema.CodeStaleAttempt, schema.WhoWorker, "attempt %d is over, %d has begun", a.Key.Attempt, r.attempt)
-		f.Status = 409
-		t.sendFault(a, "", f)
+		t.sendFault(a, staleFault("attempt %d is over, %d has begun", a.Key.Attempt, r.attempt))
 		return
 	}
 	var stale []*state
 	if a.Key.Attempt > r.attempt {
 		r.attempt = a.Key.Attempt
 		stale = r.open()
-		r.calls, r.tools, r.known = map[int]*state{}, map[int]*state{}, nil
+		r.reset()
 	}
 	c := r.of(a)[a.Key.Call]
 	fresh := c == nil
@@ -314,8 +289,17 @@ func (t *Trainer) onAsked(a broker.Asked) {
 		r.of(a)[a.Key.Call] = c
 	}
 	held := t.holds(a.Key.Rollout)
+	var settled []*state
+	for _, n := range a.Settled {
+		if s := r.of(a)[n]; s != nil {
+			settled = append(settled, s)
+		}
+	}
 	t.mu.Unlock()
 	t.sawAttempt(a.Key.Rollout, a.Key.Attempt)
+	for _, s := range settled {
+		s.settle()
+	}
 	for _, s := range stale {
 		s.end(errCancelled)
 	}
@@ -323,21 +307,28 @@ func (t *Trainer) onAsked(a broker.Asked) {
 		c.attach(a, held)
 		return
 	}
-	if a.Tool {
+	t.handle(c, a, held)
+}
+
+// handle begins to answer a new call, by its kind.
+func (t *Trainer) handle(c *state, a modelcall.IncomingCall, held bool) {
+	switch {
+	case a.Tool:
 		t.runTool(c, a)
-		return
+	case a.Verify:
+		t.runVerifier(c, a)
+	default:
+		t.begin(&Pending{state: c}, a, held)
 	}
-	t.begin(&Pending{state: c}, a, held)
 }
 
 // maxWaiting bounds the calls that wait for their rollout's state.
 const maxWaiting = 64
 
-// learn reads the highest attempt of a rollout that this process has not heard
-// of, so that a worker that was fenced gets no answer from a trainer that was
-// started again either.
+// learn reads the highest attempt of a rollout that is new to this process. So
+// a fenced worker gets no answer from a restarted trainer either.
 func (t *Trainer) learn(id schema.ID, r *rollout) {
-	ctx, cancel := context.WithTimeout(t.life, time.Second) // its worker waits two for a sign
+	ctx, cancel := context.WithTimeout(t.life, time.Second) // its worker waits two seconds for a frame
 	defer cancel()
 	s, err := t.side.State(ctx, id)
 	if err != nil && !errors.Is(err, broker.ErrNotFound) {
@@ -351,15 +342,31 @@ func (t *Trainer) learn(id schema.ID, r *rollout) {
 	r.ready = true
 	waiting := r.waiting
 	r.waiting = nil
+	over := s.Status.Terminal()
+	if over && t.rollouts[id] == r {
+		delete(t.rollouts, id)
+	}
 	t.mu.Unlock()
 	for _, a := range waiting {
-		t.bg.Go(func() { t.onAsked(a) })
+		if over {
+			t.sendFault(a, staleFault("the rollout has a result"))
+			continue
+		}
+		t.bg.Go(func() { t.onCall(a) })
 	}
 }
 
-// begin decodes and checks a new call and queues it.
-func (t *Trainer) begin(p *Pending, a broker.Asked, held bool) {
-	err := schema.Decode(a.Body, &p.Call)
+// staleFault refuses a call of an attempt that has ended.
+func staleFault(format string, args ...any) *schema.Fault {
+	f := schema.Faultf("call", schema.CodeStaleAttempt, schema.WhoWorker, format, args...)
+	f.Status = http.StatusConflict
+	return f
+}
+
+// begin decodes, checks and queues a new call.
+func (t *Trainer) begin(p *Pending, a modelcall.IncomingCall, held bool) {
+	p.Call.Gen, p.Call.pending = p.state.gen, p
+	err := schema.Decode(a.Body, &p.Call.Call)
 	needFull := false
 	switch {
 	case err != nil:
@@ -371,7 +378,7 @@ func (t *Trainer) begin(p *Pending, a broker.Asked, held bool) {
 	close(p.state.read)
 	if needFull {
 		t.forget(a.Key)
-		if err := a.Send(broker.Frame{Kind: schema.FrameNeedFull}); err != nil {
+		if err := a.Send(modelcall.Frame{Kind: schema.FrameNeedFull}); err != nil {
 			t.cfg.Log.Debug().Err(err).Str("call", a.Key.String()).Msg("a frame was not sent")
 		}
 		return
@@ -381,7 +388,7 @@ func (t *Trainer) begin(p *Pending, a broker.Asked, held bool) {
 		fault = schema.Faultf("call", schema.CodeInvalid, schema.WhoWorker, "%v", err)
 		fault.Status = 400
 	} else if t.cfg.Check != nil {
-		fault = t.cfg.Check(&p.Call)
+		fault = t.cfg.Check(&p.Call.Call)
 	}
 	p.state.open(a)
 	if fault != nil {
@@ -394,10 +401,9 @@ func (t *Trainer) begin(p *Pending, a broker.Asked, held bool) {
 		p.state.sign(true)
 	}
 	t.mu.Lock()
-	if t.serve != nil && !t.holds(a.Key.Rollout) {
-		answer := t.serve(p)
+	if s := t.serving; s != nil && !t.holds(a.Key.Rollout) && s.take(p) {
 		t.mu.Unlock()
-		answer()
+		s.answer(p)
 		return
 	}
 	t.queue = append(t.queue, p)
@@ -413,18 +419,17 @@ func (t *Trainer) forget(k schema.Key) {
 	}
 }
 
-func (t *Trainer) sendFault(a broker.Asked, gen string, f *schema.Fault) {
-	body, err := t.side.EncodeFrame(t.life, f)
+func (t *Trainer) sendFault(a modelcall.IncomingCall, f *schema.Fault) {
+	body, err := t.calls.EncodeFrame(t.life, f)
 	if err == nil {
-		err = a.Send(broker.Frame{Kind: schema.FrameFault, Gen: gen, Body: body})
+		err = a.Send(modelcall.Frame{Kind: schema.FrameFault, Gen: t.newGen(), Body: body})
 	}
 	if err != nil {
 		t.cfg.Log.Debug().Err(err).Str("call", a.Key.String()).Msg("a fault was not sent")
 	}
 }
 
-// accept tells the workers of calls that are not answered at once that somebody
-// has them.
+// accept sends an accept for calls that were not answered at once.
 func (t *Trainer) accept() {
 	old := time.Now().Add(-acceptAfter)
 	t.mu.Lock()
@@ -440,15 +445,16 @@ func (t *Trainer) accept() {
 	}
 }
 
-// beat shows the workers that open calls are alive.
+// beat sends beats for open calls.
 func (t *Trainer) beat() {
 	t.mu.Lock()
 	var open []*state
 	for id, r := range t.rollouts {
-		open = append(open, r.open()...)
 		if time.Since(r.touched) > forgetAfter {
-			delete(t.rollouts, id)
+			t.drop(id)
+			continue
 		}
+		open = append(open, r.open()...)
 	}
 	waiting := make(map[*state]bool, len(t.queue))
 	for _, p := range t.queue {
@@ -457,5 +463,17 @@ func (t *Trainer) beat() {
 	t.mu.Unlock()
 	for _, c := range open {
 		c.sign(waiting[c])
+	}
+}
+
+// drop drops the calls of a rollout. The caller holds the lock.
+func (t *Trainer) drop(id schema.ID) {
+	r := t.rollouts[id]
+	if r == nil {
+		return
+	}
+	delete(t.rollouts, id)
+	for _, c := range r.open() {
+		c.end(errCancelled)
 	}
 }

@@ -13,7 +13,9 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
-	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/modelcall"
+	"github.com/turngate/turngate/broker/queue"
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
@@ -23,14 +25,16 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type bench struct {
 	nats    testenv.NATS
-	worker  *broker.WorkerSide
+	worker  *queue.Worker
+	calls   *modelcall.Client // of worker
 	trainer *trainer.Trainer
 }
 
 func newBench(t *testing.T, change ...func(*trainer.Config)) *bench {
 	t.Helper()
 	b := &bench{nats: testenv.StartNATS(t, "alpha")}
-	side, err := b.nats.Worker(t, "w1").WorkerSide(broker.WorkerConfig{Worker: "w1", Instance: "i1"})
+	wb := b.nats.Worker(t, "w1")
+	side, err := queue.NewWorker(wb, queue.WorkerConfig{Worker: "w1", Instance: "i1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,6 +46,10 @@ func newBench(t *testing.T, change ...func(*trainer.Config)) *bench {
 	}()
 	t.Cleanup(func() { cancel(); <-left; side.Close() })
 	b.worker = side
+	if b.calls, err = modelcall.NewClient(wb, "w1", "i1"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.calls.Close)
 	b.trainer = b.start(t, change...)
 	return b
 }
@@ -53,16 +61,12 @@ func (b *bench) start(t *testing.T, change ...func(*trainer.Config)) *trainer.Tr
 	for _, f := range change {
 		f(&c)
 	}
-	tr, err := trainer.New(c)
+	tr, err := trainer.Dial(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(tr.Close)
 	return tr
-}
-
-func request(id schema.ID) schema.Request {
-	return schema.Request{ID: id, Trainer: "alpha", Task: schema.Task{Name: "t", Instruction: "x"}, Agent: schema.AgentChoice{Name: "mini"}, Sandbox: schema.SandboxChoice{Backend: "dummy"}}
 }
 
 type answer struct {
@@ -79,7 +83,7 @@ func (b *bench) ask(ctx context.Context, attempt, n int, frames func(schema.Fram
 		Messages: []json.RawMessage{json.RawMessage(fmt.Sprintf(`{"role":"user","content":"%d"}`, n))}}
 	out := make(chan answer, 1)
 	go func() {
-		r, err := b.worker.Caller(request("alpha-1").WithDefaults()).Complete(ctx, c, frames)
+		r, err := b.calls.Caller(harness.Request("alpha-1").WithDefaults(), nil).Complete(ctx, c, frames)
 		out <- answer{r, err}
 	}()
 	return out
@@ -127,15 +131,15 @@ func TestOneAnswerPerKey(t *testing.T) {
 	b := newBench(t)
 	first := b.ask(t.Context(), 1, 1, nil)
 	p := next(t, b.trainer)
-	again := b.ask(t.Context(), 1, 1, nil) // the same key, while it is under way
+	again := b.ask(t.Context(), 1, 1, nil) // the same key, before the answer
 	if err := p.Reply(text("one")); err != nil {
 		t.Fatal(err)
 	}
-	late := b.ask(t.Context(), 1, 1, nil) // and after it was answered
+	late := b.ask(t.Context(), 1, 1, nil) // and after the answer
 	for _, got := range []<-chan answer{late, again} {
 		said(t, <-got, "one")
 	}
-	_ = first // its frames went to the later askers
+	_ = first // its frames went to the later requests
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if p, err := b.trainer.Next(ctx); err == nil {
@@ -172,8 +176,8 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestAFastStreamIsNotAskedAgain though its worker reads it slowly at first:
-// the pieces wait, and none is lost.
+// TestAFastStreamIsNotAskedAgain although its worker reads slowly at first: the
+// pieces wait, and none is lost.
 func TestAFastStreamIsNotAskedAgain(t *testing.T) {
 	b := newBench(t)
 	const pieces = 3000
@@ -207,7 +211,7 @@ func TestAFastStreamIsNotAskedAgain(t *testing.T) {
 
 func TestHoldKeepsCallsWaiting(t *testing.T) {
 	b := newBench(t)
-	b.trainer.Hold()
+	b.trainer.Hold(trainer.Selection{})
 	held := make(chan struct{})
 	var once sync.Once
 	got := b.ask(t.Context(), 1, 1, func(f schema.Frame) error {
@@ -229,10 +233,10 @@ func TestHoldKeepsCallsWaiting(t *testing.T) {
 	said(t, <-got, "after")
 }
 
-// TestSomeRolloutsAreHeldAndOthersGoOn whoever came first.
+// TestSomeRolloutsAreHeldAndOthersGoOn in any order of arrival.
 func TestSomeRolloutsAreHeldAndOthersGoOn(t *testing.T) {
 	b := newBench(t)
-	b.trainer.HoldRollouts(func(id schema.ID) bool { return id == "alpha-1" })
+	b.trainer.Hold(trainer.Selection{Only: func(id schema.ID) bool { return id == "alpha-1" }})
 	held := make(chan struct{})
 	var once sync.Once
 	old := b.ask(t.Context(), 1, 1, func(f schema.Frame) error {
@@ -245,7 +249,7 @@ func TestSomeRolloutsAreHeldAndOthersGoOn(t *testing.T) {
 	other := make(chan answer, 1)
 	go func() {
 		c := schema.Call{V: 1, Key: "alpha-2/1/1", Tag: schema.TagAgent, Dialect: "chat", Messages: []json.RawMessage{json.RawMessage(`{"role":"user"}`)}}
-		r, err := b.worker.Caller(request("alpha-2").WithDefaults()).Complete(t.Context(), c, func(schema.Frame) error { return nil })
+		r, err := b.calls.Caller(harness.Request("alpha-2").WithDefaults(), nil).Complete(t.Context(), c, func(schema.Frame) error { return nil })
 		other <- answer{r, err}
 	}()
 	p := next(t, b.trainer)
@@ -276,13 +280,13 @@ func TestAPolicyVersionIsHeld(t *testing.T) {
 		}
 		said(t, <-got, "first")
 	}
-	b.trainer.HoldVersion("v1") // no longer its newest
+	b.trainer.Hold(trainer.Selection{Version: "v1"}) // no longer its newest
 	got := b.ask(t.Context(), 1, 3, nil)
 	if err := next(t, b.trainer).Reply(text("not held")); err != nil {
 		t.Fatal(err)
 	}
 	said(t, <-got, "not held")
-	b.trainer.HoldVersion("v2")
+	b.trainer.Hold(trainer.Selection{Version: "v2"})
 	held := make(chan struct{})
 	var once sync.Once
 	got = b.ask(t.Context(), 1, 4, func(f schema.Frame) error {
@@ -399,8 +403,8 @@ func TestARestartedTrainerIsAskedAgain(t *testing.T) {
 	said(t, <-got, "second")
 }
 
-// TestDeltasAreRebuilt sends calls that share messages, to a trainer that has
-// the base, and to one that was started anew and has not.
+// TestDeltasAreRebuilt sends calls that share messages to a trainer that has
+// the base, and to a restarted one without it.
 func TestDeltasAreRebuilt(t *testing.T) {
 	b := newBench(t)
 	message := func(n int) json.RawMessage { return json.RawMessage(fmt.Sprintf(`{"role":"user","content":"%d"}`, n)) }
@@ -408,7 +412,7 @@ func TestDeltasAreRebuilt(t *testing.T) {
 		out := make(chan answer, 1)
 		c := schema.Call{V: 1, Key: schema.Key{Rollout: "alpha-1", Attempt: 1, Call: n}.String(), Tag: schema.TagAgent, Dialect: "chat", Messages: messages, Tools: json.RawMessage(`[1]`), Shares: shares}
 		go func() {
-			r, err := b.worker.Caller(request("alpha-1").WithDefaults()).Complete(t.Context(), c, func(schema.Frame) error { return nil })
+			r, err := b.calls.Caller(harness.Request("alpha-1").WithDefaults(), nil).Complete(t.Context(), c, func(schema.Frame) error { return nil })
 			out <- answer{r, err}
 		}()
 		return out
@@ -416,7 +420,7 @@ func TestDeltasAreRebuilt(t *testing.T) {
 	check := func(tr *trainer.Trainer, got <-chan answer, want string) {
 		t.Helper()
 		p := next(t, tr)
-		if have := fmt.Sprintf("%s %s", p.Call.Messages, p.Call.Tools); have != want || p.Call.Base != 0 || p.Call.Keep != 0 {
+		if have := fmt.Sprintf("%s %s", p.Call.Messages, p.Call.Tools); have != want || p.Call.Call.Base != 0 || p.Call.Keep != 0 {
 			t.Fatalf("got %s, want %s", have, want)
 		}
 		if err := p.Reply(text("ok")); err != nil {
@@ -440,7 +444,7 @@ func TestServeAndResults(t *testing.T) {
 	defer cancel()
 	serving := make(chan error, 1)
 	go func() {
-		serving <- b.trainer.Serve(ctx, func(_ context.Context, c *schema.Call) (*schema.Reply, error) {
+		serving <- b.trainer.Serve(ctx, func(_ context.Context, c *trainer.Call) (*schema.Reply, error) {
 			if strings.HasSuffix(c.Key, "/2") {
 				return nil, &schema.Fault{Code: "no", Message: "no", Status: 400}
 			}
@@ -451,7 +455,7 @@ func TestServeAndResults(t *testing.T) {
 	if a := <-b.ask(t.Context(), 1, 2, nil); a.err == nil {
 		t.Fatal("a fault became an answer")
 	}
-	if err := b.trainer.Submit(t.Context(), []schema.Request{request("alpha-1"), request("alpha-2")}); err != nil {
+	if err := b.trainer.Submit(t.Context(), []schema.Request{harness.Request("alpha-1"), harness.Request("alpha-2")}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {

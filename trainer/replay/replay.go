@@ -1,7 +1,7 @@
 // Package replay answers model calls from a script, for tests, demonstrations
-// and deterministic re-runs. Which step answers a call follows from the call
-// itself (how many assistant messages its conversation has), so a restart or a
-// call that is asked again changes nothing.
+// and deterministic re-runs. The call itself determines the step that answers
+// it (the number of assistant messages in its conversation), so a restart or a
+// repeated call changes nothing.
 package replay
 
 import (
@@ -23,7 +23,7 @@ import (
 type Script struct {
 	Steps []Step `yaml:"steps"`
 	// Aux answers calls that offer no tools, such as one for a title, without
-	// using up a step. Empty: they are like all others.
+	// using up a step. Empty: such calls use steps too.
 	Aux string `yaml:"aux"`
 }
 
@@ -31,13 +31,13 @@ type Script struct {
 type Step struct {
 	Text      string `yaml:"text"`
 	Reasoning string `yaml:"reasoning"`
-	// Run is a shell command for whatever the agent calls its shell tool.
+	// Run is a shell command for the agent's own shell tool.
 	Run string `yaml:"run"`
-	// Tools are calls by name, with their arguments as they are.
+	// Tools are calls by name, with their arguments.
 	Tools []Tool `yaml:"tools"`
 	// Fault refuses the call.
 	Fault   *Fault `yaml:"fault"`
-	DelayMS int64  `yaml:"delay_ms"` // before the answer
+	DelayMS int64  `yaml:"delay_ms"` // delay before the answer, in milliseconds
 }
 
 // Tool is one tool call.
@@ -134,7 +134,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// turns counts the assistant's messages so far.
+// turns counts the assistant messages so far.
 func turns(c *schema.Call) (int, error) {
 	n := 0
 	for i, raw := range c.Messages {
@@ -200,8 +200,8 @@ func reply(c *schema.Call, message map[string]any, finish string) *schema.Reply 
 	for _, m := range c.Messages {
 		prompt += len(m)
 	}
-	// There is no model, so there are no tokens: four bytes each is a guess
-	// that keeps budgets of agents in a plausible range.
+	// Without a model there are no tokens. Four bytes each is a guess that
+	// keeps the budgets of agents plausible.
 	return &schema.Reply{Message: raw, FinishReason: finish, Usage: schema.Usage{PromptTokens: int64(prompt/4 + 1), CompletionTokens: int64(len(raw)/4 + 1)}}
 }
 
@@ -217,14 +217,14 @@ type toolSpec struct {
 	} `json:"function"`
 }
 
-// shellNames are what agents call the tool that runs a command, and its
+// shellNames lists the names that agents use for their shell tool and its
 // argument.
 func shellNames() (tools, arguments []string) {
 	return []string{"bash", "shell", "run_shell_command", "execute", "Execute", "Bash", "run_command", "terminal", "exec_command", "run_terminal_cmd", "run_terminal_command", "run_commands"},
 		[]string{"command", "cmd", "script", "commands"}
 }
 
-// shellCall fits a command to the agent's own shell tool.
+// shellCall returns a call of the agent's shell tool with a command.
 func shellCall(tools []toolSpec, run string) (Tool, error) {
 	names, arguments := shellNames()
 	for _, name := range names {

@@ -1,0 +1,81 @@
+package trainer
+
+import "github.com/turngate/turngate/schema"
+
+// Failure is a kind of failure of a rollout.
+type Failure string
+
+// The kinds of failures.
+const (
+	FailureNone         Failure = "none"          // a reward is known, or several without a headline
+	FailureAgent        Failure = "agent"         // a reward is known, but the agent failed or reached a cap
+	FailureAgentTimeout Failure = "agent_timeout" // the agent did not end in time
+	FailureNoReward     Failure = "no_reward"     // the agent ended, and the verifier gave no reward
+	// FailureInfrastructure is one of the worker, the sandbox or the trainer.
+	// Workers have tried the rollout again by then, where that helps.
+	FailureInfrastructure Failure = "infrastructure"
+	FailureTask           Failure = "task" // of the task or the request: a new try fails, too
+	FailureCancelled      Failure = "cancelled"
+)
+
+// FailureOf returns the kind of a result's failure.
+func FailureOf(r *schema.Result) Failure {
+	f := r.Fault
+	if f == nil {
+		f = &schema.Fault{}
+	}
+	switch {
+	case r.Status == schema.StatusCancelled:
+		return FailureCancelled
+	case r.Status == schema.StatusDead:
+		return FailureInfrastructure
+	case r.Status == schema.StatusDone && f.Stage == "agent" && f.Code == schema.CodeTimeout:
+		return FailureAgentTimeout
+	case r.Status == schema.StatusDone && r.Reward == nil && len(r.Rewards) == 0:
+		return FailureNoReward
+	case r.Status == schema.StatusDone && f.Who == schema.WhoAgent:
+		return FailureAgent
+	case r.Status == schema.StatusDone:
+		return FailureNone
+	case f.Who == schema.WhoWorker || f.Who == schema.WhoSandbox || f.Who == schema.WhoTrainer:
+		return FailureInfrastructure
+	case f.Stage == "verify":
+		return FailureNoReward
+	default:
+		return FailureTask
+	}
+}
+
+// Treatment is the use that a trainer makes of a rollout.
+type Treatment string
+
+// The treatments.
+const (
+	Train Treatment = "train"
+	Mask  Treatment = "mask"  // leave its tokens out of the loss
+	Again Treatment = "again" // submit its request again, under another id
+)
+
+// Treatments is a policy: the treatment of each kind of failure. A kind that is
+// missing is masked.
+type Treatments map[Failure]Treatment
+
+// DefaultTreatments returns a new policy, that of SkyRL's generator for Harbor: a
+// rollout whose context is full is trained on with its reward, one whose agent
+// did not end in time is masked, and without a reward, or if the infrastructure
+// failed, a rollout is run again. SkyRL tries twice in all. In difference to it, a
+// failure of the task is masked at once.
+func DefaultTreatments() Treatments {
+	return Treatments{
+		FailureNone: Train, FailureAgent: Train, FailureAgentTimeout: Mask, FailureNoReward: Again,
+		FailureInfrastructure: Again, FailureTask: Mask, FailureCancelled: Mask,
+	}
+}
+
+// Of returns the treatment of a result.
+func (t Treatments) Of(r *schema.Result) Treatment {
+	if how, ok := t[FailureOf(r)]; ok {
+		return how
+	}
+	return Mask
+}

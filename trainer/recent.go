@@ -1,0 +1,26 @@
+package trainer
+
+import "github.com/turngate/turngate/schema"
+
+// maxRecent is the number of newest hints that are surely kept. At most twice as
+// many are.
+const maxRecent = 10_000
+
+// recent has the newest hints of results: a call may arrive after the hint of its
+// rollout's result.
+type recent struct {
+	newer, older map[schema.ID]struct{}
+}
+
+func (r *recent) add(id schema.ID) {
+	if r.newer == nil || len(r.newer) >= maxRecent {
+		r.newer, r.older = map[schema.ID]struct{}{}, r.newer
+	}
+	r.newer[id] = struct{}{}
+}
+
+func (r *recent) has(id schema.ID) bool {
+	_, newer := r.newer[id]
+	_, older := r.older[id]
+	return newer || older
+}

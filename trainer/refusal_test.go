@@ -1,0 +1,69 @@
+package trainer_test
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/trainer"
+)
+
+// TestARefusedAnswerIsReportedAndGeneratedAgain: the trainer hears the reason
+// once and gets the call again, under the same key.
+func TestARefusedAnswerIsReportedAndGeneratedAgain(t *testing.T) {
+	told := make(chan trainer.Refusal, 4)
+	b := newBench(t, func(c *trainer.Config) { c.Refused = func(r trainer.Refusal) { told <- r } })
+	got := b.ask(t.Context(), 1, 1, func(f schema.Frame) error {
+		if f.Kind == schema.FrameFinal && strings.Contains(string(f.Reply.Message), "one") {
+			return schema.Faultf("call", schema.CodeBadAnswer, schema.WhoTrainer, "content: its pieces differ")
+		}
+		return nil
+	})
+	first := next(t, b.trainer)
+	if err := first.Reply(text("one")); err != nil {
+		t.Fatal(err)
+	}
+	second := next(t, b.trainer)
+	if second.Call.Key != first.Call.Key {
+		t.Fatalf("got %s", second.Call.Key)
+	}
+	if err := second.Reply(text("two")); err != nil {
+		t.Fatal(err)
+	}
+	said(t, <-got, "two")
+	r := <-told
+	if r.Key.String() != "alpha-1/1/1" || r.Gen == "" || r.Fault.Code != schema.CodeBadAnswer || !strings.Contains(r.Fault.Message, "content") {
+		t.Fatalf("got %+v", r)
+	}
+	if n := b.trainer.Refusals(); n != 1 || len(told) != 0 {
+		t.Fatalf("%d refusals were counted, %d more reported", n, len(told))
+	}
+}
+
+// TestThreeRefusedAnswersEndTheCall has a worker that refuses pieces of streamed
+// answers.
+func TestThreeRefusedAnswersEndTheCall(t *testing.T) {
+	b := newBench(t)
+	got := b.ask(t.Context(), 1, 1, func(f schema.Frame) error {
+		if f.Kind == schema.FrameDelta {
+			return schema.Faultf("call", schema.CodeBadAnswer, schema.WhoTrainer, "delta: odd")
+		}
+		return nil
+	})
+	for range 3 {
+		p := next(t, b.trainer)
+		if err := p.Stream().Delta(&schema.Delta{Delta: []byte(`{"content":"a"}`)}); err != nil {
+			t.Fatal(err)
+		}
+		<-p.Context().Done() // the refusal ends the generation
+		if err := p.Reply(text("a")); !errors.Is(err, trainer.ErrOver) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	var f *schema.Fault
+	if a := <-got; !errors.As(a.err, &f) || f.Code != schema.CodeBadAnswer || f.Status != http.StatusBadGateway && f.Status != 0 {
+		t.Fatalf("got %v", a.err)
+	}
+}

@@ -1,0 +1,77 @@
+package trainer_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
+)
+
+// A caller that gives up takes no result away from the next one.
+func TestACallerThatGivesUpLosesNoResult(t *testing.T) {
+	b := newBench(t)
+	if err := b.trainer.Submit(t.Context(), []schema.Request{harness.Request("alpha-1")}); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for range 100 { // the hint arrives meanwhile
+		if r, err := b.trainer.NextResult(over); err == nil {
+			t.Fatalf("got %v", r.ID)
+		}
+		<-tick.C
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if r, err := b.trainer.NextResult(ctx); err != nil || r.ID != "alpha-1" {
+		t.Fatalf("got %v, %v", r.ID, err)
+	}
+}
+
+// TestACallAfterTheHintOfItsResultIsDropped, also if its rollout's state cannot be
+// read: the process would keep it for a day.
+func TestACallAfterTheHintOfItsResultIsDropped(t *testing.T) {
+	b := newBench(t)
+	nc := b.connect(t)
+	result, err := schema.Encode(&schema.Result{V: schema.Version, ID: "alpha-1", Attempt: 1, Status: schema.StatusDone})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nc.Request(subjects.Result("alpha-1"), result, 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	b.trainer.Close()
+	b.trainer = b.start(t) // its polls find later results only
+	hint, err := schema.Encode(&schema.Hint{V: schema.Version, ID: "alpha-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Publish(subjects.TrainerResults("alpha"), hint); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.trainer.Submit(t.Context(), []schema.Request{harness.Request("alpha-2")}); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if r, err := b.trainer.NextResult(ctx); err != nil || r.ID != "alpha-2" { // the hint of alpha-1 came before
+		t.Fatalf("got %v, %v", r.ID, err)
+	}
+	b.ask(t.Context(), 1, 1, nil)
+	p := next(t, b.trainer)
+	select {
+	case <-p.Context().Done():
+	case <-ctx.Done():
+		t.Fatal("the call of a rollout with a result stays open")
+	}
+}

@@ -1,0 +1,55 @@
+package trainer
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/turngate/turngate/broker/modelcall"
+)
+
+// rollout is the state of a rollout until its result.
+type rollout struct {
+	attempt int // the highest seen
+	// waiting has the calls that arrive while the rollout's state is read. The
+	// first call starts that read, because this process may have been
+	// restarted.
+	waiting []modelcall.IncomingCall
+	ready   bool
+	calls   map[int]*state
+	tools   map[int]*state // calls of tools
+	// verifications by the number of their step
+	verifications map[int]*state
+	known         []*known // whole calls, as bases of later calls
+	touched       time.Time
+	version       string // policy version of its newest answer
+	oldest        int64  // smallest number of a policy version of the attempt's answers; -1: not known
+}
+
+func newRollout() *rollout {
+	r := &rollout{touched: time.Now()}
+	r.reset()
+	return r
+}
+
+// reset drops all calls.
+func (r *rollout) reset() {
+	r.calls, r.tools, r.verifications, r.known, r.oldest = map[int]*state{}, map[int]*state{}, map[int]*state{}, nil, -1
+}
+
+// of returns the calls of the kind of a.
+func (r *rollout) of(a modelcall.IncomingCall) map[int]*state {
+	switch {
+	case a.Tool:
+		return r.tools
+	case a.Verify:
+		return r.verifications
+	default:
+		return r.calls
+	}
+}
+
+// open lists the calls of all kinds.
+func (r *rollout) open() []*state {
+	return slices.Concat(slices.Collect(maps.Values(r.calls)), slices.Collect(maps.Values(r.tools)), slices.Collect(maps.Values(r.verifications)))
+}

@@ -1,0 +1,85 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/turngate/turngate/broker/modelcall"
+	"github.com/turngate/turngate/schema"
+)
+
+// Verifier finds the reward of a step with verify.by "trainer", after its agent
+// has ended. The context ends when the verdict is no longer wanted, for example
+// after the time limit. A Verifier runs once for each verification, unless this
+// process is started again or another attempt asks anew: the sandbox may then
+// have files of the earlier run.
+//
+// An error ends the rollout as failed, without a reward. After a *schema.Fault
+// with a retryable status the worker asks again.
+type Verifier func(ctx context.Context, h *Handle) (*schema.Verdict, error)
+
+// listenVerifications subscribes to verifications, if this trainer verifies.
+func (t *Trainer) listenVerifications() (func(), error) {
+	if t.cfg.Verify == nil {
+		return func() {}, nil
+	}
+	return t.calls.ListenVerifications(t.cfg.Shard, t.onCall)
+}
+
+// runVerifier begins a new verification.
+func (t *Trainer) runVerifier(s *state, a modelcall.IncomingCall) {
+	h := &Handle{state: s, Rollout: a.Key.Rollout, Attempt: a.Key.Attempt, turn: make(chan struct{}, 1)}
+	err := schema.Decode(a.Body, &h.Verification)
+	if err == nil && h.Key != a.Key.String() {
+		err = fmt.Errorf("key: %q does not match the subject's %s", h.Key, a.Key)
+	}
+	s.open(a)
+	if err != nil {
+		f := schema.Faultf("verify", schema.CodeInvalid, schema.WhoWorker, "%v", err)
+		f.Status = http.StatusBadRequest
+		s.answer(schema.FrameFault, f)
+		return
+	}
+	s.sign(false) // before the first operation
+	t.bg.Go(func() { t.verify(h) })
+}
+
+// verify runs the Verifier and sends its answer.
+func (t *Trainer) verify(h *Handle) {
+	s := h.state
+	verdict, err := t.cfg.Verify(s.ctx, h)
+	if s.ctx.Err() != nil {
+		return // it is not wanted, or another process of this trainer verifies
+	}
+	if err == nil && verdict == nil {
+		err = errors.New("the verifier returned no verdict")
+	}
+	if err == nil {
+		v := *verdict
+		v.V = schema.Version
+		if err = v.Validate(); err == nil {
+			s.answer(schema.FrameFinal, &v)
+			return
+		}
+	}
+	var f *schema.Fault
+	if !errors.As(err, &f) {
+		f = schema.Faultf("verify", schema.CodeNoReward, schema.WhoTrainer, "%v", err)
+		f.Status = http.StatusUnprocessableEntity
+	}
+	told := *f
+	if told.Status == 0 {
+		told.Status = http.StatusUnprocessableEntity
+	}
+	t.cfg.Log.Warn().Err(err).Stringer("verification", s.key).Msg("a verification was answered with a fault")
+	if schema.RetryableStatus(told.Status) { // before the send: the worker may ask again at once
+		t.mu.Lock()
+		if r := t.rollouts[s.key.Rollout]; r != nil && r.verifications[s.key.Call] == s {
+			delete(r.verifications, s.key.Call)
+		}
+		t.mu.Unlock()
+	}
+	s.answer(schema.FrameFault, &told)
+}

@@ -1,0 +1,119 @@
+package trajectory
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/turngate/turngate/internal/rawjson"
+	"github.com/turngate/turngate/schema"
+)
+
+// conversations holds the messages of all calls as a tree, so that calls with a
+// common beginning share its memory.
+type conversations struct {
+	nodes  []turn // nodes[0] is the empty conversation
+	index  map[place]int32
+	hasher schema.Hasher
+}
+
+// place is a conversation and the next message after it.
+type place struct {
+	after int32
+	hash  schema.Hash
+}
+
+// turn is the last message of a conversation.
+type turn struct {
+	up, jump  int32 // the conversation without this message, and a shorter one; see back
+	count     int32 // messages
+	assistant bool
+	said      said    // of an assistant's message
+	calls     []int32 // the calls with exactly this conversation, by their place in Rollout.Calls
+}
+
+// said identifies the text of an assistant's message and the names of the tools
+// that it calls. Agents send an answer of the model back in another form.
+type said [sha256.Size]byte
+
+func newConversations() *conversations {
+	return &conversations{nodes: make([]turn, 1), index: map[place]int32{}}
+}
+
+// add returns the conversation after with one more message.
+func (t *conversations) add(after int32, raw json.RawMessage) int32 {
+	at := place{after, t.hasher.Message(raw)}
+	if n, ok := t.index[at]; ok {
+		return n
+	}
+	up := &t.nodes[after]
+	n := turn{up: after, jump: after, count: up.count + 1}
+	// Two jumps of the same length become one, as in a skew binary number. A way
+	// back then takes a number of steps that is the logarithm of its length.
+	if j := &t.nodes[up.jump]; up.count-j.count == j.count-t.nodes[j.jump].count {
+		n.jump = j.jump
+	}
+	if roleOf(raw) == "assistant" {
+		n.assistant, n.said = true, saidIn(raw)
+	}
+	id := int32(len(t.nodes))
+	t.nodes = append(t.nodes, n)
+	t.index[at] = id
+	return id
+}
+
+// back returns the first count messages of a conversation.
+func (t *conversations) back(id int32, count int) int32 {
+	for int(t.nodes[id].count) > count {
+		n := &t.nodes[id]
+		if int(t.nodes[n.jump].count) >= count {
+			id = n.jump
+		} else {
+			id = n.up
+		}
+	}
+	return id
+}
+
+// shared returns the number of messages with which both conversations begin.
+func (t *conversations) shared(a, b int32) int {
+	if n := int(min(t.nodes[a].count, t.nodes[b].count)); n < int(t.nodes[a].count) {
+		a = t.back(a, n)
+	} else {
+		b = t.back(b, n)
+	}
+	for a != b {
+		x, y := &t.nodes[a], &t.nodes[b] // of the same count, so their jumps have the same length
+		if x.jump != y.jump {
+			a, b = x.jump, y.jump
+		} else {
+			a, b = x.up, y.up
+		}
+	}
+	return int(t.nodes[a].count)
+}
+
+func roleOf(raw json.RawMessage) (role string) {
+	_ = rawjson.EachMember(raw, func(name string, v jsontext.Value) error { // a message of another form has no role
+		if name == "role" {
+			role = text(json.RawMessage(v))
+		}
+		return nil
+	})
+	return role
+}
+
+func saidIn(raw json.RawMessage) said {
+	m := readMessage(raw)
+	var b strings.Builder
+	b.WriteString(strings.TrimSpace(plain(m.content())))
+	for _, w := range m.ToolCalls {
+		b.WriteByte(0)
+		if b.WriteString(w.Function.Name); w.Function.Name == "" {
+			b.WriteString(w.Custom.Name)
+		}
+	}
+	return sha256.Sum256([]byte(b.String()))
+}
