@@ -1,0 +1,105 @@
+"""Train on the rollouts of CLI coding agents, over NATS.
+
+async with await Client.connect(url, creds, "local") as client:
+    client.serve(policy)
+    await client.submit_group(Task.load("tasks/hello"), n=4)
+    async for result in client.results():
+        for row in await client.rows(result):
+            train(row.input_ids, row.loss_mask, row.logprobs, row.reward)
+"""
+
+from .call import Call
+from .calls import FaultError
+from .client import Client
+from .errors import (
+    BucketFullError,
+    CallOverError,
+    ClosedError,
+    DigestError,
+    InvalidError,
+    MissingPackageError,
+    NotFoundError,
+    NotOpenedError,
+    NotSentError,
+    QueueFullError,
+    ServerError,
+    ShapeError,
+    StateFileError,
+    TaskError,
+    TooLargeError,
+    TurngateError,
+    UnreachableError,
+)
+from .failures import failure, treatment
+from .finding import Finding
+from .handle import Handle, Output
+from .names import Key, new_id
+from .recorded import Break, RecordedCall
+from .rollout_rows import Rows, rows
+from .row import Row, Span
+from .schema import (
+    Artifact,
+    Delta,
+    Fault,
+    Reply,
+    Request,
+    Result,
+    ToolSpec,
+    TranscriptLine,
+    Usage,
+    Verdict,
+    Verify,
+    VersionSpan,
+)
+from .task import Task
+from .tool import ToolUse
+
+__all__ = [
+    "Artifact",
+    "Break",
+    "BucketFullError",
+    "Call",
+    "CallOverError",
+    "Client",
+    "ClosedError",
+    "Delta",
+    "DigestError",
+    "Fault",
+    "FaultError",
+    "Finding",
+    "Handle",
+    "InvalidError",
+    "Key",
+    "MissingPackageError",
+    "NotFoundError",
+    "NotOpenedError",
+    "NotSentError",
+    "Output",
+    "QueueFullError",
+    "RecordedCall",
+    "Reply",
+    "Request",
+    "Result",
+    "Row",
+    "Rows",
+    "ServerError",
+    "ShapeError",
+    "Span",
+    "StateFileError",
+    "Task",
+    "TaskError",
+    "TooLargeError",
+    "ToolSpec",
+    "ToolUse",
+    "TranscriptLine",
+    "TurngateError",
+    "UnreachableError",
+    "Usage",
+    "Verdict",
+    "Verify",
+    "VersionSpan",
+    "failure",
+    "new_id",
+    "rows",
+    "treatment",
+]

@@ -1,0 +1,94 @@
+"""A workflow of AReaL whose episodes are rollouts: pip install ./clients/python beside areal.
+
+workflow = TurngateWorkflow(config.gconfig, tokenizer, lambda row: Task.load(row["task"]), creds="trainer-local.nk")
+trainer.train(workflow=workflow, ...)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from areal.api.io_struct import ModelRequest
+from areal.api.workflow_api import RolloutWorkflow
+
+from ..call import Call
+from .chat import Chat, Parse
+from .engine import Generated, policy
+from .rollouts import Connection, ToTask
+
+
+class TurngateWorkflow(RolloutWorkflow):
+    """TurngateWorkflow runs a rollout for each row. AReaL's engine answers its model calls.
+
+    Each row of a rollout is one sequence of the batch. An episode without a row, or with an unknown reward, is
+    rejected.
+    """
+
+    def __init__(
+        self,
+        gconfig: Any,
+        tokenizer: Any,
+        task: ToTask,
+        *,
+        url: str = "nats://127.0.0.1:4222",
+        creds: str | None = None,
+        name: str = "local",
+        parse: Parse | None = None,
+        **options: Any,
+    ) -> None:
+        """Prepare rollouts.
+
+        Args:
+            gconfig: AReaL's GenerationHyperparameters for each model call.
+            tokenizer: The policy's tokenizer.
+            task: It returns the task of a row.
+            url: URL of the NATS server.
+            creds: A .creds file, or a file with an nkey seed.
+            name: Name of the trainer. Each process of workflows needs one of its own.
+            parse: It reads the model's texts; see Chat.
+            options: agent, sandbox, image, labels and concurrency of Rollouts.
+        """
+        self._gconfig, self._tokenizer = gconfig, tokenizer
+        self._chat = Chat(tokenizer, parse)
+        self._connection = Connection(url, creds, name, task, options)
+
+    async def arun_episode(self, engine: Any, data: dict[str, Any]) -> dict[str, torch.Tensor] | None:
+        """Run a rollout to its end."""
+
+        async def ask(call: Call, prompt: list[int]) -> Generated:
+            request = ModelRequest(
+                rid=str(call.key), input_ids=prompt, gconfig=self._gconfig.new(n_samples=1), tokenizer=self._tokenizer
+            )
+            out = await engine.agenerate(request)
+            return Generated(
+                out.output_tokens, out.output_logprobs, out.output_versions, cut=out.stop_reason == "length"
+            )
+
+        rollouts = await self._connection.rollouts()
+        episode = await rollouts.run(data, policy(self._chat, ask))
+        rows = [row for row in episode.rows if 1 in row.loss_mask]
+        if not rows or episode.reward is None:
+            return None
+        longest = max(map(len, rows))
+        columns = {name: [getattr(row, name).tolist() for row in rows] for name in _TYPES if name != "attention_mask"}
+        columns["attention_mask"] = [[1] * len(row) for row in rows]
+        out = {name: _padded(values, longest, _TYPES[name]) for name, values in columns.items()}
+        return {**out, "rewards": torch.full((len(rows),), episode.reward, dtype=torch.float32)}
+
+    async def aclose(self) -> None:
+        """Close the connection. A later episode opens another one."""
+        await self._connection.close()
+
+
+_TYPES = {
+    "input_ids": torch.int32,
+    "loss_mask": torch.int32,
+    "logprobs": torch.float32,
+    "versions": torch.int32,
+    "attention_mask": torch.bool,
+}
+
+
+def _padded(values: list[list[Any]], size: int, kind: torch.dtype) -> torch.Tensor:
+    return torch.tensor([v + [0] * (size - len(v)) for v in values], dtype=kind)

@@ -1,0 +1,36 @@
+"""Policies of engines that take and give token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from ..call import Call
+from ..schema import Reply
+from .chat import Chat
+from .rollouts import Policy
+
+
+@dataclass(slots=True)
+class Generated:
+    """Generated is an engine's answer."""
+
+    ids: Sequence[int]
+    """The generated tokens, with the one that ended them."""
+    logprobs: Sequence[float] = ()
+    """One per token; empty if they are not known."""
+    version: str | int | Sequence[int] | None = None
+    """Version of the policy, or one for each token."""
+    cut: bool = False
+    """The answer reached the limit of its length."""
+
+
+def policy(chat: Chat, generate: Callable[[Call, list[int]], Awaitable[Generated]]) -> Policy:
+    """Return a policy that renders calls to token ids and reads the generated ones."""
+
+    async def answer(call: Call) -> Reply:
+        prompt = chat.prompt_ids(call)
+        made = await generate(call, prompt)
+        return chat.reply(call, prompt, made.ids, made.logprobs, version=made.version, cut=made.cut)
+
+    return answer

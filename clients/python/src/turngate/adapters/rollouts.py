@@ -1,0 +1,327 @@
+"""Rollouts that a framework waits for, one by one or in groups."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from .. import transcript
+from ..call import Call
+from ..client import Client
+from ..errors import ClosedError, DigestError, NotFoundError, ShapeError, TurngateError
+from ..link import log
+from ..rollout_rows import Rows, rows
+from ..row import Row
+from ..schema import Delta, Reply, Request, Result, TranscriptLine
+from ..task import Task
+
+Policy = Callable[[Call], Awaitable[Reply] | AsyncIterator[Delta | Reply] | Reply]
+"""A policy answers a model call as a handler of Client.serve does. An ordinary function runs in a thread."""
+
+ToTask = Callable[[Any], Task | Request]
+"""It returns the task of one of the framework's examples."""
+
+
+@dataclass(slots=True)
+class Episode:
+    """Episode is a rollout that has ended. Without rows there is nothing to train on: see result.fault and
+    rows.findings.
+    """
+
+    result: Result
+    rows: Rows
+    recording: bytes
+    """The transcript in its stored form; empty if there was no model call."""
+
+    @property
+    def reward(self) -> float | None:
+        """The reward; None if it is not known, which is not 0."""
+        return self.result.reward
+
+    @property
+    def messages(self) -> list[Any]:
+        """The conversation of the agent's last call that was answered, with the answer."""
+        agents = {c.call for c in self.rows.calls if c.role == "agent"}
+        last: list[Any] = []
+        for line, messages in answered(self.recording):
+            if line.call in agents and line.reply is not None:
+                last = [*messages, line.reply.message]
+        return last
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The rows that have tokens of the model, as prompts and responses."""
+        return [Sample.of(row) for row in self.rows if 1 in row.loss_mask]
+
+    @property
+    def main(self) -> Sample | None:
+        """The sample with the most tokens of the model, for frameworks that take one per rollout."""
+        return max(self.samples, key=lambda s: sum(s.mask), default=None)
+
+
+def answered(recording: bytes) -> Iterator[tuple[TranscriptLine, list[Any]]]:
+    """Yield the answers of a transcript in its stored form, each with all messages that it answers."""
+    asked: dict[int, list[Any]] = {}
+    for line in transcript.lines(recording) if recording else ():
+        if line.request is not None:
+            q = line.request
+            asked[line.call] = [*asked.get(q.base, [])[: q.keep], *q.messages]
+        elif line.reply is not None:
+            yield line, asked.get(line.call, [])
+
+
+@dataclass(slots=True)
+class Sample:
+    """Sample is a row, parted before the model's first token."""
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    mask: list[int]
+    """1 on the model's tokens, 0 on context; as long as response_ids, as the next two."""
+    logprobs: list[float]
+    versions: list[int]
+    """Policy versions; -1 on context and where they are not known."""
+
+    @classmethod
+    def of(cls, row: Row) -> Sample:
+        """Part a row, which has at least one token of the model."""
+        at = row.loss_mask.index(1)
+        return cls(
+            prompt_ids=row.input_ids[:at].tolist(),
+            response_ids=row.input_ids[at:].tolist(),
+            mask=row.loss_mask[at:].tolist(),
+            logprobs=row.logprobs[at:].tolist(),
+            versions=row.versions[at:].tolist(),
+        )
+
+
+class Running:
+    """Running are rollouts that were started. Use Rollouts.start."""
+
+    def __init__(self, rollouts: Rollouts, results: dict[str, asyncio.Future[Result]]) -> None:
+        self._rollouts = rollouts
+        self.results = results
+
+    async def episodes(self) -> list[Episode]:
+        """Wait until all have ended.
+
+        Raises:
+            ClosedError: The client was closed.
+        """
+        await asyncio.wait(self.results.values())
+        client = self._rollouts.client
+        return list(await asyncio.gather(*(_episode(client, f.result()) for f in self.results.values())))
+
+    async def cancel(self, reason: str = "") -> None:
+        """End the rollouts that still run. Each still gets a result."""
+        open_ids = [i for i, result in self.results.items() if not result.done()]
+        if open_ids:
+            await self._rollouts.client.cancel(open_ids, reason=reason)
+
+
+async def _episode(client: Client, result: Result) -> Episode:
+    try:
+        recording = await client.read_transcript(result) if result.transcript else b""
+        return Episode(result, await asyncio.to_thread(rows, recording, result), recording)
+    except (NotFoundError, DigestError, ShapeError) as e:
+        log.warning("rollout %s is not trained on: %s", result.id, e)
+        return Episode(result, Rows(result), b"")
+
+
+class Rollouts:
+    """Rollouts runs rollouts with one client, whose results it takes all.
+
+    It is used on the client's event loop. Rollouts of a run that is cancelled are cancelled, too.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        task: ToTask,
+        policy: Policy | None = None,
+        *,
+        agent: str = "mini",
+        sandbox: str = "docker",
+        image: str = "",
+        labels: dict[str, str] | None = None,
+        concurrency: int = 256,
+    ) -> None:
+        """Prepare rollouts.
+
+        Args:
+            client: A connected client.
+            task: It returns the task of an example. Task.load does where examples are paths of tasks.
+            policy: It answers model calls. Without one, and without policies of the runs, the client serves already.
+            agent: Name of the agent.
+            sandbox: Name of the sandbox's backend.
+            image: Image of the sandbox instead of the task's own.
+            labels: Labels of the results.
+            concurrency: Largest number of calls that are answered at once.
+        """
+        self.client = client
+        self._task = task
+        self._policy = policy
+        self._options: dict[str, Any] = {"agent": agent, "sandbox": sandbox, "image": image, "labels": labels}
+        self._concurrency = concurrency
+        self._policies: dict[str, Policy] = {}
+        self._waiting: dict[str, asyncio.Future[Result]] = {}
+        self._serving: asyncio.Task[None] | None = None
+        self._taking: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Rollouts:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop answering calls and taking results. The client stays open."""
+        tasks = [task for task in (self._serving, self._taking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._serving = self._taking = None
+
+    @property
+    def waiting(self) -> list[str]:
+        """Ids of the rollouts that have not ended."""
+        return list(self._waiting)
+
+    async def run(self, example: Any, policy: Policy | None = None) -> Episode:
+        """Run one rollout of an example to its end."""
+        [episode] = await self.group(example, 1, policy)
+        return episode
+
+    async def group(self, example: Any, n: int, policy: Policy | None = None) -> list[Episode]:
+        """Run n rollouts of an example to their ends; see start."""
+        running = await self.start(example, n, policy)
+        try:
+            return await running.episodes()
+        except asyncio.CancelledError:
+            await running.cancel("the framework no longer waits for it")
+            raise
+
+    async def start(self, example: Any, n: int = 1, policy: Policy | None = None) -> Running:
+        """Start n rollouts of an example.
+
+        Args:
+            example: An example, from which the task is made.
+            n: Number of rollouts.
+            policy: It answers the calls of these rollouts.
+
+        Raises:
+            TaskError: The task is not valid.
+            InvalidError: The request is not valid.
+            ClosedError: The client is closed.
+        """
+        task = await asyncio.to_thread(self._task, example)
+        self._serve(policy)
+        group = secrets.token_hex(8)
+        ids = [self.client.new_id(f"{group}-{index}") for index in range(n)]
+        running = Running(self, {i: asyncio.get_running_loop().create_future() for i in ids})
+        self._waiting |= running.results
+        if policy is not None:
+            self._policies |= dict.fromkeys(ids, policy)
+        try:
+            await self.client.submit_group(task, n, group=group, **self._options)
+        except BaseException:
+            for i in ids:
+                self._waiting.pop(i, None)
+                self._policies.pop(i, None)
+            with contextlib.suppress(TurngateError):
+                await self.client.cancel(group=group, reason="it was not started")  # what may be queued
+            raise
+        return running
+
+    async def groups(self, wanted: Iterable[tuple[Any, int]], policy: Policy | None = None) -> list[list[Episode]]:
+        """Run groups of rollouts of several examples at once. If one fails to start, all are cancelled."""
+        running = [asyncio.ensure_future(self.group(example, n, policy)) for example, n in wanted]
+        try:
+            return list(await asyncio.gather(*running))
+        finally:
+            for group in running:
+                group.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    def _serve(self, policy: Policy | None) -> None:
+        if self._taking is None or self._taking.done():
+            self._taking = asyncio.get_running_loop().create_task(self._take(), name="turngate results")
+        if self._serving is None and (policy or self._policy) is not None:
+            self._serving = self.client.serve(self._answer, concurrency=self._concurrency)
+
+    async def _take(self) -> None:
+        while True:
+            try:
+                result = await self.client.next_result()
+            except ClosedError as e:
+                for future in self._waiting.values():
+                    if not future.done():
+                        future.set_exception(e)
+                return
+            waiting = self._waiting.pop(result.id, None)
+            self._policies.pop(result.id, None)
+            if waiting is None:
+                log.info("nobody waits for the result of rollout %s", result.id)
+            elif not waiting.done():
+                waiting.set_result(result)
+
+    async def _answer(self, call: Call) -> AsyncIterator[Delta | Reply]:
+        policy = self._policies.get(call.rollout, self._policy)
+        if policy is None:
+            raise RuntimeError(f"rollout {call.rollout} is none of this process")
+        async for piece in answers(policy, call):
+            yield piece
+
+
+async def answers(policy: Policy, call: Call) -> AsyncIterator[Delta | Reply]:
+    """Yield the pieces of a policy's answer."""
+    of_loop = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    if any(test(f) for test in of_loop for f in (policy, type(policy).__call__)):
+        answer = policy(call)
+    else:
+        answer = await asyncio.to_thread(policy, call)
+    if isinstance(answer, AsyncIterator):
+        async for piece in answer:
+            yield piece
+    else:
+        yield await answer if inspect.isawaitable(answer) else answer
+
+
+class Connection:
+    """Connection connects a client for the first rollout of a framework that makes its parts outside of the event loop.
+
+    A further rollout on the same event loop uses the same client.
+    """
+
+    def __init__(self, url: str, creds: str | None, name: str, task: ToTask, options: Mapping[str, Any]) -> None:
+        self._server = (url, creds, name)
+        self._task, self._options = task, options
+        self._opening = asyncio.Lock()
+        self._opened: Rollouts | None = None
+
+    async def rollouts(self) -> Rollouts:
+        """Return the rollouts of the client.
+
+        Raises:
+            UnreachableError: The server or the first worker did not answer in time.
+        """
+        async with self._opening:
+            if self._opened is None:
+                self._opened = Rollouts(await Client.connect(*self._server), self._task, **self._options)
+            return self._opened
+
+    async def close(self) -> None:
+        """Close the client. A later rollout connects another one."""
+        async with self._opening:
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                await opened.close()
+                await opened.client.close()

@@ -1,0 +1,114 @@
+"""A generator of SkyRL whose trajectories are rollouts: pip install ./clients/python beside skyrl.
+
+class Exp(BasePPOExp):
+    def get_generator(self, cfg, tokenizer, inference_engine_client):
+        return TurngateGenerator(inference_engine_client, tokenizer, lambda row: Task.load(row["task"]), creds=creds)
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from typing import Any
+
+from skyrl.train.generators.base import GeneratorInput, GeneratorInterface, GeneratorOutput
+
+from ..call import Call
+from .chat import Chat, Parse
+from .engine import Generated, policy
+from .rollouts import Connection, Episode, Sample, ToTask
+
+
+class TurngateGenerator(GeneratorInterface):
+    """TurngateGenerator runs a rollout for each prompt. SkyRL's engines answer its model calls.
+
+    A trajectory is the row with the most tokens of the model. A rollout without a row, or with an unknown reward, is
+    masked; its reward is then the mean of its prompt's other rollouts, which leaves their mean as it is.
+    """
+
+    def __init__(
+        self,
+        engines: Any,
+        tokenizer: Any,
+        task: ToTask,
+        *,
+        url: str = "nats://127.0.0.1:4222",
+        creds: str | None = None,
+        name: str = "local",
+        parse: Parse | None = None,
+        **options: Any,
+    ) -> None:
+        """Prepare rollouts.
+
+        Args:
+            engines: SkyRL's client of its inference engines.
+            tokenizer: The policy's tokenizer.
+            task: It returns the task of a row: its env_extras, with its prompt as "prompt".
+            url: URL of the NATS server.
+            creds: A .creds file, or a file with an nkey seed.
+            name: Name of the trainer.
+            parse: It reads the model's texts; see Chat.
+            options: agent, sandbox, image, labels and concurrency of Rollouts.
+        """
+        self._engines, self._end = engines, int(tokenizer.eos_token_id)
+        self._chat = Chat(tokenizer, parse)
+        self._connection = Connection(url, creds, name, task, options)
+
+    async def generate(self, input_batch: GeneratorInput) -> GeneratorOutput:
+        """Run a rollout for each prompt; the order is kept."""
+        sampling = input_batch.get("sampling_params")
+
+        async def ask(call: Call, prompt: list[int]) -> Generated:
+            out = await self._engines.generate(
+                {
+                    "prompts": None,
+                    "prompt_token_ids": [prompt],
+                    "sampling_params": sampling,
+                    "session_ids": [call.rollout],
+                }
+            )
+            logprobs = out.get("response_logprobs")
+            return Generated(
+                out["response_ids"][0], logprobs[0] if logprobs else (), cut=out["stop_reasons"][0] == "length"
+            )
+
+        extras = input_batch.get("env_extras") or [{} for _ in input_batch["prompts"]]
+        rows = [{"prompt": p, **e} for p, e in zip(input_batch["prompts"], extras, strict=True)]
+        rollouts = await self._connection.rollouts()
+        groups = await rollouts.groups([(row, 1) for row in rows], policy(self._chat, ask))
+        episodes = [episode for [episode] in groups]
+        samples = [self._sample(e) for e in episodes]
+        ids = input_batch.get("trajectory_ids")
+        names = [i.instance_id for i in ids] if ids else [str(row["prompt"]) for row in rows]
+        return GeneratorOutput(
+            prompt_token_ids=[s.prompt_ids for s in samples],
+            response_ids=[s.response_ids for s in samples],
+            rewards=_rewards(episodes, names),
+            loss_masks=[s.mask for s in samples],
+            stop_reasons=["stop" if 1 in s.mask else "error" for s in samples],
+            rollout_metrics={"turngate/unknown_rewards": sum(e.reward is None for e in episodes)},
+            rollout_logprobs=[s.logprobs for s in samples],
+            trajectory_ids=ids,
+            rollout_expert_indices=None,
+            is_last_step=None,
+            trajectory_generation_times=[sum(p.ms for p in e.result.phases) / 1000 for e in episodes],
+        )
+
+    async def aclose(self) -> None:
+        """Close the connection. A later batch opens another one."""
+        await self._connection.close()
+
+    def _sample(self, episode: Episode) -> Sample:
+        sample = episode.main or Sample([self._end], [self._end], [0], [0.0], [-1])
+        if episode.reward is None:
+            sample.mask = [0] * len(sample.mask)
+        return sample
+
+
+def _rewards(episodes: Sequence[Episode], names: Sequence[str]) -> list[float]:
+    known = collections.defaultdict(list)
+    for episode, name in zip(episodes, names, strict=True):
+        if episode.reward is not None:
+            known[name].append(episode.reward)
+    means = {name: sum(rewards) / len(rewards) for name, rewards in known.items()}
+    return [means.get(n, 0.0) if e.reward is None else e.reward for e, n in zip(episodes, names, strict=True)]

@@ -1,0 +1,134 @@
+"""An agent loop of verl whose agent is any agent of turngate: pip install ./clients/python beside verl.
+
+verl makes an agent loop for each row, from the entry of a file that agent_loop_config_path names:
+
+    - name: turngate
+      _target_: my_loop.AgentLoop
+      url: nats://127.0.0.1:4222
+      creds: trainer-local.nk
+      sandbox: docker
+
+    class AgentLoop(TurngateAgentLoop):          # my_loop.py
+        def task(self, row):
+            return Task.load(row["extra_info"]["task"])
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
+
+from ..call import Call
+from ..client import Client
+from ..schema import Request
+from ..task import Task
+from .chat import Chat, read_tool_calls
+from .engine import Generated, policy
+from .rollouts import Rollouts, Sample
+
+
+class TurngateAgentLoop(AgentLoopBase):
+    """TurngateAgentLoop runs one rollout for a row. verl's own servers answer its model calls.
+
+    Each process of agent loops is a trainer, so actor_rollout_ref.rollout.agent.num_workers is 1, or each has
+    credentials of its own. The loop returns the row with the most tokens of the model.
+    """
+
+    _open: ClassVar[dict[tuple[Any, ...], asyncio.Task[Rollouts]]] = {}  # verl makes a loop for each row
+
+    def __init__(
+        self,
+        *args: Any,
+        url: str = "nats://127.0.0.1:4222",
+        creds: str | None = None,
+        name: str = "local",
+        agent: str = "mini",
+        sandbox: str = "docker",
+        image: str = "",
+        **more: Any,
+    ) -> None:
+        super().__init__(*args, **more)
+        self._server = (url, creds, name)
+        self._options: dict[str, Any] = {"agent": agent, "sandbox": sandbox, "image": image}
+
+    def task(self, row: dict[str, Any]) -> Task | Request:
+        """Return the task of a row of the data set.
+
+        Raises:
+            NotImplementedError: Override it.
+        """
+        raise NotImplementedError("TurngateAgentLoop.task: return the task of a row")
+
+    def parse(self, text: str, call: Call) -> Mapping[str, Any]:
+        """Return the assistant message that a generated text means."""
+        return read_tool_calls(text, call)
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
+        """Run a rollout to its end."""
+        rollouts = await self._rollouts()
+        chat = Chat(self.tokenizer, self.parse, **self.apply_chat_template_kwargs)
+        versions: list[int] = []
+
+        async def generate(call: Call, prompt: list[int]) -> Generated:
+            out = await self.server_manager.generate(
+                request_id=call.rollout, prompt_ids=prompt, sampling_params=dict(sampling_params)
+            )
+            step = out.extra_fields.get("global_steps")
+            if step is not None:
+                versions.append(int(step))
+            limit = sampling_params.get("max_tokens")
+            return Generated(out.token_ids, out.log_probs or (), step, cut=len(out.token_ids) == limit)
+
+        episode = await rollouts.run(_Row(self, kwargs), policy(chat, generate))
+        sample = episode.main
+        if sample is None or len(sample.prompt_ids) > self.rollout_config.prompt_length:
+            end = self.tokenizer.eos_token_id
+            sample = Sample([end], [end], [0], [0.0], [-1])
+        most = self.rollout_config.response_length
+        extra: dict[str, Any] = {"turn_scores": [], "tool_rewards": [], "turngate_rollout": episode.result.id}
+        if versions:
+            extra |= {"min_global_steps": min(versions), "max_global_steps": max(versions)}
+        return AgentLoopOutput(
+            prompt_ids=sample.prompt_ids,
+            response_ids=sample.response_ids[:most],
+            response_mask=sample.mask[:most],
+            response_logprobs=sample.logprobs[:most],
+            reward_score=episode.reward,
+            num_turns=len(episode.messages),
+            metrics=AgentLoopMetrics(),
+            extra_fields=extra,
+        )
+
+    async def aclose(self) -> None:
+        """Close the connection of the loops with these settings. A later loop opens another one."""
+        opened = self._open.pop(self._key(), None)
+        if opened is not None:
+            rollouts = await opened
+            await rollouts.close()
+            await rollouts.client.close()
+
+    def _key(self) -> tuple[Any, ...]:
+        return (*self._server, *self._options.values(), id(asyncio.get_running_loop()))
+
+    async def _rollouts(self) -> Rollouts:
+        key = self._key()
+        if key not in self._open:
+            self._open[key] = asyncio.ensure_future(self._connect())
+        return await asyncio.shield(self._open[key])
+
+    async def _connect(self) -> Rollouts:
+        client = await Client.connect(*self._server)
+        return Rollouts(client, _Row.task, **self._options)
+
+
+class _Row:
+    """A row with the loop that knows its task."""
+
+    def __init__(self, loop: TurngateAgentLoop, values: dict[str, Any]) -> None:
+        self._loop, self._values = loop, values
+
+    def task(self) -> Task | Request:
+        return self._loop.task(self._values)

@@ -1,0 +1,494 @@
+"""The open calls of a trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from nats.aio.msg import Msg
+
+from . import body as bodies
+from . import codec, names, tool, versions
+from .answer import Answer, Asked
+from .call import Call
+from .errors import CallOverError, ClosedError, InvalidError, ShapeError, TurngateError
+from .holding import Holding
+from .known import Bases, read
+from .link import Link, log
+from .message import sum_of
+from .names import Key
+from .objects import Objects
+from .outbox import Frame, Outbox
+from .schema import Delta, Fault, Reply, ToolCall, Verdict
+
+BEAT_EVERY = 5.0
+FORGET_AFTER = 24 * 3600.0
+"""Seconds without a call after which the calls of a rollout without a result are dropped."""
+
+MOST_WAITING = 64
+"""Calls that wait for their rollout's state; further ones are asked again by their workers."""
+
+Handler = Callable[[Call], "Awaitable[Reply] | AsyncIterator[Delta | Reply]"]
+Check = Callable[[Call], "Fault | None"]
+
+
+class FaultError(TurngateError):
+    """A handler raises it to refuse a call with a fault of its own."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(f"{fault.code}: {fault.message}")
+        self.fault = fault
+
+
+@dataclass(slots=True, eq=False)
+class Rollout:
+    """Rollout has the calls of a rollout until its result."""
+
+    attempt: int = 0  # the highest seen
+    ready: bool = False  # its state was read, since this process may have been restarted
+    waiting: list[Asked] = field(default_factory=list)
+    calls: dict[int, Answer] = field(default_factory=dict)
+    tools: dict[int, Answer] = field(default_factory=dict)
+    verifications: dict[int, Answer] = field(default_factory=dict)
+    bases: Bases = field(default_factory=Bases)
+    touched: float = field(default_factory=time.monotonic)
+    version: str = ""  # policy version of its newest answer
+    oldest: int | None = None  # smallest number of a policy version of the attempt's answers
+
+    def of(self, kind: str) -> dict[int, Answer]:
+        return {"llm": self.calls, "tool": self.tools, "verify": self.verifications}[kind]
+
+    def answers(self) -> list[Answer]:
+        return [*self.calls.values(), *self.tools.values(), *self.verifications.values()]
+
+    def give_up(self) -> None:
+        for answer in self.answers():
+            answer.give_up()
+
+
+class Calls:
+    """Calls accepts calls, keeps them alive with beats, and answers each key once."""
+
+    def __init__(
+        self,
+        trainer: str,
+        link: Link,
+        objects: Objects,
+        holding: Holding,
+        attempt_of: Callable[[str], Awaitable[tuple[int, bool]]],
+        saw_attempt: Callable[[str, int], None],
+        check: Check | None = None,
+        tools: dict[str, tool.Tool] | None = None,
+        refused: Callable[[Key, Fault], None] | None = None,
+    ) -> None:
+        self.refusals = 0  # answers that workers refused
+        self.on_verification: Callable[[Asked, Callable[[], Answer]], None] | None = None
+        self.on_rollout: Callable[[str], None] | None = None  # called with each rollout at its first call
+        self._refused = refused
+        self._trainer = trainer
+        self._link = link
+        self._objects = objects
+        self._holding = holding
+        self._attempt_of = attempt_of
+        self._saw_attempt = saw_attempt
+        self._check = check
+        self._tools = tools or {}
+        self._outbox = Outbox(link)
+        self._rollouts: dict[str, Rollout] = {}
+        self._queue: deque[Call] = deque()
+        self._arrived = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._gens = 0
+        self._closed = False
+
+    async def listen(self, shard: str) -> None:
+        """Take calls from now on."""
+        await self._link.subscribe(names.calls(self._trainer, shard), self._on_call)
+        if self._tools:
+            await self._link.subscribe(names.tools(self._trainer, shard), self._on_tool)
+
+    async def listen_verifications(self, shard: str) -> None:
+        """Take verifications from now on."""
+        await self._link.subscribe(names.verifications(self._trainer, shard), self._on_verification)
+
+    async def close(self) -> None:
+        """End all work on calls. Their workers ask another process of this trainer, or this one after a restart."""
+        self._closed = True
+        self._arrived.set()
+        self._queue.clear()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._outbox.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def _spawn(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # Requests of workers.
+
+    async def _on_call(self, msg: Msg) -> None:
+        self._on_message(msg, "llm")
+
+    async def _on_tool(self, msg: Msg) -> None:
+        self._on_message(msg, "tool")
+
+    async def _on_verification(self, msg: Msg) -> None:
+        self._on_message(msg, "verify")
+
+    def _on_message(self, msg: Msg, of: str) -> None:
+        key, headers = names.parse_call(msg.subject, self._trainer), msg.headers or {}
+        if key is None or self._closed:
+            return
+        if headers.get("Rl-Kind") == "cancel":
+            self._cancelled(key, of)
+            return
+        if headers.get("Rl-Kind") == "reject":
+            self._rejected(key, of, headers.get("Rl-Gen", ""), msg.data)
+            return
+        if not names.is_gate_inbox(msg.reply, self._trainer):
+            log.warning("call %s: its reply subject is not a gate's; it is dropped", key)
+            return
+        asked = Asked(key, msg.reply, of, headers.get("Rl-Gen", ""))
+        resume = headers.get("Rl-Resume", "")
+        asked.resume = int(resume) if asked.resume_gen and resume.isdecimal() and len(resume) < 10 else 0
+        asked.settled = [int(n) for n in headers.get("Rl-Settled", "").split(",") if n.isdecimal() and len(n) < 10]
+        if bodies.is_claim(headers):
+            self._spawn(self._claimed(asked, headers))
+        else:
+            self._unpacked(asked, headers, msg.data)
+
+    async def _claimed(self, asked: Asked, headers: dict[str, str]) -> None:
+        bucket = names.artifacts_bucket(self._trainer)
+        try:
+            data = await asyncio.wait_for(bodies.fetch(headers, self._objects, bucket), 60)
+        except (TurngateError, asyncio.TimeoutError) as e:
+            log.warning("call %s: its body cannot be read; its worker asks again: %s", asked.key, e)
+            return
+        self._unpacked(asked, headers, data)
+
+    def _unpacked(self, asked: Asked, headers: dict[str, str], data: bytes) -> None:
+        try:
+            asked.body = bodies.decompress(headers, data)
+        except ShapeError as e:
+            log.warning("call %s: its body cannot be read; its worker asks again: %s", asked.key, e)
+            return
+        self._asked(asked)
+
+    def _cancelled(self, key: Key, of: str) -> None:
+        rollout = self._rollouts.get(key.rollout)
+        if rollout is None:
+            return
+        rollout.waiting = [w for w in rollout.waiting if w.key != key or w.kind != of]
+        if rollout.ready and rollout.attempt == key.attempt:
+            answer = rollout.of(of).pop(key.call, None)
+            if answer is not None:
+                answer.give_up()
+
+    def _rejected(self, key: Key, of: str, gen: str, data: bytes) -> None:
+        """Forget a generation that a worker refused. The worker asks again and gets a new one."""
+        try:
+            fault = codec.decode(Fault, data)
+        except (ShapeError, InvalidError) as e:
+            fault = Fault(code="bad_answer", message=f"the reason cannot be read: {e}", who="trainer")
+        self.refusals += 1
+        log.warning("call %s: the worker refused generation %s: %s", key, gen, fault.message)
+        rollout = self._rollouts.get(key.rollout)
+        if rollout is not None and rollout.attempt == key.attempt:
+            given = rollout.of(of)
+            answer = given.get(key.call)
+            if answer is not None and answer.gen == gen:
+                del given[key.call]
+                answer.give_up()
+        if self._refused is not None:
+            self._refused(key, fault)
+
+    def _stale(self, asked: Asked, text: str) -> None:
+        fault = Fault(stage="call", code="stale_attempt", who="worker", status=409, message=text)
+        self._outbox.send(asked.reply, Frame("fault", self._new_gen(), body=bodies.Body(codec.encode(fault))))
+
+    def _new_gen(self) -> str:
+        self._gens += 1
+        return f"{self._holding.instance}{self._gens:x}"
+
+    def _asked(self, asked: Asked) -> None:
+        key = asked.key
+        rollout = self._rollouts.get(key.rollout)
+        if rollout is None:
+            rollout = self._rollouts[key.rollout] = Rollout()
+            self._spawn(self._learn(key.rollout, rollout))
+            if self.on_rollout is not None:
+                self.on_rollout(key.rollout)
+        if not rollout.ready:
+            if len(rollout.waiting) < MOST_WAITING:
+                rollout.waiting.append(asked)
+            return
+        rollout.touched = time.monotonic()
+        if key.attempt < rollout.attempt:
+            self._stale(asked, f"attempt {key.attempt} is over, {rollout.attempt} has begun")
+            return
+        if key.attempt > rollout.attempt:
+            rollout.attempt = key.attempt
+            rollout.give_up()
+            rollout.calls, rollout.tools, rollout.verifications, rollout.bases = {}, {}, {}, Bases()
+            rollout.oldest = None
+        self._saw_attempt(key.rollout, key.attempt)
+        for number in asked.settled:
+            if number in rollout.of(asked.kind):
+                rollout.of(asked.kind)[number].settle()
+        known = rollout.of(asked.kind).get(key.call)
+        if known is not None:
+            known.attach(asked, self._holding.holds(key.rollout))
+            return
+        given = rollout.of(asked.kind)
+
+        def open_answer() -> Answer:
+            answer = given[key.call] = Answer(key, self._new_gen(), self._outbox)
+            return answer
+
+        if asked.kind == "verify":
+            if self.on_verification is not None:
+                self.on_verification(asked, open_answer)
+            return
+        answer = open_answer()
+        if asked.kind == "tool":
+            answer.open(asked.reply)
+            self.run_while_wanted(answer, self._run_tool(asked, answer))
+        else:
+            self._begin(rollout, asked, answer)
+
+    async def _learn(self, name: str, rollout: Rollout) -> None:
+        """Read the highest attempt, so that a fenced worker gets no answer from a restarted trainer either."""
+        over = False
+        try:
+            attempt, over = await asyncio.wait_for(self._attempt_of(name), 1.0)
+            rollout.attempt = max(rollout.attempt, attempt)
+        except (TurngateError, asyncio.TimeoutError) as e:
+            log.debug("the state of %s could not be read: %s", name, e)
+        rollout.ready = True
+        waiting, rollout.waiting = rollout.waiting, []
+        if over and self._rollouts.get(name) is rollout:
+            del self._rollouts[name]
+        for asked in waiting:
+            if over:
+                self._stale(asked, "the rollout has a result")
+            else:
+                self._asked(asked)
+
+    def _begin(self, rollout: Rollout, asked: Asked, answer: Answer) -> None:
+        """Decode, check and queue a new call."""
+        call = Call(asked.key, answer, self._send)
+        try:
+            came = read(asked.key, asked.body)
+            whole = rollout.bases.whole(asked.key.call, came)
+        except (ShapeError, InvalidError) as e:
+            answer.open(asked.reply)
+            answer.finish("fault", bodies.Body(codec.encode(tool.refusal(e))))
+            return
+        if whole is None:
+            del rollout.calls[asked.key.call]
+            answer.give_up()
+            self._outbox.send(asked.reply, Frame("need_full"))
+            return
+        call.tag, call.dialect, call.model = came.tag, came.dialect, came.model
+        call.stream, call.remaining_ms = came.stream, came.remaining_ms
+        call.base, call.keep = came.base, came.keep
+        call.raw_messages, call.raw_tools, call.raw_params = whole.messages, whole.tools, whole.params
+        call._parsed = whole.parsed
+        answer.open(asked.reply)
+        fault = self._check(call) if self._check is not None else None
+        if fault is not None:
+            fault.status = fault.status or 400
+            self._finish_fault(answer, fault)
+            return
+        if self._holding.holds(asked.key.rollout):
+            answer.sign(held=True)
+        self._queue.append(call)
+        self._arrived.set()
+
+    # Answers.
+
+    async def _send(self, answer: Answer, kind: str, message: Any) -> None:
+        body = bodies.compress(codec.encode(message))
+        if len(body.data) > self._link.max_payload - 4096:
+            body = await bodies.claim(body, self._objects, names.tasks_bucket(self._trainer))
+        if kind == "delta":
+            answer.add(body)
+            await self._outbox.room()
+        elif kind == "fault":
+            self._finish_fault(answer, message, body)
+        else:
+            rollout = self._rollouts.get(answer.key.rollout)
+            if rollout is not None and rollout.attempt == answer.key.attempt and message.versions:
+                rollout.version = message.versions[-1].version
+                numbers = rollout.oldest, versions.oldest(message.versions)
+                rollout.oldest = min((n for n in numbers if n is not None), default=None)
+            answer.finish(kind, body)
+
+    def _finish_fault(self, answer: Answer, fault: Fault, body: bodies.Body | None = None) -> None:
+        body = body or bodies.Body(codec.encode(fault))
+        retryable = fault.status in (425, 429) or fault.status >= 500
+        rollout = self._rollouts.get(answer.key.rollout)
+        if retryable and rollout is not None and rollout.calls.get(answer.key.call) is answer:
+            del rollout.calls[answer.key.call]  # the worker asks again and gets a new generation
+        answer.finish("fault", body, keep=not retryable)
+
+    def run_while_wanted(self, answer: Answer, work: Awaitable[Any]) -> asyncio.Task[Any]:
+        """Run work on a call, which ends with the call."""
+        task = self._spawn(work)
+        stop = task.cancel
+        answer.on_over.append(lambda: None if asyncio.current_task() is task else stop())
+        return task
+
+    async def _run_tool(self, asked: Asked, answer: Answer) -> None:
+        try:
+            outcome = await tool.run(self._tools, asked.key, codec.decode(ToolCall, asked.body))
+        except (ShapeError, InvalidError) as e:
+            outcome = tool.refusal(e)
+        with contextlib.suppress(CallOverError):
+            if isinstance(outcome, Fault):
+                answer.finish("fault", bodies.Body(codec.encode(outcome)))
+            else:
+                await self._send_tool(answer, codec.encode(outcome))
+
+    def finish_verification(self, answer: Answer, outcome: Verdict | Fault) -> None:
+        """Answer a verification."""
+        if not isinstance(outcome, Fault):
+            answer.finish("final", bodies.Body(codec.encode(outcome)))
+            return
+        retryable = outcome.status in (425, 429) or outcome.status >= 500
+        rollout = self._rollouts.get(answer.key.rollout)
+        if retryable and rollout is not None and rollout.verifications.get(answer.key.call) is answer:
+            del rollout.verifications[answer.key.call]  # the worker asks again and gets a new generation
+        answer.finish("fault", bodies.Body(codec.encode(outcome)), keep=not retryable)
+
+    async def _send_tool(self, answer: Answer, data: bytes) -> None:
+        body = bodies.compress(data)
+        if len(body.data) > self._link.max_payload - 4096:
+            body = await bodies.claim(body, self._objects, names.tasks_bucket(self._trainer))
+        answer.finish("final", body)
+
+    async def next_call(self) -> Call:
+        """Wait for the next call that is not held and still needs an answer.
+
+        Raises:
+            ClosedError: The client is closed.
+        """
+        while not self._closed:
+            for i, call in enumerate(self._queue):
+                if not self._holding.holds(call.rollout):
+                    del self._queue[i]
+                    if call.wanted:
+                        if self._queue:
+                            self._arrived.set()
+                        return call
+                    break
+            else:
+                self._arrived.clear()
+                await self._arrived.wait()
+        raise ClosedError("the client is closed")
+
+    async def serve(self, handler: Handler, concurrency: int) -> None:
+        """Answer calls with handler until this is cancelled or the client is closed."""
+        slots = asyncio.Semaphore(concurrency)
+        while True:
+            await slots.acquire()
+            try:
+                call = await self.next_call()
+            except ClosedError:
+                return
+            task = self.run_while_wanted(call._answer, self._handle(call, handler))
+            task.add_done_callback(lambda _: slots.release())
+
+    async def _handle(self, call: Call, handler: Handler) -> None:
+        try:
+            answering = handler(call)
+            if isinstance(answering, AsyncIterator):
+                reply = await _streamed(call, answering)
+            else:
+                reply = await answering
+            if not isinstance(reply, Reply):
+                raise InvalidError("reply", type(reply).__name__, "want a Reply")
+            await call.reply(reply)
+        except CallOverError:
+            return
+        except asyncio.CancelledError:
+            if not self._closed:  # else the worker asks this trainer again after a restart
+                log.warning("the handler of call %s was cancelled; the worker asks again", call.key)
+                text = "the handler was cancelled"
+                fault = Fault(stage="call", code="internal", who="trainer", status=500, message=text)
+                with contextlib.suppress(CallOverError):
+                    await call.fault(fault)
+            raise
+        except Exception as e:
+            if isinstance(e, FaultError):
+                fault = e.fault
+            elif isinstance(e, InvalidError):  # the worker counts such answers and ends the rollout after three
+                log.warning("call %s: its answer is not valid: %s", call.key, e)
+                text = tool.clip(str(e), 65536)
+                fault = Fault(stage="call", code="bad_answer", who="trainer", status=502, message=text)
+            else:
+                log.warning("call %s was answered with a fault", call.key, exc_info=True)
+                text = tool.clip(f"{type(e).__name__}: {e}", 65536)
+                fault = Fault(stage="call", code="internal", who="trainer", status=500, message=text)
+            with contextlib.suppress(CallOverError):
+                await call.fault(fault)
+
+    # Upkeep.
+
+    def hold_changed(self) -> None:
+        """Tell the workers of the calls in the queue, since it stops their agents' clocks."""
+        for call in self._queue:
+            call._answer.sign(self._holding.holds(call.rollout))
+        self._arrived.set()
+
+    def beat(self) -> None:
+        """Send a beat for every open call, and forget rollouts without calls."""
+        waiting = {call._answer: self._holding.holds(call.rollout) for call in self._queue}
+        old = time.monotonic() - FORGET_AFTER
+        for name, rollout in list(self._rollouts.items()):
+            for answer in rollout.answers():
+                answer.sign(waiting.get(answer, False))
+            if rollout.touched < old:
+                self.ended(name)
+
+    def version_of(self, rollout: str) -> str:
+        """Return the policy version of a rollout's newest answer."""
+        known = self._rollouts.get(rollout)
+        return known.version if known else ""
+
+    def older(self, version: int) -> list[str]:
+        """Return the rollouts with an answer of a policy version below a number."""
+        return [r for r, known in self._rollouts.items() if known.oldest is not None and known.oldest < version]
+
+    def knows(self, rollout: str) -> bool:
+        """Report whether a rollout has calls here."""
+        return rollout in self._rollouts
+
+    def ended(self, rollout: str) -> None:
+        """Drop the calls of a rollout that has its result."""
+        known = self._rollouts.pop(rollout, None)
+        if known is not None:
+            known.give_up()
+
+
+async def _streamed(call: Call, pieces: AsyncIterator[Delta | Reply]) -> Reply:
+    """Send pieces, and return the whole reply: the last one that is a Reply, or the sum of the deltas."""
+    deltas = []
+    async for piece in pieces:
+        if isinstance(piece, Reply):
+            return piece
+        deltas.append(piece)
+        await call.delta(piece)
+    return sum_of(deltas)

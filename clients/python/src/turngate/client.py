@@ -1,0 +1,576 @@
+"""The client of a trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import os
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from types import TracebackType
+
+from . import codec, names, transcript
+from .call import Call
+from .calls import BEAT_EVERY, Calls, Check, Handler
+from .errors import ClosedError, InvalidError, NotFoundError, TurngateError, UnreachableError
+from .failures import TREATMENTS
+from .groups import Treatments, Wanted
+from .handle import Handle
+from .holding import Holding
+from .ledger import Ledger
+from .link import Link, log
+from .objects import Objects
+from .progress import Progress
+from .results import Results
+from .rollout_rows import DEFAULT_ROLES, DEFAULT_THRESHOLD, Rows, rows
+from .schema import Artifact, Fault, Fleet, Opened, Request, Result, ToolSpec, TranscriptLine
+from .streams import Streams
+from .submissions import Submissions
+from .task import Task
+from .tool import Tool
+from .verify import Verifications, Verifier
+
+START_WITHIN = 30.0
+"""Seconds that a new client waits for its streams, which the first worker makes."""
+
+AUDIT_EVERY = 300.0
+POLL_EVERY = 5.0
+CANCEL_EVERY = 3.0
+CANCEL_WITHIN = 1.0
+"""Seconds that the end of a client waits until the cancels of groups with enough results are sent."""
+
+
+class Client:
+    """Client submits rollouts, answers the agents' model calls, and takes results. Use connect.
+
+    It works on one event loop. A loop that computes for more than a second must leave the event loop free, or use
+    turngate.sync: otherwise workers take the trainer for absent.
+    """
+
+    def __init__(self) -> None:
+        self._background: list[asyncio.Task[None]] = []
+        self._serving: set[asyncio.Task[None]] = set()
+        self._cancelling: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._missing = "no worker answers"
+
+    name: str
+    _calls_link: Link
+    _bulk_link: Link
+    _ledger: Ledger
+    _streams: Streams
+    _objects: Objects
+    _submissions: Submissions
+    _holding: Holding
+    _calls: Calls
+    _verifications: Verifications
+    _results: Results
+
+    @classmethod
+    async def connect(
+        cls,
+        url: str = "nats://127.0.0.1:4222",
+        creds: str | os.PathLike[str] | None = None,
+        name: str = "local",
+        *,
+        state: str | os.PathLike[str] | None = None,
+        shard: str = "",
+        lane: int = names.DEFAULT_LANE,
+        tools: dict[str, Tool] | None = None,
+        verify: Verifier | None = None,
+        check: Check | None = None,
+        refused: Callable[[names.Key, Fault], None] | None = None,
+        start_within: float = START_WITHIN,
+        audit_every: float = AUDIT_EVERY,
+    ) -> Client:
+        """Connect a trainer. From then on it accepts the calls of its rollouts.
+
+        Args:
+            url: URL of the NATS server; several separated by commas.
+            creds: A .creds file, or a file with an nkey seed.
+            name: Name of the trainer, to which the credentials belong.
+            state: A file with the open rollouts, so that this trainer still waits for them after a restart.
+            shard: Answer the calls of one shard; empty: of all.
+            lane: Priority of submitted rollouts, 0 to 3; 0 is the most urgent.
+            tools: Tools that agents may use whose request lists them in agent.tools.
+            verify: Finds the rewards of requests with verify.by "trainer": an async function of a Handle.
+            check: Checks a call before it is accepted, without generating. A fault refuses the call.
+            refused: Called for each answer that a worker refused, with a fault that names the field. The worker asks
+                for another one; after the third in a row the rollout fails.
+            start_within: Seconds to wait for the server and for the trainer's streams.
+            audit_every: Seconds between checks for rollouts that the server lost.
+
+        Raises:
+            UnreachableError: The server or the first worker did not answer in time.
+            InvalidError: An argument is not valid.
+        """
+        names.check_trainer(name)
+        if shard:
+            names.check_token("shard", shard)
+        if not 0 <= lane < names.LANES:
+            raise InvalidError("lane", lane, f"want 0 to {names.LANES - 1}")
+        self = cls()
+        self.name = name
+        path = os.fspath(creds) if creds is not None else None
+        self._ledger = Ledger(state)
+        opened = await asyncio.to_thread(self._ledger.open)
+        try:
+            inbox = names.inbox(name)
+            self._calls_link = await Link.open(url, path, f"{name} calls", inbox, start_within)
+            self._bulk_link = await Link.open(url, path, f"{name} bulk", inbox, start_within)
+        except BaseException:
+            if hasattr(self, "_calls_link"):
+                await self._calls_link.close()
+            self._ledger.close()
+            raise
+        self._streams = Streams(self._bulk_link, reopen=self.opened)
+        self._objects = Objects(self._streams)
+        self._submissions = Submissions(name, self._streams, self._objects, self._ledger, lane)
+        self._submissions.restore(opened)
+        self._holding = Holding(name, self._bulk_link, self._upstreamed)
+        self._calls = Calls(
+            name, self._calls_link, self._objects, self._holding,
+            self._submissions.attempt_of, self._submissions.saw_attempt, check, tools, refused,
+        )  # fmt: skip
+        self._verifications = Verifications(self._calls, self._calls_link, self._objects, shard, verify)
+        self._results = Results(name, self._streams, self._submissions, self._calls.knows, self._calls.ended)
+        self._calls.on_rollout = self._results.began
+        try:
+            await asyncio.wait_for(self._open_streams(), start_within)
+            await self._results.listen()
+            await self._calls.listen(shard)
+            if verify is not None:
+                await self._verifications.listen()
+        except asyncio.TimeoutError:
+            await self.close()
+            waited = f"the streams of trainer {name} are not there after {start_within:g} s"
+            raise UnreachableError(f"{waited}: {self._missing}") from None
+        except BaseException:
+            await self.close()
+            raise
+        for seconds, work in (
+            (BEAT_EVERY, self._beat),
+            (BEAT_EVERY, self._holding.tell),
+            (CANCEL_EVERY, self._submissions.repeat_cancels),
+            (POLL_EVERY, self._poll),
+            (audit_every, lambda: self._audit(audit_every)),
+        ):
+            self._background.append(asyncio.get_running_loop().create_task(self._every(seconds, work)))
+        self._background.append(asyncio.get_running_loop().create_task(self._results.drop_over()))
+        return self
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop. Open calls are not answered: their workers ask this trainer again after a restart."""
+        if self._closed:
+            return
+        self._closed = True
+        self._results.close()
+        self._verifications.close()
+        if self._cancelling:
+            await asyncio.wait(self._cancelling, timeout=CANCEL_WITHIN)
+        tasks = [*self._background, *self._serving, *self._cancelling]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._calls.close()
+        await self._calls_link.close()
+        await self._bulk_link.close()
+        self._ledger.close()
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await work()
+            except TurngateError as e:
+                log.debug("%s; it is tried again", e)
+
+    async def _beat(self) -> None:
+        self._calls.beat()
+
+    async def _poll(self) -> None:
+        try:
+            await self._results.look()
+        finally:
+            self._results.wake()
+
+    async def _audit(self, older: float) -> None:
+        for rollout in await self._submissions.audit(older):
+            self._results.hint(rollout)
+
+    # The trainer's streams, and the workers.
+
+    def _own_streams(self) -> list[str]:
+        buckets = names.tasks_bucket(self.name), names.artifacts_bucket(self.name)
+        return [names.queue(self.name), names.records(self.name), *map(names.object_stream, buckets)]
+
+    async def _open_streams(self) -> None:
+        wait, told = 0.1, False
+        while True:
+            try:
+                await self.opened()
+                return
+            except UnreachableError as e:
+                with contextlib.suppress(UnreachableError):
+                    if all([await self._streams.exists(s) for s in self._own_streams()]):
+                        return
+                self._missing = str(e)
+                if not told:
+                    log.info("waiting for the first worker: %s", e)
+                    told = True
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, 2.0)
+
+    async def opened(self) -> Opened:
+        """Ask a worker to make this trainer's streams if they are missing, and return the trainer's bounds.
+
+        Raises:
+            UnreachableError: No worker answers, or it cannot make them now.
+        """
+        answer = await self._bulk_link.request(names.trainer_subject(self.name, "open"), timeout=10)
+        opened = codec.decode(Opened, answer.data)
+        if opened.error:
+            raise UnreachableError(f"the streams of trainer {self.name} cannot be made: {opened.error}")
+        return opened
+
+    async def fleet(self) -> Fleet:
+        """Return the live workers: what each offers, and its used slots.
+
+        Raises:
+            UnreachableError: No worker answers.
+        """
+        answer = await self._bulk_link.request(names.trainer_subject(self.name, "fleet"))
+        return codec.decode(Fleet, answer.data)
+
+    # Rollouts.
+
+    def new_id(self, suffix: str = "") -> str:
+        """Return an id for a rollout. A suffix of any form is possible; without one it is random."""
+        return names.new_id(self.name, suffix or secrets.token_hex(8))
+
+    async def put_bundle(self, data: bytes) -> str:
+        """Store a task's files for workers, and return their sha256 for request.task.bundle."""
+        return await self._submissions.put_bundle(data)
+
+    async def submit(self, requests: Request | Sequence[Request]) -> list[str]:
+        """Queue requests and return their ids. Adjacent requests of one group are queued all or none.
+
+        It waits while the queue is full, the server cannot be reached, or the trainer's queue is missing, which a
+        worker makes. A request without an id gets one. If it is cancelled or fails, requests that are surely not on
+        the queue are not outstanding. Others stay so: they give results if they are queued, and otherwise the next
+        check submits them. To submit them again is safe.
+
+        Raises:
+            InvalidError: A request is not valid. None was queued.
+            StateFileError: The requests were not written to the state file. None of their group was queued.
+        """
+        given = [requests] if isinstance(requests, Request) else list(requests)
+        for request in given:
+            request.id = request.id or self.new_id()
+        batches = self._submissions.batches(given)
+        await self._holding.tell()  # before a worker can take the requests
+        for batch in batches:
+            await self._submissions.submit(batch)
+        return [request.id for request in given]
+
+    async def submit_group(
+        self,
+        task: Task | Request,
+        n: int = 1,
+        *,
+        agent: str = "mini",
+        sandbox: str = "docker",
+        image: str = "",
+        group: str = "",
+        labels: dict[str, str] | None = None,
+        tools: Sequence[ToolSpec] = (),
+    ) -> list[str]:
+        """Queue n rollouts of one task, all or none, and return their ids.
+
+        Args:
+            task: A task, whose files are stored first, or a request to repeat.
+            n: Number of rollouts, 1 to 1000.
+            agent: Name of the agent; used with a task.
+            sandbox: Name of the sandbox's backend; used with a task.
+            image: Image of the sandbox instead of the task's own; used with a task.
+            group: Name of the group. Default: a random one.
+            labels: Labels of the results.
+            tools: Tools of this trainer that the agent may use, in addition to those of a request.
+        """
+        if isinstance(task, Task):
+            request = task.request_for(agent, sandbox, image)
+            request.task.bundle = await self.put_bundle(task.bundle)
+        else:
+            request = task
+        group = group or secrets.token_hex(8)
+        out = []
+        for index in range(n):
+            one = copy.deepcopy(request)
+            one.group, one.index, one.id = group, index, self.new_id(f"{group}-{index}")
+            one.labels |= labels or {}
+            one.agent.tools += tools
+            out.append(one)
+        return await self.submit(out)
+
+    @property
+    def outstanding(self) -> int:
+        """Number of submitted rollouts without a delivered result."""
+        return len(self._submissions.open)
+
+    async def next_result(self) -> Result:
+        """Wait for the next result. Each is returned once.
+
+        Raises:
+            ClosedError: The client is closed.
+        """
+        return await self._results.next()
+
+    async def results(
+        self, *, group: str = "", enough: int = 0, treatments: Treatments = TREATMENTS, progress: bool = False
+    ) -> AsyncIterator[Result]:
+        """Yield results until no submitted rollout is outstanding, or none of a group.
+
+        Several loops may run at once, such as one for each group. Each result goes to one of them. A loop that ends
+        early leaves its other results to later ones.
+
+        Args:
+            group: Yield the results of this group only.
+            enough: Number of usable results of a group after which its other rollouts are cancelled. These give results
+                after that. Each group counts by itself, with the results of this loop. 0: none is cancelled.
+            treatments: It says which results are usable: those to train on; see turngate.treatment.
+            progress: Show a bar of tqdm with the number of results and their mean reward.
+
+        Raises:
+            ClosedError: The client is closed.
+            MissingPackageError: There is no tqdm for the bar.
+        """
+        wanted = self._wanted(group, enough, treatments)
+        bar = Progress(wanted.outstanding) if progress else None
+        try:
+            while (result := await wanted.next()) is not None:
+                if bar is not None:
+                    bar.add(result, wanted.outstanding)
+                yield result
+        finally:
+            if bar is not None:
+                bar.close()
+
+    def _wanted(self, group: str, enough: int, treatments: Treatments) -> Wanted:
+        return Wanted(self._results, self._submissions, self._cancel_rest, group, enough, treatments)
+
+    def _cancel_rest(self, group: str) -> None:
+        """Cancel the other rollouts of a group that has enough results."""
+
+        async def send() -> None:
+            try:
+                await self.cancel(group=group, reason="the group has enough results")
+            except TurngateError as e:
+                log.debug("a cancel was not sent; it is repeated: %s", e)
+
+        task = asyncio.get_running_loop().create_task(send(), name="turngate cancel")
+        self._cancelling.add(task)
+        task.add_done_callback(self._cancelling.discard)
+
+    async def result(self, rollout: str) -> Result:
+        """Return the stored result of any rollout of this trainer.
+
+        Raises:
+            NotFoundError: There is none yet.
+        """
+        return await self._results.read(rollout)
+
+    async def cancel(
+        self,
+        rollouts: str | Iterable[str] | None = None,
+        *,
+        group: str = "",
+        older: int | None = None,
+        reason: str = "",
+    ) -> None:
+        """End rollouts, queued or running: some, or all open ones. Each still gets a result.
+
+        Args:
+            rollouts: An id, or ids.
+            group: The rollouts of a group that were submitted here.
+            older: The rollouts with an answer of a policy version whose number, at the end of its name, is below this
+                one. Only this client's answers to the last attempt count.
+            reason: A text for people who watch the messages. It is not kept.
+        """
+        chosen: Iterable[str]
+        if rollouts is not None:
+            chosen = [rollouts] if isinstance(rollouts, str) else list(rollouts)
+        elif group or older is None:
+            chosen = self._submissions.members(group)
+        else:
+            chosen = self._calls.older(older)
+        if older is not None:
+            chosen = set(chosen).intersection(self._calls.older(older))
+        await self._submissions.cancel(list(chosen), reason)
+
+    # Files.
+
+    async def artifact(self, artifact: Artifact) -> AsyncIterator[bytes]:
+        """Yield a file of a rollout in pieces. Its sha256 is checked at the end.
+
+        Raises:
+            NotFoundError: The server has deleted it.
+            DigestError: The content is another. Drop the pieces.
+        """
+        async for piece in self._objects.chunks(names.artifacts_bucket(self.name), artifact.sha256):
+            yield piece
+
+    async def read_artifact(self, artifact: Artifact) -> bytes:
+        """Return a file of a rollout. Errors are those of artifact."""
+        return b"".join([piece async for piece in self.artifact(artifact)])
+
+    async def read_transcript(self, rollout: Result | str) -> bytes:
+        """Return the transcript of a rollout, or of its result, in its stored form. A file of it is called
+        transcript.jsonl.zst; turngate.rows and `turngate rollout` read it.
+
+        Raises:
+            NotFoundError: The rollout has none or has not ended, or the server has deleted it.
+        """
+        result = await self.result(rollout) if isinstance(rollout, str) else rollout
+        for a in result.artifacts:
+            if result.transcript and a.name == result.transcript:
+                return await self.read_artifact(a)
+        raise NotFoundError(f"rollout {result.id} has no transcript")
+
+    async def transcript(self, rollout: Result | str) -> AsyncIterator[TranscriptLine]:
+        """Yield the lines of the transcript of a rollout, or of its result.
+
+        Raises:
+            NotFoundError: The rollout has none or has not ended, or the server has deleted it.
+            ShapeError: It is damaged.
+        """
+        for line in transcript.lines(await self.read_transcript(rollout)):
+            yield line
+
+    async def rows(
+        self,
+        rollout: Result | str,
+        *,
+        merge: str = "realign",
+        threshold: int = DEFAULT_THRESHOLD,
+        roles: Iterable[str] = DEFAULT_ROLES,
+        without_logprobs: bool = False,
+    ) -> Rows:
+        """Return the training rows of a rollout, or of its result; see turngate.rows for the options.
+
+        A rollout that made no model call has no rows.
+
+        Raises:
+            NotFoundError: The rollout has not ended, or the server has deleted its transcript.
+            InvalidError: An option is not valid.
+            ShapeError: The transcript is damaged.
+        """
+        result = await self.result(rollout) if isinstance(rollout, str) else rollout
+        data = await self.read_transcript(result) if result.transcript else b""
+
+        def make() -> Rows:
+            return rows(data, result, merge=merge, threshold=threshold, roles=roles, without_logprobs=without_logprobs)
+
+        return await asyncio.to_thread(make)  # the event loop keeps calls alive
+
+    # Calls.
+
+    def serve(self, handler: Handler, *, concurrency: int = 256) -> asyncio.Task[None]:
+        """Answer calls with handler in the background.
+
+        The handler returns a Reply, or it is an async generator that yields deltas and may end with the whole Reply;
+        without one, the reply is the sum of the deltas. A FaultError refuses the call with its fault; any other
+        exception is a fault that workers retry. The handler is cancelled when its answer is no longer wanted.
+
+        Args:
+            handler: It is called with each call.
+            concurrency: Largest number of calls that it answers at once. Further calls wait.
+
+        Returns:
+            The task. Cancel it to stop; it ends when the client is closed.
+        """
+        if self._closed:
+            raise ClosedError("the client is closed")
+        task = asyncio.get_running_loop().create_task(self._calls.serve(handler, concurrency), name="turngate serve")
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        return task
+
+    async def next_call(self) -> Call:
+        """Wait for the next call, for loops that pull. Answer it with its reply or fault.
+
+        Raises:
+            ClosedError: The client is closed.
+        """
+        return await self._calls.next_call()
+
+    def handle(self, rollout: str) -> contextlib.AbstractAsyncContextManager[Handle]:
+        """Wait until the worker asks this trainer to verify a rollout, and act in its sandbox.
+
+        End it with the handle's verdict. Without one, or with an exception, the rollout fails without a reward.
+
+            async with client.handle(rollout) as handle:
+                await handle.verdict(Verdict(reward=float(b"42" in await handle.read("answer.txt"))))
+
+        Raises:
+            InvalidError: Another caller waits for it.
+            ClosedError: The client is closed.
+        """
+        return self._verifications.handle(rollout)
+
+    # Holds.
+
+    @property
+    def refusals(self) -> int:
+        """Number of answers that workers refused."""
+        return self._calls.refusals
+
+    async def hold(
+        self,
+        rollouts: Iterable[str] | Callable[[str], bool] | None = None,
+        *,
+        group: str = "",
+        version: str = "",
+    ) -> None:
+        """Make calls wait from now on: all, or a selection. It replaces any earlier hold.
+
+        Calls that a handler has already, or that were sent to an upstream, go on.
+
+        Args:
+            rollouts: Ids, or a quick function of an id.
+            group: The rollouts of a group that were submitted here.
+            version: The rollouts whose newest answer came from this policy version.
+        """
+        select: Callable[[str], bool] | None = None
+        if callable(rollouts):
+            select = rollouts
+        elif rollouts is not None:
+            chosen = frozenset(rollouts)
+            select = chosen.__contains__
+        elif group:
+            select = frozenset(self._submissions.members(group)).__contains__
+        elif version:
+            select = lambda rollout: self._calls.version_of(rollout) == version  # noqa: E731
+        self._holding.set(select, everything=select is None)
+        self._calls.hold_changed()
+        await self._holding.tell()
+
+    async def resume(self) -> None:
+        """End any hold and hand out the waiting calls."""
+        self._holding.set(None)
+        self._calls.hold_changed()
+        await self._holding.tell()
+
+    def _upstreamed(self) -> list[str]:
+        def has_upstream(request: Request) -> bool:
+            return request.mode == "transparent_proxy" or any(r.upstream for r in request.gate.routes.values())
+
+        return [r for r, s in self._submissions.open.items() if has_upstream(s.request)]

@@ -1,0 +1,101 @@
+"""Errors of the client."""
+
+from __future__ import annotations
+
+
+class TurngateError(Exception):
+    """Base of all errors of this package."""
+
+
+class InvalidError(TurngateError, ValueError):
+    """A field of a message has a wrong value. A retry does not help."""
+
+    def __init__(self, field: str, value: object, want: str) -> None:
+        text = str(value)
+        if len(text) > 80:
+            text = text[:80] + "…"
+        super().__init__(f"{field}: {text!r} is not valid: {want}")
+        self.field = field
+        self.value = text
+        self.want = want
+
+
+class ShapeError(TurngateError, ValueError):
+    """Bytes are not a msgpack map within the bounds of the protocol."""
+
+
+class UnreachableError(TurngateError, ConnectionError):
+    """NATS, or a worker that must answer, cannot be reached at this moment."""
+
+
+class NotSentError(UnreachableError):
+    """There is no connection at this moment, or nothing takes the message: nothing was stored."""
+
+
+class NotOpenedError(NotSentError):
+    """A stream of the trainer does not exist at this moment. Workers make it when one is there."""
+
+
+class StateFileError(TurngateError):
+    """The state file is in use by another process, or cannot be read or written."""
+
+
+class QueueFullError(TurngateError):
+    """The trainer's request queue is full. Try again when workers have taken requests."""
+
+    def __init__(self, text: str, err_code: int) -> None:
+        super().__init__(text)
+        self.err_code = err_code
+
+
+class BucketFullError(TurngateError):
+    """The trainer's bucket has as many bytes as it may have. The bound must be raised, or old files deleted."""
+
+
+class NotFoundError(TurngateError, LookupError):
+    """An object, a record or a stream does not exist."""
+
+
+class TooLargeError(TurngateError, ValueError):
+    """A message or a file is larger than its bound. Nothing was sent."""
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(f"{what} has {size} bytes; at most {limit} are possible")
+        self.size = size
+        self.limit = limit
+
+
+class DigestError(TurngateError):
+    """The content of an object does not match its sha256."""
+
+
+class CallOverError(TurngateError):
+    """The call has its answer, its worker gave it up, or its attempt is over."""
+
+
+class ClosedError(TurngateError):
+    """The client is closed."""
+
+
+class ServerError(TurngateError):
+    """The NATS server refused an operation of JetStream."""
+
+    def __init__(self, what: str, code: int, err_code: int, text: str) -> None:
+        super().__init__(f"{what}: {text} ({err_code})")
+        self.code = code
+        self.err_code = err_code
+
+
+class TaskError(TurngateError, ValueError):
+    """A task directory is not valid, or has a part that this client does not support."""
+
+    def __init__(self, directory: str, problems: list[str]) -> None:
+        super().__init__("\n".join(f"task {directory}: {problem}" for problem in problems))
+        self.problems = problems
+
+
+class MissingPackageError(TurngateError, ImportError):
+    """A package that this part needs is not installed."""
+
+    def __init__(self, part: str, package: str) -> None:
+        super().__init__(f"{part} needs {package}: pip install {package}")

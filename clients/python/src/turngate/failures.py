@@ -1,0 +1,57 @@
+"""Kinds of failures of rollouts, and the use that a trainer makes of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from .schema import Fault, Result
+
+Failure = Literal["none", "agent", "agent_timeout", "no_reward", "infrastructure", "task", "cancelled"]
+"""A kind of failure.
+
+none: a reward is known, or several without a headline. agent: a reward is known, but the agent failed or reached a cap.
+agent_timeout: the agent did not end in time. no_reward: the agent ended, and the verifier gave no reward.
+infrastructure: the worker, the sandbox or the trainer failed; workers have tried the rollout again by then, where that
+helps. task: a failure of the task or the request, which a new try has, too.
+"""
+
+Treatment = Literal["train", "mask", "again"]
+"""train; mask: leave its tokens out of the loss; again: submit its request again, under another id."""
+
+TREATMENTS: Mapping[Failure, Treatment] = {
+    "none": "train",
+    "agent": "train",
+    "agent_timeout": "mask",
+    "no_reward": "again",
+    "infrastructure": "again",
+    "task": "mask",
+    "cancelled": "mask",
+}
+"""The policy of SkyRL's generator for Harbor: a rollout whose context is full is trained on with its reward, one whose
+agent did not end in time is masked, and without a reward, or if the infrastructure failed, a rollout is run again.
+SkyRL tries twice in all. In difference to it, a failure of the task is masked at once.
+"""
+
+
+def failure(result: Result) -> Failure:
+    """Return the kind of a result's failure."""
+    fault, done = result.fault or Fault(code=""), result.status == "done"
+    if result.status == "cancelled":
+        return "cancelled"
+    if result.status == "dead":
+        return "infrastructure"
+    if done and (fault.stage, fault.code) == ("agent", "timeout"):
+        return "agent_timeout"
+    if done and result.reward is None and not result.rewards:
+        return "no_reward"
+    if done:
+        return "agent" if fault.who == "agent" else "none"
+    if fault.who in ("worker", "sandbox", "trainer"):
+        return "infrastructure"
+    return "no_reward" if fault.stage == "verify" else "task"
+
+
+def treatment(result: Result, policy: Mapping[Failure, Treatment] = TREATMENTS) -> Treatment:
+    """Return the treatment of a result. A kind of failure that the policy lacks is masked."""
+    return policy.get(failure(result), "mask")

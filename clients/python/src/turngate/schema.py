@@ -1,0 +1,1231 @@
+"""The messages of the protocol.
+
+This file is made from the Go package schema by "go test ./clients -update".
+docs/messages.md has the same fields as tables. A field of type Any is JSON: a
+value, or bytes with JSON text that is sent unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .fields import wire
+
+__all__ = [
+    "Task",
+    "MCPServer",
+    "ToolSpec",
+    "AgentChoice",
+    "Build",
+    "Mount",
+    "File",
+    "Tmpfs",
+    "HostAddress",
+    "Ulimit",
+    "Probe",
+    "After",
+    "Container",
+    "Service",
+    "Folder",
+    "SandboxChoice",
+    "Model",
+    "Route",
+    "GateOptions",
+    "Limits",
+    "Command",
+    "Healthcheck",
+    "Hook",
+    "Verify",
+    "ArtifactRule",
+    "Step",
+    "Request",
+    "Call",
+    "Usage",
+    "VersionSpan",
+    "Reply",
+    "Delta",
+    "Fault",
+    "ToolCall",
+    "ToolResult",
+    "Exit",
+    "Verification",
+    "Verdict",
+    "Operation",
+    "Entry",
+    "OperationResult",
+    "StepResult",
+    "Phase",
+    "CallStats",
+    "Committed",
+    "Artifact",
+    "Result",
+    "Hint",
+    "State",
+    "Cancel",
+    "Hold",
+    "Opened",
+    "Offer",
+    "Capacity",
+    "Fleet",
+    "PhaseEvent",
+    "LLMEvent",
+    "LogEvent",
+    "WaitEvent",
+    "NetEvent",
+    "VerifyEvent",
+    "Event",
+    "TranscriptLine",
+    "Presence",
+    "Control",
+]
+
+
+@dataclass(slots=True, kw_only=True)
+class Task:
+    """Task is the task of the agent. Its files come from the bundle, never from a path on the worker."""
+
+    name: str = field(default="", metadata=wire(keep=True, required=True, most=256))
+    instruction: str = field(default="", metadata=wire(keep=True, most=1048576))
+    # bundle is the sha256 (hex) of a tar.zst in the object store "tasks". Empty means the task has no files.
+    bundle: str = ""
+    # Notes list the parts of the task that differ from the author's version. They come first in the result's notes.
+    notes: list[str] = field(default_factory=list, metadata=wire(most=64, each=1000))
+
+
+@dataclass(slots=True, kw_only=True)
+class MCPServer:
+    """MCPServer is a server of the Model Context Protocol (https://modelcontextprotocol.io). If it has a Command,
+    the agent starts it in the sandbox and speaks to it over stdin and stdout. If it has a URL, it runs already
+    and the sandbox's network must reach it.
+    """
+
+    name: str = field(default="", metadata=wire(keep=True, required=True))
+    # argv
+    command: list[str] = field(default_factory=list, metadata=wire(each=65536))
+    # of the command
+    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+    # instead of Command
+    url: str = field(default="", metadata=wire(most=4096))
+    # transport is "sse" or "streamable-http" for a URL, and "stdio" or empty for a command.
+    transport: str = field(default="", metadata=wire(one_of=("sse", "streamable-http",)))
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolSpec:
+    """ToolSpec is a tool that the trainer runs for an agent."""
+
+    name: str = field(default="", metadata=wire(keep=True, required=True))
+    description: str = field(default="", metadata=wire(most=65536))
+    # a JSON schema of type object
+    parameters: Any = field(default=None, metadata=wire(form="json"))
+
+
+@dataclass(slots=True, kw_only=True)
+class AgentChoice:
+    """AgentChoice names the agent and describes its start."""
+
+    name: str = field(default="", metadata=wire(keep=True, required=True))
+    # default: the worker's pinned version
+    version: str = field(default="", metadata=wire(most=256))
+    # added to its argv; the whole argv for "command"
+    args: list[str] = field(default_factory=list, metadata=wire(most=256, each=65536))
+    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+    system_prompt: str = field(default="", metadata=wire(most=1048576))
+    max_turns: int = field(default=0, metadata=wire(low=0, high=1048576))
+    # user in the sandbox; default sandbox.user
+    user: str = ""
+    # network and Allow are the agent's network; default sandbox.network and sandbox.allow.
+    network: str = field(default="", metadata=wire(one_of=("allowlist", "none", "open",)))
+    allow: list[str] = field(default_factory=list)
+    # servers of tools for the agent
+    mcp: list[MCPServer] = field(default_factory=list, metadata=wire(most=256))
+    # skills_dir is a folder in the sandbox. The agent gets its entries as skills.
+    skills_dir: str = field(default="", metadata=wire(most=4096))
+    # tools are run by the trainer. The agent reaches them through an MCP server named "trainer"; it cannot call any
+    # other tool of the trainer.
+    tools: list[ToolSpec] = field(default_factory=list, metadata=wire(most=256))
+
+
+@dataclass(slots=True, kw_only=True)
+class Build:
+    """Build says how the image of a sandbox is built from files of the bundle."""
+
+    # folder of the bundle; default environment
+    context: str = field(default="", metadata=wire(most=4096))
+    # path in the context; default Dockerfile
+    dockerfile: str = field(default="", metadata=wire(most=4096))
+    # stage; default the last
+    target: str = field(default="", metadata=wire(most=256))
+    args: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+
+
+@dataclass(slots=True, kw_only=True)
+class Mount:
+    """Mount shows a folder of the rollout in a container."""
+
+    folder: str = field(default="", metadata=wire(keep=True, required=True))
+    path: str = field(default="", metadata=wire(keep=True, required=True, most=4096))
+    read_only: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class File:
+    """File is one file that is put into a container before it starts: a regular file of the bundle, or Content."""
+
+    path: str = field(default="", metadata=wire(keep=True, required=True, most=4096))
+    from_: str = field(default="", metadata=wire(name="from", most=4096))
+    content: bytes = b""
+    # permission bits; default: the bundle's, or 0444
+    mode: int = field(default=0, metadata=wire(low=0, high=4095))
+
+
+@dataclass(slots=True, kw_only=True)
+class Tmpfs:
+    """Tmpfs is a folder in memory."""
+
+    path: str = field(default="", metadata=wire(keep=True, required=True, most=4096))
+    # default: half of the container's memory
+    size_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+    # permission bits; default 01777
+    mode: int = field(default=0, metadata=wire(low=0, high=4095))
+
+
+@dataclass(slots=True, kw_only=True)
+class HostAddress:
+    """HostAddress is a name and its address."""
+
+    name: str = field(default="", metadata=wire(keep=True, required=True))
+    address: str = field(default="", metadata=wire(keep=True, required=True))
+
+
+@dataclass(slots=True, kw_only=True)
+class Ulimit:
+    """Ulimit is a limit of each process, named as Docker names it, such as nofile."""
+
+    name: str = field(default="", metadata=wire(keep=True, required=True, one_of=("core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nofile", "nproc", "sigpending", "stack",)))
+    # -1: none
+    soft: int = field(default=0, metadata=wire(keep=True, low=-1, high=1125899906842624))
+    hard: int = field(default=0, metadata=wire(keep=True, low=-1, high=1125899906842624))
+
+
+@dataclass(slots=True, kw_only=True)
+class Probe:
+    """Probe is a container's health check with the meaning of Docker's HEALTHCHECK: the container is healthy after
+    one success, and unhealthy after Retries failures in a row, of which those within start_ms do not count.
+    """
+
+    # argv
+    test: list[str] = field(default_factory=list, metadata=wire(keep=True, required=True, each=65536))
+    # default 30 000
+    interval_ms: int = field(default=0, metadata=wire(low=0, high=86400000))
+    # default 30 000
+    timeout_ms: int = field(default=0, metadata=wire(low=0, high=86400000))
+    start_ms: int = field(default=0, metadata=wire(low=0, high=86400000))
+    # default 5 000
+    start_interval_ms: int = field(default=0, metadata=wire(low=0, high=86400000))
+    # default 3
+    retries: int = field(default=0, metadata=wire(low=0, high=100000))
+
+
+@dataclass(slots=True, kw_only=True)
+class After:
+    """After delays the start of a container until a side-car meets a condition."""
+
+    service: str = field(default="", metadata=wire(keep=True, required=True))
+    # the state that the side-car must have reached
+    condition: str = field(default="", metadata=wire(keep=True, required=True, one_of=("completed", "healthy", "started",)))
+
+
+@dataclass(slots=True, kw_only=True)
+class Container:
+    """Container has the settings of one container besides its image and limits. Its paths are in the container or in
+    the task's bundle, never on the worker.
+    """
+
+    # entrypoint replaces the image's entrypoint, and drops the image's command. In the agent's own container the
+    # two run in the background, and only if one is set here. Like Command it has the form of an argv.
+    entrypoint: list[str] = field(default_factory=list, metadata=wire(most=256, each=65536))
+    # command replaces the image's command.
+    command: list[str] = field(default_factory=list, metadata=wire(most=256, each=65536))
+    mounts: list[Mount] = field(default_factory=list, metadata=wire(most=64))
+    files: list[File] = field(default_factory=list, metadata=wire(most=64))
+    tmpfs: list[Tmpfs] = field(default_factory=list, metadata=wire(most=64))
+    # of /dev/shm; default 64 MiB
+    shm_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+    hostname: str = ""
+    # further lines of /etc/hosts
+    hosts: list[HostAddress] = field(default_factory=list, metadata=wire(most=64))
+    ulimits: list[Ulimit] = field(default_factory=list, metadata=wire(most=64))
+    health: Probe | None = None
+    # side-cars that it waits for before it starts
+    after: list[After] = field(default_factory=list, metadata=wire(most=16))
+    # it has no network, not even that of the rollout
+    offline: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Service:
+    """Service is a side-car: a container beside the agent's own, on a network that these containers alone have.
+    Other containers reach it under its name.
+    """
+
+    name: str = field(default="", metadata=wire(keep=True, required=True))
+    image: str = field(default="", metadata=wire(most=512))
+    # instead of Image
+    build: Build | None = None
+    user: str = ""
+    workdir: str = field(default="", metadata=wire(most=4096))
+    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+    # further names
+    aliases: list[str] = field(default_factory=list, metadata=wire(most=16))
+    # no (default), on-failure, always
+    restart: str = field(default="", metadata=wire(one_of=("always", "no", "on-failure",)))
+    # its part of the sandbox's limits; default: side-cars without a part share half of the rest
+    cpus: float = field(default=0.0, metadata=wire(low=0, high=1024))
+    memory_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+    pids: int = field(default=0, metadata=wire(low=0, high=4194304))
+    container: Container = field(default_factory=lambda: Container())
+
+
+@dataclass(slots=True, kw_only=True)
+class Folder:
+    """Folder is a writable folder of one rollout. Its containers may share it."""
+
+    name: str = field(default="", metadata=wire(keep=True, required=True))
+    # from is a folder of the bundle. Its files are in the folder at first.
+    from_: str = field(default="", metadata=wire(name="from", most=4096))
+    # Seed, without From, copies the files that the first image has at the folder's mount path.
+    seed: bool = False
+    # kept as the artifact folders/NAME.tar
+    keep: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class SandboxChoice:
+    """SandboxChoice describes the sandbox. CPUs, memory_bytes, disk_bytes and Pids are needs: the request goes to a
+    worker that offers as much, and they become limits. If the backend cannot enforce a limit, the worker watches
+    it where possible and adds a note to the result; if Strict names the limit, the rollout is refused instead. 0
+    means the worker's own cap.
+    """
+
+    backend: str = field(default="", metadata=wire(keep=True))
+    image: str = field(default="", metadata=wire(most=512))
+    # instead of Image
+    build: Build | None = None
+    # none (default), allowlist, open
+    network: str = field(default="", metadata=wire(one_of=("allowlist", "none", "open",)))
+    # host names, *.domain, IP addresses and ranges
+    allow: list[str] = field(default_factory=list, metadata=wire(most=256, each=256))
+    cpus: float = field(default=0.0, metadata=wire(low=0, high=1024))
+    memory_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+    disk_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+    pids: int = field(default=0, metadata=wire(low=0, high=4194304))
+    # limits that must be enforced: cpus, memory_bytes, disk_bytes, pids
+    strict: list[str] = field(default_factory=list, metadata=wire(most=256, one_of=("cpus", "disk_bytes", "memory_bytes", "pids",)))
+    gpus: int = field(default=0, metadata=wire(low=0, high=64))
+    # default: the backend's
+    user: str = ""
+    # default: the image's, or /workspace
+    workdir: str = field(default="", metadata=wire(most=4096))
+    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+    # container has further settings of the agent's own container.
+    container: Container = field(default_factory=lambda: Container())
+    # side-cars; the limits above are for all containers together
+    services: list[Service] = field(default_factory=list, metadata=wire(most=16))
+    # for Container.Mounts
+    folders: list[Folder] = field(default_factory=list, metadata=wire(most=32))
+
+
+@dataclass(slots=True, kw_only=True)
+class Model:
+    """Model describes the model to the agent."""
+
+    # default "policy"
+    name: str = field(default="", metadata=wire(most=256))
+    sampling: Any = field(default=None, metadata=wire(form="json"))
+    # a name in the worker's configuration
+    upstream: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Route:
+    """Route is the destination of the calls of one tag. Exactly one field is set."""
+
+    # another of the trainer's processes
+    shard: str = ""
+    # an upstream in the worker's configuration
+    upstream: str = ""
+    # a fixed text; no call is sent
+    reply: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class GateOptions:
+    """GateOptions bound and shape the agent's model calls."""
+
+    # buffer (default) or pass
+    stream: str = field(default="", metadata=wire(one_of=("buffer", "pass",)))
+    # 0: 1000
+    max_calls: int = field(default=0, metadata=wire(low=0, high=1073741824))
+    # completion tokens of all calls; 0: no cap
+    max_tokens: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+    # default 8; more wait
+    max_parallel: int = field(default=0, metadata=wire(low=0, high=64))
+    # longest wait of a call without a trainer; default 1 800 000
+    wait_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    # Routes send the calls of a tag to another place than the agent's turns, so that titles and summaries need not
+    # use the policy. Keys are tags.
+    routes: dict[str, Route] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Limits:
+    """Limits are the durations of each stage in milliseconds. 0 means the default."""
+
+    ready_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    install_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    setup_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    agent_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    verify_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+
+
+@dataclass(slots=True, kw_only=True)
+class Command:
+    """Command is one command of the task, run by /bin/sh -c in the sandbox. It is the task author's own text, never
+    assembled from parts.
+    """
+
+    run: str = field(default="", metadata=wire(keep=True, required=True, most=65536))
+    user: str = ""
+    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+
+
+@dataclass(slots=True, kw_only=True)
+class Healthcheck:
+    """Healthcheck must succeed before an agent starts. The command is repeated until it succeeds once, or has failed
+    Retries times in a row.
+    """
+
+    # for /bin/sh -c
+    run: str = field(default="", metadata=wire(keep=True, required=True, most=65536))
+    # between checks; default 5 000
+    interval_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    # of one check; default 30 000
+    timeout_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    # in which failures do not count; default 0
+    start_period_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    # between checks in the start period; default 5 000
+    start_interval_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    # default 3
+    retries: int = field(default=0, metadata=wire(low=0, high=1000))
+
+
+@dataclass(slots=True, kw_only=True)
+class Hook:
+    """Hook is a command that saves the state of a service to files."""
+
+    # for /bin/sh -c
+    run: str = field(default="", metadata=wire(keep=True, required=True, most=65536))
+    # default "main", the agent's container
+    service: str = ""
+    # default: the service's
+    user: str = ""
+    timeout_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+
+
+@dataclass(slots=True, kw_only=True)
+class Verify:
+    """Verify describes a verifier, which finds the reward. Its files are copied into the sandbox only after the
+    agent and all its processes have ended.
+    """
+
+    # by is "trainer" if the trainer finds the reward: it gets a Verification, and acts in the sandbox until it
+    # answers. Such a verifier has no run. The bundle's tests are in /tests, if it has any.
+    by: str = field(default="", metadata=wire(one_of=("trainer",)))
+    # run is the verifier's command. Empty means tests/test.sh of the bundle, at /tests/test.sh. In a step it means
+    # the step's tests/test.sh, or else the task's; /tests has the files of both.
+    run: str = field(default="", metadata=wire(most=65536))
+    user: str = ""
+    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+    # network and Allow are the verifier's network; default the network of its sandbox.
+    network: str = field(default="", metadata=wire(one_of=("allowlist", "none", "open",)))
+    allow: list[str] = field(default_factory=list, metadata=wire(most=256, each=256))
+    # reward_key names the number in reward.json that becomes the reward. Default "reward", or the only number.
+    reward_key: str = field(default="", metadata=wire(most=256))
+    # separate runs the verifier in a second sandbox, which gets only the artifacts of the first sandbox, at their
+    # source paths. Backend and image default to those of the first sandbox. Nil: the verifier runs in the agent's
+    # sandbox.
+    separate: SandboxChoice | None = None
+    # bundled means that the image of the separate sandbox contains /tests.
+    bundled: bool = False
+    # collect are commands that run after the agent and before artifacts are read. A failure only adds a note to the
+    # result.
+    collect: list[Hook] = field(default_factory=list, metadata=wire(most=256))
+
+
+@dataclass(slots=True, kw_only=True)
+class ArtifactRule:
+    """ArtifactRule names a file or folder of a sandbox to keep."""
+
+    # source is an absolute path, or relative to the working directory.
+    source: str = field(default="", metadata=wire(keep=True, required=True, most=4096))
+    # destination is a relative path that names the artifact. Default: the source without its leading slash.
+    destination: str = field(default="", metadata=wire(most=1024))
+    # service is the container that has the path. Default "main".
+    service: str = ""
+    # exclude are patterns of files to leave out of a folder, with the meaning of tar's --exclude.
+    exclude: list[str] = field(default_factory=list, metadata=wire(most=256, each=4096))
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """Step is one part of a task with several instructions. The steps of a request run in order in one sandbox; each
+    starts a new session of the agent. The files of a step are in the bundle below steps/<name>: workdir is copied
+    into the working directory, workdir/setup.sh is run there, tests and solution belong to this step alone.
+    """
+
+    name: str = field(default="", metadata=wire(keep=True, required=True))
+    instruction: str = field(default="", metadata=wire(keep=True, most=1048576))
+    # of the agent; default agent.user
+    user: str = ""
+    # of the agent, on top of agent.env
+    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+    # of the agent; default agent.network
+    network: str = field(default="", metadata=wire(one_of=("allowlist", "none", "open",)))
+    allow: list[str] = field(default_factory=list, metadata=wire(most=256, each=256))
+    agent_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    verify_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    # healthcheck must succeed after the step's setup, before the agent starts.
+    healthcheck: Healthcheck | None = None
+    # verify describes the verifier of this step. Nil: it is not verified.
+    verify: Verify | None = None
+    # artifacts are kept after this step, in addition to the request's artifacts.
+    artifacts: list[ArtifactRule] = field(default_factory=list, metadata=wire(most=256))
+    # min_reward ends the rollout after this step if one of these rewards is lower or missing.
+    min_reward: dict[str, float] = field(default_factory=dict, metadata=wire(most=64))
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """Request asks for one rollout. A trainer publishes it; the rollout ends in exactly one Result."""
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    id: str = field(default="", metadata=wire(keep=True, required=True))
+    trainer: str = field(default="", metadata=wire(keep=True, required=True))
+    # the trainer's process that answers calls; default "0"
+    shard: str = ""
+    # rollouts of one prompt
+    group: str = field(default="", metadata=wire(most=256))
+    # this rollout's place in its group
+    index: int = field(default=0, metadata=wire(low=0, high=1073741824))
+    # default interception_gate
+    mode: str = field(default="", metadata=wire(one_of=("black_box", "interception_gate", "transparent_proxy",)))
+    task: Task = field(default_factory=lambda: Task(), metadata=wire(keep=True))
+    agent: AgentChoice = field(default_factory=lambda: AgentChoice(), metadata=wire(keep=True))
+    sandbox: SandboxChoice = field(default_factory=lambda: SandboxChoice(), metadata=wire(keep=True))
+    model: Model = field(default_factory=lambda: Model())
+    gate: GateOptions = field(default_factory=lambda: GateOptions())
+    limits: Limits = field(default_factory=lambda: Limits())
+    setup: list[Command] = field(default_factory=list, metadata=wire(most=256))
+    # healthcheck must succeed in the new sandbox before Setup runs.
+    healthcheck: Healthcheck | None = None
+    # verify describes the verifier, which finds the reward. Nil: the rollout is not verified. A request with steps
+    # has a Verify in each step instead.
+    verify: Verify | None = None
+    # artifacts are kept in addition to /logs/agent and /logs/artifacts. With steps they are kept after each step.
+    artifacts: list[ArtifactRule] = field(default_factory=list, metadata=wire(most=256))
+    # steps are the parts of a task with several instructions. They replace task.instruction and verify.
+    steps: list[Step] = field(default_factory=list, metadata=wire(most=64))
+    # mean (default) or final
+    step_reward: str = field(default="", metadata=wire(one_of=("final", "mean",)))
+    # default 3
+    max_attempts: int = field(default=0, metadata=wire(low=0, high=100))
+    attempt_floor: int = field(default=0, metadata=wire(low=0, high=1073741824))
+    delay_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    labels: dict[str, str] = field(default_factory=dict, metadata=wire(most=64))
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """Call is one model call in the canonical form, which has the semantics of OpenAI chat completions
+    (https://platform.openai.com/docs/api-reference/chat/create). Messages, tools and parameters are the agent's
+    own JSON, untouched.
+    """
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    key: str = field(default="", metadata=wire(keep=True, required=True))
+    tag: str = field(default="", metadata=wire(keep=True, required=True, one_of=("agent", "aux", "subagent",)))
+    dialect: str = field(default="", metadata=wire(keep=True, required=True))
+    model: str = field(default="", metadata=wire(most=256))
+    messages: list[Any] = field(default_factory=list, metadata=wire(form="json", keep=True, most=100000))
+    # an array; with Base only when it differs from the base's
+    tools: Any = field(default=None, metadata=wire(form="json"))
+    # every other field of the agent's request; with Base only when they differ from the base's
+    params: dict[str, Any] = field(default_factory=dict, metadata=wire(form="json", most=256))
+    # number of an earlier call of this attempt; Messages follow its first Keep messages. 0: Messages are complete
+    base: int = 0
+    # number of messages taken from the call Base
+    keep: int = 0
+    # of the whole call, see docs/protocol.md
+    digest: bytes = b""
+    # the agent asked for a stream
+    stream: bool = False
+    # remaining_ms is how long the caller will still wait, in milliseconds.
+    remaining_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+
+
+@dataclass(slots=True, kw_only=True)
+class Usage:
+    """Usage counts tokens."""
+
+    prompt_tokens: int = field(default=0, metadata=wire(keep=True))
+    completion_tokens: int = field(default=0, metadata=wire(keep=True))
+
+
+@dataclass(slots=True, kw_only=True)
+class VersionSpan:
+    """VersionSpan names the policy version that generated the completion ids from Start up to End (excluded)."""
+
+    version: str = field(default="", metadata=wire(keep=True))
+    start: int = field(default=0, metadata=wire(keep=True))
+    end: int = field(default=0, metadata=wire(keep=True))
+
+
+@dataclass(slots=True, kw_only=True)
+class Reply:
+    """Reply is the whole answer to one call."""
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    # an OpenAI chat assistant message
+    message: Any = field(default=None, metadata=wire(form="json", keep=True, required=True))
+    finish_reason: str = field(default="", metadata=wire(keep=True, required=True, most=64))
+    usage: Usage = field(default_factory=lambda: Usage(), metadata=wire(keep=True))
+    # Data for training. None of it ever reaches the agent.
+    prompt_ids: Sequence[int] = field(default=(), metadata=wire(form="ids"))
+    completion_ids: Sequence[int] = field(default=(), metadata=wire(form="ids"))
+    # one per completion id
+    logprobs: Sequence[float] = field(default=(), metadata=wire(form="logprobs"))
+    top_logprobs: Any = field(default=None, metadata=wire(form="json"))
+    versions: list[VersionSpan] = field(default_factory=list, metadata=wire(most=100000))
+    # effective parameters
+    sampling: Any = field(default=None, metadata=wire(form="json"))
+    # parameters that were changed before the engine got them, or that it ignored
+    edits: list[str] = field(default_factory=list, metadata=wire(most=256))
+    # the trainer keeps the ids under the call's key
+    retained: bool = False
+    # of the retained ids
+    digest: bytes = b""
+
+
+@dataclass(slots=True, kw_only=True)
+class Delta:
+    """Delta is a piece of an answer that is still being generated: an OpenAI chat delta and its token ids."""
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    # choices[0].delta of a chat completion chunk
+    delta: Any = field(default=None, metadata=wire(form="json", keep=True, required=True))
+    completion_ids: Sequence[int] = field(default=(), metadata=wire(form="ids"))
+    logprobs: Sequence[float] = field(default=(), metadata=wire(form="logprobs"))
+
+
+@dataclass(slots=True, kw_only=True)
+class Fault:
+    """Fault describes a failure: its stage, its cause and the party that can mend it. As the answer to a model call
+    it also carries an HTTP status.
+    """
+
+    # sandbox, setup, agent, verify, call, request, ...
+    stage: str = field(default="", metadata=wire(most=64))
+    code: str = field(default="", metadata=wire(keep=True, required=True, most=64))
+    message: str = field(default="", metadata=wire(keep=True, most=65536))
+    who: str = field(default="", metadata=wire(most=16))
+    retryable: bool = False
+    # status is the HTTP status of a fault that answers a model call: 400, 409, 410, 413, 425, 429 or 5xx. 0
+    # elsewhere.
+    status: int = 0
+    # agent_message is text that the agent may read. Without it the agent reads a generic text; Message goes to
+    # events and results only.
+    agent_message: str = field(default="", metadata=wire(most=65536))
+    # retry_after_ms is the time to wait before the next try, in milliseconds.
+    retry_after_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolCall:
+    """ToolCall asks the trainer to run one of its tools. Its key has the form of a model call's key, but tool calls
+    have numbers of their own.
+    """
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    key: str = field(default="", metadata=wire(keep=True, required=True))
+    name: str = field(default="", metadata=wire(keep=True, required=True))
+    # a JSON object, as the model wrote it
+    arguments: Any = field(default=None, metadata=wire(form="json", keep=True, required=True))
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolResult:
+    """ToolResult is the result of a tool call."""
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    text: str = field(default="", metadata=wire(keep=True, most=1048576))
+    # the text describes an error to the model
+    is_error: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Exit:
+    """Exit describes the end of a process in the sandbox. It is data about the agent or task, never an error of
+    turngate.
+    """
+
+    # exit status; 128+signal when a signal ended it
+    code: int = field(default=0, metadata=wire(keep=True))
+    # such as "killed"; empty when it exited
+    signal: str = ""
+    timed_out: bool = False
+    oom: bool = False
+    # ended because the sandbox exceeded its disk limit
+    disk: bool = False
+    # wall time in milliseconds
+    ms: int = field(default=0, metadata=wire(keep=True))
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Verification:
+    """Verification asks the trainer for the reward of a step, after the agent has ended. Until the trainer answers
+    with a Verdict, it may send Operations on the sandbox. Its key has the form of a model call's key; the number
+    is that of the step.
+    """
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    key: str = field(default="", metadata=wire(keep=True, required=True))
+    # the request's task.name
+    task: str = field(default="", metadata=wire(most=256))
+    # the request's task.bundle
+    bundle: str = ""
+    # empty: the request has no steps
+    step: str = field(default="", metadata=wire(most=256))
+    # of the step
+    instruction: str = field(default="", metadata=wire(most=1048576))
+    group: str = field(default="", metadata=wire(most=256))
+    index: int = field(default=0, metadata=wire(low=0, high=1073741824))
+    labels: dict[str, str] = field(default_factory=dict, metadata=wire(most=64))
+    # working directory of the sandbox
+    workdir: str = field(default="", metadata=wire(keep=True, most=4096))
+    # of the agent
+    exit: Exit | None = None
+    # of the agent
+    fault: Fault | None = None
+    # time limit of the verification
+    limit_ms: int = field(default=0, metadata=wire(keep=True, low=0, high=2592000000))
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdict:
+    """Verdict is the trainer's answer to a Verification. It becomes the step's result, or the rollout's if there are
+    no steps.
+    """
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    # null: not known, which is not 0
+    reward: float | None = field(default=None, metadata=wire(keep=True))
+    # rewards are the parts of the reward. The reward itself is added under verify.reward_key, or "reward", unless
+    # the name is taken.
+    rewards: dict[str, float] = field(default_factory=dict, metadata=wire(most=256))
+    metrics: dict[str, float] = field(default_factory=dict, metadata=wire(most=256))
+    # notes of the result, for people
+    messages: list[str] = field(default_factory=list, metadata=wire(most=64, each=1000))
+
+
+@dataclass(slots=True, kw_only=True)
+class Operation:
+    """Operation is one action of the trainer in a sandbox that it verifies. Do selects the action; fields of other
+    actions are empty. A relative path begins in the working directory.
+    """
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    # exec, read, write or list
+    do: str = field(default="", metadata=wire(keep=True, required=True, one_of=("exec", "list", "read", "write",)))
+    # path is the file to read or write, the folder to list, or the directory of a command; default for list and
+    # exec: the working directory.
+    path: str = field(default="", metadata=wire(most=4096))
+    # data is the content to write, or the standard input of a command.
+    data: bytes = b""
+    # permission bits of a written file; default 0644
+    mode: int = field(default=0, metadata=wire(low=0, high=511))
+    # user runs the command, or owns the written file. Default verify.user.
+    user: str = ""
+    # of exec: the argv, without a shell
+    args: list[str] = field(default_factory=list, metadata=wire(most=256, each=65536))
+    # run is text for /bin/sh -c, in place of args.
+    run: str = field(default="", metadata=wire(most=65536))
+    # of exec, added to verify.env
+    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+    # timeout_ms limits a command. 0, and more than is left of the verification: to its end.
+    timeout_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+
+
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """Entry is a file of a folder."""
+
+    # without the folder
+    name: str = field(default="", metadata=wire(keep=True))
+    # file, folder, link or other
+    kind: str = field(default="", metadata=wire(keep=True, required=True, one_of=("file", "folder", "link", "other",)))
+    size: int = field(default=0, metadata=wire(keep=True))
+    # permission bits
+    mode: int = field(default=0, metadata=wire(keep=True))
+
+
+@dataclass(slots=True, kw_only=True)
+class OperationResult:
+    """OperationResult is the outcome of an Operation that the worker ran. The failure of a command is data; other
+    failures are a Fault.
+    """
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    # of a command
+    exit: Exit | None = None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    # the command wrote more than is here
+    truncated: bool = False
+    # content of a file
+    data: bytes = b""
+    # of a folder, by name
+    files: list[Entry] = field(default_factory=list, metadata=wire(most=10000))
+
+
+@dataclass(slots=True, kw_only=True)
+class StepResult:
+    """StepResult is the outcome of one step."""
+
+    name: str = field(default="", metadata=wire(keep=True, required=True))
+    # null: not known
+    reward: float | None = field(default=None, metadata=wire(keep=True))
+    rewards: dict[str, float] = field(default_factory=dict)
+    fault: Fault | None = None
+    # of the agent
+    exit: Exit | None = None
+    separation: str = ""
+    # names of its phases in the result
+    phases: list[str] = field(default_factory=list)
+    # first_call and last_call are the numbers of the first and last model call of the agent in this step. 0: it
+    # made no call.
+    first_call: int = 0
+    last_call: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Phase:
+    """Phase is one stage of a rollout."""
+
+    # create, upload, setup[0], agent, verify, step/<name>/agent, ...
+    name: str = field(default="", metadata=wire(keep=True))
+    # Unix ms, for people
+    start: int = field(default=0, metadata=wire(keep=True))
+    # duration
+    ms: int = field(default=0, metadata=wire(keep=True))
+    # when the phase ran a command
+    exit: Exit | None = None
+    # tail of its output
+    output: str = field(default="", metadata=wire(most=65536))
+
+
+@dataclass(slots=True, kw_only=True)
+class CallStats:
+    """CallStats counts the calls of one tag."""
+
+    count: int = field(default=0, metadata=wire(keep=True))
+    prompt_tokens: int = field(default=0, metadata=wire(keep=True))
+    completion_tokens: int = field(default=0, metadata=wire(keep=True))
+    # answers that were refused
+    refused: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Committed:
+    """Committed names a generation that reached the agent. Train only on these generations."""
+
+    call: int = field(default=0, metadata=wire(keep=True))
+    gen: str = field(default="", metadata=wire(keep=True))
+    digest: bytes = b""
+    shard: str = ""
+    tag: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Artifact:
+    """Artifact is a file that the rollout left, kept in the object store under its sha256."""
+
+    name: str = field(default="", metadata=wire(keep=True))
+    size: int = field(default=0, metadata=wire(keep=True))
+    sha256: str = field(default="", metadata=wire(keep=True, required=True))
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """Result is the outcome of a rollout. Every submitted request gets exactly one."""
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    id: str = field(default="", metadata=wire(keep=True, required=True))
+    trainer: str = field(default="", metadata=wire(keep=True))
+    group: str = ""
+    index: int = field(default=0, metadata=wire(keep=True))
+    # the request's task.name
+    task: str = ""
+    attempt: int = field(default=0, metadata=wire(keep=True, low=0, high=1073741824))
+    status: str = field(default="", metadata=wire(keep=True, required=True))
+    # null: not known, which is not 0
+    reward: float | None = field(default=None, metadata=wire(keep=True))
+    rewards: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    # with steps: the first fault of a step
+    fault: Fault | None = None
+    # of the agent; with steps: of the last step that ran
+    exit: Exit | None = None
+    # separation tells how far the verifier was from the agent: same-user, other-user or separate. With steps: the
+    # smallest. Empty: no verifier ran.
+    separation: str = ""
+    # the steps that ran
+    steps: list[StepResult] = field(default_factory=list, metadata=wire(most=64))
+    phases: list[Phase] = field(default_factory=list)
+    # by tag
+    calls: dict[str, CallStats] = field(default_factory=dict)
+    committed: list[Committed] = field(default_factory=list)
+    artifacts: list[Artifact] = field(default_factory=list)
+    # an artifact's name
+    transcript: str = ""
+    # transcript_truncated counts the last lines that did not fit into the transcript. If it is not 0, the record of
+    # the calls is incomplete.
+    transcript_truncated: int = 0
+    # notes are sentences for people, for example about limits that were only watched or parts of the task that are
+    # not supported.
+    notes: list[str] = field(default_factory=list, metadata=wire(most=256, each=65536))
+    # as in Reply, of all calls
+    edits: list[str] = field(default_factory=list)
+    worker: str = ""
+    agent: str = ""
+    agent_version: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Hint:
+    """Hint tells a trainer that a result was committed. The stream is the truth; a lost hint costs time only. With a
+    fault it is the only answer to a request that can have no result, because its id is missing or another
+    trainer's.
+    """
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    # with a fault: the request's own, empty if it cannot be read
+    id: str = field(default="", metadata=wire(keep=True, required=True))
+    # the reason for refusing the request
+    fault: Fault | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """State is the record of a rollout's owner. It alone decides which worker runs the rollout; the queue only wakes
+    workers. Every write is a compare-and-set on the sequence of the last one.
+    """
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    id: str = field(default="", metadata=wire(keep=True, required=True))
+    trainer: str = field(default="", metadata=wire(keep=True))
+    status: str = field(default="", metadata=wire(keep=True, required=True, one_of=("cancelled", "cancelling", "dead", "done", "failed", "queued", "running",)))
+    # only grows, and fences earlier attempts
+    attempt: int = field(default=0, metadata=wire(keep=True, low=0, high=1073741824))
+    # counts against max_attempts
+    tries: int = field(default=0, metadata=wire(keep=True, low=0, high=1073741824))
+    # stream sequence of the owner's queue message
+    owner_seq: int = 0
+    # ack subject of that message, so that a successor can release it at once
+    ack: str = ""
+    worker: str = ""
+    instance: str = ""
+    # Unix ms, for people
+    since: int = 0
+    # of the last try that failed
+    fault: Fault | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Cancel:
+    """Cancel asks to end rollouts of one trainer, queued or running. Workers check that each id belongs to the
+    trainer that the message's subject names.
+    """
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    ids: list[str] = field(default_factory=list, metadata=wire(keep=True, most=10000))
+    reason: str = field(default="", metadata=wire(most=1024))
+    # seqs has the sequences of the rollouts' messages in the trainer's queue, in the order of IDs; 0: not known. A
+    # worker looks for the others in the queue.
+    seqs: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Hold:
+    """Hold lists the rollouts of one trainer that must not send new calls to an upstream, for example during an
+    update of its weights. Open calls go on. A hold is valid until a newer one, and lapses when it is not
+    repeated.
+    """
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    # of the trainer's process
+    instance: str = field(default="", metadata=wire(keep=True, required=True))
+    # grows with each hold of that process
+    serial: int = field(default=0, metadata=wire(keep=True, required=True))
+    all: bool = False
+    # used without All; empty: no rollout waits
+    ids: list[str] = field(default_factory=list, metadata=wire(most=10000))
+
+
+@dataclass(slots=True, kw_only=True)
+class Opened:
+    """Opened is a worker's answer to a trainer that asked for its streams. The bounds are those of the trainer; 0:
+    there is none.
+    """
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    # reason why a stream is missing; empty: all are there
+    error: str = field(default="", metadata=wire(most=65536))
+    # requests in the queue
+    max_queue: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+    # bytes of the requests in the queue
+    max_queue_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+    # bytes of bundles and large answers
+    max_bundle_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+    # bytes of artifacts and large calls
+    max_artifact_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+    # share of the workers, compared with other trainers
+    weight: int = field(default=0, metadata=wire(low=0, high=1000))
+
+
+@dataclass(slots=True, kw_only=True)
+class Offer:
+    """Offer lists the resources that a worker can give to one rollout. A limit of 0 means no limit."""
+
+    backends: list[str] = field(default_factory=list, metadata=wire(keep=True))
+    # installed ones
+    agents: list[str] = field(default_factory=list, metadata=wire(keep=True))
+    # besides none
+    networks: list[str] = field(default_factory=list)
+    # 0: none
+    gpus: int = 0
+    cpus: float = 0.0
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+    pids: int = 0
+    # warm ones
+    images: list[str] = field(default_factory=list)
+    # that requests of the modes transparent_proxy and black_box can name
+    upstreams: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Capacity:
+    """Capacity is the capacity of one worker."""
+
+    slots: int = field(default=0, metadata=wire(keep=True))
+    # slots in use
+    busy: int = field(default=0, metadata=wire(keep=True))
+    draining: bool = False
+    offer: Offer = field(default_factory=lambda: Offer(), metadata=wire(keep=True))
+
+
+@dataclass(slots=True, kw_only=True)
+class Fleet:
+    """Fleet lists the live workers for a trainer. It has neither their names nor the rollouts of other trainers."""
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    workers: list[Capacity] = field(default_factory=list, metadata=wire(keep=True, most=100000))
+
+
+@dataclass(slots=True, kw_only=True)
+class PhaseEvent:
+    """PhaseEvent tells that a stage began, or ended after MS with Exit."""
+
+    name: str = field(default="", metadata=wire(keep=True))
+    ended: bool = False
+    ms: int = 0
+    exit: Exit | None = None
+    fault: Fault | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class LLMEvent:
+    """LLMEvent tells that a model call began (Call is set) or ended (Reply or Fault is set)."""
+
+    number: int = field(default=0, metadata=wire(keep=True))
+    gen: str = ""
+    ms: int = 0
+    call: Call | None = None
+    reply: Reply | None = None
+    fault: Fault | None = None
+    # note lists changes that the gate made to the call or its answer. It is set instead of Call or Reply when they
+    # are too large to show.
+    note: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class LogEvent:
+    """LogEvent is a piece of output."""
+
+    # agent, setup[0], verify, ...
+    source: str = field(default="", metadata=wire(keep=True))
+    # stdout or stderr
+    stream: str = field(default="", metadata=wire(keep=True))
+    text: str = field(default="", metadata=wire(keep=True))
+
+
+@dataclass(slots=True, kw_only=True)
+class WaitEvent:
+    """WaitEvent tells that a rollout waits for something outside of it. It is sent when the wait begins, when the
+    reason changes, every 30 s, and with Ended when the wait is over.
+    """
+
+    # the thing that it waits for
+    for_: str = field(default="", metadata=wire(name="for", keep=True, required=True, one_of=("hold", "sandbox", "server", "slot", "trainer", "upstream", "verify", "worker",)))
+    # such as the name of an upstream or an image
+    name: str = field(default="", metadata=wire(most=256))
+    # the model call that waits; 0: all of the rollout
+    call: int = 0
+    # duration of the wait so far, in milliseconds
+    ms: int = 0
+    # number of failed tries
+    tries: int = 0
+    # details, such as "2 workers, no slot is free"
+    note: str = field(default="", metadata=wire(most=65536))
+    # of the last try that failed
+    fault: Fault | None = None
+    ended: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class NetEvent:
+    """NetEvent tells of one connection that a process in the sandbox requested from the proxy of the allowlist."""
+
+    # 1, 2, ... within the rollout
+    number: int = field(default=0, metadata=wire(keep=True))
+    # of the rollout: agent, verify, ...
+    phase: str = field(default="", metadata=wire(keep=True))
+    host: str = field(default="", metadata=wire(keep=True))
+    port: int = field(default=0, metadata=wire(keep=True))
+    # IP address of the host
+    address: str = ""
+    allowed: bool = field(default=False, metadata=wire(keep=True))
+    # of a refusal or failure
+    reason: str = ""
+    ended: bool = False
+    # bytes from the sandbox
+    sent: int = 0
+    # bytes to the sandbox
+    received: int = 0
+    ms: int = 0
+    # omitted counts the connections without an event. It is set in the last event of a rollout that made very many
+    # connections.
+    omitted: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class VerifyEvent:
+    """VerifyEvent tells of one operation of a trainer that verifies, after it ended. The output of a command comes
+    as events of type log.
+    """
+
+    # of the operation
+    number: int = field(default=0, metadata=wire(keep=True))
+    # as in Operation
+    do: str = field(default="", metadata=wire(keep=True))
+    path: str = ""
+    # its beginning
+    command: str = ""
+    # that were read or written
+    bytes: int = 0
+    ms: int = 0
+    exit: Exit | None = None
+    fault: Fault | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Event:
+    """Event shows people the progress of a rollout. Nothing depends on events: a full stream or a slow tap never
+    delays a rollout.
+    """
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    type: str = field(default="", metadata=wire(keep=True, required=True, one_of=("llm", "log", "net", "phase", "result", "step", "verify", "wait",)))
+    id: str = field(default="", metadata=wire(keep=True, required=True))
+    attempt: int = field(default=0, metadata=wire(keep=True, low=0, high=1073741824))
+    # 1, 2, ... within the attempt
+    index: int = field(default=0, metadata=wire(keep=True))
+    # Unix ms
+    at: int = field(default=0, metadata=wire(keep=True))
+    phase: PhaseEvent | None = None
+    # an event of the agent: kind (text, tool_call, tool_result, usage, error, other), and text, tool, id, input,
+    # output or usage
+    step: Any = field(default=None, metadata=wire(form="json"))
+    llm: LLMEvent | None = None
+    log: LogEvent | None = None
+    wait: WaitEvent | None = None
+    net: NetEvent | None = None
+    verify: VerifyEvent | None = None
+    result: Result | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class TranscriptLine:
+    """TranscriptLine is one line of a rollout's transcript, an artifact of JSON lines, compressed with zstd. A call
+    has two lines, its request and its end; a tool that the trainer ran has one.
+    """
+
+    # Unix ms, for people
+    at: int = 0
+    # 1, 2, ...: the call's number in its attempt
+    call: int = 0
+    # with a base only its new part, as on the wire
+    request: Call | None = None
+    # at the call's end: the generation that answered it
+    gen: str = ""
+    # duration of the call or the tool
+    ms: int = 0
+    reply: Reply | None = None
+    fault: Fault | None = None
+    tool: str = ""
+    arguments: Any = field(default=None, metadata=wire(form="json"))
+    # the tool's result
+    text: str = ""
+    is_error: bool = False
+    # left_out, on the last line only, counts the lines that did not fit.
+    left_out: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Presence:
+    """Presence announces a live worker and the rollouts that it can take."""
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    worker: str = field(default="", metadata=wire(keep=True, required=True))
+    instance: str = field(default="", metadata=wire(keep=True))
+    version: str = ""
+    slots: int = field(default=0, metadata=wire(keep=True))
+    draining: bool = False
+    offer: Offer = field(default_factory=lambda: Offer(), metadata=wire(keep=True))
+    running: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Control:
+    """Control is a command from one worker to another."""
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    do: str = field(default="", metadata=wire(keep=True, required=True, one_of=("cancel", "copy", "give_back",)))
+    id: str = field(default="", metadata=wire(keep=True, required=True))
+    attempt: int = 0

@@ -1,0 +1,306 @@
+"""The client without async, for notebooks and training loops.
+
+An event loop in a thread of its own keeps calls alive while the caller computes.
+
+    with SyncClient.connect(url, creds, "local") as client:
+        client.serve(policy)
+        client.submit_group(Task.load("tasks/hello"), n=4)
+        for result in client.results():
+            rows = client.rows(result)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from .call import Call
+from .calls import Handler
+from .client import Client
+from .failures import TREATMENTS
+from .groups import Treatments
+from .handle import Handle, Output
+from .progress import Progress
+from .rollout_rows import Rows
+from .schema import (
+    Artifact,
+    Delta,
+    Entry,
+    Fault,
+    Fleet,
+    Reply,
+    Request,
+    Result,
+    TranscriptLine,
+    Verdict,
+    Verification,
+)
+from .task import Task
+
+T = TypeVar("T")
+
+
+async def _within(work: Coroutine[Any, Any, T], timeout: float | None) -> T:
+    """Return the outcome of work, which is cancelled after a while. An outcome that came before is not lost."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=timeout)
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+    if task.cancelled() and timeout is not None:
+        raise TimeoutError(f"nothing came within {timeout:g} s")
+    return task.result()
+
+
+class SyncClient:
+    """SyncClient has the methods of Client. Each blocks until it is done, or for timeout seconds."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="turngate", daemon=True)
+        self._thread.start()
+        self._closed = False
+
+    client: Client
+    """The client itself. It belongs to the thread's event loop."""
+
+    @classmethod
+    def connect(cls, url: str = "nats://127.0.0.1:4222", creds: str | None = None, name: str = "local", **options: Any) -> SyncClient:  # fmt: skip  # noqa: E501
+        """Connect a trainer; see Client.connect for the options."""
+        self = cls()
+        try:
+            self.client = self._run(Client.connect(url, creds, name, **options))
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def _run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        future = asyncio.run_coroutine_threadsafe(_within(work, timeout), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def __enter__(self) -> SyncClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop, as Client.close."""
+        if not self._closed:
+            self._closed = True
+            self._run(self.client.close())
+            self._stop()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def outstanding(self) -> int:
+        """Number of submitted rollouts without a delivered result."""
+        return self.client.outstanding
+
+    def submit(self, requests: Request | Sequence[Request], timeout: float | None = None) -> list[str]:
+        return self._run(self.client.submit(requests), timeout)
+
+    def submit_group(self, task: Task | Request, n: int = 1, timeout: float | None = None, **options: Any) -> list[str]:
+        return self._run(self.client.submit_group(task, n, **options), timeout)
+
+    def put_bundle(self, data: bytes, timeout: float | None = None) -> str:
+        return self._run(self.client.put_bundle(data), timeout)
+
+    def next_result(self, timeout: float | None = None) -> Result:
+        return self._run(self.client.next_result(), timeout)
+
+    def results(
+        self, *, group: str = "", enough: int = 0, treatments: Treatments = TREATMENTS, progress: bool = False
+    ) -> Iterator[Result]:
+        """Yield results until no submitted rollout is outstanding, or none of a group; see Client.results."""
+        wanted = self.client._wanted(group, enough, treatments)
+        bar = Progress(wanted.outstanding) if progress else None
+        try:
+            while (result := self._run(wanted.next())) is not None:
+                if bar is not None:
+                    bar.add(result, wanted.outstanding)
+                yield result
+        finally:
+            if bar is not None:
+                bar.close()
+
+    def cancel(
+        self,
+        rollouts: str | Iterable[str] | None = None,
+        *,
+        group: str = "",
+        older: int | None = None,
+        reason: str = "",
+    ) -> None:
+        self._run(self.client.cancel(rollouts, group=group, older=older, reason=reason))
+
+    def hold(
+        self, rollouts: Iterable[str] | Callable[[str], bool] | None = None, *, group: str = "", version: str = ""
+    ) -> None:
+        self._run(self.client.hold(rollouts, group=group, version=version))
+
+    def resume(self) -> None:
+        self._run(self.client.resume())
+
+    def fleet(self) -> Fleet:
+        return self._run(self.client.fleet())
+
+    def read_artifact(self, artifact: Artifact, timeout: float | None = None) -> bytes:
+        return self._run(self.client.read_artifact(artifact), timeout)
+
+    def read_transcript(self, rollout: Result | str, timeout: float | None = None) -> bytes:
+        return self._run(self.client.read_transcript(rollout), timeout)
+
+    def transcript(self, rollout: Result | str, timeout: float | None = None) -> list[TranscriptLine]:
+        async def read() -> list[TranscriptLine]:
+            return [line async for line in self.client.transcript(rollout)]
+
+        return self._run(read(), timeout)
+
+    def rows(self, rollout: Result | str, timeout: float | None = None, **options: Any) -> Rows:
+        return self._run(self.client.rows(rollout, **options), timeout)
+
+    @contextlib.contextmanager
+    def handle(self, rollout: str, timeout: float | None = None) -> Iterator[SyncHandle]:
+        """Wait until the worker asks this trainer to verify a rollout, and act in its sandbox; see Client.handle.
+
+        End it with the handle's verdict. Without one, or with an exception, the rollout fails without a reward. After
+        an interrupt (Ctrl-C) the worker asks again.
+
+            with client.handle(rollout) as handle:
+                handle.verdict(Verdict(reward=float(b"42" in handle.read("answer.txt"))))
+
+        Args:
+            rollout: Id of the rollout.
+            timeout: Seconds to wait for the worker's question.
+
+        Raises:
+            TimeoutError: The worker did not ask in time.
+            InvalidError: Another caller waits for it.
+            ClosedError: The client is closed.
+        """
+        asking = self.client.handle(rollout)
+        handle = self._run(asking.__aenter__(), timeout)
+        try:
+            yield SyncHandle(handle, self._run)
+        except Exception as e:
+            self._run(asking.__aexit__(type(e), e, e.__traceback__))
+            raise
+        except BaseException:
+            left = asyncio.CancelledError()  # an interrupt itself would end the thread's event loop
+            with contextlib.suppress(concurrent.futures.CancelledError):
+                self._run(asking.__aexit__(type(left), left, None))
+            raise
+        else:
+            self._run(asking.__aexit__(None, None, None))
+
+    def serve(self, handler: Callable[[Call], Reply] | Handler, *, concurrency: int = 256) -> None:
+        """Answer calls in the background. An ordinary function runs in a thread of its own for each call."""
+
+        async def threaded(call: Call) -> Reply:
+            reply = await asyncio.to_thread(handler, call)
+            assert isinstance(reply, Reply), "a handler returns a Reply"
+            return reply
+
+        is_async = inspect.iscoroutinefunction(handler) or inspect.isasyncgenfunction(handler)
+
+        async def start() -> None:
+            self.client.serve(handler if is_async else threaded, concurrency=concurrency)  # type: ignore[arg-type]
+
+        self._run(start())
+
+    def next_call(self, timeout: float | None = None) -> Call:
+        """Wait for the next call. Answer it with reply or fault of this client."""
+        return self._run(self.client.next_call(), timeout)
+
+    def reply(self, call: Call, reply: Reply) -> None:
+        """Answer a call of next_call."""
+        self._run(call.reply(reply))
+
+    def delta(self, call: Call, delta: Delta) -> None:
+        """Send a piece of the answer to a call of next_call."""
+        self._run(call.delta(delta))
+
+    def fault(self, call: Call, fault: Fault) -> None:
+        """Refuse a call of next_call."""
+        self._run(call.fault(fault))
+
+
+class _Run(Protocol):
+    def __call__(self, work: Coroutine[Any, Any, T]) -> T: ...
+
+
+class SyncHandle:
+    """SyncHandle has the methods of Handle; each blocks until it is done. Their errors are those of Handle."""
+
+    def __init__(self, handle: Handle, run: _Run) -> None:
+        self._handle = handle
+        self._run = run
+
+    @property
+    def verification(self) -> Verification:
+        """The worker's question: the task, the step, the agent's exit."""
+        return self._handle.verification
+
+    @property
+    def rollout(self) -> str:
+        return self._handle.rollout
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the verdict is still wanted."""
+        return self._handle.wanted
+
+    def exec(
+        self,
+        args: Sequence[str] = (),
+        *,
+        run: str = "",
+        env: dict[str, str] | None = None,
+        cwd: str = "",
+        user: str = "",
+        stdin: bytes = b"",
+        timeout: float = 0,
+    ) -> Output:
+        """Run a command to its end; see Handle.exec."""
+        work = self._handle.exec(args, run=run, env=env, cwd=cwd, user=user, stdin=stdin, timeout=timeout)
+        return self._run(work)
+
+    def read(self, path: str) -> bytes:
+        """Return a file of at most 8 MiB."""
+        return self._run(self._handle.read(path))
+
+    def write(self, path: str, data: bytes, *, mode: int = 0o644, user: str = "") -> None:
+        """Create or replace a file, with its missing parents."""
+        self._run(self._handle.write(path, data, mode=mode, user=user))
+
+    def list(self, folder: str = "") -> Sequence[Entry]:
+        """Return the files of a folder by name, at most 10,000. Default: the working directory."""
+        return self._run(self._handle.list(folder))
+
+    def verdict(self, verdict: Verdict) -> None:
+        """End the verification; see Handle.verdict."""
+        self._run(self._handle.verdict(verdict))
+
+    def fault(self, fault: Fault) -> None:
+        """End the verification without a reward; see Handle.fault."""
+        self._run(self._handle.fault(fault))

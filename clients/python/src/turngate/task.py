@@ -1,0 +1,280 @@
+"""Tasks in Harbor's format, schema 1.0 to 1.4."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from . import bundle, schema
+from .errors import TaskError
+from .toml_table import Table
+
+_NETWORKS = {"": "", "no-network": "none", "public": "open", "allowlist": "allowlist"}
+_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)(I?B)?\s*", re.IGNORECASE)
+_VARIABLE = re.compile(r"\$\{([^}:]+)(:-(.*))?\}", re.DOTALL)
+
+_NETWORK_NOTE = " is not set: the default is no-network here and public in Harbor"
+
+BUILD_MS = 600_000
+"""Time limit of a build if the task names none."""
+
+
+def notes_of(request: schema.Request) -> list[str]:
+    """Return the notes of a request's task; the one about the default network only if the sandbox has that network."""
+    if request.sandbox.network in ("", "none"):
+        return request.task.notes
+    return [note for note in request.task.notes if not note.endswith(_NETWORK_NOTE)]
+
+
+@dataclass(slots=True)
+class Task:
+    """Task is a task directory: its request, without id and agent, and its files."""
+
+    directory: str
+    request: schema.Request
+    bundle: bytes
+    solution: dict[str, str] = field(default_factory=dict)
+    """Variables of the task's own solution; the agent oracle gets them."""
+    warnings: list[str] = field(default_factory=list)
+    """Keys of task.toml that are not known and not used."""
+
+    @property
+    def name(self) -> str:
+        return self.request.task.name
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> Task:
+        """Read a task directory.
+
+        Tasks with steps, with a docker-compose.yaml or with a verifier in a sandbox of its own are refused by name:
+        submit them with `turngate run`, or from Go.
+
+        Args:
+            directory: The folder with instruction.md, task.toml, environment/, solution/ and tests/.
+            environ: Values of ${VAR} in the task's env tables. Default: os.environ.
+
+        Raises:
+            TaskError: It lists every mistake in the task, and every part that is not supported.
+        """
+        return _Reader(Path(directory), os.environ if environ is None else environ).read()
+
+    def request_for(self, agent: str, sandbox: str, image: str = "") -> schema.Request:
+        """Return the request of a rollout with an agent in a sandbox, without an id.
+
+        Raises:
+            TaskError: The sandbox cannot run this task.
+        """
+        request = copy.deepcopy(self.request)
+        request.agent.name, request.sandbox.backend = agent, sandbox
+        if image:
+            request.sandbox.image, request.sandbox.build = image, None
+        if sandbox == "local" and request.sandbox.build is not None:
+            raise TaskError(self.directory, ["environment/Dockerfile: the local sandbox cannot build it; use docker"])
+        if agent == "oracle":
+            request.agent.env = dict(self.solution)
+        return request
+
+
+class _Reader:
+    def __init__(self, directory: Path, environ: Mapping[str, str]) -> None:
+        self._dir = directory
+        self._environ = environ
+        self._problems: list[str] = []
+        self._warnings: list[str] = []
+
+    def read(self) -> Task:
+        top = self._config()
+        request = schema.Request()
+        request.task.name = str(top.table("task").free().get("name") or self._dir.resolve().name)
+        request.task.instruction = self._instruction()
+        self._unsupported(top)
+        environment = top.table("environment")
+        self._sandbox(request, environment)
+        self._agent(request, top.table("agent"), environment)
+        self._verifier(request, top.table("verifier"), top.table("turngate"))
+        solution = self._expand("solution.env", top.table("solution").texts("env"))
+        request.artifacts = [self._artifact(f"artifacts[{i}]", a) for i, a in enumerate(top.items("artifacts"))]
+        for key in ("schema_version", "version", "source", "metadata"):
+            top.free().get(key)
+            top.used.add(key)
+        top.report_unknown()
+        files = b""
+        try:
+            files = bundle.pack(self._dir)
+        except (OSError, ValueError) as e:
+            self._problems.append(f"files: {e}")
+        if self._problems:
+            raise TaskError(str(self._dir), list(dict.fromkeys(self._problems)))
+        if not (self._dir / "solution").exists():
+            solution = {}
+        return Task(str(self._dir), request, files, solution, self._warnings)
+
+    def _config(self) -> Table:
+        path = self._dir / "task.toml"
+        values: dict[str, Any] = {}
+        if path.exists():
+            try:
+                values = tomllib.loads(path.read_text())
+            except (OSError, ValueError) as e:
+                raise TaskError(str(self._dir), [f"task.toml: {e}"]) from None
+        return Table("", values, self._problems, self._warnings)
+
+    def _instruction(self) -> str:
+        try:
+            text = (self._dir / "instruction.md").read_text()
+        except (OSError, ValueError) as e:
+            self._problems.append(f"instruction.md: {getattr(e, 'strerror', None) or e}")
+            return ""
+        if not text.strip():
+            self._problems.append("instruction.md: it is empty")
+        return text
+
+    def _unsupported(self, top: Table) -> None:
+        verifier = top.table("verifier")
+        for found, what in (
+            (bool(top.items("steps")), "steps"),
+            ((self._dir / "environment" / "docker-compose.yaml").exists(), "environment/docker-compose.yaml"),
+            (verifier.text("environment_mode") == "separate" or bool(verifier.table("environment").free()),
+             "verifier.environment"),
+        ):  # fmt: skip
+            if found:
+                self._problems.append(f"{what}: the Python client does not support it; use turngate run")
+        top.text("multi_step_reward_strategy")
+
+    def _sandbox(self, request: schema.Request, t: Table) -> None:
+        s = request.sandbox
+        s.image, s.workdir = t.text("docker_image"), t.text("workdir")
+        s.cpus, s.gpus = t.number("cpus"), int(t.number("gpus"))
+        s.memory_bytes = self._size(t, "memory")
+        s.disk_bytes = self._size(t, "storage")
+        s.env = self._expand("environment.env", t.texts("env"))
+        allowed = t.flag("allow_internet")
+        if not t.text("network_mode") and "allow_internet" not in t.free():
+            request.task.notes.append(f"task.toml: {t.name('network_mode')}{_NETWORK_NOTE}")
+        s.network, s.allow = self._network(t)
+        s.network = s.network or ("open" if allowed else "none")
+        if not s.image and (self._dir / "environment" / "Dockerfile").exists():
+            s.build = schema.Build()
+        request.limits.install_ms = t.milliseconds("build_timeout_sec") or BUILD_MS
+        request.healthcheck = self._health(t.table("healthcheck"))
+        t.items("gpu_types")
+
+    def _size(self, t: Table, name: str) -> int:
+        megabytes, text = t.number(name + "_mb"), t.text(name)
+        if megabytes or not text:
+            return int(megabytes * (1 << 20))
+        m = _SIZE.fullmatch(text)
+        if m is None:
+            self._problems.append(f"{t.name(name)}: {text!r} is not valid: want a size such as 512M or 4G")
+            return 0
+        return int(float(m[1]) * 1024 ** " KMGT".index(m[2].upper() or " "))
+
+    def _network(self, t: Table) -> tuple[str, list[str]]:
+        mode, allow = t.text("network_mode"), t.strings("allowed_hosts")
+        if mode not in _NETWORKS:
+            want = "public, no-network or allowlist"
+            self._problems.append(f"{t.name('network_mode')}: {mode!r} is not valid: want {want}")
+        if allow and mode != "allowlist":
+            self._problems.append(f'{t.name("allowed_hosts")}: only with network_mode = "allowlist"')
+            return "", []
+        return _NETWORKS.get(mode, ""), [host.strip().lower().rstrip(".") for host in allow]
+
+    def _health(self, t: Table) -> schema.Healthcheck | None:
+        if not t.free():
+            return None
+        check = schema.Healthcheck(run=t.text("command"), retries=int(t.number("retries")))
+        if not check.run.strip():
+            self._problems.append(f"{t.name('command')}: it is empty: want a shell command")
+        for key, attribute in (
+            ("interval_sec", "interval_ms"),
+            ("timeout_sec", "timeout_ms"),
+            ("start_period_sec", "start_period_ms"),
+            ("start_interval_sec", "start_interval_ms"),
+        ):
+            setattr(check, attribute, t.milliseconds(key, zero=True))
+        return check
+
+    def _agent(self, request: schema.Request, t: Table, environment: Table) -> None:
+        request.limits.agent_ms = t.milliseconds("timeout_sec")
+        request.agent.user = t.user("user")
+        request.agent.network, request.agent.allow = self._network(t)
+        request.agent.skills_dir = environment.text("skills_dir")
+        request.agent.mcp = [self._mcp(m) for m in environment.tables("mcp_servers")]
+
+    def _mcp(self, t: Table) -> schema.MCPServer:
+        server = schema.MCPServer(name=t.text("name"), transport=t.text("transport") or "sse")
+        url, command, arguments = t.text("url"), t.text("command"), t.strings("args")
+        if server.transport == "http":
+            server.transport = "streamable-http"
+        if server.transport == "stdio":
+            server.command = [command, *arguments]
+        else:
+            server.url = url
+        if server.transport not in ("stdio", "sse", "streamable-http"):
+            self._problems.append(f"{t.name('transport')}: {server.transport!r}: want stdio, sse or streamable-http")
+        elif not (command if server.transport == "stdio" else url):
+            self._problems.append(f"{t.name('command' if server.transport == 'stdio' else 'url')}: it is required")
+        return server
+
+    def _verifier(self, request: schema.Request, t: Table, own: Table) -> None:
+        request.limits.verify_ms = t.milliseconds("timeout_sec")
+        verify = schema.Verify(user=t.user("user"), env=self._expand("verifier.env", t.texts("env")))
+        verify.network, verify.allow = self._network(t)
+        verify.reward_key = own.text("reward_key")
+        for hook in t.tables("collect"):
+            verify.collect.append(
+                schema.Hook(
+                    run=hook.text("command"),
+                    service=hook.text("service"),
+                    user=hook.user("user"),
+                    timeout_ms=hook.milliseconds("timeout_sec", zero=True),
+                )
+            )
+        request.setup = [schema.Command(run=s) for s in own.strings("setup")]
+        request.gate.max_calls = int(own.number("max_calls"))
+        if (self._dir / "tests" / "test.sh").exists():
+            request.verify = verify
+
+    def _artifact(self, at: str, value: Any) -> schema.ArtifactRule:
+        if isinstance(value, str):
+            return schema.ArtifactRule(source=value)
+        if not isinstance(value, dict):
+            self._problems.append(f"{at}: {value!r} is not valid: want a path, or a table with source")
+            return schema.ArtifactRule(source="?")
+        t = Table(at, value, self._problems, self._warnings)
+        rule = schema.ArtifactRule(
+            source=t.text("source"),
+            destination=t.text("destination"),
+            service=t.text("service"),
+            exclude=t.strings("exclude"),
+        )
+        if not rule.source:
+            self._problems.append(f"{at}.source: it is required")
+        t.report_unknown()
+        return rule
+
+    def _expand(self, at: str, env: Mapping[str, str]) -> dict[str, str]:
+        """Replace values of the form ${VAR} or ${VAR:-default}."""
+        out = {}
+        for name, value in env.items():
+            m = _VARIABLE.fullmatch(value)
+            if m is None:
+                out[name] = value
+            elif m[1] in self._environ:
+                out[name] = self._environ[m[1]]
+            elif m[2]:
+                out[name] = m[3]
+            else:
+                self._problems.append(f"{at}.{name}: the variable {m[1]} is not set here")
+        return out

@@ -1,0 +1,14 @@
+"""Answer calls with vLLM or SGLang. It needs httpx: pip install 'turngate[upstream]'.
+
+async with Upstream("http://127.0.0.1:8000", version="step-1") as engine:
+    client.serve(engine)
+    async with engine.hold(client, version="step-2"):
+        ...  # load the new weights into the engine
+
+It is tested with vLLM. It was never run with SGLang: tests use a server that answers as SGLang's documentation says.
+"""
+
+from .engine import Upstream
+from .tokens import Template
+
+__all__ = ["Template", "Upstream"]

@@ -1,0 +1,85 @@
+"""Rollouts for frameworks, with a real worker."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import scripted
+
+from conftest import Server
+from turngate import Call, Client, ClosedError, InvalidError, Reply, Request, Task, TaskError, schema
+from turngate.adapters.rollouts import Rollouts
+
+
+async def test_groups_with_policies_of_their_own(server: Server, tasks: Path) -> None:
+    def other(call: Call) -> Reply:  # an ordinary function
+        return scripted.answer(call, "Good night!")
+
+    async with await Client.connect(server.url, server.creds("trainer-alpha"), "alpha") as client:
+        async with Rollouts(client, Task.load, scripted.solve, sandbox="local", labels={"run": "1"}) as rollouts:
+            group, single = await asyncio.gather(
+                rollouts.group(tasks / "hello", 2), rollouts.run(tasks / "hello", other)
+            )
+        assert [e.reward for e in group] == [1.0, 0.0]
+        assert single.reward == 0.0
+        assert {e.result.group for e in group} == {group[0].result.group}
+        assert group[0].result.labels == {"run": "1"}
+        [sample] = group[0].samples
+        assert sample == group[0].main
+        assert sample.prompt_ids == scripted.PROMPT
+        assert sample.response_ids == [*scripted.ACT, *scripted.SEEN, *scripted.DONE]
+        assert sample.mask == scripted.MASK[3:]
+        assert sample.logprobs == scripted.LOGPROBS[3:]
+        assert sample.versions == scripted.VERSIONS[3:]
+        assert client.outstanding == 0
+
+
+async def test_a_cancelled_run_cancels_its_rollouts(server: Server, tasks: Path) -> None:
+    asked = asyncio.Event()
+
+    async def silent(call: Call) -> Reply:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with await Client.connect(server.url, server.creds("trainer-alpha"), "alpha") as client:
+        rollouts = Rollouts(client, Task.load, silent, sandbox="local")
+        run = asyncio.ensure_future(rollouts.run(tasks / "hello"))
+        await asked.wait()
+        [rollout] = rollouts.waiting
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        await rollouts.close()
+        assert {r.id: r.status async for r in client.results()} in ({rollout: "cancelled"}, {})
+        assert (await client.result(rollout)).status == "cancelled"
+
+
+async def test_mistakes(server: Server, tasks: Path, tmp_path: Path) -> None:
+    client = await Client.connect(server.url, server.creds("trainer-alpha"), "alpha")
+    rollouts = Rollouts(client, Task.load, scripted.solve, sandbox="local")
+    with pytest.raises(TaskError):
+        await rollouts.groups([(tmp_path, 1), (tasks / "hello", 2)])
+    assert rollouts.waiting == []
+    await rollouts.close()
+    run = asyncio.ensure_future(Rollouts(client, Task.load, None, sandbox="local").run(tasks / "hello"))
+    await client.next_call()
+    await client.close()
+    with pytest.raises(ClosedError):
+        await run
+
+
+async def test_a_request_that_is_not_queued_is_not_cancelled(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled: list[str] = []
+
+    async def cancel(rollouts: list[str], reason: str) -> None:
+        cancelled.extend(rollouts)
+
+    async with await Client.connect(server.url, server.creds("trainer-alpha"), "alpha") as client:
+        monkeypatch.setattr(client._submissions, "cancel", cancel)
+        async with Rollouts(client, lambda request: request, scripted.solve) as rollouts:
+            with pytest.raises(InvalidError, match=r"task\.name"):
+                await rollouts.run(Request(task=schema.Task(name="x" * 300)))
+        assert (cancelled, rollouts.waiting) == ([], [])

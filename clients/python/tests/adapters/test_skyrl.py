@@ -1,0 +1,74 @@
+"""SkyRL's generator with a real worker; its engines are a stand-in with the form of their answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Server
+from turngate import Task
+
+pytest.importorskip("skyrl", reason="SKIPPED: skyrl is not installed; make adapters installs it")
+
+import tiny
+from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInput
+from skyrl.train.generators.base import GeneratorInterface, GeneratorOutput, TrajectoryID
+from test_verl import GOOD, read
+
+from turngate.adapters.skyrl import TurngateGenerator
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Engines:
+    asked: list[dict[str, Any]]
+
+    async def generate(self, input_batch: dict[str, Any]) -> dict[str, Any]:
+        assert set(input_batch) <= set(InferenceEngineInput.__annotations__)
+        self.asked.append(input_batch)
+        return {
+            "responses": ["good"],
+            "response_ids": [[GOOD]],
+            "stop_reasons": ["stop"],
+            "response_logprobs": [[-0.5]],
+        }
+
+
+@pytest.fixture
+async def generator(server: Server) -> AsyncIterator[TurngateGenerator]:
+    engines = Engines()
+    engines.asked = []
+    generator = TurngateGenerator(
+        engines, tiny.tokenizer(), lambda row: Task.load(row["task"]), url=server.url,
+        creds=server.creds("trainer-alpha"), name="alpha", parse=read, sandbox="local",
+    )  # fmt: skip
+    yield generator
+    await generator.aclose()
+
+
+async def test_trajectories_are_rollouts(generator: TurngateGenerator, tasks: Path) -> None:
+    assert isinstance(generator, GeneratorInterface)
+    names = ["hello", "broken-setup", "hello"]
+    out = await generator.generate(
+        {
+            "prompts": [[{"role": "user", "content": "x"}]] * 3, "env_classes": ["turngate"] * 3,
+            "env_extras": [{"task": tasks / name} for name in names], "sampling_params": {"temperature": 0.5},
+            "trajectory_ids": [TrajectoryID("x", i) for i in range(3)], "batch_metadata": None,
+        }
+    )  # fmt: skip
+    assert set(out) <= set(GeneratorOutput.__annotations__)
+    assert out["rewards"] == [1.0, 1.0, 1.0]  # the second one is not known
+    assert out["loss_masks"][1] == [0]
+    assert out["stop_reasons"] == ["stop", "error", "stop"]
+    assert [t.repetition_id for t in out["trajectory_ids"]] == [0, 1, 2]
+    for i in (0, 2):
+        assert sum(out["loss_masks"][i]) == 2
+        assert out["response_ids"][i][0] == out["response_ids"][i][-1] == GOOD
+        assert out["rollout_logprobs"][i] == [-0.5 * m for m in out["loss_masks"][i]]
+    asked = generator._engines.asked
+    assert len(asked) == 4
+    assert asked[0]["sampling_params"] == {"temperature": 0.5}
+    assert asked[0]["prompt_token_ids"][0] in out["prompt_token_ids"]

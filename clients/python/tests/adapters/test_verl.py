@@ -1,0 +1,91 @@
+"""verl's agent loop with a real worker; verl's servers are a stand-in with the signature of its client."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scripted
+
+from conftest import Server
+from turngate import Call, Task
+
+pytest.importorskip("verl", reason="SKIPPED: verl is not installed; make adapters installs it")
+
+import tiny
+from omegaconf import OmegaConf
+from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, DictConfigWrap
+from verl.workers.rollout.llm_server import LLMServerClient
+from verl.workers.rollout.replica import TokenOutput
+
+from turngate.adapters.verl import TurngateAgentLoop
+
+pytestmark = pytest.mark.timeout(300)
+
+GOOD = 7
+
+
+def read(text: str, call: Call) -> dict[str, Any]:
+    if call.messages[-1]["role"] == "tool":
+        return {"content": text}
+    return {**scripted.act("Hello, world!"), "content": text}
+
+
+class OfDirectory(TurngateAgentLoop):
+    def parse(self, text: str, call: Call) -> dict[str, Any]:
+        return read(text, call)
+
+    def task(self, row: dict[str, Any]) -> Task:
+        return Task.load(row["extra_info"]["task"])
+
+
+class Servers:
+    """It always writes the word good."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    async def generate(self, request_id: str, **named: Any) -> TokenOutput:
+        inspect.signature(LLMServerClient.generate).bind(self, request_id, **named)
+        self.asked.append({"request_id": request_id, **named})
+        return TokenOutput(token_ids=[GOOD], log_probs=[-0.5], extra_fields={"global_steps": len(self.asked)})
+
+
+@pytest.fixture
+async def made(server: Server) -> AsyncIterator[tuple[OfDirectory, Servers]]:
+    rollout = {"prompt_length": 2048, "response_length": 64}
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})
+    servers = Servers()
+    loop = OfDirectory(
+        DictConfigWrap(config), servers, tiny.tokenizer(), None, object, DictConfigWrap(OmegaConf.create({})),
+        url=server.url, creds=server.creds("trainer-alpha"), name="alpha", sandbox="local",
+    )  # fmt: skip
+    yield loop, servers
+    await loop.aclose()
+
+
+async def test_a_loop_is_a_rollout(made: tuple[OfDirectory, Servers], tasks: Path) -> None:
+    loop, servers = made
+    sampling = {"temperature": 0.5, "max_tokens": 8}
+    out = await loop.run(sampling, raw_prompt=[], extra_info={"task": str(tasks / "hello")})
+    assert isinstance(out, AgentLoopOutput)
+    first, second = servers.asked
+    assert first["request_id"] == second["request_id"] == out.extra_fields["turngate_rollout"]
+    assert first["sampling_params"] == sampling
+    assert out.prompt_ids == first["prompt_ids"]
+    assert out.prompt_ids + out.response_ids[:-1] == second["prompt_ids"]
+    assert out.response_mask[0] == out.response_mask[-1] == 1
+    assert sum(out.response_mask) == 2
+    assert out.response_logprobs == [-0.5 * m for m in out.response_mask]
+    assert out.reward_score == 1.0
+    assert (out.extra_fields["min_global_steps"], out.extra_fields["max_global_steps"]) == (1, 2)
+    assert out.as_dict()["rm_scores"][-1] == 1.0
+
+
+async def test_a_loop_without_a_row_trains_nothing(made: tuple[OfDirectory, Servers], tasks: Path) -> None:
+    out = await made[0].run({}, raw_prompt=[], extra_info={"task": str(tasks / "broken-setup")})
+    assert out.response_mask == [0]
+    assert out.reward_score is None

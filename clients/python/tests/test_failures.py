@@ -1,0 +1,28 @@
+"""Kinds of failures, from the vectors that Go's package trainer is tested with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turngate import Fault, Result, failure, treatment
+from turngate.failures import TREATMENTS
+
+VECTORS = json.loads((Path(__file__).parents[3] / "trainer" / "testdata" / "failures.json").read_text())
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: str(vector["about"]))
+def test_failures(vector: dict[str, Any]) -> None:
+    fault = Fault(**vector["fault"], message="-") if "fault" in vector else None
+    result = Result(status=vector["status"], reward=vector["reward"], rewards=vector.get("rewards", {}), fault=fault)
+    assert (failure(result), treatment(result)) == (vector["failure"], vector["treatment"])
+
+
+def test_policies() -> None:
+    assert {v["failure"] for v in VECTORS} == set(TREATMENTS)
+    late = Result(status="done", fault=Fault(stage="agent", code="timeout", message="-", who="agent"))
+    assert treatment(late, {**TREATMENTS, "agent_timeout": "train"}) == "train"
+    assert treatment(late, {}) == "mask"

@@ -1,0 +1,160 @@
+"""Training rows, from the vectors that Go's package trajectory is tested with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy
+import pytest
+import zstandard
+
+from random_recording import Recording
+from turngate import InvalidError, MissingPackageError, Result, Row, ShapeError, codec, rows
+from turngate.progress import Progress
+
+VECTORS = sorted((Path(__file__).parents[3] / "trajectory" / "testdata" / "rows").glob("*.json"))
+
+
+def pack(lines: Iterable[str]) -> bytes:
+    return zstandard.ZstdCompressor().compress("".join(line + "\n" for line in lines).encode())
+
+
+def compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def listed(name: str, elements: list[str]) -> str:
+    """Write a list with one element per line."""
+    text = ",".join("\n    " + e for e in elements) + "\n  " if elements else ""
+    return f',\n  "{name}": [{text}]'
+
+
+@pytest.mark.parametrize("file", VECTORS, ids=lambda file: file.stem)
+def test_golden_rows(file: Path) -> None:
+    """The whole file comes out again, byte for byte."""
+    text = file.read_text()
+    vector = json.loads(text)
+    inputs, _, rest = text.partition(',\n  "lines": [')
+    lines = [line.strip().removesuffix(",") for line in rest.partition("\n  ]")[0].splitlines() if line.strip()]
+    result = codec.from_json(Result, vector["result"]) if vector["result"] else None
+    found = rows(pack(lines), result, **vector["options"])
+    got = inputs + listed("lines", lines)
+    got += listed("calls", [compact(c.to_dict()) for c in found.calls])
+    got += listed("rows", [row.to_json() for row in found])
+    got += listed("breaks", [compact(b.to_dict()) for b in found.breaks])
+    got += listed("findings", [compact(f.to_dict()) for f in found.findings])
+    assert got + "\n}\n" == text
+    assert all(f.text for f in found.findings)
+    assert all(b.text for b in found.breaks)
+
+
+def test_all_vectors_are_there() -> None:
+    assert len(VECTORS) >= 22
+
+
+@pytest.mark.parametrize("merge", ["clean", "realign", "fork"])
+def test_random_recordings_give_the_same_rows_as_in_go(tmp_path: Path, merge: str) -> None:
+    binary = os.environ.get("TURNGATE_BIN")
+    if not binary:
+        pytest.skip("SKIPPED: TURNGATE_BIN does not name the turngate binary (go build -o bin/turngate ./cmd/turngate)")
+    files, own = [], []
+    for seed in range(150):
+        file = tmp_path / f"{seed}.jsonl.zst"
+        file.write_bytes(pack(map(compact, Recording(f"alpha-{seed}", seed).lines)))
+        files.append(str(file))
+        own += [row.to_json() + "\n" for row in rows(file, merge=merge, threshold=2)]
+    export = [binary, "rollout", "export", "--merge", merge, "--threshold", "2", *files]
+    done = subprocess.run(export, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines(keepends=True) == own
+    assert len(own) > 150
+
+
+def test_arrays() -> None:
+    row = next(iter(rows(pack(map(compact, Recording("alpha-1", 3).lines)))))
+    arrays = row.numpy()
+    assert {name: a.dtype for name, a in arrays.items()} == {
+        "input_ids": numpy.dtype("int64"), "loss_mask": numpy.dtype("int8"),
+        "logprobs": numpy.dtype("float32"), "versions": numpy.dtype("int32"),
+    }  # fmt: skip
+    assert {name: a.tolist() for name, a in arrays.items()} == {name: row.to_dict()[name] for name in arrays}
+
+
+@pytest.mark.parametrize("package", ["numpy", "torch", "tqdm"])
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm.auto" if package == "tqdm" else package, None)
+    with pytest.raises(MissingPackageError, match=f"pip install {package}"):
+        Progress(1) if package == "tqdm" else getattr(Row(), package)()
+
+
+def test_tensors() -> None:
+    torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed")
+    row = next(iter(rows(pack(map(compact, Recording("alpha-1", 3).lines)))))
+    tensors = row.torch()
+    assert [t.dtype for t in tensors.values()] == [torch.int64, torch.int8, torch.float32, torch.int32]
+    assert {name: t.tolist() for name, t in tensors.items()} == {name: row.to_dict()[name] for name in tensors}
+    assert all(t.numel() == 0 for t in Row().torch().values())
+
+
+def test_options_are_checked() -> None:
+    for options, field in (({"merge": "all"}, "merge"), ({"threshold": -1}, "threshold"), ({"roles": ["me"]}, "roles")):
+        with pytest.raises(InvalidError, match=field):
+            rows(b"", **options)
+
+
+def test_a_rollout_without_calls_has_no_rows() -> None:
+    found = rows(b"", Result(id="alpha-1", reward=0.5))
+    assert (len(found), found.reward) == (0, 0.5)
+    assert [f.code for f in found.errors] == ["nothing_to_train"]
+
+
+def test_damaged_transcripts(tmp_path: Path) -> None:
+    lines = [compact(line) for line in Recording("alpha-1", 3).lines]
+    for data in (b"junk", pack(["{"]), pack(['{"call":true}']), pack(lines[:1])[:-3], pack(["[]"])):
+        with pytest.raises(ShapeError):
+            rows(data)
+    with pytest.raises(FileNotFoundError):
+        rows(tmp_path / "none")
+    whole, noise = rows(pack(lines)), Random(1).randbytes(300_000).hex()
+    cut = pack([*lines, compact({"call": 99, "request": {"messages": [noise]}})])[:-9]
+    for data in (pack([*lines, "{"]), cut):
+        found = rows(data)
+        assert found.errors[-1].code == "transcript_broken"
+        assert [row.to_json() for row in found] == [row.to_json() for row in whole]
+    reply = json.loads(lines[1])
+    wrong: list[Any] = [[1.5], [True], ["1"], [1 << 31], [None], [[1]], {}, 7]
+    for ids in wrong:
+        reply["reply"]["prompt_ids"] = ids
+        assert rows(pack([lines[0], compact(reply)])).errors[0].code == "transcript_broken", ids
+    deep = pack([lines[0], '{"call":1,"reply":{"message":' + "[" * 100_000 + "]" * 100_000 + "}}"])
+    assert rows(deep).errors[0].code == "transcript_broken"
+
+
+def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = pack(map(compact, Recording("alpha-1", 3).lines))
+    for name, value, code in (
+        ("MOST_CALLS", 1, "too_large"),
+        ("MOST_KEPT", 5000, "too_large"),
+        ("MOST_POSITIONS", 1, "too_many_rows"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"turngate.rollout_rows.{name}", value)
+            assert code in [f.code for f in rows(lines).errors]
+    monkeypatch.setattr("turngate.transcript.MOST_LINE", 100)
+    with pytest.raises(ShapeError, match="more than 100 bytes"):
+        rows(lines)
+
+
+def test_the_benchmark(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "benchmarks" / "rows.py"
+    done = subprocess.run(
+        [sys.executable, script, "--rollouts", "1", "--turns", "3"], capture_output=True, text=True, check=True
+    )
+    assert "MB/s" in done.stdout
+    assert "ratio" in done.stdout

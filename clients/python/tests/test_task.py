@@ -1,0 +1,168 @@
+"""Task directories."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from turngate import Task, TaskError
+
+
+def make(directory: Path, toml: str = "", **files: str) -> Path:
+    (directory / "task.toml").write_text(toml)
+    (directory / "instruction.md").write_text("Do it.\n")
+    for name, text in files.items():
+        path = directory / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return directory
+
+
+def test_all_plain_keys(tmp_path: Path) -> None:
+    toml = """
+schema_version = "1.4"
+artifacts = ["out.txt", {source = "/db", destination = "db", exclude = ["*.log"]}]
+[task]
+name = "t"
+[agent]
+timeout_sec = 1.5
+user = 1000
+network_mode = "allowlist"
+allowed_hosts = ["PyPI.org"]
+[verifier]
+timeout_sec = 60
+env = {KEY = "${KEY}", OTHER = "${NONE:-x}"}
+[[verifier.collect]]
+command = "dump"
+[environment]
+docker_image = "debian:12"
+cpus = 2
+memory_mb = 512
+storage = "1.5G"
+workdir = "/app"
+env = {A = "b"}
+allow_internet = true
+healthcheck = {command = "true", retries = 2, interval_sec = 0.5}
+mcp_servers = [{name = "m", transport = "stdio", command = "serve", args = ["-x"]}]
+unknown = 1
+[solution]
+env = {S = "1"}
+[turngate]
+setup = ["git init"]
+reward_key = "score"
+max_calls = 9
+"""
+    task = Task.load(make(tmp_path, toml, tests__test_dot_sh="x", solution__solve_dot_sh="y"), {"KEY": "secret"})
+    r = task.request
+    assert (task.name, r.task.instruction) == ("t", "Do it.\n")
+    assert (r.sandbox.image, r.sandbox.cpus, r.sandbox.memory_bytes, r.sandbox.disk_bytes) == (
+        "debian:12",
+        2,
+        512 << 20,
+        1610612736,
+    )
+    assert (r.sandbox.network, r.agent.network, r.agent.allow) == ("open", "allowlist", ["pypi.org"])
+    assert (r.agent.user, r.limits.agent_ms, r.limits.verify_ms, r.limits.install_ms) == ("1000", 1500, 60_000, 600_000)
+    assert r.verify is not None
+    assert (r.verify.env, r.verify.reward_key, r.verify.collect[0].run) == (
+        {"KEY": "secret", "OTHER": "x"},
+        "score",
+        "dump",
+    )
+    assert r.healthcheck is not None
+    assert (r.healthcheck.retries, r.healthcheck.interval_ms) == (2, 500)
+    assert r.agent.mcp[0].command == ["serve", "-x"]
+    assert (r.setup[0].run, r.gate.max_calls) == ("git init", 9)
+    assert [(a.source, a.destination) for a in r.artifacts] == [("out.txt", ""), ("/db", "db")]
+    assert task.warnings == ["task.toml: environment.unknown is an unknown key and has no effect"]
+    assert task.request_for("oracle", "docker").agent.env == {"S": "1"}
+    with tarfile.open(fileobj=io.BytesIO(zstandard.ZstdDecompressor().decompressobj().decompress(task.bundle))) as tar:
+        assert tar.getnames() == ["solution", "solution/solve.sh", "tests", "tests/test.sh"]
+        assert {m.mtime for m in tar} == {0}
+    assert Task.load(tmp_path, {"KEY": "secret"}).bundle == task.bundle
+
+
+@pytest.mark.parametrize(
+    ("toml", "noted"),
+    [("", True), ("[environment]\nallow_internet = false", False), ("[environment]\nnetwork_mode = 'public'", False)],
+)
+def test_a_network_by_default_is_noted(tmp_path: Path, toml: str, noted: bool) -> None:
+    text = "task.toml: environment.network_mode is not set: the default is no-network here and public in Harbor"
+    assert Task.load(make(tmp_path, toml)).request.task.notes == ([text] if noted else [])
+
+
+@pytest.mark.parametrize(
+    ("toml", "field", "value"),
+    [
+        ("[agent]\nuser = -1", "agent.user", "'-1'"),
+        ("[agent]\nuser = 4294967295", "agent.user", "'4294967295'"),
+        ("[agent]\nuser = 'a b'", "agent.user", "'a b'"),
+        ("[agent]\nuser = 'é'", "agent.user", "'é'"),
+        ("[agent]\nuser = '٣'", "agent.user", "'٣'"),
+        ('[agent]\nuser = "a\\n"', "agent.user", r"'a\n'"),
+        ("[agent]\nuser = ':a'", "agent.user", "':a'"),
+        ("[agent]\nuser = 'a:'", "agent.user", "'a:'"),
+        ("[agent]\nuser = 'a:b:c'", "agent.user", "'a:b:c'"),
+        ("[verifier]\nuser = 'a:-b'", "verifier.user", "'a:-b'"),
+        (f"[verifier]\nuser = '{65 * 'a'}'", "verifier.user", repr(65 * "a")),
+        ("[[verifier.collect]]\ncommand = 'x'\nuser = '/'", "verifier.collect[0].user", "'/'"),
+    ],
+)
+def test_a_user_that_cannot_exist_is_refused(tmp_path: Path, toml: str, field: str, value: str) -> None:
+    with pytest.raises(TaskError) as e:
+        Task.load(make(tmp_path, toml))
+    assert e.value.problems == [f"{field}: {value} is not valid: want a user name or uid, optionally :group"]
+
+
+@pytest.mark.parametrize("value", [True, 1.5, [1]])
+def test_a_user_is_text_or_a_number(tmp_path: Path, value: object) -> None:
+    with pytest.raises(TaskError) as e:
+        Task.load(make(tmp_path, f"[agent]\nuser = {str(value).lower()}"))
+    assert e.value.problems == [f"agent.user: {value!r} is not valid: want a user name or uid"]
+
+
+@pytest.mark.parametrize(
+    "user", ["", "root", "0", "4294967294", "0000000000001", "a.b_c-9:0", "9" * 10 + "x", 64 * "a"]
+)
+def test_users(tmp_path: Path, user: str) -> None:
+    assert Task.load(make(tmp_path, f"[agent]\nuser = '{user}'")).request.agent.user == user
+
+
+def test_every_mistake_is_listed(tmp_path: Path) -> None:
+    toml = """
+[agent]
+timeout_sec = -1
+network_mode = "sometimes"
+[environment]
+memory = "much"
+env = {A = "${MISSING}"}
+cpus = "two"
+[verifier]
+environment_mode = "separate"
+[[steps]]
+name = "one"
+"""
+    with pytest.raises(TaskError) as e:
+        Task.load(make(tmp_path, toml, environment__docker_minus_compose="x"), {})
+    for field in ("agent.timeout_sec", "agent.network_mode", "environment.memory", "environment.env.A", "environment.cpus",
+                  "steps: the Python client does not support it", "verifier.environment: the Python client"):  # fmt: skip
+        assert any(p.startswith(field) for p in e.value.problems), (field, e.value.problems)
+
+
+def test_parts_that_are_not_supported(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / "environment").mkdir()
+    (tmp_path / "environment" / "docker-compose.yaml").write_text("services: {}")
+    with pytest.raises(TaskError, match=r"environment/docker-compose\.yaml: the Python client does not support it"):
+        Task.load(tmp_path)
+
+
+def test_links_stay_inside(tmp_path: Path) -> None:
+    make(tmp_path, tests__test_dot_sh="x")
+    (tmp_path / "tests" / "out").symlink_to("../../secret")
+    with pytest.raises(TaskError, match="out of the bundle"):
+        Task.load(tmp_path)
