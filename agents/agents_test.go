@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -35,7 +36,7 @@ func TestEveryAgent(t *testing.T) {
 	}
 }
 
-// Lines as the agents print them.
+// The lines are in the agents' own formats.
 func TestEventsAreRead(t *testing.T) {
 	for _, tt := range []struct{ agent, line, kind, text, tool, output string }{
 		{"opencode", `{"type":"text","part":{"type":"text","text":"Done."}}`, "text", "Done.", "", ""},
@@ -105,8 +106,8 @@ func FuzzParseEvent(f *testing.F) {
 	})
 }
 
-// fakeNPM puts an npm on the PATH that packs one archive; what it is asked for
-// is in the file "asked".
+// fakeNPM puts an npm on the PATH that packs one archive. It writes its arguments
+// to the file "asked".
 func fakeNPM(t *testing.T, headers ...tar.Header) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -147,13 +148,31 @@ func TestInstallIsPinnedAndOnce(t *testing.T) {
 		}
 	}
 	asked, err := os.ReadFile(dir + "/asked")
-	if err != nil || strings.Count(string(asked), "\n") != 1 || !strings.Contains(string(asked), "@"+s.Version) || !strings.Contains(string(asked), "--ignore-scripts") {
+	if err != nil || strings.Count(string(asked), "\n") != len(s.Packages) || !strings.Contains(string(asked), "@"+s.Version) || !strings.Contains(string(asked), "--ignore-scripts") {
 		t.Fatalf("npm was asked %q, %v", asked, err)
 	}
 	for name, mode := range map[string]os.FileMode{"opencode/bin/opencode": 0o755, "opencode/package.json": 0o644} {
 		if info, err := os.Stat(filepath.Join(cache.Path(s), name)); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v", name, info, err)
 		}
+	}
+}
+
+// TestAPackageThatIsMissingIsInstalled adds a package to an agent that is
+// installed.
+func TestAPackageThatIsMissingIsInstalled(t *testing.T) {
+	fakeNPM(t, tar.Header{Name: "package/bin/rg", Mode: 0o755})
+	s := agents.Spec{Name: "toy", Version: "1", Packages: []agents.Package{{Name: "a", Version: "1", Dir: "a"}}}
+	cache := agents.Cache{Dir: t.TempDir()}
+	if err := cache.Install(t.Context(), s, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	s.Packages = append(s.Packages, agents.Package{Name: "b", Version: "1", Dir: "b"})
+	if cache.Installed(s) {
+		t.Error("an agent counts as installed that lacks a package")
+	}
+	if err := cache.Install(t.Context(), s, io.Discard); err != nil || !cache.Installed(s) {
+		t.Errorf("installed again: %v, %v", err, cache.Installed(s))
 	}
 }
 
@@ -173,8 +192,8 @@ func TestAnArchiveCannotLeaveTheCache(t *testing.T) {
 	}
 }
 
-// TestCallsBesideTheWorkAreToldApart: a title or a sub-agent's turn must never
-// be trained on as if it were the agent's.
+// TestCallsBesideTheWorkAreToldApart: a call for a title, or a call of a
+// sub-agent, must not be tagged as the agent's turn, on which a trainer trains.
 func TestCallsBesideTheWorkAreToldApart(t *testing.T) {
 	turn := &schema.Call{Tools: json.RawMessage(`[{}]`)}
 	title := &schema.Call{}

@@ -10,13 +10,14 @@ import (
 )
 
 // claudeCode is Anthropic's Claude Code, a Bun executable that speaks the
-// Messages API. Permission prompts are off because the sandbox isolates, which
-// it wants to be told when it runs as root.
+// Messages API. Permission prompts are off because the sandbox isolates the
+// agent. As root, Claude Code allows this only if it is told that it runs in a
+// sandbox.
 func claudeCode() Spec {
 	const version = "2.1.329"
 	return Spec{
-		Name: "claude-code", Version: version, Dialect: "messages", Glibc: true, SystemPrompt: true, MaxTurns: true, MCP: true,
-		Sessions: "claude/projects",
+		Name: "claude-code", Version: version, Dialect: "messages", Needs: []string{"bash"}, Glibc: true, SystemPrompt: true, MaxTurns: true, MCP: true,
+		Sessions: "claude/projects", Skills: "claude/skills", MCPURLs: bothURLs(),
 		Packages: []Package{{Name: "@anthropic-ai/claude-code-linux-{arch}", Version: version, Dir: "claude"}},
 		Files: func(l Launch) (map[string]File, error) {
 			files := map[string]File{}
@@ -24,7 +25,7 @@ func claudeCode() Spec {
 				files[l.Dir+"/system.md"] = File{[]byte(l.SystemPrompt), 0o600}
 			}
 			if len(l.MCP) > 0 {
-				files[l.Dir+"/mcp.json"] = File{quote(map[string]any{"mcpServers": mcpServers(l, nil)}), 0o600}
+				files[l.Dir+"/mcp.json"] = File{quote(map[string]any{"mcpServers": mcpServers(l, nil, typedURL("type", "http", nil))}), 0o600}
 			}
 			return files, nil
 		},
@@ -60,8 +61,8 @@ func claudeCode() Spec {
 	}
 }
 
-// claudeBlock is one block of a message as Claude Code, and Qwen Code after
-// it, print it.
+// claudeBlock is one block of a message in the output of Claude Code and of Qwen
+// Code.
 type claudeBlock struct {
 	Type, Text, Thinking, ID, Name string
 	Input, Content                 json.RawMessage
@@ -82,7 +83,7 @@ func parseClaude(line []byte) *Event {
 	}
 	switch e.Type {
 	case "assistant", "user":
-		for _, b := range e.Message.Content { // each line has one that matters
+		for _, b := range e.Message.Content { // each line has at most one block to show
 			switch b.Type {
 			case "text":
 				if e.Type == "assistant" {
@@ -96,7 +97,7 @@ func parseClaude(line []byte) *Event {
 				return &Event{Kind: "tool_result", ID: b.ToolUseID, Output: claudeText(b.Content)}
 			}
 		}
-	case "result": // its subtype is success even after an error of the API
+	case "result": // the subtype is success even after an error of the API
 		if e.IsError {
 			return &Event{Kind: "error", Text: firstOf(claudeText(e.Result), claudeText(e.Error), e.Subtype)}
 		}
@@ -105,7 +106,8 @@ func parseClaude(line []byte) *Event {
 	return &Event{Kind: "other", Text: e.Type + " " + e.Subtype}
 }
 
-// claudeText is a string, the text of blocks, or else the JSON itself.
+// claudeText returns the text of a JSON string or of a list of blocks, else the
+// JSON itself.
 func claudeText(raw json.RawMessage) string {
 	var s string
 	if json.Unmarshal(raw, &s) == nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// cline is Cline's CLI, a Bun executable. It takes its task as an argument only.
+// cline is Cline's CLI, a Bun executable. It reads its task only from an argument.
 func cline() Spec {
 	const version = "3.0.65"
 	return Spec{
-		Name: "cline", Version: version, Dialect: "chat", Glibc: true, MCP: true, TaskAsArgument: true,
-		Sessions: ".cline/data/sessions",
+		Name: "cline", Version: version, Dialect: "chat", Needs: []string{"bash"}, Glibc: true, MCP: true, TaskAsArgument: true,
+		Sessions: ".cline/data/sessions", Skills: ".cline/skills", MCPURLs: bothURLs(),
 		Packages: []Package{{Name: "@cline/cli-linux-{arch}", Version: version, Dir: "cline"}},
 		Files: func(l Launch) (map[string]File, error) {
 			type object = map[string]any
@@ -24,7 +24,7 @@ func cline() Spec {
 			}
 			files := map[string]File{l.Dir + "/.cline/data/settings/providers.json": {quote(providers), 0o600}}
 			if len(l.MCP) > 0 {
-				files[l.Dir+"/.cline/data/settings/cline_mcp_settings.json"] = File{quote(object{"mcpServers": mcpServers(l, nil)}), 0o600}
+				files[l.Dir+"/.cline/data/settings/cline_mcp_settings.json"] = File{quote(object{"mcpServers": mcpServers(l, nil, typedURL("type", "streamableHttp", nil))}), 0o600}
 			}
 			return files, nil
 		},

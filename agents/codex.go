@@ -10,14 +10,15 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// codex is OpenAI's Codex CLI, a static executable that speaks the Responses
-// API only. Its own sandbox and prompts are off because ours isolates. A name
-// of a model that it knows changes its tools: give the policy another.
+// codex is OpenAI's Codex CLI, a static executable that speaks only the Responses
+// API. Its own sandbox and prompts are off because turngate's sandbox isolates
+// it. Codex changes its tools for model names that it knows, so the policy should
+// have another name.
 func codex() Spec {
 	const version = "0.169.0"
 	return Spec{
 		Name: "codex", Version: version, Dialect: "responses", SystemPrompt: true, MCP: true,
-		Sessions: "codex/sessions",
+		Sessions: "codex/sessions", Skills: "codex/skills", MCPURLs: []string{schema.TransportHTTP},
 		Packages: []Package{{Name: "@openai/codex", Version: version + "-linux-{arch}", Dir: "codex"}},
 		Files: func(l Launch) (map[string]File, error) {
 			files := map[string]File{l.Dir + "/codex/config.toml": {[]byte(codexConfig(l)), 0o600}}
@@ -66,6 +67,10 @@ func codexConfig(l Launch) string {
 		"stream_idle_timeout_ms = 7200000",
 	)
 	for _, m := range l.MCP {
+		if m.URL != "" {
+			lines = append(lines, "[mcp_servers."+m.Name+"]", "url = "+tomlString(m.URL))
+			continue
+		}
 		lines = append(lines, "[mcp_servers."+m.Name+"]", "command = "+tomlString(m.Command[0]), "args = "+string(quote(append([]string{}, m.Command[1:]...))))
 		if len(m.Env) > 0 {
 			lines = append(lines, "[mcp_servers."+m.Name+".env]")
@@ -77,8 +82,8 @@ func codexConfig(l Launch) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// tomlString quotes a string for TOML, whose basic strings know the escapes
-// that Go's JSON makes.
+// tomlString quotes a string for TOML. TOML's basic strings have the same escapes
+// as Go's JSON.
 func tomlString(s string) string { return string(quote(s)) }
 
 func parseCodex(line []byte) *Event {
@@ -113,7 +118,7 @@ func parseCodex(line []byte) *Event {
 			return &Event{Kind: "tool_result", Tool: "exec_command", ID: e.Item.ID, Output: e.Item.Output}
 		case "mcp_tool_call":
 			return &Event{Kind: "tool_result", Tool: e.Item.Server + "." + e.Item.Tool, ID: e.Item.ID, Output: string(e.Item.Result)}
-		case "error": // a warning, such as that the model is not known
+		case "error": // a warning, for example about an unknown model
 			return &Event{Kind: "other", Text: e.Item.Message}
 		}
 	case "turn.completed":

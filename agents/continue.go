@@ -8,13 +8,13 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// continueCLI is Continue's cn, a JavaScript bundle. Its configuration is YAML,
-// of which JSON is a part.
+// continueCLI is Continue's cn, a JavaScript bundle. Its configuration is written
+// as JSON, which is valid YAML.
 func continueCLI() Spec {
 	const version = "1.5.47"
 	return Spec{
-		Name: "continue", Version: version, Dialect: "chat", Glibc: true, MCP: true,
-		Sessions: ".continue/sessions",
+		Name: "continue", Version: version, Dialect: "chat", Needs: []string{"bash"}, Glibc: true, MCP: true,
+		Sessions: ".continue/sessions", Skills: ".continue/skills", MCPURLs: bothURLs(),
 		Packages: []Package{
 			{Name: "@continuedev/cli", Version: version, Dir: "continue"},
 			nodePackage(),
@@ -30,6 +30,10 @@ func continueCLI() Spec {
 			}
 			var servers []any
 			for _, m := range l.MCP {
+				if m.URL != "" {
+					servers = append(servers, object{"name": m.Name, "type": m.Transport, "url": m.URL})
+					continue
+				}
 				server := object{"name": m.Name, "command": m.Command[0], "args": append([]string{}, m.Command[1:]...)}
 				if len(m.Env) > 0 {
 					server["env"] = m.Env
@@ -45,14 +49,14 @@ func continueCLI() Spec {
 			env := common(l)
 			maps.Copy(env, map[string]string{"HOME": l.Dir, "CONTINUE_TELEMETRY_ENABLED": "0"})
 			args := append([]string{l.Installed + "/node/bin/node", l.Installed + "/continue/dist/cn.js", "--config", l.Dir + "/continue.yaml", "--auto", "--format", "json"}, l.Args...)
-			return Command{Args: append(args, "-p"), Env: env, Stdin: l.Instruction} // it reads its input only if -p comes last
+			return Command{Args: append(args, "-p"), Env: env, Stdin: l.Instruction} // cn reads stdin only if -p comes last
 		},
 		Tag:        func(_ http.Header, c *schema.Call) string { return withoutTools(c) },
 		ParseEvent: parseContinue,
 	}
 }
 
-// parseContinue reads the one line that cn prints, at its end.
+// parseContinue reads the single line that cn prints when it ends.
 func parseContinue(line []byte) *Event {
 	var e struct{ Response, Status, Message string }
 	if json.Unmarshal(line, &e) != nil || e.Status == "" {

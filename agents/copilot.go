@@ -16,13 +16,13 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// copilot is GitHub's Copilot CLI with a model of one's own, which needs no
-// login. It reads its system prompt from AGENTS.md only.
+// copilot is GitHub's Copilot CLI with a custom model, which needs no login. It
+// reads its system prompt only from AGENTS.md.
 func copilot() Spec {
 	const version = "1.0.102"
 	return Spec{
-		Name: "copilot", Version: version, Dialect: "chat", Glibc: true, MCP: true,
-		Sessions: ".copilot/session-state",
+		Name: "copilot", Version: version, Dialect: "chat", Needs: []string{"bash"}, Glibc: true, MCP: true,
+		Sessions: ".copilot/session-state", Skills: ".copilot/skills", MCPURLs: bothURLs(),
 		Packages: []Package{{Name: "@github/copilot-linux-{arch}", Version: version, Dir: "copilot"}},
 		Files: func(l Launch) (map[string]File, error) {
 			root, err := emptyTrust()
@@ -31,7 +31,7 @@ func copilot() Spec {
 			}
 			files := map[string]File{l.Dir + "/root.pem": {root, 0o600}}
 			if len(l.MCP) > 0 {
-				servers := mcpServers(l, map[string]any{"type": "local", "tools": []string{"*"}})
+				servers := mcpServers(l, map[string]any{"type": "local", "tools": []string{"*"}}, typedURL("type", "http", map[string]any{"tools": []string{"*"}}))
 				files[l.Dir+"/mcp.json"] = File{quote(map[string]any{"mcpServers": servers}), 0o600}
 			}
 			return files, nil
@@ -60,9 +60,9 @@ func copilot() Spec {
 	}
 }
 
-// emptyTrust is a root certificate whose key nobody has. Copilot starts only
-// where it finds some root to trust, though it speaks plain HTTP to the gate,
-// and many images have none.
+// emptyTrust makes a root certificate and discards its key. Copilot starts only if
+// it finds a root certificate, although it uses plain HTTP to reach the gate, and
+// many images have none.
 func emptyTrust() ([]byte, error) {
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {

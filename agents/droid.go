@@ -8,14 +8,14 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// droid is Factory's CLI with a model of one's own, which needs no login. Off
-// the air it asks nobody else, and does not wait for an answer that cannot
-// come.
+// droid is Factory's CLI with a custom model, which needs no login. In its offline
+// mode it contacts no other server, and does not wait for answers that cannot
+// arrive.
 func droid() Spec {
 	const version = "0.215.0"
 	return Spec{
-		Name: "droid", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true,
-		Sessions: ".factory/sessions",
+		Name: "droid", Version: version, Dialect: "chat", Needs: []string{"bash", "ps"}, Glibc: true, SystemPrompt: true,
+		Sessions: ".factory/sessions", Skills: ".factory/skills",
 		Packages: []Package{{Name: "@factory/cli-linux-{arch}", Version: version, Dir: "droid"}},
 		Files: func(l Launch) (map[string]File, error) {
 			type object = map[string]any
@@ -69,7 +69,7 @@ func parseDroid(line []byte) *Event {
 	return &Event{Kind: "other", Text: e.Type}
 }
 
-// plainText is a JSON string's text, and any other value as it is.
+// plainText returns the text of a JSON string, and any other value as JSON.
 func plainText(v json.RawMessage) string {
 	var s string
 	if json.Unmarshal(v, &s) == nil {

@@ -8,13 +8,13 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// geminiCLI is Google's Gemini CLI, a JavaScript bundle. It gives up on a call
-// that shows no sign for 60 s, which the gate's signs prevent.
+// geminiCLI is Google's Gemini CLI, a JavaScript bundle. It ends a call after 60 s
+// without data. The gate's keep-alives prevent this.
 func geminiCLI() Spec {
 	const version = "0.61.0"
 	return Spec{
-		Name: "gemini-cli", Version: version, Dialect: "gemini", Glibc: true, SystemPrompt: true, MaxTurns: true, MCP: true,
-		Sessions: "home/.gemini/tmp",
+		Name: "gemini-cli", Version: version, Dialect: "gemini", Needs: []string{"bash"}, Glibc: true, SystemPrompt: true, MaxTurns: true, MCP: true,
+		Sessions: "home/.gemini/tmp", Skills: "home/.gemini/skills", MCPURLs: bothURLs(),
 		Packages: []Package{
 			{Name: "@google/gemini-cli", Version: version, Dir: "gemini"},
 			nodePackage(),
@@ -29,10 +29,10 @@ func geminiCLI() Spec {
 				settings["model"] = object{"maxSessionTurns": l.MaxTurns}
 			}
 			if len(l.MCP) > 0 {
-				settings["mcpServers"] = mcpServers(l, object{"trust": true})
+				settings["mcpServers"] = mcpServers(l, object{"trust": true}, geminiURL)
 			}
-			// The flag is the only way to raise how long it waits for headers, in
-			// seconds.
+			// The time limit for response headers, in seconds. Gemini CLI has no other
+			// setting for it.
 			experiments := object{"flags": []object{{"flagId": 45773134, "intValue": "7200"}}}
 			files := map[string]File{
 				l.Dir + "/home/.gemini/settings.json": {quote(settings), 0o600},

@@ -10,13 +10,13 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// grok is xAI's Grok Build, a static executable that its package has compressed.
-// The calls that it makes beside the work are off.
+// grok is xAI's Grok Build, a static executable, compressed in its package. Its
+// model calls for purposes other than the task are off.
 func grok() Spec {
 	const version = "1.0.41"
 	return Spec{
-		Name: "grok", Version: version, Dialect: "chat", MaxTurns: true,
-		Sessions: "grok/sessions",
+		Name: "grok", Version: version, Dialect: "chat", Needs: []string{"bash"}, MaxTurns: true,
+		Sessions: "grok/sessions", Skills: "grok/skills",
 		Packages: []Package{{Name: "@xai-official/grok-linux-{arch}", Version: version, Dir: "grok", Brotli: "bin/grok.br"}},
 		Files: func(l Launch) (map[string]File, error) {
 			return map[string]File{l.Dir + "/grok/config.toml": {[]byte(grokConfig(l)), 0o600}}, nil

@@ -8,9 +8,8 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// grokCLI is the community's Grok CLI, JavaScript with its dependencies. It
-// takes its task as an argument only, does not stream, and ends with status 0
-// whatever its model says.
+// grokCLI is the community's Grok CLI, JavaScript with its dependencies. It reads
+// its task only from an argument, does not stream, and always ends with status 0.
 func grokCLI() Spec {
 	const version = "0.0.34"
 	return Spec{

@@ -13,20 +13,21 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 )
 
-// Package is one npm package at a pinned version. "{arch}" in either stands for
-// npm's name of this machine's processor.
+// Package is an npm package at a pinned version. "{arch}" in Name and Version is
+// replaced by npm's name of this machine's processor.
 type Package struct {
 	Name    string
 	Version string
-	Dir     string // below the agent's folder
-	// Brotli is a program in it that is compressed (its name ends in .br) and is
-	// unpacked beside. Empty: none.
+	Dir     string // target folder, relative to the agent's folder
+	// Brotli is the path of a compressed program in the package, which ends in
+	// .br. Install unpacks it into the same folder. Empty: none.
 	Brotli string
-	// Before says that it needs other packages, which npm chooses among those of
-	// before this date. Empty: it needs none.
+	// Before is a date. Install also fetches the package's dependencies, in the
+	// versions that npm had before this date. Empty: the package has none.
 	Before string
 }
 
@@ -34,24 +35,24 @@ type Package struct {
 // folder read-only.
 type Cache struct{ Dir string }
 
-// Path is where an agent of this version is installed.
+// Path returns the folder of this version of an agent.
 func (c Cache) Path(s Spec) string { return filepath.Join(c.Dir, s.Name, s.Version) }
 
-// Installed says whether the agent is there; one without packages always is.
+// Installed reports whether every package of the agent is in the cache. It
+// returns true for an agent without packages.
 func (c Cache) Installed(s Spec) bool {
-	if len(s.Packages) == 0 {
-		return true
-	}
-	_, err := os.Stat(c.Path(s))
-	return err == nil
+	return !slices.ContainsFunc(s.Packages, func(p Package) bool {
+		_, err := os.Stat(filepath.Join(c.Path(s), p.Dir))
+		return err != nil
+	})
 }
 
 // ErrNotInstalled is returned for an agent that is not in the cache.
 var ErrNotInstalled = errors.New("not installed on this host; run `turngate agent install`")
 
-// Install fetches an agent's packages with npm, which checks their checksums,
-// and unpacks them. No install script runs. An agent that is there already is
-// left alone.
+// Install fetches an agent's packages with npm, which verifies their checksums,
+// and unpacks them. It runs no install scripts. It does nothing for an agent that
+// is installed.
 func (c Cache) Install(ctx context.Context, s Spec, progress io.Writer) error {
 	if c.Installed(s) {
 		fmt.Fprintf(progress, "%s %s is installed\n", s.Name, s.Version)
@@ -84,6 +85,9 @@ func (c Cache) Install(ctx context.Context, s Spec, progress io.Writer) error {
 	if err := os.Chmod(filepath.Join(tmp, "tree"), 0o755); err != nil {
 		return fmt.Errorf("install %s: %w", s.Name, err)
 	}
+	// An old folder that lacks a package of this Spec is moved away, and removed
+	// after the new folder has replaced it.
+	_ = os.Rename(c.Path(s), filepath.Join(tmp, "old"))
 	if err := os.Rename(filepath.Join(tmp, "tree"), c.Path(s)); err != nil && !c.Installed(s) {
 		return fmt.Errorf("install %s: %w", s.Name, err)
 	}
@@ -98,7 +102,7 @@ func npmArch() string {
 	return runtime.GOARCH
 }
 
-// npm runs it in a folder.
+// npm runs npm in a folder.
 func npm(ctx context.Context, dir string, args ...string) error {
 	path, err := exec.LookPath("npm")
 	if err != nil {
@@ -114,7 +118,7 @@ func npm(ctx context.Context, dir string, args ...string) error {
 	return nil
 }
 
-// fetchTree downloads a package and what it needs into dir/node_modules.
+// fetchTree downloads a package and its dependencies into dir/node_modules.
 func fetchTree(before string) func(ctx context.Context, spec, dir string) error {
 	return func(ctx context.Context, spec, dir string) error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -157,8 +161,8 @@ fs.createReadStream(from).pipe(require("zlib").createBrotliDecompress()).pipe(fs
 	return os.Remove(path)
 }
 
-// unpack takes an npm archive apart, without its first folder. os.Root keeps
-// every entry inside.
+// unpack unpacks an npm archive without its top folder. os.Root keeps every entry
+// inside dir.
 func unpack(r io.Reader, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -205,8 +209,8 @@ func unpack(r io.Reader, dir string) error {
 	}
 }
 
-// Loader is the GNU C library's program loader on this machine's processor,
-// which a sandbox must have for agents with Glibc.
+// Loader returns the path of the GNU C library's program loader for this machine's
+// processor. Agents with Glibc need it in the sandbox.
 func Loader() string {
 	if runtime.GOARCH == "arm64" {
 		return "/lib/ld-linux-aarch64.so.1"

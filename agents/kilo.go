@@ -8,15 +8,16 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// kilo is Kilo Code's CLI (https://kilo.ai), which came from OpenCode and is
-// set up like it. What it does beside the work, such as indexing the code, is
-// off.
+// kilo is Kilo Code's CLI (https://kilo.ai), a fork of OpenCode with the same form
+// of configuration. Features that the task does not need, such as an index of the
+// code, are off.
 func kilo() Spec {
 	const version = "7.7.7"
 	return Spec{
 		Name: "kilo", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true, MCP: true,
-		Sessions: "data/kilo",
-		Packages: []Package{{Name: "@kilocode/cli-linux-{arch}", Version: version, Dir: "kilo"}},
+		Sessions: "data/kilo", Skills: "config/kilo/skills", MCPURLs: bothURLs(),
+		Packages: []Package{{Name: "@kilocode/cli-linux-{arch}", Version: version, Dir: "kilo"}, ripgrepPackage()},
+		Needs:    []string{"rg"}, Carries: ripgrep(),
 		Files: func(l Launch) (map[string]File, error) {
 			return map[string]File{l.Dir + "/config/kilo/kilo.json": {quote(opencodeConfig(l, "https://app.kilo.ai/config.json", "code")), 0o600}}, nil
 		},

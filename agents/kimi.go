@@ -10,21 +10,22 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// kimi is Moonshot's Kimi Code, a JavaScript bundle that has a few packages
-// beside it. It takes its task as an argument only.
+// kimi is Moonshot's Kimi Code, a JavaScript bundle with a few packages. It reads
+// its task only from an argument.
 func kimi() Spec {
 	const version = "2.1.0"
 	return Spec{
 		Name: "kimi", Version: version, Dialect: "chat", Glibc: true, MaxTurns: true, MCP: true, TaskAsArgument: true,
-		Sessions: "kimi/sessions",
+		Sessions: "kimi/sessions", Skills: "kimi/skills", MCPURLs: bothURLs(),
 		Packages: []Package{
 			{Name: "@moonshot-ai/kimi-code", Version: version, Dir: "kimi"},
 			{Name: "ws", Version: "8.18.3", Dir: "kimi/node_modules/ws"},
 			{Name: "qrcode", Version: "1.5.4", Dir: "kimi/node_modules/qrcode"},
 			{Name: "dijkstrajs", Version: "1.0.3", Dir: "kimi/node_modules/dijkstrajs"},
 			{Name: "pngjs", Version: "5.0.0", Dir: "kimi/node_modules/pngjs"},
-			nodePackage(),
+			nodePackage(), ripgrepPackage(),
 		},
+		Needs: []string{"rg"}, Carries: ripgrep(),
 		Files: func(l Launch) (map[string]File, error) {
 			config := []string{
 				`default_model = "policy"`,
@@ -36,7 +37,7 @@ func kimi() Spec {
 			}
 			files := map[string]File{l.Dir + "/kimi/config.toml": {[]byte(strings.Join(config, "\n") + "\n"), 0o600}}
 			if len(l.MCP) > 0 {
-				files[l.Dir+"/kimi/mcp.json"] = File{quote(map[string]any{"mcpServers": mcpServers(l, nil)}), 0o600}
+				files[l.Dir+"/kimi/mcp.json"] = File{quote(map[string]any{"mcpServers": mcpServers(l, nil, typedURL("transport", "", nil))}), 0o600}
 			}
 			return files, nil
 		},
@@ -65,7 +66,7 @@ func parseKimi(line []byte) *Event {
 	}
 	switch e.Role {
 	case "assistant":
-		if len(e.ToolCalls) > 0 { // one line has all of a turn; the first call stands for it
+		if len(e.ToolCalls) > 0 { // one line has the whole turn; only its first call becomes an event
 			c := e.ToolCalls[0]
 			return &Event{Kind: "tool_call", Text: e.Content, Tool: c.Function.Name, ID: c.ID, Input: quote(c.Function.Arguments)}
 		}

@@ -8,15 +8,16 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// opencode is OpenCode (https://opencode.ai), a Bun executable. Its whole
-// configuration goes in by environment; permission prompts are off because the
-// sandbox isolates; the extra call for a title is avoided by giving one.
+// opencode is OpenCode (https://opencode.ai), a Bun executable. It reads its whole
+// configuration from the environment. Permission prompts are off because the
+// sandbox isolates the agent. A given title avoids the model call for one.
 func opencode() Spec {
 	const version = "1.18.33"
 	return Spec{
 		Name: "opencode", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true, MCP: true,
-		Sessions: "data/opencode",
-		Packages: []Package{{Name: "opencode-linux-{arch}", Version: version, Dir: "opencode"}},
+		Sessions: "data/opencode", Skills: "config/opencode/skills", MCPURLs: bothURLs(),
+		Packages: []Package{{Name: "opencode-linux-{arch}", Version: version, Dir: "opencode"}, ripgrepPackage()},
+		Needs:    []string{"rg"}, Carries: ripgrep(),
 		Command: func(l Launch) Command {
 			env := common(l)
 			maps.Copy(env, map[string]string{
@@ -39,15 +40,16 @@ func opencode() Spec {
 	}
 }
 
-// xdg keeps what a program remembers in the agent's folder.
+// xdg puts a program's data, state, cache and configuration into the agent's
+// folder.
 func xdg(l Launch) map[string]string {
 	return map[string]string{
 		"XDG_DATA_HOME": l.Dir + "/data", "XDG_STATE_HOME": l.Dir + "/state", "XDG_CACHE_HOME": l.Dir + "/cache", "XDG_CONFIG_HOME": l.Dir + "/config",
 	}
 }
 
-// opencodeConfig is the configuration of OpenCode, and of what came from it.
-// agent is the name of the one that does the work there.
+// opencodeConfig returns the configuration of OpenCode or of a fork. agent is the
+// name of its main agent.
 func opencodeConfig(l Launch, schemaURL, agent string) map[string]any {
 	type object = map[string]any
 	config := object{
@@ -65,6 +67,10 @@ func opencodeConfig(l Launch, schemaURL, agent string) map[string]any {
 	}
 	servers := object{}
 	for _, m := range l.MCP {
+		if m.URL != "" { // OpenCode detects the transport
+			servers[m.Name] = object{"type": "remote", "url": m.URL, "enabled": true}
+			continue
+		}
 		servers[m.Name] = object{"type": "local", "command": m.Command, "environment": m.Env, "enabled": true}
 	}
 	if len(servers) > 0 {

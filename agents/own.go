@@ -7,8 +7,8 @@ import (
 )
 
 // miniSpec is turngate's own small agent: a loop over chat completions with
-// one tool, bash. It is a sub-command of the binary that every sandbox has
-// anyway, so it runs in any image.
+// one tool, bash. The agent is a sub-command of the turngate binary, which every
+// sandbox has, so it runs in any image.
 func miniSpec() Spec {
 	return Spec{
 		Name: "mini", Dialect: "chat", SystemPrompt: true, MaxTurns: true,
@@ -33,11 +33,11 @@ func miniSpec() Spec {
 	}
 }
 
-// command runs any argv that honours OPENAI_BASE_URL and OPENAI_API_KEY. The
-// instruction comes on stdin and in the file that TURNGATE_INSTRUCTION names.
+// command runs any argv that uses OPENAI_BASE_URL and OPENAI_API_KEY. The
+// instruction is on stdin and in the file that TURNGATE_INSTRUCTION names.
 func command() Spec {
 	return Spec{
-		Name: "command", Dialect: "chat",
+		Name: "command", Dialect: "chat", AnyProgram: true,
 		Files: func(l Launch) (map[string]File, error) {
 			return map[string]File{l.Dir + "/instruction.md": {[]byte(l.Instruction), 0o600}}, nil
 		},
@@ -49,8 +49,8 @@ func command() Spec {
 	}
 }
 
-// oracle runs the task's own solution: a task whose oracle does not get its
-// reward is broken. The name and the idea are Harbor's.
+// oracle runs the task's own solution. A task that gives the oracle no reward is
+// broken. The name and the idea are Harbor's.
 func oracle() Spec {
 	return Spec{
 		Name: "oracle", Solution: true,

@@ -9,14 +9,14 @@ import (
 )
 
 // pi is the Pi coding agent, a JavaScript bundle that needs Node 22.19 or
-// later, which comes with it. It has no permission prompts and makes no call
-// of its own to the network. It ends with status 0 even when its model failed:
-// what it prints tells.
+// later, which is one of its packages. It has no permission prompts and makes no
+// network calls of its own. It ends with status 0 even if a model call failed;
+// only its output shows the failure.
 func pi() Spec {
 	const version = "1.5.2"
 	return Spec{
 		Name: "pi", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true, MCP: true,
-		Sessions: "pi/sessions",
+		Sessions: "pi/sessions", Skills: "pi/skills", MCPURLs: bothURLs(),
 		Packages: []Package{
 			{Name: "@earendil-works/pi-coding-agent", Version: version, Dir: "pi"},
 			nodePackage(),
@@ -32,8 +32,8 @@ func pi() Spec {
 				l.Dir + "/pi/models.json":   {quote(models), 0o600},
 				l.Dir + "/pi/settings.json": {quote(settings), 0o600},
 			}
-			if len(l.MCP) > 0 { // direct: else the tools are hidden behind another one
-				files[l.Dir+"/pi/mcp.json"] = File{quote(object{"mcpServers": mcpServers(l, object{"exposure": "direct"})}), 0o600}
+			if len(l.MCP) > 0 { // direct: otherwise a single proxy tool hides the tools
+				files[l.Dir+"/pi/mcp.json"] = File{quote(object{"mcpServers": mcpServers(l, object{"exposure": "direct"}, typedURL("type", "", object{"exposure": "direct"}))}), 0o600}
 			}
 			if l.SystemPrompt != "" {
 				files[l.Dir+"/pi/system.md"] = File{[]byte(l.SystemPrompt), 0o600}
@@ -93,7 +93,7 @@ func parsePi(line []byte) *Event {
 		if e.Success != nil && !*e.Success {
 			return &Event{Kind: "error", Text: e.FinalError}
 		}
-	case "message_update": // a token each: the model calls tell it better
+	case "message_update": // one line per token: the model calls have the same text
 		return nil
 	}
 	return &Event{Kind: "other", Text: e.Type}

@@ -13,8 +13,8 @@ import (
 func qwenCode() Spec {
 	const version = "0.24.4"
 	return Spec{
-		Name: "qwen-code", Version: version, Dialect: "chat", Glibc: true, SystemPrompt: true, MaxTurns: true, MCP: true,
-		Sessions: "qwen/projects",
+		Name: "qwen-code", Version: version, Dialect: "chat", Needs: []string{"bash"}, Glibc: true, SystemPrompt: true, MaxTurns: true, MCP: true,
+		Sessions: "qwen/projects", Skills: "qwen/skills", MCPURLs: bothURLs(),
 		Packages: []Package{
 			{Name: "@qwen-code/qwen-code", Version: version, Dir: "qwen"},
 			nodePackage(),
@@ -29,7 +29,7 @@ func qwenCode() Spec {
 				"model": object{"generationConfig": object{"timeout": 7_200_000, "streamIdleTimeoutMs": 0, "contextWindowSize": 200_000}},
 			}
 			if len(l.MCP) > 0 {
-				settings["mcpServers"] = mcpServers(l, object{"trust": true})
+				settings["mcpServers"] = mcpServers(l, object{"trust": true}, geminiURL)
 			}
 			files := map[string]File{l.Dir + "/qwen/settings.json": {quote(settings), 0o600}}
 			if l.SystemPrompt != "" {

@@ -1,12 +1,11 @@
-// Package agents is the catalogue of CLI agents: a Spec per file, which is
-// data about one agent with small functions where data cannot do.
+// Package agents is the catalogue of CLI agents. Each file has the Spec of one
+// agent: data, and small functions where data is not enough.
 package agents
 
 import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -18,80 +17,99 @@ import (
 type Spec struct {
 	Name    string
 	Version string // pinned; empty for agents that are part of turngate or of the task
-	// Dialect is the gate dialect that it is set up to speak. Empty: it calls
-	// no model.
+	// Dialect is the dialect of the gate that the agent uses. Empty: the agent
+	// calls no model.
 	Dialect string
 	// Packages are installed into the host's cache and mounted in the sandbox.
 	Packages []Package
-	// Glibc says that it runs only where the GNU C library is.
+	// Glibc is true if the agent needs the GNU C library in the sandbox.
 	Glibc bool
-	// Solution says that it runs the task's own solution.
+	// Needs lists the programs that the agent starts and cannot work without,
+	// besides /bin/sh. If the sandbox lacks one, the agent's PATH gets the
+	// program of Carries, or else of package programs. A rollout is refused if
+	// neither has the program; the error names it.
+	Needs []string
+	// Carries lists programs in the agent's packages: name → path relative to the
+	// folder of the packages. They are linked statically and run in any image.
+	Carries map[string]string
+	// Solution is true if the agent runs the task's own solution.
 	Solution bool
+	// AnyProgram is true if the request's arguments are the whole argv.
+	AnyProgram bool
 
-	// SystemPrompt, MaxTurns and MCP say whether it can honour those wishes; if
-	// not, a request that has them is refused.
+	// SystemPrompt, MaxTurns and MCP are true if the agent supports these settings
+	// of a request. Otherwise a request with the setting is refused.
 	SystemPrompt bool
 	MaxTurns     bool
 	MCP          bool
-	// TaskAsArgument says that it reads its task from its argv, where it may be
-	// MaxArgument bytes long, and not from its input.
+	// TaskAsArgument is true if the agent reads its task from its argv and not
+	// from stdin. The task may then have at most MaxArgument bytes.
 	TaskAsArgument bool
 
-	// Files are put into the sandbox before it starts, by absolute path.
+	// Files returns the files that the sandbox gets before the agent starts, by
+	// absolute path. Nil: none.
 	Files func(l Launch) (map[string]File, error)
-	// Command gives how it is started.
+	// Command returns the command that starts the agent.
 	Command func(l Launch) Command
-	// Tag tells what a model call is to the rollout by this agent's habits:
-	// schema.TagAgent, TagAux or TagSubagent. Nil: every call is a turn.
+	// Tag returns the role of a model call: schema.TagAgent, TagAux or
+	// TagSubagent. Nil: every call is a turn of the agent.
 	Tag func(h http.Header, c *schema.Call) string
-	// ParseEvent reads one line of its stdout; nil for a line that is none.
+	// ParseEvent reads one line of the agent's stdout. It returns nil for a line
+	// that is not an event.
 	ParseEvent func(line []byte) *Event
-	// Sessions is where it writes down its own sessions, below Launch.Dir. They
-	// are kept as an artifact.
+	// Sessions is the path, relative to Launch.Dir, of the agent's own records of
+	// its sessions. They are kept as an artifact.
 	Sessions string
+	// Skills is the path, relative to Launch.Dir, of the folder from which the
+	// agent reads skills. A skill is a folder with a SKILL.md. Empty: the agent
+	// has no skills.
+	Skills string
+	// MCPURLs lists the transports that the agent supports for MCP servers that
+	// run already.
+	MCPURLs []string
 }
 
-// File is one file for the sandbox.
+// File is a file for the sandbox.
 type File struct {
 	Data []byte
 	Mode fs.FileMode
 }
 
-// Launch is what an agent is told.
+// Launch holds the settings with which an agent starts.
 type Launch struct {
-	BaseURL      string // of the gate in the sandbox, without a path
-	Key          string // its API key; goes into the environment or a file, never into argv
+	BaseURL      string // URL of the gate in the sandbox, without a path
+	Key          string // API key of the gate; goes into the environment or a file, never into argv
 	Model        string
 	Instruction  string
 	SystemPrompt string
 	MaxTurns     int
 	MCP          []schema.MCPServer
 	Args         []string
-	Dir          string // a folder of its own for configuration and state, writable
-	Installed    string // where its packages are mounted
-	Helper       string // the turngate binary in the sandbox
+	Dir          string // the agent's folder for configuration and state, writable
+	Installed    string // folder in which the agent's packages are mounted
+	Helper       string // path of the turngate binary in the sandbox
 }
 
-// Command is an argv, its environment and what it reads.
+// Command is an argv, its environment and its stdin.
 type Command struct {
 	Args  []string
 	Env   map[string]string
 	Stdin string
 }
 
-// Event is one thing that an agent said or did, for people who watch. The raw
-// log is kept beside.
+// Event is a message or an action of an agent, for display. The raw log is kept
+// too.
 type Event struct {
 	Kind   string          `json:"kind"`           // text, tool_call, tool_result, usage, error, other
-	Text   string          `json:"text,omitempty"` // what it said, or the error
+	Text   string          `json:"text,omitempty"` // message of the agent, or the error
 	Tool   string          `json:"tool,omitempty"`
-	ID     string          `json:"id,omitempty"` // of the tool call
+	ID     string          `json:"id,omitempty"` // id of the tool call
 	Input  json.RawMessage `json:"input,omitempty"`
 	Output string          `json:"output,omitempty"`
 	Usage  *schema.Usage   `json:"usage,omitempty"`
 }
 
-// counted is how several agents print the tokens of a turn.
+// counted is the form in which several agents print the tokens of a turn.
 type counted struct {
 	Input  int64 `json:"input_tokens"`
 	Output int64 `json:"output_tokens"`
@@ -103,7 +121,26 @@ func (c counted) event() *Event {
 
 // All lists every agent.
 func All() []Spec {
-	return []Spec{opencode(), pi(), codex(), claudeCode(), geminiCLI(), qwenCode(), kilo(), copilot(), droid(), cline(), kimi(), continueCLI(), grok(), grokCLI(), miniSpec(), command(), oracle(), nop()}
+	return []Spec{
+		opencode(),
+		pi(),
+		codex(),
+		claudeCode(),
+		geminiCLI(),
+		qwenCode(),
+		kilo(),
+		copilot(),
+		droid(),
+		cline(),
+		kimi(),
+		continueCLI(),
+		grok(),
+		grokCLI(),
+		miniSpec(),
+		command(),
+		oracle(),
+		nop(),
+	}
 }
 
 // Find returns the agent of this name.
@@ -114,12 +151,13 @@ func Find(specs []Spec, name string) (Spec, error) {
 		for i, s := range specs {
 			names[i] = s.Name
 		}
-		return Spec{}, &schema.InvalidError{Field: "agent.name", Value: name, Want: "one of " + strings.Join(names, ", ")}
+		return Spec{}, &schema.InvalidError{Field: "agent.name", Value: name, Want: "want one of " + strings.Join(names, ", ")}
 	}
 	return specs[i], nil
 }
 
-// Check refuses wishes that this agent cannot honour.
+// Check refuses settings of a request that this agent does not support. Its error
+// is a *schema.InvalidError.
 func (s Spec) Check(a schema.AgentChoice) error {
 	if a.Version != "" && a.Version != s.Version {
 		return &schema.InvalidError{Field: "agent.version", Value: a.Version, Want: fmt.Sprintf("%q, the version of %s that this worker has", s.Version, s.Name)}
@@ -130,19 +168,19 @@ func (s Spec) Check(a schema.AgentChoice) error {
 	if a.MaxTurns != 0 && !s.MaxTurns {
 		return &schema.InvalidError{Field: "agent.max_turns", Value: fmt.Sprint(a.MaxTurns), Want: "none: " + s.Name + " cannot limit its turns; gate.max_calls can"}
 	}
-	if len(a.MCP) > 0 && !s.MCP {
-		return &schema.InvalidError{Field: "agent.mcp", Value: a.MCP[0].Name, Want: "none: " + s.Name + " knows no MCP servers"}
+	if err := s.checkMCP(a.MCP); err != nil {
+		return err
 	}
 	if len(a.Tools) > 0 && !s.MCP {
 		return &schema.InvalidError{Field: "agent.tools", Value: a.Tools[0].Name, Want: "none: they reach agents through MCP, and " + s.Name + " knows no MCP servers"}
 	}
-	if s.Name == "command" && len(a.Args) == 0 {
+	if s.AnyProgram && len(a.Args) == 0 {
 		return &schema.InvalidError{Field: "agent.args", Value: "none", Want: "the argv to run"}
 	}
 	return nil
 }
 
-// common is the environment of every agent that speaks to the gate.
+// common returns the environment of every agent that calls the gate.
 func common(l Launch) map[string]string {
 	return map[string]string{
 		"OPENAI_BASE_URL": l.BaseURL + "/v1", "OPENAI_API_KEY": l.Key, "TURNGATE_MODEL": l.Model,
@@ -150,8 +188,8 @@ func common(l Launch) map[string]string {
 	}
 }
 
-// withoutTools takes a call that offers no tools for one beside the work: a
-// title, a summary, a probe.
+// withoutTools tags a call that offers no tools as TagAux: it asks for a title or
+// a summary, or is a probe.
 func withoutTools(c *schema.Call) string {
 	if len(c.Tools) == 0 {
 		return schema.TagAux
@@ -159,11 +197,11 @@ func withoutTools(c *schema.Call) string {
 	return schema.TagAgent
 }
 
-// MaxArgument is how long in bytes a task may be that is an argument: Linux
-// passes 128 KiB, of which some are for the option's name.
+// MaxArgument is the size in bytes of the longest task that fits into an argument.
+// Linux allows 128 KiB, including the option's name.
 const MaxArgument = 128<<10 - 64
 
-// CheckTask refuses a task that this agent cannot be given.
+// CheckTask refuses an instruction that is too long for this agent.
 func (s Spec) CheckTask(instruction string) error {
 	if !s.TaskAsArgument || len(instruction) <= MaxArgument {
 		return nil
@@ -171,25 +209,19 @@ func (s Spec) CheckTask(instruction string) error {
 	return &schema.InvalidError{Field: "task.instruction", Value: fmt.Sprintf("%d bytes", len(instruction)), Want: fmt.Sprintf("at most %d: %s takes its task as an argument", MaxArgument, s.Name)}
 }
 
-// nodePackage is Node for agents that are JavaScript.
+// nodePackage is Node, for agents in JavaScript.
 func nodePackage() Package {
 	return Package{Name: "node-linux-{arch}", Version: "24.21.0", Dir: "node"}
 }
 
-// mcpServers is the form in which most agents take MCP servers. more is what
-// one of them wants beside.
-func mcpServers(l Launch, more map[string]any) map[string]any {
-	all := map[string]any{}
-	for _, m := range l.MCP {
-		server := map[string]any{"command": m.Command[0], "args": append([]string{}, m.Command[1:]...)}
-		if len(m.Env) > 0 {
-			server["env"] = m.Env
-		}
-		maps.Copy(server, more)
-		all[m.Name] = server
-	}
-	return all
+// ripgrepPackage is a static ripgrep. Agents with a search tool that starts rg
+// would otherwise try to download it.
+func ripgrepPackage() Package {
+	return Package{Name: "@vscode/ripgrep-linux-{arch}", Version: "1.18.0", Dir: "ripgrep"}
 }
+
+// ripgrep returns the path of the program in ripgrepPackage, for Spec.Carries.
+func ripgrep() map[string]string { return map[string]string{"rg": "ripgrep/bin/rg"} }
 
 func quote(v any) json.RawMessage {
 	b, err := json.Marshal(v)

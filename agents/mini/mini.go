@@ -1,6 +1,6 @@
 // Package mini is turngate's own small agent: it gives the model one tool,
-// bash, and loops until the model answers without using it. It prints one
-// JSON event a line (agents.Event).
+// bash, and loops until the model answers without a tool call. It prints its
+// events (agents.Event) as JSON lines.
 package mini
 
 import (
@@ -21,15 +21,15 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Config is what the agent is told.
+// Config holds the settings of the agent.
 type Config struct {
-	BaseURL      string // with /v1
+	BaseURL      string // ends in /v1
 	Key          string
 	Model        string
 	SystemPrompt string
 	Instruction  string
-	MaxTurns     int           // 0: 100
-	ToolTimeout  time.Duration // of one bash command; 0: 2 minutes
+	MaxTurns     int           // default 100
+	ToolTimeout  time.Duration // limit of one bash command; default 2 minutes
 	Events       io.Writer
 }
 
@@ -58,8 +58,8 @@ type toolCall struct {
 	} `json:"function"`
 }
 
-// Run works until the model is done, its turns are used up, or it cannot be
-// reached.
+// Run works on the task until the model answers without a tool call. It returns
+// an error if the turns are used up or the model cannot be reached.
 func Run(ctx context.Context, c Config) error {
 	c.MaxTurns = cmp.Or(c.MaxTurns, 100)
 	c.ToolTimeout = cmp.Or(c.ToolTimeout, 2*time.Minute)
@@ -83,7 +83,7 @@ func Run(ctx context.Context, c Config) error {
 		if err := json.Unmarshal(raw, &reply); err != nil {
 			return fmt.Errorf("read the model's message: %w", err)
 		}
-		// The message goes back as it came: the trainer's own bytes.
+		// The message is sent back unchanged, byte by byte.
 		messages = append(messages, raw)
 		if reply.Content != nil && *reply.Content != "" {
 			c.emit(agents.Event{Kind: "text", Text: *reply.Content, Usage: usage})
@@ -110,7 +110,7 @@ func encode(v any) json.RawMessage {
 	return b
 }
 
-// ask makes one call; a server that is busy or failed is asked again.
+// ask makes one call. It retries if the server is busy or failed.
 func (c Config) ask(ctx context.Context, messages []json.RawMessage) (json.RawMessage, *schema.Usage, error) {
 	body := encode(map[string]any{"model": c.Model, "messages": messages, "tools": json.RawMessage(tools)})
 	for try := 1; ; try++ {
@@ -164,7 +164,7 @@ func (c Config) post(ctx context.Context, body []byte, retries int) (_ json.RawM
 	return got.Choices[0].Message, &got.Usage, false, nil
 }
 
-// use runs one tool call; whatever goes wrong is told to the model.
+// use runs one tool call. The model gets an error as the call's output.
 func (c Config) use(ctx context.Context, call toolCall) string {
 	c.emit(agents.Event{Kind: "tool_call", Tool: call.Function.Name, ID: call.ID, Input: input(call.Function.Arguments)})
 	out := c.bash(ctx, call)

@@ -16,7 +16,8 @@ import (
 	"github.com/turngate/turngate/agents/mini"
 )
 
-// model answers one call after the other; what it was asked is kept.
+// model starts a server that gives the answers in their order and records the
+// requests.
 func model(t *testing.T, answers ...string) (url string, asked *[]string) {
 	t.Helper()
 	asked = &[]string{}
@@ -35,7 +36,7 @@ func model(t *testing.T, answers ...string) (url string, asked *[]string) {
 			_, _ = io.WriteString(w, `{"error":{"message":"busy"}}`)
 			return
 		}
-		fmt.Fprintf(w, "   \n"+`{"choices":[{"message":%s}],"usage":{"prompt_tokens":1,"completion_tokens":2}}`, answers[n]) // white space in front is a sign of life
+		fmt.Fprintf(w, "   \n"+`{"choices":[{"message":%s}],"usage":{"prompt_tokens":1,"completion_tokens":2}}`, answers[n]) // white space in front is a keep-alive
 	}))
 	t.Cleanup(srv.Close)
 	return srv.URL + "/v1", asked

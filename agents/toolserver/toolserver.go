@@ -1,6 +1,6 @@
-// Package toolserver is the MCP server (https://modelcontextprotocol.io) that
-// an agent starts in its sandbox to reach the tools that its trainer runs. It
-// knows nothing of them: the gate lists them, and takes each call.
+// Package toolserver is an MCP server (https://modelcontextprotocol.io) for the
+// tools that a trainer runs. An agent starts it in its sandbox. The server gets
+// the list of tools from the gate and passes each call on to it.
 package toolserver
 
 import (
@@ -17,13 +17,13 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Environment variables that tell the server where the gate is.
+// Environment variables with the gate's URL and key.
 const (
 	EnvURL = "TURNGATE_TOOLS_URL"
 	EnvKey = "TURNGATE_TOOLS_KEY"
 )
 
-// maxAnswer is the longest answer of the gate in bytes that is read.
+// maxAnswer is the size in bytes of the largest answer of the gate that is read.
 const maxAnswer = 4 << 20
 
 type client struct {
@@ -33,7 +33,7 @@ type client struct {
 
 // Run serves the gate's tools over stdin and stdout until stdin ends.
 func Run(ctx context.Context, url, key string) error {
-	// Never through a proxy of the environment: the gate is on this loopback.
+	// Ignore proxies of the environment: the gate is on the loopback address.
 	c := client{url, key, &http.Client{Transport: &http.Transport{Proxy: nil}}}
 	var tools []schema.ToolSpec
 	if err := c.do(ctx, http.MethodGet, "", nil, &tools); err != nil {
@@ -50,8 +50,8 @@ func Run(ctx context.Context, url, key string) error {
 	return server.Run(ctx, &mcp.StdioTransport{})
 }
 
-// call passes one call on. What goes wrong is told to the model, which may try
-// something else.
+// call passes one call on. An error becomes the result of the call, so that the
+// model can react to it.
 func (c client) call(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	arguments := r.Params.Arguments
 	if len(arguments) == 0 {
