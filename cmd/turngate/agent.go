@@ -19,9 +19,14 @@ func agentCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "agent", Short: "List and install agents"}
 	var dir string
 	cmd.PersistentFlags().StringVar(&dir, "agents", cacheDir(), "folder of installed agents")
+	var try agentCheck
+	var all bool
 	list := &cobra.Command{
-		Use: "ls", Short: "List the agents", Args: cobra.NoArgs,
+		Use: "ls", Short: "List the agents; --check runs the installed ones", Args: cobra.NoArgs, PreRunE: try.checkFlags,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if try.on {
+				return try.check(cmd, dir)
+			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			fmt.Fprintln(w, "AGENT\tVERSION\tSPEAKS\tINSTALLED")
 			for _, s := range agents.All() {
@@ -38,8 +43,19 @@ func agentCommand() *cobra.Command {
 		},
 	}
 	install := &cobra.Command{
-		Use: "install AGENT...", Short: "Fetch agents from npm into this host's cache", Args: cobra.MinimumNArgs(1),
+		Use: "install AGENT... | install --all", Short: "Fetch agents from npm into this host's cache",
+		PreRunE: func(_ *cobra.Command, names []string) error {
+			if all != (len(names) == 0) {
+				return usage("agent install: want names of agents, or --all")
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, names []string) error {
+			for _, s := range agents.All() {
+				if all && len(s.Packages) > 0 {
+					names = append(names, s.Name)
+				}
+			}
 			for _, name := range names {
 				s, err := agents.Find(agents.All(), name)
 				if err != nil {
@@ -52,6 +68,8 @@ func agentCommand() *cobra.Command {
 			return nil
 		},
 	}
+	install.Flags().BoolVar(&all, "all", false, "every agent that has packages")
+	try.add(list)
 	cmd.AddCommand(list, install)
 	return cmd
 }

@@ -9,19 +9,23 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/turngate/turngate/broker"
 )
 
-// natsFlags say how to reach NATS.
+// natsFlags are the flags for the connection to NATS.
 type natsFlags struct{ url, creds string }
 
-func (f *natsFlags) add(cmd *cobra.Command, url string) {
-	cmd.Flags().StringVar(&f.url, "nats", url, "URL of the NATS server")
-	cmd.Flags().StringVar(&f.creds, "creds", "", "file with NATS credentials: a .creds file or an nkey seed")
+func (f *natsFlags) add(cmd *cobra.Command, url string) { f.addTo(cmd.Flags(), url) }
+
+func (f *natsFlags) addTo(fl *pflag.FlagSet, url string) {
+	fl.StringVar(&f.url, "nats", url, "URL of the NATS server")
+	fl.StringVar(&f.creds, "creds", "", "file with NATS credentials: a .creds file or an nkey seed")
 }
 
-// dial connects a role. Its inbox is its own, as the permissions say.
+// dial connects as a role. Each name has its own inbox, which the permissions of
+// its credentials require.
 func (f *natsFlags) dial(ctx context.Context, role, name string, log zerolog.Logger) (*broker.Broker, error) {
 	if f.url == "" {
 		return nil, usage("--nats: say where the NATS server is, such as nats://127.0.0.1:4222")
@@ -33,7 +37,7 @@ func (f *natsFlags) dial(ctx context.Context, role, name string, log zerolog.Log
 
 const defaultURL = "nats://127.0.0.1:4222"
 
-// stateDir is where this user's workers and servers keep their state.
+// stateDir returns the folder for the state of this user's workers and servers.
 func stateDir() string {
 	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
 		return filepath.Join(dir, "turngate")
@@ -44,7 +48,7 @@ func stateDir() string {
 	return filepath.Join(os.TempDir(), "turngate-state")
 }
 
-// cacheDir is where this user's agents are installed.
+// cacheDir returns the folder in which this user's agents are installed.
 func cacheDir() string {
 	if dir, err := os.UserCacheDir(); err == nil {
 		return filepath.Join(dir, "turngate", "agents")

@@ -15,16 +15,16 @@ func deadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dead",
 		Short: "Requests that could not be read: list, show, requeue, drop",
-		Long: "Requests that no worker could read are kept with their body. ls and show need the credential of those who watch; requeue and drop\n" +
-			"change streams and need the workers' one.",
+		Long: "Requests that no worker could read are kept with their body. ls and show need a credential of an operator; requeue and drop\n" +
+			"change streams and need the admin's one.",
 	}
 	cmd.AddCommand(
 		deadAction("ls", "List them, oldest first", "ops", cobra.NoArgs, deadList),
 		deadAction("show SEQ", "Show one with its body", "ops", cobra.ExactArgs(1), deadShow),
-		deadAction("requeue SEQ...", "Put them back where they came on", "worker", cobra.MinimumNArgs(1), func(ctx context.Context, cmd *cobra.Command, b *broker.Broker, args []string) error {
+		deadAction("requeue SEQ...", "Put them back where they came on", "admin", cobra.MinimumNArgs(1), func(ctx context.Context, cmd *cobra.Command, b *broker.Broker, args []string) error {
 			return each(ctx, cmd, args, "requeued", b.Requeue)
 		}),
-		deadAction("drop SEQ...", "Delete them", "worker", cobra.MinimumNArgs(1), func(ctx context.Context, cmd *cobra.Command, b *broker.Broker, args []string) error {
+		deadAction("drop SEQ...", "Delete them", "admin", cobra.MinimumNArgs(1), func(ctx context.Context, cmd *cobra.Command, b *broker.Broker, args []string) error {
 			return each(ctx, cmd, args, "dropped", b.Drop)
 		}),
 	)
@@ -42,11 +42,7 @@ func deadAction(use, short, role string, args cobra.PositionalArgs, run func(con
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, a []string) error {
-			name := role
-			if role == "worker" {
-				name = "dead-" + randomHex(4)
-			}
-			b, err := nf.dial(cmd.Context(), role, name, logger(cmd))
+			b, err := nf.dial(cmd.Context(), role, role, logger(cmd))
 			if err != nil {
 				return err
 			}
@@ -58,7 +54,8 @@ func deadAction(use, short, role string, args cobra.PositionalArgs, run func(con
 	return cmd
 }
 
-// maxDeadListed is how many are listed at most: the newest.
+// maxDeadListed is the largest number of dead messages in a list. If there are
+// more, the list has the newest.
 const maxDeadListed = 1000
 
 func deadList(ctx context.Context, cmd *cobra.Command, b *broker.Broker, _ []string) error {

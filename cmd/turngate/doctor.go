@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -11,39 +12,41 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/turngate/turngate/agents"
-	"github.com/turngate/turngate/sandboxes/docker"
-	"github.com/turngate/turngate/sandboxes/local"
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/backends"
 	"github.com/turngate/turngate/upstream"
 )
 
-// finding is one line of the doctor's: what was looked at, and what to do if
-// it is not well.
+// finding is one line of the doctor's output.
 type finding struct {
-	what string
-	ok   string // what was found
-	err  error  // nil: all is well
-	todo string
+	what string // the subject of the check
+	ok   string // the good result
+	err  error  // the problem; nil: none
+	todo string // advice if there is a problem
 }
 
 func doctorCommand() *cobra.Command {
 	var nf natsFlags
-	var state, cache, image, engine, model string
+	var state, cache, image, engine, model, as string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look whether this host can run rollouts: each line says ok, or what to do",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
+			role, name, err := roleOf(as, nf.creds)
+			if err != nil {
+				return usageOf(flagOf("role", err))
+			}
 			var list []finding
-			if engine != "" { // nothing else is asked
-				var err error
+			if engine != "" { // skips the other checks
 				if list, err = engineFindings(ctx, engine, model); err != nil {
 					return err
 				}
 			} else {
-				list = append(list, localFinding(ctx, state))
-				list = append(list, dockerFindings(ctx, state, image)...)
-				list = append(list, natsFinding(ctx, cmd, &nf))
+				list = append(list, sandboxFindings(ctx, state, image)...)
+				list = append(list, natsFindings(ctx, cmd, &nf, role, name)...)
 				list = append(list, agentFindings(cache)...)
 				list = append(list, diskFinding(state))
 			}
@@ -63,15 +66,16 @@ func doctorCommand() *cobra.Command {
 		},
 	}
 	nf.add(cmd, "")
+	cmd.Flags().StringVar(&as, "role", "", "role of the credential: trainer:NAME, worker:NAME, ops or admin (default: as its file is named)")
 	cmd.Flags().StringVar(&state, "state", stateDir(), "folder for the worker's state")
 	cmd.Flags().StringVar(&cache, "agents", cacheDir(), "folder of installed agents")
 	cmd.Flags().StringVar(&engine, "upstream", "", "look at this engine instead: token ids, log-probs, tool calls, streaming")
 	cmd.Flags().StringVar(&model, "model", "", "model to ask the engine for (default: its only one)")
-	cmd.Flags().StringVar(&image, "image", "", "an image to look for in Docker")
+	cmd.Flags().StringVar(&image, "image", "", "an image to look for, in "+orList(backends.WithImages()))
 	return cmd
 }
 
-// engineFindings probes an engine before any sandbox is started for it.
+// engineFindings checks an engine without a sandbox.
 func engineFindings(ctx context.Context, url, model string) ([]finding, error) {
 	key, err := upstream.KeyFromEnvironment()
 	if err != nil {
@@ -90,49 +94,118 @@ func engineFindings(ctx context.Context, url, model string) ([]finding, error) {
 	return out, nil
 }
 
-func localFinding(ctx context.Context, state string) finding {
-	f := finding{what: "local sandbox", ok: "namespaces work", todo: "allow user namespaces as the line above says, or use --sandbox docker"}
-	helper, err := os.Executable()
-	if err == nil {
-		err = (&local.Backend{Helper: helper, StateDir: state}).Check(ctx)
-	}
-	f.err = err
-	return f
-}
-
-func dockerFindings(ctx context.Context, state, image string) []finding {
-	f := finding{what: "docker sandbox", ok: "the engine answers", todo: "start Docker, add this user to the docker group, build turngate with `make build`, or use --sandbox local"}
+// sandboxFindings checks every backend. An image is looked for in the backends
+// that work and have images.
+func sandboxFindings(ctx context.Context, state, image string) []finding {
 	helper, err := os.Executable()
 	if err != nil {
+		return []finding{{what: "sandboxes", err: fmt.Errorf("find this program: %w", err), todo: "start turngate by its path"}}
+	}
+	var out []finding
+	for _, k := range backends.All() {
+		f := finding{what: k.Name + " sandbox", ok: k.Works, todo: k.Remedy}
+		b, err := k.New(sandboxes.Host{Helper: helper, StateDir: state})
+		if err == nil {
+			err = b.Check(ctx)
+		}
 		f.err = err
-		return []finding{f}
+		out = append(out, f)
+		if store, ok := b.(sandboxes.ImageStore); ok && image != "" && err == nil {
+			out = append(out, finding{what: k.Name + " image", ok: image + " is here", err: store.HasImage(ctx, image), todo: "pull " + image + " with " + k.Name + ", or build it"})
+		}
 	}
-	b, err := docker.New(helper, state)
-	if err == nil {
-		err = b.Check(ctx)
-	}
-	f.err = err
-	if image == "" || err != nil {
-		return []finding{f}
-	}
-	return []finding{f, {what: "image", ok: image + " is here", err: b.HasImage(ctx, image), todo: "docker pull " + image + ", or build it"}}
+	return out
 }
 
-func natsFinding(ctx context.Context, cmd *cobra.Command, nf *natsFlags) finding {
-	f := finding{what: "NATS", ok: "none asked for; `run` and `up` bring their own", todo: "start it (`turngate up`), and give --nats and --creds"}
+func natsFindings(ctx context.Context, cmd *cobra.Command, nf *natsFlags, role, name string) []finding {
+	f := finding{what: "NATS", ok: "none asked for; `run` and `up` bring their own", todo: "start it (`turngate up`), and give --nats, --creds, and --role if the credential's file was renamed"}
 	if nf.url == "" {
-		return f
+		return []finding{f}
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	b, err := nf.dial(ctx, "worker", "doctor", logger(cmd))
+	b, err := nf.dial(ctx, role, name, logger(cmd))
 	if err != nil {
 		f.err = err
-		return f
+		return []finding{f}
 	}
 	defer b.Close()
 	took, err := b.Check(ctx)
 	f.ok, f.err = fmt.Sprintf("JetStream answers within %s, max_payload %d", took.Round(time.Microsecond), b.MaxPayload()), err
+	if err != nil {
+		return []finding{f}
+	}
+	return []finding{f, accountsFinding(ctx, b, role, name), recordsFinding(ctx, b, role, name)}
+}
+
+// recordsFinding looks for trainers with more records than their bound. A trainer
+// sees only its own.
+func recordsFinding(ctx context.Context, b *broker.Broker, role, name string) finding {
+	f := finding{what: "records", todo: "wait until finished rollouts are removed (--retention of the workers), or raise the bound: turngate trainer add NAME --max-record-mb N"}
+	all := []string{name}
+	if role != broker.RoleTrainer {
+		if all, f.err = b.Trainers(ctx); f.err != nil {
+			return f
+		}
+	}
+	n := 0
+	for _, tid := range all {
+		bytes, most, err := b.Records(ctx, tid)
+		if errors.Is(err, broker.ErrNotFound) {
+			continue
+		}
+		n++
+		if err == nil {
+			err = recordsOf(tid, bytes, most)
+		}
+		f.err = errors.Join(f.err, err)
+	}
+	f.ok = fmt.Sprintf("%s below the bound of the records", plural(n, "trainer"))
+	return f
+}
+
+// recordsOf returns an error if a trainer has more bytes of records than its bound;
+// 0: none.
+func recordsOf(tid string, bytes, most int64) error {
+	if most == 0 || bytes <= most {
+		return nil
+	}
+	return fmt.Errorf("the trainer %s has %d MB of records, more than its bound of %d MB: workers take none of its requests", tid, bytes>>20, most>>20)
+}
+
+// roleOf reads --role. By default the name of the credential's file has the role.
+func roleOf(text, creds string) (role, name string, err error) {
+	if text == "" {
+		if role, name = broker.RoleOf(creds); role == "" {
+			role, name = broker.RoleWorker, "doctor"
+		}
+		return role, name, nil
+	}
+	role, name, found := strings.Cut(text, ":")
+	if !found {
+		name = role
+	}
+	return role, name, broker.CheckRole(role, name)
+}
+
+// accountsFinding checks that the server limits this client to its role. If not,
+// the error lists the operations that are open to the client.
+func accountsFinding(ctx context.Context, b *broker.Broker, role, name string) finding {
+	f := finding{what: "accounts", todo: "use `turngate up`, `turngate nats`, or the file of `turngate nats config`, unless all its clients trust each other"}
+	protection, account, err := b.Protection(ctx, role, name)
+	f.ok = fmt.Sprintf("this client is %s %s in the account %s, and may use only the subjects of its role", role, name, account)
+	if role == broker.RoleAdmin {
+		f.ok = "this client is an admin in the account " + account
+	}
+	const everything = "read all requests, calls, results and bundles, forge states and results, cancel rollouts of others, and delete the streams"
+	switch {
+	case err != nil:
+		f.err = err
+	case protection == broker.ProtectionNone:
+		f.err = errors.New("the server has no accounts: every client can " + everything)
+	case protection == broker.ProtectionOther:
+		f.err = fmt.Errorf("this client is in the account %q without the limits of %s %s: nothing shows that other clients cannot %s", account, role, name, everything)
+	}
 	return f
 }
 

@@ -1,6 +1,6 @@
 // Command turngate runs CLI coding agents as rollouts for reinforcement
-// learning, with every model call a NATS message. This package has flags,
-// wiring and output, and no logic of its own.
+// learning. Every model call is a NATS message. This package has only flags,
+// wiring and output; the logic is in other packages.
 package main
 
 import (
@@ -27,12 +27,12 @@ var version = "dev"
 // Exit statuses.
 const (
 	exitOK          = 0
-	exitFault       = 1   // it ran, and something had a fault
-	exitUsage       = 2   // what was asked for makes no sense
-	exitInterrupted = 130 // the user stopped it
+	exitFault       = 1   // the command ran and met a fault
+	exitUsage       = 2   // a flag or an argument is wrong
+	exitInterrupted = 130 // the user interrupted the command
 )
 
-// exitError carries an exit status; its text, if any, is shown.
+// exitError is an error with an exit status. Its text, if any, is printed.
 type exitError struct {
 	code int
 	err  error
@@ -50,7 +50,7 @@ func usage(format string, args ...any) error {
 }
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "box" { // before anything else runs in the sandbox's first process
+	if len(os.Args) > 1 && os.Args[1] == "box" { // the sandbox's first process runs nothing else
 		os.Exit(local.BoxMain(os.Args[2:]))
 	}
 	os.Exit(run(os.Args[1:]))
@@ -61,6 +61,7 @@ func run(args []string) int {
 	defer stop()
 	root := rootCommand(hurry)
 	root.SetArgs(args)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return flagErrors(cmd, args, err) })
 	err := root.ExecuteContext(ctx)
 	var exit *exitError
 	var invalid *schema.InvalidError
@@ -69,21 +70,24 @@ func run(args []string) int {
 		return exitOK
 	case errors.As(err, &exit):
 		if exit.err != nil {
-			fmt.Fprintln(os.Stderr, "turngate:", exit.err)
+			for line := range strings.Lines(exit.err.Error()) { // one error per line
+				fmt.Fprintln(os.Stderr, "turngate:", safeText(strings.TrimSuffix(line, "\n")))
+			}
 		}
 		return exit.code
 	case errors.As(err, &invalid):
-		fmt.Fprintln(os.Stderr, "turngate:", err)
+		fmt.Fprintln(os.Stderr, "turngate:", safeText(err.Error()))
 		return exitUsage
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return exitInterrupted
 	default:
-		fmt.Fprintln(os.Stderr, "turngate:", err)
+		fmt.Fprintln(os.Stderr, "turngate:", safeText(err.Error()))
 		return exitFault
 	}
 }
 
-// signals: the first one ends the context, the second closes hurry.
+// signals handles SIGINT and SIGTERM: the first signal ends the context, the
+// second closes hurry.
 func signals() (ctx context.Context, hurry <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ch := make(chan os.Signal, 4)
@@ -120,31 +124,61 @@ func rootCommand(hurry <-chan struct{}) *cobra.Command {
 		SilenceUsage:  true,
 		Long: "turngate runs CLI coding agents in sandboxes as rollouts for reinforcement learning.\n" +
 			"Every flag can also be set as TURNGATE_<FLAG>, for example TURNGATE_NATS.",
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags()) },
+		PersistentPreRunE: func(cmd *cobra.Command, args []string) error {
+			if err := fromEnvironment(cmd.Flags()); err != nil {
+				return usageOf(err, checkFlags(cmd, args))
+			}
+			return nil
+		},
 	}
 	root.PersistentFlags().Bool("verbose", false, "log what happens, not only what goes wrong")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitUsage, err} })
-	root.AddCommand(runCommand(), upCommand(hurry), natsCommand(), workerCommand(hurry), deadCommand(), trainerCommand(), tapCommand(), agentCommand(), doctorCommand(), miniCommand(), toolsCommand(),
+	root.AddCommand(runCommand(), jobCommand(), rolloutCommand(), taskCommand(), imageCommand(), upCommand(hurry), natsCommand(), workerCommand(hurry), deadCommand(), trainerCommand(), tapCommand(), agentCommand(), doctorCommand(), miniCommand(), toolsCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(c *cobra.Command, _ []string) {
 			fmt.Fprintln(c.OutOrStdout(), version)
 		}})
+	root.AddCommand(programCommands()...)
+	usageOfArgs(root)
 	return root
 }
 
-// fromEnvironment gives flags that were not set the value of TURNGATE_<FLAG>.
-func fromEnvironment(flags *pflag.FlagSet) (err error) {
+// usageOfArgs makes wrong arguments of a command and its sub-commands a usage
+// error.
+func usageOfArgs(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(c *cobra.Command, args []string) error {
+			if err := check(c, args); err != nil {
+				return usage("%s: %w", c.CommandPath(), err)
+			}
+			return nil
+		}
+	}
+	for _, c := range cmd.Commands() {
+		usageOfArgs(c)
+	}
+}
+
+// fromEnvironment sets the flags that are not on the command line from the
+// variables TURNGATE_<FLAG>.
+// A job that is resumed has its own settings, which the variables do not change.
+func fromEnvironment(flags *pflag.FlagSet) error {
+	var wrong []error
+	resumes := false
+	if f := flags.Lookup("resume"); f != nil {
+		v, ok := os.LookupEnv("TURNGATE_RESUME")
+		resumes = f.Changed || ok && v != ""
+	}
 	flags.VisitAll(func(f *pflag.Flag) {
 		name := "TURNGATE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		if v, ok := os.LookupEnv(name); ok && !f.Changed && err == nil {
-			if serr := flags.Set(f.Name, v); serr != nil {
-				err = usage("%s: %w", name, serr)
+		if v, ok := os.LookupEnv(name); ok && !f.Changed && (!resumes || mayDiffer(f.Name)) {
+			if err := flags.Set(f.Name, v); err != nil {
+				wrong = append(wrong, fmt.Errorf("%s: %w", name, err))
 			}
 		}
 	})
-	return err
+	return usageOf(wrong...)
 }
 
-// logger writes to stderr: for people on a terminal, JSON otherwise.
+// logger returns a logger to stderr: readable text on a terminal, JSON otherwise.
 func logger(cmd *cobra.Command) zerolog.Logger {
 	level := zerolog.WarnLevel
 	if v, err := cmd.Flags().GetBool("verbose"); err == nil && v {

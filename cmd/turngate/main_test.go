@@ -24,6 +24,7 @@ func turngate(t *testing.T, binary string, args ...string) outcome {
 	t.Helper()
 	cmd := exec.Command(binary, args...)
 	cmd.Dir = testenv.Root(t)
+	cmd.Env = append(os.Environ(), "TURNGATE_RUNS="+t.TempDir())
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	err := cmd.Run()
@@ -51,8 +52,8 @@ func task(t *testing.T, files map[string]string) string {
 
 const done = "steps: [{text: Done.}]"
 
-// TestBadInput gives each mistake one clear line, on stderr, with the status
-// for usage, before anything starts.
+// TestBadInput: each mistake gets one line on stderr and the exit status of a
+// usage error, before anything starts.
 func TestBadInput(t *testing.T) {
 	binary := testenv.Binary(t)
 	good := task(t, map[string]string{"instruction.md": "x", "replay.yaml": done})
@@ -69,11 +70,16 @@ func TestBadInput(t *testing.T) {
 		"unknown agent":       {[]string{"run", "--agent", "nobody", good}, "agent.name"},
 		"unknown sandbox":     {[]string{"run", "--sandbox", "moon", good}, "moon"},
 		"unknown flag":        {[]string{"run", "--nope", good}, "--nope"},
-		"unknown output":      {[]string{"run", "-o", "xml", good}, "xml"},
+		"unknown output":      {[]string{"run", "-o", "xml", good}, `-o, --output: "xml" is not valid: want table, json or jsonl`},
+		"seed alone":          {[]string{"run", "--seed", "3", good}, "--limit"},
+		"bad pattern":         {[]string{"run", "--filter", "[", good}, "--filter"},
+		"nothing is left":     {[]string{"run", "--filter", "x*y", good}, "none of 1 task is"},
+		"no such job":         {[]string{"run", "--resume", "/no/such/dir"}, "--resume"},
+		"one argument":        {[]string{"job", "diff", "a"}, "two jobs"},
 		"negative group":      {[]string{"run", "-n", "0", good}, "-n"},
 		"bad trainer":         {[]string{"run", "--trainer", "magic:x", good}, "magic:x"},
 		"bad trainer name":    {[]string{"run", "--name", "Not Good", good}, "trainer"},
-		"bad limit":           {[]string{"run", "--agent-timeout", "-5s", good}, "limits.agent_ms"},
+		"bad limit":           {[]string{"run", "--agent-timeout", "-5s", good}, "--agent-timeout"},
 		"bad stream":          {[]string{"run", "--stream", "sideways", good}, "--stream: \"sideways\" is not valid: want buffer or pass"},
 		"bad stream to serve": {[]string{"trainer", "serve", "--trainer", "upstream:http://127.0.0.1:1", "--stream", "sideways"}, "--stream"},
 		"dockerfile in local": {[]string{"run", task(t, map[string]string{"instruction.md": "x", "replay.yaml": done, "environment/Dockerfile": "FROM x"})}, "docker"},
@@ -88,6 +94,80 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// TestAllWrongFlagsAreNamed: the error of every command names all wrong flags:
+// unknown ones, bad values, and values from the environment.
+func TestAllWrongFlagsAreNamed(t *testing.T) {
+	binary := testenv.Binary(t)
+	good := task(t, map[string]string{"instruction.md": "x", "replay.yaml": done})
+	for name, tt := range map[string]struct {
+		args []string
+		says []string
+	}{
+		"values":         {[]string{"run", "-n", "x", "-o=xml", "--parallel", "0", good}, []string{"--group: \"x\"", "--output: \"xml\"", "--parallel: \"0\""}},
+		"unknown":        {[]string{"run", "--nope", "--stream", "sideways", "--never=1", good}, []string{"--nope", "--stream: \"sideways\"", "--never"}},
+		"of a worker":    {[]string{"worker", "--slots", "many", "--grace", "soon"}, []string{"--slots: \"many\"", "--grace: \"soon\""}},
+		"of a check":     {[]string{"task", "check", "-j", "none", "--sandbox", "moon", good}, []string{"--parallel: \"none\"", "--sandbox: \"moon\""}},
+		"of a run":       {[]string{"run", "--memory", "x", "--disk", "y", "--trainer", "z", good}, []string{"--memory: \"x\"", "--disk: \"y\"", "--trainer: \"z\""}},
+		"both kinds":     {[]string{"run", "--sandbox", "foo", "-n", "0", "--cpus", "-1", "--limit", "-3", "/no/such/dir"}, []string{"--sandbox: \"foo\"", "--group: \"0\"", "--cpus: -1", "--limit: -3", "/no/such/dir"}},
+		"of the agent":   {[]string{"run", "--mode", "x", "--max-turns", "-1", "--agent", "nobody", good}, []string{"--mode: \"x\"", "--max-turns: -1", "nobody"}},
+		"variables":      {[]string{"run", "--agent-env", "NO_SUCH_VARIABLE", "--mcp", "zz", "--network", "far", good}, []string{"--agent-env", "NO_SUCH_VARIABLE", "--mcp: \"zz\"", "--network: \"far\""}},
+		"of a resumed":   {[]string{"run", "--resume", "/no/such/job", "--limit", "-4"}, []string{"--resume: /no/such/job", "--limit: -4"}},
+		"of an agent":    {[]string{"agent", "ls", "--check", "-j", "0", "--sandbox", "foo", "--agent-timeout", "-1s"}, []string{"--parallel: \"0\"", "--sandbox: \"foo\"", "--agent-timeout: -1s"}},
+		"of a build":     {[]string{"image", "build", "-j", "0", "--build-network", "x", "/no/such/dir"}, []string{"--parallel: \"0\"", "--build-network: \"x\"", "/no/such/dir"}},
+		"of check":       {[]string{"task", "check", "-j", "0", "--pass", "-1", "/no/such/dir"}, []string{"--parallel: \"0\"", "--pass: -1", "/no/such/dir"}},
+		"of an import":   {[]string{"task", "import", "--format", "foo", "/no/such/file"}, []string{"--format: \"foo\"", "/no/such/file"}},
+		"of up":          {[]string{"up", "--slots", "0", "--max-cpus", "-2", "--build-network", "k"}, []string{"--slots: \"0\"", "--max-cpus: -2", "--build-network: \"k\""}},
+		"of what to run": {[]string{"run", "--filter", "[", "--limit", "-2", "--seed", "1", good}, []string{"--filter", "--limit", "--seed"}},
+		"several tasks":  {[]string{"run", task(t, map[string]string{"instruction.md": ""}), task(t, map[string]string{"instruction.md": "x", "task.toml": "["})}, []string{"it is empty", "task.toml"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := turngate(t, binary, tt.args...)
+			for _, want := range tt.says {
+				if got.code != 2 || !strings.Contains(got.errOut, want) {
+					t.Errorf("no %q: %+v", want, got)
+				}
+			}
+		})
+	}
+	t.Setenv("TURNGATE_SLOTS", "few")
+	t.Setenv("TURNGATE_GRACE", "late")
+	if got := turngate(t, binary, "worker"); got.code != 2 || !strings.Contains(got.errOut, "TURNGATE_SLOTS") || !strings.Contains(got.errOut, "TURNGATE_GRACE") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestOnlyChosenTasksAreRead: a filter leaves a task out before its files are
+// read, and text from a task's file reaches the terminal without control
+// sequences.
+func TestOnlyChosenTasksAreRead(t *testing.T) {
+	binary := testenv.Binary(t)
+	many := task(t, map[string]string{
+		"good/instruction.md": "x", "good/replay.yaml": done, "good/task.toml": "\"\\u001b[31mkey\" = 1\n[task]\nname = \"org/named\"\n",
+		"bad/instruction.md": "x", "bad/task.toml": "[",
+	})
+	for _, pattern := range []string{"good", "org/*"} {
+		got := turngate(t, binary, "run", "--agent", "nop", "-o", "json", "--filter", pattern, many)
+		if got.code != 0 || len(results(t, got)) != 1 || !strings.Contains(got.errOut, "[31mkey is an unknown key") || strings.Contains(got.errOut, "\x1b") {
+			t.Errorf("%s: %+v", pattern, got)
+		}
+	}
+}
+
+// TestTheEnvironmentDoesNotChangeAJob that is resumed.
+func TestTheEnvironmentDoesNotChangeAJob(t *testing.T) {
+	binary := testenv.Binary(t)
+	dir := filepath.Join(t.TempDir(), "job")
+	good := task(t, map[string]string{"instruction.md": "x", "replay.yaml": done})
+	if got := turngate(t, binary, "run", "--agent", "nop", "--out", dir, good); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	t.Setenv("TURNGATE_AGENT", "mini")
+	t.Setenv("TURNGATE_LABEL", "a=b")
+	if got := turngate(t, binary, "run", "--resume", dir, "-o", "json"); got.code != 0 || results(t, got)[0].Agent != "nop" {
+		t.Errorf("%+v", got)
+	}
+}
+
 func results(t *testing.T, o outcome) []schema.Result {
 	t.Helper()
 	var out []schema.Result
@@ -97,8 +177,8 @@ func results(t *testing.T, o outcome) []schema.Result {
 	return out
 }
 
-// TestFaultsAreResults: what goes wrong in a rollout is data on stdout and
-// exit status 1.
+// TestFaultsAreResults: a fault in a rollout is data on stdout, with exit
+// status 1.
 func TestFaultsAreResults(t *testing.T) {
 	binary := testenv.Binary(t)
 	for name, tt := range map[string]struct {
@@ -123,8 +203,8 @@ func TestFaultsAreResults(t *testing.T) {
 	}
 }
 
-// TestStrayRewardAndHostileNames: what the agent leaves in the verifier's
-// place does not count, and names are carried through untouched.
+// TestStrayRewardAndHostileNames: a reward file of the agent does not count, and
+// names with special characters stay unchanged.
 func TestStrayRewardAndHostileNames(t *testing.T) {
 	binary := testenv.Binary(t)
 	name := `"q" $(touch x) 'it' --help`

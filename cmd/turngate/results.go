@@ -4,13 +4,21 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"text/tabwriter"
+	"maps"
+	"slices"
+	"strings"
 
+	"github.com/turngate/turngate/internal/progress"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks/job"
 )
 
-// printResults writes results as data: nothing else goes to stdout.
-func printResults(w io.Writer, format string, results []schema.Result) error {
+// maxRows is the largest number of results in a table. If a job has more
+// results, those with a fault come first.
+const maxRows = 50
+
+// printResults writes the results as data. Nothing else is written to stdout.
+func printResults(w io.Writer, format string, results []schema.Result, trials map[schema.ID]string) error {
 	switch format {
 	case "json":
 		if results == nil {
@@ -25,10 +33,62 @@ func printResults(w io.Writer, format string, results []schema.Result) error {
 			}
 		}
 		return nil
+	default:
+		return printTable(w, results, trials)
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "TASK\tROLLOUT\tATTEMPT\tSTATUS\tREWARD\tCALLS\tTOKENS\tSECONDS\tFAULT")
-	for _, r := range results {
+}
+
+// printTable writes results as lines with the names of their trials, which are
+// folders of the job.
+func printTable(w io.Writer, results []schema.Result, trials map[schema.ID]string) error {
+	rows := results
+	if len(rows) > maxRows {
+		rows = slices.Clone(results)
+		slices.SortStableFunc(rows, func(a, b schema.Result) int {
+			switch {
+			case (a.Fault == nil) == (b.Fault == nil):
+				return 0
+			case a.Fault != nil:
+				return -1
+			default:
+				return 1
+			}
+		})
+		rows = rows[:maxRows]
+	}
+	t, faults := resultTable(w, rows, trials)
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if more := len(results) - len(rows); more > 0 {
+		fmt.Fprintf(w, "%d more results are not shown; -o json has all\n", more)
+	}
+	for _, f := range faults {
+		if t.shows(f.text) {
+			continue
+		}
+		who := string(f.ids[0])
+		if more := len(f.ids) - 1; more > 0 {
+			who += fmt.Sprintf(" and %d more", more)
+		}
+		fmt.Fprintf(w, "\n%s: %s\n", who, f.text)
+	}
+	return nil
+}
+
+// faultOf is a fault and the rollouts that it ended.
+type faultOf struct {
+	text string
+	ids  []schema.ID
+}
+
+func resultTable(w io.Writer, rows []schema.Result, trials map[schema.ID]string) (*table, []*faultOf) {
+	t := newTable(w, "TASK", "TRIAL", "ROLLOUT", "ATTEMPT", "STATUS", "REWARD", "CALLS", "TOKENS", "SECONDS", "FAULT")
+	t.spare, t.cut = []string{"TASK", "ATTEMPT", "TOKENS", "SECONDS"}, []string{"FAULT"} // a trial has its task's name
+	t.names = []string{"TRIAL"}
+	var faults []*faultOf
+	had := map[string]*faultOf{}
+	for _, r := range rows {
 		calls, tokens := 0, int64(0)
 		for _, c := range r.Calls {
 			calls += c.Count
@@ -40,29 +100,60 @@ func printResults(w io.Writer, format string, results []schema.Result) error {
 		}
 		fault := "-"
 		if r.Fault != nil {
-			fault = oneLine(r.Fault.Error(), 120)
+			fault = oneLine(r.Fault.Error(), 80)
+			whole := strings.TrimSpace(safeText(r.Fault.Error()))
+			if had[whole] == nil {
+				had[whole] = &faultOf{text: whole}
+				faults = append(faults, had[whole])
+			}
+			had[whole].ids = append(had[whole].ids, r.ID)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%d\t%d\t%.1f\t%s\n", oneLine(r.Task, 40), r.ID, r.Attempt, r.Status, rewardText(r.Reward), calls, tokens, float64(ms)/1000, fault)
+		t.row(oneLine(r.Task, 40), oneLine(dash(trials[r.ID]), 60), r.ID, r.Attempt, r.Status, rewardText(r.Reward), calls, tokens, fmt.Sprintf("%.1f", float64(ms)/1000), fault)
 	}
-	return t.Flush()
+	return t, faults
 }
 
-// printJSON writes a value for other programs, readable for people too.
+// maxPassAt is the largest number of values of pass@k in a summary.
+const maxPassAt = 6
+
+// printSummary prints the summary of a job, with the causes of failed rollouts.
+func printSummary(w io.Writer, s job.Summary) {
+	line := fmt.Sprintf("%d of %d ended, ", s.Ended, s.Trials)
+	switch {
+	case s.Rewarded == 0:
+		line += "none with a reward"
+	case s.Rewarded < s.Ended:
+		line += fmt.Sprintf("mean reward %s of the %d with a reward", progress.Reward(s.Mean), s.Rewarded)
+	default:
+		line += "mean reward " + progress.Reward(s.Mean)
+	}
+	ks := slices.Sorted(maps.Keys(s.PassAt))
+	if len(ks) > maxPassAt { // the first ones and the last one
+		ks = append(ks[:maxPassAt-1:maxPassAt-1], ks[len(ks)-1])
+	}
+	for _, k := range ks {
+		p := s.PassAt[k]
+		line += fmt.Sprintf(", pass@%d %s", k, progress.Reward(&p))
+	}
+	fmt.Fprintf(w, "%s, %d calls, %d + %d tokens, %.1f s of rollouts\n", line, s.Calls, s.PromptTokens, s.CompletionTokens, s.Seconds)
+	if len(s.Errors) == 0 {
+		return
+	}
+	t := newTable(w, "ERRORS", "STAGE", "CODE", "FAULT OF", "FOR EXAMPLE")
+	t.cut = []string{"FOR EXAMPLE"}
+	for _, c := range s.Errors {
+		t.row(c.Count, oneLine(c.Stage, 20), oneLine(c.Code, 24), oneLine(c.Who, 10), oneLine(c.Example, 80))
+	}
+	_ = t.flush() // as for all output other than results
+}
+
+// printJSON writes a value as indented JSON.
 func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
 }
 
-// oneLine makes foreign text fit into a cell: no line breaks, no control
-// characters, no more than limit bytes.
-func oneLine(s string, limit int) string {
-	out := []rune{}
-	for _, r := range schema.Clip(s, limit) {
-		if r < ' ' || r == 0x7f {
-			r = ' '
-		}
-		out = append(out, r)
-	}
-	return string(out)
-}
+// oneLine makes untrusted text safe for a table cell: without line breaks and
+// control characters, and with at most limit characters.
+func oneLine(s string, limit int) string { return progress.OneLine(s, limit) }

@@ -10,34 +10,60 @@ import (
 	"github.com/turngate/turngate/broker"
 )
 
-// serverFlags describe a NATS server in this process.
+// serverFlags are the flags for a NATS server in this process.
 type serverFlags struct {
 	port     int
 	trainers string
+	workers  string
 	relaxed  bool
 }
 
 func (f *serverFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.IntVar(&f.port, "port", 4222, "port of NATS on 127.0.0.1")
-	fl.StringVar(&f.trainers, "trainers", "local", "names of trainers to make credentials for, comma-separated")
+	fl.StringVar(&f.trainers, "trainers", "local", "names of trainers to make credentials for, comma-separated; see also 'turngate trainer add'")
+	fl.StringVar(&f.workers, "workers", "", "names of workers to make credentials for, comma-separated; see also 'turngate worker add'")
 	fl.BoolVar(&f.relaxed, "relaxed-sync", false, "confirm writes before they are on disk: faster, but a power failure may lose the last two minutes")
 }
 
 func (f *serverFlags) config(state string, log zerolog.Logger) broker.EmbeddedConfig {
-	return broker.EmbeddedConfig{StateDir: state, Port: f.port, Trainers: splitList(f.trainers), Relaxed: f.relaxed, Log: log}
+	return broker.EmbeddedConfig{StateDir: state, Port: f.port, Trainers: splitList(f.trainers), Workers: splitList(f.workers), Relaxed: f.relaxed, Log: log}
 }
 
-// tell says how to reach the server.
-func (f *serverFlags) tell(out io.Writer, srv *broker.Embedded) {
+// tell prints the server's URL and how its clients connect. self is the worker in
+// this process, if any.
+func (f *serverFlags) tell(out io.Writer, srv *broker.Embedded, self string) error {
+	trainers, err := srv.Trainers()
+	if err != nil {
+		return err
+	}
+	workers, err := srv.Workers()
+	if err != nil {
+		return err
+	}
 	fmt.Fprintf(out, "NATS     %s\n", srv.URL())
-	for _, tid := range splitList(f.trainers) {
-		fmt.Fprintf(out, "trainer  %s: --nats %s --creds %s --name %s\n", tid, srv.URL(), srv.TrainerCreds(tid), tid)
+	for _, tid := range trainers {
+		tellTrainer(out, srv.URL(), srv.Keyring, tid)
+	}
+	for _, wid := range workers {
+		if wid != self {
+			tellWorker(out, srv.URL(), srv.Keyring, wid)
+		}
 	}
 	fmt.Fprintf(out, "watch    turngate tap --nats %s --creds %s\n", srv.URL(), srv.OpsCreds())
+	fmt.Fprintf(out, "more     turngate trainer add NAME, turngate worker add NAME, with --nats %s --keys %s\n", srv.URL(), srv.Dir())
+	return nil
 }
 
-// natsCommand is the server without a worker.
+func tellTrainer(out io.Writer, url string, keys *broker.Keyring, tid string) {
+	fmt.Fprintf(out, "trainer  %s: --nats %s --creds %s --name %s\n", tid, url, keys.TrainerCreds(tid), tid)
+}
+
+func tellWorker(out io.Writer, url string, keys *broker.Keyring, wid string) {
+	fmt.Fprintf(out, "worker   %s: turngate worker --nats %s --creds %s --state DIR\n", wid, url, keys.WorkerCreds(wid))
+}
+
+// natsCommand runs the server without a worker.
 func natsCommand() *cobra.Command {
 	var sf serverFlags
 	var state, routes string
@@ -46,7 +72,8 @@ func natsCommand() *cobra.Command {
 		Use:   "nats",
 		Short: "Start a NATS server without a worker",
 		Long: "Start a NATS server on 127.0.0.1 with JetStream and generated credentials, for workers and trainers in other processes.\n\n" +
-			"Three of them with --cluster-name, --cluster-port, --routes and a shared --creds-dir make a cluster; its workers take --replicas 3.",
+			"Three of them with --cluster-name, --cluster-port, --routes and a shared --creds-dir make a cluster; its workers take --replicas 3.\n\n" +
+			"For servers on other hosts, `turngate nats config` prints the same accounts for nats-server.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := newLogger(cmd, zerolog.InfoLevel)
@@ -58,8 +85,9 @@ func natsCommand() *cobra.Command {
 				return err
 			}
 			defer srv.Shutdown()
-			sf.tell(cmd.OutOrStdout(), srv)
-			fmt.Fprintf(cmd.OutOrStdout(), "workers  turngate worker --nats %s --creds %s\n", srv.URL(), srv.WorkerCreds())
+			if err := sf.tell(cmd.OutOrStdout(), srv, ""); err != nil {
+				return err
+			}
 			log.Info().Str("url", srv.URL()).Msg("NATS is ready")
 			<-cmd.Context().Done()
 			return nil
@@ -70,7 +98,9 @@ func natsCommand() *cobra.Command {
 	fl.StringVar(&state, "state", stateDir(), "folder for the server's files")
 	fl.StringVar(&cluster.Name, "cluster-name", "", "name of this server in a cluster, such as n1")
 	fl.IntVar(&cluster.Port, "cluster-port", 0, "port on 127.0.0.1 for the other servers")
+	fl.StringVar(&cluster.Advertise, "cluster-advertise", "", "host:port of this server's cluster port for the other servers (default: its own address)")
 	fl.StringVar(&routes, "routes", "", "host:port of the other servers' cluster ports, comma-separated")
 	fl.StringVar(&cluster.Creds, "creds-dir", "", "folder of credentials that the servers share (default: in --state)")
+	cmd.AddCommand(natsConfigCommand())
 	return cmd
 }

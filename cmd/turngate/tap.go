@@ -23,9 +23,6 @@ func tapCommand() *cobra.Command {
 		Long:  "Watch rollouts live. With a rollout's id its events so far are shown first, and it ends with the result; without one every rollout is shown from now on.",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if output != "text" && output != "jsonl" {
-				return usage("-o: %q is not valid: want text or jsonl", output)
-			}
 			var id schema.ID
 			if len(args) == 1 {
 				var err error
@@ -61,11 +58,11 @@ func tapCommand() *cobra.Command {
 		},
 	}
 	nf.add(cmd, defaultURL)
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or jsonl")
+	addOutput(cmd.Flags(), &output, "text", "jsonl")
 	return cmd
 }
 
-// showEvent writes one event as lines for people.
+// showEvent writes one event as lines of text.
 func showEvent(w io.Writer, e *schema.Event) {
 	line := func(format string, args ...any) {
 		text := strings.ReplaceAll(strings.TrimRight(fmt.Sprintf(format, args...), "\n"), "\n", "\n    ")
@@ -83,11 +80,17 @@ func showEvent(w io.Writer, e *schema.Event) {
 	case e.Phase != nil:
 		line("phase %s", e.Phase.Name)
 	case e.LLM != nil && e.LLM.Call != nil:
+		if e.LLM.Note != "" {
+			line("call %d: %s", e.LLM.Number, e.LLM.Note)
+		}
 		line("call %d: %d messages kept, %d new", e.LLM.Number, e.LLM.Call.Keep, len(e.LLM.Call.Messages))
 		for _, m := range e.LLM.Call.Messages {
 			line("call %d > %s", e.LLM.Number, m)
 		}
 	case e.LLM != nil && e.LLM.Reply != nil:
+		if e.LLM.Note != "" {
+			line("call %d: %s", e.LLM.Number, e.LLM.Note)
+		}
 		line("call %d < %s (%s, %d+%d tokens, %d ms)", e.LLM.Number, e.LLM.Reply.Message, e.LLM.Reply.FinishReason,
 			e.LLM.Reply.Usage.PromptTokens, e.LLM.Reply.Usage.CompletionTokens, e.LLM.MS)
 	case e.LLM != nil && e.LLM.Fault != nil:
@@ -96,6 +99,16 @@ func showEvent(w io.Writer, e *schema.Event) {
 		line("call %d: %s", e.LLM.Number, e.LLM.Note)
 	case e.Log != nil:
 		line("%s %s | %s", e.Log.Source, e.Log.Stream, e.Log.Text)
+	case e.Verify != nil:
+		v := e.Verify
+		text := strings.TrimSpace(v.Path + " " + v.Command)
+		switch {
+		case v.Fault != nil:
+			text += ": " + v.Fault.Error()
+		case v.Exit != nil:
+			text += ": " + v.Exit.String()
+		}
+		line("trainer %s %s (%d bytes, %d ms)", v.Do, text, v.Bytes, v.MS)
 	case e.Result != nil:
 		line("result %s", resultLine(e.Result))
 	case len(e.Step) > 0:

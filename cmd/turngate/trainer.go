@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strings"
 
@@ -11,29 +12,36 @@ import (
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 	"github.com/turngate/turngate/trainer/replay"
+	"github.com/turngate/turngate/trajectory/playback"
 	"github.com/turngate/turngate/upstream"
 )
 
-// modelFlags say who answers.
+// modelFlags select the answerer of model calls.
 type modelFlags struct {
 	trainer   string
 	model     string
 	maxTokens int
 	stream    string
+	plain     bool
+	recording *playback.Recording // of transcript:FILE, once it is open
 }
 
 func (f *modelFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.trainer, "trainer", "", "who answers the model calls: replay:FILE or upstream:URL")
+	cmd.Flags().StringVar(&f.trainer, "trainer", "", "source of the answers to model calls: replay:FILE (a script), transcript:FILE (a recorded rollout) or upstream:URL")
 	cmd.Flags().StringVar(&f.model, "model", "", "model to ask the upstream for (default: its only one)")
-	cmd.Flags().StringVar(&f.stream, "stream", "", "how streamed answers reach agents: buffer (when whole) or pass (as they come; a request says so, too, in gate.stream)")
-	cmd.Flags().IntVar(&f.maxTokens, "max-tokens", 0, "most completion tokens of one call (0: as the agent asks)")
+	cmd.Flags().Var(newChoice(&f.stream, "", schema.StreamBuffer, schema.StreamPass), "stream", "form in which streamed answers reach agents: buffer (when complete) or pass (as they arrive; a request says so, too, in gate.stream)")
+	cmd.Flags().BoolVar(&f.plain, "plain-upstream", false, "ask the upstream for neither token ids nor log-probs: for an evaluation, not for training")
+	cmd.Flags().IntVar(&f.maxTokens, "max-tokens", 0, "largest number of completion tokens of one call (0: as the agent asks)")
 }
 
-// open makes the answerer that --trainer names; nil when it names none.
+// check returns all errors in these flags.
+func (f *modelFlags) check() error {
+	_, err := f.open()
+	return errors.Join(err, atLeast("max-tokens", f.maxTokens, 0))
+}
+
+// open makes the answerer that --trainer names; nil if the flag is empty.
 func (f *modelFlags) open() (trainer.Answerer, error) {
-	if f.stream != "" && f.stream != schema.StreamBuffer && f.stream != schema.StreamPass {
-		return nil, usage("--stream: %q is not valid: want buffer or pass", f.stream)
-	}
 	if f.trainer == "" {
 		return nil, nil
 	}
@@ -45,28 +53,40 @@ func (f *modelFlags) open() (trainer.Answerer, error) {
 			return nil, usage("--trainer: %w", err)
 		}
 		return trainer.Whole(s.Answer), nil
+	case kind == "transcript" && where != "":
+		if f.recording == nil {
+			file, err := os.Open(where)
+			if err != nil {
+				return nil, usage("--trainer: %w", err)
+			}
+			defer file.Close()
+			if f.recording, err = playback.Load(file); err != nil {
+				return nil, usage("--trainer: %s: %w", where, err)
+			}
+		}
+		return trainer.Whole(f.recording.Answer), nil
 	case kind == "upstream" && where != "":
 		key, err := upstream.KeyFromEnvironment()
 		if err != nil {
 			return nil, usage("--trainer: %w", err)
 		}
-		u, err := upstream.New(upstream.Config{URL: where, Key: key, Model: f.model, MaxTokens: f.maxTokens})
+		u, err := upstream.New(upstream.Config{URL: where, Key: key, Model: f.model, MaxTokens: f.maxTokens, Plain: f.plain})
 		if err != nil {
 			return nil, usage("--trainer: %w", err)
 		}
-		return func(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
+		return func(ctx context.Context, c *trainer.Call) (*schema.Reply, error) {
 			if c.Stream && f.stream == schema.StreamPass {
-				return u.Stream(ctx, c, emit)
+				return u.Stream(ctx, &c.Call, c.Emit)
 			}
-			return u.Answer(ctx, c)
+			return u.Answer(ctx, &c.Call)
 		}, nil
 	default:
-		return nil, usage("--trainer: %q is not valid: want replay:FILE or upstream:URL", f.trainer)
+		return nil, usage("--trainer: %q is not valid: want replay:FILE, transcript:FILE or upstream:URL", f.trainer)
 	}
 }
 
 func trainerCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "trainer", Short: "Answer model calls"}
+	cmd := &cobra.Command{Use: "trainer", Short: "Answer model calls; add and remove trainers"}
 	var nf natsFlags
 	var mf modelFlags
 	var name, shard string
@@ -75,6 +95,9 @@ func trainerCommand() *cobra.Command {
 		Short: "Answer a trainer's model calls until stopped",
 		Long:  "Answer a trainer's model calls until stopped. The key of an upstream comes from TURNGATE_UPSTREAM_KEY or the file TURNGATE_UPSTREAM_KEY_FILE.",
 		Args:  cobra.NoArgs,
+		PreRunE: func(*cobra.Command, []string) error {
+			return usageOf(mf.check(), flagOf("name", schema.CheckTrainer(name)))
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			answer, err := mf.open()
 			if err != nil {
@@ -89,13 +112,13 @@ func trainerCommand() *cobra.Command {
 				return err
 			}
 			defer b.Close()
-			t, err := trainer.New(trainer.Config{Broker: b, Name: name, Shard: shard, Log: log})
+			t, err := trainer.Dial(cmd.Context(), trainer.Config{Broker: b, Name: name, Shard: shard, Log: log})
 			if err != nil {
 				return err
 			}
 			defer t.Close()
 			log.Info().Str("trainer", name).Int("pid", os.Getpid()).Msg("answering model calls")
-			err = t.ServeStream(cmd.Context(), answer)
+			err = t.Serve(cmd.Context(), answer)
 			if cmd.Context().Err() != nil {
 				return nil
 			}
@@ -106,6 +129,6 @@ func trainerCommand() *cobra.Command {
 	mf.add(serve)
 	serve.Flags().StringVar(&name, "name", "local", "name of the trainer")
 	serve.Flags().StringVar(&shard, "shard", "", "answer this shard only")
-	cmd.AddCommand(serve)
+	cmd.AddCommand(serve, accessCommand(trainerAccess, true), accessCommand(trainerAccess, false))
 	return cmd
 }

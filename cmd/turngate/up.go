@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
@@ -13,33 +11,36 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 	var wf workerFlags
 	var sf serverFlags
 	cmd := &cobra.Command{
-		Use:   "up",
-		Short: "Start NATS and a worker in one process",
-		Long:  "Start a NATS server on 127.0.0.1 with JetStream and a worker in one process. Credentials are generated into the state directory.",
-		Args:  cobra.NoArgs,
+		Use:     "up",
+		Short:   "Start NATS and a worker in one process",
+		Long:    "Start a NATS server on 127.0.0.1 with JetStream and a worker in one process. Credentials are generated into the state directory.",
+		Args:    cobra.NoArgs,
+		PreRunE: func(*cobra.Command, []string) error { return usageOf(wf.check()) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
-			wid, release, err := identity(wf.state)
+			wid, release, err := identity(wf.state, "")
 			if err != nil {
 				return err
 			}
 			defer release()
 			log := newLogger(cmd, zerolog.InfoLevel)
-			srv, err := broker.StartEmbedded(sf.config(wf.state, log))
+			c := sf.config(wf.state, log)
+			c.Workers = append(c.Workers, wid)
+			srv, err := broker.StartEmbedded(c)
 			if err != nil {
 				return err
 			}
 			defer srv.Shutdown()
-			nf := natsFlags{srv.URL(), srv.WorkerCreds()}
+			nf := natsFlags{srv.URL(), srv.WorkerCreds(wid)}
 			b, err := nf.dial(ctx, "worker", wid, log)
 			if err != nil {
 				return err
 			}
 			defer b.Close()
 			return wf.serve(ctx, b, wid, hurry, log, func() {
-				out := cmd.OutOrStdout()
-				sf.tell(out, srv)
-				fmt.Fprintf(out, "workers  turngate worker --nats %s --creds %s --state DIR\n", srv.URL(), srv.WorkerCreds())
+				if err := sf.tell(cmd.OutOrStdout(), srv, wid); err != nil {
+					log.Warn().Err(err).Msg("the credentials are not listed")
+				}
 				log.Info().Str("worker", wid).Int("slots", wf.slots).Msg("NATS and a worker are ready")
 			})
 		},

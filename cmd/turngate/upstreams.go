@@ -16,7 +16,7 @@ import (
 	"github.com/turngate/turngate/worker"
 )
 
-// upstreamConfig is one engine in the file that --upstreams names.
+// upstreamConfig is an engine in the file of --upstreams.
 type upstreamConfig struct {
 	URL         string   `yaml:"url"`
 	KeyFile     string   `yaml:"key_file"`
@@ -24,11 +24,12 @@ type upstreamConfig struct {
 	MaxTokens   int      `yaml:"max_tokens"`
 	TopLogprobs int      `yaml:"top_logprobs"`
 	NoThinking  bool     `yaml:"no_thinking"`
+	Plain       bool     `yaml:"plain"`
 	Version     string   `yaml:"version"`
 	Trainers    []string `yaml:"trainers"`
 }
 
-// loadUpstreams reads the engines that a worker may ask itself, by name.
+// loadUpstreams reads the engines that a worker calls without the trainer.
 func loadUpstreams(path string) ([]worker.Upstream, error) {
 	if path == "" {
 		return nil, nil
@@ -62,7 +63,7 @@ func loadUpstreams(path string) ([]worker.Upstream, error) {
 			}
 			key = strings.TrimSpace(string(data))
 		}
-		u, err := upstream.New(upstream.Config{URL: c.URL, Key: key, Model: c.Model, MaxTokens: c.MaxTokens, TopLogprobs: c.TopLogprobs, NoThinking: c.NoThinking, Version: c.Version})
+		u, err := upstream.New(upstream.Config{Name: name, URL: c.URL, Key: key, Model: c.Model, MaxTokens: c.MaxTokens, TopLogprobs: c.TopLogprobs, NoThinking: c.NoThinking, Plain: c.Plain, Version: c.Version})
 		if err != nil {
 			return nil, usage("--upstreams: %s: %s: %w", path, name, err)
 		}

@@ -7,11 +7,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"text/tabwriter"
 	"time"
 
@@ -21,15 +22,16 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/modelcall"
+	"github.com/turngate/turngate/broker/queue"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/docker"
-	"github.com/turngate/turngate/sandboxes/local"
+	"github.com/turngate/turngate/sandboxes/backends"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker"
 	"github.com/turngate/turngate/worker/gate"
 )
 
-// workerFlags describe a worker on this host.
+// workerFlags are the flags for a worker on this host.
 type workerFlags struct {
 	slots     int
 	sandboxes string
@@ -39,68 +41,77 @@ type workerFlags struct {
 	grace     time.Duration
 	cpus      float64
 	memoryMB  int64
+	diskMB    int64
+	pids      int64
 	replicas  int
 	retention time.Duration
+	trainers  trainerFlags
 	upstreams string
 	memory    int64
+	requests  int64
+	images    imageFlags
+	subnets   string
+}
+
+// check returns all errors in these flags.
+func (f *workerFlags) check() error {
+	wrong := []error{
+		atLeast("grace", f.grace, 0), atLeast("retention", f.retention, 0), atLeast("conversations-mb", f.memory, 1), atLeast("requests-mb", f.requests, 1),
+		atLeast("max-cpus", f.cpus, 0), atLeast("max-memory-mb", f.memoryMB, 0), atLeast("max-disk-mb", f.diskMB, 0), atLeast("max-pids", f.pids, 0), f.images.check(), f.trainers.check(),
+	}
+	if f.replicas != 0 && f.replicas != 1 && f.replicas != 3 {
+		wrong = append(wrong, fmt.Errorf("--replicas: %d is not valid: want 1 or 3", f.replicas))
+	}
+	for _, name := range splitList(f.sandboxes) {
+		wrong = append(wrong, oneOf("sandboxes", name, backends.Names()...))
+	}
+	for _, name := range splitList(f.networks) {
+		wrong = append(wrong, oneOf("allow-network", name, schema.NetworkOpen, schema.NetworkAllowlist))
+	}
+	if f.upstreams != "" {
+		_, err := loadUpstreams(f.upstreams)
+		wrong = append(wrong, err)
+	}
+	return errors.Join(wrong...)
 }
 
 func (f *workerFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.IntVar(&f.slots, "slots", 2, "rollouts at once")
-	fl.StringVar(&f.sandboxes, "sandboxes", "", "sandbox backends to offer, comma-separated: local, docker (default: those that work here)")
-	fl.StringVar(&f.networks, "allow-network", "", "networks that requests may ask for besides none: open")
+	fl.Var(newCount(&f.slots, 2), "slots", "rollouts at once")
+	fl.StringVar(&f.sandboxes, "sandboxes", "", "sandbox backends to offer, comma-separated: "+strings.Join(backends.Names(), ", ")+" (default: all that work on this host)")
+	fl.StringVar(&f.networks, "allow-network", "", "networks that requests may ask for besides none, comma-separated: open, allowlist")
 	fl.StringVar(&f.state, "state", stateDir(), "folder for the worker's state")
 	fl.StringVar(&f.agents, "agents", cacheDir(), "folder of installed agents")
 	fl.DurationVar(&f.grace, "grace", 30*time.Second, "how long running rollouts may go on after SIGTERM")
 	fl.IntVar(&f.replicas, "replicas", 0, "copies of every stream: 1, or 3 on a cluster (default: as they are; 1 when they are made)")
 	fl.DurationVar(&f.retention, "retention", 72*time.Hour, "how long finished rollouts and their artifacts are kept (0: for ever)")
+	f.trainers.add(fl)
 	fl.Int64Var(&f.memory, "conversations-mb", 1024, "memory for the conversations of running rollouts; beyond it each call is read in full")
+	fl.Int64Var(&f.requests, "requests-mb", 512, "memory for the requests of agents while they are read and answered; beyond it they get 413 or 429")
 	fl.StringVar(&f.upstreams, "upstreams", "", "file of engines that requests of mode transparent_proxy or black_box can name")
-	fl.Float64Var(&f.cpus, "max-cpus", 0, "most cpus that a request may ask for (0: any)")
-	fl.Int64Var(&f.memoryMB, "max-memory-mb", 0, "most memory that a request may ask for (0: any)")
+	fl.Float64Var(&f.cpus, "max-cpus", 0, "most cpus that a request may ask for, and what one gets that asks for none (0: any)")
+	fl.Int64Var(&f.memoryMB, "max-memory-mb", 0, "most memory that a request may ask for, and what one gets that asks for none (0: any)")
+	fl.Int64Var(&f.diskMB, "max-disk-mb", 0, "most disk that a request may ask for, and what one gets that asks for none (0: any, and 32 GiB in docker, half of the memory in local)")
+	fl.Int64Var(&f.pids, "max-pids", 0, "most processes that a request may ask for, and what one gets that asks for none (0: any, and 4096)")
+	f.images.add(fl)
+	fl.StringVar(&f.subnets, "side-car-subnets", sandboxes.DefaultSubnets, "addresses for the networks of tasks with side-cars")
 }
 
-// backends opens the sandbox backends by name; without names, those that work.
-func backends(ctx context.Context, names []string, state string) ([]sandboxes.Backend, error) {
-	helper, err := os.Executable()
+// start makes a worker, to be released after use. b is connected as a worker.
+func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, timing broker.Timing, hurry <-chan struct{}, log zerolog.Logger) (_ *worker.Worker, release func(), err error) {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit((f.memory + f.requests + 32) << 20) // the limit includes garbage
+	}
+	host, err := f.images.host(f.state, f.cpus, f.memoryMB)
 	if err != nil {
-		return nil, fmt.Errorf("find this program: %w", err)
+		return nil, nil, err
 	}
-	dockerBackend, err := docker.New(helper, state)
-	if err != nil {
-		return nil, err
-	}
-	all := []sandboxes.Backend{&local.Backend{Helper: helper, StateDir: state}, dockerBackend}
-	var out []sandboxes.Backend
-	var problems []error
-	for _, name := range names {
-		if name != "local" && name != "docker" {
-			return nil, usage("sandbox: %q is not known: want local or docker", name)
+	if f.subnets != "" {
+		if host.Subnets, err = netip.ParsePrefix(f.subnets); err != nil {
+			return nil, nil, usage("--side-car-subnets: %q is not valid: want a range such as %s", f.subnets, sandboxes.DefaultSubnets)
 		}
 	}
-	for _, b := range all {
-		if len(names) > 0 && !slices.Contains(names, b.Name()) {
-			continue
-		}
-		if err := b.Check(ctx); err != nil {
-			if len(names) > 0 {
-				return nil, fmt.Errorf("the %s sandbox: %w", b.Name(), err)
-			}
-			problems = append(problems, fmt.Errorf("%s: %w", b.Name(), err))
-			continue
-		}
-		out = append(out, b)
-	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("no sandbox works here: %w", errors.Join(problems...))
-	}
-	return out, nil
-}
-
-// start makes a worker on a broker that is connected as one.
-func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, timing broker.Timing, hurry <-chan struct{}, log zerolog.Logger) (*worker.Worker, *broker.WorkerSide, error) {
-	list, err := backends(ctx, splitList(f.sandboxes), f.state)
+	list, err := openBackends(ctx, splitList(f.sandboxes), host)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -109,69 +120,41 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 		return nil, nil, err
 	}
 	c := worker.Config{
-		Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log, Upstreams: engines, Memory: gate.NewMemory(f.memory << 20),
-		Caps: worker.Caps{Networks: splitList(f.networks), CPUs: f.cpus, MemoryBytes: f.memoryMB << 20},
+		Owner: worker.OwnerOf(wid, f.state), Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log, Upstreams: engines, Memory: gate.NewMemory(f.memory<<20, f.requests<<20),
+		Caps: worker.Caps{Networks: splitList(f.networks), CPUs: f.cpus, MemoryBytes: f.memoryMB << 20, DiskBytes: f.diskMB << 20, Pids: f.pids},
 	}
 	c.Warm = warmImages(ctx, list)
-	side, err := b.WorkerSide(broker.WorkerConfig{
+	side, err := queue.NewWorker(b, queue.WorkerConfig{
 		Worker: wid, Instance: randomHex(6), Version: version, Slots: f.slots, Offer: c.Offer, Timing: timing, Retention: f.retention,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	w, err := worker.New(c, side)
+	calls, err := modelcall.NewClient(b, wid, side.Instance())
 	if err != nil {
 		side.Close()
 		return nil, nil, err
 	}
-	return w, side, nil
+	release = func() { calls.Close(); side.Close() }
+	w, err := worker.New(c, side, calls)
+	if err != nil {
+		release()
+		return nil, nil, err
+	}
+	return w, release, nil
 }
 
-// warmImages looks every minute, until the context ends, which images the
-// backends have.
-func warmImages(ctx context.Context, list []sandboxes.Backend) func() []string {
-	const every, most = time.Minute, 200
-	var found atomic.Pointer[[]string]
-	for _, b := range list {
-		lister, ok := b.(*docker.Backend)
-		if !ok {
-			continue
-		}
-		go func() {
-			for tick := time.NewTicker(every); ctx.Err() == nil; {
-				op, cancel := context.WithTimeout(ctx, 10*time.Second)
-				if images, err := lister.Images(op); err == nil {
-					images = images[:min(len(images), most)]
-					found.Store(&images)
-				}
-				cancel()
-				select {
-				case <-tick.C:
-				case <-ctx.Done():
-					tick.Stop()
-				}
-			}
-		}()
-	}
-	return func() []string {
-		if images := found.Load(); images != nil {
-			return *images
-		}
-		return nil
-	}
-}
-
-// serve sets up the streams, tells that the worker is ready, and runs it until
-// the context ends.
+// serve sets up the streams, calls ready, and runs the worker until the context
+// ends.
 func (f *workerFlags) serve(ctx context.Context, b *broker.Broker, wid string, hurry <-chan struct{}, log zerolog.Logger, ready func()) error {
-	if err := b.SetupWhenThere(ctx, broker.StreamsConfig{Replicas: f.replicas}); err != nil {
+	if err := b.SetupWhenThere(ctx, broker.StreamsConfig{Replicas: f.replicas, Trainer: f.trainers.settings(f.retention)}); err != nil {
 		return err
 	}
-	w, side, err := f.start(ctx, b, wid, broker.DefaultTiming(), hurry, log)
+	w, release, err := f.start(ctx, b, wid, broker.DefaultTiming(), hurry, log)
 	if err != nil {
 		return err
 	}
-	defer side.Close()
+	defer release()
 	ready()
 	return w.Run(ctx)
 }
@@ -182,9 +165,10 @@ func randomHex(n int) string {
 	return hex.EncodeToString(b)
 }
 
-// identity is the worker's stable name, kept in its state directory and held
-// by a lock: two workers never share one.
-func identity(state string) (wid string, release func(), err error) {
+// identity returns the worker's stable name, which is stored in its state
+// directory. A lock on the directory keeps a second worker from using the name. A
+// new directory gets the name want, or one made of the host's name.
+func identity(state, want string) (wid string, release func(), err error) {
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return "", nil, fmt.Errorf("make the state directory: %w", err)
 	}
@@ -200,17 +184,22 @@ func identity(state string) (wid string, release func(), err error) {
 	data, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
 		host, _ := os.Hostname()
-		data = []byte(token(host) + "-" + randomHex(4))
+		data = []byte(cmp.Or(want, token(host)+"-"+randomHex(4)))
 		err = os.WriteFile(file, data, 0o600)
 	}
 	if err != nil {
 		lock.Close()
 		return "", nil, fmt.Errorf("read the worker's name: %w", err)
 	}
-	return strings.TrimSpace(string(data)), func() { lock.Close() }, nil
+	if wid = strings.TrimSpace(string(data)); want != "" && wid != want {
+		lock.Close()
+		return "", nil, usage("--state: %s belongs to the worker %s: give %s its own", state, wid, want)
+	}
+	return wid, func() { lock.Close() }, nil
 }
 
-// token keeps what may stand in a worker's name.
+// token removes the characters that a worker's name may not have, and shortens
+// the text.
 func token(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' {
@@ -224,13 +213,17 @@ func token(s string) string {
 func workerCommand(hurry <-chan struct{}) *cobra.Command {
 	var nf natsFlags
 	var wf workerFlags
+	var name string
 	cmd := &cobra.Command{
 		Use:   "worker",
 		Short: "Take rollouts from NATS and run them until SIGTERM",
 		Args:  cobra.NoArgs,
+		PreRunE: func(*cobra.Command, []string) error {
+			return usageOf(wf.check(), flagOf("name", checkWorkerName(name)))
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
-			wid, release, err := identity(wf.state)
+			wid, release, err := identity(wf.state, cmp.Or(name, broker.WorkerOf(nf.creds)))
 			if err != nil {
 				return err
 			}
@@ -246,7 +239,8 @@ func workerCommand(hurry <-chan struct{}) *cobra.Command {
 	}
 	nf.add(cmd, defaultURL)
 	wf.add(cmd)
-	cmd.AddCommand(workerListCommand())
+	cmd.Flags().StringVar(&name, "name", "", "name of the worker (default: the one in --state, or of a credential worker-NAME.nk)")
+	cmd.AddCommand(workerListCommand(), accessCommand(workerAccess, true), accessCommand(workerAccess, false))
 	return cmd
 }
 
@@ -258,9 +252,6 @@ func workerListCommand() *cobra.Command {
 		Short: "List the workers that are there, and what they offer",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "table" && output != "json" {
-				return usage("-o: %q is not valid: want table or json", output)
-			}
 			b, err := nf.dial(cmd.Context(), "ops", "ops", logger(cmd))
 			if err != nil {
 				return err
@@ -289,6 +280,6 @@ func workerListCommand() *cobra.Command {
 		},
 	}
 	nf.add(cmd, defaultURL)
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	addOutput(cmd.Flags(), &output, "table", "json")
 	return cmd
 }

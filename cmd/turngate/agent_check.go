@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/sandboxes/backends"
+	"github.com/turngate/turngate/tasks/check"
+	"github.com/turngate/turngate/tasks/job"
+	"github.com/turngate/turngate/trainer"
+	"github.com/turngate/turngate/trainer/replay"
+)
+
+// agentCheck runs `agent ls --check`: the smallest rollout of each installed
+// agent.
+type agentCheck struct {
+	on      bool
+	run     runFlags
+	timeout time.Duration
+}
+
+func (f *agentCheck) add(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.BoolVar(&f.on, "check", false, "run the smallest rollout of each installed agent, with a scripted model, and say whether it works")
+	addSandbox(fl, &f.run.sandbox, &f.run.image, backends.Names(), "with --check: ", "")
+	fl.VarP(newCount(&f.run.parallel, 2), "parallel", "j", "with --check: agents at once")
+	fl.DurationVar(&f.timeout, "agent-timeout", 2*time.Minute, "with --check: how long each agent may take")
+}
+
+type agentState struct {
+	spec    agents.Spec
+	seconds float64
+	why     string
+	err     error
+}
+
+// installed lists the agents that can run on this host and need no further
+// settings.
+func (f *agentCheck) installed(dir string) (out []*agentState) {
+	for _, s := range agents.All() {
+		if s.Dialect != "" && !s.AnyProgram && (len(s.Packages) == 0 || (agents.Cache{Dir: dir}).Installed(s)) {
+			out = append(out, &agentState{spec: s})
+		}
+	}
+	return out
+}
+
+// checkFlags returns all errors in these flags.
+func (f *agentCheck) checkFlags(*cobra.Command, []string) error {
+	var wrong []error
+	if f.timeout <= 0 {
+		wrong = append(wrong, fmt.Errorf("--agent-timeout: %s is not valid: want a time above 0", f.timeout))
+	}
+	if hasImages(f.run.sandbox) && f.run.image == "" {
+		wrong = append(wrong, fmt.Errorf("--image: the %s sandbox needs one", f.run.sandbox))
+	}
+	return usageOf(wrong...)
+}
+
+func (f *agentCheck) check(cmd *cobra.Command, dir string) error {
+	script, err := replay.Parse([]byte(check.AgentScript))
+	if err != nil {
+		return err
+	}
+	f.run.name, f.run.cache = "local", dir
+	ctx, s, err := openSingles(cmd.Context(), &f.run, trainer.Whole(script.Answer), logger(cmd))
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	list := f.installed(dir)
+	slots := make(chan struct{}, f.run.parallel)
+	var bg sync.WaitGroup
+	for _, a := range list {
+		bg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			f.one(ctx, s, a)
+		})
+	}
+	bg.Wait()
+	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "AGENT\tVERSION\tSPEAKS\tSECONDS\tSTATE")
+	for _, a := range list {
+		state := "ok"
+		if a.why != "" {
+			state = oneLine(a.why, 160)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.1f\t%s\n", a.spec.Name, dash(a.spec.Version), dash(a.spec.Dialect), a.seconds, state)
+		err = errors.Join(err, a.err)
+	}
+	if ferr := w.Flush(); err != nil || ferr != nil {
+		return errors.Join(err, ferr)
+	}
+	for _, a := range list {
+		if oneLine(a.why, 160) != a.why {
+			fmt.Fprintf(cmd.OutOrStdout(), "\n%s: %s\n", a.spec.Name, safeText(a.why))
+		}
+	}
+	if slices.ContainsFunc(list, func(a *agentState) bool { return a.why != "" }) {
+		return &exitError{code: exitFault}
+	}
+	return nil
+}
+
+func (f *agentCheck) one(ctx context.Context, s *singles, a *agentState) {
+	q := check.AgentRequest(a.spec.Name, f.run.sandbox, f.timeout)
+	q.Sandbox.Image, q.Trainer, q.Group = f.run.image, f.run.name, job.NewGroup()
+	if q.ID, a.err = job.RolloutID(f.run.name, q.Group, 0); a.err != nil {
+		return
+	}
+	start := time.Now()
+	res, err := s.run(ctx, q, nil)
+	a.seconds = time.Since(start).Seconds()
+	if a.err = err; err == nil {
+		a.why = check.JudgeAgent(&res)
+	}
+}

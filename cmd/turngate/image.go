@@ -1,0 +1,242 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/turngate/turngate/images"
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/docker"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks"
+)
+
+func imageCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "image", Short: "Pull, build, list and remove images of tasks on this host's Docker engine"}
+	cmd.AddCommand(
+		imageWarmCommand(images.Pulls, "Pull the images that tasks name"),
+		imageWarmCommand(images.Builds, "Build the images of tasks that have a Dockerfile"),
+		imageListCommand(), imagePruneCommand())
+	return cmd
+}
+
+// open connects to this host's Docker engine.
+func (f imageFlags) open(cmd *cobra.Command) (*docker.Backend, error) {
+	h, err := f.host(stateDir(), 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	b, err := docker.New(docker.Config{Host: h})
+	if err != nil {
+		return nil, err
+	}
+	return b, b.Check(cmd.Context())
+}
+
+func imageWarmCommand(kind, short string) *cobra.Command {
+	var f imageFlags
+	var parallel int
+	cmd := &cobra.Command{
+		Use: kind + " TASK...", Short: short, Args: cobra.MinimumNArgs(1),
+		PreRunE: func(_ *cobra.Command, args []string) error { return usageOf(f.check(), checkPaths(args)) },
+		RunE: func(cmd *cobra.Command, paths []string) error {
+			wants, err := imagesOf(paths, kind)
+			if err != nil {
+				return err
+			}
+			b, err := f.open(cmd)
+			if err != nil {
+				return err
+			}
+			verbose, _ := cmd.Flags().GetBool("verbose")
+			err = images.Warm(cmd.Context(), b, wants, parallel, func(o images.Outcome) {
+				if o.Err == nil {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s\t%s\t%.1f s\n", oneLine(o.Task, 60), o.Ref, o.Took.Seconds())
+				}
+			}, func(w images.Want, line string) {
+				if verbose {
+					fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", oneLine(w.Task, 60), oneLine(line, 200))
+				}
+			})
+			if kind == images.Builds {
+				if err := b.PruneCache(cmd.Context()); err != nil {
+					fmt.Fprintln(cmd.ErrOrStderr(), "the build cache was not pruned: "+oneLine(err.Error(), 200))
+				}
+			}
+			if err != nil {
+				return &exitError{exitFault, err}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().VarP(newCount(&parallel, 2), "parallel", "j", "images at once")
+	f.add(cmd.Flags())
+	return cmd
+}
+
+// imagesOf returns the images of this kind that the tasks below the paths need.
+func imagesOf(paths []string, kind string) ([]images.Want, error) {
+	dirs, err := taskDirs(paths)
+	if err != nil {
+		return nil, err
+	}
+	var wants []images.Want
+	var wrong []error
+	for _, dir := range dirs {
+		t, err := tasks.Load(dir, tasks.Options{Lookup: os.LookupEnv})
+		if err != nil {
+			wrong = append(wrong, err)
+			continue
+		}
+		of, err := images.Of(t, kind)
+		if err != nil {
+			wrong = append(wrong, fmt.Errorf("task %s: %w", dir, err))
+		}
+		wants = append(wants, of...)
+	}
+	if len(wrong) > maxWrong {
+		wrong = wrong[:maxWrong]
+	}
+	return wants, usageOf(wrong...)
+}
+
+// addNetwork adds the flag that selects images of builds with a network.
+func (f *imageFlags) addNetwork(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.network, "build-network", schema.NetworkOpen, "with tasks: the network of the builds that made their images, as the worker's flag")
+}
+
+func imageListCommand() *cobra.Command {
+	var f imageFlags
+	var output string
+	cmd := &cobra.Command{
+		Use: "ls [TASK...]", Short: "List the images that builds left, the last used first, or the images of tasks",
+		PreRunE: func(_ *cobra.Command, args []string) error { return usageOf(f.check(), checkPaths(args)) },
+		RunE: func(cmd *cobra.Command, paths []string) error {
+			wants, err := imagesOf(paths, "")
+			if err != nil {
+				return err
+			}
+			b, err := f.open(cmd)
+			if err != nil {
+				return err
+			}
+			if len(paths) > 0 {
+				all, err := images.List(cmd.Context(), b, wants)
+				if err != nil {
+					return err
+				}
+				return showStatus(cmd, output, all)
+			}
+			all, err := b.BuiltImages(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return showImages(cmd, output, all)
+		},
+	}
+	addOutput(cmd.Flags(), &output, "table", "json")
+	f.addNetwork(cmd)
+	return cmd
+}
+
+func imagePruneCommand() *cobra.Command {
+	var f imageFlags
+	var keep sandboxes.Keep
+	var gb float64
+	cmd := &cobra.Command{
+		Use: "prune [TASK...]", Short: "Remove images that builds left: the ones of tasks, or the ones with the oldest last use; never an image that a container uses",
+		PreRunE: func(_ *cobra.Command, args []string) error {
+			keep.Bytes = int64(gb * 1e9)
+			wrong := []error{f.check(), checkPaths(args), atLeast("keep-images", keep.Images, 0), atLeast("keep-images-gb", gb, 0), atLeast("unused-for", keep.Age, 0)}
+			switch bounds := keep != (sandboxes.Keep{}); {
+			case len(args) == 0 && !bounds:
+				wrong = append(wrong, errors.New("image prune: name tasks, or a bound: --keep-images N, --keep-images-gb N or --unused-for 72h"))
+			case len(args) > 0 && bounds:
+				wrong = append(wrong, errors.New("image prune: tasks and bounds exclude each other: leave out the tasks, or --keep-images, --keep-images-gb and --unused-for"))
+			}
+			return usageOf(wrong...)
+		},
+		RunE: func(cmd *cobra.Command, paths []string) error {
+			wants, err := imagesOf(paths, "")
+			if err != nil {
+				return err
+			}
+			b, err := f.open(cmd)
+			if err != nil {
+				return err
+			}
+			if len(paths) > 0 {
+				return pruneTasks(cmd, b, wants)
+			}
+			removed, err := b.PruneImages(cmd.Context(), keep)
+			if serr := showImages(cmd, "table", removed); err == nil {
+				err = serr
+			}
+			return err
+		},
+	}
+	cmd.Flags().IntVar(&keep.Images, "keep-images", 0, "number of images to keep")
+	cmd.Flags().Float64Var(&gb, "keep-images-gb", 0, "GB of images to keep")
+	cmd.Flags().DurationVar(&keep.Age, "unused-for", 0, "remove images without a use for this time, such as 72h")
+	f.addNetwork(cmd)
+	return cmd
+}
+
+func pruneTasks(cmd *cobra.Command, b *docker.Backend, wants []images.Want) error {
+	all, err := images.Remove(cmd.Context(), b, wants)
+	if serr := showStatus(cmd, "table", all); err != nil || serr != nil {
+		return errors.Join(err, serr)
+	}
+	used := 0
+	for _, i := range all {
+		if i.State == images.InUse {
+			used++
+		}
+	}
+	if used > 0 {
+		return &exitError{exitFault, fmt.Errorf("%s not removed: a container uses it", plural(used, "image"))}
+	}
+	return nil
+}
+
+func showStatus(cmd *cobra.Command, output string, all []images.Status) error {
+	if output == "json" {
+		if all == nil {
+			all = []images.Status{}
+		}
+		return printJSON(cmd.OutOrStdout(), all)
+	}
+	t := newTable(cmd.OutOrStdout(), "TASK", "IMAGE", "FROM", "MB", "USED", "STATE")
+	t.spare, t.names = []string{"FROM"}, []string{"TASK"}
+	for _, i := range all {
+		mb, used := "-", "-"
+		if i.State != images.Missing {
+			mb = fmt.Sprintf("%.1f", float64(i.Size)/1e6)
+			if i.Kind == images.Builds {
+				used = time.Since(i.Used).Round(time.Second).String() + " ago"
+			}
+		}
+		t.row(oneLine(i.Task, 60), oneLine(i.Ref, 120), i.Kind, mb, used, i.State)
+	}
+	return t.flush()
+}
+
+func showImages(cmd *cobra.Command, output string, all []docker.BuiltImage) error {
+	if output == "json" {
+		return printJSON(cmd.OutOrStdout(), all)
+	}
+	t := newTable(cmd.OutOrStdout(), "IMAGE", "TASK", "MB", "USED", "STATE")
+	t.names = []string{"TASK"}
+	for _, i := range all {
+		state := "idle"
+		if i.InUse {
+			state = "in use"
+		}
+		t.row(i.Ref, oneLine(i.Task, 60), fmt.Sprintf("%.1f", float64(i.Size)/1e6), time.Since(i.Used).Round(time.Second).String()+" ago", state)
+	}
+	return t.flush()
+}

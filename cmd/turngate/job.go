@@ -1,0 +1,159 @@
+package main
+
+import (
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/turngate/turngate/internal/progress"
+	"github.com/turngate/turngate/tasks/job"
+)
+
+func jobCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "job",
+		Short: "Jobs that `turngate run` has kept: list, show, compare",
+	}
+	cmd.AddCommand(jobListCommand(), jobShowCommand(), jobDiffCommand())
+	return cmd
+}
+
+// needArgs requires between low and high arguments. Another number is a usage
+// error.
+func needArgs(low, high int, want string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) < low || len(args) > high {
+			return usage("%d arguments are not valid: want %s", len(args), want)
+		}
+		return nil
+	}
+}
+
+func jobListCommand() *cobra.Command {
+	var runs, output string
+	cmd := &cobra.Command{
+		Use:   "ls [DIR]",
+		Short: "List jobs, the newest first",
+		Args:  needArgs(0, 1, "one folder of jobs or none"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				runs = args[0]
+			}
+			list, bad := job.List(runs)
+			if output == "json" {
+				if list == nil {
+					list = []job.Entry{}
+				}
+				if err := printJSON(cmd.OutOrStdout(), list); err != nil {
+					return err
+				}
+				return bad
+			}
+			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(t, "JOB\tAGENT\tTRIALS\tENDED\tMEAN\tERRORS\tBEGUN\tTOOK")
+			for _, e := range list {
+				took := "-"
+				if e.Finished != nil {
+					took = e.Finished.Sub(e.Created).Round(time.Second).String()
+				}
+				fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%d\t%s\t%s\n", oneLine(e.Dir, len(e.Dir)+1), oneLine(e.Agent, 20), e.Trials, e.Ended, progress.Reward(e.Mean), e.Faults(), e.Created.Local().Format("2006-01-02 15:04"), took)
+			}
+			if err := t.Flush(); err != nil {
+				return err
+			}
+			return bad
+		},
+	}
+	cmd.Flags().StringVar(&runs, "runs", "runs", "folder of jobs")
+	addOutput(cmd.Flags(), &output, "table", "json")
+	return cmd
+}
+
+func jobShowCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "show DIR",
+		Short: "Show a job's results and why rollouts failed",
+		Args:  needArgs(1, 1, "the folder of one job"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, results, err := job.Read(args[0])
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if output != "table" {
+				return printResults(out, output, results, p.Names())
+			}
+			fmt.Fprintf(out, "job %s: agent %s, begun %s\n\n", oneLine(p.Name, 100), oneLine(p.Agent, 40), p.Created.Local().Format(time.DateTime))
+			if err := printTable(out, results, p.Names()); err != nil {
+				return err
+			}
+			fmt.Fprintln(out)
+			printSummary(out, job.Sum(len(p.Trials), results))
+			return nil
+		},
+	}
+	addOutput(cmd.Flags(), &output, "table", "json", "jsonl")
+	return cmd
+}
+
+func jobDiffCommand() *cobra.Command {
+	var output string
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "diff A B",
+		Short: "Compare two jobs task by task",
+		Args:  needArgs(2, 2, "the folders of two jobs"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			changes, err := job.Diff(args[0], args[1])
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if output == "json" {
+				if changes == nil {
+					changes = []job.Change{}
+				}
+				return printJSON(out, changes)
+			}
+			count := map[string]int{}
+			t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(t, "TASK\tA\tB\tCHANGE")
+			for _, c := range changes {
+				count[c.Kind()]++
+				if c.Kind() != job.Same || all {
+					fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", oneLine(c.Task, 60), side(c.A), side(c.B), c.Kind())
+				}
+			}
+			if err := t.Flush(); err != nil {
+				return err
+			}
+			for _, kind := range []string{job.Better, job.Worse, job.Same, job.Unknown, job.OnlyA, job.OnlyB} {
+				if count[kind] > 0 {
+					fmt.Fprintf(out, "%d %s\n", count[kind], kind)
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "show tasks that are the same, too")
+	addOutput(cmd.Flags(), &output, "table", "json")
+	return cmd
+}
+
+// side formats the result of a task in one job.
+func side(s *job.Side) string {
+	if s == nil {
+		return "-"
+	}
+	text := progress.Reward(s.Reward)
+	if s.Faults > 0 {
+		text += " (" + plural(s.Faults, "error") + ")"
+	}
+	if s.Ended < s.Trials {
+		text += fmt.Sprintf(" (%d of %d ended)", s.Ended, s.Trials)
+	}
+	return text
+}

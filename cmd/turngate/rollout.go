@@ -1,0 +1,323 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/queue"
+	"github.com/turngate/turngate/internal/rollouts"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/trajectory"
+)
+
+// rolloutFlags select where rollouts are looked for. All sub-commands of `turngate
+// rollout` have them.
+type rolloutFlags struct {
+	nats natsFlags
+	runs string
+	ops  bool
+}
+
+func (f *rolloutFlags) add(fl *pflag.FlagSet) {
+	f.nats.addTo(fl, "")
+	fl.StringVar(&f.runs, "runs", "runs", "folder of jobs in which names are looked for, without --nats")
+}
+
+// find returns the rollouts with the given names. They are readable until close
+// is called.
+func (f *rolloutFlags) find(cmd *cobra.Command, names []string) (list []*rollouts.Rollout, done func(), err error) {
+	if f.nats.url == "" {
+		for _, name := range names {
+			more, err := rollouts.Find(f.runs, name)
+			if err != nil {
+				return nil, nil, err
+			}
+			list = append(list, more...)
+		}
+		return list, func() {}, nil
+	}
+	b, ids, err := f.dial(cmd, names)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, id := range ids {
+		r, err := rollouts.OnSystem(cmd.Context(), b, id)
+		if err != nil {
+			b.Close()
+			return nil, nil, err
+		}
+		list = append(list, r)
+	}
+	return list, b.Close, nil
+}
+
+// dial connects as the trainer to which all rollouts belong, or as an operator.
+func (f *rolloutFlags) dial(cmd *cobra.Command, names []string) (*broker.Broker, []schema.ID, error) {
+	var ids []schema.ID
+	var wrong []error
+	for _, name := range names {
+		id, err := schema.ParseID(name)
+		if err == nil && len(ids) > 0 && id.Trainer() != ids[0].Trainer() {
+			err = fmt.Errorf("%s belongs to another trainer than %s: name the rollouts of one trainer", id, ids[0])
+		}
+		ids, wrong = append(ids, id), append(wrong, err)
+	}
+	if err := usageOf(wrong...); err != nil {
+		return nil, nil, err
+	}
+	role, who := "trainer", ids[0].Trainer()
+	if f.ops {
+		role, who = "ops", "ops"
+	}
+	b, err := f.nats.dial(cmd.Context(), role, who, logger(cmd))
+	return b, ids, err
+}
+
+func rolloutCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rollout",
+		Short: "Recorded rollouts: list, show, export as training rows, replay",
+		Long: "Recorded rollouts: list them, show them, export them as training rows, run them again.\n\n" +
+			"A rollout is named by its id, by the name of its trial, or by the path of a trial, a job (all its rollouts) or a transcript. " +
+			"Names are looked for in the jobs of --runs. With --nats an id is looked for on a running system, with the credentials of its trainer.",
+	}
+	f := &rolloutFlags{}
+	f.add(cmd.PersistentFlags())
+	cmd.AddCommand(rolloutListCommand(f), rolloutGetCommand(f), rolloutShowCommand(f), rolloutExportCommand(f), rolloutReplayCommand(f), rolloutLogsCommand(f), rolloutCopyCommand(f), rolloutCancelCommand(f))
+	return cmd
+}
+
+func rolloutListCommand(f *rolloutFlags) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "ls [JOB...]",
+		Short: "List rollouts: those of jobs, or with --nats those that run now",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var list []*rollouts.Rollout
+			var bad error
+			switch {
+			case f.nats.url != "":
+				b, err := f.nats.dial(cmd.Context(), "ops", "ops", logger(cmd))
+				if err != nil {
+					return err
+				}
+				defer b.Close()
+				if list, err = rollouts.Running(cmd.Context(), b); err != nil {
+					return err
+				}
+			case len(args) == 0:
+				list, bad = rollouts.InJobs(f.runs)
+			}
+			for _, name := range args {
+				more, err := rollouts.Find(f.runs, name)
+				bad = errors.Join(bad, err)
+				list = append(list, more...)
+			}
+			return errors.Join(printRollouts(cmd, output, list), bad)
+		},
+	}
+	addOutput(cmd.Flags(), &output, "table", "json", "jsonl")
+	return cmd
+}
+
+// printRollouts lists rollouts. The JSON formats have the results of ended
+// rollouts only.
+func printRollouts(cmd *cobra.Command, output string, list []*rollouts.Rollout) error {
+	out := cmd.OutOrStdout()
+	if output != "table" {
+		var results []schema.Result
+		for _, r := range list {
+			if r.Result != nil {
+				results = append(results, *r.Result)
+			}
+		}
+		return printResults(out, output, results, nil)
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "ROLLOUT\tTASK\tAGENT\tATTEMPT\tSTATUS\tREWARD\tCALLS\tTRIAL")
+	for _, r := range list {
+		task, agent, attempt, status, reward, calls, trial := "-", "-", 0, "waits or runs", "-", 0, "-"
+		if r.Trial != nil {
+			task, agent, trial = r.Trial.Task, r.Plan.Agent, r.Job+"/"+r.Trial.Name
+		}
+		if r.State != nil {
+			attempt, status = r.State.Attempt, string(r.State.Status)
+		}
+		if q := r.Result; q != nil {
+			task, agent, attempt, status, reward = q.Task, q.Agent, q.Attempt, string(q.Status), rewardText(q.Reward)
+			if q.Fault != nil {
+				status += " (" + q.Fault.Code + ")"
+			}
+			for _, c := range q.Calls {
+				calls += c.Count
+			}
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s\n", dash(string(r.ID)), oneLine(task, 40), oneLine(agent, 20), attempt, oneLine(status, 40), reward, calls, oneLine(trial, 200))
+	}
+	return t.Flush()
+}
+
+func rolloutGetCommand(f *rolloutFlags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "get ROLLOUT",
+		Short: "Print a rollout's result as JSON, or its state if it has not ended",
+		Args:  needArgs(1, 1, "one rollout"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			list, done, err := f.find(cmd, args)
+			if err != nil {
+				return err
+			}
+			defer done()
+			for _, r := range list {
+				switch {
+				case r.Result != nil:
+					err = printJSON(cmd.OutOrStdout(), r.Result)
+				case r.State != nil:
+					err = printJSON(cmd.OutOrStdout(), r.State)
+				default:
+					err = fmt.Errorf("%s has no result yet", r.Name())
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&f.ops, "ops", false, "the credentials are those of an operator")
+	return cmd
+}
+
+func rolloutShowCommand(f *rolloutFlags) *cobra.Command {
+	var o trajectory.Options
+	cmd := &cobra.Command{
+		Use:   "show ROLLOUT",
+		Short: "Show a rollout as a tree of its model calls, with roles, tools, tokens and findings",
+		Args:  needArgs(1, 1, "one rollout"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.Messages = true
+			return f.each(cmd, args, func(ctx context.Context, r *rollouts.Rollout) error {
+				t, err := r.Read(ctx, o)
+				if errors.Is(err, rollouts.ErrNoTranscript) || errors.Is(err, trajectory.ErrNoCalls) {
+					err = nil
+				}
+				if err == nil {
+					rollouts.Show(cmd.OutOrStdout(), r, t)
+				}
+				return err
+			})
+		},
+	}
+	addRowFlags(cmd, &o)
+	return cmd
+}
+
+// each calls do for the rollouts that the arguments name.
+func (f *rolloutFlags) each(cmd *cobra.Command, args []string, do func(context.Context, *rollouts.Rollout) error) error {
+	list, done, err := f.find(cmd, args)
+	if err != nil {
+		return err
+	}
+	defer done()
+	for _, r := range list {
+		if err := do(cmd.Context(), r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func rolloutLogsCommand(f *rolloutFlags) *cobra.Command {
+	var stderr bool
+	cmd := &cobra.Command{
+		Use:   "logs ROLLOUT",
+		Short: "Print what the agent wrote to stdout; `turngate tap` follows a rollout that runs",
+		Args:  needArgs(1, 1, "one rollout"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.each(cmd, args, func(ctx context.Context, r *rollouts.Rollout) error {
+				data, err := r.Log(ctx, stderr)
+				if err != nil {
+					return err
+				}
+				text := string(data)
+				if isTerminal(os.Stdout) {
+					text = safeText(text)
+				}
+				_, err = fmt.Fprint(cmd.OutOrStdout(), text)
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&stderr, "stderr", false, "stderr instead")
+	return cmd
+}
+
+func rolloutCopyCommand(f *rolloutFlags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cp ROLLOUT [FILE...] DIR",
+		Short: "Copy a rollout's files, all or those that match a name or a pattern, into a folder",
+		Args:  needArgs(2, 1000, "a rollout, its files and a folder"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			patterns, to := args[1:len(args)-1], args[len(args)-1]
+			return f.each(cmd, args[:1], func(ctx context.Context, r *rollouts.Rollout) error {
+				names, err := r.Copy(ctx, to, patterns)
+				for _, n := range names {
+					fmt.Fprintln(cmd.OutOrStdout(), oneLine(n, len(n)+1))
+				}
+				return err
+			})
+		},
+	}
+	return cmd
+}
+
+func rolloutCancelCommand(f *rolloutFlags) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "cancel ROLLOUT...",
+		Short: "Ask the workers to end rollouts, as their trainer; without --nats at " + defaultURL,
+		Args:  needArgs(1, 1000, "rollouts of one trainer"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.nats.url = cmp.Or(f.nats.url, defaultURL)
+			b, ids, err := f.dial(cmd, args)
+			if err != nil {
+				return err
+			}
+			defer b.Close()
+			side, err := queue.NewTrainer(b, ids[0].Trainer())
+			if err != nil {
+				return err
+			}
+			running := 0
+			for _, id := range ids {
+				s, err := b.State(cmd.Context(), id)
+				if err != nil && !errors.Is(err, broker.ErrNotFound) {
+					return err
+				}
+				if err == nil && s.Status.Terminal() {
+					fmt.Fprintf(cmd.ErrOrStderr(), "%s has ended: %s\n", id, s.Status)
+					continue
+				}
+				running++
+			}
+			if running == 0 {
+				return nil
+			}
+			if err := side.Cancel(ids, nil, reason); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "asked the workers to end %s; `turngate rollout get` shows the result\n", plural(running, "rollout"))
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "an operator asked for it", "reason, for the result")
+	return cmd
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/turngate/turngate/internal/rollouts"
+	"github.com/turngate/turngate/trajectory"
+)
+
+// addRowFlags adds the flags for making rows of calls.
+func addRowFlags(cmd *cobra.Command, o *trajectory.Options) {
+	fl := cmd.Flags()
+	fl.Var(newChoice(&o.Merge, trajectory.MergeRealign, trajectory.MergeClean, trajectory.MergeFork), "merge", "how a call may join a row: clean (its prompt begins with the row's tokens), realign (or differs in the end of the last answer), fork (never)")
+	fl.Var(newCount(&o.Threshold, trajectory.DefaultThreshold), "threshold", "most tokens that realign replaces")
+	fl.StringSliceVar(&o.Roles, "roles", []string{"agent", "subagent"}, "calls to train on: agent, subagent, aux")
+	fl.BoolVar(&o.WithoutLogprobs, "without-logprobs", false, "train on answers without log-probs, too")
+}
+
+func rolloutExportCommand(f *rolloutFlags) *cobra.Command {
+	var o trajectory.Options
+	var format, to string
+	var strict bool
+	cmd := &cobra.Command{
+		Use:   "export ROLLOUT...",
+		Short: "Export rollouts as training rows, or in the formats of other tools",
+		Long: "Export rollouts: as training rows (jsonl, parquet, arrow), or as one document per line (atif, atif-1.7, openenv, verifiers).\n\n" +
+			"What a trainer should know is on stderr. Exit status: 1 if nothing could be exported, or with --strict if there is a finding of the level error.",
+		Args: needArgs(1, 100_000, "at least one rollout or job"),
+		PreRunE: func(*cobra.Command, []string) error {
+			return usageOf(o.Check())
+		},
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			list, done, err := f.find(cmd, args)
+			if err != nil {
+				return err
+			}
+			defer done()
+			out := cmd.OutOrStdout()
+			if to == "" && (format == "parquet" || format == "arrow") && isTerminal(os.Stdout) {
+				return usage("--out: %s is binary: name a file", format)
+			}
+			if to != "" {
+				file, err := os.Create(to)
+				if err != nil {
+					return fmt.Errorf("export: %w", err)
+				}
+				defer func() { err = errors.Join(err, file.Close()) }()
+				out = file
+			}
+			sum, err := rollouts.Export(cmd.Context(), out, format, list, o)
+			if err != nil {
+				return err
+			}
+			return told(cmd, format, &sum, strict)
+		},
+	}
+	addRowFlags(cmd, &o)
+	cmd.Flags().Var(newChoice(&format, rollouts.Formats()...), "format", "jsonl, parquet, arrow, atif, atif-1.7, openenv or verifiers")
+	cmd.Flags().StringVar(&to, "out", "", "file to write (default: stdout)")
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with status 1 if a finding has the level error")
+	return cmd
+}
+
+// maxFindings is the largest number of printed findings.
+const maxFindings = 50
+
+// told prints the summary of an export.
+func told(cmd *cobra.Command, format string, sum *rollouts.Summary, strict bool) error {
+	stderr := cmd.ErrOrStderr()
+	for _, err := range sum.Skipped {
+		fmt.Fprintln(stderr, safeText(err.Error()))
+	}
+	failed, shown := 0, 0
+	for _, f := range sum.Findings {
+		if f.Level == trajectory.LevelError {
+			failed++
+		}
+		if f.Level == trajectory.LevelInfo {
+			continue
+		}
+		if shown++; shown <= maxFindings {
+			fmt.Fprintf(stderr, "%s: %s\n", oneLine(f.Rollout, 80), oneLine(f.String(), 300))
+		}
+	}
+	if shown > maxFindings {
+		fmt.Fprintf(stderr, "and %d more findings; `turngate rollout show` has them all\n", shown-maxFindings)
+	}
+	line := fmt.Sprintf("%s as %s", plural(sum.Rollouts, "rollout"), format)
+	if sum.Rows > 0 {
+		line += fmt.Sprintf(": %s of %d tokens, %d of them trained", plural(sum.Rows, "row"), sum.Tokens, sum.Trained)
+	}
+	fmt.Fprintln(stderr, line)
+	if sum.Rollouts == 0 || strict && failed > 0 {
+		return &exitError{code: exitFault}
+	}
+	return nil
+}

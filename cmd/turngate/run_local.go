@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks/job"
+	"github.com/turngate/turngate/worker"
+)
+
+// connect returns the trainer's broker. It connects to the server of --nats, or
+// starts a server and a worker in this process. The job, if any, records that
+// worker, so that a process that resumes the job can remove the sandboxes of a
+// process that died.
+func (f *runFlags) connect(ctx context.Context, j *job.Job, log zerolog.Logger) (_ *broker.Broker, _ func(), err error) {
+	if f.nats.url != "" {
+		b, err := f.nats.dial(ctx, "trainer", f.name, log)
+		if err != nil {
+			return nil, nil, err
+		}
+		return b, b.Close, nil
+	}
+	var closers []func()
+	closeAll := func() {
+		for _, c := range slices.Backward(closers) {
+			c()
+		}
+	}
+	defer func() {
+		if err != nil {
+			closeAll()
+		}
+	}()
+	state, wid, err := localWorker(j)
+	if err != nil {
+		return nil, nil, err
+	}
+	closers = append(closers, func() { os.RemoveAll(state) })
+	files, err := os.MkdirTemp(state, "nats-") // a new folder, without the streams of a process that died
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a state directory: %w", err)
+	}
+	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: files, Trainers: []string{f.name}, Workers: []string{wid}, Relaxed: true, Log: log})
+	if err != nil {
+		return nil, nil, err
+	}
+	closers = append(closers, srv.Shutdown)
+	dial := func(creds, role, name string) (*broker.Broker, error) {
+		nf := natsFlags{srv.URL(), creds}
+		b, err := nf.dial(ctx, role, name, log)
+		if err == nil {
+			closers = append(closers, b.Close)
+		}
+		return b, err
+	}
+	wb, err := dial(srv.WorkerCreds(wid), "worker", wid)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := wb.Setup(ctx, broker.StreamsConfig{}); err != nil {
+		return nil, nil, err
+	}
+	wf := workerFlags{
+		slots: f.parallel, sandboxes: f.sandbox, networks: schema.NetworkOpen + "," + schema.NetworkAllowlist, state: state, agents: f.cache, grace: time.Millisecond, upstreams: f.engines, memory: 1024, images: imageFlags{keepGB: defaultKeepGB}, requests: 512,
+	}
+	timing := broker.DefaultTiming()
+	timing.NoCapable = 0 // no other worker can join
+	w, release, err := wf.start(ctx, wb, wid, timing, nil, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	closers = append(closers, release)
+	tb, err := dial(srv.TrainerCreds(f.name), "trainer", f.name)
+	if err != nil {
+		return nil, nil, err
+	}
+	closers = append(closers, inBackground(ctx, w, log))
+	return tb, closeAll, nil
+}
+
+const stateName = "turngate-run-"
+
+// localWorker returns the state folder and the name for a worker inside this
+// process. It takes them from the job's last process, if that left its folder.
+func localWorker(j *job.Job) (state, wid string, err error) {
+	if j != nil && leftState(j.Plan.State) && schema.CheckToken("worker", j.Plan.Worker) == nil {
+		return j.Plan.State, j.Plan.Worker, nil
+	}
+	if state, err = os.MkdirTemp("", stateName); err != nil {
+		return "", "", fmt.Errorf("make a state directory: %w", err)
+	}
+	wid = "run-" + randomHex(4)
+	if j != nil {
+		if err := j.SetWorker(wid, state); err != nil {
+			os.RemoveAll(state)
+			return "", "", err
+		}
+	}
+	return state, wid, nil
+}
+
+// leftState reports whether a path is a folder that a process of this user made
+// for its worker. The check is needed because connect removes the folder in the
+// end, and the path comes from the job, which another person may have written.
+func leftState(path string) bool {
+	if filepath.Dir(path) != filepath.Clean(os.TempDir()) || !strings.HasPrefix(filepath.Base(path), stateName) {
+		return false
+	}
+	var info unix.Stat_t
+	return unix.Lstat(path, &info) == nil && info.Mode&unix.S_IFMT == unix.S_IFDIR && int(info.Uid) == os.Getuid() && info.Mode&0o077 == 0
+}
+
+// inBackground runs a worker until stop is called.
+func inBackground(ctx context.Context, w *worker.Worker, log zerolog.Logger) (stop func()) {
+	bg, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := w.Run(bg); err != nil {
+			log.Error().Err(err).Msg("the worker failed")
+		}
+	})
+	return func() { cancel(); running.Wait() }
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"sync"
+
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/trainer"
+)
+
+// singles runs single rollouts for commands that judge each result, with a worker
+// inside this process or on other workers.
+type singles struct {
+	trainer *trainer.Trainer
+	runner  *trainer.Runner
+	close   func()
+}
+
+// openSingles connects in the same way as run. The returned context ends, with a
+// cause, when no more results can arrive. With a nil answer, calls get no answer.
+func openSingles(ctx context.Context, f *runFlags, answer trainer.Answerer, log zerolog.Logger) (context.Context, *singles, error) {
+	b, disconnect, err := f.connect(ctx, nil, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err := trainer.Dial(ctx, trainer.Config{Broker: b, Name: f.name, Log: log})
+	if err != nil {
+		disconnect()
+		return nil, nil, err
+	}
+	s := &singles{trainer: t, runner: trainer.NewRunner(t)}
+	serving, stop := context.WithCancelCause(ctx)
+	var bg sync.WaitGroup
+	bg.Go(func() {
+		if err := s.runner.Serve(serving); serving.Err() == nil {
+			stop(err)
+		}
+	})
+	if answer != nil {
+		bg.Go(func() {
+			if err := t.Serve(serving, answer); serving.Err() == nil {
+				stop(err)
+			}
+		})
+	}
+	s.close = func() {
+		stop(nil)
+		bg.Wait()
+		t.Close()
+		disconnect()
+	}
+	return serving, s, nil
+}
+
+// run runs a request on a task's bundle, which may be nil.
+func (s *singles) run(ctx context.Context, q schema.Request, bundle []byte) (schema.Result, error) {
+	if bundle != nil {
+		sha, err := s.trainer.PutBundle(ctx, bundle)
+		if err != nil {
+			return schema.Result{}, err
+		}
+		q.Task.Bundle = sha
+	}
+	return s.runner.Run(ctx, q)
+}

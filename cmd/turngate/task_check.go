@@ -1,0 +1,195 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks"
+	"github.com/turngate/turngate/tasks/check"
+	"github.com/turngate/turngate/tasks/job"
+)
+
+type taskCheckFlags struct {
+	run  runFlags
+	out  string
+	pass float64
+}
+
+func taskCheckCommand() *cobra.Command {
+	f := &taskCheckFlags{}
+	cmd := &cobra.Command{
+		Use:   "check DIR...",
+		Short: "Try tasks: do they load and build, is nothing rewarded for no work, does their own solution get the reward?",
+		Long: "Check task directories (or folders of them): each is loaded, its environment is made, the agent nop runs in it, and, when it has a\n" +
+			"solution, the agent oracle. For each task: ok, or everything that is wrong; then how many tasks have which cause.\n\n" +
+			"With --out DIR what is finished is kept there, and the same command goes on where it was stopped. A task that was changed since is checked again.\n\n" +
+			"Exit status: 0 when every task is ok, 1 when one is not, 2 when the arguments are invalid.",
+		Args: cobra.MinimumNArgs(1),
+		PreRunE: func(_ *cobra.Command, args []string) error {
+			var wrong []error
+			if f.pass <= 0 {
+				wrong = append(wrong, fmt.Errorf("--pass: %v is not valid: want a reward above 0", f.pass))
+			}
+			return usageOf(append(wrong, f.run.box.check(), flagOf("name", schema.CheckTrainer(f.run.name)), checkPaths(args))...)
+		},
+		RunE: func(cmd *cobra.Command, paths []string) error { return f.check(cmd, paths) },
+	}
+	f.run.nats.add(cmd, "")
+	fl := cmd.Flags()
+	addSandbox(fl, &f.run.sandbox, &f.run.image, imagesFirst(), "", ", instead of the tasks' own")
+	fl.StringVar(&f.run.box.network, "network", "", "network of the sandbox: none, open or allowlist (default: the task's, else none)")
+	fl.StringVar(&f.run.name, "name", "local", "name of the trainer")
+	fl.StringVar(&f.run.cache, "agents", cacheDir(), "folder of installed agents")
+	fl.VarP(newCount(&f.run.parallel, 2), "parallel", "j", "tasks at once")
+	addOutput(fl, &f.run.output, "table", "json", "jsonl")
+	fl.StringVar(&f.out, "out", "", "folder of finished reports; the same command continues there")
+	fl.Float64Var(&f.pass, "pass", 1, "least reward of a solved task")
+	return cmd
+}
+
+func (f *taskCheckFlags) check(cmd *cobra.Command, paths []string) error {
+	ctx := cmd.Context()
+	dirs, err := taskDirs(paths)
+	if err != nil {
+		return err
+	}
+	c := check.Config{Dirs: dirs, Parallel: f.run.parallel, Pass: f.pass, Request: f.request}
+	c.Load = func(dir string) (*tasks.Task, error) { return tasks.Load(dir, tasks.Options{Lookup: os.LookupEnv}) }
+	if f.out != "" {
+		settings := fmt.Sprintf("%s %s %s %v %s", f.run.sandbox, f.run.image, f.run.box.network, f.pass, f.run.nats.url)
+		if c.State, err = check.Open(f.out, settings); err != nil {
+			return usage("--out: %w", err)
+		}
+		defer c.State.Close()
+	}
+	serving, single, err := openSingles(ctx, &f.run, nil, logger(cmd))
+	if err != nil {
+		return err
+	}
+	defer single.close()
+	c.Run = single.run
+	done := 0
+	c.Done = func(r check.Report) {
+		done++
+		fmt.Fprintf(cmd.ErrOrStderr(), "[%d/%d] %s\n", done, len(dirs), checkLine(r))
+		if f.run.output == "jsonl" {
+			_ = json.NewEncoder(cmd.OutOrStdout()).Encode(r) // a closed pipe ends the process
+		}
+	}
+	reports, err := check.Run(serving, c)
+	if perr := f.print(cmd.OutOrStdout(), reports); perr != nil || err != nil {
+		return errors.Join(err, perr)
+	}
+	if slices.ContainsFunc(reports, func(r check.Report) bool { return !r.OK }) {
+		return &exitError{code: exitFault}
+	}
+	return nil
+}
+
+// request returns the request of a task for one of the check's agents.
+func (f *taskCheckFlags) request(t *tasks.Task, agent string) (schema.Request, error) {
+	own := f.run
+	own.agent = agent
+	q, err := own.request(t, nil)
+	if err != nil {
+		return q, err
+	}
+	q.Group = job.NewGroup()
+	if q.ID, err = job.RolloutID(own.name, q.Group, 0); err != nil {
+		return q, err
+	}
+	return q, q.Validate()
+}
+
+func checkLine(r check.Report) string {
+	name := r.Task
+	if name == "" {
+		name = r.Dir
+	}
+	state := "ok"
+	if !r.OK {
+		var list []string
+		for _, d := range r.Defects {
+			list = append(list, fmt.Sprintf("%s: %s", d.Cause, d.Message))
+		}
+		state = strings.Join(list, "; ")
+	}
+	if r.Recalled {
+		state += " (kept from before)"
+	}
+	return oneLine(fmt.Sprintf("%s: %s", name, state), 300)
+}
+
+func (f *taskCheckFlags) print(w io.Writer, reports []check.Report) error {
+	switch f.run.output {
+	case "jsonl":
+		return nil // the reports were written one by one
+	case "json":
+		if reports == nil {
+			reports = []check.Report{}
+		}
+		return printJSON(w, reports)
+	}
+	t := newTable(w, "TASK", "STATE", "NOP", "ORACLE", "SECONDS", "DEFECT")
+	t.cut, t.names = []string{"DEFECT"}, []string{"TASK"}
+	ok := 0
+	for _, r := range reports {
+		state, defect := "ok", "-"
+		if r.OK {
+			ok++
+		} else {
+			var causes []string
+			for _, d := range r.Defects {
+				if !slices.Contains(causes, string(d.Cause)) {
+					causes = append(causes, string(d.Cause))
+				}
+			}
+			state, defect = strings.Join(causes, ", "), oneLine(r.Defects[0].Message, 120)
+		}
+		t.row(shortName(oneLine(r.Dir, len(r.Dir)+1), 60), state, outcome(r.Nop), outcome(r.Oracle), fmt.Sprintf("%.1f", r.Seconds), defect)
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	for _, r := range reports { // messages at full length
+		for _, d := range r.Defects {
+			if len(r.Defects) > 1 || !t.shows(d.Message) {
+				fmt.Fprintf(w, "\n%s: %s: %s\n", oneLine(r.Dir, 200), d.Cause, safeText(d.Message))
+			}
+		}
+	}
+	fmt.Fprintln(w)
+	t = newTable(w, "CAUSE", "TASKS")
+	t.row("ok", ok)
+	count := check.Count(reports)
+	for _, c := range check.Causes() {
+		if n := len(count[c]); n > 0 {
+			t.row(c, n)
+		}
+	}
+	return t.flush()
+}
+
+// safeText removes the control characters of untrusted text, except line breaks.
+func safeText(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, l := range lines {
+		lines[i] = oneLine(l, len(l)+8)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func outcome(o *check.Outcome) string {
+	if o == nil {
+		return "-"
+	}
+	return rewardText(o.Reward)
+}

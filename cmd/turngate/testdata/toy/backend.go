@@ -1,0 +1,23 @@
+// Package toy makes sandboxes of the local backend under another name.
+package toy
+
+import (
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/local"
+)
+
+// Backend makes local sandboxes.
+type Backend struct{ *local.Backend }
+
+// Kind returns this backend's entry in the list of backends.
+func Kind() sandboxes.Kind {
+	return sandboxes.Kind{
+		Name: "toy", Images: true, Works: "the toy works", Remedy: "buy a toy",
+		New: func(h sandboxes.Host) (sandboxes.Backend, error) {
+			return Backend{&local.Backend{Helper: h.Helper, StateDir: h.StateDir}}, nil
+		},
+	}
+}
+
+// Name implements sandboxes.Backend.
+func (b Backend) Name() string { return Kind().Name }
