@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os/exec"
 	"path/filepath"
@@ -16,11 +17,13 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/sandboxes/backends"
 	"github.com/turngate/turngate/schema"
 )
 
-// keyForm is what the gate's keys look like; see gate.Open.
+// keyForm matches the gate's keys; see gate.Open.
 const keyForm = `tg-[A-Za-z0-9_-]{32}`
 
 // TestRealAgents runs each agent in each sandbox, with NATS, trainer, worker
@@ -28,25 +31,27 @@ const keyForm = `tg-[A-Za-z0-9_-]{32}`
 func TestRealAgents(t *testing.T) {
 	instruction := "-- Write 'Hello, world!' to hello.txt $(touch /tmp/pwned) \"now\"\nand `nothing` else.\n"
 	script := "steps:\n- text: I will look around.\n  run: env; pwd\n- run: \"echo 'Hello, world!' > hello.txt\"\n- text: Done.\n"
-	for sandbox, names := range map[string][]string{
-		"docker": {"opencode", "pi", "codex", "claude-code", "gemini-cli", "qwen-code", "mini"}, // the others in TestEveryAgentThroughBadTimes
-		"local":  {"opencode", "pi", "codex", "claude-code", "gemini-cli", "qwen-code", "mini", "kilo", "copilot", "droid", "cline", "kimi", "continue", "grok", "grok-cli"},
-	} {
-		for _, agent := range names {
+	// In Docker these run in TestEveryAgentThroughBadTimes, which takes less time.
+	notHere := map[string][]string{"docker": {"kilo", "copilot", "droid", "cline", "kimi", "continue", "grok", "grok-cli"}}
+	for _, sandbox := range backends.Names() {
+		for _, spec := range agents.All() {
+			agent := spec.Name
+			if spec.Dialect == "" || spec.AnyProgram || slices.Contains(notHere[sandbox], agent) {
+				continue
+			}
 			t.Run(sandbox+"/"+agent, func(t *testing.T) {
 				b := newBench(t)
 				b.need(t, sandbox, agent)
 				task := copyTask(t, "examples/tasks/hello", map[string]string{"instruction.md": instruction, "replay.yaml": script})
 				worker := b.worker(t, filepath.Dir(task), "--sandboxes", sandbox)
-				tap := start(t, b.binary, "tap", "--nats", b.nats.URL(), "--creds", b.nats.OpsCreds(), "-o", "jsonl")
-				eventually(t, "a tap that watches", 20*time.Second, func() bool { return strings.Contains(tap.err.String(), "watching") })
+				tap := b.tap(t)
 				secrets := "Write 'Hello|OPENAI_API_KEY|" + keyForm
-				if agent == "cline" || agent == "kimi" || agent == "grok-cli" { // they take their task as an argument
+				if spec.TaskAsArgument {
 					secrets = "OPENAI_API_KEY|" + keyForm
 				}
 				argv := watchArgv(t, regexp.MustCompile(secrets))
 				args := []string{"--agent", agent, "--sandbox", sandbox, task}
-				if sandbox == "docker" {
+				if slices.Contains(backends.WithImages(), sandbox) {
 					args = append(args, "--image", testenv.Image(t))
 				}
 				trainer := b.run(t, args...)
@@ -60,8 +65,8 @@ func TestRealAgents(t *testing.T) {
 				if len(res) != 1 || res[0].Reward == nil || *res[0].Reward != 1 || res[0].Fault != nil || res[0].Calls[schema.TagAgent].Count != 3 || len(res[0].Committed) != 3 {
 					t.Fatalf("got %+v", res)
 				}
-				eventually(t, "the result in the tap", 20*time.Second, func() bool { return strings.Contains(tap.out.String(), `"type":"result"`) })
-				checkTap(t, tap.out.String(), agent != "continue") // it tells only its last word
+				harness.Eventually(t, "the result in the tap", 20*time.Second, func() bool { return strings.Contains(tap.out.String(), `"type":"result"`) })
+				checkTap(t, tap.out.String(), agent != "continue") // it prints only its last message
 				key := regexp.MustCompile(keyForm)
 				for name, text := range map[string]string{
 					"result": trainer.out.String(), "trainer's log": trainer.err.String(), "events": tap.out.String(), "worker's log": worker.err.String() + worker.out.String(),
@@ -72,7 +77,7 @@ func TestRealAgents(t *testing.T) {
 				}
 				tr := b.nats.Trainer(t, "local")
 				for _, a := range res[0].Artifacts {
-					data, err := tr.Artifact(t.Context(), a.SHA256)
+					data, err := tr.Artifact(t.Context(), "local", a.SHA256)
 					if err != nil || key.Match(data) {
 						t.Errorf("artifact %s: %v, or it has the key", a.Name, err)
 					}
@@ -85,7 +90,7 @@ func TestRealAgents(t *testing.T) {
 	}
 }
 
-// checkSessions reads what the agent itself wrote down of its work.
+// checkSessions reads the session files that the agent itself wrote.
 func checkSessions(t *testing.T, b *broker.Broker, agent string, res schema.Result) {
 	t.Helper()
 	spec, err := agents.Find(agents.All(), agent)
@@ -99,7 +104,7 @@ func checkSessions(t *testing.T, b *broker.Broker, agent string, res schema.Resu
 	if i < 0 {
 		t.Fatalf("its sessions are not among %v", res.Artifacts)
 	}
-	data, err := b.Artifact(t.Context(), res.Artifacts[i].SHA256)
+	data, err := b.Artifact(t.Context(), res.Trainer, res.Artifacts[i].SHA256)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,8 +128,8 @@ func checkSessions(t *testing.T, b *broker.Broker, agent string, res schema.Resu
 	}
 }
 
-// checkTap looks for everything that somebody who watches should see. tools:
-// the agent tells what its tools do.
+// checkTap checks that a tap shows everything a user should see. tools means that
+// the agent's output has events for its tools.
 func checkTap(t *testing.T, jsonl string, tools bool) {
 	t.Helper()
 	var phases []string
@@ -149,7 +154,7 @@ func checkTap(t *testing.T, jsonl string, tools bool) {
 			logs++
 		}
 	}
-	if strings.Join(phases, " ") != "create upload agent artifacts verify" || calls != 3 || replies != 3 || tools == (steps == 0) || last.Result == nil {
+	if strings.Join(phases, " ") != "create upload agent artifacts verify transcript" || calls != 3 || replies != 3 || tools == (steps == 0) || last.Result == nil {
 		t.Errorf("phases %v, %d calls, %d replies, %d tool events, %d lines of output, last %s", phases, calls, replies, steps, logs, last.Type)
 	}
 }
@@ -168,8 +173,8 @@ func nothingLeft(t *testing.T, sandbox string, id schema.ID) {
 	}
 }
 
-// TestOracleAndNop validates a task with a Dockerfile: its solution gets the
-// reward, doing nothing does not.
+// TestOracleAndNop validates a task with a Dockerfile: the solution gets the
+// reward, and an agent that does nothing does not.
 func TestOracleAndNop(t *testing.T) {
 	b := newBench(t)
 	b.need(t, "docker", "oracle")
@@ -187,7 +192,8 @@ func TestOracleAndNop(t *testing.T) {
 	}
 }
 
-// TestImageWithoutGlibc says what is missing, where an agent needs it.
+// TestImageWithoutGlibc checks that the fault names the missing library if an
+// agent needs it.
 func TestImageWithoutGlibc(t *testing.T) {
 	b := newBench(t)
 	b.need(t, "docker", "pi")
@@ -228,5 +234,30 @@ func TestGroupsRunInParallel(t *testing.T) {
 	want := slices.Concat(slices.Repeat([]string{"broken-setup failed null"}, 4), slices.Repeat([]string{"hello done 1"}, 4), slices.Repeat([]string{"wrong done 0"}, 4))
 	if !slices.Equal(got, want) {
 		t.Fatalf("got %q", got)
+	}
+}
+
+// TestAgentsAreChecked runs `agent ls --check` with each published agent.
+func TestAgentsAreChecked(t *testing.T) {
+	cache := agentCache()
+	var names []string
+	for _, s := range agents.All() {
+		if len(s.Packages) == 0 {
+			continue
+		}
+		if !(agents.Cache{Dir: cache}).Installed(s) {
+			testenv.Need(t, "agents", fmt.Errorf("%s: %w", s.Name, agents.ErrNotInstalled))
+		}
+		names = append(names, s.Name)
+	}
+	p := start(t, testenv.Binary(t), "agent", "ls", "--check", "--agents", cache, "--agent-timeout", "5m")
+	code := p.wait(t, 15*time.Minute)
+	for _, name := range names {
+		if !regexp.MustCompile(`(?m)^` + name + ` .* ok$`).MatchString(p.out.String()) {
+			t.Errorf("%s is not among those that work", name)
+		}
+	}
+	if code != 0 || len(names) == 0 {
+		t.Errorf("exit status %d, %d agents:\n%s", code, len(names), p.out.String())
 	}
 }

@@ -1,3 +1,3 @@
-// Package e2e has scenarios against real parts: the built binary in several
+// Package e2e tests scenarios with real parts: the built binary in several
 // processes, a real NATS server, Docker, and real agents from npm.
 package e2e

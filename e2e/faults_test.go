@@ -8,18 +8,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 )
 
-// TestAKilledWorkerLeavesNothing kills a worker while an agent works: the box
-// loses its worker and ends everything, container included.
+// TestAKilledWorkerLeavesNothing kills a worker while an agent works. The box
+// loses its connection to the worker and ends everything, including the container.
 func TestAKilledWorkerLeavesNothing(t *testing.T) {
 	for _, sandbox := range []string{"docker", "local"} {
 		t.Run(sandbox, func(t *testing.T) {
 			b := newBench(t)
 			b.need(t, sandbox, "command")
-			w := b.worker(t, "", "--sandboxes", sandbox)
+			state := filepath.Join(t.TempDir(), "state")
+			w := b.worker(t, "", "--sandboxes", sandbox, "--state", state)
 			const sleeper = "70071"
 			args := []string{"--agent", "command", "--sandbox", sandbox}
 			if sandbox == "docker" {
@@ -27,26 +29,32 @@ func TestAKilledWorkerLeavesNothing(t *testing.T) {
 			}
 			script := "setsid sleep " + sleeper + " & trap '' TERM; sleep " + sleeper
 			run := b.run(t, append(args, filepath.Join(testenv.Root(t), "examples/tasks/hello"), "--", "sh", "-c", script)...)
-			eventually(t, "the agent", 3*time.Minute, func() bool { return len(sleepers(t, sleeper)) == 2 })
+			harness.Eventually(t, "the agent", 3*time.Minute, func() bool { return len(sleepers(t, sleeper)) == 2 })
 			if err := w.cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the end of everything", time.Minute, func() bool {
+			harness.Eventually(t, "the end of everything", time.Minute, func() bool {
 				if len(sleepers(t, sleeper)) > 0 {
 					return false
 				}
 				if sandbox != "docker" {
 					return true
 				}
-				out, err := exec.Command("docker", "ps", "-aq", "--filter", "label=turngate.owner").Output()
+				out, err := exec.Command("docker", "ps", "-aq", "--filter", "label=turngate.owner="+workerName(t, state)).Output()
 				return err == nil && strings.TrimSpace(string(out)) == ""
 			})
 			run.stop(t)
+			<-w.done
+			b.worker(t, "", "--sandboxes", sandbox, "--state", state) // its next process removes the empty cgroups
+			harness.Eventually(t, "the end of the cgroups", time.Minute, func() bool {
+				left, err := filepath.Glob("/sys/fs/cgroup/*/turngate-" + workerName(t, state) + "-*")
+				return err == nil && len(left) == 0
+			})
 		})
 	}
 }
 
-// sleepers lists the processes that sleep for so long, in whatever namespace.
+// sleepers lists the processes of sleep with this duration, in all namespaces.
 func sleepers(t *testing.T, seconds string) []string {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -63,8 +71,8 @@ func sleepers(t *testing.T, seconds string) []string {
 	return out
 }
 
-// TestLocalRefusesWithoutNamespaces takes user namespaces away and looks at
-// what the local sandbox says, before anything starts.
+// TestLocalRefusesWithoutNamespaces disables user namespaces and checks that the
+// local sandbox reports it before anything starts.
 func TestLocalRefusesWithoutNamespaces(t *testing.T) {
 	binary := testenv.Binary(t)
 	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
@@ -75,29 +83,29 @@ func TestLocalRefusesWithoutNamespaces(t *testing.T) {
 	}
 }
 
-// TestAMissingImage is a result that names it.
+// TestAMissingImage checks that the result names a missing image.
 func TestAMissingImage(t *testing.T) {
 	b := newBench(t)
 	b.need(t, "docker", "mini")
 	b.worker(t, "", "--sandboxes", "docker")
-	p := b.run(t, "--sandbox", "docker", "--image", "turngate-no-such-image:1", filepath.Join(testenv.Root(t), "examples/tasks/hello"))
+	p := b.run(t, "--sandbox", "docker", "--image", "127.0.0.1:9/turngate-no-such-image:1", filepath.Join(testenv.Root(t), "examples/tasks/hello"))
 	if code := p.wait(t, time.Minute); code != 1 {
 		t.Fatalf("exit status %d", code)
 	}
 	r := results(t, p)[0]
-	if r.Status != schema.StatusFailed || r.Fault.Code != schema.CodeImage || !strings.Contains(r.Fault.Message, "turngate-no-such-image:1") || r.Reward != nil {
+	if r.Status != schema.StatusFailed || r.Fault.Code != schema.CodeImage || !strings.Contains(r.Fault.Message, "127.0.0.1:9/turngate-no-such-image:1") || r.Reward != nil {
 		t.Fatalf("got %+v", r.Fault)
 	}
 }
 
-// TestInterruptEndsARun: Ctrl-C leaves no process and no folder.
+// TestInterruptEndsARun checks that Ctrl-C leaves no process and no folder.
 func TestInterruptEndsARun(t *testing.T) {
 	binary := testenv.Binary(t)
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
 	const sleeper = "70072"
 	p := start(t, binary, "run", "--agent", "command", filepath.Join(testenv.Root(t), "examples/tasks/hello"), "--", "sleep", sleeper)
-	eventually(t, "the agent", 3*time.Minute, func() bool { return len(sleepers(t, sleeper)) == 1 })
+	harness.Eventually(t, "the agent", 3*time.Minute, func() bool { return len(sleepers(t, sleeper)) == 1 })
 	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
@@ -112,18 +120,18 @@ func TestInterruptEndsARun(t *testing.T) {
 	}
 }
 
-// TestCancelEndsAnAgentThatWillNot: its agent ignores every wish to end.
+// TestCancelEndsAnAgentThatWillNot cancels an agent that ignores signals.
 func TestCancelEndsAnAgentThatWillNot(t *testing.T) {
 	b := newBench(t)
 	b.worker(t, "", "--sandboxes", "local")
 	const sleeper = "70073"
 	run := b.run(t, "--agent", "command", filepath.Join(testenv.Root(t), "examples/tasks/hello"), "--", "sh", "-c", "trap '' TERM INT; while true; do sleep "+sleeper+"; done")
-	eventually(t, "the agent", 3*time.Minute, func() bool { return len(sleepers(t, sleeper)) == 1 })
-	if err := run.cmd.Process.Signal(os.Interrupt); err != nil { // it cancels what it submitted
+	harness.Eventually(t, "the agent", 3*time.Minute, func() bool { return len(sleepers(t, sleeper)) == 1 })
+	if err := run.cmd.Process.Signal(os.Interrupt); err != nil { // it cancels its rollouts
 		t.Fatal(err)
 	}
 	start := time.Now()
-	eventually(t, "its end", 5*time.Second, func() bool { return len(sleepers(t, sleeper)) == 0 })
+	harness.Eventually(t, "its end", 5*time.Second, func() bool { return len(sleepers(t, sleeper)) == 0 })
 	t.Logf("ended %s after the cancel", time.Since(start).Round(10*time.Millisecond))
 	run.wait(t, time.Minute)
 }

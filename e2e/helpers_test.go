@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,20 +20,24 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 )
 
-// bench is a NATS server in this process and turngate in others.
+// bench is a NATS server in this process, with turngate in other processes.
 type bench struct {
 	nats   testenv.NATS
 	binary string
 	cache  string
+
+	mu      sync.Mutex
+	workers map[string]string // names of workers, by their state folder
 }
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	return &bench{nats: testenv.StartNATS(t, "local"), binary: testenv.Binary(t), cache: agentCache()}
+	return &bench{nats: testenv.StartNATS(t, "local"), binary: testenv.Binary(t), cache: agentCache(), workers: map[string]string{}}
 }
 
 func agentCache() string {
@@ -45,7 +51,7 @@ func agentCache() string {
 	return filepath.Join(dir, "turngate", "agents")
 }
 
-// need skips what this machine cannot run.
+// need skips a test that this machine cannot run.
 func (b *bench) need(t *testing.T, sandbox, agent string) {
 	t.Helper()
 	s, err := agents.Find(agents.All(), agent)
@@ -60,7 +66,7 @@ func (b *bench) need(t *testing.T, sandbox, agent string) {
 	}
 }
 
-// process is one turngate in the background.
+// process is one turngate command in the background.
 type process struct {
 	cmd      *exec.Cmd
 	out, err *lockedBuffer
@@ -90,6 +96,7 @@ func start(t *testing.T, argv ...string) *process {
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...), out: &lockedBuffer{}, err: &lockedBuffer{}, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.err
 	p.cmd.WaitDelay = 10 * time.Second
+	p.cmd.Env = append(os.Environ(), "TURNGATE_RUNS="+t.TempDir())
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -103,6 +110,14 @@ func start(t *testing.T, argv ...string) *process {
 			t.Logf("%v\nstdout: %s\nstderr: %s", argv, clip(p.out.String()), clip(p.err.String()))
 		}
 	})
+	return p
+}
+
+// tap starts a tap that writes events as JSON lines, and waits until it watches.
+func (b *bench) tap(t *testing.T) *process {
+	t.Helper()
+	p := start(t, b.binary, "tap", "--nats", b.nats.URL(), "--creds", b.nats.OpsCreds(), "-o", "jsonl")
+	harness.Eventually(t, "a tap that watches", 20*time.Second, func() bool { return strings.Contains(p.err.String(), "watching") })
 	return p
 }
 
@@ -138,19 +153,36 @@ func (p *process) wait(t *testing.T, limit time.Duration) int {
 	}
 }
 
-// worker starts a worker. Where this test may, it runs in a mount namespace of
-// its own in which hidden is an empty folder: a worker opens no path of a task.
+// worker starts a worker. If the test has the permission, the worker runs in its
+// own mount namespace, in which hidden is an empty folder: a worker must open no
+// path of a task.
 func (b *bench) worker(t *testing.T, hidden string, flags ...string) *process {
 	t.Helper()
-	argv := append([]string{b.binary, "worker", "--nats", b.nats.URL(), "--creds", b.nats.WorkerCreds(), "--state", filepath.Join(t.TempDir(), "worker"), "--agents", b.cache, "--slots", "1"}, flags...)
+	state := filepath.Join(t.TempDir(), "worker")
+	if i := slices.Index(flags, "--state"); i >= 0 {
+		state = flags[i+1]
+		flags = slices.Delete(slices.Clone(flags), i, i+2)
+	}
+	b.mu.Lock()
+	wid := b.workers[state]
+	if wid == "" {
+		wid = newWorkerName()
+		b.workers[state] = wid
+	}
+	b.mu.Unlock()
+	argv := append([]string{b.binary, "worker", "--nats", b.nats.URL(), "--creds", b.nats.AdmitWorker(t, wid), "--state", state, "--agents", b.cache, "--slots", "1"}, flags...)
 	if hidden != "" && os.Geteuid() == 0 {
 		script := `mount --make-rprivate / && mount -t tmpfs none "$1" && test -z "$(ls -A "$1")" && shift && exec "$@"`
 		argv = append([]string{"unshare", "-m", "/bin/sh", "-c", script, "sh", hidden}, argv...)
 	}
 	p := start(t, argv...)
-	eventually(t, "a ready worker", 60*time.Second, func() bool { return strings.Contains(p.err.String(), "worker is ready") })
+	harness.Eventually(t, "a ready worker", 60*time.Second, func() bool { return strings.Contains(p.err.String(), "worker is ready") })
 	return p
 }
+
+// newWorkerName returns a name of its own: workers with one name on one Docker
+// engine remove each other's containers.
+func newWorkerName() string { return "w" + strings.ToLower(rand.Text()[:8]) }
 
 // run starts `turngate run` against the bench's server: the trainer.
 func (b *bench) run(t *testing.T, args ...string) *process {
@@ -167,23 +199,8 @@ func results(t *testing.T, p *process) []schema.Result {
 	return out
 }
 
-func eventually(t *testing.T, what string, limit time.Duration, ok func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(limit)
-	defer deadline.Stop()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("%s did not come about within %s", what, limit)
-		case <-tick.C:
-		}
-	}
-}
-
-// copyTask copies a task directory with changed files, and with the time that
-// a real agent needs where a dozen others start.
+// copyTask copies a task directory with changed files and with longer limits,
+// for real agents on a machine where a dozen others start.
 func copyTask(t *testing.T, from string, change map[string]string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "task")
@@ -205,8 +222,8 @@ func copyTask(t *testing.T, from string, change map[string]string) string {
 	return to
 }
 
-// watchArgv looks at every process's argv until stop, and says where forbidden
-// text was seen.
+// watchArgv watches the argv of every process until stop, which returns the
+// places where forbidden text was seen.
 func watchArgv(t *testing.T, forbidden *regexp.Regexp) (stop func() []string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

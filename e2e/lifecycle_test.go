@@ -11,21 +11,23 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/trainer"
 )
 
-// slowTask is one whose agent works for a while, in a command of its own and
-// in its model's answers.
+// slowTask writes a task that takes some time, in a command of the agent and in
+// the model's answers.
 func slowTask(t *testing.T, seconds, delayMS int) string {
 	t.Helper()
 	script := fmt.Sprintf("steps:\n- run: sleep %d\n- run: \"echo 'Hello, world!' > hello.txt\"\n  delay_ms: %d\n- text: Done.\n", seconds, delayMS)
 	return copyTask(t, "examples/tasks/hello", map[string]string{"replay.yaml": script})
 }
 
-// one expects a rollout that ended well.
+// one checks that there is exactly one result, with reward 1 and these numbers of
+// the attempt and of calls.
 func one(t *testing.T, all []schema.Result, attempt, calls int) schema.Result {
 	t.Helper()
 	if len(all) != 1 || all[0].Status != schema.StatusDone || all[0].Reward == nil || *all[0].Reward != 1 || all[0].Fault != nil || all[0].Attempt != attempt {
@@ -38,20 +40,20 @@ func one(t *testing.T, all []schema.Result, attempt, calls int) schema.Result {
 }
 
 // TestAnotherWorkerFinishesWhatADeadOneBegan kills a worker in the middle of a
-// real agent's work in Docker. The durations are the protocol's own.
+// real agent's work in Docker, with the protocol's default durations.
 func TestAnotherWorkerFinishesWhatADeadOneBegan(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.need(t, "docker", "opencode")
 	first := b.worker(t, "", "--sandboxes", "docker")
 	run := b.run(t, "--agent", "opencode", "--sandbox", "docker", "--image", testenv.Image(t), slowTask(t, 17, 0))
-	eventually(t, "the agent's command", 5*time.Minute, func() bool { return len(sleepers(t, "17")) > 0 })
+	harness.Eventually(t, "the agent's command", 5*time.Minute, func() bool { return len(sleepers(t, "17")) > 0 })
 	if err := first.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	killed := time.Now()
 	second := b.worker(t, "", "--sandboxes", "docker")
-	eventually(t, "the take-over", 95*time.Second, func() bool { return strings.Contains(second.err.String(), "rollout begins") })
+	harness.Eventually(t, "the take-over", 95*time.Second, func() bool { return strings.Contains(second.err.String(), "rollout begins") })
 	t.Logf("taken over %s after the kill", time.Since(killed).Round(time.Second))
 	if code := run.wait(t, 5*time.Minute); code != 0 {
 		t.Fatalf("exit status %d: %s", code, run.err)
@@ -65,8 +67,8 @@ func TestAnotherWorkerFinishesWhatADeadOneBegan(t *testing.T) {
 	nothingLeft(t, "docker", r.ID)
 }
 
-// TestATrainerThatDiesInTheMiddleOfACall is started again; the agent notices
-// nothing but time, and reads one generation of each call.
+// TestATrainerThatDiesInTheMiddleOfACall restarts the trainer. The agent must see
+// nothing but a delay, and read one generation of each call.
 func TestATrainerThatDiesInTheMiddleOfACall(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -76,9 +78,9 @@ func TestATrainerThatDiesInTheMiddleOfACall(t *testing.T) {
 	serve := []string{b.binary, "trainer", "serve", "--nats", b.nats.URL(), "--creds", b.nats.TrainerCreds("local"), "--name", "local", "--shard", "0",
 		"--trainer", "replay:" + filepath.Join(dir, "replay.yaml")}
 	first := start(t, serve...)
-	eventually(t, "a trainer", time.Minute, func() bool { return strings.Contains(first.err.String(), "answering model calls") })
-	// Who submits is another process, which answers nothing.
-	submitter, err := trainer.New(trainer.Config{Broker: b.nats.Trainer(t, "local"), Name: "local", Shard: "nobody", Log: zerolog.Nop()})
+	harness.Eventually(t, "a trainer", time.Minute, func() bool { return strings.Contains(first.err.String(), "answering model calls") })
+	// The process that submits is another one, and answers no calls.
+	submitter, err := trainer.Dial(t.Context(), trainer.Config{Broker: b.nats.Trainer(t, "local"), Name: "local", Shard: "nobody", Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}

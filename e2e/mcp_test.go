@@ -16,7 +16,7 @@ import (
 	"github.com/turngate/turngate/trainer"
 )
 
-// mcpServer is a server of one tool, in the Perl that every Debian has.
+// mcpServer is a server with one tool, in Perl, which every Debian image has.
 const mcpServer = `#!/usr/bin/perl
 $| = 1;
 while (my $line = <STDIN>) {
@@ -34,8 +34,9 @@ while (my $line = <STDIN>) {
 }
 `
 
-// TestEveryAgentReachesItsMCPServer has each agent that can start a server in
-// its sandbox and call its tool, which the model sees among the agent's own.
+// TestEveryAgentReachesItsMCPServer checks that each agent with support for MCP
+// starts a server in its sandbox, offers its tool to the model beside its own
+// tools, and calls it.
 func TestEveryAgentReachesItsMCPServer(t *testing.T) {
 	throughMCP(t, nil, func(r *schema.Request) {
 		r.Setup = []schema.Command{{Run: `printf '%s' "$MCP" > /opt/mcp.pl && chmod 755 /opt/mcp.pl`, User: "root", Env: map[string]string{"MCP": mcpServer}}}
@@ -43,8 +44,52 @@ func TestEveryAgentReachesItsMCPServer(t *testing.T) {
 	})
 }
 
-// TestEveryAgentUsesTheTrainersTools: they run in the trainer's process, once
-// for each call.
+// httpMCPServer serves mcpServer over HTTP: each request starts the command once.
+const httpMCPServer = `#!/usr/bin/perl
+use IO::Socket::INET;
+$SIG{CHLD} = 'IGNORE';
+my $listen = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => 7345, Listen => 16, ReuseAddr => 1) or die $!;
+exit 0 if fork;
+open STDIN, '<', '/dev/null'; open STDOUT, '>', '/dev/null'; open STDERR, '>', '/dev/null';
+while (1) {
+	my $c = $listen->accept or next;
+	next if fork;
+	my ($method, $length) = ('', 0);
+	while (my $line = <$c>) {
+		$method = $1 if $line =~ m{^(\w+) /};
+		$length = $1 if $line =~ /^content-length:\s*(\d+)/i;
+		last if $line =~ /^\r?\n$/;
+	}
+	read $c, my $body, $length;
+	my ($status, $out) = ('405 Method Not Allowed', '');
+	if ($method eq 'POST') {
+		$status = '202 Accepted';
+		if ($body =~ /"id"/) {
+			$body =~ s/\n//g;
+			open my $in, '>', "/tmp/in.$$"; print $in "$body\n"; close $in;
+			$out = qx(WORD=recorded /opt/mcp.pl < /tmp/in.$$);
+			$status = '200 OK';
+		}
+	}
+	print $c "HTTP/1.1 $status\r\nContent-Type: application/json\r\nContent-Length: " . length($out) . "\r\nConnection: close\r\n\r\n$out";
+	exit 0;
+}
+`
+
+// TestEveryAgentReachesAnMCPServerThatRunsAlready tests a server in the sandbox
+// that agents reach over HTTP.
+func TestEveryAgentReachesAnMCPServerThatRunsAlready(t *testing.T) {
+	throughMCP(t, nil, func(r *schema.Request) {
+		r.Setup = []schema.Command{{
+			Run:  `printf '%s' "$MCP" > /opt/mcp.pl && printf '%s' "$HTTP" > /opt/http.pl && chmod 755 /opt/*.pl && /opt/http.pl`,
+			User: "root", Env: map[string]string{"MCP": mcpServer, "HTTP": httpMCPServer},
+		}}
+		r.Agent.MCP = []schema.MCPServer{{Name: "rec", URL: "http://127.0.0.1:7345/mcp", Transport: schema.TransportHTTP}}
+	})
+}
+
+// TestEveryAgentUsesTheTrainersTools checks that the tools run in the trainer's
+// process, once for each call.
 func TestEveryAgentUsesTheTrainersTools(t *testing.T) {
 	var mu sync.Mutex
 	runs := map[schema.ID]int{}
@@ -97,7 +142,7 @@ func throughMCP(t *testing.T, tools map[string]trainer.Tool, change func(*schema
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = answering.Serve(context.WithoutCancel(t.Context()), useRecord)
+		_ = answering.Serve(context.WithoutCancel(t.Context()), trainer.Whole(useRecord))
 	}()
 	defer func() { answering.Close(); <-served }()
 	var all []schema.Request
@@ -126,8 +171,8 @@ func throughMCP(t *testing.T, tools map[string]trainer.Tool, change func(*schema
 	}
 }
 
-// useRecord calls the server's tool, and solves the task only if its result
-// came back.
+// useRecord calls the server's tool, and solves the task only if it gets the
+// tool's result.
 func useRecord(_ context.Context, c *schema.Call) (*schema.Reply, error) {
 	refuse := func(format string, args ...any) error {
 		f := schema.Faultf("call", "test", schema.WhoTrainer, format, args...)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 )
@@ -18,12 +19,13 @@ type killable struct {
 	b     *bench
 	state string
 	port  string
+	wid   string // name of its worker
 	p     *process
 }
 
 func newKillable(t *testing.T, b *bench) *killable {
 	t.Helper()
-	k := &killable{b: b, state: t.TempDir(), port: strconv.Itoa(testenv.FreePort(t))}
+	k := &killable{b: b, state: t.TempDir(), port: strconv.Itoa(testenv.FreePort(t)), wid: newWorkerName()}
 	k.start(t)
 	return k
 }
@@ -31,8 +33,8 @@ func newKillable(t *testing.T, b *bench) *killable {
 // start starts the server, or starts it again.
 func (k *killable) start(t *testing.T) {
 	t.Helper()
-	k.p = start(t, k.b.binary, "nats", "--state", k.state, "--port", k.port)
-	eventually(t, "a server", time.Minute, func() bool { return strings.Contains(k.p.err.String(), "NATS is ready") })
+	k.p = start(t, k.b.binary, "nats", "--state", k.state, "--port", k.port, "--workers", k.wid)
+	harness.Eventually(t, "a server", time.Minute, func() bool { return strings.Contains(k.p.err.String(), "NATS is ready") })
 }
 
 func (k *killable) kill(t *testing.T) {
@@ -42,21 +44,21 @@ func (k *killable) kill(t *testing.T) {
 	}
 }
 
-// as is a command that reaches the server in a role.
+// as starts a turngate command with the credential of a role.
 func (k *killable) as(t *testing.T, role, command string, args ...string) *process {
 	t.Helper()
 	creds := filepath.Join(k.state, "creds", role+".nk")
 	return start(t, append([]string{k.b.binary, command, "--nats", "nats://127.0.0.1:" + k.port, "--creds", creds}, args...)...)
 }
 
-// worker is a worker with one kind of sandbox, which gives rollouts no time
-// when it is to stop.
+// worker starts a worker with one sandbox backend and a grace period of only 1 s
+// for its rollouts.
 func (k *killable) worker(t *testing.T, sandbox string) *process {
 	t.Helper()
-	return k.as(t, "worker", "worker", "--state", filepath.Join(t.TempDir(), "worker"), "--agents", k.b.cache, "--sandboxes", sandbox, "--grace", "1s")
+	return k.as(t, "worker-"+k.wid, "worker", "--state", filepath.Join(t.TempDir(), "worker"), "--agents", k.b.cache, "--sandboxes", sandbox, "--grace", "1s")
 }
 
-// outage kills NATS in the middle of an agent's work that takes so many seconds.
+// outage kills NATS while an agent does work that takes this number of seconds.
 func outage(t *testing.T, sandbox, seconds string) (nats *killable, worker, run *process) {
 	t.Helper()
 	task := copyTask(t, "examples/tasks/hello", map[string]string{
@@ -69,13 +71,13 @@ func outage(t *testing.T, sandbox, seconds string) (nats *killable, worker, run 
 	nats = newKillable(t, newBench(t))
 	worker = nats.worker(t, sandbox)
 	run = nats.as(t, "trainer-local", "run", args...)
-	eventually(t, "the agent's command", 3*time.Minute, func() bool { return len(sleepers(t, seconds)) > 0 })
+	harness.Eventually(t, "the agent's command", 3*time.Minute, func() bool { return len(sleepers(t, seconds)) > 0 })
 	nats.kill(t)
 	return nats, worker, run
 }
 
-// TestNATSIsDownForThreeMinutes in the middle of a real agent's work: the
-// sandbox is frozen, the agent goes on afterwards, no attempt is spent.
+// TestNATSIsDownForThreeMinutes stops NATS in the middle of a real agent's work.
+// The sandbox must be frozen, the agent go on afterwards, and no attempt be spent.
 func TestNATSIsDownForThreeMinutes(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -83,10 +85,10 @@ func TestNATSIsDownForThreeMinutes(t *testing.T) {
 	nats := newKillable(t, b)
 	worker := nats.worker(t, "docker")
 	run := nats.as(t, "trainer-local", "run", "-o", "json", "--agent", "opencode", "--sandbox", "docker", "--image", testenv.Image(t), slowTask(t, 19, 0))
-	eventually(t, "the agent's command", 5*time.Minute, func() bool { return len(sleepers(t, "19")) > 0 })
+	harness.Eventually(t, "the agent's command", 5*time.Minute, func() bool { return len(sleepers(t, "19")) > 0 })
 	nats.kill(t)
 	<-time.After(3 * time.Minute)
-	if !strings.Contains(worker.err.String(), `"held":true`) {
+	if !strings.Contains(worker.err.String(), `"suspended":true`) {
 		t.Error("the rollout was not held")
 	}
 	nats.start(t)
@@ -96,18 +98,19 @@ func TestNATSIsDownForThreeMinutes(t *testing.T) {
 	one(t, results(t, run), 1, 3)
 }
 
-// TestAnAgentEndsWhileNATSIsDown: what it left waits, is read once the sandbox
-// goes on, and verified. No attempt is spent.
+// TestAnAgentEndsWhileNATSIsDown checks that the work of an agent that ends during
+// an outage is kept, and collected and verified afterwards, and that no attempt is
+// spent.
 func TestAnAgentEndsWhileNATSIsDown(t *testing.T) {
 	t.Parallel()
-	testenv.Image(t) // it takes a minute, which goes with what else needs Docker
+	testenv.Image(t) // the test takes a minute, so it runs only where the Docker tests run
 	for sandbox, seconds := range map[string]string{"docker": "21", "local": "22"} {
 		t.Run(sandbox, func(t *testing.T) {
 			t.Parallel()
 			nats, worker, run := outage(t, sandbox, seconds)
-			eventually(t, "the agent's end", time.Minute, func() bool { return len(sleepers(t, seconds)) == 0 })
-			eventually(t, "the hold", time.Minute, func() bool { return strings.Contains(worker.err.String(), `"held":true`) })
-			<-time.After(10 * time.Second) // everything stands still
+			harness.Eventually(t, "the agent's end", time.Minute, func() bool { return len(sleepers(t, seconds)) == 0 })
+			harness.Eventually(t, "the suspension", time.Minute, func() bool { return strings.Contains(worker.err.String(), `"suspended":true`) })
+			<-time.After(10 * time.Second) // the sandbox is frozen
 			nats.start(t)
 			if code := run.wait(t, 2*time.Minute); code != 0 {
 				t.Fatalf("exit status %d: %s", code, run.err)
@@ -124,8 +127,8 @@ func TestAnAgentEndsWhileNATSIsDown(t *testing.T) {
 	}
 }
 
-// TestAWorkerStopsWhileNATSIsDown, with a sandbox that is frozen and answers
-// nobody: it ends all the same, and leaves nothing.
+// TestAWorkerStopsWhileNATSIsDown checks that a worker with a frozen sandbox,
+// which answers no requests, ends all the same and leaves nothing behind.
 func TestAWorkerStopsWhileNATSIsDown(t *testing.T) {
 	t.Parallel()
 	testenv.Image(t) // see above
@@ -133,7 +136,7 @@ func TestAWorkerStopsWhileNATSIsDown(t *testing.T) {
 		t.Run(sandbox, func(t *testing.T) {
 			t.Parallel()
 			_, worker, run := outage(t, sandbox, seconds)
-			eventually(t, "the hold", time.Minute, func() bool { return strings.Contains(worker.err.String(), `"held":true`) })
+			harness.Eventually(t, "the suspension", time.Minute, func() bool { return strings.Contains(worker.err.String(), `"suspended":true`) })
 			if err := worker.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}

@@ -22,17 +22,19 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/modelcall"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer/replay"
 	"github.com/turngate/turngate/worker/gate"
+	"github.com/turngate/turngate/worker/gate/dialect"
+	"github.com/turngate/turngate/worker/gate/history"
 )
 
-// TestLongSessions has real agents hold conversations of more than fifty turns
-// through a gate, with a compaction, and with a trainer that is started anew in
-// the middle and so has lost every base. A recorder in front of the gate and a
-// tap on NATS, neither part of what is tested, see what came in and what
-// travelled: each call that the trainer put together is, in normal form, what
-// the agent sent.
+// TestLongSessions runs real agents through conversations of more than fifty turns
+// with a gate, a compaction, and a trainer that is restarted in the middle and so
+// loses every base. An independent recorder in front of the gate sees the agent's
+// requests, and a tap on NATS sees the messages to the trainer. Each call that the
+// trainer rebuilt must have the normal form of the agent's request.
 func TestLongSessions(t *testing.T) {
 	for _, name := range []string{"claude-code", "codex", "opencode"} {
 		t.Run(name, func(t *testing.T) { longSession(t, name) })
@@ -41,7 +43,7 @@ func TestLongSessions(t *testing.T) {
 
 const longTurns = 55
 
-// counting is a script of so many turns.
+// counting is a script with this number of turns.
 func counting(t *testing.T) *replay.Script {
 	t.Helper()
 	var script strings.Builder
@@ -74,10 +76,10 @@ func longSession(t *testing.T, name string) {
 		if len(c.Tools) == 0 || !got.overflows() {
 			return model.Answer(ctx, c)
 		}
-		if name == "opencode" { // it compacts when it is refused
+		if name == "opencode" { // it compacts after a refused call
 			return nil, &schema.Fault{Code: schema.CodeContext, Message: "too long", Status: 400}
 		}
-		reply, err := model.Answer(ctx, c) // the others when little room is left
+		reply, err := model.Answer(ctx, c) // the others compact when little room is left
 		if err == nil {
 			reply.Usage.PromptTokens = 195_000
 		}
@@ -93,13 +95,13 @@ func longSession(t *testing.T, name string) {
 	tap := tapBytes(t, b)
 
 	r := schema.Request{ID: "local-1", Trainer: "local"}.WithDefaults()
-	side, err := b.nats.Worker(t, "w1").WorkerSide(broker.WorkerConfig{Worker: "w1", Instance: "i1"})
+	calls, err := modelcall.NewClient(b.nats.Worker(t, "w1"), "w1", "i1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer side.Close()
+	defer calls.Close()
 	s := gate.Open(t.Context(), gate.Config{
-		Rollout: r.ID, Attempt: 1, ModelName: "policy", Options: r.Gate, Model: side.Caller(r), Dialects: gate.Dialects(), Tag: spec.Tag, Log: zerolog.Nop(),
+		Rollout: r.ID, Attempt: 1, ModelName: "policy", Options: r.Gate, Model: calls.Caller(r, nil), Dialects: gate.Dialects(), Tag: spec.Tag, Log: zerolog.Nop(),
 	})
 	defer s.Close()
 	rec := &bodies{next: s, halfway: func() { // the trainer dies between two calls
@@ -114,10 +116,11 @@ func longSession(t *testing.T, name string) {
 		BaseURL: srv.URL, Key: s.Key(), Model: "policy", Instruction: "Count.", Dir: t.TempDir(), Installed: agents.Cache{Dir: b.cache}.Path(spec),
 	})
 
-	dialect := map[string]gate.Dialect{"chat": gate.Chat{}, "responses": gate.Responses{}, "messages": gate.Messages{}}[spec.Dialect]
+	all := gate.Dialects()
+	spoken := all[slices.IndexFunc(all, func(d dialect.Dialect) bool { return d.Name() == spec.Dialect })]
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	total := got.hold(t, dialect, rec.all)
+	total := got.hold(t, spoken, rec.all)
 	if !got.summarised {
 		t.Error("it did not compact its conversation")
 	}
@@ -127,19 +130,19 @@ func longSession(t *testing.T, name string) {
 	}
 	travelled := tap.total()
 	t.Logf("%d requests of %d bytes in all, the last one of %d; %d bytes of calls travelled, %.2f of the last one", len(rec.all), total, last, travelled, float64(travelled)/float64(last))
-	if travelled > 3*last { // two whole forms: the first one, and the one for the new trainer
+	if travelled > 3*last { // two whole calls: the first one, and the first to the new trainer
 		t.Errorf("%d bytes travelled for a conversation of %d", travelled, last)
 	}
 }
 
-// asked is what a trainer was asked, put together.
+// asked has the calls that the trainer rebuilt.
 type asked struct {
 	mu                    sync.Mutex
 	calls                 map[string]*schema.Call
 	compacted, summarised bool
 }
 
-// overflows is true once, when the conversation has grown long.
+// overflows returns true once, when the conversation has grown long.
 func (a *asked) overflows() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -148,7 +151,7 @@ func (a *asked) overflows() bool {
 	return first
 }
 
-// summarises is true for the one call that asks for a summary after that.
+// summarises returns true for the one call after it that asks for a summary.
 func (a *asked) summarises(c *schema.Call) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -165,18 +168,18 @@ func (a *asked) add(c *schema.Call) {
 	a.calls[c.Key] = c
 }
 
-// hold holds every call to the body that an independent recorder saw, and says
-// how many bytes those have.
-func (a *asked) hold(t *testing.T, dialect gate.Dialect, sent [][]byte) (total int) {
+// hold compares every call with the body that the recorder saw, and returns the
+// total size of those bodies in bytes.
+func (a *asked) hold(t *testing.T, d dialect.Dialect, sent [][]byte) (total int) {
 	t.Helper()
 	for i, body := range sent {
 		total += len(body)
-		decoder := dialect.Decoder(gate.NewMemory(0))
-		read, err := decoder.Read(bytes.NewReader(body), len(body))
+		reader := history.NewReader(d, history.NewMemory(0))
+		read, err := reader.Read(bytes.NewReader(body), len(body))
 		if err != nil {
 			t.Fatal(err)
 		}
-		fresh, err := decoder.Decode(nil, read)
+		fresh, err := reader.Decode(httptest.NewRequest(http.MethodPost, "/", nil), read)
 		if err != nil {
 			t.Fatalf("request %d: %v", i+1, err)
 		}
@@ -191,7 +194,7 @@ func (a *asked) hold(t *testing.T, dialect gate.Dialect, sent [][]byte) (total i
 	return total
 }
 
-// bodies records what an agent sends to a gate.
+// bodies records the requests of an agent to a gate.
 type bodies struct {
 	next    http.Handler
 	halfway func() // called before one request in the middle
@@ -215,8 +218,8 @@ func (b *bodies) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.next.ServeHTTP(w, r)
 }
 
-// runBare runs an agent on this machine: what its tools do is up to the
-// script, which only counts.
+// runBare runs an agent on this machine without a sandbox. That is safe because
+// the script's tool calls only count.
 func runBare(t *testing.T, spec agents.Spec, l agents.Launch) {
 	t.Helper()
 	if spec.Files != nil {
@@ -239,8 +242,8 @@ func runBare(t *testing.T, spec agents.Spec, l agents.Launch) {
 	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
 	cmd.Dir, cmd.Stdin = t.TempDir(), strings.NewReader(c.Stdin)
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + l.Dir}
-	// Compaction is what this is about, too. Claude Code knows no window of a
-	// model of this name.
+	// The test needs a compaction, and Claude Code does not know the context
+	// window of a model with this name.
 	delete(c.Env, "OPENCODE_DISABLE_AUTOCOMPACT")
 	c.Env["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = "200000"
 	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
@@ -253,7 +256,7 @@ func runBare(t *testing.T, spec agents.Spec, l agents.Launch) {
 	}
 }
 
-// counted adds up what travels on the subjects of model calls.
+// counted sums the bytes of messages on the subjects of model calls.
 type counted struct {
 	mu sync.Mutex
 	n  int
@@ -265,14 +268,14 @@ func (c *counted) total() int {
 	return c.n
 }
 
-// tapBytes listens with an operator's credential of its own.
+// tapBytes listens with the admin's credential.
 func tapBytes(t *testing.T, b *bench) *counted {
 	t.Helper()
-	key, err := nats.NkeyOptionFromSeed(b.nats.OpsCreds())
+	key, err := nats.NkeyOptionFromSeed(b.nats.AdminCreds())
 	if err != nil {
 		t.Fatal(err)
 	}
-	nc, err := nats.Connect(b.nats.URL(), key, nats.CustomInboxPrefix(broker.InboxFor("ops", "ops")))
+	nc, err := nats.Connect(b.nats.URL(), key, nats.CustomInboxPrefix(broker.InboxFor("admin", "admin")))
 	if err != nil {
 		t.Fatal(err)
 	}

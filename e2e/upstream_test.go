@@ -19,7 +19,7 @@ import (
 )
 
 // labEngine is an OpenAI-compatible server that follows a script. It refuses one
-// parameter, as hosted ones do, and fails its first call.
+// parameter, as hosted servers do, and fails its first call.
 type labEngine struct {
 	url string
 
@@ -50,9 +50,9 @@ func startEngine(t *testing.T, script string) *labEngine {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		if body["top_logprobs"] != nil {
+		if body["max_tokens"] != nil {
 			w.WriteHeader(http.StatusBadRequest)
-			fmt.Fprint(w, `{"error":{"message":"Unsupported parameter: 'top_logprobs'"}}`)
+			fmt.Fprint(w, `{"error":{"message":"Unsupported parameter: 'max_tokens'"}}`)
 			return
 		}
 		c := &schema.Call{Tools: body["tools"]}
@@ -89,8 +89,8 @@ func (e *labEngine) file(t *testing.T, more string) string {
 
 const engineScript = "steps:\n- run: \"echo 'Hello, world!' > hello.txt\"\n- text: Done.\n"
 
-// TestTheWorkerAsksAnEngineItself, with everything recorded that a trainer's
-// answer would have had.
+// TestTheWorkerAsksAnEngineItself checks that the worker records the same data as
+// for answers of a trainer.
 func TestTheWorkerAsksAnEngineItself(t *testing.T) {
 	b := newBench(t)
 	e := startEngine(t, engineScript)
@@ -101,13 +101,13 @@ func TestTheWorkerAsksAnEngineItself(t *testing.T) {
 		t.Fatalf("exit status %d: %s", code, p.err)
 	}
 	r := one(t, results(t, p), 1, 2)
-	if !slices.Equal(r.Edits, []string{"top_logprobs"}) || r.Calls[schema.TagAgent].CompletionTokens != 4 {
+	if !slices.Equal(r.Edits, []string{"max_tokens"}) || r.Calls[schema.TagAgent].CompletionTokens != 4 {
 		t.Errorf("edits %q, calls %+v", r.Edits, r.Calls)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	last := e.seen[len(e.seen)-1]
-	if string(last["model"]) != `"served"` || string(last["max_tokens"]) != "777" || string(last["return_token_ids"]) != "true" || len(e.keys) != 1 || !e.keys["Bearer sk-secret-of-the-engine"] {
+	if string(last["model"]) != `"served"` || string(last["max_completion_tokens"]) != "777" || string(last["return_token_ids"]) != "true" || len(e.keys) != 1 || !e.keys["Bearer sk-secret-of-the-engine"] {
 		t.Errorf("the engine was asked with %v, keys %v", last, e.keys)
 	}
 	if strings.Contains(p.out.String()+p.err.String(), "sk-secret") {
@@ -122,8 +122,9 @@ func TestTheWorkerAsksAnEngineItself(t *testing.T) {
 	}
 }
 
-// readsTwoPieces is an agent that says when it has read the first piece of an
-// answer, with another call, and does its task only if the second comes apart.
+// readsTwoPieces is an agent that makes a second call after it has read the first
+// piece of an answer, and solves its task only if the second piece arrives
+// separately.
 const readsTwoPieces = `
 base=${OPENAI_BASE_URL#http://}; server=${base%%/*}; server=/dev/tcp/${server%:*}/${server#*:}
 request() {
@@ -140,8 +141,8 @@ while read -r line <&3; do
 done
 `
 
-// TestAnUpstreamsStreamReachesTheAgent piece by piece if it is to be passed on,
-// and at once if it is not.
+// TestAnUpstreamsStreamReachesTheAgent checks that the agent gets a stream piece
+// by piece with gate.stream pass, and in one piece with buffer.
 func TestAnUpstreamsStreamReachesTheAgent(t *testing.T) {
 	b := newBench(t)
 	goOn := make(chan struct{}, 1)

@@ -2,14 +2,14 @@ package chaos_test
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,42 +18,27 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/e2e/chaos/history"
-	"github.com/turngate/turngate/internal/crash"
 	"github.com/turngate/turngate/internal/testenv"
 )
 
-// speed is how many times faster than the protocol's own durations runs are.
+// speed divides the protocol's default durations in the runs.
 const speed = 20
-
-// binaries are built once for all tests.
-type binaries struct{ turngate, proc string }
-
-func build(t testing.TB) binaries {
-	t.Helper()
-	root := testenv.Root(t)
-	proc := filepath.Join(t.TempDir(), "chaosproc")
-	cmd := exec.Command("go", "build", "-tags", "faults", "-o", proc, "./e2e/chaos/chaosproc")
-	cmd.Dir = root
-	if said, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, said)
-	}
-	return binaries{testenv.Binary(t), proc}
-}
 
 // process is one process of a run, by its role.
 type process struct {
-	role    string
-	argv    []string
-	env     []string
-	proxy   *testenv.Proxy
-	cmd     *exec.Cmd
-	log     *os.File
-	ended   chan struct{}
-	out     bytes.Buffer // guarded by ended
-	mu      sync.Mutex
-	said    chan string
-	stopped bool // SIGSTOP
-	down    bool // on purpose
+	role   string
+	name   string // of a trainer
+	python string // interpreter of a trainer in Python; empty: it is chaosproc
+	argv   []string
+	env    []string
+	debug  string // its socket for the run's questions; empty: none
+	tmp    string // its folder for temporary files
+	proxy  *testenv.Proxy
+	cmd    *exec.Cmd
+	log    *os.File
+	ended  chan struct{}
+	said   chan string
+	down   bool // on purpose
 }
 
 // bench is a NATS server, workers and trainers, each a process.
@@ -61,24 +46,54 @@ type bench struct {
 	t        testing.TB
 	bin      binaries
 	dir      string
+	name     string // of its sockets
 	port     int
-	servers  []string // URLs, when there are several
+	synced   bool     // every write of the server is on disk before it is confirmed
+	servers  []string // URLs of a cluster's servers
 	nats     *process
+	peers    []*process // the other servers of a cluster
 	speed    int
-	slots    int // of each worker; 0: few
+	slots    int // of each worker; 0: a small number
 	workers  []*process
-	trainer  *process
-	ledger   *ledger  // of what the run did to them
-	violated []string // some of the violations that were found
-	steady   bool     // nothing is done to workers: no rollout is run twice
+	trainers []*process
+	guests   []string // trainers with a credential and without a process
+	census   *census
+	ledger   *ledger  // lives and deaths of the processes
+	violated []string // some of the violations
+	steady   bool     // no faults of workers, so no rollout may run twice
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// emptyBench is one before begin, with the usual speed.
+// emptyBench returns a bench that was not begun, with the usual speed.
 func emptyBench(t testing.TB, bin binaries) *bench {
 	t.Helper()
-	return &bench{t: t, bin: bin, dir: t.TempDir(), port: testenv.FreePort(t), ledger: &ledger{}, speed: speed}
+	b := &bench{t: t, dir: t.TempDir(), port: testenv.FreePort(t), ledger: &ledger{}, speed: speed, trainers: []*process{{name: "alpha"}}}
+	b.name = fmt.Sprintf("turngate-chaos-%d-%d", os.Getpid(), b.port)
+	// Links in the run's own folder distinguish its processes from other runs'.
+	for name, program := range map[*string]string{&b.bin.turngate: bin.turngate, &b.bin.proc: bin.proc} {
+		*name = filepath.Join(b.dir, filepath.Base(program))
+		if err := os.Link(program, *name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.census = newCensus(t, b.name)
+	t.Cleanup(b.census.close)
+	t.Cleanup(b.end)
+	return b
+}
+
+// end kills all processes, and shows their logs if the test has failed.
+func (b *bench) end() {
+	for _, p := range b.all() {
+		b.kill(p)
+	}
+	if b.t.Failed() {
+		b.tell()
+		for _, v := range b.violated {
+			b.story(v)
+		}
+	}
 }
 
 func newBench(t testing.TB, bin binaries, workers int, env []string, trainerFlags ...string) *bench {
@@ -88,56 +103,76 @@ func newBench(t testing.TB, bin binaries, workers int, env []string, trainerFlag
 	return b
 }
 
-// begin starts a server and workers, and prepares a trainer.
+// begin starts a server and workers, and prepares the trainers.
 func (b *bench) begin(workers int, env, trainerFlags []string) {
-	t, bin := b.t, b.bin
-	t.Helper()
-	t.Cleanup(func() {
-		for _, p := range b.all() {
-			b.kill(p)
-		}
-		if t.Failed() {
-			b.tell()
-			for _, v := range b.violated {
-				b.story(v)
-			}
-		}
-	})
+	b.t.Helper()
+	names := slices.Clone(b.guests)
+	for _, t := range b.trainers {
+		names = append(names, t.name)
+	}
 	b.nats = &process{role: "nats", argv: []string{
-		bin.turngate, "nats", "--state", filepath.Join(b.dir, "nats"), "--port", fmt.Sprint(b.port), "--trainers", "alpha", "--relaxed-sync",
+		b.bin.turngate, "nats", "--state", filepath.Join(b.dir, "nats"), "--port", itoa(b.port), "--trainers", strings.Join(names, ","), "--workers", workerNames(),
 	}}
+	if !b.synced {
+		b.nats.argv = append(b.nats.argv, "--relaxed-sync")
+	}
 	b.start(b.nats)
-	b.await(b.nats, "workers")
+	b.await(b.nats, "more")
 	for i := range workers {
-		skew := []string{"0", "1h", "-1h"}[i%3] // wrong clocks must not matter
-		b.add(append([]string{crash.EnvSkew + "=" + skew}, env...)...)
+		wrong := []string{"0", "1h", "-1h"}[i%3] // clocks that are wrong must not matter
+		b.add(append([]string{"CHAOS_CLOCK=" + wrong}, env...)...)
 	}
 	for _, w := range b.workers {
-		b.await(w, "ready")
+		b.await(w, history.Ready)
 	}
-	b.trainer = &process{role: "trainer", env: env, argv: append([]string{
-		bin.proc, "trainer", "-nats", fmt.Sprintf("nats://127.0.0.1:%d", b.port), "-creds", b.creds("trainer-alpha"), "-name", "alpha", "-dir", b.dir, "-speed", fmt.Sprint(b.speed),
-	}, trainerFlags...)}
+	b.prepare(env, trainerFlags)
+}
+
+// prepare describes the processes of the trainers.
+func (b *bench) prepare(env, flags []string) {
+	root := testenv.Root(b.t)
+	for _, t := range b.trainers {
+		t.role, t.env, t.debug = "trainer-"+t.name, env, b.name+"-trainer-"+t.name
+		t.argv = append([]string{
+			b.bin.proc, "trainer", "-nats", b.url(), "-creds", b.creds("trainer-" + t.name), "-name", t.name, "-dir", b.dir, "-speed", itoa(b.speed), "-debug", t.debug,
+		}, flags...)
+		if t.python != "" {
+			t.argv = []string{t.python, "-B", filepath.Join(root, "e2e", "chaos", "trainer.py"), "-nats", b.url(), "-creds", b.creds("trainer-" + t.name), "-name", t.name, "-dir", b.dir, "-speed", itoa(b.speed)}
+			t.env, t.debug = []string{"PYTHONPATH=" + filepath.Join(root, "clients", "python", "src")}, ""
+		}
+	}
 }
 
 // add starts one more worker, behind a proxy of its own.
 func (b *bench) add(env ...string) *process {
 	b.t.Helper()
-	name := fmt.Sprintf("w%d", len(b.workers))
 	p := testenv.NewProxy(b.t, fmt.Sprintf("127.0.0.1:%d", b.port))
-	w := &process{role: name, proxy: p, env: env, argv: []string{
-		b.bin.proc, "worker", "-nats", p.URL(), "-creds", b.creds("worker"), "-name", name, "-dir", b.dir, "-speed", fmt.Sprint(b.speed), "-helper", b.bin.turngate, "-slots", itoa(cmp.Or(b.slots, 4)),
-	}}
+	return b.addAt(p.URL(), p, env)
+}
+
+// addAt starts one more worker, which connects to this URL.
+func (b *bench) addAt(url string, p *testenv.Proxy, env []string, flags ...string) *process {
+	b.t.Helper()
+	name := fmt.Sprintf("w%d", len(b.workers))
+	w := &process{role: name, proxy: p, env: env, debug: b.name + "-" + name, tmp: filepath.Join(b.dir, "tmp-"+name)}
+	w.argv = append([]string{
+		b.bin.proc, "worker", "-nats", url, "-creds", b.creds("worker-" + name), "-name", name, "-dir", b.dir, "-speed", itoa(b.speed),
+		"-helper", b.bin.turngate, "-slots", itoa(cmp.Or(b.slots, 4)), "-debug", w.debug, "-census", b.name,
+	}, flags...)
 	b.workers = append(b.workers, w)
 	b.start(w)
 	return w
 }
 
 func (b *bench) all() []*process {
-	return append(append([]*process{}, b.workers...), b.trainer, b.nats)
+	all := append(slices.Clone(b.workers), b.trainers...)
+	if b.nats != nil {
+		all = append(all, b.nats)
+	}
+	return all
 }
 
-// url is where the servers are.
+// url returns the URLs of the servers.
 func (b *bench) url() string {
 	if len(b.servers) > 0 {
 		return strings.Join(b.servers, ",")
@@ -149,7 +184,7 @@ func (b *bench) creds(name string) string {
 	return filepath.Join(b.dir, "nats", "creds", name+".nk")
 }
 
-// start starts a process, again if it ran before.
+// start starts or restarts a process.
 func (b *bench) start(p *process) {
 	b.t.Helper()
 	var err error
@@ -158,6 +193,12 @@ func (b *bench) start(p *process) {
 	}
 	p.cmd = exec.Command(p.argv[0], p.argv[1:]...)
 	p.cmd.Env = append(os.Environ(), p.env...)
+	if p.tmp != "" {
+		if err := p.clearTmp(); err != nil {
+			b.t.Fatal(err)
+		}
+		p.cmd.Env = append(p.cmd.Env, "TMPDIR="+p.tmp)
+	}
 	p.cmd.Stderr = p.log
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
@@ -166,16 +207,12 @@ func (b *bench) start(p *process) {
 	if err := p.cmd.Start(); err != nil {
 		b.t.Fatal(err)
 	}
-	p.ended, p.said, p.down, p.stopped = make(chan struct{}), make(chan string, 64), false, false
-	p.out.Reset()
+	p.ended, p.said, p.down = make(chan struct{}), make(chan string, 1024), false
 	b.ledger.began(p.role, p.cmd.Process.Pid)
 	go func(cmd *exec.Cmd, log *os.File, ended chan struct{}, said chan string) {
 		lines := bufio.NewScanner(out)
 		lines.Buffer(nil, 1<<20)
 		for lines.Scan() {
-			p.mu.Lock()
-			p.out.WriteString(lines.Text() + "\n")
-			p.mu.Unlock()
 			select {
 			case said <- lines.Text():
 			default:
@@ -191,7 +228,7 @@ func (b *bench) start(p *process) {
 // await waits for a line that begins with a word.
 func (b *bench) await(p *process, word string) string {
 	b.t.Helper()
-	limit := time.After(5 * time.Minute) // a cluster makes its streams one after the other, a wave takes as long as it takes
+	limit := time.After(5 * time.Minute) // a cluster needs long for its streams, and so does a wave of rollouts
 	for {
 		select {
 		case line := <-p.said:
@@ -235,40 +272,75 @@ func (b *bench) signal(p *process, s syscall.Signal) {
 	}
 }
 
-// stop asks a worker to end and reads what it has left.
-func (b *bench) stop(p *process) (left history.Left, ok bool) {
+// stop asks a worker to end, and returns a description of everything that it left.
+func (b *bench) stop(p *process) (left []string) {
 	p.down = true
 	b.signal(p, syscall.SIGCONT)
 	b.signal(p, syscall.SIGTERM)
-	select {
-	case <-p.ended:
-	case <-time.After(30 * time.Second):
-		b.signal(p, syscall.SIGQUIT) // its goroutines go to its log
+	limit := time.After(30 * time.Second)
+	for line := ""; line != history.Ended; {
 		select {
+		case line = <-p.said:
 		case <-p.ended:
-		case <-time.After(5 * time.Second):
+			return nil // it had not reached a server, or a poison job killed it first
+		case <-limit:
+			b.signal(p, syscall.SIGQUIT) // its goroutines go to its log
+			select {
+			case <-p.ended:
+			case <-time.After(5 * time.Second):
+			}
+			b.kill(p)
+			return []string{p.role + " did not end by itself"}
 		}
-		b.kill(p)
-		return left, false
 	}
-	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return left, true // a poison job was faster
+	left, err := b.leftOf(p)
+	if err != nil {
+		left = append(left, fmt.Sprintf("%s could not be inspected: %v", p.role, err))
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	lines := strings.Split(strings.TrimSpace(p.out.String()), "\n")
-	if lines[0] != "ready" { // it was told to end before it had reached a server
-		return left, true
+	for i, what := range left {
+		left[i] = p.role + " has ended and left " + what
 	}
-	return left, json.Unmarshal([]byte(lines[len(lines)-1]), &left) == nil && strings.HasPrefix(lines[len(lines)-1], "{")
+	b.kill(p)
+	return left
+}
+
+// leftOf looks for remains of a worker that has ended its work but still has open
+// connections.
+func (b *bench) leftOf(p *process) (left []string, err error) {
+	boxes, err := p.boxes()
+	if err != nil {
+		return nil, err
+	}
+	if len(boxes) > 0 {
+		left = append(left, fmt.Sprintf("%d sandboxes: %v", len(boxes), boxes[:min(len(boxes), 3)]))
+	}
+	subs, err := b.subscriptions(p.role)
+	for try := 0; (err != nil || len(subs) > 0) && try < 60; try++ { // the server may be away, or has not read the last commands
+		wait(context.Background(), time.Second)
+		subs, err = b.subscriptions(p.role)
+	}
+	if err != nil {
+		return left, err
+	}
+	if len(subs) > 0 {
+		left = append(left, fmt.Sprintf("%d subscriptions: %v", len(subs), subs[:min(len(subs), 5)]))
+	}
+	if _, err := p.ask(http.MethodPost, history.PathClose); err != nil {
+		return left, err
+	}
+	var stacks []string
+	for range 100 { // some end a moment later
+		if stacks, err = p.goroutines(); err != nil || len(stacks) == 0 {
+			return left, err
+		}
+		wait(context.Background(), 50*time.Millisecond)
+	}
+	return append(left, fmt.Sprintf("%d goroutines, such as %s", len(stacks), stacks[0])), nil
 }
 
 // tell shows the ends of the logs.
 func (b *bench) tell() {
 	for _, p := range b.all() {
-		if p == nil {
-			continue
-		}
 		data, err := os.ReadFile(filepath.Join(b.dir, p.role+".log"))
 		if err != nil {
 			continue
@@ -277,8 +349,8 @@ func (b *bench) tell() {
 	}
 }
 
-// story shows what the processes wrote about the rollout that a violation
-// begins with.
+// story returns the log lines of all processes about the rollout at the beginning
+// of a violation.
 func (b *bench) story(violation string) {
 	id, _, _ := strings.Cut(violation, " ")
 	id = strings.TrimSuffix(id, ":")
@@ -311,7 +383,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// ledger is what the run itself knows: which process lived when.
+// ledger records when each process started and died.
 type ledger struct {
 	mu    sync.Mutex
 	lives map[int]*life
@@ -335,14 +407,4 @@ func (l *ledger) ended(pid int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lives[pid].till = time.Now()
-}
-
-// died is when a process ended; zero while it lives.
-func (l *ledger) died(pid int) time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if life := l.lives[pid]; life != nil {
-		return life.till
-	}
-	return time.Time{}
 }

@@ -8,9 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,14 +16,17 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// report is what the histories of a run come to.
+// report has the findings from the histories of a run.
 type report struct {
 	violations map[string][]string // by invariant
 	rollouts   int
+	trained    map[string]int // results that each trainer has handed out
 	takeovers  int
-	attempts   map[schema.ID]int
-	overlaps   int // executions of one rollout at the same time
-	fenced     int // attempts that saw that they were not theirs any more
+	dead       int // rollouts that used their tries up
+	executions int // agents that began
+	overlaps   int // simultaneous executions of one rollout
+	fenced     int // attempts with a worker that was told of a later attempt
+	messages   int // messages of which the tap got a copy
 	reassigned []time.Duration
 }
 
@@ -63,203 +64,277 @@ func lines[T any](path string) ([]T, error) {
 	}
 }
 
-// check compares the histories with the invariants. Nothing in them was
-// written by the part of a worker that is checked.
-func check(b *bench, p *tap, kills []kill) (*report, error) {
-	boxes, err := lines[history.Box](filepath.Join(b.dir, "sandboxes.jsonl"))
+// check compares the run's observations with the invariants. It observes every
+// stored version of the records, the results that the trainers handed out, the
+// generations that they made and the agents read, and the messages on the wire.
+func check(b *bench, p *tap, f *injector) (*report, error) {
+	r := &report{}
+	made := map[string]generation{}
+	for _, t := range b.trainers {
+		told, err := lines[history.Trained](filepath.Join(b.dir, "trainer-"+t.name+".jsonl"))
+		if err != nil {
+			return nil, err
+		}
+		versions, err := p.versions(t.name)
+		if err != nil {
+			return nil, err
+		}
+		limits := map[schema.ID]int{}
+		for _, l := range told {
+			switch l.Op {
+			case "submit":
+				limits[l.ID] = l.Max
+			case "generate":
+				key, err := schema.ParseKey(l.Key)
+				if err != nil {
+					return nil, err
+				}
+				made[l.Gen] = generation{key, l.Text}
+			}
+		}
+		r.rollouts += len(limits)
+		for id, most := range limits {
+			r.checkRecords(id, versions[id], most)
+			if b.steady && len(versions[id]) > 0 {
+				if last := versions[id][len(versions[id])-1].state; last != nil && last.Attempt > 1 {
+					r.violate("I4", "%s: it was run %d times, and no worker was stopped", id, last.Attempt)
+				}
+			}
+		}
+		for id := range versions {
+			if _, ok := limits[id]; !ok {
+				r.violate("I1", "%s has records and was never submitted", id)
+			}
+		}
+		r.checkHandedOut(t.name, told, limits, versions, f.killed(t))
+	}
+	read, err := lines[history.Read](filepath.Join(b.dir, "agents.jsonl"))
 	if err != nil {
 		return nil, err
 	}
-	told, err := lines[history.Trained](filepath.Join(b.dir, "trainer-alpha.jsonl"))
-	if err != nil {
-		return nil, err
-	}
-	r := &report{attempts: map[schema.ID]int{}}
-	limits := map[schema.ID]int{}
-	for _, t := range told {
-		if t.Op == "submit" {
-			limits[t.ID] = t.Max
-		}
-	}
-	r.rollouts = len(limits)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for id, most := range limits {
-		r.checkRollout(p, id)
-		r.checkTries(p, id, most)
-		if attempt := r.attempts[id]; b.steady && attempt > 1 {
-			r.violate("I4", "%s: it was run %d times, and no worker was stopped", id, attempt)
-		}
-	}
-	r.checkGenerations(boxes, told)
-	if err := r.checkFences(b, p); err != nil {
-		return nil, err
-	}
-	r.measure(b, boxes, kills)
+	r.checkGenerations(read, made)
+	r.checkWire(p)
+	r.measure(b, f.kills)
 	return r, nil
 }
 
-// checkRollout looks at I1 and I2.
-func (r *report) checkRollout(p *tap, id schema.ID) {
-	state, result, err := p.final(id)
-	if err != nil {
-		r.violate("I1", "%s has no end: %v", id, err)
-		return
-	}
-	if !state.Status.Terminal() || state.Status != result.Status {
-		r.violate("I1", "%s: state %s, result %s", id, state.Status, result.Status)
-	}
-	if n := len(p.kept[id]); n > 1 {
-		r.violate("I1", "%s: %d results were stored", id, n)
-	}
-	if state.Attempt != result.Attempt {
-		r.violate("I2", "%s: the state's attempt is %d, the result's %d", id, state.Attempt, result.Attempt)
-	}
-	r.attempts[id] = state.Attempt
-	if state.Attempt > 1 {
-		r.takeovers += state.Attempt - 1
-	}
-}
-
-// checkTries looks at I4: an attempt is a try, unless it was given back; and no
-// worker gives an execution up by itself, since nothing is done to sandboxes.
-func (r *report) checkTries(p *tap, id schema.ID, most int) {
-	attempts, returned := 0, map[int]bool{}
-	tries := map[int]int{}
-	for _, s := range p.states[id] {
-		switch s.Status {
-		case schema.StatusRunning:
-			attempts = max(attempts, s.Attempt)
-			tries[s.Attempt] = s.Tries
-		case schema.StatusQueued:
-			if s.Tries < tries[s.Attempt] {
-				returned[s.Attempt] = true
-			} else if s.Fault != nil {
-				r.violate("I4", "%s: attempt %d was given up: %v", id, s.Attempt, s.Fault)
+// checkRecords checks I1, I2 and I4 with every version of a rollout's records.
+func (r *report) checkRecords(id schema.ID, all []version, most int) {
+	var now *schema.State // the version before
+	var result *schema.Result
+	results, ends := 0, 0
+	returned := map[int]bool{}
+	for _, v := range all {
+		if v.result != nil {
+			result = v.result
+			results++
+			if ends > 0 {
+				r.violate("I1", "%s: a result was stored at %d, after its end", id, v.seq)
 			}
+			continue
+		}
+		s := v.state
+		if why := illegal(now, s); why != "" {
+			invariant := "I1"
+			if s.Status == schema.StatusRunning || s.Status == schema.StatusQueued {
+				invariant = "I4"
+			}
+			r.violate(invariant, "%s: the state at %d %s: %s", id, v.seq, why, told(now, s))
 		}
 		if s.Tries > most {
 			r.violate("I4", "%s: %d tries, at most %d", id, s.Tries, most)
 		}
+		if s.Status == schema.StatusQueued && now != nil && s.Tries < now.Tries {
+			returned[s.Attempt] = true
+		}
+		if s.Status.Terminal() {
+			ends++
+		}
+		now = s
 	}
-	if attempts-len(returned) > most {
-		r.violate("I4", "%s: %d attempts of which %d were given back, at most %d tries", id, attempts, len(returned), most)
+	switch {
+	case now == nil || result == nil || !now.Status.Terminal():
+		r.violate("I1", "%s has no end: state %+v, %d results", id, now, results)
+		return
+	case results != 1:
+		r.violate("I1", "%s: %d results were stored", id, results)
+	case now.Status != result.Status:
+		r.violate("I1", "%s: state %s, result %s", id, now.Status, result.Status)
 	}
+	if now.Attempt != result.Attempt {
+		r.violate("I2", "%s: the state's attempt is %d, the result's %d", id, now.Attempt, result.Attempt)
+	}
+	if now.Attempt-len(returned) > most {
+		r.violate("I4", "%s: %d attempts of which %d were given back, at most %d tries", id, now.Attempt, len(returned), most)
+	}
+	if result.Status == schema.StatusDead {
+		r.dead++
+		if now.Tries < most {
+			r.violate("I4", "%s is dead after %d of %d tries", id, now.Tries, most)
+		}
+	}
+	r.takeovers += max(now.Attempt-1, 0)
 }
 
-// checkGenerations looks at I3: what one answer of the gate to an agent holds
-// is of one generation, and a call was committed once.
-func (r *report) checkGenerations(boxes []history.Box, told []history.Trained) {
-	type answer struct {
-		box           string
-		question, try int
+// illegal returns why a change of a state is forbidden; empty: it is allowed.
+func illegal(from, to *schema.State) string {
+	if from == nil {
+		from = &schema.State{Status: schema.StatusQueued}
 	}
-	read := map[answer]map[string]bool{}
-	for _, b := range boxes {
-		if b.Op != "read" {
+	switch {
+	case from.Status.Terminal():
+		return "follows an end"
+	case to.Attempt > from.Attempt && to.Status != schema.StatusRunning:
+		return "has a later attempt and no claim"
+	case to.Attempt > from.Attempt && from.Status == schema.StatusCancelling:
+		return "claims a rollout that is being cancelled"
+	case to.Attempt > from.Attempt && to.Tries != from.Tries+1:
+		return "claims and does not count the try"
+	case to.Attempt < from.Attempt && !to.Status.Terminal():
+		return "has an earlier attempt"
+	case to.Attempt > from.Attempt || to.Status.Terminal():
+		return ""
+	case to.Status == schema.StatusQueued && from.Status == schema.StatusRunning && to.Tries == from.Tries && to.Fault != nil:
+		return "gives an execution up, although sandboxes have no faults"
+	case to.Status == schema.StatusQueued && from.Status == schema.StatusRunning && (to.Tries == from.Tries || to.Tries == from.Tries-1):
+		return ""
+	case to.Tries != from.Tries:
+		return "has other tries"
+	case to.Status == from.Status && to.Owned() && to.Worker == from.Worker && to.Instance == from.Instance:
+		return "" // touched after a hold
+	case to.Status == schema.StatusCancelling && from.Status == schema.StatusRunning:
+		return ""
+	}
+	return "is no step of the protocol"
+}
+
+func told(from, to *schema.State) string {
+	short := func(s *schema.State) string {
+		if s == nil {
+			return "absent"
+		}
+		return fmt.Sprintf("%s of %s.%s, attempt %d, tries %d, fault %v", s.Status, s.Worker, s.Instance, s.Attempt, s.Tries, s.Fault)
+	}
+	return short(from) + "; then " + short(to)
+}
+
+// checkHandedOut checks I1 with the results that a trainer handed out: each
+// once, and each the stored one. A trainer that is killed between the return of a
+// result and its line here has handed it out without a trace: one result for each
+// kill.
+func (r *report) checkHandedOut(trainer string, told []history.Trained, limits map[schema.ID]int, versions map[schema.ID][]version, kills int) {
+	got := map[schema.ID]int{}
+	for _, l := range told {
+		if l.Op != "result" {
 			continue
 		}
-		k := answer{b.Box, b.Question, b.Try}
-		if read[k] == nil {
-			read[k] = map[string]bool{}
+		if got[l.ID]++; got[l.ID] == 2 {
+			r.violate("I1", "%s was handed out twice", l.ID)
 		}
-		read[k][b.Gen] = true
-	}
-	for k, gens := range read {
-		if len(gens) > 1 {
-			r.violate("I3", "the agent of box %s read %d generations in one answer to question %d", k.box, len(gens), k.question)
+		if _, ok := limits[l.ID]; !ok {
+			r.violate("I1", "%s was handed out and never submitted", l.ID)
 		}
-	}
-	for _, t := range told {
-		if t.Op != "result" {
-			continue
+		stored := slices.ContainsFunc(versions[l.ID], func(v version) bool {
+			return v.result != nil && v.result.Status == l.Status && v.result.Attempt == l.Attempt
+		})
+		if !stored {
+			r.violate("I1", "%s was handed out as %s of attempt %d, which is not stored", l.ID, l.Status, l.Attempt)
 		}
 		seen := map[string]bool{}
-		for _, g := range t.Generations {
+		for _, g := range l.Generations {
 			call, _, _ := strings.Cut(g, "/")
 			if seen[call] {
-				r.violate("I3", "%s: call %s was committed twice", t.ID, call)
+				r.violate("I3", "%s: call %s was committed twice", l.ID, call)
 			}
 			seen[call] = true
 		}
 	}
+	if r.trained == nil {
+		r.trained = map[string]int{}
+	}
+	r.trained[trainer] = len(got)
+	if missing := len(limits) - len(got); missing > kills {
+		r.violate("I1", "trainer %s has not handed out %d results, and was killed %d times", trainer, missing, kills)
+	}
 }
 
-var fencedLine = regexp.MustCompile(`"rollout":"([^"]+)","attempt":(\d+).*"time":(\d+),"message":"fenced"`)
-
-// checkFences looks at I6: whatever a tap heard of an attempt was published
-// before that attempt's worker saw its fence. Both times are by that worker's
-// clock.
-func (r *report) checkFences(b *bench, p *tap) error {
-	type run struct {
-		id      schema.ID
-		attempt int
-	}
-	seen := map[run]int64{}
-	for _, w := range b.workers {
-		data, err := os.ReadFile(filepath.Join(b.dir, w.role+".log"))
-		if err != nil {
-			return err
-		}
-		for _, m := range fencedLine.FindAllStringSubmatch(string(data), -1) {
-			attempt, _ := strconv.Atoi(m[2])
-			at, _ := strconv.ParseInt(m[3], 10, 64)
-			k := run{schema.ID(m[1]), attempt}
-			if old, ok := seen[k]; !ok || at < old {
-				seen[k] = at
-			}
-		}
-	}
-	r.fenced = len(seen)
-	const sameMoment = 5 // ms
-	for _, e := range p.events {
-		if at, ok := seen[run{e.rollout, e.attempt}]; ok && e.at > at+sameMoment {
-			r.violate("I6", "%s attempt %d told a %s event %d ms after its fence", e.rollout, e.attempt, e.kind, e.at-at)
-		}
-	}
-	return nil
+// generation is an answer that a trainer has made.
+type generation struct {
+	key  schema.Key
+	text string
 }
 
-// measure finds take-overs and executions at the same time.
-func (r *report) measure(b *bench, boxes []history.Box, kills []kill) {
-	type span struct {
-		pid         int
-		attempt     int
-		begin, over time.Time
-	}
-	byBox := map[string]*span{}
-	byRollout := map[schema.ID][]*span{}
-	for _, x := range boxes {
-		switch x.Op {
-		case "create":
-			s := &span{pid: x.PID, attempt: x.Attempt, begin: time.Unix(0, x.At)}
-			byBox[x.Box] = s
-			byRollout[x.Rollout] = append(byRollout[x.Rollout], s)
-		case "close":
-			if s := byBox[x.Box]; s != nil {
-				s.over = time.Unix(0, x.At)
-			}
+// checkGenerations checks I3: an agent reads one generation in an answer, which a
+// trainer made for a call of this rollout; the text of a whole answer is the
+// generation's; and the answers of one sandbox are of one attempt.
+func (r *report) checkGenerations(read []history.Read, made map[string]generation) {
+	attempts := map[string]int{} // by box
+	for _, a := range read {
+		if len(a.Gens) != 1 {
+			r.violate("I3", "%s: the agent of box %s read %d generations in one answer to question %d", a.Rollout, a.Box, len(a.Gens), a.Question)
+			continue
 		}
-	}
-	for _, spans := range byRollout {
-		for _, s := range spans {
-			if s.over.IsZero() {
-				s.over = b.ledger.died(s.pid)
-			}
+		g, ok := made[a.Gens[0]]
+		switch {
+		case !ok:
+			r.violate("I3", "%s: the agent read generation %s, which no trainer made", a.Rollout, a.Gens[0])
+			continue
+		case g.key.Rollout != a.Rollout:
+			r.violate("I3", "%s: the agent read generation %s, which is of %v", a.Rollout, a.Gens[0], g.key)
+		case a.Whole && a.Text != g.text, !strings.HasPrefix(g.text, a.Text):
+			r.violate("I3", "%s: the agent read %q of generation %s, which is %q", a.Rollout, a.Text, a.Gens[0], g.text)
 		}
-		for i, s := range spans {
-			for _, other := range spans[i+1:] {
-				if other.attempt != s.attempt && other.begin.Before(s.over) && s.begin.Before(other.over) {
+		if was := attempts[a.Box]; was != 0 && was != g.key.Attempt {
+			r.violate("I3", "%s: the agent of box %s read answers of the attempts %d and %d", a.Rollout, a.Box, was, g.key.Attempt)
+		}
+		attempts[a.Box] = g.key.Attempt
+	}
+}
+
+// checkWire checks I6: a worker that was told of a later attempt publishes no more
+// messages of its own attempt. It also checks that the protocol has every subject.
+func (r *report) checkWire(p *tap) {
+	dropped := p.dropped()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r.fenced = len(p.fences)
+	for _, n := range p.heard {
+		r.messages += n
+	}
+	for _, l := range p.late {
+		r.violate("I6", "%s", l)
+	}
+	for subject, n := range p.foreign {
+		r.violate("wire", "%d messages on %s, which the protocol does not have", n, subject)
+	}
+	if dropped != 0 {
+		r.violate("wire", "the tap has missed %d messages", dropped)
+	}
+}
+
+// measure counts simultaneous executions, and how long the rollouts of killed
+// workers waited.
+func (r *report) measure(b *bench, kills []kill) {
+	byRollout := map[schema.ID][]agentLife{}
+	for _, a := range b.census.all() {
+		if a.end.IsZero() {
+			a.end = time.Now()
+		}
+		byRollout[a.rollout] = append(byRollout[a.rollout], a)
+		r.executions++
+	}
+	for _, lives := range byRollout {
+		for i, a := range lives {
+			for _, other := range lives[i+1:] {
+				if other.begin.Before(a.end) && a.begin.Before(other.end) {
 					r.overlaps++
 				}
 			}
 		}
-	}
-	for _, k := range kills {
-		for _, spans := range byRollout {
-			for i, s := range spans {
-				if s.pid == k.pid && !s.over.Before(k.at.Add(-50*time.Millisecond)) && i+1 < len(spans) {
-					r.reassigned = append(r.reassigned, spans[i+1].begin.Sub(k.at))
+		for _, k := range kills {
+			for i, a := range lives {
+				if a.pid == k.pid && !a.end.Before(k.at.Add(-50*time.Millisecond)) && i+1 < len(lives) {
+					r.reassigned = append(r.reassigned, lives[i+1].begin.Sub(k.at))
 				}
 			}
 		}

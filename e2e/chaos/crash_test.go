@@ -15,146 +15,200 @@ import (
 	"github.com/turngate/turngate/subjects"
 )
 
-// TestACrashBetweenEveryTwoSteps lets a worker die at every point there is, and
-// looks whether another one, and the same one started again, bring every
-// rollout to exactly one result.
+// TestACrashBetweenEveryTwoSteps lets a process die at every crash point in the
+// code, and checks that the others and the restarted one bring every rollout to
+// exactly one result.
 func TestACrashBetweenEveryTwoSteps(t *testing.T) {
 	t.Parallel()
 	bin := build(t)
-	for _, point := range crash.Points() {
+	for _, point := range crashPoints(t) {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
-			crashAt(t, bin, point)
+			group, _, _ := strings.Cut(point, ".")
+			way := ways()[group]
+			if way == nil {
+				t.Fatalf("no script leads to the crash points %s.…: add one to ways", group)
+			}
+			way(t, bin, point)
 		})
 	}
 }
 
-func crashAt(t *testing.T, bin binaries, point string) {
-	t.Helper()
-	flags := []string{"-rollouts", "8"}
-	kind, _, _ := strings.Cut(point, ".")
-	switch kind {
-	case "return", "janitor":
-		flags = append(flags, "-calls", "20")
-	case "cancel":
-		flags = append(flags, "-calls", "40", "-cancel-after", "2500ms")
-	}
-	if kind == "trainer" { // accepts, beats and faults need calls that take their time
-		flags = append(flags, "-slow", "6s")
-	}
-	b := newBench(t, bin, 0, nil, flags...)
-	env := crash.EnvPoint + "=" + point
-	if kind == "janitor" { // first one that lives, and loses its queue
-		w := b.add()
-		b.await(w, "ready")
-		p := openTap(t, b)
-		b.start(b.trainer)
-		awaitBoxes(t, b, 4)
-		b.kill(w)
-		purgeQueue(t, p)
-		w.env = []string{env}
-		b.start(w)
-		awaitCrash(t, b, w, point)
-		recoverFrom(t, b, p)
-		return
-	}
-	if kind == "trainer" {
-		b.await(b.add(), "ready")
-		p := openTap(t, b)
-		b.trainer.env = []string{env}
-		b.start(b.trainer)
-		awaitCrash(t, b, b.trainer, point)
-		b.trainer.env = nil
-		b.start(b.trainer)
-		recoverFrom(t, b, p)
-		return
-	}
-	w := b.add(env)
-	b.await(w, "ready")
-	p := openTap(t, b)
-	b.start(b.trainer)
-	switch kind {
-	case "return":
-		awaitBoxes(t, b, 4)
-		b.signal(w, syscall.SIGTERM)
-	case "bury":
-		if err := p.nc.PublishMsg(&nats.Msg{Subject: subjects.Request(0, "alpha"), Data: []byte("not msgpack")}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	awaitCrash(t, b, w, point)
-	recoverFrom(t, b, p)
-	if kind == "bury" {
-		s, err := p.js.Stream(t.Context(), subjects.StreamDead)
-		if err != nil || s.CachedInfo().State.Msgs != 1 {
-			t.Errorf("the DEAD stream has %+v, %v", s.CachedInfo().State, err)
-		}
+// ways returns a script for each group of crash points, which leads a process to
+// the point.
+func ways() map[string]func(*testing.T, binaries, string) {
+	return map[string]func(*testing.T, binaries, string){
+		"claim":  crashWhileWorking,
+		"copy":   crashWhileWorking,
+		"commit": crashWhileWorking,
+		"cancel": func(t *testing.T, bin binaries, point string) {
+			workAndCrash(t, bin, point, "-calls", "40", "-cancel-after", "2500ms")
+		},
+		"park": func(t *testing.T, bin binaries, point string) {
+			workAndCrash(t, bin, point, "-delay", "500ms")
+		},
+		"return":  crashInDrain,
+		"bury":    crashAtGarbage,
+		"janitor": crashOfJanitor,
+		"trainer": crashOfTrainer,
+		"ledger":  crashOfLedger,
 	}
 }
 
-// recoverFrom starts another worker and the dead one again, without its fault,
-// and checks what comes out.
+func crashEnv(point string) string { return crash.EnvPoint + "=" + point }
+
+// crashWhileWorking gives a worker rollouts.
+func crashWhileWorking(t *testing.T, bin binaries, point string) {
+	t.Helper()
+	workAndCrash(t, bin, point)
+}
+
+func workAndCrash(t *testing.T, bin binaries, point string, flags ...string) {
+	t.Helper()
+	b := newBench(t, bin, 0, nil, append([]string{"-rollouts", "8"}, flags...)...)
+	w := b.add(crashEnv(point))
+	b.await(w, "ready")
+	p := openTap(t, b)
+	b.start(b.trainers[0])
+	awaitCrash(t, b, point, w)
+	recoverFrom(t, b, p)
+}
+
+// crashInDrain stops a worker with rollouts.
+func crashInDrain(t *testing.T, bin binaries, point string) {
+	t.Helper()
+	b := newBench(t, bin, 0, nil, "-rollouts", "8", "-calls", "20")
+	w := b.add(crashEnv(point))
+	b.await(w, "ready")
+	p := openTap(t, b)
+	b.start(b.trainers[0])
+	awaitAgents(t, b, 4, time.Minute)
+	b.signal(w, syscall.SIGTERM)
+	awaitCrash(t, b, point, w)
+	recoverFrom(t, b, p)
+}
+
+// crashAtGarbage puts a message on the queue that cannot be read.
+func crashAtGarbage(t *testing.T, bin binaries, point string) {
+	t.Helper()
+	b := newBench(t, bin, 0, nil, "-rollouts", "8")
+	w := b.add(crashEnv(point))
+	b.await(w, "ready")
+	p := openTap(t, b)
+	b.start(b.trainers[0])
+	awaitAgents(t, b, 1, time.Minute) // then the trainer's queue exists
+	if err := p.nc.PublishMsg(&nats.Msg{Subject: subjects.Request(0, "alpha"), Data: []byte("not msgpack")}); err != nil {
+		t.Fatal(err)
+	}
+	awaitCrash(t, b, point, w)
+	recoverFrom(t, b, p)
+	s, err := p.js.Stream(t.Context(), subjects.StreamDead)
+	if err != nil || s.CachedInfo().State.Msgs != 1 {
+		t.Errorf("the DEAD stream has %+v, %v", s.CachedInfo().State, err)
+	}
+}
+
+// crashOfJanitor loses the queue while its worker dies, so that the janitor has
+// something to do.
+func crashOfJanitor(t *testing.T, bin binaries, point string) {
+	t.Helper()
+	b := newBench(t, bin, 0, nil, "-rollouts", "8", "-calls", "20")
+	w := b.add()
+	b.await(w, "ready")
+	p := openTap(t, b)
+	b.start(b.trainers[0])
+	awaitAgents(t, b, 4, time.Minute)
+	b.kill(w)
+	purgeQueues(t, p, "alpha")
+	w.env = []string{crashEnv(point)}
+	b.start(w)
+	awaitCrash(t, b, point, w)
+	recoverFrom(t, b, p)
+}
+
+// crashOfTrainer lets the trainer die. Accepts, beats and faults occur only in
+// slow calls.
+func crashOfTrainer(t *testing.T, bin binaries, point string) {
+	t.Helper()
+	b := newBench(t, bin, 1, nil, "-rollouts", "8", "-slow", "6s")
+	p := openTap(t, b)
+	b.trainers[0].env = []string{crashEnv(point)}
+	b.start(b.trainers[0])
+	awaitCrash(t, b, point, b.trainers[0])
+	recoverFrom(t, b, p)
+}
+
+// crashOfLedger lets the trainer die while it writes its ledger: at a submit, and
+// when it starts again with open rollouts.
+func crashOfLedger(t *testing.T, bin binaries, point string) {
+	t.Helper()
+	b := newBench(t, bin, 1, nil, "-rollouts", "8", "-calls", "4")
+	p := openTap(t, b)
+	trainer := b.trainers[0]
+	if point != "ledger.submitted" && point != "ledger.noted" {
+		b.start(trainer)
+		awaitAgents(t, b, 4, time.Minute)
+		b.kill(trainer)
+	}
+	trainer.env = []string{crashEnv(point)}
+	b.start(trainer)
+	awaitCrash(t, b, point, trainer)
+	recoverFrom(t, b, p)
+}
+
+// recoverFrom starts another worker and restarts the dead processes without their
+// crash point, and checks the outcome.
 func recoverFrom(t *testing.T, b *bench, p *tap) {
 	t.Helper()
 	b.await(b.add(), "ready")
-	if w := b.workers[0]; !w.alive() {
-		w.env = nil
-		b.start(w)
+	f := newInjector(b, p, 0)
+	for _, x := range b.all() {
+		x.env = nil
+		if !x.alive() && !x.over() {
+			b.start(x)
+			f.dead[x]++
+		}
 	}
-	f := &injector{b: b, tap: p, busy: map[*process]bool{}}
 	if err := f.enough(); err != nil {
 		t.Fatal(err)
 	}
-	stuck := false
-	select {
-	case <-b.trainer.ended:
-		stuck = !b.trainer.over()
-	case <-time.After(60 * time.Second):
-		stuck = true
-	}
-	for invariant, list := range f.finish(t, stuck).violations {
+	for invariant, list := range f.finish(t, !f.settled(60*time.Second)).violations {
 		t.Errorf("%s: %s", invariant, strings.Join(list, "; "))
 	}
 }
 
-func awaitCrash(t *testing.T, b *bench, w *process, point string) {
+// awaitCrash waits until one of these processes has died at the point.
+func awaitCrash(t *testing.T, b *bench, point string, any ...*process) {
 	t.Helper()
+	died := make(chan *process, len(any))
+	for _, p := range any {
+		go func(ended chan struct{}) {
+			<-ended
+			died <- p
+		}(p.ended)
+	}
+	var p *process
 	select {
-	case <-w.ended:
+	case p = <-died:
 	case <-time.After(40 * time.Second):
-		t.Fatalf("%s never came to %s", w.role, point)
+		t.Fatalf("no process came to %s", point)
 	}
-	log, err := os.ReadFile(filepath.Join(b.dir, w.role+".log"))
+	log, err := os.ReadFile(filepath.Join(b.dir, p.role+".log"))
 	if err != nil || !strings.Contains(string(log), "crash: "+point+"\n") {
-		t.Fatalf("%s died of something else than %s: %v", w.role, point, err)
+		t.Fatalf("%s died of something else than %s: %v", p.role, point, err)
 	}
 }
 
-// awaitBoxes waits until so many sandboxes were begun.
-func awaitBoxes(t *testing.T, b *bench, n int) {
+// purgeQueues deletes every request of a trainer from the queues.
+func purgeQueues(t *testing.T, p *tap, trainer string) {
 	t.Helper()
-	limit := time.After(30 * time.Second)
-	for {
-		data, err := os.ReadFile(filepath.Join(b.dir, "sandboxes.jsonl"))
-		if err == nil && strings.Count(string(data), `"op":"create"`) >= n {
-			return
+	for _, name := range queuesOf([]string{trainer}) {
+		s, err := p.js.Stream(t.Context(), name)
+		if err == nil {
+			err = s.Purge(t.Context(), jetstream.WithPurgeKeep(0))
 		}
-		select {
-		case <-limit:
-			t.Fatalf("%d sandboxes did not begin: %s", n, data)
-		case <-time.After(20 * time.Millisecond):
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-}
-
-// purgeQueue loses every request.
-func purgeQueue(t *testing.T, p *tap) {
-	t.Helper()
-	s, err := p.js.Stream(t.Context(), subjects.StreamRequests)
-	if err == nil {
-		err = s.Purge(t.Context(), jetstream.WithPurgeKeep(0))
-	}
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -13,41 +13,46 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/turngate/turngate/e2e/chaos/history"
-	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
 
-// injector does random faults to a bench, and counts them.
+// injector injects random faults into a bench, and counts them.
 type injector struct {
-	b     *bench
-	tap   *tap
-	rng   *rand.Rand
-	count map[string]int
-	kills []kill
-	lefts []string      // what workers that ended by themselves still had
-	more  []string      // kinds that come more often
-	only  []string      // the kinds there are; empty: all
-	pace  time.Duration // more time between two
-	bg    sync.WaitGroup
-	busy  map[*process]bool
-	mu    sync.Mutex
+	b        *bench
+	tap      *tap
+	rng      *rand.Rand
+	count    map[string]int
+	kills    []kill
+	dead     map[*process]int // kills of trainers
+	lefts    []string         // leftovers of workers that ended by themselves
+	more     []string         // kinds to inject more often
+	also     []fault          // kinds of the test's own
+	only     []string         // kinds to inject; empty: all
+	pace     time.Duration    // additional time between two faults
+	problems []error
+	bg       sync.WaitGroup
+	busy     map[*process]bool
+	mu       sync.Mutex
 }
 
-// kill is when a worker process died of a fault.
+func newInjector(b *bench, p *tap, seed uint64) *injector {
+	return &injector{b: b, tap: p, rng: rand.New(rand.NewPCG(seed, 0)), count: map[string]int{}, dead: map[*process]int{}, busy: map[*process]bool{}}
+}
+
+// kill records the death of a worker process by a fault.
 type kill struct {
 	pid int
 	at  time.Time
 }
 
-// fault is one kind of them.
+// fault is one kind of fault.
 type fault struct {
 	name   string
 	weight int
 	do     func(context.Context)
 }
 
-// timing of the runs, in the protocol's own terms divided by speed.
+// timing of the runs: the protocol's default durations divided by speed.
 const (
 	ackWait = 60 * time.Second / speed
 	lease   = 40 * time.Second / speed
@@ -62,24 +67,30 @@ func (f *injector) run(ctx context.Context) {
 		{"worker stopped for a moment", 3, func(ctx context.Context) { f.stopWorker(ctx, lease/4) }},
 		{"worker stopped beyond its lease", 4, func(ctx context.Context) { f.stopWorker(ctx, lease+confirm+ackWait) }},
 		{"partition with late bytes", 4, func(ctx context.Context) { f.partition(ctx, true, true) }},
-		{"one-way loss", 2, func(ctx context.Context) { f.partition(ctx, f.rng.IntN(2) == 0, false) }},
+		{"bytes of one direction are held", 2, func(ctx context.Context) { f.partition(ctx, f.rng.IntN(2) == 0, false) }},
+		{"messages of one direction are lost", 2, f.oneWay},
+		{"5 % of messages are lost", 2, f.lossy},
 		{"latency", 2, f.latency},
+		{"connections cut", 2, f.cut},
+		{"clock stepped", 3, f.stepClock},
 		{"trainer killed", 3, f.killTrainer},
 		{"trainer stopped", 2, f.stopTrainer},
 		{"broker killed", 2, f.killBroker},
 		{"broker stopped", 2, f.stopBroker},
 		{"worker drained", 2, f.drain},
 		{"duplicate submitted", 5, f.duplicate},
+		{"acks and results sent again", 5, f.sendAgain},
 		{"stalled tap", 1, f.stalledTap},
 	}
 	if len(f.only) > 0 {
 		kinds = slices.DeleteFunc(kinds, func(k fault) bool { return !slices.Contains(f.only, k.name) })
 	}
+	kinds = append(kinds, f.also...)
 	total := 0
 	for _, k := range kinds {
 		total += k.weight
 	}
-	var order []int // those asked for, every kind once, then as it comes
+	var order []int // the kinds in more, then every kind once, then random ones
 	for i, k := range kinds {
 		if slices.Contains(f.more, k.name) {
 			order = append(order, i, i, i)
@@ -119,7 +130,7 @@ func (f *injector) note(kind string) {
 	f.count[kind]++
 }
 
-// pick takes a worker that no other fault is at, if there is one.
+// pick returns a worker without a fault in progress, if there is one.
 func (f *injector) pick() *process {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -138,7 +149,7 @@ func (f *injector) release(w *process) {
 	delete(f.busy, w)
 }
 
-// after does something later, also when the run is over.
+// after calls a function later, even after the end of the faults.
 func (f *injector) after(ctx context.Context, d time.Duration, do func()) {
 	f.bg.Go(func() {
 		wait(ctx, d)
@@ -196,34 +207,110 @@ func (f *injector) partition(ctx context.Context, client, server bool) {
 	f.after(ctx, d, func() { w.proxy.Heal(); f.release(w) })
 }
 
+// latency delays each direction by the 500 ms of a bad network in terms of the
+// run's durations.
 func (f *injector) latency(ctx context.Context) {
 	w := f.pick()
 	if w == nil {
 		return
 	}
-	w.proxy.Set(false, false, 50*time.Millisecond)
+	w.proxy.Set(false, false, 500*time.Millisecond/time.Duration(f.b.speed))
 	f.after(ctx, 2*time.Second, func() { w.proxy.Heal(); f.release(w) })
 }
 
-func (f *injector) killTrainer(context.Context) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.b.kill(f.b.trainer)
-	f.b.start(f.b.trainer)
+// oneWay loses every message of one direction, with the connection open.
+func (f *injector) oneWay(ctx context.Context) {
+	w := f.pick()
+	if w == nil {
+		return
+	}
+	share := float64(f.rng.IntN(2))
+	w.proxy.Lose(share, 1-share)
+	d := time.Duration(f.rng.IntN(int((lease + confirm + ackWait).Milliseconds()))) * time.Millisecond
+	f.after(ctx, d, func() { w.proxy.Heal(); f.release(w) })
 }
 
-// stopTrainer has a trainer stand still with its connection open.
+func (f *injector) lossy(ctx context.Context) {
+	w := f.pick()
+	if w == nil {
+		return
+	}
+	w.proxy.Lose(0.05, 0.05)
+	f.after(ctx, 4*time.Second, func() { w.proxy.Heal(); f.release(w) })
+}
+
+// cut ends the connections of a worker, with the loss of the bytes on their way.
+func (f *injector) cut(context.Context) {
+	if w := f.pick(); w != nil {
+		w.proxy.Cut()
+		f.release(w)
+	}
+}
+
+// stepClock moves the wall clock of a worker or a trainer, which may be suspended
+// and is then left alone.
+func (f *injector) stepClock(context.Context) {
+	by := []time.Duration{time.Hour, -time.Hour, 20 * time.Second, -20 * time.Second}[f.rng.IntN(4)]
+	f.mu.Lock()
+	var all []*process
+	for _, w := range f.b.workers {
+		if !f.busy[w] && w.alive() {
+			all = append(all, w)
+		}
+	}
+	if len(all) == 0 {
+		f.mu.Unlock()
+		return
+	}
+	w := all[f.rng.IntN(len(all))]
+	f.busy[w] = true
+	f.mu.Unlock()
+	defer f.release(w)
+	if err := w.stepClock(by); err != nil && w.alive() {
+		f.problem(err)
+	}
+}
+
+// problem notes that a fault could not be injected.
+func (f *injector) problem(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.problems = append(f.problems, err)
+}
+
+func (f *injector) killTrainer(context.Context) {
+	t := f.anyTrainer()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if t.alive() {
+		f.dead[t]++
+	}
+	f.b.kill(t)
+	f.b.start(t)
+}
+
+func (f *injector) anyTrainer() *process { return f.b.trainers[f.rng.IntN(len(f.b.trainers))] }
+
+// killed returns how often a trainer was killed.
+func (f *injector) killed(t *process) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.dead[t]
+}
+
+// stopTrainer suspends a trainer with its connection open.
 func (f *injector) stopTrainer(ctx context.Context) {
+	t := f.anyTrainer()
 	signal := func(s syscall.Signal) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.b.signal(f.b.trainer, s)
+		f.b.signal(t, s)
 	}
 	signal(syscall.SIGSTOP)
 	f.after(ctx, time.Duration(f.rng.IntN(8000))*time.Millisecond, func() { signal(syscall.SIGCONT) })
 }
 
-// stopBroker has the server stand still, for less than a lease or for long.
+// stopBroker suspends the server, for less than a lease or for longer.
 func (f *injector) stopBroker(ctx context.Context) {
 	f.b.signal(f.b.nats, syscall.SIGSTOP)
 	wait(ctx, time.Duration(f.rng.IntN(int((lease+confirm+ackWait).Milliseconds())))*time.Millisecond)
@@ -246,39 +333,43 @@ func (f *injector) drain(ctx context.Context) {
 		return
 	}
 	f.bg.Go(func() {
-		left, ok := f.b.stop(w)
-		f.leaves(w, left, ok)
+		f.leaves(f.b.stop(w))
 		f.b.start(w)
 		f.release(w)
 	})
 }
 
-func (f *injector) leaves(w *process, left history.Left, ok bool) {
+func (f *injector) leaves(left []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !ok {
-		f.lefts = append(f.lefts, w.role+" did not end by itself")
-	} else if left != (history.Left{}) {
-		f.lefts = append(f.lefts, fmt.Sprintf("%s ended and left %+v", w.role, left))
-	}
+	f.lefts = append(f.lefts, left...)
 }
 
-// duplicate puts requests on the queue again, past the server's own window.
+// duplicate puts requests on the queue again, without a message id, so that the
+// server does not drop them as duplicates.
 func (f *injector) duplicate(context.Context) {
-	f.tap.mu.Lock()
-	var ids []schema.ID
-	for id := range f.tap.states {
-		if ids = append(ids, id); len(ids) == 3 {
-			break
-		}
-	}
-	f.tap.mu.Unlock()
-	for _, id := range ids {
+	for _, id := range f.tap.known(3) {
 		data, err := f.tap.copyOf(id)
 		if err != nil {
 			continue // the broker is down
 		}
 		_ = f.tap.nc.PublishMsg(&nats.Msg{Subject: subjects.Request(f.rng.IntN(4), id.Trainer()), Data: data})
+	}
+}
+
+// sendAgain publishes copies of acks and results that were on the wire, with the
+// rights of a worker.
+func (f *injector) sendAgain(context.Context) {
+	f.tap.mu.Lock()
+	var all []*nats.Msg
+	for range 20 {
+		if m := f.tap.copies[f.rng.IntN(keptCopies)]; m != nil {
+			all = append(all, m)
+		}
+	}
+	f.tap.mu.Unlock()
+	for _, m := range all {
+		_ = f.tap.nc.PublishMsg(m) // the broker may be down
 	}
 }
 
@@ -292,7 +383,7 @@ func (f *injector) stalledTap(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	if _, err := nc.Subscribe("rollout.>", func(*nats.Msg) { <-ctx.Done() }); err != nil {
+	if _, err := nc.Subscribe(subjects.EventFilter, func(*nats.Msg) { <-ctx.Done() }); err != nil {
 		nc.Close()
 		return
 	}
@@ -304,25 +395,65 @@ func (f *injector) enough() error {
 	return os.WriteFile(filepath.Join(f.b.dir, "enough"), nil, 0o600)
 }
 
-// mend brings everything back.
+// mend ends all faults and restarts the dead processes.
 func (f *injector) mend() {
 	if !f.b.nats.alive() {
 		f.b.start(f.b.nats)
 	}
-	f.b.signal(f.b.trainer, syscall.SIGCONT)
+	for _, t := range f.b.trainers {
+		f.b.signal(t, syscall.SIGCONT)
+	}
 	for _, w := range f.b.workers {
-		w.proxy.Heal()
+		if w.proxy != nil {
+			w.proxy.Heal()
+		}
 		f.b.signal(w, syscall.SIGCONT)
 		if !w.alive() {
 			f.b.start(w)
 		}
 	}
-	if !f.b.trainer.alive() && !f.b.trainer.over() {
-		f.b.start(f.b.trainer)
+	for _, t := range f.b.trainers {
+		if !t.alive() && !t.over() {
+			f.b.start(t)
+		}
 	}
 }
 
-// over reports whether the process ended by itself and well.
+// over reports whether the process ended by itself with status 0.
 func (p *process) over() bool {
 	return !p.alive() && p.cmd != nil && !p.down && p.cmd.ProcessState != nil && p.cmd.ProcessState.Success()
+}
+
+// settledAsItIs waits until every trainer has all its results, and mends nothing.
+func (f *injector) settledAsItIs(limit time.Duration) bool {
+	over := time.After(limit)
+	for _, t := range f.b.trainers {
+		select {
+		case <-t.ended:
+		case <-over:
+			return false
+		}
+	}
+	return true
+}
+
+// settled waits until every trainer has all its results, and restarts dead
+// processes meanwhile.
+func (f *injector) settled(limit time.Duration) bool {
+	over := time.After(limit)
+	for _, t := range f.b.trainers {
+		for !t.over() {
+			select {
+			case <-t.ended:
+				if !t.over() {
+					f.mend()
+				}
+			case <-time.After(time.Second):
+				f.mend() // a poison job may have killed one more
+			case <-over:
+				return false
+			}
+		}
+	}
+	return true
 }

@@ -1,13 +1,12 @@
 package chaos_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -15,9 +14,9 @@ import (
 	"github.com/turngate/turngate/e2e/chaos/history"
 )
 
-// TestNothingGrows runs wave after wave of rollouts. What workers and trainer
-// have in use between two waves does not depend on how many there were.
-// CHAOS_WAVE says how many rollouts a wave has.
+// TestNothingGrows runs wave after wave of rollouts and checks that the resources
+// of workers and trainer between two waves do not grow with the number of waves.
+// CHAOS_WAVE is the number of rollouts in a wave.
 func TestNothingGrows(t *testing.T) {
 	full(t)
 	const waves, workers = 4, 2
@@ -26,31 +25,35 @@ func TestNothingGrows(t *testing.T) {
 	b.slots = 128
 	b.begin(workers, nil, []string{"-harmless", "-wave", itoa(wave)})
 	p := openTap(t, b)
-	b.start(b.trainer)
-	var first, last map[string]history.Footprint
+	trainer := b.trainers[0]
+	b.start(trainer)
+	var first, last map[string]footprint
 	for n := 1; n <= waves; n++ {
-		last = map[string]history.Footprint{"trainer": b.footprint(b.trainer)}
-		for _, w := range b.workers {
-			b.signal(w, syscall.SIGUSR1)
-			last[w.role] = b.footprint(w)
+		b.await(trainer, history.Wave)
+		last = map[string]footprint{}
+		for _, p := range append(slices.Clone(b.workers), trainer) {
+			last[p.role] = b.footprint(p)
 		}
 		if n == 1 {
 			first = last // pools and tables are warm
 		}
-		t.Logf("after %d rollouts: %+v; NATS takes %s of memory and %d MB of disk", n*wave, last, resident(t, b.nats), stored(t, filepath.Join(b.dir, "nats"))>>20)
+		t.Logf("after %d rollouts: %+v; NATS takes %d MB of memory and %d MB of disk", n*wave, last, resident(t, b.nats)>>20, stored(t, filepath.Join(b.dir, "nats"))>>20)
 		if n == waves {
 			b.write("enough")
 		}
 		b.write(fmt.Sprintf("wave-%d", n))
 	}
 	const perRollout = 100 // bytes
-	for _, p := range append(b.workers, b.trainer) {
+	for _, p := range append(slices.Clone(b.workers), trainer) {
 		role := p.role
 		was, is := first[role], last[role]
-		if grown := is.Heap - was.Heap; grown > int64((waves-1)*wave*perRollout) {
+		if grown := is.heap - was.heap; grown > int64((waves-1)*wave*perRollout) {
 			t.Errorf("%s: its heap has grown by %d bytes in %d rollouts", role, grown, (waves-1)*wave)
 		}
-		if is.Goroutines > was.Goroutines+100 || is.Files > was.Files+10 {
+		if grown := is.resident - was.resident; grown > was.resident/4+(32<<20) {
+			t.Errorf("%s: it takes %d MB, at first %d MB", role, is.resident>>20, was.resident>>20)
+		}
+		if is.goroutines > was.goroutines+100 || is.files > was.files+10 {
 			t.Errorf("%s: first %+v, then %+v", role, was, is)
 			b.signal(p, syscall.SIGQUIT) // its goroutines go to its log
 			<-p.ended
@@ -59,7 +62,7 @@ func TestNothingGrows(t *testing.T) {
 	settle(t, b, p, time.Minute)
 }
 
-// write makes a file that the trainer looks for.
+// write creates a file for which the trainer waits.
 func (b *bench) write(name string) {
 	b.t.Helper()
 	if err := os.WriteFile(filepath.Join(b.dir, name), nil, 0o600); err != nil {
@@ -67,18 +70,7 @@ func (b *bench) write(name string) {
 	}
 }
 
-// footprint is what a process tells of itself.
-func (b *bench) footprint(p *process) history.Footprint {
-	b.t.Helper()
-	var f history.Footprint
-	line := b.await(p, history.FootprintLine)
-	if err := json.Unmarshal([]byte(strings.TrimPrefix(line, history.FootprintLine)), &f); err != nil {
-		b.t.Fatalf("%s: %v", line, err)
-	}
-	return f
-}
-
-// stored is how many bytes the files of a folder have.
+// stored returns the total size of the files in a folder, in bytes.
 func stored(t *testing.T, dir string) (size int64) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
@@ -98,16 +90,4 @@ func stored(t *testing.T, dir string) (size int64) {
 		t.Fatal(err)
 	}
 	return size
-}
-
-// resident is the memory that a process has, in the kernel's words.
-func resident(t *testing.T, p *process) string {
-	t.Helper()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(data), "VmRSS:")
-	size, _, _ := strings.Cut(rest, "\n")
-	return strings.TrimSpace(size)
 }

@@ -1,41 +1,100 @@
 package chaos_test
 
 import (
-	"maps"
-	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
-
-	"github.com/turngate/turngate/internal/crash"
 )
 
-// TestTheCheckerCanFail breaks one rule at a time in every process, and looks
-// whether the same run that passes otherwise sees the invariant violated.
+// TestTheCheckerCanFail breaks the rule behind one invariant at a time in every
+// process. A script leads the run to the place where the rule counts, without
+// chance, and the same checks as everywhere must find the invariant violated.
+// Without the mutant the script passes.
 func TestTheCheckerCanFail(t *testing.T) {
 	full(t)
-	bin := build(t)
-	seed := uint64(setting(t, "CHAOS_SEED", int(time.Now().Unix())))
-	helps := map[string][]string{
-		"I1": {"worker stopped beyond its lease", "partition with late bytes"},
-		"I3": {"trainer killed"},
-		"I5": {"worker drained"},
-		"I6": {"worker stopped beyond its lease", "partition with late bytes"},
+	scripts := map[string]func(*testing.T, binaries) *report{
+		"I1": fenced, "I2": quiet, "I3": trainerDies, "I4": quiet, "I5": quiet, "I6": fenced,
 	}
-	for _, invariant := range slices.Sorted(maps.Keys(crash.Mutants())) {
-		t.Run(invariant+", "+crash.Mutants()[invariant], func(t *testing.T) {
+	for _, m := range mutants(t) {
+		t.Run(m.invariant, func(t *testing.T) {
 			t.Parallel()
-			for try := range 4 { // a run may be too kind to a mutant
-				r, _ := runChaos(t, bin, plan{
-					seed: seed + uint64(try), faults: 10 * time.Second, more: helps[invariant], settle: 20 * time.Second,
-					env: []string{crash.EnvBreak + "=" + invariant},
-				})
-				if list := r.violations[invariant]; len(list) > 0 {
-					t.Logf("caught: %s", strings.Join(list[:min(len(list), 2)], "; "))
-					return
-				}
+			r := scripts[m.invariant](t, buildMutant(t, m.patch))
+			list := r.violations[m.invariant]
+			if len(list) == 0 {
+				t.Fatalf("nothing was seen. The mutant: %s Other violations: %v", m.rule, r.violations)
 			}
-			t.Errorf("%s was broken and nothing was seen", invariant)
+			t.Logf("%s Caught: %s", m.rule, strings.Join(list[:min(len(list), 2)], "; "))
 		})
 	}
+	for name, script := range map[string]func(*testing.T, binaries) *report{"fence": fenced, "trainer dies": trainerDies} {
+		t.Run("no mutant, "+name, func(t *testing.T) {
+			t.Parallel()
+			if r := script(t, build(t)); len(r.violations) > 0 {
+				t.Errorf("%v", r.violations)
+			}
+		})
+	}
+}
+
+// quiet runs rollouts without a fault.
+func quiet(t *testing.T, bin binaries) *report {
+	t.Helper()
+	b := newBench(t, bin, 1, nil, "-rollouts", "4", "-harmless")
+	p := openTap(t, b)
+	b.start(b.trainers[0])
+	awaitAgents(t, b, 4, time.Minute)
+	return observe(t, b, p)
+}
+
+// observe starts the trainer and lets every rollout end.
+func observe(t *testing.T, b *bench, p *tap) *report {
+	t.Helper()
+	if !b.trainers[0].alive() {
+		b.start(b.trainers[0])
+	}
+	f := newInjector(b, p, 0)
+	if err := f.enough(); err != nil {
+		t.Fatal(err)
+	}
+	return f.finish(t, !f.settled(time.Minute))
+}
+
+// fenced suspends a worker beyond its lease, waits until another has taken its
+// rollouts over, and lets it go on until it has been told so and must have acted.
+// The agents ask without end, so that a worker with a broken fence has something
+// to publish.
+func fenced(t *testing.T, bin binaries) *report {
+	t.Helper()
+	b := newBench(t, bin, 1, nil, "-rollouts", "4", "-harmless", "-agent", "stubborn")
+	p := openTap(t, b)
+	b.start(b.trainers[0])
+	awaitAgents(t, b, 4, time.Minute)
+	first := b.workers[0]
+	b.signal(first, syscall.SIGSTOP)
+	b.await(b.add(), "ready")
+	awaitAgents(t, b, 8, time.Minute) // the second executions have begun
+	b.signal(first, syscall.SIGCONT)
+	p.until(t, "the first worker is told of the second attempts", time.Minute, func() bool { return len(p.fences) >= 4 })
+	p.until(t, "the first worker has acted, and has time to say more", time.Minute, func() bool {
+		for r, f := range p.fences {
+			if p.renewals[p.owner[r]] < f.renewals+2*fenceRenewals {
+				return false
+			}
+		}
+		return true
+	})
+	return observe(t, b, p)
+}
+
+// trainerDies kills the trainer in the middle of answers that stream.
+func trainerDies(t *testing.T, bin binaries) *report {
+	t.Helper()
+	b := newBench(t, bin, 1, []string{"TURNGATE_CRASH=trainer.delta"}, "-rollouts", "4", "-harmless")
+	p := openTap(t, b)
+	trainer := b.trainers[0]
+	b.start(trainer)
+	<-trainer.ended
+	trainer.env = nil
+	return observe(t, b, p)
 }

@@ -10,11 +10,10 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/e2e/chaos/history"
-	"github.com/turngate/turngate/internal/testenv"
 )
 
-// full skips what takes minutes, unless CHAOS_FULL asks for it, as CI and
-// `make chaos` do.
+// full skips a test that takes minutes, unless CHAOS_FULL is set, as in CI and in
+// `make chaos`.
 func full(t *testing.T) {
 	t.Helper()
 	if os.Getenv("CHAOS_FULL") == "" {
@@ -23,46 +22,31 @@ func full(t *testing.T) {
 	t.Parallel()
 }
 
-// settle lets a bench come to its end and checks it.
+// unreliable skips a test that fails at times for reasons of its own.
+func unreliable(t *testing.T) {
+	t.Helper()
+	if os.Getenv("CHAOS_UNRELIABLE") == "" {
+		t.Skip("SKIPPED: it fails at times for reasons of its own; CHAOS_FULL=1 CHAOS_UNRELIABLE=1 runs it")
+	}
+	full(t)
+}
+
+// settle waits until every rollout of a bench has ended and checks it.
 func settle(t *testing.T, b *bench, p *tap, limit time.Duration) *report {
 	t.Helper()
-	f := &injector{b: b, tap: p, busy: map[*process]bool{}}
+	f := newInjector(b, p, 0)
 	if err := f.enough(); err != nil {
 		t.Fatal(err)
 	}
-	stuck := false
-	select {
-	case <-b.trainer.ended:
-		stuck = !b.trainer.over()
-	case <-time.After(limit):
-		stuck = true
-	}
-	r := f.finish(t, stuck)
+	r := f.finish(t, !f.settled(limit))
 	for invariant, list := range r.violations {
 		t.Errorf("%s: %s", invariant, strings.Join(list[:min(len(list), 5)], "; "))
 	}
 	return r
 }
 
-// attempts are the highest attempt of every rollout that ran.
-func attempts(t *testing.T, b *bench) (most int, boxes int) {
-	t.Helper()
-	all, err := lines[history.Box](filepath.Join(b.dir, "sandboxes.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, x := range all {
-		if x.Op == "create" {
-			most = max(most, x.Attempt)
-			boxes++
-		}
-	}
-	return most, boxes
-}
-
-// away runs eight rollouts while a process is not there for a while: it dies
-// and is started again, or it stands still with its connections open. None is
-// run twice.
+// away runs eight rollouts while a process is away for a while: it is killed and
+// restarted, or suspended with its connections open. No rollout may run twice.
 func away(t *testing.T, workers int, calls string, who func(*bench) *process, d, limit time.Duration) {
 	t.Helper()
 	full(t)
@@ -80,58 +64,50 @@ func away(t *testing.T, workers int, calls string, who func(*bench) *process, d,
 			t.Parallel()
 			b := newBench(t, build(t), workers, nil, "-rollouts", "8", "-calls", calls)
 			p := openTap(t, b)
-			b.start(b.trainer)
-			awaitBoxes(t, b, 8)
+			b.start(b.trainers[0])
+			awaitAgents(t, b, 8, time.Minute)
 			back := leave(b, who(b))
 			<-time.After(d)
 			back()
-			settle(t, b, p, limit)
-			if most, n := attempts(t, b); most != 1 || n != 8 {
-				t.Errorf("%d executions of 8 rollouts, highest attempt %d", n, most)
+			if r := settle(t, b, p, limit); r.executions != 8 || r.takeovers != 0 {
+				t.Errorf("%d executions of 8 rollouts, %d take-overs", r.executions, r.takeovers)
 			}
 		})
 	}
 }
 
 // A server that is away for five times the ack wait costs no live rollout its
-// attempt: the workers hold, and go on.
+// attempt: the workers pause and go on.
 func TestTheBrokerIsDownForLong(t *testing.T) {
 	away(t, 3, "12", func(b *bench) *process { return b.nats }, 5*ackWait, 90*time.Second)
 }
 
-// A trainer that is away for longer than its silence is noticed costs time and
-// nothing else.
+// A trainer that is away for so long that workers notice its silence costs only
+// time.
 func TestTheTrainerIsAway(t *testing.T) {
-	away(t, 2, "6", func(b *bench) *process { return b.trainer }, 18*time.Second, 60*time.Second)
+	away(t, 2, "6", func(b *bench) *process { return b.trainers[0] }, 18*time.Second, 60*time.Second)
 }
 
-// A server that comes back with nothing is filled again by the trainer.
+// After a server comes back with an empty store, the trainer submits its open
+// rollouts again.
 func TestTheStoreIsWiped(t *testing.T) {
 	full(t)
 	b := newBench(t, build(t), 3, nil, "-rollouts", "40", "-calls", "4")
-	p := openTap(t, b)
-	b.start(b.trainer)
-	awaitBoxes(t, b, 12)
+	b.start(b.trainers[0])
+	awaitAgents(t, b, 12, time.Minute)
 	b.kill(b.nats)
 	if err := os.RemoveAll(filepath.Join(b.dir, "nats", "nats")); err != nil {
 		t.Fatal(err)
 	}
 	b.start(b.nats)
-	p.mu.Lock()
-	clear(p.kept) // of a store that is no more
-	clear(p.states)
-	p.mu.Unlock()
-	f := &injector{b: b, tap: p, busy: map[*process]bool{}}
-	if err := f.enough(); err != nil {
-		t.Fatal(err)
-	}
+	b.write("enough")
 	select {
-	case <-b.trainer.ended:
+	case <-b.trainers[0].ended:
 	case <-time.After(100 * time.Second):
 		t.Fatal("the trainer still waits for results")
 	}
-	// What had its result before is not run again: only what the new store has
-	// is held to the invariants.
+	// Rollouts with a result from before are not run again: only the rollouts in
+	// the new store must keep the invariants.
 	told, err := lines[history.Trained](filepath.Join(b.dir, "trainer-alpha.jsonl"))
 	if err != nil {
 		t.Fatal(err)
@@ -151,13 +127,13 @@ func TestTheStoreIsWiped(t *testing.T) {
 		}
 	}
 	for _, w := range b.workers {
-		if left, ok := b.stop(w); !ok || left != (history.Left{}) {
-			t.Errorf("%s left %+v", w.role, left)
+		if left := b.stop(w); len(left) > 0 {
+			t.Error(left)
 		}
 	}
 }
 
-// A full disk stops everything and loses nothing.
+// A full disk stops all rollouts and loses nothing.
 func TestTheDiskIsFull(t *testing.T) {
 	full(t)
 	b := emptyBench(t, build(t))
@@ -165,14 +141,14 @@ func TestTheDiskIsFull(t *testing.T) {
 	if err := os.Mkdir(store, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if said, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=64m", "none", store).CombinedOutput(); err != nil {
+	if said, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=256m", "none", store).CombinedOutput(); err != nil {
 		t.Skipf("SKIPPED: a small disk needs the right to mount: %v: %s", err, said)
 	}
 	t.Cleanup(func() { _ = exec.Command("umount", "-l", store).Run() })
 	b.begin(3, nil, []string{"-rollouts", "60"})
 	p := openTap(t, b)
-	b.start(b.trainer)
-	awaitBoxes(t, b, 6)
+	b.start(b.trainers[0])
+	awaitAgents(t, b, 6, time.Minute)
 	ballast := filepath.Join(store, "ballast")
 	f, err := os.Create(ballast)
 	if err != nil {
@@ -187,7 +163,7 @@ func TestTheDiskIsFull(t *testing.T) {
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	b.kill(b.nats) // a server whose writes failed is started again by its supervisor
+	b.kill(b.nats) // a supervisor restarts a server after failed writes
 	b.start(b.nats)
 	settle(t, b, p, 120*time.Second)
 }
@@ -200,22 +176,12 @@ func TestTheRealDurations(t *testing.T) {
 	b.speed = 1
 	b.begin(1, nil, []string{"-rollouts", "4", "-calls", "30"})
 	p := openTap(t, b)
-	b.start(b.trainer)
-	awaitBoxes(t, b, 4)
+	b.start(b.trainers[0])
+	awaitAgents(t, b, 4, time.Minute)
 	b.await(b.add(), "ready")
 	b.kill(b.workers[0])
 	start := time.Now()
-	limit := time.After(100 * time.Second)
-	for {
-		if _, n := attempts(t, b); n >= 8 {
-			break
-		}
-		select {
-		case <-limit:
-			t.Fatal("nobody took the rollouts over")
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+	awaitAgents(t, b, 8, 100*time.Second)
 	took := time.Since(start)
 	t.Logf("all four rollouts of a killed worker run elsewhere after %s", took.Round(100*time.Millisecond))
 	if took > 90*time.Second {
@@ -227,83 +193,9 @@ func TestTheRealDurations(t *testing.T) {
 	}
 }
 
-// Three servers keep three copies: one may die at any time, and two only stop
-// everything.
-func TestACluster(t *testing.T) {
-	full(t)
-	bin := build(t)
-	b := emptyBench(t, bin)
-	creds := filepath.Join(b.dir, "nats", "creds")
-	ports, routes := []int{testenv.FreePort(t), testenv.FreePort(t), testenv.FreePort(t)}, []string{}
-	clusterPorts := []int{testenv.FreePort(t), testenv.FreePort(t), testenv.FreePort(t)}
-	for _, p := range clusterPorts {
-		routes = append(routes, "127.0.0.1:"+itoa(p))
-	}
-	var servers []*process
-	for i := range ports {
-		s := &process{role: "nats" + itoa(i), argv: []string{
-			bin.turngate, "nats", "--state", filepath.Join(b.dir, "n"+itoa(i)), "--port", itoa(ports[i]), "--trainers", "alpha", "--relaxed-sync",
-			"--cluster-name", "n" + itoa(i), "--cluster-port", itoa(clusterPorts[i]), "--routes", strings.Join(routes, ","), "--creds-dir", creds,
-		}}
-		servers = append(servers, s)
-		b.start(s)
-		b.servers = append(b.servers, "nats://127.0.0.1:"+itoa(ports[i]))
-	}
-	t.Cleanup(func() {
-		for _, s := range servers {
-			b.kill(s)
-		}
-	})
-	for _, s := range servers {
-		b.await(s, "workers")
-	}
-	b.nats, b.port = servers[0], ports[0]
-	url := b.url()
-	for i := range 3 {
-		name := "w" + itoa(i)
-		w := &process{role: name, proxy: testenv.NewProxy(t, "127.0.0.1:1"), argv: []string{
-			bin.proc, "worker", "-nats", url, "-creds", b.creds("worker"), "-name", name, "-dir", b.dir, "-speed", itoa(speed), "-replicas", "3",
-		}}
-		b.workers = append(b.workers, w)
-		b.start(w)
-	}
-	t.Cleanup(func() {
-		for _, w := range b.workers {
-			b.kill(w)
-		}
-		b.kill(b.trainer)
-	})
-	for _, w := range b.workers {
-		b.await(w, "ready")
-	}
-	b.trainer = &process{role: "trainer", argv: []string{
-		bin.proc, "trainer", "-nats", url, "-creds", b.creds("trainer-alpha"), "-name", "alpha", "-dir", b.dir, "-speed", itoa(speed), "-rollouts", "200",
-	}}
-	p := openTap(t, b)
-	b.start(b.trainer)
-	awaitBoxes(t, b, 6)
-	for i := range 6 { // each server dies twice: whichever led has died
-		s := servers[i%3]
-		b.kill(s)
-		<-time.After(time.Second)
-		b.start(s)
-		b.await(s, "workers")
-		<-time.After(2 * time.Second)
-	}
-	b.kill(servers[0])
-	b.kill(servers[1]) // no quorum
-	<-time.After(2 * ackWait)
-	for _, s := range servers[:2] {
-		b.start(s)
-		b.await(s, "workers")
-	}
-	r := settle(t, b, p, 120*time.Second)
-	t.Logf("%d rollouts, %d take-overs over six dead servers and a lost quorum", r.rollouts, r.takeovers)
-}
-
-// TestTimeToReassign kills a third of the workers a minute, in the protocol's own
-// time, and does nothing else, and tells how long
-// their rollouts wait for another one.
+// TestTimeToReassign kills a third of the workers per minute, in terms of the
+// protocol's default durations, without other faults. It logs how long their
+// rollouts wait for another worker.
 func TestTimeToReassign(t *testing.T) {
 	full(t)
 	r, faults := runChaos(t, build(t), plan{seed: uint64(setting(t, "CHAOS_SEED", 1)), faults: 40 * time.Second, only: []string{"worker killed"}, pace: 1500 * time.Millisecond, settle: time.Minute})
@@ -314,15 +206,15 @@ func TestTimeToReassign(t *testing.T) {
 		faults, percentile(r.reassigned, 0.5), percentile(r.reassigned, 0.99), len(r.reassigned), speed)
 }
 
-// TestStoppedWorkersAndRealSandboxes stops, cuts off and drains workers half of
-// whose rollouts are in local sandboxes. Whatever step of one is interrupted, no
-// worker that goes on gives it up.
+// TestStoppedWorkersAndRealSandboxes suspends, cuts off and drains workers with
+// half of their rollouts in local sandboxes. An interruption of any step of a
+// sandbox must not make a worker that goes on give the rollout up.
 func TestStoppedWorkersAndRealSandboxes(t *testing.T) {
 	full(t)
 	seed := uint64(setting(t, "CHAOS_SEED", int(time.Now().Unix())))
 	r, faults := runChaos(t, build(t), plan{
 		seed: seed, faults: 40 * time.Second, settle: 2 * time.Minute, trainer: []string{"-local", "0.5"},
-		only: []string{"worker stopped for a moment", "worker stopped beyond its lease", "partition with late bytes", "broker killed", "worker drained"},
+		only: []string{"worker stopped for a moment", "worker stopped beyond its lease", "partition with late bytes", "broker killed", "worker drained", "clock stepped"},
 	})
 	for invariant, list := range r.violations {
 		t.Errorf("%s, seed %d: %s", invariant, seed, strings.Join(list[:min(len(list), 5)], "; "))
@@ -330,14 +222,14 @@ func TestStoppedWorkersAndRealSandboxes(t *testing.T) {
 	t.Logf("seed %d: %d rollouts, %d take-overs, %v", seed, r.rollouts, r.takeovers, faults)
 }
 
-// TestNoAttemptIsSpentOnAnOutage has everything but workers die and stand
-// still, again and again: no rollout is run twice.
+// TestNoAttemptIsSpentOnAnOutage kills and suspends all processes except workers,
+// again and again: no rollout may run twice.
 func TestNoAttemptIsSpentOnAnOutage(t *testing.T) {
 	full(t)
 	seed := uint64(setting(t, "CHAOS_SEED", int(time.Now().Unix())))
 	r, faults := runChaos(t, build(t), plan{
 		seed: seed, faults: 40 * time.Second, settle: 2 * time.Minute, trainer: []string{"-harmless"},
-		only:   []string{"broker killed", "broker stopped", "trainer killed", "trainer stopped", "latency", "stalled tap"},
+		only:   []string{"broker killed", "broker stopped", "trainer killed", "trainer stopped", "latency", "connections cut", "clock stepped", "stalled tap"},
 		steady: true, speed: 5, // a worker must be back before others give it up, on a busy machine too
 	})
 	for invariant, list := range r.violations {

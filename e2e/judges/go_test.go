@@ -14,6 +14,7 @@ import (
 	"github.com/openai/openai-go/v3/responses"
 	"github.com/openai/openai-go/v3/shared"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -21,17 +22,11 @@ func parameters() map[string]any {
 	return map[string]any{"type": "object", "properties": map[string]any{"command": map[string]any{"type": "string"}}, "required": []string{"command"}}
 }
 
-// ways runs a judge whole, streamed, and streamed as it is generated.
+// ways runs a judge with whole answers, with streamed answers that the gate
+// buffers, and with answers that it passes on piece by piece.
 func ways(t *testing.T, judge func(t *testing.T, b *bench, stream bool)) {
 	for name, mode := range map[string]string{"whole": schema.StreamBuffer, "stream": schema.StreamBuffer, "stream/pass": schema.StreamPass} {
 		t.Run(name, func(t *testing.T) { judge(t, newBench(t, mode), strings.HasPrefix(name, "stream")) })
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -59,12 +54,12 @@ func TestOpenAIGoChat(t *testing.T) {
 						t.Fatal("a chunk does not fit")
 					}
 				}
-				must(t, s.Err())
+				harness.Must(t, s.Err())
 				c = &acc.ChatCompletion
 			} else {
 				var err error
 				c, err = client.Chat.Completions.New(t.Context(), p)
-				must(t, err)
+				harness.Must(t, err)
 			}
 			m := c.Choices[0].Message
 			got := turn{Text: m.Content, Finish: c.Choices[0].FinishReason, Usage: [2]int64{c.Usage.PromptTokens, c.Usage.CompletionTokens}}
@@ -90,7 +85,7 @@ func TestOpenAIGoResponses(t *testing.T) {
 		client := openai.NewClient(option.WithBaseURL(b.url+"/v1"), option.WithAPIKey(b.key), option.WithMaxRetries(0))
 		raw := func(v any) responses.ResponseInputItemUnionParam {
 			data, err := json.Marshal(v)
-			must(t, err)
+			harness.Must(t, err)
 			return param.Override[responses.ResponseInputItemUnionParam](json.RawMessage(data))
 		}
 		type m = map[string]any
@@ -111,10 +106,10 @@ func TestOpenAIGoResponses(t *testing.T) {
 						r = e.Response
 					}
 				}
-				must(t, s.Err())
+				harness.Must(t, s.Err())
 			} else {
 				whole, err := client.Responses.New(t.Context(), p)
-				must(t, err)
+				harness.Must(t, err)
 				r = *whole
 			}
 			got := turn{Text: r.OutputText(), Finish: string(r.Status), Usage: [2]int64{r.Usage.InputTokens, r.Usage.OutputTokens}}
@@ -153,12 +148,12 @@ func TestAnthropicGo(t *testing.T) {
 			if stream {
 				s := client.Messages.NewStreaming(t.Context(), p)
 				for s.Next() {
-					must(t, message.Accumulate(s.Current()))
+					harness.Must(t, message.Accumulate(s.Current()))
 				}
-				must(t, s.Err())
+				harness.Must(t, s.Err())
 			} else {
 				whole, err := client.Messages.New(t.Context(), p)
-				must(t, err)
+				harness.Must(t, err)
 				message = *whole
 			}
 			got := turn{Finish: string(message.StopReason), Usage: [2]int64{20, message.Usage.OutputTokens}}

@@ -1,6 +1,6 @@
-// Package judges has the official client libraries of every dialect use a
-// gate, and checks what they make of it. It is a module of its own, so that
-// nothing else depends on them.
+// Package judges tests a gate with the official client libraries of every
+// dialect, and checks the values that they decode. The package is in a separate
+// module, so that the main module does not depend on these libraries.
 package judges
 
 import (
@@ -17,8 +17,9 @@ import (
 	"github.com/turngate/turngate/worker/gate"
 )
 
-// bench is a gate whose model follows a script: it thinks, says something and
-// calls two tools, and then it is done. It refuses who asks for that.
+// bench is a gate with a scripted model: it reasons, writes text and calls two
+// tools, and ends the conversation in the next call. It refuses a call with the
+// prompt "refuse".
 type bench struct {
 	url string
 	key string
@@ -87,8 +88,8 @@ func quoted(s string) string {
 	return string(b)
 }
 
-// conversation is what the second turn must be in canonical form, whatever the
-// dialect in which it was asked. The chat dialect passes on what it gets.
+// conversation is the canonical form that the second turn must have in every
+// dialect. The chat dialect passes the agent's messages on unchanged.
 func (b *bench) conversation(t *testing.T, dialect string) {
 	t.Helper()
 	b.mu.Lock()
@@ -123,7 +124,7 @@ func (b *bench) conversation(t *testing.T, dialect string) {
 
 const png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
-// turn is what a library made of one answer.
+// turn is one answer as a library decoded it.
 type turn struct {
 	Text      string
 	Reasoning string

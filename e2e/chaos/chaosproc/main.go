@@ -1,12 +1,13 @@
 // Command chaosproc is one process of a chaos run: a worker with dummy
-// sandboxes, or a trainer. Everything that an invariant is checked with is
-// written by what a worker does not control: the sandboxes, the agents in them
-// and the trainer append to files of their own.
+// sandboxes, or a trainer. The checker of the invariants uses nothing that a
+// worker says about itself: the agents and the trainers append to files of their
+// own, and the run looks at the processes, their files, the wire and the streams.
 package main
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -18,17 +19,18 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/broker"
-	"github.com/turngate/turngate/internal/crash"
+	"github.com/turngate/turngate/e2e/chaos/clock"
 )
 
-// options are those of every kind of process.
+// options are the flags of every kind of process.
 type options struct {
 	url, creds, name, dir, helper string
+	debug, census, agent          string
 	speed, slots                  int
 	rollouts, calls, replicas     int
 	wave                          int
 	harmless                      bool
-	cancelAfter, slow             time.Duration
+	cancelAfter, slow, delay      time.Duration
 	prefix                        string
 	local                         float64
 }
@@ -41,15 +43,19 @@ func main() {
 	f.StringVar(&o.creds, "creds", "", "")
 	f.StringVar(&o.name, "name", "", "")
 	f.StringVar(&o.dir, "dir", "", "folder for records")
+	f.StringVar(&o.debug, "debug", "", "abstract socket for the run's questions")
+	f.StringVar(&o.census, "census", "", "abstract socket of the run, to which agents connect")
 	f.StringVar(&o.helper, "helper", "", "turngate binary, for local sandboxes")
 	f.StringVar(&o.prefix, "prefix", "r", "of the ids")
+	f.StringVar(&o.agent, "agent", "", "of each rollout: agent or stubborn")
 	f.IntVar(&o.speed, "speed", 20, "how many times faster than the protocol's own durations")
 	f.IntVar(&o.slots, "slots", 4, "")
 	f.IntVar(&o.rollouts, "rollouts", 1<<30, "how many to submit")
-	f.IntVar(&o.wave, "wave", 0, "submit so many rollouts without a pause, and go on when all have ended, this process has told its footprint, and a file wave-N is there")
+	f.IntVar(&o.wave, "wave", 0, "submit so many rollouts without a pause, and go on when all have ended and a file wave-N is there")
 	f.BoolVar(&o.harmless, "harmless", false, "no rollout kills its worker")
 	f.IntVar(&o.calls, "calls", 0, "model calls of each rollout (0: one to four)")
 	f.DurationVar(&o.slow, "slow", 0, "how long every second answer takes, the first try of which is a fault")
+	f.DurationVar(&o.delay, "delay", 0, "of each request")
 	f.DurationVar(&o.cancelAfter, "cancel-after", 0, "cancel everything then")
 	f.IntVar(&o.replicas, "replicas", 1, "of the streams")
 	f.Float64Var(&o.local, "local", 0, "share of rollouts in local sandboxes")
@@ -59,13 +65,19 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	zerolog.TimeFieldFormat = zerolog.TimeFormatUnixMs
-	zerolog.TimestampFunc = func() time.Time { return time.Now().Add(crash.Skew()) }
+	zerolog.TimestampFunc = time.Now
 	log := zerolog.New(os.Stderr).With().Timestamp().Logger()
-	go tellFootprints(ctx)
-	var err error
+	d, err := serveDebug(o.debug)
+	if err == nil && os.Getenv(envClock) != "" {
+		err = setClock(os.Getenv(envClock))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	switch kind {
 	case "worker":
-		err = runWorker(ctx, o, log)
+		err = runWorker(ctx, o, d, log)
 	case "trainer":
 		err = runTrainer(ctx, o, log)
 	default:
@@ -77,7 +89,23 @@ func main() {
 	}
 }
 
-// dial waits for the server.
+// envClock is the environment variable with the error of this process's wall
+// clock when it starts, as a duration.
+const envClock = "CHAOS_CLOCK"
+
+// setClock makes the wall clock wrong, where that is supported.
+func setClock(by string) error {
+	d, err := time.ParseDuration(by)
+	if err != nil {
+		return err
+	}
+	if err := clock.Step(d); !errors.Is(err, clock.ErrUnsupported) {
+		return err
+	}
+	return nil
+}
+
+// dial connects to the server and waits until it is up.
 func dial(ctx context.Context, o options, inbox string, log zerolog.Logger) (*broker.Broker, error) {
 	for {
 		op, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -124,4 +152,12 @@ func (r *record) write(v any) {
 	if _, err := r.file.Write(append(data, '\n')); err != nil {
 		panic(err)
 	}
+}
+
+func mustJSON(v any) []byte {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return data
 }

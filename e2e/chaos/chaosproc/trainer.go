@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,9 +21,9 @@ import (
 	"github.com/turngate/turngate/trainer"
 )
 
-// runTrainer submits groups of four until it is told to stop submitting (a file
-// appears), answers every call, and ends when nothing is outstanding. Started
-// again it goes on where it was.
+// runTrainer submits groups of four until a file tells it to stop submitting,
+// answers every call, and ends when no rollout is open. After a restart it goes on
+// where it was.
 func runTrainer(ctx context.Context, o options, log zerolog.Logger) error {
 	b, err := dial(ctx, o, broker.InboxFor("trainer", o.name), log)
 	if err != nil {
@@ -35,7 +36,7 @@ func runTrainer(ctx context.Context, o options, log zerolog.Logger) error {
 	}
 	var t *trainer.Trainer
 	for {
-		t, err = trainer.New(trainer.Config{ //nolint:contextcheck // a trainer has a life of its own
+		t, err = trainer.Dial(ctx, trainer.Config{
 			Broker: b, Name: o.name, State: filepath.Join(o.dir, "ledger-"+o.name+".jsonl"), AuditEvery: 5 * time.Minute / time.Duration(o.speed), Log: log,
 		})
 		if err == nil {
@@ -46,7 +47,7 @@ func runTrainer(ctx context.Context, o options, log zerolog.Logger) error {
 		}
 	}
 	defer t.Close()
-	fmt.Println("ready")
+	fmt.Println(history.Ready)
 	var bg sync.WaitGroup
 	defer bg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -90,7 +91,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// submitAll submits, and notes how far it came: what was begun is begun again.
+// submitAll submits groups and records its progress. After a restart it submits
+// the last group again.
 func submitAll(ctx context.Context, o options, t *trainer.Trainer, rec *record) {
 	progress := filepath.Join(o.dir, "progress-"+o.name)
 	n := 0
@@ -125,15 +127,15 @@ func submitAll(ctx context.Context, o options, t *trainer.Trainer, rec *record) 
 	}
 }
 
-// endWave waits until every rollout of a wave has its result, and until the run
-// wants the next one.
+// endWave waits until every rollout of a wave has its result, reports the end of
+// the wave, and waits until the run asks for the next one.
 func endWave(ctx context.Context, o options, t *trainer.Trainer, n int) bool {
 	for t.Outstanding() > 0 {
 		if !sleep(ctx, 10*time.Millisecond) {
 			return false
 		}
 	}
-	tellFootprint()
+	fmt.Println(history.Wave, n)
 	for !exists(filepath.Join(o.dir, fmt.Sprintf("wave-%d", n))) {
 		if !sleep(ctx, 10*time.Millisecond) {
 			return false
@@ -155,12 +157,21 @@ func cancelSome(ctx context.Context, o options, t *trainer.Trainer) {
 	}
 }
 
-// answer answers a call whole or in pieces, under a generation of its own.
+// answer answers a call, whole or in pieces, with a new generation. It records
+// the generation before it sends any part of it.
 func answer(ctx context.Context, o options, p *trainer.Pending, rec *record, log zerolog.Logger) {
 	random := make([]byte, 6)
 	_, _ = rand.Read(random)
 	gen := hex.EncodeToString(random)
-	rec.write(history.Trained{Op: "generate", Key: p.Call.Key, Gen: gen})
+	pieces := []string{"gen:" + gen}
+	if p.Call.Stream {
+		pieces = nil
+		for i := range 5 {
+			pieces = append(pieces, fmt.Sprintf("gen:%s piece %d. ", gen, i))
+		}
+	}
+	text := strings.Join(pieces, "")
+	rec.write(history.Trained{Op: "generate", Key: p.Call.Key, Gen: gen, Text: text})
 	if o.slow > 0 && random[0]%2 == 0 {
 		if random[1]%2 == 0 {
 			_ = p.Fault(&schema.Fault{Code: "busy", Message: "not now", Status: 503}) // asked again
@@ -173,12 +184,9 @@ func answer(ctx context.Context, o options, p *trainer.Pending, rec *record, log
 	if !sleep(ctx, 50*time.Millisecond) {
 		return
 	}
-	text := ""
 	stream := p.Stream()
 	if p.Call.Stream {
-		for i := range 5 {
-			piece := fmt.Sprintf("gen:%s piece %d. ", gen, i)
-			text += piece
+		for _, piece := range pieces {
 			if err := stream.Delta(&schema.Delta{Delta: mustRaw(map[string]string{"content": piece})}); err != nil {
 				return
 			}
@@ -186,9 +194,6 @@ func answer(ctx context.Context, o options, p *trainer.Pending, rec *record, log
 				return
 			}
 		}
-	}
-	if text == "" {
-		text = "gen:" + gen
 	}
 	reply := &schema.Reply{Message: mustRaw(map[string]string{"role": "assistant", "content": text}), FinishReason: "stop"}
 	if err := stream.Final(reply); err != nil && !errors.Is(err, trainer.ErrOver) {

@@ -1,0 +1,121 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/schema"
+)
+
+// bareRuns is the number of runs of each agent: droid without ps gave no reward
+// in about half of its rollouts.
+const bareRuns = 6
+
+// TestAgentsInABareImage runs each agent in an image without ps, git, ripgrep
+// and CA certificates. Every reward counts.
+func TestAgentsInABareImage(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.need(t, "docker", "mini")
+	if out, err := exec.Command("docker", "run", "--rm", "--network", "none", "--entrypoint", "/bin/sh", testenv.Image(t), "-c",
+		"command -v ps || command -v git || command -v rg || ls /etc/ssl/certs/ca-certificates.crt 2>/dev/null || true").CombinedOutput(); err != nil || len(out) > 0 {
+		t.Fatalf("the image is not bare: %s %v", out, err)
+	}
+	b.worker(t, "", "--sandboxes", "docker", "--slots", "4")
+	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
+	for _, s := range agents.All() {
+		if s.Dialect == "" || s.AnyProgram {
+			continue
+		}
+		t.Run(s.Name, func(t *testing.T) {
+			b.need(t, "docker", s.Name)
+			p := b.run(t, "--agent", s.Name, "--sandbox", "docker", "--image", testenv.Image(t), "-n", strconv.Itoa(bareRuns), task)
+			if code := p.wait(t, 5*time.Minute); code != 0 {
+				t.Errorf("exit status %d", code)
+			}
+			all := results(t, p)
+			if len(all) != bareRuns {
+				t.Errorf("%d results", len(all))
+			}
+			for _, r := range all {
+				if r.Reward == nil || *r.Reward != 1 || r.Fault != nil {
+					t.Errorf("rollout %s: reward %v, fault %v", r.ID, r.Reward, r.Fault)
+				}
+			}
+		})
+	}
+}
+
+// TestASearchToolFindsItsProgram lets agents use their own search tool, which
+// starts ripgrep, in an image without ripgrep.
+func TestASearchToolFindsItsProgram(t *testing.T) {
+	b := newBench(t)
+	b.need(t, "docker", "mini")
+	b.worker(t, "", "--sandboxes", "docker", "--slots", "4")
+	for agent, tool := range map[string]string{"opencode": "grep", "kilo": "grep", "kimi": "Grep"} {
+		t.Run(agent, func(t *testing.T) {
+			b.need(t, "docker", agent)
+			script := "steps:\n- run: \"echo 'Hello, world!' > hello.txt\"\n- tools:\n  - {name: " + tool + ", args: {pattern: 'w[o]rld'}}\n- text: Done.\n"
+			task := copyTask(t, "examples/tasks/hello", map[string]string{"replay.yaml": script})
+			tap := b.tap(t)
+			p := b.run(t, "--agent", agent, "--sandbox", "docker", "--image", testenv.Image(t), task)
+			if code := p.wait(t, 5*time.Minute); code != 0 {
+				t.Fatalf("exit status %d", code)
+			}
+			harness.Eventually(t, "the result in the tap", 20*time.Second, func() bool { return strings.Contains(tap.out.String(), `"type":"result"`) })
+			if found := lastToolMessage(t, tap.out.String()); !strings.Contains(found, "hello.txt") || strings.Contains(found, "ripgrep") {
+				t.Errorf("its search gave %s", found)
+			}
+		})
+	}
+}
+
+// lastToolMessage returns the last tool result in a model call.
+func lastToolMessage(t *testing.T, jsonl string) (found string) {
+	t.Helper()
+	for line := range strings.Lines(jsonl) {
+		var e schema.Event
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatalf("%v in %s", err, line)
+		}
+		if e.LLM == nil || e.LLM.Call == nil {
+			continue
+		}
+		for _, m := range e.LLM.Call.Messages {
+			if strings.Contains(string(m), `"role":"tool"`) {
+				found = string(m)
+			}
+		}
+	}
+	return found
+}
+
+// TestAMissingProgramIsNamed checks that the fault names a shell that an agent
+// needs and the image lacks.
+func TestAMissingProgramIsNamed(t *testing.T) {
+	b := newBench(t)
+	b.need(t, "docker", "claude-code")
+	const image = "turngate-test-nobash:1"
+	build := exec.Command("docker", "build", "-q", "-t", image, "-")
+	build.Env = append(build.Environ(), "DOCKER_BUILDKIT=0")
+	build.Stdin = strings.NewReader("FROM " + testenv.Image(t) + "\nRUN rm -f /bin/bash /usr/bin/bash\n")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	b.worker(t, "", "--sandboxes", "docker")
+	p := b.run(t, "--agent", "claude-code", "--sandbox", "docker", "--image", image, filepath.Join(testenv.Root(t), "examples/tasks/hello"))
+	if code := p.wait(t, time.Minute); code != 1 {
+		t.Fatalf("exit status %d", code)
+	}
+	if r := results(t, p)[0]; r.Fault == nil || r.Fault.Code != schema.CodeMissing || !strings.Contains(r.Fault.Message, "bash") || len(r.Calls) != 0 {
+		t.Fatalf("got %+v", r)
+	}
+}

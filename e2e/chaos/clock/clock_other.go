@@ -1,0 +1,5 @@
+//go:build !(linux && amd64)
+
+package clock
+
+func step(int64) error { return ErrUnsupported }

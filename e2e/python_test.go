@@ -1,0 +1,88 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/turngate/turngate/internal/testenv"
+)
+
+// pythonClient is the Python client in a virtual environment of its own,
+// installed as a user does.
+type pythonClient struct {
+	ctx       context.Context //nolint:containedctx // the test's
+	dir, venv string
+	env       []string
+}
+
+func newPythonClient(t *testing.T, limit time.Duration) *pythonClient {
+	t.Helper()
+	python, err := findPython()
+	testenv.Need(t, "python", err)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	c := &pythonClient{
+		ctx: ctx, dir: filepath.Join(testenv.Root(t), "clients", "python"), venv: filepath.Join(t.TempDir(), "venv"),
+		env: append(os.Environ(), "TURNGATE_BIN="+testenv.Binary(t), "PYTHONDONTWRITEBYTECODE=1"),
+	}
+	testenv.Need(t, "python", c.run(python, "-m", "venv", c.venv))
+	testenv.Need(t, "python", c.run(c.in("pip"), "install", "-q", "--disable-pip-version-check", ".[test]"))
+	return c
+}
+
+// in returns the path of a program of the environment.
+func (c *pythonClient) in(name string) string { return filepath.Join(c.venv, "bin", name) }
+
+func (c *pythonClient) run(argv ...string) error {
+	cmd := exec.CommandContext(c.ctx, argv[0], argv[1:]...)
+	cmd.Dir, cmd.Env = c.dir, c.env
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // the tests end their processes
+	cmd.WaitDelay = 30 * time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%v: %w\n%s", argv, err, out)
+	}
+	return nil
+}
+
+// TestPythonClient installs the Python client into a new virtual environment, as
+// a user does, and runs its tests against this turngate, its types and its style.
+func TestPythonClient(t *testing.T) {
+	c := newPythonClient(t, 5*time.Minute)
+	t.Run("style", func(t *testing.T) {
+		for _, command := range []string{"check --no-cache", "format --no-cache --check"} {
+			if err := c.run(append(append([]string{c.in("ruff")}, strings.Fields(command)...), "--config", "pyproject.toml", ".", "../../examples", "../../e2e/chaos")...); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	t.Run("types", func(t *testing.T) {
+		if err := c.run(c.in("mypy"), "--strict", "--cache-dir", t.TempDir()); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("tests", func(t *testing.T) {
+		if err := c.run(c.in("python"), "-m", "pytest", "-q", "-p", "no:cacheprovider"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// findPython returns a Python of 3.10 or later: TURNGATE_PYTHON, or one of the
+// usual names.
+func findPython() (string, error) {
+	names := []string{os.Getenv("TURNGATE_PYTHON"), "python3", "python3.13", "python3.12", "python3.11", "python3.10"}
+	for _, name := range names {
+		path, err := exec.LookPath(name)
+		if err == nil && exec.Command(path, "-c", "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))").Run() == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("none of TURNGATE_PYTHON and %v is a Python of 3.10 or later with venv", names[1:])
+}
