@@ -3,8 +3,10 @@ package testenv
 import (
 	"math/rand/v2"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -12,31 +14,39 @@ import (
 	"github.com/turngate/turngate/broker"
 )
 
-// NATS is an embedded server with its streams, for tests.
+// NATS is an embedded server with turngate's streams, for tests.
 type NATS struct {
 	*broker.Embedded
 	config broker.EmbeddedConfig
 }
 
-// StartNATS starts a server for some trainers; it ends with the test.
+// StartNATS starts a server with credentials for the trainers. It stops when the
+// test ends.
 func StartNATS(t testing.TB, trainers ...string) NATS {
 	t.Helper()
 	c := broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "nats"), Port: FreePort(t), Trainers: trainers, Relaxed: true, Log: zerolog.Nop()}
 	n := NATS{Serve(t, c), c}
-	if err := n.Worker(t, "setup").Setup(t.Context(), broker.StreamsConfig{}); err != nil {
+	b := n.Worker(t, "setup")
+	if err := b.Setup(t.Context(), broker.StreamsConfig{}); err != nil {
 		t.Fatal(err)
+	}
+	for _, tid := range trainers {
+		if _, err := b.OpenTrainer(t.Context(), tid); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return n
 }
 
-// Again is the same server, after Shutdown.
+// Again starts the same server again, after Shutdown.
 func (n NATS) Again(t testing.TB) NATS {
 	t.Helper()
 	n.Embedded = Serve(t, n.config)
 	return n
 }
 
-// Serve starts a server, again if it was there before; it ends with the test.
+// Serve starts a server, or restarts it on its old state. It stops when the test
+// ends.
 func Serve(t testing.TB, c broker.EmbeddedConfig) *broker.Embedded {
 	t.Helper()
 	srv, err := broker.StartEmbedded(c)
@@ -47,23 +57,48 @@ func Serve(t testing.TB, c broker.EmbeddedConfig) *broker.Embedded {
 	return srv
 }
 
-// FreePort is a port of the loopback address that nobody has at the moment. It
-// is below those from which the kernel gives one to whoever asks for any, so that
-// a server that is started again finds it free.
+// FreePort returns a port of the loopback address that is free and that no other
+// test takes until this one ends. It is below the kernel's range of ephemeral
+// ports, so that it stays free while a server restarts.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	const first, count = 20_000, 12_000
+	dir := filepath.Join(os.TempDir(), "turngate-ports")
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	_ = os.Chmod(dir, 0o777) // tests of other users share it
 	var err error
 	for range 100 {
 		port := first + rand.IntN(count)
+		var lock *os.File
+		if lock, err = lockFile(filepath.Join(dir, strconv.Itoa(port))); err != nil {
+			continue
+		}
 		var l net.Listener
 		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
 			_ = l.Close()
+			t.Cleanup(func() { _ = lock.Close() })
 			return port
 		}
+		_ = lock.Close()
 	}
 	t.Fatalf("no port is free: %v", err)
 	return 0
+}
+
+// lockFile opens a file that no other process or test has locked. The lock ends
+// when the file is closed or the process ends.
+func lockFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 func (n NATS) dial(t testing.TB, creds, role, name string) *broker.Broker {
@@ -79,7 +114,35 @@ func (n NATS) dial(t testing.TB, creds, role, name string) *broker.Broker {
 // Worker connects as a worker.
 func (n NATS) Worker(t testing.TB, wid string) *broker.Broker {
 	t.Helper()
-	return n.dial(t, n.WorkerCreds(), "worker", wid)
+	return n.dial(t, n.AdmitWorker(t, wid), "worker", wid)
+}
+
+// AdmitWorker makes a credential for a worker and returns its path.
+func (n NATS) AdmitWorker(t testing.TB, wid string) string {
+	t.Helper()
+	return AdmitWorker(t, n.Embedded, wid)
+}
+
+// AdmitWorker makes a credential for a worker of a server and returns its path.
+func AdmitWorker(t testing.TB, srv *broker.Embedded, wid string) string {
+	t.Helper()
+	file := srv.WorkerCreds(wid)
+	if _, err := os.Stat(file); err == nil {
+		return file
+	}
+	if err := srv.AddWorker(wid, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := srv.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// Admin connects with the credential for everything.
+func (n NATS) Admin(t testing.TB) *broker.Broker {
+	t.Helper()
+	return n.dial(t, n.AdminCreds(), "admin", "admin")
 }
 
 // Trainer connects as a trainer.
@@ -88,7 +151,7 @@ func (n NATS) Trainer(t testing.TB, tid string) *broker.Broker {
 	return n.dial(t, n.TrainerCreds(tid), "trainer", tid)
 }
 
-// Ops connects as somebody who watches.
+// Ops connects with the read-only credentials of an operator.
 func (n NATS) Ops(t testing.TB) *broker.Broker {
 	t.Helper()
 	return n.dial(t, n.OpsCreds(), "ops", "ops")

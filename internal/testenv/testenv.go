@@ -1,5 +1,6 @@
-// Package testenv finds what tests need beyond Go itself, skips loudly where
-// it is missing, and fails instead where TURNGATE_REQUIRE asks for it.
+// Package testenv provides the things that tests need besides Go, such as Docker
+// and agents. A test without one of them is skipped with a message, or fails if
+// TURNGATE_REQUIRE lists it.
 package testenv
 
 import (
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -42,22 +44,49 @@ func Root(t testing.TB) string {
 	return ""
 }
 
-// Binary builds the static turngate binary and returns its path. Go's build
-// cache makes every build but the first cheap.
+// Binary builds the static turngate binary and returns its path, which all tests
+// share: to link it takes seconds.
 func Binary(t testing.TB) string {
 	t.Helper()
+	dir := filepath.Join(Root(t), "bin", "test")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(dir, "turngate")
+	build(t, out)
+	return out
+}
+
+// BinaryWith builds the turngate binary with these flags of the go command and
+// returns its path.
+func BinaryWith(t testing.TB, flags ...string) string {
+	t.Helper()
 	out := filepath.Join(t.TempDir(), "turngate")
-	cmd := exec.Command("go", "build", "-o", out, "./cmd/turngate")
+	build(t, out, flags...)
+	return out
+}
+
+func build(t testing.TB, out string, flags ...string) {
+	t.Helper()
+	cmd := exec.Command("go", slices.Concat([]string{"build"}, flags, []string{"-o", out, "./cmd/turngate"})...)
 	cmd.Dir = Root(t)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build turngate: %v\n%s", err, said)
 	}
-	return out
 }
 
-// Image is a Docker image with a shell, bash and the usual tools:
-// TURNGATE_TEST_IMAGE, or turngate-test-base:bookworm, which .ci/run makes.
+// Image returns the name of a Docker image with a shell, bash and the usual
+// tools: TURNGATE_TEST_IMAGE, or turngate-test-base:bookworm, which .ci/run
+// makes.
 func Image(t testing.TB) string {
 	t.Helper()
 	image := os.Getenv("TURNGATE_TEST_IMAGE")

@@ -1,0 +1,51 @@
+// Package harness has the few functions that the tests of most packages need.
+// Package testenv has the servers and programs.
+package harness
+
+import (
+	"crypto/rand"
+	"testing"
+	"time"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// Must ends the test if err is not nil.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Eventually waits until ok returns true, and ends the test if that takes longer
+// than the limit. what is the subject of the error, such as "the result".
+func Eventually(t testing.TB, what string, limit time.Duration, ok func() bool) {
+	t.Helper()
+	late := time.NewTimer(limit)
+	defer late.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-late.C:
+			t.Fatalf("%s did not come about within %s", what, limit)
+		case <-tick.C:
+		}
+	}
+}
+
+// Request returns a small valid request for the agent mini in a dummy sandbox.
+func Request(id schema.ID) schema.Request {
+	return schema.Request{
+		ID: id, Trainer: id.Trainer(), Task: schema.Task{Name: "t", Instruction: "do it"},
+		Agent: schema.AgentChoice{Name: "mini"}, Sandbox: schema.SandboxChoice{Backend: "dummy"},
+	}
+}
+
+// Noise returns n random bytes, which cannot be compressed.
+func Noise(n int) []byte {
+	data := make([]byte, n)
+	_, _ = rand.Read(data) // never fails
+	return data
+}

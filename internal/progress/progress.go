@@ -1,0 +1,313 @@
+// Package progress shows the progress of a job. On a terminal it draws a bar and
+// the running rollouts; elsewhere it prints lines.
+package progress
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// Config describes a board.
+type Config struct {
+	Out io.Writer
+	// Size returns the terminal's columns and rows. Nil: Out is not a terminal.
+	Size func() (columns, rows int)
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+}
+
+const (
+	redrawEvery = 200 * time.Millisecond
+	// statusEvery is the interval of status lines on output without a bar.
+	statusEvery = 30 * time.Second
+	// fewRollouts is the largest number of rollouts of a job that prints a line
+	// for each phase and call.
+	fewRollouts = 8
+	// unheardAfter is the time without a running rollout after which a line
+	// reports it.
+	unheardAfter = 3 * time.Second
+	maxRows      = 16
+)
+
+// Board shows the rollouts of one job. It implements io.Writer for other output,
+// such as logs, which appears above the bar. It is safe for concurrent use.
+type Board struct {
+	cfg Config
+
+	mu      sync.Mutex
+	started time.Time
+	heard   time.Time // time at which a rollout last ran
+	told    time.Time // time of the last status line
+	names   map[schema.ID]string
+	running map[schema.ID]*row
+	queued  map[schema.ID]*schema.WaitEvent // rollouts that no worker has taken
+	order   []schema.ID                     // running rollouts, by start
+	trials  int
+	before  int // trials that ended in an earlier process
+	ended   int // trials that ended in this process
+	faults  int
+	reward  float64
+	known   int // number of known rewards
+	drawn   int // lines on the terminal
+
+	stop chan struct{}
+	done sync.WaitGroup
+}
+
+type row struct {
+	phase string
+	wait  *schema.WaitEvent
+	since time.Time // start of the wait
+	calls int
+	begun time.Time
+}
+
+// New makes a board that shows nothing yet.
+func New(c Config) *Board {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return &Board{cfg: c, names: map[schema.ID]string{}, running: map[schema.ID]*row{}, queued: map[schema.ID]*schema.WaitEvent{}}
+}
+
+// Begin starts to show the job. names has the name of each rollout that will
+// run; results come from an earlier process.
+func (b *Board) Begin(trials int, names map[schema.ID]string, results []schema.Result) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.trials, b.names = trials, names
+	b.started = b.cfg.Now()
+	b.heard, b.told = b.started, b.started
+	for i := range results {
+		b.count(&results[i])
+	}
+	b.before, b.ended = b.ended, 0
+	stop := make(chan struct{})
+	b.stop = stop
+	b.done.Go(func() {
+		t := time.NewTicker(redrawEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-t.C:
+				b.tick()
+			}
+		}
+	})
+}
+
+// End draws the board a last time and stops.
+func (b *Board) End() {
+	b.mu.Lock()
+	stop := b.stop
+	b.stop = nil
+	b.mu.Unlock()
+	if stop == nil {
+		return
+	}
+	close(stop)
+	b.done.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.cfg.Size != nil {
+		clear(b.running)
+		clear(b.queued)
+		b.order = nil
+		b.draw()
+		b.drawn = 0
+	}
+}
+
+func (b *Board) tick() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.cfg.Size != nil {
+		b.draw()
+		return
+	}
+	now := b.cfg.Now()
+	every := statusEvery
+	if len(b.running) == 0 && now.Sub(b.heard) >= unheardAfter && !b.told.After(b.heard) {
+		every = 0 // the first line comes at once
+	}
+	if now.Sub(b.told) >= every {
+		b.told = now
+		fmt.Fprintln(b.cfg.Out, b.status(now))
+	}
+}
+
+// Write prints p above the bar.
+func (b *Board) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.erase()
+	return b.cfg.Out.Write(p)
+}
+
+func (b *Board) row(id schema.ID) *row {
+	if b.names[id] == "" { // a rollout of another job
+		return nil
+	}
+	now := b.cfg.Now()
+	b.heard = now
+	delete(b.queued, id)
+	r := b.running[id]
+	if r == nil {
+		r = &row{begun: now}
+		b.running[id] = r
+		b.order = append(b.order, id)
+	}
+	return r
+}
+
+// Event updates the phase of a rollout, or the reason for which it waits.
+func (b *Board) Event(e schema.Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e.Phase == nil && e.Wait == nil {
+		return
+	}
+	if e.Wait != nil && e.Wait.For == schema.WaitWorker {
+		b.queue(e.Rollout, e.Wait)
+		return
+	}
+	r := b.row(e.Rollout)
+	if r == nil {
+		return
+	}
+	switch {
+	case e.Phase != nil && !e.Phase.Ended:
+		if r.phase == "" {
+			r.begun = b.heard
+		}
+		r.phase, r.wait = e.Phase.Name, nil
+		b.line(e.Rollout, "phase "+r.phase)
+	case e.Wait != nil && e.Wait.Ended:
+		if r.wait != nil {
+			b.line(e.Rollout, "goes on")
+		}
+		r.wait = nil
+	case e.Wait != nil:
+		if r.wait == nil {
+			r.since = b.cfg.Now().Add(-time.Duration(e.Wait.MS) * time.Millisecond)
+		}
+		r.wait = e.Wait
+		b.line(e.Rollout, e.Wait.String())
+	}
+}
+
+// queue records that a rollout waits for a worker, or no longer does.
+func (b *Board) queue(id schema.ID, w *schema.WaitEvent) {
+	if b.names[id] == "" || b.running[id] != nil { // the event came late
+		return
+	}
+	had := b.queued[id]
+	if w.Ended {
+		delete(b.queued, id)
+		return
+	}
+	b.queued[id] = w
+	if had == nil || had.Note != w.Note {
+		b.line(id, w.String())
+	}
+}
+
+// Call records that a model call of a rollout was answered.
+func (b *Board) Call(id schema.ID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if r := b.row(id); r != nil {
+		r.calls++
+		if r.wait != nil && r.wait.Call > 0 {
+			r.wait = nil
+		}
+		b.line(id, fmt.Sprintf("call %d", r.calls))
+	}
+}
+
+// Result records that a rollout has ended.
+func (b *Board) Result(r *schema.Result) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.heard = b.cfg.Now()
+	b.count(r)
+	delete(b.queued, r.ID)
+	delete(b.running, r.ID)
+	if i := slices.Index(b.order, r.ID); i >= 0 {
+		b.order = slices.Delete(b.order, i, i+1)
+	}
+	if b.cfg.Size == nil {
+		fmt.Fprintf(b.cfg.Out, "[%d/%d] %s %s: %s\n", b.before+b.ended, b.trials, r.ID, OneLine(b.names[r.ID], 60), OneLine(Outcome(r), 300))
+	}
+}
+
+func (b *Board) count(r *schema.Result) {
+	b.ended++
+	if r.Fault != nil {
+		b.faults++
+	}
+	if r.Reward != nil {
+		b.reward += *r.Reward
+		b.known++
+	}
+}
+
+// line prints a line about a rollout, if the job has at most fewRollouts and Out
+// is not a terminal.
+func (b *Board) line(id schema.ID, text string) {
+	if b.cfg.Size == nil && b.trials <= fewRollouts {
+		fmt.Fprintf(b.cfg.Out, "%s %s: %s\n", id, OneLine(b.names[id], 60), OneLine(text, 300))
+	}
+}
+
+// Outcome returns a short text about the end of a rollout.
+func Outcome(r *schema.Result) string {
+	s := string(r.Status)
+	if r.Reward != nil {
+		s += ", reward " + Reward(r.Reward)
+	}
+	if r.Fault != nil {
+		s += ", " + r.Fault.Error()
+	}
+	return s
+}
+
+// errorCount formats a number of rollouts with a fault.
+func errorCount(n int) string {
+	if n == 1 {
+		return "1 error"
+	}
+	return fmt.Sprintf("%d errors", n)
+}
+
+// Reward formats a reward; "-" for one that is not known.
+func Reward(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3f", *v), "0"), ".")
+}
+
+// OneLine makes untrusted text safe for a table cell: without line breaks, control
+// characters and repeated spaces, and with at most limit characters.
+func OneLine(s string, limit int) string {
+	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, "?"), func(r rune) bool { return r <= ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || isBidi(r) }), " ")
+	if r := []rune(s); len(r) > limit {
+		return string(r[:max(limit-1, 0)]) + "…"
+	}
+	return s
+}
+
+// isBidi reports whether r changes the direction of text, or is a line break of
+// Unicode.
+func isBidi(r rune) bool {
+	return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0x2028 || r == 0x2029
+}

@@ -1,0 +1,139 @@
+package rollouts
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/trajectory"
+	"github.com/turngate/turngate/trajectory/table"
+)
+
+// Formats lists the formats of Export. The first three have training rows, the
+// others one document per rollout and line.
+func Formats() []string {
+	return []string{"jsonl", "parquet", "arrow", "atif", "atif-1.7", "openenv", "verifiers"}
+}
+
+// Summary has the counts of an export.
+type Summary struct {
+	Rollouts int // with a transcript
+	Rows     int // 0 for formats of whole rollouts
+	Tokens   int // of the rows
+	Trained  int // tokens with a loss mask of 1
+	Findings []Found
+	Skipped  []error // rollouts without a readable transcript
+}
+
+// Found is a finding in one rollout.
+type Found struct {
+	Rollout string
+	trajectory.Finding
+}
+
+// Export writes rollouts in a format of Formats. It leaves out a rollout with a
+// missing or unreadable transcript and names it in Summary.Skipped.
+func Export(ctx context.Context, w io.Writer, format string, list []*Rollout, o trajectory.Options) (sum Summary, err error) {
+	e, err := open(w, format, &o, &sum)
+	if err != nil {
+		return sum, err
+	}
+	for _, r := range list {
+		if err := ctx.Err(); err != nil {
+			return sum, context.Cause(ctx)
+		}
+		data, err := r.Transcript(ctx)
+		var t *trajectory.Rollout
+		if err == nil {
+			t, err = trajectory.Read(bytes.NewReader(data), r.Result, o)
+		}
+		var broken *trajectory.TranscriptError
+		if errors.Is(err, ErrNoTranscript) || errors.Is(err, trajectory.ErrNoCalls) || errors.As(err, &broken) {
+			sum.Skipped = append(sum.Skipped, fmt.Errorf("%s is left out: %w", r.Name(), err))
+			continue
+		}
+		if err == nil {
+			err = e.add(r, t, data)
+		}
+		if err != nil {
+			return sum, fmt.Errorf("export %s: %w", r.Name(), err)
+		}
+		sum.Rollouts++
+		for _, f := range t.Findings {
+			sum.Findings = append(sum.Findings, Found{r.Name(), f})
+		}
+	}
+	return sum, e.close()
+}
+
+// exporter writes one format.
+type exporter struct {
+	add   func(r *Rollout, t *trajectory.Rollout, transcript []byte) error
+	close func() error
+}
+
+func open(w io.Writer, format string, o *trajectory.Options, sum *Summary) (exporter, error) {
+	lines := json.NewEncoder(w)
+	lines.SetEscapeHTML(false)
+	rows := func(put func(*trajectory.Row) error) func(*Rollout, *trajectory.Rollout, []byte) error {
+		return func(_ *Rollout, t *trajectory.Rollout, _ []byte) error {
+			for row := range t.Rows() {
+				if err := put(row); err != nil {
+					return err
+				}
+				sum.Rows++
+				sum.Tokens += len(row.InputIDs)
+				for _, m := range row.LossMask {
+					sum.Trained += int(m)
+				}
+			}
+			return nil
+		}
+	}
+	nothing := func() error { return nil }
+	files := func(t *table.Writer, err error) (exporter, error) {
+		if err != nil {
+			return exporter{}, err
+		}
+		return exporter{rows(t.Add), t.Close}, nil
+	}
+	switch format {
+	case "jsonl":
+		return exporter{rows(func(row *trajectory.Row) error { return lines.Encode(row) }), nothing}, nil
+	case "parquet":
+		return files(table.Parquet(w))
+	case "arrow":
+		return files(table.Arrow(w))
+	case "atif", "atif-1.7":
+		return exporter{func(r *Rollout, t *trajectory.Rollout, transcript []byte) error {
+			result := r.Result
+			if result == nil {
+				result = &schema.Result{ID: t.ID, Attempt: t.Attempt}
+			}
+			a, err := trajectory.Convert(bytes.NewReader(transcript), result)
+			if err != nil {
+				return err
+			}
+			if format == "atif-1.7" && !a.As17() {
+				return errors.New("the trajectory has audio, which needs ATIF 1.8")
+			}
+			return lines.Encode(a)
+		}, nothing}, nil
+	case "openenv":
+		o.Messages = true
+		return exporter{func(r *Rollout, t *trajectory.Rollout, _ []byte) error {
+			return lines.Encode(trajectory.ToOpenEnv(t, r.Result))
+		}, nothing}, nil
+	case "verifiers":
+		o.Messages, o.Merge = true, trajectory.MergeClean
+		return exporter{func(r *Rollout, t *trajectory.Rollout, _ []byte) error {
+			return lines.Encode(trajectory.ToVerifiers(t, r.Result))
+		}, nothing}, nil
+	default:
+		return exporter{}, &schema.InvalidError{Field: "format", Value: format, Want: fmt.Sprintf("want one of %q", Formats())}
+	}
+}

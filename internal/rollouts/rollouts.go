@@ -1,0 +1,398 @@
+// Package rollouts finds recorded rollouts in the folders of jobs and on running
+// systems, and reads their files.
+package rollouts
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks/job"
+	"github.com/turngate/turngate/trajectory"
+)
+
+// Bounds of files that are read whole.
+const (
+	maxResult     = 256 << 20
+	maxTranscript = 1 << 30 // as stored
+)
+
+// Names of artifacts, and of the same files in the folder of a trial.
+const (
+	transcriptName = "transcript.jsonl.zst"
+	stdoutName     = "agent.stdout.log"
+	stderrName     = "agent.stderr.log"
+	resultName     = "turngate.json"
+)
+
+// ErrNoTranscript means that a rollout has no transcript: it made no model call,
+// or has not ended.
+var ErrNoTranscript = errors.New("the rollout has no transcript: it made no model call, or has not ended")
+
+// Rollout is a recorded rollout.
+type Rollout struct {
+	ID     schema.ID
+	Result *schema.Result // nil: it has not ended, or only its transcript is known
+	State  *schema.State  // on a running system
+	Job    string         // the job's folder; empty: none
+	Trial  *job.Trial
+	Plan   *job.Plan
+
+	dir  string // of the trial
+	file string // a transcript alone
+	from *broker.Broker
+}
+
+// Name returns the name of the trial, or the id.
+func (r *Rollout) Name() string {
+	switch {
+	case r.Trial != nil:
+		return r.Trial.Name
+	case r.ID != "":
+		return string(r.ID)
+	default:
+		return r.file
+	}
+}
+
+// InJob returns the rollouts of a job in the order of its plan.
+func InJob(dir string) ([]*Rollout, error) {
+	p, results, err := job.Read(dir)
+	if err != nil {
+		return nil, err
+	}
+	ended := map[schema.ID]*schema.Result{}
+	for i := range results {
+		ended[results[i].ID] = &results[i]
+	}
+	var out []*Rollout
+	for i := range p.Trials {
+		t := &p.Trials[i]
+		out = append(out, &Rollout{ID: t.Rollout, Result: ended[t.Rollout], Job: dir, Trial: t, Plan: &p, dir: filepath.Join(dir, t.Name)})
+	}
+	return out, nil
+}
+
+// InJobs returns the rollouts of all jobs in a folder, beginning with the newest
+// job. If some jobs cannot be read, it returns an error together with the
+// rollouts of the others.
+func InJobs(runs string) ([]*Rollout, error) {
+	list, bad := job.List(runs)
+	var out []*Rollout
+	for _, e := range list {
+		more, err := InJob(e.Dir)
+		bad = errors.Join(bad, err)
+		out = append(out, more...)
+	}
+	return out, bad
+}
+
+// NotFoundError reports a name without any rollout.
+type NotFoundError struct{ Name, Where string }
+
+func (e *NotFoundError) Error() string {
+	return fmt.Sprintf("no rollout %q was found in %s: want a rollout's id, the name of a trial, or the path of a trial, a job or a transcript", e.Name, e.Where)
+}
+
+// Find returns the rollouts of a name. The name is the path of a job, of a trial or
+// of a transcript, else a rollout's id or a trial's name in the jobs of a folder.
+func Find(runs, name string) ([]*Rollout, error) {
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+	case !info.IsDir():
+		return one(transcriptAt(name))
+	default:
+		if r := trialAt(name); r != nil { // the folder of a trial has a file with the name of a plan
+			return []*Rollout{r}, nil
+		}
+		if job.Is(name) == nil {
+			return InJob(name)
+		}
+	}
+	all, bad := InJobs(runs)
+	for _, r := range all {
+		if string(r.ID) == name || r.Trial.Name == name {
+			return []*Rollout{r}, nil
+		}
+	}
+	return nil, errors.Join(&NotFoundError{name, runs}, bad)
+}
+
+func one(r *Rollout, err error) ([]*Rollout, error) {
+	if err != nil {
+		return nil, err
+	}
+	return []*Rollout{r}, nil
+}
+
+// trialAt returns the rollout of a trial's folder; nil for any other folder.
+func trialAt(dir string) *Rollout {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil
+	}
+	all, err := InJob(filepath.Dir(dir))
+	if err != nil {
+		return nil
+	}
+	for _, r := range all {
+		if r.Trial.Name == filepath.Base(dir) {
+			return r
+		}
+	}
+	return nil
+}
+
+// transcriptAt returns the rollout of a transcript, with the result beside it if
+// there is one.
+func transcriptAt(file string) (*Rollout, error) {
+	if dir := filepath.Dir(file); filepath.Base(dir) == "agent" {
+		if r := trialAt(filepath.Dir(dir)); r != nil {
+			return r, nil
+		}
+	}
+	r := &Rollout{file: file}
+	data, err := readFile(filepath.Join(filepath.Dir(file), resultName), maxResult)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var result schema.Result
+	if json.Unmarshal(data, &result) == nil && result.Validate() == nil {
+		r.Result, r.ID = &result, result.ID
+	}
+	return r, nil
+}
+
+// OnSystem returns a rollout of a running system. The error wraps
+// broker.ErrNotFound if the system does not know it.
+func OnSystem(ctx context.Context, b *broker.Broker, id schema.ID) (*Rollout, error) {
+	r := &Rollout{ID: id, from: b}
+	state, err := b.State(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	r.State = &state
+	result, err := b.Result(ctx, id)
+	switch {
+	case err == nil:
+		r.Result = &result
+	case !errors.Is(err, broker.ErrNotFound):
+		return nil, err
+	}
+	return r, nil
+}
+
+// Running returns the rollouts that workers of a running system announce.
+func Running(ctx context.Context, b *broker.Broker) ([]*Rollout, error) {
+	workers, err := b.Workers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []*Rollout
+	for _, w := range workers {
+		for _, id := range w.Running {
+			r, err := OnSystem(ctx, b, id)
+			if errors.Is(err, broker.ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, r)
+		}
+	}
+	slices.SortFunc(out, func(a, b *Rollout) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	return out, nil
+}
+
+// Transcript reads the compressed transcript. The error wraps ErrNoTranscript if
+// there is none.
+func (r *Rollout) Transcript(ctx context.Context) ([]byte, error) {
+	switch {
+	case r.file != "":
+		return readFile(r.file, maxTranscript)
+	case r.dir != "":
+		data, err := readFile(filepath.Join(r.dir, "agent", transcriptName), maxTranscript)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%s: %w", r.Name(), ErrNoTranscript)
+		}
+		return data, err
+	case r.Result == nil || r.Result.Transcript == "":
+		return nil, fmt.Errorf("%s: %w", r.Name(), ErrNoTranscript)
+	default:
+		return r.artifact(ctx, r.Result.Transcript)
+	}
+}
+
+// Read reads the transcript and links its calls.
+func (r *Rollout) Read(ctx context.Context, o trajectory.Options) (*trajectory.Rollout, error) {
+	data, err := r.Transcript(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t, err := trajectory.Read(bytes.NewReader(data), r.Result, o)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.Name(), err)
+	}
+	return t, nil
+}
+
+// Log reads the agent's stdout or stderr.
+func (r *Rollout) Log(ctx context.Context, stderr bool) ([]byte, error) {
+	name, local := stdoutName, "agent.log"
+	if stderr {
+		name, local = stderrName, stderrName
+	}
+	if r.dir != "" {
+		for _, n := range []string{local, "oracle.txt"} {
+			data, err := readFile(filepath.Join(r.dir, "agent", n), maxResult)
+			if !errors.Is(err, fs.ErrNotExist) {
+				return data, err
+			}
+		}
+		return nil, nil // the agent wrote nothing
+	}
+	return r.artifact(ctx, name)
+}
+
+// artifact reads a file of a rollout on a running system.
+func (r *Rollout) artifact(ctx context.Context, name string) ([]byte, error) {
+	if r.Result == nil || r.from == nil {
+		return nil, fmt.Errorf("%s: it has not ended, so it has no files yet; `turngate tap %s` shows what it does", r.Name(), r.ID)
+	}
+	for _, a := range r.Result.Artifacts {
+		if a.Name == name {
+			return r.from.Artifact(ctx, r.Result.Trainer, a.SHA256)
+		}
+	}
+	return nil, fmt.Errorf("%s has no file %q; it has %q", r.Name(), name, r.Files())
+}
+
+// Files lists the names of the rollout's files.
+func (r *Rollout) Files() []string {
+	var out []string
+	if r.dir != "" {
+		_ = filepath.WalkDir(r.dir, func(p string, d fs.DirEntry, err error) error {
+			if rel, rerr := filepath.Rel(r.dir, p); err == nil && rerr == nil && d.Type().IsRegular() {
+				out = append(out, filepath.ToSlash(rel))
+			}
+			return nil // an unreadable entry is left out
+		})
+	} else if r.Result != nil {
+		for _, a := range r.Result.Artifacts {
+			out = append(out, a.Name)
+		}
+	}
+	return out
+}
+
+// Copy copies files of the rollout into a folder. A file is copied if its name
+// matches one of the patterns of path.Match, or if a pattern is the name of a
+// folder above it. No pattern means all files. Copy returns the copied names.
+func (r *Rollout) Copy(ctx context.Context, to string, patterns []string) ([]string, error) {
+	if r.Result == nil && r.dir == "" {
+		return nil, fmt.Errorf("%s: it has not ended, so it has no files yet", r.Name())
+	}
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return nil, fmt.Errorf("copy files: %w", err)
+	}
+	root, err := os.OpenRoot(to)
+	if err != nil {
+		return nil, fmt.Errorf("copy files: %w", err)
+	}
+	defer root.Close()
+	var from *os.Root
+	if r.dir != "" {
+		if from, err = os.OpenRoot(r.dir); err != nil {
+			return nil, fmt.Errorf("copy files: %w", err)
+		}
+		defer from.Close()
+	}
+	var copied []string
+	for _, name := range r.Files() {
+		if !matches(patterns, name) {
+			continue
+		}
+		if !filepath.IsLocal(name) {
+			return copied, fmt.Errorf("the file %q was not copied: its name leads elsewhere", name)
+		}
+		if err := r.copyFile(ctx, root, from, name); err != nil {
+			return copied, fmt.Errorf("copy %s: %w", name, err)
+		}
+		copied = append(copied, name)
+	}
+	if len(copied) == 0 {
+		return nil, fmt.Errorf("%s has none of the files %q; it has %q", r.Name(), patterns, r.Files())
+	}
+	return copied, nil
+}
+
+func (r *Rollout) copyFile(ctx context.Context, root, from *os.Root, name string) error {
+	if dir := path.Dir(name); dir != "." {
+		if err := root.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	var in io.Reader
+	if from != nil {
+		f, err := from.Open(name)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		in = f
+	} else {
+		data, err := r.artifact(ctx, name)
+		if err != nil {
+			return err
+		}
+		in = bytes.NewReader(data)
+	}
+	out, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+func matches(patterns []string, name string) bool {
+	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool {
+		p = strings.TrimSuffix(p, "/")
+		ok, _ := path.Match(p, name)
+		return ok || p == name || strings.HasPrefix(name, p+"/")
+	})
+}
+
+func readFile(name string, limit int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a file", name)
+	case info.Size() > limit:
+		return nil, fmt.Errorf("%s has %d bytes, more than %d", name, info.Size(), limit)
+	}
+	return io.ReadAll(io.LimitReader(f, limit))
+}

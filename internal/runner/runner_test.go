@@ -1,0 +1,245 @@
+package runner_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/modelcall"
+	"github.com/turngate/turngate/broker/queue"
+	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/runner"
+	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/dummy"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks/job"
+	"github.com/turngate/turngate/trainer"
+	"github.com/turngate/turngate/worker"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(int) { http.DefaultClient.CloseIdleConnections() }))
+}
+
+// agent makes one call and ends.
+func agent(ctx context.Context, p *dummy.Proc) int {
+	body, err := json.Marshal(map[string]any{"model": p.Env["TURNGATE_MODEL"], "messages": []any{map[string]string{"role": "user", "content": "hi"}}})
+	if err != nil {
+		return 1
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.Env["OPENAI_BASE_URL"]+"/chat/completions", bytes.NewReader(body))
+	if err != nil {
+		return 1
+	}
+	req.Header.Set("Authorization", "Bearer "+p.Env["OPENAI_API_KEY"])
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 1
+	}
+	defer res.Body.Close()
+	if _, err := io.Copy(io.Discard, res.Body); err != nil || res.StatusCode != http.StatusOK {
+		return 1
+	}
+	return 0
+}
+
+func verify(_ context.Context, p *dummy.Proc) int {
+	if err := p.Files.WriteFile("logs/verifier/reward.txt", []byte("1"), 0o644); err != nil {
+		fmt.Fprintln(p.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// startWorker starts a worker with dummy sandboxes.
+func startWorker(t *testing.T, n testenv.NATS) {
+	t.Helper()
+	backend := &dummy.Backend{Programs: map[string]dummy.Program{"agent": agent, "/bin/sh": verify}}
+	c := worker.Config{Slots: 2, Backends: []sandboxes.Backend{backend}, Agents: agents.All(), Grace: time.Second, Log: zerolog.Nop()}
+	timing := broker.DefaultTiming()
+	timing.NoCapable = 0
+	nc := n.Worker(t, "w1")
+	side, err := queue.NewWorker(nc, queue.WorkerConfig{Worker: "w1", Instance: "i1", Slots: 2, Offer: c.Offer, Timing: timing})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(side.Close)
+	calls, err := modelcall.NewClient(nc, "w1", "i1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(calls.Close)
+	w, err := worker.New(c, side, calls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func newTrainer(t *testing.T, n testenv.NATS) *trainer.Trainer {
+	t.Helper()
+	tr, err := trainer.Dial(t.Context(), trainer.Config{Broker: n.Trainer(t, "alpha"), Name: "alpha", Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tr.Close)
+	return tr
+}
+
+// seen counts the calls of Progress by Run.
+type seen struct{ events, calls, results atomic.Int64 }
+
+func (s *seen) Event(schema.Event)    { s.events.Add(1) }
+func (s *seen) Call(schema.ID)        { s.calls.Add(1) }
+func (s *seen) Result(*schema.Result) { s.results.Add(1) }
+
+// config returns the run of the trials without a result.
+func config(t *testing.T, tr *trainer.Trainer, j *job.Job, answer trainer.Answerer) (runner.Config, *seen) {
+	t.Helper()
+	s := &seen{}
+	c := runner.Config{Trainer: tr, Job: j, Progress: s, Answers: map[schema.ID]trainer.Answerer{}, Remote: true}
+	for _, trial := range j.Missing() {
+		r := harness.Request(trial.Rollout)
+		r.V, r.Group, r.Index, r.Task.Name = schema.Version, trial.Group, trial.Index, trial.Task
+		r.Agent, r.Verify = schema.AgentChoice{Name: "command", Args: []string{"agent"}}, &schema.Verify{Run: "verify"}
+		c.Groups = append(c.Groups, runner.Group{Requests: []schema.Request{r}})
+		c.Answers[r.ID] = answer
+		c.Stopped = append(c.Stopped, trial.Stopped...)
+	}
+	return c, s
+}
+
+func newJob(t *testing.T, trials int) (*job.Job, string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "job")
+	p := job.Plan{Agent: "command", Backend: "dummy", Attempts: trials}
+	if err := p.AddTask("alpha", job.Task{Name: "task", Dir: "/tasks/task", Digest: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	j, err := job.Create(dir, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(j.Close)
+	return j, dir
+}
+
+func done(context.Context, *trainer.Call) (*schema.Reply, error) {
+	return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop"}, nil
+}
+
+func TestAJobHasAResultOfEveryTrial(t *testing.T) {
+	n := testenv.StartNATS(t, "alpha")
+	startWorker(t, n)
+	j, dir := newJob(t, 6)
+	c, s := config(t, newTrainer(t, n), j, done)
+	if err := runner.Run(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if len(j.Missing()) != 0 || s.results.Load() != 6 || s.calls.Load() != 6 || s.events.Load() == 0 {
+		t.Errorf("%d trials are missing; told of %d events, %d calls, %d results", len(j.Missing()), s.events.Load(), s.calls.Load(), s.results.Load())
+	}
+	for _, r := range j.Results() {
+		if r.Status != schema.StatusDone || r.Fault != nil || r.Reward == nil || *r.Reward != 1 {
+			t.Errorf("got %+v", r)
+		}
+	}
+	if files, err := filepath.Glob(filepath.Join(dir, "*", "agent", "trajectory.json")); err != nil || len(files) != 6 {
+		t.Errorf("trajectories %v, %v", files, err)
+	}
+}
+
+// TestAnInterruptEndsOpenAnswers interrupts a run with an engine that does not
+// answer. Run ends at once and cancels the rollouts; the next run has new ones.
+func TestAnInterruptEndsOpenAnswers(t *testing.T) {
+	n := testenv.StartNATS(t, "alpha")
+	startWorker(t, n)
+	j, _ := newJob(t, 3)
+	tr := newTrainer(t, n)
+	asked := make(chan struct{}, 3)
+	var open sync.WaitGroup
+	c, _ := config(t, tr, j, func(ctx context.Context, _ *trainer.Call) (*schema.Reply, error) {
+		open.Add(1)
+		defer open.Done()
+		asked <- struct{}{}
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	})
+	ctx, interrupt := context.WithCancelCause(t.Context())
+	interrupted := errors.New("interrupted")
+	go func() {
+		<-asked
+		<-asked
+		interrupt(interrupted)
+	}()
+	if err := runner.Run(ctx, c); !errors.Is(err, interrupted) {
+		t.Fatalf("got %v", err)
+	}
+	open.Wait()
+	missing := j.Missing()
+	if len(missing) != 3 {
+		t.Fatalf("%d trials are missing, want 3", len(missing))
+	}
+	for _, trial := range missing {
+		if len(trial.Stopped) != 1 || trial.Stopped[0] == trial.Rollout {
+			t.Errorf("the trial has no new rollout: %+v", trial)
+		}
+	}
+	tr.Close()
+	c, s := config(t, newTrainer(t, n), j, done)
+	c.Adopt = true
+	if err := runner.Run(t.Context(), c); err != nil || s.results.Load() != 3 || len(j.Missing()) != 0 {
+		t.Errorf("the next run: %v, %d results", err, s.results.Load())
+	}
+}
+
+// TestABrokenFolderEndsARun checks that an error of the job's folder is returned,
+// and is not lost behind rollouts that go on.
+func TestABrokenFolderEndsARun(t *testing.T) {
+	n := testenv.StartNATS(t, "alpha")
+	startWorker(t, n)
+	j, dir := newJob(t, 2)
+	if err := os.Rename(dir, dir+"-elsewhere"); err != nil {
+		t.Fatal(err)
+	}
+	c, _ := config(t, newTrainer(t, n), j, done)
+	var wrong *os.PathError
+	if err := runner.Run(t.Context(), c); !errors.As(err, &wrong) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRolloutIDs(t *testing.T) {
+	group := job.NewGroup()
+	id, err := job.RolloutID("alpha", group, 3, 1)
+	if want := schema.ID("alpha-" + group[10:] + "-3-1"); err != nil || id != want || id.Trainer() != "alpha" {
+		t.Errorf("got %s, %v, want %s", id, err, want)
+	}
+	if _, err := job.RolloutID("a b", group); err == nil {
+		t.Error("a trainer with a space was accepted")
+	}
+}

@@ -1,0 +1,14 @@
+package testenv
+
+import "go.uber.org/goleak"
+
+// ServerGoroutines are options of goleak for tests with a NATS server in their
+// process: goroutines of nats-server that outlive it.
+func ServerGoroutines() []goleak.Option {
+	return []goleak.Option{
+		// nats-server starts this writer once per process and never ends it.
+		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*ipQueue[...]).recycle"),
+		// The clock of its file stores ends a moment after the last of them.
+		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
+	}
+}
