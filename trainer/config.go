@@ -19,6 +19,11 @@ type Config struct {
 	Name   string // name of the trainer, see schema.CheckTrainer
 	Shard  string // answer the calls of one shard; empty: of all
 	Lane   *int   // priority of submitted rollouts, 0 is the most urgent; nil: 2
+	// Slots is the largest number of submitted rollouts without a result; Submit
+	// waits for the others. 0: no limit. SetSlots changes it. A result frees a slot
+	// when it is stored, not when it is read. A group waits until it fits as a whole;
+	// one that is larger than all slots is queued when no slot is taken.
+	Slots int
 	// Parallel is the number of calls that Serve answers at once. The others wait
 	// and are kept alive. 0: no limit.
 	Parallel int

@@ -70,6 +70,7 @@ func (c *tally) add(r *schema.Result) bool {
 func (t *Trainer) addOutstanding(s *submitted) {
 	id, group := s.request.ID, s.request.Group
 	t.outstanding[id] = s
+	t.slots.taken++
 	if group == "" {
 		return
 	}
@@ -86,6 +87,7 @@ func (t *Trainer) dropOutstanding(id schema.ID) bool {
 	if s == nil {
 		return false
 	}
+	t.setOver(s, true)
 	delete(t.outstanding, id)
 	delete(t.hinted, id)
 	delete(t.unread, id)
@@ -117,15 +119,6 @@ func (t *Trainer) newsOf(group string) chan struct{} {
 		t.news[group] = make(chan struct{})
 	}
 	return t.news[group]
-}
-
-// openOf returns the number of outstanding rollouts of a group, or of all if its
-// name is empty. The caller holds the lock.
-func (t *Trainer) openOf(group string) int {
-	if group == "" {
-		return len(t.outstanding)
-	}
-	return len(t.groups[group])
 }
 
 // hintedOf returns a rollout of a group, or of any if its name is empty, that may

@@ -147,6 +147,13 @@ func (s *state) sign(held bool) {
 // lock.
 func (s *state) wanted() bool { return !s.answered && s.ctx.Err() == nil }
 
+// unanswered returns the time of the call, and whether it needs an answer.
+func (s *state) unanswered() (since time.Time, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opened, s.wanted() && !s.opened.IsZero()
+}
+
 // send sends a frame. The worker asks again for a lost one. The caller holds
 // the lock.
 func (s *state) send(f modelcall.Frame) {

@@ -34,6 +34,7 @@ func (t *Trainer) mayHaveEnded(id schema.ID) {
 	switch {
 	case t.outstanding[id] != nil:
 		t.hinted[id] = struct{}{}
+		t.setOver(t.outstanding[id], true)
 		t.tell(t.outstanding[id].request.Group)
 	case t.rollouts[id] != nil:
 		t.over[id] = struct{}{}
@@ -118,13 +119,13 @@ func (t *Trainer) lookForResults() error {
 }
 
 // nextOf waits for the next result of a group, or of all rollouts if its name is
-// empty. ok is false if none of these rollouts is outstanding; endless waits for
-// one.
+// empty. ok is false if none of these rollouts is outstanding and none of their
+// requests waits for a slot; endless waits for one.
 func (t *Trainer) nextOf(ctx context.Context, group string, endless bool) (r schema.Result, ok bool, err error) {
 	for {
 		t.mu.Lock()
 		id := t.hintedOf(group)
-		if id == "" && !endless && t.openOf(group) == 0 {
+		if id == "" && !endless && !t.expected(group) {
 			t.mu.Unlock()
 			return r, false, nil
 		}
@@ -136,7 +137,14 @@ func (t *Trainer) nextOf(ctx context.Context, group string, endless bool) (r sch
 			switch {
 			case err == nil && t.end(id):
 				return r, true, nil
-			case err == nil, errors.Is(err, broker.ErrNotFound): // it was delivered, or its hint comes again
+			case err == nil: // it was delivered
+				continue
+			case errors.Is(err, broker.ErrNotFound): // its hint comes again
+				t.mu.Lock()
+				if s := t.outstanding[id]; s != nil {
+					t.setOver(s, false)
+				}
+				t.mu.Unlock()
 				continue
 			case ctx.Err() != nil: // it is for the next caller
 				t.onHint(id)

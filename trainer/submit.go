@@ -20,6 +20,7 @@ type submitted struct {
 	attempt int    // the highest seen
 	at      time.Time
 	cancel  *string // reason of a cancel; nil: not cancelled
+	over    bool    // it has a result, as far as is known
 }
 
 const (
@@ -33,10 +34,10 @@ const (
 
 // Submit puts requests on the queue and makes them outstanding; it sets their
 // Trainer to this one. Adjacent requests of one group are queued all or none,
-// at most 1000 of them. While the queue is full or the broker cannot be
-// reached, Submit waits. If the context ends first, the error has the reason
-// (queue.ErrQueueFull), and requests that are surely not on the queue are not
-// outstanding; see ErrUnsure for the others. An invalid request is refused before
+// at most 1000 of them. While all slots are taken, the queue is full or the
+// broker cannot be reached, Submit waits. If the context ends first, the error has
+// the reason (queue.ErrQueueFull), and requests that are surely not on the queue are
+// not outstanding; see ErrUnsure for the others. An invalid request is refused before
 // any request is queued.
 func (t *Trainer) Submit(ctx context.Context, requests []schema.Request) error {
 	lane := t.lane()
@@ -76,23 +77,31 @@ func (t *Trainer) batches(requests []schema.Request) ([][]schema.Request, error)
 	return out, nil
 }
 
+// submit queues a group whole, and other requests as slots become free.
 func (t *Trainer) submit(ctx context.Context, lane int, batch []schema.Request) error {
-	entries := make([]entry, len(batch))
-	fresh := make([]bool, len(batch)) // an earlier submit of the same id may have succeeded
-	t.mu.Lock()
-	if t.life.Err() != nil {
-		t.mu.Unlock()
-		return context.Cause(t.life)
-	}
-	t.bg.Add(1) // Close keeps the ledger open until the outcome is written
-	defer t.bg.Done()
-	for i := range batch {
-		if fresh[i] = t.outstanding[batch[i].ID] == nil; fresh[i] {
-			t.addOutstanding(&submitted{request: batch[i], lane: lane, at: time.Now()})
+	group := batch[0].Group
+	t.countWaiting(group, len(batch))
+	defer func() { t.countWaiting(group, -len(batch)) }()
+	for len(batch) > 0 {
+		some, fresh, err := t.admit(ctx, lane, batch)
+		if err != nil {
+			return err
 		}
+		batch = batch[len(some):]
+		t.countWaiting(group, -len(some))
+		if err := t.submitAdmitted(ctx, lane, some, fresh); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *Trainer) submitAdmitted(ctx context.Context, lane int, batch []schema.Request, fresh []bool) error {
+	defer t.bg.Done()
+	entries := make([]entry, len(batch))
+	for i := range batch {
 		entries[i] = entry{Submit: &batch[i], Lane: lane}
 	}
-	t.mu.Unlock()                           // so that calls are taken while the disk is written
 	err := t.ledger.write(true, entries...) // before the broker gets the requests
 	seqs, unsure := make([]uint64, len(batch)), false
 	if err == nil {

@@ -14,6 +14,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -53,6 +54,7 @@ type Trainer struct {
 	instance    string        // random name of this process
 	outstanding map[schema.ID]*submitted
 	groups      map[string]map[schema.ID]struct{} // ids of outstanding
+	slots       slots
 	ledger      *ledger
 	bundles     map[string][]byte
 	bundleBytes int
@@ -98,6 +100,9 @@ func Dial(ctx context.Context, c Config) (_ *Trainer, err error) {
 			return nil, err
 		}
 	}
+	if err := checkSlots(c.Slots); err != nil {
+		return nil, err
+	}
 	var own *broker.Broker
 	if c.Broker == nil {
 		own, err = broker.Dial(ctx, broker.Config{URL: c.URL, Creds: c.Creds, Name: "trainer " + c.Name, Inbox: broker.InboxFor("trainer", c.Name), Log: c.Log})
@@ -132,6 +137,7 @@ func start(ctx context.Context, c Config) (*Trainer, error) {
 		side: side, calls: calls, cfg: c, rollouts: map[schema.ID]*rollout{}, hinted: map[schema.ID]struct{}{}, unread: map[schema.ID]struct{}{}, bundles: map[string][]byte{},
 		outstanding: map[schema.ID]*submitted{}, groups: map[string]map[schema.ID]struct{}{}, news: map[string]chan struct{}{},
 		arrived: make(chan struct{}, 1), overed: make(chan struct{}, 1), over: map[schema.ID]struct{}{}, instance: newInstance(), holdTold: releaseTold,
+		slots: newSlots(c.Slots),
 	}
 	var known map[schema.ID]*submitted
 	if t.ledger, known, err = openLedger(c.State); err != nil {
@@ -170,6 +176,9 @@ func start(ctx context.Context, c Config) (*Trainer, error) {
 	t.every(cancelEvery, t.repeatCancels)
 	t.every(pollEvery, t.poll)
 	t.bg.Go(t.dropOver)
+	if restored := slices.Collect(maps.Keys(known)); c.Slots > 0 && len(restored) > 0 {
+		t.bg.Go(func() { t.lookAtRestored(restored) })
+	}
 	t.every(beatEvery, t.tellHold)
 	return t, nil
 }

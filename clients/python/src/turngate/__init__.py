@@ -51,6 +51,7 @@ from .schema import (
     Verify,
     VersionSpan,
 )
+from .slots import Load
 from .task import Task
 from .tool import ToolUse
 
@@ -70,6 +71,7 @@ __all__ = [
     "Handle",
     "InvalidError",
     "Key",
+    "Load",
     "MissingPackageError",
     "NotFoundError",
     "NotOpenedError",

@@ -47,6 +47,7 @@ class Answer:
     over: asyncio.Event = field(default_factory=asyncio.Event)
     on_over: list[Callable[[], object]] = field(default_factory=list)
     sent: float = 0.0  # time of the last delta
+    since: float = field(default_factory=time.monotonic)  # time of the call
 
     @property
     def wanted(self) -> bool:

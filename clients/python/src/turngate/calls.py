@@ -463,6 +463,15 @@ class Calls:
             if rollout.touched < old:
                 self.ended(name)
 
+    def unanswered(self) -> tuple[int, float]:
+        """Return the number of calls that need an answer now, and the monotonic time of the first."""
+        times = [
+            answer.since
+            for name, rollout in self._rollouts.items() if not self._holding.holds(name)
+            for answer in rollout.calls.values() if answer.wanted
+        ]  # fmt: skip
+        return len(times), min(times, default=0.0)
+
     def version_of(self, rollout: str) -> str:
         """Return the policy version of a rollout's newest answer."""
         known = self._rollouts.get(rollout)

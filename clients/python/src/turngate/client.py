@@ -7,14 +7,17 @@ import contextlib
 import copy
 import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
+from typing import Any
 
-from . import codec, names, transcript
+from . import names
 from .call import Call
 from .calls import BEAT_EVERY, Calls, Check, Handler
-from .errors import ClosedError, InvalidError, NotFoundError, TurngateError, UnreachableError
+from .errors import ClosedError, InvalidError, TurngateError, UnreachableError
 from .failures import TREATMENTS
+from .files import Files
 from .groups import Treatments, Wanted
 from .handle import Handle
 from .holding import Holding
@@ -23,13 +26,14 @@ from .link import Link, log
 from .objects import Objects
 from .progress import Progress
 from .results import Results
-from .rollout_rows import DEFAULT_ROLES, DEFAULT_THRESHOLD, Rows, rows
-from .schema import Artifact, Fault, Fleet, Opened, Request, Result, ToolSpec, TranscriptLine
+from .schema import Fault, Request, Result, ToolSpec
+from .slots import Load, Slots
 from .streams import Streams
 from .submissions import Submissions
 from .task import Task
 from .tool import Tool
 from .verify import Verifications, Verifier
+from .workers import Workers
 
 START_WITHIN = 30.0
 """Seconds that a new client waits for its streams, which the first worker makes."""
@@ -41,7 +45,7 @@ CANCEL_WITHIN = 1.0
 """Seconds that the end of a client waits until the cancels of groups with enough results are sent."""
 
 
-class Client:
+class Client(Files, Workers):
     """Client submits rollouts, answers the agents' model calls, and takes results. Use connect.
 
     It works on one event loop. A loop that computes for more than a second must leave the event loop free, or use
@@ -53,7 +57,6 @@ class Client:
         self._serving: set[asyncio.Task[None]] = set()
         self._cancelling: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._missing = "no worker answers"
 
     name: str
     _calls_link: Link
@@ -77,6 +80,7 @@ class Client:
         state: str | os.PathLike[str] | None = None,
         shard: str = "",
         lane: int = names.DEFAULT_LANE,
+        slots: int = 0,
         tools: dict[str, Tool] | None = None,
         verify: Verifier | None = None,
         check: Check | None = None,
@@ -93,6 +97,7 @@ class Client:
             state: A file with the open rollouts, so that this trainer still waits for them after a restart.
             shard: Answer the calls of one shard; empty: of all.
             lane: Priority of submitted rollouts, 0 to 3; 0 is the most urgent.
+            slots: Largest number of submitted rollouts without a result; submit waits for the others. 0: no limit.
             tools: Tools that agents may use whose request lists them in agent.tools.
             verify: Finds the rewards of requests with verify.by "trainer": an async function of a Handle.
             check: Checks a call before it is accepted, without generating. A fault refuses the call.
@@ -110,6 +115,7 @@ class Client:
             names.check_token("shard", shard)
         if not 0 <= lane < names.LANES:
             raise InvalidError("lane", lane, f"want 0 to {names.LANES - 1}")
+        credit = Slots(slots)
         self = cls()
         self.name = name
         path = os.fspath(creds) if creds is not None else None
@@ -126,9 +132,9 @@ class Client:
             raise
         self._streams = Streams(self._bulk_link, reopen=self.opened)
         self._objects = Objects(self._streams)
-        self._submissions = Submissions(name, self._streams, self._objects, self._ledger, lane)
+        self._submissions = Submissions(name, self._streams, self._objects, self._ledger, lane, credit)
         self._submissions.restore(opened)
-        self._holding = Holding(name, self._bulk_link, self._upstreamed)
+        self._holding = Holding(name, self._bulk_link, self._submissions.upstreamed)
         self._calls = Calls(
             name, self._calls_link, self._objects, self._holding,
             self._submissions.attempt_of, self._submissions.saw_attempt, check, tools, refused,
@@ -156,8 +162,10 @@ class Client:
             (POLL_EVERY, self._poll),
             (audit_every, lambda: self._audit(audit_every)),
         ):
-            self._background.append(asyncio.get_running_loop().create_task(self._every(seconds, work)))
-        self._background.append(asyncio.get_running_loop().create_task(self._results.drop_over()))
+            self._start(self._every(seconds, work))
+        self._start(self._results.drop_over())
+        if slots:
+            self._start(self._results.look_at(list(opened)))
         return self
 
     async def __aenter__(self) -> Client:
@@ -173,6 +181,7 @@ class Client:
         if self._closed:
             return
         self._closed = True
+        self._submissions.slots.close()
         self._results.close()
         self._verifications.close()
         if self._cancelling:
@@ -185,6 +194,9 @@ class Client:
         await self._calls_link.close()
         await self._bulk_link.close()
         self._ledger.close()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._background.append(asyncio.get_running_loop().create_task(work))
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -207,50 +219,6 @@ class Client:
         for rollout in await self._submissions.audit(older):
             self._results.hint(rollout)
 
-    # The trainer's streams, and the workers.
-
-    def _own_streams(self) -> list[str]:
-        buckets = names.tasks_bucket(self.name), names.artifacts_bucket(self.name)
-        return [names.queue(self.name), names.records(self.name), *map(names.object_stream, buckets)]
-
-    async def _open_streams(self) -> None:
-        wait, told = 0.1, False
-        while True:
-            try:
-                await self.opened()
-                return
-            except UnreachableError as e:
-                with contextlib.suppress(UnreachableError):
-                    if all([await self._streams.exists(s) for s in self._own_streams()]):
-                        return
-                self._missing = str(e)
-                if not told:
-                    log.info("waiting for the first worker: %s", e)
-                    told = True
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, 2.0)
-
-    async def opened(self) -> Opened:
-        """Ask a worker to make this trainer's streams if they are missing, and return the trainer's bounds.
-
-        Raises:
-            UnreachableError: No worker answers, or it cannot make them now.
-        """
-        answer = await self._bulk_link.request(names.trainer_subject(self.name, "open"), timeout=10)
-        opened = codec.decode(Opened, answer.data)
-        if opened.error:
-            raise UnreachableError(f"the streams of trainer {self.name} cannot be made: {opened.error}")
-        return opened
-
-    async def fleet(self) -> Fleet:
-        """Return the live workers: what each offers, and its used slots.
-
-        Raises:
-            UnreachableError: No worker answers.
-        """
-        answer = await self._bulk_link.request(names.trainer_subject(self.name, "fleet"))
-        return codec.decode(Fleet, answer.data)
-
     # Rollouts.
 
     def new_id(self, suffix: str = "") -> str:
@@ -264,14 +232,15 @@ class Client:
     async def submit(self, requests: Request | Sequence[Request]) -> list[str]:
         """Queue requests and return their ids. Adjacent requests of one group are queued all or none.
 
-        It waits while the queue is full, the server cannot be reached, or the trainer's queue is missing, which a
-        worker makes. A request without an id gets one. If it is cancelled or fails, requests that are surely not on
-        the queue are not outstanding. Others stay so: they give results if they are queued, and otherwise the next
-        check submits them. To submit them again is safe.
+        It waits while all slots are taken, the queue is full, the server cannot be reached, or the trainer's queue is
+        missing, which a worker makes. A request without an id gets one. If it is cancelled or fails, requests that are
+        surely not on the queue are not outstanding. Others stay so: they give results if they are queued, and otherwise
+        the next check submits them. To submit them again is safe.
 
         Raises:
             InvalidError: A request is not valid. None was queued.
             StateFileError: The requests were not written to the state file. None of their group was queued.
+            ClosedError: The client was closed while it waited for a slot.
         """
         given = [requests] if isinstance(requests, Request) else list(requests)
         for request in given:
@@ -325,6 +294,32 @@ class Client:
     def outstanding(self) -> int:
         """Number of submitted rollouts without a delivered result."""
         return len(self._submissions.open)
+
+    @property
+    def slots(self) -> int:
+        """Largest number of submitted rollouts without a result; 0: no limit. It may be set at any time.
+
+        A result frees a slot when it is stored, not when it is read. A group waits until it fits as a whole. A group
+        that is larger than all slots is queued when no slot is taken.
+
+        Raises:
+            InvalidError: The number is negative.
+        """
+        return self._submissions.slots.most
+
+    @slots.setter
+    def slots(self, most: int) -> None:
+        self._submissions.slots.most = most
+
+    def load(self) -> Load:
+        """Return what rollouts and calls wait for at this moment, to set slots by."""
+        now, slots = time.monotonic(), self._submissions.slots
+        (queued, submitted), (calls, came) = self._submissions.queued(), self._calls.unanswered()
+        return Load(
+            rollouts=slots.taken, waiting=sum(slots.waiting.values()),
+            queued=queued, oldest_queued=now - submitted if queued else 0.0,
+            calls=calls, oldest_call=now - came if calls else 0.0,
+        )  # fmt: skip
 
     async def next_result(self) -> Result:
         """Wait for the next result. Each is returned once.
@@ -416,71 +411,6 @@ class Client:
             chosen = set(chosen).intersection(self._calls.older(older))
         await self._submissions.cancel(list(chosen), reason)
 
-    # Files.
-
-    async def artifact(self, artifact: Artifact) -> AsyncIterator[bytes]:
-        """Yield a file of a rollout in pieces. Its sha256 is checked at the end.
-
-        Raises:
-            NotFoundError: The server has deleted it.
-            DigestError: The content is another. Drop the pieces.
-        """
-        async for piece in self._objects.chunks(names.artifacts_bucket(self.name), artifact.sha256):
-            yield piece
-
-    async def read_artifact(self, artifact: Artifact) -> bytes:
-        """Return a file of a rollout. Errors are those of artifact."""
-        return b"".join([piece async for piece in self.artifact(artifact)])
-
-    async def read_transcript(self, rollout: Result | str) -> bytes:
-        """Return the transcript of a rollout, or of its result, in its stored form. A file of it is called
-        transcript.jsonl.zst; turngate.rows and `turngate rollout` read it.
-
-        Raises:
-            NotFoundError: The rollout has none or has not ended, or the server has deleted it.
-        """
-        result = await self.result(rollout) if isinstance(rollout, str) else rollout
-        for a in result.artifacts:
-            if result.transcript and a.name == result.transcript:
-                return await self.read_artifact(a)
-        raise NotFoundError(f"rollout {result.id} has no transcript")
-
-    async def transcript(self, rollout: Result | str) -> AsyncIterator[TranscriptLine]:
-        """Yield the lines of the transcript of a rollout, or of its result.
-
-        Raises:
-            NotFoundError: The rollout has none or has not ended, or the server has deleted it.
-            ShapeError: It is damaged.
-        """
-        for line in transcript.lines(await self.read_transcript(rollout)):
-            yield line
-
-    async def rows(
-        self,
-        rollout: Result | str,
-        *,
-        merge: str = "realign",
-        threshold: int = DEFAULT_THRESHOLD,
-        roles: Iterable[str] = DEFAULT_ROLES,
-        without_logprobs: bool = False,
-    ) -> Rows:
-        """Return the training rows of a rollout, or of its result; see turngate.rows for the options.
-
-        A rollout that made no model call has no rows.
-
-        Raises:
-            NotFoundError: The rollout has not ended, or the server has deleted its transcript.
-            InvalidError: An option is not valid.
-            ShapeError: The transcript is damaged.
-        """
-        result = await self.result(rollout) if isinstance(rollout, str) else rollout
-        data = await self.read_transcript(result) if result.transcript else b""
-
-        def make() -> Rows:
-            return rows(data, result, merge=merge, threshold=threshold, roles=roles, without_logprobs=without_logprobs)
-
-        return await asyncio.to_thread(make)  # the event loop keeps calls alive
-
     # Calls.
 
     def serve(self, handler: Handler, *, concurrency: int = 256) -> asyncio.Task[None]:
@@ -568,9 +498,3 @@ class Client:
         self._holding.set(None)
         self._calls.hold_changed()
         await self._holding.tell()
-
-    def _upstreamed(self) -> list[str]:
-        def has_upstream(request: Request) -> bool:
-            return request.mode == "transparent_proxy" or any(r.upstream for r in request.gate.routes.values())
-
-        return [r for r, s in self._submissions.open.items() if has_upstream(s.request)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable
 
 from nats.aio.msg import Msg
 
@@ -69,6 +70,7 @@ class Results:
         known = self._submissions.open.get(rollout)
         if known is not None:
             self._hinted[rollout] = None
+            self._submissions.slots.free(rollout)
             self._tell(known.request.group)
         elif self._has_calls(rollout):
             self._over[rollout] = None
@@ -78,6 +80,13 @@ class Results:
         """Note the first call of a rollout. After an earlier hint of its result, its calls end."""
         if rollout in self._recent:
             self.hint(rollout)
+
+    async def look_at(self, rollouts: Iterable[str]) -> None:
+        """Look for results of rollouts that ended while no process was there, to free their slots."""
+        with contextlib.suppress(TurngateError):  # the audit looks again
+            for rollout in rollouts:
+                if await self._submissions.has_result(rollout):
+                    self.hint(rollout)
 
     async def look(self) -> None:
         """Look for results after a lost hint. It reads one message a new result."""
@@ -149,9 +158,10 @@ class Results:
         Raises:
             ClosedError: The client is closed.
         """
-        while members := self._submissions.members(group):
+        while self._submissions.expected(group):
             if self._closed:
                 raise ClosedError("the client is closed")
+            members = self._submissions.members(group)
             # Hints are of open rollouts. A group has few of these.
             rollout = next((r for r in members if r in self._hinted) if group else iter(self._hinted), None)
             if rollout is None:
@@ -171,6 +181,8 @@ class Results:
         try:
             result = await self.read(rollout)
         except NotFoundError:
+            if rollout in self._submissions.open:
+                self._submissions.slots.take(rollout)
             return None
         except (TurngateError, ShapeError) as e:
             log.warning("the result of %s could not be read; it is looked for again: %s", rollout, e)

@@ -14,6 +14,7 @@ from .ledger import Ledger, Submitted, submit_entry
 from .link import log
 from .objects import Objects
 from .schema import Cancel, Request, State
+from .slots import Slots
 from .streams import DUPLICATE, MAX_BATCH, MSG_ID, Message, Streams, passing, refused
 from .task import notes_of
 
@@ -39,9 +40,12 @@ class _Queued:
 class Submissions:
     """Submissions submits, cancels, and submits again the rollouts that the server lost."""
 
-    def __init__(self, trainer: str, streams: Streams, objects: Objects, ledger: Ledger, lane: int) -> None:
+    def __init__(
+        self, trainer: str, streams: Streams, objects: Objects, ledger: Ledger, lane: int, slots: Slots
+    ) -> None:
         self.trainer = trainer
         self.open: dict[str, Submitted] = {}
+        self.slots = slots
         self.on_drop: Callable[[str], None] | None = (
             None  # called with the group of each rollout that is no longer open
         )
@@ -61,8 +65,14 @@ class Submissions:
         """Return the open rollouts of a group, or all if its name is empty."""
         return self._groups.get(group, ()) if group else self.open
 
+    def expected(self, group: str) -> bool:
+        """Report whether a group, or with an empty name any, has open rollouts or requests that wait for a slot."""
+        waiting = self.slots.waiting
+        return bool(self.members(group) or (waiting.get(group) if group else waiting))
+
     def _add(self, s: Submitted) -> None:
         self.open[s.request.id] = s
+        self.slots.take(s.request.id)
         if s.request.group:
             self._groups.setdefault(s.request.group, {})[s.request.id] = None
 
@@ -71,6 +81,7 @@ class Submissions:
         s = self.open.pop(rollout, None)
         if s is None:
             return False
+        self.slots.free(rollout)
         group = s.request.group
         if group:
             del self._groups[group][rollout]
@@ -111,18 +122,49 @@ class Submissions:
         return out
 
     async def submit(self, batch: list[Request]) -> None:
-        """Queue a batch and make its rollouts open. It waits while the queue is full or the server away.
+        """Queue a batch and make its rollouts open. It waits while the queue is full or the server away, and for slots.
 
-        If it ends early, requests that are surely not on the queue are not open; the others stay so.
+        A group is queued whole, other requests as slots become free. If it ends early, requests that are surely not on
+        the queue are not open; the others stay so.
 
         Raises:
             StateFileError: The requests were not written down. None was queued.
+            ClosedError: The client was closed while it waited for a slot.
         """
-        fresh = {r.id for r in batch if r.id not in self.open}  # an earlier submit of the same id may have succeeded
+        group = batch[0].group
+        self._count_waiting(group, len(batch))
+        try:
+            while batch:
+                async with self.slots.turn:
+                    fresh = sum(r.id not in self.open for r in batch)
+                    n = await self.slots.room(fresh if group else 1, fresh) if fresh else 0
+                    some = batch if n == fresh else batch[:n]
+                    new = self._made_open(some)
+                batch = batch[len(some) :]
+                self._count_waiting(group, -len(some))
+                await self._submit(some, new)
+        finally:
+            self._count_waiting(group, -len(batch))
+
+    def _count_waiting(self, group: str, n: int) -> None:
+        """Count n more requests of a group that wait for a slot."""
+        waiting = self.slots.waiting
+        waiting[group] = waiting.get(group, 0) + n
+        if not waiting[group]:
+            del waiting[group]
+            if self.on_drop is not None:
+                self.on_drop(group)
+
+    def _made_open(self, batch: list[Request]) -> set[str]:
+        """Make rollouts open, and return those that were not: an earlier submit of the same id may have succeeded."""
+        fresh = {r.id for r in batch if r.id not in self.open}
         now = time.monotonic()
         for r in batch:
             if r.id not in self.open:
                 self._add(Submitted(r, self._lane, at=now))
+        return fresh
+
+    async def _submit(self, batch: list[Request], fresh: set[str]) -> None:
         known = [self.open[r.id] for r in batch]
         queued = _Queued()
         try:
@@ -185,6 +227,19 @@ class Submissions:
                 return
         for r, m in zip(batch, messages, strict=True):
             queued.seqs[r.id] = await self._streams.store(m)
+
+    def upstreamed(self) -> list[str]:
+        """Return the open rollouts with calls that their worker sends to an upstream itself."""
+
+        def has_upstream(request: Request) -> bool:
+            return request.mode == "transparent_proxy" or any(r.upstream for r in request.gate.routes.values())
+
+        return [r for r, s in self.open.items() if has_upstream(s.request)]
+
+    def queued(self) -> tuple[int, float]:
+        """Return the number of rollouts without a call so far, and the monotonic time of the first one's submission."""
+        times = [s.at for rollout, s in self.open.items() if not s.attempt and self.slots.has(rollout)]
+        return len(times), min(times, default=0.0)
 
     # Records.
 

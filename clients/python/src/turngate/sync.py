@@ -41,6 +41,7 @@ from .schema import (
     Verdict,
     Verification,
 )
+from .slots import Load
 from .task import Task
 
 T = TypeVar("T")
@@ -115,6 +116,26 @@ class SyncClient:
     def outstanding(self) -> int:
         """Number of submitted rollouts without a delivered result."""
         return self.client.outstanding
+
+    @property
+    def slots(self) -> int:
+        """Largest number of submitted rollouts without a result; see Client.slots."""
+        return self.client.slots
+
+    @slots.setter
+    def slots(self, most: int) -> None:
+        async def change() -> None:
+            self.client.slots = most
+
+        self._run(change())
+
+    def load(self) -> Load:
+        """Return what rollouts and calls wait for; see Client.load."""
+
+        async def read() -> Load:
+            return self.client.load()
+
+        return self._run(read())
 
     def submit(self, requests: Request | Sequence[Request], timeout: float | None = None) -> list[str]:
         return self._run(self.client.submit(requests), timeout)
