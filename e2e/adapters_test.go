@@ -16,6 +16,7 @@ import (
 // Python of TURNGATE_PYTHONS that has the framework. The frameworks of "make
 // adapters" are too large for every run.
 func TestPythonAdapters(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		module, part string
 		files        []string

@@ -18,6 +18,7 @@ import (
 // TestGRPOExample trains with the example: rewards rise, log-probs that are
 // computed again are the recorded ones, and a killed worker costs no rollout.
 func TestGRPOExample(t *testing.T) {
+	t.Parallel()
 	said := trainGRPO(t, 8*time.Minute, "--seeds", "2", "--steps", "6")
 	for seed := 1; seed <= 2; seed++ {
 		rewards := numbers(t, said, fmt.Sprintf(`seed %d: mean reward of each step ((?:[0-9.]+ ?){6})\n`, seed))

@@ -54,6 +54,7 @@ func (c *pythonClient) run(argv ...string) error {
 // TestPythonClient installs the Python client into a new virtual environment, as
 // a user does, and runs its tests against this turngate, its types and its style.
 func TestPythonClient(t *testing.T) {
+	t.Parallel()
 	c := newPythonClient(t, 5*time.Minute)
 	t.Run("style", func(t *testing.T) {
 		for _, command := range []string{"check --no-cache", "format --no-cache --check"} {
