@@ -75,3 +75,41 @@ func TestACallAfterTheHintOfItsResultIsDropped(t *testing.T) {
 		t.Fatal("the call of a rollout with a result stays open")
 	}
 }
+
+// A result that cannot be read keeps no other from its caller, and is read again.
+func TestAResultThatCannotBeReadIsLeftForLater(t *testing.T) {
+	b := newBench(t)
+	nc := b.connect(t)
+	requests := []schema.Request{harness.Request("alpha-1"), harness.Request("alpha-2")}
+	if err := b.trainer.Submit(t.Context(), requests); err != nil {
+		t.Fatal(err)
+	}
+	store := func(id schema.ID, body []byte) {
+		t.Helper()
+		if _, err := nc.Request(subjects.Result(id), body, 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		hint, err := schema.Encode(&schema.Hint{V: schema.Version, ID: id})
+		harness.Must(t, err)
+		harness.Must(t, nc.Publish(subjects.TrainerResults("alpha"), hint))
+	}
+	done := func(id schema.ID) []byte {
+		body, err := schema.Encode(&schema.Result{V: schema.Version, ID: id, Attempt: 1, Status: schema.StatusDone})
+		harness.Must(t, err)
+		return body
+	}
+	store("alpha-1", []byte("not msgpack"))
+	store("alpha-2", done("alpha-2"))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if r, err := b.trainer.NextResult(ctx); err != nil || r.ID != "alpha-2" {
+		t.Fatalf("got %v, %v", r.ID, err)
+	}
+	if n := b.trainer.Outstanding(); n != 1 {
+		t.Fatalf("%d rollouts are outstanding, want 1", n)
+	}
+	store("alpha-1", done("alpha-1"))
+	if r, err := b.trainer.NextResult(ctx); err != nil || r.ID != "alpha-1" {
+		t.Fatalf("got %v, %v", r.ID, err)
+	}
+}
