@@ -38,8 +38,8 @@ type Client struct {
 	tokens  tokens
 }
 
-// NewClient returns the client of a worker instance. Close it after use. Errors wrap
-// broker.ErrNotAllowed.
+// NewClient returns the client of a worker instance. Close it after use. If the
+// server denies the subscription, the error wraps broker.ErrNotAllowed.
 func NewClient(b *broker.Broker, worker, instance string) (*Client, error) {
 	if err := schema.CheckToken("worker", worker); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func (c *Client) onFrame(m *nats.Msg) {
 	c.mu.Unlock()
 	if inbox == nil { // a late frame of a finished call
 		if m.Reply != "" && m.Header.Get(subjects.HeaderKind) == string(schema.FrameOperation) {
-			c.overOperation(m, "of a verification that has ended")
+			c.refuseEndedOperation(m, "of a verification that has ended")
 		}
 		return
 	}

@@ -75,7 +75,7 @@ func (a *callAttempt) operation(ctx context.Context, m *nats.Msg) error {
 		return nil
 	case gen == "" || gen != a.gen:
 		if a.gen != "" && a.rounds == a.genIn {
-			a.client.overOperation(m, "of another generation than "+a.gen)
+			a.client.refuseEndedOperation(m, "of another generation than "+a.gen)
 		}
 		return nil // the accept of its generation may come: the trainer repeats it
 	}
@@ -84,9 +84,9 @@ func (a *callAttempt) operation(ctx context.Context, m *nats.Msg) error {
 	return a.frames(schema.Frame{Kind: schema.FrameBeat, Gen: gen})
 }
 
-// overOperation refuses an operation after the end of its verification or
+// refuseEndedOperation refuses an operation after the end of its verification or
 // generation.
-func (c *Client) overOperation(m *nats.Msg, why string) {
+func (c *Client) refuseEndedOperation(m *nats.Msg, why string) {
 	c.refuseOperation(m, http.StatusGone, schema.CodeOver, "the operation is "+why)
 }
 
@@ -125,7 +125,7 @@ func (o *operations) take(ctx context.Context, gen string, m *nats.Msg) {
 	switch {
 	case o.closed:
 	case n < o.number:
-		o.a.client.overOperation(m, "older than the newest one")
+		o.a.client.refuseEndedOperation(m, "older than the newest one")
 	case n > maxOperations:
 		o.a.client.refuseOperation(m, http.StatusTooManyRequests, schema.CodeCallCap, "a verification has at most 10000 operations")
 	case n == o.number && o.reply != nil:
@@ -138,7 +138,7 @@ func (o *operations) take(ctx context.Context, gen string, m *nats.Msg) {
 			o.cancel()
 		}
 		if o.waiting != nil {
-			o.a.client.overOperation(o.waiting, "older than the newest one")
+			o.a.client.refuseEndedOperation(o.waiting, "older than the newest one")
 		}
 		o.number, o.reply, o.waiting, o.ended = n, nil, m, make(chan struct{})
 		ctx, o.cancel = context.WithCancel(ctx)

@@ -22,7 +22,7 @@ func (w *Worker) Take(ctx context.Context) (*Job, error) {
 	for {
 		d, err := w.slots.next(ctx)
 		if d != nil && ctx.Err() != nil {
-			_ = d.again(0)
+			_ = d.nak(0)
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -42,7 +42,7 @@ func (w *Worker) Take(ctx context.Context) (*Job, error) {
 			if ctx.Err() == nil {
 				w.log.Warn().Err(err).Str("subject", d.subject).Uint64("message", d.seq).Msg("a request could not be claimed, it goes back")
 			}
-			_ = d.again(time.Second)
+			_ = d.nak(time.Second)
 			continue
 		}
 		if job != nil {
@@ -106,12 +106,12 @@ func (w *Worker) settle(ctx context.Context, m *matter, s step) error {
 			j.adopt(m.d)
 			return nil
 		}
-		return m.d.again(0) // the job has ended since
+		return m.d.nak(0) // the job has ended since
 	case stepLater:
 		if m.lease == leaseAlive {
-			return m.d.again(w.timing.Busy)
+			return m.d.nak(w.timing.Busy)
 		}
-		return m.d.again(time.Second)
+		return m.d.nak(time.Second)
 	case stepEnded, writeOutcome, writeFinish:
 		w.hint(m.id)
 	default:

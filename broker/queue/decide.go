@@ -21,13 +21,14 @@ const (
 	askTidy              // the janitor checks the rollout
 )
 
-// facts are the circumstances of a decision besides the state record. Some
-// facts need a request to the server. They are unknown until decide asks for them.
+// facts are the circumstances of a decision besides the state record. A fact that
+// needs a request to the server can be unknown: then decide returns a lookAt step,
+// and resolve reads it.
 type facts struct {
 	ask
 	worker, instance string // this worker
-	job              bool   // this worker has a job of the rollout, besides the one that asks
-	attempt          int    // of the job that asks; for askRun: of the claim that was sent, 0: none
+	job              bool   // this worker has a job for the rollout other than matter.own
+	attempt          int    // attempt of matter.own; for askRun: attempt that writeClaim last tried to write, 0: none
 	ran              bool   // the attempt that the state names has begun on this worker
 
 	copied      bool   // the copy of the request is known to be stored
@@ -35,7 +36,7 @@ type facts struct {
 	ack         string // ack subject of the message
 	now         int64  // Unix ms, for display only
 	maxAttempts int
-	floor       int // lower bound of attempts before this one
+	floor       int // Request.AttemptFloor; the next attempt gets a higher number
 
 	lease   leaseStatus // of the worker that the state names
 	watched bool        // that lease was absent for Timing.Confirm while the state stayed the same
@@ -47,13 +48,13 @@ type facts struct {
 	fault *schema.Fault
 	touch bool // askKeep: write the state again
 
-	listed bool // askTidy: the presence of the state's worker lists the rollout, or is not known
+	listed bool // askTidy: false if the worker's presence omitted the rollout in two rounds in a row
 	lost   bool // askTidy: no worker has had the rollout for Timing.Lost
 	queue  queueStanding
 }
 
-// resultStanding tells whether a rollout with a state that is not terminal has a
-// result.
+// resultStanding tells whether a result record is stored although the state is not
+// terminal yet.
 type resultStanding int
 
 const (
@@ -76,11 +77,12 @@ const (
 type step string
 
 const (
-	// Facts that the decision needs.
+	// Steps after which resolve decides again. Each sets a fact.
 	lookAtLease  step = "read the lease"
 	lookAtResult step = "look for a result"
 	lookAtQueue  step = "look into the queue"
 	storeCopy    step = "store the copy of the request"
+	stepWatch    step = "watch the lease"
 
 	// Writes of the state, on the condition that it is unchanged. next is the new
 	// state.
@@ -92,18 +94,17 @@ const (
 	writeCommit  step = "commit"            // the result of the job, then the state
 	writeOutcome step = "end without a job" // a result without a job and the state, at once
 
-	// Steps that write no state.
+	// Steps that end resolve without a write of the state.
 	stepBegin  step = "begin"                 // the claim is stored
-	stepAdopt  step = "use the newer message" // of the own job
+	stepAdopt  step = "use the newer message" // this worker's job keeps this redelivery's ack subject, if it is newer
 	stepDrop   step = "drop the message"
 	stepLater  step = "deliver it again later"
 	stepPark   step = "park the message"
-	stepWatch  step = "watch the lease"
-	stepEnded  step = "it has ended" // hint
+	stepEnded  step = "it has ended" // the state is terminal: publish the result hint again
 	stepFence  step = "fence the job"
 	stepStop   step = "stop the job" // it is cancelled
 	stepKeep   step = "go on"
-	stepNudge  step = "tell the owner of the cancel"
+	stepNudge  step = "send the cancel to the owner"
 	stepAudit  step = "ask the owner to give it back"
 	stepRemake step = "publish the request again"
 	stepNone   step = "nothing"
@@ -132,7 +133,8 @@ func (f *facts) mine(s *schema.State) bool {
 }
 
 // decide returns the next step for a rollout with this state record. It is a
-// function of its arguments alone. The tables in docs/protocol.md list its rows.
+// function of its arguments alone. The decision table in docs/protocol.md lists
+// every case.
 func decide(r broker.Record[schema.State], f facts) decision {
 	switch f.ask {
 	case askRun:
@@ -140,7 +142,7 @@ func decide(r broker.Record[schema.State], f facts) decision {
 	case askRefuse:
 		return decideRefuse(r, f)
 	case askReject:
-		if r.Seq != 0 && (r.Value.Status.Terminal() || r.Value.Owned()) { // there is a valid request with the same id
+		if r.Seq != 0 && (r.Value.Status.Terminal() || r.Value.Owned()) { // the rollout has an owner, or a result already
 			return decision{step: stepDrop}
 		}
 		return outcome(r, f, schema.StatusFailed)
@@ -185,7 +187,7 @@ func decideRun(r broker.Record[schema.State], f facts) decision {
 	case f.mine(s):
 		return giveBack(r, f)
 	}
-	if d, free := orphan(r, f); !free {
+	if d, free := ownerStep(r, f); !free {
 		return d
 	}
 	if s.Status == schema.StatusCancelling {
@@ -201,7 +203,7 @@ func decideRefuse(r broker.Record[schema.State], f facts) decision {
 		return decision{step: stepEnded}
 	}
 	if r.Seq != 0 && s.Owned() {
-		if d, free := orphan(r, f); !free { // its owner can run it
+		if d, free := ownerStep(r, f); !free { // its owner may still run it
 			return d
 		}
 		if s.Status == schema.StatusCancelling {
@@ -223,15 +225,15 @@ func decidePark(r broker.Record[schema.State], f facts) decision {
 	case f.lease == leaseUnknown:
 		return decision{step: lookAtLease}
 	case f.lease == leaseAlive:
-		d, _ := orphan(r, f)
+		d, _ := ownerStep(r, f)
 		return d
 	}
 	return decision{step: stepPark} // a worker that can run it takes it over
 }
 
-// orphan decides about a message of a rollout with an owner. If free is true the
-// owner is gone.
-func orphan(r broker.Record[schema.State], f facts) (d decision, free bool) {
+// ownerStep returns the step while the owner's lease is alive or in doubt. free is
+// true if another worker may take the rollout over or end it.
+func ownerStep(r broker.Record[schema.State], f facts) (d decision, free bool) {
 	s := &r.Value
 	switch {
 	case f.lease == leaseUnknown:
@@ -252,7 +254,7 @@ func claim(r broker.Record[schema.State], f facts) decision {
 	if next.Tries >= f.maxAttempts {
 		return outcome(r, f, schema.StatusDead)
 	}
-	if f.job { // another slot claims it, or its end is being stored
+	if f.job { // another slot of this worker claims it, or an earlier job here still writes its end
 		return decision{step: stepLater}
 	}
 	next.Status, next.Attempt, next.Tries = schema.StatusRunning, max(next.Attempt, f.floor)+1, next.Tries+1
@@ -260,9 +262,9 @@ func claim(r broker.Record[schema.State], f facts) decision {
 	return decision{step: writeClaim, next: next}
 }
 
-// giveBack puts back a rollout: its state names this worker, and the worker has no
-// job for it. Either the answer to the claim was lost: the try is given back. Or the attempt
-// ran and its end could not be stored: the try counts.
+// giveBack decides for a rollout that this worker owns by its state but has no job
+// for. A cancelled one ends; another goes back to the queue. The try counts only if
+// the attempt began here.
 func giveBack(r broker.Record[schema.State], f facts) decision {
 	if r.Value.Status == schema.StatusCancelling {
 		return outcome(r, f, schema.StatusCancelled)
@@ -291,11 +293,11 @@ func decideJob(r broker.Record[schema.State], f facts) decision {
 	s := &r.Value
 	own := r.Seq != 0 && f.mine(s) && s.Attempt == f.attempt
 	switch {
-	case r.Seq != 0 && f.ask == askReturn && s.Status == schema.StatusQueued && s.Attempt == f.attempt: // the answer was lost
+	case r.Seq != 0 && f.ask == askReturn && s.Status == schema.StatusQueued && s.Attempt == f.attempt: // an earlier writeBack is stored, but its PubAck was lost
 		return decision{step: stepKeep}
 	case !own, f.ask == askKeep && s.Status.Terminal():
 		return decision{step: stepFence}
-	case s.Status.Terminal(): // the job's own write
+	case s.Status.Terminal(): // the rollout has ended: by this job's write, or by another worker while the lease was gone
 		return decision{step: stepEnded}
 	case f.ask == askKeep && f.touch && !f.moved:
 		return decision{step: writeTouch, next: *s}

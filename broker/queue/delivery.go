@@ -66,8 +66,8 @@ func (d *delivery) done(ctx context.Context) error {
 	}
 }
 
-// again asks the server to deliver the message again after a delay.
-func (d *delivery) again(after time.Duration) error {
+// nak asks the server to deliver the message again after a delay.
+func (d *delivery) nak(after time.Duration) error {
 	body := "-NAK"
 	if after > 0 {
 		body = fmt.Sprintf(`-NAK {"delay":%d}`, after.Nanoseconds())

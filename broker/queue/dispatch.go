@@ -48,8 +48,8 @@ func (p *dispatcher) next(ctx context.Context) (*delivery, error) {
 	}
 }
 
-// pull pulls requests for all free slots and returns that of the calling slot. It
-// returns nil if it waited for long without any.
+// pull pulls requests for all free slots and returns that of the calling slot. If
+// delivery and error are both nil, the caller tries again.
 func (p *dispatcher) pull(ctx context.Context) (*delivery, error) {
 	select {
 	case d := <-p.ready:
@@ -61,7 +61,7 @@ func (p *dispatcher) pull(ctx context.Context) (*delivery, error) {
 	}
 	all, err := p.w.poll(ctx, min(int(p.free.Load()), maxPull))
 	if len(all) == 0 && err == nil {
-		return p.w.arm(ctx)
+		return p.w.waitAny(ctx)
 	}
 	if len(all) == 0 {
 		return nil, err
@@ -79,7 +79,7 @@ func (p *dispatcher) leave() {
 	for len(p.ready) > int(p.free.Load()) {
 		select {
 		case d := <-p.ready:
-			if err := d.again(0); err != nil {
+			if err := d.nak(0); err != nil {
 				p.w.log.Debug().Err(err).Msg("a request for a slot that is gone was not given back")
 			}
 		default:

@@ -39,7 +39,7 @@ func (w *Worker) present(ctx context.Context) error {
 	p := schema.Presence{
 		V: schema.Version, Worker: w.wid, Instance: w.instance, Version: w.cfg.Version, Slots: w.cfg.Slots, Draining: w.draining.Load(), Offer: w.offer(),
 	}
-	for _, j := range w.mine() {
+	for _, j := range w.claimedJobs() {
 		p.Running = append(p.Running, j.Request.ID)
 	}
 	data, err := schema.Encode(&p)
@@ -95,10 +95,10 @@ func (w *Worker) pass(ctx context.Context, d *delivery, req *schema.Request, lac
 	later := w.timing.Unfit << min(d.delivered-1, 2)
 	if slices.ContainsFunc(all, func(p schema.Presence) bool { return !p.Draining && p.Offer.Lacks(req) == nil }) {
 		w.unfit.forget(req.ID)
-		return d.again(later)
+		return d.nak(later)
 	}
 	if waited := w.unfit.since(req, w.timing); waited < w.timing.NoCapable {
-		return d.again(min(later, w.timing.NoCapable-waited))
+		return d.nak(min(later, w.timing.NoCapable-waited))
 	}
 	return w.refuse(ctx, d, req, lacks)
 }

@@ -218,7 +218,7 @@ func (j *Job) Return(ctx context.Context, fault *schema.Fault, giveBack bool, de
 	if j.record.Value.Status.Terminal() { // it has been cancelled, or has no tries left
 		return j.settle(ctx)
 	}
-	return j.msg.Load().again(delay)
+	return j.msg.Load().nak(delay)
 }
 
 // verdict returns the result of a rollout that this worker ends early.

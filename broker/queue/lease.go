@@ -18,9 +18,9 @@ import (
 )
 
 // leaseStatus is the status of a worker instance's lease. An instance has one
-// lease for all its rollouts: a value in memory that expires if it is not
-// renewed. While the lease is alive, no other worker tries to take the rollouts
-// over. The owner of a rollout is decided by its state record alone.
+// lease for all its rollouts: a message in a memory-storage stream that expires
+// unless it is renewed. While the lease is alive, no other worker tries to take the
+// rollouts over. The owner of a rollout is decided by its state record alone.
 type leaseStatus int
 
 const (
@@ -105,15 +105,15 @@ func (w *Worker) renewLease(ctx context.Context) {
 	}
 }
 
-// elapsed returns the time between two moments by the clock that shows more: the
-// monotonic clock stands still while the machine is suspended, and the wall clock
-// may be set.
+// elapsed returns the larger of the monotonic and the wall-clock difference. The
+// monotonic clock stops while the machine sleeps, and the wall clock can be set.
 func elapsed(from, to time.Time) time.Duration {
 	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
 }
 
-// leasesLost reports whether the stream of leases does not exist. A write to it
-// says so only if nothing else listens on the subject.
+// leasesLost reports whether the stream of leases does not exist. A publish to a
+// missing stream gets "no responders" only if no other subscription matches the
+// subject.
 func (w *Worker) leasesLost(ctx context.Context) bool {
 	op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 	defer cancel()
@@ -121,8 +121,8 @@ func (w *Worker) leasesLost(ctx context.Context) bool {
 	return errors.Is(err, jetstream.ErrStreamNotFound)
 }
 
-// mine lists the jobs with a confirmed claim.
-func (w *Worker) mine() []*Job {
+// claimedJobs lists the jobs with a confirmed claim.
+func (w *Worker) claimedJobs() []*Job {
 	w.mu.Lock()
 	all := make([]*Job, 0, len(w.jobs))
 	for _, j := range w.jobs {
@@ -142,7 +142,7 @@ func (w *Worker) mine() []*Job {
 // record again, so that a take-over in progress is refused. It returns false if
 // this failed for some job.
 func (w *Worker) verify(ctx context.Context, touch bool) bool {
-	jobs := w.mine()
+	jobs := w.claimedJobs()
 	limit := make(chan struct{}, 64)
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -168,7 +168,7 @@ func (w *Worker) verify(ctx context.Context, touch bool) bool {
 // check compares a job with its state record. A job that no longer owns its
 // rollout is fenced, which is not an error.
 func (j *Job) check(ctx context.Context, touch bool) error {
-	if !j.mu.TryLock() { // its result is being written, which checks it as well
+	if !j.mu.TryLock() { // the job writes the state now, and that write checks it too
 		return nil
 	}
 	defer j.mu.Unlock()

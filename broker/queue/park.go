@@ -86,11 +86,11 @@ func (w *Worker) setAside(ctx context.Context, d *delivery, req *schema.Request)
 		case "":
 			parked, err := w.park(ctx, d, req, class{subjects.LaneOf(d.subject), subjects.ClassDelay}, "")
 			if err == nil && !parked {
-				err = d.again(wait)
+				err = d.nak(wait)
 			}
 			return true, err
 		case subjects.ClassDelay:
-			return true, d.again(wait)
+			return true, d.nak(wait)
 		}
 	}
 	lacks := w.lacks(req)

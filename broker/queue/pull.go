@@ -180,10 +180,10 @@ func (w *Worker) received(m *nats.Msg) (*delivery, error) {
 	}
 }
 
-// arm waits on all queues at once for one message; nil if none arrives within
+// waitAny waits on all queues at once for one message; nil if none arrives within
 // armFor, or the list of queues changes. Further messages go back to the queue at
 // once.
-func (w *Worker) arm(ctx context.Context) (*delivery, error) {
+func (w *Worker) waitAny(ctx context.Context) (*delivery, error) {
 	inbox := w.Inbox() + ".pull." + nuid.Next()
 	queues, changed := w.lanes.every()
 	a := &armed{w: w, queues: queues, got: make(chan *delivery, 1), status: make(chan error, len(queues))}
@@ -266,7 +266,7 @@ func (a *armed) on(m *nats.Msg) {
 	if q != nil {
 		a.w.lanes.gave(q) // it has requests
 	}
-	if err := d.again(0); err != nil {
+	if err := d.nak(0); err != nil {
 		a.w.log.Debug().Err(err).Msg("a request that came too late was not given back")
 	}
 }
@@ -307,7 +307,7 @@ func (a *armed) close() {
 	a.mu.Unlock()
 	select {
 	case d := <-a.got:
-		if err := d.again(0); err != nil {
+		if err := d.nak(0); err != nil {
 			a.w.log.Debug().Err(err).Msg("a request that came too late was not given back")
 		}
 	default:

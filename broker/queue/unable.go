@@ -85,7 +85,7 @@ func (j *overseer) refuse(ctx context.Context, c queued, lacks error) error {
 			err = j.w.refuse(ctx, d, req, lacks)
 		}
 		if err != nil {
-			_ = d.again(j.w.timing.Unfit)
+			_ = d.nak(j.w.timing.Unfit)
 			return fmt.Errorf("refuse a request of %s: %w", q.consumer, err)
 		}
 	}

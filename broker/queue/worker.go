@@ -63,8 +63,8 @@ type Worker struct {
 	subs []*nats.Subscription
 }
 
-// NewWorker returns the client for a worker instance. Close it after use. Errors
-// wrap broker.ErrNotAllowed.
+// NewWorker returns the client for a worker instance. Close it after use. If the
+// server denies a subscription, the error wraps broker.ErrNotAllowed.
 func NewWorker(b *broker.Broker, c WorkerConfig) (*Worker, error) {
 	if err := schema.CheckToken("worker", c.Worker); err != nil {
 		return nil, err
