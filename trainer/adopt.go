@@ -44,9 +44,9 @@ func (t *Trainer) Adopt(ctx context.Context, requests []schema.Request) error {
 
 // adopt reports whether the broker knows a rollout.
 func (t *Trainer) adopt(ctx context.Context, r schema.Request) (bool, error) {
-	state, err := t.side.State(ctx, r.ID)
+	state, err := t.requests.State(ctx, r.ID)
 	if errors.Is(err, broker.ErrNotFound) {
-		_, err = t.side.Result(ctx, r.ID)
+		_, err = t.requests.Result(ctx, r.ID)
 		state = schema.State{Status: schema.StatusDone}
 	}
 	if errors.Is(err, broker.ErrNotFound) {

@@ -11,7 +11,7 @@ import (
 // bundle again with a rollout that the broker lost. While NATS cannot be
 // reached it waits until the context ends.
 func (t *Trainer) PutBundle(ctx context.Context, data []byte) (string, error) {
-	sha, err := t.side.PutBundle(ctx, data)
+	sha, err := t.requests.PutBundle(ctx, data)
 	if err != nil {
 		return "", err
 	}
@@ -29,5 +29,5 @@ const maxBundles = 1 << 30
 // Artifact reads a file of a rollout. While NATS cannot be reached it waits
 // until the context ends.
 func (t *Trainer) Artifact(ctx context.Context, a schema.Artifact) ([]byte, error) {
-	return t.side.Artifact(ctx, a.SHA256)
+	return t.requests.Artifact(ctx, a.SHA256)
 }

@@ -90,7 +90,7 @@ func (t *Trainer) setHold(s *Selection) {
 	}
 	t.mu.Unlock()
 	for i, p := range waiting { // tell the workers at once, because it stops their agents' clocks
-		p.state.sign(held[i])
+		p.state.sendBeat(held[i])
 	}
 	wake(t.arrived)
 	t.tellHold()
@@ -122,7 +122,7 @@ func (t *Trainer) tellHold() {
 		slices.Sort(h.IDs)
 	}
 	t.mu.Unlock()
-	if err := t.side.Hold(&h); err != nil {
+	if err := t.requests.Hold(&h); err != nil {
 		t.cfg.Log.Warn().Err(err).Msg("workers that ask an engine themselves do not hear of a hold; it is told again")
 	}
 }

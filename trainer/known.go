@@ -53,9 +53,9 @@ func (r *rollout) knows(k *known) {
 	}
 }
 
-// whole rebuilds a call from its base, checks the digest of its worker, and
-// keeps it as a base. need is true if the worker must send the whole call.
-func (t *Trainer) whole(k schema.Key, c *Call) (need bool, err error) {
+// rebuild makes a call whole with its base, checks the digest of its worker, and
+// keeps the call as a base. need is true if the worker must send the whole call.
+func (t *Trainer) rebuild(k schema.Key, c *Call) (need bool, err error) {
 	t.mu.Lock()
 	r := t.rollouts[k.Rollout]
 	if r == nil || r.attempt != k.Attempt {

@@ -29,7 +29,7 @@ func TestACallWaitsForItsBase(t *testing.T) {
 				second := Call{Call: schema.Call{Messages: whole.Messages[1:], Base: 1, Keep: 1, Digest: whole.HashesOf().Digest()}}
 				need := make(chan bool)
 				go func() {
-					n, err := tr.whole(schema.Key{Rollout: "alpha-1", Attempt: 1, Call: 2}, &second)
+					n, err := tr.rebuild(schema.Key{Rollout: "alpha-1", Attempt: 1, Call: 2}, &second)
 					if err != nil {
 						t.Error(err)
 					}
@@ -37,7 +37,7 @@ func TestACallWaitsForItsBase(t *testing.T) {
 				}()
 				synctest.Wait()
 				if tt.readable {
-					if _, err := tr.whole(key, &Call{Call: first}); err != nil {
+					if _, err := tr.rebuild(key, &Call{Call: first}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -70,7 +70,7 @@ func TestCallsOfOneBaseAreApart(t *testing.T) {
 			c.Call.Base, c.Keep = base, keep
 			c.Messages = whole.Messages[c.Keep:]
 		}
-		if need, err := tr.whole(schema.Key{Rollout: "alpha-1", Attempt: 1, Call: number}, c); need || err != nil {
+		if need, err := tr.rebuild(schema.Key{Rollout: "alpha-1", Attempt: 1, Call: number}, c); need || err != nil {
 			t.Fatalf("call %d: asked for whole %v, %v", number, need, err)
 		}
 		calls[number] = c

@@ -86,7 +86,7 @@ func (s *state) accept() {
 	said := s.said
 	s.mu.Unlock()
 	if !said {
-		s.sign(false)
+		s.sendBeat(false)
 	}
 }
 
@@ -129,8 +129,8 @@ func (s *state) settle() {
 	}
 }
 
-// sign sends an accept the first time, and beats afterwards.
-func (s *state) sign(held bool) {
+// sendBeat sends an accept the first time, and beats afterwards.
+func (s *state) sendBeat(held bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.wanted() {

@@ -46,7 +46,7 @@ func (t *Trainer) Watch(handle func(schema.Event)) (stop func(), err error) {
 		defer one.Unlock()
 		handle(e)
 	}}
-	unsubscribe, err := t.side.Watch(func(e schema.Event) {
+	unsubscribe, err := t.requests.Watch(func(e schema.Event) {
 		t.sawAttempt(e.Rollout, e.Attempt)
 		q.taken(e.Rollout)
 		q.handle(e)
@@ -101,7 +101,7 @@ func (q *queueWatch) look(ctx context.Context) {
 	if len(waiting) == 0 {
 		return
 	}
-	fleet, err := q.t.side.Fleet(ctx)
+	fleet, err := q.t.requests.Fleet(ctx)
 	if err != nil {
 		q.t.cfg.Log.Debug().Err(err).Msg("not known which workers are there")
 		return
@@ -135,7 +135,7 @@ func (q *queueWatch) waiting() []submitted {
 // isQueued reads whether a rollout is still queued, because the events of its
 // start may be lost.
 func (q *queueWatch) isQueued(ctx context.Context, id schema.ID) bool {
-	state, err := q.t.side.State(ctx, id)
+	state, err := q.t.requests.State(ctx, id)
 	if errors.Is(err, broker.ErrNotFound) {
 		return true
 	}

@@ -38,7 +38,7 @@ func (t *Trainer) mayHaveEnded(id schema.ID) {
 		t.tell(t.outstanding[id].request.Group)
 	case t.rollouts[id] != nil:
 		t.over[id] = struct{}{}
-		wake(t.overed)
+		wake(t.overReady)
 	}
 }
 
@@ -49,7 +49,7 @@ func (t *Trainer) dropOver() {
 		select {
 		case <-t.life.Done():
 			return
-		case <-t.overed:
+		case <-t.overReady:
 		}
 		t.mu.Lock()
 		ids := slices.Collect(maps.Keys(t.over))
@@ -57,7 +57,7 @@ func (t *Trainer) dropOver() {
 		t.mu.Unlock()
 		for _, id := range ids {
 			ctx, cancel := context.WithTimeout(t.life, 10*time.Second)
-			_, err := t.side.Result(ctx, id)
+			_, err := t.requests.Result(ctx, id)
 			cancel()
 			switch {
 			case err == nil:
@@ -102,7 +102,7 @@ func (t *Trainer) poll() {
 		t.tell(group)
 	}
 	t.mu.Unlock()
-	wake(t.overed)
+	wake(t.overReady)
 }
 
 func (t *Trainer) lookForResults() error {
@@ -111,7 +111,7 @@ func (t *Trainer) lookForResults() error {
 	t.mu.Lock()
 	from := t.resultsFrom
 	t.mu.Unlock()
-	next, err := t.side.ResultsFrom(ctx, from, t.onHint)
+	next, err := t.requests.ResultsFrom(ctx, from, t.onHint)
 	t.mu.Lock()
 	t.resultsFrom = max(next, 1)
 	t.mu.Unlock()
@@ -133,7 +133,7 @@ func (t *Trainer) nextOf(ctx context.Context, group string, endless bool) (r sch
 		news := t.newsOf(group)
 		t.mu.Unlock()
 		if id != "" {
-			r, err = t.side.Result(ctx, id)
+			r, err = t.requests.Result(ctx, id)
 			switch {
 			case err == nil && t.end(id):
 				return r, true, nil

@@ -49,7 +49,7 @@ func (r *rollout) of(a modelcall.IncomingCall) map[int]*state {
 	}
 }
 
-// open lists the calls of all kinds.
-func (r *rollout) open() []*state {
+// allCalls lists the calls of all kinds.
+func (r *rollout) allCalls() []*state {
 	return slices.Concat(slices.Collect(maps.Values(r.calls)), slices.Collect(maps.Values(r.tools)), slices.Collect(maps.Values(r.verifications)))
 }

@@ -149,7 +149,7 @@ func (t *Trainer) enqueue(ctx context.Context, lane int, batch []schema.Request,
 	}
 	for wait := 50 * time.Millisecond; ; wait = min(wait*2, 2*time.Second) {
 		op, cancel := context.WithTimeout(ctx, 5*time.Second)
-		got, err := t.side.Submit(op, lane, batch)
+		got, err := t.requests.Submit(op, lane, batch)
 		cancel()
 		copy(seqs, got)
 		if err == nil {
@@ -205,7 +205,7 @@ func (t *Trainer) audit() {
 func (t *Trainer) auditOne(id schema.ID) error {
 	ctx, cancel := context.WithTimeout(t.life, 10*time.Second)
 	defer cancel()
-	state, err := t.side.State(ctx, id)
+	state, err := t.requests.State(ctx, id)
 	switch {
 	case err == nil && state.Status.Terminal():
 		t.onHint(id)
@@ -216,7 +216,7 @@ func (t *Trainer) auditOne(id schema.ID) error {
 	case !errors.Is(err, broker.ErrNotFound):
 		return err
 	}
-	if _, err := t.side.Result(ctx, id); err == nil {
+	if _, err := t.requests.Result(ctx, id); err == nil {
 		t.onHint(id)
 		return nil
 	} else if !errors.Is(err, broker.ErrNotFound) {
@@ -232,16 +232,16 @@ func (t *Trainer) auditOne(id schema.ID) error {
 	request.AttemptFloor = max(request.AttemptFloor, s.attempt)
 	bundle := t.bundles[request.Task.Bundle]
 	t.mu.Unlock()
-	there, err := t.side.Queued(ctx, id, seq)
+	there, err := t.requests.Queued(ctx, id, seq)
 	if err != nil || there {
 		return err
 	}
 	if bundle != nil {
-		if _, err := t.side.PutBundle(ctx, bundle); err != nil {
+		if _, err := t.requests.PutBundle(ctx, bundle); err != nil {
 			return err
 		}
 	}
-	seqs, err := t.side.Submit(ctx, lane, []schema.Request{request})
+	seqs, err := t.requests.Submit(ctx, lane, []schema.Request{request})
 	if errors.Is(err, queue.ErrQueueFull) {
 		return nil // with a full queue a request would be lost again
 	}
@@ -328,7 +328,7 @@ const cancelsPerMessage = 200
 
 func (t *Trainer) askToCancel(ids []schema.ID, reason string) error {
 	for some := range slices.Chunk(ids, cancelsPerMessage) {
-		if err := t.side.Cancel(some, t.sequences(some), reason); err != nil {
+		if err := t.requests.Cancel(some, t.sequences(some), reason); err != nil {
 			return err
 		}
 	}

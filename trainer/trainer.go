@@ -27,16 +27,17 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Trainer is one process of a trainer. It is safe for concurrent use.
+// Trainer is the connection of one process under a trainer's name. Several processes
+// may use one name. It is safe for concurrent use.
 type Trainer struct {
-	side  *queue.Trainer
-	calls *modelcall.Server
-	cfg   Config
-	life  context.Context
-	stop  context.CancelCauseFunc
-	bg    sync.WaitGroup
-	unsub []func()
-	own   *broker.Broker // the connection that Dial made; nil: the caller's
+	requests *queue.Trainer
+	calls    *modelcall.Server
+	cfg      Config
+	life     context.Context
+	stop     context.CancelCauseFunc
+	bg       sync.WaitGroup
+	unsub    []func()
+	own      *broker.Broker // the connection that Dial made; nil: the caller's
 
 	hashers  sync.Pool // of *schema.Hasher
 	gens     atomic.Int64
@@ -47,7 +48,7 @@ type Trainer struct {
 	queue       []*Pending
 	arrived     chan struct{} // capacity 1: the queue has calls
 	serving     *serving      // takes calls without the queue; nil: Serve does not run
-	fresh       []*state      // calls without any frame to the worker yet, oldest first
+	fresh       []*state      // newly opened calls, oldest first; accept looks at them after acceptAfter
 	hold        *Selection    // the rollouts to hold; nil: none
 	holdSerial  int64         // serial number of the last message about a hold
 	holdTold    int           // messages about the hold since it changed
@@ -58,12 +59,12 @@ type Trainer struct {
 	ledger      *ledger
 	bundles     map[string][]byte
 	bundleBytes int
-	resultsFrom uint64                   // where to look for results without a hint
-	news        map[string]chan struct{} // of groups with callers that wait for results; empty name: for any
+	resultsFrom uint64                   // stream sequence from which poll looks for results
+	news        map[string]chan struct{} // by group, empty: all groups; closed when callers of nextOf must look again
 	hinted      map[schema.ID]struct{}   // outstanding rollouts that may have a result
 	unread      map[schema.ID]struct{}   // the ones that could not be read since the last poll
 	over        map[schema.ID]struct{}   // rollouts of other processes that may have a result
-	overed      chan struct{}            // capacity 1: over has rollouts
+	overReady   chan struct{}            // capacity 1: over has rollouts
 	recent      recent                   // newest hints
 }
 
@@ -89,8 +90,9 @@ const startTimeout = 30 * time.Second
 var ErrClosed = errors.New("the trainer is closed")
 
 // Dial connects a trainer to NATS. From then on it accepts calls. The context
-// bounds the connecting, which waits up to 30 s for the first worker. Errors name
-// a wrong field of the configuration (*schema.InvalidError), or the server.
+// bounds the connecting, which waits up to 30 s for the first worker. A wrong field
+// of the configuration gives a *schema.InvalidError; other errors are of the
+// connection or the State file.
 func Dial(ctx context.Context, c Config) (_ *Trainer, err error) {
 	if err := schema.CheckTrainer(c.Name); err != nil {
 		return nil, err
@@ -124,7 +126,7 @@ func Dial(ctx context.Context, c Config) (_ *Trainer, err error) {
 
 // start starts a trainer on an open connection.
 func start(ctx context.Context, c Config) (*Trainer, error) {
-	side, err := queue.NewTrainer(c.Broker, c.Name)
+	requests, err := queue.NewTrainer(c.Broker, c.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -134,9 +136,9 @@ func start(ctx context.Context, c Config) (*Trainer, error) {
 	}
 	c.AuditEvery = cmp.Or(c.AuditEvery, auditEvery)
 	t := &Trainer{
-		side: side, calls: calls, cfg: c, rollouts: map[schema.ID]*rollout{}, hinted: map[schema.ID]struct{}{}, unread: map[schema.ID]struct{}{}, bundles: map[string][]byte{},
+		requests: requests, calls: calls, cfg: c, rollouts: map[schema.ID]*rollout{}, hinted: map[schema.ID]struct{}{}, unread: map[schema.ID]struct{}{}, bundles: map[string][]byte{},
 		outstanding: map[schema.ID]*submitted{}, groups: map[string]map[schema.ID]struct{}{}, news: map[string]chan struct{}{},
-		arrived: make(chan struct{}, 1), overed: make(chan struct{}, 1), over: map[schema.ID]struct{}{}, instance: newInstance(), holdTold: releaseTold,
+		arrived: make(chan struct{}, 1), overReady: make(chan struct{}, 1), over: map[schema.ID]struct{}{}, instance: newInstance(), holdTold: releaseTold,
 		slots: newSlots(c.Slots),
 	}
 	var known map[schema.ID]*submitted
@@ -150,15 +152,15 @@ func start(ctx context.Context, c Config) (*Trainer, error) {
 	t.life, t.stop = context.WithCancelCause(context.Background())
 	start, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err = side.AwaitSetup(start); err == nil {
-		t.resultsFrom, err = side.ResultsFrom(start, 0, nil)
+	if err = requests.AwaitSetup(start); err == nil {
+		t.resultsFrom, err = requests.ResultsFrom(start, 0, nil)
 	}
 	if err != nil {
 		t.Close()
 		return nil, err
 	}
 	for _, subscribe := range []func() (func(), error){
-		func() (func(), error) { return side.Hints(t.onHints) },
+		func() (func(), error) { return requests.Hints(t.onHints) },
 		func() (func(), error) { return calls.Listen(c.Shard, t.onCall) },
 		func() (func(), error) { return t.listenTools() },
 		func() (func(), error) { return t.listenVerifications() },
@@ -206,7 +208,7 @@ func (t *Trainer) Close() {
 	for _, u := range t.unsub {
 		u()
 	}
-	t.mu.Lock() // after this no method starts a goroutine
+	t.mu.Lock() // onCall and admit check life and add to bg under the lock: from here on neither adds
 	t.queue = nil
 	t.mu.Unlock()
 	t.bg.Wait()
@@ -236,7 +238,8 @@ func newInstance() string {
 	return hex.EncodeToString(b)
 }
 
-// onCall handles a worker's request for a call, and may answer it.
+// onCall handles a worker's message about a call: a new or repeated request, a
+// cancel, or a refused answer.
 func (t *Trainer) onCall(a modelcall.IncomingCall) {
 	t.mu.Lock()
 	if t.life.Err() != nil {
@@ -288,7 +291,7 @@ func (t *Trainer) onCall(a modelcall.IncomingCall) {
 	var stale []*state
 	if a.Key.Attempt > r.attempt {
 		r.attempt = a.Key.Attempt
-		stale = r.open()
+		stale = r.allCalls()
 		r.reset()
 	}
 	c := r.of(a)[a.Key.Call]
@@ -304,6 +307,7 @@ func (t *Trainer) onCall(a modelcall.IncomingCall) {
 			settled = append(settled, s)
 		}
 	}
+	t.bg.Add(1) // Close waits: the ledger is written, and runTool and runVerifier start goroutines
 	t.mu.Unlock()
 	t.sawAttempt(a.Key.Rollout, a.Key.Attempt)
 	for _, s := range settled {
@@ -312,21 +316,16 @@ func (t *Trainer) onCall(a modelcall.IncomingCall) {
 	for _, s := range stale {
 		s.end(errCancelled)
 	}
-	if !fresh {
-		c.attach(a, held)
-		return
-	}
-	t.handle(c, a, held)
-}
-
-// handle begins to answer a new call, by its kind.
-func (t *Trainer) handle(c *state, a modelcall.IncomingCall, held bool) {
 	switch {
+	case !fresh:
+		c.attach(a, held)
 	case a.Tool:
 		t.runTool(c, a)
 	case a.Verify:
 		t.runVerifier(c, a)
-	default:
+	}
+	t.bg.Done()
+	if fresh && !a.Tool && !a.Verify { // Close does not wait for an Answerer
 		t.begin(&Pending{state: c}, a, held)
 	}
 }
@@ -334,12 +333,12 @@ func (t *Trainer) handle(c *state, a modelcall.IncomingCall, held bool) {
 // maxWaiting bounds the calls that wait for their rollout's state.
 const maxWaiting = 64
 
-// learn reads the highest attempt of a rollout that is new to this process. So
-// a fenced worker gets no answer from a restarted trainer either.
+// learn reads the highest attempt of a rollout that is new to this process. So a
+// restarted trainer does not answer a fenced worker.
 func (t *Trainer) learn(id schema.ID, r *rollout) {
 	ctx, cancel := context.WithTimeout(t.life, time.Second) // its worker waits two seconds for a frame
 	defer cancel()
-	s, err := t.side.State(ctx, id)
+	s, err := t.requests.State(ctx, id)
 	if err != nil && !errors.Is(err, broker.ErrNotFound) {
 		t.cfg.Log.Debug().Err(err).Str("rollout", string(id)).Msg("a rollout's state could not be read")
 	}
@@ -382,7 +381,7 @@ func (t *Trainer) begin(p *Pending, a modelcall.IncomingCall, held bool) {
 	case !a.Key.Is(p.Call.Key):
 		err = fmt.Errorf("key: %q does not match the subject's %s", p.Call.Key, a.Key)
 	default:
-		needFull, err = t.whole(a.Key, &p.Call)
+		needFull, err = t.rebuild(a.Key, &p.Call)
 	}
 	close(p.state.read)
 	if needFull {
@@ -407,7 +406,7 @@ func (t *Trainer) begin(p *Pending, a modelcall.IncomingCall, held bool) {
 		return
 	}
 	if held {
-		p.state.sign(true)
+		p.state.sendBeat(true)
 	}
 	t.mu.Lock()
 	if s := t.serving; s != nil && !t.holds(a.Key.Rollout) && s.take(p) {
@@ -457,21 +456,21 @@ func (t *Trainer) accept() {
 // beat sends beats for open calls.
 func (t *Trainer) beat() {
 	t.mu.Lock()
-	var open []*state
+	var all []*state
 	for id, r := range t.rollouts {
 		if time.Since(r.touched) > forgetAfter {
 			t.drop(id)
 			continue
 		}
-		open = append(open, r.open()...)
+		all = append(all, r.allCalls()...)
 	}
 	waiting := make(map[*state]bool, len(t.queue))
 	for _, p := range t.queue {
 		waiting[p.state] = t.holds(p.state.key.Rollout)
 	}
 	t.mu.Unlock()
-	for _, c := range open {
-		c.sign(waiting[c])
+	for _, c := range all {
+		c.sendBeat(waiting[c])
 	}
 }
 
@@ -482,7 +481,7 @@ func (t *Trainer) drop(id schema.ID) {
 		return
 	}
 	delete(t.rollouts, id)
-	for _, c := range r.open() {
+	for _, c := range r.allCalls() {
 		c.end(errCancelled)
 	}
 }

@@ -42,7 +42,7 @@ func (t *Trainer) runVerifier(s *state, a modelcall.IncomingCall) {
 		s.answer(schema.FrameFault, f)
 		return
 	}
-	s.sign(false) // before the first operation
+	s.sendBeat(false) // before the first operation
 	t.bg.Go(func() { t.verify(h) })
 }
 

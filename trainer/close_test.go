@@ -1,0 +1,54 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/broker/modelcall"
+	"github.com/turngate/turngate/schema"
+)
+
+// TestCloseWaitsForACallThatBegins closes the trainer while onCall handles a new
+// verification. The end of a call of the earlier attempt blocks onCall.
+func TestCloseWaitsForACallThatBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var runs atomic.Int32
+		tr := &Trainer{cfg: Config{Log: zerolog.Nop(), Verify: func(context.Context, *Handle) (*schema.Verdict, error) {
+			runs.Add(1)
+			return nil, errors.New("closed")
+		}}, rollouts: map[schema.ID]*rollout{"alpha-1": newRollout()}, ledger: &ledger{}}
+		tr.life, tr.stop = context.WithCancelCause(context.Background())
+		release := make(chan struct{})
+		r := tr.rollouts["alpha-1"]
+		r.ready, r.attempt = true, 1
+		r.calls[1] = &state{end: func(error) { <-release }}
+		key := schema.Key{Rollout: "alpha-1", Attempt: 2, Call: 1}
+		body, err := schema.Encode(&schema.Verification{V: schema.Version, Key: key.String(), Workdir: "/workspace", LimitMS: 1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go tr.onCall(modelcall.IncomingCall{Key: key, Verify: true, Body: body})
+		synctest.Wait()
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			tr.Close()
+		}()
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Error("Close did not wait")
+		default:
+		}
+		close(release)
+		<-closed
+		if n := runs.Load(); n != 1 {
+			t.Errorf("the verifier ran %d times before Close returned", n)
+		}
+	})
+}
