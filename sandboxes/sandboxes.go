@@ -46,9 +46,9 @@ type Sandbox interface {
 	// there, such as http://127.0.0.1:4000. A sandbox can have several forwards,
 	// each with its own port. All end with the sandbox.
 	Forward(ctx context.Context, h http.Handler) (baseURL string, err error)
-	// Online disconnects the sandbox from the open network, which closes every
-	// connection, or connects it again. A sandbox that was made without the open
-	// network returns an *UnsupportedError.
+	// Online connects the sandbox to the open network, or disconnects it, which
+	// closes every connection. A sandbox that was made without the open network
+	// returns an *UnsupportedError.
 	Online(ctx context.Context, on bool) error
 	// KillAll kills every process in the sandbox except its own helper and spared
 	// processes. It returns when none is left.
@@ -104,8 +104,8 @@ type Files interface {
 	// is. An owner that the sandbox lacks gives a *NoUserError, as in each operation
 	// with an owner.
 	Mkdir(ctx context.Context, dir string, mode fs.FileMode, owner string) error
-	// Empty makes dir an empty folder. It replaces a file or a link in the place
-	// of dir, or of a folder above it, by a folder; it follows no link.
+	// Empty makes dir an empty folder and makes its missing parents. If dir or a
+	// parent is a file or a link, a folder replaces it. Empty follows no link.
 	Empty(ctx context.Context, dir string, mode fs.FileMode, owner string) error
 	// Remove removes a file or a tree. A missing path is no error.
 	Remove(ctx context.Context, path string) error
@@ -130,10 +130,10 @@ type FileInfo struct {
 
 // Spec describes a sandbox to make. A limit of 0 means no limit.
 type Spec struct {
-	Owner   string // name of the worker; Sweep selects by it
+	Owner   string // marks the worker's sandboxes on its host; Sweep selects by it
 	Rollout schema.ID
 	Attempt int
-	Part    string // distinguishes several sandboxes of one attempt; letters
+	Part    string // distinguishes several sandboxes of one attempt; letters only
 
 	Image   string // docker: an image reference
 	Build   *Build // docker: a build of the image, in place of Image
@@ -195,9 +195,9 @@ type Service struct {
 	Spec    Spec
 }
 
-// Run returns the attempt and the part: together they identify the sandbox
+// RunID returns the attempt and the part: together they identify the sandbox
 // within its rollout.
-func (s Spec) Run() string {
+func (s Spec) RunID() string {
 	if s.Part == "" {
 		return strconv.Itoa(s.Attempt)
 	}
@@ -220,8 +220,8 @@ type Cmd struct {
 	// OutputLimit bounds each of Stdout and Stderr in bytes. The sandbox counts
 	// and drops further output. 0 means 64 MiB.
 	OutputLimit int64
-	// Untrusted marks the agent. Backends that can do so give it its own process
-	// namespace.
+	// Untrusted is true for the agent's command. Some backends start it in its own
+	// PID namespace.
 	Untrusted bool
 }
 

@@ -31,7 +31,7 @@ func (r *Rollout) runAgent(ctx context.Context, s *step) error {
 			return err
 		}
 		network, allow := r.Request.AgentNetwork(&s.Step)
-		if err := r.enter(ctx, r.sandbox, p.name, network, allow); err != nil {
+		if err := r.setNetwork(ctx, r.sandbox, p.name, network, allow); err != nil {
 			return err
 		}
 		log := r.rec.agentLog(&p.tail)
@@ -96,13 +96,13 @@ func (r *Rollout) openGate(ctx context.Context, s *step) (agents.Launch, error) 
 	r.rec.setKey(r.session.Key())
 	r.clock.tell(r.session.Suspend)
 	s.result.FirstCall = r.session.Calls() + 1
-	r.door.session.Store(r.session)
-	if r.door.url == "" {
-		if r.door.url, err = r.sandbox.Forward(ctx, &r.door); err != nil {
+	r.handler.session.Store(r.session)
+	if r.handler.url == "" {
+		if r.handler.url, err = r.sandbox.Forward(ctx, &r.handler); err != nil {
 			return l, err
 		}
 	}
-	l.BaseURL, l.Key = r.door.url, r.session.Key()
+	l.BaseURL, l.Key = r.handler.url, r.session.Key()
 	if len(q.Agent.Tools) > 0 {
 		l.MCP = append(slices.Clip(l.MCP), schema.MCPServer{
 			Name: schema.ToolServer, Command: []string{sandboxes.HelperPath, "tools"},
@@ -112,14 +112,16 @@ func (r *Rollout) openGate(ctx context.Context, s *step) (agents.Launch, error) 
 	return l, nil
 }
 
-// door is the handler that the sandbox's forward serves. It passes requests to
-// the session of the current step.
-type door struct {
+// sessionHandler is the handler that the sandbox's forward serves. It passes
+// requests to the session of the current step.
+type sessionHandler struct {
 	session atomic.Pointer[gate.Session]
 	url     string // URL in the sandbox
 }
 
-func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.session.Load().ServeHTTP(w, r) }
+func (h *sessionHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h.session.Load().ServeHTTP(w, r)
+}
 
 func (r *Rollout) agentCommand(ctx context.Context, s *step, l agents.Launch) (sandboxes.Cmd, error) {
 	user := s.User

@@ -61,7 +61,7 @@ func (r *Rollout) collect(ctx context.Context, s *step) error {
 	c := &collection{r: r, s: s, claimed: map[string]string{
 		schema.ArtifactManifest: "", transcriptName: "", "agent.stdout.log": "", "agent.stderr.log": "", "agent-sessions": "", "logs/agent": "",
 	}}
-	limit := r.Request.Limits.VerifyMS + unheard.Milliseconds()
+	limit := r.Request.Limits.VerifyMS + storeGrace.Milliseconds()
 	err := r.phase(ctx, s.phase("artifacts"), limit, func(ctx context.Context, _ *phase) error {
 		// The agent's processes must be dead before its files are read.
 		if err := r.sandbox.KillAll(ctx); err != nil {
@@ -137,7 +137,7 @@ func (r *Rollout) truncated(lines int) {
 
 // transcript keeps the transcript of all model calls.
 func (r *Rollout) transcript(ctx context.Context) error {
-	limit := r.Request.Limits.VerifyMS + unheard.Milliseconds()
+	limit := r.Request.Limits.VerifyMS + storeGrace.Milliseconds()
 	data, leftOut := r.rec.transcript()
 	if data == nil {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// build makes the build description of an image from the sandbox's supplies.
-func (r *Rollout) build(from *supplies, b *schema.Build) (*sandboxes.Build, error) {
+// build makes the build description of an image, with files of the task's bundle.
+func (r *Rollout) build(from *boundedBundle, b *schema.Build) (*sandboxes.Build, error) {
 	build, err := sandboxes.NewBuild(from, b, r.Request.Task.Name)
 	if err != nil {
 		return nil, failed(schema.Faultf("create", schema.CodeBadBundle, schema.WhoTask, "%v", err))

@@ -38,8 +38,8 @@ func sandboxNetwork(phases []string) string {
 	return schema.NetworkNone
 }
 
-// enter switches a sandbox to the network of a phase.
-func (r *Rollout) enter(ctx context.Context, sb sandboxes.Sandbox, phase, network string, allow []string) error {
+// setNetwork switches a sandbox to the network of a phase.
+func (r *Rollout) setNetwork(ctx context.Context, sb sandboxes.Sandbox, phase, network string, allow []string) error {
 	n, ok := sb.(*netbox)
 	if !ok {
 		return nil

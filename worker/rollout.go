@@ -32,14 +32,15 @@ type Services struct {
 	Shard       func(shard string) gate.Model // another process of the same trainer
 	// Tool makes the trainer run one of its tools.
 	Tool func(ctx context.Context, c schema.ToolCall) (schema.ToolResult, error)
-	// Verify makes the trainer verify, and runs its operations until it answers.
+	// Verify asks the trainer for a verdict. Until the trainer answers, operate runs
+	// the operations that the trainer sends.
 	Verify func(ctx context.Context, v schema.Verification, frames func(schema.Frame) error, operate modelcall.Operate) (schema.Verdict, error)
 	// Suspended reports whether the rollout must stand still now. The channel is
 	// closed when that changes. Nil: never suspended.
 	Suspended func() (suspended bool, changed <-chan struct{})
-	// HeldByTrainer reports whether the trainer holds the calls that an upstream
-	// answers. The channel is closed when that may have changed. Nil: never
-	// held.
+	// HeldByTrainer reports whether the trainer's Hold pauses the calls that this
+	// worker sends to an upstream. The channel is closed when that may have changed.
+	// Nil: never held.
 	HeldByTrainer func(ctx context.Context) (held bool, changed <-chan struct{})
 }
 
@@ -59,27 +60,27 @@ type Rollout struct {
 	Memory    *gate.Memory // shared by the gates of a worker; nil: the gate's own
 	Log       zerolog.Logger
 
-	upstream    *Upstream // nil: the trainer answers
-	agent       agents.Spec
-	backend     sandboxes.Backend
-	bundle      *tasks.Bundle
-	steps       []*step
-	sandbox     sandboxes.Sandbox // sandbox of the agent
-	second      sandboxes.Sandbox // sandbox of a separate verifier while it runs
-	session     *gate.Session
-	door        door
-	rec         *recorder
-	clock       stopwatch
-	crews       []*crew     // services of both sandboxes
-	touched     atomic.Bool // the agent has run in its sandbox
-	surveyed    bool
-	at          string            // the last phase that ended
-	absent      map[string]bool   // programs that were missing before
-	absentUsers map[string]bool   // users that were missing before
-	spared      bool              // KillAll spares the services of the agent's sandbox
-	notes       sync.Mutex        // guards result.Notes and full
-	full        *broker.FullError // files were not kept
-	result      schema.Result
+	upstream      *Upstream // nil: the trainer answers
+	agent         agents.Spec
+	backend       sandboxes.Backend
+	bundle        *tasks.Bundle
+	steps         []*step
+	sandbox       sandboxes.Sandbox // sandbox of the agent
+	second        sandboxes.Sandbox // sandbox of a separate verifier while it runs
+	session       *gate.Session
+	handler       sessionHandler
+	rec           *recorder
+	clock         stopwatch
+	serviceGroups []*serviceGroup   // services of both sandboxes
+	touched       atomic.Bool       // the agent has run in its sandbox
+	surveyed      bool              // survey has run
+	at            string            // the last phase that ended
+	absent        map[string]bool   // programs of verifiers that were missing before the first agent ran
+	absentUsers   map[string]bool   // users of steps that were missing before the first agent ran
+	spared        bool              // KillAll spares the services of the agent's sandbox
+	notes         sync.Mutex        // guards result.Notes and full
+	full          *broker.FullError // files were not kept
+	result        schema.Result
 }
 
 // BrokenError means that the rollout failed because its sandbox or worker is
@@ -141,7 +142,7 @@ func (r *Rollout) execute(ctx context.Context) error {
 		return r.buildFault(ctx, err, &q.Sandbox)
 	}
 	if err := r.startServices(ctx, r.sandbox, &q.Sandbox, nil); err != nil {
-		return errors.Join(err, r.leaveAll(ctx))
+		return errors.Join(err, r.keepServiceFiles(ctx))
 	}
 	if err := r.phase(ctx, "upload", q.Limits.SetupMS, r.upload); err != nil {
 		return err
@@ -157,12 +158,12 @@ func (r *Rollout) execute(ctx context.Context) error {
 	if err != nil && !errors.As(err, &stop) || ctx.Err() != nil {
 		return err
 	}
-	return errors.Join(r.transcript(ctx), r.leaveAll(ctx), err)
+	return errors.Join(r.transcript(ctx), r.keepServiceFiles(ctx), err)
 }
 
-// unheard is the time for which artifacts may wait for an unreachable server.
-// After it the rollout is suspended and its clock stands still.
-const unheard = time.Minute
+// storeGrace is added to the limits of phases that store artifacts. It covers an
+// outage before the rollout is suspended; suspended time does not count.
+const storeGrace = time.Minute
 
 // prepare checks before the start that this worker can fulfil the request.
 func (r *Rollout) prepare(ctx context.Context) (err error) {
@@ -280,8 +281,8 @@ func (r *Rollout) create(ctx context.Context, p *phase) (err error) {
 }
 
 // newSandbox makes a sandbox of this rollout. part is empty for the agent's and
-// verifierPart for that of a separate verifier. The sandbox must have the users
-// from its start.
+// verifierPart for that of a separate verifier. If one of users does not exist in
+// the new sandbox, newSandbox closes it and returns a fault of the task.
 func (r *Rollout) newSandbox(ctx context.Context, p *phase, s schema.SandboxChoice, part string, networks []string, users []namedUser) (sandboxes.Sandbox, error) {
 	q := &r.Request
 	backend, err := r.findBackend("sandbox.backend", s.Backend)
@@ -298,7 +299,7 @@ func (r *Rollout) newSandbox(ctx context.Context, p *phase, s schema.SandboxChoi
 	if len(r.agent.Packages) > 0 && part == "" {
 		spec.Mounts = []sandboxes.Mount{{Host: r.Cache.Path(r.agent), Guest: mountedAgents}}
 	}
-	from := r.supplies()
+	from := r.boundedBundle()
 	if s.Build != nil {
 		build, err := r.build(from, s.Build)
 		if err != nil {
@@ -306,7 +307,7 @@ func (r *Rollout) newSandbox(ctx context.Context, p *phase, s schema.SandboxChoi
 		}
 		spec.Build = build
 	}
-	if err := r.company(&spec, s, from); err != nil {
+	if err := r.addServices(&spec, s, from); err != nil {
 		return nil, err
 	}
 	out := p.output("build")
@@ -332,7 +333,7 @@ func (r *Rollout) newSandbox(ctx context.Context, p *phase, s schema.SandboxChoi
 	}
 	box := newNetbox(sb, &spec, networks, &r.touched)
 	r.clock.add(ctx, box, r.Log)
-	if err := r.enter(ctx, box, "setup", cmp.Or(s.Network, schema.NetworkNone), s.Allow); err != nil {
+	if err := r.setNetwork(ctx, box, "setup", cmp.Or(s.Network, schema.NetworkNone), s.Allow); err != nil {
 		r.closeSandbox(ctx, box)
 		return nil, err
 	}
@@ -439,15 +440,15 @@ func (r *Rollout) closeSandbox(ctx context.Context, sb sandboxes.Sandbox) {
 	r.clock.drop(sb)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
-	r.release(sb)
+	r.stopServices(sb)
 	if err := sb.Close(ctx); err != nil {
 		r.Log.Error().Err(err).Msg("a sandbox was not removed")
 	}
-	r.dismiss(sb)
+	r.waitServices(sb)
 }
 
-// note adds a sentence for users to the result, such as a limit that is only
-// watched or a part of the task that was not done.
+// note adds a sentence for users to the result, such as a limit that is not
+// enforced or a part of the task that was not done.
 func (r *Rollout) note(format string, args ...any) {
 	text := schema.Clip(fmt.Sprintf(format, args...), 1000)
 	r.notes.Lock()

@@ -32,7 +32,7 @@ const verifierPart = "verifier"
 // In the last step it closes the agent's sandbox first.
 func (r *Rollout) separateSandbox(ctx context.Context, s *step) (sandboxes.Sandbox, error) {
 	if s.last {
-		if err := r.leaveAll(ctx); err != nil {
+		if err := r.keepServiceFiles(ctx); err != nil {
 			return nil, err
 		}
 		r.closeSandbox(ctx, r.sandbox)

@@ -21,8 +21,8 @@ func (r *Rollout) service(name string) (sandboxes.Sandbox, error) {
 	return r.sandbox.Service(name)
 }
 
-// company fills in the files, folders and side-cars of a sandbox.
-func (r *Rollout) company(spec *sandboxes.Spec, s schema.SandboxChoice, from *supplies) (err error) {
+// addServices adds the files, folders and side-cars of a sandbox.
+func (r *Rollout) addServices(spec *sandboxes.Spec, s schema.SandboxChoice, from *boundedBundle) (err error) {
 	if spec.Files, err = r.filesIn(s.Container, from); err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (r *Rollout) company(spec *sandboxes.Spec, s schema.SandboxChoice, from *su
 	return nil
 }
 
-func (r *Rollout) filesIn(c schema.Container, from *supplies) ([]sandboxes.File, error) {
+func (r *Rollout) filesIn(c schema.Container, from *boundedBundle) ([]sandboxes.File, error) {
 	var out []sandboxes.File
 	for _, f := range c.Files {
 		file := sandboxes.File{Path: f.Path, Mode: fs.FileMode(cmp.Or(f.Mode, 0o444)), Data: f.Content}
@@ -81,53 +81,53 @@ func (r *Rollout) startServices(ctx context.Context, sb sandboxes.Sandbox, choic
 	if len(choice.Services) == 0 && len(choice.Folders) == 0 && idle(sb.Argv()) && choice.Container.Health == nil {
 		return nil
 	}
-	name, leaves, prefix := "services", "artifacts/services", ""
+	name, keepPhase, prefix := "services", "artifacts/services", ""
 	if s != nil {
-		name, leaves, prefix = s.phase("verifier-services"), s.phase("artifacts/verifier-services"), s.artifact(verifierPart+"/")
+		name, keepPhase, prefix = s.phase("verifier-services"), s.phase("artifacts/verifier-services"), s.artifact(verifierPart+"/")
 	}
-	return r.phase(ctx, name, 0, func(ctx context.Context, p *phase) error { return r.startCrew(ctx, p, sb, choice, leaves, prefix) })
+	return r.phase(ctx, name, 0, func(ctx context.Context, p *phase) error { return r.startGroup(ctx, p, sb, choice, keepPhase, prefix) })
 }
 
 // settle runs just before the agent starts. A service that failed after it
 // became ready ends the rollout. settle also spares the services' processes, so
 // that KillAll after the agent does not end them.
 func (r *Rollout) settle(ctx context.Context) error {
-	for _, c := range r.crews {
-		if err := c.check(); err != nil {
+	for _, g := range r.serviceGroups {
+		if err := g.check(); err != nil {
 			return err
 		}
-		if c.sb == r.sandbox && !r.spared && !idle(c.sb.Argv()) {
+		if g.sb == r.sandbox && !r.spared && !idle(g.sb.Argv()) {
 			r.spared = true
-			return c.sb.Spare(ctx)
+			return g.sb.Spare(ctx)
 		}
 	}
 	return nil
 }
 
-// leave keeps the logs and the folders of a sandbox's services. Only the first
+// keepFiles keeps the logs and the folders of a sandbox's services. Only the first
 // call has an effect.
-func (c *crew) leave(ctx context.Context) error {
-	if c.kept {
+func (g *serviceGroup) keepFiles(ctx context.Context) error {
+	if g.kept {
 		return nil
 	}
-	c.kept = true
-	return c.r.phase(ctx, c.phase, c.r.Request.Limits.VerifyMS+unheard.Milliseconds(), func(ctx context.Context, _ *phase) error {
-		for _, m := range c.all {
+	g.kept = true
+	return g.r.phase(ctx, g.phase, g.r.Request.Limits.VerifyMS+storeGrace.Milliseconds(), func(ctx context.Context, _ *phase) error {
+		for _, m := range g.all {
 			m.mu.Lock()
 			why := m.failed
 			m.mu.Unlock()
 			if why != "" {
-				c.r.note("service %s %s", m.name, why)
+				g.r.note("service %s %s", m.name, why)
 			}
 			if data := m.log.bytes(); len(data) > 0 {
-				if err := c.r.keep(ctx, c.prefix+"services/"+m.name+".log", data); err != nil {
+				if err := g.r.keep(ctx, g.prefix+"services/"+m.name+".log", data); err != nil {
 					return err
 				}
 			}
 		}
-		for _, f := range c.folders {
+		for _, f := range g.folders {
 			if f.Keep {
-				if err := c.keepFolder(ctx, f.Name, c.prefix+"folders/"+f.Name+".tar"); err != nil {
+				if err := g.keepFolder(ctx, f.Name, g.prefix+"folders/"+f.Name+".tar"); err != nil {
 					return err
 				}
 			}
@@ -137,8 +137,8 @@ func (c *crew) leave(ctx context.Context) error {
 }
 
 // keepFolder keeps a folder through a container that mounts it.
-func (c *crew) keepFolder(ctx context.Context, name, as string) error {
-	for _, m := range c.all {
+func (g *serviceGroup) keepFolder(ctx context.Context, name, as string) error {
+	for _, m := range g.all {
 		for _, mount := range m.container.Mounts {
 			if mount.Folder != name {
 				continue
@@ -152,23 +152,23 @@ func (c *crew) keepFolder(ctx context.Context, name, as string) error {
 				return err
 			}
 			if err != nil {
-				c.r.note("the folder %s was not kept: %v", name, err)
+				g.r.note("the folder %s was not kept: %v", name, err)
 				return nil
 			}
-			return c.r.keep(ctx, as, b.Bytes())
+			return g.r.keep(ctx, as, b.Bytes())
 		}
 	}
 	return nil
 }
 
-// leaveAll keeps the logs and folders of all services. Their sandboxes must
+// keepServiceFiles keeps the logs and folders of all services. Their sandboxes must
 // still run.
-func (r *Rollout) leaveAll(ctx context.Context) error {
-	for _, c := range r.crews {
+func (r *Rollout) keepServiceFiles(ctx context.Context) error {
+	for _, g := range r.serviceGroups {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err := c.leave(ctx); err != nil {
+		if err := g.keepFiles(ctx); err != nil {
 			return err
 		}
 	}
@@ -181,9 +181,9 @@ func (r *Rollout) closeSecond(ctx context.Context) (err error) {
 	if r.second == nil {
 		return nil
 	}
-	for _, c := range r.crews {
-		if c.sb == r.second && ctx.Err() == nil {
-			err = c.leave(ctx)
+	for _, g := range r.serviceGroups {
+		if g.sb == r.second && ctx.Err() == nil {
+			err = g.keepFiles(ctx)
 		}
 	}
 	r.closeSandbox(ctx, r.second)
@@ -191,20 +191,20 @@ func (r *Rollout) closeSecond(ctx context.Context) (err error) {
 	return err
 }
 
-// dismiss waits for the crew of a closed sandbox to end.
-func (r *Rollout) dismiss(sb sandboxes.Sandbox) {
-	for _, c := range r.crews {
-		if c.sb == sb && c.stop != nil {
-			c.running.Wait()
+// waitServices waits until the services of a closed sandbox have ended.
+func (r *Rollout) waitServices(sb sandboxes.Sandbox) {
+	for _, g := range r.serviceGroups {
+		if g.sb == sb && g.stop != nil {
+			g.running.Wait()
 		}
 	}
 }
 
-// release tells the crew of a sandbox to end before the sandbox is closed.
-func (r *Rollout) release(sb sandboxes.Sandbox) {
-	for _, c := range r.crews {
-		if c.sb == sb && c.stop != nil {
-			c.stop()
+// stopServices tells the services of a sandbox to end, before the sandbox is closed.
+func (r *Rollout) stopServices(sb sandboxes.Sandbox) {
+	for _, g := range r.serviceGroups {
+		if g.sb == sb && g.stop != nil {
+			g.stop()
 		}
 	}
 }

@@ -225,7 +225,7 @@ func (r *Rollout) runStep(ctx context.Context, s *step) error {
 func (r *Rollout) uploadStep(ctx context.Context, s *step) error {
 	files := r.sandbox.Files()
 	if s.index > 0 {
-		if err := r.enter(ctx, r.sandbox, s.phase("setup"), r.Request.Sandbox.Network, r.Request.Sandbox.Allow); err != nil {
+		if err := r.setNetwork(ctx, r.sandbox, s.phase("setup"), r.Request.Sandbox.Network, r.Request.Sandbox.Allow); err != nil {
 			return err
 		}
 		stale := []string{agentDir, agentLogs, published}

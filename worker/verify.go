@@ -32,7 +32,7 @@ func (r *Rollout) verify(ctx context.Context, s *step) (err error) {
 	v := s.Verify
 	return r.phase(ctx, s.phase("verify"), 0, func(ctx context.Context, p *phase) error {
 		network, allow := r.Request.VerifyNetwork(v)
-		if err := r.enter(ctx, sb, p.name, network, allow); err != nil {
+		if err := r.setNetwork(ctx, sb, p.name, network, allow); err != nil {
 			return err
 		}
 		files := sb.Files()

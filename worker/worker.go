@@ -42,8 +42,9 @@ type Config struct {
 	// Hurry ends the grace period when it is closed.
 	Hurry  <-chan struct{}
 	Timing gate.Timing
-	// Memory bounds the conversations of all rollouts together, which are kept
-	// for comparison with later calls. Nil: 256 MiB for each rollout.
+	// Memory bounds the memory of all gate sessions of this worker: conversations
+	// that are kept for later calls, and open requests. Nil: each session has its own
+	// bounds, 256 MiB and 512 MiB.
 	Memory *gate.Memory
 	Log    zerolog.Logger
 }
@@ -51,15 +52,15 @@ type Config struct {
 // Worker takes jobs and runs them.
 type Worker struct {
 	cfg   Config
-	side  *queue.Worker
+	queue *queue.Worker
 	calls *modelcall.Client
 }
 
-func (w *Worker) owner() string { return cmp.Or(w.cfg.Owner, w.side.ID()) }
+func (w *Worker) owner() string { return cmp.Or(w.cfg.Owner, w.queue.ID()) }
 
-// OwnerOf returns an owner for the sandboxes of a worker with this state folder.
-// It differs from that of a worker with the same name and another folder, such as
-// runJob of another NATS system on the same host.
+// OwnerOf returns an owner for the sandboxes of a worker with this state folder. Two
+// workers with one name and different state folders, for example of two NATS
+// systems on one host, get different owners.
 func OwnerOf(worker, state string) string {
 	if abs, err := filepath.Abs(state); err == nil {
 		state = abs
@@ -77,9 +78,9 @@ var ErrDrained = errors.New("the worker stops")
 // close a sandbox, the worker ends within the 90 s that systemd allows.
 const settleFor = 40 * time.Second
 
-// New validates the configuration and makes a worker, which takes jobs from side and
-// sends their calls with calls.
-func New(c Config, side *queue.Worker, calls *modelcall.Client) (*Worker, error) {
+// New validates the configuration and returns a worker. It takes rollouts from jobs
+// and sends their calls to trainers with calls.
+func New(c Config, jobs *queue.Worker, calls *modelcall.Client) (*Worker, error) {
 	c.Slots = max(c.Slots, 1)
 	if c.Grace == 0 {
 		c.Grace = 30 * time.Second
@@ -94,7 +95,7 @@ func New(c Config, side *queue.Worker, calls *modelcall.Client) (*Worker, error)
 	if len(c.Backends) == 0 {
 		return nil, errors.New("a worker needs at least one sandbox backend")
 	}
-	return &Worker{cfg: c, side: side, calls: calls}, nil
+	return &Worker{cfg: c, queue: jobs, calls: calls}, nil
 }
 
 // Run takes and runs jobs until the context ends. Then it takes no new jobs,
@@ -102,7 +103,7 @@ func New(c Config, side *queue.Worker, calls *modelcall.Client) (*Worker, error)
 // the queue without counting the attempt. When Run returns, all its sandboxes
 // are closed and its goroutines have ended.
 func (w *Worker) Run(ctx context.Context) error {
-	for _, b := range w.cfg.Backends { // before the broker frees their rollouts for other workers
+	for _, b := range w.cfg.Backends { // remove old sandboxes before queue.Run releases the former instance's rollouts
 		n, err := b.Sweep(ctx, w.owner(), func(schema.ID) bool { return false })
 		if err != nil {
 			w.cfg.Log.Warn().Err(err).Str("backend", b.Name()).Msg("sandboxes or images of earlier processes were not removed")
@@ -113,8 +114,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	alive, leave := context.WithCancel(context.WithoutCancel(ctx))
 	defer leave()
 	var bg sync.WaitGroup
-	var sideErr error
-	bg.Go(func() { sideErr = w.side.Run(alive) })
+	var queueErr error
+	bg.Go(func() { queueErr = w.queue.Run(alive) })
 	for _, b := range w.cfg.Backends {
 		if keeper, ok := b.(sandboxes.CacheKeeper); ok {
 			bg.Go(func() {
@@ -132,7 +133,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	for range w.cfg.Slots {
 		slots.Go(func() {
 			for {
-				job, err := w.side.Take(ctx)
+				job, err := w.queue.Take(ctx)
 				if err != nil {
 					return
 				}
@@ -141,7 +142,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		})
 	}
 	<-ctx.Done()
-	w.side.Drain(ctx)
+	w.queue.Drain(ctx)
 	drained := make(chan struct{})
 	bg.Go(func() {
 		wait(w.cfg.Grace, drained, w.cfg.Hurry)
@@ -153,8 +154,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	close(drained)
 	leave()
 	bg.Wait()
-	if sideErr != nil {
-		w.cfg.Log.Debug().Err(sideErr).Msg("the others were not told that this worker has left")
+	if queueErr != nil {
+		w.cfg.Log.Debug().Err(queueErr).Msg("the others were not told that this worker has left")
 	}
 	return nil
 }
@@ -234,7 +235,7 @@ func (w *Worker) runJob(work, settle context.Context, job *queue.Job) {
 func (w *Worker) rollout(ctx context.Context, job *queue.Job, log zerolog.Logger) (_ schema.Result, err error) {
 	caller := func() *modelcall.Caller { return w.calls.Caller(job.Request, job) }
 	r := &Rollout{
-		Request: job.Request, Attempt: job.Attempt, Worker: w.side.ID(), Owner: w.owner(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache, Upstreams: w.cfg.Upstreams, Caps: w.cfg.Caps,
+		Request: job.Request, Attempt: job.Attempt, Worker: w.queue.ID(), Owner: w.owner(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache, Upstreams: w.cfg.Upstreams, Caps: w.cfg.Caps,
 		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Log: log,
 		Services: Services{
 			Bundle: bundle(job), PutArtifact: job.KeepArtifact, Emit: job.Emit, Live: job.Live, Suspended: job.Suspended, HeldByTrainer: job.HeldByTrainer, Model: model{caller()}, Shard: func(shard string) gate.Model { return model{caller().To(shard)} }, Tool: caller().Tool, Verify: caller().Verify,
@@ -265,7 +266,7 @@ func bundle(job *queue.Job) func(ctx context.Context, sha string) (*tasks.Bundle
 	}
 }
 
-// unusable reports whether another try to read an object must fail as well.
+// unusable reports whether a second read of the object would fail too.
 func unusable(err error) bool {
 	var large *broker.TooLargeError
 	return errors.Is(err, broker.ErrNotFound) || errors.Is(err, broker.ErrDigest) || errors.As(err, &large)

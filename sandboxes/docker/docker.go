@@ -174,7 +174,7 @@ func refuse(s sandboxes.Spec) error {
 }
 
 func containerName(s sandboxes.Spec) string {
-	return fmt.Sprintf("turngate-%s-%s-%s", s.Owner, s.Rollout, s.Run())
+	return fmt.Sprintf("turngate-%s-%s-%s", s.Owner, s.Rollout, s.RunID())
 }
 
 // up makes and starts the container and connects to its box.

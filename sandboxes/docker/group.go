@@ -70,7 +70,7 @@ func (sb *sandbox) uncounted(s sandboxes.Spec) []string {
 }
 
 func labels(s sandboxes.Spec) map[string]string {
-	return map[string]string{labelOwner: s.Owner, labelRollout: string(s.Rollout), labelAttempt: s.Run()}
+	return map[string]string{labelOwner: s.Owner, labelRollout: string(s.Rollout), labelAttempt: s.RunID()}
 }
 
 // openGroup makes the shared resources of the containers of s. It first removes

@@ -125,7 +125,7 @@ func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (_ sandboxes.San
 }
 
 func sandboxName(s sandboxes.Spec) string {
-	return fmt.Sprintf("turngate-%s.%s.%s", s.Owner, s.Rollout, s.Run())
+	return fmt.Sprintf("turngate-%s.%s.%s", s.Owner, s.Rollout, s.RunID())
 }
 
 type sandbox struct {

@@ -18,16 +18,16 @@ type answerError struct{ field, reason string }
 
 func (e *answerError) Error() string { return "the answer's " + e.field + ": " + e.reason }
 
-// delivered is a reply in the form for the agent. The transcript keeps the
+// agentReply is a reply in the form for the agent. The transcript keeps the
 // model's own reply.
-type delivered struct {
+type agentReply struct {
 	schema.Reply
 	note string
 }
 
 // answered returns a reply in the form for the agent.
-func answered(r schema.Reply, p *pieces) (*delivered, error) {
-	d := &delivered{Reply: r}
+func answered(r schema.Reply, p *pieces) (*agentReply, error) {
+	d := &agentReply{Reply: r}
 	var n int
 	var err error
 	if d.Message, n, err = schema.MendAnswer(r.Message); err != nil {

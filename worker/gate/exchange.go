@@ -31,17 +31,17 @@ type exchange struct {
 	deltas    []*schema.Delta
 	pieces    pieces // the joined deltas
 	gen       string
-	released  bool // a byte of gen has gone to the agent before the answer was whole
+	released  bool // deltas of gen were handed to a streaming client, so no other generation may replace gen
 	finished  bool
 	committed bool // the answer reached the agent
 	spoilt    bool // the answer could not be encoded for the agent
 	reply     schema.Reply
 	err       error
-	idle      bool
+	idle      bool     // the trainer or upstream is absent or holds the call
 	wait      *waiting // nil: it waits for nothing
 	// badAnswers counts answers that were refused, in a row; refused counts all.
 	badAnswers, refused int
-	delivered           *delivered // the checked form of the last final
+	checked             *agentReply // the last final in the form for the agent; nil: none
 
 	// Guarded by the session's lock.
 	attached  bool
@@ -229,22 +229,22 @@ func (x *exchange) slot() error {
 	default:
 	}
 	x.mu.Lock()
-	tell := x.waits(schema.WaitSlot, "", nil)
+	events := x.beginWait(schema.WaitSlot, "", nil)
 	x.mu.Unlock()
-	x.tell(tell)
+	x.tell(events)
 	select {
 	case x.s.slots <- struct{}{}:
 	case <-x.ctx.Done():
 		return context.Cause(x.ctx)
 	}
 	x.mu.Lock()
-	tell = x.goesOn()
+	events = x.endWait()
 	x.mu.Unlock()
-	x.tell(tell)
+	x.tell(events)
 	return nil
 }
 
-// frame processes a frame. The final one is checked before the answer returns.
+// frame processes a frame. It checks a final before Complete returns it.
 func (x *exchange) frame(f schema.Frame) error {
 	if f.Kind == schema.FrameFinal && f.Reply != nil {
 		if err := x.check(f); err != nil {
@@ -253,9 +253,9 @@ func (x *exchange) frame(f schema.Frame) error {
 	}
 	x.setIdle(f.Kind == schema.FrameAbsent || f.Held)
 	x.mu.Lock()
-	if waits, err := x.heard(f); len(waits) > 0 || err != nil {
+	if events, err := x.waitEvents(f); len(events) > 0 || err != nil {
 		x.mu.Unlock()
-		x.tell(waits)
+		x.tell(events)
 		if err != nil {
 			return err
 		}
@@ -268,7 +268,7 @@ func (x *exchange) frame(f schema.Frame) error {
 		}
 		x.gen, x.deltas, x.pieces = f.Gen, nil, pieces{}
 	}
-	var tell *client
+	var receiver *client
 	if f.Kind == schema.FrameDelta {
 		x.s.cfg.Observer.CallDelta(x.number, f.Delta)
 		if x.s.cfg.Options.Stream == schema.StreamPass {
@@ -278,17 +278,17 @@ func (x *exchange) frame(f schema.Frame) error {
 				return refusal(err)
 			}
 			x.deltas = append(x.deltas, d)
-			tell = x.client
+			receiver = x.client
 		}
 	}
 	x.mu.Unlock()
-	if tell != nil {
-		tell.push(f.More)
+	if receiver != nil {
+		receiver.push(f.More)
 	}
 	return nil
 }
 
-// check checks a whole answer before the sender gets its acknowledgement.
+// check checks a final and keeps its form for the agent. An error refuses the answer.
 func (x *exchange) check(f schema.Frame) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -303,7 +303,7 @@ func (x *exchange) check(f schema.Frame) error {
 	if err != nil {
 		return refusal(err)
 	}
-	x.delivered = answer
+	x.checked = answer
 	return nil
 }
 
@@ -331,7 +331,7 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 	s := x.s
 	x.setIdle(false)
 	end := CallEnd{Took: took}
-	answer := x.delivered // Complete has returned, and no other goroutine writes it
+	answer := x.checked // Complete has returned, and no other goroutine writes it
 	if err == nil && answer == nil {
 		answer, err = answered(reply, &x.pieces)
 	}
@@ -368,12 +368,12 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 	if err == nil {
 		x.reply = answer.Reply
 	}
-	tell, waits := x.client, x.goesOn()
+	receiver, events := x.client, x.endWait()
 	x.mu.Unlock()
-	x.tell(waits)
+	x.tell(events)
 	s.cfg.Observer.CallEnded(x.number, end)
-	if tell != nil {
-		tell.push(false)
+	if receiver != nil {
+		receiver.push(false)
 	}
 }
 

@@ -20,41 +20,42 @@ const tellAgain = 30 * time.Second
 // fails: the next answer would be refused as well.
 const maxBadAnswers = 3
 
-// heard derives from a frame whether its call waits. It returns the events to
+// waitEvents notes by a frame whether its call waits. It returns the events to
 // send; an error ends the call. The caller holds the lock.
-func (x *exchange) heard(f schema.Frame) (tell []schema.WaitEvent, err error) {
+func (x *exchange) waitEvents(f schema.Frame) (events []schema.WaitEvent, err error) {
 	switch {
 	case f.Kind == schema.FrameAbsent:
 		to, name := schema.WaitTrainer, ""
 		if f.Upstream != "" {
 			to, name = schema.WaitUpstream, f.Upstream
 		}
-		tell = x.waits(to, name, f.Fault)
+		events = x.beginWait(to, name, f.Fault)
 		if f.Fault == nil || f.Fault.Code != schema.CodeBadAnswer {
 			x.badAnswers = 0
-			return tell, nil
+			return events, nil
 		}
 		x.refused++
 		if x.badAnswers++; x.badAnswers >= maxBadAnswers {
 			last := *f.Fault
 			last.Message = schema.Clip("three answers in a row were refused; the last: "+last.Message, maxWaitText)
-			return tell, &last
+			return events, &last
 		}
-		return tell, nil
+		return events, nil
 	case f.Held:
-		return x.waits(schema.WaitHold, "", nil), nil
+		return x.beginWait(schema.WaitHold, "", nil), nil
 	case f.Kind == schema.FrameAccept && x.wait != nil && x.wait.For != schema.WaitHold && x.wait.Fault != nil:
 		return nil, nil // the call is sent again; that is not an answer yet
 	default:
-		return x.goesOn(), nil
+		return x.endWait(), nil
 	}
 }
 
-// waits notes that the call waits. The caller holds the lock.
-func (x *exchange) waits(to, name string, why *schema.Fault) (tell []schema.WaitEvent) {
+// beginWait notes that the call waits, and returns the events to send. The caller
+// holds the lock.
+func (x *exchange) beginWait(to, name string, why *schema.Fault) (events []schema.WaitEvent) {
 	now := time.Now()
 	if x.wait != nil && (x.wait.For != to || x.wait.Name != name) {
-		tell = x.goesOn()
+		events = x.endWait()
 	}
 	fresh := x.wait == nil
 	if fresh {
@@ -74,17 +75,18 @@ func (x *exchange) waits(to, name string, why *schema.Fault) (tell []schema.Wait
 		}
 	}
 	if !fresh && !changed && now.Sub(w.told) < tellAgain {
-		return tell
+		return events
 	}
 	w.told, w.MS = now, now.Sub(w.since).Milliseconds()
-	return append(tell, w.WaitEvent)
+	return append(events, w.WaitEvent)
 }
 
 // maxWaitText bounds the text of a fault that is sent repeatedly, in bytes.
 const maxWaitText = 4000
 
-// goesOn notes that the call no longer waits. The caller holds the lock.
-func (x *exchange) goesOn() []schema.WaitEvent {
+// endWait notes that the call no longer waits, and returns the event to send. The
+// caller holds the lock.
+func (x *exchange) endWait() []schema.WaitEvent {
 	w := x.wait
 	if w == nil {
 		return nil
@@ -96,8 +98,8 @@ func (x *exchange) goesOn() []schema.WaitEvent {
 }
 
 // tell passes events of waits to the observer.
-func (x *exchange) tell(waits []schema.WaitEvent) {
-	for _, w := range waits {
-		x.s.cfg.Observer.CallWaits(w)
+func (x *exchange) tell(events []schema.WaitEvent) {
+	for _, e := range events {
+		x.s.cfg.Observer.CallWaits(e)
 	}
 }

@@ -33,7 +33,7 @@ func TestHeard(t *testing.T) {
 		{schema.Frame{Kind: schema.FrameAbsent, Upstream: "lab", Fault: bad}, []string{"waits for upstream lab (call 3): logprobs: 1 values"}, false},
 		{schema.Frame{Kind: schema.FrameAbsent, Upstream: "lab", Fault: bad}, nil, true},
 	} {
-		told, err := x.heard(step.frame)
+		told, err := x.waitEvents(step.frame)
 		var f *schema.Fault
 		if errors.As(err, &f) != step.over || step.over && f.Code != schema.CodeBadAnswer {
 			t.Errorf("step %d: %v", i, err)

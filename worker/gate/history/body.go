@@ -22,7 +22,7 @@ func (b Body) Len() int { return b.size }
 // errors of r.
 func (s *Reader) Read(r io.Reader, size int) (Body, error) {
 	s.mu.Lock()
-	known, array := s.branches, s.functions().Conversation
+	known, array := s.branches, s.decoderOf().Conversation
 	s.branches = nil // a request read meanwhile begins a conversation of its own
 	s.mu.Unlock()
 	using := s.memory.scratch()

@@ -3,6 +3,9 @@
 // conversation with every call, and only new parts are parsed, converted, hashed
 // and sent to the trainer. Dialects know nothing of it.
 //
+// A body is a JSON object. Its members are the object's fields; its items are the
+// elements of the conversation's array.
+//
 // The way of a request:
 //
 //   - body.go: Reader.Read compares the body with the newest bodies while it
@@ -14,7 +17,8 @@
 //   - reader.go: Reader.Decode puts the call together.
 //   - recent.go: Recent.Place compares the call with the newest calls of its
 //     session, and finds the part that the trainer has already.
-//   - answers.go keeps conversations for requests that name an answer.
+//   - answers.go keeps the conversation of each answer, for requests with
+//     previous_response_id.
 //   - size.go, memory.go: estimates and bounds of the memory.
 //
 // Invariants:
@@ -24,14 +28,17 @@
 //  2. Values of a returned Request never change and do not alias a body: bodies
 //     are extended in place and their memory is used again. Reader.Decode copies
 //     the values that a dialect may pass on, see dialect.Decoder.
-//  3. Two items share a message only if their bytes and the bytes of all items
-//     before them are equal. So a group of items is converted again only if one
-//     of its items, or the item after an open group, is new.
-//  4. Lists of messages are append-only: two lists with the same first element
-//     in memory are equal up to the shorter one's length. A conversation that
-//     loses messages gets a new list.
-//  5. A branch is the newest body of a conversation. From Read until Decode a body
-//     belongs to one request and is no branch. A request read at that time begins a conversation of its own.
+//  3. A message is reused for an item of a later body only if that item and all
+//     items before it have equal bytes. A group is a run of items that is converted
+//     together; an open group may take in the next item. So a group is converted
+//     again only if one of its items is new, or the item after an open group has
+//     changed.
+//  4. Slices of messages are append-only: two slices with the same first element in
+//     memory are equal up to the shorter length. A conversation that loses messages
+//     gets a new backing array.
+//  5. A branch is the newest body of a conversation. Read takes all branches while
+//     it runs, so a concurrent request begins a new conversation. From Read until
+//     Decode the body that was read is no branch.
 //  6. Only a body that was decoded without an error is kept. Members, tools and
 //     their bytes change together, and only if their conversion succeeds.
 //  7. At most maxBranches bodies are kept for each dialect of a session, and maxRecent

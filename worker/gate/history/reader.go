@@ -22,14 +22,14 @@ type Reader struct {
 	memory  *Memory
 	answers answers
 
-	mu       sync.Mutex       // held while a body is decoded
-	decoder  *dialect.Decoder // nil until the first request
-	branches []*parts         // the newest body of each conversation, oldest first
-	others   otherMembers     // members of the newest body
-	members  dialect.Members  // the converted others
-	tools    tools            // of the newest body that has tools
-	replaced int              // characters of the newest body that were not Unicode
-	one      [1]json.RawMessage
+	mu       sync.Mutex         // held while a body is decoded
+	decoder  *dialect.Decoder   // nil until the first request
+	branches []*parts           // the newest body of each conversation, oldest first
+	others   otherMembers       // raw members of the newest body, without conversation and tools
+	members  dialect.Members    // others, converted
+	tools    tools              // of the newest body that has tools
+	replaced int                // characters that U+FFFD replaced in the new part of the newest body
+	one      [1]json.RawMessage // buffer for a group with one message, see convert
 }
 
 // NewReader returns the reader of one session.
@@ -37,9 +37,9 @@ func NewReader(d dialect.Dialect, m *Memory) *Reader {
 	return &Reader{dialect: d, memory: m, answers: answers{worker: &m.conversations}}
 }
 
-// functions returns the functions of the dialect. Most sessions use one dialect,
-// so they are made when they are needed. The caller holds the lock.
-func (s *Reader) functions() *dialect.Decoder {
+// decoderOf returns the dialect's Decoder. It makes the Decoder on first use, because
+// most sessions use one dialect. The caller holds the lock.
+func (s *Reader) decoderOf() *dialect.Decoder {
 	if s.decoder == nil {
 		d := s.dialect.Decoder()
 		s.decoder = &d
@@ -51,8 +51,8 @@ func (s *Reader) functions() *dialect.Decoder {
 // own, and two of sub-agents.
 const maxBranches = 3
 
-// Request is a decoded request. A message of its call that equals one of the
-// request before shares its memory.
+// Request is a decoded request. The messages of a beginning that it shares with an
+// earlier body share their memory with that body's call.
 type Request struct {
 	dialect.Request
 	Fingerprint uint64 // hash of the body
@@ -64,11 +64,12 @@ type Request struct {
 	fresh []schema.Hash
 }
 
-// Decode converts a body that this Reader read, once. The agent sees its errors.
+// Decode converts a body that Read returned. Call it once for each body. The agent
+// sees its errors.
 func (s *Reader) Decode(r *http.Request, body Body) (Request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.functions()
+	s.decoderOf()
 	p, keep, err := s.split(body)
 	if err != nil {
 		return Request{}, fmt.Errorf("the body is not a %s request: %w", s.decoder.Kind, err)
@@ -178,7 +179,7 @@ func (s *Reader) previous(p *parts, body Body) ([]json.RawMessage, error) {
 	return before, nil
 }
 
-// request completes the request of a body that was decoded without an error.
+// request keeps a decoded body as a branch and returns its Request.
 func (s *Reader) request(p *parts, d dialect.Request) Request {
 	s.branches = append(s.branches, p)
 	s.trim()
@@ -215,7 +216,7 @@ func (s *Reader) Close() {
 func (s *Reader) split(body Body) (p *parts, keep int, err error) {
 	p, keep = body.parts, body.keep
 	s.replaced = 0
-	p.takePrint(keep, s.memory.seed)
+	p.hashText(keep, s.memory.seed)
 	using := s.memory.scratch()
 	defer s.memory.reuse(using)
 	hasher := &using.hasher
@@ -223,7 +224,7 @@ func (s *Reader) split(body Body) (p *parts, keep int, err error) {
 		hasher = nil
 	}
 	p.fresh = p.fresh[:0]
-	if p.skim(keep, hasher) {
+	if p.parseFast(keep, hasher) {
 		return p, keep, nil
 	}
 	if err = s.reread(p, keep, using); err == nil {
@@ -236,7 +237,7 @@ func (s *Reader) split(body Body) (p *parts, keep int, err error) {
 	return p, keep, err
 }
 
-// reread reads the part after the shared items with the library.
+// reread parses the part after the shared items with jsontext.
 func (s *Reader) reread(p *parts, keep int, using *scratch, options ...jsontext.Options) error {
 	if keep == 0 {
 		p.before = 0
@@ -249,7 +250,8 @@ func (s *Reader) reread(p *parts, keep int, using *scratch, options ...jsontext.
 		d.Reset(bytes.NewBuffer(p.text), options...)
 		return p.read(d, 0, false)
 	}
-	// Read on after the last shared item, as if it were {}.
+	// Parse the rest behind a prefix with the conversation's array and {} for the last
+	// shared item.
 	from := p.end(keep)
 	rest := append(append(append(using.rest[:0], `{"`...), s.decoder.Conversation...), `":[{}`...)
 	shift := from - len(rest)

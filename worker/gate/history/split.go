@@ -59,9 +59,9 @@ func (p *parts) end(items int) int {
 	return p.items[items-1].to
 }
 
-// takePrint hashes the text. It starts from the hash of the items that are
+// hashText hashes the text. It starts from the hash of the items that are
 // shared with an earlier body and likely with the next one.
-func (p *parts) takePrint(keep int, seed maphash.Seed) {
+func (p *parts) hashText(keep int, seed maphash.Seed) {
 	if p.summed == 0 {
 		p.sum.SetSeed(seed)
 	}
@@ -108,13 +108,13 @@ func commonPrefix(a, b []byte) int {
 	return at
 }
 
-// skim reads the part after the shared items if it is plain JSON, as it nearly
+// parseFast parses the part after the shared items if it is plain JSON, as it nearly
 // always is. If it fails, the caller undoes the read part with cut. With a
 // hasher it also hashes the items.
-func (p *parts) skim(keep int, hasher *schema.Hasher) bool {
+func (p *parts) parseFast(keep int, hasher *schema.Hasher) bool {
 	r := rawjson.Read(p.text, p.end(keep))
 	if keep > 0 {
-		if !p.skimItems(&r, false, hasher) {
+		if !p.parseItemsFast(&r, false, hasher) {
 			return false
 		}
 		p.names, p.values = append(p.names, p.array), append(p.values, span{})
@@ -131,7 +131,7 @@ func (p *parts) skim(keep int, hasher *schema.Hasher) bool {
 		}
 		if string(name) == p.array && r.Next('[') {
 			p.before = len(p.names)
-			if !p.skimItems(&r, true, hasher) {
+			if !p.parseItemsFast(&r, true, hasher) {
 				return false
 			}
 			p.names, p.values = append(p.names, p.array), append(p.values, span{})
@@ -146,9 +146,9 @@ func (p *parts) skim(keep int, hasher *schema.Hasher) bool {
 	return r.End()
 }
 
-// skimItems reads to the end of the array. begins says that r is behind the
+// parseItemsFast parses to the end of the array. begins says that r is behind the
 // bracket, not behind an item.
-func (p *parts) skimItems(r *rawjson.Reader, begins bool, hasher *schema.Hasher) bool {
+func (p *parts) parseItemsFast(r *rawjson.Reader, begins bool, hasher *schema.Hasher) bool {
 	for ; !r.Next(']'); begins = false {
 		if !begins && !r.Next(',') {
 			return false

@@ -13,9 +13,9 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// crew runs the services of one sandbox: its side-cars and the main container's
-// own command.
-type crew struct {
+// serviceGroup runs the services of one sandbox: its side-cars and the main
+// container's own command.
+type serviceGroup struct {
 	r       *Rollout
 	sb      sandboxes.Sandbox
 	phase   string // name of the phase that collects the services' files
@@ -51,60 +51,60 @@ func idle(argv []string) bool {
 	return len(argv) == 0 || slices.Equal(argv, schema.IdleCommand())
 }
 
-// startCrew starts the services of a sandbox in the order of their
+// startGroup starts the services of a sandbox in the order of their
 // dependencies. It waits until each is running, or healthy if it has a check,
 // or completed if another service waits for that.
-func (r *Rollout) startCrew(ctx context.Context, p *phase, sb sandboxes.Sandbox, choice *schema.SandboxChoice, leaves, prefix string) error {
-	c := &crew{r: r, sb: sb, phase: leaves, prefix: prefix, folders: choice.Folders, broken: make(chan struct{})}
-	r.crews = append(r.crews, c)
-	c.add(&member{name: schema.MainService, sb: sb, container: choice.Container, argv: sb.Argv()})
+func (r *Rollout) startGroup(ctx context.Context, p *phase, sb sandboxes.Sandbox, choice *schema.SandboxChoice, keepPhase, prefix string) error {
+	g := &serviceGroup{r: r, sb: sb, phase: keepPhase, prefix: prefix, folders: choice.Folders, broken: make(chan struct{})}
+	r.serviceGroups = append(r.serviceGroups, g)
+	g.add(&member{name: schema.MainService, sb: sb, container: choice.Container, argv: sb.Argv()})
 	for _, s := range choice.Services {
 		side, err := sb.Service(s.Name)
 		if err != nil {
 			return err
 		}
-		c.add(&member{name: s.Name, sb: side, container: s.Container, restart: s.Restart, argv: side.Argv()})
+		g.add(&member{name: s.Name, sb: side, container: s.Container, restart: s.Restart, argv: side.Argv()})
 	}
-	c.imageHealth()
+	g.imageHealth()
 	var inner context.Context
-	inner, c.stop = context.WithCancel(context.WithoutCancel(ctx))
-	for _, m := range c.all {
-		c.running.Go(func() { c.run(inner, m) })
+	inner, g.stop = context.WithCancel(context.WithoutCancel(ctx))
+	for _, m := range g.all {
+		g.running.Go(func() { g.run(inner, m) })
 	}
 	limit := r.Request.Limits.InstallMS
 	wait, cancel := r.clock.limit(ctx, ms(limit), errNotReady)
 	defer cancel()
-	for _, m := range c.all {
-		err := c.ready(wait, m)
+	for _, m := range g.all {
+		err := g.ready(wait, m)
 		if errors.Is(err, errNotReady) {
-			return c.fault(m, fmt.Sprintf("is not ready within %d ms", limit))
+			return g.fault(m, fmt.Sprintf("is not ready within %d ms", limit))
 		}
 		if err != nil {
 			return err
 		}
 		_, _ = fmt.Fprintf(p.output("stdout"), "%s is ready\n", m.name)
 	}
-	return c.check()
+	return g.check()
 }
 
 var errNotReady = errors.New("a service is not ready")
 
-func (c *crew) add(m *member) {
+func (g *serviceGroup) add(m *member) {
 	m.started, m.healthy, m.ended = make(chan struct{}), make(chan struct{}), make(chan struct{})
-	c.all = append(c.all, m)
+	g.all = append(g.all, m)
 }
 
-func (c *crew) find(name string) *member {
-	i := slices.IndexFunc(c.all, func(m *member) bool { return m.name == name })
-	return c.all[i] // the request was validated, so the service exists
+func (g *serviceGroup) find(name string) *member {
+	i := slices.IndexFunc(g.all, func(m *member) bool { return m.name == name })
+	return g.all[i] // the request was validated, so the service exists
 }
 
 // imageHealth gives the image's own health check to each service that has no
 // other one and that another service waits for until it is healthy.
-func (c *crew) imageHealth() {
-	for _, m := range c.all {
+func (g *serviceGroup) imageHealth() {
+	for _, m := range g.all {
 		for _, a := range m.container.After {
-			if on := c.find(a.Service); a.Condition == schema.AfterHealthy && on.container.Health == nil {
+			if on := g.find(a.Service); a.Condition == schema.AfterHealthy && on.container.Health == nil {
 				on.container.Health = on.sb.Health()
 			}
 		}
@@ -112,12 +112,12 @@ func (c *crew) imageHealth() {
 }
 
 // ready waits until a service has reached the last state that is needed of it.
-func (c *crew) ready(ctx context.Context, m *member) error {
+func (g *serviceGroup) ready(ctx context.Context, m *member) error {
 	goal := m.started
 	if m.container.Health != nil {
 		goal = m.healthy
 	}
-	for _, other := range c.all {
+	for _, other := range g.all {
 		if slices.Contains(other.container.After, schema.After{Service: m.name, Condition: schema.AfterCompleted}) {
 			goal = m.ended
 		}
@@ -125,28 +125,28 @@ func (c *crew) ready(ctx context.Context, m *member) error {
 	select {
 	case <-goal:
 	case <-m.ended:
-	case <-c.broken:
+	case <-g.broken:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	return c.check()
+	return g.check()
 }
 
 // check returns a fault if a service has failed.
-func (c *crew) check() error {
-	for _, m := range c.all {
+func (g *serviceGroup) check() error {
+	for _, m := range g.all {
 		m.mu.Lock()
 		why := m.failed
 		m.mu.Unlock()
 		if why != "" {
-			return c.fault(m, why)
+			return g.fault(m, why)
 		}
 	}
 	return nil
 }
 
-func (c *crew) fault(m *member, why string) error {
-	f := schema.Faultf("services", schema.CodeService, schema.WhoTask, "service %s %s: %s", m.name, why, c.r.rec.redact(m.log.end(2000)))
+func (g *serviceGroup) fault(m *member, why string) error {
+	f := schema.Faultf("services", schema.CodeService, schema.WhoTask, "service %s %s: %s", m.name, why, g.r.rec.redact(m.log.end(2000)))
 	if m.log.empty() {
 		f = schema.Faultf("services", schema.CodeService, schema.WhoTask, "service %s %s; it said nothing", m.name, why)
 	}
@@ -154,44 +154,44 @@ func (c *crew) fault(m *member, why string) error {
 }
 
 // fail records the failure of a service. The first failure closes broken.
-func (c *crew) fail(m *member, why string) {
+func (g *serviceGroup) fail(m *member, why string) {
 	m.mu.Lock()
 	if m.failed == "" {
 		m.failed = why
 	}
 	m.mu.Unlock()
-	c.breaks.Do(func() { close(c.broken) })
+	g.breaks.Do(func() { close(g.broken) })
 }
 
 // run starts a service after its dependencies and restarts it by its restart
 // policy, until its sandbox ends.
-func (c *crew) run(ctx context.Context, m *member) {
+func (g *serviceGroup) run(ctx context.Context, m *member) {
 	defer close(m.ended)
 	for _, a := range m.container.After {
-		if !c.await(ctx, a) {
+		if !g.await(ctx, a) {
 			return // the failed dependency gives the reason
 		}
 	}
 	if m.name == schema.MainService && idle(m.argv) {
 		close(m.started)
-		c.probe(ctx, m)
+		g.probe(ctx, m)
 		<-ctx.Done()
 		return
 	}
 	if len(m.argv) == 0 {
-		c.fail(m, "has no command: neither its image nor the task names one")
+		g.fail(m, "has no command: neither its image nor the task names one")
 		return
 	}
-	c.running.Go(func() {
+	g.running.Go(func() {
 		select {
 		case <-m.started:
-			c.probe(ctx, m)
+			g.probe(ctx, m)
 		case <-m.ended:
 		case <-ctx.Done():
 		}
 	})
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
-		if !c.once(ctx, m) {
+		if !g.once(ctx, m) {
 			return
 		}
 		select {
@@ -203,11 +203,11 @@ func (c *crew) run(ctx context.Context, m *member) {
 }
 
 // once runs a service's command to its end and reports whether to restart it.
-func (c *crew) once(ctx context.Context, m *member) bool {
+func (g *serviceGroup) once(ctx context.Context, m *member) bool {
 	proc, err := m.sb.Start(ctx, sandboxes.Cmd{Args: m.argv, Stdout: &m.log, Stderr: &m.log, OutputLimit: 1 << 50})
 	if err != nil {
 		if ctx.Err() == nil {
-			c.fail(m, "did not start: "+err.Error())
+			g.fail(m, "did not start: "+err.Error())
 		}
 		return false
 	}
@@ -225,14 +225,14 @@ func (c *crew) once(ctx context.Context, m *member) bool {
 	m.mu.Unlock()
 	switch {
 	case err != nil:
-		c.fail(m, "is gone: "+err.Error())
+		g.fail(m, "is gone: "+err.Error())
 		return false
 	case m.restart == schema.RestartAlways, m.restart == schema.RestartOnFailure && !exit.OK():
 		return true
 	case !exit.OK():
-		c.fail(m, "ended with "+exit.String())
+		g.fail(m, "ended with "+exit.String())
 	case m.container.Health != nil && !closed(m.healthy):
-		c.fail(m, "ended before it was healthy")
+		g.fail(m, "ended before it was healthy")
 	}
 	return false
 }
@@ -248,14 +248,14 @@ func closed(ch <-chan struct{}) bool {
 
 // await waits until another service reaches a condition and reports whether it
 // did.
-func (c *crew) await(ctx context.Context, a schema.After) bool {
-	m := c.find(a.Service)
+func (g *serviceGroup) await(ctx context.Context, a schema.After) bool {
+	m := g.find(a.Service)
 	goal := m.started
 	switch a.Condition {
 	case schema.AfterHealthy:
 		goal = m.healthy
 		if m.container.Health == nil {
-			c.fail(m, "has no health check, neither of its own nor of its image, and another service waits until it is healthy")
+			g.fail(m, "has no health check, neither of its own nor of its image, and another service waits until it is healthy")
 			return false
 		}
 	case schema.AfterCompleted:
@@ -264,7 +264,7 @@ func (c *crew) await(ctx context.Context, a schema.After) bool {
 	select {
 	case <-goal:
 	case <-m.ended:
-	case <-c.broken:
+	case <-g.broken:
 		return false
 	case <-ctx.Done():
 		return false
@@ -276,12 +276,12 @@ func (c *crew) await(ctx context.Context, a schema.After) bool {
 
 // probe runs a service's health check until it passes once or fails Retries
 // times in a row.
-func (c *crew) probe(ctx context.Context, m *member) {
+func (g *serviceGroup) probe(ctx context.Context, m *member) {
 	h := m.container.Health
 	if h == nil {
 		return
 	}
-	begin, stood := time.Now(), c.r.clock.suspendedFor()
+	begin, stood := time.Now(), g.r.clock.suspendedFor()
 	for failures := 0; ; {
 		var out bytes.Buffer
 		proc, err := m.sb.Start(ctx, sandboxes.Cmd{Args: h.Test, Stdout: &out, Stderr: &out, Timeout: ms(h.TimeoutMS), OutputLimit: 4 << 10})
@@ -297,7 +297,7 @@ func (c *crew) probe(ctx context.Context, m *member) {
 			return
 		}
 		pause := ms(h.IntervalMS)
-		if time.Since(begin)-(c.r.clock.suspendedFor()-stood) < ms(h.StartMS) {
+		if time.Since(begin)-(g.r.clock.suspendedFor()-stood) < ms(h.StartMS) {
 			pause = min(pause, ms(h.StartIntervalMS))
 		} else if failures++; failures >= h.Retries {
 			why := fmt.Sprintf("is not healthy after %d failures in a row of its check", failures)
@@ -306,7 +306,7 @@ func (c *crew) probe(ctx context.Context, m *member) {
 			} else if out.Len() > 0 {
 				why += " (" + schema.Clip(out.String(), 500) + ")"
 			}
-			c.fail(m, why)
+			g.fail(m, why)
 			return
 		}
 		select {

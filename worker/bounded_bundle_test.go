@@ -14,21 +14,21 @@ func (p *packed) Tar(string) ([]byte, error) {
 	return make([]byte, 600), nil
 }
 
-func TestSuppliesAreBoundedAndPackedOnce(t *testing.T) {
+func TestABundleIsBoundedAndPackedOnce(t *testing.T) {
 	bundle := &packed{}
-	s := &supplies{bundle: bundle, tars: map[string][]byte{}, left: 1000}
+	b := &boundedBundle{bundle: bundle, tars: map[string][]byte{}, left: 1000}
 	for range 10 {
-		if data, err := s.Tar("a"); err != nil || len(data) != 600 {
+		if data, err := b.Tar("a"); err != nil || len(data) != 600 {
 			t.Fatal(len(data), err)
 		}
 	}
 	if bundle.count != 1 {
 		t.Errorf("packed %d times", bundle.count)
 	}
-	if err := s.take(400); err != nil {
+	if err := b.take(400); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Tar("b"); err == nil || !strings.Contains(err.Error(), "sandbox:") {
+	if _, err := b.Tar("b"); err == nil || !strings.Contains(err.Error(), "sandbox:") {
 		t.Errorf("over the bound: %v", err)
 	}
 }
