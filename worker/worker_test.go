@@ -49,7 +49,7 @@ func newBench(t *testing.T, programs map[string]dummy.Program, change ...func(*w
 		f(&c)
 	}
 	timing := broker.DefaultTiming()
-	timing.NoCapable = 0 // there is only one worker
+	timing.NoCapable, timing.Tidy = 0, 200*time.Millisecond // there is only one worker
 	nc := b.nats.Worker(t, "w1")
 	side, err := queue.NewWorker(nc, queue.WorkerConfig{Worker: "w1", Instance: "i1", Slots: 2, Offer: c.Offer, Timing: timing})
 	if err != nil {
