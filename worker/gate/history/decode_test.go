@@ -149,6 +149,9 @@ func TestRequestsOfAgentsInTurns(t *testing.T) {
 			}
 			cut := bytes.LastIndex(body, []byte(`"role"`))
 			decodeTwo(t, f.Dialect, body, body)
+			if cut < 0 { // the dialect calls its members otherwise
+				continue
+			}
 			decodeTwo(t, f.Dialect, []byte(string(body[:cut])+`"role": "user", `+string(body[cut:])), body)
 		}
 	}
