@@ -128,7 +128,9 @@ type FileInfo struct {
 	Mode fs.FileMode `json:"mode"`
 }
 
-// Spec describes a sandbox to make. A limit of 0 means no limit.
+// Spec describes a sandbox to make. CPUs or MemoryBytes of 0 means no limit. With
+// Pids or DiskBytes of 0 the backend applies its own default, see DefaultPids and
+// DefaultDiskBytes.
 type Spec struct {
 	Owner   string // marks the worker's sandboxes on its host; Sweep selects by it
 	Rollout schema.ID

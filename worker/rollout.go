@@ -77,7 +77,7 @@ type Rollout struct {
 	at            string            // the last phase that ended
 	absent        map[string]bool   // programs of verifiers that were missing before the first agent ran
 	absentUsers   map[string]bool   // users of steps that were missing before the first agent ran
-	spared        bool              // KillAll spares the services of the agent's sandbox
+	spared        bool              // KillAll leaves the main container's own command; side-cars need no Spare
 	notes         sync.Mutex        // guards result.Notes and full
 	full          *broker.FullError // files were not kept
 	result        schema.Result
