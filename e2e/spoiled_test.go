@@ -81,8 +81,8 @@ func TestAnAgentThatUsesUpTheMemory(t *testing.T) {
 // TestAnAgentThatRemovesAShell checks that the agent is blamed when the verifier, or
 // the agent in the next step, cannot start.
 func TestAnAgentThatRemovesAShell(t *testing.T) {
-	b := newStepBench(t, "docker")
 	image := testenv.Image(t)
+	b := newStepBench(t, "docker")
 	for name, task := range map[string]map[string]string{
 		"verifier": {"task.toml": "", "instruction.md": "rm -f /bin/bash /usr/bin/bash", "tests/test.sh": "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"},
 		"agent": {
