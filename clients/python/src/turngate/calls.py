@@ -465,11 +465,8 @@ class Calls:
 
     def unanswered(self) -> tuple[int, float]:
         """Return the number of calls that need an answer now, and the monotonic time of the first."""
-        times = [
-            answer.since
-            for name, rollout in self._rollouts.items() if not self._holding.holds(name)
-            for answer in rollout.calls.values() if answer.wanted
-        ]  # fmt: skip
+        open_here = [r for name, r in self._rollouts.items() if not self._holding.holds(name)]
+        times = [answer.since for r in open_here for answer in r.calls.values() if answer.wanted]
         return len(times), min(times, default=0.0)
 
     def version_of(self, rollout: str) -> str:
