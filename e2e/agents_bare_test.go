@@ -101,21 +101,36 @@ func lastToolMessage(t *testing.T, jsonl string) (found string) {
 // TestAMissingProgramIsNamed checks that the fault names a shell that an agent
 // needs and the image lacks.
 func TestAMissingProgramIsNamed(t *testing.T) {
+	r := withoutPart(t, "claude-code", "turngate-test-nobash:1", "/bin/bash /usr/bin/bash")
+	if r.Fault == nil || r.Fault.Code != schema.CodeMissing || !strings.Contains(r.Fault.Message, "bash") || len(r.Calls) != 0 {
+		t.Fatalf("got %+v", r)
+	}
+}
+
+// TestImageWithoutGlibc checks that the fault names the missing library if an
+// agent needs it.
+func TestImageWithoutGlibc(t *testing.T) {
+	f := withoutPart(t, "pi", "turngate-test-empty:1", "/lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1").Fault
+	if f == nil || f.Code != schema.CodeMissing || !strings.Contains(f.Message, "GNU C library") {
+		t.Fatalf("got %+v", f)
+	}
+}
+
+// withoutPart runs an agent in an image without some files, and returns the result.
+func withoutPart(t *testing.T, agent, image, files string) schema.Result {
+	t.Helper()
 	b := newBench(t)
-	b.need(t, "docker", "claude-code")
-	const image = "turngate-test-nobash:1"
+	b.need(t, "docker", agent)
 	build := exec.Command("docker", "build", "-q", "-t", image, "-")
 	build.Env = append(build.Environ(), "DOCKER_BUILDKIT=0")
-	build.Stdin = strings.NewReader("FROM " + testenv.Image(t) + "\nRUN rm -f /bin/bash /usr/bin/bash\n")
+	build.Stdin = strings.NewReader("FROM " + testenv.Image(t) + "\nRUN rm -f " + files + "\n")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	b.worker(t, "", "--sandboxes", "docker")
-	p := b.run(t, "--agent", "claude-code", "--sandbox", "docker", "--image", image, filepath.Join(testenv.Root(t), "examples/tasks/hello"))
+	p := b.run(t, "--agent", agent, "--sandbox", "docker", "--image", image, filepath.Join(testenv.Root(t), "examples/tasks/hello"))
 	if code := p.wait(t, time.Minute); code != 1 {
 		t.Fatalf("exit status %d", code)
 	}
-	if r := results(t, p)[0]; r.Fault == nil || r.Fault.Code != schema.CodeMissing || !strings.Contains(r.Fault.Message, "bash") || len(r.Calls) != 0 {
-		t.Fatalf("got %+v", r)
-	}
+	return results(t, p)[0]
 }

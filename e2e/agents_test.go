@@ -192,28 +192,6 @@ func TestOracleAndNop(t *testing.T) {
 	}
 }
 
-// TestImageWithoutGlibc checks that the fault names the missing library if an
-// agent needs it.
-func TestImageWithoutGlibc(t *testing.T) {
-	b := newBench(t)
-	b.need(t, "docker", "pi")
-	const image = "turngate-test-empty:1"
-	build := exec.Command("docker", "build", "-q", "-t", image, "-")
-	build.Env = append(build.Environ(), "DOCKER_BUILDKIT=0")
-	build.Stdin = strings.NewReader("FROM " + testenv.Image(t) + "\nRUN rm -f /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1\n")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	b.worker(t, "", "--sandboxes", "docker")
-	p := b.run(t, "--agent", "pi", "--sandbox", "docker", "--image", image, filepath.Join(testenv.Root(t), "examples/tasks/hello"))
-	if code := p.wait(t, time.Minute); code != 1 {
-		t.Fatalf("exit status %d", code)
-	}
-	if f := results(t, p)[0].Fault; f == nil || f.Code != schema.CodeMissing || !strings.Contains(f.Message, "GNU C library") {
-		t.Fatalf("got %+v", f)
-	}
-}
-
 // TestGroupsRunInParallel runs several rollouts of several tasks at once.
 func TestGroupsRunInParallel(t *testing.T) {
 	b := newBench(t)

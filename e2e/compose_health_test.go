@@ -18,7 +18,7 @@ func TestTheHealthCheckOfAnImageIsUsed(t *testing.T) {
 	worker := b.worker(t, "", "--sandboxes", "docker")
 	run := func(dockerfile string) schema.Result {
 		t.Helper()
-		task := taskWith(t, map[string]string{
+		task := writeTask(t, map[string]string{
 			"instruction.md": "x", "environment/Dockerfile": "FROM " + image + "\n", "environment/db/Dockerfile": "FROM " + image + "\n" + dockerfile,
 			"tests/test.sh": "if [ -e /shared/up ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n",
 			"environment/docker-compose.yaml": `services:

@@ -21,7 +21,7 @@ func TestAKilledWorkerLeavesNoSideCar(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	image := testenv.Image(t)
-	task := taskWith(t, map[string]string{
+	task := writeTask(t, map[string]string{
 		"instruction.md": "x", "tests/test.sh": "#!/bin/bash\ntest -s /state/up && echo 1 > /logs/verifier/reward.txt\n",
 		"replay.yaml": "steps:\n- run: sleep 29 # of the side-car's task\n- text: Done.\n",
 		"environment/docker-compose.yaml": "services:\n  main: {image: '" + image + "', depends_on: [db], volumes: ['state:/state']}\n" +

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -34,28 +33,12 @@ func redisImage(t *testing.T) string {
 	return name
 }
 
-// taskWith writes a task.
-func taskWith(t *testing.T, files map[string]string) string {
-	t.Helper()
-	dir := filepath.Join(t.TempDir(), "task")
-	for name, text := range files {
-		at := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(at, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
-
 const ask = `redis() { exec 3<>/dev/tcp/cache/6379; printf '%s\r\n' "$1" QUIT >&3; tr -d '\r' <&3; }; `
 
 func TestARealAgentTalksToARedisBesideIt(t *testing.T) {
 	b := newBench(t)
 	b.need(t, "docker", "opencode")
-	task := taskWith(t, map[string]string{
+	task := writeTask(t, map[string]string{
 		"instruction.md": "Put hello into the cache.\n",
 		"task.toml":      "[agent]\ntimeout_sec = 300\n[environment]\nmemory_mb = 1024\n",
 		"environment/docker-compose.yaml": `services:
@@ -147,7 +130,7 @@ func TestASideCarThatFailsIsNamed(t *testing.T) {
 		"ended with exit status 3": `command: ["sh", "-c", "echo no disk for me; exit 3"]`,
 		"is not healthy after 2":   `command: "sh -c 'echo no disk for me; sleep 1000'", healthcheck: {test: "false", interval: 200ms, retries: 2}`,
 	} {
-		task := taskWith(t, map[string]string{
+		task := writeTask(t, map[string]string{
 			"instruction.md": "x", "tests/test.sh": "true", "replay.yaml": "steps:\n- text: Done.\n",
 			"environment/docker-compose.yaml": "services:\n  main: {image: '" + image + "', depends_on: [db]}\n  db: {image: '" + image + "', " + service + "}\n",
 		})

@@ -26,7 +26,7 @@ import (
 // writeTask makes a task directory.
 func writeTask(t *testing.T, files map[string]string) string {
 	t.Helper()
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "task")
 	for name, text := range files {
 		at := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
