@@ -166,6 +166,19 @@ func Insist[T any](ctx context.Context, b *Broker, what string, try func(context
 	}
 }
 
+// untilAnswered calls try, with a limit of wire.OpTimeout, until the server answers
+// or ctx ends.
+func untilAnswered[T any](ctx context.Context, try func(context.Context) (T, error)) (T, error) {
+	for {
+		op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
+		got, err := try(op)
+		cancel()
+		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return got, err
+		}
+	}
+}
+
 // State reads the state record of a rollout; ErrNotFound when it has none yet.
 func (b *Broker) State(ctx context.Context, id schema.ID) (schema.State, error) {
 	r, err := ReadRecord[schema.State](ctx, b, subjects.State(id))

@@ -8,8 +8,10 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/turngate/turngate/broker/internal/wire"
 	"github.com/turngate/turngate/schema"
@@ -95,8 +97,8 @@ func WeightOf(queue jetstream.StreamConfig) int {
 	return min(n, schema.MaxWeight)
 }
 
-// trainerStreams configures the streams of a trainer, in the order in which they
-// are made.
+// trainerStreams configures the streams of a trainer, in the order of
+// subjects.StreamsOf.
 func trainerStreams(tid string, s TrainerSettings, c StreamsConfig) []jetstream.StreamConfig {
 	c.Trainer = s
 	queue := queueStream(subjects.Queue(tid), append(subjects.QueueFilters(tid), subjects.ParkedFilter(tid)), c)
@@ -134,44 +136,74 @@ func (b *Broker) openTrainer(ctx context.Context, tid string, c StreamsConfig) (
 	if err != nil {
 		return TrainerSettings{}, err
 	}
-	there := make([]jetstream.StreamConfig, 0, 4)
-	made := false
-	for _, s := range trainerStreams(tid, c.Trainer, c) {
-		stream, err := b.js.Stream(ctx, s.Name)
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			made = true
-			stream, err = b.sized(ctx, s, b.js.CreateStream)
-			if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another worker was faster
-				stream, err = b.js.Stream(ctx, s.Name)
-			}
+	want := trainerStreams(tid, c.Trainer, c)
+	there, made := make([]jetstream.StreamConfig, len(want)), atomic.Bool{}
+	open := func(ctx context.Context, i int) (err error) {
+		if there[i], err = b.openStream(ctx, want[i], &made); err != nil {
+			return fmt.Errorf("open stream %s of trainer %s: %w", want[i].Name, tid, err)
 		}
-		if err != nil {
-			return TrainerSettings{}, fmt.Errorf("open stream %s of trainer %s: %w", s.Name, tid, err)
-		}
-		there = append(there, stream.CachedInfo().Config)
+		return nil
+	}
+	queue := len(want) - 1
+	others, op := errgroup.WithContext(ctx)
+	for i := range queue {
+		others.Go(func() error { return open(op, i) })
+	}
+	if err := others.Wait(); err != nil {
+		return TrainerSettings{}, err
+	}
+	if err := open(ctx, queue); err != nil {
+		return TrainerSettings{}, err
 	}
 	if err := b.openConsumers(ctx, tid, c); err != nil {
 		return TrainerSettings{}, err
 	}
-	if made {
+	if made.Load() {
 		b.TellTrainers(tid)
 	}
 	return settingsOf(there), nil
 }
 
-// openConsumers makes the missing consumers of a trainer's queue.
-func (b *Broker) openConsumers(ctx context.Context, tid string, c StreamsConfig) error {
-	for lane, filter := range subjects.QueueFilters(tid) {
-		name := subjects.ConsumerOf(lane)
-		_, err := b.js.Consumer(ctx, subjects.Queue(tid), name)
-		if errors.Is(err, jetstream.ErrConsumerNotFound) {
-			_, err = b.js.CreateOrUpdateConsumer(ctx, subjects.Queue(tid), consumerConfig(name, filter, c))
+// openStream makes a stream if it is missing, and returns its configuration. A
+// request without an answer is repeated.
+func (b *Broker) openStream(ctx context.Context, want jetstream.StreamConfig, made *atomic.Bool) (jetstream.StreamConfig, error) {
+	return untilAnswered(ctx, func(ctx context.Context) (jetstream.StreamConfig, error) {
+		stream, err := b.js.Stream(ctx, want.Name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			made.Store(true)
+			stream, err = b.sized(ctx, want, b.js.CreateStream)
+			if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another worker was faster
+				stream, err = b.js.Stream(ctx, want.Name)
+			}
 		}
 		if err != nil {
-			return fmt.Errorf("set up the consumer of %s: %w", filter, err)
+			return jetstream.StreamConfig{}, err
 		}
+		return stream.CachedInfo().Config, nil
+	})
+}
+
+// openConsumers makes the missing consumers of a trainer's queue. A request without
+// an answer is repeated.
+func (b *Broker) openConsumers(ctx context.Context, tid string, c StreamsConfig) error {
+	all, op := errgroup.WithContext(ctx)
+	for lane, filter := range subjects.QueueFilters(tid) {
+		name := subjects.ConsumerOf(lane)
+		all.Go(func() error {
+			_, err := untilAnswered(op, func(ctx context.Context) (jetstream.Consumer, error) {
+				is, err := b.js.Consumer(ctx, subjects.Queue(tid), name)
+				if errors.Is(err, jetstream.ErrConsumerNotFound) {
+					return b.js.CreateOrUpdateConsumer(ctx, subjects.Queue(tid), consumerConfig(name, filter, c))
+				}
+				return is, err
+			})
+			if err != nil {
+				return fmt.Errorf("set up the consumer of %s: %w", filter, err)
+			}
+			return nil
+		})
 	}
-	return nil
+	return all.Wait()
 }
 
 // settingsOf reads the settings from the configurations of a trainer's streams,

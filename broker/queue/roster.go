@@ -80,6 +80,11 @@ const (
 	// readAll is the number of rounds after which the pools of all trainers are
 	// read again, since the message that tells of a change may be lost.
 	readAll = 6
+	// openWithin bounds the requests that make a trainer's streams. Some of them may
+	// get no answer and are repeated.
+	openWithin = 6 * wire.OpTimeout
+	// openAtOnce is the number of trainers that are answered at the same time.
+	openAtOnce = 8
 )
 
 func newRoster(w *Worker) *roster {
@@ -239,8 +244,17 @@ func (r *roster) onOpen(m *nats.Msg) {
 	}
 }
 
-// serve answers the trainers that ask for their streams, one after the other.
+// serve answers the trainers that ask for their streams.
 func (r *roster) serve(ctx context.Context) {
+	var all sync.WaitGroup
+	for range openAtOnce {
+		all.Go(func() { r.answer(ctx) })
+	}
+	all.Wait()
+}
+
+// answer answers one trainer after the other.
+func (r *roster) answer(ctx context.Context) {
 	for {
 		var m *nats.Msg
 		select {
@@ -283,7 +297,7 @@ func (r *roster) open(ctx context.Context, tid string) (broker.TrainerSettings, 
 	if time.Since(o.at) < openedFor {
 		return o.settings, nil
 	}
-	op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
+	op, cancel := context.WithTimeout(ctx, openWithin)
 	defer cancel()
 	settings, err := r.w.OpenTrainerWith(op, tid, r.w.timing)
 	if err != nil {

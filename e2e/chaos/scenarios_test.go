@@ -22,15 +22,6 @@ func full(t *testing.T) {
 	t.Parallel()
 }
 
-// unreliable skips a test that fails at times for reasons of its own.
-func unreliable(t *testing.T) {
-	t.Helper()
-	if os.Getenv("CHAOS_UNRELIABLE") == "" {
-		t.Skip("SKIPPED: it fails at times for reasons of its own; CHAOS_FULL=1 CHAOS_UNRELIABLE=1 runs it")
-	}
-	full(t)
-}
-
 // settle waits until every rollout of a bench has ended and checks it.
 func settle(t *testing.T, b *bench, p *tap, limit time.Duration) *report {
 	t.Helper()
