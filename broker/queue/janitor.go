@@ -35,6 +35,8 @@ type overseer struct {
 	open map[schema.ID]*watched
 	bad  map[schema.ID]*broker.UnreadableRecord
 	idle map[class]*absenceTimer // classes with requests that no live worker can run
+
+	rounds int // so far, for restore
 }
 
 func newOverseer(w *Worker, tid string) *overseer {

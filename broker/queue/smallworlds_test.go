@@ -19,15 +19,30 @@ func TestSmallWorlds(t *testing.T) {
 		"a cancel and a crash":          {cancels: 1, crashes: 1},
 		"a cancel and a lost answer":    {cancels: 1, losses: 1},
 		"a drain and a crash":           {drains: 1, crashes: 1},
+
+		"parked":                           parkable(world{}),
+		"parked, and a crash":              parkable(world{crashes: 1}),
+		"parked, and a lost answer":        parkable(world{losses: 1}),
+		"parked, and a lost queue":         parkable(world{wipes: 1}),
+		"parked, and a cancel":             parkable(world{cancels: 1}),
+		"parked, a lost queue and a crash": parkable(world{wipes: 1, crashes: 1, single: true}),
+		"delayed, and a crash":             parkable(world{late: true, crashes: 1, single: true}),
+		"full, and a crash":                parkable(world{fills: 1, crashes: 1, single: true}),
 	}
 	for name, w := range worlds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if wrong := explore(t, w, nil); wrong != "" {
+			if wrong := explore(t, w, nil, orderly()); wrong != "" {
 				t.Error(wrong)
 			}
 		})
 	}
+}
+
+// parkable is the world with a worker that cannot run the request.
+func parkable(w world) world {
+	w.parks, w.workers[1].unfit = true, true
+	return w
 }
 
 // TestSmallWorldsCanFail breaks one rule at a time.
@@ -62,7 +77,7 @@ func TestSmallWorldsCanFail(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			wrong := explore(t, tt.world, tt.broken)
+			wrong := explore(t, tt.world, tt.broken, orderly())
 			if wrong == "" {
 				t.Fatal("nothing was seen")
 			}
