@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -30,6 +31,7 @@ func (j *overseer) restore(ctx context.Context, s jetstream.Stream, known []queu
 	if err != nil {
 		return fmt.Errorf("list the parked requests of %s: %w", j.tid, broker.Reach(err))
 	}
+	var errs []error // each of one class
 	seen := map[class]bool{}
 	for _, c := range known {
 		seen[c.class] = true
@@ -38,12 +40,10 @@ func (j *overseer) restore(ctx context.Context, s jetstream.Stream, known []queu
 		lane, name, ok := subjects.ParseParked(subject)
 		if c := (class{lane, name}); ok && !seen[c] {
 			seen[c] = true
-			if err := j.restoreClass(op, c, subject); err != nil {
-				return err
-			}
+			errs = append(errs, j.restoreClass(op, c, subject))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // restoreClass makes the consumer of a class that has a request on a subject.

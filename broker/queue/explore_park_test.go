@@ -76,6 +76,7 @@ func (e *explorer) move(i int, of func(*world) *thread) {
 	}
 	switch at := th.phase; at {
 	case makeClass, keepClass:
+		lost()
 		w.made |= 1 << th.to
 		w.workers[i].knows |= 1 << th.to
 		th.phase = e.order[at]
@@ -153,10 +154,16 @@ func (e *explorer) circumstances() {
 		w.full = false
 		e.to(w, false)
 	}
-	if w := e.now; w.crashes > 0 && w.third.phase != 0 {
-		w.crashes--
+	if w := e.now; w.heirs > 0 && w.third.busy { // another worker becomes the janitor
+		w.heirs--
 		w.third = thread{}
 		e.to(w, true)
+	}
+	for m := range (e.now.queue & parkedMessages).all() { // the janitor looks for classes without a consumer
+		if w := e.now; !e.unserved && !w.made.has(placeOf(m)) {
+			w.made |= 1 << placeOf(m)
+			e.to(w, false)
+		}
 	}
 	for i := range e.now.workers { // a worker reads the list of classes
 		if w := e.now; !w.workers[i].dead && w.workers[i].knows != w.made {

@@ -10,14 +10,20 @@ import (
 
 // explorer visits every world.
 type explorer struct {
-	t      *testing.T
-	index  map[world]int32
-	todo   []world
-	from   [][]int32 // predecessors by steps that are no faults
-	at     int32
-	now    world
-	broken func(facts, decision) decision
-	order  map[phase]phase // of the steps of a worker that parks
+	t     *testing.T
+	index map[world]int32
+	todo  []world
+	from  [][]int32 // predecessors by steps that are no faults
+	at    int32
+	now   world
+	rules
+}
+
+// rules are the rules beside decide. Those of a mutant break one.
+type rules struct {
+	broken   func(facts, decision) decision // nil: no rule of decide
+	order    map[phase]phase                // of the steps that move a message; nil: orderly
+	unserved bool                           // nobody makes the missing consumers of classes
 }
 
 // violation is the panic of a world that must not be.
@@ -76,13 +82,16 @@ func (e *explorer) to(w world, fault bool) {
 
 // explore visits every world that can follow this one, and returns the first
 // violation.
-func explore(t *testing.T, start world, broken func(facts, decision) decision, order map[phase]phase) (wrong violation) {
+func explore(t *testing.T, start world, r rules) (wrong violation) {
 	t.Helper()
 	start.queue, start.state.owner = only(1), -1
 	if !start.single {
 		start.queue |= only(2)
 	}
-	e := &explorer{t: t, index: map[world]int32{}, now: start, broken: broken, order: order}
+	if r.order == nil {
+		r.order = orderly()
+	}
+	e := &explorer{t: t, index: map[world]int32{}, now: start, rules: r}
 	defer func() {
 		if v, ok := recover().(violation); ok {
 			wrong = v

@@ -98,7 +98,7 @@ type world struct {
 	made   places   // with a consumer
 	full   bool     // the trainer's records are above their bound
 
-	crashes, losses, stalls, wipes, cancels, fails, drains, uncopied, turns, recounts, fills uint8 // that may still come
+	crashes, losses, stalls, wipes, cancels, fails, drains, uncopied, turns, recounts, fills, heirs uint8 // that may still come
 }
 
 func (w world) lease(owner int8) leaseStatus {
