@@ -19,11 +19,11 @@ type explorer struct {
 	rules
 }
 
-// rules are the rules beside decide. Those of a mutant break one.
+// rules can differ from those of the code. A mutant breaks one.
 type rules struct {
 	broken   func(facts, decision) decision // nil: no rule of decide
 	order    map[phase]phase                // of the steps that move a message; nil: orderly
-	unserved bool                           // nobody makes the missing consumers of classes
+	unserved bool                           // the janitor makes no missing consumer of a class
 }
 
 // violation is the panic of a world that must not be.
