@@ -27,8 +27,8 @@ type TrainerSettings struct {
 	MaxQueueBytes    int64 // bytes of the requests in the queue
 	MaxBundleBytes   int64 // bytes of bundles and large answers
 	MaxArtifactBytes int64 // bytes of artifacts and large calls
-	// MaxRecordBytes bounds the records. While they have more bytes, workers take no
-	// requests of the trainer. No record is refused or deleted for it.
+	// MaxRecordBytes bounds the records. While they have more bytes, workers begin no
+	// rollouts of the trainer. No record is refused or deleted for it.
 	MaxRecordBytes int64
 	Weight         int // number of requests that workers take for each request of a trainer with weight 1
 }
@@ -304,7 +304,7 @@ func (b *Broker) Trainer(ctx context.Context, tid string) (TrainerSettings, erro
 }
 
 // Records returns the bytes of a trainer's records and their bound; 0: none. While
-// the records have more bytes, workers take no requests of the trainer. ErrNotFound
+// the records have more bytes, workers begin no rollouts of the trainer. ErrNotFound
 // if it has no streams.
 func (b *Broker) Records(ctx context.Context, tid string) (bytes, most int64, err error) {
 	if err := schema.CheckTrainer(tid); err != nil {

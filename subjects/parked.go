@@ -51,6 +51,15 @@ func ParseConsumer(name string) (lane int, class string, ok bool) {
 	return lane, class, len(rest) == 1 || class != ""
 }
 
+// ParseParked reads the lane and the class from the subject of a parked request.
+func ParseParked(subject string) (lane int, class string, ok bool) {
+	t := strings.Split(subject, ".")
+	if len(t) != 5 || t[0] != "parked" || len(t[2]) != 2 || t[2][0] != 'p' || t[2][1] < '0' || t[2][1] >= '0'+Lanes {
+		return 0, "", false
+	}
+	return int(t[2][1] - '0'), t[3], true
+}
+
 // LaneSubject is the subject on which a request of a queue was submitted: subject
 // itself, or the lane of a parked request.
 func LaneSubject(subject string) string {

@@ -62,6 +62,20 @@ func TestCancelRoundTrip(t *testing.T) {
 	}
 }
 
+func TestParkedRoundTrip(t *testing.T) {
+	for _, class := range []string{subjects.ClassDelay, "0123456789abcdef0123"} {
+		subject := subjects.Parked(3, class, "alpha-1")
+		if lane, got, ok := subjects.ParseParked(subject); !ok || lane != 3 || got != class {
+			t.Errorf("%s: got lane %d, class %q, %v", subject, lane, got, ok)
+		}
+	}
+	for _, subject := range []string{subjects.Request(1, "alpha"), "parked.alpha.p4.delay.alpha-1", "parked.alpha.p1.delay", "held.alpha.p1.delay.alpha-1"} {
+		if _, _, ok := subjects.ParseParked(subject); ok {
+			t.Errorf("%s was read", subject)
+		}
+	}
+}
+
 func TestConsumersAreDistinct(t *testing.T) {
 	seen := map[string]bool{subjects.ConsumerPlain: true}
 	for lane := range subjects.Lanes {

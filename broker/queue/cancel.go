@@ -34,7 +34,13 @@ func (w *Worker) cancelOne(ctx context.Context, id schema.ID, seq uint64, find *
 		return w.nudge(m.record.Value)
 	}
 	w.hint(id) // an earlier one may have been lost
-	seqs := []uint64{seq, m.record.Value.OwnerSeq, m.message}
+	return w.unqueue(ctx, id, seq, m.record.Value.OwnerSeq, m.message)
+}
+
+// unqueue deletes the messages of a rollout in its trainer's queue, as far as they
+// are parked or at these sequences.
+func (w *Worker) unqueue(ctx context.Context, id schema.ID, seqs ...uint64) error {
+	stream := subjects.Queue(id.Trainer())
 	p, err := parked(ctx, w.Broker, id)
 	if err != nil {
 		return err
@@ -42,13 +48,6 @@ func (w *Worker) cancelOne(ctx context.Context, id schema.ID, seq uint64, find *
 	if p != nil {
 		seqs = append(seqs, p.Sequence)
 	}
-	return w.unqueue(ctx, id, seqs...)
-}
-
-// unqueue deletes the messages of a rollout that has ended, as far as they are at
-// these sequences of its trainer's queue.
-func (w *Worker) unqueue(ctx context.Context, id schema.ID, seqs ...uint64) error {
-	stream := subjects.Queue(id.Trainer())
 	slices.Sort(seqs)
 	for _, seq := range slices.Compact(seqs) {
 		there, err := queuedIn(ctx, w.Broker, stream, id, seq)

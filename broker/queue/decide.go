@@ -69,6 +69,7 @@ type queueStanding int
 const (
 	queueUnknown queueStanding = iota
 	queueHas
+	queueShut    // the queue has a message, but no worker takes it: its trainer is full
 	queueLost    // the queue has no message, but the copy of the request exists
 	queueNowhere // neither the message nor the copy exists
 )
@@ -107,6 +108,7 @@ const (
 	stepNudge  step = "send the cancel to the owner"
 	stepAudit  step = "ask the owner to give it back"
 	stepRemake step = "publish the request again"
+	stepFree   step = "move it to the plain lane"
 	stepNone   step = "nothing"
 )
 
@@ -366,6 +368,8 @@ func decideTidy(r broker.Record[schema.State], f facts) decision {
 		return decision{step: lookAtQueue}
 	case f.queue == queueHas:
 		return decision{step: stepNone}
+	case f.queue == queueShut:
+		return decision{step: stepFree}
 	case f.queue == queueLost:
 		return decision{step: stepRemake}
 	}

@@ -146,6 +146,7 @@ func decisions() []struct {
 		{"janitor: no worker has it, not for long", state(running, other, 1, 1), of(askTidy, facts{lease: leaseAbsent, listed: true}), stepNone, schema.State{}, ""},
 		{"janitor: no worker has it", state(queued, "", 1, 1), of(askTidy, facts{lost: true, listed: true}), lookAtQueue, schema.State{}, ""},
 		{"janitor: no worker has it, the queue does", state(queued, "", 1, 1), of(askTidy, facts{lost: true, queue: queueHas}), stepNone, schema.State{}, ""},
+		{"janitor: no worker has it, the queue of a full trainer does", state(queued, "", 1, 1), of(askTidy, facts{lost: true, queue: queueShut}), stepFree, schema.State{}, ""},
 		{"janitor: no worker has it, nor the queue", state(running, other, 1, 1), of(askTidy, facts{lease: leaseAbsent, lost: true, queue: queueLost}), stepRemake, schema.State{}, ""},
 		{"janitor: neither message nor copy", state(running, other, 1, 1), of(askTidy, facts{lease: leaseAbsent, lost: true, queue: queueNowhere}), writeOutcome, schema.State{}, failed},
 	}

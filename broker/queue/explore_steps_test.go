@@ -8,12 +8,8 @@ func (e *explorer) worker(i int) {
 	if x.take.busy {
 		e.step(i, func(w *world) *thread { return &w.workers[i].take })
 	} else {
-		for m := range e.now.queue {
-			if e.now.queue[m] {
-				w := e.now
-				w.workers[i].take = thread{busy: true, known: true, why: askRun, message: uint8(m), rec: w.state}
-				e.to(w, false)
-			}
+		for m := range e.now.queue.all() {
+			e.deliver(i, m)
 		}
 	}
 	if x.end.busy {
@@ -95,12 +91,13 @@ func (e *explorer) others() {
 			if e.look(&w, th, d.step) {
 				continue
 			}
-			if d.writes() || d.step == stepRemake {
+			if d.writes() || d.step == stepRemake || d.step == stepFree {
 				e.to(w, false)
 			}
 			break
 		}
 	}
+	e.refuse()
 }
 
 func (e *explorer) factsOf(w *world, i int, th *thread) facts {
@@ -112,7 +109,7 @@ func (e *explorer) factsOf(w *world, i int, th *thread) facts {
 	}
 	if i < thirdParty {
 		x := &w.workers[i]
-		f.job = x.job > 0 && th.why == askRun
+		f.job = x.job > 0 && (th.why == askRun || th.why == askPark)
 		f.ran = x.ran > 0 && x.ran == th.rec.attempt || th.why == askAudit && x.ran > 0 && x.ran == w.state.attempt
 	}
 	return f
@@ -134,6 +131,10 @@ func (e *explorer) write(w *world, d decision, attempt uint8) {
 func (e *explorer) step(i int, of func(*world) *thread) {
 	w := e.now
 	th := of(&w)
+	if th.phase != 0 {
+		e.move(i, of)
+		return
+	}
 	if !th.known {
 		if before := th.rec.seq; w.state.seq != before {
 			th.lease, th.stored, th.watched, th.queue = leaseUnknown, resultUnknown, false, queueUnknown
@@ -163,9 +164,12 @@ func (e *explorer) look(w *world, th *thread, s step) bool {
 			th.stored = resultStored
 		}
 	case lookAtQueue:
+		kept := w.queue.has(th.rec.message) || w.queue&(only(remade)|parkedMessages) != 0
 		switch {
-		case w.queue[th.rec.message] || w.queue[remade]:
+		case w.queue.has(moved), kept && !w.full:
 			th.queue = queueHas
+		case kept:
+			th.queue = queueShut
 		case w.copied:
 			th.queue = queueLost
 		default:
@@ -196,6 +200,9 @@ func (e *explorer) attempt(i int, of func(*world) *thread, d decision) {
 	}
 	if d.step == writeClaim {
 		th.attempt = uint8(d.next.Attempt)
+		if th.why != askRun {
+			e.fail(w, "a worker claims a request that it cannot run")
+		}
 	}
 	if e.now.losses > 0 { // the write is lost
 		lost := w
@@ -247,7 +254,7 @@ func (e *explorer) attempt(i int, of func(*world) *thread, d decision) {
 		e.to(up, true)
 	}
 	th.rec, th.stored = w.state, resultUnknown
-	if d.step == writeClaim || d.step == writeBack && th.why == askRun {
+	if d.step == writeClaim || d.step == writeBack && (th.why == askRun || th.why == askPark) {
 		e.to(w, false)
 		return
 	}
@@ -265,19 +272,25 @@ func (e *explorer) last(w *world, i int, th *thread, d decision) {
 		x.job, x.ran, x.rec = done.rec.attempt, done.rec.attempt, done.rec
 		return
 	case d.step == stepRemake:
-		w.queue[remade] = true
+		w.remake()
+		return
+	case d.step == stepFree:
+		*th = thread{busy: true, known: true, rec: done.rec, phase: keepCopy}
+		return
+	case d.step == stepPark:
+		*th = e.parking(&w.workers[i], done.message, done.to)
 		return
 	case done.why == askCommit || done.why == askReturn:
 		x := &w.workers[i]
 		x.job, x.ran = 0, 0
 		if w.state.terminal() {
-			w.queue[done.rec.message] = false
+			w.queue &^= only(done.rec.message)
 		}
 		return
 	}
-	if done.why == askRun && d.step != stepAdopt && d.step != stepLater {
+	if (done.why == askRun || done.why == askPark || done.why == askRefuse) && d.step != stepAdopt && d.step != stepLater {
 		if d.step == stepDrop || w.state.terminal() {
-			w.queue[done.message] = false
+			w.queue &^= only(done.message)
 		}
 	}
 }

@@ -10,13 +10,20 @@ import (
 
 // explorer visits every world.
 type explorer struct {
-	t      *testing.T
-	index  map[world]int32
-	todo   []world
-	from   [][]int32 // predecessors by steps that are no faults
-	at     int32
-	now    world
-	broken func(facts, decision) decision
+	t     *testing.T
+	index map[world]int32
+	todo  []world
+	from  [][]int32 // predecessors by steps that are no faults
+	at    int32
+	now   world
+	rules
+}
+
+// rules can differ from those of the code. A mutant breaks one.
+type rules struct {
+	broken   func(facts, decision) decision // nil: no rule of decide
+	order    map[phase]phase                // of the steps that move a message; nil: orderly
+	unserved bool                           // the janitor makes no missing consumer of a class
 }
 
 // violation is the panic of a world that must not be.
@@ -55,6 +62,9 @@ func (e *explorer) to(w world, fault bool) {
 	if w.result != e.now.result && w.result.attempt < e.now.state.attempt {
 		e.fail(w, "a result of an attempt that was fenced")
 	}
+	if w.state.seq == 0 && w.result == (answer{}) && w.queue == 0 && e.now.queue != 0 && w.wipes == e.now.wipes {
+		e.fail(w, "a request that no worker had claimed was lost")
+	}
 	w = w.plain()
 	i, there := e.index[w]
 	if !there {
@@ -72,10 +82,16 @@ func (e *explorer) to(w world, fault bool) {
 
 // explore visits every world that can follow this one, and returns the first
 // violation.
-func explore(t *testing.T, start world, broken func(facts, decision) decision) (wrong violation) {
+func explore(t *testing.T, start world, r rules) (wrong violation) {
 	t.Helper()
-	start.queue[1], start.queue[2], start.state.owner = true, true, -1
-	e := &explorer{t: t, index: map[world]int32{}, now: start, broken: broken}
+	start.queue, start.state.owner = only(1), -1
+	if !start.single {
+		start.queue |= only(2)
+	}
+	if r.order == nil {
+		r.order = orderly()
+	}
+	e := &explorer{t: t, index: map[world]int32{}, now: start, rules: r}
 	defer func() {
 		if v, ok := recover().(violation); ok {
 			wrong = v
@@ -95,7 +111,7 @@ func (e *explorer) run(start world) {
 	good := make([]bool, len(e.todo))
 	var back []int32
 	for i, w := range e.todo {
-		if w.state.terminal() && w.queue == [remade + 1]bool{} {
+		if w.state.terminal() && w.queue == 0 {
 			good[i] = true
 			back = append(back, int32(i))
 		}
@@ -120,17 +136,15 @@ func (e *explorer) run(start world) {
 
 func (e *explorer) expand() {
 	w := e.now
-	if w.state.seq == 0 && w.result == (answer{}) && w.queue == [remade + 1]bool{} { // the trainer submits it again
+	if w.state.seq == 0 && w.result == (answer{}) && w.queue == 0 { // the trainer submits it again
 		next := w
-		next.queue[1] = true
+		next.publish(1)
 		e.to(next, false)
 	}
 	if w.wipes > 0 {
-		next := w
-		next.wipes--
-		next.queue = [remade + 1]bool{}
-		e.to(next, true)
+		e.to(w.wiped(), true)
 	}
+	e.circumstances()
 	for i := range w.workers {
 		e.faults(i)
 		if !w.workers[i].dead {

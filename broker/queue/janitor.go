@@ -35,6 +35,8 @@ type overseer struct {
 	open map[schema.ID]*watched
 	bad  map[schema.ID]*broker.UnreadableRecord
 	idle map[class]*absenceTimer // classes with requests that no live worker can run
+
+	rounds int // so far, for restore
 }
 
 func newOverseer(w *Worker, tid string) *overseer {
@@ -211,6 +213,8 @@ func (j *overseer) look(ctx context.Context, id schema.ID, o *watched, now scene
 		return j.w.tell(o.Value.Worker, &schema.Control{V: schema.Version, Do: schema.ControlGiveBack, ID: id, Attempt: o.Value.Attempt})
 	case stepRemake:
 		return j.requeue(ctx, id, o)
+	case stepFree:
+		return j.free(ctx, id, o)
 	case writeOutcome, writeFinish:
 		j.w.hint(id)
 	case stepNone:
@@ -240,11 +244,11 @@ func (j *overseer) checkCopy(ctx context.Context, id schema.ID, o *watched) erro
 	return j.w.tell(o.Value.Worker, &schema.Control{V: schema.Version, Do: schema.ControlCopy, ID: id, Attempt: o.Value.Attempt})
 }
 
-// inQueue tells whether the queue has a message of the rollout, at one of these
+// inQueue tells whether a queue has a message of the rollout, at one of these
 // sequences or parked, and otherwise whether its copy was kept.
 func (w *Worker) inQueue(ctx context.Context, id schema.ID, seqs ...uint64) (queueStanding, error) {
 	for _, seq := range seqs {
-		there, err := w.queuedAt(ctx, id, seq)
+		there, err := queuedIn(ctx, w.Broker, subjects.StreamPlain, id, seq)
 		if err != nil {
 			return queueUnknown, err
 		}
@@ -252,11 +256,13 @@ func (w *Worker) inQueue(ctx context.Context, id schema.ID, seqs ...uint64) (que
 			return queueHas, nil
 		}
 	}
-	m, err := parked(ctx, w.Broker, id)
-	if err != nil {
+	m, err := w.message(ctx, id, seqs...)
+	switch {
+	case err != nil:
 		return queueUnknown, err
-	}
-	if m != nil {
+	case m != nil && w.roster.full(id.Trainer()):
+		return queueShut, nil
+	case m != nil:
 		return queueHas, nil
 	}
 	m, err = w.Last(ctx, subjects.Records(id.Trainer()), subjects.RequestCopy(id))
@@ -269,17 +275,7 @@ func (w *Worker) inQueue(ctx context.Context, id schema.ID, seqs ...uint64) (que
 	return queueLost, nil
 }
 
-// queuedAt reports whether a queue has a message of this rollout at sequence seq:
-// the trainer's or the plain one.
-func (w *Worker) queuedAt(ctx context.Context, id schema.ID, seq uint64) (bool, error) {
-	for _, stream := range []string{subjects.Queue(id.Trainer()), subjects.StreamPlain} {
-		if there, err := queuedIn(ctx, w.Broker, stream, id, seq); there || err != nil {
-			return there, err
-		}
-	}
-	return false, nil
-}
-
+// queuedIn reports whether a queue has a message of this rollout at sequence seq.
 func queuedIn(ctx context.Context, b *broker.Broker, stream string, id schema.ID, seq uint64) (bool, error) {
 	if seq == 0 {
 		return false, nil
@@ -297,7 +293,8 @@ func requestID(data []byte) schema.ID {
 	return q.ID
 }
 
-// requeue publishes a lost request again, from the copy that its worker kept.
+// requeue publishes a lost request again, from the copy that its worker kept. That of
+// a full trainer goes to the plain lane.
 func (j *overseer) requeue(ctx context.Context, id schema.ID, o *watched) error {
 	m, err := j.w.Last(ctx, subjects.Records(j.tid), subjects.RequestCopy(id))
 	if err != nil {
@@ -307,7 +304,9 @@ func (j *overseer) requeue(ctx context.Context, id schema.ID, o *watched) error 
 		return nil // it was purged since
 	}
 	subject := m.Header.Get(subjects.HeaderSubject)
-	if _, ok := subjects.ParseRequest(subject); !ok {
+	if j.w.roster.full(j.tid) {
+		subject = subjects.Requests
+	} else if _, ok := subjects.ParseRequest(subject); !ok {
 		subject = subjects.Request(subjects.DefaultLane, id.Trainer())
 	}
 	crash.Here("janitor.before")
@@ -318,7 +317,7 @@ func (j *overseer) requeue(ctx context.Context, id schema.ID, o *watched) error 
 	}
 	o.again = seq
 	crash.Here("janitor.republished")
-	j.w.log.Warn().Str("rollout", string(id)).Msg("the queue had lost a request; it was made again")
+	j.w.log.Warn().Str("rollout", string(id)).Str("subject", subject).Msg("no worker could get a request from its queue; it was made again")
 	return nil
 }
 

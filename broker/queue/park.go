@@ -110,10 +110,10 @@ func (w *Worker) setAside(ctx context.Context, d *delivery, req *schema.Request)
 }
 
 // park moves a message to a class. It returns false if the trainer's queue has no
-// room for the copy, or the trainer has too many classes.
+// room for the copy, or the trainer is full or has too many classes.
 func (w *Worker) park(ctx context.Context, d *delivery, req *schema.Request, to class, meta string) (bool, error) {
 	known, room := w.roster.has(req.Trainer, to)
-	if !known && !room {
+	if !known && !room || w.roster.full(req.Trainer) { // no worker takes parked requests of a full trainer
 		return false, nil
 	}
 	if d.delivered > 1 { // a worker may have claimed it

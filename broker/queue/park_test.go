@@ -274,6 +274,39 @@ func TestParkedRequestsRunAsSoonAsAWorkerCan(t *testing.T) {
 	harness.Eventually(t, "an empty queue", time.Minute, func() bool { return b.left(t) == 0 })
 }
 
+// The consumer of a class is lost while requests are parked there, as after a lost
+// queue and a worker that dies before it makes the consumer again.
+func TestParkedRequestsWhoseConsumerIsLostStillRun(t *testing.T) {
+	b := newBench(t)
+	b.Leave()
+	unable, leave := b.StartWorker(t, "a", offers("dummy", 2))
+	ctx, enough := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = unable.Take(ctx)
+	}()
+	late := harness.Request("alpha-late")
+	late.DelayMS = 100
+	b.Submit(t, special("alpha-unfit"))
+	b.Submit(t, late)
+	harness.Eventually(t, "both parked", time.Minute, func() bool { return b.parked(t, 2) == 2 && b.left(t) == 2 })
+	enough()
+	<-ended
+	leave()
+	for name := range b.consumers(t) {
+		if strings.HasPrefix(name, subjects.ConsumerOfClass(2, "")) {
+			harness.Must(t, b.JetStream(t).DeleteConsumer(t.Context(), subjects.Queue("alpha"), name))
+		}
+	}
+	jobs := keepTaking(t, b.NewWorker(t, "d"))
+	for range 2 {
+		j := next(t, jobs)
+		harness.Must(t, j.Done(t.Context(), outcome(j)))
+	}
+	harness.Eventually(t, "an empty queue", time.Minute, func() bool { return b.left(t) == 0 })
+}
+
 // Without room for a copy, or with too many classes, requests stay on their lane
 // and reach a worker that can run them.
 func TestRequestsThatCannotBeParkedStillRun(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 const maxRefusals = 10_000
 
 // unable ends the parked requests that no live worker could run for
-// Timing.NoCapable.
+// Timing.NoCapable. Before, it makes the missing consumers of classes.
 func (j *overseer) unable(ctx context.Context, now scene) error {
 	if len(now.present) == 0 { // the workers are not known
 		return nil
@@ -31,6 +31,9 @@ func (j *overseer) unable(ctx context.Context, now scene) error {
 	}
 	all, err := j.w.classes(op, s)
 	if err != nil {
+		return err
+	}
+	if err := j.restore(ctx, s, all); err != nil {
 		return err
 	}
 	seen := map[class]*absenceTimer{}

@@ -5,14 +5,13 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// A small world: a store, a queue with two messages of one rollout, two workers
-// with a slot each and a third without slots, which serves the trainer's cancel
-// and is the janitor. Every decision in it is made by decide.
+// A small world: a store, a queue with one or two messages of one rollout, two
+// workers with a slot each and a third without slots, which serves the trainer's
+// cancel and is the janitor. Every decision in it is made by decide.
 
 const (
 	maxTries   = 2
 	thirdParty = 2 // index of the worker without slots
-	remade     = 3 // sequence of the message that the janitor publishes
 )
 
 // kept is a state as the store has it; its sequence is 0 if there is none.
@@ -68,12 +67,16 @@ type thread struct {
 	lease                                               leaseStatus
 	stored                                              resultStanding
 	queue                                               queueStanding
+	phase                                               phase // of a worker that parks, and of the janitor that moves a message
+	to                                                  place // of a worker that parks
 }
 
 type answer struct{ status, attempt uint8 } // a stored result
 
 type worker struct {
-	dead, stalled bool // stalled: its lease has lapsed, but it goes on
+	dead, stalled bool   // stalled: its lease has lapsed, but it goes on
+	unfit         bool   // it lacks something that the request needs
+	knows         places // classes
 	job, ran      uint8
 	rec           kept // the job's
 	take, end     thread
@@ -83,12 +86,19 @@ type world struct {
 	state   kept
 	result  answer
 	copied  bool
-	queue   [remade + 1]bool
+	queue   messages
 	workers [2]worker
 	third   thread
 	cancel  bool // the trainer wants it to end
 
-	crashes, losses, stalls, wipes, cancels, fails, drains, uncopied uint8 // that may still come
+	single bool     // it starts with one message
+	parks  bool     // messages can be parked, and seen is kept
+	late   bool     // the request has a delay
+	seen   messages // that were delivered before
+	made   places   // with a consumer
+	full   bool     // the trainer's records are above their bound
+
+	crashes, losses, stalls, wipes, cancels, fails, drains, uncopied, turns, recounts, fills, heirs uint8 // that may still come
 }
 
 func (w world) lease(owner int8) leaseStatus {

@@ -3,6 +3,7 @@ package chaos_test
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,7 +12,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/internal/crash"
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/subjects"
 )
 
@@ -50,6 +53,7 @@ func ways() map[string]func(*testing.T, binaries, string) {
 		"return":  crashInDrain,
 		"bury":    crashAtGarbage,
 		"janitor": crashOfJanitor,
+		"full":    crashAtFullTrainer,
 		"trainer": crashOfTrainer,
 		"ledger":  crashOfLedger,
 	}
@@ -124,6 +128,51 @@ func crashOfJanitor(t *testing.T, bin binaries, point string) {
 	b.start(w)
 	awaitCrash(t, b, point, w)
 	recoverFrom(t, b, p)
+}
+
+// crashAtFullTrainer brings a trainer's records above their bound while a worker with
+// its rollouts dies, so that the janitor moves their requests.
+func crashAtFullTrainer(t *testing.T, bin binaries, point string) {
+	t.Helper()
+	b := newBench(t, bin, 0, nil, "-rollouts", "8", "-calls", "20")
+	w := b.add()
+	b.await(w, "ready")
+	p := openTap(t, b)
+	b.start(b.trainers[0])
+	awaitAgents(t, b, 4, time.Minute)
+	b.kill(w)
+	began := records(t, p, subjects.StateFilter("alpha"))
+	boundRecords(t, p, "alpha", 1)
+	w.env = []string{crashEnv(point)}
+	b.start(w)
+	awaitCrash(t, b, point, w)
+	w.env = nil
+	b.start(w)
+	harness.Eventually(t, "the results of all rollouts that had begun", time.Minute, func() bool { return records(t, p, subjects.ResultFilter("alpha")) >= began })
+	boundRecords(t, p, "alpha", broker.AnyRecordBytes)
+	recoverFrom(t, b, p)
+}
+
+// records counts the records of trainer alpha on these subjects.
+func records(t *testing.T, p *tap, filter string) int {
+	t.Helper()
+	s, err := p.js.Stream(t.Context(), subjects.Records("alpha"))
+	harness.Must(t, err)
+	info, err := s.Info(t.Context(), jetstream.WithSubjectFilter(filter))
+	harness.Must(t, err)
+	return len(info.State.Subjects)
+}
+
+// boundRecords changes the bound of a trainer's records. Workers that run see it
+// later.
+func boundRecords(t *testing.T, p *tap, trainer string, most int64) {
+	t.Helper()
+	s, err := p.js.Stream(t.Context(), subjects.Queue(trainer))
+	harness.Must(t, err)
+	c := s.CachedInfo().Config
+	c.Metadata["turngate.max_record_bytes"] = strconv.FormatInt(most, 10)
+	_, err = p.js.UpdateStream(t.Context(), c)
+	harness.Must(t, err)
 }
 
 // crashOfTrainer lets the trainer die. Accepts, beats and faults occur only in

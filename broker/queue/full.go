@@ -1,0 +1,69 @@
+package queue
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/turngate/turngate/internal/crash"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
+)
+
+// A trainer is full while its records have more bytes than their bound. Then no
+// worker takes requests from its queue. A rollout that has begun must end all the
+// same: its records are never below the bound otherwise. If no worker has such a
+// rollout, the janitor moves its request to the plain lane, from which workers
+// always take requests. The copy of the request is the record of the move: without
+// a message in the queue, the janitor publishes the request again.
+
+// full reports whether this worker knows a trainer as full.
+func (r *roster) full(tid string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.pools[tid]
+	return p != nil && p.full()
+}
+
+// free moves the request of a rollout from the queue of a full trainer to the plain
+// lane. The old message is deleted first. Otherwise it could be left, and run again
+// when the records of the rollout are purged.
+func (j *overseer) free(ctx context.Context, id schema.ID, o *watched) error {
+	kept, err := j.w.Last(ctx, subjects.Records(j.tid), subjects.RequestCopy(id))
+	if err != nil {
+		return err
+	}
+	if kept == nil { // the message is the only one that has the request
+		m, err := j.w.message(ctx, id, o.Value.OwnerSeq, o.again)
+		if m == nil || err != nil {
+			return err
+		}
+		if _, err := j.w.PutMsg(ctx, requestCopy(id, &delivery{data: m.Data, subject: subjects.LaneSubject(m.Subject)})); err != nil {
+			return err
+		}
+	}
+	crash.Here("full.copied")
+	if err := j.w.unqueue(ctx, id, o.Value.OwnerSeq, o.again); err != nil {
+		return err
+	}
+	crash.Here("full.unqueued")
+	return j.requeue(ctx, id, o)
+}
+
+// message returns the message of a rollout in its trainer's queue, at one of these
+// sequences or parked; nil: none.
+func (w *Worker) message(ctx context.Context, id schema.ID, seqs ...uint64) (*jetstream.RawStreamMsg, error) {
+	for _, seq := range seqs {
+		if seq == 0 {
+			continue
+		}
+		m, err := w.Message(ctx, subjects.Queue(id.Trainer()), seq)
+		if err != nil {
+			return nil, err
+		}
+		if m != nil && requestID(m.Data) == id {
+			return m, nil
+		}
+	}
+	return parked(ctx, w.Broker, id)
+}
