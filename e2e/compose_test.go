@@ -126,20 +126,20 @@ func TestASideCarThatFailsIsNamed(t *testing.T) {
 	b := newBench(t)
 	image := testenv.Image(t)
 	worker := b.worker(t, "", "--sandboxes", "docker")
-	for name, service := range map[string]string{
-		"ended with exit status 3": `command: ["sh", "-c", "echo no disk for me; exit 3"]`,
-		"is not healthy after 2":   `command: "sh -c 'echo no disk for me; sleep 1000'", healthcheck: {test: "false", interval: 200ms, retries: 2}`,
+	for _, c := range []struct{ failure, service, condition string }{
+		{"ended with exit status 3", `command: ["sh", "-c", "echo no disk for me; exit 3"]`, "service_completed_successfully"},
+		{"is not healthy after 2", `command: "sh -c 'echo no disk for me; sleep 1000'", healthcheck: {test: "false", interval: 200ms, retries: 2}`, "service_started"},
 	} {
 		task := writeTask(t, map[string]string{
 			"instruction.md": "x", "tests/test.sh": "true", "replay.yaml": "steps:\n- text: Done.\n",
-			"environment/docker-compose.yaml": "services:\n  main: {image: '" + image + "', depends_on: [db]}\n  db: {image: '" + image + "', " + service + "}\n",
+			"environment/docker-compose.yaml": "services:\n  main: {image: '" + image + "', depends_on: {db: {condition: " + c.condition + "}}}\n  db: {image: '" + image + "', " + c.service + "}\n",
 		})
 		trainer := b.run(t, "--agent", "mini", "--sandbox", "docker", task)
 		trainer.wait(t, 2*time.Minute)
 		res := results(t, trainer)
 		if len(res) != 1 || res[0].Fault == nil || res[0].Fault.Code != schema.CodeService || res[0].Reward != nil ||
-			!strings.Contains(res[0].Fault.Message, "service db "+name) || !strings.Contains(res[0].Fault.Message, "no disk for me") {
-			t.Errorf("%s: got %+v %v", name, res, res[0].Fault)
+			!strings.Contains(res[0].Fault.Message, "service db "+c.failure) || !strings.Contains(res[0].Fault.Message, "no disk for me") {
+			t.Errorf("%s: got %+v %v", c.failure, res, res[0].Fault)
 		}
 	}
 	worker.stop(t)
