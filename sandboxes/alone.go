@@ -24,6 +24,16 @@ func (Alone) Online(context.Context, bool) error { return NotOnline() }
 // Service implements Sandbox.
 func (Alone) Service(name string) (Sandbox, error) { return nil, NoService(name) }
 
+// Snapshot implements Sandbox.
+func (Alone) Snapshot(context.Context) (Snapshot, error) {
+	return nil, NoSnapshots("this backend copies no sandboxes")
+}
+
+// NoSnapshots returns the error of Snapshot with a reason.
+func NoSnapshots(reason string) error {
+	return &UnsupportedError{Field: "snapshot", Value: "true", Reason: reason}
+}
+
 // NoService returns the error of Service for a name that the Spec does not
 // have.
 func NoService(name string) error {

@@ -65,6 +65,10 @@ type Sandbox interface {
 	// files. The side-car ends with the sandbox; do not call its Freeze, Thaw,
 	// Forward or Service.
 	Service(name string) (Sandbox, error)
+	// Snapshot copies the sandbox's files for Spec.Snapshot. It copies neither
+	// processes nor mounted file systems. A backend without snapshots, and a
+	// sandbox with files in other places, return an *UnsupportedError.
+	Snapshot(ctx context.Context) (Snapshot, error)
 	// Freeze suspends every process; Thaw resumes them. Frozen time does not
 	// count towards any limit.
 	Freeze(ctx context.Context) error
@@ -75,6 +79,17 @@ type Sandbox interface {
 	// idempotent.
 	Close(ctx context.Context) error
 }
+
+// Snapshot is a copy of the files of a sandbox. It ends with the process that made
+// it: the backend's next Sweep for the same owner removes it.
+type Snapshot interface {
+	// Remove removes the copy. The sandboxes that began with it must be closed. It is
+	// idempotent.
+	Remove(ctx context.Context) error
+}
+
+// ErrNoSnapshot means that the Snapshot of a Spec is gone.
+var ErrNoSnapshot = errors.New("the snapshot is gone")
 
 // Process is one started command.
 type Process interface {
@@ -136,6 +151,11 @@ type Spec struct {
 	Rollout schema.ID
 	Attempt int
 	Part    string // distinguishes several sandboxes of one attempt; letters only
+
+	// Snapshot has the files with which the sandbox begins, in place of the image's
+	// files and of Files. It comes from a sandbox of the same backend with an equal
+	// Spec. Create returns ErrNoSnapshot if it is gone. Nil: none.
+	Snapshot Snapshot
 
 	Image   string // docker: an image reference
 	Build   *Build // docker: a build of the image, in place of Image

@@ -37,6 +37,10 @@ type Request struct {
 	Gate    GateOptions   `json:"gate,omitzero"`
 	Limits  Limits        `json:"limits,omitzero"`
 	Setup   []Command     `json:"setup,omitempty"`
+	// Snapshot makes the rollouts of a group that run on one worker begin with the
+	// files of one setup, where the backend can copy a sandbox. Processes that the
+	// setup left are ended. It needs group.
+	Snapshot bool `json:"snapshot,omitempty"`
 	// Healthcheck must succeed in the new sandbox before Setup runs.
 	Healthcheck *Healthcheck `json:"healthcheck,omitempty"`
 	// Verify describes the verifier, which finds the reward. Nil: the rollout is
@@ -256,6 +260,9 @@ func (r *Request) validateSandbox() error {
 func (r *Request) validateRest() error {
 	if err := checkText("group", r.Group, maxName); err != nil {
 		return err
+	}
+	if r.Snapshot && r.Group == "" {
+		return invalid("snapshot", "true", "false, or a request with group")
 	}
 	if err := checkCount("setup", len(r.Setup), maxList); err != nil {
 		return err

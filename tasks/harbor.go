@@ -74,6 +74,7 @@ type config struct {
 
 	Turngate struct {
 		Setup     []string `toml:"setup"`
+		Snapshot  bool     `toml:"snapshot"`
 		RewardKey string   `toml:"reward_key"`
 		MaxCalls  int      `toml:"max_calls"`
 	} `toml:"turngate"`
@@ -238,6 +239,7 @@ func (t *Task) fill(c *config, o Options) {
 	for _, s := range c.Turngate.Setup {
 		r.Setup = append(r.Setup, schema.Command{Run: s})
 	}
+	r.Snapshot = c.Turngate.Snapshot
 	r.Gate.MaxCalls = c.Turngate.MaxCalls
 	r.Artifacts = t.artifacts("artifacts", c.Artifacts)
 }

@@ -58,6 +58,7 @@ type Rollout struct {
 	Services  Services
 	Timing    gate.Timing
 	Memory    *gate.Memory // shared by the gates of a worker; nil: the gate's own
+	Snapshots *Snapshots   // shared by the rollouts of a worker; nil: none are made
 	Log       zerolog.Logger
 
 	upstream      *Upstream // nil: the trainer answers
@@ -65,6 +66,7 @@ type Rollout struct {
 	backend       sandboxes.Backend
 	bundle        *tasks.Bundle
 	steps         []*step
+	share         *share            // nil: the request asks for no snapshot
 	sandbox       sandboxes.Sandbox // sandbox of the agent
 	second        sandboxes.Sandbox // sandbox of a separate verifier while it runs
 	session       *gate.Session
@@ -138,11 +140,32 @@ func (r *Rollout) execute(ctx context.Context) error {
 	if err := r.prepare(ctx); err != nil {
 		return err
 	}
+	if err := r.joinGroup(ctx); err != nil {
+		return err
+	}
 	if err := r.phase(ctx, "create", q.Limits.InstallMS+q.Limits.ReadyMS, r.create); err != nil {
 		return r.buildFault(ctx, err, &q.Sandbox)
 	}
 	if err := r.startServices(ctx, r.sandbox, &q.Sandbox, nil); err != nil {
 		return errors.Join(err, r.keepServiceFiles(ctx))
+	}
+	if err := r.ready(ctx); err != nil {
+		return err
+	}
+	err := r.runSteps(ctx)
+	var stop *ended
+	if err != nil && !errors.As(err, &stop) || ctx.Err() != nil {
+		return err
+	}
+	return errors.Join(r.transcript(ctx), r.keepServiceFiles(ctx), err)
+}
+
+// ready brings the files of the new sandbox to their state before the first step. A
+// snapshot has them already.
+func (r *Rollout) ready(ctx context.Context) error {
+	q := &r.Request
+	if r.beginning() != nil {
+		return r.sharedFiles(ctx)
 	}
 	if err := r.phase(ctx, "upload", q.Limits.SetupMS, r.upload); err != nil {
 		return err
@@ -153,12 +176,7 @@ func (r *Rollout) execute(ctx context.Context) error {
 	if err := r.setup(ctx); err != nil {
 		return err
 	}
-	err := r.runSteps(ctx)
-	var stop *ended
-	if err != nil && !errors.As(err, &stop) || ctx.Err() != nil {
-		return err
-	}
-	return errors.Join(r.transcript(ctx), r.keepServiceFiles(ctx), err)
+	return r.snapshotSetup(ctx)
 }
 
 // storeGrace is added to the limits of phases that store artifacts. It covers an
@@ -320,7 +338,15 @@ func (r *Rollout) newSandbox(ctx context.Context, p *phase, s schema.SandboxChoi
 		making = "its image is pulled, or it starts"
 	}
 	ready := r.waitsLong(schema.WaitSandbox, s.Image, making)
+	if part == "" {
+		spec.Snapshot = r.beginning()
+	}
 	sb, err := backend.Create(ctx, spec)
+	if errors.Is(err, sandboxes.ErrNoSnapshot) {
+		r.share.lost()
+		spec.Snapshot = nil
+		sb, err = backend.Create(ctx, spec)
+	}
 	ready()
 	if err != nil {
 		return nil, createFault(err)
@@ -431,6 +457,10 @@ func (r *Rollout) close(ctx context.Context) {
 		if sb != nil {
 			r.closeSandbox(ctx, sb)
 		}
+	}
+	if r.share != nil {
+		r.share.leave()
+		r.share = nil
 	}
 	r.clock.end()
 }

@@ -51,9 +51,10 @@ type Config struct {
 
 // Worker takes jobs and runs them.
 type Worker struct {
-	cfg   Config
-	queue *queue.Worker
-	calls *modelcall.Client
+	cfg       Config
+	queue     *queue.Worker
+	calls     *modelcall.Client
+	snapshots Snapshots
 }
 
 func (w *Worker) owner() string { return cmp.Or(w.cfg.Owner, w.queue.ID()) }
@@ -95,7 +96,9 @@ func New(c Config, jobs *queue.Worker, calls *modelcall.Client) (*Worker, error)
 	if len(c.Backends) == 0 {
 		return nil, errors.New("a worker needs at least one sandbox backend")
 	}
-	return &Worker{cfg: c, queue: jobs, calls: calls}, nil
+	w := &Worker{cfg: c, queue: jobs, calls: calls}
+	w.snapshots.Failed = func(err error) { c.Log.Warn().Err(err).Msg("a snapshot was not removed") }
+	return w, nil
 }
 
 // Run takes and runs jobs until the context ends. Then it takes no new jobs,
@@ -151,6 +154,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		giveUp(ErrDrained)
 	})
 	slots.Wait()
+	w.snapshots.Close()
 	close(drained)
 	leave()
 	bg.Wait()
@@ -236,7 +240,7 @@ func (w *Worker) rollout(ctx context.Context, job *queue.Job, log zerolog.Logger
 	caller := func() *modelcall.Caller { return w.calls.Caller(job.Request, job) }
 	r := &Rollout{
 		Request: job.Request, Attempt: job.Attempt, Worker: w.queue.ID(), Owner: w.owner(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache, Upstreams: w.cfg.Upstreams, Caps: w.cfg.Caps,
-		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Log: log,
+		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Snapshots: &w.snapshots, Log: log,
 		Services: Services{
 			Bundle: bundle(job), PutArtifact: job.KeepArtifact, Emit: job.Emit, Live: job.Live, Suspended: job.Suspended, HeldByTrainer: job.HeldByTrainer, Model: model{caller()}, Shard: func(shard string) gate.Model { return model{caller().To(shard)} }, Tool: caller().Tool, Verify: caller().Verify,
 		},

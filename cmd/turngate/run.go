@@ -27,6 +27,7 @@ type runFlags struct {
 	output   string
 	cache    string
 	setup    []string
+	snapshot bool
 	labels   map[string]string
 	timeout  time.Duration
 	system   string
@@ -70,6 +71,7 @@ func runCommandOf(f *runFlags) *cobra.Command {
 	addOutput(fl, &f.output, "table", "json", "jsonl")
 	fl.StringVar(&f.cache, "agents", cacheDir(), "folder of installed agents")
 	fl.StringArrayVar(&f.setup, "setup", nil, "shell command to run in the sandbox before the agent, after the task's own (repeatable)")
+	fl.BoolVar(&f.snapshot, "snapshot", false, "run the setup once for the rollouts of a group on one worker, where the sandbox can be copied (docker)")
 	fl.StringToStringVar(&f.labels, "label", nil, "label of the rollouts, as key=value (repeatable)")
 	fl.DurationVar(&f.timeout, "agent-timeout", 0, "time limit of the agent (default: the task's, else 15m)")
 	fl.StringVar(&f.system, "system-prompt", "", "system prompt for agents that take one")
@@ -111,6 +113,7 @@ func (f *runFlags) request(t *tasks.Task, argv []string) (schema.Request, error)
 	for _, s := range f.setup {
 		r.Setup = append(slices.Clip(r.Setup), schema.Command{Run: s})
 	}
+	r.Snapshot = r.Snapshot || f.snapshot
 	r.Limits.AgentMS = cmp.Or(f.timeout.Milliseconds(), r.Limits.AgentMS)
 	r.Gate.MaxCalls = cmp.Or(f.maxCalls, r.Gate.MaxCalls)
 	r.Gate.Stream = f.model.stream

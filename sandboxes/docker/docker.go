@@ -36,6 +36,7 @@ type Backend struct {
 	engine  engine
 	images  shared        // merges concurrent builds and pulls of one image
 	pruning sync.Mutex    // held while images are removed
+	copies  copies        // snapshots of this process
 	built   chan struct{} // of capacity 1; has a value if the cache must be pruned
 }
 
@@ -123,6 +124,10 @@ func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (_ sandboxes.San
 		return nil, err
 	}
 	fitShares(&s)
+	from, err := b.snapshotOf(&s)
+	if err != nil {
+		return nil, err
+	}
 	img, err := b.ensureImage(ctx, s.Image, owned(s.Build, s.Rollout), s.Log)
 	if err != nil {
 		return nil, err
@@ -137,7 +142,7 @@ func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (_ sandboxes.San
 	if err != nil {
 		return nil, err
 	}
-	sb := &sandbox{b: b, name: containerName(s), group: g, aliases: []string{schema.MainService}}
+	sb := &sandbox{b: b, name: containerName(s), group: g, aliases: []string{schema.MainService}, from: from}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, sb.Close(context.WithoutCancel(ctx)))
@@ -185,14 +190,20 @@ func (sb *sandbox) up(ctx context.Context, s sandboxes.Spec, img image.InspectRe
 		sb.argv = argv(c, img)
 	}
 	sb.health = health(img)
+	sb.owner = s.Owner
 	sb.open = s.Network == schema.NetworkOpen && !s.Container.Offline
 	sb.online = sb.open
 	if sb.folder, err = openRunFolder(filepath.Join(sb.b.config.StateDir, "docker", sb.name), cfg); err != nil {
 		return err
 	}
-	if err := sb.b.create(ctx, sb, &s, img.ID); err != nil {
-		return err
+	imageID := img.ID
+	if sb.from != nil {
+		imageID = sb.from.image
 	}
+	if err := sb.b.create(ctx, sb, &s, imageID); err != nil {
+		return sb.from.explain(err)
+	}
+	sb.fixed = fixedFiles(s, img)
 	if err := sb.put(ctx, s.Files); err != nil {
 		return err
 	}
@@ -275,7 +286,7 @@ func (b *Backend) remove(ctx context.Context, id string) error {
 // Sweep implements sandboxes.Backend.
 func (b *Backend) Sweep(ctx context.Context, owner string, keep func(schema.ID) bool) (int, error) {
 	n, err := b.sweep(ctx, map[string]string{labelOwner: owner}, keep)
-	return n, errors.Join(err, b.keepWithin(ctx))
+	return n, errors.Join(err, b.sweepSnapshots(ctx, owner), b.keepWithin(ctx))
 }
 
 // forget removes the box's folder of a container.
@@ -296,6 +307,9 @@ type sandbox struct {
 	part    bool          // a side-car; it does not end the group
 	open    bool          // made with the open network
 	online  bool          // connected to the open network now
+	owner   string        // see sandboxes.Spec
+	from    *snapshot     // nil: the sandbox began with its image
+	fixed   string        // reason why there is no snapshot; empty: there can be one
 
 	mu     sync.Mutex
 	closed bool

@@ -38,7 +38,7 @@ func TestContract(t *testing.T) {
 	sandboxtest.Run(t, sandboxtest.Fixture{
 		New:      func(*testing.T) sandboxes.Backend { return b },
 		Spec:     sandboxes.Spec{Image: image},
-		Features: sandboxtest.Features{Shell: true, Isolation: true, Memory: true, Users: true},
+		Features: sandboxtest.Features{Shell: true, Isolation: true, Memory: true, Users: true, Snapshots: true},
 	})
 	if left := ps(t, "label=turngate.owner=suite"); left != "" {
 		t.Errorf("containers are left: %s", left)

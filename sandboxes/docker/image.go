@@ -24,7 +24,7 @@ func (b *Backend) Images(ctx context.Context) ([]string, error) {
 	var out []string
 	for _, i := range all {
 		for _, tag := range i.RepoTags {
-			if !strings.HasPrefix(tag, "<none>") {
+			if !strings.HasPrefix(tag, "<none>") && !isSnapshot(tag) {
 				out = append(out, tag)
 			}
 		}

@@ -46,8 +46,9 @@ type Backend struct {
 	Programs map[string]Program // by Args[0]
 	Absent   []string           // users that no sandbox has; every other one exists
 
-	mu   sync.Mutex
-	open map[*sandbox]struct{}
+	mu        sync.Mutex
+	open      map[*sandbox]struct{}
+	snapshots []*snapshot // removed ones, too
 }
 
 // Name implements sandboxes.Backend.
@@ -77,6 +78,12 @@ func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandb
 	dir, err := os.MkdirTemp("", "turngate-dummy-")
 	if err != nil {
 		return nil, fmt.Errorf("make a dummy sandbox: %w", err)
+	}
+	if from, ok := s.Snapshot.(*snapshot); ok {
+		if err := from.copyTo(dir); err != nil {
+			os.RemoveAll(dir)
+			return nil, err
+		}
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -53,7 +53,8 @@ func programs() map[string]dummy.Program {
 
 func TestContract(t *testing.T) {
 	sandboxtest.Run(t, sandboxtest.Fixture{
-		New:     func(*testing.T) sandboxes.Backend { return &dummy.Backend{Programs: programs()} },
-		Command: func(program string, args ...string) []string { return append([]string{program}, args...) },
+		New:      func(*testing.T) sandboxes.Backend { return &dummy.Backend{Programs: programs()} },
+		Features: sandboxtest.Features{Snapshots: true},
+		Command:  func(program string, args ...string) []string { return append([]string{program}, args...) },
 	})
 }

@@ -25,6 +25,7 @@ type Features struct {
 	Isolation bool // a process sees nothing of the host or of other sandboxes
 	Memory    bool // it enforces sandbox.memory_bytes
 	Users     bool // commands can run as a user other than root
+	Snapshots bool // a sandbox can be copied
 }
 
 // Fixture is one backend under test.
@@ -77,6 +78,8 @@ func Run(t *testing.T, f Fixture) {
 		{"close ends processes and is idempotent", true, s.close},
 		{"create honours its context", true, s.createCancelled},
 		{"sweep", true, s.sweep},
+		{"a snapshot has the files", f.Features.Snapshots, s.snapshot},
+		{"without snapshots the error says so", !f.Features.Snapshots, s.noSnapshot},
 		{"gpus are refused by name", true, s.gpus},
 		{"what has no network is not put on one", true, s.online},
 		{"hostile strings are carried through", f.Features.Shell, s.hostileStrings},

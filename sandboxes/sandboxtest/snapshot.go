@@ -1,0 +1,74 @@
+package sandboxtest
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
+)
+
+func (s *suite) snapshot(t *testing.T) {
+	ctx := t.Context()
+	first := s.open(t)
+	must(t, first.Files().Write(ctx, "/workspace/deep/er/a", []byte("one"), 0o640, ""))
+	must(t, first.Files().Mkdir(ctx, "/workspace/empty", 0o711, ""))
+	made, err := first.Snapshot(ctx)
+	must(t, err)
+	t.Cleanup(func() {
+		if err := made.Remove(context.WithoutCancel(ctx)); err != nil {
+			t.Errorf("remove: %v", err)
+		}
+	})
+	must(t, first.Files().Write(ctx, "/workspace/deep/er/a", []byte("changed since"), 0o640, ""))
+	must(t, first.Close(ctx))
+
+	from := func() sandboxes.Sandbox {
+		spec := s.spec()
+		spec.Snapshot = made
+		return s.openSpec(t, spec)
+	}
+	second, third := from(), from()
+	for _, sb := range []sandboxes.Sandbox{second, third} {
+		if got, err := sb.Files().Read(ctx, "/workspace/deep/er/a", 100); err != nil || string(got) != "one" {
+			t.Fatalf("the file has %q, %v", got, err)
+		}
+		file, err := sb.Files().Stat(ctx, "/workspace/deep/er/a")
+		must(t, err)
+		folder, err := sb.Files().Stat(ctx, "/workspace/empty")
+		must(t, err)
+		if file.Mode.Perm() != 0o640 || !folder.Mode.IsDir() || folder.Mode.Perm() != 0o711 {
+			t.Errorf("modes %v and %v", file.Mode, folder.Mode)
+		}
+		must(t, sb.Files().Write(ctx, "/workspace/deep/er/a", []byte("its own"), 0o644, "")) // the other one still reads "one"
+		if out := run(t, sb, sandboxes.Cmd{Args: s.Command("print", "works", "", "0")}).out; out != "works" {
+			t.Errorf("a command printed %q", out)
+		}
+	}
+	// A sweep of this process's own owner spares the snapshot.
+	if _, err := s.backend.Sweep(ctx, s.spec().Owner, func(schema.ID) bool { return true }); err != nil {
+		t.Fatal(err)
+	}
+	must(t, from().Close(ctx))
+	must(t, second.Close(ctx))
+	must(t, third.Close(ctx))
+	must(t, made.Remove(ctx))
+	must(t, made.Remove(ctx))
+	spec := s.spec()
+	spec.Snapshot = made
+	if sb, err := s.backend.Create(ctx, spec); !errors.Is(err, sandboxes.ErrNoSnapshot) {
+		t.Errorf("with a removed snapshot: %v", err)
+		if err == nil {
+			must(t, sb.Close(ctx))
+		}
+	}
+}
+
+func (s *suite) noSnapshot(t *testing.T) {
+	made, err := s.open(t).Snapshot(t.Context())
+	var no *sandboxes.UnsupportedError
+	if !errors.As(err, &no) || no.Field != "snapshot" || made != nil {
+		t.Errorf("got %v, %v", made, err)
+	}
+}
