@@ -46,6 +46,7 @@ func sampleRequest() schema.Request {
 		Gate:        schema.GateOptions{Stream: "buffer", MaxCalls: 50, MaxTokens: 100000, MaxParallel: 8, WaitMS: 1800000, Routes: schema.SortedMap[schema.Route]{"aux": {Reply: "A title"}, "subagent": {Shard: "1"}}},
 		Limits:      schema.Limits{ReadyMS: 15000, InstallMS: 240000, SetupMS: 300000, AgentMS: 900000, VerifyMS: 600000},
 		Setup:       []schema.Command{{Run: "git init", User: "root", Env: map[string]string{"D": "4"}}},
+		Snapshot:    true,
 		Healthcheck: &schema.Healthcheck{Run: "test -e /ready", IntervalMS: 5000, TimeoutMS: 30000, StartPeriodMS: 1000, StartIntervalMS: 500, Retries: 3},
 		Verify: &schema.Verify{
 			Run: "bash /tests/test.sh", RewardKey: "reward", Network: "allowlist", Allow: []string{"pypi.org"}, Separate: &schema.SandboxChoice{Backend: "docker", Image: "debian:12"}, Bundled: true,

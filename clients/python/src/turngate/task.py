@@ -242,6 +242,7 @@ class _Reader:
                 )
             )
         request.setup = [schema.Command(run=s) for s in own.strings("setup")]
+        request.snapshot = own.flag("snapshot")
         request.gate.max_calls = int(own.number("max_calls"))
         if (self._dir / "tests" / "test.sh").exists():
             request.verify = verify
