@@ -79,9 +79,9 @@ type Rollout struct {
 	at            string            // the last phase that ended
 	absent        map[string]bool   // programs of verifiers that were missing before the first agent ran
 	absentUsers   map[string]bool   // users of steps that were missing before the first agent ran
-	spared        bool              // KillAll leaves the main container's own command; side-cars need no Spare
+	spared        bool              // Spare was called: KillAll does not end the main container's own command
 	notes         sync.Mutex        // guards result.Notes and full
-	full          *broker.FullError // files were not kept
+	full          *broker.FullError // error of the last file that had no room in the trainer's bucket; nil: all were stored
 	result        schema.Result
 }
 
@@ -183,7 +183,8 @@ func (r *Rollout) ready(ctx context.Context) error {
 // outage before the rollout is suspended; suspended time does not count.
 const storeGrace = time.Minute
 
-// prepare checks before the start that this worker can fulfil the request.
+// prepare chooses agent and backend, reads the bundle and plans the steps. It
+// refuses a request that this worker cannot run.
 func (r *Rollout) prepare(ctx context.Context) (err error) {
 	q := &r.Request
 	if err := r.choose(); err != nil {
