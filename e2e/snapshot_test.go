@@ -42,12 +42,13 @@ cat /opt/made/link > /logs/verifier/reward.txt
 	if len(all) != 6 {
 		t.Fatalf("got %d results", len(all))
 	}
-	setups := 0
+	maker, setups := schema.ID(""), 0
 	for _, r := range all {
 		if r.Reward == nil || all[0].Reward == nil || *r.Reward != *all[0].Reward || len(r.Notes) > 1 {
 			t.Errorf("%s: reward %v, %v, notes %q", r.ID, r.Reward, r.Fault, r.Notes)
 		}
 		if slices.ContainsFunc(r.Phases, func(p schema.Phase) bool { return p.Name == "setup[0]" }) {
+			maker = r.ID
 			setups++
 		}
 	}
@@ -55,7 +56,7 @@ cat /opt/made/link > /logs/verifier/reward.txt
 		t.Errorf("%d setups ran", setups)
 	}
 	worker.stop(t)
-	out, err := exec.Command("docker", "images", "-q", "turngate-snapshot").Output()
+	out, err := exec.Command("docker", "images", "--filter", "label=turngate.rollout="+string(maker), "-q").Output()
 	if err != nil || strings.TrimSpace(string(out)) != "" {
 		t.Errorf("images are left: %s %v", out, err)
 	}

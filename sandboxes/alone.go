@@ -24,10 +24,11 @@ func (Alone) Online(context.Context, bool) error { return NotOnline() }
 // Service implements Sandbox.
 func (Alone) Service(name string) (Sandbox, error) { return nil, NoService(name) }
 
+// CanSnapshot implements Sandbox.
+func (Alone) CanSnapshot() error { return NoSnapshots("this kind of sandbox cannot be copied") }
+
 // Snapshot implements Sandbox.
-func (Alone) Snapshot(context.Context) (Snapshot, error) {
-	return nil, NoSnapshots("this backend copies no sandboxes")
-}
+func (a Alone) Snapshot(context.Context, int64) (Snapshot, error) { return nil, a.CanSnapshot() }
 
 // NoSnapshots returns the error of Snapshot with a reason.
 func NoSnapshots(reason string) error {

@@ -65,10 +65,14 @@ type Sandbox interface {
 	// files. The side-car ends with the sandbox; do not call its Freeze, Thaw,
 	// Forward or Service.
 	Service(name string) (Sandbox, error)
+	// CanSnapshot returns an *UnsupportedError if the backend has no snapshots, or if
+	// the sandbox has files in places that a snapshot lacks.
+	CanSnapshot() error
 	// Snapshot copies the sandbox's files for Spec.Snapshot. It copies neither
-	// processes nor mounted file systems. A backend without snapshots, and a
-	// sandbox with files in other places, return an *UnsupportedError.
-	Snapshot(ctx context.Context) (Snapshot, error)
+	// processes nor files that the backend mounts, such as /etc/hosts in a container.
+	// More than maxBytes of files that differ from the image give an
+	// *UnsupportedError; 0 means no bound. If the context ends, no copy is left.
+	Snapshot(ctx context.Context, maxBytes int64) (Snapshot, error)
 	// Freeze suspends every process; Thaw resumes them. Frozen time does not
 	// count towards any limit.
 	Freeze(ctx context.Context) error
@@ -153,8 +157,9 @@ type Spec struct {
 	Part    string // distinguishes several sandboxes of one attempt; letters only
 
 	// Snapshot has the files with which the sandbox begins, in place of the image's
-	// files and of Files. It comes from a sandbox of the same backend with an equal
-	// Spec. Create returns ErrNoSnapshot if it is gone. Nil: none.
+	// files and of Files. It comes from a sandbox of the same backend that had the
+	// same Image or Build, Container and Files. Create returns ErrNoSnapshot if it is
+	// gone. Nil: none.
 	Snapshot Snapshot
 
 	Image   string // docker: an image reference

@@ -39,9 +39,10 @@ type Request struct {
 	Setup   []Command     `json:"setup,omitempty"`
 	// Snapshot makes the rollouts of a group that run on one worker begin with the
 	// files of one setup, where the backend can copy a sandbox. Processes that the
-	// setup left are ended. It needs group.
+	// setup left are ended then. Without group it has no effect.
 	Snapshot bool `json:"snapshot,omitempty"`
-	// Healthcheck must succeed in the new sandbox before Setup runs.
+	// Healthcheck must succeed in the new sandbox before Setup runs. A sandbox that
+	// begins with a snapshot is not checked again.
 	Healthcheck *Healthcheck `json:"healthcheck,omitempty"`
 	// Verify describes the verifier, which finds the reward. Nil: the rollout is
 	// not verified. A request with steps has a Verify in each step instead.
@@ -260,9 +261,6 @@ func (r *Request) validateSandbox() error {
 func (r *Request) validateRest() error {
 	if err := checkText("group", r.Group, maxName); err != nil {
 		return err
-	}
-	if r.Snapshot && r.Group == "" {
-		return invalid("snapshot", "true", "false, or a request with group")
 	}
 	if err := checkCount("setup", len(r.Setup), maxList); err != nil {
 		return err

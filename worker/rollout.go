@@ -165,8 +165,9 @@ func (r *Rollout) execute(ctx context.Context) error {
 func (r *Rollout) ready(ctx context.Context) error {
 	q := &r.Request
 	if r.beginning() != nil {
-		return r.sharedFiles(ctx)
+		return nil
 	}
+	r.leaveGroup()
 	if err := r.phase(ctx, "upload", q.Limits.SetupMS, r.upload); err != nil {
 		return err
 	}
@@ -176,7 +177,7 @@ func (r *Rollout) ready(ctx context.Context) error {
 	if err := r.setup(ctx); err != nil {
 		return err
 	}
-	return r.snapshotSetup(ctx)
+	return r.shareSetup(ctx)
 }
 
 // storeGrace is added to the limits of phases that store artifacts. It covers an
@@ -288,8 +289,10 @@ func (r *Rollout) create(ctx context.Context, p *phase) (err error) {
 	if r.sandbox, err = r.newSandbox(ctx, p, r.Request.Sandbox, "", r.Request.SandboxNetworks(), users); err != nil {
 		return err
 	}
-	r.clock.waits = r.waits
-	r.clock.follow(ctx, r.Services.Suspended, r.Log)
+	if r.clock.stop == nil { // not the second sandbox of the maker of a snapshot
+		r.clock.waits = r.waits
+		r.clock.follow(ctx, r.Services.Suspended, r.Log)
+	}
 	if r.agent.Glibc {
 		if _, err := r.sandbox.Files().Stat(ctx, agents.Loader()); err != nil {
 			return failed(schema.Faultf("create", schema.CodeMissing, schema.WhoTask,
@@ -343,9 +346,9 @@ func (r *Rollout) newSandbox(ctx context.Context, p *phase, s schema.SandboxChoi
 		spec.Snapshot = r.beginning()
 	}
 	sb, err := backend.Create(ctx, spec)
-	if errors.Is(err, sandboxes.ErrNoSnapshot) {
-		r.share.lost()
-		spec.Snapshot = nil
+	for errors.Is(err, sandboxes.ErrNoSnapshot) {
+		r.share.drop()
+		spec.Snapshot = r.beginning() // nil, or one that another rollout has made since
 		sb, err = backend.Create(ctx, spec)
 	}
 	ready()

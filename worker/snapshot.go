@@ -1,39 +1,54 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
 
-// snapshotPhase is the phase in which a rollout waits for the snapshot of its group,
-// or makes it.
-const snapshotPhase = "snapshot"
+// Phases of a request with a snapshot.
+const (
+	joinPhase = "snapshot"      // the wait for the snapshot of the group
+	copyPhase = "snapshot/copy" // of the maker, after its setup
+)
 
-// joinGroup joins the rollouts of the group that share a snapshot. It waits while
-// another one makes it.
+// copyWithin bounds the copy of a sandbox. Without a copy in time, every rollout of
+// the group runs its own setup.
+const copyWithin = 3 * time.Minute
+
+// joinGroup finds the snapshot of the request's group and waits while another
+// rollout makes it, or makes this rollout its maker.
 func (r *Rollout) joinGroup(ctx context.Context) error {
 	q := &r.Request
-	if !q.Snapshot || r.Snapshots == nil {
+	if !q.Snapshot || q.Group == "" || r.Snapshots == nil || r.Snapshots.MaxBytes < 0 {
 		return nil
 	}
-	key, err := keyOf(q)
-	if err != nil {
-		return err
-	}
-	ready := r.waitsLong(schema.WaitSandbox, q.Group, "another rollout of its group runs the setup")
-	r.share, err = r.Snapshots.join(ctx, key)
-	ready()
-	if err != nil {
-		return err
-	}
-	if r.share.never != "" {
-		r.noteNoSnapshot(r.share.never)
-	}
-	return nil
+	return r.phase(ctx, joinPhase, 0, func(ctx context.Context, p *phase) error {
+		key, err := keyOf(q)
+		if err != nil {
+			return err
+		}
+		ready := r.waitsLong(schema.WaitSandbox, "", "another rollout of its group runs the setup")
+		r.share, err = r.Snapshots.join(ctx, key)
+		ready()
+		if err != nil {
+			return err
+		}
+		text := "each rollout of the group runs its own setup"
+		switch {
+		case r.share.makes:
+			text = "this rollout makes the snapshot of its group"
+		case r.share.snapshot != nil:
+			text = fmt.Sprintf("the sandbox begins with the files of rollout %s after its setup", r.share.from)
+		}
+		_, _ = fmt.Fprintln(p.output("stdout"), text)
+		return nil
+	})
 }
 
 // beginning returns the snapshot with which the agent's sandbox begins, if there is one.
@@ -44,49 +59,85 @@ func (r *Rollout) beginning() sandboxes.Snapshot {
 	return r.share.snapshot
 }
 
-// snapshotSetup makes the snapshot of the group if this rollout is its maker. It
-// ends the processes that the setup has left, so that all rollouts of the group
-// begin equally.
-func (r *Rollout) snapshotSetup(ctx context.Context) error {
-	if r.share == nil || !r.share.makes {
+// shareSetup ends the setup of a request with a snapshot. It ends the processes that
+// the setup has left, so that all rollouts of the group begin equally. The maker
+// copies its sandbox, and begins with the copy, too: a copy lacks some attributes of
+// files, and files that the backend mounts.
+func (r *Rollout) shareSetup(ctx context.Context) error {
+	if r.share == nil {
 		return nil
 	}
-	if !idle(r.sandbox.Argv()) {
-		const reason = "the main container runs a command of its own"
-		r.share.made(nil, "", reason)
-		r.noteNoSnapshot(reason)
-		return nil
+	if !r.share.makes {
+		r.noteOwnSetup()
+		return r.sandbox.KillAll(ctx)
 	}
-	return r.phase(ctx, snapshotPhase, r.Request.Limits.SetupMS, func(ctx context.Context, _ *phase) error {
+	return r.phase(ctx, copyPhase, 0, func(ctx context.Context, p *phase) error {
 		if err := r.sandbox.KillAll(ctx); err != nil {
 			return err
 		}
-		made, err := r.sandbox.Snapshot(ctx)
-		var no *sandboxes.UnsupportedError
+		made, err := r.copySandbox(ctx)
 		switch {
-		case err == nil:
-			r.share.made(made, r.Request.ID, "")
-		case errors.As(err, &no):
-			r.share.made(nil, "", no.Reason)
-			r.noteNoSnapshot(no.Reason)
-		case errors.Is(err, sandboxes.ErrLost) || ctx.Err() != nil:
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, sandboxes.ErrLost):
 			return err
-		default: // the files are whole, and the next rollout tries again
-			r.noteNoSnapshot(err.Error())
+		case err != nil:
+			r.share.publish(nil, "", err.Error())
+			r.noteOwnSetup()
+			return nil
+		}
+		r.share.publish(made, r.Request.ID, "")
+		r.closeSandbox(ctx, r.sandbox)
+		r.sandbox = nil
+		if err := r.create(ctx, p); err != nil {
+			return err
+		}
+		if r.share.snapshot == nil {
+			return sandboxes.ErrNoSnapshot
 		}
 		return nil
 	})
 }
 
-func (r *Rollout) noteNoSnapshot(reason string) {
-	r.note("snapshot: %s; this rollout ran its own setup", reason)
+// copySandbox returns an error within copyWithin, or a snapshot.
+func (r *Rollout) copySandbox(ctx context.Context) (sandboxes.Snapshot, error) {
+	ctx, cancel := r.clock.limit(ctx, copyWithin, fmt.Errorf("the copy took longer than %s", copyWithin))
+	defer cancel()
+	made, err := r.sandbox.Snapshot(ctx, r.Snapshots.MaxBytes)
+	var no *sandboxes.UnsupportedError
+	switch {
+	case errors.As(err, &no):
+		return nil, errors.New(no.Reason)
+	case err != nil && ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	}
+	return made, err
 }
 
-// sharedFiles notes in a phase of the result that the sandbox began with the files
-// of another rollout.
-func (r *Rollout) sharedFiles(ctx context.Context) error {
-	return r.phase(ctx, snapshotPhase, 0, func(_ context.Context, p *phase) error {
-		_, err := fmt.Fprintf(p.output("stdout"), "the sandbox began with the files of rollout %s after its setup\n", r.share.from)
-		return err
-	})
+// leaveGroup leaves the group before the setup if the sandbox cannot be copied. The
+// other rollouts need not wait then.
+func (r *Rollout) leaveGroup() {
+	if r.share == nil {
+		return
+	}
+	reason := ""
+	var no *sandboxes.UnsupportedError
+	switch err := r.sandbox.CanSnapshot(); {
+	case len(r.serviceGroups) > 0 || !idle(r.sandbox.Argv()):
+		reason = "the sandbox runs services"
+	case errors.As(err, &no):
+		reason = no.Reason
+	default:
+		return
+	}
+	if r.share.makes {
+		r.share.publish(nil, "", reason)
+	}
+	r.noteOwnSetup()
+	r.share.leave()
+	r.share = nil
+}
+
+func (r *Rollout) noteOwnSetup() {
+	r.note("snapshot: %s; this rollout ran its own setup", cmp.Or(r.share.whyNone, "it is gone"))
 }

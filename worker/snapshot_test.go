@@ -82,7 +82,7 @@ func TestAGroupSharesOneSetup(t *testing.T) {
 		if r.Status != schema.StatusDone || r.Exit == nil || !r.Exit.OK() || len(r.Notes) > 0 {
 			t.Errorf("%s: %s %v, %v, notes %q", id, r.Status, r.Exit, r.Fault, r.Notes)
 		}
-		if strings.HasPrefix(phases(&r), "create upload setup[0] snapshot agent") {
+		if strings.HasPrefix(phases(&r), "snapshot create upload setup[0] snapshot/copy agent") {
 			maker = id
 		}
 	}
@@ -93,10 +93,10 @@ func TestAGroupSharesOneSetup(t *testing.T) {
 		if id == maker {
 			continue
 		}
-		if got := phases(&r); !strings.HasPrefix(got, "create snapshot agent") {
+		if got := phases(&r); !strings.HasPrefix(got, "snapshot create agent") {
 			t.Errorf("%s has the phases %s", id, got)
-		} else if !strings.Contains(r.Phases[1].Output, string(maker)) {
-			t.Errorf("%s began with: %s", id, r.Phases[1].Output)
+		} else if !strings.Contains(r.Phases[0].Output, string(maker)) {
+			t.Errorf("%s began with: %s", id, r.Phases[0].Output)
 		}
 	}
 	// Another setup, and another group, are not the same files.
@@ -187,9 +187,7 @@ func (p plain) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandbox,
 
 type noSnapshots struct{ sandboxes.Sandbox }
 
-func (noSnapshots) Snapshot(ctx context.Context) (sandboxes.Snapshot, error) {
-	return sandboxes.Alone{}.Snapshot(ctx)
-}
+func (noSnapshots) CanSnapshot() error { return sandboxes.Alone{}.CanSnapshot() }
 
 func TestABackendWithoutSnapshots(t *testing.T) {
 	var runs atomic.Int32

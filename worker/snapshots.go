@@ -12,22 +12,33 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Snapshots are the snapshots of the groups that run on one worker. The first
-// rollout of a group makes one after its setup, and the others begin with it. A
-// zero Snapshots is ready to use.
+// Snapshots are the snapshots of the groups that run on one worker. One rollout of a
+// group makes a snapshot after its setup, and all rollouts of the group begin with
+// it. A zero Snapshots is ready to use.
 type Snapshots struct {
+	// MaxBytes bounds the files of one snapshot; 0: no bound, below 0: none are made.
+	MaxBytes int64
 	// Idle is the time for which a snapshot without rollouts stays; default 5 minutes.
 	Idle time.Duration
-	// Failed receives errors of removals. Nil drops them.
+	// Failed receives errors of removals, which are tried again. Nil drops them.
 	Failed func(error)
 
 	mu       sync.Mutex
-	entries  map[snapshotKey]*groupSetup
+	groups   map[snapshotKey]*groupSetup
+	unwanted []sandboxes.Snapshot // their removal failed
 	removals sync.WaitGroup
 }
 
-// maxIdleSnapshots is the largest number of snapshots without rollouts.
-const maxIdleSnapshots = 4
+const (
+	// maxIdleSnapshots is the largest number of snapshots without rollouts.
+	maxIdleSnapshots = 4
+	// maxMakers is the number of rollouts of a group that try to make a snapshot one
+	// after the other. After that each rollout runs its own setup.
+	maxMakers = 2
+	// closeWithin bounds the removal of all snapshots when a worker stops. The next
+	// start of the worker removes the others.
+	closeWithin = 10 * time.Second
+)
 
 // snapshotKey is a hash of everything that has an effect on the files of a sandbox
 // after its setup, of the trainer and of the group.
@@ -35,11 +46,11 @@ type snapshotKey [sha256.Size]byte
 
 func keyOf(q *schema.Request) (snapshotKey, error) {
 	text, err := json.Marshal(struct {
-		Trainer, Group, Bundle, User string
-		Sandbox                      schema.SandboxChoice
-		Setup                        []schema.Command
-		Health                       *schema.Healthcheck
-	}{q.Trainer, q.Group, q.Task.Bundle, q.Agent.User, q.Sandbox, q.Setup, q.Healthcheck})
+		Trainer, Group, Bundle, Agent, User string
+		Sandbox                             schema.SandboxChoice
+		Setup                               []schema.Command
+		Health                              *schema.Healthcheck
+	}{q.Trainer, q.Group, q.Task.Bundle, q.Agent.Name, q.Agent.User, q.Sandbox, q.Setup, q.Healthcheck})
 	if err != nil {
 		return snapshotKey{}, fmt.Errorf("hash the setup of a request: %w", err)
 	}
@@ -51,9 +62,10 @@ type groupSetup struct {
 	key      snapshotKey
 	users    int           // rollouts that make it, wait for it or use it
 	making   chan struct{} // closed when its maker has ended; nil: no rollout makes it
+	makers   int           // rollouts that have tried
 	snapshot sandboxes.Snapshot
 	from     schema.ID   // the rollout that made it
-	never    string      // reason why no rollout of the group can make it
+	whyNone  string      // reason why each rollout runs its own setup
 	idle     *time.Timer // removes it; nil while it has users
 	since    time.Time   // of the last use
 }
@@ -61,11 +73,11 @@ type groupSetup struct {
 // share is the part of one rollout in a groupSetup.
 type share struct {
 	all      *Snapshots
-	of       *groupSetup
+	group    *groupSetup
 	makes    bool               // this rollout is the maker
 	snapshot sandboxes.Snapshot // nil: this rollout runs its own setup
 	from     schema.ID
-	never    string
+	whyNone  string
 }
 
 // join returns a rollout's share. It waits while another rollout makes the
@@ -73,13 +85,13 @@ type share struct {
 func (s *Snapshots) join(ctx context.Context, key snapshotKey) (*share, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	g := s.entries[key]
+	g := s.groups[key]
 	if g == nil {
 		g = &groupSetup{key: key}
-		if s.entries == nil {
-			s.entries = map[snapshotKey]*groupSetup{}
+		if s.groups == nil {
+			s.groups = map[snapshotKey]*groupSetup{}
 		}
-		s.entries[key] = g
+		s.groups[key] = g
 	}
 	if g.idle != nil {
 		g.idle.Stop()
@@ -92,16 +104,9 @@ func (s *Snapshots) join(ctx context.Context, key snapshotKey) (*share, error) {
 			return nil, err
 		}
 	}
-	sh := &share{all: s, of: g, snapshot: g.snapshot, from: g.from, never: g.never}
-	sh.begin()
+	sh := &share{all: s, group: g}
+	sh.look()
 	return sh, nil
-}
-
-// begin makes this rollout the maker if there is neither a snapshot nor a maker.
-func (sh *share) begin() {
-	if g := sh.of; g.snapshot == nil && g.making == nil && g.never == "" {
-		sh.makes, g.making = true, make(chan struct{})
-	}
 }
 
 // await waits for a channel without the lock.
@@ -116,50 +121,65 @@ func (s *Snapshots) await(ctx context.Context, c <-chan struct{}) error {
 	}
 }
 
-// made gives the maker's snapshot, or the reason why there is none, to the group.
-func (sh *share) made(snapshot sandboxes.Snapshot, from schema.ID, never string) {
+// look copies the state of the group. Without a snapshot, a maker and a reason this
+// rollout becomes the maker.
+func (sh *share) look() {
+	g := sh.group
+	if g.snapshot == nil && g.making == nil && g.whyNone == "" {
+		if g.makers++; g.makers > maxMakers {
+			g.whyNone = fmt.Sprintf("%d rollouts of the group did not come to the end of their setup", maxMakers)
+		} else {
+			sh.makes, g.making = true, make(chan struct{})
+		}
+	}
+	sh.snapshot, sh.from, sh.whyNone = g.snapshot, g.from, g.whyNone
+}
+
+// publish gives the maker's snapshot, or the reason why there is none, to the group.
+func (sh *share) publish(snapshot sandboxes.Snapshot, from schema.ID, whyNone string) {
 	sh.all.mu.Lock()
 	defer sh.all.mu.Unlock()
-	sh.of.snapshot, sh.of.from, sh.of.never = snapshot, from, never
+	sh.group.snapshot, sh.group.from, sh.group.whyNone = snapshot, from, whyNone
 	sh.end()
+	sh.look()
 }
 
 // end ends the making. Without a snapshot and a reason the next rollout that waits
 // becomes the maker.
 func (sh *share) end() {
 	if sh.makes {
-		close(sh.of.making)
-		sh.makes, sh.of.making = false, nil
+		close(sh.group.making)
+		sh.makes, sh.group.making = false, nil
 	}
 }
 
-// lost drops a snapshot that is gone from the backend. This rollout becomes the
-// maker of another one.
-func (sh *share) lost() {
+// drop drops a snapshot that is gone from the backend.
+func (sh *share) drop() {
 	sh.all.mu.Lock()
 	defer sh.all.mu.Unlock()
-	if sh.of.snapshot == sh.snapshot {
-		sh.of.snapshot = nil
+	if sh.group.snapshot == sh.snapshot {
+		sh.all.discard(sh.snapshot)
+		sh.group.snapshot = nil
 	}
 	sh.snapshot = nil
-	sh.begin()
+	sh.look()
 }
 
 func (sh *share) leave() {
 	sh.all.mu.Lock()
 	defer sh.all.mu.Unlock()
 	sh.end()
-	sh.all.release(sh.of)
+	sh.all.release(sh.group)
 }
 
-// release removes one user. An entry without users stays for a while if it has a
+// release removes one user. A group without users stays for a while if it has a
 // snapshot.
 func (s *Snapshots) release(g *groupSetup) {
 	if g.users--; g.users > 0 {
 		return
 	}
 	if g.snapshot == nil {
-		s.remove(g)
+		delete(s.groups, g.key)
 		return
 	}
 	idle := s.Idle
@@ -170,13 +190,13 @@ func (s *Snapshots) release(g *groupSetup) {
 	g.idle = time.AfterFunc(idle, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if g.users == 0 && s.entries[g.key] == g {
+		if g.users == 0 && s.groups[g.key] == g {
 			s.remove(g)
 		}
 	})
 	var oldest *groupSetup
 	n := 0
-	for _, other := range s.entries {
+	for _, other := range s.groups {
 		if other.users > 0 {
 			continue
 		}
@@ -189,30 +209,45 @@ func (s *Snapshots) release(g *groupSetup) {
 	}
 }
 
-// remove removes an entry without users and its snapshot.
+// remove removes an idle group and its snapshot.
 func (s *Snapshots) remove(g *groupSetup) {
-	delete(s.entries, g.key)
-	if g.idle != nil {
-		g.idle.Stop()
-	}
-	if g.snapshot == nil {
-		return
-	}
+	delete(s.groups, g.key)
+	g.idle.Stop()
+	s.discard(g.snapshot)
+}
+
+// discard removes a snapshot, and the ones whose removal failed before.
+func (s *Snapshots) discard(snapshot sandboxes.Snapshot) {
+	all := append(s.unwanted, snapshot)
+	s.unwanted = nil
 	s.removals.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := g.snapshot.Remove(ctx); err != nil && s.Failed != nil {
-			s.Failed(err)
+		for _, one := range all {
+			if err := one.Remove(ctx); err != nil {
+				if s.Failed != nil {
+					s.Failed(err)
+				}
+				s.mu.Lock()
+				s.unwanted = append(s.unwanted, one)
+				s.mu.Unlock()
+			}
 		}
 	})
 }
 
-// Close removes all snapshots and waits until they are gone. No rollout may run.
+// Close removes all snapshots. It waits for that, but not longer than 10 seconds. No
+// rollout may run.
 func (s *Snapshots) Close() {
 	s.mu.Lock()
-	for _, g := range s.entries {
+	for _, g := range s.groups {
 		s.remove(g)
 	}
 	s.mu.Unlock()
-	s.removals.Wait()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.removals.Wait()
+	}()
+	wait(closeWithin, done, nil)
 }

@@ -42,6 +42,9 @@ type Config struct {
 	// Hurry ends the grace period when it is closed.
 	Hurry  <-chan struct{}
 	Timing gate.Timing
+	// MaxSnapshot bounds the files of one snapshot of a group, in bytes; 0: no bound,
+	// below 0: no snapshots are made.
+	MaxSnapshot int64
 	// Memory bounds the memory of all gate sessions of this worker: conversations
 	// that are kept for later calls, and open requests. Nil: each session has its own
 	// bounds, 256 MiB and 512 MiB.
@@ -97,6 +100,7 @@ func New(c Config, jobs *queue.Worker, calls *modelcall.Client) (*Worker, error)
 		return nil, errors.New("a worker needs at least one sandbox backend")
 	}
 	w := &Worker{cfg: c, queue: jobs, calls: calls}
+	w.snapshots.MaxBytes = c.MaxSnapshot
 	w.snapshots.Failed = func(err error) { c.Log.Warn().Err(err).Msg("a snapshot was not removed") }
 	return w, nil
 }
@@ -154,10 +158,10 @@ func (w *Worker) Run(ctx context.Context) error {
 		giveUp(ErrDrained)
 	})
 	slots.Wait()
-	w.snapshots.Close()
 	close(drained)
 	leave()
 	bg.Wait()
+	w.snapshots.Close()
 	if queueErr != nil {
 		w.cfg.Log.Debug().Err(queueErr).Msg("the others were not told that this worker has left")
 	}

@@ -113,7 +113,7 @@ func (f *runFlags) request(t *tasks.Task, argv []string) (schema.Request, error)
 	for _, s := range f.setup {
 		r.Setup = append(slices.Clip(r.Setup), schema.Command{Run: s})
 	}
-	r.Snapshot = r.Snapshot || f.snapshot
+	r.Snapshot = (r.Snapshot || f.snapshot) && f.group > 1
 	r.Limits.AgentMS = cmp.Or(f.timeout.Milliseconds(), r.Limits.AgentMS)
 	r.Gate.MaxCalls = cmp.Or(f.maxCalls, r.Gate.MaxCalls)
 	r.Gate.Stream = f.model.stream

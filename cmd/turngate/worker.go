@@ -43,6 +43,7 @@ type workerFlags struct {
 	memoryMB  int64
 	diskMB    int64
 	pids      int64
+	copyMB    int64
 	replicas  int
 	retention time.Duration
 	trainers  trainerFlags
@@ -57,7 +58,7 @@ type workerFlags struct {
 func (f *workerFlags) check() error {
 	wrong := []error{
 		atLeast("grace", f.grace, 0), atLeast("retention", f.retention, 0), atLeast("conversations-mb", f.memory, 1), atLeast("requests-mb", f.requests, 1),
-		atLeast("max-cpus", f.cpus, 0), atLeast("max-memory-mb", f.memoryMB, 0), atLeast("max-disk-mb", f.diskMB, 0), atLeast("max-pids", f.pids, 0), f.images.check(), f.trainers.check(),
+		atLeast("max-cpus", f.cpus, 0), atLeast("max-memory-mb", f.memoryMB, 0), atLeast("max-disk-mb", f.diskMB, 0), atLeast("max-pids", f.pids, 0), atLeast("max-snapshot-mb", f.copyMB, -1), f.images.check(), f.trainers.check(),
 	}
 	if f.replicas != 0 && f.replicas != 1 && f.replicas != 3 {
 		wrong = append(wrong, fmt.Errorf("--replicas: %d is not valid: want 1 or 3", f.replicas))
@@ -91,6 +92,7 @@ func (f *workerFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.upstreams, "upstreams", "", "file of engines that requests of mode transparent_proxy or black_box can name")
 	fl.Float64Var(&f.cpus, "max-cpus", 0, "most cpus that a request may ask for, and what one gets that asks for none (0: any)")
 	fl.Int64Var(&f.memoryMB, "max-memory-mb", 0, "most memory that a request may ask for, and what one gets that asks for none (0: any)")
+	fl.Int64Var(&f.copyMB, "max-snapshot-mb", 8<<10, "most files that a setup may write for a snapshot of its group; above it each rollout runs its own setup (0: any; -1: no snapshots)")
 	fl.Int64Var(&f.diskMB, "max-disk-mb", 0, "most disk that a request may ask for, and what one gets that asks for none (0: any, and 32 GiB in docker, half of the memory in local)")
 	fl.Int64Var(&f.pids, "max-pids", 0, "most processes that a request may ask for, and what one gets that asks for none (0: any, and 4096)")
 	f.images.add(fl)
@@ -121,7 +123,8 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 	}
 	c := worker.Config{
 		Owner: worker.OwnerOf(wid, f.state), Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log, Upstreams: engines, Memory: gate.NewMemory(f.memory<<20, f.requests<<20),
-		Caps: worker.Caps{Networks: splitList(f.networks), CPUs: f.cpus, MemoryBytes: f.memoryMB << 20, DiskBytes: f.diskMB << 20, Pids: f.pids},
+		Caps:        worker.Caps{Networks: splitList(f.networks), CPUs: f.cpus, MemoryBytes: f.memoryMB << 20, DiskBytes: f.diskMB << 20, Pids: f.pids},
+		MaxSnapshot: f.copyMB << 20,
 	}
 	c.Warm = warmImages(ctx, list)
 	side, err := queue.NewWorker(b, queue.WorkerConfig{

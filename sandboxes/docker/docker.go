@@ -203,7 +203,7 @@ func (sb *sandbox) up(ctx context.Context, s sandboxes.Spec, img image.InspectRe
 	if err := sb.b.create(ctx, sb, &s, imageID); err != nil {
 		return sb.from.explain(err)
 	}
-	sb.fixed = fixedFiles(s, img)
+	sb.base, sb.alone = img.ID, filesElsewhere(s, img)
 	if err := sb.put(ctx, s.Files); err != nil {
 		return err
 	}
@@ -309,7 +309,8 @@ type sandbox struct {
 	online  bool          // connected to the open network now
 	owner   string        // see sandboxes.Spec
 	from    *snapshot     // nil: the sandbox began with its image
-	fixed   string        // reason why there is no snapshot; empty: there can be one
+	base    string        // id of its image, also if it began with a snapshot
+	alone   string        // reason why a snapshot would lack files; empty: it has all
 
 	mu     sync.Mutex
 	closed bool

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
 	"github.com/docker/docker/api/types/image"
 
 	"github.com/turngate/turngate/sandboxes"
@@ -80,6 +82,9 @@ func (b *Backend) ensureImage(ctx context.Context, ref string, how *sandboxes.Bu
 	if err != nil {
 		return img, wrapImage(ref, err)
 	}
+	if how == nil && !namedBy(img, ref) {
+		return img, &sandboxes.ImageError{Image: ref, Code: schema.CodeNoImage, Reason: "this engine has no image of this name; want a name with a tag or a digest"}
+	}
 	if err := b.checkPlatform(ctx, ref, img); err != nil {
 		return img, err
 	}
@@ -87,6 +92,27 @@ func (b *Backend) ensureImage(ctx context.Context, ref string, how *sandboxes.Bu
 		b.markUsed(ctx, ref)
 	}
 	return img, nil
+}
+
+// namedBy reports whether a reference names an image. The engine also finds images
+// by the first digits of their ids, so a request could try all of them and find
+// the files of another trainer.
+func namedBy(img image.InspectResponse, ref string) bool {
+	if img.Config != nil && img.Config.Labels[labelSnapshot] != "" {
+		return false
+	}
+	if ref == img.ID {
+		return true
+	}
+	named, err := reference.ParseNormalizedNamed(ref)
+	if err != nil {
+		return false
+	}
+	if digested, ok := named.(reference.Digested); ok {
+		return slices.ContainsFunc(img.RepoDigests, func(d string) bool { return strings.HasSuffix(d, "@"+digested.Digest().String()) })
+	}
+	name := reference.FamiliarString(reference.TagNameOnly(named))
+	return slices.Contains(img.RepoTags, name) || slices.Contains(img.RepoTags, reference.TagNameOnly(named).String())
 }
 
 // checkPlatform refuses an image that this engine cannot run. Otherwise its

@@ -262,7 +262,8 @@ func (b *Backend) removeImage(ctx context.Context, ref string) (bool, error) {
 	}
 }
 
-// usedImages returns the ids of the images of all containers, running or not.
+// usedImages returns the ids of the images of all containers, running or not, and
+// of the images below snapshots.
 func (b *Backend) usedImages(ctx context.Context) (map[string]bool, error) {
 	list, err := b.api.ContainerList(ctx, container.ListOptions{All: true})
 	if err != nil {
@@ -272,5 +273,9 @@ func (b *Backend) usedImages(ctx context.Context) (map[string]bool, error) {
 	for _, c := range list {
 		used[c.ImageID] = true
 	}
-	return used, nil
+	copies, err := b.snapshots(ctx)
+	for _, i := range copies {
+		used[i.Labels[labelBase]] = true
+	}
+	return used, err
 }

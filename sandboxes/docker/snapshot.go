@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
@@ -20,12 +21,22 @@ import (
 // snapshotRepo is the repository of the images that snapshots are.
 const snapshotRepo = "turngate-snapshot"
 
-// isSnapshot reports whether a name in the engine is a snapshot's.
 func isSnapshot(ref string) bool { return strings.HasPrefix(ref, snapshotRepo+":") }
 
-// labelSnapshot names the owner of an image that a snapshot is. Containers inherit
-// the labels of their image, so labelOwner cannot select such images.
-const labelSnapshot = "turngate.snapshot"
+// Labels of the images that snapshots are. The engine also copies the labels of
+// the container into the image.
+const (
+	labelSnapshot = "turngate.snapshot" // the owner
+	labelBase     = "turngate.base"     // id of the image of the container
+)
+
+const (
+	// copyTime bounds the copy of one container, which a cancelled rollout awaits.
+	copyTime = 2 * time.Minute
+	// leftSnapshot is the age of another worker's snapshot without containers at
+	// which Sweep removes it: that worker was killed and did not start again.
+	leftSnapshot = 6 * time.Hour
+)
 
 // snapshot is an image with the files of a container.
 type snapshot struct {
@@ -63,40 +74,62 @@ func (c *copies) has(id string) bool {
 	return c.ids[id]
 }
 
-// fixedFiles returns the reason why a copy of the container's own file system would
-// lack files of the sandbox; empty if it has all of them.
-func fixedFiles(s sandboxes.Spec, img image.InspectResponse) string {
+// filesElsewhere returns the reason why a copy of the container's own file system
+// would lack files of the sandbox; empty if it has all of them.
+func filesElsewhere(s sandboxes.Spec, img image.InspectResponse) string {
 	switch {
 	case len(s.Services) > 0:
-		return "the sandbox has side-cars, whose files it would lack"
+		return "the sandbox has side-cars"
 	case len(s.Folders) > 0:
-		return "the sandbox has shared folders, whose files it would lack"
+		return "the sandbox has shared folders"
 	case len(s.Container.Tmpfs) > 0:
-		return "the sandbox has a tmpfs, whose files it would lack"
+		return "the sandbox has a tmpfs"
 	case img.Config != nil && len(img.Config.Volumes) > 0:
-		return "the image has volumes, whose files it would lack"
+		return "the image has volumes"
 	}
 	return ""
 }
 
-// Snapshot implements sandboxes.Sandbox. It pauses the container.
-func (sb *sandbox) Snapshot(ctx context.Context) (sandboxes.Snapshot, error) {
-	if sb.part {
-		return nil, sandboxes.NoSnapshots("a side-car is part of another sandbox")
+// CanSnapshot implements sandboxes.Sandbox.
+func (sb *sandbox) CanSnapshot() error {
+	switch {
+	case sb.part:
+		return sandboxes.NoSnapshots("a side-car is part of another sandbox")
+	case sb.alone != "":
+		return sandboxes.NoSnapshots(sb.alone)
 	}
-	if sb.fixed != "" {
-		return nil, sandboxes.NoSnapshots(sb.fixed)
+	return nil
+}
+
+// Snapshot implements sandboxes.Sandbox. It does not pause the container. It takes
+// up to 2 minutes, also after the context has ended.
+func (sb *sandbox) Snapshot(ctx context.Context, maxBytes int64) (sandboxes.Snapshot, error) {
+	if err := sb.CanSnapshot(); err != nil {
+		return nil, err
 	}
-	// The name is random, so that no request can name the copy as its image.
-	made, err := sb.b.api.ContainerCommit(ctx, sb.id, container.CommitOptions{
-		Reference: snapshotRepo + ":" + strings.ToLower(rand.Text()), Comment: "turngate: the files of a sandbox", Pause: true,
-		Config: &container.Config{Labels: map[string]string{labelSnapshot: sb.owner}},
+	found, _, err := sb.b.api.ContainerInspectWithRaw(ctx, sb.id, true)
+	if err != nil {
+		return nil, fmt.Errorf("measure container %s: %w", sb.name, err)
+	}
+	if size := found.SizeRw; maxBytes > 0 && size != nil && *size > maxBytes {
+		return nil, sandboxes.NoSnapshots(fmt.Sprintf("the setup wrote %d MB, and this worker copies at most %d", *size>>20, maxBytes>>20))
+	}
+	// If the client left, the engine would make the image nevertheless.
+	inner, cancel := context.WithTimeout(context.WithoutCancel(ctx), copyTime)
+	defer cancel()
+	made, err := sb.b.api.ContainerCommit(inner, sb.id, container.CommitOptions{
+		Reference: snapshotRepo + ":" + strings.ToLower(rand.Text()), Comment: "turngate: the files of a sandbox",
+		Config: &container.Config{Labels: map[string]string{labelSnapshot: sb.owner, labelBase: sb.base}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("copy container %s: %w", sb.name, err)
 	}
 	sb.b.copies.add(made.ID)
-	return &snapshot{b: sb.b, image: made.ID}, nil
+	s := &snapshot{b: sb.b, image: made.ID}
+	if ctx.Err() != nil {
+		return nil, errors.Join(context.Cause(ctx), s.Remove(inner))
+	}
+	return s, nil
 }
 
 // Remove implements sandboxes.Snapshot.
@@ -115,7 +148,7 @@ func (s *snapshot) Remove(ctx context.Context) error {
 }
 
 func (b *Backend) removeSnapshot(ctx context.Context, id string) error {
-	_, err := b.api.ImageRemove(ctx, id, image.RemoveOptions{Force: true})
+	_, err := b.api.ImageRemove(ctx, id, image.RemoveOptions{Force: true, PruneChildren: true})
 	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove snapshot %s: %w", id, err)
 	}
@@ -144,15 +177,30 @@ func (s *snapshot) explain(err error) error {
 	return err
 }
 
-// sweepSnapshots removes the snapshots that earlier processes of this owner left.
-func (b *Backend) sweepSnapshots(ctx context.Context, owner string) error {
-	left, err := b.api.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelSnapshot+"="+owner))})
+// snapshots lists the snapshots of all processes.
+func (b *Backend) snapshots(ctx context.Context) ([]image.Summary, error) {
+	all, err := b.api.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelSnapshot))})
 	if err != nil {
-		return fmt.Errorf("list snapshots: %w", err)
+		return nil, fmt.Errorf("list snapshots: %w", err)
+	}
+	return slices.DeleteFunc(all, func(i image.Summary) bool { return !slices.ContainsFunc(i.RepoTags, isSnapshot) }), nil
+}
+
+// sweepSnapshots removes the snapshots that earlier processes of this owner left,
+// and old ones of other owners that no container has.
+func (b *Backend) sweepSnapshots(ctx context.Context, owner string) error {
+	all, err := b.snapshots(ctx)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	used, err := b.usedImages(ctx)
+	if err != nil {
+		return err
 	}
 	var failed []error
-	for _, i := range left {
-		if slices.ContainsFunc(i.RepoTags, isSnapshot) && !b.copies.has(i.ID) {
+	for _, i := range all {
+		left := i.Labels[labelSnapshot] == owner && !b.copies.has(i.ID)
+		if left || !used[i.ID] && time.Since(time.Unix(i.Created, 0)) > leftSnapshot && !b.copies.has(i.ID) {
 			failed = append(failed, b.removeSnapshot(ctx, i.ID))
 		}
 	}

@@ -33,7 +33,7 @@ func TestASnapshotOfADeadWorkerIsSwept(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = sb.Close(context.WithoutCancel(t.Context())) })
-	if _, err := sb.Snapshot(t.Context()); err != nil {
+	if _, err := sb.Snapshot(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	names := copies(t, "snapshots")
@@ -83,7 +83,7 @@ func TestSandboxesThatCannotBeCopied(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", reason, err)
 		}
-		_, err = sb.Snapshot(t.Context())
+		_, err = sb.Snapshot(t.Context(), 0)
 		var no *sandboxes.UnsupportedError
 		if !errors.As(err, &no) || !strings.Contains(no.Reason, reason) {
 			t.Errorf("%s: got %v", reason, err)
@@ -91,5 +91,80 @@ func TestSandboxesThatCannotBeCopied(t *testing.T) {
 		if err := sb.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+func TestASnapshotIsNoImageOfARequest(t *testing.T) {
+	b, image, _ := backend(t)
+	s := spec(image)
+	s.Owner = "secret"
+	sb, err := b.Create(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sb.Close(context.WithoutCancel(t.Context())) })
+	made, err := sb.Snapshot(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := made.Remove(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	name := copies(t, "secret")[0]
+	id, err := exec.Command("docker", "image", "inspect", "-f", "{{.Id}}", name).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := strings.TrimSpace(string(id))
+	short := strings.TrimPrefix(whole, "sha256:")[:12]
+	for _, ref := range []string{name, whole, short, "sha256:" + short} {
+		s := spec(ref)
+		s.Rollout = "alpha-2"
+		other, err := b.Create(t.Context(), s)
+		if err == nil {
+			t.Errorf("%s: a sandbox has the files of the snapshot", ref)
+			_ = other.Close(t.Context())
+		}
+		var no *sandboxes.ImageError
+		if !errors.As(err, &no) {
+			t.Errorf("%s: got %v", ref, err)
+		}
+	}
+	// The base image has no container once the first sandbox is closed.
+	if err := sb.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sb.Snapshot(t.Context(), 0); err == nil {
+		t.Error("a closed sandbox was copied")
+	}
+}
+
+func TestASnapshotHasABound(t *testing.T) {
+	b, image, _ := backend(t)
+	s := spec(image)
+	s.Owner = "large"
+	sb, err := b.Create(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sb.Close(context.WithoutCancel(t.Context())) })
+	if err := sb.Files().Write(t.Context(), "/big", make([]byte, 3<<20), 0o644, ""); err != nil {
+		t.Fatal(err)
+	}
+	_, err = sb.Snapshot(t.Context(), 2<<20)
+	var no *sandboxes.UnsupportedError
+	if !errors.As(err, &no) || !strings.Contains(no.Reason, "copies at most 2") {
+		t.Errorf("got %v", err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	gone := errors.New("the rollout was cancelled")
+	cancel(gone)
+	if _, err := sb.Snapshot(ctx, 0); err == nil {
+		t.Error("a cancelled rollout has a snapshot")
+	}
+	if left := copies(t, "large"); len(left) > 0 {
+		t.Errorf("images are left: %q", left)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -73,5 +74,39 @@ func TestCachesOfBuildsBelongToATrainer(t *testing.T) {
 	}
 	if said := run("one", "true"); !strings.Contains(said, "found-mine") {
 		t.Errorf("the cache was lost:\n%s", said)
+	}
+}
+
+// TestABuildDoesNotBeginWithAnID: a request could try the first digits of all ids
+// and build on another trainer's image. BuildKit reads names only.
+func TestABuildDoesNotBeginWithAnID(t *testing.T) {
+	_, image, _ := backend(t)
+	out, err := exec.Command("docker", "image", "inspect", "-f", "{{.Id}}", image).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := strings.TrimSpace(string(out))
+	short := strings.TrimPrefix(whole, "sha256:")[:12]
+	files := []string{
+		"FROM " + short, "FROM " + whole, "ARG B=" + short + "\nFROM $B", "ARG B\nFROM ${B}", "FROM ${NONE:-" + short + "}", "ARG B=" + short[:6] + "\nFROM ${B}" + short[6:],
+		"FROM " + image + "\nCOPY --from=" + short + " /etc/hostname /x",
+	}
+	build := func(file string) error {
+		_, _, err := ensure(t, withLimits(t, sandboxes.BuildLimits{}), &sandboxes.Build{Args: map[string]string{"B": short}, Tar: buildFiles(t, map[string]string{"Dockerfile": file + "\nRUN true " + once() + "\n"})})
+		return err
+	}
+	for _, old := range []bool{false, true} {
+		if old {
+			oldEngine(t)
+		}
+		for _, file := range files {
+			var bad *sandboxes.ImageError
+			if err := build(file); !errors.As(err, &bad) {
+				t.Errorf("old engine %v: %s: got %v", old, file, err)
+			}
+		}
+	}
+	if err := build("FROM " + image + " AS beef\nFROM beef\nCOPY --from=beef /etc/hostname /x\nCOPY --from=0 /etc/hostname /y"); err != nil {
+		t.Errorf("stages: %v", err)
 	}
 }

@@ -18,8 +18,11 @@ type snapshot struct {
 	gone bool // guarded by Backend.mu
 }
 
+// CanSnapshot implements sandboxes.Sandbox.
+func (s *sandbox) CanSnapshot() error { return nil }
+
 // Snapshot implements sandboxes.Sandbox.
-func (s *sandbox) Snapshot(context.Context) (sandboxes.Snapshot, error) {
+func (s *sandbox) Snapshot(context.Context, int64) (sandboxes.Snapshot, error) {
 	dir, err := os.MkdirTemp("", "turngate-dummy-snapshot-")
 	if err != nil {
 		return nil, fmt.Errorf("copy a dummy sandbox: %w", err)

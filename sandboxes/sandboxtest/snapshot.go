@@ -14,7 +14,8 @@ func (s *suite) snapshot(t *testing.T) {
 	first := s.open(t)
 	must(t, first.Files().Write(ctx, "/workspace/deep/er/a", []byte("one"), 0o640, ""))
 	must(t, first.Files().Mkdir(ctx, "/workspace/empty", 0o711, ""))
-	made, err := first.Snapshot(ctx)
+	must(t, first.CanSnapshot())
+	made, err := first.Snapshot(ctx, 0)
 	must(t, err)
 	t.Cleanup(func() {
 		if err := made.Remove(context.WithoutCancel(ctx)); err != nil {
@@ -66,9 +67,12 @@ func (s *suite) snapshot(t *testing.T) {
 }
 
 func (s *suite) noSnapshot(t *testing.T) {
-	made, err := s.open(t).Snapshot(t.Context())
-	var no *sandboxes.UnsupportedError
-	if !errors.As(err, &no) || no.Field != "snapshot" || made != nil {
-		t.Errorf("got %v, %v", made, err)
+	sb := s.open(t)
+	made, err := sb.Snapshot(t.Context(), 0)
+	for _, err := range []error{err, sb.CanSnapshot()} {
+		var no *sandboxes.UnsupportedError
+		if !errors.As(err, &no) || no.Field != "snapshot" || made != nil {
+			t.Errorf("got %v, %v", made, err)
+		}
 	}
 }

@@ -530,9 +530,10 @@ class Request:
     limits: Limits = field(default_factory=lambda: Limits())
     setup: list[Command] = field(default_factory=list, metadata=wire(most=256))
     # Snapshot makes the rollouts of a group that run on one worker begin with the files of one setup, where the
-    # backend can copy a sandbox. Processes that the setup left are ended. It needs group.
+    # backend can copy a sandbox. Processes that the setup left are ended then. Without group it has no effect.
     snapshot: bool = False
-    # healthcheck must succeed in the new sandbox before Setup runs.
+    # healthcheck must succeed in the new sandbox before Setup runs. A sandbox that begins with a snapshot is not
+    # checked again.
     healthcheck: Healthcheck | None = None
     # verify describes the verifier, which finds the reward. Nil: the rollout is not verified. A request with steps
     # has a Verify in each step instead.

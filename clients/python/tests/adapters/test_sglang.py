@@ -1,0 +1,76 @@
+"""SGLang does not run without a GPU, so the requests of Upstream are compared with its published source."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+from pathlib import Path
+
+from tests.fake_engine import MODELS, Answer, Asked, FakeEngine
+from tests.test_upstream_tokens import END, Letters, ask, hi
+
+from turngate.upstream import Upstream
+from turngate.upstream.tokens import SGLang
+
+
+def source(path: str) -> ast.Module:
+    spec = importlib.util.find_spec("sglang")  # without importing it: that needs a GPU's libraries
+    assert spec is not None and spec.submodule_search_locations, "sglang is not installed"
+    return ast.parse((Path(spec.submodule_search_locations[0]) / path).read_text())
+
+
+def fields(path: str, name: str) -> set[str]:
+    """Return the fields of a class and the arguments of its constructor."""
+    for node in ast.walk(source(path)):
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            out = {b.target.id for b in node.body if isinstance(b, ast.AnnAssign) and isinstance(b.target, ast.Name)}
+            for b in node.body:
+                if isinstance(b, ast.FunctionDef) and b.name == "__init__":
+                    out |= {a.arg for a in [*b.args.args, *b.args.kwonlyargs]}
+            return out
+    raise AssertionError(f"sglang has no class {name} in {path}")
+
+
+def texts(path: str) -> set[str]:
+    return {n.value for n in ast.walk(source(path)) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+
+
+async def test_generate_has_the_fields() -> None:
+    async def handler(asked: Asked) -> Answer:
+        meta = {"finish_reason": {"type": "stop", "matched": END}, "output_token_logprobs": [[-0.5, END, None]]}
+        return 200, json.dumps({"text": "", "meta_info": meta})
+
+    async with (
+        FakeEngine(handler, MODELS) as engine,
+        Upstream(engine.url, key="", tokens="sglang", template=Letters(), max_tokens=20, top_logprobs=1) as u,
+    ):
+        await ask(u, hi(temperature=0.5, seed=3))
+        body = engine.asked[-1].body
+    assert set(body) <= fields("srt/managers/io_struct.py", "GenerateReqInput")
+    sampling = fields("srt/sampling/sampling_params.py", "SamplingParams")
+    assert set(body["sampling_params"]) | SGLang.SAME <= sampling
+    read = {"finish_reason", "output_token_logprobs", "output_top_logprobs", "weight_version"}
+    assert read <= texts("srt/managers/tokenizer_manager.py")
+
+
+async def test_chat_has_the_fields() -> None:
+    choice = {
+        "message": {"role": "assistant", "content": "OK"},
+        "finish_reason": "stop",
+        "token_ids": [END],
+        "prompt_token_ids": [1, 2],
+        "logprobs": {"content": [{"logprob": -0.5, "top_logprobs": []}]},
+    }
+
+    async def handler(asked: Asked) -> Answer:
+        return 200, json.dumps({"choices": [choice]})
+
+    async with FakeEngine(handler, MODELS) as engine, Upstream(engine.url, key="", top_logprobs=1) as u:
+        reply = await ask(u, hi(temperature=0.5, seed=3, max_tokens=5))
+        body = engine.asked[-1].body
+    assert (list(reply.completion_ids), list(reply.prompt_ids), list(reply.logprobs)) == ([END], [1, 2], [-0.5])
+    protocol = "srt/entrypoints/openai/protocol.py"
+    assert "return_token_ids" in body
+    assert set(body) <= fields(protocol, "ChatCompletionRequest")
+    assert set(choice) <= fields(protocol, "ChatCompletionResponseChoice")
