@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
@@ -22,23 +21,12 @@ import (
 func startSilent(t *testing.T) *nats.Conn {
 	t.Helper()
 	silent := `"$JS.API.STREAM.*.` + strings.Join(subjects.StreamsOf("beta"), `", "$JS.API.STREAM.*.`) + `"`
-	opts := &server.Options{}
-	harness.Must(t, opts.ProcessConfigString(`
+	url := testenv.ServePlain(t, `
 		authorization { users: [
 			{user: all, password: all}
 			{user: worker, password: worker, permissions: {publish: {deny: [`+silent+`]}}}
-		]}`))
-	opts.Host, opts.Port, opts.JetStream, opts.StoreDir, opts.NoSigs, opts.NoLog = "127.0.0.1", server.RANDOM_PORT, true, t.TempDir(), true, true
-	srv, err := server.NewServer(opts)
-	harness.Must(t, err)
-	srv.Start()
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	if !srv.ReadyForConnections(20 * time.Second) {
-		t.Fatal("the server did not start")
-	}
-	as := func(user string) string {
-		return strings.Replace(srv.ClientURL(), "://", "://"+user+":"+user+"@", 1)
-	}
+		]}`)
+	as := func(user string) string { return strings.Replace(url, "://", "://"+user+":"+user+"@", 1) }
 	nc, err := nats.Connect(as("all"))
 	harness.Must(t, err)
 	t.Cleanup(nc.Close)
