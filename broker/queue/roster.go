@@ -210,7 +210,7 @@ func (r *roster) pool(ctx context.Context, tid string) (*pool, error) {
 			return nil, fmt.Errorf("look at the records of trainer %s: %w", tid, broker.Reach(err))
 		}
 	}
-	all, err := r.w.classes(op, s)
+	all, _, err := r.w.classes(op, s)
 	if err != nil {
 		return nil, err
 	}
