@@ -90,17 +90,8 @@ func needsOf(c jetstream.ConsumerConfig) (n schema.Needs, err error) {
 // setAside settles a message of a request that this worker cannot run now. It
 // returns false if the worker can run it.
 func (w *Worker) setAside(ctx context.Context, d *delivery, req *schema.Request) (bool, error) {
-	if wait := time.Duration(req.DelayMS) * time.Millisecond; wait > 0 && d.delivered == 1 {
-		switch d.class() {
-		case "":
-			parked, err := w.park(ctx, d, req, class{subjects.LaneOf(d.subject), subjects.ClassDelay}, "")
-			if err == nil && !parked {
-				err = d.nak(wait)
-			}
-			return true, err
-		case subjects.ClassDelay:
-			return true, d.nak(wait)
-		}
+	if delayed, err := w.delay(ctx, d, req); delayed || err != nil {
+		return true, err
 	}
 	lacks := w.lacks(req)
 	if lacks == nil {
@@ -116,6 +107,32 @@ func (w *Worker) setAside(ctx context.Context, d *delivery, req *schema.Request)
 		}
 	}
 	return true, w.pass(ctx, d, req, lacks)
+}
+
+// delay settles the first delivery of a message with a delay. It returns false if the
+// request has waited. So has a rollout with a state: it has begun before, and the
+// janitor has published its request again.
+func (w *Worker) delay(ctx context.Context, d *delivery, req *schema.Request) (bool, error) {
+	wait := time.Duration(req.DelayMS) * time.Millisecond
+	if wait == 0 || d.delivered > 1 {
+		return false, nil
+	}
+	switch d.class() {
+	case "":
+		state, err := w.Last(ctx, subjects.Records(req.Trainer), subjects.State(req.ID))
+		if err == nil && state != nil { // after an error it rather waits again than begins too early
+			return false, nil
+		}
+		parked, err := w.park(ctx, d, req, class{subjects.LaneOf(d.subject), subjects.ClassDelay}, "")
+		if err == nil && !parked {
+			err = d.nak(wait)
+		}
+		return true, err
+	case subjects.ClassDelay:
+		return true, d.nak(wait)
+	default:
+		return false, nil
+	}
 }
 
 // park moves a message to a class. It returns false if the trainer's queue has no
