@@ -8,9 +8,7 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/broker"
@@ -57,27 +55,6 @@ func Serve(t testing.TB, c broker.EmbeddedConfig) *broker.Embedded {
 	}
 	t.Cleanup(srv.Shutdown)
 	return srv
-}
-
-// ServePlain starts a server without accounts, with this configuration, and returns
-// its URL. It stops when the test ends.
-func ServePlain(t testing.TB, config string) string {
-	t.Helper()
-	opts := &server.Options{}
-	if err := opts.ProcessConfigString(config); err != nil {
-		t.Fatal(err)
-	}
-	opts.Host, opts.Port, opts.JetStream, opts.StoreDir, opts.NoSigs, opts.NoLog = "127.0.0.1", server.RANDOM_PORT, true, t.TempDir(), true, true
-	srv, err := server.NewServer(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv.Start()
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	if !srv.ReadyForConnections(20 * time.Second) {
-		t.Fatal("the server did not start")
-	}
-	return srv.ClientURL()
 }
 
 // FreePort returns a port of the loopback address that is free and that no other
