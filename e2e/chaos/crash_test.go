@@ -130,21 +130,26 @@ func crashInHandover(t *testing.T, bin binaries, point string) {
 	recoverFrom(t, b, p)
 }
 
-// crashAtLostClaim loses a part of the server's answers to a worker, until one to a
-// claim is among them.
+// crashAtLostClaim cuts a worker's connections while the answer to a claim is on its
+// way. It is on its way for so long that the run sees the claim before.
 func crashAtLostClaim(t *testing.T, bin binaries, point string) {
 	t.Helper()
 	b := emptyBench(t, bin)
-	b.slots = 16
-	b.begin(0, nil, []string{"-rollouts", "40"})
+	b.slots = 32 // so that some are free
+	b.begin(0, nil, []string{"-rollouts", "40", "-calls", "8", "-harmless"})
 	w := b.add(crashEnv(point))
 	b.await(w, "ready")
 	p := openTap(t, b)
 	b.start(b.trainers[0])
 	awaitAgents(t, b, 1, time.Minute)
-	w.proxy.Lose(0, 0.3)
-	awaitCrash(t, b, point, w)
+	w.proxy.Set(false, false, time.Second)
+	p.mu.Lock()
+	claims := len(p.owner)
+	p.mu.Unlock()
+	p.until(t, "a claim", time.Minute, func() bool { return len(p.owner) > claims })
+	w.proxy.Cut()
 	w.proxy.Heal()
+	awaitCrash(t, b, point, w)
 	recoverFrom(t, b, p)
 }
 
