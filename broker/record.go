@@ -166,9 +166,14 @@ func Insist[T any](ctx context.Context, b *Broker, what string, try func(context
 	}
 }
 
-// untilAnswered calls try, with a limit of wire.OpTimeout, until the server answers
-// or ctx ends.
+// repeatFor bounds the repetitions of a request.
+const repeatFor = 6 * wire.OpTimeout
+
+// untilAnswered calls try, with a limit of wire.OpTimeout, until the server answers,
+// ctx ends or repeatFor is over.
 func untilAnswered[T any](ctx context.Context, try func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, repeatFor)
+	defer cancel()
 	for {
 		op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 		got, err := try(op)

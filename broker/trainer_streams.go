@@ -8,7 +8,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"sync/atomic"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
@@ -137,50 +136,71 @@ func (b *Broker) openTrainer(ctx context.Context, tid string, c StreamsConfig) (
 		return TrainerSettings{}, err
 	}
 	want := trainerStreams(tid, c.Trainer, c)
-	there, made := make([]jetstream.StreamConfig, len(want)), atomic.Bool{}
-	open := func(ctx context.Context, i int) (err error) {
-		if there[i], err = b.openStream(ctx, want[i], &made); err != nil {
-			return fmt.Errorf("open stream %s of trainer %s: %w", want[i].Name, tid, err)
+	there, missing := make([]jetstream.StreamConfig, len(want)), make([]bool, len(want))
+	looks, op := errgroup.WithContext(ctx)
+	for i := range want {
+		looks.Go(func() (err error) {
+			if there[i], err = b.findStream(op, want[i].Name); errors.Is(err, jetstream.ErrStreamNotFound) {
+				missing[i], err = true, nil
+			}
+			return openError(want[i].Name, tid, err)
+		})
+	}
+	if err := looks.Wait(); err != nil {
+		return TrainerSettings{}, err
+	}
+	// One after the other: while a stream is made on a small disk, it reserves much
+	// more than it keeps. The queue is the last one, so that workers take no request
+	// of a trainer without records.
+	for i := range want {
+		if !missing[i] {
+			continue
 		}
-		return nil
-	}
-	queue := len(want) - 1
-	others, op := errgroup.WithContext(ctx)
-	for i := range queue {
-		others.Go(func() error { return open(op, i) })
-	}
-	if err := others.Wait(); err != nil {
-		return TrainerSettings{}, err
-	}
-	if err := open(ctx, queue); err != nil {
-		return TrainerSettings{}, err
+		if there[i], err = b.makeStream(ctx, want[i]); err != nil {
+			return TrainerSettings{}, openError(want[i].Name, tid, err)
+		}
 	}
 	if err := b.openConsumers(ctx, tid, c); err != nil {
 		return TrainerSettings{}, err
 	}
-	if made.Load() {
+	if slices.Contains(missing, true) {
 		b.TellTrainers(tid)
 	}
 	return settingsOf(there), nil
 }
 
-// openStream makes a stream if it is missing, and returns its configuration. A
-// request without an answer is repeated.
-func (b *Broker) openStream(ctx context.Context, want jetstream.StreamConfig, made *atomic.Bool) (jetstream.StreamConfig, error) {
+func openError(stream, tid string, err error) error {
+	if err != nil {
+		return fmt.Errorf("open stream %s of trainer %s: %w", stream, tid, err)
+	}
+	return nil
+}
+
+// findStream returns the configuration of a stream. A request without an answer is
+// repeated.
+func (b *Broker) findStream(ctx context.Context, name string) (jetstream.StreamConfig, error) {
 	return untilAnswered(ctx, func(ctx context.Context) (jetstream.StreamConfig, error) {
-		stream, err := b.js.Stream(ctx, want.Name)
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			made.Store(true)
-			stream, err = b.sized(ctx, want, b.js.CreateStream)
-			if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another worker was faster
-				stream, err = b.js.Stream(ctx, want.Name)
-			}
-		}
-		if err != nil {
-			return jetstream.StreamConfig{}, err
-		}
-		return stream.CachedInfo().Config, nil
+		return configOf(b.js.Stream(ctx, name))
 	})
+}
+
+// makeStream makes a stream, and returns its configuration. A request without an
+// answer is repeated.
+func (b *Broker) makeStream(ctx context.Context, want jetstream.StreamConfig) (jetstream.StreamConfig, error) {
+	return untilAnswered(ctx, func(ctx context.Context) (jetstream.StreamConfig, error) {
+		stream, err := b.sized(ctx, want, b.js.CreateStream)
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another worker was faster
+			stream, err = b.js.Stream(ctx, want.Name)
+		}
+		return configOf(stream, err)
+	})
+}
+
+func configOf(s jetstream.Stream, err error) (jetstream.StreamConfig, error) {
+	if err != nil {
+		return jetstream.StreamConfig{}, err
+	}
+	return s.CachedInfo().Config, nil
 }
 
 // openConsumers makes the missing consumers of a trainer's queue. A request without

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/internal/harness"
@@ -59,4 +60,21 @@ func TestAFullBucketNamesItsBound(t *testing.T) {
 	beta := b.NewTrainer(t, "beta")
 	_, err = beta.PutBundle(t.Context(), harness.Noise(2<<20))
 	harness.Must(t, err)
+}
+
+// TestStreamsOnASmallDiskHaveTheSameSizeEachTime: while a bucket is made, it reserves
+// more than it keeps, and the other one must not see that.
+func TestStreamsOnASmallDiskHaveTheSameSizeEachTime(t *testing.T) {
+	url := testenv.ServePlain(t, "jetstream: {max_file_store: 1500MB}")
+	b := testenv.DialAt(t, url, "", "", zerolog.Nop())
+	wants := broker.TrainerSettings{MaxQueueBytes: 1 << 20, MaxBundleBytes: 8 << 30, MaxArtifactBytes: 8 << 30}
+	harness.Must(t, b.Setup(t.Context(), broker.StreamsConfig{Trainer: wants}))
+	for range 20 {
+		got, err := b.OpenTrainer(t.Context(), "alpha")
+		harness.Must(t, err)
+		if got.MaxBundleBytes != 128<<20 || got.MaxArtifactBytes != 128<<20 {
+			t.Fatalf("%d and %d bytes", got.MaxBundleBytes, got.MaxArtifactBytes)
+		}
+		harness.Must(t, b.DeleteTrainer(t.Context(), "alpha"))
+	}
 }

@@ -176,11 +176,16 @@ func requestCopy(id schema.ID, d *delivery) *nats.Msg {
 // storeCopy writes the copy of a claimed request. Without the copy no worker could
 // run the rollout after the loss of the queue.
 func (w *Worker) storeCopy(ctx context.Context, m *matter) error {
+	crash.Here("copy.before")
 	_, err := broker.Insist(ctx, w.Broker, "keep a copy of the request of "+string(m.id), func(ctx context.Context) (uint64, error) {
 		return w.PutMsg(ctx, requestCopy(m.id, m.d))
 	})
-	m.copied = err == nil
-	return err
+	if err != nil {
+		return err
+	}
+	m.copied = true
+	crash.Here("copy.stored")
+	return nil
 }
 
 // begin records the claimed state in the job. From now on the worker verifies

@@ -20,9 +20,10 @@ const restoreEvery = 10
 // restore makes the missing consumers of classes that have requests. A worker that
 // parks a request makes the consumer before and looks for it afterwards. But the
 // queue with its consumers may be lost and made again in between, and the worker may
-// die before it looks.
-func (j *overseer) restore(ctx context.Context, s jetstream.Stream, known []queued) error {
-	if j.rounds++; j.rounds%restoreEvery != 2 {
+// die before it looks. There may be a million parked requests, so it lists them only
+// if the queue has more messages than its consumers have.
+func (j *overseer) restore(ctx context.Context, s jetstream.Stream, known []queued, waiting uint64) error {
+	if j.rounds++; j.rounds%restoreEvery != 2 || waiting >= s.CachedInfo().State.Msgs {
 		return nil
 	}
 	op, cancel := context.WithTimeout(ctx, 2*wire.OpTimeout)
@@ -63,9 +64,9 @@ func (j *overseer) restoreClass(ctx context.Context, c class, subject string) er
 			return err
 		}
 	}
-	if err := j.w.roster.keepClass(ctx, j.tid, c, meta); err != nil {
-		return err
+	made, err := j.w.roster.keepClass(ctx, j.tid, c, meta)
+	if made {
+		j.w.log.Warn().Str("trainer", j.tid).Str("class", c.name).Int("lane", c.lane).Msg("parked requests had no consumer that workers can read; it was made again")
 	}
-	j.w.log.Warn().Str("trainer", j.tid).Str("class", c.name).Int("lane", c.lane).Msg("parked requests had no consumer; it was made again")
-	return nil
+	return err
 }

@@ -35,13 +35,14 @@ func (e *explorer) deliver(i int, m uint8) {
 		return
 	}
 	first, in := !w.seen.has(m), placeOf(m)
+	late := w.late && first && (in == inDelay || w.state.seq == 0)
 	w.seen |= only(m)
 	switch {
 	case w.full && m != moved, !w.made.has(in), in == inNeeds && x.unfit: // this worker does not pull there
 		return
-	case w.late && first && (in == inDelay || w.full): // it comes again after the delay
+	case late && (in == inDelay || w.full): // it comes again after the delay
 		x.take = thread{}
-	case w.late && first && in == onLane:
+	case late && in == onLane:
 		x.take = e.parking(x, m, inDelay)
 	case x.unfit && w.full: // it cannot be parked
 		return

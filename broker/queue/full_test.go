@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/turngate/turngate/broker"
@@ -127,5 +128,62 @@ func TestWhatHasBegunEndsAlthoughItsTrainerIsFull(t *testing.T) {
 			default:
 			}
 		})
+	}
+}
+
+// begun stores the records of a rollout whose worker has died.
+func (b *bench) begun(t testing.TB, r schema.Request) {
+	t.Helper()
+	r.V = schema.Version
+	copied, err := schema.Encode(&r)
+	harness.Must(t, err)
+	state, err := schema.Encode(&schema.State{V: schema.Version, ID: r.ID, Trainer: "alpha", Status: schema.StatusRunning, Attempt: 1, Tries: 1, Worker: "gone", Instance: "i1", OwnerSeq: 1})
+	harness.Must(t, err)
+	js := b.JetStream(t)
+	_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: subjects.RequestCopy(r.ID), Data: copied, Header: nats.Header{subjects.HeaderSubject: {subjects.Request(2, "alpha")}}})
+	harness.Must(t, err)
+	_, err = js.Publish(t.Context(), subjects.State(r.ID), state)
+	harness.Must(t, err)
+}
+
+// TestARolloutThatHasBegunIsNotDelayedAgain: the janitor publishes its request anew.
+func TestARolloutThatHasBegunIsNotDelayedAgain(t *testing.T) {
+	for name, prepare := range map[string]func(*testing.T, *bench){
+		"the queue is lost":   func(*testing.T, *bench) {},
+		"its trainer is full": func(t *testing.T, b *bench) { t.Helper(); b.fill(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			late := harness.Request("alpha-1")
+			late.DelayMS = time.Hour.Milliseconds()
+			prepare(t, b)
+			b.begun(t, late)
+			if j := next(t, keepTaking(t, b.Worker)); j.Request.ID != "alpha-1" || j.Attempt != 2 {
+				t.Fatalf("got %s, attempt %d", j.Request.ID, j.Attempt)
+			}
+		})
+	}
+}
+
+// TestARequestThatIsLostAgainIsMadeAgain: the server drops a message with the id of
+// one that it got in the last two minutes.
+func TestARequestThatIsLostAgainIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	s, err := b.JetStream(t).Stream(t.Context(), subjects.Queue("alpha"))
+	harness.Must(t, err)
+	b.begun(t, harness.Request("alpha-1"))
+	for n := range uint64(3) {
+		harness.Eventually(t, "the request in the queue", time.Minute, func() bool {
+			info, err := s.Info(t.Context())
+			return err == nil && info.State.LastSeq == n+1 && info.State.Msgs == 1
+		})
+		if n < 2 {
+			harness.Must(t, s.Purge(t.Context()))
+		}
+	}
+	if j := b.Take(t); j.Request.ID != "alpha-1" || j.Attempt != 2 {
+		t.Fatalf("got %s, attempt %d", j.Request.ID, j.Attempt)
 	}
 }

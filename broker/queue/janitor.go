@@ -310,7 +310,9 @@ func (j *overseer) requeue(ctx context.Context, id schema.ID, o *watched) error 
 		subject = subjects.Request(subjects.DefaultLane, id.Trainer())
 	}
 	crash.Here("janitor.before")
-	again := &nats.Msg{Subject: subject, Data: m.Data, Header: nats.Header{wire.HeaderMsgID: {fmt.Sprintf("%s.%d.%d", id, o.Value.Attempt, o.Seq)}}}
+	// Two janitors store it once. The id has the sequence of the one before: the
+	// server would drop the next one as its duplicate, although that one is gone.
+	again := &nats.Msg{Subject: subject, Data: m.Data, Header: nats.Header{wire.HeaderMsgID: {fmt.Sprintf("%s.%d.%d.%d", id, o.Value.Attempt, o.Seq, o.again)}}}
 	seq, err := j.w.PutMsg(ctx, again)
 	if err != nil {
 		return fmt.Errorf("make the request of %s again: %w", id, err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/broker/internal/wire"
+	"github.com/turngate/turngate/internal/crash"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -251,6 +252,7 @@ func (w *Worker) retirePredecessors(ctx context.Context) error {
 			return fmt.Errorf("end the lease %s: %w", subject, err)
 		}
 	}
+	crash.Here("handover.retired")
 	former, err := w.presenceOf(ctx, w.wid)
 	if err != nil || former == nil || former.Instance == w.instance {
 		return err

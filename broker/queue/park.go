@@ -53,45 +53,45 @@ type queued struct {
 	waiting uint64       // number of its requests
 }
 
-// classes lists the classes of a trainer's queue.
-func (w *Worker) classes(ctx context.Context, s jetstream.Stream) ([]queued, error) {
+// classes lists the classes of a trainer's queue. waiting is the number of requests
+// in them and in the lanes.
+func (w *Worker) classes(ctx context.Context, s jetstream.Stream) (all []queued, waiting uint64, err error) {
 	list := s.ListConsumers(ctx)
-	var out []queued
 	for info := range list.Info() {
 		lane, name, ok := subjects.ParseConsumer(info.Name)
-		if !ok || name == "" {
+		if !ok {
 			continue
 		}
 		c := queued{class: class{lane, name}, waiting: info.NumPending + uint64(info.NumAckPending)}
-		if name != subjects.ClassDelay {
-			if err := json.Unmarshal([]byte(info.Config.Metadata[metaNeeds]), &c.needs); err != nil {
+		if name != "" && name != subjects.ClassDelay {
+			if c.needs, err = needsOf(info.Config); err != nil {
 				w.log.Warn().Err(err).Str("stream", info.Stream).Str("consumer", info.Name).Msg("the needs of a class cannot be read")
 				continue
 			}
 		}
-		out = append(out, c)
+		waiting += c.waiting
+		if name != "" {
+			all = append(all, c)
+		}
 	}
 	if err := list.Err(); err != nil && !errors.Is(err, jetstream.ErrEndOfData) {
-		return nil, fmt.Errorf("list the consumers of %s: %w", s.CachedInfo().Config.Name, broker.Reach(err))
+		return nil, 0, fmt.Errorf("list the consumers of %s: %w", s.CachedInfo().Config.Name, broker.Reach(err))
 	}
-	slices.SortFunc(out, func(a, b queued) int { return cmp.Or(cmp.Compare(a.lane, b.lane), cmp.Compare(a.name, b.name)) })
-	return out, nil
+	slices.SortFunc(all, func(a, b queued) int { return cmp.Or(cmp.Compare(a.lane, b.lane), cmp.Compare(a.name, b.name)) })
+	return all, waiting, nil
+}
+
+// needsOf reads the needs of a class from the metadata of its consumer.
+func needsOf(c jetstream.ConsumerConfig) (n schema.Needs, err error) {
+	err = json.Unmarshal([]byte(c.Metadata[metaNeeds]), &n)
+	return n, err
 }
 
 // setAside settles a message of a request that this worker cannot run now. It
 // returns false if the worker can run it.
 func (w *Worker) setAside(ctx context.Context, d *delivery, req *schema.Request) (bool, error) {
-	if wait := time.Duration(req.DelayMS) * time.Millisecond; wait > 0 && d.delivered == 1 {
-		switch d.class() {
-		case "":
-			parked, err := w.park(ctx, d, req, class{subjects.LaneOf(d.subject), subjects.ClassDelay}, "")
-			if err == nil && !parked {
-				err = d.nak(wait)
-			}
-			return true, err
-		case subjects.ClassDelay:
-			return true, d.nak(wait)
-		}
+	if delayed, err := w.delay(ctx, d, req); delayed || err != nil {
+		return true, err
 	}
 	lacks := w.lacks(req)
 	if lacks == nil {
@@ -107,6 +107,32 @@ func (w *Worker) setAside(ctx context.Context, d *delivery, req *schema.Request)
 		}
 	}
 	return true, w.pass(ctx, d, req, lacks)
+}
+
+// delay settles the first delivery of a message with a delay. It returns false if the
+// request has waited. So has a rollout with a state: it has begun before, and the
+// janitor has published its request again.
+func (w *Worker) delay(ctx context.Context, d *delivery, req *schema.Request) (bool, error) {
+	wait := time.Duration(req.DelayMS) * time.Millisecond
+	if wait == 0 || d.delivered > 1 {
+		return false, nil
+	}
+	switch d.class() {
+	case "":
+		state, err := w.Last(ctx, subjects.Records(req.Trainer), subjects.State(req.ID))
+		if err == nil && state != nil { // after an error it rather waits again than begins too early
+			return false, nil
+		}
+		parked, err := w.park(ctx, d, req, class{subjects.LaneOf(d.subject), subjects.ClassDelay}, "")
+		if err == nil && !parked {
+			err = d.nak(wait)
+		}
+		return true, err
+	case subjects.ClassDelay:
+		return true, d.nak(wait)
+	default:
+		return false, nil
+	}
 }
 
 // park moves a message to a class. It returns false if the trainer's queue has no
@@ -144,7 +170,7 @@ func (w *Worker) park(ctx context.Context, d *delivery, req *schema.Request, to 
 	case err != nil:
 		return true, fmt.Errorf("park %s: %w", req.ID, err)
 	}
-	if err := w.roster.keepClass(ctx, req.Trainer, to, meta); err != nil { // the stream may have been made again
+	if _, err := w.roster.keepClass(ctx, req.Trainer, to, meta); err != nil { // the stream may have been made again
 		return true, err
 	}
 	crash.Here("park.copied")
@@ -176,22 +202,25 @@ func (r *roster) addClass(ctx context.Context, tid string, c class, meta string)
 	if known, room := r.has(tid, c); !known && !room {
 		return false, nil
 	}
-	return true, r.keepClass(ctx, tid, c, meta)
+	_, err := r.keepClass(ctx, tid, c, meta)
+	return true, err
 }
 
-// keepClass makes the consumer of a class if it does not exist.
-func (r *roster) keepClass(ctx context.Context, tid string, c class, meta string) error {
+// keepClass makes the consumer of a class if it does not exist, and writes its
+// metadata again if no worker can read it. made is false if nothing was missing.
+func (r *roster) keepClass(ctx context.Context, tid string, c class, meta string) (made bool, err error) {
 	stream, name := subjects.Queue(tid), subjects.ConsumerOfClass(c.lane, c.name)
-	_, err := r.w.JetStream().Consumer(ctx, stream, name)
-	if !errors.Is(err, jetstream.ErrConsumerNotFound) {
-		if err != nil {
-			return fmt.Errorf("look for the consumer %s of %s: %w", name, stream, broker.Reach(err))
+	is, err := r.w.JetStream().Consumer(ctx, stream, name)
+	if err == nil {
+		if _, err := needsOf(is.CachedInfo().Config); err == nil || c.name == subjects.ClassDelay {
+			return false, nil
 		}
-		return nil
+	} else if !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return false, fmt.Errorf("look for the consumer %s of %s: %w", name, stream, broker.Reach(err))
 	}
 	consumer, err := r.w.ConsumerConfig(ctx, name, subjects.ClassFilter(c.lane, tid, c.name), r.w.timing)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if c.name == subjects.ClassDelay {
 		consumer.MaxAckPending = -1 // all of them wait for their redelivery; the queue has its own bounds
@@ -199,11 +228,11 @@ func (r *roster) keepClass(ctx context.Context, tid string, c class, meta string
 		consumer.Metadata = map[string]string{metaNeeds: meta}
 	}
 	if _, err := r.w.JetStream().CreateOrUpdateConsumer(ctx, stream, consumer); err != nil {
-		return fmt.Errorf("make the consumer %s of %s: %w", name, stream, broker.Reach(err))
+		return false, fmt.Errorf("make the consumer %s of %s: %w", name, stream, broker.Reach(err))
 	}
 	r.learn(tid, c, consumer.Metadata[metaNeeds])
 	r.w.TellTrainers(tid)
-	return nil
+	return true, nil
 }
 
 // learn adds a new class to the known ones before the list is read again.

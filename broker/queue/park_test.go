@@ -275,36 +275,86 @@ func TestParkedRequestsRunAsSoonAsAWorkerCan(t *testing.T) {
 }
 
 // The consumer of a class is lost while requests are parked there, as after a lost
-// queue and a worker that dies before it makes the consumer again.
-func TestParkedRequestsWhoseConsumerIsLostStillRun(t *testing.T) {
+// queue and a worker that dies before it makes the consumer again. Or its metadata
+// cannot be read, so that no worker pulls from it.
+func TestParkedRequestsWithoutAConsumerStillRun(t *testing.T) {
+	for name, spoil := range map[string]func(ctx context.Context, js jetstream.JetStream, c *jetstream.ConsumerInfo) error{
+		"it is lost": func(ctx context.Context, js jetstream.JetStream, c *jetstream.ConsumerInfo) error {
+			return js.DeleteConsumer(ctx, c.Stream, c.Name)
+		},
+		"it cannot be read": func(ctx context.Context, js jetstream.JetStream, c *jetstream.ConsumerInfo) error {
+			config := c.Config
+			config.Metadata = map[string]string{"turngate.needs": "no JSON"}
+			_, err := js.UpdateConsumer(ctx, c.Stream, config)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.Leave()
+			unable, leave := b.StartWorker(t, "a", offers("dummy", 2))
+			ctx, enough := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				_, _ = unable.Take(ctx)
+			}()
+			late := harness.Request("alpha-late")
+			late.DelayMS = 100
+			b.Submit(t, special("alpha-unfit"))
+			b.Submit(t, late)
+			harness.Eventually(t, "both parked", time.Minute, func() bool { return b.parked(t, 2) == 2 && b.left(t) == 2 })
+			enough()
+			<-ended
+			leave()
+			for name, c := range b.consumers(t) {
+				if strings.HasPrefix(name, subjects.ConsumerOfClass(2, "")) {
+					harness.Must(t, spoil(t.Context(), b.admin, c))
+				}
+			}
+			jobs := keepTaking(t, b.NewWorker(t, "d"))
+			for range 2 {
+				j := next(t, jobs)
+				harness.Must(t, j.Done(t.Context(), outcome(j)))
+			}
+			harness.Eventually(t, "an empty queue", time.Minute, func() bool { return b.left(t) == 0 })
+		})
+	}
+}
+
+// TestParkedRequestsAreNotListed: a trainer may have a million of them. The janitor
+// lists them only if some have no consumer.
+func TestParkedRequestsAreNotListed(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
-	b.Leave()
-	unable, leave := b.StartWorker(t, "a", offers("dummy", 2))
-	ctx, enough := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_, _ = unable.Take(ctx)
-	}()
 	late := harness.Request("alpha-late")
-	late.DelayMS = 100
-	b.Submit(t, special("alpha-unfit"))
+	late.DelayMS = time.Hour.Milliseconds()
 	b.Submit(t, late)
-	harness.Eventually(t, "both parked", time.Minute, func() bool { return b.parked(t, 2) == 2 && b.left(t) == 2 })
-	enough()
-	<-ended
-	leave()
-	for name := range b.consumers(t) {
-		if strings.HasPrefix(name, subjects.ConsumerOfClass(2, "")) {
-			harness.Must(t, b.JetStream(t).DeleteConsumer(t.Context(), subjects.Queue("alpha"), name))
+	keepTaking(t, b.Worker)
+	harness.Eventually(t, "it is parked", time.Minute, func() bool { return b.parked(t, 2) == 1 && b.left(t) == 1 })
+	conn := b.admin.Conn()
+	asked, err := conn.SubscribeSync("$JS.API.STREAM.INFO." + subjects.Queue("alpha"))
+	harness.Must(t, err)
+	rounds, err := conn.SubscribeSync("$KV.lease.janitor")
+	harness.Must(t, err)
+	harness.Must(t, conn.Flush())
+	for range 12 {
+		_, err := rounds.NextMsg(time.Minute)
+		harness.Must(t, err)
+	}
+	n, _, err := asked.Pending()
+	harness.Must(t, err)
+	if n == 0 {
+		t.Fatal("nothing was heard of the janitor's requests")
+	}
+	for range n {
+		m, err := asked.NextMsg(time.Minute)
+		harness.Must(t, err)
+		if strings.Contains(string(m.Data), "subjects_filter") {
+			t.Fatalf("it asked for %s", m.Data)
 		}
 	}
-	jobs := keepTaking(t, b.NewWorker(t, "d"))
-	for range 2 {
-		j := next(t, jobs)
-		harness.Must(t, j.Done(t.Context(), outcome(j)))
-	}
-	harness.Eventually(t, "an empty queue", time.Minute, func() bool { return b.left(t) == 0 })
 }
 
 // Without room for a copy, or with too many classes, requests stay on their lane

@@ -19,7 +19,7 @@ import (
 // stored result counts. broker.ErrMoved means that a record has changed since it was
 // read.
 func (w *Worker) repair(ctx context.Context, req *schema.Request, bad *broker.UnreadableRecord) error {
-	copied := &nats.Msg{Subject: subjects.Dead("record", subjects.Records(req.ID.Trainer()), bad.Seq), Data: bad.Data, Header: nats.Header{
+	copied := &nats.Msg{Subject: subjects.Dead("record", subjects.Records(req.ID.Trainer()), bad.Seq), Data: bad.Data[:min(len(bad.Data), maxDead)], Header: nats.Header{
 		subjects.HeaderSubject: {bad.Subject}, subjects.HeaderReason: {wire.OneLine(bad.Why.Error())},
 	}}
 	op, cancel := context.WithTimeout(ctx, wire.OpTimeout)

@@ -160,6 +160,7 @@ func (w *Worker) watchLease(ctx context.Context, m *matter) error {
 	if left <= 0 {
 		w.log.Info().Str("rollout", string(m.id)).Str("from", m.record.Value.Worker).Int("attempt", m.record.Value.Attempt).Msg("taking over a rollout whose worker is gone")
 		m.watched = true
+		crash.Here("takeover.watched")
 		return nil
 	}
 	if err := m.d.progress(); err != nil {
@@ -191,6 +192,9 @@ func (w *Worker) carryOut(ctx context.Context, m *matter, d decision) error {
 		}
 	default:
 		seq, err = w.Put(op, subjects.State(m.id), &d.next, m.record.Seq)
+		if err == nil && d.step == writeFinish {
+			crash.Here("takeover.finished")
+		}
 	}
 	if err == nil {
 		m.record, m.known = broker.Record[schema.State]{Value: d.next, Seq: seq}, true

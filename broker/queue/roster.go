@@ -23,12 +23,13 @@ import (
 // that ask. The worker takes requests from the queues of these trainers.
 type roster struct {
 	w      *Worker
-	look   chan struct{}  // of capacity 1; has a value if the list must be read now
-	broken chan string    // trainers with a queue that could not be read; empty: the plain lane
-	asked  chan *nats.Msg // trainers that wait for their streams
-	adding sync.Mutex     // locked while a class is made
+	look   chan struct{} // of capacity 1; has a value if the list must be read now
+	broken chan string   // trainers with a queue that could not be read; empty: the plain lane
+	asked  chan string   // subjects on which trainers ask for their streams, each once
+	adding sync.Mutex    // locked while a class is made
 
 	mu       sync.Mutex
+	asking   map[string][]string // reply subjects of the requests on the subjects in asked
 	opened   map[string]*opening
 	pools    map[string]*pool
 	stale    map[string]bool // trainers with streams that were made or changed
@@ -67,7 +68,7 @@ func (p *pool) with(now, before *pool) *pool {
 
 // opening is the last time that this worker opened a trainer's streams.
 type opening struct {
-	mu       sync.Mutex // locked meanwhile
+	busy     chan struct{} // of capacity 1; has a value meanwhile
 	at       time.Time
 	settings broker.TrainerSettings
 }
@@ -85,10 +86,16 @@ const (
 	openWithin = 6 * wire.OpTimeout
 	// openAtOnce is the number of trainers that are answered at the same time.
 	openAtOnce = 8
+	// maxAsking is the number of requests of a trainer that are answered at once. A
+	// trainer without an answer asks again.
+	maxAsking = 64
 )
 
 func newRoster(w *Worker) *roster {
-	return &roster{w: w, look: make(chan struct{}, 1), broken: make(chan string, 64), asked: make(chan *nats.Msg, 256), opened: map[string]*opening{}, pools: map[string]*pool{}, stale: map[string]bool{}, reported: map[string]bool{}}
+	return &roster{
+		w: w, look: make(chan struct{}, 1), broken: make(chan string, 64), asked: make(chan string, 256), asking: map[string][]string{},
+		opened: map[string]*opening{}, pools: map[string]*pool{}, stale: map[string]bool{}, reported: map[string]bool{},
+	}
 }
 
 // run keeps the list until the context ends.
@@ -203,7 +210,7 @@ func (r *roster) pool(ctx context.Context, tid string) (*pool, error) {
 			return nil, fmt.Errorf("look at the records of trainer %s: %w", tid, broker.Reach(err))
 		}
 	}
-	all, err := r.w.classes(op, s)
+	all, _, err := r.w.classes(op, s)
 	if err != nil {
 		return nil, err
 	}
@@ -235,10 +242,22 @@ func (r *roster) onTrainers(m *nats.Msg) {
 }
 
 // onOpen queues a trainer's request for its streams. One worker of the queue group
-// gets each; the trainer repeats it until it has an answer.
+// gets each; the trainer repeats it until it has an answer. All requests of a trainer
+// take one place in the queue, so that a trainer with streams that do not answer
+// delays no other.
 func (r *roster) onOpen(m *nats.Msg) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if waiting, ok := r.asking[m.Subject]; ok {
+		if len(waiting) == maxAsking { // it waits for this one no more
+			waiting = waiting[1:]
+		}
+		r.asking[m.Subject] = append(waiting, m.Reply)
+		return
+	}
 	select {
-	case r.asked <- m:
+	case r.asked <- m.Subject:
+		r.asking[m.Subject] = []string{m.Reply}
 	default:
 		r.w.log.Warn().Str("subject", m.Subject).Msg("too many trainers ask for their streams at once; one was not answered")
 	}
@@ -256,28 +275,32 @@ func (r *roster) serve(ctx context.Context) {
 // answer answers one trainer after the other.
 func (r *roster) answer(ctx context.Context) {
 	for {
-		var m *nats.Msg
+		var subject string
 		select {
 		case <-ctx.Done():
 			return
-		case m = <-r.asked:
+		case subject = <-r.asked:
 		}
 		o := schema.Opened{V: schema.Version}
-		tid, ok := subjects.ParseTrainerOpen(m.Subject)
+		tid, ok := subjects.ParseTrainerOpen(subject)
 		if !ok {
-			o.Error = fmt.Sprintf("%q names no trainer: want trainer.<name>.open, with a name of 1 to 20 characters of a-z, 0-9, _", m.Subject)
+			o.Error = fmt.Sprintf("%q names no trainer: want trainer.<name>.open, with a name of 1 to 20 characters of a-z, 0-9, _", subject)
 		} else if s, err := r.open(ctx, tid); err != nil {
 			r.w.log.Warn().Err(err).Str("trainer", tid).Msg("the streams of a trainer were not opened")
 			o.Error = schema.Clip(err.Error(), 1000)
 		} else {
 			o.MaxQueue, o.MaxQueueBytes, o.MaxBundleBytes, o.MaxArtifactBytes, o.Weight = s.MaxQueue, s.MaxQueueBytes, s.MaxBundleBytes, s.MaxArtifactBytes, s.Weight
 		}
+		r.mu.Lock()
+		replies := r.asking[subject]
+		delete(r.asking, subject)
+		r.mu.Unlock()
 		data, err := schema.Encode(&o)
-		if err == nil {
-			err = m.Respond(data)
+		for _, reply := range replies {
+			err = errors.Join(err, r.w.BulkConn().Publish(reply, data))
 		}
 		if err != nil {
-			r.w.log.Debug().Err(err).Str("subject", m.Subject).Msg("a trainer was not answered")
+			r.w.log.Debug().Err(err).Str("subject", subject).Msg("a trainer was not answered")
 		}
 	}
 }
@@ -288,12 +311,16 @@ func (r *roster) open(ctx context.Context, tid string) (broker.TrainerSettings, 
 	r.mu.Lock()
 	o := r.opened[tid]
 	if o == nil {
-		o = &opening{}
+		o = &opening{busy: make(chan struct{}, 1)}
 		r.opened[tid] = o
 	}
 	r.mu.Unlock()
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	select {
+	case o.busy <- struct{}{}:
+		defer func() { <-o.busy }()
+	case <-ctx.Done():
+		return broker.TrainerSettings{}, fmt.Errorf("wait for the streams of trainer %s: %w", tid, context.Cause(ctx))
+	}
 	if time.Since(o.at) < openedFor {
 		return o.settings, nil
 	}
@@ -342,9 +369,11 @@ func (r *roster) mend(ctx context.Context, tid string) {
 		defer cancel()
 		err = r.w.Restore(op, r.w.timing)
 	} else {
+		op, cancel := context.WithTimeout(ctx, wire.OpTimeout) // the list of trainers waits meanwhile
+		defer cancel()
 		var p *pool
-		if p, err = r.pool(ctx, tid); err == nil && p != nil {
-			err = r.reopen(ctx, tid)
+		if p, err = r.pool(op, tid); err == nil && p != nil {
+			err = r.reopen(op, tid)
 		}
 		r.mu.Lock()
 		r.stale[tid] = true // a class may be gone

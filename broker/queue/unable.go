@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -29,13 +30,11 @@ func (j *overseer) unable(ctx context.Context, now scene) error {
 	if err != nil {
 		return fmt.Errorf("open stream %s: %w", subjects.Queue(j.tid), broker.Reach(err))
 	}
-	all, err := j.w.classes(op, s)
+	all, waiting, err := j.w.classes(op, s)
 	if err != nil {
 		return err
 	}
-	if err := j.restore(ctx, s, all); err != nil {
-		return err
-	}
+	errs := []error{j.restore(ctx, s, all, waiting)} // each of one class; the others are still looked after
 	seen := map[class]*absenceTimer{}
 	for _, c := range all {
 		if c.name == subjects.ClassDelay || c.waiting == 0 {
@@ -51,13 +50,11 @@ func (j *overseer) unable(ctx context.Context, now scene) error {
 		}
 		seen[c.class] = v
 		if v.look(time.Now(), 4*j.w.timing.Tidy) >= j.w.timing.NoCapable {
-			if err := j.refuse(ctx, c, lacks); err != nil {
-				return err
-			}
+			errs = append(errs, j.refuse(ctx, c, lacks))
 		}
 	}
 	j.idle = seen
-	return nil
+	return errors.Join(errs...)
 }
 
 // lacks returns nil if a live worker meets the needs or all workers drain, and

@@ -48,6 +48,9 @@ func TestRandomFaults(t *testing.T) {
 			seed: seed, faults: time.Duration(seconds) * time.Second, settle: 120 * time.Second,
 			trainers: []string{"alpha", "beta"}, hostile: true, synced: seed%3 == 0,
 		})
+		if faults[attacks] == 0 {
+			t.Errorf("seed %d: trainer %s has sent nothing", seed, hostileName)
+		}
 		for invariant, list := range r.violations {
 			t.Errorf("%s violated %d times, seed %d: %s", invariant, len(list), seed, strings.Join(list[:min(len(list), 5)], "; "))
 		}
@@ -138,14 +141,14 @@ func runChaos(t *testing.T, bin binaries, pl plan) (*report, map[string]int) {
 	f.more, f.only, f.pace = pl.more, pl.only, pl.pace
 	ctx, cancel := context.WithTimeout(t.Context(), pl.faults)
 	defer cancel()
-	var attacks *hostile
+	var attacker *hostile
 	if pl.hostile {
-		attacks = attack(t, ctx, b, pl.seed)
+		attacker = attack(t, ctx, b, pl.seed)
 	}
 	f.run(ctx)
-	if attacks != nil {
-		attacks.done.Wait()
-		f.count["attack of another trainer"] = attacks.count
+	if attacker != nil {
+		attacker.done.Wait()
+		f.count[attacks] = attacker.count
 	}
 	if err := f.enough(); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -69,7 +70,7 @@ func lines[T any](path string) ([]T, error) {
 // generations that they made and the agents read, and the messages on the wire.
 func check(b *bench, p *tap, f *injector) (*report, error) {
 	r := &report{}
-	made := map[string]generation{}
+	made, named := map[string]generation{}, map[string]schema.Key{}
 	for _, t := range b.trainers {
 		told, err := lines[history.Trained](filepath.Join(b.dir, "trainer-"+t.name+".jsonl"))
 		if err != nil {
@@ -89,7 +90,7 @@ func check(b *bench, p *tap, f *injector) (*report, error) {
 				if err != nil {
 					return nil, err
 				}
-				made[l.Gen] = generation{key, l.Text}
+				made[l.Gen], named[l.Name] = generation{key, l.Text}, key
 			}
 		}
 		r.rollouts += len(limits)
@@ -107,6 +108,7 @@ func check(b *bench, p *tap, f *injector) (*report, error) {
 			}
 		}
 		r.checkHandedOut(t.name, told, limits, versions, f.killed(t))
+		r.checkCommitted(told, named)
 	}
 	read, err := lines[history.Read](filepath.Join(b.dir, "agents.jsonl"))
 	if err != nil {
@@ -240,14 +242,6 @@ func (r *report) checkHandedOut(trainer string, told []history.Trained, limits m
 		if !stored {
 			r.violate("I1", "%s was handed out as %s of attempt %d, which is not stored", l.ID, l.Status, l.Attempt)
 		}
-		seen := map[string]bool{}
-		for _, g := range l.Generations {
-			call, _, _ := strings.Cut(g, "/")
-			if seen[call] {
-				r.violate("I3", "%s: call %s was committed twice", l.ID, call)
-			}
-			seen[call] = true
-		}
 	}
 	if r.trained == nil {
 		r.trained = map[string]int{}
@@ -262,6 +256,33 @@ func (r *report) checkHandedOut(trainer string, told []history.Trained, limits m
 type generation struct {
 	key  schema.Key
 	text string
+}
+
+// checkCommitted checks I3: the generations of a result are those that its trainer
+// made for the calls of this attempt, one for each call. made has the call of each
+// generation.
+func (r *report) checkCommitted(told []history.Trained, made map[string]schema.Key) {
+	for _, l := range told {
+		seen := map[int]bool{}
+		for _, c := range l.Generations {
+			number, name, _ := strings.Cut(c, "/")
+			call, err := strconv.Atoi(number)
+			if err != nil {
+				r.violate("I3", "%s: %q is no call with its generation", l.ID, c)
+				continue
+			}
+			if seen[call] {
+				r.violate("I3", "%s: call %d was committed twice", l.ID, call)
+			}
+			seen[call] = true
+			want := schema.Key{Rollout: l.ID, Attempt: l.Attempt, Call: call}
+			if key, ok := made[name]; !ok {
+				r.violate("I3", "%s: generation %s of %v was committed, which no trainer made", l.ID, name, want)
+			} else if key != want {
+				r.violate("I3", "%s: generation %s was committed for %v, and made for %v", l.ID, name, want, key)
+			}
+		}
+	}
 }
 
 // checkGenerations checks I3: an agent reads one generation in an answer, which a

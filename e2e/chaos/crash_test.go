@@ -24,10 +24,12 @@ import (
 func TestACrashBetweenEveryTwoSteps(t *testing.T) {
 	t.Parallel()
 	bin := build(t)
+	unused := ways()
 	for _, point := range crashPoints(t) {
+		group, _, _ := strings.Cut(point, ".")
+		delete(unused, group)
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
-			group, _, _ := strings.Cut(point, ".")
 			way := ways()[group]
 			if way == nil {
 				t.Fatalf("no script leads to the crash points %s.…: add one to ways", group)
@@ -35,14 +37,28 @@ func TestACrashBetweenEveryTwoSteps(t *testing.T) {
 			way(t, bin, point)
 		})
 	}
+	for group := range unused {
+		t.Errorf("no crash point is named %s.…: remove its script from ways", group)
+	}
 }
 
 // ways returns a script for each group of crash points, which leads a process to
 // the point.
 func ways() map[string]func(*testing.T, binaries, string) {
 	return map[string]func(*testing.T, binaries, string){
-		"claim":  crashWhileWorking,
-		"copy":   crashWhileWorking,
+		"claim": func(t *testing.T, bin binaries, point string) {
+			t.Run("first", func(t *testing.T) { crashWhileWorking(t, bin, point) })
+			t.Run("take-over", func(t *testing.T) { crashInTakeover(t, bin, "", point) })
+		},
+		"copy":     crashAtLostClaim,
+		"handover": crashInHandover,
+		"takeover": func(t *testing.T, bin binaries, point string) {
+			first := ""
+			if point == "takeover.finished" { // it needs a result without a terminal state
+				first = "commit.between"
+			}
+			crashInTakeover(t, bin, first, point)
+		},
 		"commit": crashWhileWorking,
 		"cancel": func(t *testing.T, bin binaries, point string) {
 			workAndCrash(t, bin, point, "-calls", "40", "-cancel-after", "2500ms")
@@ -74,6 +90,65 @@ func workAndCrash(t *testing.T, bin binaries, point string, flags ...string) {
 	b.await(w, "ready")
 	p := openTap(t, b)
 	b.start(b.trainers[0])
+	awaitCrash(t, b, point, w)
+	recoverFrom(t, b, p)
+}
+
+// crashInTakeover lets a worker with rollouts die, at a point of its own or by a kill,
+// and then its heir while it takes them over.
+func crashInTakeover(t *testing.T, bin binaries, first, point string) {
+	t.Helper()
+	b := newBench(t, bin, 0, nil, "-rollouts", "4", "-calls", "20")
+	w := b.add(crashEnv(first))
+	b.await(w, "ready")
+	p := openTap(t, b)
+	b.start(b.trainers[0])
+	awaitAgents(t, b, 4, time.Minute) // all of them
+	if first == "" {
+		b.kill(w)
+	} else {
+		awaitCrash(t, b, first, w)
+	}
+	heir := b.add(crashEnv(point))
+	awaitCrash(t, b, point, heir)
+	recoverFrom(t, b, p)
+}
+
+// crashInHandover kills a worker with rollouts, and its next instance.
+func crashInHandover(t *testing.T, bin binaries, point string) {
+	t.Helper()
+	b := newBench(t, bin, 0, nil, "-rollouts", "8", "-calls", "20")
+	w := b.add()
+	b.await(w, "ready")
+	p := openTap(t, b)
+	b.start(b.trainers[0])
+	awaitAgents(t, b, 4, time.Minute)
+	b.kill(w)
+	w.env = []string{crashEnv(point)}
+	b.start(w)
+	awaitCrash(t, b, point, w)
+	recoverFrom(t, b, p)
+}
+
+// crashAtLostClaim cuts a worker's connections while the answer to a claim is on its
+// way. It is on its way for so long that the run sees the claim before.
+func crashAtLostClaim(t *testing.T, bin binaries, point string) {
+	t.Helper()
+	b := emptyBench(t, bin)
+	b.slots = 32 // so that some are free
+	b.begin(0, nil, []string{"-rollouts", "40", "-calls", "8", "-harmless"})
+	w := b.add(crashEnv(point))
+	b.await(w, "ready")
+	p := openTap(t, b)
+	b.start(b.trainers[0])
+	awaitAgents(t, b, 1, time.Minute)
+	w.proxy.Set(false, false, time.Second)
+	p.mu.Lock()
+	claims := len(p.owner)
+	p.mu.Unlock()
+	p.until(t, "a claim", time.Minute, func() bool { return len(p.owner) > claims })
+	w.proxy.Cut()
+	w.proxy.Heal()
 	awaitCrash(t, b, point, w)
 	recoverFrom(t, b, p)
 }

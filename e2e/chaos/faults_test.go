@@ -247,26 +247,26 @@ func (f *injector) cut(context.Context) {
 	}
 }
 
-// stepClock moves the wall clock of a worker or a trainer, which may be suspended
-// and is then left alone.
+// stepClock moves the wall clock of a worker or of a trainer in Go. One with a fault in
+// progress may be suspended, and is left alone.
 func (f *injector) stepClock(context.Context) {
 	by := []time.Duration{time.Hour, -time.Hour, 20 * time.Second, -20 * time.Second}[f.rng.IntN(4)]
 	f.mu.Lock()
 	var all []*process
-	for _, w := range f.b.workers {
-		if !f.busy[w] && w.alive() {
-			all = append(all, w)
+	for _, p := range slices.Concat(f.b.workers, f.b.trainers) {
+		if !f.busy[p] && p.alive() && p.debug != "" {
+			all = append(all, p)
 		}
 	}
 	if len(all) == 0 {
 		f.mu.Unlock()
 		return
 	}
-	w := all[f.rng.IntN(len(all))]
-	f.busy[w] = true
+	p := all[f.rng.IntN(len(all))]
+	f.busy[p] = true
 	f.mu.Unlock()
-	defer f.release(w)
-	if err := w.stepClock(by); err != nil && w.alive() {
+	defer f.release(p)
+	if err := p.stepClock(by); err != nil && p.alive() {
 		f.problem(err)
 	}
 }
@@ -301,13 +301,14 @@ func (f *injector) killed(t *process) int {
 // stopTrainer suspends a trainer with its connection open.
 func (f *injector) stopTrainer(ctx context.Context) {
 	t := f.anyTrainer()
-	signal := func(s syscall.Signal) {
+	signal := func(s syscall.Signal, busy bool) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.b.signal(t, s)
+		f.busy[t] = busy
 	}
-	signal(syscall.SIGSTOP)
-	f.after(ctx, time.Duration(f.rng.IntN(8000))*time.Millisecond, func() { signal(syscall.SIGCONT) })
+	signal(syscall.SIGSTOP, true)
+	f.after(ctx, time.Duration(f.rng.IntN(8000))*time.Millisecond, func() { signal(syscall.SIGCONT, false) })
 }
 
 // stopBroker suspends the server, for less than a lease or for longer.

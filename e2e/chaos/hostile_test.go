@@ -20,6 +20,9 @@ import (
 // hostileName is a trainer with a credential of its own, which attacks the others.
 const hostileName = "mallory"
 
+// attacks is the kind of its messages in the counts of faults.
+const attacks = "attack of another trainer"
+
 // hostile publishes messages that must have no effect for other trainers.
 type hostile struct {
 	nc    *nats.Conn

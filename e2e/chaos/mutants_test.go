@@ -5,6 +5,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/turngate/turngate/e2e/chaos/history"
+	"github.com/turngate/turngate/schema"
 )
 
 // TestTheCheckerCanFail breaks the rule behind one invariant at a time in every
@@ -34,6 +37,24 @@ func TestTheCheckerCanFail(t *testing.T) {
 				t.Errorf("%v", r.violations)
 			}
 		})
+	}
+}
+
+// TestTheCheckerReadsCommittedGenerations: a result may commit only what its trainer
+// made for its attempt and call.
+func TestTheCheckerReadsCommittedGenerations(t *testing.T) {
+	key := func(id schema.ID, attempt, call int) schema.Key {
+		return schema.Key{Rollout: id, Attempt: attempt, Call: call}
+	}
+	made := map[string]schema.Key{"first": key("alpha-1", 1, 1), "again": key("alpha-1", 2, 1), "next": key("alpha-1", 2, 2), "other": key("alpha-2", 2, 2)}
+	for committed, want := range map[string]int{
+		"1/again 2/next": 0, "": 0, "1/first": 1, "1/next": 1, "2/other": 1, "2/unknown": 1, "1/again 1/again": 1, "again": 1,
+	} {
+		r := &report{}
+		r.checkCommitted([]history.Trained{{Op: "result", ID: "alpha-1", Attempt: 2, Generations: strings.Fields(committed)}}, made)
+		if got := r.violations["I3"]; len(got) != want {
+			t.Errorf("%q: got %q", committed, got)
+		}
 	}
 }
 

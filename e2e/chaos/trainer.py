@@ -66,7 +66,7 @@ class Trainer:
         gen = secrets.token_hex(6)
         pieces = [f"gen:{gen} piece {i}. " for i in range(5)] if call.stream else [f"gen:{gen}"]
         text = "".join(pieces)
-        self._record.write(op="generate", key=str(call.key), gen=gen, text=text)
+        self._record.write(op="generate", key=str(call.key), gen=gen, name=call.gen, text=text)
         await asyncio.sleep(0.05)
         if call.stream:
             for piece in pieces:

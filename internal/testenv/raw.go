@@ -2,7 +2,9 @@ package testenv
 
 import (
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -37,4 +39,24 @@ func (p *Pool) JetStream(t testing.TB) jetstream.JetStream {
 		t.Fatal(err)
 	}
 	return js
+}
+
+// ServePlain starts a server without accounts, with this configuration, and returns
+// its URL. It stops when the test ends.
+func ServePlain(t testing.TB, config string) string {
+	t.Helper()
+	opts := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true}
+	if err := opts.ProcessConfigString(config); err != nil {
+		t.Fatal(err)
+	}
+	srv, err := server.NewServer(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	if !srv.ReadyForConnections(20 * time.Second) {
+		t.Fatal("the server did not start")
+	}
+	return srv.ClientURL()
 }

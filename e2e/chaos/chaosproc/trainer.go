@@ -171,7 +171,7 @@ func answer(ctx context.Context, o options, p *trainer.Pending, rec *record, log
 		}
 	}
 	text := strings.Join(pieces, "")
-	rec.write(history.Trained{Op: "generate", Key: p.Call.Key, Gen: gen, Text: text})
+	rec.write(history.Trained{Op: "generate", Key: p.Call.Key, Gen: gen, Name: p.Call.Gen, Text: text})
 	if o.slow > 0 && random[0]%2 == 0 {
 		if random[1]%2 == 0 {
 			_ = p.Fault(&schema.Fault{Code: "busy", Message: "not now", Status: 503}) // asked again

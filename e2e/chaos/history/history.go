@@ -27,11 +27,12 @@ type Trained struct {
 	ID          schema.ID     `json:"id,omitempty"`
 	Max         int           `json:"max,omitempty"` // tries
 	Key         string        `json:"key,omitempty"`
-	Gen         string        `json:"gen,omitempty"`
+	Gen         string        `json:"gen,omitempty"`  // in the text
+	Name        string        `json:"name,omitempty"` // of the generation, in a result
 	Text        string        `json:"text,omitempty"` // that this generation will have
 	Attempt     int           `json:"attempt,omitempty"`
 	Status      schema.Status `json:"status,omitempty"`
-	Generations []string      `json:"generations,omitempty"`
+	Generations []string      `json:"generations,omitempty"` // call/name
 }
 
 // Lines that a process prints.
