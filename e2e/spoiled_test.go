@@ -42,8 +42,8 @@ type spoiler struct {
 	graded            bool     // the verifier's 0 is the reward
 }
 
-// deep makes 40,001 folders inside each other. It puts what it has into a chain of
-// 1,000 folders, again and again, because a shell is slow in a deep folder.
+// deep makes 40,001 folders inside each other. It moves them into a chain of 1,000
+// new ones, 40 times, because a shell is slow in a deep folder.
 const deep = `cd /logs/verifier; p=n; i=1; while [ $i -lt 1000 ]; do p=$p/d; i=$((i+1)); done
 mkdir d; i=0; while [ $i -lt 40 ]; do mkdir -p $p; mv d $p; mv n d; i=$((i+1)); done`
 

@@ -64,8 +64,8 @@ func dial(t *testing.T, address, sent string) net.Conn {
 	return c
 }
 
-// TestAHeaderThatDoesNotEnd closes its connection after a time. A request whose
-// header came in time keeps its connection, although its body takes longer.
+// TestAHeaderThatDoesNotEnd closes its connection after a time. A request with a
+// header in time keeps its connection, although its body takes longer.
 func TestAHeaderThatDoesNotEnd(t *testing.T) {
 	begun := make(chan struct{})
 	address := carried(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -181,8 +181,8 @@ func TestTheSameBodyElsewhereIsAnotherCall(t *testing.T) {
 	gatetest.Eventually(t, "three calls", func() bool { return m.Calls.Load() == 3 })
 }
 
-// TestABrokenBodyIsRefused sends bodies whose transfer encoding is wrong or whose
-// end is missing, over connections of their own, for whole and streamed answers.
+// TestABrokenBodyIsRefused sends bodies with a wrong transfer encoding, or without
+// an end, over connections of their own, for whole and streamed answers.
 func TestABrokenBodyIsRefused(t *testing.T) {
 	for _, f := range gatetest.Fixtures() {
 		h := gatetest.New(t, f, &gatetest.Model{}, schema.GateOptions{})
