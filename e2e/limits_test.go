@@ -16,23 +16,23 @@ import (
 // and with many. There is one execution; the verifier may still give a reward.
 func TestAFullDiskIsTheAgentsFault(t *testing.T) {
 	b := newStepBench(t, "local")
-	for i, agent := range []string{
-		"head -c 200M /dev/zero > /workspace/large",
-		"head -c 200M /dev/zero > /workspace/large || true",
-		"cd /workspace; i=0; while head -c 4M /dev/zero > $i; do i=$((i+1)); done",
+	for i, c := range []struct{ agent, fault string }{
+		{"head -c 200M /dev/zero > /workspace/large", schema.CodeExit},
+		{"head -c 200M /dev/zero > /workspace/large || true", schema.CodeDisk},
+		{"cd /workspace; i=0; while head -c 4M /dev/zero > $i; do i=$((i+1)); done", schema.CodeDisk},
 	} {
 		dir := writeTask(t, map[string]string{
-			"task.toml": "[environment]\nstorage_mb = 64\n", "instruction.md": agent, "tests/test.sh": leaves("test -e /workspace", `{"reward": 0}`),
+			"task.toml": "[environment]\nstorage_mb = 64\n", "instruction.md": c.agent, "tests/test.sh": leaves("test -e /workspace", `{"reward": 0}`),
 		})
 		res := b.run(t, schema.ID(fmt.Sprintf("local-full-%d", i)), dir, tasks.Options{}, scripted)
-		if res.Attempt != 1 || res.Status != schema.StatusDone && res.Status != schema.StatusFailed {
-			t.Errorf("%s: attempt %d, %s", agent, res.Attempt, res.Status)
+		if res.Attempt != 1 || res.Status != schema.StatusDone {
+			t.Errorf("%s: attempt %d, %s", c.agent, res.Attempt, res.Status)
 		}
-		if res.Fault == nil || res.Fault.Who != schema.WhoAgent {
-			t.Errorf("%s: fault %v, reward %v", agent, res.Fault, res.Reward)
+		if res.Fault == nil || res.Fault.Who != schema.WhoAgent || res.Fault.Code != c.fault {
+			t.Errorf("%s: fault %v, reward %v", c.agent, res.Fault, res.Reward)
 		}
 		if res.Reward != nil && *res.Reward != 0 {
-			t.Errorf("%s: reward %v", agent, *res.Reward)
+			t.Errorf("%s: reward %v", c.agent, *res.Reward)
 		}
 	}
 }

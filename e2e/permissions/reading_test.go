@@ -135,7 +135,7 @@ type hearing struct {
 
 func hearings() []hearing {
 	alpha, beta, ops := role{"trainer", "alpha"}, role{"trainer", "beta"}, role{"ops", "ops"}
-	w1, w2, admin := role{"worker", "w1"}, role{"worker", "w2"}, role{"admin", "admin"}
+	w1, w2, admin, sys := role{"worker", "w1"}, role{"worker", "w2"}, role{"admin", "admin"}, role{"sys", "sys"}
 	token := [16]byte{3}
 	return []hearing{
 		{"rollout.beta-1.llm.beta.0.1.1", w1, "rollout.*.llm.beta.>", beta, []role{alpha, ops, w2}},
@@ -154,6 +154,7 @@ func hearings() []hearing {
 		{subjects.State("beta-1"), w1, "record.>", admin, []role{alpha, beta, ops, w2}},
 		{subjects.ObjectChunks(subjects.TasksBucket("beta"), "x"), beta, "$O.>", admin, []role{alpha, ops, w2}},
 		{subjects.Lease("w1", "i1"), w1, "$KV.lease.>", admin, []role{alpha, ops, w2}},
+		{"$SYS.ACCOUNT.X.CONNECT", sys, "$SYS.>", sys, []role{alpha, ops, w1, admin}},
 	}
 }
 

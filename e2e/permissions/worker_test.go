@@ -1,6 +1,7 @@
 package permissions_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -56,25 +57,102 @@ func TestAWorkerIsBoundToItsName(t *testing.T) {
 	})
 }
 
-// TestWorkersTrustEachOther pins the limit of a worker's permissions: the server
-// answers a request of the workers' own account on any subject of it. So
-// docs/security.md claims no protection of workers against a hostile worker.
+// workerAPI is a call that the worker w2 tries.
+type workerAPI struct {
+	api
+	control role // may make the call, if w2 may not
+}
+
+func workerAPIs() []workerAPI {
+	admin, beta, sys := role{"admin", "admin"}, role{"trainer", "beta"}, role{"sys", "sys"}
+	records, queue := subjects.Records("beta"), subjects.Queue("beta")
+	var out []workerAPI
+	for _, a := range []api{
+		{name: "account info", subject: "$JS.API.INFO"},
+		{name: "user info", subject: "$SYS.REQ.USER.INFO"},
+		{name: "stream names", subject: "$JS.API.STREAM.NAMES"},
+		{name: "streams", subject: "$JS.API.STREAM.LIST"},
+		{name: "stream info", subject: "$JS.API.STREAM.INFO." + records},
+		{name: "create a stream", subject: "$JS.API.STREAM.CREATE.W2", body: `{"name":"W2","subjects":["w2"]}`},
+		{name: "purge a stream", subject: "$JS.API.STREAM.PURGE.VICTIM"},
+		{name: "read a record", subject: "$JS.API.STREAM.MSG.GET." + records, body: `{"last_by_subj":"` + subjects.State("beta-1") + `"}`},
+		{name: "delete a message", subject: "$JS.API.STREAM.MSG.DELETE.VICTIM", body: `{"seq":1}`},
+		{name: "consumers", subject: "$JS.API.CONSUMER.LIST." + queue},
+		{name: "pull from the queue", subject: "$JS.API.CONSUMER.MSG.NEXT." + queue + "." + subjects.ConsumerOf(0), body: `{"batch":1,"no_wait":true}`},
+		{name: "a push consumer", subject: "$JS.API.CONSUMER.CREATE.VICTIM.c", body: `{"stream_name":"VICTIM","config":{"name":"c","deliver_subject":"TARGET"}}`, pushed: true},
+		{name: "read workers directly", subject: "$JS.API.DIRECT.GET." + subjects.StreamWorkers, body: `{"seq":1}`},
+		{name: "submit", subject: subjects.Request(3, "beta"), body: "x"},
+		{name: "a lease of its own", subject: subjects.Lease("w2", "i1"), body: "x"},
+	} {
+		out = append(out, workerAPI{api: a})
+	}
+	for _, r := range []workerAPI{
+		{api{name: "delete a stream", subject: "$JS.API.STREAM.DELETE.VICTIM"}, admin},
+		{api{name: "snapshot of a stream", subject: "$JS.API.STREAM.SNAPSHOT.VICTIM", body: `{"deliver_subject":"TARGET"}`}, admin},
+		{api{name: "read events directly", subject: "$JS.API.DIRECT.GET." + subjects.StreamEvents, body: `{"seq":1}`}, role{"ops", "ops"}},
+		{api{name: "a frame for another worker", subject: subjects.GateInbox("beta", "w1", "i1", [16]byte{6}), body: "x"}, beta},
+		{api{name: "ask for a trainer's streams", subject: subjects.TrainerOpen("beta")}, beta},
+		{api{name: "a cancel", subject: subjects.TrainerCancel("beta"), body: "x"}, beta},
+		{api{name: "the account's connections", subject: "$SYS.REQ.ACCOUNT.PING.CONNZ"}, sys},
+		{api{name: "the server's connections", subject: "$SYS.REQ.SERVER.PING.CONNZ"}, sys},
+		{api{name: "the server's accounts", subject: "$SYS.REQ.SERVER.PING.ACCOUNTZ"}, sys},
+		{api{name: "the server's state", subject: "$SYS.REQ.SERVER.PING.JSZ"}, sys},
+	} {
+		r.refused = true
+		out = append(out, r)
+	}
+	return out
+}
+
+// TestWorkersTrustEachOther lets w2 make each call with each target as the reply
+// subject. It pins the limit of a worker's permissions: the server answers a call
+// that a worker may make on any subject of the workers' account, but of no other
+// account. So docs/security.md claims no protection of workers against a hostile
+// worker. Calls that a worker may not make have no effect.
 func TestWorkersTrustEachOther(t *testing.T) {
+	const ofSystem = "$SYS.ACCOUNT.X.CONNECT"
 	worlds(t, func(t *testing.T, w *world) {
-		target := subjects.Lease("w1", "i1")
-		heard := w.listen(t, target)
-		nc := w.as(t, role{"worker", "w2"})
-		harness.Must(t, nc.PublishRequest("$JS.API.INFO", target, nil))
-		harness.Must(t, nc.Flush())
-		late := time.After(10 * time.Second)
-		for len(heard.list()) == 0 {
-			select {
-			case <-heard.news:
-			case <-late:
-				t.Fatal("the server's answer did not arrive: claim this protection in docs/security.md, and test it")
-			}
+		harness.Must(t, w.fill(t))
+		sys, w2 := w.as(t, role{"sys", "sys"}), w.as(t, role{"worker", "w2"})
+		for _, a := range workerAPIs() {
+			t.Run(a.name, func(t *testing.T) {
+				for _, target := range targets() {
+					target = strings.Replace(target, "VICTIM", "NONE", 1) // the answer would delete the stream some time later
+					w.workerCalls(t, w2, a.api, target, w.admin, !a.refused)
+				}
+				w.workerCalls(t, w2, a.api, ofSystem, sys, false)
+				if a.refused {
+					m, err := w.as(t, a.control).Request(a.subject, []byte(strings.ReplaceAll(a.body, "TARGET", "x")), 5*time.Second)
+					harness.Must(t, err)
+					if strings.Contains(string(m.Data), `"error":{`) {
+						t.Errorf("the control failed: %s gets %.300s", a.control, m.Data)
+					}
+					w.makeVictim(t)
+				}
+			})
 		}
 	})
+}
+
+// workerCalls lets w2 make one call with a target as the reply subject.
+func (w *world) workerCalls(t *testing.T, w2 *nats.Conn, a api, target string, listener *nats.Conn, arrives bool) {
+	t.Helper()
+	heard := listenAs(t, listener, target)
+	harness.Must(t, w2.PublishMsg(a.message(target)))
+	w.settle(t, w2, role{"worker", "w2"})
+	if arrives {
+		heard.first(t) // if it fails, claim this protection in docs/security.md
+	}
+	harness.Must(t, listener.Flush())
+	if got := heard.list(); !arrives && len(got) > 0 {
+		t.Errorf("%s with the reply subject %s: %.200q arrived", a.name, target, got)
+	}
+	if a.pushed {
+		_ = w.js.DeleteConsumer(t.Context(), "VICTIM", "c") // fails if the server refused its subject
+	}
+	if strings.Contains(a.subject, "VICTIM") {
+		w.makeVictim(t)
+	}
 }
 
 // TestAWorkersRightsSuffice is the control of all rows for workers: a worker's

@@ -366,7 +366,7 @@ func (c *Client) Forward(ctx context.Context, h http.Handler) (string, error) {
 		c.board = &switchboard{session: c.session, ports: map[int]*portListener{}}
 		go c.board.run()
 	}
-	c.servers = append(c.servers, serveForward(c.board.listen(f.Port), h))
+	c.servers = append(c.servers, serveForward(c.board.listen(f.Port), h, headerTime))
 	return fmt.Sprintf("http://127.0.0.1:%d", f.Port), nil
 }
 

@@ -213,12 +213,15 @@ func (c *forwardConn) settle(change func()) {
 // maxHeaders bounds the headers of a forwarded request, in bytes.
 const maxHeaders = 64 << 10
 
+// headerTime is the longest time for the header of a forwarded request.
+const headerTime = time.Minute
+
 // serveForward serves h on the connections that the box carries, until the
-// listener ends.
-func serveForward(l net.Listener, h http.Handler) *http.Server {
+// listener ends. headers is the longest time for the header of a request.
+func serveForward(l net.Listener, h http.Handler, headers time.Duration) *http.Server {
 	srv := &http.Server{
 		Handler:           h,
-		ReadHeaderTimeout: time.Minute,
+		ReadHeaderTimeout: headers,
 		MaxHeaderBytes:    maxHeaders,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			if fc, ok := c.(*forwardConn); ok {

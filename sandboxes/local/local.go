@@ -204,7 +204,7 @@ func (sb *sandbox) start(cfg *boxConfig, helper string) error {
 	if sb.stdin, err = cmd.StdinPipe(); err != nil {
 		return fmt.Errorf("start the box: %w", err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := startWithKeyring(cmd); err != nil {
 		return forbidden(fmt.Errorf("start the box: %w", err))
 	}
 	sb.cmd, sb.exited, sb.ooms = cmd, make(chan struct{}), sb.cgroup.oomKills()

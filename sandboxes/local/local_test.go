@@ -26,6 +26,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "create" {
 		os.Exit(createAndStop(os.Args[2]))
 	}
+	if len(os.Args) > 2 && os.Args[1] == "keyring" {
+		os.Exit(lookAtKeyring(os.Args[2]))
+	}
 	os.Exit(m.Run())
 }
 

@@ -1,10 +1,12 @@
 package gate_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"runtime"
 	"strings"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker/gate"
+	"github.com/turngate/turngate/worker/gate/dialect"
 	"github.com/turngate/turngate/worker/gate/gatetest"
 )
 
@@ -176,4 +179,59 @@ func TestTheSameBodyElsewhereIsAnotherCall(t *testing.T) {
 		})
 	}
 	gatetest.Eventually(t, "three calls", func() bool { return m.Calls.Load() == 3 })
+}
+
+// TestABrokenBodyIsRefused sends bodies with a wrong transfer encoding, or without
+// an end, over connections of their own, for whole and streamed answers.
+func TestABrokenBodyIsRefused(t *testing.T) {
+	for _, f := range gatetest.Fixtures() {
+		h := gatetest.New(t, f, &gatetest.Model{}, schema.GateOptions{})
+		for _, stream := range []bool{false, true} {
+			body := f.Body("hi", stream)
+			for name, sent := range map[string]string{
+				"chunk length that is not hex": "Transfer-Encoding: chunked\r\n\r\nxyz\r\n" + body + "\r\n0\r\n\r\n",
+				"chunk length too short":       fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body)-5, body),
+				"chunk length too long":        fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body)+1, body),
+				"bare line feeds":              fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\n%s\n0\n\n", len(body), body),
+				"no end":                       fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body)+1, body),
+			} {
+				status, answer := rawExchange(t, h, "POST "+f.Path(body)+" HTTP/1.1\r\nHost: gate\r\nAuthorization: Bearer "+h.Session.Key()+"\r\n"+sent)
+				var told struct{ Error struct{ Message string } }
+				_ = json.Unmarshal(answer, &told) // leaves the message empty
+				want := f.Dialect.Fail(dialect.Refusal{Status: http.StatusBadRequest, Code: "invalid_request_error", Message: told.Error.Message})
+				if status != http.StatusBadRequest || told.Error.Message == "" || string(answer) != string(want) {
+					t.Errorf("%s, stream %v, %s: %d %q", f.Dialect.Name(), stream, name, status, answer)
+				}
+			}
+		}
+		if n := h.Model.Calls.Load(); n != 0 {
+			t.Errorf("%s: %d calls reached the model", f.Dialect.Name(), n)
+		}
+	}
+}
+
+// rawExchange sends bytes over a new connection, closes its sending side, and reads
+// the answer.
+func rawExchange(t *testing.T, h *gatetest.Harness, request string) (status int, answer []byte) {
+	t.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(h.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, request); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if answer, err = io.ReadAll(res.Body); err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, answer
 }

@@ -37,7 +37,9 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d dialect.Dialec
 	body, err := readBody(r, reader, room)
 	if err != nil {
 		drain(w, r)
-		refuseRoom(w, d, err)
+		if !refuseRoom(w, d, err) {
+			refuse(w, d, badRequest(fmt.Errorf("read the body: %w", err))) // unread if the client went away
+		}
 		return
 	}
 	req, err := s.decode(r, reader, body, room)
@@ -152,7 +154,7 @@ func refuseRoom(w http.ResponseWriter, d dialect.Dialect, err error) bool {
 	case errors.As(err, &large):
 		refuse(w, d, dialect.Refusal{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: large.Text})
 	default:
-		return false // the client went away
+		return false
 	}
 	return true
 }
