@@ -17,7 +17,7 @@ import (
 
 // Group has the rollouts of one task.
 type Group struct {
-	Bundle   []byte // the task's files
+	Bundle   []byte // the task's files; empty: none
 	Requests []schema.Request
 }
 
@@ -146,12 +146,14 @@ func (r *runner) submit(ctx context.Context) error {
 		send = r.Trainer.Adopt
 	}
 	for _, g := range r.Groups {
-		sha, err := r.Trainer.PutBundle(ctx, g.Bundle)
-		if err != nil {
-			return err
-		}
-		for i := range g.Requests {
-			g.Requests[i].Task.Bundle = sha
+		if len(g.Bundle) > 0 {
+			sha, err := r.Trainer.PutBundle(ctx, g.Bundle)
+			if err != nil {
+				return err
+			}
+			for i := range g.Requests {
+				g.Requests[i].Task.Bundle = sha
+			}
 		}
 		if err := send(ctx, g.Requests); err != nil {
 			return err
