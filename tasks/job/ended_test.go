@@ -18,7 +18,7 @@ func TestEndedRolloutsBecomeAJob(t *testing.T) {
 		reward := float64(i % 2)
 		r := schema.Result{V: schema.Version, ID: schema.ID(fmt.Sprintf("alpha-%d", i)), Trainer: "alpha", Index: 7, Task: "org/x", Status: schema.StatusDone, Reward: &reward, Agent: "mini"}
 		if i >= 4 {
-			r.Task, r.Group = "y", "g"
+			r.Task = "y"
 		}
 		list, results = append(list, job.Ended{Result: &r}), append(results, r)
 	}
