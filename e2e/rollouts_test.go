@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"context"
 	"encoding/json"
 	"net/http/httptest"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/trainer"
 )
 
 // rollout runs a command of `turngate rollout` with the trainer's credential.
@@ -95,5 +97,37 @@ func (b *bench) readRollout(t *testing.T, id string) {
 	}
 	if data, err := os.ReadFile(filepath.Join(to, "agent.stdout.log")); err != nil || string(data) != log {
 		t.Errorf("cp: got %q, %v, want %q", data, err, log)
+	}
+}
+
+// TestReplayWithoutATaskDirectory replays a rollout of which there is a request alone:
+// it has no bundle, and its trainer verified it.
+func TestReplayWithoutATaskDirectory(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.worker(t, "", "--sandboxes", "local")
+	tr := b.verifier(t, func(context.Context, *trainer.Handle) (*schema.Verdict, error) {
+		reward := 0.5
+		return &schema.Verdict{V: schema.Version, Reward: &reward}, nil
+	})
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = tr.Serve(context.WithoutCancel(t.Context()), trainer.Whole(func(context.Context, *schema.Call) (*schema.Reply, error) {
+			return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"Done."}`), FinishReason: "stop"}, nil
+		}))
+	}()
+	t.Cleanup(func() { tr.Close(); <-served })
+	r := verifying(t, "local", "local-alone", "")
+	r.Agent = schema.AgentChoice{Name: "mini"}
+	if err := tr.Submit(t.Context(), []schema.Request{r}); err != nil {
+		t.Fatal(err)
+	}
+	if res := nextResult(t, tr); res.Reward == nil || *res.Reward != 0.5 {
+		t.Fatalf("got %+v", res)
+	}
+	out, told := b.rollout(t, 0, "replay", "local-alone")
+	if out != "the agent made the same 1 call\n" || !strings.Contains(told, "without verification") {
+		t.Errorf("replay: %s\n%s", out, told)
 	}
 }

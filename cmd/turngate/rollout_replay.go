@@ -200,9 +200,9 @@ func printReport(out io.Writer, p *playback.Report) {
 	if !p.Same() {
 		return
 	}
-	line := fmt.Sprintf("the agent made the same %d calls", p.Recorded)
+	line := "the agent made the same " + plural(p.Recorded, "call")
 	if p.RecordedTools > 0 {
-		line += fmt.Sprintf(" and the same %d calls of tools", p.RecordedTools)
+		line += " and the same " + plural(p.RecordedTools, "call") + " of tools"
 	}
 	fmt.Fprintln(out, line)
 }
