@@ -202,6 +202,16 @@ func (b *Broker) Result(ctx context.Context, id schema.ID) (schema.Result, error
 	return r.Value, err
 }
 
+// Request reads the copy of a rollout's request that its worker keeps; ErrNotFound
+// before a worker has it.
+func (b *Broker) Request(ctx context.Context, id schema.ID) (schema.Request, error) {
+	r, err := ReadRecord[schema.Request](ctx, b, subjects.RequestCopy(id))
+	if err == nil && r.Seq == 0 {
+		err = fmt.Errorf("request of %s: %w", id, ErrNotFound)
+	}
+	return r.Value, err
+}
+
 // FreshStream is Stream with the state of the stream at this moment, which costs a
 // request.
 func (b *Broker) FreshStream(ctx context.Context, name string) (jetstream.Stream, error) {

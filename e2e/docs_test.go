@@ -97,7 +97,15 @@ func engine(t *testing.T) {
 	if err != nil {
 		t.Skipf("SKIPPED: the docs name port 8000, and it is taken: %v", err)
 	}
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	srv := &http.Server{Handler: helloEngine(t)}
+	go srv.Serve(l) //nolint:errcheck // it ends with the test
+	t.Cleanup(func() { srv.Close() })
+}
+
+// helloEngine answers as vLLM does and solves the hello task.
+func helloEngine(t *testing.T) http.Handler {
+	t.Helper()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/models" {
 			_, _ = io.WriteString(w, `{"data":[{"id":"m"}]}`)
 			return
@@ -116,9 +124,7 @@ func engine(t *testing.T) {
 			finish = "tool_calls"
 		}
 		fmt.Fprintf(w, `{"choices":[{"message":%s,"finish_reason":%q,"token_ids":[1],"logprobs":{"content":[{"logprob":-1}]}}],"prompt_token_ids":[1,2],"usage":{"prompt_tokens":2,"completion_tokens":1}}`, message, finish)
-	})}
-	go srv.Serve(l) //nolint:errcheck // it ends with the test
-	t.Cleanup(func() { srv.Close() })
+	})
 }
 
 // TestExampleTrainer runs the example program against a worker.

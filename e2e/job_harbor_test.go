@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,23 +70,43 @@ func TestHarborReadsAMixedJob(t *testing.T) {
 	if code := run.wait(t, 3*time.Minute); code != 1 {
 		t.Fatalf("exit status %d: %s", code, run.err)
 	}
-	seen := harborJob(t, at)
+	checkMixedJob(t, harborJob(t, at), 9)
+	// The same rollouts, read from the server, make the same job.
+	exported, args := filepath.Join(t.TempDir(), "exported"), []string{"export", "--format", "harbor"}
+	for _, r := range results(t, run) {
+		if r.Task != "unloaded" { // it was never submitted
+			args = append(args, string(r.ID))
+		}
+	}
+	b.rollout(t, 0, append(args, "--out", exported)...)
+	checkMixedJob(t, harborJob(t, exported), 8)
+	if _, told := b.rollout(t, 2, append(args, "--out", exported)...); !strings.Contains(told, "not empty") {
+		t.Errorf("a second export: %s", told)
+	}
+}
+
+// checkMixedJob checks the trials of mixedTasks as Harbor reads them. With 8 trials the
+// task that cannot be loaded has none.
+func checkMixedJob(t *testing.T, seen harborSeen, trials int) {
+	t.Helper()
+	errs := map[string]string{"silent": "RewardFileNotFoundError", "stepped": "RewardFileNotFoundError", "cancelled": "CancelledError"}
+	if trials == 9 {
+		errs["unloaded"] = "invalid"
+	}
 	got := map[string]map[string]float64{}
 	for _, r := range seen.Rewards {
 		got[r.Task] = r.Numbers
 	}
 	one := map[string]float64{"reward": 1}
 	for what, tt := range map[string]struct{ got, want any }{
-		"trials":    {seen.Trials, 9},
+		"trials":    {seen.Trials, trials},
 		"cancelled": {seen.Cancelled, 1},
 		"rewards": {got, map[string]map[string]float64{
 			"plain": one, "separate": one, "several": {"reward": 0.5, "style": 1}, "headless": {"style": 1, "speed": 0}, "stepped": {"reward": 1, "style": 0},
 		}},
-		"errors": {seen.Errors, map[string]string{
-			"silent": "RewardFileNotFoundError", "stepped": "RewardFileNotFoundError", "unloaded": "invalid", "cancelled": "CancelledError",
-		}},
-		"mode":  {seen.Modes["separate"], "separate"},
-		"steps": {seen.Steps, map[string][]map[string]float64{"stepped": {{"reward": 1, "style": 0}, nil}}},
+		"errors": {seen.Errors, errs},
+		"mode":   {seen.Modes["separate"], "separate"},
+		"steps":  {seen.Steps, map[string][]map[string]float64{"stepped": {{"reward": 1, "style": 0}, nil}}},
 	} {
 		if !reflect.DeepEqual(tt.got, tt.want) {
 			a, _ := json.Marshal(tt.got)

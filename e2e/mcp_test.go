@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/trainer"
+	"github.com/turngate/turngate/trajectory/playback"
 )
 
 // mcpServer is a server with one tool, in Perl, which every Debian image has.
@@ -93,7 +95,7 @@ func TestEveryAgentReachesAnMCPServerThatRunsAlready(t *testing.T) {
 func TestEveryAgentUsesTheTrainersTools(t *testing.T) {
 	var mu sync.Mutex
 	runs := map[schema.ID]int{}
-	throughMCP(t, map[string]trainer.Tool{"record": func(_ context.Context, c *trainer.ToolCall) (string, error) {
+	b := throughMCP(t, map[string]trainer.Tool{"record": func(_ context.Context, c *trainer.ToolCall) (string, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		runs[c.Rollout]++
@@ -113,9 +115,29 @@ func TestEveryAgentUsesTheTrainersTools(t *testing.T) {
 	if len(runs) == 0 {
 		t.Error("no tool was run")
 	}
+	before := maps.Clone(runs)
+	checkToolReplay(t, b, "local-pi")
+	if !maps.Equal(before, runs) {
+		t.Errorf("a replay ran a tool: %v, before %v", runs, before)
+	}
 }
 
-func throughMCP(t *testing.T, tools map[string]trainer.Tool, change func(*schema.Request)) {
+// checkToolReplay runs a rollout again. The recording has the results of its tools.
+func checkToolReplay(t *testing.T, b *bench, id string) {
+	t.Helper()
+	p := start(t, b.binary, "rollout", "replay", "--nats", b.nats.URL(), "--creds", b.nats.TrainerCreds("local"), "--agents", b.cache, "-o", "json", id)
+	p.wait(t, 3*time.Minute) // its exit status says whether the messages differ, too, such as in a date
+	var reports []playback.Report
+	if err := json.Unmarshal([]byte(p.out.String()), &reports); err != nil || len(reports) != 1 {
+		t.Fatalf("%v: %s", err, p.out)
+	}
+	if r := reports[0]; r.RecordedTools != 1 || r.AskedTools != 1 || len(r.MissingTools) != 0 || r.Diverged != nil && r.Diverged.Tool != "" {
+		t.Errorf("got %+v", r)
+	}
+}
+
+// throughMCP runs each agent that knows MCP servers, with the trainer's tools.
+func throughMCP(t *testing.T, tools map[string]trainer.Tool, change func(*schema.Request)) *bench {
 	t.Helper()
 	b := newBench(t)
 	var names []string
@@ -156,7 +178,7 @@ func throughMCP(t *testing.T, tools map[string]trainer.Tool, change func(*schema
 	if err := submitter.Submit(t.Context(), all); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	for range names {
 		r, err := submitter.NextResult(ctx)
@@ -169,6 +191,7 @@ func throughMCP(t *testing.T, tools map[string]trainer.Tool, change func(*schema
 			}
 		})
 	}
+	return b
 }
 
 // useRecord calls the server's tool, and solves the task only if it gets the

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -49,7 +48,7 @@ func (f *rolloutFlags) find(cmd *cobra.Command, names []string) (list []*rollout
 		return nil, nil, err
 	}
 	for _, id := range ids {
-		r, err := rollouts.OnSystem(cmd.Context(), b, id)
+		r, err := rollouts.OnSystem(cmd.Context(), b, id, !f.ops)
 		if err != nil {
 			b.Close()
 			return nil, nil, err
@@ -93,76 +92,6 @@ func rolloutCommand() *cobra.Command {
 	f.add(cmd.PersistentFlags())
 	cmd.AddCommand(rolloutListCommand(f), rolloutGetCommand(f), rolloutShowCommand(f), rolloutExportCommand(f), rolloutReplayCommand(f), rolloutLogsCommand(f), rolloutCopyCommand(f), rolloutCancelCommand(f))
 	return cmd
-}
-
-func rolloutListCommand(f *rolloutFlags) *cobra.Command {
-	var output string
-	cmd := &cobra.Command{
-		Use:   "ls [JOB...]",
-		Short: "List rollouts: those of jobs, or with --nats those that run now",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var list []*rollouts.Rollout
-			var bad error
-			switch {
-			case f.nats.url != "":
-				b, err := f.nats.dial(cmd.Context(), "ops", "ops", logger(cmd))
-				if err != nil {
-					return err
-				}
-				defer b.Close()
-				if list, err = rollouts.Running(cmd.Context(), b); err != nil {
-					return err
-				}
-			case len(args) == 0:
-				list, bad = rollouts.InJobs(f.runs)
-			}
-			for _, name := range args {
-				more, err := rollouts.Find(f.runs, name)
-				bad = errors.Join(bad, err)
-				list = append(list, more...)
-			}
-			return errors.Join(printRollouts(cmd, output, list), bad)
-		},
-	}
-	addOutput(cmd.Flags(), &output, "table", "json", "jsonl")
-	return cmd
-}
-
-// printRollouts lists rollouts. The JSON formats have the results of ended
-// rollouts only.
-func printRollouts(cmd *cobra.Command, output string, list []*rollouts.Rollout) error {
-	out := cmd.OutOrStdout()
-	if output != "table" {
-		var results []schema.Result
-		for _, r := range list {
-			if r.Result != nil {
-				results = append(results, *r.Result)
-			}
-		}
-		return printResults(out, output, results, nil)
-	}
-	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "ROLLOUT\tTASK\tAGENT\tATTEMPT\tSTATUS\tREWARD\tCALLS\tTRIAL")
-	for _, r := range list {
-		task, agent, attempt, status, reward, calls, trial := "-", "-", 0, "waits or runs", "-", 0, "-"
-		if r.Trial != nil {
-			task, agent, trial = r.Trial.Task, r.Plan.Agent, r.Job+"/"+r.Trial.Name
-		}
-		if r.State != nil {
-			attempt, status = r.State.Attempt, string(r.State.Status)
-		}
-		if q := r.Result; q != nil {
-			task, agent, attempt, status, reward = q.Task, q.Agent, q.Attempt, string(q.Status), rewardText(q.Reward)
-			if q.Fault != nil {
-				status += " (" + q.Fault.Code + ")"
-			}
-			for _, c := range q.Calls {
-				calls += c.Count
-			}
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s\n", dash(string(r.ID)), oneLine(task, 40), oneLine(agent, 20), attempt, oneLine(status, 40), reward, calls, oneLine(trial, 200))
-	}
-	return t.Flush()
 }
 
 func rolloutGetCommand(f *rolloutFlags) *cobra.Command {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/internal/rollouts"
+	"github.com/turngate/turngate/tasks/job"
 	"github.com/turngate/turngate/trajectory"
 )
 
@@ -27,11 +28,16 @@ func rolloutExportCommand(f *rolloutFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export ROLLOUT...",
 		Short: "Export rollouts as training rows, or in the formats of other tools",
-		Long: "Export rollouts: as training rows (jsonl, parquet, arrow), or as one document per line (atif, atif-1.7, openenv, verifiers).\n\n" +
+		Long: "Export rollouts: as training rows (jsonl, parquet, arrow), as one document per line (atif, atif-1.7, openenv, verifiers), " +
+			"or with --nats as the folder of a job in Harbor's layout (harbor), which --out names.\n\n" +
 			"What a trainer should know is on stderr. Exit status: 1 if nothing could be exported, or with --strict if there is a finding of the level error.",
 		Args: needArgs(1, 100_000, "at least one rollout or job"),
 		PreRunE: func(*cobra.Command, []string) error {
-			return usageOf(o.Check())
+			wrong := []error{o.Check()}
+			if format == rollouts.FormatHarbor && (to == "" || f.nats.url == "") {
+				wrong = append(wrong, errors.New("--format: harbor needs --out, a folder, and --nats: the folders of jobs have this format already"))
+			}
+			return usageOf(wrong...)
 		},
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			list, done, err := f.find(cmd, args)
@@ -39,6 +45,9 @@ func rolloutExportCommand(f *rolloutFlags) *cobra.Command {
 				return err
 			}
 			defer done()
+			if format == rollouts.FormatHarbor {
+				return exportJob(cmd, to, list)
+			}
 			out := cmd.OutOrStdout()
 			if to == "" && (format == "parquet" || format == "arrow") && isTerminal(os.Stdout) {
 				return usage("--out: %s is binary: name a file", format)
@@ -59,10 +68,22 @@ func rolloutExportCommand(f *rolloutFlags) *cobra.Command {
 		},
 	}
 	addRowFlags(cmd, &o)
-	cmd.Flags().Var(newChoice(&format, rollouts.Formats()...), "format", "jsonl, parquet, arrow, atif, atif-1.7, openenv or verifiers")
-	cmd.Flags().StringVar(&to, "out", "", "file to write (default: stdout)")
+	cmd.Flags().Var(newChoice(&format, append(rollouts.Formats(), rollouts.FormatHarbor)...), "format", "jsonl, parquet, arrow, atif, atif-1.7, openenv, verifiers or harbor")
+	cmd.Flags().StringVar(&to, "out", "", "file to write (default: stdout); with harbor: folder of the new job")
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with status 1 if a finding has the level error")
 	return cmd
+}
+
+// exportJob writes rollouts into the folder of a new job.
+func exportJob(cmd *cobra.Command, dir string, list []*rollouts.Rollout) error {
+	sum, err := rollouts.ExportJob(cmd.Context(), dir, list)
+	if errors.Is(err, job.ErrNotEmpty) {
+		return usage("--out: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	return told(cmd, rollouts.FormatHarbor, &sum, false)
 }
 
 // maxFindings is the largest number of printed findings.

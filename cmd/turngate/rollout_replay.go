@@ -1,26 +1,35 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/internal/rollouts"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/trajectory/playback"
 )
 
+// replayFlags select the settings of a rollout that runs again.
+type replayFlags struct{ task, agent, agents, output string }
+
 func rolloutReplayCommand(f *rolloutFlags) *cobra.Command {
-	var task, agent, agents, output string
+	var p replayFlags
 	cmd := &cobra.Command{
 		Use:   "replay ROLLOUT [-- FLAGS OF RUN...]",
 		Short: "Run a recorded rollout again with its recorded answers, and report where the agent diverges",
-		Long: "Run a recorded rollout again. The recording answers the model calls. The report names the first call whose messages differ, with their difference.\n\n" +
-			"The task, the agent and all settings are those of the rollout's job; --task and --agent replace them, and are needed for a transcript alone. " +
-			"Flags of `turngate run` follow --.\n\n" +
+		Long: "Run a recorded rollout again, in this process. The recording answers the model calls and the calls of the trainer's tools. " +
+			"The report names the first call that differs, with the difference.\n\n" +
+			"The task, the agent and all settings are those of the rollout's job, or with --nats of its stored request; --task and --agent replace them, and are needed for a transcript alone. " +
+			"Flags of `turngate run` follow --. A trainer that verified the rollout is not asked again.\n\n" +
 			"Exit status: 0 when the agent made the same calls, 1 when it diverged.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names, more := atDash(cmd, args)
@@ -35,52 +44,89 @@ func rolloutReplayCommand(f *rolloutFlags) *cobra.Command {
 			if len(list) != 1 {
 				return usage("%s has %s: want one", names[0], plural(len(list), "rollout"))
 			}
-			data, err := list[0].Transcript(cmd.Context())
-			if err != nil {
-				return err
-			}
-			dir, err := os.MkdirTemp("", "turngate-replay-")
-			if err != nil {
-				return fmt.Errorf("replay: %w", err)
-			}
-			defer os.RemoveAll(dir)
-			transcript := filepath.Join(dir, "transcript.jsonl.zst")
-			if err := os.WriteFile(transcript, data, 0o600); err != nil {
-				return fmt.Errorf("replay: %w", err)
-			}
-			run, err := runArgs(list[0], task, agent)
-			if err != nil {
-				return err
-			}
-			run = append(run, "--trainer", "transcript:"+transcript, "--agents", agents, "--out", filepath.Join(dir, "job"), "--parallel", "1", "--group", "1")
-			again := &runFlags{}
-			c := runCommandOf(again)
-			run = append(run, more...)
-			if p := list[0].Plan; p != nil && len(p.Argv) > 0 {
-				run = append(append(run, "--"), p.Argv...)
-			}
-			c.SetArgs(run)
-			c.SetOut(cmd.ErrOrStderr()) // the report alone is data
-			c.SetErr(cmd.ErrOrStderr())
-			c.SilenceErrors, c.SilenceUsage = true, true
-			c.Flags().Bool("verbose", false, "")
-			ran := c.ExecuteContext(cmd.Context())
-			if again.model.recording == nil {
-				return ran
-			}
-			return reportReplay(cmd, output, again.model.recording.Reports(), ran)
+			return p.replay(cmd, list[0], more)
 		},
 	}
-	cmd.Flags().StringVar(&task, "task", "", "folder of the task (default: that of the rollout's job)")
-	cmd.Flags().StringVar(&agent, "agent", "", "agent to run (default: that of the rollout)")
-	cmd.Flags().StringVar(&agents, "agents", cacheDir(), "folder of installed agents")
-	addOutput(cmd.Flags(), &output, "text", "json")
+	cmd.Flags().StringVar(&p.task, "task", "", "folder of the task (default: that of the rollout)")
+	cmd.Flags().StringVar(&p.agent, "agent", "", "agent to run (default: that of the rollout)")
+	cmd.Flags().StringVar(&p.agents, "agents", cacheDir(), "folder of installed agents")
+	addOutput(cmd.Flags(), &p.output, "text", "json")
 	return cmd
 }
 
-// runArgs returns the arguments of `turngate run` with which a rollout was run.
-func runArgs(r *rollouts.Rollout, task, agent string) ([]string, error) {
-	var args []string
+// replay runs the rollout again. More are flags of `turngate run`.
+func (p *replayFlags) replay(cmd *cobra.Command, r *rollouts.Rollout, more []string) error {
+	data, err := r.Transcript(cmd.Context())
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "turngate-replay-")
+	if err != nil {
+		return fmt.Errorf("replay: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	transcript := filepath.Join(dir, "transcript.jsonl.zst")
+	if err := os.WriteFile(transcript, data, 0o600); err != nil {
+		return fmt.Errorf("replay: %w", err)
+	}
+	again := &runFlags{}
+	var run, argv []string
+	if p.task == "" && r.OfSystem() {
+		run, argv, err = p.stored(cmd, r, again)
+	} else {
+		run, argv, err = p.ofJob(r)
+	}
+	if err != nil {
+		return err
+	}
+	run = append(run, "--trainer", "transcript:"+transcript, "--agents", p.agents, "--out", filepath.Join(dir, "job"), "--parallel", "1", "--group", "1")
+	run = append(run, more...)
+	if len(argv) > 0 {
+		run = append(append(run, "--"), argv...)
+	}
+	c := runCommandOf(again)
+	c.SetArgs(run)
+	c.SetOut(cmd.ErrOrStderr()) // the report alone is data
+	c.SetErr(cmd.ErrOrStderr())
+	c.SilenceErrors, c.SilenceUsage = true, true
+	c.Flags().Bool("verbose", false, "")
+	ran := c.ExecuteContext(cmd.Context())
+	if again.model.recording == nil {
+		return ran
+	}
+	return reportReplay(cmd, p.output, again.model.recording.Reports(), ran)
+}
+
+// stored returns the flags and the argv of `turngate run` for a request that the
+// system keeps, and sets the task that runs.
+func (p *replayFlags) stored(cmd *cobra.Command, r *rollouts.Rollout, again *runFlags) (args, argv []string, err error) {
+	q, bundle, err := r.Request(cmd.Context())
+	if err != nil {
+		return nil, nil, err
+	}
+	q.Shard, q.AttemptFloor, q.DelayMS = "", 0, 0
+	drop := func(v *schema.Verify) *schema.Verify {
+		if v != nil && v.By == schema.VerifyByTrainer {
+			fmt.Fprintln(cmd.ErrOrStderr(), "the trainer verified this rollout: it runs again without verification")
+			return nil
+		}
+		return v
+	}
+	q.Verify = drop(q.Verify)
+	for i := range q.Steps {
+		q.Steps[i].Verify = drop(q.Steps[i].Verify)
+	}
+	again.recorded = &tasks.Task{Dir: q.Task.Name, Request: *q, Bundle: bundle, Solution: q.Agent.Env}
+	args = []string{
+		"--agent", cmp.Or(p.agent, q.Agent.Name), "--sandbox", q.Sandbox.Backend, "--system-prompt=" + q.Agent.SystemPrompt,
+		"--max-turns", strconv.Itoa(q.Agent.MaxTurns), "--stream=" + q.Gate.Stream,
+	}
+	return args, q.Agent.Args, nil
+}
+
+// ofJob returns the arguments and the argv of `turngate run` with which a rollout
+// was run.
+func (p *replayFlags) ofJob(r *rollouts.Rollout) (args, argv []string, err error) {
 	if r.Plan != nil {
 		for name, values := range r.Plan.Flags {
 			if mayDiffer(name) || slices.Contains([]string{"trainer", "group", "agent", "filter", "exclude", "limit", "seed", "model", "max-tokens", "plain-upstream"}, name) {
@@ -90,7 +136,9 @@ func runArgs(r *rollouts.Rollout, task, agent string) ([]string, error) {
 				args = append(args, "--"+name+"="+v)
 			}
 		}
+		argv = r.Plan.Argv
 	}
+	task, agent := p.task, p.agent
 	if task == "" && r.Trial != nil {
 		task = r.Trial.Dir
 	}
@@ -101,10 +149,10 @@ func runArgs(r *rollouts.Rollout, task, agent string) ([]string, error) {
 		agent = r.Result.Agent
 	}
 	if task == "" || agent == "" {
-		return nil, usage("--task, --agent: the job of %s is not known: name its task and its agent", r.Name())
+		return nil, nil, usage("--task, --agent: the job of %s is not known: name its task and its agent", r.Name())
 	}
 	slices.Sort(args)
-	return append([]string{task, "--agent", agent}, args...), nil
+	return append([]string{task, "--agent", agent}, args...), argv, nil
 }
 
 // reportReplay prints how a rollout compares with its recording.
@@ -121,15 +169,7 @@ func reportReplay(cmd *cobra.Command, output string, reports []playback.Report, 
 		if output != "text" {
 			continue
 		}
-		if d := p.Diverged; d != nil {
-			fmt.Fprintf(out, "call %d diverges from recorded call %d at message %d; %d more calls diverge\n%s\n", d.Call, d.Recorded, d.Message, p.Others, safeText(d.Diff))
-		}
-		if len(p.Missing) > 0 {
-			fmt.Fprintf(out, "recorded calls that the agent did not make: %s\n", strings.Trim(fmt.Sprint(p.Missing), "[]"))
-		}
-		if p.Same() {
-			fmt.Fprintf(out, "the agent made the same %d calls\n", p.Recorded)
-		}
+		printReport(out, &p)
 	}
 	if ran != nil && !same || len(reports) == 0 {
 		if ran != nil {
@@ -141,4 +181,28 @@ func reportReplay(cmd *cobra.Command, output string, reports []playback.Report, 
 		return &exitError{code: exitFault}
 	}
 	return nil
+}
+
+func printReport(out io.Writer, p *playback.Report) {
+	switch d := p.Diverged; {
+	case d == nil:
+	case d.Tool != "":
+		fmt.Fprintf(out, "tool call %d, of %s, diverges from recorded tool call %d; %d more calls diverge\n%s\n", d.Call, oneLine(d.Tool, 80), d.Recorded, p.Others, safeText(d.Diff))
+	default:
+		fmt.Fprintf(out, "call %d diverges from recorded call %d at message %d; %d more calls diverge\n%s\n", d.Call, d.Recorded, d.Message, p.Others, safeText(d.Diff))
+	}
+	if len(p.Missing) > 0 {
+		fmt.Fprintf(out, "recorded calls that the agent did not make: %s\n", strings.Trim(fmt.Sprint(p.Missing), "[]"))
+	}
+	if len(p.MissingTools) > 0 {
+		fmt.Fprintf(out, "recorded tool calls that the agent did not make: %s\n", strings.Trim(fmt.Sprint(p.MissingTools), "[]"))
+	}
+	if !p.Same() {
+		return
+	}
+	line := "the agent made the same " + plural(p.Recorded, "call")
+	if p.RecordedTools > 0 {
+		line += " and the same " + plural(p.RecordedTools, "call") + " of tools"
+	}
+	fmt.Fprintln(out, line)
 }

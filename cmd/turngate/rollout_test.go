@@ -77,6 +77,9 @@ func TestRolloutCommandsRefuseMistakes(t *testing.T) {
 		"bad format":      {"rollout", "export", "--format", "csv", "x"},
 		"bad role":        {"rollout", "export", "--roles", "judge", "x"},
 		"no rollout":      {"rollout", "export"},
+		"harbor of a job": {"rollout", "export", "--format", "harbor", "--out", t.TempDir(), "x"},
+		"harbor, no out":  {"rollout", "export", "--format", "harbor", "--nats", "nats://127.0.0.1:1", "alpha-01"},
+		"job on a system": {"rollout", "ls", "--nats", "nats://127.0.0.1:1", t.TempDir()},
 		"two replays":     {"rollout", "replay", "a", "b"},
 	} {
 		o := turngate(t, binary, args...)

@@ -39,6 +39,7 @@ type runFlags struct {
 	engines  string
 	mcp      []string
 	job      jobFlags
+	recorded *tasks.Task // runs instead of task directories
 }
 
 func runCommand() *cobra.Command { return runCommandOf(&runFlags{}) }

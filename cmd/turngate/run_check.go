@@ -25,6 +25,7 @@ func (f *runFlags) check(cmd *cobra.Command, args []string) error {
 	if args != nil {
 		paths, argv := atDash(cmd, args)
 		switch {
+		case f.recorded != nil:
 		case f.job.resume != "" && len(paths)+len(argv) > 0:
 			wrong = append(wrong, errors.New("--resume: the job has its tasks and its argv; say nothing but flags"))
 		case f.job.resume == "" && len(paths) == 0:

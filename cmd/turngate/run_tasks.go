@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -36,6 +38,10 @@ func (l loaded) names() []string {
 
 // choose finds and loads the tasks of a new job.
 func (f *runFlags) choose(cmd *cobra.Command, paths []string) ([]loaded, error) {
+	if f.recorded != nil {
+		list := []loaded{f.loadRecorded()}
+		return list, f.open(cmd, list)
+	}
 	dirs, err := taskDirs(paths)
 	if err != nil {
 		return nil, err
@@ -84,6 +90,20 @@ func (f *runFlags) loadTask(dir, source string) loaded {
 		l.err = err
 	}
 	return l
+}
+
+// loadRecorded returns the task of a recorded rollout.
+func (f *runFlags) loadRecorded() loaded {
+	sum := sha256.Sum256(f.recorded.Bundle)
+	return loaded{dir: f.recorded.Dir, name: f.recorded.Request.Task.Name, task: f.recorded, digest: hex.EncodeToString(sum[:])}
+}
+
+// tools returns the tools of a recorded rollout.
+func (f *runFlags) tools() map[string]trainer.Tool {
+	if f.recorded == nil {
+		return f.model.tools()
+	}
+	return f.model.tools(f.recorded.Request.Agent.Tools...)
 }
 
 // fault returns the fault of a trial whose task cannot run.

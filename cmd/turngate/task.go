@@ -12,8 +12,8 @@ import (
 )
 
 func taskCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "task", Short: "Make, import and check tasks"}
-	cmd.AddCommand(taskCheckCommand(), taskInitCommand(), taskImportCommand())
+	cmd := &cobra.Command{Use: "task", Short: "Make, import and check tasks; print them as requests"}
+	cmd.AddCommand(taskCheckCommand(), taskInitCommand(), taskImportCommand(), taskRequestCommand())
 	return cmd
 }
 

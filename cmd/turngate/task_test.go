@@ -1,12 +1,17 @@
 package main_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks"
 )
 
 func TestTaskInitMakesATaskThatIsSound(t *testing.T) {
@@ -35,6 +40,39 @@ func TestTaskInitTouchesNothingThatIsThere(t *testing.T) {
 	}
 	if list, err := os.ReadDir(dir); err != nil || len(list) != 1 {
 		t.Errorf("%v, %v", list, err)
+	}
+}
+
+func TestTaskRequestPrintsARequest(t *testing.T) {
+	binary := testenv.Binary(t)
+	dir := task(t, map[string]string{
+		"task.toml":     "artifacts = ['/app/out.txt']\n[solution.env]\nA = 'b'\n[verifier]\nenvironment_mode = 'separate'\n[environment]\ndocker_image = 'debian:12'\n[[steps]]\nname = 'one'\n[[steps]]\nname = 'two'\n",
+		"solution/x.sh": "true\n", "steps/one/instruction.md": "One.\n", "steps/one/tests/test.sh": "true\n", "steps/two/instruction.md": "Two.\n",
+	})
+	file := filepath.Join(t.TempDir(), "bundle")
+	got := turngate(t, binary, "task", "request", "--agent", "oracle", "--bundle", file, dir)
+	var r schema.Request
+	if err := json.Unmarshal([]byte(got.out), &r); got.code != 0 || err != nil {
+		t.Fatalf("%v, %+v", err, got)
+	}
+	r.ID, r.Trainer, r.Sandbox.Backend = "alpha-1", "alpha", "docker"
+	if err := r.Validate(); err != nil || len(r.Steps) != 2 || r.Steps[0].Verify == nil || r.Steps[0].Verify.Separate == nil || r.Agent.Env["A"] != "b" {
+		t.Errorf("%v, %+v", err, r)
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := tasks.Open(data); err != nil || !b.Has("steps/two/instruction.md") {
+		t.Errorf("%v, %+v", err, b)
+	}
+	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != r.Task.Bundle {
+		t.Errorf("got %s", r.Task.Bundle)
+	}
+	for _, args := range [][]string{{}, {t.TempDir()}, {"--agent", "nobody", dir}} {
+		if got := turngate(t, binary, append([]string{"task", "request"}, args...)...); got.code != 2 || got.out != "" {
+			t.Errorf("%q: %+v", args, got)
+		}
 	}
 }
 

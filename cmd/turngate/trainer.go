@@ -85,6 +85,26 @@ func (f *modelFlags) open() (trainer.Answerer, error) {
 	}
 }
 
+// tools returns the tools of the recording, and further tools of a request, which
+// the recorded agent did not call. Without a recording there are none.
+func (f *modelFlags) tools(more ...schema.ToolSpec) map[string]trainer.Tool {
+	r := f.recording
+	if r == nil {
+		return nil
+	}
+	names := r.Tools()
+	for i := range more {
+		names = append(names, more[i].Name)
+	}
+	out := map[string]trainer.Tool{}
+	for _, name := range names {
+		out[name] = func(ctx context.Context, c *trainer.ToolCall) (string, error) {
+			return r.Tool(ctx, c.Rollout, c.Attempt, c.Name, c.Arguments)
+		}
+	}
+	return out
+}
+
 func trainerCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "trainer", Short: "Answer model calls; add and remove trainers"}
 	var nf natsFlags
@@ -112,7 +132,7 @@ func trainerCommand() *cobra.Command {
 				return err
 			}
 			defer b.Close()
-			t, err := trainer.Dial(cmd.Context(), trainer.Config{Broker: b, Name: name, Shard: shard, Log: log})
+			t, err := trainer.Dial(cmd.Context(), trainer.Config{Broker: b, Name: name, Shard: shard, Tools: mf.tools(), Log: log})
 			if err != nil {
 				return err
 			}

@@ -43,9 +43,10 @@ var ErrNoTranscript = errors.New("the rollout has no transcript: it made no mode
 // Rollout is a recorded rollout.
 type Rollout struct {
 	ID     schema.ID
-	Result *schema.Result // nil: it has not ended, or only its transcript is known
-	State  *schema.State  // on a running system
-	Job    string         // the job's folder; empty: none
+	Result *schema.Result  // nil: it has not ended, or only its transcript is known
+	State  *schema.State   // on a running system
+	Queued *schema.Request // it waits in its trainer's queue
+	Job    string          // the job's folder; empty: none
 	Trial  *job.Trial
 	Plan   *job.Plan
 
@@ -178,48 +179,6 @@ func transcriptAt(file string) (*Rollout, error) {
 	return r, nil
 }
 
-// OnSystem returns a rollout of a running system. The error wraps
-// broker.ErrNotFound if the system does not know it.
-func OnSystem(ctx context.Context, b *broker.Broker, id schema.ID) (*Rollout, error) {
-	r := &Rollout{ID: id, from: b}
-	state, err := b.State(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	r.State = &state
-	result, err := b.Result(ctx, id)
-	switch {
-	case err == nil:
-		r.Result = &result
-	case !errors.Is(err, broker.ErrNotFound):
-		return nil, err
-	}
-	return r, nil
-}
-
-// Running returns the rollouts that workers of a running system announce.
-func Running(ctx context.Context, b *broker.Broker) ([]*Rollout, error) {
-	workers, err := b.Workers(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var out []*Rollout
-	for _, w := range workers {
-		for _, id := range w.Running {
-			r, err := OnSystem(ctx, b, id)
-			if errors.Is(err, broker.ErrNotFound) {
-				continue
-			}
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, r)
-		}
-	}
-	slices.SortFunc(out, func(a, b *Rollout) int { return strings.Compare(string(a.ID), string(b.ID)) })
-	return out, nil
-}
-
 // Transcript reads the compressed transcript. The error wraps ErrNoTranscript if
 // there is none.
 func (r *Rollout) Transcript(ctx context.Context) ([]byte, error) {
@@ -266,6 +225,9 @@ func (r *Rollout) Log(ctx context.Context, stderr bool) ([]byte, error) {
 			}
 		}
 		return nil, nil // the agent wrote nothing
+	}
+	if r.Result != nil && !slices.Contains(r.Files(), name) {
+		return nil, nil
 	}
 	return r.artifact(ctx, name)
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/internal/rollouts"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
@@ -252,15 +251,4 @@ for line in sys.stdin:
     branches += len(got)
 assert branches >= 10, branches
 `)
-}
-
-func TestRolloutsOfARunningSystem(t *testing.T) {
-	n := testenv.StartNATS(t, "alpha")
-	b := n.Trainer(t, "alpha")
-	if _, err := rollouts.OnSystem(t.Context(), b, "alpha-01"); !errors.Is(err, broker.ErrNotFound) {
-		t.Errorf("got %v", err)
-	}
-	if list, err := rollouts.Running(t.Context(), n.Ops(t)); err != nil || len(list) != 0 {
-		t.Errorf("got %v, %v", list, err)
-	}
 }

@@ -17,7 +17,7 @@ import (
 
 // Group has the rollouts of one task.
 type Group struct {
-	Bundle   []byte // the task's files
+	Bundle   []byte // the task's files; empty: none
 	Requests []schema.Request
 }
 
@@ -146,12 +146,14 @@ func (r *runner) submit(ctx context.Context) error {
 		send = r.Trainer.Adopt
 	}
 	for _, g := range r.Groups {
-		sha, err := r.Trainer.PutBundle(ctx, g.Bundle)
-		if err != nil {
-			return err
-		}
-		for i := range g.Requests {
-			g.Requests[i].Task.Bundle = sha
+		if len(g.Bundle) > 0 {
+			sha, err := r.Trainer.PutBundle(ctx, g.Bundle)
+			if err != nil {
+				return err
+			}
+			for i := range g.Requests {
+				g.Requests[i].Task.Bundle = sha
+			}
 		}
 		if err := send(ctx, g.Requests); err != nil {
 			return err
@@ -180,15 +182,16 @@ func (r *runner) answer(ctx context.Context, c *trainer.Call) (*schema.Reply, er
 
 // keep stores a result in the job's folder.
 func (r *runner) keep(ctx context.Context, res schema.Result) error {
-	if err := r.Job.Put(ctx, res, r.Trainer.Artifact, convert); err != nil {
+	if err := r.Job.Put(ctx, res, r.Trainer.Artifact, Trajectory); err != nil {
 		return err
 	}
 	r.Progress.Result(&res)
 	return r.Job.Tell(false)
 }
 
-// convert makes a trajectory from the transcript.
-func convert(r *schema.Result, files map[string][]byte) (map[string][]byte, error) {
+// Trajectory makes the file of a trial with its trajectory, from its transcript. It
+// is a job.Convert.
+func Trajectory(r *schema.Result, files map[string][]byte) (map[string][]byte, error) {
 	transcript, ok := files[r.Transcript]
 	if !ok {
 		return nil, nil

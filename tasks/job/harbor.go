@@ -166,10 +166,12 @@ func (j *Job) config() harborJobConfig {
 		Name: p.Name, Dir: filepath.Dir(j.Dir), Attempts: p.Attempts, Concurrent: p.Parallel,
 		Environment: p.environment(), Agents: []harborAgent{p.agent()}, Tasks: []harborTask{},
 	}
+	seen := map[string]bool{}
 	for _, t := range p.Trials {
-		if t.Index == 0 {
+		if !seen[t.Dir] {
 			c.Tasks = append(c.Tasks, harborTask{t.Dir, t.Source})
 		}
+		seen[t.Dir] = true
 	}
 	return c
 }

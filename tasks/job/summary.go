@@ -78,7 +78,8 @@ func Sum(trials int, results []schema.Result) Summary {
 		s.Rewarded++
 		total += *r.Reward
 		binary = binary && (*r.Reward == 0 || *r.Reward == 1)
-		passed[r.Group] = append(passed[r.Group], *r.Reward == 1)
+		group := cmp.Or(r.Group, r.Task) // a trainer need not name a group
+		passed[group] = append(passed[group], *r.Reward == 1)
 	}
 	if s.Rewarded > 0 {
 		mean := total / float64(s.Rewarded)

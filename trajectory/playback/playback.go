@@ -1,5 +1,6 @@
-// Package playback answers the model calls of a rollout with the answers of a
-// recorded one, and reports where the agent does something else than it did then.
+// Package playback answers the model calls of a rollout, and its calls of the
+// trainer's tools, with the answers of a recorded one. It reports where the agent
+// does something else than it did then.
 package playback
 
 import (
@@ -24,6 +25,7 @@ const (
 // Recording repeats the answers of a transcript. It is safe for concurrent use.
 type Recording struct {
 	calls  []*recorded
+	tools  []*recordedTool
 	hasher schema.Hasher // under mu
 
 	mu   sync.Mutex
@@ -42,19 +44,32 @@ type recorded struct {
 
 // run is one rollout that gets the answers.
 type run struct {
-	attempt int
-	given   map[int]*recorded // by the number of the call now
-	used    map[*recorded]bool
-	first   *Divergence
-	others  int
+	attempt   int
+	given     map[int]*recorded // by the number of the call now
+	used      map[*recorded]bool
+	tools     int // calls of tools so far
+	usedTools map[*recordedTool]bool
+	first     *Divergence
+	others    int
 }
 
-// Divergence is a call that the recording does not have.
+// diverges records a divergence. Only the first one is described.
+func (r *run) diverges(d *Divergence) {
+	if r.first != nil {
+		r.others++
+		return
+	}
+	r.first = d
+}
+
+// Divergence is a call that the recording does not have: a model call, or a call of
+// one of the trainer's tools. The two kinds are counted separately.
 type Divergence struct {
-	Call     int    `json:"call"`     // number of the call now
-	Recorded int    `json:"recorded"` // number of the recorded call that is most like it; 0: none is left
-	Message  int    `json:"message"`  // index of the first message that differs
-	Diff     string `json:"diff"`     // of that message: lines of the recorded one with -, of this one with +
+	Tool     string `json:"tool,omitempty"` // name of the tool; empty: it is a model call
+	Call     int    `json:"call"`           // number of the call now
+	Recorded int    `json:"recorded"`       // number of the recorded call that is most like it; 0: none is left
+	Message  int    `json:"message"`        // index of the first message that differs
+	Diff     string `json:"diff"`           // of that message or of the tool's arguments: lines of the recorded ones with -, of these with +
 }
 
 // Report compares a rollout with the recording.
@@ -63,12 +78,18 @@ type Report struct {
 	Recorded int         `json:"recorded"` // calls of the recording
 	Asked    int         `json:"asked"`    // calls that the rollout made
 	Diverged *Divergence `json:"diverged"` // the first one; null: none
-	Others   int         `json:"others"`   // further calls that the recording does not have
+	Others   int         `json:"others"`   // further calls, also of tools, that the recording does not have
 	Missing  []int       `json:"missing"`  // recorded calls that the rollout did not make
+
+	RecordedTools int   `json:"recorded_tools"` // calls of the trainer's tools
+	AskedTools    int   `json:"asked_tools"`
+	MissingTools  []int `json:"missing_tools"`
 }
 
 // Same reports whether the rollout made the recorded calls and no other.
-func (r *Report) Same() bool { return r.Diverged == nil && len(r.Missing) == 0 }
+func (r *Report) Same() bool {
+	return r.Diverged == nil && len(r.Missing) == 0 && len(r.MissingTools) == 0
+}
 
 // Load reads a transcript. A call without an answer is left out. The error is
 // trajectory.ErrNoCalls, a *trajectory.TranscriptError, or says that the
@@ -92,13 +113,20 @@ func Load(transcript io.Reader) (*Recording, error) {
 				c.messages, c.hashes = append(c.messages, slices.Clone(m)), append(c.hashes, r.hasher.Message(m))
 			}
 			if shared += len(c.messages); content > maxContent || shared > maxShared {
-				return &trajectory.TranscriptError{Reason: "it is too large to be played back"}
+				return tooLarge()
 			}
 			at[l.Call] = c
 			return nil
 		}
+		if l.Tool != "" {
+			if content += len(l.Arguments) + len(l.Text) + 64; content > maxContent {
+				return tooLarge()
+			}
+			r.addTool(l)
+			return nil
+		}
 		c := at[l.Call]
-		if c == nil || l.Tool != "" || c.reply != nil || c.fault != nil || l.Reply == nil && l.Fault == nil {
+		if c == nil || c.reply != nil || c.fault != nil || l.Reply == nil && l.Fault == nil {
 			return nil
 		}
 		if l.Reply != nil {
@@ -122,6 +150,21 @@ func Load(transcript io.Reader) (*Recording, error) {
 	return r, nil
 }
 
+func tooLarge() error {
+	return &trajectory.TranscriptError{Reason: "it is too large to be played back"}
+}
+
+// runOf returns the run of an attempt. A new attempt begins again. The caller holds
+// r.mu.
+func (r *Recording) runOf(id schema.ID, attempt int) *run {
+	now := r.runs[id]
+	if now == nil || now.attempt != attempt {
+		now = &run{attempt: attempt, given: map[int]*recorded{}, used: map[*recorded]bool{}, usedTools: map[*recordedTool]bool{}}
+		r.runs[id] = now
+	}
+	return now
+}
+
 // Answer gives the recorded answer to a call. A call with the messages of a
 // recorded call gets its answer. Any other call is a divergence, and gets the
 // answer of the recorded call that begins with the most of its messages, so that
@@ -133,11 +176,7 @@ func (r *Recording) Answer(_ context.Context, c *schema.Call) (*schema.Reply, er
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.runs[k.Rollout]
-	if now == nil || now.attempt != k.Attempt { // a new attempt begins again
-		now = &run{attempt: k.Attempt, given: map[int]*recorded{}, used: map[*recorded]bool{}}
-		r.runs[k.Rollout] = now
-	}
+	now := r.runOf(k.Rollout, k.Attempt)
 	found, asked := now.given[k.Call]
 	if !asked { // a call that is asked again gets the same answer
 		found = r.choose(now, k.Call, c)
@@ -183,12 +222,8 @@ func (r *Recording) choose(now *run, number int, c *schema.Call) *recorded {
 		d.Recorded = best.number
 		then = at(best.messages, most)
 	}
-	if now.first != nil {
-		now.others++
-		return best
-	}
 	d.Diff = diff(then, at(c.Messages, d.Message))
-	now.first = d
+	now.diverges(d)
 	return best
 }
 
@@ -214,7 +249,8 @@ func (r *Recording) Reports() []Report {
 	defer r.mu.Unlock()
 	out := []Report{}
 	for id, now := range r.runs {
-		p := Report{Rollout: id, Recorded: len(r.calls), Asked: len(now.given), Diverged: now.first, Others: now.others, Missing: []int{}}
+		p := Report{Rollout: id, Recorded: len(r.calls), Asked: len(now.given), Diverged: now.first, Others: now.others, Missing: []int{},
+			RecordedTools: len(r.tools), AskedTools: now.tools, MissingTools: r.missingTools(now)}
 		for _, q := range r.calls {
 			if !now.used[q] {
 				p.Missing = append(p.Missing, q.number)

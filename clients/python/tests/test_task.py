@@ -150,7 +150,7 @@ name = "one"
     with pytest.raises(TaskError) as e:
         Task.load(make(tmp_path, toml, environment__docker_minus_compose="x"), {})
     for field in ("agent.timeout_sec", "agent.network_mode", "environment.memory", "environment.env.A", "environment.cpus",
-                  "steps: the Python client does not support it", "verifier.environment: the Python client"):  # fmt: skip
+                  "steps: Task.load does not support it", "verifier.environment: Task.load"):  # fmt: skip
         assert any(p.startswith(field) for p in e.value.problems), (field, e.value.problems)
 
 
@@ -158,7 +158,7 @@ def test_parts_that_are_not_supported(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / "environment").mkdir()
     (tmp_path / "environment" / "docker-compose.yaml").write_text("services: {}")
-    with pytest.raises(TaskError, match=r"environment/docker-compose\.yaml: the Python client does not support it"):
+    with pytest.raises(TaskError, match=r"docker-compose\.yaml: .* use Task\.from_request with `turngate task request"):
         Task.load(tmp_path)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import os
 import re
 import sys
@@ -17,6 +19,7 @@ else:
     import tomli as tomllib
 
 from . import bundle, schema
+from .codec import from_json
 from .errors import TaskError
 from .toml_table import Table
 
@@ -58,7 +61,7 @@ class Task:
         """Read a task directory.
 
         Tasks with steps, with a docker-compose.yaml or with a verifier in a sandbox of its own are refused by name:
-        submit them with `turngate run`, or from Go.
+        `turngate task request` reads them for from_request.
 
         Args:
             directory: The folder with instruction.md, task.toml, environment/, solution/ and tests/.
@@ -68,6 +71,32 @@ class Task:
             TaskError: It lists every mistake in the task, and every part that is not supported.
         """
         return _Reader(Path(directory), os.environ if environ is None else environ).read()
+
+    @classmethod
+    def from_request(
+        cls, request: str | os.PathLike[str] | Mapping[str, Any], bundle: str | os.PathLike[str] | bytes
+    ) -> Task:
+        """Return the task that `turngate task request DIR --bundle FILE` printed. It reads every task directory.
+
+        Args:
+            request: The printed JSON: an object, or the path of its file.
+            bundle: The task's files: bytes, or the path of FILE.
+
+        Raises:
+            TaskError: The request cannot be read, or the bundle belongs to another task.
+        """
+        where = "request" if isinstance(request, Mapping) else str(request)
+        try:
+            values = request if isinstance(request, Mapping) else json.loads(Path(request).read_text())
+            if not isinstance(values, Mapping):
+                raise ValueError("it is not a JSON object")
+            read = from_json(schema.Request, values)
+            files = bundle if isinstance(bundle, bytes) else Path(bundle).read_bytes()
+        except (OSError, ValueError) as e:
+            raise TaskError(where, [str(e)]) from None
+        if hashlib.sha256(files).hexdigest() != read.task.bundle:
+            raise TaskError(where, ["task.bundle: it is not the sha256 of the bundle"])
+        return cls(read.task.name, read, files, dict(read.agent.env))
 
     def request_for(self, agent: str, sandbox: str, image: str = "") -> schema.Request:
         """Return the request of a rollout with an agent in a sandbox, without an id.
@@ -149,7 +178,8 @@ class _Reader:
              "verifier.environment"),
         ):  # fmt: skip
             if found:
-                self._problems.append(f"{what}: the Python client does not support it; use turngate run")
+                instead = f"use Task.from_request with `turngate task request {self._dir}`"
+                self._problems.append(f"{what}: Task.load does not support it; {instead}")
         top.text("multi_step_reward_strategy")
 
     def _sandbox(self, request: schema.Request, t: Table) -> None:

@@ -1,0 +1,160 @@
+package rollouts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/schema"
+)
+
+// maxWaiting is the number of requests of a queue among which a rollout is looked
+// for.
+const maxWaiting = 2000
+
+// OnSystem returns a rollout of a running system. With queue, which needs the
+// trainer's rights, it also finds a rollout that waits among the first requests of
+// its trainer's queue. The error wraps broker.ErrNotFound if the system does not know
+// it.
+func OnSystem(ctx context.Context, b *broker.Broker, id schema.ID, queue bool) (*Rollout, error) {
+	state, err := b.State(ctx, id)
+	if errors.Is(err, broker.ErrNotFound) && queue {
+		return waiting(ctx, b, id, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return withState(ctx, b, state)
+}
+
+// withState returns the rollout of a state, with its result if it has one.
+func withState(ctx context.Context, b *broker.Broker, state schema.State) (*Rollout, error) {
+	r := &Rollout{ID: state.ID, State: &state, from: b}
+	result, err := b.Result(ctx, state.ID)
+	switch {
+	case err == nil:
+		r.Result = &result
+	case !errors.Is(err, broker.ErrNotFound):
+		return nil, err
+	}
+	return r, nil
+}
+
+// waiting returns a rollout that is in its trainer's queue, or else the error.
+func waiting(ctx context.Context, b *broker.Broker, id schema.ID, notFound error) (*Rollout, error) {
+	var r *Rollout
+	err := b.Waiting(ctx, id.Trainer(), maxWaiting, func(q *schema.Request) bool {
+		if q.ID == id {
+			r = queued(b, q)
+		}
+		return r == nil
+	})
+	if r == nil {
+		return nil, errors.Join(notFound, err)
+	}
+	return r, nil
+}
+
+// queued returns a rollout that no worker has taken yet.
+func queued(b *broker.Broker, q *schema.Request) *Rollout {
+	return &Rollout{ID: q.ID, Queued: q, State: &schema.State{V: schema.Version, ID: q.ID, Trainer: q.ID.Trainer(), Status: schema.StatusQueued}, from: b}
+}
+
+// OfTrainer returns rollouts of a trainer: up to limit requests that wait in its
+// queue, the oldest first, and then up to limit rollouts with a state, the newest
+// first. Next is the sequence below which the states of older rollouts are, for the
+// next call; 0: there are none. A call with a sequence returns no waiting requests.
+func OfTrainer(ctx context.Context, b *broker.Broker, tid string, before uint64, limit int) (list []*Rollout, next uint64, err error) {
+	states, err := b.States(ctx, tid, before, limit+1)
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(states) > limit {
+		states = states[:limit]
+		next = states[limit-1].Seq
+	}
+	if before == 0 {
+		if list, err = unclaimed(ctx, b, tid, states, limit); err != nil {
+			return nil, 0, err
+		}
+	}
+	for _, s := range states {
+		r, err := withState(ctx, b, s.Value)
+		if err != nil {
+			return nil, 0, err
+		}
+		list = append(list, r)
+	}
+	return list, next, nil
+}
+
+// unclaimed returns the rollouts in a trainer's queue that have no state.
+func unclaimed(ctx context.Context, b *broker.Broker, tid string, states []broker.Record[schema.State], limit int) (list []*Rollout, err error) {
+	var all []*schema.Request
+	if err := b.Waiting(ctx, tid, limit, func(q *schema.Request) bool { all = append(all, q); return true }); err != nil {
+		return nil, err
+	}
+	known := map[schema.ID]bool{}
+	for _, s := range states {
+		known[s.Value.ID] = true
+	}
+	for _, q := range all {
+		if known[q.ID] || q.ID.Trainer() != tid {
+			continue
+		}
+		_, err := b.State(ctx, q.ID)
+		if errors.Is(err, broker.ErrNotFound) {
+			list = append(list, queued(b, q))
+			known[q.ID] = true
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// Running returns the rollouts that workers of a running system announce.
+func Running(ctx context.Context, b *broker.Broker) ([]*Rollout, error) {
+	workers, err := b.Workers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []*Rollout
+	for _, w := range workers {
+		for _, id := range w.Running {
+			r, err := OnSystem(ctx, b, id, false)
+			if errors.Is(err, broker.ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, r)
+		}
+	}
+	slices.SortFunc(out, func(a, b *Rollout) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	return out, nil
+}
+
+// OfSystem reports whether the rollout is one of a running system.
+func (r *Rollout) OfSystem() bool { return r.from != nil }
+
+// Request reads the request of a rollout of a running system, and its bundle if it
+// has one.
+func (r *Rollout) Request(ctx context.Context) (*schema.Request, []byte, error) {
+	q, err := r.from.Request(ctx, r.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	if q.Task.Bundle == "" {
+		return &q, nil, nil
+	}
+	bundle, err := r.from.Bundle(ctx, r.ID.Trainer(), q.Task.Bundle)
+	if err != nil {
+		return nil, nil, fmt.Errorf("the task of %s: %w", r.ID, err)
+	}
+	return &q, bundle, nil
+}
