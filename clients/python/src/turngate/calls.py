@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,6 +99,7 @@ class Calls:
         self._saw_attempt = saw_attempt
         self._check = check
         self._tools = tools or {}
+        self._threads = ThreadPoolExecutor(tool.THREADS, "turngate tool")
         self._outbox = Outbox(link)
         self._rollouts: dict[str, Rollout] = {}
         self._queue: deque[Call] = deque()
@@ -124,6 +126,7 @@ class Calls:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._threads.shutdown(wait=False)
         await self._outbox.close()
 
     @property
@@ -353,7 +356,7 @@ class Calls:
 
     async def _run_tool(self, asked: Asked, answer: Answer) -> None:
         try:
-            outcome = await tool.run(self._tools, asked.key, codec.decode(ToolCall, asked.body))
+            outcome = await tool.run(self._tools, asked.key, codec.decode(ToolCall, asked.body), self._threads)
         except (ShapeError, InvalidError) as e:
             outcome = tool.refusal(e)
         with contextlib.suppress(CallOverError):

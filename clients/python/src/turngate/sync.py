@@ -14,14 +14,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
+from .answers import Policy, answers
 from .call import Call
-from .calls import Handler
 from .client import Client
 from .failures import TREATMENTS
 from .groups import Treatments
@@ -69,6 +69,7 @@ class SyncClient:
         self._thread = threading.Thread(target=self._loop.run_forever, name="turngate", daemon=True)
         self._thread.start()
         self._closed = False
+        self._threads: list[ThreadPoolExecutor] = []
 
     client: Client
     """The client itself. It belongs to the thread's event loop."""
@@ -105,6 +106,8 @@ class SyncClient:
         if not self._closed:
             self._closed = True
             self._run(self.client.close())
+            for threads in self._threads:
+                threads.shutdown(wait=False)
             self._stop()
 
     def _stop(self) -> None:
@@ -234,18 +237,13 @@ class SyncClient:
         else:
             self._run(asking.__aexit__(None, None, None))
 
-    def serve(self, handler: Callable[[Call], Reply] | Handler, *, concurrency: int = 256) -> None:
-        """Answer calls in the background. An ordinary function runs in a thread of its own for each call."""
-
-        async def threaded(call: Call) -> Reply:
-            reply = await asyncio.to_thread(handler, call)
-            assert isinstance(reply, Reply), "a handler returns a Reply"
-            return reply
-
-        is_async = inspect.iscoroutinefunction(handler) or inspect.isasyncgenfunction(handler)
+    def serve(self, handler: Policy, *, concurrency: int = 256) -> None:
+        """Answer calls in the background. An ordinary function runs in one of as many threads as concurrency."""
+        threads = ThreadPoolExecutor(concurrency, "turngate handler")
+        self._threads.append(threads)
 
         async def start() -> None:
-            self.client.serve(handler if is_async else threaded, concurrency=concurrency)  # type: ignore[arg-type]
+            self.client.serve(lambda call: answers(handler, call, threads), concurrency=concurrency)
 
         self._run(start())
 

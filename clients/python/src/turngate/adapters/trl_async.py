@@ -17,9 +17,10 @@ from typing import Any
 import numpy
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
+from ..answers import Policy
 from ..link import log
 from ..sync import SyncClient
-from .rollouts import Episode, Policy, Rollouts, ToTask
+from .rollouts import Episode, Rollouts, ToTask
 
 _BEAT_EVERY = 1.0
 _TRY_EVERY = 0.1
