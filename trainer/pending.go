@@ -174,9 +174,8 @@ func (s *state) send(f modelcall.Frame) {
 	}
 }
 
-// handOut reports whether the call still needs an answer.
-func (p *Pending) handOut() bool {
-	p.state.out.Store(true)
+// wanted reports whether the call still needs an answer.
+func (p *Pending) wanted() bool {
 	p.state.mu.Lock()
 	defer p.state.mu.Unlock()
 	return p.state.wanted()
