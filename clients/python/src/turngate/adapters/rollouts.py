@@ -85,6 +85,8 @@ class Sample:
     logprobs: list[float]
     versions: list[int]
     """Policy versions; -1 on context and where they are not known."""
+    cut: bool = False
+    """The last answer reached its largest number of tokens, or the end of the context."""
 
     @classmethod
     def of(cls, row: Row) -> Sample:
@@ -96,6 +98,7 @@ class Sample:
             mask=row.loss_mask[at:].tolist(),
             logprobs=row.logprobs[at:].tolist(),
             versions=row.versions[at:].tolist(),
+            cut=row.calls[-1].finish_reason == "length",
         )
 
 
