@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -13,8 +14,9 @@ import pytest
 
 from conftest import Server
 from fake_engine import OK, Answer, Asked, FakeEngine
-from fake_worker import TRAINER, FakeWorker, kind_of
-from turngate import Call, Delta, Reply, ToolUse
+from fake_worker import TRAINER, FakeWorker, header, kind_of
+from test_client import solve
+from turngate import Call, Client, Delta, InvalidError, Reply, Task, ToolUse
 from turngate.sync import SyncClient
 from turngate.upstream import Upstream
 
@@ -118,3 +120,78 @@ async def test_blocking_tools_have_threads_of_their_own(server: Server, worker: 
                 assert msgpack.unpackb(frame.data) == {"v": 1, "text": "ok"}
         finally:
             together.abort()
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    def public(of: type) -> set[str]:
+        return {name for name in dir(of) if not name.startswith("_")}
+
+    assert public(Client) - public(SyncClient) == set()
+    assert public(SyncClient) - public(Client) == {"delta", "fault", "hold_upstream", "reply"}
+
+
+async def test_hold_around_new_weights(server: Server, worker: FakeWorker) -> None:
+    async def engine_says(asked: Asked) -> Answer:
+        return 200, OK
+
+    async with FakeEngine(engine_says) as engine, trainer(server) as client:
+        upstream = Upstream(engine.url, key="", version="v1", stream=False)
+        await asyncio.to_thread(client.serve, upstream)
+        with pytest.raises(InvalidError, match="hold_upstream"):
+            async with upstream.hold(client):  # type: ignore[arg-type]
+                pass
+
+        def load() -> None:
+            with client.hold_upstream(upstream, version="v2"):
+                held.set()
+                loaded.wait()
+
+        def fail() -> None:
+            with client.hold_upstream(upstream, version="v3"):
+                raise KeyboardInterrupt
+
+        held, loaded = threading.Event(), threading.Event()
+        loading = asyncio.ensure_future(asyncio.to_thread(load))
+        await asyncio.to_thread(held.wait)
+        asked = await worker.ask(worker.rollout(), 1, [USER])
+        assert header(await asked.frame("accept"), "Rl-Held") == "1"
+        assert engine.completions == []
+        loaded.set()
+        await loading
+        assert (await asked.final()).versions[0].version == "v2"
+        thread = threading.Thread(target=lambda: interrupted.append(isinstance(_raised(fail), KeyboardInterrupt)))
+        interrupted: list[bool] = []
+        thread.start()
+        await asyncio.to_thread(thread.join)
+        assert interrupted == [True]
+        asked = await worker.ask(worker.rollout(), 1, [USER])
+        assert header(await asked.frame("accept"), "Rl-Held") == "1"
+        await asyncio.to_thread(client.resume)
+        assert (await asked.final()).versions[0].version == "v2"
+        await asyncio.to_thread(client._run, upstream.close())
+
+
+def _raised(f: Callable[[], None]) -> BaseException | None:
+    try:
+        f()
+    except BaseException as e:
+        return e
+    return None
+
+
+async def test_what_a_client_knows(server: Server, tasks: Path) -> None:
+    def read() -> None:
+        with SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha") as client:
+            client.serve(solve)
+            assert client.new_id("x") == "alpha-x"
+            assert client.opened().error == ""
+            [rollout] = client.submit_group(Task.load(tasks / "hello"), sandbox="local")
+            [result] = client.results()
+            assert client.result(rollout).id == result.id
+            artifact = next(a for a in result.artifacts if a.name == result.transcript)
+            assert b"".join(client.artifact(artifact)) == client.read_artifact(artifact)
+            assert next(iter(client.artifact(artifact)))  # it is closed early
+            assert client.refusals == 0
+            assert client.abort() == 0
+
+    await asyncio.to_thread(read)

@@ -15,11 +15,12 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from .answering import Select
 from .answers import Policy, answers
 from .call import Call
 from .client import Client
@@ -34,6 +35,7 @@ from .schema import (
     Entry,
     Fault,
     Fleet,
+    Opened,
     Reply,
     Request,
     Result,
@@ -43,6 +45,9 @@ from .schema import (
 )
 from .slots import Load
 from .task import Task
+
+if TYPE_CHECKING:
+    from .upstream import Upstream
 
 T = TypeVar("T")
 
@@ -143,11 +148,20 @@ class SyncClient:
     def submit(self, requests: Request | Sequence[Request], timeout: float | None = None) -> list[str]:
         return self._run(self.client.submit(requests), timeout)
 
+    def submit_again(self, result: Result, tries: int = 2, timeout: float | None = None) -> str | None:
+        return self._run(self.client.submit_again(result, tries), timeout)
+
     def submit_group(self, task: Task | Request, n: int = 1, timeout: float | None = None, **options: Any) -> list[str]:
         return self._run(self.client.submit_group(task, n, **options), timeout)
 
     def put_bundle(self, data: bytes, timeout: float | None = None) -> str:
         return self._run(self.client.put_bundle(data), timeout)
+
+    def new_id(self, suffix: str = "") -> str:
+        return self.client.new_id(suffix)
+
+    def result(self, rollout: str, timeout: float | None = None) -> Result:
+        return self._run(self.client.result(rollout), timeout)
 
     def next_result(self, timeout: float | None = None) -> Result:
         return self._run(self.client.next_result(), timeout)
@@ -178,15 +192,60 @@ class SyncClient:
         self._run(self.client.cancel(rollouts, group=group, older=older, reason=reason))
 
     def hold(
-        self, rollouts: Iterable[str] | Callable[[str], bool] | None = None, *, group: str = "", version: str = ""
+        self,
+        rollouts: Iterable[str] | Select | None = None,
+        *,
+        group: str = "",
+        version: str = "",
+        drain: bool = False,
+        timeout: float | None = None,
     ) -> None:
-        self._run(self.client.hold(rollouts, group=group, version=version))
+        self._run(self.client.hold(rollouts, group=group, version=version, drain=drain), timeout)
+
+    @contextlib.contextmanager
+    def hold_upstream(self, upstream: Upstream, version: str = "", *, abort: bool = False) -> Iterator[None]:
+        """Hold all calls while the weights of an engine change; see Upstream.hold.
+
+        with client.hold_upstream(engine, version="step-2"):
+            load_the_new_weights()
+        """
+        holding = upstream.hold(self.client, version, abort=abort)
+        self._run(holding.__aenter__())
+        try:
+            yield
+        except BaseException as e:
+            self._run(_failed(holding, e))
+            raise
+        self._run(holding.__aexit__(None, None, None))
+
+    def abort(self, rollouts: Iterable[str] | Select | None = None, *, group: str = "", version: str = "") -> int:
+        async def end() -> int:
+            return self.client.abort(rollouts, group=group, version=version)
+
+        return self._run(end())
 
     def resume(self) -> None:
         self._run(self.client.resume())
 
+    @property
+    def refusals(self) -> int:
+        """Number of answers that workers refused."""
+        return self.client.refusals
+
+    def opened(self) -> Opened:
+        return self._run(self.client.opened())
+
     def fleet(self) -> Fleet:
         return self._run(self.client.fleet())
+
+    def artifact(self, artifact: Artifact, timeout: float | None = None) -> Iterator[bytes]:
+        """Yield a file of a rollout in pieces, each within timeout seconds; see Client.artifact."""
+        pieces = self.client.artifact(artifact)
+        try:
+            while (piece := self._run(anext(pieces, None), timeout)) is not None:
+                yield piece
+        finally:
+            self._run(pieces.aclose())
 
     def read_artifact(self, artifact: Artifact, timeout: float | None = None) -> bytes:
         return self._run(self.client.read_artifact(artifact), timeout)
@@ -262,6 +321,13 @@ class SyncClient:
     def fault(self, call: Call, fault: Fault) -> None:
         """Refuse a call of next_call."""
         self._run(call.fault(fault))
+
+
+async def _failed(holding: contextlib.AbstractAsyncContextManager[None], e: BaseException) -> None:
+    """End a hold after an exception. An interrupt itself would end the thread's event loop."""
+    seen = e if isinstance(e, Exception) else RuntimeError("interrupted")
+    with contextlib.suppress(type(seen)):
+        await holding.__aexit__(type(seen), seen, seen.__traceback__)
 
 
 class _Run(Protocol):

@@ -145,7 +145,12 @@ class Upstream:
             client: The client that this answers for.
             version: Policy version of the new weights; empty: as before.
             abort: End the engine's requests instead of waiting for them. Their workers ask again.
+
+        Raises:
+            InvalidError: It is no Client. A SyncClient has hold_upstream.
         """
+        if not isinstance(client, Client):
+            raise InvalidError("client", type(client).__name__, "want a Client; of a SyncClient use hold_upstream")
         self._held = True
         try:
             await client.hold()
