@@ -387,8 +387,8 @@ class Client(Answering, Files, Workers):
     async def submit_again(self, result: Result, tries: int = 2) -> str | None:
         """Submit the request of a result again, for results with the treatment "again".
 
-        The new rollout has the same group, index and labels, and the label turngate_try with its number: 2 for the first one
-        that is submitted again. Its id follows from the result's, so that to submit it twice gives one rollout.
+        The new rollout has the same group, index and labels, and the label turngate_try with its number, from 2 on. Its
+        id follows from the result's, so that to submit it twice gives one rollout.
 
         Args:
             result: The result of a rollout that a worker took.

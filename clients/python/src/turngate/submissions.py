@@ -236,10 +236,10 @@ class Submissions:
     def queued(self) -> tuple[int, float]:
         """Return the number of rollouts without a call so far, and the monotonic time of the first one's submission.
 
-        Rollouts whose calls may all go to an upstream are not among them.
+        Rollouts whose agent is answered by an upstream are not among them, since they make no call here.
         """
         waiting = [s for rollout, s in self.open.items() if not s.attempt and self.slots.has(rollout)]
-        times = [s.at for s in waiting if not _has_upstream(s.request)]
+        times = [s.at for s in waiting if not _answered_elsewhere(s.request)]
         return len(times), min(times, default=0.0)
 
     # Records.
@@ -363,3 +363,9 @@ class Submissions:
 
 def _has_upstream(request: Request) -> bool:
     return request.mode == "transparent_proxy" or any(r.upstream for r in request.gate.routes.values())
+
+
+def _answered_elsewhere(request: Request) -> bool:
+    """Report whether the calls of the agent itself go to an upstream."""
+    route = request.gate.routes.get("agent")
+    return request.mode in ("transparent_proxy", "black_box") or bool(route and route.upstream)
