@@ -239,7 +239,7 @@ class Submissions:
         Rollouts whose agent is answered by an upstream are not among them, since they make no call here.
         """
         waiting = [s for rollout, s in self.open.items() if not s.attempt and self.slots.has(rollout)]
-        times = [s.at for s in waiting if not _answered_elsewhere(s.request)]
+        times = [s.at for s in waiting if s.request.mode in ("", "interception_gate")]
         return len(times), min(times, default=0.0)
 
     # Records.
@@ -363,9 +363,3 @@ class Submissions:
 
 def _has_upstream(request: Request) -> bool:
     return request.mode == "transparent_proxy" or any(r.upstream for r in request.gate.routes.values())
-
-
-def _answered_elsewhere(request: Request) -> bool:
-    """Report whether the calls of the agent itself go to an upstream."""
-    route = request.gate.routes.get("agent")
-    return request.mode in ("transparent_proxy", "black_box") or bool(route and route.upstream)
