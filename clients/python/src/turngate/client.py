@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from types import TracebackType
 from typing import Any
 
-from . import names
+from . import contexts, names
 from .answering import Answering
 from .calls import BEAT_EVERY, Calls, Check
 from .errors import InvalidError, TurngateError, UnreachableError
@@ -32,6 +32,8 @@ from .task import Task
 from .tool import Tool
 from .verify import Verifications, Verifier
 from .workers import Workers
+
+URL = "nats://127.0.0.1:4222"
 
 START_WITHIN = 30.0
 """Seconds that a new client waits for its streams, which the first worker makes."""
@@ -74,10 +76,11 @@ class Client(Answering, Files, Workers):
     @classmethod
     async def connect(
         cls,
-        url: str = "nats://127.0.0.1:4222",
+        url: str = URL,
         creds: str | os.PathLike[str] | None = None,
         name: str = "local",
         *,
+        context: str = "",
         state: str | os.PathLike[str] | None = None,
         shard: str = "",
         lane: int = names.DEFAULT_LANE,
@@ -95,6 +98,7 @@ class Client(Answering, Files, Workers):
             url: URL of the NATS server; several separated by commas.
             creds: A .creds file, or a file with an nkey seed.
             name: Name of the trainer, to which the credentials belong.
+            context: Name of a context of the nats command, which has the URL and the credentials.
             state: A file with the open rollouts, so that this trainer still waits for them after a restart.
             shard: Answer the calls of one shard; empty: of all.
             lane: Priority of submitted rollouts, 0 to 3; 0 is the most urgent.
@@ -120,6 +124,10 @@ class Client(Answering, Files, Workers):
         self = cls()
         self.name = name
         path = os.fspath(creds) if creds is not None else None
+        if context:
+            if path is not None or url != URL:
+                raise InvalidError("context", context, "want it without url and creds")
+            url, path = await asyncio.to_thread(contexts.read, context)
         self._ledger = Ledger(state)
         opened = await asyncio.to_thread(self._ledger.open)
         try:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from .answering import Select
 from .answers import Policy, answers
 from .call import Call
-from .client import Client
+from .client import URL, Client
 from .failures import TREATMENTS
 from .groups import Treatments
 from .handle import Handle, Output
@@ -80,7 +80,7 @@ class SyncClient:
     """The client itself. It belongs to the thread's event loop."""
 
     @classmethod
-    def connect(cls, url: str = "nats://127.0.0.1:4222", creds: str | None = None, name: str = "local", **options: Any) -> SyncClient:  # fmt: skip  # noqa: E501
+    def connect(cls, url: str = URL, creds: str | None = None, name: str = "local", **options: Any) -> SyncClient:  # fmt: skip  # noqa: E501
         """Connect a trainer; see Client.connect for the options."""
         self = cls()
         try:
