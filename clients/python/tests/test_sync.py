@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import msgpack
 import pytest
 
+import turngate
 from conftest import Server
 from fake_engine import OK, Answer, Asked, FakeEngine
 from fake_worker import TRAINER, FakeWorker, header, kind_of
@@ -195,3 +198,13 @@ async def test_what_a_client_knows(server: Server, tasks: Path) -> None:
             assert client.abort() == 0
 
     await asyncio.to_thread(read)
+
+
+def test_the_names_of_the_package() -> None:
+    assert turngate.SyncClient is SyncClient
+    assert turngate.Upstream is Upstream
+    with pytest.raises(AttributeError, match="no attribute 'Downstream'"):
+        _ = turngate.Downstream
+    without = "import sys; sys.modules['httpx'] = None; import turngate; turngate.Upstream"
+    said = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True)
+    assert "pip install turngate[upstream]" in said.stderr
