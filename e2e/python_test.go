@@ -44,7 +44,7 @@ func (c *pythonClient) install(t *testing.T, extras string) {
 // which has the packages of another Python too.
 func installedBeside(t *testing.T, other string) string {
 	t.Helper()
-	c := newPythonClient(t, other, 5*time.Minute)
+	c := newPythonClient(t, other, 10*time.Minute)
 	c.install(t, "")
 	folder := func(python string) string {
 		out, err := exec.Command(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'), end='')").Output()
@@ -80,7 +80,7 @@ func TestPythonClient(t *testing.T) {
 	t.Parallel()
 	python, err := findPython()
 	testenv.Need(t, "python", err)
-	c := newPythonClient(t, python, 5*time.Minute)
+	c := newPythonClient(t, python, 10*time.Minute)
 	c.install(t, "[test]")
 	t.Run("style", func(t *testing.T) {
 		for _, command := range []string{"check --no-cache", "format --no-cache --check"} {
@@ -109,7 +109,7 @@ func TestPythonClientOnTheOldestPython(t *testing.T) {
 	if err != nil {
 		t.Skipf("SKIPPED: %v", err)
 	}
-	c := newPythonClient(t, python, 5*time.Minute)
+	c := newPythonClient(t, python, 10*time.Minute)
 	c.install(t, "[test]")
 	if err := c.run(c.in("python"), "-m", "pytest", "-q", "-p", "no:cacheprovider"); err != nil {
 		t.Error(err)
