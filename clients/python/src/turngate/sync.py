@@ -15,13 +15,13 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from .answering import Select
-from .answers import Policy, answers
+from .answers import Policy, answers, awaits
 from .call import Call
 from .client import URL, Client
 from .failures import TREATMENTS
@@ -43,6 +43,7 @@ from .schema import (
     Verdict,
     Verification,
 )
+from .serving import Handler
 from .slots import Load
 from .task import Task
 
@@ -301,8 +302,11 @@ class SyncClient:
         threads = ThreadPoolExecutor(concurrency, "turngate handler")
         self._threads.append(threads)
 
+        def threaded(call: Call) -> AsyncIterator[Delta | Reply]:
+            return answers(handler, call, threads)
+
         async def start() -> None:
-            self.client.serve(lambda call: answers(handler, call, threads), concurrency=concurrency)
+            self.client.serve(cast(Handler, handler) if awaits(handler) else threaded, concurrency=concurrency)
 
         self._run(start())
 
