@@ -52,6 +52,7 @@ chaos: ## faults at random for MINUTES on each of SEEDS seeds, a crash at every 
 
 bench: ## benchmarks beside the limit measured in the same run; feed two outputs to benchstat
 	go test -run '^$$' -bench . -benchmem -count 3 ./worker/gate ./worker/gate/history ./worker ./schema ./broker/... ./trajectory
+	pythons=$$(e2e/adapters/install.sh openenv) && TURNGATE_PYTHONS="$$pythons" go test -run '^$$' -bench PythonTrainer -benchtime 3x ./e2e && PYTHONPATH=clients/python/src "$$pythons" clients/python/benchmarks/rows.py
 
 lint: ## golangci-lint, at the version CI uses, whether its import rules hold, and whether the modules are tidy
 	go mod tidy -diff

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,10 +22,8 @@ type pythonClient struct {
 	env       []string
 }
 
-func newPythonClient(t *testing.T, limit time.Duration) *pythonClient {
+func newPythonClient(t *testing.T, python string, limit time.Duration) *pythonClient {
 	t.Helper()
-	python, err := findPython()
-	testenv.Need(t, "python", err)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	c := &pythonClient{
@@ -32,8 +31,32 @@ func newPythonClient(t *testing.T, limit time.Duration) *pythonClient {
 		env: append(os.Environ(), "TURNGATE_BIN="+testenv.Binary(t), "PYTHONDONTWRITEBYTECODE=1"),
 	}
 	testenv.Need(t, "python", c.run(python, "-m", "venv", c.venv))
-	testenv.Need(t, "python", c.run(c.in("pip"), "install", "-q", "--disable-pip-version-check", ".[test]"))
 	return c
+}
+
+// install installs the client with some of its extras.
+func (c *pythonClient) install(t *testing.T, extras string) {
+	t.Helper()
+	testenv.Need(t, "python", c.run(c.in("pip"), "install", "-q", "--disable-pip-version-check", "."+extras))
+}
+
+// installedBeside returns a Python of a new virtual environment with the client,
+// which has the packages of another Python too.
+func installedBeside(t *testing.T, other string) string {
+	t.Helper()
+	c := newPythonClient(t, other, 10*time.Minute)
+	c.install(t, "")
+	folder := func(python string) string {
+		out, err := exec.Command(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'), end='')").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	if err := os.WriteFile(filepath.Join(folder(c.in("python")), "beside.pth"), []byte(folder(other)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return c.in("python")
 }
 
 // in returns the path of a program of the environment.
@@ -55,7 +78,10 @@ func (c *pythonClient) run(argv ...string) error {
 // a user does, and runs its tests against this turngate, its types and its style.
 func TestPythonClient(t *testing.T) {
 	t.Parallel()
-	c := newPythonClient(t, 5*time.Minute)
+	python, err := findPython()
+	testenv.Need(t, "python", err)
+	c := newPythonClient(t, python, 10*time.Minute)
+	c.install(t, "[test]")
 	t.Run("style", func(t *testing.T) {
 		for _, command := range []string{"check --no-cache", "format --no-cache --check"} {
 			if err := c.run(append(append([]string{c.in("ruff")}, strings.Fields(command)...), "--config", "pyproject.toml", ".", "../../examples", "../../e2e/chaos")...); err != nil {
@@ -73,6 +99,39 @@ func TestPythonClient(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestPythonClientOnTheOldestPython runs the client's tests with Python 3.10, which
+// is the oldest that it supports.
+func TestPythonClientOnTheOldestPython(t *testing.T) {
+	t.Parallel()
+	python, err := python310()
+	if err != nil {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	c := newPythonClient(t, python, 10*time.Minute)
+	c.install(t, "[test]")
+	if err := c.run(c.in("python"), "-m", "pytest", "-q", "-p", "no:cacheprovider"); err != nil {
+		t.Error(err)
+	}
+}
+
+// python310 returns a Python 3.10 on the path, or one that pyenv installed.
+func python310() (string, error) {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", err
+	}
+	found, err := filepath.Glob(filepath.Join(home, ".pyenv", "versions", "3.10.*", "bin", "python3"))
+	if err != nil {
+		return "", err
+	}
+	for _, name := range append([]string{"python3.10"}, found...) {
+		if exec.Command(name, "-c", "import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 10))").Run() == nil {
+			return exec.LookPath(name)
+		}
+	}
+	return "", errors.New("there is no Python 3.10 with venv")
 }
 
 // findPython returns a Python of 3.10 or later: TURNGATE_PYTHON, or one of the

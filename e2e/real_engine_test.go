@@ -60,7 +60,10 @@ func recordingsAreTrue(t *testing.T, e *vllm) {
 // pythonLikes runs the tests of the Python client's Upstream with the engine, and
 // with a second version of its weights.
 func pythonLikes(t *testing.T, e *vllm) {
-	c := newPythonClient(t, 20*time.Minute)
+	python, err := findPython()
+	testenv.Need(t, "python", err)
+	c := newPythonClient(t, python, 20*time.Minute)
+	c.install(t, "[test]")
 	weights := filepath.Join(t.TempDir(), "weights")
 	if out, err := exec.Command(filepath.Join(e.dir, "venv/bin/python"), filepath.Join(testenv.Root(t), "e2e/engines/tiny.py"), weights, "1").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

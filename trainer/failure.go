@@ -1,14 +1,19 @@
 package trainer
 
-import "github.com/turngate/turngate/schema"
+import (
+	"slices"
+	"strings"
+
+	"github.com/turngate/turngate/schema"
+)
 
 // Failure is a kind of failure of a rollout.
 type Failure string
 
 // The kinds of failures.
 const (
-	FailureNone         Failure = "none"          // a reward is known, or several without a headline
-	FailureAgent        Failure = "agent"         // a reward is known, but the agent failed or reached a cap
+	FailureNone         Failure = "none"          // a reward is known, several are without a headline, or the request has no verifier
+	FailureAgent        Failure = "agent"         // as none, but the agent failed or reached a cap
 	FailureAgentTimeout Failure = "agent_timeout" // the agent did not end in time
 	FailureNoReward     Failure = "no_reward"     // the agent ended, and the verifier gave no reward
 	// FailureInfrastructure is one of the worker, the sandbox or the trainer.
@@ -31,7 +36,7 @@ func FailureOf(r *schema.Result) Failure {
 		return FailureInfrastructure
 	case r.Status == schema.StatusDone && f.Stage == "agent" && f.Code == schema.CodeTimeout:
 		return FailureAgentTimeout
-	case r.Status == schema.StatusDone && r.Reward == nil && len(r.Rewards) == 0:
+	case r.Status == schema.StatusDone && r.Reward == nil && len(r.Rewards) == 0 && verified(r, f):
 		return FailureNoReward
 	case r.Status == schema.StatusDone && f.Who == schema.WhoAgent:
 		return FailureAgent
@@ -44,6 +49,14 @@ func FailureOf(r *schema.Result) Failure {
 	default:
 		return FailureTask
 	}
+}
+
+// verified reports whether a verifier ran, or should have. A request without one
+// gives no reward: its trainer finds the reward itself.
+func verified(r *schema.Result, f *schema.Fault) bool {
+	return r.Separation != "" || f.Stage == "verify" || slices.ContainsFunc(r.Phases, func(p schema.Phase) bool {
+		return p.Name == "verify" || strings.HasSuffix(p.Name, "/verify") // of a step
+	})
 }
 
 // Treatment is the use that a trainer makes of a rollout.
@@ -64,7 +77,10 @@ type Treatments map[Failure]Treatment
 // rollout whose context is full is trained on with its reward, one whose agent
 // did not end in time is masked, and without a reward, or if the infrastructure
 // failed, a rollout is run again. SkyRL tries twice in all. In difference to it, a
-// failure of the task is masked at once.
+// failure of the task is masked at once, a rollout whose context is full keeps its
+// own reward (there it is 0), and a rollout that failed masks only itself (there all
+// rollouts of its prompt). AReaL rejects a rollout without a reward, and neither
+// masks it nor tries it again.
 func DefaultTreatments() Treatments {
 	return Treatments{
 		FailureNone: Train, FailureAgent: Train, FailureAgentTimeout: Mask, FailureNoReward: Again,

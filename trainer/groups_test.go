@@ -24,7 +24,7 @@ func (b *bench) finish(t *testing.T, reward *float64) schema.ID {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := j.Done(ctx, schema.Result{ID: j.Request.ID, Attempt: j.Attempt, Status: schema.StatusDone, Group: j.Request.Group, Reward: reward}); err != nil {
+	if err := j.Done(ctx, schema.Result{ID: j.Request.ID, Attempt: j.Attempt, Status: schema.StatusDone, Group: j.Request.Group, Reward: reward, Separation: schema.SeparationSandbox}); err != nil {
 		t.Fatal(err)
 	}
 	return j.Request.ID

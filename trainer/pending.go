@@ -147,11 +147,11 @@ func (s *state) sendBeat(held bool) {
 // lock.
 func (s *state) wanted() bool { return !s.answered && s.ctx.Err() == nil }
 
-// unanswered returns the time of the call, and whether it needs an answer.
-func (s *state) unanswered() (since time.Time, ok bool) {
+// waits returns the time of the call, and whether it waits to be handed out.
+func (s *state) waits() (since time.Time, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.opened, s.wanted() && !s.opened.IsZero()
+	return s.opened, s.wanted() && !s.out.Load() && !s.opened.IsZero()
 }
 
 // send sends a frame. The worker asks again for a lost one. The caller holds
@@ -174,9 +174,8 @@ func (s *state) send(f modelcall.Frame) {
 	}
 }
 
-// handOut reports whether the call still needs an answer.
-func (p *Pending) handOut() bool {
-	p.state.out.Store(true)
+// wanted reports whether the call still needs an answer.
+func (p *Pending) wanted() bool {
 	p.state.mu.Lock()
 	defer p.state.mu.Unlock()
 	return p.state.wanted()

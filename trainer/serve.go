@@ -18,11 +18,12 @@ func (t *Trainer) Next(ctx context.Context) (*Pending, error) {
 			p := t.queue[at]
 			t.queue = slices.Delete(t.queue, at, at+1)
 			more := len(t.queue) > 0
+			p.state.out.Store(true) // an Abort that follows ends it, too
 			t.mu.Unlock()
 			if more {
 				wake(t.arrived)
 			}
-			if p.handOut() {
+			if p.wanted() {
 				return p, nil
 			}
 			continue
@@ -107,7 +108,7 @@ func (s *serving) answer(p *Pending) {
 	if err == nil {
 		err = p.Reply(reply)
 	}
-	if err == nil || errors.Is(err, ErrOver) || !p.handOut() {
+	if err == nil || errors.Is(err, ErrOver) || !p.wanted() {
 		return
 	}
 	var fault *schema.Fault

@@ -39,16 +39,20 @@ type Load struct {
 	Rollouts int // submitted rollouts that have no result, as far as is known
 	Waiting  int // requests whose Submit waits for a slot
 	// Queued is the number of rollouts that have not made a call here: they wait for
-	// a worker, or their sandbox comes up.
+	// a worker, or their sandbox comes up. Rollouts whose agent an upstream answers
+	// are not counted, since they make no call here.
 	Queued       int
 	OldestQueued time.Duration // since the first of Queued was submitted; 0: there is none
-	Calls        int           // calls that are not answered and not held
-	OldestCall   time.Duration // since the first of Calls came; 0: there is none
+	// Calls is the number of calls that were not handed out and are not held: with
+	// Config.Parallel as large as the number of calls that the engine generates at
+	// once, they wait for the engine.
+	Calls      int
+	OldestCall time.Duration // since the first of Calls came; 0: there is none
 }
 
 // Steer returns the number of slots to set next, for a loop that asks every few
-// seconds: a quarter fewer than slots while a call waits longer than wait for its
-// answer; the same while a rollout waits longer for a worker, or nothing waits for a
+// seconds: a quarter fewer than slots while a call waits longer than wait to be
+// handed out; the same while a rollout waits longer for a worker, or nothing waits for a
 // slot; otherwise an eighth more. Slots of 0, no limit, count as most.
 func (l Load) Steer(slots, least, most int, wait time.Duration) int {
 	slots = cmp.Or(slots, most)
@@ -70,7 +74,7 @@ func (t *Trainer) Load() Load {
 		l.Waiting += n
 	}
 	for _, s := range t.outstanding {
-		if s.attempt == 0 && !s.over {
+		if s.attempt == 0 && !s.over && (s.request.Mode == "" || s.request.Mode == schema.ModeGate) {
 			l.Queued++
 			l.OldestQueued = max(l.OldestQueued, now.Sub(s.at))
 		}
@@ -86,7 +90,7 @@ func (t *Trainer) Load() Load {
 	}
 	t.mu.Unlock()
 	for _, c := range calls {
-		if since, ok := c.unanswered(); ok {
+		if since, ok := c.waits(); ok {
 			l.Calls++
 			l.OldestCall = max(l.OldestCall, now.Sub(since))
 		}

@@ -131,25 +131,37 @@ func TestSlotsAfterARestart(t *testing.T) {
 	}
 }
 
-func TestTheLoadHasCallsWithoutAnAnswer(t *testing.T) {
+func TestTheLoadHasCallsThatWereNotHandedOut(t *testing.T) {
 	b := newBench(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	reply := b.ask(ctx, 1, 1, nil)
-	p, err := b.trainer.Next(ctx)
-	harness.Must(t, err)
-	if l := b.trainer.Load(); l.Calls != 1 || l.OldestCall <= 0 {
-		t.Fatalf("got %+v", l)
-	}
+	harness.Eventually(t, "the call waits", 20*time.Second, func() bool { l := b.trainer.Load(); return l.Calls == 1 && l.OldestCall > 0 })
 	b.trainer.Hold(trainer.Selection{})
 	if l := b.trainer.Load(); l.Calls != 0 || l.OldestCall != 0 {
 		t.Fatalf("a held call counts: %+v", l)
 	}
 	b.trainer.Resume()
+	if l := b.trainer.Load(); l.Calls != 1 {
+		t.Fatalf("got %+v", l)
+	}
+	p, err := b.trainer.Next(ctx)
+	harness.Must(t, err)
+	if l := b.trainer.Load(); l.Calls != 0 || l.OldestCall != 0 {
+		t.Fatalf("a call that is answered counts: %+v", l)
+	}
 	harness.Must(t, p.Reply(text("ok")))
 	within(t, reply)
-	if l := b.trainer.Load(); l.Calls != 0 {
-		t.Fatalf("an answered call counts: %+v", l)
+}
+
+func TestRolloutsWithAnUpstreamAreNotQueued(t *testing.T) {
+	b := newBench(t)
+	proxied, helped := harness.Request("alpha-1"), harness.Request("alpha-2")
+	proxied.Mode, proxied.Model.Upstream = schema.ModeProxy, "engine"
+	helped.Gate.Routes = schema.SortedMap[schema.Route]{schema.TagAux: {Upstream: "engine"}} // the trainer answers the agent
+	harness.Must(t, b.trainer.Submit(t.Context(), []schema.Request{proxied, helped}))
+	if l := b.trainer.Load(); l.Rollouts != 2 || l.Queued != 1 {
+		t.Fatalf("got %+v", l)
 	}
 }
 

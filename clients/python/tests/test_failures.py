@@ -10,6 +10,7 @@ import pytest
 
 from turngate import Fault, Result, failure, treatment
 from turngate.failures import TREATMENTS
+from turngate.schema import Phase
 
 VECTORS = json.loads((Path(__file__).parents[3] / "trainer" / "testdata" / "failures.json").read_text())
 
@@ -17,7 +18,8 @@ VECTORS = json.loads((Path(__file__).parents[3] / "trainer" / "testdata" / "fail
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: str(vector["about"]))
 def test_failures(vector: dict[str, Any]) -> None:
     fault = Fault(**vector["fault"], message="-") if "fault" in vector else None
-    result = Result(status=vector["status"], reward=vector["reward"], rewards=vector.get("rewards", {}), fault=fault)
+    fields = {name: vector[name] for name in ("status", "reward", "rewards", "separation") if name in vector}
+    result = Result(fault=fault, phases=[Phase(**p) for p in vector.get("phases", [])], **fields)
     assert (failure(result), treatment(result)) == (vector["failure"], vector["treatment"])
 
 

@@ -29,7 +29,8 @@ def test_enough(vector: dict[str, Any]) -> None:
     tally = Tally(vector["enough"], vector.get("treatments", TREATMENTS))
     for r in vector["results"]:
         fault = Fault(**r["fault"], message="-") if "fault" in r else None
-        result = Result(group=r["group"], status=r["status"], reward=r["reward"], fault=fault)
+        fields = {name: r[name] for name in ("group", "status", "reward", "separation") if name in r}
+        result = Result(fault=fault, **fields)
         assert tally.add(result) == r["enough"], r
 
 

@@ -362,6 +362,37 @@ async def test_hold_around_new_weights(server: Server, worker: FakeWorker, abort
             assert (await first.final()).versions[0].version == "v1"
 
 
+async def test_a_call_that_was_just_handed_out_gets_no_old_version(server: Server, worker: FakeWorker) -> None:
+    async with (
+        FakeEngine(always_ok) as engine,
+        Upstream(engine.url, key="", version="v1") as u,
+        a_client(server) as client,
+    ):
+        asked = await worker.ask(worker.rollout(), 1, [USER])
+        call = await client.next_call()
+        answering = asyncio.ensure_future(u.answer(call))  # it has not begun
+        async with u.hold(client, version="v2"):
+            with pytest.raises(FaultError) as e:
+                await answering
+            assert engine.completions == []
+            await call.fault(e.value.fault)
+            assert (await asked.fault()).status == 503
+            again = await worker.ask(call.rollout, 1, [USER])
+            assert header(await again.frame("accept"), "Rl-Held") == "1"
+            client.serve(u)
+        assert (await again.final()).versions[0].version == "v2"
+
+
+async def test_a_stream_that_was_just_handed_out_ends(server: Server, worker: FakeWorker) -> None:
+    async with FakeEngine(always_ok) as engine, Upstream(engine.url, key="") as u, a_client(server) as client:
+        call = a_call("hi")
+        answering = asyncio.ensure_future(collect(u, call, []))
+        async with u.hold(client):
+            with pytest.raises(FaultError, match="aborted"):
+                await answering
+        assert engine.completions == []
+
+
 async def test_after_a_failed_update_calls_stay_held(server: Server, worker: FakeWorker) -> None:
     async with (
         FakeEngine(always_ok) as engine,

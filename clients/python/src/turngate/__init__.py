@@ -8,6 +8,8 @@ async with await Client.connect(url, creds, "local") as client:
             train(row.input_ids, row.loss_mask, row.logprobs, row.reward)
 """
 
+from typing import TYPE_CHECKING, Any
+
 from .call import Call
 from .calls import FaultError
 from .client import Client
@@ -52,8 +54,12 @@ from .schema import (
     VersionSpan,
 )
 from .slots import Load
+from .sync import SyncClient
 from .task import Task
 from .tool import ToolUse
+
+if TYPE_CHECKING:
+    from .upstream import Upstream as Upstream
 
 __all__ = [
     "Artifact",
@@ -88,6 +94,7 @@ __all__ = [
     "ShapeError",
     "Span",
     "StateFileError",
+    "SyncClient",
     "Task",
     "TaskError",
     "TooLargeError",
@@ -105,3 +112,14 @@ __all__ = [
     "rows",
     "treatment",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import Upstream when it is used: its package httpx is an extra."""
+    if name != "Upstream":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from .upstream import Upstream
+    except ModuleNotFoundError as e:
+        raise MissingPackageError("turngate.Upstream", "turngate[upstream]") from e
+    return Upstream

@@ -40,6 +40,7 @@ class Answer:
     deltas: list[Body] = field(default_factory=list)
     final: Frame | None = None
     answered: bool = False
+    out: bool = False  # the call was handed out
     gone: bool = False  # the worker gave the call up, or its attempt is over
     settled: bool = False  # the worker has the answer, which is dropped here
     said: bool = False  # the worker got an accept

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +21,10 @@ from .errors import CallOverError, ClosedError, InvalidError, ShapeError, Turnga
 from .holding import Holding
 from .known import Bases, read
 from .link import Link, log
-from .message import sum_of
 from .names import Key
 from .objects import Objects
 from .outbox import Frame, Outbox
-from .schema import Delta, Fault, Reply, ToolCall, Verdict
+from .schema import Fault, ToolCall, Verdict
 
 BEAT_EVERY = 5.0
 FORGET_AFTER = 24 * 3600.0
@@ -33,7 +33,6 @@ FORGET_AFTER = 24 * 3600.0
 MOST_WAITING = 64
 """Calls that wait for their rollout's state; further ones are asked again by their workers."""
 
-Handler = Callable[[Call], "Awaitable[Reply] | AsyncIterator[Delta | Reply]"]
 Check = Callable[[Call], "Fault | None"]
 
 
@@ -98,6 +97,7 @@ class Calls:
         self._saw_attempt = saw_attempt
         self._check = check
         self._tools = tools or {}
+        self._threads = ThreadPoolExecutor(tool.THREADS, "turngate tool")
         self._outbox = Outbox(link)
         self._rollouts: dict[str, Rollout] = {}
         self._queue: deque[Call] = deque()
@@ -124,6 +124,7 @@ class Calls:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._threads.shutdown(wait=False)
         await self._outbox.close()
 
     @property
@@ -353,7 +354,7 @@ class Calls:
 
     async def _run_tool(self, asked: Asked, answer: Answer) -> None:
         try:
-            outcome = await tool.run(self._tools, asked.key, codec.decode(ToolCall, asked.body))
+            outcome = await tool.run(self._tools, asked.key, codec.decode(ToolCall, asked.body), self._threads)
         except (ShapeError, InvalidError) as e:
             outcome = tool.refusal(e)
         with contextlib.suppress(CallOverError):
@@ -390,6 +391,7 @@ class Calls:
                 if not self._holding.holds(call.rollout):
                     del self._queue[i]
                     if call.wanted:
+                        call._answer.out = True
                         if self._queue:
                             self._arrived.set()
                         return call
@@ -399,51 +401,19 @@ class Calls:
                 await self._arrived.wait()
         raise ClosedError("the client is closed")
 
-    async def serve(self, handler: Handler, concurrency: int) -> None:
-        """Answer calls with handler until this is cancelled or the client is closed."""
-        slots = asyncio.Semaphore(concurrency)
-        while True:
-            await slots.acquire()
-            try:
-                call = await self.next_call()
-            except ClosedError:
-                return
-            task = self.run_while_wanted(call._answer, self._handle(call, handler))
-            task.add_done_callback(lambda _: slots.release())
+    def in_hand(self, selected: Callable[[str], bool]) -> list[Answer]:
+        """Return the model calls of selected rollouts that were handed out and have no answer yet."""
+        chosen = [r for name, r in self._rollouts.items() if selected(name)]
+        return [answer for r in chosen for answer in r.calls.values() if answer.out and answer.wanted]
 
-    async def _handle(self, call: Call, handler: Handler) -> None:
-        try:
-            answering = handler(call)
-            if isinstance(answering, AsyncIterator):
-                reply = await _streamed(call, answering)
-            else:
-                reply = await answering
-            if not isinstance(reply, Reply):
-                raise InvalidError("reply", type(reply).__name__, "want a Reply")
-            await call.reply(reply)
-        except CallOverError:
-            return
-        except asyncio.CancelledError:
-            if not self._closed:  # else the worker asks this trainer again after a restart
-                log.warning("the handler of call %s was cancelled; the worker asks again", call.key)
-                text = "the handler was cancelled"
-                fault = Fault(stage="call", code="internal", who="trainer", status=500, message=text)
-                with contextlib.suppress(CallOverError):
-                    await call.fault(fault)
-            raise
-        except Exception as e:
-            if isinstance(e, FaultError):
-                fault = e.fault
-            elif isinstance(e, InvalidError):  # the worker counts such answers and ends the rollout after three
-                log.warning("call %s: its answer is not valid: %s", call.key, e)
-                text = tool.clip(str(e), 65536)
-                fault = Fault(stage="call", code="bad_answer", who="trainer", status=502, message=text)
-            else:
-                log.warning("call %s was answered with a fault", call.key, exc_info=True)
-                text = tool.clip(f"{type(e).__name__}: {e}", 65536)
-                fault = Fault(stage="call", code="internal", who="trainer", status=500, message=text)
-            with contextlib.suppress(CallOverError):
-                await call.fault(fault)
+    def abort(self, selected: Callable[[str], bool]) -> int:
+        """End the generations of selected rollouts, and return their number. Their workers ask again."""
+        ended = self.in_hand(selected)
+        for answer in ended:
+            text = "the generation was ended, and the call is answered anew"
+            fault = Fault(stage="call", code="aborted", who="trainer", status=425, message=text)
+            self._finish_fault(answer, fault)
+        return len(ended)
 
     # Upkeep.
 
@@ -464,9 +434,9 @@ class Calls:
                 self.ended(name)
 
     def unanswered(self) -> tuple[int, float]:
-        """Return the number of calls that need an answer now, and the monotonic time of the first."""
+        """Return the number of calls that were not handed out and are not held, and the monotonic time of the first."""
         open_here = [r for name, r in self._rollouts.items() if not self._holding.holds(name)]
-        times = [answer.since for r in open_here for answer in r.calls.values() if answer.wanted]
+        times = [answer.since for r in open_here for answer in r.calls.values() if answer.wanted and not answer.out]
         return len(times), min(times, default=0.0)
 
     def version_of(self, rollout: str) -> str:
@@ -487,14 +457,3 @@ class Calls:
         known = self._rollouts.pop(rollout, None)
         if known is not None:
             known.give_up()
-
-
-async def _streamed(call: Call, pieces: AsyncIterator[Delta | Reply]) -> Reply:
-    """Send pieces, and return the whole reply: the last one that is a Reply, or the sum of the deltas."""
-    deltas = []
-    async for piece in pieces:
-        if isinstance(piece, Reply):
-            return piece
-        deltas.append(piece)
-        await call.delta(piece)
-    return sum_of(deltas)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import os
 import secrets
@@ -12,14 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from types import TracebackType
 from typing import Any
 
-from . import names
-from .call import Call
-from .calls import BEAT_EVERY, Calls, Check, Handler
-from .errors import ClosedError, InvalidError, TurngateError, UnreachableError
+from . import contexts, names
+from .answering import Answering
+from .calls import BEAT_EVERY, Calls, Check
+from .errors import InvalidError, TurngateError, UnreachableError
 from .failures import TREATMENTS
 from .files import Files
 from .groups import Treatments, Wanted
-from .handle import Handle
 from .holding import Holding
 from .ledger import Ledger
 from .link import Link, log
@@ -35,17 +33,22 @@ from .tool import Tool
 from .verify import Verifications, Verifier
 from .workers import Workers
 
+URL = "nats://127.0.0.1:4222"
+
 START_WITHIN = 30.0
 """Seconds that a new client waits for its streams, which the first worker makes."""
 
 AUDIT_EVERY = 300.0
 POLL_EVERY = 5.0
 CANCEL_EVERY = 3.0
+TRY = "turngate_try"
+"""Label of a request that was submitted again."""
+
 CANCEL_WITHIN = 1.0
 """Seconds that the end of a client waits until the cancels of groups with enough results are sent."""
 
 
-class Client(Files, Workers):
+class Client(Answering, Files, Workers):
     """Client submits rollouts, answers the agents' model calls, and takes results. Use connect.
 
     It works on one event loop. A loop that computes for more than a second must leave the event loop free, or use
@@ -73,10 +76,11 @@ class Client(Files, Workers):
     @classmethod
     async def connect(
         cls,
-        url: str = "nats://127.0.0.1:4222",
+        url: str = URL,
         creds: str | os.PathLike[str] | None = None,
         name: str = "local",
         *,
+        context: str = "",
         state: str | os.PathLike[str] | None = None,
         shard: str = "",
         lane: int = names.DEFAULT_LANE,
@@ -94,6 +98,7 @@ class Client(Files, Workers):
             url: URL of the NATS server; several separated by commas.
             creds: A .creds file, or a file with an nkey seed.
             name: Name of the trainer, to which the credentials belong.
+            context: Name of a context of the nats command, which has the URL and the credentials.
             state: A file with the open rollouts, so that this trainer still waits for them after a restart.
             shard: Answer the calls of one shard; empty: of all.
             lane: Priority of submitted rollouts, 0 to 3; 0 is the most urgent.
@@ -119,6 +124,10 @@ class Client(Files, Workers):
         self = cls()
         self.name = name
         path = os.fspath(creds) if creds is not None else None
+        if context:
+            if path is not None or url != URL:
+                raise InvalidError("context", context, "want it without url and creds")
+            url, path = await asyncio.to_thread(contexts.read, context)
         self._ledger = Ledger(state)
         opened = await asyncio.to_thread(self._ledger.open)
         try:
@@ -383,6 +392,31 @@ class Client(Files, Workers):
         """
         return await self._results.read(rollout)
 
+    async def submit_again(self, result: Result, tries: int = 2) -> str | None:
+        """Submit the request of a result again, for results with the treatment "again".
+
+        The new rollout has the same group, index and labels, and the label turngate_try with its number, from 2 on. Its
+        id follows from the result's, so that to submit it twice gives one rollout.
+
+        Args:
+            result: The result of a rollout that a worker took.
+            tries: Number of tries in all.
+
+        Returns:
+            The id of the new rollout; None if all tries are used.
+
+        Raises:
+            NotFoundError: The server has no copy of the request: no worker took it, or it was deleted.
+        """
+        made = int(result.labels.get(TRY, "1"))
+        if made >= tries:
+            return None
+        request = await self._submissions.request(result.id)
+        request.id = self.new_id(f"{result.id.partition('-')[2]}-again")
+        request.labels[TRY] = str(made + 1)
+        await self.submit(request)
+        return request.id
+
     async def cancel(
         self,
         rollouts: str | Iterable[str] | None = None,
@@ -410,91 +444,3 @@ class Client(Files, Workers):
         if older is not None:
             chosen = set(chosen).intersection(self._calls.older(older))
         await self._submissions.cancel(list(chosen), reason)
-
-    # Calls.
-
-    def serve(self, handler: Handler, *, concurrency: int = 256) -> asyncio.Task[None]:
-        """Answer calls with handler in the background.
-
-        The handler returns a Reply, or it is an async generator that yields deltas and may end with the whole Reply;
-        without one, the reply is the sum of the deltas. A FaultError refuses the call with its fault; any other
-        exception is a fault that workers retry. The handler is cancelled when its answer is no longer wanted.
-
-        Args:
-            handler: It is called with each call.
-            concurrency: Largest number of calls that it answers at once. Further calls wait.
-
-        Returns:
-            The task. Cancel it to stop; it ends when the client is closed.
-        """
-        if self._closed:
-            raise ClosedError("the client is closed")
-        task = asyncio.get_running_loop().create_task(self._calls.serve(handler, concurrency), name="turngate serve")
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
-        return task
-
-    async def next_call(self) -> Call:
-        """Wait for the next call, for loops that pull. Answer it with its reply or fault.
-
-        Raises:
-            ClosedError: The client is closed.
-        """
-        return await self._calls.next_call()
-
-    def handle(self, rollout: str) -> contextlib.AbstractAsyncContextManager[Handle]:
-        """Wait until the worker asks this trainer to verify a rollout, and act in its sandbox.
-
-        End it with the handle's verdict. Without one, or with an exception, the rollout fails without a reward.
-
-            async with client.handle(rollout) as handle:
-                await handle.verdict(Verdict(reward=float(b"42" in await handle.read("answer.txt"))))
-
-        Raises:
-            InvalidError: Another caller waits for it.
-            ClosedError: The client is closed.
-        """
-        return self._verifications.handle(rollout)
-
-    # Holds.
-
-    @property
-    def refusals(self) -> int:
-        """Number of answers that workers refused."""
-        return self._calls.refusals
-
-    async def hold(
-        self,
-        rollouts: Iterable[str] | Callable[[str], bool] | None = None,
-        *,
-        group: str = "",
-        version: str = "",
-    ) -> None:
-        """Make calls wait from now on: all, or a selection. It replaces any earlier hold.
-
-        Calls that a handler has already, or that were sent to an upstream, go on.
-
-        Args:
-            rollouts: Ids, or a quick function of an id.
-            group: The rollouts of a group that were submitted here.
-            version: The rollouts whose newest answer came from this policy version.
-        """
-        select: Callable[[str], bool] | None = None
-        if callable(rollouts):
-            select = rollouts
-        elif rollouts is not None:
-            chosen = frozenset(rollouts)
-            select = chosen.__contains__
-        elif group:
-            select = frozenset(self._submissions.members(group)).__contains__
-        elif version:
-            select = lambda rollout: self._calls.version_of(rollout) == version  # noqa: E731
-        self._holding.set(select, everything=select is None)
-        self._calls.hold_changed()
-        await self._holding.tell()
-
-    async def resume(self) -> None:
-        """End any hold and hand out the waiting calls."""
-        self._holding.set(None)
-        self._calls.hold_changed()
-        await self._holding.tell()

@@ -10,7 +10,8 @@ from .schema import Fault, Result
 Failure = Literal["none", "agent", "agent_timeout", "no_reward", "infrastructure", "task", "cancelled"]
 """A kind of failure.
 
-none: a reward is known, or several without a headline. agent: a reward is known, but the agent failed or reached a cap.
+none: a reward is known, several are without a headline, or the request has no verifier. The trainer finds the reward
+itself in the last two cases, since result.reward is None. agent: as none, but the agent failed or reached a cap.
 agent_timeout: the agent did not end in time. no_reward: the agent ended, and the verifier gave no reward.
 infrastructure: the worker, the sandbox or the trainer failed; workers have tried the rollout again by then, where that
 helps. task: a failure of the task or the request, which a new try has, too.
@@ -30,7 +31,9 @@ TREATMENTS: Mapping[Failure, Treatment] = {
 }
 """The policy of SkyRL's generator for Harbor: a rollout whose context is full is trained on with its reward, one whose
 agent did not end in time is masked, and without a reward, or if the infrastructure failed, a rollout is run again.
-SkyRL tries twice in all. In difference to it, a failure of the task is masked at once.
+SkyRL tries twice in all; see Client.submit_again. In difference to it, a failure of the task is masked at once, a
+rollout whose context is full keeps its own reward (there it is 0), and a rollout that failed masks only itself (there
+all rollouts of its prompt). AReaL rejects a rollout without a reward, and neither masks it nor tries it again.
 """
 
 
@@ -43,13 +46,19 @@ def failure(result: Result) -> Failure:
         return "infrastructure"
     if done and (fault.stage, fault.code) == ("agent", "timeout"):
         return "agent_timeout"
-    if done and result.reward is None and not result.rewards:
+    if done and result.reward is None and not result.rewards and _verified(result, fault):
         return "no_reward"
     if done:
         return "agent" if fault.who == "agent" else "none"
     if fault.who in ("worker", "sandbox", "trainer"):
         return "infrastructure"
     return "no_reward" if fault.stage == "verify" else "task"
+
+
+def _verified(result: Result, fault: Fault) -> bool:
+    """Report whether a verifier ran, or should have."""
+    names = ["/" + phase.name for phase in result.phases]  # that of a step is step/<name>/verify
+    return bool(result.separation) or fault.stage == "verify" or any(name.endswith("/verify") for name in names)
 
 
 def treatment(result: Result, policy: Mapping[Failure, Treatment] = TREATMENTS) -> Treatment:

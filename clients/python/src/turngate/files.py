@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
 from . import names, transcript
 from .errors import NotFoundError
@@ -23,7 +23,7 @@ class Files(abc.ABC):
     async def result(self, rollout: str) -> Result:
         """Return the stored result of a rollout."""
 
-    async def artifact(self, artifact: Artifact) -> AsyncIterator[bytes]:
+    async def artifact(self, artifact: Artifact) -> AsyncGenerator[bytes, None]:
         """Yield a file of a rollout in pieces. Its sha256 is checked at the end.
 
         Raises:

@@ -129,6 +129,11 @@ def state(rollout: str) -> str:
     return f"record.{trainer_of(rollout)}.{rollout}.state"
 
 
+def request(rollout: str) -> str:
+    """Return the subject of the copy of a request that its worker keeps."""
+    return f"record.{trainer_of(rollout)}.{rollout}.request"
+
+
 def result(rollout: str) -> str:
     return f"record.{trainer_of(rollout)}.{rollout}.result"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from . import codec, names
-from .errors import InvalidError, QueueFullError, ServerError, TurngateError
+from .errors import InvalidError, NotFoundError, QueueFullError, ServerError, TurngateError
 from .ledger import Ledger, Submitted, submit_entry
 from .link import log
 from .objects import Objects
@@ -231,14 +231,15 @@ class Submissions:
     def upstreamed(self) -> list[str]:
         """Return the open rollouts with calls that their worker sends to an upstream itself."""
 
-        def has_upstream(request: Request) -> bool:
-            return request.mode == "transparent_proxy" or any(r.upstream for r in request.gate.routes.values())
-
-        return [r for r, s in self.open.items() if has_upstream(s.request)]
+        return [r for r, s in self.open.items() if _has_upstream(s.request)]
 
     def queued(self) -> tuple[int, float]:
-        """Return the number of rollouts without a call so far, and the monotonic time of the first one's submission."""
-        times = [s.at for rollout, s in self.open.items() if not s.attempt and self.slots.has(rollout)]
+        """Return the number of rollouts without a call so far, and the monotonic time of the first one's submission.
+
+        Rollouts whose agent is answered by an upstream are not among them, since they make no call here.
+        """
+        waiting = [s for rollout, s in self.open.items() if not s.attempt and self.slots.has(rollout)]
+        times = [s.at for s in waiting if s.request.mode in ("", "interception_gate")]
         return len(times), min(times, default=0.0)
 
     # Records.
@@ -247,6 +248,22 @@ class Submissions:
         """Return the state of a rollout; None if no worker has taken it yet."""
         found = await self._streams.last(names.records(self.trainer), names.state(rollout))
         return codec.decode(State, found.data) if found else None
+
+    async def request(self, rollout: str) -> Request:
+        """Return the request of a rollout, for another one. Its files are stored again if this process has them.
+
+        Raises:
+            NotFoundError: No worker took it, or the server has deleted it.
+        """
+        found = await self._streams.last(names.records(self.trainer), names.request(rollout))
+        if found is None:
+            raise NotFoundError(f"the server has no copy of the request of rollout {rollout}")
+        request = codec.decode(Request, found.data)
+        request.attempt_floor = 0
+        bundle = self._bundles.get(request.task.bundle)
+        if bundle is not None:
+            await self.put_bundle(bundle)
+        return request
 
     async def has_result(self, rollout: str) -> bool:
         """Report whether the result of a rollout is stored."""
@@ -342,3 +359,7 @@ class Submissions:
                 wanted.setdefault(s.cancel, []).append(rollout)
         for reason, rollouts in wanted.items():
             await self._ask_to_cancel(rollouts, reason)
+
+
+def _has_upstream(request: Request) -> bool:
+    return request.mode == "transparent_proxy" or any(r.upstream for r in request.gate.routes.values())

@@ -14,15 +14,16 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
+from .answering import Select
+from .answers import Policy, answers, awaits
 from .call import Call
-from .calls import Handler
-from .client import Client
+from .client import URL, Client
 from .failures import TREATMENTS
 from .groups import Treatments
 from .handle import Handle, Output
@@ -34,6 +35,7 @@ from .schema import (
     Entry,
     Fault,
     Fleet,
+    Opened,
     Reply,
     Request,
     Result,
@@ -41,8 +43,12 @@ from .schema import (
     Verdict,
     Verification,
 )
+from .serving import Handler
 from .slots import Load
 from .task import Task
+
+if TYPE_CHECKING:
+    from .upstream import Upstream
 
 T = TypeVar("T")
 
@@ -69,12 +75,13 @@ class SyncClient:
         self._thread = threading.Thread(target=self._loop.run_forever, name="turngate", daemon=True)
         self._thread.start()
         self._closed = False
+        self._threads: list[ThreadPoolExecutor] = []
 
     client: Client
     """The client itself. It belongs to the thread's event loop."""
 
     @classmethod
-    def connect(cls, url: str = "nats://127.0.0.1:4222", creds: str | None = None, name: str = "local", **options: Any) -> SyncClient:  # fmt: skip  # noqa: E501
+    def connect(cls, url: str = URL, creds: str | None = None, name: str = "local", **options: Any) -> SyncClient:  # fmt: skip  # noqa: E501
         """Connect a trainer; see Client.connect for the options."""
         self = cls()
         try:
@@ -105,6 +112,8 @@ class SyncClient:
         if not self._closed:
             self._closed = True
             self._run(self.client.close())
+            for threads in self._threads:
+                threads.shutdown(wait=False)
             self._stop()
 
     def _stop(self) -> None:
@@ -140,11 +149,20 @@ class SyncClient:
     def submit(self, requests: Request | Sequence[Request], timeout: float | None = None) -> list[str]:
         return self._run(self.client.submit(requests), timeout)
 
+    def submit_again(self, result: Result, tries: int = 2, timeout: float | None = None) -> str | None:
+        return self._run(self.client.submit_again(result, tries), timeout)
+
     def submit_group(self, task: Task | Request, n: int = 1, timeout: float | None = None, **options: Any) -> list[str]:
         return self._run(self.client.submit_group(task, n, **options), timeout)
 
     def put_bundle(self, data: bytes, timeout: float | None = None) -> str:
         return self._run(self.client.put_bundle(data), timeout)
+
+    def new_id(self, suffix: str = "") -> str:
+        return self.client.new_id(suffix)
+
+    def result(self, rollout: str, timeout: float | None = None) -> Result:
+        return self._run(self.client.result(rollout), timeout)
 
     def next_result(self, timeout: float | None = None) -> Result:
         return self._run(self.client.next_result(), timeout)
@@ -175,15 +193,60 @@ class SyncClient:
         self._run(self.client.cancel(rollouts, group=group, older=older, reason=reason))
 
     def hold(
-        self, rollouts: Iterable[str] | Callable[[str], bool] | None = None, *, group: str = "", version: str = ""
+        self,
+        rollouts: Iterable[str] | Select | None = None,
+        *,
+        group: str = "",
+        version: str = "",
+        drain: bool = False,
+        timeout: float | None = None,
     ) -> None:
-        self._run(self.client.hold(rollouts, group=group, version=version))
+        self._run(self.client.hold(rollouts, group=group, version=version, drain=drain), timeout)
+
+    @contextlib.contextmanager
+    def hold_upstream(self, upstream: Upstream, version: str = "", *, abort: bool = False) -> Iterator[None]:
+        """Hold all calls while the weights of an engine change; see Upstream.hold.
+
+        with client.hold_upstream(engine, version="step-2"):
+            load_the_new_weights()
+        """
+        holding = upstream.hold(self.client, version, abort=abort)
+        self._run(holding.__aenter__())
+        try:
+            yield
+        except BaseException as e:
+            self._run(_failed(holding, e))
+            raise
+        self._run(holding.__aexit__(None, None, None))
+
+    def abort(self, rollouts: Iterable[str] | Select | None = None, *, group: str = "", version: str = "") -> int:
+        async def end() -> int:
+            return self.client.abort(rollouts, group=group, version=version)
+
+        return self._run(end())
 
     def resume(self) -> None:
         self._run(self.client.resume())
 
+    @property
+    def refusals(self) -> int:
+        """Number of answers that workers refused."""
+        return self.client.refusals
+
+    def opened(self) -> Opened:
+        return self._run(self.client.opened())
+
     def fleet(self) -> Fleet:
         return self._run(self.client.fleet())
+
+    def artifact(self, artifact: Artifact, timeout: float | None = None) -> Iterator[bytes]:
+        """Yield a file of a rollout in pieces, each within timeout seconds; see Client.artifact."""
+        pieces = self.client.artifact(artifact)
+        try:
+            while (piece := self._run(anext(pieces, None), timeout)) is not None:
+                yield piece
+        finally:
+            self._run(pieces.aclose())
 
     def read_artifact(self, artifact: Artifact, timeout: float | None = None) -> bytes:
         return self._run(self.client.read_artifact(artifact), timeout)
@@ -234,18 +297,16 @@ class SyncClient:
         else:
             self._run(asking.__aexit__(None, None, None))
 
-    def serve(self, handler: Callable[[Call], Reply] | Handler, *, concurrency: int = 256) -> None:
-        """Answer calls in the background. An ordinary function runs in a thread of its own for each call."""
+    def serve(self, handler: Policy, *, concurrency: int = 256) -> None:
+        """Answer calls in the background. An ordinary function runs in one of as many threads as concurrency."""
+        threads = ThreadPoolExecutor(concurrency, "turngate handler")
+        self._threads.append(threads)
 
-        async def threaded(call: Call) -> Reply:
-            reply = await asyncio.to_thread(handler, call)
-            assert isinstance(reply, Reply), "a handler returns a Reply"
-            return reply
-
-        is_async = inspect.iscoroutinefunction(handler) or inspect.isasyncgenfunction(handler)
+        def threaded(call: Call) -> AsyncIterator[Delta | Reply]:
+            return answers(handler, call, threads)
 
         async def start() -> None:
-            self.client.serve(handler if is_async else threaded, concurrency=concurrency)  # type: ignore[arg-type]
+            self.client.serve(cast(Handler, handler) if awaits(handler) else threaded, concurrency=concurrency)
 
         self._run(start())
 
@@ -264,6 +325,13 @@ class SyncClient:
     def fault(self, call: Call, fault: Fault) -> None:
         """Refuse a call of next_call."""
         self._run(call.fault(fault))
+
+
+async def _failed(holding: contextlib.AbstractAsyncContextManager[None], e: BaseException) -> None:
+    """End a hold after an exception. An interrupt itself would end the thread's event loop."""
+    seen = e if isinstance(e, Exception) else RuntimeError("interrupted")
+    with contextlib.suppress(type(seen)):
+        await holding.__aexit__(type(seen), seen, seen.__traceback__)
 
 
 class _Run(Protocol):

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
+from .answers import awaits
 from .errors import InvalidError
 from .names import Key
 from .schema import Fault, ToolCall, ToolResult
+
+THREADS = 256
+"""Number of tools that are ordinary functions and run at once."""
 
 MOST_TEXT = 1 << 20
 """Longest text of a tool's result in bytes."""
@@ -36,7 +41,7 @@ An ordinary function runs in a thread of its own.
 """
 
 
-async def run(tools: dict[str, Tool], key: Key, call: ToolCall) -> ToolResult | Fault:
+async def run(tools: dict[str, Tool], key: Key, call: ToolCall, threads: Executor) -> ToolResult | Fault:
     """Run one call of a tool."""
     if call.key != str(key):
         return refusal(InvalidError("key", call.key, f"want the subject's, {key}"))
@@ -47,7 +52,8 @@ async def run(tools: dict[str, Tool], key: Key, call: ToolCall) -> ToolResult | 
         return ToolResult(text="the arguments are no JSON object", is_error=True)
     try:
         use = ToolUse(key, call.name, call.arguments)
-        said = tool(use) if inspect.iscoroutinefunction(tool) else await asyncio.to_thread(tool, use)
+        loop = asyncio.get_running_loop()
+        said = tool(use) if awaits(tool) else await loop.run_in_executor(threads, tool, use)
         return ToolResult(text=clip(await said if inspect.isawaitable(said) else said, MOST_TEXT))
     except Exception as e:  # the model reads it
         return ToolResult(text=clip(str(e) or type(e).__name__, MOST_TEXT), is_error=True)

@@ -19,7 +19,7 @@ pytest.importorskip("openenv", reason="SKIPPED: openenv is not installed; .ci/ru
 from openenv.core.harness import LoopOwningSession, TrainableSession
 
 from turngate.adapters.openenv import TurngateSessionFactory
-from turngate.adapters.rollouts import Policy
+from turngate.answers import Policy
 
 
 def solver() -> Policy:

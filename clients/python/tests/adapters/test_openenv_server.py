@@ -15,10 +15,40 @@ from conftest import Server, free_port
 
 pytest.importorskip("openenv", reason="SKIPPED: openenv is not installed; .ci/run and make adapters install it")
 
+import pydantic
 import uvicorn
 from openenv.core.mcp_client import MCPToolClient
 
 from turngate.adapters import openenv_server
+
+
+def model(name: str, more: str, **fields: Any) -> Any:
+    """Return a model with recorded fields, which refuses others unless more is "allow"."""
+    return pydantic.create_model(name, __config__=pydantic.ConfigDict(extra=more, strict=True), **fields)
+
+
+# The fields of envs/opencode_env/models.py in OpenEnv's repository; its package on PyPI does not have the environment.
+Command = model(
+    "CommandResult",
+    "forbid",
+    cmd=(str, ...),
+    exit_code=(int, ...),
+    stdout=(str, ""),
+    stderr=(str, ""),
+    duration_s=(float, 0.0),
+)
+Turn = model(
+    "RolloutTurn", "allow", turn=(int, ...), finish_reason=(str | None, None), completion_tokens=(list[str], []),
+    completion_token_ids=(list[int], []), per_token_logps=(list[float], []), latency_s=(float, 0.0), timestamp=(float, 0.0),
+    upstream_status=(int | None, None), upstream_error=(dict[str, Any] | None, None),
+)  # fmt: skip
+RolloutResult = model(
+    "RolloutResult", "forbid", task_id=(str, ""), sandbox_id=(str, ""), reward=(float | None, None), wall_s=(float, 0.0),
+    agent_exit_code=(int | None, None), mode=(str, ""), setup_results=(list[Command], []), verify_results=(list[Command], []),  # type: ignore[valid-type]
+    proxy_turns=(list[Turn], []),  # type: ignore[valid-type]
+    files=(dict[str, str], {}), files_extra=(list[str], []), agent_log_tail=(str, ""),
+    proxy_log_tail=(str, ""), error=(str | None, None),
+)  # fmt: skip
 
 
 class Engine(BaseHTTPRequestHandler):
@@ -93,7 +123,7 @@ def test_a_rollout_as_the_environment_for_opencode_runs_it(environment: str, eng
         first = env.reset()
         assert (first.done, first.reward) == (False, None)
         assert [tool.name for tool in env.list_tools()] == ["run_rollout"]
-        verify = ["grep -q '^Hello' hello.txt", "test -e given.txt", "exit 3"]
+        verify = ["grep -q '^Hello' hello.txt", "test -e given.txt", "echo seen; echo wrong >&2; exit 3"]
         said = env.call_tool(
             "run_rollout", base_url=engine, api_key="none", model="policy", instruction="Write hello.txt.",
             setup=["echo 'it''s' > given.txt", "[[ -s given.txt ]]"], verify=verify, task_id="hello",
@@ -106,6 +136,10 @@ def test_a_rollout_as_the_environment_for_opencode_runs_it(environment: str, eng
             zip(verify, (0, 0, 3), strict=True)
         )
         assert (result["task_id"], result["agent_exit_code"]) == ("hello", 0)
+        assert [c["stdout"] for c in result["verify_results"]] == ["", "", "seen\nwrong\n"]
+        valid = RolloutResult.model_validate(result)
+        assert all(0 < turn.latency_s < 60 and turn.timestamp > 1.6e9 for turn in valid.proxy_turns)
+        assert all(0 <= c.duration_s < 60 for c in valid.verify_results)
         one, two = result["proxy_turns"]
         assert (one["completion_token_ids"], one["per_token_logps"]) == (scripted.ACT, [-0.5, -0.25])
         assert two["prompt_token_ids"] == [*scripted.PROMPT, *scripted.ACT, *scripted.SEEN]

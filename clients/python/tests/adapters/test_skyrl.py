@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conftest import Server
-from turngate import Task
+from turngate import Result, Rows, Task
 
 pytest.importorskip("skyrl", reason="SKIPPED: skyrl is not installed; make adapters installs it")
 
@@ -18,7 +18,8 @@ from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInp
 from skyrl.train.generators.base import GeneratorInterface, GeneratorOutput, TrajectoryID
 from test_verl import GOOD, read
 
-from turngate.adapters.skyrl import TurngateGenerator
+from turngate.adapters.rollouts import Episode
+from turngate.adapters.skyrl import TurngateGenerator, _rewards
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -29,10 +30,11 @@ class Engines:
     async def generate(self, input_batch: dict[str, Any]) -> dict[str, Any]:
         assert set(input_batch) <= set(InferenceEngineInput.__annotations__)
         self.asked.append(input_batch)
+        cut = sum(a["session_ids"] == input_batch["session_ids"] for a in self.asked) > 1  # the second answer
         return {
             "responses": ["good"],
             "response_ids": [[GOOD]],
-            "stop_reasons": ["stop"],
+            "stop_reasons": ["length" if cut else "stop"],
             "response_logprobs": [[-0.5]],
         }
 
@@ -49,6 +51,11 @@ async def generator(server: Server) -> AsyncIterator[TurngateGenerator]:
     await generator.aclose()
 
 
+def test_an_unknown_reward_is_the_mean_of_its_group() -> None:
+    known, unknown = Episode(Result(reward=0.5), Rows(Result()), b""), Episode(Result(), Rows(Result()), b"")
+    assert _rewards([known, unknown, unknown], ["a", "a", "b"]) == [0.5, 0.5, 0.0]
+
+
 async def test_trajectories_are_rollouts(generator: TurngateGenerator, tasks: Path) -> None:
     assert isinstance(generator, GeneratorInterface)
     names = ["hello", "broken-setup", "hello"]
@@ -56,13 +63,13 @@ async def test_trajectories_are_rollouts(generator: TurngateGenerator, tasks: Pa
         {
             "prompts": [[{"role": "user", "content": "x"}]] * 3, "env_classes": ["turngate"] * 3,
             "env_extras": [{"task": tasks / name} for name in names], "sampling_params": {"temperature": 0.5},
-            "trajectory_ids": [TrajectoryID("x", i) for i in range(3)], "batch_metadata": None,
+            "trajectory_ids": [TrajectoryID(name, i) for i, name in enumerate(names)], "batch_metadata": None,
         }
     )  # fmt: skip
     assert set(out) <= set(GeneratorOutput.__annotations__)
-    assert out["rewards"] == [1.0, 1.0, 1.0]  # the second one is not known
+    assert out["rewards"] == [1.0, 0.0, 1.0]  # the second one is not known, and has no others in its group
     assert out["loss_masks"][1] == [0]
-    assert out["stop_reasons"] == ["stop", "error", "stop"]
+    assert out["stop_reasons"] == ["length", "error", "length"]
     assert [t.repetition_id for t in out["trajectory_ids"]] == [0, 1, 2]
     for i in (0, 2):
         assert sum(out["loss_masks"][i]) == 2
@@ -70,5 +77,8 @@ async def test_trajectories_are_rollouts(generator: TurngateGenerator, tasks: Pa
         assert out["rollout_logprobs"][i] == [-0.5 * m for m in out["loss_masks"][i]]
     asked = generator._engines.asked
     assert len(asked) == 4
+    rollouts = sorted({a["session_ids"][0] for a in asked})  # of one group
+    assert rollouts[0][:-1] == rollouts[1][:-1]
+    assert [r[-1] for r in rollouts] == ["0", "1"]
     assert asked[0]["sampling_params"] == {"temperature": 0.5}
     assert asked[0]["prompt_token_ids"][0] in out["prompt_token_ids"]

@@ -31,7 +31,7 @@ class Router(BaseHTTPRequestHandler):
         first = len(asked) == 1
         meta = {
             "output_token_logprobs": [] if first else [[-0.5, GOOD, None]], "weight_version": str(len(asked)),
-            "finish_reason": {"type": "abort" if first else "stop"},
+            "finish_reason": {"type": "abort" if first else "length" if body["sampling_params"].get("cut") else "stop"},
         }  # fmt: skip
         data = json.dumps({"text": "good", "meta_info": meta}).encode()
         self.send_response(200)
@@ -95,3 +95,9 @@ async def test_a_sample_without_a_row_is_removed(generate: Generate, args: Names
     await generate(args, sample, {})
     assert (sample.status, sample.reward, sample.remove_sample) == (SlimeSample.Status.FAILED, None, True)
     assert (sample.loss_mask, sample.response_length, len(sample.tokens)) == ([0], 1, 2)
+
+
+async def test_a_sample_whose_answer_was_cut_is_truncated(generate: Generate, args: Namespace, tasks: Path) -> None:
+    sample = SlimeSample(metadata={"task": tasks / "hello"}, status=SlimeSample.Status.PENDING)
+    await generate(args, sample, {"cut": True})
+    assert (sample.status, sample.reward) == (SlimeSample.Status.TRUNCATED, 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import types
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import scripted
 
 from conftest import Server
-from turngate import Call, Reply, Task
+from turngate import Call, Reply, Result, Row, Rows, Span, Task, VersionSpan
 from turngate.sync import SyncClient
 
 pytest.importorskip("trl", reason="SKIPPED: trl is not installed; make adapters installs it")
@@ -25,7 +26,8 @@ from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async
 from trl.experimental.async_grpo.openenv_harness import HarnessRolloutWorker
 
 from turngate.adapters.openenv import TurngateSessionFactory
-from turngate.adapters.trl_async import RolloutWorker
+from turngate.adapters.rollouts import Episode
+from turngate.adapters.trl_async import RolloutWorker, _samples
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -173,6 +175,29 @@ def test_samples_of_rollouts_without_a_reward_are_left_out(client: SyncClient, t
     worker.stop()
     assert metrics["rollout/unknown_rewards"] == (2, 2)
     assert worker.rollout_buffer.empty()
+
+
+class OneRow(Rows):
+    def __init__(self, row: Row) -> None:
+        super().__init__(None)
+        self._row = row
+
+    def __iter__(self) -> Iterator[Row]:
+        yield self._row
+
+
+def test_a_sample_has_the_number_of_its_oldest_version() -> None:
+    spans = [VersionSpan(version="step-12", start=0, end=1), VersionSpan(version="step-7", start=1, end=2)]
+    row = Row(
+        input_ids=array("i", [1, 2, 3]), loss_mask=array("b", [0, 1, 1]), logprobs=array("f", [0, -1, -1]),
+        versions=array("i", [-1, 0, 1]), calls=[Span(1, "agent", "g", 1, 3, True, "stop", spans)],
+    )  # fmt: skip
+    episode = Episode(Result(reward=1.0), OneRow(row), b"")
+    [sample] = _samples(0, [episode], 13)
+    assert sample.model_version == 7
+    row.calls[0].versions = [VersionSpan(version="best", start=0, end=2)]
+    [sample] = _samples(0, [episode], 13)
+    assert sample.model_version == 13
 
 
 def test_a_worker_that_cannot_run_rollouts_is_unhealthy(client: SyncClient, tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from ..answers import Policy
 from ..call import Call
 from ..schema import Reply
 from .chat import Chat
-from .rollouts import Policy
 
 
 @dataclass(slots=True)

@@ -11,19 +11,19 @@ TRL's HarnessRolloutWorker makes the factory in a process of its own, so all tha
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, cast
 
 from openenv.core.harness import ResourceSession, ResourceSessionFactory, ToolResult, TrainingTrace, VerifyResult
 from openenv.core.harness.training import TrainingTurn
 
+from ..answers import Policy
 from ..call import Call
 from ..schema import Delta, Reply, TranscriptLine
 from ..sync import SyncClient
-from .rollouts import Episode, Policy, Rollouts, Running, ToTask, answered, answers
+from .rollouts import Episode, Rollouts, Running, ToTask, answered
 
 _TRAINED = ("agent", "subagent")
 _CANCELLED_WITHIN = 120.0
@@ -58,7 +58,7 @@ class TurngateSession(ResourceSession):
         late = False
         try:
             [self._ended] = self._client._run(self._running.episodes(), timeout_s)
-        except concurrent.futures.TimeoutError:
+        except TimeoutError:  # before Python 3.11, that of concurrent.futures is another one
             late = True
             self._client._run(self._running.cancel("its time is over"))
             [self._ended] = self._client._run(self._running.episodes(), _CANCELLED_WITHIN)
@@ -164,10 +164,9 @@ class TurngateSessionFactory(ResourceSessionFactory[TurngateSession]):
 
 
 def _sampled(policy: Policy, sampling: Mapping[str, bytes]) -> Policy:
-    async def with_sampling(call: Call) -> AsyncIterator[Delta | Reply]:
+    def with_sampling(call: Call) -> Awaitable[Reply] | AsyncIterator[Delta | Reply] | Reply:
         call.raw_params = {**call.raw_params, **sampling}
-        async for piece in answers(policy, call):
-            yield piece
+        return policy(call)
 
     return with_sampling
 

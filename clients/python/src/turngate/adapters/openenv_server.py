@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shlex
 import threading
 import uuid
@@ -33,12 +34,15 @@ from ..schema import Command, Request, Result
 from ..sync import SyncClient
 from ..upstream import Upstream
 from .openenv import training_trace
-from .rollouts import Episode, Rollouts
+from .rollouts import Episode, Rollouts, answered
 
 ROLLOUT_WITHIN = 3600.0
 """Seconds for a call of run_rollout unless the caller names another number."""
 
 _TAIL = 2000
+
+_MARK = "turngate: verify"
+"""It begins the line that the verifier writes after each command, with the command's number and its seconds."""
 
 
 @dataclass(slots=True)
@@ -189,7 +193,9 @@ def _script(commands: list[str]) -> str:
     lines = ["passed=0 all="]
     for i, command in enumerate(commands):
         lines += [
-            f"({_bash(command)}); code=$?",
+            "began=$(date +%s)",
+            f"({_bash(command)}) 2>&1; code=$?",
+            f"printf '\\n{_MARK} %d %d\\n' {i} $(($(date +%s) - began))",
             f'all="$all, \\"verify_{i}\\": $code"; if [ $code -eq 0 ]; then passed=$((passed + 1)); fi',
         ]
     lines += [
@@ -204,9 +210,13 @@ def _script(commands: list[str]) -> str:
 def _result(episode: Episode, task_id: str, mode: str, setup: list[str], verify: list[str]) -> dict[str, Any]:
     result = episode.result
     phases = {p.name: p for p in result.phases}
+    lines = {str(line.call): line for line, _ in answered(episode.recording)}
     turns = [
         {
             "turn": number,
+            "latency_s": lines[turn.node_id].ms / 1000,
+            "timestamp": lines[turn.node_id].at / 1000,
+            "upstream_status": 200,
             "finish_reason": turn.response["choices"][0]["finish_reason"],
             "prompt_token_ids": turn.prompt_token_ids,
             "completion_token_ids": turn.completion_token_ids,
@@ -220,8 +230,9 @@ def _result(episode: Episode, task_id: str, mode: str, setup: list[str], verify:
         for i, command in enumerate(setup)
         if (p := phases.get(f"setup[{i}]")) is not None and p.exit is not None
     ]
+    outputs = _outputs(phases["verify"].output if "verify" in phases else "")
     checks = [
-        {"cmd": command, "exit_code": int(result.rewards[f"verify_{i}"])}
+        {"cmd": command, "exit_code": int(result.rewards[f"verify_{i}"]), **outputs.get(i, {})}
         for i, command in enumerate(verify)
         if f"verify_{i}" in result.rewards
     ]
@@ -238,6 +249,16 @@ def _result(episode: Episode, task_id: str, mode: str, setup: list[str], verify:
         "agent_log_tail": phases["agent"].output[-_TAIL:] if "agent" in phases else "",
         "error": f"{result.fault.code}: {result.fault.message}" if result.fault is not None else None,
     }
+
+
+def _outputs(output: str) -> dict[int, dict[str, Any]]:
+    """Return the output of each verify command, both streams together, and its duration in whole seconds.
+
+    The first ones may be missing, since the end of a long output is kept.
+    """
+    parts = re.split(rf"\n{_MARK} (\d+) (\d+)\n", output)
+    ended = zip(parts[::3], parts[1::3], parts[2::3], strict=False)
+    return {int(i): {"stdout": text, "duration_s": float(seconds)} for text, i, seconds in ended}
 
 
 def _wall(result: Result) -> float:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from .. import transcript
+from ..answers import Policy, answers
 from ..call import Call
 from ..client import Client
 from ..errors import ClosedError, DigestError, NotFoundError, ShapeError, TurngateError
@@ -20,9 +21,6 @@ from ..rollout_rows import Rows, rows
 from ..row import Row
 from ..schema import Delta, Reply, Request, Result, TranscriptLine
 from ..task import Task
-
-Policy = Callable[[Call], Awaitable[Reply] | AsyncIterator[Delta | Reply] | Reply]
-"""A policy answers a model call as a handler of Client.serve does. An ordinary function runs in a thread."""
 
 ToTask = Callable[[Any], Task | Request]
 """It returns the task of one of the framework's examples."""
@@ -87,6 +85,8 @@ class Sample:
     logprobs: list[float]
     versions: list[int]
     """Policy versions; -1 on context and where they are not known."""
+    cut: bool = False
+    """The last answer reached its largest number of tokens, or the end of the context."""
 
     @classmethod
     def of(cls, row: Row) -> Sample:
@@ -98,6 +98,7 @@ class Sample:
             mask=row.loss_mask[at:].tolist(),
             logprobs=row.logprobs[at:].tolist(),
             versions=row.versions[at:].tolist(),
+            cut=row.calls[-1].finish_reason == "length",
         )
 
 
@@ -169,6 +170,7 @@ class Rollouts:
         self._policy = policy
         self._options: dict[str, Any] = {"agent": agent, "sandbox": sandbox, "image": image, "labels": labels}
         self._concurrency = concurrency
+        self._threads = ThreadPoolExecutor(concurrency, "turngate policy")
         self._policies: dict[str, Policy] = {}
         self._waiting: dict[str, asyncio.Future[Result]] = {}
         self._serving: asyncio.Task[None] | None = None
@@ -189,6 +191,8 @@ class Rollouts:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._serving = self._taking = None
+        self._threads.shutdown(wait=False)
+        self._threads = ThreadPoolExecutor(self._concurrency, "turngate policy")
 
     @property
     def waiting(self) -> list[str]:
@@ -277,22 +281,8 @@ class Rollouts:
         policy = self._policies.get(call.rollout, self._policy)
         if policy is None:
             raise RuntimeError(f"rollout {call.rollout} is none of this process")
-        async for piece in answers(policy, call):
+        async for piece in answers(policy, call, self._threads):
             yield piece
-
-
-async def answers(policy: Policy, call: Call) -> AsyncIterator[Delta | Reply]:
-    """Yield the pieces of a policy's answer."""
-    of_loop = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    if any(test(f) for test in of_loop for f in (policy, type(policy).__call__)):
-        answer = policy(call)
-    else:
-        answer = await asyncio.to_thread(policy, call)
-    if isinstance(answer, AsyncIterator):
-        async for piece in answer:
-            yield piece
-    else:
-        yield await answer if inspect.isawaitable(answer) else answer
 
 
 class Connection:

@@ -20,7 +20,8 @@ from .rollouts import Connection, Episode, Sample, ToTask
 
 
 class TurngateGenerator(GeneratorInterface):
-    """TurngateGenerator runs a rollout for each prompt. SkyRL's engines answer its model calls.
+    """TurngateGenerator runs a rollout for each prompt, and a group of them for prompts with the same instance_id.
+    SkyRL's engines answer the model calls.
 
     A trajectory is the row with the most tokens of the model. A rollout without a row, or with an unknown reward, is
     masked; its reward is then the mean of its prompt's other rollouts, which leaves their mean as it is.
@@ -75,17 +76,22 @@ class TurngateGenerator(GeneratorInterface):
         extras = input_batch.get("env_extras") or [{} for _ in input_batch["prompts"]]
         rows = [{"prompt": p, **e} for p, e in zip(input_batch["prompts"], extras, strict=True)]
         rollouts = await self._connection.rollouts()
-        groups = await rollouts.groups([(row, 1) for row in rows], policy(self._chat, ask))
-        episodes = [episode for [episode] in groups]
-        samples = [self._sample(e) for e in episodes]
         ids = input_batch.get("trajectory_ids")
-        names = [i.instance_id for i in ids] if ids else [str(row["prompt"]) for row in rows]
+        names = [i.instance_id for i in ids] if ids else [str(i) for i in range(len(rows))]
+        places = collections.defaultdict(list)
+        for i, name in enumerate(names):
+            places[name].append(i)
+        wanted = [(rows[at[0]], len(at)) for at in places.values()]
+        groups = await rollouts.groups(wanted, policy(self._chat, ask))
+        made = {i: e for at, group in zip(places.values(), groups, strict=True) for i, e in zip(at, group, strict=True)}
+        episodes = [made[i] for i in range(len(rows))]
+        samples = [self._sample(e) for e in episodes]
         return GeneratorOutput(
             prompt_token_ids=[s.prompt_ids for s in samples],
             response_ids=[s.response_ids for s in samples],
             rewards=_rewards(episodes, names),
             loss_masks=[s.mask for s in samples],
-            stop_reasons=["stop" if 1 in s.mask else "error" for s in samples],
+            stop_reasons=[("length" if s.cut else "stop") if 1 in s.mask else "error" for s in samples],
             rollout_metrics={"turngate/unknown_rewards": sum(e.reward is None for e in episodes)},
             rollout_logprobs=[s.logprobs for s in samples],
             trajectory_ids=ids,

@@ -90,7 +90,8 @@ class Generate:
         sample.loss_mask, sample.rollout_log_probs = row.mask, row.logprobs
         sample.reward, sample.weight_versions = episode.reward, seen
         sample.metadata = {**sample.metadata, "turngate_rollout": episode.result.id}
-        sample.status = status.COMPLETED if 1 in row.mask else status.FAILED
+        ended = status.TRUNCATED if row.cut else status.COMPLETED
+        sample.status = ended if 1 in row.mask else status.FAILED
         return sample
 
     async def aclose(self) -> None:

@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from trl import GRPOTrainer
 
+from ..answers import Policy
 from ..call import Call
 from ..schema import Reply
 from ..sync import SyncClient
 from .chat import Chat, Parse
-from .rollouts import Episode, Policy, Rollouts, Sample, ToTask
+from .rollouts import Episode, Rollouts, Sample, ToTask
 
 
 class TrainedModel:

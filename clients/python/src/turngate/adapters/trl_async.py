@@ -17,9 +17,10 @@ from typing import Any
 import numpy
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
+from ..answers import Policy
 from ..link import log
 from ..sync import SyncClient
-from .rollouts import Episode, Policy, Rollouts, ToTask
+from .rollouts import Episode, Rollouts, ToTask
 
 _BEAT_EVERY = 1.0
 _TRY_EVERY = 0.1
@@ -168,7 +169,6 @@ def _samples(number: int, episodes: Iterable[Episode], version: int) -> list[Rol
             if 1 not in row.loss_mask:
                 continue
             values = row.numpy()
-            known = [v for v, trained in zip(row.versions, row.loss_mask, strict=True) if trained and v >= 0]
             out.append(
                 RolloutSample(
                     prompt=messages[:begun],
@@ -177,7 +177,7 @@ def _samples(number: int, episodes: Iterable[Episode], version: int) -> list[Rol
                     completion_mask=values["loss_mask"].astype(numpy.int64),
                     old_log_probs=values["logprobs"],
                     advantage=(reward - mean) / (deviation + 1e-8),
-                    model_version=min(known, default=version),
+                    model_version=version if row.oldest is None else row.oldest,
                     group_id=number,
                     metrics={"reward": reward, "reward_std": deviation, "rewards/turngate": reward},
                 )

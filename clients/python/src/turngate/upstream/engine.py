@@ -109,6 +109,7 @@ class Upstream:
         self._listing: asyncio.Task[tuple[str, int]] | None = None
         self._running: set[asyncio.Task[Any]] = set()
         self._stopped: set[asyncio.Task[Any]] = set()
+        self._held = False
 
     async def __aenter__(self) -> Upstream:
         return self
@@ -144,9 +145,15 @@ class Upstream:
             client: The client that this answers for.
             version: Policy version of the new weights; empty: as before.
             abort: End the engine's requests instead of waiting for them. Their workers ask again.
+
+        Raises:
+            InvalidError: It is no Client. A SyncClient has hold_upstream.
         """
-        await client.hold()
+        if not isinstance(client, Client):
+            raise InvalidError("client", type(client).__name__, "want a Client; of a SyncClient use hold_upstream")
+        self._held = True
         try:
+            await client.hold()
             if abort:
                 self._stopped.update(self._running)
                 for task in self._stopped:
@@ -154,9 +161,13 @@ class Upstream:
             while self._running:
                 await asyncio.wait(set(self._running))
         except BaseException:
+            self._held = False
             await client.resume()
             raise
-        yield
+        try:
+            yield
+        finally:
+            self._held = False
         self.version = version or self.version
         await client.resume()
 
@@ -226,6 +237,8 @@ class Upstream:
     async def _tries(self, request: Request, once: Callable[[int], Awaitable[Completion]]) -> Reply:
         """Send the request. It is repeated with a change if the refusal names one."""
         try:
+            if self._held:  # the client handed it out before; the worker asks again, and then it waits
+                raise aborted()
             for _ in range(MOST_TRIES):
                 version = self.version
                 try:
