@@ -611,7 +611,7 @@ class Reply:
     versions: list[VersionSpan] = field(default_factory=list, metadata=wire(most=100000))
     # effective parameters
     sampling: Any = field(default=None, metadata=wire(form="json"))
-    # parameters that were changed before the engine got them, or that it ignored
+    # parameters that were changed before the upstream got them, or that it ignored
     edits: list[str] = field(default_factory=list, metadata=wire(most=256))
     # the trainer keeps the ids under the call's key
     retained: bool = False
