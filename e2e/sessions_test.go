@@ -120,7 +120,7 @@ func longSession(t *testing.T, name string) {
 	spoken := all[slices.IndexFunc(all, func(d dialect.Dialect) bool { return d.Name() == spec.Dialect })]
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	total := got.hold(t, spoken, rec.all)
+	total := got.compare(t, spoken, rec.all)
 	if !got.summarised {
 		t.Error("it did not compact its conversation")
 	}
@@ -168,9 +168,9 @@ func (a *asked) add(c *schema.Call) {
 	a.calls[c.Key] = c
 }
 
-// hold compares every call with the body that the recorder saw, and returns the
+// compare compares every call with the body that the recorder saw, and returns the
 // total size of those bodies in bytes.
-func (a *asked) hold(t *testing.T, d dialect.Dialect, sent [][]byte) (total int) {
+func (a *asked) compare(t *testing.T, d dialect.Dialect, sent [][]byte) (total int) {
 	t.Helper()
 	for i, body := range sent {
 		total += len(body)

@@ -409,7 +409,7 @@ func (t *Trainer) begin(p *Pending, a modelcall.IncomingCall, held bool) {
 		p.state.sendBeat(true)
 	}
 	t.mu.Lock()
-	if s := t.serving; s != nil && !t.holds(a.Key.Rollout) && s.take(p) {
+	if s := t.serving; s != nil && !t.holds(a.Key.Rollout) && s.admit(p) {
 		t.mu.Unlock()
 		s.answer(p)
 		return

@@ -68,7 +68,7 @@ func (encoding) Encode(m dialect.Meta, r *schema.Reply) ([]byte, error) {
 	b = append(b, `"choices":[{"index":0,"message":`...)
 	b = append(b, message...)
 	b = append(b, `,"logprobs":null,"finish_reason":`...)
-	b = rawjson.AppendString(b, canonical.Finish(r.FinishReason, tools))
+	b = rawjson.AppendString(b, canonical.FinishReason(r.FinishReason, tools))
 	b = append(b, `}],"usage":`...)
 	b = appendUsage(b, r.Usage)
 	return append(b, '}'), nil
@@ -171,7 +171,7 @@ func (c *stream) Final(r *schema.Reply) ([]byte, error) {
 	if !c.begun {
 		b = c.chunk(b, delta, "")
 	}
-	b = c.chunk(b, []byte("{}"), canonical.Finish(r.FinishReason, tools))
+	b = c.chunk(b, []byte("{}"), canonical.FinishReason(r.FinishReason, tools))
 	b = append(b, "data: "...)
 	b = appendHead(b, c.meta, "chat.completion.chunk")
 	b = append(b, `"choices":[],"usage":`...)

@@ -115,7 +115,7 @@ func (s *stream) emit(kind string, o *rawjson.Object) {
 	s.b = dialect.AppendEvent(s.b, kind, head.Merge(o).Done())
 }
 
-func (s *stream) take() []byte {
+func (s *stream) drain() []byte {
 	b := s.b
 	s.b = nil
 	return b
@@ -338,7 +338,7 @@ func (s *stream) Delta(d *schema.Delta) ([]byte, error) {
 		}
 	}
 	s.add(&message)
-	return s.take(), nil
+	return s.drain(), nil
 }
 
 // Final implements dialect.Stream.
@@ -357,12 +357,12 @@ func (s *stream) Final(r *schema.Reply) ([]byte, error) {
 		kind = "response.incomplete"
 	}
 	s.emit(kind, rawjson.NewObject().Raw("response", s.response(r.FinishReason, &r.Usage, nil)))
-	return s.take(), nil
+	return s.drain(), nil
 }
 
 // Fail implements dialect.Stream.
 func (s *stream) Fail(f dialect.Refusal) []byte {
 	s.start()
 	s.emit("response.failed", rawjson.NewObject().Raw("response", s.response("", nil, &f)))
-	return s.take()
+	return s.drain()
 }
