@@ -62,7 +62,7 @@ type Trainer struct {
 	resultsFrom uint64                   // stream sequence from which poll looks for results
 	news        map[string]chan struct{} // by group, empty: all groups; closed when callers of nextOf must look again
 	hinted      map[schema.ID]struct{}   // outstanding rollouts that may have a result
-	unread      map[schema.ID]struct{}   // the ones that could not be read since the last poll
+	unread      map[schema.ID]struct{}   // rollouts with a result that could not be read since the last poll
 	over        map[schema.ID]struct{}   // rollouts of other processes that may have a result
 	overReady   chan struct{}            // capacity 1: over has rollouts
 	recent      recent                   // newest hints
@@ -271,14 +271,10 @@ func (t *Trainer) onCall(a modelcall.IncomingCall) {
 		return
 	}
 	if r == nil || a.Cancel {
-		var given *state
-		if r != nil && r.attempt == a.Key.Attempt {
-			given = r.of(a)[a.Key.Call]
-			delete(r.of(a), a.Key.Call)
-		}
+		cancelled := r.remove(a)
 		t.mu.Unlock()
-		if given != nil {
-			given.end(errCancelled)
+		if cancelled != nil {
+			cancelled.end(errCancelled)
 		}
 		return
 	}
@@ -288,12 +284,7 @@ func (t *Trainer) onCall(a modelcall.IncomingCall) {
 		t.sendFault(a, staleFault("attempt %d is over, %d has begun", a.Key.Attempt, r.attempt))
 		return
 	}
-	var stale []*state
-	if a.Key.Attempt > r.attempt {
-		r.attempt = a.Key.Attempt
-		stale = r.allCalls()
-		r.reset()
-	}
+	stale := r.advance(a.Key.Attempt)
 	c := r.of(a)[a.Key.Call]
 	fresh := c == nil
 	if fresh {
@@ -307,7 +298,7 @@ func (t *Trainer) onCall(a modelcall.IncomingCall) {
 			settled = append(settled, s)
 		}
 	}
-	t.bg.Add(1) // Close waits: the ledger is written, and runTool and runVerifier start goroutines
+	t.bg.Add(1) // Close must wait for this call: it writes the ledger, and runTool and runVerifier start goroutines
 	t.mu.Unlock()
 	t.sawAttempt(a.Key.Rollout, a.Key.Attempt)
 	for _, s := range settled {
@@ -453,7 +444,8 @@ func (t *Trainer) accept() {
 	}
 }
 
-// beat sends beats for open calls.
+// beat sends beats for open calls. It also drops rollouts without a call for
+// forgetAfter.
 func (t *Trainer) beat() {
 	t.mu.Lock()
 	var all []*state

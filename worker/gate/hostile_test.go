@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker/gate"
 	"github.com/turngate/turngate/worker/gate/gatetest"
@@ -175,5 +176,5 @@ func TestTheSameBodyElsewhereIsAnotherCall(t *testing.T) {
 			}
 		})
 	}
-	gatetest.Eventually(t, "three calls", func() bool { return m.Calls.Load() == 3 })
+	harness.Eventually(t, "three calls", 30*time.Second, func() bool { return m.Calls.Load() == 3 })
 }
