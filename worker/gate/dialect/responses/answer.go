@@ -11,7 +11,6 @@ import (
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker/gate/canonical"
 	"github.com/turngate/turngate/worker/gate/dialect"
-	"github.com/turngate/turngate/worker/gate/dialect/chat"
 )
 
 // Dialect is OpenAI's Responses API
@@ -30,16 +29,16 @@ func (Dialect) Decoder() dialect.Decoder {
 }
 
 // ModelsRoutes implements dialect.Dialect.
-func (Dialect) ModelsRoutes() []string { return chat.Dialect{}.ModelsRoutes() }
+func (Dialect) ModelsRoutes() []string { return []string{canonical.ModelsRoute} }
 
 // Sent implements dialect.Dialect: its list of models is the same as chat's.
 func (Dialect) Sent(*http.Request) bool { return false }
 
 // Models implements dialect.Dialect.
-func (Dialect) Models(name string) []byte { return chat.Dialect{}.Models(name) }
+func (Dialect) Models(name string) []byte { return canonical.Models(name) }
 
 // Model implements dialect.Dialect.
-func (Dialect) Model(name string) []byte { return chat.Dialect{}.Model(name) }
+func (Dialect) Model(name string) []byte { return canonical.Model(name) }
 
 // Refused implements dialect.Refuser: these routes would read or delete an
 // earlier answer.
@@ -49,7 +48,7 @@ func (Dialect) Refused() ([]string, dialect.Refusal) {
 }
 
 // Fail implements dialect.Dialect.
-func (Dialect) Fail(f dialect.Refusal) []byte { return chat.Dialect{}.Fail(f) }
+func (Dialect) Fail(f dialect.Refusal) []byte { return canonical.Error(f.Code, f.Message) }
 
 // encoding writes the answer to one request.
 type encoding struct {
