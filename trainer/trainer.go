@@ -262,11 +262,7 @@ func (t *Trainer) onCall(a modelcall.IncomingCall) {
 		}
 	}
 	if r != nil && !r.ready {
-		if a.Cancel {
-			r.waiting = slices.DeleteFunc(r.waiting, func(w modelcall.IncomingCall) bool { return w.Key == a.Key && w.Tool == a.Tool && w.Verify == a.Verify })
-		} else if len(r.waiting) < maxWaiting { // otherwise its worker asks again
-			r.waiting = append(r.waiting, a)
-		}
+		r.wait(a)
 		t.mu.Unlock()
 		return
 	}
@@ -320,9 +316,6 @@ func (t *Trainer) onCall(a modelcall.IncomingCall) {
 		t.begin(&Pending{state: c}, a, held)
 	}
 }
-
-// maxWaiting bounds the calls that wait for their rollout's state.
-const maxWaiting = 64
 
 // learn reads the highest attempt of a rollout that is new to this process. So a
 // restarted trainer does not answer a fenced worker.
