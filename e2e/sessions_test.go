@@ -23,6 +23,7 @@ import (
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/broker/modelcall"
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer/replay"
 	"github.com/turngate/turngate/worker/gate"
@@ -187,7 +188,7 @@ func (a *asked) compare(t *testing.T, d dialect.Dialect, sent [][]byte) (total i
 		if c == nil {
 			t.Fatalf("call %d did not reach the trainer", i+1)
 		}
-		if want := fresh.Call.HashesOf().Digest(); !bytes.Equal(want, c.HashesOf().Digest()) || !bytes.Equal(want, c.Digest) {
+		if want := harness.HashesOf(&fresh.Call).Digest(); !bytes.Equal(want, harness.HashesOf(c).Digest()) || !bytes.Equal(want, c.Digest) {
 			t.Errorf("call %d is not what the agent sent", i+1)
 		}
 	}

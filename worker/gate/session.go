@@ -83,8 +83,8 @@ type Session struct {
 	edits         map[string]bool
 }
 
-// ErrEnded is the cause of calls that end with their session.
-var ErrEnded = errors.New("the session has ended")
+// errEnded is the cause of calls that end with their session.
+var errEnded = errors.New("the session has ended")
 
 // Open starts a session. It lives until Close, or until a fault ends it (see
 // Done).
@@ -194,7 +194,7 @@ func (s *Session) Fault() *schema.Fault {
 // and later requests get 503. It returns after that.
 func (s *Session) Close() {
 	s.mu.Lock() // no new call can begin
-	s.stop(ErrEnded)
+	s.stop(errEnded)
 	s.recent.Drop(s.cfg.Memory.conversations)
 	for _, x := range s.alive {
 		x.hurry()
