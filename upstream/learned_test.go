@@ -109,8 +109,8 @@ func TestNothingIsLearnedFromAnAgentsWords(t *testing.T) {
 	}
 }
 
-// TestWhatWasLearnedIsForgotten after a while: the engine may be another one.
-func TestWhatWasLearnedIsForgotten(t *testing.T) {
+// TestLearnedLimitsExpire after a while: the engine may be another one.
+func TestLearnedLimitsExpire(t *testing.T) {
 	refuse := true
 	_, srv := engine(t, func(w http.ResponseWriter, body map[string]any) {
 		if refuse && body["temperature"] != nil {
@@ -136,8 +136,8 @@ func TestWhatWasLearnedIsForgotten(t *testing.T) {
 	}
 }
 
-// TestOnlyWhatAnAgentMaySetReachesTheEngine, from any dialect.
-func TestOnlyWhatAnAgentMaySetReachesTheEngine(t *testing.T) {
+// TestOnlyAllowedParametersReachTheUpstream, from any dialect.
+func TestOnlyAllowedParametersReachTheUpstream(t *testing.T) {
 	var last map[string]any
 	u, _ := engine(t, func(w http.ResponseWriter, body map[string]any) {
 		last = body

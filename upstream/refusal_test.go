@@ -156,8 +156,8 @@ func TestTheContextIsReadFromTheModels(t *testing.T) {
 	}
 }
 
-// TestWhatTheOperatorMustMend: the call waits, and the agent is not blamed.
-func TestWhatTheOperatorMustMend(t *testing.T) {
+// TestARefusalThatTheOperatorMustMend: the call waits, and the agent is not blamed.
+func TestARefusalThatTheOperatorMustMend(t *testing.T) {
 	u, _ := engine(t, func(w http.ResponseWriter, _ map[string]any) {
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = io.WriteString(w, `{"error":{"message":"\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set","type":"BadRequestError","param":null,"code":400}}`)
@@ -168,8 +168,8 @@ func TestWhatTheOperatorMustMend(t *testing.T) {
 	}
 }
 
-// TestAnAnswerWithoutWhatTrainingNeeds names the field.
-func TestAnAnswerWithoutWhatTrainingNeeds(t *testing.T) {
+// TestAnAnswerThatCannotBeTrainedOn names the field.
+func TestAnAnswerThatCannotBeTrainedOn(t *testing.T) {
 	for field, body := range map[string]string{
 		"logprobs":      `{"choices":[{"message":{"role":"assistant","content":"ok"},"finish_reason":"stop","token_ids":[5,6,7],"logprobs":{"content":[{"logprob":-1}]}}]}`,
 		"choices":       `{"choices":[]}`,
@@ -211,9 +211,9 @@ func serveModels(t *testing.T, models func() string, handle func(w http.Response
 	return srv.URL
 }
 
-// TestWhatAnEngineDropsIsSaid: without ids or log-probs the answer is of no use
+// TestDroppedParametersAreNamed: without ids or log-probs the answer is of no use
 // for training.
-func TestWhatAnEngineDropsIsSaid(t *testing.T) {
+func TestDroppedParametersAreNamed(t *testing.T) {
 	srv := serveModels(t, func() string { return `{"data":[{"id":"served"}]}` }, func(w http.ResponseWriter, _ map[string]any) {
 		_, _ = io.WriteString(w, `{"choices":[{"message":{"role":"assistant","content":"ok"},"finish_reason":"stop"}],"usage":{}}`)
 	})
