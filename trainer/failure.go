@@ -61,9 +61,9 @@ const (
 type Treatments map[Failure]Treatment
 
 // DefaultTreatments returns a new policy, that of SkyRL's generator for Harbor: a
-// rollout whose context is full is trained on with its reward, one whose agent
-// did not end in time is masked, and without a reward, or if the infrastructure
-// failed, a rollout is run again. SkyRL tries twice in all. In difference to it, a
+// rollout with a full context is trained on with its reward, and a rollout is masked
+// if its agent did not end in time. A rollout runs again if it has no reward or if
+// the infrastructure failed. SkyRL tries twice in all. In difference to it, a
 // failure of the task is masked at once.
 func DefaultTreatments() Treatments {
 	return Treatments{

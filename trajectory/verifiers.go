@@ -26,7 +26,7 @@ type Verifiers struct {
 	Errors    []map[string]string       `json:"errors"`
 }
 
-// VerifiersNode is a message and the tokens that it adds to those before it. All
+// VerifiersNode is a message and the tokens that it adds to the ones before it. All
 // tokens between two answers are at the node of the later one.
 type VerifiersNode struct {
 	Parent    *int           `json:"parent"`

@@ -455,8 +455,7 @@ class Verify:
     # reward_key names the number in reward.json that becomes the reward. Default "reward", or the only number.
     reward_key: str = field(default="", metadata=wire(most=256))
     # separate runs the verifier in a second sandbox, which gets only the artifacts of the first sandbox, at their
-    # source paths. Backend and image default to those of the first sandbox. Nil: the verifier runs in the agent's
-    # sandbox.
+    # source paths. Backend and image default to the first sandbox's. Nil: the verifier runs in the agent's sandbox.
     separate: SandboxChoice | None = None
     # bundled means that the image of the separate sandbox contains /tests.
     bundled: bool = False
