@@ -43,7 +43,7 @@ type Spec struct {
 	MaxTurns     bool
 	MCP          bool
 	// TaskAsArgument is true if the agent reads its task from its argv and not
-	// from stdin. The task may then have at most MaxArgument bytes.
+	// from stdin. The task may then have at most 131,008 bytes.
 	TaskAsArgument bool
 
 	// Files returns the files that the sandbox gets before the agent starts, by
@@ -197,16 +197,16 @@ func withoutTools(c *schema.Call) string {
 	return schema.TagAgent
 }
 
-// MaxArgument is the size in bytes of the longest task that fits into an argument.
+// maxArgument is the size in bytes of the longest task that fits into an argument.
 // Linux allows 128 KiB, including the option's name.
-const MaxArgument = 128<<10 - 64
+const maxArgument = 128<<10 - 64
 
 // CheckTask refuses an instruction that is too long for this agent.
 func (s Spec) CheckTask(instruction string) error {
-	if !s.TaskAsArgument || len(instruction) <= MaxArgument {
+	if !s.TaskAsArgument || len(instruction) <= maxArgument {
 		return nil
 	}
-	return &schema.InvalidError{Field: "task.instruction", Value: fmt.Sprintf("%d bytes", len(instruction)), Want: fmt.Sprintf("at most %d: %s takes its task as an argument", MaxArgument, s.Name)}
+	return &schema.InvalidError{Field: "task.instruction", Value: fmt.Sprintf("%d bytes", len(instruction)), Want: fmt.Sprintf("at most %d: %s takes its task as an argument", maxArgument, s.Name)}
 }
 
 // nodePackage is Node, for agents in JavaScript.

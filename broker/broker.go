@@ -138,9 +138,6 @@ func Confirm(nc *nats.Conn) error {
 	return nil
 }
 
-// Subscriptions counts the subscriptions on both connections.
-func (b *Broker) Subscriptions() int { return b.calls.NumSubscriptions() + b.bulk.NumSubscriptions() }
-
 // MaxPayload is the largest message in bytes that the server takes.
 func (b *Broker) MaxPayload() int64 { return b.calls.MaxPayload() }
 

@@ -27,16 +27,16 @@ import (
 
 // Largest files, in bytes.
 const (
-	MaxBundle   = 256 << 20
-	MaxArtifact = 256 << 20
+	maxBundle   = 256 << 20
+	maxArtifact = 256 << 20
 )
 
 // PutBundle stores a trainer's task bundle and returns its sha256, which is its
 // name. A bundle that the store has already is not sent again. A *FullError means
 // that the trainer's bundles have reached their bound.
 func (b *Broker) PutBundle(ctx context.Context, tid string, data []byte) (string, error) {
-	if len(data) > MaxBundle {
-		return "", &TooLargeError{What: "task bundle", Size: uint64(len(data)), Limit: MaxBundle}
+	if len(data) > maxBundle {
+		return "", &TooLargeError{What: "task bundle", Size: uint64(len(data)), Limit: maxBundle}
 	}
 	return b.putObject(ctx, subjects.TasksBucket(tid), data, 0)
 }
@@ -44,7 +44,7 @@ func (b *Broker) PutBundle(ctx context.Context, tid string, data []byte) (string
 // Bundle reads a trainer's task bundle and checks its sha256. Errors wrap
 // ErrNotFound or ErrDigest, or are a *TooLargeError.
 func (b *Broker) Bundle(ctx context.Context, tid, sha string) ([]byte, error) {
-	return b.Object(ctx, subjects.TasksBucket(tid), sha, MaxBundle)
+	return b.Object(ctx, subjects.TasksBucket(tid), sha, maxBundle)
 }
 
 // PutArtifact stores a file of a trainer's rollout. A *FullError means that the
@@ -53,8 +53,8 @@ func (b *Broker) Bundle(ctx context.Context, tid, sha string) ([]byte, error) {
 // while enough of this time is left, another rollout with the same file uses it
 // too. 0 keeps the file for ever.
 func (b *Broker) PutArtifact(ctx context.Context, tid, name string, data []byte, keep time.Duration) (schema.Artifact, error) {
-	if len(data) > MaxArtifact {
-		return schema.Artifact{}, &TooLargeError{What: "artifact " + name, Size: uint64(len(data)), Limit: MaxArtifact}
+	if len(data) > maxArtifact {
+		return schema.Artifact{}, &TooLargeError{What: "artifact " + name, Size: uint64(len(data)), Limit: maxArtifact}
 	}
 	sha, err := b.putObject(ctx, subjects.ArtifactsBucket(tid), data, keep)
 	return schema.Artifact{Name: name, Size: int64(len(data)), SHA256: sha}, err
@@ -63,7 +63,7 @@ func (b *Broker) PutArtifact(ctx context.Context, tid, name string, data []byte,
 // Artifact reads a file of a trainer's rollout and checks its sha256. It fails
 // with the errors of Bundle.
 func (b *Broker) Artifact(ctx context.Context, tid, sha string) ([]byte, error) {
-	return b.Object(ctx, subjects.ArtifactsBucket(tid), sha, MaxArtifact)
+	return b.Object(ctx, subjects.ArtifactsBucket(tid), sha, maxArtifact)
 }
 
 // commitWithin is the time that a file is kept in addition to the retention,

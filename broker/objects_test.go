@@ -100,7 +100,7 @@ func TestArtifactsAreKeptAsLongAsTheirRollouts(t *testing.T) {
 	}
 }
 
-func TestABundleThatIsNotWhatItsNameSays(t *testing.T) {
+func TestABundleWithAWrongDigest(t *testing.T) {
 	b := testenv.StartPool(t)
 	js, err := jetstream.New(testenv.Raw(t, b.Server.URL(), b.Server.AdminCreds(), "_INBOX.test"))
 	harness.Must(t, err)

@@ -10,9 +10,9 @@ import (
 	"github.com/turngate/turngate/subjects"
 )
 
-// TestSetupChangesOnlyWhatDiffers: a server refuses streams with overlapping
+// TestSetupChangesOnlyDifferentStreams: a server refuses streams with overlapping
 // subjects, and a cluster without room refuses updates.
-func TestSetupChangesOnlyWhatDiffers(t *testing.T) {
+func TestSetupChangesOnlyDifferentStreams(t *testing.T) {
 	b := testenv.StartPool(t)
 	conn := b.JetStream(t).Conn()
 	updates, err := conn.SubscribeSync("$JS.EVENT.ADVISORY.STREAM.UPDATED.*")

@@ -12,7 +12,7 @@ import (
 	"github.com/turngate/turngate/subjects"
 )
 
-func TestLiveDeltasReachWhoWatchesNow(t *testing.T) {
+func TestLiveDeltasReachCurrentWatchers(t *testing.T) {
 	b := testenv.StartPool(t)
 	nc := testenv.Raw(t, b.Server.URL(), b.Server.OpsCreds(), broker.InboxFor("ops", "ops"))
 	sub, err := nc.SubscribeSync("rollout.*.live.*")

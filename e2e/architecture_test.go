@@ -14,9 +14,9 @@ import (
 	"github.com/turngate/turngate/internal/testenv"
 )
 
-// TestArchitectureNamesWhatExists checks each file in docs/architecture.md, and
+// TestArchitectureNamesDeclaredFunctions checks each file in docs/architecture.md, and
 // each function or type behind a file in the same step.
-func TestArchitectureNamesWhatExists(t *testing.T) {
+func TestArchitectureNamesDeclaredFunctions(t *testing.T) {
 	root := testenv.Root(t)
 	data, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))
 	if err != nil {

@@ -39,9 +39,9 @@ func one(t *testing.T, all []schema.Result, attempt, calls int) schema.Result {
 	return all[0]
 }
 
-// TestAnotherWorkerFinishesWhatADeadOneBegan kills a worker in the middle of a
+// TestAnotherWorkerFinishesTheRolloutOfADeadOne kills a worker in the middle of a
 // real agent's work in Docker, with the protocol's default durations.
-func TestAnotherWorkerFinishesWhatADeadOneBegan(t *testing.T) {
+func TestAnotherWorkerFinishesTheRolloutOfADeadOne(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.need(t, "docker", "opencode")

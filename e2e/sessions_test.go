@@ -23,6 +23,7 @@ import (
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/broker/modelcall"
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer/replay"
 	"github.com/turngate/turngate/worker/gate"
@@ -120,7 +121,7 @@ func longSession(t *testing.T, name string) {
 	spoken := all[slices.IndexFunc(all, func(d dialect.Dialect) bool { return d.Name() == spec.Dialect })]
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	total := got.hold(t, spoken, rec.all)
+	total := got.compare(t, spoken, rec.all)
 	if !got.summarised {
 		t.Error("it did not compact its conversation")
 	}
@@ -168,9 +169,9 @@ func (a *asked) add(c *schema.Call) {
 	a.calls[c.Key] = c
 }
 
-// hold compares every call with the body that the recorder saw, and returns the
+// compare compares every call with the body that the recorder saw, and returns the
 // total size of those bodies in bytes.
-func (a *asked) hold(t *testing.T, d dialect.Dialect, sent [][]byte) (total int) {
+func (a *asked) compare(t *testing.T, d dialect.Dialect, sent [][]byte) (total int) {
 	t.Helper()
 	for i, body := range sent {
 		total += len(body)
@@ -187,7 +188,7 @@ func (a *asked) hold(t *testing.T, d dialect.Dialect, sent [][]byte) (total int)
 		if c == nil {
 			t.Fatalf("call %d did not reach the trainer", i+1)
 		}
-		if want := fresh.Call.HashesOf().Digest(); !bytes.Equal(want, c.HashesOf().Digest()) || !bytes.Equal(want, c.Digest) {
+		if want := harness.HashesOf(&fresh.Call).Digest(); !bytes.Equal(want, harness.HashesOf(c).Digest()) || !bytes.Equal(want, c.Digest) {
 			t.Errorf("call %d is not what the agent sent", i+1)
 		}
 	}

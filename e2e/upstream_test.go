@@ -89,9 +89,9 @@ func (e *labEngine) file(t *testing.T, more string) string {
 
 const engineScript = "steps:\n- run: \"echo 'Hello, world!' > hello.txt\"\n- text: Done.\n"
 
-// TestTheWorkerAsksAnEngineItself checks that the worker records the same data as
+// TestTheWorkerCallsAnUpstreamItself checks that the worker records the same data as
 // for answers of a trainer.
-func TestTheWorkerAsksAnEngineItself(t *testing.T) {
+func TestTheWorkerCallsAnUpstreamItself(t *testing.T) {
 	b := newBench(t)
 	e := startEngine(t, engineScript)
 	file := e.file(t, "  max_tokens: 777\n  top_logprobs: 3\n  trainers: [local]\n")

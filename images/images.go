@@ -86,9 +86,9 @@ func Of(t *tasks.Task, kind string) ([]Want, error) {
 }
 
 // Warm makes images ready, up to parallel at a time. It calls each with the
-// outcome of every image, and said with every line of a build or a pull; these
+// outcome of every image, and line with every line of a build or a pull; these
 // calls do not overlap. It returns the joined errors of the images.
-func Warm(ctx context.Context, e Engine, wants []Want, parallel int, each func(Outcome), said func(Want, string)) error {
+func Warm(ctx context.Context, e Engine, wants []Want, parallel int, each func(Outcome), line func(Want, string)) error {
 	var mu sync.Mutex
 	var problems []error
 	next := make(chan Want)
@@ -97,10 +97,10 @@ func Warm(ctx context.Context, e Engine, wants []Want, parallel int, each func(O
 		workers.Go(func() {
 			for w := range next {
 				began := time.Now()
-				ref, err := e.EnsureImage(ctx, w.Image, w.Build, func(line string) {
+				ref, err := e.EnsureImage(ctx, w.Image, w.Build, func(text string) {
 					mu.Lock()
 					defer mu.Unlock()
-					said(w, line)
+					line(w, text)
 				})
 				mu.Lock()
 				if err != nil {

@@ -115,16 +115,6 @@ func (h *Hashes) Digest() []byte {
 	return sum.Sum(make([]byte, 0, sha256.Size))
 }
 
-// HashesOf hashes all parts of a call.
-func (c *Call) HashesOf() *Hashes {
-	var s Hasher
-	h := &Hashes{Messages: make([]Hash, len(c.Messages)), Tools: s.Tools(c.Tools), Params: s.Params(c.Params)}
-	for i, m := range c.Messages {
-		h.Messages[i] = s.Message(m)
-	}
-	return h
-}
-
 // noTools, as the tools of a delta, means that the call has no tools although
 // its base has.
 const noTools = "[]"

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -61,7 +62,7 @@ func TestDigestVectors(t *testing.T) {
 	for i := range all {
 		v := &all[i]
 		c := schema.Call{Messages: v.Messages, Tools: v.Tools, Params: v.Params}
-		got := hex.EncodeToString(c.HashesOf().Digest())
+		got := hex.EncodeToString(harness.HashesOf(&c).Digest())
 		if got != v.Digest && !*update {
 			t.Errorf("vector %d: %s, want %s", i, got, v.Digest)
 		}
@@ -99,11 +100,11 @@ func TestDeltasRebuild(t *testing.T) {
 		if len(c.Messages) == 0 {
 			continue
 		}
-		h := c.HashesOf()
+		h := harness.HashesOf(&c)
 		c.Digest = h.Digest()
-		c.Shares = schema.Shares{Base: 1, Keep: keep, Tools: h.Tools == base.HashesOf().Tools, Params: h.Params == base.HashesOf().Params}
+		c.Shares = schema.Shares{Base: 1, Keep: keep, Tools: h.Tools == harness.HashesOf(&base).Tools, Params: h.Params == harness.HashesOf(&base).Params}
 		d := travelled(t, c.Delta())
-		if !d.Rebuild(&base) || string(d.HashesOf().Digest()) != string(c.Digest) {
+		if !d.Rebuild(&base) || string(harness.HashesOf(&d).Digest()) != string(c.Digest) {
 			t.Fatalf("base %s %s, call %s %s, rebuilt %s %s", base.Messages, base.Tools, c.Messages, c.Tools, d.Messages, d.Tools)
 		}
 	}
@@ -145,7 +146,7 @@ func TestDigestsGoOn(t *testing.T) {
 		for _, letter := range conversation {
 			c.Messages = append(c.Messages, raw(fmt.Sprintf(`{"content":"%c"}`, letter)))
 		}
-		return c.HashesOf()
+		return harness.HashesOf(&c)
 	}
 	known := map[string]*schema.Hashes{"abcd": whole("abcd")}
 	same := func() {
@@ -210,7 +211,7 @@ func TestNeedFullVectors(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got := hex.EncodeToString(meant.HashesOf().Digest())
+			got := hex.EncodeToString(harness.HashesOf(&meant).Digest())
 			if c.Digest != "" && c.Digest != got && !*update {
 				t.Errorf("%s: call %d has the digest %s, want %s", all[i].Name, c.Number, c.Digest, got)
 			}

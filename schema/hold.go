@@ -38,9 +38,9 @@ func (h *Hold) Validate() error {
 	return nil
 }
 
-// AsksAnEngine reports whether the worker sends calls of this rollout to an
+// UsesUpstream reports whether the worker sends calls of this rollout to an
 // upstream instead of the trainer.
-func (r *Request) AsksAnEngine() bool {
+func (r *Request) UsesUpstream() bool {
 	if r.Mode == ModeProxy {
 		return true
 	}

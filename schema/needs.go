@@ -71,7 +71,7 @@ func (o *Offer) Meets(n *Needs) error {
 		{"sandbox.memory_bytes", n.MemoryBytes, o.MemoryBytes > 0 && n.MemoryBytes > o.MemoryBytes, fmt.Sprintf("at most %d", o.MemoryBytes)},
 		{"sandbox.disk_bytes", n.DiskBytes, o.DiskBytes > 0 && n.DiskBytes > o.DiskBytes, fmt.Sprintf("at most %d", o.DiskBytes)},
 		{"sandbox.pids", n.Pids, o.Pids > 0 && n.Pids > o.Pids, fmt.Sprintf("at most %d", o.Pids)},
-		{"gate.routes", strings.Join(n.Routes, ", "), !subset(n.Routes, o.Upstreams), "the engines " + list(o.Upstreams)},
+		{"gate.routes", strings.Join(n.Routes, ", "), !subset(n.Routes, o.Upstreams), "the upstreams " + list(o.Upstreams)},
 	} {
 		if l.lacks {
 			return invalid(l.field, l.value, "this worker offers "+l.want)

@@ -20,7 +20,7 @@ type Reply struct {
 	TopLogprobs   json.RawMessage `json:"top_logprobs,omitempty"`
 	Versions      []VersionSpan   `json:"versions,omitempty"`
 	Sampling      json.RawMessage `json:"sampling,omitempty"` // effective parameters
-	Edits         []string        `json:"edits,omitempty"`    // parameters that were changed before the engine got them, or that it ignored
+	Edits         []string        `json:"edits,omitempty"`    // parameters that were changed before the upstream got them, or that it ignored
 	Retained      bool            `json:"retained,omitempty"` // the trainer keeps the ids under the call's key
 	Digest        []byte          `json:"digest,omitempty"`   // of the retained ids
 }

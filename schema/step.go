@@ -67,7 +67,7 @@ type Verify struct {
 	RewardKey string `json:"reward_key,omitempty"`
 	// Separate runs the verifier in a second sandbox, which gets only the
 	// artifacts of the first sandbox, at their source paths. Backend and image
-	// default to those of the first sandbox. Nil: the verifier runs in the
+	// default to the first sandbox's. Nil: the verifier runs in the
 	// agent's sandbox.
 	Separate *SandboxChoice `json:"separate,omitempty"`
 	// Bundled means that the image of the separate sandbox contains /tests.

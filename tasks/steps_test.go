@@ -183,7 +183,7 @@ func TestWhereAVerifierRuns(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithStepsIsNamed(t *testing.T) {
+func TestErrorsInStepsAreNamed(t *testing.T) {
 	_, err := tasks.Load(write(t, t.TempDir(), map[string]string{
 		"tests/test.sh": "true", "steps/ok/instruction.md": "x", "steps/blank/instruction.md": "\n",
 		"task.toml": `

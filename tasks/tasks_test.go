@@ -90,7 +90,7 @@ func TestHarborTask(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithATaskIsNamed(t *testing.T) {
+func TestErrorsInATaskAreNamed(t *testing.T) {
 	for field, files := range map[string]map[string]string{
 		"instruction.md":           {"task.toml": ""},
 		"task.toml":                {"instruction.md": "x", "task.toml": "["},

@@ -74,13 +74,13 @@ const (
 type Treatments map[Failure]Treatment
 
 // DefaultTreatments returns a new policy, that of SkyRL's generator for Harbor: a
-// rollout whose context is full is trained on with its reward, one whose agent
-// did not end in time is masked, and without a reward, or if the infrastructure
-// failed, a rollout is run again. SkyRL tries twice in all. In difference to it, a
-// failure of the task is masked at once, a rollout whose context is full keeps its
-// own reward (there it is 0), and a rollout that failed masks only itself (there all
-// rollouts of its prompt). AReaL rejects a rollout without a reward, and neither
-// masks it nor tries it again.
+// rollout with a full context is trained on with its reward, and a rollout is masked
+// if its agent did not end in time. A rollout runs again if it has no reward or if
+// the infrastructure failed. SkyRL tries twice in all. In difference to it, a failure
+// of the task is masked at once, a rollout with a full context keeps its own reward
+// (there it is 0), and a rollout that failed masks only itself (there all rollouts of
+// its prompt). AReaL rejects a rollout without a reward, and neither masks it nor
+// tries it again.
 func DefaultTreatments() Treatments {
 	return Treatments{
 		FailureNone: Train, FailureAgent: Train, FailureAgentTimeout: Mask, FailureNoReward: Again,

@@ -12,8 +12,8 @@ type Wanted struct {
 	// Enough is the number of usable results of a group after which its other
 	// rollouts are cancelled. Each group counts by itself. 0: none is cancelled.
 	Enough int
-	// Treatments says which results are usable: those to Train on. Nil:
-	// DefaultTreatments.
+	// Treatments decides which results are usable: the ones with the treatment
+	// Train. Nil: DefaultTreatments.
 	Treatments Treatments
 }
 
@@ -100,8 +100,8 @@ func (t *Trainer) dropOutstanding(id schema.ID) bool {
 	return true
 }
 
-// tell wakes the callers that wait for results of a group, and those that wait for
-// any. The caller holds the lock.
+// tell wakes the callers that wait for results of a group, and the callers that
+// wait for all results. The caller holds the lock.
 func (t *Trainer) tell(group string) {
 	for _, of := range []string{group, ""} {
 		if c := t.news[of]; c != nil {

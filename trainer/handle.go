@@ -110,7 +110,7 @@ func (h *Handle) ask(ctx context.Context, op *schema.Operation) (schema.Operatio
 	}
 	h.number++
 	s.mu.Lock()
-	asked := s.asked
+	asked := s.incoming
 	s.mu.Unlock()
 	r, err := s.t.calls.Operate(ctx, asked, s.gen, h.number, op)
 	var f *schema.Fault

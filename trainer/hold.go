@@ -115,7 +115,7 @@ func (t *Trainer) tellHold() {
 	h := schema.Hold{V: schema.Version, Instance: t.instance, Serial: t.holdSerial, All: t.hold != nil && t.hold.all()}
 	if t.hold != nil && !h.All {
 		for id, s := range t.outstanding {
-			if s.request.AsksAnEngine() && t.holds(id) {
+			if s.request.UsesUpstream() && t.holds(id) {
 				h.IDs = append(h.IDs, id)
 			}
 		}
@@ -123,6 +123,6 @@ func (t *Trainer) tellHold() {
 	}
 	t.mu.Unlock()
 	if err := t.requests.Hold(&h); err != nil {
-		t.cfg.Log.Warn().Err(err).Msg("workers that ask an engine themselves do not hear of a hold; it is told again")
+		t.cfg.Log.Warn().Err(err).Msg("workers that use an upstream were not told of a hold; it is sent again")
 	}
 }

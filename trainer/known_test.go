@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -26,7 +27,7 @@ func TestACallWaitsForItsBase(t *testing.T) {
 				r.attempt = 1
 				key := schema.Key{Rollout: "alpha-1", Attempt: 1, Call: 1}
 				r.calls[1] = tr.newState(key)
-				second := Call{Call: schema.Call{Messages: whole.Messages[1:], Base: 1, Keep: 1, Digest: whole.HashesOf().Digest()}}
+				second := Call{Call: schema.Call{Messages: whole.Messages[1:], Base: 1, Keep: 1, Digest: harness.HashesOf(&whole).Digest()}}
 				need := make(chan bool)
 				go func() {
 					n, err := tr.rebuild(schema.Key{Rollout: "alpha-1", Attempt: 1, Call: 2}, &second)
@@ -65,7 +66,7 @@ func TestCallsOfOneBaseAreApart(t *testing.T) {
 	take := func(number, base, keep int, conversation ...string) {
 		t.Helper()
 		whole := schema.Call{Messages: texts(conversation...)}
-		c := &Call{Call: schema.Call{Messages: whole.Messages, Digest: whole.HashesOf().Digest()}}
+		c := &Call{Call: schema.Call{Messages: whole.Messages, Digest: harness.HashesOf(&whole).Digest()}}
 		if base != 0 {
 			c.Call.Base, c.Keep = base, keep
 			c.Messages = whole.Messages[c.Keep:]

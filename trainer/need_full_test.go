@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 	"github.com/turngate/turngate/trainer"
@@ -49,7 +50,7 @@ func TestNeedFullVectors(t *testing.T) {
 	b := newBench(t)
 	given := make(chan []byte, 100) // digests of the calls as they are handed out; no vector has so many
 	serve(t, b.trainer, func(_ context.Context, c *trainer.Call) (*schema.Reply, error) {
-		given <- c.Call.HashesOf().Digest()
+		given <- harness.HashesOf(&c.Call).Digest()
 		return text("ok"), nil
 	})
 	nc := b.connect(t)
@@ -65,7 +66,7 @@ func TestNeedFullVectors(t *testing.T) {
 					t.Fatalf("call %d got %s, want %s", c.Number, kind, want)
 				}
 				meant := schema.Call{Messages: c.Meant.Messages, Tools: c.Meant.Tools, Params: c.Meant.Params}
-				if kind == schema.FrameFinal && !bytes.Equal(<-given, meant.HashesOf().Digest()) {
+				if kind == schema.FrameFinal && !bytes.Equal(<-given, harness.HashesOf(&meant).Digest()) {
 					t.Errorf("call %d is not what its worker meant", c.Number)
 				}
 			}

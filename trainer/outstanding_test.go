@@ -106,7 +106,7 @@ func TestATrainerStartedAgainStillWaits(t *testing.T) {
 	}
 }
 
-func TestWhatTheBrokerLostIsSubmittedAgainAndOnlyThat(t *testing.T) {
+func TestOnlyLostRequestsAreSubmittedAgain(t *testing.T) {
 	b := newBench(t)
 	tr := b.start(t, func(c *trainer.Config) { c.AuditEvery = 300 * time.Millisecond })
 	var all []schema.Request

@@ -40,18 +40,18 @@ type state struct {
 	out atomic.Bool // the call was handed out
 
 	mu       sync.Mutex
-	asked    modelcall.IncomingCall
+	incoming modelcall.IncomingCall
 	gen      string
 	deltas   []modelcall.Packed
 	final    *modelcall.Frame
 	answered bool
 	settled  bool // the worker has the answer, which is dropped here
 	opened   time.Time
-	said     bool // the worker got an accept
+	accepted bool // the worker got an accept
 
-	held  heldBack // pieces that are not sent yet
-	later *time.Timer
-	sent  time.Time // time of the last piece
+	buffered deltaBuffer // pieces that are not sent yet
+	later    *time.Timer
+	sent     time.Time // time of the last piece
 }
 
 func (t *Trainer) newState(key schema.Key) *state {
@@ -70,8 +70,8 @@ func (p *Pending) Context() context.Context { return p.state.ctx }
 func (s *state) open(a modelcall.IncomingCall) {
 	a.Body = nil // already decoded, so free it
 	s.mu.Lock()
-	if s.asked.Key == (schema.Key{}) { // otherwise a newer request has come
-		s.asked = a
+	if s.incoming.Key == (schema.Key{}) { // otherwise a newer request has come
+		s.incoming = a
 	}
 	s.opened = time.Now()
 	s.mu.Unlock()
@@ -83,9 +83,9 @@ func (s *state) open(a modelcall.IncomingCall) {
 // accept sends an accept, unless the worker got one.
 func (s *state) accept() {
 	s.mu.Lock()
-	said := s.said
+	accepted := s.accepted
 	s.mu.Unlock()
-	if !said {
+	if !accepted {
 		s.sendBeat(false)
 	}
 }
@@ -99,17 +99,17 @@ func (s *state) attach(a modelcall.IncomingCall, held bool) {
 	if s.settled {
 		return // a request that was late
 	}
-	s.asked = a
+	s.incoming = a
 	from := 0
 	if a.ResumeGen == s.gen {
 		from = min(a.Resume, len(s.deltas))
 	}
-	if d := s.held.take(); d != nil { // sent in its turn below
+	if d := s.buffered.drain(); d != nil { // sent in its turn below
 		_, _ = s.add(d) // buffered pieces are valid
 	}
 	if s.final == nil {
 		s.send(modelcall.Frame{Kind: schema.FrameAccept, Gen: s.gen, Held: held})
-		s.said = true
+		s.accepted = true
 	}
 	for i := from; i < len(s.deltas); i++ {
 		s.send(modelcall.Frame{Kind: schema.FrameDelta, Gen: s.gen, Seq: i, Body: s.deltas[i]})
@@ -125,7 +125,7 @@ func (s *state) settle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.answered {
-		s.settled, s.deltas, s.final, s.asked = true, nil, nil, modelcall.IncomingCall{Key: s.key}
+		s.settled, s.deltas, s.final, s.incoming = true, nil, nil, modelcall.IncomingCall{Key: s.key}
 	}
 }
 
@@ -137,8 +137,8 @@ func (s *state) sendBeat(held bool) {
 		return
 	}
 	kind := schema.FrameBeat
-	if !s.said {
-		kind, s.said = schema.FrameAccept, true
+	if !s.accepted {
+		kind, s.accepted = schema.FrameAccept, true
 	}
 	s.send(modelcall.Frame{Kind: kind, Gen: s.gen, Held: held})
 }
@@ -157,7 +157,7 @@ func (s *state) waits() (since time.Time, ok bool) {
 // send sends a frame. The worker asks again for a lost one. The caller holds
 // the lock.
 func (s *state) send(f modelcall.Frame) {
-	if err := s.asked.Send(f); err != nil {
+	if err := s.incoming.Send(f); err != nil {
 		s.t.cfg.Log.Debug().Err(err).Stringer("call", s.key).Msg("a frame was not sent")
 	}
 	switch f.Kind {
@@ -223,16 +223,16 @@ func (p *Pending) Fault(f *schema.Fault) error {
 	return s.finish(modelcall.Frame{Kind: schema.FrameFault, Gen: s.gen, Body: body}, !retryable)
 }
 
-// finish sends the last frame. The caller holds the lock.
-func (s *state) finish(f modelcall.Frame, keep bool) error {
+// finish sends the last frame, and retains it for a repeated request. The caller holds the lock.
+func (s *state) finish(f modelcall.Frame, retain bool) error {
 	if !s.wanted() {
 		return ErrOver
 	}
-	s.answered, s.held = true, heldBack{}
+	s.answered, s.buffered = true, deltaBuffer{}
 	if s.later != nil {
 		s.later.Stop()
 	}
-	if keep {
+	if retain {
 		s.final = &f
 	}
 	s.send(f)

@@ -21,9 +21,9 @@ const (
 	maxQueued = 64
 )
 
-// queueWatch reports the reasons why rollouts stay in the queue. Workers report all
+// queueReporter reports the reasons why rollouts stay in the queue. Workers report all
 // later waits.
-type queueWatch struct {
+type queueReporter struct {
 	t      *Trainer
 	handle func(schema.Event)
 
@@ -41,7 +41,7 @@ type queued struct {
 // has taken. Events may be lost.
 func (t *Trainer) Watch(handle func(schema.Event)) (stop func(), err error) {
 	var one sync.Mutex // one event at a time
-	q := &queueWatch{t: t, waits: map[schema.ID]*queued{}, handle: func(e schema.Event) {
+	q := &queueReporter{t: t, waits: map[schema.ID]*queued{}, handle: func(e schema.Event) {
 		one.Lock()
 		defer one.Unlock()
 		handle(e)
@@ -67,7 +67,7 @@ func (t *Trainer) Watch(handle func(schema.Event)) (stop func(), err error) {
 	}, nil
 }
 
-func (q *queueWatch) run(ctx context.Context) {
+func (q *queueReporter) run(ctx context.Context) {
 	tick := time.NewTicker(queueEvery)
 	defer tick.Stop()
 	for {
@@ -81,7 +81,7 @@ func (q *queueWatch) run(ctx context.Context) {
 }
 
 // look reports the rollouts that no worker has taken.
-func (q *queueWatch) look(ctx context.Context) {
+func (q *queueReporter) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	waiting := q.waiting()
@@ -117,7 +117,7 @@ func (q *queueWatch) look(ctx context.Context) {
 
 // waiting lists the oldest rollouts that no worker has taken, as far as this
 // process knows.
-func (q *queueWatch) waiting() []submitted {
+func (q *queueReporter) waiting() []submitted {
 	q.t.mu.Lock()
 	defer q.t.mu.Unlock()
 	var all []submitted
@@ -134,7 +134,7 @@ func (q *queueWatch) waiting() []submitted {
 
 // isQueued reads whether a rollout is still queued, because the events of its
 // start may be lost.
-func (q *queueWatch) isQueued(ctx context.Context, id schema.ID) bool {
+func (q *queueReporter) isQueued(ctx context.Context, id schema.ID) bool {
 	state, err := q.t.requests.State(ctx, id)
 	if errors.Is(err, broker.ErrNotFound) {
 		return true
@@ -145,14 +145,14 @@ func (q *queueWatch) isQueued(ctx context.Context, id schema.ID) bool {
 	return err == nil && state.Status == schema.StatusQueued
 }
 
-func (q *queueWatch) known(id schema.ID) *queued {
+func (q *queueReporter) known(id schema.ID) *queued {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.waits[id]
 }
 
 // tell reports a wait when it begins, when the reason changes, and every 30 s.
-func (q *queueWatch) tell(id schema.ID, since time.Time, note string) {
+func (q *queueReporter) tell(id schema.ID, since time.Time, note string) {
 	q.mu.Lock()
 	w := q.waits[id]
 	if w == nil {
@@ -171,7 +171,7 @@ func (q *queueWatch) tell(id schema.ID, since time.Time, note string) {
 }
 
 // taken reports the end of a wait.
-func (q *queueWatch) taken(id schema.ID) {
+func (q *queueReporter) taken(id schema.ID) {
 	q.mu.Lock()
 	w := q.waits[id]
 	delete(q.waits, id)
@@ -181,6 +181,6 @@ func (q *queueWatch) taken(id schema.ID) {
 	}
 }
 
-func (q *queueWatch) emit(id schema.ID, w schema.WaitEvent) {
+func (q *queueReporter) emit(id schema.ID, w schema.WaitEvent) {
 	q.handle(schema.Event{V: schema.Version, Type: schema.EventWait, Rollout: id, At: time.Now().UnixMilli(), Wait: &w})
 }

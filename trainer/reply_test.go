@@ -8,9 +8,9 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// TestAnAnswerThatNobodyCanReadIsNotSent: the trainer gets the name of the
+// TestAnUnreadableAnswerIsNotSent: the trainer gets the name of the
 // wrong field, and may still answer.
-func TestAnAnswerThatNobodyCanReadIsNotSent(t *testing.T) {
+func TestAnUnreadableAnswerIsNotSent(t *testing.T) {
 	b := newBench(t)
 	answered := b.ask(t.Context(), 1, 1, nil)
 	p, err := b.trainer.Next(t.Context())

@@ -49,6 +49,41 @@ func (r *rollout) of(a modelcall.IncomingCall) map[int]*state {
 	}
 }
 
+// maxWaiting bounds the calls that wait for their rollout's state.
+const maxWaiting = 64
+
+// wait makes a call wait for the rollout's state, or removes it if its worker gave it
+// up.
+func (r *rollout) wait(a modelcall.IncomingCall) {
+	if a.Cancel {
+		r.waiting = slices.DeleteFunc(r.waiting, func(w modelcall.IncomingCall) bool { return w.Key == a.Key && w.Tool == a.Tool && w.Verify == a.Verify })
+	} else if len(r.waiting) < maxWaiting { // otherwise its worker asks again
+		r.waiting = append(r.waiting, a)
+	}
+}
+
+// remove removes a call that its worker gave up, and returns it; nil: the rollout
+// does not have it.
+func (r *rollout) remove(a modelcall.IncomingCall) *state {
+	if r == nil || r.attempt != a.Key.Attempt {
+		return nil
+	}
+	s := r.of(a)[a.Key.Call]
+	delete(r.of(a), a.Key.Call)
+	return s
+}
+
+// advance begins an attempt if it is newer. It drops the calls of the attempt
+// before and returns them.
+func (r *rollout) advance(attempt int) (stale []*state) {
+	if attempt > r.attempt {
+		stale = r.allCalls()
+		r.attempt = attempt
+		r.reset()
+	}
+	return stale
+}
+
 // allCalls lists the calls of all kinds.
 func (r *rollout) allCalls() []*state {
 	return slices.Concat(slices.Collect(maps.Values(r.calls)), slices.Collect(maps.Values(r.tools)), slices.Collect(maps.Values(r.verifications)))

@@ -83,9 +83,9 @@ type serving struct {
 	slots chan struct{} // has a value for each call that is answered; nil: no limit
 }
 
-// take reports whether a call that has just arrived is answered at once; answer
+// admit reports whether a call that has just arrived is answered at once; answer
 // must follow. The caller holds the trainer's lock.
-func (s *serving) take(p *Pending) bool {
+func (s *serving) admit(p *Pending) bool {
 	if s.slots != nil {
 		select {
 		case s.slots <- struct{}{}:

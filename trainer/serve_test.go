@@ -165,7 +165,7 @@ func TestAnAbortedGenerationIsMadeAgain(t *testing.T) {
 	}
 }
 
-func TestDialNamesWhatIsWrong(t *testing.T) {
+func TestDialNamesTheWrongField(t *testing.T) {
 	var invalid *schema.InvalidError
 	if _, err := trainer.Dial(t.Context(), trainer.Config{Name: "No!"}); !errors.As(err, &invalid) {
 		t.Fatalf("got %v", err)

@@ -154,7 +154,7 @@ func TestTheSessionIsDocumented(t *testing.T) {
 	}
 	caller := b.calls.Caller(j.Request, j)
 	ask := func(c schema.Call, n int) <-chan answer {
-		c.V, c.Tag, c.Dialect, c.Digest = schema.Version, schema.TagAgent, "chat", c.HashesOf().Digest()
+		c.V, c.Tag, c.Dialect, c.Digest = schema.Version, schema.TagAgent, "chat", harness.HashesOf(&c).Digest()
 		c.Key = schema.Key{Rollout: "alpha-1", Attempt: j.Attempt, Call: n}.String()
 		got := make(chan answer, 1)
 		go func() {

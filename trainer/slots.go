@@ -33,8 +33,8 @@ func checkSlots(most int) error {
 	return nil
 }
 
-// Load says what a trainer's rollouts and calls wait for. It has what this
-// process knows.
+// Load counts the rollouts and calls of a trainer that wait, as far as this process
+// knows.
 type Load struct {
 	Rollouts int // submitted rollouts that have no result, as far as is known
 	Waiting  int // requests whose Submit waits for a slot
@@ -65,7 +65,7 @@ func (l Load) Steer(slots, least, most int, wait time.Duration) int {
 	return max(least, min(slots, most))
 }
 
-// Load returns what rollouts and calls wait for at this moment, to set slots by.
+// Load counts the rollouts and calls that wait at this moment, to set slots by.
 func (t *Trainer) Load() Load {
 	now := time.Now()
 	t.mu.Lock()

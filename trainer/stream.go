@@ -10,7 +10,7 @@ import (
 
 // Stream sends an answer while it is generated. A worker that loses a piece
 // asks for it again. Pieces of text within mergeWithin of each other travel in
-// one message, so that a fast engine does not need a message per token.
+// one message, so that a fast upstream does not need a message per token.
 type Stream struct{ p *Pending }
 
 const (
@@ -38,14 +38,14 @@ func (st *Stream) Delta(d *schema.Delta) error {
 	if !s.wanted() {
 		return ErrOver
 	}
-	if s.held.merge(d) {
+	if s.buffered.merge(d) {
 		return nil
 	}
 	if err := s.flush(); err != nil {
 		return err
 	}
 	since := time.Since(s.sent)
-	if since >= mergeWithin || !s.held.begin(d) {
+	if since >= mergeWithin || !s.buffered.begin(d) {
 		return s.sendDelta(d)
 	}
 	if s.later == nil {
@@ -67,7 +67,7 @@ func (st *Stream) Final(r *schema.Reply) error { return st.p.Reply(r) }
 
 // flush sends the buffered pieces. The caller holds the lock.
 func (s *state) flush() error {
-	if d := s.held.take(); d != nil {
+	if d := s.buffered.drain(); d != nil {
 		return s.sendDelta(d)
 	}
 	return nil
@@ -79,7 +79,7 @@ func (s *state) sendDelta(d *schema.Delta) error {
 	if err != nil {
 		return err
 	}
-	s.said, s.sent = true, time.Now()
+	s.accepted, s.sent = true, time.Now()
 	s.send(f)
 	return nil
 }
@@ -96,8 +96,8 @@ func (s *state) add(d *schema.Delta) (modelcall.Frame, error) {
 	return f, nil
 }
 
-// heldBack has the buffered pieces of one text, which travel together.
-type heldBack struct {
+// deltaBuffer has the buffered pieces of one text, which travel together.
+type deltaBuffer struct {
 	member   string // of the delta: content or reasoning_content; empty: no pieces
 	text     []byte // JSON text without quotes
 	ids      schema.TokenIDs
@@ -105,36 +105,36 @@ type heldBack struct {
 }
 
 // begin buffers a piece. It returns false if the piece is more than text.
-func (h *heldBack) begin(d *schema.Delta) bool {
+func (b *deltaBuffer) begin(d *schema.Delta) bool {
 	member, text, ok := onlyText(d.Delta)
 	if ok {
-		*h = heldBack{member, bytes.Clone(text), bytes.Clone(d.CompletionIDs), bytes.Clone(d.Logprobs)}
+		*b = deltaBuffer{member, bytes.Clone(text), bytes.Clone(d.CompletionIDs), bytes.Clone(d.Logprobs)}
 	}
 	return ok
 }
 
 // merge adds a piece to the buffer. It returns false if the piece does not fit.
-func (h *heldBack) merge(d *schema.Delta) bool {
-	if h.member == "" {
+func (b *deltaBuffer) merge(d *schema.Delta) bool {
+	if b.member == "" {
 		return false
 	}
 	member, text, ok := onlyText(d.Delta)
-	if !ok || member != h.member || len(h.text)+len(text) > mergeMost || (len(h.logprobs) > 0) != (len(d.Logprobs) > 0) {
+	if !ok || member != b.member || len(b.text)+len(text) > mergeMost || (len(b.logprobs) > 0) != (len(d.Logprobs) > 0) {
 		return false
 	}
-	h.text, h.ids, h.logprobs = append(h.text, text...), append(h.ids, d.CompletionIDs...), append(h.logprobs, d.Logprobs...)
+	b.text, b.ids, b.logprobs = append(b.text, text...), append(b.ids, d.CompletionIDs...), append(b.logprobs, d.Logprobs...)
 	return true
 }
 
-// take returns the buffered pieces as one; nil if the buffer is empty.
-func (h *heldBack) take() *schema.Delta {
-	if h.member == "" {
+// drain empties the buffer and returns its pieces as one; nil if it is empty.
+func (b *deltaBuffer) drain() *schema.Delta {
+	if b.member == "" {
 		return nil
 	}
-	b := append([]byte(`{"`), h.member...)
-	b = append(append(append(b, `":"`...), h.text...), `"}`...)
-	d := &schema.Delta{V: schema.Version, Delta: b, CompletionIDs: h.ids, Logprobs: h.logprobs}
-	*h = heldBack{}
+	delta := append([]byte(`{"`), b.member...)
+	delta = append(append(append(delta, `":"`...), b.text...), `"}`...)
+	d := &schema.Delta{V: schema.Version, Delta: delta, CompletionIDs: b.ids, Logprobs: b.logprobs}
+	*b = deltaBuffer{}
 	return d
 }
 

@@ -73,9 +73,9 @@ func TestFastPiecesTravelTogether(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatAsksAgainGetsWhatIsHeldBackInItsTurn: the earlier pieces come
+// TestARepeatedRequestGetsTheBufferedPiecesInOrder: the earlier pieces come
 // first, so that the worker sees no gap.
-func TestAWorkerThatAsksAgainGetsWhatIsHeldBackInItsTurn(t *testing.T) {
+func TestARepeatedRequestGetsTheBufferedPiecesInOrder(t *testing.T) {
 	b := newBench(t)
 	_ = b.ask(t.Context(), 1, 1, nil) // no longer answered
 	s := next(t, b.trainer).Stream()
@@ -110,8 +110,8 @@ func TestAWorkerThatAsksAgainGetsWhatIsHeldBackInItsTurn(t *testing.T) {
 	}
 }
 
-// TestServeSendsWhatIsThere: pieces arrive before the answer is whole.
-func TestServeSendsWhatIsThere(t *testing.T) {
+// TestServeSendsPiecesAtOnce: pieces arrive before the answer is whole.
+func TestServeSendsPiecesAtOnce(t *testing.T) {
 	b := newBench(t)
 	heard, ended := make(chan string, 8), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -62,7 +62,7 @@ type Trainer struct {
 	resultsFrom uint64                   // stream sequence from which poll looks for results
 	news        map[string]chan struct{} // by group, empty: all groups; closed when callers of nextOf must look again
 	hinted      map[schema.ID]struct{}   // outstanding rollouts that may have a result
-	unread      map[schema.ID]struct{}   // the ones that could not be read since the last poll
+	unread      map[schema.ID]struct{}   // rollouts with a result that could not be read since the last poll
 	over        map[schema.ID]struct{}   // rollouts of other processes that may have a result
 	overReady   chan struct{}            // capacity 1: over has rollouts
 	recent      recent                   // newest hints
@@ -262,23 +262,15 @@ func (t *Trainer) onCall(a modelcall.IncomingCall) {
 		}
 	}
 	if r != nil && !r.ready {
-		if a.Cancel {
-			r.waiting = slices.DeleteFunc(r.waiting, func(w modelcall.IncomingCall) bool { return w.Key == a.Key && w.Tool == a.Tool && w.Verify == a.Verify })
-		} else if len(r.waiting) < maxWaiting { // otherwise its worker asks again
-			r.waiting = append(r.waiting, a)
-		}
+		r.wait(a)
 		t.mu.Unlock()
 		return
 	}
 	if r == nil || a.Cancel {
-		var given *state
-		if r != nil && r.attempt == a.Key.Attempt {
-			given = r.of(a)[a.Key.Call]
-			delete(r.of(a), a.Key.Call)
-		}
+		cancelled := r.remove(a)
 		t.mu.Unlock()
-		if given != nil {
-			given.end(errCancelled)
+		if cancelled != nil {
+			cancelled.end(errCancelled)
 		}
 		return
 	}
@@ -288,12 +280,7 @@ func (t *Trainer) onCall(a modelcall.IncomingCall) {
 		t.sendFault(a, staleFault("attempt %d is over, %d has begun", a.Key.Attempt, r.attempt))
 		return
 	}
-	var stale []*state
-	if a.Key.Attempt > r.attempt {
-		r.attempt = a.Key.Attempt
-		stale = r.allCalls()
-		r.reset()
-	}
+	stale := r.advance(a.Key.Attempt)
 	c := r.of(a)[a.Key.Call]
 	fresh := c == nil
 	if fresh {
@@ -307,7 +294,7 @@ func (t *Trainer) onCall(a modelcall.IncomingCall) {
 			settled = append(settled, s)
 		}
 	}
-	t.bg.Add(1) // Close waits: the ledger is written, and runTool and runVerifier start goroutines
+	t.bg.Add(1) // Close must wait for this call: it writes the ledger, and runTool and runVerifier start goroutines
 	t.mu.Unlock()
 	t.sawAttempt(a.Key.Rollout, a.Key.Attempt)
 	for _, s := range settled {
@@ -329,9 +316,6 @@ func (t *Trainer) onCall(a modelcall.IncomingCall) {
 		t.begin(&Pending{state: c}, a, held)
 	}
 }
-
-// maxWaiting bounds the calls that wait for their rollout's state.
-const maxWaiting = 64
 
 // learn reads the highest attempt of a rollout that is new to this process. So a
 // restarted trainer does not answer a fenced worker.
@@ -409,7 +393,7 @@ func (t *Trainer) begin(p *Pending, a modelcall.IncomingCall, held bool) {
 		p.state.sendBeat(true)
 	}
 	t.mu.Lock()
-	if s := t.serving; s != nil && !t.holds(a.Key.Rollout) && s.take(p) {
+	if s := t.serving; s != nil && !t.holds(a.Key.Rollout) && s.admit(p) {
 		t.mu.Unlock()
 		s.answer(p)
 		return
@@ -453,7 +437,8 @@ func (t *Trainer) accept() {
 	}
 }
 
-// beat sends beats for open calls.
+// beat sends beats for open calls. It also drops rollouts without a call for
+// forgetAfter.
 func (t *Trainer) beat() {
 	t.mu.Lock()
 	var all []*state

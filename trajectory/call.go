@@ -66,7 +66,7 @@ type Call struct {
 	answered     bool
 	committed    bool
 	hasIDs       bool
-	said         said
+	text         assistantText
 	tools        bool // the call offers tools
 	wants        bool // the answer calls tools
 	kept         int  // tokens of the row before that the prompt keeps

@@ -30,13 +30,13 @@ type turn struct {
 	up, jump  int32 // the conversation without this message, and a shorter one; see back
 	count     int32 // messages
 	assistant bool
-	said      said    // of an assistant's message
-	calls     []int32 // the calls with exactly this conversation, by their place in Rollout.Calls
+	text      assistantText // of an assistant's message
+	calls     []int32       // the calls with exactly this conversation, by their place in Rollout.Calls
 }
 
-// said identifies the text of an assistant's message and the names of the tools
+// assistantText identifies the text of an assistant's message and the names of the tools
 // that it calls. Agents send an answer of the model back in another form.
-type said [sha256.Size]byte
+type assistantText [sha256.Size]byte
 
 func newConversations() *conversations {
 	return &conversations{nodes: make([]turn, 1), index: map[place]int32{}}
@@ -56,7 +56,7 @@ func (t *conversations) add(after int32, raw json.RawMessage) int32 {
 		n.jump = j.jump
 	}
 	if roleOf(raw) == "assistant" {
-		n.assistant, n.said = true, saidIn(raw)
+		n.assistant, n.text = true, assistantTextOf(raw)
 	}
 	id := int32(len(t.nodes))
 	t.nodes = append(t.nodes, n)
@@ -105,7 +105,7 @@ func roleOf(raw json.RawMessage) (role string) {
 	return role
 }
 
-func saidIn(raw json.RawMessage) said {
+func assistantTextOf(raw json.RawMessage) assistantText {
 	m := readMessage(raw)
 	var b strings.Builder
 	b.WriteString(strings.TrimSpace(plain(m.content())))

@@ -221,7 +221,7 @@ func (c *converter) given(t *thread, m *message, at int64) {
 	case "assistant":
 		// The model's own turns are steps already, as answers. A message that the
 		// model did not send, or that the agent changed, is context.
-		if t.turn != nil && c.said(t, m) {
+		if t.turn != nil && c.isAnswer(t, m) {
 			return
 		}
 		zero := 0
@@ -235,9 +235,9 @@ func (c *converter) given(t *thread, m *message, at int64) {
 	t.add(s)
 }
 
-// said reports whether a message from an agent is an earlier answer of the model.
+// isAnswer reports whether a message from an agent is an earlier answer of the model.
 // It compares texts, since agents change the form of answers.
-func (c *converter) said(t *thread, m *message) bool {
+func (c *converter) isAnswer(t *thread, m *message) bool {
 	own, tools := m.content(), m.toolCalls(0)
 	for _, s := range slices.Backward(t.atif.Steps) {
 		if s.Source != SourceAgent {

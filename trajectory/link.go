@@ -149,7 +149,7 @@ func (r *reader) byMessages(c *Call) (found *Call, same bool) {
 			if p == c || !mayPrecede(p, c) {
 				continue
 			}
-			if p.said == answer.said {
+			if p.text == answer.text {
 				return p, true
 			}
 			if found == nil {

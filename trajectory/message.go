@@ -182,24 +182,24 @@ func object(given string, t *ToolCall) json.RawMessage {
 	return json.RawMessage(`{"input":` + string(mustText(given)) + `}`)
 }
 
-// Said is the readable part of a chat message.
-type Said struct {
+// Message is the readable part of a chat message.
+type Message struct {
 	Role      string
 	Text      string
 	Reasoning string
 	ToolCall  string // of a tool's message: the call that it answers
-	Tools     []SaidTool
+	Tools     []MessageTool
 }
 
-// SaidTool is a tool call in a message.
-type SaidTool struct{ ID, Name, Arguments string }
+// MessageTool is a tool call in a message.
+type MessageTool struct{ ID, Name, Arguments string }
 
 // ReadMessage reads a chat message. Images and audio are named in its text. JSON
 // of another form becomes the text of a user's message.
-func ReadMessage(raw json.RawMessage) Said {
+func ReadMessage(raw json.RawMessage) Message {
 	m := readMessage(raw)
 	c := m.content()
-	out := Said{Role: m.Role, Reasoning: m.reasoning(), ToolCall: m.ToolCallID, Text: c.Text}
+	out := Message{Role: m.Role, Reasoning: m.reasoning(), ToolCall: m.ToolCallID, Text: c.Text}
 	for _, p := range c.Parts {
 		if p.Text != nil {
 			out.Text += *p.Text
@@ -208,7 +208,7 @@ func ReadMessage(raw json.RawMessage) Said {
 		}
 	}
 	for _, w := range m.ToolCalls {
-		t := SaidTool{w.ID, w.Function.Name, text(w.Function.Arguments)}
+		t := MessageTool{w.ID, w.Function.Name, text(w.Function.Arguments)}
 		if w.Custom.Name != "" {
 			t.Name, t.Arguments = w.Custom.Name, text(w.Custom.Input)
 		}

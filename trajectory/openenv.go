@@ -154,9 +154,9 @@ func turnOf(c *Call, w *whole, n int) OpenEnvTurn {
 	for i := len(out.PromptIDs); out.Trainable && i < len(out.LossMask); i++ {
 		out.LossMask[i] = 1
 	}
-	said := ReadMessage(c.Message)
-	out.Text = said.Text
-	for _, t := range said.Tools {
+	m := ReadMessage(c.Message)
+	out.Text = m.Text
+	for _, t := range m.Tools {
 		out.ToolCalls = append(out.ToolCalls, map[string]string{"name": t.Name, "arguments": t.Arguments})
 	}
 	return out

@@ -14,7 +14,7 @@ import (
 // Bounds of one rollout in memory.
 const (
 	maxCalls     = 32_768
-	maxKept      = 512 << 20 // bytes of token ids, log-probs and messages
+	maxReserved  = 512 << 20 // bytes of token ids, log-probs and messages
 	perTurn      = 256       // estimate of the bytes that a message takes without its text
 	maxPositions = 256 << 20 // tokens in all rows together
 )
@@ -122,13 +122,13 @@ type reader struct {
 	found     ends
 	tips      []tip
 	agent     *Call // the last call of the agent itself with an answer that it got
-	kept      int   // bytes
+	reserved  int   // bytes
 	last      int
 	lines     int
 }
 
-func (r *reader) keep(bytes int) error {
-	if r.kept += bytes; r.kept > maxKept {
+func (r *reader) reserve(bytes int) error {
+	if r.reserved += bytes; r.reserved > maxReserved {
 		return errEnough
 	}
 	return nil
@@ -179,7 +179,7 @@ func (r *reader) began(l *schema.TranscriptLine) error {
 			c.Messages = append(c.Messages, slices.Clone(m))
 		}
 	}
-	if err := r.keep(size); err != nil {
+	if err := r.reserve(size); err != nil {
 		return err
 	}
 	if !c.broken {
@@ -230,7 +230,7 @@ func (r *reader) ended(l *schema.TranscriptLine) error {
 	c.answered, c.ended, c.FinishReason, c.Usage, c.Versions = true, r.lines, q.FinishReason, q.Usage, q.Versions
 	gen, ok := r.committed[c.Number]
 	c.committed = r.committed == nil || ok && gen == c.Gen
-	c.said, c.wants = saidIn(q.Message), wantsTools(q.Message)
+	c.text, c.wants = assistantTextOf(q.Message), wantsTools(q.Message)
 	if r.o.Messages {
 		c.Message = slices.Clone(q.Message)
 	}
@@ -239,7 +239,7 @@ func (r *reader) ended(l *schema.TranscriptLine) error {
 	c.hasIDs = c.Prompt > 0
 	r.checkAnswer(c, q)
 	r.link(c, q.PromptIDs)
-	return r.keep(len(c.Message) + len(c.fresh) + len(c.completion) + len(c.logprobs) + 64*len(c.Versions))
+	return r.reserve(len(c.Message) + len(c.fresh) + len(c.completion) + len(c.logprobs) + 64*len(c.Versions))
 }
 
 // finish links the calls without an answer and finds the rows.

@@ -26,7 +26,7 @@ type Verifiers struct {
 	Errors    []map[string]string       `json:"errors"`
 }
 
-// VerifiersNode is a message and the tokens that it adds to those before it. All
+// VerifiersNode is a message and the tokens that it adds to the ones before it. All
 // tokens between two answers are at the node of the later one.
 type VerifiersNode struct {
 	Parent    *int           `json:"parent"`
@@ -140,7 +140,7 @@ func (v *Verifiers) turn(c *Call, w *whole, at map[*Call]int) {
 
 // verifiersMessage has the text of a message; the format takes no audio, and
 // images are named.
-func verifiersMessage(m Said) map[string]any {
+func verifiersMessage(m Message) map[string]any {
 	switch m.Role {
 	case "system", "developer":
 		return map[string]any{"role": "system", "content": m.Text}

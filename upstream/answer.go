@@ -60,7 +60,7 @@ func (u *Upstream) reply(got *completion, q *request) (*schema.Reply, error) {
 	if got.Choices[0].FinishReason == aborted {
 		return nil, errAborted()
 	}
-	if !u.cfg.Plain { // name the parameters that the engine dropped silently
+	if !u.cfg.Plain { // name the parameters that the upstream dropped silently
 		if len(got.Choices[0].TokenIDs) == 0 || len(got.PromptTokenIDs) == 0 {
 			q.edit("return_token_ids")
 		}

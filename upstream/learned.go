@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// learned has the limits that the refusals of an engine showed. They expire,
-// because another version of the engine may be started.
+// learned has the limits that the refusals of an upstream showed. They expire,
+// because another version of the upstream may be started.
 type learned struct {
 	forget time.Duration
 
 	mu      sync.Mutex
 	unknown map[string]time.Time // unknown parameters, with the time of the refusal
-	tops    int                  // largest top_logprobs of the engine; 0: unknown
+	tops    int                  // largest top_logprobs of the upstream; 0: unknown
 	topsAt  time.Time
 }
 
 // maxUnknown bounds the number of learned parameters.
 const maxUnknown = 32
 
-// refuse adds a parameter that the engine does not know.
+// refuse adds a parameter that the upstream does not know.
 func (l *learned) refuse(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,14 +48,14 @@ func (l *learned) refuses() []string {
 	return names
 }
 
-// limitTops sets the engine's largest top_logprobs.
+// limitTops sets the upstream's largest top_logprobs.
 func (l *learned) limitTops(most int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tops, l.topsAt = most, time.Now()
 }
 
-// mostTops returns the engine's largest top_logprobs, if known.
+// mostTops returns the upstream's largest top_logprobs, if known.
 func (l *learned) mostTops() (most int, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

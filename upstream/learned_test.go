@@ -52,7 +52,7 @@ func TestUnknownParametersAreLeftOut(t *testing.T) {
 			_, _ = io.WriteString(w, okAnswer)
 		})
 		for range 2 {
-			r, err := u.Answer(t.Context(), call())
+			r, err := u.Answer(t.Context(), call(), nil)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -95,22 +95,22 @@ func TestNothingIsLearnedFromAnAgentsWords(t *testing.T) {
 		})
 		c := with("temperature", "0.5", "top_p", "1.5", "stop", `["x"]`)
 		var f *schema.Fault
-		if _, err := u.Answer(t.Context(), c); !errors.As(err, &f) || f.Status != http.StatusBadRequest || asked != 1 {
+		if _, err := u.Answer(t.Context(), c, nil); !errors.As(err, &f) || f.Status != http.StatusBadRequest || asked != 1 {
 			t.Errorf("%s: asked %d times: %v", name, asked, err)
 		}
 		if name == "range" && f.AgentMessage != "top_p must be in (0, 1], got 1.5." {
 			t.Errorf("the agent reads %q", f.AgentMessage)
 		}
 		refuse = false
-		r, err := u.Answer(t.Context(), c)
+		r, err := u.Answer(t.Context(), c, nil)
 		if err != nil || len(r.Edits) != 0 || last["temperature"] != 0.5 || last["top_p"] != 1.5 || last["return_token_ids"] != true || last["logprobs"] != true {
 			t.Errorf("%s: then %+v, %v, sent %v", name, r, err, last)
 		}
 	}
 }
 
-// TestWhatWasLearnedIsForgotten after a while: the engine may be another one.
-func TestWhatWasLearnedIsForgotten(t *testing.T) {
+// TestLearnedLimitsExpire after a while: the engine may be another one.
+func TestLearnedLimitsExpire(t *testing.T) {
 	refuse := true
 	_, srv := engine(t, func(w http.ResponseWriter, body map[string]any) {
 		if refuse && body["temperature"] != nil {
@@ -127,24 +127,24 @@ func TestWhatWasLearnedIsForgotten(t *testing.T) {
 	// With so short a Forget each try is refused, but the number of tries is
 	// bounded.
 	var f *schema.Fault
-	if _, err := u.Answer(t.Context(), with("temperature", "0.5")); !errors.As(err, &f) || f.Status != http.StatusBadRequest {
+	if _, err := u.Answer(t.Context(), with("temperature", "0.5"), nil); !errors.As(err, &f) || f.Status != http.StatusBadRequest {
 		t.Errorf("got %v", err)
 	}
 	refuse = false
-	if r, err := u.Answer(t.Context(), with("temperature", "0.5")); err != nil || len(r.Edits) != 0 {
+	if r, err := u.Answer(t.Context(), with("temperature", "0.5"), nil); err != nil || len(r.Edits) != 0 {
 		t.Errorf("got %+v, %v", r, err)
 	}
 }
 
-// TestOnlyWhatAnAgentMaySetReachesTheEngine, from any dialect.
-func TestOnlyWhatAnAgentMaySetReachesTheEngine(t *testing.T) {
+// TestOnlyAllowedParametersReachTheUpstream, from any dialect.
+func TestOnlyAllowedParametersReachTheUpstream(t *testing.T) {
 	var last map[string]any
 	u, _ := engine(t, func(w http.ResponseWriter, body map[string]any) {
 		last = body
 		_, _ = io.WriteString(w, okAnswer)
 	})
 	r, err := u.Answer(t.Context(), with("n", "8", "stream", "true", "logprobs", "false", "return_token_ids", "false", "top_logprobs", "99", "temperature", "0.5",
-		"model", `"other"`, "chat_template_kwargs", "{}", "user", `"me"`, "guided_json", "{}", "two words", "1", "seed", "null", "max_completion_tokens", "99999.0"))
+		"model", `"other"`, "chat_template_kwargs", "{}", "user", `"me"`, "guided_json", "{}", "two words", "1", "seed", "null", "max_completion_tokens", "99999.0"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestOnlyWhatAnAgentMaySetReachesTheEngine(t *testing.T) {
 	}
 	for _, bad := range []string{`"99999"`, "1.5", "-1", "0", "[]", "1e400", "true"} {
 		var f *schema.Fault
-		if _, err := u.Answer(t.Context(), with("max_tokens", bad)); !errors.As(err, &f) || f.Status != http.StatusBadRequest || !strings.Contains(f.AgentMessage, "max_tokens") {
+		if _, err := u.Answer(t.Context(), with("max_tokens", bad), nil); !errors.As(err, &f) || f.Status != http.StatusBadRequest || !strings.Contains(f.AgentMessage, "max_tokens") {
 			t.Errorf("max_tokens %s: %v", bad, err)
 		}
 	}

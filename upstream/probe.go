@@ -23,7 +23,7 @@ type Finding struct {
 	Todo string // the change that makes the check pass
 }
 
-// Probe checks everything that training needs of the engine, with a few short
+// Probe checks everything that training needs of the upstream, with a few short
 // completions.
 func (u *Upstream) Probe(ctx context.Context) []Finding {
 	model, length, err := u.model(ctx)
@@ -150,7 +150,7 @@ func (p *prober) tools(ctx context.Context) Finding {
 			}
 		}
 	}
-	// Agents send auto, which some engines refuse.
+	// Agents send auto, which some upstreams refuse.
 	if f.Err = p.ask(ctx, map[string]any{"tools": []any{tool}, "tool_choice": "auto", "max_tokens": 1}, &answer{}); f.Err != nil {
 		return f
 	}

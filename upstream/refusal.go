@@ -12,13 +12,13 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// refusal is an error response of an engine, with the fault for its status.
+// refusal is an error response of an upstream, with the fault for its status.
 type refusal struct {
 	status  int
 	message string
 	param   string // the parameter that it names; empty: none
 	code    string
-	unknown string // the parameter that the engine does not know; empty: none
+	unknown string // the parameter that the upstream does not know; empty: none
 	fault   *schema.Fault
 }
 
@@ -76,7 +76,7 @@ func wrongConfiguration(format string, args ...any) *schema.Fault {
 	return f
 }
 
-// readRefusal reads the formats of several engines: OpenAI's error object
+// readRefusal reads the formats of several upstreams: OpenAI's error object
 // (vLLM, llama.cpp, hosted engines), the same without the outer object
 // (SGLang), and FastAPI's detail.
 func readRefusal(data []byte) *refusal {
@@ -154,12 +154,12 @@ var (
 		`[Pp]rompt is too long|exceeds the (?:maximum allowed|model's maximum input|available context)|maximum prompt length|exceeds? the context window`)
 	// contextTooLong: the prompt, the completion or their sum is too long.
 	contextTooLong = regexp.MustCompile(`maximum context length|context length|context_length|max_model_len|context size`)
-	// completionTooLong: the bound of the completion is above the engine's
+	// completionTooLong: the bound of the completion is above the upstream's
 	// limit.
 	completionTooLong = regexp.MustCompile(`^'?max_(?:completion_|new_)?tokens'?.* (?:is too large|cannot be greater than|must be (?:less|at most|<=))`)
-	// topsTooMany: too many alternatives; the group is the engine's limit.
+	// topsTooMany: too many alternatives; the group is the upstream's limit.
 	topsTooMany = regexp.MustCompile(`^Requested sample logprobs of \d+, which is greater than max allowed: (\d+)`)
-	// startedWithout: the engine was started without an option.
+	// startedWithout: the upstream was started without an option.
 	startedWithout = regexp.MustCompile(`^"?[a-z]+"? tool choice requires --`)
 	// outOfRange: the group is the name of the parameter.
 	outOfRange = regexp.MustCompile(`^([a-z_]+) (?:must|cannot|should|is)\b`)
@@ -180,7 +180,7 @@ func (r *refusal) isContext() (is, prompt bool) {
 // helps.
 func (q *request) mend(r *refusal) bool {
 	if r.status == http.StatusNotFound {
-		q.u.served.forget() // the engine may run another model now
+		q.u.served.forget() // the upstream may run another model now
 	}
 	if r.status != http.StatusBadRequest && r.status != http.StatusUnprocessableEntity || q.started {
 		return false

@@ -1,7 +1,6 @@
 package upstream_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,13 +55,11 @@ func TestACompletionThatHasNoRoom(t *testing.T) {
 					_, _ = io.WriteString(w, okAnswer)
 				}
 			})
-			ask := u.Answer
+			var emit func(*schema.Delta) error
 			if streamed {
-				ask = func(ctx context.Context, c *schema.Call) (*schema.Reply, error) {
-					return u.Stream(ctx, c, func(*schema.Delta) error { return nil })
-				}
+				emit = func(*schema.Delta) error { return nil }
 			}
-			r, err := ask(t.Context(), with("max_tokens", "32000"))
+			r, err := u.Answer(t.Context(), with("max_tokens", "32000"), emit)
 			if err != nil || !slices.Equal(r.Edits, []string{"max_tokens"}) || asked != 2 {
 				t.Errorf("%s: asked %d times: %+v, %v", name, asked, r, err)
 			}
@@ -90,13 +87,13 @@ func TestAPromptThatIsTooLong(t *testing.T) {
 				t.Errorf("%s: asked %d times: %v", name, asked, err)
 			}
 		}
-		_, err := u.Answer(t.Context(), with("max_tokens", "10"))
+		_, err := u.Answer(t.Context(), with("max_tokens", "10"), nil)
 		check(err)
 		if !json.Valid([]byte(text)) {
 			continue
 		}
 		asked, inStream = 0, true
-		_, err = u.Stream(t.Context(), with("max_tokens", "10"), func(*schema.Delta) error { return errors.New("a piece came") })
+		_, err = u.Answer(t.Context(), with("max_tokens", "10"), func(*schema.Delta) error { return errors.New("a piece came") })
 		check(err)
 	}
 }
@@ -111,7 +108,7 @@ func TestAnEngineThatAlwaysRefuses(t *testing.T) {
 			_, _ = io.WriteString(w, text)
 		})
 		var f *schema.Fault
-		if _, err := u.Answer(t.Context(), with("max_tokens", "32000")); !errors.As(err, &f) || f.Status != http.StatusBadRequest || asked > 2 {
+		if _, err := u.Answer(t.Context(), with("max_tokens", "32000"), nil); !errors.As(err, &f) || f.Status != http.StatusBadRequest || asked > 2 {
 			t.Errorf("%s: asked %d times: %v", name, asked, err)
 		}
 	}
@@ -148,7 +145,7 @@ func TestTheContextIsReadFromTheModels(t *testing.T) {
 		}
 		lists = 0
 		for range 2 {
-			r, err := u.Answer(t.Context(), with("max_completion_tokens", tt.asked))
+			r, err := u.Answer(t.Context(), with("max_completion_tokens", tt.asked), nil)
 			if err != nil || !slices.Equal(r.Edits, tt.edits) || last["max_completion_tokens"] != tt.want || last["max_tokens"] != nil {
 				t.Errorf("%s with a limit of %d: sent %v, %+v, %v", tt.asked, tt.limit, last, r, err)
 			}
@@ -159,20 +156,20 @@ func TestTheContextIsReadFromTheModels(t *testing.T) {
 	}
 }
 
-// TestWhatTheOperatorMustMend: the call waits, and the agent is not blamed.
-func TestWhatTheOperatorMustMend(t *testing.T) {
+// TestARefusalThatTheOperatorMustMend: the call waits, and the agent is not blamed.
+func TestARefusalThatTheOperatorMustMend(t *testing.T) {
 	u, _ := engine(t, func(w http.ResponseWriter, _ map[string]any) {
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = io.WriteString(w, `{"error":{"message":"\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set","type":"BadRequestError","param":null,"code":400}}`)
 	})
 	var f *schema.Fault
-	if _, err := u.Answer(t.Context(), call()); !errors.As(err, &f) || f.Status != http.StatusServiceUnavailable || !strings.Contains(f.Message, "--tool-call-parser") {
+	if _, err := u.Answer(t.Context(), call(), nil); !errors.As(err, &f) || f.Status != http.StatusServiceUnavailable || !strings.Contains(f.Message, "--tool-call-parser") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestAnAnswerWithoutWhatTrainingNeeds names the field.
-func TestAnAnswerWithoutWhatTrainingNeeds(t *testing.T) {
+// TestAnAnswerThatCannotBeTrainedOn names the field.
+func TestAnAnswerThatCannotBeTrainedOn(t *testing.T) {
 	for field, body := range map[string]string{
 		"logprobs":      `{"choices":[{"message":{"role":"assistant","content":"ok"},"finish_reason":"stop","token_ids":[5,6,7],"logprobs":{"content":[{"logprob":-1}]}}]}`,
 		"choices":       `{"choices":[]}`,
@@ -183,7 +180,7 @@ func TestAnAnswerWithoutWhatTrainingNeeds(t *testing.T) {
 	} {
 		u, _ := engine(t, func(w http.ResponseWriter, _ map[string]any) { _, _ = io.WriteString(w, body) })
 		var f *schema.Fault
-		if _, err := u.Answer(t.Context(), call()); !errors.As(err, &f) || f.Code != schema.CodeBadAnswer || !strings.Contains(f.Message, field) || !strings.Contains(f.Message, "upstream 127.0.0.1") {
+		if _, err := u.Answer(t.Context(), call(), nil); !errors.As(err, &f) || f.Code != schema.CodeBadAnswer || !strings.Contains(f.Message, field) || !strings.Contains(f.Message, "upstream 127.0.0.1") {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
@@ -191,7 +188,7 @@ func TestAnAnswerWithoutWhatTrainingNeeds(t *testing.T) {
 		_, _ = io.WriteString(w, strings.Replace(okAnswer, `"stop"`, `"abort"`, 1))
 	})
 	var f *schema.Fault
-	if _, err := u.Answer(t.Context(), call()); !errors.As(err, &f) || f.Code == schema.CodeBadAnswer || f.Status != http.StatusServiceUnavailable {
+	if _, err := u.Answer(t.Context(), call(), nil); !errors.As(err, &f) || f.Code == schema.CodeBadAnswer || f.Status != http.StatusServiceUnavailable {
 		t.Errorf("aborted: %v", err)
 	}
 }
@@ -214,9 +211,9 @@ func serveModels(t *testing.T, models func() string, handle func(w http.Response
 	return srv.URL
 }
 
-// TestWhatAnEngineDropsIsSaid: without ids or log-probs the answer is of no use
+// TestDroppedParametersAreNamed: without ids or log-probs the answer is of no use
 // for training.
-func TestWhatAnEngineDropsIsSaid(t *testing.T) {
+func TestDroppedParametersAreNamed(t *testing.T) {
 	srv := serveModels(t, func() string { return `{"data":[{"id":"served"}]}` }, func(w http.ResponseWriter, _ map[string]any) {
 		_, _ = io.WriteString(w, `{"choices":[{"message":{"role":"assistant","content":"ok"},"finish_reason":"stop"}],"usage":{}}`)
 	})
@@ -229,7 +226,7 @@ func TestWhatAnEngineDropsIsSaid(t *testing.T) {
 		if !plain {
 			want = []string{"logprobs", "return_token_ids"}
 		}
-		if r, err := u.Answer(t.Context(), with("temperature", "1")); err != nil || !slices.Equal(r.Edits, want) {
+		if r, err := u.Answer(t.Context(), with("temperature", "1"), nil); err != nil || !slices.Equal(r.Edits, want) {
 			t.Errorf("plain %t: %+v, %v", plain, r, err)
 		}
 	}

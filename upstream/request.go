@@ -17,8 +17,8 @@ import (
 type kind int
 
 const (
-	// foreign parameters do not reach the engine: n would make several answers,
-	// and engines have many more parameters that an agent must not set.
+	// foreign parameters do not reach the upstream: n would make several answers,
+	// and upstreams have many more parameters that an agent must not set.
 	foreign kind = iota
 	// agents may set these parameters.
 	agents
@@ -57,8 +57,8 @@ const mostTops = 20
 // maxEdits bounds the number of edits in a reply.
 const maxEdits = 16
 
-// request is the agent's call in the form for the engine: with the parameters
-// that training needs, and without the parameters that the engine does not
+// request is the agent's call in the form for the upstream: with the parameters
+// that training needs, and without the parameters that the upstream does not
 // accept.
 type request struct {
 	u    *Upstream
@@ -130,7 +130,7 @@ func (q *request) addOurs() {
 }
 
 // tops returns the number of alternatives to request for each token: the larger
-// of the configuration's and the agent's, at most the engine's limit.
+// of the configuration's and the agent's, at most the upstream's limit.
 func (q *request) tops() int {
 	var asked float64
 	if raw := q.call.Params["top_logprobs"]; raw != nil && json.Unmarshal(raw, &asked) != nil || asked < 0 {
@@ -150,7 +150,7 @@ func (q *request) tops() int {
 
 // bound sets the bound of the completion from the agent's request and the
 // configuration. It leaves out a bound that leaves no room for any prompt, and
-// one that the engine found too large: then the engine's own bound applies, the
+// one that the upstream found too large: then the upstream's own bound applies, the
 // rest of the context, which is smaller. length is the context in tokens, 0 if
 // unknown.
 func (q *request) bound(length int) error {
@@ -194,7 +194,7 @@ func wholeNumber(raw json.RawMessage) (int, bool) {
 	return int(min(value, math.MaxInt32)), true
 }
 
-// leaveOut removes a parameter that the engine does not know. A bound is sent
+// leaveOut removes a parameter that the upstream does not know. A bound is sent
 // under its other name instead.
 func (q *request) leaveOut(name string) {
 	value, there := q.params[name]

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// served caches the engine's model and context for servedFor, because the
-// engine may be restarted with another model.
+// served caches the upstream's model and context for servedFor, because the
+// upstream may be restarted with another model.
 type served struct {
 	mu      sync.Mutex
 	model   string
@@ -25,7 +25,7 @@ const (
 	servedWithin = 5 * time.Second
 )
 
-// recall returns the cached values. If stale, the caller must ask the engine;
+// recall returns the cached values. If stale, the caller must ask the upstream;
 // with a cached model only one caller at a time gets stale.
 func (s *served) recall(now time.Time) (model string, context int, stale bool) {
 	s.mu.Lock()
@@ -35,13 +35,13 @@ func (s *served) recall(now time.Time) (model string, context int, stale bool) {
 	return s.model, s.context, stale
 }
 
-func (s *served) keep(model string, context int) {
+func (s *served) store(model string, context int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.model, s.context, s.at, s.asking = model, context, time.Now(), false
 }
 
-// forget empties the cache, so the next call asks the engine again.
+// forget empties the cache, so the next call asks the upstream again.
 func (s *served) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +66,7 @@ func (u *Upstream) model(ctx context.Context) (name string, context int, err err
 		u.served.forget()
 		return "", 0, err
 	}
-	u.served.keep(name, context)
+	u.served.store(name, context)
 	return name, context, nil
 }
 

@@ -13,11 +13,8 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Stream is Answer for an agent that reads the answer while it is generated.
-// emit gets each piece with its ids and log-probs; an error of emit ends the
-// call. The reply has the whole answer. A stream that breaks off returns a
-// retryable fault.
-func (u *Upstream) Stream(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
+// stream is Answer with an emit.
+func (u *Upstream) stream(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
 	more := map[string]string{"stream": "true", "stream_options": `{"include_usage":true}`}
 	q := request{u: u, call: c, more: more}
 	once := func(d *schema.Delta) error {

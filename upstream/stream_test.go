@@ -34,7 +34,7 @@ func TestAStreamIsJoinedExactly(t *testing.T) {
 	})
 	var pieces []string
 	ids := 0
-	r, err := u.Stream(t.Context(), call(), func(d *schema.Delta) error {
+	r, err := u.Answer(t.Context(), call(), func(d *schema.Delta) error {
 		pieces = append(pieces, string(d.Delta))
 		if ids += d.CompletionIDs.Len(); d.CompletionIDs.Len() != d.Logprobs.Len() {
 			t.Errorf("%s has %d ids and %d log-probs", d.Delta, d.CompletionIDs.Len(), d.Logprobs.Len())
@@ -82,7 +82,7 @@ func TestTwoNamesOfOneText(t *testing.T) {
 			}
 			_, _ = io.WriteString(w, events(append(chunks, `{"choices":[{"delta":{},"finish_reason":"stop"}]}`, `[DONE]`)...))
 		})
-		r, err := u.Stream(t.Context(), call(), func(*schema.Delta) error { return nil })
+		r, err := u.Answer(t.Context(), call(), func(*schema.Delta) error { return nil })
 		if err != nil || string(r.Message) != tt.want {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
@@ -109,7 +109,7 @@ func TestABrokenStreamIsAskedAgain(t *testing.T) {
 			w.WriteHeader(tt.status)
 			_, _ = io.WriteString(w, tt.body)
 		})
-		_, err := u.Stream(t.Context(), call(), func(*schema.Delta) error { return nil })
+		_, err := u.Answer(t.Context(), call(), func(*schema.Delta) error { return nil })
 		var f *schema.Fault
 		if !errors.As(err, &f) || f.Status != tt.want || schema.RetryableStatus(f.Status) != (tt.want != 400) {
 			t.Errorf("%s: %v", name, err)
@@ -123,12 +123,12 @@ func TestABrokenStreamIsAskedAgain(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, events(`{"prompt_token_ids":[1],"choices":[{"delta":{"content":"hi"},"token_ids":[5],"logprobs":{"content":[{"logprob":-1}]},"finish_reason":"stop"}]}`, `[DONE]`))
 	})
-	r, err := u.Stream(t.Context(), call(), func(*schema.Delta) error { return nil })
+	r, err := u.Answer(t.Context(), call(), func(*schema.Delta) error { return nil })
 	if err != nil || !reflect.DeepEqual(r.Edits, []string{"stream_options"}) {
 		t.Errorf("got %+v, %v", r, err)
 	}
 	enough := errors.New("enough")
-	if _, err := u.Stream(t.Context(), call(), func(*schema.Delta) error { return enough }); !errors.Is(err, enough) {
+	if _, err := u.Answer(t.Context(), call(), func(*schema.Delta) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("ended with %v", err)
 	}
 }

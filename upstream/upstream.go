@@ -1,6 +1,6 @@
 // Package upstream answers model calls with an OpenAI-compatible server such as
-// vLLM or SGLang. It asks the engine for token ids and log-probs, moves them
-// from the answer to the reply, and passes the engine's message on unchanged.
+// vLLM or SGLang. It asks the server for token ids and log-probs, moves them
+// from the answer to the reply, and passes the server's message on unchanged.
 package upstream
 
 import (
@@ -35,10 +35,10 @@ type Config struct {
 	// NoThinking turns thinking off in chat templates such as Qwen's: it sets
 	// chat_template_kwargs.enable_thinking to false.
 	NoThinking bool
-	// Plain requests neither token ids nor log-probs, for an engine that has
+	// Plain requests neither token ids nor log-probs, for an upstream that has
 	// none and serves evaluation only.
 	Plain bool
-	// Name is the engine's name in faults; empty: the URL's host.
+	// Name is the upstream's name in faults; empty: the URL's host.
 	Name string
 	// Forget is the time after which a refused parameter is tried again.
 	// Default 10 min.
@@ -95,12 +95,17 @@ func New(c Config) (*Upstream, error) {
 const maxBody = 64 << 20
 
 // maxTries bounds the requests of one call: one for each parameter that the
-// engine does not know, and one for a completion that is too long.
+// upstream does not know, and one for a completion that is too long.
 const maxTries = 8
 
-// Answer is a function for trainer.Serve. The reply's Edits name the agent's
-// parameters that were changed or left out.
-func (u *Upstream) Answer(ctx context.Context, c *schema.Call) (*schema.Reply, error) {
+// Answer sends a call to the server. The reply has the whole answer; its Edits
+// name the agent's parameters that were changed or left out. If emit is not nil,
+// the answer is streamed: emit gets each piece with its ids and log-probs, and an
+// error of emit ends the call. A stream that breaks off returns a retryable fault.
+func (u *Upstream) Answer(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
+	if emit != nil {
+		return u.stream(ctx, c, emit)
+	}
 	return u.answer(ctx, &request{u: u, call: c}, u.post)
 }
 
@@ -132,7 +137,7 @@ func (u *Upstream) answer(ctx context.Context, q *request, ask func(ctx context.
 	return nil, u.named(fail(http.StatusBadRequest, "refuses one parameter after the other"))
 }
 
-// named adds the engine's name to a fault.
+// named adds the upstream's name to a fault.
 func (u *Upstream) named(err error) error {
 	var f *schema.Fault
 	if !errors.As(err, &f) {
@@ -184,7 +189,7 @@ func (u *Upstream) send(ctx context.Context, method, path string, body []byte) (
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if key, ok := ctx.Value(callKey{}).(string); ok { // for the logs of the engine and of proxies before it
+	if key, ok := ctx.Value(callKey{}).(string); ok { // for the logs of the upstream and of proxies before it
 		req.Header.Set("X-Request-Id", key)
 	}
 	res, err := u.cfg.Client.Do(req)

@@ -54,7 +54,7 @@ func TestIDsAndLogprobsAreTakenOut(t *testing.T) {
 		_, _ = io.WriteString(w, `{"choices":[{"message":{"role":"assistant","content":"ok"},"finish_reason":"stop","token_ids":[5,6],"logprobs":{"content":[{"logprob":-0.5},{"logprob":-1}]}}],
 			"prompt_token_ids":[1,2,3],"usage":{"prompt_tokens":3,"completion_tokens":2}}`)
 	})
-	r, err := u.Answer(t.Context(), call())
+	r, err := u.Answer(t.Context(), call(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestAServerWithoutTokenIDs(t *testing.T) {
 			t.Fatal(err)
 		}
 		n = 0
-		r, err := u.Answer(t.Context(), call())
+		r, err := u.Answer(t.Context(), call(), nil)
 		var f *schema.Fault
 		switch {
 		case plain && (err != nil || len(r.CompletionIDs) != 0):
@@ -113,7 +113,7 @@ func TestRefusalsBecomeFaults(t *testing.T) {
 			w.WriteHeader(tt.status)
 			_, _ = io.WriteString(w, tt.body)
 		})
-		_, err := u.Answer(t.Context(), call())
+		_, err := u.Answer(t.Context(), call(), nil)
 		var f *schema.Fault
 		if !errors.As(err, &f) || f.Status != tt.want || f.Code != tt.code {
 			t.Errorf("%d %q: got %+v", tt.status, tt.body, f)
@@ -122,7 +122,7 @@ func TestRefusalsBecomeFaults(t *testing.T) {
 	u, srv := engine(t, nil)
 	srv.Close()
 	var f *schema.Fault
-	if _, err := u.Answer(t.Context(), call()); !errors.As(err, &f) || f.Status != 503 {
+	if _, err := u.Answer(t.Context(), call(), nil); !errors.As(err, &f) || f.Status != 503 {
 		t.Errorf("a server that is away: %v", err)
 	}
 	for _, url := range []string{"", "localhost:8000", "ftp://x", "http://key@host"} {

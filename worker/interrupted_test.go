@@ -59,7 +59,7 @@ func TestCancelEndsARunningRollout(t *testing.T) {
 	}
 }
 
-func TestDrainPutsBackWhatDoesNotEnd(t *testing.T) {
+func TestDrainReturnsUnfinishedRollouts(t *testing.T) {
 	started := make(chan struct{})
 	programs := shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": func(ctx context.Context, _ *dummy.Proc) int {
 		close(started)

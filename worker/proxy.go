@@ -12,33 +12,31 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Upstream is an engine that this worker may call, for requests of mode
+// Upstream is a model server that this worker may call, for requests of mode
 // transparent_proxy and black_box. Requests refer to it by name; URL, key and
 // permitted trainers are in this worker's configuration.
 type Upstream struct {
 	Name     string
 	Trainers []string // permitted trainers; empty: all
-	// Answer sends a call to the engine. It returns the same errors as the
-	// function of trainer.Serve.
-	Answer func(ctx context.Context, c *schema.Call) (*schema.Reply, error)
-	// Stream sends a call and emits the answer while the engine generates it.
-	// Nil: the engine does not stream.
-	Stream func(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error)
+	// Answer sends a call to the upstream and returns the whole answer. It emits
+	// the pieces of the answer before, if emit is not nil and the upstream streams.
+	// It returns the same errors as the function of trainer.Serve.
+	Answer func(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error)
 	// URL (without /v1) and Key are passed to an agent of a black box.
 	URL, Key string
 }
 
-// findUpstream returns the engine that a request names, if its trainer may use
+// findUpstream returns the upstream that a request names, if its trainer may use
 // it.
 func findUpstream(all []Upstream, name, trainer string) (*Upstream, error) {
 	i := slices.IndexFunc(all, func(u Upstream) bool { return u.Name == name })
 	if i < 0 || len(all[i].Trainers) > 0 && !slices.Contains(all[i].Trainers, trainer) {
-		return nil, &schema.InvalidError{Field: "model.upstream", Value: name, Want: "an engine that this worker's configuration opens to trainer " + trainer}
+		return nil, &schema.InvalidError{Field: "model.upstream", Value: name, Want: "an upstream that this worker's configuration opens to trainer " + trainer}
 	}
 	return &all[i], nil
 }
 
-// proxy is a gate.Model that calls an engine in place of the trainer. It
+// proxy is a gate.Model that calls an upstream in place of the trainer. It
 // retries as the broker does for a trainer.
 type proxy struct {
 	up     *Upstream
@@ -48,7 +46,7 @@ type proxy struct {
 }
 
 func (r *Rollout) proxy(up *Upstream) proxy {
-	return proxy{up, time.Duration(r.Request.Gate.WaitMS) * time.Millisecond, r.Request.Gate.Stream == schema.StreamPass && up.Stream != nil, r.Services.HeldByTrainer}
+	return proxy{up, time.Duration(r.Request.Gate.WaitMS) * time.Millisecond, r.Request.Gate.Stream == schema.StreamPass, r.Services.HeldByTrainer}
 }
 
 // heldBeat is the interval of the frames that report a held call.
@@ -79,24 +77,24 @@ func (p proxy) await(ctx context.Context, frames func(schema.Frame) error) error
 	return nil
 }
 
-// ask calls the engine once. over means that the call has ended and must not be
+// ask calls the upstream once. over means that the call has ended and must not be
 // retried.
 func (p proxy) ask(ctx context.Context, c *schema.Call, gen string, frames func(schema.Frame) error) (reply *schema.Reply, over bool, err error) {
-	if !p.stream || !c.Stream {
-		reply, err = p.up.Answer(ctx, c)
-		return reply, false, err
+	var emit func(*schema.Delta) error
+	if p.stream && c.Stream {
+		emit = func(d *schema.Delta) error {
+			err := frames(schema.Frame{Kind: schema.FrameDelta, Gen: gen, Delta: d})
+			over = err != nil
+			return err
+		}
 	}
-	reply, err = p.up.Stream(ctx, c, func(d *schema.Delta) error {
-		err := frames(schema.Frame{Kind: schema.FrameDelta, Gen: gen, Delta: d})
-		over = err != nil
-		return err
-	})
+	reply, err = p.up.Answer(ctx, c, emit)
 	return reply, over, err
 }
 
 // Complete implements gate.Model.
 func (p proxy) Complete(ctx context.Context, c schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
-	var absent time.Time // when the engine first failed to answer
+	var absent time.Time // when the upstream first failed to answer
 	for try := 0; ; try++ {
 		if err := p.await(ctx, frames); err != nil {
 			return schema.Reply{}, err

@@ -105,10 +105,10 @@ func TestATransparentProxyStreams(t *testing.T) {
 	}
 	lab := worker.Upstream{
 		Name: "lab",
-		Answer: func(context.Context, *schema.Call) (*schema.Reply, error) {
-			return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"whole"}`), FinishReason: "stop"}, nil
-		},
-		Stream: func(ctx context.Context, _ *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
+		Answer: func(ctx context.Context, _ *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
+			if emit == nil {
+				return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"whole"}`), FinishReason: "stop"}, nil
+			}
 			defer close(said)
 			if err := emit(&schema.Delta{V: 1, Delta: json.RawMessage(`{"content":"first"}`)}); err != nil {
 				return nil, err
@@ -157,7 +157,7 @@ func (s *spy) Write(p []byte) (int, error) {
 // not answer the calls itself. The agent's clock stands still.
 func TestAHeldProxyWaits(t *testing.T) {
 	asked := make(chan string, 8)
-	lab := worker.Upstream{Name: "lab", Answer: func(_ context.Context, c *schema.Call) (*schema.Reply, error) {
+	lab := worker.Upstream{Name: "lab", Answer: func(_ context.Context, c *schema.Call, _ func(*schema.Delta) error) (*schema.Reply, error) {
 		asked <- c.Key
 		return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop"}, nil
 	}}
@@ -199,7 +199,7 @@ func TestAHeldProxyWaits(t *testing.T) {
 // continues a broken stream: the agent has read the first part already.
 func TestAStreamThatBreaksIsNotGoneOnWith(t *testing.T) {
 	var asked atomic.Int32
-	lab := worker.Upstream{Name: "lab", Stream: func(_ context.Context, _ *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
+	lab := worker.Upstream{Name: "lab", Answer: func(_ context.Context, _ *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
 		asked.Add(1)
 		if err := emit(&schema.Delta{V: 1, Delta: json.RawMessage(`{"content":"first"}`)}); err != nil {
 			return nil, err

@@ -106,7 +106,9 @@ func TestAnswersThatAreRefusedEndTheRollout(t *testing.T) {
 		return nil, badAnswer()
 	}
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": asking}), func(c *worker.Config) {
-		c.Upstreams = []worker.Upstream{{Name: "lab", Answer: refuse}}
+		c.Upstreams = []worker.Upstream{{Name: "lab", Answer: func(ctx context.Context, c *schema.Call, _ func(*schema.Delta) error) (*schema.Reply, error) {
+			return refuse(ctx, c)
+		}}}
 	})
 	b.serve(t, refuse)
 	w := b.waits(t)
@@ -136,7 +138,7 @@ func TestAnswersThatAreRefusedEndTheRollout(t *testing.T) {
 // call waits, and another one its end.
 func TestWaitsAreTold(t *testing.T) {
 	var asked atomic.Int32
-	lab := worker.Upstream{Name: "lab", Answer: func(context.Context, *schema.Call) (*schema.Reply, error) {
+	lab := worker.Upstream{Name: "lab", Answer: func(context.Context, *schema.Call, func(*schema.Delta) error) (*schema.Reply, error) {
 		if asked.Add(1) == 1 {
 			return nil, &schema.Fault{Code: "upstream", Message: "busy", Status: http.StatusServiceUnavailable}
 		}

@@ -50,7 +50,7 @@ type Owner interface {
 // model.
 type Caller struct {
 	client *Client
-	owner  Owner // nil: the calls are never held or fenced
+	owner  Owner // nil: the calls are never suspended or fenced
 	shard  string
 	wait   time.Duration
 
@@ -77,8 +77,9 @@ func (c *Caller) To(shard string) *Caller {
 //
 // Errors are a *schema.Fault (the trainer refused the call), a *NoTrainerError
 // (the call's budget is used up), a *broker.TooLargeError, an error about the key,
-// the error of frames, that of Owner.Fenced, or the context's cause. After the
-// context's end and a *NoTrainerError the trainer is told to stop.
+// the error of frames, that of Owner.Fenced, or the context's cause. After any
+// other error than a fault or that of Fenced, a trainer that has the call is told
+// to stop.
 func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
 	key, err := schema.ParseKey(call.Key)
 	if err != nil {
@@ -129,7 +130,7 @@ func (c *Caller) Tool(ctx context.Context, call schema.ToolCall) (schema.ToolRes
 func (c *Caller) ask(ctx context.Context, a *callAttempt, key schema.Key, done *settled, into schema.Message) error {
 	a.client, a.owner, a.trainer, a.budget = c.client, c.owner, key.Rollout.Trainer(), c.wait
 	a.inbox.open()
-	a.settled = done.take(key.Attempt)
+	a.settled = done.drain(key.Attempt)
 	c.client.mu.Lock()
 	a.reply = subjects.GateInbox(key.Rollout.Trainer(), c.client.worker, c.client.instance, c.client.tokens.next())
 	token := subjects.InboxToken(a.reply)
@@ -146,8 +147,8 @@ func (c *Caller) ask(ctx context.Context, a *callAttempt, key schema.Key, done *
 	} else {
 		done.add(key.Attempt, a.settled...)
 	}
-	if err == nil { // an answer to a held job is valid only if the job still owns its rollout
-		err = a.held(ctx)
+	if err == nil { // the owner may be suspended: the answer is valid only if it still owns the rollout
+		err = a.awaitLease(ctx)
 	}
 	if err != nil && a.heard && !isFault(err) && a.fenced() == nil {
 		a.cancel()
@@ -187,21 +188,21 @@ type callAttempt struct {
 	operations *operations // of a verification; nil: the call has none
 
 	refused []string      // generations that were refused
-	refusal *schema.Fault // of the newest of them
+	refusal *schema.Fault // the fault of the newest refused answer
 	bad     int           // refused answers in a row
 }
 
-// Outcomes of one round that lead to another.
+// Errors of a round after which the call is sent again.
 var (
-	errAbsent = errors.New("nobody there")
+	errAbsent = errors.New("no trainer answered")
 	errSilent = errors.New("no sign of life")
 	errAgain  = errors.New("asked to come again")
 	errFull   = errors.New("the trainer lost the base")
 )
 
-// held waits while the rollout's owner is suspended. It returns an error if the
+// awaitLease waits while the rollout's owner is suspended. It returns an error if the
 // owner is fenced.
-func (a *callAttempt) held(ctx context.Context) error {
+func (a *callAttempt) awaitLease(ctx context.Context) error {
 	if a.owner == nil {
 		return nil
 	}
@@ -217,7 +218,7 @@ func (a *callAttempt) fenced() error {
 
 func (a *callAttempt) run(ctx context.Context, into schema.Message) error {
 	for try := 0; ; try++ {
-		if err := a.held(ctx); err != nil {
+		if err := a.awaitLease(ctx); err != nil {
 			return err
 		}
 		if a.body.stale() {
@@ -291,7 +292,7 @@ func (a *callAttempt) round(ctx context.Context, into schema.Message) (wait time
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
 		case <-a.inbox.ready:
-			m, next := a.inbox.take()
+			m, next := a.inbox.read()
 			if m == nil {
 				switch {
 				case !time.Now().After(due):
@@ -366,8 +367,8 @@ func (a *callAttempt) frame(ctx context.Context, m, next *nats.Msg, into schema.
 		return false, 0, a.operation(ctx, m)
 	}
 	if gen != "" && gen != a.gen {
-		// A call accepts one generation. After the call was repeated it accepts
-		// another one, from that generation's first delta on.
+		// A call accepts one generation. After the call was sent again it accepts a
+		// new one, which begins with an accept, delta 0, a final or a fault.
 		if a.gen != "" && (a.rounds == a.genIn || !restarts(m, kind)) {
 			return false, 0, nil
 		}

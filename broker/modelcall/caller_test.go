@@ -174,7 +174,7 @@ func TestRetryableFaultIsAskedAgainUnderTheSameKey(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatIsNewTravelsUnlessTheBaseIsLost(t *testing.T) {
+func TestOnlyNewMessagesAreSentUnlessTheBaseIsLost(t *testing.T) {
 	b := newBench(t)
 	var bodies []schema.Call
 	b.listen(t, func(a modelcall.IncomingCall) {

@@ -28,10 +28,10 @@ type Client struct {
 	log              zerolog.Logger
 	worker, instance string
 
-	bodies  sync.Pool // of *[]byte: encoded calls, which live until they are answered
-	sub     *nats.Subscription
-	closed  chan struct{}
-	watches sync.WaitGroup
+	bodies sync.Pool // of *[]byte: encoded calls, which live until they are answered
+	sub    *nats.Subscription
+	closed chan struct{}
+	bg     sync.WaitGroup
 
 	mu      sync.Mutex
 	inboxes map[string]*mailbox // by token: calls that wait for frames
@@ -59,7 +59,7 @@ func NewClient(b *broker.Broker, worker, instance string) (*Client, error) {
 	if c.sub, err = c.conn.Subscribe(subject, c.onFrame); err != nil {
 		return nil, fmt.Errorf("subscribe to %s: %w", subject, err)
 	}
-	c.watches.Go(c.watch)
+	c.bg.Go(c.wakeLate)
 	if err = wire.Limit(c.sub); err == nil {
 		err = broker.Confirm(c.conn)
 	}
@@ -73,7 +73,7 @@ func NewClient(b *broker.Broker, worker, instance string) (*Client, error) {
 // Close ends the subscription. The broker stays open.
 func (c *Client) Close() {
 	close(c.closed)
-	c.watches.Wait()
+	c.bg.Wait()
 	_ = c.sub.Unsubscribe()
 }
 
@@ -92,13 +92,13 @@ func (c *Client) onFrame(m *nats.Msg) {
 	}
 }
 
-// watchEvery is the interval of checks for silent calls. A timer for each call
+// wakeEvery is the interval of checks for silent calls. A timer for each call
 // would cost more than the rest of the call in this package.
-const watchEvery = 250 * time.Millisecond
+const wakeEvery = 250 * time.Millisecond
 
-// watch wakes calls that got no frame for too long.
-func (c *Client) watch() {
-	tick := time.NewTicker(watchEvery)
+// wakeLate wakes calls that got no frame for too long.
+func (c *Client) wakeLate() {
+	tick := time.NewTicker(wakeEvery)
 	defer tick.Stop()
 	for {
 		select {

@@ -21,21 +21,21 @@ type handlerPool struct {
 // maxWaitingHandlers is the largest number of goroutines that wait for a message.
 const maxWaitingHandlers = 64
 
-// take handles messages until the subscription ends or maxWaitingHandlers other goroutines
+// run handles messages until the subscription ends or maxWaitingHandlers other goroutines
 // wait for one. At least one goroutine always waits.
-func (t *handlerPool) take() {
-	for t.waiting.Add(1) <= maxWaitingHandlers {
-		m, err := t.sub.NextMsgWithContext(context.Background())
+func (p *handlerPool) run() {
+	for p.waiting.Add(1) <= maxWaitingHandlers {
+		m, err := p.sub.NextMsgWithContext(context.Background())
 		for errors.Is(err, nats.ErrSlowConsumer) { // some calls were dropped; their workers send them again
-			m, err = t.sub.NextMsgWithContext(context.Background())
+			m, err = p.sub.NextMsgWithContext(context.Background())
 		}
-		if t.waiting.Add(-1) == 0 && err == nil {
-			go t.take()
+		if p.waiting.Add(-1) == 0 && err == nil {
+			go p.run()
 		}
 		if err != nil {
 			return
 		}
-		t.handle(m)
+		p.handle(m)
 	}
-	t.waiting.Add(-1)
+	p.waiting.Add(-1)
 }

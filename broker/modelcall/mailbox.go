@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// mailbox buffers the unread frames of one call. An engine may stream faster than
+// mailbox buffers the unread frames of one call. A trainer may stream faster than
 // an agent reads for a while; frames above the bound are dropped and asked for
 // again.
 type mailbox struct {
@@ -49,7 +49,7 @@ func (b *mailbox) wake() {
 }
 
 // wakeAt sets the time to wake the reader if no frame arrives before. The reader
-// wakes up to watchEvery later.
+// wakes up to wakeEvery later.
 func (b *mailbox) wakeAt(due time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,9 +66,9 @@ func (b *mailbox) late(now time.Time) {
 	}
 }
 
-// take removes the oldest frame and returns it and the next one, which stays, or
+// read removes the oldest frame and returns it and the next one, which stays, or
 // nil. It signals ready again if frames are left.
-func (b *mailbox) take() (m, next *nats.Msg) {
+func (b *mailbox) read() (m, next *nats.Msg) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.queue) == 0 {

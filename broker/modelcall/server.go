@@ -115,7 +115,7 @@ func (s *Server) listen(subject string, parse func(string) (schema.Key, string, 
 		}
 		handle(a)
 	}}
-	go all.take()
+	go all.run()
 	return stop, nil
 }
 

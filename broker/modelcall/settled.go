@@ -20,8 +20,8 @@ type settled struct {
 // maxSettled bounds the numbers in one header. The result covers the others.
 const maxSettled = 256
 
-// take removes and returns the numbers for a call of an attempt.
-func (s *settled) take(attempt int) []int {
+// drain removes and returns the numbers for a call of an attempt.
+func (s *settled) drain(attempt int) []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.calls

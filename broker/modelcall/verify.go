@@ -80,7 +80,7 @@ func (a *callAttempt) operation(ctx context.Context, m *nats.Msg) error {
 		return nil // the accept of its generation may come: the trainer repeats it
 	}
 	a.genIn = a.rounds
-	a.operations.take(ctx, gen, m)
+	a.operations.receive(ctx, gen, m)
 	return a.frames(schema.Frame{Kind: schema.FrameBeat, Gen: gen})
 }
 
@@ -110,8 +110,8 @@ func (c *Client) replyOperation(m, reply *nats.Msg) {
 	}
 }
 
-// take starts an operation, or answers a repeated request for one.
-func (o *operations) take(ctx context.Context, gen string, m *nats.Msg) {
+// receive starts an operation, or answers a repeated request for one.
+func (o *operations) receive(ctx context.Context, gen string, m *nats.Msg) {
 	n, err := schema.ParseCount(subjects.HeaderSeq, m.Header.Get(subjects.HeaderSeq))
 	if err != nil {
 		o.a.client.refuseOperation(m, http.StatusBadRequest, schema.CodeInvalid, err.Error())
@@ -189,7 +189,7 @@ func (o *operations) beat(gen string, n int) {
 	}
 }
 
-// finish keeps the answer of an operation and sends it.
+// finish stores the answer of an operation and sends it.
 func (o *operations) finish(gen string, n int, reply *nats.Msg) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -250,12 +250,12 @@ func (o *operations) result(ctx context.Context, m *nats.Msg, n int) (r schema.O
 		}
 		return r, err
 	}
-	if err := o.a.held(ctx); err != nil {
+	if err := o.a.awaitLease(ctx); err != nil {
 		return r, err
 	}
 	r, err = o.operate(ctx, n, &op)
 	if err == nil {
-		err = o.a.held(ctx)
+		err = o.a.awaitLease(ctx)
 	}
 	return r, err
 }

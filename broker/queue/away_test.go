@@ -18,7 +18,7 @@ import (
 )
 
 // Operations that do not wait for the server return ErrUnreachable.
-func TestWhatDoesNotWaitSaysThatTheServerIsAway(t *testing.T) {
+func TestOperationsThatDoNotWaitReportTheOutage(t *testing.T) {
 	b := newBench(t)
 	b.Server.Shutdown()
 	for name, do := range map[string]func() error{

@@ -229,10 +229,10 @@ func (r *raw) one(b *testing.B) {
 	harness.Must(b, m.DoubleAck(b.Context()))
 }
 
-// BenchmarkHeldRollouts keeps 10,000 running rollouts on one worker for one full
+// BenchmarkRunningRollouts keeps 10,000 running rollouts on one worker for one full
 // round of progress messages (20 s) and measures the CPU time and memory of this
 // process. The server is another process.
-func BenchmarkHeldRollouts(b *testing.B) {
+func BenchmarkRunningRollouts(b *testing.B) {
 	if os.Getenv("BENCH_LONG") == "" {
 		b.Skip("SKIPPED: it takes half a minute; BENCH_LONG=1 runs it")
 	}

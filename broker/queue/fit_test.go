@@ -72,7 +72,7 @@ func TestARequestGoesToTheWorkerThatCanRunIt(t *testing.T) {
 	}
 }
 
-func TestNobodyOffersWhatIsAsked(t *testing.T) {
+func TestNoWorkerOffersTheNeeds(t *testing.T) {
 	b := newBench(t)
 	b.Leave()
 	keepTaking(t, b.NewWorker(t, "a", offers("dummy", 2), func(c *queue.WorkerConfig) { c.Timing.NoCapable = 600 * time.Millisecond }))
@@ -90,7 +90,7 @@ func TestNobodyOffersWhatIsAsked(t *testing.T) {
 
 // A request that no worker could run at first, and that has run since, gets the
 // full wait for a capable worker again.
-func TestWhatNobodyCouldRunOnceIsNotGivenUpLater(t *testing.T) {
+func TestARequestThatNoWorkerCouldRunIsNotGivenUpLater(t *testing.T) {
 	const noCapable = 1500 * time.Millisecond
 	patient := func(c *queue.WorkerConfig) { c.Timing.NoCapable = noCapable }
 	b := newBench(t)

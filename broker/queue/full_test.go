@@ -32,10 +32,10 @@ func next(t testing.TB, jobs <-chan *queue.Job) *queue.Job {
 	}
 }
 
-// TestWhatHasBegunEndsAlthoughItsTrainerIsFull lets rollouts of a trainer go back to
+// TestARunningRolloutEndsAlthoughItsTrainerIsFull lets rollouts of a trainer go back to
 // its queue while its records are above their bound. They must run again, and a
 // request that has not begun must wait.
-func TestWhatHasBegunEndsAlthoughItsTrainerIsFull(t *testing.T) {
+func TestARunningRolloutEndsAlthoughItsTrainerIsFull(t *testing.T) {
 	plain := func(id schema.ID) schema.Request { return harness.Request(id) }
 	crashed := func(t *testing.T, b *bench, _ *queue.Job, crash func()) {
 		t.Helper()

@@ -6,9 +6,9 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// TestWhatIsReadOfAHoldIsOlderThanWhatIsHeard checks that a hold that arrives
+// TestAHoldThatIsReadIsOlderThanOneThatArrives checks that a hold that arrives
 // while the worker reads an earlier one is kept.
-func TestWhatIsReadOfAHoldIsOlderThanWhatIsHeard(t *testing.T) {
+func TestAHoldThatIsReadIsOlderThanOneThatArrives(t *testing.T) {
 	h := newHolds()
 	h.take("alpha", schema.Hold{Instance: "a", Serial: 1, All: true})
 	h.learn("alpha", schema.Hold{})

@@ -59,7 +59,7 @@ func TestAReconnectStorm(t *testing.T) {
 	harness.Eventually(t, "all leases", 60*time.Second, func() bool { return alive() >= workers })
 	heard := func() (n int) {
 		for _, br := range brokers {
-			n += br.Subscriptions()
+			n += br.CallConn().NumSubscriptions() + br.BulkConn().NumSubscriptions()
 		}
 		return n
 	}

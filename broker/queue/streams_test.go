@@ -161,7 +161,7 @@ func TestAForeignMessageIDIsNoDuplicate(t *testing.T) {
 	_ = beta
 }
 
-func TestForeignOpenBatchesBlockNobody(t *testing.T) {
+func TestForeignOpenBatchesBlockNoWorker(t *testing.T) {
 	b := newBench(t)
 	b.NewTrainer(t, "beta")
 	nc := testenv.Raw(t, b.Server.URL(), b.Server.TrainerCreds("beta"), broker.InboxFor("trainer", "beta"))

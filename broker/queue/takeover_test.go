@@ -136,7 +136,7 @@ func TestADuplicateOfARunningRolloutIsDropped(t *testing.T) {
 	}
 }
 
-func TestAWorkerThatStartsAgainFreesWhatItHad(t *testing.T) {
+func TestARestartedWorkerFreesItsJobs(t *testing.T) {
 	b := newBench(t)
 	dying, crash := b.crashing(t, "w2")
 	b.Submit(t, harness.Request("alpha-1"))
@@ -266,7 +266,7 @@ func TestAJobThatIsCutOffIsHeldAndGoesOn(t *testing.T) {
 }
 
 // A result that cannot be committed for now keeps no other job from being held.
-func TestACommitInAnOutageHoldsNobodyUp(t *testing.T) {
+func TestACommitInAnOutageDelaysNoOtherJob(t *testing.T) {
 	b := newBench(t)
 	b.Submit(t, harness.Request("alpha-1"))
 	b.Submit(t, harness.Request("alpha-2"))

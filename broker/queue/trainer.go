@@ -40,7 +40,7 @@ func NewTrainer(b *broker.Broker, tid string) (*Trainer, error) {
 }
 
 // Open asks a worker to make the missing streams of this trainer, and returns the
-// trainer's bounds. Errors wrap ErrNoWorker if there is no worker.
+// trainer's bounds. The error says so if there is no worker.
 func (t *Trainer) Open(ctx context.Context) (schema.Opened, error) {
 	var o schema.Opened
 	op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
@@ -48,7 +48,7 @@ func (t *Trainer) Open(ctx context.Context) (schema.Opened, error) {
 	m, err := t.BulkConn().RequestWithContext(op, subjects.TrainerOpen(t.tid), nil)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return o, fmt.Errorf("ask for the streams of trainer %s: %w", t.tid, ErrNoWorker)
+		return o, fmt.Errorf("ask for the streams of trainer %s: %w", t.tid, errNoWorker)
 	case err == nil:
 		err = schema.Decode(m.Data, &o)
 	}
@@ -61,8 +61,8 @@ func (t *Trainer) Open(ctx context.Context) (schema.Opened, error) {
 	return o, nil
 }
 
-// ErrNoWorker occurs when no worker answers a trainer's request for its streams.
-var ErrNoWorker = errors.New("no worker is there")
+// errNoWorker occurs when no worker answers a trainer's request for its streams.
+var errNoWorker = errors.New("no worker is there")
 
 // AwaitSetup waits until all streams of this trainer exist. It asks a worker to
 // make missing ones, and waits for a worker. While the server cannot be reached,

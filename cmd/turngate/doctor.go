@@ -28,7 +28,7 @@ type finding struct {
 
 func doctorCommand() *cobra.Command {
 	var nf natsFlags
-	var state, cache, image, engine, model, as string
+	var state, cache, image, upstreamURL, model, as string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look whether this host can run rollouts: each line says ok, or what to do",
@@ -40,8 +40,8 @@ func doctorCommand() *cobra.Command {
 				return usageOf(flagOf("role", err))
 			}
 			var list []finding
-			if engine != "" { // skips the other checks
-				if list, err = engineFindings(ctx, engine, model); err != nil {
+			if upstreamURL != "" { // skips the other checks
+				if list, err = upstreamFindings(ctx, upstreamURL, model); err != nil {
 					return err
 				}
 			} else {
@@ -69,14 +69,14 @@ func doctorCommand() *cobra.Command {
 	cmd.Flags().StringVar(&as, "role", "", "role of the credential: trainer:NAME, worker:NAME, ops or admin (default: as its file is named)")
 	cmd.Flags().StringVar(&state, "state", stateDir(), "folder for the worker's state")
 	cmd.Flags().StringVar(&cache, "agents", cacheDir(), "folder of installed agents")
-	cmd.Flags().StringVar(&engine, "upstream", "", "look at this engine instead: token ids, log-probs, tool calls, streaming")
-	cmd.Flags().StringVar(&model, "model", "", "model to ask the engine for (default: its only one)")
+	cmd.Flags().StringVar(&upstreamURL, "upstream", "", "look at this upstream instead: token ids, log-probs, tool calls, streaming")
+	cmd.Flags().StringVar(&model, "model", "", "model to ask the upstream for (default: its only one)")
 	cmd.Flags().StringVar(&image, "image", "", "an image to look for, in "+orList(backends.WithImages()))
 	return cmd
 }
 
-// engineFindings checks an engine without a sandbox.
-func engineFindings(ctx context.Context, url, model string) ([]finding, error) {
+// upstreamFindings checks an upstream without a sandbox.
+func upstreamFindings(ctx context.Context, url, model string) ([]finding, error) {
 	key, err := upstream.KeyFromEnvironment()
 	if err != nil {
 		return nil, usage("--upstream: %w", err)

@@ -72,7 +72,7 @@ func TestImagesOfTasks(t *testing.T) {
 	}
 }
 
-func TestWhatImagePruneNeeds(t *testing.T) {
+func TestArgumentsOfImagePrune(t *testing.T) {
 	binary := testenv.Binary(t)
 	good := task(t, map[string]string{"instruction.md": "x"})
 	for want, args := range map[string][]string{

@@ -14,7 +14,7 @@ import (
 )
 
 // maxRows is the largest number of results in a table. If a job has more
-// results, those with a fault come first.
+// results, the ones with a fault come first.
 const maxRows = 50
 
 // printResults writes the results as data. Nothing else is written to stdout.

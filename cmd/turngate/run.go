@@ -15,31 +15,31 @@ import (
 )
 
 type runFlags struct {
-	nats     natsFlags
-	model    modelFlags
-	agent    string
-	sandbox  string
-	image    string
-	box      sandboxFlags
-	name     string
-	group    int
-	parallel int
-	output   string
-	cache    string
-	setup    []string
-	snapshot bool
-	labels   map[string]string
-	timeout  time.Duration
-	system   string
-	verifier string
-	maxTurns int
-	maxCalls int
-	mode     string
-	engine   string
-	engines  string
-	mcp      []string
-	job      jobFlags
-	recorded *tasks.Task // runs instead of task directories
+	nats      natsFlags
+	model     modelFlags
+	agent     string
+	sandbox   string
+	image     string
+	box       sandboxFlags
+	name      string
+	group     int
+	parallel  int
+	output    string
+	cache     string
+	setup     []string
+	snapshot  bool
+	labels    map[string]string
+	timeout   time.Duration
+	system    string
+	verifier  string
+	maxTurns  int
+	maxCalls  int
+	mode      string
+	upstream  string
+	upstreams string
+	mcp       []string
+	job       jobFlags
+	recorded  *tasks.Task // runs instead of task directories
 }
 
 func runCommand() *cobra.Command { return runCommandOf(&runFlags{}) }
@@ -80,16 +80,16 @@ func runCommandOf(f *runFlags) *cobra.Command {
 	fl.IntVar(&f.maxTurns, "max-turns", 0, "largest number of turns, for agents that can count them")
 	fl.IntVar(&f.maxCalls, "max-calls", 0, "largest number of model calls of one rollout (default: the task's, else 1000)")
 	fl.StringArrayVar(&f.mcp, "mcp", nil, "MCP server that the agent starts in its sandbox, as NAME=COMMAND, where spaces separate arguments (repeatable)")
-	fl.Var(newChoice(&f.mode, string(schema.ModeGate), string(schema.ModeProxy), string(schema.ModeBlack)), "mode", "source of the answers: interception_gate (the trainer), transparent_proxy (an engine that the worker asks) or black_box (one that the agent asks itself)")
-	fl.StringVar(&f.engine, "upstream", "", "name of the engine in the worker's configuration, with --mode transparent_proxy or black_box")
-	fl.StringVar(&f.engines, "upstreams", "", "file of engines: the worker's configuration, without --nats")
+	fl.Var(newChoice(&f.mode, string(schema.ModeGate), string(schema.ModeProxy), string(schema.ModeBlack)), "mode", "source of the answers: interception_gate (the trainer), transparent_proxy (an upstream that the worker calls) or black_box (one that the agent calls itself)")
+	fl.StringVar(&f.upstream, "upstream", "", "name of the upstream in the worker's configuration, with --mode transparent_proxy or black_box")
+	fl.StringVar(&f.upstreams, "upstreams", "", "file of upstreams: the worker's configuration, without --nats")
 	return cmd
 }
 
 // request returns the task's request, changed by the flags.
 func (f *runFlags) request(t *tasks.Task, argv []string) (schema.Request, error) {
 	r := t.Request
-	r.V, r.Trainer, r.Mode, r.Model.Upstream = schema.Version, f.name, schema.Mode(f.mode), f.engine
+	r.V, r.Trainer, r.Mode, r.Model.Upstream = schema.Version, f.name, schema.Mode(f.mode), f.upstream
 	r.Agent.Name, r.Agent.Args, r.Agent.SystemPrompt, r.Agent.MaxTurns = f.agent, argv, f.system, f.maxTurns
 	for _, m := range f.mcp {
 		name, command, ok := strings.Cut(m, "=")

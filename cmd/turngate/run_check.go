@@ -43,11 +43,11 @@ func (f *runFlags) check(cmd *cobra.Command, args []string) error {
 			wrong = append(wrong, fmt.Errorf("--mcp: %q is not valid: want NAME=COMMAND", m))
 		}
 	}
-	if asks := schema.Mode(f.mode) != schema.ModeGate; f.job.resume == "" && asks != (f.engine != "") {
-		wrong = append(wrong, fmt.Errorf("--upstream: %q is not valid: want a name with --mode %s or %s, and none with %s", f.engine, schema.ModeProxy, schema.ModeBlack, schema.ModeGate))
+	if asks := schema.Mode(f.mode) != schema.ModeGate; f.job.resume == "" && asks != (f.upstream != "") {
+		wrong = append(wrong, fmt.Errorf("--upstream: %q is not valid: want a name with --mode %s or %s, and none with %s", f.upstream, schema.ModeProxy, schema.ModeBlack, schema.ModeGate))
 	}
-	if f.engines != "" {
-		_, err := loadUpstreams(f.engines)
+	if f.upstreams != "" {
+		_, err := loadUpstreams(f.upstreams)
 		wrong = append(wrong, err)
 	}
 	return usageOf(wrong...)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/sandboxes/backends"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -63,18 +64,20 @@ func TestABackendAndAnAgentAreOneLineEach(t *testing.T) {
 	overlay := toyOverlay(t)
 	binary := testenv.BinaryWith(t, "-overlay", overlay)
 	good := task(t, map[string]string{"instruction.md": "x", "replay.yaml": done})
+	names := strings.Join(backends.Names(), ", ")
+	or, comma := names+" or toy", names+", toy"
 	for name, tt := range map[string]struct {
 		args []string
 		code int
 		says string
 	}{
-		"help of run":          {[]string{"run", "--help"}, 0, "local, docker or toy"},
-		"images of run":        {[]string{"run", "--help"}, 0, "image for the sandbox of docker or toy"},
-		"help of a check":      {[]string{"task", "check", "--help"}, 0, "local, docker or toy"},
-		"help of agents":       {[]string{"agent", "ls", "--help"}, 0, "local, docker or toy"},
-		"help of a worker":     {[]string{"worker", "--help"}, 0, "local, docker, toy"},
-		"unknown backend":      {[]string{"run", "--sandbox", "moon", good}, 2, "want local, docker or toy"},
-		"of a worker":          {[]string{"worker", "--sandboxes", "moon"}, 2, "want one of local, docker, toy"},
+		"help of run":          {[]string{"run", "--help"}, 0, or},
+		"images of run":        {[]string{"run", "--help"}, 0, "image for the sandbox of " + strings.Join(backends.WithImages(), ", ") + " or toy"},
+		"help of a check":      {[]string{"task", "check", "--help"}, 0, or},
+		"help of agents":       {[]string{"agent", "ls", "--help"}, 0, or},
+		"help of a worker":     {[]string{"worker", "--help"}, 0, comma},
+		"unknown backend":      {[]string{"run", "--sandbox", "moon", good}, 2, "want " + or},
+		"of a worker":          {[]string{"worker", "--sandboxes", "moon"}, 2, "want one of " + comma},
 		"unknown agent":        {[]string{"run", "--agent", "nobody", good}, 2, "nop, toy"},
 		"toy without images":   {[]string{"agent", "ls", "--check", "--sandbox", "toy"}, 2, "the toy sandbox needs one"},
 		"list of agents":       {[]string{"agent", "ls"}, 0, "\ntoy "},

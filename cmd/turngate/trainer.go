@@ -76,9 +76,9 @@ func (f *modelFlags) open() (trainer.Answerer, error) {
 		}
 		return func(ctx context.Context, c *trainer.Call) (*schema.Reply, error) {
 			if c.Stream && f.stream == schema.StreamPass {
-				return u.Stream(ctx, &c.Call, c.Emit)
+				return u.Answer(ctx, &c.Call, c.Emit)
 			}
-			return u.Answer(ctx, &c.Call)
+			return u.Answer(ctx, &c.Call, nil)
 		}, nil
 	default:
 		return nil, usage("--trainer: %q is not valid: want replay:FILE, transcript:FILE or upstream:URL", f.trainer)

@@ -16,7 +16,7 @@ import (
 	"github.com/turngate/turngate/worker"
 )
 
-// upstreamConfig is an engine in the file of --upstreams.
+// upstreamConfig is an upstream in the file of --upstreams.
 type upstreamConfig struct {
 	URL         string   `yaml:"url"`
 	KeyFile     string   `yaml:"key_file"`
@@ -29,7 +29,7 @@ type upstreamConfig struct {
 	Trainers    []string `yaml:"trainers"`
 }
 
-// loadUpstreams reads the engines that a worker calls without the trainer.
+// loadUpstreams reads the upstreams that a worker calls without the trainer.
 func loadUpstreams(path string) ([]worker.Upstream, error) {
 	if path == "" {
 		return nil, nil
@@ -68,7 +68,7 @@ func loadUpstreams(path string) ([]worker.Upstream, error) {
 			return nil, usage("--upstreams: %s: %s: %w", path, name, err)
 		}
 		base := strings.TrimSuffix(strings.TrimSuffix(c.URL, "/"), "/v1")
-		all = append(all, worker.Upstream{Name: name, Trainers: c.Trainers, Answer: u.Answer, Stream: u.Stream, URL: base, Key: cmp.Or(key, "none")})
+		all = append(all, worker.Upstream{Name: name, Trainers: c.Trainers, Answer: u.Answer, URL: base, Key: cmp.Or(key, "none")})
 	}
 	return all, nil
 }

@@ -89,7 +89,7 @@ func (f *workerFlags) add(cmd *cobra.Command) {
 	f.trainers.add(fl)
 	fl.Int64Var(&f.memory, "conversations-mb", 1024, "memory for the conversations of running rollouts; beyond it each call is read in full")
 	fl.Int64Var(&f.requests, "requests-mb", 512, "memory for the requests of agents while they are read and answered; beyond it they get 413 or 429")
-	fl.StringVar(&f.upstreams, "upstreams", "", "file of engines that requests of mode transparent_proxy or black_box can name")
+	fl.StringVar(&f.upstreams, "upstreams", "", "file of upstreams that requests of mode transparent_proxy or black_box can name")
 	fl.Float64Var(&f.cpus, "max-cpus", 0, "most cpus that a request may ask for, and what one gets that asks for none (0: any)")
 	fl.Int64Var(&f.memoryMB, "max-memory-mb", 0, "most memory that a request may ask for, and what one gets that asks for none (0: any)")
 	fl.Int64Var(&f.copyMB, "max-snapshot-mb", 8<<10, "most files that a setup may write for a snapshot of its group; above it each rollout runs its own setup (0: any; -1: no snapshots)")
@@ -117,12 +117,12 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 	if err != nil {
 		return nil, nil, err
 	}
-	engines, err := loadUpstreams(f.upstreams)
+	upstreams, err := loadUpstreams(f.upstreams)
 	if err != nil {
 		return nil, nil, err
 	}
 	c := worker.Config{
-		Owner: worker.OwnerOf(wid, f.state), Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log, Upstreams: engines, Memory: gate.NewMemory(f.memory<<20, f.requests<<20),
+		Owner: worker.OwnerOf(wid, f.state), Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log, Upstreams: upstreams, Memory: gate.NewMemory(f.memory<<20, f.requests<<20),
 		Caps:        worker.Caps{Networks: splitList(f.networks), CPUs: f.cpus, MemoryBytes: f.memoryMB << 20, DiskBytes: f.diskMB << 20, Pids: f.pids},
 		MaxSnapshot: f.copyMB << 20,
 	}

@@ -78,10 +78,10 @@ func TestSubscriptionsAreBounded(t *testing.T) {
 	})
 }
 
-// TestAFloodOfRequestsShutsNobodyOut lets alpha send requests to JetStream from many
+// TestAFloodOfRequestsBlocksNoOtherTrainer lets alpha send requests to JetStream from many
 // connections, and never read the answers. Beta's submits and reads, repeated as
 // clients do, succeed meanwhile.
-func TestAFloodOfRequestsShutsNobodyOut(t *testing.T) {
+func TestAFloodOfRequestsBlocksNoOtherTrainer(t *testing.T) {
 	worlds(t, func(t *testing.T, w *world) {
 		harness.Must(t, w.fill(t))
 		stop := make(chan struct{})

@@ -43,6 +43,16 @@ func Request(id schema.ID) schema.Request {
 	}
 }
 
+// HashesOf hashes all parts of a call.
+func HashesOf(c *schema.Call) *schema.Hashes {
+	var s schema.Hasher
+	h := &schema.Hashes{Messages: make([]schema.Hash, len(c.Messages)), Tools: s.Tools(c.Tools), Params: s.Params(c.Params)}
+	for i, m := range c.Messages {
+		h.Messages[i] = s.Message(m)
+	}
+	return h
+}
+
 // Noise returns n random bytes, which cannot be compressed.
 func Noise(n int) []byte {
 	data := make([]byte, n)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Proxy is a TCP proxy under the test's control. A test can hold the bytes of a
+// Proxy is a TCP proxy under the test's control. A test can stop the bytes of a
 // direction and release them later, as in a network partition that ends, delay
 // them, lose whole messages of NATS, or cut the connections.
 type Proxy struct {
@@ -22,7 +22,7 @@ type Proxy struct {
 
 	mu      sync.Mutex
 	changed chan struct{}
-	hold    [2]bool // by direction: fromClient, fromServer
+	stopped [2]bool // by direction: fromClient, fromServer
 	latency time.Duration
 	loss    [2]float64
 	lost    int // messages
@@ -85,8 +85,8 @@ type chunk struct {
 	due  time.Time
 }
 
-// copy forwards one direction. Bytes that arrive while the direction is held are
-// written after the hold ends.
+// copy forwards one direction. Bytes that arrive while the direction is stopped are
+// written after the release.
 func (p *Proxy) copy(to, from net.Conn, direction int) {
 	way := make(chan chunk, 256)
 	p.done.Go(func() {
@@ -139,7 +139,7 @@ func (p *Proxy) wait(direction int, due time.Time) {
 		<-time.After(d)
 	}
 	p.mu.Lock()
-	for p.hold[direction] {
+	for p.stopped[direction] {
 		changed := p.changed
 		p.mu.Unlock()
 		<-changed
@@ -148,12 +148,12 @@ func (p *Proxy) wait(direction int, due time.Time) {
 	p.mu.Unlock()
 }
 
-// Set holds or releases the bytes of the client and of the server. Bytes of a
+// Set stops or releases the bytes of the client and of the server. Bytes of a
 // released direction arrive late by latency.
 func (p *Proxy) Set(client, server bool, latency time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.hold, p.latency = [2]bool{client, server}, latency
+	p.stopped, p.latency = [2]bool{client, server}, latency
 	close(p.changed)
 	p.changed = make(chan struct{})
 }

@@ -47,9 +47,9 @@ type Rlimit struct {
 const (
 	ExitConfig  = 90 // the configuration was unreadable
 	ExitRoot    = 91 // the sandbox's root could not be made
-	ExitConnect = 92 // the box did not reach its worker
-	ExitLost    = 93 // the box lost its worker
-	ExitLife    = 94 // the box's life was over
+	exitConnect = 92 // the box did not reach its worker
+	exitLost    = 93 // the box lost its worker
+	exitLife    = 94 // the box's life was over
 )
 
 // fence makes this process undumpable and the reaper of orphans, sets the limits

@@ -88,7 +88,7 @@ func closeFor65534(dir string) error {
 	return nil
 }
 
-func TestAnEmptyFolderReplacesWhatIsThere(t *testing.T) {
+func TestAnEmptyFolderReplacesTheOldContent(t *testing.T) {
 	me := account{uid: uint32(os.Getuid()), gid: uint32(os.Getgid())}
 	for name, spoil := range map[string]func(dir, outside string) error{
 		"nothing":               func(string, string) error { return nil },

@@ -37,7 +37,7 @@ func Serve(c *Config) int {
 	ignoreSignals()
 	conn, err := c.dial()
 	if err != nil {
-		return ExitConnect
+		return exitConnect
 	}
 	if err := c.fence(); err != nil {
 		return ExitRoot
@@ -46,7 +46,7 @@ func Serve(c *Config) int {
 	go s.clock.run(nil)
 	lost := s.clock.after(ms(c.LostMS), func() { _ = conn.Close() })
 	if err := handshake(conn, c.Secret, roleBox); err != nil {
-		return ExitConnect
+		return exitConnect
 	}
 	lost()
 	c.Secret = nil
@@ -57,7 +57,7 @@ func Serve(c *Config) int {
 		return ExitRoot
 	}
 	if s.session, err = yamux.Server(conn, muxConfig()); err != nil {
-		return ExitConnect
+		return exitConnect
 	}
 	if c.DiskBytes > 0 {
 		mounts, err := os.Open("/proc/self/mountinfo")
@@ -68,13 +68,13 @@ func Serve(c *Config) int {
 		mounts.Close()
 	}
 	end := make(chan int, 2)
-	s.clock.after(ms(c.LifeMS), func() { end <- ExitLife })
+	s.clock.after(ms(c.LifeMS), func() { end <- exitLife })
 	s.alive(end)
 	go func() {
 		for {
 			stream, err := s.session.Accept()
 			if err != nil {
-				end <- ExitLost
+				end <- exitLost
 				return
 			}
 			go s.operate(stream, end)
@@ -132,7 +132,7 @@ func (s *server) alive(end chan<- int) {
 	if s.lost != nil {
 		s.lost()
 	}
-	s.lost = s.clock.after(ms(s.config.LostMS), func() { end <- ExitLost })
+	s.lost = s.clock.after(ms(s.config.LostMS), func() { end <- exitLost })
 }
 
 // operate serves one stream.

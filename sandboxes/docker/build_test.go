@@ -100,7 +100,7 @@ func inImage(t *testing.T, ref string) map[string]string {
 	}
 }
 
-func TestADockerfileMaySayWhatBuildKitKnows(t *testing.T) {
+func TestADockerfileMayUseFeaturesOfBuildKit(t *testing.T) {
 	_, image, _ := backend(t)
 	b := withLimits(t, sandboxes.BuildLimits{})
 	unique := once()
@@ -305,7 +305,7 @@ func oldEngine(t *testing.T) {
 	t.Setenv("DOCKER_HOST", "unix://"+path)
 }
 
-func TestAnEngineWithoutBuildKitNamesWhatItLacks(t *testing.T) {
+func TestAnEngineWithoutBuildKitNamesTheMissingFeature(t *testing.T) {
 	_, image, _ := backend(t)
 	oldEngine(t)
 	b := withLimits(t, sandboxes.BuildLimits{Network: "none"})

@@ -209,7 +209,7 @@ func TestConcurrentBuildsOfOneContextShareOne(t *testing.T) {
 	}
 }
 
-func TestTheImagesUserOwnsWhatIsPutIn(t *testing.T) {
+func TestTheImagesUserOwnsTheFilesPutIn(t *testing.T) {
 	b, image, _ := backend(t)
 	s := spec("")
 	s.Build = &sandboxes.Build{Tar: buildContext(t, "FROM "+image+"\nRUN useradd --uid 4321 dev\nUSER dev\nCMD [\"serve\"]\n")}

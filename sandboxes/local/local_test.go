@@ -176,7 +176,7 @@ func TestALimitHoldsInAGroupThatIsLeft(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeEnforcedIsRefusedByName(t *testing.T) {
+func TestSettingsThatCannotBeEnforcedAreRefusedByName(t *testing.T) {
 	b := backend(t)
 	for field, s := range map[string]sandboxes.Spec{
 		"sandbox.network": {Network: "open"},

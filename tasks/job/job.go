@@ -165,7 +165,7 @@ func Create(dir string, p Plan) (*Job, error) {
 	}
 	p.V, p.ID, p.Name = schema.Version, ulid.Make(), filepath.Base(dir)
 	p.Created = time.Now().UTC().Truncate(time.Microsecond)
-	j, err := hold(dir)
+	j, err := lock(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +202,7 @@ func Open(dir string) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j, err := hold(dir)
+	j, err := lock(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -211,8 +211,8 @@ func Open(dir string) (*Job, error) {
 	return j, nil
 }
 
-// hold locks the folder.
-func hold(dir string) (*Job, error) {
+// lock locks the folder.
+func lock(dir string) (*Job, error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("open the job: %w", err)

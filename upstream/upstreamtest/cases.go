@@ -94,7 +94,7 @@ func call(prompt string, params ...string) *schema.Call {
 
 func (b *bench) answer(u *upstream.Upstream, c *schema.Call) *schema.Reply {
 	b.t.Helper()
-	r, err := u.Answer(b.t.Context(), c)
+	r, err := u.Answer(b.t.Context(), c, nil)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func (b *bench) answer(u *upstream.Upstream, c *schema.Call) *schema.Reply {
 
 func (b *bench) refused(u *upstream.Upstream, c *schema.Call) *schema.Fault {
 	b.t.Helper()
-	_, err := u.Answer(b.t.Context(), c)
+	_, err := u.Answer(b.t.Context(), c, nil)
 	var f *schema.Fault
 	if !errors.As(err, &f) {
 		b.t.Fatalf("no fault but %v", err)
@@ -172,7 +172,7 @@ func same(t *testing.T, r *schema.Reply, prompt, ids []int32, logprobs []float32
 func streamed(t *testing.T, b *bench) {
 	var pieces strings.Builder
 	var ids []int32
-	r, err := b.open(upstream.Config{}).Stream(t.Context(), call("hi", "max_tokens", "6"), func(d *schema.Delta) error {
+	r, err := b.open(upstream.Config{}).Answer(t.Context(), call("hi", "max_tokens", "6"), func(d *schema.Delta) error {
 		var delta struct{ Content string }
 		if err := json.Unmarshal(d.Delta, &delta); err != nil {
 			return err
@@ -272,7 +272,7 @@ func promptAboveTheContext(t *testing.T, b *bench) {
 }
 
 func promptAboveTheContextStreamed(t *testing.T, b *bench) {
-	_, err := b.open(upstream.Config{}).Stream(t.Context(), call(strings.Repeat("a", 3000), "max_tokens", "10"), func(*schema.Delta) error { return errors.New("a piece came") })
+	_, err := b.open(upstream.Config{}).Answer(t.Context(), call(strings.Repeat("a", 3000), "max_tokens", "10"), func(*schema.Delta) error { return errors.New("a piece came") })
 	var f *schema.Fault
 	if !errors.As(err, &f) {
 		t.Fatal(err)

@@ -152,8 +152,8 @@ func TestPlainHTTP(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotAllowed checks for status 403 and an event with the reason.
-func TestWhatIsNotAllowed(t *testing.T) {
+// TestAForbiddenHost checks for status 403 and an event with the reason.
+func TestAForbiddenHost(t *testing.T) {
 	b := newBench(t, "localhost", "*.example.com", "0.0.0.0/0")
 	for target, reason := range map[string]string{
 		"localhost:" + port(t, b.server.URL): "is not public",           // allowed by name, but in the worker's network
@@ -175,7 +175,7 @@ func TestWhatIsNotAllowed(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoProxyRequest(t *testing.T) {
+func TestARequestThatIsNotForAProxy(t *testing.T) {
 	b := newBench(t, "127.0.0.1")
 	for _, text := range []string{
 		"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "GET https://127.0.0.1/ HTTP/1.1\r\nHost: x\r\n\r\n", "GET ftp://127.0.0.1/ HTTP/1.1\r\nHost: x\r\n\r\n",

@@ -20,8 +20,8 @@ import (
 
 // Bounds of one proxy.
 const (
-	MaxOpen     = 128  // concurrent connections; further ones get 503
-	MaxTold     = 1000 // connections with events; further ones are only counted
+	maxOpen     = 128  // concurrent connections; further ones get 503
+	maxTold     = 1000 // connections with events; further ones are only counted
 	dialTimeout = 20 * time.Second
 	maxHeaders  = 64 << 10 // bytes of a response's headers; the server bounds request headers
 )
@@ -47,7 +47,7 @@ type Proxy struct {
 // New makes a proxy that allows nothing until Enter. It calls tell when a
 // connection begins, is refused and ends; these calls may overlap.
 func New(tell func(*schema.NetEvent)) *Proxy {
-	p := &Proxy{tell: tell, resolver: net.DefaultResolver, open: make(chan struct{}, MaxOpen), policy: &Policy{}}
+	p := &Proxy{tell: tell, resolver: net.DefaultResolver, open: make(chan struct{}, maxOpen), policy: &Policy{}}
 	p.life, p.end = context.WithCancel(context.Background())
 	p.plain = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.Out.Host = r.In.URL.Host },
@@ -107,7 +107,7 @@ func (p *Proxy) begin(host string, port int) *conn {
 		return nil
 	}
 	p.number++
-	c := &conn{p: p, policy: p.policy, life: p.life, start: time.Now(), told: p.number <= MaxTold}
+	c := &conn{p: p, policy: p.policy, life: p.life, start: time.Now(), told: p.number <= maxTold}
 	c.event = schema.NetEvent{Number: p.number, Phase: p.phase, Host: schema.Clip(host, 256), Port: port}
 	if !c.told {
 		p.omitted++
@@ -189,7 +189,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case p.open <- struct{}{}:
 		defer func() { <-p.open }()
 	default:
-		http.Error(w, fmt.Sprintf("turngate: more than %d connections at once", MaxOpen), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("turngate: more than %d connections at once", maxOpen), http.StatusServiceUnavailable)
 		return
 	}
 	target, usual := r.Host, 0

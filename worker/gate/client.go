@@ -33,9 +33,9 @@ type client struct {
 	over   bool           // nothing is written any more
 	whole  bool           // the whole answer was written
 
-	// Guarded by the watch's lock.
-	watched int       // index in watch.clients
-	due     time.Time // time of the next keep-alive
+	// Guarded by the lock of clientTimers.
+	timer int       // index in clientTimers.clients
+	due   time.Time // time of the next keep-alive
 }
 
 // answer writes the exchange to a request. The request that began the exchange
@@ -58,7 +58,7 @@ func (x *exchange) answer(w http.ResponseWriter, r *http.Request, d dialect.Dial
 		x.run()
 	}
 	<-c.done
-	x.s.watch.remove(c)
+	x.s.timers.remove(c)
 	if !c.leave() || c.request.Err() != nil {
 		c.end(false)
 	} else if !tracked {
@@ -87,7 +87,7 @@ func (c *client) join() {
 	c.x.mu.Lock()
 	c.x.client = c
 	c.x.mu.Unlock()
-	c.x.s.watch.add(c)
+	c.x.s.timers.add(c)
 	c.push(false)
 }
 

@@ -90,7 +90,7 @@ func (s *Session) enter(ctx context.Context, of origin, isRetry bool, req histor
 			open = e
 		}
 		if open == nil || waited {
-			if x, err = s.begin(of, req); err == nil { // from here on the exchange holds the memory
+			if x, err = s.begin(of, req); err == nil { // from here on the exchange retains the memory
 				x.retained, room.retained = room.retained, 0
 			}
 			s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *Session) enter(ctx context.Context, of origin, isRetry bool, req histor
 	}
 }
 
-// begin numbers a new call. An *schema.InvalidError names a field of the agent's
+// begin numbers a new call. A *schema.InvalidError names a field of the agent's
 // request. The caller holds the session's lock.
 func (s *Session) begin(of origin, req history.Request) (*exchange, error) {
 	if s.life.Err() != nil {
@@ -401,7 +401,7 @@ func (x *exchange) spoil(err error) {
 	x.cancel(err)
 }
 
-// hurry sets a deadline for the agent to read the rest.
+// hurry sets a deadline for the agent to read the rest of the answer.
 func (x *exchange) hurry() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker/gate"
 	"github.com/turngate/turngate/worker/gate/dialect"
@@ -178,7 +179,7 @@ func TestTheSameBodyElsewhereIsAnotherCall(t *testing.T) {
 			}
 		})
 	}
-	gatetest.Eventually(t, "three calls", func() bool { return m.Calls.Load() == 3 })
+	harness.Eventually(t, "three calls", 30*time.Second, func() bool { return m.Calls.Load() == 3 })
 }
 
 // TestABrokenBodyIsRefused sends bodies with a wrong transfer encoding, or without

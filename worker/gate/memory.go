@@ -13,7 +13,7 @@ import (
 type Memory struct {
 	conversations *history.Memory
 	requests      history.Budget
-	watch         *watch
+	timers        *clientTimers
 }
 
 // defaultRequests is the default bound for the requests of a worker, in bytes.
@@ -21,7 +21,7 @@ const defaultRequests = 512 << 20
 
 // NewMemory returns a Memory with bounds in bytes; requests 0 means 512 MiB.
 func NewMemory(conversations, requests int64) *Memory {
-	m := &Memory{conversations: history.NewMemory(conversations), watch: newWatch(Timing{}.withDefaults())}
+	m := &Memory{conversations: history.NewMemory(conversations), timers: newClientTimers(Timing{}.withDefaults())}
 	m.requests.Limit = cmp.Or(requests, defaultRequests)
 	return m
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker/gate"
 	"github.com/turngate/turngate/worker/gate/gatetest"
@@ -25,7 +26,7 @@ func TestBeyondItsMemoryASessionKeepsHashes(t *testing.T) {
 		var shares []schema.Shares
 		m := &gatetest.Model{Answer: func(_ context.Context, c schema.Call, _ func(schema.Frame) error) (schema.Reply, error) {
 			shares = append(shares, c.Shares)
-			if !bytes.Equal(c.Digest, c.HashesOf().Digest()) {
+			if !bytes.Equal(c.Digest, harness.HashesOf(&c).Digest()) {
 				t.Errorf("limit %d: the digest of %s is not its own", limit, c.Key)
 			}
 			return gatetest.Text("ok"), nil

@@ -90,7 +90,7 @@ const maxRefusal = 1000
 func refusalOf(err error) dialect.Refusal {
 	var f *schema.Fault
 	if !errors.As(err, &f) {
-		if errors.Is(err, ErrEnded) || errors.Is(err, context.Canceled) {
+		if errors.Is(err, errEnded) || errors.Is(err, context.Canceled) {
 			return dialect.Refusal{Status: http.StatusServiceUnavailable, Code: "ended", Message: "This session has ended."}
 		}
 		return dialect.Refusal{Status: http.StatusInternalServerError, Code: "server_error", Message: "The model server failed."}

@@ -38,7 +38,8 @@ type Config struct {
 	Tools    []schema.ToolSpec
 	CallTool func(ctx context.Context, c schema.ToolCall) (schema.ToolResult, error)
 	Observer Observer // nil: none
-	// Memory is shared by the sessions of a worker; nil: 256 MiB for this one.
+	// Memory is shared by the sessions of a worker; nil: 256 MiB for conversations and
+	// 512 MiB for requests, for this session.
 	Memory *Memory
 	// MaxRetained bounds the memory of requests that are open or kept for a retry,
 	// in bytes; 0: half of the worker's bound for requests, at most 256 MiB.
@@ -61,7 +62,7 @@ type Session struct {
 	stop     context.CancelCauseFunc
 	slots    chan struct{} // one per call to the model that may run at once
 	calls    sync.WaitGroup
-	watch    *watch
+	timers   *clientTimers
 	capped   sync.Once
 	readers  []*history.Reader
 	decoding sync.Mutex // held while a body is decoded
@@ -76,34 +77,34 @@ type Session struct {
 	stats     map[string]schema.CallStats
 	committed []schema.Committed
 	clock     clock
-	// bytesPerToken is the size of the last answered request by its prompt
-	// tokens.
+	// bytesPerToken is the size of the last answered request divided by its
+	// prompt tokens.
 	bytesPerToken float64
 	edits         map[string]bool
 }
 
-// ErrEnded is the cause of calls that end with their session.
-var ErrEnded = errors.New("the session has ended")
+// errEnded is the cause of calls that end with their session.
+var errEnded = errors.New("the session has ended")
 
 // Open starts a session. It lives until Close, or until a fault ends it (see
 // Done).
 func Open(ctx context.Context, c Config) *Session {
 	c.Timing = c.Timing.withDefaults()
 	if c.Observer == nil {
-		c.Observer = nobody{}
+		c.Observer = noObserver{}
 	}
 	if c.Memory == nil {
 		c.Memory = NewMemory(defaultMemory, 0)
 	}
-	watch := c.Memory.watch
+	timers := c.Memory.timers
 	if c.Timing != (Timing{}).withDefaults() {
-		watch = newWatch(c.Timing)
+		timers = newClientTimers(c.Timing)
 	}
 	c.MaxRetained = cmp.Or(c.MaxRetained, min(defaultRetained, c.Memory.requests.Limit/2))
 	secret := make([]byte, 24)
 	_, _ = rand.Read(secret) // never fails
 	s := &Session{
-		cfg: c, key: "tg-" + base64.RawURLEncoding.EncodeToString(secret), watch: watch,
+		cfg: c, key: "tg-" + base64.RawURLEncoding.EncodeToString(secret), timers: timers,
 		slots: make(chan struct{}, max(c.Options.MaxParallel, 1)), stats: map[string]schema.CallStats{}, edits: map[string]bool{},
 	}
 	if c.Before != nil {
@@ -193,7 +194,7 @@ func (s *Session) Fault() *schema.Fault {
 // and later requests get 503. It returns after that.
 func (s *Session) Close() {
 	s.mu.Lock() // no new call can begin
-	s.stop(ErrEnded)
+	s.stop(errEnded)
 	s.recent.Drop(s.cfg.Memory.conversations)
 	for _, x := range s.alive {
 		x.hurry()
@@ -227,7 +228,7 @@ func (s *Session) estimate(size int) int64 {
 	return int64(float64(size)/cmp.Or(s.bytesPerToken, 4)) + 1
 }
 
-// Edits names the parameters of the agent's calls that an engine refused and
+// Edits names the parameters of the agent's calls that an upstream refused and
 // that were left out.
 func (s *Session) Edits() []string {
 	s.mu.Lock()
@@ -301,13 +302,13 @@ func (s *Session) over(f *schema.Fault) dialect.Refusal {
 	return dialect.Refusal{Status: http.StatusForbidden, Code: f.Code, Message: "No more model calls are allowed. Finish now."}
 }
 
-type nobody struct{}
+type noObserver struct{}
 
-func (nobody) CallBegan(int, *schema.Call)  {}
-func (nobody) CallDelta(int, *schema.Delta) {}
-func (nobody) CallWaits(schema.WaitEvent)   {}
-func (nobody) CallEnded(int, CallEnd)       {}
-func (nobody) ToolEnded(ToolEnd)            {}
+func (noObserver) CallBegan(int, *schema.Call)  {}
+func (noObserver) CallDelta(int, *schema.Delta) {}
+func (noObserver) CallWaits(schema.WaitEvent)   {}
+func (noObserver) CallEnded(int, CallEnd)       {}
+func (noObserver) ToolEnded(ToolEnd)            {}
 
 // clock adds up the time during which there are open calls and all of them are
 // idle, or the agent is suspended. The session's lock guards it.

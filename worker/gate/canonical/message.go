@@ -8,8 +8,8 @@ import (
 	"github.com/turngate/turngate/internal/rawjson"
 )
 
-// Finish returns the finish reason that fits a message with tools tool calls.
-func Finish(reason string, tools int) string {
+// FinishReason returns the finish reason that fits a message with tools tool calls.
+func FinishReason(reason string, tools int) string {
 	if reason == "stop" && tools > 0 {
 		return "tool_calls"
 	}

@@ -75,9 +75,9 @@ func TestGoldenRequests(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeExpressedIsRefused by every dialect, with an error that names
+// TestRequestsThatCannotBeExpressedAreRefused by every dialect, with an error that names
 // it.
-func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
+func TestRequestsThatCannotBeExpressedAreRefused(t *testing.T) {
 	const geminiPath = "/v1beta/models/policy:generateContent"
 	for _, tt := range []struct {
 		d          dialect.Dialect

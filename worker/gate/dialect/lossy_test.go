@@ -147,9 +147,9 @@ func TestLossyAnswers(t *testing.T) {
 	}
 }
 
-// TestWhatNestsIsBounded: the time for schemas in schemas, and documents in
+// TestNestingIsBounded: the time for schemas in schemas, and documents in
 // documents, does not grow with the square of the body.
-func TestWhatNestsIsBounded(t *testing.T) {
+func TestNestingIsBounded(t *testing.T) {
 	const geminiPath = "/v1beta/models/m:generateContent"
 	schemas := func(depth int) string {
 		return strings.Repeat(`{"items":`, depth) + `{"type":"STRING"}` + strings.Repeat(`}`, depth)

@@ -23,6 +23,9 @@ import (
 	"github.com/turngate/turngate/worker/gate/dialect"
 )
 
+// timeLimit is the time limit of a condition.
+const timeLimit = 30 * time.Second
+
 // Model is a scripted gate.Model.
 type Model struct {
 	// Answer is called for each call; nil answers with the text "ok".
@@ -162,8 +165,8 @@ func Run(t *testing.T, f Fixture) {
 		"a broken pass stream closes its key":      passBroken,
 		"another generation does not mix in":       passRegenerated,
 		"no trainer ends the session":              noTrainer,
-		"the clock stands while nobody answers":    clock,
-		"an answer that nobody can read":           unwritable,
+		"the clock stands without a trainer":       clock,
+		"an answer that no agent can read":         unwritable,
 		"arguments that are no object":             badArguments,
 		"pieces that are not the whole":            differing,
 		"text that is no Unicode":                  noUnicode,
@@ -380,21 +383,5 @@ func badBodies(t *testing.T, f Fixture) {
 	}
 	if n := h.Model.Calls.Load(); n != 0 {
 		t.Errorf("%d calls were made of bad bodies", n)
-	}
-}
-
-// Eventually waits for a condition.
-func Eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("%s did not come about", what)
-		case <-tick.C:
-		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -33,7 +34,7 @@ func retainedBytes(t *testing.T, f Fixture) {
 			}
 			_, _ = io.Copy(io.Discard, res.Body)
 		})
-		Eventually(t, "the call", func() bool { return int(h.Model.Calls.Load()+refused.Load()) == i+1 })
+		harness.Eventually(t, "the call", timeLimit, func() bool { return int(h.Model.Calls.Load()+refused.Load()) == i+1 })
 	}
 	close(release)
 	open.Wait()
@@ -108,8 +109,8 @@ func parallel(t *testing.T, f Fixture) {
 			res.Body.Close()
 		})
 	}
-	Eventually(t, "three calls at once", func() bool { return now.Load() == 3 })
-	Eventually(t, "six refusals", func() bool { return refused.Load() == 6 })
+	harness.Eventually(t, "three calls at once", timeLimit, func() bool { return now.Load() == 3 })
+	harness.Eventually(t, "six refusals", timeLimit, func() bool { return refused.Load() == 6 })
 	close(release)
 	wg.Wait()
 	if most.Load() != 3 || refused.Load() != 6 {

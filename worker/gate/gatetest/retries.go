@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -28,11 +29,11 @@ func (h *Harness) abandon(body string) {
 			res.Body.Close()
 		}
 	}()
-	Eventually(h.T, "the call", func() bool { return h.Model.Calls.Load() > before })
+	harness.Eventually(h.T, "the call", timeLimit, func() bool { return h.Model.Calls.Load() > before })
 	closed := h.closed.Load()
 	cancel()
 	<-gone
-	Eventually(h.T, "the hang-up", func() bool { return h.closed.Load() > closed })
+	harness.Eventually(h.T, "the hang-up", timeLimit, func() bool { return h.closed.Load() > closed })
 }
 
 func orphan(t *testing.T, f Fixture) {
@@ -66,7 +67,7 @@ func equalCalls(t *testing.T, f Fixture) {
 			}
 		})
 	}
-	Eventually(t, "two calls", func() bool { return h.Model.Calls.Load() == 2 })
+	harness.Eventually(t, "two calls", timeLimit, func() bool { return h.Model.Calls.Load() == 2 })
 	close(release)
 	wg.Wait()
 }
@@ -83,7 +84,7 @@ func retryWaits(t *testing.T, f Fixture) {
 			res.Body.Close()
 		}
 	}()
-	Eventually(t, "the call", func() bool { return h.Model.Calls.Load() == 1 })
+	harness.Eventually(t, "the call", timeLimit, func() bool { return h.Model.Calls.Load() == 1 })
 	second := make(chan int, 1)
 	go func() {
 		status, _ := h.Ask(f.Body("hi", false), "X-Stainless-Retry-Count: 1")
@@ -98,7 +99,7 @@ func retryWaits(t *testing.T, f Fixture) {
 	closed := h.closed.Load()
 	cancel()
 	<-first
-	Eventually(t, "the hang-up", func() bool { return h.closed.Load() > closed })
+	harness.Eventually(t, "the hang-up", timeLimit, func() bool { return h.closed.Load() > closed })
 	close(release)
 	if status := <-second; status != 200 || h.Model.Calls.Load() != 1 {
 		t.Fatalf("status %d after %d generations", status, h.Model.Calls.Load())
@@ -110,7 +111,7 @@ func orphanEnds(t *testing.T, f Fixture) {
 	defer close(release)
 	h := New(t, f, &Model{Answer: blocking(release)}, schema.GateOptions{})
 	h.abandon(f.Body("hi", false))
-	Eventually(t, "the cancel", func() bool { return h.Model.Cancelled.Load() == 1 })
+	harness.Eventually(t, "the cancel", timeLimit, func() bool { return h.Model.Cancelled.Load() == 1 })
 }
 
 func closeCancels(t *testing.T, f Fixture) {
@@ -122,7 +123,7 @@ func closeCancels(t *testing.T, f Fixture) {
 		status, _ := h.Ask(f.Body("hi", false))
 		done <- status
 	}()
-	Eventually(t, "the call", func() bool { return h.Model.Calls.Load() == 1 })
+	harness.Eventually(t, "the call", timeLimit, func() bool { return h.Model.Calls.Load() == 1 })
 	h.Session.Close()
 	if h.Model.Cancelled.Load() != 1 {
 		t.Error("the call was not given up when Close returned")
@@ -202,7 +203,7 @@ func passBroken(t *testing.T, f Fixture) {
 	}
 	cancel()
 	res.Body.Close()
-	Eventually(t, "the cancel", func() bool { return h.Model.Cancelled.Load() == 1 })
+	harness.Eventually(t, "the cancel", timeLimit, func() bool { return h.Model.Cancelled.Load() == 1 })
 	_, body := h.Ask(f.Body("hi", true), "X-Stainless-Retry-Count: 1")
 	if text, _ := f.Read(t, body, true); text != "again" || calls.Load() != 2 {
 		t.Errorf("got %q after %d calls", text, calls.Load())

@@ -123,9 +123,9 @@ func TestConversationsSideBySide(t *testing.T) {
 	read("a", "h", "c") // each message is known at its place, but from different bodies
 }
 
-// TestASlowBodyHoldsNobodyUp: other requests are read while a slow body is
+// TestASlowBodyDelaysNoOther: other requests are read while a slow body is
 // compared with the session's bodies.
-func TestASlowBodyHoldsNobodyUp(t *testing.T) {
+func TestASlowBodyDelaysNoOther(t *testing.T) {
 	d := history.NewReader(chat.Dialect{}, history.NewMemory(0))
 	if _, err := gatetest.DecodeWith(d, gatetest.Posted("/"), conversation("a", "b")); err != nil {
 		t.Fatal(err)

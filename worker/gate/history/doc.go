@@ -39,12 +39,12 @@
 //  5. A branch is the newest body of a conversation. Read takes all branches while
 //     it runs, so a concurrent request begins a new conversation. From Read until
 //     Decode the body that was read is no branch.
-//  6. Only a body that was decoded without an error is kept. Members, tools and
-//     their bytes change together, and only if their conversion succeeds.
-//  7. At most maxBranches bodies are kept for each dialect of a session, and maxRecent
-//     calls for the session;
-//     Memory bounds all conversations of a worker. Beyond the bound a session
-//     keeps the hashes of its calls, and reads each body whole; the shared part
-//     and the digest of a call stay the same.
+//  6. Only a body that was decoded without an error is kept. After a read error the
+//     items that an earlier body shares are kept. Members, tools and their bytes
+//     change together, and only if their conversion succeeds.
+//  7. At most maxBranches bodies are kept for each dialect of a session, and
+//     maxRecent calls for the session; Memory bounds all conversations of a worker.
+//     Beyond the bound a session keeps the hashes of its calls, and reads each body
+//     whole; the shared part and the digest of a call stay the same.
 //  8. All reserved memory is released by Recent.Drop and Reader.Close.
 package history

@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 	"pgregory.net/rapid"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker/gate"
 	"github.com/turngate/turngate/worker/gate/gatetest"
@@ -91,7 +92,7 @@ func (r *rebuilder) answer(_ context.Context, c schema.Call, _ func(schema.Frame
 			err = fmt.Errorf("base %d does not fit", got.Base)
 		}
 	}
-	if err == nil && !bytes.Equal(got.HashesOf().Digest(), c.Digest) {
+	if err == nil && !bytes.Equal(harness.HashesOf(&got).Digest(), c.Digest) {
 		err = fmt.Errorf("%s was rebuilt", gatetest.Shown(got))
 	}
 	if err != nil {
@@ -159,11 +160,11 @@ func checkRebuilt(t *rapid.T, f gatetest.Fixture, trainer *rebuilder, body strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fresh.Call.HashesOf().Digest()
+	want := harness.HashesOf(&fresh.Call).Digest()
 	trainer.mu.Lock()
 	defer trainer.mu.Unlock()
 	for _, c := range trainer.calls {
-		if bytes.Equal(c.HashesOf().Digest(), want) {
+		if bytes.Equal(harness.HashesOf(&c).Digest(), want) {
 			return
 		}
 	}

@@ -17,8 +17,8 @@ ACCEPT_AFTER = 0.2
 
 
 @dataclass(slots=True)
-class Asked:
-    """Asked is a worker's request for an answer."""
+class IncomingCall:
+    """IncomingCall is a worker's request for an answer."""
 
     key: Key
     reply: str
@@ -43,7 +43,7 @@ class Answer:
     out: bool = False  # the call was handed out
     gone: bool = False  # the worker gave the call up, or its attempt is over
     settled: bool = False  # the worker has the answer, which is dropped here
-    said: bool = False  # the worker got an accept
+    accepted: bool = False  # the worker got an accept
     read: asyncio.Event = field(default_factory=asyncio.Event)  # the call is usable as a base, or never will be
     over: asyncio.Event = field(default_factory=asyncio.Event)
     on_over: list[Callable[[], object]] = field(default_factory=list)
@@ -62,26 +62,26 @@ class Answer:
         asyncio.get_running_loop().call_later(ACCEPT_AFTER, self._accept)
 
     def _accept(self) -> None:
-        if not self.said:
+        if not self.accepted:
             self.sign(held=False)
 
     def sign(self, held: bool) -> None:
         """Send an accept the first time, and beats afterwards."""
         if not self.wanted or not self.reply:
             return
-        kind = "beat" if self.said else "accept"
-        self.said = True
+        kind = "beat" if self.accepted else "accept"
+        self.accepted = True
         self._send(Frame(kind, self.gen, held=held))
 
-    def attach(self, asked: Asked, held: bool) -> None:
+    def attach(self, incoming: IncomingCall, held: bool) -> None:
         """Take a repeated request: send what the worker does not have."""
         if self.settled:
             return  # a request that was late
-        self.reply = asked.reply
-        have = min(asked.resume, len(self.deltas)) if asked.resume_gen == self.gen else 0
+        self.reply = incoming.reply
+        have = min(incoming.resume, len(self.deltas)) if incoming.resume_gen == self.gen else 0
         if self.final is None and not self.gone:
             self._send(Frame("accept", self.gen, held=held))
-            self.said = True
+            self.accepted = True
         for i in range(have, len(self.deltas)):
             self._send(Frame("delta", self.gen, seq=i, body=self.deltas[i]))
         if self.final is not None:
@@ -91,15 +91,15 @@ class Answer:
         """Send one piece of the answer."""
         self._check()
         self.deltas.append(body)
-        self.said, self.sent = True, time.monotonic()
+        self.accepted, self.sent = True, time.monotonic()
         self._send(Frame("delta", self.gen, seq=len(self.deltas) - 1, body=body))
 
-    def finish(self, kind: str, body: Body, keep: bool = True) -> None:
-        """Send the last frame. If keep, a worker that asks again gets it again."""
+    def finish(self, kind: str, body: Body, retain: bool = True) -> None:
+        """Send the last frame. If retain, a worker that asks again gets it again."""
         self._check()
         frame = Frame(kind, self.gen, seq=len(self.deltas), body=body)
         self.answered = True
-        if keep:
+        if retain:
             self.final = frame
         self._send(frame)
         self._end()

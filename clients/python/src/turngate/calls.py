@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 
 from . import body as bodies
 from . import codec, names, tool, versions
-from .answer import Answer, Asked
+from .answer import Answer, IncomingCall
 from .call import Call
 from .errors import CallOverError, ClosedError, InvalidError, ShapeError, TurngateError
 from .holding import Holding
@@ -50,7 +50,7 @@ class Rollout:
 
     attempt: int = 0  # the highest seen
     ready: bool = False  # its state was read, since this process may have been restarted
-    waiting: list[Asked] = field(default_factory=list)
+    waiting: list[IncomingCall] = field(default_factory=list)
     calls: dict[int, Answer] = field(default_factory=dict)
     tools: dict[int, Answer] = field(default_factory=dict)
     verifications: dict[int, Answer] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Calls:
         refused: Callable[[Key, Fault], None] | None = None,
     ) -> None:
         self.refusals = 0  # answers that workers refused
-        self.on_verification: Callable[[Asked, Callable[[], Answer]], None] | None = None
+        self.on_verification: Callable[[IncomingCall, Callable[[], Answer]], None] | None = None
         self.on_rollout: Callable[[str], None] | None = None  # called with each rollout at its first call
         self._refused = refused
         self._trainer = trainer
@@ -161,31 +161,31 @@ class Calls:
         if not names.is_gate_inbox(msg.reply, self._trainer):
             log.warning("call %s: its reply subject is not a gate's; it is dropped", key)
             return
-        asked = Asked(key, msg.reply, of, headers.get("Rl-Gen", ""))
+        incoming = IncomingCall(key, msg.reply, of, headers.get("Rl-Gen", ""))
         resume = headers.get("Rl-Resume", "")
-        asked.resume = int(resume) if asked.resume_gen and resume.isdecimal() and len(resume) < 10 else 0
-        asked.settled = [int(n) for n in headers.get("Rl-Settled", "").split(",") if n.isdecimal() and len(n) < 10]
+        incoming.resume = int(resume) if incoming.resume_gen and resume.isdecimal() and len(resume) < 10 else 0
+        incoming.settled = [int(n) for n in headers.get("Rl-Settled", "").split(",") if n.isdecimal() and len(n) < 10]
         if bodies.is_claim(headers):
-            self._spawn(self._claimed(asked, headers))
+            self._spawn(self._claimed(incoming, headers))
         else:
-            self._unpacked(asked, headers, msg.data)
+            self._unpacked(incoming, headers, msg.data)
 
-    async def _claimed(self, asked: Asked, headers: dict[str, str]) -> None:
+    async def _claimed(self, incoming: IncomingCall, headers: dict[str, str]) -> None:
         bucket = names.artifacts_bucket(self._trainer)
         try:
             data = await asyncio.wait_for(bodies.fetch(headers, self._objects, bucket), 60)
         except (TurngateError, asyncio.TimeoutError) as e:
-            log.warning("call %s: its body cannot be read; its worker asks again: %s", asked.key, e)
+            log.warning("call %s: its body cannot be read; its worker asks again: %s", incoming.key, e)
             return
-        self._unpacked(asked, headers, data)
+        self._unpacked(incoming, headers, data)
 
-    def _unpacked(self, asked: Asked, headers: dict[str, str], data: bytes) -> None:
+    def _unpacked(self, incoming: IncomingCall, headers: dict[str, str], data: bytes) -> None:
         try:
-            asked.body = bodies.decompress(headers, data)
+            incoming.body = bodies.decompress(headers, data)
         except ShapeError as e:
-            log.warning("call %s: its body cannot be read; its worker asks again: %s", asked.key, e)
+            log.warning("call %s: its body cannot be read; its worker asks again: %s", incoming.key, e)
             return
-        self._asked(asked)
+        self._receive(incoming)
 
     def _cancelled(self, key: Key, of: str) -> None:
         rollout = self._rollouts.get(key.rollout)
@@ -215,16 +215,16 @@ class Calls:
         if self._refused is not None:
             self._refused(key, fault)
 
-    def _stale(self, asked: Asked, text: str) -> None:
+    def _stale(self, incoming: IncomingCall, text: str) -> None:
         fault = Fault(stage="call", code="stale_attempt", who="worker", status=409, message=text)
-        self._outbox.send(asked.reply, Frame("fault", self._new_gen(), body=bodies.Body(codec.encode(fault))))
+        self._outbox.send(incoming.reply, Frame("fault", self._new_gen(), body=bodies.Body(codec.encode(fault))))
 
     def _new_gen(self) -> str:
         self._gens += 1
         return f"{self._holding.instance}{self._gens:x}"
 
-    def _asked(self, asked: Asked) -> None:
-        key = asked.key
+    def _receive(self, incoming: IncomingCall) -> None:
+        key = incoming.key
         rollout = self._rollouts.get(key.rollout)
         if rollout is None:
             rollout = self._rollouts[key.rollout] = Rollout()
@@ -233,11 +233,11 @@ class Calls:
                 self.on_rollout(key.rollout)
         if not rollout.ready:
             if len(rollout.waiting) < MOST_WAITING:
-                rollout.waiting.append(asked)
+                rollout.waiting.append(incoming)
             return
         rollout.touched = time.monotonic()
         if key.attempt < rollout.attempt:
-            self._stale(asked, f"attempt {key.attempt} is over, {rollout.attempt} has begun")
+            self._stale(incoming, f"attempt {key.attempt} is over, {rollout.attempt} has begun")
             return
         if key.attempt > rollout.attempt:
             rollout.attempt = key.attempt
@@ -245,29 +245,29 @@ class Calls:
             rollout.calls, rollout.tools, rollout.verifications, rollout.bases = {}, {}, {}, Bases()
             rollout.oldest = None
         self._saw_attempt(key.rollout, key.attempt)
-        for number in asked.settled:
-            if number in rollout.of(asked.kind):
-                rollout.of(asked.kind)[number].settle()
-        known = rollout.of(asked.kind).get(key.call)
+        for number in incoming.settled:
+            if number in rollout.of(incoming.kind):
+                rollout.of(incoming.kind)[number].settle()
+        known = rollout.of(incoming.kind).get(key.call)
         if known is not None:
-            known.attach(asked, self._holding.holds(key.rollout))
+            known.attach(incoming, self._holding.holds(key.rollout))
             return
-        given = rollout.of(asked.kind)
+        given = rollout.of(incoming.kind)
 
         def open_answer() -> Answer:
             answer = given[key.call] = Answer(key, self._new_gen(), self._outbox)
             return answer
 
-        if asked.kind == "verify":
+        if incoming.kind == "verify":
             if self.on_verification is not None:
-                self.on_verification(asked, open_answer)
+                self.on_verification(incoming, open_answer)
             return
         answer = open_answer()
-        if asked.kind == "tool":
-            answer.open(asked.reply)
-            self.run_while_wanted(answer, self._run_tool(asked, answer))
+        if incoming.kind == "tool":
+            answer.open(incoming.reply)
+            self.run_while_wanted(answer, self._run_tool(incoming, answer))
         else:
-            self._begin(rollout, asked, answer)
+            self._begin(rollout, incoming, answer)
 
     async def _learn(self, name: str, rollout: Rollout) -> None:
         """Read the highest attempt, so that a fenced worker gets no answer from a restarted trainer either."""
@@ -281,39 +281,39 @@ class Calls:
         waiting, rollout.waiting = rollout.waiting, []
         if over and self._rollouts.get(name) is rollout:
             del self._rollouts[name]
-        for asked in waiting:
+        for incoming in waiting:
             if over:
-                self._stale(asked, "the rollout has a result")
+                self._stale(incoming, "the rollout has a result")
             else:
-                self._asked(asked)
+                self._receive(incoming)
 
-    def _begin(self, rollout: Rollout, asked: Asked, answer: Answer) -> None:
+    def _begin(self, rollout: Rollout, incoming: IncomingCall, answer: Answer) -> None:
         """Decode, check and queue a new call."""
-        call = Call(asked.key, answer, self._send)
+        call = Call(incoming.key, answer, self._send)
         try:
-            came = read(asked.key, asked.body)
-            whole = rollout.bases.whole(asked.key.call, came)
+            came = read(incoming.key, incoming.body)
+            whole = rollout.bases.whole(incoming.key.call, came)
         except (ShapeError, InvalidError) as e:
-            answer.open(asked.reply)
+            answer.open(incoming.reply)
             answer.finish("fault", bodies.Body(codec.encode(tool.refusal(e))))
             return
         if whole is None:
-            del rollout.calls[asked.key.call]
+            del rollout.calls[incoming.key.call]
             answer.give_up()
-            self._outbox.send(asked.reply, Frame("need_full"))
+            self._outbox.send(incoming.reply, Frame("need_full"))
             return
         call.tag, call.dialect, call.model = came.tag, came.dialect, came.model
         call.stream, call.remaining_ms = came.stream, came.remaining_ms
         call.base, call.keep = came.base, came.keep
         call.raw_messages, call.raw_tools, call.raw_params = whole.messages, whole.tools, whole.params
         call._parsed = whole.parsed
-        answer.open(asked.reply)
+        answer.open(incoming.reply)
         fault = self._check(call) if self._check is not None else None
         if fault is not None:
             fault.status = fault.status or 400
             self._finish_fault(answer, fault)
             return
-        if self._holding.holds(asked.key.rollout):
+        if self._holding.holds(incoming.key.rollout):
             answer.sign(held=True)
         self._queue.append(call)
         self._arrived.set()
@@ -343,7 +343,7 @@ class Calls:
         rollout = self._rollouts.get(answer.key.rollout)
         if retryable and rollout is not None and rollout.calls.get(answer.key.call) is answer:
             del rollout.calls[answer.key.call]  # the worker asks again and gets a new generation
-        answer.finish("fault", body, keep=not retryable)
+        answer.finish("fault", body, retain=not retryable)
 
     def run_while_wanted(self, answer: Answer, work: Awaitable[Any]) -> asyncio.Task[Any]:
         """Run work on a call, which ends with the call."""
@@ -352,9 +352,9 @@ class Calls:
         answer.on_over.append(lambda: None if asyncio.current_task() is task else stop())
         return task
 
-    async def _run_tool(self, asked: Asked, answer: Answer) -> None:
+    async def _run_tool(self, incoming: IncomingCall, answer: Answer) -> None:
         try:
-            outcome = await tool.run(self._tools, asked.key, codec.decode(ToolCall, asked.body), self._threads)
+            outcome = await tool.run(self._tools, incoming.key, codec.decode(ToolCall, incoming.body), self._threads)
         except (ShapeError, InvalidError) as e:
             outcome = tool.refusal(e)
         with contextlib.suppress(CallOverError):
@@ -372,7 +372,7 @@ class Calls:
         rollout = self._rollouts.get(answer.key.rollout)
         if retryable and rollout is not None and rollout.verifications.get(answer.key.call) is answer:
             del rollout.verifications[answer.key.call]  # the worker asks again and gets a new generation
-        answer.finish("fault", bodies.Body(codec.encode(outcome)), keep=not retryable)
+        answer.finish("fault", bodies.Body(codec.encode(outcome)), retain=not retryable)
 
     async def _send_tool(self, answer: Answer, data: bytes) -> None:
         body = bodies.compress(data)

@@ -24,7 +24,7 @@ class Turn:
     jump: Turn | None = None  # a shorter conversation; see Conversations.back
     count: int = 0  # messages
     assistant: bool = False
-    said: bytes = b""  # of an assistant's message
+    text: bytes = b""  # hash of the text of an assistant's message
     calls: list[RecordedCall] = field(default_factory=list)  # with exactly this conversation
     next: dict[bytes, Turn] = field(default_factory=dict)  # by the hash of the message
 
@@ -50,7 +50,7 @@ class Conversations:
         same = after.count - jump.count == jump.count - jump.jump.count
         turn = Turn(after, jump.jump if same else after, after.count + 1)
         if isinstance(value, dict) and value.get("role") == "assistant":
-            turn.assistant, turn.said = True, said_in(value)
+            turn.assistant, turn.text = True, assistant_text(value)
         after.next[key] = turn
         return turn
 
@@ -78,7 +78,7 @@ class Conversations:
         return a.count
 
 
-def said_in(value: Any) -> bytes:
+def assistant_text(value: Any) -> bytes:
     """Return a hash of the text of an assistant's message and the names of the tools that it calls.
 
     Agents send an answer of the model back in another form.

@@ -79,7 +79,7 @@ class Linker:
                 for p in reversed(turn.up.calls[-MOST_BACK:]):
                     if p is c or not may_precede(p, c):
                         continue
-                    if p._said == turn.said:
+                    if p._text == turn.text:
                         return p, True
                     if found is None:
                         found = p

@@ -62,7 +62,7 @@ class RecordedCall:
     _refused: bool = False
     _committed: bool = False
     _has_ids: bool = False
-    _said: bytes = b""
+    _text: bytes = b""
     _tools: bool = False  # the call offers tools
     _wants: bool = False  # the answer calls tools
     _kept: int = 0  # tokens of the row before that the prompt keeps

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from . import names, transcript
-from .conversations import said_in, wants_tools
+from .conversations import assistant_text, wants_tools
 from .errors import InvalidError, ShapeError
 from .finding import ERROR, INFO, WARNING, Finding, Findings
 from .linker import Linker, no_prompt
@@ -220,7 +220,7 @@ class _Reader:
         self._answered(c, line, line.reply)
 
     def _answered(self, c: RecordedCall, line: Line, q: Answered) -> None:
-        c._said = said_in(q.message)
+        c._text = assistant_text(q.message)
         before, same = self._linker.by_messages(c)
         prompt = self._linker.read(q.prompt_ids, before)
         c.gen, c.ms = line.gen, line.ms

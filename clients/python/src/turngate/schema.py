@@ -455,8 +455,7 @@ class Verify:
     # reward_key names the number in reward.json that becomes the reward. Default "reward", or the only number.
     reward_key: str = field(default="", metadata=wire(most=256))
     # separate runs the verifier in a second sandbox, which gets only the artifacts of the first sandbox, at their
-    # source paths. Backend and image default to those of the first sandbox. Nil: the verifier runs in the agent's
-    # sandbox.
+    # source paths. Backend and image default to the first sandbox's. Nil: the verifier runs in the agent's sandbox.
     separate: SandboxChoice | None = None
     # bundled means that the image of the separate sandbox contains /tests.
     bundled: bool = False
@@ -615,7 +614,7 @@ class Reply:
     versions: list[VersionSpan] = field(default_factory=list, metadata=wire(most=100000))
     # effective parameters
     sampling: Any = field(default=None, metadata=wire(form="json"))
-    # parameters that were changed before the engine got them, or that it ignored
+    # parameters that were changed before the upstream got them, or that it ignored
     edits: list[str] = field(default_factory=list, metadata=wire(most=256))
     # the trainer keeps the ids under the call's key
     retained: bool = False

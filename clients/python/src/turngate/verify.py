@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from . import codec, tool
-from .answer import Answer, Asked
+from .answer import Answer, IncomingCall
 from .calls import Calls, FaultError
 from .errors import CallOverError, ClosedError, InvalidError, ShapeError, TurngateError
 from .handle import Handle
@@ -84,22 +84,22 @@ class Verifications:
             text = "the verifier was cancelled"
             await handle.fault(Fault(stage="verify", code="internal", who="trainer", status=503, message=text))
 
-    def _begin(self, asked: Asked, open_answer: Callable[[], Answer]) -> None:
+    def _begin(self, incoming: IncomingCall, open_answer: Callable[[], Answer]) -> None:
         """Begin a new verification, if it is wanted here. Otherwise its worker asks again."""
-        waiting = self._waiting.get(asked.key.rollout)
+        waiting = self._waiting.get(incoming.key.rollout)
         if self._verifier is None if waiting is None else waiting.done():
             return
         answer = open_answer()
-        answer.open(asked.reply)
+        answer.open(incoming.reply)
         try:
-            verification = codec.decode(Verification, asked.body)
-            if verification.key != str(asked.key):
-                raise InvalidError("key", verification.key, f"want the subject's, {asked.key}")
+            verification = codec.decode(Verification, incoming.body)
+            if verification.key != str(incoming.key):
+                raise InvalidError("key", verification.key, f"want the subject's, {incoming.key}")
         except (ShapeError, InvalidError) as e:
             self._calls.finish_verification(answer, tool.refusal(e))
             return
         answer.sign(held=False)  # before the first operation
-        handle = Handle(verification, asked.key, answer, self._link, self._objects, self._calls.finish_verification)
+        handle = Handle(verification, incoming.key, answer, self._link, self._objects, self._calls.finish_verification)
         if waiting is not None:
             waiting.set_result(handle)
         elif self._verifier is not None:

@@ -107,7 +107,7 @@ func usage(u schema.Usage) []byte {
 }
 
 func stopReason(reason string, tools int) string {
-	switch canonical.Finish(reason, tools) {
+	switch canonical.FinishReason(reason, tools) {
 	case "length":
 		return "max_tokens"
 	case "tool_calls":

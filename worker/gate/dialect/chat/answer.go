@@ -31,17 +31,13 @@ func (Dialect) Routes() []string {
 }
 
 // ModelsRoutes implements dialect.Dialect.
-func (Dialect) ModelsRoutes() []string { return []string{"GET /v1/models"} }
+func (Dialect) ModelsRoutes() []string { return []string{canonical.ModelsRoute} }
 
 // Models implements dialect.Dialect.
-func (Dialect) Models(name string) []byte {
-	return fmt.Appendf(nil, `{"object":"list","data":[%s]}`, Dialect{}.Model(name))
-}
+func (Dialect) Models(name string) []byte { return canonical.Models(name) }
 
 // Model implements dialect.Dialect.
-func (Dialect) Model(name string) []byte {
-	return fmt.Appendf(nil, `{"id":%s,"object":"model","created":0,"owned_by":"turngate"}`, rawjson.Quote(name))
-}
+func (Dialect) Model(name string) []byte { return canonical.Model(name) }
 
 // Decoder implements dialect.Dialect.
 func (Dialect) Decoder() dialect.Decoder {
@@ -68,7 +64,7 @@ func (encoding) Encode(m dialect.Meta, r *schema.Reply) ([]byte, error) {
 	b = append(b, `"choices":[{"index":0,"message":`...)
 	b = append(b, message...)
 	b = append(b, `,"logprobs":null,"finish_reason":`...)
-	b = rawjson.AppendString(b, canonical.Finish(r.FinishReason, tools))
+	b = rawjson.AppendString(b, canonical.FinishReason(r.FinishReason, tools))
 	b = append(b, `}],"usage":`...)
 	b = appendUsage(b, r.Usage)
 	return append(b, '}'), nil
@@ -95,15 +91,7 @@ func appendUsage(b []byte, u schema.Usage) []byte {
 }
 
 // Fail implements dialect.Dialect.
-func (Dialect) Fail(f dialect.Refusal) []byte {
-	b := append([]byte(nil), `{"error":{"message":`...)
-	b = rawjson.AppendString(b, f.Message)
-	b = append(b, `,"type":`...)
-	b = rawjson.AppendString(b, f.Code)
-	b = append(b, `,"param":null,"code":`...)
-	b = rawjson.AppendString(b, f.Code)
-	return append(b, `}}`...)
-}
+func (Dialect) Fail(f dialect.Refusal) []byte { return canonical.Error(f.Code, f.Message) }
 
 func (encoding) Stream(m dialect.Meta) dialect.Stream { return &stream{meta: m, calls: map[int]int{}} }
 
@@ -171,7 +159,7 @@ func (c *stream) Final(r *schema.Reply) ([]byte, error) {
 	if !c.begun {
 		b = c.chunk(b, delta, "")
 	}
-	b = c.chunk(b, []byte("{}"), canonical.Finish(r.FinishReason, tools))
+	b = c.chunk(b, []byte("{}"), canonical.FinishReason(r.FinishReason, tools))
 	b = append(b, "data: "...)
 	b = appendHead(b, c.meta, "chat.completion.chunk")
 	b = append(b, `"choices":[],"usage":`...)

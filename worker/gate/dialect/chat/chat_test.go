@@ -32,7 +32,7 @@ func TestChatKeepsTheAgentsBytes(t *testing.T) {
 	}
 }
 
-func TestChatRefusesWhatItCannotDo(t *testing.T) {
+func TestChatRefusesUnsupportedRequests(t *testing.T) {
 	for name, body := range map[string]string{
 		"n":                 `{"messages":[{}],"n":2}`,
 		"no messages":       `{"model":"m"}`,

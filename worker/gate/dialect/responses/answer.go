@@ -11,7 +11,6 @@ import (
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker/gate/canonical"
 	"github.com/turngate/turngate/worker/gate/dialect"
-	"github.com/turngate/turngate/worker/gate/dialect/chat"
 )
 
 // Dialect is OpenAI's Responses API
@@ -30,16 +29,16 @@ func (Dialect) Decoder() dialect.Decoder {
 }
 
 // ModelsRoutes implements dialect.Dialect.
-func (Dialect) ModelsRoutes() []string { return chat.Dialect{}.ModelsRoutes() }
+func (Dialect) ModelsRoutes() []string { return []string{canonical.ModelsRoute} }
 
 // Sent implements dialect.Dialect: its list of models is the same as chat's.
 func (Dialect) Sent(*http.Request) bool { return false }
 
 // Models implements dialect.Dialect.
-func (Dialect) Models(name string) []byte { return chat.Dialect{}.Models(name) }
+func (Dialect) Models(name string) []byte { return canonical.Models(name) }
 
 // Model implements dialect.Dialect.
-func (Dialect) Model(name string) []byte { return chat.Dialect{}.Model(name) }
+func (Dialect) Model(name string) []byte { return canonical.Model(name) }
 
 // Refused implements dialect.Refuser: these routes would read or delete an
 // earlier answer.
@@ -49,7 +48,7 @@ func (Dialect) Refused() ([]string, dialect.Refusal) {
 }
 
 // Fail implements dialect.Dialect.
-func (Dialect) Fail(f dialect.Refusal) []byte { return chat.Dialect{}.Fail(f) }
+func (Dialect) Fail(f dialect.Refusal) []byte { return canonical.Error(f.Code, f.Message) }
 
 // encoding writes the answer to one request.
 type encoding struct {
@@ -115,7 +114,7 @@ func (s *stream) emit(kind string, o *rawjson.Object) {
 	s.b = dialect.AppendEvent(s.b, kind, head.Merge(o).Done())
 }
 
-func (s *stream) take() []byte {
+func (s *stream) drain() []byte {
 	b := s.b
 	s.b = nil
 	return b
@@ -338,7 +337,7 @@ func (s *stream) Delta(d *schema.Delta) ([]byte, error) {
 		}
 	}
 	s.add(&message)
-	return s.take(), nil
+	return s.drain(), nil
 }
 
 // Final implements dialect.Stream.
@@ -357,12 +356,12 @@ func (s *stream) Final(r *schema.Reply) ([]byte, error) {
 		kind = "response.incomplete"
 	}
 	s.emit(kind, rawjson.NewObject().Raw("response", s.response(r.FinishReason, &r.Usage, nil)))
-	return s.take(), nil
+	return s.drain(), nil
 }
 
 // Fail implements dialect.Stream.
 func (s *stream) Fail(f dialect.Refusal) []byte {
 	s.start()
 	s.emit("response.failed", rawjson.NewObject().Raw("response", s.response("", nil, &f)))
-	return s.take()
+	return s.drain()
 }

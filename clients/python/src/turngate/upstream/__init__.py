@@ -8,7 +8,7 @@ async with Upstream("http://127.0.0.1:8000", version="step-1") as engine:
 It is tested with vLLM. It was never run with SGLang: tests use a server that answers as SGLang's documentation says.
 """
 
-from .engine import Upstream
 from .tokens import Template
+from .upstream import Upstream
 
 __all__ = ["Template", "Upstream"]

@@ -1,4 +1,4 @@
-"""Answers of engines in the form of OpenAI chat, with the token ids that vLLM and SGLang add for return_token_ids."""
+"""Answers of upstreams in the form of OpenAI chat, with the token ids that vLLM and SGLang add for return_token_ids."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Completion:
     logprobs: list[float] | None = None
     tops: list[Any] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
-    versions: list[VersionSpan] = field(default_factory=list)  # if the engine names them
+    versions: list[VersionSpan] = field(default_factory=list)  # if the upstream names them
 
     def reply(self, request: Request, version: str) -> Reply:
         """Return the reply, with the message for the agent and the data for training.
@@ -39,7 +39,7 @@ class Completion:
             raise aborted()
         if not self.finish_reason:
             raise bad_answer("finish_reason: it is missing")
-        if not request.settings.plain:  # name the parameters that the engine dropped silently
+        if not request.settings.plain:  # name the parameters that the upstream dropped silently
             if not self.ids or not self.prompt_ids:
                 request.edit("return_token_ids")
             if self.logprobs is None:
@@ -59,14 +59,14 @@ class Completion:
         return reply
 
     def _versions(self, version: str) -> list[VersionSpan]:
-        """Return the trainer's name of the version, but the engine's if it changed in the middle of the answer."""
+        """Return the trainer's name of the version, but the upstream's if it changed in the middle of the answer."""
         if not version or len(self.versions) > 1:
             return self.versions
         return [VersionSpan(version=version, end=len(self.ids))]
 
 
 def parse(data: bytes | str) -> Any:
-    """Return the JSON object of an engine.
+    """Return the JSON object of an upstream.
 
     Raises:
         FaultError: It is none.

@@ -1,4 +1,4 @@
-"""Requests to an engine."""
+"""Requests to an upstream."""
 
 from __future__ import annotations
 

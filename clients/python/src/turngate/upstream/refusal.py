@@ -1,4 +1,4 @@
-"""Error responses of engines, and the faults that follow from them."""
+"""Error responses of upstreams, and the faults that follow from them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _CONTEXT_TOO_LONG = re.compile(r"maximum context length|context length|context_l
 
 
 class Refusal(FaultError):
-    """Refusal is an error response of an engine, with the fault for its status."""
+    """Refusal is an error response of an upstream, with the fault for its status."""
 
     def __init__(self, status: int, data: bytes) -> None:
         self.status = status
         self.message = ""
         self.param = ""  # the parameter that it names
         self.code = ""
-        self.unknown = ""  # the parameter that the engine does not know
+        self.unknown = ""  # the parameter that the upstream does not know
         self._read(data)
         super().__init__(Fault(code="upstream"))
 
@@ -155,11 +155,11 @@ def wrong_configuration(text: str) -> FaultError:
 
 @dataclass(slots=True)
 class Limits:
-    """Limits are what refusals show of an engine. They expire, since another version may be started."""
+    """Limits are what refusals show of an upstream. They expire, since another version may be started."""
 
     forget: float
     unknown: dict[str, float]  # unknown parameters, with the time of the refusal
-    tops: int = 0  # largest top_logprobs of the engine
+    tops: int = 0  # largest top_logprobs of the upstream
     tops_at: float = -1.0  # below 0: not known
 
     def refuse(self, name: str, now: float) -> None:

@@ -1,4 +1,4 @@
-"""An agent's call in the form for the engine."""
+"""An agent's call in the form for the upstream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AGENTS = frozenset((
     "repetition_penalty", "logit_bias", "max_tokens", "max_completion_tokens", "reasoning_effort", "response_format",
     "tool_choice", "parallel_tool_calls",
 ))  # fmt: skip
-"""Parameters that agents may set. Others do not reach the engine."""
+"""Parameters that agents may set. Others do not reach the upstream."""
 
 QUIET = frozenset((
     "client_metadata", "include", "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
@@ -63,7 +63,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Request:
-    """Request is one call: with the parameters that training needs, and without those that the engine refuses."""
+    """Request is one call: with the parameters that training needs, and without those that the upstream refuses."""
 
     call: Call
     settings: Settings
@@ -75,7 +75,7 @@ class Request:
     edits: set[str] = field(default_factory=set)
 
     def build(self, model: str, length: int) -> None:
-        """Set the parameters. length is the engine's context in tokens, 0 if unknown."""
+        """Set the parameters. length is the upstream's context in tokens, 0 if unknown."""
         self.params, self.edits = {}, set()
         for name, raw in self.call.raw_params.items():
             if raw == b"null":
@@ -116,7 +116,7 @@ class Request:
         self.params.update(self.more)
 
     def _tops(self) -> int:
-        """Return the larger number of the configuration's and the agent's, at most the engine's limit."""
+        """Return the larger number of the configuration's and the agent's, at most the upstream's limit."""
         asked = _value(self.call.raw_params.get("top_logprobs", b"0"))
         if not _number(asked) or asked < 0 or asked > MOST_TOPS:
             self.edit("top_logprobs")
@@ -130,7 +130,7 @@ class Request:
     def _bound(self, length: int) -> None:
         """Set the bound of the completion from the agent's request and the configuration.
 
-        A bound that leaves no room for any prompt is left out, and so is one that the engine found too large: then
+        A bound that leaves no room for any prompt is left out, and so is one that the upstream found too large: then
         the rest of the context applies, which is smaller.
         """
         name, asked = "max_tokens", 0
@@ -155,7 +155,7 @@ class Request:
             self.params[name], self.bounded = b"%d" % asked, True
 
     def _leave_out(self, name: str) -> None:
-        """Remove a parameter that the engine does not know. A bound is sent under its other name instead."""
+        """Remove a parameter that the upstream does not know. A bound is sent under its other name instead."""
         value = self.params.pop(name, None)
         if value is None:
             return

@@ -29,10 +29,10 @@ class Template(Protocol):
 
 
 class Tokens(Protocol):
-    """Tokens is an engine that completes token ids."""
+    """Tokens is an upstream that completes token ids."""
 
     async def complete(self, request: Request, length: int, headers: Mapping[str, str]) -> Completion:
-        """Complete a built request. length is the engine's context in tokens, 0 if unknown."""
+        """Complete a built request. length is the upstream's context in tokens, 0 if unknown."""
 
 
 def room(prompt: Sequence[int], length: int, asked: int) -> int:

@@ -117,7 +117,7 @@ func whole(m dialect.Meta, says canonical.Text, calls canonical.ToolCalls, r *sc
 		c := &calls[i]
 		all = append(all, rawjson.NewObject().Str("tool", c.Name()).Raw("with", canonical.ObjectOr(c.Input())).Done())
 	}
-	o := rawjson.NewObject().Str("id", m.ID).Raw("calls", rawjson.List(all)).Str("end", canonical.Finish(r.FinishReason, len(calls)))
+	o := rawjson.NewObject().Str("id", m.ID).Raw("calls", rawjson.List(all)).Str("end", canonical.FinishReason(r.FinishReason, len(calls)))
 	if !says.Empty() {
 		o.Raw("says", says)
 	}

@@ -1,4 +1,4 @@
-"""An engine that answers calls."""
+"""Upstream answers calls with an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .tokens import VLLM, SGLang, Template, Tokens
 T = TypeVar("T")
 
 MOST_TRIES = 8
-"""Requests of one call: one for each parameter that the engine does not know, and one for a completion that is too
+"""Requests of one call: one for each parameter that the upstream does not know, and one for a completion that is too
 long."""
 
 SERVED_FOR = 60.0
@@ -38,8 +38,8 @@ SERVED_FOR = 60.0
 class Upstream:
     """Upstream answers calls with an OpenAI-compatible server such as vLLM or SGLang.
 
-    It asks the engine for token ids and log-probs, and passes the engine's message on unchanged. It is a handler for
-    Client.serve. A refusal of the engine becomes the fault of the call; a call that is over ends the engine's
+    It asks the upstream for token ids and log-probs, and passes the upstream's message on unchanged. It is a handler
+    for Client.serve. A refusal of the upstream becomes the fault of the call; a call that is over ends the upstream's
     request.
     """
 
@@ -65,14 +65,14 @@ class Upstream:
         """Check the settings. No request is sent.
 
         Args:
-            url: URL of the engine, with or without /v1.
-            version: Policy version that the engine runs, for the replies. hold changes it.
+            url: URL of the upstream, with or without /v1.
+            version: Policy version that the upstream runs, for the replies. hold changes it.
             model: Sent instead of the agent's model. Default: the server's only model.
             key: API key. Default: TURNGATE_UPSTREAM_KEY, or the content of the file TURNGATE_UPSTREAM_KEY_FILE.
-            max_tokens: Largest completion of a call in tokens; 0: the rest of the engine's context.
+            max_tokens: Largest completion of a call in tokens; 0: the rest of the upstream's context.
             top_logprobs: Alternatives to request for each token.
             no_thinking: Turn thinking off in chat templates such as Qwen's.
-            plain: Ask for neither token ids nor log-probs, for an engine without them that serves evaluation only.
+            plain: Ask for neither token ids nor log-probs, for an upstream without them that serves evaluation only.
             stream: Stream the answer to agents that ask for a stream.
             tokens: Ask for completions of token ids: "vllm" with vLLM's routes render, generate and derender, "sglang"
                 with SGLang's /generate and a template. A prompt then begins with the very ids of the answers before
@@ -80,7 +80,7 @@ class Upstream:
             template: The model's chat template, for "sglang".
             affinity: Headers with the rollout's id, by which routers send its calls to one replica: of vLLM's router
                 and of SGLang's gateway.
-            name: The engine's name in faults. Default: the URL's host.
+            name: The upstream's name in faults. Default: the URL's host.
             forget: Seconds after which a refused parameter is tried again.
             http: A client with settings of its own, which the caller closes.
 
@@ -120,7 +120,7 @@ class Upstream:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections to the engine."""
+        """Close the connections to the upstream."""
         if self._listing is not None:
             self._listing.cancel()
         await self._http.close()
@@ -131,20 +131,20 @@ class Upstream:
 
     @property
     def running(self) -> int:
-        """Number of calls that the engine answers now."""
+        """Number of calls that the upstream answers now."""
         return len(self._running)
 
     @contextlib.asynccontextmanager
     async def hold(self, client: Client, version: str = "", *, abort: bool = False) -> AsyncIterator[None]:
-        """Hold all calls of a client while the engine's weights change.
+        """Hold all calls of a client while the upstream's weights change.
 
-        On entry new calls wait, and the ones that the engine answers are awaited. On exit the engine runs the new
-        version, and the calls go on. After an exception they stay held, because the engine's weights are not known.
+        On entry new calls wait, and the ones that the upstream answers are awaited. On exit the upstream runs the new
+        version, and the calls go on. After an exception they stay held, because the upstream's weights are not known.
 
         Args:
             client: The client that this answers for.
             version: Policy version of the new weights; empty: as before.
-            abort: End the engine's requests instead of waiting for them. Their workers ask again.
+            abort: End the upstream's requests instead of waiting for them. Their workers ask again.
 
         Raises:
             InvalidError: It is no Client. A SyncClient has hold_upstream.
@@ -175,7 +175,7 @@ class Upstream:
         """Answer a call at once. The reply's edits name the agent's parameters that were changed or left out.
 
         Raises:
-            FaultError: The engine refused the call, or cannot be reached.
+            FaultError: The upstream refused the call, or cannot be reached.
         """
         request = Request(call, self._settings)
 
@@ -242,12 +242,12 @@ class Upstream:
             for _ in range(MOST_TRIES):
                 version = self.version
                 try:
-                    model, length = await self._model_of_engine()
+                    model, length = await self._model_of_upstream()
                     request.build(model, length)
                     return (await once(length)).reply(request, version)
                 except Refusal as no:
                     if no.status == 404:
-                        self._served = None  # the engine may run another model now
+                        self._served = None  # the upstream may run another model now
                     if not request.mend(no):
                         raise request.blame(no) from None
             raise fail(400, "refuses one parameter after the other")
@@ -259,12 +259,12 @@ class Upstream:
         return FaultError(e.fault)
 
     def _headers(self, call: Call) -> dict[str, str]:
-        """Return headers for the logs of the engine and of proxies before it, and for routers."""
+        """Return headers for the logs of the upstream and of proxies before it, and for routers."""
         return {"X-Request-Id": str(call.key), **dict.fromkeys(self._affinity, call.rollout)}
 
-    # The engine's model.
+    # The upstream's model.
 
-    async def _model_of_engine(self) -> tuple[str, int]:
+    async def _model_of_upstream(self) -> tuple[str, int]:
         """Return the model's name, and its context in tokens, 0 if unknown."""
         if self._served is not None and time.monotonic() - self._served_at < SERVED_FOR:
             return self._served

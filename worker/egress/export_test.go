@@ -1,0 +1,4 @@
+package egress
+
+// MaxTold is maxTold.
+const MaxTold = maxTold
