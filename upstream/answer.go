@@ -7,12 +7,42 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// completion has the fields of an answer: OpenAI's, and the token ids that vLLM
-// adds for return_token_ids.
+// completion has the fields of an answer: OpenAI's, and the token ids that vLLM and
+// SGLang add for return_token_ids.
 type completion struct {
 	Choices        []choice     `json:"choices"`
 	PromptTokenIDs []int32      `json:"prompt_token_ids"`
+	SGLExt         *sglExt      `json:"sglext"`
 	Usage          schema.Usage `json:"usage"`
+}
+
+// sglExt is in the last chunk of a stream of SGLang, for the headers of sglHeaders.
+type sglExt struct {
+	InputIDs  []int32   `json:"input_ids"`
+	OutputIDs [][]int32 `json:"output_ids"`
+}
+
+// sglHeaders make SGLang add the token ids to a stream. Other servers ignore them.
+func sglHeaders() []string {
+	return []string{"X-SGLExt-Return-Input-IDs", "X-SGLExt-Return-Output-IDs"}
+}
+
+// moveIDs moves the token ids of an answer of SGLang to the places that vLLM has.
+func (c *completion) moveIDs(one *choice) {
+	if len(c.PromptTokenIDs) == 0 {
+		c.PromptTokenIDs = one.PromptTokenIDs
+	}
+	if len(one.TokenIDs) == 0 {
+		one.TokenIDs = one.ResponseTokenIDs
+	}
+	if e := c.SGLExt; e != nil {
+		if len(c.PromptTokenIDs) == 0 {
+			c.PromptTokenIDs = e.InputIDs
+		}
+		if len(one.TokenIDs) == 0 && len(e.OutputIDs) == 1 {
+			one.TokenIDs = e.OutputIDs[0]
+		}
+	}
 }
 
 // choice is an answer, or a piece of a streamed one.
@@ -22,6 +52,9 @@ type choice struct {
 	FinishReason string          `json:"finish_reason"`
 	TokenIDs     []int32         `json:"token_ids"`
 	Logprobs     *logprobs       `json:"logprobs"`
+
+	PromptTokenIDs   []int32 `json:"prompt_token_ids"`   // SGLang's
+	ResponseTokenIDs []int32 `json:"response_token_ids"` // SGLang's TokenIDs
 }
 
 type logprobs struct {
@@ -60,6 +93,7 @@ func (u *Upstream) reply(got *completion, q *request) (*schema.Reply, error) {
 	if got.Choices[0].FinishReason == aborted {
 		return nil, errAborted()
 	}
+	got.moveIDs(&got.Choices[0])
 	if !u.cfg.Plain { // name the parameters that the upstream dropped silently
 		if len(got.Choices[0].TokenIDs) == 0 || len(got.PromptTokenIDs) == 0 {
 			q.edit("return_token_ids")

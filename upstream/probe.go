@@ -71,6 +71,9 @@ func (p *prober) tokens(ctx context.Context) Finding {
 	if f.Err = p.ask(ctx, map[string]any{"logprobs": true, "return_token_ids": true}, &got); f.Err != nil {
 		return f
 	}
+	if len(got.Choices) == 1 {
+		got.moveIDs(&got.Choices[0])
+	}
 	switch {
 	case len(got.Choices) != 1:
 		f.Err = fmt.Errorf("%d choices came", len(got.Choices))
@@ -194,7 +197,7 @@ func (p *prober) streaming(ctx context.Context) Finding {
 		f.Err = refused(res, data)
 		return f
 	}
-	prompt, completion, chunks, done := 0, 0, 0, false
+	prompt, ids, chunks, done := 0, 0, 0, false
 	for lines := bufio.NewScanner(io.LimitReader(res.Body, maxBody)); lines.Scan(); {
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
 		if !ok {
@@ -204,12 +207,7 @@ func (p *prober) streaming(ctx context.Context) Finding {
 			done = true
 			break
 		}
-		var chunk struct {
-			PromptTokenIDs []int32 `json:"prompt_token_ids"`
-			Choices        []struct {
-				TokenIDs []int32 `json:"token_ids"`
-			}
-		}
+		var chunk completion
 		if err := json.Unmarshal([]byte(data), &chunk); err != nil {
 			f.Err = fmt.Errorf("a chunk cannot be read: %w", err)
 			return f
@@ -217,14 +215,17 @@ func (p *prober) streaming(ctx context.Context) Finding {
 		chunks++
 		prompt += len(chunk.PromptTokenIDs)
 		for _, c := range chunk.Choices {
-			completion += len(c.TokenIDs)
+			ids += len(c.TokenIDs)
+		}
+		if e := chunk.SGLExt; e != nil && len(e.OutputIDs) == 1 {
+			prompt, ids = prompt+len(e.InputIDs), ids+len(e.OutputIDs[0])
 		}
 	}
 	switch {
 	case !done:
 		f.Err = errors.New("the stream did not end with [DONE]")
-	case prompt == 0 || completion == 0:
-		f.Err = fmt.Errorf("%d chunks came with %d ids of the prompt and %d of the completion", chunks, prompt, completion)
+	case prompt == 0 || ids == 0:
+		f.Err = fmt.Errorf("%d chunks came with %d ids of the prompt and %d of the completion", chunks, prompt, ids)
 	}
 	f.OK = fmt.Sprintf("%d chunks, with ids", chunks)
 	return f

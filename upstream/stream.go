@@ -105,6 +105,9 @@ func (j *joined) add(data []byte, emit func(*schema.Delta) error) error {
 	if len(chunk.PromptTokenIDs) > 0 { // in the first chunk
 		j.PromptTokenIDs = chunk.PromptTokenIDs
 	}
+	if chunk.SGLExt != nil { // in the last chunk
+		j.SGLExt = chunk.SGLExt
+	}
 	if len(chunk.Choices) > 1 {
 		return badAnswer("choices: a chunk has %d, want 1", len(chunk.Choices))
 	}

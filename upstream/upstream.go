@@ -188,6 +188,11 @@ func (u *Upstream) send(ctx context.Context, method, path string, body []byte) (
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
+		for _, name := range sglHeaders() {
+			if !u.cfg.Plain {
+				req.Header.Set(name, "1")
+			}
+		}
 	}
 	if key, ok := ctx.Value(callKey{}).(string); ok { // for the logs of the upstream and of proxies before it
 		req.Header.Set("X-Request-Id", key)

@@ -16,7 +16,9 @@ list=
 for name; do
 	bare=
 	case $name in
-	openenv) packages="openenv==0.10.0 pyarrow==26.0.1" ;;
+	openenv) # of SGLang only the source is read: it does not run without a GPU
+		packages="openenv==0.10.0 pyarrow==26.0.1"
+		bare="sglang==0.5.23" ;;
 	verifiers) packages="verifiers==0.4.0" ;;
 	torch) packages="torch==2.15.0" ;; # 5.4 GB: it has no wheel without the libraries for GPUs
 	trl) # 6 GB with torch. verl and skyrl have parts for GPUs, so they come without most of their dependencies

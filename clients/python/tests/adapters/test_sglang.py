@@ -1,4 +1,4 @@
-"""SGLang does not run without a GPU, so the requests of Upstream are compared with its published source."""
+"""SGLang does not run without a GPU, so requests and answers of Upstream are compared with its published source."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import ast
 import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 
-from tests.fake_engine import MODELS, Answer, Asked, FakeEngine
-from tests.test_upstream_tokens import END, Letters, ask, hi
-
+from fake_engine import Answer, Asked, FakeEngine
+from test_upstream import ask
+from test_upstream_tokens import END, MODELS, Letters, hi
+from turngate import Reply
 from turngate.upstream import Upstream
+from turngate.upstream.completion import SGL_HEADERS
 from turngate.upstream.tokens import SGLang
+
+PROTOCOL = "srt/entrypoints/openai/protocol.py"
 
 
 def source(path: str) -> ast.Module:
     spec = importlib.util.find_spec("sglang")  # without importing it: that needs a GPU's libraries
-    assert spec is not None and spec.submodule_search_locations, "sglang is not installed"
+    assert spec is not None, "sglang is not installed"
+    assert spec.submodule_search_locations
     return ast.parse((Path(spec.submodule_search_locations[0]) / path).read_text())
 
 
@@ -54,23 +60,51 @@ async def test_generate_has_the_fields() -> None:
     assert read <= texts("srt/managers/tokenizer_manager.py")
 
 
-async def test_chat_has_the_fields() -> None:
-    choice = {
-        "message": {"role": "assistant", "content": "OK"},
-        "finish_reason": "stop",
-        "token_ids": [END],
-        "prompt_token_ids": [1, 2],
-        "logprobs": {"content": [{"logprob": -0.5, "top_logprobs": []}]},
-    }
+LOGPROBS = {"content": [{"logprob": -0.5, "top_logprobs": []}]}
+WHOLE = {
+    "message": {"role": "assistant", "content": "OK"},
+    "finish_reason": "stop",
+    "response_token_ids": [END],
+    "prompt_token_ids": [1, 2],
+    "logprobs": LOGPROBS,
+}
+EXTRA = {"input_ids": [1, 2], "output_ids": [[END]]}
 
+
+async def test_chat_has_the_fields() -> None:
     async def handler(asked: Asked) -> Answer:
-        return 200, json.dumps({"choices": [choice]})
+        return 200, json.dumps({"choices": [WHOLE]})
 
     async with FakeEngine(handler, MODELS) as engine, Upstream(engine.url, key="", top_logprobs=1) as u:
-        reply = await ask(u, hi(temperature=0.5, seed=3, max_tokens=5))
+        check(await ask(u, hi(temperature=0.5, seed=3, max_tokens=5)))
         body = engine.asked[-1].body
-    assert (list(reply.completion_ids), list(reply.prompt_ids), list(reply.logprobs)) == ([END], [1, 2], [-0.5])
-    protocol = "srt/entrypoints/openai/protocol.py"
     assert "return_token_ids" in body
-    assert set(body) <= fields(protocol, "ChatCompletionRequest")
-    assert set(choice) <= fields(protocol, "ChatCompletionResponseChoice")
+    assert set(body) <= fields(PROTOCOL, "ChatCompletionRequest")
+    assert set(WHOLE) <= fields(PROTOCOL, "ChatCompletionResponseChoice")
+
+
+async def test_a_stream_has_the_fields() -> None:
+    chunks: list[Any] = [
+        {"choices": [{"delta": {"role": "assistant", "content": "OK"}, "logprobs": LOGPROBS}]},
+        {"choices": [{"delta": {}, "finish_reason": "stop"}]},
+        {"choices": [], "sglext": EXTRA},
+    ]
+    text = "".join(f"data: {json.dumps(c)}\n\n" for c in chunks) + "data: [DONE]\n\n"
+
+    async def handler(asked: Asked) -> Answer:
+        return 200, text
+
+    async with FakeEngine(handler, MODELS) as engine, Upstream(engine.url, key="") as u:
+        *_, last = [piece async for piece in u.stream(hi(max_tokens=5))]
+        asked = engine.asked[-1]
+    assert isinstance(last, Reply)
+    check(last)
+    assert set(EXTRA) <= fields(PROTOCOL, "SglExt")
+    names = {name.lower() for name in SGL_HEADERS}
+    assert names <= texts("srt/entrypoints/openai/serving_chat.py")
+    assert names <= {name.lower() for name in asked.headers}
+
+
+def check(reply: Reply) -> None:
+    assert (list(reply.completion_ids), list(reply.prompt_ids), list(reply.logprobs)) == ([END], [1, 2], [-0.5])
+    assert not reply.edits

@@ -15,6 +15,9 @@ from ..schema import Delta, Reply, Usage, VersionSpan
 from .refusal import aborted, bad_answer, refused_in_stream
 from .request import Request
 
+SGL_HEADERS = ("X-SGLExt-Return-Input-IDs", "X-SGLExt-Return-Output-IDs")
+"""Make SGLang add the token ids to a stream. Other servers ignore them."""
+
 
 @dataclass(slots=True)
 class Completion:
@@ -100,6 +103,13 @@ def whole(data: bytes) -> Completion:
 def _add_meta(got: Completion, value: dict[str, Any]) -> None:
     if value.get("prompt_token_ids"):  # of a stream, in the first chunk
         got.prompt_ids = ids_of(value["prompt_token_ids"], "prompt_token_ids")
+    extra = value.get("sglext")  # in the last chunk of a stream of SGLang
+    if isinstance(extra, dict):
+        if extra.get("input_ids") and not got.prompt_ids:
+            got.prompt_ids = ids_of(extra["input_ids"], "sglext.input_ids")
+        outputs = extra.get("output_ids")
+        if isinstance(outputs, list) and len(outputs) == 1 and not got.ids:
+            got.ids = ids_of(outputs[0], "sglext.output_ids")
     usage = value.get("usage")
     if isinstance(usage, dict):
         prompt, completion = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
@@ -112,7 +122,9 @@ def add_choice(got: Completion, choice: dict[str, Any]) -> tuple[array[int], lis
     """Add the ids and log-probs of a choice, and return them."""
     if choice.get("finish_reason"):
         got.finish_reason = str(choice["finish_reason"])
-    ids, values = ids_of(choice.get("token_ids") or [], "token_ids"), []
+    if choice.get("prompt_token_ids") and not got.prompt_ids:  # SGLang's place for them
+        got.prompt_ids = ids_of(choice["prompt_token_ids"], "prompt_token_ids")
+    ids, values = ids_of(choice.get("token_ids") or choice.get("response_token_ids") or [], "token_ids"), []
     got.ids.extend(ids)
     if choice.get("logprobs") is not None:
         try:

@@ -19,7 +19,7 @@ from ..client import Client
 from ..errors import InvalidError
 from ..schema import Delta, Reply
 from ..tool import clip
-from .completion import Completion, Joined, parse, whole
+from .completion import SGL_HEADERS, Completion, Joined, parse, whole
 from .http import Connection
 from .refusal import MOST_MESSAGE, Limits, Refusal, aborted, fail
 from .request import Request, Settings
@@ -260,7 +260,8 @@ class Upstream:
 
     def _headers(self, call: Call) -> dict[str, str]:
         """Return headers for the logs of the upstream and of proxies before it, and for routers."""
-        return {"X-Request-Id": str(call.key), **dict.fromkeys(self._affinity, call.rollout)}
+        ids = {} if self._settings.plain else dict.fromkeys(SGL_HEADERS, "1")
+        return {"X-Request-Id": str(call.key), **ids, **dict.fromkeys(self._affinity, call.rollout)}
 
     # The upstream's model.
 
