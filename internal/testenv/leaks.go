@@ -10,5 +10,7 @@ func ServerGoroutines() []goleak.Option {
 		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*ipQueue[...]).recycle"),
 		// The clock of its file stores ends a moment after the last of them.
 		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
+		// A stream or batch that is open when its server stops may keep its writer.
+		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
 	}
 }
