@@ -29,9 +29,9 @@ func (w *Worker) cancelOne(ctx context.Context, id schema.ID, seq uint64, find *
 	switch s {
 	case writeMark:
 		crash.Here("cancel.marked")
-		return w.nudge(m.record.Value)
-	case stepNudge:
-		return w.nudge(m.record.Value)
+		return w.forwardCancel(m.record.Value)
+	case stepForwardCancel:
+		return w.forwardCancel(m.record.Value)
 	}
 	w.hint(id) // an earlier one may have been lost
 	return w.unqueue(ctx, id, seq, m.record.Value.OwnerSeq, m.message)
@@ -68,8 +68,8 @@ func (w *Worker) unqueue(ctx context.Context, id schema.ID, seqs ...uint64) erro
 	return nil
 }
 
-// nudge asks the owner of a rollout to cancel it.
-func (w *Worker) nudge(s schema.State) error {
+// forwardCancel asks the owner of a rollout to cancel it.
+func (w *Worker) forwardCancel(s schema.State) error {
 	return w.tell(s.Worker, &schema.Control{V: schema.Version, Do: schema.ControlCancel, ID: s.ID, Attempt: s.Attempt})
 }
 
@@ -99,7 +99,7 @@ func (w *Worker) tell(worker string, c *schema.Control) error {
 func (w *Worker) onControl(m *nats.Msg) {
 	var c schema.Control
 	if err := schema.Decode(m.Data, &c); err != nil {
-		w.log.Warn().Err(err).Msg("a word from another worker cannot be read")
+		w.log.Warn().Err(err).Msg("a command of another worker cannot be read")
 		return
 	}
 	switch c.Do {

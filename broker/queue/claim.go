@@ -91,15 +91,15 @@ func (w *Worker) unclaim(ctx context.Context, id schema.ID) {
 	}
 }
 
-// aboutMessage returns a matter for a queue message.
-func (w *Worker) aboutMessage(d *delivery, req *schema.Request, why ask) *matter {
+// aboutMessage returns a resolution for a queue message.
+func (w *Worker) aboutMessage(d *delivery, req *schema.Request, why ask) *resolution {
 	m := w.about(req.ID, why)
 	m.req, m.d, m.message, m.ack, m.maxAttempts, m.floor = req, d, d.seq, d.ack, req.MaxAttempts, req.AttemptFloor
 	return m
 }
 
 // settle settles a queue message after the last step about its rollout.
-func (w *Worker) settle(ctx context.Context, m *matter, s step) error {
+func (w *Worker) settle(ctx context.Context, m *resolution, s step) error {
 	switch s {
 	case stepAdopt:
 		if j := w.job(m.id); j != nil {
@@ -130,7 +130,7 @@ func (j *Job) adopt(d *delivery) {
 // replace a lost queue message. Both go over the same connection to the same
 // stream, so the copy is stored first. They are not one batch, since for each
 // batch a server with one replica opens a file store.
-func (w *Worker) writeClaim(ctx context.Context, m *matter, next *schema.State) (uint64, error) {
+func (w *Worker) writeClaim(ctx context.Context, m *resolution, next *schema.State) (uint64, error) {
 	if m.own == nil { // registered before the write, so that the rollout counts as running here
 		if m.own = w.newJob(m.req, m.d); m.own == nil {
 			return 0, broker.ErrMoved // another slot of this worker claims it
@@ -175,7 +175,7 @@ func requestCopy(id schema.ID, d *delivery) *nats.Msg {
 
 // storeCopy writes the copy of a claimed request. Without the copy no worker could
 // run the rollout after the loss of the queue.
-func (w *Worker) storeCopy(ctx context.Context, m *matter) error {
+func (w *Worker) storeCopy(ctx context.Context, m *resolution) error {
 	crash.Here("copy.before")
 	_, err := broker.Insist(ctx, w.Broker, "keep a copy of the request of "+string(m.id), func(ctx context.Context) (uint64, error) {
 		return w.PutMsg(ctx, requestCopy(m.id, m.d))

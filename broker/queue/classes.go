@@ -22,7 +22,7 @@ const restoreEvery = 10
 // queue with its consumers may be lost and made again in between, and the worker may
 // die before it looks. There may be a million parked requests, so it lists them only
 // if the queue has more messages than its consumers have.
-func (j *overseer) restore(ctx context.Context, s jetstream.Stream, known []queued, waiting uint64) error {
+func (j *trainerCheck) restore(ctx context.Context, s jetstream.Stream, known []queued, waiting uint64) error {
 	if j.rounds++; j.rounds%restoreEvery != 2 || waiting >= s.CachedInfo().State.Msgs {
 		return nil
 	}
@@ -48,7 +48,7 @@ func (j *overseer) restore(ctx context.Context, s jetstream.Stream, known []queu
 }
 
 // restoreClass makes the consumer of a class that has a request on a subject.
-func (j *overseer) restoreClass(ctx context.Context, c class, subject string) error {
+func (j *trainerCheck) restoreClass(ctx context.Context, c class, subject string) error {
 	m, err := j.w.Last(ctx, subjects.Queue(j.tid), subject)
 	if m == nil || err != nil {
 		return err
@@ -64,7 +64,7 @@ func (j *overseer) restoreClass(ctx context.Context, c class, subject string) er
 			return err
 		}
 	}
-	made, err := j.w.roster.keepClass(ctx, j.tid, c, meta)
+	made, err := j.w.roster.ensureClass(ctx, j.tid, c, meta)
 	if made {
 		j.w.log.Warn().Str("trainer", j.tid).Str("class", c.name).Int("lane", c.lane).Msg("parked requests had no consumer that workers can read; it was made again")
 	}

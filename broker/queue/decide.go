@@ -15,7 +15,7 @@ const (
 	askPark              // a queue message of a request that this worker cannot run now
 	askCommit            // the job has a result
 	askReturn            // the job puts the rollout back
-	askKeep              // the job checks whether the rollout is still its own
+	askOwned             // the job checks whether the rollout is still its own
 	askCancel            // the trainer ends the rollout
 	askAudit             // the janitor found no job for a state that names this worker
 	askTidy              // the janitor checks the rollout
@@ -27,8 +27,8 @@ const (
 type facts struct {
 	ask
 	worker, instance string // this worker
-	job              bool   // this worker has a job for the rollout other than matter.own
-	attempt          int    // attempt of matter.own; for askRun: attempt that writeClaim last tried to write, 0: none
+	job              bool   // this worker has a job for the rollout other than resolution.own
+	attempt          int    // attempt of resolution.own; for askRun: attempt that writeClaim last tried to write, 0: none
 	ran              bool   // the attempt that the state names has begun on this worker
 
 	copied      bool   // the copy of the request is known to be stored
@@ -40,36 +40,36 @@ type facts struct {
 
 	lease   leaseStatus // of the worker that the state names
 	watched bool        // that lease was absent for Timing.Confirm while the state stayed the same
-	stored  resultStanding
+	stored  resultStatus
 	result  *schema.Result // the stored one
 
 	moved bool // a write was refused, or its outcome is unknown
 	spend bool // askReturn: the try failed and counts
 	fault *schema.Fault
-	touch bool // askKeep: write the state again
+	touch bool // askOwned: write the state again
 
 	listed bool // askTidy: false if the worker's presence omitted the rollout in two rounds in a row
 	lost   bool // askTidy: no worker has had the rollout for Timing.Lost
-	queue  queueStanding
+	queue  queueStatus
 }
 
-// resultStanding tells whether a result record is stored although the state is not
+// resultStatus tells whether a result record is stored although the state is not
 // terminal yet.
-type resultStanding int
+type resultStatus int
 
 const (
-	resultUnknown resultStanding = iota
+	resultUnknown resultStatus = iota
 	resultNone
 	resultStored
 )
 
-// queueStanding tells whether the queue has a message of the rollout.
-type queueStanding int
+// queueStatus tells whether the queue has a message of the rollout.
+type queueStatus int
 
 const (
-	queueUnknown queueStanding = iota
+	queueUnknown queueStatus = iota
 	queueHas
-	queueShut    // the queue has a message, but no worker takes it: its trainer is full
+	queueFull    // the queue has a message, but no worker takes it: its trainer is full
 	queueLost    // the queue has no message, but the copy of the request exists
 	queueNowhere // neither the message nor the copy exists
 )
@@ -96,20 +96,20 @@ const (
 	writeOutcome step = "end without a job" // a result without a job and the state, at once
 
 	// Steps that end resolve without a write of the state.
-	stepBegin  step = "begin"                 // the claim is stored
-	stepAdopt  step = "use the newer message" // this worker's job keeps this redelivery's ack subject, if it is newer
-	stepDrop   step = "drop the message"
-	stepLater  step = "deliver it again later"
-	stepPark   step = "park the message"
-	stepEnded  step = "it has ended" // the state is terminal: publish the result hint again
-	stepFence  step = "fence the job"
-	stepStop   step = "stop the job" // it is cancelled
-	stepKeep   step = "go on"
-	stepNudge  step = "send the cancel to the owner"
-	stepAudit  step = "ask the owner to give it back"
-	stepRemake step = "publish the request again"
-	stepFree   step = "move it to the plain lane"
-	stepNone   step = "nothing"
+	stepBegin         step = "begin"                 // the claim is stored
+	stepAdopt         step = "use the newer message" // this worker's job keeps this redelivery's ack subject, if it is newer
+	stepDrop          step = "drop the message"
+	stepLater         step = "deliver it again later"
+	stepPark          step = "park the message"
+	stepEnded         step = "it has ended" // the state is terminal: publish the result hint again
+	stepFence         step = "fence the job"
+	stepStop          step = "stop the job" // it is cancelled
+	stepContinue      step = "go on"
+	stepForwardCancel step = "send the cancel to the owner"
+	stepAudit         step = "ask the owner to give it back"
+	stepRemake        step = "publish the request again"
+	stepFree          step = "move it to the plain lane"
+	stepNone          step = "nothing"
 )
 
 // decision is a step. A write has the next state; status is the status of the
@@ -150,7 +150,7 @@ func decide(r broker.Record[schema.State], f facts) decision {
 		return outcome(r, f, schema.StatusFailed)
 	case askPark:
 		return decidePark(r, f)
-	case askCommit, askReturn, askKeep:
+	case askCommit, askReturn, askOwned:
 		return decideJob(r, f)
 	case askCancel:
 		return decideCancel(r, f)
@@ -242,7 +242,7 @@ func ownerStep(r broker.Record[schema.State], f facts) (d decision, free bool) {
 		return decision{step: lookAtLease}, false
 	case f.lease == leaseAlive && f.message == s.OwnerSeq:
 		return decision{step: stepLater}, false
-	case f.lease == leaseAlive: // a duplicate; the owner holds the other one
+	case f.lease == leaseAlive: // a duplicate; the owner has the other message
 		return decision{step: stepDrop}, false
 	case f.lease == leaseAbsent && !f.watched && s.Status != schema.StatusCancelling:
 		return decision{step: stepWatch}, false
@@ -296,17 +296,17 @@ func decideJob(r broker.Record[schema.State], f facts) decision {
 	own := r.Seq != 0 && f.mine(s) && s.Attempt == f.attempt
 	switch {
 	case r.Seq != 0 && f.ask == askReturn && s.Status == schema.StatusQueued && s.Attempt == f.attempt: // an earlier writeBack is stored, but its PubAck was lost
-		return decision{step: stepKeep}
-	case !own, f.ask == askKeep && s.Status.Terminal():
+		return decision{step: stepContinue}
+	case !own, f.ask == askOwned && s.Status.Terminal():
 		return decision{step: stepFence}
 	case s.Status.Terminal(): // the rollout has ended: by this job's write, or by another worker while the lease was gone
 		return decision{step: stepEnded}
-	case f.ask == askKeep && f.touch && !f.moved:
+	case f.ask == askOwned && f.touch && !f.moved:
 		return decision{step: writeTouch, next: *s}
-	case f.ask == askKeep && s.Status == schema.StatusCancelling:
+	case f.ask == askOwned && s.Status == schema.StatusCancelling:
 		return decision{step: stepStop}
-	case f.ask == askKeep:
-		return decision{step: stepKeep}
+	case f.ask == askOwned:
+		return decision{step: stepContinue}
 	case f.moved && f.stored == resultUnknown:
 		return decision{step: lookAtResult}
 	case f.stored == resultStored:
@@ -338,7 +338,7 @@ func decideCancel(r broker.Record[schema.State], f facts) decision {
 	case f.lease == leaseUnknown:
 		return decision{step: lookAtLease}
 	case f.lease == leaseAlive:
-		return decision{step: stepNudge}
+		return decision{step: stepForwardCancel}
 	}
 	return outcome(r, f, schema.StatusCancelled)
 }
@@ -368,7 +368,7 @@ func decideTidy(r broker.Record[schema.State], f facts) decision {
 		return decision{step: lookAtQueue}
 	case f.queue == queueHas:
 		return decision{step: stepNone}
-	case f.queue == queueShut:
+	case f.queue == queueFull:
 		return decision{step: stepFree}
 	case f.queue == queueLost:
 		return decision{step: stepRemake}

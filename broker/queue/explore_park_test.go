@@ -1,6 +1,6 @@
 package queue
 
-// phase is a step of a matter that moves a message. Workers that park do the first
+// phase is a step of a resolution that moves a message. Workers that park do the first
 // four in this order, the janitor that moves a message of a full trainer the others.
 type phase uint8
 
@@ -8,7 +8,7 @@ const (
 	decides phase = iota
 	makeClass
 	storeParked
-	keepClass
+	ensureClass
 	ackOriginal
 	moveOver
 	keepCopy
@@ -19,12 +19,12 @@ const (
 // orderly is the order of the phases.
 func orderly() map[phase]phase {
 	return map[phase]phase{
-		decides: makeClass, makeClass: storeParked, storeParked: keepClass, keepClass: ackOriginal, ackOriginal: moveOver,
+		decides: makeClass, makeClass: storeParked, storeParked: ensureClass, ensureClass: ackOriginal, ackOriginal: moveOver,
 		keepCopy: deleteOld, deleteOld: publishNew, publishNew: moveOver,
 	}
 }
 
-// deliver lets a worker without a matter get a message, as setAside decides about
+// deliver lets a worker without a resolution get a message, as setAside decides about
 // it.
 func (e *explorer) deliver(i int, m uint8) {
 	w := e.now
@@ -63,7 +63,7 @@ func (e *explorer) parking(x *worker, m uint8, to place) thread {
 	return th
 }
 
-// move carries out a phase of a matter that moves a message.
+// move carries out a phase of a resolution that moves a message.
 func (e *explorer) move(i int, of func(*world) *thread) {
 	w := e.now
 	th := of(&w)
@@ -76,7 +76,7 @@ func (e *explorer) move(i int, of func(*world) *thread) {
 		}
 	}
 	switch at := th.phase; at {
-	case makeClass, keepClass:
+	case makeClass, ensureClass:
 		lost()
 		w.made |= 1 << th.to
 		w.workers[i].knows |= 1 << th.to
@@ -208,7 +208,7 @@ func (w world) wiped() world {
 }
 
 // unused returns the first of some sequences that no message has and no record or
-// matter names.
+// resolution names.
 func (w *world) unused(of messages) (uint8, bool) {
 	used := w.queue | only(w.state.message) | only(w.third.message) | only(w.third.rec.message)
 	for i := range w.workers {

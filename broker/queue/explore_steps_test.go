@@ -53,14 +53,14 @@ func (e *explorer) worker(i int) {
 // keep verifies the job of a worker, with a touch.
 func (e *explorer) keep(w *world, i int) {
 	x := &w.workers[i]
-	th := thread{why: askKeep, attempt: x.job, moved: w.state.seq != x.rec.seq}
+	th := thread{why: askOwned, attempt: x.job, moved: w.state.seq != x.rec.seq}
 	switch d := e.decide(w.state.record(), e.factsOf(w, i, &th)); d.step {
 	case writeTouch:
 		w.state.seq++
 		x.rec = w.state
 	case stepFence:
 		x.job, x.ran = 0, 0
-	case stepKeep, stepStop:
+	case stepContinue, stepStop:
 		x.rec = w.state
 	default:
 		e.fail(*w, "the check of a job says %q", d.step)
@@ -104,7 +104,7 @@ func (e *explorer) factsOf(w *world, i int, th *thread) facts {
 	f := facts{
 		ask: th.why, worker: name(i), instance: "i", attempt: int(th.attempt), copied: th.copied, message: uint64(th.message), maxAttempts: maxTries,
 		lease: th.lease, watched: th.watched, stored: th.stored, moved: th.moved, spend: th.spend, listed: true, lost: true, queue: th.queue,
-		touch:  th.why == askKeep,
+		touch:  th.why == askOwned,
 		result: &schema.Result{Status: statuses[w.result.status], Attempt: int(w.result.attempt)},
 	}
 	if i < thirdParty {
@@ -169,7 +169,7 @@ func (e *explorer) look(w *world, th *thread, s step) bool {
 		case w.queue.has(moved), kept && !w.full:
 			th.queue = queueHas
 		case kept:
-			th.queue = queueShut
+			th.queue = queueFull
 		case w.copied:
 			th.queue = queueLost
 		default:
@@ -262,7 +262,7 @@ func (e *explorer) attempt(i int, of func(*world) *thread, d decision) {
 	e.to(w, false)
 }
 
-// last carries out the last step of a matter.
+// last carries out the last step of a resolution.
 func (e *explorer) last(w *world, i int, th *thread, d decision) {
 	done := *th
 	*th = thread{}

@@ -12,12 +12,12 @@ import (
 
 // A trainer is full while its records have more bytes than their bound. Then no
 // worker takes requests from its queue. A rollout that has begun must end all the
-// same: its records are never below the bound otherwise. If no worker has such a
-// rollout, the janitor moves its request to the plain lane, from which workers
-// always take requests. The copy of the request is the record of the move: without
-// a message in the queue, the janitor publishes the request again.
+// same, otherwise its records stay above the bound. If no worker has such a rollout,
+// the janitor moves its request to the plain lane, from which workers always take
+// requests. The copy of the request is stored before the message is deleted. If the
+// janitor dies in between, the next one finds no message and publishes the copy.
 
-// full reports whether this worker knows a trainer as full.
+// full reports whether this worker knows that a trainer is full.
 func (r *roster) full(tid string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -28,12 +28,12 @@ func (r *roster) full(tid string) bool {
 // free moves the request of a rollout from the queue of a full trainer to the plain
 // lane. The old message is deleted first. Otherwise it could be left, and run again
 // when the records of the rollout are purged.
-func (j *overseer) free(ctx context.Context, id schema.ID, o *watched) error {
+func (j *trainerCheck) free(ctx context.Context, id schema.ID, o *watched) error {
 	kept, err := j.w.Last(ctx, subjects.Records(j.tid), subjects.RequestCopy(id))
 	if err != nil {
 		return err
 	}
-	if kept == nil { // the message is the only one that has the request
+	if kept == nil { // the request is only in the message
 		m, err := j.w.message(ctx, id, o.Value.OwnerSeq, o.again)
 		if m == nil || err != nil {
 			return err

@@ -23,12 +23,12 @@ import (
 // that were written since the last one.
 type janitor struct {
 	w      *Worker
-	of     map[string]*overseer // by trainer
-	purged time.Time            // when finished rollouts were last looked for
+	of     map[string]*trainerCheck // by trainer
+	purged time.Time                // when finished rollouts were last looked for
 }
 
-// overseer is the janitor's knowledge of one trainer's rollouts.
-type overseer struct {
+// trainerCheck checks the rollouts of one trainer, round after round.
+type trainerCheck struct {
 	w    *Worker
 	tid  string
 	next uint64 // sequence of the first state that was not read yet
@@ -39,8 +39,8 @@ type overseer struct {
 	rounds int // so far, for restore
 }
 
-func newOverseer(w *Worker, tid string) *overseer {
-	return &overseer{w: w, tid: tid, open: map[schema.ID]*watched{}, bad: map[schema.ID]*broker.UnreadableRecord{}, idle: map[class]*absenceTimer{}}
+func newTrainerCheck(w *Worker, tid string) *trainerCheck {
+	return &trainerCheck{w: w, tid: tid, open: map[schema.ID]*watched{}, bad: map[schema.ID]*broker.UnreadableRecord{}, idle: map[class]*absenceTimer{}}
 }
 
 type watched struct {
@@ -63,7 +63,7 @@ func (w *Worker) tidy(ctx context.Context) {
 			continue
 		}
 		if j == nil {
-			j = &janitor{w: w, of: map[string]*overseer{}}
+			j = &janitor{w: w, of: map[string]*trainerCheck{}}
 		}
 		if err := j.round(ctx); err != nil && ctx.Err() == nil {
 			w.log.Warn().Err(err).Msg("the janitor's round did not end")
@@ -71,8 +71,8 @@ func (w *Worker) tidy(ctx context.Context) {
 	}
 }
 
-// scene has the records that the janitor reads once per round.
-type scene struct {
+// fleetView has the records of all workers, which the janitor reads once per round.
+type fleetView struct {
 	present map[string]*schema.Presence // by worker and instance
 	leases  map[string]leaseStatus      // those read so far
 }
@@ -86,18 +86,18 @@ func (j *janitor) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	now := scene{map[string]*schema.Presence{}, map[string]leaseStatus{}}
+	now := fleetView{map[string]*schema.Presence{}, map[string]leaseStatus{}}
 	for i := range all {
 		now.present[all[i].Worker+"."+all[i].Instance] = &all[i]
 	}
-	maps.DeleteFunc(j.of, func(tid string, _ *overseer) bool { return !slices.Contains(trainers, tid) })
+	maps.DeleteFunc(j.of, func(tid string, _ *trainerCheck) bool { return !slices.Contains(trainers, tid) })
 	r := j.w.cfg.Retention
 	old := r > 0 && time.Since(j.purged) > min(r/4, 10*time.Minute)
 	var errs []error // each of one trainer; the others are still looked after
 	for _, tid := range trainers {
 		o := j.of[tid]
 		if o == nil {
-			o = newOverseer(j.w, tid)
+			o = newTrainerCheck(j.w, tid)
 			j.of[tid] = o
 		}
 		err := o.round(ctx, now)
@@ -117,7 +117,7 @@ func (j *janitor) round(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (j *overseer) round(ctx context.Context, now scene) error {
+func (j *trainerCheck) round(ctx context.Context, now fleetView) error {
 	if err := j.read(ctx); err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (j *overseer) round(ctx context.Context, now scene) error {
 }
 
 // read updates open and bad from the states that are new in the stream.
-func (j *overseer) read(ctx context.Context) error {
+func (j *trainerCheck) read(ctx context.Context) error {
 	name := subjects.Records(j.tid)
 	s, err := j.w.JetStream().Stream(ctx, name)
 	if err != nil {
@@ -179,7 +179,7 @@ func (j *overseer) read(ctx context.Context) error {
 
 // look checks one rollout: it audits a live owner, ends a cancelled rollout
 // without an owner, and requeues a request that the queue has lost.
-func (j *overseer) look(ctx context.Context, id schema.ID, o *watched, now scene) error {
+func (j *trainerCheck) look(ctx context.Context, id schema.ID, o *watched, now fleetView) error {
 	m := j.w.about(id, askTidy)
 	m.record, m.known, m.message, m.listed = o.Record, true, o.again, true
 	owner := ""
@@ -233,7 +233,7 @@ const checkCopyEvery = 20
 // checkCopy asks a live worker to store the copy of a request again if it is
 // gone. The first check is in the second round, so that it costs nothing for
 // short rollouts.
-func (j *overseer) checkCopy(ctx context.Context, id schema.ID, o *watched) error {
+func (j *trainerCheck) checkCopy(ctx context.Context, id schema.ID, o *watched) error {
 	if o.rounds++; o.rounds%checkCopyEvery != 2 {
 		return nil
 	}
@@ -246,7 +246,7 @@ func (j *overseer) checkCopy(ctx context.Context, id schema.ID, o *watched) erro
 
 // inQueue tells whether a queue has a message of the rollout, at one of these
 // sequences or parked, and otherwise whether its copy was kept.
-func (w *Worker) inQueue(ctx context.Context, id schema.ID, seqs ...uint64) (queueStanding, error) {
+func (w *Worker) inQueue(ctx context.Context, id schema.ID, seqs ...uint64) (queueStatus, error) {
 	for _, seq := range seqs {
 		there, err := queuedIn(ctx, w.Broker, subjects.StreamPlain, id, seq)
 		if err != nil {
@@ -261,7 +261,7 @@ func (w *Worker) inQueue(ctx context.Context, id schema.ID, seqs ...uint64) (que
 	case err != nil:
 		return queueUnknown, err
 	case m != nil && w.roster.full(id.Trainer()):
-		return queueShut, nil
+		return queueFull, nil
 	case m != nil:
 		return queueHas, nil
 	}
@@ -295,7 +295,7 @@ func requestID(data []byte) schema.ID {
 
 // requeue publishes a lost request again, from the copy that its worker kept. That of
 // a full trainer goes to the plain lane.
-func (j *overseer) requeue(ctx context.Context, id schema.ID, o *watched) error {
+func (j *trainerCheck) requeue(ctx context.Context, id schema.ID, o *watched) error {
 	m, err := j.w.Last(ctx, subjects.Records(j.tid), subjects.RequestCopy(id))
 	if err != nil {
 		return err
@@ -325,7 +325,7 @@ func (j *overseer) requeue(ctx context.Context, id schema.ID, o *watched) error 
 
 // purge removes the records of rollouts that ended before the retention, by the
 // server's clock.
-func (j *overseer) purge(ctx context.Context, retention time.Duration) error {
+func (j *trainerCheck) purge(ctx context.Context, retention time.Duration) error {
 	name := subjects.Records(j.tid)
 	s, err := j.w.JetStream().Stream(ctx, name)
 	if err != nil {

@@ -126,7 +126,7 @@ func (j *Job) Done(ctx context.Context, r schema.Result) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	m := j.matter(askCommit)
+	m := j.resolution(askCommit)
 	m.result = r
 	switch s, err := j.resolve(ctx, m); {
 	case err != nil:
@@ -138,22 +138,22 @@ func (j *Job) Done(ctx context.Context, r schema.Result) error {
 	return j.settle(ctx)
 }
 
-// matter returns a matter for this job. The caller holds j.mu.
-func (j *Job) matter(why ask) *matter {
+// resolution returns a resolution for this job. The caller holds j.mu.
+func (j *Job) resolution(why ask) *resolution {
 	m := j.w.about(j.Request.ID, why)
 	m.own, m.req, m.attempt, m.maxAttempts = j, &j.Request, j.Attempt, j.Request.MaxAttempts
 	m.record, m.known = j.record, true
 	return m
 }
 
-// resolve is Worker.resolve for a matter of this job. It keeps the state. The
+// resolve is Worker.resolve for a resolution of this job. It keeps the state. The
 // caller holds j.mu.
-func (j *Job) resolve(ctx context.Context, m *matter) (step, error) {
+func (j *Job) resolve(ctx context.Context, m *resolution) (step, error) {
 	s, err := j.w.resolve(ctx, m)
 	if err == nil && s != stepFence {
 		j.record = m.record
 	}
-	if err == nil && m.ask != askKeep {
+	if err == nil && m.ask != askOwned {
 		j.w.ended(j)
 	}
 	return s, err
@@ -204,7 +204,7 @@ func (j *Job) Return(ctx context.Context, fault *schema.Fault, giveBack bool, de
 	crash.Here("return.before")
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	m := j.matter(askReturn)
+	m := j.resolution(askReturn)
 	m.fault, m.spend, m.result = fault, !giveBack, j.verdict(schema.StatusDead, fault)
 	m.result.V, m.result.Worker = schema.Version, j.w.wid
 	switch s, err := j.resolve(ctx, m); {

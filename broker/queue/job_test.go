@@ -48,8 +48,8 @@ func TestAttemptsThatRanAreForgotten(t *testing.T) {
 // TestAnUnknownOutcomeStartsTheWatchAgain checks that a lease which was absent
 // before a write with an unknown outcome is watched again.
 func TestAnUnknownOutcomeStartsTheWatchAgain(t *testing.T) {
-	watched := func() *matter {
-		m := &matter{known: true}
+	watched := func() *resolution {
+		m := &resolution{known: true}
 		m.watched, m.lease = true, leaseAbsent
 		m.watch.look(time.Now(), time.Second)
 		return m

@@ -176,7 +176,7 @@ func (j *Job) check(ctx context.Context, touch bool) error {
 	if why := j.cause(); why != nil && !errors.Is(why, ErrCancelled) { // fenced, or settled
 		return nil
 	}
-	m := j.matter(askKeep)
+	m := j.resolution(askOwned)
 	m.touch, m.known = touch, touch
 	s, err := j.resolve(ctx, m)
 	switch {
@@ -224,7 +224,7 @@ func (w *Worker) progress(ctx context.Context) {
 			w.mu.Unlock()
 			for _, j := range due {
 				if err := j.msg.Load().progress(); err != nil {
-					w.log.Debug().Err(err).Msg("progress was not told")
+					w.log.Debug().Err(err).Msg("progress was not reported")
 				}
 			}
 		}

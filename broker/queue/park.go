@@ -135,8 +135,9 @@ func (w *Worker) delay(ctx context.Context, d *delivery, req *schema.Request) (b
 	}
 }
 
-// park moves a message to a class. It returns false if the trainer's queue has no
-// room for the copy, or the trainer is full or has too many classes.
+// park moves a message to a class, or settles it if a worker has claimed it since. It
+// returns false if the message stays: the trainer's queue has no room for the copy, or
+// the trainer is full or has too many classes.
 func (w *Worker) park(ctx context.Context, d *delivery, req *schema.Request, to class, meta string) (bool, error) {
 	known, room := w.roster.has(req.Trainer, to)
 	if !known && !room || w.roster.full(req.Trainer) { // no worker takes parked requests of a full trainer
@@ -170,7 +171,7 @@ func (w *Worker) park(ctx context.Context, d *delivery, req *schema.Request, to 
 	case err != nil:
 		return true, fmt.Errorf("park %s: %w", req.ID, err)
 	}
-	if _, err := w.roster.keepClass(ctx, req.Trainer, to, meta); err != nil { // the stream may have been made again
+	if _, err := w.roster.ensureClass(ctx, req.Trainer, to, meta); err != nil { // the stream may have been made again
 		return true, err
 	}
 	crash.Here("park.copied")
@@ -202,13 +203,13 @@ func (r *roster) addClass(ctx context.Context, tid string, c class, meta string)
 	if known, room := r.has(tid, c); !known && !room {
 		return false, nil
 	}
-	_, err := r.keepClass(ctx, tid, c, meta)
+	_, err := r.ensureClass(ctx, tid, c, meta)
 	return true, err
 }
 
-// keepClass makes the consumer of a class if it does not exist, and writes its
+// ensureClass makes the consumer of a class if it does not exist, and writes its
 // metadata again if no worker can read it. made is false if nothing was missing.
-func (r *roster) keepClass(ctx context.Context, tid string, c class, meta string) (made bool, err error) {
+func (r *roster) ensureClass(ctx context.Context, tid string, c class, meta string) (made bool, err error) {
 	stream, name := subjects.Queue(tid), subjects.ConsumerOfClass(c.lane, c.name)
 	is, err := r.w.JetStream().Consumer(ctx, stream, name)
 	if err == nil {

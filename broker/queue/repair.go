@@ -68,7 +68,7 @@ func (w *Worker) repaired(id schema.ID, err error) error {
 }
 
 // mend repairs the record that err names. It returns any other error.
-func (w *Worker) mend(ctx context.Context, m *matter, err error) error {
+func (w *Worker) mend(ctx context.Context, m *resolution, err error) error {
 	var bad *broker.UnreadableRecord
 	if !errors.As(err, &bad) {
 		return err

@@ -15,13 +15,13 @@ import (
 	"github.com/turngate/turngate/subjects"
 )
 
-// matter is a rollout about which this worker decides, with the worker's job,
-// message and result of it.
-type matter struct {
+// resolution is a rollout with everything that a decision about it needs: its state
+// record, and this worker's job, message and result.
+type resolution struct {
 	facts
 	id     schema.ID
 	known  bool                        // record has the state as this worker read or wrote it last
-	record broker.Record[schema.State] // the state's
+	record broker.Record[schema.State] // the state record
 	req    *schema.Request             // nil: the kept copy is read when it is needed
 	find   *search                     // of askCancel
 	d      *delivery                   // of askRun, askRefuse and askReject
@@ -30,16 +30,16 @@ type matter struct {
 	watch  absenceTimer                // of the absent lease
 }
 
-// about returns a matter for a rollout.
-func (w *Worker) about(id schema.ID, why ask) *matter {
-	return &matter{id: id, facts: facts{ask: why, worker: w.wid, instance: w.instance}}
+// about returns a resolution for a rollout.
+func (w *Worker) about(id schema.ID, why ask) *resolution {
+	return &resolution{id: id, facts: facts{ask: why, worker: w.wid, instance: w.instance}}
 }
 
 // resolve reads the state of a rollout, decides, and carries the decision out. If
 // a write is refused, or its outcome is not known, it reads and decides again,
 // until the context ends. It returns the last step. Then m.record has the state,
 // and steps that write no state are left to the caller.
-func (w *Worker) resolve(ctx context.Context, m *matter) (step, error) {
+func (w *Worker) resolve(ctx context.Context, m *resolution) (step, error) {
 	for try := 0; ; {
 		if err := w.learn(ctx, m); err != nil {
 			return stepNone, err
@@ -63,7 +63,7 @@ func (w *Worker) resolve(ctx context.Context, m *matter) (step, error) {
 		}
 		m.unsure(err)
 		wait := wire.Backoff(try)
-		if errors.Is(err, broker.ErrMoved) { // a cluster refuses a write while another one of the record is in progress
+		if errors.Is(err, broker.ErrMoved) { // a cluster refuses a write while another write of the record is in progress
 			wait = wire.RetryFirst / 4
 		} else {
 			w.again(try, string(d.step)+" "+string(m.id), err)
@@ -76,10 +76,10 @@ func (w *Worker) resolve(ctx context.Context, m *matter) (step, error) {
 	}
 }
 
-// unsure forgets the facts that may have changed since a write failed. If its
-// outcome is not known, the server was away, and so perhaps was the owner of the
-// rollout: the watch of its lease begins again.
-func (m *matter) unsure(err error) {
+// unsure forgets the facts that may have changed since a write failed. If the
+// outcome of the write is unknown, the server may have been out of reach for the
+// owner, too. So the absence of its lease is measured anew.
+func (m *resolution) unsure(err error) {
 	m.known, m.moved, m.lease, m.stored = false, true, leaseUnknown, resultUnknown
 	if !errors.Is(err, broker.ErrMoved) {
 		m.watched, m.watch = false, absenceTimer{}
@@ -97,7 +97,7 @@ func (w *Worker) again(try int, what string, err error) {
 
 // learn reads the state, unless it is known, and updates the facts of this
 // process. An unreadable state is repaired.
-func (w *Worker) learn(ctx context.Context, m *matter) error {
+func (w *Worker) learn(ctx context.Context, m *resolution) error {
 	for !m.known {
 		before := m.record.Seq
 		now, err := w.readState(ctx, m.id)
@@ -125,7 +125,7 @@ func (w *Worker) learn(ctx context.Context, m *matter) error {
 
 // look gets a fact that the decision needs. more is false if the step is for the
 // caller.
-func (w *Worker) look(ctx context.Context, m *matter, s step) (more bool, err error) {
+func (w *Worker) look(ctx context.Context, m *resolution, s step) (more bool, err error) {
 	state := &m.record.Value
 	switch s {
 	case lookAtLease:
@@ -146,16 +146,16 @@ func (w *Worker) look(ctx context.Context, m *matter, s step) (more bool, err er
 	case storeCopy:
 		err = w.storeCopy(ctx, m)
 	case stepWatch:
-		err = w.watchLease(ctx, m)
+		err = w.confirmAbsence(ctx, m)
 	default:
 		return false, nil
 	}
 	return true, err
 }
 
-// watchLease waits for a part of Timing.Confirm in which the lease of an owner
-// must stay absent.
-func (w *Worker) watchLease(ctx context.Context, m *matter) error {
+// confirmAbsence waits for a part of Timing.Confirm and has the lease read again. It
+// sets watched once the lease was absent for all of Confirm.
+func (w *Worker) confirmAbsence(ctx context.Context, m *resolution) error {
 	left := w.timing.Confirm - m.watch.look(time.Now(), w.timing.Confirm/2)
 	if left <= 0 {
 		w.log.Info().Str("rollout", string(m.id)).Str("from", m.record.Value.Worker).Int("attempt", m.record.Value.Attempt).Msg("taking over a rollout whose worker is gone")
@@ -174,7 +174,7 @@ func (w *Worker) watchLease(ctx context.Context, m *matter) error {
 }
 
 // carryOut does the write of a decision. After success m.record has the new state.
-func (w *Worker) carryOut(ctx context.Context, m *matter, d decision) error {
+func (w *Worker) carryOut(ctx context.Context, m *resolution, d decision) error {
 	op, cancel := context.WithTimeout(ctx, 2*wire.OpTimeout)
 	defer cancel()
 	var seq uint64
@@ -205,14 +205,14 @@ func (w *Worker) carryOut(ctx context.Context, m *matter, d decision) error {
 }
 
 // outcomeOf returns the result of a rollout that no job runs.
-func (w *Worker) outcomeOf(ctx context.Context, m *matter, status schema.Status) schema.Result {
+func (w *Worker) outcomeOf(ctx context.Context, m *resolution, status schema.Status) schema.Result {
 	state := &m.record.Value
 	fault := m.fault
 	switch {
 	case status == schema.StatusDead && state.Fault != nil:
 		fault = state.Fault
 	case status == schema.StatusDead:
-		fault = schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "the workers of its %d tries ended without a word", state.Tries)
+		fault = schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "the workers of its %d tries ended without a result", state.Tries)
 	case status == schema.StatusFailed && fault == nil:
 		fault = schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "the queue has lost the request, and no copy of it was kept")
 	}
@@ -224,9 +224,9 @@ func (w *Worker) outcomeOf(ctx context.Context, m *matter, status schema.Status)
 	return r
 }
 
-// requestOf returns the request of a matter: the caller's, or the queued one, or
+// requestOf returns the request of a resolution: the caller's, or the queued one, or
 // the kept copy, or one with only the id and trainer.
-func (w *Worker) requestOf(ctx context.Context, m *matter) *schema.Request {
+func (w *Worker) requestOf(ctx context.Context, m *resolution) *schema.Request {
 	if m.req == nil && m.find != nil && m.record.Seq == 0 { // it was never claimed
 		var at uint64
 		if m.req, at = m.find.request(ctx, m.id, m.message); at > 0 {
@@ -243,7 +243,7 @@ func (w *Worker) requestOf(ctx context.Context, m *matter) *schema.Request {
 // unchanged, and then the terminal state on the same condition. If the second
 // write is refused, the result is valid all the same, and the writer of the new
 // state looks for it.
-func (w *Worker) writeCommit(ctx context.Context, m *matter, d *decision) (uint64, error) {
+func (w *Worker) writeCommit(ctx context.Context, m *resolution, d *decision) (uint64, error) {
 	r := m.result
 	switch d.status {
 	case schema.StatusCancelled:

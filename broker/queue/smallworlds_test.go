@@ -89,7 +89,7 @@ func TestSmallWorldsCanFail(t *testing.T) {
 		"no audit":   {world{wipes: 1, losses: 1}, never(askAudit)},
 		"no janitor": {world{wipes: 1, crashes: 1}, never(askTidy)},
 		"the original is acknowledged before the copy is stored": {parkable(world{single: true}), rules{order: map[phase]phase{
-			decides: makeClass, makeClass: ackOriginal, ackOriginal: storeParked, storeParked: keepClass, keepClass: moveOver,
+			decides: makeClass, makeClass: ackOriginal, ackOriginal: storeParked, storeParked: ensureClass, ensureClass: moveOver,
 		}}},
 		"a class gets no consumer": {parkable(world{}), rules{unserved: true, order: map[phase]phase{
 			decides: storeParked, storeParked: ackOriginal, ackOriginal: moveOver,

@@ -17,7 +17,7 @@ const maxRefusals = 10_000
 
 // unable ends the parked requests that no live worker could run for
 // Timing.NoCapable. Before, it makes the missing consumers of classes.
-func (j *overseer) unable(ctx context.Context, now scene) error {
+func (j *trainerCheck) unable(ctx context.Context, now fleetView) error {
 	if len(now.present) == 0 { // the workers are not known
 		return nil
 	}
@@ -59,7 +59,7 @@ func (j *overseer) unable(ctx context.Context, now scene) error {
 
 // lacks returns nil if a live worker meets the needs or all workers drain, and
 // otherwise the first need that one of them lacks.
-func (s scene) lacks(n *schema.Needs) error {
+func (s fleetView) lacks(n *schema.Needs) error {
 	var lacks error
 	for _, p := range s.present {
 		if p.Draining {
@@ -73,7 +73,7 @@ func (s scene) lacks(n *schema.Needs) error {
 }
 
 // refuse ends the requests of a class.
-func (j *overseer) refuse(ctx context.Context, c queued, lacks error) error {
+func (j *trainerCheck) refuse(ctx context.Context, c queued, lacks error) error {
 	q := &queue{trainer: j.tid, lane: c.lane, stream: subjects.Queue(j.tid), consumer: subjects.ConsumerOfClass(c.lane, c.name)}
 	for range maxRefusals {
 		d, err := j.w.one(ctx, q)

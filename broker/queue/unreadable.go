@@ -47,10 +47,10 @@ func (w *Worker) read(ctx context.Context, d *delivery) (*schema.Request, error)
 	if !bound {
 		why = errors.Join(why, fmt.Errorf("it came on %s", d.subject))
 	}
-	if err := w.bury(ctx, d, "unreadable", why); err != nil {
+	if err := w.deadLetter(ctx, d, "unreadable", why); err != nil {
 		return nil, err
 	}
-	crash.Here("bury.copied")
+	crash.Here("dead.copied")
 	if bound { // its trainer waits for a result
 		if err := w.fail(ctx, id, schema.Faultf("request", schema.CodeUnreadable, schema.WhoUser, "%v", why)); err != nil {
 			return nil, err
@@ -62,7 +62,7 @@ func (w *Worker) read(ctx context.Context, d *delivery) (*schema.Request, error)
 	if err := d.drop(schema.Clip(why.Error(), 200)); err != nil {
 		return nil, err
 	}
-	crash.Here("bury.termed")
+	crash.Here("dead.termed")
 	return nil, nil
 }
 
@@ -94,9 +94,9 @@ func (w *Worker) fail(ctx context.Context, id schema.ID, fault *schema.Fault) er
 // maxDead is the largest body in bytes that StreamDead keeps; a longer one is cut.
 const maxDead = 256 << 10
 
-// bury copies a message to the DEAD stream.
-func (w *Worker) bury(ctx context.Context, d *delivery, reason string, why error) error {
-	crash.Here("bury.before")
+// deadLetter copies a message to the DEAD stream.
+func (w *Worker) deadLetter(ctx context.Context, d *delivery, reason string, why error) error {
+	crash.Here("dead.before")
 	subject := subjects.Dead(reason, subjects.QueueOf(d.subject), d.seq)
 	msg := &nats.Msg{Subject: subject, Data: d.data[:min(len(d.data), maxDead)], Header: nats.Header{
 		subjects.HeaderSubject: {d.subject}, subjects.HeaderReason: {wire.OneLine(why.Error())},

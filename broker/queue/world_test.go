@@ -58,15 +58,15 @@ func (k kept) with(s schema.State, seq uint8) kept {
 
 func name(i int) string { return string(rune('a' + i)) }
 
-// thread is a worker that resolves a matter.
+// thread is a worker that resolves a rollout.
 type thread struct {
 	busy, known, moved, copied, watched, spend, between bool
 	why                                                 ask
 	message, attempt                                    uint8
 	rec                                                 kept
 	lease                                               leaseStatus
-	stored                                              resultStanding
-	queue                                               queueStanding
+	stored                                              resultStatus
+	queue                                               queueStatus
 	phase                                               phase // of a worker that parks, and of the janitor that moves a message
 	to                                                  place // of a worker that parks
 }

@@ -91,7 +91,7 @@ func (b *bench) end() {
 	if b.t.Failed() {
 		b.tell()
 		for _, v := range b.violated {
-			b.story(v)
+			b.printLogs(v)
 		}
 	}
 }
@@ -349,9 +349,9 @@ func (b *bench) tell() {
 	}
 }
 
-// story returns the log lines of all processes about the rollout at the beginning
+// printLogs returns the log lines of all processes about the rollout at the beginning
 // of a violation.
-func (b *bench) story(violation string) {
+func (b *bench) printLogs(violation string) {
 	id, _, _ := strings.Cut(violation, " ")
 	id = strings.TrimSuffix(id, ":")
 	var said []string

@@ -67,7 +67,7 @@ func ways() map[string]func(*testing.T, binaries, string) {
 			workAndCrash(t, bin, point, "-delay", "500ms")
 		},
 		"return":  crashInDrain,
-		"bury":    crashAtGarbage,
+		"dead":    crashAtGarbage,
 		"janitor": crashOfJanitor,
 		"full":    crashAtFullTrainer,
 		"trainer": crashOfTrainer,

@@ -91,8 +91,8 @@ func (c *client) join() {
 	c.push(false)
 }
 
-// hurry sets a deadline for writes to the client.
-func (c *client) hurry() {
+// setDeadline sets a deadline for writes to the client.
+func (c *client) setDeadline() {
 	_ = c.rc.SetWriteDeadline(time.Now().Add(lastWrite)) // some writers have no deadlines
 }
 
@@ -143,7 +143,7 @@ func (c *client) step(more bool) (done bool, err error) {
 		for _, d := range deltas {
 			chunk, err := c.stream.Delta(d)
 			if err != nil {
-				x.spoil(err)
+				x.encodeFailed(err)
 				return true, c.fail(err)
 			}
 			if err := c.put(chunk); err != nil {
@@ -213,7 +213,7 @@ func (c *client) final(reply *schema.Reply) error {
 		out, err = c.x.encoding.Encode(c.meta, reply)
 	}
 	if err != nil {
-		c.x.spoil(err)
+		c.x.encodeFailed(err)
 		return c.fail(err)
 	}
 	return c.put(out)

@@ -69,9 +69,9 @@ type origin struct {
 // own: two equal calls at the same time are two calls. If fresh is
 // true, the caller must call run.
 func (s *Session) enter(ctx context.Context, of origin, isRetry bool, req history.Request, room *room) (x *exchange, fresh bool, err error) {
-	patience := s.cfg.Timing.Equal
+	longest := s.cfg.Timing.Equal
 	if isRetry {
-		patience = s.cfg.Timing.Retry
+		longest = s.cfg.Timing.Retry
 	}
 	var timer *time.Timer
 	for waited := false; ; {
@@ -102,7 +102,7 @@ func (s *Session) enter(ctx context.Context, of origin, isRetry bool, req histor
 		over := open.detached
 		s.mu.Unlock()
 		if timer == nil {
-			timer = time.NewTimer(patience)
+			timer = time.NewTimer(longest)
 			defer timer.Stop()
 		}
 		select {
@@ -392,21 +392,21 @@ func faultOf(err error) *schema.Fault {
 	return f
 }
 
-// spoil ends a call after its answer could not be encoded for the agent. The call
+// encodeFailed ends a call after its answer could not be encoded for the agent. The call
 // does not count as delivered.
-func (x *exchange) spoil(err error) {
+func (x *exchange) encodeFailed(err error) {
 	x.mu.Lock()
 	x.spoilt = true
 	x.mu.Unlock()
 	x.cancel(err)
 }
 
-// hurry sets a deadline for the agent to read the rest of the answer.
-func (x *exchange) hurry() {
+// setDeadline sets a deadline for the agent to read the rest of the answer.
+func (x *exchange) setDeadline() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.client != nil {
-		x.client.hurry()
+		x.client.setDeadline()
 	}
 }
 

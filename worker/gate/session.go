@@ -197,7 +197,7 @@ func (s *Session) Close() {
 	s.stop(errEnded)
 	s.recent.Drop(s.cfg.Memory.conversations)
 	for _, x := range s.alive {
-		x.hurry()
+		x.setDeadline()
 	}
 	s.mu.Unlock()
 	s.calls.Wait()
