@@ -25,7 +25,7 @@ const copyWithin = 3 * time.Minute
 // rollout makes it, or makes this rollout its maker.
 func (r *Rollout) joinGroup(ctx context.Context) error {
 	q := &r.Request
-	if !q.Snapshot || q.Group == "" || r.Snapshots == nil || r.Snapshots.MaxBytes < 0 {
+	if !q.Snapshot || q.Group == "" || r.Snapshots == nil || r.Snapshots.max < 0 {
 		return nil
 	}
 	return r.phase(ctx, joinPhase, 0, func(ctx context.Context, p *phase) error {
@@ -103,7 +103,7 @@ func (r *Rollout) shareSetup(ctx context.Context) error {
 func (r *Rollout) copySandbox(ctx context.Context) (sandboxes.Snapshot, error) {
 	ctx, cancel := r.clock.limit(ctx, copyWithin, fmt.Errorf("the copy took longer than %s", copyWithin))
 	defer cancel()
-	made, err := r.sandbox.Snapshot(ctx, r.Snapshots.MaxBytes)
+	made, err := r.sandbox.Snapshot(ctx, r.Snapshots.max)
 	var no *sandboxes.UnsupportedError
 	switch {
 	case errors.As(err, &no):

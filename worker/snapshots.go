@@ -14,29 +14,69 @@ import (
 
 // Snapshots are the snapshots of the groups that run on one worker. One rollout of a
 // group makes a snapshot after its setup, and all rollouts of the group begin with
-// it. A zero Snapshots is ready to use.
+// it.
 type Snapshots struct {
-	// MaxBytes bounds the files of one snapshot; 0: no bound, below 0: none are made.
-	MaxBytes int64
-	// Idle is the time for which a snapshot without rollouts stays; default 5 minutes.
-	Idle time.Duration
-	// Failed receives errors of removals, which are tried again. Nil drops them.
-	Failed func(error)
+	max    int64       // bounds the files of one snapshot; 0: no bound, below 0: none are made
+	failed func(error) // receives errors of removals, which are tried again
 
 	mu       sync.Mutex
 	groups   map[snapshotKey]*groupSetup
-	unwanted []sandboxes.Snapshot // their removal failed
-	removals sync.WaitGroup
+	unwanted []sandboxes.Snapshot // to be removed
+	wake     chan struct{}        // of capacity 1; has a value if there are unwanted ones
+}
+
+// NewSnapshots returns snapshots of at most maxBytes each; 0: no bound, below 0: none
+// are made.
+func NewSnapshots(maxBytes int64, failed func(error)) *Snapshots {
+	return &Snapshots{max: maxBytes, failed: failed, groups: map[snapshotKey]*groupSetup{}, wake: make(chan struct{}, 1)}
+}
+
+// Run removes snapshots that no group needs, until the context ends, and then all of
+// them, within 10 seconds. No rollout may run then.
+func (s *Snapshots) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		select {
+		case <-s.wake:
+			s.removeUnwanted(ctx)
+		case <-ctx.Done():
+		}
+	}
+	s.mu.Lock()
+	for _, g := range s.groups {
+		s.remove(g)
+	}
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
+	defer cancel()
+	s.removeUnwanted(ctx)
+}
+
+// removeUnwanted removes snapshots. It keeps the ones whose removal fails.
+func (s *Snapshots) removeUnwanted(ctx context.Context) {
+	s.mu.Lock()
+	all := s.unwanted
+	s.unwanted = nil
+	s.mu.Unlock()
+	for _, one := range all {
+		if err := one.Remove(ctx); err != nil {
+			s.failed(err)
+			s.mu.Lock()
+			s.unwanted = append(s.unwanted, one)
+			s.mu.Unlock()
+		}
+	}
 }
 
 const (
+	// idleSnapshot is the time for which a snapshot without rollouts stays.
+	idleSnapshot = 5 * time.Minute
 	// maxIdleSnapshots is the largest number of snapshots without rollouts.
 	maxIdleSnapshots = 4
 	// maxMakers is the number of rollouts of a group that try to make a snapshot one
 	// after the other. After that each rollout runs its own setup.
 	maxMakers = 2
-	// closeWithin bounds the removal of all snapshots when a worker stops. The next
-	// start of the worker removes the others.
+	// closeWithin bounds the last removals. The next start of the worker removes the
+	// other snapshots.
 	closeWithin = 10 * time.Second
 )
 
@@ -88,9 +128,6 @@ func (s *Snapshots) join(ctx context.Context, key snapshotKey) (*share, error) {
 	g := s.groups[key]
 	if g == nil {
 		g = &groupSetup{key: key}
-		if s.groups == nil {
-			s.groups = map[snapshotKey]*groupSetup{}
-		}
 		s.groups[key] = g
 	}
 	if g.idle != nil {
@@ -182,12 +219,8 @@ func (s *Snapshots) release(g *groupSetup) {
 		delete(s.groups, g.key)
 		return
 	}
-	idle := s.Idle
-	if idle == 0 {
-		idle = 5 * time.Minute
-	}
 	g.since = time.Now()
-	g.idle = time.AfterFunc(idle, func() {
+	g.idle = time.AfterFunc(idleSnapshot, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if g.users == 0 && s.groups[g.key] == g {
@@ -216,38 +249,11 @@ func (s *Snapshots) remove(g *groupSetup) {
 	s.discard(g.snapshot)
 }
 
-// discard removes a snapshot, and the ones whose removal failed before.
+// discard lets Run remove a snapshot, and the ones whose removal failed before.
 func (s *Snapshots) discard(snapshot sandboxes.Snapshot) {
-	all := append(s.unwanted, snapshot)
-	s.unwanted = nil
-	s.removals.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		for _, one := range all {
-			if err := one.Remove(ctx); err != nil {
-				if s.Failed != nil {
-					s.Failed(err)
-				}
-				s.mu.Lock()
-				s.unwanted = append(s.unwanted, one)
-				s.mu.Unlock()
-			}
-		}
-	})
-}
-
-// Close removes all snapshots. It waits for that, but not longer than 10 seconds. No
-// rollout may run.
-func (s *Snapshots) Close() {
-	s.mu.Lock()
-	for _, g := range s.groups {
-		s.remove(g)
+	s.unwanted = append(s.unwanted, snapshot)
+	select {
+	case s.wake <- struct{}{}:
+	default:
 	}
-	s.mu.Unlock()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.removals.Wait()
-	}()
-	wait(closeWithin, done, nil)
 }

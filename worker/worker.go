@@ -57,7 +57,7 @@ type Worker struct {
 	cfg       Config
 	queue     *queue.Worker
 	calls     *modelcall.Client
-	snapshots Snapshots
+	snapshots *Snapshots
 }
 
 func (w *Worker) owner() string { return cmp.Or(w.cfg.Owner, w.queue.ID()) }
@@ -99,10 +99,8 @@ func New(c Config, jobs *queue.Worker, calls *modelcall.Client) (*Worker, error)
 	if len(c.Backends) == 0 {
 		return nil, errors.New("a worker needs at least one sandbox backend")
 	}
-	w := &Worker{cfg: c, queue: jobs, calls: calls}
-	w.snapshots.MaxBytes = c.MaxSnapshot
-	w.snapshots.Failed = func(err error) { c.Log.Warn().Err(err).Msg("a snapshot was not removed") }
-	return w, nil
+	snapshots := NewSnapshots(c.MaxSnapshot, func(err error) { c.Log.Warn().Err(err).Msg("a snapshot was not removed") })
+	return &Worker{cfg: c, queue: jobs, calls: calls, snapshots: snapshots}, nil
 }
 
 // Run takes and runs jobs until the context ends. Then it takes no new jobs,
@@ -123,6 +121,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	var bg sync.WaitGroup
 	var queueErr error
 	bg.Go(func() { queueErr = w.queue.Run(alive) })
+	bg.Go(func() { w.snapshots.Run(alive) })
 	for _, b := range w.cfg.Backends {
 		if keeper, ok := b.(sandboxes.CacheKeeper); ok {
 			bg.Go(func() {
@@ -161,7 +160,6 @@ func (w *Worker) Run(ctx context.Context) error {
 	close(drained)
 	leave()
 	bg.Wait()
-	w.snapshots.Close()
 	if queueErr != nil {
 		w.cfg.Log.Debug().Err(queueErr).Msg("the others were not told that this worker has left")
 	}
@@ -244,7 +242,7 @@ func (w *Worker) rollout(ctx context.Context, job *queue.Job, log zerolog.Logger
 	caller := func() *modelcall.Caller { return w.calls.Caller(job.Request, job) }
 	r := &Rollout{
 		Request: job.Request, Attempt: job.Attempt, Worker: w.queue.ID(), Owner: w.owner(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache, Upstreams: w.cfg.Upstreams, Caps: w.cfg.Caps,
-		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Snapshots: &w.snapshots, Log: log,
+		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Snapshots: w.snapshots, Log: log,
 		Services: Services{
 			Bundle: bundle(job), PutArtifact: job.KeepArtifact, Emit: job.Emit, Live: job.Live, Suspended: job.Suspended, HeldByTrainer: job.HeldByTrainer, Model: model{caller()}, Shard: func(shard string) gate.Model { return model{caller().To(shard)} }, Tool: caller().Tool, Verify: caller().Verify,
 		},

@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/turngate/turngate/broker"
-	"github.com/turngate/turngate/internal/runner"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks/job"
 )
@@ -64,7 +63,7 @@ func ExportJob(ctx context.Context, dir string, list []*Rollout) (sum Summary, e
 		fetch := func(ctx context.Context, a schema.Artifact) ([]byte, error) {
 			return r.from.Artifact(ctx, r.Result.Trainer, a.SHA256)
 		}
-		if err := j.Put(ctx, *r.Result, fetch, runner.Trajectory); err != nil {
+		if err := j.Put(ctx, *r.Result, fetch, Trajectory); err != nil {
 			return sum, err
 		}
 		sum.Rollouts++

@@ -3,16 +3,14 @@
 package runner
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 
+	"github.com/turngate/turngate/internal/rollouts"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks/job"
 	"github.com/turngate/turngate/trainer"
-	"github.com/turngate/turngate/trajectory"
 )
 
 // Group has the rollouts of one task.
@@ -182,25 +180,9 @@ func (r *runner) answer(ctx context.Context, c *trainer.Call) (*schema.Reply, er
 
 // keep stores a result in the job's folder.
 func (r *runner) keep(ctx context.Context, res schema.Result) error {
-	if err := r.Job.Put(ctx, res, r.Trainer.Artifact, Trajectory); err != nil {
+	if err := r.Job.Put(ctx, res, r.Trainer.Artifact, rollouts.Trajectory); err != nil {
 		return err
 	}
 	r.Progress.Result(&res)
 	return r.Job.Tell(false)
-}
-
-// Trajectory makes the file of a trial with its trajectory, from its transcript. It
-// is a job.Convert.
-func Trajectory(r *schema.Result, files map[string][]byte) (map[string][]byte, error) {
-	transcript, ok := files[r.Transcript]
-	if !ok {
-		return nil, nil
-	}
-	var out bytes.Buffer
-	if err := trajectory.Write(&out, bytes.NewReader(transcript), r); errors.Is(err, trajectory.ErrNoCalls) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("no trajectory: %w", err)
-	}
-	return map[string][]byte{"agent/trajectory.json": out.Bytes()}, nil
 }
