@@ -51,7 +51,8 @@ const (
 	// CodeTranscript marks a result with a transcript that lacks its end.
 	CodeTranscript = "transcript_truncated"
 	// CodeContext refuses a call that is longer than the model's context. Every
-	// dialect reports it in the form of its API, so that agents compact.
+	// dialect reports it in the form of its API, so that agents compact. As the fault
+	// of an agent it means that the agent ended after such a call.
 	CodeContext = "context_length_exceeded"
 )
 

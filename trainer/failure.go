@@ -15,6 +15,7 @@ const (
 	FailureNone         Failure = "none"          // a reward is known, several are without a headline, or the request has no verifier
 	FailureAgent        Failure = "agent"         // as none, but the agent failed or reached a cap
 	FailureAgentTimeout Failure = "agent_timeout" // the agent did not end in time
+	FailureContext      Failure = "context"       // as agent, since the conversation was longer than the model's context
 	FailureNoReward     Failure = "no_reward"     // the agent ended, and the verifier gave no reward
 	// FailureInfrastructure is one of the worker, the sandbox or the trainer.
 	// Workers have tried the rollout again by then, where that helps.
@@ -38,6 +39,8 @@ func FailureOf(r *schema.Result) Failure {
 		return FailureAgentTimeout
 	case r.Status == schema.StatusDone && r.Reward == nil && len(r.Rewards) == 0 && verified(r, f):
 		return FailureNoReward
+	case r.Status == schema.StatusDone && f.Stage == "agent" && f.Code == schema.CodeContext:
+		return FailureContext
 	case r.Status == schema.StatusDone && f.Who == schema.WhoAgent:
 		return FailureAgent
 	case r.Status == schema.StatusDone:
@@ -83,7 +86,7 @@ type Treatments map[Failure]Treatment
 // tries it again.
 func DefaultTreatments() Treatments {
 	return Treatments{
-		FailureNone: Train, FailureAgent: Train, FailureAgentTimeout: Mask, FailureNoReward: Again,
+		FailureNone: Train, FailureAgent: Train, FailureContext: Train, FailureAgentTimeout: Mask, FailureNoReward: Again,
 		FailureInfrastructure: Again, FailureTask: Mask, FailureCancelled: Mask,
 	}
 }

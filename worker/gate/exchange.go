@@ -358,6 +358,9 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 		}
 	}
 	s.stats[x.call.Tag] = st
+	if x.call.Tag == schema.TagAgent {
+		s.contextFull = end.Fault != nil && end.Fault.Code == schema.CodeContext
+	}
 	s.mu.Unlock()
 	if end.Fault != nil && (end.Fault.Code == schema.CodeNoTrainer || end.Fault.Code == schema.CodeBadAnswer) {
 		s.end(end.Fault) // before the agent sees the error

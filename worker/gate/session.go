@@ -55,17 +55,18 @@ type Config struct {
 // Session is an http.Handler for one execution of one rollout. Each session has
 // a random key, so a sandbox cannot use another's session.
 type Session struct {
-	cfg      Config
-	key      string
-	routes   routes
-	life     context.Context
-	stop     context.CancelCauseFunc
-	slots    chan struct{} // one per call to the model that may run at once
-	calls    sync.WaitGroup
-	timers   *clientTimers
-	capped   sync.Once
-	readers  []*history.Reader
-	decoding sync.Mutex // held while a body is decoded
+	cfg         Config
+	key         string
+	routes      routes
+	life        context.Context
+	stop        context.CancelCauseFunc
+	slots       chan struct{} // one per call to the model that may run at once
+	calls       sync.WaitGroup
+	timers      *clientTimers
+	capped      sync.Once
+	contextFull bool // see ContextFull
+	readers     []*history.Reader
+	decoding    sync.Mutex // held while a body is decoded
 
 	mu        sync.Mutex
 	open      int            // requests
@@ -204,6 +205,14 @@ func (s *Session) Close() {
 	for _, r := range s.readers {
 		r.Close()
 	}
+}
+
+// ContextFull reports whether the last call of the agent's own turns was longer than
+// the model's context.
+func (s *Session) ContextFull() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.contextFull
 }
 
 // Stats returns counts of the calls by tag, and the generations that reached

@@ -7,11 +7,12 @@ from typing import Literal
 
 from .schema import Fault, Result
 
-Failure = Literal["none", "agent", "agent_timeout", "no_reward", "infrastructure", "task", "cancelled"]
+Failure = Literal["none", "agent", "context", "agent_timeout", "no_reward", "infrastructure", "task", "cancelled"]
 """A kind of failure.
 
 none: a reward is known, several are without a headline, or the request has no verifier. The trainer finds the reward
 itself in the last two cases, since result.reward is None. agent: as none, but the agent failed or reached a cap.
+context: as agent, since the conversation was longer than the model's context.
 agent_timeout: the agent did not end in time. no_reward: the agent ended, and the verifier gave no reward.
 infrastructure: the worker, the sandbox or the trainer failed; workers have tried the rollout again by then, where that
 helps. task: a failure of the task or the request, which a new try has, too.
@@ -23,6 +24,7 @@ Treatment = Literal["train", "mask", "again"]
 TREATMENTS: Mapping[Failure, Treatment] = {
     "none": "train",
     "agent": "train",
+    "context": "train",
     "agent_timeout": "mask",
     "no_reward": "again",
     "infrastructure": "again",
@@ -48,6 +50,8 @@ def failure(result: Result) -> Failure:
         return "agent_timeout"
     if done and result.reward is None and not result.rewards and _verified(result, fault):
         return "no_reward"
+    if done and (fault.stage, fault.code) == ("agent", "context_length_exceeded"):
+        return "context"
     if done:
         return "agent" if fault.who == "agent" else "none"
     if fault.who in ("worker", "sandbox", "trainer"):

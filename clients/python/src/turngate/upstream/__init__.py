@@ -5,7 +5,8 @@ async with Upstream("http://127.0.0.1:8000", version="step-1") as engine:
     async with engine.hold(client, version="step-2"):
         ...  # load the new weights into the engine
 
-It is tested with vLLM. It was never run with SGLang: tests compare its requests and answers with the source of SGLang 0.5.23.
+It is tested with vLLM. It was never run with SGLang: tests compare its requests and answers with the source of SGLang
+0.5.23.
 """
 
 from .tokens import Template
