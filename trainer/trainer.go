@@ -3,8 +3,8 @@
 //
 // Dial connects. A pulling loop calls Next and answers each Pending when it likes;
 // Serve calls a function for each call. The package accepts calls, keeps them alive with
-// beats and answers each key once, so a worker that asks again never causes a
-// second generation.
+// beats and keeps each answer, so a worker that asks again gets the same one. A new
+// generation begins only after a retryable fault, a refused answer or a restart.
 package trainer
 
 import (
@@ -208,7 +208,7 @@ func (t *Trainer) Close() {
 	for _, u := range t.unsub {
 		u()
 	}
-	t.mu.Lock() // onCall and admit check life and add to bg under the lock: from here on neither adds
+	t.mu.Lock() // onCall and Trainer.admit check life and add to bg under the lock: from here on neither adds
 	t.queue = nil
 	t.mu.Unlock()
 	t.bg.Wait()
@@ -355,7 +355,8 @@ func staleFault(format string, args ...any) *schema.Fault {
 	return f
 }
 
-// begin decodes, checks and queues a new call.
+// begin decodes and checks a new call. Serve answers it at once if it has room;
+// otherwise begin queues it.
 func (t *Trainer) begin(p *Pending, a modelcall.IncomingCall, held bool) {
 	p.Call.Gen, p.Call.pending = p.state.gen, p
 	err := schema.Decode(a.Body, &p.Call.Call)

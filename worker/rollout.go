@@ -66,7 +66,7 @@ type Rollout struct {
 	backend       sandboxes.Backend
 	bundle        *tasks.Bundle
 	steps         []*step
-	share         *share            // nil: the request asks for no snapshot
+	share         *share            // nil: this rollout has no part in a snapshot
 	sandbox       sandboxes.Sandbox // sandbox of the agent
 	second        sandboxes.Sandbox // sandbox of a separate verifier while it runs
 	session       *gate.Session
@@ -115,7 +115,7 @@ func (r *Rollout) Run(ctx context.Context) (schema.Result, error) {
 	var stop *ended
 	switch {
 	case err == nil:
-		if r.full != nil && r.result.Fault == nil { // a trainer that reads its files must not take them for complete
+		if r.full != nil && r.result.Fault == nil { // the rollout is done, but not all of its files were stored
 			r.result.Fault = schema.Faultf("artifacts", schema.CodeFull, schema.WhoTrainer, "%v", r.full)
 		}
 	case ctx.Err() != nil:
@@ -289,7 +289,7 @@ func (r *Rollout) create(ctx context.Context, p *phase) (err error) {
 	if r.sandbox, err = r.newSandbox(ctx, p, r.Request.Sandbox, "", r.Request.SandboxNetworks(), users); err != nil {
 		return err
 	}
-	if r.clock.stop == nil { // not the second sandbox of the maker of a snapshot
+	if r.clock.stop == nil { // false when the maker of a snapshot makes a sandbox from it
 		r.clock.waits = r.waits
 		r.clock.follow(ctx, r.Services.Suspended, r.Log)
 	}
@@ -370,8 +370,8 @@ func (r *Rollout) newSandbox(ctx context.Context, p *phase, s schema.SandboxChoi
 	return box, nil
 }
 
-// createFault turns a mistake of the request or the task into a fault that ends
-// the rollout. It returns other errors unchanged.
+// createFault turns an unsupported request or an error of an image into a fault that
+// ends the rollout. It returns other errors unchanged.
 func createFault(err error) error {
 	var no *sandboxes.UnsupportedError
 	var image *sandboxes.ImageError

@@ -21,8 +21,8 @@ const (
 // the group runs its own setup.
 const copyWithin = 3 * time.Minute
 
-// joinGroup finds the snapshot of the request's group and waits while another
-// rollout makes it, or makes this rollout its maker.
+// joinGroup joins the group of the request. If another rollout is making the snapshot,
+// it waits; if there is none yet, this rollout becomes the maker.
 func (r *Rollout) joinGroup(ctx context.Context) error {
 	q := &r.Request
 	if !q.Snapshot || q.Group == "" || r.Snapshots == nil || r.Snapshots.max < 0 {
@@ -59,10 +59,10 @@ func (r *Rollout) beginning() sandboxes.Snapshot {
 	return r.share.snapshot
 }
 
-// shareSetup ends the setup of a request with a snapshot. It ends the processes that
-// the setup has left, so that all rollouts of the group begin equally. The maker
-// copies its sandbox, and begins with the copy, too: a copy lacks some attributes of
-// files, and files that the backend mounts.
+// shareSetup runs after this rollout's own setup. It ends the processes that the setup
+// has left. The maker also copies its sandbox and goes on in a new one that begins with
+// the copy: a copy lacks some attributes of files, and files that the backend mounts,
+// and the maker must have no more than the other rollouts.
 func (r *Rollout) shareSetup(ctx context.Context) error {
 	if r.share == nil {
 		return nil
@@ -99,7 +99,7 @@ func (r *Rollout) shareSetup(ctx context.Context) error {
 	})
 }
 
-// copySandbox returns an error within copyWithin, or a snapshot.
+// copySandbox copies the agent's sandbox. It fails after copyWithin.
 func (r *Rollout) copySandbox(ctx context.Context) (sandboxes.Snapshot, error) {
 	ctx, cancel := r.clock.limit(ctx, copyWithin, fmt.Errorf("the copy took longer than %s", copyWithin))
 	defer cancel()

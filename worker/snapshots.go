@@ -22,7 +22,7 @@ type Snapshots struct {
 	mu       sync.Mutex
 	groups   map[snapshotKey]*groupSetup
 	unwanted []sandboxes.Snapshot // to be removed
-	wake     chan struct{}        // of capacity 1; has a value if there are unwanted ones
+	wake     chan struct{}        // of capacity 1; has a value after discard
 }
 
 // NewSnapshots returns snapshots of at most maxBytes each; 0: no bound, below 0: none
@@ -80,8 +80,8 @@ const (
 	closeWithin = 10 * time.Second
 )
 
-// snapshotKey is a hash of everything that has an effect on the files of a sandbox
-// after its setup, of the trainer and of the group.
+// snapshotKey is a hash of the trainer, the group, and everything that has an effect
+// on the files of a sandbox after its setup.
 type snapshotKey [sha256.Size]byte
 
 func keyOf(q *schema.Request) (snapshotKey, error) {
@@ -101,7 +101,7 @@ func keyOf(q *schema.Request) (snapshotKey, error) {
 type groupSetup struct {
 	key      snapshotKey
 	users    int           // rollouts that make it, wait for it or use it
-	making   chan struct{} // closed when its maker has ended; nil: no rollout makes it
+	making   chan struct{} // closed when its maker has published or left; nil: no rollout makes it
 	makers   int           // rollouts that have tried
 	snapshot sandboxes.Snapshot
 	from     schema.ID   // the rollout that made it
@@ -158,8 +158,8 @@ func (s *Snapshots) await(ctx context.Context, c <-chan struct{}) error {
 	}
 }
 
-// look copies the state of the group. Without a snapshot, a maker and a reason this
-// rollout becomes the maker.
+// look copies the state of the group. If the group has no snapshot, no maker and no
+// reason against one, this rollout becomes the maker, unless maxMakers have tried.
 func (sh *share) look() {
 	g := sh.group
 	if g.snapshot == nil && g.making == nil && g.whyNone == "" {
@@ -181,8 +181,8 @@ func (sh *share) publish(snapshot sandboxes.Snapshot, from schema.ID, whyNone st
 	sh.look()
 }
 
-// end ends the making. Without a snapshot and a reason the next rollout that waits
-// becomes the maker.
+// end ends the making if this rollout is the maker. If it left neither a snapshot nor a
+// reason, the next rollout that waits becomes the maker.
 func (sh *share) end() {
 	if sh.makes {
 		close(sh.group.making)

@@ -104,8 +104,8 @@ func New(c Config, jobs *queue.Worker, calls *modelcall.Client) (*Worker, error)
 }
 
 // Run takes and runs jobs until the context ends. Then it takes no new jobs,
-// lets running rollouts end within the grace period, and returns the others to
-// the queue without counting the attempt. When Run returns, all its sandboxes
+// lets running rollouts end within the grace period, and puts the others back into
+// the queue without spending a try. When Run returns, all its sandboxes
 // are closed and its goroutines have ended.
 func (w *Worker) Run(ctx context.Context) error {
 	for _, b := range w.cfg.Backends { // remove old sandboxes before queue.Run releases the former instance's rollouts

@@ -25,8 +25,8 @@ const (
 // NoTrainerError reports that no trainer answered a call within its budget.
 type NoTrainerError struct {
 	Key    string
-	Waited time.Duration // without accept or beat
-	Last   *schema.Fault // of the last try; nil: no trainer was there
+	Waited time.Duration // until the first frames of its rounds, and between rounds
+	Last   *schema.Fault // of the last round; nil: no trainer answered, or it went silent
 }
 
 func (e *NoTrainerError) Error() string {
@@ -46,8 +46,8 @@ type Owner interface {
 	Fenced() error
 }
 
-// Caller sends the calls of one rollout to its trainer. It implements the gate's
-// model.
+// Caller sends the calls of one rollout to its trainer. Package worker makes a
+// gate.Model of it.
 type Caller struct {
 	client *Client
 	owner  Owner // nil: the calls are never suspended or fenced
@@ -57,8 +57,8 @@ type Caller struct {
 	settled, settledTools *settled
 }
 
-// Caller returns the model for the calls of a rollout. They wait while its owner is
-// suspended, and end when it is fenced. A rollout without an owner is neither.
+// Caller returns the Caller of a rollout. Its calls wait while the owner is suspended,
+// and end when it is fenced. Without an owner they do neither.
 func (c *Client) Caller(r schema.Request, owner Owner) *Caller {
 	return &Caller{client: c, owner: owner, shard: r.Shard, wait: time.Duration(r.Gate.WaitMS) * time.Millisecond, settled: &settled{}, settledTools: &settled{}}
 }
@@ -71,13 +71,15 @@ func (c *Caller) To(shard string) *Caller {
 }
 
 // Complete publishes the call until it is answered or refused, always under the
-// same key: a trainer that knows the key does not generate again. frames is
-// called with every frame in order, also with the final one before the reply
-// returns, and may end the call with an error.
+// same key: a trainer that knows the key does not generate again. frames gets the
+// accepts, beats, deltas and finals in order, the final before the reply returns, and
+// FrameAbsent after each round without an answer. Its error ends the call; one with
+// schema.CodeBadAnswer refuses the answer, and ends the call after maxRefused in a row.
 //
 // Errors are a *schema.Fault (the trainer refused the call), a *NoTrainerError
-// (the call's budget is used up), a *broker.TooLargeError, an error about the key,
-// the error of frames, that of Owner.Fenced, or the context's cause. After any
+// (the call's budget is used up), a *broker.TooLargeError, an error about the key, an
+// error of encoding or storing the call (a *broker.FullError if there is no room), the
+// error of frames, that of Owner.Fenced, or the context's cause. After any
 // other error than a fault or that of Fenced, a trainer that has the call is told
 // to stop.
 func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
@@ -126,7 +128,8 @@ func (c *Caller) Tool(ctx context.Context, call schema.ToolCall) (schema.ToolRes
 	return result, err
 }
 
-// ask runs a call to its end. done has the settled calls of its kind.
+// ask runs a call to its end. done lists the calls of the same kind, model or tool,
+// with answers that this worker has. The call tells them to the trainer.
 func (c *Caller) ask(ctx context.Context, a *callAttempt, key schema.Key, done *settled, into schema.Message) error {
 	a.client, a.owner, a.trainer, a.budget = c.client, c.owner, key.Rollout.Trainer(), c.wait
 	a.inbox.open()
@@ -181,7 +184,7 @@ type callAttempt struct {
 	genIn  int    // the last round with a frame of gen
 	deltas int    // number of deltas of gen so far, without a gap
 	heard  bool   // a trainer has the call
-	full   bool   // body has the whole conversation
+	full   bool   // becomeFull has replaced body
 	spent  time.Duration
 	last   *schema.Fault
 
@@ -367,8 +370,9 @@ func (a *callAttempt) frame(ctx context.Context, m, next *nats.Msg, into schema.
 		return false, 0, a.operation(ctx, m)
 	}
 	if gen != "" && gen != a.gen {
-		// A call accepts one generation. After the call was sent again it accepts a
-		// new one, which begins with an accept, delta 0, a final or a fault.
+		// A call accepts one generation, and another one only in a later round in
+		// which the accepted one was not heard. A generation begins with an accept,
+		// delta 0, a final or a fault.
 		if a.gen != "" && (a.rounds == a.genIn || !restarts(m, kind)) {
 			return false, 0, nil
 		}

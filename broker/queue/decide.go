@@ -17,7 +17,7 @@ const (
 	askReturn            // the job puts the rollout back
 	askOwned             // the job checks whether the rollout is still its own
 	askCancel            // the trainer ends the rollout
-	askAudit             // the janitor found no job for a state that names this worker
+	askAudit             // a state may name this worker without a job: the janitor found one, or a claim was broken off
 	askTidy              // the janitor checks the rollout
 )
 
@@ -93,11 +93,11 @@ const (
 	writeTouch   step = "touch"
 	writeFinish  step = "end with the stored result"
 	writeCommit  step = "commit"            // the result of the job, then the state
-	writeOutcome step = "end without a job" // a result without a job and the state, at once
+	writeOutcome step = "end without a job" // a result that no job has, and the final state, in one batch
 
 	// Steps that end resolve without a write of the state.
 	stepBegin         step = "begin"                 // the claim is stored
-	stepAdopt         step = "use the newer message" // this worker's job keeps this redelivery's ack subject, if it is newer
+	stepAdopt         step = "use the newer message" // the message of this worker's own job was delivered again: the job takes the newer delivery
 	stepDrop          step = "drop the message"
 	stepLater         step = "deliver it again later"
 	stepPark          step = "park the message"

@@ -8,8 +8,8 @@ import (
 	"github.com/turngate/turngate/broker/internal/wire"
 )
 
-// dispatcher pulls requests for the free slots of a worker, and for no others.
-// The slots take turns: the one that has the turn pulls for all that are free.
+// dispatcher pulls requests for the free slots of a worker. While all queues are empty
+// it waits for one request of each, and gives back all but the first. The slots take turns: the one that has the turn pulls for all that are free.
 type dispatcher struct {
 	w     *Worker
 	turn  chan struct{}  // of capacity 1; has a value while a slot pulls

@@ -22,9 +22,9 @@ type resolution struct {
 	id     schema.ID
 	known  bool                        // record has the state as this worker read or wrote it last
 	record broker.Record[schema.State] // the state record
-	req    *schema.Request             // nil: the kept copy is read when it is needed
+	req    *schema.Request             // nil: requestOf finds it when it is needed
 	find   *search                     // of askCancel
-	d      *delivery                   // of askRun, askRefuse and askReject
+	d      *delivery                   // of askRun, askRefuse and askPark
 	own    *Job                        // the job that asks
 	result schema.Result               // of the job, for askCommit and askReturn
 	watch  absenceTimer                // of the absent lease
@@ -36,9 +36,10 @@ func (w *Worker) about(id schema.ID, why ask) *resolution {
 }
 
 // resolve reads the state of a rollout, decides, and carries the decision out. If
-// a write is refused, or its outcome is not known, it reads and decides again,
-// until the context ends. It returns the last step. Then m.record has the state,
-// and steps that write no state are left to the caller.
+// the record has moved, or a write fails for a time or with an unknown outcome, it
+// reads and decides again, until the context ends. It returns other errors. Without an
+// error it returns the last step; m.record has the state, and steps that write no
+// state are left to the caller.
 func (w *Worker) resolve(ctx context.Context, m *resolution) (step, error) {
 	for try := 0; ; {
 		if err := w.learn(ctx, m); err != nil {

@@ -37,13 +37,13 @@ type exchange struct {
 	spoilt    bool // the answer could not be encoded for the agent
 	reply     schema.Reply
 	err       error
-	idle      bool     // the trainer or upstream is absent or holds the call
 	wait      *waiting // nil: it waits for nothing
 	// badAnswers counts answers that were refused, in a row; refused counts all.
 	badAnswers, refused int
 	checked             *agentReply // the last final in the form for the agent; nil: none
 
 	// Guarded by the session's lock.
+	idle      bool // the trainer or upstream is absent or holds the call
 	attached  bool
 	detached  chan struct{} // closed when the attached request is over; nil: no request waits for that
 	forget    *time.Timer   // runs while no client is attached
@@ -295,9 +295,9 @@ func (x *exchange) check(f schema.Frame) error {
 	p := &x.pieces
 	if f.Gen != x.gen {
 		if x.released {
-			return nil // frame refuses the generation
+			return nil // x.frame refuses the generation
 		}
-		p = &pieces{} // of another generation
+		p = &pieces{} // those of x are of an earlier generation
 	}
 	answer, err := answered(*f.Reply, p)
 	if err != nil {

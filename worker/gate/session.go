@@ -52,8 +52,9 @@ type Config struct {
 	Log    zerolog.Logger
 }
 
-// Session is an http.Handler for one execution of one rollout. Each session has
-// a random key, so a sandbox cannot use another's session.
+// Session is an http.Handler for one run of an agent: an attempt has one for each
+// step. The sessions of an attempt have one random key, so a sandbox cannot use the
+// sessions of another rollout.
 type Session struct {
 	cfg         Config
 	key         string
@@ -84,7 +85,7 @@ type Session struct {
 	edits         map[string]bool
 }
 
-// errEnded is the cause of calls that end with their session.
+// errEnded is the cause with which Close ends the session and its calls.
 var errEnded = errors.New("the session has ended")
 
 // Open starts a session. It lives until Close, or until a fault ends it (see
@@ -191,8 +192,8 @@ func (s *Session) Fault() *schema.Fault {
 	return f
 }
 
-// Close ends the session: open calls are cancelled, their trainer is told so,
-// and later requests get 503. It returns after that.
+// Close ends the session: it cancels the open calls, and returns when they have
+// ended and their trainer was told. Later requests get 503.
 func (s *Session) Close() {
 	s.mu.Lock() // no new call can begin
 	s.stop(errEnded)

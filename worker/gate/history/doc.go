@@ -1,7 +1,7 @@
-// Package history remembers the conversations of a session, so that the cost of
-// a call does not grow with its conversation: agents send their whole
-// conversation with every call, and only new parts are parsed, converted, hashed
-// and sent to the trainer. Dialects know nothing of it.
+// Package history remembers the conversations of a session: agents send their whole
+// conversation with every call, and only new parts are parsed, converted, hashed and
+// sent to the trainer. The whole body is still read and compared. Dialects keep no
+// earlier requests: they only mark open groups and name earlier answers.
 //
 // A body is a JSON object. Its members are the object's fields; its items are the
 // elements of the conversation's array.
@@ -9,7 +9,7 @@
 // The way of a request:
 //
 //   - body.go: Reader.Read compares the body with the newest bodies while it
-//     arrives. A shared beginning stays in memory once.
+//     arrives. A body that goes on with an earlier one takes over its text.
 //   - reader.go, split.go: Reader.split finds the members and the items of the new
 //     part.
 //   - fold.go: parts.fold converts new items to canonical messages.
@@ -24,27 +24,29 @@
 // Invariants:
 //
 //  1. A Reader decodes a body to the same call as a new Reader with the same
-//     remembered answers, independent of the bodies before.
+//     remembered answers, independent of the bodies before, except for Replaced, which
+//     counts in the new part.
 //  2. Values of a returned Request never change and do not alias a body: bodies
 //     are extended in place and their memory is used again. Reader.Decode copies
 //     the values that a dialect may pass on, see dialect.Decoder.
 //  3. A message is reused for an item of a later body only if that item and all
 //     items before it have equal bytes. A group is a run of items that is converted
-//     together; an open group may take in the next item. So a group is converted
-//     again only if one of its items is new, or the item after an open group has
-//     changed.
+//     together; an open group may take in the next item. So a group is kept if all its
+//     items are shared, and, if it is open, the item after it is shared, too.
 //  4. Slices of messages are append-only: two slices with the same first element in
 //     memory are equal up to the shorter length. A conversation that loses messages
 //     gets a new backing array.
 //  5. A branch is the newest body of a conversation. Read takes all branches while
 //     it runs, so a concurrent request begins a new conversation. From Read until
 //     Decode the body that was read is no branch.
-//  6. Only a body that was decoded without an error is kept. After a read error the
-//     items that an earlier body shares are kept. Members, tools and their bytes
-//     change together, and only if their conversion succeeds.
+//  6. Only a body that was decoded without an error is kept. If reading fails, the
+//     earlier body stays, cut to the items that it shares with the new one. Members
+//     change together with their bytes, and so do tools, each only if its conversion
+//     succeeds.
 //  7. At most maxBranches bodies are kept for each dialect of a session, and
 //     maxRecent calls for the session; Memory bounds all conversations of a worker.
 //     Beyond the bound a session keeps the hashes of its calls, and reads each body
-//     whole; the shared part and the digest of a call stay the same.
+//     whole. The digest of a call stays the same; the shared part may be smaller for a
+//     call of more than manyMessages messages.
 //  8. All reserved memory is released by Recent.Drop and Reader.Close.
 package history
