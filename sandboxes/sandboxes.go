@@ -71,7 +71,8 @@ type Sandbox interface {
 	// Snapshot copies the sandbox's files for Spec.Snapshot. It copies neither
 	// processes nor files that the backend mounts, such as /etc/hosts in a container.
 	// More than maxBytes of files that differ from the image give an
-	// *UnsupportedError; 0 means no bound. If the context ends, no copy is left.
+	// *UnsupportedError; 0 means no bound. A copy that is complete only after the context
+	// has ended is removed.
 	Snapshot(ctx context.Context, maxBytes int64) (Snapshot, error)
 	// Freeze suspends every process; Thaw resumes them. Frozen time does not
 	// count towards any limit.

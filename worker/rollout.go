@@ -146,6 +146,7 @@ func (r *Rollout) execute(ctx context.Context) error {
 	if err := r.phase(ctx, "create", q.Limits.InstallMS+q.Limits.ReadyMS, r.create); err != nil {
 		return r.buildFault(ctx, err, &q.Sandbox)
 	}
+	r.leaveGroup()
 	if err := r.startServices(ctx, r.sandbox, &q.Sandbox, nil); err != nil {
 		return errors.Join(err, r.keepServiceFiles(ctx))
 	}
@@ -167,7 +168,6 @@ func (r *Rollout) ready(ctx context.Context) error {
 	if r.beginning() != nil {
 		return nil
 	}
-	r.leaveGroup()
 	if err := r.phase(ctx, "upload", q.Limits.SetupMS, r.upload); err != nil {
 		return err
 	}

@@ -76,9 +76,15 @@ func (r *Rollout) filesIn(c schema.Container, from *boundedBundle) ([]sandboxes.
 	return out, nil
 }
 
+// runsServices reports whether a sandbox has side-cars, shared folders, a command of
+// its own or a health check.
+func runsServices(sb sandboxes.Sandbox, choice *schema.SandboxChoice) bool {
+	return len(choice.Services) > 0 || len(choice.Folders) > 0 || !idle(sb.Argv()) || choice.Container.Health != nil
+}
+
 // startServices starts the services of a new sandbox.
 func (r *Rollout) startServices(ctx context.Context, sb sandboxes.Sandbox, choice *schema.SandboxChoice, s *step) error {
-	if len(choice.Services) == 0 && len(choice.Folders) == 0 && idle(sb.Argv()) && choice.Container.Health == nil {
+	if !runsServices(sb, choice) {
 		return nil
 	}
 	name, keepPhase, prefix := "services", "artifacts/services", ""

@@ -71,13 +71,14 @@ func (r *Rollout) shareSetup(ctx context.Context) error {
 		r.noteOwnSetup()
 		return r.sandbox.KillAll(ctx)
 	}
-	return r.phase(ctx, copyPhase, 0, func(ctx context.Context, p *phase) error {
+	limits := r.Request.Limits
+	err := r.phase(ctx, copyPhase, limits.InstallMS+limits.ReadyMS+copyWithin.Milliseconds(), func(ctx context.Context, p *phase) error {
 		if err := r.sandbox.KillAll(ctx); err != nil {
 			return err
 		}
 		made, err := r.copySandbox(ctx)
 		switch {
-		case ctx.Err() != nil:
+		case err != nil && ctx.Err() != nil:
 			return context.Cause(ctx)
 		case errors.Is(err, sandboxes.ErrLost):
 			return err
@@ -86,17 +87,27 @@ func (r *Rollout) shareSetup(ctx context.Context) error {
 			r.noteOwnSetup()
 			return nil
 		}
-		r.share.publish(made, r.Request.ID, "")
-		r.closeSandbox(ctx, r.sandbox)
-		r.sandbox = nil
-		if err := r.create(ctx, p); err != nil {
+		if err := r.beginAgain(ctx, p, made); err != nil {
+			r.share.fail(made, ctx.Err() == nil)
 			return err
 		}
-		if r.share.snapshot == nil {
-			return sandboxes.ErrNoSnapshot
-		}
+		r.share.publish(made, r.Request.ID, "")
 		return nil
 	})
+	return r.buildFault(ctx, err, &r.Request.Sandbox)
+}
+
+// beginAgain replaces the agent's sandbox by one that begins with a snapshot.
+func (r *Rollout) beginAgain(ctx context.Context, p *phase, from sandboxes.Snapshot) error {
+	r.closeSandbox(ctx, r.sandbox)
+	r.sandbox, r.share.snapshot = nil, from
+	if err := r.create(ctx, p); err != nil {
+		return err
+	}
+	if r.share.snapshot == nil {
+		return sandboxes.ErrNoSnapshot
+	}
+	return nil
 }
 
 // copySandbox copies the agent's sandbox. It fails after copyWithin.
@@ -114,16 +125,16 @@ func (r *Rollout) copySandbox(ctx context.Context) (sandboxes.Snapshot, error) {
 	return made, err
 }
 
-// leaveGroup leaves the group before the setup if the sandbox cannot be copied. The
-// other rollouts need not wait then.
+// leaveGroup leaves the group right after the start if the sandbox cannot be copied.
+// The other rollouts need not wait then.
 func (r *Rollout) leaveGroup() {
-	if r.share == nil {
+	if r.share == nil || r.beginning() != nil {
 		return
 	}
 	reason := ""
 	var no *sandboxes.UnsupportedError
 	switch err := r.sandbox.CanSnapshot(); {
-	case len(r.serviceGroups) > 0 || !idle(r.sandbox.Argv()):
+	case runsServices(r.sandbox, &r.Request.Sandbox):
 		reason = "the sandbox runs services"
 	case errors.As(err, &no):
 		reason = no.Reason

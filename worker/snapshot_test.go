@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -183,6 +184,110 @@ func (p plain) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandbox,
 		return nil, err
 	}
 	return noSnapshots{sb}, nil
+}
+
+// copies is a backend with another Snapshot.
+type copies struct {
+	*dummy.Backend
+	snapshot func(ctx context.Context, sb sandboxes.Sandbox) (sandboxes.Snapshot, error)
+}
+
+type copiedSandbox struct {
+	sandboxes.Sandbox
+	b copies
+}
+
+func (c copies) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandbox, error) {
+	sb, err := c.Backend.Create(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return copiedSandbox{sb, c}, nil
+}
+
+func (s copiedSandbox) Snapshot(ctx context.Context, _ int64) (sandboxes.Snapshot, error) {
+	return s.b.snapshot(ctx, s.Sandbox)
+}
+
+func withCopies(f func(ctx context.Context, sb sandboxes.Sandbox) (sandboxes.Snapshot, error)) func(*worker.Config) {
+	return func(c *worker.Config) {
+		c.Backends = []sandboxes.Backend{copies{c.Backends[0].(*dummy.Backend), f}}
+	}
+}
+
+// TestACopyThatFails: each rollout runs its own setup, and none is tried again.
+func TestACopyThatFails(t *testing.T) {
+	for name, err := range map[string]error{
+		"an error": errors.New("no space left on device"), "too large": sandboxes.NoSnapshots("the setup wrote 9000 MB"),
+	} {
+		var runs, tried atomic.Int32
+		b := newBench(t, map[string]dummy.Program{"agent": inspects, "/bin/sh": setup(&runs)}, withCopies(func(context.Context, sandboxes.Sandbox) (sandboxes.Snapshot, error) {
+			tried.Add(1)
+			return nil, err
+		}))
+		for id, r := range b.members(t, group(4)) {
+			if r.Status != schema.StatusDone || r.Attempt != 1 || !r.Exit.OK() || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "ran its own setup") {
+				t.Errorf("%s: %s: %s %v, notes %q", name, id, r.Status, r.Fault, r.Notes)
+			}
+		}
+		if runs.Load() != 4 || tried.Load() != 1 {
+			t.Errorf("%s: %d setups ran and %d copies were tried", name, runs.Load(), tried.Load())
+		}
+	}
+}
+
+// TestACancelInTheMiddleOfACopy ends the rollout, and another one makes the copy.
+func TestACancelInTheMiddleOfACopy(t *testing.T) {
+	var runs atomic.Int32
+	copying := make(chan struct{}, 1)
+	b := newBench(t, map[string]dummy.Program{"agent": inspects, "/bin/sh": setup(&runs)}, withCopies(func(ctx context.Context, sb sandboxes.Sandbox) (sandboxes.Snapshot, error) {
+		if runs.Load() > 1 {
+			return sb.Snapshot(ctx, 0)
+		}
+		copying <- struct{}{}
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}))
+	requests := group(3)
+	if err := b.trainer.Submit(t.Context(), requests[:1]); err != nil {
+		t.Fatal(err)
+	}
+	<-copying
+	if err := b.trainer.Cancel([]schema.ID{requests[0].ID}, "enough"); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.next(t); r.Status != schema.StatusCancelled {
+		t.Fatalf("got %s %v", r.Status, r.Fault)
+	}
+	for id, r := range b.members(t, requests[1:]) {
+		if r.Status != schema.StatusDone || !r.Exit.OK() || len(r.Notes) > 0 {
+			t.Errorf("%s: %s %v, notes %q", id, r.Status, r.Fault, r.Notes)
+		}
+	}
+	if runs.Load() != 2 {
+		t.Errorf("%d setups ran", runs.Load())
+	}
+}
+
+// TestACopyWithWhichNoSandboxBegins is dropped: the rollout is tried again, and each one
+// runs its own setup.
+func TestACopyWithWhichNoSandboxBegins(t *testing.T) {
+	var runs atomic.Int32
+	b := newBench(t, map[string]dummy.Program{"agent": inspects, "/bin/sh": setup(&runs)}, withCopies(func(ctx context.Context, sb sandboxes.Sandbox) (sandboxes.Snapshot, error) {
+		made, err := sb.Snapshot(ctx, 0)
+		if err != nil {
+			return nil, err
+		}
+		return made, made.Remove(ctx) // as if it were pruned
+	}))
+	for id, r := range b.members(t, group(3)) {
+		if r.Status != schema.StatusDone || !r.Exit.OK() {
+			t.Errorf("%s: %s %v", id, r.Status, r.Fault)
+		}
+	}
+	if n := len(b.backend.Snapshots()); n != 0 {
+		t.Errorf("%d snapshots are left", n)
+	}
 }
 
 type noSnapshots struct{ sandboxes.Sandbox }

@@ -34,11 +34,17 @@ func NewSnapshots(maxBytes int64, failed func(error)) *Snapshots {
 // Run removes snapshots that no group needs, until the context ends, and then all of
 // them, within 10 seconds. No rollout may run then.
 func (s *Snapshots) Run(ctx context.Context) {
+	var again <-chan time.Time // nil: no removal failed
 	for ctx.Err() == nil {
 		select {
 		case <-s.wake:
-			s.removeUnwanted(ctx)
+		case <-again:
 		case <-ctx.Done():
+			continue
+		}
+		again = nil
+		if s.removeUnwanted(ctx) {
+			again = time.After(removeAgain)
 		}
 	}
 	s.mu.Lock()
@@ -51,8 +57,8 @@ func (s *Snapshots) Run(ctx context.Context) {
 	s.removeUnwanted(ctx)
 }
 
-// removeUnwanted removes snapshots. It keeps the ones whose removal fails.
-func (s *Snapshots) removeUnwanted(ctx context.Context) {
+// removeUnwanted removes snapshots and reports whether a removal failed.
+func (s *Snapshots) removeUnwanted(ctx context.Context) (failed bool) {
 	s.mu.Lock()
 	all := s.unwanted
 	s.unwanted = nil
@@ -60,14 +66,18 @@ func (s *Snapshots) removeUnwanted(ctx context.Context) {
 	for _, one := range all {
 		if err := one.Remove(ctx); err != nil {
 			s.failed(err)
+			failed = true
 			s.mu.Lock()
 			s.unwanted = append(s.unwanted, one)
 			s.mu.Unlock()
 		}
 	}
+	return failed
 }
 
 const (
+	// removeAgain is the time after which a failed removal is tried again.
+	removeAgain = time.Minute
 	// idleSnapshot is the time for which a snapshot without rollouts stays.
 	idleSnapshot = 5 * time.Minute
 	// maxIdleSnapshots is the largest number of snapshots without rollouts.
@@ -176,9 +186,22 @@ func (sh *share) look() {
 func (sh *share) publish(snapshot sandboxes.Snapshot, from schema.ID, whyNone string) {
 	sh.all.mu.Lock()
 	defer sh.all.mu.Unlock()
-	sh.group.snapshot, sh.group.from, sh.group.whyNone = snapshot, from, whyNone
+	sh.group.snapshot, sh.group.from, sh.group.whyNone, sh.group.makers = snapshot, from, whyNone, 0
 	sh.end()
 	sh.look()
+}
+
+// fail discards a snapshot with which no sandbox began. If final, the other rollouts run
+// their own setups; otherwise the next one makes a snapshot.
+func (sh *share) fail(made sandboxes.Snapshot, final bool) {
+	sh.all.mu.Lock()
+	defer sh.all.mu.Unlock()
+	sh.all.discard(made)
+	sh.snapshot = nil
+	if final {
+		sh.group.whyNone = "no sandbox began with the copy of its files"
+	}
+	sh.end()
 }
 
 // end ends the making if this rollout is the maker. If it left neither a snapshot nor a
@@ -210,12 +233,12 @@ func (sh *share) leave() {
 }
 
 // release removes one user. A group without users stays for a while if it has a
-// snapshot.
+// snapshot, or a reason for none.
 func (s *Snapshots) release(g *groupSetup) {
 	if g.users--; g.users > 0 {
 		return
 	}
-	if g.snapshot == nil {
+	if g.snapshot == nil && g.whyNone == "" {
 		delete(s.groups, g.key)
 		return
 	}
@@ -230,7 +253,7 @@ func (s *Snapshots) release(g *groupSetup) {
 	var oldest *groupSetup
 	n := 0
 	for _, other := range s.groups {
-		if other.users > 0 {
+		if other.users > 0 || other.snapshot == nil {
 			continue
 		}
 		if n++; oldest == nil || other.since.Before(oldest.since) {
@@ -242,14 +265,16 @@ func (s *Snapshots) release(g *groupSetup) {
 	}
 }
 
-// remove removes an idle group and its snapshot.
+// remove removes an idle group, and its snapshot if it has one.
 func (s *Snapshots) remove(g *groupSetup) {
 	delete(s.groups, g.key)
 	g.idle.Stop()
-	s.discard(g.snapshot)
+	if g.snapshot != nil {
+		s.discard(g.snapshot)
+	}
 }
 
-// discard lets Run remove a snapshot, and the ones whose removal failed before.
+// discard lets Run remove a snapshot.
 func (s *Snapshots) discard(snapshot sandboxes.Snapshot) {
 	s.unwanted = append(s.unwanted, snapshot)
 	select {

@@ -72,7 +72,7 @@ func (f *runFlags) connect(ctx context.Context, j *job.Job, log zerolog.Logger) 
 		return nil, nil, err
 	}
 	wf := workerFlags{
-		slots: f.parallel, sandboxes: f.sandbox, networks: schema.NetworkOpen + "," + schema.NetworkAllowlist, state: state, agents: f.cache, grace: time.Millisecond, upstreams: f.upstreams, memory: 1024, images: imageFlags{keepGB: defaultKeepGB}, requests: 512,
+		slots: f.parallel, sandboxes: f.sandbox, networks: schema.NetworkOpen + "," + schema.NetworkAllowlist, state: state, agents: f.cache, grace: time.Millisecond, upstreams: f.upstreams, memory: 1024, images: imageFlags{keepGB: defaultKeepGB}, requests: 512, copyMB: defaultCopyMB,
 	}
 	timing := broker.DefaultTiming()
 	timing.NoCapable = 0 // no other worker can join

@@ -54,6 +54,9 @@ type workerFlags struct {
 	subnets   string
 }
 
+// defaultCopyMB bounds the files of one snapshot.
+const defaultCopyMB = 8 << 10
+
 // check returns all errors in these flags.
 func (f *workerFlags) check() error {
 	wrong := []error{
@@ -92,7 +95,7 @@ func (f *workerFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.upstreams, "upstreams", "", "file of upstreams that requests of mode transparent_proxy or black_box can name")
 	fl.Float64Var(&f.cpus, "max-cpus", 0, "most cpus that a request may ask for, and what one gets that asks for none (0: any)")
 	fl.Int64Var(&f.memoryMB, "max-memory-mb", 0, "most memory that a request may ask for, and what one gets that asks for none (0: any)")
-	fl.Int64Var(&f.copyMB, "max-snapshot-mb", 8<<10, "most files that a setup may write for a snapshot of its group; above it each rollout runs its own setup (0: any; -1: no snapshots)")
+	fl.Int64Var(&f.copyMB, "max-snapshot-mb", defaultCopyMB, "most files that a setup may write for a snapshot of its group; above it each rollout runs its own setup (0: any; -1: no snapshots)")
 	fl.Int64Var(&f.diskMB, "max-disk-mb", 0, "most disk that a request may ask for, and what one gets that asks for none (0: any, and 32 GiB in docker, half of the memory in local)")
 	fl.Int64Var(&f.pids, "max-pids", 0, "most processes that a request may ask for, and what one gets that asks for none (0: any, and 4096)")
 	f.images.add(fl)

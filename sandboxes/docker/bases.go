@@ -1,87 +1,107 @@
 package docker
 
 import (
+	"bytes"
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
+	"github.com/moby/buildkit/frontend/dockerfile/shell"
 )
 
-// bases checks the images that a Dockerfile names. The classic builder also finds
-// images by the first digits of their ids, so a build could try all of them and
-// read the files of another trainer.
-type bases struct {
-	stages []string
-	ids    bool // the value of a variable looks like an id
-}
-
-// idLike matches the id of an image and its first digits.
-var idLike = regexp.MustCompile(`^(sha256:)?[0-9a-f]{1,64}$`) //nolint:gochecknoglobals // a constant
-
-var variable = regexp.MustCompile(`\$(\w+|\{[^}]*\})`) //nolint:gochecknoglobals // a constant
-
-func newBases(lines []*parser.Node, args map[string]string) *bases {
-	b := &bases{}
-	for _, v := range args {
-		b.ids = b.ids || idLike.MatchString(unquoted(v))
+// checkBases refuses images that a Dockerfile names by an id or its first digits. The
+// classic builder takes these, so a build could try all of them and read the files of
+// another trainer. The triggers of a base image are not seen.
+func checkBases(dockerfile []byte, args map[string]string) error {
+	parsed, err := parser.Parse(bytes.NewReader(dockerfile))
+	if err != nil {
+		return err
 	}
-	for _, n := range lines {
-		words := wordsOf(n)
-		switch {
-		case strings.EqualFold(n.Value, "from") && len(words) > 2 && strings.EqualFold(words[1], "as"):
-			b.stages = append(b.stages, words[2])
-		case strings.EqualFold(n.Value, "arg") || strings.EqualFold(n.Value, "env"):
-			for _, w := range words {
-				_, value, _ := strings.Cut(w, "=")
-				b.ids = b.ids || idLike.MatchString(variable.ReplaceAllString(value, ""))
+	stages, meta, err := instructions.Parse(parsed.AST, nil)
+	if err != nil {
+		return err
+	}
+	lex := shell.NewLex(parsed.EscapeToken)
+	var env []string
+	expand := func(word string) (string, error) {
+		out, _, err := lex.ProcessWord(word, shell.EnvsFromSlice(env))
+		return out, err
+	}
+	for _, line := range meta { // before the first FROM
+		for _, a := range line.Args {
+			value, given := args[a.Key]
+			if !given && a.Value != nil {
+				if value, err = expand(*a.Value); err != nil {
+					return err
+				}
+			}
+			env = append(env, a.Key+"="+value)
+		}
+	}
+	var earlier []string
+	isStage := func(name string) bool {
+		return slices.ContainsFunc(earlier, func(s string) bool { return strings.EqualFold(s, name) })
+	}
+	for _, stage := range stages {
+		base, err := expand(stage.BaseName)
+		if err != nil {
+			return err
+		}
+		if idLike(base) && !isStage(base) {
+			return errID("FROM " + stage.BaseName)
+		}
+		for _, command := range stage.Commands {
+			var from []string
+			switch c := command.(type) {
+			case *instructions.CopyCommand:
+				from = []string{c.From}
+			case *instructions.OnbuildCommand: // it runs in a later stage, or in a later build
+				if from, err = trigger(c.Expression); err != nil {
+					return err
+				}
+			}
+			for _, name := range from {
+				if _, number := strconv.Atoi(name); number != nil && idLike(name) && !isStage(name) {
+					return errID("COPY --from=" + name)
+				}
 			}
 		}
-	}
-	return b
-}
-
-// check refuses FROM and COPY --from with an id.
-func (b *bases) check(n *parser.Node) error {
-	var names []string
-	if words := wordsOf(n); strings.EqualFold(n.Value, "from") && len(words) > 0 {
-		names = append(names, words[0])
-	}
-	for _, f := range n.Flags {
-		if name, ok := strings.CutPrefix(strings.ToLower(f), "--from="); ok && len(name) > 3 { // a shorter number is a stage's
-			names = append(names, unquoted(name))
-		}
-	}
-	for _, name := range names {
-		if b.mayBeID(name) && !slices.ContainsFunc(b.stages, func(s string) bool { return strings.EqualFold(s, name) }) {
-			return fmt.Errorf("line %d: %s %s may be the id of an image, which the classic builder would take; want a name with a tag or a digest", n.StartLine, strings.ToUpper(n.Value), name)
+		if stage.Name != "" {
+			earlier = append(earlier, stage.Name)
 		}
 	}
 	return nil
 }
 
-// mayBeID reports whether a name is an id, or may be one after its variables are
-// replaced.
-func (b *bases) mayBeID(name string) bool {
-	for _, v := range variable.FindAllString(name, -1) {
-		if _, value, ok := strings.Cut(strings.Trim(v, "${}"), ":"); ok && len(value) > 1 && idLike.MatchString(value[1:]) { // ${NAME:-value}
-			return true
+// trigger returns the images that a command of ONBUILD copies from.
+func trigger(expression string) ([]string, error) {
+	parsed, err := parser.Parse(strings.NewReader(expression))
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, n := range parsed.AST.Children {
+		command, err := instructions.ParseCommand(n)
+		if err != nil {
+			return nil, err
+		}
+		if c, ok := command.(*instructions.CopyCommand); ok {
+			out = append(out, c.From)
 		}
 	}
-	plain := variable.ReplaceAllString(name, "")
-	return idLike.MatchString(plain) || plain == "" && b.ids
+	return out, nil
 }
 
-func wordsOf(n *parser.Node) []string {
-	var out []string
-	for w := n.Next; w != nil; w = w.Next {
-		out = append(out, unquoted(w.Value))
-	}
-	return out
+// idLike reports whether the engine may take a name for an id of an image.
+func idLike(name string) bool {
+	ok, err := regexp.MatchString(`^(sha256:)?[0-9a-f]{1,64}$`, name)
+	return ok && err == nil
 }
 
-// unquoted removes quotes and escapes, as the builder does after the parser.
-func unquoted(word string) string {
-	return strings.ToLower(strings.NewReplacer(`"`, "", "'", "", `\`, "", "`", "").Replace(word))
+func errID(line string) error {
+	return fmt.Errorf("%s may be an id of an image, which the classic builder would take: name the image with a tag or a digest", line)
 }

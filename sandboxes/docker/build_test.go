@@ -282,6 +282,13 @@ func TestTheWorkerBoundsBuilds(t *testing.T) {
 // oldEngine puts a proxy in front of the engine that hides its BuildKit.
 func oldEngine(t *testing.T) {
 	t.Helper()
+	throughProxy(t, func(mux *http.ServeMux, _ http.Handler) { mux.Handle("/grpc", http.NotFoundHandler()) })
+}
+
+// throughProxy makes new clients reach the engine through a proxy with some routes of
+// its own.
+func throughProxy(t *testing.T, add func(mux *http.ServeMux, engine http.Handler)) {
+	t.Helper()
 	socket := "/var/run/docker.sock"
 	if host, ok := strings.CutPrefix(os.Getenv("DOCKER_HOST"), "unix://"); ok {
 		socket = host
@@ -293,7 +300,7 @@ func oldEngine(t *testing.T) {
 	}}
 	mux := http.NewServeMux()
 	mux.Handle("/", proxy)
-	mux.Handle("/grpc", http.NotFoundHandler())
+	add(mux, proxy)
 	path := filepath.Join(t.TempDir(), "engine.sock")
 	l, err := net.Listen("unix", path)
 	if err != nil {

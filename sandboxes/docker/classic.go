@@ -19,7 +19,10 @@ import (
 // classicBuild uses the builder that every engine has, which enforces limits.
 // It removes all parts of a failed build.
 func (b *Backend) classicBuild(ctx context.Context, w *building, say func(string)) error {
-	if err := checkClassicSources(w.context.files[w.dockerfile].data, w.how.Args); err != nil {
+	if err := checkClassicSources(w.context.files[w.dockerfile].data); err != nil {
+		return err
+	}
+	if err := checkBases(w.context.files[w.dockerfile].data, w.how.Args); err != nil {
 		return err
 	}
 	packed, err := w.context.ignoring(ctx, w.dockerfile)

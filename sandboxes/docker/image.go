@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -59,7 +58,7 @@ func (b *Backend) ensureImage(ctx context.Context, ref string, how *sandboxes.Bu
 			}
 		}
 	}
-	img, err := b.api.ImageInspect(ctx, ref)
+	img, err := b.api.ImageInspect(ctx, inEngine(ref))
 	if errdefs.IsNotFound(err) {
 		err = b.images.do(ctx, ref, log, func(ctx context.Context, say func(string)) error {
 			if how == nil {
@@ -77,13 +76,13 @@ func (b *Backend) ensureImage(ctx context.Context, ref string, how *sandboxes.Bu
 		if err != nil {
 			return img, err
 		}
-		img, err = b.api.ImageInspect(ctx, ref)
+		img, err = b.api.ImageInspect(ctx, inEngine(ref))
 	}
 	if err != nil {
 		return img, wrapImage(ref, err)
 	}
-	if how == nil && !namedBy(img, ref) {
-		return img, &sandboxes.ImageError{Image: ref, Code: schema.CodeNoImage, Reason: "this engine has no image of this name; want a name with a tag or a digest"}
+	if img.Config != nil && img.Config.Labels[labelSnapshot] != "" {
+		return img, &sandboxes.ImageError{Image: ref, Code: schema.CodeNoImage, Reason: "it is a snapshot of a group, and no image"}
 	}
 	if err := b.checkPlatform(ctx, ref, img); err != nil {
 		return img, err
@@ -94,25 +93,18 @@ func (b *Backend) ensureImage(ctx context.Context, ref string, how *sandboxes.Bu
 	return img, nil
 }
 
-// namedBy reports whether a reference names an image. The engine also finds images
-// by the first digits of their ids, so a request could try all of them and find
-// the files of another trainer.
-func namedBy(img image.InspectResponse, ref string) bool {
-	if img.Config != nil && img.Config.Labels[labelSnapshot] != "" {
-		return false
-	}
-	if ref == img.ID {
-		return true
+// inEngine returns the form of an image's name that the engine takes for a name. It
+// takes other forms for the first digits of an id, too, so a request could try all of
+// them and find the files of another trainer.
+func inEngine(ref string) string {
+	if hex := strings.TrimPrefix(ref, "sha256:"); len(hex) == 64 && idLike(hex) {
+		return "sha256:" + hex
 	}
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
-		return false
+		return ref // the engine refuses it
 	}
-	if digested, ok := named.(reference.Digested); ok {
-		return slices.ContainsFunc(img.RepoDigests, func(d string) bool { return strings.HasSuffix(d, "@"+digested.Digest().String()) })
-	}
-	name := reference.FamiliarString(reference.TagNameOnly(named))
-	return slices.Contains(img.RepoTags, name) || slices.Contains(img.RepoTags, reference.TagNameOnly(named).String())
+	return reference.TagNameOnly(named).String()
 }
 
 // checkPlatform refuses an image that this engine cannot run. Otherwise its

@@ -31,8 +31,8 @@ const (
 )
 
 const (
-	// copyTime bounds the copy of one container, which a cancelled rollout awaits.
-	copyTime = 2 * time.Minute
+	// copyTime bounds the copy of one container after its rollout has gone.
+	copyTime = 10 * time.Minute
 	// leftSnapshot is the age of another worker's snapshot without containers at
 	// which Sweep removes it: that worker was killed and did not start again.
 	leftSnapshot = 6 * time.Hour
@@ -101,8 +101,7 @@ func (sb *sandbox) CanSnapshot() error {
 	return nil
 }
 
-// Snapshot implements sandboxes.Sandbox. It does not pause the container. It takes
-// up to 2 minutes, also after the context has ended.
+// Snapshot implements sandboxes.Sandbox. It does not pause the container.
 func (sb *sandbox) Snapshot(ctx context.Context, maxBytes int64) (sandboxes.Snapshot, error) {
 	if err := sb.CanSnapshot(); err != nil {
 		return nil, err
@@ -114,10 +113,39 @@ func (sb *sandbox) Snapshot(ctx context.Context, maxBytes int64) (sandboxes.Snap
 	if size := found.SizeRw; maxBytes > 0 && size != nil && *size > maxBytes {
 		return nil, sandboxes.NoSnapshots(fmt.Sprintf("the setup wrote %d MB, and this worker copies at most %d", *size>>20, maxBytes>>20))
 	}
-	// If the client left, the engine would make the image nevertheless.
-	inner, cancel := context.WithTimeout(context.WithoutCancel(ctx), copyTime)
+	type copied struct {
+		snapshot *snapshot
+		err      error
+	}
+	done, left := make(chan copied), make(chan struct{})
+	go func() {
+		s, err := sb.commit(ctx)
+		select {
+		case done <- copied{s, err}:
+		case <-left:
+			if s != nil {
+				s.abandon(ctx)
+			}
+		}
+	}()
+	select {
+	case c := <-done:
+		if c.err != nil {
+			return nil, c.err
+		}
+		return c.snapshot, nil
+	case <-ctx.Done():
+		close(left)
+		return nil, context.Cause(ctx)
+	}
+}
+
+// commit makes the image, also after the context has ended: the engine would make it
+// nevertheless, and without its id it could not be removed.
+func (sb *sandbox) commit(ctx context.Context) (*snapshot, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), copyTime)
 	defer cancel()
-	made, err := sb.b.api.ContainerCommit(inner, sb.id, container.CommitOptions{
+	made, err := sb.b.api.ContainerCommit(ctx, sb.id, container.CommitOptions{
 		Reference: snapshotRepo + ":" + strings.ToLower(rand.Text()), Comment: "turngate: the files of a sandbox",
 		Config: &container.Config{Labels: map[string]string{labelSnapshot: sb.owner, labelBase: sb.base}},
 	})
@@ -125,11 +153,15 @@ func (sb *sandbox) Snapshot(ctx context.Context, maxBytes int64) (sandboxes.Snap
 		return nil, fmt.Errorf("copy container %s: %w", sb.name, err)
 	}
 	sb.b.copies.add(made.ID)
-	s := &snapshot{b: sb.b, image: made.ID}
-	if ctx.Err() != nil {
-		return nil, errors.Join(context.Cause(ctx), s.Remove(inner))
-	}
-	return s, nil
+	return &snapshot{b: sb.b, image: made.ID}, nil
+}
+
+// abandon removes a snapshot after its rollout has gone. If it cannot, a later Sweep
+// does.
+func (s *snapshot) abandon(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	_ = s.Remove(ctx)
 }
 
 // Remove implements sandboxes.Snapshot.
@@ -148,7 +180,7 @@ func (s *snapshot) Remove(ctx context.Context) error {
 }
 
 func (b *Backend) removeSnapshot(ctx context.Context, id string) error {
-	_, err := b.api.ImageRemove(ctx, id, image.RemoveOptions{Force: true, PruneChildren: true})
+	_, err := b.api.ImageRemove(ctx, id, image.RemoveOptions{Force: true})
 	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove snapshot %s: %w", id, err)
 	}

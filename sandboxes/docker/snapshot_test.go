@@ -3,11 +3,14 @@ package docker_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/docker"
@@ -167,4 +170,43 @@ func TestASnapshotHasABound(t *testing.T) {
 	if left := copies(t, "large"); len(left) > 0 {
 		t.Errorf("images are left: %q", left)
 	}
+}
+
+// TestACopyThatOutlastsItsRolloutIsRemoved: a cancelled rollout does not wait for the
+// engine, which makes the image nevertheless.
+func TestACopyThatOutlastsItsRolloutIsRemoved(t *testing.T) {
+	_, image, _ := backend(t)
+	copying, release, made := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	throughProxy(t, func(mux *http.ServeMux, engine http.Handler) {
+		mux.HandleFunc("/{version}/commit", func(w http.ResponseWriter, r *http.Request) {
+			close(copying)
+			<-release
+			engine.ServeHTTP(w, r)
+			close(made)
+		})
+	})
+	b, err := docker.New(docker.Config{Host: sandboxes.Host{Helper: testenv.Binary(t), StateDir: t.TempDir()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	s := spec(image)
+	s.Owner = "outlasted"
+	sb, err := b.Create(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sb.Close(context.WithoutCancel(t.Context())) })
+	ctx, cancel := context.WithCancelCause(t.Context())
+	gone := errors.New("the rollout was cancelled")
+	go func() {
+		<-copying
+		cancel(gone)
+	}()
+	if s, err := sb.Snapshot(ctx, 0); !errors.Is(err, gone) || s != nil {
+		t.Fatalf("got %v, %v", s, err)
+	}
+	close(release)
+	<-made
+	harness.Eventually(t, "the removal of the image", time.Minute, func() bool { return len(copies(t, "outlasted")) == 0 })
 }

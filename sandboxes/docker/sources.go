@@ -70,28 +70,25 @@ func errRemote(source string) error {
 }
 
 // checkClassicSources refuses the sources that the classic builder fetches
-// itself, and ids of images. It also refuses variables in sources of ADD, because their values can
+// itself. It also refuses variables in sources of ADD, because their values can
 // come from a base image.
-func checkClassicSources(dockerfile []byte, args map[string]string) error {
+func checkClassicSources(dockerfile []byte) error {
 	parsed, err := parser.Parse(bytes.NewReader(dockerfile))
 	if err != nil {
 		return err
 	}
-	bases := newBases(parsed.AST.Children, args)
 	for _, n := range parsed.AST.Children {
 		nodes := []*parser.Node{n}
 		if strings.EqualFold(n.Value, "onbuild") && n.Next != nil {
 			nodes = append(nodes, n.Next.Children...)
 		}
 		for _, n := range nodes {
-			if err := bases.check(n); err != nil {
-				return err
-			}
 			if !strings.EqualFold(n.Value, "add") {
 				continue
 			}
 			for w := n.Next; w != nil && w.Next != nil; w = w.Next { // the last word is the target
-				plain := unquoted(w.Value)
+				// The builder removes quotes and escapes after the parser.
+				plain := strings.ToLower(strings.NewReplacer(`"`, "", "'", "", `\`, "", "`", "").Replace(w.Value))
 				if strings.Contains(plain, "$") {
 					return fmt.Errorf("ADD %s (line %d): the classic builder takes no variable here; write the source out, or use COPY", w.Value, n.StartLine)
 				}
