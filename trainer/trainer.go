@@ -62,7 +62,7 @@ type Trainer struct {
 	resultsFrom uint64                   // stream sequence from which poll looks for results
 	news        map[string]chan struct{} // by group, empty: all groups; closed when callers of nextOf must look again
 	hinted      map[schema.ID]struct{}   // outstanding rollouts that may have a result
-	unread      map[schema.ID]struct{}   // rollouts with a result that could not be read since the last poll
+	unread      map[schema.ID]struct{}   // rollouts whose result could not be read; the next poll moves them to hinted
 	over        map[schema.ID]struct{}   // rollouts of other processes that may have a result
 	overReady   chan struct{}            // capacity 1: over has rollouts
 	recent      recent                   // newest hints
@@ -82,16 +82,16 @@ const (
 	forgetAfter = 24 * time.Hour
 )
 
-// startTimeout bounds the wait of a new trainer for the streams, which the
-// first worker makes.
+// startTimeout bounds the wait for this trainer's streams. If one is missing, the
+// trainer asks any worker to make it.
 const startTimeout = 30 * time.Second
 
 // ErrClosed is returned after Close.
 var ErrClosed = errors.New("the trainer is closed")
 
 // Dial connects a trainer to NATS. From then on it accepts calls. The context
-// bounds the connecting, which waits up to 30 s for the first worker. A wrong field
-// of the configuration gives a *schema.InvalidError; other errors are of the
+// bounds the connecting. If this trainer's streams do not exist yet, Dial waits up to
+// 30 s for a worker that makes them. A wrong field of the configuration gives a *schema.InvalidError; other errors are of the
 // connection or the State file.
 func Dial(ctx context.Context, c Config) (_ *Trainer, err error) {
 	if err := schema.CheckTrainer(c.Name); err != nil {

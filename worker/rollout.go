@@ -289,7 +289,7 @@ func (r *Rollout) create(ctx context.Context, p *phase) (err error) {
 	if r.sandbox, err = r.newSandbox(ctx, p, r.Request.Sandbox, "", r.Request.SandboxNetworks(), users); err != nil {
 		return err
 	}
-	if r.clock.stop == nil { // false when the maker of a snapshot makes a sandbox from it
+	if r.clock.stop == nil { // a rollout that made a snapshot creates a second sandbox, and its clock runs already
 		r.clock.waits = r.waits
 		r.clock.follow(ctx, r.Services.Suspended, r.Log)
 	}

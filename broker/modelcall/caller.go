@@ -25,7 +25,7 @@ const (
 // NoTrainerError reports that no trainer answered a call within its budget.
 type NoTrainerError struct {
 	Key    string
-	Waited time.Duration // until the first frames of its rounds, and between rounds
+	Waited time.Duration // without a trainer: in each round until its first frame, and the pauses between rounds
 	Last   *schema.Fault // of the last round; nil: no trainer answered, or it went silent
 }
 
@@ -73,8 +73,9 @@ func (c *Caller) To(shard string) *Caller {
 // Complete publishes the call until it is answered or refused, always under the
 // same key: a trainer that knows the key does not generate again. frames gets the
 // accepts, beats, deltas and finals in order, the final before the reply returns, and
-// FrameAbsent after each round without an answer. Its error ends the call; one with
-// schema.CodeBadAnswer refuses the answer, and ends the call after maxRefused in a row.
+// FrameAbsent after each round without an answer. An error that frames returns ends
+// the call, except a fault with schema.CodeBadAnswer: it refuses the answer, and the
+// trainer is asked for another one. maxRefused refusals in a row end the call.
 //
 // Errors are a *schema.Fault (the trainer refused the call), a *NoTrainerError
 // (the call's budget is used up), a *broker.TooLargeError, an error about the key, an
@@ -316,7 +317,7 @@ func (a *callAttempt) round(ctx context.Context, into schema.Message) (wait time
 				continue
 			}
 			if m.Header.Get("Status") == "503" && len(m.Data) == 0 {
-				if accepted { // of an earlier round
+				if accepted { // the 503 answers an earlier round
 					continue
 				}
 				return 0, errAbsent

@@ -69,7 +69,7 @@ type queueStatus int
 const (
 	queueUnknown queueStatus = iota
 	queueHas
-	queueFull    // the queue has a message, but no worker takes it: its trainer is full
+	queueFull    // as queueHas, but no worker takes it: the records of the trainer exceed their bound, see full.go
 	queueLost    // the queue has no message, but the copy of the request exists
 	queueNowhere // neither the message nor the copy exists
 )
@@ -108,7 +108,7 @@ const (
 	stepForwardCancel step = "send the cancel to the owner"
 	stepAudit         step = "ask the owner to give it back"
 	stepRemake        step = "publish the request again"
-	stepFree          step = "move it to the plain lane"
+	stepFree          step = "move it to the plain lane" // from which workers always take requests
 	stepNone          step = "nothing"
 )
 

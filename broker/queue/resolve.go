@@ -36,8 +36,8 @@ func (w *Worker) about(id schema.ID, why ask) *resolution {
 }
 
 // resolve reads the state of a rollout, decides, and carries the decision out. If
-// the record has moved, or a write fails for a time or with an unknown outcome, it
-// reads and decides again, until the context ends. It returns other errors. Without an
+// the record has moved, or a write fails with a temporary error or an unknown outcome,
+// it reads and decides again, until the context ends. It returns other errors. Without an
 // error it returns the last step; m.record has the state, and steps that write no
 // state are left to the caller.
 func (w *Worker) resolve(ctx context.Context, m *resolution) (step, error) {

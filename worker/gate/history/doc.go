@@ -1,7 +1,8 @@
 // Package history remembers the conversations of a session: agents send their whole
 // conversation with every call, and only new parts are parsed, converted, hashed and
-// sent to the trainer. The whole body is still read and compared. Dialects keep no
-// earlier requests: they only mark open groups and name earlier answers.
+// sent to the trainer. The whole body is still read and compared. Dialects remember no
+// earlier requests. A dialect only tells which groups are open (invariant 3), and which
+// earlier answer a request names.
 //
 // A body is a JSON object. Its members are the object's fields; its items are the
 // elements of the conversation's array.
@@ -24,8 +25,8 @@
 // Invariants:
 //
 //  1. A Reader decodes a body to the same call as a new Reader with the same
-//     remembered answers, independent of the bodies before, except for Replaced, which
-//     counts in the new part.
+//     remembered answers, independent of the bodies before. Only the call's Replaced
+//     differs: it is the number of replaced characters in the new part of the body.
 //  2. Values of a returned Request never change and do not alias a body: bodies
 //     are extended in place and their memory is used again. Reader.Decode copies
 //     the values that a dialect may pass on, see dialect.Decoder.
@@ -40,13 +41,13 @@
 //     it runs, so a concurrent request begins a new conversation. From Read until
 //     Decode the body that was read is no branch.
 //  6. Only a body that was decoded without an error is kept. If reading fails, the
-//     earlier body stays, cut to the items that it shares with the new one. Members
-//     change together with their bytes, and so do tools, each only if its conversion
-//     succeeds.
+//     earlier body stays, cut to the items that it shares with the new one. The
+//     converted members are cached with the bytes that they came from. Both are replaced
+//     together, and only after a successful conversion. The same holds for tools.
 //  7. At most maxBranches bodies are kept for each dialect of a session, and
 //     maxRecent calls for the session; Memory bounds all conversations of a worker.
-//     Beyond the bound a session keeps the hashes of its calls, and reads each body
-//     whole. The digest of a call stays the same; the shared part may be smaller for a
+//     When Memory has no room, a session keeps only the hashes of its calls, and parses
+//     and converts each body from its beginning. The digest of a call stays the same; the shared part may be smaller for a
 //     call of more than manyMessages messages.
 //  8. All reserved memory is released by Recent.Drop and Reader.Close.
 package history
