@@ -91,8 +91,8 @@ var ErrClosed = errors.New("the trainer is closed")
 
 // Dial connects a trainer to NATS. From then on it accepts calls. The context
 // bounds the connecting. If this trainer's streams do not exist yet, Dial waits up to
-// 30 s for a worker that makes them. A wrong field of the configuration gives a *schema.InvalidError; other errors are of the
-// connection or the State file.
+// 30 s for a worker that makes them. A wrong field of the configuration gives a
+// *schema.InvalidError; other errors are of the connection or the State file.
 func Dial(ctx context.Context, c Config) (_ *Trainer, err error) {
 	if err := schema.CheckTrainer(c.Name); err != nil {
 		return nil, err
