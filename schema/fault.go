@@ -62,7 +62,7 @@ type Fault struct {
 	Stage     string `json:"stage,omitempty"` // sandbox, setup, agent, verify, call, request, ...
 	Code      string `json:"code"`
 	Message   string `json:"message"`
-	Who       string `json:"who,omitempty"`
+	Who       string `json:"who,omitempty"` // agent, task, sandbox, trainer, worker or user; the answer to a model call may leave it out
 	Retryable bool   `json:"retryable,omitempty"`
 
 	// Status is the HTTP status of a fault that answers a model call: 400,

@@ -26,8 +26,8 @@ type Request struct {
 	ID      ID     `json:"id"`
 	Trainer string `json:"trainer"`
 	Shard   string `json:"shard,omitempty"` // the trainer's process that answers calls; default "0"
-	Group   string `json:"group,omitempty"` // rollouts of one prompt
-	Index   int    `json:"index,omitempty"` // this rollout's place in its group
+	Group   string `json:"group,omitempty"` // the same for rollouts of one prompt: any text that is new for the trainer
+	Index   int    `json:"index,omitempty"` // this rollout's place in its group, from 0
 	Mode    Mode   `json:"mode,omitempty"`  // default interception_gate
 
 	Task    Task          `json:"task"`

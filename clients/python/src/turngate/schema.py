@@ -515,9 +515,9 @@ class Request:
     trainer: str = field(default="", metadata=wire(keep=True, required=True))
     # the trainer's process that answers calls; default "0"
     shard: str = ""
-    # rollouts of one prompt
+    # the same for rollouts of one prompt: any text that is new for the trainer
     group: str = field(default="", metadata=wire(most=256))
-    # this rollout's place in its group
+    # this rollout's place in its group, from 0
     index: int = field(default=0, metadata=wire(low=0, high=1073741824))
     # default interception_gate
     mode: str = field(default="", metadata=wire(one_of=("black_box", "interception_gate", "transparent_proxy",)))
@@ -643,6 +643,7 @@ class Fault:
     stage: str = field(default="", metadata=wire(most=64))
     code: str = field(default="", metadata=wire(keep=True, required=True, most=64))
     message: str = field(default="", metadata=wire(keep=True, most=65536))
+    # agent, task, sandbox, trainer, worker or user; the answer to a model call may leave it out
     who: str = field(default="", metadata=wire(most=16))
     retryable: bool = False
     # status is the HTTP status of a fault that answers a model call: 400, 409, 410, 413, 425, 429 or 5xx. 0
