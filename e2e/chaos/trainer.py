@@ -26,10 +26,16 @@ class Record:
     """Record appends lines to a file that outlives the process."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
 
     def write(self, **line: Any) -> None:
         os.write(self._file, (json.dumps(line) + "\n").encode())
+
+    def ended(self) -> set[str]:
+        """Return the rollouts with results in the records of earlier processes."""
+        lines = [json.loads(line) for line in self._path.read_text().splitlines(keepends=True) if line.endswith("}\n")]
+        return {line["id"] for line in lines if line["op"] == "result"}
 
 
 def request(client: Client, n: int) -> Request:
@@ -75,14 +81,20 @@ class Trainer:
         yield Reply(message={"role": "assistant", "content": text}, finish_reason="stop")
 
     async def submit(self) -> None:
-        """Submit groups and record the progress. After a restart the last group is submitted again."""
+        """Submit groups and record the progress.
+
+        After a restart the last group is submitted again, except the rollouts whose results were there: a rollout
+        that is submitted again gives its result again.
+        """
         progress = self._folder / f"progress-{self._client.name}"
         n = int(progress.read_text()) if progress.exists() else 0
+        ended = self._record.ended()
         while not self.there(ENOUGH):
-            group = [request(self._client, n + i) for i in range(4)]
+            group = [r for r in (request(self._client, n + i) for i in range(4)) if r.id not in ended]
             for r in group:
                 self._record.write(op="submit", id=r.id, max=r.max_attempts)
-            await self._client.submit(group)
+            if group:
+                await self._client.submit(group)
             n += 4
             new = progress.with_suffix(".new")
             new.write_text(str(n))

@@ -91,13 +91,18 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// submitAll submits groups and records its progress. After a restart it submits
-// the last group again.
+// submitAll submits groups and records its progress. After a restart it submits the
+// last group again, except the rollouts whose results it had: a rollout that is
+// submitted again gives its result again.
 func submitAll(ctx context.Context, o options, t *trainer.Trainer, rec *record) {
 	progress := filepath.Join(o.dir, "progress-"+o.name)
 	n := 0
 	if data, err := os.ReadFile(progress); err == nil {
 		_, _ = fmt.Sscan(string(data), &n)
+	}
+	ended, err := endedBefore(filepath.Join(o.dir, "trainer-"+o.name+".jsonl"))
+	if err != nil {
+		panic(err)
 	}
 	for ; n < o.rollouts && !exists(filepath.Join(o.dir, "enough")); n += 4 {
 		if o.wave > 0 && n > 0 && n%o.wave == 0 && !endWave(ctx, o, t, n/o.wave) {
@@ -106,11 +111,16 @@ func submitAll(ctx context.Context, o options, t *trainer.Trainer, rec *record) 
 		var group []schema.Request
 		for i := range 4 {
 			r := request(o, n+i, fmt.Sprintf("g%d", n/4))
+			if ended[r.ID] {
+				continue
+			}
 			group = append(group, r)
 			rec.write(history.Trained{Op: "submit", ID: r.ID, Max: r.MaxAttempts})
 		}
-		if err := t.Submit(ctx, group); err != nil {
-			return
+		if len(group) > 0 {
+			if err := t.Submit(ctx, group); err != nil {
+				return
+			}
 		}
 		if err := os.WriteFile(progress+".new", fmt.Appendf(nil, "%d", n+4), 0o600); err != nil {
 			panic(err)
@@ -125,6 +135,22 @@ func submitAll(ctx context.Context, o options, t *trainer.Trainer, rec *record) 
 	if err := os.WriteFile(filepath.Join(o.dir, "submitted-"+o.name), nil, 0o600); err != nil {
 		panic(err)
 	}
+}
+
+// endedBefore returns the rollouts with results in the records of earlier processes.
+func endedBefore(path string) (map[schema.ID]bool, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	ended := map[schema.ID]bool{}
+	for line := range strings.Lines(string(data)) {
+		var l history.Trained
+		if json.Unmarshal([]byte(line), &l) == nil && l.Op == "result" { // a line that a kill has cut off has no result
+			ended[l.ID] = true
+		}
+	}
+	return ended, nil
 }
 
 // endWave waits until every rollout of a wave has its result, reports the end of
