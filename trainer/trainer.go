@@ -60,7 +60,7 @@ type Trainer struct {
 	bundles     map[string][]byte
 	bundleBytes int
 	resultsFrom uint64                   // stream sequence from which poll looks for results
-	news        map[string]chan struct{} // by group, empty: all groups; closed when callers of nextOf must look again
+	news        map[string]chan struct{} // a channel for each group, and under "" for all groups; closed to make callers of nextOf look again
 	hinted      map[schema.ID]struct{}   // outstanding rollouts that may have a result
 	unread      map[schema.ID]struct{}   // rollouts whose result could not be read; the next poll moves them to hinted
 	over        map[schema.ID]struct{}   // rollouts of other processes that may have a result
@@ -74,8 +74,8 @@ const (
 	// needs none. It is far below the two seconds that a worker waits for an
 	// accept.
 	acceptAfter = 200 * time.Millisecond
-	// pollEvery is the interval of looking for results after a lost hint. It
-	// costs two reads, and one for each new result.
+	// pollEvery is the time after which results are looked for, in case a hint was
+	// lost. It costs two reads, and one for each new result.
 	pollEvery = 5 * time.Second
 	// forgetAfter is the time without a call after which the state of a rollout
 	// is dropped, if no result came.
@@ -312,7 +312,7 @@ func (t *Trainer) onCall(a modelcall.IncomingCall) {
 		t.runVerifier(c, a)
 	}
 	t.bg.Done()
-	if fresh && !a.Tool && !a.Verify { // Close does not wait for an Answerer
+	if fresh && !a.Tool && !a.Verify { // after Done: begin may run an Answerer, which Close must not wait for
 		t.begin(&Pending{state: c}, a, held)
 	}
 }

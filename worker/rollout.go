@@ -79,7 +79,7 @@ type Rollout struct {
 	at            string            // the last phase that ended
 	absent        map[string]bool   // programs of verifiers that were missing before the first agent ran
 	absentUsers   map[string]bool   // users of steps that were missing before the first agent ran
-	spared        bool              // Spare was called: KillAll does not end the main container's own command
+	spared        bool              // Spare was called, so KillAll leaves the main container's own command running
 	notes         sync.Mutex        // guards result.Notes and full
 	full          *broker.FullError // error of the last file that had no room in the trainer's bucket; nil: all were stored
 	result        schema.Result
@@ -161,8 +161,9 @@ func (r *Rollout) execute(ctx context.Context) error {
 	return errors.Join(r.transcript(ctx), r.keepServiceFiles(ctx), err)
 }
 
-// ready brings the files of the new sandbox to their state before the first step. A
-// snapshot has them already.
+// ready prepares the new sandbox for the first step: it uploads files, waits for the
+// health check and runs the setup. A sandbox that began with a snapshot needs none of
+// this.
 func (r *Rollout) ready(ctx context.Context) error {
 	q := &r.Request
 	if r.beginning() != nil {
@@ -180,8 +181,9 @@ func (r *Rollout) ready(ctx context.Context) error {
 	return r.shareSetup(ctx)
 }
 
-// storeGrace is added to the limits of phases that store artifacts. It covers an
-// outage before the rollout is suspended; suspended time does not count.
+// storeGrace is added to the limits of phases that store artifacts. If
+// NATS is out of reach, some time passes before the rollout is suspended: storeGrace
+// covers it. Suspended time does not count.
 const storeGrace = time.Minute
 
 // prepare chooses agent and backend, reads the bundle and plans the steps. It
@@ -289,7 +291,7 @@ func (r *Rollout) create(ctx context.Context, p *phase) (err error) {
 	if r.sandbox, err = r.newSandbox(ctx, p, r.Request.Sandbox, "", r.Request.SandboxNetworks(), users); err != nil {
 		return err
 	}
-	if r.clock.stop == nil { // a rollout that made a snapshot creates a second sandbox, and its clock runs already
+	if r.clock.stop == nil { // once: after making a snapshot, create runs again
 		r.clock.waits = r.waits
 		r.clock.follow(ctx, r.Services.Suspended, r.Log)
 	}

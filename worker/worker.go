@@ -73,8 +73,8 @@ func OwnerOf(worker, state string) string {
 	return worker + "-" + hex.EncodeToString(sum[:4])
 }
 
-// ErrDrained is the cause with which a stopping worker ends its rollouts before
-// it returns their requests.
+// ErrDrained is the cause of the end of rollouts that a stopping worker ends early.
+// Their requests go back to the queue.
 var ErrDrained = errors.New("the worker stops")
 
 // settleFor is the time for which a stopping worker tries to settle its

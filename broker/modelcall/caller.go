@@ -25,7 +25,7 @@ const (
 // NoTrainerError reports that no trainer answered a call within its budget.
 type NoTrainerError struct {
 	Key    string
-	Waited time.Duration // without a trainer: in each round until its first frame, and the pauses between rounds
+	Waited time.Duration // sum of the waits for the first frame of each round, and of the pauses between rounds
 	Last   *schema.Fault // of the last round; nil: no trainer answered, or it went silent
 }
 
@@ -39,8 +39,8 @@ func (e *NoTrainerError) Error() string {
 
 // Owner tells whether this worker still owns the rollout. A queue.Job is one.
 type Owner interface {
-	// Await waits while this is not known. Its error is that of Fenced, or the
-	// context's cause.
+	// Await blocks while it is unknown whether the worker still owns the rollout. Its
+	// error is that of Fenced, or the context's cause.
 	Await(ctx context.Context) error
 	// Fenced returns an error if the rollout is another attempt's; otherwise nil.
 	Fenced() error
@@ -129,8 +129,9 @@ func (c *Caller) Tool(ctx context.Context, call schema.ToolCall) (schema.ToolRes
 	return result, err
 }
 
-// ask runs a call to its end. done lists the calls of the same kind, model or tool,
-// with answers that this worker has. The call tells them to the trainer.
+// ask runs a call to its end. done has the numbers of earlier calls of this kind, model
+// or tool, whose answers have arrived. The call carries them, so that the trainer can
+// forget these answers.
 func (c *Caller) ask(ctx context.Context, a *callAttempt, key schema.Key, done *settled, into schema.Message) error {
 	a.client, a.owner, a.trainer, a.budget = c.client, c.owner, key.Rollout.Trainer(), c.wait
 	a.inbox.open()
@@ -371,9 +372,9 @@ func (a *callAttempt) frame(ctx context.Context, m, next *nats.Msg, into schema.
 		return false, 0, a.operation(ctx, m)
 	}
 	if gen != "" && gen != a.gen {
-		// A call accepts one generation, and another one only in a later round in
-		// which the accepted one was not heard. A generation begins with an accept,
-		// delta 0, a final or a fault.
+		// A call keeps to one generation. It changes to another only in a later round,
+		// before any frame of the old one arrives in it, and only at a frame that
+		// begins a generation: an accept, delta 0, a final or a fault.
 		if a.gen != "" && (a.rounds == a.genIn || !restarts(m, kind)) {
 			return false, 0, nil
 		}
@@ -419,7 +420,7 @@ func (a *callAttempt) frame(ctx context.Context, m, next *nats.Msg, into schema.
 	case schema.FrameNeedFull:
 		return false, 0, errFull
 	default:
-		return false, 0, nil // of a later version
+		return false, 0, nil // a kind of frame of a later version
 	}
 }
 

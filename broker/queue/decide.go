@@ -17,7 +17,7 @@ const (
 	askReturn            // the job puts the rollout back
 	askOwned             // the job checks whether the rollout is still its own
 	askCancel            // the trainer ends the rollout
-	askAudit             // a state may name this worker without a job: the janitor found one, or a claim was broken off
+	askAudit             // the state may name this worker although it has no job: a janitor reported it, or a claim was interrupted
 	askTidy              // the janitor checks the rollout
 )
 
@@ -28,7 +28,7 @@ type facts struct {
 	ask
 	worker, instance string // this worker
 	job              bool   // this worker has a job for the rollout other than resolution.own
-	attempt          int    // attempt of resolution.own; for askRun: attempt that writeClaim last tried to write, 0: none
+	attempt          int    // askRun: attempt of the claim that this resolution tried to write, 0: none; other asks: attempt of resolution.own
 	ran              bool   // the attempt that the state names has begun on this worker
 
 	copied      bool   // the copy of the request is known to be stored
@@ -43,12 +43,12 @@ type facts struct {
 	stored  resultStatus
 	result  *schema.Result // the stored one
 
-	moved bool // a write was refused, or its outcome is unknown
+	moved bool // an earlier write did not surely succeed, so another writer may have stored a result
 	spend bool // askReturn: the try failed and counts
 	fault *schema.Fault
 	touch bool // askOwned: write the state again
 
-	listed bool // askTidy: false if the worker's presence omitted the rollout in two rounds in a row
+	listed bool // askTidy: the owner's presence listed the rollout in one of the last two rounds
 	lost   bool // askTidy: no worker has had the rollout for Timing.Lost
 	queue  queueStatus
 }
@@ -108,7 +108,7 @@ const (
 	stepForwardCancel step = "send the cancel to the owner"
 	stepAudit         step = "ask the owner to give it back"
 	stepRemake        step = "publish the request again"
-	stepFree          step = "move it to the plain lane" // from which workers always take requests
+	stepFree          step = "move it to the plain lane" // workers take requests from it even while the trainer is full
 	stepNone          step = "nothing"
 )
 
@@ -173,7 +173,7 @@ func decideRun(r broker.Record[schema.State], f facts) decision {
 	case s.Status.Terminal(): // a duplicate, or the ack was lost
 		return decision{step: stepEnded}
 	case f.mine(s) && f.attempt == s.Attempt && f.message == s.OwnerSeq: // the claim is stored
-		switch { // an earlier attempt may have stored its result without the state
+		switch { // an earlier attempt may have stored its result and died before the final state; it counts
 		case s.Attempt > 1 && f.stored == resultUnknown:
 			return decision{step: lookAtResult}
 		case s.Attempt > 1 && f.stored == resultStored:
@@ -216,7 +216,7 @@ func decideRefuse(r broker.Record[schema.State], f facts) decision {
 }
 
 // decidePark decides about a message of a request that this worker cannot run
-// now. A message that the owner of the rollout needs is not parked.
+// now. The message of a live owner stays for it, and a duplicate is dropped.
 func decidePark(r broker.Record[schema.State], f facts) decision {
 	s := &r.Value
 	switch {
@@ -264,8 +264,8 @@ func claim(r broker.Record[schema.State], f facts) decision {
 	return decision{step: writeClaim, next: next}
 }
 
-// giveBack decides for a rollout that this worker owns by its state but has no job
-// for. A cancelled one ends; another goes back to the queue. The try counts only if
+// giveBack decides for a rollout whose state names this worker, although it has no job
+// for it. A cancelled one ends; another goes back to the queue. The try counts only if
 // the attempt began here.
 func giveBack(r broker.Record[schema.State], f facts) decision {
 	if r.Value.Status == schema.StatusCancelling {

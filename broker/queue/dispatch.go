@@ -9,7 +9,8 @@ import (
 )
 
 // dispatcher pulls requests for the free slots of a worker. While all queues are empty
-// it waits for one request of each, and gives back all but the first. The slots take turns: the one that has the turn pulls for all that are free.
+// it asks each queue for one request, keeps the first that arrives and gives the others
+// back. The slots take turns: the one that has the turn pulls for all that are free.
 type dispatcher struct {
 	w     *Worker
 	turn  chan struct{}  // of capacity 1; has a value while a slot pulls

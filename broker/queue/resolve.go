@@ -27,7 +27,7 @@ type resolution struct {
 	d      *delivery                   // of askRun, askRefuse and askPark
 	own    *Job                        // the job that asks
 	result schema.Result               // of the job, for askCommit and askReturn
-	watch  absenceTimer                // of the absent lease
+	watch  absenceTimer                // measures how long the owner's lease has been absent
 }
 
 // about returns a resolution for a rollout.
@@ -64,7 +64,7 @@ func (w *Worker) resolve(ctx context.Context, m *resolution) (step, error) {
 		}
 		m.unsure(err)
 		wait := wire.Backoff(try)
-		if errors.Is(err, broker.ErrMoved) { // a cluster refuses a write while another write of the record is in progress
+		if errors.Is(err, broker.ErrMoved) { // another write of the record is in progress, and over in a moment
 			wait = wire.RetryFirst / 4
 		} else {
 			w.again(try, string(d.step)+" "+string(m.id), err)
@@ -79,7 +79,7 @@ func (w *Worker) resolve(ctx context.Context, m *resolution) (step, error) {
 
 // unsure forgets the facts that may have changed since a write failed. If the
 // outcome of the write is unknown, the server may have been out of reach for the
-// owner, too. So the absence of its lease is measured anew.
+// owner, too. It could not renew its lease then, so its absence is measured anew.
 func (m *resolution) unsure(err error) {
 	m.known, m.moved, m.lease, m.stored = false, true, leaseUnknown, resultUnknown
 	if !errors.Is(err, broker.ErrMoved) {
@@ -242,8 +242,8 @@ func (w *Worker) requestOf(ctx context.Context, m *resolution) *schema.Request {
 
 // writeCommit writes the result of a job, on the condition that the state is
 // unchanged, and then the terminal state on the same condition. If the second
-// write is refused, the result is valid all the same, and the writer of the new
-// state looks for it.
+// write is refused, the result still counts: the writer of the new state finds it and
+// finishes with it.
 func (w *Worker) writeCommit(ctx context.Context, m *resolution, d *decision) (uint64, error) {
 	r := m.result
 	switch d.status {

@@ -40,12 +40,12 @@ type exchange struct {
 	wait      *waiting // nil: it waits for nothing
 	// badAnswers counts answers that were refused, in a row; refused counts all.
 	badAnswers, refused int
-	checked             *agentReply // the last final in the form for the agent; nil: none
+	checked             *agentReply // the newest final that passed check, converted for the agent; nil: none
 
 	// Guarded by the session's lock.
 	idle      bool // the trainer or upstream is absent or holds the call
 	attached  bool
-	detached  chan struct{} // closed when the attached request is over; nil: no request waits for that
+	detached  chan struct{} // detach closes it; nil: no equal request waits for the attached one to go
 	forget    *time.Timer   // runs while no client is attached
 	forgotten bool
 	retained  int64 // bytes of the session's memory
@@ -65,9 +65,9 @@ type origin struct {
 
 // enter returns the exchange for a request, or makes a new one. A request takes
 // over an equal exchange that lost its client. If an equal exchange still has
-// its client, the request waits a moment for it and then becomes a call of its
-// own: two equal calls at the same time are two calls. If fresh is
-// true, the caller must call run.
+// its client, the request may be a retry, so it waits a moment for that client to go. If
+// the client stays, the request is a second call and becomes one. If fresh is true, the
+// caller must call run.
 func (s *Session) enter(ctx context.Context, of origin, isRetry bool, req history.Request, room *room) (x *exchange, fresh bool, err error) {
 	longest := s.cfg.Timing.Equal
 	if isRetry {
@@ -297,7 +297,7 @@ func (x *exchange) check(f schema.Frame) error {
 		if x.released {
 			return nil // x.frame refuses the generation
 		}
-		p = &pieces{} // those of x are of an earlier generation
+		p = &pieces{} // x.pieces is of an earlier generation
 	}
 	answer, err := answered(*f.Reply, p)
 	if err != nil {
@@ -307,7 +307,8 @@ func (x *exchange) check(f schema.Frame) error {
 	return nil
 }
 
-// refusal returns the error for an answer that the sender must give again.
+// refusal returns the error that refuses an answer, so that the trainer is asked for
+// another one.
 func refusal(err error) error {
 	f := schema.Faultf("call", schema.CodeBadAnswer, schema.WhoTrainer, "the trainer's answer is refused: %v", err)
 	f.Status = http.StatusBadGateway

@@ -208,8 +208,8 @@ func (s *Session) Close() {
 	}
 }
 
-// ContextFull reports whether the last call of the agent's own turns was longer than
-// the model's context.
+// ContextFull reports whether the newest call with the tag of the agent's own turns was
+// refused because it was longer than the model's context.
 func (s *Session) ContextFull() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,9 +254,9 @@ func (s *Session) Suspend(suspended bool) {
 	s.clock.change(0, 0)
 }
 
-// Paused returns the time during which every open call waited for a trainer
-// or an upstream that was absent or held its calls, or the agent itself was
-// suspended. This time does not count as the agent's.
+// Paused returns the time that does not count as the agent's: while it was suspended,
+// and while all its open calls waited. A call waits if its trainer or upstream is absent
+// or holds it.
 func (s *Session) Paused() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,7 +10,7 @@
 // The way of a request:
 //
 //   - body.go: Reader.Read compares the body with the newest bodies while it
-//     arrives. A body that goes on with an earlier one takes over its text.
+//     arrives. If it begins like an earlier one, only the rest is added to that text.
 //   - reader.go, split.go: Reader.split finds the members and the items of the new
 //     part.
 //   - fold.go: parts.fold converts new items to canonical messages.
@@ -32,18 +32,19 @@
 //     the values that a dialect may pass on, see dialect.Decoder.
 //  3. A message is reused for an item of a later body only if that item and all
 //     items before it have equal bytes. A group is a run of items that is converted
-//     together; an open group may take in the next item. So a group is kept if all its
-//     items are shared, and, if it is open, the item after it is shared, too.
+//     together; an open group may take in the next item. So the messages of a
+//     closed group are reused if all its items are shared; for an open group the next
+//     item must be shared, too.
 //  4. Slices of messages are append-only: two slices with the same first element in
 //     memory are equal up to the shorter length. A conversation that loses messages
 //     gets a new backing array.
-//  5. A branch is the newest body of a conversation. Read takes all branches while
-//     it runs, so a concurrent request begins a new conversation. From Read until
-//     Decode the body that was read is no branch.
+//  5. A branch is the newest body of a conversation. While Read runs,
+//     it owns all branches, so a concurrent Read finds none and begins a new
+//     conversation. A body becomes a branch only when Decode has succeeded.
 //  6. Only a body that was decoded without an error is kept. If reading fails, the
-//     earlier body stays, cut to the items that it shares with the new one. The
-//     converted members are cached with the bytes that they came from. Both are replaced
-//     together, and only after a successful conversion. The same holds for tools.
+//     earlier body stays, cut to the items that it shares with the new one.
+//     Converted members, and converted tools, are cached with their bytes. Value and
+//     bytes are replaced together, and only after a successful conversion.
 //  7. At most maxBranches bodies are kept for each dialect of a session, and
 //     maxRecent calls for the session; Memory bounds all conversations of a worker.
 //     When Memory has no room, a session keeps only the hashes of its calls, and parses
