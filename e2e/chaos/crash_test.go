@@ -114,16 +114,24 @@ func crashInTakeover(t *testing.T, bin binaries, first, point string) {
 	recoverFrom(t, b, p)
 }
 
-// crashInHandover kills a worker with rollouts, and its next instance.
-func crashInHandover(t *testing.T, bin binaries, point string) {
+// killedWorker returns a bench with a killed worker that had rollouts of the trainer
+// alpha.
+func killedWorker(t *testing.T, bin binaries) (b *bench, w *process, p *tap) {
 	t.Helper()
-	b := newBench(t, bin, 0, nil, "-rollouts", "8", "-calls", "20")
-	w := b.add()
+	b = newBench(t, bin, 0, nil, "-rollouts", "8", "-calls", "20")
+	w = b.add()
 	b.await(w, "ready")
-	p := openTap(t, b)
+	p = openTap(t, b)
 	b.start(b.trainers[0])
 	awaitAgents(t, b, 4, time.Minute)
 	b.kill(w)
+	return b, w, p
+}
+
+// crashInHandover kills a worker with rollouts, and its next instance.
+func crashInHandover(t *testing.T, bin binaries, point string) {
+	t.Helper()
+	b, w, p := killedWorker(t, bin)
 	w.env = []string{crashEnv(point)}
 	b.start(w)
 	awaitCrash(t, b, point, w)
@@ -191,13 +199,7 @@ func crashAtGarbage(t *testing.T, bin binaries, point string) {
 // something to do.
 func crashOfJanitor(t *testing.T, bin binaries, point string) {
 	t.Helper()
-	b := newBench(t, bin, 0, nil, "-rollouts", "8", "-calls", "20")
-	w := b.add()
-	b.await(w, "ready")
-	p := openTap(t, b)
-	b.start(b.trainers[0])
-	awaitAgents(t, b, 4, time.Minute)
-	b.kill(w)
+	b, w, p := killedWorker(t, bin)
 	purgeQueues(t, p, "alpha")
 	w.env = []string{crashEnv(point)}
 	b.start(w)
@@ -209,13 +211,7 @@ func crashOfJanitor(t *testing.T, bin binaries, point string) {
 // its rollouts dies, so that the janitor moves their requests.
 func crashAtFullTrainer(t *testing.T, bin binaries, point string) {
 	t.Helper()
-	b := newBench(t, bin, 0, nil, "-rollouts", "8", "-calls", "20")
-	w := b.add()
-	b.await(w, "ready")
-	p := openTap(t, b)
-	b.start(b.trainers[0])
-	awaitAgents(t, b, 4, time.Minute)
-	b.kill(w)
+	b, w, p := killedWorker(t, bin)
 	began := records(t, p, subjects.StateFilter("alpha"))
 	boundRecords(t, p, "alpha", 1)
 	w.env = []string{crashEnv(point)}
