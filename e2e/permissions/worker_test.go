@@ -141,6 +141,10 @@ func (w *world) workerCalls(t *testing.T, w2 *nats.Conn, a api, target string, l
 	harness.Must(t, w2.PublishMsg(a.message(target)))
 	w.settle(t, w2, role{"worker", "w2"})
 	if arrives {
+		if a.pushed {
+			w.makeVictim(t) // a new message wakes the consumer
+		}
+		t.Logf("waiting for an answer on %s", target)
 		heard.first(t) // if it fails, claim this protection in docs/security.md
 	}
 	harness.Must(t, listener.Flush())
