@@ -25,10 +25,10 @@ func TestARequestThatArrivesAsAWaitEndsGoesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	w := &Worker{Broker: b, lanes: newLanes(), log: zerolog.Nop()}
-	queues, _ := w.lanes.every()
+	p := newPuller(&base{Broker: b, log: zerolog.Nop()}, newLanes(), nil)
+	queues, _ := p.lanes.every()
 	for i := range 10_000 {
-		a := &armed{w: w, queues: queues, got: make(chan *delivery, 1), status: make(chan error, 1)}
+		a := &armed{p: p, queues: queues, got: make(chan *delivery, 1), status: make(chan error, 1)}
 		m := &nats.Msg{Subject: "rollout.requests.p1.alpha", Reply: "$JS.ACK." + queues[0].stream + "." + queues[0].consumer + ".1.1.1.1.0", Data: []byte("{}")}
 		var all sync.WaitGroup
 		var ready atomic.Int32

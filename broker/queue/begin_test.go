@@ -10,8 +10,8 @@ import (
 // TestAJobIsSuspendedWhileItsWorkerIs changes the worker's state around the
 // begin of a job.
 func TestAJobIsSuspendedWhileItsWorkerIs(t *testing.T) {
-	w := &Worker{suspended: newSwitch(), jobs: map[schema.ID]*Job{}, ran: map[schema.ID]int{}, news: make(chan struct{}, 1)}
-	w.suspended.set(true)
+	w := newWorker(&base{})
+	w.leases.suspended.set(true)
 	j := w.newJob(&schema.Request{ID: "alpha-1"}, &delivery{})
 	if on, _ := j.Suspended(); !on {
 		t.Error("a job that is being claimed is not suspended")
@@ -21,7 +21,7 @@ func TestAJobIsSuspendedWhileItsWorkerIs(t *testing.T) {
 	if !on {
 		t.Error("a job that begins is not suspended")
 	}
-	w.suspended.set(false)
+	w.leases.suspended.set(false)
 	<-changed
 	if on, _ := j.Suspended(); on {
 		t.Error("the job stays suspended")

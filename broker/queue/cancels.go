@@ -2,12 +2,17 @@ package queue
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/broker/internal/wire"
+	"github.com/turngate/turngate/internal/crash"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -22,6 +27,8 @@ const (
 // cancels has a queue of cancels for each trainer. Each queue with cancels has a
 // goroutine, so that no trainer waits for another's cancels.
 type cancels struct {
+	w *Worker
+
 	mu      sync.Mutex
 	waiting map[string]*cancelQueue // by trainer
 	news    chan struct{}           // of capacity 1; has a value if a queue has no goroutine
@@ -33,8 +40,8 @@ type cancelQueue struct {
 	bytes  int
 }
 
-func newCancels() *cancels {
-	return &cancels{waiting: map[string]*cancelQueue{}, news: make(chan struct{}, 1)}
+func newCancels(w *Worker) *cancels {
+	return &cancels{w: w, waiting: map[string]*cancelQueue{}, news: make(chan struct{}, 1)}
 }
 
 // put adds a cancel. It returns false if the trainer has too many.
@@ -92,66 +99,123 @@ func (c *cancels) next(trainer string) ([]byte, bool) {
 	return body, true
 }
 
-// onCancel queues a trainer's cancel. One worker of the queue group gets each;
+// onAsked queues a trainer's cancel. One worker of the queue group gets each;
 // the trainer repeats it until it has the results.
-func (w *Worker) onCancel(m *nats.Msg) {
+func (c *cancels) onAsked(m *nats.Msg) {
 	trainer, ok := subjects.ParseTrainerCancel(m.Subject)
-	if ok && !w.cancels.put(trainer, m.Data) { // the trainer repeats
-		w.log.Debug().Str("trainer", trainer).Msg("too many cancels at once; one was dropped")
+	if ok && !c.put(trainer, m.Data) { // the trainer repeats
+		c.w.log.Debug().Str("trainer", trainer).Msg("too many cancels at once; one was dropped")
 	}
 }
 
-// serveCancels carries out the queued cancels.
-func (w *Worker) serveCancels(ctx context.Context) {
+// serve carries out the queued cancels.
+func (c *cancels) serve(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
-		for _, trainer := range w.cancels.unserved() {
+		for _, trainer := range c.unserved() {
 			all.Go(func() {
 				for {
-					body, ok := w.cancels.next(trainer)
+					body, ok := c.next(trainer)
 					if !ok || ctx.Err() != nil {
 						return
 					}
-					w.cancelAll(ctx, trainer, body)
+					c.carryOut(ctx, trainer, body)
 				}
 			})
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.cancels.news:
+		case <-c.news:
 		}
 	}
 }
 
-// cancelAll carries out one cancel.
-func (w *Worker) cancelAll(ctx context.Context, trainer string, body []byte) {
-	var c schema.Cancel
-	if err := wire.Decode(body, &c); err != nil {
-		w.log.Warn().Err(err).Str("trainer", trainer).Msg("a cancel that cannot be read was dropped")
+// carryOut carries out one cancel, which may name many rollouts.
+func (c *cancels) carryOut(ctx context.Context, trainer string, body []byte) {
+	var asked schema.Cancel
+	if err := wire.Decode(body, &asked); err != nil {
+		c.w.log.Warn().Err(err).Str("trainer", trainer).Msg("a cancel that cannot be read was dropped")
 		return
 	}
-	find := &search{w: w, trainer: trainer}
-	for i, id := range c.IDs {
+	find := &search{base: c.w.base, trainer: trainer}
+	for i, id := range asked.IDs {
 		seq := uint64(0)
-		if len(c.Seqs) > 0 {
-			seq = c.Seqs[i]
+		if len(asked.Seqs) > 0 {
+			seq = asked.Seqs[i]
 		}
 		if id.Trainer() != trainer {
-			w.log.Warn().Str("trainer", trainer).Str("rollout", string(id)).Msg("a trainer asked to cancel another's rollout")
+			c.w.log.Warn().Str("trainer", trainer).Str("rollout", string(id)).Msg("a trainer asked to cancel another's rollout")
 			continue
 		}
 		op, cancel := context.WithTimeout(ctx, 2*wire.OpTimeout)
-		err := w.cancelOne(op, id, seq, find)
+		err := c.one(op, id, seq, find)
 		cancel()
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			w.log.Warn().Err(err).Str("rollout", string(id)).Msg("a cancel was not carried out; it is asked again")
+			c.w.log.Warn().Err(err).Str("rollout", string(id)).Msg("a cancel was not carried out; it is asked again")
 		}
 	}
+}
+
+// one cancels one rollout. seq is the sequence of the rollout's message in
+// its trainer's queue, as the trainer says; 0: not known.
+func (c *cancels) one(ctx context.Context, id schema.ID, seq uint64, find *search) error {
+	crash.Here("cancel.before")
+	m := c.w.about(id, askCancel)
+	m.message, m.find = seq, find
+	s, err := c.w.resolve(ctx, m)
+	if err != nil {
+		return err
+	}
+	switch s {
+	case writeMark:
+		crash.Here("cancel.marked")
+		return c.forward(m.record.Value)
+	case stepForwardCancel:
+		return c.forward(m.record.Value)
+	}
+	c.w.hint(id) // an earlier one may have been lost
+	return unqueue(ctx, c.w.Broker, id, seq, m.record.Value.OwnerSeq, m.message)
+}
+
+// forward asks the owner of a rollout to cancel it.
+func (c *cancels) forward(s schema.State) error {
+	return c.w.tell(s.Worker, &schema.Control{V: schema.Version, Do: schema.ControlCancel, ID: s.ID, Attempt: s.Attempt})
+}
+
+// unqueue deletes the messages of a rollout in its trainer's queue, as far as they
+// are parked or at these sequences.
+func unqueue(ctx context.Context, b *broker.Broker, id schema.ID, seqs ...uint64) error {
+	stream := subjects.Queue(id.Trainer())
+	p, err := parked(ctx, b, id)
+	if err != nil {
+		return err
+	}
+	if p != nil {
+		seqs = append(seqs, p.Sequence)
+	}
+	slices.Sort(seqs)
+	for _, seq := range slices.Compact(seqs) {
+		there, err := queuedIn(ctx, b, stream, id, seq)
+		if err != nil {
+			return err
+		}
+		if !there {
+			continue
+		}
+		s, err := b.Stream(ctx, stream)
+		if err != nil {
+			return err
+		}
+		if err := s.DeleteMsg(ctx, seq); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) && !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
+			return fmt.Errorf("take message %d off the queue: %w", seq, err)
+		}
+	}
+	return nil
 }
 
 // maxSearched bounds the messages that are read for one cancel to find requests
@@ -161,7 +225,7 @@ const maxSearched = 2000
 // search finds requests in a trainer's queue. It reads the oldest messages at most
 // once.
 type search struct {
-	w       *Worker
+	*base
 	trainer string
 	seqs    map[schema.ID]uint64 // nil: not read yet
 }
@@ -172,7 +236,7 @@ func (s *search) request(ctx context.Context, id schema.ID, seq uint64) (*schema
 	if q := s.at(ctx, id, seq); q != nil {
 		return q, seq
 	}
-	if m, err := parked(ctx, s.w.Broker, id); err == nil && m != nil {
+	if m, err := parked(ctx, s.Broker, id); err == nil && m != nil {
 		if q := s.at(ctx, id, m.Sequence); q != nil {
 			return q, m.Sequence
 		}
@@ -192,7 +256,7 @@ func (s *search) at(ctx context.Context, id schema.ID, seq uint64) *schema.Reque
 	if seq == 0 {
 		return nil
 	}
-	m, err := s.w.Message(ctx, subjects.Queue(s.trainer), seq)
+	m, err := s.Message(ctx, subjects.Queue(s.trainer), seq)
 	var q schema.Request
 	if err != nil || m == nil || requestID(m.Data) != id || schema.Decode(m.Data, &q) != nil || q.ID != id || q.Trainer != s.trainer {
 		return nil
@@ -204,7 +268,7 @@ func (s *search) at(ctx context.Context, id schema.ID, seq uint64) *schema.Reque
 // that was read.
 func (s *search) read(ctx context.Context) {
 	s.seqs = map[schema.ID]uint64{}
-	queue, err := s.w.Stream(ctx, subjects.Queue(s.trainer))
+	queue, err := s.Stream(ctx, subjects.Queue(s.trainer))
 	seq := uint64(0)
 	for n := 0; err == nil && n < maxSearched; n++ {
 		var m *jetstream.RawStreamMsg

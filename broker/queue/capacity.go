@@ -30,27 +30,27 @@ func (t *Trainer) Fleet(ctx context.Context) (schema.Fleet, error) {
 	return f, nil
 }
 
-// onFleet sends a trainer the list of live workers. One worker of the queue group
+// onAsked sends a trainer the list of live workers. One worker of the queue group
 // gets each request.
-func (w *Worker) onFleet(m *nats.Msg) {
+func (f *fleet) onAsked(m *nats.Msg) {
 	ctx, cancel := context.WithTimeout(context.Background(), wire.OpTimeout)
 	defer cancel()
-	all, err := w.fleet.list(ctx, w)
+	all, err := f.list(ctx)
 	if err != nil {
-		w.log.Debug().Err(err).Msg("not known who is there")
+		f.log.Debug().Err(err).Msg("not known who is there")
 		return
 	}
-	f := schema.Fleet{V: schema.Version}
+	answer := schema.Fleet{V: schema.Version}
 	for _, p := range all {
 		c := schema.Capacity{Slots: p.Slots, Busy: len(p.Running), Draining: p.Draining, Offer: p.Offer}
 		c.Offer.Images = nil // may belong to other trainers, and are many
-		f.Workers = append(f.Workers, c)
+		answer.Workers = append(answer.Workers, c)
 	}
-	data, err := schema.Encode(&f)
+	data, err := schema.Encode(&answer)
 	if err == nil {
 		err = m.Respond(data)
 	}
 	if err != nil {
-		w.log.Debug().Err(err).Msg("a trainer was not told which workers are there")
+		f.log.Debug().Err(err).Msg("a trainer was not told which workers are there")
 	}
 }

@@ -57,7 +57,7 @@ func (w *Worker) claim(ctx context.Context, d *delivery) (*Job, error) {
 	if err != nil || req == nil {
 		return nil, err
 	}
-	if aside, err := w.setAside(ctx, d, req); aside || err != nil {
+	if aside, err := w.parking.setAside(ctx, d, req); aside || err != nil {
 		return nil, err
 	}
 	m := w.aboutMessage(d, req, askRun)
@@ -102,7 +102,7 @@ func (w *Worker) aboutMessage(d *delivery, req *schema.Request, why ask) *resolu
 func (w *Worker) settle(ctx context.Context, m *resolution, s step) error {
 	switch s {
 	case stepAdopt:
-		if j := w.job(m.id); j != nil {
+		if j := w.jobs.get(m.id); j != nil {
 			j.adopt(m.d)
 			return nil
 		}
@@ -195,14 +195,10 @@ func (j *Job) begin(r broker.Record[schema.State]) *Job {
 	j.record, j.Attempt = r, r.Value.Attempt
 	j.mu.Unlock()
 	j.claimed.Store(true)
-	j.w.began(j)
 	if r.Value.Status == schema.StatusCancelling {
 		j.end(ErrCancelled)
 	}
-	select {
-	case j.w.news <- struct{}{}:
-	default:
-	}
+	j.w.jobs.began(j)
 	crash.Here("claim.after")
 	return j
 }

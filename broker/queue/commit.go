@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -47,21 +46,6 @@ func (w *Worker) writeBoth(ctx context.Context, s schema.State, stateSeq uint64,
 func concluded(s schema.State, r *schema.Result) schema.State {
 	s.Status, s.Fault, s.Ack = r.Status, r.Fault, ""
 	return s
-}
-
-// readState reads the state of a rollout, again and again until the context ends
-// or the record is read. The error for an unreadable one is *broker.UnreadableRecord.
-func (w *Worker) readState(ctx context.Context, id schema.ID) (broker.Record[schema.State], error) {
-	for try := 0; ; try++ {
-		r, err := broker.ReadRecord[schema.State](ctx, w.Broker, subjects.State(id))
-		var bad *broker.UnreadableRecord
-		if err == nil || errors.As(err, &bad) {
-			return r, err
-		}
-		if perr := wire.Pause(ctx, wire.Backoff(try)); perr != nil {
-			return r, errors.Join(err, perr)
-		}
-	}
 }
 
 func nowMS() int64 { return time.Now().UnixMilli() }

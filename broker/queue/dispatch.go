@@ -12,37 +12,38 @@ import (
 // it asks each queue for one request, keeps the first that arrives and gives the others
 // back. The slots take turns: the one that has the turn pulls for all that are free.
 type dispatcher struct {
-	w     *Worker
-	turn  chan struct{}  // of capacity 1; has a value while a slot pulls
-	ready chan *delivery // pulled for free slots
-	free  atomic.Int32   // number of free slots
+	puller    *puller
+	suspended *switchable    // on while this worker's lease is in doubt
+	turn      chan struct{}  // of capacity 1; has a value while a slot pulls
+	ready     chan *delivery // pulled for free slots
+	free      atomic.Int32   // number of free slots
 }
 
 // maxPull bounds the requests of one pull.
 const maxPull = 256
 
-func newDispatcher(w *Worker) *dispatcher {
-	return &dispatcher{w: w, turn: make(chan struct{}, 1), ready: make(chan *delivery, maxPull)}
+func newDispatcher(p *puller, suspended *switchable) *dispatcher {
+	return &dispatcher{puller: p, suspended: suspended, turn: make(chan struct{}, 1), ready: make(chan *delivery, maxPull)}
 }
 
 // next waits for a request for the calling slot, which is free until next
 // returns.
-func (p *dispatcher) next(ctx context.Context) (*delivery, error) {
-	p.free.Add(1)
-	defer p.leave()
+func (s *dispatcher) next(ctx context.Context) (*delivery, error) {
+	s.free.Add(1)
+	defer s.leave()
 	for {
-		if err := p.w.suspended.wait(ctx); err != nil { // no new work while this worker's lease is in doubt
+		if err := s.suspended.wait(ctx); err != nil { // no new work
 			return nil, err
 		}
 		select {
-		case d := <-p.ready:
+		case d := <-s.ready:
 			return d, nil
-		case p.turn <- struct{}{}:
+		case s.turn <- struct{}{}:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		d, err := p.pull(ctx)
-		<-p.turn
+		d, err := s.pull(ctx)
+		<-s.turn
 		if d != nil || err != nil {
 			return d, err
 		}
@@ -51,37 +52,37 @@ func (p *dispatcher) next(ctx context.Context) (*delivery, error) {
 
 // pull pulls requests for all free slots and returns that of the calling slot. If
 // delivery and error are both nil, the caller tries again.
-func (p *dispatcher) pull(ctx context.Context) (*delivery, error) {
+func (s *dispatcher) pull(ctx context.Context) (*delivery, error) {
 	select {
-	case d := <-p.ready:
+	case d := <-s.ready:
 		return d, nil
 	default:
 	}
-	if !p.w.BulkConn().IsConnected() {
+	if !s.puller.BulkConn().IsConnected() {
 		return nil, wire.Pause(ctx, 250*time.Millisecond)
 	}
-	all, err := p.w.poll(ctx, min(int(p.free.Load()), maxPull))
+	all, err := s.puller.poll(ctx, min(int(s.free.Load()), maxPull))
 	if len(all) == 0 && err == nil {
-		return p.w.waitAny(ctx)
+		return s.puller.waitAny(ctx)
 	}
 	if len(all) == 0 {
 		return nil, err
 	}
 	for _, d := range all[1:] {
-		p.ready <- d // there is room: it was empty, and only the slot with the turn fills it
+		s.ready <- d // there is room: it was empty, and only the slot with the turn fills it
 	}
 	return all[0], nil
 }
 
 // leave ends the wait of a slot. Requests for slots that wait no more go back to
 // the queue.
-func (p *dispatcher) leave() {
-	p.free.Add(-1)
-	for len(p.ready) > int(p.free.Load()) {
+func (s *dispatcher) leave() {
+	s.free.Add(-1)
+	for len(s.ready) > int(s.free.Load()) {
 		select {
-		case d := <-p.ready:
+		case d := <-s.ready:
 			if err := d.nak(0); err != nil {
-				p.w.log.Debug().Err(err).Msg("a request for a slot that is gone was not given back")
+				s.puller.log.Debug().Err(err).Msg("a request for a slot that is gone was not given back")
 			}
 		default:
 			return

@@ -5,75 +5,72 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/broker/internal/wire"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
 
+// fleet announces a worker to the others and lists the live ones.
+type fleet struct {
+	*base
+	jobs     *jobs
+	draining atomic.Bool // it takes no new requests
+
+	mu  sync.Mutex // locked while the list is read
+	all []schema.Presence
+	at  time.Time // when all was read
+}
+
 // announce publishes this worker's presence again and again.
-func (w *Worker) announce(ctx context.Context) {
+func (f *fleet) announce(ctx context.Context) {
 	for {
 		op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
-		err := w.present(op)
+		err := f.present(op)
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			w.log.Debug().Err(err).Msg("presence was not announced")
+			f.log.Debug().Err(err).Msg("presence was not announced")
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.news: // a job began: a successor reads its id in the presence
-			if wire.Pause(ctx, min(w.timing.Renew/5, 2*time.Second)) != nil {
+		case <-f.jobs.news: // a job began: a successor reads its id in the presence
+			if wire.Pause(ctx, min(f.timing.Renew/5, 2*time.Second)) != nil {
 				return
 			}
-		case <-time.After(w.timing.Renew):
+		case <-time.After(f.timing.Renew):
 		}
 	}
 }
 
-func (w *Worker) present(ctx context.Context) error {
+func (f *fleet) present(ctx context.Context) error {
 	p := schema.Presence{
-		V: schema.Version, Worker: w.wid, Instance: w.instance, Version: w.cfg.Version, Slots: w.cfg.Slots, Draining: w.draining.Load(), Offer: w.offer(),
+		V: schema.Version, Worker: f.wid, Instance: f.instance, Version: f.cfg.Version, Slots: f.cfg.Slots, Draining: f.draining.Load(), Offer: f.offer(),
 	}
-	for _, j := range w.claimedJobs() {
+	for _, j := range f.jobs.claimed() {
 		p.Running = append(p.Running, j.Request.ID)
 	}
 	data, err := schema.Encode(&p)
 	if err != nil {
 		return err
 	}
-	if _, err := w.JetStream().Publish(ctx, subjects.Presence(w.wid), data, jetstream.WithRetryAttempts(0)); err != nil {
-		return fmt.Errorf("announce worker %s: %w", w.wid, err)
+	if _, err := f.JetStream().Publish(ctx, subjects.Presence(f.wid), data, jetstream.WithRetryAttempts(0)); err != nil {
+		return fmt.Errorf("announce worker %s: %w", f.wid, err)
 	}
-	if err := w.BulkConn().Publish(subjects.WorkerStatus(w.wid), data); err != nil {
-		return fmt.Errorf("tell the status of worker %s: %w", w.wid, err)
+	if err := f.BulkConn().Publish(subjects.WorkerStatus(f.wid), data); err != nil {
+		return fmt.Errorf("tell the status of worker %s: %w", f.wid, err)
 	}
 	return nil
 }
 
-func (w *Worker) offer() schema.Offer {
-	if w.cfg.Offer == nil {
-		return schema.Offer{}
-	}
-	return w.cfg.Offer()
-}
-
-// lacks returns an error that names the first need of a request that this worker
-// does not offer; nil if it can run the request.
-func (w *Worker) lacks(r *schema.Request) error {
-	if w.cfg.Offer == nil {
-		return nil
-	}
-	o := w.cfg.Offer()
-	return o.Lacks(r)
-}
-
-func (w *Worker) presenceOf(ctx context.Context, wid string) (*schema.Presence, error) {
-	m, err := w.Last(ctx, subjects.StreamWorkers, subjects.Presence(wid))
+// presenceOf reads the presence of a worker; nil: it has none.
+func presenceOf(ctx context.Context, b *broker.Broker, wid string) (*schema.Presence, error) {
+	m, err := b.Last(ctx, subjects.StreamWorkers, subjects.Presence(wid))
 	if m == nil || err != nil {
 		return nil, err
 	}
@@ -84,48 +81,28 @@ func (w *Worker) presenceOf(ctx context.Context, wid string) (*schema.Presence, 
 	return &p, nil
 }
 
-// pass returns a request that this worker cannot run, and that it could not park,
-// to the queue with a growing delay. If no worker has offered its needs for
-// Timing.NoCapable, the rollout fails.
-func (w *Worker) pass(ctx context.Context, d *delivery, req *schema.Request, lacks error) error {
-	all, err := w.fleet.list(ctx, w)
+// leave removes the presence entry.
+func (f *fleet) leave(ctx context.Context) error {
+	s, err := f.Stream(ctx, subjects.StreamWorkers)
 	if err != nil {
 		return err
 	}
-	later := w.timing.Unfit << min(d.delivered-1, 2)
-	if slices.ContainsFunc(all, func(p schema.Presence) bool { return !p.Draining && p.Offer.Lacks(req) == nil }) {
-		w.unfit.forget(req.ID)
-		return d.nak(later)
-	}
-	if waited := w.unfit.since(req, w.timing); waited < w.timing.NoCapable {
-		return d.nak(min(later, w.timing.NoCapable-waited))
-	}
-	return w.refuse(ctx, d, req, lacks)
-}
-
-// refuse ends the rollout of a request that no worker can run.
-func (w *Worker) refuse(ctx context.Context, d *delivery, req *schema.Request, lacks error) error {
-	m := w.aboutMessage(d, req, askRefuse)
-	m.fault = schema.Faultf("request", schema.CodeNoWorker, schema.WhoUser, "no live worker offers what it asks: %v", lacks)
-	did, err := w.resolve(ctx, m)
-	if err != nil {
+	m, err := f.Last(ctx, subjects.StreamWorkers, subjects.Presence(f.wid))
+	if m == nil || err != nil {
 		return err
 	}
-	return w.settle(ctx, m, did)
+	if err := s.DeleteMsg(ctx, m.Sequence); err != nil {
+		return fmt.Errorf("remove the presence of %s: %w", f.wid, err)
+	}
+	return nil
 }
 
-// fleet caches the list of live workers for a short time.
-type fleet struct {
-	mu  sync.Mutex
-	all []schema.Presence
-	at  time.Time
-}
-
-func (f *fleet) list(ctx context.Context, w *Worker) ([]schema.Presence, error) {
+// list returns the live workers as they were a short time ago.
+func (f *fleet) list(ctx context.Context) ([]schema.Presence, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if time.Since(f.at) > w.timing.Unfit/2 {
-		all, err := w.Workers(ctx)
+	if time.Since(f.at) > f.timing.Unfit/2 {
+		all, err := f.Workers(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -3,8 +3,6 @@ package queue
 import (
 	"context"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/turngate/turngate/internal/crash"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
@@ -43,27 +41,9 @@ func (j *trainerCheck) free(ctx context.Context, id schema.ID, o *watched) error
 		}
 	}
 	crash.Here("full.copied")
-	if err := j.w.unqueue(ctx, id, o.Value.OwnerSeq, o.again); err != nil {
+	if err := unqueue(ctx, j.w.Broker, id, o.Value.OwnerSeq, o.again); err != nil {
 		return err
 	}
 	crash.Here("full.unqueued")
 	return j.requeue(ctx, id, o)
-}
-
-// message returns the message of a rollout in its trainer's queue, at one of these
-// sequences or parked; nil: none.
-func (w *Worker) message(ctx context.Context, id schema.ID, seqs ...uint64) (*jetstream.RawStreamMsg, error) {
-	for _, seq := range seqs {
-		if seq == 0 {
-			continue
-		}
-		m, err := w.Message(ctx, subjects.Queue(id.Trainer()), seq)
-		if err != nil {
-			return nil, err
-		}
-		if m != nil && requestID(m.Data) == id {
-			return m, nil
-		}
-	}
-	return parked(ctx, w.Broker, id)
 }

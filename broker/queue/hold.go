@@ -33,6 +33,7 @@ func (t *Trainer) Hold(h *schema.Hold) error {
 
 // holds has the current hold of each trainer.
 type holds struct {
+	*base
 	mu      sync.Mutex
 	by      map[string]holding // by trainer
 	changed chan struct{}      // closed and replaced when a hold changes
@@ -43,7 +44,9 @@ type holding struct {
 	heard time.Time
 }
 
-func newHolds() holds { return holds{by: map[string]holding{}, changed: make(chan struct{})} }
+func newHolds(b *base) *holds {
+	return &holds{base: b, by: map[string]holding{}, changed: make(chan struct{})}
+}
 
 // take stores a trainer's hold, unless a newer one of the same process is known.
 func (h *holds) take(trainer string, new schema.Hold) {
@@ -67,61 +70,67 @@ func (h *holds) learn(trainer string, read schema.Hold) {
 	}
 }
 
-// onHold stores a trainer's hold in the control bucket, from which all workers
+// onAsked stores a trainer's hold in the control bucket, from which all workers
 // get it. One worker of the queue group gets each.
-func (w *Worker) onHold(m *nats.Msg) {
+func (h *holds) onAsked(m *nats.Msg) {
 	trainer, ok := subjects.ParseTrainerHold(m.Subject)
-	var h schema.Hold
-	if !ok || wire.Decode(m.Data, &h) != nil {
-		w.log.Warn().Str("subject", m.Subject).Msg("a hold that cannot be read was dropped")
+	var asked schema.Hold
+	if !ok || wire.Decode(m.Data, &asked) != nil {
+		h.log.Warn().Str("subject", m.Subject).Msg("a hold that cannot be read was dropped")
 		return
 	}
-	if err := w.BulkConn().Publish(subjects.Hold(trainer), m.Data); err != nil { // the trainer repeats
-		w.log.Debug().Err(err).Str("trainer", trainer).Msg("a hold was not passed on")
+	if err := h.BulkConn().Publish(subjects.Hold(trainer), m.Data); err != nil { // the trainer repeats
+		h.log.Debug().Err(err).Str("trainer", trainer).Msg("a hold was not passed on")
 	}
 }
 
-// onHeld takes a hold from the control bucket.
-func (w *Worker) onHeld(m *nats.Msg) {
-	var h schema.Hold
-	if err := schema.Decode(m.Data, &h); err != nil {
-		w.log.Warn().Err(err).Str("subject", m.Subject).Msg("a hold that cannot be read was dropped")
+// onHold takes a hold from the control bucket.
+func (h *holds) onHold(m *nats.Msg) {
+	var held schema.Hold
+	if err := schema.Decode(m.Data, &held); err != nil {
+		h.log.Warn().Err(err).Str("subject", m.Subject).Msg("a hold that cannot be read was dropped")
 		return
 	}
-	w.holds.take(strings.TrimPrefix(m.Subject, subjects.Hold("")), h)
+	h.take(strings.TrimPrefix(m.Subject, subjects.Hold("")), held)
 }
 
-// Held reports whether a rollout's trainer holds it, and returns a channel that
+// held reports whether a rollout's trainer holds it, and returns a channel that
 // is closed when this may have changed. A hold that was not repeated within
 // Timing.Lease has lapsed.
-func (w *Worker) Held(ctx context.Context, id schema.ID) (held bool, changed <-chan struct{}) {
+func (h *holds) held(ctx context.Context, id schema.ID) (held bool, changed <-chan struct{}) {
 	trainer := id.Trainer()
-	w.holds.mu.Lock()
-	_, known := w.holds.by[trainer]
-	w.holds.mu.Unlock()
+	h.mu.Lock()
+	_, known := h.by[trainer]
+	h.mu.Unlock()
 	if !known {
-		w.learnHold(ctx, trainer)
+		h.read(ctx, trainer)
 	}
-	w.holds.mu.Lock()
-	defer w.holds.mu.Unlock()
-	h := w.holds.by[trainer]
-	return time.Since(h.heard) < w.timing.Lease && h.Holds(id), w.holds.changed
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.by[trainer]
+	return time.Since(now.heard) < h.timing.Lease && now.Holds(id), h.changed
 }
 
-// learnHold reads the hold of a trainer from the control bucket.
-func (w *Worker) learnHold(ctx context.Context, trainer string) {
+// read reads the hold of a trainer from the control bucket.
+func (h *holds) read(ctx context.Context, trainer string) {
 	op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 	defer cancel()
-	m, err := w.Last(op, subjects.StreamControl, subjects.Hold(trainer))
-	var h schema.Hold
+	m, err := h.Last(op, subjects.StreamControl, subjects.Hold(trainer))
+	var stored schema.Hold
 	if err == nil && m != nil {
-		err = schema.Decode(m.Data, &h)
+		err = schema.Decode(m.Data, &stored)
 	}
 	if err != nil {
-		w.log.Debug().Err(err).Str("trainer", trainer).Msg("a hold could not be read; it is heard when it is repeated")
+		h.log.Debug().Err(err).Str("trainer", trainer).Msg("a hold could not be read; it is heard when it is repeated")
 		return
 	}
-	w.holds.learn(trainer, h) // without a message: the empty hold
+	h.learn(trainer, stored) // without a message: the empty hold
+}
+
+// Held reports whether a rollout's trainer holds it, and returns a channel that is
+// closed when this may have changed.
+func (w *Worker) Held(ctx context.Context, id schema.ID) (held bool, changed <-chan struct{}) {
+	return w.holds.held(ctx, id)
 }
 
 // HeldByTrainer reports whether the job's trainer holds it, see Worker.Held.

@@ -9,7 +9,7 @@ import (
 // TestAHoldThatIsReadIsOlderThanOneThatArrives checks that a hold that arrives
 // while the worker reads an earlier one is kept.
 func TestAHoldThatIsReadIsOlderThanOneThatArrives(t *testing.T) {
-	h := newHolds()
+	h := newHolds(&base{})
 	h.take("alpha", schema.Hold{Instance: "a", Serial: 1, All: true})
 	h.learn("alpha", schema.Hold{})
 	if held := h.by["alpha"]; !held.Holds("alpha-1") {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -23,7 +24,7 @@ import (
 // that were written since the last one.
 type janitor struct {
 	w      *Worker
-	of     map[string]*trainerCheck // by trainer
+	of     map[string]*trainerCheck // by trainer; nil: another worker is the janitor
 	purged time.Time                // when finished rollouts were last looked for
 }
 
@@ -51,24 +52,48 @@ type watched struct {
 	again   uint64    // sequence of its republished request
 }
 
-// tidy runs the janitor's rounds while this worker is the janitor.
-func (w *Worker) tidy(ctx context.Context) {
-	var j *janitor
-	for wire.Pause(ctx, w.timing.Tidy) == nil {
+// run runs the janitor's rounds while this worker is the janitor.
+func (j *janitor) run(ctx context.Context) {
+	for wire.Pause(ctx, j.w.timing.Tidy) == nil {
 		op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
-		mine, err := w.elect(op)
+		mine, err := j.elect(op)
 		cancel()
-		if err != nil || !mine {
-			j = nil
+		if err != nil || !mine { // another worker may be the janitor, and change what this one has read
+			j.of, j.purged = nil, time.Time{}
 			continue
 		}
-		if j == nil {
-			j = &janitor{w: w, of: map[string]*trainerCheck{}}
+		if j.of == nil {
+			j.of = map[string]*trainerCheck{}
 		}
 		if err := j.round(ctx); err != nil && ctx.Err() == nil {
-			w.log.Warn().Err(err).Msg("the janitor's round did not end")
+			j.w.log.Warn().Err(err).Msg("the janitor's round did not end")
 		}
 	}
+}
+
+// elect makes this worker the janitor until the janitor's lease expires, or
+// renews that lease. It returns false if another worker has it.
+func (j *janitor) elect(ctx context.Context) (bool, error) {
+	me := j.w.wid + "." + j.w.instance
+	m, err := j.w.Last(ctx, subjects.StreamLeases, subjects.JanitorLease)
+	if err != nil {
+		return false, err
+	}
+	var seq uint64
+	if m != nil {
+		if seq = m.Sequence; string(m.Data) != me {
+			return false, nil
+		}
+	}
+	msg := &nats.Msg{Subject: subjects.JanitorLease, Data: []byte(me), Header: nats.Header{wire.HeaderExpect: {strconv.FormatUint(seq, 10)}}}
+	_, err = j.w.PutMsg(ctx, msg)
+	if errors.Is(err, broker.ErrMoved) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("become the janitor: %w", err)
+	}
+	return true, nil
 }
 
 // fleetView has the records of all workers, which the janitor reads once per round.
@@ -242,37 +267,6 @@ func (j *trainerCheck) checkCopy(ctx context.Context, id schema.ID, o *watched) 
 		return err
 	}
 	return j.w.tell(o.Value.Worker, &schema.Control{V: schema.Version, Do: schema.ControlCopy, ID: id, Attempt: o.Value.Attempt})
-}
-
-// inQueue tells whether a queue has a message of the rollout, at one of these
-// sequences or parked, and otherwise whether its copy was kept.
-func (w *Worker) inQueue(ctx context.Context, id schema.ID, seqs ...uint64) (queueStatus, error) {
-	for _, seq := range seqs {
-		there, err := queuedIn(ctx, w.Broker, subjects.StreamPlain, id, seq)
-		if err != nil {
-			return queueUnknown, err
-		}
-		if there {
-			return queueHas, nil
-		}
-	}
-	m, err := w.message(ctx, id, seqs...)
-	switch {
-	case err != nil:
-		return queueUnknown, err
-	case m != nil && w.roster.full(id.Trainer()):
-		return queueFull, nil
-	case m != nil:
-		return queueHas, nil
-	}
-	m, err = w.Last(ctx, subjects.Records(id.Trainer()), subjects.RequestCopy(id))
-	switch {
-	case err != nil:
-		return queueUnknown, err
-	case m == nil:
-		return queueNowhere, nil
-	}
-	return queueLost, nil
 }
 
 // queuedIn reports whether a queue has a message of this rollout at sequence seq.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/internal/crash"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/subjects"
 )
 
 // ErrCancelled is the cause of a job's context when its trainer ended it.
@@ -45,29 +43,17 @@ func (w *Worker) newJob(req *schema.Request, d *delivery) *Job {
 	j := &Job{Request: *req, w: w}
 	j.msg.Store(d)
 	j.ctx, j.end = context.WithCancelCause(context.Background())
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.jobs[req.ID] != nil {
+	if !w.jobs.add(j) {
+		j.end(nil)
 		return nil
 	}
-	w.jobs[req.ID] = j
 	return j
 }
 
 // forget ends the job's context and removes the job from this worker's list.
 func (j *Job) forget() {
 	j.end(nil)
-	j.w.mu.Lock()
-	defer j.w.mu.Unlock()
-	if j.w.jobs[j.Request.ID] == j {
-		delete(j.w.jobs, j.Request.ID)
-	}
-}
-
-func (w *Worker) job(id schema.ID) *Job {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.jobs[id]
+	j.w.jobs.remove(j)
 }
 
 // Context ends with ErrCancelled or ErrFenced when the job must stop.
@@ -75,11 +61,13 @@ func (j *Job) Context() context.Context { return j.ctx }
 
 // Suspended reports whether the job must pause, since the worker does not know
 // whether it still owns the rollout. The channel is closed when this changes.
-func (j *Job) Suspended() (suspended bool, changed <-chan struct{}) { return j.w.suspended.get() }
+func (j *Job) Suspended() (suspended bool, changed <-chan struct{}) {
+	return j.w.leases.suspended.get()
+}
 
 // Await waits while the job is suspended. It returns ErrFenced if the job is fenced.
 func (j *Job) Await(ctx context.Context) error {
-	if err := j.w.suspended.wait(ctx); err != nil {
+	if err := j.w.leases.suspended.wait(ctx); err != nil {
 		return err
 	}
 	return j.Fenced()
@@ -154,7 +142,7 @@ func (j *Job) resolve(ctx context.Context, m *resolution) (step, error) {
 		j.record = m.record
 	}
 	if err == nil && m.ask != askOwned {
-		j.w.ended(j)
+		j.w.jobs.ended(j)
 	}
 	return s, err
 }
@@ -183,17 +171,6 @@ func (j *Job) settle(ctx context.Context) error {
 	j.w.hint(j.Request.ID)
 	crash.Here("commit.hinted")
 	return nil
-}
-
-// hint tells a trainer that a result was committed.
-func (w *Worker) hint(id schema.ID) {
-	data, err := schema.Encode(&schema.Hint{V: schema.Version, ID: id})
-	if err == nil {
-		err = w.BulkConn().Publish(subjects.TrainerResults(id.Trainer()), data)
-	}
-	if err != nil {
-		w.log.Debug().Err(err).Str("rollout", string(id)).Msg("a hint was not published")
-	}
 }
 
 // Return puts the rollout back into the queue after a failure of the worker. With
@@ -235,88 +212,8 @@ func verdict(q *schema.Request, attempt int, status schema.Status, fault *schema
 
 // Abandon drops a fenced job without writing or publishing anything.
 func (j *Job) Abandon() {
-	j.w.ended(j)
+	j.w.jobs.ended(j)
 	j.forget()
-}
-
-// began records that the attempt of a job runs here. Entries without a job are of
-// rollouts whose end could not be stored. Another worker may have those by now, so
-// there is a bound; without its entry a rollout gets its try back.
-func (w *Worker) began(j *Job) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.ran) > 2*len(w.jobs)+maxRan {
-		maps.DeleteFunc(w.ran, func(id schema.ID, _ int) bool { return w.jobs[id] == nil })
-	}
-	w.ran[j.Request.ID] = j.Attempt
-}
-
-// ended records that the end of a job is stored, or that another attempt runs.
-func (w *Worker) ended(j *Job) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.ran[j.Request.ID] == j.Attempt {
-		delete(w.ran, j.Request.ID)
-	}
-}
-
-const maxRan = 1000
-
-// past forgets an attempt that a state shows to be over.
-func (w *Worker) past(s *schema.State) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	n, ok := w.ran[s.ID]
-	if ok && n <= s.Attempt && !(n == s.Attempt && s.Owned() && s.Worker == w.wid && s.Instance == w.instance) {
-		delete(w.ran, s.ID)
-	}
-}
-
-// hasRun reports whether an attempt has begun here and its end is not stored.
-func (w *Worker) hasRun(id schema.ID, attempt int) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return attempt > 0 && w.ran[id] == attempt
-}
-
-// switchable is a flag that can be waited on.
-type switchable struct {
-	mu      sync.Mutex
-	on      bool
-	changed chan struct{}
-}
-
-func newSwitch() *switchable { return &switchable{changed: make(chan struct{})} }
-
-func (s *switchable) get() (bool, <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.on, s.changed
-}
-
-func (s *switchable) set(on bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.on != on {
-		s.on = on
-		close(s.changed)
-		s.changed = make(chan struct{})
-	}
-}
-
-// wait waits until the flag is off.
-func (s *switchable) wait(ctx context.Context) error {
-	for {
-		on, changed := s.get()
-		if !on {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 }
 
 // Bundle reads the bundle of the job's task, see Broker.Bundle.

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/turngate/turngate/broker"
@@ -31,15 +29,22 @@ const (
 	leaseEnded // the instance is gone: it or its successor has ended the lease
 )
 
+// leases keeps the lease of a worker instance and reads those of others.
+type leases struct {
+	*base
+	jobs      *jobs
+	suspended *switchable // on while this instance's lease is in doubt
+}
+
 // The values of a lease.
 const (
 	leaseValueAlive = "alive"
 	leaseValueEnded = "ended"
 )
 
-// leaseOf reads an instance's lease through the leader of its stream.
-func (w *Worker) leaseOf(ctx context.Context, worker, instance string) (leaseStatus, error) {
-	m, err := w.Last(ctx, subjects.StreamLeases, subjects.Lease(worker, instance))
+// of reads an instance's lease through the leader of its stream.
+func (l *leases) of(ctx context.Context, worker, instance string) (leaseStatus, error) {
+	m, err := l.Last(ctx, subjects.StreamLeases, subjects.Lease(worker, instance))
 	switch {
 	case err != nil:
 		return leaseUnknown, err
@@ -52,50 +57,50 @@ func (w *Worker) leaseOf(ctx context.Context, worker, instance string) (leaseSta
 	}
 }
 
-func (w *Worker) writeLease(ctx context.Context, instance, value string) error {
-	subject := subjects.Lease(w.wid, instance)
-	if _, err := w.JetStream().Publish(ctx, subject, []byte(value), jetstream.WithRetryAttempts(0)); err != nil {
+func (l *leases) write(ctx context.Context, instance, value string) error {
+	subject := subjects.Lease(l.wid, instance)
+	if _, err := l.JetStream().Publish(ctx, subject, []byte(value), jetstream.WithRetryAttempts(0)); err != nil {
 		return fmt.Errorf("write the lease %s: %w", subject, err)
 	}
 	return nil
 }
 
-// renewLease renews the lease until the context ends. If it could not renew it for
+// renew renews the lease until the context ends. If it could not renew it for
 // Timing.Lease, it suspends every job; afterwards it verifies every job against its
 // state record before the job goes on.
-func (w *Worker) renewLease(ctx context.Context) {
+func (l *leases) renew(ctx context.Context) {
 	var confirmed time.Time // time of the last renewal that was confirmed
-	w.suspended.set(true)
-	retry := max(w.timing.Renew/20, 50*time.Millisecond)
+	l.suspended.set(true)
+	retry := max(l.timing.Renew/20, 50*time.Millisecond)
 	for {
 		sent := time.Now()
-		wait, gap := w.timing.Renew, elapsed(confirmed, sent)
-		if suspended, _ := w.suspended.get(); !suspended && gap >= w.timing.Lease {
-			w.log.Warn().Dur("since", gap).Msg("this worker could not show that it is alive; its rollouts are suspended")
-			w.suspended.set(true)
+		wait, gap := l.timing.Renew, elapsed(confirmed, sent)
+		if suspended, _ := l.suspended.get(); !suspended && gap >= l.timing.Lease {
+			l.log.Warn().Dur("since", gap).Msg("this worker could not show that it is alive; its rollouts are suspended")
+			l.suspended.set(true)
 		}
-		op, cancel := context.WithTimeout(ctx, min(wire.OpTimeout, w.timing.Lease/4))
-		err := w.writeLease(op, w.instance, leaseValueAlive)
+		op, cancel := context.WithTimeout(ctx, min(wire.OpTimeout, l.timing.Lease/4))
+		err := l.write(op, l.instance, leaseValueAlive)
 		cancel()
 		switch {
-		case err == nil && elapsed(sent, time.Now()) < w.timing.Lease && (confirmed.IsZero() || gap < w.timing.Renew*2):
+		case err == nil && elapsed(sent, time.Now()) < l.timing.Lease && (confirmed.IsZero() || gap < l.timing.Renew*2):
 			confirmed = sent
-			w.suspended.set(false)
+			l.suspended.set(false)
 		case err == nil:
 			// A renewal was missed: others may have taken rollouts over.
-			if suspended, _ := w.suspended.get(); w.verify(ctx, suspended) {
+			if suspended, _ := l.suspended.get(); l.verify(ctx, suspended) {
 				confirmed = sent
-				w.suspended.set(false)
+				l.suspended.set(false)
 			} else {
 				wait = retry
 			}
 		default:
-			w.log.Debug().Err(err).Msg("the lease was not renewed")
+			l.log.Debug().Err(err).Msg("the lease was not renewed")
 			wait = retry
-			if errors.Is(err, jetstream.ErrNoStreamResponse) || w.leasesLost(ctx) { // the server has lost its streams in memory
+			if errors.Is(err, jetstream.ErrNoStreamResponse) || l.lost(ctx) { // the server has lost its streams in memory
 				op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
-				if err := w.Restore(op, w.timing); err != nil {
-					w.log.Debug().Err(err).Msg("the streams in memory are not back")
+				if err := l.Restore(op, l.timing); err != nil {
+					l.log.Debug().Err(err).Msg("the streams in memory are not back")
 				}
 				cancel()
 			}
@@ -112,38 +117,21 @@ func elapsed(from, to time.Time) time.Duration {
 	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
 }
 
-// leasesLost reports whether the stream of leases does not exist. A publish to a
+// lost reports whether the stream of leases does not exist. A publish to a
 // missing stream gets "no responders" only if no other subscription matches the
 // subject.
-func (w *Worker) leasesLost(ctx context.Context) bool {
+func (l *leases) lost(ctx context.Context) bool {
 	op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 	defer cancel()
-	_, err := w.JetStream().Stream(op, subjects.StreamLeases)
+	_, err := l.JetStream().Stream(op, subjects.StreamLeases)
 	return errors.Is(err, jetstream.ErrStreamNotFound)
-}
-
-// claimedJobs lists the jobs with a confirmed claim.
-func (w *Worker) claimedJobs() []*Job {
-	w.mu.Lock()
-	all := make([]*Job, 0, len(w.jobs))
-	for _, j := range w.jobs {
-		all = append(all, j)
-	}
-	w.mu.Unlock()
-	out := all[:0]
-	for _, j := range all {
-		if j.claimed.Load() {
-			out = append(out, j)
-		}
-	}
-	return out
 }
 
 // verify compares every job with its state record. With touch it writes the
 // record again, so that a take-over in progress is refused. It returns false if
 // this failed for some job.
-func (w *Worker) verify(ctx context.Context, touch bool) bool {
-	jobs := w.claimedJobs()
+func (l *leases) verify(ctx context.Context, touch bool) bool {
+	jobs := l.jobs.claimed()
 	limit := make(chan struct{}, 64)
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -158,7 +146,7 @@ func (w *Worker) verify(ctx context.Context, touch bool) bool {
 				mu.Lock()
 				defer mu.Unlock()
 				ok = false
-				w.log.Debug().Err(err).Str("rollout", string(j.Request.ID)).Msg("not known yet whether this rollout is still this worker's")
+				l.log.Debug().Err(err).Str("rollout", string(j.Request.ID)).Msg("not known yet whether this rollout is still this worker's")
 			}
 		})
 	}
@@ -191,40 +179,22 @@ func (j *Job) check(ctx context.Context, touch bool) error {
 }
 
 // progress restarts the ack wait of each job's message once per Timing.Progress.
-func (w *Worker) progress(ctx context.Context) {
+func (l *leases) progress(ctx context.Context) {
 	const steps = 20
 	next := map[schema.ID]time.Time{}
-	tick := time.NewTicker(max(w.timing.Progress/steps, 10*time.Millisecond))
+	tick := time.NewTicker(max(l.timing.Progress/steps, 10*time.Millisecond))
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			if suspended, _ := w.suspended.get(); suspended {
+			if suspended, _ := l.suspended.get(); suspended {
 				continue
 			}
-			w.mu.Lock()
-			due := make([]*Job, 0, len(w.jobs)/steps+1)
-			for id, j := range w.jobs {
-				if at, ok := next[id]; !ok {
-					next[id] = now.Add(w.timing.Progress)
-				} else if !now.Before(at) {
-					next[id] = now.Add(w.timing.Progress)
-					due = append(due, j)
-				}
-			}
-			if len(next) > 2*len(w.jobs)+100 {
-				for id := range next {
-					if w.jobs[id] == nil {
-						delete(next, id)
-					}
-				}
-			}
-			w.mu.Unlock()
-			for _, j := range due {
+			for _, j := range l.jobs.due(next, now, l.timing.Progress) {
 				if err := j.msg.Load().progress(); err != nil {
-					w.log.Debug().Err(err).Msg("progress was not reported")
+					l.log.Debug().Err(err).Msg("progress was not reported")
 				}
 			}
 		}
@@ -235,30 +205,30 @@ func (w *Worker) progress(ctx context.Context) {
 // queue messages, so that other workers take their rollouts over at once. The
 // caller has the lock of the worker's state directory, so no former instance
 // runs any more.
-func (w *Worker) retirePredecessors(ctx context.Context) error {
-	s, err := w.Stream(ctx, subjects.StreamLeases)
+func (l *leases) retirePredecessors(ctx context.Context) error {
+	s, err := l.Stream(ctx, subjects.StreamLeases)
 	if err != nil {
 		return err
 	}
-	info, err := s.Info(ctx, jetstream.WithSubjectFilter(subjects.LeasesOf(w.wid)))
+	info, err := s.Info(ctx, jetstream.WithSubjectFilter(subjects.LeasesOf(l.wid)))
 	if err != nil {
 		return fmt.Errorf("look for leases of former instances: %w", err)
 	}
 	for subject := range info.State.Subjects {
-		if subject == subjects.Lease(w.wid, w.instance) {
+		if subject == subjects.Lease(l.wid, l.instance) {
 			continue
 		}
-		if _, err := w.JetStream().Publish(ctx, subject, []byte(leaseValueEnded)); err != nil {
+		if _, err := l.JetStream().Publish(ctx, subject, []byte(leaseValueEnded)); err != nil {
 			return fmt.Errorf("end the lease %s: %w", subject, err)
 		}
 	}
 	crash.Here("handover.retired")
-	former, err := w.presenceOf(ctx, w.wid)
-	if err != nil || former == nil || former.Instance == w.instance {
+	former, err := presenceOf(ctx, l.Broker, l.wid)
+	if err != nil || former == nil || former.Instance == l.instance {
 		return err
 	}
 	for _, id := range former.Running {
-		err := w.release(ctx, id, former.Instance)
+		err := l.release(ctx, id, former.Instance)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -266,51 +236,26 @@ func (w *Worker) retirePredecessors(ctx context.Context) error {
 			return err
 		}
 		if err != nil { // its message comes back after its ack wait
-			w.log.Warn().Err(err).Str("rollout", string(id)).Msg("a rollout of the former instance was not freed")
+			l.log.Warn().Err(err).Str("rollout", string(id)).Msg("a rollout of the former instance was not freed")
 		}
 	}
 	return nil
 }
 
 // release returns the message of a former instance's rollout to the queue.
-func (w *Worker) release(ctx context.Context, id schema.ID, instance string) error {
+func (l *leases) release(ctx context.Context, id schema.ID, instance string) error {
 	op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 	defer cancel()
-	r, err := w.readState(op, id)
+	r, err := l.readState(op, id)
 	if err != nil {
 		return err
 	}
 	state := &r.Value
-	if r.Seq == 0 || !state.Owned() || state.Worker != w.wid || state.Instance != instance || state.Ack == "" {
+	if r.Seq == 0 || !state.Owned() || state.Worker != l.wid || state.Instance != instance || state.Ack == "" {
 		return nil
 	}
-	if err := w.BulkConn().Publish(state.Ack, []byte("-NAK")); err != nil {
+	if err := l.BulkConn().Publish(state.Ack, []byte("-NAK")); err != nil {
 		return fmt.Errorf("free the message of %s: %w", id, err)
 	}
 	return nil
-}
-
-// elect makes this worker the janitor until the janitor's lease expires, or
-// renews that lease. It returns false if another worker has it.
-func (w *Worker) elect(ctx context.Context) (bool, error) {
-	me := w.wid + "." + w.instance
-	m, err := w.Last(ctx, subjects.StreamLeases, subjects.JanitorLease)
-	if err != nil {
-		return false, err
-	}
-	var seq uint64
-	if m != nil {
-		if seq = m.Sequence; string(m.Data) != me {
-			return false, nil
-		}
-	}
-	msg := &nats.Msg{Subject: subjects.JanitorLease, Data: []byte(me), Header: nats.Header{wire.HeaderExpect: {strconv.FormatUint(seq, 10)}}}
-	_, err = w.PutMsg(ctx, msg)
-	if errors.Is(err, broker.ErrMoved) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("become the janitor: %w", err)
-	}
-	return true, nil
 }

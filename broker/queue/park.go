@@ -55,7 +55,7 @@ type queued struct {
 
 // classes lists the classes of a trainer's queue. waiting is the number of requests
 // in them and in the lanes.
-func (w *Worker) classes(ctx context.Context, s jetstream.Stream) (all []queued, waiting uint64, err error) {
+func (b *base) classes(ctx context.Context, s jetstream.Stream) (all []queued, waiting uint64, err error) {
 	list := s.ListConsumers(ctx)
 	for info := range list.Info() {
 		lane, name, ok := subjects.ParseConsumer(info.Name)
@@ -65,7 +65,7 @@ func (w *Worker) classes(ctx context.Context, s jetstream.Stream) (all []queued,
 		c := queued{class: class{lane, name}, waiting: info.NumPending + uint64(info.NumAckPending)}
 		if name != "" && name != subjects.ClassDelay {
 			if c.needs, err = needsOf(info.Config); err != nil {
-				w.log.Warn().Err(err).Str("stream", info.Stream).Str("consumer", info.Name).Msg("the needs of a class cannot be read")
+				b.log.Warn().Err(err).Str("stream", info.Stream).Str("consumer", info.Name).Msg("the needs of a class cannot be read")
 				continue
 			}
 		}
@@ -87,13 +87,19 @@ func needsOf(c jetstream.ConsumerConfig) (n schema.Needs, err error) {
 	return n, err
 }
 
+// parking settles the messages of requests that a worker cannot run now.
+type parking struct {
+	w     *Worker
+	unfit unfit
+}
+
 // setAside settles a message of a request that this worker cannot run now. It
 // returns false if the worker can run it.
-func (w *Worker) setAside(ctx context.Context, d *delivery, req *schema.Request) (bool, error) {
-	if delayed, err := w.delay(ctx, d, req); delayed || err != nil {
+func (p *parking) setAside(ctx context.Context, d *delivery, req *schema.Request) (bool, error) {
+	if delayed, err := p.delay(ctx, d, req); delayed || err != nil {
 		return true, err
 	}
-	lacks := w.lacks(req)
+	lacks := p.w.lacks(req)
 	if lacks == nil {
 		return false, nil
 	}
@@ -102,28 +108,28 @@ func (w *Worker) setAside(ctx context.Context, d *delivery, req *schema.Request)
 		if err != nil {
 			return true, err
 		}
-		if parked, err := w.park(ctx, d, req, to, meta); parked || err != nil {
+		if parked, err := p.park(ctx, d, req, to, meta); parked || err != nil {
 			return true, err
 		}
 	}
-	return true, w.pass(ctx, d, req, lacks)
+	return true, p.pass(ctx, d, req, lacks)
 }
 
 // delay settles the first delivery of a message with a delay. It returns false if the
 // request has waited. So has a rollout with a state: it has begun before, and the
 // janitor has published its request again.
-func (w *Worker) delay(ctx context.Context, d *delivery, req *schema.Request) (bool, error) {
+func (p *parking) delay(ctx context.Context, d *delivery, req *schema.Request) (bool, error) {
 	wait := time.Duration(req.DelayMS) * time.Millisecond
 	if wait == 0 || d.delivered > 1 {
 		return false, nil
 	}
 	switch d.class() {
 	case "":
-		state, err := w.Last(ctx, subjects.Records(req.Trainer), subjects.State(req.ID))
+		state, err := p.w.Last(ctx, subjects.Records(req.Trainer), subjects.State(req.ID))
 		if err == nil && state != nil { // after an error it rather waits again than begins too early
 			return false, nil
 		}
-		parked, err := w.park(ctx, d, req, class{subjects.LaneOf(d.subject), subjects.ClassDelay}, "")
+		parked, err := p.park(ctx, d, req, class{subjects.LaneOf(d.subject), subjects.ClassDelay}, "")
 		if err == nil && !parked {
 			err = d.nak(wait)
 		}
@@ -138,44 +144,63 @@ func (w *Worker) delay(ctx context.Context, d *delivery, req *schema.Request) (b
 // park moves a message to a class, or settles it if a worker has claimed it since. It
 // returns false if the message stays: the trainer's queue has no room for the copy, or
 // the trainer is full or has too many classes.
-func (w *Worker) park(ctx context.Context, d *delivery, req *schema.Request, to class, meta string) (bool, error) {
-	known, room := w.roster.has(req.Trainer, to)
-	if !known && !room || w.roster.full(req.Trainer) { // no worker takes parked requests of a full trainer
+func (p *parking) park(ctx context.Context, d *delivery, req *schema.Request, to class, meta string) (bool, error) {
+	known, room := p.w.roster.has(req.Trainer, to)
+	if !known && !room || p.w.roster.full(req.Trainer) { // no worker takes parked requests of a full trainer
 		return false, nil
 	}
 	if d.delivered > 1 { // a worker may have claimed it
-		m := w.aboutMessage(d, req, askPark)
-		s, err := w.resolve(ctx, m)
+		m := p.w.aboutMessage(d, req, askPark)
+		s, err := p.w.resolve(ctx, m)
 		if err == nil && s != stepPark {
-			err = w.settle(ctx, m, s)
+			err = p.w.settle(ctx, m, s)
 		}
 		if err != nil || s != stepPark {
 			return true, err
 		}
 	}
 	if !known { // so that a copy always has a consumer
-		if made, err := w.roster.addClass(ctx, req.Trainer, to, meta); !made || err != nil {
+		if made, err := p.w.roster.addClass(ctx, req.Trainer, to, meta); !made || err != nil {
 			return err != nil, err
 		}
 	}
 	crash.Here("park.before")
 	copied := &nats.Msg{Subject: subjects.Parked(to.lane, to.name, req.ID), Data: d.data, Header: nats.Header{wire.HeaderExpect: {"0"}}}
-	switch _, err := w.PutMsg(ctx, copied); {
+	switch _, err := p.w.PutMsg(ctx, copied); {
 	case broker.IsFull(err):
 		return false, nil
 	case errors.Is(err, broker.ErrMoved): // the copy exists, or is being stored
-		m, err := w.Last(ctx, subjects.Queue(req.Trainer), copied.Subject)
+		m, err := p.w.Last(ctx, subjects.Queue(req.Trainer), copied.Subject)
 		if m == nil || err != nil {
 			return true, cmp.Or(err, fmt.Errorf("park %s: %w", req.ID, broker.ErrMoved))
 		}
 	case err != nil:
 		return true, fmt.Errorf("park %s: %w", req.ID, err)
 	}
-	if _, err := w.roster.ensureClass(ctx, req.Trainer, to, meta); err != nil { // the stream may have been made again
+	if _, err := p.w.roster.ensureClass(ctx, req.Trainer, to, meta); err != nil { // the stream may have been made again
 		return true, err
 	}
 	crash.Here("park.copied")
 	return true, d.forget()
+}
+
+// pass returns a request that this worker cannot run, and that it could not park,
+// to the queue with a growing delay. If no worker has offered its needs for
+// Timing.NoCapable, the rollout fails.
+func (p *parking) pass(ctx context.Context, d *delivery, req *schema.Request, lacks error) error {
+	all, err := p.w.fleet.list(ctx)
+	if err != nil {
+		return err
+	}
+	later := p.w.timing.Unfit << min(d.delivered-1, 2)
+	if slices.ContainsFunc(all, func(x schema.Presence) bool { return !x.Draining && x.Offer.Lacks(req) == nil }) {
+		p.unfit.forget(req.ID)
+		return d.nak(later)
+	}
+	if waited := p.unfit.since(req, p.w.timing); waited < p.w.timing.NoCapable {
+		return d.nak(min(later, p.w.timing.NoCapable-waited))
+	}
+	return p.w.refuse(ctx, d, req, lacks)
 }
 
 // parked returns the parked message of a rollout; nil: none.
@@ -211,7 +236,7 @@ func (r *roster) addClass(ctx context.Context, tid string, c class, meta string)
 // metadata again if no worker can read it. made is false if nothing was missing.
 func (r *roster) ensureClass(ctx context.Context, tid string, c class, meta string) (made bool, err error) {
 	stream, name := subjects.Queue(tid), subjects.ConsumerOfClass(c.lane, c.name)
-	is, err := r.w.JetStream().Consumer(ctx, stream, name)
+	is, err := r.JetStream().Consumer(ctx, stream, name)
 	if err == nil {
 		if _, err := needsOf(is.CachedInfo().Config); err == nil || c.name == subjects.ClassDelay {
 			return false, nil
@@ -219,7 +244,7 @@ func (r *roster) ensureClass(ctx context.Context, tid string, c class, meta stri
 	} else if !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return false, fmt.Errorf("look for the consumer %s of %s: %w", name, stream, broker.Reach(err))
 	}
-	consumer, err := r.w.ConsumerConfig(ctx, name, subjects.ClassFilter(c.lane, tid, c.name), r.w.timing)
+	consumer, err := r.ConsumerConfig(ctx, name, subjects.ClassFilter(c.lane, tid, c.name), r.timing)
 	if err != nil {
 		return false, err
 	}
@@ -228,11 +253,11 @@ func (r *roster) ensureClass(ctx context.Context, tid string, c class, meta stri
 	} else {
 		consumer.Metadata = map[string]string{metaNeeds: meta}
 	}
-	if _, err := r.w.JetStream().CreateOrUpdateConsumer(ctx, stream, consumer); err != nil {
+	if _, err := r.JetStream().CreateOrUpdateConsumer(ctx, stream, consumer); err != nil {
 		return false, fmt.Errorf("make the consumer %s of %s: %w", name, stream, broker.Reach(err))
 	}
 	r.learn(tid, c, consumer.Metadata[metaNeeds])
-	r.w.TellTrainers(tid)
+	r.TellTrainers(tid)
 	return true, nil
 }
 

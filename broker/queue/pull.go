@@ -39,54 +39,66 @@ type poller struct {
 	got chan *nats.Msg
 }
 
+// puller pulls messages from the queues of all trainers.
+type puller struct {
+	*base
+	lanes  *lanes
+	roster *roster
+	free   chan *poller
+}
+
+func newPuller(b *base, l *lanes, r *roster) *puller {
+	return &puller{base: b, lanes: l, roster: r, free: make(chan *poller, 4)}
+}
+
 // poll asks the queues for up to n messages, without waiting.
-func (w *Worker) poll(ctx context.Context, n int) ([]*delivery, error) {
+func (p *puller) poll(ctx context.Context, n int) ([]*delivery, error) {
 	begun := time.Now()
-	asks := w.lanes.turns(begun, n)
+	asks := p.lanes.turns(begun, n)
 	if len(asks) == 0 {
 		return nil, nil
 	}
-	p, err := w.poller()
+	one, err := p.poller()
 	if err != nil {
-		w.lanes.takeBack(asks)
+		p.lanes.takeBack(asks)
 		return nil, err
 	}
 	var out []*delivery
-	for ; len(asks) > 0; asks = w.lanes.turns(begun, n-len(out)) {
+	for ; len(asks) > 0; asks = p.lanes.turns(begun, n-len(out)) {
 		for i, a := range asks {
-			got, err := w.ask(ctx, p, a.queue, a.n)
+			got, err := p.ask(ctx, one, a.queue, a.n)
 			out = append(out, got...)
 			if len(got) > 0 {
-				w.lanes.gave(a.queue)
+				p.lanes.gave(a.queue)
 			}
 			for range a.n - len(got) {
-				w.lanes.gaveNone(a.queue, errors.Is(err, errNoQueue))
+				p.lanes.gaveNone(a.queue, errors.Is(err, errNoQueue))
 			}
 			if err == nil || errors.Is(err, errNoMessage) {
 				continue
 			}
-			w.roster.isBroken(a.trainer)
+			p.roster.isBroken(a.trainer)
 			if errors.Is(err, errNoQueue) {
 				continue
 			}
 			// A late answer must not be taken for the answer to another poll.
-			_ = p.sub.Unsubscribe()
-			w.lanes.gaveNothing(a.queue)
-			w.lanes.takeBack(asks[i+1:])
+			_ = one.sub.Unsubscribe()
+			p.lanes.gaveNothing(a.queue)
+			p.lanes.takeBack(asks[i+1:])
 			if len(out) > 0 {
 				err = nil
 			}
 			return out, err
 		}
 	}
-	w.free(p)
+	p.release(one)
 	return out, nil
 }
 
 // ask asks a queue for up to n messages, without waiting. The error tells why
 // there are fewer: errNoMessage, errNoQueue, or no answer.
-func (w *Worker) ask(ctx context.Context, p *poller, q *queue, n int) ([]*delivery, error) {
-	if err := w.BulkConn().PublishRequest(q.nextSubject(), p.inbox, fmt.Appendf(nil, `{"batch":%d,"no_wait":true}`, n)); err != nil {
+func (p *puller) ask(ctx context.Context, by *poller, q *queue, n int) ([]*delivery, error) {
+	if err := p.BulkConn().PublishRequest(q.nextSubject(), by.inbox, fmt.Appendf(nil, `{"batch":%d,"no_wait":true}`, n)); err != nil {
 		return nil, fmt.Errorf("pull from %s of %s: %w", q.consumer, q.stream, err)
 	}
 	// Without the caller's cancellation: if the answer is a request and is not
@@ -96,8 +108,8 @@ func (w *Worker) ask(ctx context.Context, p *poller, q *queue, n int) ([]*delive
 	var out []*delivery
 	for len(out) < n {
 		select {
-		case m := <-p.got:
-			d, err := w.received(m)
+		case m := <-by.got:
+			d, err := p.received(m)
 			if err != nil {
 				return out, err
 			}
@@ -112,65 +124,78 @@ func (w *Worker) ask(ctx context.Context, p *poller, q *queue, n int) ([]*delive
 }
 
 // one asks a queue for a message, without waiting; nil if it has none.
-func (w *Worker) one(ctx context.Context, q *queue) (*delivery, error) {
-	p, err := w.poller()
+func (p *puller) one(ctx context.Context, q *queue) (*delivery, error) {
+	by, err := p.poller()
 	if err != nil {
 		return nil, err
 	}
-	got, err := w.ask(ctx, p, q, 1)
+	got, err := p.ask(ctx, by, q, 1)
 	switch {
 	case len(got) > 0:
-		w.free(p)
+		p.release(by)
 		return got[0], nil
 	case errors.Is(err, errNoMessage), errors.Is(err, errNoQueue):
-		w.free(p)
+		p.release(by)
 		return nil, nil
 	default:
-		_ = p.sub.Unsubscribe()
+		_ = by.sub.Unsubscribe()
 		return nil, err
 	}
 }
 
 // isGone reports whether err says that a queue does not exist. If so, the roster
 // mends the queue.
-func (w *Worker) isGone(q *queue, err error) bool {
+func (p *puller) isGone(q *queue, err error) bool {
 	if !errors.Is(err, errNoQueue) {
 		return false
 	}
-	w.roster.isBroken(q.trainer)
+	p.roster.isBroken(q.trainer)
 	return true
 }
 
-func (w *Worker) free(p *poller) {
+// release makes a poller free for others.
+func (p *puller) release(one *poller) {
 	select {
-	case w.pollers <- p:
+	case p.free <- one:
 	default:
-		_ = p.sub.Unsubscribe()
+		_ = one.sub.Unsubscribe()
+	}
+}
+
+// close ends the subscriptions of the free pollers.
+func (p *puller) close() {
+	for {
+		select {
+		case one := <-p.free:
+			_ = one.sub.Unsubscribe()
+		default:
+			return
+		}
 	}
 }
 
 // poller returns a free poller, or a new one.
-func (w *Worker) poller() (*poller, error) {
+func (p *puller) poller() (*poller, error) {
 	select {
-	case p := <-w.pollers:
-		return p, nil
+	case one := <-p.free:
+		return one, nil
 	default:
 	}
-	p := &poller{inbox: w.Inbox() + ".poll." + nuid.Next(), got: make(chan *nats.Msg, maxPull+8)}
+	one := &poller{inbox: p.Inbox() + ".poll." + nuid.Next(), got: make(chan *nats.Msg, maxPull+8)}
 	var err error
-	if p.sub, err = w.BulkConn().ChanSubscribe(p.inbox, p.got); err != nil {
+	if one.sub, err = p.BulkConn().ChanSubscribe(one.inbox, one.got); err != nil {
 		return nil, fmt.Errorf("pull: %w", err)
 	}
-	return p, nil
+	return one, nil
 }
 
 // received turns an answer of the server into a delivery. An answer with a status
 // becomes an error: errNoMessage if the queue is empty, errNoQueue if it is gone.
-func (w *Worker) received(m *nats.Msg) (*delivery, error) {
+func (p *puller) received(m *nats.Msg) (*delivery, error) {
 	status := m.Header.Get("Status")
 	switch {
 	case status == "" || len(m.Data) > 0:
-		return newDelivery(w.BulkConn(), m.Subject, m.Reply, m.Data)
+		return newDelivery(p.BulkConn(), m.Subject, m.Reply, m.Data)
 	case status == "404" || status == "408":
 		return nil, errNoMessage
 	case status == "503" || status == "409" && strings.Contains(strings.ToLower(m.Header.Get("Description")), "deleted"):
@@ -183,11 +208,11 @@ func (w *Worker) received(m *nats.Msg) (*delivery, error) {
 // waitAny waits on all queues at once for one message; nil if none arrives within
 // armFor, or the list of queues changes. Further messages go back to the queue at
 // once.
-func (w *Worker) waitAny(ctx context.Context) (*delivery, error) {
-	inbox := w.Inbox() + ".pull." + nuid.Next()
-	queues, changed := w.lanes.every()
-	a := &armed{w: w, queues: queues, got: make(chan *delivery, 1), status: make(chan error, len(queues))}
-	sub, err := w.BulkConn().Subscribe(inbox+".*", a.on)
+func (p *puller) waitAny(ctx context.Context) (*delivery, error) {
+	inbox := p.Inbox() + ".pull." + nuid.Next()
+	queues, changed := p.lanes.every()
+	a := &armed{p: p, queues: queues, got: make(chan *delivery, 1), status: make(chan error, len(queues))}
+	sub, err := p.BulkConn().Subscribe(inbox+".*", a.on)
 	if err != nil {
 		return nil, fmt.Errorf("wait for requests: %w", err)
 	}
@@ -200,11 +225,11 @@ func (w *Worker) waitAny(ctx context.Context) (*delivery, error) {
 	}()
 	body := fmt.Appendf(nil, `{"batch":1,"expires":%d}`, armFor.Nanoseconds())
 	for i, q := range queues {
-		if err := w.BulkConn().PublishRequest(q.nextSubject(), inbox+"."+strconv.Itoa(i), body); err != nil {
+		if err := p.BulkConn().PublishRequest(q.nextSubject(), inbox+"."+strconv.Itoa(i), body); err != nil {
 			return nil, fmt.Errorf("wait for requests: %w", err)
 		}
 	}
-	reconnects := w.BulkConn().Stats().Reconnects
+	reconnects := p.BulkConn().Stats().Reconnects
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
 	end := time.NewTimer(armFor + time.Second)
@@ -221,7 +246,7 @@ func (w *Worker) waitAny(ctx context.Context) (*delivery, error) {
 			}
 			return nil, err
 		case <-tick.C: // after a reconnect the server does not know the pull requests any more
-			if w.BulkConn().Stats().Reconnects != reconnects || !w.BulkConn().IsConnected() {
+			if p.BulkConn().Stats().Reconnects != reconnects || !p.BulkConn().IsConnected() {
 				return nil, nil
 			}
 		case <-end.C:
@@ -234,7 +259,7 @@ func (w *Worker) waitAny(ctx context.Context) (*delivery, error) {
 
 // armed handles the messages of one wait on all queues.
 type armed struct {
-	w      *Worker
+	p      *puller
 	queues []*queue
 	got    chan *delivery
 	status chan error
@@ -244,10 +269,10 @@ type armed struct {
 }
 
 func (a *armed) on(m *nats.Msg) {
-	d, err := a.w.received(m)
+	d, err := a.p.received(m)
 	q := a.queueOf(m, d)
-	if q != nil && a.w.isGone(q, err) { // the wait on the other queues goes on
-		a.w.lanes.isGone(q)
+	if q != nil && a.p.isGone(q, err) { // the wait on the other queues goes on
+		a.p.lanes.isGone(q)
 		return
 	}
 	if err != nil {
@@ -259,15 +284,15 @@ func (a *armed) on(m *nats.Msg) {
 	}
 	if a.take(d) {
 		if q != nil {
-			a.w.lanes.gaveUnasked(q)
+			a.p.lanes.gaveUnasked(q)
 		}
 		return
 	}
 	if q != nil {
-		a.w.lanes.gave(q) // it has requests
+		a.p.lanes.gave(q) // it has requests
 	}
 	if err := d.nak(0); err != nil {
-		a.w.log.Debug().Err(err).Msg("a request that came too late was not given back")
+		a.p.log.Debug().Err(err).Msg("a request that came too late was not given back")
 	}
 }
 
@@ -308,7 +333,7 @@ func (a *armed) close() {
 	select {
 	case d := <-a.got:
 		if err := d.nak(0); err != nil {
-			a.w.log.Debug().Err(err).Msg("a request that came too late was not given back")
+			a.p.log.Debug().Err(err).Msg("a request that came too late was not given back")
 		}
 	default:
 	}

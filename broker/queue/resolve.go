@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/broker/internal/wire"
@@ -87,15 +86,6 @@ func (m *resolution) unsure(err error) {
 	}
 }
 
-// again logs that a request to the server is repeated.
-func (w *Worker) again(try int, what string, err error) {
-	level := zerolog.DebugLevel
-	if try == wire.TellAfter {
-		level = zerolog.WarnLevel
-	}
-	w.log.WithLevel(level).Err(err).Str("what", what).Msg("the server is asked again")
-}
-
 // learn reads the state, unless it is known, and updates the facts of this
 // process. An unreadable state is repaired.
 func (w *Worker) learn(ctx context.Context, m *resolution) error {
@@ -116,10 +106,10 @@ func (w *Worker) learn(ctx context.Context, m *resolution) error {
 			m.lease, m.stored, m.watched, m.watch = leaseUnknown, resultUnknown, false, absenceTimer{}
 		}
 	}
-	w.past(&m.record.Value)
-	j := w.job(m.id)
+	w.jobs.past(&m.record.Value)
+	j := w.jobs.get(m.id)
 	m.job = j != nil && j != m.own
-	m.ran = w.hasRun(m.id, m.record.Value.Attempt)
+	m.ran = w.jobs.hasRun(m.id, m.record.Value.Attempt)
 	m.now = nowMS()
 	return nil
 }
@@ -130,7 +120,7 @@ func (w *Worker) look(ctx context.Context, m *resolution, s step) (more bool, er
 	state := &m.record.Value
 	switch s {
 	case lookAtLease:
-		m.lease, err = w.leaseOf(ctx, state.Worker, state.Instance)
+		m.lease, err = w.leases.of(ctx, state.Worker, state.Instance)
 	case lookAtResult:
 		r, err := broker.Insist(ctx, w.Broker, "look for the result of "+string(m.id), func(ctx context.Context) (broker.Record[schema.Result], error) {
 			return broker.ReadRecord[schema.Result](ctx, w.Broker, subjects.Result(m.id))
@@ -152,6 +142,37 @@ func (w *Worker) look(ctx context.Context, m *resolution, s step) (more bool, er
 		return false, nil
 	}
 	return true, err
+}
+
+// inQueue tells whether a queue has a message of the rollout, at one of these
+// sequences or parked, and otherwise whether its copy was kept.
+func (w *Worker) inQueue(ctx context.Context, id schema.ID, seqs ...uint64) (queueStatus, error) {
+	for _, seq := range seqs {
+		there, err := queuedIn(ctx, w.Broker, subjects.StreamPlain, id, seq)
+		if err != nil {
+			return queueUnknown, err
+		}
+		if there {
+			return queueHas, nil
+		}
+	}
+	m, err := w.message(ctx, id, seqs...)
+	switch {
+	case err != nil:
+		return queueUnknown, err
+	case m != nil && w.roster.full(id.Trainer()):
+		return queueFull, nil
+	case m != nil:
+		return queueHas, nil
+	}
+	m, err = w.Last(ctx, subjects.Records(id.Trainer()), subjects.RequestCopy(id))
+	switch {
+	case err != nil:
+		return queueUnknown, err
+	case m == nil:
+		return queueNowhere, nil
+	}
+	return queueLost, nil
 }
 
 // confirmAbsence waits for a part of Timing.Confirm and has the lease read again. It
@@ -200,7 +221,7 @@ func (w *Worker) carryOut(ctx context.Context, m *resolution, d decision) error 
 	if err == nil {
 		m.record, m.known = broker.Record[schema.State]{Value: d.next, Seq: seq}, true
 		m.stored = resultUnknown
-		w.past(&d.next)
+		w.jobs.past(&d.next)
 	}
 	return err
 }

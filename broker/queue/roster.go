@@ -22,7 +22,8 @@ import (
 // roster keeps this worker's list of trainers and makes the streams of trainers
 // that ask. The worker takes requests from the queues of these trainers.
 type roster struct {
-	w      *Worker
+	*base
+	lanes  *lanes
 	look   chan struct{} // of capacity 1; has a value if the list must be read now
 	broken chan string   // trainers with a queue that could not be read; empty: the plain lane
 	asked  chan string   // subjects on which trainers ask for their streams, each once
@@ -91,20 +92,20 @@ const (
 	maxAsking = 64
 )
 
-func newRoster(w *Worker) *roster {
+func newRoster(b *base, l *lanes) *roster {
 	return &roster{
-		w: w, look: make(chan struct{}, 1), broken: make(chan string, 64), asked: make(chan string, 256), asking: map[string][]string{},
+		base: b, lanes: l, look: make(chan struct{}, 1), broken: make(chan string, 64), asked: make(chan string, 256), asking: map[string][]string{},
 		opened: map[string]*opening{}, pools: map[string]*pool{}, stale: map[string]bool{}, reported: map[string]bool{},
 	}
 }
 
 // run keeps the list until the context ends.
 func (r *roster) run(ctx context.Context) {
-	tick := time.NewTicker(r.w.timing.Renew)
+	tick := time.NewTicker(r.timing.Renew)
 	defer tick.Stop()
 	for {
 		if err := r.round(ctx); err != nil && ctx.Err() == nil {
-			r.w.log.Debug().Err(err).Msg("the trainers were not listed")
+			r.log.Debug().Err(err).Msg("the trainers were not listed")
 		}
 		select {
 		case <-ctx.Done():
@@ -127,7 +128,7 @@ func (r *roster) soon() {
 
 // round reads the list of trainers, and the pools of new and changed trainers.
 func (r *roster) round(ctx context.Context) error {
-	all, err := r.w.Trainers(ctx)
+	all, err := r.Trainers(ctx)
 	if err != nil {
 		return err
 	}
@@ -168,13 +169,13 @@ func (r *roster) round(ctx context.Context) error {
 	for tid, p := range pools {
 		r.logFull(tid, known[tid], p)
 	}
-	r.w.lanes.set(r.w.served(pools))
+	r.lanes.set(r.served(pools))
 	return failed
 }
 
 // served lists the queues with requests that this worker can run now.
-func (w *Worker) served(pools map[string]*pool) map[string]served {
-	offer := w.offer()
+func (r *roster) served(pools map[string]*pool) map[string]served {
+	offer := r.offer()
 	out := make(map[string]served, len(pools))
 	for tid, p := range pools {
 		if p.full() {
@@ -182,7 +183,7 @@ func (w *Worker) served(pools map[string]*pool) map[string]served {
 		}
 		s := served{weight: p.weight}
 		for c, needs := range p.classes {
-			if c.name == subjects.ClassDelay || w.cfg.Offer == nil || offer.Meets(&needs) == nil {
+			if c.name == subjects.ClassDelay || r.cfg.Offer == nil || offer.Meets(&needs) == nil {
 				s.classes = append(s.classes, c)
 			}
 		}
@@ -196,7 +197,7 @@ func (w *Worker) served(pools map[string]*pool) map[string]served {
 func (r *roster) pool(ctx context.Context, tid string) (*pool, error) {
 	op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 	defer cancel()
-	s, err := r.w.JetStream().Stream(op, subjects.Queue(tid))
+	s, err := r.JetStream().Stream(op, subjects.Queue(tid))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
 	}
@@ -205,12 +206,12 @@ func (r *roster) pool(ctx context.Context, tid string) (*pool, error) {
 	}
 	p := &pool{weight: broker.WeightOf(s.CachedInfo().Config), most: broker.RecordBound(s.CachedInfo().Config), classes: map[class]schema.Needs{}}
 	if p.most > 0 {
-		p.records, err = r.w.RecordBytes(op, tid)
+		p.records, err = r.RecordBytes(op, tid)
 		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 			return nil, fmt.Errorf("look at the records of trainer %s: %w", tid, broker.Reach(err))
 		}
 	}
-	all, _, err := r.w.classes(op, s)
+	all, _, err := r.classes(op, s)
 	if err != nil {
 		return nil, err
 	}
@@ -226,9 +227,9 @@ func (r *roster) logFull(tid string, before, now *pool) {
 	was := before != nil && before.full()
 	switch {
 	case now.full() && !was:
-		r.w.log.Warn().Str("trainer", tid).Int64("bytes", now.records).Int64("max_record_bytes", now.most).Msg("the records of a trainer have reached their bound: its requests stay in the queue")
+		r.log.Warn().Str("trainer", tid).Int64("bytes", now.records).Int64("max_record_bytes", now.most).Msg("the records of a trainer have reached their bound: its requests stay in the queue")
 	case was && !now.full():
-		r.w.log.Info().Str("trainer", tid).Int64("bytes", now.records).Int64("max_record_bytes", now.most).Msg("the records of a trainer are below their bound again: its requests are taken")
+		r.log.Info().Str("trainer", tid).Int64("bytes", now.records).Int64("max_record_bytes", now.most).Msg("the records of a trainer are below their bound again: its requests are taken")
 	}
 }
 
@@ -259,7 +260,7 @@ func (r *roster) onOpen(m *nats.Msg) {
 	case r.asked <- m.Subject:
 		r.asking[m.Subject] = []string{m.Reply}
 	default:
-		r.w.log.Warn().Str("subject", m.Subject).Msg("too many trainers ask for their streams at once; one was not answered")
+		r.log.Warn().Str("subject", m.Subject).Msg("too many trainers ask for their streams at once; one was not answered")
 	}
 }
 
@@ -286,7 +287,7 @@ func (r *roster) answer(ctx context.Context) {
 		if !ok {
 			o.Error = fmt.Sprintf("%q names no trainer: want trainer.<name>.open, with a name of 1 to 20 characters of a-z, 0-9, _", subject)
 		} else if s, err := r.open(ctx, tid); err != nil {
-			r.w.log.Warn().Err(err).Str("trainer", tid).Msg("the streams of a trainer were not opened")
+			r.log.Warn().Err(err).Str("trainer", tid).Msg("the streams of a trainer were not opened")
 			o.Error = schema.Clip(err.Error(), 1000)
 		} else {
 			o.MaxQueue, o.MaxQueueBytes, o.MaxBundleBytes, o.MaxArtifactBytes, o.Weight = s.MaxQueue, s.MaxQueueBytes, s.MaxBundleBytes, s.MaxArtifactBytes, s.Weight
@@ -297,10 +298,10 @@ func (r *roster) answer(ctx context.Context) {
 		r.mu.Unlock()
 		data, err := schema.Encode(&o)
 		for _, reply := range replies {
-			err = errors.Join(err, r.w.BulkConn().Publish(reply, data))
+			err = errors.Join(err, r.BulkConn().Publish(reply, data))
 		}
 		if err != nil {
-			r.w.log.Debug().Err(err).Str("subject", subject).Msg("a trainer was not answered")
+			r.log.Debug().Err(err).Str("subject", subject).Msg("a trainer was not answered")
 		}
 	}
 }
@@ -326,7 +327,7 @@ func (r *roster) open(ctx context.Context, tid string) (broker.TrainerSettings, 
 	}
 	op, cancel := context.WithTimeout(ctx, openWithin)
 	defer cancel()
-	settings, err := r.w.OpenTrainerWith(op, tid, r.w.timing)
+	settings, err := r.OpenTrainerWith(op, tid, r.timing)
 	if err != nil {
 		return settings, err
 	}
@@ -367,7 +368,7 @@ func (r *roster) mend(ctx context.Context, tid string) {
 	if tid == "" {
 		op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 		defer cancel()
-		err = r.w.Restore(op, r.w.timing)
+		err = r.Restore(op, r.timing)
 	} else {
 		op, cancel := context.WithTimeout(ctx, wire.OpTimeout) // the list of trainers waits meanwhile
 		defer cancel()
@@ -380,6 +381,6 @@ func (r *roster) mend(ctx context.Context, tid string) {
 		r.mu.Unlock()
 	}
 	if err != nil && ctx.Err() == nil {
-		r.w.log.Debug().Err(err).Str("trainer", tid).Msg("a queue that cannot be read was not mended")
+		r.log.Debug().Err(err).Str("trainer", tid).Msg("a queue that cannot be read was not mended")
 	}
 }

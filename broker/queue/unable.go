@@ -76,7 +76,7 @@ func (s fleetView) lacks(n *schema.Needs) error {
 func (j *trainerCheck) refuse(ctx context.Context, c queued, lacks error) error {
 	q := &queue{trainer: j.tid, lane: c.lane, stream: subjects.Queue(j.tid), consumer: subjects.ConsumerOfClass(c.lane, c.name)}
 	for range maxRefusals {
-		d, err := j.w.one(ctx, q)
+		d, err := j.w.puller.one(ctx, q)
 		if d == nil || err != nil {
 			return err
 		}

@@ -79,18 +79,18 @@ func lookEvery(t broker.Timing) time.Duration { return max(t.NoCapable/10, t.Unf
 
 // seek reads the list of live workers regularly while there are requests that no
 // worker can run.
-func (w *Worker) seek(ctx context.Context) {
-	for wire.Pause(ctx, lookEvery(w.timing)) == nil {
-		if w.unfit.empty() {
+func (p *parking) seek(ctx context.Context) {
+	for wire.Pause(ctx, lookEvery(p.w.timing)) == nil {
+		if p.unfit.empty() {
 			continue
 		}
 		op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
-		all, err := w.fleet.list(op, w)
+		all, err := p.w.fleet.list(op)
 		cancel()
 		if err != nil {
-			w.log.Debug().Err(err).Msg("not known who is there")
+			p.w.log.Debug().Err(err).Msg("not known who is there")
 			continue
 		}
-		w.unfit.review(all, w.timing)
+		p.unfit.review(all, p.w.timing)
 	}
 }

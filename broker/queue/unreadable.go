@@ -91,6 +91,17 @@ func (w *Worker) fail(ctx context.Context, id schema.ID, fault *schema.Fault) er
 	return err
 }
 
+// refuse ends the rollout of a request that no worker can run.
+func (w *Worker) refuse(ctx context.Context, d *delivery, req *schema.Request, lacks error) error {
+	m := w.aboutMessage(d, req, askRefuse)
+	m.fault = schema.Faultf("request", schema.CodeNoWorker, schema.WhoUser, "no live worker offers what it asks: %v", lacks)
+	did, err := w.resolve(ctx, m)
+	if err != nil {
+		return err
+	}
+	return w.settle(ctx, m, did)
+}
+
 // maxDead is the largest body in bytes that StreamDead keeps; a longer one is cut.
 const maxDead = 256 << 10
 

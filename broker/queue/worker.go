@@ -10,11 +10,9 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/broker/internal/wire"
@@ -38,29 +36,20 @@ type WorkerConfig struct {
 // Worker is the client for one worker instance. It takes jobs, renews the
 // lease, publishes events and stores artifacts. It takes no job before Run.
 type Worker struct {
-	*broker.Broker
-	cfg           WorkerConfig
-	wid, instance string
-	timing        broker.Timing
-	log           zerolog.Logger
-
-	lanes     *lanes
-	roster    *roster
-	slots     *dispatcher
-	pollers   chan *poller // free pollers
-	unfit     unfit
-	fleet     fleet
-	holds     holds
-	suspended *switchable // on while this instance's lease is in doubt
-	draining  atomic.Bool // it takes no new requests
-	cancels   *cancels
-	audits    chan schema.ID
-	news      chan struct{} // of capacity 1; has a value after a job began
-
-	mu   sync.Mutex
-	jobs map[schema.ID]*Job
-	ran  map[schema.ID]int // attempts that began here, until their end is stored
-	subs []*nats.Subscription
+	*base
+	jobs    *jobs
+	leases  *leases
+	fleet   *fleet
+	holds   *holds
+	lanes   *lanes
+	roster  *roster
+	puller  *puller
+	slots   *dispatcher
+	parking *parking
+	cancels *cancels
+	janitor *janitor
+	audits  chan schema.ID
+	subs    []*nats.Subscription
 }
 
 // NewWorker returns the client for a worker instance. Close it after use. If the
@@ -76,24 +65,17 @@ func NewWorker(b *broker.Broker, c WorkerConfig) (*Worker, error) {
 	if c.Timing == (broker.Timing{}) {
 		c.Timing = broker.DefaultTiming()
 	}
-	w := &Worker{
-		Broker: b, cfg: c, wid: c.Worker, instance: c.Instance, timing: c.Timing, log: b.Log().With().Str("worker", c.Worker).Logger(),
-		lanes: newLanes(), pollers: make(chan *poller, 4), suspended: newSwitch(),
-		unfit: unfit{wanting: map[schema.ID]*wanting{}}, cancels: newCancels(), audits: make(chan schema.ID, 256), news: make(chan struct{}, 1), holds: newHolds(),
-		jobs: map[schema.ID]*Job{}, ran: map[schema.ID]int{},
-	}
-	w.roster = newRoster(w)
-	w.slots = newDispatcher(w)
+	w := newWorker(&base{Broker: b, cfg: c, wid: c.Worker, instance: c.Instance, timing: c.Timing, log: b.Log().With().Str("worker", c.Worker).Logger()})
 	b.ReopenWith(w.roster.reopen)
-	w.suspended.set(true) // until Run has confirmed the lease
+	w.leases.suspended.set(true) // until Run has confirmed the lease
 	for _, s := range []struct {
 		subject, group string
 		handle         nats.MsgHandler
 	}{
-		{subjects.CancelFilter, subjects.CancelGroup, w.onCancel},
-		{subjects.HoldFilter, subjects.CancelGroup, w.onHold},
-		{subjects.HoldsFilter, "", w.onHeld},
-		{subjects.FleetFilter, subjects.CancelGroup, w.onFleet},
+		{subjects.CancelFilter, subjects.CancelGroup, w.cancels.onAsked},
+		{subjects.HoldFilter, subjects.CancelGroup, w.holds.onAsked},
+		{subjects.HoldsFilter, "", w.holds.onHold},
+		{subjects.FleetFilter, subjects.CancelGroup, w.fleet.onAsked},
 		{subjects.OpenFilter, subjects.CancelGroup, w.roster.onOpen},
 		{subjects.WorkerTrainers, "", w.roster.onTrainers},
 		{subjects.WorkerControl(c.Worker), "", w.onControl},
@@ -116,6 +98,20 @@ func NewWorker(b *broker.Broker, c WorkerConfig) (*Worker, error) {
 	return w, nil
 }
 
+// newWorker joins the parts of a worker.
+func newWorker(b *base) *Worker {
+	w := &Worker{base: b, jobs: newJobs(b.wid, b.instance), holds: newHolds(b), lanes: newLanes(), audits: make(chan schema.ID, 256)}
+	w.leases = &leases{base: b, jobs: w.jobs, suspended: newSwitch()}
+	w.fleet = &fleet{base: b, jobs: w.jobs}
+	w.roster = newRoster(b, w.lanes)
+	w.puller = newPuller(b, w.lanes, w.roster)
+	w.slots = newDispatcher(w.puller, w.leases.suspended)
+	w.parking = &parking{w: w, unfit: unfit{wanting: map[schema.ID]*wanting{}}}
+	w.cancels = newCancels(w)
+	w.janitor = &janitor{w: w}
+	return w
+}
+
 // KeepArtifact stores a file of a trainer's rollout, see PutArtifact. The file is
 // kept at least as long as the rollout.
 func (w *Worker) KeepArtifact(ctx context.Context, tid, name string, data []byte) (schema.Artifact, error) {
@@ -128,7 +124,7 @@ func (w *Worker) KeepArtifact(ctx context.Context, tid, name string, data []byte
 // workers know at once that this instance is gone.
 func (w *Worker) Run(ctx context.Context) error {
 	for try := 0; ; try++ {
-		err := w.retirePredecessors(ctx)
+		err := w.leases.retirePredecessors(ctx)
 		if err == nil {
 			break
 		}
@@ -138,39 +134,23 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 	}
 	var all sync.WaitGroup
-	for _, f := range []func(context.Context){w.renewLease, w.progress, w.announce, w.serveCancels, w.serveAudits, w.tidy, w.seek, w.roster.run, w.roster.serve} {
+	for _, f := range []func(context.Context){w.leases.renew, w.leases.progress, w.fleet.announce, w.cancels.serve, w.serveAudits, w.janitor.run, w.parking.seek, w.roster.run, w.roster.serve} {
 		all.Go(func() { f(ctx) })
 	}
 	all.Wait()
 	op, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	return errors.Join(w.writeLease(op, w.instance, leaseValueEnded), w.leave(op))
+	return errors.Join(w.leases.write(op, w.instance, leaseValueEnded), w.fleet.leave(op))
 }
 
 // Drain announces that this worker takes no new requests.
 func (w *Worker) Drain(ctx context.Context) {
 	op, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	w.draining.Store(true)
-	if err := w.present(op); err != nil {
+	w.fleet.draining.Store(true)
+	if err := w.fleet.present(op); err != nil {
 		w.log.Debug().Err(err).Msg("the drain was not announced")
 	}
-}
-
-// leave removes the presence entry.
-func (w *Worker) leave(ctx context.Context) error {
-	s, err := w.Stream(ctx, subjects.StreamWorkers)
-	if err != nil {
-		return err
-	}
-	m, err := w.Last(ctx, subjects.StreamWorkers, subjects.Presence(w.wid))
-	if m == nil || err != nil {
-		return err
-	}
-	if err := s.DeleteMsg(ctx, m.Sequence); err != nil {
-		return fmt.Errorf("remove the presence of %s: %w", w.wid, err)
-	}
-	return nil
 }
 
 // Close ends the subscriptions. The broker stays open.
@@ -178,14 +158,7 @@ func (w *Worker) Close() {
 	for _, s := range w.subs {
 		_ = s.Unsubscribe()
 	}
-	for {
-		select {
-		case p := <-w.pollers:
-			_ = p.sub.Unsubscribe()
-		default:
-			return
-		}
-	}
+	w.puller.close()
 }
 
 // ID returns the worker's stable name.

@@ -13,8 +13,8 @@ import (
 // TestAttemptsThatRanAreForgotten checks that a worker keeps an attempt without a
 // job only while the rollout may still name it.
 func TestAttemptsThatRanAreForgotten(t *testing.T) {
-	w := &Worker{wid: "w1", instance: "i1", jobs: map[schema.ID]*Job{}, ran: map[schema.ID]int{}}
-	begin := func(id schema.ID) { w.began(&Job{Request: schema.Request{ID: id}, Attempt: 2}) }
+	running := newJobs("w1", "i1")
+	begin := func(id schema.ID) { running.began(&Job{Request: schema.Request{ID: id}, Attempt: 2}) }
 	for name, tt := range map[string]struct {
 		state schema.State
 		keeps bool
@@ -30,18 +30,18 @@ func TestAttemptsThatRanAreForgotten(t *testing.T) {
 	} {
 		begin("alpha-1")
 		tt.state.ID = "alpha-1"
-		w.past(&tt.state)
-		if w.hasRun("alpha-1", 2) != tt.keeps {
+		running.past(&tt.state)
+		if running.hasRun("alpha-1", 2) != tt.keeps {
 			t.Errorf("%s: kept %v", name, !tt.keeps)
 		}
 	}
-	w.jobs["alpha-kept"] = &Job{}
+	running.of["alpha-kept"] = &Job{}
 	begin("alpha-kept")
 	for i := range 5 * maxRan {
 		begin(schema.ID("alpha-" + strconv.Itoa(i)))
 	}
-	if len(w.ran) > 2*maxRan || !w.hasRun("alpha-kept", 2) {
-		t.Errorf("%d attempts are kept, that of the running job: %v", len(w.ran), w.hasRun("alpha-kept", 2))
+	if len(running.ran) > 2*maxRan || !running.hasRun("alpha-kept", 2) {
+		t.Errorf("%d attempts are kept, that of the running job: %v", len(running.ran), running.hasRun("alpha-kept", 2))
 	}
 }
 
