@@ -294,7 +294,7 @@ func (t *Trainer) onCall(a modelcall.IncomingCall) {
 			settled = append(settled, s)
 		}
 	}
-	t.bg.Add(1) // Close must wait for this call: it writes the ledger, and runTool and runVerifier start goroutines
+	t.bg.Add(1) // Close waits for the rest of this method: sawAttempt writes the ledger, and runTool and runVerifier start goroutines
 	t.mu.Unlock()
 	t.sawAttempt(a.Key.Rollout, a.Key.Attempt)
 	for _, s := range settled {
@@ -348,7 +348,7 @@ func (t *Trainer) learn(id schema.ID, r *rollout) {
 	}
 }
 
-// staleFault refuses a call of an attempt that has ended.
+// staleFault refuses a call of an attempt or a rollout that has ended.
 func staleFault(format string, args ...any) *schema.Fault {
 	f := schema.Faultf("call", schema.CodeStaleAttempt, schema.WhoWorker, format, args...)
 	f.Status = http.StatusConflict

@@ -286,8 +286,8 @@ const (
 	lostAfter = 300 * time.Second
 )
 
-// upload copies the task's own files into the working directory, unless they
-// were the context of an image or belong to a compose file.
+// upload copies the task's own files into the working directory, unless they were the
+// context of an image or belong to a compose file. Then it makes the folders of logs.
 func (r *Rollout) upload(ctx context.Context, _ *phase) error {
 	owner := r.userOf(r.Request.Agent.User)
 	if r.bundle.Has("environment") && !r.bundle.Has("environment/Dockerfile") && !r.bundle.Has("environment/docker-compose.yaml") {

@@ -82,8 +82,8 @@ var ErrDrained = errors.New("the worker stops")
 // close a sandbox, the worker ends within the 90 s that systemd allows.
 const settleFor = 40 * time.Second
 
-// New validates the configuration and returns a worker. The worker claims jobs
-// through the queue jobs, and sends model calls through the client calls.
+// New validates the configuration and returns a worker. It claims rollouts from
+// jobs, and sends model calls with calls.
 func New(c Config, jobs *queue.Worker, calls *modelcall.Client) (*Worker, error) {
 	c.Slots = max(c.Slots, 1)
 	if c.Grace == 0 {

@@ -25,7 +25,7 @@ const (
 // NoTrainerError reports that no trainer answered a call within its budget.
 type NoTrainerError struct {
 	Key    string
-	Waited time.Duration // sum of the waits for the first frame of each round, and of the pauses between rounds
+	Waited time.Duration // the part of its budget that was used: waits without an answer, and pauses between rounds
 	Last   *schema.Fault // of the last round; nil: no trainer answered, or it went silent
 }
 
@@ -129,8 +129,8 @@ func (c *Caller) Tool(ctx context.Context, call schema.ToolCall) (schema.ToolRes
 	return result, err
 }
 
-// ask runs a call to its end. done has the numbers of earlier calls of this kind, model
-// or tool, whose answers have arrived. The call carries them, so that the trainer can
+// ask runs a call to its end. done has the numbers of earlier calls of the same kind
+// whose answers have arrived. The call carries them, so that the trainer can
 // forget these answers.
 func (c *Caller) ask(ctx context.Context, a *callAttempt, key schema.Key, done *settled, into schema.Message) error {
 	a.client, a.owner, a.trainer, a.budget = c.client, c.owner, key.Rollout.Trainer(), c.wait
@@ -372,9 +372,9 @@ func (a *callAttempt) frame(ctx context.Context, m, next *nats.Msg, into schema.
 		return false, 0, a.operation(ctx, m)
 	}
 	if gen != "" && gen != a.gen {
-		// A call keeps to one generation. It changes to another only in a later round,
-		// before any frame of the old one arrives in it, and only at a frame that
-		// begins a generation: an accept, delta 0, a final or a fault.
+		// A call keeps to one generation. It changes to another only if this round has no
+		// frame of the old one yet, and only at a frame that begins a generation: an
+		// accept, delta 0, a final or a fault.
 		if a.gen != "" && (a.rounds == a.genIn || !restarts(m, kind)) {
 			return false, 0, nil
 		}

@@ -29,7 +29,7 @@ type facts struct {
 	worker, instance string // this worker
 	job              bool   // this worker has a job for the rollout other than resolution.own
 	attempt          int    // askRun: attempt of the claim that this resolution tried to write, 0: none; other asks: attempt of resolution.own
-	ran              bool   // the attempt that the state names has begun on this worker
+	ran              bool   // the attempt that the state names has begun on this worker, and its end is not stored
 
 	copied      bool   // the copy of the request is known to be stored
 	message     uint64 // sequence of the queue message
@@ -43,7 +43,7 @@ type facts struct {
 	stored  resultStatus
 	result  *schema.Result // the stored one
 
-	moved bool // an earlier write did not surely succeed, so another writer may have stored a result
+	moved bool // it is not known whether an earlier write succeeded, or another writer was first: a result may be stored
 	spend bool // askReturn: the try failed and counts
 	fault *schema.Fault
 	touch bool // askOwned: write the state again
@@ -205,7 +205,7 @@ func decideRefuse(r broker.Record[schema.State], f facts) decision {
 		return decision{step: stepEnded}
 	}
 	if r.Seq != 0 && s.Owned() {
-		if d, free := ownerStep(r, f); !free { // its owner may still run it
+		if d, free := ownerStep(r, f); !free { // its owner may be running it
 			return d
 		}
 		if s.Status == schema.StatusCancelling {
@@ -216,7 +216,8 @@ func decideRefuse(r broker.Record[schema.State], f facts) decision {
 }
 
 // decidePark decides about a message of a request that this worker cannot run
-// now. The message of a live owner stays for it, and a duplicate is dropped.
+// now. If a live worker has claimed the rollout with this message, the message is
+// delivered again later. If it was claimed with another message, this one is dropped.
 func decidePark(r broker.Record[schema.State], f facts) decision {
 	s := &r.Value
 	switch {

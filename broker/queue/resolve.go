@@ -19,7 +19,7 @@ import (
 type resolution struct {
 	facts
 	id     schema.ID
-	known  bool                        // record has the state as this worker read or wrote it last
+	known  bool                        // record was read or written just now; false: read it before the next decision
 	record broker.Record[schema.State] // the state record
 	req    *schema.Request             // nil: requestOf finds it when it is needed
 	find   *search                     // of askCancel
@@ -63,7 +63,7 @@ func (w *Worker) resolve(ctx context.Context, m *resolution) (step, error) {
 		}
 		m.unsure(err)
 		wait := wire.Backoff(try)
-		if errors.Is(err, broker.ErrMoved) { // another write of the record is in progress, and over in a moment
+		if errors.Is(err, broker.ErrMoved) { // another writer was first, and its write may not be readable yet
 			wait = wire.RetryFirst / 4
 		} else {
 			w.again(try, string(d.step)+" "+string(m.id), err)

@@ -66,8 +66,8 @@ type origin struct {
 // enter returns the exchange for a request, or makes a new one. A request takes
 // over an equal exchange that lost its client. If an equal exchange still has
 // its client, the request may be a retry, so it waits a moment for that client to go. If
-// the client stays, the request is a second call and becomes one. If fresh is true, the
-// caller must call run.
+// the client stays, the request gets a new exchange, as another call. If fresh is true
+// and err is nil, the caller must call run.
 func (s *Session) enter(ctx context.Context, of origin, isRetry bool, req history.Request, room *room) (x *exchange, fresh bool, err error) {
 	longest := s.cfg.Timing.Equal
 	if isRetry {

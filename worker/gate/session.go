@@ -162,7 +162,7 @@ func Open(ctx context.Context, c Config) *Session {
 	return s
 }
 
-// follow takes over the counts of an earlier session of the attempt.
+// follow takes over the key and the counts of an earlier session of the attempt.
 func (s *Session) follow(before *Session) {
 	before.mu.Lock()
 	defer before.mu.Unlock()
