@@ -8,13 +8,14 @@ import (
 	"io/fs"
 	"testing"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/sandboxes"
 )
 
 func (s *suite) files(t *testing.T) {
 	f, ctx := s.open(t).Files(), t.Context()
 	data := []byte("a\x00b\xff\n")
-	must(t, f.Write(ctx, "/data/deep/x.bin", data, 0o640, ""))
+	harness.Must(t, f.Write(ctx, "/data/deep/x.bin", data, 0o640, ""))
 	got, err := f.Read(ctx, "/data/deep/x.bin", 100)
 	if err != nil || !bytes.Equal(got, data) {
 		t.Fatalf("read %q, %v", got, err)
@@ -23,7 +24,7 @@ func (s *suite) files(t *testing.T) {
 	if err != nil || info.Size != 5 || info.Mode.Perm() != 0o640 {
 		t.Fatalf("stat %+v, %v", info, err)
 	}
-	must(t, f.Mkdir(ctx, "/data/dir", 0o755, ""))
+	harness.Must(t, f.Mkdir(ctx, "/data/dir", 0o755, ""))
 	list, err := f.List(ctx, "/data")
 	if err != nil || len(list) != 2 {
 		t.Fatalf("list %+v, %v", list, err)
@@ -32,8 +33,8 @@ func (s *suite) files(t *testing.T) {
 	if _, err := f.Read(ctx, "/data/deep/x.bin", 4); !errors.As(err, &large) {
 		t.Fatalf("read beyond the limit: %v", err)
 	}
-	must(t, f.Remove(ctx, "/data"))
-	must(t, f.Remove(ctx, "/data"))
+	harness.Must(t, f.Remove(ctx, "/data"))
+	harness.Must(t, f.Remove(ctx, "/data"))
 	if _, err := f.Read(ctx, "/data/deep/x.bin", 100); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("read of a removed file: %v", err)
 	}
@@ -48,13 +49,13 @@ func tarOf(t *testing.T, headers ...tar.Header) *bytes.Buffer {
 		if h.Typeflag == tar.TypeReg {
 			h.Size = int64(len(body))
 		}
-		must(t, w.WriteHeader(&h))
+		harness.Must(t, w.WriteHeader(&h))
 		if h.Typeflag == tar.TypeReg {
 			_, err := w.Write(body)
-			must(t, err)
+			harness.Must(t, err)
 		}
 	}
-	must(t, w.Close())
+	harness.Must(t, w.Close())
 	return &b
 }
 
@@ -62,7 +63,7 @@ func (s *suite) tar(t *testing.T) {
 	f, ctx := s.open(t).Files(), t.Context()
 	in := tarOf(t, tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755},
 		tar.Header{Name: "d/run.sh", Typeflag: tar.TypeReg, Mode: 0o755}, tar.Header{Name: "e/f", Typeflag: tar.TypeReg, Mode: 0o644})
-	must(t, f.TarIn(ctx, "/in", in, ""))
+	harness.Must(t, f.TarIn(ctx, "/in", in, ""))
 	if got, err := f.Read(ctx, "/in/d/run.sh", 100); err != nil || string(got) != "of d/run.sh" {
 		t.Fatalf("got %q, %v", got, err)
 	}
@@ -70,14 +71,14 @@ func (s *suite) tar(t *testing.T) {
 		t.Fatalf("got %+v, %v", info, err)
 	}
 	var out bytes.Buffer
-	must(t, f.TarOut(ctx, "/in", &out, sandboxes.TarOptions{Limit: 1 << 20}))
+	harness.Must(t, f.TarOut(ctx, "/in", &out, sandboxes.TarOptions{Limit: 1 << 20}))
 	names := map[string]bool{}
 	for r := tar.NewReader(&out); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		must(t, err)
+		harness.Must(t, err)
 		if h.Typeflag == tar.TypeReg {
 			names[h.Name] = true
 		}
@@ -88,31 +89,31 @@ func (s *suite) tar(t *testing.T) {
 	if err := f.TarOut(ctx, "/in", io.Discard, sandboxes.TarOptions{Limit: 10}); err == nil {
 		t.Fatal("a tree beyond the limit was packed")
 	}
-	must(t, f.TarIn(ctx, "/", tarOf(t, tar.Header{Name: "to-in", Typeflag: tar.TypeSymlink, Linkname: "in"}), ""))
+	harness.Must(t, f.TarIn(ctx, "/", tarOf(t, tar.Header{Name: "to-in", Typeflag: tar.TypeSymlink, Linkname: "in"}), ""))
 	out.Reset()
-	must(t, f.TarOut(ctx, "/to-in", &out, sandboxes.TarOptions{Limit: 1 << 20}))
+	harness.Must(t, f.TarOut(ctx, "/to-in", &out, sandboxes.TarOptions{Limit: 1 << 20}))
 	if !bytes.Contains(out.Bytes(), []byte("of d/run.sh")) {
 		t.Fatal("a link to a folder was packed without its files")
 	}
-	must(t, f.Empty(ctx, "/to-in/own", 0o755, ""))
+	harness.Must(t, f.Empty(ctx, "/to-in/own", 0o755, ""))
 	if info, err := f.Stat(ctx, "/to-in/own"); err != nil || !info.Mode.IsDir() {
 		t.Fatalf("got %+v, %v", info, err)
 	}
 	if _, err := f.Stat(ctx, "/in/own"); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("a link above an emptied folder was followed: %v", err)
 	}
-	must(t, f.Empty(ctx, "/to-in", 0o755, ""))
+	harness.Must(t, f.Empty(ctx, "/to-in", 0o755, ""))
 	if list, err := f.List(ctx, "/to-in"); err != nil || len(list) != 0 {
 		t.Fatalf("got %v, %v", list, err)
 	}
 	out.Reset()
-	must(t, f.TarOut(ctx, "/in", &out, sandboxes.TarOptions{Limit: 1 << 20, Exclude: []string{"run.*"}}))
+	harness.Must(t, f.TarOut(ctx, "/in", &out, sandboxes.TarOptions{Limit: 1 << 20, Exclude: []string{"run.*"}}))
 	for r := tar.NewReader(&out); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		must(t, err)
+		harness.Must(t, err)
 		if h.Name == "d/run.sh" {
 			t.Fatal("an excluded file was packed")
 		}
@@ -121,7 +122,7 @@ func (s *suite) tar(t *testing.T) {
 
 func (s *suite) tarEscape(t *testing.T) {
 	f, ctx := s.open(t).Files(), t.Context()
-	must(t, f.Write(ctx, "/outside/keep", []byte("mine"), 0o644, ""))
+	harness.Must(t, f.Write(ctx, "/outside/keep", []byte("mine"), 0o644, ""))
 	for name, archive := range map[string]*bytes.Buffer{
 		"dots":    tarOf(t, tar.Header{Name: "../outside/keep", Typeflag: tar.TypeReg, Mode: 0o644}),
 		"symlink": tarOf(t, tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/outside"}, tar.Header{Name: "l/keep", Typeflag: tar.TypeReg, Mode: 0o644}),

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/sandboxes"
 )
 
@@ -59,7 +60,7 @@ func (s *suite) heldOutput(t *testing.T) {
 	if got.exit.Code != 4 || got.out != "hi\n" || time.Since(start) > 30*time.Second {
 		t.Fatalf("got %+v after %s", got, time.Since(start))
 	}
-	must(t, sb.KillAll(t.Context()))
+	harness.Must(t, sb.KillAll(t.Context()))
 	if n := s.count1(t, sb, "7002"); n != "0" {
 		t.Fatalf("%s processes are left", n)
 	}
@@ -80,7 +81,7 @@ func (s *suite) backPressure(t *testing.T) {
 	sb := s.open(t)
 	w := &slowWriter{release: make(chan struct{})}
 	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: s.Command("flood", "20000000"), Stdout: w})
-	must(t, err)
+	harness.Must(t, err)
 	// With no reader the command blocks; other operations continue.
 	if got := run(t, sb, sandboxes.Cmd{Args: s.Command("print", "x", "", "0")}); got.out != "x" {
 		t.Fatalf("got %+v", got)
@@ -96,7 +97,7 @@ func (s *suite) freeze(t *testing.T) {
 	sb := s.open(t)
 	r, w := io.Pipe()
 	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"/bin/sh", "-c", `while :; do echo tick; sleep 0.05; done`}, Stdout: w, Untrusted: true})
-	must(t, err)
+	harness.Must(t, err)
 	ticks := make(chan struct{}, 1000)
 	go func() {
 		buf := make([]byte, 5)
@@ -108,7 +109,7 @@ func (s *suite) freeze(t *testing.T) {
 		}
 	}()
 	<-ticks
-	must(t, sb.Freeze(t.Context()))
+	harness.Must(t, sb.Freeze(t.Context()))
 	for quiet := false; !quiet; { // output under way arrives
 		select {
 		case <-ticks:
@@ -116,15 +117,15 @@ func (s *suite) freeze(t *testing.T) {
 			quiet = true
 		}
 	}
-	must(t, sb.Thaw(t.Context()))
+	harness.Must(t, sb.Thaw(t.Context()))
 	select {
 	case <-ticks:
 	case <-time.After(20 * time.Second):
 		t.Fatal("it does not go on after Thaw")
 	}
-	must(t, sb.KillAll(t.Context()))
+	harness.Must(t, sb.KillAll(t.Context()))
 	_, err = p.Wait()
-	must(t, err)
+	harness.Must(t, err)
 	r.Close()
 }
 
@@ -134,14 +135,14 @@ func (s *suite) frozenOutput(t *testing.T) {
 	sb := s.open(t)
 	r, w := io.Pipe()
 	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"/bin/sh", "-c", `(echo begun; sleep 0.2; sleep 0.2; sleep 0.2; echo late) &`}, Stdout: w})
-	must(t, err)
+	harness.Must(t, err)
 	out := bufio.NewReader(r)
 	if line, err := out.ReadString('\n'); err != nil || line != "begun\n" {
 		t.Fatalf("got %q, %v", line, err)
 	}
-	must(t, sb.Freeze(t.Context()))
+	harness.Must(t, sb.Freeze(t.Context()))
 	<-time.After(3 * time.Second)
-	must(t, sb.Thaw(t.Context()))
+	harness.Must(t, sb.Thaw(t.Context()))
 	late := make(chan string, 1)
 	go func() {
 		line, _ := out.ReadString('\n')
@@ -158,13 +159,13 @@ func (s *suite) frozenOutput(t *testing.T) {
 func (s *suite) closeFrozen(t *testing.T) {
 	sb := s.open(t)
 	p := s.startUp(t, sb)
-	must(t, sb.Freeze(t.Context()))
+	harness.Must(t, sb.Freeze(t.Context()))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := p.Signal(ctx, syscall.SIGTERM); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("signal: %v", err)
 	}
-	must(t, sb.Close(t.Context()))
+	harness.Must(t, sb.Close(t.Context()))
 	if exit, err := p.Wait(); err == nil && exit.OK() {
 		t.Errorf("it ended well: %+v", exit)
 	}
@@ -181,7 +182,7 @@ func (s *suite) specialFiles(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	must(t, sb.Files().TarOut(t.Context(), "/x", &out, sandboxes.TarOptions{Limit: 1 << 20}))
+	harness.Must(t, sb.Files().TarOut(t.Context(), "/x", &out, sandboxes.TarOptions{Limit: 1 << 20}))
 	if !bytes.Contains(out.Bytes(), []byte("plain")) || bytes.Contains(out.Bytes(), []byte("fifo")) {
 		t.Error("only regular files are packed")
 	}
@@ -192,7 +193,7 @@ func (s *suite) life(t *testing.T) {
 	spec.Life = time.Second
 	sb := s.openSpec(t, spec)
 	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: s.Command("forever")})
-	must(t, err)
+	harness.Must(t, err)
 	ended := make(chan error, 1)
 	go func() {
 		_, err := p.Wait()
@@ -287,7 +288,7 @@ func (s *suite) neighbours(t *testing.T) {
 	if _, err := b.Files().Stat(t.Context(), "/tmp/mine"); err == nil {
 		t.Error("a neighbour sees a file")
 	}
-	must(t, p.Signal(t.Context(), syscall.SIGKILL))
+	harness.Must(t, p.Signal(t.Context(), syscall.SIGKILL))
 }
 
 func (s *suite) orphans(t *testing.T) {
@@ -320,7 +321,7 @@ func (s *suite) memoryOfTheHelper(t *testing.T) {
 	sb := s.openSpec(t, spec)
 	p, err := sb.Start(t.Context(), sandboxes.Cmd{Timeout: time.Minute, Args: []string{"/bin/sh", "-c",
 		`while :; do echo 0 > /proc/self/oom_score_adj; head -c 1000000 /dev/zero >> /dev/shm/full; done`}})
-	must(t, err)
+	harness.Must(t, err)
 	if exit, err := p.Wait(); !errors.Is(err, sandboxes.ErrMemory) || !errors.Is(err, sandboxes.ErrLost) {
 		t.Errorf("wait: %+v, %v", exit, err)
 	}
@@ -330,5 +331,5 @@ func (s *suite) memoryOfTheHelper(t *testing.T) {
 	if _, err := sb.Start(t.Context(), sandboxes.Cmd{Args: s.Command("pwd")}); !errors.Is(err, sandboxes.ErrMemory) {
 		t.Errorf("start: %v", err)
 	}
-	must(t, sb.Close(t.Context()))
+	harness.Must(t, sb.Close(t.Context()))
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
@@ -179,27 +180,27 @@ func (s *suite) forward(t *testing.T) {
 		}
 		fmt.Fprintf(w, "%s %s\n%s", r.Method, r.URL.Path, big)
 	}))
-	must(t, err)
+	harness.Must(t, err)
 	if !strings.HasPrefix(base, "http://127.0.0.1:") {
 		t.Fatalf("base URL %s", base)
 	}
 	other, err := sb.Forward(t.Context(), http.NotFoundHandler())
-	must(t, err)
+	harness.Must(t, err)
 	if other == base {
 		t.Fatalf("two handlers at %s", base)
 	}
 	if !s.Features.Shell {
 		res, err := http.Get(other)
-		must(t, err)
-		must(t, res.Body.Close())
+		harness.Must(t, err)
+		harness.Must(t, res.Body.Close())
 		if res.StatusCode != http.StatusNotFound {
 			t.Fatalf("the second handler answered %d", res.StatusCode)
 		}
 		res, err = http.Get(base + "/hello")
-		must(t, err)
+		harness.Must(t, err)
 		body, err := io.ReadAll(res.Body)
-		must(t, err)
-		must(t, res.Body.Close())
+		harness.Must(t, err)
+		harness.Must(t, res.Body.Close())
 		if !strings.HasPrefix(string(body), "GET /hello") {
 			t.Fatalf("got %.40s", body)
 		}
@@ -234,8 +235,8 @@ func (s *suite) forward(t *testing.T) {
 func (s *suite) close(t *testing.T) {
 	sb := s.open(t)
 	p := s.startUp(t, sb)
-	must(t, sb.Close(t.Context()))
-	must(t, sb.Close(t.Context()))
+	harness.Must(t, sb.Close(t.Context()))
+	harness.Must(t, sb.Close(t.Context()))
 	if _, err := p.Wait(); !errors.Is(err, sandboxes.ErrLost) {
 		t.Fatalf("wait after close: %v", err)
 	}
@@ -284,12 +285,5 @@ func (s *suite) gpus(t *testing.T) {
 	var no *sandboxes.UnsupportedError
 	if !errors.As(err, &no) || no.Field != "sandbox.gpus" {
 		t.Fatalf("got %v", err)
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

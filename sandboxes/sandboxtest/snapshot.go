@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
@@ -12,18 +13,18 @@ import (
 func (s *suite) snapshot(t *testing.T) {
 	ctx := t.Context()
 	first := s.open(t)
-	must(t, first.Files().Write(ctx, "/workspace/deep/er/a", []byte("one"), 0o640, ""))
-	must(t, first.Files().Mkdir(ctx, "/workspace/empty", 0o711, ""))
-	must(t, first.CanSnapshot())
+	harness.Must(t, first.Files().Write(ctx, "/workspace/deep/er/a", []byte("one"), 0o640, ""))
+	harness.Must(t, first.Files().Mkdir(ctx, "/workspace/empty", 0o711, ""))
+	harness.Must(t, first.CanSnapshot())
 	made, err := first.Snapshot(ctx, 0)
-	must(t, err)
+	harness.Must(t, err)
 	t.Cleanup(func() {
 		if err := made.Remove(context.WithoutCancel(ctx)); err != nil {
 			t.Errorf("remove: %v", err)
 		}
 	})
-	must(t, first.Files().Write(ctx, "/workspace/deep/er/a", []byte("changed since"), 0o640, ""))
-	must(t, first.Close(ctx))
+	harness.Must(t, first.Files().Write(ctx, "/workspace/deep/er/a", []byte("changed since"), 0o640, ""))
+	harness.Must(t, first.Close(ctx))
 
 	from := func() sandboxes.Sandbox {
 		spec := s.spec()
@@ -36,13 +37,13 @@ func (s *suite) snapshot(t *testing.T) {
 			t.Fatalf("the file has %q, %v", got, err)
 		}
 		file, err := sb.Files().Stat(ctx, "/workspace/deep/er/a")
-		must(t, err)
+		harness.Must(t, err)
 		folder, err := sb.Files().Stat(ctx, "/workspace/empty")
-		must(t, err)
+		harness.Must(t, err)
 		if file.Mode.Perm() != 0o640 || !folder.Mode.IsDir() || folder.Mode.Perm() != 0o711 {
 			t.Errorf("modes %v and %v", file.Mode, folder.Mode)
 		}
-		must(t, sb.Files().Write(ctx, "/workspace/deep/er/a", []byte("its own"), 0o644, "")) // the other one still reads "one"
+		harness.Must(t, sb.Files().Write(ctx, "/workspace/deep/er/a", []byte("its own"), 0o644, "")) // the other one still reads "one"
 		if out := run(t, sb, sandboxes.Cmd{Args: s.Command("print", "works", "", "0")}).out; out != "works" {
 			t.Errorf("a command printed %q", out)
 		}
@@ -51,17 +52,17 @@ func (s *suite) snapshot(t *testing.T) {
 	if _, err := s.backend.Sweep(ctx, s.spec().Owner, func(schema.ID) bool { return true }); err != nil {
 		t.Fatal(err)
 	}
-	must(t, from().Close(ctx))
-	must(t, second.Close(ctx))
-	must(t, third.Close(ctx))
-	must(t, made.Remove(ctx))
-	must(t, made.Remove(ctx))
+	harness.Must(t, from().Close(ctx))
+	harness.Must(t, second.Close(ctx))
+	harness.Must(t, third.Close(ctx))
+	harness.Must(t, made.Remove(ctx))
+	harness.Must(t, made.Remove(ctx))
 	spec := s.spec()
 	spec.Snapshot = made
 	if sb, err := s.backend.Create(ctx, spec); !errors.Is(err, sandboxes.ErrNoSnapshot) {
 		t.Errorf("with a removed snapshot: %v", err)
 		if err == nil {
-			must(t, sb.Close(ctx))
+			harness.Must(t, sb.Close(ctx))
 		}
 	}
 }
