@@ -7,7 +7,7 @@ import "fmt"
 type Cancel struct {
 	V      int    `json:"v"`
 	IDs    []ID   `json:"ids"`
-	Reason string `json:"reason,omitempty"`
+	Reason string `json:"reason,omitempty"` // becomes a part of the message of the result's fault
 	// Seqs has the sequences of the rollouts' messages in the trainer's queue, in
 	// the order of IDs; 0: not known. A worker looks for the others in the queue.
 	Seqs []uint64 `json:"seqs,omitempty"`

@@ -54,7 +54,7 @@ func TestCancelEndsARunningRollout(t *testing.T) {
 		<-started
 		_ = b.trainer.Cancel([]schema.ID{"alpha-1"}, "stale")
 	}()
-	if res := b.result(t, request("alpha-1")); res.Status != schema.StatusCancelled || res.Reward != nil || res.Fault.Code != schema.CodeCancelled {
+	if res := b.result(t, request("alpha-1")); res.Status != schema.StatusCancelled || res.Reward != nil || res.Fault.Code != schema.CodeCancelled || res.Fault.Message != "cancelled by its trainer: stale" {
 		t.Fatalf("got %+v", res)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/turngate/turngate/broker/queue"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
@@ -66,18 +67,25 @@ func TestAPhaseThatIsOverItsTimeLimit(t *testing.T) {
 // A rollout that is cancelled during a slow operation is cancelled, and not
 // spoiled.
 func TestACancelIsNotTheAgentsFault(t *testing.T) {
-	r := &Rollout{Request: schema.Request{ID: "alpha-1"}, Attempt: 1, Log: zerolog.Nop(), Services: Services{Emit: func(*schema.Event) {}}}
+	var told *schema.Fault
+	r := &Rollout{Request: schema.Request{ID: "alpha-1"}, Attempt: 1, Log: zerolog.Nop(), Services: Services{Emit: func(e *schema.Event) {
+		if e.Phase != nil {
+			told = e.Phase.Fault
+		}
+	}}}
 	r.rec = newRecorder(r)
 	var touched atomic.Bool
 	touched.Store(true)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	cancelled := errors.New("cancelled")
 	err := r.phase(ctx, "artifacts", 60_000, func(ctx context.Context, _ *phase) error {
-		cancel(cancelled)
+		cancel(queue.ErrCancelled)
 		return touchedFiles{slowFiles{}, &touched}.TarOut(ctx, "/app", io.Discard, sandboxes.TarOptions{})
 	})
 	var spoiled *spoiledError
-	if errors.As(err, &spoiled) || !errors.Is(err, cancelled) {
+	if errors.As(err, &spoiled) || !errors.Is(err, queue.ErrCancelled) {
 		t.Errorf("got %v", err)
+	}
+	if told == nil || told.Code != schema.CodeCancelled || told.Who != schema.WhoTrainer {
+		t.Errorf("the event of the phase has the fault %+v", told)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/turngate/turngate/broker/queue"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
@@ -55,11 +56,14 @@ func (r *Rollout) phase(ctx context.Context, name string, limitMS int64, run fun
 	told := &schema.PhaseEvent{Name: name, Ended: true, MS: took, Exit: p.exit}
 	var stop *ended
 	r.at = name
-	if errors.As(err, &stop) {
+	switch {
+	case errors.As(err, &stop):
 		told.Fault = stop.fault
-	} else if errors.As(err, &spoiled) {
+	case errors.As(err, &spoiled):
 		told.Fault = spoiled.fault(name)
-	} else if err != nil {
+	case errors.Is(err, queue.ErrCancelled):
+		told.Fault = schema.Faultf(name, schema.CodeCancelled, schema.WhoTrainer, "%v", err)
+	case err != nil:
 		told.Fault = schema.Faultf(name, schema.CodeInternal, schema.WhoWorker, "%v", err)
 	}
 	r.emit(&schema.Event{Type: schema.EventPhase, Phase: told})

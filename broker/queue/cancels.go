@@ -150,7 +150,7 @@ func (c *cancels) carryOut(ctx context.Context, trainer string, body []byte) {
 			continue
 		}
 		op, cancel := context.WithTimeout(ctx, 2*wire.OpTimeout)
-		err := c.one(op, id, seq, find)
+		err := c.one(op, id, seq, cancelFault(asked.Reason), find)
 		cancel()
 		if ctx.Err() != nil {
 			return
@@ -163,10 +163,10 @@ func (c *cancels) carryOut(ctx context.Context, trainer string, body []byte) {
 
 // one cancels one rollout. seq is the sequence of the rollout's message in
 // its trainer's queue, as the trainer says; 0: not known.
-func (c *cancels) one(ctx context.Context, id schema.ID, seq uint64, find *search) error {
+func (c *cancels) one(ctx context.Context, id schema.ID, seq uint64, fault *schema.Fault, find *search) error {
 	crash.Here("cancel.before")
 	m := c.w.about(id, askCancel)
-	m.message, m.find = seq, find
+	m.message, m.fault, m.find = seq, fault, find
 	s, err := c.w.resolve(ctx, m)
 	if err != nil {
 		return err

@@ -332,7 +332,7 @@ func decideCancel(r broker.Record[schema.State], f facts) decision {
 		return decision{step: stepEnded}
 	case s.Status == schema.StatusRunning:
 		next := *s
-		next.Status = schema.StatusCancelling
+		next.Status, next.Fault = schema.StatusCancelling, f.fault
 		return decision{step: writeMark, next: next}
 	case f.mine(s) && !f.job:
 		return giveBack(r, f)

@@ -129,7 +129,7 @@ func TestCancelInEveryState(t *testing.T) {
 		harness.Must(t, b.Trainer.Cancel([]schema.ID{id}, nil, "stale"))
 		harness.Eventually(t, "the end of "+string(id), time.Minute, func() bool {
 			r, err := b.Trainer.Result(t.Context(), id)
-			return err == nil && r.Status == schema.StatusCancelled && r.Attempt == attempt && r.Reward == nil
+			return err == nil && r.Status == schema.StatusCancelled && r.Attempt == attempt && r.Reward == nil && r.Fault.Message == "cancelled by its trainer: stale"
 		})
 	}
 	cancelled("alpha-absent", 0)
@@ -152,6 +152,13 @@ func TestCancelInEveryState(t *testing.T) {
 		r, err := b.Trainer.Result(t.Context(), "alpha-orphan")
 		return err == nil && r.Status == schema.StatusCancelled
 	})
+
+	b.Submit(t, harness.Request("alpha-running"))
+	j = b.Take(t)
+	harness.Must(t, b.Trainer.Cancel([]schema.ID{"alpha-running"}, nil, "stale"))
+	<-j.Context().Done()
+	harness.Must(t, j.Done(t.Context(), queue.Cancelled(outcome(j))))
+	cancelled("alpha-running", 1)
 
 	b.Submit(t, harness.Request("alpha-faster")) // the result is ready before the worker hears of the cancel
 	j = b.Take(t)

@@ -147,11 +147,23 @@ func (j *Job) resolve(ctx context.Context, m *resolution) (step, error) {
 	return s, err
 }
 
-// Cancelled turns a result into that of a cancelled rollout, without rewards.
-func Cancelled(r schema.Result) schema.Result {
-	r.Status, r.Reward, r.Rewards = schema.StatusCancelled, nil, nil
-	r.Fault = schema.Faultf("rollout", schema.CodeCancelled, schema.WhoTrainer, "cancelled by its trainer")
+// Cancelled turns a result into that of a cancelled rollout, without rewards. Done
+// adds the reason that the trainer gave.
+func Cancelled(r schema.Result) schema.Result { return cancelled(r, cancelFault("")) }
+
+func cancelled(r schema.Result, fault *schema.Fault) schema.Result {
+	r.Status, r.Reward, r.Rewards, r.Fault = schema.StatusCancelled, nil, nil, fault
 	return r
+}
+
+// cancelFault returns the fault of a rollout that its trainer cancelled. The reason
+// may be empty.
+func cancelFault(reason string) *schema.Fault {
+	text := "cancelled by its trainer"
+	if reason != "" {
+		text += ": " + reason
+	}
+	return schema.Faultf("rollout", schema.CodeCancelled, schema.WhoTrainer, "%s", text)
 }
 
 func (j *Job) fence(why string) {

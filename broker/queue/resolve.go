@@ -240,10 +240,23 @@ func (w *Worker) outcomeOf(ctx context.Context, m *resolution, status schema.Sta
 	}
 	r := verdict(w.requestOf(ctx, m), state.Attempt, status, fault)
 	if status == schema.StatusCancelled {
-		r = Cancelled(r)
+		r = cancelled(r, m.cancelFault())
 	}
 	r.Worker = w.wid
 	return r
+}
+
+// cancelFault returns the fault of the rollout's cancel. The state has that of the
+// cancel that marked it.
+func (m *resolution) cancelFault() *schema.Fault {
+	s := &m.record.Value
+	switch {
+	case s.Status == schema.StatusCancelling && s.Fault != nil && s.Fault.Code == schema.CodeCancelled:
+		return s.Fault
+	case m.ask == askCancel:
+		return m.fault
+	}
+	return cancelFault("")
 }
 
 // requestOf returns the request of a resolution: the caller's, or the queued one, or
@@ -269,7 +282,7 @@ func (w *Worker) writeCommit(ctx context.Context, m *resolution, d *decision) (u
 	r := m.result
 	switch d.status {
 	case schema.StatusCancelled:
-		r = Cancelled(r)
+		r = cancelled(r, m.cancelFault())
 	case schema.StatusDead:
 		r.Status = schema.StatusDead
 	default:

@@ -956,7 +956,7 @@ class State:
     instance: str = ""
     # Unix ms, for people
     since: int = 0
-    # of the last try that failed
+    # of the last try that failed; while it is cancelling: of the cancel
     fault: Fault | None = None
 
 
@@ -968,6 +968,7 @@ class Cancel:
 
     v: int = field(default=1, metadata=wire(keep=True))
     ids: list[str] = field(default_factory=list, metadata=wire(keep=True, most=10000))
+    # becomes a part of the message of the result's fault
     reason: str = field(default="", metadata=wire(most=1024))
     # seqs has the sequences of the rollouts' messages in the trainer's queue, in the order of IDs; 0: not known. A
     # worker looks for the others in the queue.
