@@ -58,7 +58,7 @@ func (j *janitor) run(ctx context.Context) {
 		op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 		mine, err := j.elect(op)
 		cancel()
-		if err != nil || !mine { // another worker may be the janitor, and change what this one has read
+		if err != nil || !mine { // it may be another worker, whose writes are not known here
 			j.of, j.purged = nil, time.Time{}
 			continue
 		}
