@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
@@ -59,6 +60,36 @@ func TestServeAnswersNoMoreCallsAtOnceThanItsLimit(t *testing.T) {
 	if most != 3 {
 		t.Fatalf("%d calls were answered at once", most)
 	}
+}
+
+// TestCloseDoesNotWaitForAnAnswerer closes the trainer while an Answerer ignores its
+// context, for the first call of a rollout and for a later one.
+func TestCloseDoesNotWaitForAnAnswerer(t *testing.T) {
+	b := newBench(t)
+	begun, release := make(chan struct{}, 2), make(chan struct{})
+	serve(t, b.trainer, func(context.Context, *trainer.Call) (*schema.Reply, error) {
+		begun <- struct{}{}
+		<-release
+		return text("late"), nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for n := range 2 {
+		b.ask(ctx, 1, n+1, nil)
+		<-begun
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		b.trainer.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(30 * time.Second):
+		t.Error("Close waits for an Answerer")
+	}
+	close(release)
+	<-closed
 }
 
 // TestACallHasItsGenerationAndItsBase: the base has the ids of its answer.

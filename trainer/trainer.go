@@ -344,7 +344,7 @@ func (t *Trainer) learn(id schema.ID, r *rollout) {
 			t.sendFault(a, staleFault("the rollout has a result"))
 			continue
 		}
-		t.bg.Go(func() { t.onCall(a) })
+		go t.onCall(a) // not a part of bg: it may run an Answerer
 	}
 }
 

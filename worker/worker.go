@@ -82,9 +82,9 @@ var ErrDrained = errors.New("the worker stops")
 // close a sandbox, the worker ends within the 90 s that systemd allows.
 const settleFor = 40 * time.Second
 
-// New validates the configuration and returns a worker. It claims rollouts from
-// jobs, and sends model calls with calls.
-func New(c Config, jobs *queue.Worker, calls *modelcall.Client) (*Worker, error) {
+// New validates the configuration and returns a worker, which claims rollouts with q
+// and sends model calls with client.
+func New(c Config, q *queue.Worker, client *modelcall.Client) (*Worker, error) {
 	c.Slots = max(c.Slots, 1)
 	if c.Grace == 0 {
 		c.Grace = 30 * time.Second
@@ -100,7 +100,7 @@ func New(c Config, jobs *queue.Worker, calls *modelcall.Client) (*Worker, error)
 		return nil, errors.New("a worker needs at least one sandbox backend")
 	}
 	snapshots := NewSnapshots(c.MaxSnapshot, func(err error) { c.Log.Warn().Err(err).Msg("a snapshot was not removed") })
-	return &Worker{cfg: c, queue: jobs, calls: calls, snapshots: snapshots}, nil
+	return &Worker{cfg: c, queue: q, calls: client, snapshots: snapshots}, nil
 }
 
 // Run takes and runs jobs until the context ends. Then it takes no new jobs,

@@ -17,7 +17,7 @@ import (
 
 // Durations of a call.
 const (
-	acceptWithin = 2 * time.Second // without an accept for so long, the trainer is absent
+	acceptWithin = 2 * time.Second // without a frame for so long, the trainer is absent
 	beatEvery    = 5 * time.Second // interval of a trainer's beats
 	silentAfter  = 3 * beatEvery   // without a frame for so long, a trainer that accepted is gone
 )
@@ -183,7 +183,7 @@ type callAttempt struct {
 
 	rounds int    // number of times the call was published
 	gen    string // name of the accepted generation
-	genIn  int    // the last round with a frame of gen
+	genIn  int    // the last round with a frame that was not of another generation
 	deltas int    // number of deltas of gen so far, without a gap
 	heard  bool   // a trainer has the call
 	full   bool   // becomeFull has replaced body

@@ -43,12 +43,12 @@ type facts struct {
 	stored  resultStatus
 	result  *schema.Result // the stored one
 
-	moved bool // it is not known whether an earlier write succeeded, or another writer was first: a result may be stored
+	moved bool // an earlier write was refused, or its outcome is unknown: a result may be stored
 	spend bool // askReturn: the try failed and counts
 	fault *schema.Fault
 	touch bool // askOwned: write the state again
 
-	listed bool // askTidy: the owner's presence listed the rollout in one of the last two rounds
+	listed bool // askTidy: false if the owner's presence did not list the rollout in two rounds
 	lost   bool // askTidy: no worker has had the rollout for Timing.Lost
 	queue  queueStatus
 }

@@ -246,8 +246,8 @@ func (w *Worker) outcomeOf(ctx context.Context, m *resolution, status schema.Sta
 	return r
 }
 
-// cancelFault returns the fault of the rollout's cancel. The state has that of the
-// cancel that marked it.
+// cancelFault returns the fault of a cancelled rollout: the one in a state that was
+// marked as cancelling, or that of this cancel, or one without a reason.
 func (m *resolution) cancelFault() *schema.Fault {
 	s := &m.record.Value
 	switch {

@@ -295,7 +295,7 @@ func (x *exchange) check(f schema.Frame) error {
 	p := &x.pieces
 	if f.Gen != x.gen {
 		if x.released {
-			return nil // x.frame refuses the generation
+			return nil // x.frame ends the call
 		}
 		p = &pieces{} // x.pieces is of an earlier generation
 	}

@@ -193,7 +193,7 @@ func (s *Session) Fault() *schema.Fault {
 }
 
 // Close ends the session: it cancels the open calls, and returns when they have
-// ended and their trainer was told. Later requests get 503.
+// ended and a cancel was sent to their trainer. Later requests get 503.
 func (s *Session) Close() {
 	s.mu.Lock() // no new call can begin
 	s.stop(errEnded)

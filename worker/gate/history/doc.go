@@ -48,8 +48,8 @@
 //  7. At most maxBranches bodies are kept for each dialect of a session, and
 //     maxRecent calls for the session; Memory bounds all conversations of a worker.
 //     When Memory has no room, a session keeps only the hashes of its calls, and parses
-//     and converts each body from its beginning. The digest of a call stays the same. A
-//     call of more than manyMessages messages may then share fewer of them with the
-//     earlier call that the trainer has.
+//     and converts each body from its beginning. The digest of a call stays the same. After a
+//     call of more than manyMessages messages only that call is kept, so later calls
+//     may share less.
 //  8. All reserved memory is released by Recent.Drop and Reader.Close.
 package history
