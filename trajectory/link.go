@@ -15,8 +15,8 @@ const maxBack = 4096
 // ends finds the calls of which a prompt continues all tokens, prompt and
 // completion.
 type ends struct {
-	lengths []int // in order
-	at      map[mark][]*Call
+	lengths []int            // in order
+	at      map[mark][]*Call // in the order of their requests
 }
 
 // mark identifies a list of tokens.
@@ -30,7 +30,12 @@ func (e *ends) add(c *Call) {
 	if i, ok := slices.BinarySearch(e.lengths, m.length); !ok {
 		e.lengths = slices.Insert(e.lengths, i, m.length)
 	}
-	e.at[m] = append(e.at[m], c)
+	same := e.at[m]
+	i := len(same)
+	for i > 0 && same[i-1].index > c.index { // asked later, answered earlier
+		i--
+	}
+	e.at[m] = slices.Insert(same, i, c)
 }
 
 // hashOn continues a hash of tokens.
@@ -107,23 +112,31 @@ func (r *reader) byTokens(c *Call, prompt []byte, near *Call) *Call {
 			best, h, from = near, near.hash, near.end()
 		}
 	}
+	var places []mark // at which the hash is that of calls
 	i, _ := slices.BinarySearch(r.found.lengths, from)
 	for _, length := range r.found.lengths[i:] {
 		if 4*length > len(prompt) {
 			break
 		}
 		h, from = hashOn(h, prompt[4*from:4*length]), length
+		if m := (mark{length, h}); r.found.at[m] != nil {
+			places = append(places, m)
+		}
+	}
+	for _, m := range slices.Backward(places) {
 		tried := 0
-		for _, p := range slices.Backward(r.found.at[mark{length, h}]) {
+		for _, p := range slices.Backward(r.found.at[m]) {
+			if !mayPrecede(p, c) {
+				continue
+			}
+			if p == best {
+				return p
+			}
 			if tried == maxTips { // calls with equal hashes have equal tokens
 				break
 			}
-			if !mayPrecede(p, c) || best != nil && best.end() == length && best.index >= p.index {
-				continue
-			}
 			if tried++; bytes.HasPrefix(prompt, r.tokens(p)) {
-				best = p
-				break
+				return p
 			}
 		}
 	}
@@ -207,7 +220,8 @@ func (r *reader) join(c *Call, prompt schema.TokenIDs, before *Call, same bool) 
 	}
 	near := withIDs(before)
 	if c.hasIDs {
-		if p := r.byTokens(c, prompt, near); p != nil {
+		p := r.byTokens(c, prompt, near)
+		if p != nil && !(same && r.drifted(before, near, p, prompt)) {
 			kept := p.end()
 			if near == p {
 				p = before // calls without ids may lie between the two
@@ -240,6 +254,14 @@ func (r *reader) join(c *Call, prompt schema.TokenIDs, before *Call, same bool) 
 			apart(before, drift, ReasonPrompt)
 		}
 	}
+}
+
+// drifted reports whether the prompt differs from the tokens of near, and before
+// stands later in the conversation than p. near has the tokens of before, and the
+// prompt begins with all tokens of p. The place of p is not known without its
+// messages.
+func (r *reader) drifted(before, near, p *Call, prompt []byte) bool {
+	return near != nil && near != p && !p.broken && before.messages > p.messages && !bytes.HasPrefix(prompt, r.tokens(near))
 }
 
 // begin begins a conversation.

@@ -17,11 +17,20 @@ class Recording:
         self.lines: list[dict[str, Any]] = []
         for number in range(1, self._random.randrange(2, 14)):
             self._turn(number)
+        for _ in range(self._random.choice([0, 0, 1, 3])):
+            self._delay()
         if self._odds(0.05):
             self.lines.append({"left_out": 3})
 
     def _odds(self, of_one: float) -> bool:
         return self._random.random() < of_one
+
+    def _delay(self) -> None:
+        """Move the end of a call behind later lines. The first call ends at once."""
+        at = self._random.randrange(len(self.lines))
+        if at > 1 and "request" not in self.lines[at]:
+            line = self.lines.pop(at)
+            self.lines.insert(at + self._random.randrange(1, 6), line)
 
     def _ids(self, least: int, most: int) -> list[int]:
         return [self._random.randrange(1, 30) for _ in range(self._random.randrange(least, most))]

@@ -66,8 +66,9 @@ class Linker:
         self._merge = merge
         self._threshold = threshold
         self._lengths: list[int] = []  # of the lists of tokens up to the end of a call, in order
-        self._ends: dict[tuple[int, bytes], list[RecordedCall]] = {}  # by length and hash of this list
+        self._ends: dict[tuple[int, bytes], list[RecordedCall]] = {}  # by length and hash of this list, as asked
         self._tips: dict[RecordedCall, str] = {}  # text of these lists, the newest last
+        self._packed: tuple[RecordedCall | None, bytes] = (None, b"")  # the last call of _tokens, and its tokens
         self._agent: RecordedCall | None = None  # the last one of the agent itself with an answer that it got
 
     def by_messages(self, c: RecordedCall) -> tuple[RecordedCall | None, bool]:
@@ -120,7 +121,7 @@ class Linker:
                 at = bisect_left(self._lengths, c._end)
                 if at == len(self._lengths) or self._lengths[at] != c._end:
                     insort(self._lengths, c._end)
-            self._ends.setdefault((c._end, c._hash.digest()), []).append(c)
+            insort(self._ends.setdefault((c._end, c._hash.digest()), []), c, key=lambda c: c._index)
 
     def _grow(self, c: RecordedCall, prompt: Prompt) -> None:
         p = with_ids(c._up)
@@ -140,6 +141,8 @@ class Linker:
 
     def _tokens(self, c: RecordedCall) -> bytes:
         """Return the packed tokens of a call's row up to the end of its completion."""
+        if self._packed[0] is c:
+            return self._packed[1]
         path, p = [], with_ids(c)
         while p is not None:
             path.append(p)
@@ -149,7 +152,8 @@ class Linker:
             del out[4 * p._kept :]
             out += memoryview(p._fresh).cast("B")
             out += memoryview(p._completion).cast("B")
-        return bytes(out)
+        self._packed = c, bytes(out)
+        return self._packed[1]
 
     def _by_tokens(self, c: RecordedCall, prompt: Prompt) -> RecordedCall | None:
         """Return the call with the longest list of tokens that the prompt continues; of several the last one."""
@@ -173,7 +177,7 @@ class Linker:
         near = with_ids(before)
         if c._has_ids:
             p = self._by_tokens(c, prompt)
-            if p is not None:
+            if p is not None and not (same and self._drifted(before, near, p, prompt)):
                 kept = p._end
                 # Calls without ids may lie between the two.
                 _to(c, before if before is not None and near is p else p, kept, 0, "clean")
@@ -195,6 +199,18 @@ class Linker:
                 _apart(c, before, drift, "edit")
             else:
                 _apart(c, before, drift, "drift" if in_answer else "prompt")
+
+    def _drifted(self, before: RecordedCall | None, near: RecordedCall | None, p: RecordedCall, prompt: Prompt) -> bool:
+        """Report whether the prompt differs from the tokens of near, and before stands later than p.
+
+        near has the tokens of before, and the prompt begins with all tokens of p. The place of p is not known without
+        its messages.
+        """
+        if before is None or near is None or near is p or prompt.near is near:
+            return False
+        if p._turn is None or before._messages <= p._messages:
+            return False
+        return common(self._tokens(near), memoryview(prompt.ids).cast("B")) < near._end
 
     def _begin(self, c: RecordedCall) -> None:
         """Begin a conversation."""
