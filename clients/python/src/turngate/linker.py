@@ -141,13 +141,12 @@ class Linker:
 
     def _tokens(self, c: RecordedCall) -> bytes:
         """Return the packed tokens of a call's row up to the end of its completion."""
-        if self._packed[0] is c:
-            return self._packed[1]
+        known, begin = self._packed
         path, p = [], with_ids(c)
-        while p is not None:
+        while p is not None and p is not known:
             path.append(p)
             p = with_ids(p._up)
-        out = bytearray()
+        out = bytearray(begin if p is not None else b"")
         for p in reversed(path):
             del out[4 * p._kept :]
             out += memoryview(p._fresh).cast("B")
