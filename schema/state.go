@@ -15,7 +15,7 @@ type State struct {
 	Worker   string `json:"worker,omitempty"`
 	Instance string `json:"instance,omitempty"`
 	Since    int64  `json:"since,omitempty"` // Unix ms, for people
-	Fault    *Fault `json:"fault,omitempty"` // of the last try that failed; while it is cancelling: of the cancel
+	Fault    *Fault `json:"fault,omitempty"` // of the last try that failed, or of the cancel, or of the result
 }
 
 // Owned reports whether a worker has the rollout.

@@ -272,9 +272,13 @@ func (t *Trainer) sawAttempt(id schema.ID, attempt int) {
 }
 
 // Cancel ends rollouts, queued or running. Each still gets a result: cancelled,
-// or its own if it ended first. Cancels of rollouts that are outstanding here
+// or its own if it ended first. The reason, of at most 1024 bytes, becomes a part of
+// the message of the result's fault. Cancels of rollouts that are outstanding here
 // are repeated until the result arrives.
 func (t *Trainer) Cancel(ids []schema.ID, reason string) error {
+	if err := (&schema.Cancel{V: schema.Version, Reason: reason}).Validate(); err != nil {
+		return err
+	}
 	t.mu.Lock()
 	for _, id := range ids {
 		if s := t.outstanding[id]; s != nil {

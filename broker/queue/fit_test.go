@@ -150,7 +150,7 @@ func TestCancelInEveryState(t *testing.T) {
 			asked = time.Now()
 		}
 		r, err := b.Trainer.Result(t.Context(), "alpha-orphan")
-		return err == nil && r.Status == schema.StatusCancelled
+		return err == nil && r.Status == schema.StatusCancelled && r.Fault.Message == "cancelled by its trainer: stale"
 	})
 
 	b.Submit(t, harness.Request("alpha-running"))

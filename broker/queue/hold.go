@@ -94,9 +94,7 @@ func (h *holds) onHold(m *nats.Msg) {
 	h.take(strings.TrimPrefix(m.Subject, subjects.Hold("")), held)
 }
 
-// held reports whether a rollout's trainer holds it, and returns a channel that
-// is closed when this may have changed. A hold that was not repeated within
-// Timing.Lease has lapsed.
+// held is Worker.Held.
 func (h *holds) held(ctx context.Context, id schema.ID) (held bool, changed <-chan struct{}) {
 	trainer := id.Trainer()
 	h.mu.Lock()
@@ -128,7 +126,8 @@ func (h *holds) read(ctx context.Context, trainer string) {
 }
 
 // Held reports whether a rollout's trainer holds it, and returns a channel that is
-// closed when this may have changed.
+// closed when this may have changed. A hold that was not repeated within Timing.Lease
+// has lapsed.
 func (w *Worker) Held(ctx context.Context, id schema.ID) (held bool, changed <-chan struct{}) {
 	return w.holds.held(ctx, id)
 }

@@ -24,7 +24,7 @@ import (
 // that were written since the last one.
 type janitor struct {
 	w      *Worker
-	of     map[string]*trainerCheck // by trainer; nil: another worker is the janitor
+	of     map[string]*trainerCheck // by trainer; nil: this worker is not known to be the janitor
 	purged time.Time                // when finished rollouts were last looked for
 }
 
@@ -58,7 +58,7 @@ func (j *janitor) run(ctx context.Context) {
 		op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 		mine, err := j.elect(op)
 		cancel()
-		if err != nil || !mine { // it may be another worker, whose writes are not known here
+		if err != nil || !mine { // another worker may publish requests again, which this one does not know
 			j.of, j.purged = nil, time.Time{}
 			continue
 		}

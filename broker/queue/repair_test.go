@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
@@ -31,6 +32,8 @@ func TestARecordThatCannotBeReadIsRepaired(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
+			b.Leave()
+			w := b.NewWorker(t, "w2", func(c *queue.WorkerConfig) { c.Timing.Tidy = time.Hour }) // a janitor that is faster does not know the request
 			_, err := b.JetStream(t).Publish(t.Context(), forge.subject, forge.data)
 			harness.Must(t, err)
 			if forge.subject == subjects.Result("alpha-1") { // a worker of a former attempt looks for its result
@@ -43,7 +46,7 @@ func TestARecordThatCannotBeReadIsRepaired(t *testing.T) {
 			q.Group, q.Index, q.Labels = "g", 3, map[string]string{"a": "b"}
 			b.Submit(t, q)
 			b.Submit(t, harness.Request("alpha-2"))
-			if j := b.Take(t); j.Request.ID != "alpha-2" {
+			if j := takeFrom(t, w); j.Request.ID != "alpha-2" {
 				t.Fatalf("took %s", j.Request.ID)
 			}
 			r, err := b.Trainer.Result(t.Context(), "alpha-1")
@@ -154,5 +157,31 @@ func TestAResultThatIsTooLargeIsTrimmed(t *testing.T) {
 	}
 	if _, err := b.Trainer.Result(ctx, "alpha-3"); !errors.Is(err, broker.ErrNotFound) {
 		t.Errorf("a rollout that is not there: %v", err)
+	}
+}
+
+// TestTheReasonOfACancelNeedsRoom cancels a rollout whose result has the largest size
+// without the reason.
+func TestTheReasonOfACancelNeedsRoom(t *testing.T) {
+	b := newBench(t)
+	b.Submit(t, harness.Request("alpha-1"))
+	j := b.Take(t)
+	r := queue.Cancelled(outcome(j))
+	r.V, r.Worker = schema.Version, "w1"
+	for range 127 {
+		r.Phases = append(r.Phases, schema.Phase{Name: "setup", Output: strings.Repeat("x", 64<<10)})
+	}
+	r.Phases = append(r.Phases, schema.Phase{Name: "setup", Output: strings.Repeat("x", 1<<10)})
+	data, err := schema.Encode(&r)
+	harness.Must(t, err)
+	r.Phases[127].Output += strings.Repeat("x", 8<<20-4096-100-len(data)) // 100 bytes are left
+	reason := strings.Repeat("r", 1024)
+	harness.Must(t, b.Trainer.Cancel([]schema.ID{"alpha-1"}, nil, reason))
+	<-j.Context().Done()
+	harness.Must(t, j.Done(t.Context(), r))
+	got, err := b.Trainer.Result(t.Context(), "alpha-1")
+	harness.Must(t, err)
+	if got.Status != schema.StatusCancelled || !strings.HasSuffix(got.Fault.Message, reason) || len(got.Phases) != 128 || len(got.Notes) != 1 {
+		t.Errorf("got %s, %d phases, notes %q", got.Status, len(got.Phases), got.Notes)
 	}
 }

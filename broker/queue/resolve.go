@@ -19,7 +19,7 @@ import (
 type resolution struct {
 	facts
 	id     schema.ID
-	known  bool                        // record was read or written just now; false: read it before the next decision
+	known  bool                        // decide with record, which may be old; false: read it first
 	record broker.Record[schema.State] // the state record
 	req    *schema.Request             // nil: requestOf finds it when it is needed
 	find   *search                     // of askCancel
@@ -63,7 +63,7 @@ func (w *Worker) resolve(ctx context.Context, m *resolution) (step, error) {
 		}
 		m.unsure(err)
 		wait := wire.Backoff(try)
-		if errors.Is(err, broker.ErrMoved) { // another writer was first, and its write may not be readable yet
+		if errors.Is(err, broker.ErrMoved) { // another writer was first; its write is over in a moment
 			wait = wire.RetryFirst / 4
 		} else {
 			w.again(try, string(d.step)+" "+string(m.id), err)
@@ -282,7 +282,10 @@ func (w *Worker) writeCommit(ctx context.Context, m *resolution, d *decision) (u
 	r := m.result
 	switch d.status {
 	case schema.StatusCancelled:
-		r = cancelled(r, m.cancelFault())
+		var err error
+		if r, err = w.fitted(cancelled(r, m.cancelFault())); err != nil { // the reason needs room
+			return 0, err
+		}
 	case schema.StatusDead:
 		r.Status = schema.StatusDead
 	default:

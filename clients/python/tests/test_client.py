@@ -133,10 +133,13 @@ async def test_cancel(server: Server, tasks: Path) -> None:
         while (call := await client.next_call()).rollout not in ids:
             pass  # a rollout that an earlier test left asks again
         # The rollout runs, and its call is never answered.
+        with pytest.raises(InvalidError, match="reason"):
+            await client.cancel(group="g", reason="x" * 1025)
         await client.cancel(group="g", reason="stale")
         results = [r async for r in client.results()]
         assert sorted(r.id for r in results) == ids
         assert {r.status for r in results} == {"cancelled"}
+        assert {r.fault.message for r in results if r.fault} == {"cancelled by its trainer: stale"}
         assert not call.wanted
 
 

@@ -432,7 +432,7 @@ class Client(Answering, Files, Workers):
             group: The rollouts of a group that were submitted here.
             older: The rollouts with an answer of a policy version whose number, at the end of its name, is below this
                 one. Only this client's answers to the last attempt count.
-            reason: A text for people who watch the messages. It is not kept.
+            reason: At most 1024 bytes. It becomes a part of the message of each result's fault.
         """
         chosen: Iterable[str]
         if rollouts is not None:

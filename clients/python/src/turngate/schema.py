@@ -956,7 +956,7 @@ class State:
     instance: str = ""
     # Unix ms, for people
     since: int = 0
-    # of the last try that failed; while it is cancelling: of the cancel
+    # of the last try that failed, or of the cancel, or of the result
     fault: Fault | None = None
 
 

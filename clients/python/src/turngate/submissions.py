@@ -338,6 +338,7 @@ class Submissions:
 
     async def cancel(self, rollouts: Sequence[str], reason: str) -> None:
         """Ask workers to end rollouts, and again until each open one has its result."""
+        codec.encode(Cancel(reason=reason))  # a reason that is too long is refused before it is noted
         for rollout in rollouts:
             s = self.open.get(rollout)
             if s is not None:
