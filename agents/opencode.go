@@ -18,10 +18,15 @@ func opencode() Spec {
 		Sessions: "data/opencode", Skills: "config/opencode/skills", MCPURLs: bothURLs(),
 		Packages: []Package{{Name: "opencode-linux-{arch}", Version: version, Dir: "opencode"}, ripgrepPackage()},
 		Needs:    []string{"rg"}, Carries: ripgrep(),
+		Files: systemPromptFile,
 		Command: func(l Launch) Command {
 			env := common(l)
+			config := l
+			if l.SystemPrompt != "" { // a variable of the environment has at most 128 KiB
+				config.SystemPrompt = "{file:" + l.Dir + "/system.md}"
+			}
 			maps.Copy(env, map[string]string{
-				"OPENCODE_CONFIG_CONTENT":       string(quote(opencodeConfig(l, "https://opencode.ai/config.json", "build"))),
+				"OPENCODE_CONFIG_CONTENT":       string(quote(opencodeConfig(config, "https://opencode.ai/config.json", "build"))),
 				"OPENCODE_DISABLE_AUTOUPDATE":   "1",
 				"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
 				"OPENCODE_DISABLE_DEFAULT_PLUGINS": "1", "OPENCODE_DISABLE_AUTOCOMPACT": "1",
@@ -38,6 +43,14 @@ func opencode() Spec {
 		},
 		ParseEvent: parseOpencode,
 	}
+}
+
+// systemPromptFile returns the file system.md with the system prompt, if there is one.
+func systemPromptFile(l Launch) (map[string]File, error) {
+	if l.SystemPrompt == "" {
+		return nil, nil
+	}
+	return map[string]File{l.Dir + "/system.md": {[]byte(l.SystemPrompt), 0o600}}, nil
 }
 
 // xdg puts a program's data, state, cache and configuration into the agent's

@@ -11,13 +11,13 @@ import (
 // sandbox has, so it runs in any image.
 func miniSpec() Spec {
 	return Spec{
-		Name: "mini", Dialect: "chat", SystemPrompt: true, MaxTurns: true,
+		Name: "mini", Dialect: "chat", SystemPrompt: true, MaxTurns: true, Files: systemPromptFile,
 		Command: func(l Launch) Command {
 			env := common(l)
-			if l.SystemPrompt != "" {
-				env["TURNGATE_SYSTEM_PROMPT"] = l.SystemPrompt
-			}
 			args := []string{l.Helper, "mini"}
+			if l.SystemPrompt != "" {
+				args = append(args, "--system-prompt", l.Dir+"/system.md")
+			}
 			if l.MaxTurns > 0 {
 				args = append(args, "--max-turns", strconv.Itoa(l.MaxTurns))
 			}

@@ -83,6 +83,7 @@ func dash(s string) string {
 
 func miniCommand() *cobra.Command {
 	var turns int
+	var promptFile string
 	cmd := &cobra.Command{
 		Use: "mini", Short: "turngate's own small agent, run in sandboxes", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -94,13 +95,20 @@ func miniCommand() *cobra.Command {
 			if base == "" {
 				return usage("mini: OPENAI_BASE_URL is not set; workers start this agent")
 			}
+			var prompt []byte
+			if promptFile != "" {
+				if prompt, err = os.ReadFile(promptFile); err != nil {
+					return fmt.Errorf("read the system prompt: %w", err)
+				}
+			}
 			return mini.Run(cmd.Context(), mini.Config{
-				BaseURL: base, Key: os.Getenv("OPENAI_API_KEY"), Model: os.Getenv("TURNGATE_MODEL"), SystemPrompt: os.Getenv("TURNGATE_SYSTEM_PROMPT"),
+				BaseURL: base, Key: os.Getenv("OPENAI_API_KEY"), Model: os.Getenv("TURNGATE_MODEL"), SystemPrompt: string(prompt),
 				Instruction: strings.ToValidUTF8(string(instruction), "�"), MaxTurns: turns, Events: cmd.OutOrStdout(),
 			})
 		},
 	}
 	cmd.Flags().IntVar(&turns, "max-turns", 0, "most model calls")
+	cmd.Flags().StringVar(&promptFile, "system-prompt", "", "file with the system prompt")
 	return cmd
 }
 

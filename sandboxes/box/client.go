@@ -140,12 +140,19 @@ func (c *Client) lost() error {
 func (c *Client) Workdir() string { return c.workdir }
 
 func (c *Client) open(h *header) (net.Conn, *frameReader, *frameWriter, error) {
+	data, err := json.Marshal(h)
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("%s: encode its header: %w", h.Op, err)
+	}
+	if len(data) > maxHeader {
+		return nil, nil, nil, &sandboxes.NoCommandError{Arg: first(h.Args), Reason: fmt.Sprintf("its arguments and environment have %d bytes as JSON, more than %d", len(data), maxHeader)}
+	}
 	stream, err := c.session.Open()
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("%s: %w", h.Op, c.lost())
 	}
 	out := &frameWriter{w: stream}
-	if err := out.json(frameHeader, h); err != nil {
+	if err := out.write(frameHeader, data); err != nil {
 		stream.Close()
 		return nil, nil, nil, fmt.Errorf("%s: %w", h.Op, c.lost())
 	}

@@ -25,16 +25,20 @@ const (
 
 const (
 	maxFrame = 256 << 10
-	chunk    = 32 << 10
+	// maxHeader bounds the header of an operation, which has a command's arguments and
+	// environment. Linux takes 2 MiB of them.
+	maxHeader = 4 << 20
+	chunk     = 32 << 10
 )
 
 type frameReader struct {
-	r   *bufio.Reader
-	buf []byte
+	r     *bufio.Reader
+	buf   []byte
+	limit int // of a frame, in bytes
 }
 
 func newFrameReader(r io.Reader) *frameReader {
-	return &frameReader{r: bufio.NewReaderSize(r, chunk+16)}
+	return &frameReader{r: bufio.NewReaderSize(r, chunk+16), limit: maxFrame}
 }
 
 // next returns one frame; its payload is valid until the next call.
@@ -44,8 +48,8 @@ func (f *frameReader) next() (kind byte, payload []byte, err error) {
 		return 0, nil, err
 	}
 	n := int(binary.BigEndian.Uint32(head[1:]))
-	if n > maxFrame {
-		return 0, nil, fmt.Errorf("a frame of %d bytes exceeds %d", n, maxFrame)
+	if n > f.limit {
+		return 0, nil, fmt.Errorf("a frame of %d bytes exceeds %d", n, f.limit)
 	}
 	if cap(f.buf) < n {
 		f.buf = make([]byte, max(n, chunk))

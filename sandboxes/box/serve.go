@@ -139,7 +139,9 @@ func (s *server) alive(end chan<- int) {
 func (s *server) operate(stream net.Conn, end chan<- int) {
 	defer stream.Close()
 	in, out := newFrameReader(stream), &frameWriter{w: stream}
+	in.limit = maxHeader
 	kind, payload, err := in.next()
+	in.limit = maxFrame
 	if err != nil || kind != frameHeader {
 		return
 	}

@@ -3,6 +3,7 @@ package sandboxtest
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"syscall"
@@ -61,6 +62,35 @@ func (s *suite) missingProgram(t *testing.T) {
 	var none *sandboxes.NoCommandError
 	if !errors.As(err, &none) || none.Arg != "no-such-program" {
 		t.Fatalf("got %v", err)
+	}
+}
+
+// largeCommand starts a program with an environment of 600 KB, and one with more than
+// Linux takes. Afterwards the sandbox is as before.
+func (s *suite) largeCommand(t *testing.T) {
+	sb := s.open(t)
+	environment := func(n int) map[string]string {
+		env := map[string]string{}
+		for i := range n {
+			env[fmt.Sprintf("V%d", i)] = strings.Repeat("x", 60_000)
+		}
+		return env
+	}
+	if got := run(t, sb, sandboxes.Cmd{Args: s.Command("env", "V9"), Env: environment(10)}); len(got.out) != 60_000 {
+		t.Errorf("a variable has %d bytes", len(got.out))
+	}
+	for _, n := range []int{50, 100} {
+		p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: s.Command("env", "V9"), Env: environment(n)})
+		var none *sandboxes.NoCommandError
+		if err == nil {
+			_, err = p.Wait()
+		}
+		if err != nil && !errors.As(err, &none) {
+			t.Errorf("an environment of %d variables: %v", n, err)
+		}
+	}
+	if got := run(t, sb, sandboxes.Cmd{Args: s.Command("print", "out", "", "0")}); got.out != "out" {
+		t.Errorf("afterwards: %+v", got)
 	}
 }
 

@@ -68,6 +68,7 @@ func Run(t *testing.T, f Fixture) {
 		{"stdin is binary-safe", true, s.stdin},
 		{"environment and working directory", true, s.environment},
 		{"missing program", true, s.missingProgram},
+		{"a large command", true, s.largeCommand},
 		{"timeout", true, s.timeout},
 		{"output limit", true, s.outputLimit},
 		{"signal", true, s.signal},
