@@ -24,7 +24,7 @@ type bound struct {
 	Required  bool
 	Low, High string   // of a number
 	Most      int      // bytes of a text, entries of a list; 0: no bound was found
-	Each      int      // bytes of each text of a list
+	Each      int      // bytes of each text of a list or map
 	OneOf     []string // an enumeration
 	Form      string   // in words
 }
@@ -333,7 +333,13 @@ func wrongValues(rt reflect.Type) []reflect.Value {
 		for i := range 1000 {
 			big.SetMapIndex(reflect.ValueOf("a"+strconv.Itoa(i)).Convert(rt.Key()), reflect.Zero(rt.Elem()))
 		}
-		return []reflect.Value{big}
+		out := []reflect.Value{big}
+		if rt.Elem().Kind() == reflect.String {
+			one := reflect.MakeMap(rt)
+			one.SetMapIndex(reflect.ValueOf("a").Convert(rt.Key()), reflect.ValueOf(long).Convert(rt.Elem()))
+			out = append(out, one)
+		}
+		return out
 	case reflect.Slice:
 		out := []reflect.Value{reflect.Zero(rt), reflect.MakeSlice(rt, 100_002, 100_002)}
 		if rt.Elem().Kind() == reflect.String {

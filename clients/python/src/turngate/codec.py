@@ -175,7 +175,7 @@ def _check(b: Wire, value: Any, field: str) -> None:
         if size > b.most:
             raise InvalidError(field, f"{size} {'bytes' if isinstance(value, str) else 'entries'}", f"at most {b.most}")
     if b.each:
-        for i, text in enumerate(value):
+        for i, text in value.items() if isinstance(value, dict) else enumerate(value):
             if len(text.encode()) > b.each:
                 raise InvalidError(f"{field}[{i}]", f"{len(text.encode())} bytes", f"at most {b.each}")
 

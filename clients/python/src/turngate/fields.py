@@ -18,7 +18,7 @@ class Wire:
     low: float | None = None
     high: float | None = None
     most: int = 0  # bytes of a text, entries of a list
-    each: int = 0  # bytes of each text of a list
+    each: int = 0  # bytes of each text of a list or map
     one_of: tuple[str, ...] = ()
 
 

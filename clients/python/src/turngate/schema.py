@@ -105,7 +105,7 @@ class MCPServer:
     # argv
     command: list[str] = field(default_factory=list, metadata=wire(each=65536))
     # of the command
-    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
     # instead of Command
     url: str = field(default="", metadata=wire(most=4096))
     # transport is "sse" or "streamable-http" for a URL, and "stdio" or empty for a command.
@@ -131,7 +131,7 @@ class AgentChoice:
     version: str = field(default="", metadata=wire(most=256))
     # added to its argv; the whole argv for "command"
     args: list[str] = field(default_factory=list, metadata=wire(most=256, each=65536))
-    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
     system_prompt: str = field(default="", metadata=wire(most=1048576))
     max_turns: int = field(default=0, metadata=wire(low=0, high=1048576))
     # user in the sandbox; default sandbox.user
@@ -158,7 +158,7 @@ class Build:
     dockerfile: str = field(default="", metadata=wire(most=4096))
     # stage; default the last
     target: str = field(default="", metadata=wire(most=256))
-    args: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+    args: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -277,7 +277,7 @@ class Service:
     build: Build | None = None
     user: str = ""
     workdir: str = field(default="", metadata=wire(most=4096))
-    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
     # further names
     aliases: list[str] = field(default_factory=list, metadata=wire(most=16))
     # no (default), on-failure, always
@@ -329,7 +329,7 @@ class SandboxChoice:
     user: str = ""
     # default: the image's, or /workspace
     workdir: str = field(default="", metadata=wire(most=4096))
-    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
     # container has further settings of the agent's own container.
     container: Container = field(default_factory=lambda: Container())
     # side-cars; the limits above are for all containers together
@@ -399,7 +399,7 @@ class Command:
 
     run: str = field(default="", metadata=wire(keep=True, required=True, most=65536))
     user: str = ""
-    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -448,7 +448,7 @@ class Verify:
     # the step's tests/test.sh, or else the task's; /tests has the files of both.
     run: str = field(default="", metadata=wire(most=65536))
     user: str = ""
-    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
     # network and Allow are the verifier's network; default the network of its sandbox.
     network: str = field(default="", metadata=wire(one_of=("allowlist", "none", "open",)))
     allow: list[str] = field(default_factory=list, metadata=wire(most=256, each=256))
@@ -490,7 +490,7 @@ class Step:
     # of the agent; default agent.user
     user: str = ""
     # of the agent, on top of agent.env
-    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
     # of the agent; default agent.network
     network: str = field(default="", metadata=wire(one_of=("allowlist", "none", "open",)))
     allow: list[str] = field(default_factory=list, metadata=wire(most=256, each=256))
@@ -547,7 +547,7 @@ class Request:
     max_attempts: int = field(default=0, metadata=wire(low=0, high=100))
     attempt_floor: int = field(default=0, metadata=wire(low=0, high=1073741824))
     delay_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
-    labels: dict[str, str] = field(default_factory=dict, metadata=wire(most=64))
+    labels: dict[str, str] = field(default_factory=dict, metadata=wire(most=64, each=65536))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -718,7 +718,7 @@ class Verification:
     instruction: str = field(default="", metadata=wire(most=1048576))
     group: str = field(default="", metadata=wire(most=256))
     index: int = field(default=0, metadata=wire(low=0, high=1073741824))
-    labels: dict[str, str] = field(default_factory=dict, metadata=wire(most=64))
+    labels: dict[str, str] = field(default_factory=dict, metadata=wire(most=64, each=65536))
     # working directory of the sandbox
     workdir: str = field(default="", metadata=wire(keep=True, most=4096))
     # of the agent
@@ -769,7 +769,7 @@ class Operation:
     # run is text for /bin/sh -c, in place of args.
     run: str = field(default="", metadata=wire(most=65536))
     # of exec, added to verify.env
-    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256))
+    env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
     # timeout_ms limits a command. 0, and more than is left of the verification: to its end.
     timeout_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
 
