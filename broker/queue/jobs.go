@@ -65,8 +65,8 @@ func (t *jobs) claimed() []*Job {
 	return out
 }
 
-// due lists the jobs whose time in next has come and moves their times on by every.
-// Jobs without a time get one.
+// due lists the jobs with a time in next that has come, and sets the next time of
+// each. A job without a time gets one.
 func (t *jobs) due(next map[schema.ID]time.Time, now time.Time, every time.Duration) []*Job {
 	t.mu.Lock()
 	defer t.mu.Unlock()
