@@ -1,8 +1,10 @@
 package trajectory
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -105,10 +107,36 @@ func roleOf(raw json.RawMessage) (role string) {
 	return role
 }
 
+// partsText returns the text of a message's content. Images and audio have none. JSON
+// of another form is the text itself.
+func partsText(content json.RawMessage) string {
+	var parts []map[string]json.RawMessage
+	if len(content) == 0 || content[0] != '[' || json.Unmarshal(content, &parts) != nil || slices.ContainsFunc(parts, func(p map[string]json.RawMessage) bool { return p == nil }) {
+		return text(content)
+	}
+	var b strings.Builder
+	for _, p := range parts {
+		member := func(name string) (s string) {
+			_ = json.Unmarshal(p[name], &s) // "" if it is no text
+			return s
+		}
+		switch kind := member("type"); kind {
+		case "text", "input_text", "output_text":
+			b.WriteString(member("text"))
+		case "refusal":
+			b.WriteString(member("refusal"))
+		case "image_url", "input_audio":
+		default:
+			b.WriteString("[" + kind + "]")
+		}
+	}
+	return b.String()
+}
+
 func assistantTextOf(raw json.RawMessage) assistantText {
 	m := readMessage(raw)
 	var b strings.Builder
-	b.WriteString(strings.TrimSpace(plain(m.content())))
+	b.WriteString(strings.TrimSpace(cmp.Or(partsText(m.Content), m.Refusal)))
 	for _, w := range m.ToolCalls {
 		b.WriteByte(0)
 		if b.WriteString(w.Function.Name); w.Function.Name == "" {

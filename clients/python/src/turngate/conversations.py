@@ -121,14 +121,18 @@ def _content(content: Any) -> str:
         return _compact(content)
     text = ""
     for part in content:
-        kind = part.get("type") or ""
+        kind = _string(part.get("type"))
         if kind in ("text", "input_text", "output_text"):
-            text += str(part.get("text") or "")
+            text += _string(part.get("text"))
         elif kind == "refusal":
-            text += str(part.get("refusal") or "")
+            text += _string(part.get("refusal"))
         elif kind not in ("image_url", "input_audio"):
             text += f"[{kind}]"
     return text
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _compact(value: Any) -> str:
