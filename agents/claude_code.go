@@ -21,9 +21,7 @@ func claudeCode() Spec {
 		Packages: []Package{{Name: "@anthropic-ai/claude-code-linux-{arch}", Version: version, Dir: "claude"}},
 		Files: func(l Launch) (map[string]File, error) {
 			files := map[string]File{}
-			if l.SystemPrompt != "" {
-				files[l.Dir+"/system.md"] = File{[]byte(l.SystemPrompt), 0o600}
-			}
+			addSystemPrompt(files, l.Dir+"/system.md", l)
 			if len(l.MCP) > 0 {
 				files[l.Dir+"/mcp.json"] = File{quote(map[string]any{"mcpServers": mcpServers(l, nil, typedURL("type", "http", nil))}), 0o600}
 			}

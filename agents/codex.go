@@ -22,9 +22,7 @@ func codex() Spec {
 		Packages: []Package{{Name: "@openai/codex", Version: version + "-linux-{arch}", Dir: "codex"}},
 		Files: func(l Launch) (map[string]File, error) {
 			files := map[string]File{l.Dir + "/codex/config.toml": {[]byte(codexConfig(l)), 0o600}}
-			if l.SystemPrompt != "" {
-				files[l.Dir+"/codex/system.md"] = File{[]byte(l.SystemPrompt), 0o600}
-			}
+			addSystemPrompt(files, l.Dir+"/codex/system.md", l)
 			return files, nil
 		},
 		Command: func(l Launch) Command {

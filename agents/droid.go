@@ -23,9 +23,7 @@ func droid() Spec {
 				"model": l.Model, "displayName": l.Model, "baseUrl": l.BaseURL + "/v1", "apiKey": l.Key, "provider": "generic-chat-completion-api", "maxOutputTokens": 16_384,
 			}}}
 			files := map[string]File{l.Dir + "/.factory/settings.json": {quote(settings), 0o600}}
-			if l.SystemPrompt != "" {
-				files[l.Dir+"/system.md"] = File{[]byte(l.SystemPrompt), 0o600}
-			}
+			addSystemPrompt(files, l.Dir+"/system.md", l)
 			return files, nil
 		},
 		Command: func(l Launch) Command {

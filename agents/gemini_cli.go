@@ -38,9 +38,7 @@ func geminiCLI() Spec {
 				l.Dir + "/home/.gemini/settings.json": {quote(settings), 0o600},
 				l.Dir + "/home/.gemini/exp.json":      {quote(experiments), 0o600},
 			}
-			if l.SystemPrompt != "" {
-				files[l.Dir+"/system.md"] = File{[]byte(l.SystemPrompt), 0o600}
-			}
+			addSystemPrompt(files, l.Dir+"/system.md", l)
 			return files, nil
 		},
 		Command: func(l Launch) Command {

@@ -45,14 +45,6 @@ func opencode() Spec {
 	}
 }
 
-// systemPromptFile returns the file system.md with the system prompt, if there is one.
-func systemPromptFile(l Launch) (map[string]File, error) {
-	if l.SystemPrompt == "" {
-		return nil, nil
-	}
-	return map[string]File{l.Dir + "/system.md": {[]byte(l.SystemPrompt), 0o600}}, nil
-}
-
 // xdg puts a program's data, state, cache and configuration into the agent's
 // folder.
 func xdg(l Launch) map[string]string {

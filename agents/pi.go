@@ -35,9 +35,7 @@ func pi() Spec {
 			if len(l.MCP) > 0 { // direct: otherwise a single proxy tool hides the tools
 				files[l.Dir+"/pi/mcp.json"] = File{quote(object{"mcpServers": mcpServers(l, object{"exposure": "direct"}, typedURL("type", "", object{"exposure": "direct"}))}), 0o600}
 			}
-			if l.SystemPrompt != "" {
-				files[l.Dir+"/pi/system.md"] = File{[]byte(l.SystemPrompt), 0o600}
-			}
+			addSystemPrompt(files, l.Dir+"/pi/system.md", l)
 			return files, nil
 		},
 		Command: func(l Launch) Command {

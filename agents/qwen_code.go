@@ -32,9 +32,7 @@ func qwenCode() Spec {
 				settings["mcpServers"] = mcpServers(l, object{"trust": true}, geminiURL)
 			}
 			files := map[string]File{l.Dir + "/qwen/settings.json": {quote(settings), 0o600}}
-			if l.SystemPrompt != "" {
-				files[l.Dir+"/system.md"] = File{[]byte(l.SystemPrompt), 0o600}
-			}
+			addSystemPrompt(files, l.Dir+"/system.md", l)
 			return files, nil
 		},
 		Command: func(l Launch) Command {

@@ -90,6 +90,20 @@ type Launch struct {
 	Helper       string // path of the turngate binary in the sandbox
 }
 
+// systemPromptFile is Spec.Files of an agent with no other files.
+func systemPromptFile(l Launch) (map[string]File, error) {
+	files := map[string]File{}
+	addSystemPrompt(files, l.Dir+"/system.md", l)
+	return files, nil
+}
+
+// addSystemPrompt adds a file with the system prompt, if there is one.
+func addSystemPrompt(files map[string]File, path string, l Launch) {
+	if l.SystemPrompt != "" {
+		files[path] = File{[]byte(l.SystemPrompt), 0o600}
+	}
+}
+
 // Command is an argv, its environment and its stdin.
 type Command struct {
 	Args  []string
