@@ -108,10 +108,6 @@ func (j *Job) Live(id schema.ID, attempt, call int, d *schema.Delta) {
 func (j *Job) Done(ctx context.Context, r schema.Result) error {
 	defer j.forget()
 	r.V, r.Worker = schema.Version, j.w.wid
-	r, err := j.w.fitted(r)
-	if err != nil {
-		return fmt.Errorf("commit the result of %s: %w", r.ID, err)
-	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	m := j.resolution(askCommit)

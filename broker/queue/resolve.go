@@ -282,13 +282,14 @@ func (w *Worker) writeCommit(ctx context.Context, m *resolution, d *decision) (u
 	r := m.result
 	switch d.status {
 	case schema.StatusCancelled:
-		var err error
-		if r, err = w.fitted(cancelled(r, m.cancelFault())); err != nil { // the reason needs room
-			return 0, err
-		}
+		r = cancelled(r, m.cancelFault())
 	case schema.StatusDead:
 		r.Status = schema.StatusDead
 	default:
+	}
+	r, err := w.fitted(r)
+	if err != nil {
+		return 0, err
 	}
 	crash.Here("commit.before")
 	d.next = concluded(d.next, &r)
