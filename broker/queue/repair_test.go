@@ -160,8 +160,8 @@ func TestAResultThatIsTooLargeIsTrimmed(t *testing.T) {
 	}
 }
 
-// TestTheReasonOfACancelNeedsRoom cancels a rollout whose result has the largest size
-// without the reason.
+// TestTheReasonOfACancelNeedsRoom cancels a rollout with a result that is too large
+// only with the reason.
 func TestTheReasonOfACancelNeedsRoom(t *testing.T) {
 	b := newBench(t)
 	b.Submit(t, harness.Request("alpha-1"))
