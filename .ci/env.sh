@@ -1,0 +1,20 @@
+# Settings that the steps share; each of them sources this file.
+export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
+export CGO_ENABLED=0 # as the binary that the tests build, so that both share the compiled packages
+export TURNGATE_TEST_IMAGE=turngate-test-base:bookworm
+export TURNGATE_HARBOR_PYTHON=${XDG_CACHE_HOME:-$HOME/.cache}/turngate/harbor/bin/python
+
+# Each package is tested once as root: in the step unit or race under the race
+# detector, or plainly in the step e2e. The step user runs all of them.
+unit='/(schema|subjects|upstream|worker/gate|internal/(crash|harness|progress|rawjson|runner|testenv))(/|$)'
+plain='/(e2e|agents|clients|cmd|deploy|images|tasks)(/|$)|/sandboxes/(backends|docker)$'
+
+# Packages of PyPI whose adapters are tested; `make adapters` has more.
+frameworks='openenv verifiers torch'
+
+# need_all makes a failure of each skip for a missing part.
+need_all() {
+	export TURNGATE_REQUIRE=docker,agents,python,systemd
+	TURNGATE_PYTHONS=$(PYTHON=$TURNGATE_HARBOR_PYTHON e2e/adapters/install.sh $frameworks)
+	export TURNGATE_PYTHONS
+}
