@@ -39,6 +39,7 @@ const (
 	CodeOver         = "over" // an operation of a verification, or of a generation, that has ended
 	CodeTooLarge     = "too_large"
 	CodeAgentError   = "agent_error"
+	CodeNoCalls      = "no_calls"        // the agent ended without a call to its model
 	CodeSpoiled      = "sandbox_spoiled" // the agent left a sandbox that cannot be used
 	CodeNoWorker     = "no_capable_worker"
 	CodeUnreadable   = "unreadable"

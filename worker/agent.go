@@ -238,12 +238,16 @@ func (r *Rollout) agentFault(s *step, exit schema.Exit, gate *schema.Fault, log 
 		return schema.Faultf("agent", schema.CodeDisk, schema.WhoAgent, "it wrote more than the sandbox may hold%s", why)
 	case exit.OOM:
 		return schema.Faultf("agent", schema.CodeOOM, schema.WhoAgent, "it ran out of memory%s", why)
+	case r.session != nil && r.session.Limit() != nil:
+		return r.session.Limit()
 	case r.session != nil && r.session.ContextFull():
 		return schema.Faultf("agent", schema.CodeContext, schema.WhoAgent, "%s after a model call that was longer than the model's context%s", exit, why)
 	case !exit.OK():
 		return schema.Faultf("agent", schema.CodeExit, schema.WhoAgent, "%s%s", exit, why)
 	case log.lastError != "":
 		return schema.Faultf("agent", schema.CodeAgentError, schema.WhoAgent, "it ended with status 0 after an error%s", why)
+	case r.session != nil && s.result.FirstCall == 0 && !r.agent.AnyProgram:
+		return schema.Faultf("agent", schema.CodeNoCalls, schema.WhoAgent, "it ended with status 0 without a call to its model, so the reward is not the model's%s", why)
 	default:
 		return nil
 	}

@@ -273,7 +273,7 @@ func TestOutcomes(t *testing.T) {
 	}{
 		{"agent fails", func(r *schema.Request) { r.Agent.Args[0] = "crash" }, schema.StatusDone, 1, schema.CodeExit, schema.WhoAgent},
 		{"agent times out", func(r *schema.Request) { r.Agent.Args[0] = "forever"; r.Limits.AgentMS = 100 }, schema.StatusDone, 1, schema.CodeTimeout, schema.WhoAgent},
-		{"call cap", func(r *schema.Request) { r.Agent.Args[0] = "greedy"; r.Gate.MaxCalls = 2 }, schema.StatusDone, 1, "", schema.WhoAgent},
+		{"call cap", func(r *schema.Request) { r.Agent.Args[0] = "greedy"; r.Gate.MaxCalls = 2 }, schema.StatusDone, 1, schema.CodeCallCap, schema.WhoAgent},
 		{"no verifier", func(r *schema.Request) { r.Verify = nil }, schema.StatusDone, -1, "", ""},
 		{"no number", func(r *schema.Request) { r.Verify.Run = "no number" }, schema.StatusFailed, -1, schema.CodeNoReward, schema.WhoTask},
 		{"nothing", func(r *schema.Request) { r.Verify.Run = "nothing" }, schema.StatusFailed, -1, schema.CodeNoReward, schema.WhoTask},

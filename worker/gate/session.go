@@ -64,7 +64,6 @@ type Session struct {
 	slots       chan struct{} // one per call to the model that may run at once
 	calls       sync.WaitGroup
 	timers      *clientTimers
-	capped      sync.Once
 	contextFull bool // see ContextFull
 	readers     []*history.Reader
 	decoding    sync.Mutex // held while a body is decoded
@@ -83,6 +82,7 @@ type Session struct {
 	// prompt tokens.
 	bytesPerToken float64
 	edits         map[string]bool
+	limit         *schema.Fault // the first limit that refused a call; nil: none
 }
 
 // errEnded is the cause with which Close ends the session and its calls.
@@ -190,6 +190,13 @@ func (s *Session) Fault() *schema.Fault {
 	var f *schema.Fault
 	errors.As(context.Cause(s.life), &f)
 	return f
+}
+
+// Limit returns the fault of the first limit that refused a call, or nil.
+func (s *Session) Limit() *schema.Fault {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.limit
 }
 
 // Close ends the session: it cancels the open calls, and returns when they have
@@ -305,10 +312,16 @@ func (s *Session) end(f *schema.Fault) { s.stop(f) }
 // over refuses a call above a cap. It ends the session a little later, so that
 // the agent can finish by itself.
 func (s *Session) over(f *schema.Fault) dialect.Refusal {
-	s.capped.Do(func() {
+	s.mu.Lock()
+	first := s.limit == nil
+	if first {
+		s.limit = f
+	}
+	s.mu.Unlock()
+	if first {
 		t := time.AfterFunc(s.cfg.Timing.Cap, func() { s.end(f) })
 		context.AfterFunc(s.life, func() { t.Stop() })
-	})
+	}
 	return dialect.Refusal{Status: http.StatusForbidden, Code: f.Code, Message: "No more model calls are allowed. Finish now."}
 }
 
