@@ -11,9 +11,9 @@ import pytest
 
 from fake_engine import Answer, Asked, FakeEngine
 from test_upstream import a_call, ask
-from turngate import Call, FaultError, InvalidError, Key
+from turngate import Call, FaultError, InvalidError, Key, turns
 from turngate.codec import raw_json
-from turngate.upstream import Upstream, history
+from turngate.upstream import Upstream
 
 MODELS = '{"data":[{"id":"served","max_model_len":40}]}'
 BEGIN, END, NEWLINE = 1, 2, 3
@@ -131,9 +131,9 @@ async def test_an_answer_of_sglang_without_ids() -> None:
         assert e.value.fault.code == "bad_answer"
 
 
-def test_history_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MOST_KEPT", 40)
-    kept, answer = history.History(), {"role": "assistant", "content": "OK"}
+def test_turns_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "MOST_KEPT", 40)
+    kept, answer = turns.Turns(), {"role": "assistant", "content": "OK"}
     one, other = hi(), hi()
     other.key = Key("alpha-2", 1, 1)
     kept.add(one, answer, array("i", [BEGIN] * 6))
@@ -143,7 +143,7 @@ def test_history_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.before(second(one, answer)) is None
     for _ in range(20):
         kept.add(other, answer, array("i", [BEGIN] * 6))
-    assert kept._kept == 4 * 6 * history.MOST_TURNS
+    assert kept._kept == 4 * 6 * turns.MOST_TURNS
 
 
 def test_settings_of_tokens_are_checked() -> None:

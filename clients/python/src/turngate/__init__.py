@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .call import Call
 from .calls import FaultError
 from .client import Client
+from .conversation import Conversation
 from .errors import (
     BucketFullError,
     CallOverError,
@@ -69,6 +70,7 @@ __all__ = [
     "CallOverError",
     "Client",
     "ClosedError",
+    "Conversation",
     "Delta",
     "DigestError",
     "Fault",

@@ -30,7 +30,7 @@ class Call:
     """
 
     __slots__ = (
-        "_answer", "_flushing", "_merged", "_parsed", "_send", "_tools",
+        "_answer", "_flushing", "_merged", "_on_reply", "_parsed", "_send", "_tools",
         "base", "dialect", "keep", "key", "model", "raw_messages", "raw_params", "raw_tools", "remaining_ms",
         "stream", "tag",
     )  # fmt: skip
@@ -62,6 +62,7 @@ class Call:
         self._flushing: asyncio.Task[None] | None = None
         self._parsed: list[Any] = []
         self._tools: Any = None
+        self._on_reply: dict[object, Callable[[Reply], None]] = {}  # called with the answer that was sent
 
     def __repr__(self) -> str:
         return f"<Call {self.key} {self.tag}, {len(self.raw_messages)} messages>"
@@ -115,6 +116,8 @@ class Call:
         check_reply(reply)
         await self._flush()
         await self._send(self._answer, "final", reply)
+        for tell in self._on_reply.values():
+            tell(reply)
 
     async def fault(self, fault: Fault) -> None:
         """Refuse the call. With status 425, 429 or 5xx the worker asks again; any other refusal is final."""

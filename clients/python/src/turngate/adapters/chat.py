@@ -10,17 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..call import Call
+from ..conversation import Conversation
+from ..conversation import Tokenizer as Renderer
 from ..schema import Reply, Usage, VersionSpan
 
 _TOOL_CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
 
 
-class Tokenizer(Protocol):
+class Tokenizer(Renderer, Protocol):
     """Tokenizer is the used part of a tokenizer of transformers with a chat template."""
-
-    eos_token_id: Any
-
-    def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
 
     def decode(self, token_ids: Any, **options: Any) -> Any: ...
 
@@ -30,10 +28,9 @@ Parse = Callable[[str, Call], Mapping[str, Any]]
 
 
 class Chat:
-    """Chat renders calls with a tokenizer's chat template and reads the model's texts.
+    """Chat makes the prompts of calls with a tokenizer's chat template, and answers of the ids that a model generated.
 
-    Each prompt is rendered whole. If an earlier answer is rendered to other tokens than the model wrote, these tokens
-    are context in the rollout's rows: see the merge "realign" of rows.
+    A prompt begins with the ids of earlier answers as they were sampled; see Conversation.
     """
 
     def __init__(self, tokenizer: Tokenizer, parse: Parse | None = None, **options: Any) -> None:
@@ -42,19 +39,15 @@ class Chat:
         Args:
             tokenizer: A tokenizer with a chat template.
             parse: It reads the model's texts. Default: read_tool_calls.
-            options: Variables of the chat template.
+            options: Variables of the chat template, and ends of Conversation.
         """
         self._tokenizer = tokenizer
         self._parse = parse or read_tool_calls
-        self._options = options
+        self._conversation = Conversation(tokenizer, **options)
 
     def prompt_ids(self, call: Call) -> list[int]:
-        """Return the tokens of the call's messages and tools."""
-        options = {"tools": list(call.tools) or None, "add_generation_prompt": True, "tokenize": True}
-        ids = self._tokenizer.apply_chat_template(
-            [_rendered(m) for m in call.messages], **options, return_dict=False, **self._options
-        )
-        return [int(i) for i in ids]
+        """Return the tokens of the call's messages and tools; see Conversation.prompt_ids."""
+        return self._conversation.prompt_ids(call)
 
     def reply(
         self,
@@ -102,28 +95,6 @@ def _spans(version: str | int | Sequence[int] | None, n: int) -> list[VersionSpa
         spans.append(VersionSpan(version=str(name), start=at, end=end))
         at = end
     return spans
-
-
-def _rendered(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message as chat templates want it: with texts, and with the arguments of tools as objects."""
-    out = dict(message)
-    content = out.get("content")
-    if content is None:
-        out["content"] = ""
-    elif isinstance(content, list) and all(p.get("type") == "text" for p in content):
-        out["content"] = "".join(p["text"] for p in content)
-    if out.get("tool_calls"):
-        out["tool_calls"] = [_with_object(t) for t in out["tool_calls"]]
-    return out
-
-
-def _with_object(tool: Mapping[str, Any]) -> dict[str, Any]:
-    function = dict(tool["function"])
-    try:
-        arguments = json.loads(function["arguments"])
-    except ValueError:
-        return dict(tool)
-    return {**tool, "function": {**function, "arguments": arguments}}
 
 
 def read_tool_calls(text: str, call: Call) -> dict[str, Any]:

@@ -34,15 +34,16 @@ class TrainedModel:
         """Prepare answers; see Chat for the arguments."""
         self._parse, self._options = parse, options
         self._lock = threading.Lock()
+        self._chat: Chat | None = None
 
     trainer: GRPOTrainer
     """Set by RolloutFunc."""
 
     def __call__(self, call: Call) -> Reply:
         trainer = self.trainer
-        chat = Chat(trainer.processing_class, self._parse, **self._options)
-        prompt = chat.prompt_ids(call)
         with self._lock:
+            self._chat = chat = self._chat or Chat(trainer.processing_class, self._parse, **self._options)
+            prompt = chat.prompt_ids(call)
             ids, logprobs = self._generate(prompt)
         version = int(trainer.state.global_step)
         cut = len(ids) == trainer.max_completion_length and ids[-1] not in trainer.eos_token_ids

@@ -6,6 +6,7 @@ import copy
 import json
 import re
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,12 +94,11 @@ class Request:
         if self.call.raw_tools:
             self.params["tools"] = self.call.raw_tools
 
-    def body(self, first: int = 0) -> bytes:
-        """Return the body; with first, of that many messages and without the beginning of an answer."""
-        if not first:
+    def body(self, messages: Sequence[Mapping[str, Any]] | None = None) -> bytes:
+        """Return the body, with the call's messages or with others."""
+        if messages is None:
             return json_object(self.params)
-        messages = b"[" + b",".join(self.call.raw_messages[:first]) + b"]"
-        return json_object({**self.params, "messages": messages, "add_generation_prompt": b"false"})
+        return json_object({**self.params, "messages": raw_json(messages)})
 
     @property
     def bound(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -9,8 +10,8 @@ from typing import Any, Protocol
 from ..call import Call
 from ..codec import raw_json
 from ..schema import Usage, VersionSpan
+from ..turns import Turns, continued, probes
 from .completion import Completion, add_choice, ids_of, parse, whole
-from .history import History, joined
 from .http import Connection
 from .refusal import CONTEXT, bad_answer, fail, wrong_configuration
 from .request import AGENTS, BOUNDS, Request, json_object
@@ -52,17 +53,15 @@ class VLLM:
 
     def __init__(self, http: Connection) -> None:
         self._http = http
-        self._history = History()
+        self._turns = Turns()
 
     async def complete(self, request: Request, length: int, headers: Mapping[str, str]) -> Completion:
         call, chat = request.call, request.body()
-        asked = await self._ask("/v1/chat/completions/render", chat, headers)
-        rendered = ids_of(asked.get("token_ids"), "token_ids")
-        turn = self._history.before(call)
-        prompt: Sequence[int] = rendered
-        if turn is not None:
-            until = await self._ask("/v1/chat/completions/render", request.body(turn.count + 1), headers)
-            prompt = joined(turn, ids_of(until.get("token_ids"), "token_ids"), rendered)
+        turn = self._turns.before(call)
+        bodies = [request.body(m) for m in probes(call.messages, turn.count)] if turn is not None else []
+        answers = await asyncio.gather(*(self._ask("/v1/chat/completions/render", b, headers) for b in (chat, *bodies)))
+        asked, (whole_prompt, *short) = answers[0], [ids_of(a.get("token_ids"), "token_ids") for a in answers]
+        prompt: Sequence[int] = (continued(turn, short) if turn is not None else None) or whole_prompt
         asked["token_ids"] = list(prompt)
         sampling = asked.get("sampling_params")
         if not isinstance(sampling, dict):
@@ -78,7 +77,7 @@ class VLLM:
         got.message, got.finish_reason = said.message, said.finish_reason
         ended = got.finish_reason != "length" and answer["choices"][0].get("stop_reason") is None
         if ended and got.ids and isinstance(got.message, dict):
-            self._history.add(call, got.message, got.prompt_ids + got.ids)
+            self._turns.add(call, got.message, got.prompt_ids + got.ids)
         return got
 
     async def _ask(self, path: str, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
@@ -113,7 +112,7 @@ class SGLang:
     def __init__(self, http: Connection, template: Template) -> None:
         self._http = http
         self._template = template
-        self._history = History()
+        self._turns = Turns()
 
     async def complete(self, request: Request, length: int, headers: Mapping[str, str]) -> Completion:
         call = request.call
@@ -145,15 +144,17 @@ class SGLang:
             got.finish_reason = "tool_calls"
         matched = answer["meta_info"]["finish_reason"].get("matched")
         if got.ids and matched == got.ids[-1]:
-            self._history.add(call, got.message, got.prompt_ids + got.ids)
+            self._turns.add(call, got.message, got.prompt_ids + got.ids)
         return got
 
     def _prompt(self, call: Call) -> Sequence[int]:
-        rendered = self._template.render(call.messages, call.tools, True)
-        turn = self._history.before(call)
-        if turn is None:
-            return rendered
-        return joined(turn, self._template.render(call.messages[: turn.count + 1], call.tools, False), rendered)
+        turn = self._turns.before(call)
+        if turn is not None:
+            short = [self._template.render(m, call.tools, True) for m in probes(call.messages, turn.count)]
+            prompt = continued(turn, short)
+            if prompt is not None:
+                return prompt
+        return self._template.render(call.messages, call.tools, True)
 
 
 def _of_sglang(answer: dict[str, Any], prompt: Sequence[int]) -> Completion:
