@@ -1,0 +1,102 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/turngate/turngate/internal/testenv"
+)
+
+var update = flag.Bool("update", false, "write docs/commands.md anew") //nolint:gochecknoglobals // a flag
+
+// TestTheCommandPageIsTrue compares docs/commands.md with the commands and flags.
+func TestTheCommandPageIsTrue(t *testing.T) {
+	t.Setenv("HOME", "/home/user")
+	t.Setenv("XDG_STATE_HOME", "")
+	t.Setenv("XDG_CACHE_HOME", "")
+	path := filepath.Join(testenv.Root(t), "docs", "commands.md")
+	want := commandPage(rootCommand(nil))
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Error("docs/commands.md differs from the commands: go test ./cmd/turngate -run TheCommandPage -update")
+	}
+}
+
+// commandPage describes each command that is not hidden, with its own flags.
+func commandPage(root *cobra.Command) string {
+	var b strings.Builder
+	b.WriteString("# Commands\n\nEvery flag can also be set as a variable `TURNGATE_<FLAG>`, such as `TURNGATE_NATS` for `--nats`; a flag on the command line has priority.\n" +
+		"`-o json` and `-o jsonl` print records with the keys of [messages.md](messages.md). `--verbose` logs what happens to stderr.\n\n" +
+		"| exit status | meaning |\n|---|---|\n| 0 | it is done, without a fault |\n| 1 | a rollout or the command has a fault |\n| 2 | a flag or an argument is wrong |\n| 130 | it was interrupted |\n")
+	describe(&b, root)
+	return b.String()
+}
+
+func describe(b *strings.Builder, cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		if c.Hidden || c.Name() == "help" || c.Name() == "completion" {
+			continue
+		}
+		if c.Runnable() || c.HasParent() && c.Parent().HasParent() {
+			fmt.Fprintf(b, "\n## %s\n\n`%s`\n\n%s.\n", c.CommandPath(), c.UseLine(), strings.TrimSuffix(c.Short, "."))
+			if c.Long != "" && c.Long != c.Short {
+				fmt.Fprintf(b, "\n```text\n%s\n```\n", strings.TrimSpace(c.Long))
+			}
+			flagTable(b, c)
+		}
+		describe(b, c)
+	}
+}
+
+func flagTable(b *strings.Builder, c *cobra.Command) {
+	var rows []string
+	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) { rows = append(rows, flagRow(f)) })
+	c.InheritedFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Name != "verbose" {
+			rows = append(rows, flagRow(f))
+		}
+	})
+	rows = slices.DeleteFunc(rows, func(row string) bool { return row == "" })
+	if len(rows) > 0 {
+		fmt.Fprintf(b, "\n| flag | default | meaning |\n|---|---|---|\n%s", strings.Join(rows, ""))
+	}
+}
+
+// flagRow is empty for a hidden flag.
+func flagRow(f *pflag.Flag) string {
+	if f.Hidden || f.Name == "help" {
+		return ""
+	}
+	kind, meaning := pflag.UnquoteUsage(f)
+	name := "--" + f.Name
+	if f.Shorthand != "" {
+		name = "-" + f.Shorthand + ", " + name
+	}
+	if kind != "" {
+		name += " " + kind
+	}
+	value := f.DefValue
+	switch value {
+	case "", "[]", "false", "0", "0s":
+		value = ""
+	default:
+		value = "`" + value + "`"
+	}
+	return fmt.Sprintf("| `%s` | %s | %s |\n", name, value, strings.ReplaceAll(strings.ReplaceAll(meaning, "\n", " "), "|", `\|`))
+}
