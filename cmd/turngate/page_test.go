@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -99,4 +100,89 @@ func flagRow(f *pflag.Flag) string {
 		value = "`" + value + "`"
 	}
 	return fmt.Sprintf("| `%s` | %s | %s |\n", name, value, strings.ReplaceAll(strings.ReplaceAll(meaning, "\n", " "), "|", `\|`))
+}
+
+// TestCommandsInTextExist looks up each command and flag that the README, the docs
+// and CONTRIBUTING name within a line: `turngate rollout show --nats`, and alternatives
+// as in `turngate job ls|show`.
+func TestCommandsInTextExist(t *testing.T) {
+	root := testenv.Root(t)
+	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	decisions, err := filepath.Glob(filepath.Join(root, "docs", "adr", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = append(append(files, decisions...), filepath.Join(root, "README.md"), filepath.Join(root, "CONTRIBUTING.md"))
+	span := regexp.MustCompile("`(?:\\./bin/)?turngate ([^`]+)`")
+	found := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n, line := range strings.Split(string(text), "\n") {
+			for _, m := range span.FindAllStringSubmatch(line, -1) {
+				found++
+				if err := namesCommand(strings.Fields(m[1])); err != nil {
+					t.Errorf("%s:%d: `turngate %s`: %v", filepath.Base(file), n+1, m[1], err)
+				}
+			}
+		}
+	}
+	if found < 50 {
+		t.Errorf("%d commands were found: the pattern is wrong", found)
+	}
+}
+
+// namesCommand returns an error unless words begin with a command, and each flag in
+// them is one of it.
+func namesCommand(words []string) error {
+	cmd := rootCommand(nil)
+	for i, word := range words {
+		if !cmd.HasSubCommands() || strings.HasPrefix(word, "-") || strings.HasPrefix(word, "[") {
+			return knowsFlags(cmd, words[i:])
+		}
+		var next *cobra.Command
+		for name := range strings.SplitSeq(strings.TrimRight(word, ".,"), "|") {
+			if next = subCommand(cmd, name); next == nil {
+				return fmt.Errorf("%s has no command %s", cmd.CommandPath(), name)
+			}
+		}
+		cmd = next
+	}
+	return nil
+}
+
+func subCommand(cmd *cobra.Command, name string) *cobra.Command {
+	if name == "…" || name == "..." {
+		return cmd
+	}
+	for _, c := range cmd.Commands() {
+		if c.Name() == name {
+			return c
+		}
+	}
+	return nil
+}
+
+func knowsFlags(cmd *cobra.Command, words []string) error {
+	if cmd.DisableFlagParsing {
+		return nil
+	}
+	flag := regexp.MustCompile(`^\[?--([a-z][a-z-]*)`)
+	for _, word := range words {
+		if word == "--" {
+			return nil
+		}
+		for part := range strings.SplitSeq(word, "|") {
+			m := flag.FindStringSubmatch(part)
+			if m != nil && cmd.Flags().Lookup(m[1]) == nil && cmd.InheritedFlags().Lookup(m[1]) == nil {
+				return fmt.Errorf("%s has no flag --%s", cmd.CommandPath(), m[1])
+			}
+		}
+	}
+	return nil
 }
