@@ -15,7 +15,7 @@ const RoleDiscarded = "discarded"
 const (
 	MergeRoot    = "root"    // the call has no parent
 	MergeClean   = "clean"   // the prompt begins with all tokens of the parent; without ids: with its messages and its answer
-	MergeRealign = "realign" // tokens of the prompt replace the last tokens of the parent's answer
+	MergeRealign = "realign" // tokens of the prompt replace the last tokens of the parent's answer, of which no row trains these
 	MergeFork    = "fork"    // the call continues the parent, but its row begins anew
 )
 
@@ -26,7 +26,7 @@ const (
 	ReasonSubagent   = "subagent"   // a conversation of an agent that the agent started
 	ReasonAux        = "aux"        // a helper's conversation
 	ReasonBranch     = "branch"     // the parent is continued by an earlier call, too
-	ReasonDrift      = "drift"      // the answer before has other token ids in the prompt, more than Options.Threshold of them
+	ReasonDrift      = "drift"      // the answer before has other token ids in the prompt, and more than Options.MaxLost would be lost
 	ReasonPrompt     = "prompt"     // the prompt differs from the earlier one before the last answer, with the same messages
 	ReasonPolicy     = "policy"     // Options.Merge allows no other way
 )
@@ -41,9 +41,11 @@ type Call struct {
 	Drift        int    `json:"drift,omitempty"`  // tokens of the parent's path that the prompt does not begin with
 	Gen          string `json:"gen,omitempty"`
 	FinishReason string `json:"finish_reason,omitempty"`
-	Prompt       int    `json:"prompt_tokens"`     // number of prompt ids
-	Completion   int    `json:"completion_tokens"` // number of completion ids
-	Trained      bool   `json:"trained"`           // the completion may be trained on
+	Prompt       int    `json:"prompt_tokens"`       // number of prompt ids
+	Completion   int    `json:"completion_tokens"`   // number of completion ids
+	TrainedOn    int    `json:"trained_tokens"`      // number of completion ids that a row trains
+	Trained      bool   `json:"trained"`             // a row trains one of them, or more
+	Untrained    string `json:"untrained,omitempty"` // reason for which no row trains the others; see Tokens
 
 	Tag      string               `json:"-"`
 	Model    string               `json:"-"`
@@ -66,15 +68,15 @@ type Call struct {
 	answered     bool
 	committed    bool
 	hasIDs       bool
-	text         assistantText
+	said         said
 	tools        bool // the call offers tools
-	wants        bool // the answer calls tools
+	trainable    bool // the completion may be trained on
 	kept         int  // tokens of the row before that the prompt keeps
 	fresh        schema.TokenIDs
 	completion   schema.TokenIDs
 	logprobs     schema.Logprobs
 	hash         uint64 // of all tokens up to the end of the completion
-	continued    bool   // a call that continues this one, directly or not, is trained
+	continued    bool   // a call that continues this one, directly or not, is trainable
 	row          int    // 1, 2, ...: the row that trains the completion
 }
 

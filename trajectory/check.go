@@ -2,7 +2,6 @@ package trajectory
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -38,25 +37,27 @@ func (r *reader) find(level, code string, call int, format string, args ...any) 
 func (r *reader) checkAnswer(c *Call, q *schema.Reply) {
 	n := c.Number
 	if !c.committed {
-		r.find(LevelInfo, "not_committed", n, "the answer of call %d did not reach the agent", n)
+		c.Untrained = "not_committed"
+		r.find(LevelInfo, c.Untrained, n, "the answer of call %d did not reach the agent", n)
 		return
 	}
 	if !slices.Contains(r.o.Roles, c.Tag) {
+		c.Untrained = UntrainedRole
 		return
 	}
-	c.Trained = true
+	c.trainable = true
 	bad := func(code, format string, args ...any) {
-		c.Trained = false
+		c.trainable, c.Untrained = false, cmp.Or(c.Untrained, code)
 		r.find(LevelError, code, n, "call %d "+format, append([]any{n}, args...)...)
 	}
 	ids, values := q.CompletionIDs, q.Logprobs
 	switch {
 	case ids.Len() == 0 && q.Retained:
-		c.Trained = false
-		r.find(LevelInfo, "ids_retained", n, "the trainer keeps the ids of call %d", n)
+		c.trainable, c.Untrained = false, "ids_retained"
+		r.find(LevelInfo, c.Untrained, n, "the trainer keeps the ids of call %d", n)
 		return
 	case ids.Len() == 0 && c.hasIDs && q.Usage.CompletionTokens == 0:
-		c.Trained = false
+		c.trainable = false
 		r.find(LevelWarning, "empty_completion", n, "the answer of call %d has no tokens", n)
 		return
 	case ids.Len() == 0:
@@ -125,8 +126,6 @@ func negative(ids schema.TokenIDs) int {
 	return -1
 }
 
-func wantsTools(raw json.RawMessage) bool { return len(readMessage(raw).ToolCalls) > 0 }
-
 // checkAll adds the findings about the rollout as a whole.
 func (r *reader) checkAll() {
 	offers, wants, answered, nameless, trained := false, false, false, 0, false
@@ -139,12 +138,12 @@ func (r *reader) checkAll() {
 		case !c.answered:
 			r.find(LevelWarning, "unanswered", n, "the transcript has no end of call %d", n)
 		case c.Merge == MergeRealign:
-			r.find(LevelInfo, "realigned", n, "the prompt of call %d has other ids for the last %d tokens of the answer before; they are context now", n, c.Drift)
+			r.find(LevelInfo, "realigned", n, "the prompt of call %d has other tokens for the last %d of the answer before; its own are context", n, c.Drift)
 		case c.Merge == MergeFork && (c.Reason == ReasonDrift || c.Reason == ReasonPrompt):
 			r.find(LevelWarning, "prefix_mismatch", n, "%s", c.breakText())
 		}
 		if c.Tag == schema.TagAgent && c.answered {
-			answered, offers, wants = true, offers || c.tools, wants || c.wants
+			answered, offers, wants = true, offers || c.tools, wants || c.said.tools
 		}
 		if c.row > 0 && c.Trained {
 			trained = true

@@ -40,6 +40,13 @@ type turn struct {
 // that it calls. Agents send an answer of the model back in another form.
 type assistantText [sha256.Size]byte
 
+// said is the part of an answer by which calls are compared.
+type said struct {
+	text  assistantText
+	whole assistantText // with the arguments of the tools
+	tools bool          // it calls tools
+}
+
 func newConversations() *conversations {
 	return &conversations{nodes: make([]turn, 1), index: map[place]int32{}}
 }
@@ -58,7 +65,7 @@ func (t *conversations) add(after int32, raw json.RawMessage) int32 {
 		n.jump = j.jump
 	}
 	if roleOf(raw) == "assistant" {
-		n.assistant, n.text = true, assistantTextOf(raw)
+		n.assistant, n.text = true, saidOf(raw).text
 	}
 	id := int32(len(t.nodes))
 	t.nodes = append(t.nodes, n)
@@ -133,15 +140,19 @@ func partsText(content json.RawMessage) string {
 	return b.String()
 }
 
-func assistantTextOf(raw json.RawMessage) assistantText {
+func saidOf(raw json.RawMessage) said {
 	m := readMessage(raw)
-	var b strings.Builder
-	b.WriteString(strings.TrimSpace(cmp.Or(partsText(m.Content), m.Refusal)))
+	text := strings.TrimSpace(cmp.Or(partsText(m.Content), m.Refusal))
+	names, whole := []byte(text), []byte(text)
 	for _, w := range m.ToolCalls {
-		b.WriteByte(0)
-		if b.WriteString(w.Function.Name); w.Function.Name == "" {
-			b.WriteString(w.Custom.Name)
+		name, given := w.Function.Name, w.Function.Arguments
+		if name == "" {
+			name, given = w.Custom.Name, w.Custom.Input
 		}
+		var arguments string
+		_ = json.Unmarshal(given, &arguments) // "" if they are no text
+		names = append(append(names, 0), name...)
+		whole = append(append(append(append(whole, 0), name...), 0), arguments...)
 	}
-	return sha256.Sum256([]byte(b.String()))
+	return said{sha256.Sum256(names), sha256.Sum256(whole), len(m.ToolCalls) > 0}
 }

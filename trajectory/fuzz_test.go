@@ -39,12 +39,12 @@ func FuzzRows(f *testing.F) {
 	f.Add([]byte(`{"call":1,"request":{"base":0,"keep":0,"messages":[null]}}` + "\n" + `{"call":1,"reply":{"prompt_ids":[1],"completion_ids":[-2],"logprobs":[null,1],"versions":[{"start":-5,"end":9}]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, merge := range []string{trajectory.MergeRealign, trajectory.MergeClean, trajectory.MergeFork} {
-			v := vector{Options: trajectory.Options{Merge: merge, Threshold: 3, WithoutLogprobs: true}}
+			v := vector{Options: trajectory.Options{Merge: merge, MaxLost: 3, WithoutLogprobs: true}}
 			r, err := trajectory.Read(bytes.NewReader(pack(t, data)), nil, v.Options)
 			if err != nil {
 				return
 			}
-			v.Calls = r.Calls
+			v.Calls, v.Tokens = r.Calls, r.Tokens
 			for w := range r.Rows() {
 				if _, err := json.Marshal(w); err != nil {
 					t.Fatal(err)

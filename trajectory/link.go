@@ -162,7 +162,7 @@ func (r *reader) byMessages(c *Call) (found *Call, same bool) {
 			if p == c || !mayPrecede(p, c) {
 				continue
 			}
-			if p.text == answer.text {
+			if p.said.text == answer.text {
 				return p, true
 			}
 			if found == nil {
@@ -244,7 +244,7 @@ func (r *reader) join(c *Call, prompt schema.TokenIDs, before *Call, same bool) 
 		kept := common(ids, prompt)
 		drift := near.end() - kept
 		switch inAnswer := kept >= near.kept+near.fresh.Len(); {
-		case inAnswer && r.o.Merge == MergeRealign && drift <= r.o.Threshold:
+		case inAnswer && r.o.Merge == MergeRealign && (drift <= r.o.MaxLost || !near.trainable):
 			to(before, kept, drift, MergeRealign)
 		case !same:
 			apart(before, drift, ReasonEdit)

@@ -127,7 +127,7 @@ func (o *OpenEnv) of(r *schema.Result) {
 
 func turnOf(c *Call, w *whole, n int) OpenEnvTurn {
 	out := OpenEnvTurn{
-		Turn: n, Role: c.Role, NodeID: fmt.Sprint(c.Number), Discarded: !c.committed, Trainable: c.Trained,
+		Turn: n, Role: c.Role, NodeID: fmt.Sprint(c.Number), Discarded: !c.committed, Trainable: c.trainable,
 		IDs: c.completion.Unpack(), Logprobs: []float32{}, ToolCalls: []map[string]string{}, Messages: w.messages(c), PromptIDs: w.prompt(c),
 	}
 	if c.Role == schema.TagAux {
@@ -144,7 +144,7 @@ func turnOf(c *Call, w *whole, n int) OpenEnvTurn {
 	}
 	if finite(c.logprobs) {
 		for _, v := range c.logprobs.Unpack() {
-			if c.Trained {
+			if c.trainable {
 				v = min(v, 0) // the format refuses a rounding error above 0
 			}
 			out.Logprobs = append(out.Logprobs, v)

@@ -19,18 +19,16 @@ const (
 	maxPositions = 256 << 20 // tokens in all rows together
 )
 
-// DefaultThreshold is the default of Options.Threshold.
-const DefaultThreshold = 1024
-
 // Options select how calls become rows. The zero value has the defaults.
 type Options struct {
 	// Merge is the loosest way in which a call may join a row: MergeClean,
 	// MergeRealign or MergeFork, with which each call has a row of its own.
 	// Empty: MergeRealign.
 	Merge string `json:"merge,omitempty"`
-	// Threshold is the largest number of tokens that MergeRealign replaces. 0:
-	// DefaultThreshold.
-	Threshold int `json:"threshold,omitempty"`
+	// MaxLost is the largest number of sampled tokens of one answer that a row may
+	// leave out of training because the next prompt has other tokens for them. If
+	// it would leave out more, a row begins with the next call.
+	MaxLost int `json:"max_lost,omitempty"`
 	// Roles are the roles of calls to train on. Nil: agent and subagent.
 	Roles []string `json:"roles,omitempty"`
 	// WithoutLogprobs trains on answers that have no log-probs, too. Their
@@ -45,8 +43,8 @@ func (o *Options) Check() error {
 	if o.Merge != "" && !slices.Contains([]string{MergeClean, MergeRealign, MergeFork}, o.Merge) {
 		return &schema.InvalidError{Field: "merge", Value: o.Merge, Want: "want clean, realign or fork"}
 	}
-	if o.Threshold < 0 {
-		return &schema.InvalidError{Field: "threshold", Value: fmt.Sprint(o.Threshold), Want: "want a number of tokens of 0 or more"}
+	if o.MaxLost < 0 {
+		return &schema.InvalidError{Field: "max_lost", Value: fmt.Sprint(o.MaxLost), Want: "want a number of tokens of 0 or more"}
 	}
 	for _, r := range o.Roles {
 		if !slices.Contains([]string{schema.TagAgent, schema.TagSubagent, schema.TagAux}, r) {
@@ -66,6 +64,7 @@ type Rollout struct {
 	Task     string    `json:"task,omitempty"`
 	Reward   *float64  `json:"reward"`
 	Calls    []*Call   `json:"calls"` // in the order of their requests
+	Tokens   Tokens    `json:"tokens"`
 	Breaks   []Break   `json:"breaks"`
 	Findings []Finding `json:"findings"`
 
@@ -82,7 +81,7 @@ func Read(transcript io.Reader, result *schema.Result, o Options) (*Rollout, err
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	o.Merge, o.Threshold = cmp.Or(o.Merge, MergeRealign), cmp.Or(o.Threshold, DefaultThreshold)
+	o.Merge = cmp.Or(o.Merge, MergeRealign)
 	if o.Roles == nil {
 		o.Roles = []string{schema.TagAgent, schema.TagSubagent}
 	}
@@ -230,7 +229,7 @@ func (r *reader) ended(l *schema.TranscriptLine) error {
 	c.answered, c.ended, c.FinishReason, c.Usage, c.Versions = true, r.lines, q.FinishReason, q.Usage, q.Versions
 	gen, ok := r.committed[c.Number]
 	c.committed = r.committed == nil || ok && gen == c.Gen
-	c.text, c.wants = assistantTextOf(q.Message), wantsTools(q.Message)
+	c.said = saidOf(q.Message)
 	if r.o.Messages {
 		c.Message = slices.Clone(q.Message)
 	}
@@ -253,5 +252,7 @@ func (r *reader) finish() {
 		}
 	}
 	r.rows()
+	r.count()
+	r.repeats()
 	r.checkAll()
 }

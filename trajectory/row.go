@@ -64,14 +64,14 @@ func (w *Row) Older(version int64) bool {
 func (r *reader) rows() {
 	calls := r.out.Calls
 	for _, c := range slices.Backward(calls) { // a parent lies before its children
-		if (c.continued || c.Trained) && c.parent != nil {
+		if (c.continued || c.trainable) && c.parent != nil {
 			c.parent.continued = true
 		}
 	}
 	var leaves []*Call // the agent's own first
 	for _, own := range []bool{true, false} {
 		for _, c := range calls {
-			if c.Trained && !c.continued && (c.Tag == schema.TagAgent) == own {
+			if c.trainable && !c.continued && (c.Tag == schema.TagAgent) == own {
 				leaves = append(leaves, c)
 			}
 		}
@@ -88,6 +88,7 @@ func (r *reader) rows() {
 		for p := c; p != nil && p.row == 0; p = p.parent {
 			p.row, first = n, p
 		}
+		r.train(c, n)
 		if first.parent != nil {
 			first.Reason = ReasonBranch
 		}
@@ -145,8 +146,30 @@ func (r *reader) mixed(row int, leaf *Call) {
 	}
 }
 
-// Rows returns the training rows, made one at a time. Every trained answer is
-// trained in one row only. In other rows that contain it, it is context.
+// train counts the tokens that a row trains of each call. The prompt of the next
+// call may cut an answer.
+func (r *reader) train(leaf *Call, row int) {
+	var next *Call // the next call with ids in the row
+	for p := leaf; p != nil && p.row == row; p = p.parent {
+		if p.trainable {
+			p.TrainedOn = p.Completion
+			if next != nil {
+				p.TrainedOn -= p.end() - next.kept
+			}
+			p.Trained = p.TrainedOn > 0
+			if lost := p.Completion - p.TrainedOn; lost > 0 {
+				p.Untrained = UntrainedCut
+				r.find(LevelWarning, UntrainedCut, p.Number, "%d of the %d sampled tokens of call %d are not trained: the prompt of call %d has other tokens for them", lost, p.Completion, p.Number, next.Number)
+			}
+		}
+		if p.hasIDs {
+			next = p
+		}
+	}
+}
+
+// Rows returns the training rows, made one at a time. Every answer is trained in
+// one row only. In other rows that contain it, it is context.
 func (t *Rollout) Rows() iter.Seq[*Row] {
 	return func(yield func(*Row) bool) {
 		for n, leaf := range t.leaves {

@@ -25,6 +25,7 @@ type vector struct {
 	Lines   []json.RawMessage  `json:"lines"`
 
 	Calls    []*trajectory.Call   `json:"calls"`
+	Tokens   trajectory.Tokens    `json:"tokens"`
 	Rows     []*trajectory.Row    `json:"rows"`
 	Breaks   []trajectory.Break   `json:"breaks"`
 	Findings []trajectory.Finding `json:"findings"`
@@ -41,7 +42,7 @@ func (v *vector) fill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.Calls, v.Breaks, v.Findings = r.Calls, r.Breaks, r.Findings
+	v.Calls, v.Tokens, v.Breaks, v.Findings = r.Calls, r.Tokens, r.Breaks, r.Findings
 	v.Rows = slices.AppendSeq([]*trajectory.Row{}, r.Rows())
 	for i := range v.Breaks {
 		v.Breaks[i].Text = ""
@@ -80,6 +81,7 @@ func (v *vector) encode(t *testing.T, result json.RawMessage) []byte {
 	}
 	list("lines", len(v.Lines), func(i int) any { return v.Lines[i] })
 	list("calls", len(v.Calls), func(i int) any { return v.Calls[i] })
+	fmt.Fprintf(&b, ",\n  \"tokens\": %s", one(v.Tokens))
 	list("rows", len(v.Rows), func(i int) any { return v.Rows[i] })
 	list("breaks", len(v.Breaks), func(i int) any { return v.Breaks[i] })
 	list("findings", len(v.Findings), func(i int) any { return v.Findings[i] })
@@ -89,7 +91,7 @@ func (v *vector) encode(t *testing.T, result json.RawMessage) []byte {
 
 func TestGoldenRows(t *testing.T) {
 	files, err := filepath.Glob("testdata/rows/*.json")
-	if err != nil || len(files) < 42 {
+	if err != nil || len(files) < 49 {
 		t.Fatalf("found %d vectors, %v", len(files), err)
 	}
 	for _, file := range files {
@@ -122,7 +124,7 @@ func TestGoldenRows(t *testing.T) {
 
 // checkRows checks every row against the ids of the transcript: the last call's
 // prompt and answer are the row's tokens, masks are on answers of their calls
-// alone, and no answer is trained twice.
+// alone, no answer is trained twice, and the counts of tokens are right.
 func checkRows(t *testing.T, v *vector) {
 	t.Helper()
 	replies := map[int]*schema.Reply{}
@@ -132,7 +134,8 @@ func checkRows(t *testing.T, v *vector) {
 			replies[l.Call] = l.Reply
 		}
 	}
-	trained := map[int]bool{}
+	trained := map[int]int{}
+	all := 0
 	for n, w := range v.Rows {
 		size := len(w.InputIDs)
 		if w.Row != n || len(w.LossMask) != size || len(w.Logprobs) != size || len(w.Versions) != size || size == 0 {
@@ -147,12 +150,13 @@ func checkRows(t *testing.T, v *vector) {
 			if !s.Trained {
 				continue
 			}
-			if trained[s.Call] {
-				t.Errorf("call %d is trained twice", s.Call)
-			}
-			trained[s.Call] = true
 			r := replies[s.Call]
 			length := s.End - s.Start
+			if trained[s.Call] > 0 || length == 0 {
+				t.Errorf("row %d trains %d tokens of call %d, and %d were trained before", n, length, s.Call, trained[s.Call])
+			}
+			trained[s.Call] = length
+			all += length
 			if ids := r.CompletionIDs.Unpack(); length > len(ids) || !slices.Equal(ids[:length], w.InputIDs[s.Start:s.End]) {
 				t.Errorf("row %d: call %d has other tokens than in the transcript", n, s.Call)
 			}
@@ -173,8 +177,15 @@ func checkRows(t *testing.T, v *vector) {
 		}
 	}
 	for _, c := range v.Calls {
-		if c.Trained && !trained[c.Number] {
-			t.Errorf("call %d is in no row", c.Number)
+		if c.TrainedOn != trained[c.Number] || c.Trained != (c.TrainedOn > 0) {
+			t.Errorf("rows train %d tokens of call %d: %+v", trained[c.Number], c.Number, c)
 		}
+	}
+	rest := v.Tokens.Sampled - v.Tokens.Trained
+	for _, u := range v.Tokens.Untrained {
+		rest -= u.Tokens
+	}
+	if v.Tokens.Trained != all || rest != 0 {
+		t.Errorf("%v; rows train %d, and %d of the others have no reason", v.Tokens, all, rest)
 	}
 }

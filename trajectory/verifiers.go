@@ -128,7 +128,7 @@ func (v *Verifiers) turn(c *Call, w *whole, at map[*Call]int) {
 		n.TokenIDs = c.completion.AppendTo(c.fresh.Unpack())
 	}
 	n.Mask = make([]bool, len(n.TokenIDs))
-	if c.Trained {
+	if c.trainable {
 		for i := c.fresh.Len(); i < len(n.Mask); i++ {
 			n.Mask[i] = true
 		}

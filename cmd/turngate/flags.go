@@ -43,20 +43,30 @@ func addOutput(fl *pflag.FlagSet, to *string, formats ...string) {
 	fl.VarP(newChoice(to, formats...), "output", "o", orList(formats))
 }
 
-// count is a flag for a number of 1 or more.
-type count struct{ to *int }
+// count is a flag for a number of least or more.
+type count struct {
+	to    *int
+	least int
+}
 
+// newCount returns a flag for a number of 1 or more.
 func newCount(to *int, value int) *count {
 	*to = value
-	return &count{to}
+	return &count{to, 1}
+}
+
+// newAmount returns a flag for a number of 0 or more.
+func newAmount(to *int, value int) *count {
+	*to = value
+	return &count{to, 0}
 }
 
 func (c *count) String() string { return strconv.Itoa(*c.to) }
 func (c *count) Type() string   { return "int" }
 func (c *count) Set(s string) error {
 	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 {
-		return errors.New("want a number of 1 or more")
+	if err != nil || n < c.least {
+		return fmt.Errorf("want a number of %d or more", c.least)
 	}
 	*c.to = n
 	return nil

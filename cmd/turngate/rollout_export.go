@@ -15,8 +15,8 @@ import (
 // addRowFlags adds the flags for making rows of calls.
 func addRowFlags(cmd *cobra.Command, o *trajectory.Options) {
 	fl := cmd.Flags()
-	fl.Var(newChoice(&o.Merge, trajectory.MergeRealign, trajectory.MergeClean, trajectory.MergeFork), "merge", "how a call may join a row: clean (its prompt begins with the row's tokens), realign (or differs in the end of the last answer), fork (never)")
-	fl.Var(newCount(&o.Threshold, trajectory.DefaultThreshold), "threshold", "most tokens that realign replaces")
+	fl.Var(newChoice(&o.Merge, trajectory.MergeRealign, trajectory.MergeClean, trajectory.MergeFork), "merge", "how a call may join a row: clean (its prompt begins with the row's tokens), realign (or differs in the end of the last answer, within --max-lost), fork (never)")
+	fl.Var(newAmount(&o.MaxLost, 0), "max-lost", "most sampled tokens of one answer that a joined row may leave out of training; above it a new row begins")
 	fl.StringSliceVar(&o.Roles, "roles", []string{"agent", "subagent"}, "calls to train on: agent, subagent, aux")
 	fl.BoolVar(&o.WithoutLogprobs, "without-logprobs", false, "train on answers without log-probs, too")
 }
@@ -112,9 +112,12 @@ func told(cmd *cobra.Command, format string, sum *rollouts.Summary, strict bool)
 	}
 	line := fmt.Sprintf("%s as %s", plural(sum.Rollouts, "rollout"), format)
 	if sum.Rows > 0 {
-		line += fmt.Sprintf(": %s of %d tokens, %d of them trained", plural(sum.Rows, "row"), sum.Tokens, sum.Trained)
+		line += fmt.Sprintf(": %s of %d tokens", plural(sum.Rows, "row"), sum.Positions)
 	}
 	fmt.Fprintln(stderr, line)
+	if sum.Counted {
+		fmt.Fprintln(stderr, sum.Tokens)
+	}
 	if sum.Rollouts == 0 || strict && failed > 0 {
 		return &exitError{code: exitFault}
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trajectory"
@@ -21,12 +22,13 @@ func Formats() []string {
 
 // Summary has the counts of an export.
 type Summary struct {
-	Rollouts int // with a transcript
-	Rows     int // 0 for formats of whole rollouts
-	Tokens   int // of the rows
-	Trained  int // tokens with a loss mask of 1
-	Findings []Found
-	Skipped  []error // rollouts without a readable transcript
+	Rollouts  int  // with a transcript
+	Rows      int  // 0 for formats of whole rollouts
+	Positions int  // tokens of all rows
+	Counted   bool // the format has tokens to train on, of which Tokens has the counts
+	Tokens    trajectory.Tokens
+	Findings  []Found
+	Skipped   []error // rollouts without a readable transcript
 }
 
 // Found is a finding in one rollout.
@@ -63,6 +65,7 @@ func Export(ctx context.Context, w io.Writer, format string, list []*Rollout, o 
 			return sum, fmt.Errorf("export %s: %w", r.Name(), err)
 		}
 		sum.Rollouts++
+		sum.Tokens.Add(t.Tokens)
 		for _, f := range t.Findings {
 			sum.Findings = append(sum.Findings, Found{r.Name(), f})
 		}
@@ -77,6 +80,7 @@ type exporter struct {
 }
 
 func open(w io.Writer, format string, o *trajectory.Options, sum *Summary) (exporter, error) {
+	sum.Counted = !strings.HasPrefix(format, "atif")
 	lines := json.NewEncoder(w)
 	lines.SetEscapeHTML(false)
 	rows := func(put func(*trajectory.Row) error) func(*Rollout, *trajectory.Rollout, []byte) error {
@@ -86,10 +90,7 @@ func open(w io.Writer, format string, o *trajectory.Options, sum *Summary) (expo
 					return err
 				}
 				sum.Rows++
-				sum.Tokens += len(row.InputIDs)
-				for _, m := range row.LossMask {
-					sum.Trained += int(m)
-				}
+				sum.Positions += len(row.InputIDs)
 			}
 			return nil
 		}

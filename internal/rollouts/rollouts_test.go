@@ -114,7 +114,7 @@ func TestRolloutsOfJobsAreFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	rollouts.Show(&out, list[1], r)
-	for _, want := range []string{"reward 1", "5 calls, 2 rows of 15 tokens, 6 of them trained", `assistant calls bash {"command": "ls"}`, "call 4, fork (compaction), 3 + 1 ids, tool_calls, v7, trained", "  < tool: x"} {
+	for _, want := range []string{"reward 1", "5 calls, 2 rows of 15 tokens\n", "6 of 6 sampled tokens trained (100 %)", `assistant calls bash {"command": "ls"}`, "call 4, fork (compaction), 3 + 1 ids, tool_calls, v7, trained", "  < tool: x"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, &out)
 		}
@@ -162,7 +162,7 @@ func TestExportsHaveEveryRollout(t *testing.T) {
 		switch format {
 		case "jsonl":
 			rows = sum.Rows
-			if rows < 10 || strings.Count(out, "\n") != rows || sum.Trained == 0 || sum.Tokens <= sum.Trained {
+			if rows < 10 || strings.Count(out, "\n") != rows || sum.Tokens.Trained == 0 || sum.Positions <= sum.Tokens.Trained {
 				t.Errorf("got %+v\n%s", sum, out)
 			}
 		case "parquet", "arrow":

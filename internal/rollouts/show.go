@@ -23,15 +23,13 @@ func Show(w io.Writer, r *Rollout, t *trajectory.Rollout) {
 		s.line("", "no transcript: the agent made no model call, or has not ended")
 		return
 	}
-	rows, tokens, trained := 0, 0, 0
+	rows, positions := 0, 0
 	for row := range t.Rows() {
 		rows++
-		tokens += len(row.InputIDs)
-		for _, m := range row.LossMask {
-			trained += int(m)
-		}
+		positions += len(row.InputIDs)
 	}
-	s.line("", "%d calls, %d rows of %d tokens, %d of them trained", len(t.Calls), rows, tokens, trained)
+	s.line("", "%d calls, %d rows of %d tokens", len(t.Calls), rows, positions)
+	s.line("", "%s", t.Tokens)
 	for _, c := range t.Calls {
 		s.children[c.Parent] = append(s.children[c.Parent], c)
 	}
@@ -120,8 +118,11 @@ func (s *shower) call(c *trajectory.Call, indent string) {
 			text += ", " + v.Version
 		}
 	}
-	if c.Trained {
+	switch {
+	case c.Trained && c.Untrained == "":
 		text += ", trained"
+	case c.Untrained != "":
+		text += fmt.Sprintf(", %d trained (%s)", c.TrainedOn, c.Untrained)
 	}
 	s.line(indent, "%s, %d ms", text, c.MS)
 	for _, m := range c.Messages {

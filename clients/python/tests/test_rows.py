@@ -16,8 +16,10 @@ import pytest
 import zstandard
 
 from random_recording import Recording
+from random_templates import Talk
 from turngate import InvalidError, MissingPackageError, Result, Row, ShapeError, codec, rows
 from turngate.progress import Progress
+from turngate.tokens import Tokens
 
 VECTORS = sorted((Path(__file__).parents[3] / "trajectory" / "testdata" / "rows").glob("*.json"))
 
@@ -47,6 +49,7 @@ def test_golden_rows(file: Path) -> None:
     found = rows(pack(lines), result, **vector["options"])
     got = inputs + listed("lines", lines)
     got += listed("calls", [compact(c.to_dict()) for c in found.calls])
+    got += f',\n  "tokens": {compact(found.tokens.to_dict())}'
     got += listed("rows", [row.to_json() for row in found])
     got += listed("breaks", [compact(b.to_dict()) for b in found.breaks])
     got += listed("findings", [compact(f.to_dict()) for f in found.findings])
@@ -56,24 +59,67 @@ def test_golden_rows(file: Path) -> None:
 
 
 def test_all_vectors_are_there() -> None:
-    assert len(VECTORS) >= 42
+    assert len(VECTORS) >= 49
+
+
+def exported(files: Iterable[Path], *options: str) -> list[str]:
+    """Return the rows that Go makes of transcripts."""
+    binary = os.environ.get("TURNGATE_BIN")
+    if not binary:
+        pytest.skip("SKIPPED: TURNGATE_BIN does not name the turngate binary (go build -o bin/turngate ./cmd/turngate)")
+    export = [binary, "rollout", "export", *options, *map(str, files)]
+    return subprocess.run(export, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 @pytest.mark.parametrize("merge", ["clean", "realign", "fork"])
 def test_random_recordings_give_the_same_rows_as_in_go(tmp_path: Path, merge: str) -> None:
-    binary = os.environ.get("TURNGATE_BIN")
-    if not binary:
-        pytest.skip("SKIPPED: TURNGATE_BIN does not name the turngate binary (go build -o bin/turngate ./cmd/turngate)")
     files, own = [], []
     for seed in range(150):
-        file = tmp_path / f"{seed}.jsonl.zst"
-        file.write_bytes(pack(map(compact, Recording(f"alpha-{seed}", seed).lines)))
-        files.append(str(file))
-        own += [row.to_json() + "\n" for row in rows(file, merge=merge, threshold=2)]
-    export = [binary, "rollout", "export", "--merge", merge, "--threshold", "2", *files]
-    done = subprocess.run(export, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines(keepends=True) == own
+        files.append(tmp_path / f"{seed}.jsonl.zst")
+        files[-1].write_bytes(pack(map(compact, Recording(f"alpha-{seed}", seed).lines)))
+        own += [row.to_json() for row in rows(files[-1], merge=merge, max_lost=2)]
+    assert exported(files, "--merge", merge, "--max-lost", "2") == own
     assert len(own) > 150
+
+
+@pytest.mark.parametrize("merge", ["clean", "realign", "fork"])
+def test_every_sampled_token_is_trained_once(merge: str) -> None:
+    """With the default bound, whatever template and agent do to the conversation."""
+    calls = made = 0
+    for seed in range(200):
+        talk = Talk(f"alpha-{seed}", seed)
+        found = rows(pack(map(compact, talk.lines)), merge=merge)
+        trained: dict[int, list[int]] = {}
+        for row in found:
+            for span in row.calls:
+                if span.trained:
+                    assert span.call not in trained
+                    trained[span.call] = row.input_ids[span.start : span.end].tolist()
+        sampled = {line["call"]: line["reply"]["completion_ids"] for line in talk.lines if "reply" in line}
+        assert trained == sampled
+        assert sum(map(sum, (row.loss_mask for row in found))) == talk.sampled
+        assert found.tokens == Tokens(talk.sampled, talk.sampled)
+        calls, made = calls + len(found.calls), made + len(found)
+    assert made == calls if merge == "fork" else made < calls * 0.9
+
+
+@pytest.mark.parametrize("bound", [0, 3])
+def test_random_templates_give_the_same_rows_as_in_go(tmp_path: Path, bound: int) -> None:
+    files, own, lost = [], [], 0
+    for seed in range(100):
+        talk = Talk(f"alpha-{seed}", seed)
+        files.append(tmp_path / f"{seed}.jsonl.zst")
+        files[-1].write_bytes(pack(map(compact, talk.lines)))
+        found = rows(files[-1], max_lost=bound)
+        own += [row.to_json() for row in found]
+        assert sum(sum(row.loss_mask) for row in found) == found.tokens.trained
+        assert found.tokens.sampled == talk.sampled
+        assert all(c.completion_tokens - c.trained_tokens <= bound for c in found.calls)
+        told = [f for f in found.findings if f.code == "tokens_lost"]
+        assert [f.call for f in told] == [c.call for c in found.calls if c.untrained]
+        lost += talk.sampled - found.tokens.trained
+    assert exported(files, "--max-lost", str(bound)) == own
+    assert lost > 50 if bound else not lost
 
 
 def test_arrays() -> None:
@@ -103,7 +149,7 @@ def test_tensors() -> None:
 
 
 def test_options_are_checked() -> None:
-    for options, field in (({"merge": "all"}, "merge"), ({"threshold": -1}, "threshold"), ({"roles": ["me"]}, "roles")):
+    for options, field in (({"merge": "all"}, "merge"), ({"max_lost": -1}, "max_lost"), ({"roles": ["me"]}, "roles")):
         with pytest.raises(InvalidError, match=field):
             rows(b"", **options)
 

@@ -57,6 +57,7 @@ from .schema import (
 from .slots import Load
 from .sync import SyncClient
 from .task import Task
+from .tokens import Tokens
 from .tool import ToolUse
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ __all__ = [
     "SyncClient",
     "Task",
     "TaskError",
+    "Tokens",
     "TooLargeError",
     "ToolSpec",
     "ToolUse",

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from . import digest
+from .said import said
 
 if TYPE_CHECKING:
     from .recorded import RecordedCall
-
-# unicode.IsSpace of Go; str.strip without characters takes more.
-_SPACE = "\t\n\v\f\r \u0085\u00a0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +46,7 @@ class Conversations:
         same = after.count - jump.count == jump.count - jump.jump.count
         turn = Turn(after, jump.jump if same else after, after.count + 1)
         if isinstance(value, dict) and value.get("role") == "assistant":
-            turn.assistant, turn.text = True, assistant_text(value)
+            turn.assistant, turn.text = True, said(value).text
         after.next[key] = turn
         return turn
 
@@ -76,64 +72,3 @@ class Conversations:
                 assert b.up is not None
                 a, b = a.up, b.up
         return a.count
-
-
-def assistant_text(value: Any) -> bytes:
-    """Return a hash of the text of an assistant's message and the names of the tools that it calls.
-
-    Agents send an answer of the model back in another form.
-    """
-    text, names = _read(value)
-    parts = [text.strip(_SPACE), *names]
-    return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).digest()
-
-
-def wants_tools(value: Any) -> bool:
-    """Report whether an answer calls tools."""
-    return bool(_read(value)[1])
-
-
-def _read(value: Any) -> tuple[str, list[str]]:
-    """Return the text of a message and the names of its tools. JSON of another form is the text of a message."""
-    if not isinstance(value, dict):
-        return _compact(value), []
-    calls = value.get("tool_calls")
-    if not value.get("role") and value.get("content") is None and calls is None:
-        return _compact(value), []
-    texts = [value.get(name) for name in ("role", "refusal", "tool_call_id")]
-    if not all(t is None or isinstance(t, str) for t in texts) or not (calls is None or isinstance(calls, list)):
-        return _compact(value), []
-    names = []
-    for call in calls or ():
-        if not isinstance(call, dict | None):
-            return _compact(value), []
-        given = [((call or {}).get(kind) or {}) for kind in ("function", "custom")]
-        if not all(isinstance(g, dict) and isinstance(g.get("name") or "", str) for g in given):
-            return _compact(value), []
-        names.append(given[0].get("name") or given[1].get("name") or "")
-    return _content(value.get("content")) or value.get("refusal") or "", names
-
-
-def _content(content: Any) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
-        return _compact(content)
-    text = ""
-    for part in content:
-        kind = _string(part.get("type"))
-        if kind in ("text", "input_text", "output_text"):
-            text += _string(part.get("text"))
-        elif kind == "refusal":
-            text += _string(part.get("refusal"))
-        elif kind not in ("image_url", "input_audio"):
-            text += f"[{kind}]"
-    return text
-
-
-def _string(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from . import names, transcript
 from .errors import NotFoundError
 from .objects import Objects
-from .rollout_rows import DEFAULT_ROLES, DEFAULT_THRESHOLD, Rows, rows
+from .rollout_rows import DEFAULT_ROLES, Rows, rows
 from .schema import Artifact, Result, TranscriptLine
 
 
@@ -65,7 +65,7 @@ class Files(abc.ABC):
         rollout: Result | str,
         *,
         merge: str = "realign",
-        threshold: int = DEFAULT_THRESHOLD,
+        max_lost: int = 0,
         roles: Iterable[str] = DEFAULT_ROLES,
         without_logprobs: bool = False,
     ) -> Rows:
@@ -82,6 +82,6 @@ class Files(abc.ABC):
         data = await self.read_transcript(result) if result.transcript else b""
 
         def make() -> Rows:
-            return rows(data, result, merge=merge, threshold=threshold, roles=roles, without_logprobs=without_logprobs)
+            return rows(data, result, merge=merge, max_lost=max_lost, roles=roles, without_logprobs=without_logprobs)
 
         return await asyncio.to_thread(make)  # the event loop keeps calls alive

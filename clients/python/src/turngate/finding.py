@@ -48,23 +48,26 @@ class Findings(list[Finding]):
         """Decide whether an answer may be trained on."""
         n = c.call
         if not c._committed:
+            c.untrained = "not_committed"
             self.add(INFO, "not_committed", n, f"the answer of call {n} did not reach the agent")
             return
         if c.tag not in roles:
+            c.untrained = "role"
             return
         if not c.completion_tokens and answered.retained:
+            c.untrained = "ids_retained"
             self.add(INFO, "ids_retained", n, f"the trainer keeps the ids of call {n}")
             return
         if not c.completion_tokens and c._has_ids and not answered.completion_tokens:
             self.add(WARNING, "empty_completion", n, f"the answer of call {n} has no tokens")
             return
         if not c.completion_tokens:
-            self.add(ERROR, "ids_missing", n, f"call {n} has no completion ids")
+            self._bad(c, "ids_missing", "has no completion ids")
             return
         if not c._has_ids:
-            self.add(ERROR, "prompt_ids_missing", n, f"call {n} has completion ids, but no prompt ids")
+            self._bad(c, "prompt_ids_missing", "has completion ids, but no prompt ids")
             return
-        c.trained = True
+        c._trainable = True
         if c.finish_reason == "length":
             self.add(WARNING, "truncated", n, f"the answer of call {n} was cut at its largest length")
         self._check_ids(c, answered)
@@ -77,7 +80,7 @@ class Findings(list[Finding]):
         self._check_versions(c)
 
     def _bad(self, c: RecordedCall, code: str, text: str) -> None:
-        c.trained = False
+        c._trainable, c.untrained = False, c.untrained or code
         self.add(ERROR, code, c.call, f"call {c.call} {text}")
 
     def _check_ids(self, c: RecordedCall, answered: Answered) -> None:
@@ -127,7 +130,7 @@ class Findings(list[Finding]):
                 self.add(WARNING, "gap", c.call, f"the transcript has no call between {last} and {c.call}")
             last = max(last, c.call)
         own = [c for c in calls if c.tag == "agent" and c._answered]
-        if any(c._tools for c in own) and not any(c._wants for c in own):
+        if any(c._tools for c in own) and not any(c._said.tools for c in own):
             self.add(WARNING, "no_tool_calls", 0, "the agent offers tools and the model calls none")
         trained = [c for c in calls if c._row > 0 and c.trained]
         nameless = sum(not c._versions for c in trained)
@@ -149,8 +152,8 @@ class Findings(list[Finding]):
         elif not c._answered:
             self.add(WARNING, "unanswered", n, f"the transcript has no end of call {n}")
         elif c.merge == "realign":
-            text = f"the prompt of call {n} has other ids for the last {c.drift} tokens of the answer before"
-            self.add(INFO, "realigned", n, f"{text}; they are context now")
+            text = f"the prompt of call {n} has other tokens for the last {c.drift} of the answer before"
+            self.add(INFO, "realigned", n, f"{text}; its own are context")
         elif c.merge == "fork" and c.reason in ("drift", "prompt"):
             self.add(WARNING, "prefix_mismatch", n, break_text(c))
 

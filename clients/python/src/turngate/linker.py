@@ -61,10 +61,10 @@ def may_precede(p: RecordedCall, c: RecordedCall) -> bool:
 class Linker:
     """Linker finds for each call the call that it continues."""
 
-    def __init__(self, merge: str, threshold: int) -> None:
+    def __init__(self, merge: str, max_lost: int) -> None:
         self.talk = Conversations()
         self._merge = merge
-        self._threshold = threshold
+        self._max_lost = max_lost
         self._lengths: list[int] = []  # of the lists of tokens up to the end of a call, in order
         self._ends: dict[tuple[int, bytes], list[RecordedCall]] = {}  # by length and hash of this list, as asked
         self._tips: dict[RecordedCall, str] = {}  # text of these lists, the newest last
@@ -80,7 +80,7 @@ class Linker:
                 for p in reversed(turn.up.calls[-MOST_BACK:]):
                     if p is c or not may_precede(p, c):
                         continue
-                    if p._text == turn.text:
+                    if p._said.text == turn.text:
                         return p, True
                     if found is None:
                         found = p
@@ -192,7 +192,7 @@ class Linker:
             kept = common(self._tokens(near), memoryview(prompt.ids).cast("B"))
             drift = near._end - kept
             in_answer = kept >= near._kept + len(near._fresh)
-            if in_answer and self._merge == "realign" and drift <= self._threshold:
+            if in_answer and self._merge == "realign" and (drift <= self._max_lost or not near._trainable):
                 _to(c, before, kept, drift, "realign")
             elif not same:
                 _apart(c, before, drift, "edit")

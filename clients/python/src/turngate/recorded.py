@@ -6,6 +6,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .said import Said
 from .schema import VersionSpan
 
 if TYPE_CHECKING:
@@ -40,8 +41,10 @@ class RecordedCall:
     finish_reason: str = ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    trained: bool = False
-    """The completion may be trained on."""
+    trained_tokens: int = 0
+    """Number of completion ids that a row trains."""
+    untrained: str = ""
+    """Reason for which no row trains the others; see Tokens."""
 
     tag: str = ""
     model: str = ""
@@ -62,17 +65,23 @@ class RecordedCall:
     _refused: bool = False
     _committed: bool = False
     _has_ids: bool = False
-    _text: bytes = b""
+    _said: Said = field(default_factory=Said)
+    _used: int = 0  # completion tokens that the answer reports
     _tools: bool = False  # the call offers tools
-    _wants: bool = False  # the answer calls tools
+    _trainable: bool = False  # the completion may be trained on
     _kept: int = 0  # tokens of the row before that the prompt keeps
     _fresh: array[int] = field(default_factory=no_ids)  # tokens of the prompt behind these
     _completion: array[int] = field(default_factory=no_ids)
     _logprobs: array[float] = field(default_factory=lambda: array("f"))
     _versions: list[VersionSpan] = field(default_factory=list)
     _hash: Any = None  # hash of all tokens up to the end of the completion
-    _continued: bool = False  # a call that continues this one, directly or not, is trained
+    _continued: bool = False  # a call that continues this one, directly or not, is trainable
     _row: int = 0  # 1, 2, ...: the row that trains the completion
+
+    @property
+    def trained(self) -> bool:
+        """A row trains a token of the completion, or more."""
+        return self.trained_tokens > 0
 
     @property
     def _end(self) -> int:
@@ -86,7 +95,8 @@ class RecordedCall:
             if getattr(self, name):
                 out[name] = getattr(self, name)
         out |= {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens}
-        return {**out, "trained": self.trained}
+        out |= {"trained_tokens": self.trained_tokens, "trained": self.trained}
+        return {**out, "untrained": self.untrained} if self.untrained else out
 
 
 @dataclass(slots=True)

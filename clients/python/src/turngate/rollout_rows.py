@@ -8,14 +8,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from . import names, transcript
-from .conversations import assistant_text, wants_tools
 from .errors import InvalidError, ShapeError
 from .finding import ERROR, INFO, WARNING, Finding, Findings
 from .linker import Linker, no_prompt
 from .recorded import DISCARDED, Break, RecordedCall, break_text
 from .recorded_line import Answered, Asked, Line, read_line
+from .repeats import repeats
 from .row import Row
+from .said import said
 from .schema import Result
+from .tokens import CUT, Tokens, count
 from .versions import number
 
 MOST_CALLS = 32_768
@@ -27,7 +29,6 @@ MOST_POSITIONS = 256 << 20
 _PER_CALL = 2048
 _PER_TURN = 256
 
-DEFAULT_THRESHOLD = 1024
 DEFAULT_ROLES = ("agent", "subagent")
 
 
@@ -36,7 +37,7 @@ def rows(
     result: Result | None = None,
     *,
     merge: str = "realign",
-    threshold: int = DEFAULT_THRESHOLD,
+    max_lost: int = 0,
     roles: Iterable[str] = DEFAULT_ROLES,
     without_logprobs: bool = False,
 ) -> Rows:
@@ -48,7 +49,8 @@ def rows(
         recording: A transcript in its stored form (transcript.jsonl.zst), or the path of one.
         result: The rollout's result. Without one every answer counts as committed, and the reward is not known.
         merge: The loosest way in which a call may join a row: clean, realign or fork.
-        threshold: Largest number of tokens that realign replaces.
+        max_lost: Largest number of sampled tokens of one answer that a row may leave out of training because the next
+            prompt has other tokens for them. If it would leave out more, a row begins with the next call.
         roles: Roles of the calls to train on: agent, subagent, aux.
         without_logprobs: Train on answers that have no log-probs, too. Their log-probs in rows are 0.
 
@@ -60,13 +62,13 @@ def rows(
     chosen = list(roles)
     if merge not in ("clean", "realign", "fork"):
         raise InvalidError("merge", merge, "want clean, realign or fork")
-    if threshold < 0:
-        raise InvalidError("threshold", threshold, "want a number of tokens of 0 or more")
+    if max_lost < 0:
+        raise InvalidError("max_lost", max_lost, "want a number of tokens of 0 or more")
     for role in chosen:
         if role not in ("agent", "subagent", "aux"):
             raise InvalidError("roles", role, "want agent, subagent or aux")
     data = recording if isinstance(recording, bytes) else Path(recording).read_bytes()
-    reader = _Reader(result, Linker(merge, threshold), chosen, without_logprobs)
+    reader = _Reader(result, Linker(merge, max_lost), chosen, without_logprobs)
     reader.read(transcript.raw_lines(data))
     return reader.out
 
@@ -83,6 +85,8 @@ class Rows:
         self.task, self.reward = r.task, r.reward
         self.calls: list[RecordedCall] = []
         """The model calls in the order of their requests, linked to a tree by parent."""
+        self.tokens = Tokens()
+        """Counts of the sampled and the trained tokens. Usually all are trained."""
         self.breaks: list[Break] = []
         """The places at which a row begins that is not the first, with their reasons."""
         self.findings: list[Finding] = []
@@ -220,14 +224,14 @@ class _Reader:
         self._answered(c, line, line.reply)
 
     def _answered(self, c: RecordedCall, line: Line, q: Answered) -> None:
-        c._text = assistant_text(q.message)
+        c._said = said(q.message)
         before, same = self._linker.by_messages(c)
         prompt = self._linker.read(q.prompt_ids, before)
         c.gen, c.ms = line.gen, line.ms
         c._answered, c._ended, c.finish_reason, c._versions = True, self._lines, q.finish_reason, q.versions
         c._committed = self._committed is None or self._committed.get(c.call) == c.gen
-        c._wants = wants_tools(q.message)
         c.prompt_tokens, c.completion_tokens = prompt.size, len(q.completion_ids)
+        c._used = q.completion_tokens
         c._completion, c._logprobs = q.completion_ids, q.logprobs
         c._has_ids = prompt.size > 0
         self._findings.check_answer(c, q, self._roles, self._without_logprobs)
@@ -243,6 +247,8 @@ class _Reader:
             if not c._committed:
                 c.role = DISCARDED
         self._find_rows()
+        self.out.tokens = count(self.out.calls, self._roles)
+        repeats(self.out.calls, self._findings)
         self._findings.check_all(self.out.calls, self._committed is not None, self.out.reward)
 
     def _find_rows(self) -> None:
@@ -252,9 +258,9 @@ class _Reader:
         """
         calls, out = self.out.calls, self.out
         for c in reversed(calls):  # a parent lies before its children
-            if (c._continued or c.trained) and c._up is not None:
+            if (c._continued or c._trainable) and c._up is not None:
                 c._up._continued = True
-        ends = [c for c in calls if c.trained and not c._continued]
+        ends = [c for c in calls if c._trainable and not c._continued]
         positions = 0
         for c in sorted(ends, key=lambda c: c.tag != "agent"):
             positions += c._end
@@ -268,6 +274,7 @@ class _Reader:
             while p is not None and not p._row:
                 p._row, first = n, p
                 p = p._up  # type: ignore[assignment]
+            self._train(c, n)
             if first._up is not None:
                 first.reason = "branch"
             if first.reason and n > 1:
@@ -275,6 +282,24 @@ class _Reader:
         self._number()
         for n, c in enumerate(out._leaves, 1):
             self._mixed(n, c)
+
+    def _train(self, leaf: RecordedCall, row: int) -> None:
+        """Count the tokens that a row trains of each call. The prompt of the next call may cut an answer."""
+        after: RecordedCall | None = None  # the next call with ids in the row
+        p: RecordedCall | None = leaf
+        while p is not None and p._row == row:
+            if p._trainable:
+                size = p.completion_tokens
+                lost = p._end - after._kept if after is not None else 0
+                p.trained_tokens = size - lost
+                if after is not None and lost:
+                    p.untrained = CUT
+                    text = f"{lost} of the {size} sampled tokens of call {p.call} are not trained"
+                    text += f": the prompt of call {after.call} has other tokens for them"
+                    self._findings.add(WARNING, CUT, p.call, text)
+            if p._has_ids:
+                after = p
+            p = p._up
 
     def _number(self) -> None:
         """Give policy versions numbers: those at the ends of their names if they differ, otherwise 0, 1, ..."""
