@@ -105,7 +105,7 @@ func TestHostileRequestsCostNoMoreThanTheSettings(t *testing.T) {
 			}
 			message := `{"role":"assistant","content":"Done."}`
 			if turns < 20 && strings.Contains(string(c.Tools), `"bash"`) {
-				message = `{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"bash","arguments":"{\"command\":\"echo 'Hello, world!' > hello.txt; sleep 0.2\"}"}}]}`
+				message = fmt.Sprintf(`{"role":"assistant","content":null,"tool_calls":[{"id":"c%d","type":"function","function":{"name":"bash","arguments":"{\"command\":\"echo 'Hello, world!' > hello.txt; sleep 0.2%d\"}"}}]}`, turns, turns)
 			}
 			return &schema.Reply{Message: json.RawMessage(message), FinishReason: "stop"}, nil
 		})

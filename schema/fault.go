@@ -23,6 +23,7 @@ const (
 	CodeExit         = "exit"
 	CodeCallCap      = "call_cap"
 	CodeTokenCap     = "token_cap"
+	CodeRepeats      = "repeats" // the agent's calls repeat without progress
 	CodeSetup        = "setup_failed"
 	CodeService      = "service_failed" // a side-car did not become ready
 	CodeNoReward     = "no_reward"

@@ -43,7 +43,7 @@ func sampleRequest() schema.Request {
 		Agent:       schema.AgentChoice{Name: "opencode", Version: "1.18.33", Args: []string{"--x"}, Env: map[string]string{"A": "1", "B": "two words"}, SystemPrompt: "Be brief.", MaxTurns: 5, Network: "none", MCP: []schema.MCPServer{{Name: "rec", Command: []string{"/rec", "--x"}, Env: map[string]string{"A": "1"}}, {Name: "docs", URL: "http://docs:8000/mcp", Transport: schema.TransportHTTP}}, SkillsDir: "/skills", Tools: []schema.ToolSpec{{Name: "search", Description: "Searches.", Parameters: raw(`{"type":"object"}`)}}},
 		Sandbox:     schema.SandboxChoice{Backend: "docker", Image: "debian:12", Network: "allowlist", Allow: []string{"*.debian.org", "192.0.2.0/24"}, CPUs: 1.5, MemoryBytes: 1 << 31, Pids: 256, Strict: []string{"memory_bytes"}, User: "1000", Workdir: "/app", Env: map[string]string{"C": "3"}},
 		Model:       schema.Model{Name: "policy", Sampling: raw(`{"temperature":0.7}`)},
-		Gate:        schema.GateOptions{Stream: "buffer", MaxCalls: 50, MaxTokens: 100000, MaxParallel: 8, WaitMS: 1800000, Routes: schema.SortedMap[schema.Route]{"aux": {Reply: "A title"}, "subagent": {Shard: "1"}}},
+		Gate:        schema.GateOptions{Stream: "buffer", MaxCalls: 50, MaxTokens: 100000, MaxRepeats: 30, MaxParallel: 8, WaitMS: 1800000, Routes: schema.SortedMap[schema.Route]{"aux": {Reply: "A title"}, "subagent": {Shard: "1"}}},
 		Limits:      schema.Limits{ReadyMS: 15000, InstallMS: 240000, SetupMS: 300000, AgentMS: 900000, VerifyMS: 600000},
 		Setup:       []schema.Command{{Run: "git init", User: "root", Env: map[string]string{"D": "4"}}},
 		Snapshot:    true,

@@ -111,6 +111,7 @@ type GateOptions struct {
 	Stream      string `json:"stream,omitempty"`       // buffer (default) or pass
 	MaxCalls    int    `json:"max_calls,omitempty"`    // 0: 1000
 	MaxTokens   int64  `json:"max_tokens,omitempty"`   // completion tokens of all calls; 0: no cap
+	MaxRepeats  int    `json:"max_repeats,omitempty"`  // calls in a row with the same prompt, or with the same answer to the agent's own turns; default 20
 	MaxParallel int    `json:"max_parallel,omitempty"` // default 8; more wait
 	WaitMS      int64  `json:"wait_ms,omitempty"`      // longest wait of a call without a trainer; default 1 800 000
 	// Routes send the calls of a tag to another place than the agent's turns, so
@@ -184,6 +185,7 @@ func (r Request) WithDefaults() Request {
 	r.Model.Name = cmp.Or(r.Model.Name, "policy")
 	r.Gate.Stream = cmp.Or(r.Gate.Stream, StreamBuffer)
 	r.Gate.MaxCalls = cmp.Or(r.Gate.MaxCalls, 1000)
+	r.Gate.MaxRepeats = cmp.Or(r.Gate.MaxRepeats, 20)
 	r.Gate.MaxParallel = cmp.Or(r.Gate.MaxParallel, 8)
 	r.Gate.WaitMS = cmp.Or(r.Gate.WaitMS, 1_800_000)
 	r.Limits.ReadyMS = cmp.Or(r.Limits.ReadyMS, 15_000)
@@ -441,7 +443,7 @@ func (g *GateOptions) validate() error {
 		v, high int64
 	}{
 		{"gate.max_calls", int64(g.MaxCalls), 1 << 30}, {"gate.max_tokens", g.MaxTokens, maxBytes},
-		{"gate.max_parallel", int64(g.MaxParallel), 64}, {"gate.wait_ms", g.WaitMS, maxDurationMS},
+		{"gate.max_repeats", int64(g.MaxRepeats), 1 << 30}, {"gate.max_parallel", int64(g.MaxParallel), 64}, {"gate.wait_ms", g.WaitMS, maxDurationMS},
 	} {
 		if err := checkRange(n.field, n.v, 0, n.high); err != nil {
 			return err

@@ -73,10 +73,11 @@ type config struct {
 	MultiStepRewardStrategy string       `toml:"multi_step_reward_strategy"`
 
 	Turngate struct {
-		Setup     []string `toml:"setup"`
-		Snapshot  bool     `toml:"snapshot"`
-		RewardKey string   `toml:"reward_key"`
-		MaxCalls  int      `toml:"max_calls"`
+		Setup      []string `toml:"setup"`
+		Snapshot   bool     `toml:"snapshot"`
+		RewardKey  string   `toml:"reward_key"`
+		MaxCalls   int      `toml:"max_calls"`
+		MaxRepeats int      `toml:"max_repeats"`
 	} `toml:"turngate"`
 }
 
@@ -240,7 +241,7 @@ func (t *Task) fill(c *config, o Options) {
 		r.Setup = append(r.Setup, schema.Command{Run: s})
 	}
 	r.Snapshot = c.Turngate.Snapshot
-	r.Gate.MaxCalls = c.Turngate.MaxCalls
+	r.Gate.MaxCalls, r.Gate.MaxRepeats = c.Turngate.MaxCalls, c.Turngate.MaxRepeats
 	r.Artifacts = t.artifacts("artifacts", c.Artifacts)
 }
 

@@ -141,8 +141,8 @@ print(json.dumps(sorted(set(keys(top, "")))))`).Output()
 // TestKeysForImagesAndCalls: the time for an image and the number of calls are
 // limits of the request; snapshot is a field of it; the kind of a GPU changes nothing.
 func TestKeysForImagesAndCalls(t *testing.T) {
-	task, err := Load(keyTask(t, "[environment]\nbuild_timeout_sec = 7\ngpu_types = ['H100']\n[turngate]\nmax_calls = 9\nsnapshot = true\n"), Options{})
-	if err != nil || !task.Request.Snapshot || task.Request.Limits.InstallMS != 7000 || task.Request.Gate.MaxCalls != 9 || len(task.Warnings) > 0 {
+	task, err := Load(keyTask(t, "[environment]\nbuild_timeout_sec = 7\ngpu_types = ['H100']\n[turngate]\nmax_calls = 9\nmax_repeats = 4\nsnapshot = true\n"), Options{})
+	if err != nil || !task.Request.Snapshot || task.Request.Limits.InstallMS != 7000 || task.Request.Gate.MaxCalls != 9 || task.Request.Gate.MaxRepeats != 4 || len(task.Warnings) > 0 {
 		t.Errorf("got %+v, %v", task, err)
 	}
 }

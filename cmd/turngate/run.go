@@ -15,31 +15,32 @@ import (
 )
 
 type runFlags struct {
-	nats      natsFlags
-	model     modelFlags
-	agent     string
-	sandbox   string
-	image     string
-	box       sandboxFlags
-	name      string
-	group     int
-	parallel  int
-	output    string
-	cache     string
-	setup     []string
-	snapshot  bool
-	labels    map[string]string
-	timeout   time.Duration
-	system    string
-	verifier  string
-	maxTurns  int
-	maxCalls  int
-	mode      string
-	upstream  string
-	upstreams string
-	mcp       []string
-	job       jobFlags
-	recorded  *tasks.Task // runs instead of task directories
+	nats       natsFlags
+	model      modelFlags
+	agent      string
+	sandbox    string
+	image      string
+	box        sandboxFlags
+	name       string
+	group      int
+	parallel   int
+	output     string
+	cache      string
+	setup      []string
+	snapshot   bool
+	labels     map[string]string
+	timeout    time.Duration
+	system     string
+	verifier   string
+	maxTurns   int
+	maxCalls   int
+	maxRepeats int
+	mode       string
+	upstream   string
+	upstreams  string
+	mcp        []string
+	job        jobFlags
+	recorded   *tasks.Task // runs instead of task directories
 }
 
 func runCommand() *cobra.Command { return runCommandOf(&runFlags{}) }
@@ -79,6 +80,7 @@ func runCommandOf(f *runFlags) *cobra.Command {
 	fl.Var(newChoice(&f.verifier, "", "separate"), "verifier", "separate: verify in a second sandbox, which gets the artifacts that the task names (default: the task's mode)")
 	fl.IntVar(&f.maxTurns, "max-turns", 0, "largest number of turns, for agents that can count them")
 	fl.IntVar(&f.maxCalls, "max-calls", 0, "largest number of model calls of one rollout (default: the task's, else 1000)")
+	fl.IntVar(&f.maxRepeats, "max-repeats", 0, "largest number of model calls in a row with the same prompt, or with the same answer (default: the task's, else 20)")
 	fl.StringArrayVar(&f.mcp, "mcp", nil, "MCP server that the agent starts in its sandbox, as NAME=COMMAND, where spaces separate arguments (repeatable)")
 	fl.Var(newChoice(&f.mode, string(schema.ModeGate), string(schema.ModeProxy), string(schema.ModeBlack)), "mode", "source of the answers: interception_gate (the trainer), transparent_proxy (an upstream that the worker calls) or black_box (one that the agent calls itself)")
 	fl.StringVar(&f.upstream, "upstream", "", "name of the upstream in the worker's configuration, with --mode transparent_proxy or black_box")
@@ -117,6 +119,7 @@ func (f *runFlags) request(t *tasks.Task, argv []string) (schema.Request, error)
 	r.Snapshot = (r.Snapshot || f.snapshot) && f.group > 1
 	r.Limits.AgentMS = cmp.Or(f.timeout.Milliseconds(), r.Limits.AgentMS)
 	r.Gate.MaxCalls = cmp.Or(f.maxCalls, r.Gate.MaxCalls)
+	r.Gate.MaxRepeats = cmp.Or(f.maxRepeats, r.Gate.MaxRepeats)
 	r.Gate.Stream = f.model.stream
 	r.Labels = f.labels
 	return r, nil

@@ -31,7 +31,7 @@ type bench struct {
 func newBench(t *testing.T, stream string) *bench {
 	t.Helper()
 	b := &bench{}
-	r := schema.Request{Gate: schema.GateOptions{Stream: stream}}.WithDefaults()
+	r := schema.Request{Gate: schema.GateOptions{Stream: stream, MaxRepeats: 1 << 30}}.WithDefaults()
 	s := gate.Open(t.Context(), gate.Config{Rollout: "alpha-1", Attempt: 1, ModelName: "policy", Options: r.Gate, Model: b, Dialects: gate.Dialects(), Log: zerolog.Nop()})
 	srv := httptest.NewServer(s)
 	t.Cleanup(func() { s.Close(); srv.CloseClientConnections(); srv.Close() })

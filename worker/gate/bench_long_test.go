@@ -59,7 +59,7 @@ func serveGates(b *testing.B, srv testenv.NATS, n int, o schema.GateOptions, ans
 	if err != nil {
 		b.Fatal(err)
 	}
-	o.MaxCalls = 1 << 30
+	o.MaxCalls, o.MaxRepeats = 1<<30, 1<<30
 	client := newClient()
 	var gates []served
 	var closers []func()

@@ -88,7 +88,7 @@ func heap() uint64 {
 }
 
 func openBench(ctx context.Context, m *gate.Memory, model gate.Model) *gate.Session {
-	r := schema.Request{}.WithDefaults()
+	r := schema.Request{Gate: schema.GateOptions{MaxRepeats: 1 << 30}}.WithDefaults()
 	return gate.Open(ctx, gate.Config{Rollout: "alpha-1", Attempt: 1, ModelName: "policy", Options: r.Gate, Model: model, Memory: m, Dialects: gate.Dialects(), Log: zerolog.Nop()})
 }
 

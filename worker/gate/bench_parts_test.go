@@ -183,7 +183,7 @@ func (at place) serveGate() (place, func(), error) {
 		b.Close()
 		return at, nil, err
 	}
-	r := schema.Request{ID: "alpha-1", Trainer: "alpha", Gate: schema.GateOptions{MaxCalls: 1 << 30}}.WithDefaults()
+	r := schema.Request{ID: "alpha-1", Trainer: "alpha", Gate: schema.GateOptions{MaxCalls: 1 << 30, MaxRepeats: 1 << 30}}.WithDefaults()
 	s := gate.Open(context.Background(), gate.Config{
 		Rollout: r.ID, Attempt: 1, ModelName: "policy", Options: r.Gate, Model: gateModel{calls.Caller(r, nil)}, Dialects: gate.Dialects(), Log: zerolog.Nop(),
 	})

@@ -143,6 +143,10 @@ func (s *Session) begin(of origin, req history.Request) (*exchange, error) {
 	}
 	s.count++
 	call.Shares, call.Digest = s.recent.Place(s.count, &req, s.cfg.Memory.conversations)
+	if fault := s.repeats.asked(call.Tag, call.Digest, s.cfg.Options.MaxRepeats); fault != nil {
+		s.count-- // every later call is refused, too
+		return nil, fault
+	}
 	x := &exchange{s: s, number: s.count, of: of, call: call, encoding: req.Encoding}
 	x.attach()
 	s.alive = append(s.alive, x)
@@ -349,6 +353,9 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 	if err == nil {
 		st.PromptTokens += reply.Usage.PromptTokens
 		st.CompletionTokens += reply.Usage.CompletionTokens
+		if x.call.Tag == schema.TagAgent {
+			s.repeats.answered(&answer.Reply)
+		}
 		for _, e := range reply.Edits {
 			if len(s.edits) < maxEdits {
 				s.edits[e] = true

@@ -16,7 +16,7 @@ func TestASessionGoesOnWhereOneBeforeEnded(t *testing.T) {
 	var before *gate.Session
 	for i, want := range []struct{ status, calls int }{{200, 1}, {200, 2}, {403, 2}} {
 		s := gate.Open(t.Context(), gate.Config{
-			Rollout: "alpha-1", Attempt: 1, ModelName: "policy", Options: schema.GateOptions{MaxCalls: 2, MaxParallel: 1}, Model: okModel{}, Dialects: gate.Dialects(), Before: before,
+			Rollout: "alpha-1", Attempt: 1, ModelName: "policy", Options: schema.GateOptions{MaxCalls: 2, MaxRepeats: 2, MaxParallel: 1}, Model: okModel{}, Dialects: gate.Dialects(), Before: before,
 		})
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/chat/completions", strings.NewReader(`{"model":"policy","messages":[{"role":"user","content":"again"}]}`))
 		r.Header.Set("Authorization", "Bearer "+s.Key())

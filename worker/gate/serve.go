@@ -66,10 +66,10 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d dialect.Dialec
 		switch {
 		case errors.As(err, &wrong):
 			refuse(w, d, badRequest(err))
-		case errors.As(err, &f) && (f.Code == schema.CodeCallCap || f.Code == schema.CodeTokenCap):
-			refuse(w, d, s.over(f))
 		case s.life.Err() != nil:
 			refuse(w, d, dialect.Refusal{Status: http.StatusServiceUnavailable, Code: "ended", Message: "This session has ended."})
+		case errors.As(err, &f):
+			refuse(w, d, s.over(f))
 		}
 		return
 	}

@@ -75,6 +75,7 @@ type Session struct {
 	toolCalls int            // calls of the trainer's tools
 	alive     []*exchange    // calls with a client, or kept for a client that may return
 	recent    history.Recent // the newest calls
+	repeats   repeats
 	stats     map[string]schema.CallStats
 	committed []schema.Committed
 	clock     clock

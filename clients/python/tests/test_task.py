@@ -55,6 +55,7 @@ env = {S = "1"}
 setup = ["git init"]
 reward_key = "score"
 max_calls = 9
+max_repeats = 4
 snapshot = true
 """
     task = Task.load(make(tmp_path, toml, tests__test_dot_sh="x", solution__solve_dot_sh="y"), {"KEY": "secret"})
@@ -77,7 +78,7 @@ snapshot = true
     assert r.healthcheck is not None
     assert (r.healthcheck.retries, r.healthcheck.interval_ms) == (2, 500)
     assert r.agent.mcp[0].command == ["serve", "-x"]
-    assert (r.setup[0].run, r.gate.max_calls, r.snapshot) == ("git init", 9, True)
+    assert (r.setup[0].run, r.gate.max_calls, r.gate.max_repeats, r.snapshot) == ("git init", 9, 4, True)
     assert [(a.source, a.destination) for a in r.artifacts] == [("out.txt", ""), ("/db", "db")]
     assert task.warnings == ["task.toml: environment.unknown is an unknown key and has no effect"]
     assert task.request_for("oracle", "docker").agent.env == {"S": "1"}

@@ -6,6 +6,7 @@ package gatetest
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -89,6 +90,7 @@ type Harness struct {
 // New starts a session for a fixture.
 func New(t *testing.T, f Fixture, m *Model, o schema.GateOptions, change ...func(*gate.Config)) *Harness {
 	t.Helper()
+	o.MaxRepeats = cmp.Or(o.MaxRepeats, 1<<30) // most tests repeat one prompt, and the model has one answer
 	r := schema.Request{Gate: o}.WithDefaults()
 	c := gate.Config{
 		Rollout: "alpha-1", Attempt: 1, ModelName: "policy", Options: r.Gate, Model: m, Dialects: []dialect.Dialect{f.Dialect}, Timing: Timing(), MaxRetained: MaxRetained, Log: zerolog.Nop(),
@@ -155,6 +157,7 @@ func Run(t *testing.T, f Fixture) {
 		"retained bytes are bounded":               retainedBytes,
 		"call cap":                                 callCap,
 		"token cap":                                tokenCap,
+		"repeats":                                  repeats,
 		"calls at once are bounded":                parallel,
 		"a re-sent request attaches to its orphan": orphan,
 		"equal requests at once are two calls":     equalCalls,

@@ -2,6 +2,7 @@ package gatetest
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -73,6 +74,44 @@ func tokenCap(t *testing.T, f Fixture) {
 	<-h.Session.Done()
 	if fault := h.Session.Fault(); fault == nil || fault.Code != schema.CodeTokenCap {
 		t.Errorf("fault %+v", fault)
+	}
+}
+
+// repeats: calls without progress end the session, because of equal prompts or equal
+// answers. A new prompt or another answer begins the count anew.
+func repeats(t *testing.T, f Fixture) {
+	for name, o := range map[string]struct {
+		prompts, answers []string
+		fault            bool
+	}{
+		"same prompt":    {[]string{"a", "a", "a"}, []string{"1", "2", "3"}, true},
+		"same answer":    {[]string{"a", "b", "c"}, []string{"1", "1", "1"}, true},
+		"another prompt": {[]string{"a", "a", "b", "a", "a"}, []string{"1", "2", "3", "4", "5"}, false},
+		"another answer": {[]string{"a", "b", "c", "d", "e"}, []string{"1", "2", "1", "2", "2"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			at := 0
+			h := New(t, f, &Model{Answer: func(ctx context.Context, c schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
+				at++
+				return saying(fmt.Sprintf(`{"role":"assistant","content":%q}`, o.answers[at-1]), "stop")(ctx, c, frames)
+			}}, schema.GateOptions{MaxRepeats: 2})
+			for i, prompt := range o.prompts {
+				status, text := h.Ask(f.Body(prompt, false))
+				if want := !o.fault || i < len(o.prompts)-1; (status == http.StatusOK) != want {
+					t.Errorf("call %d: %d %s", i+1, status, text)
+				}
+			}
+			if !o.fault {
+				return
+			}
+			<-h.Session.Done()
+			if fault := h.Session.Fault(); fault == nil || fault.Code != schema.CodeRepeats || fault.Who != schema.WhoAgent {
+				t.Errorf("fault %+v", fault)
+			}
+			if at != len(o.prompts)-1 || h.Session.Calls() != at {
+				t.Errorf("%d answers, %d calls", at, h.Session.Calls())
+			}
+		})
 	}
 }
 

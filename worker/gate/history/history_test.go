@@ -111,7 +111,7 @@ func TestAnyHistoryIsRebuilt(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				trainer := &rebuilder{calls: map[int]schema.Call{}}
 				memory := gate.NewMemory(rapid.SampledFrom([]int64{0, 400, 1 << 20}).Draw(t, "memory"), 0)
-				r := schema.Request{}.WithDefaults()
+				r := schema.Request{Gate: schema.GateOptions{MaxRepeats: 1 << 30}}.WithDefaults()
 				session := gate.Open(context.Background(), gate.Config{
 					Rollout: "alpha-1", Attempt: 1, ModelName: "m", Options: r.Gate, Model: &gatetest.Model{Answer: trainer.answer},
 					Memory: memory, Dialects: gate.Dialects(), Log: zerolog.Nop(),

@@ -371,6 +371,8 @@ class GateOptions:
     max_calls: int = field(default=0, metadata=wire(low=0, high=1073741824))
     # completion tokens of all calls; 0: no cap
     max_tokens: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+    # calls in a row with the same prompt, or with the same answer to the agent's own turns; default 20
+    max_repeats: int = field(default=0, metadata=wire(low=0, high=1073741824))
     # default 8; more wait
     max_parallel: int = field(default=0, metadata=wire(low=0, high=64))
     # longest wait of a call without a trainer; default 1 800 000

@@ -274,6 +274,7 @@ class _Reader:
         request.setup = [schema.Command(run=s) for s in own.strings("setup")]
         request.snapshot = own.flag("snapshot")
         request.gate.max_calls = int(own.number("max_calls"))
+        request.gate.max_repeats = int(own.number("max_repeats"))
         if (self._dir / "tests" / "test.sh").exists():
             request.verify = verify
 
