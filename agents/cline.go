@@ -30,7 +30,7 @@ func cline() Spec {
 		},
 		Command: func(l Launch) Command {
 			env := common(l)
-			maps.Copy(env, map[string]string{"HOME": l.Dir, "CLINE_NO_AUTO_UPDATE": "1", "CLINE_SESSION_BACKEND_MODE": "local"})
+			maps.Copy(env, map[string]string{"CLINE_DIR": l.Dir + "/.cline", "CLINE_NO_AUTO_UPDATE": "1", "CLINE_SESSION_BACKEND_MODE": "local"})
 			args := []string{l.Installed + "/cline/bin/cline", "--json", "--auto-approve", "true", "-P", "openai-compatible", "-m", l.Model}
 			return Command{Args: append(append(args, l.Args...), "--", l.Instruction), Env: env}
 		},

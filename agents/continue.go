@@ -47,7 +47,7 @@ func continueCLI() Spec {
 		},
 		Command: func(l Launch) Command {
 			env := common(l)
-			maps.Copy(env, map[string]string{"HOME": l.Dir, "CONTINUE_TELEMETRY_ENABLED": "0"})
+			maps.Copy(env, map[string]string{"CONTINUE_GLOBAL_DIR": l.Dir + "/.continue", "CONTINUE_TELEMETRY_ENABLED": "0"})
 			args := append([]string{l.Installed + "/node/bin/node", l.Installed + "/continue/dist/cn.js", "--config", l.Dir + "/continue.yaml", "--auto", "--format", "json"}, l.Args...)
 			return Command{Args: append(args, "-p"), Env: env, Stdin: l.Instruction} // cn reads stdin only if -p comes last
 		},

@@ -39,7 +39,7 @@ func copilot() Spec {
 		Command: func(l Launch) Command {
 			env := common(l)
 			maps.Copy(env, map[string]string{
-				"HOME":                      l.Dir,
+				"COPILOT_HOME": l.Dir + "/.copilot", "COPILOT_CACHE_HOME": l.Dir + "/.cache/copilot",
 				"COPILOT_PROVIDER_BASE_URL": l.BaseURL + "/v1", "COPILOT_PROVIDER_API_KEY": l.Key, "COPILOT_PROVIDER_TYPE": "openai", "COPILOT_PROVIDER_WIRE_API": "completions",
 				"NODE_EXTRA_CA_CERTS": l.Dir + "/root.pem",
 				"COPILOT_MODEL":       l.Model, "COPILOT_OFFLINE": "true", "COPILOT_AUTO_UPDATE": "false",

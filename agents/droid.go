@@ -28,7 +28,7 @@ func droid() Spec {
 		},
 		Command: func(l Launch) Command {
 			env := common(l)
-			maps.Copy(env, map[string]string{"HOME": l.Dir, "FACTORY_AIRGAP_ENABLED": "true", "FACTORY_DROID_AUTO_UPDATE_ENABLED": "false"})
+			maps.Copy(env, map[string]string{"FACTORY_HOME_OVERRIDE": l.Dir, "FACTORY_AIRGAP_ENABLED": "true", "FACTORY_DROID_AUTO_UPDATE_ENABLED": "false"})
 			args := []string{l.Installed + "/droid/bin/droid", "exec", "-o", "stream-json", "--skip-permissions-unsafe", "-m", "custom:" + l.Model}
 			if l.SystemPrompt != "" {
 				args = append(args, "--append-system-prompt-file", l.Dir+"/system.md")

@@ -198,7 +198,7 @@ func (s Spec) Check(a schema.AgentChoice) error {
 func common(l Launch) map[string]string {
 	return map[string]string{
 		"OPENAI_BASE_URL": l.BaseURL + "/v1", "OPENAI_API_KEY": l.Key, "TURNGATE_MODEL": l.Model,
-		"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost", "LANG": "C.UTF-8",
+		"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost",
 	}
 }
 

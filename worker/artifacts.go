@@ -67,6 +67,9 @@ func (r *Rollout) collect(ctx context.Context, s *step) error {
 		if err := r.sandbox.KillAll(ctx); err != nil {
 			return err
 		}
+		if err := r.sandbox.Files().Remove(ctx, loginPath); errors.Is(err, sandboxes.ErrLost) {
+			return err
+		}
 		if err := c.logs(ctx); err != nil {
 			return err
 		}

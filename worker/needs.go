@@ -17,12 +17,12 @@ import (
 // lookLimit bounds the search for programs in a sandbox.
 const lookLimit = time.Minute
 
-// equip makes sure that the agent finds the programs it needs. For a missing
-// program that the agent's packages or turngate provide, it puts a script into
-// a folder at the end of the PATH in env. Any other missing program ends the
-// rollout with a fault that names it.
+// equip makes sure that the agent finds the programs it needs, and that a login
+// shell keeps the agent's PATH. For a missing program that the agent's packages or
+// turngate provide, it puts a script into a folder at the end of the PATH in env.
+// Any other missing program ends the rollout with a fault that names it.
 func (r *Rollout) equip(ctx context.Context, dir, user string, env map[string]string) error {
-	if len(r.agent.Needs) == 0 {
+	if r.agent.Dialect == "" {
 		return nil
 	}
 	report, err := r.lookFor(ctx, user, env)
@@ -45,7 +45,7 @@ func (r *Rollout) equip(ctx context.Context, dir, user string, env map[string]st
 			"the sandbox lacks %s, which %s needs: add it to the image, or to the setup commands", strings.Join(missing, ", "), r.agent.Name))
 	}
 	if len(stubs) == 0 {
-		return nil
+		return r.keepLoginPath(ctx, report.Path)
 	}
 	bin := dir + "/bin"
 	for name, script := range stubs {
@@ -54,7 +54,7 @@ func (r *Rollout) equip(ctx context.Context, dir, user string, env map[string]st
 		}
 	}
 	env["PATH"] = strings.TrimPrefix(report.Path+":"+bin, ":")
-	return nil
+	return r.keepLoginPath(ctx, env["PATH"])
 }
 
 // lookFor searches the agent's PATH for the programs it needs.

@@ -1,0 +1,34 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"strings"
+
+	"github.com/turngate/turngate/sandboxes"
+)
+
+// loginPath is the first file that a login shell reads after /etc/profile, which
+// sets PATH anew in many distributions. Several agents run each command in a login
+// shell and would lose the PATH of the image. The file is there only while the
+// agent runs.
+const loginPath = "/etc/profile.d/00-turngate.sh"
+
+// keepLoginPath gives login shells the agent's PATH.
+func (r *Rollout) keepLoginPath(ctx context.Context, path string) error {
+	files := r.sandbox.Files()
+	if _, err := files.Stat(ctx, "/etc/profile"); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	err := files.Write(ctx, loginPath, []byte("export PATH='"+strings.ReplaceAll(path, "'", `'\''`)+"'\n"), 0o644, "root")
+	if errors.Is(err, sandboxes.ErrLost) || ctx.Err() != nil {
+		return err
+	}
+	if err != nil {
+		r.note("a login shell may lose the agent's PATH: %v", err)
+	}
+	return nil
+}
