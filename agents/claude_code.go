@@ -37,7 +37,7 @@ func claudeCode() Spec {
 				// The gate keeps a slow call alive; the client's own limits are off.
 				"API_TIMEOUT_MS": "7200000", "CLAUDE_STREAM_FIRST_BYTE_TIMEOUT_MS": "7200000", "CLAUDE_STREAM_IDLE_TIMEOUT_MS": "7200000",
 			})
-			args := []string{l.Installed + "/claude/claude", "-p", "--output-format", "stream-json", "--verbose", "--permission-mode", "bypassPermissions", "--model", l.Model}
+			args := []string{l.Installed + "/claude/claude", "-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose", "--permission-mode", "bypassPermissions", "--model", l.Model}
 			if l.SystemPrompt != "" {
 				args = append(args, "--system-prompt-file", l.Dir+"/system.md")
 			}
@@ -47,7 +47,7 @@ func claudeCode() Spec {
 			if l.MaxTurns > 0 {
 				args = append(args, "--max-turns", strconv.Itoa(l.MaxTurns))
 			}
-			return Command{Args: append(args, l.Args...), Env: env, Stdin: l.Instruction}
+			return Command{Args: append(args, l.Args...), Env: env, Stdin: claudePrompt(l.Instruction)}
 		},
 		Tag: func(h http.Header, c *schema.Call) string {
 			if h.Get("X-Claude-Code-Agent-Id") != "" {
@@ -57,6 +57,15 @@ func claudeCode() Spec {
 		},
 		ParseEvent: parseClaude,
 	}
+}
+
+// claudePrompt is the instruction in the form of --input-format stream-json. In a
+// prompt that was typed, a first / is a command and a # or an @ has a meaning.
+func claudePrompt(instruction string) string {
+	return string(quote(map[string]any{
+		"type": "user", "session_id": "", "parent_tool_use_id": nil, "text_not_typed": true,
+		"message": map[string]any{"role": "user", "content": instruction},
+	})) + "\n"
 }
 
 // claudeBlock is one block of a message in the output of Claude Code and of Qwen

@@ -8,6 +8,13 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
+// Qwen Code runs a prompt that begins with the name of a command, and rewrites the
+// words with an @. With a list of parts it does neither.
+const (
+	qwenReadsPrompt = "let initialPartList = extractPartsFromUserMessage("
+	qwenTakesPrompt = "let initialPartList = options.continueInterrupted ? null : [{ text: input }];\n      void ("
+)
+
 // qwenCode is Qwen Code, a JavaScript bundle. Memory, which would add calls of
 // its own, and the search for tools, which would hide them, are off.
 func qwenCode() Spec {
@@ -31,7 +38,7 @@ func qwenCode() Spec {
 			if len(l.MCP) > 0 {
 				settings["mcpServers"] = mcpServers(l, object{"trust": true}, geminiURL)
 			}
-			files := map[string]File{l.Dir + "/qwen/settings.json": {quote(settings), 0o600}}
+			files := map[string]File{l.Dir + "/qwen/settings.json": {quote(settings), 0o600}, l.Dir + "/written.cjs": {asWritten(qwenReadsPrompt, qwenTakesPrompt), 0o600}}
 			addSystemPrompt(files, l.Dir+"/system.md", l)
 			return files, nil
 		},
@@ -44,7 +51,7 @@ func qwenCode() Spec {
 				env["QWEN_SYSTEM_MD"] = l.Dir + "/system.md"
 			}
 			args := []string{
-				l.Installed + "/node/bin/node", l.Installed + "/qwen/cli.js",
+				l.Installed + "/node/bin/node", "--require", l.Dir + "/written.cjs", l.Installed + "/qwen/cli.js",
 				"--auth-type", "openai", "--output-format", "stream-json", "--approval-mode", "yolo", "-m", l.Model,
 			}
 			if l.MaxTurns > 0 {

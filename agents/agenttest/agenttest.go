@@ -3,6 +3,7 @@
 package agenttest
 
 import (
+	"encoding/json"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -63,8 +64,13 @@ func Run(t *testing.T, s agents.Spec) {
 		if !carried["key"] || !carried["url"] {
 			t.Errorf("it is not told its key and URL: %v", carried)
 		}
-		if c.Stdin != input {
+		if c.Stdin != input && messageOf(c.Stdin) != input {
 			t.Errorf("stdin is %q, want %q", c.Stdin, input)
+		}
+		for name := range c.Env {
+			if name == "HOME" || name == "PATH" || name == "LANG" {
+				t.Errorf("it sets %s, which is the image's", name)
+			}
 		}
 		if c.Env["NO_PROXY"] == "" {
 			t.Error("NO_PROXY is not set: a proxy in the environment would take the loopback calls")
@@ -74,6 +80,15 @@ func Run(t *testing.T, s agents.Spec) {
 	if s.ParseEvent != nil {
 		foreignLines(s)
 	}
+}
+
+// messageOf returns the text of a message in JSON.
+func messageOf(line string) string {
+	var typed struct{ Message struct{ Content string } }
+	if json.Unmarshal([]byte(line), &typed) != nil {
+		return ""
+	}
+	return typed.Message.Content
 }
 
 // packages checks the parts of a Spec that describe installed files.
