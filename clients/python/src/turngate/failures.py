@@ -7,7 +7,9 @@ from typing import Literal
 
 from .schema import Fault, Result
 
-Failure = Literal["none", "agent", "context", "agent_timeout", "no_calls", "no_reward", "infrastructure", "task", "cancelled"]
+Failure = Literal[
+    "none", "agent", "context", "agent_timeout", "no_calls", "no_reward", "infrastructure", "task", "cancelled"
+]
 """A kind of failure.
 
 none: a reward is known, several are without a headline, or the request has no verifier. The trainer finds the reward
@@ -34,8 +36,8 @@ TREATMENTS: Mapping[Failure, Treatment] = {
     "cancelled": "mask",
 }
 """The policy of SkyRL's generator for Harbor: a rollout whose context is full is trained on with its reward, one whose
-agent did not end in time or called no model is masked, and without a reward, or if the infrastructure failed, a rollout is run again.
-SkyRL tries twice in all; see Client.submit_again. In difference to it, a failure of the task is masked at once, a
+agent did not end in time or called no model is masked, and without a reward, or if the infrastructure failed, a rollout
+is run again. SkyRL tries twice in all; see Client.submit_again. In difference to it, a failure of the task is masked at once, a
 rollout whose context is full keeps its own reward (there it is 0), and a rollout that failed masks only itself (there
 all rollouts of its prompt). AReaL rejects a rollout without a reward, and neither masks it nor tries it again.
 """
