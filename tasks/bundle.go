@@ -35,65 +35,89 @@ func pack(dir string, tops []string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pack the task: %w", err)
 	}
-	w := tar.NewWriter(z)
+	root, err := folder{dir}.root()
+	if err != nil {
+		return nil, fmt.Errorf("pack the task: %w", err)
+	}
+	defer root.Close()
+	p := packer{tar: tar.NewWriter(z), root: root, left: maxSize}
 	for _, top := range tops {
-		err := filepath.WalkDir(filepath.Join(dir, top), func(p string, d fs.DirEntry, err error) error {
+		err := filepath.WalkDir(filepath.Join(dir, top), func(at string, d fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) && d == nil {
 				return nil // the task does not have this folder or file
 			}
 			if err != nil {
 				return err
 			}
-			return packOne(w, dir, p, d)
+			rel, err := filepath.Rel(dir, at)
+			if err != nil {
+				return err
+			}
+			if rel == top && !d.IsDir() {
+				return &BundleError{top + " is not a folder"}
+			}
+			return p.add(rel, d)
 		})
 		if err != nil {
 			return nil, fmt.Errorf("pack the task: %w", err)
 		}
 	}
-	if err := errors.Join(w.Close(), z.Close()); err != nil {
+	if err := errors.Join(p.tar.Close(), z.Close()); err != nil {
 		return nil, fmt.Errorf("pack the task: %w", err)
 	}
 	return out.Bytes(), nil
 }
 
-func packOne(w *tar.Writer, dir, p string, d fs.DirEntry) error {
-	rel, err := filepath.Rel(dir, p)
-	if err != nil {
-		return err
-	}
+// packer adds the files of a task to an archive, up to the bounds of a bundle.
+type packer struct {
+	tar   *tar.Writer
+	root  *os.Root
+	files int
+	left  int64 // bytes
+}
+
+func (p *packer) add(rel string, d fs.DirEntry) error {
 	info, err := d.Info()
 	if err != nil {
 		return err
+	}
+	if p.files++; p.files > maxFiles {
+		return &BundleError{fmt.Sprintf("more than %d files", maxFiles)}
 	}
 	h := &tar.Header{Name: filepath.ToSlash(rel), Mode: int64(info.Mode().Perm()), Format: tar.FormatPAX}
 	switch {
 	case info.IsDir():
 		h.Typeflag, h.Name = tar.TypeDir, h.Name+"/"
-		return w.WriteHeader(h)
-	case info.Mode().IsRegular():
-		f, err := os.Open(p)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		h.Typeflag, h.Size = tar.TypeReg, info.Size()
-		if err := w.WriteHeader(h); err != nil {
-			return err
-		}
-		_, err = io.Copy(w, f)
-		return err
+		return p.tar.WriteHeader(h)
 	case info.Mode()&fs.ModeSymlink != 0:
-		if h.Linkname, err = os.Readlink(p); err != nil {
+		if h.Linkname, err = p.root.Readlink(rel); err != nil {
 			return err
 		}
 		h.Typeflag = tar.TypeSymlink
 		if err := checkLink(h); err != nil {
 			return err
 		}
-		return w.WriteHeader(h)
+		return p.tar.WriteHeader(h)
 	default:
-		return &BundleError{fmt.Sprintf("%s is neither a file, a folder nor a link", rel)}
+		return p.file(rel, h)
 	}
+}
+
+func (p *packer) file(rel string, h *tar.Header) error {
+	f, info, err := openRegular(p.root, rel)
+	if err != nil {
+		return &BundleError{fmt.Sprintf("%s: %v", rel, err)}
+	}
+	defer f.Close()
+	if p.left -= info.Size(); p.left < 0 {
+		return &BundleError{fmt.Sprintf("%s has %d bytes: the files of a task have at most %d bytes together", rel, info.Size(), int64(maxSize))}
+	}
+	h.Typeflag, h.Size = tar.TypeReg, info.Size()
+	if err := p.tar.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err = io.Copy(p.tar, f) // a file that grew meanwhile is an error of the archive
+	return err
 }
 
 // checkLink refuses a link that leaves the bundle.

@@ -25,8 +25,6 @@ import (
 // same name.
 const composeName = "docker-compose.yaml"
 
-const maxComposeFile = 1 << 20 // bytes
-
 // The compose file is read as if the task's folder had the path composeTask,
 // which exists on no machine. So a path in the file means the same everywhere
 // and never refers to the submitter's disk.
@@ -43,7 +41,7 @@ const mainImage = "turngate-main"
 // composer turns a compose file into parts of a request.
 type composer struct {
 	t       *Task
-	dir     string // the task's folder
+	files   folder // of the task
 	home    string // the folder of the compose file: environment, or tests for a separate verifier
 	lookup  func(string) (string, bool)
 	sandbox *schema.SandboxChoice
@@ -61,13 +59,13 @@ func (c *composer) composeFolder() string { return composeTask + "/" + c.home }
 
 // compose reads the compose file in a folder of the task into a sandbox of the
 // request.
-func (t *Task) compose(home string, sandbox *schema.SandboxChoice, o Options) {
-	c := &composer{t: t, dir: t.abs, home: home, sandbox: sandbox, sources: map[string]string{}, aliases: map[string][]string{}, cpus: map[string]float64{}, memory: map[string]int64{}, pids: map[string]int64{}}
+func (t *Task) compose(home string, sandbox *schema.SandboxChoice) {
+	c := &composer{t: t, files: folder{t.abs}, home: home, sandbox: sandbox, sources: map[string]string{}, aliases: map[string][]string{}, cpus: map[string]float64{}, memory: map[string]int64{}, pids: map[string]int64{}}
 	raw, ok := c.read()
 	if !ok {
 		return
 	}
-	c.lookup = c.variables(o, raw)
+	c.lookup = c.variables(raw)
 	model, project, err := c.load(raw)
 	if err != nil {
 		c.bad("", "", err.Error())
@@ -149,19 +147,7 @@ func (c *composer) open(at string) ([]byte, error) {
 	if !ok {
 		return nil, errors.New("it is outside the task's folder")
 	}
-	root, err := os.OpenRoot(c.dir)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	info, err := root.Stat(rel)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > maxComposeFile {
-		return nil, fmt.Errorf("it is not a regular file of at most %d bytes", maxComposeFile)
-	}
-	return root.ReadFile(rel)
+	return c.files.read(rel, maxConfigFile)
 }
 
 // inTask returns the path relative to the task's folder, and whether the path
@@ -177,9 +163,9 @@ func inTask(at string) (string, bool) {
 var plainVariable = regexp.MustCompile(`\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)`)
 
 // variables returns the lookup of the variables that the file may use: first
-// Harbor's, then the task's, then the submitter's, then the file .env beside
-// it. The result notes a variable that is not set.
-func (c *composer) variables(o Options, raw []byte) func(string) (string, bool) {
+// Harbor's, then the task's, then those that the submitter gave, then the file
+// .env beside it.
+func (c *composer) variables(raw []byte) func(string) (string, bool) {
 	s := c.sandbox
 	own := map[string]string{
 		"MAIN_IMAGE_NAME": mainImage, "CONTEXT_DIR": c.composeFolder(),
@@ -205,22 +191,27 @@ func (c *composer) variables(o Options, raw []byte) func(string) (string, bool) 
 		if v, ok := s.Env[name]; ok {
 			return v, true
 		}
-		if o.Lookup != nil {
-			if v, ok := o.Lookup(name); ok {
-				return v, true
-			}
+		if v, ok := c.t.env[name]; ok {
+			return v, true
 		}
 		v, ok := file[name]
+		if !ok {
+			c.t.miss(name, c.home+"/"+composeName, false)
+		}
 		return v, ok
 	}
 	for _, m := range plainVariable.FindAllSubmatch(raw, -1) {
 		name := cmp.Or(string(m[1]), string(m[2]))
 		if _, ok := lookup(name); name != "" && !ok {
-			c.note("the variable %s is not set; it is empty", name)
+			c.empty(name)
 		}
 	}
 	return lookup
 }
+
+// empty records a variable that the submitter did not give and that has no
+// default.
+func (c *composer) empty(name string) { c.t.miss(name, c.home+"/"+composeName, true) }
 
 // logFolders maps the names of variables to the log folders, which exist in
 // every sandbox.

@@ -192,7 +192,7 @@ func (c *composer) build(at string, b types.BuildConfig) *schema.Build {
 		c.bad(at+".dockerfile", b.Dockerfile, "want a file in the context")
 		return nil
 	}
-	if info, err := c.stat(rel + "/" + file); err != nil || !info.Mode().IsRegular() {
+	if info, err := c.files.stat(rel + "/" + file); err != nil || !info.Mode().IsRegular() {
 		c.bad(at+".dockerfile", file, "the task has no "+rel+"/"+file)
 		return nil
 	}
@@ -201,6 +201,7 @@ func (c *composer) build(at string, b types.BuildConfig) *schema.Build {
 		if v == nil {
 			value, ok := c.lookup(k)
 			if !ok {
+				c.empty(k)
 				continue
 			}
 			v = &value
@@ -237,7 +238,7 @@ func (c *composer) env(at string, s types.ServiceConfig) map[string]string {
 		} else if value, ok := c.lookup(k); ok {
 			out[k] = value
 		} else {
-			c.note("%s.environment: %s is left out: the submitter has no such variable", at, k)
+			c.empty(k)
 		}
 	}
 	return out

@@ -23,7 +23,7 @@ func composed(t testing.TB, file string, more map[string]string) (*tasks.Task, e
 		files[k] = v
 	}
 	dir := write(t, t.TempDir(), files)
-	return tasks.Load(dir, tasks.Options{Lookup: func(name string) (string, bool) { return "shop", name == "NAME" }})
+	return tasks.Load(dir, tasks.Options{Env: map[string]string{"NAME": "shop"}})
 }
 
 // The compose files here have the forms of published tasks.
@@ -68,7 +68,7 @@ func TestAComposeFileOfOneServiceIsAPlainContainer(t *testing.T) {
 		t.Errorf("files %+v", f)
 	}
 	notes := strings.Join(task.Request.Task.Notes, "\n")
-	if !strings.Contains(notes, "TEST_DIR is not set") || strings.Contains(notes, "http_proxy") || !strings.Contains(notes, "/shared is an empty folder") {
+	if !strings.Contains(notes, "so they are empty: TEST_DIR") || strings.Contains(notes, "http_proxy") || !strings.Contains(notes, "/shared is an empty folder") {
 		t.Errorf("notes:\n%s", notes)
 	}
 	valid(t, task)

@@ -2,7 +2,6 @@ package tasks
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
 	"slices"
@@ -14,15 +13,6 @@ import (
 
 	"github.com/turngate/turngate/schema"
 )
-
-func (c *composer) stat(rel string) (fs.FileInfo, error) {
-	root, err := os.OpenRoot(c.dir)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	return root.Stat(rel) // a link that leaves the task is an error
-}
 
 // volume mounts a folder of the rollout, or a file of the task, in a container.
 func (c *composer) volume(service string, i int, v types.ServiceVolumeConfig, out *schema.Container) {
@@ -102,7 +92,7 @@ func (c *composer) bind(service, at, target string, v types.ServiceVolumeConfig,
 		mount(schema.Folder{}, path.Base(target))
 		return
 	}
-	info, err := c.stat(rel)
+	info, err := c.files.stat(rel)
 	switch {
 	case err != nil && !os.IsNotExist(err):
 		c.bad(at+".source", rel, "the path is outside the task's folder; want one below it")
@@ -195,7 +185,7 @@ func (c *composer) object(at string, ref types.FileReferenceConfig, o types.File
 	switch {
 	case o.File != "":
 		rel, ok := inTask(o.File)
-		if info, err := c.stat(rel); !ok || err != nil || !info.Mode().IsRegular() || !strings.HasPrefix(rel, c.home+"/") {
+		if info, err := c.files.stat(rel); !ok || err != nil || !info.Mode().IsRegular() || !strings.HasPrefix(rel, c.home+"/") {
 			c.bad(at, o.File, "want a file below "+c.home+"/")
 			return
 		}
@@ -203,8 +193,7 @@ func (c *composer) object(at string, ref types.FileReferenceConfig, o types.File
 	case o.Environment != "":
 		v, ok := c.lookup(o.Environment)
 		if !ok {
-			c.bad(at, o.Environment, "the submitter has no such variable")
-			return
+			c.empty(o.Environment)
 		}
 		f.Content = []byte(v)
 	default:

@@ -7,11 +7,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,14 +24,15 @@ type Task struct {
 	Dir     string
 	Request schema.Request // without id, trainer and the submitter's choices, such as the agent
 	Bundle  []byte         // tar.zst of the task's files
-	Replay  string         // path of the task's replay.yaml; empty: none
 	// Solution holds the variables of the task's own solution. A request that
 	// runs the solution has them in agent.env.
 	Solution map[string]string
 	Warnings []string // keys and files that were found and are not used
+	Missing  []Missing
 
-	abs      string  // absolute path of Dir
-	problems []error // errors that were found while the task was read
+	abs      string            // absolute path of Dir
+	env      map[string]string // given by the submitter
+	problems []error           // errors that were found while the task was read
 }
 
 // Error reports a task directory that is not valid.
@@ -111,9 +110,10 @@ type tpuConfig struct {
 
 // Options control how a task is read.
 type Options struct {
-	// Lookup returns the value of ${VAR} in the task's env tables. It is called
-	// where the task is submitted, never on a worker.
-	Lookup func(name string) (string, bool)
+	// Env holds the variables that the submitter gives to the task: the values of
+	// ${VAR} in task.toml and in compose files. A task reads no other variable of
+	// the submitter, since its author may be another person.
+	Env map[string]string
 	// Verifier is "separate" to verify any task in a second sandbox, which gets
 	// the artifacts that the task names. Empty: the task's own setting.
 	Verifier string
@@ -140,7 +140,7 @@ func Load(dir string, o Options) (*Task, error) {
 	if err != nil {
 		return nil, &Error{dir, "path", err.Error()}
 	}
-	t := &Task{Dir: dir, abs: abs}
+	t := &Task{Dir: dir, abs: abs, env: o.Env}
 	c, err := t.readConfig(abs)
 	if err != nil { // nothing else can be checked
 		t.problem(err)
@@ -150,12 +150,12 @@ func Load(dir string, o Options) (*Task, error) {
 	if len(c.Steps) == 0 || exists(abs, "instruction.md") {
 		t.Request.Task.Instruction = t.instruction("instruction.md")
 	}
-	t.fill(c, o)
+	t.fill(c)
 	if c.Environment.DockerImage == "" && exists(abs, "environment/Dockerfile") {
 		t.Request.Sandbox.Build = &schema.Build{}
 	}
 	if exists(abs, "environment/"+composeName) {
-		t.compose("environment", &t.Request.Sandbox, o)
+		t.compose("environment", &t.Request.Sandbox)
 	}
 	t.steps(c, o)
 	if len(c.Steps) == 0 {
@@ -165,11 +165,9 @@ func Load(dir string, o Options) (*Task, error) {
 		t.problem(&Error{dir, "artifacts", "the task has none, so a separate verifier would have no files of the agent: list the paths that the tests read"})
 	}
 	if exists(abs, "solution") {
-		t.Solution = t.expand("solution.env", c.Solution.Env, o)
+		t.Solution = t.expand("solution.env", c.Solution.Env)
 	}
-	if exists(abs, "replay.yaml") {
-		t.Replay = filepath.Join(abs, "replay.yaml")
-	}
+	t.noteMissing()
 	t.Bundle, err = pack(abs, []string{"environment", "solution", "steps", "tests"})
 	if err != nil {
 		t.problem(&Error{dir, "files", err.Error()})
@@ -185,9 +183,18 @@ func IsTask(dir string) bool {
 	return exists(dir, "instruction.md") || exists(dir, "task.toml") && exists(dir, "steps")
 }
 
-func exists(dir, name string) bool {
-	_, err := os.Stat(filepath.Join(dir, name))
-	return err == nil
+func exists(dir, name string) bool { return folder{dir}.has(name) }
+
+// ReplayScript returns the task's replay.yaml; nil if it has none.
+func (t *Task) ReplayScript() ([]byte, error) {
+	data, err := folder{t.abs}.read("replay.yaml", maxReplayFile)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, &Error{t.Dir, "replay.yaml", err.Error()}
+	}
+	return data, nil
 }
 
 func name(c *config, dir string) string {
@@ -200,7 +207,7 @@ func name(c *config, dir string) string {
 // readConfig reads task.toml. Unknown keys become warnings.
 func (t *Task) readConfig(dir string) (*config, error) {
 	c := &config{}
-	data, err := os.ReadFile(filepath.Join(dir, "task.toml"))
+	data, err := folder{dir}.read("task.toml", maxConfigFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return c, nil
 	}
@@ -227,9 +234,9 @@ func (t *Task) readConfig(dir string) (*config, error) {
 // buildMS is the time limit of a build if the task names none.
 const buildMS = 600_000
 
-func (t *Task) fill(c *config, o Options) {
+func (t *Task) fill(c *config) {
 	r, env := &t.Request, &c.Environment
-	r.Sandbox = t.sandbox("environment", env, o)
+	r.Sandbox = t.sandbox("environment", env)
 	r.Agent.Network, r.Agent.Allow = t.network("agent", c.Agent.networkConfig)
 	r.Agent.MCP, r.Agent.SkillsDir = t.mcp(env.MCPServers), env.SkillsDir
 	r.Agent.User = t.user("agent.user", c.Agent.User)
@@ -248,11 +255,11 @@ func (t *Task) fill(c *config, o Options) {
 // sandbox reads an environment. The request has no need that the environment
 // does not name, and no network unless the environment names one; a note says so,
 // since Harbor's default differs.
-func (t *Task) sandbox(at string, env *environmentConfig, o Options) schema.SandboxChoice {
+func (t *Task) sandbox(at string, env *environmentConfig) schema.SandboxChoice {
 	s := schema.SandboxChoice{Image: env.DockerImage, CPUs: env.CPUs, GPUs: env.GPUs, Workdir: env.Workdir}
 	s.MemoryBytes = t.size(at+".memory", env.MemoryMB, env.Memory)
 	s.DiskBytes = t.size(at+".storage", env.StorageMB, env.Storage)
-	s.Env = t.expand(at+".env", env.Env, o)
+	s.Env = t.expand(at+".env", env.Env)
 	t.unmet(at, env)
 	network := env.networkConfig
 	if network.NetworkMode == "" && env.AllowInternet != nil && *env.AllowInternet {
@@ -314,33 +321,4 @@ func (t *Task) user(field string, v any) string {
 		return ""
 	}
 	return s
-}
-
-// expand replaces values of the form ${VAR} or ${VAR:-default}. A value with any
-// other text around the variable stays unchanged.
-func (t *Task) expand(field string, env map[string]string, o Options) map[string]string {
-	if len(env) == 0 {
-		return nil
-	}
-	template := regexp.MustCompile(`^\$\{([^}:]+)(:-(.*))?\}$`)
-	out := make(map[string]string, len(env))
-	for _, k := range slices.Sorted(maps.Keys(env)) {
-		m := template.FindStringSubmatch(env[k])
-		if m == nil {
-			out[k] = env[k]
-			continue
-		}
-		value, ok := "", false
-		if o.Lookup != nil {
-			value, ok = o.Lookup(m[1])
-		}
-		if !ok && m[2] == "" {
-			t.problem(&Error{t.Dir, field + "." + k, fmt.Sprintf("the variable %s is not set for the submitter", m[1])})
-		}
-		if !ok {
-			value = m[3]
-		}
-		out[k] = value
-	}
-	return out
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -201,7 +199,7 @@ func (t *Task) verify(c *config, step *stepConfig, at string, o Options, tests .
 	mode := verifierShared
 	for i, from := range all {
 		v.User = cmp.Or(t.user(fields[i]+".user", from.User), v.User)
-		if env := t.expand(fields[i]+".env", from.Env, o); len(env) > 0 {
+		if env := t.expand(fields[i]+".env", from.Env); len(env) > 0 {
 			if v.Env == nil {
 				v.Env = map[string]string{}
 			}
@@ -219,7 +217,7 @@ func (t *Task) verify(c *config, step *stepConfig, at string, o Options, tests .
 		mode = verifierSeparate
 	}
 	if mode == verifierSeparate {
-		t.separate(c, v, step, tests, o)
+		t.separate(c, v, step, tests)
 	}
 	if v.Bundled {
 		return v
@@ -256,7 +254,7 @@ func (t *Task) mode(field string, v verifierConfig) string {
 // of the step, the same of the task, the agent's image. A compose file in the
 // folder of the tests may set the image too, and adds side-cars. The agent's
 // side-cars and mounts belong to the agent's image and come with it alone.
-func (t *Task) separate(c *config, v *schema.Verify, step *stepConfig, tests []string, o Options) {
+func (t *Task) separate(c *config, v *schema.Verify, step *stepConfig, tests []string) {
 	environments, fields := []*environmentConfig{c.Verifier.Environment}, []string{"verifier.environment"}
 	if step != nil {
 		environments = append([]*environmentConfig{step.Verifier.Environment}, environments...)
@@ -266,7 +264,7 @@ func (t *Task) separate(c *config, v *schema.Verify, step *stepConfig, tests []s
 	choice.Image, choice.Build = "", nil
 	for i, env := range environments {
 		if env != nil {
-			choice = t.sandbox(fields[i], env, o)
+			choice = t.sandbox(fields[i], env)
 			t.unusedBySecond(fields[i], env)
 			from := &t.Request.Sandbox // its image comes with its services
 			choice.Image, choice.Services, choice.Folders, choice.Container = "", from.Services, from.Folders, from.Container
@@ -286,7 +284,7 @@ func (t *Task) separate(c *config, v *schema.Verify, step *stepConfig, tests []s
 		}
 		if exists(t.abs, tests[i]+"/"+composeName) {
 			choice.Services, choice.Folders, choice.Container = nil, nil, schema.Container{}
-			t.compose(tests[i], &choice, o)
+			t.compose(tests[i], &choice)
 			v.Bundled = true
 		}
 		if v.Bundled {
@@ -351,7 +349,7 @@ func (t *Task) steps(c *config, o Options) {
 
 // instruction reads the file with the agent's instruction.
 func (t *Task) instruction(file string) string {
-	text, err := os.ReadFile(filepath.Join(t.abs, file))
+	text, err := folder{t.abs}.read(file, maxInstructionFile)
 	if err != nil {
 		t.problem(&Error{t.Dir, file, reason(err)})
 	} else if strings.TrimSpace(string(text)) == "" {

@@ -59,8 +59,8 @@ setup = ["echo hi"]
 
 func TestHarborTask(t *testing.T) {
 	dir := write(t, t.TempDir(), map[string]string{"instruction.md": "-- do\n'it'", "task.toml": full, "tests/test.sh": "#!/bin/sh\n", "environment/data.txt": "x"})
-	lookup := func(name string) (string, bool) { return "s3cret", name == "SECRET" }
-	task, err := tasks.Load(dir, tasks.Options{Lookup: lookup})
+	given := tasks.Options{Env: map[string]string{"SECRET": "s3cret"}}
+	task, err := tasks.Load(dir, given)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestHarborTask(t *testing.T) {
 	if len(task.Warnings) != 1 || !strings.Contains(task.Warnings[0], "environment.surprise") {
 		t.Errorf("got %v", task.Warnings)
 	}
-	again, err := tasks.Load(dir, tasks.Options{Lookup: lookup})
+	again, err := tasks.Load(dir, given)
 	if err != nil || !bytes.Equal(task.Bundle, again.Bundle) {
 		t.Error("the same files make another bundle")
 	}
@@ -99,7 +99,6 @@ func TestErrorsInATaskAreNamed(t *testing.T) {
 		"environment.network_mode": {"instruction.md": "x", "task.toml": "[environment]\nnetwork_mode = 'host'"},
 		"environment.memory": {
 			"instruction.md": "x", "task.toml": "[environment]\nmemory = '4 elephants'"},
-		"verifier.env.K": {"instruction.md": "x", "task.toml": "[verifier]\nenv = { K = '${NO_SUCH}' }", "tests/test.sh": ""},
 	} {
 		_, err := tasks.Load(write(t, t.TempDir(), files), tasks.Options{})
 		var bad *tasks.Error
@@ -117,7 +116,7 @@ func TestErrorsInATaskAreNamed(t *testing.T) {
 func TestEverythingThatIsWrongIsSaidAtOnce(t *testing.T) {
 	_, err := tasks.Load(write(t, t.TempDir(), map[string]string{
 		"instruction.md": " ", "tests/test.sh": "",
-		"task.toml": "[agent]\ntimeout_sec = -1\n[environment]\nmemory = 'x'\nnetwork_mode = 'host'\n[verifier]\nenv = { K = '${NO_SUCH}' }\ntimeout_sec = 0",
+		"task.toml": "[agent]\ntimeout_sec = -1\n[environment]\nmemory = 'x'\nnetwork_mode = 'host'\n[verifier]\ntimeout_sec = 0",
 	}), tasks.Options{})
 	var fields []string
 	if list, ok := err.(interface{ Unwrap() []error }); ok {
@@ -129,7 +128,7 @@ func TestEverythingThatIsWrongIsSaidAtOnce(t *testing.T) {
 			fields = append(fields, bad.Field)
 		}
 	}
-	if got := strings.Join(fields, " "); got != "instruction.md environment.memory environment.network_mode agent.timeout_sec verifier.timeout_sec verifier.env.K" {
+	if got := strings.Join(fields, " "); got != "instruction.md environment.memory environment.network_mode agent.timeout_sec verifier.timeout_sec" {
 		t.Errorf("got %q: %v", got, err)
 	}
 }

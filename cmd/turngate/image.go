@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,12 +38,15 @@ func (f imageFlags) open(cmd *cobra.Command) (*docker.Backend, error) {
 
 func imageWarmCommand(kind, short string) *cobra.Command {
 	var f imageFlags
+	var given taskEnv
 	var parallel int
 	cmd := &cobra.Command{
 		Use: kind + " TASK...", Short: short, Args: cobra.MinimumNArgs(1),
-		PreRunE: func(_ *cobra.Command, args []string) error { return usageOf(f.check(), checkPaths(args)) },
+		PreRunE: func(_ *cobra.Command, args []string) error {
+			return usageOf(f.check(), given.check(), checkPaths(args))
+		},
 		RunE: func(cmd *cobra.Command, paths []string) error {
-			wants, err := imagesOf(paths, kind)
+			wants, err := imagesOf(cmd, &given, paths, kind)
 			if err != nil {
 				return err
 			}
@@ -75,29 +77,33 @@ func imageWarmCommand(kind, short string) *cobra.Command {
 	}
 	cmd.Flags().VarP(newCount(&parallel, 2), "parallel", "j", "images at once")
 	f.add(cmd.Flags())
+	given.add(cmd.Flags())
 	return cmd
 }
 
 // imagesOf returns the images of this kind that the tasks below the paths need.
-func imagesOf(paths []string, kind string) ([]images.Want, error) {
+func imagesOf(cmd *cobra.Command, given *taskEnv, paths []string, kind string) ([]images.Want, error) {
 	dirs, err := taskDirs(paths)
 	if err != nil {
 		return nil, err
 	}
+	var all []*tasks.Task
 	var wants []images.Want
 	var wrong []error
 	for _, dir := range dirs {
-		t, err := tasks.Load(dir, tasks.Options{Lookup: os.LookupEnv})
+		t, err := given.load(cmd, dir, "")
 		if err != nil {
 			wrong = append(wrong, err)
 			continue
 		}
+		all = append(all, t)
 		of, err := images.Of(t, kind)
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("task %s: %w", dir, err))
 		}
 		wants = append(wants, of...)
 	}
+	tellMissing(cmd.ErrOrStderr(), all...)
 	if len(wrong) > maxWrong {
 		wrong = wrong[:maxWrong]
 	}
@@ -111,12 +117,15 @@ func (f *imageFlags) addNetwork(cmd *cobra.Command) {
 
 func imageListCommand() *cobra.Command {
 	var f imageFlags
+	var given taskEnv
 	var output string
 	cmd := &cobra.Command{
 		Use: "ls [TASK...]", Short: "List the images that builds left, the last used first, or the images of tasks",
-		PreRunE: func(_ *cobra.Command, args []string) error { return usageOf(f.check(), checkPaths(args)) },
+		PreRunE: func(_ *cobra.Command, args []string) error {
+			return usageOf(f.check(), given.check(), checkPaths(args))
+		},
 		RunE: func(cmd *cobra.Command, paths []string) error {
-			wants, err := imagesOf(paths, "")
+			wants, err := imagesOf(cmd, &given, paths, "")
 			if err != nil {
 				return err
 			}
@@ -140,18 +149,20 @@ func imageListCommand() *cobra.Command {
 	}
 	addOutput(cmd.Flags(), &output, "table", "json")
 	f.addNetwork(cmd)
+	given.add(cmd.Flags())
 	return cmd
 }
 
 func imagePruneCommand() *cobra.Command {
 	var f imageFlags
+	var given taskEnv
 	var keep sandboxes.Keep
 	var gb float64
 	cmd := &cobra.Command{
 		Use: "prune [TASK...]", Short: "Remove images that builds left: the ones of tasks, or the ones with the oldest last use; never an image that a container uses",
 		PreRunE: func(_ *cobra.Command, args []string) error {
 			keep.Bytes = int64(gb * 1e9)
-			wrong := []error{f.check(), checkPaths(args), atLeast("keep-images", keep.Images, 0), atLeast("keep-images-gb", gb, 0), atLeast("unused-for", keep.Age, 0)}
+			wrong := []error{f.check(), given.check(), checkPaths(args), atLeast("keep-images", keep.Images, 0), atLeast("keep-images-gb", gb, 0), atLeast("unused-for", keep.Age, 0)}
 			switch bounds := keep != (sandboxes.Keep{}); {
 			case len(args) == 0 && !bounds:
 				wrong = append(wrong, errors.New("image prune: name tasks, or a bound: --keep-images N, --keep-images-gb N or --unused-for 72h"))
@@ -161,7 +172,7 @@ func imagePruneCommand() *cobra.Command {
 			return usageOf(wrong...)
 		},
 		RunE: func(cmd *cobra.Command, paths []string) error {
-			wants, err := imagesOf(paths, "")
+			wants, err := imagesOf(cmd, &given, paths, "")
 			if err != nil {
 				return err
 			}
@@ -183,6 +194,7 @@ func imagePruneCommand() *cobra.Command {
 	cmd.Flags().Float64Var(&gb, "keep-images-gb", 0, "GB of images to keep")
 	cmd.Flags().DurationVar(&keep.Age, "unused-for", 0, "remove images without a use for this time, such as 72h")
 	f.addNetwork(cmd)
+	given.add(cmd.Flags())
 	return cmd
 }
 

@@ -39,6 +39,7 @@ type runFlags struct {
 	upstream   string
 	upstreams  string
 	mcp        []string
+	taskEnv    taskEnv
 	job        jobFlags
 	recorded   *tasks.Task // runs instead of task directories
 }
@@ -63,6 +64,7 @@ func runCommandOf(f *runFlags) *cobra.Command {
 	f.nats.add(cmd, "")
 	f.model.add(cmd)
 	f.box.add(cmd)
+	f.taskEnv.add(cmd.Flags())
 	f.job.add(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&f.agent, "agent", "mini", "name of the agent, one of 'turngate agent ls'")

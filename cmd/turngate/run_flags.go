@@ -106,7 +106,7 @@ func valuesOf(flags *pflag.FlagSet, f *pflag.Flag) []string {
 	switch kind, at, ok := strings.Cut(text, ":"); {
 	case f.Name == "trainer" && ok && (kind == "replay" || kind == "transcript"):
 		text = kind + ":" + absolute(at)
-	case slices.Contains([]string{"creds", "agents", "upstreams"}, f.Name) && text != "":
+	case slices.Contains([]string{"creds", "agents", "upstreams", "task-env-file"}, f.Name) && text != "":
 		text = absolute(text)
 	}
 	return []string{text}

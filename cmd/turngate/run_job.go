@@ -79,7 +79,7 @@ func (f *runFlags) resume(cmd *cobra.Command, paths, argv []string) (_ *job.Job,
 		if t.Index > 0 && len(list) > 0 && list[len(list)-1].dir == t.Dir {
 			continue
 		}
-		l := f.loadTask(t.Dir, t.Source)
+		l := f.loadTask(cmd, t.Dir, t.Source)
 		if l.err == nil && t.Fault == nil && l.digest != t.Digest {
 			l.err = fmt.Errorf("task %s was changed since the job began: start a new job", t.Dir)
 		}

@@ -68,21 +68,24 @@ func (f *runFlags) choose(cmd *cobra.Command, paths []string) ([]loaded, error) 
 		return nil, usage("--filter, --exclude: none of %s is left", plural(len(all), "task"))
 	}
 	for i, l := range chosen {
+		if err := cmd.Context().Err(); err != nil {
+			return nil, err
+		}
 		if l.err == nil {
-			chosen[i] = f.loadTask(l.dir, l.source)
+			chosen[i] = f.loadTask(cmd, l.dir, l.source)
 		}
 	}
 	return chosen, f.open(cmd, chosen)
 }
 
-func (f *runFlags) loadTask(dir, source string) loaded {
+func (f *runFlags) loadTask(cmd *cobra.Command, dir, source string) loaded {
 	abs, err := filepath.Abs(dir)
 	l := loaded{dir: abs, name: tasks.Name(abs), source: source, err: err}
 	if l.err != nil {
 		return l
 	}
 	var bundle []byte
-	if l.task, l.err = tasks.Load(dir, tasks.Options{Lookup: os.LookupEnv, Verifier: f.verifier}); l.err == nil {
+	if l.task, l.err = f.taskEnv.load(cmd, dir, f.verifier); l.err == nil {
 		bundle = l.task.Bundle
 	}
 	l.digest, err = job.Digest(abs, bundle)
@@ -125,11 +128,13 @@ func (f *runFlags) open(cmd *cobra.Command, list []loaded) error {
 	if err != nil {
 		return err
 	}
+	var all []*tasks.Task
 	for i := range list {
 		l := &list[i]
 		if l.err != nil {
 			continue
 		}
+		all = append(all, l.task)
 		for _, w := range l.task.Warnings {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", oneLine(l.task.Dir, 200), oneLine(w, 400))
 		}
@@ -137,17 +142,23 @@ func (f *runFlags) open(cmd *cobra.Command, list []loaded) error {
 		if shared != nil || spec.Dialect == "" || schema.Mode(f.mode) != schema.ModeGate {
 			continue
 		}
-		if l.task.Replay == "" {
-			l.err = fmt.Errorf("%s has no replay.yaml: name an answerer of the model calls: --trainer replay:FILE or --trainer upstream:URL", l.task.Dir)
-			continue
-		}
-		s, err := replay.Load(l.task.Replay)
+		script, err := l.task.ReplayScript()
 		if err != nil {
 			l.err = err
 			continue
 		}
+		if script == nil {
+			l.err = fmt.Errorf("%s has no replay.yaml: name an answerer of the model calls: --trainer replay:FILE or --trainer upstream:URL", l.task.Dir)
+			continue
+		}
+		s, err := replay.Parse(script)
+		if err != nil {
+			l.err = fmt.Errorf("task %s: replay.yaml: %w", l.task.Dir, err)
+			continue
+		}
 		l.answer = trainer.Whole(s.Answer)
 	}
+	tellMissing(cmd.ErrOrStderr(), all...)
 	return nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -38,12 +37,13 @@ func taskCheckCommand() *cobra.Command {
 			if f.pass <= 0 {
 				wrong = append(wrong, fmt.Errorf("--pass: %v is not valid: want a reward above 0", f.pass))
 			}
-			return usageOf(append(wrong, f.run.box.check(), flagOf("name", schema.CheckTrainer(f.run.name)), checkPaths(args))...)
+			return usageOf(append(wrong, f.run.box.check(), f.run.taskEnv.check(), flagOf("name", schema.CheckTrainer(f.run.name)), checkPaths(args))...)
 		},
 		RunE: func(cmd *cobra.Command, paths []string) error { return f.check(cmd, paths) },
 	}
 	f.run.nats.add(cmd, "")
 	fl := cmd.Flags()
+	f.run.taskEnv.add(fl)
 	addSandbox(fl, &f.run.sandbox, &f.run.image, imagesFirst(), "", ", instead of the tasks' own")
 	fl.StringVar(&f.run.box.network, "network", "", "network of the sandbox: none, open or allowlist (default: the task's, else none)")
 	fl.StringVar(&f.run.name, "name", "local", "name of the trainer")
@@ -62,7 +62,11 @@ func (f *taskCheckFlags) check(cmd *cobra.Command, paths []string) error {
 		return err
 	}
 	c := check.Config{Dirs: dirs, Parallel: f.run.parallel, Pass: f.pass, Request: f.request}
-	c.Load = func(dir string) (*tasks.Task, error) { return tasks.Load(dir, tasks.Options{Lookup: os.LookupEnv}) }
+	given, err := f.run.taskEnv.values()
+	if err != nil {
+		return usageOf(err)
+	}
+	c.Load = func(dir string) (*tasks.Task, error) { return tasks.Load(dir, tasks.Options{Env: given}) }
 	if f.out != "" {
 		settings := fmt.Sprintf("%s %s %s %v %s", f.run.sandbox, f.run.image, f.run.box.network, f.pass, f.run.nats.url)
 		if c.State, err = check.Open(f.out, settings); err != nil {

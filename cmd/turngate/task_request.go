@@ -10,33 +10,35 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/tasks"
 )
 
 func taskRequestCommand() *cobra.Command {
 	var bundle, agent, verifier string
+	var given taskEnv
 	cmd := &cobra.Command{
 		Use:   "request DIR",
 		Short: "Print a task directory as the JSON of a request, for trainers in any language",
 		Long: "Print a task directory as the JSON of a request. The trainer adds id, trainer, agent.name, sandbox.backend and, if it wants, other fields.\n\n" +
 			"--bundle writes the task's files, which the trainer stores in its object store; task.bundle is their sha256. " +
-			"Values of ${VAR} come from this process. The variables of solution.env are in agent.env with --agent oracle alone.",
+			"Values of ${VAR} come from --task-env and --task-env-file. The variables of solution.env are in agent.env with --agent oracle alone.",
 		Args: needArgs(1, 1, "one task directory"),
 		PreRunE: func(*cobra.Command, []string) error {
-			if agent == "" {
-				return nil
+			wrong := []error{given.check()}
+			if agent != "" {
+				_, err := agents.Find(agents.All(), agent)
+				wrong = append(wrong, err)
 			}
-			_, err := agents.Find(agents.All(), agent)
-			return usageOf(err)
+			return usageOf(wrong...)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := tasks.Load(args[0], tasks.Options{Lookup: os.LookupEnv, Verifier: verifier})
+			t, err := given.load(cmd, args[0], verifier)
 			if err != nil {
 				return usage("%w", err)
 			}
 			for _, w := range t.Warnings {
 				fmt.Fprintln(cmd.ErrOrStderr(), oneLine(w, 400))
 			}
+			tellMissing(cmd.ErrOrStderr(), t)
 			q := t.Request
 			sum := sha256.Sum256(t.Bundle)
 			q.V, q.Task.Bundle, q.Agent.Name = schema.Version, hex.EncodeToString(sum[:]), agent
@@ -51,6 +53,7 @@ func taskRequestCommand() *cobra.Command {
 			return printJSON(cmd.OutOrStdout(), &q)
 		},
 	}
+	given.add(cmd.Flags())
 	cmd.Flags().StringVar(&bundle, "bundle", "", "file to write the task's files to, as tar.zst")
 	cmd.Flags().StringVar(&agent, "agent", "", "agent of the request")
 	cmd.Flags().Var(newChoice(&verifier, "", "separate"), "verifier", "separate: verify in a second sandbox (default: the task's mode)")

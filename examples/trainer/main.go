@@ -44,7 +44,7 @@ func run(url, creds, name, dir string, group, rounds int) error {
 	defer t.Close()
 
 	// The task becomes a bundle and a request.
-	task, err := tasks.Load(dir, tasks.Options{Lookup: os.LookupEnv})
+	task, err := tasks.Load(dir, tasks.Options{})
 	if err != nil {
 		return err
 	}

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
+
+	"github.com/turngate/turngate/tasks"
 )
 
 // Digest returns the SHA-256 in hex of a task's bundle, instruction and
@@ -17,7 +17,7 @@ func Digest(dir string, bundle []byte) (string, error) {
 	all := sha256.New()
 	var wrong []error
 	for _, name := range []string{"instruction.md", "task.toml"} {
-		data, err := os.ReadFile(filepath.Join(dir, name))
+		data, err := tasks.ReadFile(dir, name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			wrong = append(wrong, fmt.Errorf("read the task: %w", err))
 		}
