@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks/job"
@@ -270,7 +272,7 @@ func (r *Rollout) Copy(ctx context.Context, to string, patterns []string) ([]str
 	if r.Result == nil && r.dir == "" {
 		return nil, fmt.Errorf("%s: it has not ended, so it has no files yet", r.Name())
 	}
-	if err := os.MkdirAll(to, 0o755); err != nil {
+	if err := os.MkdirAll(to, 0o700); err != nil {
 		return nil, fmt.Errorf("copy files: %w", err)
 	}
 	root, err := os.OpenRoot(to)
@@ -306,7 +308,7 @@ func (r *Rollout) Copy(ctx context.Context, to string, patterns []string) ([]str
 
 func (r *Rollout) copyFile(ctx context.Context, root, from *os.Root, name string) error {
 	if dir := path.Dir(name); dir != "." {
-		if err := root.MkdirAll(dir, 0o755); err != nil {
+		if err := root.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
 	}
@@ -325,7 +327,7 @@ func (r *Rollout) copyFile(ctx context.Context, root, from *os.Root, name string
 		}
 		in = bytes.NewReader(data)
 	}
-	out, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
+	out, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
@@ -342,7 +344,7 @@ func matches(patterns []string, name string) bool {
 }
 
 func readFile(name string, limit int64) ([]byte, error) {
-	f, err := os.Open(name)
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO is no reason to wait
 	if err != nil {
 		return nil, err
 	}

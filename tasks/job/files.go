@@ -17,7 +17,7 @@ import (
 )
 
 // writeJSON replaces a file atomically, also if the machine crashes.
-func writeJSON(dir, name string, mode fs.FileMode, v any) error {
+func writeJSON(dir, name string, v any) error {
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
@@ -27,14 +27,14 @@ func writeJSON(dir, name string, mode fs.FileMode, v any) error {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
 	defer root.Close()
-	return replace(root, name, mode, append(data, '\n'))
+	return replace(root, name, append(data, '\n'))
 }
 
 // replace writes a temporary file, syncs it to disk and renames it.
-func replace(root *os.Root, name string, mode fs.FileMode, data []byte) error {
+func replace(root *os.Root, name string, data []byte) error {
 	side := path.Join(path.Dir(name), "."+path.Base(name)+".new")
 	err := func() error {
-		f, err := root.OpenFile(side, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, mode)
+		f, err := root.OpenFile(side, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 		if err != nil {
 			return err
 		}
@@ -62,11 +62,11 @@ func replace(root *os.Root, name string, mode fs.FileMode, data []byte) error {
 // put writes a file below a folder and makes the folders of its path.
 func put(root *os.Root, name string, data []byte) error {
 	if dir := path.Dir(name); dir != "." {
-		if err := root.MkdirAll(dir, 0o755); err != nil {
+		if err := root.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("write %s: %w", name, err)
 		}
 	}
-	if err := root.WriteFile(name, data, 0o644); err != nil {
+	if err := root.WriteFile(name, data, 0o600); err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
 	return nil
@@ -84,7 +84,7 @@ const (
 // that leave the folder. It returns the number of entries that it left out.
 func unpack(root *os.Root, below string, data []byte) (leftOut int, err error) {
 	var bytesLeft int64 = maxUnpacked
-	if err := root.MkdirAll(below, 0o755); err != nil {
+	if err := root.MkdirAll(below, 0o700); err != nil {
 		return 0, fmt.Errorf("unpack %s: %w", below, err)
 	}
 	r := tar.NewReader(bytes.NewReader(data))
@@ -110,7 +110,7 @@ func unpack(root *os.Root, below string, data []byte) (leftOut int, err error) {
 		}
 		at := path.Join(below, name)
 		if !regular {
-			err = root.MkdirAll(at, 0o755)
+			err = root.MkdirAll(at, 0o700)
 		} else if bytesLeft -= h.Size; bytesLeft < 0 {
 			return leftOut, fmt.Errorf("unpack %s: it has more than %d bytes", below, int64(maxUnpacked))
 		} else {
@@ -134,10 +134,10 @@ func isOdd(err error) bool {
 }
 
 func write(root *os.Root, at string, from io.Reader) error {
-	if err := root.MkdirAll(path.Dir(at), 0o755); err != nil {
+	if err := root.MkdirAll(path.Dir(at), 0o700); err != nil {
 		return err
 	}
-	f, err := root.OpenFile(at, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
+	f, err := root.OpenFile(at, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}

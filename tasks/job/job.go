@@ -155,7 +155,11 @@ func Create(dir string, p Plan) (*Job, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the job's folder: %w", err)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return nil, fmt.Errorf("make the job's folder: %w", err)
+	}
+	// Its files have the rollouts' variables and logs: no other user reads them.
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make the job's folder: %w", err)
 	}
 	if list, err := os.ReadDir(dir); err != nil {
@@ -182,10 +186,10 @@ func (j *Job) begin() error {
 	if err := j.save(); err != nil {
 		return err
 	}
-	if err := writeJSON(j.Dir, "config.json", 0o644, j.config()); err != nil {
+	if err := writeJSON(j.Dir, "config.json", j.config()); err != nil {
 		return err
 	}
-	if err := writeJSON(j.Dir, "lock.json", 0o644, j.jobLock()); err != nil {
+	if err := writeJSON(j.Dir, "lock.json", j.jobLock()); err != nil {
 		return err
 	}
 	return j.Tell(true)
@@ -221,7 +225,7 @@ func lock(dir string) (*Job, error) {
 		f.Close()
 		return nil, fmt.Errorf("the job %s is in use by another process", dir)
 	}
-	log, err := os.OpenFile(filepath.Join(dir, "job.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	log, err := os.OpenFile(filepath.Join(dir, "job.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("open the job's log: %w", err)
@@ -243,7 +247,7 @@ func (j *Job) Close() {
 }
 
 // save writes the plan.
-func (j *Job) save() error { return writeJSON(j.Dir, planName, 0o600, &j.Plan) }
+func (j *Job) save() error { return writeJSON(j.Dir, planName, &j.Plan) }
 
 // SetWorker records the worker inside this process and its state folder. It must
 // be called before the worker starts.
@@ -355,7 +359,7 @@ func (j *Job) Rerun(list []Trial) error {
 			p.Trials[i] = n
 		}
 	}
-	if err := writeJSON(j.Dir, planName, 0o600, &p); err != nil {
+	if err := writeJSON(j.Dir, planName, &p); err != nil {
 		return err
 	}
 	j.Plan = p
@@ -475,6 +479,9 @@ func readJSON(path string, v any) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", path, err)
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("read %s: it is not a regular file", path)
 	}
 	if info.Size() > maxPlan {
 		return fmt.Errorf("read %s: it has more than %d bytes", path, maxPlan)

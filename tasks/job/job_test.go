@@ -410,3 +410,28 @@ func TestChoice(t *testing.T) {
 		t.Error("every seed takes the first tasks")
 	}
 }
+
+// TestOtherUsersCannotReadAJob: its files have the variables of its tasks, and
+// the logs of agents and verifiers.
+func TestOtherUsersCannotReadAJob(t *testing.T) {
+	j := create(t, plan(t, 1, "x"))
+	f := files{"agent.stdout.log": []byte("out"), "verifier.tar": folder(t, tar.Header{Name: "a/b", Typeflag: tar.TypeReg}), "out/file": []byte("x")}
+	r := resultOf(j.Missing()[0], 1)
+	r.Artifacts = f.artifacts()
+	if err := j.Put(t.Context(), r, f.fetch, nil); err != nil {
+		t.Fatal(err)
+	}
+	err := filepath.WalkDir(j.Dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has the mode %v", p, info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -148,7 +148,7 @@ func (j *Job) Tell(now bool) error {
 		return nil
 	}
 	j.told = time.Now()
-	return writeJSON(j.Dir, "result.json", 0o644, j.result())
+	return writeJSON(j.Dir, "result.json", j.result())
 }
 
 type harborJob struct {

@@ -61,7 +61,7 @@ func (j *Job) fresh(t *Trial) (*os.Root, error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, err
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
 	return os.OpenRoot(dir)
@@ -131,7 +131,7 @@ func (j *Job) put(ctx context.Context, t *Trial, r *schema.Result, fetch Fetch, 
 	}
 	defer root.Close()
 	for _, dir := range []string{"agent", "verifier", "artifacts"} {
-		if err := root.MkdirAll(dir, 0o755); err != nil {
+		if err := root.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
 	}
@@ -183,10 +183,10 @@ func (j *Job) put(ctx context.Context, t *Trial, r *schema.Result, fetch Fetch, 
 	if err != nil {
 		return err
 	}
-	if err := replace(root, planName, 0o644, append(whole, '\n')); err != nil {
+	if err := replace(root, planName, append(whole, '\n')); err != nil {
 		return err
 	}
-	return writeJSON(filepath.Join(j.Dir, t.Name), "result.json", 0o644, j.trial(t, r))
+	return writeJSON(filepath.Join(j.Dir, t.Name), "result.json", j.trial(t, r))
 }
 
 // inOrderOfTrust returns the artifacts with the folders of the agent's logs

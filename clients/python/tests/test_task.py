@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
+import socket
 import tarfile
 from pathlib import Path
 
 import pytest
 import zstandard
 
-from turngate import Task, TaskError
+from turngate import InvalidError, Task, TaskError
 
 
 def make(directory: Path, toml: str = "", **files: str) -> Path:
@@ -150,7 +152,7 @@ name = "one"
 """
     with pytest.raises(TaskError) as e:
         Task.load(make(tmp_path, toml, environment__docker_minus_compose="x"), {})
-    for field in ("agent.timeout_sec", "agent.network_mode", "environment.memory", "environment.env.A", "environment.cpus",
+    for field in ("agent.timeout_sec", "agent.network_mode", "environment.memory", "environment.cpus",
                   "steps: Task.load does not support it", "verifier.environment: Task.load"):  # fmt: skip
         assert any(p.startswith(field) for p in e.value.problems), (field, e.value.problems)
 
@@ -168,3 +170,71 @@ def test_links_stay_inside(tmp_path: Path) -> None:
     (tmp_path / "tests" / "out").symlink_to("../../secret")
     with pytest.raises(TaskError, match="out of the bundle"):
         Task.load(tmp_path)
+
+
+def test_a_task_reads_no_variable_of_its_submitter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, secret = "TURNGATE_TEST_SECRET", "the-submitters-secret"
+    monkeypatch.setenv(name, secret)
+    toml = (
+        "[verifier.env]\nA = '${TURNGATE_TEST_SECRET}'\n[environment.env]\nB = '${TURNGATE_TEST_SECRET:-none}'\n"
+        "[solution.env]\nC = '${OTHER}'\n"
+    )
+    make(tmp_path, toml, tests__test_dot_sh="", solution__solve_dot_sh="")
+    task = Task.load(tmp_path)
+    assert task.request.verify is not None
+    assert (task.request.verify.env, task.request.sandbox.env, task.solution) == ({"A": ""}, {"B": "none"}, {"C": ""})
+    assert task.request.task.notes[0].endswith(f"so they are empty: {name}, OTHER")
+    assert task.missing == [name, "OTHER"]
+    task = Task.load(tmp_path, env=[name])
+    assert task.request.verify is not None
+    assert (task.request.verify.env, task.request.sandbox.env, task.missing) == (
+        {"A": secret},
+        {"B": secret},
+        ["OTHER"],
+    )
+    assert Task.load(tmp_path, env={name: "x"}).request.sandbox.env == {"B": "x"}
+    with pytest.raises(InvalidError, match="env: 'NOT_SET' is not valid"):
+        Task.load(tmp_path, env=["NOT_SET"])
+    with pytest.raises(InvalidError, match="want a list of names"):
+        Task.load(tmp_path, env=name)
+
+
+@pytest.mark.parametrize("kind", ["link", "relative", "fifo", "socket", "device", "procfs", "large"])
+@pytest.mark.parametrize("place", ["instruction.md", "task.toml", "tests/test.sh", "environment/Dockerfile", "tests"])
+def test_no_file_outside_a_task_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str) -> None:
+    (tmp_path / "id_rsa").write_text("PRIVATE")
+    task = tmp_path / "t"
+    task.mkdir()
+    make(task, tests__test_dot_sh="", environment__Dockerfile="")
+    at = task / place
+    if at.is_dir():
+        (at / "test.sh").unlink()
+        at.rmdir()
+    else:
+        at.unlink()
+    if kind == "link":
+        at.symlink_to(tmp_path / "id_rsa")
+    elif kind == "relative":
+        at.symlink_to(os.path.relpath(tmp_path / "id_rsa", at.parent))
+    elif kind == "fifo":
+        os.mkfifo(at)
+    elif kind == "socket":
+        monkeypatch.chdir(at.parent)
+        with socket.socket(socket.AF_UNIX) as s:
+            s.bind(at.name)
+    elif kind == "large":
+        with at.open("wb") as f:
+            f.truncate(300 << 30)
+    else:
+        at.symlink_to({"device": "/dev/zero", "procfs": "/proc/self/environ"}[kind])
+    with pytest.raises(TaskError) as e:
+        Task.load(task)
+    assert at.name in str(e.value)
+    assert "PRIVATE" not in str(e.value)
+
+
+def test_links_inside_a_task_are_followed(tmp_path: Path) -> None:
+    make(tmp_path, texts__a_dot_md="the text")
+    (tmp_path / "instruction.md").unlink()
+    (tmp_path / "instruction.md").symlink_to("texts/a.md")
+    assert Task.load(tmp_path).request.task.instruction == "the text"

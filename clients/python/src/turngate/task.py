@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-from . import bundle, schema
+from . import bundle, folder, schema
 from .codec import from_json
-from .errors import TaskError
+from .errors import InvalidError, TaskError
 from .toml_table import Table
 
 _NETWORKS = {"": "", "no-network": "none", "public": "open", "allowlist": "allowlist"}
@@ -28,6 +28,8 @@ _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)(I?B)?\s*", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([^}:]+)(:-(.*))?\}", re.DOTALL)
 
 _NETWORK_NOTE = " is not set: the default is no-network here and public in Harbor"
+
+_MAX_FILE = 1 << 20  # bytes of task.toml and of instruction.md
 
 BUILD_MS = 600_000
 """Time limit of a build if the task names none."""
@@ -51,26 +53,34 @@ class Task:
     """Variables of the task's own solution; the agent oracle gets them."""
     warnings: list[str] = field(default_factory=list)
     """Keys of task.toml that are not known and not used."""
+    missing: list[str] = field(default_factory=list)
+    """Variables that the task asks for and was not given, with those for which it has a default."""
 
     @property
     def name(self) -> str:
         return self.request.task.name
 
     @classmethod
-    def load(cls, directory: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> Task:
+    def load(cls, directory: str | os.PathLike[str], env: Iterable[str] | Mapping[str, str] = ()) -> Task:
         """Read a task directory.
+
+        A task may come from other people, so it reads only the variables of this process that env names, and no file
+        outside its folder. A variable that it asks for and does not get is empty, unless the task has a default; a
+        note of the result names it.
 
         Tasks with steps, with a docker-compose.yaml or with a verifier in a sandbox of its own are refused by name:
         `turngate task request` reads them for from_request.
 
         Args:
             directory: The folder with instruction.md, task.toml, environment/, solution/ and tests/.
-            environ: Values of ${VAR} in the task's env tables. Default: os.environ.
+            env: Variables for ${VAR} in the task's env tables: names, with their values in os.environ, or a mapping of
+                names to values.
 
         Raises:
             TaskError: It lists every mistake in the task, and every part that is not supported.
+            InvalidError: A name of env is not set in os.environ.
         """
-        return _Reader(Path(directory), os.environ if environ is None else environ).read()
+        return _Reader(Path(directory), _given(env)).read()
 
     @classmethod
     def from_request(
@@ -115,10 +125,26 @@ class Task:
         return request
 
 
+def _given(env: Iterable[str] | Mapping[str, str]) -> Mapping[str, str]:
+    if isinstance(env, Mapping):
+        return env
+    if isinstance(env, str):
+        raise InvalidError("env", env, "want a list of names, or a mapping of names to values")
+    names = list(env)
+    for name in names:
+        if name not in os.environ:
+            raise InvalidError(
+                "env", name, "want the name of a variable that is set here, or a mapping of names to values"
+            )
+    return {name: os.environ[name] for name in names}
+
+
 class _Reader:
-    def __init__(self, directory: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, env: Mapping[str, str]) -> None:
         self._dir = directory
-        self._environ = environ
+        self._env = env
+        self._missing: list[str] = []
+        self._empty: list[str] = []
         self._problems: list[str] = []
         self._warnings: list[str] = []
 
@@ -138,6 +164,9 @@ class _Reader:
             top.free().get(key)
             top.used.add(key)
         top.report_unknown()
+        if self._empty:
+            text = "the submitter did not give the task these variables, so they are empty: " + ", ".join(self._empty)
+            request.task.notes.insert(0, text[:1000])
         files = b""
         try:
             files = bundle.pack(self._dir)
@@ -145,23 +174,22 @@ class _Reader:
             self._problems.append(f"files: {e}")
         if self._problems:
             raise TaskError(str(self._dir), list(dict.fromkeys(self._problems)))
-        if not (self._dir / "solution").exists():
+        if not folder.has(self._dir, "solution"):
             solution = {}
-        return Task(str(self._dir), request, files, solution, self._warnings)
+        return Task(str(self._dir), request, files, solution, self._warnings, self._missing)
 
     def _config(self) -> Table:
-        path = self._dir / "task.toml"
         values: dict[str, Any] = {}
-        if path.exists():
+        if folder.has(self._dir, "task.toml"):
             try:
-                values = tomllib.loads(path.read_text())
+                values = tomllib.loads(folder.read(self._dir, "task.toml", _MAX_FILE).decode())
             except (OSError, ValueError) as e:
-                raise TaskError(str(self._dir), [f"task.toml: {e}"]) from None
+                raise TaskError(str(self._dir), [f"task.toml: {getattr(e, 'strerror', None) or e}"]) from None
         return Table("", values, self._problems, self._warnings)
 
     def _instruction(self) -> str:
         try:
-            text = (self._dir / "instruction.md").read_text()
+            text = folder.read(self._dir, "instruction.md", _MAX_FILE).decode()
         except (OSError, ValueError) as e:
             self._problems.append(f"instruction.md: {getattr(e, 'strerror', None) or e}")
             return ""
@@ -173,7 +201,7 @@ class _Reader:
         verifier = top.table("verifier")
         for found, what in (
             (bool(top.items("steps")), "steps"),
-            ((self._dir / "environment" / "docker-compose.yaml").exists(), "environment/docker-compose.yaml"),
+            (folder.has(self._dir, "environment/docker-compose.yaml"), "environment/docker-compose.yaml"),
             (verifier.text("environment_mode") == "separate" or bool(verifier.table("environment").free()),
              "verifier.environment"),
         ):  # fmt: skip
@@ -194,7 +222,7 @@ class _Reader:
             request.task.notes.append(f"task.toml: {t.name('network_mode')}{_NETWORK_NOTE}")
         s.network, s.allow = self._network(t)
         s.network = s.network or ("open" if allowed else "none")
-        if not s.image and (self._dir / "environment" / "Dockerfile").exists():
+        if not s.image and folder.has(self._dir, "environment/Dockerfile"):
             s.build = schema.Build()
         request.limits.install_ms = t.milliseconds("build_timeout_sec") or BUILD_MS
         request.healthcheck = self._health(t.table("healthcheck"))
@@ -275,7 +303,7 @@ class _Reader:
         request.snapshot = own.flag("snapshot")
         request.gate.max_calls = int(own.number("max_calls"))
         request.gate.max_repeats = int(own.number("max_repeats"))
-        if (self._dir / "tests" / "test.sh").exists():
+        if folder.has(self._dir, "tests/test.sh"):
             request.verify = verify
 
     def _artifact(self, at: str, value: Any) -> schema.ArtifactRule:
@@ -303,10 +331,12 @@ class _Reader:
             m = _VARIABLE.fullmatch(value)
             if m is None:
                 out[name] = value
-            elif m[1] in self._environ:
-                out[name] = self._environ[m[1]]
-            elif m[2]:
-                out[name] = m[3]
+            elif m[1] in self._env:
+                out[name] = self._env[m[1]]
             else:
-                self._problems.append(f"{at}.{name}: the variable {m[1]} is not set here")
+                out[name] = m[3] or ""
+                if m[1] not in self._missing:
+                    self._missing.append(m[1])
+                if not m[2] and m[1] not in self._empty:
+                    self._empty.append(m[1])
         return out
