@@ -12,7 +12,8 @@ import (
 // of OpenAI chat
 // (https://platform.openai.com/docs/api-reference/chat/object), which every
 // dialect of a gate can write. A tool's arguments are a JSON string with any
-// text in it: the agent judges whether that text is a usable object. Text that
+// text in it: the agent judges whether that text is a usable object. A call's id may be
+// missing, or the same as another's: the gate gives agents ids of its own. Text that
 // is not valid Unicode passes, see MendAnswer. Errors are an *InvalidError.
 func CheckAnswer(message []byte) error {
 	_, _, err := MendAnswer(message)
@@ -108,6 +109,9 @@ func checkTextParts(v jsontext.Value, field string) error {
 	})
 }
 
+// maxCallID bounds the id of a tool call, in bytes of JSON.
+const maxCallID = 1024
+
 func checkToolCalls(v jsontext.Value, field string, whole bool) error {
 	if v.Kind() != '[' && v.Kind() != 'n' {
 		return invalid(field, kindName(v), "want a list, or null")
@@ -119,7 +123,7 @@ func checkToolCalls(v jsontext.Value, field string, whole bool) error {
 		if v.Kind() != '{' {
 			return invalid(field, kindName(v), "want an object with id, type and function")
 		}
-		id, custom := "", false
+		custom := false
 		var named, input jsontext.Value
 		err := rawjson.EachMember(v, func(name string, v jsontext.Value) error {
 			switch name {
@@ -128,8 +132,10 @@ func checkToolCalls(v jsontext.Value, field string, whole bool) error {
 					return invalid(field+".index", string(v), "want a number of 0 or more")
 				}
 			case "id":
-				id = string(v)
-				return checkString(v, field+".id", !whole, "want a string")
+				if len(v) > maxCallID {
+					return invalid(field+".id", fmt.Sprintf("%d bytes", len(v)), fmt.Sprintf("want at most %d", maxCallID))
+				}
+				return checkString(v, field+".id", true, "want a string, or null")
 			case "type":
 				custom = string(v) == `"custom"`
 				if v.Kind() != 'n' && string(v) != `"function"` && !custom {
@@ -145,8 +151,6 @@ func checkToolCalls(v jsontext.Value, field string, whole bool) error {
 		switch {
 		case err != nil:
 			return err
-		case whole && (id == "" || id == `""`):
-			return invalid(field+".id", "", "want a name of its own for each call")
 		case custom || named == nil && input != nil:
 			return checkNamed(input, field+".custom", "input", whole)
 		default:

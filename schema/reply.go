@@ -73,10 +73,7 @@ func (r *Reply) Validate() error {
 	if len(r.Message) == 0 {
 		return invalid("message", "", "want an assistant message")
 	}
-	if r.FinishReason == "" {
-		return invalid("finish_reason", "", "want stop, length, tool_calls or content_filter")
-	}
-	if err := checkText("finish_reason", r.FinishReason, 64); err != nil {
+	if err := checkOneOf("finish_reason", r.FinishReason, "stop", "length", "tool_calls", "content_filter"); err != nil {
 		return err
 	}
 	for _, p := range [...]struct {

@@ -9,9 +9,9 @@ import (
 )
 
 // Reader reads plain JSON: names are unique ASCII without escapes, objects
-// have at most 64 members, nesting is at most 32 deep, strings are valid
-// Unicode. Agents send almost nothing else. Its methods return false for any
-// other input, which may still be JSON: use a JSON library for it.
+// have at most 64 members, nesting is at most 32 deep, numbers are short,
+// strings are valid Unicode. Agents send almost nothing else. Its methods return
+// false for any other input, which may still be JSON: use a JSON library for it.
 type Reader struct {
 	In []byte // the whole input
 	At int    // offset of the next byte to read
@@ -21,6 +21,10 @@ type Reader struct {
 const (
 	MaxDepth   = 32 // of values inside each other
 	MaxMembers = 64 // of an object
+	// maxDigits bounds the digits of a number before its exponent, maxExponent those
+	// of the exponent. A double in shortest form has fewer.
+	maxDigits   = 40
+	maxExponent = 2
 )
 
 // Read returns a reader of in that begins at the offset at.
@@ -115,12 +119,12 @@ func (p *Reader) SkipNumber() bool {
 		p.At++
 	}
 	zero := p.At < len(p.In) && p.In[p.At] == '0'
-	if n := p.digits(); n == 0 || zero && n > 1 {
+	if n := p.digits(); n == 0 || n > maxDigits || zero && n > 1 {
 		return false
 	}
 	if p.At < len(p.In) && p.In[p.At] == '.' {
 		p.At++
-		if p.digits() == 0 {
+		if n := p.digits(); n == 0 || n > maxDigits {
 			return false
 		}
 	}
@@ -129,7 +133,7 @@ func (p *Reader) SkipNumber() bool {
 		if p.At < len(p.In) && (p.In[p.At] == '+' || p.In[p.At] == '-') {
 			p.At++
 		}
-		if p.digits() == 0 {
+		if n := p.digits(); n == 0 || n > maxExponent {
 			return false
 		}
 	}

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -26,21 +27,25 @@ type agentReply struct {
 }
 
 // answered returns a reply in the form for the agent.
-func answered(r schema.Reply, p *pieces) (*agentReply, error) {
+func (x *exchange) answered(r schema.Reply, p *pieces) (*agentReply, error) {
 	d := &agentReply{Reply: r}
-	var n int
-	var err error
-	if d.Message, n, err = schema.MendAnswer(r.Message); err != nil {
+	message, n, err := schema.MendAnswer(r.Message)
+	if err != nil {
 		return nil, err
 	}
 	if n > 0 {
 		d.note = replacedNote(n) + " in what the agent reads"
 	}
-	if p.any {
+	if d.Message = message; p.any {
 		if err := p.differ(&d.Reply); err != nil {
 			return nil, err
 		}
 	}
+	own, calls, err := x.s.toolIDs.Deliver(x.number, message)
+	if err != nil {
+		return nil, err
+	}
+	d.Message, d.FinishReason = json.RawMessage(own), canonical.FinishReason(r.FinishReason, calls)
 	return d, nil
 }
 
@@ -60,7 +65,9 @@ type pieces struct {
 	logprobs           schema.Logprobs
 }
 
-// add checks a piece and returns it in the form for the agent.
+// add checks a piece and returns it in the form for the agent, without its tool
+// calls: the agent gets them with the end of the answer, as its dialect writes
+// whole ones, since the pieces of several calls may be mixed. Nil: nothing is left.
 func (p *pieces) add(d *schema.Delta) (*schema.Delta, error) {
 	text, n, err := schema.MendPiece(d.Delta)
 	if err != nil {
@@ -79,7 +86,32 @@ func (p *pieces) add(d *schema.Delta) (*schema.Delta, error) {
 	p.content, p.reasoning = append(p.content, message.Content.Inner()...), append(p.reasoning, message.Reasoning.Inner()...)
 	p.calls.Add(message.ToolCalls)
 	p.ids, p.logprobs = append(p.ids, d.CompletionIDs...), append(p.logprobs, d.Logprobs...)
-	return d, nil
+	if len(p.calls) > maxToolCalls {
+		return nil, &answerError{"tool_calls", fmt.Sprintf("want at most %d", maxToolCalls)}
+	}
+	return withoutCalls(d)
+}
+
+// maxToolCalls bounds the tool calls of a streamed answer.
+const maxToolCalls = 4096
+
+func withoutCalls(d *schema.Delta) (*schema.Delta, error) {
+	if !bytes.Contains(d.Delta, []byte(`"tool_calls"`)) {
+		return d, nil
+	}
+	o := rawjson.NewObject()
+	err := rawjson.EachMember(d.Delta, func(name string, v jsontext.Value) error {
+		if name != "tool_calls" {
+			o.Raw(name, v)
+		}
+		return nil
+	})
+	if err != nil || o.Empty() {
+		return nil, err
+	}
+	rest := *d
+	rest.Delta = o.Done()
+	return &rest, nil
 }
 
 // differ returns an error for the first field in which the whole answer differs

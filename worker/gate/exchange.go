@@ -281,7 +281,9 @@ func (x *exchange) frame(f schema.Frame) error {
 				x.mu.Unlock()
 				return refusal(err)
 			}
-			x.deltas = append(x.deltas, d)
+			if d != nil {
+				x.deltas = append(x.deltas, d)
+			}
 			receiver = x.client
 		}
 	}
@@ -303,7 +305,7 @@ func (x *exchange) check(f schema.Frame) error {
 		}
 		p = &pieces{} // x.pieces is of an earlier generation
 	}
-	answer, err := answered(*f.Reply, p)
+	answer, err := x.answered(*f.Reply, p)
 	if err != nil {
 		return refusal(err)
 	}
@@ -338,7 +340,7 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 	end := CallEnd{Took: took}
 	answer := x.checked // Complete has returned, and no other goroutine writes it
 	if err == nil && answer == nil {
-		answer, err = answered(reply, &x.pieces)
+		answer, err = x.answered(reply, &x.pieces)
 	}
 	if err == nil {
 		end.Note, end.Reply = answer.note, &reply

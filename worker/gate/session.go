@@ -19,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/worker/gate/canonical"
 	"github.com/turngate/turngate/worker/gate/dialect"
 	"github.com/turngate/turngate/worker/gate/history"
 )
@@ -66,7 +67,8 @@ type Session struct {
 	timers      *clientTimers
 	contextFull bool // see ContextFull
 	readers     []*history.Reader
-	decoding    sync.Mutex // held while a body is decoded
+	toolIDs     *canonical.Calls // of the attempt
+	decoding    sync.Mutex       // held while a body is decoded
 
 	mu        sync.Mutex
 	open      int            // requests
@@ -108,7 +110,7 @@ func Open(ctx context.Context, c Config) *Session {
 	_, _ = rand.Read(secret) // never fails
 	s := &Session{
 		cfg: c, key: "tg-" + base64.RawURLEncoding.EncodeToString(secret), timers: timers,
-		slots: make(chan struct{}, max(c.Options.MaxParallel, 1)), stats: map[string]schema.CallStats{}, edits: map[string]bool{},
+		slots: make(chan struct{}, max(c.Options.MaxParallel, 1)), stats: map[string]schema.CallStats{}, edits: map[string]bool{}, toolIDs: &canonical.Calls{},
 	}
 	if c.Before != nil {
 		s.follow(c.Before)
@@ -118,7 +120,7 @@ func Open(ctx context.Context, c Config) *Session {
 	s.serveTools()
 	lists := map[string][]dialect.Dialect{}
 	for _, d := range c.Dialects {
-		reader := history.NewReader(d, c.Memory.conversations)
+		reader := history.NewReader(d, c.Memory.conversations, s.toolIDs)
 		s.readers = append(s.readers, reader)
 		for _, route := range d.Routes() {
 			s.routes.handle(route, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, d, reader) })
@@ -169,6 +171,7 @@ func (s *Session) follow(before *Session) {
 	defer before.mu.Unlock()
 	s.cfg.Before = nil
 	s.key, s.count, s.toolCalls, s.bytesPerToken = before.key, before.count, before.toolCalls, before.bytesPerToken
+	s.toolIDs = before.toolIDs // the agent may go on in the same conversation
 	s.stats, s.edits, s.committed = maps.Clone(before.stats), maps.Clone(before.edits), slices.Clone(before.committed)
 }
 

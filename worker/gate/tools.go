@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker/gate/dialect"
 )
@@ -66,6 +67,10 @@ func (s *Session) serveTool(w http.ResponseWriter, r *http.Request, d dialect.Di
 	var object map[string]json.RawMessage
 	if err != nil || json.Unmarshal(arguments, &object) != nil {
 		refuse(w, d, dialect.Refusal{Status: http.StatusBadRequest, Code: "invalid_request_error", Message: "The arguments are not a JSON object."})
+		return
+	}
+	if err := rawjson.Bound(arguments, rawjson.MaxNesting); err != nil {
+		refuse(w, d, badRequest(fmt.Errorf("the arguments: %w", err)))
 		return
 	}
 	s.mu.Lock()

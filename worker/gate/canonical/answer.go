@@ -100,6 +100,8 @@ type ToolCall struct {
 	ID, Kind string
 	Function struct{ Name, Arguments string }
 	Tool     struct{ Name, Input string } // a tool with free text as input
+
+	typed bool // Kind was given
 }
 
 func (c *ToolCall) read(raw jsontext.Value) error {
@@ -116,6 +118,7 @@ func (c *ToolCall) read(raw jsontext.Value) error {
 			c.ID, err = rawjson.Unquote(v)
 		case "type":
 			c.Kind, err = rawjson.Unquote(v)
+			c.typed = c.Kind != ""
 		case "function":
 			c.Function.Name, c.Function.Arguments, err = readNamed(v, "arguments")
 		case "custom":

@@ -2,19 +2,30 @@ package canonical
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/turngate/turngate/internal/rawjson"
 )
 
-// FinishReason returns the finish reason that fits a message with tools tool calls.
-func FinishReason(reason string, tools int) string {
-	if reason == "stop" && tools > 0 {
+// FinishReason returns the finish reason that the agent reads. Engines and trainers give
+// reasons that disagree with the message, and agents decide by the reason whether
+// to ask again: without a call it is never tool_calls, and with calls that are
+// complete it always is. With a call that was cut off it stays.
+func FinishReason(reason string, calls []ToolCall) string {
+	switch {
+	case len(calls) == 0 && reason == "tool_calls":
+		return "stop"
+	case len(calls) > 0 && (reason == "stop" || !slices.ContainsFunc(calls, cutOff)):
 		return "tool_calls"
+	default:
+		return reason
 	}
-	return reason
 }
+
+// cutOff reports whether a call may lack its end: its arguments are no object.
+func cutOff(c ToolCall) bool { return c.Custom() || object(c.Input()) == nil }
 
 // Content collects the parts of a message. A single plain text becomes a
 // string, as in the normal form.

@@ -54,7 +54,8 @@ type Refuser interface {
 // Agents send their whole conversation with every call. Messages is called for
 // items that earlier requests did not have, Member and Tools if these parts have
 // changed. So their results depend on nothing but their arguments, and on
-// the answers that the session remembers.
+// the answers that the session remembers. Ids and arguments of tool calls are the
+// agent's: package history replaces them by the model's own.
 //
 // A Decoder keeps no Parts after the request: they hold its whole body. JSON values
 // that a function gets are parts of the body: its results must be
@@ -106,6 +107,9 @@ type Members struct {
 	Stream bool
 	// Params are the canonical parameters. Values may be parts of the body.
 	Params schema.SortedMap[json.RawMessage]
+	// Options is for the dialect's own use in Converted: members that change the form
+	// of the answer.
+	Options any
 	// First has canonical messages in front of the conversation, such as the
 	// system prompt.
 	First []json.RawMessage
@@ -128,6 +132,8 @@ type Tools struct {
 type Converted struct {
 	Call  schema.Call // it has model, stream, params, tools and messages
 	Names any         // Tools.Names
+	// Options is Members.Options.
+	Options any
 	// Conversation has the messages of the call without Members.First.
 	Conversation []json.RawMessage
 	// Answers keeps conversations for Members.Previous.
@@ -153,7 +159,8 @@ type Request struct {
 
 // Encoding writes the answer to one request.
 type Encoding interface {
-	// Encode returns the body of a whole answer.
+	// Encode returns the body of a whole answer. The reply is in the form for the agent:
+	// its calls have ids of their own, its finish reason agrees with them.
 	Encode(m Meta, r *schema.Reply) ([]byte, error)
 	// Stream returns the writer of one streamed answer.
 	Stream(m Meta) Stream
@@ -165,10 +172,10 @@ type Stream interface {
 	ContentType() string
 	// KeepAlive returns an empty event. Clients count it as activity.
 	KeepAlive() []byte
-	// Delta returns the event of one piece of the answer.
+	// Delta returns the event of one piece of the answer, which has no tool calls.
 	Delta(d *schema.Delta) ([]byte, error)
-	// Final returns the end of the stream; without a delta before, it has the
-	// whole answer.
+	// Final returns the end of the stream with the tool calls; without a delta
+	// before, it has the whole answer.
 	Final(r *schema.Reply) ([]byte, error)
 	// Fail returns an event that ends the stream with an error.
 	Fail(f Refusal) []byte

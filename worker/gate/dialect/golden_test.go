@@ -14,6 +14,7 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/worker/gate/canonical"
 	"github.com/turngate/turngate/worker/gate/dialect"
 	"github.com/turngate/turngate/worker/gate/dialect/anthropic"
 	"github.com/turngate/turngate/worker/gate/dialect/chat"
@@ -113,7 +114,7 @@ func TestRequestsThatCannotBeExpressedAreRefused(t *testing.T) {
 // TestAMovingCacheControlBreaksNothing: Claude Code marks another message with
 // every turn, and sends a string for content that was a list before.
 func TestAMovingCacheControlBreaksNothing(t *testing.T) {
-	d := history.NewReader(anthropic.Dialect{}, history.NewMemory(0))
+	d := history.NewReader(anthropic.Dialect{}, history.NewMemory(0), &canonical.Calls{})
 	first, err := gatetest.DecodeWith(d, gatetest.Posted("/"), []byte(`{"messages":[{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]}]}`))
 	if err != nil {
 		t.Fatal(err)
@@ -153,9 +154,6 @@ func TestGoldenAnswers(t *testing.T) {
 	cut := schema.Reply{Message: []byte(`{"role":"assistant","content":"Too lo"}`), FinishReason: "length", Usage: schema.Usage{PromptTokens: 1, CompletionTokens: 2}}
 	pieces := []string{
 		`{"role":"assistant","content":""}`, `{"reasoning_content":"Where am I?"}`, `{"content":"I look. "}`, `{"content":"\u00e9\n"}`,
-		`{"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"bash","arguments":"{\"command\":"}}]}`,
-		`{"tool_calls":[{"index":0,"function":{"arguments":"\"pwd\"}"}}]}`,
-		`{"tool_calls":[{"index":1,"id":"call_2","type":"function","function":{"name":"read","arguments":"{\"path\": \"a\"}"}}]}`,
 	}
 	meta := dialect.Meta{ID: "alpha-1-1-1", Model: "policy", Created: 1_790_000_000}
 	for _, f := range gatetest.Fixtures() {

@@ -15,6 +15,20 @@ func Anthropic() Fixture {
 			return JSON(object{"model": "policy", "max_tokens": 100, "stream": stream, "messages": []any{object{"role": "user", "content": text}}})
 		},
 		Read: readMessages,
+		Next: func(t *testing.T, request string, answer []byte) string {
+			content := parsed(t, answer)["content"]
+			results := []any{}
+			for _, b := range list(content) {
+				if b["type"] == "tool_use" {
+					results = append(results, object{"type": "tool_result", "tool_use_id": b["id"], "content": "done"})
+				}
+			}
+			return with(parsed(t, []byte(request)), "messages", object{"role": "assistant", "content": content}, object{"role": "user", "content": results})
+		},
+		CallID: `"type":"tool_use","id":"([^"]*)"`,
+		Reasons: map[string]string{
+			"stop": `"stop_reason":"end_turn"`, "length": `"stop_reason":"max_tokens"`, "tool_calls": `"stop_reason":"tool_use"`, "content_filter": `"stop_reason":"refusal"`,
+		},
 		Talk: Talk{
 			Path: "/v1/messages",
 			Head: `{"model":"m","max_tokens":%d,"messages":[`,

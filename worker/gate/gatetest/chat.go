@@ -13,13 +13,27 @@ func Chat() Fixture {
 	return Fixture{
 		Dialect: chat.Dialect{}, Path: Always("/v1/chat/completions"), KeepAlive: `"delta":{},"finish_reason":null`,
 		Body: func(text string, stream bool) string {
-			body, err := json.Marshal(map[string]any{"model": "policy", "stream": stream, "messages": []any{map[string]any{"role": "user", "content": text}}})
-			if err != nil {
-				panic(err) // strings always encode
+			request := object{"model": "policy", "stream": stream, "messages": []any{object{"role": "user", "content": text}}}
+			if stream {
+				request["stream_options"] = object{"include_usage": true}
 			}
-			return string(body)
+			return JSON(request)
 		},
 		Read: readChat,
+		Next: func(t *testing.T, request string, answer []byte) string {
+			message, _ := list(parsed(t, answer)["choices"])[0]["message"].(object)
+			items := []any{message}
+			for _, c := range list(message["tool_calls"]) {
+				function, _ := c["function"].(object)
+				function["arguments"] = rewritten(function["arguments"])
+				items = append(items, object{"role": "tool", "tool_call_id": c["id"], "content": "done"})
+			}
+			return with(parsed(t, []byte(request)), "messages", items...)
+		},
+		CallID: `"id":"([^"]*)","type":"function"`,
+		Reasons: map[string]string{
+			"stop": `"finish_reason":"stop"`, "length": `"finish_reason":"length"`, "tool_calls": `"finish_reason":"tool_calls"`, "content_filter": `"finish_reason":"content_filter"`,
+		},
 		Talk: Talk{
 			Path: "/v1/chat/completions",
 			Head: `{"model":"m","temperature":%d,"messages":[`,

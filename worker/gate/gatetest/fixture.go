@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/worker/gate/canonical"
 	"github.com/turngate/turngate/worker/gate/dialect"
 	"github.com/turngate/turngate/worker/gate/history"
 )
@@ -24,6 +25,14 @@ type Fixture struct {
 	// Read returns the text and the tool calls ("name arguments") of a whole
 	// answer or a stream, as read by the dialect's clients.
 	Read func(t *testing.T, body []byte, stream bool) (text string, tools []string)
+	// Next returns the request that goes on from a whole answer, with a result for each
+	// of its calls. It parses the answer and writes it again, as clients do. Nil: the
+	// dialect's conversations have no calls.
+	Next func(t *testing.T, request string, answer []byte) string
+	// CallID is a pattern of the id of a tool call in an answer.
+	CallID string
+	// Reasons has a part of an answer for each finish reason.
+	Reasons map[string]string
 	// KeepAlive is part of a stream's keep-alive.
 	KeepAlive string
 	Talk      Talk
@@ -74,7 +83,7 @@ func Posted(path string) *http.Request {
 
 // Decode reads a body with a new reader.
 func Decode(d dialect.Dialect, path, body string) (history.Request, error) {
-	return DecodeWith(history.NewReader(d, history.NewMemory(0)), Posted(path), []byte(body))
+	return DecodeWith(history.NewReader(d, history.NewMemory(0), &canonical.Calls{}), Posted(path), []byte(body))
 }
 
 // DecodeWith reads and decodes a body.
@@ -127,3 +136,41 @@ func JSON(v any) string {
 }
 
 type object = map[string]any
+
+// parsed reads JSON into maps, lists and strings.
+func parsed(t *testing.T, data []byte) object {
+	t.Helper()
+	var o object
+	if err := json.Unmarshal(data, &o); err != nil {
+		t.Fatalf("%v: %s", err, data)
+	}
+	return o
+}
+
+// rewritten parses arguments and writes them again, if they are JSON.
+func rewritten(arguments any) any {
+	text, _ := arguments.(string)
+	var v any
+	if json.Unmarshal([]byte(text), &v) != nil {
+		return arguments
+	}
+	return JSON(v)
+}
+
+// list returns a value as a list of objects; a value of another type has none.
+func list(v any) (all []object) {
+	values, _ := v.([]any)
+	for _, v := range values {
+		if o, ok := v.(object); ok {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// with returns a request with further items of its conversation.
+func with(request object, conversation string, items ...any) string {
+	before, _ := request[conversation].([]any)
+	request[conversation] = append(before, items...)
+	return JSON(request)
+}

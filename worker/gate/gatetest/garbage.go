@@ -34,7 +34,7 @@ func toolCall(arguments string) string {
 func unwritable(t *testing.T, f Fixture) {
 	for message, field := range map[string]string{
 		`{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"bash","arguments":{"command":"ls"}}}]}`: "tool_calls[0].function.arguments",
-		`{"role":"assistant","content":null,"tool_calls":[{"type":"function","function":{"name":"bash","arguments":"{}"}}]}`:                       "tool_calls[0].id",
+		`{"role":"assistant","content":null,"tool_calls":[{"id":7,"type":"function","function":{"name":"bash","arguments":"{}"}}]}`:                "tool_calls[0].id",
 		`{"role":"assistant","content":7}`: "message.content",
 		`{"role":"assistant"`:              "message",
 	} {

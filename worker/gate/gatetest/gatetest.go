@@ -171,6 +171,9 @@ func Run(t *testing.T, f Fixture) {
 		"the clock stands without a trainer":       clock,
 		"an answer that no agent can read":         unwritable,
 		"arguments that are no object":             badArguments,
+		"ids of calls":                             callIDs,
+		"arguments come back as the model's":       ownArguments,
+		"finish reasons agree with the calls":      finishReasons,
 		"pieces that are not the whole":            differing,
 		"text that is no Unicode":                  noUnicode,
 	}
@@ -383,6 +386,13 @@ func badBodies(t *testing.T, f Fixture) {
 	}
 	if status, answer := h.Ask(f.Body(strings.Repeat("x", 20<<20), false)); status != 413 || !bytes.Contains(answer, []byte("16777216")) {
 		t.Errorf("20 MB: %d %.200s", status, answer)
+	}
+	for _, poison := range []string{strings.Repeat("9", 5000), strings.Repeat("[", 1500) + strings.Repeat("]", 1500), strings.Repeat(`{"a":`, 1500) + "1" + strings.Repeat("}", 1500), "1e999"} {
+		for _, body := range []string{strings.TrimSuffix(f.Body("hi", false), "}") + `,"user":` + poison + "}", strings.Replace(f.Body("hi", false), `"hi"`, `"hi","user":`+poison, 1)} {
+			if status, answer := h.Ask(body); status != 400 || !json.Valid(answer) {
+				t.Errorf("%.80s: %d %s", body, status, answer)
+			}
+		}
 	}
 	if n := h.Model.Calls.Load(); n != 0 {
 		t.Errorf("%d calls were made of bad bodies", n)

@@ -26,6 +26,18 @@ func Gemini() Fixture {
 			return JSON(object{"contents": []any{object{"role": "user", "parts": []any{object{"text": text}}}}, "labels": labels})
 		},
 		Read: readGemini,
+		Next: func(t *testing.T, request string, answer []byte) string {
+			content, _ := list(parsed(t, answer)["candidates"])[0]["content"].(object)
+			results := []any{}
+			for _, p := range list(content["parts"]) {
+				if c, ok := p["functionCall"].(object); ok {
+					results = append(results, object{"functionResponse": object{"id": c["id"], "name": c["name"], "response": object{"output": "done"}}})
+				}
+			}
+			return with(parsed(t, []byte(request)), "contents", content, object{"role": "user", "parts": results})
+		},
+		CallID:  `"functionCall":\{"id":"([^"]*)"`,
+		Reasons: map[string]string{"stop": `"finishReason":"STOP"`, "length": `"finishReason":"MAX_TOKENS"`, "tool_calls": `"finishReason":"STOP"`, "content_filter": `"finishReason":"SAFETY"`},
 		Talk: Talk{
 			Path: "/v1beta/models/m:generateContent",
 			Head: `{"generationConfig":{"seed":%d},"contents":[`,

@@ -16,6 +16,18 @@ func Responses() Fixture {
 			return JSON(object{"model": "policy", "stream": stream, "input": []any{object{"type": "message", "role": "user", "content": []any{object{"type": "input_text", "text": text}}}}})
 		},
 		Read: readResponses,
+		Next: func(t *testing.T, request string, answer []byte) string {
+			var items, results []any
+			for _, item := range list(parsed(t, answer)["output"]) {
+				if items = append(items, item); item["type"] == "function_call" {
+					item["arguments"] = rewritten(item["arguments"])
+					results = append(results, object{"type": "function_call_output", "call_id": item["call_id"], "output": "done"})
+				}
+			}
+			return with(parsed(t, []byte(request)), "input", append(items, results...)...)
+		},
+		CallID:  `"call_id":"([^"]*)"`,
+		Reasons: map[string]string{"stop": `"status":"completed"`, "length": `{"reason":"max_output_tokens"}`, "tool_calls": `"status":"completed"`, "content_filter": `{"reason":"content_filter"}`},
 		Talk: Talk{
 			Path: "/v1/responses",
 			Head: `{"model":"m","temperature":%d,"input":[`,

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/turngate/turngate/worker/gate/canonical"
 )
 
 // TestEarlierAnswersAreSpooled to a file beyond the memory bound, and read
 // back.
 func TestEarlierAnswersAreSpooled(t *testing.T) {
-	e := &answers{memory: 10_000, worker: &NewMemory(1 << 20).conversations}
+	e := &answers{memory: 10_000, worker: &NewMemory(1 << 20).conversations, calls: &canonical.Calls{}}
 	defer e.close()
 	var messages []json.RawMessage
 	for i := range 50 {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/turngate/turngate/worker/gate/canonical"
 	"github.com/turngate/turngate/worker/gate/dialect/chat"
 	"github.com/turngate/turngate/worker/gate/gatetest"
 	"github.com/turngate/turngate/worker/gate/history"
@@ -56,7 +57,7 @@ func TestBodiesComeInPieces(t *testing.T) {
 		"end":   iotest.DataErrReader, // returns EOF with the last piece
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := history.NewReader(chat.Dialect{}, history.NewMemory(0))
+			d := history.NewReader(chat.Dialect{}, history.NewMemory(0), &canonical.Calls{})
 			for i, body := range bodies {
 				read, err := d.Read(pieces(bytes.NewReader(body)), len(body))
 				if err != nil || read.Len() != len(body) {
@@ -73,7 +74,7 @@ func TestBodiesComeInPieces(t *testing.T) {
 func TestABodyThatBreaksOff(t *testing.T) {
 	first, second := conversation("a", "b", "c"), conversation("a", "b", "c", "d")
 	for _, at := range []int{0, 1, len(first) / 2, len(first) - 1, len(second) - 1} {
-		d := history.NewReader(chat.Dialect{}, history.NewMemory(0))
+		d := history.NewReader(chat.Dialect{}, history.NewMemory(0), &canonical.Calls{})
 		before, err := gatetest.DecodeWith(d, gatetest.Posted("/"), first)
 		if err != nil {
 			t.Fatal(err)
@@ -98,7 +99,7 @@ func TestABodyThatBreaksOff(t *testing.T) {
 // TestConversationsSideBySide: each conversation keeps its memory while it
 // grows.
 func TestConversationsSideBySide(t *testing.T) {
-	d := history.NewReader(chat.Dialect{}, history.NewMemory(0))
+	d := history.NewReader(chat.Dialect{}, history.NewMemory(0), &canonical.Calls{})
 	read := func(names ...string) []json.RawMessage {
 		t.Helper()
 		body := conversation(names...)
@@ -126,7 +127,7 @@ func TestConversationsSideBySide(t *testing.T) {
 // TestASlowBodyDelaysNoOther: other requests are read while a slow body is
 // compared with the session's bodies.
 func TestASlowBodyDelaysNoOther(t *testing.T) {
-	d := history.NewReader(chat.Dialect{}, history.NewMemory(0))
+	d := history.NewReader(chat.Dialect{}, history.NewMemory(0), &canonical.Calls{})
 	if _, err := gatetest.DecodeWith(d, gatetest.Posted("/"), conversation("a", "b")); err != nil {
 		t.Fatal(err)
 	}

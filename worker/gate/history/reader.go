@@ -12,6 +12,7 @@ import (
 
 	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/worker/gate/canonical"
 	"github.com/turngate/turngate/worker/gate/dialect"
 )
 
@@ -20,6 +21,7 @@ import (
 type Reader struct {
 	dialect dialect.Dialect
 	memory  *Memory
+	calls   *canonical.Calls
 	answers answers
 
 	mu       sync.Mutex         // held while a body is decoded
@@ -32,9 +34,9 @@ type Reader struct {
 	one      [1]json.RawMessage // buffer for a group with one message, see convert
 }
 
-// NewReader returns the reader of one session.
-func NewReader(d dialect.Dialect, m *Memory) *Reader {
-	return &Reader{dialect: d, memory: m, answers: answers{worker: &m.conversations}}
+// NewReader returns the reader of one session, with the model's tool calls.
+func NewReader(d dialect.Dialect, m *Memory, calls *canonical.Calls) *Reader {
+	return &Reader{dialect: d, memory: m, calls: calls, answers: answers{worker: &m.conversations, calls: calls}}
 }
 
 // decoderOf returns the dialect's Decoder. It makes the Decoder on first use, because
@@ -101,20 +103,34 @@ func valueOr(r *dialect.Request) dialect.Request {
 	return *r
 }
 
-// convert converts the items that no earlier body has.
+// convert converts the items that no earlier body has. Tool calls of the model get
+// its own ids and arguments.
 func (s *Reader) convert(p *parts, keep int) error {
 	if s.decoder.Messages != nil {
-		return p.fold(keep, s.decoder.Messages)
+		return p.fold(keep, func(p dialect.Parts, i int) (dialect.Group, error) {
+			g, err := s.decoder.Messages(p, i)
+			for k, m := range g.Messages {
+				g.Messages[k] = s.calls.Own(m)
+			}
+			return g, err
+		})
 	}
 	fresh := 0 // bytes of canonical messages, which are copied to one buffer
 	for _, item := range p.items[keep:] {
 		fresh += item.to - item.from
 	}
 	room := make([]byte, 0, fresh)
+	using := s.memory.scratch()
+	defer s.memory.reuse(using)
+	hasher := &using.hasher
 	return p.fold(keep, func(_ dialect.Parts, i int) (dialect.Group, error) {
 		at := len(room)
 		room = append(room, p.Item(i)...)
-		s.one[0] = room[at:len(room):len(room)]
+		sent := json.RawMessage(room[at:len(room):len(room)])
+		s.one[0] = s.calls.Own(sent)
+		if !sameMemory(s.one[0], sent) && i-keep < len(p.fresh) {
+			p.fresh[i-keep] = hasher.Message(s.one[0])
+		}
 		return dialect.Group{Messages: s.one[:]}, nil
 	})
 }
@@ -139,7 +155,7 @@ func (s *Reader) readMembers(p *parts) error {
 // call puts the converted parts of a body together.
 func (s *Reader) call(p *parts, body Body) (dialect.Converted, error) {
 	m := &s.members
-	c := dialect.Converted{Call: schema.Call{Model: m.Model, Stream: m.Stream, Params: m.Params}, Answers: &s.answers}
+	c := dialect.Converted{Call: schema.Call{Model: m.Model, Stream: m.Stream, Params: m.Params}, Options: m.Options, Answers: &s.answers}
 	first := m.First
 	if m.Previous != "" {
 		before, err := s.previous(p, body)
@@ -207,7 +223,7 @@ func (s *Reader) Close() {
 	s.answers.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.decoder = nil // it may remember arguments of tools
+	s.decoder = nil
 }
 
 // split splits a body. keep is the number of converted items that it shares

@@ -199,7 +199,9 @@ func (p *parts) read(d *jsontext.Decoder, shift int, resumed bool) error {
 			err = p.readItems(d, shift, resumed)
 		} else {
 			var v jsontext.Value
-			v, err = d.ReadValue()
+			if v, err = d.ReadValue(); err == nil {
+				err = bounded(v, "%.80s", name)
+			}
 			end := int(d.InputOffset()) + shift
 			at = span{end - len(v), end}
 		}
@@ -233,11 +235,22 @@ func (p *parts) readItems(d *jsontext.Decoder, shift int, resumed bool) error {
 			if len(p.items) == maxItems {
 				return &SizeError{fmt.Sprintf("The request has more than %d of %s.", maxItems, p.array)}
 			}
+			if err := bounded(v, "%s.%d", p.array, len(p.items)); err != nil {
+				return err
+			}
 			p.items = append(p.items, span{end - len(v), end})
 		}
 	}
 	_, err := d.ReadToken()
 	return err
+}
+
+// bounded checks the bounds of a value. Its error begins with the name of the value.
+func bounded(v jsontext.Value, format string, name ...any) error {
+	if err := rawjson.Bound(v, rawjson.MaxNesting); err != nil {
+		return fmt.Errorf(format+": %w", append(name, err)...)
+	}
+	return nil
 }
 
 // value returns a part of the body. It is valid while the reader is locked.

@@ -19,6 +19,8 @@ MERGE_WITHIN = 0.002
 
 MERGE_MOST = 32 << 10
 
+_FINISH_REASONS = ("stop", "length", "tool_calls", "content_filter")
+
 Send = Callable[[Answer, str, Any], Awaitable[None]]
 
 
@@ -185,6 +187,8 @@ def check_reply(reply: Reply) -> None:
         InvalidError: A field is wrong.
     """
     check_answer(reply.message, "message", whole=True)
+    if reply.finish_reason not in _FINISH_REASONS:
+        raise InvalidError("finish_reason", reply.finish_reason, "want one of " + ", ".join(_FINISH_REASONS))
     if len(reply.logprobs) and len(reply.logprobs) != len(reply.completion_ids):
         want = f"as many as completion_ids, which has {len(reply.completion_ids)}"
         raise InvalidError("logprobs", f"{len(reply.logprobs)} values", want)

@@ -11,6 +11,8 @@ from .schema import Delta, Reply, Usage
 
 _TEXTS = ("refusal", "reasoning_content", "reasoning")
 
+_CALL_ID_MOST = 1000
+
 
 def check_answer(message: Any, field: str, whole: bool) -> None:
     """Check an assistant message, or with whole=False a delta, in the form that every dialect can write.
@@ -53,9 +55,9 @@ def _tool_call(call: Any, field: str, whole: bool) -> None:
         raise InvalidError(field, type(call).__name__, "want an object with id, type and function")
     if not isinstance(call.get("index", 0), int):
         raise InvalidError(f"{field}.index", call["index"], "want a number of 0 or more")
-    _text(call.get("id"), f"{field}.id", or_null=not whole)
-    if whole and not call["id"]:
-        raise InvalidError(f"{field}.id", "", "want a name of its own for each call")
+    _text(call.get("id"), f"{field}.id")
+    if len(call.get("id") or "") > _CALL_ID_MOST:
+        raise InvalidError(f"{field}.id", f"{len(call['id'])} characters", f"want at most {_CALL_ID_MOST}")
     kind = call.get("type")
     if kind not in (None, "function", "custom"):
         raise InvalidError(f"{field}.type", kind, "want function or custom")

@@ -605,7 +605,7 @@ class Reply:
     v: int = field(default=1, metadata=wire(keep=True))
     # an OpenAI chat assistant message
     message: Any = field(default=None, metadata=wire(form="json", keep=True, required=True))
-    finish_reason: str = field(default="", metadata=wire(keep=True, required=True, most=64))
+    finish_reason: str = field(default="", metadata=wire(keep=True, required=True, one_of=("content_filter", "length", "stop", "tool_calls",)))
     usage: Usage = field(default_factory=lambda: Usage(), metadata=wire(keep=True))
     # Data for training. None of it ever reaches the agent.
     prompt_ids: Sequence[int] = field(default=(), metadata=wire(form="ids"))

@@ -2,7 +2,6 @@
 package anthropic
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 
@@ -30,8 +29,7 @@ func (Dialect) Routes() []string {
 
 // Decoder implements dialect.Dialect.
 func (Dialect) Decoder() dialect.Decoder {
-	d := &decoder{}
-	return dialect.Decoder{Kind: "messages", Conversation: "messages", Messages: d.messages, Member: readMember, Tools: readTools, Request: d.request}
+	return dialect.Decoder{Kind: "messages", Conversation: "messages", Messages: readItem, Member: readMember, Tools: readTools, Request: request}
 }
 
 // ModelsRoutes implements dialect.Dialect.
@@ -71,9 +69,9 @@ func (Dialect) Fail(f dialect.Refusal) []byte {
 	return rawjson.NewObject().Str("type", "error").Raw("error", inner.Done()).Done()
 }
 
-type encoding struct{ arguments *canonical.Arguments }
+type encoding struct{}
 
-func (e encoding) Encode(m dialect.Meta, r *schema.Reply) ([]byte, error) {
+func (encoding) Encode(m dialect.Meta, r *schema.Reply) ([]byte, error) {
 	message, err := canonical.ReadAnswer(r.Message)
 	if err != nil {
 		return nil, err
@@ -89,8 +87,7 @@ func (e encoding) Encode(m dialect.Meta, r *schema.Reply) ([]byte, error) {
 		c := &message.ToolCalls[i]
 		blocks = append(blocks, toolUse(c.ID, c.Name(), canonical.ObjectOr(c.Input())))
 	}
-	e.arguments.Note(message.ToolCalls)
-	o := messageHead(m).Raw("content", rawjson.List(blocks)).Str("stop_reason", stopReason(r.FinishReason, len(message.ToolCalls))).Raw("stop_sequence", []byte("null"))
+	o := messageHead(m).Raw("content", rawjson.List(blocks)).Str("stop_reason", stopReason(r.FinishReason)).Raw("stop_sequence", []byte("null"))
 	return o.Raw("usage", usage(r.Usage)).Done(), nil
 }
 
@@ -106,8 +103,8 @@ func usage(u schema.Usage) []byte {
 	return fmt.Appendf(nil, `{"input_tokens":%d,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":%d}`, u.PromptTokens, u.CompletionTokens)
 }
 
-func stopReason(reason string, tools int) string {
-	switch canonical.FinishReason(reason, tools) {
+func stopReason(reason string) string {
+	switch reason {
 	case "length":
 		return "max_tokens"
 	case "tool_calls":
@@ -119,20 +116,14 @@ func stopReason(reason string, tools int) string {
 	}
 }
 
-func (e encoding) Stream(m dialect.Meta) dialect.Stream {
-	return &stream{arguments: e.arguments, meta: m}
-}
+func (encoding) Stream(m dialect.Meta) dialect.Stream { return &stream{meta: m} }
 
-// stream writes one block after the other, as the API does. Clients
-// parse the input of a tool, which must be an object, so the stream keeps the
-// pieces of an input until the answer is whole.
+// stream writes one block after the other, as the API does.
 type stream struct {
-	arguments *canonical.Arguments
-	meta      dialect.Meta
-	begun     bool
-	kind      string // of the open block; empty: none
-	block     int    // its index
-	calls     canonical.ToolCalls
+	meta  dialect.Meta
+	begun bool
+	kind  string // of the open block; empty: none
+	block int    // its index
 }
 
 func (*stream) ContentType() string { return dialect.EventStream }
@@ -181,13 +172,16 @@ func (s *stream) close(b []byte) []byte {
 	return b
 }
 
-func (s *stream) Delta(d *schema.Delta) ([]byte, error) { return s.write(d.Delta) }
-
-func (s *stream) write(raw json.RawMessage) ([]byte, error) {
-	message, err := canonical.ReadAnswer(raw)
+func (s *stream) Delta(d *schema.Delta) ([]byte, error) {
+	message, err := canonical.ReadAnswer(d.Delta)
 	if err != nil {
 		return nil, err
 	}
+	return s.write(&message), nil
+}
+
+// write writes the texts of a message or a piece.
+func (s *stream) write(message *canonical.Answer) []byte {
 	b := s.start(nil)
 	if !message.Reasoning.Empty() {
 		b = s.open(b, "thinking", []byte(`{"type":"thinking","thinking":"","signature":""}`))
@@ -197,29 +191,28 @@ func (s *stream) write(raw json.RawMessage) ([]byte, error) {
 		b = s.open(b, "text", []byte(`{"type":"text","text":""}`))
 		b = s.delta(b, "text_delta", "text", message.Content)
 	}
-	s.calls.Add(message.ToolCalls)
-	return b, nil
+	return b
 }
 
 func (s *stream) Final(r *schema.Reply) ([]byte, error) {
+	message, err := canonical.ReadAnswer(r.Message)
+	if err != nil {
+		return nil, err
+	}
 	var b []byte
 	if !s.begun {
-		var err error
-		if b, err = s.write(r.Message); err != nil {
-			return nil, err
-		}
+		b = s.write(&message)
 	}
 	b = s.close(b)
-	for i := range s.calls {
-		c := &s.calls[i]
+	for i := range message.ToolCalls {
+		c := &message.ToolCalls[i]
 		b = s.open(b, "tool_use", toolUse(c.ID, c.Name(), []byte("{}")))
 		if in := c.Input(); in != "" {
 			b = s.delta(b, "input_json_delta", "partial_json", rawjson.Quote(string(canonical.ObjectOr(in))))
 		}
 		b = s.close(b)
 	}
-	s.arguments.Note(s.calls)
-	delta := rawjson.NewObject().Str("stop_reason", stopReason(r.FinishReason, len(s.calls))).Raw("stop_sequence", []byte("null"))
+	delta := rawjson.NewObject().Str("stop_reason", stopReason(r.FinishReason)).Raw("stop_sequence", []byte("null"))
 	b = dialect.AppendEvent(b, "message_delta", rawjson.NewObject().Str("type", "message_delta").Raw("delta", delta.Done()).Raw("usage", usage(r.Usage)).Done())
 	return dialect.AppendEvent(b, "message_stop", []byte(`{"type":"message_stop"}`)), nil
 }

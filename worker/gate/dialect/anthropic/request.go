@@ -17,18 +17,16 @@ import (
 )
 
 // decoder converts the requests of one session.
-type decoder struct{ arguments canonical.Arguments }
-
-func (d *decoder) messages(p dialect.Parts, i int) (dialect.Group, error) {
-	messages, err := readMessage(p.Item(i), &d.arguments)
+func readItem(p dialect.Parts, i int) (dialect.Group, error) {
+	messages, err := readMessage(p.Item(i))
 	if err != nil {
 		err = fmt.Errorf("messages.%d: %w", i, err)
 	}
 	return dialect.Group{Messages: messages}, err
 }
 
-func (d *decoder) request(r *http.Request, c dialect.Converted) dialect.Request {
-	q := dialect.Request{Call: c.Call, Encoding: encoding{&d.arguments}}
+func request(r *http.Request, c dialect.Converted) dialect.Request {
+	q := dialect.Request{Call: c.Call, Encoding: encoding{}}
 	if strings.HasSuffix(r.URL.Path, "/count_tokens") {
 		q.Count = func(n int64) []byte { return fmt.Appendf(nil, `{"input_tokens":%d}`, n) }
 	}
@@ -136,7 +134,7 @@ func (b *block) read(raw jsontext.Value) error {
 
 // readMessage converts one message to canonical ones: each tool result
 // becomes a message.
-func readMessage(raw jsontext.Value, g *canonical.Arguments) ([]stdjson.RawMessage, error) {
+func readMessage(raw jsontext.Value) ([]stdjson.RawMessage, error) {
 	var role string
 	var body jsontext.Value
 	err := rawjson.EachField(raw, func(name string, v jsontext.Value) (err error) {
@@ -153,7 +151,7 @@ func readMessage(raw jsontext.Value, g *canonical.Arguments) ([]stdjson.RawMessa
 	}
 	switch role {
 	case "assistant":
-		one, err := readAssistant(body, g)
+		one, err := readAssistant(body)
 		return []stdjson.RawMessage{one}, err
 	case "system", "user":
 	default:
@@ -194,7 +192,7 @@ func readMessage(raw jsontext.Value, g *canonical.Arguments) ([]stdjson.RawMessa
 }
 
 // readAssistant converts an assistant message to canonical form.
-func readAssistant(raw jsontext.Value, g *canonical.Arguments) (stdjson.RawMessage, error) {
+func readAssistant(raw jsontext.Value) (stdjson.RawMessage, error) {
 	var answer canonical.Content
 	var reasoning strings.Builder
 	var details, calls []jsontext.Value
@@ -208,7 +206,7 @@ func readAssistant(raw jsontext.Value, g *canonical.Arguments) (stdjson.RawMessa
 		case "redacted_thinking":
 			details = append(details, rawjson.NewObject().Str("type", "reasoning.encrypted").Str("data", b.Data).Done())
 		case "tool_use":
-			arguments, err := g.Of(b.ID, b.Input)
+			arguments, err := canonical.CompactObject(b.Input)
 			if err != nil {
 				return err
 			}

@@ -44,7 +44,8 @@ func (Dialect) Decoder() dialect.Decoder {
 	return dialect.Decoder{
 		Kind: "chat completion", Conversation: "messages", Member: readMember, // messages and tools are canonical
 		Request: func(_ *http.Request, c dialect.Converted) dialect.Request {
-			return dialect.Request{Call: c.Call, Encoding: encoding{}}
+			o, _ := c.Options.(options) // nil without stream_options
+			return dialect.Request{Call: c.Call, Encoding: encoding{o}}
 		},
 	}
 }
@@ -53,10 +54,10 @@ func (Dialect) Decoder() dialect.Decoder {
 func (Dialect) Sent(*http.Request) bool { return true }
 
 // encoding implements dialect.Encoding.
-type encoding struct{}
+type encoding struct{ options }
 
 func (encoding) Encode(m dialect.Meta, r *schema.Reply) ([]byte, error) {
-	message, tools, err := clientMessage(r.Message, nil)
+	message, err := clientMessage(r.Message, whole, false)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +65,7 @@ func (encoding) Encode(m dialect.Meta, r *schema.Reply) ([]byte, error) {
 	b = append(b, `"choices":[{"index":0,"message":`...)
 	b = append(b, message...)
 	b = append(b, `,"logprobs":null,"finish_reason":`...)
-	b = rawjson.AppendString(b, canonical.FinishReason(r.FinishReason, tools))
+	b = rawjson.AppendString(b, r.FinishReason)
 	b = append(b, `}],"usage":`...)
 	b = appendUsage(b, r.Usage)
 	return append(b, '}'), nil
@@ -93,15 +94,12 @@ func appendUsage(b []byte, u schema.Usage) []byte {
 // Fail implements dialect.Dialect.
 func (Dialect) Fail(f dialect.Refusal) []byte { return canonical.Error(f.Code, f.Message) }
 
-func (encoding) Stream(m dialect.Meta) dialect.Stream { return &stream{meta: m, calls: map[int]int{}} }
-
-// maxToolCalls bounds the tool calls of a streamed answer.
-const maxToolCalls = 4096
+func (e encoding) Stream(m dialect.Meta) dialect.Stream { return &stream{meta: m, options: e.options} }
 
 type stream struct {
+	options
 	meta  dialect.Meta
-	begun bool        // a delta was sent
-	calls map[int]int // tool calls so far: the place of each by the trainer's index
+	begun bool // a delta was sent
 }
 
 func (c *stream) chunk(b []byte, delta []byte, finish string) []byte {
@@ -128,43 +126,31 @@ func (c *stream) Delta(d *schema.Delta) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if bytes.Contains(v, []byte(`"tool_calls"`)) { // clients need indices in a row
-		message, err := canonical.ReadAnswer(v)
-		if err != nil {
-			return nil, err
-		}
-		for i := range message.ToolCalls {
-			if _, known := c.calls[message.ToolCalls[i].Index]; !known {
-				c.calls[message.ToolCalls[i].Index] = len(c.calls)
-			}
-		}
-		if len(c.calls) > maxToolCalls {
-			return nil, fmt.Errorf("an answer with more than %d tool calls", maxToolCalls)
-		}
-		place := func(i int) int { return c.calls[message.ToolCalls[i].Index] }
-		if v, _, err = clientMessage(json.RawMessage(v), place); err != nil {
-			return nil, err
-		}
-	}
 	c.begun = true
 	return c.chunk(nil, v, ""), nil
 }
 
 func (c *stream) Final(r *schema.Reply) ([]byte, error) {
-	var b []byte
-	delta, tools, err := clientMessage(r.Message, func(i int) int { return i })
+	said := whole
+	if c.begun {
+		said = onlyCalls
+	}
+	delta, err := clientMessage(r.Message, said, true)
 	if err != nil {
 		return nil, err
 	}
-	if !c.begun {
+	var b []byte
+	if len(delta) > len("{}") {
 		b = c.chunk(b, delta, "")
 	}
-	b = c.chunk(b, []byte("{}"), canonical.FinishReason(r.FinishReason, tools))
-	b = append(b, "data: "...)
-	b = appendHead(b, c.meta, "chat.completion.chunk")
-	b = append(b, `"choices":[],"usage":`...)
-	b = appendUsage(b, r.Usage)
-	return append(b, "}\n\ndata: [DONE]\n\n"...), nil
+	b = c.chunk(b, []byte("{}"), r.FinishReason)
+	if c.usage {
+		b = append(b, "data: "...)
+		b = appendHead(b, c.meta, "chat.completion.chunk")
+		b = append(b, `"choices":[],"usage":`...)
+		b = append(appendUsage(b, r.Usage), "}\n\n"...)
+	}
+	return append(b, "data: [DONE]\n\n"...), nil
 }
 
 func (c *stream) Fail(f dialect.Refusal) []byte {
@@ -172,57 +158,72 @@ func (c *stream) Fail(f dialect.Refusal) []byte {
 	return append(b, "\n\n"...)
 }
 
-// clientMessage returns a message in the form for clients, and its number of tool
-// calls. A content in parts becomes one text. In a delta index returns the index
-// of each tool call by its place; nil: message is no delta.
-func clientMessage(message json.RawMessage, index func(place int) int) (b []byte, tools int, err error) {
+// said selects members of a message.
+type said int
+
+const (
+	whole said = iota
+	onlyCalls
+)
+
+// clientMessage returns members of a message in the form for clients. A content in
+// parts becomes one text. In a delta each tool call has an index.
+func clientMessage(message json.RawMessage, members said, delta bool) (b []byte, err error) {
 	v := jsontext.Value(message)
 	if bytes.IndexByte(v, '\n') >= 0 || bytes.IndexByte(v, '\r') >= 0 {
 		if v, err = rawjson.OneLine(message); err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 	}
 	b = append(make([]byte, 0, len(v)+64), '{')
-	err = rawjson.EachMember(v, func(name string, value jsontext.Value) error {
+	err = rawjson.EachMember(v, func(name string, value jsontext.Value) (err error) {
+		if members == onlyCalls && name != "tool_calls" {
+			return nil
+		}
 		if len(b) > 1 {
 			b = append(b, ',')
 		}
 		b = append(rawjson.AppendString(b, name), ':')
-		if value.Kind() != '[' || name != "tool_calls" && name != "content" {
-			b = append(b, value...)
-			return nil
-		}
-		if name == "content" {
-			text, err := canonical.ReadText(value)
+		switch {
+		case name == "content" && value.Kind() == '[':
+			var text canonical.Text
+			text, err = canonical.ReadText(value)
 			b = append(b, text...)
-			return err
+		case name == "tool_calls" && value.Kind() == '[':
+			b, err = appendCalls(b, value, delta)
+		default:
+			b = append(b, value...)
 		}
-		b = append(b, '[')
-		err := rawjson.EachElement(value, func(call jsontext.Value) error {
-			if call.Kind() != '{' {
-				return errors.New("a tool call that is not an object")
-			}
-			if tools > 0 {
-				b = append(b, ',')
-			}
-			tools++
-			if index == nil {
-				b = append(b, call...)
-				return nil
-			}
-			b = fmt.Appendf(b, `{"index":%d`, index(tools-1))
-			err := rawjson.EachMember(call, func(name string, value jsontext.Value) error {
-				if name != "index" {
-					b = append(rawjson.AppendString(append(b, ','), name), ':')
-					b = append(b, value...)
-				}
-				return nil
-			})
-			b = append(b, '}')
-			return err
-		})
-		b = append(b, ']')
 		return err
 	})
-	return append(b, '}'), tools, err
+	return append(b, '}'), err
+}
+
+// appendCalls appends a list of tool calls.
+func appendCalls(b []byte, calls jsontext.Value, delta bool) ([]byte, error) {
+	b = append(b, '[')
+	n := 0
+	err := rawjson.EachElement(calls, func(call jsontext.Value) error {
+		if call.Kind() != '{' {
+			return errors.New("a tool call that is not an object")
+		}
+		if n > 0 {
+			b = append(b, ',')
+		}
+		if n++; !delta {
+			b = append(b, call...)
+			return nil
+		}
+		b = fmt.Appendf(b, `{"index":%d`, n-1)
+		err := rawjson.EachMember(call, func(name string, value jsontext.Value) error {
+			if name != "index" {
+				b = append(rawjson.AppendString(append(b, ','), name), ':')
+				b = append(b, value...)
+			}
+			return nil
+		})
+		b = append(b, '}')
+		return err
+	})
+	return append(b, ']'), err
 }

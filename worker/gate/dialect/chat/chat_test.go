@@ -1,11 +1,13 @@
 package chat_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"testing"
 
 	"go.uber.org/goleak"
 
+	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker/gate/dialect/chat"
 	"github.com/turngate/turngate/worker/gate/gatetest"
 )
@@ -32,6 +34,37 @@ func TestChatKeepsTheAgentsBytes(t *testing.T) {
 	}
 }
 
+// TestUsageIsSentOnRequest: without include_usage clients read choices[0] of every
+// chunk, as OpenAI's API lets them.
+func TestUsageIsSentOnRequest(t *testing.T) {
+	for options, want := range map[string]bool{
+		``: false, `,"stream_options":null`: false, `,"stream_options":{}`: false, `,"stream_options":{"include_usage":false}`: false, `,"stream_options":{"include_usage":null}`: false,
+		`,"stream_options":{"include_usage":true,"include_obfuscation":false}`: true,
+	} {
+		h := gatetest.New(t, gatetest.Chat(), &gatetest.Model{}, schema.GateOptions{})
+		status, body := h.Ask(`{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]` + options + `}`)
+		usage := 0
+		for _, e := range gatetest.Events(string(body)) {
+			var chunk struct {
+				Choices []any
+				Usage   *struct{}
+			}
+			if e.Data == "[DONE]" {
+				continue
+			}
+			if err := json.Unmarshal([]byte(e.Data), &chunk); err != nil || (len(chunk.Choices) == 0) != (chunk.Usage != nil) {
+				t.Fatalf("%s: %v in %s", options, err, e.Data)
+			}
+			if chunk.Usage != nil {
+				usage++
+			}
+		}
+		if status != http.StatusOK || (usage == 1) != want {
+			t.Errorf("%s: %d, %d chunks with usage, want %v: %s", options, status, usage, want, body)
+		}
+	}
+}
+
 func TestChatRefusesUnsupportedRequests(t *testing.T) {
 	for name, body := range map[string]string{
 		"n":                 `{"messages":[{}],"n":2}`,
@@ -39,6 +72,8 @@ func TestChatRefusesUnsupportedRequests(t *testing.T) {
 		"empty messages":    `{"messages":[]}`,
 		"message is text":   `{"messages":["hi"]}`,
 		"messages is text":  `{"messages":"hi"}`,
+		"stream_options":    `{"messages":[{}],"stream_options":7}`,
+		"include_usage":     `{"messages":[{}],"stream_options":{"include_usage":1}}`,
 		"model is a number": `{"messages":[{}],"model":1}`,
 		"twice the same":    `{"messages":[{}],"messages":[{}]}`,
 	} {

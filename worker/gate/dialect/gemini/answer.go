@@ -66,16 +66,14 @@ func (Dialect) Fail(f dialect.Refusal) []byte {
 
 // encoding writes the answer to one request.
 type encoding struct {
-	events    bool // stream as events, not as a JSON array
-	arguments *canonical.Arguments
+	events bool // stream as events, not as a JSON array
 }
 
-func (e encoding) Encode(m dialect.Meta, r *schema.Reply) ([]byte, error) {
+func (encoding) Encode(m dialect.Meta, r *schema.Reply) ([]byte, error) {
 	message, err := canonical.ReadAnswer(r.Message)
 	if err != nil {
 		return nil, err
 	}
-	e.arguments.Note(message.ToolCalls)
 	return candidate(m, answerParts(&message, message.ToolCalls), r), nil
 }
 
@@ -130,18 +128,15 @@ func finishReason(reason string) string {
 }
 
 func (e encoding) Stream(m dialect.Meta) dialect.Stream {
-	return &stream{meta: m, events: e.events, arguments: e.arguments}
+	return &stream{meta: m, events: e.events}
 }
 
-// stream writes objects. In this dialect a function call is one whole
-// part, so the stream keeps its pieces until the answer is whole.
+// stream writes objects.
 type stream struct {
-	meta      dialect.Meta
-	events    bool
-	begun     bool // a delta was read
-	listed    bool // the array was opened
-	calls     canonical.ToolCalls
-	arguments *canonical.Arguments
+	meta   dialect.Meta
+	events bool
+	begun  bool // a delta was read
+	listed bool // the array was opened
 }
 
 func (s *stream) ContentType() string {
@@ -173,7 +168,6 @@ func (s *stream) Delta(d *schema.Delta) ([]byte, error) {
 		return nil, err
 	}
 	s.begun = true
-	s.calls.Add(message.ToolCalls)
 	parts := answerParts(&message, nil)
 	if len(parts) == 0 {
 		return nil, nil
@@ -182,14 +176,13 @@ func (s *stream) Delta(d *schema.Delta) ([]byte, error) {
 }
 
 func (s *stream) Final(r *schema.Reply) ([]byte, error) {
-	message := canonical.Answer{ToolCalls: s.calls}
-	if !s.begun {
-		var err error
-		if message, err = canonical.ReadAnswer(r.Message); err != nil {
-			return nil, err
-		}
+	message, err := canonical.ReadAnswer(r.Message)
+	if err != nil {
+		return nil, err
 	}
-	s.arguments.Note(message.ToolCalls)
+	if s.begun {
+		message.Content, message.Reasoning = nil, nil
+	}
 	parts := answerParts(&message, message.ToolCalls)
 	if len(parts) == 0 {
 		parts = append(parts, textPart(canonical.Text(`""`), false))

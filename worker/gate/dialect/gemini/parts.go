@@ -144,7 +144,7 @@ func (m *content) read(raw jsontext.Value) error {
 }
 
 // readContent converts one content to canonical messages.
-func readContent(p dialect.Parts, i int, ids *callIDs, g *canonical.Arguments) ([]stdjson.RawMessage, error) {
+func readContent(p dialect.Parts, i int, ids *callIDs) ([]stdjson.RawMessage, error) {
 	var m content
 	if err := m.read(p.Item(i)); err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func readContent(p dialect.Parts, i int, ids *callIDs, g *canonical.Arguments) (
 	ids.at, ids.used = i, nil
 	switch m.role {
 	case "model":
-		one, err := readModel(&m, i, g)
+		one, err := readModel(&m, i)
 		return []stdjson.RawMessage{one}, err
 	case "", "user", "function":
 	default:
@@ -257,7 +257,7 @@ func (p *part) add(c *canonical.Content) error {
 // ownCallID derives the id of a function call without one from its place.
 func ownCallID(content, call int) string { return fmt.Sprintf("call_%d_%d", content, call) }
 
-func readModel(m *content, at int, g *canonical.Arguments) (stdjson.RawMessage, error) {
+func readModel(m *content, at int) (stdjson.RawMessage, error) {
 	var answer canonical.Content
 	var reasoning strings.Builder
 	var run canonical.Text // joins the pieces of a streamed text
@@ -286,7 +286,7 @@ func readModel(m *content, at int, g *canonical.Arguments) (stdjson.RawMessage, 
 			if id == "" {
 				id = ownCallID(at, len(calls))
 			}
-			arguments, err := g.Of(id, part.call.args)
+			arguments, err := canonical.CompactObject(part.call.args)
 			if err != nil {
 				return nil, fmt.Errorf("parts.%d: %w", n, err)
 			}

@@ -17,8 +17,7 @@ import (
 
 // decoder converts the requests of one session.
 type decoder struct {
-	arguments canonical.Arguments
-	ids       callIDs // of the request that is converted
+	ids callIDs // of the request that is converted
 }
 
 // method splits the variable part of a path, MODEL:METHOD.
@@ -67,7 +66,7 @@ func countContents(request jsontext.Value) (n int, err error) {
 }
 
 func (d *decoder) messages(p dialect.Parts, i int) (dialect.Group, error) {
-	messages, err := readContent(p, i, &d.ids, &d.arguments)
+	messages, err := readContent(p, i, &d.ids)
 	if err != nil {
 		err = fmt.Errorf("contents.%d: %w", i, err)
 	}
@@ -79,7 +78,7 @@ func (d *decoder) request(r *http.Request, c dialect.Converted) dialect.Request 
 	model, method := method(r)
 	d.ids = callIDs{}
 	c.Call.Model, c.Call.Stream = model, method == "streamGenerateContent"
-	return dialect.Request{Call: c.Call, Encoding: encoding{r.URL.Query().Get("alt") == "sse", &d.arguments}}
+	return dialect.Request{Call: c.Call, Encoding: encoding{r.URL.Query().Get("alt") == "sse"}}
 }
 
 // readMember reads a member other than the conversation and the tools.

@@ -3,7 +3,6 @@ package responses
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strconv"
 
@@ -62,10 +61,9 @@ func (e *encoding) Encode(m dialect.Meta, r *schema.Reply) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := e.stream(m)
-	s.silent = true
-	s.add(&message)
-	s.closeItem()
+	s := &stream{e: e, meta: m, silent: true}
+	s.addTexts(&message)
+	s.addCalls(message.ToolCalls)
 	e.remember(m, r)
 	return s.response(r.FinishReason, &r.Usage, nil), nil
 }
@@ -79,11 +77,7 @@ func (e *encoding) remember(m dialect.Meta, r *schema.Reply) {
 func responseID(m dialect.Meta) string { return "resp_" + m.ID }
 
 // Stream implements dialect.Encoding.
-func (e *encoding) Stream(m dialect.Meta) dialect.Stream { return e.stream(m) }
-
-func (e *encoding) stream(m dialect.Meta) *stream {
-	return &stream{e: e, meta: m, calls: map[int]bool{}}
-}
+func (e *encoding) Stream(m dialect.Meta) dialect.Stream { return &stream{e: e, meta: m} }
 
 // stream writes the events of one answer, and collects its items.
 type stream struct {
@@ -96,9 +90,7 @@ type stream struct {
 	items  [][]byte           // finished items
 	open   string             // type of the open item; empty: none
 	call   canonical.ToolCall // the open item if its type is a tool call
-	index  int                // its index among the tool calls
 	text   []byte             // text of the open item, as JSON without quotes
-	calls  map[int]bool
 }
 
 func (*stream) ContentType() string { return dialect.EventStream }
@@ -165,28 +157,33 @@ func errorCode(f *dialect.Refusal) string {
 	return f.Code
 }
 
-// add writes a message or a piece of one.
-func (s *stream) add(m *canonical.Answer) {
+// addTexts writes the texts of a message or of a piece.
+func (s *stream) addTexts(m *canonical.Answer) {
 	s.start()
 	if !m.Reasoning.Empty() {
-		s.openItem("reasoning", 0, nil)
+		s.openItem("reasoning")
 		s.grow("response.reasoning_summary_text.delta", m.Reasoning)
 	}
 	if !m.Content.Empty() {
-		s.openItem("message", 0, nil)
+		s.openItem("message")
 		s.grow("response.output_text.delta", m.Content)
 	}
-	for i := range m.ToolCalls {
-		c := &m.ToolCalls[i]
+}
+
+// addCalls writes the tool calls of a message, and ends the items.
+func (s *stream) addCalls(calls []canonical.ToolCall) {
+	s.closeItem()
+	for i := range calls {
+		s.call = calls[i]
 		kind, delta := "function_call", "response.function_call_arguments.delta"
-		if c.Custom() || s.open == "custom_tool_call" && s.index == c.Index {
+		if s.call.Custom() {
 			kind, delta = "custom_tool_call", "response.custom_tool_call_input.delta"
 		}
-		s.openItem(kind, c.Index, c)
-		s.calls[c.Index] = true
-		if in := c.Input(); in != "" {
+		s.openItem(kind)
+		if in := s.call.Input(); in != "" {
 			s.grow(delta, rawjson.Quote(in))
 		}
+		s.closeItem()
 	}
 }
 
@@ -217,16 +214,12 @@ func (s *stream) place() *rawjson.Object {
 }
 
 // openItem opens an item of this kind, unless one is open.
-func (s *stream) openItem(kind string, index int, c *canonical.ToolCall) {
-	if s.open == kind && s.index == index {
+func (s *stream) openItem(kind string) {
+	if s.open == kind {
 		return
 	}
 	s.closeItem()
-	s.open, s.index = kind, index
-	if c != nil {
-		s.call = *c
-	}
-	if s.silent {
+	if s.open = kind; s.silent {
 		return
 	}
 	s.emit("response.output_item.added", rawjson.NewObject().Raw("output_index", strconv.AppendInt(nil, int64(len(s.items)), 10)).Raw("item", s.item("in_progress")))
@@ -331,25 +324,20 @@ func (s *stream) Delta(d *schema.Delta) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i := range message.ToolCalls {
-		if at := message.ToolCalls[i].Index; s.calls[at] && (s.index != at || s.open != "function_call" && s.open != "custom_tool_call") {
-			return nil, fmt.Errorf("tool call %d goes on after another item began", at)
-		}
-	}
-	s.add(&message)
+	s.addTexts(&message)
 	return s.drain(), nil
 }
 
 // Final implements dialect.Stream.
 func (s *stream) Final(r *schema.Reply) ([]byte, error) {
-	if !s.begun {
-		message, err := canonical.ReadAnswer(r.Message)
-		if err != nil {
-			return nil, err
-		}
-		s.add(&message)
+	message, err := canonical.ReadAnswer(r.Message)
+	if err != nil {
+		return nil, err
 	}
-	s.closeItem()
+	if !s.begun {
+		s.addTexts(&message)
+	}
+	s.addCalls(message.ToolCalls)
 	s.e.remember(s.meta, r)
 	kind := "response.completed"
 	if r.FinishReason == "length" || r.FinishReason == "content_filter" {

@@ -14,7 +14,8 @@ func Toy() Fixture {
 		Body: func(text string, stream bool) string {
 			return JSON(object{"model": "policy", "stream": stream, "talk": []any{object{"who": "user", "says": text}}})
 		},
-		Read: readToy,
+		Read:    readToy,
+		Reasons: map[string]string{"stop": `"end":"stop"`, "length": `"end":"length"`, "tool_calls": `"end":"tool_calls"`, "content_filter": `"end":"content_filter"`},
 		Talk: Talk{
 			Path: "/toy",
 			Head: `{"model":"m","mood":%d,"talk":[`,

@@ -111,13 +111,13 @@ func (encoding) Encode(m dialect.Meta, r *schema.Reply) ([]byte, error) {
 	return whole(m, a.Content, a.ToolCalls, r), nil
 }
 
-func whole(m dialect.Meta, says canonical.Text, calls canonical.ToolCalls, r *schema.Reply) []byte {
+func whole(m dialect.Meta, says canonical.Text, calls []canonical.ToolCall, r *schema.Reply) []byte {
 	var all [][]byte
 	for i := range calls {
 		c := &calls[i]
 		all = append(all, rawjson.NewObject().Str("tool", c.Name()).Raw("with", canonical.ObjectOr(c.Input())).Done())
 	}
-	o := rawjson.NewObject().Str("id", m.ID).Raw("calls", rawjson.List(all)).Str("end", canonical.FinishReason(r.FinishReason, len(calls)))
+	o := rawjson.NewObject().Str("id", m.ID).Raw("calls", rawjson.List(all)).Str("end", r.FinishReason)
 	if !says.Empty() {
 		o.Raw("says", says)
 	}
@@ -130,7 +130,6 @@ func (encoding) Stream(m dialect.Meta) dialect.Stream { return &stream{meta: m} 
 type stream struct {
 	meta  dialect.Meta
 	begun bool
-	calls canonical.ToolCalls
 }
 
 func (*stream) ContentType() string { return dialect.EventStream }
@@ -143,7 +142,6 @@ func (s *stream) Delta(d *schema.Delta) ([]byte, error) {
 		return nil, err
 	}
 	s.begun = true
-	s.calls.Add(a.ToolCalls)
 	if a.Content.Empty() {
 		return nil, nil
 	}
@@ -151,15 +149,14 @@ func (s *stream) Delta(d *schema.Delta) ([]byte, error) {
 }
 
 func (s *stream) Final(r *schema.Reply) ([]byte, error) {
-	var says canonical.Text
-	if !s.begun {
-		a, err := canonical.ReadAnswer(r.Message)
-		if err != nil {
-			return nil, err
-		}
-		says, s.calls = a.Content, a.ToolCalls
+	a, err := canonical.ReadAnswer(r.Message)
+	if err != nil {
+		return nil, err
 	}
-	return dialect.AppendEvent(nil, "end", whole(s.meta, says, s.calls, r)), nil
+	if s.begun {
+		a.Content = nil
+	}
+	return dialect.AppendEvent(nil, "end", whole(s.meta, a.Content, a.ToolCalls, r)), nil
 }
 
 func (s *stream) Fail(f dialect.Refusal) []byte {
