@@ -27,7 +27,6 @@ import (
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer/replay"
 	"github.com/turngate/turngate/worker/gate"
-	"github.com/turngate/turngate/worker/gate/canonical"
 	"github.com/turngate/turngate/worker/gate/dialect"
 	"github.com/turngate/turngate/worker/gate/history"
 )
@@ -176,7 +175,7 @@ func (a *asked) compare(t *testing.T, d dialect.Dialect, sent [][]byte) (total i
 	t.Helper()
 	for i, body := range sent {
 		total += len(body)
-		reader := history.NewReader(d, history.NewMemory(0), &canonical.Calls{})
+		reader := history.NewReader(d, history.NewMemory(0), history.AsSent)
 		read, err := reader.Read(bytes.NewReader(body), len(body))
 		if err != nil {
 			t.Fatal(err)

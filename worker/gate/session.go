@@ -120,7 +120,7 @@ func Open(ctx context.Context, c Config) *Session {
 	s.serveTools()
 	lists := map[string][]dialect.Dialect{}
 	for _, d := range c.Dialects {
-		reader := history.NewReader(d, c.Memory.conversations, s.toolIDs)
+		reader := history.NewReader(d, c.Memory.conversations, s.toolIDs.Own)
 		s.readers = append(s.readers, reader)
 		for _, route := range d.Routes() {
 			s.routes.handle(route, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, d, reader) })

@@ -175,8 +175,8 @@ async def test_pulling_calls(server: Server, worker: FakeWorker) -> None:
             await call.reply(Reply(message={"tool_calls": [{"id": "a", "function": {}}]}, finish_reason="stop"))
         with pytest.raises(InvalidError, match="finish_reason"):
             await call.reply(Reply(message={"content": "x"}, finish_reason="eos"))
+        use = {"id": "x" * 1100, "function": {"name": "f", "arguments": ""}}
         with pytest.raises(InvalidError, match=r"message\.tool_calls\[0\]\.id"):
-            use = {"id": "x" * 1100, "function": {"name": "f", "arguments": ""}}
             await call.reply(Reply(message={"tool_calls": [use]}, finish_reason="tool_calls"))
         await call.reply(text("later"))
         assert (await asked.final()).message == {"role": "assistant", "content": "later"}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/worker/gate/canonical"
 	"github.com/turngate/turngate/worker/gate/dialect"
 	"github.com/turngate/turngate/worker/gate/dialect/anthropic"
 	"github.com/turngate/turngate/worker/gate/dialect/chat"
@@ -114,7 +113,7 @@ func TestRequestsThatCannotBeExpressedAreRefused(t *testing.T) {
 // TestAMovingCacheControlBreaksNothing: Claude Code marks another message with
 // every turn, and sends a string for content that was a list before.
 func TestAMovingCacheControlBreaksNothing(t *testing.T) {
-	d := history.NewReader(anthropic.Dialect{}, history.NewMemory(0), &canonical.Calls{})
+	d := history.NewReader(anthropic.Dialect{}, history.NewMemory(0), history.AsSent)
 	first, err := gatetest.DecodeWith(d, gatetest.Posted("/"), []byte(`{"messages":[{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]}]}`))
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/worker/gate/canonical"
 	"github.com/turngate/turngate/worker/gate/dialect"
 	"github.com/turngate/turngate/worker/gate/history"
 )
@@ -83,7 +82,7 @@ func Posted(path string) *http.Request {
 
 // Decode reads a body with a new reader.
 func Decode(d dialect.Dialect, path, body string) (history.Request, error) {
-	return DecodeWith(history.NewReader(d, history.NewMemory(0), &canonical.Calls{}), Posted(path), []byte(body))
+	return DecodeWith(history.NewReader(d, history.NewMemory(0), history.AsSent), Posted(path), []byte(body))
 }
 
 // DecodeWith reads and decodes a body.

@@ -7,8 +7,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-
-	"github.com/turngate/turngate/worker/gate/canonical"
 )
 
 // answers keeps the conversations of a session's answers, for requests that
@@ -17,7 +15,7 @@ import (
 // of the worker is used up, the oldest conversations move to a file.
 type answers struct {
 	worker *Budget // the worker's bound for conversations
-	calls  *canonical.Calls
+	own    func(json.RawMessage) json.RawMessage
 
 	mu     sync.Mutex
 	order  []string // ids of conversations in memory, oldest first
@@ -58,7 +56,7 @@ func (a *answers) Keep(id string, messages []json.RawMessage, answer json.RawMes
 	if a.known == nil {
 		a.known = map[string]conversation{}
 	}
-	c := conversation{messages: messages, answer: a.calls.Own(answer)}
+	c := conversation{messages: messages, answer: a.own(answer)}
 	limit := cmp.Or(a.memory, maxAnswers)
 	for {
 		var before []json.RawMessage

@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/turngate/turngate/worker/gate/canonical"
 )
 
 // TestEarlierAnswersAreSpooled to a file beyond the memory bound, and read
 // back.
 func TestEarlierAnswersAreSpooled(t *testing.T) {
-	e := &answers{memory: 10_000, worker: &NewMemory(1 << 20).conversations, calls: &canonical.Calls{}}
+	e := &answers{memory: 10_000, worker: &NewMemory(1 << 20).conversations, own: AsSent}
 	defer e.close()
 	var messages []json.RawMessage
 	for i := range 50 {
@@ -45,7 +43,7 @@ func TestEarlierAnswersAreSpooled(t *testing.T) {
 // memory for its list in each answer that goes on from it.
 func TestListsOfEarlierAnswersCount(t *testing.T) {
 	const limit = 1 << 20
-	e := &answers{memory: limit, worker: &NewMemory(1 << 30).conversations}
+	e := &answers{memory: limit, worker: &NewMemory(1 << 30).conversations, own: AsSent}
 	defer e.close()
 	messages := make([]json.RawMessage, 5000)
 	for i := range messages {

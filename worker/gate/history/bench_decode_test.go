@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/turngate/turngate/worker/gate/canonical"
 	"github.com/turngate/turngate/worker/gate/dialect"
 	"github.com/turngate/turngate/worker/gate/dialect/anthropic"
 	"github.com/turngate/turngate/worker/gate/dialect/chat"
@@ -38,7 +37,7 @@ func BenchmarkDecode(b *testing.B) {
 			for i := range bodies {
 				bodies[i] = []byte(d.head + strings.Join(append(items[:255:255], fmt.Sprintf(d.item, fmt.Sprint("last ", i)+text)), ",") + d.tail)
 			}
-			decoder := history.NewReader(d.dialect, history.NewMemory(0), &canonical.Calls{})
+			decoder := history.NewReader(d.dialect, history.NewMemory(0), history.AsSent)
 			request := gatetest.Posted("/")
 			b.ReportAllocs()
 			b.SetBytes(int64(len(bodies[0])))

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/turngate/turngate/worker/gate/canonical"
 	"github.com/turngate/turngate/worker/gate/dialect/chat"
 	"github.com/turngate/turngate/worker/gate/gatetest"
 	"github.com/turngate/turngate/worker/gate/history"
@@ -57,7 +56,7 @@ func TestBodiesComeInPieces(t *testing.T) {
 		"end":   iotest.DataErrReader, // returns EOF with the last piece
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := history.NewReader(chat.Dialect{}, history.NewMemory(0), &canonical.Calls{})
+			d := history.NewReader(chat.Dialect{}, history.NewMemory(0), history.AsSent)
 			for i, body := range bodies {
 				read, err := d.Read(pieces(bytes.NewReader(body)), len(body))
 				if err != nil || read.Len() != len(body) {
@@ -74,7 +73,7 @@ func TestBodiesComeInPieces(t *testing.T) {
 func TestABodyThatBreaksOff(t *testing.T) {
 	first, second := conversation("a", "b", "c"), conversation("a", "b", "c", "d")
 	for _, at := range []int{0, 1, len(first) / 2, len(first) - 1, len(second) - 1} {
-		d := history.NewReader(chat.Dialect{}, history.NewMemory(0), &canonical.Calls{})
+		d := history.NewReader(chat.Dialect{}, history.NewMemory(0), history.AsSent)
 		before, err := gatetest.DecodeWith(d, gatetest.Posted("/"), first)
 		if err != nil {
 			t.Fatal(err)
@@ -99,7 +98,7 @@ func TestABodyThatBreaksOff(t *testing.T) {
 // TestConversationsSideBySide: each conversation keeps its memory while it
 // grows.
 func TestConversationsSideBySide(t *testing.T) {
-	d := history.NewReader(chat.Dialect{}, history.NewMemory(0), &canonical.Calls{})
+	d := history.NewReader(chat.Dialect{}, history.NewMemory(0), history.AsSent)
 	read := func(names ...string) []json.RawMessage {
 		t.Helper()
 		body := conversation(names...)
@@ -127,7 +126,7 @@ func TestConversationsSideBySide(t *testing.T) {
 // TestASlowBodyDelaysNoOther: other requests are read while a slow body is
 // compared with the session's bodies.
 func TestASlowBodyDelaysNoOther(t *testing.T) {
-	d := history.NewReader(chat.Dialect{}, history.NewMemory(0), &canonical.Calls{})
+	d := history.NewReader(chat.Dialect{}, history.NewMemory(0), history.AsSent)
 	if _, err := gatetest.DecodeWith(d, gatetest.Posted("/"), conversation("a", "b")); err != nil {
 		t.Fatal(err)
 	}

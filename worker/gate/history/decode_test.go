@@ -13,7 +13,6 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/worker/gate/canonical"
 	"github.com/turngate/turngate/worker/gate/dialect"
 	"github.com/turngate/turngate/worker/gate/dialect/anthropic"
 	"github.com/turngate/turngate/worker/gate/dialect/chat"
@@ -28,7 +27,7 @@ import (
 // memory of its body is used again.
 func decodeTwo(t *testing.T, d dialect.Dialect, first, second []byte) {
 	t.Helper()
-	decoder := history.NewReader(d, history.NewMemory(0), &canonical.Calls{})
+	decoder := history.NewReader(d, history.NewMemory(0), history.AsSent)
 	var calls []schema.Call
 	var were []string
 	for i, body := range [][]byte{first, second, second, first, second} {
@@ -88,7 +87,7 @@ func FuzzChatDecode(f *testing.F) {
 }
 
 func TestChatDecoderSeesEveryEdit(t *testing.T) {
-	d := history.NewReader(chat.Dialect{}, history.NewMemory(0), &canonical.Calls{})
+	d := history.NewReader(chat.Dialect{}, history.NewMemory(0), history.AsSent)
 	for _, body := range []string{
 		`{"model":"m","messages":[{"a":1},{"b":2}],"tools":[{"x":1}],"t":1}`,
 		`{"model":"m","messages":[{"a":1},{"b":2},{"c":3}],"tools":[{"x":1}],"t":1}`,

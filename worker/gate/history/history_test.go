@@ -17,7 +17,6 @@ import (
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker/gate"
-	"github.com/turngate/turngate/worker/gate/canonical"
 	"github.com/turngate/turngate/worker/gate/gatetest"
 	"github.com/turngate/turngate/worker/gate/history"
 )
@@ -157,7 +156,7 @@ func TestAnyHistoryIsRebuilt(t *testing.T) {
 
 // checkRebuilt looks for the call of a body.
 func checkRebuilt(t *rapid.T, f gatetest.Fixture, trainer *rebuilder, body string) {
-	fresh, err := gatetest.DecodeWith(history.NewReader(f.Dialect, history.NewMemory(0), &canonical.Calls{}), gatetest.Posted(f.Talk.Path), []byte(body))
+	fresh, err := gatetest.DecodeWith(history.NewReader(f.Dialect, history.NewMemory(0), history.AsSent), gatetest.Posted(f.Talk.Path), []byte(body))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/worker/gate/canonical"
 	"github.com/turngate/turngate/worker/gate/dialect"
 )
 
@@ -21,7 +20,7 @@ import (
 type Reader struct {
 	dialect dialect.Dialect
 	memory  *Memory
-	calls   *canonical.Calls
+	own     func(json.RawMessage) json.RawMessage
 	answers answers
 
 	mu       sync.Mutex         // held while a body is decoded
@@ -34,10 +33,14 @@ type Reader struct {
 	one      [1]json.RawMessage // buffer for a group with one message, see convert
 }
 
-// NewReader returns the reader of one session, with the model's tool calls.
-func NewReader(d dialect.Dialect, m *Memory, calls *canonical.Calls) *Reader {
-	return &Reader{dialect: d, memory: m, calls: calls, answers: answers{worker: &m.conversations, calls: calls}}
+// NewReader returns the reader of one session. own replaces a canonical message by
+// its form in the model's words; it returns a copy, or the message itself.
+func NewReader(d dialect.Dialect, m *Memory, own func(json.RawMessage) json.RawMessage) *Reader {
+	return &Reader{dialect: d, memory: m, own: own, answers: answers{worker: &m.conversations, own: own}}
 }
+
+// AsSent is an own that changes nothing.
+func AsSent(m json.RawMessage) json.RawMessage { return m }
 
 // decoderOf returns the dialect's Decoder. It makes the Decoder on first use, because
 // most sessions use one dialect. The caller holds the lock.
@@ -103,14 +106,14 @@ func valueOr(r *dialect.Request) dialect.Request {
 	return *r
 }
 
-// convert converts the items that no earlier body has. Tool calls of the model get
-// its own ids and arguments.
+// convert converts the items that no earlier body has. Each gets the form in
+// the model's words.
 func (s *Reader) convert(p *parts, keep int) error {
 	if s.decoder.Messages != nil {
 		return p.fold(keep, func(p dialect.Parts, i int) (dialect.Group, error) {
 			g, err := s.decoder.Messages(p, i)
 			for k, m := range g.Messages {
-				g.Messages[k] = s.calls.Own(m)
+				g.Messages[k] = s.own(m)
 			}
 			return g, err
 		})
@@ -127,7 +130,7 @@ func (s *Reader) convert(p *parts, keep int) error {
 		at := len(room)
 		room = append(room, p.Item(i)...)
 		sent := json.RawMessage(room[at:len(room):len(room)])
-		s.one[0] = s.calls.Own(sent)
+		s.one[0] = s.own(sent)
 		if !sameMemory(s.one[0], sent) && i-keep < len(p.fresh) {
 			p.fresh[i-keep] = hasher.Message(s.one[0])
 		}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/worker/gate"
-	"github.com/turngate/turngate/worker/gate/canonical"
 	"github.com/turngate/turngate/worker/gate/dialect"
 	"github.com/turngate/turngate/worker/gate/dialect/responses"
 	"github.com/turngate/turngate/worker/gate/gatetest"
@@ -27,7 +26,7 @@ func FuzzResponsesEncode(f *testing.F) { gatetest.FuzzEncode(f, gatetest.Respons
 
 // TestPreviousResponse continues from an answer that it does not send again.
 func TestPreviousResponse(t *testing.T) {
-	d := history.NewReader(responses.Dialect{}, history.NewMemory(0), &canonical.Calls{})
+	d := history.NewReader(responses.Dialect{}, history.NewMemory(0), history.AsSent)
 	first, err := gatetest.DecodeWith(d, gatetest.Posted("/"), []byte(`{"model":"m","instructions":"be brief","input":"one"}`))
 	if err != nil {
 		t.Fatal(err)
