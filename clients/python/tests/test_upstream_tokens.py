@@ -82,6 +82,44 @@ async def test_vllm_renders_generates_and_parses() -> None:
         assert list(edited.prompt_ids) == template.render(second(hi(), {"content": "ok"}).messages, [], True)
 
 
+async def test_vllm_with_a_template_that_leaves_earlier_thinking_out() -> None:
+    def render(messages: Sequence[Mapping[str, Any]], answer: bool) -> list[int]:
+        last = max(i for i, m in enumerate(messages) if m["role"] == "user")
+        return Letters().render(
+            [{**m, "content": (m.get("reasoning_content") or "") * (i > last) + m["content"]} for i, m in enumerate(messages)],
+            [], answer,
+        )  # fmt: skip
+
+    async def handler(asked: Asked) -> Answer:
+        body = asked.body
+        if asked.path == "/v1/chat/completions/render":
+            ids = render(body["messages"], body.get("add_generation_prompt", True))
+            return 200, json.dumps({"token_ids": ids, "sampling_params": {}, "model": "served"})
+        if asked.path == "/inference/v1/generate":
+            logprobs = {"content": [{"token_id": i, "logprob": -0.5} for i in (104, 79, END)]}
+            choice = {"token_ids": [104, 79, END], "logprobs": logprobs, "finish_reason": "stop", "stop_reason": None}
+            return 200, json.dumps({"request_id": "x", "choices": [choice]})
+        message = {"role": "assistant", "content": "O", "reasoning_content": "h"}
+        return 200, json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]})
+
+    async with FakeEngine(handler, MODELS) as engine, Upstream(engine.url, key="", tokens="vllm") as u:
+        one = await ask(u, hi())
+        for answer in (one.message, {"role": "assistant", "content": "O"}):  # an agent may leave the thinking out
+            two = await ask(u, second(hi(), answer))
+            assert list(two.prompt_ids) == [
+                *one.prompt_ids,
+                104,
+                79,
+                END,
+                NEWLINE,
+                BEGIN,
+                *b"more",
+                END,
+                NEWLINE,
+                BEGIN,
+            ]
+
+
 async def test_sglang_generates_with_a_template() -> None:
     async def handler(asked: Asked) -> Answer:
         assert asked.path == "/generate"

@@ -37,13 +37,16 @@ from .failures import failure, treatment
 from .finding import Finding
 from .handle import Handle, Output
 from .names import Key, new_id
+from .options import RolloutOptions, RowOptions
 from .recorded import Break, RecordedCall
+from .rollout_group import Evaluation, Group
 from .rollout_rows import Rows, rows
 from .row import Row, Span
 from .schema import (
     Artifact,
     Delta,
     Fault,
+    Limits,
     Reply,
     Request,
     Result,
@@ -74,12 +77,15 @@ __all__ = [
     "Conversation",
     "Delta",
     "DigestError",
+    "Evaluation",
     "Fault",
     "FaultError",
     "Finding",
+    "Group",
     "Handle",
     "InvalidError",
     "Key",
+    "Limits",
     "Load",
     "MissingPackageError",
     "NotFoundError",
@@ -91,7 +97,9 @@ __all__ = [
     "Reply",
     "Request",
     "Result",
+    "RolloutOptions",
     "Row",
+    "RowOptions",
     "Rows",
     "ServerError",
     "ShapeError",

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 
+from .answers import Policy
 from .call import Call
 from .calls import Calls
-from .errors import ClosedError
+from .errors import ClosedError, InvalidError
 from .handle import Handle
 from .holding import Holding
-from .serving import Handler, serve
+from .serving import serve
 from .submissions import Submissions
 from .verify import Verifications
 
@@ -28,20 +29,29 @@ class Answering:
     _submissions: Submissions
     _verifications: Verifications
 
-    def serve(self, handler: Handler, *, concurrency: int = 256) -> asyncio.Task[None]:
+    def serve(self, handler: Policy, *, concurrency: int = 256) -> asyncio.Task[None]:
         """Answer calls with handler in the background.
 
         The handler returns a Reply, or it is an async generator that yields deltas and may end with the whole Reply;
-        without one, the reply is the sum of the deltas. A FaultError refuses the call with its fault; any other
-        exception is a fault that workers retry. The handler is cancelled when its answer is no longer wanted.
+        without one, the reply is the sum of the deltas. A FaultError refuses the call with its fault. After any other
+        exception the worker asks again; a call with more than five exceptions fails its rollout, as the trainer's
+        fault. The handler is cancelled when its answer is no longer wanted.
 
         Args:
-            handler: It is called with each call.
+            handler: It is called with each call. An ordinary function runs in one of as many threads as concurrency.
             concurrency: Largest number of calls that it answers at once. Further calls wait.
 
         Returns:
             The task. Cancel it to stop; it ends when the client is closed.
+
+        Raises:
+            InvalidError: An argument is not valid.
+            ClosedError: The client is closed.
         """
+        if not callable(handler):
+            raise InvalidError("handler", type(handler).__name__, "want a function of a Call")
+        if not isinstance(concurrency, int) or concurrency < 1:
+            raise InvalidError("concurrency", concurrency, "want a number of calls of 1 or more")
         if self._closed:
             raise ClosedError("the client is closed")
         task = asyncio.get_running_loop().create_task(serve(self._calls, handler, concurrency), name="turngate serve")

@@ -11,6 +11,7 @@ from .call import Call
 from .errors import InvalidError
 from .schema import Delta, Reply
 
+Handler = Callable[[Call], "Awaitable[Reply] | AsyncIterator[Delta | Reply]"]
 Policy = Callable[[Call], Awaitable[Reply] | AsyncIterator[Delta | Reply] | Reply]
 """A policy answers a model call as a handler of Client.serve does. An ordinary function runs in a thread."""
 

@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +24,7 @@ from .names import Key
 from .objects import Objects
 from .outbox import Frame, Outbox
 from .schema import Fault, ToolCall, Verdict
+from .threads import Threads
 
 BEAT_EVERY = 5.0
 FORGET_AFTER = 24 * 3600.0
@@ -86,6 +86,7 @@ class Calls:
         refused: Callable[[Key, Fault], None] | None = None,
     ) -> None:
         self.refusals = 0  # answers that workers refused
+        self.newest: int | None = None  # largest number of a policy version that answered here
         self.on_verification: Callable[[IncomingCall, Callable[[], Answer]], None] | None = None
         self.on_rollout: Callable[[str], None] | None = None  # called with each rollout at its first call
         self._refused = refused
@@ -97,7 +98,7 @@ class Calls:
         self._saw_attempt = saw_attempt
         self._check = check
         self._tools = tools or {}
-        self._threads = ThreadPoolExecutor(tool.THREADS, "turngate tool")
+        self._threads = Threads(tool.THREADS, "turngate tool")
         self._outbox = Outbox(link)
         self._rollouts: dict[str, Rollout] = {}
         self._queue: deque[Call] = deque()
@@ -124,7 +125,7 @@ class Calls:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._threads.shutdown(wait=False)
+        self._threads.shutdown()
         await self._outbox.close()
 
     @property
@@ -335,6 +336,8 @@ class Calls:
                 rollout.version = message.versions[-1].version
                 numbers = rollout.oldest, versions.oldest(message.versions)
                 rollout.oldest = min((n for n in numbers if n is not None), default=None)
+                latest = self.newest, versions.newest(message.versions)
+                self.newest = max((n for n in latest if n is not None), default=None)
             answer.finish(kind, body)
 
     def _finish_fault(self, answer: Answer, fault: Fault, body: bodies.Body | None = None) -> None:
@@ -443,6 +446,11 @@ class Calls:
         """Return the policy version of a rollout's newest answer."""
         known = self._rollouts.get(rollout)
         return known.version if known else ""
+
+    def oldest_of(self, rollout: str) -> int | None:
+        """Return the smallest number of a policy version of a rollout's answers; None: none is known."""
+        known = self._rollouts.get(rollout)
+        return known.oldest if known else None
 
     def older(self, version: int) -> list[str]:
         """Return the rollouts with an answer of a policy version below a number."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -24,12 +25,13 @@ from .link import Link, log
 from .objects import Objects
 from .progress import Progress
 from .results import Results
-from .schema import Fault, Request, Result, ToolSpec
+from .schema import Fault, Limits, Request, Result, ToolSpec, Verify
 from .slots import Load, Slots
 from .streams import Streams
-from .submissions import Submissions
+from .submissions import Submissions, check_group
 from .task import Task
 from .tool import Tool
+from .training import Training
 from .verify import Verifications, Verifier
 from .workers import Workers
 
@@ -48,7 +50,7 @@ CANCEL_WITHIN = 1.0
 """Seconds that the end of a client waits until the cancels of groups with enough results are sent."""
 
 
-class Client(Answering, Files, Workers):
+class Client(Answering, Files, Training, Workers):
     """Client submits rollouts, answers the agents' model calls, and takes results. Use connect.
 
     It works on one event loop. A loop that computes for more than a second must leave the event loop free, or use
@@ -177,6 +179,10 @@ class Client(Answering, Files, Workers):
             self._start(self._results.look_at(list(opened)))
         return self
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.outstanding} rollouts outstanding"
+        return f"<Client {getattr(self, 'name', '?')}: {state}>"
+
     async def __aenter__(self) -> Client:
         return self
 
@@ -269,8 +275,14 @@ class Client(Answering, Files, Workers):
         sandbox: str = "docker",
         image: str = "",
         group: str = "",
-        labels: dict[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
         tools: Sequence[ToolSpec] = (),
+        args: Sequence[str] = (),
+        max_turns: int = 0,
+        system_prompt: str = "",
+        limits: Limits | None = None,
+        verify: Verify | None = None,
+        snapshot: bool | None = None,
     ) -> list[str]:
         """Queue n rollouts of one task, all or none, and return their ids.
 
@@ -283,19 +295,37 @@ class Client(Answering, Files, Workers):
             group: Name of the group. Default: a random one.
             labels: Labels of the results.
             tools: Tools of this trainer that the agent may use, in addition to those of a request.
+            args: Arguments of the agent's command, added to its own.
+            max_turns: Largest number of the agent's turns. 0: the task's, or no limit.
+            system_prompt: Text for the agent's system prompt in place of the task's.
+            limits: Durations of the stages. Each that is not 0 is used in place of the task's.
+            verify: The verifier in place of the task's.
+            snapshot: Whether the rollouts begin with the files of one setup. None: as the task says.
+
+        Raises:
+            InvalidError: An argument is not valid. None was queued.
+            TaskError: The sandbox cannot run the task.
         """
+        check_group(task, n, group)
         if isinstance(task, Task):
             request = task.request_for(agent, sandbox, image)
             request.task.bundle = await self.put_bundle(task.bundle)
         else:
-            request = task
+            request = copy.deepcopy(task)
+        request.labels = {**request.labels, **(labels or {})}
+        request.agent.tools = [*request.agent.tools, *tools]
+        request.agent.args = [*request.agent.args, *args]
+        request.agent.max_turns = max_turns or request.agent.max_turns
+        request.agent.system_prompt = system_prompt or request.agent.system_prompt
+        for limit in dataclasses.fields(limits) if limits is not None else ():
+            setattr(request.limits, limit.name, getattr(limits, limit.name) or getattr(request.limits, limit.name))
+        request.verify = verify or request.verify
+        request.snapshot = request.snapshot if snapshot is None else snapshot
         group = group or secrets.token_hex(8)
         out = []
         for index in range(n):
             one = copy.deepcopy(request)
             one.group, one.index, one.id = group, index, self.new_id(f"{group}-{index}")
-            one.labels |= labels or {}
-            one.agent.tools += tools
             out.append(one)
         return await self.submit(out)
 

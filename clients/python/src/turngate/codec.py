@@ -122,6 +122,8 @@ def _to_wire(message: Any, at: str) -> dict[str, Any]:
     for f in _plan(typing.cast(Hashable, type(message))):
         value = getattr(message, f.attribute)
         described = f.wire
+        if not described.form and value is not None:
+            _check_types(f, value, at + f.name)
         if f.bounded:
             _check(described, value, at + f.name)
         if described.form:
@@ -139,6 +141,27 @@ def _to_wire(message: Any, at: str) -> dict[str, Any]:
         if value or whole or described.keep or (f.optional and value is not None):
             out[f.name] = value
     return out
+
+
+def _check_types(f: _Field, value: Any, field: str) -> None:
+    """Check that a value has the type of its field, so that a wrong one is named before it is sent."""
+    entries: Any = ((field, value),)
+    if f.shape is dict:
+        if not isinstance(value, Mapping):
+            raise InvalidError(field, value, "want a dict")
+        for key in value:
+            if not isinstance(key, str):
+                raise InvalidError(field, key, "want texts as names")
+        entries = ((f"{field}[{k!r}]", v) for k, v in value.items())
+    elif f.shape is list:
+        if not isinstance(value, list | tuple):
+            raise InvalidError(field, value, "want a list")
+        entries = ((f"{field}[{i}]", v) for i, v in enumerate(value))
+    allowed = (f.of,) if f.of is not None else _TYPES.get(f.leaf, (object,))
+    for name, entry in entries:
+        if not isinstance(entry, allowed) or (isinstance(entry, bool) and f.leaf in (int, float)):
+            want = f.of.__name__ if f.of is not None else _NAMES.get(f.leaf, "another type")
+            raise InvalidError(name, entry, f"want {want}")
 
 
 def _map_entries(f: _Field, value: Any, at: str) -> Any:
@@ -180,6 +203,11 @@ def _check(b: Wire, value: Any, field: str) -> None:
                 raise InvalidError(f"{field}[{i}]", f"{len(text.encode())} bytes", f"at most {b.each}")
 
 
+_TYPES: Mapping[Any, tuple[type, ...]] = {
+    str: (str,), int: (int,), bool: (bool,), float: (int, float), bytes: (bytes, bytearray),
+}  # fmt: skip
+_NAMES: Mapping[Any, str] = {str: "a text", int: "a number without a fraction", bool: "True or False",
+                             float: "a number", bytes: "bytes"}  # fmt: skip
 _LEAVES: Mapping[Any, tuple[type, ...]] = {str: (str,), int: (int,), bool: (bool,), float: (int, float)}
 
 

@@ -36,10 +36,11 @@ TREATMENTS: Mapping[Failure, Treatment] = {
     "cancelled": "mask",
 }
 """The policy of SkyRL's generator for Harbor: a rollout whose context is full is trained on with its reward, one whose
-agent did not end in time or called no model is masked, and without a reward, or if the infrastructure failed, a rollout
-is run again. SkyRL tries twice in all; see Client.submit_again. In difference to it, a failure of the task is masked at once, a
-rollout whose context is full keeps its own reward (there it is 0), and a rollout that failed masks only itself (there
-all rollouts of its prompt). AReaL rejects a rollout without a reward, and neither masks it nor tries it again.
+agent did not end in time or called no model is masked, and without a reward, or if the infrastructure failed, a
+rollout is run again. SkyRL tries twice in all; see Client.submit_again. In difference to it, a failure of the task
+is masked at once, a rollout whose context is full keeps its own reward (there it is 0), and a rollout that failed
+masks only itself (there all rollouts of its prompt). AReaL rejects a rollout without a reward, and neither masks it
+nor tries it again.
 """
 
 

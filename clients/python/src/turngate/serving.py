@@ -4,33 +4,65 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+import functools
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from typing import cast
 
 from . import tool
+from .answers import Handler, Policy, answers, awaits
 from .call import Call
 from .calls import Calls, FaultError
 from .errors import CallOverError, ClosedError, InvalidError
 from .link import log
 from .message import sum_of
+from .names import Key
 from .schema import Delta, Fault, Reply
+from .threads import Threads
 
-Handler = Callable[[Call], "Awaitable[Reply] | AsyncIterator[Delta | Reply]"]
+MOST_FAILURES = 5
+"""Exceptions of a handler on one call. Further ones refuse the call: after three of these the rollout fails."""
+
+MOST_CALLS = 10_000
+"""Calls whose exceptions are counted."""
 
 
-async def serve(calls: Calls, handler: Handler, concurrency: int) -> None:
+class Failures:
+    """Failures counts the exceptions of a handler by call, which the worker sends again after each."""
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[Key, int] = OrderedDict()
+
+    def add(self, key: Key) -> int:
+        """Count an exception, and return the number of the call's exceptions."""
+        self._counts[key] = self._counts.pop(key, 0) + 1
+        if len(self._counts) > MOST_CALLS:
+            self._counts.popitem(last=False)
+        return self._counts[key]
+
+
+async def serve(calls: Calls, handler: Policy, concurrency: int) -> None:
     """Answer calls with handler until this is cancelled or the client is closed."""
-    slots = asyncio.Semaphore(concurrency)
-    while True:
-        await slots.acquire()
-        try:
-            call = await calls.next_call()
-        except ClosedError:
-            return
-        task = calls.run_while_wanted(call._answer, _handle(calls, call, handler))
-        task.add_done_callback(lambda _: slots.release())
+    slots, failures = asyncio.Semaphore(concurrency), Failures()
+    with contextlib.ExitStack() as stack:
+        answering: Handler
+        if awaits(handler):
+            answering = cast(Handler, handler)
+        else:
+            threads = Threads(concurrency, "turngate handler")
+            stack.callback(threads.shutdown)
+            answering = functools.partial(answers, handler, threads=threads)
+        while True:
+            await slots.acquire()
+            try:
+                call = await calls.next_call()
+            except ClosedError:
+                return
+            task = calls.run_while_wanted(call._answer, _handle(calls, call, answering, failures))
+            task.add_done_callback(lambda _: slots.release())
 
 
-async def _handle(calls: Calls, call: Call, handler: Handler) -> None:
+async def _handle(calls: Calls, call: Call, handler: Handler, failures: Failures) -> None:
     try:
         answering = handler(call)
         if isinstance(answering, AsyncIterator):
@@ -58,9 +90,13 @@ async def _handle(calls: Calls, call: Call, handler: Handler) -> None:
             text = tool.clip(str(e), 65536)
             fault = Fault(stage="call", code="bad_answer", who="trainer", status=502, message=text)
         else:
-            log.warning("call %s was answered with a fault", call.key, exc_info=True)
-            text = tool.clip(f"{type(e).__name__}: {e}", 65536)
-            fault = Fault(stage="call", code="internal", who="trainer", status=500, message=text)
+            n = failures.add(call.key)
+            log.warning(
+                "call %s: exception %d of the handler: %s: %s", call.key, n, type(e).__name__, e, exc_info=n == 1
+            )
+            text = tool.clip(f"the handler raised {type(e).__name__}: {e}", 65536)
+            code, status = ("internal", 500) if n <= MOST_FAILURES else ("bad_answer", 502)
+            fault = Fault(stage="call", code=code, who="trainer", status=status, message=text)
         with contextlib.suppress(CallOverError):
             await call.fault(fault)
 

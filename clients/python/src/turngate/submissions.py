@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from .objects import Objects
 from .schema import Cancel, Request, State
 from .slots import Slots
 from .streams import DUPLICATE, MAX_BATCH, MSG_ID, Message, Streams, passing, refused
-from .task import notes_of
+from .task import Task, notes_of
 
 MOST_LOOSE = 250
 """Requests without a group in one batch."""
@@ -360,6 +361,21 @@ class Submissions:
                 wanted.setdefault(s.cancel, []).append(rollout)
         for reason, rollouts in wanted.items():
             await self._ask_to_cancel(rollouts, reason)
+
+
+def check_group(task: object, n: object, group: object) -> None:
+    """Check the arguments of a group.
+
+    Raises:
+        InvalidError: One of them is wrong.
+    """
+    if not isinstance(task, Task | Request):
+        shown = task if isinstance(task, str | os.PathLike) else type(task).__name__
+        raise InvalidError("task", shown, "want a Task, such as Task.load(path), or a Request")
+    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MAX_BATCH:
+        raise InvalidError("n", n, f"want a number of rollouts from 1 to {MAX_BATCH}")
+    if not isinstance(group, str):
+        raise InvalidError("group", group, "want a text")
 
 
 def _has_upstream(request: Request) -> bool:

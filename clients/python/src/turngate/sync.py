@@ -14,20 +14,24 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .answering import Select
-from .answers import Policy, answers, awaits
+from .answers import Policy
 from .call import Call
 from .client import URL, Client
+from .dataset import Load, Tasks
+from .errors import ClosedError, TurngateError
 from .failures import TREATMENTS
 from .groups import Treatments
 from .handle import Handle, Output
+from .options import ConnectOptions, RolloutOptions, RowOptions
 from .progress import Progress
+from .rollout_group import Evaluation, Group
 from .rollout_rows import Rows
 from .schema import (
     Artifact,
@@ -43,11 +47,13 @@ from .schema import (
     Verdict,
     Verification,
 )
-from .serving import Handler
-from .slots import Load
+from .slots import Load as Waiting
 from .task import Task
+from .training import Metrics
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .upstream import Upstream
 
 T = TypeVar("T")
@@ -74,15 +80,20 @@ class SyncClient:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="turngate", daemon=True)
         self._thread.start()
-        self._closed = False
-        self._threads: list[ThreadPoolExecutor] = []
+        self._closed = self._closing = False
 
     client: Client
     """The client itself. It belongs to the thread's event loop."""
 
     @classmethod
-    def connect(cls, url: str = URL, creds: str | None = None, name: str = "local", **options: Any) -> SyncClient:  # fmt: skip  # noqa: E501
-        """Connect a trainer; see Client.connect for the options."""
+    def connect(
+        cls,
+        url: str = URL,
+        creds: str | os.PathLike[str] | None = None,
+        name: str = "local",
+        **options: Unpack[ConnectOptions],
+    ) -> SyncClient:
+        """Connect a trainer; see Client.connect."""
         self = cls()
         try:
             self.client = self._run(Client.connect(url, creds, name, **options))
@@ -92,12 +103,21 @@ class SyncClient:
         return self
 
     def _run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        if self._closed and not self._closing:
+            work.close()
+            raise ClosedError("the client is closed")
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise TurngateError("this is the client's event loop, which must not wait: use the methods of .client")
         future = asyncio.run_coroutine_threadsafe(_within(work, timeout), self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def __repr__(self) -> str:
+        return repr(getattr(self, "client", None)).replace("Client", "SyncClient", 1)
 
     def __enter__(self) -> SyncClient:
         return self
@@ -109,11 +129,13 @@ class SyncClient:
 
     def close(self) -> None:
         """Stop, as Client.close."""
-        if not self._closed:
-            self._closed = True
+        if self._closed:
+            return
+        self._closed = self._closing = True
+        try:
             self._run(self.client.close())
-            for threads in self._threads:
-                threads.shutdown(wait=False)
+        finally:
+            self._closing = False
             self._stop()
 
     def _stop(self) -> None:
@@ -138,33 +160,98 @@ class SyncClient:
 
         self._run(change())
 
-    def load(self) -> Load:
+    def load(self) -> Waiting:
         """Return what rollouts and calls wait for; see Client.load."""
 
-        async def read() -> Load:
+        async def read() -> Waiting:
             return self.client.load()
 
         return self._run(read())
 
     def submit(self, requests: Request | Sequence[Request], timeout: float | None = None) -> list[str]:
+        """Queue requests and return their ids; see Client.submit."""
         return self._run(self.client.submit(requests), timeout)
 
     def submit_again(self, result: Result, tries: int = 2, timeout: float | None = None) -> str | None:
+        """Submit the request of a result again, and return the new id; see Client.submit_again."""
         return self._run(self.client.submit_again(result, tries), timeout)
 
-    def submit_group(self, task: Task | Request, n: int = 1, timeout: float | None = None, **options: Any) -> list[str]:
-        return self._run(self.client.submit_group(task, n, **options), timeout)
+    def submit_group(
+        self,
+        task: Task | Request,
+        n: int = 1,
+        *,
+        group: str = "",
+        timeout: float | None = None,
+        **options: Unpack[RolloutOptions],
+    ) -> list[str]:
+        """Queue n rollouts of one task, all or none, and return their ids; see Client.submit_group."""
+        return self._run(self.client.submit_group(task, n, group=group, **options), timeout)
+
+    def groups(
+        self,
+        tasks: Tasks | Task | Request,
+        n: int = 8,
+        *,
+        ahead: int = 1,
+        epochs: int = 1,
+        load: Load | None = None,
+        tries: int = 2,
+        stale: int | None = None,
+        treatments: Treatments = TREATMENTS,
+        rows: RowOptions | None = None,
+        metrics: Metrics | None = None,
+        **options: Unpack[RolloutOptions],
+    ) -> Iterator[Group]:
+        """Run n rollouts of each task, and yield each group when it is complete; see Client.groups."""
+        groups = self.client.groups(
+            tasks, n, ahead=ahead, epochs=epochs, load=load, tries=tries, stale=stale, treatments=treatments,
+            rows=rows, **options,
+        )  # fmt: skip
+        try:
+            while (group := self._run(anext(groups, None))) is not None:
+                if metrics is not None:  # in the caller's thread
+                    metrics(group.metrics)
+                yield group
+        finally:
+            if not self._closed:
+                self._run(groups.aclose())
+
+    def evaluate(
+        self,
+        tasks: Tasks | Task | Request,
+        n: int = 1,
+        *,
+        at_once: int = 64,
+        load: Load | None = None,
+        tries: int = 2,
+        treatments: Treatments = TREATMENTS,
+        metrics: Metrics | None = None,
+        **options: Unpack[RolloutOptions],
+    ) -> Evaluation:
+        """Run n rollouts of each task, and return their results: mean reward and pass@k; see Client.evaluate."""
+        work = self.client.evaluate(
+            tasks, n, at_once=at_once, load=load, tries=tries, treatments=treatments, **options
+        )  # fmt: skip
+        evaluation = self._run(work)
+        if metrics is not None:
+            metrics(evaluation.metrics)
+        return evaluation
 
     def put_bundle(self, data: bytes, timeout: float | None = None) -> str:
+        """Store a task's files for workers, and return their sha256 for request.task.bundle."""
         return self._run(self.client.put_bundle(data), timeout)
 
     def new_id(self, suffix: str = "") -> str:
+        """Return an id for a rollout; see Client.new_id."""
         return self.client.new_id(suffix)
 
     def result(self, rollout: str, timeout: float | None = None) -> Result:
+        """Return the stored result of any rollout of this trainer; see Client.result."""
         return self._run(self.client.result(rollout), timeout)
 
     def next_result(self, timeout: float | None = None) -> Result:
+        """Wait for the next result. Each is returned once."""
         return self._run(self.client.next_result(), timeout)
 
     def results(
@@ -190,6 +277,7 @@ class SyncClient:
         older: int | None = None,
         reason: str = "",
     ) -> None:
+        """End rollouts, queued or running; see Client.cancel."""
         self._run(self.client.cancel(rollouts, group=group, older=older, reason=reason))
 
     def hold(
@@ -201,6 +289,7 @@ class SyncClient:
         drain: bool = False,
         timeout: float | None = None,
     ) -> None:
+        """Make calls wait from now on: all, or a selection; see Client.hold."""
         self._run(self.client.hold(rollouts, group=group, version=version, drain=drain), timeout)
 
     @contextlib.contextmanager
@@ -220,12 +309,15 @@ class SyncClient:
         self._run(holding.__aexit__(None, None, None))
 
     def abort(self, rollouts: Iterable[str] | Select | None = None, *, group: str = "", version: str = "") -> int:
+        """End the answers that were begun, and return their number; see Client.abort."""
+
         async def end() -> int:
             return self.client.abort(rollouts, group=group, version=version)
 
         return self._run(end())
 
     def resume(self) -> None:
+        """End any hold and hand out the waiting calls."""
         self._run(self.client.resume())
 
     @property
@@ -234,9 +326,11 @@ class SyncClient:
         return self.client.refusals
 
     def opened(self) -> Opened:
+        """Ask a worker to make this trainer's streams if they are missing, and return the trainer's bounds."""
         return self._run(self.client.opened())
 
     def fleet(self) -> Fleet:
+        """Return the live workers: what each offers, and its used slots."""
         return self._run(self.client.fleet())
 
     def artifact(self, artifact: Artifact, timeout: float | None = None) -> Iterator[bytes]:
@@ -249,18 +343,23 @@ class SyncClient:
             self._run(pieces.aclose())
 
     def read_artifact(self, artifact: Artifact, timeout: float | None = None) -> bytes:
+        """Return a file of a rollout; see Client.read_artifact."""
         return self._run(self.client.read_artifact(artifact), timeout)
 
     def read_transcript(self, rollout: Result | str, timeout: float | None = None) -> bytes:
+        """Return a rollout's transcript in its stored form; see Client.read_transcript."""
         return self._run(self.client.read_transcript(rollout), timeout)
 
     def transcript(self, rollout: Result | str, timeout: float | None = None) -> list[TranscriptLine]:
+        """Return the calls and answers of a rollout; see Client.transcript."""
+
         async def read() -> list[TranscriptLine]:
             return [line async for line in self.client.transcript(rollout)]
 
         return self._run(read(), timeout)
 
-    def rows(self, rollout: Result | str, timeout: float | None = None, **options: Any) -> Rows:
+    def rows(self, rollout: Result | str, timeout: float | None = None, **options: Unpack[RowOptions]) -> Rows:
+        """Return the training rows of a rollout; see Client.rows."""
         return self._run(self.client.rows(rollout, **options), timeout)
 
     @contextlib.contextmanager
@@ -298,15 +397,10 @@ class SyncClient:
             self._run(asking.__aexit__(None, None, None))
 
     def serve(self, handler: Policy, *, concurrency: int = 256) -> None:
-        """Answer calls in the background. An ordinary function runs in one of as many threads as concurrency."""
-        threads = ThreadPoolExecutor(concurrency, "turngate handler")
-        self._threads.append(threads)
-
-        def threaded(call: Call) -> AsyncIterator[Delta | Reply]:
-            return answers(handler, call, threads)
+        """Answer calls with handler in the background, until the client is closed; see Client.serve."""
 
         async def start() -> None:
-            self.client.serve(cast(Handler, handler) if awaits(handler) else threaded, concurrency=concurrency)
+            self.client.serve(handler, concurrency=concurrency)
 
         self._run(start())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from . import codec, tool
@@ -15,8 +16,11 @@ from .link import Link, log
 from .objects import Objects
 from .schema import Fault, Verdict, Verification
 
-Verifier = Callable[[Handle], Awaitable[Verdict]]
-"""A verifier finds the reward of a step. An exception ends the rollout as failed, without a reward."""
+Verifier = Callable[[Handle], "Awaitable[Verdict] | Verdict"]
+"""A verifier finds the reward of a step. An exception ends the rollout as failed, without a reward.
+
+An ordinary function gets the reward of the handle's attributes alone, since the handle's methods are awaited.
+"""
 
 
 class Verifications:
@@ -107,7 +111,8 @@ class Verifications:
 
     async def _verify(self, handle: Handle, verifier: Verifier) -> None:
         try:
-            verdict = await verifier(handle)
+            said = verifier(handle)
+            verdict = await said if inspect.isawaitable(said) else said
             if not isinstance(verdict, Verdict):
                 raise InvalidError("verdict", type(verdict).__name__, "want a Verdict")
             await handle.verdict(verdict)

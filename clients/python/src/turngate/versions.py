@@ -20,7 +20,15 @@ def number(version: str) -> int | None:
     return n if n < 1 << 31 else None
 
 
+def _numbers(spans: Iterable[VersionSpan]) -> list[int]:
+    return [n for span in spans if (n := number(span.version)) is not None]
+
+
 def oldest(spans: Iterable[VersionSpan]) -> int | None:
     """Return the smallest number of the versions; None: none has a number."""
-    numbers = (number(span.version) for span in spans)
-    return min((n for n in numbers if n is not None), default=None)
+    return min(_numbers(spans), default=None)
+
+
+def newest(spans: Iterable[VersionSpan]) -> int | None:
+    """Return the largest number of the versions; None: none has a number."""
+    return max(_numbers(spans), default=None)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -21,6 +20,7 @@ from ..rollout_rows import Rows, rows
 from ..row import Row
 from ..schema import Delta, Reply, Request, Result, TranscriptLine
 from ..task import Task
+from ..threads import Threads
 
 ToTask = Callable[[Any], Task | Request]
 """It returns the task of one of the framework's examples."""
@@ -170,7 +170,7 @@ class Rollouts:
         self._policy = policy
         self._options: dict[str, Any] = {"agent": agent, "sandbox": sandbox, "image": image, "labels": labels}
         self._concurrency = concurrency
-        self._threads = ThreadPoolExecutor(concurrency, "turngate policy")
+        self._threads = Threads(concurrency, "turngate policy")
         self._policies: dict[str, Policy] = {}
         self._waiting: dict[str, asyncio.Future[Result]] = {}
         self._serving: asyncio.Task[None] | None = None
@@ -191,8 +191,8 @@ class Rollouts:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._serving = self._taking = None
-        self._threads.shutdown(wait=False)
-        self._threads = ThreadPoolExecutor(self._concurrency, "turngate policy")
+        self._threads.shutdown()
+        self._threads = Threads(self._concurrency, "turngate policy")
 
     @property
     def waiting(self) -> list[str]:

@@ -94,11 +94,12 @@ class Request:
         if self.call.raw_tools:
             self.params["tools"] = self.call.raw_tools
 
-    def body(self, messages: Sequence[Mapping[str, Any]] | None = None) -> bytes:
-        """Return the body, with the call's messages or with others."""
+    def body(self, messages: Sequence[Mapping[str, Any]] | None = None, answer: bool = True) -> bytes:
+        """Return the body, with the call's messages or with others, and to render: with the beginning of an answer."""
         if messages is None:
             return json_object(self.params)
-        return json_object({**self.params, "messages": raw_json(messages)})
+        more = {} if answer else {"add_generation_prompt": b"false"}
+        return json_object({**self.params, "messages": raw_json(messages), **more})
 
     @property
     def bound(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ..call import Call
 from ..codec import raw_json
 from ..schema import Usage, VersionSpan
-from ..turns import Turns, continued, probes
+from ..turns import Turn, Turns, continued, probes
 from .completion import Completion, add_choice, ids_of, parse, whole
 from .http import Connection
 from .refusal import CONTEXT, bad_answer, fail, wrong_configuration
@@ -57,11 +57,10 @@ class VLLM:
 
     async def complete(self, request: Request, length: int, headers: Mapping[str, str]) -> Completion:
         call, chat = request.call, request.body()
+        asked = await self._ask("/v1/chat/completions/render", chat, headers)
+        rendered = ids_of(asked.get("token_ids"), "token_ids")
         turn = self._turns.before(call)
-        bodies = [request.body(m) for m in probes(call.messages, turn.count)] if turn is not None else []
-        answers = await asyncio.gather(*(self._ask("/v1/chat/completions/render", b, headers) for b in (chat, *bodies)))
-        asked, (whole_prompt, *short) = answers[0], [ids_of(a.get("token_ids"), "token_ids") for a in answers]
-        prompt: Sequence[int] = (continued(turn, short) if turn is not None else None) or whole_prompt
+        prompt = (await self._continued(request, turn, rendered, headers) if turn is not None else None) or rendered
         asked["token_ids"] = list(prompt)
         sampling = asked.get("sampling_params")
         if not isinstance(sampling, dict):
@@ -79,6 +78,22 @@ class VLLM:
         if ended and got.ids and isinstance(got.message, dict):
             self._turns.add(call, got.message, got.prompt_ids + got.ids)
         return got
+
+    async def _continued(
+        self, request: Request, turn: Turn, whole: Sequence[int], headers: Mapping[str, str]
+    ) -> Sequence[int] | None:
+        """Return the prompt that continues a turn; None if the place of the later messages is not certain."""
+        [until] = await self._render([request.body(request.call.messages[: turn.count + 1], answer=False)], headers)
+        if turn.ids[-1] in until and list(whole[: len(until)]) == list(until):
+            end = len(until) - 1 - list(reversed(until)).index(turn.ids[-1])
+            return [*turn.ids, *whole[end + 1 :]]
+        # The template writes an answer otherwise when messages follow.
+        bodies = [request.body(m) for m in probes(request.call.messages, turn.count)]
+        return continued(turn, await self._render(bodies, headers))
+
+    async def _render(self, bodies: Sequence[bytes], headers: Mapping[str, str]) -> list[array[int]]:
+        answers = await asyncio.gather(*(self._ask("/v1/chat/completions/render", b, headers) for b in bodies))
+        return [ids_of(answer.get("token_ids"), "token_ids") for answer in answers]
 
     async def _ask(self, path: str, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
         answer: dict[str, Any] = parse(await self._http.ask("POST", path, body, headers))

@@ -1,0 +1,54 @@
+"""Options of rollouts and of rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypedDict
+
+from .calls import Check
+from .names import Key
+from .schema import Fault, Limits, ToolSpec, Verify
+from .tool import Tool
+from .verify import Verifier
+
+
+class ConnectOptions(TypedDict, total=False):
+    """ConnectOptions are the options of Client.connect, which describes them."""
+
+    context: str
+    state: str | os.PathLike[str] | None
+    shard: str
+    lane: int
+    slots: int
+    tools: dict[str, Tool] | None
+    verify: Verifier | None
+    check: Check | None
+    refused: Callable[[Key, Fault], None] | None
+    start_within: float
+    audit_every: float
+
+
+class RolloutOptions(TypedDict, total=False):
+    """RolloutOptions are the options of Client.submit_group, which describes them."""
+
+    agent: str
+    sandbox: str
+    image: str
+    labels: Mapping[str, str] | None
+    tools: Sequence[ToolSpec]
+    args: Sequence[str]
+    max_turns: int
+    system_prompt: str
+    limits: Limits | None
+    verify: Verify | None
+    snapshot: bool | None
+
+
+class RowOptions(TypedDict, total=False):
+    """RowOptions are the options of turngate.rows, which describes them."""
+
+    merge: str
+    threshold: int
+    roles: Iterable[str]
+    without_logprobs: bool
