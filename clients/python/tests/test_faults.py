@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -202,6 +203,27 @@ async def test_an_answer_that_is_not_valid_is_told_as_one(server: Server, worker
         client.serve(pieces)
         fault = await (await worker.ask(worker.rollout(), 1, [USER])).fault()
         assert (fault.code, fault.status) == ("bad_answer", 502)
+
+
+@pytest.mark.parametrize("poison", ["9" * 5000, "[" * 1500 + "]" * 1500], ids=["digits", "nesting"])
+async def test_a_call_that_python_cannot_read_is_refused(server: Server, worker: FakeWorker, poison: str) -> None:
+    """It reaches no handler, and the next call is answered."""
+
+    async def policy(call: Call) -> Reply:
+        return text(json.dumps([call.params, list(call.messages), list(call.tools)]))
+
+    message = b'{"role":"user","content":"hi","x":' + poison.encode() + b"}"
+    async with trainer(server) as client:
+        client.serve(policy)
+        for field, messages, more in (
+            ("params.user", [USER], {"params": {"user": poison.encode()}}),
+            ("tools", [USER], {"tools": b'[{"x":' + poison.encode() + b"}]"}),
+            ("messages[1]", [USER, message], {}),
+        ):
+            fault = await (await worker.ask(worker.rollout(), 1, messages, **more)).fault()
+            assert (fault.code, fault.status) == ("invalid", 400)
+            assert field in fault.message
+        await (await worker.ask(worker.rollout(), 1, [USER], params={"user": b"[[1]]"})).final()
 
 
 async def test_a_process_that_only_answers_keeps_nothing_of_ended_rollouts(

@@ -103,7 +103,7 @@ async def test_a_loop_that_ends_early_leaves_its_other_results(server: Server, t
             break
         assert [(r.id, r.status) async for r in client.results()] == [(ids[1], "cancelled")]
         rows = await client.rows(ids[0])
-        assert [(row.oldest, row.older(1), row.older(2)) for row in rows] == [(1, False, True)]
+        assert [(row.oldest, row.older(1), row.older(2)) for row in rows] == [(1, False, True)] * 2
 
 
 async def loop(client: Client, group: str = "") -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -17,8 +19,9 @@ import zstandard
 
 from random_recording import Recording
 from random_templates import Talk
-from turngate import InvalidError, MissingPackageError, Result, Row, ShapeError, codec, rows
+from turngate import InvalidError, MissingPackageError, Result, Row, ShapeError, codec, rows, transcript
 from turngate.progress import Progress
+from turngate.tame import MOST_NESTING, tame
 from turngate.tokens import Tokens
 
 VECTORS = sorted((Path(__file__).parents[3] / "trajectory" / "testdata" / "rows").glob("*.json"))
@@ -42,7 +45,7 @@ def listed(name: str, elements: list[str]) -> str:
 def test_golden_rows(file: Path) -> None:
     """The whole file comes out again, byte for byte."""
     text = file.read_text()
-    vector = json.loads(text)
+    vector = json.loads(tame(text))
     inputs, _, rest = text.partition(',\n  "lines": [')
     lines = [line.strip().removesuffix(",") for line in rest.partition("\n  ]")[0].splitlines() if line.strip()]
     result = codec.from_json(Result, vector["result"]) if vector["result"] else None
@@ -163,8 +166,9 @@ def test_a_rollout_without_calls_has_no_rows() -> None:
 def test_damaged_transcripts(tmp_path: Path) -> None:
     lines = [compact(line) for line in Recording("alpha-1", 3).lines]
     for data in (b"junk", pack(["{"]), pack(['{"call":true}']), pack(lines[:1])[:-3], pack(["[]"])):
-        with pytest.raises(ShapeError):
-            rows(data)
+        found = rows(data)
+        assert len(found) == 0
+        assert found.errors[0].code == "transcript_broken"
     with pytest.raises(FileNotFoundError):
         rows(tmp_path / "none")
     whole, noise = rows(pack(lines)), Random(1).randbytes(300_000).hex()
@@ -193,8 +197,46 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setattr(f"turngate.rollout_rows.{name}", value)
             assert code in [f.code for f in rows(lines).errors]
     monkeypatch.setattr("turngate.transcript.MOST_LINE", 100)
-    with pytest.raises(ShapeError, match="more than 100 bytes"):
-        rows(lines)
+    assert "more than 100 bytes" in rows(lines).errors[0].text
+
+
+def test_no_content_of_a_transcript_raises() -> None:
+    """Recordings with values of an agent in any place give their rows, or a finding."""
+    values = ["9" * 5000, "-1e999", "[" * 1500 + "]" * 1500, '{"a":' * 300 + "1" + "}" * 300, "[" * 980 + "]" * 980]
+    values += ['"\\ud800"', "true", "null", "18446744073709551616", "[[]]", '"\u2028"', "NaN", "[1e999]", "{}", "-0"]
+    broken = 0
+    for seed in range(300):
+        random = Random(seed)
+        lines = [compact(line) for line in Recording("alpha-1", seed).lines]
+        for _ in range(random.randrange(1, 4)):
+            at = random.randrange(len(lines))
+            places = [
+                m.span() for m in re.finditer(r'(?<=[:,\[])("[^"]*"|-?[0-9.]+|null|\[\]|\{\})(?=[],}])', lines[at])
+            ]
+            if places:
+                start, end = random.choice(places)
+                lines[at] = lines[at][:start] + random.choice(values) + lines[at][end:]
+        found = rows(pack(lines))
+        assert sum(sum(row.loss_mask) for row in found) == found.tokens.trained
+        assert len([row.to_json() for row in found]) == len(found)
+        broken += any(f.code == "transcript_broken" for f in found.errors)
+        with contextlib.suppress(ShapeError):
+            json.dumps([codec.to_json(line) for line in transcript.lines(pack(lines))])
+    assert 50 < broken < 250
+
+
+def test_a_transcript_that_json_refuses_is_read() -> None:
+    text = (VECTORS[0].parent / "unreadable.json").read_text()
+    packed = pack(line.strip().removesuffix(",") for line in text.splitlines() if '"at":' in line)
+    [first, _, second, *_] = transcript.lines(packed)
+    assert first.request is not None
+    assert first.request.params["user"] == "-" + "9" * 5000
+    assert second.request is not None
+    assert second.request.messages[1]["x"] == first.request.params["user"]
+    deep = first.request.messages[1]["x"]
+    for _ in range(MOST_NESTING - 5):
+        [deep] = deep
+    assert set(json.dumps(deep)) == set('[]"')
 
 
 def test_the_benchmark(tmp_path: Path) -> None:

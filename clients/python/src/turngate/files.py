@@ -71,12 +71,12 @@ class Files(abc.ABC):
     ) -> Rows:
         """Return the training rows of a rollout, or of its result; see turngate.rows for the options.
 
-        A rollout that made no model call has no rows.
+        A rollout that made no model call has no rows. A damaged transcript is no error: the rows end there, and
+        findings have the reason.
 
         Raises:
             NotFoundError: The rollout has not ended, or the server has deleted its transcript.
             InvalidError: An option is not valid.
-            ShapeError: The transcript is damaged.
         """
         result = await self.result(rollout) if isinstance(rollout, str) else rollout
         data = await self.read_transcript(result) if result.transcript else b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import digest
+from . import digest, tame
 from .codec import unpack_map
 from .errors import InvalidError
 from .names import Key
@@ -67,6 +67,11 @@ def read(key: Key, data: bytes) -> Body:
         raise InvalidError("messages", "none", "want at least one")
     if len(body.digest) not in (0, 32):
         raise InvalidError("digest", f"{len(body.digest)} bytes", "want 32")
+    for i, message in enumerate(messages, body.keep):
+        tame.check(message, f"messages[{i}]")
+    tame.check(body.tools or b"", "tools")
+    for name, value in (params or {}).items():
+        tame.check(value, f"params.{name}")
     return body
 
 

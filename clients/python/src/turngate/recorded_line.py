@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from .errors import ShapeError
 from .recorded import no_ids
 from .schema import VersionSpan
+from .tame import tame
 
 T = TypeVar("T")
 
@@ -121,13 +122,22 @@ def read_line(data: bytes) -> Line:
     Raises:
         ShapeError: It is none.
     """
-    line = Line()
     text = data.decode(errors="replace")
     try:
-        if text.strip() != "null" and _skip(text, _members(text, _skip(text, 0), _of_line(line, text))) != len(text):
-            raise ValueError("something follows the object")
+        try:
+            return _line(text)
+        except json.JSONDecodeError:
+            raise
+        except (ValueError, RecursionError):
+            return _line(tame(text))
     except (ValueError, IndexError, RecursionError) as e:
         raise ShapeError(f"not a line of a transcript: {str(e)[:200]}") from None
+
+
+def _line(text: str) -> Line:
+    line = Line()
+    if text.strip() != "null" and _skip(text, _members(text, _skip(text, 0), _of_line(line, text))) != len(text):
+        raise ValueError("something follows the object")
     return line
 
 
@@ -224,6 +234,8 @@ def _typed(value: Any, kind: type[T], default: Any) -> T:
         return default  # type: ignore[no-any-return]
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ValueError(f"{type(value).__name__} instead of {kind.__name__}")
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"{value} has more than 64 bits")
     return value
 
 

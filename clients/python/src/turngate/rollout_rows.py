@@ -54,9 +54,11 @@ def rows(
         roles: Roles of the calls to train on: agent, subagent, aux.
         without_logprobs: Train on answers that have no log-probs, too. Their log-probs in rows are 0.
 
+    A transcript that is damaged, or that the agent made unreadable, is no error: the rows end there, and findings have
+    the reason.
+
     Raises:
         InvalidError: An option is not valid.
-        ShapeError: The transcript has no readable call.
         OSError: The file cannot be read.
     """
     chosen = list(roles)
@@ -145,8 +147,6 @@ class _Reader:
             text = f"the calls after call {self._last} are left out: the rollout is larger than the bounds of a reader"
             self._findings.add(ERROR, "too_large", 0, text)
         except ShapeError as e:
-            if not self.out.calls:
-                raise
             self._findings.add(ERROR, "transcript_broken", 0, f"the rest is left out: {e}")
         self._finish()
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import zstandard
 
 from . import codec
-from .errors import InvalidError, ShapeError
+from .errors import ShapeError
 from .schema import TranscriptLine
+from .tame import tame
 
 MOST_LINE = 64 << 20
 """Longest line in bytes. The largest request and the token ids of an answer are shorter."""
@@ -82,6 +83,12 @@ def _unpacked(data: bytes) -> Iterator[bytes]:
 
 def _line(number: int, line: bytes) -> TranscriptLine:
     try:
-        return codec.from_json(TranscriptLine, json.loads(line))
-    except (ValueError, AttributeError, InvalidError) as e:
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError:
+            raise
+        except (ValueError, RecursionError):
+            value = json.loads(tame(line.decode(errors="replace")))
+        return codec.from_json(TranscriptLine, value)
+    except (ValueError, AttributeError, RecursionError) as e:
         raise ShapeError(f"line {number} of a transcript: {e}") from None

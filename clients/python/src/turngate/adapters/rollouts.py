@@ -14,7 +14,7 @@ from .. import transcript
 from ..answers import Policy, answers
 from ..call import Call
 from ..client import Client
-from ..errors import ClosedError, DigestError, NotFoundError, ShapeError, TurngateError
+from ..errors import ClosedError, DigestError, NotFoundError, TurngateError
 from ..link import log
 from ..rollout_rows import Rows, rows
 from ..row import Row
@@ -130,7 +130,7 @@ async def _episode(client: Client, result: Result) -> Episode:
     try:
         recording = await client.read_transcript(result) if result.transcript else b""
         return Episode(result, await asyncio.to_thread(rows, recording, result), recording)
-    except (NotFoundError, DigestError, ShapeError) as e:
+    except (NotFoundError, DigestError) as e:
         log.warning("rollout %s is not trained on: %s", result.id, e)
         return Episode(result, Rows(result), b"")
 
