@@ -23,7 +23,9 @@ const (
 	CodeExit         = "exit"
 	CodeCallCap      = "call_cap"
 	CodeTokenCap     = "token_cap"
-	CodeRepeats      = "repeats" // the agent's calls repeat without progress
+	CodeUpstream     = "upstream" // the model server refused a call, or did not answer it
+	CodeAborted      = "aborted"  // a generation or a call was left before its end
+	CodeRepeats      = "repeats"  // the agent's calls repeat without progress
 	CodeSetup        = "setup_failed"
 	CodeService      = "service_failed" // a side-car did not become ready
 	CodeNoReward     = "no_reward"

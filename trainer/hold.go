@@ -78,7 +78,7 @@ func (t *Trainer) Abort(s Selection) int {
 }
 
 // CodeAborted is the code of a call's fault after Abort ended its generation.
-const CodeAborted = "aborted"
+const CodeAborted = schema.CodeAborted
 
 func (t *Trainer) setHold(s *Selection) {
 	t.mu.Lock()

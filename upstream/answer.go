@@ -81,7 +81,9 @@ func (c *choice) packed() schema.Logprobs {
 const aborted = "abort"
 
 func errAborted() error {
-	return fail(http.StatusServiceUnavailable, "it aborted the generation")
+	f := fail(http.StatusServiceUnavailable, "it aborted the generation")
+	f.Code = schema.CodeAborted
+	return f
 }
 
 // reply converts an answer to a reply, with the message for the agent and the

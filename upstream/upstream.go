@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -52,6 +53,7 @@ type Upstream struct {
 	base    string
 	served  served
 	learned learned
+	broken  broken
 }
 
 // KeyFromEnvironment returns TURNGATE_UPSTREAM_KEY, or the content of the file
@@ -102,11 +104,21 @@ const maxTries = 8
 // name the agent's parameters that were changed or left out. If emit is not nil,
 // the answer is streamed: emit gets each piece with its ids and log-probs, and an
 // error of emit ends the call. A stream that breaks off returns a retryable fault.
+// A request that fails again and again while the upstream answers others returns a
+// schema.CodeBadAnswer.
 func (u *Upstream) Answer(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
+	var reply *schema.Reply
+	var err error
 	if emit != nil {
-		return u.stream(ctx, c, emit)
+		reply, err = u.stream(ctx, c, emit)
+	} else {
+		reply, err = u.answer(ctx, &request{u: u, call: c}, u.post)
 	}
-	return u.answer(ctx, &request{u: u, call: c}, u.post)
+	if err != nil {
+		return nil, u.judge(ctx, c, err)
+	}
+	u.broken.succeeded(identity(c))
+	return reply, nil
 }
 
 // answer sends the request. It repeats the request with a change if the refusal
@@ -204,12 +216,16 @@ func (u *Upstream) send(ctx context.Context, method, path string, body []byte) (
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	default:
-		return nil, fail(http.StatusServiceUnavailable, "it cannot be reached: %v", err)
+		var dial *net.OpError
+		if errors.As(err, &dial) && dial.Op == "dial" {
+			return nil, fail(http.StatusServiceUnavailable, "it cannot be reached: %v", err)
+		}
+		return nil, fail(http.StatusBadGateway, "no answer came: %v", err)
 	}
 }
 
 func fail(status int, format string, args ...any) *schema.Fault {
-	f := schema.Faultf("call", "upstream", schema.WhoTrainer, format, args...)
+	f := schema.Faultf("call", schema.CodeUpstream, schema.WhoTrainer, format, args...)
 	if status < 400 || status > 599 {
 		status = http.StatusBadGateway
 	}

@@ -55,7 +55,7 @@ func TestMatrix(t *testing.T) {
 		upstreams[m.name] = u
 		for _, agent := range names {
 			for _, stream := range []string{schema.StreamBuffer, schema.StreamPass} {
-				c := &cell{mode: m, agent: agent, stream: stream, id: schema.ID(fmt.Sprintf("local-%s-%s-%s", strings.ReplaceAll(m.name, "_", "-"), agent, stream))}
+				c := &cell{mode: m, agent: agent, stream: stream, id: schema.ID(fmt.Sprintf("local-%d", len(cells)))}
 				cells, byID[c.id] = append(cells, c), c
 			}
 		}
