@@ -110,7 +110,7 @@ func (u *Upstream) reply(got *completion, q *request) (*schema.Reply, error) {
 	}
 	choice := got.Choices[0]
 	r := &schema.Reply{
-		Message: choice.Message, FinishReason: choice.FinishReason, Usage: got.Usage, Sampling: sampling, Edits: q.edited(),
+		Message: withTextArguments(choice.Message), FinishReason: choice.FinishReason, Usage: got.Usage, Sampling: sampling, Edits: q.edited(),
 		PromptIDs: schema.PackTokenIDs(got.PromptTokenIDs), CompletionIDs: schema.PackTokenIDs(choice.TokenIDs), Logprobs: choice.packed(),
 	}
 	if len(r.Logprobs) > 0 && q.params["top_logprobs"] != nil {

@@ -175,7 +175,7 @@ func TestAnAnswerThatCannotBeTrainedOn(t *testing.T) {
 		"choices":       `{"choices":[]}`,
 		"finish_reason": `{"choices":[{"message":{"role":"assistant","content":"ok"}}]}`,
 		"read":          `{"choices":`,
-		"tool_calls[0].function.arguments": `{"choices":[{"message":{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"bash","arguments":{"command":"ls"}}}]},` +
+		"tool_calls[0].function.arguments": `{"choices":[{"message":{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"bash","arguments":["ls"]}}]},` +
 			`"finish_reason":"tool_calls","token_ids":[5],"logprobs":{"content":[{"logprob":-1}]}}]}`,
 	} {
 		u, _ := engine(t, func(w http.ResponseWriter, _ map[string]any) { _, _ = io.WriteString(w, body) })

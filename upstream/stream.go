@@ -69,22 +69,9 @@ type joined struct {
 	content, refusal strings.Builder
 	reasoning        strings.Builder // reasoning_content, or without it reasoning
 	hasContent       bool
-	calls            []*joinedCall
+	calls            joinedCalls
 	more             map[string]json.RawMessage // other members of the message
 }
-
-// joinedCall is the part of a tool call that has arrived.
-type joinedCall struct {
-	ID       string `json:"id"`
-	Type     string `json:"type"`
-	Function struct {
-		Name      string `json:"name"`
-		Arguments string `json:"arguments"`
-	} `json:"function"`
-}
-
-// maxCalls bounds the tool calls of one answer.
-const maxCalls = 1024
 
 func (j *joined) add(data []byte, emit func(*schema.Delta) error) error {
 	var chunk struct {
@@ -130,35 +117,36 @@ func (j *joined) addChoice(c *choice, emit func(*schema.Delta) error) error {
 		}
 		j.choice.Logprobs.Content = append(j.choice.Logprobs.Content, c.Logprobs.Content...)
 	}
-	said, err := j.addDelta(c.Delta)
+	delta, err := j.addDelta(c.Delta)
 	if err != nil {
 		return badAnswer("delta: %v", err)
 	}
-	if !said && len(c.TokenIDs) == 0 {
+	if delta == nil && len(c.TokenIDs) == 0 {
 		return nil
 	}
-	delta := c.Delta
-	if len(delta) == 0 {
+	if delta == nil {
 		delta = json.RawMessage("{}")
 	}
 	return emit(&schema.Delta{V: schema.Version, Delta: delta, CompletionIDs: schema.PackTokenIDs(c.TokenIDs), Logprobs: c.packed()})
 }
 
-// addDelta joins a piece of the message. said reports whether the piece has a
-// member.
-func (j *joined) addDelta(raw json.RawMessage) (said bool, err error) {
+// addDelta joins a piece of the message and returns it in the form for the gate; nil:
+// the piece has no member.
+func (j *joined) addDelta(raw json.RawMessage) (told json.RawMessage, err error) {
 	if len(raw) == 0 {
-		return false, nil
+		return nil, nil
 	}
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &members); err != nil {
-		return false, err
+		return nil, err
 	}
 	for name, value := range members {
 		if string(value) == "null" {
 			continue
 		}
-		said = true
+		if told == nil {
+			told = raw
+		}
 		switch name {
 		case "role":
 			err = json.Unmarshal(value, &j.role)
@@ -174,7 +162,9 @@ func (j *joined) addDelta(raw json.RawMessage) (said bool, err error) {
 		case "refusal":
 			err = appendText(&j.refusal, value)
 		case "tool_calls":
-			err = j.addCalls(value)
+			if members[name], err = j.calls.add(value); err == nil {
+				told = encoded(members)
+			}
 		default:
 			if j.more == nil {
 				j.more = map[string]json.RawMessage{}
@@ -182,10 +172,10 @@ func (j *joined) addDelta(raw json.RawMessage) (said bool, err error) {
 			j.more[name] = value
 		}
 		if err != nil {
-			return false, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	return said, nil
+	return told, nil
 }
 
 func appendText(to *strings.Builder, value json.RawMessage) error {
@@ -193,34 +183,6 @@ func appendText(to *strings.Builder, value json.RawMessage) error {
 	err := json.Unmarshal(value, &text)
 	to.WriteString(text)
 	return err
-}
-
-func (j *joined) addCalls(value json.RawMessage) error {
-	var pieces []struct {
-		Index int `json:"index"`
-		joinedCall
-	}
-	if err := json.Unmarshal(value, &pieces); err != nil {
-		return err
-	}
-	for _, p := range pieces {
-		if p.Index < 0 || p.Index > len(j.calls) || p.Index >= maxCalls {
-			return fmt.Errorf("index %d follows %d calls", p.Index, len(j.calls))
-		}
-		if p.Index == len(j.calls) {
-			j.calls = append(j.calls, &joinedCall{Type: "function"})
-		}
-		c := j.calls[p.Index]
-		if p.ID != "" {
-			c.ID = p.ID
-		}
-		if p.Type != "" {
-			c.Type = p.Type
-		}
-		c.Function.Name += p.Function.Name
-		c.Function.Arguments += p.Function.Arguments
-	}
-	return nil
 }
 
 // finish fills got with the answer in the form without a stream.
@@ -238,7 +200,8 @@ func (j *joined) finish(got *completion) error {
 	if j.role != "" {
 		message["role"] = j.role
 	}
-	if j.content.Len() > 0 || j.hasContent && len(j.calls) == 0 {
+	calls := j.calls.list()
+	if j.content.Len() > 0 || j.hasContent && len(calls) == 0 {
 		message["content"] = j.content.String()
 	}
 	if j.refusal.Len() > 0 {
@@ -247,8 +210,8 @@ func (j *joined) finish(got *completion) error {
 	if j.reasoning.Len() > 0 {
 		message["reasoning_content"] = j.reasoning.String()
 	}
-	if len(j.calls) > 0 {
-		message["tool_calls"] = j.calls
+	if len(calls) > 0 {
+		message["tool_calls"] = calls
 	}
 	var err error
 	if j.choice.Message, err = json.Marshal(message); err != nil {

@@ -100,7 +100,8 @@ func TestABrokenStreamIsAskedAgain(t *testing.T) {
 		"no finish reason": {200, events(`{"choices":[{"delta":{"content":"hi"}}]}`, `[DONE]`), 502},
 		"error inside":     {200, events(`{"error":{"message":"out of memory","code":500}}`), 500},
 		"two choices":      {200, events(`{"choices":[{},{}]}`), 502},
-		"index ahead":      {200, events(`{"choices":[{"delta":{"tool_calls":[{"index":3}]}}]}`), 502},
+		"index too large":  {200, events(`{"choices":[{"delta":{"tool_calls":[{"index":100000}]}}]}`), 502},
+		"index below 0":    {200, events(`{"choices":[{"delta":{"tool_calls":[{"index":-1}]}}]}`), 502},
 		"no JSON":          {200, events(`{`), 502},
 		"refused":          {400, `{"error":{"message":"maximum context length is 5"}}`, 400},
 		"busy":             {429, ``, 429},
@@ -130,5 +131,77 @@ func TestABrokenStreamIsAskedAgain(t *testing.T) {
 	enough := errors.New("enough")
 	if _, err := u.Answer(t.Context(), call(), func(*schema.Delta) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("ended with %v", err)
+	}
+}
+
+// TestOddPiecesOfCalls: pieces with the same index for all calls, without an index, in
+// any order, with names and ids that are repeated, and arguments that are an object. The
+// pieces that go out have an index for each call, and give the same calls as the answer.
+func TestOddPiecesOfCalls(t *testing.T) {
+	const first, second = `{"id":"a","type":"function","function":{"name":"ls","arguments":"{\"x\":1}"}}`, `{"id":"b","type":"function","function":{"name":"ls","arguments":"{}"}}`
+	for name, tt := range map[string]struct {
+		deltas []string // tool_calls
+		want   string
+	}{
+		"one index for all": {[]string{`{"index":0,"id":"a","function":{"name":"ls","arguments":"{\"x\""}}`, `{"index":0,"function":{"arguments":":1}"}}`, `{"index":0,"id":"b","function":{"name":"ls","arguments":"{}"}}`}, first + "," + second},
+		"no index":          {[]string{`{"id":"a","function":{"name":"ls","arguments":"{\"x\""}}`, `{"function":{"arguments":":1}"}}`, `{"id":"b","function":{"name":"ls","arguments":"{}"}}`}, first + "," + second},
+		"mixed":             {[]string{`{"index":1,"id":"b","function":{"name":"ls","arguments":"{"}}`, `{"index":0,"id":"a","function":{"name":"ls","arguments":"{\"x\""}}`, `{"index":1,"function":{"arguments":"}"}},{"index":0,"function":{"arguments":":1}"}}`}, first + "," + second},
+		"from 1 on":         {[]string{`{"index":1,"id":"a","function":{"name":"ls","arguments":"{\"x\":1}"}}`, `{"index":2,"id":"b","function":{"name":"ls","arguments":"{}"}}`}, first + "," + second},
+		"repeated":          {[]string{`{"index":0,"id":"a","type":"function","function":{"name":"ls","arguments":"{\"x\""}}`, `{"index":0,"id":"a","type":"function","function":{"name":"ls","arguments":":1}"}}`}, first},
+		"other ids":         {[]string{`{"index":0,"id":"a","function":{"name":"ls","arguments":"{\"x\""}}`, `{"index":0,"id":"z","function":{"arguments":":1}"}}`}, first},
+		"name in parts":     {[]string{`{"index":0,"id":"a","function":{"name":"l"}}`, `{"index":0,"function":{"name":"s","arguments":"{\"x\":1}"}}`}, first},
+		"id at the end":     {[]string{`{"index":0,"function":{"name":"ls","arguments":"{\"x\":1}"}}`, `{"index":0,"id":"a","function":{}}`}, first},
+		"no id":             {[]string{`{"index":0,"id":null,"function":{"name":"ls","arguments":"{}"}}`}, `{"type":"function","function":{"name":"ls","arguments":"{}"}}`},
+		"object":            {[]string{`{"index":0,"id":"a","function":{"name":"ls","arguments":{"x": 1}}}`}, strings.Replace(first, ":1", ": 1", 1)},
+	} {
+		u, _ := engine(t, func(w http.ResponseWriter, _ map[string]any) {
+			chunks := []string{`{"choices":[]}`, `{"prompt_token_ids":[1],"choices":[{"delta":{"role":"assistant"},"token_ids":[5],"logprobs":{"content":[{"logprob":-1}]}}]}`}
+			for _, d := range tt.deltas {
+				chunks = append(chunks, `{"choices":[{"delta":{"role":"assistant","tool_calls":[`+d+`]}}]}`)
+			}
+			_, _ = io.WriteString(w, events(append(chunks, `{"choices":[{"delta":{},"finish_reason":"tool_calls"}]}`, `{"choices":null,"usage":null}`, `[DONE]`)...))
+		})
+		told := map[int]string{} // name and arguments by index
+		r, err := u.Answer(t.Context(), call(), func(d *schema.Delta) error {
+			var piece struct {
+				ToolCalls []struct {
+					Index    int
+					Function struct{ Name, Arguments string }
+				} `json:"tool_calls"`
+			}
+			if err := json.Unmarshal(d.Delta, &piece); err != nil {
+				return err
+			}
+			for _, c := range piece.ToolCalls {
+				if told[c.Index] != "" {
+					c.Function.Name = ""
+				}
+				told[c.Index] += c.Function.Name + c.Function.Arguments
+			}
+			return schema.CheckPiece(d.Delta)
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if want := `{"content":null,"role":"assistant","tool_calls":[` + tt.want + `]}`; string(r.Message) != want {
+			t.Errorf("%s: %s, want %s", name, r.Message, want)
+		}
+		if want := strings.Count(tt.want, `"function":`); len(told) != want {
+			t.Errorf("%s: pieces of %d calls, want %d: %v", name, len(told), want, told)
+		}
+	}
+}
+
+// TestArgumentsAsAnObject of an answer without a stream become their text.
+func TestArgumentsAsAnObject(t *testing.T) {
+	for arguments, want := range map[string]string{`{"a": [1, "é"]}`: `"{\"a\": [1, \"é\"]}"`, `null`: `"{}"`, `"{"`: `"{"`} {
+		u, _ := engine(t, func(w http.ResponseWriter, _ map[string]any) {
+			_, _ = io.WriteString(w, `{"prompt_token_ids":[1],"choices":[{"message":{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":`+arguments+`}}]},"finish_reason":"tool_calls","token_ids":[5],"logprobs":{"content":[{"logprob":-1}]}}]}`)
+		})
+		r, err := u.Answer(t.Context(), call(), nil)
+		if err != nil || !strings.Contains(string(r.Message), `"arguments":`+want) {
+			t.Errorf("%s: %+v, %v", arguments, r, err)
+		}
 	}
 }

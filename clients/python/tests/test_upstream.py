@@ -423,3 +423,48 @@ class a_client:
 
     async def __aexit__(self, *_: object) -> None:
         await self.client.close()
+
+
+_LS = {"id": "a", "type": "function", "function": {"name": "ls", "arguments": '{"x":1}'}}
+_MORE = {"id": "b", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("deltas", "want"),
+    [
+        (['{"index":0,"id":"a","function":{"name":"ls","arguments":"{\\"x\\""}}', '{"index":0,"function":{"arguments":":1}"}}', '{"index":0,"id":"b","function":{"name":"ls","arguments":"{}"}}'], [_LS, _MORE]),
+        (['{"id":"a","function":{"name":"ls","arguments":"{\\"x\\""}}', '{"function":{"arguments":":1}"}}', '{"id":"b","function":{"name":"ls","arguments":"{}"}}'], [_LS, _MORE]),
+        (['{"index":1,"id":"b","function":{"name":"ls","arguments":"{"}}', '{"index":0,"id":"a","function":{"name":"ls","arguments":"{\\"x\\""}}', '{"index":1,"function":{"arguments":"}"}},{"index":0,"function":{"arguments":":1}"}}'], [_LS, _MORE]),
+        (['{"index":0,"id":"a","function":{"name":"ls","arguments":"{\\"x\\""}}', '{"index":0,"id":"a","function":{"name":"ls","arguments":":1}"}}'], [_LS]),
+        (['{"index":0,"id":"a","function":{"name":"l"}}', '{"index":0,"function":{"name":"s","arguments":"{\\"x\\":1}"}}'], [_LS]),
+        (['{"index":0,"id":"b","function":{"name":"ls","arguments":{}}}'], [_MORE]),
+    ],
+    ids=["one index for all", "no index", "mixed", "repeated", "name in parts", "object"],
+)  # fmt: skip
+async def test_odd_pieces_of_calls(deltas: list[str], want: list[Any]) -> None:
+    async def handler(asked: Asked) -> None:
+        head = '{"prompt_token_ids":[1],"choices":[{"delta":{"role":"assistant"},"token_ids":[5],"logprobs":{"content":[{"logprob":-1}]}}]}'
+        chunks = [f'{{"choices":[{{"delta":{{"role":"assistant","tool_calls":[{d}]}}}}]}}' for d in deltas]
+        end = '{"choices":[{"delta":{},"finish_reason":"tool_calls"}]}'
+        await asked.send(STREAM_HEAD + events('{"choices":[]}', head, *chunks, end, '{"choices":null}', "[DONE]"))
+
+    async with FakeEngine(handler) as engine, Upstream(engine.url, key="") as u:
+        *pieces, reply = [piece async for piece in u.stream(a_call("hi"))]
+    assert isinstance(reply, Reply)
+    assert [dict(sorted(c.items())) for c in reply.message["tool_calls"]] == [dict(sorted(c.items())) for c in want]
+    told = {c["index"] for p in pieces if isinstance(p, Delta) for c in p.delta.get("tool_calls", ())}
+    assert len(told) == len(want)
+
+
+@pytest.mark.parametrize(("arguments", "want"), [('{"a": [1]}', '{"a": [1]}'), ("null", "{}"), ('"{"', "{")])
+async def test_arguments_of_a_whole_answer_become_a_text(arguments: str, want: str) -> None:
+    async def handler(asked: Asked) -> Answer:
+        function = f'{{"name":"f","arguments":{arguments}}}'
+        message = (
+            f'{{"role":"assistant","content":null,"tool_calls":[{{"id":"a","type":"function","function":{function}}}]}}'
+        )
+        return 200, OK.replace('{"role":"assistant","content":"ok"}', message)
+
+    async with FakeEngine(handler) as engine, Upstream(engine.url, key="") as u:
+        reply = await ask(u, a_call("hi"))
+    assert reply.message["tool_calls"][0]["function"]["arguments"] == want

@@ -3,6 +3,7 @@ package canonical
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -168,7 +169,8 @@ func (c *ToolCall) Input() string {
 	return c.Function.Arguments
 }
 
-// ToolCalls are the tool calls of a streamed answer, joined from its pieces.
+// ToolCalls are the tool calls of a streamed answer, joined from its pieces, in the order
+// of their indices.
 type ToolCalls []ToolCall
 
 // Add adds the tool calls of a piece.
@@ -184,13 +186,21 @@ next:
 			if c.ID == "" {
 				c.ID = piece.ID
 			}
-			if c.Name() == "" {
-				c.Kind, c.Function.Name, c.Tool.Name = piece.Kind, piece.Function.Name, piece.Tool.Name
+			if c.Kind == "" {
+				c.Kind = piece.Kind
+			}
+			if piece.Name() != c.Name() { // otherwise it is repeated
+				c.Function.Name += piece.Function.Name
+				c.Tool.Name += piece.Tool.Name
 			}
 			c.Function.Arguments += piece.Function.Arguments
 			c.Tool.Input += piece.Tool.Input
 			continue next
 		}
-		*h = append(*h, *piece)
+		at := len(*h)
+		for at > 0 && (*h)[at-1].Index > piece.Index {
+			at--
+		}
+		*h = slices.Insert(*h, at, *piece)
 	}
 }

@@ -105,7 +105,9 @@ def _add_call(call: dict[str, Any], part: dict[str, Any]) -> None:
         if name in ("function", "custom") and isinstance(value, dict):
             inner = call.setdefault(name, {})
             for k, v in value.items():
-                inner[k] = inner.get(k, "") + v if k in ("arguments", "input") and isinstance(v, str) else v
+                if k == "name" and v == inner.get(k):
+                    continue  # it is repeated
+                inner[k] = inner.get(k, "") + v if k in ("name", "arguments", "input") and isinstance(v, str) else v
         elif name != "index" and value is not None:
             call[name] = value
     call.setdefault("type", "function")

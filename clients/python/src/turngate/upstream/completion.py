@@ -14,6 +14,7 @@ from ..message import sum_of
 from ..schema import Delta, Reply, Usage, VersionSpan
 from .refusal import aborted, bad_answer, refused_in_stream
 from .request import Request
+from .tool_calls import PiecesOfCalls, with_text_arguments
 
 SGL_HEADERS = ("X-SGLExt-Return-Input-IDs", "X-SGLExt-Return-Output-IDs")
 """Make SGLang add the token ids to a stream. Other servers ignore them."""
@@ -96,7 +97,7 @@ def whole(data: bytes) -> Completion:
         raise bad_answer(f"choices: {len(choices) if isinstance(choices, list) else 'none'} came, want 1")
     _add_meta(got, value)
     add_choice(got, choices[0])
-    got.message = choices[0].get("message")
+    got.message = with_text_arguments(choices[0].get("message"))
     return got
 
 
@@ -153,6 +154,7 @@ class Joined:
     deltas: list[Delta] = field(default_factory=list)
     role: str = "assistant"
     more: dict[str, Any] = field(default_factory=dict)  # other members of the message
+    calls: PiecesOfCalls = field(default_factory=PiecesOfCalls)
 
     def add(self, data: str) -> Delta | None:
         """Add a chunk, and return the piece for the agent.
@@ -176,6 +178,11 @@ class Joined:
         said = {name: value for name, value in said.items() if value is not None}
         if not said and not ids:
             return None
+        if "tool_calls" in said:
+            try:
+                said["tool_calls"] = self.calls.add(said["tool_calls"])
+            except ValueError as e:
+                raise bad_answer(f"delta: {e}") from None
         for name, value in said.items():
             if name == "role":
                 self.role = str(value)
