@@ -13,6 +13,7 @@ import (
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/agents/mini"
 	"github.com/turngate/turngate/agents/toolserver"
+	"github.com/turngate/turngate/internal/plain"
 )
 
 func agentCommand() *cobra.Command {
@@ -103,7 +104,7 @@ func miniCommand() *cobra.Command {
 			}
 			return mini.Run(cmd.Context(), mini.Config{
 				BaseURL: base, Key: os.Getenv("OPENAI_API_KEY"), Model: os.Getenv("TURNGATE_MODEL"), SystemPrompt: string(prompt),
-				Instruction: strings.ToValidUTF8(string(instruction), "�"), MaxTurns: turns, Events: cmd.OutOrStdout(),
+				Instruction: strings.ToValidUTF8(string(instruction), "�"), MaxTurns: turns, Events: plain.Raw(cmd.OutOrStdout()),
 			})
 		},
 	}

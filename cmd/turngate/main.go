@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/sandboxes/local"
 	"github.com/turngate/turngate/schema"
 )
@@ -131,6 +132,8 @@ func rootCommand(hurry <-chan struct{}) *cobra.Command {
 			return nil
 		},
 	}
+	root.SetOut(plain.NewWriter(os.Stdout))
+	root.SetErr(plain.NewWriter(os.Stderr))
 	root.PersistentFlags().Bool("verbose", false, "log what happens, not only what goes wrong")
 	root.AddCommand(runCommand(), jobCommand(), rolloutCommand(), taskCommand(), imageCommand(), upCommand(hurry), natsCommand(), workerCommand(hurry), deadCommand(), trainerCommand(), tapCommand(), agentCommand(), doctorCommand(), miniCommand(), toolsCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(c *cobra.Command, _ []string) {
@@ -190,7 +193,7 @@ func logger(cmd *cobra.Command) zerolog.Logger {
 func newLogger(cmd *cobra.Command, level zerolog.Level) zerolog.Logger {
 	out := cmd.ErrOrStderr()
 	if isTerminal(os.Stderr) {
-		out = zerolog.ConsoleWriter{Out: out, NoColor: os.Getenv("NO_COLOR") != ""}
+		out = zerolog.ConsoleWriter{Out: out, NoColor: true} // colours are control characters
 	}
 	return zerolog.New(out).Level(level).With().Timestamp().Logger()
 }

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/agents/programs"
+	"github.com/turngate/turngate/internal/plain"
 )
 
 // programCommands returns the commands that run in a sandbox: small programs that
@@ -14,7 +15,7 @@ func programCommands() []*cobra.Command {
 			Use: "ps", Short: "List processes, for agents in images without procps", Hidden: true, DisableFlagParsing: true,
 			PersistentPreRunE: func(*cobra.Command, []string) error { return nil }, // the options belong to ps, not to turngate
 			RunE: func(cmd *cobra.Command, args []string) error {
-				if code := programs.PS("/proc", args, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != 0 {
+				if code := programs.PS("/proc", args, plain.Raw(cmd.OutOrStdout()), cmd.ErrOrStderr()); code != 0 {
 					return &exitError{code: code}
 				}
 				return nil
@@ -22,7 +23,9 @@ func programCommands() []*cobra.Command {
 		},
 		{
 			Use: "look-for PROGRAM...", Short: "Tell which programs a sandbox lacks", Hidden: true,
-			RunE: func(cmd *cobra.Command, names []string) error { return programs.PrintReport(cmd.OutOrStdout(), names) },
+			RunE: func(cmd *cobra.Command, names []string) error {
+				return programs.PrintReport(plain.Raw(cmd.OutOrStdout()), names)
+			},
 		},
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/internal/progress"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks/job"
@@ -26,7 +27,7 @@ func printResults(w io.Writer, format string, results []schema.Result, trials ma
 		}
 		return printJSON(w, results)
 	case "jsonl":
-		e := json.NewEncoder(w)
+		e := json.NewEncoder(plain.JSON(w))
 		for _, r := range results {
 			if err := e.Encode(r); err != nil {
 				return err
@@ -71,7 +72,7 @@ func printTable(w io.Writer, results []schema.Result, trials map[schema.ID]strin
 		if more := len(f.ids) - 1; more > 0 {
 			who += fmt.Sprintf(" and %d more", more)
 		}
-		fmt.Fprintf(w, "\n%s: %s\n", who, f.text)
+		fmt.Fprintf(w, "\n%s: %s\n", who, strings.ReplaceAll(f.text, "\n", "\n    ")) // no line of a fault looks like one of ours
 	}
 	return nil
 }
@@ -149,11 +150,11 @@ func printSummary(w io.Writer, s job.Summary) {
 
 // printJSON writes a value as indented JSON.
 func printJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
+	e := json.NewEncoder(plain.JSON(w))
 	e.SetIndent("", "  ")
 	return e.Encode(v)
 }
 
 // oneLine makes untrusted text safe for a table cell: without line breaks and
 // control characters, and with at most limit characters.
-func oneLine(s string, limit int) string { return progress.OneLine(s, limit) }
+func oneLine(s string, limit int) string { return plain.Line(s, limit) }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -168,7 +167,7 @@ func rolloutLogsCommand(f *rolloutFlags) *cobra.Command {
 	var stderr bool
 	cmd := &cobra.Command{
 		Use:   "logs ROLLOUT",
-		Short: "Print what the agent wrote to stdout; `turngate tap` follows a rollout that runs",
+		Short: "Print what the agent wrote to stdout, without control characters; `turngate rollout cp` has the bytes, and `turngate tap` follows a rollout that runs",
 		Args:  needArgs(1, 1, "one rollout"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.each(cmd, args, func(ctx context.Context, r *rollouts.Rollout) error {
@@ -176,11 +175,7 @@ func rolloutLogsCommand(f *rolloutFlags) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				text := string(data)
-				if isTerminal(os.Stdout) {
-					text = safeText(text)
-				}
-				_, err = fmt.Fprint(cmd.OutOrStdout(), text)
+				_, err = cmd.OutOrStdout().Write(data)
 				return err
 			})
 		},

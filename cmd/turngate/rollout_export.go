@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/internal/rollouts"
 	"github.com/turngate/turngate/tasks/job"
 	"github.com/turngate/turngate/trajectory"
@@ -48,7 +49,10 @@ func rolloutExportCommand(f *rolloutFlags) *cobra.Command {
 			if format == rollouts.FormatHarbor {
 				return exportJob(cmd, to, list)
 			}
-			out := cmd.OutOrStdout()
+			out := plain.JSON(cmd.OutOrStdout())
+			if format == "parquet" || format == "arrow" {
+				out = plain.Raw(cmd.OutOrStdout())
+			}
 			if to == "" && (format == "parquet" || format == "arrow") && isTerminal(os.Stdout) {
 				return usage("--out: %s is binary: name a file", format)
 			}

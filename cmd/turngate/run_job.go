@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/internal/progress"
 	"github.com/turngate/turngate/internal/runner"
 	"github.com/turngate/turngate/schema"
@@ -221,7 +222,7 @@ func (f *runFlags) run(cmd *cobra.Command, paths, argv []string) error {
 }
 
 func (f *runFlags) work(cmd *cobra.Command, j *job.Job, w *work) error {
-	c := progress.Config{Out: cmd.ErrOrStderr()}
+	c := progress.Config{Out: plain.Raw(cmd.ErrOrStderr())} // the bar moves the cursor
 	if isTerminal(os.Stderr) {
 		c.Size = func() (columns, rows int) {
 			columns, rows, err := term.GetSize(int(os.Stderr.Fd()))
@@ -232,8 +233,9 @@ func (f *runFlags) work(cmd *cobra.Command, j *job.Job, w *work) error {
 		}
 	}
 	pg := progress.New(c)
-	cmd.SetErr(pg) // log lines appear above the bar
-	defer cmd.SetErr(c.Out)
+	stderr := cmd.ErrOrStderr()
+	cmd.SetErr(plain.NewWriter(pg)) // log lines appear above the bar
+	defer cmd.SetErr(stderr)
 	log := logger(cmd)
 	b, closeAll, err := f.connect(cmd.Context(), j, log)
 	if err != nil {

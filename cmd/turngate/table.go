@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -28,8 +27,8 @@ const minCell = 8
 
 func newTable(out io.Writer, header ...string) *table {
 	t := &table{out: out, rows: [][]string{header}}
-	if f, ok := out.(*os.File); ok && isTerminal(f) {
-		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
+	if f, ok := out.(interface{ Fd() uintptr }); ok {
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil { // it fails for a stream that is no terminal
 			t.width = width
 		}
 	}

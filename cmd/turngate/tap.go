@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -46,7 +47,7 @@ func tapCommand() *cobra.Command {
 			return tap.Run(ctx, func(e schema.Event) {
 				if output == "jsonl" {
 					if data, err := json.Marshal(&e); err == nil {
-						fmt.Fprintf(out, "%s\n", data)
+						fmt.Fprintf(plain.JSON(out), "%s\n", data)
 					}
 				} else {
 					showEvent(out, &e)

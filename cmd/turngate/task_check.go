@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/tasks/check"
@@ -85,7 +86,7 @@ func (f *taskCheckFlags) check(cmd *cobra.Command, paths []string) error {
 		done++
 		fmt.Fprintf(cmd.ErrOrStderr(), "[%d/%d] %s\n", done, len(dirs), checkLine(r))
 		if f.run.output == "jsonl" {
-			_ = json.NewEncoder(cmd.OutOrStdout()).Encode(r) // a closed pipe ends the process
+			_ = json.NewEncoder(plain.JSON(cmd.OutOrStdout())).Encode(r) // a closed pipe ends the process
 		}
 	}
 	reports, err := check.Run(serving, c)
@@ -182,14 +183,8 @@ func (f *taskCheckFlags) print(w io.Writer, reports []check.Report) error {
 	return t.flush()
 }
 
-// safeText removes the control characters of untrusted text, except line breaks.
-func safeText(s string) string {
-	lines := strings.Split(s, "\n")
-	for i, l := range lines {
-		lines[i] = oneLine(l, len(l)+8)
-	}
-	return strings.Join(lines, "\n")
-}
+// safeText makes untrusted text safe for a terminal. Line breaks stay.
+func safeText(s string) string { return plain.Text(s) }
 
 func outcome(o *check.Outcome) string {
 	if o == nil {

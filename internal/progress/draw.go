@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -50,13 +51,13 @@ func (b *Board) render(now time.Time, columns, rows int) []string {
 		full := width * ended / b.trials
 		bar = strings.Repeat("█", full) + strings.Repeat("░", width-full)
 	}
-	lines := []string{OneLine(head+bar+tail, columns)}
+	lines := []string{plain.Line(head+bar+tail, columns)}
 	if len(b.running) == 0 {
 		if len(b.queued) > 0 {
-			return append(lines, OneLine("  "+b.queueText(), columns))
+			return append(lines, plain.Line("  "+b.queueText(), columns))
 		}
 		if quiet := now.Sub(b.heard); ended < b.trials && quiet >= unheardAfter {
-			lines = append(lines, OneLine("  none runs: they wait for a worker, "+short(quiet), columns))
+			lines = append(lines, plain.Line("  none runs: they wait for a worker, "+short(quiet), columns))
 		}
 		return lines
 	}
@@ -72,7 +73,7 @@ func (b *Board) render(now time.Time, columns, rows int) []string {
 		lines = append(lines, fmt.Sprintf("  and %d more that run", more))
 	}
 	if len(b.queued) > 0 {
-		lines = append(lines, OneLine("  "+b.queueText(), columns))
+		lines = append(lines, plain.Line("  "+b.queueText(), columns))
 	}
 	return lines
 }
@@ -100,8 +101,8 @@ func (b *Board) runningLine(name string, r *row, now time.Time, columns int) str
 		w.MS = now.Sub(r.since).Milliseconds()
 		state = w.String()
 	}
-	left := fmt.Sprintf("  %-28s %6s %4d calls  ", OneLine(name, 28), short(now.Sub(r.begun)), r.calls)
-	return left + OneLine(state, max(columns-len([]rune(left)), 8))
+	left := fmt.Sprintf("  %-28s %6s %4d calls  ", plain.Line(name, 28), short(now.Sub(r.begun)), r.calls)
+	return left + plain.Line(state, max(columns-len([]rune(left)), 8))
 }
 
 // figures returns a short text with the numbers so far, such as the mean reward.
@@ -145,7 +146,7 @@ func (b *Board) status(now time.Time) string {
 	if len(b.running) == 0 && len(b.queued) == 0 && now.Sub(b.heard) >= unheardAfter {
 		s += "; none runs: they wait for a worker"
 	}
-	return OneLine(s, 400)
+	return plain.Line(s, 400)
 }
 
 // short writes a duration in at most six characters.

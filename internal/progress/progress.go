@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -245,7 +246,7 @@ func (b *Board) Result(r *schema.Result) {
 		b.order = slices.Delete(b.order, i, i+1)
 	}
 	if b.cfg.Size == nil {
-		fmt.Fprintf(b.cfg.Out, "[%d/%d] %s %s: %s\n", b.before+b.ended, b.trials, r.ID, OneLine(b.names[r.ID], 60), OneLine(Outcome(r), 300))
+		fmt.Fprintf(b.cfg.Out, "[%d/%d] %s %s: %s\n", b.before+b.ended, b.trials, r.ID, plain.Line(b.names[r.ID], 60), plain.Line(Outcome(r), 300))
 	}
 }
 
@@ -264,7 +265,7 @@ func (b *Board) count(r *schema.Result) {
 // is not a terminal.
 func (b *Board) line(id schema.ID, text string) {
 	if b.cfg.Size == nil && b.trials <= fewRollouts {
-		fmt.Fprintf(b.cfg.Out, "%s %s: %s\n", id, OneLine(b.names[id], 60), OneLine(text, 300))
+		fmt.Fprintf(b.cfg.Out, "%s %s: %s\n", id, plain.Line(b.names[id], 60), plain.Line(text, 300))
 	}
 }
 
@@ -294,20 +295,4 @@ func Reward(v *float64) string {
 		return "-"
 	}
 	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3f", *v), "0"), ".")
-}
-
-// OneLine makes untrusted text safe for a table cell: without line breaks, control
-// characters and repeated spaces, and with at most limit characters.
-func OneLine(s string, limit int) string {
-	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, "?"), func(r rune) bool { return r <= ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || isBidi(r) }), " ")
-	if r := []rune(s); len(r) > limit {
-		return string(r[:max(limit-1, 0)]) + "…"
-	}
-	return s
-}
-
-// isBidi reports whether r changes the direction of text, or is a line break of
-// Unicode.
-func isBidi(r rune) bool {
-	return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0x2028 || r == 0x2029
 }

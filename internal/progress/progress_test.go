@@ -147,13 +147,3 @@ func TestOthersPrintAboveTheBar(t *testing.T) {
 		t.Errorf("%q", text)
 	}
 }
-
-func TestOneLine(t *testing.T) {
-	for in, want := range map[string]string{
-		"a\nb\tc \r\n d": "a b c d", "\x1b[31mred": "[31mred", "ab\u202ecd": "ab cd", strings.Repeat("é", 12): strings.Repeat("é", 9) + "…", "\xff": "?",
-	} {
-		if got := OneLine(in, 10); got != want {
-			t.Errorf("%q became %q, want %q", in, got, want)
-		}
-	}
-}

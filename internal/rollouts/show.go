@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/turngate/turngate/internal/progress"
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trajectory"
 )
@@ -53,7 +53,7 @@ type shower struct {
 
 // line writes a line of untrusted text.
 func (s *shower) line(indent, format string, args ...any) {
-	fmt.Fprintln(s.w, strings.TrimRight(indent+progress.OneLine(fmt.Sprintf(format, args...), 2*shownText), " "))
+	fmt.Fprintln(s.w, strings.TrimRight(indent+plain.Line(fmt.Sprintf(format, args...), 2*shownText), " "))
 }
 
 func (s *shower) head(r *Rollout) {
@@ -140,9 +140,9 @@ func (s *shower) call(c *trajectory.Call, indent string) {
 func (s *shower) message(indent string, raw json.RawMessage) {
 	m := trajectory.ReadMessage(raw)
 	if m.Text != "" || len(m.Tools) == 0 {
-		s.line(indent, "%s: %s", m.Role, progress.OneLine(m.Text, shownText))
+		s.line(indent, "%s: %s", m.Role, plain.Line(m.Text, shownText))
 	}
 	for _, t := range m.Tools {
-		s.line(indent, "%s calls %s %s", m.Role, t.Name, progress.OneLine(t.Arguments, shownText))
+		s.line(indent, "%s calls %s %s", m.Role, t.Name, plain.Line(t.Arguments, shownText))
 	}
 }

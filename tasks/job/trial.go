@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/turngate/turngate/internal/progress"
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -398,7 +398,7 @@ func (k *keeper) log(t *Trial, r *schema.Result) string {
 		if at > 0 {
 			stamp = time.UnixMilli(at).UTC().Format("2006-01-02T15:04:05.000Z")
 		}
-		fmt.Fprintf(&b, "%s %s\n", stamp, progress.OneLine(fmt.Sprintf(format, args...), maxLogLine))
+		fmt.Fprintf(&b, "%s %s\n", stamp, plain.Line(fmt.Sprintf(format, args...), maxLogLine))
 	}
 	line(0, "rollout %s of task %s, attempt %d, worker %s, agent %s %s", r.ID, t.Task, r.Attempt, cmp.Or(r.Worker, "none"), r.Agent, r.AgentVersion)
 	var end int64
@@ -434,6 +434,6 @@ const maxLogLine = 4000
 
 // Logf adds a line to the job's log.
 func (j *Job) Logf(format string, args ...any) {
-	text := progress.OneLine(fmt.Sprintf(format, args...), maxLogLine)
+	text := plain.Line(fmt.Sprintf(format, args...), maxLogLine)
 	_, _ = fmt.Fprintf(j.log, "%s %s\n", time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), text) // an error of the log does not stop the job
 }
