@@ -49,6 +49,6 @@ class RowOptions(TypedDict, total=False):
     """RowOptions are the options of turngate.rows, which describes them."""
 
     merge: str
-    threshold: int
+    max_lost: int
     roles: Iterable[str]
     without_logprobs: bool

@@ -36,6 +36,32 @@ async def test_groups_with_policies_of_their_own(server: Server, tasks: Path) ->
         assert client.outstanding == 0
 
 
+async def test_rows_that_a_framework_leaves_out_are_told(
+    server: Server, tasks: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def stripped(call: Call) -> Reply:
+        reply = scripted.answer(call, "Hello, world!")
+        if len(reply.prompt_ids) > len(scripted.PROMPT):
+            reply.prompt_ids = [*scripted.PROMPT, scripted.ACT[1], *scripted.SEEN]
+        return reply
+
+    async with await Client.connect(server.url, server.creds("trainer-alpha"), "alpha") as client:
+        async with Rollouts(client, Task.load, stripped, sandbox="local") as rollouts:
+            episode = await rollouts.run(tasks / "hello")
+        assert str(episode.rows.tokens) == "3 of 3 sampled tokens trained (100 %)"
+        assert [sum(s.mask) for s in episode.samples] == [2, 1]
+        assert episode.main == episode.samples[0]
+        assert episode.left_out == 1
+        assert "1 of its 3 trained tokens are left out" in caplog.text
+        async with Rollouts(client, Task.load, stripped, sandbox="local", max_lost=2) as rollouts:
+            joined = await rollouts.run(tasks / "hello")
+        assert [s.mask for s in joined.samples] == [[1]]
+        assert (joined.main, joined.left_out) == (joined.samples[0], 0)
+        assert str(joined.rows.tokens).endswith("(33 %); not trained 2 in 1 call (tokens_lost)")
+        with pytest.raises(InvalidError, match="max_lost"):
+            Rollouts(client, Task.load, max_lost=-1)
+
+
 async def test_a_cancelled_run_cancels_its_rollouts(server: Server, tasks: Path) -> None:
     asked = asyncio.Event()
 

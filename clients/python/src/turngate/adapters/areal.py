@@ -47,7 +47,7 @@ class TurngateWorkflow(RolloutWorkflow):
             creds: A .creds file, or a file with an nkey seed.
             name: Name of the trainer. Each process of workflows needs one of its own.
             parse: It reads the model's texts; see Chat.
-            options: agent, sandbox, image, labels and concurrency of Rollouts.
+            options: agent, sandbox, image, labels, concurrency and max_lost of Rollouts.
         """
         self._gconfig, self._tokenizer = gconfig, tokenizer
         self._chat = Chat(tokenizer, parse)

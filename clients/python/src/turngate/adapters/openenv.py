@@ -125,7 +125,7 @@ class TurngateSessionFactory(ResourceSessionFactory[TurngateSession]):
             task: It returns the task of the task that create gets. With Task.load, these are paths.
             policy: It makes the policy that answers model calls, such as functools.partial(Upstream, url).
             sampling: Parameters of all model calls, in place of the agent's.
-            options: agent, sandbox, image, labels and concurrency of Rollouts.
+            options: agent, sandbox, image, labels, concurrency and max_lost of Rollouts.
         """
         self._server = (url, creds, name)
         self._task, self._policy, self._options = task, policy, options
@@ -176,7 +176,7 @@ def training_trace(episode: Episode) -> TrainingTrace:
 
     Calls that must not be trained on, see Rows.findings, have a mask of zeros; without ids they are left out.
     """
-    trained = {c.call: c.trained for c in episode.rows.calls if c.role in _TRAINED}
+    trained = {c.call: c._trainable for c in episode.rows.calls if c.role in _TRAINED}
     turns = [
         _turn(line, messages, trained[line.call])
         for line, messages in answered(episode.recording)

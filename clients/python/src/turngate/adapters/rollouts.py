@@ -14,7 +14,7 @@ from .. import transcript
 from ..answers import Policy, answers
 from ..call import Call
 from ..client import Client
-from ..errors import ClosedError, DigestError, NotFoundError, TurngateError
+from ..errors import ClosedError, DigestError, InvalidError, NotFoundError, TurngateError
 from ..link import log
 from ..rollout_rows import Rows, rows
 from ..row import Row
@@ -36,6 +36,8 @@ class Episode:
     rows: Rows
     recording: bytes
     """The transcript in its stored form; empty if there was no model call."""
+    left_out: int = 0
+    """Trained tokens of the rows that a framework which takes one row per rollout leaves out; see main."""
 
     @property
     def reward(self) -> float | None:
@@ -59,8 +61,18 @@ class Episode:
 
     @property
     def main(self) -> Sample | None:
-        """The sample with the most tokens of the model, for frameworks that take one per rollout."""
-        return max(self.samples, key=lambda s: sum(s.mask), default=None)
+        """The sample with the most tokens of the model, for frameworks that take one per rollout. The tokens of the
+        others are logged and counted in left_out.
+        """
+        samples = self.samples
+        main = max(samples, key=lambda s: sum(s.mask), default=None)
+        self.left_out = sum(sum(s.mask) for s in samples if s is not main)
+        if self.left_out:
+            log.warning(
+                "rollout %s has %d rows, and the framework takes one: %d of its %d trained tokens are left out",
+                self.result.id, len(samples), self.left_out, self.rows.tokens.trained,
+            )  # fmt: skip
+        return main
 
 
 def answered(recording: bytes) -> Iterator[tuple[TranscriptLine, list[Any]]]:
@@ -116,23 +128,13 @@ class Running:
             ClosedError: The client was closed.
         """
         await asyncio.wait(self.results.values())
-        client = self._rollouts.client
-        return list(await asyncio.gather(*(_episode(client, f.result()) for f in self.results.values())))
+        return list(await asyncio.gather(*(self._rollouts.episode(f.result()) for f in self.results.values())))
 
     async def cancel(self, reason: str = "") -> None:
         """End the rollouts that still run. Each still gets a result."""
         open_ids = [i for i, result in self.results.items() if not result.done()]
         if open_ids:
             await self._rollouts.client.cancel(open_ids, reason=reason)
-
-
-async def _episode(client: Client, result: Result) -> Episode:
-    try:
-        recording = await client.read_transcript(result) if result.transcript else b""
-        return Episode(result, await asyncio.to_thread(rows, recording, result), recording)
-    except (NotFoundError, DigestError) as e:
-        log.warning("rollout %s is not trained on: %s", result.id, e)
-        return Episode(result, Rows(result), b"")
 
 
 class Rollouts:
@@ -152,6 +154,7 @@ class Rollouts:
         image: str = "",
         labels: dict[str, str] | None = None,
         concurrency: int = 256,
+        max_lost: int = 0,
     ) -> None:
         """Prepare rollouts.
 
@@ -164,8 +167,15 @@ class Rollouts:
             image: Image of the sandbox instead of the task's own.
             labels: Labels of the results.
             concurrency: Largest number of calls that are answered at once.
+            max_lost: Largest number of sampled tokens of one answer that a row may leave out; see turngate.rows.
+
+        Raises:
+            InvalidError: max_lost is below 0.
         """
+        if max_lost < 0:
+            raise InvalidError("max_lost", max_lost, "want a number of tokens of 0 or more")
         self.client = client
+        self._max_lost = max_lost
         self._task = task
         self._policy = policy
         self._options: dict[str, Any] = {"agent": agent, "sandbox": sandbox, "image": image, "labels": labels}
@@ -254,6 +264,16 @@ class Rollouts:
             for group in running:
                 group.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+
+    async def episode(self, result: Result) -> Episode:
+        """Return a rollout that has ended with its rows."""
+        try:
+            recording = await self.client.read_transcript(result) if result.transcript else b""
+        except (NotFoundError, DigestError) as e:
+            log.warning("rollout %s is not trained on: %s", result.id, e)
+            return Episode(result, Rows(result), b"")
+        made = await asyncio.to_thread(rows, recording, result, max_lost=self._max_lost)
+        return Episode(result, made, recording)
 
     def _serve(self, policy: Policy | None) -> None:
         if self._taking is None or self._taking.done():

@@ -49,7 +49,7 @@ class TurngateGenerator(GeneratorInterface):
             creds: A .creds file, or a file with an nkey seed.
             name: Name of the trainer.
             parse: It reads the model's texts; see Chat.
-            options: agent, sandbox, image, labels and concurrency of Rollouts.
+            options: agent, sandbox, image, labels, concurrency and max_lost of Rollouts.
         """
         self._engines, self._end = engines, int(tokenizer.eos_token_id)
         self._chat = Chat(tokenizer, parse)
@@ -92,7 +92,10 @@ class TurngateGenerator(GeneratorInterface):
             rewards=_rewards(episodes, names),
             loss_masks=[s.mask for s in samples],
             stop_reasons=[("length" if s.cut else "stop") if 1 in s.mask else "error" for s in samples],
-            rollout_metrics={"turngate/unknown_rewards": sum(e.reward is None for e in episodes)},
+            rollout_metrics={
+                "turngate/unknown_rewards": sum(e.reward is None for e in episodes),
+                "turngate/tokens_left_out": sum(e.left_out for e in episodes),
+            },
             rollout_logprobs=[s.logprobs for s in samples],
             trajectory_ids=ids,
             rollout_expert_indices=None,

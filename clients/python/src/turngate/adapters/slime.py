@@ -46,7 +46,7 @@ class Generate:
             name: Name of the trainer.
             tokenizer: The policy's tokenizer. Default: of args.hf_checkpoint.
             parse: It reads the model's texts; see Chat.
-            options: agent, sandbox, image, labels and concurrency of Rollouts.
+            options: agent, sandbox, image, labels, concurrency and max_lost of Rollouts.
         """
         self._tokenizer, self._parse = tokenizer, parse
         self._connection = Connection(url, creds, name, task, options)
@@ -89,7 +89,8 @@ class Generate:
         sample.response_length = len(row.response_ids)
         sample.loss_mask, sample.rollout_log_probs = row.mask, row.logprobs
         sample.reward, sample.weight_versions = episode.reward, seen
-        sample.metadata = {**sample.metadata, "turngate_rollout": episode.result.id}
+        told = {"turngate_rollout": episode.result.id, "turngate_left_out": episode.left_out}
+        sample.metadata = {**sample.metadata, **told}
         ended = status.TRUNCATED if row.cut else status.COMPLETED
         sample.status = ended if 1 in row.mask else status.FAILED
         return sample

@@ -85,7 +85,7 @@ class RolloutFunc:
             client: A connected client. Each process of a training run has a trainer's name of its own.
             task: It returns the task of a prompt. With Task.load, prompts are paths of tasks.
             policy: It answers model calls, such as TrainedModel(). Default: the client serves already.
-            options: agent, sandbox, image, labels and concurrency of Rollouts.
+            options: agent, sandbox, image, labels, concurrency and max_lost of Rollouts.
         """
         self._client = client
         self._policy = policy
@@ -107,6 +107,7 @@ class RolloutFunc:
             "turngate_reward": [e.reward for e in episodes],
             "turngate_rollout": [e.result.id for e in episodes],
             "turngate_rows": [len(e.rows) for e in episodes],
+            "turngate_left_out": [e.left_out for e in episodes],
         }
 
 

@@ -59,7 +59,7 @@ class RolloutWorker:
             num_generations: Number of rollouts in a group.
             groups: Number of groups that run at once.
             most_waiting: Number of samples that wait for the trainer. When it is reached, no group starts.
-            options: agent, sandbox, image, labels and concurrency of Rollouts.
+            options: agent, sandbox, image, labels, concurrency and max_lost of Rollouts.
         """
         self._client = client
         self._prompts, self._policy = prompts, policy

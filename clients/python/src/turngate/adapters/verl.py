@@ -48,11 +48,12 @@ class TurngateAgentLoop(AgentLoopBase):
         agent: str = "mini",
         sandbox: str = "docker",
         image: str = "",
+        max_lost: int = 0,
         **more: Any,
     ) -> None:
         super().__init__(*args, **more)
         self._server = (url, creds, name)
-        self._options: dict[str, Any] = {"agent": agent, "sandbox": sandbox, "image": image}
+        self._options: dict[str, Any] = {"agent": agent, "sandbox": sandbox, "image": image, "max_lost": max_lost}
 
     def task(self, row: dict[str, Any]) -> Task | Request:
         """Return the task of a row of the data set.
@@ -89,6 +90,7 @@ class TurngateAgentLoop(AgentLoopBase):
             sample = Sample([end], [end], [0], [0.0], [-1])
         most = self.rollout_config.response_length
         extra: dict[str, Any] = {"turn_scores": [], "tool_rewards": [], "turngate_rollout": episode.result.id}
+        extra["turngate_left_out"] = episode.left_out
         if versions:
             extra |= {"min_global_steps": min(versions), "max_global_steps": max(versions)}
         return AgentLoopOutput(
