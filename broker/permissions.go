@@ -61,6 +61,7 @@ func trainerTrades(tid string) []trade {
 		{kind: tradeService, subject: subjects.TrainerHold(tid)},
 		{kind: tradeService, subject: subjects.TrainerFleet(tid)},
 		{kind: tradeService, subject: subjects.TrainerOpen(tid)},
+		{kind: tradeService, subject: subjects.TrainerAttach(tid)},
 		{kind: tradeService, subject: "_INBOX.gate." + tid + ".>"},
 		{kind: tradeService, subject: "$O." + subjects.TasksBucket(tid) + ".>"},
 		{kind: tradeService, subject: "$JS.API.INFO"},
@@ -75,7 +76,9 @@ func trainerTrades(tid string) []trade {
 // rollouts, receive and answer its own calls, store bundles, read its own results
 // and artifacts.
 func trainerRights(tid string) rights {
-	return rightsOf(trainerTrades(tid), InboxFor(RoleTrainer, tid))
+	r := rightsOf(trainerTrades(tid), InboxFor(RoleTrainer, tid))
+	r.publish = append(r.publish, InboxFor(RoleTrainer, tid)+".>") // to other processes of this trainer, in its own account
+	return r
 }
 
 // opsTrades let watchers read about rollouts and workers, and change nothing. A consumer
@@ -126,12 +129,12 @@ func workerRights(wid string) rights {
 			subjects.Requests, subjects.Requests + ".*.*", subjects.ParkedFilter("*"),
 			subjects.TrainerResults("*"), subjects.TrainerEvents("*"), subjects.DeadFilter,
 			subjects.WorkerStatus(wid), subjects.WorkerControl("*"), subjects.WorkerTrainers,
-			subjects.LeasesOf(wid), subjects.JanitorLease, subjects.Presence(wid), subjects.HoldsFilter, "$O.>",
+			subjects.LeasesOf(wid), subjects.JanitorLease, subjects.Presence(wid), subjects.HoldsFilter, subjects.Process("*", "*"), "$O.>",
 			userInfo, "$JS.ACK.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", directGet(subjects.StreamWorkers), directGet(subjects.StreamWorkers) + ".>",
 		},
 		subscribe: []string{
 			"_INBOX.gate.*." + wid + ".>", InboxFor(RoleWorker, wid) + ".>", subjects.WorkerControl(wid), subjects.WorkerTrainers,
-			subjects.CancelFilter, subjects.HoldFilter, subjects.FleetFilter, subjects.OpenFilter, subjects.HoldsFilter,
+			subjects.CancelFilter, subjects.HoldFilter, subjects.FleetFilter, subjects.OpenFilter, subjects.AttachFilter, subjects.HoldsFilter,
 		},
 	}
 	for _, verb := range []string{"CREATE", "UPDATE", "INFO", "PURGE", "MSG.GET", "MSG.DELETE"} {

@@ -99,7 +99,7 @@ func TestEveryAgentThroughBadTimes(t *testing.T) {
 		r.Limits.AgentMS = 600_000 // the first ones wait for the last
 		all = append(all, r)
 	}
-	if err := submitter.Submit(t.Context(), all); err != nil {
+	if err := submitter.Submit(t.Context(), inDefaultShard(all)); err != nil {
 		t.Fatal(err)
 	}
 	harness.Eventually(t, "every agent's third call", 4*time.Minute, func() bool {
@@ -159,9 +159,18 @@ func artifact(t *testing.T, tr *trainer.Trainer, r schema.Result, name string) s
 	return ""
 }
 
+// inDefaultShard sends the calls of requests to the default shard, from whichever
+// process they come.
+func inDefaultShard(all []schema.Request) []schema.Request {
+	for i := range all {
+		all[i].Shard = schema.DefaultShard
+	}
+	return all
+}
+
 func newTrainer(t *testing.T, b *bench, shard string, change ...func(*trainer.Config)) *trainer.Trainer {
 	t.Helper()
-	c := trainer.Config{Broker: b.nats.Trainer(t, "local"), Name: "local", Shard: shard, Log: zerolog.Nop()}
+	c := trainer.Config{Broker: b.nats.Trainer(t, "local"), Name: "local", Shard: shard, AnswerAll: true, Log: zerolog.Nop()}
 	for _, f := range change {
 		f(&c)
 	}

@@ -45,7 +45,7 @@ func (b *bench) greet(t *testing.T, names []string, change func(*schema.Request)
 		change(&r)
 		all = append(all, r)
 	}
-	harness.Must(t, submitter.Submit(t.Context(), all))
+	harness.Must(t, submitter.Submit(t.Context(), inDefaultShard(all)))
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	for range names {

@@ -90,7 +90,7 @@ func TestATrainerThatDiesInTheMiddleOfACall(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := task.Request
-	r.ID, r.Trainer, r.Agent.Name = "local-1", "local", "opencode"
+	r.ID, r.Trainer, r.Shard, r.Agent.Name = "local-1", "local", schema.DefaultShard, "opencode"
 	r.Sandbox.Backend, r.Sandbox.Image = "docker", testenv.Image(t)
 	if r.Task.Bundle, err = submitter.PutBundle(t.Context(), task.Bundle); err != nil {
 		t.Fatal(err)

@@ -175,7 +175,7 @@ func throughMCP(t *testing.T, tools map[string]trainer.Tool, change func(*schema
 		change(&r)
 		all = append(all, r)
 	}
-	if err := submitter.Submit(t.Context(), all); err != nil {
+	if err := submitter.Submit(t.Context(), inDefaultShard(all)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)

@@ -37,7 +37,7 @@ func verifying(t *testing.T, sandbox, id, script string) schema.Request {
 
 func (b *bench) verifier(t *testing.T, f trainer.Verifier) *trainer.Trainer {
 	t.Helper()
-	tr, err := trainer.Dial(t.Context(), trainer.Config{URL: b.nats.URL(), Creds: b.nats.TrainerCreds("local"), Name: "local", Verify: f, Log: zerolog.Nop()})
+	tr, err := trainer.Dial(t.Context(), trainer.Config{URL: b.nats.URL(), Creds: b.nats.TrainerCreds("local"), Name: "local", Verify: f, AnswerAll: true, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestVerifierProcess(t *testing.T) {
 		return
 	}
 	tr, err := trainer.Dial(t.Context(), trainer.Config{
-		URL: url, Creds: os.Getenv("TURNGATE_TEST_CREDS"), Name: "local", Log: zerolog.Nop(),
+		URL: url, Creds: os.Getenv("TURNGATE_TEST_CREDS"), Name: "local", AnswerAll: true, Log: zerolog.Nop(),
 		Verify: func(ctx context.Context, h *trainer.Handle) (*schema.Verdict, error) {
 			if _, err := h.Exec(ctx, trainer.Command{Run: "echo first > mark"}); err != nil {
 				return nil, err

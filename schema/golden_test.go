@@ -179,9 +179,14 @@ func verificationSamples() map[string]schema.Message {
 	}
 }
 
+func sampleProcess() schema.Process {
+	return schema.Process{V: 1, Instance: "f00d", Owner: "cafe", Shard: "0", Name: "train.py, process 42 on host h1", Since: 1790000000000}
+}
+
 // workerSamples returns the messages of workers and servers.
 func workerSamples() map[string]schema.Message {
 	fault := sampleFault()
+	process := sampleProcess()
 	return map[string]schema.Message{
 		"state":     &schema.State{V: 1, ID: "alpha-7", Trainer: "alpha", Status: schema.StatusRunning, Attempt: 2, Tries: 1, OwnerSeq: 77, Ack: "$JS.ACK.REQ_alpha.workers-p2.1.77.3.1790000000000000000.0", Worker: "w1", Instance: "i1", Since: 1790000000000, Fault: fault},
 		"hint":      &schema.Hint{V: 1, ID: "alpha-7"},
@@ -190,6 +195,9 @@ func workerSamples() map[string]schema.Message {
 		"fleet":     &schema.Fleet{V: 1, Workers: []schema.Capacity{{Slots: 4, Busy: 1, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}}}},
 		"opened":    &schema.Opened{V: 1, MaxQueue: 1_000_000, MaxQueueBytes: 1 << 30, MaxBundleBytes: 8 << 30, MaxArtifactBytes: 32 << 30, Weight: 2},
 		"opened_no": &schema.Opened{V: 1, Error: "no room for a stream of this size"},
+		"attach":    &schema.Attach{V: 1, Process: sampleProcess(), Replace: "b0b0"},
+		"attached":  &schema.Attached{V: 1, Process: sampleProcess(), SilentMS: 3000},
+		"process":   &process,
 		"hold":      &schema.Hold{V: 1, Instance: "f00d", Serial: 3, IDs: []schema.ID{"alpha-7"}},
 		"cancel":    &schema.Cancel{V: 1, IDs: []schema.ID{"alpha-7", "alpha-8"}, Reason: "stale", Seqs: []uint64{12, 0}},
 	}

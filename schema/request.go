@@ -173,10 +173,13 @@ type Command struct {
 	Env  map[string]string `json:"env,omitempty"`
 }
 
+// DefaultShard is the shard of a request, and of a trainer's process, without one.
+const DefaultShard = "0"
+
 // WithDefaults returns the request with every absent field set to its default.
 func (r Request) WithDefaults() Request {
 	r.V = cmp.Or(r.V, Version)
-	r.Shard = cmp.Or(r.Shard, "0")
+	r.Shard = cmp.Or(r.Shard, DefaultShard)
 	r.Mode = cmp.Or(r.Mode, ModeGate)
 	r.Sandbox.Network = cmp.Or(r.Sandbox.Network, NetworkNone)
 	r.Sandbox.Build = r.Sandbox.Build.WithDefaults()

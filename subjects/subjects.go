@@ -209,6 +209,24 @@ func TrainerFleet(trainer string) string { return "trainer." + trainer + ".fleet
 // streams.
 func TrainerOpen(trainer string) string { return "trainer." + trainer + ".open" }
 
+// TrainerAttach is the subject on which a process of a trainer asks a worker for the
+// calls of a shard.
+func TrainerAttach(trainer string) string { return "trainer." + trainer + ".attach" }
+
+// AttachFilter selects the requests of all trainers for their calls.
+const AttachFilter = "trainer.*.attach"
+
+// ParseTrainerAttach reads the trainer out of a subject of AttachFilter.
+func ParseTrainerAttach(subject string) (trainer string, ok bool) {
+	return parseTrainer(subject, "attach")
+}
+
+// ProcessInbox is the subject on which a process of a trainer hears other processes
+// of that trainer.
+func ProcessInbox(trainer, instance string) string {
+	return "_INBOX.trainer." + trainer + ".process." + instance
+}
+
 // OpenFilter selects the requests of all trainers for their streams.
 const OpenFilter = "trainer.*.open"
 

@@ -22,6 +22,13 @@ const (
 // Hold is the subject of a trainer's current hold in StreamControl.
 func Hold(trainer string) string { return "$KV.control.hold." + trainer }
 
+// Process is the subject in StreamControl of the process that answers a trainer's
+// shard.
+func Process(trainer, shard string) string { return "$KV.control.process." + trainer + "." + shard }
+
+// ProcessesOf selects the processes of a trainer in StreamControl.
+func ProcessesOf(trainer string) string { return Process(trainer, "*") }
+
 // HoldsFilter selects the holds of all trainers in StreamControl.
 const HoldsFilter = "$KV.control.hold.*"
 

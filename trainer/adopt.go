@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -55,20 +56,34 @@ func (t *Trainer) adopt(ctx context.Context, r schema.Request) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	lane := t.lane()
-	r.Trainer = t.cfg.Name
+	return true, t.keep(&submitted{request: t.mine(r), lane: t.lane(), attempt: state.Attempt}, state.Status)
+}
+
+// adoptAt makes a rollout outstanding that another process has put on the queue.
+func (t *Trainer) adoptAt(ctx context.Context, r schema.Request, lane int, seq uint64) error {
+	state, err := t.requests.State(ctx, r.ID)
+	if err != nil && !errors.Is(err, broker.ErrNotFound) {
+		return err
+	}
+	return t.keep(&submitted{request: r, lane: lane, seq: seq, attempt: state.Attempt, at: time.Now()}, state.Status)
+}
+
+// keep makes a rollout outstanding.
+func (t *Trainer) keep(s *submitted, status schema.Status) error {
+	id := s.request.ID
+	written := entry{Submit: &s.request, Lane: s.lane, Seq: s.seq, Attempt: s.attempt}
 	t.mu.Lock()
-	if t.outstanding[r.ID] == nil {
-		t.addOutstanding(&submitted{request: r, lane: lane, attempt: state.Attempt})
+	if t.outstanding[id] == nil {
+		t.addOutstanding(s)
 	}
 	t.mu.Unlock()
-	if err := t.ledger.write(true, entry{Submit: &r, Lane: lane, Attempt: state.Attempt}); err != nil {
-		return false, err
+	if err := t.ledger.write(true, written); err != nil {
+		return err
 	}
-	if state.Status.Terminal() {
-		t.onHint(r.ID)
+	if status.Terminal() {
+		t.onHint(id)
 	}
-	return true, nil
+	return nil
 }
 
 // lane returns the lane of submitted rollouts.

@@ -18,10 +18,11 @@ import (
 func TestCloseWaitsForACallThatBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int32
-		tr := &Trainer{cfg: Config{Log: zerolog.Nop(), Verify: func(context.Context, *Handle) (*schema.Verdict, error) {
+		tr := &Trainer{cfg: Config{Log: zerolog.Nop(), AnswerAll: true, Verify: func(context.Context, *Handle) (*schema.Verdict, error) {
 			runs.Add(1)
 			return nil, errors.New("closed")
 		}}, rollouts: map[schema.ID]*rollout{"alpha-1": newRollout()}, ledger: &ledger{}}
+		tr.attached.Store(true)
 		tr.life, tr.stop = context.WithCancelCause(context.Background())
 		release := make(chan struct{})
 		r := tr.rollouts["alpha-1"]

@@ -17,8 +17,18 @@ type Config struct {
 	// it open.
 	Broker *broker.Broker
 	Name   string // name of the trainer, see schema.CheckTrainer
-	Shard  string // answer the calls of one shard; empty: of all
-	Lane   *int   // priority of submitted rollouts, 0 is the most urgent; nil: 2
+	// Shard is the shard whose calls this process answers, and that of submitted
+	// requests without one. One process at a time has a shard: Dial fails with an
+	// *InUseError while another one runs. Default schema.DefaultShard.
+	Shard string
+	// TakeOver ends the process that has the shard: its methods fail with a
+	// *ReplacedError.
+	TakeOver bool
+	// AnswerAll answers also the calls of rollouts that other processes submit.
+	// Otherwise a process answers those of rollouts that it submitted or adopted.
+	AnswerAll bool
+	Orphans   Orphans // of the shard's earlier processes; default LeaveOrphans. Without effect with AnswerAll
+	Lane      *int    // priority of submitted rollouts, 0 is the most urgent; nil: 2
 	// Slots is the largest number of submitted rollouts without a result; Submit
 	// waits for the others. 0: no limit. SetSlots changes it. A result frees a slot
 	// when it is stored, not when it is read. A group waits until it fits as a whole;

@@ -3,6 +3,7 @@ package trainer
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,11 +22,13 @@ import (
 // After a restart the trainer still waits for them and can submit again any
 // that the broker lost. Without a path it keeps nothing.
 type ledger struct {
-	mu   sync.Mutex
-	file *os.File
+	owner string // random name of the file; empty: there is no file
+	mu    sync.Mutex
+	file  *os.File
 }
 
 type entry struct {
+	Owner   string          `json:"owner,omitempty"`
 	Submit  *schema.Request `json:"submit,omitempty"`
 	Lane    int             `json:"lane,omitempty"`
 	ID      schema.ID       `json:"id,omitempty"`
@@ -54,6 +57,7 @@ func openLedger(path string) (*ledger, map[schema.ID]*submitted, error) {
 		f.Close()
 		return nil, nil, fmt.Errorf("read the trainer's state %s: %w", path, err)
 	}
+	l.owner = cmp.Or(l.owner, newInstance())
 	if err := l.rewrite(out); err != nil {
 		f.Close()
 		return nil, nil, fmt.Errorf("tidy the trainer's state %s: %w", path, err)
@@ -66,16 +70,16 @@ func openLedger(path string) (*ledger, map[schema.ID]*submitted, error) {
 func (l *ledger) loadNewest(out map[schema.ID]*submitted) error {
 	side, err := os.Open(l.side())
 	if errors.Is(err, os.ErrNotExist) {
-		return load(l.file, out)
+		return l.load(l.file, out)
 	}
 	if err != nil {
 		return err
 	}
 	defer side.Close()
-	return load(side, out)
+	return l.load(side, out)
 }
 
-func load(from io.Reader, out map[schema.ID]*submitted) error {
+func (l *ledger) load(from io.Reader, out map[schema.ID]*submitted) error {
 	r := bufio.NewReaderSize(from, 1<<20)
 	for n := 1; ; n++ {
 		line, err := r.ReadBytes('\n')
@@ -88,6 +92,10 @@ func load(from io.Reader, out map[schema.ID]*submitted) error {
 		var e entry
 		if err := json.Unmarshal(line, &e); err != nil {
 			return fmt.Errorf("line %d: %w", n, err)
+		}
+		if e.Owner != "" {
+			l.owner = e.Owner
+			continue
 		}
 		if e.Submit != nil {
 			if err := e.Submit.Validate(); err != nil {
@@ -111,6 +119,9 @@ func (l *ledger) side() string { return l.file.Name() + ".new" }
 func (l *ledger) rewrite(all map[schema.ID]*submitted) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
+	if err := enc.Encode(entry{Owner: l.owner}); err != nil {
+		return err
+	}
 	for _, s := range all {
 		if err := enc.Encode(entry{Submit: &s.request, Lane: s.lane, Seq: s.seq, Attempt: s.attempt}); err != nil {
 			return err

@@ -73,7 +73,9 @@ func TestAProcessThatOnlyAnswersKeepsNothingOfEndedRollouts(t *testing.T) {
 	rollouts := func(from, n int) {
 		for i := range n {
 			id := schema.ID(fmt.Sprintf("alpha-%d", from+i))
-			if err := b.trainer.Submit(t.Context(), []schema.Request{harness.Request(id)}); err != nil {
+			r := harness.Request(id)
+			r.Shard = schema.DefaultShard
+			if err := b.trainer.Submit(t.Context(), []schema.Request{r}); err != nil {
 				t.Fatal(err)
 			}
 			j, err := b.worker.Take(t.Context())

@@ -26,6 +26,7 @@ func (t *Trainer) onHint(id schema.ID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.recent.add(id)
+	delete(t.orphans, id)
 	t.mayHaveEnded(id)
 }
 

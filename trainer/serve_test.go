@@ -202,6 +202,7 @@ func TestDialNamesTheWrongField(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	b := newBench(t)
+	b.trainer.Close()
 	tr, err := trainer.Dial(t.Context(), trainer.Config{URL: b.nats.URL(), Creds: b.nats.TrainerCreds("alpha"), Name: "alpha"})
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,11 +54,20 @@ func (t *Trainer) Submit(ctx context.Context, requests []schema.Request) error {
 	return nil
 }
 
+// mine returns a request in the name of this trainer, with the shard of this process
+// if it has none.
+func (t *Trainer) mine(r schema.Request) schema.Request {
+	r.Trainer = t.cfg.Name
+	if t.cfg.Shard != schema.DefaultShard { // the default needs no field
+		r.Shard = cmp.Or(r.Shard, t.cfg.Shard)
+	}
+	return r
+}
+
 func (t *Trainer) batches(requests []schema.Request) ([][]schema.Request, error) {
 	var out [][]schema.Request
 	for i := range requests {
-		r := requests[i]
-		r.Trainer = t.cfg.Name
+		r := t.mine(requests[i])
 		if r.V == 0 {
 			r.V = schema.Version
 		}
@@ -346,12 +356,16 @@ func (t *Trainer) sequences(ids []schema.ID) []uint64 {
 	defer t.mu.Unlock()
 	out := make([]uint64, len(ids))
 	for i, id := range ids {
+		out[i] = t.orphans[id]
 		if s := t.outstanding[id]; s != nil {
 			out[i] = s.seq
 		}
 	}
 	return out
 }
+
+// orphaned is the reason of the cancels of orphans.
+const orphaned = "the process that submitted it is gone"
 
 // repeatCancels sends the cancels of rollouts without a result again.
 func (t *Trainer) repeatCancels() {
@@ -361,6 +375,9 @@ func (t *Trainer) repeatCancels() {
 		if s.cancel != nil {
 			wanted[*s.cancel] = append(wanted[*s.cancel], id)
 		}
+	}
+	for id := range t.orphans {
+		wanted[orphaned] = append(wanted[orphaned], id)
 	}
 	t.mu.Unlock()
 	for reason, ids := range wanted {

@@ -28,7 +28,7 @@ import (
 )
 
 // Trainer is the connection of one process under a trainer's name. Several processes
-// may use one name. It is safe for concurrent use.
+// may use one name, each with its own shard. It is safe for concurrent use.
 type Trainer struct {
 	requests *queue.Trainer
 	calls    *modelcall.Server
@@ -39,7 +39,11 @@ type Trainer struct {
 	unsub    []func()
 	own      *broker.Broker // the connection that Dial made; nil: the caller's
 
-	hashers  sync.Pool // of *schema.Hasher
+	hashers   sync.Pool      // of *schema.Hasher
+	process   schema.Process // this one
+	attached  atomic.Bool    // this process has the calls of its shard
+	displaced chan struct{}  // capacity 1: another process may have its place
+
 	gens     atomic.Int64
 	refusals atomic.Int64
 
@@ -57,6 +61,7 @@ type Trainer struct {
 	groups      map[string]map[schema.ID]struct{} // ids of outstanding
 	slots       slots
 	ledger      *ledger
+	orphans     map[schema.ID]uint64 // that are cancelled, with their sequences in the queue; 0: not known
 	bundles     map[string][]byte
 	bundleBytes int
 	resultsFrom uint64                   // stream sequence from which poll looks for results
@@ -97,12 +102,8 @@ func Dial(ctx context.Context, c Config) (_ *Trainer, err error) {
 	if err := schema.CheckTrainer(c.Name); err != nil {
 		return nil, err
 	}
-	if c.Shard != "" {
-		if err := schema.CheckToken("shard", c.Shard); err != nil {
-			return nil, err
-		}
-	}
-	if err := checkSlots(c.Slots); err != nil {
+	c.Shard = cmp.Or(c.Shard, schema.DefaultShard)
+	if err := cmp.Or(schema.CheckToken("shard", c.Shard), checkSlots(c.Slots), checkOrphans(c.Orphans)); err != nil {
 		return nil, err
 	}
 	var own *broker.Broker
@@ -139,7 +140,7 @@ func start(ctx context.Context, c Config) (*Trainer, error) {
 		requests: requests, calls: calls, cfg: c, rollouts: map[schema.ID]*rollout{}, hinted: map[schema.ID]struct{}{}, unread: map[schema.ID]struct{}{}, bundles: map[string][]byte{},
 		outstanding: map[schema.ID]*submitted{}, groups: map[string]map[schema.ID]struct{}{}, news: map[string]chan struct{}{},
 		arrived: make(chan struct{}, 1), overReady: make(chan struct{}, 1), over: map[schema.ID]struct{}{}, instance: newInstance(), holdTold: releaseTold,
-		slots: newSlots(c.Slots),
+		slots: newSlots(c.Slots), displaced: make(chan struct{}, 1), orphans: map[schema.ID]uint64{},
 	}
 	var known map[schema.ID]*submitted
 	if t.ledger, known, err = openLedger(c.State); err != nil {
@@ -150,16 +151,13 @@ func start(ctx context.Context, c Config) (*Trainer, error) {
 		t.hinted[id] = struct{}{} // its result may have arrived
 	}
 	t.life, t.stop = context.WithCancelCause(context.Background())
-	start, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	if err = requests.AwaitSetup(start); err == nil {
-		t.resultsFrom, err = requests.ResultsFrom(start, 0, nil)
-	}
-	if err != nil {
+	t.process = t.thisProcess()
+	if err := t.open(ctx); err != nil {
 		t.Close()
 		return nil, err
 	}
 	for _, subscribe := range []func() (func(), error){
+		func() (func(), error) { return requests.Heard(t.instance, func() { wake(t.displaced) }) },
 		func() (func(), error) { return requests.Hints(t.onHints) },
 		func() (func(), error) { return calls.Listen(c.Shard, t.onCall) },
 		func() (func(), error) { return t.listenTools() },
@@ -172,6 +170,15 @@ func start(ctx context.Context, c Config) (*Trainer, error) {
 		}
 		t.unsub = append(t.unsub, unsub)
 	}
+	if err := t.attach(ctx); err != nil {
+		t.Close()
+		return nil, err
+	}
+	if err := t.findOrphansIfAttached(ctx); err != nil {
+		t.Close()
+		return nil, err
+	}
+	t.bg.Go(t.keepAttached)
 	t.every(acceptAfter/2, t.accept)
 	t.every(beatEvery, t.beat)
 	t.every(c.AuditEvery, t.audit)
@@ -183,6 +190,17 @@ func start(ctx context.Context, c Config) (*Trainer, error) {
 	}
 	t.every(beatEvery, t.tellHold)
 	return t, nil
+}
+
+// open waits for this trainer's streams.
+func (t *Trainer) open(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	err := t.requests.AwaitSetup(ctx)
+	if err == nil {
+		t.resultsFrom, err = t.requests.ResultsFrom(ctx, 0, nil)
+	}
+	return err
 }
 
 // every runs the function do once per interval until Close.
@@ -242,7 +260,7 @@ func newInstance() string {
 // cancel, or a refused answer.
 func (t *Trainer) onCall(a modelcall.IncomingCall) {
 	t.mu.Lock()
-	if t.life.Err() != nil {
+	if t.life.Err() != nil || !t.attached.Load() {
 		t.mu.Unlock()
 		return
 	}
@@ -272,6 +290,10 @@ func (t *Trainer) onCall(a modelcall.IncomingCall) {
 		if cancelled != nil {
 			cancelled.end(errCancelled)
 		}
+		return
+	}
+	if !t.answers(a.Key.Rollout) {
+		t.mu.Unlock()
 		return
 	}
 	r.touched = time.Now()
@@ -317,6 +339,10 @@ func (t *Trainer) onCall(a modelcall.IncomingCall) {
 	}
 }
 
+// answers reports whether this process answers the calls of a rollout. The caller
+// holds the lock.
+func (t *Trainer) answers(id schema.ID) bool { return t.cfg.AnswerAll || t.outstanding[id] != nil }
+
 // learn reads the highest attempt of a rollout that is new to this process. So a
 // restarted trainer does not answer a fenced worker.
 func (t *Trainer) learn(id schema.ID, r *rollout) {
@@ -334,11 +360,14 @@ func (t *Trainer) learn(id schema.ID, r *rollout) {
 	r.ready = true
 	waiting := r.waiting
 	r.waiting = nil
-	over := s.Status.Terminal()
+	over, answers := s.Status.Terminal(), t.answers(id)
 	if over && t.rollouts[id] == r {
 		delete(t.rollouts, id)
 	}
 	t.mu.Unlock()
+	if !over && !answers && !t.foundOrphan(ctx, id) {
+		return
+	}
 	for _, a := range waiting {
 		if over {
 			t.sendFault(a, staleFault("the rollout has a result"))

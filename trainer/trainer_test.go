@@ -24,6 +24,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type bench struct {
+	shard   string // of trainer
 	nats    testenv.NATS
 	worker  *queue.Worker
 	calls   *modelcall.Client // of worker
@@ -50,16 +51,25 @@ func newBench(t *testing.T, change ...func(*trainer.Config)) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.calls.Close)
+	var c trainer.Config
+	for _, f := range change {
+		f(&c)
+	}
+	b.shard = c.Shard
 	b.trainer = b.start(t, change...)
 	return b
 }
 
-// start starts one process of the trainer.
+// start starts one process of the trainer. It ends the bench's own one of the same
+// shard.
 func (b *bench) start(t *testing.T, change ...func(*trainer.Config)) *trainer.Trainer {
 	t.Helper()
-	c := trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", Log: zerolog.Nop()}
+	c := trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", AnswerAll: true, Log: zerolog.Nop()}
 	for _, f := range change {
 		f(&c)
+	}
+	if b.trainer != nil && c.Shard == b.shard {
+		b.trainer.Close()
 	}
 	tr, err := trainer.Dial(t.Context(), c)
 	if err != nil {

@@ -27,6 +27,7 @@ func (b *bench) behind(t *testing.T, state string) (*trainer.Trainer, *testenv.P
 		t.Fatal(err)
 	}
 	t.Cleanup(br.Close)
+	b.trainer.Close()
 	tr, err := trainer.Dial(t.Context(), trainer.Config{Broker: br, Name: "alpha", State: state, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)

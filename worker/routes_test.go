@@ -49,10 +49,9 @@ func TestCallsAreRoutedByTag(t *testing.T) {
 			return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"` + text + `"}`), FinishReason: "stop"}, nil
 		}
 	}
-	// The bench's own trainer answers for every shard, so two others replace it.
 	b.trainer.Close()
 	for shard, text := range map[string]string{"0": "policy", "7": "helper"} {
-		tr, err := trainer.Dial(t.Context(), trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", Shard: shard, Log: zerolog.Nop()})
+		tr, err := trainer.Dial(t.Context(), trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", Shard: shard, AnswerAll: true, Log: zerolog.Nop()})
 		if err != nil {
 			t.Fatal(err)
 		}

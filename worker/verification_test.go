@@ -24,7 +24,7 @@ func (b *bench) verifies(t *testing.T, f trainer.Verifier) {
 	t.Helper()
 	b.trainer.Close()
 	var err error
-	if b.trainer, err = trainer.Dial(t.Context(), trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", Verify: f, Log: zerolog.Nop()}); err != nil {
+	if b.trainer, err = trainer.Dial(t.Context(), trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", Verify: f, AnswerAll: true, Log: zerolog.Nop()}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.trainer.Close)

@@ -80,7 +80,7 @@ func newBench(t *testing.T, programs map[string]dummy.Program, change ...func(*w
 			t.Errorf("%d sandboxes are left", n)
 		}
 	})
-	if b.trainer, err = trainer.Dial(t.Context(), trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", Log: zerolog.Nop()}); err != nil {
+	if b.trainer, err = trainer.Dial(t.Context(), trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", AnswerAll: true, Log: zerolog.Nop()}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.trainer.Close)

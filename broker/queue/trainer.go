@@ -48,7 +48,7 @@ func (t *Trainer) Open(ctx context.Context) (schema.Opened, error) {
 	m, err := t.BulkConn().RequestWithContext(op, subjects.TrainerOpen(t.tid), nil)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return o, fmt.Errorf("ask for the streams of trainer %s: %w", t.tid, errNoWorker)
+		return o, fmt.Errorf("ask for the streams of trainer %s: %w", t.tid, ErrNoWorker)
 	case err == nil:
 		err = schema.Decode(m.Data, &o)
 	}
@@ -61,8 +61,8 @@ func (t *Trainer) Open(ctx context.Context) (schema.Opened, error) {
 	return o, nil
 }
 
-// errNoWorker occurs when no worker answers a trainer's request for its streams.
-var errNoWorker = errors.New("no worker is there")
+// ErrNoWorker occurs when no worker answers a trainer.
+var ErrNoWorker = errors.New("no worker is there")
 
 // AwaitSetup waits until all streams of this trainer exist. It asks a worker to
 // make missing ones, and waits for a worker. While the server cannot be reached,
@@ -224,6 +224,38 @@ func (t *Trainer) ResultsFrom(ctx context.Context, from uint64, handle func(sche
 		from = m.Sequence + 1
 	}
 	return from, nil
+}
+
+// OpenRequests calls handle for the request of each open rollout of this trainer, with the lane
+// and the sequence of its message, oldest first. It reads one message for each.
+func (t *Trainer) OpenRequests(ctx context.Context, handle func(r schema.Request, lane int, seq uint64) error) error {
+	s, err := t.FreshStream(ctx, subjects.Queue(t.tid))
+	if err != nil {
+		return err
+	}
+	state := s.CachedInfo().State
+	for seq := max(state.FirstSeq, 1); seq <= state.LastSeq; seq++ {
+		m, err := s.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(">"))
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read the queue of trainer %s: %w", t.tid, broker.Reach(err))
+		}
+		seq = m.Sequence
+		lane, _, parked := subjects.ParseParked(m.Subject)
+		if !parked {
+			lane = subjects.LaneOf(m.Subject)
+		}
+		var r schema.Request
+		if schema.Decode(m.Data, &r) != nil || r.ID.Trainer() != t.tid { // a worker answers it
+			continue
+		}
+		if err := handle(r, lane, seq); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Cancel asks workers to end rollouts. The message may be lost: repeat it until

@@ -37,19 +37,20 @@ type WorkerConfig struct {
 // lease, publishes events and stores artifacts. It takes no job before Run.
 type Worker struct {
 	*base
-	jobs    *jobs
-	leases  *leases
-	fleet   *fleet
-	holds   *holds
-	lanes   *lanes
-	roster  *roster
-	puller  *puller
-	slots   *dispatcher
-	parking *parking
-	cancels *cancels
-	janitor *janitor
-	audits  chan schema.ID
-	subs    []*nats.Subscription
+	jobs     *jobs
+	leases   *leases
+	fleet    *fleet
+	holds    *holds
+	lanes    *lanes
+	roster   *roster
+	puller   *puller
+	slots    *dispatcher
+	parking  *parking
+	cancels  *cancels
+	attaches *attaches
+	janitor  *janitor
+	audits   chan schema.ID
+	subs     []*nats.Subscription
 }
 
 // NewWorker returns the client for a worker instance. Close it after use. If the
@@ -77,6 +78,7 @@ func NewWorker(b *broker.Broker, c WorkerConfig) (*Worker, error) {
 		{subjects.HoldsFilter, "", w.holds.onHold},
 		{subjects.FleetFilter, subjects.CancelGroup, w.fleet.onAsked},
 		{subjects.OpenFilter, subjects.CancelGroup, w.roster.onOpen},
+		{subjects.AttachFilter, subjects.CancelGroup, w.attaches.onAsked},
 		{subjects.WorkerTrainers, "", w.roster.onTrainers},
 		{subjects.WorkerControl(c.Worker), "", w.onControl},
 	} {
@@ -108,6 +110,7 @@ func newWorker(b *base) *Worker {
 	w.slots = newDispatcher(w.puller, w.leases.suspended)
 	w.parking = &parking{w: w, unfit: unfit{wanting: map[schema.ID]*wanting{}}}
 	w.cancels = newCancels(w)
+	w.attaches = newAttaches(b)
 	w.janitor = &janitor{w: w}
 	return w
 }
@@ -134,7 +137,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 	}
 	var all sync.WaitGroup
-	for _, f := range []func(context.Context){w.leases.renew, w.leases.progress, w.fleet.announce, w.cancels.serve, w.serveAudits, w.janitor.run, w.parking.seek, w.roster.run, w.roster.serve} {
+	for _, f := range []func(context.Context){w.leases.renew, w.leases.progress, w.fleet.announce, w.cancels.serve, w.attaches.serve, w.serveAudits, w.janitor.run, w.parking.seek, w.roster.run, w.roster.serve} {
 		all.Go(func() { f(ctx) })
 	}
 	all.Wait()

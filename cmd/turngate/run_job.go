@@ -242,7 +242,7 @@ func (f *runFlags) work(cmd *cobra.Command, j *job.Job, w *work) error {
 		return err
 	}
 	defer closeAll()
-	t, err := trainer.Dial(cmd.Context(), trainer.Config{Broker: b, Name: f.name, Tools: f.tools(), Log: log})
+	t, err := trainer.Dial(cmd.Context(), trainer.Config{Broker: b, Name: f.name, Shard: "job-" + j.Plan.ID.String(), Tools: f.tools(), Log: log})
 	if err != nil {
 		return err
 	}

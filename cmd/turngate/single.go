@@ -25,7 +25,7 @@ func openSingles(ctx context.Context, f *runFlags, answer trainer.Answerer, log 
 	if err != nil {
 		return nil, nil, err
 	}
-	t, err := trainer.Dial(ctx, trainer.Config{Broker: b, Name: f.name, Log: log})
+	t, err := trainer.Dial(ctx, trainer.Config{Broker: b, Name: f.name, Shard: "run-" + randomHex(8), Log: log})
 	if err != nil {
 		disconnect()
 		return nil, nil, err

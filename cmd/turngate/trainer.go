@@ -110,6 +110,7 @@ func trainerCommand() *cobra.Command {
 	var nf natsFlags
 	var mf modelFlags
 	var name, shard string
+	var takeOver bool
 	serve := &cobra.Command{
 		Use:   "serve",
 		Short: "Answer a trainer's model calls until stopped",
@@ -132,7 +133,7 @@ func trainerCommand() *cobra.Command {
 				return err
 			}
 			defer b.Close()
-			t, err := trainer.Dial(cmd.Context(), trainer.Config{Broker: b, Name: name, Shard: shard, Tools: mf.tools(), Log: log})
+			t, err := trainer.Dial(cmd.Context(), trainer.Config{Broker: b, Name: name, Shard: shard, AnswerAll: true, TakeOver: takeOver, Tools: mf.tools(), Log: log})
 			if err != nil {
 				return err
 			}
@@ -148,7 +149,8 @@ func trainerCommand() *cobra.Command {
 	nf.add(serve, defaultURL)
 	mf.add(serve)
 	serve.Flags().StringVar(&name, "name", "local", "name of the trainer")
-	serve.Flags().StringVar(&shard, "shard", "", "answer this shard only")
+	serve.Flags().StringVar(&shard, "shard", schema.DefaultShard, "shard whose calls are answered")
+	serve.Flags().BoolVar(&takeOver, "take-over", false, "end another process that answers this shard")
 	cmd.AddCommand(serve, accessCommand(trainerAccess, true), accessCommand(trainerAccess, false))
 	return cmd
 }

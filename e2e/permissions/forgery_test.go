@@ -24,7 +24,7 @@ func targets() []string {
 		subjects.Lease("w1", "i1"), subjects.JanitorLease, subjects.Presence("w1"), subjects.Hold("beta"),
 		subjects.ObjectChunks(subjects.TasksBucket("beta"), "x"), subjects.ObjectMeta(subjects.TasksBucket("beta"), "x"), subjects.ObjectChunks(subjects.ArtifactsBucket("beta"), "x"),
 		"_INBOX.worker.w1.x", subjects.WorkerControl("w1"), subjects.WorkerStatus("w1"), subjects.WorkerTrainers,
-		subjects.TrainerCancel("beta"), subjects.TrainerHold("beta"), subjects.TrainerOpen("beta"), subjects.TrainerFleet("beta"), subjects.TrainerResults("beta"), subjects.TrainerEvents("beta"),
+		subjects.TrainerCancel("beta"), subjects.TrainerHold("beta"), subjects.TrainerOpen("beta"), subjects.TrainerAttach("beta"), subjects.Process("beta", "0"), subjects.ProcessInbox("beta", "f00d"), subjects.TrainerFleet("beta"), subjects.TrainerResults("beta"), subjects.TrainerEvents("beta"),
 		subjects.GateInbox("beta", "w1", "i1", token), subjects.Dead("x", "1", 1),
 	}
 }
@@ -82,6 +82,8 @@ func trainerAPIs() []api {
 		{name: "read a bundle", subject: "$JS.API.STREAM.MSG.GET." + subjects.ObjectStream(subjects.TasksBucket("alpha")), body: `{"seq":1}`},
 		{name: "store a bundle", subject: subjects.ObjectChunks(subjects.TasksBucket("alpha"), "y"), body: "x"},
 		{name: "ask for its streams", subject: subjects.TrainerOpen("alpha")},
+		{name: "ask for its calls", subject: subjects.TrainerAttach("alpha"), body: "x"},
+		{name: "ask another process", subject: subjects.ProcessInbox("alpha", "f00d"), body: "x"},
 		{name: "ask for the fleet", subject: subjects.TrainerFleet("alpha")},
 		{name: "cancel", subject: subjects.TrainerCancel("alpha"), body: "x"},
 		{name: "hold", subject: subjects.TrainerHold("alpha"), body: "x"},

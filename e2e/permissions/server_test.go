@@ -138,8 +138,8 @@ func newWorld(t *testing.T, url string, keys *broker.Keyring) *world {
 	var err error
 	w.js, err = jetstream.New(w.admin)
 	harness.Must(t, err)
-	// A worker answers the first two. Nothing may follow if one answered the others.
-	for _, subject := range []string{subjects.OpenFilter, subjects.FleetFilter, subjects.CancelFilter, subjects.HoldFilter, "_INBOX.gate.>"} {
+	// A worker answers the first three. Nothing may follow if one answered the others.
+	for _, subject := range []string{subjects.OpenFilter, subjects.AttachFilter, subjects.FleetFilter, subjects.CancelFilter, subjects.HoldFilter, "_INBOX.gate.>"} {
 		sub, err := w.admin.QueueSubscribe(subject, subjects.CancelGroup, func(m *nats.Msg) { _ = m.Respond([]byte("answer")) })
 		harness.Must(t, err)
 		w.gates = sub // the last one

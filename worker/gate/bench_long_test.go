@@ -39,7 +39,7 @@ func serveGate(b *testing.B, srv testenv.NATS, o schema.GateOptions, answer func
 // serveGates opens sessions, each of its own rollout.
 func serveGates(b *testing.B, srv testenv.NATS, n int, o schema.GateOptions, answer func(*trainer.Pending)) []served {
 	b.Helper()
-	t, err := trainer.Dial(b.Context(), trainer.Config{Broker: srv.Trainer(b, "alpha"), Name: "alpha", Log: zerolog.Nop()})
+	t, err := trainer.Dial(b.Context(), trainer.Config{Broker: srv.Trainer(b, "alpha"), Name: "alpha", AnswerAll: true, Log: zerolog.Nop()})
 	if err != nil {
 		b.Fatal(err)
 	}

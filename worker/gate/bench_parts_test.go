@@ -151,7 +151,7 @@ func (at place) serveTrainer() (place, func(), error) {
 	if err != nil {
 		return at, nil, err
 	}
-	t, err := trainer.Dial(context.Background(), trainer.Config{Broker: b, Name: "alpha", Log: zerolog.Nop()})
+	t, err := trainer.Dial(context.Background(), trainer.Config{Broker: b, Name: "alpha", AnswerAll: true, Log: zerolog.Nop()})
 	if err != nil {
 		b.Close()
 		return at, nil, err

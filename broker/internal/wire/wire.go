@@ -108,6 +108,8 @@ func Decode(data []byte, m schema.Message) error {
 		v = m.V
 	case *schema.Hold:
 		v = m.V
+	case *schema.Attach:
+		v = m.V
 	}
 	if v != schema.Version {
 		return &schema.InvalidError{Field: "v", Value: strconv.Itoa(v), Want: "want " + strconv.Itoa(schema.Version)}

@@ -66,6 +66,9 @@ __all__ = [
     "Cancel",
     "Hold",
     "Opened",
+    "Process",
+    "Attach",
+    "Attached",
     "Offer",
     "Capacity",
     "Fleet",
@@ -1013,6 +1016,46 @@ class Opened:
     max_artifact_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
     # share of the workers, compared with other trainers
     weight: int = field(default=0, metadata=wire(low=0, high=1000))
+
+
+@dataclass(slots=True, kw_only=True)
+class Process:
+    """Process describes a process of a trainer. One process at a time answers the calls of a trainer's shard."""
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    # random name of this run
+    instance: str = field(default="", metadata=wire(keep=True, required=True))
+    # random name in its state file, so that the next process with this file has it too; empty: no file
+    owner: str = ""
+    shard: str = field(default="", metadata=wire(keep=True, required=True))
+    # program, number of the process and host, for people
+    name: str = field(default="", metadata=wire(most=300))
+    # its start in Unix ms, for people
+    since: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+
+
+@dataclass(slots=True, kw_only=True)
+class Attach:
+    """Attach asks for the calls of a shard. The process that has them asks again every 5 s."""
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    # the one that asks
+    process: Process = field(default_factory=lambda: Process(), metadata=wire(keep=True))
+    # instance of another process, whose place it takes
+    replace: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Attached:
+    """Attached is a worker's answer to an Attach."""
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    # reason why it is not known which process has the calls; empty: it is known
+    error: str = field(default="", metadata=wire(most=65536))
+    # the one that has the calls now
+    process: Process = field(default_factory=lambda: Process())
+    # since it asked, if it is another one
+    silent_ms: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,0 +1,74 @@
+package schema
+
+import (
+	"cmp"
+	"fmt"
+)
+
+// Process describes a process of a trainer. One process at a time answers the calls
+// of a trainer's shard.
+type Process struct {
+	V        int    `json:"v"`
+	Instance string `json:"instance"`        // random name of this run
+	Owner    string `json:"owner,omitempty"` // random name in its state file, so that the next process with this file has it too; empty: no file
+	Shard    string `json:"shard"`
+	Name     string `json:"name,omitempty"`  // program, number of the process and host, for people
+	Since    int64  `json:"since,omitempty"` // its start in Unix ms, for people
+}
+
+// Validate checks the message.
+func (p *Process) Validate() error {
+	err := cmp.Or(CheckToken("instance", p.Instance), CheckToken("shard", p.Shard), checkText("name", p.Name, 300), checkRange("since", p.Since, 0, maxBytes))
+	if err == nil && p.Owner != "" {
+		err = CheckToken("owner", p.Owner)
+	}
+	return err
+}
+
+// Attach asks for the calls of a shard. The process that has them asks again
+// every 5 s.
+type Attach struct {
+	V       int     `json:"v"`
+	Process Process `json:"process"`           // the one that asks
+	Replace string  `json:"replace,omitempty"` // instance of another process, whose place it takes
+}
+
+// Validate checks the message.
+func (a *Attach) Validate() error {
+	if a.Replace != "" {
+		if err := CheckToken("replace", a.Replace); err != nil {
+			return err
+		}
+	}
+	return of("process", a.Process.Validate())
+}
+
+// Gets reports whether the process gets the calls of its shard while another one, or
+// itself, has them.
+func (a *Attach) Gets(has *Process) bool {
+	return has.Instance == a.Process.Instance || has.Instance == a.Replace || has.Owner != "" && has.Owner == a.Process.Owner
+}
+
+// Attached is a worker's answer to an Attach.
+type Attached struct {
+	V        int     `json:"v"`
+	Error    string  `json:"error,omitempty"`     // reason why it is not known which process has the calls; empty: it is known
+	Process  Process `json:"process,omitzero"`    // the one that has the calls now
+	SilentMS int64   `json:"silent_ms,omitempty"` // since it asked, if it is another one
+}
+
+// Validate checks the message.
+func (a *Attached) Validate() error {
+	if err := cmp.Or(checkText("error", a.Error, maxText), checkRange("silent_ms", a.SilentMS, 0, maxBytes)); err != nil || a.Error != "" {
+		return err
+	}
+	return of("process", a.Process.Validate())
+}
+
+// of names the field that an error is about.
+func of(field string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", field, err)
+	}
+	return nil
+}

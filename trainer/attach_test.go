@@ -1,0 +1,202 @@
+package trainer_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/broker/queue"
+	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
+	"github.com/turngate/turngate/trainer"
+)
+
+// config is that of another process of the bench's trainer.
+func (b *bench) config(t *testing.T) trainer.Config {
+	return trainer.Config{Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", Log: zerolog.Nop()}
+}
+
+func (b *bench) submitOne(t *testing.T, id schema.ID) {
+	t.Helper()
+	harness.Must(t, b.trainer.Submit(t.Context(), []schema.Request{harness.Request(id)}))
+}
+
+func TestASecondProcessOfAShardIsRefusedOrTakesOver(t *testing.T) {
+	b := newBench(t)
+	var used *trainer.InUseError
+	if _, err := trainer.Dial(t.Context(), b.config(t)); !errors.As(err, &used) || !strings.Contains(err.Error(), "shard 0 of trainer alpha is in use by trainer.test") && !strings.Contains(err.Error(), "process ") {
+		t.Fatalf("got %v", err)
+	}
+	apart := b.config(t)
+	apart.Shard = "other"
+	third, err := trainer.Dial(t.Context(), apart)
+	if err != nil {
+		t.Fatalf("another shard is refused: %v", err)
+	}
+	defer third.Close()
+	over := b.config(t)
+	over.TakeOver, over.AnswerAll = true, true
+	second, err := trainer.Dial(t.Context(), over)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	var replaced *trainer.ReplacedError
+	if _, err := b.trainer.Next(t.Context()); !errors.As(err, &replaced) || !strings.Contains(err.Error(), "was replaced by") {
+		t.Fatalf("the first process: %v", err)
+	}
+	if err := b.trainer.Submit(t.Context(), []schema.Request{harness.Request("alpha-3")}); !errors.As(err, &replaced) {
+		t.Fatalf("the first process submits: %v", err)
+	}
+	got := b.ask(t.Context(), 1, 1, nil)
+	harness.Must(t, next(t, second).Reply(text("second")))
+	said(t, <-got, "second")
+}
+
+// TestAProcessThatEndedIsReplacedAtOnce checks that only a process that runs keeps
+// its shard.
+func TestAProcessThatEndedIsReplacedAtOnce(t *testing.T) {
+	b := newBench(t)
+	b.trainer.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	second, err := trainer.Dial(ctx, b.config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.Close()
+}
+
+// TestTheNextProcessOfAStateFileNeedsNoAnswer gives the place of a process that
+// hangs to the next one with its file.
+func TestTheNextProcessOfAStateFileNeedsNoAnswer(t *testing.T) {
+	has := schema.Process{Instance: "a", Owner: "file1"}
+	for _, c := range []struct {
+		name string
+		ask  schema.Attach
+		gets bool
+	}{
+		{"itself", schema.Attach{Process: schema.Process{Instance: "a"}}, true},
+		{"another one", schema.Attach{Process: schema.Process{Instance: "b"}}, false},
+		{"another one with another file", schema.Attach{Process: schema.Process{Instance: "b", Owner: "file2"}}, false},
+		{"the next one of the file", schema.Attach{Process: schema.Process{Instance: "b", Owner: "file1"}}, true},
+		{"one that takes over", schema.Attach{Process: schema.Process{Instance: "b"}, Replace: "a"}, true},
+		{"one that takes over from another", schema.Attach{Process: schema.Process{Instance: "b"}, Replace: "c"}, false},
+	} {
+		if got := c.ask.Gets(&has); got != c.gets {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+	if (&schema.Attach{Process: schema.Process{Instance: "b"}}).Gets(&schema.Process{Instance: "a"}) {
+		t.Error("two processes without a file are one")
+	}
+}
+
+// TestAProcessThatHangsIsNamed: it keeps its shard until a worker takes it for dead.
+func TestAProcessThatHangsIsNamed(t *testing.T) {
+	b := newBench(t)
+	b.trainer.Close()
+	other, err := queue.NewTrainer(b.nats.Trainer(t, "alpha"), "alpha")
+	harness.Must(t, err)
+	_, err = other.BulkConn().SubscribeSync(subjects.ProcessInbox("alpha", "f00d"))
+	harness.Must(t, err)
+	_, err = other.Attach(t.Context(), &schema.Attach{V: 1, Process: schema.Process{V: 1, Instance: "f00d", Shard: "h", Name: "train.py"}})
+	harness.Must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	var used *trainer.InUseError
+	c := b.config(t)
+	c.Shard = "h"
+	if _, err := trainer.Dial(ctx, c); !errors.As(err, &used) || used.Silent == 0 || !strings.Contains(err.Error(), "train.py, which was last heard") {
+		t.Fatalf("got %v", err)
+	}
+}
+
+// TestOrphans starts a process after one that died without a file, with rollouts
+// that run and that wait.
+func TestOrphans(t *testing.T) {
+	for _, orphans := range []trainer.Orphans{"", trainer.LeaveOrphans, trainer.CancelOrphans, trainer.AdoptOrphans} {
+		t.Run("orphans "+string(orphans), func(t *testing.T) {
+			b := newBench(t)
+			for n := range 3 {
+				b.submitOne(t, schema.ID(fmt.Sprintf("alpha-%d", n)))
+			}
+			running, err := b.worker.Take(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			other := harness.Request("alpha-9")
+			other.Shard = "other"
+			harness.Must(t, b.trainer.Submit(t.Context(), []schema.Request{other}))
+			b.trainer.Close()
+			c := b.config(t)
+			c.Orphans = orphans
+			second, err := trainer.Dial(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer second.Close()
+			mine := harness.Request("alpha-mine")
+			harness.Must(t, second.Submit(t.Context(), []schema.Request{mine}))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			call := schema.Call{V: 1, Key: string(running.Request.ID) + "/1/1", Tag: schema.TagAgent, Dialect: "chat", Messages: []json.RawMessage{json.RawMessage(`{"role":"user","content":"x"}`)}}
+			answered := make(chan answer, 1)
+			go func() {
+				r, err := b.calls.Caller(running.Request, running).Complete(ctx, call, func(schema.Frame) error { return nil })
+				answered <- answer{r, err}
+			}()
+			switch orphans {
+			case trainer.AdoptOrphans:
+				if n := second.Outstanding(); n != 4 {
+					t.Errorf("%d are outstanding", n)
+				}
+				harness.Must(t, next(t, second).Reply(text("adopted")))
+				said(t, <-answered, "adopted")
+				return
+			case trainer.CancelOrphans:
+				harness.Eventually(t, "a cancel of the running one", 10*time.Second, func() bool {
+					s, err := b.trainerState(t, running.Request.ID)
+					return err == nil && s.Status == schema.StatusCancelling
+				})
+				harness.Eventually(t, "the end of the waiting ones", 10*time.Second, func() bool {
+					n := 0
+					for _, id := range []schema.ID{"alpha-0", "alpha-1", "alpha-2"} {
+						if s, err := b.trainerState(t, id); err == nil && s.Status == schema.StatusCancelled {
+							n++
+						}
+					}
+					return n == 2
+				})
+			}
+			if n := second.Outstanding(); n != 1 {
+				t.Errorf("%d are outstanding", n)
+			}
+			for _, id := range []schema.ID{"alpha-9", "alpha-mine"} { // another shard's, and its own
+				if s, err := b.trainerState(t, id); err == nil {
+					t.Errorf("%s is %s", id, s.Status)
+				}
+			}
+			short, stop := context.WithTimeout(t.Context(), 3*time.Second) // in which the worker asks twice
+			defer stop()
+			if p, err := second.Next(short); err == nil {
+				t.Errorf("call %s of another process was handed out", p.Call.Key)
+			}
+		})
+	}
+	if _, err := trainer.Dial(t.Context(), trainer.Config{Name: "alpha", Orphans: "x"}); err == nil || !strings.Contains(err.Error(), `orphans: "x"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func (b *bench) trainerState(t *testing.T, id schema.ID) (schema.State, error) {
+	t.Helper()
+	return b.worker.State(t.Context(), id)
+}

@@ -1,0 +1,131 @@
+package trainer
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// Orphans says what a Trainer does with open rollouts of its name and shard that it
+// neither submitted nor adopted, such as those of a process that died without a
+// State file. It answers none of their calls in either case.
+type Orphans string
+
+// Values of Orphans.
+const (
+	LeaveOrphans  Orphans = "leave"  // the default: they wait for a process that has them, and end without one
+	CancelOrphans Orphans = "cancel" // end them
+	AdoptOrphans  Orphans = "adopt"  // answer their calls and return their results as if this process had submitted them
+)
+
+func checkOrphans(o Orphans) error {
+	switch o {
+	case "", LeaveOrphans, CancelOrphans, AdoptOrphans:
+		return nil
+	default:
+		return &schema.InvalidError{Field: "orphans", Value: string(o), Want: fmt.Sprintf("%q, %q or %q", LeaveOrphans, CancelOrphans, AdoptOrphans)}
+	}
+}
+
+// orphansWithin bounds the look for orphans in the queue when a Trainer starts.
+const orphansWithin = time.Minute
+
+// findOrphansIfAttached looks for orphans if this process has the calls of its shard:
+// before, they may be another process's.
+func (t *Trainer) findOrphansIfAttached(ctx context.Context) error {
+	if !t.attached.Load() || t.cfg.AnswerAll {
+		return nil
+	}
+	if t.cfg.Orphans == AdoptOrphans || t.cfg.Orphans == CancelOrphans {
+		return t.findOrphans(ctx)
+	}
+	t.bg.Go(func() {
+		if err := t.findOrphans(t.life); err != nil && t.life.Err() == nil {
+			t.cfg.Log.Debug().Err(err).Msg("the open rollouts of other processes are not known")
+		}
+	})
+	return nil
+}
+
+// findOrphans looks for orphans in the queue, which has the requests of all open
+// rollouts.
+func (t *Trainer) findOrphans(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, orphansWithin)
+	defer cancel()
+	n := 0
+	err := t.requests.OpenRequests(ctx, func(r schema.Request, lane int, seq uint64) error {
+		if cmp.Or(r.Shard, schema.DefaultShard) != t.cfg.Shard || t.has(r.ID) {
+			return nil
+		}
+		n++
+		return t.take(ctx, r, lane, seq)
+	})
+	if err != nil {
+		return fmt.Errorf("look for open rollouts of other processes: %w", err)
+	}
+	if n > 0 {
+		t.tellOrphans(n)
+	}
+	return nil
+}
+
+func (t *Trainer) tellOrphans(n int) {
+	e := t.cfg.Log.Warn().Int("rollouts", n)
+	switch t.cfg.Orphans {
+	case CancelOrphans:
+		e.Msg("open rollouts that this process did not submit are cancelled")
+	case AdoptOrphans:
+		e.Msg("open rollouts that this process did not submit are adopted")
+	default:
+		e.Msg("open rollouts that this process did not submit are left alone, and their calls are not answered: adopt or cancel them")
+	}
+}
+
+// has reports whether this process submitted or adopted a rollout.
+func (t *Trainer) has(id schema.ID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.outstanding[id] != nil
+}
+
+// take does with an orphan as Config.Orphans says.
+func (t *Trainer) take(ctx context.Context, r schema.Request, lane int, seq uint64) error {
+	switch t.cfg.Orphans {
+	case AdoptOrphans:
+		return t.adoptAt(ctx, r, lane, seq)
+	case CancelOrphans:
+		t.mu.Lock()
+		t.orphans[r.ID] = seq
+		t.mu.Unlock()
+	}
+	return nil
+}
+
+// foundOrphan handles a call of an orphan that was not in the queue when this process
+// started. It reports whether the call is answered from now on.
+func (t *Trainer) foundOrphan(ctx context.Context, id schema.ID) bool {
+	switch t.cfg.Orphans {
+	case AdoptOrphans:
+		r, err := t.requests.Request(ctx, id)
+		if err == nil {
+			err = t.adoptAt(ctx, r, t.lane(), 0)
+		}
+		if err != nil {
+			t.cfg.Log.Warn().Err(err).Str("rollout", string(id)).Msg("an open rollout of another process was not adopted; its worker asks again")
+			t.mu.Lock()
+			delete(t.rollouts, id)
+			t.mu.Unlock()
+		}
+		return err == nil
+	case CancelOrphans:
+		t.mu.Lock()
+		t.orphans[id] = 0
+		t.mu.Unlock()
+	default:
+		t.cfg.Log.Warn().Str("rollout", string(id)).Msg("a call of a rollout that this process did not submit is not answered: adopt or cancel such rollouts")
+	}
+	return false
+}
