@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
+import secrets
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,14 @@ from turngate import (
     InvalidError,
     Limits,
     Reply,
+    Request,
     Result,
     SyncClient,
     Task,
     TaskError,
     VersionSpan,
     failure,
+    schema,
 )
 from turngate.dataset import directories
 from turngate.failures import TREATMENTS
@@ -287,3 +291,27 @@ async def test_exceptions_of_a_handler_have_a_bound(server: Server, tasks: Path)
     assert isinstance(result.fault, Fault)
     assert result.fault.who == "trainer"
     assert "AttributeError" in result.fault.message
+
+
+async def test_a_request_of_a_task_brings_its_files(server: Server, tasks: Path, tmp_path: Path) -> None:
+    shutil.copytree(tasks / "hello", tmp_path / "hello")
+    (tmp_path / "hello" / "tests" / "new").write_text(secrets.token_hex(8))  # no other test has stored these files
+    async with await connect(server) as client:
+        client.serve(Policy())
+        task = Task.load(tmp_path / "hello")
+        one, two = task.request_for("mini", "local"), task.request_for("mini", "local")
+        one.id, two.id = client.new_id(f"{secrets.token_hex(4)}-0"), client.new_id(f"{secrets.token_hex(4)}-2")
+        await client.submit([one, copy.deepcopy(two)])
+        assert [(await client.next_result()).reward for _ in range(2)] == [1.0, 1.0]
+        plain = Request(task=schema.Task(name="t", instruction="x", bundle="0" * 64))
+        plain.agent.name, plain.sandbox.backend = "mini", "local"
+        with pytest.raises(InvalidError, match=r"requests\[0\].task.bundle: '0000"):
+            await client.submit(plain)
+
+
+async def test_usage_follows_from_ids(server: Server, tasks: Path) -> None:
+    async with await connect(server) as client:
+        client.serve(Policy())
+        await client.submit_group(Task.load(tasks / "hello"), sandbox="local")
+        calls = (await client.next_result()).calls["agent"]
+        assert (calls.count, calls.prompt_tokens, calls.completion_tokens) == (2, 6, 2)

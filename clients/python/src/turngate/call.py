@@ -109,13 +109,16 @@ class Call:
         await self._answer.over.wait()
 
     async def reply(self, reply: Reply) -> None:
-        """Answer the call. After deltas, the reply has all of them again.
+        """Answer the call. After deltas, the reply has all of them again. Its usage is that of its ids if it has none.
 
         Raises:
             InvalidError: A field of the reply is wrong. Nothing was sent, and the call still waits.
             CallOverError: The call needs no answer.
         """
         check_reply(reply)
+        usage = reply.usage
+        usage.prompt_tokens = usage.prompt_tokens or len(reply.prompt_ids)
+        usage.completion_tokens = usage.completion_tokens or len(reply.completion_ids)
         await self._flush()
         await self._send(self._answer, "final", reply)
         for tell in self._on_reply.values():

@@ -261,6 +261,7 @@ class Client(Answering, Files, Training, Workers):
         for request in given:
             request.id = request.id or self.new_id()
         batches = self._submissions.batches(given)
+        await self._submissions.store_files(given)
         await self._holding.tell()  # before a worker can take the requests
         for batch in batches:
             await self._submissions.submit(batch)
@@ -307,6 +308,7 @@ class Client(Answering, Files, Training, Workers):
             TaskError: The sandbox cannot run the task.
         """
         check_group(task, n, group)
+        request: Request
         if isinstance(task, Task):
             request = task.request_for(agent, sandbox, image)
             request.task.bundle = await self.put_bundle(task.bundle)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import hashlib
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from . import codec, names
-from .errors import InvalidError, NotFoundError, QueueFullError, ServerError, TurngateError
+from .errors import DigestError, InvalidError, NotFoundError, QueueFullError, ServerError, TurngateError
 from .ledger import Ledger, Submitted, submit_entry
 from .link import log
 from .objects import Objects
 from .schema import Cancel, Request, State
 from .slots import Slots
 from .streams import DUPLICATE, MAX_BATCH, MSG_ID, Message, Streams, passing, refused
-from .task import Task, notes_of
+from .task import Task, TaskRequest, notes_of
 
 MOST_LOOSE = 250
 """Requests without a group in one batch."""
@@ -56,6 +58,7 @@ class Submissions:
         self._ledger = ledger
         self._lane = lane
         self._bundles: dict[str, bytes] = {}
+        self._stored: set[str] = set()  # sha256 of bundles that the server surely had
 
     def restore(self, opened: Mapping[str, Submitted]) -> None:
         """Make the rollouts of a state file open."""
@@ -97,7 +100,27 @@ class Submissions:
         sha = await self._objects.put(names.tasks_bucket(self.trainer), data)
         if sum(map(len, self._bundles.values())) + len(data) <= MOST_BUNDLES:
             self._bundles.setdefault(sha, data)
+        self._stored.add(sha)
         return sha
+
+    async def store_files(self, requests: Sequence[Request]) -> None:
+        """Store the files of tasks that requests bring, and check that those of other requests are stored.
+
+        Raises:
+            InvalidError: They are not.
+        """
+        for i, request in enumerate(requests):
+            sha = request.task.bundle
+            if not sha or sha in self._stored:
+                continue
+            if isinstance(request, TaskRequest) and hashlib.sha256(request.files).hexdigest() == sha:
+                await self.put_bundle(request.files)
+                continue
+            with contextlib.suppress(DigestError):
+                if await self._objects.info(names.tasks_bucket(self.trainer), sha) is None:
+                    want = "want the sha256 of stored files: call put_bundle(task.bundle) before, or submit_group(task)"
+                    raise InvalidError(f"requests[{i}].task.bundle", sha, want)
+            self._stored.add(sha)
 
     def batches(self, requests: Sequence[Request]) -> list[list[Request]]:
         """Check requests, and collect those that are queued all or none.

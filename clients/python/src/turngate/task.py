@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,12 @@ def notes_of(request: schema.Request) -> list[str]:
     if request.sandbox.network in ("", "none"):
         return request.task.notes
     return [note for note in request.task.notes if not note.endswith(_NETWORK_NOTE)]
+
+
+class TaskRequest(schema.Request):
+    """TaskRequest is a request with the files of its task, which a client stores before it submits the request."""
+
+    files: bytes = b""
 
 
 @dataclass(slots=True)
@@ -108,13 +114,17 @@ class Task:
             raise TaskError(where, ["task.bundle: it is not the sha256 of the bundle"])
         return cls(read.task.name, read, files, dict(read.agent.env))
 
-    def request_for(self, agent: str, sandbox: str, image: str = "") -> schema.Request:
+    def request_for(self, agent: str, sandbox: str, image: str = "") -> TaskRequest:
         """Return the request of a rollout with an agent in a sandbox, without an id.
+
+        Client.submit stores the task's files with it.
 
         Raises:
             TaskError: The sandbox cannot run this task.
         """
-        request = copy.deepcopy(self.request)
+        request = TaskRequest(**{f.name: copy.deepcopy(getattr(self.request, f.name)) for f in fields(self.request)})
+        request.files = self.bundle
+        request.task.bundle = hashlib.sha256(self.bundle).hexdigest()
         request.agent.name, request.sandbox.backend = agent, sandbox
         if image:
             request.sandbox.image, request.sandbox.build = image, None

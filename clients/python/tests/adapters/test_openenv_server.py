@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -150,6 +151,13 @@ def test_a_rollout_as_the_environment_for_opencode_runs_it(environment: str, eng
         )  # fmt: skip
         assert json.loads(scored)["reward"] == 0.25
         assert env.state().step_count == 2
+
+
+def test_sessions_at_once(environment: str) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(8):
+            env = stack.enter_context(MCPToolClient(base_url=environment, message_timeout_s=120).sync())
+            assert env.reset().done is False
 
 
 def test_failures_are_results_and_mistakes_are_named(environment: str, engine: str) -> None:

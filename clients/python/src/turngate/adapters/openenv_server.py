@@ -59,6 +59,8 @@ class Settings:
     sandbox: str = "docker"
     image: str = ""
     """Image of the sandbox where the caller names none."""
+    sessions: int = 256
+    """Largest number of sessions at once, each of which may run one rollout."""
 
 
 class Server:
@@ -178,7 +180,8 @@ def create_app(settings: Settings | Server) -> FastAPI:
     """Return the server as an ASGI app. Give it a Server to close its connection yourself."""
     server = settings if isinstance(settings, Server) else Server(settings)
     app = openenv_app(
-        lambda: TurngateEnvironment(server), CallToolAction, CallToolObservation, env_name="turngate_env"
+        lambda: TurngateEnvironment(server), CallToolAction, CallToolObservation, env_name="turngate_env",
+        max_concurrent_envs=server.settings.sessions,
     )  # fmt: skip
     return cast(FastAPI, app)
 
