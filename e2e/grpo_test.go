@@ -12,14 +12,32 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 )
 
-// TestGRPOExample trains with the example: rewards rise, log-probs that are
-// computed again are the recorded ones, and a killed worker costs no rollout.
+// TestGRPOExample trains with the loop that examples/grpo shows: the policy learns
+// the task.
 func TestGRPOExample(t *testing.T) {
 	t.Parallel()
-	said := trainGRPO(t, "--seeds", "2", "--steps", "5")
+	state, port := t.TempDir(), strconv.Itoa(testenv.FreePort(t))
+	up := start(t, testenv.Binary(t), "up", "--state", state, "--port", port, "--sandboxes", "local", "--relaxed-sync")
+	harness.Eventually(t, "a server that is up", time.Minute, func() bool { return strings.Contains(up.err.String(), "are ready") })
+	creds := filepath.Join(state, "creds", "trainer-local.nk")
+	said := python(t, "examples/grpo/train.py", "--nats", "nats://127.0.0.1:"+port, "--creds", creds, "--steps", "5")
+	before := numbers(t, said, `before: <Evaluation of 3 tasks: reward/mean ([0-9.]+), `)
+	after := numbers(t, said, `after: <Evaluation of 3 tasks: reward/mean ([0-9.]+), `)
+	if after[0] < before[0]+0.15 || strings.Count(said, "group ") != 15 {
+		t.Errorf("the reward does not rise: %v to %v", before, after)
+	}
+}
+
+// TestTrainingLosesNothingWithAWorker trains the policy of the example on two
+// workers, of which one is killed: rewards rise, log-probs that are computed again
+// are the recorded ones, and the killed worker costs no rollout.
+func TestTrainingLosesNothingWithAWorker(t *testing.T) {
+	t.Parallel()
+	said := python(t, "e2e/testdata/grpo/rig.py", "--turngate", testenv.Binary(t), "--seeds", "2", "--steps", "5")
 	for seed := 1; seed <= 2; seed++ {
 		rewards := numbers(t, said, fmt.Sprintf(`seed %d: mean reward of each step ((?:[0-9.]+ ?){5})\n`, seed))
 		if last := (rewards[3] + rewards[4]) / 2; last < rewards[0]+0.15 {
@@ -34,31 +52,21 @@ func TestGRPOExample(t *testing.T) {
 	if weights[0] != 10 || weights[1] == 0 {
 		t.Errorf("no rollout saw new weights: %v", weights)
 	}
-	rollouts := numbers(t, said, `rollouts: ([0-9]+) submitted, ([0-9]+) results, ([0-9]+) of a second attempt, ([0-9]+) without a reward, ([0-9]+) errors in rows\n`)
-	if rollouts[0] != 2*5*3*8 || rollouts[1] != rollouts[0] || rollouts[2] == 0 || rollouts[3] != 0 || rollouts[4] != 0 {
+	rollouts := numbers(t, said, `rollouts: ([0-9]+) groups, ([0-9]+) results, ([0-9]+) of a second attempt, ([0-9]+) without a reward, ([0-9]+) errors in rows\n`)
+	if rollouts[0] != 2*5*3 || rollouts[1] != 8*rollouts[0] || rollouts[2] == 0 || rollouts[3] != 0 || rollouts[4] != 0 {
 		t.Errorf("rollouts were lost, or none was taken over from the killed worker: %v", rollouts)
 	}
 }
 
-// TestGRPOExampleOfFewSteps: a worker is killed only at a step that submits, when it
-// will be busy.
-func TestGRPOExampleOfFewSteps(t *testing.T) {
-	said := trainGRPO(t, "--seeds", "1", "--steps", "2")
-	rollouts := numbers(t, said, `rollouts: ([0-9]+) submitted, ([0-9]+) results, `)
-	if rollouts[0] != 2*3*8 || rollouts[1] != rollouts[0] || strings.Contains(said, "was killed") {
-		t.Errorf("rollouts %v, or a worker was killed", rollouts)
-	}
-}
-
-// trainGRPO runs the example with an installed client, at most for the five minutes
-// that it promises, and returns its output.
-func trainGRPO(t *testing.T, args ...string) string {
+// python runs a program of the repository with torch and an installed client, at
+// most for five minutes, and returns its output.
+func python(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	python := installedBeside(t, testenv.Python(t, "torch"))
 	root := testenv.Root(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, python, append([]string{filepath.Join("examples", "grpo", "train.py"), "--turngate", testenv.Binary(t)}, args...)...)
+	cmd := exec.CommandContext(ctx, python, append([]string{filepath.FromSlash(program)}, args...)...)
 	cmd.Dir = root
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends its processes
 	cmd.WaitDelay = 30 * time.Second

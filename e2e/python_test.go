@@ -84,7 +84,7 @@ func TestPythonClient(t *testing.T) {
 	c.install(t, "[test]")
 	t.Run("style", func(t *testing.T) {
 		for _, command := range []string{"check --no-cache", "format --no-cache --check"} {
-			if err := c.run(append(append([]string{c.in("ruff")}, strings.Fields(command)...), "--config", "pyproject.toml", ".", "../../examples", "../../e2e/chaos")...); err != nil {
+			if err := c.run(append(append([]string{c.in("ruff")}, strings.Fields(command)...), "--config", "pyproject.toml", ".", "../../examples", "../../e2e/chaos", "../../e2e/testdata/grpo")...); err != nil {
 				t.Error(err)
 			}
 		}

@@ -10,7 +10,7 @@ import torch
 from policy import Network, Policy
 from torch import Tensor
 
-from turngate import Row
+from turngate import Group
 
 
 @dataclass
@@ -26,15 +26,11 @@ class Batch:
     advantages: Tensor
 
 
-def batch_of(rows: Sequence[Row]) -> Batch:
-    """Return rows with the advantage of each over the mean reward of its group."""
-    groups: dict[str, list[float]] = {}
-    for _rollout, group, reward in {(r.rollout, r.group, r.reward or 0.0) for r in rows}:
-        groups.setdefault(group, []).append(reward)
-    advantages = []
-    for row in rows:
-        rewards = torch.tensor(groups[row.group])
-        advantages.append(float(((row.reward or 0.0) - rewards.mean()) / (rewards.std(correction=0) + 0.1)))
+def batch_of(groups: Sequence[Group]) -> Batch:
+    """Return the rows of groups, each with the advantage of its rollout."""
+    of = {rollout: advantage for group in groups for rollout, advantage in group.advantages().items()}
+    rows = [row for group in groups for row in group.rows if row.rollout in of]
+    advantages = [of[row.rollout] for row in rows]
     fields = [row.torch() for row in rows]
     pad = torch.nn.utils.rnn.pad_sequence
     return Batch(

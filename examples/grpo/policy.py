@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import random
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from turngate import Call, Reply, Usage, VersionSpan
+from turngate import Call, Reply, VersionSpan
 
 COLOURS = ("red", "green", "blue")
 FILES = ("answer", "notes", "other")
@@ -94,8 +93,6 @@ class Policy:
         learn_to_speak(self.network, random.Random(seed))
         self.version = 1
         self.versions = {1: copy.deepcopy(self.network.state_dict())}
-        self.commanded = asyncio.Event()
-        """Set when an agent got a command, after whose output it calls again."""
         self._sampling = torch.Generator().manual_seed(seed)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
@@ -109,12 +106,9 @@ class Policy:
         prompt = prompt_of(call.messages)
         ids, logprobs = self.sample(prompt)
         message = message_of(ids)
-        if "tool_calls" in message:
-            self.commanded.set()
         return Reply(
             message=message,
             finish_reason="length" if ids[-1] != END else "tool_calls" if "tool_calls" in message else "stop",
-            usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(ids)),
             prompt_ids=prompt,
             completion_ids=ids,
             logprobs=logprobs,
