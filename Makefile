@@ -19,21 +19,21 @@ build: ## one static binary, bin/turngate
 check: ## run all checks of CI
 	.ci/run
 
-test: ## run all tests; the ones for Docker and agents are skipped where these are missing
+test: ## run the tests; the ones for Docker and agents are skipped where these are missing, and the ones of minutes everywhere
 	go test ./...
 
 race: ## the tests under the race detector, without the slow scenarios
 	go test -race -timeout 20m $$(go list ./... | grep -v -e /e2e -e /sandboxes/docker)
 
 e2e: ## run the tests with Docker and real agents; a missing part is a failure
-	TURNGATE_REQUIRE=docker,agents go test -count=1 -v ./e2e ./sandboxes/docker
+	TURNGATE_REQUIRE=docker,agents go test -count=1 -v -timeout 60m ./e2e ./sandboxes/docker
 
 engines: ## install vLLM for CPUs in the cache folder (6 GB) and test with it, also through five agents
 	e2e/engines/install.sh
 	TURNGATE_REQUIRE=vllm,agents go test -count=1 -v -timeout 60m -run 'TestARealEngine' ./e2e
 
 python: ## test the Python client, its types, its style and its page of the docs in new virtual environments; needs PyPI
-	TURNGATE_REQUIRE=python go test -count=1 -v -run "TestPythonClient|TestTrainersPage" ./e2e
+	TURNGATE_REQUIRE=python go test -count=1 -v -timeout 30m -run "TestPythonClient|TestTrainersPage" ./e2e
 
 adapters: ## install TRL with torch in the cache folder (6 GB) and test the adapters of the Python client with all frameworks
 	pythons=$$(e2e/adapters/install.sh) && TURNGATE_REQUIRE=python,adapters TURNGATE_PYTHONS="$$pythons" go test -count=1 -v -timeout 60m -run TestPythonAdapters ./e2e

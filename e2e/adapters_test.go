@@ -16,6 +16,7 @@ import (
 // Python of TURNGATE_PYTHONS that has the framework. The frameworks of "make
 // adapters" are too large for every run.
 func TestPythonAdapters(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	tests := []struct {
 		module, part string

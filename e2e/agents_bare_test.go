@@ -22,13 +22,11 @@ const bareRuns = 6
 // TestAgentsInABareImage runs each agent in an image without ps, git, ripgrep
 // and CA certificates. Every reward counts.
 func TestAgentsInABareImage(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	b.need(t, "docker", "mini")
-	if out, err := exec.Command("docker", "run", "--rm", "--network", "none", "--entrypoint", "/bin/sh", testenv.Image(t), "-c",
-		"command -v ps || command -v git || command -v rg || ls /etc/ssl/certs/ca-certificates.crt 2>/dev/null || true").CombinedOutput(); err != nil || len(out) > 0 {
-		t.Fatalf("the image is not bare: %s %v", out, err)
-	}
+	image := testenv.BareImage(t, "ps", "git", "rg")
 	b.worker(t, "", "--sandboxes", "docker", "--slots", "4")
 	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
 	for _, s := range agents.All() {
@@ -37,7 +35,7 @@ func TestAgentsInABareImage(t *testing.T) {
 		}
 		t.Run(s.Name, func(t *testing.T) {
 			b.need(t, "docker", s.Name)
-			p := b.run(t, "--agent", s.Name, "--sandbox", "docker", "--image", testenv.Image(t), "-n", strconv.Itoa(bareRuns), task)
+			p := b.run(t, "--agent", s.Name, "--sandbox", "docker", "--image", image, "-n", strconv.Itoa(bareRuns), task)
 			if code := p.wait(t, 5*time.Minute); code != 0 {
 				t.Errorf("exit status %d", code)
 			}
@@ -57,8 +55,10 @@ func TestAgentsInABareImage(t *testing.T) {
 // TestASearchToolFindsItsProgram lets agents use their own search tool, which
 // starts ripgrep, in an image without ripgrep.
 func TestASearchToolFindsItsProgram(t *testing.T) {
+	testenv.Slow(t)
 	b := newBench(t)
 	b.need(t, "docker", "mini")
+	image := testenv.BareImage(t, "ps", "git", "rg")
 	b.worker(t, "", "--sandboxes", "docker", "--slots", "4")
 	for agent, tool := range map[string]string{"opencode": "grep", "kilo": "grep", "kimi": "Grep"} {
 		t.Run(agent, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestASearchToolFindsItsProgram(t *testing.T) {
 			script := "steps:\n- run: \"echo 'Hello, world!' > hello.txt\"\n- tools:\n  - {name: " + tool + ", args: {pattern: 'w[o]rld'}}\n- text: Done.\n"
 			task := copyTask(t, "examples/tasks/hello", map[string]string{"replay.yaml": script})
 			tap := b.tap(t)
-			p := b.run(t, "--agent", agent, "--sandbox", "docker", "--image", testenv.Image(t), task)
+			p := b.run(t, "--agent", agent, "--sandbox", "docker", "--image", image, task)
 			if code := p.wait(t, 5*time.Minute); code != 0 {
 				t.Fatalf("exit status %d", code)
 			}

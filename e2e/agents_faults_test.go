@@ -66,6 +66,7 @@ func (b *badTimes) answer(ctx context.Context, c *schema.Call) (*schema.Reply, e
 // waits 90 s for a first token, meets an error of the engine, and loses its
 // trainer in the middle of a call. The agent must see nothing but delays.
 func TestEveryAgentThroughBadTimes(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	var names []string

@@ -29,6 +29,7 @@ const keyForm = `tg-[A-Za-z0-9_-]{32}`
 // TestRealAgents runs each agent in each sandbox, with NATS, trainer, worker
 // and tap each in a process of its own.
 func TestRealAgents(t *testing.T) {
+	testenv.Slow(t)
 	instruction := "-- Write 'Hello, world!' to hello.txt $(touch /tmp/pwned) \"now\"\nand `nothing` else.\n"
 	script := "steps:\n- text: I will look around.\n  run: env; pwd\n- run: \"echo 'Hello, world!' > hello.txt\"\n- text: Done.\n"
 	// In Docker these run in TestEveryAgentThroughBadTimes, which takes less time.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/trainer"
@@ -104,6 +105,7 @@ func shellOf(c *schema.Call) string {
 // no fault of the trainer or the worker: the rollout ends as its agent decides,
 // and the transcript has the policy's own text and ids.
 func TestEveryAgentSurvivesGarbage(t *testing.T) {
+	testenv.Slow(t)
 	names := []string{"opencode", "pi", "codex", "claude-code", "gemini-cli", "qwen-code"}
 	b := newBench(t)
 	for _, name := range names {

@@ -19,6 +19,7 @@ import (
 // TestGRPOExample trains with the loop that examples/grpo shows: the policy learns
 // the task.
 func TestGRPOExample(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	state, port := t.TempDir(), strconv.Itoa(testenv.FreePort(t))
 	up := start(t, testenv.Binary(t), "up", "--state", state, "--port", port, "--sandboxes", "local", "--relaxed-sync")
@@ -36,6 +37,7 @@ func TestGRPOExample(t *testing.T) {
 // workers, of which one is killed: rewards rise, log-probs that are computed again
 // are the recorded ones, and the killed worker costs no rollout.
 func TestTrainingLosesNothingWithAWorker(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	said := python(t, "e2e/testdata/grpo/rig.py", "--turngate", testenv.Binary(t), "--seeds", "2", "--steps", "5")
 	for seed := 1; seed <= 2; seed++ {

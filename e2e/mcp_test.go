@@ -40,6 +40,7 @@ while (my $line = <STDIN>) {
 // starts a server in its sandbox, offers its tool to the model beside its own
 // tools, and calls it.
 func TestEveryAgentReachesItsMCPServer(t *testing.T) {
+	testenv.Slow(t)
 	throughMCP(t, nil, func(r *schema.Request) {
 		r.Setup = []schema.Command{{Run: `printf '%s' "$MCP" > /opt/mcp.pl && chmod 755 /opt/mcp.pl`, User: "root", Env: map[string]string{"MCP": mcpServer}}}
 		r.Agent.MCP = []schema.MCPServer{{Name: "rec", Command: []string{"/opt/mcp.pl"}, Env: map[string]string{"WORD": "recorded"}}}
@@ -81,6 +82,7 @@ while (1) {
 // TestEveryAgentReachesAnMCPServerThatRunsAlready tests a server in the sandbox
 // that agents reach over HTTP.
 func TestEveryAgentReachesAnMCPServerThatRunsAlready(t *testing.T) {
+	testenv.Slow(t)
 	throughMCP(t, nil, func(r *schema.Request) {
 		r.Setup = []schema.Command{{
 			Run:  `printf '%s' "$MCP" > /opt/mcp.pl && printf '%s' "$HTTP" > /opt/http.pl && chmod 755 /opt/*.pl && /opt/http.pl`,
@@ -93,6 +95,7 @@ func TestEveryAgentReachesAnMCPServerThatRunsAlready(t *testing.T) {
 // TestEveryAgentUsesTheTrainersTools checks that the tools run in the trainer's
 // process, once for each call.
 func TestEveryAgentUsesTheTrainersTools(t *testing.T) {
+	testenv.Slow(t)
 	var mu sync.Mutex
 	runs := map[schema.ID]int{}
 	b := throughMCP(t, map[string]trainer.Tool{"record": func(_ context.Context, c *trainer.ToolCall) (string, error) {

@@ -79,6 +79,7 @@ func outage(t *testing.T, sandbox, seconds string) (nats *killable, worker, run 
 // TestNATSIsDownForThreeMinutes stops NATS in the middle of a real agent's work.
 // The sandbox must be frozen, the agent go on afterwards, and no attempt be spent.
 func TestNATSIsDownForThreeMinutes(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	b.need(t, "docker", "opencode")

@@ -77,6 +77,7 @@ func (c *pythonClient) run(argv ...string) error {
 // TestPythonClient installs the Python client into a new virtual environment, as
 // a user does, and runs its tests against this turngate, its types and its style.
 func TestPythonClient(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	python, err := findPython()
 	testenv.Need(t, "python", err)
@@ -104,6 +105,7 @@ func TestPythonClient(t *testing.T) {
 // TestPythonClientOnTheOldestPython runs the client's tests with Python 3.10, which
 // is the oldest that it supports.
 func TestPythonClientOnTheOldestPython(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	python, err := python310()
 	if err != nil {

@@ -24,6 +24,7 @@ import (
 	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/broker/modelcall"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer/replay"
 	"github.com/turngate/turngate/worker/gate"
@@ -37,6 +38,7 @@ import (
 // requests, and a tap on NATS sees the messages to the trainer. Each call that the
 // trainer rebuilt must have the normal form of the agent's request.
 func TestLongSessions(t *testing.T) {
+	testenv.Slow(t)
 	for _, name := range []string{"claude-code", "codex", "opencode"} {
 		t.Run(name, func(t *testing.T) { longSession(t, name) })
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 )
@@ -20,6 +21,7 @@ Greet quietly.
 // TestEveryAgentReadsItsSkills checks that each agent with support for skills
 // tells its model of a skill of the task.
 func TestEveryAgentReadsItsSkills(t *testing.T) {
+	testenv.Slow(t)
 	b := newBench(t)
 	var names []string
 	for _, s := range agents.All() {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 )
@@ -13,6 +14,7 @@ import (
 // TestEveryAgentGetsALongSystemPrompt checks that the model of each agent gets a
 // system prompt that is longer than Linux allows a variable or an argument to be.
 func TestEveryAgentGetsALongSystemPrompt(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	const size, mark = 300_000, "The last word is heliotrope."
 	prompt := strings.Repeat("Be careful. ", size/12) + mark

@@ -28,6 +28,15 @@ func Need(t testing.TB, feature string, err error) {
 	t.Skipf("SKIPPED, since %s is missing: %v", feature, err)
 }
 
+// Slow skips a test of minutes, unless TURNGATE_REQUIRE is set: all of them together
+// take longer than the ten minutes that go test allows a package.
+func Slow(t testing.TB) {
+	t.Helper()
+	if os.Getenv("TURNGATE_REQUIRE") == "" {
+		t.Skip("SKIPPED, since it takes minutes: it runs with TURNGATE_REQUIRE, such as TURNGATE_REQUIRE=docker,agents, and in .ci/run")
+	}
+}
+
 // Root is the folder of the module.
 func Root(t testing.TB) string {
 	t.Helper()
@@ -82,6 +91,22 @@ func build(t testing.TB, out string, flags ...string) {
 	if said, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build turngate: %v\n%s", err, said)
 	}
+}
+
+// BareImage returns the name of an image that has the files of Image without some
+// programs and without CA certificates, whatever the machine's own image has.
+func BareImage(t testing.TB, programs ...string) string {
+	t.Helper()
+	image := "turngate-test-bare:" + strings.Join(programs, "-")
+	remove := "rm -f /etc/ssl/certs/ca-certificates.crt; for p in " + strings.Join(programs, " ") +
+		"; do while at=$(command -v $p); do rm -f $at; done; done"
+	build := exec.CommandContext(context.Background(), "docker", "build", "-q", "-t", image, "-")
+	build.Env = append(build.Environ(), "DOCKER_BUILDKIT=0")
+	build.Stdin = strings.NewReader("FROM " + Image(t) + "\nRUN " + remove + "\n")
+	if said, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", image, err, said)
+	}
+	return image
 }
 
 // Image returns the name of a Docker image with a shell, bash and the usual
