@@ -65,7 +65,7 @@ func idsIn(f Fixture, body []byte) (ids []string) {
 	return ids
 }
 
-// callIDs: whatever ids a model gives its calls, each call has an id of its own for the
+// callIDs: for any ids that a model gives its calls, each call has an id of its own for the
 // agent, and the model's own id in later requests.
 func callIDs(t *testing.T, f Fixture) {
 	if f.Next == nil {
