@@ -1,6 +1,7 @@
 package matrix_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -235,7 +236,25 @@ func (e *engine) complete(w http.ResponseWriter, r *http.Request) {
 	if m.breaks != nil && m.breaks(&q) {
 		panic(http.ErrAbortHandler) // the connection breaks
 	}
+	if m.cuts != nil && m.cuts(&q) {
+		w = &cutting{ResponseWriter: w}
+	}
 	m.write(w, &q, &a)
+}
+
+// cutting breaks the connection after the beginning of an answer.
+type cutting struct {
+	http.ResponseWriter
+	n int
+}
+
+func (c *cutting) Write(p []byte) (int, error) {
+	if c.n++; c.n > 2 || !bytes.HasPrefix(p, []byte("data: ")) {
+		_, _ = c.ResponseWriter.Write(p[:len(p)/2]) // the client may be gone
+		_ = http.NewResponseController(c.ResponseWriter).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	return c.ResponseWriter.Write(p)
 }
 
 // write writes an answer, whole or as a stream.

@@ -88,7 +88,7 @@ func TestMatrix(t *testing.T) {
 	for _, c := range cells {
 		t.Run(c.mode.name+"/"+c.agent+"/"+c.stream, func(t *testing.T) {
 			o := found[c.id]
-			o.wrong = c.mode.want.differences(o)
+			o.wrong = c.mode.want.differences(o, c.agent)
 			for _, w := range o.wrong {
 				t.Error(w)
 			}
@@ -261,10 +261,10 @@ func artifact(t *testing.T, tr *trainer.Trainer, r schema.Result, names ...strin
 }
 
 // differences says in which points an outcome is not the right one.
-func (w want) differences(o *outcome) (wrong []string) {
+func (w want) differences(o *outcome, agent string) (wrong []string) {
 	add := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	code := ""
-	if o.Fault != nil {
+	if o.Fault != nil && (o.Fault.Code != schema.CodeExit || !slices.Contains(w.exits, agent)) {
 		code = o.Fault.Code
 	}
 	if code != w.fault {
@@ -273,6 +273,9 @@ func (w want) differences(o *outcome) (wrong []string) {
 	verified := w.fault == "" || w.fault == schema.CodeRepeats
 	if verified && (o.Reward == nil || *o.Reward != 1 || o.Status != schema.StatusDone) || !verified && o.Reward != nil {
 		add("status %s, reward %v", o.Status, o.Reward)
+	}
+	if !verified && o.Status != schema.StatusFailed {
+		add("status %s", o.Status)
 	}
 	if verified && o.file != w.file {
 		add("the file has %q, want %q", o.file, w.file)
@@ -284,7 +287,10 @@ func (w want) differences(o *outcome) (wrong []string) {
 	if o.requests > 12 {
 		add("the engine got %d requests", o.requests)
 	}
-	if o.tokens.Sampled != o.tokens.Trained || verified && o.tokens.Sampled == 0 {
+	switch lost := o.tokens.Untrained; {
+	case w.untrained != "" && (o.tokens.Trained > 0 || len(lost) != 1 || lost[0].Reason != w.untrained):
+		add("%s, want none, for the reason %s", o.tokens, w.untrained)
+	case w.untrained == "" && (o.tokens.Sampled != o.tokens.Trained || verified && o.tokens.Sampled == 0):
 		add("%s", o.tokens)
 	}
 	if w.rows > 0 && o.rows != w.rows {

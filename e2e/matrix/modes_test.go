@@ -16,8 +16,9 @@ type mode struct {
 	name string
 	// answer returns the answer to a request of the agent itself.
 	answer func(q *question) answer
-	// breaks returns true for a request whose answer breaks off.
-	breaks func(q *question) bool
+	// breaks returns true for a request that gets no answer, and cuts for one whose
+	// answer breaks off after a part.
+	breaks, cuts func(q *question) bool
 	// spoil changes the members of an answer and of its only choice.
 	spoil func(top, choice map[string]any)
 	// deltas makes the pieces of a stream; nil: one piece.
@@ -38,6 +39,10 @@ type want struct {
 	most  int
 	fault string // code; with one that is not the agent's there is no reward
 	rows  int    // 0: any number
+	// untrained is the reason for which no sampled token is trained; empty: all are.
+	untrained string
+	// exits lists agents that end with an error of their own.
+	exits []string
 }
 
 func (m mode) reasoningField() string { return cmp.Or(m.reasoning, "reasoning_content") }
@@ -129,7 +134,7 @@ func modes() []mode {
 		{name: "null_content", answer: twoTurns(say("")), nullContent: true, want: want{file: "hi", most: 6}},
 		{name: "empty_content", answer: twoTurns(say("")), want: want{file: "hi", most: 6}},
 		{name: "only_reasoning", answer: twoTurns(done(say(""), func(a *answer) { a.reasoning = "I am done I think" })), nullContent: true, want: want{file: "hi", most: 6}},
-		{name: "length", answer: ends("All do", "length"), want: want{file: "hi", most: 6}},
+		{name: "length", answer: ends("All do", "length"), want: want{file: "hi", most: 6, exits: []string{"codex"}}},
 	}, finishes(two, ends, hi, badLater), ids(hi), tokens(bad, hi))
 }
 
@@ -179,6 +184,9 @@ func ids(hi want) []mode {
 // of the next prompt, and modes that end a rollout early.
 func tokens(bad, hi want) []mode {
 	two := twoTurns(say("All done."))
+	ends := func(text string, finish any) func(*question) answer {
+		return twoTurns(answer{text: text, finish: finish})
+	}
 	five := want{file: "turn0 turn1 turn2 turn3", calls: 5}
 	change := func(f func(choice map[string]any)) func(top, choice map[string]any) {
 		return func(_, choice map[string]any) { f(choice) }
@@ -200,12 +208,13 @@ func tokens(bad, hi want) []mode {
 			ids, _ := c["token_ids"].([]int32)
 			c["token_ids"] = ids[3:]
 		}), want: bad},
-		{name: "no_ids", answer: two, spoil: func(top, c map[string]any) { delete(top, "prompt_token_ids"); delete(c, "token_ids") }, want: bad},
-		{name: "no_logprobs", answer: two, spoil: change(func(c map[string]any) { delete(c, "logprobs") }), want: bad},
+		{name: "no_ids", answer: two, spoil: func(top, c map[string]any) { delete(top, "prompt_token_ids"); delete(c, "token_ids") }, want: want{file: "hi", calls: 2, untrained: "ids_missing"}},
+		{name: "no_logprobs", answer: two, spoil: change(func(c map[string]any) { delete(c, "logprobs") }), want: want{file: "hi", calls: 2, untrained: "logprobs_missing"}},
 		{name: "logprob_of_minus_9999", answer: two, spoil: logprob(-9999), want: hi},
-		{name: "positive_logprob", answer: two, spoil: logprob(0.7), want: want{file: "hi", calls: 2, rows: 1}},
-		{name: "two_choices", answer: two, spoil: change(func(c map[string]any) { c["index"] = 0 }), want: hi},
-		{name: "one_request_breaks", answer: two, breaks: func(q *question) bool { return q.results() > 0 }, want: want{fault: schema.CodeBadAnswer, calls: 2, file: "hi"}},
+		{name: "positive_logprob", answer: two, spoil: logprob(0.7), want: want{file: "hi", calls: 2, untrained: "logprob_positive"}},
+		{name: "one_request_breaks", answer: two, breaks: func(q *question) bool { return q.results() > 0 }, want: want{fault: schema.CodeBadAnswer, calls: 2}},
+		{name: "one_answer_breaks_off", answer: two, cuts: func(q *question) bool { return q.results() > 0 }, want: want{fault: schema.CodeBadAnswer, most: 8}},
+		{name: "one_generation_is_aborted", answer: ends("", "abort"), want: want{fault: schema.CodeBadAnswer, calls: 2}},
 		{name: "repeats", answer: func(q *question) answer {
 			return run(q, "again", fmt.Sprint("call_", q.results()), "echo hi >> hello.txt")
 		}, want: want{fault: schema.CodeRepeats, calls: maxRepeats, file: strings.TrimSpace(strings.Repeat("hi ", maxRepeats))}},

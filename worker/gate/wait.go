@@ -35,12 +35,19 @@ func (x *exchange) waitEvents(f schema.Frame) (events []schema.WaitEvent, err er
 			return events, nil
 		}
 		x.refused++
-		if x.badAnswers++; x.badAnswers >= maxBadAnswers {
-			last := *f.Fault
-			last.Message = schema.Clip("three answers in a row were refused; the last: "+last.Message, maxWaitText)
-			return events, &last
+		x.badAnswers++
+		why := ""
+		switch {
+		case x.released: // the agent has a part of it
+			why = "an answer was refused after the agent's stream had begun: "
+		case x.badAnswers >= maxBadAnswers:
+			why = "three answers in a row were refused; the last: "
+		default:
+			return events, nil
 		}
-		return events, nil
+		last := *f.Fault
+		last.Message = schema.Clip(why+last.Message, maxWaitText)
+		return events, &last
 	case f.Held:
 		return x.beginWait(schema.WaitHold, "", nil), nil
 	case f.Kind == schema.FrameAccept && x.wait != nil && x.wait.For != schema.WaitHold && x.wait.Fault != nil:
