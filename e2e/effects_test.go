@@ -86,6 +86,34 @@ func TestEffectsOfATask(t *testing.T) {
 	})
 }
 
+// TestProcessesThatTheAgentLeft: a verifier in the agent's sandbox finds the services
+// that the agent started, but none that uses the verifier's files.
+func TestProcessesThatTheAgentLeft(t *testing.T) {
+	none, one := 0.0, 1.0
+	const (
+		service = "(while :; do [ -e /tmp/ask ] && rm /tmp/ask && echo yes > /tmp/answer; sleep 0.05; done) >/dev/null 2>&1 &\n"
+		asks    = "touch /tmp/ask; i=0; until [ -e /tmp/answer ] || [ $i = 40 ]; do sleep 0.05; i=$((i+1)); done; if [ -e /tmp/answer ]; then echo 1; else echo 0; fi > " + reward
+	)
+	checkEffects(t, map[string]effect{
+		"a service": {agent: "oracle", reward: &one, notes: []string{"verify: processes that the agent left run on"}, files: map[string]string{
+			"solution/solve.sh": service, "tests/test.sh": asks,
+		}},
+		"a service that is not wanted": {agent: "oracle", reward: &none, files: map[string]string{
+			"task.toml": "[verifier]\nprocesses = 'end'\n", "solution/solve.sh": service, "tests/test.sh": asks,
+		}},
+		"a service in the folder of the reward": {agent: "oracle", reward: &none, notes: []string{"used the verifier's files and were ended before the verifier started"}, files: map[string]string{
+			"solution/solve.sh": "cd /logs/verifier\n" + service, "tests/test.sh": asks,
+		}},
+		"a service that waits for the tests": {agent: "oracle", reward: &one, notes: []string{"run on", "used the verifier's files and were ended"}, files: map[string]string{
+			"solution/solve.sh": "(until [ -e /tests/test.sh ]; do sleep 0.01; done; exec 9</tests/test.sh; touch /tmp/open; sleep 1000) >/dev/null 2>&1 &",
+			"tests/test.sh":     "until [ -e /tmp/open ]; do sleep 0.01; done; echo 1 > " + reward,
+		}},
+		"a time limit": {agent: "oracle", reward: &none, fault: schema.CodeTimeout, files: map[string]string{
+			"task.toml": "[agent]\ntimeout_sec = 1\n", "solution/solve.sh": service + "sleep 100", "tests/test.sh": asks,
+		}},
+	})
+}
+
 // TestEffectsOfSteps runs a step's setup.sh like the other scripts of a task, and
 // adds up the rewards of steps.
 func TestEffectsOfSteps(t *testing.T) {

@@ -53,6 +53,10 @@ type Sandbox interface {
 	// KillAll kills every process in the sandbox except its own helper and spared
 	// processes. It returns when none is left.
 	KillAll(ctx context.Context) error
+	// Release ends the processes that the commands left behind and that use a file
+	// of one of the folders, and leaves the others running. Spared processes and
+	// commands that still run are not concerned.
+	Release(ctx context.Context, folders []string) (Released, error)
 	// Spare exempts the processes that run now from KillAll. Children that they
 	// start later are not exempt.
 	Spare(ctx context.Context) error
@@ -91,6 +95,13 @@ type Snapshot interface {
 	// Remove removes the copy. The sandboxes that began with it must be closed. It is
 	// idempotent.
 	Remove(ctx context.Context) error
+}
+
+// Released names processes by the start of their commands, without repeats and only
+// the first few.
+type Released struct {
+	Left  []string `json:"left,omitempty"`
+	Ended []string `json:"ended,omitempty"`
 }
 
 // ErrNoSnapshot means that the Snapshot of a Spec is gone.

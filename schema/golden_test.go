@@ -49,7 +49,7 @@ func sampleRequest() schema.Request {
 		Snapshot:    true,
 		Healthcheck: &schema.Healthcheck{Run: "test -e /ready", IntervalMS: 5000, TimeoutMS: 30000, StartPeriodMS: 1000, StartIntervalMS: 500, Retries: 3},
 		Verify: &schema.Verify{
-			Run: "bash /tests/test.sh", RewardKey: "reward", Network: "allowlist", Allow: []string{"pypi.org"}, Separate: &schema.SandboxChoice{Backend: "docker", Image: "debian:12"}, Bundled: true,
+			Run: "bash /tests/test.sh", RewardKey: "reward", Network: "allowlist", Allow: []string{"pypi.org"}, Separate: &schema.SandboxChoice{Backend: "docker", Image: "debian:12"}, Bundled: true, Processes: schema.ProcessesEnd,
 			Collect: []schema.Hook{{Run: "pg_dump > /dump", Service: "db", User: "postgres", TimeoutMS: 60000}},
 		},
 		Artifacts: []schema.ArtifactRule{{Source: "/workspace/out.txt"}, {Source: "/db", Destination: "state/db", Service: "db", Exclude: []string{"*.log"}}}, MaxAttempts: 3, AttemptFloor: 1, DelayMS: 10, Labels: map[string]string{"source": "golden"},

@@ -46,7 +46,7 @@ const (
 )
 
 // Verify describes a verifier, which finds the reward. Its files are copied into
-// the sandbox only after the agent and all its processes have ended.
+// the sandbox only after the agent has ended.
 type Verify struct {
 	// By is "trainer" if the trainer finds the reward: it gets a Verification, and
 	// acts in the sandbox until it answers. Such a verifier has no run. The
@@ -72,10 +72,20 @@ type Verify struct {
 	Separate *SandboxChoice `json:"separate,omitempty"`
 	// Bundled means that the image of the separate sandbox contains /tests.
 	Bundled bool `json:"bundled,omitempty"`
+	// Processes is "keep", the default, if processes that the agent left running go
+	// on while the verifier runs in the agent's sandbox. "end" ends them. Those that
+	// use the verifier's files end in any case.
+	Processes string `json:"processes,omitempty"`
 	// Collect are commands that run after the agent and before artifacts are
 	// read. A failure only adds a note to the result.
 	Collect []Hook `json:"collect,omitempty"`
 }
+
+// Values of Verify.Processes.
+const (
+	ProcessesKeep = "keep"
+	ProcessesEnd  = "end"
+)
 
 // VerifyByTrainer is the value of Verify.By for a trainer that verifies.
 const VerifyByTrainer = "trainer"
@@ -333,6 +343,14 @@ func (v *Verify) validate(field string) error {
 	if v.Separate != nil {
 		if err := v.Separate.validate(field + ".separate"); err != nil {
 			return err
+		}
+	}
+	if v.Processes != "" {
+		if err := checkOneOf(field+".processes", v.Processes, ProcessesKeep, ProcessesEnd); err != nil {
+			return err
+		}
+		if v.Separate != nil && v.Processes == ProcessesKeep {
+			return invalid(field+".processes", v.Processes, `"end" or nothing, since the verifier has a sandbox of its own`)
 		}
 	}
 	if v.Bundled && v.Separate == nil {

@@ -24,6 +24,7 @@ type verifierConfig struct {
 	Env             map[string]string  `toml:"env"`
 	User            any                `toml:"user"`
 	EnvironmentMode string             `toml:"environment_mode"`
+	Processes       string             `toml:"processes"`
 	Environment     *environmentConfig `toml:"environment"`
 	Collect         []collectConfig    `toml:"collect"`
 	networkConfig
@@ -212,6 +213,7 @@ func (t *Task) verify(c *config, step *stepConfig, at string, o Options, tests .
 			v.Collect = append(v.Collect, t.hook(fmt.Sprintf("%s.collect[%d]", fields[i], j), h))
 		}
 		mode = cmp.Or(t.mode(fields[i], from), mode)
+		v.Processes = cmp.Or(t.processes(fields[i], from), v.Processes)
 	}
 	if o.Verifier == verifierSeparate {
 		mode = verifierSeparate
@@ -228,6 +230,15 @@ func (t *Task) verify(c *config, step *stepConfig, at string, o Options, tests .
 		}
 	}
 	return nil
+}
+
+// processes returns the setting for processes of the agent of one table; empty if
+// the table has none.
+func (t *Task) processes(field string, v verifierConfig) string {
+	if v.Processes != "" && v.Processes != schema.ProcessesKeep && v.Processes != schema.ProcessesEnd {
+		t.bad(field+".processes", v.Processes, "keep or end")
+	}
+	return v.Processes
 }
 
 // mode returns the environment mode of one table; empty if the table has none.

@@ -63,8 +63,7 @@ func (r *Rollout) collect(ctx context.Context, s *step) error {
 	}}
 	limit := r.Request.Limits.VerifyMS + storeGrace.Milliseconds()
 	err := r.phase(ctx, s.phase("artifacts"), limit, func(ctx context.Context, _ *phase) error {
-		// The agent's processes must be dead before its files are read.
-		if err := r.sandbox.KillAll(ctx); err != nil {
+		if err := r.endProcesses(ctx, s); err != nil {
 			return err
 		}
 		if err := r.sandbox.Files().Remove(ctx, loginPath); errors.Is(err, sandboxes.ErrLost) {

@@ -80,6 +80,7 @@ type Rollout struct {
 	absent        map[string]bool   // programs of verifiers that were missing before the first agent ran
 	absentUsers   map[string]bool   // users of steps that were missing before the first agent ran
 	spared        bool              // Spare was called, so KillAll leaves the main container's own command running
+	left          bool              // processes that the last agent left run on
 	notes         sync.Mutex        // guards result.Notes and full
 	full          *broker.FullError // error of the last file that had no room in the trainer's bucket; nil: all were stored
 	result        schema.Result

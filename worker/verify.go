@@ -14,9 +14,9 @@ import (
 	"github.com/turngate/turngate/tasks"
 )
 
-// verify determines a step's reward. The agent and its processes are dead by
-// now. Only now the verifier's files are copied in, after the files at their
-// place and at the reward's place are removed.
+// verify determines a step's reward. The agent has ended. Only now the verifier's
+// files are copied in, after the files at their place and at the reward's place are
+// removed.
 func (r *Rollout) verify(ctx context.Context, s *step) (err error) {
 	sb := r.sandbox
 	if s.separate() {
@@ -52,6 +52,9 @@ func (r *Rollout) verify(ctx context.Context, s *step) (err error) {
 		if v.By == schema.VerifyByTrainer {
 			return r.askTrainer(ctx, p, s, sb)
 		}
+		if err := r.guardVerifier(ctx, s, "before the verifier started"); err != nil {
+			return err
+		}
 		args := shell(v.Run)
 		if v.Run == "" {
 			content, _ := r.bundle.Read(s.script)
@@ -69,6 +72,9 @@ func (r *Rollout) verify(ctx context.Context, s *step) (err error) {
 			return failed(schema.Faultf("verify", schema.CodeTimeout, schema.WhoTask, "the verifier did not end within %d ms: %s", s.VerifyMS, schema.Clip(p.tail.String(), 2000)))
 		case exit.Disk:
 			return failed(schema.Faultf("verify", schema.CodeDisk, schema.WhoTask, "the verifier wrote more than the sandbox may hold: %s", schema.Clip(p.tail.String(), 2000)))
+		}
+		if err := r.guardVerifier(ctx, s, "while the verifier ran"); err != nil {
+			return err
 		}
 		err = r.reward(ctx, files, s)
 		if errors.Is(err, sandboxes.ErrLost) {

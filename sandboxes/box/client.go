@@ -382,6 +382,13 @@ func (c *Client) KillAll(ctx context.Context) error {
 	return c.call(ctx, &header{Op: opKillAll}, nil, nil, nil)
 }
 
+// Release implements sandboxes.Sandbox.
+func (c *Client) Release(ctx context.Context, folders []string) (sandboxes.Released, error) {
+	var out sandboxes.Released
+	err := c.call(ctx, &header{Op: opRelease, Folders: folders}, nil, nil, &out)
+	return out, err
+}
+
 // Spare implements sandboxes.Sandbox.
 func (c *Client) Spare(ctx context.Context) error {
 	return c.call(ctx, &header{Op: opSpare}, nil, nil, nil)

@@ -72,6 +72,7 @@ func (s *server) exec(h *header, in *frameReader, out *frameWriter) error {
 	pumps.Wait()
 	forget()
 	close(ended)
+	pipes.drain()
 	exit.StdoutBytes, exit.StderrBytes = outBytes, errBytes
 	return out.json(frameOK, exit)
 }
@@ -119,6 +120,19 @@ func (p *pipes) open() error {
 	return nil
 }
 
+// drain reads on for processes that the command has left and that still write to its
+// output. Without a reader their writes would fail.
+func (p *pipes) drain() {
+	for _, f := range []*os.File{p.stdout, p.stderr} {
+		_ = f.SetReadDeadline(time.Time{})
+		go func() {
+			defer f.Close()
+			_, _ = io.Copy(io.Discard, f)
+		}()
+	}
+	p.stdout, p.stderr = nil, nil
+}
+
 func (p *pipes) closeChildEnds() {
 	for _, f := range []*os.File{p.childIn, p.childOut, p.childErr} {
 		f.Close()
@@ -147,7 +161,7 @@ type nestedSpec struct {
 
 // startNested runs the command in its own process namespace. The namespace's
 // first process is this binary; when it ends, the kernel kills all other
-// processes of the namespace.
+// processes of the namespace. It ends with the last of them.
 func (s *server) startNested(c command, files []uintptr) (*job, error) {
 	specIn, specOut, err := os.Pipe()
 	if err != nil {
@@ -179,14 +193,13 @@ func (s *server) startNested(c command, files []uintptr) (*job, error) {
 	j.exited = outer
 	go func() {
 		defer exitIn.Close()
-		status := <-inner
 		var told struct{ Status uint32 }
-		forget := s.clock.after(time.Second, func() { _ = exitIn.SetReadDeadline(time.Now()) })
-		defer forget()
-		if json.NewDecoder(exitIn).Decode(&told) == nil && !status.Signaled() {
-			status = syscall.WaitStatus(told.Status)
+		// The first process may live on, with processes that the command has left.
+		if json.NewDecoder(exitIn).Decode(&told) == nil {
+			outer <- syscall.WaitStatus(told.Status)
+			return
 		}
-		outer <- status
+		outer <- <-inner
 	}()
 	return j, nil
 }
@@ -201,6 +214,7 @@ func Nested() int {
 	ignoreSignals()
 	var spec nestedSpec
 	in, out := os.NewFile(3, "spec"), os.NewFile(4, "exit")
+	unix.CloseOnExec(4)
 	if err := json.NewDecoder(in).Decode(&spec); err != nil {
 		return ExitConfig
 	}
@@ -227,5 +241,9 @@ func Nested() int {
 		stop()
 	}
 	_ = json.NewEncoder(out).Encode(struct{ Status uint32 }{uint32(status)})
+	out.Close()
+	if err == nil {
+		<-procs.alone
+	}
 	return 0
 }

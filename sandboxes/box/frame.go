@@ -137,6 +137,7 @@ type header struct {
 	Owner   string   `json:"owner,omitempty"`
 	Limit   int64    `json:"limit,omitempty"`
 	Exclude []string `json:"exclude,omitempty"` // opTarOut only
+	Folders []string `json:"folders,omitempty"` // opRelease only
 
 	Args      []string `json:"args,omitempty"`
 	Env       []string `json:"env,omitempty"`
@@ -163,6 +164,7 @@ const (
 	opTarOut  = "tar_out"
 	opForward = "forward"
 	opKillAll = "kill_all"
+	opRelease = "release"
 	opSpare   = "spare"
 	opFreeze  = "freeze"
 	opThaw    = "thaw"

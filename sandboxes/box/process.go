@@ -32,6 +32,8 @@ type processes struct {
 	noGroups bool
 	oom      *oomCounter
 	spared   map[int]uint64 // pid to start time, since the kernel reuses pids
+	kept     map[int]uint64 // processes that a release left, in the same form
+	alone    chan struct{}  // has an item after the last child has ended
 }
 
 func newProcesses(oom *oomCounter) (*processes, error) {
@@ -44,7 +46,7 @@ func newProcesses(oom *oomCounter) (*processes, error) {
 		return nil, err
 	}
 	p := &processes{
-		waiting: map[int]chan<- syscall.WaitStatus{}, active: map[uint64]*job{}, asRoot: asRoot, asOther: asOther,
+		waiting: map[int]chan<- syscall.WaitStatus{}, active: map[uint64]*job{}, alone: make(chan struct{}, 1), asRoot: asRoot, asOther: asOther,
 		noGroups: setgroupsDenied(), oom: oom,
 	}
 	children := make(chan os.Signal, 1)
@@ -60,6 +62,12 @@ func (p *processes) reap(children <-chan os.Signal) {
 			pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
 			if errors.Is(err, syscall.EINTR) {
 				continue
+			}
+			if errors.Is(err, syscall.ECHILD) {
+				select {
+				case p.alone <- struct{}{}:
+				default:
+				}
 			}
 			if err != nil || pid <= 0 {
 				break
@@ -258,10 +266,10 @@ func (j *job) kill() {
 }
 
 // tree lists the living processes of this job. An orphan belongs to the job if
-// no other job is active.
+// no other job is active and no release has left it running.
 func (j *job) tree() []int {
 	j.p.mu.Lock()
-	alone := len(j.p.active) <= 1
+	alone, kept := len(j.p.active) <= 1, j.p.kept
 	j.p.mu.Unlock()
 	all := listProcesses()
 	mine := map[int]bool{}
@@ -271,7 +279,7 @@ func (j *job) tree() []int {
 			if mine[pr.pid] || pr.pid == os.Getpid() {
 				continue
 			}
-			if pr.pid == j.pid || pr.session == j.pid || mine[pr.parent] || alone {
+			if pr.pid == j.pid || pr.session == j.pid || mine[pr.parent] || alone && kept[pr.pid] != pr.started {
 				mine[pr.pid], grew = true, true
 			}
 		}

@@ -244,6 +244,8 @@ func (s *server) do(h *header, in *frameReader, out *frameWriter) (any, error) {
 		return s.forward()
 	case opKillAll:
 		return nil, s.procs.killAll()
+	case opRelease:
+		return s.procs.release(h.Folders)
 	case opSpare:
 		s.procs.spare()
 		return nil, nil

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -63,6 +64,58 @@ func (s *suite) heldOutput(t *testing.T) {
 	harness.Must(t, sb.KillAll(t.Context()))
 	if n := s.count1(t, sb, "7002"); n != "0" {
 		t.Fatalf("%s processes are left", n)
+	}
+}
+
+// release leaves processes behind, of which some use a folder.
+func (s *suite) release(t *testing.T) {
+	for _, untrusted := range []bool{false, true} {
+		sb := s.open(t)
+		script := `exec >/dev/null 2>&1; mkdir -p /srv/a/b; cd /srv/a/b; sleep 7003 & cd /; sleep 7004 & four=$!; sh -c 'exec 5>/srv/a/x; sleep 7005; :' &
+until [ -e /srv/a/x ] && tr '\0' ' ' </proc/$four/cmdline | grep '^sleep'; do :; done; exit 0`
+		if got := run(t, sb, sandboxes.Cmd{Args: []string{"/bin/sh", "-c", script}, Untrusted: untrusted}); !got.exit.OK() {
+			t.Fatalf("got %+v", got.exit)
+		}
+		got, err := sb.Release(t.Context(), []string{"/srv/a"})
+		if err != nil || !slices.Equal(got.Left, []string{"sleep 7004"}) || !slices.Contains(got.Ended, "sleep 7003") {
+			t.Errorf("untrusted %v: %+v, %v", untrusted, got, err)
+		}
+		if got := s.sh(t, sb, "exit 3"); got.exit.Code != 3 {
+			t.Errorf("got %+v", got.exit)
+		}
+		if got := run(t, sb, sandboxes.Cmd{Args: []string{"sleep", "7006"}, Timeout: 100 * time.Millisecond}); !got.exit.TimedOut {
+			t.Errorf("got %+v", got.exit)
+		}
+		for of, want := range map[string]string{"7003": "0", "7004": "1", "7005": "0", "7006": "0"} {
+			if n := s.count1(t, sb, of); n != want {
+				t.Errorf("untrusted %v: %s processes of %s, want %s", untrusted, n, of, want)
+			}
+		}
+		harness.Must(t, sb.KillAll(t.Context()))
+		if n := s.count1(t, sb, "7004"); n != "0" {
+			t.Errorf("untrusted %v: %s processes are left after KillAll", untrusted, n)
+		}
+	}
+}
+
+// lateOutput lets a process write to the output of its command after the command has
+// ended.
+func (s *suite) lateOutput(t *testing.T) {
+	for _, untrusted := range []bool{false, true} {
+		sb := s.open(t)
+		script := `(trap '' PIPE; until [ -e /tmp/go ]; do sleep 0.05; done; if echo late; then echo yes >/tmp/told; else echo no >/tmp/told; fi) & exit 0`
+		if got := run(t, sb, sandboxes.Cmd{Args: []string{"/bin/sh", "-c", script}, Untrusted: untrusted}); !got.exit.OK() {
+			t.Fatalf("got %+v", got.exit)
+		}
+		harness.Must(t, sb.Files().Write(t.Context(), "/tmp/go", nil, 0o644, ""))
+		var told []byte
+		harness.Eventually(t, "a late line of output", 20*time.Second, func() bool {
+			told, _ = sb.Files().Read(t.Context(), "/tmp/told", 10)
+			return len(told) > 0
+		})
+		if string(told) != "yes\n" {
+			t.Errorf("untrusted %v: it could not write", untrusted)
+		}
 	}
 }
 

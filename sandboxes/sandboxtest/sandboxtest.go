@@ -87,6 +87,8 @@ func Run(t *testing.T, f Fixture) {
 		{"hostile strings are carried through", f.Features.Shell, s.hostileStrings},
 		{"timeout kills the whole tree", f.Features.Shell, s.tree},
 		{"held output does not hold the exit", f.Features.Shell, s.heldOutput},
+		{"release ends the processes that use a folder", f.Features.Shell, s.release},
+		{"a process that was left can write", f.Features.Shell, s.lateOutput},
 		{"back-pressure", f.Features.Shell, s.backPressure},
 		{"freeze and thaw", f.Features.Shell, s.freeze},
 		{"output that is held in the freezer is read", f.Features.Shell, s.frozenOutput},

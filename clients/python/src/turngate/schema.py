@@ -443,7 +443,7 @@ class Hook:
 @dataclass(slots=True, kw_only=True)
 class Verify:
     """Verify describes a verifier, which finds the reward. Its files are copied into the sandbox only after the
-    agent and all its processes have ended.
+    agent has ended.
     """
 
     # by is "trainer" if the trainer finds the reward: it gets a Verification, and acts in the sandbox until it
@@ -464,6 +464,9 @@ class Verify:
     separate: SandboxChoice | None = None
     # bundled means that the image of the separate sandbox contains /tests.
     bundled: bool = False
+    # processes is "keep", the default, if processes that the agent left running go on while the verifier runs in
+    # the agent's sandbox. "end" ends them. Those that use the verifier's files end in any case.
+    processes: str = field(default="", metadata=wire(one_of=("end", "keep",)))
     # collect are commands that run after the agent and before artifacts are read. A failure only adds a note to the
     # result.
     collect: list[Hook] = field(default_factory=list, metadata=wire(most=256))

@@ -300,6 +300,9 @@ class _Reader:
         verify = schema.Verify(user=t.user("user"), env=self._expand("verifier.env", t.texts("env")))
         verify.network, verify.allow = self._network(t)
         verify.reward_key = own.text("reward_key")
+        verify.processes = t.text("processes")
+        if verify.processes not in ("", "keep", "end"):
+            self._problems.append(f"{t.name('processes')}: {verify.processes!r}: want keep or end")
         for hook in t.tables("collect"):
             verify.collect.append(
                 schema.Hook(
