@@ -15,15 +15,21 @@ import (
 // agent runs.
 const loginPath = "/etc/profile.d/00-turngate.sh"
 
+// hasProfile reports whether the agent's login shells would read /etc/profile.
+func (r *Rollout) hasProfile(ctx context.Context) (bool, error) {
+	if r.agent.Dialect == "" {
+		return false, nil
+	}
+	_, err := r.sandbox.Files().Stat(ctx, "/etc/profile")
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // keepLoginPath gives login shells the agent's PATH.
 func (r *Rollout) keepLoginPath(ctx context.Context, path string) error {
-	files := r.sandbox.Files()
-	if _, err := files.Stat(ctx, "/etc/profile"); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	err := files.Write(ctx, loginPath, []byte("export PATH='"+strings.ReplaceAll(path, "'", `'\''`)+"'\n"), 0o644, "root")
+	err := r.sandbox.Files().Write(ctx, loginPath, []byte("export PATH='"+strings.ReplaceAll(path, "'", `'\''`)+"'\n"), 0o644, "root")
 	if errors.Is(err, sandboxes.ErrLost) || ctx.Err() != nil {
 		return err
 	}

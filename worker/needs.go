@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,8 +23,9 @@ const lookLimit = time.Minute
 // turngate provide, it puts a script into a folder at the end of the PATH in env.
 // Any other missing program ends the rollout with a fault that names it.
 func (r *Rollout) equip(ctx context.Context, dir, user string, env map[string]string) error {
-	if r.agent.Dialect == "" {
-		return nil
+	login, err := r.hasProfile(ctx)
+	if err != nil || len(r.agent.Needs) == 0 && !login {
+		return err
 	}
 	report, err := r.lookFor(ctx, user, env)
 	if err != nil {
@@ -44,17 +46,26 @@ func (r *Rollout) equip(ctx context.Context, dir, user string, env map[string]st
 		return failed(schema.Faultf("agent", schema.CodeMissing, schema.WhoTask,
 			"the sandbox lacks %s, which %s needs: add it to the image, or to the setup commands", strings.Join(missing, ", "), r.agent.Name))
 	}
-	if len(stubs) == 0 {
-		return r.keepLoginPath(ctx, report.Path)
+	if len(stubs) > 0 {
+		if err := r.putStubs(ctx, dir+"/bin", user, stubs); err != nil {
+			return err
+		}
+		env["PATH"] = strings.TrimPrefix(report.Path+":"+dir+"/bin", ":")
 	}
-	bin := dir + "/bin"
+	if !login {
+		return nil
+	}
+	return r.keepLoginPath(ctx, cmp.Or(env["PATH"], report.Path))
+}
+
+// putStubs writes programs into a folder.
+func (r *Rollout) putStubs(ctx context.Context, bin, user string, stubs map[string][]byte) error {
 	for name, script := range stubs {
 		if err := r.sandbox.Files().Write(ctx, bin+"/"+name, script, 0o755, user); err != nil {
 			return fmt.Errorf("put %s into the sandbox: %w", name, err)
 		}
 	}
-	env["PATH"] = strings.TrimPrefix(report.Path+":"+bin, ":")
-	return r.keepLoginPath(ctx, env["PATH"])
+	return nil
 }
 
 // lookFor searches the agent's PATH for the programs it needs.

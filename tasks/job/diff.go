@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/turngate/turngate/schema"
@@ -113,15 +114,23 @@ func (c *Change) Kind() string {
 	}
 }
 
-// Diff compares two jobs by the names of their tasks.
+// Diff compares two jobs by the names of their tasks. Tasks of one name in different
+// folders are told apart by the ends of their folders' paths.
 func Diff(a, b string) ([]Change, error) {
-	sides := make([]map[string]*Side, 2)
+	plans, results := make([]Plan, 2), make([][]schema.Result, 2)
 	for i, dir := range []string{a, b} {
-		p, results, err := Read(dir)
-		if err != nil {
+		var err error
+		if plans[i], results[i], err = Read(dir); err != nil {
 			return nil, err
 		}
-		sides[i] = byTask(p, results)
+	}
+	depths := map[string]int{}
+	for _, p := range plans {
+		p.depths(depths)
+	}
+	sides := make([]map[string]*Side, 2)
+	for i, p := range plans {
+		sides[i] = byTask(p, results[i], depths)
 	}
 	var out []Change
 	for task, s := range sides[0] {
@@ -136,17 +145,51 @@ func Diff(a, b string) ([]Change, error) {
 	return out, nil
 }
 
-func byTask(p Plan, results []schema.Result) map[string]*Side {
-	out := map[string]*Side{}
-	list := map[string][]schema.Result{}
+// depths raises the number of last elements of a folder's path that tell the tasks of
+// each name apart.
+func (p *Plan) depths(of map[string]int) {
+	folders := map[string][]string{}
 	for _, t := range p.Trials {
-		if out[t.Task] == nil {
-			out[t.Task] = &Side{}
+		if !slices.Contains(folders[t.Task], t.Dir) {
+			folders[t.Task] = append(folders[t.Task], t.Dir)
 		}
-		out[t.Task].Trials++
+	}
+	for task, dirs := range folders {
+		for n := of[task]; len(dirs) > 1; n++ {
+			ends := map[string]bool{}
+			for _, dir := range dirs {
+				ends[pathEnd(dir, n)] = true
+			}
+			if of[task] = n; len(ends) == len(dirs) {
+				break
+			}
+		}
+	}
+}
+
+// pathEnd returns the last n elements of a path.
+func pathEnd(path string, n int) string {
+	all := strings.Split(filepath.ToSlash(filepath.Clean(path)), "/")
+	return strings.Join(all[max(len(all)-n, 0):], "/")
+}
+
+// byTask sums up the results of each task.
+func byTask(p Plan, results []schema.Result, depths map[string]int) map[string]*Side {
+	out, list := map[string]*Side{}, map[string][]schema.Result{}
+	names := map[schema.ID]string{}
+	for _, t := range p.Trials {
+		name := t.Task
+		if n := depths[t.Task]; n > 0 {
+			name += " (" + pathEnd(t.Dir, n) + ")"
+		}
+		names[t.Rollout] = name
+		if out[name] == nil {
+			out[name] = &Side{}
+		}
+		out[name].Trials++
 	}
 	for _, r := range results {
-		list[r.Task] = append(list[r.Task], r)
+		list[names[r.ID]] = append(list[names[r.ID]], r)
 	}
 	for task, s := range out {
 		sum := Sum(s.Trials, list[task])

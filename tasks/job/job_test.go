@@ -435,3 +435,35 @@ func TestOtherUsersCannotReadAJob(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestDiffOfTwins compares jobs with two tasks of one name: one got worse, the other
+// better.
+func TestDiffOfTwins(t *testing.T) {
+	put := func(root string, rewards map[string]float64) string {
+		p := plan(t, 1, "x", "y", "other")
+		for i := range p.Trials {
+			tr := &p.Trials[i]
+			if tr.Dir = filepath.Join(root, "tasks", tr.Task); tr.Task != "other" {
+				tr.Task = "twin"
+			}
+		}
+		j := create(t, p)
+		for _, tr := range j.Missing() {
+			if err := j.Put(t.Context(), resultOf(tr, rewards[filepath.Base(tr.Dir)]), files{}.fetch, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return j.Dir
+	}
+	changes, err := job.Diff(put("/a", map[string]float64{"x": 1}), put("/b", map[string]float64{"y": 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range changes {
+		got = append(got, c.Task+" "+c.Kind())
+	}
+	if want := []string{"other " + job.Same, "twin (x) " + job.Worse, "twin (y) " + job.Better}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
