@@ -1,8 +1,11 @@
 package sandboxes
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/turngate/turngate/schema"
 )
 
 // Limits of a Spec that names none.
@@ -13,6 +16,34 @@ const (
 	// disk.
 	DefaultDiskBytes = 32 << 30
 )
+
+// The least limits of a sandbox: its helper and a shell run with them.
+const (
+	LeastCPUs        = 0.01
+	LeastMemoryBytes = 32 << 20
+	LeastPids        = 16
+	LeastDiskBytes   = 4 << 20
+)
+
+// Raise raises limits to the least ones. It notes each raised limit, or refuses it
+// if it is strict.
+func (s *Spec) Raise() error {
+	return errors.Join(
+		raise(s, schema.LimitCPUs, &s.CPUs, LeastCPUs), raise(s, schema.LimitMemory, &s.MemoryBytes, LeastMemoryBytes),
+		raise(s, schema.LimitPids, &s.Pids, LeastPids), raise(s, schema.LimitDisk, &s.DiskBytes, LeastDiskBytes),
+	)
+}
+
+func raise[T int64 | float64](s *Spec, limit string, value *T, least T) error {
+	if *value == 0 || *value >= least {
+		return nil
+	}
+	if err := s.Weaken(limit, *value, fmt.Sprintf("a sandbox needs %v or more", least)); err != nil {
+		return err
+	}
+	*value = least
+	return nil
+}
 
 // NotOnline returns the error of Online for a sandbox without the open network.
 func NotOnline() error {

@@ -279,6 +279,15 @@ var ErrLost = errors.New("the sandbox is gone")
 // kernel killed the helper.
 var ErrMemory = fmt.Errorf("%w: its memory was used up and the kernel killed its helper", ErrLost)
 
+// ErrKilled is an ErrLost: processes of the sandbox ended its helper.
+var ErrKilled = fmt.Errorf("%w: its processes ended its helper", ErrLost)
+
+// RefusedError means that the sandbox refuses an operation on its files, such as
+// one on a path that leads through a file.
+type RefusedError struct{ Operation, Reason string }
+
+func (e *RefusedError) Error() string { return e.Operation + ": " + e.Reason }
+
 // UnsupportedError reports a field of the request that the backend cannot
 // fulfil.
 type UnsupportedError struct {

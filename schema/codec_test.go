@@ -46,6 +46,23 @@ func TestMalformedInputIsRefused(t *testing.T) {
 	}
 }
 
+func TestWorkingDirectoriesThatAreRefused(t *testing.T) {
+	for _, dir := range []string{"relative", "../up", "/a/../b", "/a//b", "/a/", "/proc/self/fd/3", "/proc", "/sys/fs/cgroup", "/dev/shm", "/.turngate", "/\xff\xfe", "/a\x00b", "/" + strings.Repeat("x", 5000)} {
+		r := sampleRequest()
+		r.Sandbox.Workdir = dir
+		var bad *schema.InvalidError
+		if err := r.Validate(); !errors.As(err, &bad) || bad.Field != "sandbox.workdir" {
+			t.Errorf("%.20q: %v", dir, err)
+		}
+	}
+	r := sampleRequest()
+	for _, dir := range []string{"/", "/processes", "/developer/x"} {
+		if r.Sandbox.Workdir = dir; r.Validate() != nil {
+			t.Errorf("%q: %v", dir, r.Validate())
+		}
+	}
+}
+
 func TestValidationNamesTheField(t *testing.T) {
 	for field, spoil := range map[string]func(*schema.Request){
 		"id":                   func(r *schema.Request) { r.ID = "beta-1" },

@@ -255,10 +255,8 @@ func (s *Service) validate(field string) error {
 	if err := CheckUser(field+".user", s.User); err != nil {
 		return err
 	}
-	if s.Workdir != "" {
-		if err := CheckPath(field+".workdir", s.Workdir); err != nil {
-			return err
-		}
+	if err := checkWorkdir(field+".workdir", s.Workdir); err != nil {
+		return err
 	}
 	if err := checkEnv(field+".env", s.Env); err != nil {
 		return err
@@ -444,12 +442,31 @@ func CheckContainerPath(field, p string) error {
 	if err := CheckPath(field, p); err != nil {
 		return err
 	}
-	top, _, _ := strings.Cut(strings.TrimPrefix(p, "/"), "/")
-	switch top {
-	case "", "proc", "sys", "dev", ".turngate":
+	if p == "/" || reserved(p) {
 		return invalid(field, p, "a path outside of /proc, /sys, /dev and /.turngate, and not the root")
 	}
 	return nil
+}
+
+// checkWorkdir checks a working directory. An empty one is valid.
+func checkWorkdir(field, p string) error {
+	if p == "" {
+		return nil
+	}
+	if err := CheckPath(field, p); err != nil {
+		return err
+	}
+	if reserved(p) {
+		return invalid(field, p, "a path outside of /proc, /sys, /dev and /.turngate, such as /workspace")
+	}
+	return nil
+}
+
+// reserved reports whether an absolute path is one of the kernel's folders or of
+// turngate's own.
+func reserved(p string) bool {
+	top, _, _ := strings.Cut(strings.TrimPrefix(p, "/"), "/")
+	return slices.Contains([]string{"proc", "sys", "dev", ".turngate"}, top)
 }
 
 // checkBundlePath checks a path in a task's bundle. An empty path is valid.

@@ -43,7 +43,7 @@ const (
 	CodeTooLarge     = "too_large"
 	CodeAgentError   = "agent_error"
 	CodeNoCalls      = "no_calls"        // the agent ended without a call to its model
-	CodeSpoiled      = "sandbox_spoiled" // the agent left a sandbox that cannot be used
+	CodeSpoiled      = "sandbox_spoiled" // the agent, or a command of the task, left a sandbox that cannot be used
 	CodeNoWorker     = "no_capable_worker"
 	CodeUnreadable   = "unreadable"
 	CodeFull         = "bucket_full" // the trainer's files have reached their bound

@@ -87,10 +87,8 @@ func (s *SandboxChoice) validate(at string) error {
 	if err := CheckUser(at+".user", s.User); err != nil {
 		return err
 	}
-	if s.Workdir != "" {
-		if err := CheckPath(at+".workdir", s.Workdir); err != nil {
-			return err
-		}
+	if err := checkWorkdir(at+".workdir", s.Workdir); err != nil {
+		return err
 	}
 	if err := checkEnv(at+".env", s.Env); err != nil {
 		return err

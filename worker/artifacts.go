@@ -220,7 +220,7 @@ func (c *collection) rule(ctx context.Context, rule schema.ArtifactRule) error {
 		return nil
 	}
 	found, err := c.read(ctx, files, at, rule.Exclude)
-	if !isMain(rule.Service) && errors.Is(err, sandboxes.ErrMemory) { // the agent did not run there
+	if !isMain(rule.Service) && ruined(err) { // the agent did not run there
 		e.Status = "failed"
 		c.r.note("the artifact %s was not kept: %v", rule.Source, err)
 		return nil

@@ -28,7 +28,7 @@ func (v *verification) operate(ctx context.Context, number int, op *schema.Opera
 	told := &schema.VerifyEvent{Number: number, Do: op.Do, Path: v.r.rec.redact(op.Path), Command: schema.Clip(v.r.rec.redact(cmp.Or(op.Run, strings.Join(op.Args, " "))), 1000)}
 	r, err := v.do(ctx, op)
 	var stop *ended
-	if errors.Is(err, sandboxes.ErrLost) || errors.As(err, &stop) && stop.fault.Code == schema.CodeOOM {
+	if errors.Is(err, sandboxes.ErrLost) || errors.As(err, &stop) && (stop.fault.Code == schema.CodeOOM || stop.fault.Code == schema.CodeSpoiled) {
 		v.end(err)
 	}
 	if err != nil && ctx.Err() == nil {

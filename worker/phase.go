@@ -44,7 +44,7 @@ func (r *Rollout) phase(ctx context.Context, name string, limitMS int64, run fun
 		inner, cancel = r.clock.limit(ctx, late.limit, late)
 		defer cancel()
 	}
-	err := r.outOfMemory(name, run(inner, p))
+	err := r.blameFiles(name, r.blameRuin(name, run(inner, p)))
 	var spoiled *spoiledError
 	if err != nil && inner.Err() != nil { // the context's end explains the error
 		if cause := context.Cause(inner); !errors.Is(cause, late) || !errors.As(err, &spoiled) {

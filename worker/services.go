@@ -154,7 +154,7 @@ func (g *serviceGroup) keepFolder(ctx context.Context, name, as string) error {
 				return nil
 			}
 			err := m.sb.Files().TarOut(ctx, path.Clean(mount.Path), &b, sandboxes.TarOptions{Limit: maxKept})
-			if errors.Is(err, sandboxes.ErrLost) && !errors.Is(err, sandboxes.ErrMemory) || ctx.Err() != nil {
+			if errors.Is(err, sandboxes.ErrLost) && !ruined(err) || ctx.Err() != nil {
 				return err
 			}
 			if err != nil {

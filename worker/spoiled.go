@@ -28,12 +28,18 @@ func (e *spoiledError) fault(phase string) *schema.Fault {
 		return schema.Faultf(phase, schema.CodeOOM, schema.WhoAgent, "it ran out of memory: %s", schema.Clip(e.Error(), 1000))
 	}
 	code := schema.CodeSpoiled
-	for _, full := range []string{"no space left on device", "disk quota exceeded"} {
-		if strings.Contains(e.Error(), full) {
-			code = schema.CodeDisk
-		}
+	if errors.Is(e.err, sandboxes.ErrKilled) {
+		return schema.Faultf(phase, schema.CodeSpoiled, schema.WhoAgent, "it ended the first process of its sandbox: %s", schema.Clip(e.Error(), 1000))
+	}
+	if isFull(e) {
+		code = schema.CodeDisk
 	}
 	return schema.Faultf(phase, code, schema.WhoAgent, "after the agent ran: %s", schema.Clip(e.Error(), 1000))
+}
+
+// isFull reports whether an operation in a sandbox failed because its disk is full.
+func isFull(err error) bool {
+	return strings.Contains(err.Error(), "no space left on device") || strings.Contains(err.Error(), "disk quota exceeded")
 }
 
 // slowPart is a divisor: an operation that takes 1/slowPart of its phase's time

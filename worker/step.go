@@ -110,7 +110,7 @@ func (r *Rollout) findTests(s *step, folders ...string) {
 // result.
 func (r *Rollout) runSteps(ctx context.Context) error {
 	for _, s := range r.steps {
-		err := r.outOfMemory(s.phase("agent"), r.runStep(ctx, s))
+		err := r.blameRuin(s.phase("agent"), r.runStep(ctx, s))
 		stepped := s.Name != ""
 		var stop *ended
 		if stepped && ctx.Err() == nil && errors.As(err, &stop) && (stop.fault.Who == schema.WhoTask || stop.fault.Who == schema.WhoAgent) {

@@ -234,6 +234,8 @@ func failed(h *header, payload []byte) error {
 		return &sandboxes.TooLargeError{Path: f.Arg, Limit: f.Limit}
 	case failNotExist:
 		return fmt.Errorf("%s: %w", f.Message, fs.ErrNotExist)
+	case failRefused:
+		return &sandboxes.RefusedError{Operation: h.Op, Reason: f.Message}
 	default:
 		return fmt.Errorf("%s: %s", h.Op, f.Message)
 	}

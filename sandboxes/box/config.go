@@ -52,6 +52,18 @@ const (
 	exitLife    = 94 // the box's life was over
 )
 
+// Signalled is added to the number of a signal in the exit code of a process that
+// the signal ended.
+const Signalled = 128
+
+// Crashed reports whether a box with this exit code was ended from within its
+// sandbox: by its own runtime, which lacked something, or by a signal other than
+// SIGKILL, which only the host can send to it.
+func Crashed(code int) bool {
+	const runtimeFailed = 2
+	return code == runtimeFailed || code > Signalled && code < Signalled+lastSignal && code != Signalled+int(unix.SIGKILL)
+}
+
 // fence makes this process undumpable and the reaper of orphans, sets the limits
 // that all commands inherit, and brings loopback up if the configuration says so.
 func (c *Config) fence() error {

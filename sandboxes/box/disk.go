@@ -50,7 +50,6 @@ const (
 	diskLeast = 30 * time.Second // between walks while the file systems do not grow
 	// inodeCost is the cost of a file in addition to its blocks, in bytes.
 	inodeCost = 1 << 10
-	maxDepth  = 400 // nesting of folders; each level keeps a descriptor open
 )
 
 func newDiskWatch(limit int64, mountinfo io.Reader, skip []string, over func()) *diskWatch {

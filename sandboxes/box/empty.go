@@ -12,21 +12,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removeAll removes a file or a tree of any depth. A missing path is no error.
-func removeAll(path string) error {
-	info, err := os.Lstat(path)
+// removeAll removes a file or a tree of any depth. A missing path is no error. A
+// link in its place is removed.
+func (w *walker) removeAll(path string) error {
+	dir, name, err := w.file(path, false)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if info.IsDir() {
-		if err := emptyDir(path); err != nil {
-			return err
-		}
+	defer dir.close()
+	if err := removeAt(dir.fd(), name); err != nil {
+		return &fs.PathError{Op: "remove", Path: path, Err: err}
 	}
-	return os.Remove(path)
+	return nil
+}
+
+// removeAt removes a file or a tree in an open folder. A missing one is no error.
+func removeAt(at int, name string) error {
+	isDir, err := unlink(at, name)
+	if err != nil || !isDir {
+		return err
+	}
+	dir, err := openDir(at, name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := emptyFD(dir); err != nil {
+		return err
+	}
+	return ignoreMissing(unix.Unlinkat(at, name, unix.AT_REMOVEDIR))
 }
 
 // makeEmpty makes dir an empty folder of its own. A link, or a file, in the
@@ -39,100 +56,109 @@ func makeEmpty(dir string, mode fs.FileMode, owner *account) error {
 	if !filepath.IsAbs(dir) || dir == "/" {
 		return fmt.Errorf("%s is not an absolute path below /", dir)
 	}
-	needs := mode & 0o111
+	at, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: "/", Err: err}
+	}
+	defer func() { unix.Close(at) }()
+	above, last := filepath.Split(dir[1:])
+	for part := range strings.SplitSeq(strings.TrimSuffix(above, "/"), "/") {
+		if part == "" {
+			continue
+		}
+		next, err := makeAbove(at, part, mode&0o111, owner)
+		if err != nil {
+			return &fs.PathError{Op: "empty", Path: dir, Err: err}
+		}
+		unix.Close(at)
+		at = next
+	}
+	if err := makeEmptyAt(at, last, mode, owner); err != nil {
+		return &fs.PathError{Op: "empty", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// pathFolder opens a folder without the right to list it. It follows no link.
+func pathFolder(at int, name string) (int, error) {
+	return unix.Openat(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+}
+
+// makeAbove opens a folder above the one that makeEmpty makes, and lets those
+// search it whom needs names.
+func makeAbove(at int, name string, needs fs.FileMode, owner *account) (int, error) {
+	fd, err := pathFolder(at, name)
+	if err != nil {
+		if err := ignoreMissing(err); err != nil && !errors.Is(err, unix.ENOTDIR) {
+			return -1, err
+		}
+		if err := ignoreMissing(unix.Unlinkat(at, name, 0)); err != nil {
+			return -1, err
+		}
+		return makeFolder(at, name, 0o755, owner)
+	}
+	if err := reopen(fd, needs); err != nil && !cannotChange(err) {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func makeEmptyAt(at int, name string, mode fs.FileMode, owner *account) error {
+	fd, err := pathFolder(at, name)
+	if err == nil {
+		defer unix.Close(fd)
+		if err := reopen(fd, 0); err != nil {
+			return err
+		}
+	}
+	err = removeAt(at, name)
+	if fd >= 0 && isMount(err) {
+		if dir, err := openDir(fd, "."); err != nil {
+			return err
+		} else if err := errors.Join(emptyFD(dir), dir.Close()); err != nil {
+			return err
+		}
+		return errors.Join(unix.Fchownat(fd, "", int(owner.uid), int(owner.gid), unix.AT_EMPTY_PATH), chmodPath(fd, mode))
+	}
+	if err != nil {
+		return err
+	}
+	made, err := makeFolder(at, name, mode, owner)
+	if err != nil {
+		return err
+	}
+	return unix.Close(made)
+}
+
+// isMount reports whether the removal of a folder failed because it is a mount.
+func isMount(err error) bool { return errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EROFS) }
+
+// reopen adds permissions to a folder and removes its access control lists. It
+// changes only what differs: the root of an image may be read-only.
+func reopen(fd int, needs fs.FileMode) error {
 	if os.Geteuid() != 0 {
 		needs |= 0o700 // a user who is not root needs them to change what is inside
 	}
-	at := ""
-	for part := range strings.SplitSeq(dir[1:], "/") {
-		at += "/" + part
-		info, err := os.Lstat(at)
-		if err == nil && info.IsDir() {
-			err := reopen(at, info.Mode().Perm()|needs)
-			if at != dir && cannotChange(err) {
-				err = nil // a folder above that neither this box nor the agent can change
-			}
-			if err != nil {
-				return err
-			}
-			continue
-		}
-		if err == nil {
-			err = os.Remove(at)
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if err := os.Mkdir(at, 0o755); err != nil {
-			return err
-		}
-		if err := os.Lchown(at, int(owner.uid), int(owner.gid)); err != nil {
-			return err
-		}
-	}
-	if err := emptyDir(dir); err != nil {
-		return err
-	}
-	if err := chmodDir(dir, mode); err != nil {
-		return err
-	}
-	return os.Lchown(dir, int(owner.uid), int(owner.gid))
-}
-
-// reopen gives a folder these permissions and no access control lists. It changes
-// only what differs: the root of an image may be read-only.
-func reopen(dir string, mode fs.FileMode) error {
+	at := ofDescriptor(fd)
 	for _, list := range []string{"system.posix_acl_access", "system.posix_acl_default"} {
-		if _, err := unix.Lgetxattr(dir, list, nil); err != nil {
+		if _, err := unix.Getxattr(at, list, nil); err != nil {
 			continue // it has none
 		}
-		if err := unix.Lremovexattr(dir, list); err != nil {
-			return &fs.PathError{Op: "remove the access control list of", Path: dir, Err: err}
+		if err := unix.Removexattr(at, list); err != nil {
+			return fmt.Errorf("remove the access control list: %w", err)
 		}
 	}
-	info, err := os.Lstat(dir)
-	if err != nil || info.Mode().Perm()&mode == mode {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || fs.FileMode(st.Mode)&needs == needs {
 		return err
 	}
-	return chmodDir(dir, info.Mode()&^fs.ModePerm|mode)
+	return unix.Chmod(at, st.Mode&0o7777|uint32(needs))
 }
 
 // cannotChange reports whether a file system is read-only or a file belongs to a
 // user that this process cannot act for.
 func cannotChange(err error) bool { return errors.Is(err, unix.EROFS) || errors.Is(err, unix.EPERM) }
-
-// chmodDir changes the permissions of a folder. It follows no link in the place of
-// the folder.
-func chmodDir(path string, mode fs.FileMode) error {
-	dir, err := openDir(unix.AT_FDCWD, path)
-	if err == nil {
-		defer dir.Close()
-		return dir.Chmod(mode)
-	}
-	if !errors.Is(err, unix.EACCES) {
-		return err
-	}
-	// Its owner, who is not root, may not read it.
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer unix.Close(fd)
-	return os.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), mode) // fchmod refuses such a descriptor
-}
-
-// emptyDir removes all that a folder holds.
-func emptyDir(path string) error {
-	dir, err := openDir(unix.AT_FDCWD, path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if err := emptyFD(dir); err != nil {
-		return &fs.PathError{Op: "empty", Path: path, Err: err}
-	}
-	return nil
-}
 
 func openDir(at int, name string) (*os.File, error) {
 	fd, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -149,7 +175,7 @@ func openDir(at int, name string) (*os.File, error) {
 func emptyFD(top *os.File) error {
 	moved := 0
 	return eachName(top, func(name string) error {
-		isDir, err := unlink(top, name)
+		isDir, err := unlink(int(top.Fd()), name)
 		if err != nil || !isDir {
 			return err
 		}
@@ -159,7 +185,7 @@ func emptyFD(top *os.File) error {
 		}
 		defer dir.Close()
 		err = eachName(dir, func(name string) error {
-			isDir, err := unlink(dir, name)
+			isDir, err := unlink(int(dir.Fd()), name)
 			if err != nil || !isDir {
 				return err
 			}
@@ -193,12 +219,12 @@ func emptyFD(top *os.File) error {
 
 // unlink removes a file or an empty folder. It reports a folder that is not
 // empty.
-func unlink(dir *os.File, name string) (isDir bool, err error) {
-	err = ignoreMissing(unix.Unlinkat(int(dir.Fd()), name, 0))
+func unlink(at int, name string) (isDir bool, err error) {
+	err = ignoreMissing(unix.Unlinkat(at, name, 0))
 	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
 		return false, err
 	}
-	err = ignoreMissing(unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR))
+	err = ignoreMissing(unix.Unlinkat(at, name, unix.AT_REMOVEDIR))
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
 		return true, nil
 	}

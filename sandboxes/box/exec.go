@@ -27,9 +27,12 @@ type started struct {
 
 // exec runs one command. The command is killed if its stream is closed early.
 func (s *server) exec(h *header, in *frameReader, out *frameWriter) error {
-	c, err := h.command(s.config)
+	c, err := s.command(h)
 	if err != nil {
 		return err
+	}
+	if c.open != nil {
+		defer c.open.close()
 	}
 	var pipes pipes
 	defer pipes.close()
@@ -211,7 +214,7 @@ func Nested() int {
 	if err := cfg.fence(); err != nil {
 		return ExitRoot
 	}
-	ignoreSignals()
+	dropSignals(append(passedOn(), syscall.SIGCHLD, syscall.SIGURG)...)
 	var spec nestedSpec
 	in, out := os.NewFile(3, "spec"), os.NewFile(4, "exit")
 	unix.CloseOnExec(4)
@@ -226,7 +229,7 @@ func Nested() int {
 	if err != nil {
 		return ExitRoot
 	}
-	c := command{spec.Path, spec.Args, spec.Env, spec.Dir, account{uid: spec.UID, gid: spec.GID, groups: spec.Groups}}
+	c := command{path: spec.Path, argv: spec.Args, env: spec.Env, dir: spec.Dir, acct: account{uid: spec.UID, gid: spec.GID, groups: spec.Groups}}
 	j, err := procs.start(c, []uintptr{0, 1, 2}, nil)
 	var status syscall.WaitStatus
 	if err != nil {

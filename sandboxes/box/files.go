@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,10 +29,15 @@ func (e *tooLargeError) Error() string {
 
 // readFile sends a regular file. It never blocks on a pipe or a device that the
 // agent may have put in the file's place.
-func readFile(path string, limit int64, w io.Writer) error {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+func (w *walker) readFile(path string, limit int64, to io.Writer) error {
+	dir, name, err := w.file(path, true)
 	if err != nil {
 		return err
+	}
+	defer dir.close()
+	f, err := dir.openFile(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	if err != nil {
+		return renamed(err, path)
 	}
 	defer f.Close()
 	info, err := f.Stat()
@@ -44,82 +50,118 @@ func readFile(path string, limit int64, w io.Writer) error {
 	if info.Size() > limit {
 		return &tooLargeError{path, limit}
 	}
-	n, err := io.Copy(w, io.LimitReader(f, limit+1))
+	n, err := io.Copy(to, io.LimitReader(f, limit+1))
 	if err == nil && n > limit {
 		return &tooLargeError{path, limit}
 	}
 	return err
 }
 
-// writeFile replaces a file in one step, so that no reader sees half of it.
-func writeFile(path string, mode fs.FileMode, owner account, r io.Reader) error {
-	if err := makeDir(filepath.Dir(path), 0o755, &owner); err != nil {
-		return err
+// renamed puts the path that a caller knows into an error.
+func renamed(err error, path string) error {
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		return &fs.PathError{Op: at.Op, Path: path, Err: at.Err}
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".turngate-*")
+	return err
+}
+
+// writeFile replaces a file in one step, so that no reader sees half of it. A
+// link in the file's place is replaced, too.
+func (w *walker) writeFile(path string, mode fs.FileMode, owner account, r io.Reader) error {
+	name := filepath.Base(path)
+	if name == "/" || name == "." || name == ".." {
+		return &fs.PathError{Op: "write", Path: path, Err: unix.EISDIR}
+	}
+	dir, err := w.folder(filepath.Dir(path), &owner, 0o755)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name()) // fails after the rename, as intended
-	_, err = io.Copy(tmp, r)
-	if cerr := tmp.Close(); err == nil {
+	defer dir.close()
+	tmp := fmt.Sprintf(".turngate-%d", rand.Uint64())
+	f, err := dir.openFile(tmp, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY)
+	if err != nil {
+		return renamed(err, path)
+	}
+	if err := writeNew(f, r, mode, owner); err != nil {
+		_ = unix.Unlinkat(dir.fd(), tmp, 0)
+		return renamed(err, path)
+	}
+	if err := unix.Renameat(dir.fd(), tmp, dir.fd(), name); err != nil {
+		_ = unix.Unlinkat(dir.fd(), tmp, 0)
+		return &fs.PathError{Op: "write", Path: path, Err: err}
+	}
+	return nil
+}
+
+// writeNew writes a new file and closes it.
+func writeNew(f *os.File, r io.Reader, mode fs.FileMode, owner account) error {
+	_, err := io.Copy(f, r)
+	if err == nil {
+		err = f.Chown(int(owner.uid), int(owner.gid))
+	}
+	if err == nil {
+		err = f.Chmod(mode)
+	}
+	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
-	if err != nil {
-		return err
-	}
-	if err := os.Chmod(tmp.Name(), mode); err != nil {
-		return err
-	}
-	if err := os.Lchown(tmp.Name(), int(owner.uid), int(owner.gid)); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
+	return err
 }
 
 // makeDir makes a directory and its missing parents. owner becomes the owner of
-// each directory that it makes.
-func makeDir(dir string, mode fs.FileMode, owner *account) error {
-	if info, err := os.Stat(dir); err == nil {
-		if !info.IsDir() {
-			return fmt.Errorf("%s is not a directory", dir)
-		}
-		return nil
-	}
-	if parent := filepath.Dir(dir); parent != dir {
-		if err := makeDir(parent, 0o755, owner); err != nil {
-			return err
-		}
-	}
-	if err := os.Mkdir(dir, mode); err != nil && !errors.Is(err, fs.ErrExist) {
+// each directory that it makes. A directory that exists stays as it is.
+func (w *walker) makeDir(dir string, mode fs.FileMode, owner *account) error {
+	f, err := w.folder(dir, owner, mode)
+	if err != nil {
 		return err
 	}
-	if err := os.Chmod(dir, mode); err != nil {
-		return err
-	}
-	return os.Lchown(dir, int(owner.uid), int(owner.gid))
+	f.close()
+	return nil
 }
 
 func fileInfo(name string, info fs.FileInfo) sandboxes.FileInfo {
 	return sandboxes.FileInfo{Name: name, Size: info.Size(), Mode: info.Mode()}
 }
 
-func listDir(dir string, most int) ([]sandboxes.FileInfo, error) {
-	f, err := os.Open(dir)
+func (w *walker) stat(path string) (sandboxes.FileInfo, error) {
+	dir, name, err := w.file(path, true)
+	if err != nil {
+		return sandboxes.FileInfo{}, err
+	}
+	defer dir.close()
+	f, err := dir.openFile(name, unix.O_PATH)
+	if err != nil {
+		return sandboxes.FileInfo{}, renamed(err, path)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return sandboxes.FileInfo{}, renamed(err, path)
+	}
+	return fileInfo(filepath.Base(path), info), nil
+}
+
+func (w *walker) listDir(path string, most int) ([]sandboxes.FileInfo, error) {
+	dir, err := w.folder(path, nil, 0)
 	if err != nil {
 		return nil, err
 	}
+	defer dir.close()
+	f, err := dir.open()
+	if err != nil {
+		return nil, renamed(err, path)
+	}
 	defer f.Close()
-	entries, err := f.ReadDir(most + 1)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
+	infos, err := readDir(f, most+1)
+	if err != nil {
+		return nil, renamed(err, path)
 	}
-	if len(entries) > most {
-		return nil, &tooLargeError{dir + ": the list of its files", int64(most)}
+	if len(infos) > most {
+		return nil, &tooLargeError{path + ": the list of its files", int64(most)}
 	}
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-	out := make([]sandboxes.FileInfo, 0, len(entries))
-	for _, e := range entries {
+	out := make([]sandboxes.FileInfo, 0, len(infos))
+	for _, e := range infos {
 		if info, err := e.Info(); err == nil {
 			out = append(out, fileInfo(e.Name(), info))
 		}
@@ -127,17 +169,32 @@ func listDir(dir string, most int) ([]sandboxes.FileInfo, error) {
 	return out, nil
 }
 
-// tarIn unpacks below dir. os.Root keeps every entry inside, even if its name
-// or a link on its path leads outside.
-func tarIn(dir string, owner account, r io.Reader) error {
-	if err := makeDir(dir, 0o755, &owner); err != nil {
-		return err
+// readDir lists at most n files of an open folder in the order of their names.
+// They are looked up in this folder, even if its path leads elsewhere meanwhile.
+func readDir(dir *os.File, n int) ([]fs.DirEntry, error) {
+	fd, err := unix.FcntlInt(dir.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "list", Path: dir.Name(), Err: err}
 	}
-	root, err := os.OpenRoot(dir)
+	same := os.NewFile(uintptr(fd), ofDescriptor(int(dir.Fd())))
+	defer same.Close()
+	entries, err := same.ReadDir(n)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, err
+}
+
+// tarIn unpacks below dir. No entry leaves it, even if the entry's name or a link
+// on its path leads outside. Folders that exist keep their owner and mode.
+func (w *walker) tarIn(dir string, owner account, r io.Reader) error {
+	to, err := w.folder(dir, &owner, 0o755)
 	if err != nil {
 		return err
 	}
-	defer root.Close()
+	defer to.close()
+	u := unpacker{to: to, owner: owner, made: map[string]bool{}}
 	archive := tar.NewReader(r)
 	for {
 		h, err := archive.Next()
@@ -147,196 +204,82 @@ func tarIn(dir string, owner account, r io.Reader) error {
 		if err != nil {
 			return fmt.Errorf("read the archive: %w", err)
 		}
-		if err := unpack(root, h, archive, owner); err != nil {
+		if err := u.unpack(h, archive); err != nil {
 			return fmt.Errorf("unpack %q: %w", h.Name, err)
 		}
 	}
 }
 
-func unpack(root *os.Root, h *tar.Header, content io.Reader, owner account) error {
+type unpacker struct {
+	to    *folder
+	owner account
+	made  map[string]bool // folders that this archive has made
+}
+
+func (u *unpacker) unpack(h *tar.Header, content io.Reader) error {
 	name := filepath.Clean(h.Name)
 	if name == "." {
 		return nil
 	}
 	mode := fs.FileMode(h.Mode).Perm()
-	if parent := filepath.Dir(name); parent != "." && h.Typeflag != tar.TypeDir {
-		if err := root.MkdirAll(parent, 0o755); err != nil {
-			return err
-		}
+	if h.Typeflag == tar.TypeDir {
+		return u.folder(name, mode|0o700)
 	}
-	switch h.Typeflag {
-	case tar.TypeDir:
-		if err := root.MkdirAll(name, 0o755); err != nil {
-			return err
-		}
-		if err := root.Chmod(name, mode|0o700); err != nil {
-			return err
-		}
-	case tar.TypeReg:
-		if err := root.RemoveAll(name); err != nil {
-			return err
-		}
-		f, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-		if err != nil {
-			return err
-		}
-		_, err = io.Copy(f, content)
-		if err == nil {
-			err = f.Chmod(mode)
-		}
-		if cerr := f.Close(); err == nil {
-			err = cerr
-		}
-		if err != nil {
-			return err
-		}
-	case tar.TypeSymlink:
-		if err := root.RemoveAll(name); err != nil {
-			return err
-		}
-		if err := root.Symlink(h.Linkname, name); err != nil {
-			return err
-		}
-	default:
+	parent, made, err := u.to.below(filepath.Dir(name), &u.owner, 0o755)
+	if err != nil {
+		return err
+	}
+	defer parent.close()
+	if made {
+		u.made[filepath.Dir(name)] = true
+	}
+	name = filepath.Base(name)
+	if name == ".." || name == "/" {
+		return errOutside
+	}
+	if h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeSymlink {
 		return fmt.Errorf("entries of type %q are not unpacked", h.Typeflag)
 	}
-	return root.Lchown(name, int(owner.uid), int(owner.gid))
+	if err := removeAt(parent.fd(), name); err != nil {
+		return err
+	}
+	if h.Typeflag == tar.TypeSymlink {
+		return u.link(parent, name, h.Linkname)
+	}
+	f, err := parent.openFile(name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	return writeNew(f, content, mode, u.owner)
 }
 
-// maxWalk is the most files that tarOut looks at, packed or not. Their names are
-// in the memory of the sandbox.
-const maxWalk = 500_000
-
-// tarOut packs regular files and directories below path. It leaves out links,
-// devices and paths that exclude matches.
-func tarOut(path string, limit int64, exclude []string, w io.Writer) error {
-	return tarTree(path, limit, maxWalk, exclude, w)
-}
-
-// tarTree is tarOut with a bound of the files that it looks at.
-func tarTree(path string, limit int64, most int, exclude []string, w io.Writer) error {
-	excluded, err := sandboxes.NewExcluder(exclude)
+// folder makes a folder. One that this archive has made already, for a file in it,
+// gets its mode.
+func (u *unpacker) folder(name string, mode fs.FileMode) error {
+	dir, made, err := u.to.below(name, &u.owner, mode)
 	if err != nil {
 		return err
 	}
-	named := path
-	if path, err = filepath.EvalSymlinks(path); err != nil {
-		return err
+	defer dir.close()
+	if u.made[name] {
+		return chmodPath(dir.fd(), mode)
 	}
-	out := tar.NewWriter(&limitedWriter{w: w, left: limit, err: &tooLargeError{named, limit}})
-	top, err := os.Lstat(path)
-	if err != nil {
-		return err
-	}
-	if top.IsDir() {
-		if err := unix.Access(path, unix.R_OK); err != nil {
-			return &fs.PathError{Op: "open", Path: named, Err: err}
-		}
-	}
-	many := &tooLargeError{named + ": the list of its files", int64(most)}
-	err = walk(path, top, &most, many, func(p string, info fs.FileInfo) error {
-		if !info.IsDir() && !info.Mode().IsRegular() {
-			return nil
-		}
-		rel, err := filepath.Rel(path, p)
-		if err != nil {
-			return err
-		}
-		if rel != "." && excluded.Excludes(rel) {
-			if info.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		if rel == "." && !info.IsDir() {
-			rel = filepath.Base(named)
-		}
-		return pack(out, p, rel, info)
-	})
-	if err != nil {
-		return err
-	}
-	return out.Close()
-}
-
-// walk calls visit for a file and, in the order of their names, for all files
-// below it, without following links. It skips the folders for which visit
-// returns fs.SkipDir and the files that vanished or cannot be read. After most
-// files below the first one it returns the error many. Unlike filepath.WalkDir
-// it never holds the names of more files than that.
-func walk(path string, info fs.FileInfo, most *int, many error, visit func(string, fs.FileInfo) error) error {
-	if err := visit(path, info); err != nil || !info.IsDir() {
-		if errors.Is(err, fs.SkipDir) {
-			return nil
-		}
-		return err
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	entries, _ := f.ReadDir(*most + 1) // an error ends the list
-	f.Close()
-	if *most -= len(entries); *most < 0 {
-		return many
-	}
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-	for _, e := range entries {
-		info, err := e.Info()
-		if err != nil {
-			continue
-		}
-		if err := walk(filepath.Join(path, e.Name()), info, most, many, visit); err != nil {
-			return err
-		}
-	}
+	u.made[name] = made
 	return nil
 }
 
-func pack(out *tar.Writer, path, name string, info fs.FileInfo) error {
-	h, err := tar.FileInfoHeader(info, "")
-	if err != nil {
+// link makes a symbolic link.
+func (u *unpacker) link(parent *folder, name, target string) error {
+	if err := unix.Symlinkat(target, parent.fd(), name); err != nil {
 		return err
 	}
-	h.Name = strings.TrimPrefix(name, "/")
-	if info.IsDir() {
-		h.Name += "/"
-		return out.WriteHeader(h)
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	f, err := parent.openFile(name, unix.O_PATH)
 	if err != nil {
-		return nil // the file vanished
+		return err
 	}
 	defer f.Close()
-	if err := out.WriteHeader(h); err != nil {
-		return err
+	if info, err := f.Stat(); err != nil || info.Mode()&fs.ModeSymlink == 0 { // another process has replaced it
+		return errors.Join(err, unix.EEXIST)
 	}
-	// The header has announced the size: a file that shrank is padded with zeros.
-	n, err := io.Copy(out, io.LimitReader(f, h.Size))
-	if err != nil {
-		return err
-	}
-	_, err = io.CopyN(out, zeros{}, h.Size-n)
-	return err
-}
-
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) {
-	clear(p)
-	return len(p), nil
-}
-
-type limitedWriter struct {
-	w    io.Writer
-	left int64
-	err  error
-}
-
-func (l *limitedWriter) Write(p []byte) (int, error) {
-	if int64(len(p)) > l.left {
-		return 0, l.err
-	}
-	l.left -= int64(len(p))
-	return l.w.Write(p)
+	return unix.Fchownat(int(f.Fd()), "", int(u.owner.uid), int(u.owner.gid), unix.AT_EMPTY_PATH)
 }

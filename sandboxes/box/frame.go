@@ -185,5 +185,6 @@ const (
 	failNoCommand = "no_command"
 	failNoUser    = "no_user"
 	failTooLarge  = "too_large"
+	failRefused   = "refused" // an operation on files
 	failOther     = "other"
 )

@@ -38,15 +38,16 @@ type launched struct {
 	err error
 }
 
-// newLauncher makes a launcher. Its processes have no capabilities beyond keep.
-func newLauncher(keep []int) (*launcher, error) {
+// newLauncher makes a launcher. Its processes have no capabilities beyond keep. If
+// fenced is set, they cannot change the limits and the priority of others.
+func newLauncher(keep []int, fenced bool) (*launcher, error) {
 	l := &launcher{jobs: make(chan launch)}
 	ready := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		err := dropBounding(keep)
 		if err == nil {
-			err = restrictSystemCalls()
+			err = restrictSystemCalls(fenced)
 		}
 		ready <- err
 		if err != nil {

@@ -37,11 +37,11 @@ type processes struct {
 }
 
 func newProcesses(oom *oomCounter) (*processes, error) {
-	asRoot, err := newLauncher(defaultCaps())
+	asRoot, err := newLauncher(defaultCaps(), true)
 	if err != nil {
 		return nil, err
 	}
-	asOther, err := newLauncher(nil)
+	asOther, err := newLauncher(nil, false)
 	if err != nil {
 		return nil, err
 	}
@@ -90,30 +90,55 @@ type command struct {
 	argv []string
 	env  []string
 	dir  string
+	open *folder // dir; nil: the command enters it by its path
 	acct account
 }
 
-func (h *header) command(c *Config) (command, error) {
+func (s *server) command(h *header) (command, error) {
 	if len(h.Args) == 0 || h.Args[0] == "" {
 		return command{}, &startError{"", "no command"}
 	}
+	c := s.config
 	acct, err := lookupAccount(cmp.Or(h.User, c.User))
 	if err != nil {
 		return command{}, &startError{h.Args[0], err.Error()}
 	}
 	env := merge([]string{"PATH=" + defaultPath, "HOME=" + acct.home, "USER=" + acct.name, "LOGNAME=" + acct.name, "LANG=C.UTF-8"}, c.Env, h.Env)
-	dir := h.Path
-	if dir == "" {
-		dir = c.Workdir
+	named := cmp.Or(h.Path, c.Workdir)
+	if h.Untrusted {
+		s.files.guard(c.Workdir)
 	}
-	if err := makeDir(dir, 0o755, &acct); err != nil {
-		return command{}, &startError{h.Args[0], err.Error()}
-	}
-	path, err := lookPath(h.Args[0], lookupEnv(env, "PATH"), dir)
+	dir, err := s.files.workingDir(named, acct)
 	if err != nil {
 		return command{}, &startError{h.Args[0], err.Error()}
 	}
-	return command{path: path, argv: h.Args, env: env, dir: dir, acct: acct}, nil
+	path, err := lookPath(h.Args[0], lookupEnv(env, "PATH"), named)
+	if err != nil {
+		if dir != nil {
+			dir.close()
+		}
+		return command{}, &startError{h.Args[0], err.Error()}
+	}
+	return command{path: path, argv: h.Args, env: env, dir: named, open: dir, acct: acct}, nil
+}
+
+// workingDir makes the working directory of a command if it is missing. For root
+// it returns the open folder. Another user enters the folder by its path, with
+// the user's own rights.
+func (w *walker) workingDir(path string, acct account) (*folder, error) {
+	dir, err := w.folder(path, &acct, 0o755)
+	if acct.uid == 0 {
+		return dir, err
+	}
+	if err == nil {
+		dir.close()
+		return nil, nil
+	}
+	var link *linkError
+	if info, serr := os.Stat(path); errors.As(err, &link) && serr == nil && info.IsDir() {
+		return nil, nil
+	}
+	return nil, err
 }
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -160,7 +185,11 @@ func (p *processes) launch(l *launcher, c command, files []uintptr, sys *syscall
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ooms := p.oom.count()
-	pid, err := l.start(c.path, c.argv, &syscall.ProcAttr{Dir: c.dir, Env: c.env, Files: files, Sys: sys})
+	dir := c.dir
+	if c.open != nil {
+		dir = ofDescriptor(c.open.fd())
+	}
+	pid, err := l.start(c.path, c.argv, &syscall.ProcAttr{Dir: dir, Env: c.env, Files: files, Sys: sys})
 	if err != nil {
 		return nil, &startError{c.argv[0], err.Error()}
 	}

@@ -16,6 +16,16 @@ type abi struct {
 	socketcall uint32 // multiplexes all socket calls; a filter cannot see the family
 	x32        bool   // x32 calls use the same arch and set x32Bit in the number
 	denied     []uint32
+	foreign    []foreign
+}
+
+// foreign is a system call that changes a process, which the caller names. 0 is
+// the caller itself.
+type foreign struct {
+	number uint32
+	target uint32 // index of the argument that names the process
+	users  uint32 // value of the argument before, for all processes of a user; 0: it has none
+	reads  uint32 // index of an argument that is null if the call only reads; 0: it has none
 }
 
 // x32Bit marks system calls of the x32 ABI.
@@ -31,9 +41,11 @@ func socketFamilies() []uint32 {
 // processes inherit. It allows sockets of socketFamilies only. It denies the
 // kernel's keyrings, which have no namespaces, as well as BPF, perf events,
 // kernel modules, kexec, file handles, userfaultfd, and io_uring, which could
-// open any socket. no_new_privs must be set.
-func restrictSystemCalls() error {
-	program := assemble(systemCallABIs())
+// open any socket. If fenced is set, it also denies changes to the limits and the
+// priority of a process other than the caller: among processes of one user the
+// kernel allows them, and the box is a process of root. no_new_privs must be set.
+func restrictSystemCalls(fenced bool) error {
+	program := assemble(systemCallABIs(), fenced)
 	fprog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 	_, _, errno := unix.Syscall6(unix.SYS_PRCTL, unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&fprog)), 0, 0, 0)
 	if errno != 0 {
@@ -65,10 +77,7 @@ func when(compare uint16, k uint32, n int) unix.SockFilter {
 
 // assemble builds the filter: a block for each ABI, and a refusal of all other
 // ABIs.
-func assemble(abis []abi) []unix.SockFilter {
-	load := func(offset uint32) unix.SockFilter {
-		return statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, offset)
-	}
+func assemble(abis []abi, fenced bool) []unix.SockFilter {
 	allow := statement(unix.BPF_RET|unix.BPF_K, unix.SECCOMP_RET_ALLOW)
 	families := []unix.SockFilter{load(dataArgument)}
 	for _, f := range socketFamilies() {
@@ -84,6 +93,11 @@ func assemble(abis []abi) []unix.SockFilter {
 		for _, number := range a.denied {
 			block = append(block, when(unix.BPF_JEQ, number, 1), refuse(unix.EPERM))
 		}
+		for _, f := range a.foreign {
+			if fenced {
+				block = append(block, f.fence()...)
+			}
+		}
 		for _, number := range []uint32{a.socket, a.socketpair} {
 			block = append(block, when(unix.BPF_JEQ, number, len(families)))
 			block = append(block, families...)
@@ -98,6 +112,43 @@ func assemble(abis []abi) []unix.SockFilter {
 		program = append(program, block...)
 	}
 	return append(program, refuse(unix.ENOSYS))
+}
+
+func load(offset uint32) unix.SockFilter {
+	return statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, offset)
+}
+
+// fence refuses the call for a process other than the caller.
+func (f foreign) fence() []unix.SockFilter {
+	const size = 8 // of an argument
+	allow := statement(unix.BPF_RET|unix.BPF_K, unix.SECCOMP_RET_ALLOW)
+	var body []unix.SockFilter
+	if f.users != 0 {
+		body = append(body, load(dataArgument+(f.target-1)*size), when(unix.BPF_JEQ, f.users, 1), refuse(unix.EPERM))
+	}
+	body = append(body, load(dataArgument+f.target*size), when(unix.BPF_JEQ, 0, 1), allow)
+	if f.reads != 0 {
+		low := dataArgument + f.reads*size
+		body = append(body, load(low), when(unix.BPF_JEQ, 0, 3), load(low+size/2), when(unix.BPF_JEQ, 0, 1), allow)
+	}
+	body = append(body, refuse(unix.EPERM))
+	return append([]unix.SockFilter{when(unix.BPF_JEQ, f.number, len(body))}, body...)
+}
+
+// foreignCalls returns the calls with these numbers.
+func foreignCalls(prlimit, setpriority, ioprio, scheduler, param, attr uint32) []foreign {
+	return []foreign{
+		{number: prlimit, reads: 2}, {number: setpriority, target: 1, users: unix.PRIO_USER}, {number: ioprio, target: 1, users: ioprioUser},
+		{number: scheduler}, {number: param}, {number: attr},
+	}
+}
+
+// ioprioUser is IOPRIO_WHO_USER of ioprio_set.
+const ioprioUser = 3
+
+// foreignHere returns the calls in the ABI of this binary.
+func foreignHere() []foreign {
+	return foreignCalls(unix.SYS_PRLIMIT64, unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET, unix.SYS_SCHED_SETSCHEDULER, unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETATTR)
 }
 
 // deniedHere returns the numbers of the denied system calls in the ABI of this

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -21,6 +22,8 @@ import (
 
 type server struct {
 	config  *Config
+	files   *walker
+	steady  *steady
 	procs   *processes
 	full    *launcher // keeps all capabilities of the box
 	clock   *clock
@@ -34,7 +37,7 @@ type server struct {
 // Serve runs the box. It returns the process's exit code when the sandbox must
 // end. It must run as the first process of its namespace.
 func Serve(c *Config) int {
-	ignoreSignals()
+	dropSignals(syscall.SIGCHLD, syscall.SIGURG)
 	conn, err := c.dial()
 	if err != nil {
 		return exitConnect
@@ -42,7 +45,7 @@ func Serve(c *Config) int {
 	if err := c.fence(); err != nil {
 		return ExitRoot
 	}
-	s := &server{config: c, clock: newClock()}
+	s := &server{config: c, files: &walker{}, steady: newSteady(), clock: newClock()}
 	go s.clock.run(nil)
 	lost := s.clock.after(ms(c.LostMS), func() { _ = conn.Close() })
 	if err := handshake(conn, c.Secret, roleBox); err != nil {
@@ -50,10 +53,13 @@ func Serve(c *Config) int {
 	}
 	lost()
 	c.Secret = nil
+	if err := reserveThreads(); err != nil {
+		return ExitRoot
+	}
 	if s.procs, err = newProcesses(openOOMCounter(c.OOMFD)); err != nil {
 		return ExitRoot
 	}
-	if s.full, err = newLauncher(allCaps()); err != nil {
+	if s.full, err = newLauncher(allCaps(), false); err != nil {
 		return ExitRoot
 	}
 	if s.session, err = yamux.Server(conn, muxConfig()); err != nil {
@@ -145,6 +151,7 @@ func (s *server) operate(stream net.Conn, end chan<- int) {
 	if err != nil || kind != frameHeader {
 		return
 	}
+	s.steady.restore()
 	var h header
 	if err := json.Unmarshal(payload, &h); err != nil {
 		_ = out.json(frameFail, failure{Code: failOther, Message: err.Error()})
@@ -156,6 +163,7 @@ func (s *server) operate(stream net.Conn, end chan<- int) {
 			if _, err := stream.Read(buf); err != nil {
 				return
 			}
+			s.steady.restore()
 			s.alive(end)
 		}
 	}
@@ -181,6 +189,8 @@ func failureOf(err error) failure {
 	var start *startError
 	var large *tooLargeError
 	var user *userError
+	var errno syscall.Errno
+	var link *linkError
 	switch {
 	case errors.As(err, &user):
 		f.Code, f.Arg, f.Message = failNoUser, schema.Clip(user.user, maxMessage), schema.Clip(user.reason, maxMessage)
@@ -190,8 +200,15 @@ func failureOf(err error) failure {
 		f.Code, f.Arg, f.Limit = failTooLarge, schema.Clip(large.path, maxMessage), large.limit
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		f.Code = failNotExist
+	case errors.As(err, &link), errors.Is(err, errOutside), errors.As(err, &errno) && !slices.Contains(ownFailures(), errno):
+		f.Code = failRefused
 	}
 	return f
+}
+
+// ownFailures are errors of system calls that do not come from the files.
+func ownFailures() []syscall.Errno {
+	return []syscall.Errno{syscall.EIO, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN}
 }
 
 // do runs every operation except exec and hold. Its result is sent as JSON.
@@ -202,36 +219,32 @@ func (s *server) do(h *header, in *frameReader, out *frameWriter) (any, error) {
 	}
 	switch h.Op {
 	case opRead:
-		return nil, readFile(h.Path, h.Limit, out.stream(frameData))
+		return nil, s.files.readFile(h.Path, h.Limit, out.stream(frameData))
 	case opWrite:
-		return nil, writeFile(h.Path, fs.FileMode(h.Mode).Perm(), owner, &dataReader{f: in})
+		return nil, s.files.writeFile(h.Path, fs.FileMode(h.Mode).Perm(), owner, &dataReader{f: in})
 	case opStat:
-		info, err := os.Stat(h.Path)
-		if err != nil {
-			return nil, err
-		}
-		return fileInfo(info.Name(), info), nil
+		return s.files.stat(h.Path)
 	case opList:
-		list, err := listDir(h.Path, sandboxes.MaxList)
+		list, err := s.files.listDir(h.Path, sandboxes.MaxList)
 		if err != nil {
 			return nil, err
 		}
 		return nil, json.NewEncoder(out.stream(frameData)).Encode(list)
 	case opMkdir:
-		return nil, makeDir(h.Path, fs.FileMode(h.Mode).Perm(), &owner)
+		return nil, s.files.makeDir(h.Path, fs.FileMode(h.Mode).Perm(), &owner)
 	case opEmpty:
 		return nil, makeEmpty(h.Path, fs.FileMode(h.Mode).Perm(), &owner)
 	case opRemove:
-		return nil, removeAll(h.Path)
+		return nil, s.files.removeAll(h.Path)
 	case opTarIn:
 		r := &dataReader{f: in}
-		if err := tarIn(h.Path, owner, r); err != nil {
+		if err := s.files.tarIn(h.Path, owner, r); err != nil {
 			return nil, err
 		}
 		_, err := io.Copy(io.Discard, r) // padding after the archive
 		return nil, err
 	case opTarOut:
-		return nil, tarOut(h.Path, h.Limit, h.Exclude, out.stream(frameData))
+		return nil, s.files.tarOut(h.Path, h.Limit, h.Exclude, out.stream(frameData))
 	case opSignal:
 		s.procs.mu.Lock()
 		j := s.procs.active[h.Job]

@@ -3,9 +3,12 @@ package box
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // account is a user of the sandbox, read from its own /etc/passwd.
@@ -120,16 +123,22 @@ func mapped(file string, id uint32) string {
 	return strings.Join(has, ", ")
 }
 
+// maxAccounts is the most bytes of a list of users or groups that are read.
+const maxAccounts = 4 << 20
+
 // readColons returns the lines of a colon-separated file that have at least n
-// fields.
+// fields. An agent may have put a pipe or a huge file in its place.
 func readColons(path string, n int) [][]string {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil
+	}
 	var out [][]string
-	for s := bufio.NewScanner(f); s.Scan(); {
+	for s := bufio.NewScanner(io.LimitReader(f, maxAccounts)); s.Scan(); {
 		if fields := strings.Split(s.Text(), ":"); len(fields) >= n {
 			out = append(out, fields)
 		}

@@ -55,7 +55,7 @@ func containerConfig(s sandboxes.Spec, imageID, helper, runDir string) (*contain
 		Labels:      labels(s),
 		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 	}
-	pids := cmp.Or(s.Pids, sandboxes.DefaultPids)
+	pids := cmp.Or(s.Pids, sandboxes.DefaultPids) + box.Threads
 	noInit := false
 	host := &container.HostConfig{
 		NetworkMode: "none",

@@ -6,6 +6,7 @@ import (
 	"github.com/docker/docker/api/types/image"
 
 	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/box"
 )
 
 // TestASandboxWithoutLimitsHasDefaults checks the limits of a specification that
@@ -14,11 +15,11 @@ func TestASandboxWithoutLimitsHasDefaults(t *testing.T) {
 	for _, c := range []struct{ given, pids, disk int64 }{{0, sandboxes.DefaultPids, sandboxes.DefaultDiskBytes}, {77, 77, 77}} {
 		s := sandboxes.Spec{Pids: c.given, DiskBytes: c.given}
 		_, host := containerConfig(s, "image", "helper", "run")
-		if host.PidsLimit == nil || *host.PidsLimit != c.pids {
+		if host.PidsLimit == nil || *host.PidsLimit != c.pids+box.Threads {
 			t.Errorf("pids %d: the container may have %v processes, want %d", c.given, host.PidsLimit, c.pids)
 		}
-		if box := boxConfig(s, image.InspectResponse{}); box.DiskBytes != c.disk {
-			t.Errorf("disk %d: the box allows %d bytes, want %d", c.given, box.DiskBytes, c.disk)
+		if cfg := boxConfig(s, image.InspectResponse{}); cfg.DiskBytes != c.disk {
+			t.Errorf("disk %d: the box allows %d bytes, want %d", c.given, cfg.DiskBytes, c.disk)
 		}
 	}
 }

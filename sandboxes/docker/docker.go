@@ -230,10 +230,12 @@ func (b *Backend) create(ctx context.Context, sb *sandbox, s *sandboxes.Spec, im
 	}
 	sb.id = created.ID // also of a container that is not wanted any more: Close removes it
 	var no *sandboxes.UnsupportedError
-	if errors.As(err, &no) {
+	switch {
+	case errors.As(err, &no):
 		return no
-	}
-	if err != nil {
+	case errdefs.IsInvalidArgument(err):
+		return &sandboxes.UnsupportedError{Field: "sandbox", Value: "a setting", Reason: "the Docker engine refuses it: " + err.Error()}
+	case err != nil:
 		return fmt.Errorf("create container %s: %w", sb.name, err)
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/box"
 	"github.com/turngate/turngate/sandboxes/docker"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
 	"github.com/turngate/turngate/schema"
@@ -86,7 +87,7 @@ func TestContainerIsFencedAndNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := got[0].HostConfig
-	if h.NetworkMode != "none" || h.Privileged || h.Memory != 256<<20 || h.MemorySwap != h.Memory || h.NanoCpus != 5e8 || h.PidsLimit != 50 ||
+	if h.NetworkMode != "none" || h.Privileged || h.Memory != 256<<20 || h.MemorySwap != h.Memory || h.NanoCpus != 5e8 || h.PidsLimit != 50+box.Threads ||
 		strings.Join(h.SecurityOpt, " ") != "no-new-privileges" || strings.Join(h.CapDrop, " ") != "ALL" {
 		t.Errorf("got %+v", h)
 	}

@@ -13,16 +13,6 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// leastMemory is the smallest memory limit of a container in bytes. The box,
-// its first process, does not start with 8 MiB.
-const leastMemory = 32 << 20
-
-// The least parts that a divided limit gives to a container.
-const (
-	leastCPUs = 0.01
-	leastPids = 16
-)
-
 // engine records the limits that this engine supports.
 type engine struct {
 	mu      sync.Mutex
@@ -75,11 +65,8 @@ func (b *Backend) fit(ctx context.Context, s *sandboxes.Spec) error {
 		}
 		s.MemoryBytes = 0
 	}
-	if s.MemoryBytes > 0 && s.MemoryBytes < leastMemory {
-		if err := s.Weaken(schema.LimitMemory, s.MemoryBytes, fmt.Sprintf("a container needs %d or more", leastMemory)); err != nil {
-			return err
-		}
-		s.MemoryBytes = leastMemory
+	if err := s.Raise(); err != nil {
+		return err
 	}
 	if s.Pids > 0 && !e.pids {
 		if err := s.Weaken(schema.LimitPids, s.Pids, "this Docker engine has no pids controller"); err != nil {
@@ -113,13 +100,13 @@ func fitShares(s *sandboxes.Spec) {
 	}
 	for _, p := range parts {
 		if p.MemoryBytes > 0 {
-			p.MemoryBytes = max(p.MemoryBytes, leastMemory)
+			p.MemoryBytes = max(p.MemoryBytes, sandboxes.LeastMemoryBytes)
 		}
 		if p.CPUs > 0 {
-			p.CPUs = max(p.CPUs, leastCPUs)
+			p.CPUs = max(p.CPUs, sandboxes.LeastCPUs)
 		}
 		if p.Pids > 0 {
-			p.Pids = max(p.Pids, leastPids)
+			p.Pids = max(p.Pids, sandboxes.LeastPids)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/docker/docker/api/types/filters"
 
 	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/box"
 )
 
 const (
@@ -22,7 +23,8 @@ const (
 )
 
 // whyLost returns sandboxes.ErrMemory if the kernel killed the box of a container
-// that lacked memory, and sandboxes.ErrLost otherwise. It reads the engine's
+// that lacked memory, sandboxes.ErrKilled if the box crashed, and
+// sandboxes.ErrLost otherwise. It reads the engine's
 // events, because the engine removes a container that has ended.
 func (sb *sandbox) whyLost() error {
 	ctx, cancel := context.WithTimeout(context.Background(), lossTime)
@@ -45,7 +47,11 @@ func (sb *sandbox) whyLost() error {
 			case events.ActionOOM:
 				lacked = true
 			case events.ActionDie:
-				if e.Actor.Attributes["exitCode"] != strconv.Itoa(128+int(syscall.SIGKILL)) {
+				code, err := strconv.Atoi(e.Actor.Attributes["exitCode"])
+				switch {
+				case err == nil && box.Crashed(code):
+					return sandboxes.ErrKilled
+				case code != box.Signalled+int(syscall.SIGKILL):
 					return sandboxes.ErrLost
 				}
 				killed, over = true, time.After(afterDeath)

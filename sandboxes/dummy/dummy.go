@@ -150,11 +150,20 @@ func (s *sandbox) Online(context.Context, bool) error {
 func (s *sandbox) Freeze(context.Context) error { return nil }
 func (s *sandbox) Thaw(context.Context) error   { return nil }
 
+// lookFor is the helper's program of this name. It misses nothing.
+func lookFor(_ context.Context, p *Proc) int {
+	_, _ = io.WriteString(p.Stdout, "{}")
+	return 0
+}
+
 func (s *sandbox) Start(_ context.Context, c sandboxes.Cmd) (sandboxes.Process, error) {
 	if len(c.Args) == 0 {
 		return nil, &sandboxes.NoCommandError{Reason: "no command"}
 	}
 	run := s.b.Programs[c.Args[0]]
+	if len(c.Args) > 1 && c.Args[0] == sandboxes.HelperPath && c.Args[1] == "look-for" {
+		run = lookFor
+	}
 	if run == nil {
 		return nil, &sandboxes.NoCommandError{Arg: c.Args[0], Reason: "no such program"}
 	}

@@ -89,7 +89,10 @@ func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (_ sandboxes.San
 		}
 	}()
 	var rlimits []box.Rlimit
-	s.Pids = cmp.Or(s.Pids, sandboxes.DefaultPids)
+	if err := s.Raise(); err != nil {
+		return nil, err
+	}
+	s.Pids = cmp.Or(s.Pids, sandboxes.DefaultPids) + box.Threads
 	pids := false
 	if sb.cgroup, pids, err = newCgroup(sb.name, s); err != nil {
 		return nil, err

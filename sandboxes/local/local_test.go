@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/box"
 	"github.com/turngate/turngate/sandboxes/local"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
 	"github.com/turngate/turngate/schema"
@@ -155,8 +156,9 @@ func TestASandboxWithoutLimitsHasDefaults(t *testing.T) {
 	for i := range pids {
 		pids[i] = strings.TrimSpace(pids[i])
 	}
-	if !slices.Contains(pids, strconv.Itoa(sandboxes.DefaultPids)) {
-		t.Errorf("the limits of processes are %q, want %d", pids, sandboxes.DefaultPids)
+	want := sandboxes.DefaultPids + box.Threads
+	if !slices.Contains(pids, strconv.Itoa(want)) {
+		t.Errorf("the limits of processes are %q, want %d", pids, want)
 	}
 }
 

@@ -13,7 +13,8 @@ import (
 const lossTime = 5 * time.Second
 
 // whyLost returns sandboxes.ErrMemory if the box was killed and processes of the
-// sandbox were killed for lack of memory, and sandboxes.ErrLost otherwise.
+// sandbox were killed for lack of memory, sandboxes.ErrKilled if the box crashed,
+// and sandboxes.ErrLost otherwise.
 func (sb *sandbox) whyLost() error {
 	limit := time.NewTimer(lossTime)
 	defer limit.Stop()
@@ -23,6 +24,13 @@ func (sb *sandbox) whyLost() error {
 		return sandboxes.ErrLost
 	}
 	status, ok := sb.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	code := status.ExitStatus()
+	if status.Signaled() {
+		code = box.Signalled + int(status.Signal())
+	}
+	if ok && box.Crashed(code) {
+		return sandboxes.ErrKilled
+	}
 	if ok && status.Signaled() && status.Signal() == syscall.SIGKILL && sb.cgroup.oomKills() > sb.ooms {
 		return sandboxes.ErrMemory
 	}

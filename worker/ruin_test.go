@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,7 +15,7 @@ import (
 	"github.com/turngate/turngate/worker"
 )
 
-// hungry makes sandboxes that end for lack of memory when a command whose last
+// hungry makes sandboxes that end, for the reason cause, when a command whose last
 // argument is eats runs in them.
 type hungry struct {
 	*dummy.Backend
@@ -78,7 +79,9 @@ type noFiles struct {
 
 func (f noFiles) Read(context.Context, string, int64) ([]byte, error) { return nil, f.cause }
 
-func TestASandboxThatUsedUpItsMemoryIsNotTriedAgain(t *testing.T) {
+// TestASandboxThatItsProcessesEndedIsNotTriedAgain ends sandboxes for lack of memory
+// and by their processes.
+func TestASandboxThatItsProcessesEndedIsNotTriedAgain(t *testing.T) {
 	for _, c := range []struct {
 		name, eats, who, stage string
 		status                 schema.Status
@@ -88,6 +91,9 @@ func TestASandboxThatUsedUpItsMemoryIsNotTriedAgain(t *testing.T) {
 		{"agent", "agent", schema.WhoAgent, "agent", schema.StatusDone, sandboxes.ErrMemory, 1},
 		{"setup", "prepare", schema.WhoTask, "setup[0]", schema.StatusFailed, sandboxes.ErrMemory, 1},
 		{"verifier", "verify", schema.WhoTask, "verify", schema.StatusFailed, sandboxes.ErrMemory, 1},
+		{"agent that ends the helper", "agent", schema.WhoAgent, "agent", schema.StatusDone, sandboxes.ErrKilled, 1},
+		{"setup that ends the helper", "prepare", schema.WhoTask, "setup[0]", schema.StatusFailed, sandboxes.ErrKilled, 1},
+		{"verifier that ends the helper", "verify", schema.WhoTask, "verify", schema.StatusFailed, sandboxes.ErrKilled, 1},
 		{"lost for another reason", "agent", schema.WhoSandbox, "sandbox", schema.StatusDead, sandboxes.ErrLost, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -127,5 +133,54 @@ func TestATrainersCommandThatUsesUpTheMemory(t *testing.T) {
 	res := b.result(t, byTrainer("alpha-1"))
 	if res.Status != schema.StatusFailed || res.Attempt != 1 || res.Fault == nil || res.Fault.Code != schema.CodeOOM || !strings.HasPrefix(res.Fault.Stage, "verify") {
 		t.Fatalf("%s, attempt %d, fault %v", res.Status, res.Attempt, res.Fault)
+	}
+}
+
+// refusing makes sandboxes that refuse to empty a folder.
+type refusing struct {
+	*dummy.Backend
+	made   atomic.Int64
+	reason string
+}
+
+func (b *refusing) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandbox, error) {
+	sb, err := b.Backend.Create(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	b.made.Add(1)
+	return refusal{sb, b}, nil
+}
+
+type refusal struct {
+	sandboxes.Sandbox
+	b *refusing
+}
+
+func (s refusal) Files() sandboxes.Files { return refusedFiles{s.Sandbox.Files(), s.b} }
+
+type refusedFiles struct {
+	sandboxes.Files
+	b *refusing
+}
+
+func (f refusedFiles) Empty(_ context.Context, dir string, _ fs.FileMode, _ string) error {
+	return &sandboxes.RefusedError{Operation: "empty", Reason: dir + ": " + f.b.reason}
+}
+
+func TestFilesThatASandboxRefusesAreNotTriedAgain(t *testing.T) {
+	for reason, code := range map[string]string{"not a directory": schema.CodeSetup, "no space left on device": schema.CodeDisk} {
+		backend := &refusing{reason: reason}
+		b := newBench(t, nil, func(w *worker.Config) {
+			backend.Backend = &dummy.Backend{Programs: map[string]dummy.Program{"agent": exits(0)}}
+			w.Backends = []sandboxes.Backend{backend}
+		})
+		r := request("alpha-1")
+		r.MaxAttempts = 3
+		res := b.result(t, r)
+		if res.Status != schema.StatusFailed || res.Attempt != 1 || backend.made.Load() != 1 || res.Fault == nil || res.Fault.Code != code ||
+			res.Fault.Who != schema.WhoTask || res.Fault.Stage != "upload" || !strings.Contains(res.Fault.Message, reason) {
+			t.Errorf("%s: %s, attempt %d, %d sandboxes, fault %v", reason, res.Status, res.Attempt, backend.made.Load(), res.Fault)
+		}
 	}
 }

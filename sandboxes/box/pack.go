@@ -1,0 +1,174 @@
+package box
+
+import (
+	"archive/tar"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/turngate/turngate/sandboxes"
+)
+
+const (
+	// maxWalk is the most files that tarOut looks at, packed or not. Their names are
+	// in the memory of the sandbox.
+	maxWalk = 500_000
+	// maxDepth is the deepest nesting of folders that the box looks into. Each level
+	// keeps a descriptor open.
+	maxDepth = 400
+)
+
+// tarOut packs regular files and directories below path. It leaves out links,
+// devices and paths that exclude matches.
+func (w *walker) tarOut(path string, limit int64, exclude []string, to io.Writer) error {
+	return w.tarTree(path, limit, maxWalk, exclude, to)
+}
+
+// tarTree is tarOut with a bound of the files that it looks at.
+func (w *walker) tarTree(path string, limit int64, most int, exclude []string, to io.Writer) error {
+	excluded, err := sandboxes.NewExcluder(exclude)
+	if err != nil {
+		return err
+	}
+	parent, name, err := w.file(path, true)
+	if err != nil {
+		return err
+	}
+	defer parent.close()
+	top, err := parent.openFile(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	if err != nil {
+		return renamed(err, path)
+	}
+	defer top.Close()
+	info, err := top.Stat()
+	if err != nil {
+		return renamed(err, path)
+	}
+	p := packer{
+		out:      tar.NewWriter(&limitedWriter{w: to, left: limit, err: &tooLargeError{path, limit}}),
+		excluded: excluded, left: most,
+		many: &tooLargeError{path + ": the list of its files", int64(most)},
+		deep: fmt.Errorf("%s has folders more than %d levels deep", path, maxDepth),
+	}
+	switch {
+	case info.IsDir():
+		err = p.folder(top, ".", info, 0)
+	case info.Mode().IsRegular():
+		err = p.file(top, filepath.Base(path), info)
+	}
+	if err != nil {
+		return err
+	}
+	return p.out.Close()
+}
+
+// packer packs a tree. It never holds the names of more files than its bound.
+type packer struct {
+	out        *tar.Writer
+	excluded   sandboxes.Excluder
+	left       int // files that it may still look at
+	many, deep error
+}
+
+// folder packs an open folder and, in the order of their names, all files below
+// it. It follows no link, and skips files that vanish or cannot be read.
+func (p *packer) folder(dir *os.File, name string, info fs.FileInfo, depth int) error {
+	if depth > maxDepth {
+		return p.deep
+	}
+	h, err := tar.FileInfoHeader(nameless{info}, "")
+	if err != nil {
+		return err
+	}
+	h.Name = name + "/"
+	if err := p.out.WriteHeader(h); err != nil {
+		return err
+	}
+	entries, _ := readDir(dir, p.left+1) // an error ends the list
+	if p.left -= len(entries); p.left < 0 {
+		return p.many
+	}
+	for _, e := range entries {
+		if !e.IsDir() && !e.Type().IsRegular() {
+			continue
+		}
+		at := filepath.Join(name, e.Name())
+		if p.excluded.Excludes(at) {
+			continue
+		}
+		if err := p.entry(dir, e.Name(), at, depth); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *packer) entry(dir *os.File, base, name string, depth int) error {
+	fd, err := unix.Openat(int(dir.Fd()), base, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), base)
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil
+	case info.IsDir():
+		return p.folder(f, name, info, depth+1)
+	case info.Mode().IsRegular():
+		return p.file(f, name, info)
+	}
+	return nil
+}
+
+// file packs an open regular file. Its header announces the size, so a file that
+// shrank is padded with zeros.
+func (p *packer) file(f *os.File, name string, info fs.FileInfo) error {
+	h, err := tar.FileInfoHeader(nameless{info}, "")
+	if err != nil {
+		return err
+	}
+	h.Name = name
+	if err := p.out.WriteHeader(h); err != nil {
+		return err
+	}
+	n, err := io.Copy(p.out, io.LimitReader(f, h.Size))
+	if err != nil {
+		return err
+	}
+	_, err = io.CopyN(p.out, zeros{}, h.Size-n)
+	return err
+}
+
+// nameless keeps package tar from a search for the names of owners in /etc/passwd,
+// which may be a pipe by now.
+type nameless struct{ fs.FileInfo }
+
+func (nameless) Uname() (string, error) { return "", nil }
+func (nameless) Gname() (string, error) { return "", nil }
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+type limitedWriter struct {
+	w    io.Writer
+	left int64
+	err  error
+}
+
+func (l *limitedWriter) Write(p []byte) (int, error) {
+	if int64(len(p)) > l.left {
+		return 0, l.err
+	}
+	l.left -= int64(len(p))
+	return l.w.Write(p)
+}
