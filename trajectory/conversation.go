@@ -43,7 +43,7 @@ type assistantText [sha256.Size]byte
 // said is the part of an answer by which calls are compared.
 type said struct {
 	text  assistantText
-	whole assistantText // with the arguments of the tools
+	whole assistantText // with its reasoning and the arguments of the tools
 	tools bool          // it calls tools
 }
 
@@ -143,16 +143,18 @@ func partsText(content json.RawMessage) string {
 func saidOf(raw json.RawMessage) said {
 	m := readMessage(raw)
 	text := strings.TrimSpace(cmp.Or(partsText(m.Content), m.Refusal))
-	names, whole := []byte(text), []byte(text)
+	member := func(raw json.RawMessage) (s string) {
+		_ = json.Unmarshal(raw, &s) // "" if it is no text
+		return s
+	}
+	names, whole := []byte(text), []byte(text+"\x00"+cmp.Or(member(m.Reasoning), member(m.Reasoning2)))
 	for _, w := range m.ToolCalls {
 		name, given := w.Function.Name, w.Function.Arguments
 		if name == "" {
 			name, given = w.Custom.Name, w.Custom.Input
 		}
-		var arguments string
-		_ = json.Unmarshal(given, &arguments) // "" if they are no text
 		names = append(append(names, 0), name...)
-		whole = append(append(append(append(whole, 0), name...), 0), arguments...)
+		whole = append(append(append(append(whole, 0), name...), 0), member(given)...)
 	}
 	return said{sha256.Sum256(names), sha256.Sum256(whole), len(m.ToolCalls) > 0}
 }

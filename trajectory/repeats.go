@@ -1,5 +1,7 @@
 package trajectory
 
+import "github.com/turngate/turngate/schema"
+
 // repeatsFrom is the number of calls one after the other from which a repetition is
 // a finding.
 const repeatsFrom = 5
@@ -28,29 +30,28 @@ func (r *reader) repeated(of *repetition) {
 }
 
 // repeats tells of an agent that asks the same again and again, and of a model that
-// answers the same.
+// answers its own turns the same. Titles and the turns of sub-agents may have the
+// same answers.
 func (r *reader) repeats() {
-	type talk struct {
-		last            *Call
-		prompt, answers repetition
-	}
-	talks := map[string]*talk{} // by tag
+	last, prompts := map[string]*Call{}, map[string]*repetition{} // by tag
+	answers := &repetition{what: "answer"}
 	for _, c := range r.out.Calls {
 		if !c.answered || !c.committed {
 			continue
 		}
-		t := talks[c.Tag]
-		if t == nil {
-			t = &talk{prompt: repetition{what: "messages"}, answers: repetition{what: "answer"}}
-			talks[c.Tag] = t
+		if prompts[c.Tag] == nil {
+			prompts[c.Tag] = &repetition{what: "messages"}
 		}
-		after := t.last != nil && mayPrecede(t.last, c)
-		r.next(&t.prompt, c.Number, after && !c.broken && !t.last.broken && c.conversation == t.last.conversation)
-		r.next(&t.answers, c.Number, after && c.said.whole == t.last.said.whole)
-		t.last = c
+		p := last[c.Tag]
+		after := p != nil && mayPrecede(p, c)
+		r.next(prompts[c.Tag], c.Number, after && !c.broken && !p.broken && c.conversation == p.conversation)
+		if c.Tag == schema.TagAgent {
+			r.next(answers, c.Number, after && c.said.whole == p.said.whole)
+		}
+		last[c.Tag] = c
 	}
-	for _, t := range talks {
-		r.repeated(&t.prompt)
-		r.repeated(&t.answers)
+	for _, of := range prompts {
+		r.repeated(of)
 	}
+	r.repeated(answers)
 }

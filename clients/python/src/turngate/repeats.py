@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .finding import WARNING, Findings
 from .linker import may_precede
@@ -37,24 +37,24 @@ class _Repetition:
             findings.add(WARNING, "repeats", self.first, text)
 
 
-@dataclass(slots=True)
-class _Talk:
-    last: RecordedCall | None = None
-    prompt: _Repetition = field(default_factory=lambda: _Repetition("messages"))
-    answers: _Repetition = field(default_factory=lambda: _Repetition("answer"))
-
-
 def repeats(calls: Iterable[RecordedCall], findings: Findings) -> None:
-    """Tell of an agent that asks the same again and again, and of a model that answers the same."""
-    talks: dict[str, _Talk] = {}  # by tag
+    """Tell of an agent that asks the same again and again, and of a model that answers its own turns the same.
+
+    Titles and the turns of sub-agents may have the same answers.
+    """
+    before: dict[str, RecordedCall] = {}  # by tag
+    prompts: dict[str, _Repetition] = {}
+    answers = _Repetition("answer")
     for c in calls:
         if not c._answered or not c._committed:
             continue
-        talk = talks.setdefault(c.tag, _Talk())
-        last = talk.last if talk.last is not None and may_precede(talk.last, c) else None
-        talk.prompt.next(c.call, last is not None and c._turn is not None and c._turn is last._turn, findings)
-        talk.answers.next(c.call, last is not None and c._said.whole == last._said.whole, findings)
-        talk.last = c
-    for talk in talks.values():
-        talk.prompt.tell(findings)
-        talk.answers.tell(findings)
+        last = before.get(c.tag)
+        if last is not None and not may_precede(last, c):
+            last = None
+        prompt = prompts.setdefault(c.tag, _Repetition("messages"))
+        prompt.next(c.call, last is not None and c._turn is not None and c._turn is last._turn, findings)
+        if c.tag == "agent":
+            answers.next(c.call, last is not None and c._said.whole == last._said.whole, findings)
+        before[c.tag] = c
+    for repetition in (*prompts.values(), answers):
+        repetition.tell(findings)
