@@ -5,10 +5,12 @@ FUZZTIME ?= 10s
 SEEDS ?= 5
 MINUTES ?= 1
 AGENT ?= nop
+AGENTS ?= all
+MODES ?=
 N ?= 8
 J ?= 1
 
-.PHONY: help build check test race e2e python adapters judges engines tasks compare chaos bench lint fuzz
+.PHONY: help build check test race e2e python adapters judges engines matrix tasks compare chaos bench lint fuzz
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +42,9 @@ adapters: ## install TRL with torch in the cache folder (6 GB) and test the adap
 
 judges: ## test the gate with the official client libraries; needs npm, and Node 20 or an installed agent that contains it
 	cd e2e/judges && npm install --silent --no-audit --no-fund && go test -count=1 .
+
+matrix: ## all ways in which engines answer (MODES) with all agents (AGENTS), whole and streamed, and a table
+	TURNGATE_REQUIRE=agents TURNGATE_MATRIX_AGENTS="$(AGENTS)" TURNGATE_MATRIX_MODES="$(MODES)" go test -count=1 -v -timeout 60m ./e2e/matrix
 
 tasks: ## run every task of the folder TASKS in Docker with the agent nop; SAMPLE=N takes N at random, by SEED
 	TURNGATE_REQUIRE=docker TURNGATE_TASKS="$(abspath $(TASKS))" TURNGATE_TASKS_SAMPLE=$(SAMPLE) TURNGATE_TASKS_SEED=$(SEED) go test -count=1 -timeout 12h -v -run TestPublicTasks ./e2e

@@ -42,6 +42,7 @@ type cell struct {
 // TURNGATE_MATRIX_AGENTS and TURNGATE_MATRIX_MODES choose some, by their names with
 // commas between them; without the first, four agents run.
 func TestMatrix(t *testing.T) {
+	testenv.Slow(t)
 	names, chosen := agentNames(t), chosenModes(t)
 	e, url := serveEngine(t, modes())
 	nats, tr := start(t)

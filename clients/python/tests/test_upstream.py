@@ -468,3 +468,25 @@ async def test_arguments_of_a_whole_answer_become_a_text(arguments: str, want: s
     async with FakeEngine(handler) as engine, Upstream(engine.url, key="") as u:
         reply = await ask(u, a_call("hi"))
     assert reply.message["tool_calls"][0]["function"]["arguments"] == want
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "down", "tries"),
+    [(500, "CUDA error", False, 3), (200, OK.replace('"stop"', '"abort"'), False, 10), (200, "", False, 1),
+     (503, "busy", False, 0), (429, "busy", False, 0), (500, "EngineDeadError", True, 0),
+     (200, OK.replace('"stop"', '"abort"'), True, 0)],
+)  # fmt: skip
+async def test_a_request_that_always_breaks(status: int, body: str, down: bool, tries: int) -> None:
+    """Such a request is a bad answer after a few tries, if the upstream answers others."""
+
+    async def handler(asked: Asked) -> Answer:
+        return (status, body) if down or "poison" in str(asked.body) else (200, OK)
+
+    async with FakeEngine(handler) as engine, Upstream(engine.url, key="") as u:
+        for n in range(1, 13):
+            with pytest.raises(FaultError) as e:
+                await ask(u, a_call("poison"))
+            assert (e.value.fault.code == "bad_answer") == (0 < tries <= n), e.value.fault
+            assert e.value.fault.status == 429 or e.value.fault.status >= 500
+        probes = sum("poison" not in str(body) for body in engine.completions)
+    assert (probes > 0) == (tries > 1 or down)

@@ -13,6 +13,7 @@ from ..schema import Fault
 from ..tool import clip
 
 CONTEXT = "context_length_exceeded"
+ABORTED = "aborted"
 
 MOST_MESSAGE = 4000
 """Longest text of a fault in bytes."""
@@ -136,7 +137,9 @@ def fail(status: int, text: str) -> FaultError:
 
 def aborted() -> FaultError:
     """Return the fault of a generation that was cut off, for example by new weights."""
-    return fail(503, "it aborted the generation")
+    e = fail(503, "it aborted the generation")
+    e.fault.code = ABORTED
+    return e
 
 
 def bad_answer(text: str) -> FaultError:

@@ -16,9 +16,11 @@ import httpx
 from ..call import Call
 from ..calls import FaultError
 from ..client import Client
+from ..codec import raw_json
 from ..errors import InvalidError
 from ..schema import Delta, Reply
 from ..tool import clip
+from .broken import Broken
 from .completion import SGL_HEADERS, Completion, Joined, parse, whole
 from .http import Connection
 from .refusal import MOST_MESSAGE, Limits, Refusal, aborted, fail
@@ -30,6 +32,9 @@ T = TypeVar("T")
 MOST_TRIES = 8
 """Requests of one call: one for each parameter that the upstream does not know, and one for a completion that is too
 long."""
+
+PROBE_WITHIN = 30.0
+"""Seconds within which an upstream that works answers a request for one token."""
 
 SERVED_FOR = 60.0
 """Seconds for which the name of the model and its context are kept."""
@@ -110,6 +115,7 @@ class Upstream:
         self._running: set[asyncio.Task[Any]] = set()
         self._stopped: set[asyncio.Task[Any]] = set()
         self._held = False
+        self._broken = Broken(self._works)
 
     async def __aenter__(self) -> Upstream:
         return self
@@ -175,7 +181,8 @@ class Upstream:
         """Answer a call at once. The reply's edits name the agent's parameters that were changed or left out.
 
         Raises:
-            FaultError: The upstream refused the call, or cannot be reached.
+            FaultError: The upstream refused the call, or cannot be reached. A request that fails again and again while
+                the upstream answers others has the fault bad_answer.
         """
         request = Request(call, self._settings)
 
@@ -236,15 +243,17 @@ class Upstream:
 
     async def _tries(self, request: Request, once: Callable[[int], Awaitable[Completion]]) -> Reply:
         """Send the request. It is repeated with a change if the refusal names one."""
+        if self._held:  # the client handed it out before; the worker asks again, and then it waits
+            raise self._named(aborted())
         try:
-            if self._held:  # the client handed it out before; the worker asks again, and then it waits
-                raise aborted()
             for _ in range(MOST_TRIES):
                 version = self.version
                 try:
                     model, length = await self._model_of_upstream()
                     request.build(model, length)
-                    return (await once(length)).reply(request, version)
+                    reply = (await once(length)).reply(request, version)
+                    self._broken.succeeded(request.call)
+                    return reply
                 except Refusal as no:
                     if no.status == 404:
                         self._served = None  # the upstream may run another model now
@@ -252,7 +261,19 @@ class Upstream:
                         raise request.blame(no) from None
             raise fail(400, "refuses one parameter after the other")
         except FaultError as e:
-            raise self._named(e) from None
+            raise self._named(await self._broken.judge(request.call, e)) from None
+
+    async def _works(self) -> bool:
+        """Ask the upstream for one token, and report whether it answers."""
+        try:
+            model, _ = await self._model_of_upstream()
+            body = {"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]}
+            answer = self._http.ask("POST", "/v1/chat/completions", raw_json(body), {})
+            choices = parse(await asyncio.wait_for(answer, PROBE_WITHIN)).get("choices")
+        except (FaultError, asyncio.TimeoutError):
+            return False
+        first = choices[0] if isinstance(choices, list) and choices else None
+        return isinstance(first, dict) and first.get("finish_reason") != "abort"
 
     def _named(self, e: FaultError) -> FaultError:
         e.fault.message = clip(f"upstream {self._name}: {e.fault.message}", MOST_MESSAGE)
