@@ -44,7 +44,7 @@ judges: ## test the gate with the official client libraries; needs npm, and Node
 	cd e2e/judges && npm install --silent --no-audit --no-fund && go test -count=1 .
 
 matrix: ## all ways in which engines answer (MODES) with all agents (AGENTS), whole and streamed, and a table
-	TURNGATE_REQUIRE=agents TURNGATE_MATRIX_AGENTS="$(AGENTS)" TURNGATE_MATRIX_MODES="$(MODES)" go test -count=1 -v -timeout 60m ./e2e/matrix
+	TURNGATE_REQUIRE="$${TURNGATE_REQUIRE:-agents}" TURNGATE_MATRIX_AGENTS="$(AGENTS)" TURNGATE_MATRIX_MODES="$(MODES)" go test -count=1 -v -timeout 60m ./e2e/matrix
 
 tasks: ## run every task of the folder TASKS in Docker with the agent nop; SAMPLE=N takes N at random, by SEED
 	TURNGATE_REQUIRE=docker TURNGATE_TASKS="$(abspath $(TASKS))" TURNGATE_TASKS_SAMPLE=$(SAMPLE) TURNGATE_TASKS_SEED=$(SEED) go test -count=1 -timeout 12h -v -run TestPublicTasks ./e2e

@@ -45,8 +45,7 @@ func TestMatrix(t *testing.T) {
 	testenv.Slow(t)
 	names, chosen := agentNames(t), chosenModes(t)
 	e, url := serveEngine(t, modes())
-	nats, tr := start(t)
-	_ = nats
+	tr := dial(t, start(t))
 	upstreams := map[string]*upstream.Upstream{}
 	var cells []*cell
 	byID := map[schema.ID]*cell{}
@@ -155,8 +154,8 @@ func chosenModes(t *testing.T) []mode {
 	return out
 }
 
-// start starts a server, a worker and a trainer.
-func start(t *testing.T) (testenv.NATS, *trainer.Trainer) {
+// start starts a server and a worker.
+func start(t *testing.T) testenv.NATS {
 	t.Helper()
 	nats, binary := testenv.StartNATS(t, "local"), testenv.Binary(t)
 	log := &syncBuffer{}
@@ -168,10 +167,15 @@ func start(t *testing.T) (testenv.NATS, *trainer.Trainer) {
 		_ = cmd.Wait() // its status says that it was stopped
 	})
 	harness.Eventually(t, "a ready worker", time.Minute, func() bool { return strings.Contains(log.String(), "worker is ready") })
+	return nats
+}
+
+func dial(t *testing.T, nats testenv.NATS) *trainer.Trainer {
+	t.Helper()
 	tr, err := trainer.Dial(t.Context(), trainer.Config{Broker: nats.Trainer(t, "local"), Name: "local", Log: zerolog.Nop()})
 	harness.Must(t, err)
 	t.Cleanup(tr.Close)
-	return nats, tr
+	return tr
 }
 
 type syncBuffer struct {
@@ -194,15 +198,7 @@ func (s *syncBuffer) String() string {
 // submit submits the rollouts of all cells.
 func submit(t *testing.T, tr *trainer.Trainer, cells []*cell) {
 	t.Helper()
-	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"instruction.md": "Append hi to hello.txt.\n", "task.toml": "[agent]\ntimeout_sec = 300\n[environment]\nnetwork_mode = \"no-network\"\n",
-		"tests/test.sh": "#!/bin/sh\ncat hello.txt\ntest -s hello.txt && echo 1 >/logs/verifier/reward.txt || echo 0 >/logs/verifier/reward.txt\n",
-	} {
-		harness.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
-		harness.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
-	}
-	task, err := tasks.Load(dir, tasks.Options{})
+	task, err := tasks.Load(writeTask(t), tasks.Options{})
 	harness.Must(t, err)
 	bundle, err := tr.PutBundle(t.Context(), task.Bundle)
 	harness.Must(t, err)
@@ -214,6 +210,20 @@ func submit(t *testing.T, tr *trainer.Trainer, cells []*cell) {
 		all = append(all, r)
 	}
 	harness.Must(t, tr.Submit(t.Context(), all))
+}
+
+// writeTask makes a task that is solved by a file that is not empty.
+func writeTask(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for name, text := range map[string]string{
+		"instruction.md": "Append hi to hello.txt.\n", "task.toml": "[agent]\ntimeout_sec = 300\n[environment]\nnetwork_mode = \"no-network\"\n",
+		"tests/test.sh": "#!/bin/sh\ncat hello.txt\ntest -s hello.txt && echo 1 >/logs/verifier/reward.txt || echo 0 >/logs/verifier/reward.txt\n",
+	} {
+		harness.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+		harness.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	return dir
 }
 
 // outcome is the result of a cell, with its rows.
