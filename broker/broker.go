@@ -144,6 +144,10 @@ func (b *Broker) MaxPayload() int64 { return b.calls.MaxPayload() }
 // maxPayload is the largest message in bytes that the embedded server takes.
 const maxPayload = 8 << 20
 
+// maxPending is the largest number of bytes that the server keeps for a connection that
+// does not read. Then it closes the connection.
+const maxPending = 2 * maxPayload
+
 // headerRoom is the part of max_payload in bytes that is reserved for headers
 // and the subject.
 const headerRoom = 4096

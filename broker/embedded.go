@@ -85,7 +85,7 @@ func StartEmbedded(c EmbeddedConfig) (*Embedded, error) {
 	if e.srv, err = server.NewServer(opts); err != nil {
 		return nil, fmt.Errorf("configure the embedded NATS server: %w", err)
 	}
-	e.srv.SetLoggerV2(serverLog{c.Log}, false, false, false)
+	e.srv.SetLoggerV2(&serverLog{log: c.Log}, false, false, false)
 	e.srv.Start()
 	if !e.srv.ReadyForConnections(20 * time.Second) {
 		e.srv.Shutdown()
@@ -119,7 +119,7 @@ func (e *Embedded) options() (*server.Options, error) {
 	if opts.JetStreamMaxStore, err = storeLimit(e.config.StateDir); err != nil {
 		return nil, err
 	}
-	opts.MaxPayload, opts.NoSigs, opts.NoLog, opts.DisableShortFirstPing = maxPayload, true, true, true
+	opts.MaxPayload, opts.MaxPending, opts.NoSigs, opts.NoLog, opts.DisableShortFirstPing = maxPayload, maxPending, true, true, true
 	if e.config.Cluster.Name != "" {
 		if err := e.join(opts, e.config.Cluster); err != nil {
 			return nil, err
@@ -134,12 +134,17 @@ func (e *Embedded) options() (*server.Options, error) {
 func (e *Embedded) Reload() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	opts, err := e.options()
-	if err != nil {
-		return err
-	}
-	if err := e.srv.ReloadOptions(opts); err != nil {
-		return fmt.Errorf("reload the accounts of the embedded NATS server: %w", err)
+	// The first reload makes new accounts without the subscriptions of their imported
+	// services, so that a request of a new trainer would reach no worker. The second one
+	// finds the accounts and adds them.
+	for range 2 {
+		opts, err := e.options()
+		if err != nil {
+			return err
+		}
+		if err := e.srv.ReloadOptions(opts); err != nil {
+			return fmt.Errorf("reload the accounts of the embedded NATS server: %w", err)
+		}
 	}
 	return nil
 }
@@ -174,13 +179,3 @@ func (e *Embedded) Shutdown() {
 	e.srv.Shutdown()
 	e.srv.WaitForShutdown()
 }
-
-// serverLog logs the server's warnings and errors.
-type serverLog struct{ log zerolog.Logger }
-
-func (l serverLog) Noticef(string, ...any)         {}
-func (l serverLog) Debugf(string, ...any)          {}
-func (l serverLog) Tracef(string, ...any)          {}
-func (l serverLog) Warnf(format string, v ...any)  { l.log.Warn().Msgf("nats-server: "+format, v...) }
-func (l serverLog) Errorf(format string, v ...any) { l.log.Error().Msgf("nats-server: "+format, v...) }
-func (l serverLog) Fatalf(format string, v ...any) { l.log.Error().Msgf("nats-server: "+format, v...) }

@@ -20,6 +20,9 @@ import (
 // It reads the folder when it starts and when it is reloaded.
 type Keyring struct{ dir string }
 
+// system is the name of the server's own credential.
+const system = "sys"
+
 const (
 	seedExt   = ".nk"
 	publicExt = ".pub"
@@ -66,7 +69,7 @@ func (k *Keyring) OpsCreds() string { return k.file(RoleOps, seedExt) }
 
 // SystemCreds returns the path of the credential for the server itself, see
 // ReloadServers.
-func (k *Keyring) SystemCreds() string { return k.file("sys", seedExt) }
+func (k *Keyring) SystemCreds() string { return k.file(system, seedExt) }
 
 // TrainerCreds returns the path of one trainer's credential.
 func (k *Keyring) TrainerCreds(tid string) string { return k.file(RoleTrainer+"-"+tid, seedExt) }
@@ -151,6 +154,9 @@ func (k *Keyring) add(name, public string) error {
 	if _, err := os.Stat(k.file(name, seedExt)); err == nil {
 		return fmt.Errorf("%s: %w", name, errOtherKey)
 	}
+	if other := k.clientWith(public, name); other != "" {
+		return fmt.Errorf("public key of %s: %q is the key of %s already: want a key of its own", name, public, other)
+	}
 	there, err := loadOrMake(k.file(name, publicExt), func() ([]byte, error) { return []byte(public + "\n"), nil })
 	if err != nil {
 		return fmt.Errorf("public key of %s: %w", name, err)
@@ -159,6 +165,26 @@ func (k *Keyring) add(name, public string) error {
 		return fmt.Errorf("%s: %w", name, errOtherKey)
 	}
 	return nil
+}
+
+// clientWith returns the client other than name that has a public key; empty: none.
+func (k *Keyring) clientWith(public, name string) string {
+	clients := []string{RoleAdmin, RoleOps, system}
+	for _, kind := range []string{RoleTrainer, RoleWorker} {
+		names, err := k.names(kind)
+		if err != nil {
+			continue // the server names the folder that it cannot read
+		}
+		for _, n := range names {
+			clients = append(clients, kind+"-"+n)
+		}
+	}
+	for _, other := range clients {
+		if key, err := k.public(other); err == nil && key == public && other != name {
+			return other
+		}
+	}
+	return ""
 }
 
 // RemoveTrainer deletes a trainer's credential. Errors wrap ErrNotFound.
@@ -248,7 +274,33 @@ func (k *Keyring) access() (access, error) {
 			keys[name] = key
 		}
 	}
+	a.leaveOutShared(k.dir)
 	return a, nil
+}
+
+// leaveOutShared leaves out the trainers and workers whose key another client has, too:
+// the server takes a key once, and to remove one of its names would shut nobody out.
+func (a *access) leaveOutShared(dir string) {
+	holders := map[string][]string{a.admin: {RoleAdmin}, a.ops: {RoleOps}, a.system: {system}}
+	each := func(do func(kind, name, key string)) {
+		for kind, keys := range map[string]map[string]string{RoleTrainer: a.trainers, RoleWorker: a.workers} {
+			for name, key := range keys {
+				do(kind, name, key)
+			}
+		}
+	}
+	each(func(kind, name, key string) { holders[key] = append(holders[key], kind+" "+name) })
+	each(func(kind, name, key string) {
+		if all := holders[key]; len(all) > 1 {
+			slices.Sort(all)
+			a.leftOut = append(a.leftOut, fmt.Errorf("credentials in %s: %s %q: its key %s is that of several clients (%s): want one key for each", dir, kind, name, key, strings.Join(all, ", ")))
+			if kind == RoleTrainer {
+				delete(a.trainers, name)
+			} else {
+				delete(a.workers, name)
+			}
+		}
+	})
 }
 
 // public reads the public key of a client.

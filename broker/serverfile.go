@@ -77,7 +77,7 @@ func (k *Keyring) ServerFile(f ServerFile) (string, error) {
 		return "", err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Written by `turngate nats config`; it has public keys only.\nserver_name: \"%s\"\nlisten: \"%s\"\nmax_payload: 8MB\n", name, listen)
+	fmt.Fprintf(&b, "# Written by `turngate nats config`; it has public keys only.\nserver_name: \"%s\"\nlisten: \"%s\"\nmax_payload: 8MB\nmax_pending: 16MB\n", name, listen)
 	fmt.Fprintf(&b, "jetstream { store_dir: \"%s\", sync_interval: always }\n", store)
 	if f.Cert != "" {
 		fmt.Fprintf(&b, "tls { cert_file: \"%s\", key_file: \"%s\" }\n", f.Cert, f.Key)

@@ -64,6 +64,7 @@ func TestCallsAreRoutedByTag(t *testing.T) {
 		t.Cleanup(func() { tr.Close(); <-served })
 	}
 	r := request("alpha-1")
+	r.Shard = schema.DefaultShard
 	r.Gate.Routes = schema.SortedMap[schema.Route]{schema.TagAux: {Reply: "A title"}, schema.TagSubagent: {Shard: "7"}}
 	res := b.result(t, r)
 	for text, want := range map[string]string{"turn": `"policy"`, "title": `"A title"`, "sub": `"helper"`} {
