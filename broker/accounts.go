@@ -32,7 +32,7 @@ func accountOf(role, name string) string {
 // Limits of the account of a trainer or of the watchers. Two connections and some
 // ten subscriptions are usual for each process.
 const (
-	maxConnections   = 512
+	maxConnections   = 128
 	maxSubscriptions = 1000 // of each connection
 	// answerWithin is the time for which the server keeps the way back of a request
 	// without an answer. Clients wait for a shorter time.

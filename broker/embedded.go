@@ -2,6 +2,7 @@ package broker
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/url"
 	"os"
@@ -54,6 +55,9 @@ type Embedded struct {
 	system *nats.Conn // serves ReloadServers
 
 	mu sync.Mutex // of reloads
+
+	stop context.CancelFunc // ends the goroutines of bg
+	bg   sync.WaitGroup
 }
 
 // StartEmbedded starts the server and waits until it accepts connections. It
@@ -91,6 +95,9 @@ func StartEmbedded(c EmbeddedConfig) (*Embedded, error) {
 		e.srv.Shutdown()
 		return nil, fmt.Errorf("the embedded NATS server did not start on port %d; is it in use, or %s not writable?", c.Port, c.StateDir)
 	}
+	life, stop := context.WithCancel(context.Background())
+	e.stop = stop
+	e.bg.Go(func() { e.boundPending(life) })
 	if err := e.serveReloads(); err != nil {
 		e.Shutdown()
 		return nil, err
@@ -173,6 +180,8 @@ func (e *Embedded) URL() string { return e.srv.ClientURL() }
 
 // Shutdown ends the server and waits until its files are closed.
 func (e *Embedded) Shutdown() {
+	e.stop()
+	e.bg.Wait()
 	if e.system != nil {
 		e.system.Close()
 	}

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -28,7 +29,7 @@ func TestAReaderEndsWithItsServer(t *testing.T) {
 	}
 	const messages = 600 // more than one batch
 	for i := range messages {
-		if _, err := b.js.Publish(t.Context(), subjects.Dead("test", "test", uint64(i)), nil); err != nil {
+		if _, err := b.js.Publish(t.Context(), subjects.Dead(fmt.Sprintf("test%d", i%2), "test"), nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -29,6 +29,9 @@ type StreamsConfig struct {
 
 const (
 	eventRetention = 72 * time.Hour
+	// maxDeadEach bounds the dead messages of one trainer and reason, so that no trainer
+	// pushes out another's.
+	maxDeadEach    = 500
 	maxEventBytes  = 4 << 30 // of all events
 	minStreamBytes = 2 << 20 // a larger stream is made smaller on a server without room for it
 )
@@ -189,7 +192,7 @@ func streamConfigs(c StreamsConfig) []jetstream.StreamConfig {
 		},
 		jetstream.StreamConfig{
 			Name: subjects.StreamDead, Subjects: []string{subjects.DeadFilter},
-			MaxMsgs: 10_000, Discard: jetstream.DiscardOld, Replicas: c.Replicas,
+			MaxMsgsPerSubject: maxDeadEach, Discard: jetstream.DiscardOld, Replicas: c.Replicas,
 		},
 	)
 }

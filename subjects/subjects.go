@@ -252,11 +252,9 @@ func parseTrainer(subject, kind string) (trainer string, ok bool) {
 	return t[1], schema.CheckTrainer(t[1]) == nil
 }
 
-// Dead is the subject in StreamDead of an unreadable message, which has the
-// sequence seq in its stream.
-func Dead(reason, stream string, seq uint64) string {
-	return "dead." + reason + "." + stream + "-" + strconv.FormatUint(seq, 10)
-}
+// Dead is the subject in StreamDead of the unreadable messages of a stream, which one
+// trainer has, or the plain lane.
+func Dead(reason, stream string) string { return "dead." + reason + "." + stream }
 
 // DeadFilter is the subject of StreamDead.
 const DeadFilter = "dead.*.*"

@@ -93,6 +93,8 @@ func (t *Trainer) NextResult(ctx context.Context) (schema.Result, error) {
 func (t *Trainer) poll() {
 	if err := t.lookForResults(); err != nil {
 		t.cfg.Log.Debug().Err(err).Msg("results were not looked for")
+	} else if err := t.lookAtStore(); err != nil {
+		t.cfg.Log.Debug().Err(err).Msg("it is not known whether the server has lost its store")
 	}
 	t.mu.Lock()
 	for id := range t.unread {
@@ -104,6 +106,23 @@ func (t *Trainer) poll() {
 	}
 	t.mu.Unlock()
 	wake(t.overReady)
+}
+
+// lookAtStore submits the outstanding rollouts again if the server has lost them with its
+// store.
+func (t *Trainer) lookAtStore() error {
+	ctx, cancel := context.WithTimeout(t.life, 10*time.Second)
+	defer cancel()
+	store, err := t.requests.Store(ctx)
+	if err != nil || store == t.store {
+		return err
+	}
+	t.cfg.Log.Warn().Msg("the server has lost its store; requests that it does not have are submitted again")
+	if err := t.auditOlder(0); err != nil {
+		return err
+	}
+	t.store = store
+	return nil
 }
 
 func (t *Trainer) lookForResults() error {

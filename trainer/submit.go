@@ -193,23 +193,27 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // audit submits again the outstanding rollouts that the broker lost, each once
 // per loss.
 func (t *Trainer) audit() {
+	if err := t.auditOlder(t.cfg.AuditEvery); err != nil && t.life.Err() == nil {
+		t.cfg.Log.Warn().Err(err).Msg("it is not known whether a rollout was lost; the next round looks again")
+	}
+}
+
+// auditOlder is audit for rollouts that were submitted at least so long ago.
+func (t *Trainer) auditOlder(age time.Duration) error {
 	t.mu.Lock()
 	var old []schema.ID
 	for id, s := range t.outstanding {
-		if time.Since(s.at) >= t.cfg.AuditEvery {
+		if time.Since(s.at) >= age {
 			old = append(old, id)
 		}
 	}
 	t.mu.Unlock()
 	for _, id := range old {
 		if err := t.auditOne(id); err != nil {
-			if t.life.Err() != nil {
-				return
-			}
-			t.cfg.Log.Warn().Err(err).Str("rollout", string(id)).Msg("it is not known whether a rollout was lost; the next round looks again")
-			break // the broker cannot be reached
+			return fmt.Errorf("rollout %s: %w", id, err)
 		}
 	}
+	return nil
 }
 
 func (t *Trainer) auditOne(id schema.ID) error {

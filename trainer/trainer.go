@@ -64,6 +64,7 @@ type Trainer struct {
 	orphans     map[schema.ID]uint64 // that are cancelled, with their sequences in the queue; 0: not known
 	bundles     map[string][]byte
 	bundleBytes int
+	store       string                   // name of the store, see queue.Trainer.Store; used by poll alone
 	resultsFrom uint64                   // stream sequence from which poll looks for results
 	news        map[string]chan struct{} // a channel for each group, and under "" for all groups; closed to make callers of nextOf look again
 	hinted      map[schema.ID]struct{}   // outstanding rollouts that may have a result
@@ -199,6 +200,9 @@ func (t *Trainer) open(ctx context.Context) error {
 	err := t.requests.AwaitSetup(ctx)
 	if err == nil {
 		t.resultsFrom, err = t.requests.ResultsFrom(ctx, 0, nil)
+	}
+	if err == nil {
+		t.store, err = t.requests.Store(ctx)
 	}
 	return err
 }

@@ -19,12 +19,12 @@ import (
 // stored result counts. broker.ErrMoved means that a record has changed since it was
 // read.
 func (w *Worker) repair(ctx context.Context, req *schema.Request, bad *broker.UnreadableRecord) error {
-	copied := &nats.Msg{Subject: subjects.Dead("record", subjects.Records(req.ID.Trainer()), bad.Seq), Data: bad.Data[:min(len(bad.Data), maxDead)], Header: nats.Header{
+	copied := &nats.Msg{Subject: subjects.Dead("record", subjects.Records(req.ID.Trainer())), Data: bad.Data[:min(len(bad.Data), maxDead)], Header: nats.Header{
 		subjects.HeaderSubject: {bad.Subject}, subjects.HeaderReason: {wire.OneLine(bad.Why.Error())},
 	}}
 	op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 	defer cancel()
-	if _, err := w.JetStream().PublishMsg(op, copied, jetstream.WithMsgID(copied.Subject)); err != nil {
+	if _, err := w.JetStream().PublishMsg(op, copied, jetstream.WithMsgID(deadID(copied.Subject, bad.Seq))); err != nil {
 		return fmt.Errorf("keep an unreadable record in %s: %w", copied.Subject, err)
 	}
 	w.log.Error().Err(bad.Why).Str("record", bad.Subject).Str("kept", copied.Subject).Msg("a record could not be read; its rollout ends as failed")

@@ -193,6 +193,20 @@ func (t *Trainer) Queued(ctx context.Context, id schema.ID, seq uint64) (bool, e
 	return m != nil, err
 }
 
+// Store names the queue and the records of this trainer as they are now. Another name
+// means that the server has lost one of them, and a worker has made it again.
+func (t *Trainer) Store(ctx context.Context) (string, error) {
+	name := ""
+	for _, stream := range []string{subjects.Queue(t.tid), subjects.Records(t.tid)} {
+		s, err := t.FreshStream(ctx, stream)
+		if err != nil {
+			return "", err
+		}
+		name += s.CachedInfo().Created.UTC().Format(time.RFC3339Nano) + " "
+	}
+	return name, nil
+}
+
 // ResultsFrom calls handle with the rollout of every result at sequence from or
 // later, and returns the sequence for the next call. It reads one message per new
 // result, however many rollouts are open. With from 0 it only returns the current

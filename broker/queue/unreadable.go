@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -105,14 +106,19 @@ func (w *Worker) refuse(ctx context.Context, d *delivery, req *schema.Request, l
 // maxDead is the largest body in bytes that StreamDead keeps; a longer one is cut.
 const maxDead = 256 << 10
 
+// deadID is the message id of the copy of a message, so that it is copied once.
+func deadID(subject string, seq uint64) string {
+	return subject + "-" + strconv.FormatUint(seq, 10)
+}
+
 // deadLetter copies a message to the DEAD stream.
 func (w *Worker) deadLetter(ctx context.Context, d *delivery, reason string, why error) error {
 	crash.Here("dead.before")
-	subject := subjects.Dead(reason, subjects.QueueOf(d.subject), d.seq)
+	subject := subjects.Dead(reason, subjects.QueueOf(d.subject))
 	msg := &nats.Msg{Subject: subject, Data: d.data[:min(len(d.data), maxDead)], Header: nats.Header{
 		subjects.HeaderSubject: {d.subject}, subjects.HeaderReason: {wire.OneLine(why.Error())},
 	}}
-	if _, err := w.JetStream().PublishMsg(ctx, msg, jetstream.WithMsgID(subject)); err != nil {
+	if _, err := w.JetStream().PublishMsg(ctx, msg, jetstream.WithMsgID(deadID(subject, d.seq))); err != nil {
 		return fmt.Errorf("keep an unreadable request in %s: %w", subject, err)
 	}
 	w.log.Warn().Err(why).Str("kept", subject).Msg("a request could not be read")

@@ -109,7 +109,7 @@ func (c *accessChange) admit(cmd *cobra.Command, name string) error {
 	case errors.Is(err, broker.ErrNoServer):
 		effect = "when a server with " + c.dir + " starts; none answers at " + quotedURL(c.url)
 	case errors.Is(err, broker.ErrOtherServer):
-		effect = "when the servers have their configuration again: `turngate nats config --keys " + c.dir + " …`, then `nats-server --signal reload`"
+		effect = "when the servers have their configuration again: `turngate nats config --keys " + c.dir + " …`, then `nats-server --signal reload`, twice"
 	case err != nil:
 		return fmt.Errorf("%s %s has a credential in %s, and no server has read it: %w", c.kind, name, c.dir, err)
 	}

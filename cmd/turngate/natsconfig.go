@@ -21,7 +21,7 @@ func natsConfigCommand() *cobra.Command {
 		Long: "Print a configuration file for nats-server 2.12 or later, with an account for the workers and one for each trainer.\n\n" +
 			"Credentials go to the folder --keys, which keeps those of earlier calls. A name may have its public key, as in --trainers alpha=UDXU…; then no\n" +
 			"credential is made for it. For a cluster, print the file of each server with --cluster n1=HOST,n2=HOST,n3=HOST and --server n1, n2 and n3; each needs the\n" +
-			"folder's file cluster.conf beside it. After a change reload the servers with nats-server --signal reload.",
+			"folder's file cluster.conf beside it. After a change reload the servers with nats-server --signal reload, twice for new trainers.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			members, err := clusterMembers(cluster)

@@ -25,7 +25,7 @@ func targets() []string {
 		subjects.ObjectChunks(subjects.TasksBucket("beta"), "x"), subjects.ObjectMeta(subjects.TasksBucket("beta"), "x"), subjects.ObjectChunks(subjects.ArtifactsBucket("beta"), "x"),
 		"_INBOX.worker.w1.x", subjects.WorkerControl("w1"), subjects.WorkerStatus("w1"), subjects.WorkerTrainers,
 		subjects.TrainerCancel("beta"), subjects.TrainerHold("beta"), subjects.TrainerOpen("beta"), subjects.TrainerAttach("beta"), subjects.Process("beta", "0"), subjects.ProcessInbox("beta", "f00d"), subjects.TrainerFleet("beta"), subjects.TrainerResults("beta"), subjects.TrainerEvents("beta"),
-		subjects.GateInbox("beta", "w1", "i1", token), subjects.Dead("x", "1", 1),
+		subjects.GateInbox("beta", "w1", "i1", token), subjects.Dead("x", "1"),
 	}
 }
 

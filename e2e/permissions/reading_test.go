@@ -61,7 +61,7 @@ func requests() []request {
 func TestRequests(t *testing.T) {
 	worlds(t, func(t *testing.T, w *world) {
 		harness.Must(t, w.fill(t))
-		for _, subject := range []string{subjects.Request(0, "beta"), subjects.Request(0, "alpha"), subjects.ObjectChunks(subjects.ArtifactsBucket("beta"), "x"), subjects.Dead("x", "1", 1), subjects.Lease("w1", "i1")} {
+		for _, subject := range []string{subjects.Request(0, "beta"), subjects.Request(0, "alpha"), subjects.ObjectChunks(subjects.ArtifactsBucket("beta"), "x"), subjects.Dead("x", "1"), subjects.Lease("w1", "i1")} {
 			_, err := w.js.Publish(t.Context(), subject, []byte("secret of "+subject))
 			harness.Must(t, err)
 		}

@@ -168,7 +168,7 @@ func TestAWorkersRightsSuffice(t *testing.T) {
 		harness.Must(t, err)
 		for _, subject := range []string{
 			subjects.Lease("w1", "i1"), subjects.JanitorLease, subjects.Presence("w1"), subjects.Hold("alpha"), subjects.State("alpha-1"), subjects.Result("alpha-1"), subjects.RequestCopy("alpha-1"),
-			subjects.Request(1, "alpha"), subjects.Parked(1, "x", "alpha-1"), subjects.Requests, subjects.Dead("x", "1", 1), "rollout.alpha-1.events.log", subjects.ObjectChunks(subjects.ArtifactsBucket("alpha"), "x"),
+			subjects.Request(1, "alpha"), subjects.Parked(1, "x", "alpha-1"), subjects.Requests, subjects.Dead("x", "1"), "rollout.alpha-1.events.log", subjects.ObjectChunks(subjects.ArtifactsBucket("alpha"), "x"),
 		} {
 			if _, err := js.Publish(t.Context(), subject, []byte("x")); err != nil {
 				t.Errorf("publish on %s: %v", subject, err)
