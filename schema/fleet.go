@@ -27,6 +27,26 @@ func (f *Fleet) Validate() error {
 	return checkCount("workers", len(f.Workers), maxMessages)
 }
 
+// Unable says why no worker that is there can run a request; empty: one can, or none is
+// there.
+func (f *Fleet) Unable(r *Request) string {
+	var lacks error
+	for _, w := range f.Workers {
+		if w.Draining {
+			continue
+		}
+		if lacks = w.Offer.Lacks(r); lacks == nil {
+			return ""
+		}
+	}
+	if lacks == nil {
+		return ""
+	}
+	return unable(lacks)
+}
+
+func unable(lacks error) string { return fmt.Sprintf("no worker offers what it asks: %v", lacks) }
+
 // Queued explains in a few words why a request is still in the queue.
 func (f *Fleet) Queued(r *Request) string {
 	able, slots, free := 0, 0, 0
@@ -47,7 +67,7 @@ func (f *Fleet) Queued(r *Request) string {
 	case len(f.Workers) == 0:
 		return "no worker is there"
 	case able == 0 && lacks != nil:
-		return fmt.Sprintf("no worker offers what it asks: %v", lacks)
+		return unable(lacks)
 	case able == 0:
 		return "every worker is stopping"
 	case free == 0:

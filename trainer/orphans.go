@@ -56,7 +56,7 @@ func (t *Trainer) findOrphans(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, orphansWithin)
 	defer cancel()
 	n := 0
-	err := t.requests.OpenRequests(ctx, func(r schema.Request, lane int, seq uint64) error {
+	err := t.requests.OpenRequests(ctx, func(r schema.Request, lane int, seq uint64, _ time.Time) error {
 		if cmp.Or(r.Shard, schema.DefaultShard) != t.cfg.Shard || t.has(r.ID) {
 			return nil
 		}

@@ -38,11 +38,14 @@ const (
 // at most 1000 of them. While all slots are taken, the queue is full or the
 // broker cannot be reached, Submit waits. If the context ends first, the error has
 // the reason (queue.ErrQueueFull), and requests that are surely not on the queue are
-// not outstanding; see ErrUnsure for the others. An invalid request is refused before
-// any request is queued.
+// not outstanding; see ErrUnsure for the others. An invalid request, or one for
+// an agent that no live worker has, is refused before any request is queued.
 func (t *Trainer) Submit(ctx context.Context, requests []schema.Request) error {
 	lane := t.lane()
 	batches, err := t.batches(requests)
+	if err == nil {
+		err = t.checkAgents(ctx, requests)
+	}
 	if err != nil {
 		return err
 	}

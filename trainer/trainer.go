@@ -64,6 +64,7 @@ type Trainer struct {
 	orphans     map[schema.ID]uint64 // that are cancelled, with their sequences in the queue; 0: not known
 	bundles     map[string][]byte
 	bundleBytes int
+	stuck       map[string]bool          // reasons that tellStuck has logged; used by it alone
 	store       string                   // name of the store, see queue.Trainer.Store; used by poll alone
 	resultsFrom uint64                   // stream sequence from which poll looks for results
 	news        map[string]chan struct{} // a channel for each group, and under "" for all groups; closed to make callers of nextOf look again
@@ -141,7 +142,7 @@ func start(ctx context.Context, c Config) (*Trainer, error) {
 		requests: requests, calls: calls, cfg: c, rollouts: map[schema.ID]*rollout{}, hinted: map[schema.ID]struct{}{}, unread: map[schema.ID]struct{}{}, bundles: map[string][]byte{},
 		outstanding: map[schema.ID]*submitted{}, groups: map[string]map[schema.ID]struct{}{}, news: map[string]chan struct{}{},
 		arrived: make(chan struct{}, 1), overReady: make(chan struct{}, 1), over: map[schema.ID]struct{}{}, instance: newInstance(), holdTold: releaseTold,
-		slots: newSlots(c.Slots), displaced: make(chan struct{}, 1), orphans: map[schema.ID]uint64{},
+		slots: newSlots(c.Slots), displaced: make(chan struct{}, 1), orphans: map[schema.ID]uint64{}, stuck: map[string]bool{},
 	}
 	var known map[schema.ID]*submitted
 	if t.ledger, known, err = openLedger(c.State); err != nil {
@@ -185,6 +186,7 @@ func start(ctx context.Context, c Config) (*Trainer, error) {
 	t.every(c.AuditEvery, t.audit)
 	t.every(cancelEvery, t.repeatCancels)
 	t.every(pollEvery, t.poll)
+	t.every(queueEvery, t.tellStuck)
 	t.bg.Go(t.dropOver)
 	if restored := slices.Collect(maps.Keys(known)); c.Slots > 0 && len(restored) > 0 {
 		t.bg.Go(func() { t.lookAtRestored(restored) })

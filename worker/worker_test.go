@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -278,7 +279,6 @@ func TestOutcomes(t *testing.T) {
 		{"no number", func(r *schema.Request) { r.Verify.Run = "no number" }, schema.StatusFailed, -1, schema.CodeNoReward, schema.WhoTask},
 		{"nothing", func(r *schema.Request) { r.Verify.Run = "nothing" }, schema.StatusFailed, -1, schema.CodeNoReward, schema.WhoTask},
 		{"setup fails", func(r *schema.Request) { r.Setup = []schema.Command{{Run: "fails"}} }, schema.StatusFailed, -1, schema.CodeSetup, schema.WhoTask},
-		{"unknown agent", func(r *schema.Request) { r.Agent.Name = "nobody" }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
 		{"unknown backend", func(r *schema.Request) { r.Sandbox.Backend = "moon" }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
 		{"engine that is not there", func(r *schema.Request) { r.Mode, r.Model.Upstream = schema.ModeProxy, "lab" }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
 		{"network", func(r *schema.Request) { r.Sandbox.Network = "open" }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
@@ -286,7 +286,6 @@ func TestOutcomes(t *testing.T) {
 		{"no such bundle", func(r *schema.Request) { r.Task.Bundle = strings.Repeat("0", 64) }, schema.StatusFailed, -1, schema.CodeBadBundle, schema.WhoTask},
 		{"no such program", func(r *schema.Request) { r.Agent.Args[0] = "missing" }, schema.StatusFailed, -1, schema.CodeMissing, schema.WhoUser},
 		{"wish that an agent cannot honour", func(r *schema.Request) { r.Agent.MaxTurns = 3 }, schema.StatusFailed, -1, schema.CodeInvalid, schema.WhoUser},
-		{"agent not installed", func(r *schema.Request) { r.Agent.Name = "opencode" }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
 		{"solution missing", func(r *schema.Request) { r.Agent = schema.AgentChoice{Name: "oracle"} }, schema.StatusFailed, -1, schema.CodeInvalid, schema.WhoTask},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -300,6 +299,22 @@ func TestOutcomes(t *testing.T) {
 				t.Errorf("fault %+v", res.Fault)
 			}
 		})
+	}
+}
+
+// TestAnAgentThatNoWorkerHasIsRefused: nothing is queued.
+func TestAnAgentThatNoWorkerHasIsRefused(t *testing.T) {
+	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": asks(1)}))
+	for _, name := range []string{"nobody", "opencode"} {
+		r := request("alpha-1")
+		r.Agent.Name = name
+		var invalid *schema.InvalidError
+		if err := b.trainer.Submit(t.Context(), []schema.Request{r}); !errors.As(err, &invalid) || invalid.Field != "agent.name" || !strings.Contains(err.Error(), "command") {
+			t.Errorf("got %v", err)
+		}
+	}
+	if n := b.trainer.Outstanding(); n != 0 {
+		t.Errorf("%d are outstanding", n)
 	}
 }
 

@@ -240,9 +240,9 @@ func (t *Trainer) ResultsFrom(ctx context.Context, from uint64, handle func(sche
 	return from, nil
 }
 
-// OpenRequests calls handle for the request of each open rollout of this trainer, with the lane
-// and the sequence of its message, oldest first. It reads one message for each.
-func (t *Trainer) OpenRequests(ctx context.Context, handle func(r schema.Request, lane int, seq uint64) error) error {
+// OpenRequests calls handle for the request of each open rollout of this trainer, with the lane,
+// the sequence and the time of its message, oldest first. It reads one message for each.
+func (t *Trainer) OpenRequests(ctx context.Context, handle func(r schema.Request, lane int, seq uint64, at time.Time) error) error {
 	s, err := t.FreshStream(ctx, subjects.Queue(t.tid))
 	if err != nil {
 		return err
@@ -265,11 +265,21 @@ func (t *Trainer) OpenRequests(ctx context.Context, handle func(r schema.Request
 		if schema.Decode(m.Data, &r) != nil || r.ID.Trainer() != t.tid { // a worker answers it
 			continue
 		}
-		if err := handle(r, lane, seq); err != nil {
+		if err := handle(r, lane, seq, m.Time); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// FirstTaken returns the time, by the server's clock, at which a worker first took a
+// rollout; zero if none did.
+func (t *Trainer) FirstTaken(ctx context.Context, id schema.ID) (time.Time, error) {
+	m, err := t.Last(ctx, subjects.Records(t.tid), subjects.RequestCopy(id))
+	if m == nil || err != nil {
+		return time.Time{}, err
+	}
+	return m.Time, nil
 }
 
 // Cancel asks workers to end rollouts. The message may be lost: repeat it until
