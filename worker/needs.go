@@ -73,7 +73,7 @@ func (r *Rollout) lookFor(ctx context.Context, user string, env map[string]strin
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
 	var out, errOut bytes.Buffer
-	proc, err := r.sandbox.Start(ctx, sandboxes.Cmd{
+	proc, err := r.start(ctx, r.sandbox, "agent", sandboxes.Cmd{
 		Args: append([]string{sandboxes.HelperPath, "look-for"}, r.agent.Needs...), Env: env, User: user, Stdout: &out, Stderr: &errOut, OutputLimit: 64 << 10,
 	})
 	if err != nil {

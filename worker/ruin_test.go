@@ -168,6 +168,38 @@ func (f refusedFiles) Empty(_ context.Context, dir string, _ fs.FileMode, _ stri
 	return &sandboxes.RefusedError{Operation: "empty", Reason: dir + ": " + f.b.reason}
 }
 
+// filed makes sandboxes whose working directory is a file.
+type filed struct {
+	*dummy.Backend
+	made atomic.Int64
+}
+
+func (b *filed) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandbox, error) {
+	sb, err := b.Backend.Create(ctx, s)
+	b.made.Add(1)
+	return noStart{sb}, err
+}
+
+type noStart struct{ sandboxes.Sandbox }
+
+func (noStart) Start(_ context.Context, c sandboxes.Cmd) (sandboxes.Process, error) {
+	return nil, &sandboxes.NoCommandError{Arg: c.Args[0], Reason: "open /etc/passwd: not a directory"}
+}
+
+func TestAWorkingDirectoryThatIsAFileIsNotTriedAgain(t *testing.T) {
+	backend := &filed{}
+	b := newBench(t, nil, func(w *worker.Config) {
+		backend.Backend = &dummy.Backend{}
+		w.Backends = []sandboxes.Backend{backend}
+	})
+	r := request("alpha-1")
+	r.MaxAttempts = 3
+	res := b.result(t, r)
+	if res.Status != schema.StatusFailed || res.Attempt != 1 || backend.made.Load() != 1 || res.Fault == nil || !strings.Contains(res.Fault.Message, "not a directory") {
+		t.Errorf("%s, attempt %d, %d sandboxes, fault %v", res.Status, res.Attempt, backend.made.Load(), res.Fault)
+	}
+}
+
 func TestFilesThatASandboxRefusesAreNotTriedAgain(t *testing.T) {
 	for reason, code := range map[string]string{"not a directory": schema.CodeSetup, "no space left on device": schema.CodeDisk} {
 		backend := &refusing{reason: reason}

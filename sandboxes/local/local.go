@@ -74,6 +74,11 @@ func (b *Backend) refuse(s sandboxes.Spec) error {
 	if s.GPUs > 0 {
 		return sandboxes.GPUsUnsupported(s.GPUs)
 	}
+	for file := range etcFiles() {
+		if s.Workdir == file || strings.HasPrefix(s.Workdir, file+"/") {
+			return &sandboxes.UnsupportedError{Field: "sandbox.workdir", Value: s.Workdir, Reason: file + " is a file; use a folder, such as " + sandboxes.DefaultWorkdir}
+		}
+	}
 	return sandboxes.RefuseContainers(s, "local")
 }
 

@@ -183,6 +183,7 @@ func TestSettingsThatCannotBeEnforcedAreRefusedByName(t *testing.T) {
 	for field, s := range map[string]sandboxes.Spec{
 		"sandbox.network": {Network: "open"},
 		"sandbox.image":   {Image: "debian:12"},
+		"sandbox.workdir": {Workdir: "/etc/passwd/x"},
 	} {
 		s.Owner, s.Rollout = "w1", "alpha-1"
 		_, err := b.Create(t.Context(), s)
