@@ -80,9 +80,11 @@ func (r *Rollout) openGate(ctx context.Context, s *step) (agents.Launch, error) 
 		return l, nil
 	}
 	if q.Mode == schema.ModeBlack {
-		l.BaseURL, l.Key = r.upstream.URL, r.upstream.Key
+		var err error
+		l.BaseURL, err = r.routeTo(ctx, r.upstream.URL)
+		l.Key = r.upstream.Key
 		r.rec.setKey(l.Key)
-		return l, nil
+		return l, err
 	}
 	answers, err := r.answerers()
 	if err != nil {
