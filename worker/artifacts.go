@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -316,10 +315,7 @@ func (c *collection) read(ctx context.Context, files sandboxes.Files, at string,
 		if list, err := files.List(ctx, at); err == nil && len(list) == 0 {
 			f.status = "empty"
 		}
-		var b bytes.Buffer
-		if err = files.TarOut(ctx, at, &b, sandboxes.TarOptions{Limit: maxKept, Exclude: exclude}); err == nil {
-			f.data = b.Bytes()
-		}
+		f.data, err = c.r.fitting(ctx, files, at, exclude)
 	} else {
 		f.data, err = files.Read(ctx, at, maxKept)
 	}

@@ -149,11 +149,10 @@ func (g *serviceGroup) keepFolder(ctx context.Context, name, as string) error {
 			if mount.Folder != name {
 				continue
 			}
-			var b bytes.Buffer
 			if list, err := m.sb.Files().List(ctx, mount.Path); err == nil && len(list) == 0 {
 				return nil
 			}
-			err := m.sb.Files().TarOut(ctx, path.Clean(mount.Path), &b, sandboxes.TarOptions{Limit: maxKept})
+			data, err := g.r.fitting(ctx, m.sb.Files(), path.Clean(mount.Path), nil)
 			if errors.Is(err, sandboxes.ErrLost) && !ruined(err) || ctx.Err() != nil {
 				return err
 			}
@@ -161,7 +160,7 @@ func (g *serviceGroup) keepFolder(ctx context.Context, name, as string) error {
 				g.r.note("the folder %s was not kept: %v", name, err)
 				return nil
 			}
-			return g.r.keep(ctx, as, b.Bytes())
+			return g.r.keep(ctx, as, data)
 		}
 	}
 	return nil
