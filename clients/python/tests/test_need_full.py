@@ -53,7 +53,7 @@ async def test_vector(server: Server, vector: dict[str, Any]) -> None:
 
     name = TRAINER
     async with (
-        await Client.connect(server.url, server.creds(f"trainer-{name}"), name) as client,
+        await Client.connect(server.url, server.creds(f"trainer-{name}"), name, answer_all=True) as client,
         FakeWorker(server.url, server.creds("admin")) as worker,
     ):
         client.serve(policy)

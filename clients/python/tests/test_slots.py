@@ -63,7 +63,7 @@ async def test_room() -> None:
     slots.most = 1
     last = asyncio.ensure_future(slots.room(1, 1))
     await asyncio.sleep(0)
-    slots.close()
+    slots.close(ClosedError("the client is closed"))
     with pytest.raises(ClosedError):
         await last
     with pytest.raises(InvalidError, match="slots: '-1'"):

@@ -41,7 +41,7 @@ async def worker(server: Server) -> AsyncIterator[FakeWorker]:
 @contextlib.asynccontextmanager
 async def trainer(server: Server, **options: Any) -> AsyncIterator[SyncClient]:
     creds = server.creds(f"trainer-{TRAINER}")
-    client = await asyncio.to_thread(SyncClient.connect, server.url, creds, TRAINER, **options)
+    client = await asyncio.to_thread(SyncClient.connect, server.url, creds, TRAINER, answer_all=True, **options)
     try:
         yield client
     finally:

@@ -22,7 +22,7 @@ Select = Callable[[str], bool]
 class Answering:
     """Answering are the methods of a client that answer, hold and end calls."""
 
-    _closed: bool
+    _reason: ClosedError | None
     _serving: set[asyncio.Task[None]]
     _calls: Calls
     _holding: Holding
@@ -52,8 +52,8 @@ class Answering:
             raise InvalidError("handler", type(handler).__name__, "want a function of a Call")
         if not isinstance(concurrency, int) or concurrency < 1:
             raise InvalidError("concurrency", concurrency, "want a number of calls of 1 or more")
-        if self._closed:
-            raise ClosedError("the client is closed")
+        if self._reason is not None:
+            raise self._reason
         task = asyncio.get_running_loop().create_task(serve(self._calls, handler, concurrency), name="turngate serve")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)

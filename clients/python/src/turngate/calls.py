@@ -89,6 +89,7 @@ class Calls:
         self.newest: int | None = None  # largest number of a policy version that answered here
         self.on_verification: Callable[[IncomingCall, Callable[[], Answer]], None] | None = None
         self.on_rollout: Callable[[str], None] | None = None  # called with each rollout at its first call
+        self.attached: Callable[[], bool] = lambda: True  # this process has the calls of its shard
         self._refused = refused
         self._trainer = trainer
         self._link = link
@@ -105,7 +106,18 @@ class Calls:
         self._arrived = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._gens = 0
-        self._closed = False
+        self._closed: ClosedError | None = None
+        self._answers: Callable[[str], bool] = lambda _rollout: True
+        self._orphan: Callable[[str], Awaitable[bool]] | None = None
+
+    def answer_only(self, answers: Callable[[str], bool], orphan: Callable[[str], Awaitable[bool]]) -> None:
+        """Answer the calls of some rollouts only.
+
+        Args:
+            answers: Reports whether the calls of a rollout are answered.
+            orphan: Called at the first call of another one. It reports whether its calls are answered from now on.
+        """
+        self._answers, self._orphan = answers, orphan
 
     async def listen(self, shard: str) -> None:
         """Take calls from now on."""
@@ -117,9 +129,13 @@ class Calls:
         """Take verifications from now on."""
         await self._link.subscribe(names.verifications(self._trainer, shard), self._on_verification)
 
-    async def close(self) -> None:
+    def stop(self, reason: ClosedError) -> None:
+        """Answer nothing from now on."""
+        self._closed = self._closed or reason
+
+    async def close(self, reason: ClosedError) -> None:
         """End all work on calls. Their workers ask another process of this trainer, or this one after a restart."""
-        self._closed = True
+        self.stop(reason)
         self._arrived.set()
         self._queue.clear()
         for task in list(self._tasks):
@@ -129,7 +145,8 @@ class Calls:
         await self._outbox.close()
 
     @property
-    def closed(self) -> bool:
+    def closed(self) -> ClosedError | None:
+        """The reason of the end; None: it has not ended."""
         return self._closed
 
     def _spawn(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
@@ -151,7 +168,7 @@ class Calls:
 
     def _on_message(self, msg: Msg, of: str) -> None:
         key, headers = names.parse_call(msg.subject, self._trainer), msg.headers or {}
-        if key is None or self._closed:
+        if key is None or self._closed is not None or not self.attached():
             return
         if headers.get("Rl-Kind") == "cancel":
             self._cancelled(key, of)
@@ -236,6 +253,8 @@ class Calls:
             if len(rollout.waiting) < MOST_WAITING:
                 rollout.waiting.append(incoming)
             return
+        if not self._answers(key.rollout):
+            return
         rollout.touched = time.monotonic()
         if key.attempt < rollout.attempt:
             self._stale(incoming, f"attempt {key.attempt} is over, {rollout.attempt} has begun")
@@ -282,6 +301,9 @@ class Calls:
         waiting, rollout.waiting = rollout.waiting, []
         if over and self._rollouts.get(name) is rollout:
             del self._rollouts[name]
+        if not over and not self._answers(name) and (self._orphan is None or not await self._orphan(name)):
+            self._rollouts.pop(name, None)  # its worker asks again
+            return
         for incoming in waiting:
             if over:
                 self._stale(incoming, "the rollout has a result")
@@ -389,7 +411,7 @@ class Calls:
         Raises:
             ClosedError: The client is closed.
         """
-        while not self._closed:
+        while self._closed is None:
             for i, call in enumerate(self._queue):
                 if not self._holding.holds(call.rollout):
                     del self._queue[i]
@@ -402,7 +424,7 @@ class Calls:
             else:
                 self._arrived.clear()
                 await self._arrived.wait()
-        raise ClosedError("the client is closed")
+        raise self._closed
 
     def in_hand(self, selected: Callable[[str], bool]) -> list[Answer]:
         """Return the model calls of selected rollouts that were handed out and have no answer yet."""

@@ -14,8 +14,9 @@ from typing import Any
 
 from . import contexts, names
 from .answering import Answering
+from .attachment import Attachment
 from .calls import BEAT_EVERY, Calls, Check
-from .errors import InvalidError, TurngateError, UnreachableError
+from .errors import ClosedError, InvalidError, TurngateError, UnreachableError
 from .failures import TREATMENTS
 from .files import Files
 from .groups import Treatments, Wanted
@@ -23,6 +24,7 @@ from .holding import Holding
 from .ledger import Ledger
 from .link import Link, log
 from .objects import Objects
+from .orphans import Choice, Orphans
 from .progress import Progress
 from .results import Results
 from .schema import Fault, Limits, Request, Result, ToolSpec, Verify
@@ -36,6 +38,9 @@ from .verify import Verifications, Verifier
 from .workers import Workers
 
 URL = "nats://127.0.0.1:4222"
+
+DEFAULT_NAME = "local"
+"""Name of the trainer that `turngate up` makes."""
 
 START_WITHIN = 30.0
 """Seconds that a new client waits for its streams, which the first worker makes."""
@@ -61,7 +66,8 @@ class Client(Answering, Files, Training, Workers):
         self._background: list[asyncio.Task[None]] = []
         self._serving: set[asyncio.Task[None]] = set()
         self._cancelling: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self._reason: ClosedError | None = None  # of the end
+        self._attachment: Attachment | None = None
 
     name: str
     _calls_link: Link
@@ -80,11 +86,14 @@ class Client(Answering, Files, Training, Workers):
         cls,
         url: str = URL,
         creds: str | os.PathLike[str] | None = None,
-        name: str = "local",
+        name: str | None = None,
         *,
         context: str = "",
         state: str | os.PathLike[str] | None = None,
         shard: str = "",
+        take_over: bool = False,
+        orphans: Choice = "leave",
+        answer_all: bool = False,
         lane: int = names.DEFAULT_LANE,
         slots: int = 0,
         tools: dict[str, Tool] | None = None,
@@ -99,10 +108,16 @@ class Client(Answering, Files, Training, Workers):
         Args:
             url: URL of the NATS server; several separated by commas.
             creds: A .creds file, or a file with an nkey seed.
-            name: Name of the trainer, to which the credentials belong.
+            name: Name of the trainer, to which the credentials belong. Default: local, with a shard that no other
+                process has, so that several processes may run without names.
             context: Name of a context of the nats command, which has the URL and the credentials.
             state: A file with the open rollouts, so that this trainer still waits for them after a restart.
-            shard: Answer the calls of one shard; empty: of all.
+            shard: One process at a time answers the calls of a shard of the trainer. Its rollouts have this shard, too.
+                Default: 0.
+            take_over: Take the place of another process that has this name and shard, whose client is closed then.
+            orphans: What is done with open rollouts of this name and shard that this process did not submit: leave them
+                alone, cancel them, or adopt them. Their calls are answered in the last case only.
+            answer_all: Answer the calls of rollouts that other processes submit, too.
             lane: Priority of submitted rollouts, 0 to 3; 0 is the most urgent.
             slots: Largest number of submitted rollouts without a result; submit waits for the others. 0: no limit.
             tools: Tools that agents may use whose request lists them in agent.tools.
@@ -116,10 +131,13 @@ class Client(Answering, Files, Training, Workers):
         Raises:
             UnreachableError: The server or the first worker did not answer in time.
             InvalidError: An argument is not valid.
+            InUseError: Another process has this name and shard, and runs.
         """
+        if name is None:
+            name, shard = DEFAULT_NAME, shard or (names.DEFAULT_SHARD if state else f"p{secrets.token_hex(4)}")
+        shard = shard or names.DEFAULT_SHARD
         names.check_trainer(name)
-        if shard:
-            names.check_token("shard", shard)
+        names.check_token("shard", shard)
         if not 0 <= lane < names.LANES:
             raise InvalidError("lane", lane, f"want 0 to {names.LANES - 1}")
         credit = Slots(slots)
@@ -143,7 +161,7 @@ class Client(Answering, Files, Training, Workers):
             raise
         self._streams = Streams(self._bulk_link, reopen=self.opened)
         self._objects = Objects(self._streams)
-        self._submissions = Submissions(name, self._streams, self._objects, self._ledger, lane, credit)
+        self._submissions = Submissions(name, shard, self._streams, self._objects, self._ledger, lane, credit)
         self._submissions.restore(opened)
         self._holding = Holding(name, self._bulk_link, self._submissions.upstreamed)
         self._calls = Calls(
@@ -153,12 +171,28 @@ class Client(Answering, Files, Training, Workers):
         self._verifications = Verifications(self._calls, self._calls_link, self._objects, shard, verify)
         self._results = Results(name, self._streams, self._submissions, self._calls.knows, self._calls.ended)
         self._calls.on_rollout = self._results.began
+        alone = Orphans(name, shard, orphans, self._streams, self._submissions)
+        if not answer_all:
+            self._calls.answer_only(self._answers, alone.called)
+        self._attachment = Attachment(
+            name, self._bulk_link, self._holding.instance, shard, self._ledger.owner, take_over
+        )  # fmt: skip
+        self._calls.attached = lambda: self._attachment is not None and self._attachment.attached
         try:
             await asyncio.wait_for(self._open_streams(), start_within)
+            await self._attachment.listen()
             await self._results.listen()
             await self._calls.listen(shard)
             if verify is not None:
                 await self._verifications.listen()
+            await self._attachment.attach()
+
+            async def began() -> None:
+                if not answer_all:
+                    await self._results.look_at(await alone.find())
+
+            if self._attachment.attached and orphans != "leave":
+                await began()
         except asyncio.TimeoutError:
             await self.close()
             waited = f"the streams of trainer {name} are not there after {start_within:g} s"
@@ -175,12 +209,13 @@ class Client(Answering, Files, Training, Workers):
         ):
             self._start(self._every(seconds, work))
         self._start(self._results.drop_over())
+        self._start(self._keep(self._attachment, began, look=self._attachment.attached and orphans == "leave"))
         if slots:
             self._start(self._results.look_at(list(opened)))
         return self
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self.outstanding} rollouts outstanding"
+        state = "closed" if self._reason is not None else f"{self.outstanding} rollouts outstanding"
         return f"<Client {getattr(self, 'name', '?')}: {state}>"
 
     async def __aenter__(self) -> Client:
@@ -193,19 +228,24 @@ class Client(Answering, Files, Training, Workers):
 
     async def close(self) -> None:
         """Stop. Open calls are not answered: their workers ask this trainer again after a restart."""
-        if self._closed:
+        await self._close(ClosedError("the client is closed"))
+
+    async def _close(self, reason: ClosedError) -> None:
+        if self._reason is not None:
             return
-        self._closed = True
-        self._submissions.slots.close()
-        self._results.close()
-        self._verifications.close()
+        self._reason = reason
+        self._calls.stop(reason)
+        self._submissions.slots.close(reason)
+        self._results.close(reason)
+        self._verifications.close(reason)
         if self._cancelling:
             await asyncio.wait(self._cancelling, timeout=CANCEL_WITHIN)
         tasks = [*self._background, *self._serving, *self._cancelling]
+        tasks = [task for task in tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._calls.close()
+        await self._calls.close(reason)
         await self._calls_link.close()
         await self._bulk_link.close()
         self._ledger.close()
@@ -220,6 +260,20 @@ class Client(Answering, Files, Training, Workers):
                 await work()
             except TurngateError as e:
                 log.debug("%s; it is tried again", e)
+
+    async def _keep(self, attachment: Attachment, began: Callable[[], Awaitable[None]], *, look: bool) -> None:
+        """Keep the place of this process. When another one has taken it, the client is closed."""
+        if look:
+            try:
+                await began()
+            except TurngateError as e:
+                log.debug("the open rollouts of other processes are not known: %s", e)
+        error = await attachment.keep(began)
+        log.error("%s", error)
+        await self._close(error if isinstance(error, ClosedError) else ClosedError(str(error)))
+
+    def _answers(self, rollout: str) -> bool:
+        return rollout in self._submissions.open or self._verifications.waits_for(rollout)
 
     async def _beat(self) -> None:
         self._calls.beat()
@@ -257,14 +311,18 @@ class Client(Answering, Files, Training, Workers):
             StateFileError: The requests were not written to the state file. None of their group was queued.
             ClosedError: The client was closed while it waited for a slot.
         """
-        given = [requests] if isinstance(requests, Request) else list(requests)
+        return await self._submit([requests] if isinstance(requests, Request) else list(requests))
+
+    async def _submit(self, given: list[Request], new: bool = False) -> list[str]:
+        if self._reason is not None:
+            raise self._reason
         for request in given:
             request.id = request.id or self.new_id()
         batches = self._submissions.batches(given)
         await self._submissions.store_files(given)
         await self._holding.tell()  # before a worker can take the requests
         for batch in batches:
-            await self._submissions.submit(batch)
+            await self._submissions.submit(batch, new)
         return [request.id for request in given]
 
     async def submit_group(
@@ -293,7 +351,7 @@ class Client(Answering, Files, Training, Workers):
             agent: Name of the agent; used with a task.
             sandbox: Name of the sandbox's backend; used with a task.
             image: Image of the sandbox instead of the task's own; used with a task.
-            group: Name of the group. Default: a random one.
+            group: Name of the group, which the trainer has not used before. Default: a random one.
             labels: Labels of the results.
             tools: Tools of this trainer that the agent may use, in addition to those of a request.
             args: Arguments of the agent's command, added to its own.
@@ -306,8 +364,13 @@ class Client(Answering, Files, Training, Workers):
         Raises:
             InvalidError: An argument is not valid. None was queued.
             TaskError: The sandbox cannot run the task.
+            GroupExistsError: The trainer has used the name of the group before.
         """
         check_group(task, n, group)
+        if self._reason is not None:
+            raise self._reason
+        if group:
+            await self._submissions.check_new(group, self.new_id(f"{group}-0"))
         request: Request
         if isinstance(task, Task):
             request = task.request_for(agent, sandbox, image)
@@ -329,7 +392,7 @@ class Client(Answering, Files, Training, Workers):
             one = copy.deepcopy(request)
             one.group, one.index, one.id = group, index, self.new_id(f"{group}-{index}")
             out.append(one)
-        return await self.submit(out)
+        return await self._submit(out, new=True)
 
     @property
     def outstanding(self) -> int:

@@ -77,6 +77,36 @@ class ClosedError(TurngateError):
     """The client is closed."""
 
 
+class InUseError(TurngateError):
+    """Another process answers the calls of this trainer's shard."""
+
+    def __init__(self, trainer: str, shard: str, process: str, silent: float) -> None:
+        since = f", which was last heard {silent:.0f} s ago and does not answer" if silent else ""
+        super().__init__(
+            f"shard {shard} of trainer {trainer} is in use by {process}{since}: end that one, give this one another "
+            "name or shard, or let it take over (take_over=True)"
+        )
+        self.process = process
+        self.silent = silent
+
+
+class ReplacedError(ClosedError):
+    """Another process has taken the place of this one, whose client is closed."""
+
+    def __init__(self, trainer: str, shard: str, process: str) -> None:
+        super().__init__(
+            f"this process of trainer {trainer} was replaced by {process}, which answers the calls of shard {shard} now"
+        )
+        self.process = process
+
+
+class GroupExistsError(InvalidError):
+    """The trainer has used the name of a group before. Nothing was queued."""
+
+    def __init__(self, group: str, when: str) -> None:
+        super().__init__("group", group, f"the name is in use since {when}; want a new one, or none for a random one")
+
+
 class ServerError(TurngateError):
     """The NATS server refused an operation of JetStream."""
 

@@ -7,6 +7,7 @@ import fcntl
 import io
 import json
 import os
+import secrets
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class Ledger:
         self._path = Path(path) if path is not None else None
         self._file: io.FileIO | None = None
         self._lock = threading.Lock()
+        self.owner = ""  # random name of the file; empty: there is no file
 
     def open(self) -> dict[str, Submitted]:
         """Lock the file, read it, and rewrite it without the ended rollouts.
@@ -59,7 +61,8 @@ class Ledger:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise StateFileError(f"{path} is in use by another process") from None
-            found = self._load_newest(file)
+            found, self.owner = self._load_newest(file)
+            self.owner = self.owner or secrets.token_hex(8)
             self._rewrite(file, found)
         except BaseException:
             file.close()
@@ -67,7 +70,7 @@ class Ledger:
         self._file = file
         return found
 
-    def _load_newest(self, file: io.FileIO) -> dict[str, Submitted]:
+    def _load_newest(self, file: io.FileIO) -> tuple[dict[str, Submitted], str]:
         """Read the whole copy that an interrupted rewrite has left, or else the file."""
         assert self._path is not None
         copy = self._path.with_name(self._path.name + ".new")
@@ -77,7 +80,7 @@ class Ledger:
 
     def _rewrite(self, file: io.FileIO, found: dict[str, Submitted]) -> None:
         assert self._path is not None
-        lines = b"".join(_line(submit_entry(s)) for s in found.values())
+        lines = _line({"owner": self.owner}) + b"".join(_line(submit_entry(s)) for s in found.values())
         copy = self._path.with_name(self._path.name + ".new")
         # The copy must be whole on disk before the old content is dropped; the lock is on the old file.
         part = copy.with_name(copy.name + ".part")
@@ -150,14 +153,17 @@ def _write(file: io.FileIO, data: bytes) -> None:
         at += file.write(data[at:]) or 0
 
 
-def _load(data: bytes, path: Path) -> dict[str, Submitted]:
+def _load(data: bytes, path: Path) -> tuple[dict[str, Submitted], str]:
     found: dict[str, Submitted] = {}
+    owner = ""
     for number, line in enumerate(io.BytesIO(data), 1):
         if not line.endswith(b"\n"):
             break  # it was never confirmed
         try:
             entry = json.loads(line)
-            if "submit" in entry:
+            if "owner" in entry:
+                owner = str(entry["owner"])
+            elif "submit" in entry:
                 request = codec.from_json(Request, entry["submit"])
                 found[request.id] = Submitted(
                     request, entry.get("lane", 0), entry.get("seq", 0), entry.get("attempt", 0)
@@ -169,4 +175,4 @@ def _load(data: bytes, path: Path) -> dict[str, Submitted]:
                 s.seq, s.attempt = max(s.seq, entry.get("seq", 0)), max(s.attempt, entry.get("attempt", 0))
         except (ValueError, KeyError, TypeError, AttributeError, InvalidError) as e:
             raise StateFileError(f"{path}, line {number}: {e}") from None
-    return found
+    return found, owner

@@ -14,6 +14,9 @@ LANES = 4
 
 DEFAULT_LANE = 2
 
+DEFAULT_SHARD = "0"
+"""Shard of a request, and of a process, without one."""
+
 MAX_UID = (1 << 32) - 2
 """Largest uid and gid of Linux. The number above it means "no change" in system calls."""
 

@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from .calls import Check
 from .names import Key
+from .orphans import Choice
 from .schema import Fault, Limits, ToolSpec, Verify
 from .tool import Tool
 from .verify import Verifier
@@ -19,6 +20,9 @@ class ConnectOptions(TypedDict, total=False):
     context: str
     state: str | os.PathLike[str] | None
     shard: str
+    take_over: bool
+    orphans: Choice
+    answer_all: bool
     lane: int
     slots: int
     tools: dict[str, Tool] | None

@@ -42,7 +42,7 @@ class Results:
         self._overed = asyncio.Event()
         self._news: dict[str, asyncio.Event] = {}  # of groups with callers that wait; empty name: for any result
         self._from = 0
-        self._closed = False
+        self._closed: ClosedError | None = None
         submissions.on_drop = self._tell
 
     async def listen(self) -> None:
@@ -67,6 +67,7 @@ class Results:
         self._recent[rollout] = None
         if len(self._recent) > MOST_RECENT:
             del self._recent[next(iter(self._recent))]
+        self._submissions.orphans.pop(rollout, None)
         known = self._submissions.open.get(rollout)
         if known is not None:
             self._hinted[rollout] = None
@@ -136,7 +137,7 @@ class Results:
 
     async def _wait(self, group: str) -> None:
         """Wait until a group, or with an empty name any rollout, may have a result, or has one open rollout fewer."""
-        if not self._closed:
+        if self._closed is None:
             await self._news.setdefault(group, asyncio.Event()).wait()
 
     async def next(self) -> Result:
@@ -145,12 +146,12 @@ class Results:
         Raises:
             ClosedError: The client is closed.
         """
-        while not self._closed:
+        while self._closed is None:
             result = await self.next_of("")
             if result is not None:
                 return result
             await self._wait("")
-        raise ClosedError("the client is closed")
+        raise self._closed
 
     async def next_of(self, group: str) -> Result | None:
         """Wait for the next result of a group, or of any rollout if its name is empty; None: none of them is open.
@@ -159,8 +160,8 @@ class Results:
             ClosedError: The client is closed.
         """
         while self._submissions.expected(group):
-            if self._closed:
-                raise ClosedError("the client is closed")
+            if self._closed is not None:
+                raise self._closed
             members = self._submissions.members(group)
             # Hints are of open rollouts. A group has few of these.
             rollout = next((r for r in members if r in self._hinted) if group else iter(self._hinted), None)
@@ -204,6 +205,6 @@ class Results:
             raise NotFoundError(f"rollout {rollout} has no result")
         return codec.decode(Result, found.data)
 
-    def close(self) -> None:
-        self._closed = True
+    def close(self, reason: ClosedError) -> None:
+        self._closed = reason
         self.wake()

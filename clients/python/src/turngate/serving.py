@@ -75,7 +75,7 @@ async def _handle(calls: Calls, call: Call, handler: Handler, failures: Failures
     except CallOverError:
         return
     except asyncio.CancelledError:
-        if call.wanted and not calls.closed:  # else the worker asks this trainer again after a restart
+        if call.wanted and calls.closed is None:  # else the worker asks this trainer again after a restart
             log.warning("the handler of call %s was cancelled; the worker asks again", call.key)
             text = "the handler was cancelled"
             fault = Fault(stage="call", code="internal", who="trainer", status=500, message=text)

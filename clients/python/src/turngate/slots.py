@@ -58,7 +58,7 @@ class Slots:
         """Number of requests that wait for a slot, by group."""
         self._taken: dict[str, None] = {}
         self._changed = asyncio.Event()
-        self._closed = False
+        self._closed: ClosedError | None = None
         self.most = most
 
     @property
@@ -101,8 +101,8 @@ class Slots:
             ClosedError: The client is closed.
         """
         while True:
-            if self._closed:
-                raise ClosedError("the client is closed")
+            if self._closed is not None:
+                raise self._closed
             if not self._most:
                 return most
             free = self._most - self.taken
@@ -111,7 +111,7 @@ class Slots:
             self._changed.clear()
             await self._changed.wait()
 
-    def close(self) -> None:
+    def close(self, reason: ClosedError) -> None:
         """End all waits."""
-        self._closed = True
+        self._closed = reason
         self._changed.set()

@@ -63,6 +63,7 @@ class Stored:
     seq: int
     data: bytes
     expires: bool = False  # the server deletes it after a while
+    time: str = ""  # when it was stored
 
 
 class Streams:
@@ -138,7 +139,13 @@ class Streams:
                 return None
             raise
         expires = b"\r\nNats-TTL:" in base64.b64decode(found.get("hdrs", ""))
-        return Stored(found["subject"], int(found["seq"]), base64.b64decode(found.get("data", "")), expires)
+        return Stored(
+            found["subject"],
+            int(found["seq"]),
+            base64.b64decode(found.get("data", "")),
+            expires,
+            found.get("time", "")[:19],
+        )
 
     async def last(self, stream: str, subject: str) -> Stored | None:
         """Return the last message of a subject."""
@@ -161,11 +168,16 @@ class Streams:
             NotSentError: It is not stored.
             UnreachableError: It is not known whether it is stored.
         """
+        return (await self.store_once(message))[0]
+
+    async def store_once(self, message: Message) -> tuple[int, bool]:
+        """Store a message as store does. It reports also whether the stream had it, by its Nats-Msg-Id."""
         self.check_size(message.subject, len(message.data))
 
-        async def store() -> int:
+        async def store() -> tuple[int, bool]:
             answer = await self.link.request(message.subject, message.data, message.headers or None)
-            return int(_answer(message.subject, answer.data)["seq"])
+            stored = _answer(message.subject, answer.data)
+            return int(stored["seq"]), bool(stored.get("duplicate"))
 
         return await self._opened(store)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import os
 import time
@@ -12,13 +13,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from . import codec, names
-from .errors import DigestError, InvalidError, NotFoundError, QueueFullError, ServerError, TurngateError
+from .errors import (
+    DigestError,
+    GroupExistsError,
+    InvalidError,
+    NotFoundError,
+    QueueFullError,
+    ServerError,
+    TurngateError,
+)
 from .ledger import Ledger, Submitted, submit_entry
 from .link import log
 from .objects import Objects
 from .schema import Cancel, Request, State
 from .slots import Slots
-from .streams import DUPLICATE, MAX_BATCH, MSG_ID, Message, Streams, passing, refused
+from .streams import DUPLICATE, MAX_BATCH, MSG_ID, Message, Streams, insist, passing, refused
 from .task import Task, TaskRequest, notes_of
 
 MOST_LOOSE = 250
@@ -38,16 +47,26 @@ class _Queued:
 
     seqs: dict[str, int] = dataclasses.field(default_factory=dict)  # of requests that are surely on the queue
     unsure: bool = False  # the others may be, too
+    new: bool = False  # no other process has used the ids
 
 
 class Submissions:
     """Submissions submits, cancels, and submits again the rollouts that the server lost."""
 
     def __init__(
-        self, trainer: str, streams: Streams, objects: Objects, ledger: Ledger, lane: int, slots: Slots
+        self,
+        trainer: str,
+        shard: str,
+        streams: Streams,
+        objects: Objects,
+        ledger: Ledger,
+        lane: int,
+        slots: Slots,
     ) -> None:
         self.trainer = trainer
+        self._shard = shard if shard != names.DEFAULT_SHARD else ""
         self.open: dict[str, Submitted] = {}
+        self.orphans: dict[str, int] = {}  # rollouts of other processes that are cancelled, with their queue sequences
         self.slots = slots
         self.on_drop: Callable[[str], None] | None = (
             None  # called with the group of each rollout that is no longer open
@@ -95,6 +114,12 @@ class Submissions:
             self.on_drop(group)
         return True
 
+    async def adopt(self, s: Submitted) -> None:
+        """Make a rollout open that another process has put on the queue."""
+        if s.request.id not in self.open:
+            self._add(s)
+            await asyncio.to_thread(self._ledger.write, [submit_entry(s)], True)
+
     async def put_bundle(self, data: bytes) -> str:
         """Store a task's files and return their sha256 for request.task.bundle."""
         sha = await self._objects.put(names.tasks_bucket(self.trainer), data)
@@ -122,6 +147,24 @@ class Submissions:
                     raise InvalidError(f"requests[{i}].task.bundle", sha, want)
             self._stored.add(sha)
 
+    async def check_new(self, group: str, rollout: str) -> None:
+        """Check that the name of a group is new.
+
+        Args:
+            group: The name.
+            rollout: Id of the first rollout of a group with this name.
+
+        Raises:
+            GroupExistsError: It is not.
+        """
+        if self.members(group):
+            raise GroupExistsError(group, "rollouts of this process that are open")
+        records = names.records(self.trainer)
+        for subject in (names.state(rollout), names.result(rollout)):
+            found = await insist(f"look up group {group}", functools.partial(self._streams.last, records, subject))
+            if found is not None:
+                raise GroupExistsError(group, f"{found.time.replace('T', ' ')} UTC or earlier")
+
     def batches(self, requests: Sequence[Request]) -> list[list[Request]]:
         """Check requests, and collect those that are queued all or none.
 
@@ -131,7 +174,7 @@ class Submissions:
         out: list[list[Request]] = []
         for i, given in enumerate(requests):
             task = dataclasses.replace(given.task, notes=notes_of(given))
-            request = dataclasses.replace(given, trainer=self.trainer, task=task)
+            request = dataclasses.replace(given, trainer=self.trainer, shard=given.shard or self._shard, task=task)
             names.check_id(request.id, f"requests[{i}].id")
             if names.trainer_of(request.id) != self.trainer:
                 raise InvalidError(f"requests[{i}].id", request.id, f'must begin with its trainer, "{self.trainer}-"')
@@ -145,15 +188,18 @@ class Submissions:
                 raise InvalidError(f"requests[{i}].group", request.group, f"at most {MAX_BATCH} rollouts in a group")
         return out
 
-    async def submit(self, batch: list[Request]) -> None:
+    async def submit(self, batch: list[Request], new: bool = False) -> None:
         """Queue a batch and make its rollouts open. It waits while the queue is full or the server away, and for slots.
 
         A group is queued whole, other requests as slots become free. If it ends early, requests that are surely not on
         the queue are not open; the others stay so.
 
+        With new, the ids are no earlier ones.
+
         Raises:
             StateFileError: The requests were not written down. None was queued.
             ClosedError: The client was closed while it waited for a slot.
+            GroupExistsError: They are.
         """
         group = batch[0].group
         self._count_waiting(group, len(batch))
@@ -163,10 +209,10 @@ class Submissions:
                     fresh = sum(r.id not in self.open for r in batch)
                     n = await self.slots.room(fresh if group else 1, fresh) if fresh else 0
                     some = batch if n == fresh else batch[:n]
-                    new = self._made_open(some)
+                    fresh_ids = self._made_open(some)
                 batch = batch[len(some) :]
                 self._count_waiting(group, -len(some))
-                await self._submit(some, new)
+                await self._submit(some, fresh_ids, _Queued(new=new))
         finally:
             self._count_waiting(group, -len(batch))
 
@@ -188,9 +234,8 @@ class Submissions:
                 self._add(Submitted(r, self._lane, at=now))
         return fresh
 
-    async def _submit(self, batch: list[Request], fresh: set[str]) -> None:
+    async def _submit(self, batch: list[Request], fresh: set[str], queued: _Queued) -> None:
         known = [self.open[r.id] for r in batch]
-        queued = _Queued()
         try:
             writing = asyncio.ensure_future(asyncio.to_thread(self._ledger.write, list(map(submit_entry, known)), True))
             try:
@@ -238,19 +283,25 @@ class Submissions:
         """Queue a batch, each request once."""
         subject = names.requests(lane, self.trainer)
         messages = [Message(subject, codec.encode(r), {MSG_ID: r.id}) for r in batch]
+        first = queued.new and not queued.unsure
         if len(messages) > 1:
             try:
                 last = await self._streams.store_batch(messages)
             except ServerError as e:
                 if e.err_code != DUPLICATE:
                     raise
+                if first:
+                    raise GroupExistsError(batch[0].group, "the last two minutes") from None
                 # The queue has some of them already, since an earlier answer was lost: one by one each is queued once.
                 queued.unsure = True
             else:
                 queued.seqs |= {r.id: last - i for i, r in enumerate(reversed(batch))}
                 return
         for r, m in zip(batch, messages, strict=True):
-            queued.seqs[r.id] = await self._streams.store(m)
+            seq, duplicate = await self._streams.store_once(m)
+            if duplicate and first:
+                raise GroupExistsError(r.group, "the last two minutes")
+            queued.seqs[r.id] = seq
 
     def upstreamed(self) -> list[str]:
         """Return the open rollouts with calls that their worker sends to an upstream itself."""
@@ -372,7 +423,7 @@ class Submissions:
     async def _ask_to_cancel(self, rollouts: Sequence[str], reason: str) -> None:
         for at in range(0, len(rollouts), CANCELS_PER_MESSAGE):
             ids = list(rollouts[at : at + CANCELS_PER_MESSAGE])
-            seqs = [self.open[r].seq if r in self.open else 0 for r in ids]
+            seqs = [self.open[r].seq if r in self.open else self.orphans.get(r, 0) for r in ids]
             message = Cancel(ids=ids, seqs=seqs, reason=reason)
             await self._streams.link.publish(names.trainer_subject(self.trainer, "cancel"), codec.encode(message))
 
@@ -382,6 +433,8 @@ class Submissions:
         for rollout, s in self.open.items():
             if s.cancel is not None:
                 wanted.setdefault(s.cancel, []).append(rollout)
+        if self.orphans:
+            wanted.setdefault("the process that submitted it is gone", []).extend(self.orphans)
         for reason, rollouts in wanted.items():
             await self._ask_to_cancel(rollouts, reason)
 

@@ -90,7 +90,7 @@ class SyncClient:
         cls,
         url: str = URL,
         creds: str | os.PathLike[str] | None = None,
-        name: str = "local",
+        name: str | None = None,
         **options: Unpack[ConnectOptions],
     ) -> SyncClient:
         """Connect a trainer; see Client.connect."""

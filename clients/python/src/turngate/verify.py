@@ -59,8 +59,8 @@ class Verifications:
                 await fail(handle, TurngateError("the handle was left without a verdict"))
 
     async def _next(self, rollout: str) -> Handle:
-        if self._calls.closed:
-            raise ClosedError("the client is closed")
+        if self._calls.closed is not None:
+            raise self._calls.closed
         if rollout in self._waiting:
             raise InvalidError("rollout", rollout, "its verification is awaited already")
         waiting: asyncio.Future[Handle] = asyncio.get_running_loop().create_future()
@@ -75,15 +75,19 @@ class Verifications:
         finally:
             self._waiting.pop(rollout, None)
 
-    def close(self) -> None:
+    def waits_for(self, rollout: str) -> bool:
+        """Report whether a caller waits for the verification of a rollout."""
+        return rollout in self._waiting
+
+    def close(self, reason: ClosedError) -> None:
         """End the waits."""
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(ClosedError("the client is closed"))
+                waiting.set_exception(reason)
 
     async def _leave(self, handle: Handle) -> None:
         """Leave a verification whose caller was cancelled to another try, unless the client is closed."""
-        if handle.wanted and not self._calls.closed:
+        if handle.wanted and self._calls.closed is None:
             log.warning("verification %s was cancelled; the worker asks again", handle.key)
             text = "the verifier was cancelled"
             await handle.fault(Fault(stage="verify", code="internal", who="trainer", status=503, message=text))

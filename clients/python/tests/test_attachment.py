@@ -1,0 +1,86 @@
+"""One process answers the calls of a shard."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from conftest import Server
+from test_client import connect, policy
+from turngate import Call, Client, GroupExistsError, InUseError, InvalidError, ReplacedError, Reply, Task
+
+
+async def test_a_second_client_is_refused_or_takes_over(server: Server, tasks: Path) -> None:
+    async with await connect(server) as first:
+        with pytest.raises(InUseError, match=r"shard 0 of trainer alpha is in use by .*process \d+ on .*take_over=True"):
+            await connect(server)
+        async with await connect(server, shard="other") as apart, await connect(server, take_over=True) as second:
+            with pytest.raises(ReplacedError, match="was replaced by .*, which answers the calls of shard 0 now"):
+                await asyncio.wait_for(first.next_call(), 10)
+            with pytest.raises(ReplacedError):
+                await first.submit_group(Task.load(tasks / "hello"), sandbox="local")
+            for client in (second, apart):
+                client.serve(policy)
+                await client.submit_group(Task.load(tasks / "hello"), sandbox="local")
+            assert {(await c.next_result()).reward for c in (second, apart)} == {1.0}
+    async with await connect(server):
+        pass  # a process that has ended needs no answer
+
+
+async def test_each_client_answers_its_own_rollouts(server: Server, tasks: Path) -> None:
+    seen: dict[str, set[str]] = {"a": set(), "b": set()}
+
+    async def run(name: str, client: Client) -> set[str]:
+        async def handler(call: Call) -> Reply:
+            seen[name].add(call.rollout)
+            return await policy(call)
+
+        client.serve(handler)
+        ids = await client.submit_group(Task.load(tasks / "hello"), n=4, sandbox="local")
+        assert {r.id async for r in client.results()} == set(ids)
+        return set(ids)
+
+    async with await connect(server, shard="a") as a, await connect(server, shard="b") as b:
+        assert await asyncio.gather(run("a", a), run("b", b)) == [seen["a"], seen["b"]]
+
+
+@pytest.mark.parametrize(("orphans", "status"), [("cancel", "cancelled"), ("adopt", "done")])
+async def test_rollouts_of_a_process_that_is_gone(server: Server, tasks: Path, orphans: str, status: str) -> None:
+    asked = asyncio.Event()
+
+    async def waits(call: Call) -> Reply:
+        asked.set()
+        return await asyncio.get_running_loop().create_future()
+
+    async with await connect(server, shard=orphans) as first:
+        first.serve(waits)
+        [rollout] = await first.submit_group(Task.load(tasks / "hello"), sandbox="local")
+        await asked.wait()
+    async with await connect(server, shard=orphans, orphans=orphans) as second:
+        second.serve(policy)
+        if orphans == "adopt":
+            assert (await second.next_result()).id == rollout
+        while True:
+            try:
+                assert (await second.result(rollout)).status == status
+                break
+            except LookupError:
+                await asyncio.sleep(0.1)
+
+
+async def test_a_group_that_exists_is_an_error(server: Server, tasks: Path) -> None:
+    task = Task.load(tasks / "hello")
+    async with await connect(server) as client:
+        client.serve(policy)
+        await client.submit_group(task, n=2, group="exists", sandbox="local")
+        with pytest.raises(GroupExistsError, match="in use since rollouts of this process"):
+            await client.submit_group(task, group="exists", sandbox="local")
+        assert len([r async for r in client.results()]) == 2
+    async with await connect(server) as client:
+        with pytest.raises(GroupExistsError, match=r"group: 'exists' .* in use since 20\d\d-"):
+            await client.submit_group(task, group="exists", sandbox="local")
+        assert client.outstanding == 0
+        with pytest.raises(InvalidError, match="orphans: 'keep'"):
+            await connect(server, shard="x", orphans="keep")
