@@ -14,10 +14,12 @@ from turngate import Call, Client, GroupExistsError, InUseError, InvalidError, R
 
 async def test_a_second_client_is_refused_or_takes_over(server: Server, tasks: Path) -> None:
     async with await connect(server) as first:
-        with pytest.raises(InUseError, match=r"shard 0 of trainer alpha is in use by .*process \d+ on .*take_over=True"):
+        with pytest.raises(
+            InUseError, match=r"shard 0 of trainer alpha is in use by .*process \d+ on .*take_over=True"
+        ):
             await connect(server)
         async with await connect(server, shard="other") as apart, await connect(server, take_over=True) as second:
-            with pytest.raises(ReplacedError, match="was replaced by .*, which answers the calls of shard 0 now"):
+            with pytest.raises(ReplacedError, match=r"was replaced by .*, which answers the calls of shard 0 now"):
                 await asyncio.wait_for(first.next_call(), 10)
             with pytest.raises(ReplacedError):
                 await first.submit_group(Task.load(tasks / "hello"), sandbox="local")
@@ -43,7 +45,8 @@ async def test_each_client_answers_its_own_rollouts(server: Server, tasks: Path)
         return set(ids)
 
     async with await connect(server, shard="a") as a, await connect(server, shard="b") as b:
-        assert await asyncio.gather(run("a", a), run("b", b)) == [seen["a"], seen["b"]]
+        of_a, of_b = await asyncio.gather(run("a", a), run("b", b))
+        assert (of_a, of_b) == (seen["a"], seen["b"])
 
 
 @pytest.mark.parametrize(("orphans", "status"), [("cancel", "cancelled"), ("adopt", "done")])
@@ -52,7 +55,8 @@ async def test_rollouts_of_a_process_that_is_gone(server: Server, tasks: Path, o
 
     async def waits(call: Call) -> Reply:
         asked.set()
-        return await asyncio.get_running_loop().create_future()
+        await asyncio.Event().wait()
+        return await policy(call)
 
     async with await connect(server, shard=orphans) as first:
         first.serve(waits)

@@ -36,7 +36,9 @@ async def worker(server: Server) -> AsyncIterator[FakeWorker]:
 
 @contextlib.asynccontextmanager
 async def trainer(server: Server, **options: Any) -> AsyncIterator[Client]:
-    async with await Client.connect(server.url, server.creds(f"trainer-{TRAINER}"), TRAINER, answer_all=True, **options) as client:
+    async with await Client.connect(
+        server.url, server.creds(f"trainer-{TRAINER}"), TRAINER, answer_all=True, **options
+    ) as client:
         yield client
 
 

@@ -51,6 +51,7 @@ async def policy(call: Call) -> Reply:
 
 
 def connect(server: Server, name: str = "alpha", **options: object) -> asyncio.Future[Client]:
+    options.setdefault("orphans", "cancel")  # rollouts that earlier tests have left
     return asyncio.ensure_future(Client.connect(server.url, server.creds(f"trainer-{name}"), name, **options))  # type: ignore[arg-type]
 
 
@@ -204,7 +205,7 @@ async def test_lost_requests_are_submitted_again(own_server: Server, tasks: Path
 
 
 def test_without_async(server: Server, tasks: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha") as client:
+    with SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha", orphans="cancel") as client:
         client.serve(solve)
         client.submit_group(Task.load(tasks / "hello"), n=2, sandbox="local")
         results = list(client.results(progress=True))

@@ -150,7 +150,7 @@ async def test_an_outcome_at_the_last_moment_is_not_lost() -> None:
 
 
 def test_a_timeout_without_async(server: Server, tasks: Path) -> None:
-    with SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha") as client:
+    with SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha", orphans="cancel") as client:
         with pytest.raises(TimeoutError):
             client.next_result(timeout=0.01)
         [rollout] = client.submit_group(Task.load(tasks / "hello"), sandbox="local")
@@ -229,7 +229,7 @@ async def test_a_call_that_python_cannot_read_is_refused(server: Server, worker:
 async def test_a_process_that_only_answers_keeps_nothing_of_ended_rollouts(
     server: Server, tasks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with await connect(server) as client, await connect(server) as other:
+    async with await connect(server) as client, await connect(server, shard="answers", answer_all=True) as other:
         failed = asyncio.Event()
         has_result = other._submissions.has_result
 
@@ -248,9 +248,9 @@ async def test_a_process_that_only_answers_keeps_nothing_of_ended_rollouts(
 
         monkeypatch.setattr(other._results, "_on_end", on_end)
         other.serve(policy)
-        [rollout] = await client.submit_group(Task.load(tasks / "hello"), sandbox="local")
-        while (await client.next_call()).rollout != rollout:  # both get each call
-            pass
+        request = Task.load(tasks / "hello").request_for("mini", "local")
+        request.shard = "answers"
+        [rollout] = await client.submit_group(request)
         assert (await client.next_result()).id == rollout
         await asyncio.wait_for(failed.wait(), 30)
         while await asyncio.wait_for(ended.get(), 30) != rollout:

@@ -165,7 +165,7 @@ async def test_rollouts_of_old_versions_are_cancelled(server: Server, tasks: Pat
 
 
 def test_groups_without_async(server: Server, tasks: Path) -> None:
-    client = SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha")
+    client = SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha", orphans="cancel")
     task, g, h = Task.load(tasks / "hello"), name(), name()
     silent = client.client.new_id(f"{h}-0")
     client.serve(policy_without(client.client.new_id(f"{g}-0"), client.client.new_id(f"{g}-2"), silent))
@@ -180,5 +180,5 @@ def test_groups_without_async(server: Server, tasks: Path) -> None:
             assert wait([waiting], timeout=0.01).not_done
         client.close()
         assert isinstance(waiting.exception(10), ClosedError)
-    with SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha") as later:
+    with SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha", orphans="cancel") as later:
         later.cancel(silent)

@@ -144,7 +144,7 @@ async def test_slots_after_a_restart(server: Server, tasks: Path, tmp_path: Path
         one = await request(client, tasks)
         ended, running = await client.submit([dataclasses.replace(one), dataclasses.replace(one)])
         client.serve(policy_without(running))
-        async with await connect(server) as other:
+        async with await connect(server, shard="other", orphans="leave") as other:
             while not await other._submissions.has_result(ended):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     async with await connect(server, state=state, slots=2) as client:
@@ -156,7 +156,7 @@ async def test_slots_after_a_restart(server: Server, tasks: Path, tmp_path: Path
 
 
 def test_slots_without_async(server: Server) -> None:
-    with SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha", slots=3) as client:
+    with SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha", orphans="cancel", slots=3) as client:
         assert client.slots == 3
         client.slots = 0
         assert (client.slots, client.load().rollouts, client.load().oldest_call) == (0, 0, 0.0)

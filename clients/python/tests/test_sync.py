@@ -184,7 +184,7 @@ def _raised(f: Callable[[], None]) -> BaseException | None:
 
 async def test_what_a_client_knows(server: Server, tasks: Path) -> None:
     def read() -> None:
-        with SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha") as client:
+        with SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha", orphans="cancel") as client:
             client.serve(solve)
             assert client.new_id("x") == "alpha-x"
             assert client.opened().error == ""

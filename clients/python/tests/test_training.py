@@ -200,7 +200,7 @@ def test_task_directories(folder: Path) -> None:
 
 async def test_loops_without_async(server: Server, folder: Path) -> None:
     def work() -> tuple[list[Group], Evaluation, list[float]]:
-        with SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha") as client:
+        with SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha", orphans="cancel") as client:
             client.serve(Policy())
             seen: list[float] = []
             groups = list(client.groups(folder, 2, sandbox="local", metrics=lambda m: seen.append(m["group"])))

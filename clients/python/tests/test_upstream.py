@@ -418,7 +418,9 @@ class a_client:
         self._server = server
 
     async def __aenter__(self) -> Client:
-        self.client = await Client.connect(self._server.url, self._server.creds(f"trainer-{TRAINER}"), TRAINER, answer_all=True)
+        self.client = await Client.connect(
+            self._server.url, self._server.creds(f"trainer-{TRAINER}"), TRAINER, answer_all=True
+        )
         return self.client
 
     async def __aexit__(self, *_: object) -> None:

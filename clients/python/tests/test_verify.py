@@ -41,6 +41,7 @@ async def worker(server: Server) -> AsyncIterator[FakeWorker]:
 
 
 def trainer(server: Server, name: str = TRAINER, **options: Any) -> asyncio.Future[Client]:
+    options.setdefault("answer_all", name == TRAINER)
     return asyncio.ensure_future(Client.connect(server.url, server.creds(f"trainer-{name}"), name, **options))
 
 
@@ -239,7 +240,7 @@ async def test_a_real_sandbox(server: Server) -> None:
 
 
 def test_without_async(server: Server) -> None:
-    with SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha") as client:
+    with SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha", orphans="cancel") as client:
         [rollout] = client.submit(request(client.client, "echo done > out.txt"))
         with contextlib.suppress(KeyboardInterrupt), client.handle(rollout) as handle:
             assert (handle.rollout, handle.verification.task, handle.wanted) == (rollout, "t", True)
@@ -281,7 +282,7 @@ async def verify(handle: Handle) -> Verdict:
     return Verdict(reward=0)
 
 async def main() -> None:
-    async with await Client.connect(sys.argv[1], sys.argv[2], "alpha", verify=verify):
+    async with await Client.connect(sys.argv[1], sys.argv[2], "alpha", shard="v", answer_all=True, verify=verify):
         await asyncio.Event().wait()
 
 asyncio.run(main())
@@ -292,7 +293,9 @@ async def test_killed_while_it_verifies(server: Server, tmp_path: Path) -> None:
     """The next process of a trainer that is killed with -9 verifies in the same sandbox."""
     (tmp_path / "verifier.py").write_text(PROCESS)
     async with await trainer(server, "alpha") as client:
-        [rollout] = await client.submit(request(client, "echo done > out.txt"))
+        asked = request(client, "echo done > out.txt")
+        asked.shard = "v"
+        [rollout] = await client.submit(asked)
         process = await asyncio.create_subprocess_exec(
             sys.executable, str(tmp_path / "verifier.py"), server.url, server.creds("trainer-alpha"),
             stdout=asyncio.subprocess.PIPE, env=os.environ,
@@ -301,7 +304,8 @@ async def test_killed_while_it_verifies(server: Server, tmp_path: Path) -> None:
         assert b"it verifies" in await asyncio.wait_for(process.stdout.readline(), 120)
         process.send_signal(signal.SIGKILL)
         await process.wait()
-        async with client.handle(rollout) as handle:
+        next_one = await trainer(server, "alpha", shard="v", answer_all=True)
+        async with next_one, next_one.handle(rollout) as handle:
             assert await handle.read("mark") == b"first"
             await handle.verdict(Verdict(reward=1))
         result = await asyncio.wait_for(client.next_result(), 60)

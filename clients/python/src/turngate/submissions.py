@@ -298,10 +298,13 @@ class Submissions:
                 queued.seqs |= {r.id: last - i for i, r in enumerate(reversed(batch))}
                 return
         for r, m in zip(batch, messages, strict=True):
-            seq, duplicate = await self._streams.store_once(m)
-            if duplicate and first:
+            if not first:
+                queued.seqs[r.id] = await self._streams.store(m)
+                continue
+            queued.seqs[r.id], duplicate = await self._streams.store_once(m)
+            if duplicate:
+                del queued.seqs[r.id]
                 raise GroupExistsError(r.group, "the last two minutes")
-            queued.seqs[r.id] = seq
 
     def upstreamed(self) -> list[str]:
         """Return the open rollouts with calls that their worker sends to an upstream itself."""
