@@ -83,7 +83,7 @@ func (r *Rollout) openGate(ctx context.Context, s *step) (agents.Launch, error) 
 		var err error
 		l.BaseURL, err = r.routeTo(ctx, r.upstream.URL)
 		l.Key = r.upstream.Key
-		r.rec.setKey(l.Key)
+		r.rec.secrets.add(l.Key)
 		return l, err
 	}
 	answers, err := r.answerers()
@@ -95,7 +95,7 @@ func (r *Rollout) openGate(ctx context.Context, s *step) (agents.Launch, error) 
 		Rollout: q.ID, Attempt: r.Attempt, ModelName: q.Model.Name, Options: q.Gate, Model: answers, Dialects: gate.Dialects(), Tag: r.agent.Tag, Memory: r.Memory, Tools: q.Agent.Tools, CallTool: r.Services.Tool,
 		Observer: r.rec, Timing: r.Timing, Before: before, Log: r.Log,
 	})
-	r.rec.setKey(r.session.Key())
+	r.rec.secrets.add(r.session.Key())
 	r.clock.tell(r.session.Suspend)
 	s.result.FirstCall = r.session.Calls() + 1
 	r.handler.session.Store(r.session)

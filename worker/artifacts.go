@@ -354,7 +354,7 @@ func (r *Rollout) notKept(name string, why *broker.FullError) {
 // keep stores a file of the rollout. A file without room in the trainer's bucket
 // is left out of the result.
 func (r *Rollout) keep(ctx context.Context, name string, data []byte) error {
-	a, err := r.Services.PutArtifact(ctx, name, r.rec.redactFile(data))
+	a, err := r.Services.PutArtifact(ctx, name, r.rec.secrets.file(data))
 	var full *broker.FullError
 	if errors.As(err, &full) { // another try would fail in the same way
 		r.notKept(name, full)

@@ -25,7 +25,7 @@ const maxEntryName = 1024
 // sandbox bounds its effects, and this function its time and size.
 func (v *verification) operate(ctx context.Context, number int, op *schema.Operation) (schema.OperationResult, error) {
 	start := time.Now()
-	told := &schema.VerifyEvent{Number: number, Do: op.Do, Path: v.r.rec.redact(op.Path), Command: schema.Clip(v.r.rec.redact(cmp.Or(op.Run, strings.Join(op.Args, " "))), 1000)}
+	told := &schema.VerifyEvent{Number: number, Do: op.Do, Path: v.r.rec.secrets.text(op.Path), Command: schema.Clip(v.r.rec.secrets.text(cmp.Or(op.Run, strings.Join(op.Args, " "))), 1000)}
 	r, err := v.do(ctx, op)
 	var stop *ended
 	if errors.Is(err, sandboxes.ErrLost) || errors.As(err, &stop) && (stop.fault.Code == schema.CodeOOM || stop.fault.Code == schema.CodeSpoiled) {
@@ -128,7 +128,7 @@ func (v *verification) fault(op *schema.Operation, err error) *schema.Fault {
 	case errors.Is(err, fs.ErrNotExist):
 		code, status = schema.CodeMissing, http.StatusNotFound
 	}
-	return refusal(code, status, v.r.rec.redact(fmt.Sprintf("%s %s: %v", op.Do, op.Path, err)))
+	return refusal(code, status, v.r.rec.secrets.text(fmt.Sprintf("%s %s: %v", op.Do, op.Path, err)))
 }
 
 func refusal(code string, status int, text string) *schema.Fault {

@@ -52,7 +52,7 @@ func (r *Rollout) phase(ctx context.Context, name string, limitMS int64, run fun
 		}
 	}
 	took := time.Since(start).Milliseconds()
-	r.result.Phases = append(r.result.Phases, schema.Phase{Name: name, Start: start.UnixMilli(), MS: took, Exit: p.exit, Output: r.rec.redact(p.tail.String())})
+	r.result.Phases = append(r.result.Phases, schema.Phase{Name: name, Start: start.UnixMilli(), MS: took, Exit: p.exit, Output: r.rec.secrets.text(p.tail.String())})
 	told := &schema.PhaseEvent{Name: name, Ended: true, MS: took, Exit: p.exit}
 	var stop *ended
 	r.at = name

@@ -18,11 +18,11 @@ import (
 )
 
 // recorder emits a rollout's events and keeps the agent's log and the
-// transcript. It removes the session's key from all of them, since a model may
-// print its environment. A goroutine prepares the records of calls, so that a
+// transcript. The keys of the rollout's sessions are masked in all of them. A goroutine prepares the records of calls, so that a
 // call does not wait for them.
 type recorder struct {
-	r *Rollout
+	r       *Rollout
+	secrets secrets
 
 	pending sync.WaitGroup // functions queued or running
 
@@ -30,7 +30,6 @@ type recorder struct {
 	queue   []func()
 	working bool
 	index   int64
-	key     string
 	lines   bytes.Buffer // compressed lines of the transcript
 	zip     *zstd.Encoder
 	leftOut int    // number of lines for which the transcript has no room
@@ -50,52 +49,13 @@ func newRecorder(r *Rollout) *recorder {
 	return &recorder{r: r, out: capped{limit: maxLog}, err: capped{limit: maxLog}}
 }
 
-func (c *recorder) setKey(key string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.key = key
-}
-
-func (c *recorder) redact(s string) string {
-	c.mu.Lock()
-	key := c.key
-	c.mu.Unlock()
-	if key == "" {
-		return s
-	}
-	return strings.ReplaceAll(s, key, "[key]")
-}
-
-// redactFile replaces the key by a mask of the same length, because an archive
-// depends on the length of its files.
-func (c *recorder) redactFile(data []byte) []byte {
-	c.mu.Lock()
-	key := c.key
-	c.mu.Unlock()
-	if key == "" || !bytes.Contains(data, []byte(key)) {
-		return data
-	}
-	mask := "[key]" + strings.Repeat("*", max(len(key)-len("[key]"), 0))
-	return bytes.ReplaceAll(data, []byte(key), []byte(mask[:len(key)]))
-}
-
-func (c *recorder) redactRaw(raw json.RawMessage) json.RawMessage {
-	c.mu.Lock()
-	key := c.key
-	c.mu.Unlock()
-	if key == "" || !bytes.Contains(raw, []byte(key)) {
-		return raw
-	}
-	return bytes.ReplaceAll(raw, []byte(key), []byte("[key]"))
-}
-
 func (c *recorder) emit(e *schema.Event) {
 	c.mu.Lock()
 	c.index++
 	e.Index = c.index
 	c.mu.Unlock()
 	e.Rollout, e.Attempt = c.r.Request.ID, c.r.Attempt
-	c.r.Services.Emit(e)
+	c.r.Services.Emit(hide(&c.secrets, e))
 }
 
 // later queues f. The queue runs in order, in a goroutine of its own.
@@ -138,11 +98,6 @@ func (c *recorder) CallBegan(number int, call *schema.Call) {
 	at := time.Now()
 	c.later(func() {
 		told := call.Delta()
-		fresh := told.Messages
-		told.Messages = make([]json.RawMessage, 0, len(fresh))
-		for _, m := range fresh {
-			told.Messages = append(told.Messages, c.redactRaw(m))
-		}
 		c.write(&schema.TranscriptLine{At: at.UnixMilli(), Call: number, Request: &told})
 		c.emit(&schema.Event{Type: schema.EventLLM, LLM: &schema.LLMEvent{Number: number, Call: &told, Note: gate.NoteOf(call)}})
 	})
@@ -151,17 +106,11 @@ func (c *recorder) CallBegan(number int, call *schema.Call) {
 // CallDelta implements gate.Observer. It removes the key from single pieces; a
 // key that is split over two pieces is not found.
 func (c *recorder) CallDelta(number int, d *schema.Delta) {
-	shown := schema.Delta{V: d.V, Delta: c.redactRaw(d.Delta)}
-	c.r.Services.Live(c.r.Request.ID, c.r.Attempt, number, &shown)
+	c.r.Services.Live(c.r.Request.ID, c.r.Attempt, number, hide(&c.secrets, d))
 }
 
 // CallWaits implements gate.Observer.
 func (c *recorder) CallWaits(w schema.WaitEvent) {
-	if w.Fault != nil {
-		told := *w.Fault
-		told.Message, told.AgentMessage = c.redact(told.Message), c.redact(told.AgentMessage)
-		w.Fault = &told
-	}
 	c.later(func() { c.emit(&schema.Event{Type: schema.EventWait, Wait: &w}) })
 }
 
@@ -180,10 +129,7 @@ func (c *recorder) tellEnd(at time.Time, number int, e gate.CallEnd) {
 	line := &schema.TranscriptLine{At: at.UnixMilli(), Call: number, Gen: e.Gen, MS: e.Took.Milliseconds(), Fault: e.Fault}
 	told := &schema.LLMEvent{Number: number, Gen: e.Gen, MS: e.Took.Milliseconds(), Fault: e.Fault, Note: e.Note}
 	if e.Reply != nil {
-		reply := *e.Reply
-		reply.Message = c.redactRaw(reply.Message)
-		line.Reply = &reply
-		told.Reply = &reply
+		line.Reply, told.Reply = e.Reply, e.Reply
 	}
 	c.write(line)
 	c.emit(&schema.Event{Type: schema.EventLLM, LLM: told})
@@ -196,10 +142,10 @@ func (c *recorder) ToolEnded(e gate.ToolEnd) {
 }
 
 func (c *recorder) tellTool(at time.Time, e gate.ToolEnd) {
-	line := &schema.TranscriptLine{At: at.UnixMilli(), Tool: e.Call.Name, Arguments: c.redactRaw(e.Call.Arguments), MS: e.Took.Milliseconds()}
-	told := agents.Event{Kind: "trainer_tool", Tool: e.Call.Name, Input: c.redactRaw(e.Call.Arguments)}
+	line := &schema.TranscriptLine{At: at.UnixMilli(), Tool: e.Call.Name, Arguments: e.Call.Arguments, MS: e.Took.Milliseconds()}
+	told := agents.Event{Kind: "trainer_tool", Tool: e.Call.Name, Input: e.Call.Arguments}
 	if e.Result != nil {
-		told.Output = c.redact(e.Result.Text)
+		told.Output = e.Result.Text
 		line.Text, line.IsError = told.Output, e.Result.IsError
 	} else {
 		told.Text = e.Fault.Message
@@ -213,7 +159,7 @@ func (c *recorder) tellTool(at time.Time, e gate.ToolEnd) {
 
 // write adds one line to the transcript.
 func (c *recorder) write(line *schema.TranscriptLine) {
-	data, err := jsonv1.Marshal(line)
+	data, err := jsonv1.Marshal(hide(&c.secrets, line))
 	if err != nil {
 		c.r.Log.Warn().Err(err).Msg("a call is missing in the transcript")
 		return
@@ -283,13 +229,13 @@ func (c *recorder) why(log *agentLog) string {
 		text := strings.TrimSpace(c.err.buf.String())
 		b.WriteString("; stderr: " + text[max(len(text)-1000, 0):])
 	}
-	return c.redact(b.String())
+	return c.secrets.text(b.String())
 }
 
 // logWriter returns a writer that emits each line as an event.
 func (c *recorder) logWriter(source, stream string) io.Writer {
 	return &lineWriter{line: func(line []byte) {
-		c.emit(&schema.Event{Type: schema.EventLog, Log: &schema.LogEvent{Source: source, Stream: stream, Text: schema.Clip(c.redact(string(line)), maxLine)}})
+		c.emit(&schema.Event{Type: schema.EventLog, Log: &schema.LogEvent{Source: source, Stream: stream, Text: schema.Clip(c.secrets.text(string(line)), maxLine)}})
 	}, left: maxShown}
 }
 
@@ -310,7 +256,7 @@ func (c *recorder) agentLog(tail io.Writer) *agentLog {
 				return
 			}
 		}
-		c.emit(&schema.Event{Type: schema.EventLog, Log: &schema.LogEvent{Source: "agent", Stream: "stdout", Text: schema.Clip(c.redact(string(line)), maxLine)}})
+		c.emit(&schema.Event{Type: schema.EventLog, Log: &schema.LogEvent{Source: "agent", Stream: "stdout", Text: schema.Clip(c.secrets.text(string(line)), maxLine)}})
 	}}
 	stderr, _ := c.logWriter("agent", "stderr").(*lineWriter)
 	l.lines = []*lineWriter{stdout, stderr}
@@ -329,7 +275,7 @@ func (c *recorder) step(l *agentLog, e *agents.Event) {
 	if err != nil {
 		return
 	}
-	c.emit(&schema.Event{Type: schema.EventStep, Step: c.redactRaw(data)})
+	c.emit(&schema.Event{Type: schema.EventStep, Step: data})
 }
 
 // finish emits a last line that has no line end.

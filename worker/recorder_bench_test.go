@@ -22,7 +22,7 @@ func BenchmarkRecorder(b *testing.B) {
 		}
 	}}}
 	c := newRecorder(r)
-	c.setKey("tg-" + strings.Repeat("x", 32))
+	c.secrets.add("tg-" + strings.Repeat("x", 32))
 	call := schema.Call{V: 1, Key: "alpha-1/1/7", Tag: schema.TagAgent, Dialect: "chat", Model: "policy"}
 	for range 64 {
 		call.Messages = append(call.Messages, json.RawMessage(`{"role":"tool","tool_call_id":"c1","content":"`+strings.Repeat("x", 1000)+`"}`))

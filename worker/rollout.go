@@ -105,8 +105,21 @@ func failed(f *schema.Fault) error { return &ended{schema.StatusFailed, f} }
 // Run executes the rollout. Its error is a *BrokenError, or the context's cause. A
 // cancelled rollout has both an error and a result. In every case its sandboxes are closed when it returns.
 func (r *Rollout) Run(ctx context.Context) (schema.Result, error) {
-	q := &r.Request
 	r.rec = newRecorder(r)
+	result, err := r.run(ctx)
+	result = hide(&r.rec.secrets, result)
+	var broken *BrokenError
+	if errors.As(err, &broken) {
+		return result, &BrokenError{hide(&r.rec.secrets, broken.Fault)}
+	}
+	if err == nil {
+		r.emit(&schema.Event{Type: schema.EventResult, Result: &result})
+	}
+	return result, err
+}
+
+func (r *Rollout) run(ctx context.Context) (schema.Result, error) {
+	q := &r.Request
 	r.result = schema.Result{
 		V: schema.Version, ID: q.ID, Trainer: q.Trainer, Group: q.Group, Index: q.Index, Task: q.Task.Name, Attempt: r.Attempt,
 		Status: schema.StatusDone, Worker: r.Worker, Agent: q.Agent.Name, Labels: q.Labels, Notes: slices.Clone(q.Task.Notes),
@@ -131,7 +144,6 @@ func (r *Rollout) Run(ctx context.Context) (schema.Result, error) {
 		}
 		return r.result, broken
 	}
-	r.emit(&schema.Event{Type: schema.EventResult, Result: &r.result})
 	return r.result, nil
 }
 

@@ -146,7 +146,7 @@ func (g *serviceGroup) check() error {
 }
 
 func (g *serviceGroup) fault(m *member, why string) error {
-	f := schema.Faultf("services", schema.CodeService, schema.WhoTask, "service %s %s: %s", m.name, why, g.r.rec.redact(m.log.end(2000)))
+	f := schema.Faultf("services", schema.CodeService, schema.WhoTask, "service %s %s: %s", m.name, why, g.r.rec.secrets.text(m.log.end(2000)))
 	if m.log.empty() {
 		f = schema.Faultf("services", schema.CodeService, schema.WhoTask, "service %s %s; it said nothing", m.name, why)
 	}

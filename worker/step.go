@@ -142,7 +142,7 @@ func (r *Rollout) runSteps(ctx context.Context) error {
 			break
 		}
 		if why := s.tooLow(); why != "" {
-			r.Log.Info().Str("step", s.Name).Msg(why)
+			r.Log.Info().Str("step", s.Name).Msg(r.rec.secrets.text(why))
 			r.note("step %s: %s, so the steps after it did not run", s.Name, why)
 			break
 		}

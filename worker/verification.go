@@ -107,7 +107,7 @@ func (v *verification) accept(verdict *schema.Verdict) {
 		r.result.Metrics[name] = n
 	}
 	for _, text := range verdict.Messages {
-		r.note("%s", r.rec.redact(text))
+		r.note("%s", r.rec.secrets.text(text))
 	}
 }
 
@@ -175,7 +175,7 @@ func (v *verification) waitsFor(why *schema.Fault, ended bool) {
 		w.Tries++
 		if w.Fault = why; why != nil {
 			told := *why
-			told.Message = schema.Clip(v.r.rec.redact(told.Message), 4000)
+			told.Message = schema.Clip(v.r.rec.secrets.text(told.Message), 4000)
 			w.Fault = &told
 		}
 		same := v.wait.Fault == nil && why == nil || v.wait.Fault != nil && w.Fault != nil && v.wait.Fault.Message == w.Fault.Message

@@ -249,9 +249,13 @@ func (w *Worker) rollout(ctx context.Context, job *queue.Job, log zerolog.Logger
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			log.Error().Str("stack", string(debug.Stack())).Msgf("panic: %v", p)
+			why := fmt.Sprintf("panic: %v", p)
+			if r.rec != nil {
+				why = r.rec.secrets.text(why)
+			}
+			log.Error().Str("stack", string(debug.Stack())).Msg(why)
 			r.close(ctx)
-			err = &BrokenError{schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "panic: %v", p)}
+			err = &BrokenError{schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "%s", why)}
 		}
 	}()
 	return r.Run(ctx)
