@@ -15,6 +15,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/turngate/turngate/internal/owned"
 )
 
 // Package is an npm package at a pinned version. "{arch}" in Name and Version is
@@ -47,6 +49,20 @@ func (c Cache) Installed(s Spec) bool {
 	})
 }
 
+// Check refuses a cache of another user, because agents' programs run from it.
+func (c Cache) Check() error {
+	for _, pattern := range []string{"", "*", "*/*"} { // the cache, its agents, their versions
+		paths, err := filepath.Glob(filepath.Join(c.Dir, pattern))
+		for _, path := range paths {
+			err = errors.Join(err, owned.Check(path))
+		}
+		if err != nil {
+			return fmt.Errorf("the cache of agents: %w", err)
+		}
+	}
+	return nil
+}
+
 // ErrNotInstalled is returned for an agent that is not in the cache.
 var ErrNotInstalled = errors.New("not installed on this host; run `turngate agent install`")
 
@@ -54,6 +70,9 @@ var ErrNotInstalled = errors.New("not installed on this host; run `turngate agen
 // and unpacks them. It runs no install scripts. It does nothing for an agent that
 // is installed.
 func (c Cache) Install(ctx context.Context, s Spec, progress io.Writer) error {
+	if err := c.Check(); err != nil {
+		return err
+	}
 	if c.Installed(s) {
 		fmt.Fprintf(progress, "%s %s is installed\n", s.Name, s.Version)
 		return nil

@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -208,7 +207,7 @@ func connect(ctx context.Context, c Config, purpose string, more ...nats.Option)
 // credentials reads a .creds file (a JWT with its seed) or a file with a bare
 // nkey seed.
 func credentials(path string) (nats.Option, error) {
-	data, err := os.ReadFile(path)
+	data, err := readKey(path)
 	if err != nil {
 		return nil, fmt.Errorf("read NATS credentials: %w", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
+	"github.com/turngate/turngate/internal/owned"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -67,7 +68,13 @@ func StartEmbedded(c EmbeddedConfig) (*Embedded, error) {
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w", err)
 	}
-	keys, err := OpenKeyring(cmp.Or(c.Cluster.Creds, filepath.Join(c.StateDir, "creds")))
+	creds := cmp.Or(c.Cluster.Creds, filepath.Join(c.StateDir, "creds"))
+	for _, dir := range []string{c.StateDir, filepath.Join(c.StateDir, "nats"), creds} {
+		if err := owned.Check(dir); err != nil {
+			return nil, fmt.Errorf("the server's state: %w", err)
+		}
+	}
+	keys, err := OpenKeyring(creds)
 	if err != nil {
 		return nil, err
 	}

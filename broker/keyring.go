@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nkeys"
 
+	"github.com/turngate/turngate/internal/owned"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -39,6 +40,11 @@ func OpenKeyring(dir string) (*Keyring, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make the folder of credentials: %w", err)
+	}
+	if os.Geteuid() != 0 { // root manages the folder of a server that has another user
+		if err := owned.Check(dir); err != nil {
+			return nil, fmt.Errorf("the folder of credentials: %w", err)
+		}
 	}
 	return &Keyring{dir}, nil
 }
@@ -305,9 +311,9 @@ func (a *access) leaveOutShared(dir string) {
 
 // public reads the public key of a client.
 func (k *Keyring) public(name string) (string, error) {
-	seed, err := os.ReadFile(k.file(name, seedExt))
+	seed, err := readKey(k.file(name, seedExt))
 	if errors.Is(err, os.ErrNotExist) {
-		data, err := os.ReadFile(k.file(name, publicExt))
+		data, err := readKey(k.file(name, publicExt))
 		key := strings.TrimSpace(string(data))
 		if err == nil && !nkeys.IsValidPublicUserKey(key) {
 			err = errors.New("not the public key of a user")
@@ -356,10 +362,26 @@ func publicOf(seed []byte) (string, error) {
 	return pair.PublicKey()
 }
 
+// readKey reads a file of a keyring. It refuses a file of a user that is neither
+// root nor the owner of the folder, or this process's user.
+func readKey(file string) ([]byte, error) {
+	err := owned.Check(file)
+	var other *owned.Error
+	if errors.As(err, &other) {
+		if uid, _, ok := ownerFor(filepath.Dir(file)); ok && uid == other.UID {
+			err = nil
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return os.ReadFile(file)
+}
+
 // loadOrMake reads a secret from a file, or creates the file. If several
 // processes create it at once, all get the same secret.
 func loadOrMake(file string, make func() ([]byte, error)) ([]byte, error) {
-	data, err := os.ReadFile(file)
+	data, err := readKey(file)
 	if !errors.Is(err, os.ErrNotExist) {
 		return data, err
 	}
@@ -376,7 +398,7 @@ func loadOrMake(file string, make func() ([]byte, error)) ([]byte, error) {
 	}
 	err = os.Link(part.Name(), file)
 	if err == nil || errors.Is(err, os.ErrExist) {
-		return os.ReadFile(file)
+		return readKey(file)
 	}
 	return nil, err
 }

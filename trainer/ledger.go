@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/turngate/turngate/internal/crash"
+	"github.com/turngate/turngate/internal/owned"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -43,6 +44,9 @@ func openLedger(path string) (*ledger, map[schema.ID]*submitted, error) {
 	out := map[schema.ID]*submitted{}
 	if path == "" {
 		return &ledger{}, out, nil
+	}
+	if err := owned.Check(path); err != nil {
+		return nil, nil, fmt.Errorf("open the trainer's state: %w", err)
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,7 +46,7 @@ func stateDir() string {
 	if home, err := os.UserHomeDir(); err == nil {
 		return filepath.Join(home, ".local", "state", "turngate")
 	}
-	return filepath.Join(os.TempDir(), "turngate-state")
+	return filepath.Join(os.TempDir(), fmt.Sprintf("turngate-state-%d", os.Geteuid())) // refused if it is another user's
 }
 
 // cacheDir returns the folder in which this user's agents are installed.
@@ -53,7 +54,7 @@ func cacheDir() string {
 	if dir, err := os.UserCacheDir(); err == nil {
 		return filepath.Join(dir, "turngate", "agents")
 	}
-	return filepath.Join(os.TempDir(), "turngate-agents")
+	return filepath.Join(os.TempDir(), fmt.Sprintf("turngate-agents-%d", os.Geteuid()))
 }
 
 func splitList(s string) []string {

@@ -24,6 +24,7 @@ import (
 	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/broker/modelcall"
 	"github.com/turngate/turngate/broker/queue"
+	"github.com/turngate/turngate/internal/owned"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/backends"
 	"github.com/turngate/turngate/schema"
@@ -107,6 +108,9 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit((f.memory + f.requests + 32) << 20) // the limit includes garbage
 	}
+	if err := (agents.Cache{Dir: f.agents}).Check(); err != nil {
+		return nil, nil, err
+	}
 	host, err := f.images.host(f.state, f.cpus, f.memoryMB)
 	if err != nil {
 		return nil, nil, err
@@ -177,6 +181,11 @@ func randomHex(n int) string {
 func identity(state, want string) (wid string, release func(), err error) {
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return "", nil, fmt.Errorf("make the state directory: %w", err)
+	}
+	for _, path := range []string{state, filepath.Join(state, "worker.lock"), filepath.Join(state, "worker.id")} {
+		if err := owned.Check(path); err != nil {
+			return "", nil, fmt.Errorf("the worker's state: %w", err)
+		}
 	}
 	lock, err := os.OpenFile(filepath.Join(state, "worker.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import codec
+from . import codec, owned
 from .errors import InvalidError, StateFileError
 from .link import log
 from .schema import Request
@@ -55,6 +55,7 @@ class Ledger:
             raise StateFileError(f"the state file {self._path}: {e.strerror}") from e
 
     def _open(self, path: Path) -> dict[str, Submitted]:
+        owned.check(path)
         file = os.fdopen(os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600), "r+b", buffering=0)
         try:
             try:

@@ -14,6 +14,7 @@ import nats.errors
 from nats.aio.client import Client as NATS
 from nats.aio.msg import Msg
 
+from . import owned
 from .errors import ClosedError, InvalidError, NotSentError, UnreachableError
 
 log = logging.getLogger("turngate")
@@ -218,9 +219,10 @@ def credentials(creds: str | None) -> dict[str, Any]:
     if creds is None:
         return {}
     try:
+        owned.check(creds)
         text = Path(creds).read_text()
     except OSError as e:
-        raise InvalidError("creds", creds, f"want a readable file: {e.strerror}") from None
+        raise InvalidError("creds", creds, f"want a readable file of this user: {e.strerror}") from None
     if "BEGIN NATS USER JWT" in text:
         return {"user_credentials": creds}
     if text.strip().startswith("S"):
