@@ -51,5 +51,5 @@ func (r *Rollout) release(ctx context.Context, s *step, when string) (left []str
 }
 
 func (r *Rollout) commands(all []string) string {
-	return r.rec.redact(schema.Clip(strings.Join(all, "; "), 500))
+	return r.rec.secrets.text(schema.Clip(strings.Join(all, "; "), 500))
 }
