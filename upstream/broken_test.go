@@ -27,12 +27,12 @@ func TestARequestThatAlwaysBreaks(t *testing.T) {
 		tries  int  // after which the request is a bad answer; 0: never
 	}{
 		"the connection breaks":      {func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, false, 3},
-		"an error of the server":     {func(w http.ResponseWriter) { http.Error(w, "CUDA error", 500) }, false, 3},
+		"an error of the server":     {func(w http.ResponseWriter) { http.Error(w, "CUDA error", http.StatusInternalServerError) }, false, 3},
 		"the generation is aborted":  {abort, false, 10},
-		"the server is busy":         {func(w http.ResponseWriter) { http.Error(w, "busy", 503) }, false, 0},
-		"too many requests":          {func(w http.ResponseWriter) { http.Error(w, "busy", 429) }, false, 0},
+		"the server is busy":         {func(w http.ResponseWriter) { http.Error(w, "busy", http.StatusServiceUnavailable) }, false, 0},
+		"too many requests":          {func(w http.ResponseWriter) { http.Error(w, "busy", http.StatusTooManyRequests) }, false, 0},
 		"all connections break":      {func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, true, 0},
-		"the engine is dead":         {func(w http.ResponseWriter) { http.Error(w, "EngineDeadError", 500) }, true, 0},
+		"the engine is dead":         {func(w http.ResponseWriter) { http.Error(w, "EngineDeadError", http.StatusInternalServerError) }, true, 0},
 		"each generation is aborted": {abort, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

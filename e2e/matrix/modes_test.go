@@ -16,8 +16,8 @@ type mode struct {
 	name string
 	// answer returns the answer to a request of the agent itself.
 	answer func(q *question) answer
-	// breaks returns true for a request that gets no answer, and cuts for one whose
-	// answer breaks off after a part.
+	// breaks returns true for a request without an answer, and cuts for one with an
+	// answer that breaks off after a part.
 	breaks, cuts func(q *question) bool
 	// spoil changes the members of an answer and of its only choice.
 	spoil func(top, choice map[string]any)

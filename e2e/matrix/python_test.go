@@ -19,7 +19,7 @@ import (
 func TestTrainersInPythonTrainEverySampledToken(t *testing.T) {
 	testenv.Slow(t)
 	names := agentNames(t)
-	python := testenv.Python(t, "openenv") // it brings what the client needs
+	python := testenv.Python(t, "openenv") // with the packages that the client imports
 	nats := start(t)
 	task := writeTask(t)
 	for _, how := range []string{"chat", "handler"} {
