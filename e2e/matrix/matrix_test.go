@@ -55,6 +55,9 @@ func TestMatrix(t *testing.T) {
 		upstreams[m.name] = u
 		for _, agent := range names {
 			for _, stream := range []string{schema.StreamBuffer, schema.StreamPass} {
+				if m.whole && stream == schema.StreamPass {
+					continue
+				}
 				c := &cell{mode: m, agent: agent, stream: stream, id: schema.ID(fmt.Sprintf("local-%d", len(cells)))}
 				cells, byID[c.id] = append(cells, c), c
 			}
@@ -274,6 +277,9 @@ func artifact(t *testing.T, tr *trainer.Trainer, r schema.Result, names ...strin
 // differences says in which points an outcome is not the right one.
 func (w want) differences(o *outcome, agent string) (wrong []string) {
 	add := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	if slices.Contains(w.givesUp, agent) && o.Fault != nil && o.Fault.Code == schema.CodeAgentError {
+		return nil
+	}
 	code := ""
 	if o.Fault != nil && (o.Fault.Code != schema.CodeExit || !slices.Contains(w.exits, agent)) {
 		code = o.Fault.Code
@@ -295,7 +301,7 @@ func (w want) differences(o *outcome, agent string) (wrong []string) {
 	if w.calls > 0 && calls != w.calls || w.calls == 0 && (calls < 1 || calls > w.most) {
 		add("%d calls, want %d (at most %d)", calls, w.calls, w.most)
 	}
-	if o.requests > 12 {
+	if o.requests > 20 {
 		add("the engine got %d requests", o.requests)
 	}
 	switch lost := o.tokens.Untrained; {

@@ -28,6 +28,7 @@ type mode struct {
 	nullContent bool // an empty text is null
 	strips      bool // the template leaves out earlier reasoning
 	merges      bool // a text that is read again has other tokens
+	whole       bool // not for streams
 
 	want want
 }
@@ -43,6 +44,8 @@ type want struct {
 	untrained string
 	// exits lists agents that end with an error of their own.
 	exits []string
+	// givesUp lists agents that end when a stream breaks, and do not ask again.
+	givesUp []string
 }
 
 func (m mode) reasoningField() string { return cmp.Or(m.reasoning, "reasoning_content") }
@@ -134,7 +137,7 @@ func modes() []mode {
 		{name: "null_content", answer: twoTurns(say("")), nullContent: true, want: want{file: "hi", most: 6}},
 		{name: "empty_content", answer: twoTurns(say("")), want: want{file: "hi", most: 6}},
 		{name: "only_reasoning", answer: twoTurns(done(say(""), func(a *answer) { a.reasoning = "I am done I think" })), nullContent: true, want: want{file: "hi", most: 6}},
-		{name: "length", answer: ends("All do", "length"), want: want{file: "hi", most: 6, exits: []string{"codex"}}},
+		{name: "length", answer: ends("All do", "length"), want: want{file: "hi", most: 6, exits: []string{"codex", "claude-code"}}},
 	}, finishes(two, ends, hi, badLater), ids(hi), tokens(bad, hi))
 }
 
@@ -213,8 +216,8 @@ func tokens(bad, hi want) []mode {
 		{name: "logprob_of_minus_9999", answer: two, spoil: logprob(-9999), want: hi},
 		{name: "positive_logprob", answer: two, spoil: logprob(0.7), want: want{file: "hi", calls: 2, untrained: "logprob_positive"}},
 		{name: "one_request_breaks", answer: two, breaks: func(q *question) bool { return q.results() > 0 }, want: want{fault: schema.CodeBadAnswer, calls: 2}},
-		{name: "one_answer_breaks_off", answer: two, cuts: func(q *question) bool { return q.results() > 0 }, want: want{fault: schema.CodeBadAnswer, most: 8}},
-		{name: "one_generation_is_aborted", answer: ends("", "abort"), want: want{fault: schema.CodeBadAnswer, calls: 2}},
+		{name: "one_answer_breaks_off", answer: two, cuts: func(q *question) bool { return q.results() > 0 }, want: want{fault: schema.CodeBadAnswer, most: 8, givesUp: []string{"pi"}}},
+		{name: "one_generation_is_aborted", answer: ends("", "abort"), whole: true, want: want{fault: schema.CodeBadAnswer, calls: 2}},
 		{name: "repeats", answer: func(q *question) answer {
 			return run(q, "again", fmt.Sprint("call_", q.results()), "echo hi >> hello.txt")
 		}, want: want{fault: schema.CodeRepeats, calls: maxRepeats, file: strings.TrimSpace(strings.Repeat("hi ", maxRepeats))}},
