@@ -105,7 +105,7 @@ func TestAProcessThatHangsIsNamed(t *testing.T) {
 	b.trainer.Close()
 	other, err := queue.NewTrainer(b.nats.Trainer(t, "alpha"), "alpha")
 	harness.Must(t, err)
-	_, err = other.BulkConn().SubscribeSync(subjects.ProcessInbox("alpha", "f00d"))
+	_, err = b.nats.Raw(t, b.nats.TrainerCreds("alpha"), "_INBOX.trainer.alpha").SubscribeSync(subjects.ProcessInbox("alpha", "f00d"))
 	harness.Must(t, err)
 	_, err = other.Attach(t.Context(), &schema.Attach{V: 1, Process: schema.Process{V: 1, Instance: "f00d", Shard: "h", Name: "train.py"}})
 	harness.Must(t, err)

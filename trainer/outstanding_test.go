@@ -36,14 +36,19 @@ func (b *bench) connect(t *testing.T) *nats.Conn {
 	return nc
 }
 
-// stream opens a stream with the workers' rights.
-func (b *bench) stream(t *testing.T, name string) jetstream.Stream {
+func (b *bench) jetStream(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	js, err := jetstream.New(b.connect(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := js.Stream(t.Context(), name)
+	return js
+}
+
+// stream opens a stream with the workers' rights.
+func (b *bench) stream(t *testing.T, name string) jetstream.Stream {
+	t.Helper()
+	s, err := b.jetStream(t).Stream(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}

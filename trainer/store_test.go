@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
@@ -20,8 +18,7 @@ func TestAWipedStoreIsSeenAtOnce(t *testing.T) {
 	for n := range 3 {
 		b.submitOne(t, schema.ID(fmt.Sprintf("alpha-%d", n)))
 	}
-	js, err := jetstream.New(b.connect(t))
-	harness.Must(t, err)
+	js := b.jetStream(t)
 	for _, stream := range subjects.StreamsOf("alpha") {
 		harness.Must(t, js.DeleteStream(t.Context(), stream))
 	}

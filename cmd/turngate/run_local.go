@@ -51,7 +51,7 @@ func (f *runFlags) connect(ctx context.Context, j *job.Job, log zerolog.Logger) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a state directory: %w", err)
 	}
-	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: files, Trainers: []string{f.name}, Workers: []string{wid}, Relaxed: true, Log: log})
+	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: files, Trainers: []string{f.name}, Workers: []string{wid}, Relaxed: true, Log: log}) //nolint:contextcheck // it ends by Shutdown
 	if err != nil {
 		return nil, nil, err
 	}

@@ -128,7 +128,7 @@ func newPlaces(folders []string) places {
 		var st unix.Stat_t
 		if unix.Stat(dir, &st) == nil {
 			// The kernel prints the device of a watch in its own form.
-			dev := uint64(unix.Major(uint64(st.Dev)))<<20 | uint64(unix.Minor(uint64(st.Dev)))
+			dev := uint64(unix.Major(st.Dev))<<20 | uint64(unix.Minor(st.Dev))
 			p.inodes[[2]uint64{dev, st.Ino}] = true
 		}
 	}
