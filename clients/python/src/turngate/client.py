@@ -24,7 +24,7 @@ from .holding import Holding
 from .ledger import Ledger
 from .link import Link, log
 from .objects import Objects
-from .orphans import Choice, Orphans
+from .orphans import Choice, Orphans, check_orphans
 from .progress import Progress
 from .results import Results
 from .schema import Fault, Limits, Request, Result, ToolSpec, Verify
@@ -67,6 +67,7 @@ class Client(Answering, Files, Training, Workers):
         self._serving: set[asyncio.Task[None]] = set()
         self._cancelling: set[asyncio.Task[None]] = set()
         self._reason: ClosedError | None = None  # of the end
+        self._ended = asyncio.Event()
         self._attachment: Attachment | None = None
 
     name: str
@@ -138,6 +139,7 @@ class Client(Answering, Files, Training, Workers):
         shard = shard or names.DEFAULT_SHARD
         names.check_trainer(name)
         names.check_token("shard", shard)
+        check_orphans(orphans)
         if not 0 <= lane < names.LANES:
             raise InvalidError("lane", lane, f"want 0 to {names.LANES - 1}")
         credit = Slots(slots)
@@ -232,6 +234,7 @@ class Client(Answering, Files, Training, Workers):
 
     async def _close(self, reason: ClosedError) -> None:
         if self._reason is not None:
+            await self._ended.wait()
             return
         self._reason = reason
         self._calls.stop(reason)
@@ -249,6 +252,7 @@ class Client(Answering, Files, Training, Workers):
         await self._calls_link.close()
         await self._bulk_link.close()
         self._ledger.close()
+        self._ended.set()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._background.append(asyncio.get_running_loop().create_task(work))

@@ -20,12 +20,20 @@ Choice = Literal["leave", "cancel", "adopt"]
 _LANE = re.compile(r"rollout\.requests\.p(\d)\.|parked\.[^.]+\.(\d)\.")
 
 
+def check_orphans(choice: Choice) -> None:
+    """Check the choice.
+
+    Raises:
+        InvalidError: There is no such choice.
+    """
+    if choice not in get_args(Choice):
+        raise InvalidError("orphans", choice, "want leave, cancel or adopt")
+
+
 class Orphans:
     """Orphans does with open rollouts of other processes as the user chose. They have the shard of this process."""
 
     def __init__(self, trainer: str, shard: str, choice: Choice, streams: Streams, submissions: Submissions) -> None:
-        if choice not in get_args(Choice):
-            raise InvalidError("orphans", choice, "want leave, cancel or adopt")
         self._trainer, self._shard, self._choice = trainer, shard, choice
         self._streams, self._submissions = streams, submissions
         self._told: set[str] = set()
