@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
+	"github.com/turngate/turngate/internal/quiet"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -80,6 +82,7 @@ type serving struct {
 	t     *Trainer
 	f     Answerer
 	open  *sync.WaitGroup
+	lines quiet.Lines   // of faults
 	slots chan struct{} // has a value for each call that is answered; nil: no limit
 }
 
@@ -123,7 +126,9 @@ func (s *serving) answer(p *Pending) {
 		fault.Status = http.StatusInternalServerError
 	}
 	log := s.t.cfg.Log
-	log.Warn().Err(err).Str("call", p.Call.Key).Msg("a call was answered with a fault")
+	if skipped, speak := s.lines.Speak(err.Error(), time.Now()); speak {
+		log.Warn().Err(err).Str("call", p.Call.Key).Int("repeated", skipped).Msg("a call was answered with a fault")
+	}
 	if err := p.Fault(fault); err != nil && !errors.Is(err, ErrOver) {
 		log.Error().Err(err).Str("call", p.Call.Key).Msg("a fault could not be sent")
 	}

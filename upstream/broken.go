@@ -96,7 +96,7 @@ func (b *broken) failed(id string) (tries int, others bool) {
 // while the upstream works gets the fault of a bad answer.
 func (u *Upstream) judge(ctx context.Context, c *schema.Call, err error) error {
 	var f *schema.Fault
-	if ctx.Err() != nil || !errors.As(err, &f) {
+	if !errors.As(err, &f) {
 		return err
 	}
 	most := brokenTries
@@ -111,7 +111,7 @@ func (u *Upstream) judge(ctx context.Context, c *schema.Call, err error) error {
 		return err
 	}
 	told := *f
-	told.Code, told.Status = schema.CodeBadAnswer, http.StatusBadGateway
+	told.Code, told.Status, told.RetryAfterMS = schema.CodeBadAnswer, http.StatusBadGateway, 0
 	told.Message = schema.Clip("this request failed while the upstream answers others: "+f.Message, maxMessage)
 	return &told
 }

@@ -218,8 +218,8 @@ func (q *request) learn(name string) bool {
 
 // blame returns the final fault of a refusal, with the words for the agent.
 func (q *request) blame(r *refusal) error {
-	if r.fault.Status != http.StatusBadRequest {
-		return r.fault
+	if r.fault.Status != http.StatusBadRequest || r.status == http.StatusMethodNotAllowed {
+		return r
 	}
 	f := *r.fault
 	if is, prompt := r.isContext(); is || prompt {

@@ -79,7 +79,7 @@ func (u *Upstream) list(ctx context.Context, brief bool) (name string, length in
 		defer cancel()
 	}
 	var list struct {
-		Data []struct {
+		Data *[]struct {
 			ID     string `json:"id"`
 			Length int    `json:"max_model_len"` // sent by vLLM and SGLang
 		} `json:"data"`
@@ -87,13 +87,16 @@ func (u *Upstream) list(ctx context.Context, brief bool) (name string, length in
 	if err := u.do(ctx, http.MethodGet, "/models", nil, &list); err != nil {
 		return "", 0, err
 	}
-	if u.cfg.Model == "" {
-		if len(list.Data) != 1 {
-			return "", 0, fail(http.StatusServiceUnavailable, "it lists %d models: say which one with --model", len(list.Data))
-		}
-		return list.Data[0].ID, max(list.Data[0].Length, 0), nil
+	if list.Data == nil {
+		return "", 0, badAnswer("data: the list of models has none")
 	}
-	for _, m := range list.Data {
+	if u.cfg.Model == "" {
+		if len(*list.Data) != 1 {
+			return "", 0, fail(http.StatusServiceUnavailable, "it lists %d models: say which one with --model", len(*list.Data))
+		}
+		return (*list.Data)[0].ID, max((*list.Data)[0].Length, 0), nil
+	}
+	for _, m := range *list.Data {
 		if m.ID == u.cfg.Model {
 			length = max(m.Length, 0)
 		}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -43,9 +44,13 @@ func (u *Upstream) stream(ctx context.Context, c *schema.Call, emit func(*schema
 // (https://platform.openai.com/docs/api-reference/chat-streaming).
 func readStream(body io.Reader, got *completion, emit func(*schema.Delta) error) error {
 	var whole joined
+	var first []byte // the first line with text
 	in := bufio.NewReader(body)
 	for {
 		line, err := in.ReadBytes('\n')
+		if len(first) == 0 {
+			first = bytes.TrimSpace(line)
+		}
 		data, isData := bytes.CutPrefix(bytes.TrimSpace(line), []byte("data:"))
 		data = bytes.TrimSpace(data)
 		switch {
@@ -55,6 +60,8 @@ func readStream(body io.Reader, got *completion, emit func(*schema.Delta) error)
 			if err := whole.add(data, emit); err != nil {
 				return err
 			}
+		case errors.Is(err, io.EOF) && len(first) > 0 && strings.ContainsRune("<{[", rune(first[0])):
+			return badAnswer("it is no stream of events; it begins with %q", schema.Clip(string(first), 200))
 		case err != nil: // a last line without a line break is incomplete
 			return fail(http.StatusBadGateway, "the stream broke off: %v", err)
 		}

@@ -54,6 +54,7 @@ type Upstream struct {
 	served  served
 	learned learned
 	broken  broken
+	outage  outage
 }
 
 // KeyFromEnvironment returns TURNGATE_UPSTREAM_KEY, or the content of the file
@@ -105,7 +106,8 @@ const maxTries = 8
 // the answer is streamed: emit gets each piece with its ids and log-probs, and an
 // error of emit ends the call. A stream that breaks off returns a retryable fault.
 // A request that fails again and again while the upstream answers others returns a
-// schema.CodeBadAnswer.
+// schema.CodeBadAnswer; so does a server of another kind. The time until the next try,
+// which a fault says, grows while the upstream answers nothing.
 func (u *Upstream) Answer(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
 	var reply *schema.Reply
 	var err error
@@ -115,9 +117,13 @@ func (u *Upstream) Answer(ctx context.Context, c *schema.Call, emit func(*schema
 		reply, err = u.answer(ctx, &request{u: u, call: c}, u.post)
 	}
 	if err != nil {
-		return nil, u.judge(ctx, c, err)
+		if ctx.Err() != nil {
+			return nil, u.named(err)
+		}
+		return nil, u.named(u.judge(ctx, c, u.paced(err)))
 	}
 	u.broken.succeeded(identity(c))
+	u.outage.over()
 	return reply, nil
 }
 
@@ -128,25 +134,21 @@ func (u *Upstream) answer(ctx context.Context, q *request, ask func(ctx context.
 	for range maxTries {
 		body, err := q.build(ctx)
 		if err != nil {
-			return nil, u.named(err)
+			return nil, err
 		}
 		var got completion
 		if err = ask(ctx, body, &got); err == nil {
-			reply, err := u.reply(&got, q)
-			if err != nil {
-				return nil, u.named(err)
-			}
-			return reply, nil
+			return u.reply(&got, q)
 		}
 		var no *refusal
 		if !errors.As(err, &no) {
-			return nil, u.named(err)
+			return nil, err
 		}
 		if !q.mend(no) {
-			return nil, u.named(q.blame(no))
+			return nil, q.blame(no)
 		}
 	}
-	return nil, u.named(fail(http.StatusBadRequest, "refuses one parameter after the other"))
+	return nil, fail(http.StatusBadRequest, "refuses one parameter after the other")
 }
 
 // named adds the upstream's name to a fault.

@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -11,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
@@ -218,5 +221,32 @@ func TestAStreamThatBreaksIsNotGoneOnWith(t *testing.T) {
 	log := b.artifact(t, res, "agent.stdout.log")
 	if asked.Load() != 1 || strings.Count(log, "first") != 1 || !strings.Contains(log, `"error"`) || len(res.Committed) != 0 {
 		t.Errorf("the engine was asked %d times, the agent read %s, committed is %v", asked.Load(), log, res.Committed)
+	}
+}
+
+// TestAWorkerLogsAnUpstreamThatIsAway: one line names the upstream and the reason, and
+// does not come again with each try.
+func TestAWorkerLogsAnUpstreamThatIsAway(t *testing.T) {
+	var out bytes.Buffer
+	tries := 0
+	lab := worker.Upstream{Name: "lab", Answer: func(context.Context, *schema.Call, func(*schema.Delta) error) (*schema.Reply, error) {
+		if tries++; tries < 3 {
+			f := schema.Faultf("call", schema.CodeUpstream, schema.WhoTrainer, "upstream lab: it cannot be reached")
+			f.Status = http.StatusServiceUnavailable
+			return nil, f
+		}
+		return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop"}, nil
+	}}
+	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": asking}), func(c *worker.Config) {
+		c.Upstreams, c.Log = []worker.Upstream{lab}, zerolog.New(zerolog.SyncWriter(&out))
+	})
+	r := request("alpha-1")
+	r.Mode, r.Model.Upstream = schema.ModeProxy, "lab"
+	if res := b.result(t, r); res.Reward == nil || res.Fault != nil {
+		t.Errorf("got %+v", res)
+	}
+	b.stop()
+	if n := strings.Count(out.String(), "upstream lab: it cannot be reached"); n != 1 || tries != 3 {
+		t.Errorf("%d lines after %d tries:\n%s", n, tries, out.String())
 	}
 }

@@ -99,6 +99,7 @@ func New(c Config, q *queue.Worker, client *modelcall.Client) (*Worker, error) {
 	if len(c.Backends) == 0 {
 		return nil, errors.New("a worker needs at least one sandbox backend")
 	}
+	c.Upstreams = logged(c.Upstreams, c.Log)
 	snapshots := NewSnapshots(c.MaxSnapshot, func(err error) { c.Log.Warn().Err(err).Msg("a snapshot was not removed") })
 	return &Worker{cfg: c, queue: q, calls: client, snapshots: snapshots}, nil
 }

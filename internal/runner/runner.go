@@ -174,7 +174,9 @@ func (r *runner) answer(ctx context.Context, c *trainer.Call) (*schema.Reply, er
 	defer cancel()
 	defer context.AfterFunc(r.quit, cancel)()
 	reply, err := answer(ctx, c)
-	r.Progress.Call(key.Rollout)
+	if err == nil {
+		r.Progress.Call(key.Rollout)
+	}
 	return reply, err
 }
 

@@ -17,6 +17,7 @@ from .errors import CallOverError, ClosedError, InvalidError
 from .link import log
 from .message import sum_of
 from .names import Key
+from .quiet import Lines
 from .schema import Delta, Fault, Reply
 from .threads import Threads
 
@@ -32,6 +33,14 @@ class Failures:
 
     def __init__(self) -> None:
         self._counts: OrderedDict[Key, int] = OrderedDict()
+        self._lines = Lines()
+
+    def tell(self, key: Key, fault: Fault) -> None:
+        """Log the fault of a call: the first one at once, equal ones at growing intervals."""
+        skipped = self._lines.speak(f"{fault.code}: {fault.message}")
+        if skipped is not None:
+            more = f" ({skipped} more since the last line)" if skipped else ""
+            log.warning("call %s was answered with a fault: %s: %s%s", key, fault.code, fault.message, more)
 
     def add(self, key: Key) -> int:
         """Count an exception, and return the number of the call's exceptions."""
@@ -85,6 +94,7 @@ async def _handle(calls: Calls, call: Call, handler: Handler, failures: Failures
     except Exception as e:
         if isinstance(e, FaultError):
             fault = e.fault
+            failures.tell(call.key, fault)
         elif isinstance(e, InvalidError):  # the worker counts such answers and ends the rollout after three
             log.warning("call %s: its answer is not valid: %s", call.key, e)
             text = tool.clip(str(e), 65536)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from ..errors import InvalidError
-from .refusal import fail, refused
+from .refusal import bad_answer, fail, refused
 
 MOST_ANSWER = 64 << 20
 """Longest answer that is read, in bytes."""
@@ -75,19 +75,24 @@ class Connection:
             FaultError: The stream broke off, or a Refusal came instead.
         """
         async with self._open("POST", path, body, headers) as response:
-            size, rest = 0, b""
+            size, rest, first = 0, b"", b""
             async for piece in response.aiter_bytes():
                 size += len(piece)
                 if size > MOST_ANSWER:
                     break
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
+                    first = first or line.strip()
                     if not line.startswith(b"data:"):
                         continue
                     data = line[len(b"data:") :].strip().decode(errors="replace")
                     if data == "[DONE]":
                         return
                     yield data
+            first = first or rest.strip()
+            if first[:1] in (b"<", b"{", b"["):
+                text = first[:200].decode(errors="replace")
+                raise bad_answer(f"it is no stream of events; it begins with {text!r}")
             raise fail(502, "the stream broke off")
 
 

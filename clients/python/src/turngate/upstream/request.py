@@ -203,7 +203,7 @@ class Request:
 
     def blame(self, no: Refusal) -> FaultError:
         """Return the final fault of a refusal, with the words for the agent."""
-        if no.fault.status != 400:
+        if no.fault.status != 400 or no.status == 405:
             return no
         fault = copy.copy(no.fault)
         if no.context()[0]:

@@ -23,7 +23,8 @@ from ..tool import clip
 from .broken import Broken
 from .completion import SGL_HEADERS, Completion, Joined, parse, whole
 from .http import Connection
-from .refusal import MOST_MESSAGE, Limits, Refusal, aborted, fail
+from .outage import Outage
+from .refusal import MOST_MESSAGE, Limits, Refusal, aborted, bad_answer, fail
 from .request import Request, Settings
 from .tokens import VLLM, SGLang, Template, Tokens
 
@@ -116,6 +117,7 @@ class Upstream:
         self._stopped: set[asyncio.Task[Any]] = set()
         self._held = False
         self._broken = Broken(self._works)
+        self._outage = Outage()
 
     async def __aenter__(self) -> Upstream:
         return self
@@ -182,7 +184,8 @@ class Upstream:
 
         Raises:
             FaultError: The upstream refused the call, or cannot be reached. A request that fails again and again while
-                the upstream answers others has the fault bad_answer.
+                the upstream answers others has the fault bad_answer; so does a server of another kind. The time until
+                the next try, which a fault says, grows while the upstream answers nothing.
         """
         request = Request(call, self._settings)
 
@@ -253,6 +256,7 @@ class Upstream:
                     request.build(model, length)
                     reply = (await once(length)).reply(request, version)
                     self._broken.succeeded(request.call)
+                    self._outage.over()
                     return reply
                 except Refusal as no:
                     if no.status == 404:
@@ -261,7 +265,8 @@ class Upstream:
                         raise request.blame(no) from None
             raise fail(400, "refuses one parameter after the other")
         except FaultError as e:
-            raise self._named(await self._broken.judge(request.call, e)) from None
+            paced = self._outage.paced(e, self._http.root)
+            raise self._named(await self._broken.judge(request.call, paced)) from None
 
     async def _works(self) -> bool:
         """Ask the upstream for one token, and report whether it answers."""
@@ -307,7 +312,9 @@ class Upstream:
 
     async def _list(self) -> tuple[str, int]:
         listed = parse(await self._http.ask("GET", "/v1/models", None, {})).get("data")
-        models = [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
+        if not isinstance(listed, list):
+            raise bad_answer("data: the list of models has none")
+        models = [m for m in listed if isinstance(m, dict)]
         if not self._model and len(models) != 1:
             raise fail(503, f"it lists {len(models)} models: say which one with model")
         for m in models:

@@ -1,0 +1,83 @@
+package upstream
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// outage measures for how long an upstream has answered nothing.
+type outage struct {
+	mu    sync.Mutex
+	ever  bool      // it has answered a call
+	since time.Time // of the first failure after the newest answer; zero: there was none
+}
+
+// mostPause bounds the time between two tries of a call, and so the time for which a
+// call waits although the upstream is back.
+const mostPause = 15 * time.Second
+
+// over notes an answer.
+func (o *outage) over() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ever, o.since = true, time.Time{}
+}
+
+// goesOn notes a failure. It returns the time until the next try, which grows with the
+// outage, and whether the upstream has ever answered a call.
+func (o *outage) goesOn(now time.Time) (pause time.Duration, ever bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.since.IsZero() {
+		o.since = now
+	}
+	return min(now.Sub(o.since)/4, mostPause), o.ever
+}
+
+// otherPause is the time between two tries of a call to a server that has no route of
+// an upstream: it may be a proxy whose upstream starts.
+const otherPause = 5 * time.Second
+
+// otherServer reports whether an error is the answer of a server of another kind: it has no
+// such route, or does not speak HTTP.
+func otherServer(err error) bool {
+	var no *refusal
+	var f *schema.Fault
+	switch {
+	case errors.As(err, &no):
+		return no.status == http.StatusNotImplemented || no.status == http.StatusMethodNotAllowed ||
+			no.status == http.StatusNotFound && no.param != "model" && !strings.Contains(strings.ToLower(no.message), "model")
+	case errors.As(err, &f):
+		return strings.Contains(f.Message, "malformed HTTP") || strings.Contains(f.Message, "server gave HTTP response to HTTPS client")
+	default:
+		return false
+	}
+}
+
+// paced returns the fault of a failed call with the time until the next try. The fault
+// of an upstream that never answered and is a server of another kind is a bad answer.
+func (u *Upstream) paced(err error) error {
+	var f *schema.Fault
+	if !errors.As(err, &f) || f.Code == schema.CodeAborted {
+		return err
+	}
+	pause, ever := u.outage.goesOn(time.Now())
+	switch {
+	case f.Code == schema.CodeBadAnswer:
+		return err
+	case !ever && otherServer(err):
+		f = badAnswer("the server at %s does not answer as an upstream does: %s", u.base, f.Message)
+		f.RetryAfterMS = otherPause.Milliseconds()
+		return f
+	case !schema.RetryableStatus(f.Status):
+		return err
+	}
+	told := *f
+	told.RetryAfterMS = max(f.RetryAfterMS, pause.Milliseconds())
+	return &told
+}
