@@ -39,6 +39,11 @@ func serveGate(b *testing.B, srv testenv.NATS, o schema.GateOptions, answer func
 // serveGates opens sessions, each of its own rollout.
 func serveGates(b *testing.B, srv testenv.NATS, n int, o schema.GateOptions, answer func(*trainer.Pending)) []served {
 	b.Helper()
+	grants, err := placeOf(srv).grantCalls()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(grants.Close)
 	t, err := trainer.Dial(b.Context(), trainer.Config{Broker: srv.Trainer(b, "alpha"), Name: "alpha", AnswerAll: true, Log: zerolog.Nop()})
 	if err != nil {
 		b.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	"github.com/turngate/turngate/broker/modelcall"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
 	"github.com/turngate/turngate/trainer"
 	"github.com/turngate/turngate/worker/gate"
 )
@@ -125,6 +126,29 @@ func (at place) connect(inbox string) (*nats.Conn, error) {
 	return nats.Connect(at.NATS, key, nats.CustomInboxPrefix(inbox))
 }
 
+// grantCalls gives the calls of a shard to each process of a trainer that asks, as
+// workers do.
+func (at place) grantCalls() (*nats.Conn, error) {
+	key, err := nats.NkeyOptionFromSeed(at.Worker)
+	if err != nil {
+		return nil, err
+	}
+	nc, err := nats.Connect(at.NATS, key, nats.CustomInboxPrefix(broker.InboxFor("worker", "w1")))
+	if err != nil {
+		return nil, err
+	}
+	_, err = nc.Subscribe(subjects.AttachFilter, func(m *nats.Msg) {
+		var asked schema.Attach
+		if schema.Decode(m.Data, &asked) != nil {
+			return
+		}
+		if granted, err := schema.Encode(&schema.Attached{V: schema.Version, Process: asked.Process}); err == nil {
+			_ = m.Respond(granted)
+		}
+	})
+	return nc, errors.Join(err, nc.Flush())
+}
+
 func (at place) dial(creds, role, name string) (*broker.Broker, error) {
 	return broker.Dial(context.Background(), broker.Config{URL: at.NATS, Creds: creds, Name: name, Inbox: broker.InboxFor(role, name), Log: zerolog.Nop()})
 }
@@ -147,12 +171,18 @@ func (at place) serveResponder() (place, func(), error) {
 }
 
 func (at place) serveTrainer() (place, func(), error) {
+	grants, err := at.grantCalls()
+	if err != nil {
+		return at, nil, err
+	}
 	b, err := at.dial(at.Trainer, "trainer", "alpha")
 	if err != nil {
+		grants.Close()
 		return at, nil, err
 	}
 	t, err := trainer.Dial(context.Background(), trainer.Config{Broker: b, Name: "alpha", AnswerAll: true, Log: zerolog.Nop()})
 	if err != nil {
+		grants.Close()
 		b.Close()
 		return at, nil, err
 	}
@@ -170,6 +200,7 @@ func (at place) serveTrainer() (place, func(), error) {
 		<-served
 		t.Close()
 		b.Close()
+		grants.Close()
 	}, nil
 }
 
