@@ -19,7 +19,10 @@ func kilo() Spec {
 		Packages: []Package{{Name: "@kilocode/cli-linux-{arch}", Version: version, Dir: "kilo"}, ripgrepPackage()},
 		Needs:    []string{"rg"}, Carries: ripgrep(),
 		Files: func(l Launch) (map[string]File, error) {
-			return map[string]File{l.Dir + "/config/kilo/kilo.json": {quote(opencodeConfig(l, "https://app.kilo.ai/config.json", "code")), 0o600}}, nil
+			return map[string]File{
+				l.Dir + "/config/kilo/kilo.json": {quote(opencodeConfig(l, "https://app.kilo.ai/config.json", "code")), 0o600},
+				l.Dir + "/" + withoutXDG:         {[]byte(withoutXDGScript), 0o600},
+			}, nil
 		},
 		Command: func(l Launch) Command {
 			env := common(l)
@@ -27,7 +30,7 @@ func kilo() Spec {
 				"KILO_DISABLE_AUTOUPDATE": "1", "KILO_DISABLE_MODELS_FETCH": "1", "KILO_DISABLE_LSP_DOWNLOAD": "1",
 				"KILO_DISABLE_DEFAULT_PLUGINS": "1", "KILO_DISABLE_AUTOCOMPACT": "1",
 				"KILO_TELEMETRY_LEVEL": "off", "KILO_DISABLE_SESSION_INGEST": "1", "KILO_DISABLE_PRESENCE": "1",
-				"KILO_DISABLE_CODEBASE_INDEXING": "1", "KILO_NO_DAEMON": "1", "KILO_PURE": "1",
+				"KILO_DISABLE_CODEBASE_INDEXING": "1", "KILO_NO_DAEMON": "1",
 			})
 			maps.Copy(env, xdg(l))
 			args := append([]string{l.Installed + "/kilo/bin/kilo", "run", "--format", "json", "--auto", "--title", "task"}, l.Args...)

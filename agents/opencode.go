@@ -18,7 +18,16 @@ func opencode() Spec {
 		Sessions: "data/opencode", Skills: "config/opencode/skills", MCPURLs: bothURLs(),
 		Packages: []Package{{Name: "opencode-linux-{arch}", Version: version, Dir: "opencode"}, ripgrepPackage()},
 		Needs:    []string{"rg"}, Carries: ripgrep(),
-		Files: systemPromptFile,
+		Files: func(l Launch) (map[string]File, error) {
+			files := map[string]File{
+				l.Dir + "/" + withoutXDG: {[]byte(withoutXDGScript), 0o600},
+				// With a plugin, OpenCode waits until npm has installed this package there.
+				l.Dir + "/config/opencode/node_modules":      {nil, 0o600},
+				l.Dir + "/config/opencode/package-lock.json": {[]byte(`{"packages": {"": {"dependencies": {"@opencode-ai/plugin": "` + version + `"}}}}`), 0o600},
+			}
+			addSystemPrompt(files, l.Dir+"/system.md", l)
+			return files, nil
+		},
 		Command: func(l Launch) Command {
 			env := common(l)
 			config := l
@@ -30,6 +39,7 @@ func opencode() Spec {
 				"OPENCODE_DISABLE_AUTOUPDATE":   "1",
 				"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
 				"OPENCODE_DISABLE_DEFAULT_PLUGINS": "1", "OPENCODE_DISABLE_AUTOCOMPACT": "1",
+				"npm_config_fetch_retries": "0",
 			})
 			maps.Copy(env, xdg(l))
 			args := append([]string{l.Installed + "/opencode/bin/opencode", "run", "--format", "json", "--auto", "--title", "task"}, l.Args...)
@@ -44,6 +54,18 @@ func opencode() Spec {
 		ParseEvent: parseOpencode,
 	}
 }
+
+// withoutXDG is a plugin of OpenCode. OpenCode has read the variables of xdg when it
+// loads its plugins; programs that it starts must not get them.
+const (
+	withoutXDG       = "plugin.js"
+	withoutXDGScript = `export const WithoutXDG = async () => {
+  for (const kind of ["DATA", "STATE", "CACHE", "CONFIG"]) delete process.env["XDG_" + kind + "_HOME"];
+  delete process.env.npm_config_fetch_retries;
+  return {};
+};
+`
+)
 
 // xdg puts a program's data, state, cache and configuration into the agent's
 // folder.
@@ -60,6 +82,7 @@ func opencodeConfig(l Launch, schemaURL, agent string) map[string]any {
 	config := object{
 		"$schema": schemaURL, "model": "turngate/" + l.Model, "small_model": "turngate/" + l.Model,
 		"autoupdate": false, "share": "disabled", "permission": "allow",
+		"plugin": []string{"file://" + l.Dir + "/" + withoutXDG},
 		"provider": object{"turngate": object{
 			"npm": "@ai-sdk/openai-compatible", "name": "turngate",
 			// The gate keeps a slow call alive; the client's own limits are off.
