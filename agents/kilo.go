@@ -21,7 +21,7 @@ func kilo() Spec {
 		Files: func(l Launch) (map[string]File, error) {
 			return map[string]File{
 				l.Dir + "/config/kilo/kilo.json": {quote(opencodeConfig(l, "https://app.kilo.ai/config.json", "code")), 0o600},
-				l.Dir + "/" + withoutXDG:         {[]byte(withoutXDGScript), 0o600},
+				xdgPluginPath(l):                 {[]byte(xdgPlugin), 0o600},
 			}, nil
 		},
 		Command: func(l Launch) Command {
@@ -32,9 +32,8 @@ func kilo() Spec {
 				"KILO_TELEMETRY_LEVEL": "off", "KILO_DISABLE_SESSION_INGEST": "1", "KILO_DISABLE_PRESENCE": "1",
 				"KILO_DISABLE_CODEBASE_INDEXING": "1", "KILO_NO_DAEMON": "1",
 			})
-			maps.Copy(env, xdg(l))
-			args := append([]string{l.Installed + "/kilo/bin/kilo", "run", "--format", "json", "--auto", "--title", "task"}, l.Args...)
-			return Command{Args: args, Env: env, Stdin: l.Instruction}
+			args := withXDG(l, l.Installed+"/kilo/bin/kilo", "run", "--format", "json", "--auto", "--title", "task")
+			return Command{Args: append(args, l.Args...), Env: env, Stdin: l.Instruction}
 		},
 		Tag: func(h http.Header, c *schema.Call) string {
 			switch {

@@ -20,8 +20,9 @@ func opencode() Spec {
 		Needs:    []string{"rg"}, Carries: ripgrep(),
 		Files: func(l Launch) (map[string]File, error) {
 			files := map[string]File{
-				l.Dir + "/" + withoutXDG: {[]byte(withoutXDGScript), 0o600},
-				// With a plugin, OpenCode waits until npm has installed this package there.
+				xdgPluginPath(l): {[]byte(xdgPlugin), 0o600},
+				// With a plugin, OpenCode waits until npm has installed this package there, and
+				// in each .opencode of the working directory: xdgScript limits that.
 				l.Dir + "/config/opencode/node_modules":      {nil, 0o600},
 				l.Dir + "/config/opencode/package-lock.json": {[]byte(`{"packages": {"": {"dependencies": {"@opencode-ai/plugin": "` + version + `"}}}}`), 0o600},
 			}
@@ -39,11 +40,9 @@ func opencode() Spec {
 				"OPENCODE_DISABLE_AUTOUPDATE":   "1",
 				"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
 				"OPENCODE_DISABLE_DEFAULT_PLUGINS": "1", "OPENCODE_DISABLE_AUTOCOMPACT": "1",
-				"npm_config_fetch_retries": "0",
 			})
-			maps.Copy(env, xdg(l))
-			args := append([]string{l.Installed + "/opencode/bin/opencode", "run", "--format", "json", "--auto", "--title", "task"}, l.Args...)
-			return Command{Args: args, Env: env, Stdin: l.Instruction}
+			args := withXDG(l, l.Installed+"/opencode/bin/opencode", "run", "--format", "json", "--auto", "--title", "task")
+			return Command{Args: append(args, l.Args...), Env: env, Stdin: l.Instruction}
 		},
 		Tag: func(h http.Header, c *schema.Call) string {
 			if h.Get("X-Parent-Session-Id") != "" {
@@ -55,24 +54,31 @@ func opencode() Spec {
 	}
 }
 
-// withoutXDG is a plugin of OpenCode. OpenCode has read the variables of xdg when it
-// loads its plugins; programs that it starts must not get them.
-const (
-	withoutXDG       = "plugin.js"
-	withoutXDGScript = `export const WithoutXDG = async () => {
-  for (const kind of ["DATA", "STATE", "CACHE", "CONFIG"]) delete process.env["XDG_" + kind + "_HOME"];
+// xdgScript starts OpenCode with its data, state, cache and configuration below the
+// folder $0. It keeps the variables that the image has.
+const xdgScript = `export IMAGE_XDG_DATA_HOME="$XDG_DATA_HOME" IMAGE_XDG_STATE_HOME="$XDG_STATE_HOME" IMAGE_XDG_CACHE_HOME="$XDG_CACHE_HOME" IMAGE_XDG_CONFIG_HOME="$XDG_CONFIG_HOME"
+export XDG_DATA_HOME="$0/data" XDG_STATE_HOME="$0/state" XDG_CACHE_HOME="$0/cache" XDG_CONFIG_HOME="$0/config" npm_config_fetch_retries=0
+exec "$@"`
+
+// xdgPlugin is a plugin of OpenCode, which has read the variables of xdgScript when
+// it loads its plugins. Programs that it starts get the image's variables.
+const xdgPlugin = `export const ImageVariables = async () => {
+  for (const name of ["XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"]) {
+    const image = process.env["IMAGE_" + name];
+    if (image) process.env[name] = image;
+    else delete process.env[name];
+    delete process.env["IMAGE_" + name];
+  }
   delete process.env.npm_config_fetch_retries;
   return {};
 };
 `
-)
 
-// xdg puts a program's data, state, cache and configuration into the agent's
-// folder.
-func xdg(l Launch) map[string]string {
-	return map[string]string{
-		"XDG_DATA_HOME": l.Dir + "/data", "XDG_STATE_HOME": l.Dir + "/state", "XDG_CACHE_HOME": l.Dir + "/cache", "XDG_CONFIG_HOME": l.Dir + "/config",
-	}
+func xdgPluginPath(l Launch) string { return l.Dir + "/plugin.js" }
+
+// withXDG returns an argv that runs xdgScript.
+func withXDG(l Launch, args ...string) []string {
+	return append([]string{"/bin/sh", "-c", xdgScript, l.Dir}, args...)
 }
 
 // opencodeConfig returns the configuration of OpenCode or of a fork. agent is the
@@ -82,7 +88,7 @@ func opencodeConfig(l Launch, schemaURL, agent string) map[string]any {
 	config := object{
 		"$schema": schemaURL, "model": "turngate/" + l.Model, "small_model": "turngate/" + l.Model,
 		"autoupdate": false, "share": "disabled", "permission": "allow",
-		"plugin": []string{"file://" + l.Dir + "/" + withoutXDG},
+		"plugin": []string{"file://" + xdgPluginPath(l)},
 		"provider": object{"turngate": object{
 			"npm": "@ai-sdk/openai-compatible", "name": "turngate",
 			// The gate keeps a slow call alive; the client's own limits are off.
