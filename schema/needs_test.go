@@ -1,7 +1,9 @@
 package schema_test
 
 import (
+	"encoding/json"
 	"errors"
+	"os"
 	"testing"
 
 	"github.com/turngate/turngate/schema"
@@ -40,6 +42,36 @@ func TestNeedsCoverEachSandbox(t *testing.T) {
 			if field == "" && err != nil || field != "" && (!errors.As(err, &invalid) || invalid.Field != field) {
 				t.Errorf("%s, %q above the offer: %v", where, field, err)
 			}
+		}
+	}
+}
+
+// TestLacks reads the vectors that the Python client has, too.
+func TestLacks(t *testing.T) {
+	data, err := os.ReadFile("testdata/needs.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var vectors []struct {
+		About, Field, Value, Want string
+		Request                   json.RawMessage
+	}
+	if err := json.Unmarshal(data, &vectors); err != nil {
+		t.Fatal(err)
+	}
+	offer := schema.Offer{Backends: []string{"local"}, Agents: []string{"mini", "nop"}, Networks: []string{"allowlist"}, GPUs: 1, CPUs: 2.5, MemoryBytes: 1 << 30, Pids: 100}
+	for _, v := range vectors {
+		q := schema.Request{Agent: schema.AgentChoice{Name: "mini"}, Sandbox: schema.SandboxChoice{Backend: "local"}}
+		if err := json.Unmarshal(v.Request, &q); err != nil {
+			t.Fatal(err)
+		}
+		var invalid *schema.InvalidError
+		err := offer.Lacks(&q)
+		switch {
+		case v.Want == "" && err != nil:
+			t.Errorf("%s: %v", v.About, err)
+		case v.Want != "" && (!errors.As(err, &invalid) || *invalid != schema.InvalidError{Field: v.Field, Value: v.Value, Want: v.Want}):
+			t.Errorf("%s: %v", v.About, err)
 		}
 	}
 }

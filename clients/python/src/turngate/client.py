@@ -16,6 +16,7 @@ from . import contexts, names
 from .answering import Answering
 from .attachment import Attachment
 from .calls import BEAT_EVERY, Calls, Check
+from .capable import Stuck, check_agents
 from .errors import ClosedError, InvalidError, TurngateError, UnreachableError
 from .failures import TREATMENTS
 from .files import Files
@@ -48,6 +49,9 @@ START_WITHIN = 30.0
 AUDIT_EVERY = 300.0
 POLL_EVERY = 5.0
 CANCEL_EVERY = 3.0
+STUCK_EVERY = 2.0
+FLEET_WITHIN = 1.0
+"""Seconds that submit waits for the answer which workers are there."""
 TRY = "turngate_try"
 """Label of a request that was submitted again."""
 
@@ -81,6 +85,7 @@ class Client(Answering, Files, Training, Workers):
     _calls: Calls
     _verifications: Verifications
     _results: Results
+    _stuck: Stuck
 
     @classmethod
     async def connect(
@@ -165,6 +170,7 @@ class Client(Answering, Files, Training, Workers):
         self._objects = Objects(self._streams)
         self._submissions = Submissions(name, shard, self._streams, self._objects, self._ledger, lane, credit)
         self._submissions.restore(opened)
+        self._stuck = Stuck(self._submissions, self.fleet)
         self._holding = Holding(name, self._bulk_link, self._submissions.upstreamed)
         self._calls = Calls(
             name, self._calls_link, self._objects, self._holding,
@@ -182,6 +188,7 @@ class Client(Answering, Files, Training, Workers):
         self._calls.attached = lambda: self._attachment is not None and self._attachment.attached
         try:
             await asyncio.wait_for(self._open_streams(), start_within)
+            await self._submissions.look_at_store()
             await self._attachment.listen()
             await self._results.listen()
             await self._calls.listen(shard)
@@ -207,6 +214,7 @@ class Client(Answering, Files, Training, Workers):
             (BEAT_EVERY, self._holding.tell),
             (CANCEL_EVERY, self._submissions.repeat_cancels),
             (POLL_EVERY, self._poll),
+            (STUCK_EVERY, self._stuck.look),
             (audit_every, lambda: self._audit(audit_every)),
         ):
             self._start(self._every(seconds, work))
@@ -285,6 +293,8 @@ class Client(Answering, Files, Training, Workers):
     async def _poll(self) -> None:
         try:
             await self._results.look()
+            for rollout in await self._submissions.look_at_store():
+                self._results.hint(rollout)
         finally:
             self._results.wake()
 
@@ -311,7 +321,7 @@ class Client(Answering, Files, Training, Workers):
         the next check submits them. To submit them again is safe.
 
         Raises:
-            InvalidError: A request is not valid. None was queued.
+            InvalidError: A request is not valid, or no live worker has its agent. None was queued.
             StateFileError: The requests were not written to the state file. None of their group was queued.
             ClosedError: The client was closed while it waited for a slot.
         """
@@ -323,11 +333,20 @@ class Client(Answering, Files, Training, Workers):
         for request in given:
             request.id = request.id or self.new_id()
         batches = self._submissions.batches(given)
+        await self._check_agents(given)
         await self._submissions.store_files(given)
         await self._holding.tell()  # before a worker can take the requests
         for batch in batches:
             await self._submissions.submit(batch, new)
         return [request.id for request in given]
+
+    async def _check_agents(self, requests: list[Request]) -> None:
+        try:
+            fleet = await self.fleet(FLEET_WITHIN)
+        except TurngateError as e:
+            log.debug("it is not known which agents are there: %s", e)
+            return
+        check_agents(fleet, requests)
 
     async def submit_group(
         self,
@@ -366,7 +385,7 @@ class Client(Answering, Files, Training, Workers):
             snapshot: Whether the rollouts begin with the files of one setup. None: as the task says.
 
         Raises:
-            InvalidError: An argument is not valid. None was queued.
+            InvalidError: An argument is not valid, or no live worker has the agent. None was queued.
             TaskError: The sandbox cannot run the task.
             GroupExistsError: The trainer has used the name of the group before.
         """

@@ -123,6 +123,14 @@ class Streams:
         info = await self._ask(f"STREAM.INFO.{stream}")
         return int(info["state"]["last_seq"])
 
+    async def created(self, stream: str) -> str:
+        """Return the time at which a stream was made.
+
+        Raises:
+            NotOpenedError: There is no such stream.
+        """
+        return str((await self._ask(f"STREAM.INFO.{stream}"))["created"])
+
     async def exists(self, stream: str) -> bool:
         """Report whether there is such a stream."""
         try:

@@ -78,6 +78,8 @@ class Submissions:
         self._lane = lane
         self._bundles: dict[str, bytes] = {}
         self._stored: set[str] = set()  # sha256 of bundles that the server surely had
+        self._submitting: set[str] = set()
+        self._store = ""  # name of the store, see look_at_store
 
     def restore(self, opened: Mapping[str, Submitted]) -> None:
         """Make the rollouts of a state file open."""
@@ -236,6 +238,8 @@ class Submissions:
 
     async def _submit(self, batch: list[Request], fresh: set[str], queued: _Queued) -> None:
         known = [self.open[r.id] for r in batch]
+        submitting = {r.id for r in batch} - self._submitting
+        self._submitting |= submitting
         try:
             writing = asyncio.ensure_future(asyncio.to_thread(self._ledger.write, list(map(submit_entry, known)), True))
             try:
@@ -245,6 +249,7 @@ class Submissions:
                 raise
             await self._enqueue(self._lane, batch, queued)
         finally:
+            self._submitting -= submitting
             self._note(batch, fresh, queued)
 
     def _note(self, batch: list[Request], fresh: set[str], queued: _Queued) -> None:
@@ -368,12 +373,27 @@ class Submissions:
         self._ledger.note([{"id": rollout, "done": True}])
         return True
 
+    async def look_at_store(self) -> list[str]:
+        """Submit the open rollouts again if the server has lost them with its store, as audit does.
+
+        The queue and the records then have been made again, at another time.
+        """
+        streams = names.queue(self.trainer), names.records(self.trainer)
+        store = " ".join([await self._streams.created(stream) for stream in streams])
+        found: list[str] = []
+        if self._store not in ("", store):
+            log.warning("the server has lost its store; requests that it does not have are submitted again")
+            self._stored.clear()
+            found = await self.audit(0)
+        self._store = store
+        return found
+
     async def audit(self, older: float) -> list[str]:
         """Submit again the rollouts that the server lost. Return those that may have a result."""
         finished = []
         now = time.monotonic()
         for rollout, s in list(self.open.items()):
-            if now - s.at < older:
+            if now - s.at < older or rollout in self._submitting:
                 continue
             if await self._lost(rollout):
                 await self._again(rollout)

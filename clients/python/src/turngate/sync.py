@@ -29,6 +29,7 @@ from .errors import ClosedError, TurngateError
 from .failures import TREATMENTS
 from .groups import Treatments
 from .handle import Handle, Output
+from .link import OP_TIMEOUT
 from .options import ConnectOptions, RolloutOptions, RowOptions
 from .progress import Progress
 from .rollout_group import Evaluation, Group
@@ -329,9 +330,9 @@ class SyncClient:
         """Ask a worker to make this trainer's streams if they are missing, and return the trainer's bounds."""
         return self._run(self.client.opened())
 
-    def fleet(self) -> Fleet:
-        """Return the live workers: what each offers, and its used slots."""
-        return self._run(self.client.fleet())
+    def fleet(self, within: float = OP_TIMEOUT) -> Fleet:
+        """Return the live workers: what each offers, and its used slots; see Client.fleet."""
+        return self._run(self.client.fleet(within))
 
     def artifact(self, artifact: Artifact, timeout: float | None = None) -> Iterator[bytes]:
         """Yield a file of a rollout in pieces, each within timeout seconds; see Client.artifact."""

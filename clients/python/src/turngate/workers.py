@@ -7,7 +7,7 @@ import contextlib
 
 from . import codec, names
 from .errors import UnreachableError
-from .link import Link, log
+from .link import OP_TIMEOUT, Link, log
 from .schema import Fleet, Opened
 from .streams import Streams
 
@@ -53,11 +53,14 @@ class Workers:
             raise UnreachableError(f"the streams of trainer {self.name} cannot be made: {opened.error}")
         return opened
 
-    async def fleet(self) -> Fleet:
+    async def fleet(self, within: float = OP_TIMEOUT) -> Fleet:
         """Return the live workers: what each offers, and its used slots.
+
+        Args:
+            within: Seconds to wait for the answer.
 
         Raises:
             UnreachableError: No worker answers.
         """
-        answer = await self._bulk_link.request(names.trainer_subject(self.name, "fleet"))
+        answer = await self._bulk_link.request(names.trainer_subject(self.name, "fleet"), timeout=within)
         return codec.decode(Fleet, answer.data)

@@ -1,0 +1,90 @@
+"""Requests that no worker can run, and a server that loses its store."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Server
+from test_client import connect, policy
+from turngate import InvalidError, Request, Task, codec
+from turngate.capable import check_agents, lacks, unable
+from turngate.schema import Capacity, Fleet, Offer
+
+NEEDS = json.loads((Path(__file__).parents[3] / "schema" / "testdata" / "needs.json").read_text())
+OFFER = Offer(
+    backends=["local"], agents=["mini", "nop"], networks=["allowlist"], gpus=1, cpus=2.5, memory_bytes=1 << 30, pids=100
+)
+
+
+def request_of(vector: dict[str, Any]) -> Request:
+    asked = {"agent": {"name": "mini"}, "sandbox": {"backend": "local"}, **vector["request"]}
+    return codec.from_json(Request, asked)
+
+
+@pytest.mark.parametrize("vector", NEEDS, ids=lambda vector: str(vector["about"]))
+def test_lacks(vector: dict[str, Any]) -> None:
+    lack = lacks(OFFER, request_of(vector))
+    if "want" not in vector:
+        assert lack is None
+    else:
+        assert lack is not None
+        assert (lack.field, lack.value, lack.want) == (vector["field"], vector["value"], vector["want"])
+
+
+def test_a_fleet() -> None:
+    able, other = Capacity(slots=1, offer=OFFER), Capacity(slots=1, offer=Offer(backends=["docker"], agents=["mini"]))
+    request = request_of({"request": {}})
+    assert unable(Fleet(workers=[]), request) == ""
+    assert unable(Fleet(workers=[other, able]), request) == ""
+    assert unable(Fleet(workers=[other]), request).startswith("no worker offers what it asks: sandbox.backend: ")
+    able.draining = True
+    assert unable(Fleet(workers=[able]), request) == ""
+    request.agent.name = "pi"
+    with pytest.raises(InvalidError, match=r"agent\.name: 'pi' .* worker that is there: mini, nop"):
+        check_agents(Fleet(workers=[other, able]), [request])
+    check_agents(Fleet(workers=[]), [request])
+    check_agents(Fleet(workers=[able, Capacity(offer=Offer())]), [request])  # it does not say what it offers
+
+
+async def test_an_agent_that_no_worker_has_is_refused(server: Server, tasks: Path) -> None:
+    async with await connect(server) as client:
+        with pytest.raises(InvalidError, match=r"agent\.name: 'nobody' .*mini"):
+            await client.submit_group(Task.load(tasks / "hello"), n=2, agent="nobody", sandbox="local")
+        assert client.outstanding == 0
+
+
+async def test_rollouts_that_no_worker_can_run_are_logged(
+    server: Server, tasks: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turngate.capable.QUEUED_LONG", 0.0)
+    async with await connect(server) as client:
+        ids = await client.submit_group(Task.load(tasks / "hello"), n=2, sandbox="docker")
+        caplog.set_level(logging.WARNING, "turngate")
+        await client._stuck.look()
+        await client._stuck.look()
+        said = [r.getMessage() for r in caplog.records if " waits: " in r.getMessage()]
+        assert len(said) == 1
+        assert said[0].startswith(f"rollout {ids[0]} waits: no worker offers what it asks: sandbox.backend: 'docker'")
+        assert said[0].endswith("this worker offers one of local")
+        await client.cancel()
+        assert {r.status async for r in client.results()} == {"cancelled"}
+
+
+async def test_a_lost_store_is_seen_at_the_next_look(
+    own_server: Server, tasks: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The check of old rollouts does not run."""
+    async with await connect(own_server, audit_every=3600.0) as client:
+        assert await client._submissions.look_at_store() == []
+        ids = await client.submit_group(Task.load(tasks / "hello"), n=3, sandbox="local")
+        own_server.stop()
+        own_server.wipe()
+        own_server.start()
+        client.serve(policy)
+        assert {r.id async for r in client.results()} == set(ids)
+    assert "the server has lost its store" in caplog.text
