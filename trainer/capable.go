@@ -36,7 +36,7 @@ func (t *Trainer) checkAgents(ctx context.Context, requests []schema.Request) er
 	there = slices.Compact(there)
 	for i := range requests {
 		if name := requests[i].Agent.Name; name != "" && !slices.Contains(there, name) {
-			return &schema.InvalidError{Field: "agent.name", Value: name, Want: "want an agent of a worker that is there: " + strings.Join(there, ", ")}
+			return &schema.InvalidError{Field: "agent.name", Value: name, Want: "want an agent of a worker that is there: " + strings.Join(there, ", ") + "; turngate agent install adds one to a worker's host"}
 		}
 	}
 	return nil

@@ -188,7 +188,6 @@ func TestFaultsAreResults(t *testing.T) {
 		"replay runs out":    {[]string{task(t, map[string]string{"instruction.md": "x", "replay.yaml": "steps: [{run: 'true'}]"})}, "run out"},
 		"agent fails":        {[]string{"--agent", "command", task(t, map[string]string{"instruction.md": "x", "replay.yaml": done}), "--", "sh", "-c", "echo why >&2; exit 7"}, "exit status 7; stderr: why"},
 		"no such program":    {[]string{"--agent", "command", task(t, map[string]string{"instruction.md": "x", "replay.yaml": done}), "--", "no-such-program"}, "no-such-program"},
-		"not installed":      {[]string{"--agent", "pi", "--agents", t.TempDir(), task(t, map[string]string{"instruction.md": "x", "replay.yaml": done})}, "turngate agent install"},
 		"verifier is silent": {[]string{task(t, map[string]string{"instruction.md": "x", "replay.yaml": done, "tests/test.sh": "#!/bin/sh\necho hm\n"})}, "neither"},
 		"no network here":    {[]string{"--network", "open", task(t, map[string]string{"instruction.md": "x", "replay.yaml": done})}, "sandbox.network"},
 		"timeout":            {[]string{"--agent", "command", "--agent-timeout", "1s", task(t, map[string]string{"instruction.md": "x", "replay.yaml": done}), "--", "sleep", "60"}, "1000 ms"},
@@ -200,6 +199,14 @@ func TestFaultsAreResults(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 		})
+	}
+}
+
+// TestAnAgentThatIsNotInstalled is refused before anything starts.
+func TestAnAgentThatIsNotInstalled(t *testing.T) {
+	got := turngate(t, testenv.Binary(t), "run", "--agent", "pi", "--agents", t.TempDir(), task(t, map[string]string{"instruction.md": "x", "replay.yaml": done}))
+	if got.code != 2 || !strings.Contains(got.errOut, `agent.name: "pi" is not valid: want an agent of a worker that is there: command, mini, nop, oracle; turngate agent install`) {
+		t.Errorf("%+v", got)
 	}
 }
 
