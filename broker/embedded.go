@@ -30,7 +30,10 @@ type EmbeddedConfig struct {
 	// default requests, states and results are on disk when they are confirmed.
 	Relaxed bool
 	Cluster ClusterConfig
-	Log     zerolog.Logger
+	// Failed is called, also concurrently, with each *StoreError of the server. It must
+	// not block.
+	Failed func(error)
+	Log    zerolog.Logger
 }
 
 // ClusterConfig makes a server a member of a cluster, which replicates the
@@ -96,7 +99,7 @@ func StartEmbedded(c EmbeddedConfig) (*Embedded, error) {
 	if e.srv, err = server.NewServer(opts); err != nil {
 		return nil, fmt.Errorf("configure the embedded NATS server: %w", err)
 	}
-	e.srv.SetLoggerV2(&serverLog{log: c.Log}, false, false, false)
+	e.srv.SetLoggerV2(&serverLog{log: c.Log, failed: c.Failed}, false, false, false)
 	e.srv.Start()
 	if !e.srv.ReadyForConnections(20 * time.Second) {
 		e.srv.Shutdown()

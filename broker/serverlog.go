@@ -1,7 +1,10 @@
 package broker
 
 import (
+	"errors"
+	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -11,7 +14,8 @@ import (
 // some kinds, such as violations of permissions: of each kind it logs logBurst at once
 // and then one in logEvery, with the number of those that it left out.
 type serverLog struct {
-	log zerolog.Logger
+	log    zerolog.Logger
+	failed func(error) // called with an error of the store; nil: no one asks
 
 	mu    sync.Mutex
 	kinds map[string]*logKind // by format
@@ -68,9 +72,37 @@ func (l *serverLog) admit(kind string, now time.Time) (leftOut int, ok bool) {
 	return leftOut, true
 }
 
-func (l *serverLog) Noticef(string, ...any)         {}
-func (l *serverLog) Debugf(string, ...any)          {}
-func (l *serverLog) Tracef(string, ...any)          {}
-func (l *serverLog) Warnf(format string, v ...any)  { l.write(zerolog.WarnLevel, format, v...) }
-func (l *serverLog) Errorf(format string, v ...any) { l.write(zerolog.ErrorLevel, format, v...) }
+// StoreError reports that the server cannot write a file of its store, for example since
+// the disk is full. The stream concerned takes no more messages until the server starts
+// again.
+type StoreError struct{ Err error }
+
+func (e *StoreError) Error() string {
+	return "the NATS server cannot write its store: " + e.Err.Error()
+}
+
+func (e *StoreError) Unwrap() error { return e.Err }
+
+// storeError returns the error among the values of a message that says that a file
+// cannot be written; nil if there is none.
+func storeError(v []any) error {
+	for _, value := range v {
+		err, ok := value.(error)
+		if ok && slices.ContainsFunc([]error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.EROFS, syscall.EIO}, func(is error) bool { return errors.Is(err, is) }) {
+			return &StoreError{Err: err}
+		}
+	}
+	return nil
+}
+
+func (l *serverLog) Noticef(string, ...any)        {}
+func (l *serverLog) Debugf(string, ...any)         {}
+func (l *serverLog) Tracef(string, ...any)         {}
+func (l *serverLog) Warnf(format string, v ...any) { l.write(zerolog.WarnLevel, format, v...) }
+func (l *serverLog) Errorf(format string, v ...any) {
+	l.write(zerolog.ErrorLevel, format, v...)
+	if err := storeError(v); err != nil && l.failed != nil {
+		l.failed(err)
+	}
+}
 func (l *serverLog) Fatalf(format string, v ...any) { l.write(zerolog.ErrorLevel, format, v...) }

@@ -2,7 +2,10 @@ package broker
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,5 +36,17 @@ func TestTheServersLogIsBounded(t *testing.T) {
 	got := fmt.Sprint(l.admit("x", now.Add(logEvery)))
 	if got != "3 true" {
 		t.Errorf("got %s", got)
+	}
+}
+
+// TestAnErrorOfTheStoreIsReported: an error of writing a file is told apart from other
+// errors.
+func TestAnErrorOfTheStoreIsReported(t *testing.T) {
+	var got []error
+	l := &serverLog{log: zerolog.Nop(), failed: func(err error) { got = append(got, err) }}
+	l.Errorf("publish violation of %s: %v", "alpha", errors.New("no space left on device"))
+	l.Errorf("critical write error of %s: %v", "REC", &os.PathError{Op: "write", Path: "/x/1.blk", Err: syscall.ENOSPC})
+	if len(got) != 1 || got[0].Error() != "the NATS server cannot write its store: write /x/1.blk: no space left on device" {
+		t.Errorf("got %v", got)
 	}
 }

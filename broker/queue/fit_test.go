@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -212,4 +213,39 @@ func TestDeadLettersAreListedRequeuedAndDropped(t *testing.T) {
 		harness.Must(t, err)
 		return len(all) == 1 && all[0].Seq > one.Seq
 	})
+}
+
+// TestAFloodOfDeadMessagesKeepsThoseOfOthers: the dead messages of one trainer are
+// bounded, and push out none of another's.
+func TestAFloodOfDeadMessagesKeepsThoseOfOthers(t *testing.T) {
+	const bound = 500
+	b := newBench(t)
+	b.NewTrainer(t, "beta")
+	nc := testenv.Raw(t, b.Server.URL(), b.Server.AdminCreds(), "_INBOX.test")
+	dead := func() map[string]int {
+		all, err := b.Worker.DeadLetters(t.Context(), 10*bound)
+		harness.Must(t, err)
+		count := map[string]int{}
+		for _, d := range all {
+			count[d.Subject]++
+		}
+		return count
+	}
+	of := func(trainer string) string { return subjects.Request(1, trainer) }
+	keepTaking(t, b.Worker)
+	harness.Eventually(t, "a dead message of beta", time.Minute, func() bool {
+		if dead()[of("beta")] > 0 {
+			return true
+		}
+		harness.Must(t, nc.Publish(of("beta"), []byte("beta's"))) // its stream may be made only now
+		return false
+	})
+	for n := range bound + 200 {
+		harness.Must(t, nc.Publish(of("alpha"), fmt.Appendf(nil, "junk %d", n)))
+	}
+	harness.Must(t, nc.Flush())
+	harness.Eventually(t, "the flood's end", time.Minute, func() bool { return dead()[of("alpha")] >= bound && b.queued(t) == 0 })
+	if count := dead(); count[of("beta")] == 0 || count[of("alpha")] != bound {
+		t.Errorf("got %v", count)
+	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -237,21 +238,24 @@ func (f *runFlags) work(cmd *cobra.Command, j *job.Job, w *work) error {
 	cmd.SetErr(plain.NewWriter(pg)) // log lines appear above the bar
 	defer cmd.SetErr(stderr)
 	log := logger(cmd)
-	b, closeAll, err := f.connect(cmd.Context(), j, log)
+	ctx, fail := context.WithCancelCause(cmd.Context())
+	defer fail(nil)
+	b, closeAll, err := f.connect(ctx, j, fail, log)
 	if err != nil {
-		return err
+		return storeFailed(ctx, err)
 	}
 	defer closeAll()
-	t, err := trainer.Dial(cmd.Context(), trainer.Config{Broker: b, Name: f.name, Shard: "job-" + j.Plan.ID.String(), Tools: f.tools(), Log: log})
+	t, err := trainer.Dial(ctx, trainer.Config{Broker: b, Name: f.name, Shard: "job-" + j.Plan.ID.String(), Tools: f.tools(), Log: log})
 	if err != nil {
-		return err
+		return storeFailed(ctx, err)
 	}
 	defer t.Close()
 	pg.Begin(len(j.Plan.Trials), w.names, j.Results())
 	defer pg.End()
-	return runner.Run(cmd.Context(), runner.Config{
+	err = runner.Run(ctx, runner.Config{
 		Trainer: t, Job: j, Progress: pg, Groups: w.groups, Answers: w.answers, Stopped: w.stopped, Adopt: f.job.resume != "", Remote: f.nats.url != "",
 	})
+	return storeFailed(ctx, err)
 }
 
 // shown returns a path relative to the working directory, if it is below that.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,8 +23,8 @@ import (
 // connect returns the trainer's broker. It connects to the server of --nats, or
 // starts a server and a worker in this process. The job, if any, records that
 // worker, so that a process that resumes the job can remove the sandboxes of a
-// process that died.
-func (f *runFlags) connect(ctx context.Context, j *job.Job, log zerolog.Logger) (_ *broker.Broker, _ func(), err error) {
+// process that died. fail is called if that server cannot store messages any more.
+func (f *runFlags) connect(ctx context.Context, j *job.Job, fail func(error), log zerolog.Logger) (_ *broker.Broker, _ func(), err error) {
 	if f.nats.url != "" {
 		b, err := f.nats.dial(ctx, "trainer", f.name, log)
 		if err != nil {
@@ -47,11 +48,14 @@ func (f *runFlags) connect(ctx context.Context, j *job.Job, log zerolog.Logger) 
 		return nil, nil, err
 	}
 	closers = append(closers, func() { os.RemoveAll(state) })
+	if err := checkRoom(state); err != nil {
+		return nil, nil, err
+	}
 	files, err := os.MkdirTemp(state, "nats-") // a new folder, without the streams of a process that died
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a state directory: %w", err)
 	}
-	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: files, Trainers: []string{f.name}, Workers: []string{wid}, Relaxed: true, Log: log}) //nolint:contextcheck // it ends by Shutdown
+	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: files, Trainers: []string{f.name}, Workers: []string{wid}, Relaxed: true, Failed: fail, Log: log}) //nolint:contextcheck // it ends by Shutdown
 	if err != nil {
 		return nil, nil, err
 	}
@@ -87,6 +91,30 @@ func (f *runFlags) connect(ctx context.Context, j *job.Job, log zerolog.Logger) 
 	}
 	closers = append(closers, inBackground(ctx, w, log))
 	return tb, closeAll, nil
+}
+
+// minRoom is the free room that the server of a run needs for its streams.
+const minRoom = 16 << 20
+
+func checkRoom(dir string) error {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(dir, &disk); err != nil {
+		return fmt.Errorf("look for the room on the disk of %s: %w", dir, err)
+	}
+	if free := int64(disk.Bavail) * disk.Bsize; free < minRoom { //nolint:gosec // sizes of disks fit
+		return fmt.Errorf("%s has %d KiB free, want %d or more: %w; free some, or name another folder in TMPDIR", dir, free>>10, minRoom>>10, unix.ENOSPC)
+	}
+	return nil
+}
+
+// storeFailed returns the error of the server's store in place of err if that error
+// ended the context.
+func storeFailed(ctx context.Context, err error) error {
+	var failed *broker.StoreError
+	if err != nil && errors.As(context.Cause(ctx), &failed) {
+		return failed
+	}
+	return err
 }
 
 const stateName = "turngate-run-"

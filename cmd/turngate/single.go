@@ -21,17 +21,21 @@ type singles struct {
 // openSingles connects in the same way as run. The returned context ends, with a
 // cause, when no more results can arrive. With a nil answer, calls get no answer.
 func openSingles(ctx context.Context, f *runFlags, answer trainer.Answerer, log zerolog.Logger) (context.Context, *singles, error) {
-	b, disconnect, err := f.connect(ctx, nil, log)
+	serving, stop := context.WithCancelCause(ctx)
+	b, disconnect, err := f.connect(serving, nil, stop, log)
 	if err != nil {
+		err = storeFailed(serving, err)
+		stop(nil)
 		return nil, nil, err
 	}
-	t, err := trainer.Dial(ctx, trainer.Config{Broker: b, Name: f.name, Shard: "run-" + randomHex(8), Log: log})
+	t, err := trainer.Dial(serving, trainer.Config{Broker: b, Name: f.name, Shard: "run-" + randomHex(8), Log: log})
 	if err != nil {
+		err = storeFailed(serving, err)
+		stop(nil)
 		disconnect()
 		return nil, nil, err
 	}
 	s := &singles{trainer: t, runner: trainer.NewRunner(t)}
-	serving, stop := context.WithCancelCause(ctx)
 	var bg sync.WaitGroup
 	bg.Go(func() {
 		if err := s.runner.Serve(serving); serving.Err() == nil {
