@@ -36,12 +36,10 @@ __all__ = [
 	for _, k := range all {
 		fmt.Fprintf(&b, "\n\n@dataclass(slots=True, kw_only=True)\nclass %s:\n%s\n", k.Name, docstring(k.Doc, "    "))
 		for _, f := range k.Fields {
-			if f.Doc != "" {
-				for _, line := range wrap(f.Doc, 110) {
-					fmt.Fprintf(&b, "    # %s\n", line)
-				}
-			}
 			fmt.Fprintf(&b, "    %s: %s = %s\n", pyName(f.Name), pyType(f.Type), pyValue(f))
+			if doc := meaning(f.Doc, f.Name); doc != "" {
+				b.WriteString(docstring(asSentence(doc, f.Name), "    "))
+			}
 		}
 	}
 	made(t, "python/src/turngate/schema.py", b.Bytes())
@@ -69,6 +67,15 @@ func pyValue(f field) string {
 	default:
 		return "field(default=" + value + ", metadata=" + meta + ")"
 	}
+}
+
+// asSentence gives a comment a capital letter, unless it begins with the name of its
+// field, and a full stop.
+func asSentence(doc, field string) string {
+	if !strings.HasPrefix(doc, field+" ") {
+		doc = strings.ToUpper(doc[:1]) + doc[1:]
+	}
+	return strings.TrimSuffix(doc, ".") + "."
 }
 
 func docstring(s, indent string) string {

@@ -61,6 +61,15 @@ def test_golden_rows(file: Path) -> None:
     assert all(b.text for b in found.breaks)
 
 
+def test_rows_in_a_notebook_are_one_line() -> None:
+    vector = json.loads(tame(next(f for f in VECTORS if f.stem == "linear").read_text()))
+    found = rows(pack(map(compact, vector["lines"])), codec.from_json(Result, vector["result"]))
+    assert repr(found) == "<Rows of alpha-01: 1, reward 1, 6 of 6 sampled tokens trained (100 %), 0 errors>"
+    assert repr(found[0]) == "<Row 0 of alpha-01: agent, reward 1, 12 tokens, 6 trained, 3 calls>"
+    assert repr(found.calls[0]) == "<RecordedCall 1: agent, stop, 3 and 2 tokens, 2 trained>"
+    assert repr(Row()) == "<Row 0 of ?: ?, reward unknown, 0 tokens, 0 trained, 0 calls>"
+
+
 def test_all_vectors_are_there() -> None:
     assert len(VECTORS) >= 49
 

@@ -21,7 +21,7 @@ def no_ids() -> array[int]:
     return array("i")
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class RecordedCall:
     """RecordedCall is a model call of a rollout that has ended."""
 
@@ -77,6 +77,10 @@ class RecordedCall:
     _hash: Any = None  # hash of all tokens up to the end of the completion
     _continued: bool = False  # a call that continues this one, directly or not, is trainable
     _row: int = 0  # 1, 2, ...: the row that trains the completion
+
+    def __repr__(self) -> str:
+        tokens = f"{self.prompt_tokens} and {self.completion_tokens} tokens, {self.trained_tokens} trained"
+        return f"<RecordedCall {self.call}: {self.role or '?'}, {self.fault or self.finish_reason or '?'}, {tokens}>"
 
     @property
     def trained(self) -> bool:

@@ -104,6 +104,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self._leaves)
 
+    def __repr__(self) -> str:
+        reward = "unknown" if self.reward is None else f"{self.reward:g}"
+        facts = f"{len(self)}, reward {reward}, {self.tokens}, {len(self.errors)} errors"
+        return f"<Rows of {self.rollout or '?'}: {facts}>"
+
     def __iter__(self) -> Iterator[Row]:
         return (self[i] for i in range(len(self)))
 

@@ -37,7 +37,7 @@ class Span:
     """Names of policy versions, from the answer's first token."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Row:
     """Row is one sequence to train on: a path of calls from the beginning of a conversation to its last call.
 
@@ -68,6 +68,11 @@ class Row:
 
     def __len__(self) -> int:
         return len(self.input_ids)
+
+    def __repr__(self) -> str:
+        reward = "unknown" if self.reward is None else f"{self.reward:g}"
+        size = f"{len(self)} tokens, {sum(self.loss_mask)} trained, {len(self.calls)} calls"
+        return f"<Row {self.row} of {self.rollout or '?'}: {self.role or '?'}, reward {reward}, {size}>"
 
     @property
     def oldest(self) -> int | None:

@@ -91,10 +91,10 @@ class Task:
 
     name: str = field(default="", metadata=wire(keep=True, required=True, most=256))
     instruction: str = field(default="", metadata=wire(keep=True, most=1048576))
-    # bundle is the sha256 (hex) of a tar.zst in the object store "tasks". Empty means the task has no files.
     bundle: str = ""
-    # Notes list the parts of the task that differ from the author's version. They come first in the result's notes.
+    """bundle is the sha256 (hex) of a tar.zst in the object store "tasks". Empty means the task has no files."""
     notes: list[str] = field(default_factory=list, metadata=wire(most=64, each=1000))
+    """Notes list the parts of the task that differ from the author's version. They come first in the result's notes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,14 +105,14 @@ class MCPServer:
     """
 
     name: str = field(default="", metadata=wire(keep=True, required=True))
-    # argv
     command: list[str] = field(default_factory=list, metadata=wire(each=65536))
-    # of the command
+    """Argv."""
     env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
-    # instead of Command
+    """Of the command."""
     url: str = field(default="", metadata=wire(most=4096))
-    # transport is "sse" or "streamable-http" for a URL, and "stdio" or empty for a command.
+    """Instead of Command."""
     transport: str = field(default="", metadata=wire(one_of=("sse", "streamable-http",)))
+    """transport is "sse" or "streamable-http" for a URL, and "stdio" or empty for a command."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,8 +121,8 @@ class ToolSpec:
 
     name: str = field(default="", metadata=wire(keep=True, required=True))
     description: str = field(default="", metadata=wire(most=65536))
-    # a JSON schema of type object
     parameters: Any = field(default=None, metadata=wire(form="json"))
+    """A JSON schema of type object."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,37 +130,38 @@ class AgentChoice:
     """AgentChoice names the agent and describes its start."""
 
     name: str = field(default="", metadata=wire(keep=True, required=True))
-    # default: the worker's pinned version
     version: str = field(default="", metadata=wire(most=256))
-    # added to its argv; the whole argv for "command"
+    """Default: the worker's pinned version."""
     args: list[str] = field(default_factory=list, metadata=wire(most=256, each=65536))
+    """Added to its argv; the whole argv for "command"."""
     env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
     system_prompt: str = field(default="", metadata=wire(most=1048576))
     max_turns: int = field(default=0, metadata=wire(low=0, high=1048576))
-    # user in the sandbox; default sandbox.user
     user: str = ""
-    # network and Allow are the agent's network; default sandbox.network and sandbox.allow.
+    """user in the sandbox; default sandbox.user."""
     network: str = field(default="", metadata=wire(one_of=("allowlist", "none", "open",)))
+    """network and Allow are the agent's network; default sandbox.network and sandbox.allow."""
     allow: list[str] = field(default_factory=list)
-    # servers of tools for the agent
     mcp: list[MCPServer] = field(default_factory=list, metadata=wire(most=256))
-    # skills_dir is a folder in the sandbox. The agent gets its entries as skills.
+    """Servers of tools for the agent."""
     skills_dir: str = field(default="", metadata=wire(most=4096))
-    # tools are run by the trainer. The agent reaches them through an MCP server named "trainer"; it cannot call any
-    # other tool of the trainer.
+    """skills_dir is a folder in the sandbox. The agent gets its entries as skills."""
     tools: list[ToolSpec] = field(default_factory=list, metadata=wire(most=256))
+    """tools are run by the trainer. The agent reaches them through an MCP server named "trainer"; it cannot call any
+    other tool of the trainer.
+    """
 
 
 @dataclass(slots=True, kw_only=True)
 class Build:
     """Build says how the image of a sandbox is built from files of the bundle."""
 
-    # folder of the bundle; default environment
     context: str = field(default="", metadata=wire(most=4096))
-    # path in the context; default Dockerfile
+    """Folder of the bundle; default environment."""
     dockerfile: str = field(default="", metadata=wire(most=4096))
-    # stage; default the last
+    """Path in the context; default Dockerfile."""
     target: str = field(default="", metadata=wire(most=256))
+    """Stage; default the last."""
     args: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
 
 
@@ -180,8 +181,8 @@ class File:
     path: str = field(default="", metadata=wire(keep=True, required=True, most=4096))
     from_: str = field(default="", metadata=wire(name="from", most=4096))
     content: bytes = b""
-    # permission bits; default: the bundle's, or 0444
     mode: int = field(default=0, metadata=wire(low=0, high=4095))
+    """Permission bits; default: the bundle's, or 0444."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,10 +190,10 @@ class Tmpfs:
     """Tmpfs is a folder in memory."""
 
     path: str = field(default="", metadata=wire(keep=True, required=True, most=4096))
-    # default: half of the container's memory
     size_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
-    # permission bits; default 01777
+    """Default: half of the container's memory; in bytes."""
     mode: int = field(default=0, metadata=wire(low=0, high=4095))
+    """Permission bits; default 01777."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -208,8 +209,8 @@ class Ulimit:
     """Ulimit is a limit of each process, named as Docker names it, such as nofile."""
 
     name: str = field(default="", metadata=wire(keep=True, required=True, one_of=("core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nofile", "nproc", "sigpending", "stack",)))
-    # -1: none
     soft: int = field(default=0, metadata=wire(keep=True, low=-1, high=1125899906842624))
+    """-1: none."""
     hard: int = field(default=0, metadata=wire(keep=True, low=-1, high=1125899906842624))
 
 
@@ -219,17 +220,18 @@ class Probe:
     one success, and unhealthy after Retries failures in a row, of which those within start_ms do not count.
     """
 
-    # argv
     test: list[str] = field(default_factory=list, metadata=wire(keep=True, required=True, each=65536))
-    # default 30 000
+    """Argv."""
     interval_ms: int = field(default=0, metadata=wire(low=0, high=86400000))
-    # default 30 000
+    """Default 30 000; in milliseconds."""
     timeout_ms: int = field(default=0, metadata=wire(low=0, high=86400000))
+    """Default 30 000; in milliseconds."""
     start_ms: int = field(default=0, metadata=wire(low=0, high=86400000))
-    # default 5 000
+    """Milliseconds."""
     start_interval_ms: int = field(default=0, metadata=wire(low=0, high=86400000))
-    # default 3
+    """Default 5 000; in milliseconds."""
     retries: int = field(default=0, metadata=wire(low=0, high=100000))
+    """Default 3."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -237,8 +239,8 @@ class After:
     """After delays the start of a container until a side-car meets a condition."""
 
     service: str = field(default="", metadata=wire(keep=True, required=True))
-    # the state that the side-car must have reached
     condition: str = field(default="", metadata=wire(keep=True, required=True, one_of=("completed", "healthy", "started",)))
+    """The state that the side-car must have reached."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -247,25 +249,26 @@ class Container:
     the task's bundle, never on the worker.
     """
 
-    # entrypoint replaces the image's entrypoint, and drops the image's command. In the agent's own container the
-    # two run in the background, and only if one is set here. Like Command it has the form of an argv.
     entrypoint: list[str] = field(default_factory=list, metadata=wire(most=256, each=65536))
-    # command replaces the image's command.
+    """entrypoint replaces the image's entrypoint, and drops the image's command. In the agent's own container the
+    two run in the background, and only if one is set here. Like Command it has the form of an argv.
+    """
     command: list[str] = field(default_factory=list, metadata=wire(most=256, each=65536))
+    """command replaces the image's command."""
     mounts: list[Mount] = field(default_factory=list, metadata=wire(most=64))
     files: list[File] = field(default_factory=list, metadata=wire(most=64))
     tmpfs: list[Tmpfs] = field(default_factory=list, metadata=wire(most=64))
-    # of /dev/shm; default 64 MiB
     shm_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+    """Of /dev/shm; default 64 MiB; in bytes."""
     hostname: str = ""
-    # further lines of /etc/hosts
     hosts: list[HostAddress] = field(default_factory=list, metadata=wire(most=64))
+    """Further lines of /etc/hosts."""
     ulimits: list[Ulimit] = field(default_factory=list, metadata=wire(most=64))
     health: Probe | None = None
-    # side-cars that it waits for before it starts
     after: list[After] = field(default_factory=list, metadata=wire(most=16))
-    # it has no network, not even that of the rollout
+    """Side-cars that it waits for before it starts."""
     offline: bool = False
+    """It has no network, not even that of the rollout."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -276,18 +279,19 @@ class Service:
 
     name: str = field(default="", metadata=wire(keep=True, required=True))
     image: str = field(default="", metadata=wire(most=512))
-    # instead of Image
     build: Build | None = None
+    """Instead of Image."""
     user: str = ""
     workdir: str = field(default="", metadata=wire(most=4096))
     env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
-    # further names
     aliases: list[str] = field(default_factory=list, metadata=wire(most=16))
-    # no (default), on-failure, always
+    """Further names."""
     restart: str = field(default="", metadata=wire(one_of=("always", "no", "on-failure",)))
-    # its part of the sandbox's limits; default: side-cars without a part share half of the rest
+    """No (default), on-failure, always."""
     cpus: float = field(default=0.0, metadata=wire(low=0, high=1024))
+    """Its part of the sandbox's limits; default: side-cars without a part share half of the rest."""
     memory_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+    """Bytes."""
     pids: int = field(default=0, metadata=wire(low=0, high=4194304))
     container: Container = field(default_factory=lambda: Container())
 
@@ -297,12 +301,12 @@ class Folder:
     """Folder is a writable folder of one rollout. Its containers may share it."""
 
     name: str = field(default="", metadata=wire(keep=True, required=True))
-    # from is a folder of the bundle. Its files are in the folder at first.
     from_: str = field(default="", metadata=wire(name="from", most=4096))
-    # Seed, without From, copies the files that the first image has at the folder's mount path.
+    """from is a folder of the bundle. Its files are in the folder at first."""
     seed: bool = False
-    # kept as the artifact folders/NAME.tar
+    """Seed, without From, copies the files that the first image has at the folder's mount path."""
     keep: bool = False
+    """Kept as the artifact folders/NAME.tar."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -315,74 +319,77 @@ class SandboxChoice:
 
     backend: str = field(default="", metadata=wire(keep=True))
     image: str = field(default="", metadata=wire(most=512))
-    # instead of Image
     build: Build | None = None
-    # none (default), allowlist, open
+    """Instead of Image."""
     network: str = field(default="", metadata=wire(one_of=("allowlist", "none", "open",)))
-    # host names, *.domain, IP addresses and ranges
+    """None (default), allowlist, open."""
     allow: list[str] = field(default_factory=list, metadata=wire(most=256, each=256))
+    """Host names, *.domain, IP addresses and ranges."""
     cpus: float = field(default=0.0, metadata=wire(low=0, high=1024))
     memory_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+    """Bytes."""
     disk_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+    """Bytes."""
     pids: int = field(default=0, metadata=wire(low=0, high=4194304))
-    # limits that must be enforced: cpus, memory_bytes, disk_bytes, pids
     strict: list[str] = field(default_factory=list, metadata=wire(most=256, one_of=("cpus", "disk_bytes", "memory_bytes", "pids",)))
+    """Limits that must be enforced: cpus, memory_bytes, disk_bytes, pids."""
     gpus: int = field(default=0, metadata=wire(low=0, high=64))
-    # default: the backend's
     user: str = ""
-    # default: the image's, or /workspace
+    """Default: the backend's."""
     workdir: str = field(default="", metadata=wire(most=4096))
+    """Default: the image's, or /workspace."""
     env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
-    # container has further settings of the agent's own container.
     container: Container = field(default_factory=lambda: Container())
-    # side-cars; the limits above are for all containers together
+    """container has further settings of the agent's own container."""
     services: list[Service] = field(default_factory=list, metadata=wire(most=16))
-    # for Container.Mounts
+    """Side-cars; the limits above are for all containers together."""
     folders: list[Folder] = field(default_factory=list, metadata=wire(most=32))
+    """For Container.Mounts."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Model:
     """Model describes the model to the agent."""
 
-    # default "policy"
     name: str = field(default="", metadata=wire(most=256))
+    """Default "policy"."""
     sampling: Any = field(default=None, metadata=wire(form="json"))
-    # a name in the worker's configuration
     upstream: str = ""
+    """A name in the worker's configuration."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Route:
     """Route is the destination of the calls of one tag. Exactly one field is set."""
 
-    # another of the trainer's processes
     shard: str = ""
-    # an upstream in the worker's configuration
+    """Another of the trainer's processes."""
     upstream: str = ""
-    # a fixed text; no call is sent
+    """An upstream in the worker's configuration."""
     reply: str = ""
+    """A fixed text; no call is sent."""
 
 
 @dataclass(slots=True, kw_only=True)
 class GateOptions:
     """GateOptions bound and shape the agent's model calls."""
 
-    # buffer (default) or pass
     stream: str = field(default="", metadata=wire(one_of=("buffer", "pass",)))
-    # 0: 1000
+    """Buffer (default) or pass."""
     max_calls: int = field(default=0, metadata=wire(low=0, high=1073741824))
-    # completion tokens of all calls; 0: no cap
+    """0: 1000."""
     max_tokens: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
-    # calls in a row with the same prompt, or with the same answer to the agent's own turns; default 20
+    """Completion tokens of all calls; 0: no cap."""
     max_repeats: int = field(default=0, metadata=wire(low=0, high=1073741824))
-    # default 8; more wait
+    """Calls in a row with the same prompt, or with the same answer to the agent's own turns; default 20."""
     max_parallel: int = field(default=0, metadata=wire(low=0, high=64))
-    # longest wait of a call without a trainer; default 1 800 000
+    """Default 8; more wait."""
     wait_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
-    # Routes send the calls of a tag to another place than the agent's turns, so that titles and summaries need not
-    # use the policy. Keys are tags.
+    """Longest wait of a call without a trainer; default 1 800 000; in milliseconds."""
     routes: dict[str, Route] = field(default_factory=dict)
+    """Routes send the calls of a tag to another place than the agent's turns, so that titles and summaries need not
+    use the policy. Keys are tags.
+    """
 
 
 @dataclass(slots=True, kw_only=True)
@@ -390,10 +397,15 @@ class Limits:
     """Limits are the durations of each stage in milliseconds. 0 means the default."""
 
     ready_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    """Milliseconds."""
     install_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    """Milliseconds."""
     setup_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    """Milliseconds."""
     agent_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    """Milliseconds."""
     verify_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    """Milliseconds."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -413,31 +425,32 @@ class Healthcheck:
     Retries times in a row.
     """
 
-    # for /bin/sh -c
     run: str = field(default="", metadata=wire(keep=True, required=True, most=65536))
-    # between checks; default 5 000
+    """For /bin/sh -c."""
     interval_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
-    # of one check; default 30 000
+    """Between checks; default 5 000; in milliseconds."""
     timeout_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
-    # in which failures do not count; default 0
+    """Of one check; default 30 000; in milliseconds."""
     start_period_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
-    # between checks in the start period; default 5 000
+    """In which failures do not count; default 0; in milliseconds."""
     start_interval_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
-    # default 3
+    """Between checks in the start period; default 5 000; in milliseconds."""
     retries: int = field(default=0, metadata=wire(low=0, high=1000))
+    """Default 3."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Hook:
     """Hook is a command that saves the state of a service to files."""
 
-    # for /bin/sh -c
     run: str = field(default="", metadata=wire(keep=True, required=True, most=65536))
-    # default "main", the agent's container
+    """For /bin/sh -c."""
     service: str = ""
-    # default: the service's
+    """Default "main", the agent's container."""
     user: str = ""
+    """Default: the service's."""
     timeout_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    """Milliseconds."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -446,44 +459,49 @@ class Verify:
     agent has ended.
     """
 
-    # by is "trainer" if the trainer finds the reward: it gets a Verification, and acts in the sandbox until it
-    # answers. Such a verifier has no run. The bundle's tests are in /tests, if it has any.
     by: str = field(default="", metadata=wire(one_of=("trainer",)))
-    # run is the verifier's command. Empty means tests/test.sh of the bundle, at /tests/test.sh. In a step it means
-    # the step's tests/test.sh, or else the task's; /tests has the files of both.
+    """by is "trainer" if the trainer finds the reward: it gets a Verification, and acts in the sandbox until it
+    answers. Such a verifier has no run. The bundle's tests are in /tests, if it has any.
+    """
     run: str = field(default="", metadata=wire(most=65536))
+    """run is the verifier's command. Empty means tests/test.sh of the bundle, at /tests/test.sh. In a step it means
+    the step's tests/test.sh, or else the task's; /tests has the files of both.
+    """
     user: str = ""
     env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
-    # network and Allow are the verifier's network; default the network of its sandbox.
     network: str = field(default="", metadata=wire(one_of=("allowlist", "none", "open",)))
+    """network and Allow are the verifier's network; default the network of its sandbox."""
     allow: list[str] = field(default_factory=list, metadata=wire(most=256, each=256))
-    # reward_key names the number in reward.json that becomes the reward. Default "reward", or the only number.
     reward_key: str = field(default="", metadata=wire(most=256))
-    # separate runs the verifier in a second sandbox, which gets only the artifacts of the first sandbox, at their
-    # source paths. Backend and image default to the first sandbox's. Nil: the verifier runs in the agent's sandbox.
+    """reward_key names the number in reward.json that becomes the reward. Default "reward", or the only number."""
     separate: SandboxChoice | None = None
-    # bundled means that the image of the separate sandbox contains /tests.
+    """separate runs the verifier in a second sandbox, which gets only the artifacts of the first sandbox, at their
+    source paths. Backend and image default to the first sandbox's. Nil: the verifier runs in the agent's sandbox.
+    """
     bundled: bool = False
-    # processes is "keep", the default, if processes that the agent left running go on while the verifier runs in
-    # the agent's sandbox. "end" ends them. Those that use the verifier's files end in any case.
+    """bundled means that the image of the separate sandbox contains /tests."""
     processes: str = field(default="", metadata=wire(one_of=("end", "keep",)))
-    # collect are commands that run after the agent and before artifacts are read. A failure only adds a note to the
-    # result.
+    """processes is "keep", the default, if processes that the agent left running go on while the verifier runs in
+    the agent's sandbox. "end" ends them. Those that use the verifier's files end in any case.
+    """
     collect: list[Hook] = field(default_factory=list, metadata=wire(most=256))
+    """collect are commands that run after the agent and before artifacts are read. A failure only adds a note to the
+    result.
+    """
 
 
 @dataclass(slots=True, kw_only=True)
 class ArtifactRule:
     """ArtifactRule names a file or folder of a sandbox to keep."""
 
-    # source is an absolute path, or relative to the working directory.
     source: str = field(default="", metadata=wire(keep=True, required=True, most=4096))
-    # destination is a relative path that names the artifact. Default: the source without its leading slash.
+    """source is an absolute path, or relative to the working directory."""
     destination: str = field(default="", metadata=wire(most=1024))
-    # service is the container that has the path. Default "main".
+    """destination is a relative path that names the artifact. Default: the source without its leading slash."""
     service: str = ""
-    # exclude are patterns of files to leave out of a folder, with the meaning of tar's --exclude.
+    """service is the container that has the path. Default "main"."""
     exclude: list[str] = field(default_factory=list, metadata=wire(most=256, each=4096))
+    """exclude are patterns of files to leave out of a folder, with the meaning of tar's --exclude."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -495,23 +513,25 @@ class Step:
 
     name: str = field(default="", metadata=wire(keep=True, required=True))
     instruction: str = field(default="", metadata=wire(keep=True, most=1048576))
-    # of the agent; default agent.user
     user: str = ""
-    # of the agent, on top of agent.env
+    """Of the agent; default agent.user."""
     env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
-    # of the agent; default agent.network
+    """Of the agent, on top of agent.env."""
     network: str = field(default="", metadata=wire(one_of=("allowlist", "none", "open",)))
+    """Of the agent; default agent.network."""
     allow: list[str] = field(default_factory=list, metadata=wire(most=256, each=256))
     agent_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    """Milliseconds."""
     verify_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
-    # healthcheck must succeed after the step's setup, before the agent starts.
+    """Milliseconds."""
     healthcheck: Healthcheck | None = None
-    # verify describes the verifier of this step. Nil: it is not verified.
+    """healthcheck must succeed after the step's setup, before the agent starts."""
     verify: Verify | None = None
-    # artifacts are kept after this step, in addition to the request's artifacts.
+    """verify describes the verifier of this step. Nil: it is not verified."""
     artifacts: list[ArtifactRule] = field(default_factory=list, metadata=wire(most=256))
-    # min_reward ends the rollout after this step if one of these rewards is lower or missing.
+    """artifacts are kept after this step, in addition to the request's artifacts."""
     min_reward: dict[str, float] = field(default_factory=dict, metadata=wire(most=64))
+    """min_reward ends the rollout after this step if one of these rewards is lower or missing."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -521,14 +541,14 @@ class Request:
     v: int = field(default=1, metadata=wire(keep=True))
     id: str = field(default="", metadata=wire(keep=True, required=True))
     trainer: str = field(default="", metadata=wire(keep=True, required=True))
-    # the trainer's process that answers calls; default "0"
     shard: str = ""
-    # the same for rollouts of one prompt: any text that is new for the trainer
+    """The trainer's process that answers calls; default "0"."""
     group: str = field(default="", metadata=wire(most=256))
-    # this rollout's place in its group, from 0
+    """The same for rollouts of one prompt: any text that is new for the trainer."""
     index: int = field(default=0, metadata=wire(low=0, high=1073741824))
-    # default interception_gate
+    """This rollout's place in its group, from 0."""
     mode: str = field(default="", metadata=wire(one_of=("black_box", "interception_gate", "transparent_proxy",)))
+    """Default interception_gate."""
     task: Task = field(default_factory=lambda: Task(), metadata=wire(keep=True))
     agent: AgentChoice = field(default_factory=lambda: AgentChoice(), metadata=wire(keep=True))
     sandbox: SandboxChoice = field(default_factory=lambda: SandboxChoice(), metadata=wire(keep=True))
@@ -536,25 +556,29 @@ class Request:
     gate: GateOptions = field(default_factory=lambda: GateOptions())
     limits: Limits = field(default_factory=lambda: Limits())
     setup: list[Command] = field(default_factory=list, metadata=wire(most=256))
-    # Snapshot makes the rollouts of a group that run on one worker begin with the files of one setup, where the
-    # backend can copy a sandbox. Processes that the setup left are ended then. Without group it has no effect.
     snapshot: bool = False
-    # healthcheck must succeed in the new sandbox before Setup runs. A sandbox that begins with a snapshot is not
-    # checked again.
+    """Snapshot makes the rollouts of a group that run on one worker begin with the files of one setup, where the
+    backend can copy a sandbox. Processes that the setup left are ended then. Without group it has no effect.
+    """
     healthcheck: Healthcheck | None = None
-    # verify describes the verifier, which finds the reward. Nil: the rollout is not verified. A request with steps
-    # has a Verify in each step instead.
+    """healthcheck must succeed in the new sandbox before Setup runs. A sandbox that begins with a snapshot is not
+    checked again.
+    """
     verify: Verify | None = None
-    # artifacts are kept in addition to /logs/agent and /logs/artifacts. With steps they are kept after each step.
+    """verify describes the verifier, which finds the reward. Nil: the rollout is not verified. A request with steps
+    has a Verify in each step instead.
+    """
     artifacts: list[ArtifactRule] = field(default_factory=list, metadata=wire(most=256))
-    # steps are the parts of a task with several instructions. They replace task.instruction and verify.
+    """artifacts are kept in addition to /logs/agent and /logs/artifacts. With steps they are kept after each step."""
     steps: list[Step] = field(default_factory=list, metadata=wire(most=64))
-    # mean (default) or final
+    """steps are the parts of a task with several instructions. They replace task.instruction and verify."""
     step_reward: str = field(default="", metadata=wire(one_of=("final", "mean",)))
-    # default 3
+    """Mean (default) or final."""
     max_attempts: int = field(default=0, metadata=wire(low=0, high=100))
+    """Default 3."""
     attempt_floor: int = field(default=0, metadata=wire(low=0, high=1073741824))
     delay_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    """Milliseconds."""
     labels: dict[str, str] = field(default_factory=dict, metadata=wire(most=64, each=65536))
 
 
@@ -571,20 +595,20 @@ class Call:
     dialect: str = field(default="", metadata=wire(keep=True, required=True))
     model: str = field(default="", metadata=wire(most=256))
     messages: list[Any] = field(default_factory=list, metadata=wire(form="json", keep=True, most=100000))
-    # an array; with Base only when it differs from the base's
     tools: Any = field(default=None, metadata=wire(form="json"))
-    # every other field of the agent's request; with Base only when they differ from the base's
+    """An array; with Base only when it differs from the base's."""
     params: dict[str, Any] = field(default_factory=dict, metadata=wire(form="json", most=256))
-    # number of an earlier call of this attempt; Messages follow its first Keep messages. 0: Messages are complete
+    """Every other field of the agent's request; with Base only when they differ from the base's."""
     base: int = 0
-    # number of messages taken from the call Base
+    """Number of an earlier call of this attempt; Messages follow its first Keep messages. 0: Messages are complete."""
     keep: int = 0
-    # of the whole call, see docs/protocol.md
+    """Number of messages taken from the call Base."""
     digest: bytes = b""
-    # the agent asked for a stream
+    """Of the whole call, see docs/protocol.md."""
     stream: bool = False
-    # remaining_ms is how long the caller will still wait, in milliseconds.
+    """The agent asked for a stream."""
     remaining_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    """remaining_ms is how long the caller will still wait, in milliseconds."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -609,25 +633,25 @@ class Reply:
     """Reply is the whole answer to one call."""
 
     v: int = field(default=1, metadata=wire(keep=True))
-    # an OpenAI chat assistant message
     message: Any = field(default=None, metadata=wire(form="json", keep=True, required=True))
+    """An OpenAI chat assistant message."""
     finish_reason: str = field(default="", metadata=wire(keep=True, required=True, one_of=("content_filter", "length", "stop", "tool_calls",)))
     usage: Usage = field(default_factory=lambda: Usage(), metadata=wire(keep=True))
-    # Data for training. None of it ever reaches the agent.
     prompt_ids: Sequence[int] = field(default=(), metadata=wire(form="ids"))
+    """Data for training. None of it ever reaches the agent."""
     completion_ids: Sequence[int] = field(default=(), metadata=wire(form="ids"))
-    # one per completion id
     logprobs: Sequence[float] = field(default=(), metadata=wire(form="logprobs"))
+    """One per completion id."""
     top_logprobs: Any = field(default=None, metadata=wire(form="json"))
     versions: list[VersionSpan] = field(default_factory=list, metadata=wire(most=100000))
-    # effective parameters
     sampling: Any = field(default=None, metadata=wire(form="json"))
-    # parameters that were changed before the upstream got them, or that it ignored
+    """Effective parameters."""
     edits: list[str] = field(default_factory=list, metadata=wire(most=256))
-    # the trainer keeps the ids under the call's key
+    """Parameters that were changed before the upstream got them, or that it ignored."""
     retained: bool = False
-    # of the retained ids
+    """The trainer keeps the ids under the call's key."""
     digest: bytes = b""
+    """Of the retained ids."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -635,8 +659,8 @@ class Delta:
     """Delta is a piece of an answer that is still being generated: an OpenAI chat delta and its token ids."""
 
     v: int = field(default=1, metadata=wire(keep=True))
-    # choices[0].delta of a chat completion chunk
     delta: Any = field(default=None, metadata=wire(form="json", keep=True, required=True))
+    """Choices[0].delta of a chat completion chunk."""
     completion_ids: Sequence[int] = field(default=(), metadata=wire(form="ids"))
     logprobs: Sequence[float] = field(default=(), metadata=wire(form="logprobs"))
 
@@ -647,21 +671,23 @@ class Fault:
     it also carries an HTTP status.
     """
 
-    # sandbox, setup, agent, verify, call, request, ...
     stage: str = field(default="", metadata=wire(most=64))
+    """Sandbox, setup, agent, verify, call, request, ..."""
     code: str = field(default="", metadata=wire(keep=True, required=True, most=64))
     message: str = field(default="", metadata=wire(keep=True, most=65536))
-    # agent, task, sandbox, trainer, worker or user; the answer to a model call may leave it out
     who: str = field(default="", metadata=wire(most=16))
+    """Agent, task, sandbox, trainer, worker or user; the answer to a model call may leave it out."""
     retryable: bool = False
-    # status is the HTTP status of a fault that answers a model call: 400, 409, 410, 413, 425, 429 or 5xx. 0
-    # elsewhere.
     status: int = 0
-    # agent_message is text that the agent may read. Without it the agent reads a generic text; Message goes to
-    # events and results only.
+    """status is the HTTP status of a fault that answers a model call: 400, 409, 410, 413, 425, 429 or 5xx. 0
+    elsewhere.
+    """
     agent_message: str = field(default="", metadata=wire(most=65536))
-    # retry_after_ms is the time to wait before the next try, in milliseconds.
+    """agent_message is text that the agent may read. Without it the agent reads a generic text; Message goes to
+    events and results only.
+    """
     retry_after_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    """retry_after_ms is the time to wait before the next try, in milliseconds."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -673,8 +699,8 @@ class ToolCall:
     v: int = field(default=1, metadata=wire(keep=True))
     key: str = field(default="", metadata=wire(keep=True, required=True))
     name: str = field(default="", metadata=wire(keep=True, required=True))
-    # a JSON object, as the model wrote it
     arguments: Any = field(default=None, metadata=wire(form="json", keep=True, required=True))
+    """A JSON object, as the model wrote it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -683,8 +709,8 @@ class ToolResult:
 
     v: int = field(default=1, metadata=wire(keep=True))
     text: str = field(default="", metadata=wire(keep=True, most=1048576))
-    # the text describes an error to the model
     is_error: bool = False
+    """The text describes an error to the model."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -693,18 +719,20 @@ class Exit:
     turngate.
     """
 
-    # exit status; 128+signal when a signal ended it
     code: int = field(default=0, metadata=wire(keep=True))
-    # such as "killed"; empty when it exited
+    """Exit status; 128+signal when a signal ended it."""
     signal: str = ""
+    """Such as "killed"; empty when it exited."""
     timed_out: bool = False
     oom: bool = False
-    # ended because the sandbox exceeded its disk limit
     disk: bool = False
-    # wall time in milliseconds
+    """Ended because the sandbox exceeded its disk limit."""
     ms: int = field(default=0, metadata=wire(keep=True))
+    """Wall time in milliseconds."""
     stdout_bytes: int = 0
+    """Bytes."""
     stderr_bytes: int = 0
+    """Bytes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -716,25 +744,25 @@ class Verification:
 
     v: int = field(default=1, metadata=wire(keep=True))
     key: str = field(default="", metadata=wire(keep=True, required=True))
-    # the request's task.name
     task: str = field(default="", metadata=wire(most=256))
-    # the request's task.bundle
+    """The request's task.name."""
     bundle: str = ""
-    # empty: the request has no steps
+    """The request's task.bundle."""
     step: str = field(default="", metadata=wire(most=256))
-    # of the step
+    """Empty: the request has no steps."""
     instruction: str = field(default="", metadata=wire(most=1048576))
+    """Of the step."""
     group: str = field(default="", metadata=wire(most=256))
     index: int = field(default=0, metadata=wire(low=0, high=1073741824))
     labels: dict[str, str] = field(default_factory=dict, metadata=wire(most=64, each=65536))
-    # working directory of the sandbox
     workdir: str = field(default="", metadata=wire(keep=True, most=4096))
-    # of the agent
+    """Working directory of the sandbox."""
     exit: Exit | None = None
-    # of the agent
+    """Of the agent."""
     fault: Fault | None = None
-    # time limit of the verification
+    """Of the agent."""
     limit_ms: int = field(default=0, metadata=wire(keep=True, low=0, high=2592000000))
+    """Time limit of the verification; in milliseconds."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -744,14 +772,15 @@ class Verdict:
     """
 
     v: int = field(default=1, metadata=wire(keep=True))
-    # null: not known, which is not 0
     reward: float | None = field(default=None, metadata=wire(keep=True))
-    # rewards are the parts of the reward. The reward itself is added under verify.reward_key, or "reward", unless
-    # the name is taken.
+    """Null: not known, which is not 0."""
     rewards: dict[str, float] = field(default_factory=dict, metadata=wire(most=256))
+    """rewards are the parts of the reward. The reward itself is added under verify.reward_key, or "reward", unless
+    the name is taken.
+    """
     metrics: dict[str, float] = field(default_factory=dict, metadata=wire(most=256))
-    # notes of the result, for people
     messages: list[str] = field(default_factory=list, metadata=wire(most=64, each=1000))
+    """Notes of the result, for people."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -761,38 +790,39 @@ class Operation:
     """
 
     v: int = field(default=1, metadata=wire(keep=True))
-    # exec, read, write or list
     do: str = field(default="", metadata=wire(keep=True, required=True, one_of=("exec", "list", "read", "write",)))
-    # path is the file to read or write, the folder to list, or the directory of a command; default for list and
-    # exec: the working directory.
+    """Exec, read, write or list."""
     path: str = field(default="", metadata=wire(most=4096))
-    # data is the content to write, or the standard input of a command.
+    """path is the file to read or write, the folder to list, or the directory of a command; default for list and
+    exec: the working directory.
+    """
     data: bytes = b""
-    # permission bits of a written file; default 0644
+    """data is the content to write, or the standard input of a command."""
     mode: int = field(default=0, metadata=wire(low=0, high=511))
-    # user runs the command, or owns the written file. Default verify.user.
+    """Permission bits of a written file; default 0644."""
     user: str = ""
-    # of exec: the argv, without a shell
+    """user runs the command, or owns the written file. Default verify.user."""
     args: list[str] = field(default_factory=list, metadata=wire(most=256, each=65536))
-    # run is text for /bin/sh -c, in place of args.
+    """Of exec: the argv, without a shell."""
     run: str = field(default="", metadata=wire(most=65536))
-    # of exec, added to verify.env
+    """run is text for /bin/sh -c, in place of args."""
     env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
-    # timeout_ms limits a command. 0, and more than is left of the verification: to its end.
+    """Of exec, added to verify.env."""
     timeout_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
+    """timeout_ms limits a command. 0, and more than is left of the verification: to its end. In milliseconds."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Entry:
     """Entry is a file of a folder."""
 
-    # without the folder
     name: str = field(default="", metadata=wire(keep=True))
-    # file, folder, link or other
+    """Without the folder."""
     kind: str = field(default="", metadata=wire(keep=True, required=True, one_of=("file", "folder", "link", "other",)))
+    """File, folder, link or other."""
     size: int = field(default=0, metadata=wire(keep=True))
-    # permission bits
     mode: int = field(default=0, metadata=wire(keep=True))
+    """Permission bits."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -802,16 +832,16 @@ class OperationResult:
     """
 
     v: int = field(default=1, metadata=wire(keep=True))
-    # of a command
     exit: Exit | None = None
+    """Of a command."""
     stdout: bytes = b""
     stderr: bytes = b""
-    # the command wrote more than is here
     truncated: bool = False
-    # content of a file
+    """The command wrote more than is here."""
     data: bytes = b""
-    # of a folder, by name
+    """Content of a file."""
     files: list[Entry] = field(default_factory=list, metadata=wire(most=10000))
+    """Of a folder, by name."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -819,18 +849,19 @@ class StepResult:
     """StepResult is the outcome of one step."""
 
     name: str = field(default="", metadata=wire(keep=True, required=True))
-    # null: not known
     reward: float | None = field(default=None, metadata=wire(keep=True))
+    """Null: not known."""
     rewards: dict[str, float] = field(default_factory=dict)
     fault: Fault | None = None
-    # of the agent
     exit: Exit | None = None
+    """Of the agent."""
     separation: str = ""
-    # names of its phases in the result
     phases: list[str] = field(default_factory=list)
-    # first_call and last_call are the numbers of the first and last model call of the agent in this step. 0: it
-    # made no call.
+    """Names of its phases in the result."""
     first_call: int = 0
+    """first_call and last_call are the numbers of the first and last model call of the agent in this step. 0: it
+    made no call.
+    """
     last_call: int = 0
 
 
@@ -838,16 +869,16 @@ class StepResult:
 class Phase:
     """Phase is one stage of a rollout."""
 
-    # create, upload, setup[0], agent, verify, step/<name>/agent, ...
     name: str = field(default="", metadata=wire(keep=True))
-    # Unix ms, for people
+    """Create, upload, setup[0], agent, verify, step/<name>/agent, ..."""
     start: int = field(default=0, metadata=wire(keep=True))
-    # duration
+    """Unix ms, for people."""
     ms: int = field(default=0, metadata=wire(keep=True))
-    # when the phase ran a command
+    """Duration; in milliseconds."""
     exit: Exit | None = None
-    # tail of its output
+    """When the phase ran a command."""
     output: str = field(default="", metadata=wire(most=65536))
+    """Tail of its output."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -857,8 +888,8 @@ class CallStats:
     count: int = field(default=0, metadata=wire(keep=True))
     prompt_tokens: int = field(default=0, metadata=wire(keep=True))
     completion_tokens: int = field(default=0, metadata=wire(keep=True))
-    # answers that were refused
     refused: int = 0
+    """Answers that were refused."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -890,38 +921,41 @@ class Result:
     trainer: str = field(default="", metadata=wire(keep=True))
     group: str = ""
     index: int = field(default=0, metadata=wire(keep=True))
-    # the request's task.name
     task: str = ""
+    """The request's task.name."""
     attempt: int = field(default=0, metadata=wire(keep=True, low=0, high=1073741824))
     status: str = field(default="", metadata=wire(keep=True, required=True))
-    # null: not known, which is not 0
     reward: float | None = field(default=None, metadata=wire(keep=True))
+    """Null: not known, which is not 0."""
     rewards: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
-    # with steps: the first fault of a step
     fault: Fault | None = None
-    # of the agent; with steps: of the last step that ran
+    """With steps: the first fault of a step."""
     exit: Exit | None = None
-    # separation tells how far the verifier was from the agent: same-user, other-user or separate. With steps: the
-    # smallest. Empty: no verifier ran.
+    """Of the agent; with steps: of the last step that ran."""
     separation: str = ""
-    # the steps that ran
+    """separation tells how far the verifier was from the agent: same-user, other-user or separate. With steps: the
+    smallest. Empty: no verifier ran.
+    """
     steps: list[StepResult] = field(default_factory=list, metadata=wire(most=64))
+    """The steps that ran."""
     phases: list[Phase] = field(default_factory=list)
-    # by tag
     calls: dict[str, CallStats] = field(default_factory=dict)
+    """By tag."""
     committed: list[Committed] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
-    # an artifact's name
     transcript: str = ""
-    # transcript_truncated counts the last lines that did not fit into the transcript. If it is not 0, the record of
-    # the calls is incomplete.
+    """An artifact's name."""
     transcript_truncated: int = 0
-    # notes are sentences for people, for example about limits that were only watched or parts of the task that are
-    # not supported.
+    """transcript_truncated counts the last lines that did not fit into the transcript. If it is not 0, the record of
+    the calls is incomplete.
+    """
     notes: list[str] = field(default_factory=list, metadata=wire(most=256, each=65536))
-    # as in Reply, of all calls
+    """notes are sentences for people, for example about limits that were only watched or parts of the task that are
+    not supported.
+    """
     edits: list[str] = field(default_factory=list)
+    """As in Reply, of all calls."""
     worker: str = ""
     agent: str = ""
     agent_version: str = ""
@@ -936,10 +970,10 @@ class Hint:
     """
 
     v: int = field(default=1, metadata=wire(keep=True))
-    # with a fault: the request's own, empty if it cannot be read
     id: str = field(default="", metadata=wire(keep=True, required=True))
-    # the reason for refusing the request
+    """With a fault: the request's own, empty if it cannot be read."""
     fault: Fault | None = None
+    """The reason for refusing the request."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -952,20 +986,20 @@ class State:
     id: str = field(default="", metadata=wire(keep=True, required=True))
     trainer: str = field(default="", metadata=wire(keep=True))
     status: str = field(default="", metadata=wire(keep=True, required=True, one_of=("cancelled", "cancelling", "dead", "done", "failed", "queued", "running",)))
-    # only grows, and fences earlier attempts
     attempt: int = field(default=0, metadata=wire(keep=True, low=0, high=1073741824))
-    # counts against max_attempts
+    """Only grows, and fences earlier attempts."""
     tries: int = field(default=0, metadata=wire(keep=True, low=0, high=1073741824))
-    # stream sequence of the owner's queue message
+    """Counts against max_attempts."""
     owner_seq: int = 0
-    # ack subject of that message, so that a successor can release it at once
+    """Stream sequence of the owner's queue message."""
     ack: str = ""
+    """ack subject of that message, so that a successor can release it at once."""
     worker: str = ""
     instance: str = ""
-    # Unix ms, for people
     since: int = 0
-    # of the last try that failed, or of the cancel, or of the result
+    """Unix ms, for people."""
     fault: Fault | None = None
+    """Of the last try that failed, or of the cancel, or of the result."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -976,11 +1010,12 @@ class Cancel:
 
     v: int = field(default=1, metadata=wire(keep=True))
     ids: list[str] = field(default_factory=list, metadata=wire(keep=True, most=10000))
-    # becomes a part of the message of the result's fault
     reason: str = field(default="", metadata=wire(most=1024))
-    # seqs has the sequences of the rollouts' messages in the trainer's queue, in the order of IDs; 0: not known. A
-    # worker looks for the others in the queue.
+    """Becomes a part of the message of the result's fault."""
     seqs: list[int] = field(default_factory=list)
+    """seqs has the sequences of the rollouts' messages in the trainer's queue, in the order of IDs; 0: not known. A
+    worker looks for the others in the queue.
+    """
 
 
 @dataclass(slots=True, kw_only=True)
@@ -991,13 +1026,13 @@ class Hold:
     """
 
     v: int = field(default=1, metadata=wire(keep=True))
-    # of the trainer's process
     instance: str = field(default="", metadata=wire(keep=True, required=True))
-    # grows with each hold of that process
+    """Of the trainer's process."""
     serial: int = field(default=0, metadata=wire(keep=True, required=True))
+    """Grows with each hold of that process."""
     all: bool = False
-    # used without All; empty: no rollout waits
     ids: list[str] = field(default_factory=list, metadata=wire(most=10000))
+    """Used without All; empty: no rollout waits."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1007,18 +1042,18 @@ class Opened:
     """
 
     v: int = field(default=1, metadata=wire(keep=True))
-    # reason why a stream is missing; empty: all are there
     error: str = field(default="", metadata=wire(most=65536))
-    # requests in the queue
+    """Reason why a stream is missing; empty: all are there."""
     max_queue: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
-    # bytes of the requests in the queue
+    """Requests in the queue."""
     max_queue_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
-    # bytes of bundles and large answers
+    """Bytes of the requests in the queue."""
     max_bundle_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
-    # bytes of artifacts and large calls
+    """Bytes of bundles and large answers."""
     max_artifact_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
-    # share of the workers, compared with other trainers
+    """Bytes of artifacts and large calls."""
     weight: int = field(default=0, metadata=wire(low=0, high=1000))
+    """Share of the workers, compared with other trainers."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1026,15 +1061,15 @@ class Process:
     """Process describes a process of a trainer. One process at a time answers the calls of a trainer's shard."""
 
     v: int = field(default=1, metadata=wire(keep=True))
-    # random name of this run
     instance: str = field(default="", metadata=wire(keep=True, required=True))
-    # random name in its state file, so that the next process with this file has it too; empty: no file
+    """Random name of this run."""
     owner: str = ""
+    """Random name in its state file, so that the next process with this file has it too; empty: no file."""
     shard: str = field(default="", metadata=wire(keep=True, required=True))
-    # program, number of the process and host, for people
     name: str = field(default="", metadata=wire(most=300))
-    # its start in Unix ms, for people
+    """Program, number of the process and host, for people."""
     since: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+    """Its start in Unix ms, for people."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1042,10 +1077,10 @@ class Attach:
     """Attach asks for the calls of a shard. The process that has them asks again every 5 s."""
 
     v: int = field(default=1, metadata=wire(keep=True))
-    # the one that asks
     process: Process = field(default_factory=lambda: Process(), metadata=wire(keep=True))
-    # instance of another process, whose place it takes
+    """The one that asks."""
     replace: str = ""
+    """Instance of another process, whose place it takes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1053,12 +1088,12 @@ class Attached:
     """Attached is a worker's answer to an Attach."""
 
     v: int = field(default=1, metadata=wire(keep=True))
-    # reason why it is not known which process has the calls; empty: it is known
     error: str = field(default="", metadata=wire(most=65536))
-    # the one that has the calls now
+    """Reason why it is not known which process has the calls; empty: it is known."""
     process: Process = field(default_factory=lambda: Process())
-    # since it asked, if it is another one
+    """The one that has the calls now."""
     silent_ms: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
+    """Since it asked, if it is another one; in milliseconds."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1066,20 +1101,22 @@ class Offer:
     """Offer lists the resources that a worker can give to one rollout. A limit of 0 means no limit."""
 
     backends: list[str] = field(default_factory=list, metadata=wire(keep=True))
-    # installed ones
     agents: list[str] = field(default_factory=list, metadata=wire(keep=True))
-    # besides none
+    """Installed ones."""
     networks: list[str] = field(default_factory=list)
-    # 0: none
+    """Besides none."""
     gpus: int = 0
+    """0: none."""
     cpus: float = 0.0
     memory_bytes: int = 0
+    """Bytes."""
     disk_bytes: int = 0
+    """Bytes."""
     pids: int = 0
-    # warm ones
     images: list[str] = field(default_factory=list)
-    # that requests of the modes transparent_proxy and black_box can name
+    """Warm ones."""
     upstreams: list[str] = field(default_factory=list)
+    """That requests of the modes transparent_proxy and black_box can name."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1087,8 +1124,8 @@ class Capacity:
     """Capacity is the capacity of one worker."""
 
     slots: int = field(default=0, metadata=wire(keep=True))
-    # slots in use
     busy: int = field(default=0, metadata=wire(keep=True))
+    """Slots in use."""
     draining: bool = False
     offer: Offer = field(default_factory=lambda: Offer(), metadata=wire(keep=True))
 
@@ -1108,6 +1145,7 @@ class PhaseEvent:
     name: str = field(default="", metadata=wire(keep=True))
     ended: bool = False
     ms: int = 0
+    """Milliseconds."""
     exit: Exit | None = None
     fault: Fault | None = None
 
@@ -1119,22 +1157,24 @@ class LLMEvent:
     number: int = field(default=0, metadata=wire(keep=True))
     gen: str = ""
     ms: int = 0
+    """Milliseconds."""
     call: Call | None = None
     reply: Reply | None = None
     fault: Fault | None = None
-    # note lists changes that the gate made to the call or its answer. It is set instead of Call or Reply when they
-    # are too large to show.
     note: str = ""
+    """note lists changes that the gate made to the call or its answer. It is set instead of Call or Reply when they
+    are too large to show.
+    """
 
 
 @dataclass(slots=True, kw_only=True)
 class LogEvent:
     """LogEvent is a piece of output."""
 
-    # agent, setup[0], verify, ...
     source: str = field(default="", metadata=wire(keep=True))
-    # stdout or stderr
+    """Agent, setup[0], verify, ..."""
     stream: str = field(default="", metadata=wire(keep=True))
+    """Stdout or stderr."""
     text: str = field(default="", metadata=wire(keep=True))
 
 
@@ -1144,20 +1184,20 @@ class WaitEvent:
     reason changes, every 30 s, and with Ended when the wait is over.
     """
 
-    # the thing that it waits for
     for_: str = field(default="", metadata=wire(name="for", keep=True, required=True, one_of=("hold", "sandbox", "server", "slot", "trainer", "upstream", "verify", "worker",)))
-    # such as the name of an upstream or an image
+    """The thing that it waits for."""
     name: str = field(default="", metadata=wire(most=256))
-    # the model call that waits; 0: all of the rollout
+    """Such as the name of an upstream or an image."""
     call: int = 0
-    # duration of the wait so far, in milliseconds
+    """The model call that waits; 0: all of the rollout."""
     ms: int = 0
-    # number of failed tries
+    """Duration of the wait so far, in milliseconds."""
     tries: int = 0
-    # details, such as "2 workers, no slot is free"
+    """Number of failed tries."""
     note: str = field(default="", metadata=wire(most=65536))
-    # of the last try that failed
+    """Details, such as "2 workers, no slot is free"."""
     fault: Fault | None = None
+    """Of the last try that failed."""
     ended: bool = False
 
 
@@ -1165,26 +1205,28 @@ class WaitEvent:
 class NetEvent:
     """NetEvent tells of one connection that a process in the sandbox requested from the proxy of the allowlist."""
 
-    # 1, 2, ... within the rollout
     number: int = field(default=0, metadata=wire(keep=True))
-    # of the rollout: agent, verify, ...
+    """1, 2, ... within the rollout."""
     phase: str = field(default="", metadata=wire(keep=True))
+    """Of the rollout: agent, verify, ..."""
     host: str = field(default="", metadata=wire(keep=True))
     port: int = field(default=0, metadata=wire(keep=True))
-    # IP address of the host
     address: str = ""
+    """IP address of the host."""
     allowed: bool = field(default=False, metadata=wire(keep=True))
-    # of a refusal or failure
     reason: str = ""
+    """Of a refusal or failure."""
     ended: bool = False
-    # bytes from the sandbox
     sent: int = 0
-    # bytes to the sandbox
+    """Bytes from the sandbox."""
     received: int = 0
+    """Bytes to the sandbox."""
     ms: int = 0
-    # omitted counts the connections without an event. It is set in the last event of a rollout that made very many
-    # connections.
+    """Milliseconds."""
     omitted: int = 0
+    """omitted counts the connections without an event. It is set in the last event of a rollout that made very many
+    connections.
+    """
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1193,16 +1235,17 @@ class VerifyEvent:
     as events of type log.
     """
 
-    # of the operation
     number: int = field(default=0, metadata=wire(keep=True))
-    # as in Operation
+    """Of the operation."""
     do: str = field(default="", metadata=wire(keep=True))
+    """As in Operation."""
     path: str = ""
-    # its beginning
     command: str = ""
-    # that were read or written
+    """Its beginning."""
     bytes: int = 0
+    """That were read or written."""
     ms: int = 0
+    """Milliseconds."""
     exit: Exit | None = None
     fault: Fault | None = None
 
@@ -1217,14 +1260,15 @@ class Event:
     type: str = field(default="", metadata=wire(keep=True, required=True, one_of=("llm", "log", "net", "phase", "result", "step", "verify", "wait",)))
     id: str = field(default="", metadata=wire(keep=True, required=True))
     attempt: int = field(default=0, metadata=wire(keep=True, low=0, high=1073741824))
-    # 1, 2, ... within the attempt
     index: int = field(default=0, metadata=wire(keep=True))
-    # Unix ms
+    """1, 2, ... within the attempt."""
     at: int = field(default=0, metadata=wire(keep=True))
+    """Unix ms."""
     phase: PhaseEvent | None = None
-    # an event of the agent: kind (text, tool_call, tool_result, usage, error, other), and text, tool, id, input,
-    # output or usage
     step: Any = field(default=None, metadata=wire(form="json"))
+    """An event of the agent: kind (text, tool_call, tool_result, usage, error, other), and text, tool, id, input,
+    output or usage.
+    """
     llm: LLMEvent | None = None
     log: LogEvent | None = None
     wait: WaitEvent | None = None
@@ -1239,25 +1283,25 @@ class TranscriptLine:
     has two lines, its request and its end; a tool that the trainer ran has one.
     """
 
-    # Unix ms, for people
     at: int = 0
-    # 1, 2, ...: the call's number in its attempt
+    """Unix ms, for people."""
     call: int = 0
-    # with a base only its new part, as on the wire
+    """1, 2, ...: the call's number in its attempt."""
     request: Call | None = None
-    # at the call's end: the generation that answered it
+    """With a base only its new part, as on the wire."""
     gen: str = ""
-    # duration of the call or the tool
+    """At the call's end: the generation that answered it."""
     ms: int = 0
+    """Duration of the call or the tool; in milliseconds."""
     reply: Reply | None = None
     fault: Fault | None = None
     tool: str = ""
     arguments: Any = field(default=None, metadata=wire(form="json"))
-    # the tool's result
     text: str = ""
+    """The tool's result."""
     is_error: bool = False
-    # left_out, on the last line only, counts the lines that did not fit.
     left_out: int = 0
+    """Left_out, on the last line only, counts the lines that did not fit."""
 
 
 @dataclass(slots=True, kw_only=True)
