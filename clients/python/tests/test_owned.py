@@ -1,13 +1,15 @@
-"""Files of other users."""
+"""Files of other users, and credentials that the server does not take."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import nkeys
 import pytest
 
-from turngate import InvalidError, owned
+from conftest import Server
+from turngate import Client, InvalidError, UnreachableError, owned
 from turngate.link import credentials
 
 
@@ -25,3 +27,14 @@ def test_files_of_other_users_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
     for path in (key, tmp_path / "link"):
         with pytest.raises(InvalidError, match="want a readable file of this user: it belongs to the user"):
             credentials(str(path))
+
+
+async def test_wrong_credentials_are_named(server: Server, tmp_path: Path) -> None:
+    key = tmp_path / "other.nk"
+    key.write_bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER))
+    with pytest.raises(UnreachableError, match=r"it wants credentials \(creds=\).*Authorization"):
+        await Client.connect(server.url)
+    with pytest.raises(UnreachableError, match="not those of this server"):
+        await Client.connect(server.url, key, "alpha")
+    with pytest.raises(UnreachableError, match=r"not those of this name: .*permissions violation"):
+        await Client.connect(server.url, server.creds("trainer-other"), "alpha", start_within=3)

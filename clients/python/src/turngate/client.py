@@ -205,7 +205,9 @@ class Client(Answering, Files, Training, Workers):
         except asyncio.TimeoutError:
             await self.close()
             waited = f"the streams of trainer {name} are not there after {start_within:g} s"
-            raise UnreachableError(f"{waited}: {self._missing}") from None
+            violation = self._bulk_link.violation
+            reason = f"the credentials are not those of this name: {violation}" if violation else self._missing
+            raise UnreachableError(f"{waited}: {reason}") from None
         except BaseException:
             await self.close()
             raise

@@ -41,6 +41,8 @@ class Link:
         self._subscriptions: dict[str, Handler] = {}
         self._closed = False
         self._again: asyncio.Task[None] | None = None
+        self.violation = ""
+        """The last message of the server that the credentials do not allow a subject."""
 
     @classmethod
     async def open(cls, url: str, creds: str | None, name: str, inbox: str, within: float = OP_TIMEOUT) -> Link:
@@ -62,6 +64,8 @@ class Link:
         async def on_error(e: Exception) -> None:
             last.append(e)
             del last[:-1]
+            if "permissions violation" in str(e).lower():
+                self.violation = str(e)
             if self._nc is nc:
                 log.warning("NATS error: %s", e)
             elif "uthorization" in str(e) and not refused.done():
@@ -109,6 +113,9 @@ class Link:
         with contextlib.suppress(Exception):
             await nc.close()
         reason = str(last[-1]) if last else f"no answer within {within:g} s"
+        if refused.done():
+            given = "the credentials are not those of this server" if len(self._options) > 2 else "it wants credentials"
+            reason = f"{given} (creds=); turngate up writes creds/trainer-NAME.nk below its state: {reason}"
         raise UnreachableError(f"connect to NATS at {_redacted(self._url)}: {reason}")
 
     async def _redial(self) -> None:
