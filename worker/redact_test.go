@@ -8,6 +8,7 @@ import (
 	"io"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
@@ -60,13 +61,19 @@ func filled[T any](text string) (v T) {
 // value that leaves a rollout: events, transcript, deltas, files and the result.
 func TestNoKeyLeavesARollout(t *testing.T) {
 	const first, second = "tg-0123456789abcdef", "tg-fedcba9876543210"
+	var mu sync.Mutex // the recorder has a goroutine of its own
 	var left [][]byte // all that left
+	keep := func(data []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		left = append(left, data)
+	}
 	leave := func(v any) {
 		data, err := json.Marshal(v)
 		if err != nil {
-			t.Fatal(err)
+			t.Error(err)
 		}
-		left = append(left, data)
+		keep(data)
 	}
 	r := &Rollout{Request: schema.Request{ID: "alpha-1"}, Attempt: 1, Log: zerolog.Nop()}
 	r.Services = Services{Emit: func(e *schema.Event) { leave(e) }, Live: func(_ schema.ID, _, _ int, d *schema.Delta) { leave(d) }}
@@ -92,13 +99,13 @@ func TestNoKeyLeavesARollout(t *testing.T) {
 		_, _ = io.WriteString(log.out, "out "+key+"\n")
 		_, _ = io.WriteString(log.err, "err "+key)
 		log.finish()
-		left = append(left, []byte(c.why(log)))
+		keep([]byte(c.why(log)))
 		leave(hide(&c.secrets, filled[schema.Result](key)))
 		file := []byte("x" + key + "y" + key)
 		if masked := c.secrets.file(file); len(masked) != len(file) {
 			t.Error("a file has another length")
 		} else {
-			left = append(left, masked)
+			keep(masked)
 		}
 	}
 	data, _ := c.transcript()
@@ -108,8 +115,10 @@ func TestNoKeyLeavesARollout(t *testing.T) {
 	}
 	defer z.Close()
 	for lines := bufio.NewScanner(z); lines.Scan(); {
-		left = append(left, bytes.Clone(lines.Bytes()))
+		keep(bytes.Clone(lines.Bytes()))
 	}
+	mu.Lock()
+	defer mu.Unlock()
 	if len(left) < 30 {
 		t.Errorf("only %d texts left", len(left))
 	}

@@ -104,6 +104,9 @@ func TestTheAgentHasAProcessNamespaceOfItsOwn(t *testing.T) {
 	if lines := strings.Fields(got); len(lines) != 2 || lines[1] > "4" {
 		t.Fatalf("got %q", got)
 	}
+	if err := sb.KillAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	var out strings.Builder
 	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"/bin/sh", "-c", `cat /proc/*/cmdline | tr '\0' ' '`}, Stdout: &out})
 	if err != nil {
