@@ -92,7 +92,7 @@ func TestProcessesThatTheAgentLeft(t *testing.T) {
 	none, one := 0.0, 1.0
 	const (
 		service = "(while :; do [ -e /tmp/ask ] && rm /tmp/ask && echo yes > /tmp/answer; sleep 0.05; done) >/dev/null 2>&1 &\n"
-		asks    = "touch /tmp/ask; i=0; until [ -e /tmp/answer ] || [ $i = 40 ]; do sleep 0.05; i=$((i+1)); done; if [ -e /tmp/answer ]; then echo 1; else echo 0; fi > " + reward
+		asks    = "touch /tmp/ask; i=0; until [ -e /tmp/answer ] || [ $i = 600 ]; do sleep 0.05; i=$((i+1)); done; if [ -e /tmp/answer ]; then echo 1; else echo 0; fi > " + reward
 	)
 	checkEffects(t, map[string]effect{
 		"a service": {agent: "oracle", reward: &one, notes: []string{"verify: processes that the agent left run on"}, files: map[string]string{

@@ -109,7 +109,7 @@ func TestAProcessThatHangsIsNamed(t *testing.T) {
 	harness.Must(t, err)
 	_, err = other.Attach(t.Context(), &schema.Attach{V: 1, Process: schema.Process{V: 1, Instance: "f00d", Shard: "h", Name: "train.py"}})
 	harness.Must(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	var used *trainer.InUseError
 	c := b.config(t)

@@ -12,8 +12,8 @@ import (
 // fleetWithin bounds the question which workers are there.
 const fleetWithin = time.Second
 
-// checkAgents refuses requests for an agent that no live worker has. Without an answer
-// it refuses none.
+// checkAgents refuses requests for an agent that no live worker has, and none has had:
+// a worker that restarts is away for a while. Without an answer it refuses none.
 func (t *Trainer) checkAgents(ctx context.Context, requests []schema.Request) error {
 	op, cancel := context.WithTimeout(ctx, fleetWithin)
 	defer cancel()
@@ -34,8 +34,13 @@ func (t *Trainer) checkAgents(ctx context.Context, requests []schema.Request) er
 	}
 	slices.Sort(there)
 	there = slices.Compact(there)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, name := range there {
+		t.agents[name] = true
+	}
 	for i := range requests {
-		if name := requests[i].Agent.Name; name != "" && !slices.Contains(there, name) {
+		if name := requests[i].Agent.Name; name != "" && !t.agents[name] {
 			return &schema.InvalidError{Field: "agent.name", Value: name, Want: "want an agent of a worker that is there: " + strings.Join(there, ", ") + "; turngate agent install adds one to a worker's host"}
 		}
 	}

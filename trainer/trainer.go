@@ -50,13 +50,14 @@ type Trainer struct {
 	mu          sync.Mutex
 	rollouts    map[schema.ID]*rollout
 	queue       []*Pending
-	arrived     chan struct{} // capacity 1: the queue has calls
-	serving     *serving      // takes calls without the queue; nil: Serve does not run
-	fresh       []*state      // newly opened calls, oldest first; accept looks at them after acceptAfter
-	hold        *Selection    // the rollouts to hold; nil: none
-	holdSerial  int64         // serial number of the last message about a hold
-	holdTold    int           // messages about the hold since it changed
-	instance    string        // random name of this process
+	arrived     chan struct{}   // capacity 1: the queue has calls
+	serving     *serving        // takes calls without the queue; nil: Serve does not run
+	fresh       []*state        // newly opened calls, oldest first; accept looks at them after acceptAfter
+	hold        *Selection      // the rollouts to hold; nil: none
+	holdSerial  int64           // serial number of the last message about a hold
+	holdTold    int             // messages about the hold since it changed
+	instance    string          // random name of this process
+	agents      map[string]bool // that workers have, or have had
 	outstanding map[schema.ID]*submitted
 	groups      map[string]map[schema.ID]struct{} // ids of outstanding
 	slots       slots
@@ -139,7 +140,7 @@ func start(ctx context.Context, c Config) (*Trainer, error) {
 	}
 	c.AuditEvery = cmp.Or(c.AuditEvery, auditEvery)
 	t := &Trainer{
-		requests: requests, calls: calls, cfg: c, rollouts: map[schema.ID]*rollout{}, hinted: map[schema.ID]struct{}{}, unread: map[schema.ID]struct{}{}, bundles: map[string][]byte{},
+		requests: requests, calls: calls, cfg: c, agents: map[string]bool{}, rollouts: map[schema.ID]*rollout{}, hinted: map[schema.ID]struct{}{}, unread: map[schema.ID]struct{}{}, bundles: map[string][]byte{},
 		outstanding: map[schema.ID]*submitted{}, groups: map[string]map[schema.ID]struct{}{}, news: map[string]chan struct{}{},
 		arrived: make(chan struct{}, 1), overReady: make(chan struct{}, 1), over: map[schema.ID]struct{}{}, instance: newInstance(), holdTold: releaseTold,
 		slots: newSlots(c.Slots), displaced: make(chan struct{}, 1), orphans: map[schema.ID]uint64{}, stuck: map[string]bool{},

@@ -18,10 +18,14 @@ type secrets struct {
 	keys []string
 }
 
+// shortestKey is the length from which a key is a secret. Shorter ones are
+// placeholders such as "none", which are words of many texts.
+const shortestKey = 8
+
 func (s *secrets) add(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if key != "" && !slices.Contains(s.keys, key) {
+	if len(key) >= shortestKey && !slices.Contains(s.keys, key) {
 		s.keys = append(slices.Clip(s.keys), key)
 	}
 }

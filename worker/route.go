@@ -3,6 +3,8 @@ package worker
 import (
 	"context"
 	"fmt"
+	"io"
+	stdlog "log"
 	"net"
 	"net/http/httputil"
 	"net/url"
@@ -23,7 +25,8 @@ func (r *Rollout) routeTo(ctx context.Context, upstream string) (string, error) 
 	if r.handler.url == "" {
 		proxy := &httputil.ReverseProxy{
 			Rewrite:       func(p *httputil.ProxyRequest) { p.SetURL(at) },
-			FlushInterval: -1, // pieces of a streamed answer reach the agent as they arrive
+			ErrorLog:      stdlog.New(io.Discard, "", 0), // the agent could fill the worker's log
+			FlushInterval: -1,                            // pieces of a streamed answer reach the agent as they arrive
 		}
 		if r.handler.url, err = r.sandbox.Forward(ctx, proxy); err != nil {
 			return "", err

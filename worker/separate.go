@@ -151,7 +151,13 @@ func nearer(a, b string) string {
 // makeLogs makes the log folders that a task may expect. They are empty and
 // writable by every user, because the agent and the verifier may be different
 // users. Files of the image in these folders are removed.
+//
+// Only root may rename them, so that a process of the agent cannot take the place of
+// the verifier's folder.
 func (r *Rollout) makeLogs(ctx context.Context, owner string) error {
+	if err := r.sandbox.Files().Mkdir(ctx, path.Dir(tasks.VerifierDir), 0o755, "root"); err != nil {
+		return err
+	}
 	for _, dir := range []string{agentLogs, published, tasks.VerifierDir} {
 		if err := r.sandbox.Files().Empty(ctx, dir, 0o777, owner); err != nil {
 			return err

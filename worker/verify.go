@@ -41,7 +41,12 @@ func (r *Rollout) verify(ctx context.Context, s *step) (err error) {
 				return err
 			}
 		}
-		if err := files.Empty(ctx, tasks.VerifierDir, 0o777, "root"); err != nil {
+		// Processes of another user that the agent left must not write a reward.
+		mode, owner := fs.FileMode(0o777), "root"
+		if s.result.Separation == schema.SeparationOtherUser {
+			mode, owner = 0o755, r.userOf(v.User)
+		}
+		if err := files.Empty(ctx, tasks.VerifierDir, mode, owner); err != nil {
 			return err
 		}
 		for _, from := range s.testFolders() {
@@ -49,11 +54,11 @@ func (r *Rollout) verify(ctx context.Context, s *step) (err error) {
 				return err
 			}
 		}
-		if v.By == schema.VerifyByTrainer {
-			return r.askTrainer(ctx, p, s, sb)
-		}
 		if err := r.guardVerifier(ctx, s, "before the verifier started"); err != nil {
 			return err
+		}
+		if v.By == schema.VerifyByTrainer {
+			return r.askTrainer(ctx, p, s, sb)
 		}
 		args := shell(v.Run)
 		if v.Run == "" {

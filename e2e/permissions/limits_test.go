@@ -88,8 +88,12 @@ func TestAFloodOfRequestsBlocksNoOtherTrainer(t *testing.T) {
 		var floods sync.WaitGroup
 		defer floods.Wait()
 		defer close(stop)
+		connections := map[string]*nats.Conn{} // made before the server is busy
 		for _, subject := range []string{"$JS.API.INFO", "$JS.API.STREAM.INFO." + subjects.Queue("alpha"), "$JS.API.STREAM.MSG.GET." + subjects.Records("alpha"), subjects.TrainerOpen("alpha"), subjects.TrainerCancel("alpha")} {
-			nc := w.as(t, role{"trainer", "alpha"})
+			connections[subject] = w.as(t, role{"trainer", "alpha"})
+		}
+		beta := w.as(t, role{"trainer", "beta"})
+		for subject, nc := range connections {
 			floods.Go(func() {
 				for n := 0; ; n++ {
 					select {
@@ -104,7 +108,6 @@ func TestAFloodOfRequestsBlocksNoOtherTrainer(t *testing.T) {
 				}
 			})
 		}
-		beta := w.as(t, role{"trainer", "beta"})
 		late := time.After(60 * time.Second)
 		for _, m := range []*nats.Msg{
 			message(subjects.Request(2, "beta"), "x", "Nats-Msg-Id", "beta-1"),

@@ -84,6 +84,9 @@ func (p *pieces) add(d *schema.Delta) (*schema.Delta, error) {
 	}
 	p.any = true
 	p.content, p.reasoning = append(p.content, message.Content.Inner()...), append(p.reasoning, message.Reasoning.Inner()...)
+	if len(message.ToolCalls) > maxToolCalls {
+		return nil, &answerError{"tool_calls", fmt.Sprintf("want at most %d", maxToolCalls)}
+	}
 	p.calls.Add(message.ToolCalls)
 	p.ids, p.logprobs = append(p.ids, d.CompletionIDs...), append(p.logprobs, d.Logprobs...)
 	if len(p.calls) > maxToolCalls {

@@ -61,8 +61,10 @@ def unable(fleet: Fleet, request: Request) -> str:
     return f"no worker offers what it asks: {lack}" if lack is not None else ""
 
 
-def check_agents(fleet: Fleet, requests: Iterable[Request]) -> None:
-    """Check that a live worker has each request's agent, if the workers say what they have.
+def check_agents(fleet: Fleet, requests: Iterable[Request], seen: set[str]) -> None:
+    """Check that a live worker has each request's agent, or has had it, if the workers say what they have.
+
+    A worker that restarts is away for a while, so the agents of all workers are added to seen.
 
     Raises:
         InvalidError: None has it.
@@ -71,10 +73,12 @@ def check_agents(fleet: Fleet, requests: Iterable[Request]) -> None:
     if not offers or not all(offers):
         return
     there = sorted({agent for agents in offers for agent in agents})
+    seen.update(there)
     for request in requests:
         name = request.agent.name
-        if name and name not in there:
-            raise InvalidError("agent.name", name, f"want an agent of a worker that is there: {', '.join(there)}")
+        if name and name not in seen:
+            want = f"want an agent of a worker that is there: {', '.join(there)}"
+            raise InvalidError("agent.name", name, want + "; turngate agent install adds one to a worker's host")
 
 
 class Stuck:

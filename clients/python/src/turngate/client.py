@@ -171,6 +171,7 @@ class Client(Answering, Files, Training, Workers):
         self._submissions = Submissions(name, shard, self._streams, self._objects, self._ledger, lane, credit)
         self._submissions.restore(opened)
         self._stuck = Stuck(self._submissions, self.fleet)
+        self._agents: set[str] = set()  # that workers have, or have had
         self._holding = Holding(name, self._bulk_link, self._submissions.upstreamed)
         self._calls = Calls(
             name, self._calls_link, self._objects, self._holding,
@@ -348,7 +349,7 @@ class Client(Answering, Files, Training, Workers):
         except TurngateError as e:
             log.debug("it is not known which agents are there: %s", e)
             return
-        check_agents(fleet, requests)
+        check_agents(fleet, requests, self._agents)
 
     async def submit_group(
         self,
