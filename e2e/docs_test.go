@@ -32,6 +32,7 @@ func TestDocs(t *testing.T) {
 	b := newBench(t)
 	dir := clone(t, root, b.binary)
 	block := regexp.MustCompile("(?ms)^```sh\n(.*?)^```")
+	code := regexp.MustCompile("(?ms)^```.*?^```")
 	link := regexp.MustCompile(`\]\(([^)#:]+)\)`)
 	ran := 0
 	for _, file := range files {
@@ -39,7 +40,7 @@ func TestDocs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range link.FindAllStringSubmatch(string(data), -1) {
+		for _, m := range link.FindAllStringSubmatch(code.ReplaceAllString(string(data), ""), -1) {
 			if _, err := os.Stat(filepath.Join(filepath.Dir(file), m[1])); err != nil {
 				t.Errorf("%s links to %s, which is not there", filepath.Base(file), m[1])
 			}
