@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"maps"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -92,24 +93,41 @@ func TestProcessesThatTheAgentLeft(t *testing.T) {
 	none, one := 0.0, 1.0
 	const (
 		service = "(while :; do [ -e /tmp/ask ] && rm /tmp/ask && echo yes > /tmp/answer; sleep 0.05; done) >/dev/null 2>&1 &\n"
-		asks    = "touch /tmp/ask; i=0; until [ -e /tmp/answer ] || [ $i = 600 ]; do sleep 0.05; i=$((i+1)); done; if [ -e /tmp/answer ]; then echo 1; else echo 0; fi > " + reward
+		asks    = "touch /tmp/ask; i=0; until [ -e /tmp/answer ] || [ $i = $tries ]; do sleep 0.05; i=$((i+1)); done; if [ -e /tmp/answer ]; then echo 1; else echo 0; fi > " + reward
 	)
 	checkEffects(t, map[string]effect{
 		"a service": {agent: "oracle", reward: &one, notes: []string{"verify: processes that the agent left run on"}, files: map[string]string{
-			"solution/solve.sh": service, "tests/test.sh": asks,
+			"solution/solve.sh": service, "tests/test.sh": "tries=1200; " + asks,
 		}},
 		"a service that is not wanted": {agent: "oracle", reward: &none, files: map[string]string{
-			"task.toml": "[verifier]\nprocesses = 'end'\n", "solution/solve.sh": service, "tests/test.sh": asks,
+			"task.toml": "[verifier]\nprocesses = 'end'\n", "solution/solve.sh": service, "tests/test.sh": "tries=40; " + asks,
 		}},
 		"a service in the folder of the reward": {agent: "oracle", reward: &none, notes: []string{"used the verifier's files and were ended before the verifier started"}, files: map[string]string{
-			"solution/solve.sh": "cd /logs/verifier\n" + service, "tests/test.sh": asks,
+			"solution/solve.sh": "cd /logs/verifier\n" + service, "tests/test.sh": "tries=40; " + asks,
 		}},
 		"a service that waits for the tests": {agent: "oracle", reward: &one, notes: []string{"run on", "used the verifier's files and were ended"}, files: map[string]string{
 			"solution/solve.sh": "(until [ -e /tests/test.sh ]; do sleep 0.01; done; exec 9</tests/test.sh; touch /tmp/open; sleep 1000) >/dev/null 2>&1 &",
 			"tests/test.sh":     "until [ -e /tmp/open ]; do sleep 0.01; done; echo 1 > " + reward,
 		}},
 		"a time limit": {agent: "oracle", reward: &none, fault: schema.CodeTimeout, files: map[string]string{
-			"task.toml": "[agent]\ntimeout_sec = 1\n", "solution/solve.sh": service + "sleep 100", "tests/test.sh": asks,
+			"task.toml": "[agent]\ntimeout_sec = 1\n", "solution/solve.sh": service + "sleep 100", "tests/test.sh": "tries=40; " + asks,
+		}},
+	})
+}
+
+// TestAProcessOfAnotherUserWritesNoReward: it is not ended, and it cannot take the
+// place of the verifier's folder.
+func TestAProcessOfAnotherUserWritesNoReward(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: this needs root; an ordinary user's sandbox has one user")
+	}
+	none := 0.0
+	checkEffects(t, map[string]effect{
+		"a process of another user that writes a reward": {agent: "oracle", reward: &none, notes: []string{"run on"}, files: map[string]string{
+			"task.toml": "[agent]\nuser = 'nobody'\n",
+			"solution/solve.sh": "(until [ -e /tests/test.sh ]; do sleep 0.01; done; touch /tmp/begun; while :; do echo '{\"reward\": 1}' > /logs/verifier/reward.json; " +
+				"mv /logs/verifier /logs/mine; mkdir /logs/verifier; echo 1 > " + reward + "; sleep 0.05; done) >/dev/null 2>&1 &",
+			"tests/test.sh": "until [ -e /tmp/begun ]; do sleep 0.01; done; sleep 0.5; echo 0 > " + reward,
 		}},
 	})
 }
