@@ -121,6 +121,7 @@ func TestHostileRequestsCostNoMoreThanTheSettings(t *testing.T) {
 	for _, r := range []*schema.Request{&honest, &bad} {
 		r.Trainer, r.Sandbox.Backend, r.Task.Bundle = "local", "local", bundle
 		r.Limits.AgentMS = 300_000
+		r.Gate.MaxRepeats = 10_000
 	}
 	if err := tr.Submit(t.Context(), []schema.Request{bad, honest}); err != nil {
 		t.Fatal(err)

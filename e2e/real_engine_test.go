@@ -206,7 +206,7 @@ func engineDies(t *testing.T, b *bench, url string, kill, again func()) {
 	w := watch(t, url)
 	task := copyTask(t, "examples/tasks/hello", nil)
 	b.worker(t, "", "--sandboxes", "local")
-	p := b.run(t, "--agent", "command", "--sandbox", "local", "--trainer", "upstream:"+w.url, task, "--", "bash", "-c", asksForty)
+	p := b.run(t, "--agent", "command", "--sandbox", "local", "--max-repeats", "100", "--trainer", "upstream:"+w.url, task, "--", "bash", "-c", asksForty)
 	harness.Eventually(t, "three answers", time.Minute, func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
