@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -69,31 +68,14 @@ func (b *bench) need(t *testing.T, sandbox, agent string) {
 // process is one turngate command in the background.
 type process struct {
 	cmd      *exec.Cmd
-	out, err *lockedBuffer
+	out, err *harness.Buffer
 	done     chan struct{}
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // start starts a command that ends with the test.
 func start(t *testing.T, argv ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(argv[0], argv[1:]...), out: &lockedBuffer{}, err: &lockedBuffer{}, done: make(chan struct{})}
+	p := &process{cmd: exec.Command(argv[0], argv[1:]...), out: &harness.Buffer{}, err: &harness.Buffer{}, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.err
 	p.cmd.WaitDelay = 10 * time.Second
 	p.cmd.Env = append(os.Environ(), "TURNGATE_RUNS="+t.TempDir())

@@ -28,7 +28,7 @@ type vllm struct {
 	context int
 	port    int
 	cmd     *exec.Cmd
-	log     lockedBuffer
+	log     harness.Buffer
 	done    chan struct{}
 }
 

@@ -161,7 +161,7 @@ func chosenModes(t *testing.T) []mode {
 func start(t *testing.T) testenv.NATS {
 	t.Helper()
 	nats, binary := testenv.StartNATS(t, "local"), testenv.Binary(t)
-	log := &syncBuffer{}
+	log := &harness.Buffer{}
 	cmd := exec.Command(binary, "worker", "--nats", nats.URL(), "--creds", nats.AdmitWorker(t, "w1"), "--state", filepath.Join(t.TempDir(), "worker"), "--agents", agentCache(), "--sandboxes", "local", "--slots", "4")
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = log, log, 10*time.Second
 	harness.Must(t, cmd.Start())
@@ -179,23 +179,6 @@ func dial(t *testing.T, nats testenv.NATS) *trainer.Trainer {
 	harness.Must(t, err)
 	t.Cleanup(tr.Close)
 	return tr
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 // submit submits the rollouts of all cells.
