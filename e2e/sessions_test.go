@@ -65,6 +65,7 @@ func counting(t *testing.T) *replay.Script {
 func longSession(t *testing.T, name string) {
 	b := newBench(t)
 	b.need(t, "local", name)
+	b.worker(t, "", "--sandboxes", "local") // it gives the trainer its calls
 	spec, err := agents.Find(agents.All(), name)
 	if err != nil {
 		t.Fatal(err)
@@ -77,12 +78,12 @@ func longSession(t *testing.T, name string) {
 			return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"<summary>It counts.</summary>"}`), FinishReason: "stop"}, nil
 		}
 		if len(c.Tools) == 0 || !got.overflows() {
-			return model.Answer(ctx, c)
+			return got.unique(model.Answer(ctx, c))
 		}
 		if name == "opencode" { // it compacts after a refused call
 			return nil, &schema.Fault{Code: schema.CodeContext, Message: "too long", Status: 400}
 		}
-		reply, err := model.Answer(ctx, c) // the others compact when little room is left
+		reply, err := got.unique(model.Answer(ctx, c)) // the others compact when little room is left
 		if err == nil {
 			reply.Usage.PromptTokens = 195_000
 		}
@@ -163,6 +164,18 @@ func (a *asked) summarises(c *schema.Call) bool {
 	}
 	a.summarised = true
 	return true
+}
+
+// unique gives the tool calls of an answer ids of their own, as engines do. The script
+// begins again after the compaction, and the gate renames ids that come again.
+func (a *asked) unique(reply *schema.Reply, err error) (*schema.Reply, error) {
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	reply.Message = bytes.ReplaceAll(reply.Message, []byte(`"call_`), fmt.Appendf(nil, `"call_%d_`, len(a.calls)))
+	return reply, nil
 }
 
 func (a *asked) add(c *schema.Call) {

@@ -95,6 +95,7 @@ func verifySandbox(ctx context.Context, h *trainer.Handle, secret string) (*sche
 		data, err = h.Read(ctx, path)
 		check("a file of the host by "+path, err != nil && !strings.Contains(string(data), "host"), err)
 	}
+	_, err = h.Read(ctx, "a/none.txt")
 	check("it is missing", errors.Is(err, fs.ErrNotExist), err)
 	err = h.Write(ctx, "link", []byte("of the trainer"), 0o644)
 	check("write over a link", true, err)

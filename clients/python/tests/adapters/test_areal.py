@@ -53,16 +53,21 @@ async def test_an_episode_is_a_rollout(workflow: Any, tasks: Path) -> None:
     engine = Engine()
     out = await workflow.arun_episode(engine, {"task": tasks / "hello"})
     assert set(out) == recorded.AREAL_COLUMNS
+    # The template renders an answer of two tokens as one, so each answer has a row.
+    assert len(engine.asked) == 2
     n = len(engine.asked[-1].input_ids) + 2
-    assert all(out[name].shape == (1, n) for name in recorded.AREAL_COLUMNS - {"rewards"})
-    assert out["rewards"].tolist() == [1.0]
-    ids, mask = out["input_ids"][0], out["loss_mask"][0]
-    assert ids[:-2].tolist() == engine.asked[-1].input_ids
-    assert out["logprobs"][0][mask == 0].abs().sum() == 0
-    assert out["logprobs"][0][-2:].tolist() == [-0.5, -0.25]
-    assert out["versions"][0][-2:].tolist() == [2, 3]
-    assert set(out["versions"][0][mask == 0].tolist()) == {-1}
-    assert out["attention_mask"].all()
+    assert all(out[name].shape == (2, n) for name in recorded.AREAL_COLUMNS - {"rewards"})
+    assert out["rewards"].tolist() == [1.0, 1.0]
+    for row, (request, versions) in enumerate(zip(engine.asked, ([1, 2], [2, 3]), strict=True)):
+        prompt, end = len(request.input_ids), len(request.input_ids) + 2
+        ids, mask = out["input_ids"][row], out["loss_mask"][row]
+        assert ids[:prompt].tolist() == request.input_ids
+        assert mask.tolist() == [0] * prompt + [1] * 2 + [0] * (n - end)
+        assert out["logprobs"][row][mask == 0].abs().sum() == 0
+        assert out["logprobs"][row][mask == 1].tolist() == [-0.5, -0.25]
+        assert out["versions"][row][mask == 1].tolist() == versions
+        assert set(out["versions"][row][:prompt].tolist()) == {-1}
+        assert out["attention_mask"][row].tolist() == [True] * end + [False] * (n - end)
     assert out["attention_mask"].dtype is torch.bool
 
 
