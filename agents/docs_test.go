@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/gate"
+	"github.com/turngate/turngate/internal/gate/dialect"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/worker/gate"
-	"github.com/turngate/turngate/worker/gate/dialect"
 )
 
 // rows returns the cells of all rows of tables below a heading of a document.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
-	"github.com/turngate/turngate/worker"
+	"github.com/turngate/turngate/internal/worker"
 )
 
 // TestAKilledWorkerLeavesNoSideCar kills a worker in the middle of a task with

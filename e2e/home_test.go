@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/agents"
-	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"

@@ -19,8 +19,8 @@ import (
 
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/internal/upstream/upstreamtest"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/upstream/upstreamtest"
 )
 
 var update = flag.Bool("update", false, "write the recordings of the engine's answers anew")
@@ -54,7 +54,7 @@ func TestARealEngine(t *testing.T) {
 // recorded for the tests of package upstream.
 func recordingsAreTrue(t *testing.T, e *vllm) {
 	upstreamtest.Run(t, e.url, func(t *testing.T, name string) *upstreamtest.Tape {
-		return upstreamtest.Live(t, filepath.Join(testenv.Root(t), "upstream", "testdata", "recordings", "vllm", name+".json"), *update)
+		return upstreamtest.Live(t, filepath.Join(testenv.Root(t), "internal", "upstream", "testdata", "recordings", "vllm", name+".json"), *update)
 	})
 }
 

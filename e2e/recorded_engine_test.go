@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/internal/upstream/upstreamtest"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/upstream/upstreamtest"
 )
 
 // recordedEngine gives the recorded answers of vLLM. It counts each byte of a
@@ -50,7 +50,7 @@ func startRecorded(t *testing.T, tokens int) *recordedEngine {
 // method.
 func recorded(t *testing.T, name, method string, status int) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(testenv.Root(t), "upstream", "testdata", "recordings", "vllm", name+".json"))
+	data, err := os.ReadFile(filepath.Join(testenv.Root(t), "internal", "upstream", "testdata", "recordings", "vllm", name+".json"))
 	var all []upstreamtest.Exchange
 	if err == nil {
 		err = json.Unmarshal(data, &all)

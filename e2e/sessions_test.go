@@ -21,15 +21,15 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/agents"
-	"github.com/turngate/turngate/broker"
-	"github.com/turngate/turngate/broker/modelcall"
+	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/broker/modelcall"
+	"github.com/turngate/turngate/internal/gate"
+	"github.com/turngate/turngate/internal/gate/dialect"
+	"github.com/turngate/turngate/internal/gate/history"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer/replay"
-	"github.com/turngate/turngate/worker/gate"
-	"github.com/turngate/turngate/worker/gate/dialect"
-	"github.com/turngate/turngate/worker/gate/history"
 )
 
 // TestLongSessions runs real agents through conversations of more than fifty turns

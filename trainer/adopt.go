@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/schema"
 )
 

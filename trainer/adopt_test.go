@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/turngate/turngate/broker/queue"
+	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/turngate/turngate/broker/queue"
+	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/schema"
 )
 

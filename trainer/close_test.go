@@ -9,7 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/turngate/turngate/broker/modelcall"
+	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/schema"
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/schema"
 )
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/schema"
 )
 

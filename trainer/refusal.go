@@ -3,7 +3,7 @@ package trainer
 import (
 	"errors"
 
-	"github.com/turngate/turngate/broker/modelcall"
+	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/schema"
 )
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/turngate/turngate/broker/modelcall"
+	"github.com/turngate/turngate/internal/broker/modelcall"
 )
 
 // rollout is the state of a rollout until its result.

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"time"
 
-	"github.com/turngate/turngate/broker/modelcall"
+	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/schema"
 )
 

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/turngate/turngate/broker"
-	"github.com/turngate/turngate/broker/queue"
+	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/schema"
 )
 

@@ -21,9 +21,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/turngate/turngate/broker"
-	"github.com/turngate/turngate/broker/modelcall"
-	"github.com/turngate/turngate/broker/queue"
+	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/broker/modelcall"
+	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/schema"
 )
 

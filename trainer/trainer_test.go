@@ -13,8 +13,8 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
-	"github.com/turngate/turngate/broker/modelcall"
-	"github.com/turngate/turngate/broker/queue"
+	"github.com/turngate/turngate/internal/broker/modelcall"
+	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"

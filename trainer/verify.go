@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/turngate/turngate/broker/modelcall"
+	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/schema"
 )
 

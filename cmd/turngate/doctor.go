@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/turngate/turngate/agents"
-	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/upstream"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/backends"
-	"github.com/turngate/turngate/upstream"
 )
 
 // finding is one line of the doctor's output.

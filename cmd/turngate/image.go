@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/turngate/turngate/images"
+	"github.com/turngate/turngate/internal/images"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/docker"
 	"github.com/turngate/turngate/schema"

@@ -14,10 +14,10 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
-	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks/job"
-	"github.com/turngate/turngate/worker"
 )
 
 // connect returns the trainer's broker. It connects to the server of --nats, or

@@ -9,11 +9,11 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"github.com/turngate/turngate/internal/upstream"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 	"github.com/turngate/turngate/trainer/replay"
 	"github.com/turngate/turngate/trajectory/playback"
-	"github.com/turngate/turngate/upstream"
 )
 
 // modelFlags select the answerer of model calls.

@@ -11,9 +11,9 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/turngate/turngate/internal/upstream"
+	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/upstream"
-	"github.com/turngate/turngate/worker"
 )
 
 // upstreamConfig is an upstream in the file of --upstreams.

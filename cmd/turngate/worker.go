@@ -21,15 +21,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/turngate/turngate/agents"
-	"github.com/turngate/turngate/broker"
-	"github.com/turngate/turngate/broker/modelcall"
-	"github.com/turngate/turngate/broker/queue"
+	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/broker/modelcall"
+	"github.com/turngate/turngate/internal/broker/queue"
+	"github.com/turngate/turngate/internal/gate"
 	"github.com/turngate/turngate/internal/owned"
+	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/backends"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/worker"
-	"github.com/turngate/turngate/worker/gate"
 )
 
 // workerFlags are the flags for a worker on this host.

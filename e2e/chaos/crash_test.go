@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/crash"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/subjects"

@@ -13,8 +13,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/turngate/turngate/internal/gate"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/worker/gate"
 )
 
 // bench is a gate with a scripted model: it reasons, writes text and calls two

@@ -21,11 +21,11 @@ import (
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/internal/upstream"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/trainer"
 	"github.com/turngate/turngate/trajectory"
-	"github.com/turngate/turngate/upstream"
 )
 
 func rawJSON(text string) json.RawMessage { return json.RawMessage(text) }

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks/job"
 )

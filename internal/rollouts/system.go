@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/schema"
 )
 

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/turngate/turngate/broker"
-	"github.com/turngate/turngate/broker/queue"
+	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/rollouts"
 	"github.com/turngate/turngate/internal/testenv"

@@ -19,18 +19,18 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/turngate/turngate/agents"
-	"github.com/turngate/turngate/broker"
-	"github.com/turngate/turngate/broker/modelcall"
-	"github.com/turngate/turngate/broker/queue"
+	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/broker/modelcall"
+	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/runner"
 	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks/job"
 	"github.com/turngate/turngate/trainer"
-	"github.com/turngate/turngate/worker"
 )
 
 func TestMain(m *testing.M) {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/turngate/turngate/broker"
+	"github.com/turngate/turngate/internal/broker"
 )
 
 // NATS is an embedded server with turngate's streams, for tests.

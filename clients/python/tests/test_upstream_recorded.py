@@ -16,7 +16,7 @@ from test_upstream_tokens import hi, second
 from turngate import Delta, FaultError, Reply
 from turngate.upstream import Upstream
 
-RECORDINGS = Path(__file__).parents[3] / "upstream" / "testdata" / "recordings"
+RECORDINGS = Path(__file__).parents[3] / "internal" / "upstream" / "testdata" / "recordings"
 CONTEXT = 2048
 
 

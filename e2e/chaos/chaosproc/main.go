@@ -18,8 +18,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/e2e/chaos/clock"
+	"github.com/turngate/turngate/internal/broker"
 )
 
 // options are the flags of every kind of process.

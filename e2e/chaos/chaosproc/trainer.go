@@ -15,8 +15,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/turngate/turngate/broker"
 	"github.com/turngate/turngate/e2e/chaos/history"
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 )

@@ -13,15 +13,15 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/agents"
-	"github.com/turngate/turngate/broker"
-	"github.com/turngate/turngate/broker/modelcall"
-	"github.com/turngate/turngate/broker/queue"
 	"github.com/turngate/turngate/e2e/chaos/history"
+	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/broker/modelcall"
+	"github.com/turngate/turngate/internal/broker/queue"
+	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/sandboxes/local"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/worker"
 )
 
 func runWorker(ctx context.Context, o options, d *debugServer, log zerolog.Logger) error {

@@ -1,0 +1,231 @@
+// Package broker implements the base of the protocol over NATS: connections,
+// streams, records with compare-and-set, files, events, accounts and the embedded
+// server. Package queue has requests and jobs, package modelcall the calls of a
+// rollout. Apart from these packages and tests, nothing imports nats.go or
+// nats-server. Names come from package subjects, bodies from package schema.
+package broker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/internal/broker/wire"
+)
+
+// Config configures the connections to NATS.
+type Config struct {
+	URL   string // such as nats://127.0.0.1:4222; several separated by commas
+	Creds string // a NATS .creds file, or a file with an nkey seed; empty: none
+	Name  string // shown to ops in the server's connection list
+	// Inbox is the prefix of this connection's own inboxes. Trainers must not have
+	// permission to publish to a worker's inboxes. Default "_INBOX.turngate".
+	Inbox string
+	Log   zerolog.Logger
+}
+
+// Broker has two connections: calls for model and tool calls, and bulk for
+// queues, events and files, so that large messages never delay a call.
+type Broker struct {
+	calls *nats.Conn
+	bulk  *nats.Conn
+	js    jetstream.JetStream
+	inbox string // prefix of this connection's own inboxes
+	log   zerolog.Logger
+
+	streams sync.Map                      // of jetstream.Stream, by name
+	setup   atomic.Pointer[StreamsConfig] // configuration of the last Setup
+	opener  atomic.Pointer[opener]        // nil: missing streams of a trainer stay missing
+}
+
+// Dial connects to NATS. It fails if no server can be reached; a connection that
+// is lost later reconnects by itself, without limit. While it is lost, publishing
+// fails at once and nothing is buffered.
+func Dial(ctx context.Context, c Config) (*Broker, error) {
+	c.Inbox = cmp.Or(c.Inbox, "_INBOX.turngate")
+	b := &Broker{log: c.Log, inbox: c.Inbox}
+	var err error
+	// With a buffer of one byte the goroutine that makes a call also writes it,
+	// instead of waking the client's flusher.
+	if b.calls, err = connect(ctx, c, "calls", nats.WriteBufferSize(1)); err != nil {
+		return nil, err
+	}
+	if b.bulk, err = connect(ctx, c, "bulk"); err != nil {
+		b.calls.Close()
+		return nil, err
+	}
+	if b.js, err = jetstream.New(b.bulk, jetstream.WithPublishAsyncTimeout(wire.OpTimeout)); err != nil {
+		b.Close()
+		return nil, fmt.Errorf("open jetstream: %w", err)
+	}
+	return b, nil
+}
+
+// Close flushes published messages for up to 2 s and closes the connections.
+func (b *Broker) Close() {
+	for _, nc := range []*nats.Conn{b.calls, b.bulk} {
+		if nc == nil {
+			continue
+		}
+		if nc.IsConnected() {
+			_ = nc.FlushTimeout(2 * time.Second)
+		}
+		nc.Close()
+	}
+}
+
+// Check sends a request to JetStream and returns the time until its answer. It
+// fails at once if the credential does not allow the connection's inbox.
+func (b *Broker) Check(ctx context.Context) (time.Duration, error) {
+	inbox, err := b.bulk.SubscribeSync(b.bulk.NewInbox())
+	if err == nil {
+		defer func() { _ = inbox.Unsubscribe() }()
+		err = b.bulk.FlushWithContext(ctx)
+	}
+	if err == nil { // the server refuses a subscription before it answers the flush
+		err = b.bulk.LastError()
+	}
+	if errors.Is(err, nats.ErrPermissionViolation) {
+		return 0, fmt.Errorf("subscribe to the inbox of this connection: %w", err)
+	}
+	start := time.Now()
+	if _, err := b.js.AccountInfo(ctx); err != nil {
+		return 0, fmt.Errorf("ask JetStream for its account: %w", err)
+	}
+	return time.Since(start), nil
+}
+
+// CallConn is the connection for model and tool calls. It and the other accessors
+// of connections are for the packages under broker.
+func (b *Broker) CallConn() *nats.Conn { return b.calls }
+
+// BulkConn is the connection for queues, events and files.
+func (b *Broker) BulkConn() *nats.Conn { return b.bulk }
+
+// JetStream is the client of JetStream on BulkConn.
+func (b *Broker) JetStream() jetstream.JetStream { return b.js }
+
+// Inbox is the prefix of this connection's own inboxes.
+func (b *Broker) Inbox() string { return b.inbox }
+
+// Log is the logger of the configuration.
+func (b *Broker) Log() *zerolog.Logger { return &b.log }
+
+// ErrNotAllowed reports a credential of another worker, or of no worker.
+var ErrNotAllowed = errors.New("the credential does not allow a worker of this name")
+
+// Confirm waits until the server has a connection's subscriptions. Errors wrap
+// ErrNotAllowed if the server refuses one.
+func Confirm(nc *nats.Conn) error {
+	if err := nc.FlushTimeout(wire.OpTimeout); err != nil {
+		return fmt.Errorf("reach NATS: %w", err)
+	}
+	// The server refuses a subscription before it answers the flush.
+	if err := nc.LastError(); errors.Is(err, nats.ErrPermissionViolation) {
+		return fmt.Errorf("%w: %w", ErrNotAllowed, err)
+	}
+	return nil
+}
+
+// MaxPayload is the largest message in bytes that the server takes.
+func (b *Broker) MaxPayload() int64 { return b.calls.MaxPayload() }
+
+// maxPayload is the largest message in bytes that the embedded server takes.
+const maxPayload = 8 << 20
+
+// maxPending is the largest number of bytes that the server keeps for a connection that
+// does not read. Then it closes the connection.
+const maxPending = 2 * maxPayload
+
+// headerRoom is the part of max_payload in bytes that is reserved for headers
+// and the subject.
+const headerRoom = 4096
+
+// CheckSize returns a *TooLargeError if a message with a body of n bytes is larger
+// than the server takes. The error has the message's name from what, such as "event".
+func (b *Broker) CheckSize(what string, n int) error {
+	if limit := b.bulk.MaxPayload(); limit > 0 && int64(n)+headerRoom > limit {
+		return &TooLargeError{What: what, Size: uint64(n), Limit: limit, Name: "the NATS server's max_payload"}
+	}
+	return nil
+}
+
+func connect(ctx context.Context, c Config, purpose string, more ...nats.Option) (*nats.Conn, error) {
+	log := c.Log.With().Str("connection", purpose).Logger()
+	opts := []nats.Option{
+		nats.Name(strings.TrimSpace(c.Name + " " + purpose)),
+		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(), // the server may have an old configuration, or another one may listen on the port
+		nats.ReconnectBufSize(-1),
+		nats.ReconnectWait(250 * time.Millisecond),
+		nats.ReconnectJitter(250*time.Millisecond, time.Second),
+		nats.PingInterval(10 * time.Second),
+		nats.MaxPingsOutstanding(2),
+		nats.CustomInboxPrefix(c.Inbox),
+		nats.Timeout(5 * time.Second),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				log.Warn().Err(err).Msg("NATS connection lost, reconnecting")
+			}
+		}),
+		nats.ReconnectHandler(func(nc *nats.Conn) { log.Info().Str("url", nc.ConnectedUrlRedacted()).Msg("NATS connection is back") }),
+		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			e := log.Warn().Err(err)
+			if sub != nil {
+				e = e.Str("subject", sub.Subject)
+			}
+			e.Msg("NATS error")
+		}),
+	}
+	if d, ok := ctx.Deadline(); ok {
+		opts = append(opts, nats.Timeout(max(time.Until(d), 100*time.Millisecond)))
+	}
+	if c.Creds != "" {
+		auth, err := credentials(c.Creds)
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, auth)
+	}
+	nc, err := nats.Connect(c.URL, append(opts, more...)...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to NATS at %s: %w", redactURL(c.URL), err)
+	}
+	return nc, nil
+}
+
+// credentials reads a .creds file (a JWT with its seed) or a file with a bare
+// nkey seed.
+func credentials(path string) (nats.Option, error) {
+	data, err := readKey(path)
+	if err != nil {
+		return nil, fmt.Errorf("read NATS credentials: %w", err)
+	}
+	text := strings.TrimSpace(string(data))
+	if strings.Contains(text, "BEGIN NATS USER JWT") {
+		return nats.UserCredentials(path), nil
+	}
+	if pair, err := nkeys.FromSeed([]byte(text)); err == nil {
+		pair.Wipe()
+		return nats.NkeyOptionFromSeed(path)
+	}
+	return nil, fmt.Errorf("NATS credentials %s: neither a .creds file nor an nkey seed", path)
+}
+
+func redactURL(u string) string {
+	scheme, rest, ok := strings.Cut(u, "://")
+	if at := strings.LastIndexByte(rest, '@'); ok && at >= 0 {
+		return scheme + "://" + rest[at+1:]
+	}
+	return u
+}

@@ -1,0 +1,479 @@
+package modelcall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
+)
+
+// Durations of a call.
+const (
+	acceptWithin = 2 * time.Second // without a frame for so long, the trainer is absent
+	beatEvery    = 5 * time.Second // interval of a trainer's beats
+	silentAfter  = 3 * beatEvery   // without a frame for so long, a trainer that accepted is gone
+)
+
+// NoTrainerError reports that no trainer answered a call within its budget.
+type NoTrainerError struct {
+	Key    string
+	Waited time.Duration // the part of its budget that was used: waits without an answer, and pauses between rounds
+	Last   *schema.Fault // of the last round; nil: no trainer answered, or it went silent
+}
+
+func (e *NoTrainerError) Error() string {
+	s := fmt.Sprintf("no trainer answered call %s within %s", e.Key, e.Waited.Round(time.Millisecond))
+	if e.Last != nil {
+		s += ": " + e.Last.Error()
+	}
+	return s
+}
+
+// Owner tells whether this worker still owns the rollout. A queue.Job is one.
+type Owner interface {
+	// Await blocks while it is unknown whether the worker still owns the rollout. Its
+	// error is that of Fenced, or the context's cause.
+	Await(ctx context.Context) error
+	// Fenced returns an error if the rollout is another attempt's; otherwise nil.
+	Fenced() error
+}
+
+// Caller sends the calls of one rollout to its trainer. Package worker makes a
+// gate.Model of it.
+type Caller struct {
+	client *Client
+	owner  Owner // nil: the calls are never suspended or fenced
+	shard  string
+	wait   time.Duration
+
+	settled, settledTools *settled
+}
+
+// Caller returns the Caller of a rollout. Its calls wait while the owner is suspended,
+// and end when it is fenced. Without an owner they do neither.
+func (c *Client) Caller(r schema.Request, owner Owner) *Caller {
+	return &Caller{client: c, owner: owner, shard: r.Shard, wait: time.Duration(r.Gate.WaitMS) * time.Millisecond, settled: &settled{}, settledTools: &settled{}}
+}
+
+// To returns a copy of the caller for another shard of the trainer.
+func (c *Caller) To(shard string) *Caller {
+	to := *c
+	to.shard, to.settled, to.settledTools = shard, &settled{}, &settled{} // another process answers it
+	return &to
+}
+
+// Complete publishes the call until it is answered or refused, always under the
+// same key: a trainer that knows the key does not generate again. frames gets the
+// accepts, beats, deltas and finals in order, the final before the reply returns, and
+// FrameAbsent after each round without an answer. An error that frames returns ends
+// the call, except a fault with schema.CodeBadAnswer: it refuses the answer, and the
+// trainer is asked for another one. maxRefused refusals in a row end the call.
+//
+// Errors are a *schema.Fault (the trainer refused the call), a *NoTrainerError
+// (the call's budget is used up), a *broker.TooLargeError, an error about the key, an
+// error of encoding or storing the call (a *broker.FullError if there is no room), the
+// error of frames, that of Owner.Fenced, or the context's cause. After any
+// other error than a fault or that of Fenced, a trainer that has the call is told
+// to stop.
+func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
+	key, err := schema.ParseKey(call.Key)
+	if err != nil {
+		return schema.Reply{}, err
+	}
+	call.RemainingMS = c.wait.Milliseconds()
+	buf, _ := c.client.bodies.Get().(*[]byte)
+	if buf == nil {
+		buf = new([]byte)
+	}
+	defer c.client.bodies.Put(buf)
+	delta := call.Delta()
+	body, err := schema.AppendCall((*buf)[:0], &delta)
+	if err != nil {
+		return schema.Reply{}, err
+	}
+	*buf = body
+	a := &callAttempt{call: &call, key: call.Key, subject: subjects.Call(key, c.shard), frames: frames}
+	if a.body, err = c.client.pack(ctx, "a model call", subjects.ArtifactsBucket(key.Rollout.Trainer()), body); err != nil {
+		return schema.Reply{}, err
+	}
+	var reply schema.Reply
+	err = c.ask(ctx, a, key, c.settled, &reply)
+	return reply, err
+}
+
+// Tool asks the trainer to run one of its tools. It retries and fails as Complete
+// does.
+func (c *Caller) Tool(ctx context.Context, call schema.ToolCall) (schema.ToolResult, error) {
+	var result schema.ToolResult
+	key, err := schema.ParseKey(call.Key)
+	if err != nil {
+		return result, err
+	}
+	body, err := schema.Encode(&call)
+	if err == nil {
+		err = c.client.store.CheckSize("tool call "+call.Key, len(body))
+	}
+	if err != nil {
+		return result, err
+	}
+	a := &callAttempt{key: call.Key, subject: subjects.Tool(key, c.shard), body: Packed{data: body}, frames: func(schema.Frame) error { return nil }}
+	err = c.ask(ctx, a, key, c.settledTools, &result)
+	return result, err
+}
+
+// ask runs a call to its end. done has the numbers of earlier calls of the same kind
+// whose answers have arrived. The call carries them, so that the trainer can
+// forget these answers.
+func (c *Caller) ask(ctx context.Context, a *callAttempt, key schema.Key, done *settled, into schema.Message) error {
+	a.client, a.owner, a.trainer, a.budget = c.client, c.owner, key.Rollout.Trainer(), c.wait
+	a.inbox.open()
+	a.settled = done.drain(key.Attempt)
+	c.client.mu.Lock()
+	a.reply = subjects.GateInbox(key.Rollout.Trainer(), c.client.worker, c.client.instance, c.client.tokens.next())
+	token := subjects.InboxToken(a.reply)
+	c.client.inboxes[token] = &a.inbox
+	c.client.mu.Unlock()
+	defer func() {
+		c.client.mu.Lock()
+		delete(c.client.inboxes, token)
+		c.client.mu.Unlock()
+	}()
+	err := a.run(ctx, into)
+	if err == nil {
+		done.add(key.Attempt, key.Call)
+	} else {
+		done.add(key.Attempt, a.settled...)
+	}
+	if err == nil { // the owner may be suspended: the answer is valid only if it still owns the rollout
+		err = a.awaitLease(ctx)
+	}
+	if err != nil && a.heard && !isFault(err) && a.fenced() == nil {
+		a.cancel()
+	}
+	return err
+}
+
+func isFault(err error) bool {
+	f := (*schema.Fault)(nil)
+	return errors.As(err, &f)
+}
+
+// callAttempt is one call in progress.
+type callAttempt struct {
+	client         *Client
+	owner          Owner // nil: none
+	trainer        string
+	call           *schema.Call // whole; nil for a tool call or a verification
+	key            string
+	subject, reply string
+	body           Packed
+	frames         func(schema.Frame) error
+	inbox          mailbox
+	budget         time.Duration
+
+	settled []int // numbers of earlier calls; the worker has their answers
+
+	rounds int    // number of times the call was published
+	gen    string // name of the accepted generation
+	genIn  int    // the last round with a frame that was not of another generation
+	deltas int    // number of deltas of gen so far, without a gap
+	heard  bool   // a trainer has the call
+	full   bool   // becomeFull has replaced body
+	spent  time.Duration
+	last   *schema.Fault
+
+	operations *operations // of a verification; nil: the call has none
+
+	refused []string      // generations that were refused
+	refusal *schema.Fault // the fault of the newest refused answer
+	bad     int           // refused answers in a row
+}
+
+// Errors of a round after which the call is sent again.
+var (
+	errAbsent = errors.New("no trainer answered")
+	errSilent = errors.New("no sign of life")
+	errAgain  = errors.New("asked to come again")
+	errFull   = errors.New("the trainer lost the base")
+)
+
+// awaitLease waits while the rollout's owner is suspended. It returns an error if the
+// owner is fenced.
+func (a *callAttempt) awaitLease(ctx context.Context) error {
+	if a.owner == nil {
+		return nil
+	}
+	return a.owner.Await(ctx)
+}
+
+func (a *callAttempt) fenced() error {
+	if a.owner == nil {
+		return nil
+	}
+	return a.owner.Fenced()
+}
+
+func (a *callAttempt) run(ctx context.Context, into schema.Message) error {
+	for try := 0; ; try++ {
+		if err := a.awaitLease(ctx); err != nil {
+			return err
+		}
+		if a.body.stale() {
+			if err := a.becomeFull(ctx); err != nil {
+				return err
+			}
+		}
+		wait, err := a.round(ctx, into)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, errFull) && !a.full && a.call != nil:
+			if err := a.becomeFull(ctx); err != nil {
+				return err
+			}
+			continue
+		case errors.Is(err, errAbsent), errors.Is(err, errSilent), errors.Is(err, errAgain), errors.Is(err, errFull):
+		default:
+			return err
+		}
+		if !errors.Is(err, errAgain) && !errors.Is(err, errGap) {
+			a.last = nil
+		}
+		if a.last == nil || a.last != a.refusal {
+			a.bad = 0
+		}
+		if err := a.frames(schema.Frame{Kind: schema.FrameAbsent, Gen: a.gen, Fault: a.last}); err != nil {
+			return err
+		}
+		if a.bad >= maxRefused {
+			return a.last
+		}
+		wait = max(wait, wire.Backoff(try))
+		if a.spent+wait > a.budget {
+			wait = max(a.budget-a.spent, 0)
+		}
+		if err := wire.Pause(ctx, wait); err != nil {
+			return err
+		}
+		if a.spent += wait; a.spent >= a.budget {
+			return &NoTrainerError{Key: a.key, Waited: a.spent, Last: a.last}
+		}
+	}
+}
+
+// becomeFull replaces the body by the whole conversation, for all later rounds.
+func (a *callAttempt) becomeFull(ctx context.Context) error {
+	body, err := schema.Encode(a.call)
+	if err == nil {
+		a.body, err = a.client.pack(ctx, "a model call", subjects.ArtifactsBucket(a.trainer), body)
+	}
+	a.full = err == nil
+	return err
+}
+
+// round publishes the call once and reads frames until the call is settled or
+// the trainer is silent. wait is the delay before the next round that the
+// trainer asked for.
+func (a *callAttempt) round(ctx context.Context, into schema.Message) (wait time.Duration, err error) {
+	start := time.Now()
+	a.rounds++
+	if err := a.publish(); err != nil {
+		a.client.log.Debug().Err(err).Str("call", a.key).Msg("a call was not published")
+		return 0, errAbsent
+	}
+	accepted, refused := false, false
+	due := start.Add(acceptWithin)
+	a.inbox.wakeAt(due)
+	for {
+		select {
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		case <-a.inbox.ready:
+			m, next := a.inbox.read()
+			if m == nil {
+				switch {
+				case !time.Now().After(due):
+					continue
+				case accepted:
+					return 0, errSilent
+				}
+				a.spent += time.Since(start)
+				if refused { // the trainer repeats an answer that was refused
+					a.last = a.refusal
+					a.bad++
+					return 0, errAgain
+				}
+				return 0, errAbsent
+			}
+			if a.isRefused(m) {
+				refused = true
+				continue
+			}
+			if m.Header.Get("Status") == "503" && len(m.Data) == 0 {
+				if accepted { // the 503 answers an earlier round
+					continue
+				}
+				return 0, errAbsent
+			}
+			done, w, err := a.frame(ctx, m, next, into)
+			if done || err != nil {
+				return w, err
+			}
+			if !accepted {
+				a.spent += time.Since(start)
+				accepted, a.heard = true, true
+			}
+			due = time.Now().Add(silentAfter)
+			a.inbox.wakeAt(due)
+		}
+	}
+}
+
+func (a *callAttempt) publish() error {
+	m := &nats.Msg{Subject: a.subject, Reply: a.reply, Data: a.body.data}
+	if a.gen != "" {
+		m.Header = nats.Header{subjects.HeaderGen: {a.gen}, subjects.HeaderResume: {strconv.Itoa(a.deltas)}}
+	}
+	if len(a.settled) > 0 {
+		if m.Header == nil {
+			m.Header = nats.Header{}
+		}
+		m.Header[subjects.HeaderSettled] = []string{settledHeader(a.settled)}
+	}
+	for name, value := range a.body.header {
+		if m.Header == nil {
+			m.Header = nats.Header{}
+		}
+		m.Header[name] = value
+	}
+	return a.client.conn.PublishMsg(m)
+}
+
+func (a *callAttempt) cancel() {
+	err := a.client.conn.PublishMsg(&nats.Msg{Subject: a.subject, Header: nats.Header{subjects.HeaderKind: {subjects.KindCancel}}})
+	if err != nil {
+		a.client.log.Debug().Err(err).Str("call", a.key).Msg("the trainer was not told to stop")
+	}
+}
+
+// frame handles one frame. next is the frame after it if that has arrived, or
+// nil. done reports whether the answer is complete.
+func (a *callAttempt) frame(ctx context.Context, m, next *nats.Msg, into schema.Message) (done bool, wait time.Duration, err error) {
+	kind, gen := schema.FrameKind(m.Header.Get(subjects.HeaderKind)), m.Header.Get(subjects.HeaderGen)
+	if kind == schema.FrameOperation {
+		return false, 0, a.operation(ctx, m)
+	}
+	if gen != "" && gen != a.gen {
+		// A call keeps to one generation. It changes to another only if this round has no
+		// frame of the old one yet, and only at a frame that begins a generation: an
+		// accept, delta 0, a final or a fault.
+		if a.gen != "" && (a.rounds == a.genIn || !restarts(m, kind)) {
+			return false, 0, nil
+		}
+		if err := schema.CheckToken(subjects.HeaderGen, gen); err != nil {
+			return false, 0, a.refuse(gen, err)
+		}
+		a.gen, a.deltas = gen, 0
+	}
+	if gen == "" && needsGen(kind) {
+		return false, 0, a.refuse("", &schema.InvalidError{Field: subjects.HeaderGen, Value: "", Want: "want the name of the generation"})
+	}
+	a.genIn = a.rounds
+	body, err := a.client.unpack(ctx, subjects.TasksBucket(a.trainer), m.Header, m.Data)
+	var invalid *schema.InvalidError
+	if errors.As(err, &invalid) {
+		return false, 0, a.refuse(gen, err)
+	}
+	if err != nil {
+		a.client.log.Warn().Err(err).Str("call", a.key).Msg("a frame cannot be unpacked; it is asked for again")
+		return false, 0, errSilent
+	}
+	switch kind {
+	case schema.FrameAccept, schema.FrameBeat:
+		return false, 0, a.frames(schema.Frame{Kind: kind, Gen: gen, Held: m.Header.Get(subjects.HeaderHeld) == "1"})
+	case schema.FrameDelta:
+		return false, 0, a.delta(m, body, next)
+	case schema.FrameFinal:
+		n, err := a.checkSeq(kind, m.Header)
+		if err != nil {
+			return false, 0, a.refuse(gen, err)
+		}
+		if n > a.deltas && a.deltas > 0 {
+			return false, 0, a.gap(n)
+		}
+		if err := wire.Decode(body, into); err != nil {
+			return false, 0, a.refuse(gen, err)
+		}
+		reply, _ := into.(*schema.Reply)
+		err = a.pass(schema.Frame{Kind: kind, Gen: gen, Reply: reply})
+		return err == nil, 0, err
+	case schema.FrameFault:
+		return a.fault(body)
+	case schema.FrameNeedFull:
+		return false, 0, errFull
+	default:
+		return false, 0, nil // a kind of frame of a later version
+	}
+}
+
+// restarts reports whether a frame opens a generation.
+func restarts(m *nats.Msg, kind schema.FrameKind) bool {
+	switch kind {
+	case schema.FrameAccept, schema.FrameFinal, schema.FrameFault:
+		return true
+	case schema.FrameDelta:
+		return m.Header.Get(subjects.HeaderSeq) == "0"
+	default:
+		return false
+	}
+}
+
+func (a *callAttempt) delta(m *nats.Msg, body []byte, next *nats.Msg) error {
+	seq, err := a.checkSeq(schema.FrameDelta, m.Header)
+	switch {
+	case err != nil:
+		return a.refuse(a.gen, err)
+	case seq < a.deltas:
+		return nil // a repeated delta
+	case seq > a.deltas:
+		return a.gap(seq)
+	}
+	var d schema.Delta
+	if err := wire.Decode(body, &d); err != nil {
+		return a.refuse(a.gen, err)
+	}
+	a.deltas++
+	return a.pass(schema.Frame{Kind: schema.FrameDelta, Gen: a.gen, Delta: &d, More: next != nil && a.follows(next)})
+}
+
+// follows reports whether a frame is the next delta.
+func (a *callAttempt) follows(m *nats.Msg) bool {
+	return m.Header.Get(subjects.HeaderKind) == string(schema.FrameDelta) && m.Header.Get(subjects.HeaderGen) == a.gen &&
+		m.Header.Get(subjects.HeaderSeq) == strconv.Itoa(a.deltas)
+}
+
+func (a *callAttempt) fault(body []byte) (bool, time.Duration, error) {
+	f := &schema.Fault{}
+	if err := schema.Decode(body, f); err != nil {
+		return false, 0, a.refuse(a.gen, err)
+	}
+	if f.Who == "" {
+		f.Who = schema.WhoTrainer
+	}
+	if f.Status == 0 {
+		f.Status = http.StatusInternalServerError
+	}
+	if !schema.RetryableStatus(f.Status) {
+		return false, 0, f
+	}
+	a.last, a.gen, a.deltas = f, "", 0
+	return false, time.Duration(f.RetryAfterMS) * time.Millisecond, errAgain
+}

@@ -1,0 +1,309 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/internal/crash"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
+)
+
+// resolution is a rollout with everything that a decision about it needs: its state
+// record, and this worker's job, message and result.
+type resolution struct {
+	facts
+	id     schema.ID
+	known  bool                        // decide with record, which may be old; false: read it first
+	record broker.Record[schema.State] // the state record
+	req    *schema.Request             // nil: requestOf finds it when it is needed
+	find   *search                     // of askCancel
+	d      *delivery                   // of askRun, askRefuse and askPark
+	own    *Job                        // the job that asks
+	result schema.Result               // of the job, for askCommit and askReturn
+	watch  absenceTimer                // measures how long the owner's lease has been absent
+}
+
+// about returns a resolution for a rollout.
+func (w *Worker) about(id schema.ID, why ask) *resolution {
+	return &resolution{id: id, facts: facts{ask: why, worker: w.wid, instance: w.instance}}
+}
+
+// resolve reads the state of a rollout, decides, and carries the decision out. If
+// the record has moved, or a write fails with a temporary error or an unknown outcome,
+// it reads and decides again, until the context ends. It returns other errors. Without an
+// error it returns the last step; m.record has the state, and steps that write no
+// state are left to the caller.
+func (w *Worker) resolve(ctx context.Context, m *resolution) (step, error) {
+	for try := 0; ; {
+		if err := w.learn(ctx, m); err != nil {
+			return stepNone, err
+		}
+		d := decide(m.record, m.facts)
+		if !d.writes() {
+			more, err := w.look(ctx, m, d.step)
+			if err != nil || !more {
+				return d.step, err
+			}
+			continue
+		}
+		err := w.carryOut(ctx, m, d)
+		switch {
+		case err == nil && d.step == writeClaim, err == nil && d.step == writeBack && (m.ask == askRun || m.ask == askPark):
+			continue // with the record that was written
+		case err == nil:
+			return d.step, nil
+		case broker.Rejected(err) && !errors.Is(err, broker.ErrMoved) && !broker.Passing(err), errors.Is(err, nats.ErrConnectionClosed):
+			return d.step, err
+		}
+		m.unsure(err)
+		wait := wire.Backoff(try)
+		if errors.Is(err, broker.ErrMoved) { // another writer was first; its write is over in a moment
+			wait = wire.RetryFirst / 4
+		} else {
+			w.again(try, string(d.step)+" "+string(m.id), err)
+		}
+		if try++; try > 1 || !errors.Is(err, broker.ErrMoved) {
+			if perr := wire.Pause(ctx, wait); perr != nil {
+				return d.step, errors.Join(err, perr)
+			}
+		}
+	}
+}
+
+// unsure forgets the facts that may have changed since a write failed. If the
+// outcome of the write is unknown, the server may have been out of reach for the
+// owner, too. It could not renew its lease then, so its absence is measured anew.
+func (m *resolution) unsure(err error) {
+	m.known, m.moved, m.lease, m.stored = false, true, leaseUnknown, resultUnknown
+	if !errors.Is(err, broker.ErrMoved) {
+		m.watched, m.watch = false, absenceTimer{}
+	}
+}
+
+// learn reads the state, unless it is known, and updates the facts of this
+// process. An unreadable state is repaired.
+func (w *Worker) learn(ctx context.Context, m *resolution) error {
+	for !m.known {
+		before := m.record.Seq
+		now, err := w.readState(ctx, m.id)
+		if err != nil {
+			if err := w.mend(ctx, m, err); err != nil {
+				return err
+			}
+			continue
+		}
+		if now.Seq == 0 {
+			now.Value = schema.State{V: schema.Version, ID: m.id, Trainer: m.id.Trainer()}
+		}
+		m.record, m.known = now, true
+		if now.Seq != before {
+			m.lease, m.stored, m.watched, m.watch = leaseUnknown, resultUnknown, false, absenceTimer{}
+		}
+	}
+	w.jobs.past(&m.record.Value)
+	j := w.jobs.get(m.id)
+	m.job = j != nil && j != m.own
+	m.ran = w.jobs.hasRun(m.id, m.record.Value.Attempt)
+	m.now = nowMS()
+	return nil
+}
+
+// look gets a fact that the decision needs. more is false if the step is for the
+// caller.
+func (w *Worker) look(ctx context.Context, m *resolution, s step) (more bool, err error) {
+	state := &m.record.Value
+	switch s {
+	case lookAtLease:
+		m.lease, err = w.leases.of(ctx, state.Worker, state.Instance)
+	case lookAtResult:
+		r, err := broker.Insist(ctx, w.Broker, "look for the result of "+string(m.id), func(ctx context.Context) (broker.Record[schema.Result], error) {
+			return broker.ReadRecord[schema.Result](ctx, w.Broker, subjects.Result(m.id))
+		})
+		if err != nil {
+			m.known = false
+			return true, w.mend(ctx, m, err)
+		}
+		if m.stored = resultNone; r.Seq != 0 {
+			m.stored, m.facts.result = resultStored, &r.Value
+		}
+	case lookAtQueue:
+		m.queue, err = w.inQueue(ctx, m.id, state.OwnerSeq, m.message)
+	case storeCopy:
+		err = w.storeCopy(ctx, m)
+	case stepWatch:
+		err = w.confirmAbsence(ctx, m)
+	default:
+		return false, nil
+	}
+	return true, err
+}
+
+// inQueue tells whether a queue has a message of the rollout, at one of these
+// sequences or parked, and otherwise whether its copy was kept.
+func (w *Worker) inQueue(ctx context.Context, id schema.ID, seqs ...uint64) (queueStatus, error) {
+	for _, seq := range seqs {
+		there, err := queuedIn(ctx, w.Broker, subjects.StreamPlain, id, seq)
+		if err != nil {
+			return queueUnknown, err
+		}
+		if there {
+			return queueHas, nil
+		}
+	}
+	m, err := w.message(ctx, id, seqs...)
+	switch {
+	case err != nil:
+		return queueUnknown, err
+	case m != nil && w.roster.full(id.Trainer()):
+		return queueFull, nil
+	case m != nil:
+		return queueHas, nil
+	}
+	m, err = w.Last(ctx, subjects.Records(id.Trainer()), subjects.RequestCopy(id))
+	switch {
+	case err != nil:
+		return queueUnknown, err
+	case m == nil:
+		return queueNowhere, nil
+	}
+	return queueLost, nil
+}
+
+// confirmAbsence waits for a part of Timing.Confirm and has the lease read again. It
+// sets watched once the lease was absent for all of Confirm.
+func (w *Worker) confirmAbsence(ctx context.Context, m *resolution) error {
+	left := w.timing.Confirm - m.watch.look(time.Now(), w.timing.Confirm/2)
+	if left <= 0 {
+		w.log.Info().Str("rollout", string(m.id)).Str("from", m.record.Value.Worker).Int("attempt", m.record.Value.Attempt).Msg("taking over a rollout whose worker is gone")
+		m.watched = true
+		crash.Here("takeover.watched")
+		return nil
+	}
+	if err := m.d.progress(); err != nil {
+		return err
+	}
+	if err := wire.Pause(ctx, min(left, w.timing.Renew/2)); err != nil {
+		return err
+	}
+	m.known, m.lease = false, leaseUnknown
+	return nil
+}
+
+// carryOut does the write of a decision. After success m.record has the new state.
+func (w *Worker) carryOut(ctx context.Context, m *resolution, d decision) error {
+	op, cancel := context.WithTimeout(ctx, 2*wire.OpTimeout)
+	defer cancel()
+	var seq uint64
+	var err error
+	switch d.step {
+	case writeClaim:
+		seq, err = w.writeClaim(op, m, &d.next)
+	case writeCommit:
+		seq, err = w.writeCommit(op, m, &d)
+	case writeOutcome:
+		r := w.outcomeOf(op, m, d.status)
+		d.next = concluded(d.next, &r)
+		if seq, err = w.writeBoth(op, d.next, m.record.Seq, r, 0); err == nil && d.status == schema.StatusCancelled {
+			crash.Here("cancel.committed")
+		}
+	default:
+		seq, err = w.Put(op, subjects.State(m.id), &d.next, m.record.Seq)
+		if err == nil && d.step == writeFinish {
+			crash.Here("takeover.finished")
+		}
+	}
+	if err == nil {
+		m.record, m.known = broker.Record[schema.State]{Value: d.next, Seq: seq}, true
+		m.stored = resultUnknown
+		w.jobs.past(&d.next)
+	}
+	return err
+}
+
+// outcomeOf returns the result of a rollout that no job runs.
+func (w *Worker) outcomeOf(ctx context.Context, m *resolution, status schema.Status) schema.Result {
+	state := &m.record.Value
+	fault := m.fault
+	switch {
+	case status == schema.StatusDead && state.Fault != nil:
+		fault = state.Fault
+	case status == schema.StatusDead:
+		fault = schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "the workers of its %d tries ended without a result", state.Tries)
+	case status == schema.StatusFailed && fault == nil:
+		fault = schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "the queue has lost the request, and no copy of it was kept")
+	}
+	r := verdict(w.requestOf(ctx, m), state.Attempt, status, fault)
+	if status == schema.StatusCancelled {
+		r = cancelled(r, m.cancelFault())
+	}
+	r.Worker = w.wid
+	return r
+}
+
+// cancelFault returns the fault of a cancelled rollout: the one in a state that was
+// marked as cancelling, or that of this cancel, or one without a reason.
+func (m *resolution) cancelFault() *schema.Fault {
+	s := &m.record.Value
+	switch {
+	case s.Status == schema.StatusCancelling && s.Fault != nil && s.Fault.Code == schema.CodeCancelled:
+		return s.Fault
+	case m.ask == askCancel:
+		return m.fault
+	}
+	return cancelFault("")
+}
+
+// requestOf returns the request of a resolution: the caller's, or the queued one, or
+// the kept copy, or one with only the id and trainer.
+func (w *Worker) requestOf(ctx context.Context, m *resolution) *schema.Request {
+	if m.req == nil && m.find != nil && m.record.Seq == 0 { // it was never claimed
+		var at uint64
+		if m.req, at = m.find.request(ctx, m.id, m.message); at > 0 {
+			m.message = at
+		}
+	}
+	if m.req == nil {
+		m.req = w.copyOf(ctx, m.id)
+	}
+	return m.req
+}
+
+// writeCommit writes the result of a job, on the condition that the state is
+// unchanged, and then the terminal state on the same condition. If the second
+// write is refused, the result still counts: the writer of the new state finds it and
+// finishes with it.
+func (w *Worker) writeCommit(ctx context.Context, m *resolution, d *decision) (uint64, error) {
+	r := m.result
+	switch d.status {
+	case schema.StatusCancelled:
+		r = cancelled(r, m.cancelFault())
+	case schema.StatusDead:
+		r.Status = schema.StatusDead
+	default:
+	}
+	r, err := w.fitted(r)
+	if err != nil {
+		return 0, err
+	}
+	crash.Here("commit.before")
+	d.next = concluded(d.next, &r)
+	result, state, err := commitMessages(d.next, m.record.Seq, r)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := w.PutMsg(ctx, result); err != nil {
+		return 0, err
+	}
+	crash.Here("commit.between")
+	seq, err := w.PutMsg(ctx, state)
+	if err == nil {
+		crash.Here("commit.after")
+	}
+	return seq, err
+}

@@ -1,0 +1,109 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
+)
+
+// Tap reads events from their stream, in order and without loss. It does not slow
+// rollouts down. It has no consumer, which would publish in the workers' account:
+// a message on an event's subject only wakes it.
+type Tap struct {
+	b       *Broker
+	subject string
+	wake    chan struct{} // of capacity 1; has a value after an event was published
+	sub     *nats.Subscription
+	next    uint64 // sequence to read next
+}
+
+// OpenTap opens a tap for all events of one rollout, or, if id is empty, for the
+// new events of all rollouts.
+func (b *Broker) OpenTap(ctx context.Context, id schema.ID) (*Tap, error) {
+	t := &Tap{b: b, subject: subjects.EventsOf(id), wake: make(chan struct{}, 1), next: 1}
+	last, err := t.last(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if id == "" {
+		t.next = last + 1
+	}
+	t.sub, err = b.bulk.Subscribe(t.subject, func(*nats.Msg) {
+		select {
+		case t.wake <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch %s: %w", t.subject, err)
+	}
+	return t, nil
+}
+
+// last returns the last sequence of the stream.
+func (t *Tap) last(ctx context.Context) (uint64, error) {
+	s, err := t.b.js.Stream(ctx, subjects.StreamEvents)
+	if err != nil {
+		return 0, fmt.Errorf("watch %s: %w", t.subject, err)
+	}
+	return s.CachedInfo().State.LastSeq, nil
+}
+
+// Waits of a tap that has read all events: the short one after an event was
+// published, since the stream stores it a moment later; then longer ones.
+const (
+	tapShort = 10 * time.Millisecond
+	tapLong  = time.Second
+)
+
+// Run calls handle with each event until the context ends. While the server cannot
+// be reached, it waits and then goes on at the same event.
+func (t *Tap) Run(ctx context.Context, handle func(schema.Event)) error {
+	defer func() { _ = t.sub.Unsubscribe() }()
+	wait, empty := tapShort, 0
+	for ctx.Err() == nil {
+		next, err := t.b.scan(ctx, subjects.StreamEvents, t.subject, t.next, func(m stored) {
+			var e schema.Event
+			if err := schema.Decode(m.data, &e); err != nil {
+				t.b.log.Warn().Err(err).Str("subject", m.subject).Msg("an event cannot be read")
+				return
+			}
+			if ctx.Err() == nil {
+				handle(e)
+			}
+		})
+		if err != nil && ctx.Err() == nil {
+			t.b.log.Debug().Err(err).Msg("events cannot be read at this moment")
+		}
+		if next > t.next {
+			t.next, wait, empty = next, tapShort, 0
+			continue
+		}
+		if empty++; empty%16 == 0 {
+			t.rewind(ctx)
+		}
+		select {
+		case <-ctx.Done():
+		case <-t.wake:
+			wait = tapShort
+			_ = wire.Pause(ctx, wait)
+		case <-time.After(wait):
+			wait = min(2*wait, tapLong)
+		}
+	}
+	return nil
+}
+
+// rewind begins again with a stream that was made anew, since the server has lost
+// its store.
+func (t *Tap) rewind(ctx context.Context) {
+	if last, err := t.last(ctx); err == nil && last+1 < t.next {
+		t.next = 1
+	}
+}

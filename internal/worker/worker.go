@@ -1,0 +1,284 @@
+// Package worker runs rollouts. A Worker has slots that take jobs from the
+// broker; a Rollout is one execution of a request.
+package worker
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/broker/modelcall"
+	"github.com/turngate/turngate/internal/broker/queue"
+	"github.com/turngate/turngate/internal/gate"
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks"
+)
+
+// Config configures a worker.
+type Config struct {
+	Slots    int // number of concurrent rollouts; default 1
+	Backends []sandboxes.Backend
+	Agents   []agents.Spec
+	Cache    agents.Cache
+	Caps     Caps
+	// Owner marks this worker's sandboxes on its host; default: the worker's name.
+	Owner string
+	// Upstreams are engines that this worker may call.
+	Upstreams []Upstream
+	Warm      func() []string // lists images that this host has; nil: unknown
+	Grace     time.Duration   // time for running rollouts to end when the worker stops; default 30 s
+	// Hurry ends the grace period when it is closed.
+	Hurry  <-chan struct{}
+	Timing gate.Timing
+	// MaxSnapshot bounds the files of one snapshot of a group, in bytes; 0: no bound,
+	// below 0: no snapshots are made.
+	MaxSnapshot int64
+	// Memory bounds the memory of all gate sessions of this worker: conversations
+	// that are kept for later calls, and open requests. Nil: each session has its own
+	// bounds, 256 MiB and 512 MiB.
+	Memory *gate.Memory
+	Log    zerolog.Logger
+}
+
+// Worker takes jobs and runs them.
+type Worker struct {
+	cfg       Config
+	queue     *queue.Worker
+	calls     *modelcall.Client
+	snapshots *Snapshots
+}
+
+func (w *Worker) owner() string { return cmp.Or(w.cfg.Owner, w.queue.ID()) }
+
+// OwnerOf returns an owner for the sandboxes of a worker with this state folder. Two
+// workers with one name and different state folders, for example of two NATS
+// systems on one host, get different owners.
+func OwnerOf(worker, state string) string {
+	if abs, err := filepath.Abs(state); err == nil {
+		state = abs
+	}
+	sum := sha256.Sum256([]byte(state))
+	return worker + "-" + hex.EncodeToString(sum[:4])
+}
+
+// ErrDrained is the cause of the end of rollouts that a stopping worker ends early.
+// Their requests go back to the queue.
+var ErrDrained = errors.New("the worker stops")
+
+// settleFor is the time for which a stopping worker tries to settle its
+// rollouts if the server is unreachable. With the usual grace and the time to
+// close a sandbox, the worker ends within the 90 s that systemd allows.
+const settleFor = 40 * time.Second
+
+// New validates the configuration and returns a worker, which claims rollouts with q
+// and sends model calls with client.
+func New(c Config, q *queue.Worker, client *modelcall.Client) (*Worker, error) {
+	c.Slots = max(c.Slots, 1)
+	if c.Grace == 0 {
+		c.Grace = 30 * time.Second
+	}
+	seen := map[string]bool{}
+	for _, b := range c.Backends {
+		if seen[b.Name()] {
+			return nil, fmt.Errorf("the backend %q is listed twice", b.Name())
+		}
+		seen[b.Name()] = true
+	}
+	if len(c.Backends) == 0 {
+		return nil, errors.New("a worker needs at least one sandbox backend")
+	}
+	c.Upstreams = logged(c.Upstreams, c.Log)
+	snapshots := NewSnapshots(c.MaxSnapshot, func(err error) { c.Log.Warn().Err(err).Msg("a snapshot was not removed") })
+	return &Worker{cfg: c, queue: q, calls: client, snapshots: snapshots}, nil
+}
+
+// Run takes and runs jobs until the context ends. Then it takes no new jobs,
+// lets running rollouts end within the grace period, and puts the others back into
+// the queue without spending a try. When Run returns, all its sandboxes
+// are closed and its goroutines have ended.
+func (w *Worker) Run(ctx context.Context) error {
+	for _, b := range w.cfg.Backends { // remove old sandboxes before queue.Run releases the former instance's rollouts
+		n, err := b.Sweep(ctx, w.owner(), func(schema.ID) bool { return false })
+		if err != nil {
+			w.cfg.Log.Warn().Err(err).Str("backend", b.Name()).Msg("sandboxes or images of earlier processes were not removed")
+		} else if n > 0 {
+			w.cfg.Log.Info().Int("sandboxes", n).Str("backend", b.Name()).Msg("removed sandboxes of an earlier process")
+		}
+	}
+	alive, leave := context.WithCancel(context.WithoutCancel(ctx))
+	defer leave()
+	var bg sync.WaitGroup
+	var queueErr error
+	bg.Go(func() { queueErr = w.queue.Run(alive) })
+	bg.Go(func() { w.snapshots.Run(alive) })
+	for _, b := range w.cfg.Backends {
+		if keeper, ok := b.(sandboxes.CacheKeeper); ok {
+			bg.Go(func() {
+				keeper.KeepCache(ctx, func(err error) {
+					w.cfg.Log.Warn().Err(err).Str("backend", b.Name()).Msg("the build cache was not pruned")
+				})
+			})
+		}
+	}
+	work, stopWork := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stopWork(nil)
+	settle, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer giveUp(nil)
+	var slots sync.WaitGroup
+	for range w.cfg.Slots {
+		slots.Go(func() {
+			for {
+				job, err := w.queue.Take(ctx)
+				if err != nil {
+					return
+				}
+				w.runJob(work, settle, job)
+			}
+		})
+	}
+	<-ctx.Done()
+	w.queue.Drain(ctx)
+	drained := make(chan struct{})
+	bg.Go(func() {
+		wait(w.cfg.Grace, drained, w.cfg.Hurry)
+		stopWork(ErrDrained)
+		wait(settleFor, drained, nil)
+		giveUp(ErrDrained)
+	})
+	slots.Wait()
+	close(drained)
+	leave()
+	bg.Wait()
+	if queueErr != nil {
+		w.cfg.Log.Debug().Err(queueErr).Msg("the others were not told that this worker has left")
+	}
+	return nil
+}
+
+// wait waits for d or until a channel is closed.
+func wait(d time.Duration, done, hurry <-chan struct{}) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-done:
+	case <-hurry:
+	}
+}
+
+// Offer describes the requests that this worker can run, for the routing of
+// requests.
+func (c Config) Offer() schema.Offer {
+	o := schema.Offer{
+		Backends: []string{}, Agents: []string{}, Networks: c.Caps.Networks, GPUs: c.Caps.GPUs, CPUs: c.Caps.CPUs, MemoryBytes: c.Caps.MemoryBytes, DiskBytes: c.Caps.DiskBytes, Pids: c.Caps.Pids,
+	}
+	for _, u := range c.Upstreams {
+		o.Upstreams = append(o.Upstreams, u.Name)
+	}
+	if c.Warm != nil {
+		o.Images = c.Warm()
+	}
+	for _, b := range c.Backends {
+		o.Backends = append(o.Backends, b.Name())
+	}
+	for _, a := range c.Agents {
+		if c.Cache.Installed(a) {
+			o.Agents = append(o.Agents, a.Name)
+		}
+	}
+	return o
+}
+
+// runJob runs one job and settles it.
+func (w *Worker) runJob(work, settle context.Context, job *queue.Job) {
+	id := job.Request.ID
+	log := w.cfg.Log.With().Str("rollout", string(id)).Int("attempt", job.Attempt).Logger()
+	ctx, cancel := context.WithCancelCause(work)
+	defer cancel(nil)
+	stop := context.AfterFunc(job.Context(), func() { cancel(context.Cause(job.Context())) }) //nolint:contextcheck // joins the contexts of the job and the worker
+	defer stop()
+	log.Info().Str("agent", job.Request.Agent.Name).Str("task", job.Request.Task.Name).Msg("rollout begins")
+	result, err := w.rollout(ctx, job, log)
+	var broken *BrokenError
+	switch {
+	case err == nil:
+		log.Info().Str("status", string(result.Status)).Msg("rollout ended")
+		err = job.Done(settle, result)
+	case errors.Is(err, queue.ErrFenced):
+		job.Abandon()
+		log.Warn().Msg("rollout dropped, it is another attempt's by now")
+		return
+	case errors.Is(err, queue.ErrCancelled):
+		log.Info().Msg("rollout cancelled")
+		err = job.Done(settle, queue.Cancelled(result))
+	case errors.Is(err, ErrDrained):
+		log.Info().Msg("rollout put back, the worker stops")
+		err = job.Return(settle, nil, true, 0)
+	case errors.As(err, &broken):
+		log.Warn().Err(err).Msg("rollout broke, it is put back")
+		err = job.Return(settle, broken.Fault, false, 2*time.Second)
+	default:
+		log.Error().Err(err).Msg("rollout ended without a reason")
+		err = job.Return(settle, schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "%v", err), false, 2*time.Second)
+	}
+	if err != nil {
+		log.Error().Err(err).Msg("rollout could not be settled; its request comes back")
+	}
+}
+
+// rollout runs one job. It turns a panic into a BrokenError.
+func (w *Worker) rollout(ctx context.Context, job *queue.Job, log zerolog.Logger) (_ schema.Result, err error) {
+	caller := func() *modelcall.Caller { return w.calls.Caller(job.Request, job) }
+	r := &Rollout{
+		Request: job.Request, Attempt: job.Attempt, Worker: w.queue.ID(), Owner: w.owner(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache, Upstreams: w.cfg.Upstreams, Caps: w.cfg.Caps,
+		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Snapshots: w.snapshots, Log: log,
+		Services: Services{
+			Bundle: bundle(job), PutArtifact: job.KeepArtifact, Emit: job.Emit, Live: job.Live, Suspended: job.Suspended, HeldByTrainer: job.HeldByTrainer, Model: model{caller()}, Shard: func(shard string) gate.Model { return model{caller().To(shard)} }, Tool: caller().Tool, Verify: caller().Verify,
+		},
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			why := fmt.Sprintf("panic: %v", p)
+			if r.rec != nil {
+				why = r.rec.secrets.text(why)
+			}
+			log.Error().Str("stack", string(debug.Stack())).Msg(why)
+			r.close(ctx)
+			err = &BrokenError{schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "%s", why)}
+		}
+	}()
+	return r.Run(ctx)
+}
+
+// bundle returns a function that reads a task's files. A missing, broken or too
+// large bundle gives a *tasks.BundleError, a fault of the task.
+func bundle(job *queue.Job) func(ctx context.Context, sha string) (*tasks.Bundle, error) {
+	return func(ctx context.Context, sha string) (*tasks.Bundle, error) {
+		data, err := job.Bundle(ctx, sha)
+		if unusable(err) {
+			return nil, &tasks.BundleError{Reason: err.Error()}
+		}
+		if err != nil {
+			return nil, err
+		}
+		return tasks.Open(data)
+	}
+}
+
+// unusable reports whether a second read of the object would fail too.
+func unusable(err error) bool {
+	var large *broker.TooLargeError
+	return errors.Is(err, broker.ErrNotFound) || errors.Is(err, broker.ErrDigest) || errors.As(err, &large)
+}
