@@ -32,7 +32,7 @@ def test_files_of_other_users_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
 async def test_wrong_credentials_are_named(server: Server, tmp_path: Path) -> None:
     key = tmp_path / "other.nk"
     key.write_bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER))
-    with pytest.raises(UnreachableError, match=r"it wants credentials \(creds=\).*Authorization"):
+    with pytest.raises(UnreachableError, match=r"it wants credentials \(creds=\)"):
         await Client.connect(server.url)
     with pytest.raises(UnreachableError, match="not those of this server"):
         await Client.connect(server.url, key, "alpha")

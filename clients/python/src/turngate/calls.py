@@ -16,6 +16,7 @@ from . import body as bodies
 from . import codec, names, tool, versions
 from .answer import Answer, IncomingCall
 from .call import Call
+from .cancelling import cancelled
 from .errors import CallOverError, ClosedError, InvalidError, ShapeError, TurngateError
 from .holding import Holding
 from .known import Bases, read
@@ -138,9 +139,7 @@ class Calls:
         self.stop(reason)
         self._arrived.set()
         self._queue.clear()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancelled(self._tasks)
         self._threads.shutdown()
         await self._outbox.close()
 

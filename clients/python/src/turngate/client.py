@@ -16,6 +16,7 @@ from . import contexts, names
 from .answering import Answering
 from .attachment import Attachment
 from .calls import BEAT_EVERY, Calls, Check
+from .cancelling import cancelled
 from .capable import Stuck, check_agents
 from .errors import ClosedError, InvalidError, TurngateError, UnreachableError
 from .failures import TREATMENTS
@@ -256,9 +257,7 @@ class Client(Answering, Files, Training, Workers):
             await asyncio.wait(self._cancelling, timeout=CANCEL_WITHIN)
         tasks = [*self._background, *self._serving, *self._cancelling]
         tasks = [task for task in tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(tasks)
         await self._calls.close(reason)
         await self._calls_link.close()
         await self._bulk_link.close()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from dataclasses import dataclass, field
 
 from .body import Body
+from .cancelling import cancelled
 from .errors import ClosedError, UnreachableError
 from .link import Link, log
 
@@ -82,6 +82,4 @@ class Outbox:
 
     async def close(self) -> None:
         """Drop the frames that wait."""
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await cancelled([self._task])

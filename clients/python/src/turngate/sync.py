@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from .answering import Select
 from .answers import Policy
 from .call import Call
+from .cancelling import cancelled
 from .client import URL, Client
 from .dataset import Load, Tasks
 from .errors import ClosedError, TurngateError
@@ -66,9 +67,7 @@ async def _within(work: Coroutine[Any, Any, T], timeout: float | None) -> T:
     try:
         await asyncio.wait({task}, timeout=timeout)
     finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
+        await cancelled([task])
     if task.cancelled() and timeout is not None:
         raise TimeoutError(f"nothing came within {timeout:g} s")
     return task.result()

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .cancelling import cancelled
 from .dataset import Load, Tasks, examples, task_of
 from .errors import DigestError, InvalidError, NotFoundError, ShapeError, TurngateError
 from .failures import TREATMENTS, treatment
@@ -79,9 +80,7 @@ class Runner:
             self._running.add(asyncio.ensure_future(self._group(self._number, example)))
 
     async def _end(self) -> None:
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await cancelled(self._running)
         for name in list(self._names):
             try:
                 await self._client.cancel(group=name, reason="the loop over groups has ended")

@@ -13,6 +13,7 @@ from typing import Any
 from .. import transcript
 from ..answers import Policy, answers
 from ..call import Call
+from ..cancelling import cancelled
 from ..client import Client
 from ..errors import ClosedError, DigestError, InvalidError, NotFoundError, TurngateError
 from ..link import log
@@ -196,10 +197,7 @@ class Rollouts:
 
     async def close(self) -> None:
         """Stop answering calls and taking results. The client stays open."""
-        tasks = [task for task in (self._serving, self._taking) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(task for task in (self._serving, self._taking) if task is not None)
         self._serving = self._taking = None
         self._threads.shutdown()
         self._threads = Threads(self._concurrency, "turngate policy")
