@@ -87,6 +87,7 @@ class Client(Answering, Files, Training, Workers):
     _verifications: Verifications
     _results: Results
     _stuck: Stuck
+    _agents: set[str]  # that workers have, or have had
 
     @classmethod
     async def connect(
@@ -172,7 +173,7 @@ class Client(Answering, Files, Training, Workers):
         self._submissions = Submissions(name, shard, self._streams, self._objects, self._ledger, lane, credit)
         self._submissions.restore(opened)
         self._stuck = Stuck(self._submissions, self.fleet)
-        self._agents: set[str] = set()  # that workers have, or have had
+        self._agents = set()
         self._holding = Holding(name, self._bulk_link, self._submissions.upstreamed)
         self._calls = Calls(
             name, self._calls_link, self._objects, self._holding,
