@@ -11,9 +11,9 @@ import (
 // TestPythonTypes makes the dataclasses of the Python client.
 func TestPythonTypes(t *testing.T) {
 	var b bytes.Buffer
-	b.WriteString(`"""The messages of the protocol.
+	b.WriteString(`# Code generated from the Go package schema by "go test ./clients -update". DO NOT EDIT.
+"""The messages of the protocol.
 
-This file is made from the Go package schema by "go test ./clients -update".
 docs/messages.md has the same fields as tables. A field of type Any is JSON: a
 value, or bytes with JSON text that is sent unchanged.
 """
@@ -42,7 +42,7 @@ __all__ = [
 			}
 		}
 	}
-	made(t, "python/src/turngate/schema.py", b.Bytes())
+	made(t, "python/src/turngate/schema/messages_generated.py", b.Bytes())
 }
 
 // pyName is the name of a field in Python, where some are keywords.

@@ -13,9 +13,9 @@ import nats
 from nats.aio.client import Client as NATS
 from nats.aio.msg import Msg
 
-from turngate import codec, digest
-from turngate.codec import raw_json
-from turngate.schema import Delta, Fault, Reply
+from turngate.schema import Delta, Fault, Reply, codec
+from turngate.schema.codec import raw_json
+from turngate.wire import digest
 
 TRAINER = "asked"
 

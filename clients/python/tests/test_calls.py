@@ -15,11 +15,11 @@ import zstandard
 from conftest import Server
 from fake_worker import TRAINER, FakeWorker, delta_of, header, kind_of
 from turngate import Call, CallOverError, Client, Delta, Fault, FaultError, InvalidError, Reply, ToolUse, VersionSpan
-from turngate.codec import raw_json
-from turngate.link import Link
-from turngate.names import Key
-from turngate.objects import Objects
-from turngate.streams import Streams
+from turngate.schema.codec import raw_json
+from turngate.wire.link import Link
+from turngate.wire.names import Key
+from turngate.wire.objects import Objects
+from turngate.wire.streams import Streams
 
 USER = {"role": "user", "content": "hi"}
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from turngate import cancelling
+from turngate.wire import cancelling
 
 
 async def test_a_lost_cancellation_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from conftest import Server
 from test_client import connect, policy
-from turngate import InvalidError, Request, Task, codec
-from turngate.capable import check_agents, lacks, unable
-from turngate.schema import Capacity, Fleet, Offer
+from turngate import InvalidError, Request, Task
+from turngate.rollouts.capable import check_agents, lacks, unable
+from turngate.schema import Capacity, Fleet, Offer, codec
 
 NEEDS = json.loads((Path(__file__).parents[3] / "schema" / "testdata" / "needs.json").read_text())
 OFFER = Offer(
@@ -61,7 +61,7 @@ async def test_an_agent_that_no_worker_has_is_refused(server: Server, tasks: Pat
 async def test_rollouts_that_no_worker_can_run_are_logged(
     server: Server, tasks: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turngate.capable.QUEUED_LONG", 0.0)
+    monkeypatch.setattr("turngate.rollouts.capable.QUEUED_LONG", 0.0)
     async with await connect(server) as client:
         ids = await client.submit_group(Task.load(tasks / "hello"), n=2, sandbox="docker")
         caplog.set_level(logging.WARNING, "turngate")

@@ -24,11 +24,11 @@ from turngate import (
     Task,
     ToolSpec,
     UnreachableError,
-    codec,
     schema,
 )
-from turngate.ledger import Ledger
-from turngate.sync import SyncClient
+from turngate.client.sync import SyncClient
+from turngate.rollouts.ledger import Ledger
+from turngate.schema import codec
 
 
 def shell(command: str) -> dict[str, object]:

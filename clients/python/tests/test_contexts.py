@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from conftest import Server
-from turngate import Client, InvalidError, contexts
-from turngate.sync import SyncClient
+from turngate import Client, InvalidError
+from turngate.client.sync import SyncClient
+from turngate.wire import contexts
 
 
 @pytest.fixture

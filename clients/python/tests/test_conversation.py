@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from turngate import Call, Conversation, Key, Reply
-from turngate.answer import Answer
-from turngate.codec import raw_json
+from turngate.schema.codec import raw_json
+from turngate.serving.kept_answer import Answer
 
 BEGIN, END, OTHER_END, MERGED = 1_000_001, 1_000_002, 1_000_003, 1_000_004
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]

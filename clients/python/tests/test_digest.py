@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from turngate import digest
+from turngate.wire import digest
 
 VECTORS = Path(__file__).parents[3] / "schema" / "testdata" / "digests.json"
 

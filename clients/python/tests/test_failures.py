@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from turngate import Fault, Result, failure, treatment
-from turngate.failures import TREATMENTS
+from turngate.rollouts.failures import TREATMENTS
 from turngate.schema import Phase
 
 VECTORS = json.loads((Path(__file__).parents[3] / "trainer" / "testdata" / "failures.json").read_text())

@@ -17,12 +17,12 @@ from conftest import Server
 from fake_worker import TRAINER, FakeWorker
 from test_calls import USER, text, trainer
 from test_client import connect, policy
-from turngate import Call, Client, Delta, NotOpenedError, Reply, Request, StateFileError, Task, UnreachableError, codec
+from turngate import Call, Client, Delta, NotOpenedError, Reply, Request, StateFileError, Task, UnreachableError
+from turngate.client.sync import SyncClient, _within
 from turngate.errors import QueueFullError, ServerError
-from turngate.ledger import Ledger
-from turngate.schema import Result
-from turngate.streams import Message
-from turngate.sync import SyncClient, _within
+from turngate.rollouts.ledger import Ledger
+from turngate.schema import Result, codec
+from turngate.wire.streams import Message
 
 
 async def request_of(client: Client, tasks: Path) -> Request:
@@ -261,7 +261,7 @@ async def test_a_process_that_only_answers_keeps_nothing_of_ended_rollouts(
 async def test_calls_that_come_after_the_hint_of_their_result_end(
     server: Server, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turngate.results.MOST_RECENT", 3)
+    monkeypatch.setattr("turngate.rollouts.results.MOST_RECENT", 3)
 
     async def unknown(rollout: str) -> tuple[int, bool]:
         raise UnreachableError("the state cannot be read")
@@ -292,7 +292,7 @@ async def test_calls_of_a_forgotten_rollout_end(
     async with trainer(server) as client:
         await worker.ask(worker.rollout(), 1, [USER])
         call = await client.next_call()
-        monkeypatch.setattr("turngate.calls.FORGET_AFTER", -1.0)
+        monkeypatch.setattr("turngate.serving.open_calls.FORGET_AFTER", -1.0)
         client._calls.beat()
         await asyncio.wait_for(call.over(), 5)
         assert client._calls._rollouts == {}

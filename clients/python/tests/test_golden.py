@@ -10,7 +10,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from turngate import codec, schema
+from turngate import schema
+from turngate.schema import codec
 
 VECTORS = Path(__file__).parents[3] / "schema" / "testdata"
 

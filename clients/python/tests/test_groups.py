@@ -15,9 +15,9 @@ import pytest
 from conftest import Server
 from test_client import connect, shell
 from turngate import Call, Client, ClosedError, Fault, InvalidError, Reply, Result, Row, Span, Task, VersionSpan
-from turngate.failures import TREATMENTS
-from turngate.groups import Tally
-from turngate.sync import SyncClient
+from turngate.client.sync import SyncClient
+from turngate.rollouts.failures import TREATMENTS
+from turngate.rollouts.tally import Tally
 
 ROOT = Path(__file__).parents[3]
 GROUPS = json.loads((ROOT / "trainer" / "testdata" / "groups.json").read_text())

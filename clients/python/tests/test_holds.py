@@ -14,9 +14,9 @@ from test_calls import USER, text, trainer
 from test_client import connect
 from test_groups import solved
 from turngate import Call, CallOverError, Fault, FaultError, NotFoundError, Reply, Request, Result, Task, treatment
-from turngate.ledger import Submitted
+from turngate.rollouts.ledger import Submitted
+from turngate.rollouts.slots import Load
 from turngate.schema import Route
-from turngate.slots import Load
 
 
 @pytest.fixture

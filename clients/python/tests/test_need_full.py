@@ -12,8 +12,9 @@ import pytest
 
 from conftest import Server
 from fake_worker import TRAINER, FakeWorker, kind_of
-from turngate import Call, Client, Reply, digest
-from turngate.codec import raw_json
+from turngate import Call, Client, Reply
+from turngate.schema.codec import raw_json
+from turngate.wire import digest
 
 VECTORS = Path(__file__).parents[3] / "schema" / "testdata" / "need_full.json"
 

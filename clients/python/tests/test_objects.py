@@ -9,8 +9,9 @@ import secrets
 import pytest
 
 from conftest import Server
-from turngate import Client, DigestError, names
-from turngate.streams import Message
+from turngate import Client, DigestError
+from turngate.wire import names
+from turngate.wire.streams import Message
 
 
 @pytest.mark.parametrize(

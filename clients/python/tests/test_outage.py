@@ -13,11 +13,11 @@ from fake_engine import OK, Answer, Asked, FakeEngine
 from fake_worker import FakeWorker
 from test_upstream import a_client
 from turngate import Call, FaultError, Key
-from turngate.codec import raw_json
-from turngate.quiet import Lines
 from turngate.schema import Fault
+from turngate.schema.codec import raw_json
 from turngate.upstream import Upstream
 from turngate.upstream.outage import MOST_PAUSE, Outage
+from turngate.wire.quiet import Lines
 
 
 def test_the_pause_grows_with_the_outage() -> None:

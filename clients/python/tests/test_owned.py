@@ -9,8 +9,9 @@ import nkeys
 import pytest
 
 from conftest import Server
-from turngate import Client, InvalidError, UnreachableError, owned
-from turngate.link import credentials
+from turngate import Client, InvalidError, UnreachableError
+from turngate.wire import private_files as owned
+from turngate.wire.link import credentials
 
 
 def test_files_of_other_users_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,12 @@ import zstandard
 
 from random_recording import Recording
 from random_templates import Talk
-from turngate import InvalidError, MissingPackageError, Result, Row, ShapeError, codec, rows, transcript
-from turngate.progress import Progress
-from turngate.tame import MOST_NESTING, tame
-from turngate.tokens import Tokens
+from turngate import InvalidError, MissingPackageError, Result, Row, ShapeError, rows
+from turngate.rollouts.progress import Progress
+from turngate.schema import codec
+from turngate.trajectory import transcript
+from turngate.trajectory.token_counts import Tokens
+from turngate.wire.tame import MOST_NESTING, tame
 
 VECTORS = sorted((Path(__file__).parents[3] / "trajectory" / "testdata" / "rows").glob("*.json"))
 
@@ -203,9 +205,9 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         ("MOST_POSITIONS", 1, "too_many_rows"),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(f"turngate.rollout_rows.{name}", value)
+            patch.setattr(f"turngate.trajectory.reader.{name}", value)
             assert code in [f.code for f in rows(lines).errors]
-    monkeypatch.setattr("turngate.transcript.MOST_LINE", 100)
+    monkeypatch.setattr("turngate.trajectory.transcript.MOST_LINE", 100)
     assert "more than 100 bytes" in rows(lines).errors[0].text
 
 

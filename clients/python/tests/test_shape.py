@@ -9,10 +9,12 @@ import msgpack
 import pytest
 import zstandard
 
-from turngate import InvalidError, Request, ShapeError, bundle, codec, schema
-from turngate.body import compress, decompress
-from turngate.packed import pack_ids, pack_logprobs, unpack_ids
-from turngate.shape import check_shape
+from turngate import InvalidError, Request, ShapeError, schema
+from turngate.schema import codec
+from turngate.schema.packed import pack_ids, pack_logprobs, unpack_ids
+from turngate.schema.shape import check_shape
+from turngate.tasks import bundle
+from turngate.wire.body import compress, decompress
 
 
 @pytest.mark.parametrize(

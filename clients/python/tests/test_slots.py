@@ -14,8 +14,8 @@ from conftest import Server
 from test_client import connect
 from test_groups import ROOT, name, policy_without, solved
 from turngate import Client, ClosedError, InvalidError, Request, Task
-from turngate.slots import Load, Slots
-from turngate.sync import SyncClient
+from turngate.client.sync import SyncClient
+from turngate.rollouts.slots import Load, Slots
 
 STEER = json.loads((ROOT / "trainer" / "testdata" / "steer.json").read_text())
 

@@ -20,7 +20,7 @@ from fake_engine import OK, Answer, Asked, FakeEngine
 from fake_worker import TRAINER, FakeWorker, header, kind_of
 from test_client import solve
 from turngate import Call, Client, Delta, InvalidError, Reply, Task, ToolUse
-from turngate.sync import SyncClient
+from turngate.client.sync import SyncClient
 from turngate.upstream import Upstream
 
 USER = {"role": "user", "content": "hi"}

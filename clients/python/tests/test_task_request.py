@@ -14,7 +14,7 @@ import pytest
 import zstandard
 
 from turngate import Task, TaskError
-from turngate.codec import encode, to_json
+from turngate.schema.codec import encode, to_json
 
 
 @pytest.fixture(scope="session")

@@ -31,8 +31,8 @@ from turngate import (
     failure,
     schema,
 )
-from turngate.dataset import directories
-from turngate.failures import TREATMENTS
+from turngate.rollouts.failures import TREATMENTS
+from turngate.tasks.dataset import directories
 
 
 class Policy:

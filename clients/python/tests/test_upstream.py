@@ -13,7 +13,7 @@ from conftest import Server
 from fake_engine import OK, STREAM_HEAD, Answer, Asked, FakeEngine, events
 from fake_worker import TRAINER, FakeWorker, delta_of, header
 from turngate import Call, Client, Delta, FaultError, InvalidError, Key, Reply
-from turngate.codec import raw_json
+from turngate.schema.codec import raw_json
 from turngate.upstream import Upstream
 
 USER = {"role": "user", "content": "hi"}

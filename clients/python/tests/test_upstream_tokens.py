@@ -11,8 +11,9 @@ import pytest
 
 from fake_engine import Answer, Asked, FakeEngine
 from test_upstream import a_call, ask
-from turngate import Call, FaultError, InvalidError, Key, turns
-from turngate.codec import raw_json
+from turngate import Call, FaultError, InvalidError, Key
+from turngate.schema.codec import raw_json
+from turngate.serving import turns
 from turngate.upstream import Upstream
 
 MODELS = '{"data":[{"id":"served","max_model_len":40}]}'

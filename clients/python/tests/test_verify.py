@@ -28,10 +28,9 @@ from turngate import (
     Request,
     Verdict,
     Verify,
-    codec,
 )
-from turngate.schema import AgentChoice, Entry, Exit, OperationResult, SandboxChoice, Task
-from turngate.sync import SyncClient
+from turngate.client.sync import SyncClient
+from turngate.schema import AgentChoice, Entry, Exit, OperationResult, SandboxChoice, Task, codec
 
 
 @pytest.fixture

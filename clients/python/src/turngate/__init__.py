@@ -10,10 +10,9 @@ async with await Client.connect(url, creds, "local") as client:
 
 from typing import TYPE_CHECKING, Any
 
-from .call import Call
-from .calls import FaultError
-from .client import Client
-from .conversation import Conversation
+from .client.client import Client
+from .client.options import RolloutOptions, RowOptions
+from .client.sync import SyncClient
 from .errors import (
     BucketFullError,
     CallOverError,
@@ -36,15 +35,9 @@ from .errors import (
     TurngateError,
     UnreachableError,
 )
-from .failures import failure, treatment
-from .finding import Finding
-from .handle import Handle, Output
-from .names import Key, new_id
-from .options import RolloutOptions, RowOptions
-from .recorded import Break, RecordedCall
-from .rollout_group import Evaluation, Group
-from .rollout_rows import Rows, rows
-from .row import Row, Span
+from .rollouts.failures import failure, treatment
+from .rollouts.group import Evaluation, Group
+from .rollouts.slots import Load
 from .schema import (
     Artifact,
     Delta,
@@ -60,11 +53,18 @@ from .schema import (
     Verify,
     VersionSpan,
 )
-from .slots import Load
-from .sync import SyncClient
-from .task import Task
-from .tokens import Tokens
-from .tool import ToolUse
+from .serving.call import Call
+from .serving.conversation import Conversation
+from .serving.handle import Handle, Output
+from .serving.open_calls import FaultError
+from .serving.tool import ToolUse
+from .tasks.task import Task
+from .trajectory.finding import Finding
+from .trajectory.reader import Rows, rows
+from .trajectory.recorded_call import Break, RecordedCall
+from .trajectory.row import Row, Span
+from .trajectory.token_counts import Tokens
+from .wire.names import Key, new_id
 
 if TYPE_CHECKING:
     from .upstream import Upstream as Upstream

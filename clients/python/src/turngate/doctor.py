@@ -11,11 +11,11 @@ import time
 from collections.abc import AsyncIterator
 from importlib import metadata
 
-from . import codec, names
 from .errors import TurngateError
-from .link import Link
-from .schema import Fleet, Opened
-from .streams import Streams
+from .schema import Fleet, Opened, codec
+from .wire import names
+from .wire.link import Link
+from .wire.streams import Streams
 
 OPTIONAL = {"httpx": "for Upstream", "numpy": "for Row.numpy", "torch": "for Row.torch", "tqdm": "for progress"}
 

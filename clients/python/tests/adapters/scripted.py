@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from turngate import Call, Reply, Task, VersionSpan
-from turngate.answers import Policy
+from turngate.serving.policy import Policy
 
 PROMPT = [1, 2, 3]
 ACT = [4, 5]

@@ -19,7 +19,7 @@ pytest.importorskip("openenv", reason="SKIPPED: openenv is not installed; .ci/ru
 from openenv.core.harness import LoopOwningSession, TrainableSession
 
 from turngate.adapters.openenv import TurngateSessionFactory
-from turngate.answers import Policy
+from turngate.serving.policy import Policy
 
 
 def solver() -> Policy:

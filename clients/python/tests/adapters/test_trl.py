@@ -11,7 +11,7 @@ import scripted
 
 from conftest import Server
 from turngate import Call, Reply, Task
-from turngate.sync import SyncClient
+from turngate.client.sync import SyncClient
 
 trl = pytest.importorskip("trl", reason="SKIPPED: trl is not installed; make adapters installs it")
 

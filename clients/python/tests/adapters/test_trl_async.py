@@ -15,7 +15,7 @@ import scripted
 
 from conftest import Server
 from turngate import Call, Reply, Result, Row, Rows, Span, Task, VersionSpan
-from turngate.sync import SyncClient
+from turngate.client.sync import SyncClient
 
 pytest.importorskip("trl", reason="SKIPPED: trl is not installed; make adapters installs it")
 

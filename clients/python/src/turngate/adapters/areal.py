@@ -12,7 +12,7 @@ import torch
 from areal.api.io_struct import ModelRequest
 from areal.api.workflow_api import RolloutWorkflow
 
-from ..call import Call
+from ..serving.call import Call
 from .chat import Chat, Parse
 from .engine import Generated, policy
 from .rollouts import Connection, ToTask

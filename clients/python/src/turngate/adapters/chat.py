@@ -9,10 +9,10 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ..call import Call
-from ..conversation import Conversation
-from ..conversation import Tokenizer as Renderer
 from ..schema import Reply, Usage, VersionSpan
+from ..serving.call import Call
+from ..serving.conversation import Conversation
+from ..serving.conversation import Tokenizer as Renderer
 
 _TOOL_CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from ..answers import Policy
-from ..call import Call
 from ..schema import Reply
+from ..serving.call import Call
+from ..serving.policy import Policy
 from .chat import Chat
 
 

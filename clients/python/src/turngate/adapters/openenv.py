@@ -19,10 +19,10 @@ from typing import Any, cast
 from openenv.core.harness import ResourceSession, ResourceSessionFactory, ToolResult, TrainingTrace, VerifyResult
 from openenv.core.harness.training import TrainingTurn
 
-from ..answers import Policy
-from ..call import Call
+from ..client.sync import SyncClient
 from ..schema import Delta, Reply, TranscriptLine
-from ..sync import SyncClient
+from ..serving.call import Call
+from ..serving.policy import Policy
 from .rollouts import Episode, Rollouts, Running, ToTask, answered
 
 _TRAINED = ("agent", "subagent")

@@ -29,9 +29,9 @@ from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservatio
 from openenv.core.env_server.types import Action, Observation, State
 
 from .. import schema
+from ..client.sync import SyncClient
 from ..errors import InvalidError
 from ..schema import Command, Request, Result
-from ..sync import SyncClient
 from ..upstream import Upstream
 from .openenv import training_trace
 from .rollouts import Episode, Rollouts, answered

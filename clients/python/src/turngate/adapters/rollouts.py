@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from .. import transcript
-from ..answers import Policy, answers
-from ..call import Call
-from ..cancelling import cancelled
-from ..client import Client
+from ..client.client import Client
 from ..errors import ClosedError, DigestError, InvalidError, NotFoundError, TurngateError
-from ..link import log
-from ..rollout_rows import Rows, rows
-from ..row import Row
 from ..schema import Delta, Reply, Request, Result, TranscriptLine
-from ..task import Task
-from ..threads import Threads
+from ..serving.call import Call
+from ..serving.policy import Policy, answers
+from ..serving.threads import Threads
+from ..tasks.task import Task
+from ..trajectory import transcript
+from ..trajectory.reader import Rows, rows
+from ..trajectory.row import Row
+from ..wire.cancelling import cancelled
+from ..wire.link import log
 
 ToTask = Callable[[Any], Task | Request]
 """It returns the task of one of the framework's examples."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from skyrl.train.generators.base import GeneratorInput, GeneratorInterface, GeneratorOutput
 
-from ..call import Call
+from ..serving.call import Call
 from .chat import Chat, Parse
 from .engine import Generated, policy
 from .rollouts import Connection, Episode, Sample, ToTask

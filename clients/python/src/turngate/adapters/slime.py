@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 
-from ..call import Call
-from ..calls import FaultError
 from ..schema import Fault
+from ..serving.call import Call
+from ..serving.open_calls import FaultError
 from .chat import Chat, Parse, Tokenizer
 from .engine import Generated, policy
 from .rollouts import Connection, Sample, ToTask

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from trl import GRPOTrainer
 
-from ..answers import Policy
-from ..call import Call
+from ..client.sync import SyncClient
 from ..schema import Reply
-from ..sync import SyncClient
+from ..serving.call import Call
+from ..serving.policy import Policy
 from .chat import Chat, Parse
 from .rollouts import Episode, Rollouts, Sample, ToTask
 

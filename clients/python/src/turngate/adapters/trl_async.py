@@ -17,9 +17,9 @@ from typing import Any
 import numpy
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
-from ..answers import Policy
-from ..link import log
-from ..sync import SyncClient
+from ..client.sync import SyncClient
+from ..serving.policy import Policy
+from ..wire.link import log
 from .rollouts import Episode, Rollouts, ToTask
 
 _BEAT_EVERY = 1.0

@@ -26,11 +26,11 @@ from verifiers.v1.task import TaskData
 from verifiers.v1.trace import Trace
 
 from .. import schema
-from ..call import Call
-from ..calls import FaultError
-from ..client import Client
+from ..client.client import Client
 from ..schema import Fault, Reply, Request, Result, Usage
-from ..task import Task
+from ..serving.call import Call
+from ..serving.open_calls import FaultError
+from ..tasks.task import Task
 from .rollouts import Connection
 
 _STATUSES = (400, 409, 410, 413, 425, 429)

@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from ..call import Call
-from ..client import Client
+from ..client.client import Client
 from ..schema import Request
-from ..task import Task
+from ..serving.call import Call
+from ..tasks.task import Task
 from .chat import Chat, read_tool_calls
 from .engine import Generated, policy
 from .rollouts import Rollouts, Sample

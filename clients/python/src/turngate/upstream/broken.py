@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ..call import Call
-from ..calls import FaultError
+from ..serving.call import Call
+from ..serving.open_calls import FaultError
 from .refusal import ABORTED, bad_answer
 
 TRIES = 3

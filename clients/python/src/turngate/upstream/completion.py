@@ -7,11 +7,11 @@ from array import array
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..call import check_reply
-from ..codec import raw_json
 from ..errors import InvalidError
-from ..message import sum_of
 from ..schema import Delta, Reply, Usage, VersionSpan
+from ..schema.codec import raw_json
+from ..serving.call import check_reply
+from ..serving.message import sum_of
 from .refusal import aborted, bad_answer, refused_in_stream
 from .request import Request
 from .tool_calls import PiecesOfCalls, with_text_arguments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ..calls import FaultError
+from ..serving.open_calls import FaultError
 from .refusal import ABORTED, Refusal, bad_answer, retryable
 
 MOST_PAUSE = 15.0

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..calls import FaultError
 from ..schema import Fault
-from ..tool import clip
+from ..serving.open_calls import FaultError
+from ..serving.tool import clip
 
 CONTEXT = "context_length_exceeded"
 ABORTED = "aborted"

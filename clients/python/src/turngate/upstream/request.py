@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..call import Call
-from ..calls import FaultError
-from ..codec import raw_json
-from ..tool import clip
+from ..schema.codec import raw_json
+from ..serving.call import Call
+from ..serving.open_calls import FaultError
+from ..serving.tool import clip
 from .refusal import CONTEXT, Limits, Refusal, bad_answer, fail, wrong_configuration
 
 AGENTS = frozenset((

@@ -7,10 +7,10 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ..call import Call
-from ..codec import raw_json
 from ..schema import Usage, VersionSpan
-from ..turns import Turn, Turns, continued, probes
+from ..schema.codec import raw_json
+from ..serving.call import Call
+from ..serving.turns import Turn, Turns, continued, probes
 from .completion import Completion, add_choice, ids_of, parse, whole
 from .http import Connection
 from .refusal import CONTEXT, bad_answer, fail, wrong_configuration

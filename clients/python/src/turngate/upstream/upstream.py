@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 import httpx
 
-from ..call import Call
-from ..calls import FaultError
-from ..client import Client
-from ..codec import raw_json
+from ..client.client import Client
 from ..errors import InvalidError
 from ..schema import Delta, Reply
-from ..tool import clip
+from ..schema.codec import raw_json
+from ..serving.call import Call
+from ..serving.open_calls import FaultError
+from ..serving.tool import clip
 from .broken import Broken
 from .completion import SGL_HEADERS, Completion, Joined, parse, whole
 from .http import Connection

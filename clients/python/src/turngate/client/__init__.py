@@ -1,0 +1,1 @@
+"""Clients of a trainer, async and sync."""

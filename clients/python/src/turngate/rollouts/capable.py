@@ -1,0 +1,145 @@
+"""Which workers can run a request, by their offers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+
+from ..errors import InvalidError, TurngateError
+from ..schema import Fleet, Offer, Request, SandboxChoice, Verify
+from ..wire.link import log
+from .submissions import Submissions
+
+QUEUED_LONG = 2.0
+"""Seconds after which a rollout that no worker has taken is looked at."""
+
+MOST_LOOKED_AT = 64
+"""Rollouts that are looked at, the oldest first; also the number of reasons that are kept."""
+
+
+def lacks(offer: Offer, request: Request) -> InvalidError | None:
+    """Name the first thing that a request asks for and an offer does not have; None: its worker can run it."""
+    verifiers = _verifiers(request)
+    sandboxes = [request.sandbox, *(v.separate for v in verifiers if v.separate is not None)]
+    networks = _networks(request, verifiers)
+    backends, agent, has = sorted({s.backend for s in sandboxes}), request.agent.name, _list(offer.backends)
+    proxied, upstream = request.mode not in ("", "interception_gate"), request.model.upstream
+    routes = sorted({r.upstream for r in request.gate.routes.values() if r.upstream})
+    cpus, memory = max(map(_cpus, sandboxes)), max(map(_memory, sandboxes))
+    disk, pids = max(s.disk_bytes for s in sandboxes), max(s.pids for s in sandboxes)
+    gpus = max(s.gpus for s in sandboxes)
+    installed = f"one that is installed there: {_list(offer.agents)}; `turngate agent install {agent}` adds one"
+    checks: list[tuple[str, object, bool, str]] = [
+        ("sandbox.backend", " and ".join(backends), _extra(backends, offer.backends), f"one of {has}"),
+        ("agent.name", agent, agent not in offer.agents, installed),
+        ("sandbox.network", " and ".join(networks), _extra(networks, offer.networks),
+         ", ".join(["none", *offer.networks])),
+        ("model.upstream", upstream, proxied and upstream not in offer.upstreams, f"one of {_list(offer.upstreams)}"),
+        ("sandbox.gpus", gpus, gpus > offer.gpus, f"at most {offer.gpus}"),
+        ("sandbox.cpus", f"{cpus:g}", 0 < offer.cpus < cpus, f"at most {offer.cpus:g}"),
+        ("sandbox.memory_bytes", memory, 0 < offer.memory_bytes < memory, f"at most {offer.memory_bytes}"),
+        ("sandbox.disk_bytes", disk, 0 < offer.disk_bytes < disk, f"at most {offer.disk_bytes}"),
+        ("sandbox.pids", pids, 0 < offer.pids < pids, f"at most {offer.pids}"),
+        ("gate.routes", ", ".join(routes), _extra(routes, offer.upstreams),
+         f"the upstreams {_list(offer.upstreams)}"),
+    ]  # fmt: skip
+    for field, value, missing, want in checks:
+        if missing:
+            return InvalidError(field, value, f"this worker offers {want}")
+    return None
+
+
+def unable(fleet: Fleet, request: Request) -> str:
+    """Say why no worker that is there can run a request; empty: one can, or none is there."""
+    lack: InvalidError | None = None
+    for w in fleet.workers:
+        if w.draining:
+            continue
+        lack = lacks(w.offer, request)
+        if lack is None:
+            return ""
+    return f"no worker offers what it asks: {lack}" if lack is not None else ""
+
+
+def check_agents(fleet: Fleet, requests: Iterable[Request], seen: set[str]) -> None:
+    """Check that a live worker has each request's agent, or has had it, if the workers say what they have.
+
+    A worker that restarts is away for a while, so the agents of all workers are added to seen.
+
+    Raises:
+        InvalidError: None has it.
+    """
+    offers = [w.offer.agents for w in fleet.workers]
+    if not offers or not all(offers):
+        return
+    there = sorted({agent for agents in offers for agent in agents})
+    seen.update(there)
+    for request in requests:
+        name = request.agent.name
+        if name and name not in seen:
+            want = f"want an agent of a worker that is there: {', '.join(there)}"
+            raise InvalidError("agent.name", name, want + "; turngate agent install adds one to a worker's host")
+
+
+class Stuck:
+    """Stuck logs that no worker that is there can run some rollouts, once for each reason."""
+
+    def __init__(self, submissions: Submissions, fleet: Callable[[], Awaitable[Fleet]]) -> None:
+        self._submissions, self._fleet = submissions, fleet
+        self._told: set[str] = set()
+
+    async def look(self) -> None:
+        """Look at the oldest rollouts that no worker has taken."""
+        long_ago = time.monotonic() - QUEUED_LONG
+        waiting = [s for s in self._submissions.open.values() if not s.attempt and 0 < s.at < long_ago]
+        if not waiting:
+            return
+        fleet = await self._fleet()
+        for s in sorted(waiting, key=lambda s: s.at)[:MOST_LOOKED_AT]:
+            why = unable(fleet, s.request)
+            if not why or why in self._told or not await self._is_queued(s.request.id):
+                continue
+            if len(self._told) >= MOST_LOOKED_AT:
+                self._told.clear()
+            self._told.add(why)
+            log.warning("rollout %s waits: %s", s.request.id, why)
+
+    async def _is_queued(self, rollout: str) -> bool:
+        try:
+            state = await self._submissions.state(rollout)
+        except TurngateError:
+            return False
+        if state is not None:
+            self._submissions.saw_attempt(rollout, state.attempt)
+        return state is None or state.status == "queued"
+
+
+def _verifiers(request: Request) -> list[Verify]:
+    return [v for v in (request.verify, *(s.verify for s in request.steps)) if v is not None]
+
+
+def _networks(request: Request, verifiers: Iterable[Verify]) -> list[str]:
+    """List the networks, except none, that the sandboxes and phases of a request need."""
+    own = request.sandbox.network
+    agent = request.agent.network or own
+    asked = {own, agent, *(s.network or agent for s in request.steps)}
+    for v in verifiers:
+        separate = v.separate.network if v.separate is not None else own
+        asked |= {separate, v.network or separate}
+    return [n for n in ("open", "allowlist") if n in asked]
+
+
+def _cpus(s: SandboxChoice) -> float:
+    return max(s.cpus, sum(side.cpus for side in s.services))
+
+
+def _memory(s: SandboxChoice) -> int:
+    return max(s.memory_bytes, sum(side.memory_bytes for side in s.services))
+
+
+def _extra(wanted: Iterable[str], offered: Iterable[str]) -> bool:
+    return not set(wanted) <= set(offered)
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names) or "(none)"

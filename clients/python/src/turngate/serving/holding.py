@@ -1,0 +1,50 @@
+"""The hold of a trainer: the rollouts with calls that wait."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+
+from ..errors import TurngateError
+from ..schema import Hold, codec
+from ..wire import names
+from ..wire.link import Link, log
+
+RELEASES = 3
+"""Number of messages about the end of a hold."""
+
+
+class Holding:
+    """Holding selects rollouts, and tells workers that send calls to an upstream."""
+
+    def __init__(self, trainer: str, link: Link, upstreamed: Callable[[], Iterable[str]]) -> None:
+        self.instance = secrets.token_hex(8)
+        self._trainer = trainer
+        self._link = link
+        self._upstreamed = upstreamed  # the open rollouts with an upstream
+        self._select: Callable[[str], bool] | None = None
+        self._all = False
+        self._serial = 0
+        self._told = RELEASES
+
+    def holds(self, rollout: str) -> bool:
+        """Report whether the calls of a rollout wait."""
+        return self._all or (self._select is not None and self._select(rollout))
+
+    def set(self, select: Callable[[str], bool] | None, everything: bool = False) -> None:
+        """Replace the hold; None ends it."""
+        self._select, self._all, self._told = select, everything, 0
+
+    async def tell(self) -> None:
+        """Send the held rollouts to the workers: during a hold always, after its end three times."""
+        held = self._all or self._select is not None
+        if not held and self._told >= RELEASES:
+            return
+        self._told += 1
+        self._serial += 1
+        ids = [] if self._all or not held else sorted(r for r in self._upstreamed() if self.holds(r))
+        message = Hold(instance=self.instance, serial=self._serial, all=self._all, ids=ids)
+        try:
+            await self._link.publish(names.trainer_subject(self._trainer, "hold"), codec.encode(message))
+        except TurngateError as e:
+            log.warning("workers with an upstream do not hear of a hold; it is told again: %s", e)

@@ -1,0 +1,1 @@
+"""Training rows from the transcripts of rollouts."""

@@ -1,0 +1,60 @@
+"""Calls that repeat a prompt or an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .finding import WARNING, Findings
+from .linker import may_precede
+from .recorded_call import RecordedCall
+
+REPEATS_FROM = 5
+"""Number of calls one after the other from which a repetition is a finding."""
+
+
+@dataclass(slots=True)
+class _Repetition:
+    """A number of calls with the same tag one after the other, each asked after the answer before, that have something
+    in common.
+    """
+
+    what: str
+    first: int = 0
+    calls: int = 0
+
+    def next(self, call: int, same: bool, findings: Findings) -> None:
+        """Add a call."""
+        if same:
+            self.calls += 1
+            return
+        self.tell(findings)
+        self.first, self.calls = call, 1
+
+    def tell(self, findings: Findings) -> None:
+        if self.calls >= REPEATS_FROM:
+            text = f"{self.calls} calls one after the other, from call {self.first} on, have the same {self.what}"
+            findings.add(WARNING, "repeats", self.first, text)
+
+
+def repeats(calls: Iterable[RecordedCall], findings: Findings) -> None:
+    """Tell of an agent that asks the same again and again, and of a model that answers its own turns the same.
+
+    Titles and the turns of sub-agents may have the same answers.
+    """
+    before: dict[str, RecordedCall] = {}  # by tag
+    prompts: dict[str, _Repetition] = {}
+    answers = _Repetition("answer")
+    for c in calls:
+        if not c._answered or not c._committed:
+            continue
+        last = before.get(c.tag)
+        if last is not None and not may_precede(last, c):
+            last = None
+        prompt = prompts.setdefault(c.tag, _Repetition("messages"))
+        prompt.next(c.call, last is not None and c._turn is not None and c._turn is last._turn, findings)
+        if c.tag == "agent":
+            answers.next(c.call, last is not None and c._said.whole == last._said.whole, findings)
+        before[c.tag] = c
+    for repetition in (*prompts.values(), answers):
+        repetition.tell(findings)

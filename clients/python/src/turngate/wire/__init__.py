@@ -1,0 +1,1 @@
+"""The connection to NATS, and the forms in which messages travel."""
