@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/tasks/job"
 )
 
 // mixedTasks writes a folder of tasks whose trials end in every way that the
@@ -55,7 +55,7 @@ func TestHarborReadsAMixedJob(t *testing.T) {
 	run := b.run(t, "--agent", "oracle", "--sandbox", "local", "--out", at, mixedTasks(t))
 	var id schema.ID
 	harness.Eventually(t, "the trial that is cancelled", time.Minute, func() bool {
-		p, _, err := job.Read(at)
+		p, _, err := jobs.Read(at)
 		for _, trial := range p.Trials {
 			if _, serr := os.Stat(filepath.Join(at, trial.Name, "config.json")); err == nil && serr == nil && trial.Task == "cancelled" {
 				id = trial.Rollout

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/tasks"
-	"github.com/turngate/turngate/tasks/job"
 )
 
 // TestNoFileOutsideATaskIsRead puts a link that leaves the task, a FIFO, a device
@@ -66,7 +66,7 @@ func TestNoFileOutsideATaskIsRead(t *testing.T) {
 					t.Errorf("the error does not name the file: %v", err)
 				}
 				if place == "task.toml" || place == "instruction.md" {
-					if _, err := job.Digest(dir, nil); err == nil || !strings.Contains(err.Error(), place) {
+					if _, err := jobs.Digest(dir, nil); err == nil || !strings.Contains(err.Error(), place) {
 						t.Errorf("the digest: %v", err)
 					}
 				}

@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/sandboxes/backends"
 	"github.com/turngate/turngate/tasks/check"
-	"github.com/turngate/turngate/tasks/job"
 	"github.com/turngate/turngate/trainer"
 	"github.com/turngate/turngate/trainer/replay"
 )
@@ -113,8 +113,8 @@ func (f *agentCheck) check(cmd *cobra.Command, dir string) error {
 
 func (f *agentCheck) one(ctx context.Context, s *singles, a *agentState) {
 	q := check.AgentRequest(a.spec.Name, f.run.sandbox, f.timeout)
-	q.Sandbox.Image, q.Trainer, q.Group = f.run.image, f.run.name, job.NewGroup()
-	if q.ID, a.err = job.RolloutID(f.run.name, q.Group, 0); a.err != nil {
+	q.Sandbox.Image, q.Trainer, q.Group = f.run.image, f.run.name, jobs.NewGroup()
+	if q.ID, a.err = jobs.RolloutID(f.run.name, q.Group, 0); a.err != nil {
 		return
 	}
 	start := time.Now()

@@ -81,11 +81,14 @@ func imageWarmCommand(kind, short string) *cobra.Command {
 	return cmd
 }
 
+// maxWrong is the largest number of tasks with a mistake that an error lists.
+const maxWrong = 20
+
 // imagesOf returns the images of this kind that the tasks below the paths need.
 func imagesOf(cmd *cobra.Command, given *taskEnv, paths []string, kind string) ([]images.Want, error) {
-	dirs, err := taskDirs(paths)
+	dirs, err := tasks.Find(paths)
 	if err != nil {
-		return nil, err
+		return nil, usageOf(err)
 	}
 	var all []*tasks.Task
 	var wants []images.Want

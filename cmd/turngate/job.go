@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/internal/progress"
-	"github.com/turngate/turngate/tasks/job"
+	"github.com/turngate/turngate/jobs"
 )
 
 func jobCommand() *cobra.Command {
@@ -41,10 +41,10 @@ func jobListCommand() *cobra.Command {
 			if len(args) > 0 {
 				runs = args[0]
 			}
-			list, bad := job.List(runs)
+			list, bad := jobs.List(runs)
 			if output == "json" {
 				if list == nil {
-					list = []job.Entry{}
+					list = []jobs.Entry{}
 				}
 				if err := printJSON(cmd.OutOrStdout(), list); err != nil {
 					return err
@@ -78,7 +78,7 @@ func jobShowCommand() *cobra.Command {
 		Short: "Show a job's results and why rollouts failed",
 		Args:  needArgs(1, 1, "the folder of one job"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, results, err := job.Read(args[0])
+			p, results, err := jobs.Read(args[0])
 			if err != nil {
 				return err
 			}
@@ -91,7 +91,7 @@ func jobShowCommand() *cobra.Command {
 				return err
 			}
 			fmt.Fprintln(out)
-			printSummary(out, job.Sum(len(p.Trials), results))
+			printSummary(out, jobs.Sum(len(p.Trials), results))
 			return nil
 		},
 	}
@@ -107,14 +107,14 @@ func jobDiffCommand() *cobra.Command {
 		Short: "Compare two jobs task by task",
 		Args:  needArgs(2, 2, "the folders of two jobs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			changes, err := job.Diff(args[0], args[1])
+			changes, err := jobs.Diff(args[0], args[1])
 			if err != nil {
 				return err
 			}
 			out := cmd.OutOrStdout()
 			if output == "json" {
 				if changes == nil {
-					changes = []job.Change{}
+					changes = []jobs.Change{}
 				}
 				return printJSON(out, changes)
 			}
@@ -123,14 +123,14 @@ func jobDiffCommand() *cobra.Command {
 			fmt.Fprintln(t, "TASK\tA\tB\tCHANGE")
 			for _, c := range changes {
 				count[c.Kind()]++
-				if c.Kind() != job.Same || all {
+				if c.Kind() != jobs.Same || all {
 					fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", oneLine(c.Task, 60), side(c.A), side(c.B), c.Kind())
 				}
 			}
 			if err := t.Flush(); err != nil {
 				return err
 			}
-			for _, kind := range []string{job.Better, job.Worse, job.Same, job.Unknown, job.OnlyA, job.OnlyB} {
+			for _, kind := range []string{jobs.Better, jobs.Worse, jobs.Same, jobs.Unknown, jobs.OnlyA, jobs.OnlyB} {
 				if count[kind] > 0 {
 					fmt.Fprintf(out, "%d %s\n", count[kind], kind)
 				}
@@ -144,7 +144,7 @@ func jobDiffCommand() *cobra.Command {
 }
 
 // side formats the result of a task in one job.
-func side(s *job.Side) string {
+func side(s *jobs.Side) string {
 	if s == nil {
 		return "-"
 	}

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/tasks/job"
 )
 
 // longFault is a fault of several lines, with characters that move a terminal's
@@ -18,13 +18,13 @@ const longFault = "it cannot be built:\n" + "step 1: \x1b[2Jfetch the sources of
 
 // keptJob makes the folder of a job with a reward, two equal long faults, and a
 // trial that has not ended.
-func keptJob(t *testing.T, dir string) *job.Job {
+func keptJob(t *testing.T, dir string) *jobs.Job {
 	t.Helper()
-	p := job.Plan{Agent: "mini", Backend: "local", Attempts: 4, Parallel: 2}
-	if err := p.AddTask("local", job.Task{Name: "org/bad\tname\nof a task", Dir: "/tasks/odd", Digest: strings.Repeat("a", 64)}); err != nil {
+	p := jobs.Plan{Agent: "mini", Backend: "local", Attempts: 4, Parallel: 2}
+	if err := p.AddTask("local", jobs.Task{Name: "org/bad\tname\nof a task", Dir: "/tasks/odd", Digest: strings.Repeat("a", 64)}); err != nil {
 		t.Fatal(err)
 	}
-	j, err := job.Create(dir, p)
+	j, err := jobs.Create(dir, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func keptJob(t *testing.T, dir string) *job.Job {
 		if i > 0 {
 			r.Status, r.Reward, r.Fault = schema.StatusFailed, nil, schema.Faultf("create", schema.CodeImage, schema.WhoTask, "%s", longFault)
 		}
-		if err := j.Put(t.Context(), r, nil, nil); err != nil {
+		if err := j.Put(t.Context(), r, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -68,7 +68,7 @@ func TestJobsAreListed(t *testing.T) {
 	if n := strings.Count(got.out, "\n"); n != 2 {
 		t.Errorf("%d lines: %s", n, got.out)
 	}
-	var list []job.Entry
+	var list []jobs.Entry
 	data := turngate(t, binary, "job", "ls", "-o", "json", "--runs", runs)
 	if err := json.Unmarshal([]byte(data.out), &list); err != nil || len(list) != 1 || list[0].Dir != j.Dir || list[0].Trials != 4 || list[0].Ended != 3 || list[0].Mean == nil || *list[0].Mean != 1 || list[0].Faults() != 2 {
 		t.Errorf("%v: %+v", err, data)

@@ -10,8 +10,8 @@ import (
 
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/internal/progress"
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/tasks/job"
 )
 
 // maxRows is the largest number of results in a table. If a job has more
@@ -118,7 +118,7 @@ func resultTable(w io.Writer, rows []schema.Result, trials map[schema.ID]string)
 const maxPassAt = 6
 
 // printSummary prints the summary of a job, with the causes of failed rollouts.
-func printSummary(w io.Writer, s job.Summary) {
+func printSummary(w io.Writer, s jobs.Summary) {
 	line := fmt.Sprintf("%d of %d ended, ", s.Ended, s.Trials)
 	switch {
 	case s.Rewarded == 0:

@@ -11,7 +11,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/queue"
-	"github.com/turngate/turngate/internal/rollouts"
+	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trajectory"
 )
@@ -31,10 +31,10 @@ func (f *rolloutFlags) add(fl *pflag.FlagSet) {
 
 // find returns the rollouts with the given names. They are readable until close
 // is called.
-func (f *rolloutFlags) find(cmd *cobra.Command, names []string) (list []*rollouts.Rollout, done func(), err error) {
+func (f *rolloutFlags) find(cmd *cobra.Command, names []string) (list []*recorded.Rollout, done func(), err error) {
 	if f.nats.url == "" {
 		for _, name := range names {
-			more, err := rollouts.Find(f.runs, name)
+			more, err := recorded.Find(f.runs, name)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -47,7 +47,7 @@ func (f *rolloutFlags) find(cmd *cobra.Command, names []string) (list []*rollout
 		return nil, nil, err
 	}
 	for _, id := range ids {
-		r, err := rollouts.OnSystem(cmd.Context(), b, id, !f.ops)
+		r, err := recorded.OnSystem(cmd.Context(), b, id, !f.ops)
 		if err != nil {
 			b.Close()
 			return nil, nil, err
@@ -132,13 +132,13 @@ func rolloutShowCommand(f *rolloutFlags) *cobra.Command {
 		Args:  needArgs(1, 1, "one rollout"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Messages = true
-			return f.each(cmd, args, func(ctx context.Context, r *rollouts.Rollout) error {
+			return f.each(cmd, args, func(ctx context.Context, r *recorded.Rollout) error {
 				t, err := r.Read(ctx, o)
-				if errors.Is(err, rollouts.ErrNoTranscript) || errors.Is(err, trajectory.ErrNoCalls) {
+				if errors.Is(err, recorded.ErrNoTranscript) || errors.Is(err, trajectory.ErrNoCalls) {
 					err = nil
 				}
 				if err == nil {
-					rollouts.Show(cmd.OutOrStdout(), r, t)
+					recorded.Show(cmd.OutOrStdout(), r, t)
 				}
 				return err
 			})
@@ -149,7 +149,7 @@ func rolloutShowCommand(f *rolloutFlags) *cobra.Command {
 }
 
 // each calls do for the rollouts that the arguments name.
-func (f *rolloutFlags) each(cmd *cobra.Command, args []string, do func(context.Context, *rollouts.Rollout) error) error {
+func (f *rolloutFlags) each(cmd *cobra.Command, args []string, do func(context.Context, *recorded.Rollout) error) error {
 	list, done, err := f.find(cmd, args)
 	if err != nil {
 		return err
@@ -170,7 +170,7 @@ func rolloutLogsCommand(f *rolloutFlags) *cobra.Command {
 		Short: "Print what the agent wrote to stdout, without control characters; `turngate rollout cp` has the bytes, and `turngate tap` follows a rollout that runs",
 		Args:  needArgs(1, 1, "one rollout"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.each(cmd, args, func(ctx context.Context, r *rollouts.Rollout) error {
+			return f.each(cmd, args, func(ctx context.Context, r *recorded.Rollout) error {
 				data, err := r.Log(ctx, stderr)
 				if err != nil {
 					return err
@@ -191,7 +191,7 @@ func rolloutCopyCommand(f *rolloutFlags) *cobra.Command {
 		Args:  needArgs(2, 1000, "a rollout, its files and a folder"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			patterns, to := args[1:len(args)-1], args[len(args)-1]
-			return f.each(cmd, args[:1], func(ctx context.Context, r *rollouts.Rollout) error {
+			return f.each(cmd, args[:1], func(ctx context.Context, r *recorded.Rollout) error {
 				names, err := r.Copy(ctx, to, patterns)
 				for _, n := range names {
 					fmt.Fprintln(cmd.OutOrStdout(), oneLine(n, len(n)+1))

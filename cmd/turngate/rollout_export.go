@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/internal/plain"
-	"github.com/turngate/turngate/internal/rollouts"
-	"github.com/turngate/turngate/tasks/job"
+	"github.com/turngate/turngate/jobs"
+	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/trajectory"
 )
 
@@ -35,7 +35,7 @@ func rolloutExportCommand(f *rolloutFlags) *cobra.Command {
 		Args: needArgs(1, 100_000, "at least one rollout or job"),
 		PreRunE: func(*cobra.Command, []string) error {
 			wrong := []error{o.Check()}
-			if format == rollouts.FormatHarbor && (to == "" || f.nats.url == "") {
+			if format == recorded.FormatHarbor && (to == "" || f.nats.url == "") {
 				wrong = append(wrong, errors.New("--format: harbor needs --out, a folder, and --nats: the folders of jobs have this format already"))
 			}
 			return usageOf(wrong...)
@@ -46,7 +46,7 @@ func rolloutExportCommand(f *rolloutFlags) *cobra.Command {
 				return err
 			}
 			defer done()
-			if format == rollouts.FormatHarbor {
+			if format == recorded.FormatHarbor {
 				return exportJob(cmd, to, list)
 			}
 			out := plain.JSON(cmd.OutOrStdout())
@@ -64,7 +64,7 @@ func rolloutExportCommand(f *rolloutFlags) *cobra.Command {
 				defer func() { err = errors.Join(err, file.Close()) }()
 				out = file
 			}
-			sum, err := rollouts.Export(cmd.Context(), out, format, list, o)
+			sum, err := recorded.Export(cmd.Context(), out, format, list, o)
 			if err != nil {
 				return err
 			}
@@ -72,29 +72,29 @@ func rolloutExportCommand(f *rolloutFlags) *cobra.Command {
 		},
 	}
 	addRowFlags(cmd, &o)
-	cmd.Flags().Var(newChoice(&format, append(rollouts.Formats(), rollouts.FormatHarbor)...), "format", "jsonl, parquet, arrow, atif, atif-1.7, openenv, verifiers or harbor")
+	cmd.Flags().Var(newChoice(&format, append(recorded.Formats(), recorded.FormatHarbor)...), "format", "jsonl, parquet, arrow, atif, atif-1.7, openenv, verifiers or harbor")
 	cmd.Flags().StringVar(&to, "out", "", "file to write (default: stdout); with harbor: folder of the new job")
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with status 1 if a finding has the level error")
 	return cmd
 }
 
 // exportJob writes rollouts into the folder of a new job.
-func exportJob(cmd *cobra.Command, dir string, list []*rollouts.Rollout) error {
-	sum, err := rollouts.ExportJob(cmd.Context(), dir, list)
-	if errors.Is(err, job.ErrNotEmpty) {
+func exportJob(cmd *cobra.Command, dir string, list []*recorded.Rollout) error {
+	sum, err := recorded.ExportJob(cmd.Context(), dir, list)
+	if errors.Is(err, jobs.ErrNotEmpty) {
 		return usage("--out: %w", err)
 	}
 	if err != nil {
 		return err
 	}
-	return told(cmd, rollouts.FormatHarbor, &sum, false)
+	return told(cmd, recorded.FormatHarbor, &sum, false)
 }
 
 // maxFindings is the largest number of printed findings.
 const maxFindings = 50
 
 // told prints the summary of an export.
-func told(cmd *cobra.Command, format string, sum *rollouts.Summary, strict bool) error {
+func told(cmd *cobra.Command, format string, sum *recorded.Summary, strict bool) error {
 	stderr := cmd.ErrOrStderr()
 	for _, err := range sum.Skipped {
 		fmt.Fprintln(stderr, safeText(err.Error()))

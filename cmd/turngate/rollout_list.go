@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/internal/broker"
-	"github.com/turngate/turngate/internal/rollouts"
+	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -38,7 +38,7 @@ func rolloutListCommand(f *rolloutFlags) *cobra.Command {
 			return usageOf(wrong...)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var list []*rollouts.Rollout
+			var list []*recorded.Rollout
 			var bad error
 			switch {
 			case f.nats.url != "":
@@ -47,10 +47,10 @@ func rolloutListCommand(f *rolloutFlags) *cobra.Command {
 					return err
 				}
 			case len(args) == 0:
-				list, bad = rollouts.InJobs(f.runs)
+				list, bad = recorded.InJobs(f.runs)
 			}
 			for _, name := range args {
-				more, err := rollouts.Find(f.runs, name)
+				more, err := recorded.Find(f.runs, name)
 				bad = errors.Join(bad, err)
 				list = append(list, more...)
 			}
@@ -66,7 +66,7 @@ func rolloutListCommand(f *rolloutFlags) *cobra.Command {
 }
 
 // onSystem returns the rollouts of a trainer, or as an operator those that run now.
-func (l *listFlags) onSystem(cmd *cobra.Command, nats *natsFlags) ([]*rollouts.Rollout, error) {
+func (l *listFlags) onSystem(cmd *cobra.Command, nats *natsFlags) ([]*recorded.Rollout, error) {
 	name := l.name
 	if role, of := broker.RoleOf(nats.creds); name == "" && role == broker.RoleTrainer {
 		name = of
@@ -81,9 +81,9 @@ func (l *listFlags) onSystem(cmd *cobra.Command, nats *natsFlags) ([]*rollouts.R
 	}
 	defer b.Close()
 	if name == "" {
-		return rollouts.Running(cmd.Context(), b)
+		return recorded.Running(cmd.Context(), b)
 	}
-	list, next, err := rollouts.OfTrainer(cmd.Context(), b, name, l.before, l.limit)
+	list, next, err := recorded.OfTrainer(cmd.Context(), b, name, l.before, l.limit)
 	if next > 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "older rollouts: --before %d\n", next)
 	}
@@ -92,7 +92,7 @@ func (l *listFlags) onSystem(cmd *cobra.Command, nats *natsFlags) ([]*rollouts.R
 
 // printRollouts lists rollouts. The JSON formats have the results of ended
 // rollouts only.
-func printRollouts(cmd *cobra.Command, output string, list []*rollouts.Rollout) error {
+func printRollouts(cmd *cobra.Command, output string, list []*recorded.Rollout) error {
 	out := cmd.OutOrStdout()
 	if output != "table" {
 		var results []schema.Result

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/turngate/turngate/internal/rollouts"
+	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/trajectory/playback"
@@ -55,7 +55,7 @@ func rolloutReplayCommand(f *rolloutFlags) *cobra.Command {
 }
 
 // replay runs the rollout again. More are flags of `turngate run`.
-func (p *replayFlags) replay(cmd *cobra.Command, r *rollouts.Rollout, more []string) error {
+func (p *replayFlags) replay(cmd *cobra.Command, r *recorded.Rollout, more []string) error {
 	data, err := r.Transcript(cmd.Context())
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func (p *replayFlags) replay(cmd *cobra.Command, r *rollouts.Rollout, more []str
 
 // stored returns the flags and the argv of `turngate run` for a request that the
 // system keeps, and sets the task that runs.
-func (p *replayFlags) stored(cmd *cobra.Command, r *rollouts.Rollout, again *runFlags) (args, argv []string, err error) {
+func (p *replayFlags) stored(cmd *cobra.Command, r *recorded.Rollout, again *runFlags) (args, argv []string, err error) {
 	q, bundle, err := r.Request(cmd.Context())
 	if err != nil {
 		return nil, nil, err
@@ -126,7 +126,7 @@ func (p *replayFlags) stored(cmd *cobra.Command, r *rollouts.Rollout, again *run
 
 // ofJob returns the arguments and the argv of `turngate run` with which a rollout
 // was run.
-func (p *replayFlags) ofJob(r *rollouts.Rollout) (args, argv []string, err error) {
+func (p *replayFlags) ofJob(r *recorded.Rollout) (args, argv []string, err error) {
 	if r.Plan != nil {
 		for name, values := range r.Plan.Flags {
 			if mayDiffer(name) || slices.Contains([]string{"trainer", "group", "agent", "filter", "exclude", "limit", "seed", "model", "max-tokens", "plain-upstream"}, name) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks"
 )
 
 // atDash splits the arguments at "--".
@@ -31,8 +32,7 @@ func (f *runFlags) check(cmd *cobra.Command, args []string) error {
 		case f.job.resume == "" && len(paths) == 0:
 			wrong = append(wrong, errors.New("run: say which task directories to run"))
 		default:
-			_, err := taskDirs(paths)
-			wrong = append(wrong, err)
+			wrong = append(wrong, checkPaths(paths))
 		}
 	}
 	_, err := agents.Find(agents.All(), f.agent)
@@ -58,6 +58,6 @@ func checkPaths(args []string) error {
 	if args == nil {
 		return nil
 	}
-	_, err := taskDirs(args)
+	_, err := tasks.Find(args)
 	return err
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/turngate/turngate/tasks/job"
+	"github.com/turngate/turngate/jobs"
 )
 
 // jobFlags select the tasks of a job and its folder.
@@ -39,8 +39,8 @@ func (f *jobFlags) add(cmd *cobra.Command) {
 	fl.Uint64Var(&f.seed, "seed", 0, "with --limit: choose tasks at random, the same ones for the same seed (default: the first ones)")
 }
 
-func (f *jobFlags) choice(cmd *cobra.Command) job.Choice {
-	c := job.Choice{Filter: f.filter, Exclude: f.exclude, Limit: f.limit}
+func (f *jobFlags) choice(cmd *cobra.Command) jobs.Choice {
+	c := jobs.Choice{Filter: f.filter, Exclude: f.exclude, Limit: f.limit}
 	if cmd.Flags().Changed("seed") {
 		c.Seed = &f.seed
 	}
@@ -50,12 +50,18 @@ func (f *jobFlags) choice(cmd *cobra.Command) job.Choice {
 // check returns all errors in these flags.
 func (f *jobFlags) check(cmd *cobra.Command) error {
 	c := f.choice(cmd)
-	wrong := []error{c.Check()}
+	var wrong []error
+	for _, p := range f.filter {
+		wrong = append(wrong, flagOf("filter", jobs.CheckPattern(p)))
+	}
+	for _, p := range f.exclude {
+		wrong = append(wrong, flagOf("exclude", jobs.CheckPattern(p)))
+	}
 	if f.limit < 0 {
 		wrong = append(wrong, fmt.Errorf("--limit: %d is not valid: want 0 or more", f.limit))
 	}
 	if f.resume != "" {
-		return errors.Join(append(wrong, flagOf("resume", job.Is(f.resume)))...)
+		return errors.Join(append(wrong, flagOf("resume", jobs.Is(f.resume)))...)
 	}
 	if c.Seed != nil && f.limit <= 0 {
 		wrong = append(wrong, errors.New("--seed: it needs --limit, the number of tasks to take"))
@@ -67,13 +73,13 @@ func (f *jobFlags) check(cmd *cobra.Command) error {
 }
 
 // dir returns the folder of a new job.
-func (f *jobFlags) dir(list []loaded, agent string) string {
+func (f *jobFlags) dir(list []jobs.Task, agent string) string {
 	if f.out != "" {
 		return f.out
 	}
-	name := list[0].names()[0]
-	if len(list) > 1 && list[0].source != "" {
-		name = list[0].source
+	name := filepath.Base(list[0].Dir)
+	if len(list) > 1 && list[0].Source != "" {
+		name = list[0].Source
 	}
 	return filepath.Join(f.runs, time.Now().Format("20060102-150405")+"-"+token(name)+"-"+token(agent)+"-"+randomHex(2))
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -13,172 +15,10 @@ import (
 
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/internal/progress"
-	"github.com/turngate/turngate/internal/runner"
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/tasks/job"
 	"github.com/turngate/turngate/trainer"
 )
-
-// begin makes the folder of a new job. It checks all tasks and flags first. A task
-// that cannot run becomes a trial with a fault, unless no task can run.
-func (f *runFlags) begin(cmd *cobra.Command, paths, argv []string) (*job.Job, *work, error) {
-	list, err := f.choose(cmd, paths)
-	if err != nil {
-		return nil, nil, err
-	}
-	p := job.Plan{
-		Version: version, Flags: asked(cmd.Flags()), Args: paths, Argv: argv, Agent: f.agent, Model: f.model.model, Backend: f.sandbox, Attempts: f.group, Parallel: f.parallel,
-	}
-	for _, l := range list {
-		if err := p.AddTask(f.name, job.Task{Name: l.name, Dir: l.dir, Source: l.source, Digest: l.digest}); err != nil {
-			return nil, nil, usage("--name: %w", err)
-		}
-	}
-	w := f.requests(list, p.Trials, argv)
-	if len(w.names) == 0 {
-		return nil, nil, refusal(w.faultsOf(p.Trials))
-	}
-	for i := range p.Trials {
-		p.Trials[i].Fault = w.faults[p.Trials[i].Rollout]
-	}
-	j, err := job.Create(f.job.dir(list, f.agent), p)
-	if errors.Is(err, job.ErrNotEmpty) {
-		return nil, nil, usage("--out: %w; go on with a job by --resume", err)
-	}
-	return j, w, err
-}
-
-// resume opens an existing job to continue it.
-func (f *runFlags) resume(cmd *cobra.Command, paths, argv []string) (_ *job.Job, _ *work, err error) {
-	j, err := job.Open(f.job.resume)
-	if err != nil {
-		return nil, nil, usage("--resume: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			j.Close()
-		}
-	}()
-	if err := again(cmd.Flags(), j.Plan.Flags); err != nil {
-		return nil, nil, err
-	}
-	missing := slices.DeleteFunc(j.Missing(), func(t job.Trial) bool { return t.Fault != nil })
-	var rerun []job.Trial
-	if len(f.job.rerun) > 0 {
-		for _, t := range j.WithFault(func(fault *schema.Fault) bool {
-			return slices.Contains(f.job.rerun, "any") || slices.Contains(f.job.rerun, fault.Code)
-		}) {
-			next, err := t.Next()
-			if err != nil {
-				return nil, nil, err
-			}
-			rerun = append(rerun, next)
-		}
-		missing = j.InOrder(append(missing, rerun...))
-	}
-	var list []loaded
-	for _, t := range missing {
-		if t.Index > 0 && len(list) > 0 && list[len(list)-1].dir == t.Dir {
-			continue
-		}
-		l := f.loadTask(cmd, t.Dir, t.Source)
-		if l.err == nil && t.Fault == nil && l.digest != t.Digest {
-			l.err = fmt.Errorf("task %s was changed since the job began: start a new job", t.Dir)
-		}
-		list = append(list, l)
-	}
-	if err := f.open(cmd, list); err != nil {
-		return nil, nil, err
-	}
-	w := f.requests(list, missing, j.Plan.Argv)
-	could := slices.DeleteFunc(slices.Clone(missing), func(t job.Trial) bool { return t.Fault != nil })
-	if err := refusal(w.faultsOf(could)); err != nil {
-		return nil, nil, err
-	}
-	if len(f.job.rerun) > 0 {
-		for i := range rerun {
-			t := &rerun[i]
-			t.Fault, t.Digest = w.faults[t.Rollout], w.digests[t.Dir]
-		}
-		if err := j.Rerun(rerun); err != nil {
-			return nil, nil, err
-		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s with a fault run again\n", plural(len(rerun), "trial"))
-	}
-	return j, w, nil
-}
-
-// work holds the rollouts that are to run.
-type work struct {
-	groups  []runner.Group
-	answers map[schema.ID]trainer.Answerer
-	names   map[schema.ID]string        // displayed name of each rollout
-	stopped []schema.ID                 // earlier rollouts of the same trials
-	faults  map[schema.ID]*schema.Fault // of the trials that cannot run
-	digests map[string]string           // of the tasks, by their folders
-}
-
-// faultsOf returns the faults of the trials that cannot run.
-func (w *work) faultsOf(trials []job.Trial) (out []*schema.Fault) {
-	for _, t := range trials {
-		if f := w.faults[t.Rollout]; f != nil {
-			out = append(out, f)
-		}
-	}
-	return out
-}
-
-func (w *work) all() []schema.Request {
-	var out []schema.Request
-	for _, g := range w.groups {
-		out = append(out, g.Requests...)
-	}
-	return out
-}
-
-// requests makes the requests of the trials, or the faults of the ones that
-// cannot run.
-func (f *runFlags) requests(list []loaded, trials []job.Trial, argv []string) *work {
-	w := &work{answers: map[schema.ID]trainer.Answerer{}, names: map[schema.ID]string{}, faults: map[schema.ID]*schema.Fault{}, digests: map[string]string{}}
-	at := map[string]*loaded{}
-	for i, l := range list {
-		at[l.dir], w.digests[l.dir] = &list[i], l.digest
-	}
-	last := ""
-	for _, t := range trials {
-		l := at[t.Dir]
-		r, err := f.requestOf(l, t, argv)
-		if err != nil {
-			w.faults[t.Rollout] = l.fault(err)
-			continue
-		}
-		if t.Group != last || len(w.groups) == 0 {
-			w.groups = append(w.groups, runner.Group{Bundle: l.task.Bundle})
-			last = t.Group
-		}
-		g := &w.groups[len(w.groups)-1]
-		g.Requests = append(g.Requests, r)
-		w.answers[r.ID], w.names[r.ID] = l.answer, t.Name
-		w.stopped = append(w.stopped, t.Stopped...)
-	}
-	return w
-}
-
-// requestOf returns the request of a trial.
-func (f *runFlags) requestOf(l *loaded, t job.Trial, argv []string) (schema.Request, error) {
-	if l.err != nil {
-		return schema.Request{}, l.err
-	}
-	r, err := f.request(l.task, argv)
-	if err == nil {
-		r.Group, r.Index, r.ID = t.Group, t.Index, t.Rollout
-		err = r.Validate()
-	}
-	if err != nil {
-		return r, fmt.Errorf("task %s: %w", l.task.Dir, err)
-	}
-	return r, nil
-}
 
 // run starts a new job or resumes one.
 func (f *runFlags) run(cmd *cobra.Command, paths, argv []string) error {
@@ -186,27 +26,25 @@ func (f *runFlags) run(cmd *cobra.Command, paths, argv []string) error {
 	if f.job.resume != "" {
 		start = f.resume
 	}
-	j, w, err := start(cmd, paths, argv)
+	w, err := start(cmd, paths, argv)
+	if refused := (*jobs.RefusedError)(nil); errors.As(err, &refused) {
+		return usage("%w", refused)
+	}
 	if err != nil {
 		return err
 	}
+	j := w.Job
 	defer j.Close()
-	stderr := cmd.ErrOrStderr()
-	if err := j.PutFaults(cmd.Context()); err != nil {
-		return err
-	}
-	fmt.Fprintf(stderr, "job %s: %d of %s to run\n", shown(j.Dir), len(w.names), plural(len(j.Plan.Trials), "trial"))
-	if len(w.names) > 0 {
+	stderr, all := cmd.ErrOrStderr(), w.Requests()
+	fmt.Fprintf(stderr, "job %s: %d of %s to run\n", shown(j.Dir), len(all), plural(len(j.Plan.Trials), "trial"))
+	if len(all) > 0 {
 		if f.nats.url == "" {
-			fmt.Fprintln(stderr, networksOf(w.all()))
+			fmt.Fprintln(stderr, networksOf(all))
 		}
-		err = f.work(cmd, j, w)
-	}
-	if terr := j.Tell(true); err == nil {
-		err = terr
+		err = f.work(cmd, w)
 	}
 	results := j.Results()
-	summary := job.Sum(len(j.Plan.Trials), results)
+	summary := jobs.Sum(len(j.Plan.Trials), results)
 	if err != nil {
 		printSummary(stderr, summary)
 		fmt.Fprintf(stderr, "go on with: turngate run --resume %s\n", shown(j.Dir))
@@ -222,7 +60,74 @@ func (f *runFlags) run(cmd *cobra.Command, paths, argv []string) error {
 	return nil
 }
 
-func (f *runFlags) work(cmd *cobra.Command, j *job.Job, w *work) error {
+// begin makes the folder of a new job.
+func (f *runFlags) begin(cmd *cobra.Command, paths, argv []string) (*jobs.Work, error) {
+	list, err := f.choose(cmd, paths)
+	if err != nil {
+		return nil, err
+	}
+	r, err := f.rules(cmd, argv)
+	if err != nil {
+		return nil, err
+	}
+	p := jobs.Plan{
+		Version: version, Flags: asked(cmd.Flags()), Args: paths, Argv: argv, Agent: f.agent, Model: f.model.model, Backend: f.sandbox, Attempts: f.group, Parallel: f.parallel,
+	}
+	w, err := jobs.Begin(cmd.Context(), f.job.dir(list, f.agent), p, list, r.Rules)
+	r.tellMissing()
+	if errors.Is(err, jobs.ErrNotEmpty) {
+		return nil, usage("--out: %w; go on with a job by --resume", err)
+	}
+	return w, err
+}
+
+// choose finds the tasks of a new job.
+func (f *runFlags) choose(cmd *cobra.Command, paths []string) ([]jobs.Task, error) {
+	if f.recorded != nil {
+		sum := sha256.Sum256(f.recorded.Bundle)
+		return []jobs.Task{{Dir: f.recorded.Dir, Name: f.recorded.Request.Task.Name, Task: f.recorded, Digest: hex.EncodeToString(sum[:])}}, nil
+	}
+	all, err := jobs.Find(paths)
+	if err != nil {
+		return nil, usageOf(err)
+	}
+	chosen := f.job.choice(cmd).Of(all)
+	if len(chosen) == 0 {
+		return nil, usage("--filter, --exclude: none of %s is left", plural(len(all), "task"))
+	}
+	return chosen, nil
+}
+
+// resume opens an existing job to continue it.
+func (f *runFlags) resume(cmd *cobra.Command, _, _ []string) (_ *jobs.Work, err error) {
+	j, err := jobs.Open(f.job.resume)
+	if err != nil {
+		return nil, usage("--resume: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			j.Close()
+		}
+	}()
+	if err := again(cmd.Flags(), j.Plan.Flags); err != nil {
+		return nil, err
+	}
+	r, err := f.rules(cmd, j.Plan.Argv)
+	if err != nil {
+		return nil, err
+	}
+	w, err := jobs.Resume(cmd.Context(), j, r.Rules, func(fault *schema.Fault) bool {
+		return slices.Contains(f.job.rerun, "any") || slices.Contains(f.job.rerun, fault.Code)
+	})
+	r.tellMissing()
+	if err == nil && len(f.job.rerun) > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s with a fault run again\n", plural(w.Rerun, "trial"))
+	}
+	return w, err
+}
+
+// work connects and runs the trials.
+func (f *runFlags) work(cmd *cobra.Command, w *jobs.Work) error {
 	c := progress.Config{Out: plain.Raw(cmd.ErrOrStderr())} // the bar moves the cursor
 	if isTerminal(os.Stderr) {
 		c.Size = func() (columns, rows int) {
@@ -240,21 +145,19 @@ func (f *runFlags) work(cmd *cobra.Command, j *job.Job, w *work) error {
 	log := logger(cmd)
 	ctx, fail := context.WithCancelCause(cmd.Context())
 	defer fail(nil)
-	b, closeAll, err := f.connect(ctx, j, fail, log)
+	b, closeAll, err := f.connect(ctx, w.Job, fail, log)
 	if err != nil {
 		return storeFailed(ctx, err)
 	}
 	defer closeAll()
-	t, err := trainer.Dial(ctx, trainer.Config{Broker: b, Name: f.name, Shard: "job-" + j.Plan.ID.String(), Tools: f.tools(), Log: log})
+	t, err := trainer.Dial(ctx, trainer.Config{Broker: b, Name: f.name, Shard: "job-" + w.Job.Plan.ID.String(), Tools: f.tools(), Log: log})
 	if err != nil {
 		return storeFailed(ctx, err)
 	}
 	defer t.Close()
-	pg.Begin(len(j.Plan.Trials), w.names, j.Results())
+	pg.Begin(len(w.Job.Plan.Trials), w.Names(), w.Job.Results())
 	defer pg.End()
-	err = runner.Run(ctx, runner.Config{
-		Trainer: t, Job: j, Progress: pg, Groups: w.groups, Answers: w.answers, Stopped: w.stopped, Adopt: f.job.resume != "", Remote: f.nats.url != "",
-	})
+	err = w.Run(ctx, t, jobs.Options{Progress: pg, Remote: f.nats.url != ""})
 	return storeFailed(ctx, err)
 }
 

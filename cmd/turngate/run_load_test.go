@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/tasks/job"
 )
 
 const privileged = "services:\n  main:\n    privileged: true\n"
@@ -80,7 +80,7 @@ func TestATaskThatDoesNotLoadIsATrial(t *testing.T) {
 	check(turngate(t, binary, append(args, "--out", at, dir)...))
 	check(turngate(t, binary, "run", "--resume", at, "-o", "json"))
 
-	p, _, err := job.Read(at)
+	p, _, err := jobs.Read(at)
 	if err != nil {
 		t.Fatal(err)
 	}

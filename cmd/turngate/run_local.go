@@ -16,15 +16,15 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/worker"
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/tasks/job"
 )
 
 // connect returns the trainer's broker. It connects to the server of --nats, or
 // starts a server and a worker in this process. The job, if any, records that
 // worker, so that a process that resumes the job can remove the sandboxes of a
 // process that died. fail is called if that server cannot store messages any more.
-func (f *runFlags) connect(ctx context.Context, j *job.Job, fail func(error), log zerolog.Logger) (_ *broker.Broker, _ func(), err error) {
+func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), log zerolog.Logger) (_ *broker.Broker, _ func(), err error) {
 	if f.nats.url != "" {
 		b, err := f.nats.dial(ctx, "trainer", f.name, log)
 		if err != nil {
@@ -121,7 +121,7 @@ const stateName = "turngate-run-"
 
 // localWorker returns the state folder and the name for a worker inside this
 // process. It takes them from the job's last process, if that left its folder.
-func localWorker(j *job.Job) (state, wid string, err error) {
+func localWorker(j *jobs.Job) (state, wid string, err error) {
 	if j != nil && leftState(j.Plan.State) && schema.CheckToken("worker", j.Plan.Worker) == nil {
 		return j.Plan.State, j.Plan.Worker, nil
 	}

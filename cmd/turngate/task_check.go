@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/tasks/check"
-	"github.com/turngate/turngate/tasks/job"
 )
 
 type taskCheckFlags struct {
@@ -58,9 +58,9 @@ func taskCheckCommand() *cobra.Command {
 
 func (f *taskCheckFlags) check(cmd *cobra.Command, paths []string) error {
 	ctx := cmd.Context()
-	dirs, err := taskDirs(paths)
+	dirs, err := tasks.Find(paths)
 	if err != nil {
-		return err
+		return usageOf(err)
 	}
 	c := check.Config{Dirs: dirs, Parallel: f.run.parallel, Pass: f.pass, Request: f.request}
 	given, err := f.run.taskEnv.values()
@@ -107,8 +107,8 @@ func (f *taskCheckFlags) request(t *tasks.Task, agent string) (schema.Request, e
 	if err != nil {
 		return q, err
 	}
-	q.Group = job.NewGroup()
-	if q.ID, err = job.RolloutID(own.name, q.Group, 0); err != nil {
+	q.Group = jobs.NewGroup()
+	if q.ID, err = jobs.RolloutID(own.name, q.Group, 0); err != nil {
 		return q, err
 	}
 	return q, q.Validate()

@@ -1,8 +1,7 @@
-package job
+package jobs
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path"
@@ -19,34 +18,27 @@ type Choice struct {
 	Seed *uint64
 }
 
-// Check returns an error for patterns that are not valid.
-func (c *Choice) Check() error {
-	var wrong []error
-	check := func(field string, list []string) {
-		for _, p := range list {
-			if _, err := path.Match(p, ""); err != nil {
-				wrong = append(wrong, fmt.Errorf("--%s: %q is not valid: want a pattern such as django__*", field, p))
-			}
-		}
+// CheckPattern returns an error for a pattern that is not valid.
+func CheckPattern(p string) error {
+	if _, err := path.Match(p, ""); err != nil {
+		return fmt.Errorf("%q is not valid: want a pattern such as django__*", p)
 	}
-	check("filter", c.Filter)
-	check("exclude", c.Exclude)
-	return errors.Join(wrong...)
+	return nil
 }
 
-// Of returns the selected tasks in their order. names returns the names of a
-// task, in results and of its folder. A pattern may match any of them.
-func Of[T any](c Choice, tasks []T, names func(T) []string) []T {
-	matches := func(list []string, t T) bool {
+// Of returns the selected tasks in their order. A pattern may match the name of a
+// task or of its folder.
+func (c Choice) Of(all []Task) []Task {
+	matches := func(list []string, t Task) bool {
 		return slices.ContainsFunc(list, func(p string) bool {
-			return slices.ContainsFunc(names(t), func(name string) bool {
+			return slices.ContainsFunc(t.names(), func(name string) bool {
 				ok, _ := path.Match(p, name)
 				return ok || p == name
 			})
 		})
 	}
-	var out []T
-	for _, t := range tasks {
+	var out []Task
+	for _, t := range all {
 		if (len(c.Filter) == 0 || matches(c.Filter, t)) && !matches(c.Exclude, t) {
 			out = append(out, t)
 		}
@@ -63,12 +55,12 @@ func Of[T any](c Choice, tasks []T, names func(T) []string) []T {
 		at[i] = i
 	}
 	slices.SortFunc(at, func(a, b int) int {
-		return cmp.Or(slices.Compare(names(out[a]), names(out[b])), cmp.Compare(a, b))
+		return cmp.Or(slices.Compare(out[a].names(), out[b].names()), cmp.Compare(a, b))
 	})
 	rand.New(rand.NewPCG(*c.Seed, 0)).Shuffle(len(at), func(i, j int) { at[i], at[j] = at[j], at[i] })
 	at = at[:c.Limit]
 	slices.Sort(at)
-	chosen := make([]T, len(at))
+	chosen := make([]Task, len(at))
 	for i, n := range at {
 		chosen[i] = out[n]
 	}

@@ -1,4 +1,4 @@
-package job_test
+package jobs_test
 
 import (
 	"archive/tar"
@@ -13,24 +13,24 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/tasks/job"
 )
 
-func plan(t *testing.T, attempts int, names ...string) job.Plan {
+func plan(t *testing.T, attempts int, names ...string) jobs.Plan {
 	t.Helper()
-	p := job.Plan{Agent: "mini", Backend: "local", Attempts: attempts, Parallel: 2, Flags: map[string][]string{"agent": {"mini"}}}
+	p := jobs.Plan{Agent: "mini", Backend: "local", Attempts: attempts, Parallel: 2, Flags: map[string][]string{"agent": {"mini"}}}
 	for _, n := range names {
-		if err := p.AddTask("alpha", job.Task{Name: n, Dir: "/tasks/" + n, Source: "tasks", Digest: strings.Repeat("a", 64)}); err != nil {
+		if err := p.AddTask("alpha", jobs.Task{Name: n, Dir: "/tasks/" + n, Source: "tasks", Digest: strings.Repeat("a", 64)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return p
 }
 
-func create(t *testing.T, p job.Plan) *job.Job {
+func create(t *testing.T, p jobs.Plan) *jobs.Job {
 	t.Helper()
-	j, err := job.Create(filepath.Join(t.TempDir(), "job"), p)
+	j, err := jobs.Create(filepath.Join(t.TempDir(), "job"), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func create(t *testing.T, p job.Plan) *job.Job {
 	return j
 }
 
-func resultOf(tr job.Trial, reward float64) schema.Result {
+func resultOf(tr jobs.Trial, reward float64) schema.Result {
 	return schema.Result{V: schema.Version, ID: tr.Rollout, Trainer: "alpha", Group: tr.Group, Index: tr.Index, Task: tr.Task, Attempt: 1, Status: schema.StatusDone, Reward: &reward, Agent: "mini"}
 }
 
@@ -98,7 +98,7 @@ func TestHostileArtifactsStayInTheTrial(t *testing.T) {
 	tr := j.Missing()[0]
 	r := resultOf(tr, 1)
 	r.Artifacts = f.artifacts()
-	if err := j.Put(t.Context(), r, f.fetch, nil); err != nil {
+	if err := j.Put(t.Context(), r, f.fetch); err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(j.Dir, tr.Name)
@@ -141,7 +141,7 @@ func TestAnAgentCannotTakeNames(t *testing.T) {
 		convert := func(*schema.Result, map[string][]byte) (map[string][]byte, error) {
 			return map[string][]byte{"agent/trajectory.json": []byte("ours"), "agent/kept/below": []byte("no room for it")}, nil
 		}
-		if err := j.Put(t.Context(), r, f.fetch, convert); err != nil {
+		if err := j.PutWith(t.Context(), r, f.fetch, convert); err != nil {
 			t.Fatal(err)
 		}
 		dir := filepath.Join(j.Dir, tr.Name)
@@ -164,11 +164,11 @@ func TestAnAgentCannotTakeNames(t *testing.T) {
 func TestALateEventKeepsTheResult(t *testing.T) {
 	j := create(t, plan(t, 1, "x"))
 	tr := j.Missing()[0]
-	if err := j.Put(t.Context(), resultOf(tr, 1), files{}.fetch, nil); err != nil {
+	if err := j.Put(t.Context(), resultOf(tr, 1), files{}.fetch); err != nil {
 		t.Fatal(err)
 	}
 	j.Close()
-	again, err := job.Open(j.Dir)
+	again, err := jobs.Open(j.Dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,10 +176,10 @@ func TestALateEventKeepsTheResult(t *testing.T) {
 	if err := again.Begin(tr.Rollout); err != nil {
 		t.Fatal(err)
 	}
-	if err := again.Put(t.Context(), resultOf(tr, 0), files{}.fetch, nil); err != nil {
+	if err := again.Put(t.Context(), resultOf(tr, 0), files{}.fetch); err != nil {
 		t.Fatal(err)
 	}
-	if _, results, err := job.Read(j.Dir); err != nil || len(results) != 1 || *results[0].Reward != 1 {
+	if _, results, err := jobs.Read(j.Dir); err != nil || len(results) != 1 || *results[0].Reward != 1 {
 		t.Errorf("got %+v, %v", results, err)
 	}
 }
@@ -188,15 +188,15 @@ func TestALateEventKeepsTheResult(t *testing.T) {
 // trials that were interrupted. Only one process can open it.
 func TestGoOn(t *testing.T) {
 	j := create(t, plan(t, 2, "x", "y"))
-	if _, err := job.Open(j.Dir); err == nil || !strings.Contains(err.Error(), "in use") {
+	if _, err := jobs.Open(j.Dir); err == nil || !strings.Contains(err.Error(), "in use") {
 		t.Errorf("two processes have it: %v", err)
 	}
-	if _, err := job.Create(j.Dir, plan(t, 1, "x")); !errors.Is(err, job.ErrNotEmpty) {
+	if _, err := jobs.Create(j.Dir, plan(t, 1, "x")); !errors.Is(err, jobs.ErrNotEmpty) {
 		t.Errorf("a job was made over another: %v", err)
 	}
 	all := j.Missing()
 	for _, tr := range all[:2] {
-		if err := j.Put(t.Context(), resultOf(tr, 1), files{}.fetch, nil); err != nil {
+		if err := j.Put(t.Context(), resultOf(tr, 1), files{}.fetch); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -212,7 +212,7 @@ func TestGoOn(t *testing.T) {
 		t.Fatalf("%v, %v", stopped, err)
 	}
 	j.Close()
-	again, err := job.Open(j.Dir)
+	again, err := jobs.Open(j.Dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +224,7 @@ func TestGoOn(t *testing.T) {
 	fault := resultOf(missing[0], 0)
 	fault.Reward, fault.Fault = nil, schema.Faultf("agent", schema.CodeTimeout, schema.WhoAgent, "too slow\nby far")
 	for range 2 { // the second call must change nothing
-		if err := again.Put(t.Context(), fault, files{}.fetch, nil); err != nil {
+		if err := again.Put(t.Context(), fault, files{}.fetch); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -236,7 +236,7 @@ func TestGoOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := again.Rerun([]job.Trial{next}); err != nil {
+	if err := again.Rerun([]jobs.Trial{next}); err != nil {
 		t.Fatal(err)
 	}
 	if left := again.Missing(); len(left) != 2 || left[0].Rollout == missing[0].Rollout {
@@ -251,11 +251,11 @@ func TestForeignPlansAreChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, change := range map[string]func(*job.Plan){
-		"v": func(p *job.Plan) { p.V = 9 }, "trials[0].name": func(p *job.Plan) { p.Trials[0].Name = "../x" },
-		"trials[0].rollout": func(p *job.Plan) { p.Trials[0].Rollout = "x y" }, "trials[0].group": func(p *job.Plan) { p.Trials[0].Group = "short" },
+	for name, change := range map[string]func(*jobs.Plan){
+		"v": func(p *jobs.Plan) { p.V = 9 }, "trials[0].name": func(p *jobs.Plan) { p.Trials[0].Name = "../x" },
+		"trials[0].rollout": func(p *jobs.Plan) { p.Trials[0].Rollout = "x y" }, "trials[0].group": func(p *jobs.Plan) { p.Trials[0].Group = "short" },
 	} {
-		var p job.Plan
+		var p jobs.Plan
 		if err := json.Unmarshal(good, &p); err != nil {
 			t.Fatal(err)
 		}
@@ -268,11 +268,11 @@ func TestForeignPlansAreChecked(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "turngate.json"), data, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := job.Read(dir); err == nil || !strings.Contains(err.Error(), name) {
+		if _, _, err := jobs.Read(dir); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, _, err := job.Read(t.TempDir()); !errors.Is(err, job.ErrNoJob) {
+	if _, _, err := jobs.Read(t.TempDir()); !errors.Is(err, jobs.ErrNoJob) {
 		t.Error(err)
 	}
 }
@@ -287,17 +287,17 @@ func TestSum(t *testing.T) {
 		}
 		results = append(results, r)
 	}
-	s := job.Sum(8, results)
+	s := jobs.Sum(8, results)
 	// x: 2 of 4, pass@2 5/6; y: 1 of 3, pass@2 2/3; pass@4 of x alone.
 	if s.Rewarded != 7 || *s.Mean != 3.0/7 || len(s.PassAt) != 2 || s.PassAt[2] < 0.7499 || s.PassAt[2] > 0.7501 || s.PassAt[4] != 1 || s.Faults() != 1 || s.Errors[0].Code != schema.CodeNoReward {
 		t.Errorf("got %+v", s)
 	}
 	half := 0.5
 	results[0].Reward = &half
-	if s := job.Sum(8, results); s.PassAt != nil {
+	if s := jobs.Sum(8, results); s.PassAt != nil {
 		t.Errorf("rewards between 0 and 1 neither pass nor fail: %v", s.PassAt)
 	}
-	if s := job.Sum(3, nil); s.Mean != nil || s.Ended != 0 {
+	if s := jobs.Sum(3, nil); s.Mean != nil || s.Ended != 0 {
 		t.Errorf("got %+v", s)
 	}
 }
@@ -321,7 +321,7 @@ func TestMeansOfSeveralRewards(t *testing.T) {
 			if n, ok := r.Rewards["reward"]; ok {
 				r.Reward = &n
 			}
-			if err := j.Put(t.Context(), r, files{}.fetch, nil); err != nil {
+			if err := j.Put(t.Context(), r, files{}.fetch); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -357,13 +357,13 @@ func TestDiff(t *testing.T) {
 			if _, ok := rewards[tr.Task]; !ok {
 				r.Reward, r.Fault = nil, schema.Faultf("agent", schema.CodeExit, schema.WhoAgent, "no")
 			}
-			if err := j.Put(t.Context(), r, files{}.fetch, nil); err != nil {
+			if err := j.Put(t.Context(), r, files{}.fetch); err != nil {
 				t.Fatal(err)
 			}
 		}
 		return j.Dir
 	}
-	changes, err := job.Diff(put(map[string]float64{"better": 0, "worse": 1, "same": 1, "broke": 1}, "better", "worse", "same", "broke", "gone", "fails"),
+	changes, err := jobs.Diff(put(map[string]float64{"better": 0, "worse": 1, "same": 1, "broke": 1}, "better", "worse", "same", "broke", "gone", "fails"),
 		put(map[string]float64{"better": 1, "worse": 0, "same": 1, "new": 1}, "better", "worse", "same", "broke", "new", "fails"))
 	if err != nil {
 		t.Fatal(err)
@@ -372,7 +372,7 @@ func TestDiff(t *testing.T) {
 	for _, c := range changes {
 		got[c.Task] = c.Kind()
 	}
-	for task, want := range map[string]string{"better": job.Better, "worse": job.Worse, "same": job.Same, "broke": job.Unknown, "gone": job.OnlyA, "new": job.OnlyB, "fails": job.Same} {
+	for task, want := range map[string]string{"better": jobs.Better, "worse": jobs.Worse, "same": jobs.Same, "broke": jobs.Unknown, "gone": jobs.OnlyA, "new": jobs.OnlyB, "fails": jobs.Same} {
 		if got[task] != want {
 			t.Errorf("%s: %s, want %s", task, got[task], want)
 		}
@@ -381,16 +381,25 @@ func TestDiff(t *testing.T) {
 
 func TestChoice(t *testing.T) {
 	all := []string{"org/d-1", "d-2", "d-3", "e-1", "e-2"}
-	names := func(s string) []string { return []string{filepath.Base(s), s} }
+	of := func(c jobs.Choice, names []string) (out []string) {
+		var list []jobs.Task
+		for _, n := range names {
+			list = append(list, jobs.Task{Name: n, Dir: "/tasks/" + filepath.Base(n)})
+		}
+		for _, t := range c.Of(list) {
+			out = append(out, t.Name)
+		}
+		return out
+	}
 	seed := func(n uint64) *uint64 { return &n }
 	for _, tt := range []struct {
-		c    job.Choice
+		c    jobs.Choice
 		want string
 	}{
-		{job.Choice{}, "org/d-1 d-2 d-3 e-1 e-2"}, {job.Choice{Filter: []string{"d*", "e-2"}, Exclude: []string{"*-3"}}, "org/d-1 d-2 e-2"},
-		{job.Choice{Filter: []string{"org/*"}}, "org/d-1"}, {job.Choice{Limit: 2}, "org/d-1 d-2"},
+		{jobs.Choice{}, "org/d-1 d-2 d-3 e-1 e-2"}, {jobs.Choice{Filter: []string{"d*", "e-2"}, Exclude: []string{"*-3"}}, "org/d-1 d-2 e-2"},
+		{jobs.Choice{Filter: []string{"org/*"}}, "org/d-1"}, {jobs.Choice{Limit: 2}, "org/d-1 d-2"},
 	} {
-		if got := strings.Join(job.Of(tt.c, all, names), " "); got != tt.want {
+		if got := strings.Join(of(tt.c, all), " "); got != tt.want {
 			t.Errorf("%+v: %s, want %s", tt.c, got, tt.want)
 		}
 	}
@@ -398,7 +407,7 @@ func TestChoice(t *testing.T) {
 	slices.Reverse(turned)
 	differ := false
 	for n := range uint64(20) {
-		a, b := job.Of(job.Choice{Limit: 2, Seed: seed(n)}, all, names), job.Of(job.Choice{Limit: 2, Seed: seed(n)}, turned, names)
+		a, b := of(jobs.Choice{Limit: 2, Seed: seed(n)}, all), of(jobs.Choice{Limit: 2, Seed: seed(n)}, turned)
 		slices.Sort(a)
 		slices.Sort(b)
 		if len(a) != 2 || !slices.Equal(a, b) {
@@ -418,7 +427,7 @@ func TestOtherUsersCannotReadAJob(t *testing.T) {
 	f := files{"agent.stdout.log": []byte("out"), "verifier.tar": folder(t, tar.Header{Name: "a/b", Typeflag: tar.TypeReg}), "out/file": []byte("x")}
 	r := resultOf(j.Missing()[0], 1)
 	r.Artifacts = f.artifacts()
-	if err := j.Put(t.Context(), r, f.fetch, nil); err != nil {
+	if err := j.Put(t.Context(), r, f.fetch); err != nil {
 		t.Fatal(err)
 	}
 	err := filepath.WalkDir(j.Dir, func(p string, d fs.DirEntry, err error) error {
@@ -449,13 +458,13 @@ func TestDiffOfTwins(t *testing.T) {
 		}
 		j := create(t, p)
 		for _, tr := range j.Missing() {
-			if err := j.Put(t.Context(), resultOf(tr, rewards[filepath.Base(tr.Dir)]), files{}.fetch, nil); err != nil {
+			if err := j.Put(t.Context(), resultOf(tr, rewards[filepath.Base(tr.Dir)]), files{}.fetch); err != nil {
 				t.Fatal(err)
 			}
 		}
 		return j.Dir
 	}
-	changes, err := job.Diff(put("/a", map[string]float64{"x": 1}), put("/b", map[string]float64{"y": 1}))
+	changes, err := jobs.Diff(put("/a", map[string]float64{"x": 1}), put("/b", map[string]float64{"y": 1}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -463,7 +472,7 @@ func TestDiffOfTwins(t *testing.T) {
 	for _, c := range changes {
 		got = append(got, c.Task+" "+c.Kind())
 	}
-	if want := []string{"other " + job.Same, "twin (x) " + job.Worse, "twin (y) " + job.Better}; !slices.Equal(got, want) {
+	if want := []string{"other " + jobs.Same, "twin (x) " + jobs.Worse, "twin (y) " + jobs.Better}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -1,6 +1,6 @@
-// Package rollouts finds recorded rollouts in the folders of jobs and on running
+// Package recorded finds recorded rollouts in the folders of jobs and on running
 // systems, and reads their files.
-package rollouts
+package recorded
 
 import (
 	"bytes"
@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/tasks/job"
 	"github.com/turngate/turngate/trajectory"
 )
 
@@ -49,8 +49,8 @@ type Rollout struct {
 	State  *schema.State   // on a running system
 	Queued *schema.Request // it waits in its trainer's queue
 	Job    string          // the job's folder; empty: none
-	Trial  *job.Trial
-	Plan   *job.Plan
+	Trial  *jobs.Trial
+	Plan   *jobs.Plan
 
 	dir  string // of the trial
 	file string // a transcript alone
@@ -71,7 +71,7 @@ func (r *Rollout) Name() string {
 
 // InJob returns the rollouts of a job in the order of its plan.
 func InJob(dir string) ([]*Rollout, error) {
-	p, results, err := job.Read(dir)
+	p, results, err := jobs.Read(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func InJob(dir string) ([]*Rollout, error) {
 // job. If some jobs cannot be read, it returns an error together with the
 // rollouts of the others.
 func InJobs(runs string) ([]*Rollout, error) {
-	list, bad := job.List(runs)
+	list, bad := jobs.List(runs)
 	var out []*Rollout
 	for _, e := range list {
 		more, err := InJob(e.Dir)
@@ -120,7 +120,7 @@ func Find(runs, name string) ([]*Rollout, error) {
 		if r := trialAt(name); r != nil { // the folder of a trial has a file with the name of a plan
 			return []*Rollout{r}, nil
 		}
-		if job.Is(name) == nil {
+		if jobs.Is(name) == nil {
 			return InJob(name)
 		}
 	}

@@ -1,4 +1,4 @@
-package rollouts_test
+package recorded_test
 
 import (
 	"bytes"
@@ -14,10 +14,10 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/turngate/turngate/internal/rollouts"
 	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/jobs"
+	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/tasks/job"
 	"github.com/turngate/turngate/trajectory"
 )
 
@@ -55,13 +55,13 @@ func vector(t *testing.T, name string) ([]byte, schema.Result) {
 }
 
 // jobOf makes a job with a trial for each vector. The last trial has not ended.
-func jobOf(t *testing.T, runs string, names ...string) *job.Job {
+func jobOf(t *testing.T, runs string, names ...string) *jobs.Job {
 	t.Helper()
-	p := job.Plan{Agent: "mini", Backend: "local", Attempts: len(names) + 1, Parallel: 1, Flags: map[string][]string{}, Args: []string{"."}}
-	if err := p.AddTask("alpha", job.Task{Name: "hello", Dir: t.TempDir(), Digest: "x"}); err != nil {
+	p := jobs.Plan{Agent: "mini", Backend: "local", Attempts: len(names) + 1, Parallel: 1, Flags: map[string][]string{}, Args: []string{"."}}
+	if err := p.AddTask("alpha", jobs.Task{Name: "hello", Dir: t.TempDir(), Digest: "x"}); err != nil {
 		t.Fatal(err)
 	}
-	j, err := job.Create(filepath.Join(runs, "j"), p)
+	j, err := jobs.Create(filepath.Join(runs, "j"), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func jobOf(t *testing.T, runs string, names ...string) *job.Job {
 			r.Artifacts = append(r.Artifacts, schema.Artifact{Name: n, Size: int64(len(files[n])), SHA256: strings.Repeat("0", 64)})
 		}
 		fetch := func(_ context.Context, a schema.Artifact) ([]byte, error) { return files[a.Name], nil }
-		if err := j.Put(t.Context(), r, fetch, nil); err != nil {
+		if err := j.Put(t.Context(), r, fetch); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -89,20 +89,20 @@ func TestRolloutsOfJobsAreFound(t *testing.T) {
 	for name, want := range map[string]int{
 		j.Dir: 3, dir: 1, string(first.Rollout): 1, first.Name: 1, filepath.Join(dir, "agent", "transcript.jsonl.zst"): 1,
 	} {
-		list, err := rollouts.Find(runs, name)
+		list, err := recorded.Find(runs, name)
 		if err != nil || len(list) != want || list[0].ID != first.Rollout || list[0].Result == nil {
 			t.Errorf("%s: got %+v, %v", name, list, err)
 		}
 	}
-	var missing *rollouts.NotFoundError
-	if _, err := rollouts.Find(runs, "none"); !errors.As(err, &missing) {
+	var missing *recorded.NotFoundError
+	if _, err := recorded.Find(runs, "none"); !errors.As(err, &missing) {
 		t.Errorf("got %v", err)
 	}
-	list, err := rollouts.InJobs(runs)
+	list, err := recorded.InJobs(runs)
 	if err != nil || len(list) != 3 || list[2].Result != nil {
 		t.Fatalf("got %+v, %v", list, err)
 	}
-	if _, err := list[2].Transcript(t.Context()); !errors.Is(err, rollouts.ErrNoTranscript) {
+	if _, err := list[2].Transcript(t.Context()); !errors.Is(err, recorded.ErrNoTranscript) {
 		t.Errorf("got %v", err)
 	}
 	if log, err := list[0].Log(t.Context(), false); err != nil || string(log) != "said by tools\n" {
@@ -113,7 +113,7 @@ func TestRolloutsOfJobsAreFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rollouts.Show(&out, list[1], r)
+	recorded.Show(&out, list[1], r)
 	for _, want := range []string{"reward 1", "5 calls, 2 rows of 15 tokens\n", "6 of 6 sampled tokens trained (100 %)", `assistant calls bash {"command": "ls"}`, "call 4, fork (compaction), 3 + 1 ids, tool_calls, v7, trained", "  < tool: x"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, &out)
@@ -131,20 +131,20 @@ func TestRolloutsOfJobsAreFound(t *testing.T) {
 	}
 }
 
-func all(t *testing.T) []*rollouts.Rollout {
+func all(t *testing.T) []*recorded.Rollout {
 	t.Helper()
 	j := jobOf(t, t.TempDir(), "tools", "compaction", "subagents", "drift_within", "discarded", "ids_missing", "logprob_positive", "versions_mixed", "branches", "edited_answer")
-	list, err := rollouts.InJob(j.Dir)
+	list, err := recorded.InJob(j.Dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return list
 }
 
-func export(t *testing.T, format string, list []*rollouts.Rollout) (string, rollouts.Summary) {
+func export(t *testing.T, format string, list []*recorded.Rollout) (string, recorded.Summary) {
 	t.Helper()
 	var out bytes.Buffer
-	sum, err := rollouts.Export(t.Context(), &out, format, list, trajectory.Options{})
+	sum, err := recorded.Export(t.Context(), &out, format, list, trajectory.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,9 +154,9 @@ func export(t *testing.T, format string, list []*rollouts.Rollout) (string, roll
 func TestExportsHaveEveryRollout(t *testing.T) {
 	list := all(t)
 	rows := 0
-	for _, format := range rollouts.Formats() {
+	for _, format := range recorded.Formats() {
 		out, sum := export(t, format, list)
-		if sum.Rollouts != 10 || len(sum.Skipped) != 1 || !errors.Is(sum.Skipped[0], rollouts.ErrNoTranscript) {
+		if sum.Rollouts != 10 || len(sum.Skipped) != 1 || !errors.Is(sum.Skipped[0], recorded.ErrNoTranscript) {
 			t.Errorf("%s: got %+v", format, sum)
 		}
 		switch format {
@@ -176,7 +176,7 @@ func TestExportsHaveEveryRollout(t *testing.T) {
 		}
 	}
 	var bad *schema.InvalidError
-	if _, err := rollouts.Export(t.Context(), &bytes.Buffer{}, "csv", list, trajectory.Options{}); !errors.As(err, &bad) || bad.Field != "format" {
+	if _, err := recorded.Export(t.Context(), &bytes.Buffer{}, "csv", list, trajectory.Options{}); !errors.As(err, &bad) || bad.Field != "format" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -222,7 +222,7 @@ func TestVerifiersReadsItsTraces(t *testing.T) {
 	list := all(t)
 	out, _ := export(t, "verifiers", list)
 	var want bytes.Buffer
-	if _, err := rollouts.Export(t.Context(), &want, "jsonl", list, trajectory.Options{Merge: trajectory.MergeClean}); err != nil {
+	if _, err := recorded.Export(t.Context(), &want, "jsonl", list, trajectory.Options{Merge: trajectory.MergeClean}); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()

@@ -1,4 +1,4 @@
-package runner_test
+package jobs_test
 
 import (
 	"bytes"
@@ -23,13 +23,13 @@ import (
 	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
-	"github.com/turngate/turngate/internal/runner"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/internal/worker"
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/tasks/job"
+	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/trainer"
 )
 
@@ -67,34 +67,44 @@ func verify(_ context.Context, p *dummy.Proc) int {
 	return 0
 }
 
-// startWorker starts a worker with dummy sandboxes.
-func startWorker(t *testing.T, n testenv.NATS) {
-	t.Helper()
+// runWorker runs a worker with dummy sandboxes on a connection until stop is called.
+func runWorker(nc *broker.Broker) (stop func() error, err error) {
 	backend := &dummy.Backend{Programs: map[string]dummy.Program{"agent": agent, "/bin/sh": verify}}
 	c := worker.Config{Slots: 2, Backends: []sandboxes.Backend{backend}, Agents: agents.All(), Grace: time.Second, Log: zerolog.Nop()}
 	timing := broker.DefaultTiming()
 	timing.NoCapable = 0
-	nc := n.Worker(t, "w1")
 	side, err := queue.NewWorker(nc, queue.WorkerConfig{Worker: "w1", Instance: "i1", Slots: 2, Offer: c.Offer, Timing: timing})
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	t.Cleanup(side.Close)
 	calls, err := modelcall.NewClient(nc, "w1", "i1")
 	if err != nil {
-		t.Fatal(err)
+		side.Close()
+		return nil, err
 	}
-	t.Cleanup(calls.Close)
 	w, err := worker.New(c, side, calls)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	return func() error {
+		cancel()
+		defer side.Close()
+		defer calls.Close()
+		return <-done
+	}, nil
+}
+
+func startWorker(t *testing.T, n testenv.NATS) {
+	t.Helper()
+	stop, err := runWorker(n.Worker(t, "w1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
 	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
+		if err := stop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -117,35 +127,30 @@ func (s *seen) Event(schema.Event)    { s.events.Add(1) }
 func (s *seen) Call(schema.ID)        { s.calls.Add(1) }
 func (s *seen) Result(*schema.Result) { s.results.Add(1) }
 
-// config returns the run of the trials without a result.
-func config(t *testing.T, tr *trainer.Trainer, j *job.Job, answer trainer.Answerer) (runner.Config, *seen) {
-	t.Helper()
-	s := &seen{}
-	c := runner.Config{Trainer: tr, Job: j, Progress: s, Answers: map[schema.ID]trainer.Answerer{}, Remote: true}
-	for _, trial := range j.Missing() {
-		r := harness.Request(trial.Rollout)
-		r.V, r.Group, r.Index, r.Task.Name = schema.Version, trial.Group, trial.Index, trial.Task
-		r.Agent, r.Verify = schema.AgentChoice{Name: "command", Args: []string{"agent"}}, &schema.Verify{Run: "verify"}
-		c.Groups = append(c.Groups, runner.Group{Requests: []schema.Request{r}})
-		c.Answers[r.ID] = answer
-		c.Stopped = append(c.Stopped, trial.Stopped...)
+// rules make rollouts of the agent.
+func rules(answer trainer.Answerer) jobs.Rules {
+	return jobs.Rules{
+		Trainer: "alpha",
+		Load: func(dir string) (*tasks.Task, error) {
+			q := harness.Request("")
+			q.Agent, q.Verify = schema.AgentChoice{Name: "command", Args: []string{"agent"}}, &schema.Verify{Run: "verify"}
+			return &tasks.Task{Dir: dir, Request: q}, nil
+		},
+		Request: func(t *tasks.Task) (schema.Request, error) { return t.Request, nil },
+		Answer:  func(*tasks.Task) (trainer.Answerer, error) { return answer, nil },
 	}
-	return c, s
 }
 
-func newJob(t *testing.T, trials int) (*job.Job, string) {
+// begin begins a job with trials of one task.
+func begin(t *testing.T, trials int, answer trainer.Answerer) *jobs.Work {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "job")
-	p := job.Plan{Agent: "command", Backend: "dummy", Attempts: trials}
-	if err := p.AddTask("alpha", job.Task{Name: "task", Dir: "/tasks/task", Digest: "x"}); err != nil {
-		t.Fatal(err)
-	}
-	j, err := job.Create(dir, p)
+	p := jobs.Plan{Agent: "command", Backend: "dummy", Attempts: trials}
+	w, err := jobs.Begin(t.Context(), filepath.Join(t.TempDir(), "job"), p, []jobs.Task{{Name: "task", Dir: "/tasks/task"}}, rules(answer))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(j.Close)
-	return j, dir
+	t.Cleanup(w.Job.Close)
+	return w
 }
 
 func done(context.Context, *trainer.Call) (*schema.Reply, error) {
@@ -155,9 +160,9 @@ func done(context.Context, *trainer.Call) (*schema.Reply, error) {
 func TestAJobHasAResultOfEveryTrial(t *testing.T) {
 	n := testenv.StartNATS(t, "alpha")
 	startWorker(t, n)
-	j, dir := newJob(t, 6)
-	c, s := config(t, newTrainer(t, n), j, done)
-	if err := runner.Run(t.Context(), c); err != nil {
+	w, s := begin(t, 6, done), &seen{}
+	j := w.Job
+	if err := w.Run(t.Context(), newTrainer(t, n), jobs.Options{Progress: s}); err != nil {
 		t.Fatal(err)
 	}
 	if len(j.Missing()) != 0 || s.results.Load() != 6 || s.calls.Load() != 6 || s.events.Load() == 0 {
@@ -168,7 +173,7 @@ func TestAJobHasAResultOfEveryTrial(t *testing.T) {
 			t.Errorf("got %+v", r)
 		}
 	}
-	if files, err := filepath.Glob(filepath.Join(dir, "*", "agent", "trajectory.json")); err != nil || len(files) != 6 {
+	if files, err := filepath.Glob(filepath.Join(j.Dir, "*", "agent", "trajectory.json")); err != nil || len(files) != 6 {
 		t.Errorf("trajectories %v, %v", files, err)
 	}
 }
@@ -178,11 +183,10 @@ func TestAJobHasAResultOfEveryTrial(t *testing.T) {
 func TestAnInterruptEndsOpenAnswers(t *testing.T) {
 	n := testenv.StartNATS(t, "alpha")
 	startWorker(t, n)
-	j, _ := newJob(t, 3)
 	tr := newTrainer(t, n)
 	asked := make(chan struct{}, 3)
 	var open sync.WaitGroup
-	c, _ := config(t, tr, j, func(ctx context.Context, _ *trainer.Call) (*schema.Reply, error) {
+	w := begin(t, 3, func(ctx context.Context, _ *trainer.Call) (*schema.Reply, error) {
 		open.Add(1)
 		defer open.Done()
 		asked <- struct{}{}
@@ -196,11 +200,11 @@ func TestAnInterruptEndsOpenAnswers(t *testing.T) {
 		<-asked
 		interrupt(interrupted)
 	}()
-	if err := runner.Run(ctx, c); !errors.Is(err, interrupted) {
+	if err := w.Run(ctx, tr, jobs.Options{Remote: true}); !errors.Is(err, interrupted) {
 		t.Fatalf("got %v", err)
 	}
 	open.Wait()
-	missing := j.Missing()
+	missing := w.Job.Missing()
 	if len(missing) != 3 {
 		t.Fatalf("%d trials are missing, want 3", len(missing))
 	}
@@ -210,9 +214,12 @@ func TestAnInterruptEndsOpenAnswers(t *testing.T) {
 		}
 	}
 	tr.Close()
-	c, s := config(t, newTrainer(t, n), j, done)
-	c.Adopt = true
-	if err := runner.Run(t.Context(), c); err != nil || s.results.Load() != 3 || len(j.Missing()) != 0 {
+	again, err := jobs.Resume(t.Context(), w.Job, rules(done), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &seen{}
+	if err := again.Run(t.Context(), newTrainer(t, n), jobs.Options{Progress: s}); err != nil || s.results.Load() != 3 || len(w.Job.Missing()) != 0 {
 		t.Errorf("the next run: %v, %d results", err, s.results.Load())
 	}
 }
@@ -222,24 +229,23 @@ func TestAnInterruptEndsOpenAnswers(t *testing.T) {
 func TestABrokenFolderEndsARun(t *testing.T) {
 	n := testenv.StartNATS(t, "alpha")
 	startWorker(t, n)
-	j, dir := newJob(t, 2)
-	if err := os.Rename(dir, dir+"-elsewhere"); err != nil {
+	w := begin(t, 2, done)
+	if err := os.Rename(w.Job.Dir, w.Job.Dir+"-elsewhere"); err != nil {
 		t.Fatal(err)
 	}
-	c, _ := config(t, newTrainer(t, n), j, done)
 	var wrong *os.PathError
-	if err := runner.Run(t.Context(), c); !errors.As(err, &wrong) {
+	if err := w.Run(t.Context(), newTrainer(t, n), jobs.Options{Remote: true}); !errors.As(err, &wrong) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestRolloutIDs(t *testing.T) {
-	group := job.NewGroup()
-	id, err := job.RolloutID("alpha", group, 3, 1)
+	group := jobs.NewGroup()
+	id, err := jobs.RolloutID("alpha", group, 3, 1)
 	if want := schema.ID("alpha-" + group[10:] + "-3-1"); err != nil || id != want || id.Trainer() != "alpha" {
 		t.Errorf("got %s, %v, want %s", id, err, want)
 	}
-	if _, err := job.RolloutID("a b", group); err == nil {
+	if _, err := jobs.RolloutID("a b", group); err == nil {
 		t.Error("a trainer with a space was accepted")
 	}
 }

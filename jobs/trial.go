@@ -1,4 +1,4 @@
-package job
+package jobs
 
 import (
 	"cmp"
@@ -21,9 +21,9 @@ import (
 // Fetch reads an artifact.
 type Fetch func(ctx context.Context, a schema.Artifact) ([]byte, error)
 
-// Convert derives further files, by name, from a result and its artifacts. They
+// convert derives further files, by name, from a result and its transcript. They
 // are stored in the trial's folder.
-type Convert func(r *schema.Result, artifacts map[string][]byte) (map[string][]byte, error)
+type convert func(r *schema.Result, artifacts map[string][]byte) (map[string][]byte, error)
 
 // Begin records that a trial runs. Later calls for the same trial, and calls for
 // a trial that has ended, do nothing.
@@ -70,7 +70,11 @@ func (j *Job) fresh(t *Trial) (*os.Root, error) {
 // Put stores the result of a trial and its artifacts. The trial has ended if Put
 // returns nil, and has not ended if Put returns an error. This survives a crash.
 // An artifact that cannot be read becomes a note.
-func (j *Job) Put(ctx context.Context, r schema.Result, fetch Fetch, convert Convert) error {
+func (j *Job) Put(ctx context.Context, r schema.Result, fetch Fetch) error {
+	return j.putWith(ctx, r, fetch, trajectoryOf)
+}
+
+func (j *Job) putWith(ctx context.Context, r schema.Result, fetch Fetch, more convert) error {
 	if err := j.Begin(r.ID); err != nil {
 		return err
 	}
@@ -85,7 +89,7 @@ func (j *Job) Put(ctx context.Context, r schema.Result, fetch Fetch, convert Con
 	if there {
 		return nil
 	}
-	if err := j.put(ctx, t, &r, fetch, convert); err != nil {
+	if err := j.put(ctx, t, &r, fetch, more); err != nil {
 		return fmt.Errorf("keep the result of trial %s: %w", t.Name, err)
 	}
 	j.mu.Lock()
@@ -95,8 +99,8 @@ func (j *Job) Put(ctx context.Context, r schema.Result, fetch Fetch, convert Con
 	return nil
 }
 
-// PutFaults stores the results of the trials that cannot run.
-func (j *Job) PutFaults(ctx context.Context) error {
+// settle stores the results of the trials that cannot run.
+func (j *Job) settle(ctx context.Context) error {
 	for _, t := range j.Missing() {
 		if t.Fault == nil {
 			continue
@@ -105,11 +109,11 @@ func (j *Job) PutFaults(ctx context.Context) error {
 			V: schema.Version, ID: t.Rollout, Trainer: t.Rollout.Trainer(), Group: t.Group, Index: t.Index, Task: t.Task,
 			Status: schema.StatusFailed, Fault: t.Fault, Agent: j.Plan.Agent,
 		}
-		if err := j.Put(ctx, r, nil, nil); err != nil { // it has no artifacts to fetch
+		if err := j.Put(ctx, r, nil); err != nil { // it has no artifacts to fetch
 			return err
 		}
 	}
-	return nil
+	return j.Tell(true)
 }
 
 // ending describes a result for the log, which makes one line of it.
@@ -124,7 +128,7 @@ func ending(r schema.Result) string {
 	return s
 }
 
-func (j *Job) put(ctx context.Context, t *Trial, r *schema.Result, fetch Fetch, convert Convert) error {
+func (j *Job) put(ctx context.Context, t *Trial, r *schema.Result, fetch Fetch, more convert) error {
 	root, err := os.OpenRoot(filepath.Join(j.Dir, t.Name))
 	if err != nil {
 		return err
@@ -135,7 +139,7 @@ func (j *Job) put(ctx context.Context, t *Trial, r *schema.Result, fetch Fetch, 
 			return err
 		}
 	}
-	k := &keeper{root: root, convert: convert != nil, has: map[string]bool{}, entries: map[string][]harborManifestEntry{"": {}}}
+	k := &keeper{root: root, has: map[string]bool{}, entries: map[string][]harborManifestEntry{"": {}}}
 	for _, a := range inOrderOfTrust(r.Artifacts) {
 		data, err := fetch(ctx, a)
 		if ctx.Err() != nil {
@@ -151,15 +155,13 @@ func (j *Job) put(ctx context.Context, t *Trial, r *schema.Result, fetch Fetch, 
 			k.note("%s was not kept here: %v", a.Name, err)
 		}
 	}
-	if convert != nil {
-		more, err := convert(r, k.files)
-		if err != nil {
-			k.note("%v", err)
-		}
-		for name, data := range more {
-			if err := k.skip(own(root, name, data)); err != nil {
-				return err
-			}
+	derived, err := more(r, k.files)
+	if err != nil {
+		k.note("%v", err)
+	}
+	for name, data := range derived {
+		if err := k.skip(own(root, name, data)); err != nil {
+			return err
 		}
 	}
 	if err := k.skip(k.verifier(r)); err != nil {
@@ -230,11 +232,10 @@ func putJSON(root *os.Root, name string, v any) error {
 // keeper writes the artifacts of a rollout into the folder of its trial.
 type keeper struct {
 	root    *os.Root
-	convert bool
 	entries map[string][]harborManifestEntry // by folder
 	has     map[string]bool                  // folders with a manifest of the worker
 	notes   []string
-	files   map[string][]byte // the transcript, for Convert
+	files   map[string][]byte // the transcript, for convert
 }
 
 // Names of the artifacts that a worker keeps of every rollout.
@@ -261,9 +262,7 @@ func (k *keeper) artifact(r *schema.Result, a schema.Artifact, data []byte) erro
 	}
 	switch {
 	case name == r.Transcript && dir == "" && name != "":
-		if k.convert {
-			k.files = map[string][]byte{name: data}
-		}
+		k.files = map[string][]byte{name: data}
 		return own(k.root, path.Join("agent", name), data)
 	case name == stdoutName && r.Agent == "oracle":
 		return own(k.root, path.Join(dir, "agent/oracle.txt"), data) // Harbor's viewer shows this file

@@ -1,4 +1,4 @@
-package rollouts
+package recorded
 
 import (
 	"cmp"
@@ -7,8 +7,8 @@ import (
 	"fmt"
 
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/tasks/job"
 )
 
 // FormatHarbor is the format of ExportJob.
@@ -23,7 +23,7 @@ type settings struct{ agent, model, backend string }
 // job has.
 func ExportJob(ctx context.Context, dir string, list []*Rollout) (sum Summary, err error) {
 	var all settings
-	var ended []job.Ended
+	var ended []jobs.Ended
 	var from []*Rollout
 	seen := map[schema.ID]bool{}
 	for _, r := range list {
@@ -47,14 +47,14 @@ func ExportJob(ctx context.Context, dir string, list []*Rollout) (sum Summary, e
 		} else if own != all {
 			return sum, fmt.Errorf("%s has the agent, model and sandbox %q, and %s has %q: export them separately", from[0].Name(), all, r.Name(), own)
 		}
-		ended, from = append(ended, job.Ended{Result: r.Result, Digest: digest}), append(from, r)
+		ended, from = append(ended, jobs.Ended{Result: r.Result, Digest: digest}), append(from, r)
 	}
 	if len(ended) == 0 {
 		return sum, nil
 	}
-	p := job.Plan{Agent: all.agent, Model: all.model, Backend: all.backend, Parallel: 1, Flags: map[string][]string{}, Args: []string{}}
+	p := jobs.Plan{Agent: all.agent, Model: all.model, Backend: all.backend, Parallel: 1, Flags: map[string][]string{}, Args: []string{}}
 	p.AddEnded(ended)
-	j, err := job.Create(dir, p)
+	j, err := jobs.Create(dir, p)
 	if err != nil {
 		return sum, err
 	}
@@ -63,7 +63,7 @@ func ExportJob(ctx context.Context, dir string, list []*Rollout) (sum Summary, e
 		fetch := func(ctx context.Context, a schema.Artifact) ([]byte, error) {
 			return r.from.Artifact(ctx, r.Result.Trainer, a.SHA256)
 		}
-		if err := j.Put(ctx, *r.Result, fetch, Trajectory); err != nil {
+		if err := j.Put(ctx, *r.Result, fetch); err != nil {
 			return sum, err
 		}
 		sum.Rollouts++

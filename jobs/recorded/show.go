@@ -1,4 +1,4 @@
-package rollouts
+package recorded
 
 import (
 	"encoding/json"

@@ -1,10 +1,4 @@
-// Package job stores the results of rollouts of many tasks in a folder. The
-// folder has the layout of Harbor's jobs (https://harborframework.com), so
-// Harbor's viewer can open it. A job can be resumed after its process died.
-//
-// A trial is one rollout of one task. Its result.json is written last: if the
-// file exists, the trial has ended.
-package job
+package jobs
 
 import (
 	"cmp"
@@ -90,9 +84,6 @@ func (p *Plan) Names() map[schema.ID]string {
 	}
 	return out
 }
-
-// Task is the part of a task that a plan records.
-type Task struct{ Name, Dir, Source, Digest string }
 
 // AddTask adds Attempts trials of a task. Their rollouts belong to the trainer.
 func (p *Plan) AddTask(trainer string, t Task) error {

@@ -1,4 +1,4 @@
-package rollouts
+package jobs
 
 import (
 	"bytes"
@@ -9,9 +9,9 @@ import (
 	"github.com/turngate/turngate/trajectory"
 )
 
-// Trajectory makes the file of a trial with its trajectory, from its transcript. It
-// is a job.Convert.
-func Trajectory(r *schema.Result, files map[string][]byte) (map[string][]byte, error) {
+// trajectoryOf makes the file of a trial with its trajectory, from its transcript. It
+// is a convert.
+func trajectoryOf(r *schema.Result, files map[string][]byte) (map[string][]byte, error) {
 	transcript, ok := files[r.Transcript]
 	if !ok {
 		return nil, nil

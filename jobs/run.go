@@ -1,23 +1,13 @@
-// Package runner runs the trials of a job: it submits their rollouts, answers
-// the model calls, and stores the results.
-package runner
+package jobs
 
 import (
 	"context"
 	"errors"
 	"sync"
 
-	"github.com/turngate/turngate/internal/rollouts"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/tasks/job"
 	"github.com/turngate/turngate/trainer"
 )
-
-// Group has the rollouts of one task.
-type Group struct {
-	Bundle   []byte // the task's files; empty: none
-	Requests []schema.Request
-}
 
 // Progress receives the events of the rollouts of a run. Its methods are safe for
 // concurrent use.
@@ -27,18 +17,9 @@ type Progress interface {
 	Result(r *schema.Result)
 }
 
-// Config describes one run of a job.
-type Config struct {
-	Trainer  *trainer.Trainer
-	Job      *job.Job
-	Progress Progress
-	Groups   []Group
-	Answers  map[schema.ID]trainer.Answerer
-	// Stopped are earlier rollouts of the same trials, which are cancelled first:
-	// the process that stopped them may have ended before its cancel arrived.
-	Stopped []schema.ID
-	// Adopt means that an earlier process may have submitted the rollouts.
-	Adopt bool
+// Options are settings of a run that do not change its results.
+type Options struct {
+	Progress Progress // nil: nobody is told
 	// Remote means that the rollouts run in other processes and would go on when
 	// this one ends. If the context of Run ends, they are cancelled, and their
 	// trials get new rollouts for the next run of the job.
@@ -49,25 +30,46 @@ type Config struct {
 const savers = 4
 
 type runner struct {
-	Config
-	fail context.CancelCauseFunc
+	*Work
+	Options
+	trainer *trainer.Trainer
+	fail    context.CancelCauseFunc
 	// quit ends open answers.
 	quit context.Context
 }
 
-// Run runs the rollouts until the job has a result of each. The error is the
-// context's cause, or the first error of the job's folder or of the server.
-func Run(ctx context.Context, c Config) error {
+// silent is the Progress of a run whose caller has none.
+type silent struct{}
+
+func (silent) Event(schema.Event)    {}
+func (silent) Call(schema.ID)        {}
+func (silent) Result(*schema.Result) {}
+
+// Run runs the trials until each has a result. The trainer has the name in Rules and
+// serves no other rollouts meanwhile. The error is the context's cause, or the first
+// error of the job's folder or of the server.
+func (w *Work) Run(ctx context.Context, t *trainer.Trainer, o Options) error {
+	if o.Progress == nil {
+		o.Progress = silent{}
+	}
+	err := w.run(ctx, t, o)
+	if terr := w.Job.Tell(true); err == nil {
+		err = terr
+	}
+	return err
+}
+
+func (w *Work) run(ctx context.Context, t *trainer.Trainer, o Options) error {
 	inner, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	quit, leave := context.WithCancel(context.WithoutCancel(ctx))
 	defer leave()
-	r := &runner{Config: c, fail: fail, quit: quit}
-	unwatch, err := c.Trainer.Watch(func(e schema.Event) {
+	r := &runner{Work: w, Options: o, trainer: t, fail: fail, quit: quit}
+	unwatch, err := t.Watch(func(e schema.Event) {
 		if e.Phase != nil {
 			r.begun(e.Rollout)
 		}
-		c.Progress.Event(e)
+		o.Progress.Event(e)
 	})
 	if err != nil {
 		return err
@@ -76,7 +78,7 @@ func Run(ctx context.Context, c Config) error {
 	serving, end := context.WithCancel(inner)
 	defer end()
 	var bg sync.WaitGroup
-	bg.Go(func() { _ = c.Trainer.Serve(serving, r.answer) }) // returns only when its context ends
+	bg.Go(func() { _ = t.Serve(serving, r.answer) }) // returns only when its context ends
 	bg.Go(func() {
 		if err := r.submit(inner); err != nil {
 			fail(err)
@@ -86,7 +88,7 @@ func Run(ctx context.Context, c Config) error {
 	if cause := context.Cause(inner); cause != nil {
 		err = cause
 	}
-	if ctx.Err() != nil && c.Remote {
+	if ctx.Err() != nil && o.Remote {
 		// Before the open answers end: otherwise the agents would see their faults.
 		err = errors.Join(err, r.stop())
 	}
@@ -100,7 +102,7 @@ func Run(ctx context.Context, c Config) error {
 // stop cancels the rollouts without a result.
 func (r *runner) stop() error {
 	stopped, err := r.Job.Stop()
-	return errors.Join(err, r.Trainer.Cancel(stopped, "interrupted"))
+	return errors.Join(err, r.trainer.Cancel(stopped, "interrupted"))
 }
 
 // collect stores a result of every rollout.
@@ -108,9 +110,9 @@ func (r *runner) collect(ctx context.Context) error {
 	var saving sync.WaitGroup
 	defer saving.Wait()
 	free := make(chan struct{}, savers)
-	for _, g := range r.Groups {
-		for range g.Requests {
-			res, err := r.Trainer.NextResult(ctx)
+	for _, g := range r.groups {
+		for range g.requests {
+			res, err := r.trainer.NextResult(ctx)
 			if err != nil {
 				return err
 			}
@@ -134,26 +136,26 @@ func (r *runner) begun(id schema.ID) {
 
 // submit uploads the tasks' files and puts the requests on the queue.
 func (r *runner) submit(ctx context.Context) error {
-	if len(r.Stopped) > 0 {
-		if err := r.Trainer.Cancel(r.Stopped, "interrupted"); err != nil {
+	if len(r.stopped) > 0 {
+		if err := r.trainer.Cancel(r.stopped, "interrupted"); err != nil {
 			return err
 		}
 	}
-	send := r.Trainer.Submit
-	if r.Adopt {
-		send = r.Trainer.Adopt
+	send := r.trainer.Submit
+	if r.adopt {
+		send = r.trainer.Adopt
 	}
-	for _, g := range r.Groups {
-		if len(g.Bundle) > 0 {
-			sha, err := r.Trainer.PutBundle(ctx, g.Bundle)
+	for _, g := range r.groups {
+		if len(g.bundle) > 0 {
+			sha, err := r.trainer.PutBundle(ctx, g.bundle)
 			if err != nil {
 				return err
 			}
-			for i := range g.Requests {
-				g.Requests[i].Task.Bundle = sha
+			for i := range g.requests {
+				g.requests[i].Task.Bundle = sha
 			}
 		}
-		if err := send(ctx, g.Requests); err != nil {
+		if err := send(ctx, g.requests); err != nil {
 			return err
 		}
 	}
@@ -165,7 +167,7 @@ func (r *runner) answer(ctx context.Context, c *trainer.Call) (*schema.Reply, er
 	if err != nil {
 		return nil, err
 	}
-	answer := r.Answers[key.Rollout]
+	answer := r.answers[key.Rollout]
 	if answer == nil {
 		return nil, errors.New("this process did not submit that rollout")
 	}
@@ -182,7 +184,7 @@ func (r *runner) answer(ctx context.Context, c *trainer.Call) (*schema.Reply, er
 
 // keep stores a result in the job's folder.
 func (r *runner) keep(ctx context.Context, res schema.Result) error {
-	if err := r.Job.Put(ctx, res, r.Trainer.Artifact, rollouts.Trajectory); err != nil {
+	if err := r.Job.Put(ctx, res, r.trainer.Artifact); err != nil {
 		return err
 	}
 	r.Progress.Result(&res)

@@ -1,0 +1,209 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks"
+	"github.com/turngate/turngate/trainer"
+)
+
+// Rules make the rollouts of tasks.
+type Rules struct {
+	Trainer string // name of the trainer; Begin makes the ids of rollouts with it
+	// Load reads a task.
+	Load func(dir string) (*tasks.Task, error)
+	// Request makes the request of each rollout of a task. The job sets its ids.
+	Request func(t *tasks.Task) (schema.Request, error)
+	// Answer returns the answerer of a task's model calls, nil if no answer is
+	// needed.
+	Answer func(t *tasks.Task) (trainer.Answerer, error)
+}
+
+// Work has the trials of a job that are to run.
+type Work struct {
+	Job   *Job
+	Rerun int // trials with a fault that run again
+
+	groups  []group
+	answers map[schema.ID]trainer.Answerer
+	names   map[schema.ID]string
+	faults  map[schema.ID]*schema.Fault // of the trials that cannot run
+	digests map[string]string           // of the tasks, by their folders
+	// stopped are earlier rollouts of the same trials, which are cancelled first:
+	// the process that stopped them may have ended before its cancel arrived.
+	stopped []schema.ID
+	// adopt means that an earlier process may have submitted the rollouts.
+	adopt bool
+}
+
+// group has the rollouts of one task.
+type group struct {
+	bundle   []byte // the task's files; empty: none
+	requests []schema.Request
+}
+
+// Begin makes the folder of a new job for the tasks, of which each has
+// Plan.Attempts trials. A task that cannot run has trials that end with a fault. If
+// no task can run, the error is a *RefusedError and there is no folder. The caller
+// closes the Job of the Work.
+func Begin(ctx context.Context, dir string, p Plan, list []Task, r Rules) (*Work, error) {
+	list = slices.Clone(list)
+	for i := range list {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		list[i].prepare(&r)
+		if err := p.AddTask(r.Trainer, list[i]); err != nil {
+			return nil, err
+		}
+	}
+	w := newWork(list, p.Trials, &r)
+	if len(w.names) == 0 {
+		return nil, &RefusedError{w.faultsOf(p.Trials)}
+	}
+	for i := range p.Trials {
+		p.Trials[i].Fault = w.faults[p.Trials[i].Rollout]
+	}
+	var err error
+	if w.Job, err = Create(dir, p); err != nil {
+		return nil, err
+	}
+	if err := w.Job.settle(ctx); err != nil {
+		w.Job.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// Resume returns the trials of a job without a result, and those with a fault that
+// rerun selects; nil selects none. A task that has changed since the job began is an
+// error, except for the trials of rerun. The error is a *RefusedError if a trial
+// could run when the job began and cannot now.
+func Resume(ctx context.Context, j *Job, r Rules, rerun func(*schema.Fault) bool) (*Work, error) {
+	missing := slices.DeleteFunc(j.Missing(), cannotRun)
+	var again []Trial
+	if rerun != nil {
+		for _, t := range j.WithFault(rerun) {
+			next, err := t.Next()
+			if err != nil {
+				return nil, err
+			}
+			again = append(again, next)
+		}
+		missing = j.InOrder(append(missing, again...))
+	}
+	list, err := tasksOf(ctx, missing, &r)
+	if err != nil {
+		return nil, err
+	}
+	w := newWork(list, missing, &r)
+	w.Job, w.Rerun, w.adopt = j, len(again), true
+	if faults := w.faultsOf(slices.DeleteFunc(slices.Clone(missing), cannotRun)); len(faults) > 0 {
+		return nil, &RefusedError{faults}
+	}
+	if len(again) > 0 {
+		for i := range again {
+			t := &again[i]
+			t.Fault, t.Digest = w.faults[t.Rollout], w.digests[t.Dir]
+		}
+		if err := j.Rerun(again); err != nil {
+			return nil, err
+		}
+	}
+	return w, j.settle(ctx)
+}
+
+// cannotRun reports whether a trial could not run when the job began.
+func cannotRun(t Trial) bool { return t.Fault != nil }
+
+// tasksOf loads the tasks of the trials.
+func tasksOf(ctx context.Context, trials []Trial, r *Rules) (list []Task, err error) {
+	for _, of := range trials {
+		if of.Index > 0 && len(list) > 0 && list[len(list)-1].Dir == of.Dir {
+			continue
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		t := Task{Dir: of.Dir, Name: of.Task, Source: of.Source}
+		if t.prepare(r); t.err == nil && of.Fault == nil && t.Digest != of.Digest {
+			t.err = fmt.Errorf("task %s was changed since the job began: start a new job", of.Dir)
+		}
+		list = append(list, t)
+	}
+	return list, nil
+}
+
+// newWork makes the requests of the trials, or the faults of the ones that cannot
+// run.
+func newWork(list []Task, trials []Trial, r *Rules) *Work {
+	w := &Work{answers: map[schema.ID]trainer.Answerer{}, names: map[schema.ID]string{}, faults: map[schema.ID]*schema.Fault{}, digests: map[string]string{}}
+	at := map[string]*Task{}
+	for i, t := range list {
+		at[t.Dir], w.digests[t.Dir] = &list[i], t.Digest
+	}
+	last := ""
+	for _, of := range trials {
+		t := at[of.Dir]
+		q, err := t.request(r, of)
+		if err != nil {
+			w.faults[of.Rollout] = t.fault(err)
+			continue
+		}
+		if of.Group != last || len(w.groups) == 0 {
+			w.groups = append(w.groups, group{bundle: t.Task.Bundle})
+			last = of.Group
+		}
+		g := &w.groups[len(w.groups)-1]
+		g.requests = append(g.requests, q)
+		w.answers[q.ID], w.names[q.ID] = t.answer, of.Name
+		w.stopped = append(w.stopped, of.Stopped...)
+	}
+	return w
+}
+
+// Names returns the names of the trials that are to run, by their rollouts.
+func (w *Work) Names() map[schema.ID]string { return w.names }
+
+// Requests returns the requests of the trials.
+func (w *Work) Requests() []schema.Request {
+	var out []schema.Request
+	for _, g := range w.groups {
+		out = append(out, g.requests...)
+	}
+	return out
+}
+
+// faultsOf returns the faults of the trials that cannot run.
+func (w *Work) faultsOf(trials []Trial) (out []*schema.Fault) {
+	for _, t := range trials {
+		if f := w.faults[t.Rollout]; f != nil {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// RefusedError reports that trials cannot run, with a fault for each.
+type RefusedError struct{ Faults []*schema.Fault }
+
+// maxWrong is the largest number of tasks with a mistake that an error lists.
+const maxWrong = 20
+
+// Error lists the messages of the faults, each once, on lines of their own.
+func (e *RefusedError) Error() string {
+	var list []string
+	for _, f := range e.Faults {
+		if !slices.Contains(list, f.Message) {
+			list = append(list, f.Message)
+		}
+	}
+	if more := len(list) - maxWrong; more > 0 {
+		list = append(list[:maxWrong], fmt.Sprintf("and %d more tasks are wrong", more))
+	}
+	return strings.Join(list, "\n")
+}
