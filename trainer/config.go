@@ -24,7 +24,8 @@ type Config struct {
 	// TakeOver ends the process that has the shard: its methods fail with a
 	// *ReplacedError.
 	TakeOver bool
-	// AnswerAll answers also the calls of rollouts that other processes submit.
+	// AnswerAll answers also the calls of rollouts that other processes submit, such
+	// as those that gate.routes of their requests sends to this shard.
 	// Otherwise a process answers those of rollouts that it submitted or adopted.
 	AnswerAll bool
 	Orphans   Orphans // of the shard's earlier processes; default LeaveOrphans. Without effect with AnswerAll

@@ -57,7 +57,7 @@ func (t *Trainer) findOrphans(ctx context.Context) error {
 	defer cancel()
 	n := 0
 	err := t.requests.OpenRequests(ctx, func(r schema.Request, lane int, seq uint64, _ time.Time) error {
-		if cmp.Or(r.Shard, schema.DefaultShard) != t.cfg.Shard || t.has(r.ID) {
+		if !t.ofThisShard(&r) || t.has(r.ID) {
 			return nil
 		}
 		n++
@@ -98,34 +98,39 @@ func (t *Trainer) take(ctx context.Context, r schema.Request, lane int, seq uint
 		return t.adoptAt(ctx, r, lane, seq)
 	case CancelOrphans:
 		t.mu.Lock()
-		t.orphans[r.ID] = seq
+		t.orphans[r.ID] = cmp.Or(seq, t.orphans[r.ID])
 		t.mu.Unlock()
 	}
 	return nil
 }
 
-// foundOrphan handles a call of an orphan that was not in the queue when this process
-// started. It reports whether the call is answered from now on.
+// foundOrphan handles a call of a rollout that this process does not have. It reports
+// whether the call is answered from now on. A gate may send calls of other shards'
+// rollouts here: these are no orphans.
 func (t *Trainer) foundOrphan(ctx context.Context, id schema.ID) bool {
-	switch t.cfg.Orphans {
-	case AdoptOrphans:
-		r, err := t.requests.Request(ctx, id)
-		if err == nil {
-			err = t.adoptAt(ctx, r, t.lane(), 0)
-		}
-		if err != nil {
-			t.cfg.Log.Warn().Err(err).Str("rollout", string(id)).Msg("an open rollout of another process was not adopted; its worker asks again")
-			t.mu.Lock()
-			delete(t.rollouts, id)
-			t.mu.Unlock()
-		}
-		return err == nil
-	case CancelOrphans:
-		t.mu.Lock()
-		t.orphans[id] = 0
-		t.mu.Unlock()
-	default:
-		t.cfg.Log.Warn().Str("rollout", string(id)).Msg("a call of a rollout that this process did not submit is not answered: adopt or cancel such rollouts")
+	log := t.cfg.Log.With().Str("rollout", string(id)).Logger()
+	r, err := t.requests.Request(ctx, id)
+	if err == nil && !t.ofThisShard(&r) {
+		log.Warn().Str("shard", shardOf(&r)).Msg("a call of another shard's rollout is not answered: a process to which gate.routes sends calls needs AnswerAll")
+		return false
 	}
-	return false
+	if err == nil {
+		err = t.take(ctx, r, t.lane(), 0)
+	}
+	if err != nil {
+		log.Warn().Err(err).Msg("an open rollout of another process was not looked at; its worker asks again")
+		t.mu.Lock()
+		delete(t.rollouts, id)
+		t.mu.Unlock()
+		return false
+	}
+	if t.cfg.Orphans != AdoptOrphans && t.cfg.Orphans != CancelOrphans {
+		log.Warn().Msg("a call of a rollout that this process did not submit is not answered: adopt or cancel such rollouts")
+	}
+	return t.cfg.Orphans == AdoptOrphans
 }
+
+// shardOf returns the shard of the process that submitted or adopted a rollout.
+func shardOf(r *schema.Request) string { return cmp.Or(r.Shard, schema.DefaultShard) }
+
+func (t *Trainer) ofThisShard(r *schema.Request) bool { return shardOf(r) == t.cfg.Shard }

@@ -81,7 +81,7 @@ class FakeWorker:
         return f"{TRAINER}-{secrets.token_hex(6)}"
 
     async def ask(self, rollout: str, call: int, messages: list[Any], *, attempt: int = 1, base: int = 0,
-                  keep: int = 0, whole: list[Any] | None = None, headers: Mapping[str, str] | None = None,
+                  keep: int = 0, whole: list[Any] | None = None, headers: Mapping[str, str] | None = None, shard: str = "0",
                   asking: Asking | None = None, **more: Any) -> Asking:  # fmt: skip
         """Publish a call. whole has all its messages, for the digest."""
         raw = [raw_json(m) for m in messages]
@@ -98,12 +98,14 @@ class FakeWorker:
         if whole is not None:
             hashes = [digest.hash_message(raw_json(m)) for m in whole]
             body["digest"] = digest.digest(hashes, digest.hash_tools(b""), digest.hash_params({}))
-        return await self.send(rollout, call, msgpack.packb(body), attempt=attempt, headers=headers, asking=asking)
+        return await self.send(
+            rollout, call, msgpack.packb(body), attempt=attempt, shard=shard, headers=headers, asking=asking
+        )
 
-    async def send(self, rollout: str, call: int, data: bytes, *, attempt: int = 1, what: str = "llm",
+    async def send(self, rollout: str, call: int, data: bytes, *, attempt: int = 1, what: str = "llm", shard: str = "0",
                    headers: Mapping[str, str] | None = None, asking: Asking | None = None) -> Asking:  # fmt: skip
         asking = asking or Asking(self)
-        subject = f"rollout.{rollout}.{what}.{TRAINER}.0.{attempt}.{call}"
+        subject = f"rollout.{rollout}.{what}.{TRAINER}.{shard}.{attempt}.{call}"
         await self.nc.publish(subject, data, reply=asking.inbox, headers=dict(headers or {}) or None)
         return asking
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Server
+from fake_worker import TRAINER, FakeWorker
 from test_client import connect, policy
 from turngate import Call, Client, GroupExistsError, InUseError, InvalidError, ReplacedError, Reply, Task
 
@@ -72,6 +73,37 @@ async def test_rollouts_of_a_process_that_is_gone(server: Server, tasks: Path, o
                 break
             except LookupError:
                 await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("orphans", ["leave", "cancel", "adopt"])
+async def test_a_call_that_is_routed_to_another_shard_is_no_orphans(
+    server: Server, tasks: Path, orphans: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, go_on, judge = asyncio.Event(), asyncio.Event(), f"judge-{orphans}"
+
+    async def waits(call: Call) -> Reply:
+        asked.set()
+        await go_on.wait()
+        return await policy(call)
+
+    async with await connect(server, TRAINER, shard="first") as first:
+        first.serve(waits)
+        [rollout] = await first.submit_group(Task.load(tasks / "hello"), sandbox="local")
+        await asked.wait()
+        async with FakeWorker(server.url, server.creds("admin")) as worker:
+            async with await connect(server, TRAINER, shard=judge, orphans=orphans) as second:
+                call = await worker.ask(rollout, 9, [{"role": "user", "content": "x"}], shard=judge)
+                while f"{rollout} was not submitted by this process" not in caplog.text:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                assert "answer_all=True" in caplog.text
+                assert second.outstanding == 0
+                assert call.frames.empty()
+            async with await connect(server, TRAINER, shard=judge, answer_all=True) as third:
+                third.serve(policy)
+                call = await worker.ask(rollout, 9, [{"role": "user", "content": "x"}], shard=judge)
+                await call.final()
+        go_on.set()
+        assert (await first.next_result()).status == "done"
 
 
 async def test_a_group_that_exists_is_an_error(server: Server, tasks: Path) -> None:

@@ -125,7 +125,8 @@ class Client(Answering, Files, Training, Workers):
             take_over: Take the place of another process that has this name and shard, whose client is closed then.
             orphans: What is done with open rollouts of this name and shard that this process did not submit: leave them
                 alone, cancel them, or adopt them. Their calls are answered in the last case only.
-            answer_all: Answer the calls of rollouts that other processes submit, too.
+            answer_all: Answer the calls of rollouts that other processes submit, too, such as those that gate.routes of
+                their requests sends to this shard.
             lane: Priority of submitted rollouts, 0 to 3; 0 is the most urgent.
             slots: Largest number of submitted rollouts without a result; submit waits for the others. 0: no limit.
             tools: Tools that agents may use whose request lists them in agent.tools.

@@ -47,8 +47,11 @@ class Orphans:
                 request = codec.decode(Request, m.data)
             except (ShapeError, InvalidError):  # a worker answers it
                 continue
-            mine = (request.shard or names.DEFAULT_SHARD) == self._shard
-            if not mine or request.id in self._submissions.open or names.trainer_of(request.id) != self._trainer:
+            if (
+                not self._is_of_this_shard(request)
+                or request.id in self._submissions.open
+                or names.trainer_of(request.id) != self._trainer
+            ):
                 continue
             found += 1
             lane = _LANE.match(m.subject)
@@ -64,23 +67,41 @@ class Orphans:
         return adopted
 
     async def called(self, rollout: str) -> bool:
-        """Handle a call of an unknown rollout, and report whether it is answered from now on."""
-        if self._choice == "adopt":
-            try:
-                return await self._take(await self._submissions.request(rollout), names.DEFAULT_LANE, 0)
-            except (NotFoundError, TurngateError) as e:
-                log.warning("rollout %s of another process was not adopted; its worker asks again: %s", rollout, e)
+        """Handle a call of an unknown rollout, and report whether it is answered from now on.
+
+        A gate may send calls of other shards' rollouts here: these are no orphans.
+        """
+        try:
+            request = await self._submissions.request(rollout)
+            if not self._is_of_this_shard(request):
+                self._tell(
+                    rollout,
+                    f"it has the shard {request.shard or names.DEFAULT_SHARD}, and a client to which gate.routes"
+                    " sends calls needs answer_all=True",
+                )
                 return False
-        if self._choice == "cancel":
-            self._submissions.orphans.setdefault(rollout, 0)
-        elif rollout not in self._told:
-            self._told.add(rollout)
-            log.warning("rollout %s was not submitted by this process: its calls are not answered (orphans=)", rollout)
+            if await self._take(request, names.DEFAULT_LANE, 0):
+                return True
+        except (NotFoundError, TurngateError, ShapeError) as e:
+            log.warning("rollout %s of another process was not looked at; its worker asks again: %s", rollout, e)
+            return False
+        if self._choice == "leave":
+            self._tell(rollout, "orphans=")
         return False
+
+    def _tell(self, rollout: str, reason: str) -> None:
+        if rollout not in self._told:
+            self._told.add(rollout)
+            log.warning(
+                "rollout %s was not submitted by this process: its calls are not answered (%s)", rollout, reason
+            )
+
+    def _is_of_this_shard(self, request: Request) -> bool:
+        return (request.shard or names.DEFAULT_SHARD) == self._shard
 
     async def _take(self, request: Request, lane: int, seq: int) -> bool:
         if self._choice == "cancel":
-            self._submissions.orphans[request.id] = seq
+            self._submissions.orphans[request.id] = seq or self._submissions.orphans.get(request.id, 0)
         if self._choice != "adopt":
             return False
         state = await self._submissions.state(request.id)
