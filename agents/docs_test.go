@@ -50,7 +50,7 @@ func yes(able bool) string {
 // TestDocsListEveryAgent: the table of agents has a row for each, which agrees
 // with its Spec. A cell may say more than "yes".
 func TestDocsListEveryAgent(t *testing.T) {
-	table := rows(t, "docs/running.md", "\n## Agents")
+	table := rows(t, "docs/agents.md", "\n## The agents")
 	for _, s := range agents.All() {
 		want := []string{"`" + s.Name + "`", s.Version, s.Dialect, yes(s.SystemPrompt), yes(s.MaxTurns), yes(s.MCP)}
 		if s.AnyProgram {
@@ -58,12 +58,12 @@ func TestDocsListEveryAgent(t *testing.T) {
 		}
 		i := slices.IndexFunc(table, func(row []string) bool { return slices.Contains(strings.Split(row[0], ", "), want[0]) })
 		if i < 0 || len(table[i]) != len(want) {
-			t.Errorf("docs/running.md needs the row | %s |", strings.Join(want, " | "))
+			t.Errorf("docs/agents.md needs the row | %s |", strings.Join(want, " | "))
 			continue
 		}
 		for column, cell := range table[i][1:] {
 			if need := want[column+1]; !strings.Contains(cell, strings.TrimSuffix(need, "yes")) || column > 1 && (need == "") != (cell == "") {
-				t.Errorf("docs/running.md: the row of %s has %q, want %q", s.Name, cell, need)
+				t.Errorf("docs/agents.md: the row of %s has %q, want %q", s.Name, cell, need)
 			}
 		}
 	}

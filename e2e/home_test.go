@@ -68,7 +68,7 @@ func instructions() []string {
 }
 
 // TestAnAgentsShellIsAsAtHome runs a probe in the shell tool of each agent in
-// Docker, and gives each agent several instructions. The table in docs/running.md has
+// Docker, and gives each agent several instructions. The table in docs/agents.md has
 // the points of each agent; those that belong to the image must be the image's. No
 // test runs beside it: cline may end without a call if it gets little CPU time and its
 // instruction has an @.
@@ -243,10 +243,10 @@ func (h *homes) compare(t *testing.T, b *broker.Broker, names []string, all map[
 			table = append(table, "| `"+name+"` | "+strings.Join(cells, " | ")+" |")
 		})
 	}
-	page, err := os.ReadFile(filepath.Join(testenv.Root(t), "docs/running.md"))
+	page, err := os.ReadFile(filepath.Join(testenv.Root(t), "docs/agents.md"))
 	harness.Must(t, err)
 	if text := strings.Join(table, "\n") + "\n\n"; !strings.Contains(string(page), "\n\n"+text) {
-		t.Errorf("docs/running.md has not this table:\n%s", text)
+		t.Errorf("docs/agents.md has not this table:\n%s", text)
 	}
 }
 

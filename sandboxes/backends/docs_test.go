@@ -35,7 +35,7 @@ func TestEveryBackend(t *testing.T) {
 // each backend.
 func TestDocsListEveryBackend(t *testing.T) {
 	for file, heading := range map[string]string{
-		"docs/running.md": "Sandboxes", "docs/security.md": "Isolation of a sandbox", "docs/tasks.md": "Needs and limits",
+		"docs/sandboxes.md": "The backends", "docs/security.md": "Isolation of a sandbox", "docs/tasks.md": "Needs and limits",
 	} {
 		data, err := os.ReadFile(filepath.Join(testenv.Root(t), file))
 		if err != nil {
