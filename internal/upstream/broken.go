@@ -144,5 +144,8 @@ func (u *Upstream) works(ctx context.Context) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.works, b.probed = err == nil && len(got.Choices) == 1 && got.Choices[0].FinishReason != aborted, time.Now()
+	if b.works {
+		u.outage.over()
+	}
 	return b.works
 }

@@ -29,14 +29,32 @@ func (o *outage) over() {
 }
 
 // goesOn notes a failure. It returns the time until the next try, which grows with the
-// outage, and whether the upstream has ever answered a call.
-func (o *outage) goesOn(now time.Time) (pause time.Duration, ever bool) {
+// outage.
+func (o *outage) goesOn(now time.Time) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.since.IsZero() {
 		o.since = now
 	}
-	return min(now.Sub(o.since)/4, mostPause), o.ever
+	return min(now.Sub(o.since)/4, mostPause)
+}
+
+// answered reports whether the upstream has ever answered a call.
+func (o *outage) answered() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.ever
+}
+
+// away reports whether a failure may be that of an upstream which answers no call: it
+// cannot be reached, does not answer, or says that it is overloaded or broken. A refusal
+// of one request, or of a key, is no outage.
+func away(err error, f *schema.Fault) bool {
+	var no *refusal
+	if !errors.As(err, &no) {
+		return f.Code == schema.CodeUpstream && schema.RetryableStatus(f.Status)
+	}
+	return schema.RetryableStatus(no.status) && no.status != http.StatusNotImplemented && no.status != http.StatusHTTPVersionNotSupported
 }
 
 // otherPause is the time between two tries of a call to a server that has no route of
@@ -66,18 +84,17 @@ func (u *Upstream) paced(err error) error {
 	if !errors.As(err, &f) || f.Code == schema.CodeAborted {
 		return err
 	}
-	pause, ever := u.outage.goesOn(time.Now())
 	switch {
 	case f.Code == schema.CodeBadAnswer:
 		return err
-	case !ever && otherServer(err):
+	case !u.outage.answered() && otherServer(err):
 		f = badAnswer("the server at %s does not answer as an upstream does: %s", u.base, f.Message)
 		f.RetryAfterMS = otherPause.Milliseconds()
 		return f
-	case !schema.RetryableStatus(f.Status):
+	case !away(err, f):
 		return err
 	}
 	told := *f
-	told.RetryAfterMS = max(f.RetryAfterMS, pause.Milliseconds())
+	told.RetryAfterMS = max(f.RetryAfterMS, u.outage.goesOn(time.Now()).Milliseconds())
 	return &told
 }

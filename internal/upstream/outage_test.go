@@ -22,8 +22,8 @@ func TestThePauseGrowsWithTheOutage(t *testing.T) {
 	start := time.Unix(1000, 0)
 	tries, last := 0, time.Duration(0)
 	for at := time.Duration(0); at < 150*time.Second; tries++ {
-		pause, ever := o.goesOn(start.Add(at))
-		if ever || pause < last || pause > mostPause {
+		pause := o.goesOn(start.Add(at))
+		if o.answered() || pause < last || pause > mostPause {
 			t.Fatalf("after %s: a pause of %s after one of %s", at, pause, last)
 		}
 		last = pause
@@ -33,8 +33,49 @@ func TestThePauseGrowsWithTheOutage(t *testing.T) {
 		t.Errorf("%d tries", tries)
 	}
 	o.over()
-	if pause, ever := o.goesOn(start.Add(time.Hour)); !ever || pause != 0 {
+	if pause := o.goesOn(start.Add(time.Hour)); !o.answered() || pause != 0 {
 		t.Errorf("after an answer: a pause of %s", pause)
+	}
+}
+
+// TestARefusalIsNoOutage: only failures of an upstream that answers no call make the next
+// pause longer.
+func TestARefusalIsNoOutage(t *testing.T) {
+	for name, tt := range map[string]struct {
+		status int
+		body   string
+		outage bool
+	}{
+		"a wrong request":    {400, `{"error":{"message":"temperature must be at most 2"}}`, false},
+		"a long prompt":      {400, `{"error":{"message":"the prompt is longer than the model's context length"}}`, false},
+		"a wrong start":      {400, `{"error":{"message":"\"auto\" tool choice requires --enable-auto-tool-choice"}}`, false},
+		"a wrong key":        {401, `{"error":"Unauthorized"}`, false},
+		"another model":      {404, `{"error":{"message":"no such model","param":"model"}}`, false},
+		"a large request":    {413, "too large", false},
+		"not implemented":    {501, "no", false},
+		"an odd answer":      {200, `{"choices":[]}`, false},
+		"overload":           {429, "busy", true},
+		"an engine's crash":  {500, "EngineDeadError", true},
+		"a proxy alone":      {502, "bad gateway", true},
+		"a start":            {503, "loading", true},
+		"a proxy that waits": {504, "timeout", true},
+		"an overload":        {529, "overloaded", true},
+		"no connection":      {0, "", true},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(tt.status)
+			_, _ = io.WriteString(w, tt.body)
+		}))
+		if tt.status == 0 {
+			srv.Close()
+		}
+		u, err := New(Config{URL: srv.URL, Model: "m", Plain: true})
+		harness.Must(t, err)
+		faultOf(t, u, &schema.Call{Key: "alpha-1/1/1", Messages: []json.RawMessage{json.RawMessage(`{"role":"user","content":"hi"}`)}}, nil)
+		if counts := !u.outage.since.IsZero(); counts != tt.outage {
+			t.Errorf("%s: it counts as an outage: %t", name, counts)
+		}
+		srv.Close()
 	}
 }
 

@@ -236,7 +236,9 @@ func (q *request) blame(r *refusal) error {
 	_, sent := q.params[name]
 	switch {
 	case startedWithout.MatchString(r.message):
-		return wrongConfiguration("%s", f.Message)
+		wrong := *r
+		wrong.fault = wrongConfiguration("%s", f.Message)
+		return &wrong
 	case name == "logprobs" || name == "return_token_ids" || name == "top_logprobs":
 		return badAnswer("%s, which training needs, is not taken: %s", name, schema.Clip(r.message, 1000))
 	case sent && kindOf(name) == agents:

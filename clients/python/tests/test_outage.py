@@ -32,6 +32,38 @@ def test_the_pause_grows_with_the_outage() -> None:
     assert outage.pause(9999) == 0
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "outage"),
+    [
+        (400, '{"error":{"message":"temperature must be at most 2"}}', False),
+        (400, '{"error":{"message":"the prompt is longer than the model\'s context length"}}', False),
+        (400, '{"error":{"message":"\\"auto\\" tool choice requires --enable-auto-tool-choice"}}', False),
+        (401, '{"error":"Unauthorized"}', False),
+        (404, '{"error":{"message":"no such model","param":"model"}}', False),
+        (413, "too large", False),
+        (501, "no", False),
+        (200, '{"choices":[]}', False),
+        (429, "busy", True),
+        (500, "EngineDeadError", True),
+        (502, "bad gateway", True),
+        (503, "loading", True),
+        (504, "timeout", True),
+        (529, "overloaded", True),
+        (0, "", True),  # no connection
+    ],
+)
+async def test_a_refusal_is_no_outage(status: int, body: str, outage: bool) -> None:
+    async def handler(asked: Asked) -> Answer:
+        return status, body
+
+    async with FakeEngine(handler) as engine:
+        url = engine.url if status else "http://127.0.0.1:9"
+        async with Upstream(url, key="", model="m", name="lab") as u:
+            with pytest.raises(FaultError):
+                await u.answer(a_call())
+            assert (u._outage._since is not None) is outage
+
+
 def test_a_repeated_failure_is_logged_at_growing_intervals() -> None:
     lines, told = Lines(), []
     for s in range(200):

@@ -41,16 +41,26 @@ class Outage:
         fault = e.fault
         if fault.code == ABORTED:
             return e
-        pause = self.pause(time.monotonic())
         if fault.code == "bad_answer":
             return e
         if not self._ever and _other_server(e):
             other = bad_answer(f"the server at {url} does not answer as an upstream does: {fault.message}")
             other.fault.retry_after_ms = OTHER_PAUSE_MS
             return other
-        if retryable(fault.status):
-            fault.retry_after_ms = max(fault.retry_after_ms, int(pause * 1000))
+        if _away(e):
+            fault.retry_after_ms = max(fault.retry_after_ms, int(self.pause(time.monotonic()) * 1000))
         return e
+
+
+def _away(e: FaultError) -> bool:
+    """Report whether a failure may be that of an upstream which answers no call.
+
+    It cannot be reached, does not answer, or says that it is overloaded or broken. A refusal of one request, or of a
+    key, is no outage.
+    """
+    if isinstance(e, Refusal):
+        return retryable(e.status) and e.status not in (501, 505)
+    return e.fault.code == "upstream" and retryable(e.fault.status)
 
 
 def _other_server(e: FaultError) -> bool:

@@ -214,7 +214,8 @@ class Request:
         if not name and m:
             name = m[1]
         if _STARTED_WITHOUT.match(no.message):
-            return wrong_configuration(fault.message)
+            no.fault = wrong_configuration(fault.message).fault
+            return no
         if name in ("logprobs", "return_token_ids", "top_logprobs"):
             return bad_answer(f"{name}, which training needs, is not taken: {clip(no.message, 1000)}")
         if name in self.params and name in AGENTS:

@@ -278,7 +278,10 @@ class Upstream:
         except (FaultError, asyncio.TimeoutError):
             return False
         first = choices[0] if isinstance(choices, list) and choices else None
-        return isinstance(first, dict) and first.get("finish_reason") != "abort"
+        works = isinstance(first, dict) and first.get("finish_reason") != "abort"
+        if works:
+            self._outage.over()
+        return works
 
     def _named(self, e: FaultError) -> FaultError:
         e.fault.message = clip(f"upstream {self._name}: {e.fault.message}", MOST_MESSAGE)
