@@ -153,8 +153,15 @@ class Calls:
     def _spawn(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """Read the exception of a task. Before Python 3.11, an interrupt is one of the task that runs then, too."""
+        self._tasks.discard(task)
+        e = None if task.cancelled() else task.exception()
+        if isinstance(e, Exception):
+            log.error("work on a call failed: %s: %s", type(e).__name__, e, exc_info=e)
 
     # Requests of workers.
 
