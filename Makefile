@@ -56,7 +56,7 @@ chaos: ## faults at random for MINUTES on each of SEEDS seeds, a crash at every 
 	CHAOS_FULL=1 CHAOS_SEEDS=$(SEEDS) CHAOS_SECONDS=$$(echo "$(MINUTES) * 60" | awk '{print int($$1*$$3)}') go test -count=1 -parallel 4 -timeout 12h -v ./e2e/chaos
 
 bench: ## benchmarks beside the limit measured in the same run; feed two outputs to benchstat
-	go test -run '^$$' -bench . -benchmem -count 3 ./internal/gate ./internal/gate/history ./internal/worker ./schema ./internal/broker/... ./trajectory
+	go test -run '^$$' -bench . -benchmem -count 3 ./internal/gate ./internal/gate/history ./internal/rollout/record ./schema ./internal/broker/... ./trajectory
 	pythons=$$(e2e/adapters/install.sh openenv) && TURNGATE_PYTHONS="$$pythons" go test -run '^$$' -bench PythonTrainer -benchtime 3x ./e2e && PYTHONPATH=clients/python/src "$$pythons" clients/python/benchmarks/rows.py
 
 lint: ## golangci-lint, at the version CI uses, whether its import rules hold, and whether the modules are tidy

@@ -26,6 +26,7 @@ import (
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/gate"
 	"github.com/turngate/turngate/internal/owned"
+	"github.com/turngate/turngate/internal/rollout"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/backends"
@@ -130,7 +131,7 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 	}
 	c := worker.Config{
 		Owner: worker.OwnerOf(wid, f.state), Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log, Upstreams: upstreams, Memory: gate.NewMemory(f.memory<<20, f.requests<<20),
-		Caps:        worker.Caps{Networks: splitList(f.networks), CPUs: f.cpus, MemoryBytes: f.memoryMB << 20, DiskBytes: f.diskMB << 20, Pids: f.pids},
+		Caps:        rollout.Caps{Networks: splitList(f.networks), CPUs: f.cpus, MemoryBytes: f.memoryMB << 20, DiskBytes: f.diskMB << 20, Pids: f.pids},
 		MaxSnapshot: f.copyMB << 20,
 	}
 	c.Warm = warmImages(ctx, list)

@@ -1,5 +1,5 @@
 // Package worker runs rollouts. A Worker has slots that take jobs from the
-// broker; a Rollout is one execution of a request.
+// broker; package rollout has one execution of a request.
 package worker
 
 import (
@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -21,6 +20,9 @@ import (
 	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/gate"
+	"github.com/turngate/turngate/internal/rollout"
+	"github.com/turngate/turngate/internal/rollout/ends"
+	"github.com/turngate/turngate/internal/rollout/record"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
@@ -32,11 +34,11 @@ type Config struct {
 	Backends []sandboxes.Backend
 	Agents   []agents.Spec
 	Cache    agents.Cache
-	Caps     Caps
+	Caps     rollout.Caps
 	// Owner marks this worker's sandboxes on its host; default: the worker's name.
 	Owner string
 	// Upstreams are engines that this worker may call.
-	Upstreams []Upstream
+	Upstreams []rollout.Upstream
 	Warm      func() []string // lists images that this host has; nil: unknown
 	Grace     time.Duration   // time for running rollouts to end when the worker stops; default 30 s
 	// Hurry ends the grace period when it is closed.
@@ -57,7 +59,7 @@ type Worker struct {
 	cfg       Config
 	queue     *queue.Worker
 	calls     *modelcall.Client
-	snapshots *Snapshots
+	snapshots *rollout.Snapshots
 }
 
 func (w *Worker) owner() string { return cmp.Or(w.cfg.Owner, w.queue.ID()) }
@@ -100,7 +102,7 @@ func New(c Config, q *queue.Worker, client *modelcall.Client) (*Worker, error) {
 		return nil, errors.New("a worker needs at least one sandbox backend")
 	}
 	c.Upstreams = logged(c.Upstreams, c.Log)
-	snapshots := NewSnapshots(c.MaxSnapshot, func(err error) { c.Log.Warn().Err(err).Msg("a snapshot was not removed") })
+	snapshots := rollout.NewSnapshots(c.MaxSnapshot, func(err error) { c.Log.Warn().Err(err).Msg("a snapshot was not removed") })
 	return &Worker{cfg: c, queue: q, calls: client, snapshots: snapshots}, nil
 }
 
@@ -201,19 +203,24 @@ func (c Config) Offer() schema.Offer {
 	return o
 }
 
-// runJob runs one job and settles it.
+// runJob runs one job and settles it. From here on all that is told of the rollout
+// passes its record.
 func (w *Worker) runJob(work, settle context.Context, job *queue.Job) {
-	id := job.Request.ID
-	log := w.cfg.Log.With().Str("rollout", string(id)).Int("attempt", job.Attempt).Logger()
+	rec := record.New(&job.Request, job.Attempt, w.queue.ID(), record.Exits{
+		Emit: job.Emit, Live: job.Live, Put: job.KeepArtifact,
+		Log: w.cfg.Log.With().Str("rollout", string(job.Request.ID)).Int("attempt", job.Attempt).Logger(),
+	})
+	log := &rec.Log
 	ctx, cancel := context.WithCancelCause(work)
 	defer cancel(nil)
 	stop := context.AfterFunc(job.Context(), func() { cancel(context.Cause(job.Context())) }) //nolint:contextcheck // joins the contexts of the job and the worker
 	defer stop()
 	log.Info().Str("agent", job.Request.Agent.Name).Str("task", job.Request.Task.Name).Msg("rollout begins")
-	result, err := w.rollout(ctx, job, log)
-	var broken *BrokenError
+	err := w.rollout(ctx, job, rec)
+	var broken *ends.Broken
 	switch {
 	case err == nil:
+		result := rec.Result()
 		log.Info().Str("status", string(result.Status)).Msg("rollout ended")
 		err = job.Done(settle, result)
 	case errors.Is(err, queue.ErrFenced):
@@ -222,43 +229,33 @@ func (w *Worker) runJob(work, settle context.Context, job *queue.Job) {
 		return
 	case errors.Is(err, queue.ErrCancelled):
 		log.Info().Msg("rollout cancelled")
-		err = job.Done(settle, queue.Cancelled(result))
+		err = job.Done(settle, queue.Cancelled(rec.Result()))
 	case errors.Is(err, ErrDrained):
 		log.Info().Msg("rollout put back, the worker stops")
 		err = job.Return(settle, nil, true, 0)
 	case errors.As(err, &broken):
 		log.Warn().Err(err).Msg("rollout broke, it is put back")
-		err = job.Return(settle, broken.Fault, false, 2*time.Second)
+		err = job.Return(settle, record.Masked(rec, broken.Fault), false, 2*time.Second)
 	default:
 		log.Error().Err(err).Msg("rollout ended without a reason")
-		err = job.Return(settle, schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "%v", err), false, 2*time.Second)
+		err = job.Return(settle, record.Masked(rec, schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "%v", err)), false, 2*time.Second)
 	}
 	if err != nil {
 		log.Error().Err(err).Msg("rollout could not be settled; its request comes back")
 	}
 }
 
-// rollout runs one job. It turns a panic into a BrokenError.
-func (w *Worker) rollout(ctx context.Context, job *queue.Job, log zerolog.Logger) (_ schema.Result, err error) {
-	caller := func() *modelcall.Caller { return w.calls.Caller(job.Request, job) }
-	r := &Rollout{
-		Request: job.Request, Attempt: job.Attempt, Worker: w.queue.ID(), Owner: w.owner(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache, Upstreams: w.cfg.Upstreams, Caps: w.cfg.Caps,
-		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Snapshots: w.snapshots, Log: log,
-		Services: Services{
-			Bundle: bundle(job), PutArtifact: job.KeepArtifact, Emit: job.Emit, Live: job.Live, Suspended: job.Suspended, HeldByTrainer: job.HeldByTrainer, Model: model{caller()}, Shard: func(shard string) gate.Model { return model{caller().To(shard)} }, Tool: caller().Tool, Verify: caller().Verify,
+// rollout runs one job.
+func (w *Worker) rollout(ctx context.Context, job *queue.Job, rec *record.Record) error {
+	caller := w.calls.Caller(job.Request, job)
+	r := &rollout.Rollout{
+		Request: job.Request, Attempt: job.Attempt, Record: rec, Owner: w.owner(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache, Upstreams: w.cfg.Upstreams, Caps: w.cfg.Caps,
+		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Snapshots: w.snapshots,
+		Services: rollout.Services{
+			Bundle: bundle(job), Suspended: job.Suspended, HeldByTrainer: job.HeldByTrainer, Model: model{caller}, Shard: func(shard string) gate.Model { return model{w.calls.Caller(job.Request, job).To(shard)} },
+			Tool: caller.Tool, Verify: caller.Verify,
 		},
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			why := fmt.Sprintf("panic: %v", p)
-			if r.rec != nil {
-				why = r.rec.secrets.text(why)
-			}
-			log.Error().Str("stack", string(debug.Stack())).Msg(why)
-			r.close(ctx)
-			err = &BrokenError{schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "%s", why)}
-		}
-	}()
 	return r.Run(ctx)
 }
 

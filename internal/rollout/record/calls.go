@@ -1,0 +1,200 @@
+package record
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"time"
+
+	jsonv1 "github.com/go-json-experiment/json/v1"
+	"github.com/klauspost/compress/zstd"
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/gate"
+	"github.com/turngate/turngate/schema"
+)
+
+// Names of the files that every rollout with an agent and model calls may have.
+const (
+	TranscriptName = "transcript.jsonl.zst"
+	StdoutName     = "agent.stdout.log"
+	StderrName     = "agent.stderr.log"
+)
+
+// MaxFile is the maximum size of one file in bytes, in its stored form.
+const MaxFile = 64 << 20
+
+// Calls observes the sessions of the gate: it emits the events of calls and keeps the
+// transcript. A goroutine prepares the records of calls, so that a call does not wait
+// for them.
+type Calls struct {
+	events *Events
+	live   func(id schema.ID, attempt, call int, d *schema.Delta)
+	log    zerolog.Logger
+
+	pending sync.WaitGroup // functions queued or running
+
+	mu      sync.Mutex
+	queue   []func()
+	working bool
+	lines   bytes.Buffer // compressed lines of the transcript
+	zip     *zstd.Encoder
+	leftOut int    // number of lines for which the transcript has no room
+	refused string // the trainer's last refusal of a call
+}
+
+// later queues f. The queue runs in order, in a goroutine of its own.
+func (c *Calls) later(f func()) {
+	c.pending.Add(1)
+	c.mu.Lock()
+	c.queue = append(c.queue, f)
+	begin := !c.working
+	c.working = true
+	c.mu.Unlock()
+	if begin {
+		go c.work()
+	}
+}
+
+// work runs the queue and returns when it is empty.
+func (c *Calls) work() {
+	for {
+		c.mu.Lock()
+		if len(c.queue) == 0 {
+			c.queue, c.working = nil, false
+			c.mu.Unlock()
+			return
+		}
+		f := c.queue[0]
+		c.queue[0] = nil
+		c.queue = c.queue[1:]
+		c.mu.Unlock()
+		f()
+		c.pending.Done()
+	}
+}
+
+// Settle waits until all calls that have ended are recorded.
+func (c *Calls) Settle() { c.pending.Wait() }
+
+// CallBegan implements gate.Observer. It records only the messages that the
+// last call did not have.
+func (c *Calls) CallBegan(number int, call *schema.Call) {
+	at := time.Now()
+	c.later(func() {
+		told := call.Delta()
+		c.write(&schema.TranscriptLine{At: at.UnixMilli(), Call: number, Request: &told})
+		c.events.Emit(&schema.Event{Type: schema.EventLLM, LLM: &schema.LLMEvent{Number: number, Call: &told, Note: gate.NoteOf(call)}})
+	})
+}
+
+// CallDelta implements gate.Observer. It masks the key in single pieces; a key that is
+// split over several short pieces is not found.
+func (c *Calls) CallDelta(number int, d *schema.Delta) {
+	c.live(c.events.rollout, c.events.attempt, number, hide(c.events.secrets, d))
+}
+
+// CallWaits implements gate.Observer.
+func (c *Calls) CallWaits(w schema.WaitEvent) {
+	c.later(func() { c.events.Emit(&schema.Event{Type: schema.EventWait, Wait: &w}) })
+}
+
+// CallEnded implements gate.Observer.
+func (c *Calls) CallEnded(number int, e gate.CallEnd) {
+	if e.Fault != nil {
+		c.mu.Lock()
+		c.refused = e.Fault.Message
+		c.mu.Unlock()
+	}
+	at := time.Now()
+	c.later(func() { c.tellEnd(at, number, e) })
+}
+
+func (c *Calls) tellEnd(at time.Time, number int, e gate.CallEnd) {
+	line := &schema.TranscriptLine{At: at.UnixMilli(), Call: number, Gen: e.Gen, MS: e.Took.Milliseconds(), Fault: e.Fault}
+	told := &schema.LLMEvent{Number: number, Gen: e.Gen, MS: e.Took.Milliseconds(), Fault: e.Fault, Note: e.Note}
+	if e.Reply != nil {
+		line.Reply, told.Reply = e.Reply, e.Reply
+	}
+	c.write(line)
+	c.events.Emit(&schema.Event{Type: schema.EventLLM, LLM: told})
+}
+
+// ToolEnded implements gate.Observer.
+func (c *Calls) ToolEnded(e gate.ToolEnd) {
+	at := time.Now()
+	c.later(func() { c.tellTool(at, e) })
+}
+
+func (c *Calls) tellTool(at time.Time, e gate.ToolEnd) {
+	line := &schema.TranscriptLine{At: at.UnixMilli(), Tool: e.Call.Name, Arguments: e.Call.Arguments, MS: e.Took.Milliseconds()}
+	told := agents.Event{Kind: "trainer_tool", Tool: e.Call.Name, Input: e.Call.Arguments}
+	if e.Result != nil {
+		told.Output = e.Result.Text
+		line.Text, line.IsError = told.Output, e.Result.IsError
+	} else {
+		told.Text = e.Fault.Message
+		line.Fault = e.Fault
+	}
+	c.write(line)
+	c.events.step(&told)
+}
+
+// write adds one line to the transcript.
+func (c *Calls) write(line *schema.TranscriptLine) {
+	data, err := jsonv1.Marshal(hide(c.events.secrets, line))
+	if err != nil {
+		c.log.Warn().Err(err).Msg("a call is missing in the transcript")
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.zip == nil {
+		// Each call repeats the prompt ids of the last one. A window smaller than
+		// the standard 4 MB would not find the repetition.
+		if c.zip, err = zstd.NewWriter(&c.lines, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithLowerEncoderMem(true)); err != nil {
+			c.log.Warn().Err(err).Msg("the transcript cannot be written")
+			return
+		}
+	}
+	if c.leftOut > 0 || c.lines.Len()+len(data) > MaxFile { // later lines depend on a line that was left out
+		c.leftOut++
+		return
+	}
+	_, _ = c.zip.Write(append(data, '\n')) // a write into memory cannot fail
+}
+
+// Transcript is the compressed record of all calls.
+type Transcript struct {
+	data    []byte
+	leftOut int // number of lines for which there was no room
+}
+
+// End completes the transcript. It returns nil if there was no call.
+func (c *Calls) End() *Transcript {
+	c.Settle()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.zip == nil {
+		return nil
+	}
+	if c.leftOut > 0 {
+		_, _ = fmt.Fprintf(c.zip, "{\"left_out\":%d}\n", c.leftOut)
+	}
+	_ = c.zip.Close() // a write into memory cannot fail
+	return &Transcript{c.lines.Bytes(), c.leftOut}
+}
+
+// lastRefusal returns the trainer's last refusal of a call since forget.
+func (c *Calls) lastRefusal() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refused
+}
+
+func (c *Calls) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refused = ""
+}

@@ -1,0 +1,74 @@
+package record
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/schema"
+)
+
+// The transcript of an agent with very much output stays bounded in memory, and
+// its last line tells a reader that lines were left out.
+func TestATranscriptIsBounded(t *testing.T) {
+	account := New(&schema.Request{ID: "alpha-1"}, 1, "w1", Exits{Log: zerolog.Nop(), Emit: func(*schema.Event) {}, Put: func(_ context.Context, name string, data []byte) (schema.Artifact, error) {
+		return schema.Artifact{Name: name}, nil
+	}})
+	c := account.Calls
+	noise := make([]byte, 6<<20) // does not compress
+	random := rand.NewChaCha8([32]byte{1})
+	const calls = 15
+	for n := range calls {
+		_, _ = random.Read(noise) // never fails
+		text, err := json.Marshal(base64.StdEncoding.EncodeToString(noise))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.CallBegan(n, &schema.Call{V: 1, Messages: []json.RawMessage{text}})
+		c.CallBegan(n, &schema.Call{V: 1}) // the line itself would fit
+		c.Settle()
+	}
+	made := c.End()
+	data, leftOut := made.data, made.leftOut
+	if err := account.KeepTranscript(t.Context(), account.Begin("transcript"), made); err != nil {
+		t.Fatal(err)
+	}
+	if res := account.Result(); res.TranscriptTruncated != leftOut || res.Transcript != TranscriptName || res.Fault == nil || res.Fault.Code != schema.CodeTranscript || res.Fault.Validate() != nil {
+		t.Errorf("the result says %d and %+v", res.TranscriptTruncated, res.Fault)
+	}
+	if len(data) > MaxFile || len(data) < MaxFile/2 {
+		t.Errorf("%d bytes were kept, at most %d", len(data), MaxFile)
+	}
+	r, err := zstd.NewReader(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	lines := bufio.NewReader(r)
+	var told []map[string]any
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			break
+		}
+		var v map[string]any
+		if err := json.Unmarshal(line, &v); err != nil {
+			t.Fatal(err)
+		}
+		told = append(told, v)
+	}
+	kept := len(told) - 1
+	if last := told[kept]; last["left_out"] != float64(leftOut) || leftOut == 0 || kept+leftOut != 2*calls {
+		t.Fatalf("%d lines were kept and %d left out of %d; it ends with %v", kept, leftOut, 2*calls, last)
+	}
+	if last := told[kept-1]; last["call"] != float64((kept-1)/2) {
+		t.Fatalf("line %d is of call %v: one is missing before it", kept-1, last["call"])
+	}
+}
