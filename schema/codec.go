@@ -20,7 +20,11 @@ type sizer interface{ sizeHint() int }
 
 // Encode checks m and writes it as msgpack. An invalid message gives an
 // *InvalidError and is never sent.
-func Encode(m Message) ([]byte, error) {
+func Encode(m Message) ([]byte, error) { return Append(nil, m) }
+
+// Append encodes m as Encode does and appends it to b, for callers that reuse
+// their buffers.
+func Append(b []byte, m Message) ([]byte, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
@@ -28,13 +32,7 @@ func Encode(m Message) ([]byte, error) {
 	if s, ok := m.(sizer); ok {
 		hint += s.sizeHint()
 	}
-	switch m := m.(type) {
-	case *Call:
-		return appendCall(make([]byte, 0, hint), m), nil
-	case *Reply:
-		return appendReply(make([]byte, 0, hint), m), nil
-	}
-	buf := bytes.NewBuffer(make([]byte, 0, hint))
+	buf := bytes.NewBuffer(slices.Grow(b, hint))
 	enc := msgpack.GetEncoder()
 	defer msgpack.PutEncoder(enc)
 	enc.Reset(buf)
@@ -48,19 +46,12 @@ func Encode(m Message) ([]byte, error) {
 }
 
 // Decode reads one msgpack map into m and checks it. Input of any form is
-// safe: nesting, counts and lengths are checked before a byte is copied. The
-// raw parts of a Call and a Reply alias data.
+// safe: nesting, counts and lengths are checked before a byte is copied.
 // Errors are a *ShapeError for bytes that are not msgpack within the bounds of
 // this package, and an *InvalidError for a field with a wrong value.
 func Decode(data []byte, m Message) error {
 	if err := checkShape(data); err != nil {
 		return err
-	}
-	if direct, err := decodeDirect(data, m); direct {
-		if err != nil {
-			return &ShapeError{Reason: err.Error()}
-		}
-		return m.Validate()
 	}
 	dec := msgpack.GetDecoder()
 	defer msgpack.PutDecoder(dec)
@@ -71,26 +62,4 @@ func Decode(data []byte, m Message) error {
 		return &ShapeError{Reason: err.Error()}
 	}
 	return m.Validate()
-}
-
-// AppendCall encodes a call as Encode does and appends it to b, for callers
-// that reuse their buffers.
-func AppendCall(b []byte, c *Call) ([]byte, error) {
-	if err := c.Validate(); err != nil {
-		return nil, err
-	}
-	return appendCall(slices.Grow(b, 512+c.sizeHint()), c), nil
-}
-
-// decodeDirect decodes the types that have a codec in this package; it reports
-// false for all others.
-func decodeDirect(data []byte, m Message) (bool, error) {
-	switch m := m.(type) {
-	case *Call:
-		return true, readCall(data, m)
-	case *Reply:
-		return true, readReply(data, m)
-	default:
-		return false, nil
-	}
 }

@@ -194,29 +194,39 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-func BenchmarkEncodeCall32KB(b *testing.B) {
-	c := bigCall()
-	for b.Loop() {
-		if _, err := schema.Encode(c); err != nil {
-			b.Fatal(err)
-		}
+// BenchmarkCodec has the calls of a growing conversation and an answer with the
+// ids of its whole prompt.
+func BenchmarkCodec(b *testing.B) {
+	ids := schema.PackTokenIDs(make([]int32, 8000))
+	for name, m := range map[string]schema.Message{
+		"call/2KB": bigCall(2), "call/32KB": bigCall(32), "call/256KB": bigCall(256),
+		"reply/64KB": &schema.Reply{
+			V: 1, Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop",
+			PromptIDs: ids, CompletionIDs: ids, Logprobs: schema.Logprobs(ids), Versions: []schema.VersionSpan{{Version: "p-1", End: 8000}},
+		},
+	} {
+		data, err := schema.Encode(m)
+		harness.Must(b, err)
+		b.Run(name+"/encode", func(b *testing.B) {
+			for b.Loop() {
+				if _, err := schema.Encode(m); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(name+"/decode", func(b *testing.B) {
+			for b.Loop() {
+				if err := schema.Decode(data, reflect.New(reflect.TypeOf(m).Elem()).Interface().(schema.Message)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 
-func BenchmarkDecodeCall32KB(b *testing.B) {
-	data, err := schema.Encode(bigCall())
-	harness.Must(b, err)
-	b.SetBytes(int64(len(data)))
-	for b.Loop() {
-		if err := schema.Decode(data, &schema.Call{}); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func bigCall() *schema.Call {
+func bigCall(kilobytes int) *schema.Call {
 	c := &schema.Call{V: 1, Key: "alpha-7/2/3", Tag: schema.TagAgent, Dialect: "chat"}
-	for range 32 {
+	for range kilobytes {
 		c.Messages = append(c.Messages, json.RawMessage(`{"role":"user","content":"`+strings.Repeat("x", 1000)+`"}`))
 	}
 	return c

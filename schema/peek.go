@@ -1,21 +1,28 @@
 package schema
 
-import "github.com/tinylib/msgp/msgp"
+import (
+	"bytes"
+
+	"github.com/vmihailenco/msgpack/v5"
+	"github.com/vmihailenco/msgpack/v5/msgpcode"
+)
 
 // PeekID reads the rollout's id from the beginning of a message that Decode
 // refused. ok is false if there is no readable id.
 func PeekID(data []byte) (ID, bool) {
-	n, rest, err := msgp.ReadMapHeaderBytes(data)
+	dec := msgpack.NewDecoder(bytes.NewReader(data))
+	n, err := dec.DecodeMapLen()
 	for ; err == nil && n > 0; n-- {
 		var key, text string
-		if key, rest, err = msgp.ReadStringBytes(rest); err != nil {
+		if key, err = dec.DecodeString(); err != nil {
 			break
 		}
-		switch msgp.NextType(rest) {
-		case msgp.StrType:
-			text, rest, err = msgp.ReadStringBytes(rest)
-		case msgp.IntType, msgp.UintType:
-			rest, err = msgp.Skip(rest)
+		code, _ := dec.PeekCode() // 0 at the end of the data, where reading fails
+		switch {
+		case msgpcode.IsString(code):
+			text, err = dec.DecodeString()
+		case msgpcode.IsFixedNum(code), code >= msgpcode.Uint8 && code <= msgpcode.Int64:
+			_, err = dec.DecodeInt64()
 		default: // only strings and integers come before the id
 			return "", false
 		}

@@ -11,6 +11,11 @@ import (
 // messages are equal bytes.
 type SortedMap[V any] map[string]V
 
+// IsZero reports whether the map is absent. The encoder omits an absent map
+// only: a call of an empty one has no parameters, and a call without one has
+// those of its base.
+func (m SortedMap[V]) IsZero() bool { return m == nil }
+
 // EncodeMsgpack implements msgpack.CustomEncoder.
 func (m SortedMap[V]) EncodeMsgpack(enc *msgpack.Encoder) error {
 	if m == nil {

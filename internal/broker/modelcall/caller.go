@@ -95,7 +95,7 @@ func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(sch
 	}
 	defer c.client.bodies.Put(buf)
 	delta := call.Delta()
-	body, err := schema.AppendCall((*buf)[:0], &delta)
+	body, err := schema.Append((*buf)[:0], &delta)
 	if err != nil {
 		return schema.Reply{}, err
 	}
