@@ -4,7 +4,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"text/tabwriter"
 
 	"fmt"
 
@@ -28,8 +27,7 @@ func agentCommand() *cobra.Command {
 			if try.on {
 				return try.check(cmd, dir)
 			}
-			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "AGENT\tVERSION\tSPEAKS\tINSTALLED")
+			w := newTable(cmd.OutOrStdout(), "AGENT", "VERSION", "SPEAKS", "INSTALLED")
 			for _, s := range agents.All() {
 				installed := "built in"
 				if len(s.Packages) > 0 {
@@ -38,9 +36,9 @@ func agentCommand() *cobra.Command {
 						installed = "yes"
 					}
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, dash(s.Version), dash(s.Dialect), installed)
+				w.row(s.Name, dash(s.Version), dash(s.Dialect), installed)
 			}
-			return w.Flush()
+			return w.flush()
 		},
 	}
 	install := &cobra.Command{

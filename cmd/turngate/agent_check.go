@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -87,21 +86,21 @@ func (f *agentCheck) check(cmd *cobra.Command, dir string) error {
 		})
 	}
 	bg.Wait()
-	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "AGENT\tVERSION\tSPEAKS\tSECONDS\tSTATE")
+	w := newTable(cmd.OutOrStdout(), "AGENT", "VERSION", "SPEAKS", "SECONDS", "STATE")
+	w.cut = []string{"STATE"}
 	for _, a := range list {
 		state := "ok"
 		if a.why != "" {
 			state = oneLine(a.why, 160)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%.1f\t%s\n", a.spec.Name, dash(a.spec.Version), dash(a.spec.Dialect), a.seconds, state)
+		w.row(a.spec.Name, dash(a.spec.Version), dash(a.spec.Dialect), fmt.Sprintf("%.1f", a.seconds), state)
 		err = errors.Join(err, a.err)
 	}
-	if ferr := w.Flush(); err != nil || ferr != nil {
+	if ferr := w.flush(); err != nil || ferr != nil {
 		return errors.Join(err, ferr)
 	}
 	for _, a := range list {
-		if oneLine(a.why, 160) != a.why {
+		if a.why != "" && !w.shows(a.why) {
 			fmt.Fprintf(cmd.OutOrStdout(), "\n%s: %s\n", a.spec.Name, safeText(a.why))
 		}
 	}

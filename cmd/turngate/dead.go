@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -63,12 +62,12 @@ func deadList(ctx context.Context, cmd *cobra.Command, b *broker.Broker, _ []str
 	if err != nil {
 		return err
 	}
-	t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "SEQ\tREASON\tBYTES\tCAME ON\tWHY")
+	t := newTable(cmd.OutOrStdout(), "SEQ", "REASON", "BYTES", "CAME ON", "WHY")
+	t.spare, t.cut = []string{"CAME ON", "BYTES"}, []string{"WHY"}
 	for _, d := range all {
-		fmt.Fprintf(t, "%d\t%s\t%d\t%s\t%s\n", d.Seq, oneLine(d.Reason, 20), d.Size, oneLine(d.Subject, 60), oneLine(d.Why, 120))
+		t.row(d.Seq, oneLine(d.Reason, 20), d.Size, oneLine(d.Subject, 60), oneLine(d.Why, 120))
 	}
-	return t.Flush()
+	return t.flush()
 }
 
 func deadShow(ctx context.Context, cmd *cobra.Command, b *broker.Broker, args []string) error {

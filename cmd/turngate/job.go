@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -51,16 +50,16 @@ func jobListCommand() *cobra.Command {
 				}
 				return bad
 			}
-			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintln(t, "JOB\tAGENT\tTRIALS\tENDED\tMEAN\tERRORS\tBEGUN\tTOOK")
+			t := newTable(cmd.OutOrStdout(), "JOB", "AGENT", "TRIALS", "ENDED", "MEAN", "ERRORS", "BEGUN", "TOOK")
+			t.spare = []string{"TOOK", "BEGUN", "AGENT"}
 			for _, e := range list {
 				took := "-"
 				if e.Finished != nil {
 					took = e.Finished.Sub(e.Created).Round(time.Second).String()
 				}
-				fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%d\t%s\t%s\n", oneLine(e.Dir, len(e.Dir)+1), oneLine(e.Agent, 20), e.Trials, e.Ended, progress.Reward(e.Mean), e.Faults(), e.Created.Local().Format("2006-01-02 15:04"), took)
+				t.row(oneLine(e.Dir, len(e.Dir)+1), oneLine(e.Agent, 20), e.Trials, e.Ended, progress.Reward(e.Mean), e.Faults(), e.Created.Local().Format("2006-01-02 15:04"), took)
 			}
-			if err := t.Flush(); err != nil {
+			if err := t.flush(); err != nil {
 				return err
 			}
 			return bad
@@ -119,15 +118,15 @@ func jobDiffCommand() *cobra.Command {
 				return printJSON(out, changes)
 			}
 			count := map[string]int{}
-			t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(t, "TASK\tA\tB\tCHANGE")
+			t := newTable(out, "TASK", "A", "B", "CHANGE")
+			t.names = []string{"TASK"}
 			for _, c := range changes {
 				count[c.Kind()]++
 				if c.Kind() != jobs.Same || all {
-					fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", oneLine(c.Task, 60), side(c.A), side(c.B), c.Kind())
+					t.row(oneLine(c.Task, 60), side(c.A), side(c.B), c.Kind())
 				}
 			}
-			if err := t.Flush(); err != nil {
+			if err := t.flush(); err != nil {
 				return err
 			}
 			for _, kind := range []string{jobs.Better, jobs.Worse, jobs.Same, jobs.Unknown, jobs.OnlyA, jobs.OnlyB} {

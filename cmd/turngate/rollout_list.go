@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -103,8 +102,8 @@ func printRollouts(cmd *cobra.Command, output string, list []*recorded.Rollout) 
 		}
 		return printResults(out, output, results, nil)
 	}
-	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "ROLLOUT\tTASK\tAGENT\tATTEMPT\tSTATUS\tREWARD\tCALLS\tTRIAL")
+	t := newTable(out, "ROLLOUT", "TASK", "AGENT", "ATTEMPT", "STATUS", "REWARD", "CALLS", "TRIAL")
+	t.spare, t.cut, t.names = []string{"AGENT", "ATTEMPT"}, []string{"STATUS"}, []string{"TASK", "TRIAL"}
 	for _, r := range list {
 		task, agent, attempt, status, reward, calls, trial := "-", "-", 0, "waits or runs", "-", 0, "-"
 		if q := r.Queued; q != nil {
@@ -125,7 +124,7 @@ func printRollouts(cmd *cobra.Command, output string, list []*recorded.Rollout) 
 				calls += c.Count
 			}
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s\n", dash(string(r.ID)), oneLine(task, 40), oneLine(agent, 20), attempt, oneLine(status, 40), reward, calls, oneLine(trial, 200))
+		t.row(dash(string(r.ID)), oneLine(task, 40), oneLine(agent, 20), attempt, oneLine(status, 40), reward, calls, oneLine(trial, 200))
 	}
-	return t.Flush()
+	return t.flush()
 }

@@ -13,7 +13,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -281,18 +280,18 @@ func workerListCommand() *cobra.Command {
 			if output == "json" {
 				return printJSON(cmd.OutOrStdout(), all)
 			}
-			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintln(t, "WORKER\tVERSION\tRUNNING\tSLOTS\tBACKENDS\tAGENTS\tNETWORKS\tSTATE")
+			t := newTable(cmd.OutOrStdout(), "WORKER", "VERSION", "RUNNING", "SLOTS", "BACKENDS", "AGENTS", "NETWORKS", "STATE")
+			t.spare, t.cut = []string{"NETWORKS", "VERSION"}, []string{"BACKENDS", "AGENTS"}
 			for _, p := range all {
 				state := "ready"
 				if p.Draining {
 					state = "draining"
 				}
 				networks := append([]string{schema.NetworkNone}, p.Offer.Networks...)
-				fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", p.Worker, oneLine(p.Version, 30), len(p.Running), p.Slots,
+				t.row(p.Worker, oneLine(p.Version, 30), len(p.Running), p.Slots,
 					oneLine(strings.Join(p.Offer.Backends, ","), 60), oneLine(strings.Join(p.Offer.Agents, ","), 80), oneLine(strings.Join(networks, ","), 40), state)
 			}
-			return t.Flush()
+			return t.flush()
 		},
 	}
 	nf.add(cmd, defaultURL)
