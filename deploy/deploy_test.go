@@ -284,9 +284,9 @@ func works(t *testing.T, dir string, replicas int, urls ...string) {
 			}
 		}
 	}
-	again(func(ctx context.Context) error { return w.Setup(ctx, broker.StreamsConfig{Replicas: replicas}) })
+	again(func(ctx context.Context) error { return w.Streams.Setup(ctx, broker.StreamsConfig{Replicas: replicas}) })
 	again(func(ctx context.Context) error { // the streams elect new leaders
-		_, err := w.OpenTrainer(ctx, "alpha")
+		_, err := w.Trainers.Open(ctx, "alpha")
 		return err
 	})
 	side, err := queue.NewTrainer(dial("trainer", "alpha", keys.TrainerCreds("alpha")), "alpha")

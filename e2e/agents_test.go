@@ -78,7 +78,7 @@ func TestRealAgents(t *testing.T) {
 				}
 				tr := b.nats.Trainer(t, "local")
 				for _, a := range res[0].Artifacts {
-					data, err := tr.Artifact(t.Context(), "local", a.SHA256)
+					data, err := tr.Objects.Artifact(t.Context(), "local", a.SHA256)
 					if err != nil || key.Match(data) {
 						t.Errorf("artifact %s: %v, or it has the key", a.Name, err)
 					}
@@ -105,7 +105,7 @@ func checkSessions(t *testing.T, b *broker.Broker, agent string, res schema.Resu
 	if i < 0 {
 		t.Fatalf("its sessions are not among %v", res.Artifacts)
 	}
-	data, err := b.Artifact(t.Context(), res.Trainer, res.Artifacts[i].SHA256)
+	data, err := b.Objects.Artifact(t.Context(), res.Trainer, res.Artifacts[i].SHA256)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -82,7 +82,7 @@ volumes: {state: {}}
 		if i < 0 {
 			t.Fatalf("%s is not among %v", name, res[0].Artifacts)
 		}
-		data, err := tr.Artifact(t.Context(), "local", res[0].Artifacts[i].SHA256)
+		data, err := tr.Objects.Artifact(t.Context(), "local", res[0].Artifacts[i].SHA256)
 		if err != nil {
 			t.Fatal(err)
 		}

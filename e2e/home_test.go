@@ -284,7 +284,7 @@ func probed(t *testing.T, b *broker.Broker, r schema.Result) map[string]string {
 	if i < 0 {
 		t.Fatalf("the probe did not run: %v, %v", r.Fault, r.Artifacts)
 	}
-	data, err := b.Artifact(t.Context(), "local", r.Artifacts[i].SHA256)
+	data, err := b.Objects.Artifact(t.Context(), "local", r.Artifacts[i].SHA256)
 	harness.Must(t, err)
 	out := map[string]string{}
 	for archive := tar.NewReader(bytes.NewReader(data)); ; {

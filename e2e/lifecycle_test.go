@@ -59,7 +59,7 @@ func TestAnotherWorkerFinishesTheRolloutOfADeadOne(t *testing.T) {
 		t.Fatalf("exit status %d: %s", code, run.err)
 	}
 	r := one(t, results(t, run), 2, 3)
-	state, err := b.nats.Ops(t).State(t.Context(), r.ID)
+	state, err := b.nats.Ops(t).Records.State(t.Context(), r.ID)
 	if err != nil || state.Attempt != 2 || state.Tries != 2 {
 		t.Errorf("state %+v, %v", state, err)
 	}
@@ -128,7 +128,7 @@ func TestATrainerThatDiesInTheMiddleOfACall(t *testing.T) {
 // waitForCall waits until a call of a rollout has begun.
 func waitForCall(t *testing.T, ops *broker.Broker, id schema.ID, number int) time.Time {
 	t.Helper()
-	tap, err := ops.OpenTap(t.Context(), id)
+	tap, err := ops.Events.Tap(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -161,7 +161,7 @@ func transcript(t *testing.T, b *bench, res schema.Result) []endedCall {
 		if a.Name != res.Transcript {
 			continue
 		}
-		data, err := b.nats.Trainer(t, "local").Artifact(t.Context(), "local", a.SHA256)
+		data, err := b.nats.Trainer(t, "local").Objects.Artifact(t.Context(), "local", a.SHA256)
 		if err != nil {
 			t.Fatal(err)
 		}

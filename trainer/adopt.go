@@ -45,9 +45,9 @@ func (t *Trainer) Adopt(ctx context.Context, requests []schema.Request) error {
 
 // adopt reports whether the broker knows a rollout.
 func (t *Trainer) adopt(ctx context.Context, r schema.Request) (bool, error) {
-	state, err := t.requests.State(ctx, r.ID)
+	state, err := t.requests.Records.State(ctx, r.ID)
 	if errors.Is(err, broker.ErrNotFound) {
-		_, err = t.requests.Result(ctx, r.ID)
+		_, err = t.requests.Records.Result(ctx, r.ID)
 		state = schema.State{Status: schema.StatusDone}
 	}
 	if errors.Is(err, broker.ErrNotFound) {
@@ -61,7 +61,7 @@ func (t *Trainer) adopt(ctx context.Context, r schema.Request) (bool, error) {
 
 // adoptAt makes a rollout outstanding that another process has put on the queue.
 func (t *Trainer) adoptAt(ctx context.Context, r schema.Request, lane int, seq uint64) error {
-	state, err := t.requests.State(ctx, r.ID)
+	state, err := t.requests.Records.State(ctx, r.ID)
 	if err != nil && !errors.Is(err, broker.ErrNotFound) {
 		return err
 	}

@@ -105,7 +105,7 @@ func (t *Trainer) attach(ctx context.Context) error {
 func (t *Trainer) tryAttach(ctx context.Context) error {
 	ask := schema.Attach{V: schema.Version, Process: t.process}
 	for {
-		got, err := t.requests.Attach(ctx, &ask)
+		got, err := t.requests.Processes.Attach(ctx, &ask)
 		if err != nil {
 			return err
 		}
@@ -113,12 +113,12 @@ func (t *Trainer) tryAttach(ctx context.Context) error {
 		if other.Instance == t.instance {
 			if ask.Replace != "" {
 				t.cfg.Log.Warn().Str("replaced", ask.Replace).Msg("this process has the place of another one of this trainer")
-				return errors.Join(t.requests.Displaced(ask.Replace), t.hasAttached())
+				return errors.Join(t.requests.Processes.Displaced(ask.Replace), t.hasAttached())
 			}
 			return t.hasAttached()
 		}
 		if !t.cfg.TakeOver {
-			runs, known := t.requests.Runs(ctx, other.Instance)
+			runs, known := t.requests.Processes.Runs(ctx, other.Instance)
 			if runs || !known {
 				e := &InUseError{Trainer: t.cfg.Name, Process: *other}
 				if !runs {
@@ -175,7 +175,7 @@ func (t *Trainer) attachAgain() error {
 		}
 		return nil
 	}
-	got, err := t.requests.Attach(t.life, &schema.Attach{V: schema.Version, Process: t.process})
+	got, err := t.requests.Processes.Attach(t.life, &schema.Attach{V: schema.Version, Process: t.process})
 	switch {
 	case err != nil: // no worker, or no server: nobody else can have them
 		if !errors.Is(err, queue.ErrNoWorker) {

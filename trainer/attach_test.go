@@ -107,7 +107,7 @@ func TestAProcessThatHangsIsNamed(t *testing.T) {
 	harness.Must(t, err)
 	_, err = b.nats.Raw(t, b.nats.TrainerCreds("alpha"), "_INBOX.trainer.alpha").SubscribeSync(subjects.ProcessInbox("alpha", "f00d"))
 	harness.Must(t, err)
-	_, err = other.Attach(t.Context(), &schema.Attach{V: 1, Process: schema.Process{V: 1, Instance: "f00d", Shard: "h", Name: "train.py"}})
+	_, err = other.Processes.Attach(t.Context(), &schema.Attach{V: 1, Process: schema.Process{V: 1, Instance: "f00d", Shard: "h", Name: "train.py"}})
 	harness.Must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -198,5 +198,5 @@ func TestOrphans(t *testing.T) {
 
 func (b *bench) trainerState(t *testing.T, id schema.ID) (schema.State, error) {
 	t.Helper()
-	return b.worker.State(t.Context(), id)
+	return b.records.State(t.Context(), id)
 }

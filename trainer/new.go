@@ -69,7 +69,7 @@ func (t *Trainer) areNew(ctx context.Context, requests []schema.Request) error {
 	all.SetLimit(adoptAtOnce)
 	for id, group := range groups {
 		all.Go(func() error {
-			state, err := t.requests.State(op, id)
+			state, err := t.requests.Records.State(op, id)
 			if errors.Is(err, broker.ErrNotFound) {
 				return nil
 			}

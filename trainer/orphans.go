@@ -109,7 +109,7 @@ func (t *Trainer) take(ctx context.Context, r schema.Request, lane int, seq uint
 // rollouts here: these are no orphans.
 func (t *Trainer) foundOrphan(ctx context.Context, id schema.ID) bool {
 	log := t.cfg.Log.With().Str("rollout", string(id)).Logger()
-	r, err := t.requests.Request(ctx, id)
+	r, err := t.requests.Records.Request(ctx, id)
 	if err == nil && !t.ofThisShard(&r) {
 		log.Warn().Str("shard", shardOf(&r)).Msg("a call of another shard's rollout is not answered: a process to which gate.routes sends calls needs AnswerAll")
 		return false

@@ -163,7 +163,7 @@ func TestOnlyLostRequestsAreSubmittedAgain(t *testing.T) {
 
 func TestSubmitWaitsWhileTheQueueIsFull(t *testing.T) {
 	b := newBench(t)
-	if err := b.nats.Worker(t, "setup2").SetTrainer(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 2}); err != nil {
+	if err := b.nats.Worker(t, "setup2").Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 2}); err != nil {
 		t.Fatal(err)
 	}
 	group := []schema.Request{harness.Request("alpha-1"), harness.Request("alpha-2"), harness.Request("alpha-3")}

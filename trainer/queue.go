@@ -46,7 +46,7 @@ func (t *Trainer) Watch(handle func(schema.Event)) (stop func(), err error) {
 		defer one.Unlock()
 		handle(e)
 	}}
-	unsubscribe, err := t.requests.Watch(func(e schema.Event) {
+	unsubscribe, err := t.requests.Results.Watch(func(e schema.Event) {
 		t.sawAttempt(e.Rollout, e.Attempt)
 		q.taken(e.Rollout)
 		q.handle(e)
@@ -135,7 +135,7 @@ func (q *queueReporter) waiting() []submitted {
 // isQueued reads whether a rollout is still queued, because the events of its
 // start may be lost.
 func (q *queueReporter) isQueued(ctx context.Context, id schema.ID) bool {
-	state, err := q.t.requests.State(ctx, id)
+	state, err := q.t.requests.Records.State(ctx, id)
 	if errors.Is(err, broker.ErrNotFound) {
 		return true
 	}

@@ -58,7 +58,7 @@ func (t *Trainer) dropOver() {
 		t.mu.Unlock()
 		for _, id := range ids {
 			ctx, cancel := context.WithTimeout(t.life, 10*time.Second)
-			_, err := t.requests.Result(ctx, id)
+			_, err := t.requests.Records.Result(ctx, id)
 			cancel()
 			switch {
 			case err == nil:
@@ -113,7 +113,7 @@ func (t *Trainer) poll() {
 func (t *Trainer) lookAtStore() error {
 	ctx, cancel := context.WithTimeout(t.life, 10*time.Second)
 	defer cancel()
-	store, err := t.requests.Store(ctx)
+	store, err := t.requests.Results.Store(ctx)
 	if err != nil || store == t.store {
 		return err
 	}
@@ -131,7 +131,7 @@ func (t *Trainer) lookForResults() error {
 	t.mu.Lock()
 	from := t.resultsFrom
 	t.mu.Unlock()
-	next, err := t.requests.ResultsFrom(ctx, from, t.onHint)
+	next, err := t.requests.Results.From(ctx, from, t.onHint)
 	t.mu.Lock()
 	t.resultsFrom = max(next, 1)
 	t.mu.Unlock()
@@ -153,7 +153,7 @@ func (t *Trainer) nextOf(ctx context.Context, group string, endless bool) (r sch
 		news := t.newsOf(group)
 		t.mu.Unlock()
 		if id != "" {
-			r, err = t.requests.Result(ctx, id)
+			r, err = t.requests.Records.Result(ctx, id)
 			switch {
 			case err == nil && t.end(id):
 				return r, true, nil

@@ -46,7 +46,7 @@ func TestATrainerMayBeFirst(t *testing.T) {
 	case <-time.After(300 * time.Millisecond):
 	}
 	b := dial(testenv.AdmitWorker(t, srv, "w1"), "worker", "w1")
-	if err := b.Setup(t.Context(), broker.StreamsConfig{}); err != nil {
+	if err := b.Streams.Setup(t.Context(), broker.StreamsConfig{}); err != nil {
 		t.Fatal(err)
 	}
 	side, err := queue.NewWorker(b, queue.WorkerConfig{Worker: "w1", Instance: "i1"})

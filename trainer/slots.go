@@ -218,7 +218,7 @@ func (t *Trainer) room(batch []schema.Request) int {
 func (t *Trainer) lookAtRestored(ids []schema.ID) {
 	for _, id := range ids {
 		ctx, cancel := context.WithTimeout(t.life, 10*time.Second)
-		_, err := t.requests.Result(ctx, id)
+		_, err := t.requests.Records.Result(ctx, id)
 		cancel()
 		switch {
 		case err == nil:

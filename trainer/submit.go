@@ -222,7 +222,7 @@ func (t *Trainer) auditOlder(age time.Duration) error {
 func (t *Trainer) auditOne(id schema.ID) error {
 	ctx, cancel := context.WithTimeout(t.life, 10*time.Second)
 	defer cancel()
-	state, err := t.requests.State(ctx, id)
+	state, err := t.requests.Records.State(ctx, id)
 	switch {
 	case err == nil && state.Status.Terminal():
 		t.onHint(id)
@@ -233,7 +233,7 @@ func (t *Trainer) auditOne(id schema.ID) error {
 	case !errors.Is(err, broker.ErrNotFound):
 		return err
 	}
-	if _, err := t.requests.Result(ctx, id); err == nil {
+	if _, err := t.requests.Records.Result(ctx, id); err == nil {
 		t.onHint(id)
 		return nil
 	} else if !errors.Is(err, broker.ErrNotFound) {

@@ -160,8 +160,8 @@ func start(ctx context.Context, c Config) (*Trainer, error) {
 		return nil, err
 	}
 	for _, subscribe := range []func() (func(), error){
-		func() (func(), error) { return requests.Heard(t.instance, func() { wake(t.displaced) }) },
-		func() (func(), error) { return requests.Hints(t.onHints) },
+		func() (func(), error) { return requests.Processes.Heard(t.instance, func() { wake(t.displaced) }) },
+		func() (func(), error) { return requests.Results.Hints(t.onHints) },
 		func() (func(), error) { return calls.Listen(c.Shard, t.onCall) },
 		func() (func(), error) { return t.listenTools() },
 		func() (func(), error) { return t.listenVerifications() },
@@ -202,10 +202,10 @@ func (t *Trainer) open(ctx context.Context) error {
 	defer cancel()
 	err := t.requests.AwaitSetup(ctx)
 	if err == nil {
-		t.resultsFrom, err = t.requests.ResultsFrom(ctx, 0, nil)
+		t.resultsFrom, err = t.requests.Results.From(ctx, 0, nil)
 	}
 	if err == nil {
-		t.store, err = t.requests.Store(ctx)
+		t.store, err = t.requests.Results.Store(ctx)
 	}
 	return err
 }
@@ -355,7 +355,7 @@ func (t *Trainer) answers(id schema.ID) bool { return t.cfg.AnswerAll || t.outst
 func (t *Trainer) learn(id schema.ID, r *rollout) {
 	ctx, cancel := context.WithTimeout(t.life, time.Second) // its worker waits two seconds for a frame
 	defer cancel()
-	s, err := t.requests.State(ctx, id)
+	s, err := t.requests.Records.State(ctx, id)
 	if err != nil && !errors.Is(err, broker.ErrNotFound) {
 		t.cfg.Log.Debug().Err(err).Str("rollout", string(id)).Msg("a rollout's state could not be read")
 	}

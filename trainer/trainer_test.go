@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
@@ -27,6 +28,7 @@ type bench struct {
 	shard   string // of trainer
 	nats    testenv.NATS
 	worker  *queue.Worker
+	records *broker.Records
 	calls   *modelcall.Client // of worker
 	trainer *trainer.Trainer
 }
@@ -46,7 +48,7 @@ func newBench(t *testing.T, change ...func(*trainer.Config)) *bench {
 		_ = side.Run(ctx)
 	}()
 	t.Cleanup(func() { cancel(); <-left; side.Close() })
-	b.worker = side
+	b.worker, b.records = side, wb.Records
 	if b.calls, err = modelcall.NewClient(wb, "w1", "i1"); err != nil {
 		t.Fatal(err)
 	}

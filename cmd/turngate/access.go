@@ -169,7 +169,7 @@ func (c *accessChange) deleteTrainer(cmd *cobra.Command, name string) error {
 		return err
 	}
 	defer b.Close()
-	return b.DeleteTrainer(cmd.Context(), name)
+	return b.Trainers.Delete(cmd.Context(), name)
 }
 
 func quotedURL(url string) string {
@@ -217,5 +217,5 @@ func (s *settings) apply(cmd *cobra.Command, nf natsFlags, tid string) error {
 		return fmt.Errorf("the trainer is admitted, its settings need a running server: %w", err)
 	}
 	defer b.Close()
-	return b.SetTrainer(cmd.Context(), tid, s.broker())
+	return b.Trainers.Set(cmd.Context(), tid, s.broker())
 }

@@ -21,10 +21,10 @@ func deadCommand() *cobra.Command {
 		deadAction("ls", "List them, oldest first", "ops", cobra.NoArgs, deadList),
 		deadAction("show SEQ", "Show one with its body", "ops", cobra.ExactArgs(1), deadShow),
 		deadAction("requeue SEQ...", "Put them back where they came on", "admin", cobra.MinimumNArgs(1), func(ctx context.Context, cmd *cobra.Command, b *broker.Broker, args []string) error {
-			return each(ctx, cmd, args, "requeued", b.Requeue)
+			return each(ctx, cmd, args, "requeued", b.Dead.Requeue)
 		}),
 		deadAction("drop SEQ...", "Delete them", "admin", cobra.MinimumNArgs(1), func(ctx context.Context, cmd *cobra.Command, b *broker.Broker, args []string) error {
-			return each(ctx, cmd, args, "dropped", b.Drop)
+			return each(ctx, cmd, args, "dropped", b.Dead.Drop)
 		}),
 	)
 	return cmd
@@ -58,7 +58,7 @@ func deadAction(use, short, role string, args cobra.PositionalArgs, run func(con
 const maxDeadListed = 1000
 
 func deadList(ctx context.Context, cmd *cobra.Command, b *broker.Broker, _ []string) error {
-	all, err := b.DeadLetters(ctx, maxDeadListed)
+	all, err := b.Dead.List(ctx, maxDeadListed)
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func deadShow(ctx context.Context, cmd *cobra.Command, b *broker.Broker, args []
 	if err != nil {
 		return err
 	}
-	d, err := b.DeadLetter(ctx, seq)
+	d, err := b.Dead.Get(ctx, seq)
 	if err != nil {
 		return err
 	}

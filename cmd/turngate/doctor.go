@@ -144,13 +144,13 @@ func recordsFinding(ctx context.Context, b *broker.Broker, role, name string) fi
 	f := finding{what: "records", todo: "wait until finished rollouts are removed (--retention of the workers), or raise the bound: turngate trainer add NAME --max-record-mb N"}
 	all := []string{name}
 	if role != broker.RoleTrainer {
-		if all, f.err = b.Trainers(ctx); f.err != nil {
+		if all, f.err = b.Trainers.List(ctx); f.err != nil {
 			return f
 		}
 	}
 	n := 0
 	for _, tid := range all {
-		bytes, most, err := b.Records(ctx, tid)
+		bytes, most, err := b.Trainers.Records(ctx, tid)
 		if errors.Is(err, broker.ErrNotFound) {
 			continue
 		}

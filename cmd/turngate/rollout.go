@@ -222,7 +222,7 @@ func rolloutCancelCommand(f *rolloutFlags) *cobra.Command {
 			}
 			running := 0
 			for _, id := range ids {
-				s, err := b.State(cmd.Context(), id)
+				s, err := b.Records.State(cmd.Context(), id)
 				if err != nil && !errors.Is(err, broker.ErrNotFound) {
 					return err
 				}

@@ -72,7 +72,7 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := wb.Setup(ctx, broker.StreamsConfig{}); err != nil {
+	if err := wb.Streams.Setup(ctx, broker.StreamsConfig{}); err != nil {
 		return nil, nil, err
 	}
 	wf := workerFlags{

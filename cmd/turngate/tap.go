@@ -39,7 +39,7 @@ func tapCommand() *cobra.Command {
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
 			out := cmd.OutOrStdout()
-			tap, err := b.OpenTap(ctx, id)
+			tap, err := b.Events.Tap(ctx, id)
 			if err != nil {
 				return err
 			}

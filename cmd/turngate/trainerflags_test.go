@@ -63,7 +63,7 @@ func TestDoctorNamesATrainerWithTooManyRecords(t *testing.T) {
 	nats := testenv.StartNATS(t, "alpha", "beta")
 	b := nats.Worker(t, "w1")
 	for _, tid := range []string{"alpha", "beta"} {
-		if _, err := b.OpenTrainer(t.Context(), tid); err != nil {
+		if _, err := b.Trainers.Open(t.Context(), tid); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -157,7 +157,7 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 // serve sets up the streams, calls ready, and runs the worker until the context
 // ends.
 func (f *workerFlags) serve(ctx context.Context, b *broker.Broker, wid string, hurry <-chan struct{}, log zerolog.Logger, ready func()) error {
-	if err := b.SetupWhenThere(ctx, broker.StreamsConfig{Replicas: f.replicas, Trainer: f.trainers.settings(f.retention)}); err != nil {
+	if err := b.Streams.SetupWhenThere(ctx, broker.StreamsConfig{Replicas: f.replicas, Trainer: f.trainers.settings(f.retention)}); err != nil {
 		return err
 	}
 	w, release, err := f.start(ctx, b, wid, broker.DefaultTiming(), hurry, log)
@@ -272,7 +272,7 @@ func workerListCommand() *cobra.Command {
 				return err
 			}
 			defer b.Close()
-			all, err := b.Workers(cmd.Context())
+			all, err := b.Records.Workers(cmd.Context())
 			if err != nil {
 				return err
 			}

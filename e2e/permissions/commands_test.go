@@ -149,21 +149,21 @@ func TestCommandsWhileAServerRuns(t *testing.T) {
 	}
 	admin := w.broker(t, role{"admin", "admin"})
 	turngate.ok(t, append([]string{"trainer", "add", "alpha", "--max-queue", "7"}, at...)...)
-	if s, err := admin.Trainer(t.Context(), "alpha"); err != nil || s.MaxQueue != 7 {
+	if s, err := admin.Trainers.Settings(t.Context(), "alpha"); err != nil || s.MaxQueue != 7 {
 		t.Errorf("got %+v, %v", s, err)
 	}
 	contains(t, turngate.ok(t, append([]string{"trainer", "rm", "alpha"}, at...)...), "artifacts stay", "--delete-data")
-	if _, err := admin.Trainer(t.Context(), "alpha"); err != nil {
+	if _, err := admin.Trainers.Settings(t.Context(), "alpha"); err != nil {
 		t.Errorf("its data is gone: %v", err)
 	}
 	contains(t, turngate.ok(t, append([]string{"trainer", "rm", "alpha", "--delete-data"}, at...)...), "are deleted", "is shut out")
-	if _, err := admin.Trainer(t.Context(), "alpha"); !errors.Is(err, broker.ErrNotFound) {
+	if _, err := admin.Trainers.Settings(t.Context(), "alpha"); !errors.Is(err, broker.ErrNotFound) {
 		t.Errorf("its data is there: %v", err)
 	}
 	if code, out, _ := turngate.run(t, append([]string{"trainer", "rm", "alpha", "--delete-data"}, at...)...); code != 1 || out != "" {
 		t.Errorf("nothing is left to remove: exit status %d\n%s", code, out)
 	}
-	if _, err := admin.Trainer(t.Context(), "beta"); err != nil {
+	if _, err := admin.Trainers.Settings(t.Context(), "beta"); err != nil {
 		t.Errorf("another trainer's data is gone: %v", err)
 	}
 }
@@ -204,14 +204,14 @@ func TestCommandsOfANatsServer(t *testing.T) {
 		m.leaves(t)
 	}
 	awaitServer(t, url, keys.AdminCreds()) // the reload has ended
-	if s, err := admin.Trainer(t.Context(), "new"); err != nil || s.MaxQueue != 9 || s.Weight != 3 {
+	if s, err := admin.Trainers.Settings(t.Context(), "new"); err != nil || s.MaxQueue != 9 || s.Weight != 3 {
 		t.Errorf("the settings were not applied: %+v, %v", s, err)
 	}
 	code, out, errOut := turngate.run(t, append([]string{"trainer", "rm", "new", "--delete-data"}, at...)...)
 	if code != 1 || !strings.Contains(out, "are deleted") {
 		t.Errorf("exit status %d\n%s%s", code, out, errOut)
 	}
-	if _, err := admin.Trainer(t.Context(), "new"); !errors.Is(err, broker.ErrNotFound) {
+	if _, err := admin.Trainers.Settings(t.Context(), "new"); !errors.Is(err, broker.ErrNotFound) {
 		t.Errorf("its data is there: %v", err)
 	}
 }

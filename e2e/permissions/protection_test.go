@@ -82,8 +82,8 @@ func TestProtectionOfOtherServers(t *testing.T) {
 				t.Errorf("got %v in %q, %v", got, account, err)
 			}
 			if tt.works {
-				harness.Must(t, b.Setup(t.Context(), broker.StreamsConfig{}))
-				_, err = b.OpenTrainer(t.Context(), "alpha")
+				harness.Must(t, b.Streams.Setup(t.Context(), broker.StreamsConfig{}))
+				_, err = b.Trainers.Open(t.Context(), "alpha")
 				harness.Must(t, err)
 			}
 		})

@@ -145,9 +145,9 @@ func newWorld(t *testing.T, url string, keys *broker.Keyring) *world {
 		w.gates = sub // the last one
 	}
 	b := w.broker(t, role{"worker", "w1"})
-	harness.Must(t, b.Setup(t.Context(), broker.StreamsConfig{}))
+	harness.Must(t, b.Streams.Setup(t.Context(), broker.StreamsConfig{}))
 	for _, tid := range []string{"alpha", "beta"} {
-		_, err := b.OpenTrainer(t.Context(), tid)
+		_, err := b.Trainers.Open(t.Context(), tid)
 		harness.Must(t, err)
 	}
 	return w

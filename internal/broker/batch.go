@@ -31,10 +31,10 @@ func Expecting(subject string, m schema.Message, seq uint64) (*nats.Msg, error) 
 // ErrMoved means that an expectation did not hold and nothing was stored. After
 // any other error for which refused is true nothing was stored either. After all
 // other errors it is not known whether the messages are stored.
-func (b *Broker) Batch(ctx context.Context, msgs ...*nats.Msg) (uint64, error) {
+func (h *Messages) Batch(ctx context.Context, msgs ...*nats.Msg) (uint64, error) {
 	id := nuid.Next()
 	for i, m := range msgs {
-		if err := b.CheckSize(m.Subject, len(m.Data)); err != nil {
+		if err := h.checkSize(m.Subject, len(m.Data)); err != nil {
 			return 0, err
 		}
 		if m.Header == nil {
@@ -42,7 +42,7 @@ func (b *Broker) Batch(ctx context.Context, msgs ...*nats.Msg) (uint64, error) {
 		}
 		m.Header[wire.HeaderBatch], m.Header[wire.HeaderBatchSeq] = []string{id}, []string{strconv.Itoa(i + 1)}
 		if i < len(msgs)-1 {
-			if err := b.bulk.PublishMsg(m); err != nil {
+			if err := h.bulk.PublishMsg(m); err != nil {
 				return 0, fmt.Errorf("write %s: %w", m.Subject, Reach(err))
 			}
 		}
@@ -51,9 +51,9 @@ func (b *Broker) Batch(ctx context.Context, msgs ...*nats.Msg) (uint64, error) {
 	last.Header[wire.HeaderBatchCommit] = []string{"1"}
 	op, cancel := context.WithTimeout(ctx, wire.OpTimeout) // a request that is lost is never answered
 	defer cancel()
-	answer, err := b.bulk.RequestMsgWithContext(op, last)
+	answer, err := h.bulk.RequestMsgWithContext(op, last)
 	if err != nil {
-		b.ReopenFor(ctx, last.Subject, err) // for the next try
+		h.streams.ReopenFor(ctx, last.Subject, err) // for the next try
 		return 0, fmt.Errorf("write %s: %w", last.Subject, Reach(err))
 	}
 	var ack struct {

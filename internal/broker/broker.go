@@ -11,8 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -35,17 +33,27 @@ type Config struct {
 }
 
 // Broker has two connections: calls for model and tool calls, and bulk for
-// queues, events and files, so that large messages never delay a call.
+// queues, events and files, so that large messages never delay a call. Its handles
+// use bulk.
 type Broker struct {
-	calls *nats.Conn
-	bulk  *nats.Conn
-	js    jetstream.JetStream
-	inbox string // prefix of this connection's own inboxes
-	log   zerolog.Logger
+	Streams  *Streams
+	Messages *Messages
+	Records  *Records
+	Objects  *Objects
+	Trainers *Trainers
+	Events   *Events
+	Dead     *DeadLetters
 
-	streams sync.Map                      // of jetstream.Stream, by name
-	setup   atomic.Pointer[StreamsConfig] // configuration of the last Setup
-	opener  atomic.Pointer[opener]        // nil: missing streams of a trainer stay missing
+	*link
+	calls *nats.Conn
+	inbox string // prefix of this connection's own inboxes
+}
+
+// link is the connection that the handles share.
+type link struct {
+	bulk *nats.Conn
+	js   jetstream.JetStream
+	log  zerolog.Logger
 }
 
 // Dial connects to NATS. It fails if no server can be reached; a connection that
@@ -53,7 +61,8 @@ type Broker struct {
 // fails at once and nothing is buffered.
 func Dial(ctx context.Context, c Config) (*Broker, error) {
 	c.Inbox = cmp.Or(c.Inbox, "_INBOX.turngate")
-	b := &Broker{log: c.Log, inbox: c.Inbox}
+	l := &link{log: c.Log}
+	b := &Broker{link: l, inbox: c.Inbox}
 	var err error
 	// With a buffer of one byte the goroutine that makes a call also writes it,
 	// instead of waking the client's flusher.
@@ -68,6 +77,13 @@ func Dial(ctx context.Context, c Config) (*Broker, error) {
 		b.Close()
 		return nil, fmt.Errorf("open jetstream: %w", err)
 	}
+	b.Streams = &Streams{link: l}
+	b.Messages = &Messages{link: l, streams: b.Streams}
+	b.Records = &Records{link: l, streams: b.Streams, messages: b.Messages}
+	b.Objects = &Objects{link: l, streams: b.Streams, messages: b.Messages}
+	b.Trainers = &Trainers{link: l, streams: b.Streams}
+	b.Events = &Events{link: l, messages: b.Messages}
+	b.Dead = &DeadLetters{link: l, streams: b.Streams, messages: b.Messages, trainers: b.Trainers}
 	return b, nil
 }
 
@@ -153,8 +169,10 @@ const headerRoom = 4096
 
 // CheckSize returns a *TooLargeError if a message with a body of n bytes is larger
 // than the server takes. The error has the message's name from what, such as "event".
-func (b *Broker) CheckSize(what string, n int) error {
-	if limit := b.bulk.MaxPayload(); limit > 0 && int64(n)+headerRoom > limit {
+func (b *Broker) CheckSize(what string, n int) error { return b.checkSize(what, n) }
+
+func (l *link) checkSize(what string, n int) error {
+	if limit := l.bulk.MaxPayload(); limit > 0 && int64(n)+headerRoom > limit {
 		return &TooLargeError{What: what, Size: uint64(n), Limit: limit, Name: "the NATS server's max_payload"}
 	}
 	return nil

@@ -83,8 +83,8 @@ func TestAFileOutlivesALostQuorum(t *testing.T) {
 	data := harness.Noise(pieces << 20)
 	log := testenv.NewRetries()
 	b := testenv.DialAt(t, c.servers[0].URL(), testenv.AdmitWorker(t, c.servers[0], "w1"), broker.InboxFor("worker", "w1"), zerolog.New(log))
-	harness.Eventually(t, "the streams", time.Minute, func() bool { return b.Setup(t.Context(), broker.StreamsConfig{Replicas: 3}) == nil })
-	harness.Eventually(t, "the streams of a trainer", time.Minute, func() bool { _, err := b.OpenTrainer(t.Context(), "alpha"); return err == nil })
+	harness.Eventually(t, "the streams", time.Minute, func() bool { return b.Streams.Setup(t.Context(), broker.StreamsConfig{Replicas: 3}) == nil })
+	harness.Eventually(t, "the streams of a trainer", time.Minute, func() bool { _, err := b.Trainers.Open(t.Context(), "alpha"); return err == nil })
 	nc := testenv.Raw(t, c.servers[0].URL(), c.servers[0].AdminCreds(), "_INBOX.test")
 	js, err := jetstream.New(nc)
 	harness.Must(t, err)
@@ -99,7 +99,7 @@ func TestAFileOutlivesALostQuorum(t *testing.T) {
 	var a schema.Artifact
 	go func() {
 		var err error
-		a, err = b.PutArtifact(t.Context(), "alpha", "log", data, 0)
+		a, err = b.Objects.PutArtifact(t.Context(), "alpha", "log", data, 0)
 		ended <- err
 	}()
 	harness.Eventually(t, "some pieces", time.Minute, func() bool { return stored() > 4 })

@@ -22,9 +22,17 @@ type Dead struct {
 	Data    []byte
 }
 
-// DeadLetters lists the newest dead messages, at most limit, oldest first.
-func (b *Broker) DeadLetters(ctx context.Context, limit int) ([]Dead, error) {
-	s, err := b.js.Stream(ctx, subjects.StreamDead)
+// DeadLetters reads, requeues and drops dead messages.
+type DeadLetters struct {
+	*link
+	streams  *Streams
+	messages *Messages
+	trainers *Trainers
+}
+
+// List lists the newest dead messages, at most limit, oldest first.
+func (h *DeadLetters) List(ctx context.Context, limit int) ([]Dead, error) {
+	s, err := h.js.Stream(ctx, subjects.StreamDead)
 	if err != nil {
 		return nil, fmt.Errorf("open stream %s: %w", subjects.StreamDead, err)
 	}
@@ -54,10 +62,10 @@ func deadOf(m *jetstream.RawStreamMsg) Dead {
 	}
 }
 
-// DeadLetter reads one dead message. Errors wrap ErrNotFound if it does not
+// Get reads one dead message. Errors wrap ErrNotFound if it does not
 // exist.
-func (b *Broker) DeadLetter(ctx context.Context, seq uint64) (Dead, error) {
-	m, err := b.Message(ctx, subjects.StreamDead, seq)
+func (h *DeadLetters) Get(ctx context.Context, seq uint64) (Dead, error) {
+	m, err := h.messages.At(ctx, subjects.StreamDead, seq)
 	if err != nil {
 		return Dead{}, err
 	}
@@ -69,8 +77,8 @@ func (b *Broker) DeadLetter(ctx context.Context, seq uint64) (Dead, error) {
 
 // Requeue publishes a dead message on its original subject, which must be a lane
 // of requests, and drops it from the DEAD stream.
-func (b *Broker) Requeue(ctx context.Context, seq uint64) error {
-	d, err := b.DeadLetter(ctx, seq)
+func (h *DeadLetters) Requeue(ctx context.Context, seq uint64) error {
+	d, err := h.Get(ctx, seq)
 	if err != nil {
 		return err
 	}
@@ -79,21 +87,21 @@ func (b *Broker) Requeue(ctx context.Context, seq uint64) error {
 	}
 	// The message id keeps a repeated requeue from queueing it twice.
 	again := &nats.Msg{Subject: d.Subject, Data: d.Data, Header: nats.Header{wire.HeaderMsgID: {fmt.Sprintf("requeue-%d", seq)}}}
-	_, err = b.PutMsg(ctx, again)
+	_, err = h.messages.PutMsg(ctx, again)
 	if tid, ok := subjects.TrainerOf(d.Subject); ok && IsMissing(err) {
-		if _, err = b.OpenTrainer(ctx, tid); err == nil {
-			_, err = b.PutMsg(ctx, again)
+		if _, err = h.trainers.Open(ctx, tid); err == nil {
+			_, err = h.messages.PutMsg(ctx, again)
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("requeue dead message %d: %w", seq, err)
 	}
-	return b.Drop(ctx, seq)
+	return h.Drop(ctx, seq)
 }
 
 // Drop deletes a dead message. Errors wrap ErrNotFound if it does not exist.
-func (b *Broker) Drop(ctx context.Context, seq uint64) error {
-	s, err := b.Stream(ctx, subjects.StreamDead)
+func (h *DeadLetters) Drop(ctx context.Context, seq uint64) error {
+	s, err := h.streams.Open(ctx, subjects.StreamDead)
 	if err != nil {
 		return err
 	}

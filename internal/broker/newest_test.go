@@ -24,7 +24,7 @@ func TestAReaderEndsWithItsServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	if err := b.Setup(t.Context(), StreamsConfig{}); err != nil {
+	if err := b.Streams.Setup(t.Context(), StreamsConfig{}); err != nil {
 		t.Fatal(err)
 	}
 	const messages = 600 // more than one batch
@@ -34,7 +34,7 @@ func TestAReaderEndsWithItsServer(t *testing.T) {
 		}
 	}
 	read := 0
-	err = b.ReadStream(t.Context(), subjects.StreamDead, subjects.DeadFilter, 0, func(jetstream.Msg, *jetstream.MsgMetadata) bool {
+	err = b.Messages.Read(t.Context(), subjects.StreamDead, subjects.DeadFilter, 0, func(jetstream.Msg, *jetstream.MsgMetadata) bool {
 		if read++; read == 512 {
 			srv.Shutdown()
 		}

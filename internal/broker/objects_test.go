@@ -17,7 +17,6 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/turngate/turngate/internal/broker"
-	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/subjects"
@@ -30,12 +29,12 @@ func TestBundlesAndArtifacts(t *testing.T) {
 	harness.Must(t, err)
 	again, err := b.Trainer.PutBundle(t.Context(), data)
 	harness.Must(t, err)
-	got, err := b.Worker.Bundle(t.Context(), "alpha", sha)
+	got, err := b.Broker.Objects.Bundle(t.Context(), "alpha", sha)
 	harness.Must(t, err)
 	if again != sha || !bytes.Equal(got, data) {
 		t.Fatal("the bundle changed on the way")
 	}
-	a, err := b.Worker.KeepArtifact(t.Context(), "alpha", "agent.log", []byte("log"))
+	a, err := b.Broker.Objects.PutArtifact(t.Context(), "alpha", "agent.log", []byte("log"), 0)
 	harness.Must(t, err)
 	if got, err := b.Trainer.Artifact(t.Context(), a.SHA256); err != nil || string(got) != "log" {
 		t.Fatalf("got %q, %v", got, err)
@@ -45,7 +44,7 @@ func TestBundlesAndArtifacts(t *testing.T) {
 	if theirs, err := store.GetBytes(t.Context(), sha); err != nil || !bytes.Equal(theirs, data) { // which checks size and digest
 		t.Fatalf("the usual client cannot read it: %v", err)
 	}
-	if _, err := b.Worker.Bundle(t.Context(), "alpha", strings.Repeat("0", 64)); !errors.Is(err, broker.ErrNotFound) {
+	if _, err := b.Broker.Objects.Bundle(t.Context(), "alpha", strings.Repeat("0", 64)); !errors.Is(err, broker.ErrNotFound) {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -72,13 +71,10 @@ func TestArtifactsAreKeptAsLongAsTheirRollouts(t *testing.T) {
 		harness.Must(t, err)
 		return info.State.LastSeq + 1
 	}
-	side := func(keep time.Duration) *queue.Worker {
-		return b.NewWorker(t, fmt.Sprintf("w%d", keep/time.Hour), func(c *queue.WorkerConfig) { c.Retention = keep })
-	}
-	day, week, always := side(24*time.Hour), side(7*24*time.Hour), side(0)
+	const day, week, always = 24 * time.Hour, 7 * 24 * time.Hour, 0
 	for _, tt := range []struct {
 		what string
-		side *queue.Worker
+		keep time.Duration
 		want []string // TTLs of the new messages
 	}{
 		{"a piece and its name", day, []string{"49h0m0s", "49h0m0s"}},
@@ -89,7 +85,7 @@ func TestArtifactsAreKeptAsLongAsTheirRollouts(t *testing.T) {
 		{"it is there for ever", week, nil},
 	} {
 		from := next()
-		a, err := tt.side.KeepArtifact(t.Context(), "alpha", "log", []byte("the same"))
+		a, err := b.Broker.Objects.PutArtifact(t.Context(), "alpha", "log", []byte("the same"), tt.keep)
 		harness.Must(t, err)
 		if got := lives(from); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: messages were written that are kept for %q, want %q", tt.what, got, tt.want)
@@ -109,7 +105,7 @@ func TestABundleWithAWrongDigest(t *testing.T) {
 	sha := strings.Repeat("a", 64)
 	_, err = store.PutString(t.Context(), sha, "something else")
 	harness.Must(t, err)
-	if _, err := b.Worker.Bundle(t.Context(), "alpha", sha); !errors.Is(err, broker.ErrDigest) {
+	if _, err := b.Broker.Objects.Bundle(t.Context(), "alpha", sha); !errors.Is(err, broker.ErrDigest) {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -159,7 +155,7 @@ func TestBrokenChunksOfAnObject(t *testing.T) {
 			harness.Must(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			got, err := b.Worker.Bundle(ctx, "alpha", sha)
+			got, err := b.Broker.Objects.Bundle(ctx, "alpha", sha)
 			var large *broker.TooLargeError
 			switch {
 			case tt.want == nil && (err != nil || !bytes.Equal(got, whole)):
@@ -186,7 +182,7 @@ func TestABrokenDescriptionIsReplaced(t *testing.T) {
 		harness.Must(t, err)
 		_, err = b.Trainer.PutBundle(t.Context(), data)
 		harness.Must(t, err)
-		if got, err := b.Worker.Bundle(t.Context(), "alpha", sha); err != nil || !bytes.Equal(got, data) {
+		if got, err := b.Broker.Objects.Bundle(t.Context(), "alpha", sha); err != nil || !bytes.Equal(got, data) {
 			t.Errorf("%s: got %q, %v", meta, got, err)
 		}
 	}

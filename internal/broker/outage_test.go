@@ -29,16 +29,20 @@ func TestFilesWaitForTheServer(t *testing.T) {
 	bundle, artifact := harness.Noise(3<<20), harness.Noise(3<<20)
 	reply := &schema.Reply{V: 1, Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop"}
 	reply.TopLogprobs = json.RawMessage(`"` + base64.StdEncoding.EncodeToString(harness.Noise(9<<20)) + `"`)
-	for name, do := range map[string]func(ctx context.Context, worker *broker.Broker, trainer *queue.Trainer, sha string) error{
-		"a bundle is read": func(ctx context.Context, worker *broker.Broker, _ *queue.Trainer, sha string) error {
-			got, err := worker.Bundle(ctx, "alpha", sha)
+	type side struct {
+		*queue.Trainer
+		broker *broker.Broker
+	}
+	for name, do := range map[string]func(ctx context.Context, worker *broker.Broker, trainer side, sha string) error{
+		"a bundle is read": func(ctx context.Context, worker *broker.Broker, _ side, sha string) error {
+			got, err := worker.Objects.Bundle(ctx, "alpha", sha)
 			if err == nil && !bytes.Equal(got, bundle) {
 				err = fmt.Errorf("another bundle of %d bytes came", len(got))
 			}
 			return err
 		},
-		"an artifact is put": func(ctx context.Context, worker *broker.Broker, trainer *queue.Trainer, _ string) error {
-			a, err := worker.PutArtifact(ctx, "alpha", "log", artifact, time.Hour)
+		"an artifact is put": func(ctx context.Context, worker *broker.Broker, trainer side, _ string) error {
+			a, err := worker.Objects.PutArtifact(ctx, "alpha", "log", artifact, time.Hour)
 			if err != nil {
 				return err
 			}
@@ -48,12 +52,12 @@ func TestFilesWaitForTheServer(t *testing.T) {
 			}
 			return err
 		},
-		"a bundle is put": func(ctx context.Context, _ *broker.Broker, trainer *queue.Trainer, _ string) error {
+		"a bundle is put": func(ctx context.Context, _ *broker.Broker, trainer side, _ string) error {
 			_, err := trainer.PutBundle(ctx, artifact)
 			return err
 		},
-		"a large answer is put": func(ctx context.Context, _ *broker.Broker, trainer *queue.Trainer, _ string) error {
-			server, err := modelcall.NewServer(trainer.Broker, "alpha")
+		"a large answer is put": func(ctx context.Context, _ *broker.Broker, trainer side, _ string) error {
+			server, err := modelcall.NewServer(trainer.broker, "alpha")
 			if err == nil {
 				_, err = server.EncodeFrame(ctx, reply)
 			}
@@ -67,13 +71,14 @@ func TestFilesWaitForTheServer(t *testing.T) {
 			harness.Must(t, err)
 			log := testenv.NewRetries()
 			worker := testenv.DialAt(t, b.Server.URL(), testenv.AdmitWorker(t, b.Server, "w9"), broker.InboxFor("worker", "w9"), zerolog.New(log))
-			trainer, err := queue.NewTrainer(testenv.DialAt(t, b.Server.URL(), b.Server.TrainerCreds("alpha"), broker.InboxFor("trainer", "alpha"), zerolog.New(log)), "alpha")
+			tb := testenv.DialAt(t, b.Server.URL(), b.Server.TrainerCreds("alpha"), broker.InboxFor("trainer", "alpha"), zerolog.New(log))
+			trainer, err := queue.NewTrainer(tb, "alpha")
 			harness.Must(t, err)
 			b.Server.Shutdown()
 			ended := make(chan error, 1)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			go func() { ended <- do(ctx, worker, trainer, sha) }()
+			go func() { ended <- do(ctx, worker, side{trainer, tb}, sha) }()
 			log.Wait(t)
 			b.Restart(t)
 			harness.Must(t, <-ended)
@@ -92,7 +97,7 @@ func TestWaitingForTheServerEnds(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := worker.PutArtifact(ctx, "alpha", "log", []byte("log"), 0)
+		_, err := worker.Objects.PutArtifact(ctx, "alpha", "log", []byte("log"), 0)
 		ended <- err
 	}()
 	log.Wait(t)
@@ -121,7 +126,7 @@ func TestALostAnswerWritesNoPieceTwice(t *testing.T) {
 	log := testenv.NewRetries()
 	p := testenv.NewProxy(t, strings.TrimPrefix(b.Server.URL(), "nats://"))
 	worker := testenv.DialAt(t, p.URL(), testenv.AdmitWorker(t, b.Server, "w9"), broker.InboxFor("worker", "w9"), zerolog.New(log))
-	_, err = worker.PutArtifact(t.Context(), "alpha", "first", []byte("what is opened once is open"), 0)
+	_, err = worker.Objects.PutArtifact(t.Context(), "alpha", "first", []byte("what is opened once is open"), 0)
 	harness.Must(t, err)
 	before := stored()
 
@@ -130,7 +135,7 @@ func TestALostAnswerWritesNoPieceTwice(t *testing.T) {
 	var a schema.Artifact
 	go func() {
 		var err error
-		a, err = worker.PutArtifact(t.Context(), "alpha", "log", data, 0)
+		a, err = worker.Objects.PutArtifact(t.Context(), "alpha", "log", data, 0)
 		ended <- err
 	}()
 	harness.Eventually(t, "a piece", time.Minute, func() bool { return stored() > before })

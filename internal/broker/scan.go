@@ -30,19 +30,19 @@ type stored struct {
 // scan reads a batch of messages of a stream from the sequence from, in order,
 // without a consumer. It returns the sequence after the last one. If handle was
 // not called, there is no message yet.
-func (b *Broker) scan(ctx context.Context, stream, filter string, from uint64, handle func(stored)) (next uint64, err error) {
+func (h *Messages) scan(ctx context.Context, stream, filter string, from uint64, handle func(stored)) (next uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 	defer cancel()
 	body, err := json.Marshal(map[string]any{"seq": max(from, 1), "next_by_subj": filter, "batch": scanBatch, "max_bytes": scanBytes})
 	if err != nil {
 		return from, err
 	}
-	answers, err := b.bulk.SubscribeSync(b.bulk.NewInbox())
+	answers, err := h.bulk.SubscribeSync(h.bulk.NewInbox())
 	if err != nil {
 		return from, fmt.Errorf("read stream %s: %w", stream, Reach(err))
 	}
 	defer func() { _ = answers.Unsubscribe() }()
-	if err := b.bulk.PublishRequest(directGet(stream), answers.Subject, body); err != nil {
+	if err := h.bulk.PublishRequest(directGet(stream), answers.Subject, body); err != nil {
 		return from, fmt.Errorf("read stream %s: %w", stream, Reach(err))
 	}
 	var before uint64 // sequence of the last message
@@ -92,9 +92,9 @@ func storedOf(m *nats.Msg, before uint64) (stored, error) {
 }
 
 // scanAll reads all messages that a stream has.
-func (b *Broker) scanAll(ctx context.Context, stream, filter string, handle func(stored)) error {
+func (h *Messages) scanAll(ctx context.Context, stream, filter string, handle func(stored)) error {
 	for from := uint64(1); ; {
-		next, err := b.scan(ctx, stream, filter, from, handle)
+		next, err := h.scan(ctx, stream, filter, from, handle)
 		if err != nil || next == from {
 			return err
 		}
@@ -102,15 +102,15 @@ func (b *Broker) scanAll(ctx context.Context, stream, filter string, handle func
 	}
 }
 
-// ReadStream reads the messages of a stream in order, beginning at the sequence from,
+// Read reads the messages of a stream in order, beginning at the sequence from,
 // until all are read or handle returns false.
-func (b *Broker) ReadStream(ctx context.Context, stream, filter string, from uint64, handle func(jetstream.Msg, *jetstream.MsgMetadata) bool) error {
+func (h *Messages) Read(ctx context.Context, stream, filter string, from uint64, handle func(jetstream.Msg, *jetstream.MsgMetadata) bool) error {
 	cfg := jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}, DeliverPolicy: jetstream.DeliverAllPolicy, InactiveThreshold: 30 * time.Second}
 	cfg.MaxResetAttempts = 1 // by default a fetch waits for a lost server for ever and ignores its context
 	if from > 1 {
 		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, from
 	}
-	c, err := b.js.OrderedConsumer(ctx, stream, cfg)
+	c, err := h.js.OrderedConsumer(ctx, stream, cfg)
 	if err != nil {
 		return fmt.Errorf("read stream %s: %w", stream, err)
 	}
@@ -119,10 +119,10 @@ func (b *Broker) ReadStream(ctx context.Context, stream, filter string, from uin
 	defer func() {
 		op, cancel := context.WithTimeout(context.WithoutCancel(ctx), wire.OpTimeout)
 		defer cancel()
-		_ = b.js.DeleteConsumer(op, stream, name) // otherwise it expires after 30 s
+		_ = h.js.DeleteConsumer(op, stream, name) // otherwise it expires after 30 s
 	}()
 	for left > 0 {
-		got, more, err := b.fetch(c, int(min(left, 512)), &left, handle)
+		got, more, err := fetch(c, int(min(left, 512)), &left, handle)
 		if err != nil {
 			return fmt.Errorf("read stream %s: %w", stream, err)
 		}
@@ -136,7 +136,7 @@ func (b *Broker) ReadStream(ctx context.Context, stream, filter string, from uin
 
 // fetch reads up to n messages. It may get fewer, since a newer message replaces
 // an older one of the same subject.
-func (b *Broker) fetch(c jetstream.Consumer, n int, left *uint64, handle func(jetstream.Msg, *jetstream.MsgMetadata) bool) (got int, more bool, err error) {
+func fetch(c jetstream.Consumer, n int, left *uint64, handle func(jetstream.Msg, *jetstream.MsgMetadata) bool) (got int, more bool, err error) {
 	batch, err := c.Fetch(n, jetstream.FetchMaxWait(time.Second))
 	if err != nil {
 		return 0, false, err

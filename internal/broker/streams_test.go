@@ -18,10 +18,10 @@ func TestSetupChangesOnlyDifferentStreams(t *testing.T) {
 	updates, err := conn.SubscribeSync("$JS.EVENT.ADVISORY.STREAM.UPDATED.*")
 	harness.Must(t, err)
 	harness.Must(t, conn.Flush())
-	harness.Must(t, b.Worker.Setup(t.Context(), broker.StreamsConfig{Timing: testenv.Quick()}))
+	harness.Must(t, b.Broker.Streams.Setup(t.Context(), broker.StreamsConfig{Timing: testenv.Quick()}))
 	longer := testenv.Quick()
 	longer.Lease *= 2
-	harness.Must(t, b.Worker.Setup(t.Context(), broker.StreamsConfig{Timing: longer}))
+	harness.Must(t, b.Broker.Streams.Setup(t.Context(), broker.StreamsConfig{Timing: longer}))
 	for _, want := range []string{subjects.StreamLeases, subjects.StreamWorkers, subjects.StreamControl} {
 		m, err := updates.NextMsgWithContext(t.Context())
 		harness.Must(t, err)

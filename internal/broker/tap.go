@@ -16,17 +16,17 @@ import (
 // rollouts down. It has no consumer, which would publish in the workers' account:
 // a message on an event's subject only wakes it.
 type Tap struct {
-	b       *Broker
+	from    *Messages
 	subject string
 	wake    chan struct{} // of capacity 1; has a value after an event was published
 	sub     *nats.Subscription
 	next    uint64 // sequence to read next
 }
 
-// OpenTap opens a tap for all events of one rollout, or, if id is empty, for the
+// Tap opens a tap for all events of one rollout, or, if id is empty, for the
 // new events of all rollouts.
-func (b *Broker) OpenTap(ctx context.Context, id schema.ID) (*Tap, error) {
-	t := &Tap{b: b, subject: subjects.EventsOf(id), wake: make(chan struct{}, 1), next: 1}
+func (h *Events) Tap(ctx context.Context, id schema.ID) (*Tap, error) {
+	t := &Tap{from: h.messages, subject: subjects.EventsOf(id), wake: make(chan struct{}, 1), next: 1}
 	last, err := t.last(ctx)
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (b *Broker) OpenTap(ctx context.Context, id schema.ID) (*Tap, error) {
 	if id == "" {
 		t.next = last + 1
 	}
-	t.sub, err = b.bulk.Subscribe(t.subject, func(*nats.Msg) {
+	t.sub, err = h.bulk.Subscribe(t.subject, func(*nats.Msg) {
 		select {
 		case t.wake <- struct{}{}:
 		default:
@@ -48,7 +48,7 @@ func (b *Broker) OpenTap(ctx context.Context, id schema.ID) (*Tap, error) {
 
 // last returns the last sequence of the stream.
 func (t *Tap) last(ctx context.Context) (uint64, error) {
-	s, err := t.b.js.Stream(ctx, subjects.StreamEvents)
+	s, err := t.from.js.Stream(ctx, subjects.StreamEvents)
 	if err != nil {
 		return 0, fmt.Errorf("watch %s: %w", t.subject, err)
 	}
@@ -68,10 +68,10 @@ func (t *Tap) Run(ctx context.Context, handle func(schema.Event)) error {
 	defer func() { _ = t.sub.Unsubscribe() }()
 	wait, empty := tapShort, 0
 	for ctx.Err() == nil {
-		next, err := t.b.scan(ctx, subjects.StreamEvents, t.subject, t.next, func(m stored) {
+		next, err := t.from.scan(ctx, subjects.StreamEvents, t.subject, t.next, func(m stored) {
 			var e schema.Event
 			if err := schema.Decode(m.data, &e); err != nil {
-				t.b.log.Warn().Err(err).Str("subject", m.subject).Msg("an event cannot be read")
+				t.from.log.Warn().Err(err).Str("subject", m.subject).Msg("an event cannot be read")
 				return
 			}
 			if ctx.Err() == nil {
@@ -79,7 +79,7 @@ func (t *Tap) Run(ctx context.Context, handle func(schema.Event)) error {
 			}
 		})
 		if err != nil && ctx.Err() == nil {
-			t.b.log.Debug().Err(err).Msg("events cannot be read at this moment")
+			t.from.log.Debug().Err(err).Msg("events cannot be read at this moment")
 		}
 		if next > t.next {
 			t.next, wait, empty = next, tapShort, 0

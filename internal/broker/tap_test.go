@@ -18,7 +18,7 @@ func TestLiveDeltasReachCurrentWatchers(t *testing.T) {
 	sub, err := nc.SubscribeSync("rollout.*.live.*")
 	harness.Must(t, err)
 	harness.Must(t, nc.Flush())
-	b.Worker.Live("alpha-1", 2, 7, &schema.Delta{V: 1, Delta: []byte(`{"content":"a"}`)})
+	b.Broker.Events.Live("alpha-1", 2, 7, &schema.Delta{V: 1, Delta: []byte(`{"content":"a"}`)})
 	m, err := sub.NextMsg(10 * time.Second)
 	harness.Must(t, err)
 	var d schema.Delta
@@ -31,13 +31,13 @@ func TestLiveDeltasReachCurrentWatchers(t *testing.T) {
 func TestTapSeesEventsInOrder(t *testing.T) {
 	b := testenv.StartPool(t)
 	for i := range 3 {
-		b.Worker.Emit(&schema.Event{Type: schema.EventPhase, Rollout: "alpha-1", Attempt: 1, Index: int64(i + 1), Phase: &schema.PhaseEvent{Name: "agent"}})
+		b.Broker.Events.Emit(&schema.Event{Type: schema.EventPhase, Rollout: "alpha-1", Attempt: 1, Index: int64(i + 1), Phase: &schema.PhaseEvent{Name: "agent"}})
 	}
 	ops := b.Dial(t, b.Server.OpsCreds(), broker.InboxFor("ops", "ops"))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	var seen []int64
-	tap, err := ops.OpenTap(ctx, "alpha-1")
+	tap, err := ops.Events.Tap(ctx, "alpha-1")
 	harness.Must(t, err)
 	harness.Must(t, tap.Run(ctx, func(e schema.Event) {
 		if seen = append(seen, e.Index); len(seen) == 3 {

@@ -31,17 +31,17 @@ func TestARollUpDeletesOnlyTheTrainersOwnBundles(t *testing.T) {
 	if ack.Seq == 0 {
 		t.Fatalf("the roll-up was refused: %s", m.Data)
 	}
-	if _, err := beta.Bundle(t.Context(), "beta", own); !errors.Is(err, broker.ErrNotFound) {
+	if _, err := b.Broker.Objects.Bundle(t.Context(), "beta", own); !errors.Is(err, broker.ErrNotFound) {
 		t.Fatalf("got %v", err)
 	}
-	if got, err := b.Worker.Bundle(t.Context(), "alpha", sha); err != nil || string(got) != "alpha's" {
+	if got, err := b.Broker.Objects.Bundle(t.Context(), "alpha", sha); err != nil || string(got) != "alpha's" {
 		t.Fatalf("got %q, %v", got, err)
 	}
 }
 
 func TestAFullBucketNamesItsBound(t *testing.T) {
 	b := testenv.StartPool(t)
-	harness.Must(t, b.Worker.SetTrainer(t.Context(), "alpha", broker.TrainerSettings{MaxBundleBytes: 1 << 20, MaxArtifactBytes: 1 << 20}))
+	harness.Must(t, b.Broker.Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxBundleBytes: 1 << 20, MaxArtifactBytes: 1 << 20}))
 	var full *broker.FullError
 	small := harness.Noise(300 << 10)
 	_, err := b.Trainer.PutBundle(t.Context(), small)
@@ -49,12 +49,12 @@ func TestAFullBucketNamesItsBound(t *testing.T) {
 	if _, err := b.Trainer.PutBundle(t.Context(), harness.Noise(900<<10)); !errors.As(err, &full) || full.Trainer != "alpha" || full.Limit != 1<<20 || !strings.Contains(err.Error(), "the bundles of trainer alpha have reached their bound of 1048576 bytes") {
 		t.Fatalf("got %v", err)
 	}
-	a, err := b.Worker.KeepArtifact(t.Context(), "alpha", "log", small)
+	a, err := b.Broker.Objects.PutArtifact(t.Context(), "alpha", "log", small, 0)
 	harness.Must(t, err)
-	if _, err := b.Worker.KeepArtifact(t.Context(), "alpha", "log", harness.Noise(900<<10)); !errors.As(err, &full) || !strings.Contains(err.Error(), "the artifacts of trainer alpha") {
+	if _, err := b.Broker.Objects.PutArtifact(t.Context(), "alpha", "log", harness.Noise(900<<10), 0); !errors.As(err, &full) || !strings.Contains(err.Error(), "the artifacts of trainer alpha") {
 		t.Fatalf("got %v", err)
 	}
-	if _, err := b.Worker.KeepArtifact(t.Context(), "alpha", "log", small); err != nil || a.Size != 300<<10 { // it is stored already
+	if _, err := b.Broker.Objects.PutArtifact(t.Context(), "alpha", "log", small, 0); err != nil || a.Size != 300<<10 { // it is stored already
 		t.Fatalf("got %v", err)
 	}
 	beta := b.NewTrainer(t, "beta")
@@ -68,13 +68,13 @@ func TestStreamsOnASmallDiskHaveTheSameSizeEachTime(t *testing.T) {
 	url := testenv.ServePlain(t, "jetstream: {max_file_store: 1500MB}")
 	b := testenv.DialAt(t, url, "", "", zerolog.Nop())
 	wants := broker.TrainerSettings{MaxQueueBytes: 1 << 20, MaxBundleBytes: 8 << 30, MaxArtifactBytes: 8 << 30}
-	harness.Must(t, b.Setup(t.Context(), broker.StreamsConfig{Trainer: wants}))
+	harness.Must(t, b.Streams.Setup(t.Context(), broker.StreamsConfig{Trainer: wants}))
 	for range 20 {
-		got, err := b.OpenTrainer(t.Context(), "alpha")
+		got, err := b.Trainers.Open(t.Context(), "alpha")
 		harness.Must(t, err)
 		if got.MaxBundleBytes != 128<<20 || got.MaxArtifactBytes != 128<<20 {
 			t.Fatalf("%d and %d bytes", got.MaxBundleBytes, got.MaxArtifactBytes)
 		}
-		harness.Must(t, b.DeleteTrainer(t.Context(), "alpha"))
+		harness.Must(t, b.Trainers.Delete(t.Context(), "alpha"))
 	}
 }

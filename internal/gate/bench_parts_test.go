@@ -106,9 +106,9 @@ func (at place) serveNATS() (_ place, stop func(), err error) {
 	at = placeOf(testenv.NATS{Embedded: srv})
 	setup, err := at.dial(at.Worker, "worker", "w1")
 	if err == nil {
-		err = setup.Setup(context.Background(), broker.StreamsConfig{})
+		err = setup.Streams.Setup(context.Background(), broker.StreamsConfig{})
 		if err == nil { // no worker answers here later
-			_, err = setup.OpenTrainer(context.Background(), "alpha")
+			_, err = setup.Trainers.Open(context.Background(), "alpha")
 		}
 		setup.Close()
 	}

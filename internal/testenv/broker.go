@@ -27,11 +27,11 @@ func StartNATS(t testing.TB, trainers ...string) NATS {
 	c := broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "nats"), Port: FreePort(t), Trainers: trainers, Relaxed: true, Log: zerolog.Nop()}
 	n := NATS{Serve(t, c), c}
 	b := n.Worker(t, "setup")
-	if err := b.Setup(t.Context(), broker.StreamsConfig{}); err != nil {
+	if err := b.Streams.Setup(t.Context(), broker.StreamsConfig{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, tid := range trainers {
-		if _, err := b.OpenTrainer(t.Context(), tid); err != nil {
+		if _, err := b.Trainers.Open(t.Context(), tid); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 type Pool struct {
 	Config  broker.EmbeddedConfig
 	Server  *broker.Embedded
+	Broker  *broker.Broker // of Worker
 	Worker  *queue.Worker
 	Leave   func() // ends the worker
 	Trainer *queue.Trainer
@@ -34,9 +35,9 @@ func StartPool(t testing.TB) *Pool {
 	harness.Must(t, err)
 	p.Server = srv
 	t.Cleanup(func() { p.Server.Shutdown() })
-	wb := p.Dial(t, AdmitWorker(t, srv, "w1"), broker.InboxFor("worker", "w1"))
-	harness.Must(t, wb.Setup(t.Context(), broker.StreamsConfig{Timing: Quick()}))
-	p.Worker, p.Leave = p.StartWorker(t, "w1")
+	p.Broker = p.Dial(t, AdmitWorker(t, srv, "w1"), broker.InboxFor("worker", "w1"))
+	harness.Must(t, p.Broker.Streams.Setup(t.Context(), broker.StreamsConfig{Timing: Quick()}))
+	p.Worker, p.Leave = startWorker(t, p.Broker, "w1")
 	p.Trainer = p.NewTrainer(t, "alpha")
 	return p
 }
@@ -61,11 +62,16 @@ func (p *Pool) NewWorker(t testing.TB, wid string, change ...func(*queue.WorkerC
 // called.
 func (p *Pool) StartWorker(t testing.TB, wid string, change ...func(*queue.WorkerConfig)) (w *queue.Worker, leave func()) {
 	t.Helper()
+	return startWorker(t, p.Dial(t, AdmitWorker(t, p.Server, wid), broker.InboxFor("worker", wid)), wid, change...)
+}
+
+func startWorker(t testing.TB, b *broker.Broker, wid string, change ...func(*queue.WorkerConfig)) (w *queue.Worker, leave func()) {
+	t.Helper()
 	c := queue.WorkerConfig{Worker: wid, Instance: "i1", Slots: 2, Timing: Quick()}
 	for _, f := range change {
 		f(&c)
 	}
-	w, err := queue.NewWorker(p.Dial(t, AdmitWorker(t, p.Server, wid), broker.InboxFor("worker", wid)), c)
+	w, err := queue.NewWorker(b, c)
 	harness.Must(t, err)
 	return w, RunWorker(t, w)
 }

@@ -14,7 +14,7 @@ import (
 // again would not help.
 func TestARolloutEndsAlthoughItsTrainersBucketIsFull(t *testing.T) {
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": exits(0)}))
-	if err := b.nats.Worker(t, "setup2").SetTrainer(t.Context(), "alpha", broker.TrainerSettings{MaxArtifactBytes: 100}); err != nil {
+	if err := b.nats.Worker(t, "setup2").Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxArtifactBytes: 100}); err != nil {
 		t.Fatal(err)
 	}
 	res := b.result(t, request("alpha-1"))

@@ -38,7 +38,7 @@ func TestAnAgentThatEndsInAnOutageIsNotRunAgain(t *testing.T) {
 	if log := b.artifact(t, res, "agent.stdout.log"); log != "exit 0" {
 		t.Errorf("its log is %q", log)
 	}
-	if s, err := b.nats.Ops(t).State(t.Context(), "alpha-1"); err != nil || s.Tries != 1 {
+	if s, err := b.nats.Ops(t).Records.State(t.Context(), "alpha-1"); err != nil || s.Tries != 1 {
 		t.Errorf("state %+v, %v", s, err)
 	}
 }
@@ -73,11 +73,11 @@ func TestDrainReturnsUnfinishedRollouts(t *testing.T) {
 	<-started
 	b.stop()
 	ops := b.nats.Ops(t)
-	s, err := ops.State(t.Context(), "alpha-1")
+	s, err := ops.Records.State(t.Context(), "alpha-1")
 	if err != nil || s.Status != schema.StatusQueued || s.Attempt != 1 || s.Tries != 0 {
 		t.Fatalf("got %+v, %v", s, err)
 	}
-	if _, err := ops.Result(t.Context(), "alpha-1"); !errors.Is(err, broker.ErrNotFound) {
+	if _, err := ops.Records.Result(t.Context(), "alpha-1"); !errors.Is(err, broker.ErrNotFound) {
 		t.Fatalf("a drained rollout has a result: %v", err)
 	}
 }

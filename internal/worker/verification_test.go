@@ -33,7 +33,7 @@ func (b *bench) verifies(t *testing.T, f trainer.Verifier) {
 // watch collects the events of a rollout up to its result.
 func (b *bench) watch(t *testing.T, id schema.ID) (events func() []schema.Event) {
 	t.Helper()
-	tap, err := b.nats.Ops(t).OpenTap(t.Context(), id)
+	tap, err := b.nats.Ops(t).Events.Tap(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func (b *bench) waits(t *testing.T) *told {
 	t.Helper()
 	w := &told{news: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
-	tap, err := b.nats.Ops(t).OpenTap(ctx, "")
+	tap, err := b.nats.Ops(t).Events.Tap(ctx, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -382,7 +382,7 @@ func TestTheKeyIsInNoLogEventOrResult(t *testing.T) {
 	b.serve(t, ok)
 	var events []schema.Event
 	watched := make(chan struct{})
-	tap, err := b.nats.Ops(t).OpenTap(t.Context(), "alpha-1")
+	tap, err := b.nats.Ops(t).Events.Tap(t.Context(), "alpha-1")
 	if err != nil {
 		t.Fatal(err)
 	}

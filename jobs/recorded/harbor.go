@@ -61,7 +61,7 @@ func ExportJob(ctx context.Context, dir string, list []*Rollout) (sum Summary, e
 	defer j.Close()
 	for _, r := range from {
 		fetch := func(ctx context.Context, a schema.Artifact) ([]byte, error) {
-			return r.from.Artifact(ctx, r.Result.Trainer, a.SHA256)
+			return r.from.Objects.Artifact(ctx, r.Result.Trainer, a.SHA256)
 		}
 		if err := j.Put(ctx, *r.Result, fetch); err != nil {
 			return sum, err
@@ -74,7 +74,7 @@ func ExportJob(ctx context.Context, dir string, list []*Rollout) (sum Summary, e
 // settings reads the settings of a rollout that has ended, and the sha256 of its
 // task's bundle. A rollout that no worker took has no stored request.
 func (r *Rollout) settings(ctx context.Context) (settings, string, error) {
-	q, err := r.from.Request(ctx, r.ID)
+	q, err := r.from.Records.Request(ctx, r.ID)
 	if err != nil && !errors.Is(err, broker.ErrNotFound) {
 		return settings{}, "", err
 	}

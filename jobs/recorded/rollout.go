@@ -241,7 +241,7 @@ func (r *Rollout) artifact(ctx context.Context, name string) ([]byte, error) {
 	}
 	for _, a := range r.Result.Artifacts {
 		if a.Name == name {
-			return r.from.Artifact(ctx, r.Result.Trainer, a.SHA256)
+			return r.from.Objects.Artifact(ctx, r.Result.Trainer, a.SHA256)
 		}
 	}
 	return nil, fmt.Errorf("%s has no file %q; it has %q", r.Name(), name, r.Files())

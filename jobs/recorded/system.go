@@ -20,7 +20,7 @@ const maxWaiting = 2000
 // its trainer's queue. The error wraps broker.ErrNotFound if the system does not know
 // it.
 func OnSystem(ctx context.Context, b *broker.Broker, id schema.ID, queue bool) (*Rollout, error) {
-	state, err := b.State(ctx, id)
+	state, err := b.Records.State(ctx, id)
 	if errors.Is(err, broker.ErrNotFound) && queue {
 		return waiting(ctx, b, id, err)
 	}
@@ -33,7 +33,7 @@ func OnSystem(ctx context.Context, b *broker.Broker, id schema.ID, queue bool) (
 // withState returns the rollout of a state, with its result if it has one.
 func withState(ctx context.Context, b *broker.Broker, state schema.State) (*Rollout, error) {
 	r := &Rollout{ID: state.ID, State: &state, from: b}
-	result, err := b.Result(ctx, state.ID)
+	result, err := b.Records.Result(ctx, state.ID)
 	switch {
 	case err == nil:
 		r.Result = &result
@@ -46,7 +46,7 @@ func withState(ctx context.Context, b *broker.Broker, state schema.State) (*Roll
 // waiting returns a rollout that is in its trainer's queue, or else the error.
 func waiting(ctx context.Context, b *broker.Broker, id schema.ID, notFound error) (*Rollout, error) {
 	var r *Rollout
-	err := b.Waiting(ctx, id.Trainer(), maxWaiting, func(q *schema.Request) bool {
+	err := b.Records.Waiting(ctx, id.Trainer(), maxWaiting, func(q *schema.Request) bool {
 		if q.ID == id {
 			r = queued(b, q)
 		}
@@ -68,7 +68,7 @@ func queued(b *broker.Broker, q *schema.Request) *Rollout {
 // first. Next is the sequence below which the states of older rollouts are, for the
 // next call; 0: there are none. A call with a sequence returns no waiting requests.
 func OfTrainer(ctx context.Context, b *broker.Broker, tid string, before uint64, limit int) (list []*Rollout, next uint64, err error) {
-	states, err := b.States(ctx, tid, before, limit+1)
+	states, err := b.Records.States(ctx, tid, before, limit+1)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -94,7 +94,7 @@ func OfTrainer(ctx context.Context, b *broker.Broker, tid string, before uint64,
 // unclaimed returns the rollouts in a trainer's queue that have no state.
 func unclaimed(ctx context.Context, b *broker.Broker, tid string, states []broker.Record[schema.State], limit int) (list []*Rollout, err error) {
 	var all []*schema.Request
-	if err := b.Waiting(ctx, tid, limit, func(q *schema.Request) bool { all = append(all, q); return true }); err != nil {
+	if err := b.Records.Waiting(ctx, tid, limit, func(q *schema.Request) bool { all = append(all, q); return true }); err != nil {
 		return nil, err
 	}
 	known := map[schema.ID]bool{}
@@ -105,7 +105,7 @@ func unclaimed(ctx context.Context, b *broker.Broker, tid string, states []broke
 		if known[q.ID] || q.ID.Trainer() != tid {
 			continue
 		}
-		_, err := b.State(ctx, q.ID)
+		_, err := b.Records.State(ctx, q.ID)
 		if errors.Is(err, broker.ErrNotFound) {
 			list = append(list, queued(b, q))
 			known[q.ID] = true
@@ -118,7 +118,7 @@ func unclaimed(ctx context.Context, b *broker.Broker, tid string, states []broke
 
 // Running returns the rollouts that workers of a running system announce.
 func Running(ctx context.Context, b *broker.Broker) ([]*Rollout, error) {
-	workers, err := b.Workers(ctx)
+	workers, err := b.Records.Workers(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -145,14 +145,14 @@ func (r *Rollout) OfSystem() bool { return r.from != nil }
 // Request reads the request of a rollout of a running system, and its bundle if it
 // has one.
 func (r *Rollout) Request(ctx context.Context) (*schema.Request, []byte, error) {
-	q, err := r.from.Request(ctx, r.ID)
+	q, err := r.from.Records.Request(ctx, r.ID)
 	if err != nil {
 		return nil, nil, err
 	}
 	if q.Task.Bundle == "" {
 		return &q, nil, nil
 	}
-	bundle, err := r.from.Bundle(ctx, r.ID.Trainer(), q.Task.Bundle)
+	bundle, err := r.from.Objects.Bundle(ctx, r.ID.Trainer(), q.Task.Bundle)
 	if err != nil {
 		return nil, nil, fmt.Errorf("the task of %s: %w", r.ID, err)
 	}

@@ -39,11 +39,11 @@ func TestATrainersRolloutsAreListed(t *testing.T) {
 		status := schema.StatusRunning
 		if i == states-1 {
 			status = schema.StatusDone
-			if _, err := worker.Put(t.Context(), subjects.Result(id), &schema.Result{V: schema.Version, ID: id, Trainer: "alpha", Status: status}, 0); err != nil {
+			if _, err := worker.Messages.Put(t.Context(), subjects.Result(id), &schema.Result{V: schema.Version, ID: id, Trainer: "alpha", Status: status}, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := worker.Put(t.Context(), subjects.State(id), &schema.State{V: schema.Version, ID: id, Trainer: "alpha", Status: status, Attempt: 1}, 0); err != nil {
+		if _, err := worker.Messages.Put(t.Context(), subjects.State(id), &schema.State{V: schema.Version, ID: id, Trainer: "alpha", Status: status, Attempt: 1}, 0); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -32,7 +32,7 @@ func runWorker(ctx context.Context, o options, d *debugServer, log zerolog.Logge
 	}
 	timing := broker.DefaultTiming().Faster(o.speed)
 	for {
-		err := b.Setup(ctx, broker.StreamsConfig{Timing: timing, Replicas: o.replicas, Versions: maxVersions})
+		err := b.Streams.Setup(ctx, broker.StreamsConfig{Timing: timing, Replicas: o.replicas, Versions: maxVersions})
 		if err == nil {
 			break
 		}

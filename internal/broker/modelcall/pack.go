@@ -70,7 +70,7 @@ func (p *packer) pack(ctx context.Context, what, bucket string, body []byte) (Pa
 	if p.store.CheckSize(what, len(out.data)) == nil {
 		return out, nil
 	}
-	sha, err := p.store.PutBody(ctx, bucket, out.data, claimFor)
+	sha, err := p.store.Objects.PutBody(ctx, bucket, out.data, claimFor)
 	if err != nil {
 		return out, fmt.Errorf("put %s where it is found: %w", what, err)
 	}
@@ -89,7 +89,7 @@ func (p *packer) unpack(ctx context.Context, bucket string, h nats.Header, data 
 		ctx, cancel := context.WithTimeout(ctx, claimWithin)
 		defer cancel()
 		var err error
-		if data, err = p.store.Object(ctx, bucket, sha, schema.MaxBody); err != nil {
+		if data, err = p.store.Objects.Object(ctx, bucket, sha, schema.MaxBody); err != nil {
 			return nil, err
 		}
 	}

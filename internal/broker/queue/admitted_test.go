@@ -24,7 +24,7 @@ func TestATrainerThatIsAdmittedLaterReachesConnectedWorkers(t *testing.T) {
 		return b
 	}
 	wb := dial(srv.WorkerCreds("w1"), broker.RoleWorker, "w1")
-	harness.Must(t, wb.Setup(t.Context(), broker.StreamsConfig{}))
+	harness.Must(t, wb.Streams.Setup(t.Context(), broker.StreamsConfig{}))
 	w, err := queue.NewWorker(wb, queue.WorkerConfig{Worker: "w1", Instance: "i1"})
 	harness.Must(t, err)
 	defer w.Close()

@@ -25,7 +25,7 @@ func TestARequestThatArrivesAsAWaitEndsGoesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	p := newPuller(&base{Broker: b, log: zerolog.Nop()}, newLanes(), nil)
+	p := newPuller(&base{broker: b, log: zerolog.Nop()}, newLanes(), nil)
 	queues, _ := p.lanes.every()
 	for i := range 10_000 {
 		a := &armed{p: p, queues: queues, got: make(chan *delivery, 1), status: make(chan error, 1)}

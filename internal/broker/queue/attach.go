@@ -16,74 +16,6 @@ import (
 	"github.com/turngate/turngate/subjects"
 )
 
-// Attach asks a worker for the calls of a shard. The answer names the process that
-// has them. The error says so if there is no worker.
-func (t *Trainer) Attach(ctx context.Context, a *schema.Attach) (schema.Attached, error) {
-	var got schema.Attached
-	data, err := schema.Encode(a)
-	if err != nil {
-		return got, err
-	}
-	op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
-	defer cancel()
-	m, err := t.BulkConn().RequestWithContext(op, subjects.TrainerAttach(t.tid), data)
-	switch {
-	case errors.Is(err, nats.ErrNoResponders):
-		err = ErrNoWorker
-	case err == nil:
-		err = schema.Decode(m.Data, &got)
-	}
-	if err == nil && got.Error != "" {
-		err = errors.New(got.Error)
-	}
-	if err != nil {
-		return got, fmt.Errorf("ask for the calls of shard %s of trainer %s: %w", a.Process.Shard, t.tid, broker.Reach(err))
-	}
-	return got, nil
-}
-
-// Heard calls handle when another process of this trainer asks whether this one
-// runs, or has taken its place, until stop is called.
-func (t *Trainer) Heard(instance string, handle func()) (stop func(), err error) {
-	subject := subjects.ProcessInbox(t.tid, instance)
-	sub, err := t.BulkConn().Subscribe(subject, func(m *nats.Msg) {
-		if m.Reply != "" {
-			if err := m.Respond(nil); err != nil {
-				t.Log().Debug().Err(err).Msg("another process of this trainer was not answered")
-			}
-		}
-		handle()
-	})
-	if err != nil {
-		return nil, fmt.Errorf("subscribe to %s: %w", subject, err)
-	}
-	return wire.Bounded(t.BulkConn(), sub)
-}
-
-// Runs asks another process of this trainer whether it runs. known is false if it
-// did not answer, but may still run.
-func (t *Trainer) Runs(ctx context.Context, instance string) (runs, known bool) {
-	op, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
-	_, err := t.BulkConn().RequestWithContext(op, subjects.ProcessInbox(t.tid, instance), nil)
-	if errors.Is(err, nats.ErrNoResponders) {
-		return false, true
-	}
-	return err == nil, err == nil
-}
-
-// answerWithin is the time in which a process that runs answers another one.
-const answerWithin = 2 * time.Second
-
-// Displaced tells another process of this trainer that this one has its place. The
-// message may be lost: the other one asks again by itself.
-func (t *Trainer) Displaced(instance string) error {
-	if err := t.BulkConn().Publish(subjects.ProcessInbox(t.tid, instance), nil); err != nil {
-		return fmt.Errorf("tell process %s: %w", instance, broker.Reach(err))
-	}
-	return nil
-}
-
 // Bounds of the requests for calls.
 const (
 	maxShards       = 256 // of one trainer
@@ -165,7 +97,7 @@ func (a *attaches) answer(ctx context.Context, m *nats.Msg) {
 	got.V = schema.Version
 	data, err := schema.Encode(&got)
 	if err == nil {
-		err = a.BulkConn().Publish(m.Reply, data)
+		err = a.broker.BulkConn().Publish(m.Reply, data)
 	}
 	if err != nil {
 		a.log.Debug().Err(err).Str("trainer", trainer).Msg("a process of a trainer was not answered")
@@ -177,7 +109,7 @@ func (a *attaches) answer(ctx context.Context, m *nats.Msg) {
 func (a *attaches) attach(ctx context.Context, trainer string, asked *schema.Attach) (schema.Attached, error) {
 	subject := subjects.Process(trainer, asked.Process.Shard)
 	for {
-		m, err := a.Last(ctx, subjects.StreamControl, subject)
+		m, err := a.broker.Messages.Last(ctx, subjects.StreamControl, subject)
 		if err != nil {
 			return schema.Attached{}, err
 		}
@@ -193,7 +125,7 @@ func (a *attaches) attach(ctx context.Context, trainer string, asked *schema.Att
 		}
 		if err == nil {
 			asked.Process.V = schema.Version
-			_, err = a.Put(ctx, subject, &asked.Process, seq)
+			_, err = a.broker.Messages.Put(ctx, subject, &asked.Process, seq)
 		}
 		if errors.Is(err, broker.ErrMoved) { // another process asked at the same time
 			continue
@@ -204,7 +136,7 @@ func (a *attaches) attach(ctx context.Context, trainer string, asked *schema.Att
 
 // checkShards bounds the shards of a trainer.
 func (a *attaches) checkShards(ctx context.Context, trainer string) error {
-	s, err := a.Stream(ctx, subjects.StreamControl)
+	s, err := a.broker.Streams.Open(ctx, subjects.StreamControl)
 	if err != nil {
 		return err
 	}

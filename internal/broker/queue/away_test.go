@@ -22,7 +22,7 @@ func TestOperationsThatDoNotWaitReportTheOutage(t *testing.T) {
 	b := newBench(t)
 	b.Server.Shutdown()
 	for name, do := range map[string]func() error{
-		"state": func() error { _, err := b.Trainer.State(t.Context(), "alpha-1"); return err },
+		"state": func() error { _, err := b.Trainer.Records.State(t.Context(), "alpha-1"); return err },
 		"submit": func() error {
 			_, err := b.Trainer.Submit(t.Context(), 2, []schema.Request{harness.Request("alpha-1")})
 			return err

@@ -17,7 +17,7 @@ import (
 // base has the connection, names and settings of a worker, which all parts of it
 // share.
 type base struct {
-	*broker.Broker
+	broker        *broker.Broker
 	cfg           WorkerConfig
 	wid, instance string
 	timing        broker.Timing
@@ -45,7 +45,7 @@ func (b *base) lacks(r *schema.Request) error {
 func (b *base) hint(id schema.ID) {
 	data, err := schema.Encode(&schema.Hint{V: schema.Version, ID: id})
 	if err == nil {
-		err = b.BulkConn().Publish(subjects.TrainerResults(id.Trainer()), data)
+		err = b.broker.BulkConn().Publish(subjects.TrainerResults(id.Trainer()), data)
 	}
 	if err != nil {
 		b.log.Debug().Err(err).Str("rollout", string(id)).Msg("a hint was not published")
@@ -58,7 +58,7 @@ func (b *base) tell(worker string, c *schema.Control) error {
 	if err != nil {
 		return err
 	}
-	if err := b.BulkConn().Publish(subjects.WorkerControl(worker), data); err != nil {
+	if err := b.broker.BulkConn().Publish(subjects.WorkerControl(worker), data); err != nil {
 		return fmt.Errorf("tell worker %s: %w", worker, err)
 	}
 	return nil
@@ -67,7 +67,7 @@ func (b *base) tell(worker string, c *schema.Control) error {
 // copyOf returns the kept copy of a claimed request, or a request with only the
 // id and trainer if there is no copy.
 func (b *base) copyOf(ctx context.Context, id schema.ID) *schema.Request {
-	r, err := broker.ReadRecord[schema.Request](ctx, b.Broker, subjects.RequestCopy(id))
+	r, err := broker.ReadRecord[schema.Request](ctx, b.broker.Messages, subjects.RequestCopy(id))
 	if err != nil || r.Seq == 0 {
 		return &schema.Request{ID: id, Trainer: id.Trainer()}
 	}
@@ -81,7 +81,7 @@ func (b *base) message(ctx context.Context, id schema.ID, seqs ...uint64) (*jets
 		if seq == 0 {
 			continue
 		}
-		m, err := b.Message(ctx, subjects.Queue(id.Trainer()), seq)
+		m, err := b.broker.Messages.At(ctx, subjects.Queue(id.Trainer()), seq)
 		if err != nil {
 			return nil, err
 		}
@@ -89,14 +89,14 @@ func (b *base) message(ctx context.Context, id schema.ID, seqs ...uint64) (*jets
 			return m, nil
 		}
 	}
-	return parked(ctx, b.Broker, id)
+	return parked(ctx, b.broker.Messages, id)
 }
 
 // readState reads the state of a rollout, again and again until the context ends
 // or the record is read. The error for an unreadable one is *broker.UnreadableRecord.
 func (b *base) readState(ctx context.Context, id schema.ID) (broker.Record[schema.State], error) {
 	for try := 0; ; try++ {
-		r, err := broker.ReadRecord[schema.State](ctx, b.Broker, subjects.State(id))
+		r, err := broker.ReadRecord[schema.State](ctx, b.broker.Messages, subjects.State(id))
 		var bad *broker.UnreadableRecord
 		if err == nil || errors.As(err, &bad) {
 			return r, err

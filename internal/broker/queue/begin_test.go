@@ -12,7 +12,7 @@ import (
 func TestAJobIsSuspendedWhileItsWorkerIs(t *testing.T) {
 	w := newWorker(&base{})
 	w.leases.suspended.set(true)
-	j := w.newJob(&schema.Request{ID: "alpha-1"}, &delivery{})
+	j := w.resolver.newJob(&schema.Request{ID: "alpha-1"}, &delivery{})
 	if on, _ := j.Suspended(); !on {
 		t.Error("a job that is being claimed is not suspended")
 	}

@@ -70,8 +70,8 @@ func benchWorker(b *testing.B, br *broker.Broker, wid string, slots int) *queue.
 // setUp makes the shared streams and the streams of trainer alpha.
 func setUp(b *testing.B, br *broker.Broker) {
 	b.Helper()
-	harness.Must(b, br.Setup(b.Context(), broker.StreamsConfig{}))
-	_, err := br.OpenTrainer(b.Context(), "alpha")
+	harness.Must(b, br.Streams.Setup(b.Context(), broker.StreamsConfig{}))
+	_, err := br.Trainers.Open(b.Context(), "alpha")
 	harness.Must(b, err)
 }
 

@@ -27,7 +27,8 @@ const (
 // cancels has a queue of cancels for each trainer. Each queue with cancels has a
 // goroutine, so that no trainer waits for another's cancels.
 type cancels struct {
-	w *Worker
+	*base
+	resolver *resolver
 
 	mu      sync.Mutex
 	waiting map[string]*cancelQueue // by trainer
@@ -40,8 +41,8 @@ type cancelQueue struct {
 	bytes  int
 }
 
-func newCancels(w *Worker) *cancels {
-	return &cancels{w: w, waiting: map[string]*cancelQueue{}, news: make(chan struct{}, 1)}
+func newCancels(v *resolver) *cancels {
+	return &cancels{base: v.base, resolver: v, waiting: map[string]*cancelQueue{}, news: make(chan struct{}, 1)}
 }
 
 // put adds a cancel. It returns false if the trainer has too many.
@@ -104,7 +105,7 @@ func (c *cancels) next(trainer string) ([]byte, bool) {
 func (c *cancels) onAsked(m *nats.Msg) {
 	trainer, ok := subjects.ParseTrainerCancel(m.Subject)
 	if ok && !c.put(trainer, m.Data) { // the trainer repeats
-		c.w.log.Debug().Str("trainer", trainer).Msg("too many cancels at once; one was dropped")
+		c.log.Debug().Str("trainer", trainer).Msg("too many cancels at once; one was dropped")
 	}
 }
 
@@ -120,7 +121,7 @@ func (c *cancels) serve(ctx context.Context) {
 					if !ok || ctx.Err() != nil {
 						return
 					}
-					c.carryOut(ctx, trainer, body)
+					c.cancel(ctx, trainer, body)
 				}
 			})
 		}
@@ -132,21 +133,21 @@ func (c *cancels) serve(ctx context.Context) {
 	}
 }
 
-// carryOut carries out one cancel, which may name many rollouts.
-func (c *cancels) carryOut(ctx context.Context, trainer string, body []byte) {
+// cancel carries out one cancel, which may name many rollouts.
+func (c *cancels) cancel(ctx context.Context, trainer string, body []byte) {
 	var asked schema.Cancel
 	if err := wire.Decode(body, &asked); err != nil {
-		c.w.log.Warn().Err(err).Str("trainer", trainer).Msg("a cancel that cannot be read was dropped")
+		c.log.Warn().Err(err).Str("trainer", trainer).Msg("a cancel that cannot be read was dropped")
 		return
 	}
-	find := &search{base: c.w.base, trainer: trainer}
+	find := &search{base: c.base, trainer: trainer}
 	for i, id := range asked.IDs {
 		seq := uint64(0)
 		if len(asked.Seqs) > 0 {
 			seq = asked.Seqs[i]
 		}
 		if id.Trainer() != trainer {
-			c.w.log.Warn().Str("trainer", trainer).Str("rollout", string(id)).Msg("a trainer asked to cancel another's rollout")
+			c.log.Warn().Str("trainer", trainer).Str("rollout", string(id)).Msg("a trainer asked to cancel another's rollout")
 			continue
 		}
 		op, cancel := context.WithTimeout(ctx, 2*wire.OpTimeout)
@@ -156,7 +157,7 @@ func (c *cancels) carryOut(ctx context.Context, trainer string, body []byte) {
 			return
 		}
 		if err != nil {
-			c.w.log.Warn().Err(err).Str("rollout", string(id)).Msg("a cancel was not carried out; it is asked again")
+			c.log.Warn().Err(err).Str("rollout", string(id)).Msg("a cancel was not carried out; it is asked again")
 		}
 	}
 }
@@ -165,9 +166,9 @@ func (c *cancels) carryOut(ctx context.Context, trainer string, body []byte) {
 // its trainer's queue, as the trainer says; 0: not known.
 func (c *cancels) one(ctx context.Context, id schema.ID, seq uint64, fault *schema.Fault, find *search) error {
 	crash.Here("cancel.before")
-	m := c.w.about(id, askCancel)
+	m := c.resolver.about(id, askCancel)
 	m.message, m.fault, m.find = seq, fault, find
-	s, err := c.w.resolve(ctx, m)
+	s, err := c.resolver.resolve(ctx, m)
 	if err != nil {
 		return err
 	}
@@ -178,20 +179,20 @@ func (c *cancels) one(ctx context.Context, id schema.ID, seq uint64, fault *sche
 	case stepForwardCancel:
 		return c.forward(m.record.Value)
 	}
-	c.w.hint(id) // an earlier one may have been lost
-	return unqueue(ctx, c.w.Broker, id, seq, m.record.Value.OwnerSeq, m.message)
+	c.hint(id) // an earlier one may have been lost
+	return unqueue(ctx, c.broker, id, seq, m.record.Value.OwnerSeq, m.message)
 }
 
 // forward asks the owner of a rollout to cancel it.
 func (c *cancels) forward(s schema.State) error {
-	return c.w.tell(s.Worker, &schema.Control{V: schema.Version, Do: schema.ControlCancel, ID: s.ID, Attempt: s.Attempt})
+	return c.tell(s.Worker, &schema.Control{V: schema.Version, Do: schema.ControlCancel, ID: s.ID, Attempt: s.Attempt})
 }
 
 // unqueue deletes the messages of a rollout in its trainer's queue, as far as they
 // are parked or at these sequences.
 func unqueue(ctx context.Context, b *broker.Broker, id schema.ID, seqs ...uint64) error {
 	stream := subjects.Queue(id.Trainer())
-	p, err := parked(ctx, b, id)
+	p, err := parked(ctx, b.Messages, id)
 	if err != nil {
 		return err
 	}
@@ -200,14 +201,14 @@ func unqueue(ctx context.Context, b *broker.Broker, id schema.ID, seqs ...uint64
 	}
 	slices.Sort(seqs)
 	for _, seq := range slices.Compact(seqs) {
-		there, err := queuedIn(ctx, b, stream, id, seq)
+		there, err := queuedIn(ctx, b.Messages, stream, id, seq)
 		if err != nil {
 			return err
 		}
 		if !there {
 			continue
 		}
-		s, err := b.Stream(ctx, stream)
+		s, err := b.Streams.Open(ctx, stream)
 		if err != nil {
 			return err
 		}
@@ -236,7 +237,7 @@ func (s *search) request(ctx context.Context, id schema.ID, seq uint64) (*schema
 	if q := s.at(ctx, id, seq); q != nil {
 		return q, seq
 	}
-	if m, err := parked(ctx, s.Broker, id); err == nil && m != nil {
+	if m, err := parked(ctx, s.broker.Messages, id); err == nil && m != nil {
 		if q := s.at(ctx, id, m.Sequence); q != nil {
 			return q, m.Sequence
 		}
@@ -256,7 +257,7 @@ func (s *search) at(ctx context.Context, id schema.ID, seq uint64) *schema.Reque
 	if seq == 0 {
 		return nil
 	}
-	m, err := s.Message(ctx, subjects.Queue(s.trainer), seq)
+	m, err := s.broker.Messages.At(ctx, subjects.Queue(s.trainer), seq)
 	var q schema.Request
 	if err != nil || m == nil || requestID(m.Data) != id || schema.Decode(m.Data, &q) != nil || q.ID != id || q.Trainer != s.trainer {
 		return nil
@@ -268,7 +269,7 @@ func (s *search) at(ctx context.Context, id schema.ID, seq uint64) *schema.Reque
 // that was read.
 func (s *search) read(ctx context.Context) {
 	s.seqs = map[schema.ID]uint64{}
-	queue, err := s.Stream(ctx, subjects.Queue(s.trainer))
+	queue, err := s.broker.Streams.Open(ctx, subjects.Queue(s.trainer))
 	seq := uint64(0)
 	for n := 0; err == nil && n < maxSearched; n++ {
 		var m *jetstream.RawStreamMsg

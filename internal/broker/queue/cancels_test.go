@@ -30,7 +30,7 @@ func TestOneTrainersCancelsDelayNoOther(t *testing.T) {
 	}
 	harness.Must(t, beta.Cancel([]schema.ID{"beta-1"}, nil, "stale"))
 	harness.Eventually(t, "the result of beta's rollout", time.Minute, func() bool {
-		r, err := beta.Result(t.Context(), "beta-1")
+		r, err := beta.Records.Result(t.Context(), "beta-1")
 		return err == nil && r.Status == schema.StatusCancelled
 	})
 	s, err := b.JetStream(t).Stream(t.Context(), subjects.Records("alpha"))
@@ -70,7 +70,7 @@ func TestACancelReadsTheQueueOnce(t *testing.T) {
 	harness.Must(t, b.Trainer.Cancel(ids, nil, "stale"))
 	harness.Eventually(t, "all results", time.Minute, func() bool {
 		for _, id := range ids {
-			if r, err := b.Trainer.Result(t.Context(), id); err != nil || r.Status != schema.StatusCancelled {
+			if r, err := b.Trainer.Records.Result(t.Context(), id); err != nil || r.Status != schema.StatusCancelled {
 				return false
 			}
 		}

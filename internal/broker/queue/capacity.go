@@ -17,7 +17,7 @@ import (
 // none.
 func (t *Trainer) Fleet(ctx context.Context) (schema.Fleet, error) {
 	var f schema.Fleet
-	m, err := t.BulkConn().RequestWithContext(ctx, subjects.TrainerFleet(t.tid), nil)
+	m, err := t.broker.BulkConn().RequestWithContext(ctx, subjects.TrainerFleet(t.tid), nil)
 	if errors.Is(err, nats.ErrNoResponders) {
 		return f, nil
 	}

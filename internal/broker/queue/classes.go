@@ -49,7 +49,7 @@ func (j *trainerCheck) restore(ctx context.Context, s jetstream.Stream, known []
 
 // restoreClass makes the consumer of a class that has a request on a subject.
 func (j *trainerCheck) restoreClass(ctx context.Context, c class, subject string) error {
-	m, err := j.w.Last(ctx, subjects.Queue(j.tid), subject)
+	m, err := j.broker.Messages.Last(ctx, subjects.Queue(j.tid), subject)
 	if m == nil || err != nil {
 		return err
 	}
@@ -64,9 +64,9 @@ func (j *trainerCheck) restoreClass(ctx context.Context, c class, subject string
 			return err
 		}
 	}
-	made, err := j.w.roster.ensureClass(ctx, j.tid, c, meta)
+	made, err := j.resolver.roster.ensureClass(ctx, j.tid, c, meta)
 	if made {
-		j.w.log.Warn().Str("trainer", j.tid).Str("class", c.name).Int("lane", c.lane).Msg("parked requests had no consumer that workers can read; it was made again")
+		j.log.Warn().Str("trainer", j.tid).Str("class", c.name).Int("lane", c.lane).Msg("parked requests had no consumer that workers can read; it was made again")
 	}
 	return err
 }

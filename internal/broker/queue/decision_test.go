@@ -37,7 +37,7 @@ func TestNothingRunsWithoutACopyOfItsRequest(t *testing.T) {
 		}
 	}()
 	harness.Eventually(t, "the claim", time.Minute, func() bool {
-		s, err := b.Trainer.State(t.Context(), "alpha-1")
+		s, err := b.Trainer.Records.State(t.Context(), "alpha-1")
 		return err == nil && s.Status == schema.StatusRunning
 	})
 	select {
@@ -79,7 +79,7 @@ func TestAStateWithoutRequestEnds(t *testing.T) {
 	_, err = b.JetStream(t).Publish(t.Context(), subjects.State("alpha-1"), data)
 	harness.Must(t, err)
 	var r schema.Result
-	harness.Eventually(t, "a result", time.Minute, func() bool { r, err = b.Trainer.Result(t.Context(), "alpha-1"); return err == nil })
+	harness.Eventually(t, "a result", time.Minute, func() bool { r, err = b.Trainer.Records.Result(t.Context(), "alpha-1"); return err == nil })
 	if r.Status != schema.StatusFailed || r.Fault == nil || r.Attempt != 1 {
 		t.Fatalf("got %+v", r)
 	}
@@ -123,7 +123,7 @@ func TestACancelledRequestLeavesTheQueue(t *testing.T) {
 	harness.Must(t, b.Trainer.Cancel(ids[:3], []uint64{seqs[0], 0, seqs[3]}, "stale")) // the third is another's
 	for i, id := range ids[:3] {
 		var r schema.Result
-		harness.Eventually(t, "the result of "+string(id), time.Minute, func() bool { r, err = b.Trainer.Result(t.Context(), id); return err == nil })
+		harness.Eventually(t, "the result of "+string(id), time.Minute, func() bool { r, err = b.Trainer.Records.Result(t.Context(), id); return err == nil })
 		if r.Status != schema.StatusCancelled || r.Group != "g" || r.Index != i || r.Labels["k"] != string(id) || r.Task != "t" {
 			t.Errorf("got %+v", r)
 		}

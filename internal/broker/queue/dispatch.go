@@ -58,7 +58,7 @@ func (s *dispatcher) pull(ctx context.Context) (*delivery, error) {
 		return d, nil
 	default:
 	}
-	if !s.puller.BulkConn().IsConnected() {
+	if !s.puller.broker.BulkConn().IsConnected() {
 		return nil, wire.Pause(ctx, 250*time.Millisecond)
 	}
 	all, err := s.puller.poll(ctx, min(int(s.free.Load()), maxPull))

@@ -12,7 +12,7 @@ func outputSizes() []int { return []int{4 << 10, 1 << 10, 128, 0} }
 // the outputs of phases and adds a note. If the result is still too large, it
 // returns a failed result instead: the other fields are training data, and a part
 // of them would look complete.
-func (w *Worker) fitted(r schema.Result) (schema.Result, error) {
+func (w *writes) fitted(r schema.Result) (schema.Result, error) {
 	err := w.fits(&r)
 	if err == nil {
 		return r, nil
@@ -46,12 +46,12 @@ func (w *Worker) fitted(r schema.Result) (schema.Result, error) {
 
 // fits checks that the server accepts the result, and that readers can decode
 // it: the number of values in a message is bounded too.
-func (w *Worker) fits(r *schema.Result) error {
+func (w *writes) fits(r *schema.Result) error {
 	data, err := schema.Encode(r)
 	if err != nil {
 		return err
 	}
-	if err := w.CheckSize("the result of "+string(r.ID), len(data)); err != nil || len(data) < surelyRead {
+	if err := w.broker.CheckSize("the result of "+string(r.ID), len(data)); err != nil || len(data) < surelyRead {
 		return err
 	}
 	var back schema.Result

@@ -56,7 +56,7 @@ func TestARequestGoesToTheWorkerThatCanRunIt(t *testing.T) {
 	}
 	able := b.NewWorker(t, "d", offers("special", 1))
 	harness.Eventually(t, "the one that can", time.Minute, func() bool {
-		all, err := able.Workers(t.Context())
+		all, err := b.Broker.Records.Workers(t.Context())
 		return err == nil && len(all) == 4
 	})
 	first, second := harness.Request("alpha-1"), harness.Request("alpha-2")
@@ -83,7 +83,7 @@ func TestNoWorkerOffersTheNeeds(t *testing.T) {
 	b.Submit(t, r)
 	var res schema.Result
 	var err error
-	harness.Eventually(t, "a result", time.Minute, func() bool { res, err = b.Trainer.Result(t.Context(), "alpha-1"); return err == nil })
+	harness.Eventually(t, "a result", time.Minute, func() bool { res, err = b.Trainer.Records.Result(t.Context(), "alpha-1"); return err == nil })
 	if res.Status != schema.StatusFailed || res.Fault.Code != schema.CodeNoWorker || !strings.Contains(res.Fault.Message, "sandbox.backend") || time.Since(start) < 600*time.Millisecond {
 		t.Fatalf("got %+v after %s", res.Fault, time.Since(start))
 	}
@@ -118,7 +118,7 @@ func TestARequestThatNoWorkerCouldRunIsNotGivenUpLater(t *testing.T) {
 	<-time.After(noCapable / 2)
 	j = takeFrom(t, b.NewWorker(t, "e", offers("special", 1), patient))
 	harness.Must(t, j.Done(t.Context(), outcome(j)))
-	if res, err := b.Trainer.Result(t.Context(), "alpha-1"); err != nil || res.Status != schema.StatusDone || j.Attempt != 2 {
+	if res, err := b.Trainer.Records.Result(t.Context(), "alpha-1"); err != nil || res.Status != schema.StatusDone || j.Attempt != 2 {
 		t.Fatalf("got %+v, %v", res, err)
 	}
 }
@@ -129,7 +129,7 @@ func TestCancelInEveryState(t *testing.T) {
 		t.Helper()
 		harness.Must(t, b.Trainer.Cancel([]schema.ID{id}, nil, "stale"))
 		harness.Eventually(t, "the end of "+string(id), time.Minute, func() bool {
-			r, err := b.Trainer.Result(t.Context(), id)
+			r, err := b.Trainer.Records.Result(t.Context(), id)
 			return err == nil && r.Status == schema.StatusCancelled && r.Attempt == attempt && r.Reward == nil && r.Fault.Message == "cancelled by its trainer: stale"
 		})
 	}
@@ -150,7 +150,7 @@ func TestCancelInEveryState(t *testing.T) {
 			harness.Must(t, b.Trainer.Cancel([]schema.ID{"alpha-orphan"}, nil, "stale"))
 			asked = time.Now()
 		}
-		r, err := b.Trainer.Result(t.Context(), "alpha-orphan")
+		r, err := b.Trainer.Records.Result(t.Context(), "alpha-orphan")
 		return err == nil && r.Status == schema.StatusCancelled && r.Fault.Message == "cancelled by its trainer: stale"
 	})
 
@@ -170,11 +170,11 @@ func TestCancelInEveryState(t *testing.T) {
 	_, err = b.JetStream(t).Publish(t.Context(), subjects.State("alpha-faster"), data)
 	harness.Must(t, err)
 	harness.Must(t, j.Done(t.Context(), outcome(j)))
-	if r, err := b.Trainer.Result(t.Context(), "alpha-faster"); err != nil || r.Status != schema.StatusCancelled || r.Attempt != 1 {
+	if r, err := b.Trainer.Records.Result(t.Context(), "alpha-faster"); err != nil || r.Status != schema.StatusCancelled || r.Attempt != 1 {
 		t.Fatalf("got %+v, %v", r, err)
 	}
 	harness.Must(t, b.Trainer.Cancel([]schema.ID{"beta-1"}, nil, "not mine"))
-	if _, err := b.Trainer.Result(t.Context(), "beta-1"); err == nil {
+	if _, err := b.Trainer.Records.Result(t.Context(), "beta-1"); err == nil {
 		t.Fatal("a trainer cancelled another's rollout")
 	}
 }
@@ -190,26 +190,26 @@ func TestDeadLettersAreListedRequeuedAndDropped(t *testing.T) {
 	}
 	keepTaking(t, b.Worker)
 	var res schema.Result
-	harness.Eventually(t, "a result of the one whose id can be read", time.Minute, func() bool { res, err = b.Trainer.Result(t.Context(), "alpha-1"); return err == nil })
+	harness.Eventually(t, "a result of the one whose id can be read", time.Minute, func() bool { res, err = b.Trainer.Records.Result(t.Context(), "alpha-1"); return err == nil })
 	if res.Status != schema.StatusFailed || res.Fault.Code != schema.CodeUnreadable {
 		t.Fatalf("got %+v", res.Fault)
 	}
 	harness.Eventually(t, "two dead letters and an empty queue", time.Minute, func() bool {
-		all, err := b.Worker.DeadLetters(t.Context(), 10)
+		all, err := b.Broker.Dead.List(t.Context(), 10)
 		harness.Must(t, err)
 		return len(all) == 2 && b.queued(t) == 0
 	})
-	all, err := b.Worker.DeadLetters(t.Context(), 10)
+	all, err := b.Broker.Dead.List(t.Context(), 10)
 	harness.Must(t, err)
-	one, err := b.Worker.DeadLetter(t.Context(), all[1].Seq)
+	one, err := b.Broker.Dead.Get(t.Context(), all[1].Seq)
 	harness.Must(t, err)
 	if string(one.Data) != "junk" || one.Reason != "unreadable" || one.Subject != subjects.Request(1, "alpha") || one.Why == "" {
 		t.Fatalf("got %+v", one)
 	}
-	harness.Must(t, b.Worker.Drop(t.Context(), all[0].Seq))
-	harness.Must(t, b.Worker.Requeue(t.Context(), all[1].Seq)) // it comes back
+	harness.Must(t, b.Broker.Dead.Drop(t.Context(), all[0].Seq))
+	harness.Must(t, b.Broker.Dead.Requeue(t.Context(), all[1].Seq)) // it comes back
 	harness.Eventually(t, "the letter that came back", time.Minute, func() bool {
-		all, err := b.Worker.DeadLetters(t.Context(), 10)
+		all, err := b.Broker.Dead.List(t.Context(), 10)
 		harness.Must(t, err)
 		return len(all) == 1 && all[0].Seq > one.Seq
 	})
@@ -223,7 +223,7 @@ func TestAFloodOfDeadMessagesKeepsThoseOfOthers(t *testing.T) {
 	b.NewTrainer(t, "beta")
 	nc := testenv.Raw(t, b.Server.URL(), b.Server.AdminCreds(), "_INBOX.test")
 	dead := func() map[string]int {
-		all, err := b.Worker.DeadLetters(t.Context(), 10*bound)
+		all, err := b.Broker.Dead.List(t.Context(), 10*bound)
 		harness.Must(t, err)
 		count := map[string]int{}
 		for _, d := range all {

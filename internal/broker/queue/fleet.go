@@ -59,18 +59,18 @@ func (f *fleet) present(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := f.JetStream().Publish(ctx, subjects.Presence(f.wid), data, jetstream.WithRetryAttempts(0)); err != nil {
+	if _, err := f.broker.JetStream().Publish(ctx, subjects.Presence(f.wid), data, jetstream.WithRetryAttempts(0)); err != nil {
 		return fmt.Errorf("announce worker %s: %w", f.wid, err)
 	}
-	if err := f.BulkConn().Publish(subjects.WorkerStatus(f.wid), data); err != nil {
+	if err := f.broker.BulkConn().Publish(subjects.WorkerStatus(f.wid), data); err != nil {
 		return fmt.Errorf("tell the status of worker %s: %w", f.wid, err)
 	}
 	return nil
 }
 
 // presenceOf reads the presence of a worker; nil: it has none.
-func presenceOf(ctx context.Context, b *broker.Broker, wid string) (*schema.Presence, error) {
-	m, err := b.Last(ctx, subjects.StreamWorkers, subjects.Presence(wid))
+func presenceOf(ctx context.Context, from *broker.Messages, wid string) (*schema.Presence, error) {
+	m, err := from.Last(ctx, subjects.StreamWorkers, subjects.Presence(wid))
 	if m == nil || err != nil {
 		return nil, err
 	}
@@ -83,11 +83,11 @@ func presenceOf(ctx context.Context, b *broker.Broker, wid string) (*schema.Pres
 
 // leave removes the presence entry.
 func (f *fleet) leave(ctx context.Context) error {
-	s, err := f.Stream(ctx, subjects.StreamWorkers)
+	s, err := f.broker.Streams.Open(ctx, subjects.StreamWorkers)
 	if err != nil {
 		return err
 	}
-	m, err := f.Last(ctx, subjects.StreamWorkers, subjects.Presence(f.wid))
+	m, err := f.broker.Messages.Last(ctx, subjects.StreamWorkers, subjects.Presence(f.wid))
 	if m == nil || err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (f *fleet) list(ctx context.Context) ([]schema.Presence, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if time.Since(f.at) > f.timing.Unfit/2 {
-		all, err := f.Workers(ctx)
+		all, err := f.broker.Records.Workers(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -29,7 +29,7 @@ func TestARequestOfAnotherVersionGetsAResult(t *testing.T) {
 	var res schema.Result
 	harness.Eventually(t, "the result", time.Minute, func() (there bool) {
 		var err error
-		res, err = b.Trainer.Result(t.Context(), r.ID)
+		res, err = b.Trainer.Records.Result(t.Context(), r.ID)
 		return err == nil
 	})
 	cancel()
@@ -44,11 +44,11 @@ func TestARequestOfAnotherVersionGetsAResult(t *testing.T) {
 func TestARequestWithAForeignIDIsAnswered(t *testing.T) {
 	b := newBench(t)
 	hints := make(chan schema.Hint, 4)
-	stop, err := b.Trainer.Hints(func(h schema.Hint) { hints <- h })
+	stop, err := b.Trainer.Results.Hints(func(h schema.Hint) { hints <- h })
 	harness.Must(t, err)
 	t.Cleanup(stop)
 	theirs := make(chan schema.Hint, 4)
-	stop, err = b.NewTrainer(t, "beta").Hints(func(h schema.Hint) { theirs <- h })
+	stop, err = b.NewTrainer(t, "beta").Results.Hints(func(h schema.Hint) { theirs <- h })
 	harness.Must(t, err)
 	t.Cleanup(stop)
 	foreign, err := schema.Encode(&schema.Request{ID: "beta-1", Trainer: "beta", Task: schema.Task{Name: "t", Instruction: "x"}, Agent: schema.AgentChoice{Name: "mini"}, Sandbox: schema.SandboxChoice{Backend: "dummy"}})

@@ -27,21 +27,21 @@ func (r *roster) full(tid string) bool {
 // lane. The old message is deleted first. Otherwise it could be left, and run again
 // when the records of the rollout are purged.
 func (j *trainerCheck) free(ctx context.Context, id schema.ID, o *watched) error {
-	kept, err := j.w.Last(ctx, subjects.Records(j.tid), subjects.RequestCopy(id))
+	kept, err := j.broker.Messages.Last(ctx, subjects.Records(j.tid), subjects.RequestCopy(id))
 	if err != nil {
 		return err
 	}
 	if kept == nil { // the request is only in the message
-		m, err := j.w.message(ctx, id, o.Value.OwnerSeq, o.again)
+		m, err := j.message(ctx, id, o.Value.OwnerSeq, o.again)
 		if m == nil || err != nil {
 			return err
 		}
-		if _, err := j.w.PutMsg(ctx, requestCopy(id, &delivery{data: m.Data, subject: subjects.LaneSubject(m.Subject)})); err != nil {
+		if _, err := j.broker.Messages.PutMsg(ctx, requestCopy(id, &delivery{data: m.Data, subject: subjects.LaneSubject(m.Subject)})); err != nil {
 			return err
 		}
 	}
 	crash.Here("full.copied")
-	if err := unqueue(ctx, j.w.Broker, id, o.Value.OwnerSeq, o.again); err != nil {
+	if err := unqueue(ctx, j.broker, id, o.Value.OwnerSeq, o.again); err != nil {
 		return err
 	}
 	crash.Here("full.unqueued")

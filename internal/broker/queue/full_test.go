@@ -17,7 +17,7 @@ import (
 // fill brings the records of trainer alpha above their bound.
 func (b *bench) fill(t testing.TB) {
 	t.Helper()
-	harness.Must(t, b.Worker.SetTrainer(t.Context(), "alpha", broker.TrainerSettings{MaxRecordBytes: 1}))
+	harness.Must(t, b.Broker.Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxRecordBytes: 1}))
 }
 
 // next waits for the next job.
@@ -102,7 +102,7 @@ func TestARunningRolloutEndsAlthoughItsTrainerIsFull(t *testing.T) {
 				t.Fatalf("got %s, attempt %d", j.Request.ID, j.Attempt)
 			}
 			harness.Must(t, j.Done(t.Context(), outcome(j)))
-			if r, err := b.Trainer.Result(t.Context(), "alpha-1"); err != nil || r.Attempt != 2 || r.Status != schema.StatusDone {
+			if r, err := b.Trainer.Records.Result(t.Context(), "alpha-1"); err != nil || r.Attempt != 2 || r.Status != schema.StatusDone {
 				t.Fatalf("got %+v, %v", r, err)
 			}
 			_, err = beta.Submit(t.Context(), 3, []schema.Request{special("beta-1")})
@@ -111,7 +111,7 @@ func TestARunningRolloutEndsAlthoughItsTrainerIsFull(t *testing.T) {
 				t.Fatalf("got %s", j.Request.ID)
 			}
 			harness.Must(t, j.Done(t.Context(), outcome(j)))
-			harness.Must(t, able.SetTrainer(t.Context(), "alpha", broker.TrainerSettings{MaxRecordBytes: broker.AnyRecordBytes}))
+			harness.Must(t, b.Broker.Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxRecordBytes: broker.AnyRecordBytes}))
 			if j = next(t, jobs); j.Request.ID != "alpha-2" {
 				t.Fatalf("got %s", j.Request.ID)
 			}

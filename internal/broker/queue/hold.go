@@ -20,10 +20,10 @@ import (
 func (t *Trainer) Hold(h *schema.Hold) error {
 	data, err := schema.Encode(h)
 	if err == nil {
-		err = t.CheckSize("hold", len(data))
+		err = t.broker.CheckSize("hold", len(data))
 	}
 	if err == nil {
-		err = t.BulkConn().Publish(subjects.TrainerHold(t.tid), data)
+		err = t.broker.BulkConn().Publish(subjects.TrainerHold(t.tid), data)
 	}
 	if err != nil {
 		return fmt.Errorf("ask to hold: %w", broker.Reach(err))
@@ -79,7 +79,7 @@ func (h *holds) onAsked(m *nats.Msg) {
 		h.log.Warn().Str("subject", m.Subject).Msg("a hold that cannot be read was dropped")
 		return
 	}
-	if err := h.BulkConn().Publish(subjects.Hold(trainer), m.Data); err != nil { // the trainer repeats
+	if err := h.broker.BulkConn().Publish(subjects.Hold(trainer), m.Data); err != nil { // the trainer repeats
 		h.log.Debug().Err(err).Str("trainer", trainer).Msg("a hold was not passed on")
 	}
 }
@@ -94,7 +94,7 @@ func (h *holds) onHold(m *nats.Msg) {
 	h.take(strings.TrimPrefix(m.Subject, subjects.Hold("")), held)
 }
 
-// held is Worker.Held.
+// held reports whether a rollout is held, see Job.HeldByTrainer.
 func (h *holds) held(ctx context.Context, id schema.ID) (held bool, changed <-chan struct{}) {
 	trainer := id.Trainer()
 	h.mu.Lock()
@@ -113,7 +113,7 @@ func (h *holds) held(ctx context.Context, id schema.ID) (held bool, changed <-ch
 func (h *holds) read(ctx context.Context, trainer string) {
 	op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 	defer cancel()
-	m, err := h.Last(op, subjects.StreamControl, subjects.Hold(trainer))
+	m, err := h.broker.Messages.Last(op, subjects.StreamControl, subjects.Hold(trainer))
 	var stored schema.Hold
 	if err == nil && m != nil {
 		err = schema.Decode(m.Data, &stored)
@@ -125,14 +125,9 @@ func (h *holds) read(ctx context.Context, trainer string) {
 	h.learn(trainer, stored) // without a message: the empty hold
 }
 
-// Held reports whether a rollout's trainer holds it, and returns a channel that is
-// closed when this may have changed. A hold that was not repeated within Timing.Lease
+// HeldByTrainer reports whether the job's trainer holds it, and returns a channel that
+// is closed when this may have changed. A hold that was not repeated within Timing.Lease
 // has lapsed.
-func (w *Worker) Held(ctx context.Context, id schema.ID) (held bool, changed <-chan struct{}) {
-	return w.holds.held(ctx, id)
-}
-
-// HeldByTrainer reports whether the job's trainer holds it, see Worker.Held.
 func (j *Job) HeldByTrainer(ctx context.Context) (held bool, changed <-chan struct{}) {
-	return j.w.Held(ctx, j.Request.ID)
+	return j.by.holds.held(ctx, j.Request.ID)
 }

@@ -23,25 +23,31 @@ import (
 // it. It knows every rollout that has not ended; each round reads only the states
 // that were written since the last one.
 type janitor struct {
-	w      *Worker
-	of     map[string]*trainerCheck // by trainer; nil: this worker is not known to be the janitor
-	purged time.Time                // when finished rollouts were last looked for
+	*base
+	resolver *resolver
+	requests *requests
+	puller   *puller
+	of       map[string]*trainerCheck // by trainer; nil: this worker is not known to be the janitor
+	purged   time.Time                // when finished rollouts were last looked for
 }
 
 // trainerCheck checks the rollouts of one trainer, round after round.
 type trainerCheck struct {
-	w    *Worker
-	tid  string
-	next uint64 // sequence of the first state that was not read yet
-	open map[schema.ID]*watched
-	bad  map[schema.ID]*broker.UnreadableRecord
-	idle map[class]*absenceTimer // classes with requests that no live worker can run
+	*base
+	resolver *resolver
+	requests *requests
+	puller   *puller
+	tid      string
+	next     uint64 // sequence of the first state that was not read yet
+	open     map[schema.ID]*watched
+	bad      map[schema.ID]*broker.UnreadableRecord
+	idle     map[class]*absenceTimer // classes with requests that no live worker can run
 
 	rounds int // so far, for restore
 }
 
-func newTrainerCheck(w *Worker, tid string) *trainerCheck {
-	return &trainerCheck{w: w, tid: tid, open: map[schema.ID]*watched{}, bad: map[schema.ID]*broker.UnreadableRecord{}, idle: map[class]*absenceTimer{}}
+func newTrainerCheck(j *janitor, tid string) *trainerCheck {
+	return &trainerCheck{base: j.base, resolver: j.resolver, requests: j.requests, puller: j.puller, tid: tid, open: map[schema.ID]*watched{}, bad: map[schema.ID]*broker.UnreadableRecord{}, idle: map[class]*absenceTimer{}}
 }
 
 type watched struct {
@@ -54,7 +60,7 @@ type watched struct {
 
 // run runs the janitor's rounds while this worker is the janitor.
 func (j *janitor) run(ctx context.Context) {
-	for wire.Pause(ctx, j.w.timing.Tidy) == nil {
+	for wire.Pause(ctx, j.timing.Tidy) == nil {
 		op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 		mine, err := j.elect(op)
 		cancel()
@@ -66,7 +72,7 @@ func (j *janitor) run(ctx context.Context) {
 			j.of = map[string]*trainerCheck{}
 		}
 		if err := j.round(ctx); err != nil && ctx.Err() == nil {
-			j.w.log.Warn().Err(err).Msg("the janitor's round did not end")
+			j.log.Warn().Err(err).Msg("the janitor's round did not end")
 		}
 	}
 }
@@ -74,8 +80,8 @@ func (j *janitor) run(ctx context.Context) {
 // elect makes this worker the janitor until the janitor's lease expires, or
 // renews that lease. It returns false if another worker has it.
 func (j *janitor) elect(ctx context.Context) (bool, error) {
-	me := j.w.wid + "." + j.w.instance
-	m, err := j.w.Last(ctx, subjects.StreamLeases, subjects.JanitorLease)
+	me := j.wid + "." + j.instance
+	m, err := j.broker.Messages.Last(ctx, subjects.StreamLeases, subjects.JanitorLease)
 	if err != nil {
 		return false, err
 	}
@@ -86,7 +92,7 @@ func (j *janitor) elect(ctx context.Context) (bool, error) {
 		}
 	}
 	msg := &nats.Msg{Subject: subjects.JanitorLease, Data: []byte(me), Header: nats.Header{wire.HeaderExpect: {strconv.FormatUint(seq, 10)}}}
-	_, err = j.w.PutMsg(ctx, msg)
+	_, err = j.broker.Messages.PutMsg(ctx, msg)
 	if errors.Is(err, broker.ErrMoved) {
 		return false, nil
 	}
@@ -103,11 +109,11 @@ type fleetView struct {
 }
 
 func (j *janitor) round(ctx context.Context) error {
-	trainers, err := j.w.TrainersWith(ctx, subjects.AnyRecord)
+	trainers, err := j.broker.Trainers.With(ctx, subjects.AnyRecord)
 	if err != nil {
 		return err
 	}
-	all, err := j.w.Workers(ctx)
+	all, err := j.broker.Records.Workers(ctx)
 	if err != nil {
 		return err
 	}
@@ -116,13 +122,13 @@ func (j *janitor) round(ctx context.Context) error {
 		now.present[all[i].Worker+"."+all[i].Instance] = &all[i]
 	}
 	maps.DeleteFunc(j.of, func(tid string, _ *trainerCheck) bool { return !slices.Contains(trainers, tid) })
-	r := j.w.cfg.Retention
+	r := j.cfg.Retention
 	old := r > 0 && time.Since(j.purged) > min(r/4, 10*time.Minute)
 	var errs []error // each of one trainer; the others are still looked after
 	for _, tid := range trainers {
 		o := j.of[tid]
 		if o == nil {
-			o = newTrainerCheck(j.w, tid)
+			o = newTrainerCheck(j, tid)
 			j.of[tid] = o
 		}
 		err := o.round(ctx, now)
@@ -156,7 +162,7 @@ func (j *trainerCheck) round(ctx context.Context, now fleetView) error {
 		}
 	}
 	for id, bad := range j.bad {
-		if err := ignoreMoved(j.w.repair(ctx, j.w.copyOf(ctx, id), bad)); err != nil {
+		if err := ignoreMoved(j.resolver.repair(ctx, j.copyOf(ctx, id), bad)); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -168,14 +174,14 @@ func (j *trainerCheck) round(ctx context.Context, now fleetView) error {
 // read updates open and bad from the states that are new in the stream.
 func (j *trainerCheck) read(ctx context.Context) error {
 	name := subjects.Records(j.tid)
-	s, err := j.w.JetStream().Stream(ctx, name)
+	s, err := j.broker.JetStream().Stream(ctx, name)
 	if err != nil {
 		return fmt.Errorf("open stream %s: %w", name, err)
 	}
 	if s.CachedInfo().State.LastSeq+1 < j.next { // the store was wiped
 		j.next, j.open, j.bad = 0, map[schema.ID]*watched{}, map[schema.ID]*broker.UnreadableRecord{}
 	}
-	return j.w.ReadStream(ctx, name, subjects.StateFilter(j.tid), j.next, func(m jetstream.Msg, meta *jetstream.MsgMetadata) bool {
+	return j.broker.Messages.Read(ctx, name, subjects.StateFilter(j.tid), j.next, func(m jetstream.Msg, meta *jetstream.MsgMetadata) bool {
 		j.next = meta.Sequence.Stream + 1
 		id, ok := subjects.ParseRecord(m.Subject())
 		if !ok {
@@ -205,7 +211,7 @@ func (j *trainerCheck) read(ctx context.Context) error {
 // look checks one rollout: it audits a live owner, ends a cancelled rollout
 // without an owner, and requeues a request that the queue has lost.
 func (j *trainerCheck) look(ctx context.Context, id schema.ID, o *watched, now fleetView) error {
-	m := j.w.about(id, askTidy)
+	m := j.resolver.about(id, askTidy)
 	m.record, m.known, m.message, m.listed = o.Record, true, o.again, true
 	owner := ""
 	if o.Value.Owned() {
@@ -218,8 +224,8 @@ func (j *trainerCheck) look(ctx context.Context, id schema.ID, o *watched, now f
 			o.missing = 0
 		}
 	}
-	m.lost = !o.orphan.IsZero() && time.Since(o.orphan) >= j.w.timing.Lost
-	s, err := j.w.resolve(ctx, m)
+	m.lost = !o.orphan.IsZero() && time.Since(o.orphan) >= j.timing.Lost
+	s, err := j.resolver.resolve(ctx, m)
 	if err != nil {
 		return err
 	}
@@ -235,13 +241,13 @@ func (j *trainerCheck) look(ctx context.Context, id schema.ID, o *watched, now f
 	switch s {
 	case stepAudit: // the answer to the claim was lost
 		o.missing = 0
-		return j.w.tell(o.Value.Worker, &schema.Control{V: schema.Version, Do: schema.ControlGiveBack, ID: id, Attempt: o.Value.Attempt})
+		return j.tell(o.Value.Worker, &schema.Control{V: schema.Version, Do: schema.ControlGiveBack, ID: id, Attempt: o.Value.Attempt})
 	case stepRemake:
 		return j.requeue(ctx, id, o)
 	case stepFree:
 		return j.free(ctx, id, o)
 	case writeOutcome, writeFinish:
-		j.w.hint(id)
+		j.hint(id)
 	case stepNone:
 		if m.lease == leaseAlive && o.Value.Owned() {
 			return j.checkCopy(ctx, id, o)
@@ -262,19 +268,19 @@ func (j *trainerCheck) checkCopy(ctx context.Context, id schema.ID, o *watched) 
 	if o.rounds++; o.rounds%checkCopyEvery != 2 {
 		return nil
 	}
-	m, err := j.w.Last(ctx, subjects.Records(id.Trainer()), subjects.RequestCopy(id))
+	m, err := j.broker.Messages.Last(ctx, subjects.Records(id.Trainer()), subjects.RequestCopy(id))
 	if err != nil || m != nil {
 		return err
 	}
-	return j.w.tell(o.Value.Worker, &schema.Control{V: schema.Version, Do: schema.ControlCopy, ID: id, Attempt: o.Value.Attempt})
+	return j.tell(o.Value.Worker, &schema.Control{V: schema.Version, Do: schema.ControlCopy, ID: id, Attempt: o.Value.Attempt})
 }
 
 // queuedIn reports whether a queue has a message of this rollout at sequence seq.
-func queuedIn(ctx context.Context, b *broker.Broker, stream string, id schema.ID, seq uint64) (bool, error) {
+func queuedIn(ctx context.Context, from *broker.Messages, stream string, id schema.ID, seq uint64) (bool, error) {
 	if seq == 0 {
 		return false, nil
 	}
-	m, err := b.Message(ctx, stream, seq)
+	m, err := from.At(ctx, stream, seq)
 	return m != nil && requestID(m.Data) == id, err
 }
 
@@ -290,7 +296,7 @@ func requestID(data []byte) schema.ID {
 // requeue publishes a lost request again, from the copy that its worker kept. That of
 // a full trainer goes to the plain lane.
 func (j *trainerCheck) requeue(ctx context.Context, id schema.ID, o *watched) error {
-	m, err := j.w.Last(ctx, subjects.Records(j.tid), subjects.RequestCopy(id))
+	m, err := j.broker.Messages.Last(ctx, subjects.Records(j.tid), subjects.RequestCopy(id))
 	if err != nil {
 		return err
 	}
@@ -298,7 +304,7 @@ func (j *trainerCheck) requeue(ctx context.Context, id schema.ID, o *watched) er
 		return nil // it was purged since
 	}
 	subject := m.Header.Get(subjects.HeaderSubject)
-	if j.w.roster.full(j.tid) {
+	if j.resolver.roster.full(j.tid) {
 		subject = subjects.Requests
 	} else if _, ok := subjects.ParseRequest(subject); !ok {
 		subject = subjects.Request(subjects.DefaultLane, id.Trainer())
@@ -307,13 +313,13 @@ func (j *trainerCheck) requeue(ctx context.Context, id schema.ID, o *watched) er
 	// Two janitors store it once. The id has the sequence of the one before: the
 	// server would drop the next one as its duplicate, although that one is gone.
 	again := &nats.Msg{Subject: subject, Data: m.Data, Header: nats.Header{wire.HeaderMsgID: {fmt.Sprintf("%s.%d.%d.%d", id, o.Value.Attempt, o.Seq, o.again)}}}
-	seq, err := j.w.PutMsg(ctx, again)
+	seq, err := j.broker.Messages.PutMsg(ctx, again)
 	if err != nil {
 		return fmt.Errorf("make the request of %s again: %w", id, err)
 	}
 	o.again = seq
 	crash.Here("janitor.republished")
-	j.w.log.Warn().Str("rollout", string(id)).Str("subject", subject).Msg("no worker could get a request from its queue; it was made again")
+	j.log.Warn().Str("rollout", string(id)).Str("subject", subject).Msg("no worker could get a request from its queue; it was made again")
 	return nil
 }
 
@@ -321,13 +327,13 @@ func (j *trainerCheck) requeue(ctx context.Context, id schema.ID, o *watched) er
 // server's clock.
 func (j *trainerCheck) purge(ctx context.Context, retention time.Duration) error {
 	name := subjects.Records(j.tid)
-	s, err := j.w.JetStream().Stream(ctx, name)
+	s, err := j.broker.JetStream().Stream(ctx, name)
 	if err != nil {
 		return fmt.Errorf("open stream %s: %w", name, err)
 	}
 	before := s.CachedInfo().TimeStamp.Add(-retention)
 	var old []schema.ID
-	err = j.w.ReadStream(ctx, name, subjects.StateFilter(j.tid), 0, func(m jetstream.Msg, meta *jetstream.MsgMetadata) bool {
+	err = j.broker.Messages.Read(ctx, name, subjects.StateFilter(j.tid), 0, func(m jetstream.Msg, meta *jetstream.MsgMetadata) bool {
 		if meta.Timestamp.After(before) {
 			return false
 		}
@@ -347,7 +353,7 @@ func (j *trainerCheck) purge(ctx context.Context, retention time.Duration) error
 		}
 	}
 	if len(old) > 0 {
-		j.w.log.Info().Str("trainer", j.tid).Int("rollouts", len(old)).Msg("finished rollouts were purged")
+		j.log.Info().Str("trainer", j.tid).Int("rollouts", len(old)).Msg("finished rollouts were purged")
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ type Job struct {
 	Request schema.Request // with its defaults filled in
 	Attempt int
 
-	w   *Worker
+	by  *resolver
 	ctx context.Context
 	end context.CancelCauseFunc
 
@@ -39,11 +39,11 @@ type Job struct {
 // newJob registers a job before its state record is written, so that the rollout
 // counts as running here. It returns nil if this worker has a job of the rollout
 // already.
-func (w *Worker) newJob(req *schema.Request, d *delivery) *Job {
-	j := &Job{Request: *req, w: w}
+func (v *resolver) newJob(req *schema.Request, d *delivery) *Job {
+	j := &Job{Request: *req, by: v}
 	j.msg.Store(d)
 	j.ctx, j.end = context.WithCancelCause(context.Background())
-	if !w.jobs.add(j) {
+	if !v.jobs.add(j) {
 		j.end(nil)
 		return nil
 	}
@@ -53,7 +53,29 @@ func (w *Worker) newJob(req *schema.Request, d *delivery) *Job {
 // forget ends the job's context and removes the job from this worker's list.
 func (j *Job) forget() {
 	j.end(nil)
-	j.w.jobs.remove(j)
+	j.by.jobs.remove(j)
+}
+
+// begin records the claimed state in the job. From now on the worker verifies
+// the job against its state record.
+func (j *Job) begin(r broker.Record[schema.State]) *Job {
+	j.mu.Lock()
+	j.record, j.Attempt = r, r.Value.Attempt
+	j.mu.Unlock()
+	j.claimed.Store(true)
+	if r.Value.Status == schema.StatusCancelling {
+		j.end(ErrCancelled)
+	}
+	j.by.jobs.began(j)
+	crash.Here("claim.after")
+	return j
+}
+
+// adopt replaces the handle of the job's message if d is newer.
+func (j *Job) adopt(d *delivery) {
+	if old := j.msg.Load(); d.received.After(old.received) {
+		j.msg.CompareAndSwap(old, d)
+	}
 }
 
 // Context ends with ErrCancelled or ErrFenced when the job must stop.
@@ -62,12 +84,12 @@ func (j *Job) Context() context.Context { return j.ctx }
 // Suspended reports whether the job must pause, since the worker does not know
 // whether it still owns the rollout. The channel is closed when this changes.
 func (j *Job) Suspended() (suspended bool, changed <-chan struct{}) {
-	return j.w.leases.suspended.get()
+	return j.by.leases.suspended.get()
 }
 
 // Await waits while the job is suspended. It returns ErrFenced if the job is fenced.
 func (j *Job) Await(ctx context.Context) error {
-	if err := j.w.leases.suspended.wait(ctx); err != nil {
+	if err := j.by.leases.suspended.wait(ctx); err != nil {
 		return err
 	}
 	return j.Fenced()
@@ -89,14 +111,14 @@ func (j *Job) cause() error { return context.Cause(j.ctx) }
 // Emit publishes an event, unless the job is fenced.
 func (j *Job) Emit(e *schema.Event) {
 	if !j.fenced() {
-		j.w.Emit(e)
+		j.by.broker.Events.Emit(e)
 	}
 }
 
 // Live publishes a piece of an answer to taps, unless the job is fenced.
 func (j *Job) Live(id schema.ID, attempt, call int, d *schema.Delta) {
 	if !j.fenced() {
-		j.w.Live(id, attempt, call, d)
+		j.by.broker.Events.Live(id, attempt, call, d)
 	}
 }
 
@@ -107,7 +129,7 @@ func (j *Job) Live(id schema.ID, attempt, call int, d *schema.Delta) {
 // stored.
 func (j *Job) Done(ctx context.Context, r schema.Result) error {
 	defer j.forget()
-	r.V, r.Worker = schema.Version, j.w.wid
+	r.V, r.Worker = schema.Version, j.by.wid
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	m := j.resolution(askCommit)
@@ -124,21 +146,21 @@ func (j *Job) Done(ctx context.Context, r schema.Result) error {
 
 // resolution returns a resolution for this job. The caller holds j.mu.
 func (j *Job) resolution(why ask) *resolution {
-	m := j.w.about(j.Request.ID, why)
+	m := j.by.about(j.Request.ID, why)
 	m.own, m.req, m.attempt, m.maxAttempts = j, &j.Request, j.Attempt, j.Request.MaxAttempts
 	m.record, m.known = j.record, true
 	return m
 }
 
-// resolve is Worker.resolve for a resolution of this job. It keeps the state. The
+// resolve is resolver.resolve for a resolution of this job. It keeps the state. The
 // caller holds j.mu.
 func (j *Job) resolve(ctx context.Context, m *resolution) (step, error) {
-	s, err := j.w.resolve(ctx, m)
+	s, err := j.by.resolve(ctx, m)
 	if err == nil && s != stepFence {
 		j.record = m.record
 	}
 	if err == nil && m.ask != askOwned {
-		j.w.jobs.ended(j)
+		j.by.jobs.ended(j)
 	}
 	return s, err
 }
@@ -164,7 +186,7 @@ func cancelFault(reason string) *schema.Fault {
 
 func (j *Job) fence(why string) {
 	if !j.fenced() {
-		j.w.log.Warn().Str("rollout", string(j.Request.ID)).Int("attempt", j.Attempt).Str("why", why).Msg("fenced")
+		j.by.log.Warn().Str("rollout", string(j.Request.ID)).Int("attempt", j.Attempt).Str("why", why).Msg("fenced")
 	}
 	j.end(ErrFenced)
 }
@@ -173,10 +195,10 @@ func (j *Job) fence(why string) {
 // committed before, so a failure here only causes one more delivery.
 func (j *Job) settle(ctx context.Context) error {
 	if err := j.msg.Load().done(ctx); err != nil {
-		j.w.log.Warn().Err(err).Str("rollout", string(j.Request.ID)).Msg("a finished request comes back once more")
+		j.by.log.Warn().Err(err).Str("rollout", string(j.Request.ID)).Msg("a finished request comes back once more")
 	}
 	crash.Here("commit.acked")
-	j.w.hint(j.Request.ID)
+	j.by.hint(j.Request.ID)
 	crash.Here("commit.hinted")
 	return nil
 }
@@ -191,7 +213,7 @@ func (j *Job) Return(ctx context.Context, fault *schema.Fault, giveBack bool, de
 	defer j.mu.Unlock()
 	m := j.resolution(askReturn)
 	m.fault, m.spend, m.result = fault, !giveBack, j.verdict(schema.StatusDead, fault)
-	m.result.V, m.result.Worker = schema.Version, j.w.wid
+	m.result.V, m.result.Worker = schema.Version, j.by.wid
 	switch s, err := j.resolve(ctx, m); {
 	case err != nil:
 		return fmt.Errorf("put %s back: %w", j.Request.ID, err)
@@ -220,16 +242,17 @@ func verdict(q *schema.Request, attempt int, status schema.Status, fault *schema
 
 // Abandon drops a fenced job without writing or publishing anything.
 func (j *Job) Abandon() {
-	j.w.jobs.ended(j)
+	j.by.jobs.ended(j)
 	j.forget()
 }
 
-// Bundle reads the bundle of the job's task, see Broker.Bundle.
+// Bundle reads the bundle of the job's task, see broker.Objects.Bundle.
 func (j *Job) Bundle(ctx context.Context, sha string) ([]byte, error) {
-	return j.w.Bundle(ctx, j.Request.ID.Trainer(), sha)
+	return j.by.broker.Objects.Bundle(ctx, j.Request.ID.Trainer(), sha)
 }
 
-// KeepArtifact stores a file of the job, see Worker.KeepArtifact.
+// KeepArtifact stores a file of the job, see broker.Objects.PutArtifact. The file is
+// kept at least as long as the rollout.
 func (j *Job) KeepArtifact(ctx context.Context, name string, data []byte) (schema.Artifact, error) {
-	return j.w.KeepArtifact(ctx, j.Request.ID.Trainer(), name, data)
+	return j.by.broker.Objects.PutArtifact(ctx, j.Request.ID.Trainer(), name, data, j.by.cfg.Retention)
 }

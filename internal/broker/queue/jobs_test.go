@@ -19,7 +19,7 @@ import (
 func TestJobFromSubmitToResult(t *testing.T) {
 	b := newBench(t)
 	hints := make(chan schema.ID, 1)
-	stop, err := b.Trainer.Hints(func(h schema.Hint) { hints <- h.ID })
+	stop, err := b.Trainer.Results.Hints(func(h schema.Hint) { hints <- h.ID })
 	harness.Must(t, err)
 	defer stop()
 	b.Submit(t, harness.Request("alpha-1"))
@@ -32,12 +32,12 @@ func TestJobFromSubmitToResult(t *testing.T) {
 	if id := <-hints; id != "alpha-1" {
 		t.Fatalf("hint for %s", id)
 	}
-	r, err := b.Trainer.Result(t.Context(), "alpha-1")
+	r, err := b.Trainer.Records.Result(t.Context(), "alpha-1")
 	harness.Must(t, err)
 	if r.Reward == nil || *r.Reward != 1 || r.Worker != "w1" {
 		t.Fatalf("got %+v", r)
 	}
-	s, err := b.Trainer.State(t.Context(), "alpha-1")
+	s, err := b.Trainer.Records.State(t.Context(), "alpha-1")
 	harness.Must(t, err)
 	if s.Status != schema.StatusDone || s.Attempt != r.Attempt {
 		t.Fatalf("got %+v", s)
@@ -51,7 +51,7 @@ func TestSecondResultIsDropped(t *testing.T) {
 	one, two := 1.0, 0.0
 	harness.Must(t, j.Done(t.Context(), schema.Result{ID: "alpha-1", Attempt: 1, Status: schema.StatusDone, Reward: &one}))
 	harness.Must(t, j.Done(t.Context(), schema.Result{ID: "alpha-1", Attempt: 1, Status: schema.StatusDone, Reward: &two})) // the job takes the stored result for its own write
-	r, err := b.Trainer.Result(t.Context(), "alpha-1")
+	r, err := b.Trainer.Records.Result(t.Context(), "alpha-1")
 	harness.Must(t, err)
 	if *r.Reward != 1 {
 		t.Fatalf("the second result won: %+v", r)
@@ -71,7 +71,7 @@ func TestReturnCountsTriesAndGivesThemBack(t *testing.T) {
 		t.Fatalf("attempt %d, want 3: it only grows", last.Attempt)
 	}
 	harness.Must(t, last.Return(t.Context(), fault, false, 0))
-	res, err := b.Trainer.Result(t.Context(), "alpha-1")
+	res, err := b.Trainer.Records.Result(t.Context(), "alpha-1")
 	harness.Must(t, err)
 	if res.Status != schema.StatusDead || res.Fault == nil || res.Fault.Message != "the box is gone" || res.Reward != nil {
 		t.Fatalf("got %+v", res)
@@ -89,7 +89,7 @@ func TestInvalidRequestGetsAResultThatNamesTheField(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go b.Worker.Take(ctx) //nolint:errcheck // it ends with the test
 	var res schema.Result
-	harness.Eventually(t, "a result", time.Minute, func() bool { res, err = b.Trainer.Result(t.Context(), "alpha-1"); return err == nil })
+	harness.Eventually(t, "a result", time.Minute, func() bool { res, err = b.Trainer.Records.Result(t.Context(), "alpha-1"); return err == nil })
 	cancel()
 	if res.Status != schema.StatusFailed || res.Fault.Who != schema.WhoUser || !strings.Contains(res.Fault.Message, "sandbox.backend") {
 		t.Fatalf("got %+v", res.Fault)
@@ -119,7 +119,7 @@ func TestUnreadableRequestsGoToTheDeadStream(t *testing.T) {
 			t.Fatalf("got %s", m.Subject)
 		}
 	}
-	if _, err := b.Worker.Result(t.Context(), "beta-1"); !errors.Is(err, broker.ErrNotFound) {
+	if _, err := b.Broker.Records.Result(t.Context(), "beta-1"); !errors.Is(err, broker.ErrNotFound) {
 		t.Fatalf("a trainer ended another's rollout: %v", err)
 	}
 }
@@ -140,7 +140,7 @@ func TestCancelEndsARunningJobAndAQueuedOne(t *testing.T) {
 		t.Fatalf("cause %v", context.Cause(ctx))
 	}
 	harness.Eventually(t, "a cancelled result", time.Minute, func() bool {
-		r, err := b.Trainer.Result(t.Context(), "alpha-2")
+		r, err := b.Trainer.Records.Result(t.Context(), "alpha-2")
 		return err == nil && r.Status == schema.StatusCancelled
 	})
 	harness.Must(t, j.Done(t.Context(), outcome(j)))
@@ -148,7 +148,7 @@ func TestCancelEndsARunningJobAndAQueuedOne(t *testing.T) {
 	go b.Worker.Take(taking) //nolint:errcheck // it ends with the test
 	defer stop()
 	harness.Eventually(t, "an empty queue", time.Minute, func() bool { return b.queued(t) == 0 })
-	if r, err := b.Trainer.Result(t.Context(), "alpha-1"); err != nil || r.Status != schema.StatusCancelled {
+	if r, err := b.Trainer.Records.Result(t.Context(), "alpha-1"); err != nil || r.Status != schema.StatusCancelled {
 		t.Fatalf("got %+v, %v", r, err)
 	}
 }

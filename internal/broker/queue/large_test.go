@@ -28,7 +28,7 @@ func TestARequestThatFillsAMessageFails(t *testing.T) {
 	if j := b.Take(t); j.Request.ID != "alpha-2" {
 		t.Fatalf("got %s", j.Request.ID)
 	}
-	r, err := b.Worker.Result(t.Context(), "alpha-1")
+	r, err := b.Broker.Records.Result(t.Context(), "alpha-1")
 	harness.Must(t, err)
 	if r.Status != schema.StatusFailed || r.Fault == nil || r.Fault.Code != schema.CodeTooLarge {
 		t.Errorf("the large request ended as %s: %v", r.Status, r.Fault)

@@ -44,7 +44,7 @@ const (
 
 // of reads an instance's lease through the leader of its stream.
 func (l *leases) of(ctx context.Context, worker, instance string) (leaseStatus, error) {
-	m, err := l.Last(ctx, subjects.StreamLeases, subjects.Lease(worker, instance))
+	m, err := l.broker.Messages.Last(ctx, subjects.StreamLeases, subjects.Lease(worker, instance))
 	switch {
 	case err != nil:
 		return leaseUnknown, err
@@ -59,7 +59,7 @@ func (l *leases) of(ctx context.Context, worker, instance string) (leaseStatus, 
 
 func (l *leases) write(ctx context.Context, instance, value string) error {
 	subject := subjects.Lease(l.wid, instance)
-	if _, err := l.JetStream().Publish(ctx, subject, []byte(value), jetstream.WithRetryAttempts(0)); err != nil {
+	if _, err := l.broker.JetStream().Publish(ctx, subject, []byte(value), jetstream.WithRetryAttempts(0)); err != nil {
 		return fmt.Errorf("write the lease %s: %w", subject, err)
 	}
 	return nil
@@ -99,7 +99,7 @@ func (l *leases) renew(ctx context.Context) {
 			wait = retry
 			if errors.Is(err, jetstream.ErrNoStreamResponse) || l.lost(ctx) { // the server has lost its streams in memory
 				op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
-				if err := l.Restore(op, l.timing); err != nil {
+				if err := l.broker.Streams.Restore(op, l.timing); err != nil {
 					l.log.Debug().Err(err).Msg("the streams in memory are not back")
 				}
 				cancel()
@@ -123,7 +123,7 @@ func elapsed(from, to time.Time) time.Duration {
 func (l *leases) lost(ctx context.Context) bool {
 	op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 	defer cancel()
-	_, err := l.JetStream().Stream(op, subjects.StreamLeases)
+	_, err := l.broker.JetStream().Stream(op, subjects.StreamLeases)
 	return errors.Is(err, jetstream.ErrStreamNotFound)
 }
 
@@ -206,7 +206,7 @@ func (l *leases) progress(ctx context.Context) {
 // caller has the lock of the worker's state directory, so no former instance
 // runs any more.
 func (l *leases) retirePredecessors(ctx context.Context) error {
-	s, err := l.Stream(ctx, subjects.StreamLeases)
+	s, err := l.broker.Streams.Open(ctx, subjects.StreamLeases)
 	if err != nil {
 		return err
 	}
@@ -218,12 +218,12 @@ func (l *leases) retirePredecessors(ctx context.Context) error {
 		if subject == subjects.Lease(l.wid, l.instance) {
 			continue
 		}
-		if _, err := l.JetStream().Publish(ctx, subject, []byte(leaseValueEnded)); err != nil {
+		if _, err := l.broker.JetStream().Publish(ctx, subject, []byte(leaseValueEnded)); err != nil {
 			return fmt.Errorf("end the lease %s: %w", subject, err)
 		}
 	}
 	crash.Here("handover.retired")
-	former, err := presenceOf(ctx, l.Broker, l.wid)
+	former, err := presenceOf(ctx, l.broker.Messages, l.wid)
 	if err != nil || former == nil || former.Instance == l.instance {
 		return err
 	}
@@ -254,7 +254,7 @@ func (l *leases) release(ctx context.Context, id schema.ID, instance string) err
 	if r.Seq == 0 || !state.Owned() || state.Worker != l.wid || state.Instance != instance || state.Ack == "" {
 		return nil
 	}
-	if err := l.BulkConn().Publish(state.Ack, []byte("-NAK")); err != nil {
+	if err := l.broker.BulkConn().Publish(state.Ack, []byte("-NAK")); err != nil {
 		return fmt.Errorf("free the message of %s: %w", id, err)
 	}
 	return nil

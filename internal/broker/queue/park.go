@@ -89,8 +89,11 @@ func needsOf(c jetstream.ConsumerConfig) (n schema.Needs, err error) {
 
 // parking settles the messages of requests that a worker cannot run now.
 type parking struct {
-	w     *Worker
-	unfit unfit
+	*base
+	resolver *resolver
+	requests *requests
+	fleet    *fleet
+	unfit    unfit
 }
 
 // setAside settles a message of a request that this worker cannot run now. It
@@ -99,7 +102,7 @@ func (p *parking) setAside(ctx context.Context, d *delivery, req *schema.Request
 	if delayed, err := p.delay(ctx, d, req); delayed || err != nil {
 		return true, err
 	}
-	lacks := p.w.lacks(req)
+	lacks := p.lacks(req)
 	if lacks == nil {
 		return false, nil
 	}
@@ -125,7 +128,7 @@ func (p *parking) delay(ctx context.Context, d *delivery, req *schema.Request) (
 	}
 	switch d.class() {
 	case "":
-		state, err := p.w.Last(ctx, subjects.Records(req.Trainer), subjects.State(req.ID))
+		state, err := p.broker.Messages.Last(ctx, subjects.Records(req.Trainer), subjects.State(req.ID))
 		if err == nil && state != nil { // after an error it rather waits again than begins too early
 			return false, nil
 		}
@@ -145,39 +148,39 @@ func (p *parking) delay(ctx context.Context, d *delivery, req *schema.Request) (
 // returns false if the message stays: the trainer's queue has no room for the copy, or
 // the trainer is full or has too many classes.
 func (p *parking) park(ctx context.Context, d *delivery, req *schema.Request, to class, meta string) (bool, error) {
-	known, room := p.w.roster.has(req.Trainer, to)
-	if !known && !room || p.w.roster.full(req.Trainer) { // no worker takes parked requests of a full trainer
+	known, room := p.resolver.roster.has(req.Trainer, to)
+	if !known && !room || p.resolver.roster.full(req.Trainer) { // no worker takes parked requests of a full trainer
 		return false, nil
 	}
 	if d.delivered > 1 { // a worker may have claimed it
-		m := p.w.aboutMessage(d, req, askPark)
-		s, err := p.w.resolve(ctx, m)
+		m := p.resolver.aboutMessage(d, req, askPark)
+		s, err := p.resolver.resolve(ctx, m)
 		if err == nil && s != stepPark {
-			err = p.w.settle(ctx, m, s)
+			err = p.requests.settle(ctx, m, s)
 		}
 		if err != nil || s != stepPark {
 			return true, err
 		}
 	}
 	if !known { // so that a copy always has a consumer
-		if made, err := p.w.roster.addClass(ctx, req.Trainer, to, meta); !made || err != nil {
+		if made, err := p.resolver.roster.addClass(ctx, req.Trainer, to, meta); !made || err != nil {
 			return err != nil, err
 		}
 	}
 	crash.Here("park.before")
 	copied := &nats.Msg{Subject: subjects.Parked(to.lane, to.name, req.ID), Data: d.data, Header: nats.Header{wire.HeaderExpect: {"0"}}}
-	switch _, err := p.w.PutMsg(ctx, copied); {
+	switch _, err := p.broker.Messages.PutMsg(ctx, copied); {
 	case broker.IsFull(err):
 		return false, nil
 	case errors.Is(err, broker.ErrMoved): // the copy exists, or is being stored
-		m, err := p.w.Last(ctx, subjects.Queue(req.Trainer), copied.Subject)
+		m, err := p.broker.Messages.Last(ctx, subjects.Queue(req.Trainer), copied.Subject)
 		if m == nil || err != nil {
 			return true, cmp.Or(err, fmt.Errorf("park %s: %w", req.ID, broker.ErrMoved))
 		}
 	case err != nil:
 		return true, fmt.Errorf("park %s: %w", req.ID, err)
 	}
-	if _, err := p.w.roster.ensureClass(ctx, req.Trainer, to, meta); err != nil { // the stream may have been made again
+	if _, err := p.resolver.roster.ensureClass(ctx, req.Trainer, to, meta); err != nil { // the stream may have been made again
 		return true, err
 	}
 	crash.Here("park.copied")
@@ -188,24 +191,24 @@ func (p *parking) park(ctx context.Context, d *delivery, req *schema.Request, to
 // to the queue with a growing delay. If no worker has offered its needs for
 // Timing.NoCapable, the rollout fails.
 func (p *parking) pass(ctx context.Context, d *delivery, req *schema.Request, lacks error) error {
-	all, err := p.w.fleet.list(ctx)
+	all, err := p.fleet.list(ctx)
 	if err != nil {
 		return err
 	}
-	later := p.w.timing.Unfit << min(d.delivered-1, 2)
+	later := p.timing.Unfit << min(d.delivered-1, 2)
 	if slices.ContainsFunc(all, func(x schema.Presence) bool { return !x.Draining && x.Offer.Lacks(req) == nil }) {
 		p.unfit.forget(req.ID)
 		return d.nak(later)
 	}
-	if waited := p.unfit.since(req, p.w.timing); waited < p.w.timing.NoCapable {
-		return d.nak(min(later, p.w.timing.NoCapable-waited))
+	if waited := p.unfit.since(req, p.timing); waited < p.timing.NoCapable {
+		return d.nak(min(later, p.timing.NoCapable-waited))
 	}
-	return p.w.refuse(ctx, d, req, lacks)
+	return p.requests.refuse(ctx, d, req, lacks)
 }
 
 // parked returns the parked message of a rollout; nil: none.
-func parked(ctx context.Context, b *broker.Broker, id schema.ID) (*jetstream.RawStreamMsg, error) {
-	return b.Last(ctx, subjects.Queue(id.Trainer()), subjects.ParkedOf(id))
+func parked(ctx context.Context, from *broker.Messages, id schema.ID) (*jetstream.RawStreamMsg, error) {
+	return from.Last(ctx, subjects.Queue(id.Trainer()), subjects.ParkedOf(id))
 }
 
 // has reports whether a trainer has a class, and whether it may get one more.
@@ -236,7 +239,7 @@ func (r *roster) addClass(ctx context.Context, tid string, c class, meta string)
 // metadata again if no worker can read it. made is false if nothing was missing.
 func (r *roster) ensureClass(ctx context.Context, tid string, c class, meta string) (made bool, err error) {
 	stream, name := subjects.Queue(tid), subjects.ConsumerOfClass(c.lane, c.name)
-	is, err := r.JetStream().Consumer(ctx, stream, name)
+	is, err := r.broker.JetStream().Consumer(ctx, stream, name)
 	if err == nil {
 		if _, err := needsOf(is.CachedInfo().Config); err == nil || c.name == subjects.ClassDelay {
 			return false, nil
@@ -244,7 +247,7 @@ func (r *roster) ensureClass(ctx context.Context, tid string, c class, meta stri
 	} else if !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return false, fmt.Errorf("look for the consumer %s of %s: %w", name, stream, broker.Reach(err))
 	}
-	consumer, err := r.ConsumerConfig(ctx, name, subjects.ClassFilter(c.lane, tid, c.name), r.timing)
+	consumer, err := r.broker.Streams.ConsumerConfig(ctx, name, subjects.ClassFilter(c.lane, tid, c.name), r.timing)
 	if err != nil {
 		return false, err
 	}
@@ -253,11 +256,11 @@ func (r *roster) ensureClass(ctx context.Context, tid string, c class, meta stri
 	} else {
 		consumer.Metadata = map[string]string{metaNeeds: meta}
 	}
-	if _, err := r.JetStream().CreateOrUpdateConsumer(ctx, stream, consumer); err != nil {
+	if _, err := r.broker.JetStream().CreateOrUpdateConsumer(ctx, stream, consumer); err != nil {
 		return false, fmt.Errorf("make the consumer %s of %s: %w", name, stream, broker.Reach(err))
 	}
 	r.learn(tid, c, consumer.Metadata[metaNeeds])
-	r.TellTrainers(tid)
+	r.broker.Trainers.Tell(tid)
 	return true, nil
 }
 

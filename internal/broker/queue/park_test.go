@@ -242,7 +242,7 @@ func TestParkedRequestsAreCancelled(t *testing.T) {
 	harness.Must(t, b.Trainer.Cancel([]schema.ID{unfit.ID, late.ID}, seqs, "stale"))
 	for _, id := range []schema.ID{unfit.ID, late.ID} {
 		harness.Eventually(t, "the end of "+string(id), time.Minute, func() bool {
-			r, err := b.Trainer.Result(t.Context(), id)
+			r, err := b.Trainer.Records.Result(t.Context(), id)
 			return err == nil && r.Status == schema.StatusCancelled && r.Group == "g"
 		})
 	}
@@ -364,7 +364,7 @@ func TestRequestsThatCannotBeParkedStillRun(t *testing.T) {
 	b.Leave()
 	const kinds, full = 34, 2
 	patient := func(c *queue.WorkerConfig) { c.Timing.NoCapable = time.Hour }
-	harness.Must(t, b.Worker.SetTrainer(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: kinds + full}))
+	harness.Must(t, b.Broker.Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: kinds + full}))
 	jobs := keepTaking(t, b.NewWorker(t, "a", offers("dummy", 1), patient))
 	b.submitAll(t, 2, kinds, func(i int) schema.Request {
 		r := special(numbered("kind", i))

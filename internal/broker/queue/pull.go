@@ -98,7 +98,7 @@ func (p *puller) poll(ctx context.Context, n int) ([]*delivery, error) {
 // ask asks a queue for up to n messages, without waiting. The error tells why
 // there are fewer: errNoMessage, errNoQueue, or no answer.
 func (p *puller) ask(ctx context.Context, by *poller, q *queue, n int) ([]*delivery, error) {
-	if err := p.BulkConn().PublishRequest(q.nextSubject(), by.inbox, fmt.Appendf(nil, `{"batch":%d,"no_wait":true}`, n)); err != nil {
+	if err := p.broker.BulkConn().PublishRequest(q.nextSubject(), by.inbox, fmt.Appendf(nil, `{"batch":%d,"no_wait":true}`, n)); err != nil {
 		return nil, fmt.Errorf("pull from %s of %s: %w", q.consumer, q.stream, err)
 	}
 	// Without the caller's cancellation: if the answer is a request and is not
@@ -181,9 +181,9 @@ func (p *puller) poller() (*poller, error) {
 		return one, nil
 	default:
 	}
-	one := &poller{inbox: p.Inbox() + ".poll." + nuid.Next(), got: make(chan *nats.Msg, maxPull+8)}
+	one := &poller{inbox: p.broker.Inbox() + ".poll." + nuid.Next(), got: make(chan *nats.Msg, maxPull+8)}
 	var err error
-	if one.sub, err = p.BulkConn().ChanSubscribe(one.inbox, one.got); err != nil {
+	if one.sub, err = p.broker.BulkConn().ChanSubscribe(one.inbox, one.got); err != nil {
 		return nil, fmt.Errorf("pull: %w", err)
 	}
 	return one, nil
@@ -195,7 +195,7 @@ func (p *puller) received(m *nats.Msg) (*delivery, error) {
 	status := m.Header.Get("Status")
 	switch {
 	case status == "" || len(m.Data) > 0:
-		return newDelivery(p.BulkConn(), m.Subject, m.Reply, m.Data)
+		return newDelivery(p.broker.BulkConn(), m.Subject, m.Reply, m.Data)
 	case status == "404" || status == "408":
 		return nil, errNoMessage
 	case status == "503" || status == "409" && strings.Contains(strings.ToLower(m.Header.Get("Description")), "deleted"):
@@ -209,10 +209,10 @@ func (p *puller) received(m *nats.Msg) (*delivery, error) {
 // armFor, or the list of queues changes. Further messages go back to the queue at
 // once.
 func (p *puller) waitAny(ctx context.Context) (*delivery, error) {
-	inbox := p.Inbox() + ".pull." + nuid.Next()
+	inbox := p.broker.Inbox() + ".pull." + nuid.Next()
 	queues, changed := p.lanes.every()
 	a := &armed{p: p, queues: queues, got: make(chan *delivery, 1), status: make(chan error, len(queues))}
-	sub, err := p.BulkConn().Subscribe(inbox+".*", a.on)
+	sub, err := p.broker.BulkConn().Subscribe(inbox+".*", a.on)
 	if err != nil {
 		return nil, fmt.Errorf("wait for requests: %w", err)
 	}
@@ -225,11 +225,11 @@ func (p *puller) waitAny(ctx context.Context) (*delivery, error) {
 	}()
 	body := fmt.Appendf(nil, `{"batch":1,"expires":%d}`, armFor.Nanoseconds())
 	for i, q := range queues {
-		if err := p.BulkConn().PublishRequest(q.nextSubject(), inbox+"."+strconv.Itoa(i), body); err != nil {
+		if err := p.broker.BulkConn().PublishRequest(q.nextSubject(), inbox+"."+strconv.Itoa(i), body); err != nil {
 			return nil, fmt.Errorf("wait for requests: %w", err)
 		}
 	}
-	reconnects := p.BulkConn().Stats().Reconnects
+	reconnects := p.broker.BulkConn().Stats().Reconnects
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
 	end := time.NewTimer(armFor + time.Second)
@@ -246,7 +246,7 @@ func (p *puller) waitAny(ctx context.Context) (*delivery, error) {
 			}
 			return nil, err
 		case <-tick.C: // after a reconnect the server does not know the pull requests any more
-			if p.BulkConn().Stats().Reconnects != reconnects || !p.BulkConn().IsConnected() {
+			if p.broker.BulkConn().Stats().Reconnects != reconnects || !p.broker.BulkConn().IsConnected() {
 				return nil, nil
 			}
 		case <-end.C:

@@ -91,7 +91,7 @@ func TestADelayedRequestWaits(t *testing.T) {
 
 func TestAGroupIsQueuedAllOrNone(t *testing.T) {
 	b := newBench(t)
-	harness.Must(t, b.Worker.SetTrainer(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 5}))
+	harness.Must(t, b.Broker.Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 5}))
 	group := func(name string, n int) []schema.Request {
 		var out []schema.Request
 		for i := range n {
@@ -158,7 +158,7 @@ func TestATrainersManyRequestsDelayNoOtherTrainer(t *testing.T) {
 func TestTrainersComeInTurnByTheirWeights(t *testing.T) {
 	b := newBench(t)
 	beta := b.NewTrainer(t, "beta")
-	harness.Must(t, b.Worker.SetTrainer(t.Context(), "beta", broker.TrainerSettings{Weight: 3}))
+	harness.Must(t, b.Broker.Trainers.Set(t.Context(), "beta", broker.TrainerSettings{Weight: 3}))
 	fillLane(t, b.Trainer, "alpha", 1, 300)
 	fillLane(t, beta, "beta", 1, 300)
 	count := map[string]int{}

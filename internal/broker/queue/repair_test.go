@@ -49,7 +49,7 @@ func TestARecordThatCannotBeReadIsRepaired(t *testing.T) {
 			if j := takeFrom(t, w); j.Request.ID != "alpha-2" {
 				t.Fatalf("took %s", j.Request.ID)
 			}
-			r, err := b.Trainer.Result(t.Context(), "alpha-1")
+			r, err := b.Trainer.Records.Result(t.Context(), "alpha-1")
 			harness.Must(t, err)
 			if r.Status != schema.StatusFailed || r.Fault == nil || r.Fault.Code != schema.CodeUnreadable || r.Group != "g" || r.Index != 3 || r.Labels["a"] != "b" {
 				t.Errorf("got %+v, fault %v", r, r.Fault)
@@ -57,7 +57,7 @@ func TestARecordThatCannotBeReadIsRepaired(t *testing.T) {
 			if s := b.state(t, "alpha-1"); s.Status != schema.StatusFailed {
 				t.Errorf("the state is %+v", s)
 			}
-			dead, err := b.Dial(t, testenv.AdmitWorker(t, b.Server, "w9"), broker.InboxFor("worker", "w9")).DeadLetters(t.Context(), 10)
+			dead, err := b.Dial(t, testenv.AdmitWorker(t, b.Server, "w9"), broker.InboxFor("worker", "w9")).Dead.List(t.Context(), 10)
 			harness.Must(t, err)
 			if len(dead) != 1 || dead[0].Subject != forge.subject || string(dead[0].Data) != string(forge.data[:min(len(forge.data), 256<<10)]) {
 				t.Errorf("%d dead letters, or another one", len(dead))
@@ -96,10 +96,10 @@ func TestAnUnreadableStateBesideAResult(t *testing.T) {
 				t.Fatalf("took %s", j.Request.ID)
 			}
 			harness.Eventually(t, "a state that can be read", time.Minute, func() bool {
-				s, err := b.Trainer.State(t.Context(), "alpha-1")
+				s, err := b.Trainer.Records.State(t.Context(), "alpha-1")
 				return err == nil && s.Status == tt.want
 			})
-			r, err := b.Trainer.Result(t.Context(), "alpha-1")
+			r, err := b.Trainer.Records.Result(t.Context(), "alpha-1")
 			harness.Must(t, err)
 			if r.Status != tt.want || (r.Reward == nil) == (tt.want == schema.StatusDone) {
 				t.Errorf("got %+v", r)
@@ -121,7 +121,7 @@ func TestOneBadRecordEndsNoRound(t *testing.T) {
 	harness.Must(t, err)
 	harness.Eventually(t, "the state to be given back", time.Minute, func() bool { return b.state(t, "alpha-1").Status == schema.StatusQueued })
 	harness.Eventually(t, "the bad record's result", time.Minute, func() bool {
-		r, err := b.Trainer.Result(t.Context(), "alpha-0")
+		r, err := b.Trainer.Records.Result(t.Context(), "alpha-0")
 		return err == nil && r.Status == schema.StatusFailed && r.Fault.Code == schema.CodeUnreadable
 	})
 }
@@ -139,7 +139,7 @@ func TestAResultThatIsTooLargeIsTrimmed(t *testing.T) {
 	}
 	b.Submit(t, harness.Request("alpha-1"))
 	harness.Must(t, b.Take(t).Done(ctx, large))
-	r, err := b.Trainer.Result(ctx, "alpha-1")
+	r, err := b.Trainer.Records.Result(ctx, "alpha-1")
 	harness.Must(t, err)
 	if r.Status != schema.StatusDone || r.Reward == nil || *r.Reward != 1 || len(r.Phases) != 600 || len(r.Committed) != 1 || len(r.Notes) == 0 {
 		t.Errorf("got status %s, reward %v, %d phases, notes %q", r.Status, r.Reward, len(r.Phases), r.Notes)
@@ -150,12 +150,12 @@ func TestAResultThatIsTooLargeIsTrimmed(t *testing.T) {
 	}
 	b.Submit(t, harness.Request("alpha-2"))
 	harness.Must(t, b.Take(t).Done(ctx, tooMuch))
-	r, err = b.Trainer.Result(ctx, "alpha-2")
+	r, err = b.Trainer.Records.Result(ctx, "alpha-2")
 	harness.Must(t, err)
 	if r.Status != schema.StatusFailed || r.Reward != nil || r.Fault == nil || r.Fault.Code != schema.CodeTooLarge {
 		t.Errorf("got %s, %v, %v", r.Status, r.Reward, r.Fault)
 	}
-	if _, err := b.Trainer.Result(ctx, "alpha-3"); !errors.Is(err, broker.ErrNotFound) {
+	if _, err := b.Trainer.Records.Result(ctx, "alpha-3"); !errors.Is(err, broker.ErrNotFound) {
 		t.Errorf("a rollout that is not there: %v", err)
 	}
 }
@@ -179,7 +179,7 @@ func TestTheReasonOfACancelNeedsRoom(t *testing.T) {
 	harness.Must(t, b.Trainer.Cancel([]schema.ID{"alpha-1"}, nil, reason))
 	<-j.Context().Done()
 	harness.Must(t, j.Done(t.Context(), r))
-	got, err := b.Trainer.Result(t.Context(), "alpha-1")
+	got, err := b.Trainer.Records.Result(t.Context(), "alpha-1")
 	harness.Must(t, err)
 	if got.Status != schema.StatusCancelled || !strings.HasSuffix(got.Fault.Message, reason) || len(got.Phases) != 128 || len(got.Notes) != 1 {
 		t.Errorf("got %s, %d phases, notes %q", got.Status, len(got.Phases), got.Notes)

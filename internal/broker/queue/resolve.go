@@ -29,9 +29,26 @@ type resolution struct {
 	watch  absenceTimer                // measures how long the owner's lease has been absent
 }
 
+// resolver decides about rollouts, and carries the decisions out.
+type resolver struct {
+	*base
+	jobs   *jobs
+	leases *leases
+	holds  *holds
+	roster *roster
+	writes *writes
+}
+
 // about returns a resolution for a rollout.
-func (w *Worker) about(id schema.ID, why ask) *resolution {
-	return &resolution{id: id, facts: facts{ask: why, worker: w.wid, instance: w.instance}}
+func (v *resolver) about(id schema.ID, why ask) *resolution {
+	return &resolution{id: id, facts: facts{ask: why, worker: v.wid, instance: v.instance}}
+}
+
+// aboutMessage returns a resolution for a queue message.
+func (v *resolver) aboutMessage(d *delivery, req *schema.Request, why ask) *resolution {
+	m := v.about(req.ID, why)
+	m.req, m.d, m.message, m.ack, m.maxAttempts, m.floor = req, d, d.seq, d.ack, req.MaxAttempts, req.AttemptFloor
+	return m
 }
 
 // resolve reads the state of a rollout, decides, and carries the decision out. If
@@ -39,20 +56,20 @@ func (w *Worker) about(id schema.ID, why ask) *resolution {
 // it reads and decides again, until the context ends. It returns other errors. Without an
 // error it returns the last step; m.record has the state, and steps that write no
 // state are left to the caller.
-func (w *Worker) resolve(ctx context.Context, m *resolution) (step, error) {
+func (v *resolver) resolve(ctx context.Context, m *resolution) (step, error) {
 	for try := 0; ; {
-		if err := w.learn(ctx, m); err != nil {
+		if err := v.learn(ctx, m); err != nil {
 			return stepNone, err
 		}
 		d := decide(m.record, m.facts)
 		if !d.writes() {
-			more, err := w.look(ctx, m, d.step)
+			more, err := v.look(ctx, m, d.step)
 			if err != nil || !more {
 				return d.step, err
 			}
 			continue
 		}
-		err := w.carryOut(ctx, m, d)
+		err := v.carryOut(ctx, m, d)
 		switch {
 		case err == nil && d.step == writeClaim, err == nil && d.step == writeBack && (m.ask == askRun || m.ask == askPark):
 			continue // with the record that was written
@@ -66,7 +83,7 @@ func (w *Worker) resolve(ctx context.Context, m *resolution) (step, error) {
 		if errors.Is(err, broker.ErrMoved) { // another writer was first; its write is over in a moment
 			wait = wire.RetryFirst / 4
 		} else {
-			w.again(try, string(d.step)+" "+string(m.id), err)
+			v.again(try, string(d.step)+" "+string(m.id), err)
 		}
 		if try++; try > 1 || !errors.Is(err, broker.ErrMoved) {
 			if perr := wire.Pause(ctx, wait); perr != nil {
@@ -88,12 +105,12 @@ func (m *resolution) unsure(err error) {
 
 // learn reads the state, unless it is known, and updates the facts of this
 // process. An unreadable state is repaired.
-func (w *Worker) learn(ctx context.Context, m *resolution) error {
+func (v *resolver) learn(ctx context.Context, m *resolution) error {
 	for !m.known {
 		before := m.record.Seq
-		now, err := w.readState(ctx, m.id)
+		now, err := v.readState(ctx, m.id)
 		if err != nil {
-			if err := w.mend(ctx, m, err); err != nil {
+			if err := v.mend(ctx, m, err); err != nil {
 				return err
 			}
 			continue
@@ -106,38 +123,38 @@ func (w *Worker) learn(ctx context.Context, m *resolution) error {
 			m.lease, m.stored, m.watched, m.watch = leaseUnknown, resultUnknown, false, absenceTimer{}
 		}
 	}
-	w.jobs.past(&m.record.Value)
-	j := w.jobs.get(m.id)
+	v.jobs.past(&m.record.Value)
+	j := v.jobs.get(m.id)
 	m.job = j != nil && j != m.own
-	m.ran = w.jobs.hasRun(m.id, m.record.Value.Attempt)
+	m.ran = v.jobs.hasRun(m.id, m.record.Value.Attempt)
 	m.now = nowMS()
 	return nil
 }
 
 // look gets a fact that the decision needs. more is false if the step is for the
 // caller.
-func (w *Worker) look(ctx context.Context, m *resolution, s step) (more bool, err error) {
+func (v *resolver) look(ctx context.Context, m *resolution, s step) (more bool, err error) {
 	state := &m.record.Value
 	switch s {
 	case lookAtLease:
-		m.lease, err = w.leases.of(ctx, state.Worker, state.Instance)
+		m.lease, err = v.leases.of(ctx, state.Worker, state.Instance)
 	case lookAtResult:
-		r, err := broker.Insist(ctx, w.Broker, "look for the result of "+string(m.id), func(ctx context.Context) (broker.Record[schema.Result], error) {
-			return broker.ReadRecord[schema.Result](ctx, w.Broker, subjects.Result(m.id))
+		r, err := broker.Insist(ctx, &v.log, "look for the result of "+string(m.id), func(ctx context.Context) (broker.Record[schema.Result], error) {
+			return broker.ReadRecord[schema.Result](ctx, v.broker.Messages, subjects.Result(m.id))
 		})
 		if err != nil {
 			m.known = false
-			return true, w.mend(ctx, m, err)
+			return true, v.mend(ctx, m, err)
 		}
 		if m.stored = resultNone; r.Seq != 0 {
 			m.stored, m.facts.result = resultStored, &r.Value
 		}
 	case lookAtQueue:
-		m.queue, err = w.inQueue(ctx, m.id, state.OwnerSeq, m.message)
+		m.queue, err = v.inQueue(ctx, m.id, state.OwnerSeq, m.message)
 	case storeCopy:
-		err = w.storeCopy(ctx, m)
+		err = v.writes.copy(ctx, m)
 	case stepWatch:
-		err = w.confirmAbsence(ctx, m)
+		err = v.confirmAbsence(ctx, m)
 	default:
 		return false, nil
 	}
@@ -146,9 +163,9 @@ func (w *Worker) look(ctx context.Context, m *resolution, s step) (more bool, er
 
 // inQueue tells whether a queue has a message of the rollout, at one of these
 // sequences or parked, and otherwise whether its copy was kept.
-func (w *Worker) inQueue(ctx context.Context, id schema.ID, seqs ...uint64) (queueStatus, error) {
+func (v *resolver) inQueue(ctx context.Context, id schema.ID, seqs ...uint64) (queueStatus, error) {
 	for _, seq := range seqs {
-		there, err := queuedIn(ctx, w.Broker, subjects.StreamPlain, id, seq)
+		there, err := queuedIn(ctx, v.broker.Messages, subjects.StreamPlain, id, seq)
 		if err != nil {
 			return queueUnknown, err
 		}
@@ -156,16 +173,16 @@ func (w *Worker) inQueue(ctx context.Context, id schema.ID, seqs ...uint64) (que
 			return queueHas, nil
 		}
 	}
-	m, err := w.message(ctx, id, seqs...)
+	m, err := v.message(ctx, id, seqs...)
 	switch {
 	case err != nil:
 		return queueUnknown, err
-	case m != nil && w.roster.full(id.Trainer()):
+	case m != nil && v.roster.full(id.Trainer()):
 		return queueFull, nil
 	case m != nil:
 		return queueHas, nil
 	}
-	m, err = w.Last(ctx, subjects.Records(id.Trainer()), subjects.RequestCopy(id))
+	m, err = v.broker.Messages.Last(ctx, subjects.Records(id.Trainer()), subjects.RequestCopy(id))
 	switch {
 	case err != nil:
 		return queueUnknown, err
@@ -177,10 +194,10 @@ func (w *Worker) inQueue(ctx context.Context, id schema.ID, seqs ...uint64) (que
 
 // confirmAbsence waits for a part of Timing.Confirm and has the lease read again. It
 // sets watched once the lease was absent for all of Confirm.
-func (w *Worker) confirmAbsence(ctx context.Context, m *resolution) error {
-	left := w.timing.Confirm - m.watch.look(time.Now(), w.timing.Confirm/2)
+func (v *resolver) confirmAbsence(ctx context.Context, m *resolution) error {
+	left := v.timing.Confirm - m.watch.look(time.Now(), v.timing.Confirm/2)
 	if left <= 0 {
-		w.log.Info().Str("rollout", string(m.id)).Str("from", m.record.Value.Worker).Int("attempt", m.record.Value.Attempt).Msg("taking over a rollout whose worker is gone")
+		v.log.Info().Str("rollout", string(m.id)).Str("from", m.record.Value.Worker).Int("attempt", m.record.Value.Attempt).Msg("taking over a rollout whose worker is gone")
 		m.watched = true
 		crash.Here("takeover.watched")
 		return nil
@@ -188,7 +205,7 @@ func (w *Worker) confirmAbsence(ctx context.Context, m *resolution) error {
 	if err := m.d.progress(); err != nil {
 		return err
 	}
-	if err := wire.Pause(ctx, min(left, w.timing.Renew/2)); err != nil {
+	if err := wire.Pause(ctx, min(left, v.timing.Renew/2)); err != nil {
 		return err
 	}
 	m.known, m.lease = false, leaseUnknown
@@ -196,24 +213,29 @@ func (w *Worker) confirmAbsence(ctx context.Context, m *resolution) error {
 }
 
 // carryOut does the write of a decision. After success m.record has the new state.
-func (w *Worker) carryOut(ctx context.Context, m *resolution, d decision) error {
+func (v *resolver) carryOut(ctx context.Context, m *resolution, d decision) error {
 	op, cancel := context.WithTimeout(ctx, 2*wire.OpTimeout)
 	defer cancel()
 	var seq uint64
 	var err error
 	switch d.step {
 	case writeClaim:
-		seq, err = w.writeClaim(op, m, &d.next)
+		if m.own == nil { // registered before the write, so that the rollout counts as running here
+			if m.own = v.newJob(m.req, m.d); m.own == nil {
+				return broker.ErrMoved // another slot of this worker claims it
+			}
+		}
+		seq, err = v.writes.claim(op, m, &d.next)
 	case writeCommit:
-		seq, err = w.writeCommit(op, m, &d)
+		seq, err = v.writes.commit(op, m, &d)
 	case writeOutcome:
-		r := w.outcomeOf(op, m, d.status)
+		r := v.outcomeOf(op, m, d.status)
 		d.next = concluded(d.next, &r)
-		if seq, err = w.writeBoth(op, d.next, m.record.Seq, r, 0); err == nil && d.status == schema.StatusCancelled {
+		if seq, err = v.writes.both(op, d.next, m.record.Seq, r, 0); err == nil && d.status == schema.StatusCancelled {
 			crash.Here("cancel.committed")
 		}
 	default:
-		seq, err = w.Put(op, subjects.State(m.id), &d.next, m.record.Seq)
+		seq, err = v.broker.Messages.Put(op, subjects.State(m.id), &d.next, m.record.Seq)
 		if err == nil && d.step == writeFinish {
 			crash.Here("takeover.finished")
 		}
@@ -221,13 +243,13 @@ func (w *Worker) carryOut(ctx context.Context, m *resolution, d decision) error 
 	if err == nil {
 		m.record, m.known = broker.Record[schema.State]{Value: d.next, Seq: seq}, true
 		m.stored = resultUnknown
-		w.jobs.past(&d.next)
+		v.jobs.past(&d.next)
 	}
 	return err
 }
 
 // outcomeOf returns the result of a rollout that no job runs.
-func (w *Worker) outcomeOf(ctx context.Context, m *resolution, status schema.Status) schema.Result {
+func (v *resolver) outcomeOf(ctx context.Context, m *resolution, status schema.Status) schema.Result {
 	state := &m.record.Value
 	fault := m.fault
 	switch {
@@ -238,11 +260,11 @@ func (w *Worker) outcomeOf(ctx context.Context, m *resolution, status schema.Sta
 	case status == schema.StatusFailed && fault == nil:
 		fault = schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "the queue has lost the request, and no copy of it was kept")
 	}
-	r := verdict(w.requestOf(ctx, m), state.Attempt, status, fault)
+	r := verdict(v.requestOf(ctx, m), state.Attempt, status, fault)
 	if status == schema.StatusCancelled {
 		r = cancelled(r, m.cancelFault())
 	}
-	r.Worker = w.wid
+	r.Worker = v.wid
 	return r
 }
 
@@ -261,7 +283,7 @@ func (m *resolution) cancelFault() *schema.Fault {
 
 // requestOf returns the request of a resolution: the caller's, or the queued one, or
 // the kept copy, or one with only the id and trainer.
-func (w *Worker) requestOf(ctx context.Context, m *resolution) *schema.Request {
+func (v *resolver) requestOf(ctx context.Context, m *resolution) *schema.Request {
 	if m.req == nil && m.find != nil && m.record.Seq == 0 { // it was never claimed
 		var at uint64
 		if m.req, at = m.find.request(ctx, m.id, m.message); at > 0 {
@@ -269,41 +291,7 @@ func (w *Worker) requestOf(ctx context.Context, m *resolution) *schema.Request {
 		}
 	}
 	if m.req == nil {
-		m.req = w.copyOf(ctx, m.id)
+		m.req = v.copyOf(ctx, m.id)
 	}
 	return m.req
-}
-
-// writeCommit writes the result of a job, on the condition that the state is
-// unchanged, and then the terminal state on the same condition. If the second
-// write is refused, the result still counts: the writer of the new state finds it and
-// finishes with it.
-func (w *Worker) writeCommit(ctx context.Context, m *resolution, d *decision) (uint64, error) {
-	r := m.result
-	switch d.status {
-	case schema.StatusCancelled:
-		r = cancelled(r, m.cancelFault())
-	case schema.StatusDead:
-		r.Status = schema.StatusDead
-	default:
-	}
-	r, err := w.fitted(r)
-	if err != nil {
-		return 0, err
-	}
-	crash.Here("commit.before")
-	d.next = concluded(d.next, &r)
-	result, state, err := commitMessages(d.next, m.record.Seq, r)
-	if err != nil {
-		return 0, err
-	}
-	if _, err := w.PutMsg(ctx, result); err != nil {
-		return 0, err
-	}
-	crash.Here("commit.between")
-	seq, err := w.PutMsg(ctx, state)
-	if err == nil {
-		crash.Here("commit.after")
-	}
-	return seq, err
 }

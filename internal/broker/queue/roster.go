@@ -128,7 +128,7 @@ func (r *roster) soon() {
 
 // round reads the list of trainers, and the pools of new and changed trainers.
 func (r *roster) round(ctx context.Context) error {
-	all, err := r.Trainers(ctx)
+	all, err := r.broker.Trainers.List(ctx)
 	if err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func (r *roster) served(pools map[string]*pool) map[string]served {
 func (r *roster) pool(ctx context.Context, tid string) (*pool, error) {
 	op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 	defer cancel()
-	s, err := r.JetStream().Stream(op, subjects.Queue(tid))
+	s, err := r.broker.JetStream().Stream(op, subjects.Queue(tid))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
 	}
@@ -206,7 +206,7 @@ func (r *roster) pool(ctx context.Context, tid string) (*pool, error) {
 	}
 	p := &pool{weight: broker.WeightOf(s.CachedInfo().Config), most: broker.RecordBound(s.CachedInfo().Config), classes: map[class]schema.Needs{}}
 	if p.most > 0 {
-		p.records, err = r.RecordBytes(op, tid)
+		p.records, err = r.broker.Trainers.RecordBytes(op, tid)
 		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 			return nil, fmt.Errorf("look at the records of trainer %s: %w", tid, broker.Reach(err))
 		}
@@ -298,7 +298,7 @@ func (r *roster) answer(ctx context.Context) {
 		r.mu.Unlock()
 		data, err := schema.Encode(&o)
 		for _, reply := range replies {
-			err = errors.Join(err, r.BulkConn().Publish(reply, data))
+			err = errors.Join(err, r.broker.BulkConn().Publish(reply, data))
 		}
 		if err != nil {
 			r.log.Debug().Err(err).Str("subject", subject).Msg("a trainer was not answered")
@@ -327,7 +327,7 @@ func (r *roster) open(ctx context.Context, tid string) (broker.TrainerSettings, 
 	}
 	op, cancel := context.WithTimeout(ctx, openWithin)
 	defer cancel()
-	settings, err := r.OpenTrainerWith(op, tid, r.timing)
+	settings, err := r.broker.Trainers.OpenWith(op, tid, r.timing)
 	if err != nil {
 		return settings, err
 	}
@@ -368,7 +368,7 @@ func (r *roster) mend(ctx context.Context, tid string) {
 	if tid == "" {
 		op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 		defer cancel()
-		err = r.Restore(op, r.timing)
+		err = r.broker.Streams.Restore(op, r.timing)
 	} else {
 		op, cancel := context.WithTimeout(ctx, wire.OpTimeout) // the list of trainers waits meanwhile
 		defer cancel()

@@ -31,7 +31,7 @@ func startSilent(t *testing.T) *nats.Conn {
 	harness.Must(t, err)
 	t.Cleanup(nc.Close)
 	b := testenv.DialAt(t, as("worker"), "", "", zerolog.Nop())
-	harness.Must(t, b.Setup(t.Context(), broker.StreamsConfig{Timing: testenv.Quick()}))
+	harness.Must(t, b.Streams.Setup(t.Context(), broker.StreamsConfig{Timing: testenv.Quick()}))
 	w, err := queue.NewWorker(b, queue.WorkerConfig{Worker: "w1", Instance: "i1", Timing: testenv.Quick()})
 	harness.Must(t, err)
 	testenv.RunWorker(t, w)

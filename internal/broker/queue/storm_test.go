@@ -22,7 +22,7 @@ func TestAReconnectStorm(t *testing.T) {
 		workers = 100
 	}
 	b.Leave() // this worker has shorter durations than the others
-	harness.Must(t, b.Dial(t, testenv.AdmitWorker(t, b.Server, "setup"), broker.InboxFor("worker", "setup")).Setup(t.Context(), broker.StreamsConfig{}))
+	harness.Must(t, b.Dial(t, testenv.AdmitWorker(t, b.Server, "setup"), broker.InboxFor("worker", "setup")).Streams.Setup(t.Context(), broker.StreamsConfig{}))
 	for i := range workers {
 		harness.Must(t, b.Server.AddWorker(fmt.Sprintf("s%d", i), ""))
 	}

@@ -32,7 +32,7 @@ func (b *bench) opened(t *testing.T, subject string) (o schema.Opened) {
 
 func TestAWorkerMakesTheStreamsOfATrainer(t *testing.T) {
 	b := newBench(t)
-	if _, err := b.Worker.Trainer(t.Context(), "gamma"); !errors.Is(err, broker.ErrNotFound) {
+	if _, err := b.Broker.Trainers.Settings(t.Context(), "gamma"); !errors.Is(err, broker.ErrNotFound) {
 		t.Fatalf("got %v", err)
 	}
 	o := b.opened(t, subjects.TrainerOpen("gamma"))
@@ -50,7 +50,7 @@ func TestAWorkerMakesTheStreamsOfATrainer(t *testing.T) {
 			t.Errorf("lane %d: %v", lane, err)
 		}
 	}
-	all, err := b.Worker.Trainers(t.Context())
+	all, err := b.Broker.Trainers.List(t.Context())
 	harness.Must(t, err)
 	slices.Sort(all)
 	if !slices.Equal(all, []string{"alpha", "gamma"}) {
@@ -63,7 +63,7 @@ func TestAWrongTrainerNameIsRefused(t *testing.T) {
 	if o := b.opened(t, "trainer.Gamma.open"); !strings.Contains(o.Error, `"trainer.Gamma.open" names no trainer`) {
 		t.Fatalf("got %+v", o)
 	}
-	if all, err := b.Worker.Trainers(t.Context()); err != nil || !slices.Equal(all, []string{"alpha"}) {
+	if all, err := b.Broker.Trainers.List(t.Context()); err != nil || !slices.Equal(all, []string{"alpha"}) {
 		t.Fatalf("got %q, %v", all, err)
 	}
 }
@@ -100,7 +100,7 @@ func TestAMissingStreamIsMadeAgain(t *testing.T) {
 			a, err := j.KeepArtifact(ctx, "log", []byte(name))
 			harness.Must(t, err)
 			harness.Must(t, j.Done(ctx, outcome(j)))
-			if _, err := b.Trainer.Result(ctx, id); err != nil {
+			if _, err := b.Trainer.Records.Result(ctx, id); err != nil {
 				t.Error(err)
 			}
 			if got, err := b.Trainer.Artifact(ctx, a.SHA256); err != nil || string(got) != name {
@@ -118,7 +118,7 @@ func TestTheRecordsOfARunningRolloutAreLost(t *testing.T) {
 	if err := j.Done(t.Context(), outcome(j)); !errors.Is(err, queue.ErrFenced) {
 		t.Fatalf("got %v", err)
 	}
-	if _, err := b.Trainer.State(t.Context(), "alpha-1"); !errors.Is(err, broker.ErrNotFound) {
+	if _, err := b.Trainer.Records.State(t.Context(), "alpha-1"); !errors.Is(err, broker.ErrNotFound) {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -135,7 +135,7 @@ func TestThePlainLaneTakesRequestsOfEveryTrainer(t *testing.T) {
 	harness.Must(t, err)
 	j := b.Take(t)
 	harness.Must(t, j.Done(t.Context(), outcome(j)))
-	if got, err := b.Worker.Result(t.Context(), "gamma-1"); err != nil || got.Status != schema.StatusDone {
+	if got, err := b.Broker.Records.Result(t.Context(), "gamma-1"); err != nil || got.Status != schema.StatusDone {
 		t.Fatalf("got %+v, %v", got, err)
 	}
 }
@@ -186,8 +186,8 @@ func TestForeignOpenBatchesBlockNoWorker(t *testing.T) {
 func TestAFullQueueIsATrainersOwn(t *testing.T) {
 	b := newBench(t)
 	beta := b.NewTrainer(t, "beta")
-	harness.Must(t, b.Worker.SetTrainer(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 2}))
-	harness.Must(t, b.Worker.SetTrainer(t.Context(), "beta", broker.TrainerSettings{MaxQueueBytes: 1 << 20}))
+	harness.Must(t, b.Broker.Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 2}))
+	harness.Must(t, b.Broker.Trainers.Set(t.Context(), "beta", broker.TrainerSettings{MaxQueueBytes: 1 << 20}))
 	for i := range 3 {
 		_, err := b.Trainer.Submit(t.Context(), i, []schema.Request{harness.Request(schema.ID(fmt.Sprintf("alpha-%d", i)))})
 		if isFull(err) != (i == 2) {
@@ -212,7 +212,7 @@ func TestATrainerWithTooManyRecordsWaits(t *testing.T) {
 	b.Submit(t, harness.Request("alpha-1"))
 	j := b.Take(t)
 	harness.Must(t, j.Done(t.Context(), outcome(j)))
-	harness.Must(t, b.Worker.SetTrainer(t.Context(), "alpha", broker.TrainerSettings{MaxRecordBytes: 1}))
+	harness.Must(t, b.Broker.Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxRecordBytes: 1}))
 	b.Leave()
 	_, err := b.Trainer.Submit(t.Context(), 0, []schema.Request{harness.Request("alpha-2")})
 	harness.Must(t, err)
@@ -222,15 +222,15 @@ func TestATrainerWithTooManyRecordsWaits(t *testing.T) {
 	if j := takeFrom(t, next); j.Request.ID != "beta-1" {
 		t.Fatalf("got %s", j.Request.ID)
 	}
-	bytes, most, err := next.Records(t.Context(), "alpha")
+	bytes, most, err := b.Broker.Trainers.Records(t.Context(), "alpha")
 	if err != nil || bytes <= most || most != 1 {
 		t.Fatalf("%d of %d bytes, %v", bytes, most, err)
 	}
-	harness.Must(t, next.SetTrainer(t.Context(), "alpha", broker.TrainerSettings{MaxRecordBytes: bytes}))
+	harness.Must(t, b.Broker.Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxRecordBytes: bytes}))
 	if j := takeFrom(t, next); j.Request.ID != "alpha-2" {
 		t.Fatalf("got %s", j.Request.ID)
 	}
-	if _, _, err := next.Records(t.Context(), "nobody"); !errors.Is(err, broker.ErrNotFound) {
+	if _, _, err := b.Broker.Trainers.Records(t.Context(), "nobody"); !errors.Is(err, broker.ErrNotFound) {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -263,16 +263,16 @@ func TestTheJanitorLooksAfterEveryTrainer(t *testing.T) {
 func TestOpeningKeepsTheSettingsOfATrainer(t *testing.T) {
 	b := newBench(t)
 	set := broker.TrainerSettings{MaxQueue: 7, MaxQueueBytes: 1 << 20, MaxBundleBytes: 2 << 20, MaxArtifactBytes: 3 << 20, MaxRecordBytes: 4 << 20, Weight: 5}
-	harness.Must(t, b.Worker.SetTrainer(t.Context(), "alpha", set))
+	harness.Must(t, b.Broker.Trainers.Set(t.Context(), "alpha", set))
 	want := schema.Opened{V: schema.Version, MaxQueue: 7, MaxQueueBytes: 1 << 20, MaxBundleBytes: 2 << 20, MaxArtifactBytes: 3 << 20, Weight: 5}
 	harness.Eventually(t, "the answer with the new settings", time.Minute, func() bool { return b.opened(t, subjects.TrainerOpen("alpha")) == want })
-	harness.Must(t, b.Worker.SetTrainer(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 8}))
+	harness.Must(t, b.Broker.Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 8}))
 	set.MaxQueue = 8
-	if got, err := b.Worker.Trainer(t.Context(), "alpha"); err != nil || got != set {
+	if got, err := b.Broker.Trainers.Settings(t.Context(), "alpha"); err != nil || got != set {
 		t.Fatalf("got %+v, %v", got, err)
 	}
 	var invalid *schema.InvalidError
-	if err := b.Worker.SetTrainer(t.Context(), "alpha", broker.TrainerSettings{Weight: -1}); !errors.As(err, &invalid) || invalid.Field != "weight" {
+	if err := b.Broker.Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{Weight: -1}); !errors.As(err, &invalid) || invalid.Field != "weight" {
 		t.Fatalf("got %v", err)
 	}
 }

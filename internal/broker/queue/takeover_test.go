@@ -44,7 +44,7 @@ func (b *bench) again(t testing.TB, id schema.ID) {
 
 func (b *bench) state(t testing.TB, id schema.ID) schema.State {
 	t.Helper()
-	s, err := b.Trainer.State(t.Context(), id)
+	s, err := b.Trainer.Records.State(t.Context(), id)
 	harness.Must(t, err)
 	return s
 }
@@ -92,7 +92,7 @@ func TestADeadWorkersRolloutIsTakenOver(t *testing.T) {
 	if err := first.Done(ctx, outcome(first)); err == nil {
 		t.Fatal("the dead one's result was taken")
 	}
-	if r, err := b.Trainer.Result(t.Context(), "alpha-1"); err != nil || r.Attempt != 2 || b.queued(t) != 0 {
+	if r, err := b.Trainer.Records.Result(t.Context(), "alpha-1"); err != nil || r.Attempt != 2 || b.queued(t) != 0 {
 		t.Fatalf("got %+v, %v", r, err)
 	}
 }
@@ -110,7 +110,7 @@ func TestAZombiesResultIsRefusedWhole(t *testing.T) {
 	if err := zombie.Done(t.Context(), outcome(zombie)); !errors.Is(err, queue.ErrFenced) {
 		t.Fatalf("got %v", err)
 	}
-	if _, err := b.Trainer.Result(t.Context(), "alpha-1"); !errors.Is(err, broker.ErrNotFound) {
+	if _, err := b.Trainer.Records.Result(t.Context(), "alpha-1"); !errors.Is(err, broker.ErrNotFound) {
 		t.Fatalf("the zombie's result was kept: %v", err)
 	}
 	if !errors.Is(context.Cause(zombie.Context()), queue.ErrFenced) && zombie.Context().Err() == nil {
@@ -142,7 +142,7 @@ func TestARestartedWorkerFreesItsJobs(t *testing.T) {
 	b.Submit(t, harness.Request("alpha-1"))
 	takeFrom(t, dying)
 	harness.Eventually(t, "the presence that lists it", time.Minute, func() bool {
-		all, err := b.Worker.Workers(t.Context())
+		all, err := b.Broker.Records.Workers(t.Context())
 		harness.Must(t, err)
 		for _, p := range all {
 			if p.Worker == "w2" && len(p.Running) == 1 {
@@ -186,7 +186,7 @@ func TestTriesUsedUpByDeadWorkers(t *testing.T) {
 	defer cancel()
 	go b.Worker.Take(ctx) //nolint:errcheck // it settles the request
 	var r schema.Result
-	harness.Eventually(t, "a dead result", time.Minute, func() bool { r, err = b.Trainer.Result(t.Context(), "alpha-1"); return err == nil })
+	harness.Eventually(t, "a dead result", time.Minute, func() bool { r, err = b.Trainer.Records.Result(t.Context(), "alpha-1"); return err == nil })
 	if r.Status != schema.StatusDead || r.Attempt != 3 || r.Fault == nil || r.Reward != nil {
 		t.Fatalf("got %+v", r)
 	}
@@ -232,7 +232,7 @@ func TestFinishedRolloutsArePurged(t *testing.T) {
 	b.Submit(t, harness.Request("alpha-2"))
 	running := takeFrom(t, other)
 	harness.Eventually(t, "the purge", 30*time.Second, func() bool {
-		_, err := b.Trainer.State(t.Context(), "alpha-1")
+		_, err := b.Trainer.Records.State(t.Context(), "alpha-1")
 		return errors.Is(err, broker.ErrNotFound)
 	})
 	if s := b.state(t, "alpha-2"); s.Attempt != running.Attempt {
@@ -260,7 +260,7 @@ func TestAJobThatIsCutOffIsHeldAndGoesOn(t *testing.T) {
 	}
 	harness.Must(t, j.Done(t.Context(), outcome(j)))
 	harness.Eventually(t, "the result of attempt 1", time.Minute, func() bool {
-		r, err := b.Trainer.Result(t.Context(), "alpha-1")
+		r, err := b.Trainer.Records.Result(t.Context(), "alpha-1")
 		return err == nil && r.Attempt == 1
 	})
 }
@@ -325,7 +325,7 @@ func TestAResultWithoutItsState(t *testing.T) {
 			if s := b.state(t, "alpha-1"); s.Status != schema.StatusDone || s.Attempt != 1 {
 				t.Errorf("got %+v", s)
 			}
-			got, err := b.Trainer.Result(t.Context(), "alpha-1")
+			got, err := b.Trainer.Records.Result(t.Context(), "alpha-1")
 			harness.Must(t, err)
 			if got.Status != schema.StatusDone || got.Attempt != 1 {
 				t.Errorf("got %+v", got)

@@ -15,11 +15,14 @@ import (
 	"github.com/turngate/turngate/subjects"
 )
 
-// Trainer is the client for one trainer. It submits and cancels rollouts and reads
-// results.
+// Trainer is the client for one trainer. It submits and cancels rollouts.
 type Trainer struct {
-	*broker.Broker
-	tid string
+	Records   *broker.Records
+	Results   *Results
+	Processes *Processes
+
+	broker *broker.Broker
+	tid    string
 }
 
 // NewTrainer returns the client for a trainer. Its only error is an
@@ -28,8 +31,8 @@ func NewTrainer(b *broker.Broker, tid string) (*Trainer, error) {
 	if err := schema.CheckTrainer(tid); err != nil {
 		return nil, err
 	}
-	t := &Trainer{Broker: b, tid: tid}
-	b.ReopenWith(func(ctx context.Context, of string) error {
+	t := &Trainer{Records: b.Records, Results: &Results{b, tid}, Processes: &Processes{b, tid}, broker: b, tid: tid}
+	b.Streams.ReopenWith(func(ctx context.Context, of string) error {
 		if of != tid {
 			return fmt.Errorf("trainer %s asked for a stream of trainer %s", tid, of)
 		}
@@ -45,7 +48,7 @@ func (t *Trainer) Open(ctx context.Context) (schema.Opened, error) {
 	var o schema.Opened
 	op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 	defer cancel()
-	m, err := t.BulkConn().RequestWithContext(op, subjects.TrainerOpen(t.tid), nil)
+	m, err := t.broker.BulkConn().RequestWithContext(op, subjects.TrainerOpen(t.tid), nil)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return o, fmt.Errorf("ask for the streams of trainer %s: %w", t.tid, ErrNoWorker)
@@ -77,7 +80,7 @@ func (t *Trainer) AwaitSetup(ctx context.Context) error {
 			return nil
 		}
 		if try == 0 {
-			t.Log().Info().Err(err).Str("trainer", t.tid).Msg("waiting for a worker to make the streams")
+			t.broker.Log().Info().Err(err).Str("trainer", t.tid).Msg("waiting for a worker to make the streams")
 		}
 		if perr := wire.Pause(ctx, 200*time.Millisecond); perr != nil {
 			return errors.Join(err, perr)
@@ -87,8 +90,8 @@ func (t *Trainer) AwaitSetup(ctx context.Context) error {
 
 func (t *Trainer) hasStreams(ctx context.Context) (bool, error) {
 	for _, name := range subjects.StreamsOf(t.tid) {
-		there, err := broker.Insist(ctx, t.Broker, "look for stream "+name, func(ctx context.Context) (bool, error) {
-			_, err := t.JetStream().Stream(ctx, name)
+		there, err := broker.Insist(ctx, t.broker.Log(), "look for stream "+name, func(ctx context.Context) (bool, error) {
+			_, err := t.broker.JetStream().Stream(ctx, name)
 			if errors.Is(err, jetstream.ErrStreamNotFound) {
 				return false, nil
 			}
@@ -125,13 +128,13 @@ func (t *Trainer) Submit(ctx context.Context, lane int, requests []schema.Reques
 		if err != nil {
 			return nil, fmt.Errorf("submit %s: %w", requests[i].ID, err)
 		}
-		if err := t.CheckSize("request "+string(requests[i].ID), len(data)); err != nil {
+		if err := t.broker.CheckSize("request "+string(requests[i].ID), len(data)); err != nil {
 			return nil, err
 		}
 		msgs[i] = &nats.Msg{Subject: subjects.Request(lane, t.tid), Data: data, Header: nats.Header{wire.HeaderMsgID: {string(requests[i].ID)}}}
 	}
 	if len(msgs) > 1 {
-		last, err := t.Batch(ctx, msgs...)
+		last, err := t.broker.Messages.Batch(ctx, msgs...)
 		if err == nil {
 			seqs := make([]uint64, len(msgs))
 			for i := range seqs {
@@ -149,12 +152,12 @@ func (t *Trainer) Submit(ctx context.Context, lane int, requests []schema.Reques
 	seqs := make([]uint64, len(msgs))
 	for i, m := range msgs {
 		single := &nats.Msg{Subject: m.Subject, Data: m.Data, Header: nats.Header{wire.HeaderMsgID: m.Header[wire.HeaderMsgID]}}
-		ack, err := t.JetStream().PublishMsg(ctx, single)
+		ack, err := t.broker.JetStream().PublishMsg(ctx, single)
 		if err != nil && len(msgs) > 1 {
 			return seqs, errors.Join(submitError(requests[i].ID, err), errPartly)
 		}
 		if err != nil {
-			t.ReopenFor(ctx, single.Subject, err) // for the next try
+			t.broker.Streams.ReopenFor(ctx, single.Subject, err) // for the next try
 			return nil, submitError(requests[i].ID, err)
 		}
 		seqs[i] = ack.Sequence
@@ -174,76 +177,29 @@ func submitError(id schema.ID, err error) error {
 // bundle that the store has already is not sent again. A *FullError means that
 // this trainer's bundles have reached their bound.
 func (t *Trainer) PutBundle(ctx context.Context, data []byte) (string, error) {
-	return t.Broker.PutBundle(ctx, t.tid, data)
+	return t.broker.Objects.PutBundle(ctx, t.tid, data)
 }
 
 // Artifact reads a file of a rollout and checks its sha256. It fails with the
-// errors of Broker.Bundle.
+// errors of broker.Objects.Bundle.
 func (t *Trainer) Artifact(ctx context.Context, sha string) ([]byte, error) {
-	return t.Broker.Artifact(ctx, t.tid, sha)
+	return t.broker.Objects.Artifact(ctx, t.tid, sha)
 }
 
 // Queued reports whether the queue still has the message of this rollout, at that
 // sequence or parked.
 func (t *Trainer) Queued(ctx context.Context, id schema.ID, seq uint64) (bool, error) {
-	if there, err := queuedIn(ctx, t.Broker, subjects.Queue(t.tid), id, seq); there || err != nil {
+	if there, err := queuedIn(ctx, t.broker.Messages, subjects.Queue(t.tid), id, seq); there || err != nil {
 		return there, err
 	}
-	m, err := parked(ctx, t.Broker, id)
+	m, err := parked(ctx, t.broker.Messages, id)
 	return m != nil, err
-}
-
-// Store names the queue and the records of this trainer as they are now. Another name
-// means that the server has lost one of them, and a worker has made it again.
-func (t *Trainer) Store(ctx context.Context) (string, error) {
-	name := ""
-	for _, stream := range []string{subjects.Queue(t.tid), subjects.Records(t.tid)} {
-		s, err := t.FreshStream(ctx, stream)
-		if err != nil {
-			return "", err
-		}
-		name += s.CachedInfo().Created.UTC().Format(time.RFC3339Nano) + " "
-	}
-	return name, nil
-}
-
-// ResultsFrom calls handle with the rollout of every result at sequence from or
-// later, and returns the sequence for the next call. It reads one message per new
-// result, however many rollouts are open. With from 0 it only returns the current
-// end of the stream.
-func (t *Trainer) ResultsFrom(ctx context.Context, from uint64, handle func(schema.ID)) (next uint64, err error) {
-	name := subjects.Records(t.tid)
-	s, err := t.FreshStream(ctx, name)
-	if err != nil {
-		return from, err
-	}
-	last := s.CachedInfo().State.LastSeq
-	if from == 0 {
-		return last + 1, nil
-	}
-	if last+1 < from { // the store was wiped
-		from = 1
-	}
-	for from <= last {
-		m, err := s.GetMsg(ctx, from, jetstream.WithGetMsgSubject(subjects.ResultFilter(t.tid)))
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			return last + 1, nil
-		}
-		if err != nil {
-			return from, fmt.Errorf("look for results: %w", err)
-		}
-		if id, ok := subjects.ParseRecord(m.Subject); ok {
-			handle(id)
-		}
-		from = m.Sequence + 1
-	}
-	return from, nil
 }
 
 // OpenRequests calls handle for the request of each open rollout of this trainer, with the lane,
 // the sequence and the time of its message, oldest first. It reads one message for each.
 func (t *Trainer) OpenRequests(ctx context.Context, handle func(r schema.Request, lane int, seq uint64, at time.Time) error) error {
-	s, err := t.FreshStream(ctx, subjects.Queue(t.tid))
+	s, err := t.broker.Streams.Fresh(ctx, subjects.Queue(t.tid))
 	if err != nil {
 		return err
 	}
@@ -275,7 +231,7 @@ func (t *Trainer) OpenRequests(ctx context.Context, handle func(r schema.Request
 // FirstTaken returns the time, by the server's clock, at which a worker first took a
 // rollout; zero if none did.
 func (t *Trainer) FirstTaken(ctx context.Context, id schema.ID) (time.Time, error) {
-	m, err := t.Last(ctx, subjects.Records(t.tid), subjects.RequestCopy(id))
+	m, err := t.broker.Messages.Last(ctx, subjects.Records(t.tid), subjects.RequestCopy(id))
 	if m == nil || err != nil {
 		return time.Time{}, err
 	}
@@ -290,38 +246,8 @@ func (t *Trainer) Cancel(ids []schema.ID, seqs []uint64, reason string) error {
 	if err != nil {
 		return err
 	}
-	if err := t.BulkConn().Publish(subjects.TrainerCancel(t.tid), data); err != nil {
+	if err := t.broker.BulkConn().Publish(subjects.TrainerCancel(t.tid), data); err != nil {
 		return fmt.Errorf("ask to cancel: %w", broker.Reach(err))
 	}
-	return t.BulkConn().FlushTimeout(5 * time.Second)
-}
-
-// Hints calls handle for every hint that a result of this trainer was committed,
-// or that a request can have no result, until stop is called. Hints can be lost.
-func (t *Trainer) Hints(handle func(schema.Hint)) (stop func(), err error) {
-	sub, err := t.BulkConn().Subscribe(subjects.TrainerResults(t.tid), func(m *nats.Msg) {
-		var h schema.Hint
-		if schema.Decode(m.Data, &h) == nil && (h.Fault != nil || h.ID.Trainer() == t.tid) {
-			handle(h)
-		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("subscribe to results: %w", err)
-	}
-	return wire.Bounded(t.BulkConn(), sub)
-}
-
-// Watch calls handle for the phase and wait events of this trainer's rollouts,
-// until stop is called. Events can be lost.
-func (t *Trainer) Watch(handle func(schema.Event)) (stop func(), err error) {
-	sub, err := t.BulkConn().Subscribe(subjects.TrainerEvents(t.tid), func(m *nats.Msg) {
-		var e schema.Event
-		if schema.Decode(m.Data, &e) == nil && e.Rollout.Trainer() == t.tid {
-			handle(e)
-		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("subscribe to events: %w", err)
-	}
-	return wire.Bounded(t.BulkConn(), sub)
+	return t.broker.BulkConn().FlushTimeout(5 * time.Second)
 }

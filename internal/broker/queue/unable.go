@@ -23,14 +23,14 @@ func (j *trainerCheck) unable(ctx context.Context, now fleetView) error {
 	}
 	op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 	defer cancel()
-	s, err := j.w.JetStream().Stream(op, subjects.Queue(j.tid))
+	s, err := j.broker.JetStream().Stream(op, subjects.Queue(j.tid))
 	if broker.IsMissing(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("open stream %s: %w", subjects.Queue(j.tid), broker.Reach(err))
 	}
-	all, waiting, err := j.w.classes(op, s)
+	all, waiting, err := j.classes(op, s)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (j *trainerCheck) unable(ctx context.Context, now fleetView) error {
 			v = &absenceTimer{}
 		}
 		seen[c.class] = v
-		if v.look(time.Now(), 4*j.w.timing.Tidy) >= j.w.timing.NoCapable {
+		if v.look(time.Now(), 4*j.timing.Tidy) >= j.timing.NoCapable {
 			errs = append(errs, j.refuse(ctx, c, lacks))
 		}
 	}
@@ -76,16 +76,16 @@ func (s fleetView) lacks(n *schema.Needs) error {
 func (j *trainerCheck) refuse(ctx context.Context, c queued, lacks error) error {
 	q := &queue{trainer: j.tid, lane: c.lane, stream: subjects.Queue(j.tid), consumer: subjects.ConsumerOfClass(c.lane, c.name)}
 	for range maxRefusals {
-		d, err := j.w.puller.one(ctx, q)
+		d, err := j.puller.one(ctx, q)
 		if d == nil || err != nil {
 			return err
 		}
-		req, err := j.w.read(ctx, d)
+		req, err := j.requests.read(ctx, d)
 		if err == nil && req != nil {
-			err = j.w.refuse(ctx, d, req, lacks)
+			err = j.requests.refuse(ctx, d, req, lacks)
 		}
 		if err != nil {
-			_ = d.nak(j.w.timing.Unfit)
+			_ = d.nak(j.timing.Unfit)
 			return fmt.Errorf("refuse a request of %s: %w", q.consumer, err)
 		}
 	}

@@ -80,17 +80,17 @@ func lookEvery(t broker.Timing) time.Duration { return max(t.NoCapable/10, t.Unf
 // seek reads the list of live workers regularly while there are requests that no
 // worker can run.
 func (p *parking) seek(ctx context.Context) {
-	for wire.Pause(ctx, lookEvery(p.w.timing)) == nil {
+	for wire.Pause(ctx, lookEvery(p.timing)) == nil {
 		if p.unfit.empty() {
 			continue
 		}
 		op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
-		all, err := p.w.fleet.list(op)
+		all, err := p.fleet.list(op)
 		cancel()
 		if err != nil {
-			p.w.log.Debug().Err(err).Msg("not known who is there")
+			p.log.Debug().Err(err).Msg("not known who is there")
 			continue
 		}
-		p.unfit.review(all, p.w.timing)
+		p.unfit.review(all, p.timing)
 	}
 }

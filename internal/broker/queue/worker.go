@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
@@ -33,23 +32,23 @@ type WorkerConfig struct {
 	Retention time.Duration
 }
 
-// Worker is the client for one worker instance. It takes jobs, renews the
-// lease, publishes events and stores artifacts. It takes no job before Run.
+// Worker is the client for one worker instance. It takes jobs and renews the lease. It
+// takes no job before Run.
 type Worker struct {
 	*base
-	jobs     *jobs
 	leases   *leases
 	fleet    *fleet
 	holds    *holds
-	lanes    *lanes
 	roster   *roster
 	puller   *puller
 	slots    *dispatcher
+	resolver *resolver
+	requests *requests
 	parking  *parking
 	cancels  *cancels
 	attaches *attaches
 	janitor  *janitor
-	audits   chan schema.ID
+	control  *control
 	subs     []*nats.Subscription
 }
 
@@ -66,8 +65,8 @@ func NewWorker(b *broker.Broker, c WorkerConfig) (*Worker, error) {
 	if c.Timing == (broker.Timing{}) {
 		c.Timing = broker.DefaultTiming()
 	}
-	w := newWorker(&base{Broker: b, cfg: c, wid: c.Worker, instance: c.Instance, timing: c.Timing, log: b.Log().With().Str("worker", c.Worker).Logger()})
-	b.ReopenWith(w.roster.reopen)
+	w := newWorker(&base{broker: b, cfg: c, wid: c.Worker, instance: c.Instance, timing: c.Timing, log: b.Log().With().Str("worker", c.Worker).Logger()})
+	b.Streams.ReopenWith(w.roster.reopen)
 	w.leases.suspended.set(true) // until Run has confirmed the lease
 	for _, s := range []struct {
 		subject, group string
@@ -80,7 +79,7 @@ func NewWorker(b *broker.Broker, c WorkerConfig) (*Worker, error) {
 		{subjects.OpenFilter, subjects.CancelGroup, w.roster.onOpen},
 		{subjects.AttachFilter, subjects.CancelGroup, w.attaches.onAsked},
 		{subjects.WorkerTrainers, "", w.roster.onTrainers},
-		{subjects.WorkerControl(c.Worker), "", w.onControl},
+		{subjects.WorkerControl(c.Worker), "", w.control.onAsked},
 	} {
 		sub, err := b.BulkConn().QueueSubscribe(s.subject, s.group, s.handle)
 		if err != nil {
@@ -102,23 +101,18 @@ func NewWorker(b *broker.Broker, c WorkerConfig) (*Worker, error) {
 
 // newWorker joins the parts of a worker.
 func newWorker(b *base) *Worker {
-	w := &Worker{base: b, jobs: newJobs(b.wid, b.instance), holds: newHolds(b), lanes: newLanes(), audits: make(chan schema.ID, 256)}
-	w.leases = &leases{base: b, jobs: w.jobs, suspended: newSwitch()}
-	w.fleet = &fleet{base: b, jobs: w.jobs}
-	w.roster = newRoster(b, w.lanes)
-	w.puller = newPuller(b, w.lanes, w.roster)
-	w.slots = newDispatcher(w.puller, w.leases.suspended)
-	w.parking = &parking{w: w, unfit: unfit{wanting: map[schema.ID]*wanting{}}}
-	w.cancels = newCancels(w)
-	w.attaches = newAttaches(b)
-	w.janitor = &janitor{w: w}
-	return w
-}
-
-// KeepArtifact stores a file of a trainer's rollout, see PutArtifact. The file is
-// kept at least as long as the rollout.
-func (w *Worker) KeepArtifact(ctx context.Context, tid, name string, data []byte) (schema.Artifact, error) {
-	return w.PutArtifact(ctx, tid, name, data, w.cfg.Retention)
+	jobs, lanes, holds := newJobs(b.wid, b.instance), newLanes(), newHolds(b)
+	leases := &leases{base: b, jobs: jobs, suspended: newSwitch()}
+	fleet := &fleet{base: b, jobs: jobs}
+	roster := newRoster(b, lanes)
+	puller := newPuller(b, lanes, roster)
+	resolver := &resolver{base: b, jobs: jobs, leases: leases, holds: holds, roster: roster, writes: &writes{b}}
+	requests := &requests{b, resolver}
+	return &Worker{
+		base: b, leases: leases, fleet: fleet, holds: holds, roster: roster, puller: puller, slots: newDispatcher(puller, leases.suspended), resolver: resolver, requests: requests,
+		parking: &parking{base: b, resolver: resolver, requests: requests, fleet: fleet, unfit: unfit{wanting: map[schema.ID]*wanting{}}}, cancels: newCancels(resolver), attaches: newAttaches(b),
+		janitor: &janitor{base: b, resolver: resolver, requests: requests, puller: puller}, control: newControl(resolver),
+	}
 }
 
 // Run releases the rollouts of this worker's former instances, and then keeps the
@@ -137,7 +131,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 	}
 	var all sync.WaitGroup
-	for _, f := range []func(context.Context){w.leases.renew, w.leases.progress, w.fleet.announce, w.cancels.serve, w.attaches.serve, w.serveAudits, w.janitor.run, w.parking.seek, w.roster.run, w.roster.serve} {
+	for _, f := range []func(context.Context){w.leases.renew, w.leases.progress, w.fleet.announce, w.cancels.serve, w.attaches.serve, w.control.serve, w.janitor.run, w.parking.seek, w.roster.run, w.roster.serve} {
 		all.Go(func() { f(ctx) })
 	}
 	all.Wait()
@@ -169,41 +163,3 @@ func (w *Worker) ID() string { return w.wid }
 
 // Instance returns the name of this run of the worker's process.
 func (w *Worker) Instance() string { return w.instance }
-
-// Emit publishes an event. It does not wait for the server, and it only logs
-// errors.
-func (w *Worker) Emit(e *schema.Event) {
-	e.V, e.At = schema.Version, nowMS()
-	data, err := schema.Encode(e)
-	if err == nil {
-		if err = w.CheckSize("event", len(data)); err != nil && e.LLM != nil {
-			short := *e.LLM
-			short.Call, short.Reply, short.Note = nil, nil, err.Error()
-			e.LLM = &short
-			if data, err = schema.Encode(e); err == nil {
-				err = w.CheckSize("event", len(data))
-			}
-		}
-	}
-	if err == nil {
-		err = w.BulkConn().Publish(subjects.Event(e.Rollout, e.Type), data)
-	}
-	if err == nil && (e.Type == schema.EventPhase || e.Type == schema.EventWait) {
-		err = w.BulkConn().Publish(subjects.TrainerEvents(e.Rollout.Trainer()), data)
-	}
-	if err != nil {
-		w.log.Debug().Err(err).Str("rollout", string(e.Rollout)).Msg("an event was not published")
-	}
-}
-
-// Live publishes a piece of an answer to the taps that watch now. It is not
-// stored.
-func (w *Worker) Live(id schema.ID, attempt, call int, d *schema.Delta) {
-	data, err := schema.Encode(d)
-	if err == nil {
-		err = w.BulkConn().PublishMsg(&nats.Msg{Subject: subjects.Live(id, attempt), Header: nats.Header{subjects.HeaderCall: {strconv.Itoa(call)}}, Data: data})
-	}
-	if err != nil {
-		w.log.Debug().Err(err).Str("rollout", string(id)).Msg("a delta was not shown")
-	}
-}
