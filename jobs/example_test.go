@@ -84,7 +84,7 @@ func up() (url, creds string, stop func()) {
 	ctx := context.Background()
 	nc, err := broker.Dial(ctx, broker.Config{URL: srv.URL(), Creds: srv.WorkerCreds("w1"), Name: "w1", Inbox: broker.InboxFor("worker", "w1"), Log: zerolog.Nop()})
 	if err == nil {
-		err = nc.Setup(ctx, broker.StreamsConfig{})
+		err = nc.Streams.Setup(ctx, broker.StreamsConfig{})
 	}
 	if err != nil {
 		log.Fatal(err)
