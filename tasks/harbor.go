@@ -226,7 +226,7 @@ func (t *Task) readConfig(dir string) (*config, error) {
 		err = toml.Unmarshal(data, c)
 	}
 	if err != nil {
-		return nil, &Error{t.Dir, "task.toml", err.Error()}
+		return nil, tomlError(t.Dir, err)
 	}
 	return c, nil
 }

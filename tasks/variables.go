@@ -12,9 +12,9 @@ import (
 
 // Missing is a variable that a task asks for and that the submitter did not give.
 type Missing struct {
-	Name  string
-	Where string // field of the task, or name of its file
-	Empty bool   // the task has no default for it
+	Name  string `json:"name"`
+	Where string `json:"where"` // field of the task, or name of its file
+	Empty bool   `json:"empty"` // the task has no default for it
 }
 
 // miss records a variable that the submitter did not give.

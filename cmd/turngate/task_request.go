@@ -10,17 +10,29 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks"
 )
+
+// taskDetails is everything that a trainer needs of a task directory.
+type taskDetails struct {
+	Request  *schema.Request   `json:"request"`
+	Solution map[string]string `json:"solution,omitempty"`
+	Warnings []string          `json:"warnings,omitempty"`
+	Missing  []tasks.Missing   `json:"missing,omitempty"`
+}
 
 func taskRequestCommand() *cobra.Command {
 	var bundle, agent, verifier string
+	var details bool
 	var given taskEnv
 	cmd := &cobra.Command{
 		Use:   "request DIR",
 		Short: "Print a task directory as the JSON of a request, for trainers in any language",
 		Long: "Print a task directory as the JSON of a request. The trainer adds id, trainer, agent.name, sandbox.backend and, if it wants, other fields.\n\n" +
 			"--bundle writes the task's files, which the trainer stores in its object store; task.bundle is their sha256. " +
-			"Values of ${VAR} come from --task-env and --task-env-file. The variables of solution.env are in agent.env with --agent oracle alone.",
+			"Values of ${VAR} come from --task-env and --task-env-file. The variables of solution.env are in agent.env with --agent oracle alone.\n\n" +
+			"--details prints an object: the request, the variables of solution.env as solution, warnings about keys without effect, " +
+			"and as missing the variables that the task asks for and was not given. Task.load of the Python client reads it.",
 		Args: needArgs(1, 1, "one task directory"),
 		PreRunE: func(*cobra.Command, []string) error {
 			wrong := []error{given.check()}
@@ -50,11 +62,15 @@ func taskRequestCommand() *cobra.Command {
 					return fmt.Errorf("write the bundle: %w", err)
 				}
 			}
+			if details {
+				return printJSON(cmd.OutOrStdout(), taskDetails{&q, t.Solution, t.Warnings, t.Missing})
+			}
 			return printJSON(cmd.OutOrStdout(), &q)
 		},
 	}
 	given.add(cmd.Flags())
 	cmd.Flags().StringVar(&bundle, "bundle", "", "file to write the task's files to, as tar.zst")
+	cmd.Flags().BoolVar(&details, "details", false, "print an object with request, solution, warnings and missing")
 	cmd.Flags().StringVar(&agent, "agent", "", "agent of the request")
 	cmd.Flags().Var(newChoice(&verifier, "", "separate"), "verifier", "separate: verify in a second sandbox (default: the task's mode)")
 	return cmd

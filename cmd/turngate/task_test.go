@@ -69,6 +69,18 @@ func TestTaskRequestPrintsARequest(t *testing.T) {
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != r.Task.Bundle {
 		t.Errorf("got %s", r.Task.Bundle)
 	}
+	got = turngate(t, binary, "task", "request", "--details", dir)
+	var d struct {
+		Request  schema.Request
+		Solution map[string]string
+		Warnings []string
+	}
+	if err := json.Unmarshal([]byte(got.out), &d); got.code != 0 || err != nil {
+		t.Fatalf("%v, %+v", err, got)
+	}
+	if d.Request.Task.Bundle != r.Task.Bundle || d.Request.Agent.Env != nil || d.Solution["A"] != "b" || len(d.Warnings) != 0 {
+		t.Errorf("got %+v", d)
+	}
 	for _, args := range [][]string{{}, {t.TempDir()}, {"--agent", "nobody", dir}} {
 		if got := turngate(t, binary, append([]string{"task", "request"}, args...)...); got.code != 2 || got.out != "" {
 			t.Errorf("%q: %+v", args, got)

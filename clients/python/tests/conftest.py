@@ -107,5 +107,13 @@ def own_server(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
+def binary() -> str:
+    binary = os.environ.get("TURNGATE_BIN")
+    if not binary:
+        pytest.skip("SKIPPED: TURNGATE_BIN does not name the turngate binary (go build -o bin/turngate ./cmd/turngate)")
+    return binary
+
+
+@pytest.fixture(scope="session")
 def tasks() -> Path:
     return Path(__file__).parents[3] / "examples" / "tasks"

@@ -223,6 +223,7 @@ def test_doctor(server: Server) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ok   workers: 1," in done.stdout
     assert "ok   packages: Python 3." in done.stdout
+    assert f"ok   command: {server.binary}" in done.stdout
     done = subprocess.run([*ask, server.creds("trainer-other")], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "FAIL" in done.stdout

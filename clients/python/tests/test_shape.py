@@ -13,7 +13,6 @@ from turngate import InvalidError, Request, ShapeError, schema
 from turngate.schema import codec
 from turngate.schema.packed import pack_ids, pack_logprobs, unpack_ids
 from turngate.schema.shape import check_shape
-from turngate.tasks import bundle
 from turngate.wire.body import compress, decompress
 
 
@@ -99,4 +98,3 @@ def test_bodies() -> None:
             decompress({"Rl-Encoding": "zstd"}, data or b"junk")
     with pytest.raises(ShapeError, match="gzip"):
         decompress({"Rl-Encoding": "gzip"}, b"")
-    assert bundle.TOPS[0] == "environment"

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from turngate import InvalidError, Task, TaskError
+from turngate import InvalidError, MissingCommandError, Task, TaskError
+from turngate.schema.codec import encode
+
+pytestmark = pytest.mark.usefixtures("binary")
 
 
 def make(directory: Path, toml: str = "", **files: str) -> Path:
@@ -102,18 +105,18 @@ def test_a_network_by_default_is_noted(tmp_path: Path, toml: str, noted: bool) -
 @pytest.mark.parametrize(
     ("toml", "field", "value"),
     [
-        ("[agent]\nuser = -1", "agent.user", "'-1'"),
-        ("[agent]\nuser = 4294967295", "agent.user", "'4294967295'"),
-        ("[agent]\nuser = 'a b'", "agent.user", "'a b'"),
-        ("[agent]\nuser = 'é'", "agent.user", "'é'"),
-        ("[agent]\nuser = '٣'", "agent.user", "'٣'"),
-        ('[agent]\nuser = "a\\n"', "agent.user", r"'a\n'"),
-        ("[agent]\nuser = ':a'", "agent.user", "':a'"),
-        ("[agent]\nuser = 'a:'", "agent.user", "'a:'"),
-        ("[agent]\nuser = 'a:b:c'", "agent.user", "'a:b:c'"),
-        ("[verifier]\nuser = 'a:-b'", "verifier.user", "'a:-b'"),
-        (f"[verifier]\nuser = '{65 * 'a'}'", "verifier.user", repr(65 * "a")),
-        ("[[verifier.collect]]\ncommand = 'x'\nuser = '/'", "verifier.collect[0].user", "'/'"),
+        ("[agent]\nuser = -1", "agent.user", '"-1"'),
+        ("[agent]\nuser = 4294967295", "agent.user", '"4294967295"'),
+        ("[agent]\nuser = 'a b'", "agent.user", '"a b"'),
+        ("[agent]\nuser = 'é'", "agent.user", '"é"'),
+        ("[agent]\nuser = '٣'", "agent.user", '"٣"'),
+        ('[agent]\nuser = "a\\n"', "agent.user", r'"a\n"'),
+        ("[agent]\nuser = ':a'", "agent.user", '":a"'),
+        ("[agent]\nuser = 'a:'", "agent.user", '"a:"'),
+        ("[agent]\nuser = 'a:b:c'", "agent.user", '"a:b:c"'),
+        ("[verifier]\nuser = 'a:-b'", "verifier.user", '"a:-b"'),
+        (f"[verifier]\nuser = '{65 * 'a'}'", "verifier.user", f'"{65 * "a"}"'),
+        ("[[verifier.collect]]\ncommand = 'x'\nuser = '/'", "verifier.collect[0].user", '"/"'),
     ],
 )
 def test_a_user_that_cannot_exist_is_refused(tmp_path: Path, toml: str, field: str, value: str) -> None:
@@ -126,7 +129,7 @@ def test_a_user_that_cannot_exist_is_refused(tmp_path: Path, toml: str, field: s
 def test_a_user_is_text_or_a_number(tmp_path: Path, value: object) -> None:
     with pytest.raises(TaskError) as e:
         Task.load(make(tmp_path, f"[agent]\nuser = {str(value).lower()}"))
-    assert e.value.problems == [f"agent.user: {value!r} is not valid: want a user name or uid"]
+    assert e.value.problems == [f"agent.user: {str(value).lower()} is not valid: want a user name or uid"]
 
 
 @pytest.mark.parametrize(
@@ -144,31 +147,74 @@ network_mode = "sometimes"
 [environment]
 memory = "much"
 env = {A = "${MISSING}"}
-cpus = "two"
 [verifier]
-environment_mode = "separate"
+environment_mode = "sometimes"
 [[steps]]
 name = "one"
 """
     with pytest.raises(TaskError) as e:
         Task.load(make(tmp_path, toml, environment__docker_minus_compose="x"), {})
-    for field in ("agent.timeout_sec", "agent.network_mode", "environment.memory", "environment.cpus",
-                  "steps: Task.load does not support it", "verifier.environment: Task.load"):  # fmt: skip
+    for field in ("agent.timeout_sec", "agent.network_mode", "environment.memory", "verifier.environment_mode",
+                  "steps/one/instruction.md"):  # fmt: skip
         assert any(p.startswith(field) for p in e.value.problems), (field, e.value.problems)
 
 
-def test_parts_that_are_not_supported(tmp_path: Path) -> None:
-    make(tmp_path)
-    (tmp_path / "environment").mkdir()
-    (tmp_path / "environment" / "docker-compose.yaml").write_text("services: {}")
-    with pytest.raises(TaskError, match=r"docker-compose\.yaml: .* use Task\.from_request with `turngate task request"):
-        Task.load(tmp_path)
+def test_a_value_of_a_wrong_type(tmp_path: Path) -> None:
+    with pytest.raises(TaskError) as e:
+        Task.load(make(tmp_path, '[environment]\ncpus = "two"'))
+    assert e.value.problems == ["environment.cpus: the string in line 2 is not valid: want a number"]
+
+
+def test_steps_services_and_separate_verifiers(tmp_path: Path) -> None:
+    """Parts that once only the command read."""
+    toml = "[environment]\ndocker_image = 'debian:12'\n[verifier]\nenvironment_mode = 'separate'\n[[steps]]\nname = 'one'\n"
+    files = {"steps/one/instruction.md": "One.", "steps/one/tests/test.sh": "true",
+             "environment/docker-compose.yaml": "services: {db: {image: 'postgres:16'}}"}  # fmt: skip
+    task = Task.load(make(tmp_path, toml, **files))
+    [step] = task.request.steps
+    assert step.instruction == "One."
+    assert step.verify is not None
+    assert step.verify.separate is not None
+    assert [service.name for service in task.request.sandbox.services] == ["db"]
+    ready = task.request_for("mini", "docker")
+    ready.id, ready.trainer = "alpha-1", "alpha"
+    assert encode(ready)
+
+
+@pytest.mark.parametrize("program", ["", "/nowhere/turngate", "/"])
+def test_without_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    monkeypatch.setenv("TURNGATE_BIN", program)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingCommandError, match=r"make build.*TURNGATE_BIN.*Task\.from_request") as e:
+        Task.load(make(tmp_path))
+    assert (program or "PATH") in str(e.value)
+
+
+def test_the_command_in_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, binary: str) -> None:
+    (tmp_path / "turngate").symlink_to(Path(binary).resolve())
+    monkeypatch.delenv("TURNGATE_BIN")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert Task.load(make(tmp_path)).request.task.instruction == "Do it.\n"
+
+
+def test_values_of_variables_are_no_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "turngate"
+    program.write_text('#!/bin/sh\necho "turngate: $*" >&2\nexit 2\n')
+    program.chmod(0o700)
+    monkeypatch.setenv("TURNGATE_BIN", str(program))
+    with pytest.raises(TaskError) as e:
+        Task.load(make(tmp_path), {"KEY": "secret"})
+    assert "--task-env=KEY" in str(e.value)
+    assert "secret" not in str(e.value)
+    for wrong in ({"A=B": "x"}, {"": "x"}, {"A": "\0"}):
+        with pytest.raises(InvalidError, match="want a name without ="):
+            Task.load(tmp_path, wrong)
 
 
 def test_links_stay_inside(tmp_path: Path) -> None:
     make(tmp_path, tests__test_dot_sh="x")
     (tmp_path / "tests" / "out").symlink_to("../../secret")
-    with pytest.raises(TaskError, match="out of the bundle"):
+    with pytest.raises(TaskError, match="outside the bundle"):
         Task.load(tmp_path)
 
 

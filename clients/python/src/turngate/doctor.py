@@ -11,8 +11,9 @@ import time
 from collections.abc import AsyncIterator
 from importlib import metadata
 
-from .errors import TurngateError
+from .errors import MissingCommandError, TurngateError
 from .schema import Fleet, Opened, codec
+from .tasks.command import program
 from .wire import names
 from .wire.link import Link
 from .wire.streams import Streams
@@ -26,6 +27,10 @@ ANSWER_WITHIN = 2.0
 async def checks(url: str, creds: str | None, name: str) -> AsyncIterator[tuple[bool, str, str]]:
     """Yield for each check whether it succeeded, its name, and what was found or how to mend it."""
     yield True, "packages", packages()
+    try:
+        yield True, "command", program()
+    except MissingCommandError as e:
+        yield True, "command", f"none; {e}"  # a trainer may have no task directories
     try:
         names.check_trainer(name)
         start = time.monotonic()

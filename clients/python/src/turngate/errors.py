@@ -117,7 +117,7 @@ class ServerError(TurngateError):
 
 
 class TaskError(TurngateError, ValueError):
-    """A task directory is not valid, or has a part that this client does not support."""
+    """A task directory or a task's request is not valid, or a sandbox cannot run the task."""
 
     def __init__(self, directory: str, problems: list[str]) -> None:
         super().__init__("\n".join(f"task {directory}: {problem}" for problem in problems))
@@ -129,3 +129,14 @@ class MissingPackageError(TurngateError, ImportError):
 
     def __init__(self, part: str, package: str) -> None:
         super().__init__(f"{part} needs {package}: pip install {package}")
+
+
+class MissingCommandError(TurngateError, FileNotFoundError):
+    """The command turngate, which a part needs, is missing or cannot be run."""
+
+    def __init__(self, part: str, reason: str) -> None:
+        super().__init__(
+            f"{part} needs the command turngate: {reason}. `make build` in turngate's repository makes bin/turngate, "
+            "one file without dependencies: copy it into a folder of PATH, or set TURNGATE_BIN to its path. Without "
+            "it, use Task.from_request with the files of `turngate task request DIR --bundle FILE` on another machine."
+        )
