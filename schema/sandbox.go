@@ -46,6 +46,22 @@ const (
 	LimitPids   = "pids"
 )
 
+// WithDefaults returns the sandbox with every absent field set to its default.
+func (s SandboxChoice) WithDefaults() SandboxChoice {
+	s.Network = cmp.Or(s.Network, NetworkNone)
+	s.Build = s.Build.WithDefaults()
+	s.Container.Health = s.Container.Health.WithDefaults()
+	s.Services = withServiceDefaults(s.Services)
+	return s
+}
+
+// Validate returns an *InvalidError for the first field that is not valid, whose name
+// begins with "sandbox.". Absent fields have their defaults; the backend may be absent.
+func (s SandboxChoice) Validate() error {
+	s = s.WithDefaults()
+	return s.validate("sandbox")
+}
+
 func (s *SandboxChoice) validate(at string) error {
 	if err := CheckToken(at+".backend", cmp.Or(s.Backend, "default")); err != nil {
 		return err

@@ -76,12 +76,8 @@ func (t *Task) compose(home string, sandbox *schema.SandboxChoice) {
 	c.refuse(model)
 	c.fill()
 	// The schema's own checks, such as the form of a service's name.
-	r := t.Request
-	r.Sandbox = *sandbox
-	r.ID, r.Trainer, r.Agent.Name, r.Sandbox.Backend = "check-1", "check", "check", "docker"
-	r = r.WithDefaults()
 	var invalid *schema.InvalidError
-	if err := r.Validate(); errors.As(err, &invalid) && len(t.problems) == before && strings.HasPrefix(invalid.Field, "sandbox.") {
+	if err := sandbox.Validate(); errors.As(err, &invalid) && len(t.problems) == before {
 		c.bad(strings.TrimPrefix(invalid.Field, "sandbox."), invalid.Value, invalid.Want)
 	}
 }
