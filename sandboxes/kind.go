@@ -41,6 +41,20 @@ type ImageStore interface {
 	HasImage(ctx context.Context, ref string) error
 }
 
+// BuiltImage is an image that a build of turngate left, in this process or
+// another.
+type BuiltImage struct {
+	Ref  string `json:"ref"`
+	ID   string `json:"id"`
+	Task string `json:"task"`
+	// Shared is the name of the build's image, which differs from Ref if the image was
+	// built with the cache of one trainer.
+	Shared string    `json:"-"`
+	Size   int64     `json:"size"`  // bytes not shared with other images; all bytes if the engine does not tell
+	Used   time.Time `json:"used"`  // last use by a rollout, or else the build
+	InUse  bool      `json:"inUse"` // a container has the image
+}
+
 // CacheKeeper is a backend with a cache on this host that grows with its builds.
 type CacheKeeper interface {
 	// KeepCache prunes the cache to the bound of Host.Keep now and after each

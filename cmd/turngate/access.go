@@ -52,7 +52,7 @@ func accessCommand(of func() access, add bool) *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
-			if c.keys, err = broker.OpenKeyring(c.dir); err != nil {
+			if c.ring, err = broker.OpenKeyring(c.keys); err != nil {
 				return err
 			}
 			if add {
@@ -63,7 +63,7 @@ func accessCommand(of func() access, add bool) *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&c.url, "nats", defaultURL, "URL of the running NATS server, or of one server of its cluster; empty: no server runs")
-	fl.StringVar(&c.dir, "keys", filepath.Join(stateDir(), "creds"), "the server's folder of credentials: creds in its --state, or its --creds-dir")
+	fl.StringVar(&c.keys, "keys", filepath.Join(stateDir(), "creds"), "the server's folder of credentials: creds in its --state, or its --creds-dir")
 	if !add {
 		cmd.Use, cmd.Short = "rm NAME", "Shut out a "+c.kind+" at once"
 		cmd.Long = "Shut out a " + c.kind + ": delete its credential, and close its connections to a running server. If no server confirms this, the command fails; `--nats \"\"` says that none runs."
@@ -78,17 +78,17 @@ func accessCommand(of func() access, add bool) *cobra.Command {
 		c.set.add(cmd)
 		cmd.Long += " For a trainer that is there already, its settings change."
 	}
-	fl.StringVar(&c.public, "public-key", "", "public nkey of the "+c.kind+", which keeps the seed to itself; no credential is made")
+	fl.StringVar(&c.publicKey, "public-key", "", "public nkey of the "+c.kind+", which keeps the seed to itself; no credential is made")
 	return cmd
 }
 
 // accessChange is one call of an accessCommand.
 type accessChange struct {
 	access
-	url, dir, public string
-	set              settings
-	deleteData       bool
-	keys             *broker.Keyring
+	url, keys, publicKey string
+	set                  settings
+	deleteData           bool
+	ring                 *broker.Keyring
 }
 
 // reload lets the servers read the keyring again.
@@ -96,34 +96,34 @@ func (c *accessChange) reload(cmd *cobra.Command) error {
 	if c.url == "" {
 		return broker.ErrNoServer
 	}
-	return broker.ReloadServers(cmd.Context(), c.url, c.keys.SystemCreds())
+	return broker.ReloadServers(cmd.Context(), c.url, c.ring.SystemCreds())
 }
 
 func (c *accessChange) admit(cmd *cobra.Command, name string) error {
-	if err := c.add(c.keys, name, c.public); err != nil {
+	if err := c.add(c.ring, name, c.publicKey); err != nil {
 		return err
 	}
 	effect := "at once"
 	err := c.reload(cmd)
 	switch {
 	case errors.Is(err, broker.ErrNoServer):
-		effect = "when a server with " + c.dir + " starts; none answers at " + quotedURL(c.url)
+		effect = "when a server with " + c.keys + " starts; none answers at " + quotedURL(c.url)
 	case errors.Is(err, broker.ErrOtherServer):
-		effect = "when the servers have their configuration again: `turngate nats config --keys " + c.dir + " …`, then `nats-server --signal reload`, twice"
+		effect = "when the servers have their configuration again: `turngate nats config --keys " + c.keys + " …`, then `nats-server --signal reload`, twice"
 	case err != nil:
-		return fmt.Errorf("%s %s has a credential in %s, and no server has read it: %w", c.kind, name, c.dir, err)
+		return fmt.Errorf("%s %s has a credential in %s, and no server has read it: %w", c.kind, name, c.keys, err)
 	}
-	if err := c.set.apply(cmd, natsFlags{c.url, c.keys.AdminCreds()}, name); err != nil {
+	if err := c.set.apply(cmd, natsFlags{c.url, c.ring.AdminCreds()}, name); err != nil {
 		return err
 	}
 	out := cmd.OutOrStdout()
 	switch {
-	case c.public != "":
+	case c.publicKey != "":
 		fmt.Fprintf(out, "%s %s is admitted with its key\n", c.kind, name)
 	case c.kind == "trainer":
-		tellTrainer(out, c.url, c.keys, name)
+		tellTrainer(out, c.url, c.ring, name)
 	default:
-		tellWorker(out, c.url, c.keys, name)
+		tellWorker(out, c.url, c.ring, name)
 	}
 	fmt.Fprintf(out, "         in effect %s\n", effect)
 	return nil
@@ -132,7 +132,7 @@ func (c *accessChange) admit(cmd *cobra.Command, name string) error {
 // shutOut also reloads the servers if the keyring has no such client, since an
 // earlier call may have met no server.
 func (c *accessChange) shutOut(cmd *cobra.Command, name string) error {
-	removed := c.remove(c.keys, name)
+	removed := c.remove(c.ring, name)
 	if removed != nil && !errors.Is(removed, broker.ErrNotFound) {
 		return removed
 	}
@@ -150,9 +150,9 @@ func (c *accessChange) shutOut(cmd *cobra.Command, name string) error {
 	case removed != nil:
 		return removed
 	case c.url == "":
-		fmt.Fprintf(out, "%s %s: its credential is deleted; a server that reads %s after this does not admit it\n", c.kind, name, c.dir)
+		fmt.Fprintf(out, "%s %s: its credential is deleted; a server that reads %s after this does not admit it\n", c.kind, name, c.keys)
 	case reloaded != nil:
-		return fmt.Errorf("%s %s: its credential is deleted; a running server admits it until it has read %s again: %w", c.kind, name, c.dir, reloaded)
+		return fmt.Errorf("%s %s: its credential is deleted; a running server admits it until it has read %s again: %w", c.kind, name, c.keys, reloaded)
 	default:
 		fmt.Fprintf(out, "%s %s is shut out\n", c.kind, name)
 	}
@@ -163,7 +163,7 @@ func (c *accessChange) shutOut(cmd *cobra.Command, name string) error {
 }
 
 func (c *accessChange) deleteTrainer(cmd *cobra.Command, name string) error {
-	nf := natsFlags{c.url, c.keys.AdminCreds()}
+	nf := natsFlags{c.url, c.ring.AdminCreds()}
 	b, err := nf.dial(cmd.Context(), "admin", "admin", logger(cmd))
 	if err != nil {
 		return err
@@ -181,27 +181,27 @@ func quotedURL(url string) string {
 
 // settings are the flags for the bounds of one trainer.
 type settings struct {
-	maxQueue                                int64
-	queueMB, bundleMB, artifactMB, recordMB int64
-	weight                                  int
+	maxQueue                                            int64
+	maxQueueMB, maxBundleMB, maxArtifactMB, maxRecordMB int64
+	weight                                              int
 }
 
 func (s *settings) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.Int64Var(&s.maxQueue, "max-queue", 0, "most requests in the trainer's queue (0: as it is)")
-	fl.Int64Var(&s.queueMB, "max-queue-mb", 0, "most MB of requests in the trainer's queue (0: as it is)")
-	fl.Int64Var(&s.bundleMB, "max-bundle-mb", 0, "most MB of bundles and large answers (0: as it is)")
-	fl.Int64Var(&s.artifactMB, "max-artifact-mb", 0, "most MB of artifacts and large calls (0: as it is)")
-	fl.Int64Var(&s.recordMB, "max-record-mb", 0, "MB of states and results above which no more requests of the trainer are taken (0: as it is)")
+	fl.Int64Var(&s.maxQueueMB, "max-queue-mb", 0, "most MB of requests in the trainer's queue (0: as it is)")
+	fl.Int64Var(&s.maxBundleMB, "max-bundle-mb", 0, "most MB of bundles and large answers (0: as it is)")
+	fl.Int64Var(&s.maxArtifactMB, "max-artifact-mb", 0, "most MB of artifacts and large calls (0: as it is)")
+	fl.Int64Var(&s.maxRecordMB, "max-record-mb", 0, "MB of states and results above which no more requests of the trainer are taken (0: as it is)")
 	fl.IntVar(&s.weight, "weight", 0, "requests that workers take in turn with one of another trainer (0: as it is)")
 }
 
 func (s *settings) broker() broker.TrainerSettings {
-	return broker.TrainerSettings{MaxQueue: s.maxQueue, MaxQueueBytes: s.queueMB << 20, MaxBundleBytes: s.bundleMB << 20, MaxArtifactBytes: s.artifactMB << 20, MaxRecordBytes: s.recordMB << 20, Weight: s.weight}
+	return broker.TrainerSettings{MaxQueue: s.maxQueue, MaxQueueBytes: s.maxQueueMB << 20, MaxBundleBytes: s.maxBundleMB << 20, MaxArtifactBytes: s.maxArtifactMB << 20, MaxRecordBytes: s.maxRecordMB << 20, Weight: s.weight}
 }
 
 func (s *settings) check() error {
-	if max(s.queueMB, s.bundleMB, s.artifactMB, s.recordMB) > 1<<30 {
+	if max(s.maxQueueMB, s.maxBundleMB, s.maxArtifactMB, s.maxRecordMB) > 1<<30 {
 		return usage("--max-queue-mb, --max-bundle-mb, --max-artifact-mb, --max-record-mb: want at most %d", 1<<30)
 	}
 	return usageOf(s.broker().Validate())

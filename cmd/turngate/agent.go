@@ -24,8 +24,8 @@ func agentCommand() *cobra.Command {
 	list := &cobra.Command{
 		Use: "ls", Short: "List the agents; --check runs the installed ones", Args: cobra.NoArgs, PreRunE: try.checkFlags,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if try.on {
-				return try.check(cmd, dir)
+			if try.check {
+				return try.checkAll(cmd, dir)
 			}
 			w := newTable(cmd.OutOrStdout(), "AGENT", "VERSION", "SPEAKS", "INSTALLED")
 			for _, s := range agents.All() {

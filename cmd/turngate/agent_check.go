@@ -21,17 +21,17 @@ import (
 // agentCheck runs `agent ls --check`: the smallest rollout of each installed
 // agent.
 type agentCheck struct {
-	on      bool
-	run     runFlags
-	timeout time.Duration
+	check        bool
+	run          runFlags
+	agentTimeout time.Duration
 }
 
 func (f *agentCheck) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.BoolVar(&f.on, "check", false, "run the smallest rollout of each installed agent, with a scripted model, and say whether it works")
+	fl.BoolVar(&f.check, "check", false, "run the smallest rollout of each installed agent, with a scripted model, and say whether it works")
 	addSandbox(fl, &f.run.sandbox, &f.run.image, backends.Names(), "with --check: ", "")
 	fl.VarP(newCount(&f.run.parallel, 2), "parallel", "j", "with --check: agents at once")
-	fl.DurationVar(&f.timeout, "agent-timeout", 2*time.Minute, "with --check: how long each agent may take")
+	fl.DurationVar(&f.agentTimeout, "agent-timeout", 2*time.Minute, "with --check: how long each agent may take")
 }
 
 type agentState struct {
@@ -55,8 +55,8 @@ func (f *agentCheck) installed(dir string) (out []*agentState) {
 // checkFlags returns all errors in these flags.
 func (f *agentCheck) checkFlags(*cobra.Command, []string) error {
 	var wrong []error
-	if f.timeout <= 0 {
-		wrong = append(wrong, fmt.Errorf("--agent-timeout: %s is not valid: want a time above 0", f.timeout))
+	if f.agentTimeout <= 0 {
+		wrong = append(wrong, fmt.Errorf("--agent-timeout: %s is not valid: want a time above 0", f.agentTimeout))
 	}
 	if hasImages(f.run.sandbox) && f.run.image == "" {
 		wrong = append(wrong, fmt.Errorf("--image: the %s sandbox needs one", f.run.sandbox))
@@ -64,12 +64,12 @@ func (f *agentCheck) checkFlags(*cobra.Command, []string) error {
 	return usageOf(wrong...)
 }
 
-func (f *agentCheck) check(cmd *cobra.Command, dir string) error {
+func (f *agentCheck) checkAll(cmd *cobra.Command, dir string) error {
 	script, err := replay.Parse([]byte(check.AgentScript))
 	if err != nil {
 		return err
 	}
-	f.run.name, f.run.cache = "local", dir
+	f.run.name, f.run.agents = "local", dir
 	ctx, s, err := openSingles(cmd.Context(), &f.run, trainer.Whole(script.Answer), logger(cmd))
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ func (f *agentCheck) check(cmd *cobra.Command, dir string) error {
 }
 
 func (f *agentCheck) one(ctx context.Context, s *singles, a *agentState) {
-	q := check.AgentRequest(a.spec.Name, f.run.sandbox, f.timeout)
+	q := check.AgentRequest(a.spec.Name, f.run.sandbox, f.agentTimeout)
 	q.Sandbox.Image, q.Trainer, q.Group = f.run.image, f.run.name, jobs.NewGroup()
 	if q.ID, a.err = jobs.RolloutID(f.run.name, q.Group, 0); a.err != nil {
 		return

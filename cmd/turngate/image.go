@@ -115,7 +115,7 @@ func imagesOf(cmd *cobra.Command, given *taskEnv, paths []string, kind string) (
 
 // addNetwork adds the flag that selects images of builds with a network.
 func (f *imageFlags) addNetwork(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.network, "build-network", schema.NetworkOpen, "with tasks: the network of the builds that made their images, as the worker's flag")
+	cmd.Flags().StringVar(&f.buildNetwork, "build-network", schema.NetworkOpen, "with tasks: the network of the builds that made their images, as the worker's flag")
 }
 
 func imageListCommand() *cobra.Command {
@@ -201,7 +201,7 @@ func imagePruneCommand() *cobra.Command {
 	return cmd
 }
 
-func pruneTasks(cmd *cobra.Command, b *docker.Backend, wants []images.Want) error {
+func pruneTasks(cmd *cobra.Command, b images.Store, wants []images.Want) error {
 	all, err := images.Remove(cmd.Context(), b, wants)
 	if serr := showStatus(cmd, "table", all); err != nil || serr != nil {
 		return errors.Join(err, serr)
@@ -240,7 +240,7 @@ func showStatus(cmd *cobra.Command, output string, all []images.Status) error {
 	return t.flush()
 }
 
-func showImages(cmd *cobra.Command, output string, all []docker.BuiltImage) error {
+func showImages(cmd *cobra.Command, output string, all []sandboxes.BuiltImage) error {
 	if output == "json" {
 		return printJSON(cmd.OutOrStdout(), all)
 	}

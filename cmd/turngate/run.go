@@ -15,33 +15,33 @@ import (
 )
 
 type runFlags struct {
-	nats       natsFlags
-	model      modelFlags
-	agent      string
-	sandbox    string
-	image      string
-	box        sandboxFlags
-	name       string
-	group      int
-	parallel   int
-	output     string
-	cache      string
-	setup      []string
-	snapshot   bool
-	labels     map[string]string
-	timeout    time.Duration
-	system     string
-	verifier   string
-	maxTurns   int
-	maxCalls   int
-	maxRepeats int
-	mode       string
-	upstream   string
-	upstreams  string
-	mcp        []string
-	taskEnv    taskEnv
-	job        jobFlags
-	recorded   *tasks.Task // runs instead of task directories
+	nats         natsFlags
+	model        modelFlags
+	agent        string
+	sandbox      string
+	image        string
+	box          sandboxFlags
+	name         string
+	group        int
+	parallel     int
+	output       string
+	agents       string
+	setup        []string
+	snapshot     bool
+	label        map[string]string
+	agentTimeout time.Duration
+	systemPrompt string
+	verifier     string
+	maxTurns     int
+	maxCalls     int
+	maxRepeats   int
+	mode         string
+	upstream     string
+	upstreams    string
+	mcp          []string
+	taskEnv      taskEnv
+	job          jobFlags
+	recorded     *tasks.Task // runs instead of task directories
 }
 
 func runCommand() *cobra.Command { return runCommandOf(&runFlags{}) }
@@ -73,12 +73,12 @@ func runCommandOf(f *runFlags) *cobra.Command {
 	fl.VarP(newCount(&f.group, 1), "group", "n", "rollouts of each task")
 	fl.VarP(newCount(&f.parallel, 2), "parallel", "j", "rollouts at once, without --nats")
 	addOutput(fl, &f.output, "table", "json", "jsonl")
-	fl.StringVar(&f.cache, "agents", cacheDir(), "folder of installed agents")
+	fl.StringVar(&f.agents, "agents", cacheDir(), "folder of installed agents")
 	fl.StringArrayVar(&f.setup, "setup", nil, "shell command to run in the sandbox before the agent, after the task's own (repeatable)")
 	fl.BoolVar(&f.snapshot, "snapshot", false, "run the setup once for the rollouts of a group on one worker, where the sandbox can be copied (docker)")
-	fl.StringToStringVar(&f.labels, "label", nil, "label of the rollouts, as key=value (repeatable)")
-	fl.DurationVar(&f.timeout, "agent-timeout", 0, "time limit of the agent (default: the task's, else 15m)")
-	fl.StringVar(&f.system, "system-prompt", "", "system prompt for agents that take one")
+	fl.StringToStringVar(&f.label, "label", nil, "label of the rollouts, as key=value (repeatable)")
+	fl.DurationVar(&f.agentTimeout, "agent-timeout", 0, "time limit of the agent (default: the task's, else 15m)")
+	fl.StringVar(&f.systemPrompt, "system-prompt", "", "system prompt for agents that take one")
 	fl.Var(newChoice(&f.verifier, "", "separate"), "verifier", "separate: verify in a second sandbox, which gets the artifacts that the task names (default: the task's mode)")
 	fl.IntVar(&f.maxTurns, "max-turns", 0, "largest number of turns, for agents that can count them")
 	fl.IntVar(&f.maxCalls, "max-calls", 0, "largest number of model calls of one rollout (default: the task's, else 1000)")
@@ -94,7 +94,7 @@ func runCommandOf(f *runFlags) *cobra.Command {
 func (f *runFlags) request(t *tasks.Task, argv []string) (schema.Request, error) {
 	r := t.Request
 	r.V, r.Trainer, r.Mode, r.Model.Upstream = schema.Version, f.name, schema.Mode(f.mode), f.upstream
-	r.Agent.Name, r.Agent.Args, r.Agent.SystemPrompt, r.Agent.MaxTurns = f.agent, argv, f.system, f.maxTurns
+	r.Agent.Name, r.Agent.Args, r.Agent.SystemPrompt, r.Agent.MaxTurns = f.agent, argv, f.systemPrompt, f.maxTurns
 	for _, m := range f.mcp {
 		name, command, ok := strings.Cut(m, "=")
 		if !ok {
@@ -119,10 +119,10 @@ func (f *runFlags) request(t *tasks.Task, argv []string) (schema.Request, error)
 		r.Setup = append(slices.Clip(r.Setup), schema.Command{Run: s})
 	}
 	r.Snapshot = (r.Snapshot || f.snapshot) && f.group > 1
-	r.Limits.AgentMS = cmp.Or(f.timeout.Milliseconds(), r.Limits.AgentMS)
+	r.Limits.AgentMS = cmp.Or(f.agentTimeout.Milliseconds(), r.Limits.AgentMS)
 	r.Gate.MaxCalls = cmp.Or(f.maxCalls, r.Gate.MaxCalls)
 	r.Gate.MaxRepeats = cmp.Or(f.maxRepeats, r.Gate.MaxRepeats)
 	r.Gate.Stream = f.model.stream
-	r.Labels = f.labels
+	r.Labels = f.label
 	return r, nil
 }

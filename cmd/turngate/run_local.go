@@ -76,7 +76,7 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 		return nil, nil, err
 	}
 	wf := workerFlags{
-		slots: f.parallel, sandboxes: f.sandbox, networks: schema.NetworkOpen + "," + schema.NetworkAllowlist, state: state, agents: f.cache, grace: time.Millisecond, upstreams: f.upstreams, memory: 1024, images: imageFlags{keepGB: defaultKeepGB}, requests: 512, copyMB: defaultCopyMB,
+		slots: f.parallel, sandboxes: f.sandbox, allowNetwork: schema.NetworkOpen + "," + schema.NetworkAllowlist, state: state, agents: f.agents, grace: time.Millisecond, upstreams: f.upstreams, conversationsMB: 1024, images: imageFlags{keepImagesGB: defaultKeepGB}, requestsMB: 512, maxSnapshotMB: defaultCopyMB,
 	}
 	timing := broker.DefaultTiming()
 	timing.NoCapable = 0 // no other worker can join

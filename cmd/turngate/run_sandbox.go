@@ -17,7 +17,7 @@ import (
 // sandboxFlags change a task's settings of its sandbox.
 type sandboxFlags struct {
 	network     string
-	allow       []string
+	allowHost   []string
 	cpus        float64
 	memory      string
 	disk        string
@@ -29,7 +29,7 @@ type sandboxFlags struct {
 func (f *sandboxFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.network, "network", "", "network of every phase: none, open or allowlist (default: the task's, else none)")
-	fl.StringArrayVar(&f.allow, "allow-host", nil, "host name, *.domain, IP address or range that --network allowlist lets through (repeatable)")
+	fl.StringArrayVar(&f.allowHost, "allow-host", nil, "host name, *.domain, IP address or range that --network allowlist lets through (repeatable)")
 	fl.Float64Var(&f.cpus, "cpus", 0, "limit of CPUs; refused if it cannot be enforced (default: the task's)")
 	fl.StringVar(&f.memory, "memory", "", "limit of memory, such as 2G; refused if it cannot be enforced (default: the task's)")
 	fl.StringVar(&f.disk, "disk", "", "limit of written bytes, such as 10G; refused if it cannot be enforced (default: the task's)")
@@ -97,7 +97,7 @@ func (f *sandboxFlags) limits(s *schema.SandboxChoice) error {
 
 func (f *sandboxFlags) networks(r *schema.Request) error {
 	var wrong []error
-	if len(f.allow) > 0 && f.network != schema.NetworkAllowlist {
+	if len(f.allowHost) > 0 && f.network != schema.NetworkAllowlist {
 		wrong = append(wrong, errors.New("--allow-host: only with --network allowlist"))
 	}
 	if f.network == "" {
@@ -106,7 +106,7 @@ func (f *sandboxFlags) networks(r *schema.Request) error {
 	wrong = append(wrong, oneOf("network", f.network, schema.NetworkNone, schema.NetworkOpen, schema.NetworkAllowlist))
 	r.Task.Notes = tasks.WithoutNetworkNotes(r.Task.Notes)
 	r.Sandbox.Network, r.Sandbox.Allow = f.network, nil
-	for _, entry := range f.allow {
+	for _, entry := range f.allowHost {
 		normal, err := schema.NormalHost("--allow-host", entry)
 		if err != nil {
 			wrong = append(wrong, err)

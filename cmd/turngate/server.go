@@ -12,10 +12,10 @@ import (
 
 // serverFlags are the flags for a NATS server in this process.
 type serverFlags struct {
-	port     int
-	trainers string
-	workers  string
-	relaxed  bool
+	port        int
+	trainers    string
+	workers     string
+	relaxedSync bool
 }
 
 func (f *serverFlags) add(cmd *cobra.Command) {
@@ -23,11 +23,11 @@ func (f *serverFlags) add(cmd *cobra.Command) {
 	fl.IntVar(&f.port, "port", 4222, "port of NATS on 127.0.0.1")
 	fl.StringVar(&f.trainers, "trainers", "local", "names of trainers to make credentials for, comma-separated; see also 'turngate trainer add'")
 	fl.StringVar(&f.workers, "workers", "", "names of workers to make credentials for, comma-separated; see also 'turngate worker add'")
-	fl.BoolVar(&f.relaxed, "relaxed-sync", false, "confirm writes before they are on disk: faster, but a power failure may lose the last two minutes")
+	fl.BoolVar(&f.relaxedSync, "relaxed-sync", false, "confirm writes before they are on disk: faster, but a power failure may lose the last two minutes")
 }
 
 func (f *serverFlags) config(state string, log zerolog.Logger) broker.EmbeddedConfig {
-	return broker.EmbeddedConfig{StateDir: state, Port: f.port, Trainers: splitList(f.trainers), Workers: splitList(f.workers), Relaxed: f.relaxed, Log: log}
+	return broker.EmbeddedConfig{StateDir: state, Port: f.port, Trainers: splitList(f.trainers), Workers: splitList(f.workers), Relaxed: f.relaxedSync, Log: log}
 }
 
 // tell prints the server's URL and how its clients connect. self is the worker in

@@ -48,7 +48,7 @@ func taskCheckCommand() *cobra.Command {
 	addSandbox(fl, &f.run.sandbox, &f.run.image, imagesFirst(), "", ", instead of the tasks' own")
 	fl.StringVar(&f.run.box.network, "network", "", "network of the sandbox: none, open or allowlist (default: the task's, else none)")
 	fl.StringVar(&f.run.name, "name", "local", "name of the trainer")
-	fl.StringVar(&f.run.cache, "agents", cacheDir(), "folder of installed agents")
+	fl.StringVar(&f.run.agents, "agents", cacheDir(), "folder of installed agents")
 	fl.VarP(newCount(&f.run.parallel, 2), "parallel", "j", "tasks at once")
 	addOutput(fl, &f.run.output, "table", "json", "jsonl")
 	fl.StringVar(&f.out, "out", "", "folder of finished reports; the same command continues there")

@@ -21,30 +21,30 @@ import (
 // taskEnv holds the variables that the user gives to tasks. Tasks read no other
 // variable of this process, since their authors may be other people.
 type taskEnv struct {
-	list   []string
-	file   string
-	refuse []string        // names that the user refused to all tasks when asked
-	once   map[string]bool // questions that were answered, as task and name
-	own    map[string]map[string]string
+	taskEnv     []string
+	taskEnvFile string
+	refuse      []string        // names that the user refused to all tasks when asked
+	once        map[string]bool // questions that were answered, as task and name
+	own         map[string]map[string]string
 }
 
 func (e *taskEnv) add(fl *pflag.FlagSet) {
-	fl.StringArrayVar(&e.list, "task-env", nil, "variable that the tasks may read, as NAME (its value here) or NAME=VALUE (repeatable)")
-	fl.StringVar(&e.file, "task-env-file", "", "file with variables that the tasks may read, as lines NAME=VALUE")
+	fl.StringArrayVar(&e.taskEnv, "task-env", nil, "variable that the tasks may read, as NAME (its value here) or NAME=VALUE (repeatable)")
+	fl.StringVar(&e.taskEnvFile, "task-env-file", "", "file with variables that the tasks may read, as lines NAME=VALUE")
 }
 
 // values returns the variables. The flags take precedence over the file.
 func (e *taskEnv) values() (map[string]string, error) {
 	out := map[string]string{}
 	var wrong []error
-	if e.file != "" {
-		data, err := os.ReadFile(e.file)
+	if e.taskEnvFile != "" {
+		data, err := os.ReadFile(e.taskEnvFile)
 		if err == nil {
 			out, err = dotenv.ParseWithLookup(strings.NewReader(string(data)), nil)
 		}
 		wrong = append(wrong, flagOf("task-env-file", err))
 	}
-	given, err := variables("--task-env", e.list)
+	given, err := variables("--task-env", e.taskEnv)
 	maps.Copy(out, given)
 	return out, errors.Join(append(wrong, err)...)
 }
@@ -100,7 +100,7 @@ func (e *taskEnv) ask(ctx context.Context, in io.Reader, out io.Writer, t *tasks
 			}
 			e.own[t.Dir][m.Name], more = value, true
 		case "a", "all":
-			e.list, more = append(e.list, m.Name), true
+			e.taskEnv, more = append(e.taskEnv, m.Name), true
 		case "x":
 			e.refuse = append(e.refuse, m.Name)
 		}

@@ -20,7 +20,7 @@ func TestVariablesForTasks(t *testing.T) {
 	if err := os.WriteFile(file, []byte("# of the user\nFROM_FILE='a b'\nFROM_HERE=file\nREFERS=${FROM_HERE}-${HOME}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	e := taskEnv{list: []string{"FROM_HERE", "SET=x=y"}, file: file}
+	e := taskEnv{taskEnv: []string{"FROM_HERE", "SET=x=y"}, taskEnvFile: file}
 	got, err := e.values()
 	if err != nil {
 		t.Fatal(err)
@@ -29,7 +29,7 @@ func TestVariablesForTasks(t *testing.T) {
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	for field, wrong := range map[string]taskEnv{"--task-env: the variable NOT_SET": {list: []string{"NOT_SET"}}, "--task-env-file": {file: file + ".none"}, `--task-env: "=x"`: {list: []string{"=x"}}} {
+	for field, wrong := range map[string]taskEnv{"--task-env: the variable NOT_SET": {taskEnv: []string{"NOT_SET"}}, "--task-env-file": {taskEnvFile: file + ".none"}, `--task-env: "=x"`: {taskEnv: []string{"=x"}}} {
 		if err := wrong.check(); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: got %v", field, err)
 		}

@@ -18,19 +18,19 @@ import (
 
 // modelFlags select the answerer of model calls.
 type modelFlags struct {
-	trainer   string
-	model     string
-	maxTokens int
-	stream    string
-	plain     bool
-	recording *playback.Recording // of transcript:FILE, once it is open
+	trainer       string
+	model         string
+	maxTokens     int
+	stream        string
+	plainUpstream bool
+	recording     *playback.Recording // of transcript:FILE, once it is open
 }
 
 func (f *modelFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.trainer, "trainer", "", "source of the answers to model calls: replay:FILE (a script), transcript:FILE (a recorded rollout) or upstream:URL")
 	cmd.Flags().StringVar(&f.model, "model", "", "model to ask the upstream for (default: its only one)")
 	cmd.Flags().Var(newChoice(&f.stream, "", schema.StreamBuffer, schema.StreamPass), "stream", "form in which streamed answers reach agents: buffer (when complete) or pass (as they arrive; a request says so, too, in gate.stream)")
-	cmd.Flags().BoolVar(&f.plain, "plain-upstream", false, "ask the upstream for neither token ids nor log-probs: for an evaluation, not for training")
+	cmd.Flags().BoolVar(&f.plainUpstream, "plain-upstream", false, "ask the upstream for neither token ids nor log-probs: for an evaluation, not for training")
 	cmd.Flags().IntVar(&f.maxTokens, "max-tokens", 0, "largest number of completion tokens of one call (0: as the agent asks)")
 }
 
@@ -70,7 +70,7 @@ func (f *modelFlags) open() (trainer.Answerer, error) {
 		if err != nil {
 			return nil, usage("--trainer: %w", err)
 		}
-		u, err := upstream.New(upstream.Config{URL: where, Key: key, Model: f.model, MaxTokens: f.maxTokens, Plain: f.plain})
+		u, err := upstream.New(upstream.Config{URL: where, Key: key, Model: f.model, MaxTokens: f.maxTokens, Plain: f.plainUpstream})
 		if err != nil {
 			return nil, usage("--trainer: %w", err)
 		}

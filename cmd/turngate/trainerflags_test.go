@@ -53,7 +53,7 @@ func TestEachBoundOfATrainerHasAFlag(t *testing.T) {
 	if n := kept.settings(time.Hour).MaxRecordBytes; n != 0 {
 		t.Errorf("records have a bound of %d bytes, not the default", n)
 	}
-	one.recordMB = 1<<30 + 1
+	one.maxRecordMB = 1<<30 + 1
 	if err := one.check(); err == nil || !strings.Contains(err.Error(), "--max-record-mb") {
 		t.Errorf("got %v", err)
 	}

@@ -34,25 +34,25 @@ import (
 
 // workerFlags are the flags for a worker on this host.
 type workerFlags struct {
-	slots     int
-	sandboxes string
-	networks  string
-	state     string
-	agents    string
-	grace     time.Duration
-	cpus      float64
-	memoryMB  int64
-	diskMB    int64
-	pids      int64
-	copyMB    int64
-	replicas  int
-	retention time.Duration
-	trainers  trainerFlags
-	upstreams string
-	memory    int64
-	requests  int64
-	images    imageFlags
-	subnets   string
+	slots           int
+	sandboxes       string
+	allowNetwork    string
+	state           string
+	agents          string
+	grace           time.Duration
+	maxCPUs         float64
+	maxMemoryMB     int64
+	maxDiskMB       int64
+	maxPids         int64
+	maxSnapshotMB   int64
+	replicas        int
+	retention       time.Duration
+	trainers        trainerFlags
+	upstreams       string
+	conversationsMB int64
+	requestsMB      int64
+	images          imageFlags
+	sideCarSubnets  string
 }
 
 // defaultCopyMB bounds the files of one snapshot.
@@ -61,8 +61,8 @@ const defaultCopyMB = 8 << 10
 // check returns all errors in these flags.
 func (f *workerFlags) check() error {
 	wrong := []error{
-		atLeast("grace", f.grace, 0), atLeast("retention", f.retention, 0), atLeast("conversations-mb", f.memory, 1), atLeast("requests-mb", f.requests, 1),
-		atLeast("max-cpus", f.cpus, 0), atLeast("max-memory-mb", f.memoryMB, 0), atLeast("max-disk-mb", f.diskMB, 0), atLeast("max-pids", f.pids, 0), atLeast("max-snapshot-mb", f.copyMB, -1), f.images.check(), f.trainers.check(),
+		atLeast("grace", f.grace, 0), atLeast("retention", f.retention, 0), atLeast("conversations-mb", f.conversationsMB, 1), atLeast("requests-mb", f.requestsMB, 1),
+		atLeast("max-cpus", f.maxCPUs, 0), atLeast("max-memory-mb", f.maxMemoryMB, 0), atLeast("max-disk-mb", f.maxDiskMB, 0), atLeast("max-pids", f.maxPids, 0), atLeast("max-snapshot-mb", f.maxSnapshotMB, -1), f.images.check(), f.trainers.check(),
 	}
 	if f.replicas != 0 && f.replicas != 1 && f.replicas != 3 {
 		wrong = append(wrong, fmt.Errorf("--replicas: %d is not valid: want 1 or 3", f.replicas))
@@ -70,7 +70,7 @@ func (f *workerFlags) check() error {
 	for _, name := range splitList(f.sandboxes) {
 		wrong = append(wrong, oneOf("sandboxes", name, backends.Names()...))
 	}
-	for _, name := range splitList(f.networks) {
+	for _, name := range splitList(f.allowNetwork) {
 		wrong = append(wrong, oneOf("allow-network", name, schema.NetworkOpen, schema.NetworkAllowlist))
 	}
 	if f.upstreams != "" {
@@ -84,40 +84,40 @@ func (f *workerFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.Var(newCount(&f.slots, 2), "slots", "rollouts at once")
 	fl.StringVar(&f.sandboxes, "sandboxes", "", "sandbox backends to offer, comma-separated: "+strings.Join(backends.Names(), ", ")+" (default: all that work on this host)")
-	fl.StringVar(&f.networks, "allow-network", "", "networks that requests may ask for besides none, comma-separated: open, allowlist")
+	fl.StringVar(&f.allowNetwork, "allow-network", "", "networks that requests may ask for besides none, comma-separated: open, allowlist")
 	fl.StringVar(&f.state, "state", stateDir(), "folder for the worker's state")
 	fl.StringVar(&f.agents, "agents", cacheDir(), "folder of installed agents")
 	fl.DurationVar(&f.grace, "grace", 30*time.Second, "how long running rollouts may go on after SIGTERM")
 	fl.IntVar(&f.replicas, "replicas", 0, "copies of every stream: 1, or 3 on a cluster (default: as they are; 1 when they are made)")
 	fl.DurationVar(&f.retention, "retention", 72*time.Hour, "how long finished rollouts and their artifacts are kept (0: for ever)")
 	f.trainers.add(fl)
-	fl.Int64Var(&f.memory, "conversations-mb", 1024, "memory for the conversations of running rollouts; beyond it each call is read in full")
-	fl.Int64Var(&f.requests, "requests-mb", 512, "memory for the requests of agents while they are read and answered; beyond it they get 413 or 429")
+	fl.Int64Var(&f.conversationsMB, "conversations-mb", 1024, "memory for the conversations of running rollouts; beyond it each call is read in full")
+	fl.Int64Var(&f.requestsMB, "requests-mb", 512, "memory for the requests of agents while they are read and answered; beyond it they get 413 or 429")
 	fl.StringVar(&f.upstreams, "upstreams", "", "file of upstreams that requests of mode transparent_proxy or black_box can name")
-	fl.Float64Var(&f.cpus, "max-cpus", 0, "most cpus that a request may ask for, and what one gets that asks for none (0: any)")
-	fl.Int64Var(&f.memoryMB, "max-memory-mb", 0, "most memory that a request may ask for, and what one gets that asks for none (0: any)")
-	fl.Int64Var(&f.copyMB, "max-snapshot-mb", defaultCopyMB, "most files that a setup may write for a snapshot of its group; above it each rollout runs its own setup (0: any; -1: no snapshots)")
-	fl.Int64Var(&f.diskMB, "max-disk-mb", 0, "most disk that a request may ask for, and what one gets that asks for none (0: any, and 32 GiB in docker, half of the memory in local)")
-	fl.Int64Var(&f.pids, "max-pids", 0, "most processes that a request may ask for, and what one gets that asks for none (0: any, and 4096)")
+	fl.Float64Var(&f.maxCPUs, "max-cpus", 0, "most cpus that a request may ask for, and what one gets that asks for none (0: any)")
+	fl.Int64Var(&f.maxMemoryMB, "max-memory-mb", 0, "most memory that a request may ask for, and what one gets that asks for none (0: any)")
+	fl.Int64Var(&f.maxSnapshotMB, "max-snapshot-mb", defaultCopyMB, "most files that a setup may write for a snapshot of its group; above it each rollout runs its own setup (0: any; -1: no snapshots)")
+	fl.Int64Var(&f.maxDiskMB, "max-disk-mb", 0, "most disk that a request may ask for, and what one gets that asks for none (0: any, and 32 GiB in docker, half of the memory in local)")
+	fl.Int64Var(&f.maxPids, "max-pids", 0, "most processes that a request may ask for, and what one gets that asks for none (0: any, and 4096)")
 	f.images.add(fl)
-	fl.StringVar(&f.subnets, "side-car-subnets", sandboxes.DefaultSubnets, "addresses for the networks of tasks with side-cars")
+	fl.StringVar(&f.sideCarSubnets, "side-car-subnets", sandboxes.DefaultSubnets, "addresses for the networks of tasks with side-cars")
 }
 
 // start makes a worker, to be released after use. b is connected as a worker.
 func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, timing broker.Timing, hurry <-chan struct{}, log zerolog.Logger) (_ *worker.Worker, release func(), err error) {
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit((f.memory + f.requests + 32) << 20) // the limit includes garbage
+		debug.SetMemoryLimit((f.conversationsMB + f.requestsMB + 32) << 20) // the limit includes garbage
 	}
 	if err := (agents.Cache{Dir: f.agents}).Check(); err != nil {
 		return nil, nil, err
 	}
-	host, err := f.images.host(f.state, f.cpus, f.memoryMB)
+	host, err := f.images.host(f.state, f.maxCPUs, f.maxMemoryMB)
 	if err != nil {
 		return nil, nil, err
 	}
-	if f.subnets != "" {
-		if host.Subnets, err = netip.ParsePrefix(f.subnets); err != nil {
-			return nil, nil, usage("--side-car-subnets: %q is not valid: want a range such as %s", f.subnets, sandboxes.DefaultSubnets)
+	if f.sideCarSubnets != "" {
+		if host.Subnets, err = netip.ParsePrefix(f.sideCarSubnets); err != nil {
+			return nil, nil, usage("--side-car-subnets: %q is not valid: want a range such as %s", f.sideCarSubnets, sandboxes.DefaultSubnets)
 		}
 	}
 	list, err := openBackends(ctx, splitList(f.sandboxes), host)
@@ -129,9 +129,9 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 		return nil, nil, err
 	}
 	c := worker.Config{
-		Owner: worker.OwnerOf(wid, f.state), Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log, Upstreams: upstreams, Memory: gate.NewMemory(f.memory<<20, f.requests<<20),
-		Caps:        rollout.Caps{Networks: splitList(f.networks), CPUs: f.cpus, MemoryBytes: f.memoryMB << 20, DiskBytes: f.diskMB << 20, Pids: f.pids},
-		MaxSnapshot: f.copyMB << 20,
+		Owner: worker.OwnerOf(wid, f.state), Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log, Upstreams: upstreams, Memory: gate.NewMemory(f.conversationsMB<<20, f.requestsMB<<20),
+		Caps:        rollout.Caps{Networks: splitList(f.allowNetwork), CPUs: f.maxCPUs, MemoryBytes: f.maxMemoryMB << 20, DiskBytes: f.maxDiskMB << 20, Pids: f.maxPids},
+		MaxSnapshot: f.maxSnapshotMB << 20,
 	}
 	c.Warm = warmImages(ctx, list)
 	side, err := queue.NewWorker(b, queue.WorkerConfig{

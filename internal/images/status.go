@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/docker"
 )
 
 // State is the state of an image on an engine.
@@ -28,24 +27,24 @@ type Status struct {
 	Kind  string    `json:"kind"` // Pulls or Builds
 	Ref   string    `json:"ref"`
 	ID    string    `json:"id,omitempty"`
-	Size  int64     `json:"size"`          // as in docker.BuiltImage; a pulled image counts whole
-	Used  time.Time `json:"used,omitzero"` // as in docker.BuiltImage
+	Size  int64     `json:"size"`          // as in sandboxes.BuiltImage; a pulled image counts whole
+	Used  time.Time `json:"used,omitzero"` // as in sandboxes.BuiltImage
 	State State     `json:"state"`
 }
 
-// Store is the part of *docker.Backend that List and Remove use.
+// Store is the part of an engine that List and Remove use.
 type Store interface {
 	BuildRef(how *sandboxes.Build) string
-	BuiltImages(ctx context.Context) ([]docker.BuiltImage, error)
-	Pulled(ctx context.Context, ref string) (docker.BuiltImage, bool, error)
-	RemoveBuilt(ctx context.Context, i docker.BuiltImage) (bool, error)
+	BuiltImages(ctx context.Context) ([]sandboxes.BuiltImage, error)
+	Pulled(ctx context.Context, ref string) (sandboxes.BuiltImage, bool, error)
+	RemoveBuilt(ctx context.Context, i sandboxes.BuiltImage) (bool, error)
 }
 
 // List returns the states of the wanted images, in their order. A build that was
 // made for several trainers has several images.
 func List(ctx context.Context, s Store, wants []Want) ([]Status, error) {
 	var out []Status
-	err := walk(ctx, s, wants, func(w Status, _ docker.BuiltImage) error {
+	err := walk(ctx, s, wants, func(w Status, _ sandboxes.BuiltImage) error {
 		out = append(out, w)
 		return nil
 	})
@@ -60,7 +59,7 @@ func Remove(ctx context.Context, s Store, wants []Want) ([]Status, error) {
 	var out []Status
 	var failed []error
 	gone := map[string]State{} // by Ref: tasks can share an image
-	err := walk(ctx, s, wants, func(w Status, i docker.BuiltImage) error {
+	err := walk(ctx, s, wants, func(w Status, i sandboxes.BuiltImage) error {
 		state, again := gone[w.Ref]
 		switch {
 		case again:
@@ -90,8 +89,8 @@ func Remove(ctx context.Context, s Store, wants []Want) ([]Status, error) {
 }
 
 // walk calls each with the state of every wanted image.
-func walk(ctx context.Context, s Store, wants []Want, each func(Status, docker.BuiltImage) error) error {
-	var built []docker.BuiltImage
+func walk(ctx context.Context, s Store, wants []Want, each func(Status, sandboxes.BuiltImage) error) error {
+	var built []sandboxes.BuiltImage
 	if slices.ContainsFunc(wants, func(w Want) bool { return w.Build != nil }) {
 		var err error
 		if built, err = s.BuiltImages(ctx); err != nil {
@@ -113,7 +112,7 @@ func walk(ctx context.Context, s Store, wants []Want, each func(Status, docker.B
 			return err
 		}
 		if len(have) == 0 {
-			if err := each(st, docker.BuiltImage{}); err != nil {
+			if err := each(st, sandboxes.BuiltImage{}); err != nil {
 				return err
 			}
 		}
@@ -131,15 +130,15 @@ func walk(ctx context.Context, s Store, wants []Want, each func(Status, docker.B
 }
 
 // find returns the images that the engine has for a status.
-func find(ctx context.Context, s Store, built []docker.BuiltImage, w Status) ([]docker.BuiltImage, error) {
+func find(ctx context.Context, s Store, built []sandboxes.BuiltImage, w Status) ([]sandboxes.BuiltImage, error) {
 	if w.Kind == Pulls {
 		i, ok, err := s.Pulled(ctx, w.Ref)
 		if err != nil || !ok {
 			return nil, err
 		}
-		return []docker.BuiltImage{i}, nil
+		return []sandboxes.BuiltImage{i}, nil
 	}
-	var out []docker.BuiltImage
+	var out []sandboxes.BuiltImage
 	for _, i := range built {
 		if i.Shared == w.Ref {
 			out = append(out, i)

@@ -10,12 +10,11 @@ import (
 
 	"github.com/turngate/turngate/internal/images"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/docker"
 )
 
 // store is an engine with these images; the name of a build is its task's.
 type store struct {
-	built   []docker.BuiltImage
+	built   []sandboxes.BuiltImage
 	pulled  []string
 	refuses map[string]error // by Ref; nil: a container has taken it
 	removed []string
@@ -23,13 +22,13 @@ type store struct {
 
 func (s *store) BuildRef(how *sandboxes.Build) string { return "built:" + how.Task }
 
-func (s *store) BuiltImages(context.Context) ([]docker.BuiltImage, error) { return s.built, nil }
+func (s *store) BuiltImages(context.Context) ([]sandboxes.BuiltImage, error) { return s.built, nil }
 
-func (s *store) Pulled(_ context.Context, ref string) (docker.BuiltImage, bool, error) {
-	return docker.BuiltImage{Ref: ref}, slices.Contains(s.pulled, ref), nil
+func (s *store) Pulled(_ context.Context, ref string) (sandboxes.BuiltImage, bool, error) {
+	return sandboxes.BuiltImage{Ref: ref}, slices.Contains(s.pulled, ref), nil
 }
 
-func (s *store) RemoveBuilt(_ context.Context, i docker.BuiltImage) (bool, error) {
+func (s *store) RemoveBuilt(_ context.Context, i sandboxes.BuiltImage) (bool, error) {
 	if err, ok := s.refuses[i.Ref]; ok {
 		return false, err
 	}
@@ -48,7 +47,7 @@ func said(list []images.Status) string {
 func TestTheImagesOfTasksAreListedAndRemoved(t *testing.T) {
 	broken := errors.New("the engine is broken")
 	s := &store{
-		built: []docker.BuiltImage{
+		built: []sandboxes.BuiltImage{
 			{Ref: "built:one", Shared: "built:one"}, {Ref: "built:one-of-a-trainer", Shared: "built:one"}, {Ref: "built:busy", Shared: "built:busy", InUse: true},
 			{Ref: "built:taken", Shared: "built:taken"}, {Ref: "built:broken", Shared: "built:broken"}, {Ref: "built:foreign", Shared: "built:foreign"},
 		},

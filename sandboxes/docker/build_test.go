@@ -155,7 +155,7 @@ RUN ["/never"]
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(all, func(i docker.BuiltImage) bool { return i.Ref == ref })
+	i := slices.IndexFunc(all, func(i sandboxes.BuiltImage) bool { return i.Ref == ref })
 	if i < 0 || all[i].Task != "a task" || all[i].InUse || all[i].Size <= 0 || all[i].Size > 1<<20 || time.Since(all[i].Used) > time.Hour {
 		t.Errorf("it is listed as %+v", all[max(i, 0)])
 	}

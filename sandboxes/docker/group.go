@@ -6,18 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"path"
-	"slices"
-	"strings"
 	"sync"
 
-	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
-	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/mount"
-	"github.com/docker/docker/api/types/network"
 	"github.com/docker/docker/api/types/volume"
 
 	"github.com/turngate/turngate/sandboxes"
@@ -165,8 +159,7 @@ func (g *group) mount(m schema.Mount, seed bool) mount.Mount {
 // openServices starts the containers of all side-cars concurrently. The caller
 // starts their commands.
 func (g *group) openServices(ctx context.Context, s sandboxes.Spec, images []image.InspectResponse) error {
-	var all sync.WaitGroup
-	errs := make([]error, len(s.Services))
+	var starts []func() error
 	for i := range s.Services {
 		sub := s.Services[i]
 		spec := sub.Spec
@@ -177,43 +170,47 @@ func (g *group) openServices(ctx context.Context, s sandboxes.Spec, images []ima
 		}
 		sb := &sandbox{b: g.b, name: g.name + "-" + sub.Name, group: g, aliases: append([]string{sub.Name}, sub.Aliases...), part: true}
 		g.services[sub.Name] = sb
-		all.Go(func() {
+		starts = append(starts, func() error {
 			if err := sb.up(ctx, spec, images[i]); err != nil {
-				errs[i] = fmt.Errorf("side-car %s: %w", sub.Name, err)
+				return fmt.Errorf("side-car %s: %w", sub.Name, err)
 			}
+			return nil
 		})
+	}
+	return together(starts)
+}
+
+// closeServices ends the side-cars.
+func (g *group) closeServices(ctx context.Context) error {
+	var ends []func() error
+	for _, sb := range g.services {
+		ends = append(ends, func() error { return sb.Close(ctx) })
+	}
+	return together(ends)
+}
+
+// together calls functions concurrently and joins their errors.
+func together(list []func() error) error {
+	var all sync.WaitGroup
+	errs := make([]error, len(list))
+	for i, do := range list {
+		all.Go(func() { errs[i] = do() })
 	}
 	all.Wait()
 	return errors.Join(errs...)
 }
 
-// closeServices ends the side-cars.
-func (g *group) closeServices(ctx context.Context) error {
-	var all sync.WaitGroup
-	errs := make(chan error, len(g.services))
-	for _, sb := range g.services {
-		all.Go(func() { errs <- sb.Close(ctx) })
-	}
-	all.Wait()
-	close(errs)
-	var out []error
-	for err := range errs {
-		out = append(out, err)
-	}
-	return errors.Join(out...)
-}
-
 // close removes the shared resources. The containers must be gone.
 func (g *group) close(ctx context.Context) error {
 	if g.network != "" {
-		if err := g.b.api.NetworkRemove(ctx, g.network); err != nil && !errdefs.IsNotFound(err) {
-			return fmt.Errorf("remove network %s: %w", g.network, err)
+		if err := g.b.removeNetwork(ctx, g.network, g.network); err != nil {
+			return err
 		}
 		g.network = ""
 	}
 	for folder, name := range g.volumes {
-		if err := g.b.api.VolumeRemove(ctx, name, true); err != nil && !errdefs.IsNotFound(err) {
-			return fmt.Errorf("remove folder %s: %w", folder, err)
+		if err := g.b.removeVolume(ctx, name, folder); err != nil {
+			return err
 		}
 		delete(g.volumes, folder)
 	}
@@ -224,63 +221,4 @@ func (g *group) close(ctx context.Context) error {
 func (g *group) clear(ctx context.Context) error {
 	_, err := g.b.sweep(ctx, g.labels, func(schema.ID) bool { return false })
 	return err
-}
-
-// sweep removes the containers, networks and folders with these labels, except
-// of rollouts for which keep returns true. It returns the number of sandboxes
-// removed.
-func (b *Backend) sweep(ctx context.Context, want map[string]string, keep func(schema.ID) bool) (int, error) {
-	by := filters.NewArgs()
-	for _, k := range sortedKeys(want) {
-		by.Add("label", k+"="+want[k])
-	}
-	gone := map[string]bool{}
-	mark := func(l map[string]string) { gone[l[labelRollout]+"/"+l[labelAttempt]] = true }
-	containers, err := b.api.ContainerList(ctx, container.ListOptions{All: true, Filters: by})
-	if err != nil {
-		return 0, fmt.Errorf("list containers: %w", err)
-	}
-	for _, c := range containers {
-		if keep(schema.ID(c.Labels[labelRollout])) {
-			continue
-		}
-		if err := b.remove(ctx, c.ID); err != nil {
-			return len(gone), err
-		}
-		for _, name := range c.Names {
-			b.forget(strings.TrimPrefix(name, "/"))
-		}
-		mark(c.Labels)
-	}
-	networks, err := b.api.NetworkList(ctx, network.ListOptions{Filters: by})
-	if err != nil {
-		return len(gone), fmt.Errorf("list networks: %w", err)
-	}
-	for _, n := range networks {
-		if keep(schema.ID(n.Labels[labelRollout])) {
-			continue
-		}
-		if err := b.api.NetworkRemove(ctx, n.ID); err != nil && !errdefs.IsNotFound(err) {
-			return len(gone), fmt.Errorf("remove network %s: %w", n.Name, err)
-		}
-		mark(n.Labels)
-	}
-	volumes, err := b.api.VolumeList(ctx, volume.ListOptions{Filters: by})
-	if err != nil {
-		return len(gone), fmt.Errorf("list folders: %w", err)
-	}
-	for _, v := range volumes.Volumes {
-		if keep(schema.ID(v.Labels[labelRollout])) {
-			continue
-		}
-		if err := b.api.VolumeRemove(ctx, v.Name, true); err != nil && !errdefs.IsNotFound(err) {
-			return len(gone), fmt.Errorf("remove folder %s: %w", v.Name, err)
-		}
-		mark(v.Labels)
-	}
-	return len(gone), nil
-}
-
-func sortedKeys(m map[string]string) []string {
-	return slices.Sorted(maps.Keys(m))
 }

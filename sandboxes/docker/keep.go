@@ -19,20 +19,6 @@ import (
 	"github.com/turngate/turngate/sandboxes"
 )
 
-// BuiltImage is an image that a build of turngate left, in this process or
-// another.
-type BuiltImage struct {
-	Ref  string `json:"ref"`
-	ID   string `json:"id"`
-	Task string `json:"task"`
-	// Shared is the Ref that BuildRef returns for the build. It differs from Ref if
-	// the image was built with the cache of one trainer.
-	Shared string    `json:"-"`
-	Size   int64     `json:"size"`  // bytes not shared with other images; all bytes if the engine does not tell
-	Used   time.Time `json:"used"`  // last use by a rollout, or else the build
-	InUse  bool      `json:"inUse"` // a container has the image
-}
-
 // justUsed protects an image from sweeps until its sandbox is made, and a part of
 // the cache until the builds that need it have ended.
 const justUsed = 10 * time.Minute
@@ -42,12 +28,12 @@ const justUsed = 10 * time.Minute
 func (b *Backend) markUsed(ctx context.Context, ref string) { _ = b.api.ImageTag(ctx, ref, ref) }
 
 // BuiltImages lists the images that builds left, the most recently used first.
-func (b *Backend) BuiltImages(ctx context.Context) ([]BuiltImage, error) {
+func (b *Backend) BuiltImages(ctx context.Context) ([]sandboxes.BuiltImage, error) {
 	list, err := b.imageSizes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var out []BuiltImage
+	var out []sandboxes.BuiltImage
 	for _, s := range list {
 		task, ours := s.Labels[labelBuild]
 		if !ours {
@@ -57,7 +43,7 @@ func (b *Backend) BuiltImages(ctx context.Context) ([]BuiltImage, error) {
 			if !strings.HasPrefix(ref, b.config.Repo+":") {
 				continue // a foreign name for an image based on one of ours
 			}
-			i := BuiltImage{Ref: ref, ID: s.ID, Task: task, Shared: cmp.Or(s.Labels[labelShared], ref), Size: s.Size - max(s.SharedSize, 0), Used: time.Unix(s.Created, 0)}
+			i := sandboxes.BuiltImage{Ref: ref, ID: s.ID, Task: task, Shared: cmp.Or(s.Labels[labelShared], ref), Size: s.Size - max(s.SharedSize, 0), Used: time.Unix(s.Created, 0)}
 			seen, err := b.api.ImageInspect(ctx, ref)
 			if errdefs.IsNotFound(err) {
 				continue
@@ -78,7 +64,7 @@ func (b *Backend) BuiltImages(ctx context.Context) ([]BuiltImage, error) {
 	for i := range out {
 		out[i].InUse = used[out[i].ID]
 	}
-	slices.SortFunc(out, func(a, b BuiltImage) int { return cmp.Or(b.Used.Compare(a.Used), cmp.Compare(a.Ref, b.Ref)) })
+	slices.SortFunc(out, func(a, b sandboxes.BuiltImage) int { return cmp.Or(b.Used.Compare(a.Used), cmp.Compare(a.Ref, b.Ref)) })
 	return out, nil
 }
 
@@ -126,7 +112,7 @@ func (b *Backend) imageSizes(ctx context.Context) ([]*image.Summary, error) {
 // PruneImages removes images beyond the bounds and returns them. It removes
 // neither an image that a container uses nor an image that no build of turngate
 // left.
-func (b *Backend) PruneImages(ctx context.Context, k sandboxes.Keep) ([]BuiltImage, error) {
+func (b *Backend) PruneImages(ctx context.Context, k sandboxes.Keep) ([]sandboxes.BuiltImage, error) {
 	return b.prune(ctx, k, 0)
 }
 
@@ -191,7 +177,7 @@ func (b *Backend) PruneCache(ctx context.Context) error {
 	return nil
 }
 
-func (b *Backend) prune(ctx context.Context, k sandboxes.Keep, spare time.Duration) ([]BuiltImage, error) {
+func (b *Backend) prune(ctx context.Context, k sandboxes.Keep, spare time.Duration) ([]sandboxes.BuiltImage, error) {
 	b.pruning.Lock()
 	defer b.pruning.Unlock()
 	all, err := b.BuiltImages(ctx)
@@ -202,7 +188,7 @@ func (b *Backend) prune(ctx context.Context, k sandboxes.Keep, spare time.Durati
 	for _, i := range all {
 		size += i.Size
 	}
-	var removed []BuiltImage
+	var removed []sandboxes.BuiltImage
 	var failed []error
 	for _, i := range slices.Backward(all) {
 		idle := time.Since(i.Used)
@@ -228,7 +214,7 @@ func (b *Backend) BuildRef(how *sandboxes.Build) string { return b.sharedRef(how
 
 // RemoveBuilt removes an image that a build left. It returns false if a
 // container uses the image.
-func (b *Backend) RemoveBuilt(ctx context.Context, i BuiltImage) (bool, error) {
+func (b *Backend) RemoveBuilt(ctx context.Context, i sandboxes.BuiltImage) (bool, error) {
 	b.pruning.Lock()
 	defer b.pruning.Unlock()
 	return b.removeImage(ctx, i.Ref)
@@ -236,15 +222,15 @@ func (b *Backend) RemoveBuilt(ctx context.Context, i BuiltImage) (bool, error) {
 
 // Pulled describes an image with a name that no build gave. It returns false if
 // the engine lacks it. Its Used is the time at which the engine got or tagged it.
-func (b *Backend) Pulled(ctx context.Context, ref string) (BuiltImage, bool, error) {
+func (b *Backend) Pulled(ctx context.Context, ref string) (sandboxes.BuiltImage, bool, error) {
 	img, err := b.api.ImageInspect(ctx, ref)
 	if errdefs.IsNotFound(err) {
-		return BuiltImage{}, false, nil
+		return sandboxes.BuiltImage{}, false, nil
 	}
 	if err != nil {
-		return BuiltImage{}, false, wrapImage(ref, err)
+		return sandboxes.BuiltImage{}, false, wrapImage(ref, err)
 	}
-	return BuiltImage{Ref: ref, Shared: ref, ID: img.ID, Size: img.Size, Used: img.Metadata.LastTagTime}, true, nil
+	return sandboxes.BuiltImage{Ref: ref, Shared: ref, ID: img.ID, Size: img.Size, Used: img.Metadata.LastTagTime}, true, nil
 }
 
 // removeImage removes an image and, like docker rmi, the unnamed parent images

@@ -79,7 +79,7 @@ func (k keeper) refs(t *testing.T) []string {
 	return out
 }
 
-func refsOf(list []docker.BuiltImage) []string {
+func refsOf(list []sandboxes.BuiltImage) []string {
 	var out []string
 	for _, i := range list {
 		out = append(out, i.Ref)
