@@ -13,7 +13,7 @@ type Process struct {
 	Owner    string `json:"owner,omitempty"` // random name in its state file, so that the next process with this file has it too; empty: no file
 	Shard    string `json:"shard"`
 	Name     string `json:"name,omitempty"`  // program, number of the process and host, for people
-	Since    int64  `json:"since,omitempty"` // its start in Unix ms, for people
+	Since    int64  `json:"since,omitempty"` // its start in Unix ms; of two with one owner, the later one has the calls
 }
 
 // Validate checks the message.
@@ -44,9 +44,17 @@ func (a *Attach) Validate() error {
 }
 
 // Gets reports whether the process gets the calls of its shard while another one, or
-// itself, has them.
+// itself, has them. Of two processes with one owner, which have copies of a state file
+// if both run, the one that started later gets them: they would take turns otherwise.
 func (a *Attach) Gets(has *Process) bool {
-	return has.Instance == a.Process.Instance || has.Instance == a.Replace || has.Owner != "" && has.Owner == a.Process.Owner
+	return has.Instance == a.Process.Instance || has.Instance == a.Replace || has.SameOwner(&a.Process) && has.before(&a.Process)
+}
+
+// SameOwner reports whether two processes have a state file with the same owner.
+func (p *Process) SameOwner(q *Process) bool { return p.Owner != "" && p.Owner == q.Owner }
+
+func (p *Process) before(q *Process) bool {
+	return cmp.Or(cmp.Compare(p.Since, q.Since), cmp.Compare(p.Instance, q.Instance)) < 0
 }
 
 // Attached is a worker's answer to an Attach.

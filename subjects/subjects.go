@@ -221,6 +221,12 @@ func ParseTrainerAttach(subject string) (trainer string, ok bool) {
 	return parseTrainer(subject, "attach")
 }
 
+// ShardInbox is the subject on which the process that has a shard of a trainer hears
+// others that ask for it.
+func ShardInbox(trainer, shard string) string {
+	return "_INBOX.trainer." + trainer + ".shard." + shard
+}
+
 // ProcessInbox is the subject on which a process of a trainer hears other processes
 // of that trainer.
 func ProcessInbox(trainer, instance string) string {

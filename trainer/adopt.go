@@ -68,17 +68,21 @@ func (t *Trainer) adoptAt(ctx context.Context, r schema.Request, lane int, seq u
 	return t.keep(&submitted{request: r, lane: lane, seq: seq, attempt: state.Attempt, at: time.Now()}, state.Status)
 }
 
-// keep makes a rollout outstanding.
+// keep makes a rollout outstanding, unless it is, or its result was returned here. It is
+// in the State file before its result can be.
 func (t *Trainer) keep(s *submitted, status schema.Status) error {
+	t.keeping.Lock()
+	defer t.keeping.Unlock()
 	id := s.request.ID
-	written := entry{Submit: &s.request, Lane: s.lane, Seq: s.seq, Attempt: s.attempt}
-	t.mu.Lock()
-	if t.outstanding[id] == nil {
-		t.addOutstanding(s)
-	}
-	t.mu.Unlock()
-	if err := t.ledger.write(true, written); err != nil {
-		return err
+	if !t.has(id) {
+		if err := t.ledger.write(true, entry{Submit: &s.request, Lane: s.lane, Seq: s.seq, Attempt: s.attempt}); err != nil {
+			return err
+		}
+		t.mu.Lock()
+		if t.outstanding[id] == nil {
+			t.addOutstanding(s)
+		}
+		t.mu.Unlock()
 	}
 	if status.Terminal() {
 		t.onHint(id)

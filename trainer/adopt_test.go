@@ -2,6 +2,7 @@ package trainer_test
 
 import (
 	"context"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -79,5 +80,35 @@ func TestAdopt(t *testing.T) {
 	defer cancel()
 	if j, err := b.worker.Take(short); err == nil {
 		t.Errorf("%s would run a second time", j.Request.ID)
+	}
+}
+
+// TestAResultIsReturnedOnce: a process that adopts does not return the results again that
+// it has returned, also after another start with its file.
+func TestAResultIsReturnedOnce(t *testing.T) {
+	b := newBench(t)
+	state := filepath.Join(t.TempDir(), "state")
+	own := b.start(t, func(c *trainer.Config) { c.State = state })
+	r := harness.Request("alpha-1")
+	harness.Must(t, own.Submit(t.Context(), []schema.Request{r}))
+	b.run(t)
+	results := func(tr *trainer.Trainer) (n int) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		harness.Must(t, tr.Results(ctx, func(schema.Result) { n++ }))
+		return n
+	}
+	if n := results(own); n != 1 {
+		t.Fatalf("%d results", n)
+	}
+	harness.Must(t, own.Adopt(t.Context(), []schema.Request{r}))
+	if n := results(own); n != 0 {
+		t.Errorf("%d results for a second time", n)
+	}
+	own.Close()
+	again := b.start(t, func(c *trainer.Config) { c.State = state })
+	if n := results(again); n != 0 {
+		t.Errorf("%d results for a second time, after another start", n)
 	}
 }

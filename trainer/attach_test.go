@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -77,7 +79,7 @@ func TestAProcessThatEndedIsReplacedAtOnce(t *testing.T) {
 // TestTheNextProcessOfAStateFileNeedsNoAnswer gives the place of a process that
 // hangs to the next one with its file.
 func TestTheNextProcessOfAStateFileNeedsNoAnswer(t *testing.T) {
-	has := schema.Process{Instance: "a", Owner: "file1"}
+	has := schema.Process{Instance: "a", Owner: "file1", Since: 5}
 	for _, c := range []struct {
 		name string
 		ask  schema.Attach
@@ -86,7 +88,9 @@ func TestTheNextProcessOfAStateFileNeedsNoAnswer(t *testing.T) {
 		{"itself", schema.Attach{Process: schema.Process{Instance: "a"}}, true},
 		{"another one", schema.Attach{Process: schema.Process{Instance: "b"}}, false},
 		{"another one with another file", schema.Attach{Process: schema.Process{Instance: "b", Owner: "file2"}}, false},
-		{"the next one of the file", schema.Attach{Process: schema.Process{Instance: "b", Owner: "file1"}}, true},
+		{"the next one of the file", schema.Attach{Process: schema.Process{Instance: "b", Owner: "file1", Since: 6}}, true},
+		{"an earlier one with a copy of the file", schema.Attach{Process: schema.Process{Instance: "b", Owner: "file1", Since: 4}}, false},
+		{"one with a copy of the file from the same time", schema.Attach{Process: schema.Process{Instance: "b", Owner: "file1", Since: 5}}, true},
 		{"one that takes over", schema.Attach{Process: schema.Process{Instance: "b"}, Replace: "a"}, true},
 		{"one that takes over from another", schema.Attach{Process: schema.Process{Instance: "b"}, Replace: "c"}, false},
 	} {
@@ -94,8 +98,145 @@ func TestTheNextProcessOfAStateFileNeedsNoAnswer(t *testing.T) {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}
+	if (&schema.Attach{Process: has}).Gets(&schema.Process{Instance: "b", Owner: "file1", Since: 5}) {
+		t.Error("two processes of the same time take turns")
+	}
 	if (&schema.Attach{Process: schema.Process{Instance: "b"}}).Gets(&schema.Process{Instance: "a"}) {
 		t.Error("two processes without a file are one")
+	}
+}
+
+// forget deletes the record of the process of shard 0.
+func (b *bench) forget(t *testing.T) {
+	t.Helper()
+	nc := b.nats.Raw(t, b.nats.AdminCreds(), "_INBOX.test")
+	m, err := nc.Request("$JS.API.STREAM.PURGE."+subjects.StreamControl, []byte(`{"filter":"`+subjects.Process("alpha", "0")+`"}`), 10*time.Second)
+	harness.Must(t, err)
+	if !strings.Contains(string(m.Data), `"success":true`) {
+		t.Fatal(string(m.Data))
+	}
+}
+
+// TestAProcessKeepsItsShardWithoutARecord: the record is in the server's memory, and
+// workers renew nothing while they are away.
+func TestAProcessKeepsItsShardWithoutARecord(t *testing.T) {
+	b := newBench(t)
+	var used *trainer.InUseError
+	for n := range 3 {
+		if n == 2 {
+			b.leave() // all workers are away
+		}
+		b.forget(t)
+		if second, err := trainer.Dial(t.Context(), b.config(t)); !errors.As(err, &used) || used.Silent != 0 || used.Process.Name == "" {
+			t.Errorf("got %v", err)
+			if err == nil {
+				second.Close()
+			}
+		}
+	}
+}
+
+// TestOneThatTakesOverWithoutARecord tells the other process all the same.
+func TestOneThatTakesOverWithoutARecord(t *testing.T) {
+	b := newBench(t)
+	b.forget(t)
+	c := b.config(t)
+	c.TakeOver = true
+	second, err := trainer.Dial(t.Context(), c)
+	harness.Must(t, err)
+	defer second.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // less than the time of a renewal
+	defer cancel()
+	var replaced *trainer.ReplacedError
+	if _, err := b.trainer.Next(ctx); !errors.As(err, &replaced) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestAReconnectingProcessKeepsItsShard: one that was heard a moment ago is asked again.
+func TestAReconnectingProcessKeepsItsShard(t *testing.T) {
+	b := newBench(t)
+	other, err := queue.NewTrainer(b.nats.Trainer(t, "alpha"), "alpha")
+	harness.Must(t, err)
+	_, err = other.Processes.Attach(t.Context(), &schema.Attach{V: 1, Process: schema.Process{V: 1, Instance: "f00d", Shard: "h", Name: "train.py"}})
+	harness.Must(t, err)
+	back := time.AfterFunc(200*time.Millisecond, func() {
+		if _, err := other.Processes.Heard("f00d", func() {}); err != nil {
+			t.Error(err)
+		}
+	})
+	defer back.Stop()
+	c := b.config(t)
+	c.Shard = "h"
+	var used *trainer.InUseError
+	if second, err := trainer.Dial(t.Context(), c); !errors.As(err, &used) || used.Silent != 0 {
+		t.Errorf("got %v", err)
+		if err == nil {
+			second.Close()
+		}
+	}
+}
+
+// TestACopiedStateFile: one of two processes with it ends, with the reason.
+func TestACopiedStateFile(t *testing.T) {
+	b := newBench(t)
+	dir := t.TempDir()
+	first := b.start(t, func(c *trainer.Config) { c.State = filepath.Join(dir, "a") })
+	data, err := os.ReadFile(filepath.Join(dir, "a"))
+	harness.Must(t, err)
+	harness.Must(t, os.WriteFile(filepath.Join(dir, "b"), data, 0o600))
+	c := b.config(t)
+	c.State = filepath.Join(dir, "b")
+	var used *trainer.InUseError
+	if _, err := trainer.Dial(t.Context(), c); !errors.As(err, &used) || !strings.Contains(err.Error(), "has a copy of this process's state file") {
+		t.Fatalf("got %v", err)
+	}
+	c.TakeOver = true
+	second, err := trainer.Dial(t.Context(), c)
+	harness.Must(t, err)
+	defer second.Close()
+	var replaced *trainer.ReplacedError
+	if _, err := first.Next(t.Context()); !errors.As(err, &replaced) || !strings.Contains(err.Error(), "has a copy of this process's state file") {
+		t.Fatalf("got %v", err)
+	}
+}
+
+// TestAProcessWithoutItsCallsSaysWhy, also if it never gets them.
+func TestAProcessWithoutItsCallsSaysWhy(t *testing.T) {
+	b := newBench(t)
+	b.leave()
+	var log harness.Buffer
+	c := b.config(t)
+	c.Shard, c.Log = "w", zerolog.New(&log).Level(zerolog.WarnLevel)
+	second, err := trainer.Dial(t.Context(), c)
+	harness.Must(t, err)
+	defer second.Close()
+	harness.Eventually(t, "a warning", 20*time.Second, func() bool {
+		return strings.Contains(log.String(), "does not have the calls of its shard") && strings.Contains(log.String(), "no worker")
+	})
+}
+
+// TestDialEndsWithItsContext also while it asks for its calls.
+func TestDialEndsWithItsContext(t *testing.T) {
+	b := newBench(t)
+	b.leave()
+	over := errors.New("it took too long")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	nc := b.nats.Raw(t, b.nats.AdminCreds(), "_INBOX.test")
+	asked, err := nc.SubscribeSync(subjects.TrainerAttach("alpha"))
+	harness.Must(t, err)
+	harness.Must(t, nc.Flush())
+	go func() {
+		_, err := asked.NextMsg(time.Minute)
+		cancel(errors.Join(over, err))
+	}()
+	c := b.config(t)
+	c.Shard = "c"
+	if second, err := trainer.Dial(ctx, c); !errors.Is(err, over) {
+		t.Errorf("got %v", err)
+		if err == nil {
+			second.Close()
+		}
 	}
 }
 
@@ -155,9 +296,7 @@ func TestOrphans(t *testing.T) {
 			}()
 			switch orphans {
 			case trainer.AdoptOrphans:
-				if n := second.Outstanding(); n != 4 {
-					t.Errorf("%d are outstanding", n)
-				}
+				harness.Eventually(t, "four outstanding rollouts", 20*time.Second, func() bool { return second.Outstanding() == 4 })
 				harness.Must(t, next(t, second).Reply(text("adopted")))
 				said(t, <-answered, "adopted")
 				return

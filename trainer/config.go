@@ -28,8 +28,11 @@ type Config struct {
 	// as those that gate.routes of their requests sends to this shard.
 	// Otherwise a process answers those of rollouts that it submitted or adopted.
 	AnswerAll bool
-	Orphans   Orphans // of the shard's earlier processes; default LeaveOrphans. Without effect with AnswerAll
-	Lane      *int    // priority of submitted rollouts, 0 is the most urgent; nil: 2
+	// Orphans is for rollouts of the shard's earlier processes, which are looked for after
+	// Dial; Results waits for those that are adopted. Default LeaveOrphans. Without effect
+	// with AnswerAll.
+	Orphans Orphans
+	Lane    *int // priority of submitted rollouts, 0 is the most urgent; nil: 2
 	// Slots is the largest number of submitted rollouts without a result; Submit
 	// waits for the others. 0: no limit. SetSlots changes it. A result frees a slot
 	// when it is stored, not when it is read. A group waits until it fits as a whole;

@@ -30,31 +30,36 @@ func checkOrphans(o Orphans) error {
 	}
 }
 
-// orphansWithin bounds the look for orphans in the queue when a Trainer starts.
-const orphansWithin = time.Minute
-
-// findOrphansIfAttached looks for orphans if this process has the calls of its shard:
-// before, they may be another process's.
-func (t *Trainer) findOrphansIfAttached(ctx context.Context) error {
-	if !t.attached.Load() || t.cfg.AnswerAll {
-		return nil
+// lookForOrphans looks for orphans when this process has the calls of its shard:
+// before, they may be another process's. It repeats a look that fails.
+func (t *Trainer) lookForOrphans() {
+	if t.cfg.AnswerAll {
+		return
 	}
-	if t.cfg.Orphans == AdoptOrphans || t.cfg.Orphans == CancelOrphans {
-		return t.findOrphans(ctx)
-	}
-	t.bg.Go(func() {
-		if err := t.findOrphans(t.life); err != nil && t.life.Err() == nil {
-			t.cfg.Log.Debug().Err(err).Msg("the open rollouts of other processes are not known")
+	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
+		err := t.findOrphans(t.life)
+		if t.life.Err() != nil {
+			return
 		}
-	})
-	return nil
+		if err == nil {
+			break
+		}
+		t.cfg.Log.Warn().Err(err).Stringer("again_in", wait).Msg("the open rollouts of other processes are not known")
+		if !sleep(t.life, wait) {
+			return
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.adopting = false
+	for group := range t.news {
+		t.tell(group)
+	}
 }
 
 // findOrphans looks for orphans in the queue, which has the requests of all open
 // rollouts.
 func (t *Trainer) findOrphans(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, orphansWithin)
-	defer cancel()
 	n := 0
 	err := t.requests.OpenRequests(ctx, func(r schema.Request, lane int, seq uint64, _ time.Time) error {
 		if !t.ofThisShard(&r) || t.has(r.ID) {
@@ -88,7 +93,7 @@ func (t *Trainer) tellOrphans(n int) {
 func (t *Trainer) has(id schema.ID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.outstanding[id] != nil
+	return t.outstanding[id] != nil || t.delivered.has(id)
 }
 
 // take does with an orphan as Config.Orphans says.

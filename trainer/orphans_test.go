@@ -3,10 +3,15 @@ package trainer_test
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 )
@@ -66,5 +71,40 @@ func TestACallThatIsRoutedToAnotherShardIsNoOrphans(t *testing.T) {
 				t.Errorf("%d rollouts are outstanding, want that of the first process", n)
 			}
 		})
+	}
+}
+
+// TestOrphansAreLookedForAgain: a look that fails is repeated, and Results waits for it.
+func TestOrphansAreLookedForAgain(t *testing.T) {
+	b := newBench(t, func(c *trainer.Config) { c.AnswerAll = false })
+	for _, id := range []schema.ID{"alpha-1", "alpha-2", "alpha-3"} {
+		b.submitOne(t, id)
+	}
+	b.trainer.Close()
+	p := testenv.NewProxy(t, strings.TrimPrefix(b.nats.URL(), "nats://"))
+	var log harness.Buffer
+	c := b.config(t)
+	c.Broker = testenv.DialAt(t, p.URL(), b.nats.TrainerCreds("alpha"), broker.InboxFor("trainer", "alpha"), zerolog.Nop())
+	c.Orphans, c.Log = trainer.AdoptOrphans, zerolog.New(&log)
+	p.Set(false, false, 100*time.Millisecond)
+	second, err := trainer.Dial(t.Context(), c)
+	harness.Must(t, err)
+	defer second.Close()
+	p.Lose(1, 1)
+	harness.Eventually(t, "a warning", time.Minute, func() bool {
+		return strings.Contains(log.String(), "the open rollouts of other processes are not known")
+	})
+	p.Lose(0, 0)
+	p.Set(false, false, 0)
+	got := make(chan schema.ID, 3)
+	ended := make(chan error, 1)
+	go func() { ended <- second.Results(t.Context(), func(r schema.Result) { got <- r.ID }) }()
+	harness.Eventually(t, "three adopted rollouts", time.Minute, func() bool { return second.Outstanding() == 3 })
+	for range 3 {
+		b.run(t)
+	}
+	harness.Must(t, <-ended)
+	if len(got) != 3 {
+		t.Errorf("%d results", len(got))
 	}
 }

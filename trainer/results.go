@@ -196,6 +196,7 @@ func (t *Trainer) end(id schema.ID) bool {
 	t.mu.Lock()
 	mine := t.dropOutstanding(id)
 	if mine {
+		t.delivered.add(id)
 		if err := t.ledger.write(false, entry{ID: id, Done: true}); err != nil {
 			t.cfg.Log.Warn().Err(err).Msg("a result was not written down")
 		}

@@ -143,8 +143,12 @@ func (t *Trainer) countWaiting(group string, n int) {
 }
 
 // expected reports whether a group, or with an empty name any, has outstanding
-// rollouts or requests that wait for a slot. The caller holds the lock.
+// rollouts or requests that wait for a slot, or may get orphans. The caller holds the
+// lock.
 func (t *Trainer) expected(group string) bool {
+	if t.adopting {
+		return true
+	}
 	if group == "" {
 		return len(t.outstanding) > 0 || len(t.slots.waiting) > 0
 	}

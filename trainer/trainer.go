@@ -47,6 +47,8 @@ type Trainer struct {
 	gens     atomic.Int64
 	refusals atomic.Int64
 
+	keeping sync.Mutex // rollouts are adopted one after the other
+
 	mu          sync.Mutex
 	rollouts    map[schema.ID]*rollout
 	queue       []*Pending
@@ -74,6 +76,8 @@ type Trainer struct {
 	over        map[schema.ID]struct{}   // rollouts of other processes that may have a result
 	overReady   chan struct{}            // capacity 1: over has rollouts
 	recent      recent                   // newest hints
+	delivered   recent                   // rollouts whose results were returned
+	adopting    bool                     // orphans that will be adopted are looked for
 }
 
 const (
@@ -143,7 +147,7 @@ func start(ctx context.Context, c Config) (*Trainer, error) {
 		requests: requests, calls: calls, cfg: c, agents: map[string]bool{}, rollouts: map[schema.ID]*rollout{}, hinted: map[schema.ID]struct{}{}, unread: map[schema.ID]struct{}{}, bundles: map[string][]byte{},
 		outstanding: map[schema.ID]*submitted{}, groups: map[string]map[schema.ID]struct{}{}, news: map[string]chan struct{}{},
 		arrived: make(chan struct{}, 1), overReady: make(chan struct{}, 1), over: map[schema.ID]struct{}{}, instance: newInstance(), holdTold: releaseTold,
-		slots: newSlots(c.Slots), displaced: make(chan struct{}, 1), orphans: map[schema.ID]uint64{}, stuck: map[string]bool{},
+		slots: newSlots(c.Slots), displaced: make(chan struct{}, 1), orphans: map[schema.ID]uint64{}, stuck: map[string]bool{}, adopting: c.Orphans == AdoptOrphans && !c.AnswerAll,
 	}
 	var known map[schema.ID]*submitted
 	if t.ledger, known, err = openLedger(c.State); err != nil {
@@ -174,10 +178,6 @@ func start(ctx context.Context, c Config) (*Trainer, error) {
 		t.unsub = append(t.unsub, unsub)
 	}
 	if err := t.attach(ctx); err != nil {
-		t.Close()
-		return nil, err
-	}
-	if err := t.findOrphansIfAttached(ctx); err != nil {
 		t.Close()
 		return nil, err
 	}

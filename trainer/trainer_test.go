@@ -31,6 +31,7 @@ type bench struct {
 	records *broker.Records
 	calls   *modelcall.Client // of worker
 	trainer *trainer.Trainer
+	leave   func() // ends worker
 }
 
 func newBench(t *testing.T, change ...func(*trainer.Config)) *bench {
@@ -47,7 +48,8 @@ func newBench(t *testing.T, change ...func(*trainer.Config)) *bench {
 		defer close(left)
 		_ = side.Run(ctx)
 	}()
-	t.Cleanup(func() { cancel(); <-left; side.Close() })
+	b.leave = sync.OnceFunc(func() { cancel(); <-left; side.Close() })
+	t.Cleanup(b.leave)
 	b.worker, b.records = side, wb.Records
 	if b.calls, err = modelcall.NewClient(wb, "w1", "i1"); err != nil {
 		t.Fatal(err)

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import signal
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from nats.aio.msg import Msg
 
 from conftest import Server
 from fake_worker import TRAINER, FakeWorker
 from test_client import connect, policy
-from turngate import Call, Client, GroupExistsError, InUseError, InvalidError, ReplacedError, Reply, Task
+from turngate import (
+    Call,
+    Client,
+    GroupExistsError,
+    InUseError,
+    InvalidError,
+    ReplacedError,
+    Reply,
+    Task,
+    UnreachableError,
+)
+from turngate.rollouts.attachment import ASK_AGAIN
+from turngate.rollouts.ledger import Submitted
+from turngate.rollouts.orphans import Orphans
+from turngate.schema import Attach, Process, codec
+from turngate.wire import names
+from turngate.wire.link import Link
 
 
 async def test_a_second_client_is_refused_or_takes_over(server: Server, tasks: Path) -> None:
@@ -104,6 +124,84 @@ async def test_a_call_that_is_routed_to_another_shard_is_no_orphans(
                 await call.final()
         go_on.set()
         assert (await first.next_result()).status == "done"
+
+
+async def test_a_process_keeps_its_shard_while_workers_are_away(own_server: Server) -> None:
+    async with await connect(own_server):
+        worker = own_server.processes[-1]
+        worker.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(worker.wait, 60)
+        with pytest.raises(InUseError, match=r"shard 0 of trainer alpha is in use by .*process \d+ on"):
+            await connect(own_server)
+
+
+async def test_a_process_without_its_calls_says_why(own_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async with await connect(own_server):
+        pass  # its streams are made
+    worker = own_server.processes[-1]
+    worker.send_signal(signal.SIGTERM)
+    await asyncio.to_thread(worker.wait, 60)
+    async with await connect(own_server):
+        while "does not have the calls of its shard, and answers none" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
+async def test_a_process_that_reconnects_keeps_its_shard(server: Server) -> None:
+    inbox = names.inbox("alpha")
+    link = await Link.open(server.url, server.creds("trainer-alpha"), "other", inbox)
+    ask = Attach(process=Process(instance="f00d", shard="again", name="train.py"))
+    await link.request(names.trainer_subject("alpha", "attach"), codec.encode(ask))
+
+    async def answer(msg: Msg) -> None:
+        await link.publish(msg.reply)
+
+    async def come_back() -> None:
+        await asyncio.sleep(ASK_AGAIN / 2)
+        await link.subscribe(f"{inbox}.process.f00d", answer)
+
+    with pytest.raises(InUseError, match=r"in use by train.py: end that one"):
+        await asyncio.gather(connect(server, shard="again"), come_back())
+    await link.close()
+
+
+async def test_a_copied_state_file(server: Server, tmp_path: Path) -> None:
+    async with await connect(server, shard="copied", state=tmp_path / "a") as first:
+        shutil.copy(tmp_path / "a", tmp_path / "b")
+        with pytest.raises(InUseError, match="has a copy of this process's state file"):
+            await connect(server, shard="copied", state=tmp_path / "b")
+        async with await connect(server, shard="copied", state=tmp_path / "b", take_over=True):
+            with pytest.raises(ReplacedError, match="has a copy of this process's state file"):
+                await asyncio.wait_for(first.next_call(), 10)
+
+
+async def test_a_look_for_orphans_is_repeated(
+    server: Server, tasks: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with await connect(server, shard="looked") as first:
+        [rollout] = await first.submit_group(Task.load(tasks / "hello"), sandbox="local")
+    find, tries = Orphans._find, 0
+
+    async def fails_once(self: Orphans, adopted: Callable[[list[str]], Awaitable[None]]) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise UnreachableError("no answer")
+        await find(self, adopted)
+
+    monkeypatch.setattr(Orphans, "_find", fails_once)
+    async with await connect(server, shard="looked", orphans="adopt") as second:
+        second.serve(policy)
+        assert [r.id async for r in second.results()] == [rollout]
+    assert "the open rollouts of other processes are not known" in caplog.text
+
+
+async def test_a_result_is_returned_once(server: Server, tasks: Path) -> None:
+    async with await connect(server, shard="once", orphans="adopt") as client:
+        client.serve(policy)
+        [rollout] = await client.submit_group(Task.load(tasks / "hello"), sandbox="local")
+        assert (await client.next_result()).id == rollout
+        await client._submissions.adopt(Submitted(await client._submissions.request(rollout)))
+        assert client.outstanding == 0
 
 
 async def test_a_group_that_exists_is_an_error(server: Server, tasks: Path) -> None:

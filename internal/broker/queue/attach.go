@@ -87,7 +87,7 @@ func (a *attaches) answer(ctx context.Context, m *nats.Msg) {
 	var got schema.Attached
 	err := wire.Decode(m.Data, &asked)
 	if err == nil {
-		op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
+		op, cancel := context.WithTimeout(ctx, wire.OpTimeout/2) // the process waits for OpTimeout, and then the reason is lost
 		defer cancel()
 		got, err = a.attach(op, trainer, &asked)
 	}

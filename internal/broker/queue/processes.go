@@ -65,20 +65,77 @@ func (p *Processes) Heard(instance string, handle func()) (stop func(), err erro
 	return wire.Bounded(p.broker.BulkConn(), sub)
 }
 
-// Runs asks another process of this trainer whether it runs. known is false if it
-// did not answer, but may still run.
-func (p *Processes) Runs(ctx context.Context, instance string) (runs, known bool) {
-	op, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
-	_, err := p.broker.BulkConn().RequestWithContext(op, subjects.ProcessInbox(p.tid, instance), nil)
-	if errors.Is(err, nats.ErrNoResponders) {
-		return false, true
+// Holds answers processes that ask which one has the shard with this one, until stop is
+// called.
+func (p *Processes) Holds(one *schema.Process) (stop func(), err error) {
+	data, err := schema.Encode(&schema.Attached{V: schema.Version, Process: *one})
+	if err != nil {
+		return nil, err
 	}
-	return err == nil, err == nil
+	subject := subjects.ShardInbox(p.tid, one.Shard)
+	sub, err := p.broker.BulkConn().Subscribe(subject, func(m *nats.Msg) {
+		if err := m.Respond(data); err != nil {
+			p.broker.Log().Debug().Err(err).Msg("another process of this trainer was not answered")
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", subject, err)
+	}
+	return wire.Bounded(p.broker.BulkConn(), sub)
 }
 
-// answerWithin is the time in which a process that runs answers another one.
-const answerWithin = 2 * time.Second
+// Holder asks for the process that has a shard; nil: none answers. Workers do not know
+// it after a restart of the server, or when all of them were away for a while.
+func (p *Processes) Holder(ctx context.Context, shard string) (*schema.Process, error) {
+	op, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	m, err := p.broker.BulkConn().RequestWithContext(op, subjects.ShardInbox(p.tid, shard), nil)
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case errors.Is(err, nats.ErrNoResponders) || errors.Is(err, context.DeadlineExceeded):
+		return nil, nil
+	}
+	var got schema.Attached
+	if err == nil {
+		err = schema.Decode(m.Data, &got)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask for the process of shard %s of trainer %s: %w", shard, p.tid, broker.Reach(err))
+	}
+	return &got.Process, nil
+}
+
+// Runs asks another process of this trainer whether it runs. known is false if it
+// did not answer, but may still run. One that was heard a short time ago may be
+// reconnecting: it is asked again.
+func (p *Processes) Runs(ctx context.Context, instance string, silent time.Duration) (runs, known bool) {
+	for try := 1; ; try++ {
+		op, cancel := context.WithTimeout(ctx, answerWithin)
+		_, err := p.broker.BulkConn().RequestWithContext(op, subjects.ProcessInbox(p.tid, instance), nil)
+		cancel()
+		if !errors.Is(err, nats.ErrNoResponders) {
+			return err == nil, err == nil
+		}
+		if silent >= heardLately || try == mostAsked {
+			return false, true
+		}
+		if wire.Pause(ctx, askAgain) != nil {
+			return false, false
+		}
+	}
+}
+
+const (
+	// answerWithin is the time in which a process that runs answers another one.
+	answerWithin = 2 * time.Second
+	// heardLately is the silence after which a process is not reconnecting any more.
+	heardLately = 10 * time.Second
+	// mostAsked is the number of times that a process is asked which was heard lately,
+	// with pauses of askAgain. A connection comes back within half a second if it can.
+	mostAsked = 3
+	askAgain  = 400 * time.Millisecond
+)
 
 // Displaced tells another process of this trainer that this one has its place. The
 // message may be lost: the other one asks again by itself.

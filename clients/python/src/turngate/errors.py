@@ -80,7 +80,8 @@ class ClosedError(TurngateError):
 class InUseError(TurngateError):
     """Another process answers the calls of this trainer's shard."""
 
-    def __init__(self, trainer: str, shard: str, process: str, silent: float) -> None:
+    def __init__(self, trainer: str, shard: str, process: str, silent: float, copied: bool = False) -> None:
+        process += ", which has a copy of this process's state file" if copied else ""
         since = f", which was last heard {silent:.0f} s ago and does not answer" if silent else ""
         super().__init__(
             f"shard {shard} of trainer {trainer} is in use by {process}{since}: end that one, give this one another "
@@ -93,9 +94,11 @@ class InUseError(TurngateError):
 class ReplacedError(ClosedError):
     """Another process has taken the place of this one, whose client is closed."""
 
-    def __init__(self, trainer: str, shard: str, process: str) -> None:
+    def __init__(self, trainer: str, shard: str, process: str, copied: bool = False) -> None:
+        reason = ": it has a copy of this process's state file" if copied else ""
         super().__init__(
-            f"this process of trainer {trainer} was replaced by {process}, which answers the calls of shard {shard} now"
+            f"this process of trainer {trainer} was replaced by {process}, which answers the calls of shard {shard} "
+            f"now{reason}"
         )
         self.process = process
 

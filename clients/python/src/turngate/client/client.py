@@ -124,7 +124,8 @@ class Client(Answering, Files, Training, Workers):
                 Default: 0.
             take_over: Take the place of another process that has this name and shard, whose client is closed then.
             orphans: What is done with open rollouts of this name and shard that this process did not submit: leave them
-                alone, cancel them, or adopt them. Their calls are answered in the last case only.
+                alone, cancel them, or adopt them. Their calls are answered in the last case only. They are looked for
+                after connect; results waits for those that are adopted.
             answer_all: Answer the calls of rollouts that other processes submit, too, such as those that gate.routes of
                 their requests sends to this shard.
             lane: Priority of submitted rollouts, 0 to 3; 0 is the most urgent.
@@ -185,6 +186,7 @@ class Client(Answering, Files, Training, Workers):
         self._calls.on_rollout = self._results.began
         alone = Orphans(name, shard, orphans, self._streams, self._submissions)
         if not answer_all:
+            self._submissions.adopting = orphans == "adopt"
             self._calls.answer_only(self._answers, alone.called)
         self._attachment = Attachment(
             name, self._bulk_link, self._holding.instance, shard, self._ledger.owner, take_over
@@ -199,13 +201,6 @@ class Client(Answering, Files, Training, Workers):
             if verify is not None:
                 await self._verifications.listen()
             await self._attachment.attach()
-
-            async def began() -> None:
-                if not answer_all:
-                    await self._results.look_at(await alone.find())
-
-            if self._attachment.attached and orphans != "leave":
-                await began()
         except asyncio.TimeoutError:
             await self.close()
             waited = f"the streams of trainer {name} are not there after {start_within:g} s"
@@ -225,7 +220,7 @@ class Client(Answering, Files, Training, Workers):
         ):
             self._start(self._every(seconds, work))
         self._start(self._results.drop_over())
-        self._start(self._keep(self._attachment, began, look=self._attachment.attached and orphans == "leave"))
+        self._start(self._keep(self._attachment, None if answer_all else alone))
         if slots:
             self._start(self._results.look_at(list(opened)))
         return self
@@ -277,16 +272,23 @@ class Client(Answering, Files, Training, Workers):
             except TurngateError as e:
                 log.debug("%s; it is tried again", e)
 
-    async def _keep(self, attachment: Attachment, began: Callable[[], Awaitable[None]], *, look: bool) -> None:
+    async def _keep(self, attachment: Attachment, orphans: Orphans | None) -> None:
         """Keep the place of this process. When another one has taken it, the client is closed."""
-        if look:
-            try:
-                await began()
-            except TurngateError as e:
-                log.debug("the open rollouts of other processes are not known: %s", e)
+
+        def began() -> None:
+            if orphans is not None:
+                self._start(self._look_for(orphans))
+
+        if attachment.attached:
+            began()
         error = await attachment.keep(began)
         log.error("%s", error)
         await self._close(error if isinstance(error, ClosedError) else ClosedError(str(error)))
+
+    async def _look_for(self, orphans: Orphans) -> None:
+        await orphans.look(self._results.look_at)
+        self._submissions.adopting = False
+        self._results.wake()
 
     def _answers(self, rollout: str) -> bool:
         return rollout in self._submissions.open or self._verifications.waits_for(rollout)

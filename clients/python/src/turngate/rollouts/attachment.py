@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 from nats.aio.msg import Msg
@@ -18,6 +18,7 @@ from ..errors import InUseError, NotSentError, ReplacedError, TurngateError, Unr
 from ..schema import Attach, Attached, Process, codec
 from ..wire import names
 from ..wire.link import Link, log
+from ..wire.quiet import Lines
 
 ATTACH_EVERY = 5.0
 """Seconds after which this process asks again for the calls of its shard."""
@@ -30,6 +31,18 @@ SILENT_WITHIN = 60.0
 
 ANSWER_WITHIN = 2.0
 """Seconds in which a process that runs answers another one."""
+
+HEARD_LATELY = 10.0
+"""Seconds of silence after which a process is not reconnecting any more."""
+
+MOST_ASKED = 3
+"""Number of times that a process is asked which was heard lately."""
+
+ASK_AGAIN = 0.4
+"""Seconds between these. A connection comes back within half a second if it can."""
+
+UNATTACHED_FOR = 3.0
+"""Seconds after which a process without its calls says so."""
 
 
 class Attachment:
@@ -47,6 +60,11 @@ class Attachment:
     def _inbox_of(self, instance: str) -> str:
         return f"{names.inbox(self._trainer)}.process.{instance}"
 
+    @property
+    def _shard_inbox(self) -> str:
+        """The subject on which the process that has the shard hears others that ask for it."""
+        return f"{names.inbox(self._trainer)}.shard.{self._process.shard}"
+
     async def listen(self) -> None:
         """Hear other processes from now on."""
         await self._link.subscribe(self._inbox_of(self._process.instance), self._on_message)
@@ -56,6 +74,10 @@ class Attachment:
             with contextlib.suppress(TurngateError):
                 await self._link.publish(msg.reply)
         self._displaced.set()
+
+    async def _on_asked(self, msg: Msg) -> None:
+        with contextlib.suppress(TurngateError):
+            await self._link.publish(msg.reply, codec.encode(Attached(process=self._process)))
 
     async def attach(self) -> None:
         """Ask for the calls of the shard. Without a worker there are no calls: then keep asks later.
@@ -81,23 +103,51 @@ class Attachment:
 
     async def _try(self) -> None:
         ask = Attach(process=self._process)
+        holder = await self._holder()
+        if holder is not None:
+            if not self._take_over:
+                raise self._in_use(holder, 0.0)
+            ask.replace = holder.instance
         while True:
             got = await self._ask(ask)
             other = got.process
             if other.instance == self._process.instance:
-                self.attached = True
-                if ask.replace:
-                    log.warning("this process has the place of another one of trainer %s", self._trainer)
-                    await self._link.publish(self._inbox_of(ask.replace))
+                await self._has_attached(ask.replace)
                 return
             if not self._take_over:
-                runs = await self._runs(other.instance)
+                silent = got.silent_ms / 1000 + 0.001
+                runs = await self._runs(other.instance, silent)
                 if runs is not False:
-                    raise InUseError(
-                        self._trainer, other.shard, _described(other), 0.0 if runs else got.silent_ms / 1000 + 0.001
-                    )
+                    raise self._in_use(other, 0.0 if runs else silent)
             log.info("taking the place of %s", _described(other))
             ask.replace = other.instance
+
+    async def _holder(self) -> Process | None:
+        """Ask for the process that has the shard; None: none answers.
+
+        Workers do not know it after a restart of the server, or when all of them were away for a while.
+        """
+        try:
+            answer = await self._link.request(self._shard_inbox, timeout=ANSWER_WITHIN)
+        except (NotSentError, UnreachableError):
+            return None
+        return codec.decode(Attached, answer.data).process
+
+    def _in_use(self, by: Process, silent: float) -> InUseError:
+        return InUseError(self._trainer, by.shard, _described(by), silent, self._has_owner_of(by))
+
+    def _has_owner_of(self, other: Process) -> bool:
+        """Report whether both have a state file with the same owner."""
+        return bool(other.owner) and other.owner == self._process.owner
+
+    async def _has_attached(self, replaced: str) -> None:
+        """Begin the answers of a process that has its shard. It may have the place of another one."""
+        await self._link.subscribe(self._shard_inbox, self._on_asked)
+        self.attached = True
+        if replaced:
+            log.warning("this process has the place of another one of trainer %s", self._trainer)
+            with contextlib.suppress(TurngateError):  # it asks again by itself
+                await self._link.publish(self._inbox_of(replaced))
 
     async def _ask(self, ask: Attach) -> Attached:
         answer = await self._link.request(names.trainer_subject(self._trainer, "attach"), codec.encode(ask))
@@ -106,22 +156,31 @@ class Attachment:
             raise UnreachableError(f"ask for the calls of shard {self._process.shard}: {got.error}")
         return got
 
-    async def _runs(self, instance: str) -> bool | None:
-        """Report whether another process runs; None: it does not answer."""
-        try:
-            await self._link.request(self._inbox_of(instance), timeout=ANSWER_WITHIN)
-        except NotSentError:
-            return False
-        except UnreachableError:
-            return None
-        return True
+    async def _runs(self, instance: str, silent: float) -> bool | None:
+        """Report whether another process runs; None: it does not answer.
 
-    async def keep(self, began: Callable[[], Awaitable[None]]) -> ReplacedError | InUseError:
+        One that was heard a short time ago may be reconnecting: it is asked again.
+        """
+        for n in range(MOST_ASKED):
+            if n:
+                await asyncio.sleep(ASK_AGAIN)
+            try:
+                await self._link.request(self._inbox_of(instance), timeout=ANSWER_WITHIN)
+                return True
+            except NotSentError:
+                if silent >= HEARD_LATELY:
+                    return False
+            except UnreachableError:
+                return None
+        return False
+
+    async def keep(self, began: Callable[[], None]) -> ReplacedError | InUseError:
         """Ask again and again. Return when another process has the place of this one.
 
         Args:
             began: Called when this process has got its place.
         """
+        started, lines = time.monotonic(), Lines()
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._displaced.wait(), ATTACH_EVERY if self.attached else ATTACH_SOON)
@@ -129,17 +188,21 @@ class Attachment:
             try:
                 if not self.attached:
                     await self._try()
-                    await began()
+                    log.info("this process has the calls of its shard")
+                    began()
                     continue
                 got = await self._ask(Attach(process=self._process))
-            except InUseError as e:
-                if not e.silent:
+            except TurngateError as e:
+                if isinstance(e, InUseError) and not e.silent:
                     return e
-            except TurngateError as e:  # no worker, or no server: nobody else can have them
-                log.debug("this process could not ask for its calls: %s", e)
+                if self.attached:  # no worker, or no server: nobody else can have them
+                    log.debug("this process could not ask again for its calls: %s", e)
+                elif time.monotonic() - started >= UNATTACHED_FOR and lines.speak(str(e)) is not None:
+                    log.warning("this process does not have the calls of its shard, and answers none: %s", e)
             else:
                 if got.process.instance != self._process.instance:
-                    return ReplacedError(self._trainer, got.process.shard, _described(got.process))
+                    copied = self._has_owner_of(got.process)
+                    return ReplacedError(self._trainer, got.process.shard, _described(got.process), copied)
 
 
 def _described(p: Process) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
+from collections.abc import Awaitable, Callable
 from typing import Literal, get_args
 
 from ..errors import InvalidError, NotFoundError, ShapeError, TurngateError
@@ -16,6 +18,10 @@ from .submissions import Submissions
 
 Choice = Literal["leave", "cancel", "adopt"]
 """leave: their calls are not answered; cancel: they are ended; adopt: they are answered, and their results returned."""
+
+FIRST_WAIT = 1.0
+MOST_WAIT = 60.0
+"""Seconds between two looks for orphans, of which the first failed."""
 
 _LANE = re.compile(r"rollout\.requests\.p(\d)\.|parked\.[^.]+\.(\d)\.")
 
@@ -38,9 +44,27 @@ class Orphans:
         self._streams, self._submissions = streams, submissions
         self._told: set[str] = set()
 
-    async def find(self) -> list[str]:
-        """Look for orphans in the queue, which has the requests of all open rollouts, and return those adopted."""
-        found, adopted, seq = 0, [], 1
+    async def look(self, adopted: Callable[[list[str]], Awaitable[None]]) -> None:
+        """Look for orphans when this process has its shard: before, they may be another process's.
+
+        A look that fails is repeated.
+
+        Args:
+            adopted: Called with those that are adopted.
+        """
+        wait = FIRST_WAIT
+        while True:
+            try:
+                await self._find(adopted)
+                return
+            except (TurngateError, ShapeError) as e:
+                log.warning("the open rollouts of other processes are not known, and looked for in %g s: %s", wait, e)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, MOST_WAIT)
+
+    async def _find(self, adopted: Callable[[list[str]], Awaitable[None]]) -> None:
+        """Look for orphans in the queue, which has the requests of all open rollouts."""
+        found, seq = 0, 1
         while (m := await self._streams.next(names.queue(self._trainer), ">", seq)) is not None:
             seq = m.seq + 1
             try:
@@ -49,14 +73,14 @@ class Orphans:
                 continue
             if (
                 not self._is_of_this_shard(request)
-                or request.id in self._submissions.open
+                or self._submissions.has(request.id)
                 or names.trainer_of(request.id) != self._trainer
             ):
                 continue
             found += 1
             lane = _LANE.match(m.subject)
             if await self._take(request, int(lane[1] or lane[2]) if lane else names.DEFAULT_LANE, m.seq):
-                adopted.append(request.id)
+                await adopted([request.id])
         if found:
             text = {
                 "leave": "left alone: adopt or cancel them with orphans=",
@@ -64,7 +88,6 @@ class Orphans:
                 "adopt": "adopted",
             }
             log.warning("%d open rollouts that this process did not submit are %s", found, text[self._choice])
-        return adopted
 
     async def called(self, rollout: str) -> bool:
         """Handle a call of an unknown rollout, and report whether it is answered from now on.

@@ -38,6 +38,9 @@ CANCELS_PER_MESSAGE = 200
 MOST_BUNDLES = 1 << 30
 """Bytes of bundles that a process keeps, to store them again if the server loses them."""
 
+MOST_DELIVERED = 10_000
+"""Rollouts whose results were returned and that are not adopted."""
+
 TERMINAL = ("done", "failed", "cancelled", "dead")
 
 
@@ -79,6 +82,9 @@ class Submissions:
         self._bundles: dict[str, bytes] = {}
         self._stored: set[str] = set()  # sha256 of bundles that the server surely had
         self._submitting: set[str] = set()
+        self._delivered: dict[str, None] = {}  # newest rollouts whose results were returned
+        self._adopt_one = asyncio.Lock()
+        self.adopting = False  # orphans that will be adopted are looked for
         self._store = ""  # name of the store, see look_at_store
 
     def restore(self, opened: Mapping[str, Submitted]) -> None:
@@ -91,9 +97,12 @@ class Submissions:
         return self._groups.get(group, ()) if group else self.open
 
     def expected(self, group: str) -> bool:
-        """Report whether a group, or with an empty name any, has open rollouts or requests that wait for a slot."""
+        """Report whether a group, or with an empty name any, has open rollouts or requests that wait for a slot.
+
+        It may get orphans, too.
+        """
         waiting = self.slots.waiting
-        return bool(self.members(group) or (waiting.get(group) if group else waiting))
+        return self.adopting or bool(self.members(group) or (waiting.get(group) if group else waiting))
 
     def _add(self, s: Submitted) -> None:
         self.open[s.request.id] = s
@@ -116,11 +125,21 @@ class Submissions:
             self.on_drop(group)
         return True
 
+    def has(self, rollout: str) -> bool:
+        """Report whether a rollout was submitted or adopted here."""
+        return rollout in self.open or rollout in self._delivered
+
     async def adopt(self, s: Submitted) -> None:
-        """Make a rollout open that another process has put on the queue."""
-        if s.request.id not in self.open:
-            self._add(s)
+        """Make a rollout open that another process has put on the queue, unless it is, or its result was returned here.
+
+        It is in the state file before its result can be.
+        """
+        async with self._adopt_one:
+            if self.has(s.request.id):
+                return
             await asyncio.to_thread(self._ledger.write, [submit_entry(s)], True)
+            if s.request.id not in self.open:
+                self._add(s)
 
     async def put_bundle(self, data: bytes) -> str:
         """Store a task's files and return their sha256 for request.task.bundle."""
@@ -370,6 +389,9 @@ class Submissions:
         """Drop a rollout that has its result, and report whether it was open."""
         if not self._drop(rollout):
             return False
+        self._delivered[rollout] = None
+        if len(self._delivered) > MOST_DELIVERED:
+            del self._delivered[next(iter(self._delivered))]
         self._ledger.note([{"id": rollout, "done": True}])
         return True
 

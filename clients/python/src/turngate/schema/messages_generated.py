@@ -1069,7 +1069,7 @@ class Process:
     name: str = field(default="", metadata=wire(most=300))
     """Program, number of the process and host, for people."""
     since: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
-    """Its start in Unix ms, for people."""
+    """Its start in Unix ms; of two with one owner, the later one has the calls."""
 
 
 @dataclass(slots=True, kw_only=True)
