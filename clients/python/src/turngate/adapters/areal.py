@@ -6,7 +6,7 @@ trainer.train(workflow=workflow, ...)
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from areal.api.io_struct import ModelRequest
@@ -15,7 +15,10 @@ from areal.api.workflow_api import RolloutWorkflow
 from ..serving.call import Call
 from .chat import Chat, Parse
 from .engine import Generated, policy
-from .rollouts import Connection, ToTask
+from .rollouts import Connection, ConnectionOptions, ToTask
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class TurngateWorkflow(RolloutWorkflow):
@@ -31,11 +34,8 @@ class TurngateWorkflow(RolloutWorkflow):
         tokenizer: Any,
         task: ToTask,
         *,
-        url: str = "nats://127.0.0.1:4222",
-        creds: str | None = None,
-        name: str = "local",
         parse: Parse | None = None,
-        **options: Any,
+        **options: Unpack[ConnectionOptions],
     ) -> None:
         """Prepare rollouts.
 
@@ -43,15 +43,12 @@ class TurngateWorkflow(RolloutWorkflow):
             gconfig: AReaL's GenerationHyperparameters for each model call.
             tokenizer: The policy's tokenizer.
             task: It returns the task of a row.
-            url: URL of the NATS server.
-            creds: A .creds file, or a file with an nkey seed.
-            name: Name of the trainer. Each process of workflows needs one of its own.
             parse: It reads the model's texts; see Chat.
-            options: agent, sandbox, image, labels, concurrency and max_lost of Rollouts.
+            options: The server, the trainer, the agent and its sandbox; see ConnectionOptions.
         """
         self._gconfig, self._tokenizer = gconfig, tokenizer
         self._chat = Chat(tokenizer, parse)
-        self._connection = Connection(url, creds, name, task, options)
+        self._connection = Connection(task, options)
 
     async def arun_episode(self, engine: Any, data: dict[str, Any]) -> dict[str, torch.Tensor] | None:
         """Run a rollout to its end."""

@@ -176,7 +176,7 @@ def training_trace(episode: Episode) -> TrainingTrace:
 
     Calls that must not be trained on, see Rows.findings, have a mask of zeros; without ids they are left out.
     """
-    trained = {c.call: c._trainable for c in episode.rows.calls if c.role in _TRAINED}
+    trained = {c.call: c.trainable for c in episode.rows.calls if c.role in _TRAINED}
     turns = [
         _turn(line, messages, trained[line.call])
         for line, messages in answered(episode.recording)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..client.client import Client
 from ..errors import ClosedError, DigestError, InvalidError, NotFoundError, TurngateError
@@ -22,6 +22,9 @@ from ..trajectory.reader import Rows, rows
 from ..trajectory.row import Row
 from ..wire.cancelling import cancelled
 from ..wire.link import log
+
+if TYPE_CHECKING:
+    pass
 
 ToTask = Callable[[Any], Task | Request]
 """It returns the task of one of the framework's examples."""
@@ -303,15 +306,33 @@ class Rollouts:
             yield piece
 
 
+class ConnectionOptions(TypedDict, total=False):
+    """ConnectionOptions are the server and the trainer of an adapter, and options of Rollouts, which describes them."""
+
+    url: str
+    """URL of the NATS server. Default: nats://127.0.0.1:4222."""
+    creds: str | None
+    """A .creds file, or a file with an nkey seed."""
+    name: str
+    """Name of the trainer; default local. Each process needs one of its own."""
+    agent: str
+    sandbox: str
+    image: str
+    labels: dict[str, str] | None
+    concurrency: int
+    max_lost: int
+
+
 class Connection:
     """Connection connects a client for the first rollout of a framework that makes its parts outside of the event loop.
 
     A further rollout on the same event loop uses the same client.
     """
 
-    def __init__(self, url: str, creds: str | None, name: str, task: ToTask, options: Mapping[str, Any]) -> None:
-        self._server = (url, creds, name)
-        self._task, self._options = task, options
+    def __init__(self, task: ToTask, options: ConnectionOptions) -> None:
+        self._task, self._options = task, dict[str, Any](options)
+        server = {name: self._options.pop(name) for name in ("url", "creds", "name") if name in options}
+        self._server = {"name": "local", **server}
         self._opening = asyncio.Lock()
         self._opened: Rollouts | None = None
 
@@ -323,7 +344,9 @@ class Connection:
         """
         async with self._opening:
             if self._opened is None:
-                self._opened = Rollouts(await Client.connect(*self._server), self._task, **self._options)
+                self._opened = Rollouts(
+                    await Client.connect(**self._server), self._task, **self._options
+                )
             return self._opened
 
     async def close(self) -> None:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skyrl.train.generators.base import GeneratorInput, GeneratorInterface, GeneratorOutput
 
 from ..serving.call import Call
 from .chat import Chat, Parse
 from .engine import Generated, policy
-from .rollouts import Connection, Episode, Sample, ToTask
+from .rollouts import Connection, ConnectionOptions, Episode, Sample, ToTask
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class TurngateGenerator(GeneratorInterface):
@@ -33,11 +36,8 @@ class TurngateGenerator(GeneratorInterface):
         tokenizer: Any,
         task: ToTask,
         *,
-        url: str = "nats://127.0.0.1:4222",
-        creds: str | None = None,
-        name: str = "local",
         parse: Parse | None = None,
-        **options: Any,
+        **options: Unpack[ConnectionOptions],
     ) -> None:
         """Prepare rollouts.
 
@@ -45,15 +45,12 @@ class TurngateGenerator(GeneratorInterface):
             engines: SkyRL's client of its inference engines.
             tokenizer: The policy's tokenizer.
             task: It returns the task of a row: its env_extras, with its prompt as "prompt".
-            url: URL of the NATS server.
-            creds: A .creds file, or a file with an nkey seed.
-            name: Name of the trainer.
             parse: It reads the model's texts; see Chat.
-            options: agent, sandbox, image, labels, concurrency and max_lost of Rollouts.
+            options: The server, the trainer, the agent and its sandbox; see ConnectionOptions.
         """
         self._engines, self._end = engines, int(tokenizer.eos_token_id)
         self._chat = Chat(tokenizer, parse)
-        self._connection = Connection(url, creds, name, task, options)
+        self._connection = Connection(task, options)
 
     async def generate(self, input_batch: GeneratorInput) -> GeneratorOutput:
         """Run a rollout for each prompt; the order is kept."""

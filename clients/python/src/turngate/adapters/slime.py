@@ -7,7 +7,7 @@ generate = Generate(lambda sample: Task.load(sample.metadata["task"]), creds="tr
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -16,7 +16,10 @@ from ..serving.call import Call
 from ..serving.open_calls import FaultError
 from .chat import Chat, Parse, Tokenizer
 from .engine import Generated, policy
-from .rollouts import Connection, Sample, ToTask
+from .rollouts import Connection, ConnectionOptions, Sample, ToTask
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Generate:
@@ -30,26 +33,20 @@ class Generate:
         self,
         task: ToTask,
         *,
-        url: str = "nats://127.0.0.1:4222",
-        creds: str | None = None,
-        name: str = "local",
         tokenizer: Tokenizer | None = None,
         parse: Parse | None = None,
-        **options: Any,
+        **options: Unpack[ConnectionOptions],
     ) -> None:
         """Prepare rollouts.
 
         Args:
             task: It returns the task of a sample.
-            url: URL of the NATS server.
-            creds: A .creds file, or a file with an nkey seed.
-            name: Name of the trainer.
             tokenizer: The policy's tokenizer. Default: of args.hf_checkpoint.
             parse: It reads the model's texts; see Chat.
-            options: agent, sandbox, image, labels, concurrency and max_lost of Rollouts.
+            options: The server, the trainer, the agent and its sandbox; see ConnectionOptions.
         """
         self._tokenizer, self._parse = tokenizer, parse
-        self._connection = Connection(url, creds, name, task, options)
+        self._connection = Connection(task, options)
         self._http: httpx.AsyncClient | None = None
 
     async def __call__(self, args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:

@@ -31,7 +31,7 @@ from ..schema import Fault, Reply, Request, Result, Usage
 from ..serving.call import Call
 from ..serving.open_calls import FaultError
 from ..tasks.task import Task
-from .rollouts import Connection
+from .rollouts import Connection, ConnectionOptions
 
 _STATUSES = (400, 409, 410, 413, 425, 429)
 _STREAMING = ("stream", "stream_options")
@@ -65,10 +65,11 @@ class TurngateHarness(Harness[TurngateConfig]):
 
     def __init__(self, config: TurngateConfig) -> None:
         super().__init__(config)
-        options = {"agent": config.agent, "sandbox": config.sandbox, "image": config.image}
-        self._connection = Connection(
-            config.url, config.creds, config.trainer, self.task, {**options, "concurrency": config.concurrency}
-        )
+        options = ConnectionOptions(
+            url=config.url, creds=config.creds, name=config.trainer, agent=config.agent, sandbox=config.sandbox,
+            image=config.image, concurrency=config.concurrency,
+        )  # fmt: skip
+        self._connection = Connection(self.task, options)
 
     def task(self, data: TaskData) -> Task | Request:
         """Return the task of a row. Override it for tasks with files; by default the row's prompt is all."""

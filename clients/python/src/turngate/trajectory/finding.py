@@ -8,7 +8,8 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
-from .recorded_call import RecordedCall, break_text
+from .linked_call import LinkedCall
+from .recorded_call import break_text
 from .transcript_line import Answered
 
 INFO = "info"
@@ -44,10 +45,10 @@ class Findings(list[Finding]):
     def add(self, level: str, code: str, call: int, text: str) -> None:
         self.append(Finding(level, code, call, text))
 
-    def check_answer(self, c: RecordedCall, answered: Answered, roles: Container[str], without_logprobs: bool) -> None:
+    def check_answer(self, c: LinkedCall, answered: Answered, roles: Container[str], without_logprobs: bool) -> None:
         """Decide whether an answer may be trained on."""
         n = c.call
-        if not c._committed:
+        if not c.committed:
             c.untrained = "not_committed"
             self.add(INFO, "not_committed", n, f"the answer of call {n} did not reach the agent")
             return
@@ -58,16 +59,16 @@ class Findings(list[Finding]):
             c.untrained = "ids_retained"
             self.add(INFO, "ids_retained", n, f"the trainer keeps the ids of call {n}")
             return
-        if not c.completion_tokens and c._has_ids and not answered.completion_tokens:
+        if not c.completion_tokens and c.has_ids and not answered.completion_tokens:
             self.add(WARNING, "empty_completion", n, f"the answer of call {n} has no tokens")
             return
         if not c.completion_tokens:
             self._bad(c, "ids_missing", "has no completion ids")
             return
-        if not c._has_ids:
+        if not c.has_ids:
             self._bad(c, "prompt_ids_missing", "has completion ids, but no prompt ids")
             return
-        c._trainable = True
+        c.trainable = True
         if c.finish_reason == "length":
             self.add(WARNING, "truncated", n, f"the answer of call {n} was cut at its largest length")
         self._check_ids(c, answered)
@@ -79,23 +80,23 @@ class Findings(list[Finding]):
         self._check_logprobs(c, without_logprobs)
         self._check_versions(c)
 
-    def _bad(self, c: RecordedCall, code: str, text: str) -> None:
-        c._trainable, c.untrained = False, c.untrained or code
+    def _bad(self, c: LinkedCall, code: str, text: str) -> None:
+        c.trainable, c.untrained = False, c.untrained or code
         self.add(ERROR, code, c.call, f"call {c.call} {text}")
 
-    def _check_ids(self, c: RecordedCall, answered: Answered) -> None:
+    def _check_ids(self, c: LinkedCall, answered: Answered) -> None:
         prompt = answered.prompt_ids
         if prompt.text.find("-", prompt.start, prompt.end) >= 0:
             at = _negative(prompt.ids())
             if at >= 0:
                 self._bad(c, "id_negative", f"has a negative prompt id at place {at}")
                 return
-        at = _negative(c._completion)
+        at = _negative(c.completion)
         if at >= 0:
             self._bad(c, "id_negative", f"has a negative completion id at place {at}")
 
-    def _check_logprobs(self, c: RecordedCall, without_logprobs: bool) -> None:
-        values = c._logprobs
+    def _check_logprobs(self, c: LinkedCall, without_logprobs: bool) -> None:
+        values = c.logprobs
         if not values and without_logprobs:
             self.add(INFO, "logprobs_missing", c.call, f"call {c.call} has no log-probs")
         elif not values:
@@ -110,18 +111,18 @@ class Findings(list[Finding]):
             else:
                 self._bad(c, "logprob_not_finite", f"has a log-prob that is not finite, at place {at}")
 
-    def _check_versions(self, c: RecordedCall) -> None:
+    def _check_versions(self, c: LinkedCall) -> None:
         """Tell whether each completion id has one policy version."""
         at = 0
-        for span in c._versions:
+        for span in c.versions:
             if span.start != at or span.end < span.start:
                 break
             at = span.end
-        if c._versions and at != c.completion_tokens:
+        if c.versions and at != c.completion_tokens:
             text = f"the policy versions of call {c.call} do not cover its {c.completion_tokens} tokens once each"
             self.add(WARNING, "version_spans", c.call, text)
 
-    def check_all(self, calls: list[RecordedCall], committed_known: bool, reward: float | None) -> None:
+    def check_all(self, calls: list[LinkedCall], committed_known: bool, reward: float | None) -> None:
         """Add the findings about the rollout as a whole, and put all in the order of their calls."""
         last = 0
         for c in calls:
@@ -129,11 +130,11 @@ class Findings(list[Finding]):
             if c.call > last + 1:
                 self.add(WARNING, "gap", c.call, f"the transcript has no call between {last} and {c.call}")
             last = max(last, c.call)
-        own = [c for c in calls if c.tag == "agent" and c._answered]
-        if any(c._tools for c in own) and not any(c._said.tools for c in own):
+        own = [c for c in calls if c.tag == "agent" and c.answered]
+        if any(c.tools for c in own) and not any(c.said.tools for c in own):
             self.add(WARNING, "no_tool_calls", 0, "the agent offers tools and the model calls none")
-        trained = [c for c in calls if c._row > 0 and c.trained]
-        nameless = sum(not c._versions for c in trained)
+        trained = [c for c in calls if c.row > 0 and c.trained]
+        nameless = sum(not c.versions for c in trained)
         if nameless:
             self.add(INFO, "versions_missing", 0, f"{nameless} calls have no policy version")
         if not trained:
@@ -145,11 +146,11 @@ class Findings(list[Finding]):
             self.add(INFO, "reward_missing", 0, "the rollout has no reward")
         self.sort(key=lambda f: f.call or math.inf)
 
-    def _check_call(self, c: RecordedCall) -> None:
+    def _check_call(self, c: LinkedCall) -> None:
         n = c.call
-        if c._refused:
+        if c.refused:
             self.add(INFO, "refused", n, f"call {n} got no answer: {c.fault}")
-        elif not c._answered:
+        elif not c.answered:
             self.add(WARNING, "unanswered", n, f"the transcript has no end of call {n}")
         elif c.merge == "realign":
             text = f"the prompt of call {n} has other tokens for the last {c.drift} of the answer before"

@@ -9,7 +9,7 @@ from ..wire import digest
 from .said import said
 
 if TYPE_CHECKING:
-    from .recorded_call import RecordedCall
+    from .linked_call import LinkedCall
 
 
 @dataclass(slots=True, eq=False)
@@ -21,7 +21,7 @@ class Turn:
     count: int = 0  # messages
     assistant: bool = False
     text: bytes = b""  # hash of the text of an assistant's message
-    calls: list[RecordedCall] = field(default_factory=list)  # with exactly this conversation
+    calls: list[LinkedCall] = field(default_factory=list)  # with exactly this conversation
     next: dict[bytes, Turn] = field(default_factory=dict)  # by the hash of the message
 
 

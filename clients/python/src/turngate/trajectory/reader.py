@@ -12,6 +12,7 @@ from ..schema import Result
 from ..wire import names
 from . import transcript
 from .finding import ERROR, INFO, WARNING, Finding, Findings
+from .linked_call import LinkedCall
 from .linker import Linker, no_prompt
 from .recorded_call import DISCARDED, Break, RecordedCall, break_text
 from .repeats import repeats
@@ -94,7 +95,7 @@ class Rows:
         """The places at which a row begins that is not the first, with their reasons."""
         self.findings: list[Finding] = []
         """Facts that a trainer should know; those of the level error keep calls out of the rows."""
-        self._leaves: list[RecordedCall] = []
+        self._leaves: list[LinkedCall] = []
         self._numbers: dict[str, int] = {}  # of policy versions
 
     @property
@@ -118,10 +119,10 @@ class Rows:
         leaf = self._leaves[at]
         row = Row(self.rollout, self.attempt, self.group, self.index, self.task, n, leaf.role, self.reward)
         path = []
-        p: RecordedCall | None = leaf
+        p: LinkedCall | None = leaf
         while p is not None:
             path.append(p)
-            p = p._up
+            p = p.up
         for c in reversed(path):
             row._put(c, self._numbers)
         return row
@@ -140,7 +141,7 @@ class _Reader:
         self._without_logprobs = without_logprobs
         self._findings = Findings()
         self.out.findings = self._findings
-        self._calls: dict[int, RecordedCall] = {}
+        self._calls: dict[int, LinkedCall] = {}
         self._kept = 0
         self._lines = 0
         self._last = 0
@@ -173,35 +174,34 @@ class _Reader:
 
     def _began(self, line: Line, q: Asked) -> None:
         """Add a call."""
-        n, calls = line.call, self.out.calls
-        if n in self._calls:
+        n, calls = line.call, self._calls
+        if n in calls:
             self._findings.add(WARNING, "duplicate", n, f"the transcript has call {n} twice; the first one counts")
             return
         if len(calls) == MOST_CALLS:
             raise _EnoughError
-        c = RecordedCall(n, role=q.tag, tag=q.tag, model=q.model, at=line.at, _index=len(calls), _asked=self._lines)
+        c = LinkedCall(n, role=q.tag, tag=q.tag, model=q.model, at=line.at, index=len(calls), asked=self._lines)
         self._whose(c, q.key)
-        base = self._calls.get(q.base)
+        base = calls.get(q.base)
         talk = self._linker.talk
         if not q.base and not q.keep:
-            c._turn = talk.root
-        elif base is None or base._turn is None or not 0 <= q.keep <= base._messages:
+            c.turn = talk.root
+        elif base is None or base.turn is None or not 0 <= q.keep <= base.messages:
             text = f"the messages of call {n} are not known: it begins with {q.keep} messages of call {q.base}"
             self._findings.add(ERROR, "base_missing", n, text)
         else:
-            c._turn, c._tools = talk.back(base._turn, q.keep), base._tools
+            c.turn, c.tools = talk.back(base.turn, q.keep), base.tools
         if q.tools:
-            c._tools = q.tools != "[]"
+            c.tools = q.tools != "[]"
         self._keep(_PER_CALL + _PER_TURN * len(q.messages))
-        if c._turn is not None:
+        if c.turn is not None:
             for value, raw in q.messages:
-                c._turn = talk.add(c._turn, value, raw)
-            c._messages = c._turn.count
-            c._turn.calls.append(c)
-        self._calls[n], self._last = c, n
-        calls.append(c)
+                c.turn = talk.add(c.turn, value, raw)
+            c.messages = c.turn.count
+            c.turn.calls.append(c)
+        calls[n], self._last = c, n
 
-    def _whose(self, c: RecordedCall, key: str) -> None:
+    def _whose(self, c: LinkedCall, key: str) -> None:
         """Compare a call's key with the rollout's id and attempt. The first key sets them."""
         out = self.out
         rollout, attempt = _owner(key)
@@ -219,57 +219,59 @@ class _Reader:
         if c is None:
             self._findings.add(ERROR, "base_missing", n, f"the transcript lacks the request of call {n}")
             return
-        if c._answered or c._refused:
+        if c.answered or c.refused:
             text = f"the transcript has the end of call {n} twice; the first one counts"
             self._findings.add(WARNING, "duplicate", n, text)
             return
         if line.reply is None:
-            c.gen, c.ms, c._refused = line.gen, line.ms, True
+            c.gen, c.ms, c.refused = line.gen, line.ms, True
             c.fault = str((line.fault or {}).get("message") or "")
             return
         self._answered(c, line, line.reply)
 
-    def _answered(self, c: RecordedCall, line: Line, q: Answered) -> None:
-        c._said = said(q.message)
+    def _answered(self, c: LinkedCall, line: Line, q: Answered) -> None:
+        c.said = said(q.message)
         before, same = self._linker.by_messages(c)
         prompt = self._linker.read(q.prompt_ids, before)
         c.gen, c.ms = line.gen, line.ms
-        c._answered, c._ended, c.finish_reason, c._versions = True, self._lines, q.finish_reason, q.versions
-        c._committed = self._committed is None or self._committed.get(c.call) == c.gen
+        c.answered, c.ended, c.finish_reason, c.versions = True, self._lines, q.finish_reason, q.versions
+        c.committed = self._committed is None or self._committed.get(c.call) == c.gen
         c.prompt_tokens, c.completion_tokens = prompt.size, len(q.completion_ids)
-        c._used = q.completion_tokens
-        c._completion, c._logprobs = q.completion_ids, q.logprobs
-        c._has_ids = prompt.size > 0
+        c.used = q.completion_tokens
+        c.completion, c.logprobs = q.completion_ids, q.logprobs
+        c.has_ids = prompt.size > 0
         self._findings.check_answer(c, q, self._roles, self._without_logprobs)
         self._linker.link(c, prompt, before, same)
-        self._keep(4 * (len(c._fresh) + len(c._completion) + len(c._logprobs)) + 64 * len(c._versions))
+        self._keep(4 * (len(c.fresh) + len(c.completion) + len(c.logprobs)) + 64 * len(c.versions))
 
     def _finish(self) -> None:
         """Link the calls without an answer and find the rows."""
-        for c in self.out.calls:
-            if not c._answered:
+        calls = list(self._calls.values())
+        self.out.calls = [*calls]
+        for c in calls:
+            if not c.answered:
                 before, same = self._linker.by_messages(c)
                 self._linker.link(c, no_prompt(), before, same)
-            if not c._committed:
+            if not c.committed:
                 c.role = DISCARDED
-        self._find_rows()
-        self.out.tokens = count(self.out.calls, self._roles)
-        repeats(self.out.calls, self._findings)
-        self._findings.check_all(self.out.calls, self._committed is not None, self.out.reward)
+        self._find_rows(calls)
+        self.out.tokens = count(calls, self._roles)
+        repeats(calls, self._findings)
+        self._findings.check_all(calls, self._committed is not None, self.out.reward)
 
-    def _find_rows(self) -> None:
+    def _find_rows(self, calls: list[LinkedCall]) -> None:
         """Find the last call of each row, and the row that trains each call: the first one that has it.
 
         Rows of the agent itself come first.
         """
-        calls, out = self.out.calls, self.out
+        out = self.out
         for c in reversed(calls):  # a parent lies before its children
-            if (c._continued or c._trainable) and c._up is not None:
-                c._up._continued = True
-        ends = [c for c in calls if c._trainable and not c._continued]
+            if (c.continued or c.trainable) and c.up is not None:
+                c.up.continued = True
+        ends = [c for c in calls if c.trainable and not c.continued]
         positions = 0
         for c in sorted(ends, key=lambda c: c.tag != "agent"):
-            positions += c._end
+            positions += c.end
             if positions > MOST_POSITIONS:
                 text = f"the rows from call {c.call} on are left out: all rows have more than {MOST_POSITIONS} tokens"
                 self._findings.add(ERROR, "too_many_rows", c.call, text)
@@ -277,11 +279,11 @@ class _Reader:
             out._leaves.append(c)
             n = len(out._leaves)
             first, p = c, c
-            while p is not None and not p._row:
-                p._row, first = n, p
-                p = p._up  # type: ignore[assignment]
+            while p is not None and not p.row:
+                p.row, first = n, p
+                p = p.up  # type: ignore[assignment]
             self._train(c, n)
-            if first._up is not None:
+            if first.up is not None:
                 first.reason = "branch"
             if first.reason and n > 1:
                 out.breaks.append(Break(first.call, first.parent, first.reason, first.drift, break_text(first)))
@@ -289,30 +291,30 @@ class _Reader:
         for n, c in enumerate(out._leaves, 1):
             self._mixed(n, c)
 
-    def _train(self, leaf: RecordedCall, row: int) -> None:
+    def _train(self, leaf: LinkedCall, row: int) -> None:
         """Count the tokens that a row trains of each call. The prompt of the next call may cut an answer."""
-        after: RecordedCall | None = None  # the next call with ids in the row
-        p: RecordedCall | None = leaf
-        while p is not None and p._row == row:
-            if p._trainable:
+        after: LinkedCall | None = None  # the next call with ids in the row
+        p: LinkedCall | None = leaf
+        while p is not None and p.row == row:
+            if p.trainable:
                 size = p.completion_tokens
-                lost = p._end - after._kept if after is not None else 0
+                lost = p.end - after.kept if after is not None else 0
                 p.trained_tokens = size - lost
                 if after is not None and lost:
                     p.untrained = CUT
                     text = f"{lost} of the {size} sampled tokens of call {p.call} are not trained"
                     text += f": the prompt of call {after.call} has other tokens for them"
                     self._findings.add(WARNING, CUT, p.call, text)
-            if p._has_ids:
+            if p.has_ids:
                 after = p
-            p = p._up
+            p = p.up
 
     def _number(self) -> None:
         """Give policy versions numbers: those at the ends of their names if they differ, otherwise 0, 1, ..."""
         numbers: dict[str, int] = {}
         digits = True
-        for c in self.out.calls:
-            for v in c._versions if c._row and c.trained else ():
+        for c in self._calls.values():
+            for v in c.versions if c.row and c.trained else ():
                 if v.version not in numbers:
                     n = number(v.version)
                     digits = digits and n is not None and n not in numbers.values()
@@ -323,14 +325,14 @@ class _Reader:
             self._findings.add(INFO, "versions_numbered", 0, f"{text} in the order of the calls")
         self.out._numbers = numbers
 
-    def _mixed(self, row: int, leaf: RecordedCall) -> None:
+    def _mixed(self, row: int, leaf: LinkedCall) -> None:
         """Tell of a row that trains on several policy versions."""
         seen: set[str] = set()
-        p: RecordedCall | None = leaf
-        while p is not None and p._row == row:
+        p: LinkedCall | None = leaf
+        while p is not None and p.row == row:
             if p.trained:
-                seen |= {v.version for v in p._versions if v.end > v.start}
-            p = p._up
+                seen |= {v.version for v in p.versions if v.end > v.start}
+            p = p.up
         if len(seen) > 1:
             text = ", ".join(sorted(seen)[:10])
             text = f"the row that ends with call {leaf.call} has tokens of the policy versions {text}"

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-from ..schema import VersionSpan
-from .said import Said
-
-if TYPE_CHECKING:
-    from .message_tree import Turn
+from dataclasses import dataclass
+from typing import Any
 
 DISCARDED = "discarded"
 """Role of a call without an answer that reached the agent. Other roles are the tags of calls."""
-
-
-def no_ids() -> array[int]:
-    """Return an empty list of token ids."""
-    return array("i")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -43,6 +31,8 @@ class RecordedCall:
     completion_tokens: int = 0
     trained_tokens: int = 0
     """Number of completion ids that a row trains."""
+    trainable: bool = False
+    """The model's tokens may be trained on. Rows.findings has the reasons against it."""
     untrained: str = ""
     """Reason for which no row trains the others; see Tokens."""
 
@@ -55,29 +45,6 @@ class RecordedCall:
     fault: str = ""
     """Reason for which it got no answer."""
 
-    _index: int = 0  # among the calls of the rollout
-    _up: RecordedCall | None = None  # the call before this one in its row
-    _turn: Turn | None = None  # the conversation; None: its messages are not known
-    _messages: int = 0
-    _asked: int = 0  # line of its request
-    _ended: int = 0  # line of its answer
-    _answered: bool = False
-    _refused: bool = False
-    _committed: bool = False
-    _has_ids: bool = False
-    _said: Said = field(default_factory=Said)
-    _used: int = 0  # completion tokens that the answer reports
-    _tools: bool = False  # the call offers tools
-    _trainable: bool = False  # the completion may be trained on
-    _kept: int = 0  # tokens of the row before that the prompt keeps
-    _fresh: array[int] = field(default_factory=no_ids)  # tokens of the prompt behind these
-    _completion: array[int] = field(default_factory=no_ids)
-    _logprobs: array[float] = field(default_factory=lambda: array("f"))
-    _versions: list[VersionSpan] = field(default_factory=list)
-    _hash: Any = None  # hash of all tokens up to the end of the completion
-    _continued: bool = False  # a call that continues this one, directly or not, is trainable
-    _row: int = 0  # 1, 2, ...: the row that trains the completion
-
     def __repr__(self) -> str:
         tokens = f"{self.prompt_tokens} and {self.completion_tokens} tokens, {self.trained_tokens} trained"
         return f"<RecordedCall {self.call}: {self.role or '?'}, {self.fault or self.finish_reason or '?'}, {tokens}>"
@@ -86,11 +53,6 @@ class RecordedCall:
     def trained(self) -> bool:
         """A row trains a token of the completion, or more."""
         return self.trained_tokens > 0
-
-    @property
-    def _end(self) -> int:
-        """Number of tokens up to the end of the completion."""
-        return self._kept + len(self._fresh) + len(self._completion)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the call as JSON of the vectors has it."""

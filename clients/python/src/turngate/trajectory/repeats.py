@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .finding import WARNING, Findings
-from .linker import may_precede
-from .recorded_call import RecordedCall
+from .linked_call import LinkedCall
 
 REPEATS_FROM = 5
 """Number of calls one after the other from which a repetition is a finding."""
@@ -37,24 +36,24 @@ class _Repetition:
             findings.add(WARNING, "repeats", self.first, text)
 
 
-def repeats(calls: Iterable[RecordedCall], findings: Findings) -> None:
+def repeats(calls: Iterable[LinkedCall], findings: Findings) -> None:
     """Tell of an agent that asks the same again and again, and of a model that answers its own turns the same.
 
     Titles and the turns of sub-agents may have the same answers.
     """
-    before: dict[str, RecordedCall] = {}  # by tag
+    before: dict[str, LinkedCall] = {}  # by tag
     prompts: dict[str, _Repetition] = {}
     answers = _Repetition("answer")
     for c in calls:
-        if not c._answered or not c._committed:
+        if not c.answered or not c.committed:
             continue
         last = before.get(c.tag)
-        if last is not None and not may_precede(last, c):
+        if last is not None and not last.may_precede(c):
             last = None
         prompt = prompts.setdefault(c.tag, _Repetition("messages"))
-        prompt.next(c.call, last is not None and c._turn is not None and c._turn is last._turn, findings)
+        prompt.next(c.call, last is not None and c.turn is not None and c.turn is last.turn, findings)
         if c.tag == "agent":
-            answers.next(c.call, last is not None and c._said.whole == last._said.whole, findings)
+            answers.next(c.call, last is not None and c.said.whole == last.said.whole, findings)
         before[c.tag] = c
     for repetition in (*prompts.values(), answers):
         repetition.tell(findings)

@@ -13,7 +13,7 @@ from ..errors import MissingPackageError
 from ..schema import VersionSpan
 from ..wire.digest import write_number
 from . import versions
-from .recorded_call import RecordedCall, no_ids
+from .linked_call import LinkedCall, no_ids
 
 if TYPE_CHECKING:
     import numpy
@@ -90,16 +90,16 @@ class Row:
         oldest = self.oldest
         return oldest is not None and oldest < version
 
-    def _put(self, c: RecordedCall, numbers: Mapping[str, int]) -> None:
+    def _put(self, c: LinkedCall, numbers: Mapping[str, int]) -> None:
         """Add a call of the path."""
-        trained = c.trained and c._row == self.row + 1
-        if c._has_ids:
-            self._cut(c._kept)
-            self._context(c._fresh)
+        trained = c.trained and c.row == self.row + 1
+        if c.has_ids:
+            self._cut(c.kept)
+            self._context(c.fresh)
         start = len(self.input_ids)
-        if c._has_ids:
+        if c.has_ids:
             self._answer(c, trained, numbers)
-        span = Span(c.call, c.role, c.gen, start, len(self.input_ids), trained, c.finish_reason, c._versions)
+        span = Span(c.call, c.role, c.gen, start, len(self.input_ids), trained, c.finish_reason, c.versions)
         self.calls.append(span)
 
     def _cut(self, at: int) -> None:
@@ -116,15 +116,15 @@ class Row:
         self.logprobs.frombytes(bytes(4 * len(ids)))
         self.versions.frombytes(b"\xff" * 4 * len(ids))
 
-    def _answer(self, c: RecordedCall, trained: bool, numbers: Mapping[str, int]) -> None:
+    def _answer(self, c: LinkedCall, trained: bool, numbers: Mapping[str, int]) -> None:
         start, size = len(self.input_ids), c.completion_tokens
-        self._context(c._completion)
+        self._context(c.completion)
         if not trained:
             return
         self.loss_mask[start:] = array("b", b"\1" * size)
-        if c._logprobs:
-            self.logprobs[start:] = c._logprobs
-        for span in c._versions:
+        if c.logprobs:
+            self.logprobs[start:] = c.logprobs
+        for span in c.versions:
             first, end = max(span.start, 0), min(span.end, size)
             if first < end:
                 self.versions[start + first : start + end] = array("i", [numbers[span.version]]) * (end - first)

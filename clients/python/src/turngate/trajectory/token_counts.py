@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .recorded_call import RecordedCall
+from .linked_call import LinkedCall
 
 CUT = "tokens_lost"
 """Reason for which tokens are not trained: the next prompt of the row has other tokens for the end of the answer."""
@@ -54,15 +54,15 @@ class Tokens:
         return {**out, "others": self.others} if self.others else out
 
 
-def count(calls: Iterable[RecordedCall], roles: Container[str]) -> Tokens:
+def count(calls: Iterable[LinkedCall], roles: Container[str]) -> Tokens:
     """Count the tokens of all answers."""
     out, reasons = Tokens(), dict[str, Untrained]()
     for c in calls:
-        sampled = c.completion_tokens or min(max(c._used, 0), _MOST)
+        sampled = c.completion_tokens or min(max(c.used, 0), _MOST)
         if c.tag not in roles:
             out.others += sampled
             continue
-        if c._trainable and not c._row:
+        if c.trainable and not c.row:
             c.untrained = "too_many_rows"
         out.sampled += sampled
         out.trained += c.trained_tokens

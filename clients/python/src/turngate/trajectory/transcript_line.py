@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from ..errors import ShapeError
 from ..schema import VersionSpan
 from ..wire.tame import tame
-from .recorded_call import no_ids
+from .linked_call import no_ids
 
 T = TypeVar("T")
 
