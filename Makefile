@@ -10,13 +10,19 @@ MODES ?=
 N ?= 8
 J ?= 1
 
-.PHONY: help build check test race e2e python adapters judges engines matrix tasks compare chaos bench lint fuzz
+.PHONY: help build quick shape check test race e2e python adapters judges engines matrix tasks compare chaos bench lint fuzz
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 build: ## one static binary, bin/turngate
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/turngate ./cmd/turngate
+
+quick: ## the first answer, without Docker: build, lint, unit tests
+	.ci/run build lint unit
+
+shape: ## print the widest types, exported names, writers of results and calls between files
+	go run ./internal/measure
 
 check: ## run all checks of CI
 	.ci/run
