@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/agents"
-	"github.com/turngate/turngate/agents/mini"
-	"github.com/turngate/turngate/agents/toolserver"
+	"github.com/turngate/turngate/internal/mini"
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/internal/toolserver"
 )
 
 func agentCommand() *cobra.Command {

@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/taskcheck"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/sandboxes/backends"
-	"github.com/turngate/turngate/tasks/check"
 	"github.com/turngate/turngate/trainer"
 	"github.com/turngate/turngate/trainer/replay"
 )
@@ -65,7 +65,7 @@ func (f *agentCheck) checkFlags(*cobra.Command, []string) error {
 }
 
 func (f *agentCheck) checkAll(cmd *cobra.Command, dir string) error {
-	script, err := replay.Parse([]byte(check.AgentScript))
+	script, err := replay.Parse([]byte(taskcheck.AgentScript))
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (f *agentCheck) checkAll(cmd *cobra.Command, dir string) error {
 }
 
 func (f *agentCheck) one(ctx context.Context, s *singles, a *agentState) {
-	q := check.AgentRequest(a.spec.Name, f.run.sandbox, f.agentTimeout)
+	q := taskcheck.AgentRequest(a.spec.Name, f.run.sandbox, f.agentTimeout)
 	q.Sandbox.Image, q.Trainer, q.Group = f.run.image, f.run.name, jobs.NewGroup()
 	if q.ID, a.err = jobs.RolloutID(f.run.name, q.Group, 0); a.err != nil {
 		return
@@ -120,6 +120,6 @@ func (f *agentCheck) one(ctx context.Context, s *singles, a *agentState) {
 	res, err := s.run(ctx, q, nil)
 	a.seconds = time.Since(start).Seconds()
 	if a.err = err; err == nil {
-		a.why = check.JudgeAgent(&res)
+		a.why = taskcheck.JudgeAgent(&res)
 	}
 }

@@ -3,8 +3,8 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/turngate/turngate/agents/programs"
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/internal/programs"
 )
 
 // programCommands returns the commands that run in a sandbox: small programs that

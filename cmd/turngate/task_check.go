@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/internal/taskcheck"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
-	"github.com/turngate/turngate/tasks/check"
 )
 
 type taskCheckFlags struct {
@@ -62,7 +62,7 @@ func (f *taskCheckFlags) check(cmd *cobra.Command, paths []string) error {
 	if err != nil {
 		return usageOf(err)
 	}
-	c := check.Config{Dirs: dirs, Parallel: f.run.parallel, Pass: f.pass, Request: f.request}
+	c := taskcheck.Config{Dirs: dirs, Parallel: f.run.parallel, Pass: f.pass, Request: f.request}
 	given, err := f.run.taskEnv.values()
 	if err != nil {
 		return usageOf(err)
@@ -70,7 +70,7 @@ func (f *taskCheckFlags) check(cmd *cobra.Command, paths []string) error {
 	c.Load = func(dir string) (*tasks.Task, error) { return tasks.Load(dir, tasks.Options{Env: given}) }
 	if f.out != "" {
 		settings := fmt.Sprintf("%s %s %s %v %s", f.run.sandbox, f.run.image, f.run.box.network, f.pass, f.run.nats.url)
-		if c.State, err = check.Open(f.out, settings); err != nil {
+		if c.State, err = taskcheck.Open(f.out, settings); err != nil {
 			return usage("--out: %w", err)
 		}
 		defer c.State.Close()
@@ -82,18 +82,18 @@ func (f *taskCheckFlags) check(cmd *cobra.Command, paths []string) error {
 	defer single.close()
 	c.Run = single.run
 	done := 0
-	c.Done = func(r check.Report) {
+	c.Done = func(r taskcheck.Report) {
 		done++
 		fmt.Fprintf(cmd.ErrOrStderr(), "[%d/%d] %s\n", done, len(dirs), checkLine(r))
 		if f.run.output == "jsonl" {
 			_ = json.NewEncoder(plain.JSON(cmd.OutOrStdout())).Encode(r) // a closed pipe ends the process
 		}
 	}
-	reports, err := check.Run(serving, c)
+	reports, err := taskcheck.Run(serving, c)
 	if perr := f.print(cmd.OutOrStdout(), reports); perr != nil || err != nil {
 		return errors.Join(err, perr)
 	}
-	if slices.ContainsFunc(reports, func(r check.Report) bool { return !r.OK }) {
+	if slices.ContainsFunc(reports, func(r taskcheck.Report) bool { return !r.OK }) {
 		return &exitError{code: exitFault}
 	}
 	return nil
@@ -114,7 +114,7 @@ func (f *taskCheckFlags) request(t *tasks.Task, agent string) (schema.Request, e
 	return q, q.Validate()
 }
 
-func checkLine(r check.Report) string {
+func checkLine(r taskcheck.Report) string {
 	name := r.Task
 	if name == "" {
 		name = r.Dir
@@ -133,13 +133,13 @@ func checkLine(r check.Report) string {
 	return oneLine(fmt.Sprintf("%s: %s", name, state), 300)
 }
 
-func (f *taskCheckFlags) print(w io.Writer, reports []check.Report) error {
+func (f *taskCheckFlags) print(w io.Writer, reports []taskcheck.Report) error {
 	switch f.run.output {
 	case "jsonl":
 		return nil // the reports were written one by one
 	case "json":
 		if reports == nil {
-			reports = []check.Report{}
+			reports = []taskcheck.Report{}
 		}
 		return printJSON(w, reports)
 	}
@@ -174,8 +174,8 @@ func (f *taskCheckFlags) print(w io.Writer, reports []check.Report) error {
 	fmt.Fprintln(w)
 	t = newTable(w, "CAUSE", "TASKS")
 	t.row("ok", ok)
-	count := check.Count(reports)
-	for _, c := range check.Causes() {
+	count := taskcheck.Count(reports)
+	for _, c := range taskcheck.Causes() {
 		if n := len(count[c]); n > 0 {
 			t.row(c, n)
 		}
@@ -186,7 +186,7 @@ func (f *taskCheckFlags) print(w io.Writer, reports []check.Report) error {
 // safeText makes untrusted text safe for a terminal. Line breaks stay.
 func safeText(s string) string { return plain.Text(s) }
 
-func outcome(o *check.Outcome) string {
+func outcome(o *taskcheck.Outcome) string {
 	if o == nil {
 		return "-"
 	}

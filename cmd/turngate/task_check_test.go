@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/turngate/turngate/internal/taskcheck"
 	"github.com/turngate/turngate/internal/testenv"
-	"github.com/turngate/turngate/tasks/check"
 )
 
 const passesWhenDone = "#!/bin/sh\ntest -e done && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
@@ -56,7 +56,7 @@ func TestTaskCheckNamesEachDefect(t *testing.T) {
 	dir, state := checkTasks(t), t.TempDir()
 	args := []string{"task", "check", "--sandbox", "local", "-j", "4", "-o", "json", "--out", state, dir}
 	got := turngate(t, binary, args...)
-	var reports []check.Report
+	var reports []taskcheck.Report
 	if err := json.Unmarshal([]byte(got.out), &reports); err != nil || got.code != 1 {
 		t.Fatalf("%v: %+v", err, got)
 	}

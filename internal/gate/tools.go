@@ -16,7 +16,7 @@ import (
 
 // ToolsPath is the path of the trainer's tools: GET lists them; POST to the
 // path with a slash and a tool's name calls it, with the arguments as the body.
-// The MCP server in the sandbox uses it, see agents/toolserver.
+// The MCP server in the sandbox uses it, see internal/toolserver.
 const ToolsPath = "/turngate/tools"
 
 // maxToolBody bounds the arguments of a tool, in bytes.

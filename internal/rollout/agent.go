@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/agents"
-	"github.com/turngate/turngate/agents/toolserver"
 	"github.com/turngate/turngate/internal/gate"
 	"github.com/turngate/turngate/internal/rollout/ends"
 	"github.com/turngate/turngate/internal/rollout/record"
+	"github.com/turngate/turngate/internal/toolserver"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/turngate/turngate/agents/programs"
+	"github.com/turngate/turngate/internal/programs"
 	"github.com/turngate/turngate/internal/rollout/ends"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"

@@ -13,8 +13,8 @@ import (
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/mount"
 
+	"github.com/turngate/turngate/internal/box"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/box"
 	"github.com/turngate/turngate/schema"
 )
 

@@ -5,8 +5,8 @@ import (
 
 	"github.com/docker/docker/api/types/image"
 
+	"github.com/turngate/turngate/internal/box"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/box"
 )
 
 // TestASandboxWithoutLimitsHasDefaults checks the limits of a specification that

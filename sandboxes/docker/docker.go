@@ -22,8 +22,8 @@ import (
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/client"
 
+	"github.com/turngate/turngate/internal/box"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/box"
 	"github.com/turngate/turngate/schema"
 )
 

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/box"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/box"
 	"github.com/turngate/turngate/sandboxes/docker"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
 	"github.com/turngate/turngate/schema"

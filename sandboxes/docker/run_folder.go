@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/turngate/turngate/sandboxes/box"
+	"github.com/turngate/turngate/internal/box"
 )
 
 const (

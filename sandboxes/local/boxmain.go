@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/turngate/turngate/sandboxes/box"
+	"github.com/turngate/turngate/internal/box"
 )
 
 // boxConfig is the configuration of a box of any backend. Only local boxes have

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/box"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/box"
 	"github.com/turngate/turngate/sandboxes/local"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
 	"github.com/turngate/turngate/schema"

@@ -5,8 +5,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/turngate/turngate/internal/box"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/box"
 )
 
 // lossTime bounds the search for the reason of a loss.

@@ -1,7 +1,7 @@
-// Package check checks task directories: a task must load, its environment must
+// Package taskcheck checks task directories: a task must load, its environment must
 // start, an agent that does nothing must get no reward, and the task's own
 // solution must get one.
-package check
+package taskcheck
 
 import (
 	"context"

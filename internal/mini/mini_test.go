@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/turngate/turngate/agents/mini"
+	"github.com/turngate/turngate/internal/mini"
 )
 
 // model starts a server that gives the answers in their order and records the

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/turngate/turngate/agents/programs"
+	"github.com/turngate/turngate/internal/programs"
 )
 
 func ps(t *testing.T, args ...string) (string, int) {

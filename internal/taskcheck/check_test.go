@@ -1,4 +1,4 @@
-package check_test
+package taskcheck_test
 
 import (
 	"context"
@@ -11,15 +11,15 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/turngate/turngate/internal/taskcheck"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
-	"github.com/turngate/turngate/tasks/check"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func config(n int, run func(ctx context.Context, agent string) (schema.Result, error)) check.Config {
-	c := check.Config{Parallel: 4}
+func config(n int, run func(ctx context.Context, agent string) (schema.Result, error)) taskcheck.Config {
+	c := taskcheck.Config{Parallel: 4}
 	for i := range n {
 		c.Dirs = append(c.Dirs, fmt.Sprint("task-", i))
 	}
@@ -46,8 +46,8 @@ func zero(context.Context, string) (schema.Result, error) {
 // the process was killed while it wrote; a changed task is checked again.
 func TestChecksGoOnWhereTheyWereStopped(t *testing.T) {
 	dir := t.TempDir()
-	open := func(settings string) *check.State {
-		s, err := check.Open(dir, settings)
+	open := func(settings string) *taskcheck.State {
+		s, err := taskcheck.Open(dir, settings)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,10 +65,10 @@ func TestChecksGoOnWhereTheyWereStopped(t *testing.T) {
 		return zero(ctx, agent)
 	})
 	c.State = open("a")
-	if _, err := check.Open(dir, "a"); !errors.Is(err, check.ErrBusy) {
+	if _, err := taskcheck.Open(dir, "a"); !errors.Is(err, taskcheck.ErrBusy) {
 		t.Errorf("two processes share the state: %v", err)
 	}
-	first, err := check.Run(ctx, c)
+	first, err := taskcheck.Run(ctx, c)
 	if err == nil || err.Error() != "stopped" || len(first) < 90 || len(first) > 100+c.Parallel {
 		t.Fatalf("%d reports, %v", len(first), err)
 	}
@@ -83,7 +83,7 @@ func TestChecksGoOnWhereTheyWereStopped(t *testing.T) {
 	f.Close()
 	ran.Store(1000)
 	c.State = open("a")
-	all, err := check.Run(t.Context(), c)
+	all, err := taskcheck.Run(t.Context(), c)
 	if err != nil || len(all) != 200 || int(ran.Load())-1000 != 200-len(first) {
 		t.Fatalf("%d reports, %d were made again, %v", len(all), ran.Load()-1000, err)
 	}
@@ -95,7 +95,7 @@ func TestChecksGoOnWhereTheyWereStopped(t *testing.T) {
 	c.State.Close()
 	ran.Store(1000)
 	c.State = open("b")
-	if _, err := check.Run(t.Context(), c); err != nil || ran.Load() != 1200 {
+	if _, err := taskcheck.Run(t.Context(), c); err != nil || ran.Load() != 1200 {
 		t.Errorf("other settings, and only %d were checked, %v", ran.Load()-1000, err)
 	}
 	c.State.Close()
@@ -109,18 +109,18 @@ func TestAWorkersFailureIsNoDefectOfATask(t *testing.T) {
 	})
 	for range 2 {
 		var err error
-		if c.State, err = check.Open(filepath.Join(t.TempDir(), "new"), ""); err != nil {
+		if c.State, err = taskcheck.Open(filepath.Join(t.TempDir(), "new"), ""); err != nil {
 			t.Fatal(err)
 		}
-		reports, err := check.Run(t.Context(), c)
+		reports, err := taskcheck.Run(t.Context(), c)
 		c.State.Close()
-		if err != nil || reports[0].OK || reports[0].Recalled || reports[0].Defects[0].Cause != check.CauseUndecided {
+		if err != nil || reports[0].OK || reports[0].Recalled || reports[0].Defects[0].Cause != taskcheck.CauseUndecided {
 			t.Fatalf("%+v, %v", reports, err)
 		}
 	}
 	broken := errors.New("no server")
 	c = config(50, func(context.Context, string) (schema.Result, error) { return schema.Result{}, broken })
-	if reports, err := check.Run(t.Context(), c); !errors.Is(err, broken) || len(reports) > 0 {
+	if reports, err := taskcheck.Run(t.Context(), c); !errors.Is(err, broken) || len(reports) > 0 {
 		t.Errorf("%d reports, %v", len(reports), err)
 	}
 }
@@ -130,11 +130,11 @@ func TestRewardsWithoutAHeadlineAreADefect(t *testing.T) {
 	c := config(1, func(context.Context, string) (schema.Result, error) {
 		return schema.Result{Status: schema.StatusDone, Rewards: map[string]float64{"a": 1, "b": 0}}, nil
 	})
-	reports, err := check.Run(t.Context(), c)
+	reports, err := taskcheck.Run(t.Context(), c)
 	if err != nil || len(reports) != 1 || len(reports[0].Defects) != 1 {
 		t.Fatalf("%+v, %v", reports, err)
 	}
-	if d := reports[0].Defects[0]; d.Cause != check.CauseNoNumber || d.Message != "none of the 2 rewards is the headline: name it reward, or name it in turngate.reward_key" {
+	if d := reports[0].Defects[0]; d.Cause != taskcheck.CauseNoNumber || d.Message != "none of the 2 rewards is the headline: name it reward, or name it in turngate.reward_key" {
 		t.Errorf("got %+v", d)
 	}
 }
@@ -152,7 +152,7 @@ func TestNoMoreTasksAreInMemoryThanRun(t *testing.T) {
 		}
 		return load(dir)
 	}
-	if _, err := check.Run(t.Context(), c); err != nil || most.Load() > 4 {
+	if _, err := taskcheck.Run(t.Context(), c); err != nil || most.Load() > 4 {
 		t.Errorf("%d at once, %v", most.Load(), err)
 	}
 }

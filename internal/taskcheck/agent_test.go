@@ -1,12 +1,12 @@
-package check_test
+package taskcheck_test
 
 import (
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/taskcheck"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/tasks/check"
 )
 
 func TestJudgeAgent(t *testing.T) {
@@ -19,11 +19,11 @@ func TestJudgeAgent(t *testing.T) {
 		"agent: exit: it broke": {Status: schema.StatusFailed, Fault: schema.Faultf("agent", schema.CodeExit, schema.WhoAgent, "it broke")},
 		"cancelled":             {Status: schema.StatusCancelled},
 	} {
-		if got := check.JudgeAgent(&r); (got == "") != (want == "") || !strings.Contains(got, want) {
+		if got := taskcheck.JudgeAgent(&r); (got == "") != (want == "") || !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	q := check.AgentRequest("mini", "local", time.Minute).WithDefaults()
+	q := taskcheck.AgentRequest("mini", "local", time.Minute).WithDefaults()
 	q.Trainer, q.ID = "local", "local-1"
 	if err := q.Validate(); err != nil {
 		t.Error(err)
