@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,7 +59,8 @@ func TestThePageOfFaultsIsComplete(t *testing.T) {
 }
 
 // faultsOfSource returns the parties of each code: from the constants named Code… of
-// this package and the calls of Faultf in the tree, tests apart.
+// this package, the calls of Faultf in the tree, tests apart, and the Faults that the
+// Python client makes.
 func faultsOfSource(t *testing.T, root string) map[string]map[string]bool {
 	t.Helper()
 	files := token.NewFileSet()
@@ -96,7 +98,7 @@ func faultsOfSource(t *testing.T, root string) map[string]map[string]bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := map[string]map[string]bool{"aborted": {"trainer": true}} // the Python client's own
+	found := faultsOfPython(t, root)
 	for name, value := range constants {
 		if strings.HasPrefix(name, "Code") && value != "" {
 			found[value] = map[string]bool{}
@@ -116,6 +118,40 @@ func faultsOfSource(t *testing.T, root string) map[string]map[string]bool {
 		if who := constants[nameOf(c.Args[2])]; who != "" {
 			found[code][who] = true
 		}
+	}
+	return found
+}
+
+// faultsOfPython returns the codes that the Python client gives as literals.
+func faultsOfPython(t *testing.T, root string) map[string]map[string]bool {
+	t.Helper()
+	found := map[string]map[string]bool{}
+	fault := regexp.MustCompile(`\bFault\((?:stage="[a-z]+", )?code="([a-z_]+)"`)
+	who := regexp.MustCompile(`\bwho="([a-z]+)"`)
+	err := filepath.WalkDir(filepath.Join(root, "clients", "python", "src"), func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".py") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for line := range strings.Lines(string(text)) {
+			m := fault.FindStringSubmatch(line)
+			if m == nil {
+				continue
+			}
+			if found[m[1]] == nil {
+				found[m[1]] = map[string]bool{}
+			}
+			if party := who.FindStringSubmatch(line); party != nil {
+				found[m[1]][party[1]] = true
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found) < 6 {
+		t.Errorf("%d codes were found in the Python client: the pattern is wrong", len(found))
 	}
 	return found
 }
