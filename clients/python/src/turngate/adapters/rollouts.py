@@ -344,9 +344,7 @@ class Connection:
         """
         async with self._opening:
             if self._opened is None:
-                self._opened = Rollouts(
-                    await Client.connect(**self._server), self._task, **self._options
-                )
+                self._opened = Rollouts(await Client.connect(**self._server), self._task, **self._options)
             return self._opened
 
     async def close(self) -> None:
