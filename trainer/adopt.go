@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -17,8 +18,13 @@ const adoptAtOnce = 16
 // Adopt makes rollouts outstanding here that another process of this trainer
 // may have submitted. It collects the results of ended rollouts, waits for
 // rollouts that workers know, and submits the others. A rollout that is still
-// in the queue is queued twice and runs once.
+// in the queue is queued twice and runs once. All get the shard of this process. Calls
+// of those that run with another one still go there, and a warning says so.
 func (t *Trainer) Adopt(ctx context.Context, requests []schema.Request) error {
+	requests = slices.Clone(requests)
+	for i := range requests {
+		requests[i].Shard = ""
+	}
 	if _, err := t.batches(requests); err != nil {
 		return err
 	}
@@ -55,6 +61,11 @@ func (t *Trainer) adopt(ctx context.Context, r schema.Request) (bool, error) {
 	}
 	if err != nil {
 		return false, err
+	}
+	if !state.Status.Terminal() {
+		if has, err := t.requests.Records.Request(ctx, r.ID); err == nil && !t.ofThisShard(&has) {
+			t.cfg.Log.Warn().Str("rollout", string(r.ID)).Str("shard", shardOf(&has)).Msg("an adopted rollout sends its calls to another shard")
+		}
 	}
 	return true, t.keep(&submitted{request: t.mine(r), lane: t.lane(), attempt: state.Attempt}, state.Status)
 }

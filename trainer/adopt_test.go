@@ -1,10 +1,16 @@
 package trainer_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
@@ -110,5 +116,59 @@ func TestAResultIsReturnedOnce(t *testing.T) {
 	again := b.start(t, func(c *trainer.Config) { c.State = state })
 	if n := results(again); n != 0 {
 		t.Errorf("%d results for a second time, after another start", n)
+	}
+}
+
+// TestAnotherProcessHasAnotherShard: adopted rollouts and those of a state file get the
+// shard of the process that has them now, and those for other processes keep theirs.
+func TestAnotherProcessHasAnotherShard(t *testing.T) {
+	b := newBench(t)
+	dir := t.TempDir()
+	state := filepath.Join(dir, "state")
+	first := b.start(t, func(c *trainer.Config) { c.State, c.Shard = state, "first" })
+	apart := harness.Request("alpha-apart")
+	apart.Shard = "judge"
+	harness.Must(t, first.Submit(t.Context(), []schema.Request{harness.Request("alpha-1"), apart}))
+	first.Close()
+	shards := func(file string) map[schema.ID]string {
+		t.Helper()
+		data, err := os.ReadFile(file)
+		harness.Must(t, err)
+		got := map[schema.ID]string{}
+		for line := range bytes.Lines(data) {
+			var e struct{ Submit *schema.Request }
+			harness.Must(t, json.Unmarshal(line, &e))
+			if e.Submit != nil {
+				got[e.Submit.ID] = e.Submit.Shard
+			}
+		}
+		return got
+	}
+	var log harness.Buffer
+	second := b.start(t, func(c *trainer.Config) { c.State, c.Shard, c.Log = state, "second", zerolog.New(&log) })
+	if got := shards(state); got["alpha-1"] != "second" || got["alpha-apart"] != "judge" {
+		t.Errorf("the state file has %v", got)
+	}
+	if !strings.Contains(log.String(), "send their calls to that shard") {
+		t.Errorf("no warning in %q", log.String())
+	}
+	second.Close()
+	adopted := filepath.Join(dir, "adopted")
+	third := b.start(t, func(c *trainer.Config) { c.State, c.Shard = adopted, "third" })
+	old := harness.Request("alpha-2")
+	old.Shard = "first"
+	harness.Must(t, third.Adopt(t.Context(), []schema.Request{old}))
+	if got := shards(adopted); got["alpha-2"] != "third" {
+		t.Errorf("the state file has %v", got)
+	}
+	for {
+		job, err := b.worker.Take(t.Context())
+		harness.Must(t, err)
+		if job.Request.ID == "alpha-2" {
+			if job.Request.Shard != "third" {
+				t.Errorf("its worker asks shard %q", job.Request.Shard)
+			}
+			return
+		}
 	}
 }

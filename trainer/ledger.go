@@ -24,12 +24,15 @@ import (
 // that the broker lost. Without a path it keeps nothing.
 type ledger struct {
 	owner string // random name of the file; empty: there is no file
+	shard string // of the process that has the file; while it is read, of the one before
+	moved int    // rollouts that the process before submitted with another shard
 	mu    sync.Mutex
 	file  *os.File
 }
 
 type entry struct {
 	Owner   string          `json:"owner,omitempty"`
+	Shard   string          `json:"shard,omitempty"` // with Owner; empty: the default
 	Submit  *schema.Request `json:"submit,omitempty"`
 	Lane    int             `json:"lane,omitempty"`
 	ID      schema.ID       `json:"id,omitempty"`
@@ -39,8 +42,8 @@ type entry struct {
 }
 
 // openLedger locks the file, reads its entries, and rewrites it without the
-// ended rollouts.
-func openLedger(path string) (*ledger, map[schema.ID]*submitted, error) {
+// ended rollouts. Those of the shard of the process before get that of this one.
+func openLedger(path, shard string) (*ledger, map[schema.ID]*submitted, error) {
 	out := map[schema.ID]*submitted{}
 	if path == "" {
 		return &ledger{}, out, nil
@@ -62,11 +65,27 @@ func openLedger(path string) (*ledger, map[schema.ID]*submitted, error) {
 		return nil, nil, fmt.Errorf("read the trainer's state %s: %w", path, err)
 	}
 	l.owner = cmp.Or(l.owner, newInstance())
+	l.move(out, shard)
 	if err := l.rewrite(out); err != nil {
 		f.Close()
 		return nil, nil, fmt.Errorf("tidy the trainer's state %s: %w", path, err)
 	}
 	return l, out, nil
+}
+
+// move gives rollouts the shard of this process if they have that of the one before.
+func (l *ledger) move(all map[schema.ID]*submitted, shard string) {
+	before := cmp.Or(l.shard, schema.DefaultShard)
+	l.shard = shard
+	if before == shard {
+		return
+	}
+	for _, s := range all {
+		if shardOf(&s.request) == before {
+			s.request.Shard = shard
+			l.moved++
+		}
+	}
 }
 
 // loadNewest reads the whole copy that an interrupted rewrite has left, or else
@@ -98,7 +117,7 @@ func (l *ledger) load(from io.Reader, out map[schema.ID]*submitted) error {
 			return fmt.Errorf("line %d: %w", n, err)
 		}
 		if e.Owner != "" {
-			l.owner = e.Owner
+			l.owner, l.shard = e.Owner, e.Shard
 			continue
 		}
 		if e.Submit != nil {
@@ -123,7 +142,7 @@ func (l *ledger) side() string { return l.file.Name() + ".new" }
 func (l *ledger) rewrite(all map[schema.ID]*submitted) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
-	if err := enc.Encode(entry{Owner: l.owner}); err != nil {
+	if err := enc.Encode(entry{Owner: l.owner, Shard: l.shard}); err != nil {
 		return err
 	}
 	for _, s := range all {

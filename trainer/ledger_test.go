@@ -12,7 +12,7 @@ import (
 // empty or has a part of its lines.
 func TestAnInterruptedRewriteLosesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.jsonl")
-	l, _, err := openLedger(path)
+	l, _, err := openLedger(path, schema.DefaultShard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestAnInterruptedRewriteLosesNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			l, got, err := openLedger(path)
+			l, got, err := openLedger(path, schema.DefaultShard)
 			if err != nil {
 				t.Fatal(err)
 			}

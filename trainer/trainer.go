@@ -150,8 +150,11 @@ func start(ctx context.Context, c Config) (*Trainer, error) {
 		slots: newSlots(c.Slots), displaced: make(chan struct{}, 1), orphans: map[schema.ID]uint64{}, stuck: map[string]bool{}, adopting: c.Orphans == AdoptOrphans && !c.AnswerAll,
 	}
 	var known map[schema.ID]*submitted
-	if t.ledger, known, err = openLedger(c.State); err != nil {
+	if t.ledger, known, err = openLedger(c.State, c.Shard); err != nil {
 		return nil, err
+	}
+	if t.ledger.moved > 0 {
+		c.Log.Warn().Int("rollouts", t.ledger.moved).Msg("the state file is of a process with another shard: its open rollouts have this one's from now on, but the running ones send their calls to that shard")
 	}
 	for id, s := range known {
 		t.addOutstanding(s)

@@ -273,3 +273,27 @@ func TestADynamicHelperIsRefused(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 }
+
+// TestAUserWithoutAnEntry: it has the HOME that Docker gives it, which it cannot write.
+func TestAUserWithoutAnEntry(t *testing.T) {
+	b, image, _ := backend(t)
+	s := spec("")
+	s.Build = &sandboxes.Build{Tar: buildContext(t, "FROM "+image+"\nUSER 1234\n")}
+	sb, err := b.Create(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sb.Close(context.WithoutCancel(t.Context())) })
+	var out bytes.Buffer
+	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"sh", "-c", `echo "$(id -u) $HOME"; test -w "$HOME" || echo no`}, Stdout: &out, Stderr: &out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exit, err := p.Wait(); err != nil || !exit.OK() || out.String() != "1234 /\nno\n" {
+		t.Fatalf("%s %v\n%s", exit, err, out.String())
+	}
+	home, err := exec.CommandContext(t.Context(), "docker", "run", "--rm", "--network", "none", "--user", "1234", image, "sh", "-c", `echo "$HOME"`).CombinedOutput()
+	if err != nil || string(home) != "/\n" {
+		t.Errorf("Docker's HOME is %q, %v", home, err)
+	}
+}

@@ -17,18 +17,20 @@ from test_client import connect, policy
 from turngate import (
     Call,
     Client,
+    FaultError,
     GroupExistsError,
     InUseError,
     InvalidError,
     ReplacedError,
     Reply,
+    Request,
     Task,
     UnreachableError,
 )
 from turngate.rollouts.attachment import ASK_AGAIN
-from turngate.rollouts.ledger import Submitted
+from turngate.rollouts.ledger import Submitted, submit_entry
 from turngate.rollouts.orphans import Orphans
-from turngate.schema import Attach, Process, codec
+from turngate.schema import Attach, Fault, Process, codec
 from turngate.wire import names
 from turngate.wire.link import Link
 
@@ -202,6 +204,29 @@ async def test_a_result_is_returned_once(server: Server, tasks: Path) -> None:
         assert (await client.next_result()).id == rollout
         await client._submissions.adopt(Submitted(await client._submissions.request(rollout)))
         assert client.outstanding == 0
+
+
+async def test_a_rollout_has_the_shard_of_the_process_that_has_it(
+    server: Server, tasks: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(call: Call) -> Reply:
+        raise FaultError(Fault(stage="call", code="broken", message="-", who="trainer", status=400))
+
+    async with await connect(server, shard="before", state=tmp_path / "state") as first:
+        first.serve(refuse)
+        await first.submit_group(Task.load(tasks / "hello"), sandbox="local")
+        failed = await first.next_result()
+        other = Request(id=first.new_id(), shard="judge")
+        first._submissions.restore({"a": Submitted(Request(id="alpha-a", shard="before")), "b": Submitted(other)})
+        first._ledger.write(map(submit_entry, first._submissions.open.values()))
+    async with await connect(server, shard="after", state=tmp_path / "state") as second:
+        opened = second._submissions.open
+        assert (opened["alpha-a"].request.shard, opened[other.id].request.shard) == ("after", "judge")
+        assert "send their calls to that shard" in caplog.text
+    async with await connect(server, shard="third") as third:
+        third.serve(policy)
+        again = await third.submit_again(failed)
+        assert (await third.next_result()).id == again
 
 
 async def test_a_group_that_exists_is_an_error(server: Server, tasks: Path) -> None:

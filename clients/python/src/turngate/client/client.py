@@ -159,7 +159,7 @@ class Client(Answering, Files, Training, Workers):
             if path is not None or url != URL:
                 raise InvalidError("context", context, "want it without url and creds")
             url, path = await asyncio.to_thread(contexts.read, context)
-        self._ledger = Ledger(state)
+        self._ledger = Ledger(state, shard)
         opened = await asyncio.to_thread(self._ledger.open)
         try:
             inbox = names.inbox(name)
@@ -538,6 +538,7 @@ class Client(Answering, Files, Training, Workers):
         request = await self._submissions.request(result.id)
         request.id = self.new_id(f"{result.id.partition('-')[2]}-again")
         request.labels[TRY] = str(made + 1)
+        request.shard = ""  # this process answers it
         await self.submit(request)
         return request.id
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import InvalidError, StateFileError
 from ..schema import Request, codec
+from ..wire import names
 from ..wire import private_files as owned
 from ..wire.link import log
 
@@ -35,7 +36,8 @@ class Submitted:
 class Ledger:
     """Ledger keeps the open rollouts. Without a path it keeps nothing."""
 
-    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, shard: str = names.DEFAULT_SHARD) -> None:
+        self._shard = shard  # of this process
         self._path = Path(path) if path is not None else None
         self._file: io.FileIO | None = None
         self._lock = threading.Lock()
@@ -62,7 +64,8 @@ class Ledger:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise StateFileError(f"{path} is in use by another process") from None
-            found, self.owner = self._load_newest(file)
+            found, self.owner, shard = self._load_newest(file)
+            self._move(found, shard)
             self.owner = self.owner or secrets.token_hex(8)
             self._rewrite(file, found)
         except BaseException:
@@ -71,7 +74,18 @@ class Ledger:
         self._file = file
         return found
 
-    def _load_newest(self, file: io.FileIO) -> tuple[dict[str, Submitted], str]:
+    def _move(self, found: dict[str, Submitted], before: str) -> None:
+        """Give rollouts the shard of this process if they have that of the one before."""
+        moved = [s for s in found.values() if (s.request.shard or names.DEFAULT_SHARD) == before != self._shard]
+        for s in moved:
+            s.request.shard = self._shard
+        if moved:
+            log.warning(
+                "the state file is of a process with the shard %s: its %d open rollouts have the shard %s from now on, "
+                "but the running ones send their calls to that shard", before, len(moved), self._shard,
+            )  # fmt: skip
+
+    def _load_newest(self, file: io.FileIO) -> tuple[dict[str, Submitted], str, str]:
         """Read the whole copy that an interrupted rewrite has left, or else the file."""
         assert self._path is not None
         copy = self._path.with_name(self._path.name + ".new")
@@ -81,7 +95,9 @@ class Ledger:
 
     def _rewrite(self, file: io.FileIO, found: dict[str, Submitted]) -> None:
         assert self._path is not None
-        lines = _line({"owner": self.owner}) + b"".join(_line(submit_entry(s)) for s in found.values())
+        lines = _line({"owner": self.owner, "shard": self._shard}) + b"".join(
+            _line(submit_entry(s)) for s in found.values()
+        )
         copy = self._path.with_name(self._path.name + ".new")
         # The copy must be whole on disk before the old content is dropped; the lock is on the old file.
         part = copy.with_name(copy.name + ".part")
@@ -154,16 +170,16 @@ def _write(file: io.FileIO, data: bytes) -> None:
         at += file.write(data[at:]) or 0
 
 
-def _load(data: bytes, path: Path) -> tuple[dict[str, Submitted], str]:
+def _load(data: bytes, path: Path) -> tuple[dict[str, Submitted], str, str]:
     found: dict[str, Submitted] = {}
-    owner = ""
+    owner, shard = "", names.DEFAULT_SHARD
     for number, line in enumerate(io.BytesIO(data), 1):
         if not line.endswith(b"\n"):
             break  # it was never confirmed
         try:
             entry = json.loads(line)
             if "owner" in entry:
-                owner = str(entry["owner"])
+                owner, shard = str(entry["owner"]), str(entry.get("shard", shard))
             elif "submit" in entry:
                 request = codec.from_json(Request, entry["submit"])
                 found[request.id] = Submitted(
@@ -176,4 +192,4 @@ def _load(data: bytes, path: Path) -> tuple[dict[str, Submitted], str]:
                 s.seq, s.attempt = max(s.seq, entry.get("seq", 0)), max(s.attempt, entry.get("attempt", 0))
         except (ValueError, KeyError, TypeError, AttributeError, InvalidError) as e:
             raise StateFileError(f"{path}, line {number}: {e}") from None
-    return found, owner
+    return found, owner, shard
