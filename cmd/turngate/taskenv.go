@@ -23,8 +23,11 @@ import (
 type taskEnv struct {
 	taskEnv     []string
 	taskEnvFile string
-	refuse      []string        // names that the user refused to all tasks when asked
-	once        map[string]bool // questions that were answered, as task and name
+	read        bool              // the file was read; it may be a pipe, which has its text once
+	inFile      map[string]string // its variables
+	wrong       error             // of reading it
+	refuse      []string          // names that the user refused to all tasks when asked
+	once        map[string]bool   // questions that were answered, as task and name
 	own         map[string]map[string]string
 }
 
@@ -36,17 +39,25 @@ func (e *taskEnv) add(fl *pflag.FlagSet) {
 // values returns the variables. The flags take precedence over the file.
 func (e *taskEnv) values() (map[string]string, error) {
 	out := map[string]string{}
-	var wrong []error
-	if e.taskEnvFile != "" {
-		data, err := os.ReadFile(e.taskEnvFile)
-		if err == nil {
-			out, err = dotenv.ParseWithLookup(strings.NewReader(string(data)), nil)
-		}
-		wrong = append(wrong, flagOf("task-env-file", err))
-	}
+	wrong := flagOf("task-env-file", e.readFile())
+	maps.Copy(out, e.inFile)
 	given, err := variables("--task-env", e.taskEnv)
 	maps.Copy(out, given)
-	return out, errors.Join(append(wrong, err)...)
+	return out, errors.Join(wrong, err)
+}
+
+// readFile reads the file once.
+func (e *taskEnv) readFile() error {
+	if e.taskEnvFile == "" || e.read {
+		return e.wrong
+	}
+	e.read = true
+	data, err := os.ReadFile(e.taskEnvFile)
+	if err == nil {
+		e.inFile, err = dotenv.ParseWithLookup(strings.NewReader(string(data)), nil)
+	}
+	e.wrong = err
+	return err
 }
 
 // check returns all errors in these flags.

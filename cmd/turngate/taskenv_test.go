@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -33,6 +34,25 @@ func TestVariablesForTasks(t *testing.T) {
 		if err := wrong.check(); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: got %v", field, err)
 		}
+	}
+}
+
+// TestVariablesFromAPipe: the file of variables is read once, though each task gets them.
+func TestVariablesFromAPipe(t *testing.T) {
+	for text, works := range map[string]bool{"A=1\n": true, "A='1\n": false} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = w.WriteString(text) // fits into the pipe
+		w.Close()
+		e := taskEnv{taskEnvFile: fmt.Sprintf("/proc/self/fd/%d", r.Fd())}
+		for try := range 3 {
+			if got, err := e.values(); (err == nil) != works || works && got["A"] != "1" {
+				t.Errorf("%q: reading %d: got %v, %v", text, try, got, err)
+			}
+		}
+		r.Close()
 	}
 }
 
