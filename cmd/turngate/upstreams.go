@@ -11,7 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
-	"github.com/turngate/turngate/internal/rollout"
+	"github.com/turngate/turngate/internal/rollout/models"
 	"github.com/turngate/turngate/internal/upstream"
 	"github.com/turngate/turngate/schema"
 )
@@ -30,7 +30,7 @@ type upstreamConfig struct {
 }
 
 // loadUpstreams reads the upstreams that a worker calls without the trainer.
-func loadUpstreams(path string) ([]rollout.Upstream, error) {
+func loadUpstreams(path string) ([]models.Upstream, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -44,7 +44,7 @@ func loadUpstreams(path string) ([]rollout.Upstream, error) {
 	if err := d.Decode(&file); err != nil {
 		return nil, usage("--upstreams: %s: %w", path, err)
 	}
-	var all []rollout.Upstream
+	var all []models.Upstream
 	for _, name := range slices.Sorted(maps.Keys(file)) {
 		c := file[name]
 		if err := schema.CheckToken("upstream", name); err != nil {
@@ -68,7 +68,7 @@ func loadUpstreams(path string) ([]rollout.Upstream, error) {
 			return nil, usage("--upstreams: %s: %s: %w", path, name, err)
 		}
 		base := strings.TrimSuffix(strings.TrimSuffix(c.URL, "/"), "/v1")
-		all = append(all, rollout.Upstream{Name: name, Trainers: c.Trainers, Answer: u.Answer, URL: base, Key: cmp.Or(key, "none")})
+		all = append(all, models.Upstream{Name: name, Trainers: c.Trainers, Answer: u.Answer, URL: base, Key: cmp.Or(key, "none")})
 	}
 	return all, nil
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/gate"
 	"github.com/turngate/turngate/internal/owned"
-	"github.com/turngate/turngate/internal/rollout"
+	"github.com/turngate/turngate/internal/rollout/place"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/backends"
@@ -130,7 +130,7 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 	}
 	c := worker.Config{
 		Owner: worker.OwnerOf(wid, f.state), Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log, Upstreams: upstreams, Memory: gate.NewMemory(f.conversationsMB<<20, f.requestsMB<<20),
-		Caps:        rollout.Caps{Networks: splitList(f.allowNetwork), CPUs: f.maxCPUs, MemoryBytes: f.maxMemoryMB << 20, DiskBytes: f.maxDiskMB << 20, Pids: f.maxPids},
+		Caps:        place.Caps{Networks: splitList(f.allowNetwork), CPUs: f.maxCPUs, MemoryBytes: f.maxMemoryMB << 20, DiskBytes: f.maxDiskMB << 20, Pids: f.maxPids},
 		MaxSnapshot: f.maxSnapshotMB << 20,
 	}
 	c.Warm = warmImages(ctx, list)

@@ -1,23 +1,23 @@
-// Package rollout runs one request from top to bottom: a Rollout makes the sandbox,
-// runs the agent and the verifier of each step, and leaves its result in a record.
+// Package rollout runs one request from top to bottom: it makes a place, runs the agent
+// and the verifier of each step there, and leaves the result in a record.
 package rollout
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
-	"sync/atomic"
-	"time"
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/gate"
+	"github.com/turngate/turngate/internal/rollout/agentrun"
 	"github.com/turngate/turngate/internal/rollout/ends"
+	"github.com/turngate/turngate/internal/rollout/models"
+	"github.com/turngate/turngate/internal/rollout/place"
+	"github.com/turngate/turngate/internal/rollout/plan"
 	"github.com/turngate/turngate/internal/rollout/record"
+	"github.com/turngate/turngate/internal/rollout/stage"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
@@ -51,63 +51,39 @@ type Rollout struct {
 	Backends  []sandboxes.Backend
 	Agents    []agents.Spec
 	Cache     agents.Cache
-	Upstreams []Upstream
-	Caps      Caps
+	Upstreams []models.Upstream
+	Caps      place.Caps
 	Services  Services
 	Timing    gate.Timing
-	Memory    *gate.Memory // shared by the gates of a worker; nil: the gate's own
-	Snapshots *Snapshots   // shared by the rollouts of a worker; nil: none are made
-
-	upstream      *Upstream // nil: the trainer answers
-	agent         agents.Spec
-	backend       sandboxes.Backend
-	bundle        *tasks.Bundle
-	steps         []*step
-	ran           []*step           // the first ones, which have ended
-	share         *share            // nil: this rollout has no part in a snapshot
-	sandbox       sandboxes.Sandbox // sandbox of the agent
-	second        sandboxes.Sandbox // sandbox of a separate verifier while it runs
-	session       *gate.Session
-	handler       sessionHandler
-	clock         stopwatch
-	serviceGroups []*serviceGroup // services of both sandboxes
-	touched       atomic.Bool     // the agent has run in its sandbox
-	surveyed      bool            // survey has run
-	at            string          // the last phase that ended
-	absent        map[string]bool // programs of verifiers that were missing before the first agent ran
-	absentUsers   map[string]bool // users of steps that were missing before the first agent ran
-	spared        bool            // Spare was called, so KillAll leaves the main container's own command running
-	left          bool            // processes that the last agent left run on
+	Memory    *gate.Memory     // shared by the gates of a worker; nil: the gate's own
+	Snapshots *place.Snapshots // shared by the rollouts of a worker; nil: none are made
 }
 
 // Run executes the rollout. Its error is an *ends.Broken, also after a panic, or the
-// context's cause. The
-// record has the result then, too, since a cancelled rollout has both. In every case
-// its sandboxes are closed when it returns.
+// context's cause. The record has the result then, too, since a cancelled rollout has
+// both. In every case its sandboxes are closed when it returns.
 func (r *Rollout) Run(ctx context.Context) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			why := fmt.Sprintf("panic: %v", p)
 			r.Record.Log.Error().Str("stack", string(debug.Stack())).Msg(why)
-			r.close(ctx)
 			err = &ends.Broken{Fault: schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "%s", why)}
 		}
 	}()
 	err = r.execute(ctx)
-	r.close(ctx)
 	var stop *ends.Failed
+	var broken *ends.Broken
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.As(err, &stop):
 		r.Record.End(schema.StatusFailed, stop.Fault)
+	case errors.As(err, &broken):
+		return broken
 	default:
-		var broken *ends.Broken
-		if !errors.As(err, &broken) {
-			broken = &ends.Broken{Fault: schema.Faultf("sandbox", schema.CodeInternal, schema.WhoSandbox, "%v", err)}
-			broken.Fault.Retryable = true
-		}
+		broken = &ends.Broken{Fault: schema.Faultf("sandbox", schema.CodeInternal, schema.WhoSandbox, "%v", err)}
+		broken.Fault.Retryable = true
 		return broken
 	}
 	result := r.Record.Result()
@@ -115,236 +91,101 @@ func (r *Rollout) Run(ctx context.Context) (err error) {
 	return nil
 }
 
-// execute runs the stages of the rollout in order.
+// execute runs the stages of the rollout in order. What they use is closed when it
+// returns: the agent's session, the sandboxes, the clock.
 func (r *Rollout) execute(ctx context.Context) error {
-	q := &r.Request
-	if err := r.prepare(ctx); err != nil {
+	answers := &models.Models{Request: &r.Request, Upstreams: r.Upstreams, Trainer: r.Services.Model, Shard: r.Services.Shard, Held: r.Services.HeldByTrainer}
+	agent, err := r.choose(answers)
+	if err != nil {
+		return ends.Fail(ends.UserFault(err))
+	}
+	r.Record.Agent(agent.Version)
+	bundle, err := r.bundle(ctx)
+	if err != nil {
 		return err
 	}
-	if err := r.joinGroup(ctx); err != nil {
+	steps, err := plan.Of(&r.Request, bundle, &agent)
+	if err != nil {
 		return err
 	}
-	if err := r.phase(ctx, "create", q.Limits.InstallMS+q.Limits.ReadyMS, r.create); err != nil {
-		return r.buildFault(ctx, err, &q.Sandbox)
-	}
-	r.leaveGroup()
-	if err := r.startServices(ctx, r.sandbox, &q.Sandbox, nil); err != nil {
-		return errors.Join(err, r.keepServiceFiles(ctx))
-	}
-	if err := r.ready(ctx); err != nil {
+	stages := &stage.Stages{Record: r.Record}
+	defer stages.Clock.End()
+	where := place.New(place.Config{
+		Request: &r.Request, Attempt: r.Attempt, Owner: r.Owner, Backends: r.Backends, Caps: r.Caps, Agent: agent, Cache: r.Cache, Bundle: bundle, Steps: steps,
+		Snapshots: r.Snapshots, Stages: stages, Suspended: r.Services.Suspended,
+	})
+	defer where.Close(ctx)
+	if err := where.Open(ctx); err != nil {
 		return err
 	}
-	err := r.runSteps(ctx)
+	runs := agentrun.New(agentrun.Config{Place: where, Models: answers, Timing: r.Timing, Memory: r.Memory, Tool: r.Services.Tool})
+	defer runs.Close()
+	s := &stepper{Place: where, rec: r.Record, runs: runs, ask: r.Services.Verify}
+	err = s.all(ctx)
 	var stop *ends.Failed
 	if err != nil && !errors.As(err, &stop) || ctx.Err() != nil {
 		return err
 	}
-	return errors.Join(r.transcript(ctx), r.keepServiceFiles(ctx), err)
+	return errors.Join(r.keepTranscript(ctx, stages), where.KeepServiceFiles(ctx), err)
 }
 
-// ready prepares the new sandbox for the first step: it uploads files, waits for the
-// health check and runs the setup. A sandbox that began with a snapshot needs none of
-// this.
-func (r *Rollout) ready(ctx context.Context) error {
-	q := &r.Request
-	if r.beginning() != nil {
+// keepTranscript keeps the transcript of all model calls.
+func (r *Rollout) keepTranscript(ctx context.Context, stages *stage.Stages) error {
+	made := r.Record.Calls.End()
+	if made == nil {
 		return nil
 	}
-	if err := r.phase(ctx, "upload", q.Limits.SetupMS, r.upload); err != nil {
-		return err
-	}
-	if err := r.healthy(ctx, "healthcheck", q.Healthcheck, ""); err != nil {
-		return err
-	}
-	if err := r.setup(ctx); err != nil {
-		return err
-	}
-	return r.shareSetup(ctx)
+	return stages.Run(ctx, "transcript", r.Request.Limits.VerifyMS+place.StoreGrace.Milliseconds(), func(ctx context.Context, p *record.Phase) error {
+		return r.Record.KeepTranscript(ctx, p, made)
+	})
 }
 
-// storeGrace is added to the limits of phases that store artifacts. If
-// NATS is out of reach, some time passes before the rollout is suspended: storeGrace
-// covers it. Suspended time does not count.
-const storeGrace = time.Minute
-
-// prepare chooses agent and backend, reads the bundle and plans the steps. It
-// refuses a request that this worker cannot run.
-func (r *Rollout) prepare(ctx context.Context) (err error) {
-	q := &r.Request
-	if err := r.choose(); err != nil {
-		return ends.Fail(ends.UserFault(err))
+// bundle reads the task's files.
+func (r *Rollout) bundle(ctx context.Context) (*tasks.Bundle, error) {
+	if r.Request.Task.Bundle == "" {
+		return &tasks.Bundle{}, nil
 	}
-	r.Record.Agent(r.agent.Version)
-	if q.Task.Bundle == "" {
-		r.bundle = &tasks.Bundle{}
-	} else if r.bundle, err = r.Services.Bundle(ctx, q.Task.Bundle); err != nil {
-		var bad *tasks.BundleError
-		if errors.As(err, &bad) {
-			return ends.Fail(schema.Faultf("upload", schema.CodeBadBundle, schema.WhoTask, "task.bundle: %v", err))
-		}
-		return err
+	bundle, err := r.Services.Bundle(ctx, r.Request.Task.Bundle)
+	var bad *tasks.BundleError
+	if errors.As(err, &bad) {
+		return nil, ends.Fail(schema.Faultf("upload", schema.CodeBadBundle, schema.WhoTask, "task.bundle: %v", err))
 	}
-	r.steps = r.plan()
-	for _, s := range r.steps {
-		if r.agent.Solution && !r.bundle.Has(s.solution+"/solve.sh") {
-			return ends.Fail(schema.Faultf("request", schema.CodeInvalid, schema.WhoTask, "agent.name: %q needs %s, which the task does not have", r.agent.Name, s.artifact("solution/solve.sh")))
-		}
-		if v := s.Verify; v != nil && v.By == "" && v.Run == "" && s.script == "" && !v.Bundled {
-			return ends.Fail(schema.Faultf("request", schema.CodeInvalid, schema.WhoTask, "verify: the task's bundle has no %s", s.artifact("tests/test.sh")))
-		}
-	}
-	return nil
+	return bundle, err
 }
 
-func (r *Rollout) choose() (err error) {
+// choose chooses the agent. It refuses a request that this worker cannot run.
+func (r *Rollout) choose(answers *models.Models) (agent agents.Spec, err error) {
 	q := &r.Request
-	if q.Mode != schema.ModeGate {
-		if r.upstream, err = findUpstream(r.Upstreams, q.Model.Upstream, q.Trainer); err != nil {
-			return err
-		}
+	if _, err := answers.Upstream(); err != nil {
+		return agent, err
 	}
-	if r.agent, err = agents.Find(r.Agents, q.Agent.Name); err != nil {
-		return err
+	if agent, err = agents.Find(r.Agents, q.Agent.Name); err != nil {
+		return agent, err
 	}
-	if err := errors.Join(r.agent.Check(q.Agent), r.agent.CheckTask(q.Task.Instruction)); err != nil {
-		return err
+	if err := errors.Join(agent.Check(q.Agent), agent.CheckTask(q.Task.Instruction)); err != nil {
+		return agent, err
 	}
 	for _, s := range q.Steps {
-		if err := r.agent.CheckTask(s.Instruction); err != nil {
-			return fmt.Errorf("step %s: %w", s.Name, err)
+		if err := agent.CheckTask(s.Instruction); err != nil {
+			return agent, fmt.Errorf("step %s: %w", s.Name, err)
 		}
 	}
-	if !r.Cache.Installed(r.agent) {
-		return &schema.InvalidError{Field: "agent.name", Value: r.agent.Name, Want: fmt.Sprintf("an agent that is installed on the worker (%v %s)", agents.ErrNotInstalled, r.agent.Name)}
+	if !r.Cache.Installed(agent) {
+		return agent, &schema.InvalidError{Field: "agent.name", Value: agent.Name, Want: fmt.Sprintf("an agent that is installed on the worker (%v %s)", agents.ErrNotInstalled, agent.Name)}
 	}
-	if r.backend, err = r.findBackend("sandbox.backend", q.Sandbox.Backend); err != nil {
-		return err
+	if _, err := place.FindBackend(r.Backends, "sandbox.backend", q.Sandbox.Backend); err != nil {
+		return agent, err
 	}
-	separate := []*schema.Verify{q.Verify}
+	verifiers := []*schema.Verify{q.Verify}
 	for _, s := range q.Steps {
-		separate = append(separate, s.Verify)
+		verifiers = append(verifiers, s.Verify)
 	}
-	for _, v := range separate {
+	for _, v := range verifiers {
 		if v != nil && v.Separate != nil {
-			if _, err := r.findBackend("verify.separate.backend", v.Separate.Backend); err != nil {
-				return err
+			if _, err := place.FindBackend(r.Backends, "verify.separate.backend", v.Separate.Backend); err != nil {
+				return agent, err
 			}
 		}
 	}
-	return nil
-}
-
-func (r *Rollout) findBackend(field, name string) (sandboxes.Backend, error) {
-	i := slices.IndexFunc(r.Backends, func(b sandboxes.Backend) bool { return b.Name() == name })
-	if i < 0 {
-		var names []string
-		for _, b := range r.Backends {
-			names = append(names, b.Name())
-		}
-		return nil, &schema.InvalidError{Field: field, Value: name, Want: fmt.Sprintf("one of %v", names)}
-	}
-	return r.Backends[i], nil
-}
-
-const (
-	// mountedAgents is the path of an agent's packages in its sandbox.
-	mountedAgents = "/.turngate/agent"
-	// agentDir is a writable folder for an agent's configuration and state.
-	agentDir = "/tmp/.turngate-agent"
-	// lostAfter is the time after which a sandbox without contact to its worker
-	// ends.
-	lostAfter = 300 * time.Second
-)
-
-// upload copies the task's own files into the working directory, unless they were the
-// context of an image or belong to a compose file. Then it makes the folders of logs.
-func (r *Rollout) upload(ctx context.Context, _ *record.Phase) error {
-	owner := r.userOf(r.Request.Agent.User)
-	if r.bundle.Has("environment") && !r.bundle.Has("environment/Dockerfile") && !r.bundle.Has("environment/docker-compose.yaml") {
-		if err := r.put(ctx, r.sandbox, "environment", r.sandbox.Workdir(), owner); err != nil {
-			return err
-		}
-	}
-	return r.makeLogs(ctx, owner)
-}
-
-func (r *Rollout) put(ctx context.Context, sb sandboxes.Sandbox, from, to, owner string) error {
-	data, err := r.bundle.Tar(from)
-	if err != nil {
-		return err
-	}
-	if err := sb.Files().TarIn(ctx, to, bytes.NewReader(data), owner); err != nil {
-		return fmt.Errorf("put %s into the sandbox: %w", from, err)
-	}
-	return nil
-}
-
-// setup runs the task's setup commands. A failed command ends the rollout.
-func (r *Rollout) setup(ctx context.Context) error {
-	left := time.Duration(r.Request.Limits.SetupMS) * time.Millisecond
-	for i, c := range r.Request.Setup {
-		name := fmt.Sprintf("setup[%d]", i)
-		start := time.Now()
-		err := r.phase(ctx, name, 0, func(ctx context.Context, p *record.Phase) error {
-			exit, err := r.command(ctx, r.sandbox, p, sandboxes.Cmd{Args: shell(c.Run), Env: c.Env, User: c.User, Timeout: max(left, time.Second)})
-			if err == nil && !exit.OK() {
-				err = ends.Fail(schema.Faultf(name, schema.CodeSetup, schema.WhoTask, "%s of %q: %s", exit, schema.Clip(c.Run, 200), schema.Clip(p.Tail(), 2000)))
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		left -= time.Since(start)
-	}
-	return nil
-}
-
-// shell returns the argv that runs shell text of the task's author.
-func shell(text string) []string { return []string{"/bin/sh", "-c", text} }
-
-// command runs one command of the task to its end.
-func (r *Rollout) command(ctx context.Context, sb sandboxes.Sandbox, p *record.Phase, c sandboxes.Cmd) (schema.Exit, error) {
-	c.Stdout, c.Stderr = p.Output("stdout"), p.Output("stderr")
-	proc, err := r.start(ctx, sb, p.Name, c)
-	if err != nil {
-		return schema.Exit{}, err
-	}
-	if p.Exit, err = await(ctx, proc); err != nil {
-		return schema.Exit{}, ends.BlameCommand(p.Name, err)
-	}
-	return *p.Exit, nil
-}
-
-// close ends the session and the sandboxes, even after the context has ended.
-func (r *Rollout) close(ctx context.Context) {
-	if r.session != nil {
-		r.session.Close()
-		r.Record.Calls.Settle()
-		stats, committed := r.session.Stats()
-		for i := range committed {
-			c := &committed[i]
-			c.Shard = cmp.Or(r.Request.Gate.Routes[c.Tag].Shard, r.Request.Shard)
-		}
-		r.Record.Spent(stats, committed, r.session.Edits())
-	}
-	for _, sb := range []sandboxes.Sandbox{r.second, r.sandbox} {
-		if sb != nil {
-			r.closeSandbox(ctx, sb)
-		}
-	}
-	if r.share != nil {
-		r.share.leave()
-		r.share = nil
-	}
-	r.clock.end()
-}
-
-// noteLimit notes a limit of the request that is not enforced. Limits that the
-// request does not name get no note.
-func (r *Rollout) noteLimit(s *schema.SandboxChoice, limit, text string) {
-	named := map[string]bool{schema.LimitCPUs: s.CPUs > 0, schema.LimitMemory: s.MemoryBytes > 0, schema.LimitDisk: s.DiskBytes > 0, schema.LimitPids: s.Pids > 0}
-	if named[limit] {
-		r.Record.Note("%s", text)
-	}
+	return agent, nil
 }

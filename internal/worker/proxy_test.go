@@ -15,7 +15,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/turngate/turngate/internal/rollout"
+	"github.com/turngate/turngate/internal/rollout/models"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
@@ -48,7 +48,7 @@ func TestABlackBoxCallsItsModelItself(t *testing.T) {
 		return 0
 	}
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": agent}), func(c *worker.Config) {
-		c.Upstreams = []rollout.Upstream{{Name: "lab", Trainers: []string{"alpha"}, URL: srv.URL, Key: "sk-of-the-lab"}, {Name: "theirs", Trainers: []string{"beta"}}}
+		c.Upstreams = []models.Upstream{{Name: "lab", Trainers: []string{"alpha"}, URL: srv.URL, Key: "sk-of-the-lab"}, {Name: "theirs", Trainers: []string{"beta"}}}
 		c.Caps.Networks = []string{schema.NetworkOpen}
 	})
 	r := request("alpha-1")
@@ -110,7 +110,7 @@ func TestATransparentProxyStreams(t *testing.T) {
 		p.Stdout = reading
 		return asking(ctx, p)
 	}
-	lab := rollout.Upstream{
+	lab := models.Upstream{
 		Name: "lab",
 		Answer: func(ctx context.Context, _ *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
 			if emit == nil {
@@ -129,7 +129,7 @@ func TestATransparentProxyStreams(t *testing.T) {
 		},
 	}
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": agent}), func(c *worker.Config) {
-		c.Upstreams = []rollout.Upstream{lab}
+		c.Upstreams = []models.Upstream{lab}
 	})
 	r := request("alpha-1")
 	r.Mode, r.Model.Upstream, r.Gate.Stream = schema.ModeProxy, "lab", schema.StreamPass
@@ -164,12 +164,12 @@ func (s *spy) Write(p []byte) (int, error) {
 // not answer the calls itself. The agent's clock stands still.
 func TestAHeldProxyWaits(t *testing.T) {
 	asked := make(chan string, 8)
-	lab := rollout.Upstream{Name: "lab", Answer: func(_ context.Context, c *schema.Call, _ func(*schema.Delta) error) (*schema.Reply, error) {
+	lab := models.Upstream{Name: "lab", Answer: func(_ context.Context, c *schema.Call, _ func(*schema.Delta) error) (*schema.Reply, error) {
 		asked <- c.Key
 		return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop"}, nil
 	}}
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": asking}), func(c *worker.Config) {
-		c.Upstreams = []rollout.Upstream{lab}
+		c.Upstreams = []models.Upstream{lab}
 	})
 	r := request("alpha-1")
 	r.Mode, r.Model.Upstream, r.Group = schema.ModeProxy, "lab", "old"
@@ -206,7 +206,7 @@ func TestAHeldProxyWaits(t *testing.T) {
 // continues a broken stream: the agent has read the first part already.
 func TestAStreamThatBreaksIsNotGoneOnWith(t *testing.T) {
 	var asked atomic.Int32
-	lab := rollout.Upstream{Name: "lab", Answer: func(_ context.Context, _ *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
+	lab := models.Upstream{Name: "lab", Answer: func(_ context.Context, _ *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
 		asked.Add(1)
 		if err := emit(&schema.Delta{V: 1, Delta: json.RawMessage(`{"content":"first"}`)}); err != nil {
 			return nil, err
@@ -214,7 +214,7 @@ func TestAStreamThatBreaksIsNotGoneOnWith(t *testing.T) {
 		return nil, &schema.Fault{Code: "upstream", Message: "the stream broke off", Status: http.StatusBadGateway}
 	}}
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": asking}), func(c *worker.Config) {
-		c.Upstreams = []rollout.Upstream{lab}
+		c.Upstreams = []models.Upstream{lab}
 	})
 	r := request("alpha-1")
 	r.Mode, r.Model.Upstream, r.Gate.Stream = schema.ModeProxy, "lab", schema.StreamPass
@@ -230,7 +230,7 @@ func TestAStreamThatBreaksIsNotGoneOnWith(t *testing.T) {
 func TestAWorkerLogsAnUpstreamThatIsAway(t *testing.T) {
 	var out bytes.Buffer
 	tries := 0
-	lab := rollout.Upstream{Name: "lab", Answer: func(context.Context, *schema.Call, func(*schema.Delta) error) (*schema.Reply, error) {
+	lab := models.Upstream{Name: "lab", Answer: func(context.Context, *schema.Call, func(*schema.Delta) error) (*schema.Reply, error) {
 		if tries++; tries < 3 {
 			f := schema.Faultf("call", schema.CodeUpstream, schema.WhoTrainer, "upstream lab: it cannot be reached")
 			f.Status = http.StatusServiceUnavailable
@@ -239,7 +239,7 @@ func TestAWorkerLogsAnUpstreamThatIsAway(t *testing.T) {
 		return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop"}, nil
 	}}
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": asking}), func(c *worker.Config) {
-		c.Upstreams, c.Log = []rollout.Upstream{lab}, zerolog.New(zerolog.SyncWriter(&out))
+		c.Upstreams, c.Log = []models.Upstream{lab}, zerolog.New(zerolog.SyncWriter(&out))
 	})
 	r := request("alpha-1")
 	r.Mode, r.Model.Upstream = schema.ModeProxy, "lab"

@@ -7,12 +7,12 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/turngate/turngate/internal/quiet"
-	"github.com/turngate/turngate/internal/rollout"
+	"github.com/turngate/turngate/internal/rollout/models"
 	"github.com/turngate/turngate/schema"
 )
 
 // logged returns upstreams that log the faults of their answers.
-func logged(all []rollout.Upstream, log zerolog.Logger) []rollout.Upstream {
+func logged(all []models.Upstream, log zerolog.Logger) []models.Upstream {
 	all = slices.Clone(all)
 	for i := range all {
 		up := all[i]

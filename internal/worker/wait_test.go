@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/turngate/turngate/internal/rollout"
+	"github.com/turngate/turngate/internal/rollout/models"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/dummy"
@@ -107,7 +107,7 @@ func TestAnswersThatAreRefusedEndTheRollout(t *testing.T) {
 		return nil, badAnswer()
 	}
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": asking}), func(c *worker.Config) {
-		c.Upstreams = []rollout.Upstream{{Name: "lab", Answer: func(ctx context.Context, c *schema.Call, _ func(*schema.Delta) error) (*schema.Reply, error) {
+		c.Upstreams = []models.Upstream{{Name: "lab", Answer: func(ctx context.Context, c *schema.Call, _ func(*schema.Delta) error) (*schema.Reply, error) {
 			return refuse(ctx, c)
 		}}}
 	})
@@ -139,14 +139,14 @@ func TestAnswersThatAreRefusedEndTheRollout(t *testing.T) {
 // call waits, and another one its end.
 func TestWaitsAreTold(t *testing.T) {
 	var asked atomic.Int32
-	lab := rollout.Upstream{Name: "lab", Answer: func(context.Context, *schema.Call, func(*schema.Delta) error) (*schema.Reply, error) {
+	lab := models.Upstream{Name: "lab", Answer: func(context.Context, *schema.Call, func(*schema.Delta) error) (*schema.Reply, error) {
 		if asked.Add(1) == 1 {
 			return nil, &schema.Fault{Code: "upstream", Message: "busy", Status: http.StatusServiceUnavailable}
 		}
 		return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop"}, nil
 	}}
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": asking}), func(c *worker.Config) {
-		c.Upstreams = []rollout.Upstream{lab}
+		c.Upstreams = []models.Upstream{lab}
 	})
 	w := b.waits(t)
 	r := request("alpha-1")

@@ -22,6 +22,8 @@ import (
 	"github.com/turngate/turngate/internal/gate"
 	"github.com/turngate/turngate/internal/rollout"
 	"github.com/turngate/turngate/internal/rollout/ends"
+	"github.com/turngate/turngate/internal/rollout/models"
+	"github.com/turngate/turngate/internal/rollout/place"
 	"github.com/turngate/turngate/internal/rollout/record"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
@@ -34,11 +36,11 @@ type Config struct {
 	Backends []sandboxes.Backend
 	Agents   []agents.Spec
 	Cache    agents.Cache
-	Caps     rollout.Caps
+	Caps     place.Caps
 	// Owner marks this worker's sandboxes on its host; default: the worker's name.
 	Owner string
 	// Upstreams are engines that this worker may call.
-	Upstreams []rollout.Upstream
+	Upstreams []models.Upstream
 	Warm      func() []string // lists images that this host has; nil: unknown
 	Grace     time.Duration   // time for running rollouts to end when the worker stops; default 30 s
 	// Hurry ends the grace period when it is closed.
@@ -59,7 +61,7 @@ type Worker struct {
 	cfg       Config
 	queue     *queue.Worker
 	calls     *modelcall.Client
-	snapshots *rollout.Snapshots
+	snapshots *place.Snapshots
 }
 
 func (w *Worker) owner() string { return cmp.Or(w.cfg.Owner, w.queue.ID()) }
@@ -102,7 +104,7 @@ func New(c Config, q *queue.Worker, client *modelcall.Client) (*Worker, error) {
 		return nil, errors.New("a worker needs at least one sandbox backend")
 	}
 	c.Upstreams = logged(c.Upstreams, c.Log)
-	snapshots := rollout.NewSnapshots(c.MaxSnapshot, func(err error) { c.Log.Warn().Err(err).Msg("a snapshot was not removed") })
+	snapshots := place.NewSnapshots(c.MaxSnapshot, func(err error) { c.Log.Warn().Err(err).Msg("a snapshot was not removed") })
 	return &Worker{cfg: c, queue: q, calls: client, snapshots: snapshots}, nil
 }
 

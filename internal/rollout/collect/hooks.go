@@ -1,0 +1,72 @@
+package collect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/turngate/turngate/internal/rollout/ends"
+	"github.com/turngate/turngate/internal/rollout/place"
+	"github.com/turngate/turngate/internal/rollout/plan"
+	"github.com/turngate/turngate/internal/rollout/record"
+	"github.com/turngate/turngate/internal/rollout/stage"
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
+)
+
+// hooks returns the step's commands that run before artifacts are kept: those
+// for the agent's sandbox, and those for other services.
+func hooks(s *plan.Step) (main, others []schema.Hook) {
+	if s.Verify == nil {
+		return nil, nil
+	}
+	for _, h := range s.Verify.Collect {
+		if place.IsMain(h.Service) {
+			main = append(main, h)
+		} else {
+			others = append(others, h)
+		}
+	}
+	return main, others
+}
+
+// runHooks runs hooks in order. A failed hook adds a note.
+func (c *collection) runHooks(ctx context.Context, hooks []schema.Hook) error {
+	for _, h := range hooks {
+		service := cmp.Or(h.Service, schema.MainService)
+		err := c.Stages.Run(ctx, c.s.Phase("collect/"+service), 0, func(ctx context.Context, p *record.Phase) error {
+			exit, err := c.hook(ctx, p, h)
+			if err == nil && !exit.OK() {
+				c.rec.Note("the collect hook %q in %s failed: %s: %s", schema.Clip(h.Run, 200), service, exit, schema.Clip(p.Tail(), 500))
+			}
+			return err
+		})
+		var stop *ends.Failed
+		if errors.As(err, &stop) && ctx.Err() == nil {
+			c.rec.Note("the collect hook %q in %s failed: %s", schema.Clip(h.Run, 200), service, stop.Fault.Message)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *collection) hook(ctx context.Context, p *record.Phase, h schema.Hook) (schema.Exit, error) {
+	sb, err := c.Service(h.Service)
+	if err != nil {
+		return schema.Exit{}, ends.Fail(schema.Faultf("collect", schema.CodeMissing, schema.WhoTask, "%v", err))
+	}
+	args := place.Shell(h.Run)
+	if place.IsMain(h.Service) {
+		args = place.Bash(h.Run)
+	}
+	cmd := sandboxes.Cmd{Args: args, User: h.User, Timeout: stage.MS(cmp.Or(h.TimeoutMS, schema.HookTimeoutMS))}
+	exit, err := c.Command(ctx, sb, p, cmd)
+	if err != nil {
+		return exit, fmt.Errorf("collect hook: %w", err)
+	}
+	return exit, nil
+}

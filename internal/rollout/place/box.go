@@ -1,0 +1,145 @@
+package place
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/turngate/turngate/internal/rollout/egress"
+	"github.com/turngate/turngate/internal/rollout/ends"
+	"github.com/turngate/turngate/internal/rollout/stage"
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
+)
+
+// Box is a sandbox with its services and a separate network for each phase of a rollout. In a
+// phase with an allowlist the sandbox has no network; variables direct its
+// commands to a proxy in this worker.
+type Box struct {
+	sandboxes.Sandbox
+	stages   *stage.Stages
+	limits   *schema.Limits
+	services *serviceGroup // nil: it runs none
+	mixed    bool          // some phases have the open network and others not
+	proxy    *egress.Proxy // nil before a phase with an allowlist
+	url      string        // of the proxy in the sandbox
+	own      bool          // of the agent's sandbox, not of a separate verifier's
+	names    []string      // names of the side-cars, which are reached without the proxy
+
+	mu  sync.Mutex
+	env map[string]string // variables for commands of this phase
+}
+
+// sandboxNetwork returns the network to make a sandbox with: the open one if
+// any of its phases needs it.
+func sandboxNetwork(phases []string) string {
+	if slices.Contains(phases, schema.NetworkOpen) {
+		return schema.NetworkOpen
+	}
+	return schema.NetworkNone
+}
+
+// Enter switches the sandbox to the network of a stage.
+func (n *Box) Enter(ctx context.Context, phase, network string, allow []string) error {
+	if n.mixed {
+		if err := n.Online(ctx, network == schema.NetworkOpen); err != nil {
+			return createFault(err)
+		}
+	}
+	n.tell(nil)
+	policy, err := egress.NewPolicy(allow)
+	if err != nil {
+		return ends.Fail(ends.UserFault(err))
+	}
+	if network != schema.NetworkAllowlist {
+		if n.proxy != nil {
+			n.proxy.Enter(phase, &egress.Policy{})
+		}
+		return nil
+	}
+	if n.proxy == nil {
+		n.proxy = egress.New(func(e *schema.NetEvent) {
+			n.stages.Record.Events.Emit(&schema.Event{Type: schema.EventNet, Net: e})
+		})
+		if n.url, err = n.Forward(ctx, n.proxy); err != nil {
+			return err
+		}
+	}
+	n.proxy.Enter(phase, policy)
+	direct := strings.Join(slices.Concat([]string{"localhost", "127.0.0.1", "::1"}, n.names), ",")
+	n.tell(map[string]string{
+		"HTTP_PROXY": n.url, "HTTPS_PROXY": n.url, "http_proxy": n.url, "https_proxy": n.url, "NO_PROXY": direct, "no_proxy": direct,
+	})
+	return nil
+}
+
+// tell sets the variables of commands that start from now on.
+func (n *Box) tell(env map[string]string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.env = env
+}
+
+// Start implements sandboxes.Sandbox. The command's own variables override the
+// phase's variables.
+func (n *Box) Start(ctx context.Context, c sandboxes.Cmd) (sandboxes.Process, error) {
+	n.mu.Lock()
+	told := n.env
+	n.mu.Unlock()
+	if told != nil {
+		env := make(map[string]string, len(told)+len(c.Env))
+		for _, m := range []map[string]string{told, c.Env} {
+			for k, v := range m {
+				env[k] = v
+			}
+		}
+		c.Env = env
+	}
+	start := time.Now()
+	proc, err := n.Sandbox.Start(ctx, c)
+	if n.own {
+		err = ends.Spoils(ctx, &n.stages.Touched, time.Since(start), err)
+	}
+	return proc, err
+}
+
+// Files implements sandboxes.Sandbox.
+func (n *Box) Files() sandboxes.Files { return touchedFiles{n.Sandbox.Files(), &n.stages.Touched} }
+
+// Close implements sandboxes.Sandbox.
+func (n *Box) Close(ctx context.Context) error {
+	err := n.Sandbox.Close(ctx)
+	if n.proxy != nil {
+		n.proxy.Close()
+	}
+	return err
+}
+
+// shut closes the sandbox, even after the context has ended. When it returns, its
+// services have ended.
+func (n *Box) shut(ctx context.Context) {
+	n.stages.Clock.Drop(n)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	if n.services != nil && n.services.stop != nil {
+		n.services.stop()
+	}
+	if err := n.Close(ctx); err != nil {
+		n.stages.Record.Log.Error().Err(err).Msg("a sandbox was not removed")
+	}
+	if n.services != nil {
+		n.services.running.Wait()
+	}
+}
+
+// newBox wraps a new sandbox for phases with these networks.
+func newBox(sb sandboxes.Sandbox, spec *sandboxes.Spec, phases []string, stages *stage.Stages, limits *schema.Limits) *Box {
+	closed := func(network string) bool { return network != schema.NetworkOpen }
+	n := &Box{Sandbox: sb, stages: stages, limits: limits, own: spec.Part == "", mixed: spec.Network == schema.NetworkOpen && slices.ContainsFunc(phases, closed)}
+	for _, service := range spec.Services {
+		n.names = append(n.names, service.Name)
+	}
+	return n
+}
