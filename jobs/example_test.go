@@ -38,7 +38,6 @@ func Example() {
 	}
 	work, err := jobs.Begin(ctx, filepath.Join(dir, "runs", "first"), jobs.Plan{Agent: "command", Backend: "dummy", Attempts: 2}, list, jobs.Rules{
 		Trainer: "alpha",
-		Load:    func(dir string) (*tasks.Task, error) { return tasks.Load(dir, tasks.Options{}) },
 		Request: func(t *tasks.Task) (schema.Request, error) {
 			q := t.Request
 			q.Agent, q.Sandbox = schema.AgentChoice{Name: "command", Args: []string{"agent"}}, schema.SandboxChoice{Backend: "dummy"}

@@ -19,7 +19,7 @@ type Progress interface {
 
 // Options are settings of a run that do not change its results.
 type Options struct {
-	Progress Progress // nil: nobody is told
+	Progress Progress // nil: none
 	// Remote means that the rollouts run in other processes and would go on when
 	// this one ends. If the context of Run ends, they are cancelled, and their
 	// trials get new rollouts for the next run of the job.
@@ -38,7 +38,7 @@ type runner struct {
 	quit context.Context
 }
 
-// silent is the Progress of a run whose caller has none.
+// silent is the Progress of a run without one.
 type silent struct{}
 
 func (silent) Event(schema.Event)    {}

@@ -249,3 +249,25 @@ func TestRolloutIDs(t *testing.T) {
 		t.Error("a trainer with a space was accepted")
 	}
 }
+
+// TestRulesNeedARequest: the other functions have defaults, with which a task that
+// does not load is refused.
+func TestRulesNeedARequest(t *testing.T) {
+	list, err := jobs.Find([]string{t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, p := filepath.Join(t.TempDir(), "job"), jobs.Plan{Attempts: 1}
+	var invalid *schema.InvalidError
+	if _, err := jobs.Begin(t.Context(), dir, p, list, jobs.Rules{Trainer: "alpha"}); !errors.As(err, &invalid) || invalid.Field != "Rules.Request" {
+		t.Errorf("got %v", err)
+	}
+	var refused *jobs.RefusedError
+	r := jobs.Rules{Trainer: "alpha", Request: func(t *tasks.Task) (schema.Request, error) { return t.Request, nil }}
+	if _, err := jobs.Begin(t.Context(), dir, p, list, r); !errors.As(err, &refused) || len(refused.Faults) != 1 || refused.Faults[0].Who != schema.WhoTask {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a folder was made: %v", err)
+	}
+}

@@ -14,13 +14,27 @@ import (
 // Rules make the rollouts of tasks.
 type Rules struct {
 	Trainer string // name of the trainer; Begin makes the ids of rollouts with it
-	// Load reads a task.
+	// Load reads a task. Nil: tasks.Load, without variables of this process.
 	Load func(dir string) (*tasks.Task, error)
 	// Request makes the request of each rollout of a task. The job sets its ids.
 	Request func(t *tasks.Task) (schema.Request, error)
-	// Answer returns the answerer of a task's model calls, nil if no answer is
-	// needed.
+	// Answer returns the answerer of a task's model calls. A nil function or a nil
+	// answerer is for agents that make no call to this process.
 	Answer func(t *tasks.Task) (trainer.Answerer, error)
+}
+
+// check sets the defaults.
+func (r *Rules) check() error {
+	if r.Load == nil {
+		r.Load = func(dir string) (*tasks.Task, error) { return tasks.Load(dir, tasks.Options{}) }
+	}
+	if r.Answer == nil {
+		r.Answer = func(*tasks.Task) (trainer.Answerer, error) { return nil, nil }
+	}
+	if r.Request == nil {
+		return &schema.InvalidError{Field: "Rules.Request", Value: "nil", Want: "want a function that makes a request of a task"}
+	}
+	return nil
 }
 
 // Work has the trials of a job that are to run.
@@ -51,6 +65,9 @@ type group struct {
 // no task can run, the error is a *RefusedError and there is no folder. The caller
 // closes the Job of the Work.
 func Begin(ctx context.Context, dir string, p Plan, list []Task, r Rules) (*Work, error) {
+	if err := r.check(); err != nil {
+		return nil, err
+	}
 	list = slices.Clone(list)
 	for i := range list {
 		if ctx.Err() != nil {
@@ -84,6 +101,9 @@ func Begin(ctx context.Context, dir string, p Plan, list []Task, r Rules) (*Work
 // error, except for the trials of rerun. The error is a *RefusedError if a trial
 // could run when the job began and cannot now.
 func Resume(ctx context.Context, j *Job, r Rules, rerun func(*schema.Fault) bool) (*Work, error) {
+	if err := r.check(); err != nil {
+		return nil, err
+	}
 	missing := slices.DeleteFunc(j.Missing(), cannotRun)
 	var again []Trial
 	if rerun != nil {
