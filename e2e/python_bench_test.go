@@ -91,7 +91,7 @@ func calls(b *testing.B, n testenv.NATS, call func(schema.ID, int) schema.Call) 
 		if i%pythonRounds == 0 {
 			callers[caller] = client.Caller(harness.Request(id).WithDefaults(), nil)
 		}
-		_, err := callers[caller].Complete(b.Context(), call(id, i%pythonRounds+1), func(schema.Frame) error { return nil })
+		err := callers[caller].Complete(b.Context(), call(id, i%pythonRounds+1), func(schema.Frame) error { return nil })
 		return err
 	}
 }

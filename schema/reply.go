@@ -160,7 +160,7 @@ type Frame struct {
 	Held     bool   // of accept and beat: the trainer holds calls for now
 	More     bool   // of a delta: the next delta has arrived already
 	Delta    *Delta // of a delta
-	Reply    *Reply // of a final of a trainer; a *Fault with CodeBadAnswer refuses it, and a delta
+	Reply    *Reply // of a final: the whole answer
 	Fault    *Fault // the reason why a call is absent or asked again
 	Upstream string // of absent: name of the upstream; empty: the trainer
 }

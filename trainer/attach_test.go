@@ -15,6 +15,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 	"github.com/turngate/turngate/trainer"
@@ -291,7 +292,7 @@ func TestOrphans(t *testing.T) {
 			call := schema.Call{V: 1, Key: string(running.Request.ID) + "/1/1", Tag: schema.TagAgent, Dialect: "chat", Messages: []json.RawMessage{json.RawMessage(`{"role":"user","content":"x"}`)}}
 			answered := make(chan answer, 1)
 			go func() {
-				r, err := b.calls.Caller(running.Request, running).Complete(ctx, call, func(schema.Frame) error { return nil })
+				r, err := testenv.Complete(ctx, b.calls.Caller(running.Request, running), call, func(schema.Frame) error { return nil })
 				answered <- answer{r, err}
 			}()
 			switch orphans {

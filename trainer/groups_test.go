@@ -141,7 +141,7 @@ func TestRolloutsOfOldVersionsAreCancelled(t *testing.T) {
 			Messages: []json.RawMessage{json.RawMessage(`{"role":"user","content":"go"}`)}}
 		done := make(chan error, 1)
 		go func() {
-			_, err := b.calls.Caller(harness.Request(id).WithDefaults(), nil).Complete(t.Context(), c, func(schema.Frame) error { return nil })
+			err := b.calls.Caller(harness.Request(id).WithDefaults(), nil).Complete(t.Context(), c, func(schema.Frame) error { return nil })
 			done <- err
 		}()
 		reply, err := trainer.NewReply(trainer.Message{Content: "yes"}, trainer.Sample{PromptIDs: []int32{1}, CompletionIDs: []int32{2}, Version: version})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 )
@@ -86,7 +87,7 @@ func TestAProcessThatOnlyAnswersKeepsNothingOfEndedRollouts(t *testing.T) {
 				key := schema.Key{Rollout: j.Request.ID, Attempt: j.Attempt, Call: c + 1}
 				call := schema.Call{V: 1, Key: key.String(), Tag: schema.TagAgent, Dialect: "chat", Messages: []json.RawMessage{json.RawMessage(`{"role":"user","content":"x"}`)}}
 				// A caller of its own, so that only the result tells that the answers arrived.
-				if _, err := b.calls.Caller(j.Request, nil).Complete(t.Context(), call, func(schema.Frame) error { return nil }); err != nil {
+				if err := b.calls.Caller(j.Request, nil).Complete(t.Context(), call, func(schema.Frame) error { return nil }); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -113,7 +114,7 @@ func TestAnswersThatTheWorkerHasLeaveMemory(t *testing.T) {
 		for i := range n {
 			call := schema.Call{V: 1, Key: schema.Key{Rollout: "alpha-1", Attempt: 1, Call: from + i}.String(), Tag: schema.TagAgent, Dialect: "chat",
 				Messages: []json.RawMessage{json.RawMessage(`{"role":"user","content":"x"}`)}}
-			if r, err := caller.Complete(t.Context(), call, func(schema.Frame) error { return nil }); err != nil || len(r.Message) < largeReply {
+			if r, err := testenv.Complete(t.Context(), caller, call, func(schema.Frame) error { return nil }); err != nil || len(r.Message) < largeReply {
 				t.Fatalf("got %d bytes, %v", len(r.Message), err)
 			}
 		}

@@ -37,7 +37,7 @@ func TestACallThatIsRoutedToAnotherShardIsNoOrphans(t *testing.T) {
 			call := schema.Call{V: 1, Key: "alpha-1/1/1", Tag: schema.TagSubagent, Dialect: "chat", Messages: []json.RawMessage{json.RawMessage(`{"role":"user","content":"x"}`)}}
 			answered := make(chan answer, 1)
 			go func() {
-				r, err := b.calls.Caller(job.Request, job).To("judge").Complete(ctx, call, func(f schema.Frame) error {
+				r, err := testenv.Complete(ctx, b.calls.Caller(job.Request, job).To("judge"), call, func(f schema.Frame) error {
 					if f.Kind == schema.FrameAbsent {
 						absent <- struct{}{}
 					}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 )
@@ -109,7 +110,7 @@ func TestACallHasItsGenerationAndItsBase(t *testing.T) {
 			c.Messages = append(c.Messages, json.RawMessage(`{"role":"user","content":"`+m+`"}`))
 		}
 		gen := ""
-		if _, err := caller.Complete(t.Context(), c, func(f schema.Frame) error { gen = f.Gen; return nil }); err != nil {
+		if err := caller.Complete(t.Context(), c, func(f schema.Frame) error { gen = f.Gen; return nil }); err != nil {
 			t.Fatal(err)
 		}
 		return gen
@@ -162,7 +163,7 @@ func TestAnAbortedGenerationIsMadeAgain(t *testing.T) {
 	var gen string
 	go func() {
 		c := schema.Call{V: 1, Key: "alpha-7/1/1", Tag: schema.TagAgent, Dialect: "chat", Messages: []json.RawMessage{json.RawMessage(`{"role":"user","content":"x"}`)}}
-		reply, err := b.calls.Caller(j.Request, j).Complete(t.Context(), c, func(f schema.Frame) error {
+		reply, err := testenv.Complete(t.Context(), b.calls.Caller(j.Request, j), c, func(f schema.Frame) error {
 			if f.Held {
 				held <- struct{}{}
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -158,7 +159,7 @@ func TestTheSessionIsDocumented(t *testing.T) {
 		c.Key = schema.Key{Rollout: "alpha-1", Attempt: j.Attempt, Call: n}.String()
 		got := make(chan answer, 1)
 		go func() {
-			r, err := caller.Complete(ctx, c, func(schema.Frame) error { return nil })
+			r, err := testenv.Complete(ctx, caller, c, func(schema.Frame) error { return nil })
 			got <- answer{r, err}
 		}()
 		return got

@@ -97,7 +97,7 @@ func (b *bench) ask(ctx context.Context, attempt, n int, frames func(schema.Fram
 		Messages: []json.RawMessage{json.RawMessage(fmt.Sprintf(`{"role":"user","content":"%d"}`, n))}}
 	out := make(chan answer, 1)
 	go func() {
-		r, err := b.calls.Caller(harness.Request("alpha-1").WithDefaults(), nil).Complete(ctx, c, frames)
+		r, err := testenv.Complete(ctx, b.calls.Caller(harness.Request("alpha-1").WithDefaults(), nil), c, frames)
 		out <- answer{r, err}
 	}()
 	return out
@@ -263,7 +263,7 @@ func TestSomeRolloutsAreHeldAndOthersGoOn(t *testing.T) {
 	other := make(chan answer, 1)
 	go func() {
 		c := schema.Call{V: 1, Key: "alpha-2/1/1", Tag: schema.TagAgent, Dialect: "chat", Messages: []json.RawMessage{json.RawMessage(`{"role":"user"}`)}}
-		r, err := b.calls.Caller(harness.Request("alpha-2").WithDefaults(), nil).Complete(t.Context(), c, func(schema.Frame) error { return nil })
+		r, err := testenv.Complete(t.Context(), b.calls.Caller(harness.Request("alpha-2").WithDefaults(), nil), c, func(schema.Frame) error { return nil })
 		other <- answer{r, err}
 	}()
 	p := next(t, b.trainer)
@@ -426,7 +426,7 @@ func TestDeltasAreRebuilt(t *testing.T) {
 		out := make(chan answer, 1)
 		c := schema.Call{V: 1, Key: schema.Key{Rollout: "alpha-1", Attempt: 1, Call: n}.String(), Tag: schema.TagAgent, Dialect: "chat", Messages: messages, Tools: json.RawMessage(`[1]`), Shares: shares}
 		go func() {
-			r, err := b.calls.Caller(harness.Request("alpha-1").WithDefaults(), nil).Complete(t.Context(), c, func(schema.Frame) error { return nil })
+			r, err := testenv.Complete(t.Context(), b.calls.Caller(harness.Request("alpha-1").WithDefaults(), nil), c, func(schema.Frame) error { return nil })
 			out <- answer{r, err}
 		}()
 		return out

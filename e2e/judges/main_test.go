@@ -45,7 +45,7 @@ const (
 )
 
 // Complete implements gate.Model.
-func (b *bench) Complete(_ context.Context, c schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
+func (b *bench) Complete(_ context.Context, c schema.Call, frames func(schema.Frame) error) error {
 	b.mu.Lock()
 	b.calls = append(b.calls, c)
 	b.mu.Unlock()
@@ -55,7 +55,7 @@ func (b *bench) Complete(_ context.Context, c schema.Call, frames func(schema.Fr
 			turns++
 		}
 		if strings.Contains(string(m), `"refuse"`) {
-			return schema.Reply{}, &schema.Fault{Code: "x", Message: "no", Status: 429}
+			return &schema.Fault{Code: "x", Message: "no", Status: 429}
 		}
 	}
 	r := schema.Reply{FinishReason: "stop", Usage: schema.Usage{PromptTokens: 20, CompletionTokens: 4}}
@@ -74,10 +74,10 @@ func (b *bench) Complete(_ context.Context, c schema.Call, frames func(schema.Fr
 	}
 	for _, d := range deltas {
 		if err := frames(schema.Frame{Kind: schema.FrameDelta, Gen: "g", Delta: &schema.Delta{V: 1, Delta: json.RawMessage(d)}}); err != nil {
-			return schema.Reply{}, err
+			return err
 		}
 	}
-	return r, frames(schema.Frame{Kind: schema.FrameFinal, Gen: "g"})
+	return frames(schema.Frame{Kind: schema.FrameFinal, Gen: "g", Reply: &r})
 }
 
 func quoted(s string) string {

@@ -23,12 +23,13 @@ func (e *answerError) Error() string { return "the answer's " + e.field + ": " +
 // model's own reply.
 type agentReply struct {
 	schema.Reply
+	own  *schema.Reply // the model's
 	note string
 }
 
 // answered returns a reply in the form for the agent.
-func (x *exchange) answered(r schema.Reply, p *pieces) (*agentReply, error) {
-	d := &agentReply{Reply: r}
+func (x *exchange) answered(r *schema.Reply, p *pieces) (*agentReply, error) {
+	d := &agentReply{Reply: *r, own: r}
 	message, n, err := schema.MendAnswer(r.Message)
 	if err != nil {
 		return nil, err

@@ -105,9 +105,10 @@ func callBench(s *gate.Session, body string) error {
 // okModel answers at once, or after before, if that is set.
 type okModel struct{ before func() }
 
-func (m okModel) Complete(_ context.Context, _ schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
+func (m okModel) Complete(_ context.Context, _ schema.Call, frames func(schema.Frame) error) error {
 	if m.before != nil {
 		m.before()
 	}
-	return schema.Reply{V: 1, Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop"}, frames(schema.Frame{Kind: schema.FrameFinal, Gen: "g"})
+	r := schema.Reply{V: 1, Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop"}
+	return frames(schema.Frame{Kind: schema.FrameFinal, Gen: "g", Reply: &r})
 }

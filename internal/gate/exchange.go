@@ -215,14 +215,14 @@ func (x *exchange) run() {
 	defer s.calls.Done()
 	defer x.cancel(nil)
 	if err := x.slot(); err != nil {
-		x.finish(schema.Reply{}, err, 0)
+		x.finish(err, 0)
 		return
 	}
 	start := time.Now()
 	s.cfg.Observer.CallBegan(x.number, &x.call)
-	reply, err := s.cfg.Model.Complete(x.ctx, x.call, x.frame)
+	err := s.cfg.Model.Complete(x.ctx, x.call, x.frame)
 	<-s.slots
-	x.finish(reply, err, time.Since(start))
+	x.finish(err, time.Since(start))
 }
 
 // slot waits until one of the session's slots is free, and takes it.
@@ -248,9 +248,9 @@ func (x *exchange) slot() error {
 	return nil
 }
 
-// frame processes a frame. It checks a final before Complete returns it.
+// frame processes a frame. It checks a final, and keeps the answer for finish.
 func (x *exchange) frame(f schema.Frame) error {
-	if f.Kind == schema.FrameFinal && f.Reply != nil {
+	if f.Kind == schema.FrameFinal {
 		if err := x.check(f); err != nil {
 			return err
 		}
@@ -305,7 +305,7 @@ func (x *exchange) check(f schema.Frame) error {
 		}
 		p = &pieces{} // x.pieces is of an earlier generation
 	}
-	answer, err := x.answered(*f.Reply, p)
+	answer, err := x.answered(f.Reply, p)
 	if err != nil {
 		return refusal(err)
 	}
@@ -334,16 +334,19 @@ func (x *exchange) setIdle(idle bool) {
 	}
 }
 
-func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
+// errNoAnswer ends a call if the model returned neither an answer nor an error.
+var errNoAnswer = errors.New("the model returned no answer")
+
+func (x *exchange) finish(err error, took time.Duration) {
 	s := x.s
 	x.setIdle(false)
 	end := CallEnd{Took: took}
 	answer := x.checked // Complete has returned, and no other goroutine writes it
 	if err == nil && answer == nil {
-		answer, err = x.answered(reply, &x.pieces)
+		err = errNoAnswer
 	}
 	if err == nil {
-		end.Note, end.Reply = answer.note, &reply
+		end.Note, end.Reply = answer.note, answer.own
 	} else {
 		end.Fault = faultOf(err)
 	}
@@ -353,18 +356,19 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 	st.Count++
 	st.Refused += x.refused
 	if err == nil {
-		st.PromptTokens += reply.Usage.PromptTokens
-		st.CompletionTokens += reply.Usage.CompletionTokens
+		usage := answer.Usage
+		st.PromptTokens += usage.PromptTokens
+		st.CompletionTokens += usage.CompletionTokens
 		if x.call.Tag == schema.TagAgent {
 			s.repeats.answered(&answer.Reply)
 		}
-		for _, e := range reply.Edits {
+		for _, e := range answer.Edits {
 			if len(s.edits) < maxEdits {
 				s.edits[e] = true
 			}
 		}
-		if reply.Usage.PromptTokens > 0 {
-			s.bytesPerToken = float64(x.of.size) / float64(reply.Usage.PromptTokens)
+		if usage.PromptTokens > 0 {
+			s.bytesPerToken = float64(x.of.size) / float64(usage.PromptTokens)
 		}
 	}
 	s.stats[x.call.Tag] = st
@@ -392,17 +396,10 @@ func (x *exchange) finish(reply schema.Reply, err error, took time.Duration) {
 
 func faultOf(err error) *schema.Fault {
 	var f *schema.Fault
-	var field *schema.InvalidError
-	var answer *answerError
-	switch {
-	case errors.As(err, &f):
-	case errors.As(err, &field), errors.As(err, &answer):
-		f = schema.Faultf("call", schema.CodeInvalid, schema.WhoTrainer, "the trainer's answer: %v", err)
-		f.Status = http.StatusInternalServerError
-	default:
-		f = schema.Faultf("call", schema.CodeInternal, schema.WhoWorker, "%v", err)
+	if errors.As(err, &f) {
+		return f
 	}
-	return f
+	return schema.Faultf("call", schema.CodeInternal, schema.WhoWorker, "%v", err)
 }
 
 // encodeFailed ends a call after its answer could not be encoded for the agent. The call

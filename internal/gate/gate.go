@@ -15,13 +15,14 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Model answers calls. Complete passes the frames that arrive before the answer
-// to frames, in order; an error of frames ends the call. If Complete returns a
-// *schema.Fault, the agent gets the fault's HTTP status; any other error is an
-// internal error to the agent. A fault with the code schema.CodeNoTrainer ends
-// the session.
+// Model answers calls. Complete passes all frames of the answer to frames, in order. The
+// last one is a final, which has the whole answer. An error of frames ends the call,
+// except a *schema.Fault with schema.CodeBadAnswer: it refuses a delta or a final, and
+// the model answers again. If Complete returns a *schema.Fault, the agent gets the
+// fault's HTTP status; any other error is an internal error to the agent. A fault with
+// the code schema.CodeNoTrainer ends the session.
 type Model interface {
-	Complete(ctx context.Context, c schema.Call, frames func(schema.Frame) error) (schema.Reply, error)
+	Complete(ctx context.Context, c schema.Call, frames func(schema.Frame) error) error
 }
 
 // Observer receives the events of a session, for the event stream and the

@@ -225,6 +225,51 @@ func TestAStreamThatBreaksIsNotGoneOnWith(t *testing.T) {
 	}
 }
 
+// TestARefusedAnswerOfAnUpstreamIsAskedAgain: two such answers cost time, the third in a
+// row ends the rollout.
+func TestARefusedAnswerOfAnUpstreamIsAskedAgain(t *testing.T) {
+	for name, tt := range map[string]struct {
+		stream  string
+		refused int32 // answers before a good one
+		asked   int32
+		status  schema.Status
+	}{
+		"whole, twice":           {schema.StreamBuffer, 2, 3, schema.StatusDone},
+		"whole, again and again": {schema.StreamBuffer, 9, 3, schema.StatusFailed},
+		"a piece, twice":         {schema.StreamPass, 2, 3, schema.StatusDone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asked atomic.Int32
+			lab := models.Upstream{Name: "lab", Answer: func(_ context.Context, _ *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
+				content := `"ok"`
+				if asked.Add(1) <= tt.refused {
+					content = `7`
+				}
+				message := json.RawMessage(`{"role":"assistant","content":` + content + `}`)
+				if emit != nil {
+					if err := emit(&schema.Delta{V: 1, Delta: message}); err != nil {
+						return nil, err
+					}
+				}
+				return &schema.Reply{Message: message, FinishReason: "stop"}, nil
+			}}
+			b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": asking}), func(c *worker.Config) {
+				c.Upstreams = []models.Upstream{lab}
+			})
+			r := request("alpha-1")
+			r.Mode, r.Model.Upstream, r.Gate.Stream = schema.ModeProxy, "lab", tt.stream
+			res := b.result(t, r)
+			if res.Status != tt.status || asked.Load() != tt.asked {
+				t.Errorf("the rollout is %s after %d tries, want %s after %d: %+v", res.Status, asked.Load(), tt.status, tt.asked, res.Fault)
+			}
+			if tt.status == schema.StatusFailed && (res.Fault == nil || res.Fault.Code != schema.CodeBadAnswer || !strings.Contains(res.Fault.Message, "content")) {
+				t.Errorf("the fault is %+v", res.Fault)
+			}
+		})
+	}
+}
+
 // TestAWorkerLogsAnUpstreamThatIsAway: one line names the upstream and the reason, and
 // does not come again with each try.
 func TestAWorkerLogsAnUpstreamThatIsAway(t *testing.T) {

@@ -254,7 +254,7 @@ func (w *Worker) rollout(ctx context.Context, job *queue.Job, rec *record.Record
 		Request: job.Request, Attempt: job.Attempt, Record: rec, Owner: w.owner(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache, Upstreams: w.cfg.Upstreams, Caps: w.cfg.Caps,
 		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Snapshots: w.snapshots,
 		Services: rollout.Services{
-			Bundle: bundle(job), Suspended: job.Suspended, HeldByTrainer: job.HeldByTrainer, Model: model{caller}, Shard: func(shard string) gate.Model { return model{w.calls.Caller(job.Request, job).To(shard)} },
+			Bundle: bundle(job), Suspended: job.Suspended, HeldByTrainer: job.HeldByTrainer, Model: caller, Shard: func(shard string) gate.Model { return w.calls.Caller(job.Request, job).To(shard) },
 			Tool: caller.Tool, Verify: caller.Verify,
 		},
 	}

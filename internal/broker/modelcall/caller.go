@@ -3,7 +3,6 @@ package modelcall
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -22,21 +21,6 @@ const (
 	silentAfter  = 3 * beatEvery   // without a frame for so long, a trainer that accepted is gone
 )
 
-// NoTrainerError reports that no trainer answered a call within its budget.
-type NoTrainerError struct {
-	Key    string
-	Waited time.Duration // the part of its budget that was used: waits without an answer, and pauses between rounds
-	Last   *schema.Fault // of the last round; nil: no trainer answered, or it went silent
-}
-
-func (e *NoTrainerError) Error() string {
-	s := fmt.Sprintf("no trainer answered call %s within %s", e.Key, e.Waited.Round(time.Millisecond))
-	if e.Last != nil {
-		s += ": " + e.Last.Error()
-	}
-	return s
-}
-
 // Owner tells whether this worker still owns the rollout. A queue.Job is one.
 type Owner interface {
 	// Await blocks while it is unknown whether the worker still owns the rollout. Its
@@ -46,8 +30,7 @@ type Owner interface {
 	Fenced() error
 }
 
-// Caller sends the calls of one rollout to its trainer. Package worker makes a
-// gate.Model of it.
+// Caller sends the calls of one rollout to its trainer. It is a gate.Model.
 type Caller struct {
 	client *Client
 	owner  Owner // nil: the calls are never suspended or fenced
@@ -72,21 +55,21 @@ func (c *Caller) To(shard string) *Caller {
 
 // Complete publishes the call until it is answered or refused, always under the
 // same key: a trainer that knows the key does not generate again. frames gets the
-// accepts, beats, deltas and finals in order, the final before the reply returns, and
-// FrameAbsent after each round without an answer. An error that frames returns ends
-// the call, except a fault with schema.CodeBadAnswer: it refuses the answer, and the
-// trainer is asked for another one. maxRefused refusals in a row end the call.
+// accepts, beats, deltas and finals in order, and FrameAbsent after each round without
+// an answer. The last frame is the final with the answer, if Complete returns no error.
+// An error that frames returns ends the call, except a fault with schema.CodeBadAnswer:
+// it refuses the answer, and the trainer is asked for another one. maxRefused refusals
+// in a row end the call.
 //
-// Errors are a *schema.Fault (the trainer refused the call), a *NoTrainerError
-// (the call's budget is used up), a *broker.TooLargeError, an error about the key, an
-// error of encoding or storing the call (a *broker.FullError if there is no room), the
-// error of frames, that of Owner.Fenced, or the context's cause. After any
-// other error than a fault or that of Fenced, a trainer that has the call is told
-// to stop.
-func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
+// Errors are a *schema.Fault (the trainer refused the call, the call's budget is used
+// up, or the call is too large), an error about the key, an error of encoding or
+// storing the call, the error of frames, that of Owner.Fenced, or the context's cause.
+// After any other error than a fault of the trainer or that of Fenced, a trainer that
+// has the call is told to stop.
+func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(schema.Frame) error) error {
 	key, err := schema.ParseKey(call.Key)
 	if err != nil {
-		return schema.Reply{}, err
+		return err
 	}
 	call.RemainingMS = c.wait.Milliseconds()
 	buf, _ := c.client.bodies.Get().(*[]byte)
@@ -97,16 +80,14 @@ func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(sch
 	delta := call.Delta()
 	body, err := schema.Append((*buf)[:0], &delta)
 	if err != nil {
-		return schema.Reply{}, err
+		return err
 	}
 	*buf = body
 	a := &callAttempt{call: &call, key: call.Key, subject: subjects.Call(key, c.shard), frames: frames}
-	if a.body, err = c.client.pack(ctx, "a model call", subjects.ArtifactsBucket(key.Rollout.Trainer()), body); err != nil {
-		return schema.Reply{}, err
+	if a.body, err = c.client.pack(ctx, "a model call", subjects.ArtifactsBucket(key.Rollout.Trainer()), body); err == nil {
+		err = c.ask(ctx, a, key, c.settled, &schema.Reply{})
 	}
-	var reply schema.Reply
-	err = c.ask(ctx, a, key, c.settled, &reply)
-	return reply, err
+	return asFault("call", err)
 }
 
 // Tool asks the trainer to run one of its tools. It retries and fails as Complete
@@ -121,12 +102,11 @@ func (c *Caller) Tool(ctx context.Context, call schema.ToolCall) (schema.ToolRes
 	if err == nil {
 		err = c.client.store.CheckSize("tool call "+call.Key, len(body))
 	}
-	if err != nil {
-		return result, err
+	if err == nil {
+		a := &callAttempt{key: call.Key, subject: subjects.Tool(key, c.shard), body: Packed{data: body}, frames: func(schema.Frame) error { return nil }}
+		err = c.ask(ctx, a, key, c.settledTools, &result)
 	}
-	a := &callAttempt{key: call.Key, subject: subjects.Tool(key, c.shard), body: Packed{data: body}, frames: func(schema.Frame) error { return nil }}
-	err = c.ask(ctx, a, key, c.settledTools, &result)
-	return result, err
+	return result, asFault("tool", err)
 }
 
 // ask runs a call to its end. done has the numbers of earlier calls of the same kind
@@ -264,7 +244,7 @@ func (a *callAttempt) run(ctx context.Context, into schema.Message) error {
 			return err
 		}
 		if a.spent += wait; a.spent >= a.budget {
-			return &NoTrainerError{Key: a.key, Waited: a.spent, Last: a.last}
+			return &noTrainerError{key: a.key, waited: a.spent, last: a.last}
 		}
 	}
 }

@@ -5,7 +5,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,9 +16,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -76,10 +78,10 @@ func TestDeltasSayWhetherMoreWait(t *testing.T) {
 		}
 	})
 	var more []bool
-	_, err := b.caller(time.Minute).Complete(t.Context(), call(1), func(f schema.Frame) error {
+	err := b.caller(time.Minute).Complete(t.Context(), call(1), func(f schema.Frame) error {
 		switch f.Kind {
 		case schema.FrameAccept: // the answer to a later call arrives after the other frames
-			_, err := b.caller(time.Minute).Complete(t.Context(), call(2), quiet)
+			err := b.caller(time.Minute).Complete(t.Context(), call(2), quiet)
 			return err
 		case schema.FrameDelta:
 			more = append(more, f.More)
@@ -102,7 +104,7 @@ func TestCallIsAnswered(t *testing.T) {
 		harness.Must(t, a.Send(b.answer(t, schema.FrameFinal, "g1", 1, done("a"))))
 	})
 	var kinds []string
-	r, err := b.caller(time.Minute).Complete(t.Context(), call(1), func(f schema.Frame) error {
+	r, err := testenv.Complete(t.Context(), b.caller(time.Minute), call(1), func(f schema.Frame) error {
 		kinds = append(kinds, string(f.Kind)+":"+f.Gen)
 		return nil
 	})
@@ -115,14 +117,14 @@ func TestCallIsAnswered(t *testing.T) {
 func TestCallWithoutATrainerEndsWithinItsBudget(t *testing.T) {
 	b := newBench(t)
 	absent := 0
-	_, err := b.caller(600*time.Millisecond).Complete(t.Context(), call(1), func(f schema.Frame) error {
+	err := b.caller(600*time.Millisecond).Complete(t.Context(), call(1), func(f schema.Frame) error {
 		if f.Kind == schema.FrameAbsent {
 			absent++
 		}
 		return nil
 	})
-	var none *modelcall.NoTrainerError
-	if !errors.As(err, &none) || absent == 0 {
+	var none *schema.Fault
+	if !errors.As(err, &none) || none.Code != schema.CodeNoTrainer || none.Status != http.StatusServiceUnavailable || absent == 0 {
 		t.Fatalf("got %v after %d absences", err, absent)
 	}
 }
@@ -138,7 +140,7 @@ func TestCallSurvivesATrainerThatComesLate(t *testing.T) {
 		}
 	}()
 	first := true
-	r, err := b.caller(time.Minute).Complete(t.Context(), call(1), func(f schema.Frame) error {
+	r, err := testenv.Complete(t.Context(), b.caller(time.Minute), call(1), func(f schema.Frame) error {
 		if f.Kind == schema.FrameAbsent && first {
 			first = false
 			close(come)
@@ -167,7 +169,7 @@ func TestRetryableFaultIsAskedAgainUnderTheSameKey(t *testing.T) {
 			_ = a.Send(b.answer(t, schema.FrameFinal, "g2", 0, done("ok")))
 		}
 	})
-	_, err := b.caller(time.Minute).Complete(t.Context(), call(1), quiet)
+	err := b.caller(time.Minute).Complete(t.Context(), call(1), quiet)
 	harness.Must(t, err)
 	if asked.Load() != 3 {
 		t.Fatalf("asked %d times, want 3", asked.Load())
@@ -190,7 +192,7 @@ func TestOnlyNewMessagesAreSentUnlessTheBaseIsLost(t *testing.T) {
 	c.Messages = append(c.Messages, json.RawMessage(`{"role":"assistant"}`), json.RawMessage(`{"role":"tool"}`))
 	c.Tools = json.RawMessage(`[{}]`)
 	c.Shares = schema.Shares{Base: 3, Keep: 2, Tools: true}
-	_, err := b.caller(time.Minute).Complete(t.Context(), c, quiet)
+	err := b.caller(time.Minute).Complete(t.Context(), c, quiet)
 	harness.Must(t, err)
 	if d := bodies[0]; d.Base != 3 || d.Keep != 2 || len(d.Messages) != 1 || d.Tools != nil {
 		t.Errorf("first came %+v", d)
@@ -205,7 +207,7 @@ func TestFinalFaultReachesTheCaller(t *testing.T) {
 	b.listen(t, func(a modelcall.IncomingCall) {
 		_ = a.Send(b.answer(t, schema.FrameFault, "g1", 0, &schema.Fault{Code: schema.CodeTooLarge, Message: "too long", Status: 413}))
 	})
-	_, err := b.caller(time.Minute).Complete(t.Context(), call(1), quiet)
+	err := b.caller(time.Minute).Complete(t.Context(), call(1), quiet)
 	var f *schema.Fault
 	if !errors.As(err, &f) || f.Status != 413 {
 		t.Fatalf("got %v", err)
@@ -230,7 +232,7 @@ func TestLostDeltaIsAskedForAgain(t *testing.T) {
 		_ = a.Send(b.answer(t, schema.FrameDelta, "g1", 2, delta("three")))
 	})
 	var got string
-	_, err := b.caller(time.Minute).Complete(t.Context(), call(1), func(f schema.Frame) error {
+	err := b.caller(time.Minute).Complete(t.Context(), call(1), func(f schema.Frame) error {
 		if f.Kind == schema.FrameDelta {
 			got += string(f.Delta.Delta)
 		}
@@ -254,7 +256,7 @@ func TestEndingACallTellsTheTrainer(t *testing.T) {
 		_ = a.Send(b.answer(t, schema.FrameAccept, "g1", 0, nil))
 	})
 	gone := errors.New("the agent has ended")
-	_, err := b.caller(time.Minute).Complete(ctx, call(1), func(f schema.Frame) error {
+	err := b.caller(time.Minute).Complete(ctx, call(1), func(f schema.Frame) error {
 		if f.Kind == schema.FrameAccept {
 			cancel(gone)
 		}
@@ -266,13 +268,13 @@ func TestEndingACallTellsTheTrainer(t *testing.T) {
 	<-cancelled
 }
 
-func TestCallThatDoesNotFitIsATypedError(t *testing.T) {
+func TestCallThatDoesNotFitIsTheAgentsFault(t *testing.T) {
 	b := newBench(t)
 	c := call(1)
 	c.Messages = append(c.Messages, json.RawMessage(`"`+strings.Repeat("x", schema.MaxBody)+`"`))
-	_, err := b.caller(time.Minute).Complete(t.Context(), c, quiet)
-	var large *broker.TooLargeError
-	if !errors.As(err, &large) || large.Limit != schema.MaxBody || large.Size <= schema.MaxBody {
+	err := b.caller(time.Minute).Complete(t.Context(), c, quiet)
+	var large *schema.Fault
+	if !errors.As(err, &large) || large.Code != schema.CodeTooLarge || large.Status != http.StatusRequestEntityTooLarge || !strings.Contains(large.AgentMessage, strconv.Itoa(schema.MaxBody)) {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -300,7 +302,7 @@ func TestLargeBodiesTravel(t *testing.T) {
 			}
 			_ = a.Send(final)
 		})
-		reply, err := b.caller(time.Minute).Complete(t.Context(), c, quiet)
+		reply, err := testenv.Complete(t.Context(), b.caller(time.Minute), c, quiet)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -339,7 +341,7 @@ func TestReplyWithWrongLengthsIsRefused(t *testing.T) {
 	})
 	harness.Must(t, err)
 	harness.Must(t, nc.Flush())
-	_, err = b.caller(time.Minute).Complete(t.Context(), call(1), quiet)
+	err = b.caller(time.Minute).Complete(t.Context(), call(1), quiet)
 	var f *schema.Fault
 	if !errors.As(err, &f) || !strings.Contains(f.Message, "logprobs") || f.Who != schema.WhoTrainer {
 		t.Fatalf("got %v", err)
@@ -354,7 +356,7 @@ func BenchmarkCall32KB(b *testing.B) {
 	caller := env.caller(time.Minute)
 	b.SetBytes(32 << 10)
 	for b.Loop() {
-		if _, err := caller.Complete(b.Context(), c, quiet); err != nil {
+		if err := caller.Complete(b.Context(), c, quiet); err != nil {
 			b.Fatal(err)
 		}
 	}

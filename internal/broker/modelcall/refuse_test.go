@@ -13,6 +13,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -119,7 +120,7 @@ func TestAnAnswerThatIsRefusedIsToldToItsTrainerOnce(t *testing.T) {
 				return []frame{{headers(schema.FrameFinal, "good", "0"), good}}
 			})
 			var waits []string
-			r, err := b.caller(time.Minute).Complete(t.Context(), call(1), func(f schema.Frame) error {
+			r, err := testenv.Complete(t.Context(), b.caller(time.Minute), call(1), func(f schema.Frame) error {
 				if f.Kind == schema.FrameAbsent && f.Fault != nil {
 					waits = append(waits, f.Fault.Code+" "+f.Fault.Message)
 				}
@@ -162,7 +163,7 @@ func TestATrainerThatRepeatsARefusedAnswer(t *testing.T) {
 		if tool {
 			_, err = b.caller(time.Minute).Tool(t.Context(), schema.ToolCall{V: 1, Key: call(1).Key, Name: "a", Arguments: json.RawMessage(`{}`)})
 		} else {
-			_, err = b.caller(time.Minute).Complete(t.Context(), call(1), quiet)
+			err = b.caller(time.Minute).Complete(t.Context(), call(1), quiet)
 		}
 		harness.Must(t, sub.Unsubscribe())
 		harness.Must(t, nc.Flush())
@@ -192,7 +193,7 @@ func TestAGapIsNamed(t *testing.T) {
 	})
 	var gaps []string
 	deltas := 0
-	_, err := b.caller(time.Minute).Complete(t.Context(), call(1), func(f schema.Frame) error {
+	err := b.caller(time.Minute).Complete(t.Context(), call(1), func(f schema.Frame) error {
 		switch {
 		case f.Kind == schema.FrameDelta:
 			deltas++
@@ -213,7 +214,7 @@ func TestAGateMayRefuse(t *testing.T) {
 	refusals := b.stranger(t, func(n int) []frame {
 		return []frame{{headers(schema.FrameFinal, fmt.Sprint("g", n), "0"), encoded(t, done(fmt.Sprint("answer ", n)))}}
 	})
-	r, err := b.caller(time.Minute).Complete(t.Context(), call(1), func(f schema.Frame) error {
+	r, err := testenv.Complete(t.Context(), b.caller(time.Minute), call(1), func(f schema.Frame) error {
 		if f.Kind == schema.FrameFinal && strings.Contains(string(f.Reply.Message), "answer 1") {
 			return schema.Faultf("call", schema.CodeBadAnswer, schema.WhoTrainer, "content: odd")
 		}

@@ -34,12 +34,12 @@ func (c *Caller) Verify(ctx context.Context, v schema.Verification, frames func(
 	}
 	a := &callAttempt{key: v.Key, subject: subjects.Verification(key, c.shard), frames: frames}
 	if a.body, err = c.client.pack(ctx, "a verification", subjects.ArtifactsBucket(key.Rollout.Trainer()), body); err != nil {
-		return verdict, err
+		return verdict, asFault("verify", err)
 	}
 	a.operations = &operations{a: a, operate: operate}
 	defer a.operations.close()
 	err = c.ask(ctx, a, key, &settled{}, &verdict)
-	return verdict, err
+	return verdict, asFault("verify", err)
 }
 
 // operations runs the operations of one verification, one after the other. Their

@@ -44,10 +44,10 @@ func unwritable(t *testing.T, f Fixture) {
 			status, body := h.Ask(f.Body("hi", stream))
 			_, committed := h.Session.Stats()
 			ends := o.all()
-			if status != 500 || len(committed) != 0 || len(ends) != 1 || ends[0].Fault == nil || ends[0].Reply != nil {
+			if status != 502 || len(committed) != 0 || len(ends) != 1 || ends[0].Fault == nil || ends[0].Reply != nil {
 				t.Fatalf("%s, stream %v: %d %s, committed %v, %+v", message, stream, status, body, committed, ends)
 			}
-			if fault := ends[0].Fault; fault.Code != schema.CodeInvalid || fault.Who != schema.WhoTrainer || !strings.Contains(fault.Message, field) {
+			if fault := ends[0].Fault; fault.Code != schema.CodeBadAnswer || fault.Who != schema.WhoTrainer || !strings.Contains(fault.Message, field) {
 				t.Errorf("%s: %v, want it to name %s", message, fault, field)
 			}
 		}

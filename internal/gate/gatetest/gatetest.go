@@ -29,7 +29,8 @@ const timeLimit = 30 * time.Second
 
 // Model is a scripted gate.Model.
 type Model struct {
-	// Answer is called for each call; nil answers with the text "ok".
+	// Answer is called for each call, and returns the answer; nil answers with the text
+	// "ok".
 	Answer func(ctx context.Context, c schema.Call, frames func(schema.Frame) error) (schema.Reply, error)
 
 	Calls     atomic.Int32 // calls that arrived
@@ -37,19 +38,19 @@ type Model struct {
 }
 
 // Complete implements gate.Model.
-func (m *Model) Complete(ctx context.Context, c schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
+func (m *Model) Complete(ctx context.Context, c schema.Call, frames func(schema.Frame) error) error {
 	m.Calls.Add(1)
 	r, err := Text("ok"), error(nil)
 	if m.Answer != nil {
 		r, err = m.Answer(ctx, c, frames)
 	}
 	if err == nil {
-		err = frames(schema.Frame{Kind: schema.FrameFinal, Gen: "g1"})
+		err = frames(schema.Frame{Kind: schema.FrameFinal, Gen: "g1", Reply: &r})
 	}
 	if ctx.Err() != nil {
 		m.Cancelled.Add(1)
 	}
-	return r, err
+	return err
 }
 
 // Text returns a reply with a text.

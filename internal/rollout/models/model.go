@@ -18,7 +18,7 @@ type routed struct {
 	routes     map[string]gate.Model // by tag
 }
 
-func (r routed) Complete(ctx context.Context, c schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
+func (r routed) Complete(ctx context.Context, c schema.Call, frames func(schema.Frame) error) error {
 	if to := r.routes[c.Tag]; to != nil {
 		return to.Complete(ctx, c, frames)
 	}
@@ -28,12 +28,13 @@ func (r routed) Complete(ctx context.Context, c schema.Call, frames func(schema.
 // canned answers every call with this text.
 type canned string
 
-func (t canned) Complete(_ context.Context, _ schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
+func (t canned) Complete(_ context.Context, _ schema.Call, frames func(schema.Frame) error) error {
 	message, err := json.Marshal(map[string]string{"role": "assistant", "content": string(t)})
 	if err != nil {
-		return schema.Reply{}, err
+		return err
 	}
-	return schema.Reply{V: schema.Version, Message: message, FinishReason: "stop"}, frames(schema.Frame{Kind: schema.FrameFinal, Gen: "canned"})
+	reply := schema.Reply{V: schema.Version, Message: message, FinishReason: "stop"}
+	return frames(schema.Frame{Kind: schema.FrameFinal, Gen: "canned", Reply: &reply})
 }
 
 // Models are the models that may answer the calls of a rollout.

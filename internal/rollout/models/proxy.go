@@ -73,44 +73,52 @@ func (p proxy) await(ctx context.Context, frames func(schema.Frame) error) error
 	return nil
 }
 
-// ask calls the upstream once. over means that the call has ended and must not be
-// retried.
-func (p proxy) ask(ctx context.Context, c *schema.Call, gen string, frames func(schema.Frame) error) (reply *schema.Reply, over bool, err error) {
+// isRefused reports whether an error of frames refuses an answer, so that the upstream
+// is asked again.
+func isRefused(err error) bool {
+	var f *schema.Fault
+	return errors.As(err, &f) && f.Code == schema.CodeBadAnswer
+}
+
+// ask calls the upstream once, and passes its answer on. over means that the call has
+// ended and must not be retried.
+func (p proxy) ask(ctx context.Context, c *schema.Call, gen string, frames func(schema.Frame) error) (over bool, err error) {
+	pass := func(f schema.Frame) error {
+		err := frames(f)
+		over = err != nil && !isRefused(err)
+		return err
+	}
 	var emit func(*schema.Delta) error
 	if p.stream && c.Stream {
-		emit = func(d *schema.Delta) error {
-			err := frames(schema.Frame{Kind: schema.FrameDelta, Gen: gen, Delta: d})
-			over = err != nil
-			return err
-		}
+		emit = func(d *schema.Delta) error { return pass(schema.Frame{Kind: schema.FrameDelta, Gen: gen, Delta: d}) }
 	}
-	reply, err = p.up.Answer(ctx, c, emit)
-	return reply, over, err
+	reply, err := p.up.Answer(ctx, c, emit)
+	if err == nil {
+		reply.V = schema.Version
+		err = pass(schema.Frame{Kind: schema.FrameFinal, Gen: gen, Reply: reply})
+	}
+	return over || err == nil, err
 }
 
 // Complete implements gate.Model.
-func (p proxy) Complete(ctx context.Context, c schema.Call, frames func(schema.Frame) error) (schema.Reply, error) {
+func (p proxy) Complete(ctx context.Context, c schema.Call, frames func(schema.Frame) error) error {
 	var absent time.Time // when the upstream first failed to answer
 	for try := 0; ; try++ {
 		if err := p.await(ctx, frames); err != nil {
-			return schema.Reply{}, err
+			return err
 		}
 		var random [8]byte
 		_, _ = rand.Read(random[:]) // never fails
 		gen := hex.EncodeToString(random[:])
 		if err := frames(schema.Frame{Kind: schema.FrameAccept, Gen: gen}); err != nil {
-			return schema.Reply{}, err
+			return err
 		}
-		reply, over, err := p.ask(ctx, &c, gen, frames)
-		if err == nil {
-			reply.V = schema.Version
-			return *reply, frames(schema.Frame{Kind: schema.FrameFinal, Gen: gen})
-		}
-		if ctx.Err() != nil {
-			return schema.Reply{}, context.Cause(ctx)
+		over, err := p.ask(ctx, &c, gen, frames)
+		if err != nil && ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		if over {
-			return schema.Reply{}, err
+			return err
 		}
 		var fault *schema.Fault
 		if !errors.As(err, &fault) {
@@ -118,7 +126,7 @@ func (p proxy) Complete(ctx context.Context, c schema.Call, frames func(schema.F
 			fault.Status = http.StatusInternalServerError
 		}
 		if !schema.RetryableStatus(fault.Status) {
-			return schema.Reply{}, fault
+			return fault
 		}
 		if absent.IsZero() {
 			absent = time.Now()
@@ -126,16 +134,16 @@ func (p proxy) Complete(ctx context.Context, c schema.Call, frames func(schema.F
 		if time.Since(absent) > p.wait {
 			none := schema.Faultf("call", schema.CodeNoTrainer, schema.WhoTrainer, "upstream %s did not answer for %s: %v", p.up.Name, p.wait, fault)
 			none.Status = http.StatusServiceUnavailable
-			return schema.Reply{}, none
+			return none
 		}
 		if err := frames(schema.Frame{Kind: schema.FrameAbsent, Fault: fault, Upstream: p.up.Name}); err != nil {
-			return schema.Reply{}, err
+			return err
 		}
 		pause := max(time.Duration(fault.RetryAfterMS)*time.Millisecond, min(time.Second<<min(try, 4), 10*time.Second)/2)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return schema.Reply{}, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 	}
 }

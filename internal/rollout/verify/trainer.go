@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/turngate/turngate/internal/broker"
-	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/rollout/ends"
 	"github.com/turngate/turngate/internal/rollout/record"
 	"github.com/turngate/turngate/internal/rollout/stage"
@@ -81,21 +79,13 @@ func (v *byTrainer) message() schema.Verification {
 
 // unverified turns a failed verification into the end of the rollout.
 func unverified(err error) error {
-	var none *modelcall.NoTrainerError
-	var full *broker.FullError
 	var f *schema.Fault
-	switch {
-	case errors.As(err, &none):
-		return ends.Fail(schema.Faultf("verify", schema.CodeNoTrainer, schema.WhoTrainer, "%v", err))
-	case errors.As(err, &full):
-		return ends.Fail(schema.Faultf("verify", schema.CodeFull, schema.WhoTrainer, "%v", err))
-	case errors.As(err, &f):
-		told := *f
-		told.Stage, told.Who, told.Status = "verify", schema.WhoTrainer, 0
-		return ends.Fail(&told)
-	default:
+	if !errors.As(err, &f) {
 		return err
 	}
+	told := *f
+	told.Stage, told.Who, told.Status, told.AgentMessage = "verify", schema.WhoTrainer, 0, ""
+	return ends.Fail(&told)
 }
 
 // accept takes a trainer's verdict.
