@@ -19,7 +19,7 @@ func grok() Spec {
 		Sessions: "grok/sessions", Skills: "grok/skills",
 		Packages: []Package{{Name: "@xai-official/grok-linux-{arch}", Version: version, Dir: "grok", Brotli: "bin/grok.br"}},
 		Files: func(l Launch) (map[string]File, error) {
-			return map[string]File{l.Dir + "/grok/config.toml": {[]byte(grokConfig(l)), 0o600}}, nil
+			return map[string]File{l.Dir + "/grok/config.toml": {[]byte(grokConfig(l)), 0o600}, l.Dir + "/prompt": {[]byte(l.Instruction), 0o600}}, nil
 		},
 		Command: func(l Launch) Command {
 			env := common(l)
@@ -27,11 +27,11 @@ func grok() Spec {
 				"GROK_HOME": l.Dir + "/grok", "XAI_API_KEY": l.Key, "GROK_DISABLE_AUTOUPDATER": "1", "GROK_TELEMETRY_ENABLED": "0",
 				"GROK_TURN_SUMMARY": "0", "GROK_TITLE_REFRESH": "0", "GROK_SESSION_RECAP": "0", "GROK_FEEDBACK_ENABLED": "0",
 			})
-			args := []string{l.Installed + "/grok/bin/grok", "--output-format", "streaming-json", "--always-approve", "-m", "policy", "--prompt-file", "/dev/stdin"}
+			args := []string{l.Installed + "/grok/bin/grok", "--output-format", "streaming-json", "--always-approve", "-m", "policy", "--prompt-file", l.Dir + "/prompt"} // /dev/stdin is a pipe of root's, which no other user may open
 			if l.MaxTurns > 0 {
 				args = append(args, "--max-turns", strconv.Itoa(l.MaxTurns))
 			}
-			return Command{Args: append(args, l.Args...), Env: env, Stdin: l.Instruction}
+			return Command{Args: append(args, l.Args...), Env: env}
 		},
 		Tag:        func(_ http.Header, c *schema.Call) string { return withoutTools(c) },
 		ParseEvent: parseGrok,

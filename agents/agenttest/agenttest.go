@@ -64,8 +64,14 @@ func Run(t *testing.T, s agents.Spec) {
 		if !carried["key"] || !carried["url"] {
 			t.Errorf("it is not told its key and URL: %v", carried)
 		}
-		if c.Stdin != input && messageOf(c.Stdin) != input {
-			t.Errorf("stdin is %q, want %q", c.Stdin, input)
+		given := c.Stdin
+		for _, arg := range c.Args {
+			if f, ok := files[arg]; ok && arg == l.Dir+"/prompt" {
+				given += string(f.Data)
+			}
+		}
+		if given != input && messageOf(given) != input {
+			t.Errorf("stdin and the file of the prompt have %q, want %q", given, input)
 		}
 		for name := range c.Env {
 			if name == "HOME" || name == "PATH" || name == "LANG" {
