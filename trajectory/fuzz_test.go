@@ -59,7 +59,7 @@ func FuzzRows(f *testing.F) {
 	})
 }
 
-// The fast reader of lines and encoding/json give the same line.
+// Lines are read as encoding/json reads them.
 func FuzzLine(f *testing.F) {
 	addVectors(f)
 	f.Add([]byte(`{"at":1,"call":1,"request":{"messages":[{"a":[1,2.5e3]},null],"params":{"x":null},"tools":[],"stream":true,"base":1,"base":2}}`))

@@ -5,11 +5,11 @@ package trajectory
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 
+	"github.com/go-json-experiment/json"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/turngate/turngate/schema"
@@ -40,8 +40,7 @@ func (e *TranscriptError) Error() string {
 }
 
 // Each calls f for every line of a transcript (JSON lines, compressed with
-// zstd). It holds one line in memory: the line, its JSON and its prompt ids are
-// valid only until f returns. The error is a *TranscriptError, or comes from f.
+// zstd). It holds one line in memory. The error is a *TranscriptError, or comes from f.
 func Each(r io.Reader, f func(*schema.TranscriptLine) error) error {
 	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 	if err != nil {
@@ -51,7 +50,7 @@ func Each(r io.Reader, f func(*schema.TranscriptLine) error) error {
 	limited := &io.LimitedReader{R: z, N: maxDecoded}
 	lines := bufio.NewReaderSize(limited, 64<<10)
 	var line []byte
-	d := lineReader{messages: []json.RawMessage{}} // an empty list is not null
+	options := readOptions()
 	for n := 1; ; n++ {
 		line, err = readLine(lines, line[:0])
 		switch {
@@ -62,11 +61,11 @@ func Each(r io.Reader, f func(*schema.TranscriptLine) error) error {
 		case err != nil:
 			return &TranscriptError{n, err.Error()}
 		}
-		l, err := d.read(line)
-		if err != nil {
+		var l schema.TranscriptLine
+		if err := json.Unmarshal(line, &l, options); err != nil {
 			return &TranscriptError{n, "not a line of a transcript: " + schema.Clip(err.Error(), 200)}
 		}
-		if err := f(l); err != nil {
+		if err := f(&l); err != nil {
 			return err
 		}
 	}
