@@ -47,36 +47,18 @@ func (h *Hashes) Based(keep int) *Hashes {
 type Hasher struct{ normal []byte }
 
 // Message hashes one message.
-func (s *Hasher) Message(raw json.RawMessage) Hash {
-	return s.hash(raw, inMessage, func() jsontext.Value { return normalMessage(jsontext.Value(raw)) })
-}
-
-// Next reads a value of in behind the offset at, and hashes it as a message. It
-// returns the offsets of the value's first byte and of its end. ok is false if
-// the value is not plain JSON: names that are repeated or not ASCII, deep nesting, or
-// no JSON at all.
-func (s *Hasher) Next(in []byte, at int) (from, end int, h Hash, ok bool) {
-	p := normalizer{rawjson.Read(in, at)}
-	p.Space()
-	from = p.At
-	if s.normal, ok = p.value(s.normal[:0], inMessage, 0); !ok {
-		return from, p.At, h, false
-	}
-	return from, p.At, sha256.Sum256(s.normal), true
-}
+func (s *Hasher) Message(raw json.RawMessage) Hash { return s.hash(normalMessage(jsontext.Value(raw))) }
 
 // Tools hashes a list of tools. No tools hash as an empty list.
 func (s *Hasher) Tools(raw json.RawMessage) Hash {
 	if len(raw) == 0 {
 		raw = json.RawMessage(noTools)
 	}
-	return s.hash(raw, inTools, func() jsontext.Value {
-		v := jsontext.Value(raw)
-		if bytes.Contains(v, []byte(`"cache_control"`)) {
-			v = eachOf(v, func(tool jsontext.Value) jsontext.Value { return without(tool, nil) })
-		}
-		return v
-	})
+	v := jsontext.Value(raw)
+	if bytes.Contains(v, []byte(`"cache_control"`)) {
+		v = eachOf(v, func(tool jsontext.Value) jsontext.Value { return without(tool, nil) })
+	}
+	return s.hash(v)
 }
 
 // Params hashes parameters as one object.
@@ -90,7 +72,7 @@ func (s *Hasher) Params(params SortedMap[json.RawMessage]) Hash {
 		object = append(append(object, ':'), value...)
 	}
 	object = append(object, '}')
-	return s.hash(object, asIs, func() jsontext.Value { return object })
+	return s.hash(object)
 }
 
 // Digest returns the digest of the call: the sha256 of the hashes of its
@@ -119,24 +101,13 @@ func (h *Hashes) Digest() []byte {
 // its base has.
 const noTools = "[]"
 
-// hash hashes the normal form of plain JSON. For other input it hashes the
-// canonical form of the value that long returns.
-func (s *Hasher) hash(v []byte, r rules, long func() jsontext.Value) Hash {
-	if need := 2*len(v) + 16; cap(s.normal) < need { // sorting the members of an object writes it twice
-		s.normal = make([]byte, 0, need+need/2)
-	}
-	normal, ok := appendNormal(s.normal[:0], v, r)
-	if !ok {
-		return hashOf(long())
-	}
-	return sha256.Sum256(normal)
-}
-
-// hashOf hashes the canonical form of v. Input that is not JSON is hashed as it
+// hash hashes the canonical form of v. Input that is not JSON is hashed as it
 // is.
-func hashOf(v jsontext.Value) Hash {
-	c := v.Clone()
-	if err := c.Canonicalize(); err != nil {
+func (s *Hasher) hash(v jsontext.Value) Hash {
+	c := jsontext.Value(append(s.normal[:0], v...))
+	err := c.Canonicalize()
+	s.normal = c[:0]
+	if err != nil {
 		return sha256.Sum256(v)
 	}
 	return sha256.Sum256(c)

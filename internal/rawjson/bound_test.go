@@ -3,8 +3,6 @@ package rawjson
 import (
 	"strings"
 	"testing"
-
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 func TestBound(t *testing.T) {
@@ -28,19 +26,6 @@ func TestBound(t *testing.T) {
 	} {
 		if err := Bound([]byte(text), MaxNesting); (err == nil) != ok {
 			t.Errorf("%.40q: %v", text, err)
-		}
-	}
-}
-
-// TestPlainJSONIsInBounds: a value that Reader accepts needs no check of its bounds.
-func TestPlainJSONIsInBounds(t *testing.T) {
-	for _, text := range []string{`1e400`, strings.Repeat("9", 5000), `1.` + strings.Repeat("9", 5000), strings.Repeat("[", 200) + strings.Repeat("]", 200)} {
-		p := Read([]byte(text), 0)
-		if _, ok := p.Value(); ok {
-			t.Errorf("%.40q is plain", text)
-		}
-		if !jsontext.Value(text).IsValid() {
-			t.Errorf("%.40q is no JSON", text)
 		}
 	}
 }

@@ -60,7 +60,7 @@ func Literal(v jsontext.Value) (jsontext.Value, error) {
 // end an event of a stream.
 func OneLine(raw []byte) (jsontext.Value, error) {
 	v := jsontext.Value(raw)
-	if v.Kind() != '{' || !IsJSON(v) {
+	if v.Kind() != '{' || !v.IsValid() {
 		return nil, errors.New("not a JSON object")
 	}
 	if bytes.IndexByte(v, '\n') >= 0 || bytes.IndexByte(v, '\r') >= 0 {

@@ -35,7 +35,7 @@ func object(arguments string) jsontext.Value {
 	if v.Kind() != '{' {
 		return nil
 	}
-	if !rawjson.IsJSON(v) {
+	if !v.IsValid() {
 		if v, _ = rawjson.Mend(v); !v.IsValid() {
 			return nil
 		}

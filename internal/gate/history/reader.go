@@ -64,9 +64,6 @@ type Request struct {
 
 	kept int64   // bytes of bodies that are kept for the next request
 	from *Reader // the reader that keeps them
-	// fresh has the hashes of the call's last messages, as far as the reader
-	// hashed them while it read.
-	fresh []schema.Hash
 }
 
 // Decode converts a body that Read returned. Call it once for each body. The agent
@@ -123,17 +120,10 @@ func (s *Reader) convert(p *parts, keep int) error {
 		fresh += item.to - item.from
 	}
 	room := make([]byte, 0, fresh)
-	using := s.memory.scratch()
-	defer s.memory.reuse(using)
-	hasher := &using.hasher
 	return p.fold(keep, func(_ dialect.Parts, i int) (dialect.Group, error) {
 		at := len(room)
 		room = append(room, p.Item(i)...)
-		sent := json.RawMessage(room[at:len(room):len(room)])
-		s.one[0] = s.own(sent)
-		if !sameMemory(s.one[0], sent) && i-keep < len(p.fresh) {
-			p.fresh[i-keep] = hasher.Message(s.one[0])
-		}
+		s.one[0] = s.own(room[at:len(room):len(room)])
 		return dialect.Group{Messages: s.one[:]}, nil
 	})
 }
@@ -202,7 +192,7 @@ func (s *Reader) previous(p *parts, body Body) ([]json.RawMessage, error) {
 func (s *Reader) request(p *parts, d dialect.Request) Request {
 	s.branches = append(s.branches, p)
 	s.trim()
-	r := Request{Request: d, Fingerprint: p.fingerprint, from: s, fresh: slices.Clone(p.fresh), kept: int64(cap(s.tools.raw) + cap(s.others.values))}
+	r := Request{Request: d, Fingerprint: p.fingerprint, from: s, kept: int64(cap(s.tools.raw) + cap(s.others.values))}
 	for _, b := range s.branches {
 		r.kept += int64(cap(b.text) + cap(b.items)*perItem)
 	}
@@ -238,31 +228,22 @@ func (s *Reader) split(body Body) (p *parts, keep int, err error) {
 	p.hashText(keep, s.memory.seed)
 	using := s.memory.scratch()
 	defer s.memory.reuse(using)
-	hasher := &using.hasher
-	if s.decoder.Messages != nil {
-		hasher = nil
-	}
-	p.fresh = p.fresh[:0]
-	if p.parseFast(keep, hasher) {
-		return p, keep, nil
-	}
-	if err = s.reread(p, keep, using); err == nil {
+	if err = s.parse(p, keep, using); err == nil {
 		return p, keep, nil
 	}
 	if _, n := rawjson.Mend(p.text[p.end(keep):]); n > 0 { // the agent cut a text between two halves of a character
 		p.mend, s.replaced = true, n
-		err = s.reread(p, keep, using, jsontext.AllowInvalidUTF8(true))
+		err = s.parse(p, keep, using, jsontext.AllowInvalidUTF8(true))
 	}
 	return p, keep, err
 }
 
-// reread parses the part after the shared items with jsontext.
-func (s *Reader) reread(p *parts, keep int, using *scratch, options ...jsontext.Options) error {
+// parse parses the part after the shared items.
+func (s *Reader) parse(p *parts, keep int, using *scratch, options ...jsontext.Options) error {
 	if keep == 0 {
 		p.before = 0
 	}
 	p.cut(keep)
-	p.fresh = p.fresh[:0]
 	d := &using.decoder
 	using.large = len(p.text)-p.end(keep) > maxPooled
 	if keep == 0 {

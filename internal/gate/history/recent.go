@@ -41,7 +41,7 @@ func (r *Recent) Place(number int, q *Request, m *Memory) (shares schema.Shares,
 	call := &q.Call
 	c := recentCall{number: number, messages: call.Messages, tools: call.Tools, params: call.Params}
 	using := m.scratch()
-	c.hashes = r.hash(&c, q.fresh, &using.hasher)
+	c.hashes = r.hash(&c, &using.hasher)
 	m.reuse(using)
 	shares, digest = r.shares(&c), c.hashes.Digest()
 	if len(r.calls) == maxRecent {
@@ -118,7 +118,7 @@ func sharedStart(a, b []json.RawMessage) int {
 
 // hash hashes the new parts of a call. Nearly all of a call is byte for byte the
 // same as in an earlier one, and hash reuses the hashes of these parts.
-func (r *Recent) hash(c *recentCall, fresh []schema.Hash, hasher *schema.Hasher) *schema.Hashes {
+func (r *Recent) hash(c *recentCall, hasher *schema.Hasher) *schema.Hashes {
 	h := &schema.Hashes{}
 	var tools, params *schema.Hash
 	done := 0
@@ -147,13 +147,8 @@ func (r *Recent) hash(c *recentCall, fresh []schema.Hash, hasher *schema.Hasher)
 			break // the call continues this one
 		}
 	}
-	known := len(c.messages) - len(fresh)
-	for i, m := range c.messages[done:] {
-		if at := done + i - known; at >= 0 {
-			h.Messages = append(h.Messages, fresh[at])
-		} else {
-			h.Messages = append(h.Messages, hasher.Message(m))
-		}
+	for _, m := range c.messages[done:] {
+		h.Messages = append(h.Messages, hasher.Message(m))
 	}
 	if tools != nil {
 		h.Tools = *tools

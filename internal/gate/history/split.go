@@ -13,7 +13,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/turngate/turngate/internal/rawjson"
-	"github.com/turngate/turngate/schema"
 )
 
 const (
@@ -24,14 +23,13 @@ const (
 // parts is one body, split into its members and items.
 type parts struct {
 	array       string
-	text        []byte        // the body
-	names       []string      // of the members, in order
-	values      []span        // of the members; empty for the array
-	before      int           // members in front of the array
-	items       []span        // elements of the array
-	fresh       []schema.Hash // hashes of the new items, as far as they were computed
-	fingerprint uint64        // hash of the text
-	sum         maphash.Hash  // hash of the text up to summed, the end of an item
+	text        []byte       // the body
+	names       []string     // of the members, in order
+	values      []span       // of the members; empty for the array
+	before      int          // members in front of the array
+	items       []span       // elements of the array
+	fingerprint uint64       // hash of the text
+	sum         maphash.Hash // hash of the text up to summed, the end of an item
 	summed      int
 	groups      []group           // of items, in order
 	converted   []json.RawMessage // the first messages, then the converted items; append-only
@@ -106,70 +104,6 @@ func commonPrefix(a, b []byte) int {
 		at++
 	}
 	return at
-}
-
-// parseFast parses the part after the shared items if it is plain JSON, as it nearly
-// always is. If it fails, the caller undoes the read part with cut. With a
-// hasher it also hashes the items.
-func (p *parts) parseFast(keep int, hasher *schema.Hasher) bool {
-	r := rawjson.Read(p.text, p.end(keep))
-	if keep > 0 {
-		if !p.parseItemsFast(&r, false, hasher) {
-			return false
-		}
-		p.names, p.values = append(p.names, p.array), append(p.values, span{})
-	} else if !r.Next('{') {
-		return false
-	}
-	for !r.Next('}') {
-		if len(p.names) > 0 && !r.Next(',') {
-			return false
-		}
-		name, ok := r.Name()
-		if !ok || len(p.names) == maxMembers || slices.ContainsFunc(p.names, func(n string) bool { return n == string(name) }) {
-			return false
-		}
-		if string(name) == p.array && r.Next('[') {
-			p.before = len(p.names)
-			if !p.parseItemsFast(&r, true, hasher) {
-				return false
-			}
-			p.names, p.values = append(p.names, p.array), append(p.values, span{})
-			continue
-		}
-		from, ok := r.Value()
-		if !ok {
-			return false
-		}
-		p.names, p.values = append(p.names, string(name)), append(p.values, span{from, r.At})
-	}
-	return r.End()
-}
-
-// parseItemsFast parses to the end of the array. begins says that r is behind the
-// bracket, not behind an item.
-func (p *parts) parseItemsFast(r *rawjson.Reader, begins bool, hasher *schema.Hasher) bool {
-	for ; !r.Next(']'); begins = false {
-		if !begins && !r.Next(',') {
-			return false
-		}
-		var from int
-		var ok bool
-		if hasher != nil {
-			var h schema.Hash
-			from, r.At, h, ok = hasher.Next(p.text, r.At)
-			p.fresh = append(p.fresh, h)
-		} else {
-			from, ok = r.Value()
-		}
-		if !ok || p.text[from] != '{' {
-			return false
-		}
-		if p.items = append(p.items, span{from, r.At}); len(p.items) > maxItems {
-			return false
-		}
-	}
-	return true
 }
 
 // read reads the members from the decoder. shift is the difference between an
