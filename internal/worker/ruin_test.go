@@ -12,6 +12,7 @@ import (
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/trainer"
 )
 
@@ -166,6 +167,47 @@ type refusedFiles struct {
 
 func (f refusedFiles) Empty(_ context.Context, dir string, _ fs.FileMode, _ string) error {
 	return &sandboxes.RefusedError{Operation: "empty", Reason: dir + ": " + f.b.reason}
+}
+
+// filling makes sandboxes in which a process that the agent left fills the verifier's
+// folder as fast as it is emptied.
+type filling struct{ *dummy.Backend }
+
+func (b filling) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandbox, error) {
+	sb, err := b.Backend.Create(ctx, s)
+	return filled{sb, &atomic.Int64{}}, err
+}
+
+type filled struct {
+	sandboxes.Sandbox
+	emptied *atomic.Int64
+}
+
+func (s filled) Files() sandboxes.Files { return filledFiles{s.Sandbox.Files(), s.emptied} }
+
+type filledFiles struct {
+	sandboxes.Files
+	emptied *atomic.Int64
+}
+
+func (f filledFiles) Empty(ctx context.Context, dir string, mode fs.FileMode, owner string) error {
+	if dir == tasks.VerifierDir && f.emptied.Add(1) > 1 { // the first time is before the agent
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return f.Files.Empty(ctx, dir, mode, owner)
+}
+
+func TestAVerifiersFolderThatFillsForEver(t *testing.T) {
+	b := newBench(t, nil, func(w *worker.Config) {
+		w.Backends = []sandboxes.Backend{filling{&dummy.Backend{Programs: shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": exits(0)})}}}
+	})
+	r := request("alpha-1")
+	r.Limits.SetupMS = 500
+	res := b.result(t, r)
+	if f := res.Fault; res.Status != schema.StatusDone || res.Attempt != 1 || res.Reward != nil || f == nil || f.Who != schema.WhoAgent || f.Code != schema.CodeSpoiled || f.Stage != "verify" {
+		t.Errorf("%s, attempt %d, reward %v, fault %v", res.Status, res.Attempt, res.Reward, res.Fault)
+	}
 }
 
 // filed makes sandboxes whose working directory is a file.

@@ -30,6 +30,16 @@ type Stages struct {
 // milliseconds; 0: no limit.
 func (s *Stages) Run(ctx context.Context, name string, limitMS int64, run func(context.Context, *record.Phase) error) error {
 	p := s.Record.Begin(name)
+	err := s.Within(ctx, name, limitMS, func(ctx context.Context) error {
+		return ends.BlameFiles(name, s.BlameRuin(name, run(ctx, p)))
+	})
+	s.last = name
+	p.End(faultOf(name, err))
+	return err
+}
+
+// Within runs a part of a stage. limitMS bounds its time in milliseconds; 0: no limit.
+func (s *Stages) Within(ctx context.Context, name string, limitMS int64, run func(context.Context) error) error {
 	inner, late := ctx, (*ends.Overtime)(nil)
 	if limitMS > 0 {
 		late = &ends.Overtime{Limit: MS(limitMS), Err: &ends.Broken{Fault: schema.Faultf(name, schema.CodeTimeout, schema.WhoSandbox, "no end within %d ms", limitMS)}}
@@ -37,15 +47,14 @@ func (s *Stages) Run(ctx context.Context, name string, limitMS int64, run func(c
 		inner, cancel = s.Clock.Limit(ctx, late.Limit, late)
 		defer cancel()
 	}
-	err := ends.BlameFiles(name, s.BlameRuin(name, run(inner, p)))
-	var spoiled *ends.Spoiled
-	if err != nil && inner.Err() != nil { // the context's end explains the error
-		if cause := context.Cause(inner); !errors.Is(cause, late) || !errors.As(err, &spoiled) {
-			err = cause
-		}
+	err := run(inner)
+	if err == nil || inner.Err() == nil {
+		return err
 	}
-	s.last = name
-	p.End(faultOf(name, err))
+	var spoiled *ends.Spoiled
+	if cause := context.Cause(inner); !errors.Is(cause, late) || !errors.As(err, &spoiled) { // the context's end explains the error
+		return cause
+	}
 	return err
 }
 

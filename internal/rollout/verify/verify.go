@@ -76,7 +76,8 @@ func (v *verifier) run(ctx context.Context, p *record.Phase) error {
 	if err := v.box.Enter(ctx, p.Name, network, allow); err != nil {
 		return err
 	}
-	if err := v.furnish(ctx); err != nil {
+	// Processes that the agent left could fill the folders as fast as they are emptied.
+	if err := v.Place.Stages.Within(ctx, p.Name, v.Place.Request.Limits.SetupMS, v.furnish); err != nil {
 		return err
 	}
 	if err := v.Left.guard(ctx, "before the verifier started"); err != nil {
