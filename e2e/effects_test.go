@@ -122,13 +122,17 @@ func TestAProcessOfAnotherUserWritesNoReward(t *testing.T) {
 		t.Skip("SKIPPED: this needs root; an ordinary user's sandbox has one user")
 	}
 	none := 0.0
-	checkEffects(t, map[string]effect{
-		"a process of another user that writes a reward": {agent: "oracle", reward: &none, notes: []string{"run on"}, files: map[string]string{
-			"task.toml": "[agent]\nuser = 'nobody'\n",
+	files := func(more string) map[string]string {
+		return map[string]string{
+			"task.toml": "[agent]\nuser = 'nobody'\n" + more,
 			"solution/solve.sh": "(until [ -e /tests/test.sh ]; do sleep 0.01; done; touch /tmp/begun; while :; do echo '{\"reward\": 1}' > /logs/verifier/reward.json; " +
 				"mv /logs/verifier /logs/mine; mkdir /logs/verifier; echo 1 > " + reward + "; sleep 0.05; done) >/dev/null 2>&1 &",
 			"tests/test.sh": "until [ -e /tmp/begun ]; do sleep 0.01; done; sleep 0.5; echo 0 > " + reward,
-		}},
+		}
+	}
+	checkEffects(t, map[string]effect{
+		"a process of another user that writes a reward": {agent: "oracle", reward: &none, notes: []string{"run on"}, files: files("")},
+		"a folder of logs that belongs to the agent":     {agent: "oracle", reward: &none, notes: []string{"run on"}, files: files("[turngate]\nsetup = ['chown nobody /logs']\n")},
 	})
 }
 

@@ -136,7 +136,9 @@ type Files interface {
 	// with an owner.
 	Mkdir(ctx context.Context, dir string, mode fs.FileMode, owner string) error
 	// Empty makes dir an empty folder and makes its missing parents. If dir or a
-	// parent is a file or a link, a folder replaces it. Empty follows no link.
+	// parent is a file or a link, a folder replaces it. Empty follows no link. With a
+	// mode that lets only the owner write, no other user of the sandbox can replace dir
+	// later; the parents change for that.
 	Empty(ctx context.Context, dir string, mode fs.FileMode, owner string) error
 	// Remove removes a file or a tree. A missing path is no error.
 	Remove(ctx context.Context, path string) error

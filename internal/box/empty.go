@@ -50,7 +50,9 @@ func removeAt(at int, name string) error {
 // place of dir or of a folder above it is replaced by a folder; no link is
 // followed. A mount stays and loses its content. If others may search dir, they
 // may search the folders above it, too, except for those that cannot be changed.
-// Access control lists are removed.
+// If only its owner may write dir, no other user may replace it: a folder above then
+// belongs to root or to the owner, and others do not write it, except where the sticky
+// bit keeps them from renaming. Access control lists are removed.
 func makeEmpty(dir string, mode fs.FileMode, owner *account) error {
 	dir = filepath.Clean(dir)
 	if !filepath.IsAbs(dir) || dir == "/" {
@@ -66,7 +68,7 @@ func makeEmpty(dir string, mode fs.FileMode, owner *account) error {
 		if part == "" {
 			continue
 		}
-		next, err := makeAbove(at, part, mode&0o111, owner)
+		next, err := makeAbove(at, part, mode, owner)
 		if err != nil {
 			return &fs.PathError{Op: "empty", Path: dir, Err: err}
 		}
@@ -84,9 +86,8 @@ func pathFolder(at int, name string) (int, error) {
 	return unix.Openat(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-// makeAbove opens a folder above the one that makeEmpty makes, and lets those
-// search it whom needs names.
-func makeAbove(at int, name string, needs fs.FileMode, owner *account) (int, error) {
+// makeAbove opens a folder above the one that makeEmpty makes with this mode.
+func makeAbove(at int, name string, mode fs.FileMode, owner *account) (int, error) {
 	fd, err := pathFolder(at, name)
 	if err != nil {
 		if err := ignoreMissing(err); err != nil && !errors.Is(err, unix.ENOTDIR) {
@@ -97,11 +98,32 @@ func makeAbove(at int, name string, needs fs.FileMode, owner *account) (int, err
 		}
 		return makeFolder(at, name, 0o755, owner)
 	}
-	if err := reopen(fd, needs); err != nil && !cannotChange(err) {
+	err = reopen(fd, mode&0o111)
+	if err == nil && mode&0o022 == 0 && os.Geteuid() == 0 {
+		err = keepOthersOut(fd, owner)
+	}
+	if err != nil && !cannotChange(err) {
 		unix.Close(fd)
 		return -1, err
 	}
 	return fd, nil
+}
+
+// keepOthersOut lets no user but root and the owner rename the files of a folder.
+func keepOthersOut(fd int, owner *account) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Uid != 0 && st.Uid != owner.uid {
+		if err := unix.Fchownat(fd, "", 0, -1, unix.AT_EMPTY_PATH); err != nil {
+			return err
+		}
+	}
+	if st.Mode&0o022 == 0 || st.Mode&unix.S_ISVTX != 0 {
+		return nil
+	}
+	return unix.Chmod(ofDescriptor(fd), st.Mode&0o7777&^0o022)
 }
 
 func makeEmptyAt(at int, name string, mode fs.FileMode, owner *account) error {

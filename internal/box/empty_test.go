@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -235,5 +236,43 @@ func TestAWalkIsBounded(t *testing.T) {
 	}
 	if want := []string{"./", "0/", "1/", "2/"}; !slices.Equal(names, want) {
 		t.Errorf("packed %q, want %q", names, want)
+	}
+}
+
+// TestNoOtherUserReplacesAFolderOfItsOwner: the folder above belongs to another user, or
+// is one that all may write.
+func TestNoOtherUserReplacesAFolderOfItsOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives folders to other users")
+	}
+	const agent, verifier = 1234, 1235
+	for _, tt := range []struct {
+		uid        int
+		was, is    os.FileMode // of the folder above
+		mode       os.FileMode // of the folder
+		uidWanted  int
+		ownerAbove string
+	}{
+		{agent, 0o755, 0o755, 0o755, 0, "the agent's"},
+		{agent, 0o777 | os.ModeSticky, 0o777 | os.ModeSticky, 0o755, 0, "the agent's, sticky"},
+		{0, 0o777, 0o755, 0o755, 0, "anyone's"},
+		{0, 0o777 | os.ModeSticky, 0o777 | os.ModeSticky, 0o755, 0, "as /tmp"},
+		{verifier, 0o775, 0o755, 0o755, verifier, "the owner's"},
+		{agent, 0o775, 0o775, 0o777, agent, "of a folder for all"},
+	} {
+		above := filepath.Join(t.TempDir(), "logs")
+		if err := errors.Join(os.Mkdir(above, 0o700), os.Chmod(above, tt.was), os.Chown(above, tt.uid, tt.uid)); err != nil {
+			t.Fatal(err)
+		}
+		if err := makeEmpty(filepath.Join(above, "verifier"), tt.mode, &account{uid: verifier, gid: verifier}); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(above)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if uid := int(info.Sys().(*syscall.Stat_t).Uid); uid != tt.uidWanted || info.Mode()&^os.ModeDir != tt.is {
+			t.Errorf("%s: uid %d, mode %v", tt.ownerAbove, uid, info.Mode())
+		}
 	}
 }
