@@ -102,20 +102,19 @@ func flagRow(f *pflag.Flag) string {
 	return fmt.Sprintf("| `%s` | %s | %s |\n", name, value, strings.ReplaceAll(strings.ReplaceAll(meaning, "\n", " "), "|", `\|`))
 }
 
-// TestCommandsInTextExist looks up each command and flag that the README, the docs
-// and CONTRIBUTING name within a line: `turngate rollout show --nats`, and alternatives
+// TestCommandsInTextExist looks up each command and flag that the docs and the pages
+// of other folders name within a line: `turngate rollout show --nats`, and alternatives
 // as in `turngate job ls|show`.
 func TestCommandsInTextExist(t *testing.T) {
 	root := testenv.Root(t)
-	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
+	var files []string
+	for _, pages := range []string{"*.md", "docs/*.md", "docs/adr/*.md", "deploy/*/*.md", "clients/*/*.md", "examples/*/*.md"} {
+		found, err := filepath.Glob(filepath.Join(root, pages))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
 	}
-	decisions, err := filepath.Glob(filepath.Join(root, "docs", "adr", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files = append(append(files, decisions...), filepath.Join(root, "README.md"), filepath.Join(root, "CONTRIBUTING.md"))
 	span := regexp.MustCompile("`(?:\\./bin/)?turngate ([^`]+)`")
 	found := 0
 	for _, file := range files {
