@@ -47,7 +47,7 @@ func (f *rolloutFlags) find(cmd *cobra.Command, names []string) (list []*recorde
 		return nil, nil, err
 	}
 	for _, id := range ids {
-		r, err := recorded.OnSystem(cmd.Context(), b, id, !f.ops)
+		r, err := recorded.On(b).Rollout(cmd.Context(), id, !f.ops)
 		if err != nil {
 			b.Close()
 			return nil, nil, err

@@ -80,9 +80,9 @@ func (l *listFlags) onSystem(cmd *cobra.Command, nats *natsFlags) ([]*recorded.R
 	}
 	defer b.Close()
 	if name == "" {
-		return recorded.Running(cmd.Context(), b)
+		return recorded.On(b).Running(cmd.Context())
 	}
-	list, next, err := recorded.OfTrainer(cmd.Context(), b, name, l.before, l.limit)
+	list, next, err := recorded.On(b).Rollouts(cmd.Context(), name, l.before, l.limit)
 	if next > 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "older rollouts: --before %d\n", next)
 	}

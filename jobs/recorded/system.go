@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rs/zerolog"
+
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/schema"
 )
@@ -15,25 +17,46 @@ import (
 // for.
 const maxWaiting = 2000
 
-// OnSystem returns a rollout of a running system. With queue, which needs the
+// System is a running system, which stores the rollouts of its trainers.
+type System struct{ b *broker.Broker }
+
+// Dial connects to the system of a server as a trainer.
+func Dial(ctx context.Context, url, creds, tid string, log zerolog.Logger) (*System, error) {
+	if err := schema.CheckTrainer(tid); err != nil {
+		return nil, err
+	}
+	b, err := broker.Dial(ctx, broker.Config{URL: url, Creds: creds, Name: "trainer " + tid, Inbox: broker.InboxFor(broker.RoleTrainer, tid), Log: log})
+	if err != nil {
+		return nil, err
+	}
+	return On(b), nil
+}
+
+// On returns the system of an open connection.
+func On(b *broker.Broker) *System { return &System{b} }
+
+// Close closes the connection.
+func (s *System) Close() { s.b.Close() }
+
+// Rollout returns a rollout. With queue, which needs the
 // trainer's rights, it also finds a rollout that waits among the first requests of
 // its trainer's queue. The error wraps broker.ErrNotFound if the system does not know
 // it.
-func OnSystem(ctx context.Context, b *broker.Broker, id schema.ID, queue bool) (*Rollout, error) {
-	state, err := b.Records.State(ctx, id)
+func (s *System) Rollout(ctx context.Context, id schema.ID, queue bool) (*Rollout, error) {
+	state, err := s.b.Records.State(ctx, id)
 	if errors.Is(err, broker.ErrNotFound) && queue {
-		return waiting(ctx, b, id, err)
+		return s.waiting(ctx, id, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return withState(ctx, b, state)
+	return s.withState(ctx, state)
 }
 
 // withState returns the rollout of a state, with its result if it has one.
-func withState(ctx context.Context, b *broker.Broker, state schema.State) (*Rollout, error) {
-	r := &Rollout{ID: state.ID, State: &state, from: b}
-	result, err := b.Records.Result(ctx, state.ID)
+func (s *System) withState(ctx context.Context, state schema.State) (*Rollout, error) {
+	r := &Rollout{ID: state.ID, State: &state, from: s.b}
+	result, err := s.b.Records.Result(ctx, state.ID)
 	switch {
 	case err == nil:
 		r.Result = &result
@@ -44,11 +67,11 @@ func withState(ctx context.Context, b *broker.Broker, state schema.State) (*Roll
 }
 
 // waiting returns a rollout that is in its trainer's queue, or else the error.
-func waiting(ctx context.Context, b *broker.Broker, id schema.ID, notFound error) (*Rollout, error) {
+func (s *System) waiting(ctx context.Context, id schema.ID, notFound error) (*Rollout, error) {
 	var r *Rollout
-	err := b.Records.Waiting(ctx, id.Trainer(), maxWaiting, func(q *schema.Request) bool {
+	err := s.b.Records.Waiting(ctx, id.Trainer(), maxWaiting, func(q *schema.Request) bool {
 		if q.ID == id {
-			r = queued(b, q)
+			r = s.queued(q)
 		}
 		return r == nil
 	})
@@ -59,16 +82,16 @@ func waiting(ctx context.Context, b *broker.Broker, id schema.ID, notFound error
 }
 
 // queued returns a rollout that no worker has taken yet.
-func queued(b *broker.Broker, q *schema.Request) *Rollout {
-	return &Rollout{ID: q.ID, Queued: q, State: &schema.State{V: schema.Version, ID: q.ID, Trainer: q.ID.Trainer(), Status: schema.StatusQueued}, from: b}
+func (s *System) queued(q *schema.Request) *Rollout {
+	return &Rollout{ID: q.ID, Queued: q, State: &schema.State{V: schema.Version, ID: q.ID, Trainer: q.ID.Trainer(), Status: schema.StatusQueued}, from: s.b}
 }
 
-// OfTrainer returns rollouts of a trainer: up to limit requests that wait in its
+// Rollouts returns rollouts of a trainer: up to limit requests that wait in its
 // queue, the oldest first, and then up to limit rollouts with a state, the newest
 // first. Next is the sequence below which the states of older rollouts are, for the
 // next call; 0: there are none. A call with a sequence returns no waiting requests.
-func OfTrainer(ctx context.Context, b *broker.Broker, tid string, before uint64, limit int) (list []*Rollout, next uint64, err error) {
-	states, err := b.Records.States(ctx, tid, before, limit+1)
+func (s *System) Rollouts(ctx context.Context, tid string, before uint64, limit int) (list []*Rollout, next uint64, err error) {
+	states, err := s.b.Records.States(ctx, tid, before, limit+1)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -77,12 +100,12 @@ func OfTrainer(ctx context.Context, b *broker.Broker, tid string, before uint64,
 		next = states[limit-1].Seq
 	}
 	if before == 0 {
-		if list, err = unclaimed(ctx, b, tid, states, limit); err != nil {
+		if list, err = s.unclaimed(ctx, tid, states, limit); err != nil {
 			return nil, 0, err
 		}
 	}
-	for _, s := range states {
-		r, err := withState(ctx, b, s.Value)
+	for _, state := range states {
+		r, err := s.withState(ctx, state.Value)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -92,22 +115,22 @@ func OfTrainer(ctx context.Context, b *broker.Broker, tid string, before uint64,
 }
 
 // unclaimed returns the rollouts in a trainer's queue that have no state.
-func unclaimed(ctx context.Context, b *broker.Broker, tid string, states []broker.Record[schema.State], limit int) (list []*Rollout, err error) {
+func (s *System) unclaimed(ctx context.Context, tid string, states []broker.Record[schema.State], limit int) (list []*Rollout, err error) {
 	var all []*schema.Request
-	if err := b.Records.Waiting(ctx, tid, limit, func(q *schema.Request) bool { all = append(all, q); return true }); err != nil {
+	if err := s.b.Records.Waiting(ctx, tid, limit, func(q *schema.Request) bool { all = append(all, q); return true }); err != nil {
 		return nil, err
 	}
 	known := map[schema.ID]bool{}
-	for _, s := range states {
-		known[s.Value.ID] = true
+	for _, state := range states {
+		known[state.Value.ID] = true
 	}
 	for _, q := range all {
 		if known[q.ID] || q.ID.Trainer() != tid {
 			continue
 		}
-		_, err := b.Records.State(ctx, q.ID)
+		_, err := s.b.Records.State(ctx, q.ID)
 		if errors.Is(err, broker.ErrNotFound) {
-			list = append(list, queued(b, q))
+			list = append(list, s.queued(q))
 			known[q.ID] = true
 		} else if err != nil {
 			return nil, err
@@ -116,16 +139,16 @@ func unclaimed(ctx context.Context, b *broker.Broker, tid string, states []broke
 	return list, nil
 }
 
-// Running returns the rollouts that workers of a running system announce.
-func Running(ctx context.Context, b *broker.Broker) ([]*Rollout, error) {
-	workers, err := b.Records.Workers(ctx)
+// Running returns the rollouts that workers announce.
+func (s *System) Running(ctx context.Context) ([]*Rollout, error) {
+	workers, err := s.b.Records.Workers(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var out []*Rollout
 	for _, w := range workers {
 		for _, id := range w.Running {
-			r, err := OnSystem(ctx, b, id, false)
+			r, err := s.Rollout(ctx, id, false)
 			if errors.Is(err, broker.ErrNotFound) {
 				continue
 			}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/rs/zerolog"
+
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
@@ -17,13 +19,24 @@ import (
 func TestRolloutsOfARunningSystem(t *testing.T) {
 	n := testenv.StartNATS(t, "alpha")
 	b := n.Trainer(t, "alpha")
-	if _, err := recorded.OnSystem(t.Context(), b, "alpha-01", true); !errors.Is(err, broker.ErrNotFound) {
+	if _, err := recorded.On(b).Rollout(t.Context(), "alpha-01", true); !errors.Is(err, broker.ErrNotFound) {
 		t.Errorf("got %v", err)
 	}
-	if list, err := recorded.Running(t.Context(), n.Ops(t)); err != nil || len(list) != 0 {
+	s, err := recorded.Dial(t.Context(), n.URL(), n.TrainerCreds("alpha"), "alpha", zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if list, _, err := s.Rollouts(t.Context(), "alpha", 0, 10); err != nil || len(list) != 0 {
 		t.Errorf("got %v, %v", list, err)
 	}
-	if list, next, err := recorded.OfTrainer(t.Context(), b, "alpha", 0, 10); err != nil || len(list) != 0 || next != 0 {
+	if _, err := recorded.Dial(t.Context(), n.URL(), "", "a b", zerolog.Nop()); err == nil {
+		t.Error("a trainer with a space was accepted")
+	}
+	if list, err := recorded.On(n.Ops(t)).Running(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("got %v, %v", list, err)
+	}
+	if list, next, err := recorded.On(b).Rollouts(t.Context(), "alpha", 0, 10); err != nil || len(list) != 0 || next != 0 {
 		t.Errorf("got %v, %d, %v", list, next, err)
 	}
 }
@@ -60,7 +73,7 @@ func TestATrainersRolloutsAreListed(t *testing.T) {
 	if _, err := side.Submit(t.Context(), 2, requests); err != nil {
 		t.Fatal(err)
 	}
-	list, next, err := recorded.OfTrainer(t.Context(), b, "alpha", 0, 290)
+	list, next, err := recorded.On(b).Rollouts(t.Context(), "alpha", 0, 290)
 	if err != nil || len(list) != 292 || next == 0 {
 		t.Fatalf("got %d rollouts, %d, %v", len(list), next, err)
 	}
@@ -70,14 +83,14 @@ func TestATrainersRolloutsAreListed(t *testing.T) {
 	if r := list[2]; r.ID != "alpha-299" || r.Result == nil || r.State.Status != schema.StatusDone || list[291].ID != "alpha-010" || list[291].Result != nil {
 		t.Errorf("got %+v, %+v", r, list[291])
 	}
-	list, next, err = recorded.OfTrainer(t.Context(), b, "alpha", next, 290)
+	list, next, err = recorded.On(b).Rollouts(t.Context(), "alpha", next, 290)
 	if err != nil || len(list) != 10 || next != 0 || list[0].ID != "alpha-009" || list[9].ID != "alpha-000" {
 		t.Errorf("got %d rollouts, %d, %v", len(list), next, err)
 	}
-	if r, err := recorded.OnSystem(t.Context(), b, "alpha-newer", true); err != nil || r.State.Status != schema.StatusQueued {
+	if r, err := recorded.On(b).Rollout(t.Context(), "alpha-newer", true); err != nil || r.State.Status != schema.StatusQueued {
 		t.Errorf("got %+v, %v", r, err)
 	}
-	if _, err := recorded.OnSystem(t.Context(), b, "alpha-newer", false); !errors.Is(err, broker.ErrNotFound) {
+	if _, err := recorded.On(b).Rollout(t.Context(), "alpha-newer", false); !errors.Is(err, broker.ErrNotFound) {
 		t.Errorf("got %v", err)
 	}
 }
