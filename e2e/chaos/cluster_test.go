@@ -105,7 +105,7 @@ func TestACluster(t *testing.T) {
 // stream on either side, while workers are killed, suspended and drained and
 // servers die.
 func TestAClusterUnderFaults(t *testing.T) {
-	full(t)
+	t.Parallel()
 	seed := uint64(setting(t, "CHAOS_SEED", int(time.Now().Unix())))
 	b := emptyBench(t, build(t))
 	c := b.beginCluster(4)
@@ -113,7 +113,7 @@ func TestAClusterUnderFaults(t *testing.T) {
 	b.start(b.trainers[0])
 	f := newInjector(b, p, seed)
 	t.Logf("seed %d", seed)
-	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	f.only = []string{"worker killed", "worker stopped for a moment", "worker stopped beyond its lease", "worker drained", "trainer killed", "clock stepped", "duplicate submitted", "acks and results sent again"}
 	f.also = []fault{
@@ -145,7 +145,7 @@ func TestAClusterUnderFaults(t *testing.T) {
 // A network with 500 ms in each direction and 5 % lost messages slows rollouts
 // down, and no worker counts as dead.
 func TestASlowAndLossyNetwork(t *testing.T) {
-	full(t)
+	t.Parallel()
 	b := emptyBench(t, build(t))
 	b.speed, b.steady = 2, true // the lease must be longer than some round trips
 	b.begin(2, nil, []string{"-rollouts", "8", "-harmless"})

@@ -59,6 +59,14 @@ func (h *Streams) Fresh(ctx context.Context, name string) (jetstream.Stream, err
 	return s, nil
 }
 
+// find returns the configuration of a stream. A request without an answer is
+// repeated.
+func (h *Streams) find(ctx context.Context, name string) (jetstream.StreamConfig, error) {
+	return untilAnswered(ctx, func(ctx context.Context) (jetstream.StreamConfig, error) {
+		return configOf(h.js.Stream(ctx, name))
+	})
+}
+
 // Setup creates the missing ones of the streams and consumers that all trainers
 // share, and updates existing ones to this configuration. Every worker may call
 // it.

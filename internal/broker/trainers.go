@@ -47,7 +47,7 @@ func (h *Trainers) open(ctx context.Context, tid string, c StreamsConfig) (Train
 	looks, op := errgroup.WithContext(ctx)
 	for i := range want {
 		looks.Go(func() (err error) {
-			if there[i], err = h.find(op, want[i].Name); errors.Is(err, jetstream.ErrStreamNotFound) {
+			if there[i], err = h.streams.find(op, want[i].Name); errors.Is(err, jetstream.ErrStreamNotFound) {
 				missing[i], err = true, nil
 			}
 			return openError(want[i].Name, tid, err)
@@ -56,18 +56,10 @@ func (h *Trainers) open(ctx context.Context, tid string, c StreamsConfig) (Train
 	if err := looks.Wait(); err != nil {
 		return TrainerSettings{}, err
 	}
-	// One after the other: while a stream is made on a small disk, it reserves much
-	// more than it keeps. The queue is the last one, so that workers take no request
-	// of a trainer without records.
-	for i := range want {
-		if !missing[i] {
-			continue
-		}
-		if there[i], err = h.create(ctx, want[i]); err != nil {
-			return TrainerSettings{}, openError(want[i].Name, tid, err)
-		}
+	if err := h.createMissing(ctx, tid, want, there, missing); err != nil {
+		return TrainerSettings{}, err
 	}
-	if err := h.openConsumers(ctx, tid, c); err != nil {
+	if err := h.openConsumers(ctx, tid, c, missing[len(want)-1]); err != nil {
 		return TrainerSettings{}, err
 	}
 	if slices.Contains(missing, true) {
@@ -94,6 +86,44 @@ func trainerStreams(tid string, s TrainerSettings, c StreamsConfig) []jetstream.
 	}
 }
 
+// createMissing makes the missing streams of a trainer at once, the queue last, so that
+// workers take no request of a trainer without records. It fills in their
+// configurations. While a stream is made on a small disk, it reserves much more than it
+// keeps. So a stream for which there is no room is made again when the others are there.
+func (h *Trainers) createMissing(ctx context.Context, tid string, want, there []jetstream.StreamConfig, missing []bool) error {
+	queue := len(want) - 1
+	later := slices.Clone(missing) // those to make one after the other
+	all, op := errgroup.WithContext(ctx)
+	for i := range want[:queue] {
+		if !missing[i] {
+			continue
+		}
+		all.Go(func() (err error) {
+			there[i], err = h.create(op, want[i], h.js.CreateStream)
+			if later[i] = noRoom(err); later[i] {
+				return nil
+			}
+			return openError(want[i].Name, tid, err)
+		})
+	}
+	if err := all.Wait(); err != nil {
+		return err
+	}
+	sized := func(ctx context.Context, s jetstream.StreamConfig) (jetstream.Stream, error) {
+		return h.streams.sized(ctx, s, h.js.CreateStream)
+	}
+	for i := range want {
+		if !later[i] {
+			continue
+		}
+		var err error
+		if there[i], err = h.create(ctx, want[i], sized); err != nil {
+			return openError(want[i].Name, tid, err)
+		}
+	}
+	return nil
+}
+
 func openError(stream, tid string, err error) error {
 	if err != nil {
 		return fmt.Errorf("open stream %s of trainer %s: %w", stream, tid, err)
@@ -101,19 +131,11 @@ func openError(stream, tid string, err error) error {
 	return nil
 }
 
-// find returns the configuration of a stream. A request without an answer is
-// repeated.
-func (h *Trainers) find(ctx context.Context, name string) (jetstream.StreamConfig, error) {
-	return untilAnswered(ctx, func(ctx context.Context) (jetstream.StreamConfig, error) {
-		return configOf(h.js.Stream(ctx, name))
-	})
-}
-
-// create makes a stream, and returns its configuration. A request without an
+// create makes a stream with put, and returns its configuration. A request without an
 // answer is repeated.
-func (h *Trainers) create(ctx context.Context, want jetstream.StreamConfig) (jetstream.StreamConfig, error) {
+func (h *Trainers) create(ctx context.Context, want jetstream.StreamConfig, put func(context.Context, jetstream.StreamConfig) (jetstream.Stream, error)) (jetstream.StreamConfig, error) {
 	return untilAnswered(ctx, func(ctx context.Context) (jetstream.StreamConfig, error) {
-		stream, err := h.streams.sized(ctx, want, h.js.CreateStream)
+		stream, err := put(ctx, want)
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another worker was faster
 			stream, err = h.js.Stream(ctx, want.Name)
 		}
@@ -128,15 +150,20 @@ func configOf(s jetstream.Stream, err error) (jetstream.StreamConfig, error) {
 	return s.CachedInfo().Config, nil
 }
 
-// openConsumers makes the missing consumers of a trainer's queue. A request without
-// an answer is repeated.
-func (h *Trainers) openConsumers(ctx context.Context, tid string, c StreamsConfig) error {
+// openConsumers makes the missing consumers of a trainer's queue at once. fresh is true if
+// the queue was made just now: then it has none. A request without an answer is
+// repeated.
+func (h *Trainers) openConsumers(ctx context.Context, tid string, c StreamsConfig, fresh bool) error {
 	all, op := errgroup.WithContext(ctx)
 	for lane, filter := range subjects.QueueFilters(tid) {
 		name := subjects.ConsumerOf(lane)
 		all.Go(func() error {
 			_, err := untilAnswered(op, func(ctx context.Context) (jetstream.Consumer, error) {
-				is, err := h.js.Consumer(ctx, subjects.Queue(tid), name)
+				var is jetstream.Consumer
+				var err error = jetstream.ErrConsumerNotFound
+				if !fresh {
+					is, err = h.js.Consumer(ctx, subjects.Queue(tid), name)
+				}
 				if errors.Is(err, jetstream.ErrConsumerNotFound) {
 					return h.js.CreateOrUpdateConsumer(ctx, subjects.Queue(tid), consumerConfig(name, filter, c))
 				}
