@@ -45,7 +45,7 @@ type state struct {
 	deltas   []modelcall.Packed
 	final    *modelcall.Frame
 	answered bool
-	settled  bool // the worker has the answer, which is dropped here
+	received bool // the worker has the answer, which is dropped here
 	opened   time.Time
 	accepted bool // the worker got an accept
 
@@ -96,7 +96,7 @@ func (s *state) attach(a modelcall.IncomingCall, held bool) {
 	a.Body = nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.settled {
+	if s.received {
 		return // a request that was late
 	}
 	s.incoming = a
@@ -125,7 +125,7 @@ func (s *state) settle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.answered {
-		s.settled, s.deltas, s.final, s.incoming = true, nil, nil, modelcall.IncomingCall{Key: s.key}
+		s.received, s.deltas, s.final, s.incoming = true, nil, nil, modelcall.IncomingCall{Key: s.key}
 	}
 }
 

@@ -320,16 +320,16 @@ func (t *Trainer) onCall(a modelcall.IncomingCall) {
 		r.of(a)[a.Key.Call] = c
 	}
 	held := t.holds(a.Key.Rollout)
-	var settled []*state
-	for _, n := range a.Settled {
+	var answered []*state
+	for _, n := range a.Answered {
 		if s := r.of(a)[n]; s != nil {
-			settled = append(settled, s)
+			answered = append(answered, s)
 		}
 	}
 	t.bg.Add(1) // Close waits for the rest of this method: sawAttempt writes the ledger, and runTool and runVerifier start goroutines
 	t.mu.Unlock()
 	t.sawAttempt(a.Key.Rollout, a.Key.Attempt)
-	for _, s := range settled {
+	for _, s := range answered {
 		s.settle()
 	}
 	for _, s := range stale {

@@ -81,10 +81,10 @@ func OwnerOf(worker, state string) string {
 // Their requests go back to the queue.
 var ErrDrained = errors.New("the worker stops")
 
-// settleFor is the time for which a stopping worker tries to settle its
+// endFor is the time for which a stopping worker tries to end its
 // rollouts if the server is unreachable. With the usual grace and the time to
 // close a sandbox, the worker ends within the 90 s that systemd allows.
-const settleFor = 40 * time.Second
+const endFor = 40 * time.Second
 
 // New validates the configuration and returns a worker, which claims rollouts with q
 // and sends model calls with client.
@@ -138,7 +138,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	work, stopWork := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopWork(nil)
-	settle, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
+	ending, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(nil)
 	var slots sync.WaitGroup
 	for range w.cfg.Slots {
@@ -148,7 +148,7 @@ func (w *Worker) Run(ctx context.Context) error {
 				if err != nil {
 					return
 				}
-				w.runJob(work, settle, job)
+				w.runJob(work, ending, job)
 			}
 		})
 	}
@@ -158,7 +158,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	bg.Go(func() {
 		wait(w.cfg.Grace, drained, w.cfg.Hurry)
 		stopWork(ErrDrained)
-		wait(settleFor, drained, nil)
+		wait(endFor, drained, nil)
 		giveUp(ErrDrained)
 	})
 	slots.Wait()
@@ -205,9 +205,9 @@ func (c Config) Offer() schema.Offer {
 	return o
 }
 
-// runJob runs one job and settles it. From here on all that is told of the rollout
+// runJob runs one job and ends it. From here on all that is told of the rollout
 // passes its record.
-func (w *Worker) runJob(work, settle context.Context, job *queue.Job) {
+func (w *Worker) runJob(work, ending context.Context, job *queue.Job) {
 	rec := record.New(&job.Request, job.Attempt, w.queue.ID(), record.Exits{
 		Emit: job.Emit, Live: job.Live, Put: job.KeepArtifact,
 		Log: w.cfg.Log.With().Str("rollout", string(job.Request.ID)).Int("attempt", job.Attempt).Logger(),
@@ -224,26 +224,26 @@ func (w *Worker) runJob(work, settle context.Context, job *queue.Job) {
 	case err == nil:
 		result := rec.Result()
 		log.Info().Str("status", string(result.Status)).Msg("rollout ended")
-		err = job.Done(settle, result)
+		err = job.Done(ending, result)
 	case errors.Is(err, queue.ErrFenced):
 		job.Abandon()
 		log.Warn().Msg("rollout dropped, it is another attempt's by now")
 		return
 	case errors.Is(err, queue.ErrCancelled):
 		log.Info().Msg("rollout cancelled")
-		err = job.Done(settle, queue.Cancelled(rec.Result()))
+		err = job.Done(ending, queue.Cancelled(rec.Result()))
 	case errors.Is(err, ErrDrained):
 		log.Info().Msg("rollout put back, the worker stops")
-		err = job.Return(settle, nil, true, 0)
+		err = job.Return(ending, nil, true, 0)
 	case errors.As(err, &broken):
 		log.Warn().Err(err).Msg("rollout broke, it is put back")
-		err = job.Return(settle, record.Masked(rec, broken.Fault), false, 2*time.Second)
+		err = job.Return(ending, record.Masked(rec, broken.Fault), false, 2*time.Second)
 	default:
 		log.Error().Err(err).Msg("rollout ended without a reason")
-		err = job.Return(settle, record.Masked(rec, schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "%v", err)), false, 2*time.Second)
+		err = job.Return(ending, record.Masked(rec, schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "%v", err)), false, 2*time.Second)
 	}
 	if err != nil {
-		log.Error().Err(err).Msg("rollout could not be settled; its request comes back")
+		log.Error().Err(err).Msg("rollout could not be ended; its request comes back")
 	}
 }
 

@@ -37,19 +37,19 @@ type Caller struct {
 	shard  string
 	wait   time.Duration
 
-	settled, settledTools *settled
+	answered, answeredTools *answered
 }
 
 // Caller returns the Caller of a rollout. Its calls wait while the owner is suspended,
 // and end when it is fenced. Without an owner they do neither.
 func (c *Client) Caller(r schema.Request, owner Owner) *Caller {
-	return &Caller{client: c, owner: owner, shard: r.Shard, wait: time.Duration(r.Gate.WaitMS) * time.Millisecond, settled: &settled{}, settledTools: &settled{}}
+	return &Caller{client: c, owner: owner, shard: r.Shard, wait: time.Duration(r.Gate.WaitMS) * time.Millisecond, answered: &answered{}, answeredTools: &answered{}}
 }
 
 // To returns a copy of the caller for another shard of the trainer.
 func (c *Caller) To(shard string) *Caller {
 	to := *c
-	to.shard, to.settled, to.settledTools = shard, &settled{}, &settled{} // another process answers it
+	to.shard, to.answered, to.answeredTools = shard, &answered{}, &answered{} // another process answers it
 	return &to
 }
 
@@ -85,7 +85,7 @@ func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(sch
 	*buf = body
 	a := &callAttempt{call: &call, key: call.Key, subject: subjects.Call(key, c.shard), frames: frames}
 	if a.body, err = c.client.pack(ctx, "a model call", subjects.ArtifactsBucket(key.Rollout.Trainer()), body); err == nil {
-		err = c.ask(ctx, a, key, c.settled, &schema.Reply{})
+		err = c.ask(ctx, a, key, c.answered, &schema.Reply{})
 	}
 	return asFault("call", err)
 }
@@ -104,7 +104,7 @@ func (c *Caller) Tool(ctx context.Context, call schema.ToolCall) (schema.ToolRes
 	}
 	if err == nil {
 		a := &callAttempt{key: call.Key, subject: subjects.Tool(key, c.shard), body: Packed{data: body}, frames: func(schema.Frame) error { return nil }}
-		err = c.ask(ctx, a, key, c.settledTools, &result)
+		err = c.ask(ctx, a, key, c.answeredTools, &result)
 	}
 	return result, asFault("tool", err)
 }
@@ -112,10 +112,10 @@ func (c *Caller) Tool(ctx context.Context, call schema.ToolCall) (schema.ToolRes
 // ask runs a call to its end. done has the numbers of earlier calls of the same kind
 // whose answers have arrived. The call carries them, so that the trainer can
 // forget these answers.
-func (c *Caller) ask(ctx context.Context, a *callAttempt, key schema.Key, done *settled, into schema.Message) error {
+func (c *Caller) ask(ctx context.Context, a *callAttempt, key schema.Key, done *answered, into schema.Message) error {
 	a.client, a.owner, a.trainer, a.budget = c.client, c.owner, key.Rollout.Trainer(), c.wait
 	a.inbox.open()
-	a.settled = done.drain(key.Attempt)
+	a.answered = done.drain(key.Attempt)
 	c.client.mu.Lock()
 	a.reply = subjects.GateInbox(key.Rollout.Trainer(), c.client.worker, c.client.instance, c.client.tokens.next())
 	token := subjects.InboxToken(a.reply)
@@ -130,7 +130,7 @@ func (c *Caller) ask(ctx context.Context, a *callAttempt, key schema.Key, done *
 	if err == nil {
 		done.add(key.Attempt, key.Call)
 	} else {
-		done.add(key.Attempt, a.settled...)
+		done.add(key.Attempt, a.answered...)
 	}
 	if err == nil { // the owner may be suspended: the answer is valid only if it still owns the rollout
 		err = a.awaitLease(ctx)
@@ -159,7 +159,7 @@ type callAttempt struct {
 	inbox          mailbox
 	budget         time.Duration
 
-	settled []int // numbers of earlier calls; the worker has their answers
+	answered []int // numbers of earlier calls; the worker has their answers
 
 	rounds int    // number of times the call was published
 	gen    string // name of the accepted generation
@@ -259,7 +259,7 @@ func (a *callAttempt) becomeFull(ctx context.Context) error {
 	return err
 }
 
-// round publishes the call once and reads frames until the call is settled or
+// round publishes the call once and reads frames until the call is answered or
 // the trainer is silent. wait is the delay before the next round that the
 // trainer asked for.
 func (a *callAttempt) round(ctx context.Context, into schema.Message) (wait time.Duration, err error) {
@@ -322,11 +322,11 @@ func (a *callAttempt) publish() error {
 	if a.gen != "" {
 		m.Header = nats.Header{subjects.HeaderGen: {a.gen}, subjects.HeaderResume: {strconv.Itoa(a.deltas)}}
 	}
-	if len(a.settled) > 0 {
+	if len(a.answered) > 0 {
 		if m.Header == nil {
 			m.Header = nats.Header{}
 		}
-		m.Header[subjects.HeaderSettled] = []string{settledHeader(a.settled)}
+		m.Header[subjects.HeaderSettled] = []string{answeredHeader(a.answered)}
 	}
 	for name, value := range a.body.header {
 		if m.Header == nil {

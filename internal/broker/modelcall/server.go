@@ -52,9 +52,9 @@ type IncomingCall struct {
 	ResumeGen string
 	Resume    int // number of deltas of ResumeGen that the worker has
 
-	// Settled has the numbers of earlier calls of this attempt. The worker has
+	// Answered has the numbers of earlier calls of this attempt. The worker has
 	// their answers.
-	Settled []int
+	Answered []int
 
 	reply string
 	nc    *nats.Conn
@@ -107,7 +107,7 @@ func (s *Server) listen(subject string, parse func(string) (schema.Key, string, 
 		if a.ResumeGen = m.Header.Get(subjects.HeaderGen); a.ResumeGen != "" {
 			a.Resume, _ = strconv.Atoi(m.Header.Get(subjects.HeaderResume))
 		}
-		a.Settled = parseSettled(m.Header.Get(subjects.HeaderSettled))
+		a.Answered = parseAnswered(m.Header.Get(subjects.HeaderSettled))
 		var err error
 		if a.Body, err = s.unpack(context.Background(), subjects.ArtifactsBucket(s.tid), m.Header, m.Data); err != nil {
 			log.Warn().Err(err).Str("call", key.String()).Msg("a call cannot be unpacked; its worker asks again")

@@ -38,7 +38,7 @@ func (c *Caller) Verify(ctx context.Context, v schema.Verification, frames func(
 	}
 	a.operations = &operations{a: a, operate: operate}
 	defer a.operations.close()
-	err = c.ask(ctx, a, key, &settled{}, &verdict)
+	err = c.ask(ctx, a, key, &answered{}, &verdict)
 	return verdict, asFault("verify", err)
 }
 

@@ -141,7 +141,7 @@ func (j *Job) Done(ctx context.Context, r schema.Result) error {
 		j.fence("its result was refused")
 		return ErrFenced
 	}
-	return j.settle(ctx)
+	return j.finish(ctx)
 }
 
 // resolution returns a resolution for this job. The caller holds j.mu.
@@ -191,9 +191,9 @@ func (j *Job) fence(why string) {
 	j.end(ErrFenced)
 }
 
-// settle removes the request from the queue and sends the hint. The result is
+// finish removes the request from the queue and sends the hint. The result is
 // committed before, so a failure here only causes one more delivery.
-func (j *Job) settle(ctx context.Context) error {
+func (j *Job) finish(ctx context.Context) error {
 	if err := j.msg.Load().done(ctx); err != nil {
 		j.by.log.Warn().Err(err).Str("rollout", string(j.Request.ID)).Msg("a finished request comes back once more")
 	}
@@ -223,7 +223,7 @@ func (j *Job) Return(ctx context.Context, fault *schema.Fault, giveBack bool, de
 	}
 	crash.Here("return.after")
 	if j.record.Value.Status.Terminal() { // it has been cancelled, or has no tries left
-		return j.settle(ctx)
+		return j.finish(ctx)
 	}
 	return j.msg.Load().nak(delay)
 }

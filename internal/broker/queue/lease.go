@@ -161,7 +161,7 @@ func (j *Job) check(ctx context.Context, touch bool) error {
 		return nil
 	}
 	defer j.mu.Unlock()
-	if why := j.cause(); why != nil && !errors.Is(why, ErrCancelled) { // fenced, or settled
+	if why := j.cause(); why != nil && !errors.Is(why, ErrCancelled) { // fenced, or it has ended
 		return nil
 	}
 	m := j.resolution(askOwned)

@@ -60,7 +60,7 @@ func (u *unfit) empty() bool {
 }
 
 // review forgets requests that a live worker can run now, and requests so old
-// that another worker must have settled them.
+// that another worker must have taken them off the queue.
 func (u *unfit) review(all []schema.Presence, t broker.Timing) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

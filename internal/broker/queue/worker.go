@@ -116,7 +116,7 @@ func newWorker(b *base) *Worker {
 }
 
 // Run releases the rollouts of this worker's former instances, and then keeps the
-// lease and serves other workers and trainers until the context ends. Settle all
+// lease and serves other workers and trainers until the context ends. End all
 // jobs before ending the context. At the end Run ends the lease, so that other
 // workers know at once that this instance is gone.
 func (w *Worker) Run(ctx context.Context) error {
