@@ -64,8 +64,10 @@ func quiet(schema.Frame) error { return nil }
 func TestDeltasSayWhetherMoreWait(t *testing.T) {
 	b := newBench(t)
 	piece := &schema.Delta{V: 1, Delta: json.RawMessage(`{"content":"a"}`)}
+	sent := make(chan struct{})
 	b.listen(t, func(a modelcall.IncomingCall) {
 		if a.Key.Call == 2 {
+			<-sent
 			harness.Must(t, a.Send(b.answer(t, schema.FrameFinal, "g2", 0, done("b"))))
 			return
 		}
@@ -76,6 +78,7 @@ func TestDeltasSayWhetherMoreWait(t *testing.T) {
 		} {
 			harness.Must(t, a.Send(f))
 		}
+		close(sent)
 	})
 	var more []bool
 	err := b.caller(time.Minute).Complete(t.Context(), call(1), func(f schema.Frame) error {
