@@ -4,7 +4,7 @@ import "github.com/turngate/turngate/schema"
 
 // maxRecent is the number of newest hints that are surely kept. At most twice as
 // many are.
-const maxRecent = 10_000
+const maxRecent = 2_000
 
 // recent has the newest hints of results: a call may arrive after the hint of its
 // rollout's result.

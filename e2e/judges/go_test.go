@@ -47,6 +47,7 @@ func TestOpenAIGoChat(t *testing.T) {
 		for range 2 {
 			var c *openai.ChatCompletion
 			if stream {
+				p.StreamOptions = openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)}
 				s := client.Chat.Completions.NewStreaming(t.Context(), p)
 				acc := openai.ChatCompletionAccumulator{}
 				for s.Next() {

@@ -96,6 +96,7 @@ func serveGates(b *testing.B, srv testenv.NATS, n int, o schema.GateOptions, ans
 // the same times without a bare HTTP hop with the same body ("beyond-…").
 func BenchmarkLongConversation(b *testing.B) {
 	srv := testenv.StartNATS(b, "alpha")
+	srv.AdmitWorker(b, "w1")
 	key, err := nats.NkeyOptionFromSeed(srv.AdminCreds())
 	if err != nil {
 		b.Fatal(err)
@@ -167,6 +168,8 @@ func median(all []time.Duration) float64 {
 func BenchmarkStreams(b *testing.B) {
 	const streams, pieces = 64, 512
 	srv := testenv.StartNATS(b, "alpha")
+	srv.AdmitWorker(b, "w1")
+	whole := json.RawMessage(`{"role":"assistant","content":"` + strings.Repeat("word ", pieces) + `"}`)
 	s := serveGate(b, srv, schema.GateOptions{Stream: schema.StreamPass, MaxParallel: 2 * streams}, func(p *trainer.Pending) {
 		out := p.Stream()
 		for range pieces {
@@ -174,7 +177,7 @@ func BenchmarkStreams(b *testing.B) {
 				return
 			}
 		}
-		_ = p.Reply(&schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"all"}`), FinishReason: "stop"})
+		_ = p.Reply(&schema.Reply{Message: whole, FinishReason: "stop"})
 	})
 	piece := []byte(`data: {"id":"chatcmpl-alpha-1-1-1","object":"chat.completion.chunk","created":1790000000,"model":"policy","choices":[{"index":0,"delta":{"content":"word "},"finish_reason":null}]}` + "\n\n")
 	direct := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -206,6 +209,11 @@ func BenchmarkStreams(b *testing.B) {
 					return
 				}
 				defer res.Body.Close()
+				if res.StatusCode != http.StatusOK {
+					all, _ := io.ReadAll(res.Body)
+					b.Errorf("%s: %s", res.Status, all)
+					return
+				}
 				n := 0 // pieces: a worker may pass on several in one event
 				for lines := bufio.NewScanner(res.Body); lines.Scan(); {
 					if words := strings.Count(lines.Text(), "word "); words > 0 {
@@ -245,6 +253,7 @@ func BenchmarkStreams(b *testing.B) {
 func BenchmarkThroughput(b *testing.B) {
 	const agents, size = 64, 32 << 10
 	srv := testenv.StartNATS(b, "alpha")
+	srv.AdmitWorker(b, "w1")
 	answer := []byte(strings.Repeat("y", 1024))
 	message := json.RawMessage(`{"role":"assistant","content":"` + string(answer) + `"}`)
 	gates := serveGates(b, srv, agents, schema.GateOptions{}, func(p *trainer.Pending) {

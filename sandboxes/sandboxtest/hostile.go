@@ -83,9 +83,11 @@ func (s *suite) forkBomb(t *testing.T) {
 	r, w := io.Pipe()
 	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"/bin/sh", "-c", `(while :; do sleep 1000 & done) 2>/dev/null; echo full; sleep 1000`}, Stdout: w, Untrusted: true})
 	harness.Must(t, err)
+	slow := time.AfterFunc(time.Minute, func() { w.CloseWithError(errors.New("the limit was not reached within a minute")) })
 	if _, err := io.ReadFull(r, make([]byte, 4)); err != nil {
 		t.Fatal(err)
 	}
+	slow.Stop()
 	go io.Copy(io.Discard, r) //nolint:errcheck // a pipe in memory
 	done := make(chan error, 64)
 	for range cap(done) {
