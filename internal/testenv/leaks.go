@@ -12,5 +12,8 @@ func ServerGoroutines() []goleak.Option {
 		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
 		// A stream or batch that is open when its server stops may keep its writer.
 		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
+		// nats.go waits on a nil channel if the connection is closed while the first
+		// asynchronous publish begins.
+		goleak.IgnoreTopFunction("github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect"),
 	}
 }
