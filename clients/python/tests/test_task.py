@@ -184,6 +184,7 @@ def test_steps_services_and_separate_verifiers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("program", ["", "/nowhere/turngate", "/"])
 def test_without_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     monkeypatch.setenv("TURNGATE_BIN", program)
+    monkeypatch.delenv("TURNGATE", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingCommandError, match=r"make build.*TURNGATE_BIN.*Task\.from_request") as e:
         Task.load(make(tmp_path))
@@ -193,6 +194,7 @@ def test_without_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pr
 def test_the_command_in_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, binary: str) -> None:
     (tmp_path / "turngate").symlink_to(Path(binary).resolve())
     monkeypatch.delenv("TURNGATE_BIN")
+    monkeypatch.delenv("TURNGATE", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert Task.load(make(tmp_path)).request.task.instruction == "Do it.\n"
 

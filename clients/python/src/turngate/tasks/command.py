@@ -56,12 +56,12 @@ def _given(env: Iterable[str] | Mapping[str, str]) -> Mapping[str, str]:
 
 
 def program() -> str:
-    """Return the path of the command.
+    """Return the path of the command: TURNGATE_BIN, TURNGATE, or turngate in PATH.
 
     Raises:
         MissingCommandError: There is none.
     """
-    found = os.environ.get("TURNGATE_BIN") or shutil.which("turngate")
+    found = os.environ.get("TURNGATE_BIN") or os.environ.get("TURNGATE") or shutil.which("turngate")
     if found is None:
         raise MissingCommandError("Task.load", "it is not in PATH, and TURNGATE_BIN is not set")
     return found
