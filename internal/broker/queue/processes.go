@@ -50,8 +50,7 @@ func (p *Processes) Attach(ctx context.Context, a *schema.Attach) (schema.Attach
 // Heard calls handle when another process of this trainer asks whether this one
 // runs, or has taken its place, until stop is called.
 func (p *Processes) Heard(instance string, handle func()) (stop func(), err error) {
-	subject := subjects.ProcessInbox(p.tid, instance)
-	sub, err := p.broker.BulkConn().Subscribe(subject, func(m *nats.Msg) {
+	return wire.Subscribe(p.broker.BulkConn(), subjects.ProcessInbox(p.tid, instance), func(m *nats.Msg) {
 		if m.Reply != "" {
 			if err := m.Respond(nil); err != nil {
 				p.broker.Log().Debug().Err(err).Msg("another process of this trainer was not answered")
@@ -59,10 +58,6 @@ func (p *Processes) Heard(instance string, handle func()) (stop func(), err erro
 		}
 		handle()
 	})
-	if err != nil {
-		return nil, fmt.Errorf("subscribe to %s: %w", subject, err)
-	}
-	return wire.Bounded(p.broker.BulkConn(), sub)
 }
 
 // Holds answers processes that ask which one has the shard with this one, until stop is
@@ -72,16 +67,11 @@ func (p *Processes) Holds(one *schema.Process) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	subject := subjects.ShardInbox(p.tid, one.Shard)
-	sub, err := p.broker.BulkConn().Subscribe(subject, func(m *nats.Msg) {
+	return wire.Subscribe(p.broker.BulkConn(), subjects.ShardInbox(p.tid, one.Shard), func(m *nats.Msg) {
 		if err := m.Respond(data); err != nil {
 			p.broker.Log().Debug().Err(err).Msg("another process of this trainer was not answered")
 		}
 	})
-	if err != nil {
-		return nil, fmt.Errorf("subscribe to %s: %w", subject, err)
-	}
-	return wire.Bounded(p.broker.BulkConn(), sub)
 }
 
 // Holder asks for the process that has a shard; nil: none answers. Workers do not know

@@ -71,29 +71,21 @@ func (r *Results) From(ctx context.Context, from uint64, handle func(schema.ID))
 // Hints calls handle for every hint that a result of this trainer was committed,
 // or that a request can have no result, until stop is called. Hints can be lost.
 func (r *Results) Hints(handle func(schema.Hint)) (stop func(), err error) {
-	sub, err := r.broker.BulkConn().Subscribe(subjects.TrainerResults(r.tid), func(m *nats.Msg) {
+	return wire.Subscribe(r.broker.BulkConn(), subjects.TrainerResults(r.tid), func(m *nats.Msg) {
 		var h schema.Hint
 		if schema.Decode(m.Data, &h) == nil && (h.Fault != nil || h.ID.Trainer() == r.tid) {
 			handle(h)
 		}
 	})
-	if err != nil {
-		return nil, fmt.Errorf("subscribe to results: %w", err)
-	}
-	return wire.Bounded(r.broker.BulkConn(), sub)
 }
 
 // Watch calls handle for the phase and wait events of this trainer's rollouts,
 // until stop is called. Events can be lost.
 func (r *Results) Watch(handle func(schema.Event)) (stop func(), err error) {
-	sub, err := r.broker.BulkConn().Subscribe(subjects.TrainerEvents(r.tid), func(m *nats.Msg) {
+	return wire.Subscribe(r.broker.BulkConn(), subjects.TrainerEvents(r.tid), func(m *nats.Msg) {
 		var e schema.Event
 		if schema.Decode(m.Data, &e) == nil && e.Rollout.Trainer() == r.tid {
 			handle(e)
 		}
 	})
-	if err != nil {
-		return nil, fmt.Errorf("subscribe to events: %w", err)
-	}
-	return wire.Bounded(r.broker.BulkConn(), sub)
 }

@@ -45,14 +45,26 @@ func Pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Bounded limits the pending messages of a subscription, and waits until the
-// server has the subscription.
-func Bounded(nc *nats.Conn, sub *nats.Subscription) (stop func(), err error) {
-	if err := Limit(sub); err != nil {
-		return nil, err
+// Subscribe calls handle for the messages of a subject until stop is called.
+func Subscribe(nc *nats.Conn, subject string, handle nats.MsgHandler) (stop func(), err error) {
+	sub, err := nc.Subscribe(subject, handle)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", subject, err)
 	}
-	if err := nc.FlushTimeout(5 * time.Second); err != nil {
-		return nil, fmt.Errorf("subscribe to %s: %w", sub.Subject, err)
+	return Bounded(nc, sub)
+}
+
+// Bounded limits the pending messages of a subscription, and waits until the
+// server has the subscription. After an error there is no subscription.
+func Bounded(nc *nats.Conn, sub *nats.Subscription) (stop func(), err error) {
+	if err = Limit(sub); err == nil {
+		if err = nc.FlushTimeout(5 * time.Second); err != nil {
+			err = fmt.Errorf("subscribe to %s: %w", sub.Subject, err)
+		}
+	}
+	if err != nil {
+		_ = sub.Unsubscribe() // of a closed connection it is gone
+		return nil, err
 	}
 	return func() { _ = sub.Unsubscribe() }, nil
 }
