@@ -142,8 +142,11 @@ func normalMessage(v jsontext.Value) jsontext.Value {
 func onlyText(list jsontext.Value) jsontext.Value {
 	var text jsontext.Value
 	members, isText := 0, false
-	eachOf(list, func(part jsontext.Value) jsontext.Value {
-		return without(part, func(name string, value jsontext.Value) jsontext.Value {
+	_ = rawjson.EachElement(list, func(part jsontext.Value) error { // eachOf wrote the list
+		if part.Kind() != '{' {
+			return nil
+		}
+		return rawjson.EachMember(part, func(name string, value jsontext.Value) error {
 			members++
 			switch {
 			case name == "type":
@@ -151,7 +154,7 @@ func onlyText(list jsontext.Value) jsontext.Value {
 			case name == "text" && value.Kind() == '"':
 				text = value
 			}
-			return value
+			return nil
 		})
 	})
 	if members == 2 && isText {

@@ -163,8 +163,8 @@ func (t *Trainer) inUse(by *schema.Process, silent time.Duration) *InUseError {
 	return &InUseError{Trainer: t.cfg.Name, Process: *by, Silent: silent, Copied: by.SameOwner(&t.process)}
 }
 
-// hasAttached begins the answers of a process that has its shard. It may have the place
-// of another one.
+// hasAttached begins the answers of a process that has its shard, and its look for
+// orphans. It may have the place of another one.
 func (t *Trainer) hasAttached(replaced string) error {
 	stop, err := t.requests.Processes.Holds(&t.process)
 	if err != nil {
@@ -175,22 +175,19 @@ func (t *Trainer) hasAttached(replaced string) error {
 		stop()
 	})
 	t.attached.Store(true)
-	if replaced == "" {
-		return nil
+	if replaced != "" {
+		t.cfg.Log.Warn().Str("replaced", replaced).Msg("this process has the place of another one of this trainer")
+		if err := t.requests.Processes.Displaced(replaced); err != nil { // it asks again by itself
+			t.cfg.Log.Debug().Err(err).Msg("the other process was not told")
+		}
 	}
-	t.cfg.Log.Warn().Str("replaced", replaced).Msg("this process has the place of another one of this trainer")
-	if err := t.requests.Processes.Displaced(replaced); err != nil { // it asks again by itself
-		t.cfg.Log.Debug().Err(err).Msg("the other process was not told")
-	}
+	t.bg.Go(t.lookForOrphans)
 	return nil
 }
 
 // keepAttached asks again and again. It ends the trainer if another process has its
-// place. When it has its own, it looks for orphans.
+// place.
 func (t *Trainer) keepAttached() {
-	if t.attached.Load() {
-		t.bg.Go(t.lookForOrphans)
-	}
 	began := time.Now()
 	var lines quiet.Lines
 	for {
@@ -226,7 +223,6 @@ func (t *Trainer) attachLate(began time.Time, lines *quiet.Lines) error {
 	switch {
 	case err == nil:
 		t.cfg.Log.Info().Msg("this process has the calls of its shard")
-		t.bg.Go(t.lookForOrphans)
 		return nil
 	case errors.As(err, &used) && used.Silent == 0:
 		return err

@@ -111,6 +111,13 @@ func (t *Trainer) tell(group string) {
 	}
 }
 
+// tellAll is tell for all groups. The caller holds the lock.
+func (t *Trainer) tellAll() {
+	for group := range t.news {
+		t.tell(group)
+	}
+}
+
 // newsOf returns a channel that is closed when a group, or with an empty name any
 // rollout, may have a result, or has one rollout fewer that is outstanding. The
 // caller holds the lock.

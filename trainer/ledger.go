@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
 	"github.com/turngate/turngate/internal/crash"
@@ -25,7 +26,6 @@ import (
 type ledger struct {
 	owner string // random name of the file; empty: there is no file
 	shard string // of the process that has the file; while it is read, of the one before
-	moved int    // rollouts that the process before submitted with another shard
 	mu    sync.Mutex
 	file  *os.File
 }
@@ -43,7 +43,7 @@ type entry struct {
 
 // openLedger locks the file, reads its entries, and rewrites it without the
 // ended rollouts. Those of the shard of the process before get that of this one.
-func openLedger(path, shard string) (*ledger, map[schema.ID]*submitted, error) {
+func openLedger(path, shard string, log zerolog.Logger) (*ledger, map[schema.ID]*submitted, error) {
 	out := map[schema.ID]*submitted{}
 	if path == "" {
 		return &ledger{}, out, nil
@@ -65,7 +65,9 @@ func openLedger(path, shard string) (*ledger, map[schema.ID]*submitted, error) {
 		return nil, nil, fmt.Errorf("read the trainer's state %s: %w", path, err)
 	}
 	l.owner = cmp.Or(l.owner, newInstance())
-	l.move(out, shard)
+	if n := l.move(out, shard); n > 0 {
+		log.Warn().Int("rollouts", n).Msg("the state file is of a process with another shard: its open rollouts have this one's from now on, but the running ones send their calls to that shard")
+	}
 	if err := l.rewrite(out); err != nil {
 		f.Close()
 		return nil, nil, fmt.Errorf("tidy the trainer's state %s: %w", path, err)
@@ -73,19 +75,21 @@ func openLedger(path, shard string) (*ledger, map[schema.ID]*submitted, error) {
 	return l, out, nil
 }
 
-// move gives rollouts the shard of this process if they have that of the one before.
-func (l *ledger) move(all map[schema.ID]*submitted, shard string) {
+// move gives rollouts the shard of this process if they have that of the one before. It
+// returns their number.
+func (l *ledger) move(all map[schema.ID]*submitted, shard string) (moved int) {
 	before := cmp.Or(l.shard, schema.DefaultShard)
 	l.shard = shard
 	if before == shard {
-		return
+		return 0
 	}
 	for _, s := range all {
 		if shardOf(&s.request) == before {
 			s.request.Shard = shard
-			l.moved++
+			moved++
 		}
 	}
+	return moved
 }
 
 // loadNewest reads the whole copy that an interrupted rewrite has left, or else

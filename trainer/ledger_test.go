@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/rs/zerolog"
+
 	"github.com/turngate/turngate/schema"
 )
 
@@ -12,7 +14,7 @@ import (
 // empty or has a part of its lines.
 func TestAnInterruptedRewriteLosesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.jsonl")
-	l, _, err := openLedger(path, schema.DefaultShard)
+	l, _, err := openLedger(path, schema.DefaultShard, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +44,7 @@ func TestAnInterruptedRewriteLosesNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			l, got, err := openLedger(path, schema.DefaultShard)
+			l, got, err := openLedger(path, schema.DefaultShard, zerolog.Nop())
 			if err != nil {
 				t.Fatal(err)
 			}

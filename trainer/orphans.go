@@ -52,9 +52,7 @@ func (t *Trainer) lookForOrphans() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.adopting = false
-	for group := range t.news {
-		t.tell(group)
-	}
+	t.tellAll()
 }
 
 // findOrphans looks for orphans in the queue, which has the requests of all open
@@ -89,7 +87,7 @@ func (t *Trainer) tellOrphans(n int) {
 	}
 }
 
-// has reports whether this process submitted or adopted a rollout.
+// has reports whether this process has a rollout, or returned its result lately.
 func (t *Trainer) has(id schema.ID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -2,12 +2,11 @@ package trainer
 
 import "github.com/turngate/turngate/schema"
 
-// maxRecent is the number of newest hints that are surely kept. At most twice as
+// maxRecent is the number of newest rollouts that are surely kept. At most twice as
 // many are.
 const maxRecent = 2_000
 
-// recent has the newest hints of results: a call may arrive after the hint of its
-// rollout's result.
+// recent has the rollouts that were added last.
 type recent struct {
 	newer, older map[schema.ID]struct{}
 }

@@ -101,9 +101,7 @@ func (t *Trainer) poll() {
 		t.hinted[id] = struct{}{}
 	}
 	clear(t.unread)
-	for group := range t.news {
-		t.tell(group)
-	}
+	t.tellAll()
 	t.mu.Unlock()
 	wake(t.overReady)
 }

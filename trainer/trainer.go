@@ -75,8 +75,8 @@ type Trainer struct {
 	unread      map[schema.ID]struct{}   // rollouts whose result could not be read; the next poll moves them to hinted
 	over        map[schema.ID]struct{}   // rollouts of other processes that may have a result
 	overReady   chan struct{}            // capacity 1: over has rollouts
-	recent      recent                   // newest hints
-	delivered   recent                   // rollouts whose results were returned
+	recent      recent                   // rollouts with a hint of a result: a call may arrive after it
+	delivered   recent                   // rollouts whose results were returned: they are no orphans
 	adopting    bool                     // orphans that will be adopted are looked for
 }
 
@@ -150,11 +150,8 @@ func start(ctx context.Context, c Config) (*Trainer, error) {
 		slots: newSlots(c.Slots), displaced: make(chan struct{}, 1), orphans: map[schema.ID]uint64{}, stuck: map[string]bool{}, adopting: c.Orphans == AdoptOrphans && !c.AnswerAll,
 	}
 	var known map[schema.ID]*submitted
-	if t.ledger, known, err = openLedger(c.State, c.Shard); err != nil {
+	if t.ledger, known, err = openLedger(c.State, c.Shard, c.Log); err != nil {
 		return nil, err
-	}
-	if t.ledger.moved > 0 {
-		c.Log.Warn().Int("rollouts", t.ledger.moved).Msg("the state file is of a process with another shard: its open rollouts have this one's from now on, but the running ones send their calls to that shard")
 	}
 	for id, s := range known {
 		t.addOutstanding(s)

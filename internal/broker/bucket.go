@@ -22,11 +22,9 @@ import (
 
 // bucket is an object store, in the layout of NATS ADR-20.
 type bucket struct {
-	*link
-	streams  *Streams
-	messages *Messages
-	name     string
-	stream   string // that has the objects
+	*Objects
+	name   string
+	stream string // that has the objects
 }
 
 // objectChunk is the largest part of an object in one message, in bytes.

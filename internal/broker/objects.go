@@ -22,7 +22,7 @@ type Objects struct {
 }
 
 func (h *Objects) bucket(name string) *bucket {
-	return &bucket{link: h.link, streams: h.streams, messages: h.messages, name: name, stream: subjects.ObjectStream(name)}
+	return &bucket{Objects: h, name: name, stream: subjects.ObjectStream(name)}
 }
 
 // Largest files, in bytes.

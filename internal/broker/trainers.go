@@ -151,7 +151,8 @@ func configOf(s jetstream.Stream, err error) (jetstream.StreamConfig, error) {
 }
 
 // openConsumers makes the missing consumers of a trainer's queue at once. fresh is true if
-// the queue was made just now: then it has none. A request without an answer is
+// the queue was missing a moment ago: then it is not looked at first, and a consumer that
+// another worker made meanwhile gets this configuration. A request without an answer is
 // repeated.
 func (h *Trainers) openConsumers(ctx context.Context, tid string, c StreamsConfig, fresh bool) error {
 	all, op := errgroup.WithContext(ctx)
@@ -159,15 +160,12 @@ func (h *Trainers) openConsumers(ctx context.Context, tid string, c StreamsConfi
 		name := subjects.ConsumerOf(lane)
 		all.Go(func() error {
 			_, err := untilAnswered(op, func(ctx context.Context) (jetstream.Consumer, error) {
-				var is jetstream.Consumer
-				var err error = jetstream.ErrConsumerNotFound
 				if !fresh {
-					is, err = h.js.Consumer(ctx, subjects.Queue(tid), name)
+					if is, err := h.js.Consumer(ctx, subjects.Queue(tid), name); !errors.Is(err, jetstream.ErrConsumerNotFound) {
+						return is, err
+					}
 				}
-				if errors.Is(err, jetstream.ErrConsumerNotFound) {
-					return h.js.CreateOrUpdateConsumer(ctx, subjects.Queue(tid), consumerConfig(name, filter, c))
-				}
-				return is, err
+				return h.js.CreateOrUpdateConsumer(ctx, subjects.Queue(tid), consumerConfig(name, filter, c))
 			})
 			if err != nil {
 				return fmt.Errorf("set up the consumer of %s: %w", filter, err)

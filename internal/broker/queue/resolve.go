@@ -127,7 +127,7 @@ func (v *resolver) learn(ctx context.Context, m *resolution) error {
 	j := v.jobs.get(m.id)
 	m.job = j != nil && j != m.own
 	m.ran = v.jobs.hasRun(m.id, m.record.Value.Attempt)
-	m.now = nowMS()
+	m.now = time.Now().UnixMilli()
 	return nil
 }
 

@@ -144,5 +144,3 @@ func concluded(s schema.State, r *schema.Result) schema.State {
 	s.Status, s.Fault, s.Ack = r.Status, r.Fault, ""
 	return s
 }
-
-func nowMS() int64 { return time.Now().UnixMilli() }

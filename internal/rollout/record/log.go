@@ -24,7 +24,7 @@ func (m logMask) Write(line []byte) (int, error) { return m.WriteLevel(zerolog.N
 // WriteLevel implements zerolog.LevelWriter.
 func (m logMask) WriteLevel(level zerolog.Level, line []byte) (int, error) {
 	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(m.secrets.file(line), &fields); err != nil {
+	if err := json.Unmarshal(m.secrets.bytes(line), &fields); err != nil {
 		return 0, err
 	}
 	var message string
