@@ -72,7 +72,7 @@ type Trial struct {
 	Digest string `json:"digest"` // sha256 of the task's files as they are submitted
 
 	// Fault is the reason for which the trial cannot run, such as a task that does
-	// not load. PutFaults makes it the trial's result.
+	// not load. It becomes the trial's result.
 	Fault *schema.Fault `json:"fault,omitempty"`
 }
 

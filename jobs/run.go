@@ -110,20 +110,18 @@ func (r *runner) collect(ctx context.Context) error {
 	var saving sync.WaitGroup
 	defer saving.Wait()
 	free := make(chan struct{}, savers)
-	for _, g := range r.groups {
-		for range g.requests {
-			res, err := r.trainer.NextResult(ctx)
-			if err != nil {
-				return err
-			}
-			free <- struct{}{}
-			saving.Go(func() {
-				defer func() { <-free }()
-				if err := r.keep(ctx, res); err != nil {
-					r.fail(err)
-				}
-			})
+	for range r.names {
+		res, err := r.trainer.NextResult(ctx)
+		if err != nil {
+			return err
 		}
+		free <- struct{}{}
+		saving.Go(func() {
+			defer func() { <-free }()
+			if err := r.keep(ctx, res); err != nil {
+				r.fail(err)
+			}
+		})
 	}
 	return nil
 }

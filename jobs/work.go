@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/turngate/turngate/schema"
@@ -46,7 +47,6 @@ type Work struct {
 	answers map[schema.ID]trainer.Answerer
 	names   map[schema.ID]string
 	faults  map[schema.ID]*schema.Fault // of the trials that cannot run
-	digests map[string]string           // of the tasks, by their folders
 	// stopped are earlier rollouts of the same trials, which are cancelled first:
 	// the process that stopped them may have ended before its cancel arrived.
 	stopped []schema.ID
@@ -67,6 +67,12 @@ type group struct {
 func Begin(ctx context.Context, dir string, p Plan, list []Task, r Rules) (*Work, error) {
 	if err := r.check(); err != nil {
 		return nil, err
+	}
+	switch {
+	case len(list) == 0:
+		return nil, &schema.InvalidError{Field: "tasks", Value: "none", Want: "want at least one"}
+	case p.Attempts < 1:
+		return nil, &schema.InvalidError{Field: "Plan.Attempts", Value: strconv.Itoa(p.Attempts), Want: "want at least 1"}
 	}
 	list = slices.Clone(list)
 	for i := range list {
@@ -126,9 +132,13 @@ func Resume(ctx context.Context, j *Job, r Rules, rerun func(*schema.Fault) bool
 		return nil, &RefusedError{faults}
 	}
 	if len(again) > 0 {
+		digests := map[string]string{}
+		for _, t := range list {
+			digests[t.Dir] = t.Digest
+		}
 		for i := range again {
 			t := &again[i]
-			t.Fault, t.Digest = w.faults[t.Rollout], w.digests[t.Dir]
+			t.Fault, t.Digest = w.faults[t.Rollout], digests[t.Dir]
 		}
 		if err := j.Rerun(again); err != nil {
 			return nil, err
@@ -161,10 +171,10 @@ func tasksOf(ctx context.Context, trials []Trial, r *Rules) (list []Task, err er
 // newWork makes the requests of the trials, or the faults of the ones that cannot
 // run.
 func newWork(list []Task, trials []Trial, r *Rules) *Work {
-	w := &Work{answers: map[schema.ID]trainer.Answerer{}, names: map[schema.ID]string{}, faults: map[schema.ID]*schema.Fault{}, digests: map[string]string{}}
+	w := &Work{answers: map[schema.ID]trainer.Answerer{}, names: map[schema.ID]string{}, faults: map[schema.ID]*schema.Fault{}}
 	at := map[string]*Task{}
 	for i, t := range list {
-		at[t.Dir], w.digests[t.Dir] = &list[i], t.Digest
+		at[t.Dir] = &list[i]
 	}
 	last := ""
 	for _, of := range trials {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,7 +35,6 @@ type pkg struct {
 type listed struct {
 	ImportPath, Dir, Export string
 	GoFiles                 []string
-	Standard                bool
 	Module                  *struct {
 		Path string
 		Dir  string
@@ -45,18 +45,15 @@ type listed struct {
 // load reads the module of a folder. The go command compiles its dependencies, or has
 // them in its cache.
 func load(dir string) (*module, error) {
-	cmd := exec.Command("go", "list", "-deps", "-export", "-json=ImportPath,Dir,Export,GoFiles,Standard,Module", "./...")
+	cmd := exec.Command("go", "list", "-deps", "-export", "-json=ImportPath,Dir,Export,GoFiles,Module", "./...")
 	cmd.Dir, cmd.Stderr = dir, os.Stderr
-	out, err := cmd.StdoutPipe()
+	out, err := cmd.Output()
 	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("go list: %w", err)
 	}
 	exports := map[string]string{}
 	var own []listed
-	for d := json.NewDecoder(out); ; {
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var l listed
 		if err := d.Decode(&l); errors.Is(err, io.EOF) {
 			break
@@ -67,9 +64,6 @@ func load(dir string) (*module, error) {
 		if l.Module != nil && l.Module.Main && len(l.GoFiles) > 0 {
 			own = append(own, l)
 		}
-	}
-	if err := cmd.Wait(); err != nil {
-		return nil, fmt.Errorf("go list: %w", err)
 	}
 	m := &module{files: token.NewFileSet()}
 	imports := importer.ForCompiler(m.files, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })

@@ -42,7 +42,7 @@ func (m *module) widths() (all []width) {
 func (m *module) exported() map[string]int {
 	counts := map[string]int{}
 	for _, p := range m.packages {
-		if p.types.Name() == "main" || slices.Contains(strings.Split(p.path, "/"), "internal") || strings.HasPrefix(p.path, m.path+"/e2e") {
+		if p.types.Name() == "main" || slices.Contains(strings.Split(p.path, "/"), "internal") || m.below(p.path, "e2e") {
 			continue
 		}
 		for _, f := range p.syntax {
@@ -157,12 +157,12 @@ func (m *module) short(path string) string { return strings.TrimPrefix(path, m.p
 // of the other.
 type arrow struct{ from, to string }
 
-// arrows counts the pairs of functions behind each arrow inside the packages of some
-// folders.
-func (m *module) arrows(folders ...string) map[arrow]int {
+// arrows counts the pairs of functions behind each arrow inside the packages of a
+// folder.
+func (m *module) arrows(folder string) map[arrow]int {
 	seen := map[[2]types.Object]arrow{}
 	for _, p := range m.packages {
-		if !m.below(p.path, folders) {
+		if !m.below(p.path, folder) {
 			continue
 		}
 		for _, f := range p.syntax {
@@ -195,10 +195,8 @@ func (m *module) arrows(folders ...string) map[arrow]int {
 	return counts
 }
 
-func (m *module) below(path string, folders []string) bool {
-	return slices.ContainsFunc(folders, func(f string) bool {
-		return m.short(path) == f || strings.HasPrefix(m.short(path), f+"/")
-	})
+func (m *module) below(path, folder string) bool {
+	return m.short(path) == folder || strings.HasPrefix(m.short(path), folder+"/")
 }
 
 // backUp returns the number of pairs whose arrows lead against the order of files. The

@@ -17,6 +17,9 @@ import (
 // for.
 const maxWaiting = 2000
 
+// ErrNotFound means that a system does not know a rollout.
+var ErrNotFound = broker.ErrNotFound
+
 // System is a running system, which stores the rollouts of its trainers.
 type System struct{ b *broker.Broker }
 
@@ -38,10 +41,9 @@ func On(b *broker.Broker) *System { return &System{b} }
 // Close closes the connection.
 func (s *System) Close() { s.b.Close() }
 
-// Rollout returns a rollout. With queue, which needs the
-// trainer's rights, it also finds a rollout that waits among the first requests of
-// its trainer's queue. The error wraps broker.ErrNotFound if the system does not know
-// it.
+// Rollout returns a rollout. With queue, which needs the trainer's rights, it also finds
+// a rollout that waits among the first requests of its trainer's queue. The error wraps
+// ErrNotFound if the system does not know it.
 func (s *System) Rollout(ctx context.Context, id schema.ID, queue bool) (*Rollout, error) {
 	state, err := s.b.Records.State(ctx, id)
 	if errors.Is(err, broker.ErrNotFound) && queue {
