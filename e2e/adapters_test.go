@@ -42,7 +42,7 @@ func TestPythonAdapters(t *testing.T) {
 			cmd.Dir = filepath.Join(testenv.Root(t), "clients", "python")
 			cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // the tests end their processes
 			cmd.WaitDelay = 30 * time.Second
-			cmd.Env = append(os.Environ(), "TURNGATE_BIN="+testenv.Binary(t), "PYTHONPATH="+filepath.Join(cmd.Dir, "src"), "PYTHONDONTWRITEBYTECODE=1")
+			cmd.Env = append(os.Environ(), "TURNGATE="+testenv.Binary(t), "PYTHONPATH="+filepath.Join(cmd.Dir, "src"), "PYTHONDONTWRITEBYTECODE=1")
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v: %v\n%s", cmd.Args, err, out)

@@ -72,7 +72,7 @@ func python(t *testing.T, program string, args ...string) string {
 	cmd.Dir = root
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends its processes
 	cmd.WaitDelay = 30 * time.Second
-	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "TURNGATE_BIN="+testenv.Binary(t))
+	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "TURNGATE="+testenv.Binary(t))
 	out, err := cmd.CombinedOutput()
 	t.Log(string(out))
 	if err != nil {

@@ -28,7 +28,7 @@ func newPythonClient(t *testing.T, python string, limit time.Duration) *pythonCl
 	t.Cleanup(cancel)
 	c := &pythonClient{
 		ctx: ctx, dir: filepath.Join(testenv.Root(t), "clients", "python"), venv: filepath.Join(t.TempDir(), "venv"),
-		env: append(os.Environ(), "TURNGATE_BIN="+testenv.Binary(t), "PYTHONDONTWRITEBYTECODE=1"),
+		env: append(os.Environ(), "TURNGATE="+testenv.Binary(t), "PYTHONDONTWRITEBYTECODE=1"),
 	}
 	testenv.Need(t, "python", c.run(python, "-m", "venv", c.venv))
 	return c

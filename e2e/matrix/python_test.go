@@ -26,7 +26,7 @@ func TestTrainersInPythonTrainEverySampledToken(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			argv := append([]string{filepath.Join("testdata", "trainer.py"), how, nats.URL(), nats.TrainerCreds("local"), task}, names...)
 			cmd := exec.CommandContext(t.Context(), python, argv...)
-			cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(testenv.Root(t), "clients", "python", "src"), "PYTHONDONTWRITEBYTECODE=1", "TURNGATE_BIN="+testenv.Binary(t))
+			cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(testenv.Root(t), "clients", "python", "src"), "PYTHONDONTWRITEBYTECODE=1", "TURNGATE="+testenv.Binary(t))
 			var failed strings.Builder
 			cmd.Stderr = &failed
 			out, err := cmd.Output()

@@ -1,4 +1,4 @@
-"""A NATS server and a worker of the turngate binary that TURNGATE_BIN names."""
+"""A NATS server and a worker of the turngate binary that TURNGATE names."""
 
 from __future__ import annotations
 
@@ -82,11 +82,15 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def new_server(state: Path) -> Server:
-    binary = os.environ.get("TURNGATE_BIN")
+def turngate_binary() -> str:
+    binary = os.environ.get("TURNGATE")
     if not binary:
-        pytest.skip("SKIPPED: TURNGATE_BIN does not name the turngate binary (go build -o bin/turngate ./cmd/turngate)")
-    return Server(binary, state, free_port())
+        pytest.skip("SKIPPED: TURNGATE does not name the turngate binary (go build -o bin/turngate ./cmd/turngate)")
+    return binary
+
+
+def new_server(state: Path) -> Server:
+    return Server(turngate_binary(), state, free_port())
 
 
 @pytest.fixture(scope="session")
@@ -108,10 +112,7 @@ def own_server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def binary() -> str:
-    binary = os.environ.get("TURNGATE_BIN")
-    if not binary:
-        pytest.skip("SKIPPED: TURNGATE_BIN does not name the turngate binary (go build -o bin/turngate ./cmd/turngate)")
-    return binary
+    return turngate_binary()
 
 
 @pytest.fixture(scope="session")

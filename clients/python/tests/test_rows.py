@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import numpy
 import pytest
 import zstandard
 
+from conftest import turngate_binary
 from random_recording import Recording
 from random_templates import Talk
 from turngate import InvalidError, MissingPackageError, Result, Row, ShapeError, rows
@@ -78,10 +78,7 @@ def test_all_vectors_are_there() -> None:
 
 def exported(files: Iterable[Path], *options: str) -> list[str]:
     """Return the rows that Go makes of transcripts."""
-    binary = os.environ.get("TURNGATE_BIN")
-    if not binary:
-        pytest.skip("SKIPPED: TURNGATE_BIN does not name the turngate binary (go build -o bin/turngate ./cmd/turngate)")
-    export = [binary, "rollout", "export", *options, *map(str, files)]
+    export = [turngate_binary(), "rollout", "export", *options, *map(str, files)]
     return subprocess.run(export, capture_output=True, text=True, check=True).stdout.splitlines()
 
 

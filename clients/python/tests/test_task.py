@@ -183,18 +183,16 @@ def test_steps_services_and_separate_verifiers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("program", ["", "/nowhere/turngate", "/"])
 def test_without_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
-    monkeypatch.setenv("TURNGATE_BIN", program)
-    monkeypatch.delenv("TURNGATE", raising=False)
+    monkeypatch.setenv("TURNGATE", program)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingCommandError, match=r"make build.*TURNGATE_BIN.*Task\.from_request") as e:
+    with pytest.raises(MissingCommandError, match=r"make build.*TURNGATE.*Task\.from_request") as e:
         Task.load(make(tmp_path))
     assert (program or "PATH") in str(e.value)
 
 
 def test_the_command_in_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, binary: str) -> None:
     (tmp_path / "turngate").symlink_to(Path(binary).resolve())
-    monkeypatch.delenv("TURNGATE_BIN")
-    monkeypatch.delenv("TURNGATE", raising=False)
+    monkeypatch.delenv("TURNGATE")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert Task.load(make(tmp_path)).request.task.instruction == "Do it.\n"
 
@@ -203,7 +201,7 @@ def test_values_of_variables_are_no_arguments(tmp_path: Path, monkeypatch: pytes
     program = tmp_path / "turngate"
     program.write_text('#!/bin/sh\necho "turngate: $*" >&2\nexit 2\n')
     program.chmod(0o700)
-    monkeypatch.setenv("TURNGATE_BIN", str(program))
+    monkeypatch.setenv("TURNGATE", str(program))
     with pytest.raises(TaskError) as e:
         Task.load(make(tmp_path), {"KEY": "secret"})
     assert "--task-env=KEY" in str(e.value)

@@ -140,6 +140,6 @@ class MissingCommandError(TurngateError, FileNotFoundError):
     def __init__(self, part: str, reason: str) -> None:
         super().__init__(
             f"{part} needs the command turngate: {reason}. `make build` in turngate's repository makes bin/turngate, "
-            "one file without dependencies: copy it into a folder of PATH, or set TURNGATE_BIN to its path. Without "
+            "one file without dependencies: copy it into a folder of PATH, or set TURNGATE to its path. Without "
             "it, use Task.from_request with the files of `turngate task request DIR --bundle FILE` on another machine."
         )

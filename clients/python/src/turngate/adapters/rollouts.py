@@ -8,7 +8,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 from ..client.client import Client
 from ..errors import ClosedError, DigestError, InvalidError, NotFoundError, TurngateError
@@ -22,9 +22,6 @@ from ..trajectory.reader import Rows, rows
 from ..trajectory.row import Row
 from ..wire.cancelling import cancelled
 from ..wire.link import log
-
-if TYPE_CHECKING:
-    pass
 
 ToTask = Callable[[Any], Task | Request]
 """It returns the task of one of the framework's examples."""
@@ -262,9 +259,7 @@ class Rollouts:
         try:
             return list(await asyncio.gather(*running))
         finally:
-            for group in running:
-                group.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await cancelled(running)
 
     async def episode(self, result: Result) -> Episode:
         """Return a rollout that has ended with its rows."""

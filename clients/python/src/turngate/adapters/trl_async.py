@@ -19,6 +19,7 @@ from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
 from ..client.sync import SyncClient
 from ..serving.policy import Policy
+from ..wire.cancelling import cancelled
 from ..wire.link import log
 from .rollouts import Episode, Rollouts, ToTask
 
@@ -88,8 +89,7 @@ class RolloutWorker:
             return
 
         async def end() -> None:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+            await cancelled([working])
             await self._rollouts.close()
 
         self._client._run(end())
@@ -134,9 +134,7 @@ class RolloutWorker:
                     await asyncio.sleep(wait)
                 self._beaten = time.monotonic()
         finally:
-            for group in running:
-                group.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await cancelled(running)
 
     async def _group(self, number: int, prompt: Any) -> None:
         version, began = self._version, time.monotonic()

@@ -108,8 +108,7 @@ class Runner:
             results = await self._results(group, watching)
         finally:
             if watching is not None:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
+                await cancelled([watching])
         if watching is not None and not watching.cancelled():
             return None
         group.results = [results[i] for i in sorted(results)]

@@ -56,14 +56,16 @@ def _given(env: Iterable[str] | Mapping[str, str]) -> Mapping[str, str]:
 
 
 def program() -> str:
-    """Return the path of the command: TURNGATE_BIN, TURNGATE, or turngate in PATH.
+    """Return the path of the command: the one that TURNGATE names, or turngate in PATH.
 
     Raises:
         MissingCommandError: There is none.
     """
-    found = os.environ.get("TURNGATE_BIN") or os.environ.get("TURNGATE") or shutil.which("turngate")
+    named = os.environ.get("TURNGATE")
+    found = shutil.which(named or "turngate")
     if found is None:
-        raise MissingCommandError("Task.load", "it is not in PATH, and TURNGATE_BIN is not set")
+        why = f"{named}, which TURNGATE names, is no program" if named else "it is not in PATH, and TURNGATE is not set"
+        raise MissingCommandError("Task.load", why)
     return found
 
 

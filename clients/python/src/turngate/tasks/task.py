@@ -54,7 +54,7 @@ class Task:
     def load(cls, directory: str | os.PathLike[str], env: Iterable[str] | Mapping[str, str] = ()) -> Task:
         """Read a task directory, with `turngate task request`.
 
-        The command is the program that the variable TURNGATE_BIN names, or turngate in PATH. A task may come from other
+        The command is the program that the variable TURNGATE names, or turngate in PATH. A task may come from other
         people, so it reads only the variables of this process that env names, and no file outside its folder. A
         variable that it asks for and does not get is empty, unless the task has a default; a note of the result names
         it.

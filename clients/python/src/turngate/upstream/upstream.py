@@ -20,6 +20,7 @@ from ..schema.codec import raw_json
 from ..serving.call import Call
 from ..serving.open_calls import FaultError
 from ..serving.tool import clip
+from ..wire.cancelling import cancelled
 from .broken import Broken
 from .completion import SGL_HEADERS, Completion, Joined, parse, whole
 from .http import Connection
@@ -226,8 +227,7 @@ class Upstream:
                 yield delta
             yield await whole_reply
         finally:
-            whole_reply.cancel()
-            await asyncio.gather(whole_reply, return_exceptions=True)
+            await cancelled([whole_reply])
 
     async def _while_running(self, work: Coroutine[Any, Any, T]) -> T:
         """Do a request that a hold waits for, or ends."""

@@ -17,12 +17,8 @@ DEFAULT_LANE = 2
 DEFAULT_SHARD = "0"
 """Shard of a request, and of a process, without one."""
 
-MAX_UID = (1 << 32) - 2
-"""Largest uid and gid of Linux. The number above it means "no change" in system calls."""
-
 _TRAINER = re.compile(r"[a-z0-9_]{1,20}", re.ASCII)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,40}", re.ASCII)
-_USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]*", re.ASCII)
 _COUNT = re.compile(r"[1-9][0-9]{0,9}", re.ASCII)
 
 
@@ -46,21 +42,6 @@ def check_token(field: str, name: str) -> str:
     if not _TOKEN.fullmatch(name):
         raise InvalidError(field, name, "want 1 to 40 characters of A-Z, a-z, 0-9, _ and -")
     return name
-
-
-def check_user(field: str, user: str) -> str:
-    """Return a user of a sandbox: a name or uid, optionally with ":group"; empty: the sandbox's own.
-
-    Raises:
-        InvalidError: There can be no such user.
-    """
-    if user and (len(user) > 64 or not all(map(_user_or_group, user.split(":", 1)))):
-        raise InvalidError(field, user, "want a user name or uid, optionally :group")
-    return user
-
-
-def _user_or_group(name: str) -> bool:
-    return bool(_USER.fullmatch(name)) and (not name.isdigit() or int(name) <= MAX_UID)
 
 
 def check_id(rollout: str, field: str = "id") -> str:
