@@ -6,7 +6,7 @@ export TURNGATE_HARBOR_PYTHON=${XDG_CACHE_HOME:-$HOME/.cache}/turngate/harbor/bi
 
 # Each package is tested once as root: in the step unit or race under the race
 # detector, or plainly in the step e2e. The step user runs all of them.
-unit='/(jobs|schema|subjects|internal/(crash|gate|harness|progress|rawjson|testenv|upstream))(/|$)'
+unit='/jobs$|/(schema|subjects|internal/(crash|gate|harness|progress|rawjson|testenv|upstream))(/|$)'
 plain='/(e2e|agents|clients|cmd|deploy|internal/(images|mini|programs|taskcheck|toolserver)|tasks)(/|$)|/sandboxes/(backends|docker)$'
 
 # Packages of PyPI whose adapters are tested; `make adapters` has more.

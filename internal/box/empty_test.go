@@ -243,7 +243,7 @@ func TestAWalkIsBounded(t *testing.T) {
 // is one that all may write.
 func TestNoOtherUserReplacesAFolderOfItsOwner(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root gives folders to other users")
+		t.Skip("SKIPPED: only root gives folders to other users")
 	}
 	const agent, verifier = 1234, 1235
 	for _, tt := range []struct {

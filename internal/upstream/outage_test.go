@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"io"
@@ -154,6 +155,8 @@ func TestAServerWithoutHTTP(t *testing.T) {
 			if err != nil {
 				return
 			}
+			// net/http takes bytes before the request for the end of the connection.
+			_, _ = http.ReadRequest(bufio.NewReader(c))
 			_, _ = io.WriteString(c, "INFO {\"server_id\":\"x\"}\r\n")
 			_ = c.Close()
 		}
