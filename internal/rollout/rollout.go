@@ -9,7 +9,6 @@ import (
 	"runtime/debug"
 
 	"github.com/turngate/turngate/agents"
-	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/gate"
 	"github.com/turngate/turngate/internal/rollout/agentrun"
 	"github.com/turngate/turngate/internal/rollout/ends"
@@ -18,6 +17,7 @@ import (
 	"github.com/turngate/turngate/internal/rollout/plan"
 	"github.com/turngate/turngate/internal/rollout/record"
 	"github.com/turngate/turngate/internal/rollout/stage"
+	"github.com/turngate/turngate/internal/rollout/verify"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
@@ -29,10 +29,8 @@ type Services struct {
 	Model  gate.Model
 	Shard  func(shard string) gate.Model // another process of the same trainer
 	// Tool makes the trainer run one of its tools.
-	Tool func(ctx context.Context, c schema.ToolCall) (schema.ToolResult, error)
-	// Verify asks the trainer for a verdict. Until the trainer answers, operate runs
-	// the operations that the trainer sends.
-	Verify func(ctx context.Context, v schema.Verification, frames func(schema.Frame) error, operate modelcall.Operate) (schema.Verdict, error)
+	Tool   func(ctx context.Context, c schema.ToolCall) (schema.ToolResult, error)
+	Verify verify.Ask
 	// Suspended reports whether the rollout must stand still now. The channel is
 	// closed when that changes. Nil: never suspended.
 	Suspended func() (suspended bool, changed <-chan struct{})
@@ -78,7 +76,7 @@ func (r *Rollout) Run(ctx context.Context) (err error) {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.As(err, &stop):
-		r.Record.End(schema.StatusFailed, stop.Fault)
+		r.Record.Fail(stop.Fault)
 	case errors.As(err, &broken):
 		return broken
 	default:
@@ -94,7 +92,7 @@ func (r *Rollout) Run(ctx context.Context) (err error) {
 // execute runs the stages of the rollout in order. What they use is closed when it
 // returns: the agent's session, the sandboxes, the clock.
 func (r *Rollout) execute(ctx context.Context) error {
-	answers := &models.Models{Request: &r.Request, Upstreams: r.Upstreams, Trainer: r.Services.Model, Shard: r.Services.Shard, Held: r.Services.HeldByTrainer}
+	answers := &models.Models{Request: &r.Request, Upstreams: r.Upstreams, Trainer: r.Services.Model, Shard: r.Services.Shard, Held: r.Services.HeldByTrainer, Log: r.Record.Log}
 	agent, err := r.choose(answers)
 	if err != nil {
 		return ends.Fail(ends.UserFault(err))

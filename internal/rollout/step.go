@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/rollout/agentrun"
 	"github.com/turngate/turngate/internal/rollout/collect"
 	"github.com/turngate/turngate/internal/rollout/ends"
@@ -26,7 +25,7 @@ type stepper struct {
 	*place.Place
 	rec  *record.Record
 	runs *agentrun.Runs
-	ask  func(ctx context.Context, v schema.Verification, frames func(schema.Frame) error, operate modelcall.Operate) (schema.Verdict, error)
+	ask  verify.Ask
 	ran  []stepped // the first steps, which have ended
 }
 
@@ -138,7 +137,7 @@ func (r *stepper) step(ctx context.Context, done *stepped) error {
 	return err
 }
 
-// prepare prepares a step of several.
+// prepare checks the agent's user. It also prepares a step of several.
 func (r *stepper) prepare(ctx context.Context, s *plan.Step) error {
 	if err := r.CheckUser(ctx, s); err != nil || s.Name == "" {
 		return err

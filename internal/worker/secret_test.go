@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/internal/gate"
+	"github.com/turngate/turngate/internal/rollout/models"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
@@ -140,6 +141,33 @@ func TestNoKeyLeavesAWorker(t *testing.T) {
 	for _, where := range []string{"verification", "operation", "fault of an operation", "result", "event llm", "event step", "event log", "event verify", "transcript", "names in an archive", "agent.stdout.log", "agent.stderr.log", "logs/artifacts.tar"} {
 		if !strings.Contains(l.seen[where], "[key]") {
 			t.Errorf("%s: the key was not quoted: %.300s", where, l.seen[where])
+		}
+	}
+}
+
+// TestNoKeyLeavesAWorkerWithAnUpstream lets an upstream quote a key in its refusal.
+func TestNoKeyLeavesAWorkerWithAnUpstream(t *testing.T) {
+	log := &bytes.Buffer{}
+	asks := func(ctx context.Context, p *dummy.Proc) int {
+		ask(ctx, p, "my key is "+p.Env["OPENAI_API_KEY"])
+		return 1
+	}
+	b := newBench(t, map[string]dummy.Program{"agent": asks}, func(c *worker.Config) {
+		c.Log = zerolog.New(zerolog.SyncWriter(log))
+		c.Upstreams = []models.Upstream{{Name: "lab", Answer: func(_ context.Context, c *schema.Call, _ func(*schema.Delta) error) (*schema.Reply, error) {
+			return nil, &schema.Fault{Code: "upstream", Message: fmt.Sprintf("invalid prompt %s", c.Messages), Status: http.StatusBadRequest}
+		}}}
+	})
+	r := request("alpha-1")
+	r.Mode, r.Model.Upstream, r.Verify = schema.ModeProxy, "lab", nil
+	told := mustJSON(t, b.result(t, r))
+	b.stop()
+	for where, text := range map[string]string{"result": told, "log": log.String()} {
+		if !strings.Contains(text, "my key is [key]") {
+			t.Errorf("%s: the key was not quoted: %s", where, text)
+		}
+		if strings.Contains(text, "my key is tg-") {
+			t.Errorf("%s: %s", where, text)
 		}
 	}
 }

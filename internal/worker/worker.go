@@ -103,7 +103,7 @@ func New(c Config, q *queue.Worker, client *modelcall.Client) (*Worker, error) {
 	if len(c.Backends) == 0 {
 		return nil, errors.New("a worker needs at least one sandbox backend")
 	}
-	c.Upstreams = logged(c.Upstreams, c.Log)
+	c.Upstreams = withLines(c.Upstreams)
 	snapshots := place.NewSnapshots(c.MaxSnapshot, func(err error) { c.Log.Warn().Err(err).Msg("a snapshot was not removed") })
 	return &Worker{cfg: c, queue: q, calls: client, snapshots: snapshots}, nil
 }
@@ -254,7 +254,7 @@ func (w *Worker) rollout(ctx context.Context, job *queue.Job, rec *record.Record
 		Request: job.Request, Attempt: job.Attempt, Record: rec, Owner: w.owner(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache, Upstreams: w.cfg.Upstreams, Caps: w.cfg.Caps,
 		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Snapshots: w.snapshots,
 		Services: rollout.Services{
-			Bundle: bundle(job), Suspended: job.Suspended, HeldByTrainer: job.HeldByTrainer, Model: caller, Shard: func(shard string) gate.Model { return w.calls.Caller(job.Request, job).To(shard) },
+			Bundle: bundle(job), Suspended: job.Suspended, HeldByTrainer: job.HeldByTrainer, Model: caller, Shard: func(shard string) gate.Model { return caller.To(shard) },
 			Tool: caller.Tool, Verify: caller.Verify,
 		},
 	}

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/turngate/turngate/internal/gate"
 	"github.com/turngate/turngate/internal/rollout/ends"
 	"github.com/turngate/turngate/schema"
@@ -47,6 +49,7 @@ type Models struct {
 	// worker sends to an upstream. The channel is closed when that may have changed.
 	// Nil: never held.
 	Held func(ctx context.Context) (held bool, changed <-chan struct{})
+	Log  zerolog.Logger // of the rollout
 }
 
 // Upstream returns the upstream of a request that does not use its trainer's model; nil:
@@ -98,5 +101,5 @@ func (m *Models) route(to schema.Route) (gate.Model, error) {
 }
 
 func (m *Models) proxy(up *Upstream) proxy {
-	return proxy{up, time.Duration(m.Request.Gate.WaitMS) * time.Millisecond, m.Request.Gate.Stream == schema.StreamPass, m.Held}
+	return proxy{up, time.Duration(m.Request.Gate.WaitMS) * time.Millisecond, m.Request.Gate.Stream == schema.StreamPass, m.Held, m.Log}
 }

@@ -9,6 +9,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/internal/quiet"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -22,6 +25,9 @@ type Upstream struct {
 	// the pieces of the answer before, if emit is not nil and the upstream streams.
 	// It returns the same errors as the function of trainer.Serve.
 	Answer func(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error)
+	// Lines bounds the log lines about its failures, of all rollouts together; nil: none
+	// is logged.
+	Lines *quiet.Lines
 	// URL (without /v1) and Key are passed to an agent of a black box.
 	URL, Key string
 }
@@ -43,6 +49,7 @@ type proxy struct {
 	wait   time.Duration // maximum time without an answer
 	stream bool          // the agent may read an answer while it is generated
 	held   func(ctx context.Context) (held bool, changed <-chan struct{})
+	log    zerolog.Logger
 }
 
 // heldBeat is the interval of the frames that report a held call.
@@ -93,6 +100,11 @@ func (p proxy) ask(ctx context.Context, c *schema.Call, gen string, frames func(
 		emit = func(d *schema.Delta) error { return pass(schema.Frame{Kind: schema.FrameDelta, Gen: gen, Delta: d}) }
 	}
 	reply, err := p.up.Answer(ctx, c, emit)
+	if err != nil && ctx.Err() == nil && p.up.Lines != nil {
+		if skipped, speak := p.up.Lines.Speak(err.Error(), time.Now()); speak {
+			p.log.Warn().Err(err).Str("upstream", p.up.Name).Str("call", c.Key).Int("repeated", skipped).Msg("an upstream did not answer a call")
+		}
+	}
 	if err == nil {
 		reply.V = schema.Version
 		err = pass(schema.Frame{Kind: schema.FrameFinal, Gen: gen, Reply: reply})

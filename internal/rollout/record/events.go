@@ -3,7 +3,6 @@ package record
 import (
 	"bytes"
 	"encoding/json"
-	"io"
 	"sync"
 
 	"github.com/turngate/turngate/agents"
@@ -36,9 +35,7 @@ func (v *Events) Emit(e *schema.Event) {
 	v.send(hide(v.secrets, e))
 }
 
-// Lines returns a writer that emits each line as an event.
-func (v *Events) Lines(source, stream string) io.Writer { return v.lines(source, stream) }
-
+// lines returns a writer that emits each line as an event.
 func (v *Events) lines(source, stream string) *lineWriter {
 	return &lineWriter{left: maxShown, line: func(line []byte) { v.log(source, stream, line) }}
 }

@@ -26,7 +26,7 @@ func (r *Record) Begin(name string) *Phase {
 // Output returns a writer that shows a command's output as events and keeps its
 // end in the result.
 func (p *Phase) Output(stream string) io.Writer {
-	return io.MultiWriter(&p.tail, p.r.Events.Lines(p.Name, stream))
+	return io.MultiWriter(&p.tail, p.r.Events.lines(p.Name, stream))
 }
 
 // Tail returns the end of the output so far.

@@ -187,11 +187,11 @@ func (r *Record) KeepTranscript(ctx context.Context, p *Phase, t *Transcript) er
 	return nil
 }
 
-// End ends the rollout with a status other than done. It has no reward then.
-func (r *Record) End(status schema.Status, fault *schema.Fault) {
+// Fail ends the rollout with a fault. It has no reward then.
+func (r *Record) Fail(fault *schema.Fault) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.result.Status, r.result.Fault, r.result.Reward = status, fault, nil
+	r.result.Status, r.result.Fault, r.result.Reward = schema.StatusFailed, fault, nil
 }
 
 // Result returns the result so far.

@@ -44,12 +44,12 @@ func (s *secrets) all() []string {
 
 // bytes masks the keys in a text and keeps its length. It copies a text that it
 // changes.
-func (s *secrets) bytes(text []byte) []byte {
-	out := text
+func (s *secrets) bytes(text []byte) (out []byte, changed bool) {
+	out = text
 	for _, key := range s.all() {
 		for _, found := range parts(out, key) {
-			if &out[0] == &text[0] {
-				out = bytes.Clone(text)
+			if !changed {
+				out, changed = bytes.Clone(text), true
 			}
 			hidden := out[found[0]:found[1]]
 			for i := range hidden {
@@ -58,14 +58,17 @@ func (s *secrets) bytes(text []byte) []byte {
 			copy(hidden, masked)
 		}
 	}
-	return out
+	return out, changed
 }
 
 func (s *secrets) text(t string) string {
 	if len(t) < shortestKey || len(s.all()) == 0 {
 		return t
 	}
-	return string(s.bytes([]byte(t)))
+	if out, changed := s.bytes([]byte(t)); changed {
+		return string(out)
+	}
+	return t
 }
 
 // parts finds the key in a text, and its parts of at least shortestPart bytes. Each of
@@ -98,8 +101,8 @@ func parts(text []byte, key string) (found [][2]int) {
 
 // file masks the keys in a file. An archive stays readable.
 func (s *secrets) file(data []byte) []byte {
-	out := s.bytes(data)
-	if len(data) > 0 && &out[0] != &data[0] {
+	out, changed := s.bytes(data)
+	if changed {
 		mendTar(out, data)
 	}
 	return out
@@ -188,9 +191,11 @@ func (s *secrets) value(v reflect.Value) (reflect.Value, bool) {
 func (s *secrets) slice(v reflect.Value) (reflect.Value, bool) {
 	switch kind := v.Type().Elem().Kind(); {
 	case kind == reflect.Uint8:
-		data := v.Bytes()
-		out := s.bytes(data)
-		return reflect.ValueOf(out).Convert(v.Type()), len(data) > 0 && &out[0] != &data[0]
+		out, changed := s.bytes(v.Bytes())
+		if !changed {
+			return v, false
+		}
+		return reflect.ValueOf(out).Convert(v.Type()), true
 	case kind <= reflect.Complex128: // numbers, such as token ids
 		return v, false
 	}

@@ -116,7 +116,7 @@ func TestNoKeyLeavesARecord(t *testing.T) {
 		r.Reward(nil, map[string]float64{key: 1})
 		r.Spent(filled[map[string]schema.CallStats](key), filled[[]schema.Committed](key), []string{key})
 		left.value(t, r.Result())
-		r.End(schema.StatusFailed, &schema.Fault{Message: key, AgentMessage: key})
+		r.Fail(&schema.Fault{Message: key, AgentMessage: key})
 		left.value(t, r.Result())
 		left.value(t, Masked(r, filled[schema.Verification](key)))
 		left.value(t, Masked(r, filled[schema.OperationResult](key)))

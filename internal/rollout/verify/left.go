@@ -45,7 +45,7 @@ func (l *Left) End(ctx context.Context) error {
 // guard ends those of the processes that End left which use the verifier's folders by
 // now.
 func (l *Left) guard(ctx context.Context, when string) error {
-	if !l.some || l.step.Apart() {
+	if !l.some {
 		return nil
 	}
 	_, err := l.release(ctx, when)

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"maps"
 	"net/http"
-	"path"
 	"strings"
 	"time"
 
@@ -45,7 +44,7 @@ func (v *byTrainer) operate(ctx context.Context, number int, op *schema.Operatio
 
 func (v *byTrainer) do(ctx context.Context, op *schema.Operation) (r schema.OperationResult, err error) {
 	r.V = schema.Version
-	files, at := v.box.Files(), v.path(op.Path)
+	files, at := v.box.Files(), place.Abs(v.box, op.Path)
 	owner := cmp.Or(op.User, v.Step.Verify.User)
 	switch op.Do {
 	case schema.DoExec:
@@ -65,15 +64,6 @@ func (v *byTrainer) do(ctx context.Context, op *schema.Operation) (r schema.Oper
 	return r, err
 }
 
-// path returns the absolute path of an operation. The files of a sandbox are only
-// those inside of it, whatever the path.
-func (v *byTrainer) path(p string) string {
-	if !path.IsAbs(p) {
-		p = path.Join("/", v.box.Workdir(), p)
-	}
-	return path.Clean(p)
-}
-
 // exec runs a command to its end.
 func (v *byTrainer) exec(ctx context.Context, op *schema.Operation) (r schema.OperationResult, err error) {
 	r.V = schema.Version
@@ -91,7 +81,7 @@ func (v *byTrainer) exec(ctx context.Context, op *schema.Operation) (r schema.Op
 		c.Args = place.Shell(op.Run)
 	}
 	if op.Path != "" {
-		c.Dir = v.path(op.Path)
+		c.Dir = place.Abs(v.box, op.Path)
 	}
 	if asked := stage.MS(op.TimeoutMS); asked > 0 {
 		c.Timeout = min(c.Timeout, asked)

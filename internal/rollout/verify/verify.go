@@ -31,10 +31,12 @@ type Task struct {
 	Kept  []collect.Kept // artifacts for a separate verifier
 	Exit  *schema.Exit   // of the agent
 	Fault *schema.Fault  // of the agent
-	// Ask asks the trainer for a verdict. Until the trainer answers, operate runs
-	// the operations that the trainer sends.
-	Ask func(ctx context.Context, v schema.Verification, frames func(schema.Frame) error, operate modelcall.Operate) (schema.Verdict, error)
+	Ask   Ask
 }
+
+// Ask asks the trainer for a verdict. Until the trainer answers, operate runs the
+// operations that the trainer sends.
+type Ask func(ctx context.Context, v schema.Verification, frames func(schema.Frame) error, operate modelcall.Operate) (schema.Verdict, error)
 
 // Verdict is the outcome of a verification.
 type Verdict struct {
