@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -222,9 +223,7 @@ func (r *Runs) command(ctx context.Context, s *plan.Step, l agents.Launch) (sand
 	c := r.agent.Command(l)
 	env := map[string]string{}
 	for _, m := range []map[string]string{c.Env, r.q.Agent.Env, s.Env} {
-		for k, v := range m {
-			env[k] = v
-		}
+		maps.Copy(env, m)
 	}
 	if err := r.equip(ctx, l.Dir, user, env); err != nil {
 		return sandboxes.Cmd{}, err

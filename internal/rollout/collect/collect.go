@@ -47,11 +47,7 @@ type Kept struct {
 
 // Restore puts an artifact at the path that it was read from.
 func (k Kept) Restore(ctx context.Context, sb sandboxes.Sandbox, owner string) error {
-	at := k.source
-	if !path.IsAbs(at) {
-		at = path.Join(sb.Workdir(), at)
-	}
-	at = path.Clean(at)
+	at := place.Abs(sb, k.source)
 	files := sb.Files()
 	if at != "/" {
 		if err := place.Clear(ctx, files, at); err != nil {
@@ -336,9 +332,5 @@ func (c *collection) filesOf(rule schema.ArtifactRule) (sandboxes.Files, string,
 	if err != nil {
 		return nil, "", err
 	}
-	at := rule.Source
-	if !path.IsAbs(at) {
-		at = path.Join(sb.Workdir(), at)
-	}
-	return sb.Files(), path.Clean(at), nil
+	return sb.Files(), place.Abs(sb, rule.Source), nil
 }

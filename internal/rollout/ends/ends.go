@@ -127,7 +127,7 @@ func BlameCommand(phase string, err error) error {
 	case errors.Is(err, sandboxes.ErrMemory):
 		return Fail(schema.Faultf(phase, schema.CodeOOM, schema.WhoTask, "a command of the task ran out of memory: %v", err))
 	default:
-		return Fail(schema.Faultf(phase, ruinCode(err), schema.WhoTask, "while a command of the task ran: %v", err))
+		return Fail(schema.Faultf(phase, schema.CodeSpoiled, schema.WhoTask, "while a command of the task ran: %v", err))
 	}
 }
 

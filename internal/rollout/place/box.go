@@ -2,6 +2,7 @@ package place
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -89,12 +90,8 @@ func (n *Box) Start(ctx context.Context, c sandboxes.Cmd) (sandboxes.Process, er
 	told := n.env
 	n.mu.Unlock()
 	if told != nil {
-		env := make(map[string]string, len(told)+len(c.Env))
-		for _, m := range []map[string]string{told, c.Env} {
-			for k, v := range m {
-				env[k] = v
-			}
-		}
+		env := maps.Clone(told)
+		maps.Copy(env, c.Env)
 		c.Env = env
 	}
 	start := time.Now()

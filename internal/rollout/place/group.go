@@ -44,8 +44,7 @@ type member struct {
 	started, healthy, ended chan struct{} // closed when the service reaches the state
 
 	mu     sync.Mutex
-	exit   schema.Exit // valid once ended is closed
-	failed string      // reason why it will not become ready; empty: no failure
+	failed string // reason why it will not become ready; empty: no failure
 }
 
 // idle reports whether an argv does nothing: it is empty or the schema's idle
@@ -223,9 +222,6 @@ func (g *serviceGroup) once(ctx context.Context, m *member) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	m.mu.Lock()
-	m.exit = exit
-	m.mu.Unlock()
 	switch {
 	case err != nil:
 		g.fail(m, "is gone: "+err.Error())
@@ -284,7 +280,7 @@ func (g *serviceGroup) probe(ctx context.Context, m *member) {
 	if h == nil {
 		return
 	}
-	begin, stood := time.Now(), g.stages.Clock.SuspendedFor()
+	ran := g.stages.Clock.Watch()
 	for failures := 0; ; {
 		var out bytes.Buffer
 		proc, err := m.sb.Start(ctx, sandboxes.Cmd{Args: h.Test, Stdout: &out, Stderr: &out, Timeout: stage.MS(h.TimeoutMS), OutputLimit: 4 << 10})
@@ -300,7 +296,7 @@ func (g *serviceGroup) probe(ctx context.Context, m *member) {
 			return
 		}
 		pause := stage.MS(h.IntervalMS)
-		if time.Since(begin)-(g.stages.Clock.SuspendedFor()-stood) < stage.MS(h.StartMS) {
+		if ran() < stage.MS(h.StartMS) {
 			pause = min(pause, stage.MS(h.StartIntervalMS))
 		} else if failures++; failures >= h.Retries {
 			why := fmt.Sprintf("is not healthy after %d failures in a row of its check", failures)

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/internal/rollout/ends"
 	"github.com/turngate/turngate/internal/rollout/plan"
 	"github.com/turngate/turngate/internal/rollout/record"
+	"github.com/turngate/turngate/internal/rollout/stage"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
@@ -46,7 +46,7 @@ func (p *Place) newSandbox(ctx context.Context, ph *record.Phase, s schema.Sandb
 		CPUs: cmp.Or(s.CPUs, p.Caps.CPUs), MemoryBytes: cmp.Or(s.MemoryBytes, p.Caps.MemoryBytes), DiskBytes: cmp.Or(s.DiskBytes, p.Caps.DiskBytes), Pids: cmp.Or(s.Pids, p.Caps.Pids), GPUs: s.GPUs,
 		Strict: s.Strict, Note: func(limit, text string) { p.noteLimit(&s, limit, text) },
 		User: s.User, Workdir: s.Workdir, Env: s.Env,
-		Ready: time.Duration(q.Limits.ReadyMS) * time.Millisecond, Life: time.Duration(q.LifeMS()) * time.Millisecond, Lost: lostAfter,
+		Ready: stage.MS(q.Limits.ReadyMS), Life: stage.MS(q.LifeMS()), Lost: lostAfter,
 	}
 	if len(p.Agent.Packages) > 0 && part == "" {
 		spec.Mounts = []sandboxes.Mount{{Host: p.Cache.Path(p.Agent), Guest: Installed}}

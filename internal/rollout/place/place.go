@@ -53,8 +53,8 @@ type Config struct {
 // Place has the sandboxes of one rollout.
 type Place struct {
 	Config
-	// Main is the agent's sandbox. It is nil before Open, and while a separate verifier
-	// of the last step runs.
+	// Main is the agent's sandbox. It is nil before Open, and from the separate verifier
+	// of the last step on.
 	Main *Box
 
 	second      *Box   // sandbox of a separate verifier while it runs

@@ -25,9 +25,9 @@ func (p *Place) Healthy(ctx context.Context, name string, check *schema.Healthch
 	}
 	h := check.WithDefaults()
 	return p.Stages.Run(ctx, name, 0, func(ctx context.Context, ph *record.Phase) error {
-		begin, stood := time.Now(), p.Stages.Clock.SuspendedFor()
+		ran := p.Stages.Clock.Watch()
 		for failures := 0; ; {
-			age := time.Since(begin) - (p.Stages.Clock.SuspendedFor() - stood)
+			age := ran()
 			exit, err := p.Command(ctx, p.Main, ph, sandboxes.Cmd{Args: Bash(h.Run), User: user, Timeout: stage.MS(h.TimeoutMS)})
 			if err != nil || exit.OK() {
 				return err
@@ -93,7 +93,7 @@ func (p *Place) setup(ctx context.Context) error {
 	left := stage.MS(p.Request.Limits.SetupMS)
 	for i, c := range p.Request.Setup {
 		name := fmt.Sprintf("setup[%d]", i)
-		start := time.Now()
+		ran := p.Stages.Clock.Watch()
 		err := p.Stages.Run(ctx, name, 0, func(ctx context.Context, ph *record.Phase) error {
 			exit, err := p.Command(ctx, p.Main, ph, sandboxes.Cmd{Args: Shell(c.Run), Env: c.Env, User: c.User, Timeout: max(left, time.Second)})
 			if err == nil && !exit.OK() {
@@ -104,7 +104,7 @@ func (p *Place) setup(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		left -= time.Since(start)
+		left -= ran()
 	}
 	return nil
 }
@@ -160,6 +160,15 @@ func (p *Place) MakeLogs(ctx context.Context, owner string) error {
 		}
 	}
 	return nil
+}
+
+// Abs returns the absolute form of a path in a sandbox, which may be relative to the
+// working directory.
+func Abs(sb sandboxes.Sandbox, at string) string {
+	if !path.IsAbs(at) {
+		at = path.Join("/", sb.Workdir(), at)
+	}
+	return path.Clean(at)
 }
 
 // Clear empties a folder. The folder may itself be a mount, which cannot be

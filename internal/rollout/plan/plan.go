@@ -2,6 +2,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/turngate/turngate/agents"
@@ -64,10 +65,7 @@ func (s *Step) TestFolders() []string {
 
 // UserOf returns user or, if it is empty, the sandbox's user.
 func UserOf(q *schema.Request, user string) string {
-	if user != "" {
-		return user
-	}
-	return q.Sandbox.User
+	return cmp.Or(user, q.Sandbox.User)
 }
 
 // Of returns the steps of a request. It refuses a task that lacks what its agent or a
@@ -97,15 +95,8 @@ func stepsOf(q *schema.Request, bundle *tasks.Bundle) []*Step {
 	var all []*Step
 	for i, from := range q.Steps {
 		s := &Step{Step: from, Index: i, Last: i == len(q.Steps)-1, Solution: "solution"}
-		if s.AgentMS == 0 {
-			s.AgentMS = q.Limits.AgentMS
-		}
-		if s.VerifyMS == 0 {
-			s.VerifyMS = q.Limits.VerifyMS
-		}
-		if s.User == "" {
-			s.User = UserOf(q, q.Agent.User)
-		}
+		s.AgentMS, s.VerifyMS = cmp.Or(s.AgentMS, q.Limits.AgentMS), cmp.Or(s.VerifyMS, q.Limits.VerifyMS)
+		s.User = cmp.Or(s.User, UserOf(q, q.Agent.User))
 		own := "steps/" + s.Name
 		if bundle.Has(own + "/solution/solve.sh") {
 			s.Solution = own + "/solution"

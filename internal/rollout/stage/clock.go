@@ -153,11 +153,18 @@ func (c *Clock) End() {
 	}
 }
 
+// Watch returns a function that reports the time since now, without that in which the
+// rollout is suspended.
+func (c *Clock) Watch() (ran func() time.Duration) {
+	start, before := time.Now(), c.SuspendedFor()
+	return func() time.Duration { return time.Since(start) - (c.SuspendedFor() - before) }
+}
+
 // Limit returns a context that ends with cause after d. Time in which the
 // rollout is suspended does not count.
 func (c *Clock) Limit(ctx context.Context, d time.Duration, cause error) (context.Context, context.CancelFunc) {
-	start, before := time.Now(), c.SuspendedFor()
-	return Limit(ctx, func() time.Duration { return d + c.SuspendedFor() - before - time.Since(start) }, cause)
+	ran := c.Watch()
+	return Limit(ctx, func() time.Duration { return d - ran() }, cause)
 }
 
 // Limit returns a context that ends with cause when no time is left.
