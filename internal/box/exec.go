@@ -225,6 +225,9 @@ func Nested() int {
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return ExitRoot
 	}
+	if err := reserveThreads(nestedThreads); err != nil {
+		return ExitRoot
+	}
 	procs, err := newProcesses(nil)
 	if err != nil {
 		return ExitRoot

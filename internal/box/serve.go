@@ -53,7 +53,7 @@ func Serve(c *Config) int {
 	}
 	lost()
 	c.Secret = nil
-	if err := reserveThreads(); err != nil {
+	if err := reserveThreads(boxThreads); err != nil {
 		return ExitRoot
 	}
 	if s.procs, err = newProcesses(openOOMCounter(c.OOMFD)); err != nil {

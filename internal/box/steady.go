@@ -46,20 +46,25 @@ func (s *steady) restore() {
 	}
 }
 
-// Threads is the number of threads that the box starts before any command runs.
-// Go's runtime ends the program if it needs a further one and the limit of
-// processes is reached. The limit of a sandbox is larger by this number.
-const Threads = 32
+// Threads is the number of threads of the box and of the first process of one nested
+// namespace. The limit of processes of a sandbox is larger by this number.
+const Threads = boxThreads + nestedThreads
 
-// reserveThreads starts the threads: as many system calls that block at once. The
-// runtime keeps the threads of ended ones.
-func reserveThreads() error {
+const (
+	boxThreads    = 32
+	nestedThreads = 16
+)
+
+// reserveThreads starts n threads before any command runs: as many system calls that
+// block at once. The runtime keeps the threads of ended ones, and it ends the program
+// if it needs a further one when the limit of processes is reached.
+func reserveThreads(n int) error {
 	var hold [2]int
 	if err := syscall.Pipe2(hold[:], syscall.O_CLOEXEC); err != nil {
 		return fmt.Errorf("reserve threads: %w", err)
 	}
 	var begun, all sync.WaitGroup
-	for range Threads {
+	for range n {
 		begun.Add(1)
 		all.Go(func() {
 			begun.Done()

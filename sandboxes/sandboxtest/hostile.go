@@ -81,13 +81,17 @@ func (s *suite) forkBomb(t *testing.T) {
 	spec.Pids = sandboxes.LeastPids
 	sb := s.openSpec(t, spec)
 	r, w := io.Pipe()
-	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"/bin/sh", "-c", `(while :; do sleep 1000 & done) 2>/dev/null; echo full; sleep 1000`}, Stdout: w, Untrusted: true})
+	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"/bin/sh", "-c", `(while :; do sleep 1000 & done) 2>/dev/null; echo full; sleep 1000`}, Stdout: w, Untrusted: true, Timeout: time.Minute})
 	harness.Must(t, err)
-	slow := time.AfterFunc(time.Minute, func() { w.CloseWithError(errors.New("the limit was not reached within a minute")) })
+	ended := make(chan error, 1)
+	go func() {
+		exit, err := p.Wait()
+		w.CloseWithError(fmt.Errorf("the command ended: %+v, %v", exit, err))
+		ended <- err
+	}()
 	if _, err := io.ReadFull(r, make([]byte, 4)); err != nil {
 		t.Fatal(err)
 	}
-	slow.Stop()
 	go io.Copy(io.Discard, r) //nolint:errcheck // a pipe in memory
 	done := make(chan error, 64)
 	for range cap(done) {
@@ -100,9 +104,7 @@ func (s *suite) forkBomb(t *testing.T) {
 		harness.Must(t, <-done)
 	}
 	harness.Must(t, sb.KillAll(t.Context()))
-	_, err = p.Wait()
-	harness.Must(t, err)
-	r.Close()
+	harness.Must(t, <-ended)
 	if got := run(t, sb, sandboxes.Cmd{Args: s.Command("print", "alive", "", "0")}); got.out != "alive" {
 		t.Errorf("afterwards: %+v", got)
 	}
