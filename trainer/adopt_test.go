@@ -21,6 +21,7 @@ import (
 // TestAdopt: a process without a state file takes over the rollouts of a dead
 // one, in every state, and none runs twice.
 func TestAdopt(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
@@ -92,6 +93,7 @@ func TestAdopt(t *testing.T) {
 // TestAResultIsReturnedOnce: a process that adopts does not return the results again that
 // it has returned, also after another start with its file.
 func TestAResultIsReturnedOnce(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	state := filepath.Join(t.TempDir(), "state")
 	own := b.start(t, func(c *trainer.Config) { c.State = state })
@@ -122,6 +124,7 @@ func TestAResultIsReturnedOnce(t *testing.T) {
 // TestAnotherProcessHasAnotherShard: adopted rollouts and those of a state file get the
 // shard of the process that has them now, and those for other processes keep theirs.
 func TestAnotherProcessHasAnotherShard(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	dir := t.TempDir()
 	state := filepath.Join(dir, "state")

@@ -32,6 +32,7 @@ func (b *bench) submitOne(t *testing.T, id schema.ID) {
 }
 
 func TestASecondProcessOfAShardIsRefusedOrTakesOver(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	var used *trainer.InUseError
 	if _, err := trainer.Dial(t.Context(), b.config(t)); !errors.As(err, &used) || !strings.Contains(err.Error(), "shard 0 of trainer alpha is in use by trainer.test") && !strings.Contains(err.Error(), "process ") {
@@ -66,6 +67,7 @@ func TestASecondProcessOfAShardIsRefusedOrTakesOver(t *testing.T) {
 // TestAProcessThatEndedIsReplacedAtOnce checks that only a process that runs keeps
 // its shard.
 func TestAProcessThatEndedIsReplacedAtOnce(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.trainer.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -80,6 +82,7 @@ func TestAProcessThatEndedIsReplacedAtOnce(t *testing.T) {
 // TestTheNextProcessOfAStateFileNeedsNoAnswer gives the place of a process that
 // hangs to the next one with its file.
 func TestTheNextProcessOfAStateFileNeedsNoAnswer(t *testing.T) {
+	t.Parallel()
 	has := schema.Process{Instance: "a", Owner: "file1", Since: 5}
 	for _, c := range []struct {
 		name string
@@ -121,6 +124,7 @@ func (b *bench) forget(t *testing.T) {
 // TestAProcessKeepsItsShardWithoutARecord: the record is in the server's memory, and
 // workers renew nothing while they are away.
 func TestAProcessKeepsItsShardWithoutARecord(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	var used *trainer.InUseError
 	for n := range 3 {
@@ -139,6 +143,7 @@ func TestAProcessKeepsItsShardWithoutARecord(t *testing.T) {
 
 // TestOneThatTakesOverWithoutARecord tells the other process all the same.
 func TestOneThatTakesOverWithoutARecord(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.forget(t)
 	c := b.config(t)
@@ -156,6 +161,7 @@ func TestOneThatTakesOverWithoutARecord(t *testing.T) {
 
 // TestAReconnectingProcessKeepsItsShard: one that was heard a moment ago is asked again.
 func TestAReconnectingProcessKeepsItsShard(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	other, err := queue.NewTrainer(b.nats.Trainer(t, "alpha"), "alpha")
 	harness.Must(t, err)
@@ -180,6 +186,7 @@ func TestAReconnectingProcessKeepsItsShard(t *testing.T) {
 
 // TestACopiedStateFile: one of two processes with it ends, with the reason.
 func TestACopiedStateFile(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	dir := t.TempDir()
 	first := b.start(t, func(c *trainer.Config) { c.State = filepath.Join(dir, "a") })
@@ -204,6 +211,7 @@ func TestACopiedStateFile(t *testing.T) {
 
 // TestAProcessWithoutItsCallsSaysWhy, also if it never gets them.
 func TestAProcessWithoutItsCallsSaysWhy(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.leave()
 	var log harness.Buffer
@@ -219,6 +227,7 @@ func TestAProcessWithoutItsCallsSaysWhy(t *testing.T) {
 
 // TestDialEndsWithItsContext also while it asks for its calls.
 func TestDialEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.leave()
 	over := errors.New("it took too long")
@@ -243,6 +252,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 
 // TestAProcessThatHangsIsNamed: it keeps its shard until a worker takes it for dead.
 func TestAProcessThatHangsIsNamed(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.trainer.Close()
 	other, err := queue.NewTrainer(b.nats.Trainer(t, "alpha"), "alpha")
@@ -264,6 +274,7 @@ func TestAProcessThatHangsIsNamed(t *testing.T) {
 // TestOrphans starts a process after one that died without a file, with rollouts
 // that run and that wait.
 func TestOrphans(t *testing.T) {
+	t.Parallel()
 	for _, orphans := range []trainer.Orphans{"", trainer.LeaveOrphans, trainer.CancelOrphans, trainer.AdoptOrphans} {
 		t.Run("orphans "+string(orphans), func(t *testing.T) {
 			b := newBench(t)

@@ -16,6 +16,7 @@ import (
 // TestCloseWaitsForACallThatBegins closes the trainer while onCall handles a new
 // verification. The end of a call of the earlier attempt blocks onCall.
 func TestCloseWaitsForACallThatBegins(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int32
 		tr := &Trainer{cfg: Config{Log: zerolog.Nop(), AnswerAll: true, Verify: func(context.Context, *Handle) (*schema.Verdict, error) {

@@ -11,6 +11,7 @@ import (
 
 // TestFailures uses the vectors of failures, which Python uses too.
 func TestFailures(t *testing.T) {
+	t.Parallel()
 	data, err := os.ReadFile("testdata/failures.json")
 	if err != nil {
 		t.Fatal(err)

@@ -66,6 +66,7 @@ func within[T any](t *testing.T, c <-chan T) T {
 }
 
 func TestAGroupWithEnoughResultsIsCancelled(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	ids := b.submitGroup(t, "g", 5)
 	b.submitGroup(t, "h", 1)
@@ -98,6 +99,7 @@ func TestAGroupWithEnoughResultsIsCancelled(t *testing.T) {
 }
 
 func TestLoopsOverResultsEndTogether(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.submitGroup(t, "g", 2)
 	all, allEnd := b.results(t, trainer.Wanted{})
@@ -125,6 +127,7 @@ func TestLoopsOverResultsEndTogether(t *testing.T) {
 }
 
 func TestRolloutsOfOldVersionsAreCancelled(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	nc := b.connect(t)
 	asked, err := nc.SubscribeSync(subjects.TrainerCancel("alpha"))

@@ -14,6 +14,7 @@ import (
 // TestACallWaitsForItsBase that arrived just before it and is still being read,
 // as happens with sub-agents that begin at the same time.
 func TestACallWaitsForItsBase(t *testing.T) {
+	t.Parallel()
 	message := func(text string) json.RawMessage { return json.RawMessage(`{"role":"user","content":"` + text + `"}`) }
 	first := schema.Call{Messages: []json.RawMessage{message("a")}}
 	whole := schema.Call{Messages: []json.RawMessage{message("a"), message("b")}}
@@ -54,6 +55,7 @@ func TestACallWaitsForItsBase(t *testing.T) {
 // TestCallsOfOneBaseAreApart: sub-agents that begin at the same point must not
 // write into each other's conversation.
 func TestCallsOfOneBaseAreApart(t *testing.T) {
+	t.Parallel()
 	tr := &Trainer{life: t.Context(), rollouts: map[schema.ID]*rollout{"alpha-1": newRollout()}}
 	tr.rollouts["alpha-1"].attempt = 1
 	texts := func(all ...string) (out []json.RawMessage) {

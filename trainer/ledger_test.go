@@ -13,6 +13,7 @@ import (
 // A process may die between the two halves of a rewrite, when the file itself is
 // empty or has a part of its lines.
 func TestAnInterruptedRewriteLosesNothing(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger.jsonl")
 	l, _, err := openLedger(path, schema.DefaultShard, zerolog.Nop())
 	if err != nil {

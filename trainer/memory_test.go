@@ -68,6 +68,7 @@ func flat(t *testing.T, before, through int64) {
 }
 
 func TestAProcessThatOnlyAnswersKeepsNothingOfEndedRollouts(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, elsewhere)
 	b.serving(t)
 	const calls = 4
@@ -107,6 +108,7 @@ func TestAProcessThatOnlyAnswersKeepsNothingOfEndedRollouts(t *testing.T) {
 }
 
 func TestAnswersThatTheWorkerHasLeaveMemory(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, elsewhere)
 	b.serving(t)
 	caller := b.calls.Caller(harness.Request("alpha-1").WithDefaults(), nil)

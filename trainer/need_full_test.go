@@ -36,6 +36,7 @@ type vectorParts struct {
 // TestNeedFullVectors asks with the calls of the golden vectors, which clients in
 // other languages use too: each is answered, asked for whole, or refused.
 func TestNeedFullVectors(t *testing.T) {
+	t.Parallel()
 	data, err := os.ReadFile(filepath.Join("..", "schema", "testdata", "need_full.json"))
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 // TestANameThatWasUsedIsRefused submits a group of one name again: while it is
 // outstanding, while it waits in the queue and after its end, from another process.
 func TestANameThatWasUsedIsRefused(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	group := func(task string) []schema.Request {
 		a, c := harness.Request("alpha-step1-0"), harness.Request("alpha-step1-1")

@@ -20,6 +20,7 @@ import (
 // cancels nor adopts the rollout, which another process has. It answers the call with
 // AnswerAll.
 func TestACallThatIsRoutedToAnotherShardIsNoOrphans(t *testing.T) {
+	t.Parallel()
 	for _, orphans := range []trainer.Orphans{trainer.LeaveOrphans, trainer.CancelOrphans, trainer.AdoptOrphans} {
 		t.Run(string(orphans), func(t *testing.T) {
 			b := newBench(t, func(c *trainer.Config) { c.AnswerAll = false })
@@ -76,6 +77,7 @@ func TestACallThatIsRoutedToAnotherShardIsNoOrphans(t *testing.T) {
 
 // TestOrphansAreLookedForAgain: a look that fails is repeated, and Results waits for it.
 func TestOrphansAreLookedForAgain(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, func(c *trainer.Config) { c.AnswerAll = false })
 	for _, id := range []schema.ID{"alpha-1", "alpha-2", "alpha-3"} {
 		b.submitOne(t, id)

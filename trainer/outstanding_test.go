@@ -70,6 +70,7 @@ func (b *bench) run(t *testing.T) schema.ID {
 }
 
 func TestATrainerStartedAgainStillWaits(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	file := filepath.Join(t.TempDir(), "state")
 	keep := func(c *trainer.Config) { c.State = file }
@@ -112,6 +113,7 @@ func TestATrainerStartedAgainStillWaits(t *testing.T) {
 }
 
 func TestOnlyLostRequestsAreSubmittedAgain(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	tr := b.start(t, func(c *trainer.Config) { c.AuditEvery = 300 * time.Millisecond })
 	var all []schema.Request
@@ -162,6 +164,7 @@ func TestOnlyLostRequestsAreSubmittedAgain(t *testing.T) {
 }
 
 func TestSubmitWaitsWhileTheQueueIsFull(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	if err := b.nats.Worker(t, "setup2").Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 2}); err != nil {
 		t.Fatal(err)
@@ -190,6 +193,7 @@ func TestSubmitWaitsWhileTheQueueIsFull(t *testing.T) {
 }
 
 func TestALowerAttemptIsRefusedByATrainerThatWasStartedAgain(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	state := schema.State{V: 1, ID: "alpha-1", Trainer: "alpha", Status: schema.StatusRunning, Attempt: 3, Tries: 1, Worker: "w9", Instance: "i"}
 	data, err := schema.Encode(&state)
@@ -223,6 +227,7 @@ func TestALowerAttemptIsRefusedByATrainerThatWasStartedAgain(t *testing.T) {
 }
 
 func TestAGroupAndEverythingCanBeCancelled(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	var all []schema.Request
 	for i := range 6 {

@@ -13,6 +13,7 @@ import (
 
 // TestAQueuedRolloutSaysWhy it waits for a worker, and when one has taken it.
 func TestAQueuedRolloutSaysWhy(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()

@@ -13,6 +13,7 @@ import (
 // TestARefusedAnswerIsReportedAndGeneratedAgain: the trainer hears the reason
 // once and gets the call again, under the same key.
 func TestARefusedAnswerIsReportedAndGeneratedAgain(t *testing.T) {
+	t.Parallel()
 	told := make(chan trainer.Refusal, 4)
 	b := newBench(t, func(c *trainer.Config) { c.Refused = func(r trainer.Refusal) { told <- r } })
 	got := b.ask(t.Context(), 1, 1, func(f schema.Frame) error {
@@ -45,6 +46,7 @@ func TestARefusedAnswerIsReportedAndGeneratedAgain(t *testing.T) {
 // TestThreeRefusedAnswersEndTheCall has a worker that refuses pieces of streamed
 // answers.
 func TestThreeRefusedAnswersEndTheCall(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	got := b.ask(t.Context(), 1, 1, func(f schema.Frame) error {
 		if f.Kind == schema.FrameDelta {

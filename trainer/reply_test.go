@@ -11,6 +11,7 @@ import (
 // TestAnUnreadableAnswerIsNotSent: the trainer gets the name of the
 // wrong field, and may still answer.
 func TestAnUnreadableAnswerIsNotSent(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	answered := b.ask(t.Context(), 1, 1, nil)
 	p, err := b.trainer.Next(t.Context())

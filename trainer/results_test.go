@@ -12,6 +12,7 @@ import (
 
 // A caller that gives up takes no result away from the next one.
 func TestACallerThatGivesUpLosesNoResult(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	if err := b.trainer.Submit(t.Context(), []schema.Request{harness.Request("alpha-1")}); err != nil {
 		t.Fatal(err)
@@ -37,6 +38,7 @@ func TestACallerThatGivesUpLosesNoResult(t *testing.T) {
 // TestACallAfterTheHintOfItsResultIsDropped, also if its rollout's state cannot be
 // read: the process would keep it for a day.
 func TestACallAfterTheHintOfItsResultIsDropped(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	nc := b.connect(t)
 	result, err := schema.Encode(&schema.Result{V: schema.Version, ID: "alpha-1", Attempt: 1, Status: schema.StatusDone})
@@ -78,6 +80,7 @@ func TestACallAfterTheHintOfItsResultIsDropped(t *testing.T) {
 
 // A result that cannot be read keeps no other from its caller, and is read again.
 func TestAResultThatCannotBeReadIsLeftForLater(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	nc := b.connect(t)
 	requests := []schema.Request{harness.Request("alpha-1"), harness.Request("alpha-2")}

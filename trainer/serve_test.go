@@ -28,6 +28,7 @@ func serve(t *testing.T, tr *trainer.Trainer, f trainer.Answerer) {
 }
 
 func TestServeAnswersNoMoreCallsAtOnceThanItsLimit(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, func(c *trainer.Config) { c.Parallel = 3 })
 	var mu sync.Mutex
 	open, most := 0, 0
@@ -66,6 +67,7 @@ func TestServeAnswersNoMoreCallsAtOnceThanItsLimit(t *testing.T) {
 // TestCloseDoesNotWaitForAnAnswerer closes the trainer while an Answerer ignores its
 // context, for the first call of a rollout and for a later one.
 func TestCloseDoesNotWaitForAnAnswerer(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	begun, release := make(chan struct{}, 2), make(chan struct{})
 	serve(t, b.trainer, func(context.Context, *trainer.Call) (*schema.Reply, error) {
@@ -95,6 +97,7 @@ func TestCloseDoesNotWaitForAnAnswerer(t *testing.T) {
 
 // TestACallHasItsGenerationAndItsBase: the base has the ids of its answer.
 func TestACallHasItsGenerationAndItsBase(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	sample := trainer.Sample{PromptIDs: []int32{1, 2}, CompletionIDs: []int32{3}, Logprobs: []float32{-1}, Version: "v1"}
 	calls := make(chan *trainer.Call, 2)
@@ -131,6 +134,7 @@ func TestACallHasItsGenerationAndItsBase(t *testing.T) {
 // TestAnAbortedGenerationIsMadeAgain: after the hold the call gets a new
 // generation, and the aborted one has no effect.
 func TestAnAbortedGenerationIsMadeAgain(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, func(c *trainer.Config) { c.Shard = "other" })
 	ended := make(chan schema.ID, 1)
 	tr := b.start(t, func(c *trainer.Config) { c.Shard = "x"; c.Ended = func(id schema.ID) { ended <- id } })
@@ -198,6 +202,7 @@ func TestAnAbortedGenerationIsMadeAgain(t *testing.T) {
 }
 
 func TestDialNamesTheWrongField(t *testing.T) {
+	t.Parallel()
 	var invalid *schema.InvalidError
 	if _, err := trainer.Dial(t.Context(), trainer.Config{Name: "No!"}); !errors.As(err, &invalid) {
 		t.Fatalf("got %v", err)

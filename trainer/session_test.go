@@ -132,6 +132,7 @@ func (s *session) name(random, form string) string {
 // TestTheSessionIsDocumented runs a small rollout and compares its messages with
 // docs/session.md.
 func TestTheSessionIsDocumented(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	nc := b.connect(t)
 	sub, err := nc.SubscribeSync(">")

@@ -17,6 +17,7 @@ import (
 // TestATrainerMayBeFirst: on a new server a trainer waits until a worker makes its
 // streams.
 func TestATrainerMayBeFirst(t *testing.T) {
+	t.Parallel()
 	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "nats"), Trainers: []string{"alpha"}, Relaxed: true, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)

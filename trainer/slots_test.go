@@ -37,6 +37,7 @@ func submitting(ctx context.Context, tr *trainer.Trainer, requests ...schema.Req
 }
 
 func TestSubmitWaitsForSlots(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, withSlots(2))
 	var all []schema.Request
 	for _, id := range []schema.ID{"alpha-1", "alpha-2", "alpha-3", "alpha-4"} {
@@ -62,6 +63,7 @@ func TestSubmitWaitsForSlots(t *testing.T) {
 }
 
 func TestAStoredResultFreesItsSlot(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, withSlots(1))
 	end := submitting(t.Context(), b.trainer, harness.Request("alpha-1"), harness.Request("alpha-2"))
 	await(t, b.trainer, 1, 1)
@@ -75,6 +77,7 @@ func TestAStoredResultFreesItsSlot(t *testing.T) {
 }
 
 func TestAGroupWaitsAsAWhole(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, withSlots(2))
 	harness.Must(t, b.trainer.Submit(t.Context(), []schema.Request{harness.Request("alpha-1")}))
 	large := submitting(t.Context(), b.trainer, group("g", "alpha-g1", "alpha-g2", "alpha-g3")...)
@@ -93,6 +96,7 @@ func TestAGroupWaitsAsAWhole(t *testing.T) {
 }
 
 func TestASubmitThatWaitsForSlotsEnds(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, withSlots(1))
 	harness.Must(t, b.trainer.Submit(t.Context(), []schema.Request{harness.Request("alpha-1")}))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -116,6 +120,7 @@ func TestASubmitThatWaitsForSlotsEnds(t *testing.T) {
 }
 
 func TestSlotsAfterARestart(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	state := filepath.Join(t.TempDir(), "state")
 	kept := func(c *trainer.Config) { c.State = state }
@@ -132,6 +137,7 @@ func TestSlotsAfterARestart(t *testing.T) {
 }
 
 func TestTheLoadHasCallsThatWereNotHandedOut(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -155,6 +161,7 @@ func TestTheLoadHasCallsThatWereNotHandedOut(t *testing.T) {
 }
 
 func TestRolloutsWithAnUpstreamAreNotQueued(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	proxied, helped := harness.Request("alpha-1"), harness.Request("alpha-2")
 	proxied.Mode, proxied.Model.Upstream = schema.ModeProxy, "engine"
@@ -166,6 +173,7 @@ func TestRolloutsWithAnUpstreamAreNotQueued(t *testing.T) {
 }
 
 func TestSteer(t *testing.T) {
+	t.Parallel()
 	var vectors []struct {
 		About              string
 		Slots, Least, Most int
@@ -190,6 +198,7 @@ func TestSteer(t *testing.T) {
 }
 
 func TestSlotsAreChecked(t *testing.T) {
+	t.Parallel()
 	if _, err := trainer.Dial(t.Context(), trainer.Config{Name: "alpha", Slots: -1}); err == nil || !strings.Contains(err.Error(), `slots: "-1"`) {
 		t.Fatalf("got %v", err)
 	}

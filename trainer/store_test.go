@@ -14,6 +14,7 @@ import (
 // TestAWipedStoreIsSeenAtOnce deletes the trainer's streams while its rollouts wait.
 // The audit by age does not run.
 func TestAWipedStoreIsSeenAtOnce(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, func(c *trainer.Config) { c.AuditEvery = time.Hour })
 	for n := range 3 {
 		b.submitOne(t, schema.ID(fmt.Sprintf("alpha-%d", n)))

@@ -13,6 +13,7 @@ import (
 // TestFastPiecesTravelTogether with the same text, ids and log-probs in order,
 // and only pure text is merged.
 func TestFastPiecesTravelTogether(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	var text strings.Builder
 	var ids []int32
@@ -76,6 +77,7 @@ func TestFastPiecesTravelTogether(t *testing.T) {
 // TestARepeatedRequestGetsTheBufferedPiecesInOrder: the earlier pieces come
 // first, so that the worker sees no gap.
 func TestARepeatedRequestGetsTheBufferedPiecesInOrder(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	_ = b.ask(t.Context(), 1, 1, nil) // no longer answered
 	s := next(t, b.trainer).Stream()
@@ -112,6 +114,7 @@ func TestARepeatedRequestGetsTheBufferedPiecesInOrder(t *testing.T) {
 
 // TestServeSendsPiecesAtOnce: pieces arrive before the answer is whole.
 func TestServeSendsPiecesAtOnce(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	heard, ended := make(chan string, 8), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -11,6 +11,7 @@ import (
 // TestEnough uses the vectors of groups with enough results, which Python uses
 // too.
 func TestEnough(t *testing.T) {
+	t.Parallel()
 	data, err := os.ReadFile("testdata/groups.json")
 	if err != nil {
 		t.Fatal(err)

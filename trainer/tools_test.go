@@ -16,6 +16,7 @@ import (
 // TestAToolIsRunOnceHoweverOftenItsWorkerAsks: a worker that asks again, for
 // example after an outage, attaches to the run in progress or gets its result.
 func TestAToolIsRunOnceHoweverOftenItsWorkerAsks(t *testing.T) {
+	t.Parallel()
 	var runs atomic.Int32
 	begun, release := make(chan struct{}), make(chan struct{})
 	b := newBench(t, func(c *trainer.Config) {
@@ -64,6 +65,7 @@ func TestAToolIsRunOnceHoweverOftenItsWorkerAsks(t *testing.T) {
 }
 
 func TestToolsThatSteerEnvironmentsAreRefused(t *testing.T) {
+	t.Parallel()
 	for name, tool := range map[string]schema.ToolSpec{
 		"reset": {Name: "reset"}, "step": {Name: "step"}, "state": {Name: "state"}, "close": {Name: "close"},
 		"no name": {}, "a list": {Name: "x", Parameters: json.RawMessage(`[]`)}, "no object": {Name: "x", Parameters: json.RawMessage(`{"type":"string"}`)},

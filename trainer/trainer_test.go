@@ -126,6 +126,7 @@ func said(t *testing.T, a answer, want string) {
 }
 
 func TestNextAndReply(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	got := b.ask(t.Context(), 1, 1, nil)
 	p := next(t, b.trainer)
@@ -142,6 +143,7 @@ func TestNextAndReply(t *testing.T) {
 }
 
 func TestOneAnswerPerKey(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	first := b.ask(t.Context(), 1, 1, nil)
 	p := next(t, b.trainer)
@@ -162,6 +164,7 @@ func TestOneAnswerPerKey(t *testing.T) {
 }
 
 func TestStream(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	var mu sync.Mutex
 	var seen string
@@ -193,6 +196,7 @@ func TestStream(t *testing.T) {
 // TestAFastStreamIsNotAskedAgain although its worker reads slowly at first: the
 // pieces wait, and none is lost.
 func TestAFastStreamIsNotAskedAgain(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	const pieces = 3000
 	sent, absent, n := make(chan struct{}), 0, 0
@@ -224,6 +228,7 @@ func TestAFastStreamIsNotAskedAgain(t *testing.T) {
 }
 
 func TestHoldKeepsCallsWaiting(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.trainer.Hold(trainer.Selection{})
 	held := make(chan struct{})
@@ -249,6 +254,7 @@ func TestHoldKeepsCallsWaiting(t *testing.T) {
 
 // TestSomeRolloutsAreHeldAndOthersGoOn in any order of arrival.
 func TestSomeRolloutsAreHeldAndOthersGoOn(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.trainer.Hold(trainer.Selection{Only: func(id schema.ID) bool { return id == "alpha-1" }})
 	held := make(chan struct{})
@@ -283,6 +289,7 @@ func TestSomeRolloutsAreHeldAndOthersGoOn(t *testing.T) {
 
 // TestAPolicyVersionIsHeld: rollouts that it answered wait, others do not.
 func TestAPolicyVersionIsHeld(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	for n, version := range []string{"v1", "v2"} {
 		got := b.ask(t.Context(), 1, n+1, nil)
@@ -318,6 +325,7 @@ func TestAPolicyVersionIsHeld(t *testing.T) {
 }
 
 func TestFaultsAreFinalOrAskedAgain(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	got := b.ask(t.Context(), 1, 1, nil)
 	if err := next(t, b.trainer).Fault(&schema.Fault{Code: "busy", Message: "later", Status: 503}); err != nil {
@@ -336,6 +344,7 @@ func TestFaultsAreFinalOrAskedAgain(t *testing.T) {
 }
 
 func TestALowerAttemptIsRefused(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	old := b.ask(t.Context(), 1, 1, nil)
 	p := next(t, b.trainer)
@@ -356,6 +365,7 @@ func TestALowerAttemptIsRefused(t *testing.T) {
 }
 
 func TestCheckRefusesBeforeAccepting(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, func(c *trainer.Config) {
 		c.Check = func(c *schema.Call) *schema.Fault {
 			return &schema.Fault{Code: "context_length_exceeded", Message: "300000 tokens", Status: 413}
@@ -368,6 +378,7 @@ func TestCheckRefusesBeforeAccepting(t *testing.T) {
 }
 
 func TestACallThatIsGivenUpEndsItsContext(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	accepted := make(chan struct{})
@@ -389,6 +400,7 @@ func TestACallThatIsGivenUpEndsItsContext(t *testing.T) {
 }
 
 func TestARestartedTrainerIsAskedAgain(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	accepted := make(chan struct{})
 	var once sync.Once
@@ -420,6 +432,7 @@ func TestARestartedTrainerIsAskedAgain(t *testing.T) {
 // TestDeltasAreRebuilt sends calls that share messages to a trainer that has
 // the base, and to a restarted one without it.
 func TestDeltasAreRebuilt(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	message := func(n int) json.RawMessage { return json.RawMessage(fmt.Sprintf(`{"role":"user","content":"%d"}`, n)) }
 	ask := func(n int, shares schema.Shares, messages ...json.RawMessage) <-chan answer {
@@ -453,6 +466,7 @@ func TestDeltasAreRebuilt(t *testing.T) {
 }
 
 func TestServeAndResults(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -60,6 +60,7 @@ func (b *bench) queued(t *testing.T, n uint64) {
 // TestASubmitWithUnknownOutcomeForgetsNothing: the answer of the server is late,
 // but the requests are on the queue.
 func TestASubmitWithUnknownOutcomeForgetsNothing(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	file := filepath.Join(t.TempDir(), "state")
 	tr, proxy := b.behind(t, file)
@@ -92,6 +93,7 @@ func TestASubmitWithUnknownOutcomeForgetsNothing(t *testing.T) {
 }
 
 func TestCloseDuringASubmitForgetsNothing(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	file := filepath.Join(t.TempDir(), "state")
 	tr, proxy := b.behind(t, file)
@@ -118,6 +120,7 @@ func TestCloseDuringASubmitForgetsNothing(t *testing.T) {
 // TestASubmitThatIsRefusedForgetsOnlyItsOwn: an earlier submit of the same id
 // stays outstanding.
 func TestASubmitThatIsRefusedForgetsOnlyItsOwn(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	if err := b.nats.Worker(t, "setup2").Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 2}); err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 // answer after a few tries if the upstream answers others. If it is down as a whole,
 // the request waits.
 func TestARequestThatAlwaysBreaks(t *testing.T) {
+	t.Parallel()
 	abort := func(w http.ResponseWriter) { _, _ = io.WriteString(w, strings.Replace(fine, `"stop"`, `"abort"`, 1)) }
 	for name, tt := range map[string]struct {
 		broken func(w http.ResponseWriter)

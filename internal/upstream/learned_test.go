@@ -30,6 +30,7 @@ func with(params ...string) *schema.Call {
 // TestUnknownParametersAreLeftOut of all calls, as hosted engines require, and
 // each reply names them.
 func TestUnknownParametersAreLeftOut(t *testing.T) {
+	t.Parallel()
 	for name, form := range map[string]string{
 		"OpenAI":      `{"error":{"message":"Unsupported parameter: '%s' is not supported with this model. Use something else.","code":"unsupported_parameter"}}`,
 		"older":       `{"error":{"message":"Unrecognized request argument supplied: %s"}}`,
@@ -73,6 +74,7 @@ func TestUnknownParametersAreLeftOut(t *testing.T) {
 // TestNothingIsLearnedFromAnAgentsWords, or from a value that is out of range:
 // one agent must not change the parameters of others' calls.
 func TestNothingIsLearnedFromAnAgentsWords(t *testing.T) {
+	t.Parallel()
 	for name, refusal := range map[string]string{
 		"range":              `{"error":{"message":"top_p must be in (0, 1], got 1.5. (parameter=top_p, value=1.5)","param":"top_p"}}`,
 		"echo of ids":        `{"error":{"message":"stop is odd: Unknown parameter: 'return_token_ids'"}}`,
@@ -111,6 +113,7 @@ func TestNothingIsLearnedFromAnAgentsWords(t *testing.T) {
 
 // TestLearnedLimitsExpire after a while: the engine may be another one.
 func TestLearnedLimitsExpire(t *testing.T) {
+	t.Parallel()
 	refuse := true
 	_, srv := engine(t, func(w http.ResponseWriter, body map[string]any) {
 		if refuse && body["temperature"] != nil {
@@ -138,6 +141,7 @@ func TestLearnedLimitsExpire(t *testing.T) {
 
 // TestOnlyAllowedParametersReachTheUpstream, from any dialect.
 func TestOnlyAllowedParametersReachTheUpstream(t *testing.T) {
+	t.Parallel()
 	var last map[string]any
 	u, _ := engine(t, func(w http.ResponseWriter, body map[string]any) {
 		last = body

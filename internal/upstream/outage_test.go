@@ -19,6 +19,7 @@ import (
 // TestThePauseGrowsWithTheOutage: an outage of 150 s takes few tries, and an answer ends
 // it.
 func TestThePauseGrowsWithTheOutage(t *testing.T) {
+	t.Parallel()
 	var o outage
 	start := time.Unix(1000, 0)
 	tries, last := 0, time.Duration(0)
@@ -42,6 +43,7 @@ func TestThePauseGrowsWithTheOutage(t *testing.T) {
 // TestARefusalIsNoOutage: only failures of an upstream that answers no call make the next
 // pause longer.
 func TestARefusalIsNoOutage(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		status int
 		body   string
@@ -83,6 +85,7 @@ func TestARefusalIsNoOutage(t *testing.T) {
 // TestAServerOfAnotherKind: an answer in another form is a bad answer, streamed or not,
 // unless the server has answered a call before.
 func TestAServerOfAnotherKind(t *testing.T) {
+	t.Parallel()
 	const fine = `{"choices":[{"message":{"role":"assistant","content":"a"},"finish_reason":"stop"}]}`
 	answer := func(status int, body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
@@ -146,6 +149,7 @@ func TestAServerOfAnotherKind(t *testing.T) {
 
 // TestAServerWithoutHTTP: a server that speaks another protocol is one of another kind.
 func TestAServerWithoutHTTP(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	harness.Must(t, err)
 	defer l.Close()

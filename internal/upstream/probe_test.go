@@ -36,6 +36,7 @@ func vllm(without string) func(w http.ResponseWriter, body map[string]any) {
 }
 
 func TestProbe(t *testing.T) {
+	t.Parallel()
 	for without, want := range map[string][]string{"": nil, "ids": {"token ids", "streaming"}, "processed": {"log-probs"}, "tools": {"tool calls"}} {
 		u, _ := engine(t, vllm(without))
 		var bad []string

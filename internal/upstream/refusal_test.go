@@ -40,6 +40,7 @@ func promptTooLong() map[string]string {
 
 // TestACompletionThatHasNoRoom is requested once more, without its bound.
 func TestACompletionThatHasNoRoom(t *testing.T) {
+	t.Parallel()
 	for name, text := range tooLongTogether() {
 		for _, streamed := range []bool{false, true} {
 			asked := 0
@@ -69,6 +70,7 @@ func TestACompletionThatHasNoRoom(t *testing.T) {
 
 // TestAPromptThatIsTooLong is reported at once, as a status or in a stream.
 func TestAPromptThatIsTooLong(t *testing.T) {
+	t.Parallel()
 	for name, text := range promptTooLong() {
 		asked, inStream := 0, false
 		u, _ := engine(t, func(w http.ResponseWriter, _ map[string]any) {
@@ -100,6 +102,7 @@ func TestAPromptThatIsTooLong(t *testing.T) {
 
 // TestAnEngineThatAlwaysRefuses gets a bounded number of requests.
 func TestAnEngineThatAlwaysRefuses(t *testing.T) {
+	t.Parallel()
 	for name, text := range tooLongTogether() {
 		asked := 0
 		u, _ := engine(t, func(w http.ResponseWriter, _ map[string]any) {
@@ -117,6 +120,7 @@ func TestAnEngineThatAlwaysRefuses(t *testing.T) {
 // TestTheContextIsReadFromTheModels, so that a bound that leaves no room is not
 // even sent.
 func TestTheContextIsReadFromTheModels(t *testing.T) {
+	t.Parallel()
 	var last map[string]any
 	length, lists := 16384, 0
 	srv := serveModels(t, func() string {
@@ -158,6 +162,7 @@ func TestTheContextIsReadFromTheModels(t *testing.T) {
 
 // TestARefusalThatTheOperatorMustMend: the call waits, and the agent is not blamed.
 func TestARefusalThatTheOperatorMustMend(t *testing.T) {
+	t.Parallel()
 	u, _ := engine(t, func(w http.ResponseWriter, _ map[string]any) {
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = io.WriteString(w, `{"error":{"message":"\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set","type":"BadRequestError","param":null,"code":400}}`)
@@ -170,6 +175,7 @@ func TestARefusalThatTheOperatorMustMend(t *testing.T) {
 
 // TestAnAnswerThatCannotBeTrainedOn names the field.
 func TestAnAnswerThatCannotBeTrainedOn(t *testing.T) {
+	t.Parallel()
 	for field, body := range map[string]string{
 		"logprobs":      `{"choices":[{"message":{"role":"assistant","content":"ok"},"finish_reason":"stop","token_ids":[5,6,7],"logprobs":{"content":[{"logprob":-1}]}}]}`,
 		"choices":       `{"choices":[]}`,
@@ -214,6 +220,7 @@ func serveModels(t *testing.T, models func() string, handle func(w http.Response
 // TestDroppedParametersAreNamed: without ids or log-probs the answer is of no use
 // for training.
 func TestDroppedParametersAreNamed(t *testing.T) {
+	t.Parallel()
 	srv := serveModels(t, func() string { return `{"data":[{"id":"served"}]}` }, func(w http.ResponseWriter, _ map[string]any) {
 		_, _ = io.WriteString(w, `{"choices":[{"message":{"role":"assistant","content":"ok"},"finish_reason":"stop"}],"usage":{}}`)
 	})

@@ -14,6 +14,7 @@ import (
 // TestTokenIDsOfSGLang: SGLang 0.5.23 has the ids of a whole answer in its choice,
 // and those of a stream in the last chunk, for a request with its headers.
 func TestTokenIDsOfSGLang(t *testing.T) {
+	t.Parallel()
 	whole := `{"choices":[{"message":{"role":"assistant","content":"hi"},"finish_reason":"stop","prompt_token_ids":[1,2,3],"response_token_ids":[5,6],` +
 		`"logprobs":{"content":[{"logprob":-0.5},{"logprob":-1}]}}],"usage":{"prompt_tokens":3,"completion_tokens":2}}`
 	streamed := events(

@@ -19,6 +19,7 @@ func events(chunks ...string) string {
 // TestAStreamIsJoinedExactly: the joined pieces equal the answer without a
 // stream, and each piece has its own ids.
 func TestAStreamIsJoinedExactly(t *testing.T) {
+	t.Parallel()
 	var asked map[string]any
 	u, _ := engine(t, func(w http.ResponseWriter, body map[string]any) {
 		asked = body
@@ -67,6 +68,7 @@ func TestAStreamIsJoinedExactly(t *testing.T) {
 // TestTwoNamesOfOneText: some versions of vLLM send each piece of reasoning under
 // both names. A refusal comes in pieces like any other text.
 func TestTwoNamesOfOneText(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		deltas []string
 		want   string
@@ -91,6 +93,7 @@ func TestTwoNamesOfOneText(t *testing.T) {
 
 // TestABrokenStreamIsAskedAgain, and a refusal is the same as without a stream.
 func TestABrokenStreamIsAskedAgain(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		status int // of the engine
 		body   string
@@ -138,6 +141,7 @@ func TestABrokenStreamIsAskedAgain(t *testing.T) {
 // any order, with names and ids that are repeated, and arguments that are an object. The
 // pieces that go out have an index for each call, and give the same calls as the answer.
 func TestOddPiecesOfCalls(t *testing.T) {
+	t.Parallel()
 	const first, second = `{"id":"a","type":"function","function":{"name":"ls","arguments":"{\"x\":1}"}}`, `{"id":"b","type":"function","function":{"name":"ls","arguments":"{}"}}`
 	for name, tt := range map[string]struct {
 		deltas []string // tool_calls
@@ -195,6 +199,7 @@ func TestOddPiecesOfCalls(t *testing.T) {
 
 // TestArgumentsAsAnObject of an answer without a stream become their text.
 func TestArgumentsAsAnObject(t *testing.T) {
+	t.Parallel()
 	for arguments, want := range map[string]string{`{"a": [1, "é"]}`: `"{\"a\": [1, \"é\"]}"`, `null`: `"{}"`, `"{"`: `"{"`} {
 		u, _ := engine(t, func(w http.ResponseWriter, _ map[string]any) {
 			_, _ = io.WriteString(w, `{"prompt_token_ids":[1],"choices":[{"message":{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":`+arguments+`}}]},"finish_reason":"tool_calls","token_ids":[5],"logprobs":{"content":[{"logprob":-1}]}}]}`)

@@ -48,6 +48,7 @@ func call() *schema.Call {
 }
 
 func TestIDsAndLogprobsAreTakenOut(t *testing.T) {
+	t.Parallel()
 	var asked map[string]any
 	u, _ := engine(t, func(w http.ResponseWriter, body map[string]any) {
 		asked = body
@@ -71,6 +72,7 @@ func TestIDsAndLogprobsAreTakenOut(t *testing.T) {
 // refused field, and the call is not repeated without it. A plain configuration
 // does not request token ids at all.
 func TestAServerWithoutTokenIDs(t *testing.T) {
+	t.Parallel()
 	n := 0
 	_, srv := engine(t, func(w http.ResponseWriter, body map[string]any) {
 		n++
@@ -102,6 +104,7 @@ func TestAServerWithoutTokenIDs(t *testing.T) {
 }
 
 func TestRefusalsBecomeFaults(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		status, want int
 		body, code   string

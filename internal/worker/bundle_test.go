@@ -9,6 +9,7 @@ import (
 )
 
 func TestABundleThatNoTryCanRead(t *testing.T) {
+	t.Parallel()
 	for _, err := range []error{broker.ErrNotFound, broker.ErrDigest, &broker.TooLargeError{What: "object x", Size: 2, Limit: 1}} {
 		if !unusable(fmt.Errorf("read it: %w", err)) {
 			t.Errorf("%v: it would be read again", err)

@@ -31,6 +31,7 @@ func (k *slowKeeper) KeepCache(ctx context.Context, failed func(error)) {
 // TestRolloutsRunWhileTheBuildCacheIsPruned: the prune ends with the worker, and
 // its error has a text of its own.
 func TestRolloutsRunWhileTheBuildCacheIsPruned(t *testing.T) {
+	t.Parallel()
 	var log bytes.Buffer
 	ended := make(chan struct{})
 	b := newBench(t, nil, func(c *worker.Config) {

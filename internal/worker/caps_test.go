@@ -30,6 +30,7 @@ func (b *specs) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandbox
 // worker's cap, in the agent's sandbox and in a separate verifier's, and that a
 // set one below the cap is kept.
 func TestCapsAreTheDefaults(t *testing.T) {
+	t.Parallel()
 	caps := place.Caps{CPUs: 2, MemoryBytes: 64 << 20, DiskBytes: 128 << 20, Pids: 50}
 	var record *specs
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": exits(0)}), func(c *worker.Config) {

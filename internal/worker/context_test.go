@@ -13,6 +13,7 @@ import (
 // TestAnAgentWhoseContextIsFull: the fault names the context if the agent ended after
 // its call was too long, with any status, and not if a later call was answered.
 func TestAnAgentWhoseContextIsFull(t *testing.T) {
+	t.Parallel()
 	gives := func(code int, questions ...string) dummy.Program {
 		return func(ctx context.Context, p *dummy.Proc) int {
 			for _, q := range questions {

@@ -17,6 +17,7 @@ import (
 // A file without room among the artifacts is left out, and the other files of its
 // folder are kept.
 func TestALargeFileDropsItselfAlone(t *testing.T) {
+	t.Parallel()
 	agent := func(_ context.Context, p *dummy.Proc) int {
 		errs := []error{p.Files.MkdirAll("logs/artifacts/sub", 0o755), p.Files.WriteFile("logs/artifacts/small", []byte("x"), 0o644), p.Files.WriteFile("logs/artifacts/sub/b*g?", nil, 0o644)}
 		f, err := p.Files.Create("logs/artifacts/sub/b*g")

@@ -13,6 +13,7 @@ import (
 // A rollout without room for its files ends in a result that says so. Running it
 // again would not help.
 func TestARolloutEndsAlthoughItsTrainersBucketIsFull(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": exits(0)}))
 	if err := b.nats.Worker(t, "setup2").Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxArtifactBytes: 100}); err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 // An agent that ends while NATS is away ends its rollout without another
 // attempt. Its results wait until NATS is back.
 func TestAnAgentThatEndsInAnOutageIsNotRunAgain(t *testing.T) {
+	t.Parallel()
 	working, end := make(chan struct{}), make(chan struct{})
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": func(ctx context.Context, p *dummy.Proc) int {
 		close(working) // panics on a second run
@@ -44,6 +45,7 @@ func TestAnAgentThatEndsInAnOutageIsNotRunAgain(t *testing.T) {
 }
 
 func TestCancelEndsARunningRollout(t *testing.T) {
+	t.Parallel()
 	started := make(chan struct{})
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": func(ctx context.Context, _ *dummy.Proc) int {
 		close(started)
@@ -60,6 +62,7 @@ func TestCancelEndsARunningRollout(t *testing.T) {
 }
 
 func TestDrainReturnsUnfinishedRollouts(t *testing.T) {
+	t.Parallel()
 	started := make(chan struct{})
 	programs := shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": func(ctx context.Context, _ *dummy.Proc) int {
 		close(started)
@@ -83,6 +86,7 @@ func TestDrainReturnsUnfinishedRollouts(t *testing.T) {
 }
 
 func TestDrainLetsRunningRolloutsEnd(t *testing.T) {
+	t.Parallel()
 	started, release := make(chan struct{}), make(chan struct{})
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": func(context.Context, *dummy.Proc) int {
 		close(started)
@@ -100,6 +104,7 @@ func TestDrainLetsRunningRolloutsEnd(t *testing.T) {
 }
 
 func TestABrokenSandboxIsTriedAgainAndThenDead(t *testing.T) {
+	t.Parallel()
 	base := &dummy.Backend{}
 
 	var tries int

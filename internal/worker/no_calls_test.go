@@ -13,6 +13,7 @@ import (
 // TestAnAgentThatCallsNoModel: an agent that should call a model and ends without
 // a call has a fault, also in one step of several. The verifier runs all the same.
 func TestAnAgentThatCallsNoModel(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("0.5"), ":": exits(0)}, map[string]dummy.Program{
 		"agent": exits(0),
 		sandboxes.HelperPath: func(ctx context.Context, p *dummy.Proc) int {

@@ -25,6 +25,7 @@ import (
 // TestABlackBoxCallsItsModelItself checks a rollout without a gate: only its
 // outcome is known.
 func TestABlackBoxCallsItsModelItself(t *testing.T) {
+	t.Parallel()
 	called := ""
 	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		called = r.URL.Path + " " + r.Header.Get("Authorization")
@@ -104,6 +105,7 @@ func asking(ctx context.Context, p *dummy.Proc) int {
 // TestATransparentProxyStreams checks that the agent receives the engine's
 // first words before the engine has ended, if the request asks for that.
 func TestATransparentProxyStreams(t *testing.T) {
+	t.Parallel()
 	said, read := make(chan struct{}), make(chan struct{})
 	agent := func(ctx context.Context, p *dummy.Proc) int {
 		reading := &spy{Writer: p.Stdout, want: "first", seen: read}
@@ -163,6 +165,7 @@ func (s *spy) Write(p []byte) (int, error) {
 // TestAHeldProxyWaits checks that a trainer can hold a group even if it does
 // not answer the calls itself. The agent's clock stands still.
 func TestAHeldProxyWaits(t *testing.T) {
+	t.Parallel()
 	asked := make(chan string, 8)
 	lab := models.Upstream{Name: "lab", Answer: func(_ context.Context, c *schema.Call, _ func(*schema.Delta) error) (*schema.Reply, error) {
 		asked <- c.Key
@@ -205,6 +208,7 @@ func TestAHeldProxyWaits(t *testing.T) {
 // TestAStreamThatBreaksIsNotGoneOnWith checks that no second generation
 // continues a broken stream: the agent has read the first part already.
 func TestAStreamThatBreaksIsNotGoneOnWith(t *testing.T) {
+	t.Parallel()
 	var asked atomic.Int32
 	lab := models.Upstream{Name: "lab", Answer: func(_ context.Context, _ *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error) {
 		asked.Add(1)
@@ -273,6 +277,7 @@ func TestARefusedAnswerOfAnUpstreamIsAskedAgain(t *testing.T) {
 // TestAWorkerLogsAnUpstreamThatIsAway: one line names the upstream and the reason, and
 // does not come again with each try.
 func TestAWorkerLogsAnUpstreamThatIsAway(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	tries := 0
 	lab := models.Upstream{Name: "lab", Answer: func(context.Context, *schema.Call, func(*schema.Delta) error) (*schema.Reply, error) {

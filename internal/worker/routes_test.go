@@ -19,6 +19,7 @@ import (
 // text, a sub-agent gets another process of the trainer, and the agent itself
 // gets the first one.
 func TestCallsAreRoutedByTag(t *testing.T) {
+	t.Parallel()
 	answers := map[string]string{}
 	agent := func(ctx context.Context, p *dummy.Proc) int {
 		for _, text := range []string{"turn", "title", "sub"} {

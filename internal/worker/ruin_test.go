@@ -83,6 +83,7 @@ func (f noFiles) Read(context.Context, string, int64) ([]byte, error) { return n
 // TestASandboxThatItsProcessesEndedIsNotTriedAgain ends sandboxes for lack of memory
 // and by their processes.
 func TestASandboxThatItsProcessesEndedIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, eats, who, stage string
 		status                 schema.Status
@@ -122,6 +123,7 @@ func TestASandboxThatItsProcessesEndedIsNotTriedAgain(t *testing.T) {
 // A trainer whose command uses up the memory of the sandbox ends its own
 // verification.
 func TestATrainersCommandThatUsesUpTheMemory(t *testing.T) {
+	t.Parallel()
 	backend := &hungry{eats: "grade", cause: sandboxes.ErrMemory}
 	b := newBench(t, nil, func(w *worker.Config) {
 		backend.Backend = &dummy.Backend{Programs: map[string]dummy.Program{"agent": exits(0)}}
@@ -199,6 +201,7 @@ func (f filledFiles) Empty(ctx context.Context, dir string, mode fs.FileMode, ow
 }
 
 func TestAVerifiersFolderThatFillsForEver(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, nil, func(w *worker.Config) {
 		w.Backends = []sandboxes.Backend{filling{&dummy.Backend{Programs: shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": exits(0)})}}}
 	})
@@ -229,6 +232,7 @@ func (noStart) Start(_ context.Context, c sandboxes.Cmd) (sandboxes.Process, err
 }
 
 func TestAWorkingDirectoryThatIsAFileIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
 	backend := &filed{}
 	b := newBench(t, nil, func(w *worker.Config) {
 		backend.Backend = &dummy.Backend{}
@@ -243,6 +247,7 @@ func TestAWorkingDirectoryThatIsAFileIsNotTriedAgain(t *testing.T) {
 }
 
 func TestFilesThatASandboxRefusesAreNotTriedAgain(t *testing.T) {
+	t.Parallel()
 	for reason, code := range map[string]string{"not a directory": schema.CodeSetup, "no space left on device": schema.CodeDisk} {
 		backend := &refusing{reason: reason}
 		b := newBench(t, nil, func(w *worker.Config) {

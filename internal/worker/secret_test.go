@@ -65,6 +65,7 @@ func (l *leak) text(where, text string) {
 // TestNoKeyLeavesAWorker lets an agent, its model, a tool and a verifier quote the key
 // of the session.
 func TestNoKeyLeavesAWorker(t *testing.T) {
+	t.Parallel()
 	l, log := &leak{seen: map[string]string{}}, &bytes.Buffer{}
 	b := newBench(t, map[string]dummy.Program{"agent": tells, "quote": func(_ context.Context, p *dummy.Proc) int {
 		fmt.Fprintln(p.Stdout, strings.Join(p.Args, " "))
@@ -147,6 +148,7 @@ func TestNoKeyLeavesAWorker(t *testing.T) {
 
 // TestNoKeyLeavesAWorkerWithAnUpstream lets an upstream quote a key in its refusal.
 func TestNoKeyLeavesAWorkerWithAnUpstream(t *testing.T) {
+	t.Parallel()
 	log := &bytes.Buffer{}
 	asks := func(ctx context.Context, p *dummy.Proc) int {
 		ask(ctx, p, "my key is "+p.Env["OPENAI_API_KEY"])

@@ -75,6 +75,7 @@ func phases(r *schema.Result) string {
 }
 
 func TestAGroupSharesOneSetup(t *testing.T) {
+	t.Parallel()
 	var runs atomic.Int32
 	b := newBench(t, map[string]dummy.Program{"agent": inspects, "/bin/sh": setup(&runs)})
 	all := b.members(t, group(6))
@@ -115,6 +116,7 @@ func TestAGroupSharesOneSetup(t *testing.T) {
 }
 
 func TestTheNextRolloutMakesTheSnapshotIfOneFails(t *testing.T) {
+	t.Parallel()
 	var runs atomic.Int32
 	good := setup(&runs)
 	b := newBench(t, map[string]dummy.Program{"agent": inspects, "/bin/sh": func(ctx context.Context, p *dummy.Proc) int {
@@ -137,6 +139,7 @@ func TestTheNextRolloutMakesTheSnapshotIfOneFails(t *testing.T) {
 }
 
 func TestARolloutThatWaitsForASnapshotIsCancelled(t *testing.T) {
+	t.Parallel()
 	began, release := make(chan struct{}), make(chan struct{})
 	var runs atomic.Int32
 	good := setup(&runs)
@@ -217,6 +220,7 @@ func withCopies(f func(ctx context.Context, sb sandboxes.Sandbox) (sandboxes.Sna
 
 // TestACopyThatFails: each rollout runs its own setup, and none is tried again.
 func TestACopyThatFails(t *testing.T) {
+	t.Parallel()
 	for name, err := range map[string]error{
 		"an error": errors.New("no space left on device"), "too large": sandboxes.NoSnapshots("the setup wrote 9000 MB"),
 	} {
@@ -238,6 +242,7 @@ func TestACopyThatFails(t *testing.T) {
 
 // TestACancelInTheMiddleOfACopy ends the rollout, and another one makes the copy.
 func TestACancelInTheMiddleOfACopy(t *testing.T) {
+	t.Parallel()
 	var runs atomic.Int32
 	copying := make(chan struct{}, 1)
 	b := newBench(t, map[string]dummy.Program{"agent": inspects, "/bin/sh": setup(&runs)}, withCopies(func(ctx context.Context, sb sandboxes.Sandbox) (sandboxes.Snapshot, error) {
@@ -272,6 +277,7 @@ func TestACancelInTheMiddleOfACopy(t *testing.T) {
 // TestACopyWithWhichNoSandboxBegins is dropped: the rollout is tried again, and each one
 // runs its own setup.
 func TestACopyWithWhichNoSandboxBegins(t *testing.T) {
+	t.Parallel()
 	var runs atomic.Int32
 	b := newBench(t, map[string]dummy.Program{"agent": inspects, "/bin/sh": setup(&runs)}, withCopies(func(ctx context.Context, sb sandboxes.Sandbox) (sandboxes.Snapshot, error) {
 		made, err := sb.Snapshot(ctx, 0)
@@ -295,6 +301,7 @@ type noSnapshots struct{ sandboxes.Sandbox }
 func (noSnapshots) CanSnapshot() error { return sandboxes.Alone{}.CanSnapshot() }
 
 func TestABackendWithoutSnapshots(t *testing.T) {
+	t.Parallel()
 	var runs atomic.Int32
 	b := newBench(t, map[string]dummy.Program{"agent": inspects, "/bin/sh": setup(&runs)}, func(c *worker.Config) {
 		c.Backends = []sandboxes.Backend{plain{c.Backends[0].(*dummy.Backend)}}
@@ -310,6 +317,7 @@ func TestABackendWithoutSnapshots(t *testing.T) {
 }
 
 func TestASnapshotThatIsGone(t *testing.T) {
+	t.Parallel()
 	var runs atomic.Int32
 	b := newBench(t, map[string]dummy.Program{"agent": inspects, "/bin/sh": setup(&runs)})
 	requests := group(3)

@@ -11,6 +11,7 @@ import (
 // TestAUserThatASandboxLacksIsNamed runs each request once: another try cannot
 // help.
 func TestAUserThatASandboxLacksIsNamed(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": exits(0)}))
 	b.backend.Absent = []string{"ghost"}
 	b.serve(t, ok)

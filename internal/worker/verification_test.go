@@ -68,6 +68,7 @@ func leavesAFile(_ context.Context, p *dummy.Proc) int {
 func number(n float64) *float64 { return &n }
 
 func TestATrainerVerifiesThroughItsHandle(t *testing.T) {
+	t.Parallel()
 	counts := func(_ context.Context, p *dummy.Proc) int {
 		in, err := io.ReadAll(p.Stdin)
 		fmt.Fprintf(p.Stdout, "%d bytes, A=%s B=%s in %s", len(in), p.Env["A"], p.Env["B"], p.Dir)
@@ -126,6 +127,7 @@ func TestATrainerVerifiesThroughItsHandle(t *testing.T) {
 }
 
 func TestOperationsThatCannotBeDone(t *testing.T) {
+	t.Parallel()
 	big := func(_ context.Context, p *dummy.Proc) int {
 		_, _ = p.Stdout.Write(bytes.Repeat([]byte{'x'}, schema.MaxOutput+10))
 		return 0
@@ -178,6 +180,7 @@ func TestOperationsThatCannotBeDone(t *testing.T) {
 }
 
 func TestVerificationsThatFail(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, map[string]dummy.Program{"agent": exits(0)})
 	var late error
 	tries := 0
@@ -232,6 +235,7 @@ func TestVerificationsThatFail(t *testing.T) {
 // does not count this. A trainer that goes in the middle is replaced by its next
 // process, with a handle of its own.
 func TestAVerificationWaitsForItsTrainer(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, map[string]dummy.Program{"agent": leavesAFile, "forever": func(ctx context.Context, _ *dummy.Proc) int { <-ctx.Done(); return 1 }})
 	r := byTrainer("alpha-1")
 	r.Limits.VerifyMS = 20_000
@@ -278,6 +282,7 @@ func TestAVerificationWaitsForItsTrainer(t *testing.T) {
 }
 
 func TestATrainerVerifiesSteps(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, map[string]dummy.Program{"agent": leavesAFile})
 	b.verifies(t, func(_ context.Context, h *trainer.Handle) (*schema.Verdict, error) {
 		return &schema.Verdict{Reward: number(map[string]float64{"one": 1, "two": 0.5}[h.Step]), Metrics: map[string]float64{"n": 2}}, nil

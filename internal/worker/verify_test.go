@@ -11,6 +11,7 @@ import (
 
 // A verifier that was killed gives no reward, even if it has left one.
 func TestAVerifierThatTimesOutGivesNoReward(t *testing.T) {
+	t.Parallel()
 	slow := func(ctx context.Context, p *dummy.Proc) int {
 		reward("1")(ctx, p)
 		<-ctx.Done()
@@ -28,6 +29,7 @@ func TestAVerifierThatTimesOutGivesNoReward(t *testing.T) {
 // Rewards of which none is the headline are kept. The reward is null with a note,
 // not with a fault, unless the task names a headline that is not there.
 func TestRewardsWithoutAHeadlineAreKept(t *testing.T) {
+	t.Parallel()
 	several := func(_ context.Context, p *dummy.Proc) int {
 		if err := p.Files.WriteFile("logs/verifier/reward.json", []byte(`{"speed": 0.5, "style": 1}`), 0o644); err != nil {
 			return 1

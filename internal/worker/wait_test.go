@@ -101,6 +101,7 @@ func badAnswer() error {
 // row end the rollout. The fault names the engine and the field, with a trainer
 // as well as with a proxy.
 func TestAnswersThatAreRefusedEndTheRollout(t *testing.T) {
+	t.Parallel()
 	var asked atomic.Int32
 	refuse := func(context.Context, *schema.Call) (*schema.Reply, error) {
 		asked.Add(1)
@@ -138,6 +139,7 @@ func TestAnswersThatAreRefusedEndTheRollout(t *testing.T) {
 // TestWaitsAreTold checks that an event reports at once the reason for which a
 // call waits, and another one its end.
 func TestWaitsAreTold(t *testing.T) {
+	t.Parallel()
 	var asked atomic.Int32
 	lab := models.Upstream{Name: "lab", Answer: func(context.Context, *schema.Call, func(*schema.Delta) error) (*schema.Reply, error) {
 		if asked.Add(1) == 1 {
@@ -197,6 +199,7 @@ func TestWaitsAreTold(t *testing.T) {
 
 // TestAWaitForASlotIsTold makes two calls at once where one may be open.
 func TestAWaitForASlotIsTold(t *testing.T) {
+	t.Parallel()
 	both := func(ctx context.Context, p *dummy.Proc) int {
 		var calls sync.WaitGroup
 		var failed atomic.Int32
@@ -251,6 +254,7 @@ func (b late) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandbox, 
 
 // TestAWaitForASandboxIsTold: the event names the image.
 func TestAWaitForASandboxIsTold(t *testing.T) {
+	t.Parallel()
 	ready := make(chan struct{})
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": exits(0)}), func(c *worker.Config) {
 		c.Backends = []sandboxes.Backend{late{c.Backends[0], ready}}

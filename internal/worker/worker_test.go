@@ -217,6 +217,7 @@ func asks(n int) dummy.Program {
 }
 
 func TestRolloutFromRequestToReward(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, shells(map[string]dummy.Program{"prepare": exits(0), "verify": reward("0.5")}, map[string]dummy.Program{"agent": asks(2)}))
 	b.serve(t, ok)
 	r := request("alpha-1")
@@ -258,6 +259,7 @@ func TestRolloutFromRequestToReward(t *testing.T) {
 
 // TestOutcomes checks each outcome in the table of docs/protocol.md.
 func TestOutcomes(t *testing.T) {
+	t.Parallel()
 	forever := func(ctx context.Context, _ *dummy.Proc) int { <-ctx.Done(); return 1 }
 	programs := shells(map[string]dummy.Program{
 		"verify": reward("1"), "fails": exits(3), "no number": reward("much"), "nothing": exits(0),
@@ -304,6 +306,7 @@ func TestOutcomes(t *testing.T) {
 
 // TestAnAgentThatNoWorkerHasIsRefused: nothing is queued.
 func TestAnAgentThatNoWorkerHasIsRefused(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": asks(1)}))
 	for _, name := range []string{"nobody", "opencode"} {
 		r := request("alpha-1")
@@ -319,6 +322,7 @@ func TestAnAgentThatNoWorkerHasIsRefused(t *testing.T) {
 }
 
 func TestNoTrainerFails(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": asks(1)}))
 	r := request("alpha-1")
 	r.Gate.WaitMS = 400
@@ -339,6 +343,7 @@ func TestNoTrainerFails(t *testing.T) {
 }
 
 func TestTheAgentsClockStandsWhileATrainerHolds(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": asks(1)}))
 	b.trainer.Hold(trainer.Selection{})
 	b.serve(t, ok)
@@ -351,6 +356,7 @@ func TestTheAgentsClockStandsWhileATrainerHolds(t *testing.T) {
 }
 
 func TestHostileStringsAreCarriedThrough(t *testing.T) {
+	t.Parallel()
 	hostile := "-- \"q\" 's' $(touch x) `id`\n\\ \t--help\u2028"
 	var got, model string
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": func(_ context.Context, p *dummy.Proc) int {
@@ -370,6 +376,7 @@ func TestHostileStringsAreCarriedThrough(t *testing.T) {
 }
 
 func TestTheKeyIsInNoLogEventOrResult(t *testing.T) {
+	t.Parallel()
 	keys := make(chan string, 1)
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": func(ctx context.Context, p *dummy.Proc) int {
 		key := p.Env["OPENAI_API_KEY"]

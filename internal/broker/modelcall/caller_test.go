@@ -62,6 +62,7 @@ func quiet(schema.Frame) error { return nil }
 // TestDeltasSayWhetherMoreWait checks that Frame.More is true only if the next
 // delta has arrived already. Otherwise the gate has to flush at once.
 func TestDeltasSayWhetherMoreWait(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	piece := &schema.Delta{V: 1, Delta: json.RawMessage(`{"content":"a"}`)}
 	sent := make(chan struct{})
@@ -99,6 +100,7 @@ func TestDeltasSayWhetherMoreWait(t *testing.T) {
 }
 
 func TestCallIsAnswered(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.listen(t, func(a modelcall.IncomingCall) {
 		harness.Must(t, a.Send(b.answer(t, schema.FrameAccept, "g1", 0, nil)))
@@ -118,6 +120,7 @@ func TestCallIsAnswered(t *testing.T) {
 }
 
 func TestCallWithoutATrainerEndsWithinItsBudget(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	absent := 0
 	err := b.caller(600*time.Millisecond).Complete(t.Context(), call(1), func(f schema.Frame) error {
@@ -133,6 +136,7 @@ func TestCallWithoutATrainerEndsWithinItsBudget(t *testing.T) {
 }
 
 func TestCallSurvivesATrainerThatComesLate(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	come := make(chan struct{})
 	go func() {
@@ -157,6 +161,7 @@ func TestCallSurvivesATrainerThatComesLate(t *testing.T) {
 }
 
 func TestRetryableFaultIsAskedAgainUnderTheSameKey(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	var asked atomic.Int32
 	b.listen(t, func(a modelcall.IncomingCall) {
@@ -180,6 +185,7 @@ func TestRetryableFaultIsAskedAgainUnderTheSameKey(t *testing.T) {
 }
 
 func TestOnlyNewMessagesAreSentUnlessTheBaseIsLost(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	var bodies []schema.Call
 	b.listen(t, func(a modelcall.IncomingCall) {
@@ -206,6 +212,7 @@ func TestOnlyNewMessagesAreSentUnlessTheBaseIsLost(t *testing.T) {
 }
 
 func TestFinalFaultReachesTheCaller(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.listen(t, func(a modelcall.IncomingCall) {
 		_ = a.Send(b.answer(t, schema.FrameFault, "g1", 0, &schema.Fault{Code: schema.CodeTooLarge, Message: "too long", Status: 413}))
@@ -218,6 +225,7 @@ func TestFinalFaultReachesTheCaller(t *testing.T) {
 }
 
 func TestLostDeltaIsAskedForAgain(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	delta := func(s string) *schema.Delta {
 		return &schema.Delta{V: 1, Delta: json.RawMessage(`{"content":"` + s + `"}`)}
@@ -248,6 +256,7 @@ func TestLostDeltaIsAskedForAgain(t *testing.T) {
 }
 
 func TestEndingACallTellsTheTrainer(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	cancelled := make(chan struct{})
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -272,6 +281,7 @@ func TestEndingACallTellsTheTrainer(t *testing.T) {
 }
 
 func TestCallThatDoesNotFitIsTheAgentsFault(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	c := call(1)
 	c.Messages = append(c.Messages, json.RawMessage(`"`+strings.Repeat("x", schema.MaxBody)+`"`))
@@ -285,6 +295,7 @@ func TestCallThatDoesNotFitIsTheAgentsFault(t *testing.T) {
 // TestLargeBodiesTravel sends large calls and replies. They travel compressed,
 // or through the object store if they are still too large for a message.
 func TestLargeBodiesTravel(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	for name, text := range map[string]string{"text": strings.Repeat("some text ", 1<<20), "noise": base64.StdEncoding.EncodeToString(harness.Noise(9 << 20))} {
 		c := call(map[string]int{"text": 1, "noise": 2}[name])
@@ -331,6 +342,7 @@ func TestLargeBodiesTravel(t *testing.T) {
 }
 
 func TestReplyWithWrongLengthsIsRefused(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	reply := done("ok")
 	reply.CompletionIDs, reply.Logprobs = schema.PackTokenIDs([]int32{1}), schema.PackLogprobs([]float32{1})

@@ -83,6 +83,7 @@ func encoded(t *testing.T, m schema.Message) []byte {
 // the protocol for frames. The trainer gets one refusal with a fault that names
 // the field, and the same call again.
 func TestAnAnswerThatIsRefusedIsToldToItsTrainerOnce(t *testing.T) {
+	t.Parallel()
 	piece := &schema.Delta{V: 1, Delta: json.RawMessage(`{"content":"a"}`)}
 	good := encoded(t, done("ok"))
 	of := func(v int) []byte {
@@ -147,6 +148,7 @@ func TestAnAnswerThatIsRefusedIsToldToItsTrainerOnce(t *testing.T) {
 // TestATrainerThatRepeatsARefusedAnswer: the third refusal ends the call, so the
 // rollout does not wait for ever. The trainer gets one refusal.
 func TestATrainerThatRepeatsARefusedAnswer(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	for _, tool := range []bool{false, true} {
 		nc := b.nats.Raw(t, b.nats.TrainerCreds("alpha"), broker.InboxFor("trainer", "alpha"))
@@ -177,6 +179,7 @@ func TestATrainerThatRepeatsARefusedAnswer(t *testing.T) {
 // TestAGapIsNamed: the worker asks for lost deltas again, and the event of the wait
 // names them.
 func TestAGapIsNamed(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	piece := encoded(t, &schema.Delta{V: 1, Delta: json.RawMessage(`{"content":"a"}`)})
 	at := func(n int) frame { return frame{headers(schema.FrameDelta, "g", fmt.Sprint(n)), piece} }
@@ -210,6 +213,7 @@ func TestAGapIsNamed(t *testing.T) {
 // TestAGateMayRefuse: a gate refuses an answer that passed all checks of the
 // broker.
 func TestAGateMayRefuse(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	refusals := b.stranger(t, func(n int) []frame {
 		return []frame{{headers(schema.FrameFinal, fmt.Sprint("g", n), "0"), encoded(t, done(fmt.Sprint("answer ", n)))}}

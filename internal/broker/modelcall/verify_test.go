@@ -102,6 +102,7 @@ func (v *verifying) request(t *testing.T, gen, number string, data []byte) (kind
 // TestOperationsOfAVerification checks the rules of the numbers and generations of
 // operations.
 func TestOperationsOfAVerification(t *testing.T) {
+	t.Parallel()
 	v := startVerifying(t, newBench(t))
 	v.frame(t, schema.FrameAccept, "g1", nil)
 	expect := func(what, kind, text, wantKind, wantText string) {
@@ -146,6 +147,7 @@ func TestOperationsOfAVerification(t *testing.T) {
 // TestANewGenerationOfAVerification is the trainer's next process: it gets the same
 // verification, and the operations of the former one end.
 func TestANewGenerationOfAVerification(t *testing.T) {
+	t.Parallel()
 	v := startVerifying(t, newBench(t))
 	v.frame(t, schema.FrameAccept, "g1", nil)
 	slow := make(chan string, 1)

@@ -6,6 +6,7 @@ import (
 )
 
 func TestAnAbsenceTimerBeginsAnewAfterABreak(t *testing.T) {
+	t.Parallel()
 	begin := time.Now()
 	var v absenceTimer
 	for _, look := range []struct{ at, want time.Duration }{

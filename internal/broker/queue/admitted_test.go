@@ -14,6 +14,7 @@ import (
 // TestATrainerThatIsAdmittedLaterReachesConnectedWorkers admits trainers one after the
 // other while a worker is connected.
 func TestATrainerThatIsAdmittedLaterReachesConnectedWorkers(t *testing.T) {
+	t.Parallel()
 	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: t.TempDir(), Trainers: []string{"local"}, Workers: []string{"w1"}, Relaxed: true, Log: zerolog.Nop()})
 	harness.Must(t, err)
 	defer srv.Shutdown()

@@ -15,6 +15,7 @@ import (
 // TestARequestThatArrivesAsAWaitEndsGoesBack delivers a request at the moment at
 // which the wait for it ends. It must not stay unsettled for an ack wait.
 func TestARequestThatArrivesAsAWaitEndsGoesBack(t *testing.T) {
+	t.Parallel()
 	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "state"), Relaxed: true, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)

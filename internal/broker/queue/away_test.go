@@ -19,6 +19,7 @@ import (
 
 // Operations that do not wait for the server return ErrUnreachable.
 func TestOperationsThatDoNotWaitReportTheOutage(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Server.Shutdown()
 	for name, do := range map[string]func() error{

@@ -10,6 +10,7 @@ import (
 // TestAJobIsSuspendedWhileItsWorkerIs changes the worker's state around the
 // begin of a job.
 func TestAJobIsSuspendedWhileItsWorkerIs(t *testing.T) {
+	t.Parallel()
 	w := newWorker(&base{})
 	w.leases.suspended.set(true)
 	j := w.resolver.newJob(&schema.Request{ID: "alpha-1"}, &delivery{})

@@ -16,6 +16,7 @@ import (
 // TestOneTrainersCancelsDelayNoOther lets alpha flood the only worker with cancels
 // of rollouts that do not exist, while beta cancels one of its own.
 func TestOneTrainersCancelsDelayNoOther(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	beta := b.NewTrainer(t, "beta")
 	_, err := beta.Submit(t.Context(), 2, []schema.Request{harness.Request("beta-1")})
@@ -47,6 +48,7 @@ func TestOneTrainersCancelsDelayNoOther(t *testing.T) {
 // TestACancelReadsTheQueueOnce counts the messages that a worker reads to cancel
 // many rollouts without sequences.
 func TestACancelReadsTheQueueOnce(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	const queued, unknown = 60, 40
 	var ids []schema.ID

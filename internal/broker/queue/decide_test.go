@@ -153,6 +153,7 @@ func decisions() []struct {
 }
 
 func TestEveryRowOfTheDecisionTable(t *testing.T) {
+	t.Parallel()
 	for _, tt := range decisions() {
 		f := tt.facts
 		f.worker, f.instance, f.listed = "w1", "i", tt.facts.listed
@@ -167,6 +168,7 @@ func TestEveryRowOfTheDecisionTable(t *testing.T) {
 // TestTheDocumentedTableIsTheDecision compares the rows of the documentation with
 // the rows of TestEveryRowOfTheDecisionTable.
 func TestTheDocumentedTableIsTheDecision(t *testing.T) {
+	t.Parallel()
 	data, err := os.ReadFile("../../../docs/protocol.md")
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 // TestNothingRunsWithoutACopyOfItsRequest lets the server refuse the copy of a
 // request but not the state that claims it.
 func TestNothingRunsWithoutACopyOfItsRequest(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	s, err := b.JetStream(t).Stream(t.Context(), subjects.Records("alpha"))
 	harness.Must(t, err)
@@ -54,6 +55,7 @@ func TestNothingRunsWithoutACopyOfItsRequest(t *testing.T) {
 // TestACopyThatIsGoneIsStoredAgain deletes the copy of a running rollout's
 // request.
 func TestACopyThatIsGoneIsStoredAgain(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Submit(t, harness.Request("alpha-1"))
 	j := b.Take(t)
@@ -72,6 +74,7 @@ func TestACopyThatIsGoneIsStoredAgain(t *testing.T) {
 // TestAStateWithoutRequestEnds has a state of a worker that is gone, without a
 // message and without a copy.
 func TestAStateWithoutRequestEnds(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	lost := schema.State{V: 1, ID: "alpha-1", Trainer: "alpha", Status: schema.StatusRunning, Attempt: 1, Tries: 1, Worker: "gone", Instance: "i1", OwnerSeq: 1}
 	data, err := schema.Encode(&lost)
@@ -89,6 +92,7 @@ func TestAStateWithoutRequestEnds(t *testing.T) {
 // The state then names a worker that does not run the rollout, as after a claim
 // with a lost answer. The difference is that the attempt has run.
 func TestATryThatRanIsNotGivenBack(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Submit(t, harness.Request("alpha-1"))
 	j := b.Take(t)
@@ -107,6 +111,7 @@ func TestATryThatRanIsNotGivenBack(t *testing.T) {
 // TestACancelledRequestLeavesTheQueue cancels requests that no worker has claimed,
 // with their sequences, without them, and with a foreign one.
 func TestACancelledRequestLeavesTheQueue(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	var group []schema.Request
 	var ids []schema.ID

@@ -19,6 +19,7 @@ import (
 // while a request that it could run is parked. It restarts the ack wait of its own
 // message only, and settles no other.
 func TestADrainingWorkerLeavesTheMessagesOfOthers(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Leave()
 	keepTaking(t, b.NewWorker(t, "unable", offers("dummy", 2)))
@@ -87,6 +88,7 @@ func (a *acked) count(seq uint64, word string) int {
 // TestADrainingWorkerStaysDraining waits for presences that a worker announces
 // after its drain.
 func TestADrainingWorkerStaysDraining(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	key, err := nats.NkeyOptionFromSeed(b.Server.AdminCreds())
 	harness.Must(t, err)
@@ -115,6 +117,7 @@ func TestADrainingWorkerStaysDraining(t *testing.T) {
 // TestADrainDuringAClaimSpendsNoTry ends the wait for a request as soon as the
 // state names the worker.
 func TestADrainDuringAClaimSpendsNoTry(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	key, err := nats.NkeyOptionFromSeed(b.Server.AdminCreds())
 	harness.Must(t, err)

@@ -12,6 +12,7 @@ import (
 
 // The server keeps a file of a job at least as long as its worker keeps the rollout.
 func TestAJobsFilesAreKeptForTheRetention(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Leave()
 	w := b.NewWorker(t, "w2", func(c *queue.WorkerConfig) { c.Retention = 24 * time.Hour })

@@ -42,6 +42,7 @@ func keepTaking(t *testing.T, w *queue.Worker) <-chan *queue.Job {
 }
 
 func TestARequestGoesToTheWorkerThatCanRunIt(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Leave()
 	for _, wid := range []string{"a", "b", "c"} {
@@ -74,6 +75,7 @@ func TestARequestGoesToTheWorkerThatCanRunIt(t *testing.T) {
 }
 
 func TestNoWorkerOffersTheNeeds(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Leave()
 	keepTaking(t, b.NewWorker(t, "a", offers("dummy", 2), func(c *queue.WorkerConfig) { c.Timing.NoCapable = 600 * time.Millisecond }))
@@ -92,6 +94,7 @@ func TestNoWorkerOffersTheNeeds(t *testing.T) {
 // A request that no worker could run at first, and that has run since, gets the
 // full wait for a capable worker again.
 func TestARequestThatNoWorkerCouldRunIsNotGivenUpLater(t *testing.T) {
+	t.Parallel()
 	const noCapable = 1500 * time.Millisecond
 	patient := func(c *queue.WorkerConfig) { c.Timing.NoCapable = noCapable }
 	b := newBench(t)
@@ -124,6 +127,7 @@ func TestARequestThatNoWorkerCouldRunIsNotGivenUpLater(t *testing.T) {
 }
 
 func TestCancelInEveryState(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	cancelled := func(id schema.ID, attempt int) {
 		t.Helper()
@@ -180,6 +184,7 @@ func TestCancelInEveryState(t *testing.T) {
 }
 
 func TestDeadLettersAreListedRequeuedAndDropped(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	r := harness.Request("alpha-1")
 	whole, err := schema.Encode(&r)
@@ -218,6 +223,7 @@ func TestDeadLettersAreListedRequeuedAndDropped(t *testing.T) {
 // TestAFloodOfDeadMessagesKeepsThoseOfOthers: the dead messages of one trainer are
 // bounded, and push out none of another's.
 func TestAFloodOfDeadMessagesKeepsThoseOfOthers(t *testing.T) {
+	t.Parallel()
 	const bound = 500
 	b := newBench(t)
 	b.NewTrainer(t, "beta")

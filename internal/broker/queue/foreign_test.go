@@ -16,6 +16,7 @@ import (
 
 // TestARequestOfAnotherVersionGetsAResult: the fault of the result names the field.
 func TestARequestOfAnotherVersionGetsAResult(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	r := harness.Request("alpha-1")
 	r.V = 2
@@ -42,6 +43,7 @@ func TestARequestOfAnotherVersionGetsAResult(t *testing.T) {
 // request's trainer. No result can be written, since the id is another trainer's
 // or is missing.
 func TestARequestWithAForeignIDIsAnswered(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	hints := make(chan schema.Hint, 4)
 	stop, err := b.Trainer.Results.Hints(func(h schema.Hint) { hints <- h })

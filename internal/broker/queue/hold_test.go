@@ -9,6 +9,7 @@ import (
 // TestAHoldThatIsReadIsOlderThanOneThatArrives checks that a hold that arrives
 // while the worker reads an earlier one is kept.
 func TestAHoldThatIsReadIsOlderThanOneThatArrives(t *testing.T) {
+	t.Parallel()
 	h := newHolds(&base{})
 	h.take("alpha", schema.Hold{Instance: "a", Serial: 1, All: true})
 	h.learn("alpha", schema.Hold{})

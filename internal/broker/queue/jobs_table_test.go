@@ -13,6 +13,7 @@ import (
 // TestAttemptsThatRanAreForgotten checks that a worker keeps an attempt without a
 // job only while the rollout may still name it.
 func TestAttemptsThatRanAreForgotten(t *testing.T) {
+	t.Parallel()
 	running := newJobs("w1", "i1")
 	begin := func(id schema.ID) { running.began(&Job{Request: schema.Request{ID: id}, Attempt: 2}) }
 	for name, tt := range map[string]struct {
@@ -48,6 +49,7 @@ func TestAttemptsThatRanAreForgotten(t *testing.T) {
 // TestAnUnknownOutcomeStartsTheWatchAgain checks that a lease which was absent
 // before a write with an unknown outcome is watched again.
 func TestAnUnknownOutcomeStartsTheWatchAgain(t *testing.T) {
+	t.Parallel()
 	watched := func() *resolution {
 		m := &resolution{known: true}
 		m.watched, m.lease = true, leaseAbsent

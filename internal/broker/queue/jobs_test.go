@@ -17,6 +17,7 @@ import (
 )
 
 func TestJobFromSubmitToResult(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	hints := make(chan schema.ID, 1)
 	stop, err := b.Trainer.Results.Hints(func(h schema.Hint) { hints <- h.ID })
@@ -45,6 +46,7 @@ func TestJobFromSubmitToResult(t *testing.T) {
 }
 
 func TestSecondResultIsDropped(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Submit(t, harness.Request("alpha-1"))
 	j := b.Take(t)
@@ -59,6 +61,7 @@ func TestSecondResultIsDropped(t *testing.T) {
 }
 
 func TestReturnCountsTriesAndGivesThemBack(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	r := harness.Request("alpha-1")
 	r.MaxAttempts = 2
@@ -79,6 +82,7 @@ func TestReturnCountsTriesAndGivesThemBack(t *testing.T) {
 }
 
 func TestInvalidRequestGetsAResultThatNamesTheField(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	good := harness.Request("alpha-1")
 	data, err := schema.Encode(&good)
@@ -97,6 +101,7 @@ func TestInvalidRequestGetsAResultThatNamesTheField(t *testing.T) {
 }
 
 func TestUnreadableRequestsGoToTheDeadStream(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	foreign := harness.Request("beta-1")
 	stolen, err := schema.Encode(&foreign)
@@ -125,6 +130,7 @@ func TestUnreadableRequestsGoToTheDeadStream(t *testing.T) {
 }
 
 func TestCancelEndsARunningJobAndAQueuedOne(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Submit(t, harness.Request("alpha-1"))
 	j := b.Take(t)

@@ -8,6 +8,7 @@ import (
 // The classes of a trainer's parked requests share its turns in a lane, and take
 // turns among themselves.
 func TestATrainersClassesHaveOneShareTogether(t *testing.T) {
+	t.Parallel()
 	l := newLanes()
 	l.set(map[string]served{"alpha": {weight: 1, classes: []class{{1, "x"}, {1, "y"}, {2, "z"}}}, "beta": {weight: 2}})
 	count, of := map[string]int{}, map[string]int{}
@@ -31,6 +32,7 @@ func TestATrainersClassesHaveOneShareTogether(t *testing.T) {
 }
 
 func TestAQueueThatIsSilentIsAskedLessAndLess(t *testing.T) {
+	t.Parallel()
 	l := newLanes()
 	l.set(map[string]served{"alpha": {weight: 1}})
 	q := l.next(time.Time{})

@@ -7,6 +7,7 @@ import (
 )
 
 func TestElapsedTimeIsThatOfTheClockThatShowsMore(t *testing.T) {
+	t.Parallel()
 	from := time.Now()
 	for _, c := range []struct {
 		name                  string

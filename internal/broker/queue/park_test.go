@@ -97,6 +97,7 @@ func (b *bench) submitAll(t testing.TB, lane, n int, of func(i int) schema.Reque
 func numbered(name string, i int) schema.ID { return schema.ID(fmt.Sprintf("alpha-%s-%d", name, i)) }
 
 func TestDelayedRequestsDelayNoOther(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.narrow(t, 2, 100)
 	b.submitAll(t, 2, 1000, func(i int) schema.Request {
@@ -124,6 +125,7 @@ func TestDelayedRequestsDelayNoOther(t *testing.T) {
 }
 
 func TestUnfitRequestsDelayNoOtherAndAreDeliveredOnce(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Leave()
 	b.narrow(t, 2, 20)
@@ -145,6 +147,7 @@ func TestUnfitRequestsDelayNoOtherAndAreDeliveredOnce(t *testing.T) {
 }
 
 func TestParkedRequestsKeepTheOrderAndTheWeightsOfLanes(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Leave()
 	for lane, n := range map[int]int{0: 60, 3: 4} {
@@ -183,6 +186,7 @@ func TestParkedRequestsKeepTheOrderAndTheWeightsOfLanes(t *testing.T) {
 // A worker that dies between the copy and the ack leaves two messages. The
 // request runs once and none is left.
 func TestARequestThatIsParkedTwiceRunsOnce(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Leave()
 	r := special("alpha-1")
@@ -224,6 +228,7 @@ func TestARequestThatIsParkedTwiceRunsOnce(t *testing.T) {
 }
 
 func TestParkedRequestsAreCancelled(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Leave()
 	keepTaking(t, b.NewWorker(t, "a", offers("dummy", 2)))
@@ -250,6 +255,7 @@ func TestParkedRequestsAreCancelled(t *testing.T) {
 }
 
 func TestParkedRequestsRunAsSoonAsAWorkerCan(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Leave()
 	keepTaking(t, b.NewWorker(t, "a", offers("dummy", 2)))
@@ -360,6 +366,7 @@ func TestParkedRequestsAreNotListed(t *testing.T) {
 // Without room for a copy, or with too many classes, requests stay on their lane
 // and reach a worker that can run them.
 func TestRequestsThatCannotBeParkedStillRun(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Leave()
 	const kinds, full = 34, 2

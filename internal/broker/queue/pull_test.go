@@ -17,6 +17,7 @@ import (
 // Idle slots that wait on all lanes lose no message: a message for a wait that
 // has ended returns to the queue at once, not after the ack wait.
 func TestNoRequestIsStrandedBetweenIdleSlots(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	const rollouts = 200
 	ctx, cancel := context.WithCancel(t.Context())
@@ -51,6 +52,7 @@ func TestNoRequestIsStrandedBetweenIdleSlots(t *testing.T) {
 }
 
 func TestUrgentLanesComeFirstAndTheLowestIsNotStarved(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	for lane, n := range map[int]int{0: 60, 3: 4} {
 		var group []schema.Request
@@ -78,6 +80,7 @@ func TestUrgentLanesComeFirstAndTheLowestIsNotStarved(t *testing.T) {
 }
 
 func TestADelayedRequestWaits(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	r := harness.Request("alpha-1")
 	r.DelayMS = 700
@@ -90,6 +93,7 @@ func TestADelayedRequestWaits(t *testing.T) {
 }
 
 func TestAGroupIsQueuedAllOrNone(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	harness.Must(t, b.Broker.Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 5}))
 	group := func(name string, n int) []schema.Request {
@@ -134,6 +138,7 @@ func fillLane(t *testing.T, side *queue.Trainer, tid string, lane, n int) {
 }
 
 func TestATrainersManyRequestsDelayNoOtherTrainer(t *testing.T) {
+	t.Parallel()
 	for lane := range 4 {
 		t.Run(fmt.Sprintf("p%d", lane), func(t *testing.T) {
 			b := newBench(t)
@@ -156,6 +161,7 @@ func TestATrainersManyRequestsDelayNoOtherTrainer(t *testing.T) {
 }
 
 func TestTrainersComeInTurnByTheirWeights(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	beta := b.NewTrainer(t, "beta")
 	harness.Must(t, b.Broker.Trainers.Set(t.Context(), "beta", broker.TrainerSettings{Weight: 3}))

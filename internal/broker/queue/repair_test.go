@@ -18,6 +18,7 @@ import (
 // TestARecordThatCannotBeReadIsRepaired puts invalid records into the stream.
 // Each ends its own rollout, once, and blocks no slot.
 func TestARecordThatCannotBeReadIsRepaired(t *testing.T) {
+	t.Parallel()
 	foreign, err := schema.Encode(&schema.State{V: 1, ID: "alpha-9", Trainer: "alpha", Status: schema.StatusDone, Attempt: 1})
 	harness.Must(t, err)
 	for name, forge := range map[string]struct {
@@ -111,6 +112,7 @@ func TestAnUnreadableStateBesideAResult(t *testing.T) {
 // TestOneBadRecordEndsNoRound checks that the janitor, after an unreadable state,
 // still requeues a rollout that was lost with its queue.
 func TestOneBadRecordEndsNoRound(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	_, err := b.JetStream(t).Publish(t.Context(), subjects.State("alpha-0"), []byte("not msgpack"))
 	harness.Must(t, err)
@@ -129,6 +131,7 @@ func TestOneBadRecordEndsNoRound(t *testing.T) {
 // TestAResultThatIsTooLargeIsTrimmed commits results beyond the server's
 // payload limit.
 func TestAResultThatIsTooLargeIsTrimmed(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -163,6 +166,7 @@ func TestAResultThatIsTooLargeIsTrimmed(t *testing.T) {
 // TestTheReasonOfACancelNeedsRoom cancels a rollout with a result that is too large
 // only with the reason.
 func TestTheReasonOfACancelNeedsRoom(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Submit(t, harness.Request("alpha-1"))
 	j := b.Take(t)

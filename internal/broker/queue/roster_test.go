@@ -10,6 +10,7 @@ import (
 // TestAClassThatIsMadeWhileAPoolIsReadIsKept: the list of the server may be older,
 // and a pool that is not read again does not have the class.
 func TestAClassThatIsMadeWhileAPoolIsReadIsKept(t *testing.T) {
+	t.Parallel()
 	old, gone, made := class{1, "old"}, class{1, "gone"}, class{1, "made"}
 	of := func(all ...class) *pool {
 		p := &pool{classes: map[class]schema.Needs{}}

@@ -59,6 +59,7 @@ func parkable(w world) world {
 
 // TestSmallWorldsCanFail breaks one rule at a time.
 func TestSmallWorldsCanFail(t *testing.T) {
+	t.Parallel()
 	instead := func(of ask, from, to step) rules {
 		return rules{broken: func(f facts, d decision) decision {
 			if f.ask == of && d.step == from {

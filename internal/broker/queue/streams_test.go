@@ -31,6 +31,7 @@ func (b *bench) opened(t *testing.T, subject string) (o schema.Opened) {
 }
 
 func TestAWorkerMakesTheStreamsOfATrainer(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	if _, err := b.Broker.Trainers.Settings(t.Context(), "gamma"); !errors.Is(err, broker.ErrNotFound) {
 		t.Fatalf("got %v", err)
@@ -59,6 +60,7 @@ func TestAWorkerMakesTheStreamsOfATrainer(t *testing.T) {
 }
 
 func TestAWrongTrainerNameIsRefused(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	if o := b.opened(t, "trainer.Gamma.open"); !strings.Contains(o.Error, `"trainer.Gamma.open" names no trainer`) {
 		t.Fatalf("got %+v", o)
@@ -70,6 +72,7 @@ func TestAWrongTrainerNameIsRefused(t *testing.T) {
 
 // A server that refuses a stream is no secret: the trainer gets the reason.
 func TestTheReasonOfAMissingStreamIsAnswered(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	_, err := b.JetStream(t).CreateStream(t.Context(), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"record.gamma.>"}})
 	harness.Must(t, err)
@@ -79,6 +82,7 @@ func TestTheReasonOfAMissingStreamIsAnswered(t *testing.T) {
 }
 
 func TestAMissingStreamIsMadeAgain(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	js := b.JetStream(t)
 	for _, name := range subjects.StreamsOf("alpha") {
@@ -111,6 +115,7 @@ func TestAMissingStreamIsMadeAgain(t *testing.T) {
 }
 
 func TestTheRecordsOfARunningRolloutAreLost(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Submit(t, harness.Request("alpha-1"))
 	j := b.Take(t)
@@ -126,6 +131,7 @@ func TestTheRecordsOfARunningRolloutAreLost(t *testing.T) {
 // People with the workers' rights may queue a request without a lane. The
 // trainer's streams are made when a worker claims it.
 func TestThePlainLaneTakesRequestsOfEveryTrainer(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	r := harness.Request("gamma-1")
 	r.V = schema.Version
@@ -141,6 +147,7 @@ func TestThePlainLaneTakesRequestsOfEveryTrainer(t *testing.T) {
 }
 
 func TestAForeignMessageIDIsNoDuplicate(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	beta := b.NewTrainer(t, "beta")
 	nc := testenv.Raw(t, b.Server.URL(), b.Server.TrainerCreds("beta"), broker.InboxFor("trainer", "beta"))
@@ -162,6 +169,7 @@ func TestAForeignMessageIDIsNoDuplicate(t *testing.T) {
 }
 
 func TestForeignOpenBatchesBlockNoWorker(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.NewTrainer(t, "beta")
 	nc := testenv.Raw(t, b.Server.URL(), b.Server.TrainerCreds("beta"), broker.InboxFor("trainer", "beta"))
@@ -184,6 +192,7 @@ func TestForeignOpenBatchesBlockNoWorker(t *testing.T) {
 }
 
 func TestAFullQueueIsATrainersOwn(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	beta := b.NewTrainer(t, "beta")
 	harness.Must(t, b.Broker.Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 2}))
@@ -207,6 +216,7 @@ func TestAFullQueueIsATrainersOwn(t *testing.T) {
 // TestATrainerWithTooManyRecordsWaits: its requests stay in the queue, and delay
 // no other trainer's, until its records are below the bound.
 func TestATrainerWithTooManyRecordsWaits(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	beta := b.NewTrainer(t, "beta")
 	b.Submit(t, harness.Request("alpha-1"))
@@ -236,6 +246,7 @@ func TestATrainerWithTooManyRecordsWaits(t *testing.T) {
 }
 
 func TestTheJanitorLooksAfterEveryTrainer(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	beta := b.NewTrainer(t, "beta")
 	dying, crash := b.crashing(t, "w2")
@@ -261,6 +272,7 @@ func TestTheJanitorLooksAfterEveryTrainer(t *testing.T) {
 }
 
 func TestOpeningKeepsTheSettingsOfATrainer(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	set := broker.TrainerSettings{MaxQueue: 7, MaxQueueBytes: 1 << 20, MaxBundleBytes: 2 << 20, MaxArtifactBytes: 3 << 20, MaxRecordBytes: 4 << 20, Weight: 5}
 	harness.Must(t, b.Broker.Trainers.Set(t.Context(), "alpha", set))

@@ -76,6 +76,7 @@ func (b *bench) crashing(t testing.TB, wid string) (side *queue.Worker, crash fu
 }
 
 func TestADeadWorkersRolloutIsTakenOver(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	dying, crash := b.crashing(t, "w2")
 	b.Submit(t, harness.Request("alpha-1"))
@@ -98,6 +99,7 @@ func TestADeadWorkersRolloutIsTakenOver(t *testing.T) {
 }
 
 func TestAZombiesResultIsRefusedWhole(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Submit(t, harness.Request("alpha-1"))
 	zombie := b.Take(t)
@@ -119,6 +121,7 @@ func TestAZombiesResultIsRefusedWhole(t *testing.T) {
 }
 
 func TestADuplicateOfARunningRolloutIsDropped(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Submit(t, harness.Request("alpha-1"))
 	j := b.Take(t)
@@ -137,6 +140,7 @@ func TestADuplicateOfARunningRolloutIsDropped(t *testing.T) {
 }
 
 func TestARestartedWorkerFreesItsJobs(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	dying, crash := b.crashing(t, "w2")
 	b.Submit(t, harness.Request("alpha-1"))
@@ -161,6 +165,7 @@ func TestARestartedWorkerFreesItsJobs(t *testing.T) {
 }
 
 func TestALostAnswerToAClaimSpendsNoTry(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	lost := schema.State{V: 1, ID: "alpha-1", Trainer: "alpha", Status: schema.StatusRunning, Attempt: 4, Tries: 1, Worker: "w1", Instance: "i1", OwnerSeq: 1}
 	data, err := schema.Encode(&lost)
@@ -175,6 +180,7 @@ func TestALostAnswerToAClaimSpendsNoTry(t *testing.T) {
 }
 
 func TestTriesUsedUpByDeadWorkers(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	spent := schema.State{V: 1, ID: "alpha-1", Trainer: "alpha", Status: schema.StatusRunning, Attempt: 3, Tries: 3, Worker: "gone", Instance: "i1", OwnerSeq: 1}
 	data, err := schema.Encode(&spent)
@@ -193,6 +199,7 @@ func TestTriesUsedUpByDeadWorkers(t *testing.T) {
 }
 
 func TestAQueueThatWasLostIsMadeAgain(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	dying, crash := b.crashing(t, "w2")
 	b.Submit(t, harness.Request("alpha-1"))
@@ -207,6 +214,7 @@ func TestAQueueThatWasLostIsMadeAgain(t *testing.T) {
 }
 
 func TestAStateWithoutAJobIsGivenBackByTheAudit(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Submit(t, harness.Request("alpha-1"))
 	_, err := b.JetStream(t).Publish(t.Context(), subjects.RequestCopy("alpha-1"), nil)
@@ -223,6 +231,7 @@ func TestAStateWithoutAJobIsGivenBackByTheAudit(t *testing.T) {
 }
 
 func TestFinishedRolloutsArePurged(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Leave() // the other one is the janitor
 	other := b.NewWorker(t, "w2", func(c *queue.WorkerConfig) { c.Retention = 400 * time.Millisecond })
@@ -241,6 +250,7 @@ func TestFinishedRolloutsArePurged(t *testing.T) {
 }
 
 func TestAJobThatIsCutOffIsHeldAndGoesOn(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Submit(t, harness.Request("alpha-1"))
 	j := b.Take(t)
@@ -267,6 +277,7 @@ func TestAJobThatIsCutOffIsHeldAndGoesOn(t *testing.T) {
 
 // A result that cannot be committed for now keeps no other job from being held.
 func TestACommitInAnOutageDelaysNoOtherJob(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Submit(t, harness.Request("alpha-1"))
 	b.Submit(t, harness.Request("alpha-2"))
@@ -289,6 +300,7 @@ func TestACommitInAnOutageDelaysNoOtherJob(t *testing.T) {
 // worker does that dies between the two writes. The next worker must end the
 // rollout with that result.
 func TestAResultWithoutItsState(t *testing.T) {
+	t.Parallel()
 	for name, come := range map[string]func(*testing.T, *bench){
 		"take-over": func(t *testing.T, b *bench) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -337,6 +349,7 @@ func TestAResultWithoutItsState(t *testing.T) {
 // TestALateResultIsRefused checks that a result is refused even if only the claim
 // of the next attempt was written since.
 func TestALateResultIsRefused(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	zombie, cut := b.crashing(t, "w2")
 	b.Submit(t, harness.Request("alpha-1"))
@@ -359,6 +372,7 @@ func TestALateResultIsRefused(t *testing.T) {
 // TestAWorkerStartsBesideARecordThatCannotBeRead has a former instance with a
 // rollout whose state is no record.
 func TestAWorkerStartsBesideARecordThatCannotBeRead(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Leave()
 	_, err := b.JetStream(t).Publish(t.Context(), subjects.State("alpha-1"), []byte("garbage"))
