@@ -60,7 +60,7 @@ func runCommand(t *testing.T, b *bench, dir, command string) {
 		b.need(t, "local", "opencode") // installed already: the command must report that
 	case strings.Contains(command, "docker"):
 		b.need(t, "docker", "opencode")
-	case strings.Contains(command, "http://127.0.0.1:8000"):
+	case strings.Contains(command, "http://127.0.0.1:8000"), strings.Contains(command, "examples/upstreams.yaml"):
 		engine(t)
 	}
 	cmd := exec.Command("bash", "-c", command)

@@ -172,7 +172,7 @@ func TestAJobIsCollectedAfterItsClientWasAway(t *testing.T) {
 	b.worker(t, "", "--sandboxes", "local", "--slots", "2", "--upstreams", e.file(t))
 	job := filepath.Join(t.TempDir(), "job")
 	e.allow(21)
-	first := b.run(t, "-n", "2", "--mode", "transparent_proxy", "--upstream", "stepped", "--out", job, manyTasks(t, 30))
+	first := b.run(t, "-n", "2", "--mode", "transparent_proxy", "--model", "stepped", "--out", job, manyTasks(t, 30))
 	e.stand(t, 2)
 	harness.Eventually(t, "the results of 10 rollouts", time.Minute, func() bool { return len(ended(t, job)) == 10 })
 	kill(t, first)

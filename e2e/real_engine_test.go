@@ -103,7 +103,7 @@ func agentOnEngine(t *testing.T, b *bench, url, agent, mode string) {
 		if err := os.WriteFile(file, []byte("lab:\n  url: "+w.url+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		args, flags = append(args, "--mode", "transparent_proxy", "--upstream", "lab"), append(flags, "--upstreams", file)
+		args, flags = append(args, "--mode", "transparent_proxy", "--model", "lab"), append(flags, "--upstreams", file)
 	}
 	task := copyTask(t, "examples/tasks/hello", nil)
 	if err := os.Remove(filepath.Join(task, "replay.yaml")); err != nil {

@@ -142,7 +142,7 @@ func TestARefusedAnswerIsOnTheScreen(t *testing.T) {
 	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
 	for name, args := range map[string][]string{
 		e.address: {"--trainer", "upstream:" + e.url},
-		"lab":     {"--mode", "transparent_proxy", "--upstream", "lab", "--upstreams", file},
+		"lab":     {"--mode", "transparent_proxy", "--model", "lab", "--upstreams", file},
 	} {
 		p := start(t, slices.Concat([]string{binary, "run", "-o", "json", "--agent", "mini", "--sandbox", "local"}, args, []string{task})...)
 		if code := p.wait(t, time.Minute); code != 1 {

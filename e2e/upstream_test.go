@@ -96,7 +96,7 @@ func TestTheWorkerCallsAnUpstreamItself(t *testing.T) {
 	e := startEngine(t, engineScript)
 	file := e.file(t, "  max_tokens: 777\n  top_logprobs: 3\n  trainers: [local]\n")
 	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
-	p := start(t, b.binary, "run", "-o", "json", "--mode", "transparent_proxy", "--upstream", "lab", "--upstreams", file, task)
+	p := start(t, b.binary, "run", "-o", "json", "--mode", "transparent_proxy", "--model", "lab", "--upstreams", file, task)
 	if code := p.wait(t, time.Minute); code != 0 {
 		t.Fatalf("exit status %d: %s", code, p.err)
 	}
@@ -113,7 +113,7 @@ func TestTheWorkerCallsAnUpstreamItself(t *testing.T) {
 	if strings.Contains(p.out.String()+p.err.String(), "sk-secret") {
 		t.Error("the engine's key is in the output")
 	}
-	other := start(t, b.binary, "run", "-o", "json", "--name", "other", "--mode", "transparent_proxy", "--upstream", "lab", "--upstreams", file, task)
+	other := start(t, b.binary, "run", "-o", "json", "--name", "other", "--mode", "transparent_proxy", "--model", "lab", "--upstreams", file, task)
 	if code := other.wait(t, time.Minute); code != 1 {
 		t.Fatalf("another trainer: exit status %d", code)
 	}

@@ -18,7 +18,8 @@ import (
 type Entry struct {
 	Dir      string     `json:"dir"`
 	Name     string     `json:"name"`
-	Agent    string     `json:"agent"`
+	Agents   []string   `json:"agents"`
+	Models   []string   `json:"models"` // empty: each agent's only one
 	Created  time.Time  `json:"created_at"`
 	Finished *time.Time `json:"finished_at"` // null: the job has not ended
 	Summary
@@ -62,7 +63,7 @@ func Show(dir string) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
-	e := Entry{Dir: dir, Name: p.Name, Agent: p.Agent, Created: p.Created, Summary: Sum(len(p.Trials), results)}
+	e := Entry{Dir: dir, Name: p.Name, Agents: p.Agents(), Models: p.Models(), Created: p.Created, Summary: Sum(len(p.Trials), results)}
 	if e.Ended == e.Trials {
 		e.Finished, err = finished(dir)
 	}
@@ -71,9 +72,9 @@ func Show(dir string) (Entry, error) {
 
 // Change compares a task in two jobs, A and B.
 type Change struct {
-	Task string `json:"task"`
-	A    *Side  `json:"a"` // null: the task is not in job A
-	B    *Side  `json:"b"` // null: the task is not in job B
+	Task string `json:"task"` // with the agent and the model if a job has several
+	A    *Side  `json:"a"`    // null: the task is not in job A
+	B    *Side  `json:"b"`    // null: the task is not in job B
 }
 
 // Side is a task in one job.
@@ -115,7 +116,8 @@ func (c *Change) Kind() string {
 }
 
 // Diff compares two jobs by the names of their tasks. Tasks of one name in different
-// folders are told apart by the ends of their folders' paths.
+// folders are told apart by the ends of their folders' paths. If a job has several
+// variants, the tasks of each variant are compared.
 func Diff(a, b string) ([]Change, error) {
 	plans, results := make([]Plan, 2), make([][]schema.Result, 2)
 	for i, dir := range []string{a, b} {
@@ -124,13 +126,14 @@ func Diff(a, b string) ([]Change, error) {
 			return nil, err
 		}
 	}
-	depths := map[string]int{}
+	depths, several := map[string]int{}, false
 	for _, p := range plans {
 		p.depths(depths)
+		several = several || len(p.Variants) > 1
 	}
 	sides := make([]map[string]*Side, 2)
 	for i, p := range plans {
-		sides[i] = byTask(p, results[i], depths)
+		sides[i] = byTask(p, results[i], depths, several)
 	}
 	var out []Change
 	for task, s := range sides[0] {
@@ -173,14 +176,17 @@ func pathEnd(path string, n int) string {
 	return strings.Join(all[max(len(all)-n, 0):], "/")
 }
 
-// byTask sums up the results of each task.
-func byTask(p Plan, results []schema.Result, depths map[string]int) map[string]*Side {
+// byTask sums up the results of each task, or of each task and variant.
+func byTask(p Plan, results []schema.Result, depths map[string]int, variants bool) map[string]*Side {
 	out, list := map[string]*Side{}, map[string][]schema.Result{}
 	names := map[schema.ID]string{}
 	for _, t := range p.Trials {
 		name := t.Task
 		if n := depths[t.Task]; n > 0 {
 			name += " (" + pathEnd(t.Dir, n) + ")"
+		}
+		if variants {
+			name += " [" + t.Label() + "]"
 		}
 		names[t.Rollout] = name
 		if out[name] == nil {

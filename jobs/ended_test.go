@@ -20,9 +20,9 @@ func TestEndedRolloutsBecomeAJob(t *testing.T) {
 		if i >= 4 {
 			r.Task = "y"
 		}
-		list, results = append(list, jobs.Ended{Result: &r}), append(results, r)
+		list, results = append(list, jobs.Ended{Variant: jobs.Variant{Agent: "mini"}, Result: &r}), append(results, r)
 	}
-	p := jobs.Plan{Agent: "mini", Backend: "local", Parallel: 1, Flags: map[string][]string{}, Args: []string{}}
+	p := jobs.Plan{Backend: "local", Parallel: 1, Flags: map[string][]string{}, Args: []string{}}
 	p.AddEnded(list)
 	j, err := jobs.Create(filepath.Join(t.TempDir(), "j"), p)
 	if err != nil {

@@ -36,14 +36,14 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	work, err := jobs.Begin(ctx, filepath.Join(dir, "runs", "first"), jobs.Plan{Agent: "command", Backend: "dummy", Attempts: 2}, list, jobs.Rules{
+	work, err := jobs.Begin(ctx, filepath.Join(dir, "runs", "first"), jobs.Plan{Variants: []jobs.Variant{{Agent: "command"}}, Backend: "dummy", Attempts: 2}, list, jobs.Rules{
 		Trainer: "alpha",
-		Request: func(t *tasks.Task) (schema.Request, error) {
+		Request: func(t *tasks.Task, _ jobs.Variant) (schema.Request, error) {
 			q := t.Request
 			q.Agent, q.Sandbox = schema.AgentChoice{Name: "command", Args: []string{"agent"}}, schema.SandboxChoice{Backend: "dummy"}
 			return q, nil
 		},
-		Answer: func(*tasks.Task) (trainer.Answerer, error) {
+		Answer: func(*tasks.Task, jobs.Variant) (trainer.Answerer, error) {
 			return func(context.Context, *trainer.Call) (*schema.Reply, error) { // the policy
 				return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop"}, nil
 			}, nil

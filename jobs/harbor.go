@@ -158,13 +158,16 @@ func (p *Plan) environment() harborEnvironment {
 	return harborEnvironment{Import: "turngate.sandboxes:" + p.Backend}
 }
 
-func (p *Plan) agent() harborAgent { return harborAgent{p.Agent, p.Model} }
+func (v Variant) harbor() harborAgent { return harborAgent{v.Agent, v.Model} }
 
 func (j *Job) config() harborJobConfig {
 	p := &j.Plan
 	c := harborJobConfig{
 		Name: p.Name, Dir: filepath.Dir(j.Dir), Attempts: p.Attempts, Concurrent: p.Parallel,
-		Environment: p.environment(), Agents: []harborAgent{p.agent()}, Tasks: []harborTask{},
+		Environment: p.environment(), Agents: []harborAgent{}, Tasks: []harborTask{},
+	}
+	for _, v := range p.Variants {
+		c.Agents = append(c.Agents, v.harbor())
 	}
 	seen := map[string]bool{}
 	for _, t := range p.Trials {
@@ -179,14 +182,14 @@ func (j *Job) config() harborJobConfig {
 func (j *Job) trialConfig(t *Trial) harborTrialConfig {
 	p := &j.Plan
 	return harborTrialConfig{
-		Task: harborTask{t.Dir, t.Source}, Name: t.Name, Dir: j.Dir, Agent: p.agent(), Environment: p.environment(), Job: p.uuid(""),
+		Task: harborTask{t.Dir, t.Source}, Name: t.Name, Dir: j.Dir, Agent: t.harbor(), Environment: p.environment(), Job: p.uuid(""),
 	}
 }
 
 func (j *Job) trialLock(t *Trial, mode string) harborTrialLock {
 	p := &j.Plan
 	l := harborTrialLock{
-		Schema: 2, Task: harborTaskLock{filepath.Base(t.Dir), "local", "sha256:" + t.Digest, t.Source, t.Dir}, Agent: p.agent(), Environment: p.environment(),
+		Schema: 2, Task: harborTaskLock{filepath.Base(t.Dir), "local", "sha256:" + t.Digest, t.Source, t.Dir}, Agent: t.harbor(), Environment: p.environment(),
 	}
 	l.Verifier.Mode = mode
 	return l
@@ -214,13 +217,13 @@ func (j *Job) trial(t *Trial, r *schema.Result) harborTrial {
 		Verification: ofPhases(r.Phases, "verify"),
 	}
 	if out.Agent.Name == "" { // no worker ran the rollout
-		out.Agent.Name = p.Agent
+		out.Agent.Name = t.Agent
 	}
 	if out.Agent.Version == "" {
 		out.Agent.Version = "unknown"
 	}
-	if p.Model != "" {
-		out.Agent.Model = &harborModel{p.Model}
+	if t.Model != "" {
+		out.Agent.Model = &harborModel{t.Model}
 	}
 	if out.Started == nil { // no phase ran
 		now := time.Now().UTC().Truncate(time.Microsecond)

@@ -42,11 +42,10 @@ type Plan struct {
 	Args  []string            `json:"args"`           // arguments before "--"
 	Argv  []string            `json:"argv,omitempty"` // arguments after "--"
 
-	Agent    string `json:"agent"`
-	Model    string `json:"model,omitempty"`
-	Backend  string `json:"backend"`
-	Attempts int    `json:"attempts"` // of each task
-	Parallel int    `json:"parallel"`
+	Variants []Variant `json:"variants"` // at least one
+	Backend  string    `json:"backend"`
+	Attempts int       `json:"attempts"` // of each task with each variant
+	Parallel int       `json:"parallel"`
 
 	// Worker is the name of the worker inside the process that ran the job. The
 	// next process removes the sandboxes that this worker left.
@@ -56,12 +55,13 @@ type Plan struct {
 	Trials []Trial `json:"trials"`
 }
 
-// Trial is one rollout of one task.
+// Trial is one rollout of one task with one variant.
 type Trial struct {
 	Name    string    `json:"name"` // name of the trial's folder
 	Rollout schema.ID `json:"rollout"`
-	Group   string    `json:"group"`
-	Index   int       `json:"index"` // in its group
+	Variant
+	Group string `json:"group"`
+	Index int    `json:"index"` // in its group
 	// Stopped are earlier rollouts of this trial, which were cancelled or
 	// replaced by Rerun.
 	Stopped []schema.ID `json:"stopped,omitempty"`
@@ -85,17 +85,20 @@ func (p *Plan) Names() map[schema.ID]string {
 	return out
 }
 
-// AddTask adds Attempts trials of a task. Their rollouts belong to the trainer.
+// AddTask adds Attempts trials of a task for each variant, which are a group. Their
+// rollouts belong to the trainer.
 func (p *Plan) AddTask(trainer string, t Task) error {
-	group := NewGroup()
-	for i := range p.Attempts {
-		id, err := RolloutID(trainer, group, i)
-		if err != nil {
-			return err
+	for _, v := range p.Variants {
+		group := NewGroup()
+		for i := range p.Attempts {
+			id, err := RolloutID(trainer, group, i)
+			if err != nil {
+				return err
+			}
+			p.Trials = append(p.Trials, Trial{
+				Name: trialName(t.Dir), Rollout: id, Variant: v, Group: group, Index: i, Task: t.Name, Dir: t.Dir, Source: t.Source, Digest: t.Digest,
+			})
 		}
-		p.Trials = append(p.Trials, Trial{
-			Name: trialName(t.Dir), Rollout: id, Group: group, Index: i, Task: t.Name, Dir: t.Dir, Source: t.Source, Digest: t.Digest,
-		})
 	}
 	return nil
 }
@@ -444,6 +447,9 @@ func read(dir string) (p Plan, done map[string]schema.Result, err error) {
 func (p *Plan) validate() error {
 	if p.V != schema.Version {
 		return fmt.Errorf("v: %d is not valid: want %d", p.V, schema.Version)
+	}
+	if err := p.checkVariants(); err != nil {
+		return err
 	}
 	seen := map[string]bool{}
 	for i, t := range p.Trials {

@@ -19,7 +19,7 @@ import (
 
 func plan(t *testing.T, attempts int, names ...string) jobs.Plan {
 	t.Helper()
-	p := jobs.Plan{Agent: "mini", Backend: "local", Attempts: attempts, Parallel: 2, Flags: map[string][]string{"agent": {"mini"}}}
+	p := jobs.Plan{Variants: []jobs.Variant{{Agent: "mini"}}, Backend: "local", Attempts: attempts, Parallel: 2, Flags: map[string][]string{"agent": {"mini"}}}
 	for _, n := range names {
 		if err := p.AddTask("alpha", jobs.Task{Name: n, Dir: "/tasks/" + n, Source: "tasks", Digest: strings.Repeat("a", 64)}); err != nil {
 			t.Fatal(err)
@@ -288,8 +288,8 @@ func TestSum(t *testing.T) {
 		results = append(results, r)
 	}
 	s := jobs.Sum(8, results)
-	// x: 2 of 4, pass@2 5/6; y: 1 of 3, pass@2 2/3; pass@4 of x alone.
-	if s.Rewarded != 7 || *s.Mean != 3.0/7 || len(s.PassAt) != 2 || s.PassAt[2] < 0.7499 || s.PassAt[2] > 0.7501 || s.PassAt[4] != 1 || s.Faults() != 1 || s.Errors[0].Code != schema.CodeNoReward {
+	// x: 2 of 4, pass@1 1/2, pass@2 5/6; y: 1 of 3, pass@1 1/3, pass@2 2/3; pass@4 of x alone.
+	if s.Rewarded != 7 || *s.Mean != 3.0/7 || len(s.PassAt) != 3 || s.PassAt[1] < 0.4166 || s.PassAt[1] > 0.4167 || s.PassAt[2] < 0.7499 || s.PassAt[2] > 0.7501 || s.PassAt[4] != 1 || s.Faults() != 1 || s.Errors[0].Code != schema.CodeNoReward {
 		t.Errorf("got %+v", s)
 	}
 	half := 0.5

@@ -136,15 +136,15 @@ func rules(answer trainer.Answerer) jobs.Rules {
 			q.Agent, q.Verify = schema.AgentChoice{Name: "command", Args: []string{"agent"}}, &schema.Verify{Run: "verify"}
 			return &tasks.Task{Dir: dir, Request: q}, nil
 		},
-		Request: func(t *tasks.Task) (schema.Request, error) { return t.Request, nil },
-		Answer:  func(*tasks.Task) (trainer.Answerer, error) { return answer, nil },
+		Request: func(t *tasks.Task, _ jobs.Variant) (schema.Request, error) { return t.Request, nil },
+		Answer:  func(*tasks.Task, jobs.Variant) (trainer.Answerer, error) { return answer, nil },
 	}
 }
 
 // begin begins a job with trials of one task.
 func begin(t *testing.T, trials int, answer trainer.Answerer) *jobs.Work {
 	t.Helper()
-	p := jobs.Plan{Agent: "command", Backend: "dummy", Attempts: trials}
+	p := jobs.Plan{Variants: []jobs.Variant{{Agent: "command"}}, Backend: "dummy", Attempts: trials}
 	w, err := jobs.Begin(t.Context(), filepath.Join(t.TempDir(), "job"), p, []jobs.Task{{Name: "task", Dir: "/tasks/task"}}, rules(answer))
 	if err != nil {
 		t.Fatal(err)
@@ -257,13 +257,13 @@ func TestRulesNeedARequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, p := filepath.Join(t.TempDir(), "job"), jobs.Plan{Attempts: 1}
+	dir, p := filepath.Join(t.TempDir(), "job"), jobs.Plan{Variants: []jobs.Variant{{Agent: "mini"}}, Attempts: 1}
 	var invalid *schema.InvalidError
 	if _, err := jobs.Begin(t.Context(), dir, p, list, jobs.Rules{Trainer: "alpha"}); !errors.As(err, &invalid) || invalid.Field != "Rules.Request" {
 		t.Errorf("got %v", err)
 	}
 	var refused *jobs.RefusedError
-	r := jobs.Rules{Trainer: "alpha", Request: func(t *tasks.Task) (schema.Request, error) { return t.Request, nil }}
+	r := jobs.Rules{Trainer: "alpha", Request: func(t *tasks.Task, _ jobs.Variant) (schema.Request, error) { return t.Request, nil }}
 	if _, err := jobs.Begin(t.Context(), dir, p, list, r); !errors.As(err, &refused) || len(refused.Faults) != 1 || refused.Faults[0].Who != schema.WhoTask {
 		t.Errorf("got %v", err)
 	}

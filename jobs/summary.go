@@ -98,7 +98,7 @@ func Sum(trials int, results []schema.Result) Summary {
 }
 
 // passAt estimates pass@k without bias (Chen and others, "Evaluating Large
-// Language Models Trained on Code", 2021) for the powers of two and the multiples
+// Language Models Trained on Code", 2021) for 1, the powers of two and the multiples
 // of five up to the largest group.
 func passAt(groups map[string][]bool) map[int]float64 {
 	largest := 0
@@ -106,7 +106,7 @@ func passAt(groups map[string][]bool) map[int]float64 {
 		largest = max(largest, len(g))
 	}
 	out := map[int]float64{}
-	for k := 2; k <= largest; k++ {
+	for k := 1; k <= largest; k++ {
 		if k%5 != 0 && k&(k-1) != 0 {
 			continue
 		}
@@ -206,7 +206,7 @@ func (j *Job) result() harborJob {
 			st.Input += u.Input
 			st.Output += u.Output
 		}
-		key := p.evalKey(t)
+		key := t.evalKey()
 		e := st.Evals[key]
 		if e == nil {
 			e = &harborEval{Metrics: []map[string]float64{}, PassAt: map[int]float64{}, Rewards: map[string]map[string][]string{}, Exceptions: map[string][]string{}}
@@ -279,10 +279,10 @@ func (e *harborEval) add(t *Trial, r *schema.Result, st *harborStats) {
 	}
 }
 
-func (p *Plan) evalKey(t *Trial) string {
-	key := p.Agent + "__"
-	if p.Model != "" {
-		key += p.Model + "__"
+func (t *Trial) evalKey() string {
+	key := t.Agent + "__"
+	if t.Model != "" {
+		key += t.Model + "__"
 	}
 	return key + cmp.Or(t.Source, "adhoc")
 }

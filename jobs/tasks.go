@@ -17,8 +17,8 @@ type Task struct {
 	Digest string      // sha256 of its files as they are submitted
 	Task   *tasks.Task // nil: Begin loads it
 
-	answer trainer.Answerer
-	err    error // for which it cannot run
+	answers map[Variant]trainer.Answerer
+	err     error // for which it cannot run
 }
 
 // Find returns the tasks at some paths, each of which is the folder of a task or a
@@ -50,17 +50,12 @@ func Find(paths []string) ([]Task, error) {
 // names returns the names that the patterns of a Choice match.
 func (t *Task) names() []string { return []string{filepath.Base(t.Dir), t.Name} }
 
-// prepare loads the task, unless it is loaded, and sets its answerer.
-func (t *Task) prepare(r *Rules) {
-	if t.Task == nil {
-		if t.load(r); t.err != nil {
-			return
-		}
-	}
-	t.answer, t.err = r.Answer(t.Task)
-}
-
+// load loads the task, unless it is loaded.
 func (t *Task) load(r *Rules) {
+	t.answers = map[Variant]trainer.Answerer{}
+	if t.Task != nil {
+		return
+	}
 	var bundle []byte
 	if t.Task, t.err = r.Load(t.Dir); t.err == nil {
 		bundle = t.Task.Bundle
@@ -71,12 +66,20 @@ func (t *Task) load(r *Rules) {
 	}
 }
 
-// request returns the request of a trial of the task.
+// request returns the request of a trial of the task, and keeps the answerer of its
+// variant.
 func (t *Task) request(r *Rules, of Trial) (schema.Request, error) {
 	if t.err != nil {
 		return schema.Request{}, t.err
 	}
-	q, err := r.Request(t.Task)
+	if _, ok := t.answers[of.Variant]; !ok {
+		answer, err := r.Answer(t.Task, of.Variant)
+		if err != nil {
+			return schema.Request{}, err
+		}
+		t.answers[of.Variant] = answer
+	}
+	q, err := r.Request(t.Task, of.Variant)
 	if err == nil {
 		q.V, q.ID, q.Trainer, q.Group, q.Index = schema.Version, of.Rollout, of.Rollout.Trainer(), of.Group, of.Index
 		err = q.Validate()

@@ -107,7 +107,7 @@ func (j *Job) settle(ctx context.Context) error {
 		}
 		r := schema.Result{
 			V: schema.Version, ID: t.Rollout, Trainer: t.Rollout.Trainer(), Group: t.Group, Index: t.Index, Task: t.Task,
-			Status: schema.StatusFailed, Fault: t.Fault, Agent: j.Plan.Agent,
+			Status: schema.StatusFailed, Fault: t.Fault, Agent: t.Agent,
 		}
 		if err := j.Put(ctx, r, nil); err != nil { // it has no artifacts to fetch
 			return err

@@ -17,11 +17,12 @@ type Rules struct {
 	Trainer string // name of the trainer; Begin makes the ids of rollouts with it
 	// Load reads a task. Nil: tasks.Load, without variables of this process.
 	Load func(dir string) (*tasks.Task, error)
-	// Request makes the request of each rollout of a task. The job sets its ids.
-	Request func(t *tasks.Task) (schema.Request, error)
-	// Answer returns the answerer of a task's model calls. A nil function or a nil
-	// answerer is for agents that make no call to this process.
-	Answer func(t *tasks.Task) (trainer.Answerer, error)
+	// Request makes the request of each rollout of a task with a variant. The job sets
+	// its ids.
+	Request func(t *tasks.Task, v Variant) (schema.Request, error)
+	// Answer returns the answerer of the model calls of a task with a variant. A nil
+	// function or a nil answerer is for agents that make no call to this process.
+	Answer func(t *tasks.Task, v Variant) (trainer.Answerer, error)
 }
 
 // check sets the defaults.
@@ -30,7 +31,7 @@ func (r *Rules) check() error {
 		r.Load = func(dir string) (*tasks.Task, error) { return tasks.Load(dir, tasks.Options{}) }
 	}
 	if r.Answer == nil {
-		r.Answer = func(*tasks.Task) (trainer.Answerer, error) { return nil, nil }
+		r.Answer = func(*tasks.Task, Variant) (trainer.Answerer, error) { return nil, nil }
 	}
 	if r.Request == nil {
 		return &schema.InvalidError{Field: "Rules.Request", Value: "nil", Want: "want a function that makes a request of a task"}
@@ -54,14 +55,14 @@ type Work struct {
 	adopt bool
 }
 
-// group has the rollouts of one task.
+// group has the rollouts of one task with one variant.
 type group struct {
 	bundle   []byte // the task's files; empty: none
 	requests []schema.Request
 }
 
 // Begin makes the folder of a new job for the tasks, of which each has
-// Plan.Attempts trials. A task that cannot run has trials that end with a fault. If
+// Plan.Attempts trials for each of Plan.Variants. A task that cannot run has trials that end with a fault. If
 // no task can run, the error is a *RefusedError and there is no folder. The caller
 // closes the Job of the Work.
 func Begin(ctx context.Context, dir string, p Plan, list []Task, r Rules) (*Work, error) {
@@ -74,12 +75,15 @@ func Begin(ctx context.Context, dir string, p Plan, list []Task, r Rules) (*Work
 	case p.Attempts < 1:
 		return nil, &schema.InvalidError{Field: "Plan.Attempts", Value: strconv.Itoa(p.Attempts), Want: "want at least 1"}
 	}
+	if err := p.checkVariants(); err != nil {
+		return nil, err
+	}
 	list = slices.Clone(list)
 	for i := range list {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		list[i].prepare(&r)
+		list[i].load(&r)
 		if err := p.AddTask(r.Trainer, list[i]); err != nil {
 			return nil, err
 		}
@@ -153,14 +157,14 @@ func cannotRun(t Trial) bool { return t.Fault != nil }
 // tasksOf loads the tasks of the trials.
 func tasksOf(ctx context.Context, trials []Trial, r *Rules) (list []Task, err error) {
 	for _, of := range trials {
-		if of.Index > 0 && len(list) > 0 && list[len(list)-1].Dir == of.Dir {
+		if len(list) > 0 && list[len(list)-1].Dir == of.Dir {
 			continue
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 		t := Task{Dir: of.Dir, Name: of.Task, Source: of.Source}
-		if t.prepare(r); t.err == nil && of.Fault == nil && t.Digest != of.Digest {
+		if t.load(r); t.err == nil && of.Fault == nil && t.Digest != of.Digest {
 			t.err = fmt.Errorf("task %s was changed since the job began: start a new job", of.Dir)
 		}
 		list = append(list, t)
@@ -190,7 +194,7 @@ func newWork(list []Task, trials []Trial, r *Rules) *Work {
 		}
 		g := &w.groups[len(w.groups)-1]
 		g.requests = append(g.requests, q)
-		w.answers[q.ID], w.names[q.ID] = t.answer, of.Name
+		w.answers[q.ID], w.names[q.ID] = t.answers[of.Variant], of.Name
 		w.stopped = append(w.stopped, of.Stopped...)
 	}
 	return w

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,7 +16,7 @@ func jobCommand() *cobra.Command {
 		Use:   "job",
 		Short: "Jobs that `turngate run` has kept: list, show, compare",
 	}
-	cmd.AddCommand(jobListCommand(), jobShowCommand(), jobDiffCommand())
+	cmd.AddCommand(jobListCommand(), jobShowCommand(), jobReportCommand(), jobDiffCommand())
 	return cmd
 }
 
@@ -50,14 +51,14 @@ func jobListCommand() *cobra.Command {
 				}
 				return bad
 			}
-			t := newTable(cmd.OutOrStdout(), "JOB", "AGENT", "TRIALS", "ENDED", "MEAN", "ERRORS", "BEGUN", "TOOK")
-			t.spare = []string{"TOOK", "BEGUN", "AGENT"}
+			t := newTable(cmd.OutOrStdout(), "JOB", "AGENT", "MODEL", "TRIALS", "ENDED", "MEAN", "ERRORS", "BEGUN", "TOOK")
+			t.spare = []string{"TOOK", "BEGUN", "MODEL", "AGENT"}
 			for _, e := range list {
 				took := "-"
 				if e.Finished != nil {
 					took = e.Finished.Sub(e.Created).Round(time.Second).String()
 				}
-				t.row(oneLine(e.Dir, len(e.Dir)+1), oneLine(e.Agent, 20), e.Trials, e.Ended, progress.Reward(e.Mean), e.Faults(), e.Created.Local().Format("2006-01-02 15:04"), took)
+				t.row(oneLine(e.Dir, len(e.Dir)+1), oneLine(dash(strings.Join(e.Agents, ", ")), 20), oneLine(dash(strings.Join(e.Models, ", ")), 30), e.Trials, e.Ended, progress.Reward(e.Mean), e.Faults(), e.Created.Local().Format("2006-01-02 15:04"), took)
 			}
 			if err := t.flush(); err != nil {
 				return err
@@ -85,13 +86,13 @@ func jobShowCommand() *cobra.Command {
 			if output != "table" {
 				return printResults(out, output, results, p.Names())
 			}
-			fmt.Fprintf(out, "job %s: agent %s, begun %s\n\n", oneLine(p.Name, 100), oneLine(p.Agent, 40), p.Created.Local().Format(time.DateTime))
+			fmt.Fprintf(out, "job %s: %s, begun %s\n\n", oneLine(p.Name, 100), oneLine(variantsOf(&p), 200), p.Created.Local().Format(time.DateTime))
 			if err := printTable(out, results, p.Names()); err != nil {
 				return err
 			}
 			fmt.Fprintln(out)
 			printSummary(out, jobs.Sum(len(p.Trials), results))
-			return nil
+			return printComparison(out, &p, results)
 		},
 	}
 	addOutput(cmd.Flags(), &output, "table", "json", "jsonl")

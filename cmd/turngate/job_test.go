@@ -20,7 +20,7 @@ const longFault = "it cannot be built:\n" + "step 1: \x1b[2Jfetch the sources of
 // trial that has not ended.
 func keptJob(t *testing.T, dir string) *jobs.Job {
 	t.Helper()
-	p := jobs.Plan{Agent: "mini", Backend: "local", Attempts: 4, Parallel: 2}
+	p := jobs.Plan{Variants: []jobs.Variant{{Agent: "mini"}}, Backend: "local", Attempts: 4, Parallel: 2}
 	if err := p.AddTask("local", jobs.Task{Name: "org/bad\tname\nof a task", Dir: "/tasks/odd", Digest: strings.Repeat("a", 64)}); err != nil {
 		t.Fatal(err)
 	}
@@ -58,8 +58,8 @@ func TestJobsAreListed(t *testing.T) {
 	writeFile(t, filepath.Join(runs, "no-job/file"), "x")
 	got := turngate(t, binary, "job", "ls", runs)
 	for _, want := range []*regexp.Regexp{
-		row("JOB", "AGENT", "TRIALS", "ENDED", "MEAN", "ERRORS", "BEGUN", "TOOK"),
-		row(regexp.QuoteMeta(j.Dir), "mini", "4", "3", "1", "2", `\d{4}-\d\d-\d\d \d\d:\d\d`, "-"),
+		row("JOB", "AGENT", "MODEL", "TRIALS", "ENDED", "MEAN", "ERRORS", "BEGUN", "TOOK"),
+		row(regexp.QuoteMeta(j.Dir), "mini", "-", "4", "3", "1", "2", `\d{4}-\d\d-\d\d \d\d:\d\d`, "-"),
 	} {
 		if got.code != 0 || !want.MatchString(got.out) {
 			t.Errorf("no line %s: %+v", want, got)

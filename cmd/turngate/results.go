@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 
@@ -128,13 +127,8 @@ func printSummary(w io.Writer, s jobs.Summary) {
 	default:
 		line += "mean reward " + progress.Reward(s.Mean)
 	}
-	ks := slices.Sorted(maps.Keys(s.PassAt))
-	if len(ks) > maxPassAt { // the first ones and the last one
-		ks = append(ks[:maxPassAt-1:maxPassAt-1], ks[len(ks)-1])
-	}
-	for _, k := range ks {
-		p := s.PassAt[k]
-		line += fmt.Sprintf(", pass@%d %s", k, progress.Reward(&p))
+	if len(s.PassAt) > 0 {
+		line += ", " + passText(s.PassAt)
 	}
 	fmt.Fprintf(w, "%s, %d calls, %d + %d tokens, %.1f s of rollouts\n", line, s.Calls, s.PromptTokens, s.CompletionTokens, s.Seconds)
 	if len(s.Errors) == 0 {

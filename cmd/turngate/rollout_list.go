@@ -110,7 +110,7 @@ func printRollouts(cmd *cobra.Command, output string, list []*recorded.Rollout) 
 			task, agent = q.Task.Name, q.Agent.Name
 		}
 		if r.Trial != nil {
-			task, agent, trial = r.Trial.Task, r.Plan.Agent, r.Job+"/"+r.Trial.Name
+			task, agent, trial = r.Trial.Task, r.Trial.Agent, r.Job+"/"+r.Trial.Name
 		}
 		if r.State != nil {
 			attempt, status = r.State.Attempt, string(r.State.Status)

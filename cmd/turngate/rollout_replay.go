@@ -91,10 +91,10 @@ func (p *replayFlags) replay(cmd *cobra.Command, r *recorded.Rollout, more []str
 	c.SilenceErrors, c.SilenceUsage = true, true
 	c.Flags().Bool("verbose", false, "")
 	ran := c.ExecuteContext(cmd.Context())
-	if again.model.recording == nil {
+	if again.answerer.recording == nil {
 		return ran
 	}
-	return reportReplay(cmd, p.output, again.model.recording.Reports(), ran)
+	return reportReplay(cmd, p.output, again.answerer.recording.Reports(), ran)
 }
 
 // stored returns the flags and the argv of `turngate run` for a request that the
@@ -129,7 +129,7 @@ func (p *replayFlags) stored(cmd *cobra.Command, r *recorded.Rollout, again *run
 func (p *replayFlags) ofJob(r *recorded.Rollout) (args, argv []string, err error) {
 	if r.Plan != nil {
 		for name, values := range r.Plan.Flags {
-			if mayDiffer(name) || slices.Contains([]string{"trainer", "group", "agent", "filter", "exclude", "limit", "seed", "model", "max-tokens", "plain-upstream"}, name) {
+			if mayDiffer(name) || slices.Contains([]string{"trainer", "group", "agent", "filter", "exclude", "limit", "seed", "model", "max-tokens", "plain-upstream", "mode", "upstreams"}, name) {
 				continue
 			}
 			for _, v := range values {
@@ -142,8 +142,8 @@ func (p *replayFlags) ofJob(r *recorded.Rollout) (args, argv []string, err error
 	if task == "" && r.Trial != nil {
 		task = r.Trial.Dir
 	}
-	if agent == "" && r.Plan != nil {
-		agent = r.Plan.Agent
+	if agent == "" && r.Trial != nil {
+		agent = r.Trial.Agent
 	}
 	if agent == "" && r.Result != nil {
 		agent = r.Result.Agent

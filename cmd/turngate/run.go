@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/sandboxes/backends"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
@@ -16,8 +17,9 @@ import (
 
 type runFlags struct {
 	nats         natsFlags
-	model        modelFlags
-	agent        string
+	answerer     modelFlags
+	agent        []string
+	model        []string
 	sandbox      string
 	image        string
 	box          sandboxFlags
@@ -36,7 +38,6 @@ type runFlags struct {
 	maxCalls     int
 	maxRepeats   int
 	mode         string
-	upstream     string
 	upstreams    string
 	mcp          []string
 	taskEnv      taskEnv
@@ -53,6 +54,7 @@ func runCommandOf(f *runFlags) *cobra.Command {
 		Long: "Run task directories (or folders of them) as rollouts, answer the agents' model calls, and print the results.\n\n" +
 			"Without --nats a NATS server and a worker are started in this process. With it the tasks are only submitted and answered; workers elsewhere run them.\n\n" +
 			"The rollouts of one command are a job. Its folder has the results in the layout of Harbor's jobs. --resume DIR continues a job that was stopped or killed.\n\n" +
+			"--agent and --model can be repeated: each task runs with each agent and each model, and the report compares them.\n\n" +
 			"The arguments after -- are the argv of --agent command; other agents get them in addition to their own.\n\n" +
 			"Exit status: 0 if every rollout ended without a fault, 1 if one had a fault, 2 if the arguments are invalid or no task can run.",
 		PreRunE: f.check,
@@ -62,12 +64,13 @@ func runCommandOf(f *runFlags) *cobra.Command {
 		},
 	}
 	f.nats.add(cmd, "")
-	f.model.add(cmd)
+	f.answerer.add(cmd)
 	f.box.add(cmd)
 	f.taskEnv.add(cmd.Flags())
 	f.job.add(cmd)
 	fl := cmd.Flags()
-	fl.StringVar(&f.agent, "agent", "mini", "name of the agent, one of 'turngate agent ls'")
+	fl.StringArrayVarP(&f.agent, "agent", "a", []string{"mini"}, "name of an agent, one of 'turngate agent ls' (repeatable: each task runs with each agent and each model)")
+	fl.StringArrayVarP(&f.model, "model", "m", nil, "model of the agents: one of the server of --trainer upstream:URL (default: its only one), or else an upstream in the file of --upstreams; with --mode transparent_proxy or black_box an upstream of the worker (repeatable)")
 	addSandbox(fl, &f.sandbox, &f.image, backends.Names(), "", ", instead of the task's own")
 	fl.StringVar(&f.name, "name", "local", "name of the trainer")
 	fl.VarP(newCount(&f.group, 1), "group", "n", "rollouts of each task")
@@ -85,16 +88,18 @@ func runCommandOf(f *runFlags) *cobra.Command {
 	fl.IntVar(&f.maxRepeats, "max-repeats", 0, "largest number of model calls in a row with the same prompt, or with the same answer (default: the task's, else 20)")
 	fl.StringArrayVar(&f.mcp, "mcp", nil, "MCP server that the agent starts in its sandbox, as NAME=COMMAND, where spaces separate arguments (repeatable)")
 	fl.Var(newChoice(&f.mode, string(schema.ModeGate), string(schema.ModeProxy), string(schema.ModeBlack)), "mode", "source of the answers: interception_gate (the trainer), transparent_proxy (an upstream that the worker calls) or black_box (one that the agent calls itself)")
-	fl.StringVar(&f.upstream, "upstream", "", "name of the upstream in the worker's configuration, with --mode transparent_proxy or black_box")
-	fl.StringVar(&f.upstreams, "upstreams", "", "file of upstreams: the worker's configuration, without --nats")
+	fl.StringVar(&f.upstreams, "upstreams", "", "file of upstreams, which --model names; without --nats it is the worker's configuration, too")
 	return cmd
 }
 
 // request returns the task's request, changed by the flags.
-func (f *runFlags) request(t *tasks.Task, argv []string) (schema.Request, error) {
+func (f *runFlags) request(t *tasks.Task, v jobs.Variant, argv []string) (schema.Request, error) {
 	r := t.Request
-	r.V, r.Trainer, r.Mode, r.Model.Upstream = schema.Version, f.name, schema.Mode(f.mode), f.upstream
-	r.Agent.Name, r.Agent.Args, r.Agent.SystemPrompt, r.Agent.MaxTurns = f.agent, argv, f.systemPrompt, f.maxTurns
+	r.V, r.Trainer, r.Mode = schema.Version, f.name, schema.Mode(f.mode)
+	if r.Mode != schema.ModeGate {
+		r.Model.Upstream = v.Model
+	}
+	r.Agent.Name, r.Agent.Args, r.Agent.SystemPrompt, r.Agent.MaxTurns = v.Agent, argv, f.systemPrompt, f.maxTurns
 	for _, m := range f.mcp {
 		name, command, ok := strings.Cut(m, "=")
 		if !ok {
@@ -109,7 +114,7 @@ func (f *runFlags) request(t *tasks.Task, argv []string) (schema.Request, error)
 	if r.Sandbox.Build != nil && !hasImages(f.sandbox) {
 		return r, usage("task %s has an environment/Dockerfile, which the %s sandbox cannot build; use --sandbox %s", t.Dir, f.sandbox, orList(backends.WithImages()))
 	}
-	if spec, err := agents.Find(agents.All(), f.agent); err == nil && spec.Solution {
+	if spec, err := agents.Find(agents.All(), v.Agent); err == nil && spec.Solution {
 		r.Agent.Env = t.Solution
 	}
 	if err := f.box.apply(&r); err != nil {
@@ -122,7 +127,7 @@ func (f *runFlags) request(t *tasks.Task, argv []string) (schema.Request, error)
 	r.Limits.AgentMS = cmp.Or(f.agentTimeout.Milliseconds(), r.Limits.AgentMS)
 	r.Gate.MaxCalls = cmp.Or(f.maxCalls, r.Gate.MaxCalls)
 	r.Gate.MaxRepeats = cmp.Or(f.maxRepeats, r.Gate.MaxRepeats)
-	r.Gate.Stream = f.model.stream
+	r.Gate.Stream = f.answerer.stream
 	r.Labels = f.label
 	return r, nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,22 +36,32 @@ func (f *runFlags) check(cmd *cobra.Command, args []string) error {
 			wrong = append(wrong, checkPaths(paths))
 		}
 	}
-	_, err := agents.Find(agents.All(), f.agent)
-	wrong = append(wrong, err, f.model.check(),
+	for _, name := range f.agent {
+		_, err := agents.Find(agents.All(), name)
+		wrong = append(wrong, err)
+	}
+	wrong = append(wrong, once("agent", f.agent), once("model", f.model), f.answerer.check(),
 		atLeast("agent-timeout", f.agentTimeout, 0), atLeast("max-turns", f.maxTurns, 0), atLeast("max-calls", f.maxCalls, 0), atLeast("max-repeats", f.maxRepeats, 0))
 	for _, m := range f.mcp {
 		if name, command, ok := strings.Cut(m, "="); !ok || name == "" || strings.TrimSpace(command) == "" {
 			wrong = append(wrong, fmt.Errorf("--mcp: %q is not valid: want NAME=COMMAND", m))
 		}
 	}
-	if asks := schema.Mode(f.mode) != schema.ModeGate; f.job.resume == "" && asks != (f.upstream != "") {
-		wrong = append(wrong, fmt.Errorf("--upstream: %q is not valid: want a name with --mode %s or %s, and none with %s", f.upstream, schema.ModeProxy, schema.ModeBlack, schema.ModeGate))
-	}
-	if f.upstreams != "" {
-		_, err := loadUpstreams(f.upstreams)
+	if f.job.resume == "" { // the flags of a job are not known yet
+		_, err := f.answerers()
 		wrong = append(wrong, err)
 	}
 	return usageOf(wrong...)
+}
+
+// once returns an error for a value that a flag has twice.
+func once(flag string, values []string) error {
+	for i, v := range values {
+		if slices.Contains(values[:i], v) {
+			return fmt.Errorf("--%s: %q is given twice", flag, v)
+		}
+	}
+	return nil
 }
 
 // checkPaths returns the errors in arguments that name tasks.

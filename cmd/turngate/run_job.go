@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -54,6 +55,9 @@ func (f *runFlags) run(cmd *cobra.Command, paths, argv []string) error {
 		return err
 	}
 	printSummary(stderr, summary)
+	if err := printComparison(stderr, &j.Plan, results); err != nil {
+		return err
+	}
 	if summary.Faults() > 0 {
 		return &exitError{code: exitFault}
 	}
@@ -71,9 +75,9 @@ func (f *runFlags) begin(cmd *cobra.Command, paths, argv []string) (*jobs.Work, 
 		return nil, err
 	}
 	p := jobs.Plan{
-		Version: version, Flags: asked(cmd.Flags()), Args: paths, Argv: argv, Agent: f.agent, Model: f.model.model, Backend: f.sandbox, Attempts: f.group, Parallel: f.parallel,
+		Version: version, Flags: asked(cmd.Flags()), Args: paths, Argv: argv, Variants: jobs.Variants(f.agent, f.model), Backend: f.sandbox, Attempts: f.group, Parallel: f.parallel,
 	}
-	w, err := jobs.Begin(cmd.Context(), f.job.dir(list, f.agent), p, list, r.Rules)
+	w, err := jobs.Begin(cmd.Context(), f.job.dir(list, strings.Join(f.agent, "_")), p, list, r.Rules)
 	r.tellMissing()
 	if errors.Is(err, jobs.ErrNotEmpty) {
 		return nil, usage("--out: %w; go on with a job by --resume", err)

@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/rollout/models"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
@@ -16,29 +18,69 @@ import (
 // rules are those of the flags, with the tasks that they loaded.
 type rules struct {
 	jobs.Rules
-	cmd    *cobra.Command
-	flags  *runFlags
-	spec   agents.Spec
-	shared trainer.Answerer // nil: each task has its own
-	loaded []*tasks.Task
+	cmd     *cobra.Command
+	flags   *runFlags
+	answers map[string]trainer.Answerer // by model; none: each task has its own
+	loaded  []*tasks.Task
 }
 
-// rules opens the answerer of the flags.
+// rules opens the answerers of the flags.
 func (f *runFlags) rules(cmd *cobra.Command, argv []string) (*rules, error) {
-	spec, err := agents.Find(agents.All(), f.agent)
+	answers, err := f.answerers()
 	if err != nil {
 		return nil, usageOf(err)
 	}
-	shared, err := f.model.open()
-	if err != nil {
-		return nil, err
-	}
-	r := &rules{cmd: cmd, flags: f, spec: spec, shared: shared}
+	r := &rules{cmd: cmd, flags: f, answers: answers}
 	r.Rules = jobs.Rules{
 		Trainer: f.name, Load: r.load, Answer: r.answer,
-		Request: func(t *tasks.Task) (schema.Request, error) { return f.request(t, argv) },
+		Request: func(t *tasks.Task, v jobs.Variant) (schema.Request, error) { return f.request(t, v, argv) },
 	}
 	return r, nil
+}
+
+// answerers opens the answerers of the models in this process, by their names. Without
+// a model the name is empty. There is none if each task has its own, or if the worker
+// asks an upstream.
+func (f *runFlags) answerers() (map[string]trainer.Answerer, error) {
+	known := map[string]models.Upstream{}
+	if f.upstreams != "" {
+		list, err := loadUpstreams(f.upstreams)
+		if err != nil {
+			return nil, err
+		}
+		for _, u := range list {
+			known[u.Name] = u
+		}
+	}
+	asksServer := strings.HasPrefix(f.answerer.trainer, "upstream:")
+	gate := schema.Mode(f.mode) == schema.ModeGate
+	switch {
+	case !gate && len(f.model) == 0:
+		return nil, usage("--mode: %s needs --model, the name of an upstream", f.mode)
+	case gate && len(f.model) > 0 && !asksServer && (f.upstreams == "" || f.answerer.trainer != ""):
+		return nil, usage("--model: %q is not valid: want it with --trainer upstream:URL, or with --upstreams and without --trainer", f.model[0])
+	}
+	out := map[string]trainer.Answerer{}
+	if gate && len(f.model) == 0 && f.answerer.trainer != "" {
+		var err error
+		out[""], err = f.answerer.open("")
+		return out, err
+	}
+	for _, name := range f.model {
+		u, ok := known[name]
+		switch {
+		case gate && asksServer:
+			var err error
+			if out[name], err = f.answerer.open(name); err != nil {
+				return nil, err
+			}
+		case f.upstreams != "" && !ok:
+			return nil, usage("--model: %q is not valid: want an upstream in %s", name, f.upstreams)
+		case gate:
+			out[name] = f.answerer.asking(u.Answer)
+		}
+	}
+	return out, nil
 }
 
 // load reads a task and prints its warnings.
@@ -58,16 +100,20 @@ func (r *rules) load(dir string) (*tasks.Task, error) {
 func (r *rules) tellMissing() { tellMissing(r.cmd.ErrOrStderr(), r.loaded...) }
 
 // answer returns the answerer of the flags, or that of the task's replay.yaml.
-func (r *rules) answer(t *tasks.Task) (trainer.Answerer, error) {
-	if r.shared != nil || r.spec.Dialect == "" || schema.Mode(r.flags.mode) != schema.ModeGate {
-		return r.shared, nil
+func (r *rules) answer(t *tasks.Task, v jobs.Variant) (trainer.Answerer, error) {
+	spec, err := agents.Find(agents.All(), v.Agent)
+	if err != nil {
+		return nil, usageOf(err)
+	}
+	if shared := r.answers[v.Model]; shared != nil || spec.Dialect == "" || schema.Mode(r.flags.mode) != schema.ModeGate {
+		return shared, nil
 	}
 	script, err := t.ReplayScript()
 	if err != nil {
 		return nil, err
 	}
 	if script == nil {
-		return nil, fmt.Errorf("%s has no replay.yaml: name an answerer of the model calls: --trainer replay:FILE or --trainer upstream:URL", t.Dir)
+		return nil, fmt.Errorf("%s has no replay.yaml: name an answerer of the model calls: --trainer replay:FILE, --trainer upstream:URL, or --upstreams FILE with --model NAME", t.Dir)
 	}
 	s, err := replay.Parse(script)
 	if err != nil {
@@ -79,7 +125,7 @@ func (r *rules) answer(t *tasks.Task) (trainer.Answerer, error) {
 // tools returns the tools of a recorded rollout.
 func (f *runFlags) tools() map[string]trainer.Tool {
 	if f.recorded == nil {
-		return f.model.tools()
+		return f.answerer.tools()
 	}
-	return f.model.tools(f.recorded.Request.Agent.Tools...)
+	return f.answerer.tools(f.recorded.Request.Agent.Tools...)
 }

@@ -102,8 +102,7 @@ func (f *taskCheckFlags) check(cmd *cobra.Command, paths []string) error {
 // request returns the request of a task for one of the check's agents.
 func (f *taskCheckFlags) request(t *tasks.Task, agent string) (schema.Request, error) {
 	own := f.run
-	own.agent = agent
-	q, err := own.request(t, nil)
+	q, err := own.request(t, jobs.Variant{Agent: agent}, nil)
 	if err != nil {
 		return q, err
 	}

@@ -19,7 +19,6 @@ import (
 // modelFlags select the answerer of model calls.
 type modelFlags struct {
 	trainer       string
-	model         string
 	maxTokens     int
 	stream        string
 	plainUpstream bool
@@ -28,7 +27,6 @@ type modelFlags struct {
 
 func (f *modelFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.trainer, "trainer", "", "source of the answers to model calls: replay:FILE (a script), transcript:FILE (a recorded rollout) or upstream:URL")
-	cmd.Flags().StringVar(&f.model, "model", "", "model to ask the upstream for (default: its only one)")
 	cmd.Flags().Var(newChoice(&f.stream, "", schema.StreamBuffer, schema.StreamPass), "stream", "form in which streamed answers reach agents: buffer (when complete) or pass (as they arrive; a request says so, too, in gate.stream)")
 	cmd.Flags().BoolVar(&f.plainUpstream, "plain-upstream", false, "ask the upstream for neither token ids nor log-probs: for an evaluation, not for training")
 	cmd.Flags().IntVar(&f.maxTokens, "max-tokens", 0, "largest number of completion tokens of one call (0: as the agent asks)")
@@ -36,12 +34,13 @@ func (f *modelFlags) add(cmd *cobra.Command) {
 
 // check returns all errors in these flags.
 func (f *modelFlags) check() error {
-	_, err := f.open()
+	_, err := f.open("")
 	return errors.Join(err, atLeast("max-tokens", f.maxTokens, 0))
 }
 
-// open makes the answerer that --trainer names; nil if the flag is empty.
-func (f *modelFlags) open() (trainer.Answerer, error) {
+// open makes the answerer that --trainer names; nil if the flag is empty. An upstream
+// is asked for the model, or for its only one.
+func (f *modelFlags) open(model string) (trainer.Answerer, error) {
 	if f.trainer == "" {
 		return nil, nil
 	}
@@ -70,18 +69,23 @@ func (f *modelFlags) open() (trainer.Answerer, error) {
 		if err != nil {
 			return nil, usage("--trainer: %w", err)
 		}
-		u, err := upstream.New(upstream.Config{URL: where, Key: key, Model: f.model, MaxTokens: f.maxTokens, Plain: f.plainUpstream})
+		u, err := upstream.New(upstream.Config{URL: where, Key: key, Model: model, MaxTokens: f.maxTokens, Plain: f.plainUpstream})
 		if err != nil {
 			return nil, usage("--trainer: %w", err)
 		}
-		return func(ctx context.Context, c *trainer.Call) (*schema.Reply, error) {
-			if c.Stream && f.stream == schema.StreamPass {
-				return u.Answer(ctx, &c.Call, c.Emit)
-			}
-			return u.Answer(ctx, &c.Call, nil)
-		}, nil
+		return f.asking(u.Answer), nil
 	default:
 		return nil, usage("--trainer: %q is not valid: want replay:FILE, transcript:FILE or upstream:URL", f.trainer)
+	}
+}
+
+// asking returns the answerer that asks an upstream.
+func (f *modelFlags) asking(answer func(context.Context, *schema.Call, func(*schema.Delta) error) (*schema.Reply, error)) trainer.Answerer {
+	return func(ctx context.Context, c *trainer.Call) (*schema.Reply, error) {
+		if c.Stream && f.stream == schema.StreamPass {
+			return answer(ctx, &c.Call, c.Emit)
+		}
+		return answer(ctx, &c.Call, nil)
 	}
 }
 
@@ -109,7 +113,7 @@ func trainerCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "trainer", Short: "Answer model calls; add and remove trainers"}
 	var nf natsFlags
 	var mf modelFlags
-	var name, shard string
+	var name, shard, model string
 	var takeOver bool
 	serve := &cobra.Command{
 		Use:   "serve",
@@ -120,7 +124,7 @@ func trainerCommand() *cobra.Command {
 			return usageOf(mf.check(), flagOf("name", schema.CheckTrainer(name)))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			answer, err := mf.open()
+			answer, err := mf.open(model)
 			if err != nil {
 				return err
 			}
@@ -148,6 +152,7 @@ func trainerCommand() *cobra.Command {
 	}
 	nf.add(serve, defaultURL)
 	mf.add(serve)
+	serve.Flags().StringVar(&model, "model", "", "model to ask the upstream for (default: its only one)")
 	serve.Flags().StringVar(&name, "name", "local", "name of the trainer")
 	serve.Flags().StringVar(&shard, "shard", schema.DefaultShard, "shard whose calls are answered")
 	serve.Flags().BoolVar(&takeOver, "take-over", false, "end another process that answers this shard")

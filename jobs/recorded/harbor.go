@@ -14,15 +14,12 @@ import (
 // FormatHarbor is the format of ExportJob.
 const FormatHarbor = "harbor"
 
-// settings are the settings that all trials of a job share.
-type settings struct{ agent, model, backend string }
-
 // ExportJob writes rollouts of a running system into the folder of a new job, in
 // Harbor's layout. It leaves out a rollout that has not ended and names it in
-// Summary.Skipped. The rollouts must have one agent, one model and one sandbox, as a
-// job has.
+// Summary.Skipped. The rollouts must have one sandbox, as a job
+// has.
 func ExportJob(ctx context.Context, dir string, list []*Rollout) (sum Summary, err error) {
-	var all settings
+	var backend string
 	var ended []jobs.Ended
 	var from []*Rollout
 	seen := map[schema.ID]bool{}
@@ -38,21 +35,21 @@ func ExportJob(ctx context.Context, dir string, list []*Rollout) (sum Summary, e
 			sum.Skipped = append(sum.Skipped, fmt.Errorf("%s is left out: it has not ended", r.Name()))
 			continue
 		}
-		own, digest, err := r.settings(ctx)
+		own, in, err := r.ended(ctx)
 		if err != nil {
 			return sum, err
 		}
 		if len(ended) == 0 {
-			all = own
-		} else if own != all {
-			return sum, fmt.Errorf("%s has the agent, model and sandbox %q, and %s has %q: export them separately", from[0].Name(), all, r.Name(), own)
+			backend = in
+		} else if in != backend {
+			return sum, fmt.Errorf("%s has the sandbox %q, and %s has %q: export them separately", from[0].Name(), backend, r.Name(), in)
 		}
-		ended, from = append(ended, jobs.Ended{Result: r.Result, Digest: digest}), append(from, r)
+		ended, from = append(ended, own), append(from, r)
 	}
 	if len(ended) == 0 {
 		return sum, nil
 	}
-	p := jobs.Plan{Agent: all.agent, Model: all.model, Backend: all.backend, Parallel: 1, Flags: map[string][]string{}, Args: []string{}}
+	p := jobs.Plan{Backend: backend, Parallel: 1, Flags: map[string][]string{}, Args: []string{}}
 	p.AddEnded(ended)
 	j, err := jobs.Create(dir, p)
 	if err != nil {
@@ -71,12 +68,13 @@ func ExportJob(ctx context.Context, dir string, list []*Rollout) (sum Summary, e
 	return sum, j.Tell(true)
 }
 
-// settings reads the settings of a rollout that has ended, and the sha256 of its
-// task's bundle. A rollout that no worker took has no stored request.
-func (r *Rollout) settings(ctx context.Context) (settings, string, error) {
+// ended reads the settings of a rollout that has ended, and the backend of its sandbox.
+// A rollout that no worker took has no stored request.
+func (r *Rollout) ended(ctx context.Context) (_ jobs.Ended, backend string, err error) {
 	q, err := r.from.Records.Request(ctx, r.ID)
 	if err != nil && !errors.Is(err, broker.ErrNotFound) {
-		return settings{}, "", err
+		return jobs.Ended{}, "", err
 	}
-	return settings{cmp.Or(q.Agent.Name, r.Result.Agent, "unknown"), q.Model.Name, cmp.Or(q.Sandbox.Backend, "unknown")}, q.Task.Bundle, nil
+	v := jobs.Variant{Agent: cmp.Or(q.Agent.Name, r.Result.Agent, "unknown"), Model: cmp.Or(q.Model.Upstream, q.Model.Name)}
+	return jobs.Ended{Variant: v, Result: r.Result, Digest: q.Task.Bundle}, cmp.Or(q.Sandbox.Backend, "unknown"), nil
 }

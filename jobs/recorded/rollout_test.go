@@ -57,7 +57,7 @@ func vector(t *testing.T, name string) ([]byte, schema.Result) {
 // jobOf makes a job with a trial for each vector. The last trial has not ended.
 func jobOf(t *testing.T, runs string, names ...string) *jobs.Job {
 	t.Helper()
-	p := jobs.Plan{Agent: "mini", Backend: "local", Attempts: len(names) + 1, Parallel: 1, Flags: map[string][]string{}, Args: []string{"."}}
+	p := jobs.Plan{Variants: []jobs.Variant{{Agent: "mini"}}, Backend: "local", Attempts: len(names) + 1, Parallel: 1, Flags: map[string][]string{}, Args: []string{"."}}
 	if err := p.AddTask("alpha", jobs.Task{Name: "hello", Dir: t.TempDir(), Digest: "x"}); err != nil {
 		t.Fatal(err)
 	}

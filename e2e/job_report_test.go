@@ -1,0 +1,127 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/turngate/turngate/jobs"
+)
+
+// twoUpstreams writes a file of upstreams with the engines model-a, which solves the
+// hello task, and model-b, which does nothing.
+func twoUpstreams(t *testing.T, more string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "upstreams.yaml")
+	text := fmt.Sprintf("model-a:\n  url: %s\n  model: served\n%smodel-b:\n  url: %s\n  model: served\n",
+		startEngine(t, "aux: A title\n"+engineScript).url, more, startEngine(t, "aux: A title\nsteps:\n- text: Done.\n").url)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// report reads the report of a job as JSON.
+func report(t *testing.T, binary, job string) (r jobs.Report) {
+	t.Helper()
+	p := start(t, binary, "job", "report", "-o", "json", job)
+	if code := p.wait(t, time.Minute); code != 0 {
+		t.Fatalf("exit status %d: %s", code, p.err)
+	}
+	if err := json.Unmarshal([]byte(p.out.String()), &r); err != nil {
+		t.Fatalf("%v: %s", err, p.out)
+	}
+	return r
+}
+
+// TestAJobOfAgentsAndModels runs two agents with two models, stops in the middle and
+// goes on. The report compares them, and Harbor reads the folder.
+func TestAJobOfAgentsAndModels(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.need(t, "local", "pi")
+	job, tasks := filepath.Join(t.TempDir(), "job"), manyTasks(t, 2)
+	p := start(t, b.binary, "run", "-a", "mini", "-a", "pi", "-m", "model-a", "-m", "model-b", "--upstreams", twoUpstreams(t, ""), "--agents", b.cache, "--agent-timeout", "10m", "-n", "2", "--out", job, tasks)
+	if code := p.wait(t, 5*time.Minute); code != 0 {
+		t.Fatalf("exit status %d: %s", code, p.err)
+	}
+	check := func(r jobs.Report) {
+		t.Helper()
+		want := []jobs.Variant{{Agent: "mini", Model: "model-a"}, {Agent: "mini", Model: "model-b"}, {Agent: "pi", Model: "model-a"}, {Agent: "pi", Model: "model-b"}}
+		if len(r.Variants) != 4 || len(r.Tasks) != 2 {
+			t.Fatalf("%d variants, %d tasks", len(r.Variants), len(r.Tasks))
+		}
+		for i, c := range r.Variants {
+			mean, low, high := 1.0, 0.5101, 1.0 // Wilson: 4 of 4, and 0 of 4
+			if c.Model == "model-b" {
+				mean, low, high = 0, 0, 0.4899
+			}
+			if c.Variant != want[i] || c.Ended != 4 || c.Trials != 4 || c.Mean == nil || *c.Mean != mean || c.PassAt[1] != mean || c.PassAt[2] != mean || c.CompletionTokens < 4*2 {
+				t.Errorf("got %+v, want %+v", c, want[i])
+			}
+			if c.Interval == nil || c.Interval[0] < low-1e-4 || c.Interval[0] > low+1e-4 || c.Interval[1] < high-1e-4 || c.Interval[1] > high+1e-4 {
+				t.Errorf("%s: interval %v, want %v to %v", c.Label(), c.Interval, low, high)
+			}
+			for _, row := range r.Tasks {
+				if one := row.Variants[i]; one.Trials != 2 || one.Ended != 2 || *one.Mean != mean {
+					t.Errorf("%s: got %+v", row.Dir, one)
+				}
+			}
+		}
+	}
+	check(report(t, b.binary, job))
+	table := regexp.MustCompile(`(?m)^mini +model-a +4 of 4 +1 +0\.51 to 1 +pass@1 1, pass@2 1 `)
+	shown := start(t, b.binary, "job", "show", job)
+	if code := shown.wait(t, time.Minute); code != 0 || !table.MatchString(shown.out.String()) || !table.MatchString(p.err.String()) || !strings.Contains(shown.out.String(), "agent mini, pi, model model-a, model-b") {
+		t.Errorf("exit status %d: %s", code, shown.out)
+	}
+
+	plan, _, err := jobs.Read(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := 0
+	for _, trial := range plan.Trials { // as if the process was killed before it wrote these results
+		if trial.Agent == "pi" && trial.Index == 1 {
+			lost++
+			if err := os.RemoveAll(filepath.Join(job, trial.Name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if r := report(t, b.binary, job); lost != 4 || r.Variants[2].Ended != 2 || r.Variants[0].Ended != 4 {
+		t.Errorf("after %d results were lost: %+v", lost, r.Variants)
+	}
+	again := start(t, b.binary, "run", "--resume", job)
+	if code := again.wait(t, 5*time.Minute); code != 0 || !strings.Contains(again.err.String(), "4 of 16 trials to run") {
+		t.Fatalf("exit status %d: %s", code, again.err)
+	}
+	check(report(t, b.binary, job))
+
+	one := filepath.Join(t.TempDir(), "one")
+	if p := start(t, b.binary, "run", "-a", "mini", "-m", "model-b", "--upstreams", twoUpstreams(t, ""), "--out", one, tasks); p.wait(t, time.Minute) != 0 {
+		t.Fatalf("%s", p.err)
+	}
+	diff := start(t, b.binary, "job", "diff", "--all", one, job)
+	if code := diff.wait(t, time.Minute); code != 0 || strings.Count(diff.out.String(), "[mini model-b]") != 2 || !strings.Contains(diff.out.String(), "2 same\n6 missing in A\n") {
+		t.Errorf("exit status %d: %s", code, diff.out)
+	}
+	seen := harborJob(t, job)
+	if seen.Trials != 16 || len(seen.Rewards) != 16 {
+		t.Errorf("Harbor finds %d trials, %d rewards", seen.Trials, len(seen.Rewards))
+	}
+	data, err := os.ReadFile(filepath.Join(job, "result.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{`"mini__model-a__many"`, `"mini__model-b__many"`, `"pi__model-a__many"`, `"pi__model-b__many"`} {
+		if strings.Count(string(data), key) != 1 {
+			t.Errorf("result.json has no evaluation %s", key)
+		}
+	}
+}
