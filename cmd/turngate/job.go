@@ -14,9 +14,9 @@ import (
 func jobCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "job",
-		Short: "Jobs that `turngate run` has kept: list, show, compare",
+		Short: "Jobs that `turngate run` has kept: list, show, compare, analyze",
 	}
-	cmd.AddCommand(jobListCommand(), jobShowCommand(), jobReportCommand(), jobDiffCommand())
+	cmd.AddCommand(jobListCommand(), jobShowCommand(), jobReportCommand(), jobDiffCommand(), jobAnalyzeCommand())
 	return cmd
 }
 

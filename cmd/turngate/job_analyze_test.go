@@ -1,0 +1,100 @@
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/jobs"
+	"github.com/turngate/turngate/jobs/analyze"
+	"github.com/turngate/turngate/schema"
+)
+
+// analyzedJob makes a job with a rollout that runs a command, and one that has not
+// ended.
+func analyzedJob(t *testing.T, command string) *jobs.Job {
+	t.Helper()
+	p := jobs.Plan{Variants: []jobs.Variant{{Agent: "mini"}}, Backend: "local", Attempts: 2, Parallel: 1}
+	if err := p.AddTask("local", jobs.Task{Name: "org/bad\tname", Dir: "/tasks/odd", Digest: strings.Repeat("a", 64)}); err != nil {
+		t.Fatal(err)
+	}
+	j, err := jobs.Create(filepath.Join(t.TempDir(), "job"), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(j.Close)
+	arguments, err := json.Marshal(map[string]string{"command": command})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := json.Marshal(map[string]any{"role": "assistant", "tool_calls": []any{map[string]any{"id": "a", "type": "function", "function": map[string]string{"name": "bash", "arguments": string(arguments)}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, one := j.Plan.Trials[0], 1.0
+	r := schema.Result{
+		V: schema.Version, ID: tr.Rollout, Trainer: "local", Group: tr.Group, Task: tr.Task, Attempt: 1, Agent: "mini", Status: schema.StatusDone, Reward: &one,
+		Transcript: "transcript.jsonl.zst", Committed: []schema.Committed{{Call: 1, Gen: "g"}},
+		Artifacts: []schema.Artifact{{Name: "transcript.jsonl.zst", SHA256: strings.Repeat("0", 64)}},
+	}
+	var out bytes.Buffer
+	z, err := zstd.NewWriter(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := json.NewEncoder(z)
+	for _, l := range []schema.TranscriptLine{
+		{Call: 1, Request: &schema.Call{Tag: schema.TagAgent, Messages: []json.RawMessage{json.RawMessage(`{"role":"user","content":"go"}`)}}},
+		{Call: 1, Gen: "g", Reply: &schema.Reply{Message: answer, FinishReason: "tool_calls"}},
+	} {
+		if err := lines.Encode(l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Put(t.Context(), r, func(context.Context, schema.Artifact) ([]byte, error) { return out.Bytes(), nil }); err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+// TestAJobIsAnalyzed: the findings are shown in lines of their own, whatever text the
+// agent has written.
+func TestAJobIsAnalyzed(t *testing.T) {
+	t.Parallel()
+	binary := testenv.Binary(t)
+	j := analyzedJob(t, "cat /tests/\x1b[2J\u202etest.sh '\nforged: 0 findings' "+strings.Repeat("x", 5000))
+	id, trial := string(j.Plan.Trials[0].Rollout), j.Plan.Trials[0].Name
+	got := turngate(t, binary, "job", "analyze", j.Dir)
+	for _, want := range []string{
+		"tests_read  org/bad name  mini   1 of 1    1         1\n",
+		id + " " + trial + ", task org/bad name, agent mini, reward 1\n  error tests_read: call 1 reads /tests/ [2J test.sh\n    | cat /tests/ [2J test.sh ' forged: 0 findings' xxx",
+		"\n1 rollout read, 1 finding\n", " was not read: it made no model call, or has not ended\n",
+	} {
+		if got.code != 0 || !strings.Contains(got.out, want) {
+			t.Errorf("no %q: %q %s", want, got.out, got.errOut)
+		}
+	}
+	if strings.ContainsAny(got.out, "\x1b\u202e") || strings.Contains(got.out, "\nforged") || len(got.out) > 2000 {
+		t.Errorf("%q", got.out)
+	}
+	data := turngate(t, binary, "job", "analyze", "-o", "json", "--rollout", trial, j.Dir)
+	var r analyze.Report
+	if err := json.Unmarshal([]byte(data.out), &r); err != nil || r.Rollouts != 1 || len(r.Findings) != 1 || string(r.Findings[0].Rollout) != id || r.Findings[0].Code != analyze.CodeTestsRead || len(r.Counts) != 1 || len(r.Unread) != 0 {
+		t.Errorf("%v: %+v", err, data)
+	}
+	if bad := turngate(t, binary, "job", "analyze", "--rollout", "none", j.Dir); bad.code != 2 || !strings.Contains(bad.errOut, `--rollout: "none" is not valid`) {
+		t.Errorf("%+v", bad)
+	}
+	if none := turngate(t, binary, "job", "analyze", t.TempDir()); none.code != 1 || !strings.Contains(none.errOut, "not the folder of a job") {
+		t.Errorf("%+v", none)
+	}
+}
