@@ -161,13 +161,19 @@ func TestHostileRequestsCostNoMoreThanTheSettings(t *testing.T) {
 // residentPeak is the most memory that a process had at once, in bytes.
 func residentPeak(t *testing.T, pid int) int64 {
 	t.Helper()
+	return statusOf(t, pid, "VmHWM")
+}
+
+// statusOf returns an amount of memory from the status of a process, in bytes.
+func statusOf(t *testing.T, pid int, field string) int64 {
+	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindSubmatch(status)
+	found := regexp.MustCompile(field + `:\s+(\d+) kB`).FindSubmatch(status)
 	if found == nil {
-		t.Fatalf("no peak in %s", status)
+		t.Fatalf("no %s in %s", field, status)
 	}
 	n, err := strconv.ParseInt(string(found[1]), 10, 64)
 	if err != nil {

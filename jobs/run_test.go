@@ -22,6 +22,7 @@ import (
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/broker/queue"
+	"github.com/turngate/turngate/internal/bundles"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/internal/worker"
@@ -70,7 +71,15 @@ func verify(_ context.Context, p *dummy.Proc) int {
 // runWorker runs a worker with dummy sandboxes on a connection until stop is called.
 func runWorker(nc *broker.Broker) (stop func() error, err error) {
 	backend := &dummy.Backend{Programs: map[string]dummy.Program{"agent": agent, "/bin/sh": verify}}
-	c := worker.Config{Slots: 2, Backends: []sandboxes.Backend{backend}, Agents: agents.All(), Grace: time.Second, Log: zerolog.Nop()}
+	dir, err := os.MkdirTemp("", "bundles-")
+	if err != nil {
+		return nil, err
+	}
+	cache, err := bundles.New(dir, 1<<30, zerolog.Nop())
+	if err != nil {
+		return nil, err
+	}
+	c := worker.Config{Slots: 2, Backends: []sandboxes.Backend{backend}, Agents: agents.All(), Bundles: cache, Grace: time.Second, Log: zerolog.Nop()}
 	timing := broker.DefaultTiming()
 	timing.NoCapable = 0
 	side, err := queue.NewWorker(nc, queue.WorkerConfig{Worker: "w1", Instance: "i1", Slots: 2, Offer: c.Offer, Timing: timing})
@@ -91,6 +100,7 @@ func runWorker(nc *broker.Broker) (stop func() error, err error) {
 	go func() { done <- w.Run(ctx) }()
 	return func() error {
 		cancel()
+		defer os.RemoveAll(dir)
 		defer side.Close()
 		defer calls.Close()
 		return <-done

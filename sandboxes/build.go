@@ -2,6 +2,7 @@ package sandboxes
 
 import (
 	"fmt"
+	"io"
 	"path"
 
 	"github.com/turngate/turngate/schema"
@@ -9,9 +10,9 @@ import (
 
 // Build describes an image to build.
 type Build struct {
-	Tar        []byte // the build context, a tar stream
-	Dockerfile string // path in the context; default Dockerfile
-	Target     string // stage; default the last
+	Tar        Content // the build context, a tar stream
+	Dockerfile string  // path in the context; default Dockerfile
+	Target     string  // stage; default the last
 	Args       map[string]string
 	// Trainer owns the caches of the build's RUN --mount=type=cache; empty: the
 	// worker's operator.
@@ -19,10 +20,17 @@ type Build struct {
 	Task    string // name of the task that owns the image, shown in lists of images
 }
 
+// Content is what a file or an archive holds. A backend reads it while it makes the
+// sandbox or the image, from several places at once.
+type Content interface {
+	io.ReaderAt
+	Size() int64
+}
+
 // Bundle is the part of a task's files that a build needs.
 type Bundle interface {
 	Has(name string) bool
-	Tar(dir string) ([]byte, error)
+	Tar(dir string) (*io.SectionReader, error)
 }
 
 // NewBuild reads the context and the settings of a build from a task's bundle.

@@ -218,14 +218,14 @@ type Spec struct {
 type File struct {
 	Path string
 	Mode fs.FileMode
-	Data []byte
+	Data Content
 }
 
 // Folder is a writable folder that containers of one sandbox share.
 type Folder struct {
 	Name string
-	Tar  []byte // initial content; nil: none
-	Seed bool   // if Tar is nil, copy the content of the image at the mount path
+	Tar  Content // initial content; nil: none
+	Seed bool    // if Tar is nil, copy the content of the image at the mount path
 }
 
 // Service is a side-car. Its owner, rollout and times come from the Spec that

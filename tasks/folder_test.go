@@ -137,15 +137,15 @@ func TestLinksInsideATaskAreFollowed(t *testing.T) {
 func TestTheFilesOfATaskHaveABound(t *testing.T) {
 	files := whole()
 	dir := write(t, t.TempDir(), files)
-	for _, name := range []string{"tests/a", "tests/b"} {
+	for name, size := range map[string]int64{"tests/a": 1, "tests/b": 4 << 30} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Truncate(filepath.Join(dir, name), 300<<20); err != nil {
+		if err := os.Truncate(filepath.Join(dir, name), size); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := tasks.Load(dir, tasks.Options{}); err == nil || !strings.Contains(err.Error(), "tests/b has 314572800 bytes") {
+	if _, err := tasks.Load(dir, tasks.Options{}); err == nil || !strings.Contains(err.Error(), "tests/b has 4294967296 bytes") {
 		t.Errorf("got %v", err)
 	}
 }

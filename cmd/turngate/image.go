@@ -46,10 +46,11 @@ func imageWarmCommand(kind, short string) *cobra.Command {
 			return usageOf(f.check(), given.check(), checkPaths(args))
 		},
 		RunE: func(cmd *cobra.Command, paths []string) error {
-			wants, err := imagesOf(cmd, &given, paths, kind)
+			wants, closeFiles, err := imagesOf(cmd, &given, paths, kind)
 			if err != nil {
 				return err
 			}
+			defer closeFiles()
 			b, err := f.open(cmd)
 			if err != nil {
 				return err
@@ -85,14 +86,20 @@ func imageWarmCommand(kind, short string) *cobra.Command {
 const maxWrong = 20
 
 // imagesOf returns the images of this kind that the tasks below the paths need.
-func imagesOf(cmd *cobra.Command, given *taskEnv, paths []string, kind string) ([]images.Want, error) {
+// closeFiles closes the files of their builds.
+func imagesOf(cmd *cobra.Command, given *taskEnv, paths []string, kind string) (wants []images.Want, closeFiles func(), err error) {
 	dirs, err := tasks.Find(paths)
 	if err != nil {
-		return nil, usageOf(err)
+		return nil, nil, usageOf(err)
 	}
 	var all []*tasks.Task
-	var wants []images.Want
+	var bundles []*tasks.Bundle
 	var wrong []error
+	closeFiles = func() {
+		for _, b := range bundles {
+			_ = b.Close() // it was only read
+		}
+	}
 	for _, dir := range dirs {
 		t, err := given.load(cmd, dir, "")
 		if err != nil {
@@ -100,17 +107,36 @@ func imagesOf(cmd *cobra.Command, given *taskEnv, paths []string, kind string) (
 			continue
 		}
 		all = append(all, t)
-		of, err := images.Of(t, kind)
+		of, bundle, err := imagesOfTask(t, kind)
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("task %s: %w", dir, err))
+			continue
 		}
-		wants = append(wants, of...)
+		wants, bundles = append(wants, of...), append(bundles, bundle)
 	}
 	tellMissing(cmd.ErrOrStderr(), all...)
 	if len(wrong) > maxWrong {
 		wrong = wrong[:maxWrong]
 	}
-	return wants, usageOf(wrong...)
+	if err := usageOf(wrong...); err != nil {
+		closeFiles()
+		return nil, nil, err
+	}
+	return wants, closeFiles, nil
+}
+
+// imagesOfTask returns the images of a task and the open bundle that their builds read.
+func imagesOfTask(t *tasks.Task, kind string) ([]images.Want, *tasks.Bundle, error) {
+	bundle, err := tasks.Open(t.Bundle)
+	if err != nil {
+		return nil, nil, err
+	}
+	of, err := images.Of(t, bundle, kind)
+	if err != nil {
+		_ = bundle.Close() // it was only read
+		return nil, nil, err
+	}
+	return of, bundle, nil
 }
 
 // addNetwork adds the flag that selects images of builds with a network.
@@ -128,10 +154,11 @@ func imageListCommand() *cobra.Command {
 			return usageOf(f.check(), given.check(), checkPaths(args))
 		},
 		RunE: func(cmd *cobra.Command, paths []string) error {
-			wants, err := imagesOf(cmd, &given, paths, "")
+			wants, closeFiles, err := imagesOf(cmd, &given, paths, "")
 			if err != nil {
 				return err
 			}
+			defer closeFiles()
 			b, err := f.open(cmd)
 			if err != nil {
 				return err
@@ -175,10 +202,11 @@ func imagePruneCommand() *cobra.Command {
 			return usageOf(wrong...)
 		},
 		RunE: func(cmd *cobra.Command, paths []string) error {
-			wants, err := imagesOf(cmd, &given, paths, "")
+			wants, closeFiles, err := imagesOf(cmd, &given, paths, "")
 			if err != nil {
 				return err
 			}
+			defer closeFiles()
 			b, err := f.open(cmd)
 			if err != nil {
 				return err

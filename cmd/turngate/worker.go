@@ -23,6 +23,7 @@ import (
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/broker/queue"
+	"github.com/turngate/turngate/internal/bundles"
 	"github.com/turngate/turngate/internal/gate"
 	"github.com/turngate/turngate/internal/owned"
 	"github.com/turngate/turngate/internal/rollout/place"
@@ -45,6 +46,7 @@ type workerFlags struct {
 	maxDiskMB       int64
 	maxPids         int64
 	maxSnapshotMB   int64
+	bundleCacheMB   int64
 	replicas        int
 	retention       time.Duration
 	trainers        trainerFlags
@@ -62,7 +64,7 @@ const defaultCopyMB = 8 << 10
 func (f *workerFlags) check() error {
 	wrong := []error{
 		atLeast("grace", f.grace, 0), atLeast("retention", f.retention, 0), atLeast("conversations-mb", f.conversationsMB, 1), atLeast("requests-mb", f.requestsMB, 1),
-		atLeast("max-cpus", f.maxCPUs, 0), atLeast("max-memory-mb", f.maxMemoryMB, 0), atLeast("max-disk-mb", f.maxDiskMB, 0), atLeast("max-pids", f.maxPids, 0), atLeast("max-snapshot-mb", f.maxSnapshotMB, -1), f.images.check(), f.trainers.check(),
+		atLeast("max-cpus", f.maxCPUs, 0), atLeast("max-memory-mb", f.maxMemoryMB, 0), atLeast("max-disk-mb", f.maxDiskMB, 0), atLeast("max-pids", f.maxPids, 0), atLeast("max-snapshot-mb", f.maxSnapshotMB, -1), atLeast("bundle-cache-mb", f.bundleCacheMB, 0), f.images.check(), f.trainers.check(),
 	}
 	if f.replicas != 0 && f.replicas != 1 && f.replicas != 3 {
 		wrong = append(wrong, fmt.Errorf("--replicas: %d is not valid: want 1 or 3", f.replicas))
@@ -97,6 +99,7 @@ func (f *workerFlags) add(cmd *cobra.Command) {
 	fl.Float64Var(&f.maxCPUs, "max-cpus", 0, "most cpus that a request may ask for, and what one gets that asks for none (0: any)")
 	fl.Int64Var(&f.maxMemoryMB, "max-memory-mb", 0, "most memory that a request may ask for, and what one gets that asks for none (0: any)")
 	fl.Int64Var(&f.maxSnapshotMB, "max-snapshot-mb", defaultCopyMB, "most files that a setup may write for a snapshot of its group; above it each rollout runs its own setup (0: any; -1: no snapshots)")
+	fl.Int64Var(&f.bundleCacheMB, "bundle-cache-mb", 16<<10, "disk for the unpacked bundles of tasks in --state; those in use are not removed (0: none else is kept)")
 	fl.Int64Var(&f.maxDiskMB, "max-disk-mb", 0, "most disk that a request may ask for, and what one gets that asks for none (0: any, and 32 GiB in docker, half of the memory in local)")
 	fl.Int64Var(&f.maxPids, "max-pids", 0, "most processes that a request may ask for, and what one gets that asks for none (0: any, and 4096)")
 	f.images.add(fl)
@@ -128,10 +131,14 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 	if err != nil {
 		return nil, nil, err
 	}
+	cache, err := bundles.New(filepath.Join(f.state, "bundles"), f.bundleCacheMB<<20, log)
+	if err != nil {
+		return nil, nil, err
+	}
 	c := worker.Config{
 		Owner: worker.OwnerOf(wid, f.state), Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log, Upstreams: upstreams, Memory: gate.NewMemory(f.conversationsMB<<20, f.requestsMB<<20),
 		Caps:        place.Caps{Networks: splitList(f.allowNetwork), CPUs: f.maxCPUs, MemoryBytes: f.maxMemoryMB << 20, DiskBytes: f.maxDiskMB << 20, Pids: f.maxPids},
-		MaxSnapshot: f.maxSnapshotMB << 20,
+		MaxSnapshot: f.maxSnapshotMB << 20, Bundles: cache,
 	}
 	c.Warm = warmImages(ctx, list)
 	side, err := queue.NewWorker(b, queue.WorkerConfig{

@@ -2,10 +2,13 @@ package broker
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -92,6 +95,55 @@ func (b *bucket) info(ctx context.Context, name string) (*jetstream.ObjectInfo, 
 		return nil, nil, nil
 	}
 	return &info, m, nil
+}
+
+// find returns the description of an object of up to limit bytes. Its errors are those
+// of Bundle.
+func (b *bucket) find(ctx context.Context, sha string, limit int64) (*jetstream.ObjectInfo, error) {
+	if err := schema.CheckSHA256("sha256", sha); err != nil {
+		return nil, err
+	}
+	info, _, err := b.info(ctx, sha)
+	if err != nil {
+		return nil, fmt.Errorf("read object %s in %s: %w", sha, b.name, err)
+	}
+	if info == nil {
+		return nil, fmt.Errorf("object %s in %s: %w", sha, b.name, ErrNotFound)
+	}
+	if info.Size > uint64(limit) {
+		return nil, &TooLargeError{What: "object " + sha, Size: info.Size, Limit: limit}
+	}
+	if err := schema.CheckToken("nuid", info.NUID); err != nil { // it becomes a part of a subject
+		return nil, fmt.Errorf("object %s in %s: %w: %w", sha, b.name, ErrDigest, err)
+	}
+	return info, nil
+}
+
+// copy writes the content of an object, of which find returned the description.
+func (b *bucket) copy(ctx context.Context, sha string, info *jetstream.ObjectInfo, to io.Writer) error {
+	sum := sha256.New()
+	both := io.MultiWriter(to, sum)
+	n := uint64(0)
+	for seq := uint64(1); n < info.Size; {
+		m, err := b.readChunk(ctx, info.NUID, seq)
+		if err != nil {
+			return fmt.Errorf("read object %s in %s at byte %d: %w", sha, b.name, n, err)
+		}
+		if m == nil {
+			return fmt.Errorf("object %s in %s ends at byte %d of %d: %w", sha, b.name, n, info.Size, ErrNotFound)
+		}
+		if n += uint64(len(m.Data)); n > info.Size || n < info.Size && len(m.Data) < minChunk {
+			return fmt.Errorf("object %s in %s of %d bytes has a chunk of %d bytes before byte %d: %w", sha, b.name, info.Size, len(m.Data), n, ErrDigest)
+		}
+		if _, err := both.Write(m.Data); err != nil {
+			return fmt.Errorf("copy object %s: %w", sha, err)
+		}
+		seq = m.Sequence + 1
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != sha {
+		return fmt.Errorf("object %s in %s has sha256 %s: %w", sha, b.name, got, ErrDigest)
+	}
+	return nil
 }
 
 // write writes an object in the layout of NATS ADR-20. It replaces the

@@ -1,11 +1,13 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/turngate/turngate/schema"
@@ -27,7 +29,7 @@ func (h *Objects) bucket(name string) *bucket {
 
 // Largest files, in bytes.
 const (
-	maxBundle   = 256 << 20
+	maxBundle   = 2 << 30
 	maxArtifact = 256 << 20
 )
 
@@ -45,6 +47,17 @@ func (h *Objects) PutBundle(ctx context.Context, tid string, data []byte) (strin
 // ErrNotFound or ErrDigest, or are a *TooLargeError.
 func (h *Objects) Bundle(ctx context.Context, tid, sha string) ([]byte, error) {
 	return h.Object(ctx, subjects.TasksBucket(tid), sha, maxBundle)
+}
+
+// CopyBundle is Bundle, but writes the bundle to a writer. After an error the writer
+// has a part of the bundle, or a bundle with another sha256.
+func (h *Objects) CopyBundle(ctx context.Context, tid, sha string, to io.Writer) error {
+	from := h.bucket(subjects.TasksBucket(tid))
+	info, err := from.find(ctx, sha, maxBundle)
+	if err != nil {
+		return err
+	}
+	return from.copy(ctx, sha, info, to)
 }
 
 // PutArtifact stores a file of a trainer's rollout. A *FullError means that the
@@ -100,43 +113,16 @@ func (h *Objects) PutBody(ctx context.Context, bucket string, data []byte, life 
 // checks its sha256. It fails with the errors of Bundle. The reader of the client
 // library creates a consumer, for which a trainer has no permission.
 func (h *Objects) Object(ctx context.Context, bucket, sha string, limit int64) ([]byte, error) {
-	if err := schema.CheckSHA256("sha256", sha); err != nil {
+	from := h.bucket(bucket)
+	info, err := from.find(ctx, sha, limit)
+	if err != nil {
 		return nil, err
 	}
-	from := h.bucket(bucket)
-	info, _, err := from.info(ctx, sha)
-	if err != nil {
-		return nil, fmt.Errorf("read object %s in %s: %w", sha, bucket, err)
+	out := bytes.NewBuffer(make([]byte, 0, info.Size))
+	if err := from.copy(ctx, sha, info, out); err != nil {
+		return nil, err
 	}
-	if info == nil {
-		return nil, fmt.Errorf("object %s in %s: %w", sha, bucket, ErrNotFound)
-	}
-	if info.Size > uint64(limit) {
-		return nil, &TooLargeError{What: "object " + sha, Size: info.Size, Limit: limit}
-	}
-	if err := schema.CheckToken("nuid", info.NUID); err != nil { // it becomes a part of a subject
-		return nil, fmt.Errorf("object %s in %s: %w: %w", sha, bucket, ErrDigest, err)
-	}
-	data := make([]byte, 0, info.Size)
-	for seq := uint64(1); uint64(len(data)) < info.Size; {
-		m, err := from.readChunk(ctx, info.NUID, seq)
-		if err != nil {
-			return nil, fmt.Errorf("read object %s in %s at byte %d: %w", sha, bucket, len(data), err)
-		}
-		if m == nil {
-			return nil, fmt.Errorf("object %s in %s ends at byte %d of %d: %w", sha, bucket, len(data), info.Size, ErrNotFound)
-		}
-		data = append(data, m.Data...)
-		if n := uint64(len(data)); n > info.Size || n < info.Size && len(m.Data) < minChunk {
-			return nil, fmt.Errorf("object %s in %s of %d bytes has a chunk of %d bytes before byte %d: %w", sha, bucket, info.Size, len(m.Data), n, ErrDigest)
-		}
-		seq = m.Sequence + 1
-	}
-	sum := sha256.Sum256(data)
-	if got := hex.EncodeToString(sum[:]); got != sha {
-		return nil, fmt.Errorf("object %s in %s has sha256 %s: %w", sha, bucket, got, ErrDigest)
-	}
-	return data, nil
+	return out.Bytes(), nil
 }
 
 // ErrDigest is returned for an object with a name that is not the sha256 of its

@@ -42,12 +42,9 @@ const (
 )
 
 // Of lists the images of a task's sandbox, its side-cars and its verifiers'
-// sandboxes that are pulled or built, as kind says.
-func Of(t *tasks.Task, kind string) ([]Want, error) {
-	bundle, err := tasks.Open(t.Bundle)
-	if err != nil {
-		return nil, err
-	}
+// sandboxes that are pulled or built, as kind says. Builds read their files from the
+// task's bundle.
+func Of(t *tasks.Task, bundle *tasks.Bundle, kind string) ([]Want, error) {
 	var out []Want
 	var problems []error
 	add := func(image string, build *schema.Build) {
@@ -56,6 +53,7 @@ func Of(t *tasks.Task, kind string) ([]Want, error) {
 		case kind != Builds && image != "" && build == nil:
 			out = append(out, w)
 		case kind != Pulls && build != nil:
+			var err error
 			if w.Build, err = sandboxes.NewBuild(bundle, build, w.Task); err != nil {
 				problems = append(problems, err)
 				return

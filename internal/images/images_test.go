@@ -45,7 +45,12 @@ func TestTasksSayWhichImagesTheyNeed(t *testing.T) {
 	pulled := task(t, map[string]string{"instruction.md": "x", "task.toml": "[environment]\ndocker_image = \"debian:12\"\n"})
 	for kind, want := range map[string]*tasks.Task{images.Builds: built, images.Pulls: pulled} {
 		for _, have := range []*tasks.Task{built, pulled} {
-			got, err := images.Of(have, kind)
+			bundle, err := tasks.Open(have.Bundle)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer bundle.Close()
+			got, err := images.Of(have, bundle, kind)
 			if err != nil || (len(got) == 1) != (have == want) {
 				t.Errorf("%s: %+v %v", kind, got, err)
 			}

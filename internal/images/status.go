@@ -3,6 +3,7 @@ package images
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -34,7 +35,7 @@ type Status struct {
 
 // Store is the part of an engine that List and Remove use.
 type Store interface {
-	BuildRef(how *sandboxes.Build) string
+	BuildRef(how *sandboxes.Build) (string, error)
 	BuiltImages(ctx context.Context) ([]sandboxes.BuiltImage, error)
 	Pulled(ctx context.Context, ref string) (sandboxes.BuiltImage, bool, error)
 	RemoveBuilt(ctx context.Context, i sandboxes.BuiltImage) (bool, error)
@@ -101,7 +102,11 @@ func walk(ctx context.Context, s Store, wants []Want, each func(Status, sandboxe
 	for _, w := range wants {
 		st := Status{Task: w.Task, Kind: Pulls, Ref: w.Image, State: Missing}
 		if w.Build != nil {
-			st.Kind, st.Ref = Builds, s.BuildRef(w.Build)
+			ref, err := s.BuildRef(w.Build)
+			if err != nil {
+				return fmt.Errorf("task %s: %w", w.Task, err)
+			}
+			st.Kind, st.Ref = Builds, ref
 		}
 		if seen[[2]string{w.Task, st.Ref}] {
 			continue // several sandboxes of the task have it

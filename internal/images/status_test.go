@@ -20,7 +20,7 @@ type store struct {
 	removed []string
 }
 
-func (s *store) BuildRef(how *sandboxes.Build) string { return "built:" + how.Task }
+func (s *store) BuildRef(how *sandboxes.Build) (string, error) { return "built:" + how.Task, nil }
 
 func (s *store) BuiltImages(context.Context) ([]sandboxes.BuiltImage, error) { return s.built, nil }
 

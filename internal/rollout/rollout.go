@@ -25,6 +25,7 @@ import (
 
 // Services connect a rollout to its worker and its trainer.
 type Services struct {
+	// Bundle opens the bundle of the task. The rollout closes it.
 	Bundle func(ctx context.Context, sha string) (*tasks.Bundle, error)
 	Model  gate.Model
 	Shard  func(shard string) gate.Model // another process of the same trainer
@@ -102,6 +103,11 @@ func (r *Rollout) execute(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if err := bundle.Close(); err != nil {
+			r.Record.Log.Warn().Err(err).Msg("the task's files were not closed")
+		}
+	}()
 	steps, err := plan.Of(&r.Request, bundle, &agent)
 	if err != nil {
 		return err

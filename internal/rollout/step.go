@@ -181,16 +181,20 @@ func (r *stepper) upload(ctx context.Context, s *plan.Step) error {
 // setup runs the step's setup.sh in the working directory. As in Harbor a
 // script for any shell is run by bash; others have their own interpreter.
 func (r *stepper) setup(ctx context.Context, s *plan.Step) error {
-	content, ok := r.Bundle.Read(s.Folder + "/setup.sh")
-	if !ok {
+	script := r.Bundle.File(s.Folder + "/setup.sh")
+	if script == nil {
 		return nil
 	}
 	return r.Stages.Run(ctx, s.Phase("setup"), 0, func(ctx context.Context, p *record.Phase) error {
-		args, err := r.Script(ctx, r.Main, strings.TrimSuffix(r.Main.Workdir(), "/")+"/setup.sh", content, s.User)
+		args, err := r.Script(ctx, r.Main, strings.TrimSuffix(r.Main.Workdir(), "/")+"/setup.sh", script, s.User)
 		if err != nil {
 			return err
 		}
-		if place.ForShell(content) {
+		shell, err := place.ForShell(script)
+		if err != nil {
+			return err
+		}
+		if shell {
 			args = append(place.BashOrSh(), args[len(args)-1])
 		}
 		exit, err := r.Command(ctx, r.Main, p, sandboxes.Cmd{Args: args, User: s.User, Timeout: stage.MS(r.Request.Limits.SetupMS)})

@@ -292,6 +292,7 @@ func hasSolution(t *tasks.Task) bool {
 	if err != nil {
 		return false
 	}
+	defer b.Close()
 	if b.Has("solution/solve.sh") {
 		return true
 	}

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/broker/queue"
+	"github.com/turngate/turngate/internal/bundles"
 	"github.com/turngate/turngate/internal/gate"
 	"github.com/turngate/turngate/internal/rollout"
 	"github.com/turngate/turngate/internal/rollout/ends"
@@ -46,6 +48,8 @@ type Config struct {
 	// Hurry ends the grace period when it is closed.
 	Hurry  <-chan struct{}
 	Timing gate.Timing
+	// Bundles keeps the unpacked bundles of tasks.
+	Bundles *bundles.Cache
 	// MaxSnapshot bounds the files of one snapshot of a group, in bytes; 0: no bound,
 	// below 0: no snapshots are made.
 	MaxSnapshot int64
@@ -254,25 +258,22 @@ func (w *Worker) rollout(ctx context.Context, job *queue.Job, rec *record.Record
 		Request: job.Request, Attempt: job.Attempt, Record: rec, Owner: w.owner(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache, Upstreams: w.cfg.Upstreams, Caps: w.cfg.Caps,
 		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Snapshots: w.snapshots,
 		Services: rollout.Services{
-			Bundle: bundle(job), Suspended: job.Suspended, HeldByTrainer: job.HeldByTrainer, Model: caller, Shard: func(shard string) gate.Model { return caller.To(shard) },
+			Bundle: w.bundle(job), Suspended: job.Suspended, HeldByTrainer: job.HeldByTrainer, Model: caller, Shard: func(shard string) gate.Model { return caller.To(shard) },
 			Tool: caller.Tool, Verify: caller.Verify,
 		},
 	}
 	return r.Run(ctx)
 }
 
-// bundle returns a function that reads a task's files. A missing, broken or too
+// bundle returns a function that opens a task's files. A missing, broken or too
 // large bundle gives a *tasks.BundleError, a fault of the task.
-func bundle(job *queue.Job) func(ctx context.Context, sha string) (*tasks.Bundle, error) {
+func (w *Worker) bundle(job *queue.Job) func(ctx context.Context, sha string) (*tasks.Bundle, error) {
 	return func(ctx context.Context, sha string) (*tasks.Bundle, error) {
-		data, err := job.Bundle(ctx, sha)
+		b, err := w.cfg.Bundles.Open(ctx, job.Request.ID.Trainer(), sha, func(ctx context.Context, to io.Writer) error { return job.CopyBundle(ctx, sha, to) })
 		if unusable(err) {
 			return nil, &tasks.BundleError{Reason: err.Error()}
 		}
-		if err != nil {
-			return nil, err
-		}
-		return tasks.Open(data)
+		return b, err
 	}
 }
 

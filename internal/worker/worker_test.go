@@ -21,6 +21,7 @@ import (
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/broker/queue"
+	"github.com/turngate/turngate/internal/bundles"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/internal/worker"
@@ -45,7 +46,11 @@ type bench struct {
 func newBench(t *testing.T, programs map[string]dummy.Program, change ...func(*worker.Config)) *bench {
 	t.Helper()
 	b := &bench{nats: testenv.StartNATS(t, "alpha"), backend: &dummy.Backend{Programs: programs}}
-	c := worker.Config{Slots: 2, Backends: []sandboxes.Backend{b.backend}, Agents: agents.All(), Grace: time.Minute, Log: zerolog.Nop()}
+	cache, err := bundles.New(t.TempDir(), 1<<30, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := worker.Config{Slots: 2, Backends: []sandboxes.Backend{b.backend}, Agents: agents.All(), Bundles: cache, Grace: time.Minute, Log: zerolog.Nop()}
 	for _, f := range change {
 		f(&c)
 	}

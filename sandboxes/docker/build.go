@@ -9,9 +9,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
+	"io"
 	"path"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/turngate/turngate/sandboxes"
@@ -36,31 +37,52 @@ type building struct {
 	ref        string
 	how        *sandboxes.Build
 	context    *contextFS
-	dockerfile string
+	dockerfile string // its path
+	text       []byte // of the Dockerfile
 	labels     map[string]string
 	limits     sandboxes.BuildLimits
 }
 
-// buildRef returns the tag of the image of a build. The same files and settings
-// give the same tag in every worker, and for every trainer unless a step may
-// mount a trainer's cache.
-func (b *Backend) buildRef(how *sandboxes.Build) string {
-	settings, _ := json.Marshal([]any{"1", dockerfileOf(how), how.Target, how.Args, networkOf(b.config.Build)}) // only strings: never fails
-	h := sha256.New()
-	fmt.Fprintf(h, "%d\n", len(settings))
-	h.Write(settings)
-	if how.Trainer != "" && bytes.Contains(how.Tar, []byte("--mount")) {
-		fmt.Fprintf(h, "%s\n", cacheSpace(how)) // the content of a cache can change the image
+// buildRefs returns the tag of the image of a build, and its tag as a build of the
+// worker's operator. The same files and settings give the same tag in every worker, and
+// for every trainer unless a step may mount a trainer's cache.
+func (b *Backend) buildRefs(how *sandboxes.Build) (own, shared string, err error) {
+	files, mounts, err := digest(how.Tar)
+	if err != nil {
+		return "", "", fmt.Errorf("read the build context: %w", err)
 	}
-	h.Write(how.Tar)
-	return b.config.Repo + ":" + hex.EncodeToString(h.Sum(nil)[:16])
+	settings, _ := json.Marshal([]any{"1", dockerfileOf(how), how.Target, how.Args, networkOf(b.config.Build)}) // only strings: never fails
+	tag := func(space string) string {
+		h := sha256.New()
+		fmt.Fprintf(h, "%d\n%s%s%s", len(settings), settings, space, files)
+		return b.config.Repo + ":" + hex.EncodeToString(h.Sum(nil)[:16])
+	}
+	own, shared = tag(""), tag("")
+	if how.Trainer != "" && mounts {
+		own = tag(cacheSpace(how) + "\n") // the content of a cache can change the image
+	}
+	return own, shared, nil
 }
 
-// sharedRef returns the tag of the image of a build of the worker's operator.
-func (b *Backend) sharedRef(how *sandboxes.Build) string {
-	own := *how
-	own.Trainer = ""
-	return b.buildRef(&own)
+// digest returns the sha256 of a build context and reports whether a step of its
+// Dockerfile may mount something.
+func digest(context sandboxes.Content) (sum []byte, mounts bool, err error) {
+	const mount = "--mount"
+	h := sha256.New()
+	buf := make([]byte, 64<<10)
+	end := 0 // of the bytes kept of the last round, which may begin the word
+	for from := io.NewSectionReader(context, 0, context.Size()); ; {
+		n, err := from.Read(buf[end:])
+		h.Write(buf[end : end+n])
+		mounts = mounts || bytes.Contains(buf[:end+n], []byte(mount))
+		if errors.Is(err, io.EOF) {
+			return h.Sum(nil), mounts, nil
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		end = copy(buf, buf[max(end+n-len(mount), 0):end+n])
+	}
 }
 
 // cacheSpace returns the namespace of the caches that RUN mounts in a build. One
@@ -78,14 +100,18 @@ func dockerfileOf(how *sandboxes.Build) string {
 
 func networkOf(l sandboxes.BuildLimits) string { return cmp.Or(l.Network, schema.NetworkOpen) }
 
+// errContextClosed means that the rollout that began the build has ended and closed the
+// build's files. Another one that waits for the image begins it again.
+var errContextClosed = errors.New("the files of the build are closed")
+
 // errNoLimits means that this engine's BuildKit cannot limit memory and cpus.
 var errNoLimits = errors.New("this engine's BuildKit cannot limit the memory and the cpus of a build")
 
 // build makes an image. A defect of the build's files or a build that takes too
 // long gives an *sandboxes.ImageError.
-func (b *Backend) build(ctx context.Context, ref string, how *sandboxes.Build, say func(string)) error {
+func (b *Backend) build(ctx context.Context, ref, shared string, how *sandboxes.Build, say func(string)) (err error) {
 	w := &building{ref: ref, how: how, dockerfile: dockerfileOf(how), limits: b.config.Build, labels: map[string]string{
-		labelBuild: cmp.Or(how.Task, "task"), labelShared: b.sharedRef(how),
+		labelBuild: cmp.Or(how.Task, "task"), labelShared: shared,
 	}}
 	bad := func(code string, err error, tail *lastLines) error {
 		reason := err.Error()
@@ -94,13 +120,17 @@ func (b *Backend) build(ctx context.Context, ref string, how *sandboxes.Build, s
 		}
 		return &sandboxes.ImageError{Image: w.dockerfile, Code: code, Reason: reason}
 	}
-	var err error
-	if w.context, err = readContext(how.Tar); err != nil {
+	from := contextReader{how.Tar, &atomic.Bool{}}
+	defer func() {
+		if err != nil && from.closed.Load() {
+			err = errContextClosed
+		}
+	}()
+	if w.context, err = readContext(from); err != nil {
 		return bad("", err, nil)
 	}
-	file, ok := w.context.files[w.dockerfile]
-	if !ok || !fs.FileMode(file.stat.Mode).IsRegular() {
-		return bad("", errors.New("the build context has no such file"), nil)
+	if w.text, err = w.context.text(w.dockerfile); err != nil {
+		return bad("", err, nil)
 	}
 	limit := cmp.Or(b.config.Build.Time, time.Hour)
 	late := fmt.Errorf("the build took longer than the %s that this worker allows", limit)
@@ -108,7 +138,7 @@ func (b *Backend) build(ctx context.Context, ref string, how *sandboxes.Build, s
 	defer cancel()
 	tail := &lastLines{}
 	saying := func(line string) { tail.add(line); say(line) }
-	err = b.buildWith(inner, w, file.data, saying)
+	err = b.buildWith(inner, w, saying)
 	switch {
 	case err == nil:
 		return nil
@@ -133,7 +163,7 @@ func (b *Backend) build(ctx context.Context, ref string, how *sandboxes.Build, s
 // buildWith selects the builder. It uses the engine's BuildKit, and the classic
 // builder if the engine has no BuildKit or only the classic builder can enforce
 // the limits.
-func (b *Backend) buildWith(ctx context.Context, w *building, dockerfile []byte, say func(string)) error {
+func (b *Backend) buildWith(ctx context.Context, w *building, say func(string)) error {
 	kit, err := b.buildKit(ctx)
 	if err != nil {
 		return err
@@ -144,7 +174,7 @@ func (b *Backend) buildWith(ctx context.Context, w *building, dockerfile []byte,
 			return err
 		}
 	}
-	feature, err := needsBuildKit(dockerfile)
+	feature, err := needsBuildKit(w.text)
 	switch {
 	case err != nil:
 		return err

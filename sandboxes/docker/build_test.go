@@ -27,7 +27,7 @@ import (
 )
 
 // buildFiles returns a build context.
-func buildFiles(t *testing.T, files map[string]string) []byte {
+func buildFiles(t *testing.T, files map[string]string) *bytes.Reader {
 	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -42,7 +42,7 @@ func buildFiles(t *testing.T, files map[string]string) []byte {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return b.Bytes()
+	return bytes.NewReader(b.Bytes())
 }
 
 // once returns text that no earlier run has used, so that no cache has a build

@@ -1,10 +1,10 @@
 package docker
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"time"
@@ -12,6 +12,7 @@ import (
 	"github.com/docker/docker/api/types/build"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/client"
+	"github.com/tonistiigi/fsutil"
 
 	"github.com/turngate/turngate/schema"
 )
@@ -19,16 +20,18 @@ import (
 // classicBuild uses the builder that every engine has, which enforces limits.
 // It removes all parts of a failed build.
 func (b *Backend) classicBuild(ctx context.Context, w *building, say func(string)) error {
-	if err := checkClassicSources(w.context.files[w.dockerfile].data); err != nil {
+	if err := checkClassicSources(w.text); err != nil {
 		return err
 	}
-	if err := checkBases(w.context.files[w.dockerfile].data, w.how.Args); err != nil {
+	if err := checkBases(w.text, w.how.Args); err != nil {
 		return err
 	}
-	packed, err := w.context.ignoring(ctx, w.dockerfile)
+	files, err := w.context.ignoring(w.dockerfile)
 	if err != nil {
 		return err
 	}
+	packed, stop := piped(func(to io.Writer) error { return fsutil.WriteTar(ctx, files, to) })
+	defer stop()
 	login, err := allAuth()
 	if err != nil {
 		return err
@@ -47,7 +50,7 @@ func (b *Backend) classicBuild(ctx context.Context, w *building, say func(string
 		o.NetworkMode = "none"
 	}
 	began := time.Now()
-	res, err := b.api.ImageBuild(ctx, bytes.NewReader(packed), o)
+	res, err := b.api.ImageBuild(ctx, packed, o)
 	if err != nil {
 		if client.IsErrConnectionFailed(err) {
 			return fmt.Errorf("%w: %w", errEngine, err)

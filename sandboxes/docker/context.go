@@ -13,22 +13,42 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/moby/patternmatcher/ignorefile"
 	"github.com/tonistiigi/fsutil"
 	"github.com/tonistiigi/fsutil/types"
+
+	"github.com/turngate/turngate/sandboxes"
 )
 
-// contextFS is a build context in memory. It implements fsutil.FS.
+// contextFS is a build context. It implements fsutil.FS.
 type contextFS struct {
+	from  contextReader
 	names []string // in the order of Walk
 	files map[string]contextFile
 }
 
 type contextFile struct {
 	stat *types.Stat
-	data []byte
+	at   int64 // of its content in the tar stream
+}
+
+// contextReader reads the tar stream of a context. It notes a read after the owner of
+// the context has closed it: the rollout that began a build may end before another
+// that waits for the same build.
+type contextReader struct {
+	sandboxes.Content
+	closed *atomic.Bool
+}
+
+func (r contextReader) ReadAt(p []byte, off int64) (int, error) {
+	n, err := r.Content.ReadAt(p, off)
+	if errors.Is(err, fs.ErrClosed) {
+		r.closed.Store(true)
+	}
+	return n, err
 }
 
 // contextTime is the modification time of every file of a context. Archives
@@ -36,9 +56,10 @@ type contextFile struct {
 func contextTime() int64 { return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano() }
 
 // readContext reads a tar stream of files, folders and symbolic links.
-func readContext(data []byte) (*contextFS, error) {
-	c := &contextFS{files: map[string]contextFile{}}
-	for r := tar.NewReader(bytes.NewReader(data)); ; {
+func readContext(from contextReader) (*contextFS, error) {
+	c := &contextFS{from: from, files: map[string]contextFile{}}
+	stream := io.NewSectionReader(from, 0, from.Size())
+	for r := tar.NewReader(stream); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			break
@@ -57,10 +78,10 @@ func readContext(data []byte) (*contextFS, error) {
 		switch h.Typeflag {
 		case tar.TypeDir, tar.TypeSymlink:
 		case tar.TypeReg:
-			if f.data, err = io.ReadAll(r); err != nil {
+			f.stat.Size = h.Size
+			if f.at, err = stream.Seek(0, io.SeekCurrent); err != nil { // a tar.Reader does not read ahead
 				return nil, fmt.Errorf("read the build context: %w", err)
 			}
-			f.stat.Size = int64(len(f.data))
 		default:
 			return nil, fmt.Errorf("read the build context: %q is neither a file, a folder nor a link", h.Name)
 		}
@@ -118,15 +139,42 @@ func (c *contextFS) Open(name string) (io.ReadCloser, error) {
 	if !ok || !fs.FileMode(f.stat.Mode).IsRegular() {
 		return nil, &os.PathError{Op: "open", Path: name, Err: os.ErrNotExist}
 	}
-	return io.NopCloser(bytes.NewReader(f.data)), nil
+	return io.NopCloser(c.content(f)), nil
 }
 
-// ignoring returns the context as a tar stream without the files that
-// .dockerignore names, for an engine that does not apply the file itself.
-func (c *contextFS) ignoring(ctx context.Context, dockerfile string) ([]byte, error) {
+func (c *contextFS) content(f contextFile) *io.SectionReader {
+	return io.NewSectionReader(c.from, f.at, f.stat.Size)
+}
+
+// maxText is the largest Dockerfile or .dockerignore, in bytes.
+const maxText = 8 << 20
+
+// text returns the content of a Dockerfile or a .dockerignore.
+func (c *contextFS) text(name string) ([]byte, error) {
+	f, ok := c.files[name]
+	if !ok || !fs.FileMode(f.stat.Mode).IsRegular() {
+		return nil, errors.New("the build context has no such file")
+	}
+	if f.stat.Size > maxText {
+		return nil, fmt.Errorf("%s has %d bytes: want at most %d", name, f.stat.Size, maxText)
+	}
+	data, err := io.ReadAll(c.content(f))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	return data, nil
+}
+
+// ignoring returns the context without the files that .dockerignore names, for an
+// engine that does not apply the file itself.
+func (c *contextFS) ignoring(dockerfile string) (fsutil.FS, error) {
 	var all fsutil.FS = c
-	if f, ok := c.files[".dockerignore"]; ok {
-		patterns, err := ignorefile.ReadAll(bytes.NewReader(f.data))
+	if f, ok := c.files[".dockerignore"]; ok && fs.FileMode(f.stat.Mode).IsRegular() {
+		text, err := c.text(".dockerignore")
+		if err != nil {
+			return nil, err
+		}
+		patterns, err := ignorefile.ReadAll(bytes.NewReader(text))
 		if err != nil {
 			return nil, fmt.Errorf("read .dockerignore: %w", err)
 		}
@@ -135,9 +183,5 @@ func (c *contextFS) ignoring(ctx context.Context, dockerfile string) ([]byte, er
 			return nil, fmt.Errorf("read .dockerignore: %w", err)
 		}
 	}
-	var out bytes.Buffer
-	if err := fsutil.WriteTar(ctx, all, &out); err != nil {
-		return nil, fmt.Errorf("pack the build context: %w", err)
-	}
-	return out.Bytes(), nil
+	return all, nil
 }

@@ -1,7 +1,6 @@
 package docker_test
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -157,26 +156,10 @@ func TestDiskLimitIsEnforcedOrRefusedByName(t *testing.T) {
 	}
 }
 
-func buildContext(t *testing.T, dockerfile string) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	if err := w.WriteHeader(&tar.Header{Name: "Dockerfile", Mode: 0o644, Size: int64(len(dockerfile))}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Write([]byte(dockerfile)); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
 func TestConcurrentBuildsOfOneContextShareOne(t *testing.T) {
 	b, image, _ := backend(t)
 	unique := time.Now().Format(time.RFC3339Nano)
-	context := buildContext(t, "FROM "+image+"\nWORKDIR /app\nENV MADE='"+unique+"'\nRUN date +%N > /stamp\n")
+	context := buildFiles(t, map[string]string{"Dockerfile": "FROM " + image + "\nWORKDIR /app\nENV MADE='" + unique + "'\nRUN date +%N > /stamp\n"})
 	var wg sync.WaitGroup
 	stamps := make([]string, 3)
 	for i := range stamps {
@@ -203,7 +186,7 @@ func TestConcurrentBuildsOfOneContextShareOne(t *testing.T) {
 	if stamps[0] == "" || stamps[0] != stamps[1] || stamps[1] != stamps[2] {
 		t.Errorf("stamps %q", stamps)
 	}
-	_, err := b.Create(t.Context(), sandboxes.Spec{Owner: "w1", Rollout: "alpha-1", Build: &sandboxes.Build{Tar: buildContext(t, "FROM "+image+"\nRUN echo why; false # "+unique+"\n")}})
+	_, err := b.Create(t.Context(), sandboxes.Spec{Owner: "w1", Rollout: "alpha-1", Build: &sandboxes.Build{Tar: buildFiles(t, map[string]string{"Dockerfile": "FROM " + image + "\nRUN echo why; false # " + unique + "\n"})}})
 	var bad *sandboxes.ImageError
 	if !errors.As(err, &bad) || !strings.Contains(bad.Reason, "why") {
 		t.Errorf("a build that fails: %v", err)
@@ -213,7 +196,7 @@ func TestConcurrentBuildsOfOneContextShareOne(t *testing.T) {
 func TestTheImagesUserOwnsTheFilesPutIn(t *testing.T) {
 	b, image, _ := backend(t)
 	s := spec("")
-	s.Build = &sandboxes.Build{Tar: buildContext(t, "FROM "+image+"\nRUN useradd --uid 4321 dev\nUSER dev\nCMD [\"serve\"]\n")}
+	s.Build = &sandboxes.Build{Tar: buildFiles(t, map[string]string{"Dockerfile": "FROM " + image + "\nRUN useradd --uid 4321 dev\nUSER dev\nCMD [\"serve\"]\n"})}
 	sb, err := b.Create(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
@@ -278,7 +261,7 @@ func TestADynamicHelperIsRefused(t *testing.T) {
 func TestAUserWithoutAnEntry(t *testing.T) {
 	b, image, _ := backend(t)
 	s := spec("")
-	s.Build = &sandboxes.Build{Tar: buildContext(t, "FROM "+image+"\nUSER 1234\n")}
+	s.Build = &sandboxes.Build{Tar: buildFiles(t, map[string]string{"Dockerfile": "FROM " + image + "\nUSER 1234\n"})}
 	sb, err := b.Create(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path"
 	"sync"
 
@@ -126,10 +127,10 @@ func (g *group) fill(ctx context.Context, folders []sandboxes.Folder, imageID st
 		if err := g.b.api.CopyToContainer(ctx, made.ID, path.Dir(fillPath), openFolder(f.Name), container.CopyToContainerOptions{}); err != nil {
 			return fmt.Errorf("open folder %s: %w", f.Name, err)
 		}
-		if len(f.Tar) == 0 {
+		if f.Tar == nil {
 			continue
 		}
-		if err := g.b.api.CopyToContainer(ctx, made.ID, fillPath+f.Name, bytes.NewReader(f.Tar), container.CopyToContainerOptions{}); err != nil {
+		if err := g.b.api.CopyToContainer(ctx, made.ID, fillPath+f.Name, io.NewSectionReader(f.Tar, 0, f.Tar.Size()), container.CopyToContainerOptions{}); err != nil {
 			return fmt.Errorf("fill folder %s: %w", f.Name, err)
 		}
 	}

@@ -31,7 +31,7 @@ func grouped(image, rollout string) sandboxes.Spec {
 	}
 	s.Services = []sandboxes.Service{{Name: "peer", Aliases: []string{"other-name"}, Spec: sandboxes.Spec{
 		Image: image, Env: map[string]string{"COLOUR": "blue"},
-		Files:     []sandboxes.File{{Path: "/etc/peer/peer.conf", Mode: 0o640, Data: []byte("conf")}},
+		Files:     []sandboxes.File{{Path: "/etc/peer/peer.conf", Mode: 0o640, Data: strings.NewReader("conf")}},
 		Container: schema.Container{Entrypoint: []string{"perl", "-e"}, Command: []string{echo}, Mounts: []schema.Mount{{Folder: "shared", Path: "/in", ReadOnly: true}}},
 	}}}
 	return s

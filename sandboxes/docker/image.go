@@ -38,10 +38,14 @@ func (b *Backend) Images(ctx context.Context) ([]string, error) {
 // neither if the engine has the image already. log receives the engine's
 // output; nil drops it.
 func (b *Backend) EnsureImage(ctx context.Context, ref string, how *sandboxes.Build, log func(line string)) (string, error) {
-	if how != nil {
-		ref = b.buildRef(how)
+	if how == nil {
+		_, err := b.ensurePulled(ctx, ref, log)
+		return ref, err
 	}
-	_, err := b.ensureImage(ctx, ref, how, log)
+	ref, shared, err := b.buildRefs(how)
+	if err == nil {
+		_, err = b.ensureBuilt(ctx, ref, shared, how, log)
+	}
 	return ref, err
 }
 
@@ -50,29 +54,50 @@ func (b *Backend) EnsureImage(ctx context.Context, ref string, how *sandboxes.Bu
 // of the build's trainer. Concurrent callers for one image share the work. It is stopped when
 // all of them have gone.
 func (b *Backend) ensureImage(ctx context.Context, ref string, how *sandboxes.Build, log func(line string)) (image.InspectResponse, error) {
-	if how != nil {
-		ref = b.buildRef(how)
-		if shared := b.sharedRef(how); shared != ref {
-			if _, err := b.api.ImageInspect(ctx, shared); err == nil {
-				ref = shared
-			}
+	if how == nil {
+		return b.ensurePulled(ctx, ref, log)
+	}
+	ref, shared, err := b.buildRefs(how)
+	if err != nil {
+		return image.InspectResponse{}, err
+	}
+	return b.ensureBuilt(ctx, ref, shared, how, log)
+}
+
+func (b *Backend) ensurePulled(ctx context.Context, ref string, log func(line string)) (image.InspectResponse, error) {
+	return b.ensure(ctx, ref, log, func(ctx context.Context, say func(string)) error { return b.pull(ctx, ref, say) })
+}
+
+func (b *Backend) ensureBuilt(ctx context.Context, ref, shared string, how *sandboxes.Build, log func(line string)) (image.InspectResponse, error) {
+	if shared != ref {
+		if _, err := b.api.ImageInspect(ctx, shared); err == nil {
+			ref = shared
 		}
 	}
+	img, err := b.ensure(ctx, ref, log, func(ctx context.Context, say func(string)) error {
+		if err := b.build(ctx, ref, shared, how, say); err != nil {
+			return err
+		}
+		defer b.hasBuilt()
+		if err := b.keepWithin(ctx); err != nil {
+			say("older images were not removed: " + err.Error())
+		}
+		return nil
+	})
+	if err == nil {
+		b.markUsed(ctx, ref)
+	}
+	return img, err
+}
+
+// ensure makes an image that the engine lacks.
+func (b *Backend) ensure(ctx context.Context, ref string, log func(line string), make func(context.Context, func(string)) error) (image.InspectResponse, error) {
 	img, err := b.api.ImageInspect(ctx, inEngine(ref))
 	if errdefs.IsNotFound(err) {
-		err = b.images.do(ctx, ref, log, func(ctx context.Context, say func(string)) error {
-			if how == nil {
-				return b.pull(ctx, ref, say)
-			}
-			if err := b.build(ctx, ref, how, say); err != nil {
-				return err
-			}
-			defer b.hasBuilt()
-			if err := b.keepWithin(ctx); err != nil {
-				say("older images were not removed: " + err.Error())
-			}
-			return nil
-		})
+		err = b.images.do(ctx, ref, log, make)
+		for errors.Is(err, errContextClosed) && ctx.Err() == nil {
+			err = b.images.do(ctx, ref, log, make)
+		}
 		if err != nil {
 			return img, err
 		}
@@ -84,13 +109,7 @@ func (b *Backend) ensureImage(ctx context.Context, ref string, how *sandboxes.Bu
 	if img.Config != nil && img.Config.Labels[labelSnapshot] != "" {
 		return img, &sandboxes.ImageError{Image: ref, Code: schema.CodeNoImage, Reason: "it is a snapshot of a group, and no image"}
 	}
-	if err := b.checkPlatform(ctx, ref, img); err != nil {
-		return img, err
-	}
-	if how != nil {
-		b.markUsed(ctx, ref)
-	}
-	return img, nil
+	return img, b.checkPlatform(ctx, ref, img)
 }
 
 // inEngine returns the form of an image's name that the engine takes for a name. It

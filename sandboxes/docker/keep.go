@@ -210,7 +210,10 @@ func (b *Backend) prune(ctx context.Context, k sandboxes.Keep, spare time.Durati
 
 // BuildRef returns the name in the engine of the image of a build of the
 // worker's operator.
-func (b *Backend) BuildRef(how *sandboxes.Build) string { return b.sharedRef(how) }
+func (b *Backend) BuildRef(how *sandboxes.Build) (string, error) {
+	_, shared, err := b.buildRefs(how)
+	return shared, err
+}
 
 // RemoveBuilt removes an image that a build left. It returns false if a
 // container uses the image.

@@ -156,8 +156,9 @@ func TestTheImagesOfABuildForSeveralTrainersHaveOneSharedName(t *testing.T) {
 		t.Fatalf("%v, %+v, %v", want, all, err)
 	}
 	for _, i := range all {
-		if i.Shared != k.BuildRef(how) || !slices.Contains(want, i.Ref) {
-			t.Errorf("%+v: want the shared name %s", i, k.BuildRef(how))
+		shared, err := k.BuildRef(how)
+		if err != nil || i.Shared != shared || !slices.Contains(want, i.Ref) {
+			t.Errorf("%+v: want the shared name %s, %v", i, shared, err)
 		}
 	}
 }

@@ -2,10 +2,10 @@ package docker
 
 import (
 	"archive/tar"
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"path"
 	"slices"
 	"strings"
@@ -110,22 +110,39 @@ func (sb *sandbox) put(ctx context.Context, files []sandboxes.File) error {
 	if len(files) == 0 {
 		return nil
 	}
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	for _, f := range files {
-		name := strings.TrimPrefix(path.Clean(f.Path), "/")
-		if err := w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: int64(f.Mode.Perm()), Size: int64(len(f.Data))}); err != nil {
-			return fmt.Errorf("put %s into container %s: %w", f.Path, sb.name, err)
-		}
-		if _, err := w.Write(f.Data); err != nil {
-			return fmt.Errorf("put %s into container %s: %w", f.Path, sb.name, err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		return fmt.Errorf("put files into container %s: %w", sb.name, err)
-	}
-	if err := sb.b.api.CopyToContainer(ctx, sb.id, "/", &b, container.CopyToContainerOptions{}); err != nil {
+	packed, stop := piped(func(to io.Writer) error { return packFiles(to, files) })
+	defer stop()
+	if err := sb.b.api.CopyToContainer(ctx, sb.id, "/", packed, container.CopyToContainerOptions{}); err != nil {
 		return fmt.Errorf("put files into container %s: %w", sb.name, err)
 	}
 	return nil
+}
+
+// packFiles writes files as a tar stream.
+func packFiles(to io.Writer, files []sandboxes.File) error {
+	w := tar.NewWriter(to)
+	for _, f := range files {
+		name := strings.TrimPrefix(path.Clean(f.Path), "/")
+		if err := w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: int64(f.Mode.Perm()), Size: f.Data.Size()}); err != nil {
+			return fmt.Errorf("pack %s: %w", f.Path, err)
+		}
+		if _, err := io.Copy(w, io.NewSectionReader(f.Data, 0, f.Data.Size())); err != nil {
+			return fmt.Errorf("pack %s: %w", f.Path, err)
+		}
+	}
+	return w.Close()
+}
+
+// piped returns what write writes, as a reader. stop ends write and waits for it.
+func piped(write func(io.Writer) error) (r io.Reader, stop func()) {
+	from, to := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		to.CloseWithError(write(to)) // a nil error ends the stream
+	}()
+	return from, func() {
+		from.Close()
+		<-done
+	}
 }

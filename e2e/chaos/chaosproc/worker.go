@@ -17,6 +17,7 @@ import (
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/broker/queue"
+	"github.com/turngate/turngate/internal/bundles"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/dummy"
@@ -50,7 +51,11 @@ func runWorker(ctx context.Context, o options, d *debugServer, log zerolog.Logge
 	if o.helper != "" {
 		backends = append(backends, &local.Backend{Helper: o.helper, StateDir: filepath.Join(o.dir, "state-"+o.name)})
 	}
-	c := worker.Config{Owner: worker.OwnerOf(o.name, o.dir), Slots: o.slots, Backends: backends, Agents: agents.All(), Grace: 500 * time.Millisecond, Log: log}
+	cache, err := bundles.New(filepath.Join(o.dir, "bundles-"+o.name), 1<<30, log)
+	if err != nil {
+		return err
+	}
+	c := worker.Config{Owner: worker.OwnerOf(o.name, o.dir), Slots: o.slots, Backends: backends, Agents: agents.All(), Bundles: cache, Grace: 500 * time.Millisecond, Log: log}
 	side, err := queue.NewWorker(b, queue.WorkerConfig{Worker: o.name, Instance: instance, Slots: o.slots, Offer: c.Offer, Timing: timing})
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -246,9 +247,10 @@ func (j *Job) Abandon() {
 	j.forget()
 }
 
-// Bundle reads the bundle of the job's task, see broker.Objects.Bundle.
-func (j *Job) Bundle(ctx context.Context, sha string) ([]byte, error) {
-	return j.by.broker.Objects.Bundle(ctx, j.Request.ID.Trainer(), sha)
+// CopyBundle writes the bundle of the job's task to a writer, see
+// broker.Objects.CopyBundle.
+func (j *Job) CopyBundle(ctx context.Context, sha string, to io.Writer) error {
+	return j.by.broker.Objects.CopyBundle(ctx, j.Request.ID.Trainer(), sha, to)
 }
 
 // KeepArtifact stores a file of the job, see broker.Objects.PutArtifact. The file is

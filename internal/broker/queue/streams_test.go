@@ -98,8 +98,9 @@ func TestAMissingStreamIsMadeAgain(t *testing.T) {
 				return err == nil
 			})
 			j := b.Take(t)
-			if got, err := j.Bundle(ctx, sha); err != nil || string(got) != name {
-				t.Fatalf("got %q, %v", got, err)
+			var got strings.Builder
+			if err := j.CopyBundle(ctx, sha, &got); err != nil || got.String() != name {
+				t.Fatalf("got %q, %v", got.String(), err)
 			}
 			a, err := j.KeepArtifact(ctx, "log", []byte(name))
 			harness.Must(t, err)

@@ -235,8 +235,7 @@ func (r *Runs) command(ctx context.Context, s *plan.Step, l agents.Launch) (sand
 		if err := r.Place.Put(ctx, r.Place.Main, s.Solution, "/solution", user); err != nil {
 			return sandboxes.Cmd{}, err
 		}
-		content, _ := r.Place.Bundle.Read(s.Solution + "/solve.sh")
-		script, err := r.Place.Script(ctx, r.Place.Main, "/solution/solve.sh", content, user)
+		script, err := r.Place.Script(ctx, r.Place.Main, "/solution/solve.sh", r.Place.Bundle.File(s.Solution+"/solve.sh"), user)
 		if err != nil {
 			return sandboxes.Cmd{}, err
 		}

@@ -1,6 +1,8 @@
 package place
 
 import (
+	"bytes"
+	"io"
 	"strings"
 	"testing"
 )
@@ -9,17 +11,17 @@ type packed struct{ count int }
 
 func (*packed) Has(string) bool { return true }
 
-func (p *packed) Tar(string) ([]byte, error) {
+func (p *packed) Tar(string) (*io.SectionReader, error) {
 	p.count++
-	return make([]byte, 600), nil
+	return io.NewSectionReader(bytes.NewReader(make([]byte, 600)), 0, 600), nil
 }
 
 func TestABundleIsBoundedAndPackedOnce(t *testing.T) {
 	bundle := &packed{}
-	b := &boundedBundle{bundle: bundle, tars: map[string][]byte{}, left: 1000}
+	b := &boundedBundle{bundle: bundle, tars: map[string]*io.SectionReader{}, left: 1000}
 	for range 10 {
-		if data, err := b.Tar("a"); err != nil || len(data) != 600 {
-			t.Fatal(len(data), err)
+		if data, err := b.Tar("a"); err != nil || data.Size() != 600 {
+			t.Fatal(data, err)
 		}
 	}
 	if bundle.count != 1 {

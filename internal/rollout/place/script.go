@@ -3,10 +3,15 @@ package place
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"path"
 	"strings"
 
+	"github.com/turngate/turngate/internal/rollout/ends"
 	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
 )
 
 // Script returns the command that runs a script of the task at a path in the
@@ -14,15 +19,49 @@ import (
 // or sh if there is no bash. The file's mode bits do not matter. If the first
 // line ends in CR LF, no interpreter of Linux could read it, so the script is
 // rewritten with LF; other files of the task are not changed.
-func (p *Place) Script(ctx context.Context, sb sandboxes.Sandbox, at string, content []byte, owner string) ([]string, error) {
-	if first, _, found := bytes.Cut(content, []byte("\n")); found && bytes.HasSuffix(first, []byte("\r")) {
+// A nil script is one that the bundle does not have.
+func (p *Place) Script(ctx context.Context, sb sandboxes.Sandbox, at string, script *io.SectionReader, owner string) ([]string, error) {
+	line, err := firstLine(script)
+	if err != nil {
+		return nil, err
+	}
+	if bytes.HasSuffix(line, []byte("\r\n")) {
+		if script.Size() > maxRewritten {
+			return nil, ends.Fail(schema.Faultf("setup", schema.CodeInvalid, schema.WhoTask, "%s has CR LF line ends and %d bytes: want LF, or at most %d bytes", at, script.Size(), maxRewritten))
+		}
+		content := make([]byte, script.Size())
+		if _, err := script.ReadAt(content, 0); err != nil {
+			return nil, fmt.Errorf("read %s: %w", at, err)
+		}
 		content = bytes.ReplaceAll(content, []byte("\r\n"), []byte("\n"))
 		if err := sb.Files().Write(ctx, at, content, 0o755, owner); err != nil {
 			return nil, err
 		}
 		p.Stages.Record.Note("%s has CR LF line ends and ran with LF", at)
 	}
-	return append(interpreter(content), at), nil
+	return append(interpreter(line), at), nil
+}
+
+const (
+	// maxLine is the longest first line of a script that is read, in bytes.
+	maxLine = 4 << 10
+	// maxRewritten is the largest script that is rewritten, in bytes.
+	maxRewritten = 16 << 20
+)
+
+// firstLine returns the first line of a script with its line end.
+func firstLine(script *io.SectionReader) ([]byte, error) {
+	if script == nil {
+		return nil, nil
+	}
+	line := make([]byte, min(script.Size(), maxLine))
+	if _, err := script.ReadAt(line, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read a script of the task: %w", err)
+	}
+	if end := bytes.IndexByte(line, '\n'); end >= 0 {
+		line = line[:end+1]
+	}
+	return line, nil
 }
 
 // interpreter parses a script's first line as the kernel does: a program, and
@@ -41,17 +80,21 @@ func interpreter(script []byte) []string {
 }
 
 // ForShell reports whether a script's first line names a shell, or nothing.
-func ForShell(script []byte) bool {
-	for _, word := range strings.Fields(strings.Join(interpreter(script), " ")) {
+func ForShell(script *io.SectionReader) (bool, error) {
+	line, err := firstLine(script)
+	if err != nil {
+		return false, err
+	}
+	for _, word := range strings.Fields(strings.Join(interpreter(line), " ")) {
 		switch path.Base(word) {
 		case "env", "-S": // the name follows
 		case "sh", "bash", "dash", "ash":
-			return true
+			return true, nil
 		default:
-			return false
+			return false, nil
 		}
 	}
-	return false
+	return false, nil
 }
 
 // BashOrSh is the start of a command: bash, or sh if there is no bash. Its

@@ -28,9 +28,11 @@ func (p *Place) addServices(spec *sandboxes.Spec, s schema.SandboxChoice, from *
 			if !p.Bundle.Has(f.From) {
 				return ends.Fail(schema.Faultf("create", schema.CodeBadBundle, schema.WhoTask, "sandbox.folders: the task's bundle has no %s", f.From))
 			}
-			if folder.Tar, err = from.Tar(f.From); err != nil {
+			packed, err := from.Tar(f.From)
+			if err != nil {
 				return ends.Fail(schema.Faultf("create", schema.CodeBadBundle, schema.WhoTask, "%v", err))
 			}
+			folder.Tar = packed
 		}
 		spec.Folders = append(spec.Folders, folder)
 	}
@@ -55,15 +57,15 @@ func (p *Place) addServices(spec *sandboxes.Spec, s schema.SandboxChoice, from *
 func (p *Place) filesIn(c schema.Container, from *boundedBundle) ([]sandboxes.File, error) {
 	var out []sandboxes.File
 	for _, f := range c.Files {
-		file := sandboxes.File{Path: f.Path, Mode: fs.FileMode(cmp.Or(f.Mode, 0o444)), Data: f.Content}
+		file := sandboxes.File{Path: f.Path, Mode: fs.FileMode(cmp.Or(f.Mode, 0o444)), Data: bytes.NewReader(f.Content)}
 		if f.From != "" {
-			data, ok := p.Bundle.Read(f.From)
-			if !ok {
+			content := p.Bundle.File(f.From)
+			if content == nil {
 				return nil, ends.Fail(schema.Faultf("create", schema.CodeBadBundle, schema.WhoTask, "sandbox: the task's bundle has no file %s", f.From))
 			}
-			file.Data, file.Mode = data, fs.FileMode(cmp.Or(f.Mode, 0o644))
+			file.Data, file.Mode = content, fs.FileMode(cmp.Or(f.Mode, 0o644))
 		}
-		if err := from.take(len(file.Data)); err != nil {
+		if err := from.take(file.Data.Size()); err != nil {
 			return nil, ends.Fail(schema.Faultf("create", schema.CodeBadBundle, schema.WhoTask, "%v", err))
 		}
 		out = append(out, file)

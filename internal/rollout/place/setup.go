@@ -1,7 +1,6 @@
 package place
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -78,11 +77,11 @@ func (p *Place) upload(ctx context.Context, _ *record.Phase) error {
 
 // Put copies a folder of the bundle into a sandbox.
 func (p *Place) Put(ctx context.Context, sb sandboxes.Sandbox, from, to, owner string) error {
-	data, err := p.Bundle.Tar(from)
+	packed, err := p.Bundle.Tar(from)
 	if err != nil {
 		return err
 	}
-	if err := sb.Files().TarIn(ctx, to, bytes.NewReader(data), owner); err != nil {
+	if err := sb.Files().TarIn(ctx, to, packed, owner); err != nil {
 		return fmt.Errorf("put %s into the sandbox: %w", from, err)
 	}
 	return nil

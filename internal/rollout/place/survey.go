@@ -73,8 +73,11 @@ func (p *Place) Survey(ctx context.Context) error {
 		if err != nil {
 			return ends.Fail(schema.Faultf(s.Phase("verify"), schema.CodeMissing, schema.WhoTask, "the verifier's folder: %v", err))
 		}
-		content, _ := p.Bundle.Read(s.Script)
-		program := interpreter(content)[0]
+		line, err := firstLine(p.Bundle.File(s.Script))
+		if err != nil {
+			return err
+		}
+		program := interpreter(line)[0]
 		if s.Verify.Run != "" {
 			program = Shell("")[0]
 		}

@@ -120,9 +120,8 @@ func (v *verifier) runScript(ctx context.Context, p *record.Phase) error {
 	s, how := v.Step, v.Step.Verify
 	args := place.Shell(how.Run)
 	if how.Run == "" {
-		content, _ := v.Place.Bundle.Read(s.Script)
 		var err error
-		if args, err = v.Place.Script(ctx, v.box, "/tests/test.sh", content, how.User); err != nil {
+		if args, err = v.Place.Script(ctx, v.box, "/tests/test.sh", v.Place.Bundle.File(s.Script), how.User); err != nil {
 			return err
 		}
 	}

@@ -22,7 +22,7 @@ from ..errors import (
 from . import names
 from .streams import EXPECT, HEADER_ROOM, STREAM_FULL, WRONG_LAST, Message, Stored, Streams, insist
 
-MAX_FILE = 256 << 20
+MAX_FILE = 2 << 30
 """Largest bundle or artifact in bytes."""
 
 CHUNK = 1 << 20

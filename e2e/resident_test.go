@@ -1,0 +1,150 @@
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks"
+	"github.com/turngate/turngate/trainer"
+)
+
+// heldTurn is the turn of each agent at which its answer waits until all agents of a
+// group have come to it.
+const heldTurn = 3
+
+// resident runs a group of n rollouts at once in a `turngate up`, with a bundle of
+// about bundleMB once it is unpacked. Of this, 32 MB go into each agent's sandbox. It
+// returns the memory of the process in bytes: at the start, while all agents wait for a
+// call that has a conversation of 32 KB, and the most at any time.
+func resident(t *testing.T, binary string, n, bundleMB int) (idle, held, peak int64) {
+	t.Helper()
+	state := t.TempDir()
+	up := start(t, binary, "up", "--state", state, "--port", "0", "--sandboxes", "local", "--slots", fmt.Sprint(n))
+	harness.Eventually(t, "a server that is up", time.Minute, func() bool {
+		return strings.Contains(up.err.String(), "are ready") && strings.Contains(up.out.String(), "turngate trainer add")
+	})
+	task, err := tasks.Load(taskOfSize(t, bundleMB), tasks.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := trainer.Dial(t.Context(), trainer.Config{
+		URL: regexp.MustCompile(`nats://[0-9.:]+`).FindString(up.out.String()), Creds: filepath.Join(state, "creds", "trainer-local.nk"), Name: "local", AnswerAll: true, Log: zerolog.Nop(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	bundle, err := tr.PutBundle(t.Context(), task.Bundle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	idle = statusOf(t, up.cmd.Process.Pid, "VmRSS")
+
+	var wait sync.WaitGroup // until every agent is at its held turn
+	wait.Add(n)
+	measured := make(chan struct{})
+	filler := strings.Repeat("All work and no play makes Jack a dull boy. ", 240)
+	served := make(chan struct{})
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer func() { cancel(); <-served }()
+	go func() {
+		defer close(served)
+		_ = tr.Serve(ctx, trainer.Whole(func(ctx context.Context, c *schema.Call) (*schema.Reply, error) {
+			turns := strings.Count(joined(c.Messages), `"role":"assistant"`)
+			if turns == heldTurn {
+				wait.Done()
+				select {
+				case <-measured:
+				case <-ctx.Done():
+				}
+				return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"Done."}`), FinishReason: "stop"}, nil
+			}
+			text := fmt.Sprintf(`{"role":"assistant","content":%q,"tool_calls":[{"id":"c%d","type":"function","function":{"name":"bash","arguments":"{\"command\":\"echo %d\"}"}}]}`, filler, turns, turns)
+			return &schema.Reply{Message: json.RawMessage(text), FinishReason: "tool_calls"}, nil
+		}))
+	}()
+	group := make([]schema.Request, n)
+	for i := range group {
+		q := task.Request
+		q.ID, q.Trainer, q.Group, q.Index = schema.ID(fmt.Sprintf("local-%d", i)), "local", "g", i
+		q.Agent.Name, q.Sandbox.Backend, q.Task.Bundle = "mini", "local", bundle
+		group[i] = q
+	}
+	if err := tr.Submit(ctx, group); err != nil {
+		t.Fatal(err)
+	}
+	wait.Wait()
+	held = statusOf(t, up.cmd.Process.Pid, "VmRSS")
+	close(measured)
+	for range n {
+		r, err := tr.NextResult(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Fault != nil || r.Reward == nil || *r.Reward != 1 {
+			t.Errorf("%s: reward %v, %v", r.ID, r.Reward, r.Fault)
+		}
+	}
+	return idle, held, statusOf(t, up.cmd.Process.Pid, "VmHWM")
+}
+
+func joined(messages []json.RawMessage) string {
+	var b strings.Builder
+	for _, m := range messages {
+		b.Write(m)
+	}
+	return b.String()
+}
+
+// taskOfSize writes a task whose files have about sizeMB, in 32 MB files of which one
+// is for the sandbox. Files of zeros are quick to pack.
+func taskOfSize(t *testing.T, sizeMB int) string {
+	t.Helper()
+	dir := writeTask(t, map[string]string{
+		"instruction.md":     "x",
+		"task.toml":          "[agent]\ntimeout_sec = 300\n",
+		"environment/README": "The data is in data.\n",
+		"solution/solve.sh":  "#!/bin/sh\n",
+		"tests/test.sh":      "#!/bin/sh\ntest \"$(stat -c %s data)\" = " + fmt.Sprint(32<<20) + " && echo 1 > /logs/verifier/reward.txt\n",
+	})
+	at := "environment/data"
+	for i := range sizeMB / 32 {
+		f, err := os.Create(filepath.Join(dir, at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Truncate(32 << 20); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		at = fmt.Sprintf("solution/data-%d", i)
+	}
+	return dir
+}
+
+// TestALargeBundleCostsAWorkerNoMemory checks with eight rollouts at once that their
+// bundle of 1 GB is not in the memory of the worker.
+func TestALargeBundleCostsAWorkerNoMemory(t *testing.T) {
+	testenv.Slow(t)
+	newBench(t).need(t, "local", "mini")
+	idle, held, peak := resident(t, testenv.Binary(t), 8, 1024)
+	t.Logf("resident: %d MB at the start, %d MB with eight agents, at most %d MB", idle>>20, held>>20, peak>>20)
+	if peak > 200e6 {
+		t.Errorf("the worker took %d MB, want at most 200", peak/1e6)
+	}
+}
