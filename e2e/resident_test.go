@@ -140,7 +140,6 @@ func taskOfSize(t *testing.T, sizeMB int) string {
 // TestALargeBundleCostsAWorkerNoMemory checks with eight rollouts at once that their
 // bundle of 1 GB is not in the memory of the worker.
 func TestALargeBundleCostsAWorkerNoMemory(t *testing.T) {
-	testenv.Slow(t)
 	newBench(t).need(t, "local", "mini")
 	idle, held, peak := resident(t, testenv.Binary(t), 8, 1024)
 	t.Logf("resident: %d MB at the start, %d MB with eight agents, at most %d MB", idle>>20, held>>20, peak>>20)

@@ -142,7 +142,7 @@ func piped(write func(io.Writer) error) (r io.Reader, stop func()) {
 		to.CloseWithError(write(to)) // a nil error ends the stream
 	}()
 	return from, func() {
-		from.Close()
+		_ = from.Close() // never fails
 		<-done
 	}
 }
