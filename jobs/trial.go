@@ -280,7 +280,10 @@ func (k *keeper) artifact(r *schema.Result, a schema.Artifact, data []byte) erro
 		return errors.Join(err, k.refuse(r, path.Join(dir, "agent")))
 	case name == schema.ArtifactManifest:
 		k.has[dir] = true
-		return own(k.root, path.Join(dir, "artifacts/manifest.json"), data)
+		return errors.Join(own(k.root, path.Join(dir, "artifacts/manifest.json"), data), k.input(r, name, data))
+	}
+	if err := k.input(r, name, data); err != nil {
+		return err
 	}
 	at, isTar := strings.CutSuffix(name, ".tar")
 	e := harborManifestEntry{Source: "/" + at, Destination: path.Join("artifacts", at), Type: "file", Status: "ok"}
@@ -299,6 +302,18 @@ func (k *keeper) artifact(r *schema.Result, a schema.Artifact, data []byte) erro
 	}
 	k.entries[dir] = append(k.entries[dir], e)
 	return err
+}
+
+// InputsDir is the folder of a trial with the artifacts as a separate verifier got
+// them. Package regrade reads them.
+const InputsDir = "verifier/inputs"
+
+// input keeps an artifact for a verifier that runs again.
+func (k *keeper) input(r *schema.Result, name string, data []byte) error {
+	if r.Separation != schema.SeparationSandbox || len(r.Steps) > 0 {
+		return nil
+	}
+	return put(k.root, path.Join(InputsDir, name), data)
 }
 
 func (k *keeper) unpack(below, name string, data []byte) error {

@@ -14,9 +14,9 @@ import (
 func jobCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "job",
-		Short: "Jobs that `turngate run` has kept: list, show, compare, analyze",
+		Short: "Jobs that `turngate run` has kept: list, show, compare, analyze, regrade",
 	}
-	cmd.AddCommand(jobListCommand(), jobShowCommand(), jobReportCommand(), jobDiffCommand(), jobAnalyzeCommand())
+	cmd.AddCommand(jobListCommand(), jobShowCommand(), jobReportCommand(), jobDiffCommand(), jobAnalyzeCommand(), jobRegradeCommand())
 	return cmd
 }
 

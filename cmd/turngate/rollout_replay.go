@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
@@ -128,15 +129,7 @@ func (p *replayFlags) stored(cmd *cobra.Command, r *recorded.Rollout, again *run
 // was run.
 func (p *replayFlags) ofJob(r *recorded.Rollout) (args, argv []string, err error) {
 	if r.Plan != nil {
-		for name, values := range r.Plan.Flags {
-			if mayDiffer(name) || slices.Contains([]string{"trainer", "group", "agent", "filter", "exclude", "limit", "seed", "model", "max-tokens", "plain-upstream", "mode", "upstreams"}, name) {
-				continue
-			}
-			for _, v := range values {
-				args = append(args, "--"+name+"="+v)
-			}
-		}
-		argv = r.Plan.Argv
+		args, argv = flagsOfJob(r.Plan), r.Plan.Argv
 	}
 	task, agent := p.task, p.agent
 	if task == "" && r.Trial != nil {
@@ -151,8 +144,23 @@ func (p *replayFlags) ofJob(r *recorded.Rollout) (args, argv []string, err error
 	if task == "" || agent == "" {
 		return nil, nil, usage("--task, --agent: the job of %s is not known: name its task and its agent", r.Name())
 	}
-	slices.Sort(args)
 	return append([]string{task, "--agent", agent}, args...), argv, nil
+}
+
+// flagsOfJob returns the flags of a job that are not about its tasks, its agents and the
+// answers of their calls, and without those of skip.
+func flagsOfJob(p *jobs.Plan, skip ...string) (args []string) {
+	skip = append(skip, "trainer", "group", "agent", "filter", "exclude", "limit", "seed", "model", "max-tokens", "plain-upstream", "mode", "upstreams")
+	for name, values := range p.Flags {
+		if mayDiffer(name) || slices.Contains(skip, name) {
+			continue
+		}
+		for _, v := range values {
+			args = append(args, "--"+name+"="+v)
+		}
+	}
+	slices.Sort(args)
+	return args
 }
 
 // reportReplay prints how a rollout compares with its recording.

@@ -1,0 +1,219 @@
+// Package regrade makes a task of a recorded rollout. The task's solution consists of the
+// files that the rollout's agent left, so a job of the agent oracle runs the verifier again.
+//
+// It works for rollouts with a separate verifier, since that verifier gets nothing but
+// artifacts, which the folder of a job keeps as they were.
+package regrade
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/turngate/turngate/jobs"
+	"github.com/turngate/turngate/jobs/recorded"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks"
+)
+
+// maxInput is the size in bytes of the largest file or manifest that is read.
+const maxInput = 512 << 20
+
+// Rollout is a recorded rollout that can be verified again.
+type Rollout struct {
+	*recorded.Rollout
+	places []place
+}
+
+// place is a path that the verifier's sandbox got, or lacked, of the agent's.
+type place struct {
+	source string // in the sandbox
+	folder bool
+	file   string // with its content; empty: an empty folder
+	gone   bool   // the agent left no such path
+}
+
+// entry is an entry of the manifest of artifacts.
+type entry struct {
+	Source      string `json:"source"`
+	Destination string `json:"destination"`
+	Type        string `json:"type"`
+	Status      string `json:"status"`
+	Service     string `json:"service"`
+}
+
+// Of returns the rollout if it can be verified again. Otherwise the error is the reason.
+func Of(r *recorded.Rollout) (*Rollout, error) {
+	q := r.Result
+	switch {
+	case q == nil:
+		return nil, errors.New("it has not ended")
+	case len(q.Steps) > 0:
+		return nil, errors.New("its task has several steps, each of which begins with the files of the one before")
+	case q.Separation == "":
+		return nil, errors.New("it ended before it was verified")
+	case q.Separation != schema.SeparationSandbox:
+		return nil, errors.New("its verifier ran in the agent's sandbox, of which no files are kept; `turngate run --verifier separate` keeps what the task names")
+	case !tasks.IsTask(r.Trial.Dir):
+		return nil, fmt.Errorf("the folder of its task is not there: %s", r.Trial.Dir)
+	}
+	out := &Rollout{Rollout: r}
+	data, err := out.input(schema.ArtifactManifest)
+	if err != nil {
+		return nil, err
+	}
+	var manifest []entry
+	if err := json.Unmarshal(data, &manifest); err != nil {
+		return nil, fmt.Errorf("its manifest of artifacts cannot be read: %w", err)
+	}
+	for _, e := range manifest {
+		p, err := out.place(e)
+		if err != nil {
+			return nil, err
+		}
+		out.places = append(out.places, p)
+	}
+	return out, nil
+}
+
+// place returns the place of an artifact, after a check of its content.
+func (r *Rollout) place(e entry) (place, error) {
+	p := place{source: e.Source, folder: e.Type == "directory"}
+	switch {
+	case e.Source == "" || path.Clean(e.Source) == "/":
+		return p, fmt.Errorf("its artifact %q is no path of its own", e.Source)
+	case e.Service != "" && e.Service != "main" && e.Status != "failed":
+		return p, fmt.Errorf("its artifact %s is of the service %s, and a new rollout has the files of the main one alone", e.Source, e.Service)
+	case e.Status == "failed":
+		p.gone = true
+	case e.Status == "empty":
+	case e.Status == "ok":
+		name := strings.TrimPrefix(e.Destination, "artifacts/")
+		if p.folder {
+			name += ".tar"
+		}
+		if _, err := r.input(name); err != nil {
+			return p, err
+		}
+		p.file = name
+	default:
+		return p, fmt.Errorf("its artifact %s was not kept: another one has its name", e.Source)
+	}
+	return p, nil
+}
+
+// input reads an artifact of the separate verifier, and compares it with the result.
+func (r *Rollout) input(name string) ([]byte, error) {
+	i := slices.IndexFunc(r.Result.Artifacts, func(a schema.Artifact) bool { return a.Name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("its result has no artifact %s", name)
+	}
+	root, err := os.OpenRoot(filepath.Join(r.Job, r.Trial.Name))
+	if err != nil {
+		return nil, fmt.Errorf("its folder cannot be read: %w", err)
+	}
+	defer root.Close()
+	at := path.Join(jobs.InputsDir, name)
+	info, err := root.Lstat(at)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%s was not kept for its verifier", name)
+	case err != nil:
+		return nil, fmt.Errorf("its artifact %s cannot be read: %w", name, err)
+	case !info.Mode().IsRegular() || info.Size() > maxInput:
+		return nil, fmt.Errorf("its artifact %s is not a file of at most %d bytes", name, maxInput)
+	}
+	data, err := root.ReadFile(at)
+	if err != nil {
+		return nil, fmt.Errorf("its artifact %s cannot be read: %w", name, err)
+	}
+	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != r.Result.Artifacts[i].SHA256 {
+		return nil, fmt.Errorf("its artifact %s was changed after the rollout", name)
+	}
+	return data, nil
+}
+
+// Task writes the task of the rollout into an empty folder, with the files of the
+// rollout as its solution, and with the tests of another folder if tests is not empty.
+func (r *Rollout) Task(dir, tests string) error {
+	if err := os.CopyFS(dir, os.DirFS(r.Trial.Dir)); err != nil {
+		return fmt.Errorf("copy task %s: %w", r.Trial.Dir, err)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "solution")); err != nil {
+		return fmt.Errorf("replace the solution of task %s: %w", r.Trial.Dir, err)
+	}
+	if tests != "" {
+		at := filepath.Join(dir, "tests")
+		if err := errors.Join(os.RemoveAll(at), os.CopyFS(at, os.DirFS(tests))); err != nil {
+			return fmt.Errorf("replace the tests of task %s: %w", r.Trial.Dir, err)
+		}
+	}
+	return r.solution(filepath.Join(dir, "solution"))
+}
+
+// solution writes the recorded files and a script that puts them in their places.
+func (r *Rollout) solution(dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return fmt.Errorf("write the files of %s: %w", r.Name(), err)
+	}
+	script := "#!/bin/sh\nset -e\n"
+	for i, p := range r.places {
+		at := quote(p.source)
+		script += "rm -rf -- " + at + " || true\n" // a mount stays, without its files
+		switch {
+		case p.gone:
+			continue
+		case p.file == "":
+			script += "mkdir -p -- " + at + "\n"
+			continue
+		}
+		data, err := r.input(p.file)
+		if err != nil {
+			return err
+		}
+		own, mode := fmt.Sprintf("%d", i), os.FileMode(0o644)
+		if bytes.HasPrefix(data, []byte("#!")) || bytes.HasPrefix(data, []byte("\x7fELF")) {
+			mode = 0o755 // a record of a file has no mode
+		}
+		if err := os.WriteFile(filepath.Join(dir, own), data, mode); err != nil {
+			return fmt.Errorf("write the files of %s: %w", r.Name(), err)
+		}
+		if p.folder {
+			script += "mkdir -p -- " + at + "\ntar -xpf /solution/" + own + " -C " + at + "\n"
+		} else {
+			script += "mkdir -p -- \"$(dirname -- " + at + ")\"\ncp -p -- /solution/" + own + " " + at + "\n"
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "solve.sh"), []byte(script), 0o755); err != nil {
+		return fmt.Errorf("write the files of %s: %w", r.Name(), err)
+	}
+	return nil
+}
+
+// Check returns an error if the verifier of a later rollout of Task got other files than
+// this rollout's.
+func (r *Rollout) Check(again *schema.Result) error {
+	for _, p := range r.places {
+		if p.file == "" {
+			continue
+		}
+		is := func(a schema.Artifact) bool { return a.Name == p.file }
+		old, later := slices.IndexFunc(r.Result.Artifacts, is), slices.IndexFunc(again.Artifacts, is)
+		if later < 0 || r.Result.Artifacts[old].SHA256 != again.Artifacts[later].SHA256 {
+			return fmt.Errorf("the verifier got other files at %s than before", p.source)
+		}
+	}
+	return nil
+}
+
+// quote quotes a text for a shell.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

@@ -1,0 +1,138 @@
+package regrade_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/jobs"
+	"github.com/turngate/turngate/jobs/recorded"
+	"github.com/turngate/turngate/jobs/regrade"
+	"github.com/turngate/turngate/schema"
+)
+
+// keep makes a job with one rollout that left these artifacts, and returns it.
+func keep(t *testing.T, artifacts map[string]string, change func(*schema.Result)) *recorded.Rollout {
+	t.Helper()
+	task := t.TempDir()
+	for name, text := range map[string]string{"task.toml": "", "instruction.md": "Do it.\n", "tests/test.sh": "old\n", "solution/solve.sh": "own\n"} {
+		harness.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(task, name)), 0o755))
+		harness.Must(t, os.WriteFile(filepath.Join(task, name), []byte(text), 0o644))
+	}
+	p := jobs.Plan{Variants: []jobs.Variant{{Agent: "mini"}}, Backend: "local", Attempts: 1, Parallel: 1, Flags: map[string][]string{}, Args: []string{"."}}
+	harness.Must(t, p.AddTask("alpha", jobs.Task{Name: "t", Dir: task, Digest: "x"}))
+	j, err := jobs.Create(filepath.Join(t.TempDir(), "j"), p)
+	harness.Must(t, err)
+	t.Cleanup(j.Close)
+	one := 1.0
+	r := schema.Result{V: schema.Version, ID: j.Plan.Trials[0].Rollout, Trainer: "alpha", Group: j.Plan.Trials[0].Group, Task: "t", Attempt: 1, Status: schema.StatusDone, Reward: &one, Separation: schema.SeparationSandbox}
+	for name, text := range artifacts {
+		sum := sha256.Sum256([]byte(text))
+		r.Artifacts = append(r.Artifacts, schema.Artifact{Name: name, Size: int64(len(text)), SHA256: hex.EncodeToString(sum[:])})
+	}
+	if change != nil {
+		change(&r)
+	}
+	harness.Must(t, j.Put(t.Context(), r, func(_ context.Context, a schema.Artifact) ([]byte, error) { return []byte(artifacts[a.Name]), nil }))
+	list, err := recorded.InJob(j.Dir)
+	harness.Must(t, err)
+	return list[0]
+}
+
+func TestReasonsForWhichARolloutIsLeftOut(t *testing.T) {
+	ok := map[string]string{"manifest.json": `[{"source":"a","destination":"artifacts/a","type":"file","status":"ok"}]`, "a": "x"}
+	with := func(manifest string) map[string]string { return map[string]string{"manifest.json": manifest, "a": "x"} }
+	for want, r := range map[string]*recorded.Rollout{
+		"its task has several steps":                keep(t, ok, func(r *schema.Result) { r.Steps = []schema.StepResult{{Name: "one"}} }),
+		"it ended before it was verified":           keep(t, ok, func(r *schema.Result) { r.Separation = "" }),
+		"its verifier ran in the agent's sandbox":   keep(t, ok, func(r *schema.Result) { r.Separation = schema.SeparationOtherUser }),
+		"its result has no artifact manifest.json":  keep(t, map[string]string{"a": "x"}, nil),
+		"its manifest of artifacts cannot be read":  keep(t, with("{"), nil),
+		`its artifact "/" is no path of its own`:    keep(t, with(`[{"source":"/","destination":"artifacts","type":"directory","status":"ok"}]`), nil),
+		"its artifact /a was not kept: another one": keep(t, with(`[{"source":"/a","destination":"artifacts/a","type":"file","status":"skipped"}]`), nil),
+		"its artifact /a is of the service db":      keep(t, with(`[{"source":"/a","destination":"artifacts/a","type":"file","status":"ok","service":"db"}]`), nil),
+		"its result has no artifact b.tar":          keep(t, with(`[{"source":"/b","destination":"artifacts/b","type":"directory","status":"ok"}]`), nil),
+		"its result has no artifact ../../a":        keep(t, with(`[{"source":"/a","destination":"artifacts/../../a","type":"file","status":"ok"}]`), nil),
+	} {
+		if _, err := regrade.Of(r); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+	good := keep(t, ok, nil)
+	at := filepath.Join(good.Job, good.Trial.Name, jobs.InputsDir, "a")
+	if _, err := regrade.Of(good); err != nil {
+		t.Error(err)
+	}
+	for want, change := range map[string]func() error{
+		"was changed after the rollout": func() error { return os.WriteFile(at, []byte("y"), 0o600) },
+		"is not a file of at most":      func() error { return os.Remove(at) },
+	} {
+		if strings.HasPrefix(want, "is not") {
+			harness.Must(t, change())
+			harness.Must(t, os.Symlink("/etc/passwd", at))
+		} else {
+			harness.Must(t, change())
+		}
+		if _, err := regrade.Of(good); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+		harness.Must(t, os.RemoveAll(at))
+		harness.Must(t, os.WriteFile(at, []byte("x"), 0o600))
+	}
+	harness.Must(t, os.Remove(filepath.Join(good.Trial.Dir, "task.toml")))
+	harness.Must(t, os.Remove(filepath.Join(good.Trial.Dir, "instruction.md")))
+	if _, err := regrade.Of(good); err == nil || !strings.Contains(err.Error(), "the folder of its task is not there") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestTheTaskOfARollout: the script puts files with odd names in their places, and
+// removes the paths that the agent did not leave.
+func TestTheTaskOfARollout(t *testing.T) {
+	place := t.TempDir()
+	odd := place + "/it's $(touch forged) `x`"
+	manifest := `[{"source":"` + odd + `","destination":"artifacts/odd","type":"file","status":"ok"},{"source":"` + place + `/none","destination":"artifacts/none","type":"file","status":"failed"},` +
+		`{"source":"` + place + `/empty","destination":"artifacts/empty","type":"directory","status":"empty"},{"source":"` + place + `/-f/run","destination":"artifacts/run","type":"file","status":"ok"}]`
+	r, err := regrade.Of(keep(t, map[string]string{"manifest.json": manifest, "odd": "text", "run": "#!/bin/sh\n"}, nil))
+	harness.Must(t, err)
+	harness.Must(t, os.WriteFile(place+"/none", []byte("x"), 0o600))
+	harness.Must(t, os.MkdirAll(place+"/empty/x", 0o700))
+	tests, dir := t.TempDir(), filepath.Join(t.TempDir(), "task")
+	harness.Must(t, os.WriteFile(filepath.Join(tests, "test.sh"), []byte("new\n"), 0o755))
+	harness.Must(t, r.Task(dir, tests))
+	if data, err := os.ReadFile(filepath.Join(dir, "tests/test.sh")); err != nil || string(data) != "new\n" {
+		t.Errorf("%q, %v", data, err)
+	}
+	script, err := os.ReadFile(filepath.Join(dir, "solution/solve.sh"))
+	harness.Must(t, err)
+	cmd := exec.Command("sh", "-c", strings.ReplaceAll(string(script), "/solution/", filepath.Join(dir, "solution")+"/"))
+	cmd.Dir = place
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s\n%s", err, out, script)
+	}
+	if data, err := os.ReadFile(odd); err != nil || string(data) != "text" {
+		t.Errorf("%q, %v", data, err)
+	}
+	if info, err := os.Stat(place + "/-f/run"); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("%v, %v", info, err)
+	}
+	left, err := filepath.Glob(place + "/*")
+	if err != nil || len(left) != 3 {
+		t.Errorf("%q, %v", left, err)
+	}
+	if inside, err := os.ReadDir(place + "/empty"); err != nil || len(inside) > 0 {
+		t.Errorf("%v, %v", inside, err)
+	}
+	if err := r.Check(&schema.Result{Artifacts: r.Result.Artifacts}); err != nil {
+		t.Error(err)
+	}
+	if err := r.Check(&schema.Result{}); err == nil || !strings.Contains(err.Error(), "other files") {
+		t.Errorf("got %v", err)
+	}
+}
