@@ -10,13 +10,16 @@ MODES ?=
 N ?= 8
 J ?= 1
 
-.PHONY: help build quick shape check test race e2e python adapters judges engines matrix tasks compare chaos bench lint fuzz
+.PHONY: help build console quick shape check test race e2e python adapters judges engines matrix tasks compare chaos bench lint fuzz
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 build: ## one static binary, bin/turngate
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/turngate ./cmd/turngate
+
+console: ## type-check and build the pages of the console anew; needs Node 20 and npm
+	cd internal/console/web && npm ci --silent && npm run --silent build
 
 quick: ## the first answer, without Docker: build, lint, unit tests
 	.ci/run build lint unit

@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 )
@@ -66,15 +65,7 @@ func rolloutListCommand(f *rolloutFlags) *cobra.Command {
 
 // onSystem returns the rollouts of a trainer, or as an operator those that run now.
 func (l *listFlags) onSystem(cmd *cobra.Command, nats *natsFlags) ([]*recorded.Rollout, error) {
-	name := l.name
-	if role, of := broker.RoleOf(nats.creds); name == "" && role == broker.RoleTrainer {
-		name = of
-	}
-	role, who := broker.RoleTrainer, name
-	if name == "" {
-		role, who = broker.RoleOps, broker.RoleOps
-	}
-	b, err := nats.dial(cmd.Context(), role, who, logger(cmd))
+	b, name, err := nats.dialReader(cmd, l.name)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +97,7 @@ func printRollouts(cmd *cobra.Command, output string, list []*recorded.Rollout) 
 	t.spare, t.cut, t.names = []string{"AGENT", "ATTEMPT"}, []string{"STATUS"}, []string{"TASK", "TRIAL"}
 	for _, r := range list {
 		task, agent, attempt, status, reward, calls, trial := "-", "-", 0, "waits or runs", "-", 0, "-"
-		if q := r.Queued; q != nil {
+		if q := r.Asked; q != nil {
 			task, agent = q.Task.Name, q.Agent.Name
 		}
 		if r.Trial != nil {

@@ -142,6 +142,51 @@ func (h *Records) States(ctx context.Context, tid string, before uint64, limit i
 	return list[:min(limit, len(list))], nil
 }
 
+// StatesAfter calls handle for the states of a trainer's rollouts with a sequence above
+// after, in order. It returns the sequence up to which all is read, for the next call. If
+// the server has lost its store, it begins anew. A trainer has the rights for it.
+func (h *Records) StatesAfter(ctx context.Context, tid string, after uint64, handle func(*schema.State)) (uint64, error) {
+	return h.after(ctx, subjects.Records(tid), subjects.StateFilter(tid), after, func(m *jetstream.RawStreamMsg) {
+		var state schema.State
+		if DecodeRecord(m.Subject, m.Data, &state) == nil {
+			handle(&state)
+		}
+	})
+}
+
+// WaitingAfter is StatesAfter for the requests in a trainer's queue.
+func (h *Records) WaitingAfter(ctx context.Context, tid string, after uint64, handle func(*schema.Request)) (uint64, error) {
+	return h.after(ctx, subjects.Queue(tid), ">", after, func(m *jetstream.RawStreamMsg) {
+		var r schema.Request
+		if schema.Decode(m.Data, &r) == nil {
+			handle(&r)
+		}
+	})
+}
+
+func (h *Records) after(ctx context.Context, stream, filter string, after uint64, handle func(*jetstream.RawStreamMsg)) (uint64, error) {
+	s, err := h.streams.Fresh(ctx, stream)
+	if err != nil {
+		return after, err
+	}
+	last := s.CachedInfo().State.LastSeq
+	if last == after {
+		return after, nil
+	}
+	if last < after {
+		after = 0
+	}
+	err = each(ctx, s, filter, after+1, func(m *jetstream.RawStreamMsg) bool {
+		handle(m)
+		after = m.Sequence
+		return ctx.Err() == nil
+	})
+	if err == nil {
+		after = max(after, last)
+	}
+	return after, err
+}
+
 // Waiting calls handle for the requests in a trainer's queue, the oldest first, until
 // it returns false, at most limit times. It sends one request per message. A request
 // of a rollout that runs is in the queue, too. A trainer has the rights for it.

@@ -47,7 +47,7 @@ type Rollout struct {
 	ID     schema.ID
 	Result *schema.Result  // nil: it has not ended, or only its transcript is known
 	State  *schema.State   // on a running system
-	Queued *schema.Request // it waits in its trainer's queue
+	Asked  *schema.Request // on a running system, while it has no result
 	Job    string          // the job's folder; empty: none
 	Trial  *jobs.Trial
 	Plan   *jobs.Plan

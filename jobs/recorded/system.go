@@ -55,13 +55,21 @@ func (s *System) Rollout(ctx context.Context, id schema.ID, queue bool) (*Rollou
 	return s.withState(ctx, state)
 }
 
-// withState returns the rollout of a state, with its result if it has one.
+// withState returns the rollout of a state, with its result, or else with its request.
 func (s *System) withState(ctx context.Context, state schema.State) (*Rollout, error) {
 	r := &Rollout{ID: state.ID, State: &state, from: s.b}
 	result, err := s.b.Records.Result(ctx, state.ID)
 	switch {
 	case err == nil:
 		r.Result = &result
+		return r, nil
+	case !errors.Is(err, broker.ErrNotFound):
+		return nil, err
+	}
+	asked, err := s.b.Records.Request(ctx, state.ID)
+	switch {
+	case err == nil:
+		r.Asked = &asked
 	case !errors.Is(err, broker.ErrNotFound):
 		return nil, err
 	}
@@ -85,7 +93,7 @@ func (s *System) waiting(ctx context.Context, id schema.ID, notFound error) (*Ro
 
 // queued returns a rollout that no worker has taken yet.
 func (s *System) queued(q *schema.Request) *Rollout {
-	return &Rollout{ID: q.ID, Queued: q, State: &schema.State{V: schema.Version, ID: q.ID, Trainer: q.ID.Trainer(), Status: schema.StatusQueued}, from: s.b}
+	return &Rollout{ID: q.ID, Asked: q, State: &schema.State{V: schema.Version, ID: q.ID, Trainer: q.ID.Trainer(), Status: schema.StatusQueued}, from: s.b}
 }
 
 // Rollouts returns rollouts of a trainer: up to limit requests that wait in its

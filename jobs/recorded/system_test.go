@@ -77,7 +77,7 @@ func TestATrainersRolloutsAreListed(t *testing.T) {
 	if err != nil || len(list) != 292 || next == 0 {
 		t.Fatalf("got %d rollouts, %d, %v", len(list), next, err)
 	}
-	if q := list[0]; q.ID != "alpha-new" || q.Queued == nil || q.State.Status != schema.StatusQueued || list[1].ID != "alpha-newer" {
+	if q := list[0]; q.ID != "alpha-new" || q.Asked == nil || q.State.Status != schema.StatusQueued || list[1].ID != "alpha-newer" {
 		t.Errorf("got %+v, %+v", q, list[1])
 	}
 	if r := list[2]; r.ID != "alpha-299" || r.Result == nil || r.State.Status != schema.StatusDone || list[291].ID != "alpha-010" || list[291].Result != nil {

@@ -1,0 +1,95 @@
+package e2e_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/internal/testenv/browser"
+)
+
+// console starts a console and returns its URL.
+func console(t *testing.T, args ...string) string {
+	t.Helper()
+	p := start(t, append([]string{testenv.Binary(t), "console"}, args...)...)
+	harness.Eventually(t, "a console", 30*time.Second, func() bool { return strings.HasSuffix(p.out.String(), "\n") })
+	return strings.TrimSpace(p.out.String())
+}
+
+const rowOf = `document.querySelector('.body .row%s')`
+
+// A rollout that is submitted while the page is open appears in it, runs and ends.
+func TestConsoleShowsRunningRollouts(t *testing.T) {
+	page := browser.Open(t, 1280, 800)
+	binary, state := testenv.Binary(t), t.TempDir()
+	up := start(t, binary, "up", "--state", state, "--port", "0", "--sandboxes", "local")
+	harness.Eventually(t, "a server that is up", 60*time.Second, func() bool {
+		return strings.Contains(up.err.String(), "are ready") && strings.Contains(up.out.String(), "turngate trainer add")
+	})
+	url := regexp.MustCompile(`nats://[0-9.:]+`).FindString(up.out.String())
+	creds := func(name string) string { return filepath.Join(state, "creds", name) }
+
+	proceed := make(chan struct{})
+	answers := helloEngine(t)
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			<-proceed
+		}
+		answers.ServeHTTP(w, r)
+	}))
+	defer engine.Close()
+
+	for _, role := range []string{"ops.nk", "trainer-local.nk"} {
+		page.Do(chromedp.Navigate(console(t, "--nats", url, "--creds", creds(role))))
+		page.Shows(`document.querySelector('.link.live') !== null`)
+		if role == "ops.nk" {
+			page.Shows(`document.querySelector('.empty') !== null`)
+			run := start(t, binary, "run", "--nats", url, "--creds", creds("trainer-local.nk"), "--trainer", "upstream:"+engine.URL, "-n", "2", filepath.Join(testenv.Root(t), "examples/tasks/hello"))
+			page.Shows(fmt.Sprintf(rowOf, `[data-status="running"]`) + ` !== null`)
+			close(proceed)
+			if code := run.wait(t, 60*time.Second); code != 0 {
+				t.Fatalf("exit status %d: %s", code, run.err)
+			}
+		}
+		page.Shows(`document.querySelectorAll('.body .row[data-status="done"]').length === 2`)
+		page.Shows(fmt.Sprintf(rowOf, ` .reward`) + `.textContent === '1'`)
+		page.Shows(fmt.Sprintf(rowOf, ` .agent`) + `.textContent === 'mini'`)
+
+		// A filter is kept in the URL, over a reload too.
+		page.Do(chromedp.SendKeys(`input[name=reward]`, "<1"))
+		page.Shows(`document.querySelectorAll('.body .row').length === 0 && location.search === '?reward=%3C1'`)
+		page.Do(chromedp.Reload())
+		page.Shows(`document.querySelector('input[name=reward]').value === '<1' && document.querySelector('.empty').textContent.includes('No rollout')`)
+		page.Do(chromedp.Click(`.fields button`))
+		page.Shows(`document.querySelectorAll('.body .row').length === 2 && location.search === ''`)
+
+		// The keyboard moves between rollouts.
+		page.Do(chromedp.Focus(`.table`), chromedp.KeyEvent("jj"))
+		page.Shows(`document.querySelectorAll('.body .row')[1].getAttribute('aria-selected') === 'true'`)
+		page.Picture("rollouts-" + role)
+	}
+}
+
+// The folder of a job is shown without a server, also on a phone.
+func TestConsoleShowsAFolder(t *testing.T) {
+	page := browser.Open(t, 390, 844)
+	binary := testenv.Binary(t)
+	runs := t.TempDir()
+	run := start(t, binary, "run", "--sandbox", "local", "--out", filepath.Join(runs, "j"), filepath.Join(testenv.Root(t), "examples/tasks/hello"))
+	if code := run.wait(t, 60*time.Second); code != 0 {
+		t.Fatalf("exit status %d: %s", code, run.err)
+	}
+	page.Do(chromedp.Navigate(console(t, runs)))
+	page.Shows(fmt.Sprintf(rowOf, `[data-status="done"] .reward`) + `.textContent === '1'`)
+	page.Shows(`document.documentElement.scrollWidth <= innerWidth`)
+	page.Picture("rollouts-phone")
+}

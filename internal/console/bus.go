@@ -1,0 +1,39 @@
+package console
+
+import (
+	"context"
+
+	"github.com/turngate/turngate/jobs/recorded"
+	"github.com/turngate/turngate/schema"
+)
+
+// Bus is the Source of a running system.
+type Bus struct {
+	System *recorded.System
+	URL    string // of the server
+	// Trainer is the trainer whose rollouts are shown. Empty: all trainers, for which
+	// the connection needs the rights of an operator.
+	Trainer string
+}
+
+// Name implements Source.
+func (b *Bus) Name() string {
+	if b.Trainer == "" {
+		return "all trainers of " + b.URL
+	}
+	return "trainer " + b.Trainer + " of " + b.URL
+}
+
+// Follow implements Source.
+func (b *Bus) Follow(ctx context.Context, show func(*recorded.Rollout), trouble func(error)) {
+	if b.Trainer == "" {
+		b.System.FollowAll(ctx, false, show, trouble)
+		return
+	}
+	b.System.Follow(ctx, b.Trainer, true, show, trouble)
+}
+
+// Rollout implements Source.
+func (b *Bus) Rollout(ctx context.Context, id schema.ID) (*recorded.Rollout, error) {
+	return b.System.Rollout(ctx, id, b.Trainer != "")
+}

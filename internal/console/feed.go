@@ -1,0 +1,97 @@
+package console
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Settings of a feed.
+const (
+	feedEvery = 200 * time.Millisecond // the shortest time between two writes of changes
+	feedBeat  = 15 * time.Second       // a comment, so that a lost browser is noticed
+	feedWrite = 30 * time.Second       // after which a browser that reads nothing is dropped
+	feedRows  = 500                    // in one event
+)
+
+// feed writes server-sent events.
+type feed struct {
+	w    http.ResponseWriter
+	c    *http.ResponseController
+	last error
+}
+
+func newFeed(w http.ResponseWriter) *feed {
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	return &feed{w: w, c: http.NewResponseController(w)}
+}
+
+// send writes an event. id is the one from which the browser goes on.
+func (f *feed) send(event, id string, v any) {
+	data, err := json.Marshal(v) // has no line breaks
+	if err != nil {
+		f.last = err
+		return
+	}
+	f.write("event: " + event + "\nid: " + id + "\ndata: " + string(data) + "\n\n")
+}
+
+func (f *feed) write(text string) {
+	if f.last != nil {
+		return
+	}
+	if f.last = f.c.SetWriteDeadline(time.Now().Add(feedWrite)); f.last == nil {
+		_, f.last = fmt.Fprint(f.w, text)
+	}
+	if f.last == nil {
+		f.last = f.c.Flush()
+	}
+}
+
+// rollouts writes all rows, and then each change. The id of an event is the number of a
+// change in this process; a browser that comes back with it gets the later changes, and
+// one with the id of another process gets all rows anew.
+func (s *Server) rollouts(w http.ResponseWriter, r *http.Request) {
+	s.watched()
+	f := newFeed(w)
+	process, number, _ := strings.Cut(r.Header.Get("Last-Event-ID"), ".")
+	last, err := strconv.ParseUint(number, 10, 64)
+	id := func() string { return s.process + "." + strconv.FormatUint(last, 10) }
+	if err != nil || process != s.process {
+		last = 0
+		f.send("begin", id(), map[string]string{"source": s.name, "version": s.config.Version})
+	}
+	trouble := ""
+	for f.last == nil {
+		v := s.table.after(last)
+		for len(v.changes) > 0 {
+			n := min(len(v.changes), feedRows)
+			rows := make([]Row, n)
+			for i := range rows {
+				rows[i] = v.changes[i].row
+			}
+			last = v.changes[n-1].n
+			f.send("rows", id(), rows)
+			v.changes = v.changes[n:]
+		}
+		if v.trouble != trouble {
+			trouble = v.trouble
+			f.send("trouble", id(), trouble)
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-time.After(feedBeat):
+			f.write(":\n\n")
+		case <-v.changed:
+			select {
+			case <-r.Context().Done():
+				return
+			case <-time.After(feedEvery):
+			}
+		}
+	}
+}

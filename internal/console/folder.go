@@ -1,0 +1,108 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/turngate/turngate/jobs"
+	"github.com/turngate/turngate/jobs/recorded"
+	"github.com/turngate/turngate/schema"
+)
+
+// lookEvery is the interval in which folders are looked at.
+const lookEvery = time.Second
+
+// Folder is the Source of a folder: one job, or the jobs in it.
+type Folder struct{ Dir string }
+
+// Name implements Source.
+func (f *Folder) Name() string { return f.Dir }
+
+// Follow implements Source. It reads a job again when its files tell of a change.
+func (f *Folder) Follow(ctx context.Context, show func(*recorded.Rollout), trouble func(error)) {
+	seen := map[string]stamp{}
+	shown := map[schema.ID]bool{} // true: with its result
+	failed := false
+	for ctx.Err() == nil {
+		dirs, err := f.jobs()
+		for _, dir := range dirs {
+			at := stampOf(dir)
+			if at == seen[dir] {
+				continue
+			}
+			list, jerr := recorded.InJob(dir)
+			if err = errors.Join(err, jerr); jerr != nil {
+				continue
+			}
+			for _, r := range list {
+				if ended, ok := shown[r.ID]; !ok || !ended && r.Result != nil {
+					shown[r.ID] = r.Result != nil
+					show(r)
+				}
+			}
+			seen[dir] = at
+		}
+		if err != nil || failed {
+			failed = err != nil
+			trouble(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(lookEvery):
+		}
+	}
+}
+
+// jobs lists the folders of the jobs.
+func (f *Folder) jobs() ([]string, error) {
+	if jobs.Is(f.Dir) == nil {
+		return []string{f.Dir}, nil
+	}
+	list, err := os.ReadDir(f.Dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range list {
+		if dir := filepath.Join(f.Dir, e.Name()); e.IsDir() && jobs.Is(dir) == nil {
+			out = append(out, dir)
+		}
+	}
+	return out, nil
+}
+
+// stamp changes with a job's plan and results: a job writes result.json after results.
+type stamp struct{ plan, result fileStamp }
+
+type fileStamp struct {
+	at   time.Time
+	size int64
+}
+
+func stampOf(dir string) stamp {
+	of := func(name string) (s fileStamp) {
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			s = fileStamp{info.ModTime(), info.Size()}
+		}
+		return s
+	}
+	return stamp{of("turngate.json"), of("result.json")}
+}
+
+// Rollout implements Source.
+func (f *Folder) Rollout(_ context.Context, id schema.ID) (*recorded.Rollout, error) {
+	dirs, bad := f.jobs()
+	for _, dir := range dirs {
+		list, err := recorded.InJob(dir)
+		bad = errors.Join(bad, err)
+		for _, r := range list {
+			if r.ID == id {
+				return r, nil
+			}
+		}
+	}
+	return nil, errors.Join(&recorded.NotFoundError{Name: string(id), Where: f.Dir}, bad)
+}

@@ -1,0 +1,89 @@
+package console
+
+import (
+	"maps"
+
+	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/jobs/recorded"
+	"github.com/turngate/turngate/schema"
+)
+
+// Bounds of a row's texts, in characters.
+const (
+	maxCell  = 200
+	maxFault = 500
+)
+
+// statusOpen is the status of a trial in a folder that has no result: it waits, runs,
+// or its job was stopped.
+const statusOpen = "open"
+
+// Row is a rollout in the table.
+type Row struct {
+	ID      string   `json:"id"`
+	Trainer string   `json:"trainer"`
+	Group   string   `json:"group,omitempty"`
+	Index   int      `json:"index"`
+	Task    string   `json:"task,omitempty"`
+	Agent   string   `json:"agent,omitempty"`
+	Worker  string   `json:"worker,omitempty"`
+	Status  string   `json:"status"`
+	Reward  *float64 `json:"reward"` // null: not known
+	Fault   string   `json:"fault,omitempty"`
+	Text    string   `json:"text,omitempty"` // of the fault
+	Attempt int      `json:"attempt,omitempty"`
+	Calls   int      `json:"calls"`
+	Prompt  int64    `json:"prompt"`            // tokens
+	Sampled int64    `json:"completion"`        // tokens
+	Started int64    `json:"started,omitempty"` // Unix ms
+	MS      int64    `json:"ms,omitempty"`
+	Job     string   `json:"job,omitempty"`
+	Trial   string   `json:"trial,omitempty"`
+
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// rowOf describes a rollout in a row. Its texts come from tasks and agents.
+func rowOf(r *recorded.Rollout) Row {
+	row := Row{ID: cell(string(r.ID)), Trainer: cell(r.ID.Trainer()), Status: statusOpen}
+	if q := r.Asked; q != nil {
+		row.Group, row.Index, row.Task, row.Agent, row.Labels = cell(q.Group), q.Index, cell(q.Task.Name), cell(q.Agent.Name), labels(q.Labels)
+	}
+	if t := r.Trial; t != nil {
+		row.Group, row.Index, row.Task, row.Agent, row.Job, row.Trial = cell(t.Group), t.Index, cell(t.Task), cell(t.Agent), cell(r.Plan.Name), cell(t.Name)
+	}
+	var fault *schema.Fault
+	if s := r.State; s != nil {
+		row.Status, row.Attempt, row.Worker, row.Started, fault = string(s.Status), s.Attempt, cell(s.Worker), s.Since, s.Fault
+	}
+	if q := r.Result; q != nil {
+		row.Group, row.Index, row.Task, row.Agent, row.Worker = cell(q.Group), q.Index, cell(q.Task), cell(q.Agent), cell(q.Worker)
+		row.Status, row.Reward, row.Attempt, row.Labels, fault = string(q.Status), q.Reward, q.Attempt, labels(q.Labels), q.Fault
+		for _, c := range q.Calls {
+			row.Calls += c.Count
+			row.Prompt += c.PromptTokens
+			row.Sampled += c.CompletionTokens
+		}
+		if n := len(q.Phases); n > 0 {
+			row.Started = q.Phases[0].Start
+			for _, p := range q.Phases {
+				row.MS = max(row.MS, p.Start+p.MS-row.Started)
+			}
+		}
+	}
+	if fault != nil {
+		row.Fault, row.Text = cell(fault.Code), plain.Line(fault.Message, maxFault)
+	}
+	return row
+}
+
+func cell(s string) string { return plain.Line(s, maxCell) }
+
+func labels(of map[string]string) map[string]string {
+	out := maps.Clone(of)
+	for k, v := range of {
+		delete(out, k)
+		out[cell(k)] = cell(v)
+	}
+	return out
+}

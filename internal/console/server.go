@@ -1,0 +1,127 @@
+// Package console serves pages about rollouts to the browsers of one host.
+package console
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/jobs/recorded"
+)
+
+// DefaultListen is a free port of the loopback address.
+const DefaultListen = "127.0.0.1:0"
+
+// Config describes a console.
+type Config struct {
+	Source  Source
+	Listen  string // host:port of this host's loopback address; default DefaultListen
+	Version string // of turngate, for people
+	// Link gets the URL that opens the console. It works once; after its use Link gets
+	// the next one.
+	Link func(url string)
+	Log  zerolog.Logger
+}
+
+// Server is a console.
+type Server struct {
+	config  Config
+	name    string // of the source
+	process string // tells the feeds of this process apart from those of others
+	table   *table
+	viewed  chan struct{} // is closed when a browser first asks for rollouts
+	once    sync.Once
+}
+
+// CheckListen returns an error unless an address is a port of the loopback address.
+func CheckListen(address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("%q is not host:port, such as %s", address, DefaultListen)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return fmt.Errorf("%q is not a loopback address, such as %s: the console has no TLS; from another host, use a tunnel of ssh", address, DefaultListen)
+	}
+	return nil
+}
+
+// New returns a console.
+func New(c Config) (*Server, error) {
+	c.Listen = cmp.Or(c.Listen, DefaultListen)
+	if err := CheckListen(c.Listen); err != nil {
+		return nil, err
+	}
+	return &Server{config: c, name: plain.Line(c.Source.Name(), maxFault), process: rand.Text(), table: newTable(), viewed: make(chan struct{})}, nil
+}
+
+// Run serves until the context ends. It reads no rollouts before a browser asks for
+// them.
+func (s *Server) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.config.Listen)
+	if err != nil {
+		return fmt.Errorf("serve the console: %w", err)
+	}
+	_, port, _ := net.SplitHostPort(listener.Addr().String()) // an address of TCP has a port
+	door := newAccess(port)
+	link := func() { s.config.Link("http://" + listener.Addr().String() + "/?token=" + door.link()) }
+	srv := &http.Server{
+		Handler:           door.guard(s.routes(), link),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    32 << 10,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { s.follow(ctx) })
+	running.Go(func() {
+		<-ctx.Done()
+		_ = srv.Close() // the listener is closed by it, too
+	})
+	link()
+	err = srv.Serve(listener)
+	cancel()
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve the console: %w", err)
+}
+
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	page := file("index.html", "text/html; charset=utf-8")
+	mux.HandleFunc("GET /{$}", page)
+	mux.HandleFunc("GET /app.js", file("app.js", "text/javascript; charset=utf-8"))
+	mux.HandleFunc("GET /app.css", file("app.css", "text/css; charset=utf-8"))
+	mux.HandleFunc("GET /icon.svg", file("icon.svg", "image/svg+xml"))
+	mux.HandleFunc("GET /api/rollouts", s.rollouts)
+	return mux
+}
+
+// watched begins to read rollouts.
+func (s *Server) watched() { s.once.Do(func() { close(s.viewed) }) }
+
+func (s *Server) follow(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-s.viewed:
+	}
+	s.config.Source.Follow(ctx, func(r *recorded.Rollout) { s.table.set(rowOf(r)) }, func(err error) {
+		if err != nil {
+			s.config.Log.Debug().Err(err).Msg("the console cannot read rollouts")
+		}
+		s.table.setTrouble(err)
+	})
+}

@@ -1,0 +1,21 @@
+package console
+
+import (
+	"context"
+
+	"github.com/turngate/turngate/jobs/recorded"
+	"github.com/turngate/turngate/schema"
+)
+
+// Source has the rollouts that a console shows.
+type Source interface {
+	// Name tells people where the rollouts are from.
+	Name() string
+	// Follow calls show for every rollout, and again after each change, until the context
+	// ends. trouble gets an error while rollouts cannot be read, and nil after it. Both
+	// are safe for concurrent use.
+	Follow(ctx context.Context, show func(*recorded.Rollout), trouble func(error))
+	// Rollout finds a rollout. The error wraps recorded.ErrNotFound, or is a
+	// *recorded.NotFoundError, if there is none.
+	Rollout(ctx context.Context, id schema.ID) (*recorded.Rollout, error)
+}

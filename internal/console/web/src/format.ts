@@ -1,0 +1,28 @@
+// Values as people read them.
+
+export function count(n: number): string {
+	if (n < 10_000) return String(n)
+	if (n < 1_000_000) return (n / 1000).toFixed(n < 100_000 ? 1 : 0) + 'k'
+	return (n / 1_000_000).toFixed(1) + 'M'
+}
+
+export function reward(r: number | null): string {
+	return r === null ? '' : String(Math.round(r * 10_000) / 10_000)
+}
+
+export function duration(ms: number | undefined): string {
+	if (ms === undefined) return ''
+	if (ms < 1000) return ms + ' ms'
+	const s = ms / 1000
+	if (s < 60) return s.toFixed(1) + ' s'
+	const m = Math.floor(s / 60)
+	if (m < 60) return m + ' m ' + Math.floor(s % 60) + ' s'
+	return Math.floor(m / 60) + ' h ' + (m % 60) + ' m'
+}
+
+export function time(at: number | undefined): string {
+	if (!at) return ''
+	const d = new Date(at)
+	const day = d.toLocaleDateString(undefined, { month: 'short', day: 'numeric' })
+	return (d.toDateString() === new Date().toDateString() ? '' : day + ' ') + d.toLocaleTimeString(undefined, { hour12: false })
+}

@@ -1,0 +1,36 @@
+import { render } from 'preact'
+import { Rollouts } from './rollouts'
+import { connect, link, source, trouble } from './store'
+import './style.css'
+
+function App() {
+	return (
+		<>
+			<header>
+				<a class="brand" href="/">
+					turngate
+				</a>
+				<span class="source">{source.value}</span>
+				<span class={'link ' + link.value} role="status">
+					{link.value}
+				</span>
+			</header>
+			{link.value === 'over' ? <p class="alert" role="alert">The session has ended. Open the URL that turngate printed last.</p> : null}
+			{trouble.value ? <p class="alert" role="alert">{trouble.value}</p> : null}
+			<Rollouts />
+		</>
+	)
+}
+
+addEventListener('keydown', (e) => {
+	const typing = e.target instanceof HTMLInputElement || e.target instanceof HTMLSelectElement
+	if (e.key === '/' && !typing) {
+		document.getElementById('text')?.focus()
+		e.preventDefault()
+	} else if (e.key === 'Escape' && typing) {
+		;(document.querySelector('.table') as HTMLElement | null)?.focus()
+	}
+})
+
+connect()
+render(<App />, document.getElementById('app')!)

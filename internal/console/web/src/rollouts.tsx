@@ -1,0 +1,176 @@
+// The page with the table of rollouts.
+import { useEffect, useRef, useState } from 'preact/hooks'
+import { count, duration, reward, time } from './format'
+import { choices, parts, rewardTest, tabs, type Row } from './rows'
+import { filters, listed, setFilters } from './store'
+import { useRows } from './virtual'
+
+const columns: { by: keyof Row; title: string; kind?: string; cell: (r: Row) => string }[] = [
+	{ by: 'status', title: 'Status', cell: (r) => r.status },
+	{ by: 'task', title: 'Task', cell: (r) => r.task ?? '' },
+	{ by: 'agent', title: 'Agent', cell: (r) => r.agent ?? '' },
+	{ by: 'reward', title: 'Reward', kind: 'number', cell: (r) => reward(r.reward) },
+	{ by: 'fault', title: 'Fault', cell: (r) => r.fault ?? '' },
+	{ by: 'calls', title: 'Calls', kind: 'number', cell: (r) => (r.calls ? count(r.calls) : '') },
+	{ by: 'completion', title: 'Tokens', kind: 'number', cell: (r) => (r.completion ? count(r.completion) : '') },
+	{ by: 'ms', title: 'Time', kind: 'number', cell: (r) => duration(r.ms) },
+	{ by: 'started', title: 'Started', kind: 'number', cell: (r) => time(r.started) },
+	{ by: 'worker', title: 'Worker', cell: (r) => r.worker ?? '' },
+	{ by: 'group', title: 'Group', cell: (r) => (r.group ? r.group.slice(-8) + ' · ' + r.index : '') },
+	{ by: 'id', title: 'Rollout', cell: (r) => r.id },
+]
+
+const narrow = matchMedia('(max-width: 760px)')
+
+function useNarrow(): boolean {
+	const [is, set] = useState(narrow.matches)
+	useEffect(() => {
+		const on = () => set(narrow.matches)
+		narrow.addEventListener('change', on)
+		return () => narrow.removeEventListener('change', on)
+	}, [])
+	return is
+}
+
+export function Rollouts() {
+	const f = filters.value
+	const { rows, counts, values, known } = listed.value
+	return (
+		<main>
+			<nav class="tabs" aria-label="Status">
+				{tabs.map((t) => (
+					<button
+						key={t.name}
+						aria-pressed={(f.status ?? '') === t.name}
+						hidden={t.name !== '' && !counts.get(t.name) && (f.status ?? '') !== t.name}
+						onClick={() => setFilters({ status: t.name }, true)}
+					>
+						{t.title} <span class="count">{counts.get(t.name)}</span>
+					</button>
+				))}
+			</nav>
+			<Filters values={values} />
+			<Table rows={rows} known={known} />
+		</main>
+	)
+}
+
+function Filters({ values }: { values: Map<string, string[]> }) {
+	const f = filters.value
+	const [open, setOpen] = useState(false)
+	const set = (name: string) => (e: Event) => setFilters({ [name]: (e.target as HTMLInputElement).value })
+	const used = [...choices, ...parts, 'reward'].filter((name) => f[name]).length
+	return (
+		<form class="filters" role="search" onSubmit={(e) => e.preventDefault()}>
+			<input id="text" type="search" aria-label="Text" placeholder="Text (press /)" value={f.text ?? ''} onInput={set('text')} />
+			<button type="button" class="more" aria-expanded={open} onClick={() => setOpen(!open)}>
+				Filters{used ? ' · ' + used : ''}
+			</button>
+			<div class={open ? 'fields open' : 'fields'}>
+				{choices.map((name) => (
+					<label key={name}>
+						{name}
+						<select name={name} value={f[name] ?? ''} onChange={set(name)}>
+							<option value="">any</option>
+							{[...new Set([...(values.get(name) ?? []), ...(f[name] ? [f[name]!] : [])])].map((v) => (
+								<option key={v} value={v}>
+									{v}
+								</option>
+							))}
+						</select>
+					</label>
+				))}
+				{parts.map((name) => (
+					<label key={name}>
+						{name}
+						<input name={name} value={f[name] ?? ''} onInput={set(name)} />
+					</label>
+				))}
+				<label>
+					reward
+					<input name="reward" placeholder=">=0.5, none" value={f.reward ?? ''} aria-invalid={!!f.reward && !rewardTest(f.reward)} onInput={set('reward')} />
+				</label>
+				{used || f.text ? (
+					<button type="button" onClick={() => setFilters({ text: '', reward: '', task: '', group: '', trainer: '', agent: '', worker: '', fault: '' }, true)}>
+						Clear
+					</button>
+				) : null}
+			</div>
+		</form>
+	)
+}
+
+function Table({ rows, known }: { rows: Row[]; known: number }) {
+	const scroll = useRef<HTMLDivElement>(null)
+	const [at, setAt] = useState('') // the rollout that the keyboard is at
+	const cards = useNarrow()
+	const list = useRows(scroll, rows.length, cards ? 64 : 32)
+	const sort = filters.value.sort ?? '-started'
+	const move = (by: number) => {
+		const now = rows.findIndex((r) => r.id === at)
+		const next = Math.max(0, Math.min(rows.length - 1, now < 0 ? 0 : now + by))
+		const r = rows[next]
+		if (!r) return
+		setAt(r.id)
+		list.scrollToIndex(next, { align: 'auto' })
+	}
+	const onKey = (e: KeyboardEvent) => {
+		const page = Math.max(1, Math.floor((scroll.current?.clientHeight ?? 0) / 32) - 1)
+		const steps: Record<string, number> = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page, Home: -rows.length, End: rows.length }
+		const step = steps[e.key]
+		if (e.ctrlKey || e.metaKey || e.altKey) return
+		if (step !== undefined) move(step)
+		else return
+		e.preventDefault()
+	}
+	return (
+		<div
+			class="table"
+			ref={scroll}
+			tabIndex={0}
+			role="grid"
+			aria-label="Rollouts"
+			aria-rowcount={rows.length + 1}
+			aria-activedescendant={at ? 'r-' + at : undefined}
+			onKeyDown={onKey}
+		>
+			<div class="row head" role="row" aria-rowindex={1}>
+				{columns.map((c) => (
+					<div key={c.by} role="columnheader" class={c.by + ' ' + (c.kind ?? '')} aria-sort={sort === c.by ? 'ascending' : sort === '-' + c.by ? 'descending' : 'none'}>
+						<button onClick={() => setFilters({ sort: sort === '-' + c.by ? c.by : '-' + c.by })}>
+							{c.title}
+							{sort === c.by ? ' ↑' : sort === '-' + c.by ? ' ↓' : ''}
+						</button>
+					</div>
+				))}
+			</div>
+			<div class="body" style={{ height: list.getTotalSize() + 'px' }}>
+				{list.getVirtualItems().map((v) => {
+					const r = rows[v.index]
+					if (!r) return null
+					return (
+						<div
+							key={r.id}
+							id={'r-' + r.id}
+							class="row"
+							role="row"
+							aria-rowindex={v.index + 2}
+							aria-selected={r.id === at}
+							data-status={r.status}
+							style={{ transform: `translateY(${v.start}px)` }}
+							title={r.text}
+							onClick={() => setAt(r.id)}
+						>
+							{columns.map((c) => (
+								<span key={c.by} role="gridcell" class={c.by + ' ' + (c.kind ?? '')}>
+									{c.cell(r)}
+								</span>
+							))}
+						</div>
+					)
+				})}
+			</div>
+			{rows.length === 0 ? <p class="empty">{known === 0 ? 'There are no rollouts yet. They appear here as soon as one is submitted.' : 'No rollout matches the filters.'}</p> : null}
+		</div>
+	)
+}

@@ -1,0 +1,97 @@
+// Package browser opens pages in Chromium for tests.
+package browser
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
+)
+
+// Page is a page of a browser of its own.
+type Page struct {
+	t   testing.TB
+	ctx context.Context
+}
+
+// Open opens an empty page of this size in pixels. It ends with the test, which fails
+// if a script of the page fails or the page violates its security policy.
+func Open(t testing.TB, width, height int) *Page {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	testenv.Need(t, "browser", err)
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox)
+	ctx, stop := chromedp.NewExecAllocator(t.Context(), options...)
+	t.Cleanup(stop)
+	ctx, stop = chromedp.NewContext(ctx)
+	t.Cleanup(stop)
+	chromedp.ListenTarget(ctx, func(ev any) {
+		switch e := ev.(type) {
+		case *runtime.EventExceptionThrown:
+			t.Errorf("a script of the page failed: %s", e.ExceptionDetails.Error())
+		case *log.EventEntryAdded:
+			if e.Entry.Level == log.LevelError && e.Entry.Source == log.SourceSecurity {
+				t.Errorf("the page violates its policy: %s", e.Entry.Text)
+			}
+		}
+	})
+	harness.Must(t, chromedp.Run(ctx)) // the browser ends with the context of the first run
+	p := &Page{t, ctx}
+	p.Do(chromedp.EmulateViewport(int64(width), int64(height)))
+	return p
+}
+
+// Do acts in the page.
+func (p *Page) Do(actions ...chromedp.Action) {
+	p.t.Helper()
+	ctx, stop := context.WithTimeout(p.ctx, 2*time.Minute)
+	defer stop()
+	if err := chromedp.Run(ctx, actions...); err != nil {
+		p.t.Fatalf("%v; the page has %q", err, p.Text())
+	}
+}
+
+// Text returns the beginning of the text of the page.
+func (p *Page) Text() (text string) {
+	ctx, stop := context.WithTimeout(p.ctx, 10*time.Second)
+	defer stop()
+	_ = chromedp.Run(ctx, chromedp.Evaluate(`document.body.innerText.slice(0, 1000)`, &text)) // an empty text for a page that is gone
+	return text
+}
+
+// Shows waits until an expression of JavaScript is true, also while the page loads.
+func (p *Page) Shows(expression string) {
+	p.t.Helper()
+	defer func() {
+		if p.t.Failed() {
+			p.t.Logf("the page has %q", p.Text())
+		}
+	}()
+	harness.Eventually(p.t, expression, 60*time.Second, func() bool {
+		ctx, stop := context.WithTimeout(p.ctx, 10*time.Second)
+		defer stop()
+		var is bool
+		return chromedp.Run(ctx, chromedp.Evaluate(expression, &is)) == nil && is
+	})
+}
+
+// Picture keeps a picture of the page in the folder TURNGATE_SCREENSHOTS, if that is set.
+func (p *Page) Picture(name string) {
+	p.t.Helper()
+	dir := os.Getenv("TURNGATE_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	var png []byte
+	p.Do(chromedp.CaptureScreenshot(&png))
+	harness.Must(p.t, os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644))
+}
