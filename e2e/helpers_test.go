@@ -51,7 +51,7 @@ func agentCache() string {
 }
 
 // need skips a test that this machine cannot run.
-func (b *bench) need(t *testing.T, sandbox, agent string) {
+func (b *bench) need(t testing.TB, sandbox, agent string) {
 	t.Helper()
 	s, err := agents.Find(agents.All(), agent)
 	if err != nil {
@@ -73,7 +73,7 @@ type process struct {
 }
 
 // start starts a command that ends with the test.
-func start(t *testing.T, argv ...string) *process {
+func start(t testing.TB, argv ...string) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...), out: &harness.Buffer{}, err: &harness.Buffer{}, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.err
@@ -112,7 +112,7 @@ func clip(s string) string {
 }
 
 // stop asks the process to end and waits for it.
-func (p *process) stop(t *testing.T) {
+func (p *process) stop(t testing.TB) {
 	t.Helper()
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {

@@ -165,7 +165,7 @@ func residentPeak(t *testing.T, pid int) int64 {
 }
 
 // statusOf returns an amount of memory from the status of a process, in bytes.
-func statusOf(t *testing.T, pid int, field string) int64 {
+func statusOf(t testing.TB, pid int, field string) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

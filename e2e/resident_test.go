@@ -26,10 +26,10 @@ import (
 const heldTurn = 3
 
 // resident runs a group of n rollouts at once in a `turngate up`, with a bundle of
-// about bundleMB once it is unpacked. Of this, 32 MB go into each agent's sandbox. It
+// about bundleMB once it is unpacked. Of this, at most 32 MB go into each agent's sandbox. It
 // returns the memory of the process in bytes: at the start, while all agents wait for a
 // call that has a conversation of 32 KB, and the most at any time.
-func resident(t *testing.T, binary string, n, bundleMB int) (idle, held, peak int64) {
+func resident(t testing.TB, binary string, n, bundleMB int) (idle, held, peak int64) {
 	t.Helper()
 	state := t.TempDir()
 	up := start(t, binary, "up", "--state", state, "--port", "0", "--sandboxes", "local", "--slots", fmt.Sprint(n))
@@ -111,14 +111,14 @@ func joined(messages []json.RawMessage) string {
 
 // taskOfSize writes a task whose files have about sizeMB, in 32 MB files of which one
 // is for the sandbox. Files of zeros are quick to pack.
-func taskOfSize(t *testing.T, sizeMB int) string {
+func taskOfSize(t testing.TB, sizeMB int) string {
 	t.Helper()
 	dir := writeTask(t, map[string]string{
 		"instruction.md":     "x",
 		"task.toml":          "[agent]\ntimeout_sec = 300\n",
 		"environment/README": "The data is in data.\n",
 		"solution/solve.sh":  "#!/bin/sh\n",
-		"tests/test.sh":      "#!/bin/sh\ntest \"$(stat -c %s data)\" = " + fmt.Sprint(32<<20) + " && echo 1 > /logs/verifier/reward.txt\n",
+		"tests/test.sh":      "#!/bin/sh\ntest \"$(cat data* | wc -c)\" = " + fmt.Sprint(min(sizeMB, 32)<<20) + " && echo 1 > /logs/verifier/reward.txt\n",
 	})
 	at := "environment/data"
 	for i := range sizeMB / 32 {
@@ -140,10 +140,28 @@ func taskOfSize(t *testing.T, sizeMB int) string {
 // TestALargeBundleCostsAWorkerNoMemory checks with eight rollouts at once that their
 // bundle of 1 GB is not in the memory of the worker.
 func TestALargeBundleCostsAWorkerNoMemory(t *testing.T) {
-	newBench(t).need(t, "local", "mini")
+	(&bench{cache: agentCache()}).need(t, "local", "mini")
 	idle, held, peak := resident(t, testenv.Binary(t), 8, 1024)
 	t.Logf("resident: %d MB at the start, %d MB with eight agents, at most %d MB", idle>>20, held>>20, peak>>20)
 	if peak > 200e6 {
 		t.Errorf("the worker took %d MB, want at most 200", peak/1e6)
+	}
+}
+
+// BenchmarkResident prints the memory of a `turngate up` with sixteen agents at once,
+// without and with large files of their task.
+func BenchmarkResident(b *testing.B) {
+	(&bench{cache: agentCache()}).need(b, "local", "mini")
+	const agents = 16
+	for _, sizeMB := range []int{0, 1024} {
+		b.Run(fmt.Sprintf("bundle-%dMB", sizeMB), func(b *testing.B) {
+			for b.Loop() {
+				idle, held, peak := resident(b, testenv.Binary(b), agents, sizeMB)
+				b.ReportMetric(float64(idle)/1e6, "idle-MB")
+				b.ReportMetric(float64(held)/1e6, "held-MB")
+				b.ReportMetric(float64(peak)/1e6, "peak-MB")
+				b.ReportMetric(float64(held-idle)/1e6/agents, "MB/rollout")
+			}
+		})
 	}
 }

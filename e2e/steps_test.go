@@ -24,7 +24,7 @@ import (
 )
 
 // writeTask makes a task directory.
-func writeTask(t *testing.T, files map[string]string) string {
+func writeTask(t testing.TB, files map[string]string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "task")
 	for name, text := range files {

@@ -25,6 +25,11 @@ const (
 // MaxFile is the maximum size of one file in bytes, in its stored form.
 const MaxFile = 64 << 20
 
+// window is how far back, in bytes, the compression of a transcript finds repetitions.
+// Each call repeats the prompt ids of the last one: this finds those of 150,000 tokens.
+// Every rollout has so much memory until it ends.
+const window = 1 << 20
+
 // Calls observes the sessions of the gate: it emits the events of calls and keeps the
 // transcript. A goroutine prepares the records of calls, so that a call does not wait
 // for them.
@@ -151,9 +156,7 @@ func (c *Calls) write(line *schema.TranscriptLine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.zip == nil {
-		// Each call repeats the prompt ids of the last one. A window smaller than
-		// the standard 4 MB would not find the repetition.
-		if c.zip, err = zstd.NewWriter(&c.lines, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithLowerEncoderMem(true)); err != nil {
+		if c.zip, err = zstd.NewWriter(&c.lines, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(window)); err != nil {
 			c.log.Warn().Err(err).Msg("the transcript cannot be written")
 			return
 		}
