@@ -1,5 +1,7 @@
 # Settings that the steps share; each of them sources this file.
-export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
+# Most tests wait for servers and processes, so more of them run at once than there
+# are processors.
+export GOFLAGS="${GOFLAGS:-} -buildvcs=false -p=4 -parallel=4"
 export CGO_ENABLED=0 # as the binary that the tests build, so that both share the compiled packages
 export TURNGATE_TEST_IMAGE=turngate-test-base:bookworm
 export TURNGATE_HARBOR_PYTHON=${XDG_CACHE_HOME:-$HOME/.cache}/turngate/harbor/bin/python

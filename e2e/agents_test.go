@@ -29,6 +29,7 @@ const keyForm = `tg-[A-Za-z0-9_-]{32}`
 // TestRealAgents runs each agent in each sandbox, with NATS, trainer, worker
 // and tap each in a process of its own.
 func TestRealAgents(t *testing.T) {
+	t.Parallel()
 	testenv.Slow(t)
 	instruction := "-- Write 'Hello, world!' to hello.txt $(touch /tmp/pwned) \"now\"\nand `nothing` else.\n"
 	script := "steps:\n- text: I will look around.\n  run: env; pwd\n- run: \"echo 'Hello, world!' > hello.txt\"\n- text: Done.\n"
@@ -46,9 +47,9 @@ func TestRealAgents(t *testing.T) {
 				task := copyTask(t, "examples/tasks/hello", map[string]string{"instruction.md": instruction, "replay.yaml": script})
 				worker := b.worker(t, filepath.Dir(task), "--sandboxes", sandbox)
 				tap := b.tap(t)
-				secrets := "Write 'Hello|OPENAI_API_KEY|" + keyForm
+				secrets := "touch /tmp/pwned|" + keyForm
 				if spec.TaskAsArgument {
-					secrets = "OPENAI_API_KEY|" + keyForm
+					secrets = keyForm
 				}
 				argv := watchArgv(t, regexp.MustCompile(secrets))
 				args := []string{"--agent", agent, "--sandbox", sandbox, task}
@@ -177,6 +178,7 @@ func nothingLeft(t *testing.T, sandbox string, id schema.ID) {
 // TestOracleAndNop validates a task with a Dockerfile: the solution gets the
 // reward, and an agent that does nothing does not.
 func TestOracleAndNop(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.need(t, "docker", "oracle")
 	b.worker(t, "", "--sandboxes", "docker")
@@ -195,6 +197,7 @@ func TestOracleAndNop(t *testing.T) {
 
 // TestGroupsRunInParallel runs several rollouts of several tasks at once.
 func TestGroupsRunInParallel(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.worker(t, "", "--sandboxes", "local", "--slots", "4")
 	p := b.run(t, "-n", "4", filepath.Join(testenv.Root(t), "examples/tasks"))
@@ -218,6 +221,7 @@ func TestGroupsRunInParallel(t *testing.T) {
 
 // TestAgentsAreChecked runs `agent ls --check` with each published agent.
 func TestAgentsAreChecked(t *testing.T) {
+	t.Parallel()
 	cache := agentCache()
 	var names []string
 	for _, s := range agents.All() {

@@ -17,6 +17,7 @@ import (
 // TestArchitectureNamesDeclaredFunctions checks each file in docs/architecture.md, and
 // each function or type behind a file in the same step.
 func TestArchitectureNamesDeclaredFunctions(t *testing.T) {
+	t.Parallel()
 	root := testenv.Root(t)
 	data, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))
 	if err != nil {
@@ -93,6 +94,7 @@ func declared(t *testing.T, path string) map[string]bool {
 // TestDecisionsHaveTheirForm: each record of decisions says its reasons, its
 // decisions and their consequences, and has a number of its own.
 func TestDecisionsHaveTheirForm(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(testenv.Root(t), "docs/adr/*.md"))
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)

@@ -61,6 +61,7 @@ func checkEffects(t *testing.T, all map[string]effect) {
 
 // TestEffectsOfATask checks keys and files by their effect in a sandbox.
 func TestEffectsOfATask(t *testing.T) {
+	t.Parallel()
 	none, one := 0.0, 1.0
 	const both = "echo 0 > " + reward + "; echo '{\"reward\": 1}' > /logs/verifier/reward.json"
 	checkEffects(t, map[string]effect{
@@ -90,6 +91,7 @@ func TestEffectsOfATask(t *testing.T) {
 // TestProcessesThatTheAgentLeft: a verifier in the agent's sandbox finds the services
 // that the agent started, but none that uses the verifier's files.
 func TestProcessesThatTheAgentLeft(t *testing.T) {
+	t.Parallel()
 	none, one := 0.0, 1.0
 	const (
 		service = "(while :; do [ -e /tmp/ask ] && rm /tmp/ask && echo yes > /tmp/answer; sleep 0.05; done) >/dev/null 2>&1 &\n"
@@ -119,6 +121,7 @@ func TestProcessesThatTheAgentLeft(t *testing.T) {
 // TestAProcessOfAnotherUserWritesNoReward: it is not ended, and it cannot take the
 // place of the verifier's folder.
 func TestAProcessOfAnotherUserWritesNoReward(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: this needs root; an ordinary user's sandbox has one user")
 	}
@@ -140,6 +143,7 @@ func TestAProcessOfAnotherUserWritesNoReward(t *testing.T) {
 // TestEffectsOfSteps runs a step's setup.sh like the other scripts of a task, and
 // adds up the rewards of steps.
 func TestEffectsOfSteps(t *testing.T) {
+	t.Parallel()
 	one := 1.0
 	const passes = " && echo 1 > " + reward
 	checkEffects(t, map[string]effect{

@@ -16,6 +16,7 @@ import (
 // TestAKilledWorkerLeavesNothing kills a worker while an agent works. The box
 // loses its connection to the worker and ends everything, including the container.
 func TestAKilledWorkerLeavesNothing(t *testing.T) {
+	t.Parallel()
 	for _, sandbox := range []string{"docker", "local"} {
 		t.Run(sandbox, func(t *testing.T) {
 			b := newBench(t)
@@ -74,6 +75,7 @@ func sleepers(t *testing.T, seconds string) []string {
 // TestLocalRefusesWithoutNamespaces disables user namespaces and checks that the
 // local sandbox reports it before anything starts.
 func TestLocalRefusesWithoutNamespaces(t *testing.T) {
+	t.Parallel()
 	binary := testenv.Binary(t)
 	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
 	script := `echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"`
@@ -85,6 +87,7 @@ func TestLocalRefusesWithoutNamespaces(t *testing.T) {
 
 // TestAMissingImage checks that the result names a missing image.
 func TestAMissingImage(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.need(t, "docker", "mini")
 	b.worker(t, "", "--sandboxes", "docker")
@@ -122,6 +125,7 @@ func TestInterruptEndsARun(t *testing.T) {
 
 // TestCancelEndsAnAgentThatWillNot cancels an agent that ignores signals.
 func TestCancelEndsAnAgentThatWillNot(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.worker(t, "", "--sandboxes", "local")
 	const sleeper = "70073"

@@ -213,7 +213,7 @@ func watchArgv(t *testing.T, forbidden *regexp.Regexp) (stop func() []string) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		tick := time.NewTicker(10 * time.Millisecond)
+		tick := time.NewTicker(50 * time.Millisecond)
 		defer tick.Stop()
 		for {
 			select {

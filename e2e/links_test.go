@@ -17,6 +17,7 @@ import (
 // TestLinksReachHeadings: each link of a page to a place in the tree names a file or a
 // folder that is there, and behind # a heading of it.
 func TestLinksReachHeadings(t *testing.T) {
+	t.Parallel()
 	root := testenv.Root(t)
 	code := regexp.MustCompile("(?ms)^```.*?^```")
 	link := regexp.MustCompile(`\]\(([^)\s:#]*)(?:#([^)\s]*))?\)`)
@@ -97,6 +98,7 @@ func headings(page string) map[string]bool {
 // TestTheREADMENamesEveryFolder compares the table of folders in the README with the
 // folders that git has: each top folder and each one in internal has its place.
 func TestTheREADMENamesEveryFolder(t *testing.T) {
+	t.Parallel()
 	root := testenv.Root(t)
 	text, err := os.ReadFile(filepath.Join(root, "README.md"))
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 // TestAnAllowlist runs an agent that requests an allowed page and a forbidden one
 // through the proxy. The verifier has no network.
 func TestAnAllowlist(t *testing.T) {
+	t.Parallel()
 	pages := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "a page") }))
 	t.Cleanup(pages.Close)
 	port := pages.Listener.Addr().(*net.TCPAddr).Port
@@ -90,6 +91,7 @@ tail -n +1 allowed by-name other through not-through`,
 // TestNetworksThatAreNotThere checks that a worker refuses a network that it does
 // not offer, by name, before anything starts.
 func TestNetworksThatAreNotThere(t *testing.T) {
+	t.Parallel()
 	dir := makeTask(t, map[string]string{"instruction.md": "x", "task.toml": "[environment]\nallow_internet = true\n", "tests/test.sh": "echo 1 > " + reward})
 	p := start(t, testenv.Binary(t), "run", dir, "--agent", "nop", "-o", "json", "--out", filepath.Join(t.TempDir(), "job"))
 	if code := p.wait(t, time.Minute); code != 1 {
@@ -110,6 +112,7 @@ func TestNetworksThatAreNotThere(t *testing.T) {
 // TestPhasesWithNetworksOfTheirOwn runs an agent without the network that setup
 // and the verifier have.
 func TestPhasesWithNetworksOfTheirOwn(t *testing.T) {
+	t.Parallel()
 	image := testenv.Image(t)
 	dir := makeTask(t, map[string]string{
 		"instruction.md": "x", "replay.yaml": "steps: [{text: x}]\n",

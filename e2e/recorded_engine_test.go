@@ -114,6 +114,7 @@ func (e *recordedEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // TestARecordedEngine is TestARealEngine for machines without vLLM.
 func TestARecordedEngine(t *testing.T) {
+	t.Parallel()
 	for _, tokens := range []int{upstreamtest.Context, 64 << 10} {
 		t.Run(strconv.Itoa(tokens), func(t *testing.T) {
 			e := startRecorded(t, tokens)
@@ -132,6 +133,7 @@ func TestARecordedEngine(t *testing.T) {
 // TestARefusedAnswerIsOnTheScreen checks that a refused answer is shown at once
 // and ends the rollout, with a trainer and with a worker that asks the engine.
 func TestARefusedAnswerIsOnTheScreen(t *testing.T) {
+	t.Parallel()
 	binary := testenv.Binary(t)
 	e := startRecorded(t, upstreamtest.Context)
 	e.whole = `{"prompt_token_ids":[1],"choices":[{"message":{"role":"assistant","content":"ok"},"finish_reason":"stop","token_ids":[1,2,3],"logprobs":{"content":[{"logprob":-1}]}}],"usage":{}}`

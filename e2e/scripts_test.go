@@ -30,6 +30,7 @@ const reward = "/logs/verifier/reward.txt"
 // TestScriptsAsTheyArePublished runs scripts of tasks without an execute bit, with
 // every kind of first line, and as different users.
 func TestScriptsAsTheyArePublished(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.worker(t, "", "--sandboxes", "local")
 	for _, tt := range []struct {

@@ -22,6 +22,7 @@ import (
 // TURNGATE_TASKS_SAMPLE is the number of tasks to draw at random, with the seed
 // TURNGATE_TASKS_SEED.
 func TestPublicTasks(t *testing.T) {
+	t.Parallel()
 	folder := os.Getenv("TURNGATE_TASKS")
 	if folder == "" {
 		t.Skip("SKIPPED: TURNGATE_TASKS names no folder of tasks")

@@ -92,6 +92,7 @@ const engineScript = "steps:\n- run: \"echo 'Hello, world!' > hello.txt\"\n- tex
 // TestTheWorkerCallsAnUpstreamItself checks that the worker records the same data as
 // for answers of a trainer.
 func TestTheWorkerCallsAnUpstreamItself(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	e := startEngine(t, engineScript)
 	file := e.file(t, "  max_tokens: 777\n  top_logprobs: 3\n  trainers: [local]\n")
@@ -144,6 +145,7 @@ done
 // TestAnUpstreamsStreamReachesTheAgent checks that the agent gets a stream piece
 // by piece with gate.stream pass, and in one piece with buffer.
 func TestAnUpstreamsStreamReachesTheAgent(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	goOn := make(chan struct{}, 1)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -59,6 +59,7 @@ func nextResult(t *testing.T, tr *trainer.Trainer) schema.Result {
 // TestATrainerActsInTheSandbox: everything that a trainer asks for stays in the
 // sandbox, whatever the paths and the agent's files.
 func TestATrainerActsInTheSandbox(t *testing.T) {
+	t.Parallel()
 	for _, sandbox := range []string{"docker", "local"} {
 		t.Run(sandbox, func(t *testing.T) {
 			b := newBench(t)
@@ -124,6 +125,7 @@ func verifySandbox(ctx context.Context, h *trainer.Handle, secret string) (*sche
 
 // TestVerifierProcess is no test but the trainer that the next one kills.
 func TestVerifierProcess(t *testing.T) {
+	t.Parallel()
 	url := os.Getenv("TURNGATE_TEST_VERIFIER")
 	if url == "" {
 		return
