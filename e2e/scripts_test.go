@@ -1,9 +1,9 @@
 package e2e_test
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 )
@@ -36,6 +36,7 @@ func TestScriptsAsTheyArePublished(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		files map[string]string
+		agent string // default nop
 		args  []string
 		root  bool // only root has other users in a local sandbox
 		notes int
@@ -49,10 +50,10 @@ func TestScriptsAsTheyArePublished(t *testing.T) {
 		{name: "the order of variables", args: []string{"--verifier-env", "C=run"}, files: map[string]string{
 			"task.toml":     "[environment.env]\nA = 'environment'\nB = 'environment'\nC = 'environment'\n[verifier.env]\nB = 'verifier'\nC = 'verifier'\n",
 			"tests/test.sh": "[ \"$A $B $C\" = 'environment verifier run' ] && echo 1 > " + reward}},
-		{name: "the solution and its variables", args: []string{"--agent", "oracle"}, files: map[string]string{
+		{name: "the solution and its variables", agent: "oracle", files: map[string]string{
 			"task.toml":         "[solution.env]\nNAME = 'solved'\n",
 			"solution/solve.sh": "#!/bin/bash\r\necho -n $NAME > out.txt\r\n", "tests/test.sh": "[ \"$(cat out.txt)\" = solved ] && echo 1 > " + reward}, notes: 1},
-		{name: "other users", root: true, args: []string{"--agent", "command"}, files: map[string]string{
+		{name: "other users", root: true, agent: "command", files: map[string]string{
 			"replay.yaml":   "steps: [{text: x}]\n",
 			"task.toml":     "[agent]\nuser = 'agent'\n[verifier]\nuser = 'nobody'\n",
 			"tests/test.sh": "[ -s /logs/agent/mine ] && [ ! -e /logs/verifier/planted ] && [ $(id -u) = 65534 ] && echo 1 > " + reward}},
@@ -62,9 +63,9 @@ func TestScriptsAsTheyArePublished(t *testing.T) {
 				t.Skip("SKIPPED: the local sandbox of an ordinary user has no other users")
 			}
 			tt.files["instruction.md"] = "Do it."
-			args := append([]string{"--agent", "nop", "--network", "none"}, tt.args...)
+			args := append([]string{"--agent", cmp.Or(tt.agent, "nop"), "--network", "none"}, tt.args...)
 			args = append(args, makeTask(t, tt.files))
-			if slices.Contains(args, "command") {
+			if tt.agent == "command" {
 				args = append(args, "--", "sh", "-c", "echo 1 > /logs/agent/mine; echo > /logs/verifier/planted; echo > /logs/artifacts/a")
 			}
 			p := b.run(t, args...)
