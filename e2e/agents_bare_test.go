@@ -55,7 +55,6 @@ func TestAgentsInABareImage(t *testing.T) {
 // TestASearchToolFindsItsProgram lets agents use their own search tool, which
 // starts ripgrep, in an image without ripgrep.
 func TestASearchToolFindsItsProgram(t *testing.T) {
-	t.Parallel()
 	testenv.Slow(t)
 	b := newBench(t)
 	b.need(t, "docker", "mini")

@@ -29,7 +29,6 @@ const keyForm = `tg-[A-Za-z0-9_-]{32}`
 // TestRealAgents runs each agent in each sandbox, with NATS, trainer, worker
 // and tap each in a process of its own.
 func TestRealAgents(t *testing.T) {
-	t.Parallel()
 	testenv.Slow(t)
 	instruction := "-- Write 'Hello, world!' to hello.txt $(touch /tmp/pwned) \"now\"\nand `nothing` else.\n"
 	script := "steps:\n- text: I will look around.\n  run: env; pwd\n- run: \"echo 'Hello, world!' > hello.txt\"\n- text: Done.\n"
@@ -221,7 +220,6 @@ func TestGroupsRunInParallel(t *testing.T) {
 
 // TestAgentsAreChecked runs `agent ls --check` with each published agent.
 func TestAgentsAreChecked(t *testing.T) {
-	t.Parallel()
 	cache := agentCache()
 	var names []string
 	for _, s := range agents.All() {

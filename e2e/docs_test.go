@@ -23,7 +23,6 @@ import (
 // TestDocs runs every command of every sh block in the README and the docs, in a
 // copy of the repository.
 func TestDocs(t *testing.T) {
-	t.Parallel()
 	root := testenv.Root(t)
 	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil {
@@ -124,7 +123,6 @@ func helloEngine(t *testing.T) http.Handler {
 
 // TestExampleTrainer runs the example program against a worker.
 func TestExampleTrainer(t *testing.T) {
-	t.Parallel()
 	b := newBench(t)
 	b.worker(t, "", "--sandboxes", "local")
 	cmd := exec.Command("go", "run", "./examples/trainer", "-nats", b.nats.URL(), "-creds", b.nats.TrainerCreds("local"), "-n", "8", "-rounds", "2", "examples/tasks/hello")
@@ -139,7 +137,6 @@ func TestExampleTrainer(t *testing.T) {
 
 // TestUp starts everything in one process and runs a task from another.
 func TestUp(t *testing.T) {
-	t.Parallel()
 	binary := testenv.Binary(t)
 	state := t.TempDir()
 	up := start(t, binary, "up", "--state", state, "--port", "0", "--sandboxes", "local")

@@ -105,7 +105,6 @@ func shellOf(c *schema.Call) string {
 // no fault of the trainer or the worker: the rollout ends as its agent decides,
 // and the transcript has the policy's own text and ids.
 func TestEveryAgentSurvivesGarbage(t *testing.T) {
-	t.Parallel()
 	testenv.Slow(t)
 	names := []string{"opencode", "pi", "codex", "claude-code", "gemini-cli", "qwen-code"}
 	b := newBench(t)

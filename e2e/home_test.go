@@ -73,7 +73,6 @@ func instructions() []string {
 // test runs beside it: cline may end without a call if it gets little CPU time and its
 // instruction has an @.
 func TestAnAgentsShellIsAsAtHome(t *testing.T) {
-	t.Parallel()
 	testenv.Slow(t)
 	b := newBench(t)
 	b.need(t, "docker", "mini")

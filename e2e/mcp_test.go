@@ -40,7 +40,6 @@ while (my $line = <STDIN>) {
 // starts a server in its sandbox, offers its tool to the model beside its own
 // tools, and calls it.
 func TestEveryAgentReachesItsMCPServer(t *testing.T) {
-	t.Parallel()
 	testenv.Slow(t)
 	throughMCP(t, nil, func(r *schema.Request) {
 		r.Setup = []schema.Command{{Run: `printf '%s' "$MCP" > /opt/mcp.pl && chmod 755 /opt/mcp.pl`, User: "root", Env: map[string]string{"MCP": mcpServer}}}
@@ -83,7 +82,6 @@ while (1) {
 // TestEveryAgentReachesAnMCPServerThatRunsAlready tests a server in the sandbox
 // that agents reach over HTTP.
 func TestEveryAgentReachesAnMCPServerThatRunsAlready(t *testing.T) {
-	t.Parallel()
 	testenv.Slow(t)
 	throughMCP(t, nil, func(r *schema.Request) {
 		r.Setup = []schema.Command{{
@@ -97,7 +95,6 @@ func TestEveryAgentReachesAnMCPServerThatRunsAlready(t *testing.T) {
 // TestEveryAgentUsesTheTrainersTools checks that the tools run in the trainer's
 // process, once for each call.
 func TestEveryAgentUsesTheTrainersTools(t *testing.T) {
-	t.Parallel()
 	testenv.Slow(t)
 	var mu sync.Mutex
 	runs := map[schema.ID]int{}

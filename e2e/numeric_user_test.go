@@ -17,7 +17,6 @@ import (
 // TestAgentsOfAUserWithoutAnEntry: all agents work in an image whose user is a number
 // without an entry in /etc/passwd. Its HOME is /, as in Docker, which it cannot write.
 func TestAgentsOfAUserWithoutAnEntry(t *testing.T) {
-	t.Parallel()
 	testenv.Slow(t)
 	b := newBench(t)
 	const image = "turngate-test-number:1"

@@ -18,7 +18,6 @@ import (
 // TestTrainersPage does what docs/trainers.md says from an empty folder to training
 // rows: its commands in their order, with its program.
 func TestTrainersPage(t *testing.T) {
-	t.Parallel()
 	testenv.Slow(t)
 	python, err := findPython()
 	testenv.Need(t, "python", err)

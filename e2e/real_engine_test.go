@@ -27,7 +27,6 @@ var update = flag.Bool("update", false, "write the recordings of the engine's an
 
 // TestARealEngine tests vLLM with contexts of three lengths: `make engines`.
 func TestARealEngine(t *testing.T) {
-	t.Parallel()
 	testenv.Slow(t)
 	for _, tokens := range []int{upstreamtest.Context, 16 << 10, 32 << 10} {
 		t.Run(strconv.Itoa(tokens), func(t *testing.T) {

@@ -38,7 +38,6 @@ import (
 // requests, and a tap on NATS sees the messages to the trainer. Each call that the
 // trainer rebuilt must have the normal form of the agent's request.
 func TestLongSessions(t *testing.T) {
-	t.Parallel()
 	testenv.Slow(t)
 	for _, name := range []string{"claude-code", "codex", "opencode"} {
 		t.Run(name, func(t *testing.T) { longSession(t, name) })

@@ -21,7 +21,6 @@ Greet quietly.
 // TestEveryAgentReadsItsSkills checks that each agent with support for skills
 // tells its model of a skill of the task.
 func TestEveryAgentReadsItsSkills(t *testing.T) {
-	t.Parallel()
 	testenv.Slow(t)
 	b := newBench(t)
 	var names []string
