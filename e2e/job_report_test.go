@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -124,4 +125,55 @@ func TestAJobOfAgentsAndModels(t *testing.T) {
 			t.Errorf("result.json has no evaluation %s", key)
 		}
 	}
+}
+
+// TestALimitOfCostStopsAJob with the prices of a file, and with a worker that has the
+// prices itself. The job goes on with a higher limit.
+func TestALimitOfCostStopsAJob(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	file := twoUpstreams(t, "  price: {input: 1000, output: 2000}\n") // a call has 3 + 2 tokens, a rollout two calls
+	b.worker(t, "", "--sandboxes", "local", "--slots", "2", "--upstreams", file)
+	const cost = 2 * (3*0.001 + 2*0.002)
+	for name, args := range map[string][]string{
+		"file":   {b.binary, "run", "--upstreams", file, "-m", "model-a", "-j", "2"},
+		"worker": {b.binary, "run", "--nats", b.nats.URL(), "--creds", b.nats.TrainerCreds("local"), "--mode", "transparent_proxy", "-m", "model-a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := filepath.Join(t.TempDir(), "job")
+			p := start(t, append(args, "--max-cost", "0.02", "-o", "json", "--out", job, manyTasks(t, 12))...)
+			if code := p.wait(t, 2*time.Minute); code != 3 || !strings.Contains(p.err.String(), "its limit is 0.02 USD") || !strings.Contains(p.err.String(), "--max-cost USD") {
+				t.Fatalf("exit status %d: %s", code, p.err)
+			}
+			n := len(results(t, p))
+			if shown := start(t, b.binary, "job", "show", job); n < 2 || n == 12 || shown.wait(t, time.Minute) != 0 || !strings.Contains(shown.out.String(), "its limit is 0.02 USD") {
+				t.Errorf("%d results: %s", n, shown.out)
+			}
+			more := start(t, b.binary, "run", "--resume", job, "--max-cost", "100", "-o", "json")
+			if code := more.wait(t, 2*time.Minute); code != 0 {
+				t.Fatalf("exit status %d: %s", code, more.err)
+			}
+			for _, r := range results(t, more) {
+				if c := r.CostUSD(); c == nil || math.Abs(*c-cost) > 1e-9 || *r.Reward != 1 {
+					t.Errorf("got %+v, cost %v", r, c)
+				}
+			}
+			if r := report(t, b.binary, job); len(r.Variants) != 1 || r.Variants[0].CostUSD == nil || math.Abs(*r.Variants[0].CostUSD-12*cost) > 1e-9 {
+				t.Errorf("got %+v", r.Variants)
+			}
+			if seen := harborJob(t, job); seen.Trials != 12 || math.Abs(seen.Cost-12*cost) > 1e-9 {
+				t.Errorf("Harbor finds %d trials, a cost of %v", seen.Trials, seen.Cost)
+			}
+			show := start(t, b.binary, "rollout", "show", job)
+			if code := show.wait(t, time.Minute); code != 0 || strings.Count(show.out.String(), ", $0.0070") != 2*12 {
+				t.Errorf("exit status %d: %s", code, show.out)
+			}
+		})
+	}
+	t.Run("no price", func(t *testing.T) {
+		p := start(t, b.binary, "run", "--upstreams", file, "-m", "model-b", "--max-cost", "1", manyTasks(t, 1))
+		if code := p.wait(t, time.Minute); code != 2 || !strings.Contains(p.err.String(), "--max-cost: the upstream model-b has no price") {
+			t.Errorf("exit status %d: %s", code, p.err)
+		}
+	})
 }

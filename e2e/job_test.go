@@ -21,6 +21,7 @@ import (
 // its maps are tasks.
 type harborSeen struct {
 	Trials, Trajectories, Cancelled int
+	Cost                            float64
 	Rewards                         []struct {
 		Task    string
 		Numbers map[string]float64

@@ -115,7 +115,9 @@ type harborModel struct {
 
 type harborContext struct {
 	Input    int64          `json:"n_input_tokens"`
+	Cached   int64          `json:"n_cache_tokens"`
 	Output   int64          `json:"n_output_tokens"`
+	CostUSD  *float64       `json:"cost_usd,omitempty"`
 	Metadata map[string]any `json:"metadata,omitempty"`
 }
 
@@ -266,8 +268,10 @@ func usage(r *schema.Result) *harborContext {
 	for _, s := range r.Calls {
 		calls += s.Count
 		c.Input += s.PromptTokens
+		c.Cached += s.CachedTokens
 		c.Output += s.CompletionTokens
 	}
+	c.CostUSD = r.CostUSD()
 	c.Metadata = map[string]any{"calls": calls, "attempt": r.Attempt, "rollout": r.ID}
 	return c
 }

@@ -52,6 +52,9 @@ type Plan struct {
 	Worker string `json:"worker,omitempty"`
 	State  string `json:"state,omitempty"` // the worker's state folder
 
+	// Stopped is the limit that ended the last run before all trials had a result.
+	Stopped string `json:"stopped,omitempty"`
+
 	Trials []Trial `json:"trials"`
 }
 
@@ -293,14 +296,15 @@ func inOrder(p Plan, done map[string]schema.Result) []schema.Result {
 }
 
 // Stop gives new rollouts to the trials without a result and returns their old
-// rollouts, which the caller cancels. A resumed job runs the new rollouts.
-func (j *Job) Stop() ([]schema.ID, error) {
+// rollouts, which the caller cancels. A resumed job runs the new rollouts. If begun is
+// false, trials that have begun are left as they are. Plan.Stopped becomes the limit, if there is one.
+func (j *Job) Stop(begun bool, limit string) ([]schema.ID, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var stopped []schema.ID
 	for i := range j.Plan.Trials {
 		t := &j.Plan.Trials[i]
-		if _, ok := j.done[t.Name]; ok {
+		if _, ok := j.done[t.Name]; ok || !begun && j.begun[t.Name] {
 			continue
 		}
 		next, err := t.Next()
@@ -310,8 +314,20 @@ func (j *Job) Stop() ([]schema.ID, error) {
 		stopped = append(stopped, t.Rollout)
 		*t = next
 	}
+	j.Plan.Stopped = limit
 	j.index()
 	return stopped, j.save()
+}
+
+// goOn removes the limit that ended the last run.
+func (j *Job) goOn() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.Plan.Stopped == "" {
+		return nil
+	}
+	j.Plan.Stopped = ""
+	return j.save()
 }
 
 // WithFault returns the trials with a fault that the filter selects.

@@ -27,7 +27,12 @@ type Summary struct {
 	Calls            int     `json:"calls"`
 	PromptTokens     int64   `json:"prompt_tokens"`
 	CompletionTokens int64   `json:"completion_tokens"`
-	Seconds          float64 `json:"seconds"` // sum over all rollouts
+	CachedTokens     int64   `json:"cached_tokens"` // of the prompt tokens
+	Seconds          float64 `json:"seconds"`       // sum over all rollouts
+	// CostUSD is the sum of the known costs; null: none is known. Unpriced counts the
+	// rollouts with tokens and without a known cost.
+	CostUSD  *float64 `json:"cost_usd"`
+	Unpriced int      `json:"unpriced,omitempty"`
 }
 
 // Cause counts the faults of one kind.
@@ -37,6 +42,19 @@ type Cause struct {
 	Who     string `json:"who,omitempty"`
 	Count   int    `json:"count"`
 	Example string `json:"example"` // message of one of the faults
+}
+
+// pay adds the cost of a rollout.
+func (s *Summary) pay(r *schema.Result) {
+	cost := r.CostUSD()
+	switch {
+	case cost != nil && s.CostUSD == nil:
+		s.CostUSD = cost
+	case cost != nil:
+		*s.CostUSD += *cost
+	case r.Tokens() > 0:
+		s.Unpriced++
+	}
 }
 
 // Faults returns the number of rollouts with a fault.
@@ -61,7 +79,9 @@ func Sum(trials int, results []schema.Result) Summary {
 			s.Calls += c.Count
 			s.PromptTokens += c.PromptTokens
 			s.CompletionTokens += c.CompletionTokens
+			s.CachedTokens += c.CachedTokens
 		}
+		s.pay(r)
 		for _, p := range r.Phases {
 			s.Seconds += float64(p.MS) / 1000
 		}
@@ -169,7 +189,9 @@ type harborStats struct {
 	Retries   int                    `json:"n_retries"`
 	Evals     map[string]*harborEval `json:"evals"`
 	Input     int64                  `json:"n_input_tokens"`
+	Cached    int64                  `json:"n_cache_tokens"`
 	Output    int64                  `json:"n_output_tokens"`
+	CostUSD   *float64               `json:"cost_usd,omitempty"`
 }
 
 type harborEval struct {
@@ -204,7 +226,15 @@ func (j *Job) result() harborJob {
 		st.Retries += max(0, r.Attempt-1)
 		if u := usage(&r); u != nil {
 			st.Input += u.Input
+			st.Cached += u.Cached
 			st.Output += u.Output
+			if c := u.CostUSD; c != nil {
+				sum := *c
+				if st.CostUSD != nil {
+					sum += *st.CostUSD
+				}
+				st.CostUSD = &sum
+			}
 		}
 		key := t.evalKey()
 		e := st.Evals[key]

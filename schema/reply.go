@@ -25,10 +25,15 @@ type Reply struct {
 	Digest        []byte          `json:"digest,omitempty"`   // of the retained ids
 }
 
-// Usage counts tokens.
+// maxCost is the largest cost of a call, in USD.
+const maxCost = 1_000_000
+
+// Usage counts the tokens of one call.
 type Usage struct {
-	PromptTokens     int64 `json:"prompt_tokens"`
-	CompletionTokens int64 `json:"completion_tokens"`
+	PromptTokens     int64    `json:"prompt_tokens"`
+	CompletionTokens int64    `json:"completion_tokens"`
+	CachedTokens     int64    `json:"cached_tokens,omitempty"` // of the prompt, which the model server had cached
+	CostUSD          *float64 `json:"cost_usd,omitempty"`      // nil: not known
 }
 
 // VersionSpan names the policy version that generated the completion ids from
@@ -88,8 +93,11 @@ func (r *Reply) Validate() error {
 		return invalid("logprobs", fmt.Sprintf("%d values", r.Logprobs.Len()),
 			fmt.Sprintf("as many as completion_ids, which has %d", r.CompletionIDs.Len()))
 	}
-	if r.Usage.PromptTokens < 0 || r.Usage.CompletionTokens < 0 {
+	if r.Usage.PromptTokens < 0 || r.Usage.CompletionTokens < 0 || r.Usage.CachedTokens < 0 {
 		return invalid("usage", r.Usage, "counts of 0 or more")
+	}
+	if c := r.Usage.CostUSD; c != nil && !(*c >= 0 && *c <= maxCost) {
+		return invalid("usage.cost_usd", *c, fmt.Sprintf("0 to %d USD, or nothing if it is not known", maxCost))
 	}
 	if err := checkCount("versions", len(r.Versions), maxMessages); err != nil {
 		return err

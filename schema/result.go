@@ -79,7 +79,39 @@ type CallStats struct {
 	Count            int   `json:"count"`
 	PromptTokens     int64 `json:"prompt_tokens"`
 	CompletionTokens int64 `json:"completion_tokens"`
-	Refused          int   `json:"refused,omitempty"` // answers that were refused
+	CachedTokens     int64 `json:"cached_tokens,omitempty"` // of the prompts, which the model server had cached
+	// CostUSD is the sum of the answers' costs. Nil if the cost of an answer is not
+	// known.
+	CostUSD *float64 `json:"cost_usd,omitempty"`
+	Refused int      `json:"refused,omitempty"` // answers that were refused
+}
+
+// CostUSD returns the cost of all calls of the rollout; nil: it made no call, or the
+// cost of an answer is not known.
+func (r *Result) CostUSD() *float64 {
+	var sum *float64
+	for _, c := range r.Calls {
+		switch {
+		case c.CostUSD != nil && sum == nil:
+			own := *c.CostUSD
+			sum = &own
+		case c.CostUSD != nil:
+			*sum += *c.CostUSD
+		case c.PromptTokens+c.CompletionTokens > 0:
+			return nil
+		}
+	}
+	return sum
+}
+
+// Tokens returns the number of prompt and completion tokens of all calls of the
+// rollout.
+func (r *Result) Tokens() int64 {
+	var sum int64
+	for _, c := range r.Calls {
+		sum += c.PromptTokens + c.CompletionTokens
+	}
+	return sum
 }
 
 // Committed names a generation that reached the agent. Train only on these

@@ -92,6 +92,9 @@ func jobShowCommand() *cobra.Command {
 			}
 			fmt.Fprintln(out)
 			printSummary(out, jobs.Sum(len(p.Trials), results))
+			if p.Stopped != "" {
+				fmt.Fprintf(out, "the job stopped before all trials had a result: %s\n", oneLine(p.Stopped, 400))
+			}
 			return printComparison(out, &p, results)
 		},
 	}

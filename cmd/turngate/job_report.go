@@ -56,12 +56,12 @@ func variantsOf(p *jobs.Plan) string {
 }
 
 func printReportOf(w io.Writer, r *jobs.Report) error {
-	t := newTable(w, "AGENT", "MODEL", "ENDED", "MEAN", "95 %", "PASS@K", "CALLS", "TOKENS", "SECONDS", "ERRORS")
+	t := newTable(w, "AGENT", "MODEL", "ENDED", "MEAN", "95 %", "PASS@K", "CALLS", "TOKENS", "COST", "SECONDS", "ERRORS")
 	t.spare, t.names = []string{"SECONDS", "CALLS", "TOKENS"}, []string{"MODEL"}
 	for i := range r.Variants {
 		c := &r.Variants[i]
 		t.row(oneLine(c.Agent, 20), oneLine(dash(c.Model), 60), fmt.Sprintf("%d of %d", c.Ended, c.Trials), progress.Reward(c.Mean), intervalText(c.Interval), passText(c.PassAt), c.Calls,
-			fmt.Sprintf("%d + %d", c.PromptTokens, c.CompletionTokens), fmt.Sprintf("%.1f", c.Seconds), c.Faults())
+			fmt.Sprintf("%d + %d", c.PromptTokens, c.CompletionTokens), dollars(c.CostUSD), fmt.Sprintf("%.1f", c.Seconds), c.Faults())
 	}
 	if err := t.flush(); err != nil {
 		return err

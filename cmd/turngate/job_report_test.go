@@ -17,6 +17,8 @@ func TestAgentsAndModelsAreChecked(t *testing.T) {
 	binary, dir := testenv.Binary(t), t.TempDir()
 	file, replay := filepath.Join(dir, "upstreams.yaml"), filepath.Join(dir, "replay.yaml")
 	writeFile(t, file, "lab:\n  url: http://127.0.0.1:1\n")
+	wrong := filepath.Join(dir, "wrong.yaml")
+	writeFile(t, wrong, "lab:\n  url: http://127.0.0.1:1\n  price: {input: -1}\n")
 	writeFile(t, replay, "steps:\n- text: Done.\n")
 	writeFile(t, filepath.Join(dir, "task/instruction.md"), "Do it.")
 	for want, args := range map[string][]string{
@@ -26,6 +28,13 @@ func TestAgentsAndModelsAreChecked(t *testing.T) {
 		`--model: "x" is not valid: want it with --trainer upstream:URL`:   {"-m", "x", "--trainer", "replay:" + replay},
 		`--model: "other" is not valid: want an upstream in ` + file:       {"-m", "other", "--upstreams", file},
 		`--mode: transparent_proxy needs --model, the name of an upstream`: {"--mode", "transparent_proxy", "--upstreams", file},
+		"--max-cost: want --upstreams, a file with the prices":             {"--max-cost", "1"},
+		"--max-cost: the upstream lab has no price in " + file:             {"--max-cost", "1", "-m", "lab", "--upstreams", file},
+		"--max-cost: -1 is not valid: want 0 or more":                      {"--max-cost", "-1"},
+		"--max-cost: NaN is not valid":                                     {"--max-cost", "NaN"},
+		"--max-tokens-total: -1 is not valid":                              {"--max-tokens-total", "-1"},
+		"the calls of --mode black_box are not counted":                    {"--max-tokens-total", "1", "--mode", "black_box", "-m", "lab"},
+		`price.input: "-1" is not valid: want USD per million`:             {"-m", "lab", "--upstreams", wrong},
 		`agent.name: "unknown" is not valid`:                               {"-a", "mini", "-a", "unknown"},
 	} {
 		got := turngate(t, binary, append(append([]string{"run", "--sandbox", "local", "--out", filepath.Join(dir, "job")}, args...), filepath.Join(dir, "task"))...)
@@ -50,7 +59,7 @@ func TestOneAgentOfTwoCannotRun(t *testing.T) {
 	for _, format := range []string{"json", "table"} {
 		shown := turngate(t, binary, "job", "report", "-o", format, job)
 		if format == "table" {
-			if shown.code != 0 || !row("nop", "-", "1 of 1", "1", `0\.207 to 1`, "pass@1 1", "0", `0 \+ 0`, `\d+\.\d`, "0").MatchString(shown.out) || !row("one", "1", `- \(1 error\)`).MatchString(shown.out) {
+			if shown.code != 0 || !row("nop", "-", "1 of 1", "1", `0\.207 to 1`, "pass@1 1", "0", `0 \+ 0`, "-", `\d+\.\d`, "0").MatchString(shown.out) || !row("one", "1", `- \(1 error\)`).MatchString(shown.out) {
 				t.Errorf("%+v", shown)
 			}
 			continue

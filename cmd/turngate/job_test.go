@@ -92,9 +92,9 @@ func TestAJobIsShown(t *testing.T) {
 	cut := regexp.QuoteMeta(`create: image: it cannot be built: step 1: [2Jfetch the sources of the tool fro…`)
 	for _, want := range []*regexp.Regexp{
 		regexp.MustCompile(`^job first: agent mini, begun \d{4}-`),
-		row("TASK", "TRIAL", "ROLLOUT", "ATTEMPT", "STATUS", "REWARD", "CALLS", "TOKENS", "SECONDS", "FAULT"),
-		cells(0, "done", "1", "0", "0", "0.0", "-"),
-		cells(1, "failed", "null", "0", "0", "0.0", cut), cells(2, "failed", "null", "0", "0", "0.0", cut),
+		row("TASK", "TRIAL", "ROLLOUT", "ATTEMPT", "STATUS", "REWARD", "CALLS", "TOKENS", "COST", "SECONDS", "FAULT"),
+		cells(0, "done", "1", "0", "0", "-", "0.0", "-"),
+		cells(1, "failed", "null", "0", "0", "-", "0.0", cut), cells(2, "failed", "null", "0", "0", "-", "0.0", cut),
 		regexp.MustCompile(`(?m)^` + string(trials[1].Rollout) + ` and 1 more: create: image: it cannot be built:\n    step 1: �\[2Jfetch the sources of the tool from its site, and unpack them below /opt\n    step 2: the compiler is missing$`),
 		regexp.MustCompile(`(?m)^3 of 4 ended, mean reward 1 of the 1 with a reward, `),
 		row("2", "create", "image", "task", `it cannot be built: .*`),

@@ -30,6 +30,7 @@ const (
 	exitOK          = 0
 	exitFault       = 1   // the command ran and met a fault
 	exitUsage       = 2   // a flag or an argument is wrong
+	exitLimit       = 3   // a limit of the user ended a job
 	exitInterrupted = 130 // the user interrupted the command
 )
 

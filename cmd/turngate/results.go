@@ -83,8 +83,8 @@ type faultOf struct {
 }
 
 func resultTable(w io.Writer, rows []schema.Result, trials map[schema.ID]string) (*table, []*faultOf) {
-	t := newTable(w, "TASK", "TRIAL", "ROLLOUT", "ATTEMPT", "STATUS", "REWARD", "CALLS", "TOKENS", "SECONDS", "FAULT")
-	t.spare, t.cut = []string{"TASK", "ATTEMPT", "TOKENS", "SECONDS"}, []string{"FAULT"} // a trial has its task's name
+	t := newTable(w, "TASK", "TRIAL", "ROLLOUT", "ATTEMPT", "STATUS", "REWARD", "CALLS", "TOKENS", "COST", "SECONDS", "FAULT")
+	t.spare, t.cut = []string{"TASK", "ATTEMPT", "TOKENS", "SECONDS", "COST"}, []string{"FAULT"} // a trial has its task's name
 	t.names = []string{"TRIAL"}
 	var faults []*faultOf
 	had := map[string]*faultOf{}
@@ -108,7 +108,7 @@ func resultTable(w io.Writer, rows []schema.Result, trials map[schema.ID]string)
 			}
 			had[whole].ids = append(had[whole].ids, r.ID)
 		}
-		t.row(oneLine(r.Task, 40), oneLine(dash(trials[r.ID]), 60), r.ID, r.Attempt, r.Status, rewardText(r.Reward), calls, tokens, fmt.Sprintf("%.1f", float64(ms)/1000), fault)
+		t.row(oneLine(r.Task, 40), oneLine(dash(trials[r.ID]), 60), r.ID, r.Attempt, r.Status, rewardText(r.Reward), calls, tokens, dollars(r.CostUSD()), fmt.Sprintf("%.1f", float64(ms)/1000), fault)
 	}
 	return t, faults
 }
@@ -130,7 +130,7 @@ func printSummary(w io.Writer, s jobs.Summary) {
 	if len(s.PassAt) > 0 {
 		line += ", " + passText(s.PassAt)
 	}
-	fmt.Fprintf(w, "%s, %d calls, %d + %d tokens, %.1f s of rollouts\n", line, s.Calls, s.PromptTokens, s.CompletionTokens, s.Seconds)
+	fmt.Fprintf(w, "%s, %d calls, %d + %d tokens%s, %.1f s of rollouts\n", line, s.Calls, s.PromptTokens, s.CompletionTokens, costText(&s), s.Seconds)
 	if len(s.Errors) == 0 {
 		return
 	}
@@ -140,6 +140,31 @@ func printSummary(w io.Writer, s jobs.Summary) {
 		t.row(c.Count, oneLine(c.Stage, 20), oneLine(c.Code, 24), oneLine(c.Who, 10), oneLine(c.Example, 80))
 	}
 	_ = t.flush() // as for all output other than results
+}
+
+// costText describes the cost of a job for its summary. It is empty if no cost is
+// known.
+func costText(s *jobs.Summary) string {
+	switch {
+	case s.CostUSD == nil:
+		return ""
+	case s.Unpriced > 0:
+		return fmt.Sprintf(", %s without %s of unknown cost", dollars(s.CostUSD), plural(s.Unpriced, "rollout"))
+	default:
+		return ", " + dollars(s.CostUSD)
+	}
+}
+
+// dollars formats a cost.
+func dollars(cost *float64) string {
+	switch {
+	case cost == nil:
+		return "-"
+	case *cost < 1:
+		return fmt.Sprintf("$%.4f", *cost)
+	default:
+		return fmt.Sprintf("$%.2f", *cost)
+	}
 }
 
 // printJSON writes a value as indented JSON.

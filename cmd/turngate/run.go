@@ -42,6 +42,7 @@ type runFlags struct {
 	mcp          []string
 	taskEnv      taskEnv
 	job          jobFlags
+	limits       limitFlags
 	recorded     *tasks.Task // runs instead of task directories
 }
 
@@ -56,7 +57,7 @@ func runCommandOf(f *runFlags) *cobra.Command {
 			"The rollouts of one command are a job. Its folder has the results in the layout of Harbor's jobs. --resume DIR continues a job that was stopped or killed.\n\n" +
 			"--agent and --model can be repeated: each task runs with each agent and each model, and the report compares them.\n\n" +
 			"The arguments after -- are the argv of --agent command; other agents get them in addition to their own.\n\n" +
-			"Exit status: 0 if every rollout ended without a fault, 1 if one had a fault, 2 if the arguments are invalid or no task can run.",
+			"Exit status: 0 if every rollout ended without a fault, 1 if one had a fault, 2 if the arguments are invalid or no task can run, 3 if --max-cost or --max-tokens-total ended the job before all rollouts ran.",
 		PreRunE: f.check,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			paths, argv := atDash(cmd, args)
@@ -68,6 +69,7 @@ func runCommandOf(f *runFlags) *cobra.Command {
 	f.box.add(cmd)
 	f.taskEnv.add(cmd.Flags())
 	f.job.add(cmd)
+	f.limits.add(cmd.Flags())
 	fl := cmd.Flags()
 	fl.StringArrayVarP(&f.agent, "agent", "a", []string{"mini"}, "name of an agent, one of 'turngate agent ls' (repeatable: each task runs with each agent and each model)")
 	fl.StringArrayVarP(&f.model, "model", "m", nil, "model of the agents: one of the server of --trainer upstream:URL (default: its only one), or else an upstream in the file of --upstreams; with --mode transparent_proxy or black_box an upstream of the worker (repeatable)")

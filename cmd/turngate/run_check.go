@@ -49,7 +49,7 @@ func (f *runFlags) check(cmd *cobra.Command, args []string) error {
 	}
 	if f.job.resume == "" { // the flags of a job are not known yet
 		_, err := f.answerers()
-		wrong = append(wrong, err)
+		wrong = append(wrong, err, f.limits.check(f))
 	}
 	return usageOf(wrong...)
 }

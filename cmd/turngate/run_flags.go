@@ -128,7 +128,7 @@ func absolute(path string) string {
 
 // mayDiffer reports whether a resumed job may have another value of a flag.
 func mayDiffer(name string) bool {
-	return slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "help", "nats", "creds", "parallel", "agents"}, name)
+	return slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "help", "nats", "creds", "parallel", "agents", "max-cost", "max-tokens-total"}, name)
 }
 
 // again sets the flags to the job's values and refuses flags that contradict

@@ -46,7 +46,8 @@ func (f *runFlags) run(cmd *cobra.Command, paths, argv []string) error {
 	}
 	results := j.Results()
 	summary := jobs.Sum(len(j.Plan.Trials), results)
-	if err != nil {
+	limit := (*jobs.LimitError)(nil)
+	if err != nil && !errors.As(err, &limit) {
 		printSummary(stderr, summary)
 		fmt.Fprintf(stderr, "go on with: turngate run --resume %s\n", shown(j.Dir))
 		return err
@@ -58,10 +59,16 @@ func (f *runFlags) run(cmd *cobra.Command, paths, argv []string) error {
 	if err := printComparison(stderr, &j.Plan, results); err != nil {
 		return err
 	}
-	if summary.Faults() > 0 {
+	switch {
+	case limit != nil:
+		fmt.Fprintf(stderr, "the job stopped before all trials had a result: %s\n", limit.Reason)
+		fmt.Fprintf(stderr, "go on with a higher limit: turngate run --resume %s%s\n", shown(j.Dir), f.limits.given())
+		return &exitError{code: exitLimit}
+	case summary.Faults() > 0:
 		return &exitError{code: exitFault}
+	default:
+		return nil
 	}
-	return nil
 }
 
 // begin makes the folder of a new job.
@@ -116,6 +123,9 @@ func (f *runFlags) resume(cmd *cobra.Command, _, _ []string) (_ *jobs.Work, err 
 	if err := again(cmd.Flags(), j.Plan.Flags); err != nil {
 		return nil, err
 	}
+	if err := usageOf(f.limits.check(f)); err != nil {
+		return nil, err
+	}
 	r, err := f.rules(cmd, j.Plan.Argv)
 	if err != nil {
 		return nil, err
@@ -161,7 +171,7 @@ func (f *runFlags) work(cmd *cobra.Command, w *jobs.Work) error {
 	defer t.Close()
 	pg.Begin(len(w.Job.Plan.Trials), w.Names(), w.Job.Results())
 	defer pg.End()
-	err = w.Run(ctx, t, jobs.Options{Progress: pg, Remote: f.nats.url != ""})
+	err = w.Run(ctx, t, jobs.Options{Progress: pg, Remote: f.nats.url != "", Limits: jobs.Limits{CostUSD: f.limits.maxCost, Tokens: f.limits.maxTokensTotal}})
 	return storeFailed(ctx, err)
 }
 

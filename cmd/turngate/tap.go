@@ -92,8 +92,8 @@ func showEvent(w io.Writer, e *schema.Event) {
 		if e.LLM.Note != "" {
 			line("call %d: %s", e.LLM.Number, e.LLM.Note)
 		}
-		line("call %d < %s (%s, %d+%d tokens, %d ms)", e.LLM.Number, e.LLM.Reply.Message, e.LLM.Reply.FinishReason,
-			e.LLM.Reply.Usage.PromptTokens, e.LLM.Reply.Usage.CompletionTokens, e.LLM.MS)
+		line("call %d < %s (%s, %d+%d tokens, cost %s, %d ms)", e.LLM.Number, e.LLM.Reply.Message, e.LLM.Reply.FinishReason,
+			e.LLM.Reply.Usage.PromptTokens, e.LLM.Reply.Usage.CompletionTokens, dollars(e.LLM.Reply.Usage.CostUSD), e.LLM.MS)
 	case e.LLM != nil && e.LLM.Fault != nil:
 		line("call %d refused: %v", e.LLM.Number, e.LLM.Fault)
 	case e.LLM != nil:

@@ -27,13 +27,12 @@ type upstreamConfig struct {
 	Plain       bool     `yaml:"plain"`
 	Version     string   `yaml:"version"`
 	Trainers    []string `yaml:"trainers"`
+
+	Price *upstream.Price `yaml:"price"`
 }
 
-// loadUpstreams reads the upstreams that a worker calls without the trainer.
-func loadUpstreams(path string) ([]models.Upstream, error) {
-	if path == "" {
-		return nil, nil
-	}
+// readUpstreams reads the file of --upstreams, by the names of the upstreams.
+func readUpstreams(path string) (map[string]upstreamConfig, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the upstreams: %w", err)
@@ -43,6 +42,18 @@ func loadUpstreams(path string) ([]models.Upstream, error) {
 	d.KnownFields(true)
 	if err := d.Decode(&file); err != nil {
 		return nil, usage("--upstreams: %s: %w", path, err)
+	}
+	return file, nil
+}
+
+// loadUpstreams reads the upstreams that a worker calls without the trainer.
+func loadUpstreams(path string) ([]models.Upstream, error) {
+	if path == "" {
+		return nil, nil
+	}
+	file, err := readUpstreams(path)
+	if err != nil {
+		return nil, err
 	}
 	var all []models.Upstream
 	for _, name := range slices.Sorted(maps.Keys(file)) {
@@ -63,7 +74,12 @@ func loadUpstreams(path string) ([]models.Upstream, error) {
 			}
 			key = strings.TrimSpace(string(data))
 		}
-		u, err := upstream.New(upstream.Config{Name: name, URL: c.URL, Key: key, Model: c.Model, MaxTokens: c.MaxTokens, TopLogprobs: c.TopLogprobs, NoThinking: c.NoThinking, Plain: c.Plain, Version: c.Version})
+		if c.Price != nil {
+			if err := c.Price.Validate(); err != nil {
+				return nil, usage("--upstreams: %s: %s: %w", path, name, err)
+			}
+		}
+		u, err := upstream.New(upstream.Config{Name: name, URL: c.URL, Key: key, Model: c.Model, MaxTokens: c.MaxTokens, TopLogprobs: c.TopLogprobs, NoThinking: c.NoThinking, Plain: c.Plain, Version: c.Version, Price: c.Price})
 		if err != nil {
 			return nil, usage("--upstreams: %s: %s: %w", path, name, err)
 		}

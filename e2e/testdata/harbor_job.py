@@ -61,6 +61,7 @@ def main():
     failed = [t for e in result.stats.evals.values() for names in e.exception_stats.values() for t in names]
     assert result.stats.n_errored_trials == len(failed) >= len(seen["errors"]), failed
     seen["cancelled"] = result.stats.n_cancelled_trials
+    seen["cost"] = result.stats.cost_usd or 0
 
     web = TestClient(create_app(job.parent))
 

@@ -359,6 +359,8 @@ func (x *exchange) finish(err error, took time.Duration) {
 		usage := answer.Usage
 		st.PromptTokens += usage.PromptTokens
 		st.CompletionTokens += usage.CompletionTokens
+		st.CachedTokens += usage.CachedTokens
+		st.CostUSD = s.costs.add(x.call.Tag, usage.CostUSD)
 		if x.call.Tag == schema.TagAgent {
 			s.repeats.answered(&answer.Reply)
 		}

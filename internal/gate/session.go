@@ -79,6 +79,7 @@ type Session struct {
 	recent    history.Recent // the newest calls
 	repeats   repeats
 	stats     map[string]schema.CallStats
+	costs     costs
 	committed []schema.Committed
 	clock     clock
 	// bytesPerToken is the size of the last answered request divided by its
@@ -110,7 +111,7 @@ func Open(ctx context.Context, c Config) *Session {
 	_, _ = rand.Read(secret) // never fails
 	s := &Session{
 		cfg: c, key: "tg-" + base64.RawURLEncoding.EncodeToString(secret), timers: timers,
-		slots: make(chan struct{}, max(c.Options.MaxParallel, 1)), stats: map[string]schema.CallStats{}, edits: map[string]bool{}, toolIDs: &canonical.Calls{},
+		slots: make(chan struct{}, max(c.Options.MaxParallel, 1)), stats: map[string]schema.CallStats{}, costs: costs{}, edits: map[string]bool{}, toolIDs: &canonical.Calls{},
 	}
 	if c.Before != nil {
 		s.follow(c.Before)

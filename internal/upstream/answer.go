@@ -10,10 +10,10 @@ import (
 // completion has the fields of an answer: OpenAI's, and the token ids that vLLM and
 // SGLang add for return_token_ids.
 type completion struct {
-	Choices        []choice     `json:"choices"`
-	PromptTokenIDs []int32      `json:"prompt_token_ids"`
-	SGLExt         *sglExt      `json:"sglext"`
-	Usage          schema.Usage `json:"usage"`
+	Choices        []choice `json:"choices"`
+	PromptTokenIDs []int32  `json:"prompt_token_ids"`
+	SGLExt         *sglExt  `json:"sglext"`
+	Usage          usage    `json:"usage"`
 }
 
 // sglExt is in the last chunk of a stream of SGLang, for the headers of sglHeaders.
@@ -108,9 +108,10 @@ func (u *Upstream) reply(got *completion, q *request) (*schema.Reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	choice := got.Choices[0]
+	choice, used := got.Choices[0], got.Usage.counts()
+	used.CostUSD = u.cfg.Price.of(&used)
 	r := &schema.Reply{
-		Message: withTextArguments(choice.Message), FinishReason: choice.FinishReason, Usage: got.Usage, Sampling: sampling, Edits: q.edited(),
+		Message: withTextArguments(choice.Message), FinishReason: choice.FinishReason, Usage: used, Sampling: sampling, Edits: q.edited(),
 		PromptIDs: schema.PackTokenIDs(got.PromptTokenIDs), CompletionIDs: schema.PackTokenIDs(choice.TokenIDs), Logprobs: choice.packed(),
 	}
 	if len(r.Logprobs) > 0 && q.params["top_logprobs"] != nil {

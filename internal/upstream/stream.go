@@ -83,7 +83,7 @@ type joined struct {
 func (j *joined) add(data []byte, emit func(*schema.Delta) error) error {
 	var chunk struct {
 		completion
-		Usage  *schema.Usage   `json:"usage"`
+		Usage  *usage          `json:"usage"`
 		Error  json.RawMessage `json:"error"`
 		Object string          `json:"object"`
 	}

@@ -39,6 +39,8 @@ type Config struct {
 	// Plain requests neither token ids nor log-probs, for an upstream that has
 	// none and serves evaluation only.
 	Plain bool
+	// Price is the price of the model, for the cost in the replies; nil: not known.
+	Price *Price
 	// Name is the upstream's name in faults; empty: the URL's host.
 	Name string
 	// Forget is the time after which a refused parameter is tried again.

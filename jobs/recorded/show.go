@@ -110,6 +110,9 @@ func (s *shower) call(c *trajectory.Call, indent string) {
 	} else if c.Usage.PromptTokens+c.Usage.CompletionTokens > 0 {
 		text += fmt.Sprintf(", %d + %d tokens", c.Usage.PromptTokens, c.Usage.CompletionTokens)
 	}
+	if cost := c.Usage.CostUSD; cost != nil {
+		text += fmt.Sprintf(", $%.4f", *cost)
+	}
 	if c.FinishReason != "" {
 		text += ", " + c.FinishReason
 	}

@@ -188,7 +188,9 @@ func Run(t *testing.T, f Fixture) {
 
 func answers(t *testing.T, f Fixture) {
 	h := New(t, f, &Model{Answer: func(context.Context, schema.Call, func(schema.Frame) error) (schema.Reply, error) {
-		return Text("hé \"quoted\"\n\u2028"), nil
+		r, cost := Text("hé \"quoted\"\n\u2028"), 0.25
+		r.Usage.CachedTokens, r.Usage.CostUSD = 5, &cost
+		return r, nil
 	}}, schema.GateOptions{})
 	for i, stream := range []bool{false, true} {
 		status, body := h.Ask(f.Body("hi", stream))
@@ -199,6 +201,9 @@ func answers(t *testing.T, f Fixture) {
 		stats, committed := h.Session.Stats()
 		if stats[schema.TagAgent].Count != i+1 || stats[schema.TagAgent].CompletionTokens != int64(3*(i+1)) || len(committed) != i+1 || committed[i].Gen != "g1" {
 			t.Errorf("stats %+v, committed %+v", stats, committed)
+		}
+		if s := stats[schema.TagAgent]; s.CachedTokens != int64(5*(i+1)) || s.CostUSD == nil || *s.CostUSD != 0.25*float64(i+1) {
+			t.Errorf("stats %+v, cost %v", s, s.CostUSD)
 		}
 	}
 }

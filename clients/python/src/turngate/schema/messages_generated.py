@@ -613,10 +613,14 @@ class Call:
 
 @dataclass(slots=True, kw_only=True)
 class Usage:
-    """Usage counts tokens."""
+    """Usage counts the tokens of one call."""
 
     prompt_tokens: int = field(default=0, metadata=wire(keep=True))
     completion_tokens: int = field(default=0, metadata=wire(keep=True))
+    cached_tokens: int = 0
+    """Of the prompt, which the model server had cached."""
+    cost_usd: float | None = None
+    """Nil: not known."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -888,6 +892,10 @@ class CallStats:
     count: int = field(default=0, metadata=wire(keep=True))
     prompt_tokens: int = field(default=0, metadata=wire(keep=True))
     completion_tokens: int = field(default=0, metadata=wire(keep=True))
+    cached_tokens: int = 0
+    """Of the prompts, which the model server had cached."""
+    cost_usd: float | None = None
+    """cost_usd is the sum of the answers' costs. Nil if the cost of an answer is not known."""
     refused: int = 0
     """Answers that were refused."""
 
