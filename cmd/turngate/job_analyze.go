@@ -1,20 +1,26 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/turngate/turngate/internal/upstream"
 	"github.com/turngate/turngate/jobs/analyze"
 	"github.com/turngate/turngate/jobs/recorded"
+	"github.com/turngate/turngate/schema"
 )
 
 func jobAnalyzeCommand() *cobra.Command {
 	var ids []string
 	var output string
+	var judge judgeFlags
 	cmd := &cobra.Command{
 		Use:   "analyze DIR",
 		Short: "Find rollouts of a job that a person should read: rewards without work, loops, agents that gave up, failed tools",
@@ -27,19 +33,88 @@ func jobAnalyzeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			model, err := judge.open()
+			if err != nil {
+				return err
+			}
 			report, err := analyze.Rollouts(cmd.Context(), list)
+			if err == nil && model != nil {
+				report.Readings, err = model.Rollouts(cmd.Context(), list)
+			}
 			if err != nil {
 				return err
 			}
 			if output == "json" {
-				return printJSON(cmd.OutOrStdout(), report)
+				err = printJSON(cmd.OutOrStdout(), report)
+			} else {
+				err = printFindings(cmd.OutOrStdout(), report)
 			}
-			return printFindings(cmd.OutOrStdout(), report)
+			if err == nil && slices.ContainsFunc(report.Readings, func(r analyze.Reading) bool { return r.Error != "" }) {
+				err = &exitError{code: exitFault}
+			}
+			return err
 		},
 	}
 	cmd.Flags().StringArrayVar(&ids, "rollout", nil, "only the rollout with this id, or of the trial with this name (repeatable)")
+	judge.add(cmd)
 	addOutput(cmd.Flags(), &output, "table", "json")
 	return cmd
+}
+
+// judgeFlags select a model that reads the rollouts, too.
+type judgeFlags struct{ judge, model, upstreams, rubric string }
+
+func (f *judgeFlags) add(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringVar(&f.judge, "judge", "", "a model reads each rollout, too: upstream:URL, or upstream:NAME of --upstreams")
+	fl.StringVar(&f.model, "judge-model", "", "model to ask the judge's URL for (default: its only one)")
+	fl.StringVar(&f.upstreams, "upstreams", "", "file of upstreams, as of a worker")
+	fl.StringVar(&f.rubric, "rubric", "", "file with the rubric of the judge")
+}
+
+// maxRubric is the size of the largest rubric in bytes.
+const maxRubric = 64 << 10
+
+// open returns the judge; nil if none is asked for.
+func (f *judgeFlags) open() (*analyze.Judge, error) {
+	if f.judge == "" {
+		if f.rubric != "" || f.model != "" || f.upstreams != "" {
+			return nil, usage("--rubric, --judge-model, --upstreams: they need --judge")
+		}
+		return nil, nil
+	}
+	where, ok := strings.CutPrefix(f.judge, "upstream:")
+	if !ok || where == "" {
+		return nil, usage("--judge: %q is not valid: want upstream:URL, or upstream:NAME with --upstreams", f.judge)
+	}
+	rubric, err := os.ReadFile(f.rubric)
+	if err != nil || len(rubric) > maxRubric || strings.TrimSpace(string(rubric)) == "" {
+		return nil, usage("--rubric: %q is not valid: want a file with text of at most %d bytes", f.rubric, maxRubric)
+	}
+	ask := func(answer func(context.Context, *schema.Call, func(*schema.Delta) error) (*schema.Reply, error)) *analyze.Judge {
+		return &analyze.Judge{Rubric: string(rubric), Ask: func(ctx context.Context, c *schema.Call) (*schema.Reply, error) { return answer(ctx, c, nil) }}
+	}
+	if strings.Contains(where, "://") {
+		key, err := upstream.KeyFromEnvironment()
+		if err != nil {
+			return nil, usage("--judge: %w", err)
+		}
+		u, err := upstream.New(upstream.Config{URL: where, Key: key, Model: f.model, Plain: true})
+		if err != nil {
+			return nil, usage("--judge: %w", err)
+		}
+		return ask(u.Answer), nil
+	}
+	list, err := loadUpstreams(f.upstreams)
+	if err != nil {
+		return nil, err
+	}
+	for _, u := range list {
+		if u.Name == where && f.model == "" {
+			return ask(u.Answer), nil
+		}
+	}
+	return nil, usage("--judge: %q is not valid: want an upstream of --upstreams, which has its model", where)
 }
 
 // chosenRollouts returns the rollouts of a job, or those with the names.
@@ -84,6 +159,21 @@ func printFindings(w io.Writer, r *analyze.Report) error {
 		if f.Cited != "" {
 			fmt.Fprintf(w, "    | %s\n", oneLine(f.Cited, citedText))
 		}
+	}
+	var usage schema.Usage
+	for _, j := range r.Readings {
+		fmt.Fprintf(w, "%s, task %s, judged: %s\n", oneLine(string(j.Rollout)+" "+j.Trial, 160), oneLine(j.Task, 60), oneLine(cmp.Or(j.Verdict, "no verdict: "+j.Error), 1000))
+		for _, c := range j.Cites {
+			fmt.Fprintf(w, "  call %d: %s\n    | %s\n", c.Call, oneLine(c.Why, citedText), oneLine(c.Text, citedText))
+		}
+		if j.Invalid > 0 {
+			fmt.Fprintf(w, "  %s of lines that are not in the record\n", plural(j.Invalid, "more cite"))
+		}
+		usage.PromptTokens += j.Usage.PromptTokens
+		usage.CompletionTokens += j.Usage.CompletionTokens
+	}
+	if n := len(r.Readings); n > 0 {
+		fmt.Fprintf(w, "the judge read %s with %d + %d tokens\n", plural(n, "rollout"), usage.PromptTokens, usage.CompletionTokens)
 	}
 	fmt.Fprintf(w, "%s read, %s\n", plural(r.Rollouts, "rollout"), plural(len(r.Findings), "finding"))
 	for _, u := range r.Unread {

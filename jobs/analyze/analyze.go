@@ -91,6 +91,7 @@ type Report struct {
 	Counts   []Count   `json:"counts"`   // by code, in the order of Codes, then by task, agent and model
 	Findings []Finding `json:"findings"` // in the order of the rollouts; at most 20 of a code in each
 	Unread   []Unread  `json:"unread"`
+	Readings []Reading `json:"readings,omitempty"` // of a judge; Rollouts leaves them empty
 }
 
 // Rollouts reads rollouts and returns the report about them. A rollout without a

@@ -342,3 +342,23 @@ func TestAReportEndsWithItsContext(t *testing.T) {
 		t.Error("no error")
 	}
 }
+
+// TestAJudgeGetsABoundedRecord: the first and the last lines of a long rollout.
+func TestAJudgeGetsABoundedRecord(t *testing.T) {
+	var turns []turn
+	for i := range 2000 {
+		turns = append(turns, sh(fmt.Sprint("command ", i), strings.Repeat("y", 1000)))
+	}
+	var sent string
+	judge := analyze.Judge{Rubric: "r", Ask: func(_ context.Context, c *schema.Call) (*schema.Reply, error) {
+		sent = string(c.Messages[1])
+		return &schema.Reply{Message: raw(map[string]string{"role": "assistant", "content": `{"verdict":"v","cites":[{"line":3000,"why":"w"}]}`})}, nil
+	}}
+	got, err := judge.Rollouts(t.Context(), keep(t, rollout{turns: turns}))
+	if err != nil || len(got) != 1 || got[0].Verdict != "v" || got[0].Invalid != 1 || len(got[0].Cites) != 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if len(sent) > 200_000 || !strings.Contains(sent, "command 0\\") || !strings.Contains(sent, "command 1999\\") || strings.Contains(sent, "command 1000\\") {
+		t.Errorf("%d bytes: %.300s", len(sent), sent)
+	}
+}
