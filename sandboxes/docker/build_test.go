@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -344,5 +346,60 @@ func TestAnEngineWithoutBuildKitNamesTheMissingFeature(t *testing.T) {
 	left, err := exec.Command("sh", "-c", "docker images -aq --filter dangling=true | xargs -r docker inspect -f '{{.Config.Env}}'").Output()
 	if err != nil || strings.Contains(string(left), unique) {
 		t.Errorf("a failed build leaves parts of it: %v", err)
+	}
+}
+
+// closing is a build context whose owner closes it in the middle of the build.
+type closing struct {
+	*bytes.Reader
+	begun  atomic.Int32  // reads of the first byte: the second one is the build's
+	built  chan struct{} // closed when the build begins to read
+	closed chan struct{}
+}
+
+func (c *closing) ReadAt(p []byte, off int64) (int, error) {
+	if off == 0 && c.begun.Add(1) == 2 {
+		close(c.built)
+	}
+	if c.begun.Load() < 2 {
+		return c.Reader.ReadAt(p, off)
+	}
+	<-c.closed
+	return 0, fs.ErrClosed
+}
+
+// TestABuildOutlivesTheFilesOfItsFirstRollout: the rollout that began a build ends and
+// closes the files of its task, while another one waits for the same image.
+func TestABuildOutlivesTheFilesOfItsFirstRollout(t *testing.T) {
+	b := withLimits(t, sandboxes.BuildLimits{})
+	files := map[string]string{"Dockerfile": "FROM scratch\nCOPY f /f\n", "f": once()}
+	first := &closing{Reader: buildFiles(t, files), built: make(chan struct{}), closed: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := b.EnsureImage(ctx, "", &sandboxes.Build{Tar: first}, nil)
+		ended <- err
+	}()
+	<-first.built
+	type image struct {
+		ref string
+		err error
+	}
+	second := make(chan image, 1)
+	own := buildFiles(t, files)
+	go func() {
+		ref, err := b.EnsureImage(t.Context(), "", &sandboxes.Build{Tar: own}, nil)
+		second <- image{ref, err}
+	}()
+	harness.Eventually(t, "another rollout that waits for the build", time.Minute, func() bool { return b.Waiting() == 2 })
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the first rollout: %v", err)
+	}
+	close(first.closed)
+	if got := <-second; got.err != nil {
+		t.Errorf("the second rollout: %v", got.err)
+	} else if out, err := exec.Command("docker", "rmi", got.ref).CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -95,7 +95,7 @@ func (b *Backend) ensure(ctx context.Context, ref string, log func(line string),
 	img, err := b.api.ImageInspect(ctx, inEngine(ref))
 	if errdefs.IsNotFound(err) {
 		err = b.images.do(ctx, ref, log, make)
-		for errors.Is(err, errContextClosed) && ctx.Err() == nil {
+		for tries := 0; errors.Is(err, errContextClosed) && ctx.Err() == nil && tries < 3; tries++ {
 			err = b.images.do(ctx, ref, log, make)
 		}
 		if err != nil {
