@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
@@ -76,6 +77,24 @@ func TestConsoleShowsRunningRollouts(t *testing.T) {
 		page.Do(chromedp.Focus(`.table`), chromedp.KeyEvent("jj"))
 		page.Shows(`document.querySelectorAll('.body .row')[1].getAttribute('aria-selected') === 'true'`)
 		page.Picture("rollouts-" + role)
+
+		// Its page has phases, and for the trainer, who may read files, the conversation.
+		page.Do(chromedp.KeyEvent(kb.Enter))
+		page.Shows(`location.pathname.startsWith('/rollout/local-') && document.querySelector('h1 .reward').textContent === 'reward 1'`)
+		page.Shows(`[...document.querySelectorAll('.phase .name')].some((e) => e.textContent === 'agent')`)
+		if role == "ops.nk" {
+			page.Shows(`document.querySelector('section .empty').textContent.includes('for the trainer')`)
+		} else {
+			page.Shows(`document.querySelectorAll('.call').length === 2 && document.querySelector('.use pre').textContent.startsWith("echo 'Hello")`)
+			page.Shows(`document.querySelector('.rows button').textContent.includes('2 trained') || document.querySelectorAll('.rows button').length === 2`)
+			page.Do(chromedp.Click(`.rows button`))
+			page.Shows(`document.querySelector('.tokens .token.lp2')?.title.includes('log-prob -1.0000')`)
+			page.Shows(`[...document.querySelectorAll('.files a')].some((a) => a.textContent === 'transcript.jsonl.zst')`)
+			page.Shows(`document.querySelector('.command code').textContent.startsWith('turngate rollout show --nats ')`)
+		}
+		page.Picture("rollout-" + role)
+		page.Do(chromedp.KeyEvent(kb.Escape))
+		page.Shows(`document.querySelectorAll('.body .row').length === 2`)
 	}
 }
 
@@ -92,4 +111,7 @@ func TestConsoleShowsAFolder(t *testing.T) {
 	page.Shows(fmt.Sprintf(rowOf, `[data-status="done"] .reward`) + `.textContent === '1'`)
 	page.Shows(`document.documentElement.scrollWidth <= innerWidth`)
 	page.Picture("rollouts-phone")
+	page.Do(chromedp.Click(`.body .row .task a`))
+	page.Shows(`document.querySelectorAll('.call').length === 2 && document.documentElement.scrollWidth <= innerWidth`)
+	page.Picture("rollout-phone")
 }

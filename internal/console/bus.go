@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
@@ -24,6 +25,9 @@ func (b *Bus) Name() string {
 	return "trainer " + b.Trainer + " of " + b.URL
 }
 
+// Flags implements Source.
+func (b *Bus) Flags() string { return "--nats " + quoted(b.URL) + " --creds FILE" }
+
 // Follow implements Source.
 func (b *Bus) Follow(ctx context.Context, show func(*recorded.Rollout), trouble func(error)) {
 	if b.Trainer == "" {
@@ -31,6 +35,14 @@ func (b *Bus) Follow(ctx context.Context, show func(*recorded.Rollout), trouble 
 		return
 	}
 	b.System.Follow(ctx, b.Trainer, true, show, trouble)
+}
+
+// Files implements Source.
+func (b *Bus) Files() error {
+	if b.Trainer == "" {
+		return errors.New("the conversation and the files are for the trainer: start the console with its credentials")
+	}
+	return nil
 }
 
 // Rollout implements Source.

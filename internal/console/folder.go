@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/turngate/turngate/jobs"
@@ -20,6 +21,18 @@ type Folder struct{ Dir string }
 
 // Name implements Source.
 func (f *Folder) Name() string { return f.Dir }
+
+// Flags implements Source.
+func (f *Folder) Flags() string {
+	dir := f.Dir
+	if jobs.Is(dir) == nil {
+		dir = filepath.Dir(dir)
+	}
+	return "--runs " + quoted(dir)
+}
+
+// quoted writes text as one word of a shell.
+func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // Follow implements Source. It reads a job again when its files tell of a change.
 func (f *Folder) Follow(ctx context.Context, show func(*recorded.Rollout), trouble func(error)) {
@@ -91,6 +104,9 @@ func stampOf(dir string) stamp {
 	}
 	return stamp{of("turngate.json"), of("result.json")}
 }
+
+// Files implements Source.
+func (f *Folder) Files() error { return nil }
 
 // Rollout implements Source.
 func (f *Folder) Rollout(_ context.Context, id schema.ID) (*recorded.Rollout, error) {

@@ -2,7 +2,9 @@ package console_test
 
 import (
 	"context"
+	"net/http"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -45,6 +47,24 @@ func TestAFolderIsFollowed(t *testing.T) {
 	}
 	if r, err := source.Rollout(t.Context(), one.Rollout); err != nil || r.Result == nil {
 		t.Errorf("got %+v, %v", r, err)
+	}
+	found, err := source.Rollout(t.Context(), one.Rollout)
+	harness.Must(t, err)
+	site := serve(t)
+	site.one = found
+	c := site.browser(t)
+	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, site.base+"/api/rollouts/"+string(one.Rollout)+"/files/turngate.json", nil)
+	harness.Must(t, err)
+	a, err := c.Do(q)
+	harness.Must(t, err)
+	a.Body.Close()
+	if a.StatusCode != http.StatusOK || a.Header.Get("Content-Type") != "application/octet-stream" || a.Header.Get("Content-Disposition") != `attachment; filename="turngate.json"` || !strings.HasPrefix(a.Header.Get("Content-Security-Policy"), "sandbox") {
+		t.Errorf("got %d %v", a.StatusCode, a.Header)
+	}
+	for _, name := range []string{"../turngate.json", "..%2Fturngate.json", "%2Fetc%2Fpasswd", "none"} {
+		if code, text := get(t, c, site.base+"/api/rollouts/"+string(one.Rollout)+"/files/"+name, nil); code == http.StatusOK {
+			t.Errorf("%s: got %.100s", name, text)
+		}
 	}
 	if _, err := source.Rollout(t.Context(), "local-none"); err == nil {
 		t.Error("a rollout that is not there was found")

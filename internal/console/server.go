@@ -21,6 +21,9 @@ import (
 // DefaultListen is a free port of the loopback address.
 const DefaultListen = "127.0.0.1:0"
 
+// maxReads is the number of transcripts that are read at once.
+const maxReads = 2
+
 // Config describes a console.
 type Config struct {
 	Source  Source
@@ -38,6 +41,7 @@ type Server struct {
 	name    string // of the source
 	process string // tells the feeds of this process apart from those of others
 	table   *table
+	reads   chan struct{} // has a value for each transcript that is being read
 	viewed  chan struct{} // is closed when a browser first asks for rollouts
 	once    sync.Once
 }
@@ -60,7 +64,7 @@ func New(c Config) (*Server, error) {
 	if err := CheckListen(c.Listen); err != nil {
 		return nil, err
 	}
-	return &Server{config: c, name: plain.Line(c.Source.Name(), maxFault), process: rand.Text(), table: newTable(), viewed: make(chan struct{})}, nil
+	return &Server{config: c, name: plain.Line(c.Source.Name(), maxFault), process: rand.Text(), table: newTable(), reads: make(chan struct{}, maxReads), viewed: make(chan struct{})}, nil
 }
 
 // Run serves until the context ends. It reads no rollouts before a browser asks for
@@ -102,10 +106,14 @@ func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	page := file("index.html", "text/html; charset=utf-8")
 	mux.HandleFunc("GET /{$}", page)
+	mux.HandleFunc("GET /rollout/{id}", page)
 	mux.HandleFunc("GET /app.js", file("app.js", "text/javascript; charset=utf-8"))
 	mux.HandleFunc("GET /app.css", file("app.css", "text/css; charset=utf-8"))
 	mux.HandleFunc("GET /icon.svg", file("icon.svg", "image/svg+xml"))
 	mux.HandleFunc("GET /api/rollouts", s.rollouts)
+	mux.HandleFunc("GET /api/rollouts/{id}", s.detail)
+	mux.HandleFunc("GET /api/rollouts/{id}/rows/{row}", s.tokens)
+	mux.HandleFunc("GET /api/rollouts/{id}/files/{name...}", s.download)
 	return mux
 }
 

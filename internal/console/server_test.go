@@ -26,9 +26,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type memory struct {
 	rollouts chan *recorded.Rollout
 	errs     chan error
+	one      *recorded.Rollout // the only one that is found
+	closed   error             // the reason for which it has no files
 }
 
 func (m *memory) Name() string { return "a test" }
+
+func (m *memory) Files() error { return m.closed }
+
+func (m *memory) Flags() string { return "--runs x" }
 
 func (m *memory) Follow(ctx context.Context, show func(*recorded.Rollout), trouble func(error)) {
 	for {
@@ -44,7 +50,10 @@ func (m *memory) Follow(ctx context.Context, show func(*recorded.Rollout), troub
 }
 
 func (m *memory) Rollout(context.Context, schema.ID) (*recorded.Rollout, error) {
-	return nil, recorded.ErrNotFound
+	if m.one == nil {
+		return nil, recorded.ErrNotFound
+	}
+	return m.one, nil
 }
 
 // site is a console under test.

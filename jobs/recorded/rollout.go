@@ -312,27 +312,45 @@ func (r *Rollout) copyFile(ctx context.Context, root, from *os.Root, name string
 			return err
 		}
 	}
-	var in io.Reader
-	if from != nil {
-		f, err := from.Open(name)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		in = f
-	} else {
-		data, err := r.artifact(ctx, name)
-		if err != nil {
-			return err
-		}
-		in = bytes.NewReader(data)
+	in, err := r.open(ctx, from, name)
+	if err != nil {
+		return err
 	}
+	defer in.Close()
 	out, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = io.Copy(out, in)
 	return errors.Join(err, out.Close())
+}
+
+// Open opens a file of the rollout by its name, one of Files. The caller closes it.
+func (r *Rollout) Open(ctx context.Context, name string) (io.ReadCloser, error) {
+	if !slices.Contains(r.Files(), name) || !filepath.IsLocal(name) {
+		return nil, fmt.Errorf("%s has no file %q", r.Name(), name)
+	}
+	if r.dir == "" {
+		return r.open(ctx, nil, name)
+	}
+	root, err := os.OpenRoot(r.dir)
+	if err != nil {
+		return nil, fmt.Errorf("open %q: %w", name, err)
+	}
+	defer root.Close()
+	return r.open(ctx, root, name)
+}
+
+// open opens a file in the trial's folder, or reads it from the running system.
+func (r *Rollout) open(ctx context.Context, from *os.Root, name string) (io.ReadCloser, error) {
+	if from != nil {
+		return from.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO is no reason to wait
+	}
+	data, err := r.artifact(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return io.NopCloser(bytes.NewReader(data)), nil
 }
 
 func matches(patterns []string, name string) bool {

@@ -1,9 +1,11 @@
 import { render } from 'preact'
+import { Rollout } from './rollout'
 import { Rollouts } from './rollouts'
-import { connect, link, source, trouble } from './store'
+import { connect, go, link, path, source, trouble } from './store'
 import './style.css'
 
 function App() {
+	const rollout = /^\/rollout\/([^/]+)$/.exec(path.value)?.[1]
 	return (
 		<>
 			<header>
@@ -17,7 +19,7 @@ function App() {
 			</header>
 			{link.value === 'over' ? <p class="alert" role="alert">The session has ended. Open the URL that turngate printed last.</p> : null}
 			{trouble.value ? <p class="alert" role="alert">{trouble.value}</p> : null}
-			<Rollouts />
+			{rollout === undefined ? <Rollouts /> : <Rollout key={rollout} id={rollout} />}
 		</>
 	)
 }
@@ -29,6 +31,8 @@ addEventListener('keydown', (e) => {
 		e.preventDefault()
 	} else if (e.key === 'Escape' && typing) {
 		;(document.querySelector('.table') as HTMLElement | null)?.focus()
+	} else if (e.key === 'Escape' && path.value !== '/') {
+		go('/')
 	}
 })
 

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { count, duration, reward, time } from './format'
 import { choices, parts, rewardTest, tabs, type Row } from './rows'
-import { filters, listed, setFilters } from './store'
+import { filters, go, listed, setFilters } from './store'
 import { useRows } from './virtual'
 
 const columns: { by: keyof Row; title: string; kind?: string; cell: (r: Row) => string }[] = [
@@ -106,6 +106,7 @@ function Table({ rows, known }: { rows: Row[]; known: number }) {
 	const cards = useNarrow()
 	const list = useRows(scroll, rows.length, cards ? 64 : 32)
 	const sort = filters.value.sort ?? '-started'
+	const open = (r: Row) => go(pageOf(r))
 	const move = (by: number) => {
 		const now = rows.findIndex((r) => r.id === at)
 		const next = Math.max(0, Math.min(rows.length - 1, now < 0 ? 0 : now + by))
@@ -120,7 +121,10 @@ function Table({ rows, known }: { rows: Row[]; known: number }) {
 		const step = steps[e.key]
 		if (e.ctrlKey || e.metaKey || e.altKey) return
 		if (step !== undefined) move(step)
-		else return
+		else if (e.key === 'Enter') {
+			const r = rows.find((r) => r.id === at)
+			if (r) open(r)
+		} else return
 		e.preventDefault()
 	}
 	return (
@@ -160,10 +164,17 @@ function Table({ rows, known }: { rows: Row[]; known: number }) {
 							style={{ transform: `translateY(${v.start}px)` }}
 							title={r.text}
 							onClick={() => setAt(r.id)}
+							onDblClick={() => open(r)}
 						>
 							{columns.map((c) => (
 								<span key={c.by} role="gridcell" class={c.by + ' ' + (c.kind ?? '')}>
-									{c.cell(r)}
+									{c.by === 'id' || c.by === 'task' ? (
+										<a href={pageOf(r)} tabIndex={-1} onClick={(e) => follow(e, r)}>
+											{c.cell(r)}
+										</a>
+									) : (
+										c.cell(r)
+									)}
 								</span>
 							))}
 						</div>
@@ -173,4 +184,13 @@ function Table({ rows, known }: { rows: Row[]; known: number }) {
 			{rows.length === 0 ? <p class="empty">{known === 0 ? 'There are no rollouts yet. They appear here as soon as one is submitted.' : 'No rollout matches the filters.'}</p> : null}
 		</div>
 	)
+}
+
+const pageOf = (r: Row) => '/rollout/' + encodeURIComponent(r.id)
+
+// follow opens a rollout in this page, unless the user wants another one.
+function follow(e: MouseEvent, r: Row) {
+	if (e.ctrlKey || e.metaKey || e.shiftKey || e.button !== 0) return
+	e.preventDefault()
+	go(pageOf(r))
 }

@@ -1,5 +1,5 @@
 // The rollouts of this page, as the server tells of them.
-import { computed, signal } from '@preact/signals'
+import { batch, computed, signal } from '@preact/signals'
 import { compare, filtersOf, matcher, queryOf, tabs, type Filters, type Row } from './rows'
 
 export const source = signal('')
@@ -11,10 +11,20 @@ export const link = signal<'live' | 'lost' | 'over'>('lost')
 const rows = new Map<string, Row>()
 const version = signal(0) // changes with rows
 
+export const path = signal(location.pathname)
 export const filters = signal<Filters>(filtersOf(location.search))
 
+// go shows another page of this console.
+export function go(to: string) {
+	history.pushState(null, '', to)
+	read()
+}
+
 function read() {
-	filters.value = filtersOf(location.search)
+	batch(() => {
+		path.value = location.pathname
+		filters.value = filtersOf(location.search)
+	})
 }
 addEventListener('popstate', read)
 
@@ -26,6 +36,9 @@ export function setFilters(change: Filters, step = false) {
 	else history.replaceState(null, '', url)
 	read()
 }
+
+// row returns the row of a rollout, if it is known.
+export const row = (id: string): Row | undefined => (version.value, rows.get(id))
 
 export interface Listed {
 	rows: Row[]

@@ -1,0 +1,112 @@
+package console_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/turngate/turngate/internal/console"
+	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv/browser"
+	"github.com/turngate/turngate/jobs/recorded"
+	"github.com/turngate/turngate/schema"
+)
+
+// recording writes a transcript of two calls, of which the second begins a new row, and
+// returns its rollout.
+func recording(t *testing.T, text string) *recorded.Rollout {
+	t.Helper()
+	message := func(role, content string) json.RawMessage {
+		data, err := json.Marshal(map[string]any{"role": role, "content": content, "reasoning_content": content})
+		harness.Must(t, err)
+		return data
+	}
+	tool, err := json.Marshal(map[string]any{"role": "assistant", "content": nil, "tool_calls": []any{map[string]any{"id": text, "type": "function", "function": map[string]any{"name": text, "arguments": text}}}})
+	harness.Must(t, err)
+	version := []schema.VersionSpan{{Version: "policy-7", Start: 0, End: 3}}
+	reply := func(m json.RawMessage, prompt ...int32) *schema.Reply {
+		return &schema.Reply{V: schema.Version, Message: m, FinishReason: "stop", PromptIDs: schema.PackTokenIDs(prompt), CompletionIDs: schema.PackTokenIDs([]int32{7, 8, 9}), Logprobs: schema.PackLogprobs([]float32{0, -1, -20}), Versions: version}
+	}
+	var lines bytes.Buffer
+	for _, l := range []schema.TranscriptLine{
+		{At: 1000, Call: 1, Request: &schema.Call{Key: "alpha-1/1/1", Tag: schema.TagAgent, Messages: []json.RawMessage{message("system", text), message("user", text)}}},
+		{At: 1500, Call: 1, Gen: "g1", MS: 500, Reply: reply(tool, 1, 2)},
+		{At: 2000, Call: 2, Request: &schema.Call{Key: "alpha-1/1/2", Tag: schema.TagAgent, Messages: []json.RawMessage{message("user", "another")}}},
+		{At: 2500, Call: 2, Gen: "g2", MS: 500, Reply: reply(message("assistant", text), 5, 6)},
+	} {
+		data, err := json.Marshal(l)
+		harness.Must(t, err)
+		lines.Write(append(data, '\n'))
+	}
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+	harness.Must(t, err)
+	file := filepath.Join(t.TempDir(), "transcript.jsonl.zst")
+	harness.Must(t, os.WriteFile(file, z.EncodeAll(lines.Bytes(), nil), 0o600))
+	list, err := recorded.Find("", file)
+	harness.Must(t, err)
+	list[0].ID = "alpha-1"
+	return list[0]
+}
+
+const hostile = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>` + "\u202e\x1b[2J"
+
+// The page of a rollout shows a hostile conversation as text, and the tokens of a row.
+func TestAHostileConversationIsOnlyText(t *testing.T) {
+	page := browser.Open(t, 1280, 800)
+	s := serve(t)
+	s.one = recording(t, hostile+strings.Repeat("x", 5<<20))
+	link := <-s.links
+	base, _, _ := strings.Cut(link, "?")
+	page.Do(chromedp.Navigate(link))
+	page.Shows(`document.querySelector('.link.live') !== null`)
+	page.Do(chromedp.Navigate(base + "rollout/alpha-1"))
+	page.Shows(`document.querySelectorAll('.call').length === 2 && document.querySelector('.break').textContent.includes('call 2')`)
+	page.Shows(`document.querySelector('.message.user pre').textContent.startsWith('<img') && document.querySelector('.use .role').textContent.startsWith('<img')`)
+	page.Shows(`document.title === 'turngate' && document.querySelectorAll('main img, main script').length === 0 && !document.body.textContent.includes('\u202e') && document.documentElement.scrollWidth <= innerWidth`)
+	page.Do(chromedp.Click(`.rows button`))
+	page.Shows(`[...document.querySelectorAll('.tokens .token')].map((e) => e.className + e.textContent).join(' ') === 'token mask01 token mask02 token lp07 token lp28 token lp99'`)
+	page.Shows(`document.querySelector('.tokens .lp9').title === 'token 4, id 9: call 1, log-prob -20.0000, policy-7'`)
+}
+
+func TestTheTextsOfAPageAreBounded(t *testing.T) {
+	s := serve(t)
+	c := s.browser(t)
+	s.one = recording(t, hostile+strings.Repeat("x", 5<<20))
+	code, text := get(t, c, s.base+"/api/rollouts/alpha-1", nil)
+	var d console.Detail
+	if err := json.Unmarshal([]byte(text), &d); err != nil || code != http.StatusOK {
+		t.Fatalf("got %d, %v, %.200s", code, err, text)
+	}
+	if len(text) > 1<<20 || strings.ContainsAny(text, "\x1b\u202e") || strings.Contains(text, `\u001b`) {
+		t.Errorf("got %d bytes", len(text))
+	}
+	if len(d.Calls) != 2 || len(d.Rows) != 2 || d.Calls[0].Trained != 3 || d.Calls[1].Break == "" || d.Calls[1].Wait != 500 || d.Calls[0].New[1].Cut < 10<<20-1<<17 {
+		t.Errorf("got %+v %+v", d.Calls, d.Rows)
+	}
+	if code, text := get(t, c, s.base+"/api/rollouts/alpha-1/rows/7", nil); code != http.StatusNotFound {
+		t.Errorf("got %d %s", code, text)
+	}
+	s.closed = errors.New("not yours")
+	if _, text := get(t, c, s.base+"/api/rollouts/alpha-1", nil); !strings.Contains(text, `"missing":"not yours"`) || !strings.Contains(text, `"files":[]`) {
+		t.Errorf("got %.1000s", text)
+	}
+	for _, path := range []string{"/rows/0", "/files/transcript.jsonl.zst"} {
+		if code, text := get(t, c, s.base+"/api/rollouts/alpha-1"+path, nil); code == http.StatusOK || text != "not yours\n" {
+			t.Errorf("got %d %.100s", code, text)
+		}
+	}
+	s.one, s.closed = nil, nil
+	for path, want := range map[string]int{"/api/rollouts/alpha-2": http.StatusNotFound, "/api/rollouts/x%20y": http.StatusBadRequest, "/api/rollouts/alpha-2/rows/0": http.StatusNotFound, "/api/rollouts/alpha-2/files/a": http.StatusNotFound, "/rollout/alpha-2": http.StatusOK} {
+		if code, text := get(t, c, s.base+path, nil); code != want {
+			t.Errorf("%s: got %d %.100s", path, code, text)
+		}
+	}
+}

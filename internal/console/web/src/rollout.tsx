@@ -1,0 +1,394 @@
+// The page of one rollout.
+import { useEffect, useRef, useState } from 'preact/hooks'
+import type { ComponentChildren } from 'preact'
+import { count, duration, reward, time } from './format'
+import type { Row } from './rows'
+import { go, row } from './store'
+import { useRows } from './virtual'
+
+interface Turn {
+	role: string
+	text?: string
+	reasoning?: string
+	tools?: { id: string; name: string; arguments: string }[]
+	for?: string
+	cut?: number
+}
+
+interface Call {
+	number: number
+	parent?: number
+	role: string
+	model?: string
+	merge: string
+	at?: number
+	ms: number
+	wait_ms?: number
+	prompt: number
+	completion: number
+	finish?: string
+	fault?: string
+	break?: string
+	trained: number
+	untrained?: string
+	versions?: { version: string; start: number; end: number }[]
+	new: Turn[]
+	answer?: Turn
+}
+
+interface Detail extends Omit<Row, 'calls'> {
+	rewards?: Record<string, number>
+	metrics?: Record<string, number>
+	separation?: string
+	exit?: string
+	stage?: string
+	who?: string
+	agent_version?: string
+	notes: string[]
+	phases: { name: string; start: number; ms: number; exit?: string; output?: string }[]
+	files: string[]
+	commands: string[]
+	calls: Call[]
+	rows: { row: number; role: string; length: number; trained: number; calls: number[] }[]
+	tokens?: string
+	findings: string[]
+	missing?: string
+}
+
+interface TokenRow {
+	ids: number[]
+	mask: number[]
+	logprobs: number[]
+	calls: { call: number; start: number; end: number; trained: boolean; versions?: { version: string; start: number; end: number }[] }[]
+}
+
+async function load<T>(path: string): Promise<T> {
+	const answer = await fetch(path)
+	if (!answer.ok) throw new Error((await answer.text()).trim())
+	return answer.json()
+}
+
+// useLoaded loads a value again when path or again change; the old one stays meanwhile.
+function useLoaded<T>(path: string, again: string): [T | null, string] {
+	const [value, set] = useState<{ path: string; value: T } | null>(null)
+	const [error, setError] = useState('')
+	useEffect(() => {
+		let current = true
+		load<T>(path).then(
+			(value) => {
+				if (!current) return
+				set({ path, value })
+				setError('')
+			},
+			(e: Error) => current && setError(e.message),
+		)
+		return () => {
+			current = false
+		}
+	}, [path, again])
+	return [value !== null && value.path === path ? value.value : null, error]
+}
+
+export function Rollout({ id }: { id: string }) {
+	const now = row(id)
+	const base = '/api/rollouts/' + encodeURIComponent(id)
+	const [d, error] = useLoaded<Detail>(base, JSON.stringify([now?.status, now?.attempt, now?.reward]))
+	return (
+		<main class="page" tabIndex={-1}>
+			<p class="back">
+				<a
+					href="/"
+					onClick={(e) => {
+						e.preventDefault()
+						if (history.length > 1) history.back()
+						else go('/')
+					}}
+				>
+					← Rollouts
+				</a>
+			</p>
+			{error ? <p class="alert" role="alert">{error}</p> : null}
+			{d ? <Page d={d} base={base} /> : error ? null : <p class="empty">Loading …</p>}
+		</main>
+	)
+}
+
+function Page({ d, base }: { d: Detail; base: string }) {
+	return (
+		<>
+			<h1 data-status={d.status}>
+				{d.task ?? d.id} <span class="status">{d.status}</span> <span class="reward">{d.reward === null ? 'no reward' : 'reward ' + reward(d.reward)}</span>
+			</h1>
+			{d.fault ? (
+				<p class="fault">
+					<b>{d.fault}</b> {d.text} <small>{[d.stage, d.who].filter(Boolean).join(', ')}</small>
+				</p>
+			) : null}
+			<Facts d={d} />
+			<Phases d={d} />
+			<Conversation d={d} />
+			<Tokens d={d} base={base} />
+			<Files d={d} base={base} />
+			{d.commands.length ? (
+				<Section title="Commands">
+					{d.commands.map((c) => (
+						<Command key={c} text={c} />
+					))}
+				</Section>
+			) : null}
+		</>
+	)
+}
+
+function Section({ title, children }: { title: string; children: ComponentChildren }) {
+	return (
+		<section aria-label={title}>
+			<h2>{title}</h2>
+			{children}
+		</section>
+	)
+}
+
+function Facts({ d }: { d: Detail }) {
+	const facts: [string, string | undefined][] = [
+		['Rollout', d.id],
+		['Trainer', d.trainer],
+		['Group', d.group ? d.group + ' · ' + d.index : undefined],
+		['Job', d.job ? d.job + ' / ' + (d.trial ?? '') : undefined],
+		['Agent', [d.agent, d.agent_version].filter(Boolean).join(' ')],
+		['Agent ended', d.exit],
+		['Worker', d.worker],
+		['Attempt', d.attempt ? String(d.attempt) : undefined],
+		['Calls', d.calls.length ? String(d.calls.length) : undefined],
+		['Tokens', d.prompt ? count(d.prompt) + ' + ' + count(d.completion) : undefined],
+		['Started', time(d.started)],
+		['Time', duration(d.ms)],
+		['Verifier', d.separation],
+		...Object.entries(d.rewards ?? {}).map(([k, v]): [string, string] => ['Reward ' + k, reward(v)]),
+		...Object.entries(d.metrics ?? {}).map(([k, v]): [string, string] => ['Metric ' + k, reward(v)]),
+		...Object.entries(d.labels ?? {}).map(([k, v]): [string, string] => ['Label ' + k, v]),
+	]
+	return (
+		<>
+			<dl class="facts">
+				{facts.map(([name, value]) =>
+					value ? (
+						<div key={name}>
+							<dt>{name}</dt>
+							<dd>{value}</dd>
+						</div>
+					) : null,
+				)}
+			</dl>
+			{d.notes.length ? (
+				<ul class="notes">
+					{d.notes.map((n) => (
+						<li key={n}>{n}</li>
+					))}
+				</ul>
+			) : null}
+		</>
+	)
+}
+
+function Phases({ d }: { d: Detail }) {
+	if (d.phases.length === 0) return null
+	const begin = Math.min(...d.phases.map((p) => p.start))
+	const end = Math.max(...d.phases.map((p) => p.start + p.ms), begin + 1)
+	const share = (ms: number) => (100 * ms) / (end - begin) + '%'
+	return (
+		<Section title="Phases">
+			{d.phases.map((p, i) => (
+				<details key={i} class="phase" open={false}>
+					<summary>
+						<span class="name">{p.name}</span>
+						<span class="lane">
+							<span class="bar" style={{ marginLeft: share(p.start - begin), width: share(p.ms) }} />
+						</span>
+						<span class="number">{duration(p.ms)}</span>
+						<span class="exit">{p.exit}</span>
+					</summary>
+					<pre>{p.output || 'It wrote nothing.'}</pre>
+				</details>
+			))}
+		</Section>
+	)
+}
+
+function Conversation({ d }: { d: Detail }) {
+	if (d.missing) return <Section title="Conversation"><p class="empty">{d.missing}</p></Section>
+	return (
+		<Section title="Conversation">
+			{d.calls.map((c) => (
+				<article key={c.number} class="call" aria-label={'Call ' + c.number}>
+					{c.break ? <p class="break">A new training row begins: {c.break}</p> : null}
+					{c.new.map((t, i) => (
+						<Message key={i} turn={t} />
+					))}
+					<p class="about">
+						<b>call {c.number}</b> · {c.role}
+						{c.model ? ' · ' + c.model : ''} · {count(c.prompt)} + {count(c.completion)} tokens · answered in {duration(c.ms)}
+						{c.wait_ms ? ' · the agent took ' + duration(c.wait_ms) + ' before it' : ''}
+						{c.finish ? ' · ' + c.finish : ''}
+						{c.versions?.length ? ' · ' + c.versions.map((v) => v.version).join(', ') : ''}
+						{c.completion > c.trained ? ' · ' + (c.completion - c.trained) + ' not trained' + (c.untrained ? ': ' + c.untrained : '') : ''}
+					</p>
+					{c.fault ? <p class="fault">{c.fault}</p> : null}
+					{c.answer ? <Message turn={c.answer} /> : null}
+				</article>
+			))}
+		</Section>
+	)
+}
+
+function Message({ turn: t }: { turn: Turn }) {
+	return (
+		<div class={'message ' + (['system', 'developer', 'user', 'assistant', 'tool'].includes(t.role) ? t.role : 'other')}>
+			<span class="role">{t.role}</span>
+			{t.reasoning ? (
+				<details class="reasoning">
+					<summary>reasoning</summary>
+					<pre>{t.reasoning}</pre>
+				</details>
+			) : null}
+			{t.text ? <Long text={t.text} closed={t.role === 'system' || t.role === 'developer'} /> : null}
+			{t.tools?.map((u, i) => (
+				<div key={i} class="use">
+					<span class="role">{u.name}</span>
+					<Long text={tidy(u.arguments)} />
+				</div>
+			))}
+			{t.cut ? <p class="cut">{count(t.cut)} more bytes are in the transcript.</p> : null}
+		</div>
+	)
+}
+
+// tidy shows a single argument of text, such as a command, as its lines.
+function tidy(json: string): string {
+	try {
+		const value = JSON.parse(json)
+		const entries = Object.entries(value)
+		if (entries.length === 1 && typeof entries[0]![1] === 'string') return entries[0]![1] as string
+		return JSON.stringify(value, null, 2)
+	} catch {
+		return json
+	}
+}
+
+const preview = 1500
+
+function Long({ text, closed = false }: { text: string; closed?: boolean }) {
+	const [open, set] = useState(false)
+	const limit = closed ? 200 : preview
+	if (text.length <= limit || open) return <pre>{text}</pre>
+	return (
+		<>
+			<pre>{text.slice(0, limit)}…</pre>
+			<button onClick={() => set(true)}>Show all {count(text.length)} characters</button>
+		</>
+	)
+}
+
+// The class of a token's log-prob: lp0 is certain, lp9 is the least likely.
+function shade(p: number): string {
+	return 'lp' + Math.max(0, Math.min(9, Math.floor(-p * 2)))
+}
+
+const across = 16
+
+function Tokens({ d, base }: { d: Detail; base: string }) {
+	const [at, set] = useState(0)
+	const [open, setOpen] = useState(false)
+	if (d.rows.length === 0 && d.findings.length === 0) return null
+	const info = d.rows[at]
+	return (
+		<Section title="Training rows">
+			{d.tokens ? <p>{d.tokens}</p> : null}
+			<div class="rows">
+				{d.rows.map((r) => (
+					<button key={r.row} aria-pressed={open && at === r.row} onClick={() => (setOpen(!open || at !== r.row), set(r.row))}>
+						row {r.row}: {r.role}, {count(r.length)} tokens, {count(r.trained)} trained, calls {r.calls.join(' ')}
+					</button>
+				))}
+			</div>
+			{open && info ? <TokenView path={base + '/rows/' + info.row} /> : null}
+			{d.findings.length ? (
+				<ul class="notes">
+					{d.findings.map((f) => (
+						<li key={f}>{f}</li>
+					))}
+				</ul>
+			) : null}
+		</Section>
+	)
+}
+
+function TokenView({ path }: { path: string }) {
+	const [r, error] = useLoaded<TokenRow>(path, '')
+	const scroll = useRef<HTMLDivElement>(null)
+	const lines = r ? Math.ceil(r.ids.length / across) : 0
+	const list = useRows(scroll, lines, 24)
+	const about = (i: number) => {
+		const c = r!.calls.find((c) => i >= c.start && i < c.end)
+		if (!r!.mask[i]) return c ? `token ${i}, id ${r!.ids[i]}: answer of call ${c.call}, not trained in this row` : `token ${i}, id ${r!.ids[i]}: context`
+		const version = c?.versions?.find((v) => i - c.start >= v.start && i - c.start < v.end)
+		return `token ${i}, id ${r!.ids[i]}: call ${c?.call}, log-prob ${r!.logprobs[i]!.toFixed(4)}${version ? ', ' + version.version : ''}`
+	}
+	return (
+		<>
+			{error ? <p class="alert" role="alert">{error}</p> : null}
+			<p class="legend">
+				<span class="token mask0">context</span> trained, by log-prob:
+				{[0, 1, 2, 4, 6, 9].map((n) => (
+					<span key={n} class={'token lp' + n}>
+						{n === 9 ? '≤ −4.5' : n === 0 ? '0' : '−' + n / 2}
+					</span>
+				))}
+			</p>
+			<div class="tokens" ref={scroll} tabIndex={0} role="group" aria-label="Tokens">
+				<div class="body" style={{ height: list.getTotalSize() + 'px' }}>
+					{list.getVirtualItems().map((v) => (
+						<div key={v.index} class="line" style={{ transform: `translateY(${v.start}px)` }}>
+							<span class="number">{v.index * across}</span>
+							{r?.ids.slice(v.index * across, (v.index + 1) * across).map((id, n) => {
+								const i = v.index * across + n
+								return (
+									<span key={i} class={'token ' + (r.mask[i] ? shade(r.logprobs[i]!) : 'mask0')} title={about(i)}>
+										{id}
+									</span>
+								)
+							})}
+						</div>
+					))}
+				</div>
+			</div>
+		</>
+	)
+}
+
+function Files({ d, base }: { d: Detail; base: string }) {
+	if (d.files.length === 0) return null
+	return (
+		<Section title="Files">
+			<ul class="files">
+				{d.files.map((name) => (
+					<li key={name}>
+						<a href={base + '/files/' + name.split('/').map(encodeURIComponent).join('/')} download>
+							{name.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, '\ufffd')}
+						</a>
+					</li>
+				))}
+			</ul>
+		</Section>
+	)
+}
+
+function Command({ text }: { text: string }) {
+	const [done, set] = useState(false)
+	return (
+		<p class="command">
+			<code>{text}</code>
+			<button onClick={() => navigator.clipboard.writeText(text).then(() => set(true))}>{done ? 'Copied' : 'Copy'}</button>
+		</p>
+	)
+}
