@@ -6,11 +6,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 )
@@ -129,5 +131,39 @@ func TestReplayWithoutATaskDirectory(t *testing.T) {
 	out, told := b.rollout(t, 0, "replay", "local-alone")
 	if out != "the agent made the same 1 call\n" || !strings.Contains(told, "without verification") {
 		t.Errorf("replay: %s\n%s", out, told)
+	}
+}
+
+// TestRolloutsOfAllTrainers: an operator lists the rollouts of each trainer, or of one,
+// also after they have ended.
+func TestRolloutsOfAllTrainers(t *testing.T) {
+	t.Parallel()
+	b := &bench{nats: testenv.StartNATS(t, "local", "other"), binary: testenv.Binary(t), cache: agentCache(), workers: map[string]string{}}
+	b.worker(t, "", "--sandboxes", "local")
+	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
+	ids := map[string]string{}
+	for _, tid := range []string{"local", "other"} {
+		p := start(t, b.binary, "run", "--nats", b.nats.URL(), "--creds", b.nats.TrainerCreds(tid), "--name", tid, "-o", "json", task)
+		if code := p.wait(t, time.Minute); code != 0 {
+			t.Fatalf("exit status %d: %s", code, p.err)
+		}
+		ids[tid] = string(results(t, p)[0].ID)
+	}
+	ls := func(want int, args ...string) string {
+		t.Helper()
+		p := start(t, append([]string{b.binary, "rollout", "ls", "--nats", b.nats.URL(), "--creds", b.nats.OpsCreds()}, args...)...)
+		if code := p.wait(t, time.Minute); code != want {
+			t.Fatalf("%q: exit status %d: %s%s", args, code, p.out, p.err)
+		}
+		return p.out.String() + p.err.String()
+	}
+	if all := ls(0); !strings.Contains(all, ids["local"]) || !strings.Contains(all, ids["other"]) || !regexp.MustCompile(`(?m)^local +1 +1 +1 +2 .*\nother +1 +1 +1 +2 `).MatchString(all) {
+		t.Errorf("all trainers: %s", all)
+	}
+	if one := ls(0, "--trainer", "other"); strings.Contains(one, ids["local"]) || !strings.Contains(one, ids["other"]) {
+		t.Errorf("one trainer: %s", one)
+	}
+	if text := ls(2, "--before", "7"); !strings.Contains(text, "--before: want --trainer, too") {
+		t.Errorf("got %s", text)
 	}
 }

@@ -1,20 +1,27 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/progress"
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 )
 
 // listFlags select the rollouts of a running system.
 type listFlags struct {
-	name   string
-	before uint64
-	limit  int
+	trainer string
+	before  uint64
+	limit   int
 }
 
 func rolloutListCommand(f *rolloutFlags) *cobra.Command {
@@ -24,11 +31,11 @@ func rolloutListCommand(f *rolloutFlags) *cobra.Command {
 		Use:   "ls [JOB...]",
 		Short: "List rollouts: those of jobs, or with --nats those of a trainer",
 		Long: "List rollouts: those of jobs, or with --nats those of a trainer: the requests that wait, and the newest rollouts that run or have ended.\n\n" +
-			"With the credentials of an operator (ops.nk), and for a file without a trainer's name if --name is missing, the rollouts that run now are listed, of all trainers.",
+			"With the credentials of an operator (ops.nk) the newest rollouts of each trainer are listed, or those of --trainer, without the requests that wait.",
 		PreRunE: func(_ *cobra.Command, args []string) error {
 			wrong := []error{atLeast("limit", l.limit, 1)}
-			if l.name != "" {
-				wrong = append(wrong, flagOf("name", schema.CheckTrainer(l.name)))
+			if l.trainer != "" {
+				wrong = append(wrong, flagOf("trainer", schema.CheckTrainer(l.trainer)))
 			}
 			if f.nats.url != "" && len(args) > 0 {
 				wrong = append(wrong, errors.New("--nats: it lists no jobs: leave out their folders"))
@@ -56,28 +63,45 @@ func rolloutListCommand(f *rolloutFlags) *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&l.name, "name", "", "with --nats: trainer whose rollouts are listed (default: the one in the file name of --creds)")
-	fl.IntVar(&l.limit, "limit", 100, "with --nats: largest number of waiting requests, and of other rollouts")
+	fl.StringVar(&l.trainer, "trainer", "", "with --nats: trainer whose rollouts are listed (default: the one in the file name of --creds; for an operator all)")
+	fl.IntVar(&l.limit, "limit", 100, "with --nats: largest number of waiting requests, and of other rollouts, of a trainer")
 	fl.Uint64Var(&l.before, "before", 0, "with --nats: list older rollouts, from the number that the last list ends with")
 	addOutput(fl, &output, "table", "json", "jsonl")
 	return cmd
 }
 
-// onSystem returns the rollouts of a trainer, or as an operator those that run now.
+// onSystem returns the rollouts of a trainer, or as an operator those of all trainers.
 func (l *listFlags) onSystem(cmd *cobra.Command, nats *natsFlags) ([]*recorded.Rollout, error) {
-	b, name, err := nats.dialReader(cmd, l.name)
+	name := l.trainer
+	if role, _ := broker.RoleOf(nats.creds); role == broker.RoleOps {
+		name = ""
+	}
+	b, name, err := nats.dialReader(cmd, name)
 	if err != nil {
 		return nil, err
 	}
 	defer b.Close()
-	if name == "" {
-		return recorded.On(b).Running(cmd.Context())
+	s, of := recorded.On(b), []string{cmp.Or(name, l.trainer)}
+	if of[0] == "" {
+		if l.before > 0 {
+			return nil, usage("--before: want --trainer, too: each trainer has numbers of its own")
+		}
+		if of, err = s.Trainers(cmd.Context()); err != nil {
+			return nil, err
+		}
 	}
-	list, next, err := recorded.On(b).Rollouts(cmd.Context(), name, l.before, l.limit)
-	if next > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "older rollouts: --before %d\n", next)
+	var all []*recorded.Rollout
+	for _, tid := range of {
+		list, next, err := s.Rollouts(cmd.Context(), tid, l.before, l.limit, name != "")
+		if err != nil {
+			return nil, err
+		}
+		if next > 0 {
+			fmt.Fprintf(cmd.ErrOrStderr(), "older rollouts of %s: --trainer %s --before %d\n", tid, tid, next)
+		}
+		all = append(all, list...)
 	}
-	return list, err
+	return all, nil
 }
 
 // printRollouts lists rollouts. The JSON formats have the results of ended
@@ -93,10 +117,10 @@ func printRollouts(cmd *cobra.Command, output string, list []*recorded.Rollout) 
 		}
 		return printResults(out, output, results, nil)
 	}
-	t := newTable(out, "ROLLOUT", "TASK", "AGENT", "ATTEMPT", "STATUS", "REWARD", "CALLS", "TRIAL")
+	t := newTable(out, "ROLLOUT", "TASK", "AGENT", "ATTEMPT", "STATUS", "REWARD", "CALLS", "COST", "TRIAL")
 	t.spare, t.cut, t.names = []string{"AGENT", "ATTEMPT"}, []string{"STATUS"}, []string{"TASK", "TRIAL"}
 	for _, r := range list {
-		task, agent, attempt, status, reward, calls, trial := "-", "-", 0, "waits or runs", "-", 0, "-"
+		task, agent, attempt, status, reward, calls, cost, trial := "-", "-", 0, "waits or runs", "-", 0, "-", "-"
 		if q := r.Asked; q != nil {
 			task, agent = q.Task.Name, q.Agent.Name
 		}
@@ -114,8 +138,36 @@ func printRollouts(cmd *cobra.Command, output string, list []*recorded.Rollout) 
 			for _, c := range q.Calls {
 				calls += c.Count
 			}
+			cost = dollars(q.CostUSD())
 		}
-		t.row(dash(string(r.ID)), oneLine(task, 40), oneLine(agent, 20), attempt, oneLine(status, 40), reward, calls, oneLine(trial, 200))
+		t.row(dash(string(r.ID)), oneLine(task, 40), oneLine(agent, 20), attempt, oneLine(status, 40), reward, calls, cost, oneLine(trial, 200))
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	return printTrainers(out, list)
+}
+
+// printTrainers sums up the listed rollouts of each trainer of a running system.
+func printTrainers(w io.Writer, list []*recorded.Rollout) error {
+	count, results := map[string]int{}, map[string][]schema.Result{}
+	for _, r := range list {
+		if !r.OfSystem() {
+			return nil
+		}
+		count[r.ID.Trainer()]++
+		if r.Result != nil {
+			results[r.ID.Trainer()] = append(results[r.ID.Trainer()], *r.Result)
+		}
+	}
+	if len(count) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	t := newTable(w, "TRAINER", "LISTED", "ENDED", "MEAN", "CALLS", "TOKENS", "COST")
+	for _, tid := range slices.Sorted(maps.Keys(count)) {
+		s := jobs.Sum(count[tid], results[tid])
+		t.row(tid, s.Trials, s.Ended, progress.Reward(s.Mean), s.Calls, fmt.Sprintf("%d + %d", s.PromptTokens, s.CompletionTokens), dollars(s.CostUSD))
 	}
 	return t.flush()
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/rs/zerolog"
 
@@ -96,11 +94,11 @@ func (s *System) queued(q *schema.Request) *Rollout {
 	return &Rollout{ID: q.ID, Asked: q, State: &schema.State{V: schema.Version, ID: q.ID, Trainer: q.ID.Trainer(), Status: schema.StatusQueued}, from: s.b}
 }
 
-// Rollouts returns rollouts of a trainer: up to limit requests that wait in its
-// queue, the oldest first, and then up to limit rollouts with a state, the newest
+// Rollouts returns rollouts of a trainer: with queue, which needs the trainer's rights,
+// up to limit requests that wait in its queue, the oldest first, and then up to limit rollouts with a state, the newest
 // first. Next is the sequence below which the states of older rollouts are, for the
 // next call; 0: there are none. A call with a sequence returns no waiting requests.
-func (s *System) Rollouts(ctx context.Context, tid string, before uint64, limit int) (list []*Rollout, next uint64, err error) {
+func (s *System) Rollouts(ctx context.Context, tid string, before uint64, limit int, queue bool) (list []*Rollout, next uint64, err error) {
 	states, err := s.b.Records.States(ctx, tid, before, limit+1)
 	if err != nil {
 		return nil, 0, err
@@ -109,7 +107,7 @@ func (s *System) Rollouts(ctx context.Context, tid string, before uint64, limit 
 		states = states[:limit]
 		next = states[limit-1].Seq
 	}
-	if before == 0 {
+	if before == 0 && queue {
 		if list, err = s.unclaimed(ctx, tid, states, limit); err != nil {
 			return nil, 0, err
 		}
@@ -147,29 +145,6 @@ func (s *System) unclaimed(ctx context.Context, tid string, states []broker.Reco
 		}
 	}
 	return list, nil
-}
-
-// Running returns the rollouts that workers announce.
-func (s *System) Running(ctx context.Context) ([]*Rollout, error) {
-	workers, err := s.b.Records.Workers(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var out []*Rollout
-	for _, w := range workers {
-		for _, id := range w.Running {
-			r, err := s.Rollout(ctx, id, false)
-			if errors.Is(err, broker.ErrNotFound) {
-				continue
-			}
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, r)
-		}
-	}
-	slices.SortFunc(out, func(a, b *Rollout) int { return strings.Compare(string(a.ID), string(b.ID)) })
-	return out, nil
 }
 
 // OfSystem reports whether the rollout is one of a running system.

@@ -27,16 +27,16 @@ func TestRolloutsOfARunningSystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if list, _, err := s.Rollouts(t.Context(), "alpha", 0, 10); err != nil || len(list) != 0 {
+	if list, _, err := s.Rollouts(t.Context(), "alpha", 0, 10, true); err != nil || len(list) != 0 {
 		t.Errorf("got %v, %v", list, err)
 	}
 	if _, err := recorded.Dial(t.Context(), n.URL(), "", "a b", zerolog.Nop()); err == nil {
 		t.Error("a trainer with a space was accepted")
 	}
-	if list, err := recorded.On(n.Ops(t)).Running(t.Context()); err != nil || len(list) != 0 {
+	if list, _, err := recorded.On(n.Ops(t)).Rollouts(t.Context(), "alpha", 0, 10, false); err != nil || len(list) != 0 {
 		t.Errorf("got %v, %v", list, err)
 	}
-	if list, next, err := recorded.On(b).Rollouts(t.Context(), "alpha", 0, 10); err != nil || len(list) != 0 || next != 0 {
+	if list, next, err := recorded.On(b).Rollouts(t.Context(), "alpha", 0, 10, true); err != nil || len(list) != 0 || next != 0 {
 		t.Errorf("got %v, %d, %v", list, next, err)
 	}
 }
@@ -73,7 +73,7 @@ func TestATrainersRolloutsAreListed(t *testing.T) {
 	if _, err := side.Submit(t.Context(), 2, requests); err != nil {
 		t.Fatal(err)
 	}
-	list, next, err := recorded.On(b).Rollouts(t.Context(), "alpha", 0, 290)
+	list, next, err := recorded.On(b).Rollouts(t.Context(), "alpha", 0, 290, true)
 	if err != nil || len(list) != 292 || next == 0 {
 		t.Fatalf("got %d rollouts, %d, %v", len(list), next, err)
 	}
@@ -83,9 +83,12 @@ func TestATrainersRolloutsAreListed(t *testing.T) {
 	if r := list[2]; r.ID != "alpha-299" || r.Result == nil || r.State.Status != schema.StatusDone || list[291].ID != "alpha-010" || list[291].Result != nil {
 		t.Errorf("got %+v, %+v", r, list[291])
 	}
-	list, next, err = recorded.On(b).Rollouts(t.Context(), "alpha", next, 290)
+	list, next, err = recorded.On(b).Rollouts(t.Context(), "alpha", next, 290, true)
 	if err != nil || len(list) != 10 || next != 0 || list[0].ID != "alpha-009" || list[9].ID != "alpha-000" {
 		t.Errorf("got %d rollouts, %d, %v", len(list), next, err)
+	}
+	if list, _, err := recorded.On(n.Ops(t)).Rollouts(t.Context(), "alpha", 0, 5, false); err != nil || len(list) != 5 || list[0].ID != "alpha-299" || list[0].Result == nil {
+		t.Errorf("as an operator: %d rollouts, %v", len(list), err)
 	}
 	if r, err := recorded.On(b).Rollout(t.Context(), "alpha-newer", true); err != nil || r.State.Status != schema.StatusQueued {
 		t.Errorf("got %+v, %v", r, err)
