@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -85,7 +86,7 @@ func New(dir string, limit int64, log zerolog.Logger) (*Cache, error) {
 			}
 		}
 	}
-	c.trim()
+	c.trim(c.limit)
 	return c, nil
 }
 
@@ -142,13 +143,13 @@ func (c *Cache) leave(k key, e *entry) (err error) {
 	if e.digest == "" {
 		delete(c.entries, k)
 	}
-	c.trim()
+	c.trim(c.limit)
 	return err
 }
 
-// trim removes unused files until the cache is within its limit. The caller holds the
-// mutex.
-func (c *Cache) trim() {
+// trim removes unused files until the cache has at most limit bytes. The caller holds
+// the mutex.
+func (c *Cache) trim(limit int64) {
 	var total int64
 	var idle []key
 	for k, e := range c.entries {
@@ -159,7 +160,7 @@ func (c *Cache) trim() {
 	}
 	slices.SortFunc(idle, func(a, b key) int { return c.entries[a].used.Compare(c.entries[b].used) })
 	for _, k := range idle {
-		if total <= c.limit {
+		if total <= limit {
 			return
 		}
 		e := c.entries[k]
@@ -184,16 +185,30 @@ func (c *Cache) load(ctx context.Context, k key, e *entry, fetch func(context.Co
 		e.digest, e.checked = "", nil
 		c.setSize(e, 0)
 	}
-	if err := c.store(ctx, k, e, fetch); err != nil {
+	err := c.store(ctx, k, e, fetch)
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) { // the disk may be smaller than the limit
+		c.log.Warn().Err(err).Str("bundle", k.sha).Msg("the disk is full: all unused bundles are removed, and the bundle is fetched again")
+		c.removeUnused()
+		err = c.store(ctx, k, e, fetch)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return c.read(ctx, k, e)
 }
 
+func (c *Cache) removeUnused() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.trim(0)
+}
+
+// setSize notes the size of an entry's file and removes others that have no room beside it.
 func (c *Cache) setSize(e *entry, n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e.size = n
+	c.trim(c.limit)
 }
 
 // read opens the file of an entry. It checks the digest of a file that another process

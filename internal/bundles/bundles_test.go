@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
@@ -152,6 +153,44 @@ func TestTheLongestUnusedBundleIsRemoved(t *testing.T) {
 		t.Errorf("a removed bundle reads %q", got)
 	}
 	harness.Must(t, b.Close())
+}
+
+// TestANewBundleTakesTheRoomOfUnusedOnes: they do not wait for the end of the rollout
+// that uses the new one.
+func TestANewBundleTakesTheRoomOfUnusedOnes(t *testing.T) {
+	dir := t.TempDir()
+	c := cache(t, dir, 20_000) // each file has 10 KB and a bit
+	one, two := bundle(t, strings.Repeat("1", 9000)), bundle(t, strings.Repeat("2", 9000))
+	harness.Must(t, open(t, c, one).Close())
+	b := open(t, c, two)
+	if all := files(t, dir); len(all) != 1 || !strings.Contains(all[0], two.sha) {
+		t.Errorf("files %v", all)
+	}
+	harness.Must(t, b.Close())
+}
+
+// TestAFullDisk: the limit may be larger than the disk.
+func TestAFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	c := cache(t, dir, 1<<20)
+	unused, used, s := bundle(t, "unused"), bundle(t, "used"), bundle(t, "one")
+	harness.Must(t, open(t, c, unused).Close())
+	kept := open(t, c, used)
+	b, err := c.Open(t.Context(), "alpha", s.sha, func(ctx context.Context, to io.Writer) error {
+		if len(files(t, dir)) > 1 {
+			return &os.PathError{Op: "write", Path: dir, Err: syscall.ENOSPC}
+		}
+		return s.fetch(ctx, to)
+	})
+	harness.Must(t, err)
+	if got := content(t, b) + content(t, kept); got != "oneused" {
+		t.Errorf("got %q", got)
+	}
+	harness.Must(t, errors.Join(b.Close(), kept.Close()))
+	full := bundle(t, "two")
+	if _, err := c.Open(t.Context(), "alpha", full.sha, func(context.Context, io.Writer) error { return syscall.ENOSPC }); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("got %v", err)
+	}
 }
 
 func TestADamagedBundleIsFetchedAgain(t *testing.T) {
