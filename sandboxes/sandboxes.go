@@ -144,7 +144,7 @@ type Files interface {
 	Remove(ctx context.Context, path string) error
 	// TarIn unpacks a tar stream below dir and creates dir if it is missing. It
 	// writes nothing outside dir, even if names in the archive or links in dir
-	// point elsewhere.
+	// point elsewhere. An error of r gives a *SourceError.
 	TarIn(ctx context.Context, dir string, r io.Reader, owner string) error
 	// TarOut writes the regular files and directories below path as a tar stream.
 	// A stream above the limit gives a *TooLargeError.
@@ -336,6 +336,27 @@ type TooLargeError struct {
 
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("%s is larger than %d bytes", e.Path, e.Limit)
+}
+
+// SourceError means that the data for a sandbox could not be read, which is no fault of
+// the sandbox.
+type SourceError struct{ Err error }
+
+func (e *SourceError) Error() string { return e.Err.Error() }
+func (e *SourceError) Unwrap() error { return e.Err }
+
+// Source returns a reader that reads from r. Its errors are of type *SourceError, except
+// io.EOF.
+func Source(r io.Reader) io.Reader { return source{r} }
+
+type source struct{ r io.Reader }
+
+func (s source) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && err != io.EOF { //nolint:errorlint // callers of a Reader compare so
+		err = &SourceError{err}
+	}
+	return n, err
 }
 
 // GPUsUnsupported returns the error of backends without GPUs.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -174,15 +175,20 @@ func (c *Client) call(ctx context.Context, h *header, content io.Reader, data io
 			sent <- nil
 			return
 		}
-		_, err := io.Copy(out.stream(frameData), content)
-		if err == nil {
+		_, err := io.Copy(out.stream(frameData), sandboxes.Source(content))
+		var unread *sandboxes.SourceError
+		switch {
+		case err == nil:
 			err = out.write(frameEOF, nil)
+		case errors.As(err, &unread):
+			_ = stream.SetDeadline(time.Now()) // the box would wait for the rest
 		}
 		sent <- err
 	}()
 	err = c.finish(ctx, h, in, data, result)
 	_ = stream.SetDeadline(time.Now()) // unblocks a sender that is still writing
-	if serr := <-sent; err == nil && serr != nil {
+	var unread *sandboxes.SourceError
+	if serr := <-sent; serr != nil && (err == nil || errors.As(serr, &unread)) {
 		err = fmt.Errorf("%s %s: %w", h.Op, h.Path, serr)
 	}
 	return err

@@ -429,7 +429,7 @@ func (f files) TarIn(ctx context.Context, dir string, r io.Reader, owner string)
 	if err := f.s.lacks(owner); err != nil {
 		return err
 	}
-	archive := tar.NewReader(r)
+	archive := tar.NewReader(sandboxes.Source(r))
 	for {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {

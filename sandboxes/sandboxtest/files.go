@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"testing"
+	"testing/iotest"
 
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/sandboxes"
@@ -116,6 +117,17 @@ func (s *suite) tar(t *testing.T) {
 		harness.Must(t, err)
 		if h.Name == "d/run.sh" {
 			t.Fatal("an excluded file was packed")
+		}
+	}
+}
+
+func (s *suite) tarBroken(t *testing.T) {
+	f, broken := s.open(t).Files(), errors.New("the disk with the archive is broken")
+	archive := tarOf(t, tar.Header{Name: "file", Typeflag: tar.TypeReg, Mode: 0o644}).Bytes()
+	for _, n := range []int{0, 100, 512, 515} {
+		var unread *sandboxes.SourceError
+		if err := f.TarIn(t.Context(), "/in", io.MultiReader(bytes.NewReader(archive[:n]), iotest.ErrReader(broken)), ""); !errors.As(err, &unread) || !errors.Is(err, broken) {
+			t.Errorf("after %d bytes: %v", n, err)
 		}
 	}
 }

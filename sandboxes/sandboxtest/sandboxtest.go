@@ -76,6 +76,7 @@ func Run(t *testing.T, f Fixture) {
 		{"files", true, s.files},
 		{"tar", true, s.tar},
 		{"tar cannot leave its folder", true, s.tarEscape},
+		{"tar that cannot be read", true, s.tarBroken},
 		{"forward", true, s.forward},
 		{"close ends processes and is idempotent", true, s.close},
 		{"create honours its context", true, s.createCancelled},

@@ -69,12 +69,17 @@ func (o *Overtime) Unwrap() error { return o.Err }
 const slowPart = 4
 
 // Spoils turns the error of an operation that took this time into a *Spoiled if the
-// agent has run, unless the sandbox is gone or the context is over. If the phase is
-// over its time limit because of this operation, such as a walk over millions of
-// files, the agent has spoiled the sandbox, too.
+// agent has run, unless the sandbox is gone, the context is over, or the data for the
+// sandbox could not be read. If the phase is over its time limit because of this
+// operation, such as a walk over millions of files, the agent has spoiled the sandbox,
+// too.
 func Spoils(ctx context.Context, touched *atomic.Bool, took time.Duration, err error) error {
 	var none *sandboxes.NoCommandError
+	var unread *sandboxes.SourceError
 	var late *Overtime
+	if errors.As(err, &unread) {
+		return err
+	}
 	if err != nil && touched.Load() && errors.As(context.Cause(ctx), &late) && took >= late.Limit/slowPart {
 		return &Spoiled{fmt.Errorf("an operation on its files took more than %s: %w", took.Round(time.Second), err)}
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 
 	"github.com/rs/zerolog"
 
@@ -63,6 +64,26 @@ func TestAPhaseThatIsOverItsTimeLimit(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		})
+	}
+}
+
+// unreadable files get data that the worker cannot read.
+type unreadable struct{ sandboxes.Files }
+
+func (unreadable) TarIn(_ context.Context, _ string, r io.Reader, _ string) error {
+	_, err := io.ReadAll(sandboxes.Source(r))
+	return err
+}
+
+// The worker's disk is no fault of the agent.
+func TestUnreadableDataAreNotTheAgentsFault(t *testing.T) {
+	var touched atomic.Bool
+	touched.Store(true)
+	broken := errors.New("input/output error")
+	err := touchedFiles{unreadable{}, &touched}.TarIn(t.Context(), "/tests", iotest.ErrReader(broken), "")
+	var spoiled *ends.Spoiled
+	if errors.As(err, &spoiled) || !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
 	}
 }
 
