@@ -292,7 +292,7 @@ func hasSolution(t *tasks.Task) bool {
 	if err != nil {
 		return false
 	}
-	defer b.Close()
+	defer func() { _ = b.Close() }() // it was only read
 	if b.Has("solution/solve.sh") {
 		return true
 	}

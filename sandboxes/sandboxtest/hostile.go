@@ -86,7 +86,7 @@ func (s *suite) forkBomb(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		exit, err := p.Wait()
-		w.CloseWithError(fmt.Errorf("the command ended: %+v, %v", exit, err))
+		w.CloseWithError(errors.Join(fmt.Errorf("the command ended: %+v", exit), err))
 		ended <- err
 	}()
 	if _, err := io.ReadFull(r, make([]byte, 4)); err != nil {
