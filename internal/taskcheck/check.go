@@ -171,8 +171,11 @@ func (c *Config) one(ctx context.Context, dir string) (r Report, err error) {
 		}
 	}
 	broken, err := c.try(ctx, t, Nop, &r)
-	if err == nil && !broken && hasSolution(t) {
-		_, err = c.try(ctx, t, Oracle, &r)
+	if err == nil && !broken {
+		var solved bool
+		if solved, err = hasSolution(t); err == nil && solved {
+			_, err = c.try(ctx, t, Oracle, &r)
+		}
 	}
 	if err != nil {
 		return r, err
@@ -287,21 +290,25 @@ func cause(agent string, res *schema.Result) Cause {
 	}
 }
 
-func hasSolution(t *tasks.Task) bool {
+func hasSolution(t *tasks.Task) (bool, error) {
 	b, err := tasks.Open(t.Bundle)
+	var bad *tasks.BundleError
+	if errors.As(err, &bad) {
+		return false, nil
+	}
 	if err != nil {
-		return false
+		return false, err
 	}
 	defer func() { _ = b.Close() }() // it was only read
 	if b.Has("solution/solve.sh") {
-		return true
+		return true, nil
 	}
 	for _, s := range t.Request.Steps {
 		if b.Has("steps/" + s.Name + "/solution/solve.sh") {
-			return true
+			return true, nil
 		}
 	}
-	return false
+	return false, nil
 }
 
 // split returns the parts of a joined error.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -122,6 +123,15 @@ func TestAWorkersFailureIsNoDefectOfATask(t *testing.T) {
 	c = config(50, func(context.Context, string) (schema.Result, error) { return schema.Result{}, broken })
 	if reports, err := taskcheck.Run(t.Context(), c); !errors.Is(err, broken) || len(reports) > 0 {
 		t.Errorf("%d reports, %v", len(reports), err)
+	}
+}
+
+// TestATaskIsNotFineIfItsFilesCannotBeUnpacked: nobody knows if it has a solution that
+// should run.
+func TestATaskIsNotFineIfItsFilesCannotBeUnpacked(t *testing.T) {
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "none"))
+	if reports, err := taskcheck.Run(t.Context(), config(1, zero)); !errors.Is(err, fs.ErrNotExist) || len(reports) > 0 {
+		t.Errorf("%+v, %v", reports, err)
 	}
 }
 
