@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
 	"strings"
 	"sync/atomic"
@@ -120,10 +121,14 @@ func (b *Backend) build(ctx context.Context, ref, shared string, how *sandboxes.
 		}
 		return &sandboxes.ImageError{Image: w.dockerfile, Code: code, Reason: reason}
 	}
-	from := contextReader{how.Tar, &atomic.Bool{}}
+	from := contextReader{how.Tar, &atomic.Pointer[error]{}}
 	defer func() {
-		if err != nil && from.closed.Load() {
+		switch failed := from.failed.Load(); {
+		case err == nil || failed == nil:
+		case errors.Is(*failed, fs.ErrClosed):
 			err = errContextClosed
+		default:
+			err = fmt.Errorf("read the build context: %w", *failed)
 		}
 	}()
 	if w.context, err = readContext(from); err != nil {

@@ -403,3 +403,31 @@ func TestABuildOutlivesTheFilesOfItsFirstRollout(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 }
+
+// unreadable is a build context that can be read once.
+type unreadable struct {
+	*bytes.Reader
+	begun int
+	err   error
+}
+
+func (c *unreadable) ReadAt(p []byte, off int64) (int, error) {
+	if off == 0 {
+		c.begun++
+	}
+	if c.begun > 1 && off > 0 {
+		return 0, c.err
+	}
+	return c.Reader.ReadAt(p, off)
+}
+
+// TestFilesThatTheWorkerCannotReadAreNoFaultOfTheTask: another attempt may succeed.
+func TestFilesThatTheWorkerCannotReadAreNoFaultOfTheTask(t *testing.T) {
+	b := withLimits(t, sandboxes.BuildLimits{})
+	files := &unreadable{Reader: buildFiles(t, map[string]string{"Dockerfile": "FROM scratch\nCOPY f /f\n", "f": once()}), err: errors.New("input/output error")}
+	_, err := b.EnsureImage(t.Context(), "", &sandboxes.Build{Tar: files}, nil)
+	var bad *sandboxes.ImageError
+	if errors.As(err, &bad) || !errors.Is(err, files.err) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -35,18 +35,18 @@ type contextFile struct {
 	at   int64 // of its content in the tar stream
 }
 
-// contextReader reads the tar stream of a context. It notes a read after the owner of
-// the context has closed it: the rollout that began a build may end before another
-// that waits for the same build.
+// contextReader reads the tar stream of a context. It notes an error, which is no fault
+// of the task. One is that the owner of the context has closed it: the rollout that began
+// a build may end before another that waits for the same build.
 type contextReader struct {
 	sandboxes.Content
-	closed *atomic.Bool
+	failed *atomic.Pointer[error]
 }
 
 func (r contextReader) ReadAt(p []byte, off int64) (int, error) {
 	n, err := r.Content.ReadAt(p, off)
-	if errors.Is(err, fs.ErrClosed) {
-		r.closed.Store(true)
+	if err != nil && !errors.Is(err, io.EOF) {
+		r.failed.Store(&err)
 	}
 	return n, err
 }
