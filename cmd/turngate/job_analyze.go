@@ -161,6 +161,7 @@ func printFindings(w io.Writer, r *analyze.Report) error {
 		}
 	}
 	var usage schema.Usage
+	cost, unpriced := 0.0, 0
 	for _, j := range r.Readings {
 		fmt.Fprintf(w, "%s, task %s, judged: %s\n", oneLine(string(j.Rollout)+" "+j.Trial, 160), oneLine(j.Task, 60), oneLine(cmp.Or(j.Verdict, "no verdict: "+j.Error), 1000))
 		for _, c := range j.Cites {
@@ -171,9 +172,18 @@ func printFindings(w io.Writer, r *analyze.Report) error {
 		}
 		usage.PromptTokens += j.Usage.PromptTokens
 		usage.CompletionTokens += j.Usage.CompletionTokens
+		if j.Usage.CostUSD != nil {
+			cost += *j.Usage.CostUSD
+		} else {
+			unpriced++
+		}
 	}
 	if n := len(r.Readings); n > 0 {
-		fmt.Fprintf(w, "the judge read %s with %d + %d tokens\n", plural(n, "rollout"), usage.PromptTokens, usage.CompletionTokens)
+		line := fmt.Sprintf("the judge read %s with %d + %d tokens", plural(n, "rollout"), usage.PromptTokens, usage.CompletionTokens)
+		if unpriced == 0 {
+			line += ", " + dollars(&cost)
+		}
+		fmt.Fprintln(w, line)
 	}
 	fmt.Fprintf(w, "%s read, %s\n", plural(r.Rollouts, "rollout"), plural(len(r.Findings), "finding"))
 	for _, u := range r.Unread {

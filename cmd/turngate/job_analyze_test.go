@@ -144,6 +144,12 @@ func TestAModelReadsAJob(t *testing.T) {
 			t.Errorf("no %q: %+v", want, got)
 		}
 	}
+	priced := filepath.Join(t.TempDir(), "upstreams.yaml")
+	writeFile(t, priced, "judge:\n  url: "+srv.URL+"\n  price: {input: 1000, output: 2000}\n")
+	answer <- `{"verdict": "It worked."}`
+	if got := turngate(t, binary, "job", "analyze", "--judge", "upstream:judge", "--upstreams", priced, "--rubric", rubric, j.Dir); got.code != 0 || !strings.Contains(got.out, "the judge read 1 rollout with 70 + 9 tokens, $0.088") {
+		t.Fatalf("%+v", got)
+	}
 	answer <- "I cannot say."
 	if none := turngate(t, binary, append([]string{"job", "analyze", "-o", "json"}, args[2:]...)...); none.code != 1 || !strings.Contains(none.out, "no JSON object with a verdict: I cannot say.") {
 		t.Errorf("%+v", none)
