@@ -62,12 +62,12 @@ func jobAnalyzeCommand() *cobra.Command {
 }
 
 // judgeFlags select a model that reads the rollouts, too.
-type judgeFlags struct{ judge, model, upstreams, rubric string }
+type judgeFlags struct{ judge, judgeModel, upstreams, rubric string }
 
 func (f *judgeFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.judge, "judge", "", "a model reads each rollout, too: upstream:URL, or upstream:NAME of --upstreams")
-	fl.StringVar(&f.model, "judge-model", "", "model to ask the judge's URL for (default: its only one)")
+	fl.StringVar(&f.judgeModel, "judge-model", "", "model to ask the judge's URL for (default: its only one)")
 	fl.StringVar(&f.upstreams, "upstreams", "", "file of upstreams, as of a worker")
 	fl.StringVar(&f.rubric, "rubric", "", "file with the rubric of the judge")
 }
@@ -78,7 +78,7 @@ const maxRubric = 64 << 10
 // open returns the judge; nil if none is asked for.
 func (f *judgeFlags) open() (*analyze.Judge, error) {
 	if f.judge == "" {
-		if f.rubric != "" || f.model != "" || f.upstreams != "" {
+		if f.rubric != "" || f.judgeModel != "" || f.upstreams != "" {
 			return nil, usage("--rubric, --judge-model, --upstreams: they need --judge")
 		}
 		return nil, nil
@@ -99,7 +99,7 @@ func (f *judgeFlags) open() (*analyze.Judge, error) {
 		if err != nil {
 			return nil, usage("--judge: %w", err)
 		}
-		u, err := upstream.New(upstream.Config{URL: where, Key: key, Model: f.model, Plain: true})
+		u, err := upstream.New(upstream.Config{URL: where, Key: key, Model: f.judgeModel, Plain: true})
 		if err != nil {
 			return nil, usage("--judge: %w", err)
 		}
@@ -110,7 +110,7 @@ func (f *judgeFlags) open() (*analyze.Judge, error) {
 		return nil, err
 	}
 	for _, u := range list {
-		if u.Name == where && f.model == "" {
+		if u.Name == where && f.judgeModel == "" {
 			return ask(u.Answer), nil
 		}
 	}

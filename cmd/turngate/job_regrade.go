@@ -19,7 +19,7 @@ import (
 
 // regradeFlags select the rollouts whose verifier runs again, and its tests.
 type regradeFlags struct {
-	ids                []string
+	rollout            []string
 	tests, out, output string
 	parallel           int
 }
@@ -69,7 +69,7 @@ func jobRegradeCommand() *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringArrayVar(&f.ids, "rollout", nil, "only the rollout with this id, or of the trial with this name (repeatable)")
+	fl.StringArrayVar(&f.rollout, "rollout", nil, "only the rollout with this id, or of the trial with this name (repeatable)")
 	fl.StringVar(&f.tests, "tests", "", "folder of tests for all rollouts, instead of the folder tests of their tasks")
 	fl.StringVar(&f.out, "out", "", "folder of the new job, which must not exist (default: DIR-regraded, or the next free DIR-regraded-N)")
 	fl.VarP(newCount(&f.parallel, 2), "parallel", "j", "verifiers at once")
@@ -79,7 +79,7 @@ func jobRegradeCommand() *cobra.Command {
 
 func (f *regradeFlags) run(cmd *cobra.Command, dir string, more []string) error {
 	dir = filepath.Clean(dir)
-	list, err := chosenRollouts(dir, f.ids)
+	list, err := chosenRollouts(dir, f.rollout)
 	if err != nil {
 		return err
 	}
