@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -125,7 +126,8 @@ func imagesOf(cmd *cobra.Command, given *taskEnv, paths []string, kind string) (
 	return wants, closeFiles, nil
 }
 
-// imagesOfTask returns the images of a task and the open bundle that their builds read.
+// imagesOfTask returns the images of a task and the open bundle that their builds read,
+// which is empty without builds: a data set can have more files than the disk has room for.
 func imagesOfTask(t *tasks.Task, kind string) ([]images.Want, *tasks.Bundle, error) {
 	bundle, err := tasks.Open(t.Bundle)
 	if err != nil {
@@ -135,6 +137,10 @@ func imagesOfTask(t *tasks.Task, kind string) ([]images.Want, *tasks.Bundle, err
 	if err != nil {
 		_ = bundle.Close() // it was only read
 		return nil, nil, err
+	}
+	if !slices.ContainsFunc(of, func(w images.Want) bool { return w.Build != nil }) {
+		_ = bundle.Close() // it was only read
+		bundle = &tasks.Bundle{}
 	}
 	return of, bundle, nil
 }
