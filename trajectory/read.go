@@ -22,7 +22,7 @@ const (
 	maxLine = 64 << 20
 	// maxDecoded is the largest part of a transcript that is read, in bytes.
 	maxDecoded = 4 << 30
-	// maxWindow is the largest zstd window in bytes. The recorder uses 4 MB.
+	// maxWindow is the largest zstd window in bytes. The recorder uses 1 MB.
 	maxWindow = 8 << 20
 )
 

@@ -18,7 +18,7 @@ MOST_DECODED = 4 << 30
 """Most bytes of a transcript that are read."""
 
 MOST_WINDOW = 8 << 20
-"""Largest window of zstd in bytes. The recorder uses 4 MB."""
+"""Largest window of zstd in bytes. The recorder uses 1 MB."""
 
 _READ = 2 << 10
 """Bytes that are decompressed at once: these can become 128 MB."""
