@@ -17,9 +17,14 @@ import (
 // attempt.
 func TestASessionGoesOnWhereOneBeforeEnded(t *testing.T) {
 	var before *gate.Session
+	model := &gatetest.Model{Answer: func(context.Context, schema.Call, func(schema.Frame) error) (schema.Reply, error) {
+		r, cost := gatetest.Text("ok"), 0.25
+		r.Usage.CostUSD = &cost
+		return r, nil
+	}}
 	for i, want := range []struct{ status, calls int }{{200, 1}, {200, 2}, {403, 2}} {
 		s := gate.Open(t.Context(), gate.Config{
-			Rollout: "alpha-1", Attempt: 1, ModelName: "policy", Options: schema.GateOptions{MaxCalls: 2, MaxRepeats: 2, MaxParallel: 1}, Model: okModel{}, Dialects: gate.Dialects(), Before: before,
+			Rollout: "alpha-1", Attempt: 1, ModelName: "policy", Options: schema.GateOptions{MaxCalls: 2, MaxRepeats: 2, MaxParallel: 1}, Model: model, Dialects: gate.Dialects(), Before: before,
 		})
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/chat/completions", strings.NewReader(`{"model":"policy","messages":[{"role":"user","content":"again"}]}`))
 		r.Header.Set("Authorization", "Bearer "+s.Key())
@@ -29,6 +34,9 @@ func TestASessionGoesOnWhereOneBeforeEnded(t *testing.T) {
 		stats, _ := s.Stats()
 		if w.Code != want.status || s.Calls() != want.calls || stats[schema.TagAgent].Count != want.calls {
 			t.Fatalf("session %d: status %d, calls %d, stats %v, want %+v: %s", i, w.Code, s.Calls(), stats, want, w.Body)
+		}
+		if cost := stats[schema.TagAgent].CostUSD; cost == nil || *cost != 0.25*float64(want.calls) {
+			t.Errorf("session %d: the cost is %v after %d calls", i, cost, want.calls)
 		}
 		if before != nil && s.Key() != before.Key() {
 			t.Error("the key has changed")

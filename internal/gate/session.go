@@ -173,7 +173,8 @@ func (s *Session) follow(before *Session) {
 	s.cfg.Before = nil
 	s.key, s.count, s.toolCalls, s.bytesPerToken = before.key, before.count, before.toolCalls, before.bytesPerToken
 	s.toolIDs = before.toolIDs // the agent may go on in the same conversation
-	s.stats, s.edits, s.committed = maps.Clone(before.stats), maps.Clone(before.edits), slices.Clone(before.committed)
+	s.stats, s.costs = maps.Clone(before.stats), maps.Clone(before.costs)
+	s.edits, s.committed = maps.Clone(before.edits), slices.Clone(before.committed)
 }
 
 // Calls returns the number of calls of the attempt so far.
