@@ -9,9 +9,11 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/turngate/turngate/internal/rollout/models"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/trainer"
 )
 
@@ -98,6 +100,39 @@ func TestALimitStopsAJob(t *testing.T) {
 				t.Errorf("the cost is %v, %d rollouts without one", s.CostUSD, s.Unpriced)
 			}
 		})
+	}
+}
+
+// TestTheResultThatReachesALimitIsKept: the calls of a worker's upstream count with the result. The
+// other rollout has not begun, as no worker has its sandbox.
+func TestTheResultThatReachesALimitIsKept(t *testing.T) {
+	n := testenv.StartNATS(t, "alpha")
+	var calls atomic.Int64
+	answer := costly(&calls, true)
+	startWorker(t, n, models.Upstream{Name: "up", Answer: func(ctx context.Context, _ *schema.Call, _ func(*schema.Delta) error) (*schema.Reply, error) {
+		return answer(ctx, nil)
+	}})
+	r := rules(nil)
+	r.Request = func(t *tasks.Task, v jobs.Variant) (schema.Request, error) {
+		q := t.Request
+		q.Mode, q.Model.Upstream = schema.ModeProxy, "up"
+		if v.Model == "elsewhere" {
+			q.Sandbox.Backend = v.Model
+		}
+		return q, nil
+	}
+	p := jobs.Plan{Variants: []jobs.Variant{{Agent: "command"}, {Agent: "command", Model: "elsewhere"}}, Backend: "dummy", Attempts: 1}
+	w, err := jobs.Begin(t.Context(), filepath.Join(t.TempDir(), "job"), p, []jobs.Task{{Name: "task", Dir: "/tasks/task"}}, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Job.Close)
+	var limit *jobs.LimitError
+	if err := w.Run(t.Context(), newTrainer(t, n), jobs.Options{Limits: jobs.Limits{Tokens: 5}}); !errors.As(err, &limit) {
+		t.Errorf("got %v", err)
+	}
+	if ended := w.Job.Results(); len(ended) != 1 || ended[0].Tokens() != 10 || len(w.Job.Missing()) != 1 {
+		t.Errorf("got %+v", ended)
 	}
 }
 

@@ -118,7 +118,7 @@ func (w *Work) run(ctx context.Context, t *trainer.Trainer, o Options) error {
 		}
 	})
 	r.checkLimits()
-	err = r.collect(collecting)
+	err = r.collect(inner, collecting)
 	if cause := context.Cause(inner); cause != nil {
 		err = cause
 	} else if collecting.Err() != nil {
@@ -204,13 +204,14 @@ func (r *runner) calls(id schema.ID) bool {
 	return r.waiting[id]
 }
 
-// collect stores a result of every rollout.
-func (r *runner) collect(ctx context.Context) error {
+// collect stores a result of every rollout, and waits for no more of them when the
+// context waiting ends.
+func (r *runner) collect(ctx, waiting context.Context) error {
 	var saving sync.WaitGroup
 	defer saving.Wait()
 	free := make(chan struct{}, savers)
 	for r.waits() {
-		res, err := r.trainer.NextResult(ctx)
+		res, err := r.trainer.NextResult(waiting)
 		if err != nil {
 			return err
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/bundles"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/rollout/models"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/jobs"
@@ -69,7 +70,7 @@ func verify(_ context.Context, p *dummy.Proc) int {
 }
 
 // runWorker runs a worker with dummy sandboxes on a connection until stop is called.
-func runWorker(nc *broker.Broker) (stop func() error, err error) {
+func runWorker(nc *broker.Broker, upstreams ...models.Upstream) (stop func() error, err error) {
 	backend := &dummy.Backend{Programs: map[string]dummy.Program{"agent": agent, "/bin/sh": verify}}
 	dir, err := os.MkdirTemp("", "bundles-")
 	if err != nil {
@@ -79,9 +80,8 @@ func runWorker(nc *broker.Broker) (stop func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c := worker.Config{Slots: 2, Backends: []sandboxes.Backend{backend}, Agents: agents.All(), Bundles: cache, Grace: time.Second, Log: zerolog.Nop()}
+	c := worker.Config{Slots: 2, Backends: []sandboxes.Backend{backend}, Agents: agents.All(), Bundles: cache, Upstreams: upstreams, Grace: time.Second, Log: zerolog.Nop()}
 	timing := broker.DefaultTiming()
-	timing.NoCapable = 0
 	side, err := queue.NewWorker(nc, queue.WorkerConfig{Worker: "w1", Instance: "i1", Slots: 2, Offer: c.Offer, Timing: timing})
 	if err != nil {
 		return nil, err
@@ -107,9 +107,9 @@ func runWorker(nc *broker.Broker) (stop func() error, err error) {
 	}, nil
 }
 
-func startWorker(t *testing.T, n testenv.NATS) {
+func startWorker(t *testing.T, n testenv.NATS, upstreams ...models.Upstream) {
 	t.Helper()
-	stop, err := runWorker(n.Worker(t, "w1"))
+	stop, err := runWorker(n.Worker(t, "w1"), upstreams...)
 	if err != nil {
 		t.Fatal(err)
 	}
