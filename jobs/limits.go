@@ -60,6 +60,7 @@ func (s *spending) call(id schema.ID, u *schema.Usage) {
 		s.open[id] = &amount{}
 	}
 	s.open[id].add(u.PromptTokens+u.CompletionTokens, u.CostUSD)
+	s.open[id].unpriced = s.open[id].unpriced || u.CostUSD == nil // also without counts of tokens
 }
 
 // result adds a rollout that has ended. Its result has the calls of its last attempt

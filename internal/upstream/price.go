@@ -37,9 +37,10 @@ func (p *Price) cachedInput() float64 {
 	return *p.CachedInput
 }
 
-// of returns the cost of an answer in USD; nil without a price.
+// of returns the cost of an answer in USD; nil without a price, or if the server did
+// not count the tokens.
 func (p *Price) of(u *schema.Usage) *float64 {
-	if p == nil {
+	if p == nil || u.PromptTokens == 0 {
 		return nil
 	}
 	cached := min(u.CachedTokens, u.PromptTokens)

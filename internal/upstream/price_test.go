@@ -67,6 +67,22 @@ func TestACallHasItsCost(t *testing.T) {
 	}
 }
 
+// TestACostWithoutCountsIsNotKnown: a server need not count tokens.
+func TestACostWithoutCountsIsNotKnown(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"choices":[{"message":{"role":"assistant","content":"ok"},"finish_reason":"stop"}]}`)
+	}))
+	t.Cleanup(srv.Close)
+	u, err := upstream.New(upstream.Config{URL: srv.URL, Model: "m", Plain: true, Price: &upstream.Price{Input: 2, Output: 8}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := u.Answer(t.Context(), call(), nil); err != nil || r.Usage.CostUSD != nil {
+		t.Errorf("got %+v, %v", r, err)
+	}
+}
+
 func TestAPriceIsChecked(t *testing.T) {
 	t.Parallel()
 	below := -1.0
