@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -48,10 +49,10 @@ func (s *System) Follow(ctx context.Context, tid string, queue bool, handle func
 	}
 }
 
-// FollowAll is Follow for all trainers, also for those that come later. It calls handle
-// and tell concurrently.
+// FollowAll is Follow for all trainers, also for those that come later, until they are
+// deleted. It calls handle and tell concurrently.
 func (s *System) FollowAll(ctx context.Context, queue bool, handle func(*Rollout), tell func(error)) {
-	followed := map[string]bool{}
+	followed := map[string]context.CancelFunc{}
 	var running sync.WaitGroup
 	defer running.Wait()
 	failed := false
@@ -61,11 +62,24 @@ func (s *System) FollowAll(ctx context.Context, queue bool, handle func(*Rollout
 			failed = err != nil
 			tell(err)
 		}
-		for _, tid := range list {
-			if !followed[tid] {
-				followed[tid] = true
-				running.Go(func() { s.Follow(ctx, tid, queue, handle, tell) })
+		for tid, leave := range followed {
+			if err == nil && !slices.Contains(list, tid) {
+				leave()
+				delete(followed, tid)
 			}
+		}
+		for _, tid := range list {
+			if followed[tid] != nil {
+				continue
+			}
+			there, leave := context.WithCancel(ctx)
+			followed[tid] = leave
+			running.Go(func() {
+				s.Follow(there, tid, queue, handle, tell)
+				if ctx.Err() == nil {
+					tell(nil) // it may have told that the deleted trainer cannot be read
+				}
+			})
 		}
 		select {
 		case <-ctx.Done():
@@ -132,7 +146,7 @@ func (f *follower) page(ctx context.Context, before uint64) ([]broker.Record[sch
 		return nil, err
 	}
 	for _, state := range list {
-		if f.known[state.Value.ID] {
+		if before > 0 && f.known[state.Value.ID] { // the first page may be read again, with newer states
 			continue
 		}
 		if err := f.show(ctx, state.Value); err != nil {

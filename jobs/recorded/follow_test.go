@@ -2,9 +2,12 @@ package recorded_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/queue"
@@ -91,6 +94,61 @@ func TestRolloutsAreFollowed(t *testing.T) {
 				t.Errorf("got %+v", r)
 			}
 		})
+	}
+}
+
+// A state that is newer than the one before an error is shown, and the reading of a
+// deleted trainer ends.
+func TestAFollowerGoesOnAfterAnError(t *testing.T) {
+	n := testenv.StartNATS(t, "alpha")
+	worker, admin := n.Worker(t, "w1"), n.Admin(t)
+	put := func(id schema.ID, status schema.Status, expect uint64) (uint64, error) {
+		return worker.Messages.Put(t.Context(), subjects.State(id), &schema.State{V: schema.Version, ID: id, Trainer: "alpha", Status: status, Attempt: 1}, expect)
+	}
+	_, err := put("alpha-old", schema.StatusDone, 0)
+	harness.Must(t, err)
+	now, err := put("alpha-new", schema.StatusRunning, 0)
+	harness.Must(t, err)
+	bad, err := worker.Messages.PutMsg(t.Context(), &nats.Msg{Subject: subjects.Result("alpha-old"), Data: []byte("x")})
+	harness.Must(t, err)
+
+	ctx, stop := context.WithCancel(t.Context())
+	seen, told := make(chan *recorded.Rollout, 100), make(chan error, 1000)
+	var once sync.Once
+	var done sync.WaitGroup
+	done.Go(func() {
+		recorded.On(admin).FollowAll(ctx, false, func(r *recorded.Rollout) { seen <- r }, func(err error) {
+			once.Do(func() { // the follower reads nothing meanwhile
+				_, err1 := put("alpha-new", schema.StatusDone, now)
+				_, err2 := worker.Messages.Put(t.Context(), subjects.Result("alpha-old"), &schema.Result{V: schema.Version, ID: "alpha-old", Trainer: "alpha", Status: schema.StatusDone}, bad)
+				if err := errors.Join(err1, err2); err != nil {
+					t.Error(err)
+				}
+			})
+			told <- err
+		})
+	})
+	defer done.Wait()
+	defer stop()
+	for _, want := range []struct {
+		id     schema.ID
+		status schema.Status
+	}{{"alpha-new", schema.StatusRunning}, {"alpha-new", schema.StatusDone}, {"alpha-old", schema.StatusDone}} {
+		if r := <-seen; r.ID != want.id || r.State.Status != want.status {
+			t.Errorf("got %s %s, want %+v", r.ID, r.State.Status, want)
+		}
+	}
+	if err := <-told; err == nil {
+		t.Error("told of no error")
+	}
+	if err := <-told; err != nil {
+		t.Error(err)
+	}
+	harness.Must(t, admin.Trainers.Delete(t.Context(), "alpha"))
+	if err := <-told; err == nil {
+		t.Error("told of no error")
+	}
+	for <-told != nil { // until it is not followed any more
 	}
 }
 
