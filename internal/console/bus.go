@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
@@ -47,5 +48,8 @@ func (b *Bus) Files() error {
 
 // Rollout implements Source.
 func (b *Bus) Rollout(ctx context.Context, id schema.ID) (*recorded.Rollout, error) {
+	if b.Trainer != "" && id.Trainer() != b.Trainer {
+		return nil, fmt.Errorf("%s: %w", id, recorded.ErrNotFound)
+	}
 	return b.System.Rollout(ctx, id, b.Trainer != "")
 }

@@ -29,7 +29,7 @@ func recording(t *testing.T, text string) *recorded.Rollout {
 		harness.Must(t, err)
 		return data
 	}
-	tool, err := json.Marshal(map[string]any{"role": "assistant", "content": nil, "tool_calls": []any{map[string]any{"id": text, "type": "function", "function": map[string]any{"name": text, "arguments": text}}}})
+	tool, err := json.Marshal(map[string]any{"role": "assistant", "content": nil, "tool_calls": []any{map[string]any{"id": text, "type": "function", "function": map[string]any{"name": text, "arguments": text}}, map[string]any{"id": "b", "type": "function", "function": map[string]any{"name": "bash", "arguments": `{"command":"a\u202eb"}`}}}})
 	harness.Must(t, err)
 	version := []schema.VersionSpan{{Version: "policy-7", Start: 0, End: 3}}
 	reply := func(m json.RawMessage, prompt ...int32) *schema.Reply {

@@ -64,7 +64,7 @@ func (s *Server) rollouts(w http.ResponseWriter, r *http.Request) {
 		last = 0
 		f.send("begin", id(), map[string]string{"source": s.name, "version": s.config.Version})
 	}
-	trouble := ""
+	trouble, told := "", false // a browser that comes back may have an old one
 	for f.last == nil {
 		v := s.table.after(last)
 		for len(v.changes) > 0 {
@@ -77,8 +77,8 @@ func (s *Server) rollouts(w http.ResponseWriter, r *http.Request) {
 			f.send("rows", id(), rows)
 			v.changes = v.changes[n:]
 		}
-		if v.trouble != trouble {
-			trouble = v.trouble
+		if !told || v.trouble != trouble {
+			trouble, told = v.trouble, true
 			f.send("trouble", id(), trouble)
 		}
 		select {

@@ -25,8 +25,8 @@ func (f *Folder) Name() string { return f.Dir }
 // Flags implements Source.
 func (f *Folder) Flags() string {
 	dir := f.Dir
-	if jobs.Is(dir) == nil {
-		dir = filepath.Dir(dir)
+	if abs, err := filepath.Abs(dir); err == nil && jobs.Is(dir) == nil { // the folder "." has a name, too
+		dir = filepath.Dir(abs)
 	}
 	return "--runs " + quoted(dir)
 }

@@ -66,6 +66,11 @@ func TestAFolderIsFollowed(t *testing.T) {
 			t.Errorf("%s: got %.100s", name, text)
 		}
 	}
+	for _, of := range []string{filepath.Join(dir, "one"), filepath.Join(dir, "one") + "/"} {
+		if flags := (&console.Folder{Dir: of}).Flags(); flags != "--runs '"+dir+"'" {
+			t.Errorf("the rollouts of %s are found with %s", of, flags)
+		}
+	}
 	if _, err := source.Rollout(t.Context(), "local-none"); err == nil {
 		t.Error("a rollout that is not there was found")
 	}

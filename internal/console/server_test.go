@@ -237,6 +237,9 @@ func TestAFeedGoesOnWhereItWas(t *testing.T) {
 	if e := <-events; e.name != "begin" || !strings.Contains(e.data, "a test") {
 		t.Fatalf("got %+v", e)
 	}
+	if e := <-events; e.name != "trouble" || e.data != `""` {
+		t.Fatalf("got %+v", e)
+	}
 	const n = 1200
 	for i := range n {
 		s.rollouts <- running(i)
@@ -263,6 +266,14 @@ func TestAFeedGoesOnWhereItWas(t *testing.T) {
 	if e := <-events; e.name != "trouble" || e.data != `""` {
 		t.Errorf("got %+v", e)
 	}
+	s.errs <- fmt.Errorf("no server")
+	bad := <-events
+	stop()
+	s.errs <- nil
+	events, stop = s.feed(t, c, "/api/rollouts", bad.id)
+	if e := <-events; bad.data != `"no server"` || e.name != "trouble" || e.data != `""` {
+		t.Errorf("after a trouble that ended meanwhile: %+v, %+v", bad, e)
+	}
 	stop()
 
 	events, stop = s.feed(t, c, "/api/rollouts", "ANOTHERPROCESS.7")
@@ -282,7 +293,8 @@ func TestTextsOfRowsAreBounded(t *testing.T) {
 	c := s.browser(t)
 	events, stop := s.feed(t, c, "/api/rollouts", "")
 	defer stop()
-	<-events
+	<-events // begin
+	<-events // trouble
 	const text = "<img src=x onerror=alert(1)>\x1b[2J\u202e\u2028\r\n"
 	long := text + strings.Repeat("x", 5<<20)
 	r := running(1)

@@ -263,13 +263,15 @@ function Message({ turn: t }: { turn: Turn }) {
 	)
 }
 
-// tidy shows a single argument of text, such as a command, as its lines.
+// tidy shows a single argument of text, such as a command, as its lines. The server does
+// not see the characters that JSON escapes, so they are removed here.
 function tidy(json: string): string {
+	const safe = (text: string) => text.replace(/[^\P{Cc}\n\t]|[\p{Bidi_Control}\p{Zl}\p{Zp}]/gu, '\ufffd')
 	try {
 		const value = JSON.parse(json)
 		const entries = Object.entries(value)
-		if (entries.length === 1 && typeof entries[0]![1] === 'string') return entries[0]![1] as string
-		return JSON.stringify(value, null, 2)
+		if (entries.length === 1 && typeof entries[0]![1] === 'string') return safe(entries[0]![1] as string)
+		return safe(JSON.stringify(value, null, 2))
 	} catch {
 		return json
 	}
