@@ -169,7 +169,7 @@ func (f *regradeFlags) run(cmd *cobra.Command, dir string, more []string) error 
 		old := olds[trial.Dir]
 		one := regraded{Trial: old.Name(), Task: old.Trial.Task, Rollout: old.ID, Old: old.Result.Reward, Again: t.ID, Fault: t.Fault}
 		if err := old.Check(&t); err != nil && t.Fault == nil {
-			one.Fault = schema.Faultf("agent", schema.CodeInternal, schema.WhoUser, "%v", err)
+			one.Fault = schema.Faultf("agent", schema.CodeInternal, schema.WhoWorker, "%v", err)
 		}
 		if one.Fault == nil {
 			one.New = t.Reward

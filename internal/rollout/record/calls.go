@@ -26,9 +26,9 @@ const (
 const MaxFile = 64 << 20
 
 // window is how far back, in bytes, the compression of a transcript finds repetitions.
-// Each call repeats the prompt ids of the last one: this finds those of 150,000 tokens.
+// Each call repeats the prompt ids of the last one: this finds those of 300,000 tokens.
 // Every rollout has so much memory until it ends.
-const window = 1 << 20
+const window = 2 << 20
 
 // Calls observes the sessions of the gate: it emits the events of calls and keeps the
 // transcript. A goroutine prepares the records of calls, so that a call does not wait
