@@ -161,7 +161,7 @@ func TestBrokenChunksOfAnObject(t *testing.T) {
 			case tt.want == nil && (err != nil || !bytes.Equal(got, whole)):
 				t.Errorf("got %d bytes, %v", len(got), err)
 			case errors.As(tt.want, &large):
-				if !errors.As(err, &large) || !strings.Contains(err.Error(), " has 18446744073709551615 bytes, the limit is 268435456") {
+				if !errors.As(err, &large) || !strings.Contains(err.Error(), " has 18446744073709551615 bytes, the limit is 2147483648") {
 					t.Errorf("got %v", err)
 				}
 			case tt.want != nil && (!errors.Is(err, tt.want) || !strings.Contains(err.Error(), sha)):
