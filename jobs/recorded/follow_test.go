@@ -7,8 +7,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
@@ -109,7 +107,10 @@ func TestAFollowerGoesOnAfterAnError(t *testing.T) {
 	harness.Must(t, err)
 	now, err := put("alpha-new", schema.StatusRunning, 0)
 	harness.Must(t, err)
-	bad, err := worker.Messages.PutMsg(t.Context(), &nats.Msg{Subject: subjects.Result("alpha-old"), Data: []byte("x")})
+	unreadable, err := broker.Expecting(subjects.Result("alpha-old"), &schema.Result{V: schema.Version, ID: "alpha-old", Trainer: "alpha", Status: schema.StatusDone}, 0)
+	harness.Must(t, err)
+	unreadable.Data = []byte("x")
+	bad, err := worker.Messages.PutMsg(t.Context(), unreadable)
 	harness.Must(t, err)
 
 	ctx, stop := context.WithCancel(t.Context())
