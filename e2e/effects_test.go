@@ -108,9 +108,9 @@ func TestProcessesThatTheAgentLeft(t *testing.T) {
 			"solution/solve.sh": "cd /logs/verifier\n" + service, "tests/test.sh": "tries=40; " + asks,
 		}},
 		"a service that waits for the tests": {agent: "oracle", reward: &one, notes: []string{"run on", "used the verifier's files and were ended"}, files: map[string]string{
-			// It may be ended between its two last commands.
-			"solution/solve.sh": "sh -c 'echo $$ > /tmp/pid; until [ -e /tests/test.sh ]; do sleep 0.01; done; exec 9</tests/test.sh; touch /tmp/open; sleep 1000' >/dev/null 2>&1 &\nuntil [ -s /tmp/pid ]; do sleep 0.01; done",
-			"tests/test.sh":     "until [ -e /tmp/open ] || ! kill -0 $(cat /tmp/pid); do sleep 0.01; done; echo 1 > " + reward,
+			// It may be ended after it opened the tests and before it says so.
+			"solution/solve.sh": "(until [ -e /tests/test.sh ]; do sleep 0.01; done; exec 9</tests/test.sh 8>/tmp/open; sleep 1000) >/dev/null 2>&1 &",
+			"tests/test.sh":     "i=0; until [ -e /tmp/open ] || [ $i = 1000 ]; do sleep 0.01; i=$((i+1)); done; echo 1 > " + reward,
 		}},
 		"a time limit": {agent: "oracle", reward: &none, fault: schema.CodeTimeout, files: map[string]string{
 			"task.toml": "[agent]\ntimeout_sec = 1\n", "solution/solve.sh": service + "sleep 100", "tests/test.sh": "tries=40; " + asks,
