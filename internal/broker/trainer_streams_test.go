@@ -78,3 +78,20 @@ func TestStreamsOnASmallDiskHaveTheSameSizeEachTime(t *testing.T) {
 		harness.Must(t, b.Trainers.Delete(t.Context(), "alpha"))
 	}
 }
+
+// TestStreamsThatHaveNoRoomTogether: a server whose room is enough for each bucket of the
+// default size, but not for both, has room for the queue.
+func TestStreamsThatHaveNoRoomTogether(t *testing.T) {
+	t.Parallel()
+	url := testenv.ServePlain(t, "jetstream: {max_file_store: 41GB}")
+	b := testenv.DialAt(t, url, "", "", zerolog.Nop())
+	harness.Must(t, b.Streams.Setup(t.Context(), broker.StreamsConfig{}))
+	for range 20 {
+		got, err := b.Trainers.Open(t.Context(), "alpha")
+		harness.Must(t, err)
+		if got.MaxQueueBytes != 1<<30 || got.MaxBundleBytes != 8<<30 || got.MaxArtifactBytes != 512<<20 {
+			t.Fatalf("got %+v", got)
+		}
+		harness.Must(t, b.Trainers.Delete(t.Context(), "alpha"))
+	}
+}

@@ -86,42 +86,42 @@ func trainerStreams(tid string, s TrainerSettings, c StreamsConfig) []jetstream.
 	}
 }
 
-// createMissing makes the missing streams of a trainer at once, the queue last, so that
-// workers take no request of a trainer without records. It fills in their
-// configurations. While a stream is made on a small disk, it reserves much more than it
-// keeps. So a stream for which there is no room is made again when the others are there.
+// createMissing makes the missing streams of a trainer, the queue last, so that workers
+// take no request of a trainer without records. It fills in their configurations. The
+// buckets are made one after the other: a server looks for their room before it reserves
+// it, so two at once could take more than there is, and none would be left for the queue.
 func (h *Trainers) createMissing(ctx context.Context, tid string, want, there []jetstream.StreamConfig, missing []bool) error {
-	queue := len(want) - 1
-	later := slices.Clone(missing) // those to make one after the other
-	all, op := errgroup.WithContext(ctx)
-	for i := range want[:queue] {
-		if !missing[i] {
-			continue
-		}
-		all.Go(func() (err error) {
-			there[i], err = h.create(op, want[i], h.js.CreateStream)
-			if later[i] = noRoom(err); later[i] {
-				return nil
-			}
-			return openError(want[i].Name, tid, err)
-		})
-	}
-	if err := all.Wait(); err != nil {
-		return err
-	}
 	sized := func(ctx context.Context, s jetstream.StreamConfig) (jetstream.Stream, error) {
 		return h.streams.sized(ctx, s, h.js.CreateStream)
 	}
-	for i := range want {
-		if !later[i] {
+	create := func(ctx context.Context, i int) (err error) {
+		if missing[i] {
+			there[i], err = h.create(ctx, want[i], sized)
+		}
+		return openError(want[i].Name, tid, err)
+	}
+	queue := len(want) - 1
+	var buckets []int
+	all, op := errgroup.WithContext(ctx)
+	for i := range want[:queue] {
+		if want[i].MaxBytes > 0 {
+			buckets = append(buckets, i)
 			continue
 		}
-		var err error
-		if there[i], err = h.create(ctx, want[i], sized); err != nil {
-			return openError(want[i].Name, tid, err)
-		}
+		all.Go(func() error { return create(op, i) })
 	}
-	return nil
+	all.Go(func() error {
+		for _, i := range buckets {
+			if err := create(op, i); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err := all.Wait(); err != nil {
+		return err
+	}
+	return create(ctx, queue)
 }
 
 func openError(stream, tid string, err error) error {
