@@ -20,7 +20,8 @@ import (
 type fleet struct {
 	*base
 	jobs     *jobs
-	draining atomic.Bool // it takes no new requests
+	draining atomic.Bool   // it takes no new requests
+	turn     chan struct{} // has an item while a presence is published, so that an older one never follows
 
 	mu  sync.Mutex // locked while the list is read
 	all []schema.Presence
@@ -49,6 +50,12 @@ func (f *fleet) announce(ctx context.Context) {
 }
 
 func (f *fleet) present(ctx context.Context) error {
+	select {
+	case f.turn <- struct{}{}:
+		defer func() { <-f.turn }()
+	case <-ctx.Done():
+		return fmt.Errorf("announce worker %s: %w", f.wid, context.Cause(ctx))
+	}
 	p := schema.Presence{
 		V: schema.Version, Worker: f.wid, Instance: f.instance, Version: f.cfg.Version, Slots: f.cfg.Slots, Draining: f.draining.Load(), Offer: f.offer(),
 	}

@@ -103,7 +103,7 @@ func NewWorker(b *broker.Broker, c WorkerConfig) (*Worker, error) {
 func newWorker(b *base) *Worker {
 	jobs, lanes, holds := newJobs(b.wid, b.instance), newLanes(), newHolds(b)
 	leases := &leases{base: b, jobs: jobs, suspended: newSwitch()}
-	fleet := &fleet{base: b, jobs: jobs}
+	fleet := &fleet{base: b, jobs: jobs, turn: make(chan struct{}, 1)}
 	roster := newRoster(b, lanes)
 	puller := newPuller(b, lanes, roster)
 	resolver := &resolver{base: b, jobs: jobs, leases: leases, holds: holds, roster: roster, writes: &writes{b}}
