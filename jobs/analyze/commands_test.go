@@ -120,6 +120,7 @@ func TestHostileScripts(t *testing.T) {
 func FuzzReadShell(f *testing.F) {
 	f.Add("cat /tests/a; python3 -c \"open('/tests/b')\"")
 	f.Add("for a in {1,2} $(ls); do [[ -f $a ]] && cat <<E | sh\ncat /tests/$a\nE\ndone")
+	f.Add("/tts/s/a; pyestb\xb4") // the parser tells of the mistake twice
 	f.Fuzz(func(t *testing.T, script string) {
 		for _, text := range effectsOf(script) {
 			if !strings.HasPrefix(text, "search ") && !strings.Contains(text, " /") {

@@ -65,12 +65,12 @@ func readShell(out *effects, f *files, dir, text string, depth int) {
 		return
 	}
 	s := &shell{out: out, files: f, depth: depth, state: state{dir, map[string][]string{}}, stdin: map[*syntax.Stmt]string{}, text: text}
-	// A shell runs the commands before a mistake, too.
+	// A shell runs the commands before a mistake, too. The parser may tell of a mistake
+	// twice, so the loop does not end early.
 	for stmt, err := range syntax.NewParser(syntax.Variant(syntax.LangBash)).StmtsSeq(strings.NewReader(text)) {
-		if err != nil {
-			return
+		if err == nil {
+			s.walk(stmt)
 		}
-		s.walk(stmt)
 	}
 }
 
