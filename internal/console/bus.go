@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 )
@@ -27,7 +28,7 @@ func (b *Bus) Name() string {
 }
 
 // Flags implements Source.
-func (b *Bus) Flags() string { return "--nats " + quoted(b.URL) + " --creds FILE" }
+func (b *Bus) Flags() string { return "--nats " + plain.Word(b.URL) + " --creds FILE" }
 
 // Follow implements Source.
 func (b *Bus) Follow(ctx context.Context, show func(*recorded.Rollout), trouble func(error)) {

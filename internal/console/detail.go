@@ -120,11 +120,10 @@ func (s *Server) find(w http.ResponseWriter, r *http.Request) *recorded.Rollout 
 	if err == nil {
 		found, err = s.config.Source.Rollout(r.Context(), id)
 	}
-	var none *recorded.NotFoundError
 	switch {
 	case err == nil:
 		return found
-	case errors.Is(err, recorded.ErrNotFound) || errors.As(err, &none):
+	case errors.Is(err, recorded.ErrNotFound):
 		http.Error(w, "The rollout is not known here. A running system forgets rollouts after their retention.", http.StatusNotFound)
 	default:
 		http.Error(w, plain.Line(err.Error(), maxFault), http.StatusBadRequest)

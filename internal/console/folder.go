@@ -5,9 +5,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
@@ -28,11 +28,8 @@ func (f *Folder) Flags() string {
 	if abs, err := filepath.Abs(dir); err == nil && jobs.Is(dir) == nil { // the folder "." has a name, too
 		dir = filepath.Dir(abs)
 	}
-	return "--runs " + quoted(dir)
+	return "--runs " + plain.Word(dir)
 }
-
-// quoted writes text as one word of a shell.
-func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // Follow implements Source. It reads a job again when its files tell of a change.
 func (f *Folder) Follow(ctx context.Context, show func(*recorded.Rollout), trouble func(error)) {

@@ -19,7 +19,6 @@ type Source interface {
 	Follow(ctx context.Context, show func(*recorded.Rollout), trouble func(error))
 	// Files returns the reason for which files of rollouts cannot be read; nil: they can.
 	Files() error
-	// Rollout finds a rollout. The error wraps recorded.ErrNotFound, or is a
-	// *recorded.NotFoundError, if there is none.
+	// Rollout finds a rollout. The error wraps recorded.ErrNotFound if there is none.
 	Rollout(ctx context.Context, id schema.ID) (*recorded.Rollout, error)
 }

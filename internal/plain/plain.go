@@ -1,4 +1,4 @@
-// Package plain makes text of rollouts safe for a terminal. An agent, a model or
+// Package plain makes text of rollouts safe for a terminal, and for a shell. An agent, a model or
 // a task can write control characters that change a terminal's title, screen or
 // clipboard, or that forge lines.
 package plain
@@ -91,6 +91,9 @@ func Raw(w io.Writer) io.Writer {
 	}
 	return w
 }
+
+// Word writes a text as one word of a shell, which does not act on any part of it.
+func Word(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // JSON returns a writer of JSON to a stream. It writes the characters on which a
 // terminal acts as escapes, so that the values stay the same.

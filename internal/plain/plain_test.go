@@ -3,6 +3,7 @@ package plain_test
 import (
 	"bytes"
 	"encoding/json"
+	"os/exec"
 	"strings"
 	"testing"
 	"unicode"
@@ -70,6 +71,15 @@ func TestLine(t *testing.T) {
 	} {
 		if got := plain.Line(in, 10); got != want {
 			t.Errorf("%q became %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestWord(t *testing.T) {
+	for _, text := range []string{"", "a b", "it's", "''", "$(id) `id` \\ \" \n *"} {
+		out, err := exec.Command("/bin/sh", "-c", "printf %s "+plain.Word(text)).Output()
+		if err != nil || string(out) != text {
+			t.Errorf("%q: got %q, %v", text, out, err)
 		}
 	}
 }

@@ -101,12 +101,15 @@ func InJobs(runs string) ([]*Rollout, error) {
 	return out, bad
 }
 
-// NotFoundError reports a name without any rollout.
+// NotFoundError reports a name without any rollout. It is an ErrNotFound.
 type NotFoundError struct{ Name, Where string }
 
 func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("no rollout %q was found in %s: want a rollout's id, the name of a trial, or the path of a trial, a job or a transcript", e.Name, e.Where)
 }
+
+// Is reports whether target is ErrNotFound.
+func (e *NotFoundError) Is(target error) bool { return target == ErrNotFound }
 
 // Find returns the rollouts of a name. The name is the path of a job, of a trial or
 // of a transcript, else a rollout's id or a trial's name in the jobs of a folder.

@@ -95,7 +95,7 @@ func TestRolloutsOfJobsAreFound(t *testing.T) {
 		}
 	}
 	var missing *recorded.NotFoundError
-	if _, err := recorded.Find(runs, "none"); !errors.As(err, &missing) {
+	if _, err := recorded.Find(runs, "none"); !errors.As(err, &missing) || !errors.Is(err, recorded.ErrNotFound) {
 		t.Errorf("got %v", err)
 	}
 	list, err := recorded.InJobs(runs)

@@ -15,7 +15,7 @@ import (
 // for.
 const maxWaiting = 2000
 
-// ErrNotFound means that a system does not know a rollout.
+// ErrNotFound means that there is no such rollout.
 var ErrNotFound = broker.ErrNotFound
 
 // System is a running system, which stores the rollouts of its trainers.

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
@@ -167,7 +168,7 @@ func (r *Rollout) solution(dir string) error {
 	}
 	script := "#!/bin/sh\nset -e\n"
 	for i, p := range r.places {
-		at := quote(p.source)
+		at := plain.Word(p.source)
 		script += "rm -rf -- " + at + " || true\n" // a mount stays, without its files
 		switch {
 		case p.gone:
@@ -214,6 +215,3 @@ func (r *Rollout) Check(again *schema.Result) error {
 	}
 	return nil
 }
-
-// quote quotes a text for a shell.
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
