@@ -32,10 +32,10 @@ class Record:
     def write(self, **line: Any) -> None:
         os.write(self._file, (json.dumps(line) + "\n").encode())
 
-    def ended(self) -> set[str]:
-        """Return the rollouts with results in the records of earlier processes."""
+    def before(self, op: str) -> set[str]:
+        """Return the rollouts with an operation in the records of earlier processes."""
         lines = [json.loads(line) for line in self._path.read_text().splitlines(keepends=True) if line.endswith("}\n")]
-        return {line["id"] for line in lines if line["op"] == "result"}
+        return {line["id"] for line in lines if line["op"] == op}
 
 
 def request(client: Client, n: int) -> Request:
@@ -84,12 +84,13 @@ class Trainer:
         """Submit groups and record the progress.
 
         After a restart the last group is submitted again, except the rollouts whose results were there: a rollout
-        that is submitted again gives its result again.
+        that is submitted again gives its result again. A group that was begun is submitted even if enough were
+        meanwhile: its process may have died before the client knew of it.
         """
         progress = self._folder / f"progress-{self._client.name}"
         n = int(progress.read_text()) if progress.exists() else 0
-        ended = self._record.ended()
-        while not self.there(ENOUGH):
+        begun, ended = self._record.before("submit"), self._record.before("result")
+        while request(self._client, n).id in begun or not self.there(ENOUGH):
             group = [r for r in (request(self._client, n + i) for i in range(4)) if r.id not in ended]
             for r in group:
                 self._record.write(op="submit", id=r.id, max=r.max_attempts)

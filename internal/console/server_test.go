@@ -26,6 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type memory struct {
 	rollouts chan *recorded.Rollout
 	errs     chan error
+	told     chan struct{}     // gets a value when the console has the sent one
 	one      *recorded.Rollout // the only one that is found
 	closed   error             // the reason for which it has no files
 }
@@ -46,8 +47,18 @@ func (m *memory) Follow(ctx context.Context, show func(*recorded.Rollout), troub
 		case err := <-m.errs:
 			trouble(err)
 		}
+		select {
+		case <-ctx.Done():
+		case m.told <- struct{}{}:
+		}
 	}
 }
+
+// show returns when the console has a rollout.
+func (m *memory) show(r *recorded.Rollout) { m.rollouts <- r; <-m.told }
+
+// trouble returns when the console has an error.
+func (m *memory) trouble(err error) { m.errs <- err; <-m.told }
 
 func (m *memory) Rollout(context.Context, schema.ID) (*recorded.Rollout, error) {
 	if m.one == nil {
@@ -68,7 +79,7 @@ func serve(t *testing.T) *site { return serveAt(t, console.DefaultListen) }
 
 func serveAt(t *testing.T, address string) *site {
 	t.Helper()
-	s := &site{memory: memory{rollouts: make(chan *recorded.Rollout), errs: make(chan error)}, links: make(chan string, 10)}
+	s := &site{memory: memory{rollouts: make(chan *recorded.Rollout), errs: make(chan error), told: make(chan struct{})}, links: make(chan string, 10)}
 	srv, err := console.New(console.Config{Source: &s.memory, Listen: address, Link: func(url string) { s.links <- url }})
 	harness.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
@@ -242,7 +253,7 @@ func TestAFeedGoesOnWhereItWas(t *testing.T) {
 	}
 	const n = 1200
 	for i := range n {
-		s.rollouts <- running(i)
+		s.show(running(i))
 	}
 	seen, last := 0, ""
 	for seen < n {
@@ -251,9 +262,9 @@ func TestAFeedGoesOnWhereItWas(t *testing.T) {
 	}
 	stop()
 
-	s.rollouts <- running(5)
-	s.rollouts <- running(n)
-	s.errs <- fmt.Errorf("no server")
+	s.show(running(5))
+	s.show(running(n))
+	s.trouble(fmt.Errorf("no server"))
 	events, stop = s.feed(t, c, "/api/rollouts", last)
 	list := rows(t, <-events)
 	if len(list) != 2 || list[0].ID != "alpha-0005" || list[1].ID != fmt.Sprintf("alpha-%04d", n) {
@@ -262,14 +273,14 @@ func TestAFeedGoesOnWhereItWas(t *testing.T) {
 	if e := <-events; e.name != "trouble" || e.data != `"no server"` {
 		t.Errorf("got %+v", e)
 	}
-	s.errs <- nil
+	s.trouble(nil)
 	if e := <-events; e.name != "trouble" || e.data != `""` {
 		t.Errorf("got %+v", e)
 	}
-	s.errs <- fmt.Errorf("no server")
+	s.trouble(fmt.Errorf("no server"))
 	bad := <-events
 	stop()
-	s.errs <- nil
+	s.trouble(nil)
 	events, stop = s.feed(t, c, "/api/rollouts", bad.id)
 	if e := <-events; bad.data != `"no server"` || e.name != "trouble" || e.data != `""` {
 		t.Errorf("after a trouble that ended meanwhile: %+v, %+v", bad, e)
@@ -299,7 +310,7 @@ func TestTextsOfRowsAreBounded(t *testing.T) {
 	long := text + strings.Repeat("x", 5<<20)
 	r := running(1)
 	r.Result = &schema.Result{ID: r.ID, Task: long, Agent: long, Group: long, Worker: long, Status: schema.StatusFailed, Fault: &schema.Fault{Code: long, Message: long}, Labels: map[string]string{long: long}}
-	s.rollouts <- r
+	s.show(r)
 	e := <-events
 	if len(e.data) > 8192 || strings.ContainsAny(e.data, "\x1b\u202e\u2028<\r") || strings.Contains(e.data, `\u001b`) || strings.Contains(e.data, `\u2028`) {
 		t.Errorf("got %d bytes: %.2000s", len(e.data), e.data)

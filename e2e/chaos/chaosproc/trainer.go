@@ -93,18 +93,19 @@ func exists(path string) bool {
 
 // submitAll submits groups and records its progress. After a restart it submits the
 // last group again, except the rollouts whose results it had: a rollout that is
-// submitted again gives its result again.
+// submitted again gives its result again. A group that was begun is submitted even if
+// enough were meanwhile: its process may have died before the trainer knew of it.
 func submitAll(ctx context.Context, o options, t *trainer.Trainer, rec *record) {
 	progress := filepath.Join(o.dir, "progress-"+o.name)
 	n := 0
 	if data, err := os.ReadFile(progress); err == nil {
 		_, _ = fmt.Sscan(string(data), &n)
 	}
-	ended, err := endedBefore(filepath.Join(o.dir, "trainer-"+o.name+".jsonl"))
+	begun, ended, err := before(filepath.Join(o.dir, "trainer-"+o.name+".jsonl"))
 	if err != nil {
 		panic(err)
 	}
-	for ; n < o.rollouts && !exists(filepath.Join(o.dir, "enough")); n += 4 {
+	for ; n < o.rollouts && (begun[request(o, n, "").ID] || !exists(filepath.Join(o.dir, "enough"))); n += 4 {
 		if o.wave > 0 && n > 0 && n%o.wave == 0 && !endWave(ctx, o, t, n/o.wave) {
 			return
 		}
@@ -137,20 +138,27 @@ func submitAll(ctx context.Context, o options, t *trainer.Trainer, rec *record) 
 	}
 }
 
-// endedBefore returns the rollouts with results in the records of earlier processes.
-func endedBefore(path string) (map[schema.ID]bool, error) {
+// before returns the rollouts that earlier processes have begun to submit, and the ones
+// whose results they had, from their records.
+func before(path string) (begun, ended map[schema.ID]bool, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	ended := map[schema.ID]bool{}
+	begun, ended = map[schema.ID]bool{}, map[schema.ID]bool{}
 	for line := range strings.Lines(string(data)) {
 		var l history.Trained
-		if json.Unmarshal([]byte(line), &l) == nil && l.Op == "result" { // a line that a kill has cut off has no result
+		if json.Unmarshal([]byte(line), &l) != nil {
+			continue // a kill has cut the line off
+		}
+		switch l.Op {
+		case "submit":
+			begun[l.ID] = true
+		case "result":
 			ended[l.ID] = true
 		}
 	}
-	return ended, nil
+	return begun, ended, nil
 }
 
 // endWave waits until every rollout of a wave has its result, reports the end of
