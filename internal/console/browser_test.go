@@ -38,11 +38,11 @@ func TestHostileTextIsOnlyText(t *testing.T) {
 	s := serve(t)
 	page.Do(chromedp.Navigate(<-s.links))
 	const text = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>` + "\u202e\x1b[2J"
-	s.rollouts <- ended(1, func(r *schema.Result) {
+	s.show(ended(1, func(r *schema.Result) {
 		r.Task, r.Agent, r.Group, r.Worker, r.Labels = text, text, text, text, map[string]string{text: text}
 		r.Fault = &schema.Fault{Code: text, Message: strings.Repeat(text, 50_000)}
-	})
-	s.errs <- fmt.Errorf("%s", text)
+	}))
+	s.trouble(fmt.Errorf("%s", text))
 	page.Shows(`document.querySelector('.body .row .task')?.textContent.startsWith('<img')`)
 	page.Shows(`document.querySelector('.alert')?.textContent.startsWith('<img')`)
 	page.Shows(`document.title === 'turngate' && document.querySelectorAll('main img, main script').length === 0 && !document.body.textContent.includes('\u202e') && document.documentElement.scrollWidth <= innerWidth`)
@@ -60,7 +60,7 @@ func TestManyRollouts(t *testing.T) {
 	page.Do(chromedp.Navigate("about:blank"))
 	const n = 100_000
 	for i := range n {
-		s.rollouts <- ended(i, nil)
+		s.show(ended(i, nil))
 	}
 	begin := time.Now()
 	page.Do(chromedp.Navigate(base))
@@ -102,7 +102,7 @@ func TestAPageWithAnEndedSession(t *testing.T) {
 	link := <-s.links
 	base, _, _ := strings.Cut(link, "/?")
 	page.Do(chromedp.Navigate(link))
-	s.rollouts <- ended(1, nil)
+	s.show(ended(1, nil))
 	page.Shows(`document.querySelectorAll('.body .row').length === 1`)
 	s.stop()
 	page.Shows(`document.querySelector('.link.lost') !== null && document.querySelectorAll('.body .row').length === 1`)
