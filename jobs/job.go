@@ -65,9 +65,11 @@ type Trial struct {
 	Variant
 	Group string `json:"group"`
 	Index int    `json:"index"` // in its group
-	// Stopped are earlier rollouts of this trial, which were cancelled or
-	// replaced by Rerun.
+	// Stopped are earlier rollouts of this trial: cancelled ones, and ended ones after
+	// which the trial ran again.
 	Stopped []schema.ID `json:"stopped,omitempty"`
+	// Retried are the ended rollouts after which the trial ran again by Options.Retries.
+	Retried []Retried `json:"retried,omitempty"`
 
 	Task   string `json:"task"` // the task's name
 	Dir    string `json:"dir"`  // the task's folder, absolute
@@ -386,6 +388,50 @@ func (j *Job) Rerun(list []Trial) error {
 	return nil
 }
 
+// retry replaces an ended trial with the given one, which Retries made. It saves the
+// plan first: from then on, the old result does not count.
+func (j *Job) retry(next Trial) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	p := j.Plan
+	p.Trials = slices.Clone(p.Trials) // others read the old ones
+	for i := range p.Trials {
+		if p.Trials[i].Name == next.Name {
+			p.Trials[i] = next
+		}
+	}
+	if err := writeJSON(j.Dir, planName, &p); err != nil {
+		return err
+	}
+	j.Plan.Trials = p.Trials
+	delete(j.done, next.Name)
+	delete(j.begun, next.Name)
+	j.index()
+	return j.setAside(&next)
+}
+
+// setAside moves the files of a trial's last ended rollout out of the trial's folder,
+// if the trial runs again and they are still there.
+func (j *Job) setAside(t *Trial) error {
+	last := len(t.Retried) - 1
+	if last < 0 {
+		return nil
+	}
+	var r struct {
+		ID schema.ID `json:"id"`
+	}
+	if err := readJSON(filepath.Join(j.Dir, t.Name, planName), &r); err != nil || r.ID != t.Retried[last].Rollout {
+		return nil //nolint:nilerr // the folder is that of another rollout, which has not ended
+	}
+	if err := os.Mkdir(filepath.Join(j.Dir, RetriedName), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("keep the earlier rollout of %s: %w", t.Name, err)
+	}
+	if err := os.Rename(filepath.Join(j.Dir, t.Name), filepath.Join(j.Dir, t.RetriedDir(last))); err != nil {
+		return fmt.Errorf("keep the earlier rollout of %s: %w", t.Name, err)
+	}
+	return nil
+}
+
 // Trial returns the trial of a rollout.
 func (j *Job) Trial(id schema.ID) (Trial, bool) {
 	j.mu.Lock()
@@ -469,7 +515,7 @@ func (p *Plan) validate() error {
 	}
 	seen := map[string]bool{}
 	for i, t := range p.Trials {
-		if t.Name == "" || t.Name != filepath.Base(t.Name) || strings.HasPrefix(t.Name, ".") || seen[t.Name] {
+		if t.Name == "" || t.Name != filepath.Base(t.Name) || strings.HasPrefix(t.Name, ".") || t.Name == RetriedName || seen[t.Name] {
 			return fmt.Errorf("trials[%d].name: %q is not valid: want the name of a folder, different from the others", i, t.Name)
 		}
 		seen[t.Name] = true

@@ -11,6 +11,9 @@ type Report struct {
 	Name     string    `json:"name"`
 	Variants []Cell    `json:"variants"` // over all tasks, in the order of the plan
 	Tasks    []TaskRow `json:"tasks"`    // in the order of the plan
+	// Retries counts the faults for which trials ran again. Their earlier results count
+	// in no cell.
+	Retries []Cause `json:"retries,omitempty"`
 }
 
 // TaskRow is a task with each of the job's variants.
@@ -36,7 +39,7 @@ func NewReport(p *Plan, results []schema.Result) Report {
 		dir string
 	}
 	trials, ended, of := map[place]int{}, map[place][]schema.Result{}, map[schema.ID]place{}
-	out := Report{Name: p.Name, Tasks: []TaskRow{}}
+	out := Report{Name: p.Name, Tasks: []TaskRow{}, Retries: p.Causes()}
 	for _, t := range p.Trials {
 		at := place{t.Variant, t.Dir}
 		if of[t.Rollout] = at; trials[place{dir: t.Dir}] == 0 {

@@ -15,6 +15,8 @@ type Progress interface {
 	Event(e schema.Event)
 	Call(id schema.ID) // a call was answered
 	Result(r *schema.Result)
+	// Again is Result for a trial that runs again, as the rollout next.
+	Again(r *schema.Result, next schema.ID)
 }
 
 // Options are settings of a run that do not change its results.
@@ -28,6 +30,9 @@ type Options struct {
 	// that had begun have a result. The calls that this process answers count at once,
 	// other calls with the result of their rollout.
 	Limits Limits
+	// Retries selects the faults after which a trial runs again. Its earlier results are
+	// kept below the job's folder; see Trial.RetriedDir. Limits end retries, too.
+	Retries Retries
 }
 
 // savers is the number of results that are written concurrently.
@@ -41,10 +46,13 @@ type runner struct {
 	// quit ends open answers.
 	quit context.Context
 
-	spent     *spending
-	submitted chan struct{} // closed when no more requests are sent
-	// endSubmit makes submit return.
-	endSubmit context.CancelFunc
+	spent *spending
+	// submitting is the context of submissions, which endSubmit ends.
+	submitting context.Context
+	endSubmit  context.CancelFunc
+	submits    sync.WaitGroup // submissions that go on
+	submitted  chan struct{}  // closed when the first one has ended
+	retries    sync.WaitGroup // trials that will be submitted again
 	// enough makes collect return.
 	enough context.CancelFunc
 
@@ -60,6 +68,8 @@ type silent struct{}
 func (silent) Event(schema.Event)    {}
 func (silent) Call(schema.ID)        {}
 func (silent) Result(*schema.Result) {}
+
+func (silent) Again(*schema.Result, schema.ID) {}
 
 // Run runs the trials until each has a result. The trainer has the name in Rules and
 // serves no other rollouts meanwhile. The error is the context's cause, the first error
@@ -89,7 +99,7 @@ func (w *Work) run(ctx context.Context, t *trainer.Trainer, o Options) error {
 	defer enough()
 	r := &runner{
 		Work: w, Options: o, trainer: t, fail: fail, quit: quit, spent: newSpending(o.Limits, w.Job.Results()),
-		submitted: make(chan struct{}), endSubmit: endSubmit, enough: enough, waiting: map[schema.ID]bool{},
+		submitting: submitting, endSubmit: endSubmit, submitted: make(chan struct{}), enough: enough, waiting: map[schema.ID]bool{},
 	}
 	for id := range w.names {
 		r.waiting[id] = true
@@ -108,13 +118,12 @@ func (w *Work) run(ctx context.Context, t *trainer.Trainer, o Options) error {
 	defer end()
 	var bg sync.WaitGroup
 	bg.Go(func() { _ = t.Serve(serving, r.answer) }) // returns only when its context ends
+	r.submits.Add(1)
 	bg.Go(func() {
 		defer close(r.submitted)
-		if r.spent.over() != nil {
-			return
-		}
-		if err := r.submit(submitting); err != nil && (submitting.Err() == nil || inner.Err() != nil) {
-			fail(err)
+		defer r.submits.Done()
+		if r.spent.over() == nil {
+			r.first(inner)
 		}
 	})
 	r.checkLimits()
@@ -132,6 +141,7 @@ func (w *Work) run(ctx context.Context, t *trainer.Trainer, o Options) error {
 	fail(nil)
 	leave()
 	bg.Wait()
+	r.retries.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil && r.limit != nil && len(r.Job.Missing()) > 0 {
@@ -153,14 +163,17 @@ func (r *runner) checkLimits() {
 	r.halting.Lock()
 	defer r.halting.Unlock()
 	over := r.spent.over()
+	r.mu.Lock()
 	if over == nil || r.limit != nil {
+		r.mu.Unlock()
 		return
 	}
+	r.limit = over
+	r.mu.Unlock()
 	r.endSubmit()
-	<-r.submitted // a request that is sent later would run
+	r.submits.Wait() // a request that is sent later would run
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.limit = over
 	stopped, err := r.Job.Stop(false, over.Reason)
 	if err = errors.Join(err, r.trainer.Cancel(stopped, over.Reason)); err != nil {
 		r.fail(err)
@@ -182,26 +195,38 @@ func (r *runner) waits() bool {
 }
 
 // takes reports whether the result of a rollout is to be kept. It is not if the rollout
-// was cancelled because of a limit.
-func (r *runner) takes(id schema.ID) bool {
+// was cancelled because of a limit. If the trial runs again, next is the trial with the
+// rollout whose result is to come.
+func (r *runner) takes(res *schema.Result) (next Trial, again, wanted bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.waiting[res.ID] {
+		return Trial{}, false, false
+	}
+	delete(r.waiting, res.ID)
+	r.begun(res.ID)
+	t, _ := r.Job.Trial(res.ID)
+	next, again, err := r.Retries.next(t, res)
+	if err != nil {
+		r.fail(err)
+	}
+	if again {
+		r.waiting[next.Rollout] = true
+		r.answers[next.Rollout] = r.answers[res.ID]
+	}
+	return next, again, true
+}
+
+// answerer returns the answerer of the calls of a rollout, which has begun by its call; nil:
+// they are not answered.
+func (r *runner) answerer(id schema.ID) trainer.Answerer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.waiting[id] {
-		return false
+		return nil
 	}
-	delete(r.waiting, id)
 	r.begun(id)
-	return true
-}
-
-// calls reports whether a call of a rollout, which has begun by it, is to be answered.
-func (r *runner) calls(id schema.ID) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.waiting[id] {
-		r.begun(id)
-	}
-	return r.waiting[id]
+	return r.answers[id]
 }
 
 // collect stores a result of every rollout, and waits for no more of them when the
@@ -215,7 +240,8 @@ func (r *runner) collect(ctx, waiting context.Context) error {
 		if err != nil {
 			return err
 		}
-		if !r.takes(res.ID) {
+		next, again, wanted := r.takes(&res)
+		if !wanted {
 			continue
 		}
 		r.spent.result(&res)
@@ -223,7 +249,7 @@ func (r *runner) collect(ctx, waiting context.Context) error {
 		free <- struct{}{}
 		saving.Go(func() {
 			defer func() { <-free }()
-			if err := r.keep(ctx, res); err != nil {
+			if err := r.keep(ctx, res, next, again); err != nil {
 				r.fail(err)
 			}
 		})
@@ -237,18 +263,53 @@ func (r *runner) begun(id schema.ID) {
 	}
 }
 
-// submit uploads the tasks' files and puts the requests on the queue.
-func (r *runner) submit(ctx context.Context) error {
+// first submits the trials with which the run begins.
+func (r *runner) first(ctx context.Context) {
 	if len(r.stopped) > 0 {
 		if err := r.trainer.Cancel(r.stopped, interrupted); err != nil {
-			return err
+			r.fail(err)
+			return
 		}
 	}
 	send := r.trainer.Submit
 	if r.adopt {
 		send = r.trainer.Adopt
 	}
-	for _, g := range r.groups {
+	r.submit(ctx, r.groups, send)
+}
+
+// submit is send without an error if endSubmit ended it.
+func (r *runner) submit(ctx context.Context, groups []group, send func(context.Context, []schema.Request) error) {
+	err := r.send(r.submitting, groups, send)
+	if err != nil && (r.submitting.Err() == nil || ctx.Err() != nil) {
+		r.fail(err)
+	}
+}
+
+// again submits a trial whose rollout has ended, unless no rollout begins any more.
+func (r *runner) again(ctx context.Context, t Trial) {
+	select {
+	case <-r.submitted:
+	case <-ctx.Done():
+		return
+	}
+	r.mu.Lock()
+	if r.limit != nil {
+		if delete(r.waiting, t.Rollout); len(r.waiting) == 0 {
+			r.enough()
+		}
+		r.mu.Unlock()
+		return
+	}
+	r.submits.Add(1)
+	r.mu.Unlock()
+	defer r.submits.Done()
+	r.submit(ctx, r.groupsOf([]Trial{t}), r.trainer.Submit)
+}
+
+// send uploads the tasks' files and puts the requests on the queue.
+func (r *runner) send(ctx context.Context, groups []group, send func(context.Context, []schema.Request) error) error {
+	for _, g := range groups {
 		if len(g.bundle) > 0 {
 			sha, err := r.trainer.PutBundle(ctx, g.bundle)
 			if err != nil {
@@ -270,8 +331,8 @@ func (r *runner) answer(ctx context.Context, c *trainer.Call) (*schema.Reply, er
 	if err != nil {
 		return nil, err
 	}
-	answer := r.answers[key.Rollout]
-	if answer == nil || !r.calls(key.Rollout) {
+	answer := r.answerer(key.Rollout)
+	if answer == nil {
 		return nil, errors.New("this process waits for no result of that rollout")
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -286,11 +347,20 @@ func (r *runner) answer(ctx context.Context, c *trainer.Call) (*schema.Reply, er
 	return reply, err
 }
 
-// keep stores a result in the job's folder.
-func (r *runner) keep(ctx context.Context, res schema.Result) error {
+// keep stores a result in the job's folder. If again is true, the trial then runs as next.
+func (r *runner) keep(ctx context.Context, res schema.Result, next Trial, again bool) error {
 	if err := r.Job.Put(ctx, res, r.trainer.Artifact); err != nil {
 		return err
 	}
-	r.Progress.Result(&res)
+	if !again {
+		r.Progress.Result(&res)
+		return r.Job.Tell(false)
+	}
+	if err := r.Job.retry(next); err != nil {
+		return err
+	}
+	r.Job.Logf("%s runs again: rollout %s", next.Name, next.Rollout)
+	r.Progress.Again(&res, next.Rollout)
+	r.retries.Go(func() { r.again(ctx, next) })
 	return r.Job.Tell(false)
 }

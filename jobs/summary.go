@@ -72,7 +72,7 @@ func Sum(trials int, results []schema.Result) Summary {
 	s := Summary{Trials: trials, Ended: len(results)}
 	total, binary := 0.0, true
 	passed := map[string][]bool{}
-	causes := map[[3]string]*Cause{}
+	faults := causes{}
 	for i := range results {
 		r := &results[i]
 		for _, c := range r.Calls {
@@ -86,11 +86,7 @@ func Sum(trials int, results []schema.Result) Summary {
 			s.Seconds += float64(p.MS) / 1000
 		}
 		if f := r.Fault; f != nil {
-			key := [3]string{f.Stage, f.Code, f.Who}
-			if causes[key] == nil {
-				causes[key] = &Cause{Stage: f.Stage, Code: f.Code, Who: f.Who, Example: f.Message}
-			}
-			causes[key].Count++
+			faults.add(f)
 		}
 		if r.Reward == nil {
 			continue
@@ -108,13 +104,29 @@ func Sum(trials int, results []schema.Result) Summary {
 	if binary {
 		s.PassAt = passAt(passed)
 	}
-	for _, c := range causes {
-		s.Errors = append(s.Errors, *c)
+	s.Errors = faults.sorted()
+	return s
+}
+
+// causes counts faults by stage, code and party.
+type causes map[[3]string]*Cause
+
+func (c causes) add(f *schema.Fault) {
+	key := [3]string{f.Stage, f.Code, f.Who}
+	if c[key] == nil {
+		c[key] = &Cause{Stage: f.Stage, Code: f.Code, Who: f.Who, Example: f.Message}
 	}
-	slices.SortFunc(s.Errors, func(a, b Cause) int {
+	c[key].Count++
+}
+
+func (c causes) sorted() (list []Cause) {
+	for _, one := range c {
+		list = append(list, *one)
+	}
+	slices.SortFunc(list, func(a, b Cause) int {
 		return cmp.Or(-cmp.Compare(a.Count, b.Count), cmp.Compare(a.Stage, b.Stage), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Who, b.Who))
 	})
-	return s
+	return list
 }
 
 // passAt estimates pass@k without bias (Chen and others, "Evaluating Large
@@ -213,6 +225,7 @@ func (j *Job) result() harborJob {
 	by := map[string][]schema.Result{}
 	for i := range p.Trials {
 		t := &p.Trials[i]
+		st.Retries += len(t.Retried)
 		r, ok := j.done[t.Name]
 		if !ok {
 			if j.begun[t.Name] {

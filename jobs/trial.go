@@ -57,6 +57,9 @@ func (j *Job) Begin(id schema.ID) error {
 // fresh makes an empty folder for a trial. It removes the files of a process that
 // died.
 func (j *Job) fresh(t *Trial) (*os.Root, error) {
+	if err := j.setAside(t); err != nil {
+		return nil, err
+	}
 	dir := filepath.Join(j.Dir, t.Name)
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, err

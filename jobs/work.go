@@ -45,6 +45,7 @@ type Work struct {
 	Rerun int // trials with a fault that run again
 
 	groups  []group
+	trials  map[string]part // by name
 	answers map[schema.ID]trainer.Answerer
 	names   map[schema.ID]string
 	faults  map[schema.ID]*schema.Fault // of the trials that cannot run
@@ -53,6 +54,12 @@ type Work struct {
 	stopped []schema.ID
 	// adopt means that an earlier process may have submitted the rollouts.
 	adopt bool
+}
+
+// part is the request of a trial, with the files of its task.
+type part struct {
+	bundle  []byte
+	request schema.Request
 }
 
 // group has the rollouts of one task with one variant.
@@ -175,12 +182,11 @@ func tasksOf(ctx context.Context, trials []Trial, r *Rules) (list []Task, err er
 // newWork makes the requests of the trials, or the faults of the ones that cannot
 // run.
 func newWork(list []Task, trials []Trial, r *Rules) *Work {
-	w := &Work{answers: map[schema.ID]trainer.Answerer{}, names: map[schema.ID]string{}, faults: map[schema.ID]*schema.Fault{}}
+	w := &Work{trials: map[string]part{}, answers: map[schema.ID]trainer.Answerer{}, names: map[schema.ID]string{}, faults: map[schema.ID]*schema.Fault{}}
 	at := map[string]*Task{}
 	for i, t := range list {
 		at[t.Dir] = &list[i]
 	}
-	last := ""
 	for _, of := range trials {
 		t := at[of.Dir]
 		q, err := t.request(r, of)
@@ -188,16 +194,29 @@ func newWork(list []Task, trials []Trial, r *Rules) *Work {
 			w.faults[of.Rollout] = t.fault(err)
 			continue
 		}
-		if of.Group != last || len(w.groups) == 0 {
-			w.groups = append(w.groups, group{bundle: t.Task.Bundle})
-			last = of.Group
-		}
-		g := &w.groups[len(w.groups)-1]
-		g.requests = append(g.requests, q)
+		w.trials[of.Name] = part{t.Task.Bundle, q}
 		w.answers[q.ID], w.names[q.ID] = t.answers[of.Variant], of.Name
 		w.stopped = append(w.stopped, of.Stopped...)
 	}
+	w.groups = w.groupsOf(trials)
 	return w
+}
+
+// groupsOf returns the requests of the trials that can run, for their rollouts.
+func (w *Work) groupsOf(trials []Trial) (list []group) {
+	for _, t := range trials {
+		p, ok := w.trials[t.Name]
+		if !ok {
+			continue
+		}
+		if len(list) == 0 || list[len(list)-1].requests[0].Group != t.Group {
+			list = append(list, group{bundle: p.bundle})
+		}
+		q, g := p.request, &list[len(list)-1]
+		q.ID = t.Rollout
+		g.requests = append(g.requests, q)
+	}
+	return list
 }
 
 // Names returns the names of the trials that are to run, by their rollouts.

@@ -92,6 +92,7 @@ func jobShowCommand() *cobra.Command {
 			}
 			fmt.Fprintln(out)
 			printSummary(out, jobs.Sum(len(p.Trials), results))
+			printRetries(out, p.Causes())
 			if p.Stopped != "" {
 				fmt.Fprintf(out, "the job stopped before all trials had a result: %s\n", oneLine(p.Stopped, 400))
 			}

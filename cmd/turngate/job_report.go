@@ -29,7 +29,11 @@ func jobReportCommand() *cobra.Command {
 			if output == "json" {
 				return printJSON(cmd.OutOrStdout(), report)
 			}
-			return printReportOf(cmd.OutOrStdout(), &report)
+			if err := printReportOf(cmd.OutOrStdout(), &report); err != nil {
+				return err
+			}
+			printRetries(cmd.OutOrStdout(), report.Retries)
+			return nil
 		},
 	}
 	addOutput(cmd.Flags(), &output, "table", "json")

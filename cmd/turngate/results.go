@@ -131,12 +131,19 @@ func printSummary(w io.Writer, s jobs.Summary) {
 		line += ", " + passText(s.PassAt)
 	}
 	fmt.Fprintf(w, "%s, %d calls, %d + %d tokens%s, %.1f s of rollouts\n", line, s.Calls, s.PromptTokens, s.CompletionTokens, costText(&s), s.Seconds)
-	if len(s.Errors) == 0 {
+	printCauses(w, "ERRORS", s.Errors)
+}
+
+// printRetries prints the faults for which trials of a job ran again.
+func printRetries(w io.Writer, list []jobs.Cause) { printCauses(w, "RETRIED", list) }
+
+func printCauses(w io.Writer, head string, list []jobs.Cause) {
+	if len(list) == 0 {
 		return
 	}
-	t := newTable(w, "ERRORS", "STAGE", "CODE", "FAULT OF", "FOR EXAMPLE")
+	t := newTable(w, head, "STAGE", "CODE", "FAULT OF", "FOR EXAMPLE")
 	t.cut = []string{"FOR EXAMPLE"}
-	for _, c := range s.Errors {
+	for _, c := range list {
 		t.row(c.Count, oneLine(c.Stage, 20), oneLine(c.Code, 24), oneLine(c.Who, 10), oneLine(c.Example, 80))
 	}
 	_ = t.flush() // as for all output other than results

@@ -89,7 +89,7 @@ func rolloutCommand() *cobra.Command {
 	}
 	f := &rolloutFlags{}
 	f.add(cmd.PersistentFlags())
-	cmd.AddCommand(rolloutListCommand(f), rolloutGetCommand(f), rolloutShowCommand(f), rolloutExportCommand(f), rolloutReplayCommand(f), rolloutLogsCommand(f), rolloutCopyCommand(f), rolloutCancelCommand(f))
+	cmd.AddCommand(rolloutListCommand(f), rolloutGetCommand(f), rolloutShowCommand(f), rolloutExportCommand(f), rolloutReplayCommand(f), rolloutLogsCommand(f), rolloutCopyCommand(f), rolloutCancelCommand(f), rolloutRetryCommand(f))
 	return cmd
 }
 

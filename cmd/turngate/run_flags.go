@@ -21,6 +21,7 @@ type jobFlags struct {
 	runs    string
 	resume  string
 	rerun   []string
+	retry   string
 	filter  []string
 	exclude []string
 	limit   int
@@ -33,6 +34,7 @@ func (f *jobFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.runs, "runs", "runs", "folder of jobs")
 	fl.StringVar(&f.resume, "resume", "", "folder of a job to continue: its trials without a result run, with its settings")
 	fl.StringArrayVar(&f.rerun, "rerun", nil, "with --resume: run trials again if their fault has this code, or \"any\" (repeatable)")
+	fl.StringVar(&f.retry, "retry", "", "run a trial again after a fault, as CAUSE=NUMBER,...: infrastructure=3,agent_timeout=1 (default: no trial; docs/jobs.md has the causes)")
 	fl.StringArrayVar(&f.filter, "filter", nil, "run only tasks with a name or a folder that matches a pattern such as 'django*' (repeatable)")
 	fl.StringArrayVar(&f.exclude, "exclude", nil, "do not run tasks that match a pattern (repeatable)")
 	fl.IntVar(&f.limit, "limit", 0, "largest number of tasks (0: all)")
@@ -54,6 +56,8 @@ func (f *jobFlags) check(cmd *cobra.Command) error {
 	for _, p := range f.filter {
 		wrong = append(wrong, flagOf("filter", jobs.CheckPattern(p)))
 	}
+	_, err := jobs.ParseRetries(f.retry)
+	wrong = append(wrong, flagOf("retry", err))
 	for _, p := range f.exclude {
 		wrong = append(wrong, flagOf("exclude", jobs.CheckPattern(p)))
 	}
@@ -128,7 +132,7 @@ func absolute(path string) string {
 
 // mayDiffer reports whether a resumed job may have another value of a flag.
 func mayDiffer(name string) bool {
-	return slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "help", "nats", "creds", "parallel", "agents", "max-cost", "max-tokens-total"}, name)
+	return slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "help", "nats", "creds", "parallel", "agents", "max-cost", "max-tokens-total", "retry"}, name)
 }
 
 // again sets the flags to the job's values and refuses flags that contradict

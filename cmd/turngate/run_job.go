@@ -56,6 +56,7 @@ func (f *runFlags) run(cmd *cobra.Command, paths, argv []string) error {
 		return err
 	}
 	printSummary(stderr, summary)
+	printRetries(stderr, j.Plan.Causes())
 	if err := printComparison(stderr, &j.Plan, results); err != nil {
 		return err
 	}
@@ -171,7 +172,11 @@ func (f *runFlags) work(cmd *cobra.Command, w *jobs.Work) error {
 	defer t.Close()
 	pg.Begin(len(w.Job.Plan.Trials), w.Names(), w.Job.Results())
 	defer pg.End()
-	err = w.Run(ctx, t, jobs.Options{Progress: pg, Remote: f.nats.url != "", Limits: jobs.Limits{CostUSD: f.limits.maxCost, Tokens: f.limits.maxTokensTotal}})
+	retries, err := jobs.ParseRetries(f.job.retry)
+	if err != nil {
+		return err
+	}
+	err = w.Run(ctx, t, jobs.Options{Progress: pg, Remote: f.nats.url != "", Limits: jobs.Limits{CostUSD: f.limits.maxCost, Tokens: f.limits.maxTokensTotal}, Retries: retries})
 	return storeFailed(ctx, err)
 }
 

@@ -34,7 +34,7 @@ def main():
     result = check(JobResult, job / "result.json")
     assert config.job_name == job.name, config.job_name
     assert len(lock.trials) == result.n_total_trials, (len(lock.trials), result.n_total_trials)
-    trials = [d for d in sorted(job.iterdir()) if d.is_dir()]
+    trials = [d for d in sorted(job.iterdir()) if (d / "config.json").exists() or (d / "result.json").exists()]  # as Harbor's viewer lists them
     for d in trials:
         check(TrialConfig, d / "config.json")
         check(TrialLock, d / "lock.json")

@@ -5,6 +5,7 @@ package progress
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -82,7 +83,7 @@ func New(c Config) *Board {
 func (b *Board) Begin(trials int, names map[schema.ID]string, results []schema.Result) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.trials, b.names = trials, names
+	b.trials, b.names = trials, maps.Clone(names)
 	b.started = b.cfg.Now()
 	b.heard, b.told = b.started, b.started
 	for i := range results {
@@ -240,13 +241,30 @@ func (b *Board) Result(r *schema.Result) {
 	defer b.mu.Unlock()
 	b.heard = b.cfg.Now()
 	b.count(r)
-	delete(b.queued, r.ID)
-	delete(b.running, r.ID)
-	if i := slices.Index(b.order, r.ID); i >= 0 {
-		b.order = slices.Delete(b.order, i, i+1)
-	}
+	b.forget(r.ID)
 	if b.cfg.Size == nil {
 		fmt.Fprintf(b.cfg.Out, "[%d/%d] %s %s: %s\n", b.before+b.ended, b.trials, r.ID, plain.Line(b.names[r.ID], 60), plain.Line(Outcome(r), 300))
+	}
+}
+
+// Again records that a rollout has ended and that its trial runs again as next.
+func (b *Board) Again(r *schema.Result, next schema.ID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.heard = b.cfg.Now()
+	b.names[next] = b.names[r.ID]
+	b.forget(r.ID)
+	if b.cfg.Size == nil {
+		fmt.Fprintf(b.cfg.Out, "%s %s: %s; the trial runs again as %s\n", r.ID, plain.Line(b.names[r.ID], 60), plain.Line(Outcome(r), 300), next)
+	}
+}
+
+// forget removes a rollout from the ones that wait or run.
+func (b *Board) forget(id schema.ID) {
+	delete(b.queued, id)
+	delete(b.running, id)
+	if i := slices.Index(b.order, id); i >= 0 {
+		b.order = slices.Delete(b.order, i, i+1)
 	}
 }
 

@@ -147,3 +147,18 @@ func TestOthersPrintAboveTheBar(t *testing.T) {
 		t.Errorf("%q", text)
 	}
 }
+
+// A trial that runs again has not ended, and its next rollout has its name.
+func TestATrialThatRunsAgain(t *testing.T) {
+	var out bytes.Buffer
+	b := New(Config{Out: &out})
+	b.Begin(1, map[schema.ID]string{"a-1": "task__x"}, nil)
+	defer b.End()
+	b.Again(result("a-1", 0, schema.Faultf("agent", schema.CodeExit, schema.WhoAgent, "no")), "a-1-1")
+	b.Result(result("a-1-1", 1, nil))
+	for _, want := range []string{"a-1 task__x: done, agent: exit: no; the trial runs again as a-1-1\n", "[1/1] a-1-1 task__x: done, reward 1\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in %q", want, out.String())
+		}
+	}
+}

@@ -87,6 +87,28 @@ func InJob(dir string) ([]*Rollout, error) {
 	return out, nil
 }
 
+// retriedIn returns the ended rollouts of a job after which their trials ran again. The
+// name of each trial is that of its folder.
+func retriedIn(dir string) ([]*Rollout, error) {
+	p, _, err := jobs.Read(dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []*Rollout
+	for _, t := range p.Trials {
+		for i, before := range t.Retried {
+			at := t
+			at.Rollout, at.Name = before.Rollout, path.Base(t.RetriedDir(i))
+			r := &Rollout{ID: before.Rollout, Job: dir, Trial: &at, Plan: &p, dir: filepath.Join(dir, t.RetriedDir(i))}
+			if r.Result, err = resultIn(r.dir); err != nil {
+				return nil, err
+			}
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
 // InJobs returns the rollouts of all jobs in a folder, beginning with the newest
 // job. If some jobs cannot be read, it returns an error together with the
 // rollouts of the others.
@@ -128,9 +150,20 @@ func Find(runs, name string) ([]*Rollout, error) {
 		}
 	}
 	all, bad := InJobs(runs)
+	jobsOf := map[string]bool{}
 	for _, r := range all {
 		if string(r.ID) == name || r.Trial.Name == name {
 			return []*Rollout{r}, nil
+		}
+		jobsOf[r.Job] = true
+	}
+	for dir := range jobsOf {
+		again, err := retriedIn(dir)
+		bad = errors.Join(bad, err)
+		for _, r := range again {
+			if string(r.ID) == name || r.Trial.Name == name {
+				return []*Rollout{r}, nil
+			}
 		}
 	}
 	return nil, errors.Join(&NotFoundError{name, runs}, bad)
@@ -149,7 +182,11 @@ func trialAt(dir string) *Rollout {
 	if err != nil {
 		return nil
 	}
-	all, err := InJob(filepath.Dir(dir))
+	find := func() ([]*Rollout, error) { return InJob(filepath.Dir(dir)) }
+	if above := filepath.Dir(dir); filepath.Base(above) == jobs.RetriedName {
+		find = func() ([]*Rollout, error) { return retriedIn(filepath.Dir(above)) }
+	}
+	all, err := find()
 	if err != nil {
 		return nil
 	}
@@ -170,18 +207,30 @@ func transcriptAt(file string) (*Rollout, error) {
 		}
 	}
 	r := &Rollout{file: file}
-	data, err := readFile(filepath.Join(filepath.Dir(file), resultName), maxResult)
+	result, err := resultIn(filepath.Dir(file))
+	if err != nil {
+		return nil, err
+	}
+	if result != nil {
+		r.Result, r.ID = result, result.ID
+	}
+	return r, nil
+}
+
+// resultIn reads the result in a folder; nil if it has none that is valid.
+func resultIn(dir string) (*schema.Result, error) {
+	data, err := readFile(filepath.Join(dir, resultName), maxResult)
 	if errors.Is(err, fs.ErrNotExist) {
-		return r, nil
+		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	var result schema.Result
-	if json.Unmarshal(data, &result) == nil && result.Validate() == nil {
-		r.Result, r.ID = &result, result.ID
+	if json.Unmarshal(data, &result) != nil || result.Validate() != nil {
+		return nil, nil
 	}
-	return r, nil
+	return &result, nil
 }
 
 // Transcript reads the compressed transcript. The error wraps ErrNoTranscript if
