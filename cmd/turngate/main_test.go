@@ -117,6 +117,9 @@ func TestAllWrongFlagsAreNamed(t *testing.T) {
 		"of check":       {[]string{"task", "check", "-j", "0", "--pass", "-1", "/no/such/dir"}, []string{"--parallel: \"0\"", "--pass: -1", "/no/such/dir"}},
 		"of an import":   {[]string{"task", "import", "--format", "foo", "/no/such/file"}, []string{"--format: \"foo\"", "/no/such/file"}},
 		"of up":          {[]string{"up", "--slots", "0", "--max-cpus", "-2", "--build-network", "k"}, []string{"--slots: \"0\"", "--max-cpus: -2", "--build-network: \"k\""}},
+		"of metrics":     {[]string{"worker", "--metrics", "9464", "--slots", "0"}, []string{"--metrics: \"9464\"", "--slots: \"0\""}},
+		"of a profile":   {[]string{"nats", "--metrics", "0.0.0.0:9464", "--pprof"}, []string{"--pprof", "loopback"}},
+		"of no metrics":  {[]string{"up", "--pprof"}, []string{"--pprof: it needs --metrics"}},
 		"of what to run": {[]string{"run", "--filter", "[", "--limit", "-2", "--seed", "1", good}, []string{"--filter", "--limit", "--seed"}},
 		"several tasks":  {[]string{"run", task(t, map[string]string{"instruction.md": ""}), task(t, map[string]string{"instruction.md": "x", "task.toml": "["})}, []string{"it is empty", "task.toml"}},
 	} {

@@ -80,7 +80,7 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 	}
 	timing := broker.DefaultTiming()
 	timing.NoCapable = 0 // no other worker can join
-	w, release, err := wf.start(ctx, wb, wid, timing, nil, log)
+	w, release, err := wf.start(ctx, wb, wid, timing, nil, nil, log)
 	if err != nil {
 		return nil, nil, err
 	}

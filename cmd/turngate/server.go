@@ -68,15 +68,22 @@ func natsCommand() *cobra.Command {
 	var sf serverFlags
 	var state, routes string
 	var cluster broker.ClusterConfig
+	var mf metricsFlags
 	cmd := &cobra.Command{
 		Use:   "nats",
 		Short: "Start a NATS server without a worker",
 		Long: "Start a NATS server on 127.0.0.1 with JetStream and generated credentials, for workers and trainers in other processes.\n\n" +
 			"Three of them with --cluster-name, --cluster-port, --routes and a shared --creds-dir make a cluster; its workers take --replicas 3.\n\n" +
 			"For servers on other hosts, `turngate nats config` prints the same accounts for nats-server.",
-		Args: cobra.NoArgs,
+		Args:    cobra.NoArgs,
+		PreRunE: func(*cobra.Command, []string) error { return usageOf(mf.check("metrics")) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := newLogger(cmd, zerolog.InfoLevel)
+			m, err := mf.begin(log)
+			if err != nil {
+				return err
+			}
+			defer m.close()
 			c := sf.config(state, log)
 			cluster.Routes = splitList(routes)
 			c.Cluster = cluster
@@ -88,6 +95,16 @@ func natsCommand() *cobra.Command {
 			if err := sf.tell(cmd.OutOrStdout(), srv, ""); err != nil {
 				return err
 			}
+			if m != nil {
+				nf := natsFlags{srv.URL(), srv.OpsCreds()}
+				b, err := nf.dial(cmd.Context(), broker.RoleOps, broker.RoleOps, log)
+				if err != nil {
+					return err
+				}
+				defer b.Close()
+				m.watchBacklog(b)
+				m.ready(connected(b))
+			}
 			log.Info().Str("url", srv.URL()).Msg("NATS is ready")
 			<-cmd.Context().Done()
 			return nil
@@ -95,6 +112,7 @@ func natsCommand() *cobra.Command {
 	}
 	sf.add(cmd)
 	fl := cmd.Flags()
+	mf.add(fl)
 	fl.StringVar(&state, "state", stateDir(), "folder for the server's files")
 	fl.StringVar(&cluster.Name, "cluster-name", "", "name of this server in a cluster, such as n1")
 	fl.IntVar(&cluster.Port, "cluster-port", 0, "port on 127.0.0.1 for the other servers")

@@ -24,6 +24,11 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 			}
 			defer release()
 			log := newLogger(cmd, zerolog.InfoLevel)
+			m, err := wf.monitor.begin(log)
+			if err != nil {
+				return err
+			}
+			defer m.close()
 			c := sf.config(wf.state, log)
 			c.Workers = append(c.Workers, wid)
 			srv, err := broker.StartEmbedded(c)
@@ -37,7 +42,8 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 				return err
 			}
 			defer b.Close()
-			return wf.serve(ctx, b, wid, hurry, log, func() {
+			m.watchBacklog(b)
+			return wf.serve(ctx, b, wid, hurry, m, log, func() {
 				if err := sf.tell(cmd.OutOrStdout(), srv, wid); err != nil {
 					log.Warn().Err(err).Msg("the credentials are not listed")
 				}

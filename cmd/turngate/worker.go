@@ -55,6 +55,7 @@ type workerFlags struct {
 	requestsMB      int64
 	images          imageFlags
 	sideCarSubnets  string
+	monitor         metricsFlags
 }
 
 // defaultCopyMB bounds the files of one snapshot.
@@ -64,7 +65,7 @@ const defaultCopyMB = 8 << 10
 func (f *workerFlags) check() error {
 	wrong := []error{
 		atLeast("grace", f.grace, 0), atLeast("retention", f.retention, 0), atLeast("conversations-mb", f.conversationsMB, 1), atLeast("requests-mb", f.requestsMB, 1),
-		atLeast("max-cpus", f.maxCPUs, 0), atLeast("max-memory-mb", f.maxMemoryMB, 0), atLeast("max-disk-mb", f.maxDiskMB, 0), atLeast("max-pids", f.maxPids, 0), atLeast("max-snapshot-mb", f.maxSnapshotMB, -1), atLeast("bundle-cache-mb", f.bundleCacheMB, 0), f.images.check(), f.trainers.check(),
+		atLeast("max-cpus", f.maxCPUs, 0), atLeast("max-memory-mb", f.maxMemoryMB, 0), atLeast("max-disk-mb", f.maxDiskMB, 0), atLeast("max-pids", f.maxPids, 0), atLeast("max-snapshot-mb", f.maxSnapshotMB, -1), atLeast("bundle-cache-mb", f.bundleCacheMB, 0), f.images.check(), f.trainers.check(), f.monitor.check("metrics"),
 	}
 	if f.replicas != 0 && f.replicas != 1 && f.replicas != 3 {
 		wrong = append(wrong, fmt.Errorf("--replicas: %d is not valid: want 1 or 3", f.replicas))
@@ -103,11 +104,13 @@ func (f *workerFlags) add(cmd *cobra.Command) {
 	fl.Int64Var(&f.maxDiskMB, "max-disk-mb", 0, "most disk that a request may ask for, and what one gets that asks for none (0: any, and 32 GiB in docker, half of the memory in local)")
 	fl.Int64Var(&f.maxPids, "max-pids", 0, "most processes that a request may ask for, and what one gets that asks for none (0: any, and 4096)")
 	f.images.add(fl)
+	f.monitor.add(fl)
 	fl.StringVar(&f.sideCarSubnets, "side-car-subnets", sandboxes.DefaultSubnets, "addresses for the networks of tasks with side-cars")
 }
 
-// start makes a worker, to be released after use. b is connected as a worker.
-func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, timing broker.Timing, hurry <-chan struct{}, log zerolog.Logger) (_ *worker.Worker, release func(), err error) {
+// start makes a worker, to be released after use. b is connected as a worker, and m
+// shows its metrics; nil: nobody does.
+func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, timing broker.Timing, hurry <-chan struct{}, m *monitor, log zerolog.Logger) (_ *worker.Worker, release func(), err error) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit((f.conversationsMB + f.requestsMB + 32) << 20) // the limit includes garbage
 	}
@@ -138,11 +141,11 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 	c := worker.Config{
 		Owner: worker.OwnerOf(wid, f.state), Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log, Upstreams: upstreams, Memory: gate.NewMemory(f.conversationsMB<<20, f.requestsMB<<20),
 		Caps:        place.Caps{Networks: splitList(f.allowNetwork), CPUs: f.maxCPUs, MemoryBytes: f.maxMemoryMB << 20, DiskBytes: f.maxDiskMB << 20, Pids: f.maxPids},
-		MaxSnapshot: f.maxSnapshotMB << 20, Bundles: cache,
+		MaxSnapshot: f.maxSnapshotMB << 20, Bundles: cache, Metrics: m.rollouts(),
 	}
 	c.Warm = warmImages(ctx, list)
 	side, err := queue.NewWorker(b, queue.WorkerConfig{
-		Worker: wid, Instance: randomHex(6), Version: version, Slots: f.slots, Offer: c.Offer, Timing: timing, Retention: f.retention,
+		Worker: wid, Instance: randomHex(6), Version: version, Slots: f.slots, Offer: c.Offer, Timing: timing, Retention: f.retention, Metrics: m.queue(),
 	})
 	if err != nil {
 		return nil, nil, err
@@ -158,16 +161,18 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 		release()
 		return nil, nil, err
 	}
+	m.watchWorker(w.State)
+	m.ready(w.Ready)
 	return w, release, nil
 }
 
 // serve sets up the streams, calls ready, and runs the worker until the context
 // ends.
-func (f *workerFlags) serve(ctx context.Context, b *broker.Broker, wid string, hurry <-chan struct{}, log zerolog.Logger, ready func()) error {
+func (f *workerFlags) serve(ctx context.Context, b *broker.Broker, wid string, hurry <-chan struct{}, m *monitor, log zerolog.Logger, ready func()) error {
 	if err := b.Streams.SetupWhenThere(ctx, broker.StreamsConfig{Replicas: f.replicas, Trainer: f.trainers.settings(f.retention)}); err != nil {
 		return err
 	}
-	w, release, err := f.start(ctx, b, wid, broker.DefaultTiming(), hurry, log)
+	w, release, err := f.start(ctx, b, wid, broker.DefaultTiming(), hurry, m, log)
 	if err != nil {
 		return err
 	}
@@ -251,12 +256,17 @@ func workerCommand(hurry <-chan struct{}) *cobra.Command {
 			}
 			defer release()
 			log := newLogger(cmd, zerolog.InfoLevel)
+			m, err := wf.monitor.begin(log)
+			if err != nil {
+				return err
+			}
+			defer m.close()
 			b, err := nf.dial(ctx, "worker", wid, log)
 			if err != nil {
 				return err
 			}
 			defer b.Close()
-			return wf.serve(ctx, b, wid, hurry, log, func() { log.Info().Str("worker", wid).Int("slots", wf.slots).Msg("worker is ready") })
+			return wf.serve(ctx, b, wid, hurry, m, log, func() { log.Info().Str("worker", wid).Int("slots", wf.slots).Msg("worker is ready") })
 		},
 	}
 	nf.add(cmd, defaultURL)

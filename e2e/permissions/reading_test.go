@@ -34,7 +34,7 @@ func requests() []request {
 	out = append(out, []request{
 		{name: "read a foreign state", subject: "$JS.API.STREAM.MSG.GET." + subjects.Records("beta"), body: state, allowed: beta, refused: []role{alpha}},
 		{name: "read a foreign result by sequence", subject: "$JS.API.STREAM.MSG.GET." + subjects.Records("beta"), body: `{"seq":2}`, allowed: beta, refused: []role{alpha}},
-		{name: "read a foreign request", subject: "$JS.API.STREAM.MSG.GET." + subjects.Queue("beta"), body: `{"seq":1}`, allowed: beta, refused: []role{alpha, ops}},
+		{name: "read a foreign request", subject: "$JS.API.STREAM.MSG.GET." + subjects.Queue("beta"), body: `{"seq":1}`, allowed: ops, refused: []role{alpha}},
 		{name: "read a foreign bundle", subject: "$JS.API.STREAM.MSG.GET." + bundles, body: `{"seq":1}`, allowed: beta, refused: []role{alpha, ops}},
 		{name: "read a foreign artifact", subject: "$JS.API.STREAM.MSG.GET." + artifacts, body: `{"seq":1}`, allowed: beta, refused: []role{alpha, ops}},
 		{name: "read events", subject: "$JS.API.STREAM.MSG.GET." + subjects.StreamEvents, body: `{"seq":1}`, allowed: w1, refused: []role{alpha, ops}},
@@ -47,7 +47,7 @@ func requests() []request {
 		{name: "change the own queue", subject: "$JS.API.STREAM.UPDATE." + subjects.Queue("alpha"), body: `{"name":"REQ_alpha","subjects":["rollout.requests.p0.alpha","rollout.requests.p1.alpha","rollout.requests.p2.alpha","rollout.requests.p3.alpha","parked.alpha.>"],"retention":"workqueue","discard":"new","storage":"file","num_replicas":1,"max_msgs":5,"allow_atomic":true,"duplicate_window":120000000000}`, allowed: admin, refused: []role{alpha, ops}},
 		{name: "delete the own records", subject: "$JS.API.STREAM.MSG.DELETE." + subjects.Records("alpha"), body: `{"seq":1}`, allowed: admin, refused: []role{alpha, ops}},
 		{name: "pull from the queue", subject: "$JS.API.CONSUMER.INFO." + subjects.Queue("alpha") + "." + subjects.ConsumerOf(0), allowed: w1, refused: []role{alpha, ops}},
-		{name: "list the consumers of the queue", subject: "$JS.API.CONSUMER.LIST." + subjects.Queue("alpha"), body: `{}`, allowed: w1, refused: []role{alpha, ops}},
+		{name: "list the consumers of the queue", subject: "$JS.API.CONSUMER.LIST." + subjects.Queue("alpha"), body: `{}`, allowed: ops, refused: []role{alpha}},
 		{name: "park a request", subject: subjects.Parked(2, "x", "alpha-2"), allowed: w1, refused: []role{alpha, ops}},
 		{name: "delete a stream", subject: "$JS.API.STREAM.DELETE.NEW", allowed: admin, refused: []role{alpha, ops, w1}},
 		{name: "read the server's users", subject: "$SYS.REQ.ACCOUNT.PING.CONNZ", allowed: role{"sys", "sys"}, refused: []role{alpha, ops, w1}},

@@ -121,6 +121,9 @@ func (b *Broker) Check(ctx context.Context) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
+// Connected reports whether both connections are there now.
+func (b *Broker) Connected() bool { return b.calls.IsConnected() && b.bulk.IsConnected() }
+
 // CallConn is the connection for model and tool calls. It and the other accessors
 // of connections are for the packages under broker.
 func (b *Broker) CallConn() *nats.Conn { return b.calls }

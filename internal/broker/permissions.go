@@ -96,8 +96,13 @@ func opsTrades(trainers []string) []trade {
 		{kind: tradeService, subject: "$JS.API.STREAM.INFO.*"},
 		{kind: tradeService, subject: "$JS.API.STREAM.MSG.GET." + subjects.StreamDead},
 	}
+	queues := []string{subjects.StreamPlain}
 	for _, tid := range trainers {
 		out = append(out, trade{kind: tradeService, subject: "$JS.API.STREAM.MSG.GET." + subjects.Records(tid)})
+		queues = append(queues, subjects.Queue(tid))
+	}
+	for _, stream := range queues { // their depth and age
+		out = append(out, trade{kind: tradeService, subject: "$JS.API.CONSUMER.LIST." + stream}, trade{kind: tradeService, subject: "$JS.API.STREAM.MSG.GET." + stream})
 	}
 	return out
 }

@@ -39,6 +39,36 @@ type Cache struct {
 
 	mu      sync.Mutex
 	entries map[key]*entry
+	found   int64 // opens of a bundle that was there
+	fetched int64 // opens of a bundle that was not
+}
+
+// Stats describes a cache and its use since New.
+type Stats struct {
+	Bytes          int64 // of the files
+	Found, Fetched int64 // opens of a bundle that was there, and that was not
+}
+
+// Stats returns the size and the use of the cache.
+func (c *Cache) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := Stats{Found: c.found, Fetched: c.fetched}
+	for _, e := range c.entries {
+		s.Bytes += e.size
+	}
+	return s
+}
+
+// count counts an open that found the bundle or not.
+func (c *Cache) count(found bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if found {
+		c.found++
+	} else {
+		c.fetched++
+	}
 }
 
 // key names a bundle. A trainer that knows only the sha256 of another's bundle must not
@@ -105,12 +135,14 @@ func (c *Cache) Open(ctx context.Context, trainer, sha string, fetch func(ctx co
 		return nil, errors.Join(context.Cause(ctx), c.leave(k, e))
 	}
 	defer func() { <-e.opening }()
+	found := true
 	if e.open == nil {
 		var err error
-		if e.open, err = c.load(ctx, k, e, fetch); err != nil {
+		if e.open, found, err = c.load(ctx, k, e, fetch); err != nil {
 			return nil, errors.Join(err, c.leave(k, e))
 		}
 	}
+	c.count(found)
 	return e.open.Shared(func() error { return c.leave(k, e) }), nil
 }
 
@@ -173,28 +205,30 @@ func (c *Cache) trim(limit int64) {
 	}
 }
 
-// load opens the file of an entry, and makes it if it is missing or damaged.
-func (c *Cache) load(ctx context.Context, k key, e *entry, fetch func(context.Context, io.Writer) error) (*tasks.Bundle, error) {
+// load opens the file of an entry, and makes it if it is missing or damaged. found is
+// true if it was there.
+func (c *Cache) load(ctx context.Context, k key, e *entry, fetch func(context.Context, io.Writer) error) (_ *tasks.Bundle, found bool, err error) {
 	if e.digest != "" {
 		b, err := c.read(ctx, k, e)
 		if err == nil || ctx.Err() != nil {
-			return b, err
+			return b, true, err
 		}
 		c.log.Warn().Err(err).Str("bundle", k.sha).Msg("a bundle on disk is missing or damaged and is fetched again")
 		_ = os.Remove(c.path(k, e.digest))
 		e.digest, e.checked = "", nil
 		c.setSize(e, 0)
 	}
-	err := c.store(ctx, k, e, fetch)
+	err = c.store(ctx, k, e, fetch)
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) { // the disk may be smaller than the limit
 		c.log.Warn().Err(err).Str("bundle", k.sha).Msg("the disk is full: all unused bundles are removed, and the bundle is fetched again")
 		c.removeUnused()
 		err = c.store(ctx, k, e, fetch)
 	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return c.read(ctx, k, e)
+	b, err := c.read(ctx, k, e)
+	return b, false, err
 }
 
 func (c *Cache) removeUnused() {

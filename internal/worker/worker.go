@@ -12,6 +12,7 @@ import (
 	"io"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -27,6 +28,7 @@ import (
 	"github.com/turngate/turngate/internal/rollout/models"
 	"github.com/turngate/turngate/internal/rollout/place"
 	"github.com/turngate/turngate/internal/rollout/record"
+	"github.com/turngate/turngate/internal/telemetry"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
@@ -56,8 +58,9 @@ type Config struct {
 	// Memory bounds the memory of all gate sessions of this worker: conversations
 	// that are kept for later calls, and open requests. Nil: each session has its own
 	// bounds, 256 MiB and 512 MiB.
-	Memory *gate.Memory
-	Log    zerolog.Logger
+	Memory  *gate.Memory
+	Metrics *telemetry.Rollouts // nil: none
+	Log     zerolog.Logger
 }
 
 // Worker takes jobs and runs them.
@@ -66,6 +69,7 @@ type Worker struct {
 	queue     *queue.Worker
 	calls     *modelcall.Client
 	snapshots *place.Snapshots
+	busy      atomic.Int64 // slots with a job
 }
 
 func (w *Worker) owner() string { return cmp.Or(w.cfg.Owner, w.queue.ID()) }
@@ -152,7 +156,9 @@ func (w *Worker) Run(ctx context.Context) error {
 				if err != nil {
 					return
 				}
+				w.busy.Add(1)
 				w.runJob(work, ending, job)
+				w.busy.Add(-1)
 			}
 		})
 	}
@@ -173,6 +179,19 @@ func (w *Worker) Run(ctx context.Context) error {
 		w.cfg.Log.Debug().Err(queueErr).Msg("the others were not told that this worker has left")
 	}
 	return nil
+}
+
+// Ready returns nil if the worker can take rollouts, and otherwise the reason.
+func (w *Worker) Ready() error { return w.queue.Ready() }
+
+// State returns the present state of the worker.
+func (w *Worker) State() telemetry.Worker {
+	s := telemetry.Worker{Slots: w.cfg.Slots, Busy: int(w.busy.Load()), Suspended: w.queue.Suspended(), Ready: w.queue.Ready() == nil, Holds: w.queue.Holds()}
+	if w.cfg.Bundles != nil {
+		b := w.cfg.Bundles.Stats()
+		s.BundleBytes, s.BundlesFound, s.BundlesAdded = b.Bytes, b.Found, b.Fetched
+	}
+	return s
 }
 
 // wait waits for d or until a channel is closed.
@@ -213,7 +232,7 @@ func (c Config) Offer() schema.Offer {
 // passes its record.
 func (w *Worker) runJob(work, ending context.Context, job *queue.Job) {
 	rec := record.New(&job.Request, job.Attempt, w.queue.ID(), record.Exits{
-		Emit: job.Emit, Live: job.Live, Put: job.KeepArtifact,
+		Emit: job.Emit, Live: job.Live, Put: job.KeepArtifact, Telemetry: w.cfg.Metrics,
 		Log: w.cfg.Log.With().Str("rollout", string(job.Request.ID)).Int("attempt", job.Attempt).Logger(),
 	})
 	log := &rec.Log

@@ -23,6 +23,7 @@ import (
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/bundles"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/telemetry"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
@@ -41,23 +42,25 @@ type bench struct {
 	backend *dummy.Backend
 	trainer *trainer.Trainer
 	stop    func() // drains the worker
+	metrics *telemetry.Metrics
+	worker  *worker.Worker
 }
 
 func newBench(t *testing.T, programs map[string]dummy.Program, change ...func(*worker.Config)) *bench {
 	t.Helper()
-	b := &bench{nats: testenv.StartNATS(t, "alpha"), backend: &dummy.Backend{Programs: programs}}
+	b := &bench{nats: testenv.StartNATS(t, "alpha"), backend: &dummy.Backend{Programs: programs}, metrics: telemetry.New("test")}
 	cache, err := bundles.New(t.TempDir(), 1<<30, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := worker.Config{Slots: 2, Backends: []sandboxes.Backend{b.backend}, Agents: agents.All(), Bundles: cache, Grace: time.Minute, Log: zerolog.Nop()}
+	c := worker.Config{Slots: 2, Backends: []sandboxes.Backend{b.backend}, Agents: agents.All(), Bundles: cache, Grace: time.Minute, Metrics: b.metrics.Rollouts(), Log: zerolog.Nop()}
 	for _, f := range change {
 		f(&c)
 	}
 	timing := broker.DefaultTiming()
 	timing.NoCapable, timing.Tidy = 0, 200*time.Millisecond // there is only one worker
 	nc := b.nats.Worker(t, "w1")
-	side, err := queue.NewWorker(nc, queue.WorkerConfig{Worker: "w1", Instance: "i1", Slots: 2, Offer: c.Offer, Timing: timing})
+	side, err := queue.NewWorker(nc, queue.WorkerConfig{Worker: "w1", Instance: "i1", Slots: 2, Offer: c.Offer, Timing: timing, Metrics: b.metrics.Queue()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,6 +74,7 @@ func newBench(t *testing.T, programs map[string]dummy.Program, change ...func(*w
 	if err != nil {
 		t.Fatal(err)
 	}
+	b.worker = w
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()

@@ -56,7 +56,11 @@ func (w *Worker) claim(ctx context.Context, d *delivery) (*Job, error) {
 	m := w.resolver.aboutMessage(d, req, askRun)
 	s, err := w.resolver.resolve(ctx, m)
 	if err == nil && s == stepBegin {
-		return m.own.begin(m.record), nil
+		job := m.own.begin(m.record)
+		if job.Attempt == 1 && req.DelayMS == 0 {
+			w.cfg.Metrics.Started(time.Since(d.stored))
+		}
+		return job, nil
 	}
 	if m.own != nil {
 		m.own.forget()

@@ -25,6 +25,7 @@ type delivery struct {
 	seq       uint64 // in the stream
 	delivered uint64 // number of deliveries so far, including this one
 	received  time.Time
+	stored    time.Time // by the server
 }
 
 // newDelivery reads the metadata in the ack subject.
@@ -35,7 +36,7 @@ func newDelivery(nc *nats.Conn, subject, ack string, data []byte) (*delivery, er
 	}
 	return &delivery{
 		nc: nc, stream: meta.Stream, consumer: meta.Consumer, subject: subjects.LaneSubject(subject), data: data, ack: ack,
-		seq: meta.Sequence.Stream, delivered: meta.NumDelivered, received: time.Now(),
+		seq: meta.Sequence.Stream, delivered: meta.NumDelivered, received: time.Now(), stored: meta.Timestamp,
 	}, nil
 }
 

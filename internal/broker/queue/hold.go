@@ -109,6 +109,19 @@ func (h *holds) held(ctx context.Context, id schema.ID) (held bool, changed <-ch
 	return time.Since(now.heard) < h.timing.Lease && now.Holds(id), h.changed
 }
 
+// count returns the number of trainers that hold all or some of their rollouts.
+func (h *holds) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for _, x := range h.by {
+		if time.Since(x.heard) < h.timing.Lease && (x.All || len(x.IDs) > 0) {
+			n++
+		}
+	}
+	return n
+}
+
 // read reads the hold of a trainer from the control bucket.
 func (h *holds) read(ctx context.Context, trainer string) {
 	op, cancel := context.WithTimeout(ctx, wire.OpTimeout)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/crash"
+	"github.com/turngate/turngate/internal/telemetry"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -68,6 +69,7 @@ func (j *Job) begin(r broker.Record[schema.State]) *Job {
 		j.end(ErrCancelled)
 	}
 	j.by.jobs.began(j)
+	j.by.cfg.Metrics.AttemptBegan(j.Attempt)
 	crash.Here("claim.after")
 	return j
 }
@@ -129,6 +131,22 @@ func (j *Job) Live(id schema.ID, attempt, call int, d *schema.Delta) {
 // reached it tries again until the context ends. ErrFenced means that nothing was
 // stored.
 func (j *Job) Done(ctx context.Context, r schema.Result) error {
+	return j.ended(telemetry.EndResult, j.commit(ctx, r))
+}
+
+// ended records the end of the attempt and returns err.
+func (j *Job) ended(end telemetry.End, err error) error {
+	switch {
+	case errors.Is(err, ErrFenced):
+		end = telemetry.EndFenced
+	case err != nil:
+		end = telemetry.EndUntold
+	}
+	j.by.cfg.Metrics.AttemptEnded(end)
+	return err
+}
+
+func (j *Job) commit(ctx context.Context, r schema.Result) error {
 	defer j.forget()
 	r.V, r.Worker = schema.Version, j.by.wid
 	j.mu.Lock()
@@ -208,6 +226,14 @@ func (j *Job) finish(ctx context.Context) error {
 // giveBack, because the worker stops, the try is not counted. If no tries are
 // left, the rollout ends as dead with the fault.
 func (j *Job) Return(ctx context.Context, fault *schema.Fault, giveBack bool, delay time.Duration) error {
+	end := telemetry.EndBroken
+	if giveBack {
+		end = telemetry.EndReturned
+	}
+	return j.ended(end, j.putBack(ctx, fault, giveBack, delay))
+}
+
+func (j *Job) putBack(ctx context.Context, fault *schema.Fault, giveBack bool, delay time.Duration) error {
 	defer j.forget()
 	crash.Here("return.before")
 	j.mu.Lock()
@@ -243,6 +269,7 @@ func verdict(q *schema.Request, attempt int, status schema.Status, fault *schema
 
 // Abandon drops a fenced job without writing or publishing anything.
 func (j *Job) Abandon() {
+	j.by.cfg.Metrics.AttemptEnded(telemetry.EndFenced)
 	j.by.jobs.ended(j)
 	j.forget()
 }

@@ -95,6 +95,7 @@ func (l *leases) renew(ctx context.Context) {
 				wait = retry
 			}
 		default:
+			l.cfg.Metrics.LeaseFailed()
 			l.log.Debug().Err(err).Msg("the lease was not renewed")
 			wait = retry
 			if errors.Is(err, jetstream.ErrNoStreamResponse) || l.lost(ctx) { // the server has lost its streams in memory

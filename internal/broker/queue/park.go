@@ -184,6 +184,7 @@ func (p *parking) park(ctx context.Context, d *delivery, req *schema.Request, to
 		return true, err
 	}
 	crash.Here("park.copied")
+	p.cfg.Metrics.Parked(to.name == subjects.ClassDelay)
 	return true, d.forget()
 }
 

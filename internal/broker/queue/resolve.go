@@ -241,11 +241,22 @@ func (v *resolver) carryOut(ctx context.Context, m *resolution, d decision) erro
 		}
 	}
 	if err == nil {
+		v.tell(m, &d)
 		m.record, m.known = broker.Record[schema.State]{Value: d.next, Seq: seq}, true
 		m.stored = resultUnknown
 		v.jobs.past(&d.next)
 	}
 	return err
+}
+
+// tell records a decision that was carried out.
+func (v *resolver) tell(m *resolution, d *decision) {
+	switch {
+	case d.next.Status.Terminal() && !m.record.Value.Status.Terminal():
+		v.cfg.Metrics.RolloutEnded(d.next.Status, d.next.Fault)
+	case d.step == writeClaim && m.watched:
+		v.cfg.Metrics.TookOver()
+	}
 }
 
 // outcomeOf returns the result of a rollout that no job runs.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/internal/telemetry"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -30,6 +31,7 @@ type WorkerConfig struct {
 	// Retention is the time that finished rollouts and their artifacts are kept;
 	// 0: for ever.
 	Retention time.Duration
+	Metrics   *telemetry.Queue // nil: none
 }
 
 // Worker is the client for one worker instance. It takes jobs and renews the lease. It
@@ -157,6 +159,29 @@ func (w *Worker) Close() {
 	}
 	w.puller.close()
 }
+
+// Ready returns nil if this worker can take requests, and otherwise the reason.
+func (w *Worker) Ready() error {
+	suspended, _ := w.leases.suspended.get()
+	switch {
+	case w.fleet.draining.Load():
+		return errors.New("it takes no more requests, since it stops")
+	case !w.broker.Connected():
+		return errors.New("it has no connection to NATS")
+	case suspended:
+		return errors.New("its lease is not renewed")
+	}
+	return nil
+}
+
+// Suspended reports whether all jobs stand still, since the lease is not renewed.
+func (w *Worker) Suspended() bool {
+	suspended, _ := w.leases.suspended.get()
+	return suspended
+}
+
+// Holds returns the number of trainers that hold rollouts now.
+func (w *Worker) Holds() int { return w.holds.count() }
 
 // ID returns the worker's stable name.
 func (w *Worker) ID() string { return w.wid }

@@ -8,10 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/turngate/turngate/agents"
@@ -51,7 +49,8 @@ type Runs struct {
 
 // New returns the runs of an agent, of which none has begun.
 func New(c Config) *Runs {
-	return &Runs{Config: c, q: c.Place.Request, agent: &c.Place.Agent, stages: c.Place.Stages, rec: c.Place.Stages.Record}
+	rec := c.Place.Stages.Record
+	return &Runs{Config: c, q: c.Place.Request, agent: &c.Place.Agent, stages: c.Place.Stages, rec: rec, handler: sessionHandler{metrics: rec.Telemetry}}
 }
 
 // Close ends the last session and records the calls of all.
@@ -187,17 +186,6 @@ func (r *Runs) openGate(ctx context.Context, s *plan.Step) (agents.Launch, error
 		})
 	}
 	return l, nil
-}
-
-// sessionHandler is the handler that the sandbox's forward serves. It passes
-// requests to the session of the current step.
-type sessionHandler struct {
-	session atomic.Pointer[gate.Session]
-	url     string // URL in the sandbox
-}
-
-func (h *sessionHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	h.session.Load().ServeHTTP(w, r)
 }
 
 func (r *Runs) command(ctx context.Context, s *plan.Step, l agents.Launch) (sandboxes.Cmd, error) {

@@ -20,6 +20,7 @@ import (
 // commands to a proxy in this worker.
 type Box struct {
 	sandboxes.Sandbox
+	backend  string
 	stages   *stage.Stages
 	limits   *schema.Limits
 	services *serviceGroup // nil: it runs none
@@ -126,15 +127,16 @@ func (n *Box) shut(ctx context.Context) {
 	if err := n.Close(ctx); err != nil {
 		n.stages.Record.Log.Error().Err(err).Msg("a sandbox was not removed")
 	}
+	n.stages.Record.Telemetry.SandboxClosed(n.backend)
 	if n.services != nil {
 		n.services.running.Wait()
 	}
 }
 
 // newBox wraps a new sandbox for phases with these networks.
-func newBox(sb sandboxes.Sandbox, spec *sandboxes.Spec, phases []string, stages *stage.Stages, limits *schema.Limits) *Box {
+func newBox(sb sandboxes.Sandbox, backend string, spec *sandboxes.Spec, phases []string, stages *stage.Stages, limits *schema.Limits) *Box {
 	closed := func(network string) bool { return network != schema.NetworkOpen }
-	n := &Box{Sandbox: sb, stages: stages, limits: limits, own: spec.Part == "", mixed: spec.Network == schema.NetworkOpen && slices.ContainsFunc(phases, closed)}
+	n := &Box{Sandbox: sb, backend: backend, stages: stages, limits: limits, own: spec.Part == "", mixed: spec.Network == schema.NetworkOpen && slices.ContainsFunc(phases, closed)}
 	for _, service := range spec.Services {
 		n.names = append(n.names, service.Name)
 	}

@@ -82,10 +82,11 @@ func (p *Place) newSandbox(ctx context.Context, ph *record.Phase, s schema.Sandb
 		sb, err = backend.Create(ctx, spec)
 	}
 	ready()
+	p.Stages.Record.Telemetry.SandboxMade(backend.Name(), err)
 	if err != nil {
 		return nil, createFault(err)
 	}
-	box := newBox(sb, &spec, networks, p.Stages, &q.Limits)
+	box := newBox(sb, backend.Name(), &spec, networks, p.Stages, &q.Limits)
 	for _, u := range users {
 		if err := checkUser(ctx, sb.Files(), ph.Name, u, false); err != nil {
 			box.shut(ctx)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/internal/gate"
+	"github.com/turngate/turngate/internal/telemetry"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -34,9 +35,11 @@ const window = 2 << 20
 // transcript. A goroutine prepares the records of calls, so that a call does not wait
 // for them.
 type Calls struct {
-	events *Events
-	live   func(id schema.ID, attempt, call int, d *schema.Delta)
-	log    zerolog.Logger
+	events  *Events
+	live    func(id schema.ID, attempt, call int, d *schema.Delta)
+	log     zerolog.Logger
+	metrics *telemetry.Rollouts
+	counted *telemetry.Calls
 
 	pending sync.WaitGroup // functions queued or running
 
@@ -87,6 +90,7 @@ func (c *Calls) Settle() { c.pending.Wait() }
 // last call did not have.
 func (c *Calls) CallBegan(number int, call *schema.Call) {
 	at := time.Now()
+	c.counted.Began(number)
 	c.later(func() {
 		told := call.Delta()
 		c.write(&schema.TranscriptLine{At: at.UnixMilli(), Call: number, Request: &told})
@@ -102,11 +106,13 @@ func (c *Calls) CallDelta(number int, d *schema.Delta) {
 
 // CallWaits implements gate.Observer.
 func (c *Calls) CallWaits(w schema.WaitEvent) {
+	c.counted.Waits(&w)
 	c.later(func() { c.events.Emit(&schema.Event{Type: schema.EventWait, Wait: &w}) })
 }
 
 // CallEnded implements gate.Observer.
 func (c *Calls) CallEnded(number int, e gate.CallEnd) {
+	c.counted.Ended(number, e.Took, e.Reply, e.Fault)
 	if e.Fault != nil {
 		c.mu.Lock()
 		c.refused = e.Fault.Message
@@ -128,6 +134,7 @@ func (c *Calls) tellEnd(at time.Time, number int, e gate.CallEnd) {
 
 // ToolEnded implements gate.Observer.
 func (c *Calls) ToolEnded(e gate.ToolEnd) {
+	c.metrics.ToolEnded(e.Took, e.Fault)
 	at := time.Now()
 	c.later(func() { c.tellTool(at, e) })
 }
@@ -186,6 +193,7 @@ func (c *Calls) End() *Transcript {
 		_, _ = fmt.Fprintf(c.zip, "{\"left_out\":%d}\n", c.leftOut)
 	}
 	_ = c.zip.Close() // a write into memory cannot fail
+	c.metrics.TranscriptMade(c.lines.Len())
 	return &Transcript{c.lines.Bytes(), c.leftOut}
 }
 

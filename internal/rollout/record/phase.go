@@ -34,7 +34,9 @@ func (p *Phase) Tail() string { return p.tail.String() }
 
 // End ends the phase; its event has the fault.
 func (p *Phase) End(fault *schema.Fault) {
-	took := time.Since(p.start).Milliseconds()
+	lasted := time.Since(p.start)
+	p.r.Telemetry.PhaseEnded(p.Name, lasted, fault)
+	took := lasted.Milliseconds()
 	p.r.mu.Lock()
 	p.r.result.Phases = append(p.r.result.Phases, schema.Phase{Name: p.Name, Start: p.start.UnixMilli(), MS: took, Exit: p.Exit, Output: p.Tail()})
 	p.r.mu.Unlock()

@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/telemetry"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -24,15 +25,17 @@ type Exits struct {
 	Emit func(*schema.Event)
 	Live func(id schema.ID, attempt, call int, d *schema.Delta)
 	// Put stores a file among the artifacts of the rollout.
-	Put func(ctx context.Context, name string, data []byte) (schema.Artifact, error)
-	Log zerolog.Logger
+	Put       func(ctx context.Context, name string, data []byte) (schema.Artifact, error)
+	Log       zerolog.Logger
+	Telemetry *telemetry.Rollouts // nil: none
 }
 
 // Record is the account of one attempt at a rollout.
 type Record struct {
-	Log    zerolog.Logger // of the worker, for lines about this rollout
-	Events *Events
-	Calls  *Calls
+	Log       zerolog.Logger // of the worker, for lines about this rollout
+	Events    *Events
+	Calls     *Calls
+	Telemetry *telemetry.Rollouts
 
 	secrets *secrets
 	put     func(ctx context.Context, name string, data []byte) (schema.Artifact, error)
@@ -46,14 +49,14 @@ type Record struct {
 func New(q *schema.Request, attempt int, worker string, x Exits) *Record {
 	s := &secrets{}
 	r := &Record{
-		Log: maskedLog(s, x.Log), secrets: s, put: x.Put,
+		Log: maskedLog(s, x.Log), Telemetry: x.Telemetry, secrets: s, put: x.Put,
 		Events: &Events{rollout: q.ID, attempt: attempt, secrets: s, send: x.Emit},
 		result: schema.Result{
 			V: schema.Version, ID: q.ID, Trainer: q.Trainer, Group: q.Group, Index: q.Index, Task: q.Task.Name, Attempt: attempt,
 			Status: schema.StatusDone, Worker: worker, Agent: q.Agent.Name, Labels: q.Labels, Notes: slices.Clone(q.Task.Notes),
 		},
 	}
-	r.Calls = &Calls{events: r.Events, live: x.Live, log: r.Log}
+	r.Calls = &Calls{events: r.Events, live: x.Live, log: r.Log, metrics: x.Telemetry, counted: x.Telemetry.Calls()}
 	return r
 }
 

@@ -49,6 +49,7 @@ func (v *verifier) askTrainer(ctx context.Context, p *record.Phase) error {
 	defer stop()
 	ctx, b.end = context.WithCancelCause(ctx)
 	defer b.end(nil)
+	asked := time.Now()
 	verdict, err := v.Ask(ctx, record.Masked(v.rec, b.message()), b.heard, func(ctx context.Context, number int, op *schema.Operation) (schema.OperationResult, error) {
 		result, err := b.operate(ctx, number, op)
 		var f *schema.Fault
@@ -57,6 +58,7 @@ func (v *verifier) askTrainer(ctx context.Context, p *record.Phase) error {
 		}
 		return record.Masked(v.rec, result), err
 	})
+	v.rec.Telemetry.VerifyEnded(time.Since(asked), asFault(ctx, err))
 	b.waitsFor(nil, true)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -75,6 +77,18 @@ func (v *byTrainer) message() schema.Verification {
 		V: schema.Version, Key: schema.Key{Rollout: q.ID, Attempt: v.Place.Attempt, Call: s.Index + 1}.String(), Task: q.Task.Name, Bundle: q.Task.Bundle, Step: s.Name, Instruction: s.Instruction,
 		Group: q.Group, Index: q.Index, Labels: q.Labels, Workdir: v.box.Workdir(), Exit: v.Exit, Fault: v.Fault, LimitMS: s.VerifyMS,
 	}
+}
+
+// asFault returns the fault of a verification; nil: it has a verdict.
+func asFault(ctx context.Context, err error) *schema.Fault {
+	var f *schema.Fault
+	switch {
+	case errors.As(context.Cause(ctx), &f), errors.As(err, &f), err == nil && ctx.Err() == nil:
+		return f
+	case ctx.Err() != nil:
+		return schema.Faultf("verify", schema.CodeAborted, schema.WhoWorker, "%v", context.Cause(ctx))
+	}
+	return schema.Faultf("verify", schema.CodeInternal, schema.WhoWorker, "%v", err)
 }
 
 // unverified turns a failed verification into the end of the rollout.
