@@ -1,3 +1,4 @@
 // Package deploy has files for running turngate on hosts: units of systemd,
-// images, and the configuration of nats-server. Its tests check that each works.
+// images, the configuration of nats-server, and alerts and a dashboard for Prometheus and
+// Grafana. Its tests check that each works.
 package deploy

@@ -109,7 +109,7 @@ func (f *workerFlags) add(cmd *cobra.Command) {
 }
 
 // start makes a worker, to be released after use. b is connected as a worker, and m
-// shows its metrics; nil: nobody does.
+// shows its metrics; nil: the process has none.
 func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, timing broker.Timing, hurry <-chan struct{}, m *monitor, log zerolog.Logger) (_ *worker.Worker, release func(), err error) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit((f.conversationsMB + f.requestsMB + 32) << 20) // the limit includes garbage
