@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +17,7 @@ import (
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/internal/testenv/browser"
+	"github.com/turngate/turngate/schema"
 )
 
 // console starts a console and returns its URL.
@@ -34,7 +36,7 @@ func TestConsoleShowsRunningRollouts(t *testing.T) {
 	binary, state := testenv.Binary(t), t.TempDir()
 	up := start(t, binary, "up", "--state", state, "--port", "0", "--sandboxes", "local")
 	harness.Eventually(t, "a server that is up", 60*time.Second, func() bool {
-		return strings.Contains(up.err.String(), "are ready") && strings.Contains(up.out.String(), "turngate trainer add")
+		return strings.Contains(up.err.String(), "are ready") && strings.Contains(up.out.String(), "turngate trainer add") && consoleURL.MatchString(up.err.String())
 	})
 	url := regexp.MustCompile(`nats://[0-9.:]+`).FindString(up.out.String())
 	creds := func(name string) string { return filepath.Join(state, "creds", name) }
@@ -50,7 +52,11 @@ func TestConsoleShowsRunningRollouts(t *testing.T) {
 	defer engine.Close()
 
 	for _, role := range []string{"ops.nk", "trainer-local.nk"} {
-		page.Do(chromedp.Navigate(console(t, "--nats", url, "--creds", creds(role))))
+		link := consoleURL.FindStringSubmatch(up.err.String())[1] // up shows the rollouts of all trainers
+		if role != "ops.nk" {
+			link = console(t, "--nats", url, "--creds", creds(role))
+		}
+		page.Do(chromedp.Navigate(link))
 		page.Shows(`document.querySelector('.link.live') !== null`)
 		if role == "ops.nk" {
 			page.Shows(`document.querySelector('.empty') !== null`)
@@ -95,6 +101,49 @@ func TestConsoleShowsRunningRollouts(t *testing.T) {
 		page.Picture("rollout-" + role)
 		page.Do(chromedp.KeyEvent(kb.Escape))
 		page.Shows(`document.querySelectorAll('.body .row').length === 2`)
+	}
+}
+
+var consoleURL = regexp.MustCompile(`console (http://[^ \n]+)`)
+
+// A run has a console while it lasts, with the conversation of its rollouts; it changes
+// neither its output nor its end.
+func TestRunHasAConsole(t *testing.T) {
+	page := browser.Open(t, 1280, 800)
+	binary, runs := testenv.Binary(t), t.TempDir()
+	proceed := make(chan struct{})
+	answers := helloEngine(t)
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			<-proceed
+		}
+		answers.ServeHTTP(w, r)
+	}))
+	defer engine.Close()
+	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
+	run := start(t, binary, "run", "-o", "json", "--sandbox", "local", "--runs", runs, "--trainer", "upstream:"+engine.URL, "-n", "2", task)
+	harness.Eventually(t, "a console", 60*time.Second, func() bool { return consoleURL.MatchString(run.err.String()) })
+	page.Do(chromedp.Navigate(consoleURL.FindStringSubmatch(run.err.String())[1]))
+	page.Shows(`document.querySelectorAll('.body .row[data-status="running"]').length === 2`)
+	page.Do(chromedp.Click(`.body .row .task a`))
+	page.Shows(`document.querySelector('h1 .status')?.textContent === 'running' && [...document.querySelectorAll('.facts dt')].some((e) => e.textContent === 'Job')`)
+	close(proceed)
+	if code := run.wait(t, 60*time.Second); code != 0 { // with a browser that is connected
+		t.Fatalf("exit status %d: %s", code, run.err)
+	}
+	var results []schema.Result
+	if err := json.Unmarshal([]byte(run.out.String()), &results); err != nil || len(results) != 2 {
+		t.Errorf("got %d results, %v: %s", len(results), err, run.out)
+	}
+	page.Shows(`document.querySelector('.link.lost') !== null`)
+
+	run = start(t, binary, "run", "--console", "off", "--sandbox", "local", "--runs", runs, task)
+	if code := run.wait(t, 60*time.Second); code != 0 || strings.Contains(run.err.String(), "console ") {
+		t.Errorf("exit status %d: %s", code, run.err)
+	}
+	run = start(t, binary, "run", "--console", "0.0.0.0:1", "--runs", runs, task)
+	if code := run.wait(t, 60*time.Second); code != 2 || !strings.Contains(run.err.String(), `--console: "0.0.0.0:1" is not a loopback address`) {
+		t.Errorf("exit status %d: %s", code, run.err)
 	}
 }
 

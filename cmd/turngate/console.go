@@ -3,11 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
-	"html"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"runtime"
 
 	"github.com/spf13/cobra"
 
@@ -56,22 +52,14 @@ func consoleCommand() *cobra.Command {
 				}
 				source = &console.Folder{Dir: dir}
 			}
-			var dir string // of the file that opens the browser
-			if open {
-				var err error
-				if dir, err = os.MkdirTemp("", "turngate-console-"); err != nil {
-					return fmt.Errorf("open a browser: %w", err)
-				}
-				defer os.RemoveAll(dir)
+			opener, err := newOpener(open)
+			if err != nil {
+				return err
 			}
+			defer opener.close()
 			server, err := console.New(console.Config{Source: source, Listen: listen, Version: version, Log: logger(cmd), Link: func(url string) {
 				fmt.Fprintln(cmd.OutOrStdout(), url)
-				if open {
-					open = false
-					if err := openBrowser(dir, url); err != nil {
-						fmt.Fprintln(cmd.ErrOrStderr(), "no browser was opened:", err)
-					}
-				}
+				opener.open(cmd.ErrOrStderr(), url)
 			}})
 			if err != nil {
 				return err
@@ -98,24 +86,4 @@ func (f *natsFlags) dialReader(cmd *cobra.Command, name string) (b *broker.Broke
 	}
 	b, err = f.dial(cmd.Context(), role, who, logger(cmd))
 	return b, name, err
-}
-
-// openBrowser opens a URL in the user's browser. Other users can read the arguments of
-// a process, so the URL is in a file in dir.
-func openBrowser(dir, url string) error {
-	page := filepath.Join(dir, "open.html")
-	text := `<!doctype html><meta http-equiv="refresh" content="0;url=` + html.EscapeString(url) + `"><title>turngate</title>`
-	if err := os.WriteFile(page, []byte(text), 0o600); err != nil {
-		return err
-	}
-	program := "xdg-open"
-	if runtime.GOOS == "darwin" {
-		program = "open"
-	}
-	browser := exec.Command(program, page)
-	if err := browser.Start(); err != nil {
-		return err
-	}
-	go func() { _ = browser.Wait() }()
-	return nil
 }

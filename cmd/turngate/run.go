@@ -43,6 +43,7 @@ type runFlags struct {
 	taskEnv      taskEnv
 	job          jobFlags
 	limits       limitFlags
+	console      consoleFlags
 	recorded     *tasks.Task // runs instead of task directories
 }
 
@@ -54,6 +55,7 @@ func runCommandOf(f *runFlags) *cobra.Command {
 		Short: "Run tasks as rollouts and print their results",
 		Long: "Run task directories (or folders of them) as rollouts, answer the agents' model calls, and print the results.\n\n" +
 			"Without --nats a NATS server and a worker are started in this process. With it the tasks are only submitted and answered; workers elsewhere run them.\n\n" +
+			"The URL on stderr opens a console with the rollouts in a browser of this host, until the command ends; --console off leaves it out.\n\n" +
 			"The rollouts of one command are a job. Its folder has the results in the layout of Harbor's jobs. --resume DIR continues a job that was stopped or killed.\n\n" +
 			"--agent and --model can be repeated: each task runs with each agent and each model, and the report compares them.\n\n" +
 			"The arguments after -- are the argv of --agent command; other agents get them in addition to their own.\n\n" +
@@ -70,6 +72,7 @@ func runCommandOf(f *runFlags) *cobra.Command {
 	f.taskEnv.add(cmd.Flags())
 	f.job.add(cmd)
 	f.limits.add(cmd.Flags())
+	f.console.add(cmd.Flags())
 	fl := cmd.Flags()
 	fl.StringArrayVarP(&f.agent, "agent", "a", []string{"mini"}, "name of an agent, one of 'turngate agent ls' (repeatable: each task runs with each agent and each model)")
 	fl.StringArrayVarP(&f.model, "model", "m", nil, "model of the agents: one of the server of --trainer upstream:URL (default: its only one), or else an upstream in the file of --upstreams; with --mode transparent_proxy or black_box an upstream of the worker (repeatable)")

@@ -14,9 +14,11 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/turngate/turngate/internal/console"
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/internal/progress"
 	"github.com/turngate/turngate/jobs"
+	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 )
@@ -170,6 +172,9 @@ func (f *runFlags) work(cmd *cobra.Command, w *jobs.Work) error {
 		return storeFailed(ctx, err)
 	}
 	defer t.Close()
+	defer f.console.serve(ctx, cmd.ErrOrStderr(), console.Config{
+		Source: &console.Job{Folder: &console.Folder{Dir: w.Job.Dir}, Bus: &console.Bus{System: recorded.On(b), URL: f.nats.url, Trainer: f.name}}, Log: log,
+	})()
 	pg.Begin(len(w.Job.Plan.Trials), w.Names(), w.Job.Results())
 	defer pg.End()
 	retries, err := jobs.ParseRetries(f.job.retry)

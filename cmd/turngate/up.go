@@ -5,17 +5,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/console"
+	"github.com/turngate/turngate/jobs/recorded"
 )
 
 func upCommand(hurry <-chan struct{}) *cobra.Command {
 	var wf workerFlags
 	var sf serverFlags
+	var cf consoleFlags
 	cmd := &cobra.Command{
 		Use:     "up",
 		Short:   "Start NATS and a worker in one process",
-		Long:    "Start a NATS server on 127.0.0.1 with JetStream and a worker in one process. Credentials are generated into the state directory.",
+		Long:    "Start a NATS server on 127.0.0.1 with JetStream and a worker in one process. Credentials are generated into the state directory. The URL on stderr opens a console in a browser of this host.",
 		Args:    cobra.NoArgs,
-		PreRunE: func(*cobra.Command, []string) error { return usageOf(wf.check()) },
+		PreRunE: func(*cobra.Command, []string) error { return usageOf(wf.check(), cf.check()) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
 			wid, release, err := identity(wf.state, "")
@@ -43,6 +46,15 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 			}
 			defer b.Close()
 			m.watchBacklog(b)
+			if cf.console != consoleOff {
+				watch := natsFlags{srv.URL(), srv.OpsCreds()}
+				ops, err := watch.dial(ctx, broker.RoleOps, broker.RoleOps, log)
+				if err != nil {
+					return err
+				}
+				defer ops.Close()
+				defer cf.serve(ctx, cmd.ErrOrStderr(), console.Config{Source: &console.Bus{System: recorded.On(ops), URL: srv.URL()}, Log: log})()
+			}
 			return wf.serve(ctx, b, wid, hurry, m, log, func() {
 				if err := sf.tell(cmd.OutOrStdout(), srv, wid); err != nil {
 					log.Warn().Err(err).Msg("the credentials are not listed")
@@ -53,5 +65,6 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 	}
 	wf.add(cmd)
 	sf.add(cmd)
+	cf.add(cmd.Flags())
 	return cmd
 }

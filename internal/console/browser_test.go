@@ -1,14 +1,17 @@
 package console_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv/browser"
@@ -110,4 +113,53 @@ func TestAPageWithAnEndedSession(t *testing.T) {
 	harness.Eventually(t, "the end of the session", 60*time.Second, func() bool { return strings.Contains(page.Text(), "The session has ended") })
 	page.Do(chromedp.Navigate(<-again.links))
 	page.Shows(`document.querySelector('.link.live') !== null`)
+}
+
+// A tab that is not seen has no connection, and goes on with the last event when it is
+// seen again.
+func TestAHiddenTabHasNoConnection(t *testing.T) {
+	pg := browser.Open(t, 1280, 800)
+	s := serve(t)
+	pg.Do(chromedp.ActionFunc(func(ctx context.Context) error {
+		_, err := page.AddScriptToEvaluateOnNewDocument(`
+			window.sources = []
+			window.EventSource = class extends EventSource { constructor(url) { super(url); window.sources.push(this) } }
+			window.see = (state) => {
+				Object.defineProperty(document, 'visibilityState', { configurable: true, get: () => state })
+				document.dispatchEvent(new Event('visibilitychange'))
+			}`).Do(ctx)
+		return err
+	}))
+	pg.Do(chromedp.Navigate(<-s.links))
+	s.show(ended(1, nil))
+	pg.Shows(`document.querySelectorAll('.body .row').length === 1`)
+	pg.Do(chromedp.Evaluate(`see('hidden')`, nil))
+	pg.Shows(`sources.length === 1 && sources[0].readyState === EventSource.CLOSED`)
+	s.show(ended(2, nil))
+	pg.Do(chromedp.Evaluate(`see('visible')`, nil))
+	pg.Shows(`document.querySelectorAll('.body .row').length === 2 && /after=[A-Z0-9]+\.1$/.test(sources[1].url)`)
+}
+
+// The table keeps its filters while the page of a rollout is open, also over a reload
+// of that page.
+func TestEscapeKeepsTheFilters(t *testing.T) {
+	page := browser.Open(t, 1280, 800)
+	s := serve(t)
+	s.one = ended(1, nil)
+	page.Do(chromedp.Navigate(<-s.links))
+	s.show(ended(1, nil))
+	s.show(ended(2, nil))
+	page.Shows(`document.querySelectorAll('.body .row').length === 2`)
+	page.Do(chromedp.SendKeys(`input[name=task]`, "task-1"))
+	page.Shows(`document.querySelectorAll('.body .row').length === 1`)
+	for _, reload := range []bool{false, true} {
+		page.Do(chromedp.Click(`.body .row .task a`))
+		page.Shows(`document.querySelector('h1')?.textContent.startsWith('task-1')`)
+		if reload {
+			page.Do(chromedp.Evaluate(`window.old = true`, nil), chromedp.Reload())
+			page.Shows(`window.old === undefined && document.querySelector('h1')?.textContent.startsWith('task-1')`)
+		}
+		page.Do(chromedp.KeyEvent(kb.Escape))
+		page.Shows(`location.search === '?task=task-1' && document.querySelectorAll('.body .row').length === 1`)
+	}
 }

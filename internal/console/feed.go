@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -53,11 +54,12 @@ func (f *feed) write(text string) {
 
 // rollouts writes all rows, and then each change. The id of an event is the number of a
 // change in this process; a browser that comes back with it gets the later changes, and
-// one with the id of another process gets all rows anew.
+// one with the id of another process gets all rows anew. After a lost connection the
+// browser sends the id in a header; a page that closed its feed sends it in the URL.
 func (s *Server) rollouts(w http.ResponseWriter, r *http.Request) {
 	s.watched()
 	f := newFeed(w)
-	process, number, _ := strings.Cut(r.Header.Get("Last-Event-ID"), ".")
+	process, number, _ := strings.Cut(cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after")), ".")
 	last, err := strconv.ParseUint(number, 10, 64)
 	id := func() string { return s.process + "." + strconv.FormatUint(last, 10) }
 	if err != nil || process != s.process {

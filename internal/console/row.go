@@ -41,6 +41,8 @@ type Row struct {
 	Trial   string   `json:"trial,omitempty"`
 
 	Labels map[string]string `json:"labels,omitempty"`
+	// Replaces are earlier rollouts of the same trial, which have no rows any more.
+	Replaces []string `json:"replaces,omitempty"`
 }
 
 // rowOf describes a rollout in a row. Its texts come from tasks and agents.
@@ -51,6 +53,9 @@ func rowOf(r *recorded.Rollout) Row {
 	}
 	if t := r.Trial; t != nil {
 		row.Group, row.Index, row.Task, row.Agent, row.Job, row.Trial = cell(t.Group), t.Index, cell(t.Task), cell(t.Agent), cell(r.Plan.Name), cell(t.Name)
+		for _, id := range t.Stopped {
+			row.Replaces = append(row.Replaces, cell(string(id)))
+		}
 	}
 	var fault *schema.Fault
 	if s := r.State; s != nil {
@@ -70,6 +75,9 @@ func rowOf(r *recorded.Rollout) Row {
 				row.MS = max(row.MS, p.Start+p.MS-row.Started)
 			}
 		}
+	}
+	if r.Unread != nil {
+		row.Text = plain.Line(r.Unread.Error(), maxFault)
 	}
 	if fault != nil {
 		row.Fault, row.Text = cell(fault.Code), plain.Line(fault.Message, maxFault)

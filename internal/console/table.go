@@ -32,10 +32,16 @@ func newTable() *table {
 	return &table{rows: map[string]*list.Element{}, order: list.New(), changed: make(chan struct{})}
 }
 
-// set adds a row or replaces the one of the same rollout.
+// set adds a row. It replaces the one of the same rollout, and those in row.Replaces.
 func (t *table) set(row Row) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for _, id := range row.Replaces {
+		if e := t.rows[id]; e != nil {
+			t.order.Remove(e)
+			delete(t.rows, id)
+		}
+	}
 	if e := t.rows[row.ID]; e != nil {
 		t.order.Remove(e)
 	} else if len(t.rows) == maxRows {

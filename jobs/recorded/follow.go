@@ -179,8 +179,10 @@ func (f *follower) waiting(ctx context.Context) (err error) {
 	})
 	for len(f.queued) > 0 {
 		q := f.queued[0]
+		var unreadable *broker.UnreadableRecord
 		_, serr := f.s.b.Records.State(ctx, q.ID)
 		switch {
+		case errors.As(serr, &unreadable): // it is no rollout that waits
 		case errors.Is(serr, broker.ErrNotFound):
 			f.handle(f.s.queued(q))
 		case serr != nil:

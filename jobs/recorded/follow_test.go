@@ -95,61 +95,54 @@ func TestRolloutsAreFollowed(t *testing.T) {
 	}
 }
 
-// A state that is newer than the one before an error is shown, and the reading of a
-// deleted trainer ends.
+// A follower goes on when its trainer has streams again, and the reading of a deleted
+// trainer ends.
 func TestAFollowerGoesOnAfterAnError(t *testing.T) {
 	n := testenv.StartNATS(t, "alpha")
 	worker, admin := n.Worker(t, "w1"), n.Admin(t)
-	put := func(id schema.ID, status schema.Status, expect uint64) (uint64, error) {
-		return worker.Messages.Put(t.Context(), subjects.State(id), &schema.State{V: schema.Version, ID: id, Trainer: "alpha", Status: status, Attempt: 1}, expect)
+	put := func(id schema.ID, status schema.Status) {
+		t.Helper()
+		_, err := worker.Messages.Put(t.Context(), subjects.State(id), &schema.State{V: schema.Version, ID: id, Trainer: "alpha", Status: status, Attempt: 1}, 0)
+		harness.Must(t, err)
 	}
-	_, err := put("alpha-old", schema.StatusDone, 0)
-	harness.Must(t, err)
-	now, err := put("alpha-new", schema.StatusRunning, 0)
-	harness.Must(t, err)
-	unreadable, err := broker.Expecting(subjects.Result("alpha-old"), &schema.Result{V: schema.Version, ID: "alpha-old", Trainer: "alpha", Status: schema.StatusDone}, 0)
-	harness.Must(t, err)
-	unreadable.Data = []byte("x")
-	bad, err := worker.Messages.PutMsg(t.Context(), unreadable)
-	harness.Must(t, err)
+	remove := func() { t.Helper(); harness.Must(t, admin.Trainers.Delete(t.Context(), "alpha")) }
+	put("alpha-old", schema.StatusDone)
+	put("alpha-new", schema.StatusRunning)
 
 	ctx, stop := context.WithCancel(t.Context())
 	seen, told := make(chan *recorded.Rollout, 100), make(chan error, 1000)
-	var once sync.Once
 	var done sync.WaitGroup
 	done.Go(func() {
-		recorded.On(admin).FollowAll(ctx, false, func(r *recorded.Rollout) { seen <- r }, func(err error) {
-			once.Do(func() { // the follower reads nothing meanwhile
-				_, err1 := put("alpha-new", schema.StatusDone, now)
-				_, err2 := worker.Messages.Put(t.Context(), subjects.Result("alpha-old"), &schema.Result{V: schema.Version, ID: "alpha-old", Trainer: "alpha", Status: schema.StatusDone}, bad)
-				if err := errors.Join(err1, err2); err != nil {
-					t.Error(err)
-				}
-			})
-			told <- err
-		})
+		recorded.On(admin).Follow(ctx, "alpha", false, func(r *recorded.Rollout) { seen <- r }, func(err error) { told <- err })
 	})
 	defer done.Wait()
 	defer stop()
-	for _, want := range []struct {
-		id     schema.ID
-		status schema.Status
-	}{{"alpha-new", schema.StatusRunning}, {"alpha-new", schema.StatusDone}, {"alpha-old", schema.StatusDone}} {
-		if r := <-seen; r.ID != want.id || r.State.Status != want.status {
-			t.Errorf("got %s %s, want %+v", r.ID, r.State.Status, want)
+	next := func(id schema.ID, status schema.Status) {
+		t.Helper()
+		if r := <-seen; r.ID != id || r.State.Status != status {
+			t.Errorf("got %s %s, want %s %s", r.ID, r.State.Status, id, status)
 		}
 	}
+	next("alpha-new", schema.StatusRunning)
+	next("alpha-old", schema.StatusDone)
+	remove()
 	if err := <-told; err == nil {
 		t.Error("told of no error")
 	}
-	if err := <-told; err != nil {
-		t.Error(err)
+	_, err := admin.Trainers.Open(t.Context(), "alpha")
+	harness.Must(t, err)
+	for <-told != nil { // until it has read the new streams
 	}
-	harness.Must(t, admin.Trainers.Delete(t.Context(), "alpha"))
-	if err := <-told; err == nil {
-		t.Error("told of no error")
-	}
-	for <-told != nil { // until it is not followed any more
+	put("alpha-new", schema.StatusDone)
+	next("alpha-new", schema.StatusDone)
+
+	all := make(chan error, 1000)
+	done.Go(func() {
+		recorded.On(admin).FollowAll(ctx, false, func(r *recorded.Rollout) { seen <- r }, func(err error) { all <- err })
+	})
+	next("alpha-new", schema.StatusDone)
+	remove()
+	for <-all != nil { // until it is not followed any more
 	}
 }
 
@@ -157,4 +150,47 @@ func request(id schema.ID) *schema.Request {
 	q := harness.Request(id)
 	q.V = schema.Version
 	return &q
+}
+
+// A record that cannot be read is told, and the rollouts after it are followed.
+func TestAnUnreadableRecordEndsNoFeed(t *testing.T) {
+	n := testenv.StartNATS(t, "alpha")
+	worker := n.Worker(t, "w1")
+	b := n.Trainer(t, "alpha")
+	if _, err := queue.NewTrainer(b, "alpha"); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []schema.ID{"alpha-good", "alpha-bad", "alpha-last"} {
+		_, err := worker.Messages.Put(t.Context(), subjects.State(id), &schema.State{V: schema.Version, ID: id, Trainer: "alpha", Status: schema.StatusDone, Attempt: 1}, 0)
+		harness.Must(t, err)
+	}
+	// It is a valid message of another kind.
+	_, err := worker.Messages.Put(t.Context(), subjects.Result("alpha-bad"), &schema.State{V: schema.Version, ID: "alpha-bad", Trainer: "alpha", Status: schema.StatusRunning, Attempt: 1}, 0)
+	harness.Must(t, err)
+
+	ctx, stop := context.WithCancel(t.Context())
+	seen := make(chan *recorded.Rollout, 10)
+	var done sync.WaitGroup
+	done.Go(func() {
+		recorded.On(b).Follow(ctx, "alpha", true, func(r *recorded.Rollout) { seen <- r }, func(err error) {
+			if err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		})
+	})
+	defer done.Wait()
+	defer stop()
+	for range 3 {
+		if r := <-seen; r.State.Status != schema.StatusDone || (r.Unread != nil) != (r.ID == "alpha-bad") {
+			t.Errorf("got %+v", r)
+		}
+	}
+	list, _, err := recorded.On(b).Rollouts(t.Context(), "alpha", 0, 10, true)
+	if err != nil || len(list) != 3 {
+		t.Errorf("got %d rollouts, %v", len(list), err)
+	}
+	var bad *broker.UnreadableRecord
+	if _, err := recorded.On(b).Rollout(t.Context(), "alpha-bad", true); !errors.As(err, &bad) {
+		t.Errorf("got %v", err)
+	}
 }

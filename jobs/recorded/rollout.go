@@ -51,6 +51,9 @@ type Rollout struct {
 	Job    string          // the job's folder; empty: none
 	Trial  *jobs.Trial
 	Plan   *jobs.Plan
+	// Unread tells of a record that cannot be read, whose fields are nil. It is set only
+	// in lists and by Follow.
+	Unread error
 
 	dir  string // of the trial
 	file string // a transcript alone

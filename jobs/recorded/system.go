@@ -50,17 +50,28 @@ func (s *System) Rollout(ctx context.Context, id schema.ID, queue bool) (*Rollou
 	if err != nil {
 		return nil, err
 	}
-	return s.withState(ctx, state)
+	r, err := s.withState(ctx, state)
+	if err == nil {
+		err = r.Unread
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // withState returns the rollout of a state, with its result, or else with its request.
+// An unreadable one is left out.
 func (s *System) withState(ctx context.Context, state schema.State) (*Rollout, error) {
 	r := &Rollout{ID: state.ID, State: &state, from: s.b}
+	var unreadable *broker.UnreadableRecord
 	result, err := s.b.Records.Result(ctx, state.ID)
 	switch {
 	case err == nil:
 		r.Result = &result
 		return r, nil
+	case errors.As(err, &unreadable):
+		r.Unread = err
 	case !errors.Is(err, broker.ErrNotFound):
 		return nil, err
 	}
@@ -68,6 +79,8 @@ func (s *System) withState(ctx context.Context, state schema.State) (*Rollout, e
 	switch {
 	case err == nil:
 		r.Asked = &asked
+	case errors.As(err, &unreadable):
+		r.Unread = errors.Join(r.Unread, err)
 	case !errors.Is(err, broker.ErrNotFound):
 		return nil, err
 	}
@@ -136,11 +149,12 @@ func (s *System) unclaimed(ctx context.Context, tid string, states []broker.Reco
 		if known[q.ID] || q.ID.Trainer() != tid {
 			continue
 		}
+		var unreadable *broker.UnreadableRecord
 		_, err := s.b.Records.State(ctx, q.ID)
 		if errors.Is(err, broker.ErrNotFound) {
 			list = append(list, s.queued(q))
 			known[q.ID] = true
-		} else if err != nil {
+		} else if err != nil && !errors.As(err, &unreadable) {
 			return nil, err
 		}
 	}

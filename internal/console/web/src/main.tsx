@@ -1,7 +1,7 @@
 import { render } from 'preact'
 import { Rollout } from './rollout'
 import { Rollouts } from './rollouts'
-import { connect, go, link, path, source, trouble } from './store'
+import { go, home, link, path, source, start, trouble } from './store'
 import './style.css'
 
 function App() {
@@ -32,9 +32,9 @@ addEventListener('keydown', (e) => {
 	} else if (e.key === 'Escape' && typing) {
 		;(document.querySelector('.table') as HTMLElement | null)?.focus()
 	} else if (e.key === 'Escape' && path.value !== '/') {
-		go('/')
+		go(home())
 	}
 })
 
-connect()
+start()
 render(<App />, document.getElementById('app')!)

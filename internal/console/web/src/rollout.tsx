@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from 'preact/hooks'
 import type { ComponentChildren } from 'preact'
 import { count, duration, reward, time } from './format'
 import type { Row } from './rows'
-import { go, row } from './store'
+import { follow, home, row } from './store'
 import { useRows } from './virtual'
 
 interface Turn {
@@ -96,14 +96,7 @@ export function Rollout({ id }: { id: string }) {
 	return (
 		<main class="page" tabIndex={-1}>
 			<p class="back">
-				<a
-					href="/"
-					onClick={(e) => {
-						e.preventDefault()
-						if (history.length > 1) history.back()
-						else go('/')
-					}}
-				>
+				<a href={home()} onClick={(e) => follow(e, home())}>
 					← Rollouts
 				</a>
 			</p>

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { count, duration, reward, time } from './format'
 import { choices, parts, rewardTest, tabs, type Row } from './rows'
-import { filters, go, listed, setFilters } from './store'
+import { filters, follow, go, listed, setFilters } from './store'
 import { useRows } from './virtual'
 
 const columns: { by: keyof Row; title: string; kind?: string; cell: (r: Row) => string }[] = [
@@ -169,7 +169,7 @@ function Table({ rows, known }: { rows: Row[]; known: number }) {
 							{columns.map((c) => (
 								<span key={c.by} role="gridcell" class={c.by + ' ' + (c.kind ?? '')}>
 									{c.by === 'id' || c.by === 'task' ? (
-										<a href={pageOf(r)} tabIndex={-1} onClick={(e) => follow(e, r)}>
+										<a href={pageOf(r)} tabIndex={-1} onClick={(e) => follow(e, pageOf(r))}>
 											{c.cell(r)}
 										</a>
 									) : (
@@ -187,10 +187,3 @@ function Table({ rows, known }: { rows: Row[]; known: number }) {
 }
 
 const pageOf = (r: Row) => '/rollout/' + encodeURIComponent(r.id)
-
-// follow opens a rollout in this page, unless the user wants another one.
-function follow(e: MouseEvent, r: Row) {
-	if (e.ctrlKey || e.metaKey || e.shiftKey || e.button !== 0) return
-	e.preventDefault()
-	go(pageOf(r))
-}

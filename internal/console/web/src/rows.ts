@@ -21,6 +21,7 @@ export interface Row {
 	job?: string
 	trial?: string
 	labels?: Record<string, string>
+	replaces?: string[]
 }
 
 // A tab selects rollouts by their status.

@@ -14,10 +14,20 @@ const version = signal(0) // changes with rows
 export const path = signal(location.pathname)
 export const filters = signal<Filters>(filtersOf(location.search))
 
+// home is the table with the filters that it had last, also after a reload of another page.
+export const home = (): string => (path.value === '/' ? '/' + location.search : (history.state?.home ?? '/'))
+
 // go shows another page of this console.
 export function go(to: string) {
-	history.pushState(null, '', to)
+	history.pushState({ home: home() }, '', to)
 	read()
+}
+
+// follow opens a link in this page, unless the user wants another one.
+export function follow(e: MouseEvent, to: string) {
+	if (e.ctrlKey || e.metaKey || e.shiftKey || e.button !== 0) return
+	e.preventDefault()
+	go(to)
 }
 
 function read() {
@@ -87,18 +97,45 @@ function changed() {
 	)
 }
 
-export function connect() {
-	const events = new EventSource('/api/rollouts')
-	events.onopen = () => (link.value = 'live')
-	events.onerror = () => (link.value = events.readyState === EventSource.CLOSED ? 'over' : 'lost')
-	events.addEventListener('begin', (e) => {
+// A browser has few connections to one host for all its tabs, so a tab that is not seen
+// has none, and goes on with the last event when it is seen again.
+let events: EventSource | null = null
+let last = ''
+
+function follows() {
+	if (document.visibilityState === 'hidden') {
+		events?.close()
+		events = null
+	} else if (!events) {
+		connect()
+	}
+}
+
+export function start() {
+	document.addEventListener('visibilitychange', follows)
+	follows()
+}
+
+function connect() {
+	const now = (events = new EventSource('/api/rollouts' + (last ? '?after=' + encodeURIComponent(last) : '')))
+	now.onopen = () => (link.value = 'live')
+	now.onerror = () => (link.value = now.readyState === EventSource.CLOSED ? 'over' : 'lost')
+	const on = (name: string, take: (data: string) => void) =>
+		now.addEventListener(name, (e) => {
+			last = e.lastEventId
+			take(e.data)
+		})
+	on('begin', (data) => {
 		rows.clear()
-		source.value = JSON.parse(e.data).source
+		source.value = JSON.parse(data).source
 		changed()
 	})
-	events.addEventListener('rows', (e) => {
-		for (const r of JSON.parse(e.data) as Row[]) rows.set(r.id, r)
+	on('rows', (data) => {
+		for (const r of JSON.parse(data) as Row[]) {
+			for (const id of r.replaces ?? []) rows.delete(id)
+			rows.set(r.id, r)
+		}
 		changed()
 	})
-	events.addEventListener('trouble', (e) => (trouble.value = JSON.parse(e.data)))
+	on('trouble', (data) => (trouble.value = JSON.parse(data)))
 }
