@@ -49,6 +49,18 @@ func command() Spec {
 	}
 }
 
+// Person runs any argv at the terminal of a person, who does the task in place of a
+// model. It is not one of All, since a worker has a terminal only in a person's own
+// process. TURNGATE_INSTRUCTION names the file with the instruction.
+func Person() Spec {
+	s := command()
+	s.Name, s.Dialect, s.Person = "person", "", true
+	s.Command = func(l Launch) Command {
+		return Command{Args: l.Args, Env: map[string]string{"TURNGATE_INSTRUCTION": l.Dir + "/instruction.md"}}
+	}
+	return s
+}
+
 // oracle runs the task's own solution. A task that gives the oracle no reward is
 // broken. The name and the idea are Harbor's.
 func oracle() Spec {

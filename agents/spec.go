@@ -36,6 +36,8 @@ type Spec struct {
 	Solution bool
 	// AnyProgram is true if the request's arguments are the whole argv.
 	AnyProgram bool
+	// Person is true if a person at the terminal of the worker's process is the agent.
+	Person bool
 
 	// SystemPrompt, MaxTurns and MCP are true if the agent supports these settings
 	// of a request. Otherwise a request with the setting is refused.

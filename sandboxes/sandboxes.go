@@ -261,9 +261,24 @@ type Cmd struct {
 	// OutputLimit bounds each of Stdout and Stderr in bytes. The sandbox counts
 	// and drops further output. 0 means 64 MiB.
 	OutputLimit int64
+	// Terminal gives the command a terminal in place of pipes. Its output then goes to
+	// Stdout alone, and the end of Stdin is the key Ctrl-D. Nil: pipes.
+	Terminal *Terminal
 	// Untrusted is true for the agent's command. Some backends start it in its own
 	// PID namespace.
 	Untrusted bool
+}
+
+// Terminal is the terminal of a command.
+type Terminal struct {
+	Size    TerminalSize
+	Resized <-chan TerminalSize // later sizes, until the command has ended; nil: none
+}
+
+// TerminalSize is the size of a terminal in characters.
+type TerminalSize struct {
+	Rows uint16 `json:"rows"`
+	Cols uint16 `json:"cols"`
 }
 
 // HelperPath is the path of the turngate binary in every sandbox.

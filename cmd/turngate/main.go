@@ -136,7 +136,7 @@ func rootCommand(hurry <-chan struct{}) *cobra.Command {
 	root.SetOut(plain.NewWriter(os.Stdout))
 	root.SetErr(plain.NewWriter(os.Stderr))
 	root.PersistentFlags().Bool("verbose", false, "log what happens, not only what goes wrong")
-	root.AddCommand(runCommand(), jobCommand(), rolloutCommand(), taskCommand(), imageCommand(), upCommand(hurry), natsCommand(), workerCommand(hurry), deadCommand(), trainerCommand(), tapCommand(), consoleCommand(), metricsCommand(), agentCommand(), doctorCommand(), miniCommand(), toolsCommand(),
+	root.AddCommand(runCommand(), jobCommand(), rolloutCommand(), taskCommand(), sandboxCommand(), imageCommand(), upCommand(hurry), natsCommand(), workerCommand(hurry), deadCommand(), trainerCommand(), tapCommand(), consoleCommand(), metricsCommand(), agentCommand(), doctorCommand(), miniCommand(), toolsCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(c *cobra.Command, _ []string) {
 			fmt.Fprintln(c.OutOrStdout(), version)
 		}})

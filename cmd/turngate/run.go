@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/rollout"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/sandboxes/backends"
 	"github.com/turngate/turngate/schema"
@@ -44,7 +45,8 @@ type runFlags struct {
 	job          jobFlags
 	limits       limitFlags
 	console      consoleFlags
-	recorded     *tasks.Task // runs instead of task directories
+	recorded     *tasks.Task    // runs instead of task directories
+	person       rollout.Person // of the worker in this process; nil: none
 }
 
 func runCommand() *cobra.Command { return runCommandOf(&runFlags{}) }

@@ -26,6 +26,7 @@ import (
 	"github.com/turngate/turngate/internal/bundles"
 	"github.com/turngate/turngate/internal/gate"
 	"github.com/turngate/turngate/internal/owned"
+	"github.com/turngate/turngate/internal/rollout"
 	"github.com/turngate/turngate/internal/rollout/place"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
@@ -56,6 +57,7 @@ type workerFlags struct {
 	images          imageFlags
 	sideCarSubnets  string
 	monitor         metricsFlags
+	person          rollout.Person // nil: nobody is at this worker's terminal
 }
 
 // defaultCopyMB bounds the files of one snapshot.
@@ -144,6 +146,9 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 		MaxSnapshot: f.maxSnapshotMB << 20, Bundles: cache, Metrics: m.rollouts(),
 	}
 	c.Warm = warmImages(ctx, list)
+	if f.person != nil {
+		c.Person, c.Agents = f.person, append(c.Agents, agents.Person())
+	}
 	side, err := queue.NewWorker(b, queue.WorkerConfig{
 		Worker: wid, Instance: randomHex(6), Version: version, Slots: f.slots, Offer: c.Offer, Timing: timing, Retention: f.retention, Metrics: m.queue(),
 	})

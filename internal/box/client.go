@@ -253,6 +253,9 @@ func (c *Client) Start(ctx context.Context, cmd sandboxes.Cmd) (sandboxes.Proces
 		Op: opExec, Args: cmd.Args, Env: environ(cmd.Env), Path: cmd.Dir, User: cmd.User,
 		TimeoutMS: cmd.Timeout.Milliseconds(), Limit: cmd.OutputLimit, Untrusted: cmd.Untrusted,
 	}
+	if cmd.Terminal != nil {
+		h.Terminal = &cmd.Terminal.Size
+	}
 	stream, in, out, err := c.open(h)
 	if err != nil {
 		return nil, err
@@ -286,6 +289,9 @@ func (c *Client) Start(ctx context.Context, cmd sandboxes.Cmd) (sandboxes.Proces
 			_ = out.write(frameEOF, nil)
 		}
 	}()
+	if cmd.Terminal != nil {
+		go p.resize(out, cmd.Terminal.Resized)
+	}
 	go p.follow(stream, h, in, cmd.Stdout, cmd.Stderr)
 	return p, nil
 }
@@ -336,6 +342,18 @@ func (p *process) follow(stream net.Conn, h *header, in *frameReader, stdout, st
 		case frameFail:
 			p.err = failed(h, payload)
 			return
+		}
+	}
+}
+
+// resize passes the sizes of the terminal on until the command exits.
+func (p *process) resize(out *frameWriter, sizes <-chan sandboxes.TerminalSize) {
+	for {
+		select {
+		case <-p.done:
+			return
+		case s := <-sizes:
+			_ = out.write(frameResize, encodeSize(s)) // follow sees a lost box, too
 		}
 	}
 }

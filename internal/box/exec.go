@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/turngate/turngate/sandboxes"
 )
 
 const (
@@ -36,7 +38,13 @@ func (s *server) exec(h *header, in *frameReader, out *frameWriter) error {
 	}
 	var pipes pipes
 	defer pipes.close()
-	if err := pipes.open(); err != nil {
+	if h.Terminal == nil {
+		err = pipes.open()
+	} else {
+		err = pipes.openTerminal(*h.Terminal, c.acct)
+		c.terminal = true
+	}
+	if err != nil {
 		return err
 	}
 	j, err := s.startJob(h, c, &pipes)
@@ -66,11 +74,15 @@ func (s *server) exec(h *header, in *frameReader, out *frameWriter) error {
 	var pumps sync.WaitGroup
 	var outBytes, errBytes int64
 	pumps.Go(func() { outBytes = pump(pipes.stdout, out.stream(frameStdout), limit) })
-	pumps.Go(func() { errBytes = pump(pipes.stderr, out.stream(frameStderr), limit) })
+	if pipes.stderr != nil {
+		pumps.Go(func() { errBytes = pump(pipes.stderr, out.stream(frameStderr), limit) })
+	}
 	exit := j.wait()
 	forget := s.clock.after(outputGrace, func() {
 		_ = pipes.stdout.SetReadDeadline(time.Now())
-		_ = pipes.stderr.SetReadDeadline(time.Now())
+		if pipes.stderr != nil {
+			_ = pipes.stderr.SetReadDeadline(time.Now())
+		}
 	})
 	pumps.Wait()
 	forget()
@@ -80,19 +92,28 @@ func (s *server) exec(h *header, in *frameReader, out *frameWriter) error {
 	return out.json(frameOK, exit)
 }
 
-// feed passes stdin on until the stream ends. It returns when the worker has
-// closed the stream.
-func (s *server) feed(in *frameReader, stdin *os.File) {
-	defer stdin.Close()
-	_, err := io.Copy(stdin, &dataReader{f: in})
+// feed passes stdin and the sizes of a terminal on until the stream ends. It returns
+// when the worker has closed the stream.
+func (s *server) feed(in *frameReader, stdin io.WriteCloser) {
+	other := func(kind byte, payload []byte) {
+		if t, ok := stdin.(typed); ok && kind == frameResize {
+			if size, ok := decodeSize(payload); ok {
+				t.resize(size)
+			}
+		}
+	}
+	_, err := io.Copy(stdin, &dataReader{f: in, other: other})
 	stdin.Close()
 	for {
 		if errors.Is(err, io.ErrUnexpectedEOF) {
 			return
 		}
-		if _, _, err = in.next(); err != nil {
+		var kind byte
+		var payload []byte
+		if kind, payload, err = in.next(); err != nil {
 			return
 		}
+		other(kind, payload)
 	}
 }
 
@@ -104,15 +125,29 @@ func (s *server) startJob(h *header, c command, p *pipes) (*job, error) {
 	return s.procs.start(c, files, nil)
 }
 
-// pipes are the three streams of one command, with both ends.
+// pipes are the three streams of one command, with both ends. With a terminal the
+// command has the same end three times, and stderr is nil.
 type pipes struct {
-	stdin, stdout, stderr       *os.File
+	stdin                       io.WriteCloser
+	stdout, stderr              *os.File
 	childIn, childOut, childErr *os.File
+}
+
+func (p *pipes) openTerminal(size sandboxes.TerminalSize, acct account) error {
+	ours, user, err := openTerminal(size, acct)
+	if err != nil {
+		return err
+	}
+	p.stdin, p.stdout = typed{ours}, ours
+	p.childIn, p.childOut, p.childErr = user, user, user
+	return nil
 }
 
 func (p *pipes) open() error {
 	var errs [3]error
-	p.childIn, p.stdin, errs[0] = os.Pipe()
+	var stdin *os.File
+	p.childIn, stdin, errs[0] = os.Pipe()
+	p.stdin = stdin
 	p.stdout, p.childOut, errs[1] = os.Pipe()
 	p.stderr, p.childErr, errs[2] = os.Pipe()
 	for _, err := range errs {
@@ -124,8 +159,11 @@ func (p *pipes) open() error {
 }
 
 // drain reads on for processes that the command has left and that still write to its
-// output. Without a reader their writes would fail.
+// output. Without a reader their writes would fail. A terminal hangs up.
 func (p *pipes) drain() {
+	if p.stderr == nil {
+		return
+	}
 	for _, f := range []*os.File{p.stdout, p.stderr} {
 		_ = f.SetReadDeadline(time.Time{})
 		go func() {
@@ -143,7 +181,10 @@ func (p *pipes) closeChildEnds() {
 }
 
 func (p *pipes) close() {
-	for _, f := range []*os.File{p.stdin, p.stdout, p.stderr, p.childIn, p.childOut, p.childErr} {
+	if _, ok := p.stdin.(typed); p.stdin != nil && !ok {
+		p.stdin.Close()
+	}
+	for _, f := range []*os.File{p.stdout, p.stderr, p.childIn, p.childOut, p.childErr} {
 		if f != nil {
 			f.Close()
 		}
@@ -160,6 +201,7 @@ type nestedSpec struct {
 	UID, GID uint32
 	Groups   []uint32
 	NoGroups bool
+	Terminal bool `json:"terminal"`
 }
 
 // startNested runs the command in its own process namespace. The namespace's
@@ -187,7 +229,7 @@ func (s *server) startNested(c command, files []uintptr) (*job, error) {
 		return nil, err
 	}
 	j.nested = true
-	spec := nestedSpec{c.path, c.argv, c.env, c.dir, c.acct.uid, c.acct.gid, c.acct.groups, s.procs.noGroups}
+	spec := nestedSpec{c.path, c.argv, c.env, c.dir, c.acct.uid, c.acct.gid, c.acct.groups, s.procs.noGroups, c.terminal}
 	if err := json.NewEncoder(specOut).Encode(spec); err != nil {
 		j.kill()
 	}
@@ -232,7 +274,7 @@ func Nested() int {
 	if err != nil {
 		return ExitRoot
 	}
-	c := command{path: spec.Path, argv: spec.Args, env: spec.Env, dir: spec.Dir, acct: account{uid: spec.UID, gid: spec.GID, groups: spec.Groups}}
+	c := command{path: spec.Path, argv: spec.Args, env: spec.Env, dir: spec.Dir, acct: account{uid: spec.UID, gid: spec.GID, groups: spec.Groups}, terminal: spec.Terminal}
 	j, err := procs.start(c, []uintptr{0, 1, 2}, nil)
 	var status syscall.WaitStatus
 	if err != nil {

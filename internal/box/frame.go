@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"sync"
+
+	"github.com/turngate/turngate/sandboxes"
 )
 
 // A frame is one byte of kind, four bytes of big-endian length, and that many
@@ -15,6 +17,7 @@ const (
 	frameHeader  = 'h' // worker → box: JSON header that opens an operation
 	frameData    = 'd' // both ways: stdin or file content
 	frameEOF     = 'e' // both ways: no more data
+	frameResize  = 's' // worker → box: four bytes, rows and columns of the command's terminal
 	frameStdout  = 'o' // box → worker
 	frameStderr  = 'r' // box → worker
 	frameAck     = 'a' // box → worker: eight bytes, the count of bytes delivered so far
@@ -103,9 +106,10 @@ func (w kindWriter) Write(p []byte) (int, error) {
 
 // dataReader reads data frames up to the EOF frame as a stream.
 type dataReader struct {
-	f    *frameReader
-	rest []byte
-	err  error
+	f     *frameReader
+	other func(kind byte, payload []byte) // receives frames of other kinds; nil: they are dropped
+	rest  []byte
+	err   error
 }
 
 func (d *dataReader) Read(p []byte) (int, error) {
@@ -121,6 +125,8 @@ func (d *dataReader) Read(p []byte) (int, error) {
 			d.err = io.EOF
 		case kind == frameData:
 			d.rest = payload
+		case d.other != nil:
+			d.other(kind, payload)
 		}
 	}
 	n := copy(p, d.rest)
@@ -144,6 +150,8 @@ type header struct {
 	User      string   `json:"user,omitempty"`
 	TimeoutMS int64    `json:"timeout_ms,omitempty"`
 	Untrusted bool     `json:"untrusted,omitempty"`
+
+	Terminal *sandboxes.TerminalSize `json:"terminal,omitempty"` // nil: the command has pipes
 
 	Job    uint64 `json:"job,omitempty"`
 	Signal int    `json:"signal,omitempty"`

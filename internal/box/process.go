@@ -92,6 +92,8 @@ type command struct {
 	dir  string
 	open *folder // dir; nil: the command enters it by its path
 	acct account
+	// terminal is true if stdin is a terminal, which the command then controls.
+	terminal bool
 }
 
 func (s *server) command(h *header) (command, error) {
@@ -174,6 +176,7 @@ func (p *processes) start(c command, files []uintptr, sys *syscall.SysProcAttr) 
 	if sys == nil {
 		sys = &syscall.SysProcAttr{
 			Setsid:     true,
+			Setctty:    c.terminal, // Ctty 0 is stdin
 			Credential: &syscall.Credential{Uid: c.acct.uid, Gid: c.acct.gid, Groups: c.acct.groups, NoSetGroups: p.noGroups},
 		}
 	}

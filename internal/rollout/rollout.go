@@ -41,6 +41,12 @@ type Services struct {
 	HeldByTrainer func(ctx context.Context) (held bool, changed <-chan struct{})
 }
 
+// Person and Streams connect a person at a terminal who is the agent.
+type (
+	Person  = agentrun.Person
+	Streams = agentrun.Streams
+)
+
 // Rollout is one execution of one request, from its sandbox to its result.
 type Rollout struct {
 	Request   schema.Request // defaults are filled in
@@ -56,6 +62,7 @@ type Rollout struct {
 	Timing    gate.Timing
 	Memory    *gate.Memory     // shared by the gates of a worker; nil: the gate's own
 	Snapshots *place.Snapshots // shared by the rollouts of a worker; nil: none are made
+	Person    Person           // nil: nobody is at a terminal
 }
 
 // Run executes the rollout. Its error is an *ends.Broken, also after a panic, or the
@@ -122,7 +129,7 @@ func (r *Rollout) execute(ctx context.Context) error {
 	if err := where.Open(ctx); err != nil {
 		return err
 	}
-	runs := agentrun.New(agentrun.Config{Place: where, Models: answers, Timing: r.Timing, Memory: r.Memory, Tool: r.Services.Tool})
+	runs := agentrun.New(agentrun.Config{Place: where, Models: answers, Timing: r.Timing, Memory: r.Memory, Tool: r.Services.Tool, Person: r.Person})
 	defer runs.Close()
 	s := &stepper{Place: where, rec: r.Record, runs: runs, ask: r.Services.Verify}
 	err = s.all(ctx)

@@ -58,9 +58,15 @@ type Config struct {
 	// Memory bounds the memory of all gate sessions of this worker: conversations
 	// that are kept for later calls, and open requests. Nil: each session has its own
 	// bounds, 256 MiB and 512 MiB.
+<<<<<<< HEAD
 	Memory  *gate.Memory
 	Metrics *telemetry.Rollouts // nil: none
 	Log     zerolog.Logger
+=======
+	Memory *gate.Memory
+	Person rollout.Person // does the rollouts of agents.Person; nil: there is none
+	Log    zerolog.Logger
+>>>>>>> 1270b35 (A command can have a terminal; turngate sandbox run gives a person the sandbox of an agent)
 }
 
 // Worker takes jobs and runs them.
@@ -275,7 +281,7 @@ func (w *Worker) rollout(ctx context.Context, job *queue.Job, rec *record.Record
 	caller := w.calls.Caller(job.Request, job)
 	r := &rollout.Rollout{
 		Request: job.Request, Attempt: job.Attempt, Record: rec, Owner: w.owner(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache, Upstreams: w.cfg.Upstreams, Caps: w.cfg.Caps,
-		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Snapshots: w.snapshots,
+		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Snapshots: w.snapshots, Person: w.cfg.Person,
 		Services: rollout.Services{
 			Bundle: w.bundle(job), Suspended: job.Suspended, HeldByTrainer: job.HeldByTrainer, Model: caller, Shard: func(shard string) gate.Model { return caller.To(shard) },
 			Tool: caller.Tool, Verify: caller.Verify,

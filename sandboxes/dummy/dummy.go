@@ -160,6 +160,9 @@ func (s *sandbox) Start(_ context.Context, c sandboxes.Cmd) (sandboxes.Process, 
 	if len(c.Args) == 0 {
 		return nil, &sandboxes.NoCommandError{Reason: "no command"}
 	}
+	if c.Terminal != nil {
+		return nil, &sandboxes.UnsupportedError{Field: "terminal", Value: "a terminal", Reason: "commands of this backend are functions"}
+	}
 	run := s.b.Programs[c.Args[0]]
 	if len(c.Args) > 1 && c.Args[0] == sandboxes.HelperPath && c.Args[1] == "look-for" {
 		run = lookFor

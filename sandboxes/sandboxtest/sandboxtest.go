@@ -77,6 +77,8 @@ func Run(t *testing.T, f Fixture) {
 		{"tar", true, s.tar},
 		{"tar cannot leave its folder", true, s.tarEscape},
 		{"tar that cannot be read", true, s.tarBroken},
+		{"terminal", s.Features.Shell, s.terminal},
+		{"a terminal hangs up", s.Features.Shell, s.hangUp},
 		{"forward", true, s.forward},
 		{"close ends processes and is idempotent", true, s.close},
 		{"create honours its context", true, s.createCancelled},

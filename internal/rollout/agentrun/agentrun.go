@@ -7,7 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+<<<<<<< HEAD
+=======
+	"math"
+	"net/http"
+>>>>>>> 1270b35 (A command can have a terminal; turngate sandbox run gives a person the sandbox of an agent)
 	"slices"
 	"strings"
 	"time"
@@ -32,7 +38,19 @@ type Config struct {
 	Timing gate.Timing
 	Memory *gate.Memory // shared by the gates of a worker; nil: the gate's own
 	// Tool makes the trainer run one of its tools.
-	Tool func(ctx context.Context, c schema.ToolCall) (schema.ToolResult, error)
+	Tool   func(ctx context.Context, c schema.ToolCall) (schema.ToolResult, error)
+	Person Person // is the agent agents.Person; nil: there is none
+}
+
+// Person is somebody at a terminal who does a task. A call begins one run: it returns
+// the streams of the run, and a function to call at its end.
+type Person func() (s Streams, end func())
+
+// Streams are the ends of a run at its person.
+type Streams struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Terminal       *sandboxes.Terminal // nil: they are no terminal
 }
 
 // Runs has the runs of an agent in one rollout, and the sessions of the gate that they
@@ -127,8 +145,17 @@ func (r *Runs) start(ctx context.Context, s *plan.Step, p *record.Phase, launch 
 	}
 	log := r.rec.AgentLog(p, r.agent.ParseEvent)
 	cmd.Stdout, cmd.Stderr = log.Stdout, log.Stderr
+	end := func() {}
+	if r.agent.Person {
+		if end, err = r.attach(&cmd); err != nil {
+			return nil, nil, err
+		}
+	}
 	before := r.stages.Touched.Swap(true)
 	proc, err := r.Place.Main.Start(ctx, cmd)
+	if err != nil {
+		end()
+	}
 	var none *sandboxes.NoCommandError
 	if errors.As(err, &none) {
 		none := fmt.Errorf("agent %s: %w", r.agent.Name, none)
@@ -137,7 +164,29 @@ func (r *Runs) start(ctx context.Context, s *plan.Step, p *record.Phase, launch 
 		}
 		return nil, nil, ends.Fail(schema.Faultf("agent", schema.CodeMissing, schema.WhoUser, "%v", none))
 	}
-	return proc, log, err
+	return ending{proc, end}, log, err
+}
+
+// attach connects a command to the person. Its output is kept in the agent's log, too.
+func (r *Runs) attach(cmd *sandboxes.Cmd) (end func(), err error) {
+	if r.Person == nil {
+		return nil, ends.Fail(ends.UserFault(&schema.InvalidError{Field: "agent.name", Value: r.agent.Name, Want: "another agent: nobody is at a terminal of this worker"}))
+	}
+	s, end := r.Person()
+	cmd.Stdin, cmd.Terminal, cmd.OutputLimit = s.Stdin, s.Terminal, math.MaxInt64
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(s.Stdout, cmd.Stdout), io.MultiWriter(s.Stderr, cmd.Stderr)
+	return end, nil
+}
+
+// ending is a process whose end is told once its exit is known.
+type ending struct {
+	sandboxes.Process
+	end func()
+}
+
+func (p ending) Wait() (schema.Exit, error) {
+	defer p.end()
+	return p.Process.Wait()
 }
 
 // openGate opens the step's session if the agent calls a model. Call numbers

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/internal/rollout"
+	"github.com/turngate/turngate/jobs"
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks"
+)
+
+// personTime is the time limit of a person who does a task.
+const personTime = 24 * time.Hour
+
+// aShell is the command of a person who gives none. Its exit status is 0, since the last
+// command of a person says nothing about the task.
+const aShell = `if command -v bash >/dev/null 2>&1; then bash; else sh; fi; exit 0`
+
+type sandboxRunFlags struct {
+	run runFlags
+}
+
+func sandboxCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "sandbox", Short: "Work in the sandbox of a task by hand"}
+	cmd.AddCommand(sandboxRunCommand())
+	return cmd
+}
+
+func sandboxRunCommand() *cobra.Command {
+	f := &sandboxRunFlags{}
+	cmd := &cobra.Command{
+		Use:   "run TASK|IMAGE [-- ARGV...]",
+		Short: "Do a task yourself: a shell in the agent's place, then the task's tests",
+		Long: "Make the sandbox that an agent would get for a task directory, with its files, setup, side-cars, user, variables and network, and run a shell in it at this\n" +
+			"terminal, or ARGV. When it ends, the task's verifier runs; its output and the reward are printed. TURNGATE_INSTRUCTION names a file with the instruction.\n" +
+			"A task with steps has a shell for each step.\n\n" +
+			"An argument that is no folder is an image; its sandbox has no verifier.\n\n" +
+			"Exit status: that of ARGV, 0 for a shell; 1 when the rollout had another fault, 2 when the arguments are invalid.",
+		PreRunE: func(cmd *cobra.Command, args []string) error {
+			what, _ := atDash(cmd, args)
+			wrong := []error{f.run.box.check(), f.run.taskEnv.check()}
+			if len(what) != 1 {
+				wrong = append(wrong, fmt.Errorf("%d arguments: want a task directory or an image", len(what)))
+			}
+			return usageOf(wrong...)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			what, argv := atDash(cmd, args)
+			return f.run.atTerminal(cmd, what[0], argv)
+		},
+	}
+	f.run.box.add(cmd)
+	fl := cmd.Flags()
+	f.run.taskEnv.add(fl)
+	addSandbox(fl, &f.run.sandbox, &f.run.image, imagesFirst(), "", ", instead of the task's own")
+	fl.StringArrayVar(&f.run.setup, "setup", nil, "shell command to run in the sandbox before the shell, after the task's own (repeatable)")
+	return cmd
+}
+
+// atTerminal runs a task, or an image without one, with the person at this terminal as
+// its agent.
+func (f *runFlags) atTerminal(cmd *cobra.Command, what string, argv []string) error {
+	f.name, f.parallel, f.agents = "local", 1, cacheDir()
+	t, err := f.taskOrImage(what)
+	if err != nil {
+		return err
+	}
+	if len(argv) == 0 {
+		argv = []string{"/bin/sh", "-c", aShell}
+	}
+	q, err := f.request(t, jobs.Variant{Agent: agents.Person().Name}, argv)
+	if err != nil {
+		return err
+	}
+	q.Limits.AgentMS, q.Group = personTime.Milliseconds(), jobs.NewGroup()
+	for i := range q.Steps {
+		q.Steps[i].AgentMS = personTime.Milliseconds()
+	}
+	if q.ID, err = jobs.RolloutID(f.name, q.Group, 0); err != nil {
+		return err
+	}
+	if err := q.Validate(); err != nil {
+		return usageOf(err)
+	}
+	seat := newSeat(cmd.InOrStdin(), plain.Raw(cmd.OutOrStdout()), plain.Raw(cmd.ErrOrStderr())) // the person's own programs move the cursor
+	defer seat.close()
+	f.person = seat.begin
+	if seat.screen >= 0 {
+		q.Agent.Env = merged(q.Agent.Env, map[string]string{"TERM": os.Getenv("TERM")})
+	}
+	ctx, s, err := openSingles(cmd.Context(), f, nil, logger(cmd))
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	r, err := s.run(ctx, q, t.Bundle)
+	if err != nil {
+		return err
+	}
+	return tellPerson(cmd.ErrOrStderr(), &r)
+}
+
+// taskOrImage loads a task directory. A name that is no folder is an image.
+func (f *runFlags) taskOrImage(what string) (*tasks.Task, error) {
+	info, err := os.Stat(what)
+	if err == nil && info.IsDir() {
+		given, err := f.taskEnv.values()
+		if err != nil {
+			return nil, usageOf(err)
+		}
+		t, err := tasks.Load(what, tasks.Options{Env: given})
+		return t, usageOf(err)
+	}
+	if strings.HasPrefix(what, ".") || strings.HasPrefix(what, "/") {
+		return nil, usage("%q is not valid: want a task directory or an image", what)
+	}
+	if !hasImages(f.sandbox) {
+		return nil, usage("--sandbox: %s makes no sandboxes of images such as %q: use %s, or name a task directory", f.sandbox, what, orList(imagesFirst()))
+	}
+	f.image = what
+	return &tasks.Task{Request: schema.Request{Task: schema.Task{Name: "image", Instruction: "Look around."}}}, nil
+}
+
+// tellPerson prints the end of each verifier's output, and the reward.
+func tellPerson(w io.Writer, r *schema.Result) error {
+	for _, p := range r.Phases {
+		if (p.Name == "verify" || strings.HasSuffix(p.Name, "/verify")) && p.Output != "" {
+			fmt.Fprintf(w, "\n%s:\n%s\n", oneLine(p.Name, 200), strings.TrimRight(safeText(p.Output), "\n"))
+		}
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintf(w, "note: %s\n", oneLine(n, 1000))
+	}
+	if r.Reward != nil {
+		fmt.Fprintf(w, "reward: %s\n", rewardText(r.Reward))
+	}
+	switch {
+	case r.Fault == nil:
+		return nil
+	case r.Fault.Code == schema.CodeExit && r.Exit != nil:
+		return &exitError{code: r.Exit.Code}
+	default:
+		return &exitError{code: exitFault, err: errors.New(oneLine(r.Fault.Error(), 1000))}
+	}
+}
+
+// seat is the place of a person: the streams of this process.
+type seat struct {
+	out, err io.Writer
+	stdin    io.Reader
+	keys     chan []byte   // what was typed; closed at the end of the input
+	closed   chan struct{} // no run reads any more
+	screen   int           // descriptor of the terminal; below 0: stdin is none
+}
+
+func newSeat(in io.Reader, out, errs io.Writer) *seat {
+	s := &seat{out: out, err: errs, stdin: in, keys: make(chan []byte), closed: make(chan struct{}), screen: -1}
+	if f, ok := in.(*os.File); ok && isTerminal(f) {
+		s.screen = int(f.Fd())
+	}
+	go s.read()
+	return s
+}
+
+func (s *seat) close() { close(s.closed) }
+
+// read reads the input for all runs, since a run that has ended must not take the keys
+// of the next.
+func (s *seat) read() {
+	defer close(s.keys)
+	for {
+		b := make([]byte, 4096)
+		n, err := s.stdin.Read(b)
+		select {
+		case s.keys <- b[:n]:
+		case <-s.closed:
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// begin begins a run of the person. A terminal is raw until its end.
+func (s *seat) begin() (rollout.Streams, func()) {
+	in, typed := io.Pipe()
+	over := make(chan struct{})
+	go func() {
+		defer func() { _ = typed.Close() }() // is always nil
+		for {
+			select {
+			case <-over:
+				return
+			case b, ok := <-s.keys:
+				if !ok {
+					return
+				}
+				if _, err := typed.Write(b); err != nil {
+					return
+				}
+			}
+		}
+	}()
+	run := rollout.Streams{Stdin: in, Stdout: s.out, Stderr: s.err}
+	restore := func() {}
+	if s.screen >= 0 {
+		run.Terminal, restore = s.raw()
+	}
+	return run, func() {
+		close(over)
+		_ = in.Close() // is always nil
+		restore()
+	}
+}
+
+// raw passes every key and the sizes of this terminal on.
+func (s *seat) raw() (*sandboxes.Terminal, func()) {
+	size := func() (t sandboxes.TerminalSize) {
+		if cols, rows, err := term.GetSize(s.screen); err == nil {
+			t.Rows, t.Cols = uint16(rows), uint16(cols) //nolint:gosec // the kernel has 16 bits for each
+		}
+		return t
+	}
+	sizes, changed, over := make(chan sandboxes.TerminalSize), make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(changed, unix.SIGWINCH)
+	go func() {
+		for {
+			select {
+			case <-over:
+				return
+			case <-changed:
+				select {
+				case sizes <- size():
+				case <-over:
+					return
+				}
+			}
+		}
+	}()
+	before, err := term.MakeRaw(s.screen)
+	return &sandboxes.Terminal{Size: size(), Resized: sizes}, func() {
+		signal.Stop(changed)
+		close(over)
+		if err == nil {
+			_ = term.Restore(s.screen, before)
+		}
+	}
+}
