@@ -41,11 +41,11 @@ type Services struct {
 	HeldByTrainer func(ctx context.Context) (held bool, changed <-chan struct{})
 }
 
-// Person and Streams connect a person at a terminal who is the agent.
-type (
-	Person  = agentrun.Person
-	Streams = agentrun.Streams
-)
+// Person is somebody at a terminal who does a task.
+type Person = agentrun.Person
+
+// Streams are the ends of a run at its person.
+type Streams = agentrun.Streams
 
 // Rollout is one execution of one request, from its sandbox to its result.
 type Rollout struct {
