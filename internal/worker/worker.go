@@ -58,15 +58,10 @@ type Config struct {
 	// Memory bounds the memory of all gate sessions of this worker: conversations
 	// that are kept for later calls, and open requests. Nil: each session has its own
 	// bounds, 256 MiB and 512 MiB.
-<<<<<<< HEAD
 	Memory  *gate.Memory
 	Metrics *telemetry.Rollouts // nil: none
 	Log     zerolog.Logger
-=======
-	Memory *gate.Memory
-	Person rollout.Person // does the rollouts of agents.Person; nil: there is none
-	Log    zerolog.Logger
->>>>>>> 1270b35 (A command can have a terminal; turngate sandbox run gives a person the sandbox of an agent)
+	Person  rollout.Person // does the rollouts of agents.Person; nil: there is none
 }
 
 // Worker takes jobs and runs them.

@@ -9,11 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
-<<<<<<< HEAD
-=======
 	"math"
-	"net/http"
->>>>>>> 1270b35 (A command can have a terminal; turngate sandbox run gives a person the sandbox of an agent)
 	"slices"
 	"strings"
 	"time"
