@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/queue"
+	"github.com/turngate/turngate/internal/quiet"
 	"github.com/turngate/turngate/internal/telemetry"
 )
 
@@ -116,15 +118,19 @@ func (m *monitor) watchWorker(now func() telemetry.Worker) {
 
 // watchBacklog shows the queues of all trainers.
 func (m *monitor) watchBacklog(b *broker.Broker) {
-	if m != nil {
-		m.metrics.WatchBacklog(func(ctx context.Context) (telemetry.Backlog, error) {
-			read, err := queue.ReadBacklog(ctx, b)
-			if err != nil {
-				b.Log().Warn().Err(err).Msg("the queues could not be read for their metrics")
-			}
-			return read, err
-		})
+	if m == nil {
+		return
 	}
+	var lines quiet.Lines
+	m.metrics.WatchBacklog(func(ctx context.Context) (telemetry.Backlog, error) {
+		read, err := queue.ReadBacklog(ctx, b)
+		if err != nil {
+			if skipped, speak := lines.Speak(err.Error(), time.Now()); speak {
+				b.Log().Warn().Err(err).Int("not_logged", skipped).Msg("the queues could not be read for their metrics")
+			}
+		}
+		return read, err
+	})
 }
 
 // connected is the check of a process that only needs NATS.

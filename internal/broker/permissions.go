@@ -94,15 +94,15 @@ func opsTrades(trainers []string) []trade {
 		{kind: tradeService, subject: "$JS.API.INFO"},
 		{kind: tradeService, subject: "$JS.API.STREAM.NAMES"},
 		{kind: tradeService, subject: "$JS.API.STREAM.INFO.*"},
+		{kind: tradeService, subject: "$JS.API.CONSUMER.LIST.*"},
 		{kind: tradeService, subject: "$JS.API.STREAM.MSG.GET." + subjects.StreamDead},
 	}
-	queues := []string{subjects.StreamPlain}
+	streams := []string{subjects.StreamPlain}
 	for _, tid := range trainers {
-		out = append(out, trade{kind: tradeService, subject: "$JS.API.STREAM.MSG.GET." + subjects.Records(tid)})
-		queues = append(queues, subjects.Queue(tid))
+		streams = append(streams, subjects.Records(tid), subjects.Queue(tid)) // the message of a request has its age
 	}
-	for _, stream := range queues { // their depth and age
-		out = append(out, trade{kind: tradeService, subject: "$JS.API.CONSUMER.LIST." + stream}, trade{kind: tradeService, subject: "$JS.API.STREAM.MSG.GET." + stream})
+	for _, stream := range streams {
+		out = append(out, trade{kind: tradeService, subject: "$JS.API.STREAM.MSG.GET." + stream})
 	}
 	return out
 }

@@ -16,7 +16,8 @@ type Waiting struct {
 	Lane    string    // p0 to p3
 	Queued  uint64    // no worker has taken them
 	Taken   uint64    // a worker has taken them and they have not ended
-	Oldest  time.Time // when the oldest queued request was stored; zero: none is queued
+	Oldest  time.Time // when the oldest queued request was stored; zero: none is queued, or Ageless
+	Ageless bool      // the credential may not read the oldest request
 	Delayed uint64    // parked until their delay is over
 	Unfit   uint64    // parked, since no worker that looked could run them
 }
@@ -45,7 +46,7 @@ func (m *Metrics) WatchBacklog(read func(context.Context) (Backlog, error)) {
 		up:     m.desc("turngate_queue_up", "gauge", "1 if the queues could be read; the other metrics of queues are missing otherwise."),
 		queued: m.desc("turngate_queue_depth", "gauge", "Requests that no worker has taken, without parked ones.", "trainer", "lane"),
 		taken:  m.desc("turngate_queue_taken", "gauge", "Requests that a worker has taken and that have not ended.", "trainer", "lane"),
-		oldest: m.desc("turngate_queue_oldest_seconds", "gauge", "Age of the oldest request that no worker has taken; 0: there is none.", "trainer", "lane"),
+		oldest: m.desc("turngate_queue_oldest_seconds", "gauge", "Age of the oldest request that no worker has taken; 0: there is none. It is missing if the credential may not read it, as for a removed trainer.", "trainer", "lane"),
 		parked: m.desc("turngate_queue_parked", "gauge", "Requests that are parked: delay (until their time), needs (no worker that looked can run them).", "trainer", "lane", "reason"),
 		dead:   m.desc("turngate_dead_requests", "gauge", "Requests that no worker could read: turngate dead ls."),
 	})
@@ -81,13 +82,14 @@ func (c *backlogCollector) Collect(to chan<- prometheus.Metric) {
 	tell(c.up, 1)
 	tell(c.dead, float64(now.Dead))
 	for _, w := range now.Lanes {
-		age := 0.0
-		if !w.Oldest.IsZero() {
-			age = max(time.Since(w.Oldest), 0).Seconds()
+		switch {
+		case w.Oldest.IsZero() && !w.Ageless:
+			tell(c.oldest, 0, w.Trainer, w.Lane)
+		case !w.Oldest.IsZero():
+			tell(c.oldest, max(time.Since(w.Oldest), 0).Seconds(), w.Trainer, w.Lane)
 		}
 		tell(c.queued, float64(w.Queued), w.Trainer, w.Lane)
 		tell(c.taken, float64(w.Taken), w.Trainer, w.Lane)
-		tell(c.oldest, age, w.Trainer, w.Lane)
 		tell(c.parked, float64(w.Delayed), w.Trainer, w.Lane, "delay")
 		tell(c.parked, float64(w.Unfit), w.Trainer, w.Lane, "needs")
 	}
@@ -134,6 +136,7 @@ func bounded(all []Waiting) []Waiting {
 		sum.Taken += w.Taken
 		sum.Delayed += w.Delayed
 		sum.Unfit += w.Unfit
+		sum.Ageless = sum.Ageless || w.Ageless
 		if sum.Oldest.IsZero() || !w.Oldest.IsZero() && w.Oldest.Before(sum.Oldest) {
 			sum.Oldest = w.Oldest
 		}

@@ -7,6 +7,7 @@ package telemetry
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // Metrics are the metrics of one process.
@@ -34,6 +35,9 @@ func New(version string) *Metrics {
 
 // List describes the metrics of turngate in the order in which they were made.
 func (m *Metrics) List() []Metric { return m.list }
+
+// Gather implements prometheus.Gatherer.
+func (m *Metrics) Gather() ([]*dto.MetricFamily, error) { return m.registry.Gather() }
 
 func (m *Metrics) add(name, kind, help string, labels []string) {
 	m.list = append(m.list, Metric{Name: name, Type: kind, Labels: labels, Help: help})

@@ -18,6 +18,9 @@ import (
 // backlogAtOnce is the number of queues that ReadBacklog reads at the same time.
 const backlogAtOnce = 8
 
+// oldestWithin bounds the time to read the oldest request of a lane.
+const oldestWithin = 2 * time.Second
+
 // ReadBacklog reads how many requests the queues of all trainers have, and the plain
 // lane. The credential may be that of a watcher or of a worker.
 func ReadBacklog(ctx context.Context, b *broker.Broker) (telemetry.Backlog, error) {
@@ -27,10 +30,13 @@ func ReadBacklog(ctx context.Context, b *broker.Broker) (telemetry.Backlog, erro
 		return out, err
 	}
 	dead, err := b.JetStream().Stream(ctx, subjects.StreamDead)
-	if err != nil {
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound): // the first worker makes it
+	case err != nil:
 		return out, fmt.Errorf("open stream %s: %w", subjects.StreamDead, broker.Reach(err))
+	default:
+		out.Dead = dead.CachedInfo().State.Msgs
 	}
-	out.Dead = dead.CachedInfo().State.Msgs
 	trainers = append(trainers, "") // the plain lane
 	read := make([][]telemetry.Waiting, len(trainers))
 	all, op := errgroup.WithContext(ctx)
@@ -50,15 +56,15 @@ func ReadBacklog(ctx context.Context, b *broker.Broker) (telemetry.Backlog, erro
 	return out, nil
 }
 
-// waitingOf reads the lanes of a trainer's queue; none if the queue was just removed.
-// An empty trainer is that of the plain lane.
+// waitingOf reads the lanes of a trainer's queue; none if the queue does not exist. An
+// empty trainer is that of the plain lane.
 func waitingOf(ctx context.Context, js jetstream.JetStream, tid string) ([]telemetry.Waiting, error) {
 	name, lanes := subjects.StreamPlain, [subjects.Lanes]*telemetry.Waiting{}
 	if tid != "" {
 		name = subjects.Queue(tid)
 	}
 	s, err := js.Stream(ctx, name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) && tid != "" {
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
 	}
 	if err != nil {
@@ -79,8 +85,8 @@ func waitingOf(ctx context.Context, js jetstream.JetStream, tid string) ([]telem
 		switch class {
 		case "":
 			w.Queued, w.Taken = info.NumPending, w.Taken+unacked
-			if w.Queued > 0 && err == nil {
-				w.Oldest, err = storedAfter(ctx, s, info)
+			if w.Queued > 0 {
+				w.Oldest, w.Ageless = storedAfter(ctx, s, info)
 			}
 		case subjects.ClassDelay: // each is delivered at once, and again when its time has come
 			again = min(again, unacked)
@@ -91,8 +97,8 @@ func waitingOf(ctx context.Context, js jetstream.JetStream, tid string) ([]telem
 			w.Taken += unacked
 		}
 	}
-	if lerr := list.Err(); lerr != nil && !errors.Is(lerr, jetstream.ErrEndOfData) && err == nil {
-		err = fmt.Errorf("list the consumers of %s: %w", name, broker.Reach(lerr))
+	if err := list.Err(); err != nil && !errors.Is(err, jetstream.ErrEndOfData) {
+		return nil, fmt.Errorf("list the consumers of %s: %w", name, broker.Reach(err))
 	}
 	var out []telemetry.Waiting
 	for _, w := range lanes {
@@ -100,18 +106,18 @@ func waitingOf(ctx context.Context, js jetstream.JetStream, tid string) ([]telem
 			out = append(out, *w)
 		}
 	}
-	return out, err
+	return out, nil
 }
 
 // storedAfter returns the time at which the oldest message was stored that a consumer
-// has not delivered; zero: there is none any more.
-func storedAfter(ctx context.Context, s jetstream.Stream, c *jetstream.ConsumerInfo) (time.Time, error) {
+// has not delivered; zero: there is none any more. unknown is true if the server does
+// not answer: it refuses so to read the queue of a trainer that was removed.
+func storedAfter(ctx context.Context, s jetstream.Stream, c *jetstream.ConsumerInfo) (stored time.Time, unknown bool) {
+	ctx, cancel := context.WithTimeout(ctx, oldestWithin)
+	defer cancel()
 	m, err := s.GetMsg(ctx, c.Delivered.Stream+1, jetstream.WithGetMsgSubject(c.Config.FilterSubject))
-	switch {
-	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return time.Time{}, nil
-	case err != nil:
-		return time.Time{}, fmt.Errorf("read the oldest request of %s: %w", c.Stream, broker.Reach(err))
+	if err != nil {
+		return time.Time{}, !errors.Is(err, jetstream.ErrMsgNotFound)
 	}
-	return m.Time, nil
+	return m.Time, false
 }

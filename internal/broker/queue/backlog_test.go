@@ -1,13 +1,17 @@
 package queue_test
 
 import (
+	"context"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/telemetry"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -91,4 +95,91 @@ func TestTheBacklogOfParkedRequests(t *testing.T) {
 		w := b.backlog(t, ops, "p2")
 		return w.Delayed == 1 && w.Unfit == 1 && w.Taken == 0
 	})
+}
+
+// TestTheBacklogOfARemovedTrainer removes a trainer that has a request. A watcher may
+// not read the request any more, and still sees that it waits, and all other queues.
+func TestTheBacklogOfARemovedTrainer(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	beta := b.NewTrainer(t, "beta")
+	r := harness.Request("beta-1")
+	r.Trainer = "beta"
+	_, err := beta.Submit(t.Context(), 1, []schema.Request{r})
+	harness.Must(t, err)
+	b.Submit(t, harness.Request("alpha-1"))
+	harness.Must(t, b.Server.RemoveTrainer("beta"))
+	harness.Must(t, b.Server.Reload())
+	all, err := queue.ReadBacklog(t.Context(), b.ops(t))
+	harness.Must(t, err)
+	found := 0
+	for _, w := range all.Lanes {
+		switch {
+		case w.Trainer == "beta" && w.Lane == "p1":
+			found++
+			if w.Queued != 1 || !w.Ageless || !w.Oldest.IsZero() {
+				t.Errorf("of the removed trainer: %+v", w)
+			}
+		case w.Trainer == "alpha" && w.Lane == "p2":
+			found++
+			if w.Queued != 1 || w.Ageless || w.Oldest.IsZero() {
+				t.Errorf("of the other trainer: %+v", w)
+			}
+		}
+	}
+	if found != 2 {
+		t.Errorf("got %+v", all.Lanes)
+	}
+}
+
+// TestTheBacklogBeforeTheFirstWorker reads a server that has no streams yet.
+func TestTheBacklogBeforeTheFirstWorker(t *testing.T) {
+	t.Parallel()
+	srv := testenv.Serve(t, broker.EmbeddedConfig{StateDir: t.TempDir(), Port: testenv.FreePort(t), Trainers: []string{"alpha"}, Relaxed: true, Log: zerolog.Nop()})
+	all, err := queue.ReadBacklog(t.Context(), testenv.DialAt(t, srv.URL(), srv.OpsCreds(), broker.InboxFor(broker.RoleOps, broker.RoleOps), zerolog.Nop()))
+	if err != nil || len(all.Lanes) != 0 || all.Dead != 0 {
+		t.Errorf("got %+v, %v", all, err)
+	}
+}
+
+// TestATakeOverIsCounted lets a worker take over the rollout of one that is gone, and
+// fails its renewals while the server is away.
+func TestATakeOverIsCounted(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.Submit(t, harness.Request("alpha-1"))
+	b.Take(t)
+	b.Broker.Close() // without the end of its lease, as if the process had died
+	metrics := telemetry.New("test")
+	counts := metrics.Queue()
+	other := b.NewWorker(t, "w2", func(c *queue.WorkerConfig) { c.Metrics = counts })
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	job, err := other.Take(ctx)
+	harness.Must(t, err)
+	harness.Must(t, job.Done(t.Context(), outcome(job)))
+	b.Server.Shutdown()
+	harness.Eventually(t, "a failed renewal", 2*time.Minute, func() bool { return counted(t, metrics, "turngate_lease_renewals_failed_total") > 0 })
+	for name, want := range map[string]float64{"turngate_takeovers_total": 1, "turngate_attempts_total": 1, "turngate_attempts_ended_total": 1, "turngate_rollouts_total": 1, "turngate_rollout_schedule_to_start_seconds": 0} {
+		if got := counted(t, metrics, name); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+}
+
+// counted returns the sum of all series of a counter, or the observations of a
+// histogram.
+func counted(t *testing.T, m *telemetry.Metrics, name string) (sum float64) {
+	t.Helper()
+	all, err := m.Gather()
+	harness.Must(t, err)
+	for _, f := range all {
+		if f.GetName() != name {
+			continue
+		}
+		for _, x := range f.Metric {
+			sum += x.Counter.GetValue() + float64(x.Histogram.GetSampleCount())
+		}
+	}
+	return sum
 }
