@@ -108,6 +108,9 @@ func TestRolloutsShareABundle(t *testing.T) {
 		harness.Must(t, b.Close())
 	}
 	harness.Must(t, open(t, c, s).Close())
+	if got := c.Stats(); got.Fetched != 1 || got.Found != 8 || got.Bytes <= 0 {
+		t.Errorf("got %+v", got)
+	}
 	harness.Must(t, open(t, cache(t, dir, 1<<20), s).Close()) // another process
 	if n := s.fetched.Load(); n != 1 || len(files(t, dir)) != 1 {
 		t.Errorf("fetched %d times, files %v", n, files(t, dir))

@@ -27,14 +27,6 @@ func faultLabel(f *schema.Fault) string {
 	return other
 }
 
-// outcome returns the label of a call that ended with this fault; nil: it was answered.
-func outcome(f *schema.Fault) string {
-	if f != nil {
-		return "failed"
-	}
-	return "answered"
-}
-
 // phaseLabel returns the kind of a phase: its name without the names of a step, a
 // service and a number.
 func phaseLabel(name string) string {

@@ -29,7 +29,15 @@ type endings struct {
 }
 
 func (e *endings) ended(took time.Duration, f *schema.Fault) {
-	e.count.WithLabelValues(outcome(f), faultLabel(f)).Inc()
+	outcome := "answered"
+	if f != nil {
+		outcome = "failed"
+	}
+	e.endedAs(outcome, took, f)
+}
+
+func (e *endings) endedAs(outcome string, took time.Duration, f *schema.Fault) {
+	e.count.WithLabelValues(outcome, faultLabel(f)).Inc()
 	e.took.Observe(took.Seconds())
 }
 
@@ -42,7 +50,7 @@ func (m *Metrics) Rollouts() *Rollouts {
 		open:     m.gauge("turngate_model_calls_open", "Model calls that have no answer yet.").WithLabelValues(),
 		waiting:  m.gauge("turngate_model_calls_waiting", "Model calls that wait now, by reason: trainer, upstream (it is absent), hold (its trainer pauses it), slot (of the session).", "for"),
 		tokens:   m.counter("turngate_model_tokens_total", "Tokens of answered model calls as the trainer counts them: prompt, cached (a part of prompt), completion.", "kind"),
-		tools:    endings{m.counter("turngate_tool_calls_total", "Calls of trainers' tools that ended.", "outcome", "fault"), m.seconds("turngate_tool_call_seconds", "Duration of a call of a trainer's tool.").WithLabelValues()},
+		tools:    endings{m.counter("turngate_tool_calls_total", "Calls of trainers' tools that ended, by outcome: answered, error (of the tool itself), failed (no answer).", "outcome", "fault"), m.seconds("turngate_tool_call_seconds", "Duration of a call of a trainer's tool.").WithLabelValues()},
 		verifies: endings{m.counter("turngate_verify_calls_total", "Verifications by trainers that ended.", "outcome", "fault"), m.seconds("turngate_verify_call_seconds", "Duration of a verification by a trainer.").WithLabelValues()},
 		received: m.counter("turngate_gate_received_bytes_total", "Bytes of bodies that agents sent to the gate.").WithLabelValues(),
 		sent:     m.counter("turngate_gate_sent_bytes_total", "Bytes of bodies that the gate sent to agents.").WithLabelValues(),
@@ -86,9 +94,14 @@ func (r *Rollouts) SandboxClosed(backend string) {
 	}
 }
 
-// ToolEnded records the end of a call of a trainer's tool.
-func (r *Rollouts) ToolEnded(took time.Duration, f *schema.Fault) {
-	if r != nil {
+// ToolEnded records the end of a call of a trainer's tool. isError tells that the tool
+// ran and its answer is an error.
+func (r *Rollouts) ToolEnded(took time.Duration, isError bool, f *schema.Fault) {
+	switch {
+	case r == nil:
+	case isError:
+		r.tools.endedAs("error", took, f)
+	default:
 		r.tools.ended(took, f)
 	}
 }

@@ -2,6 +2,8 @@ package worker_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -16,10 +18,13 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/rs/zerolog"
 
+	"github.com/turngate/turngate/internal/gate"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/telemetry"
+	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/trainer"
 )
 
 // serveMetrics serves the worker's metrics and returns their URL.
@@ -263,5 +268,69 @@ func TestReadiness(t *testing.T) {
 	<-stopped
 	if res := b.next(t); res.Exit == nil || !res.Exit.OK() {
 		t.Errorf("got %+v", res)
+	}
+}
+
+// TestToolsVerificationsAndHoldsAreCounted lets an agent call two tools of the trainer,
+// of which one fails, and the trainer verify and hold.
+func TestToolsVerificationsAndHoldsAreCounted(t *testing.T) {
+	t.Parallel()
+	calls := func(ctx context.Context, p *dummy.Proc) int {
+		for _, tool := range []string{"good", "bad", "unknown"} {
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(p.Env["OPENAI_BASE_URL"], "/v1")+gate.ToolsPath+"/"+tool, strings.NewReader("{}"))
+			if err != nil {
+				return 1
+			}
+			req.Header.Set("Authorization", "Bearer "+p.Env["OPENAI_API_KEY"])
+			res, err := http.DefaultClient.Do(req)
+			if err != nil {
+				return 1
+			}
+			_ = res.Body.Close()
+		}
+		return 0
+	}
+	b := newBench(t, map[string]dummy.Program{"agent": calls}, func(c *worker.Config) {
+		c.Agents = slices.Clone(c.Agents)
+		for i := range c.Agents {
+			c.Agents[i].MCP = true // so that the agent command may have a tool
+		}
+	})
+	url := b.serveMetrics(t)
+	b.trainer.Close()
+	var err error
+	b.trainer, err = trainer.Dial(t.Context(), trainer.Config{
+		Broker: b.nats.Trainer(t, "alpha"), Name: "alpha", AnswerAll: true, Log: zerolog.Nop(),
+		Tools: map[string]trainer.Tool{
+			"good": func(context.Context, *trainer.ToolCall) (string, error) { return "yes", nil },
+			"bad": func(context.Context, *trainer.ToolCall) (string, error) {
+				return "", errors.New("no")
+			},
+		},
+		Verify: func(context.Context, *trainer.Handle) (*schema.Verdict, error) {
+			return &schema.Verdict{Reward: number(1)}, nil
+		},
+	})
+	harness.Must(t, err)
+	t.Cleanup(b.trainer.Close)
+	b.serve(t, ok)
+	r := byTrainer("alpha-1")
+	r.Agent.Tools = []schema.ToolSpec{{Name: "good", Parameters: json.RawMessage(`{"type":"object"}`)}, {Name: "bad", Parameters: json.RawMessage(`{"type":"object"}`)}}
+	if res := b.result(t, r); res.Status != schema.StatusDone || res.Reward == nil || *res.Reward != 1 {
+		t.Errorf("status %s, fault %v", res.Status, res.Fault)
+	}
+	b.trainer.Hold(trainer.Selection{})
+	harness.Eventually(t, "the trainer's hold", time.Minute, func() bool { return scrape(t, url)["turngate_worker_holds"] == 1 })
+	b.trainer.Resume()
+	harness.Eventually(t, "the end of the hold", time.Minute, func() bool { return scrape(t, url)["turngate_worker_holds"] == 0 })
+	b.stop()
+	got := scrape(t, url)
+	for key, want := range map[string]float64{
+		`turngate_tool_calls_total{fault="",outcome="answered"}`: 1, `turngate_tool_calls_total{fault="",outcome="error"}`: 1, `turngate_tool_call_seconds`: 2,
+		`turngate_verify_calls_total{fault="",outcome="answered"}`: 1, `turngate_verify_call_seconds`: 1,
+	} {
+		if got[key] != want {
+			t.Errorf("%s is %v, want %v", key, got[key], want)
+		}
 	}
 }

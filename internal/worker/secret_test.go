@@ -129,6 +129,8 @@ func TestNoKeyLeavesAWorker(t *testing.T) {
 	l.text("names in an archive", strings.Join(namesIn(t, b.artifact(t, res, "logs/artifacts.tar")), " "))
 	b.stop()
 	l.text("log of the worker", log.String())
+	_, metrics := get(t, b.serveMetrics(t)+"/metrics")
+	l.text("metrics", metrics)
 	if len(l.key) != 35 {
 		t.Fatalf("the trainer saw the key %q", l.key)
 	}

@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -35,11 +36,19 @@ func (b *bench) ops(t *testing.T) *broker.Broker {
 }
 
 // TestTheBacklog reads the depth and the age of a lane while requests are submitted,
-// taken and ended.
+// taken and ended. The server counts a message a moment after it has stored it.
 func TestTheBacklog(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	ops := b.ops(t)
+	until := func(as *broker.Broker, lane string, queued, taken uint64) (w telemetry.Waiting) {
+		t.Helper()
+		harness.Eventually(t, fmt.Sprintf("%d queued and %d taken in %s", queued, taken, lane), time.Minute, func() bool {
+			w = b.backlog(t, as, lane)
+			return w.Queued == queued && w.Taken == taken
+		})
+		return w
+	}
 	if w := b.backlog(t, ops, "p2"); w != (telemetry.Waiting{Trainer: "alpha", Lane: "p2"}) {
 		t.Errorf("of an empty queue: %+v", w)
 	}
@@ -49,19 +58,17 @@ func TestTheBacklog(t *testing.T) {
 	b.Submit(t, harness.Request("alpha-2"))
 	b.Submit(t, harness.Request("alpha-3"))
 	after := time.Now()
-	if w := b.backlog(t, ops, "p2"); w.Queued != 3 || w.Taken != 0 || w.Oldest.Before(before) || w.Oldest.After(middle) {
+	if w := until(ops, "p2", 3, 0); w.Oldest.Before(before) || w.Oldest.After(middle) {
 		t.Errorf("of three requests: %+v", w)
 	}
 	job := b.Take(t)
 	for _, as := range []*broker.Broker{ops, b.Broker} {
-		if w := b.backlog(t, as, "p2"); w.Queued != 2 || w.Taken != 1 || w.Oldest.Before(middle) || w.Oldest.After(after) {
+		if w := until(as, "p2", 2, 1); w.Oldest.Before(middle) || w.Oldest.After(after) {
 			t.Errorf("after one was taken: %+v", w)
 		}
 	}
 	harness.Must(t, job.Done(t.Context(), outcome(job)))
-	if w := b.backlog(t, ops, "p2"); w.Queued != 2 || w.Taken != 0 {
-		t.Errorf("after one has ended: %+v", w)
-	}
+	until(ops, "p2", 2, 0)
 	if w := b.backlog(t, ops, "p0"); w.Queued != 0 || !w.Oldest.IsZero() {
 		t.Errorf("of another lane: %+v", w)
 	}
@@ -110,26 +117,19 @@ func TestTheBacklogOfARemovedTrainer(t *testing.T) {
 	b.Submit(t, harness.Request("alpha-1"))
 	harness.Must(t, b.Server.RemoveTrainer("beta"))
 	harness.Must(t, b.Server.Reload())
-	all, err := queue.ReadBacklog(t.Context(), b.ops(t))
-	harness.Must(t, err)
-	found := 0
-	for _, w := range all.Lanes {
-		switch {
-		case w.Trainer == "beta" && w.Lane == "p1":
-			found++
-			if w.Queued != 1 || !w.Ageless || !w.Oldest.IsZero() {
-				t.Errorf("of the removed trainer: %+v", w)
-			}
-		case w.Trainer == "alpha" && w.Lane == "p2":
-			found++
-			if w.Queued != 1 || w.Ageless || w.Oldest.IsZero() {
-				t.Errorf("of the other trainer: %+v", w)
+	ops := b.ops(t)
+	harness.Eventually(t, "the requests of both", time.Minute, func() bool {
+		all, err := queue.ReadBacklog(t.Context(), ops)
+		harness.Must(t, err)
+		found := 0
+		for _, w := range all.Lanes {
+			switch {
+			case w.Trainer == "beta" && w.Lane == "p1" && w.Queued == 1 && w.Ageless && w.Oldest.IsZero(), w.Trainer == "alpha" && w.Lane == "p2" && w.Queued == 1 && !w.Ageless && !w.Oldest.IsZero():
+				found++
 			}
 		}
-	}
-	if found != 2 {
-		t.Errorf("got %+v", all.Lanes)
-	}
+		return found == 2
+	})
 }
 
 // TestTheBacklogBeforeTheFirstWorker reads a server that has no streams yet.

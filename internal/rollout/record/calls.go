@@ -134,7 +134,7 @@ func (c *Calls) tellEnd(at time.Time, number int, e gate.CallEnd) {
 
 // ToolEnded implements gate.Observer.
 func (c *Calls) ToolEnded(e gate.ToolEnd) {
-	c.metrics.ToolEnded(e.Took, e.Fault)
+	c.metrics.ToolEnded(e.Took, e.Result != nil && e.Result.IsError, e.Fault)
 	at := time.Now()
 	c.later(func() { c.tellTool(at, e) })
 }
