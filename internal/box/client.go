@@ -387,22 +387,6 @@ func (p *process) Signal(ctx context.Context, s os.Signal) error {
 	return p.c.call(ctx, &header{Op: opSignal, Job: p.job, Signal: int(n)}, nil, nil, nil)
 }
 
-// Forward implements sandboxes.Sandbox.
-func (c *Client) Forward(ctx context.Context, h http.Handler) (string, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var f forwarded
-	if err := c.call(ctx, &header{Op: opForward}, nil, nil, &f); err != nil {
-		return "", err
-	}
-	if c.board == nil {
-		c.board = &switchboard{session: c.session, ports: map[int]*portListener{}}
-		go c.board.run()
-	}
-	c.servers = append(c.servers, serveForward(c.board.listen(f.Port), h, headerTime))
-	return fmt.Sprintf("http://127.0.0.1:%d", f.Port), nil
-}
-
 // KillAll implements sandboxes.Sandbox.
 func (c *Client) KillAll(ctx context.Context) error {
 	return c.call(ctx, &header{Op: opKillAll}, nil, nil, nil)

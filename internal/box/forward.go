@@ -240,6 +240,22 @@ func serveForward(l net.Listener, h http.Handler, headers time.Duration) *http.S
 }
 
 // switchboard passes each stream that the box opens to the listener of its
+// Forward implements sandboxes.Sandbox.
+func (c *Client) Forward(ctx context.Context, h http.Handler) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var f forwarded
+	if err := c.call(ctx, &header{Op: opForward}, nil, nil, &f); err != nil {
+		return "", err
+	}
+	if c.board == nil {
+		c.board = &switchboard{session: c.session, ports: map[int]*portListener{}}
+		go c.board.run()
+	}
+	c.servers = append(c.servers, serveForward(c.board.listen(f.Port), h, headerTime))
+	return fmt.Sprintf("http://127.0.0.1:%d", f.Port), nil
+}
+
 // port.
 type switchboard struct {
 	session net.Listener

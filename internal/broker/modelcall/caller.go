@@ -141,6 +141,22 @@ func (c *Caller) ask(ctx context.Context, a *callAttempt, key schema.Key, done *
 	return err
 }
 
+// onFrame passes a frame to the call that waits at its inbox, see ask.
+func (c *Client) onFrame(m *nats.Msg) {
+	c.mu.Lock()
+	inbox := c.inboxes[subjects.InboxToken(m.Subject)]
+	c.mu.Unlock()
+	if inbox == nil { // a late frame of a finished call
+		if m.Reply != "" && m.Header.Get(subjects.HeaderKind) == string(schema.FrameOperation) {
+			c.refuseEndedOperation(m, "of a verification that has ended")
+		}
+		return
+	}
+	if !inbox.put(m) {
+		c.log.Warn().Str("subject", m.Subject).Msg("a frame was dropped, its call is read too slowly")
+	}
+}
+
 func isFault(err error) bool {
 	f := (*schema.Fault)(nil)
 	return errors.As(err, &f)
@@ -456,4 +472,14 @@ func (a *callAttempt) fault(body []byte) (bool, time.Duration, error) {
 	}
 	a.last, a.gen, a.deltas = f, "", 0
 	return false, time.Duration(f.RetryAfterMS) * time.Millisecond, errAgain
+}
+
+// pass passes a frame of an answer to the gate, which may refuse the answer.
+func (a *callAttempt) pass(f schema.Frame) error {
+	err := a.frames(f)
+	var fault *schema.Fault
+	if errors.As(err, &fault) && fault.Code == schema.CodeBadAnswer {
+		return a.refuse(f.Gen, fault)
+	}
+	return err
 }

@@ -77,21 +77,6 @@ func (c *Client) Close() {
 	_ = c.sub.Unsubscribe()
 }
 
-func (c *Client) onFrame(m *nats.Msg) {
-	c.mu.Lock()
-	inbox := c.inboxes[subjects.InboxToken(m.Subject)]
-	c.mu.Unlock()
-	if inbox == nil { // a late frame of a finished call
-		if m.Reply != "" && m.Header.Get(subjects.HeaderKind) == string(schema.FrameOperation) {
-			c.refuseEndedOperation(m, "of a verification that has ended")
-		}
-		return
-	}
-	if !inbox.put(m) {
-		c.log.Warn().Str("subject", m.Subject).Msg("a frame was dropped, its call is read too slowly")
-	}
-}
-
 // wakeEvery is the interval of checks for silent calls. A timer for each call
 // would cost more than the rest of the call in this package.
 const wakeEvery = 250 * time.Millisecond

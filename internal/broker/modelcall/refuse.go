@@ -81,16 +81,6 @@ func (a *callAttempt) isRefused(m *nats.Msg) bool {
 	return len(a.refused) > 0 && slices.Contains(a.refused, m.Header.Get(subjects.HeaderGen)) && m.Header.Get(subjects.HeaderGen) != ""
 }
 
-// pass passes a frame of an answer to the gate, which may refuse the answer.
-func (a *callAttempt) pass(f schema.Frame) error {
-	err := a.frames(f)
-	var fault *schema.Fault
-	if errors.As(err, &fault) && fault.Code == schema.CodeBadAnswer {
-		return a.refuse(f.Gen, fault)
-	}
-	return err
-}
-
 // errGap is errSilent after a gap in Rl-Seq, which a.last names.
 var errGap = fmt.Errorf("deltas are missing: %w", errSilent)
 
