@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -52,8 +53,10 @@ type Plan struct {
 	Worker string `json:"worker,omitempty"`
 	State  string `json:"state,omitempty"` // the worker's state folder
 
-	// Stopped is the limit that ended the last run before all trials had a result.
-	Stopped string `json:"stopped,omitempty"`
+	// Stopped is the reason for which the last run ended in order before all trials had a
+	// result. StoppedBy is limit, interrupt or error.
+	Stopped   string `json:"stopped,omitempty"`
+	StoppedBy string `json:"stopped_by,omitempty"`
 
 	Trials []Trial `json:"trials"`
 }
@@ -214,15 +217,27 @@ func Open(dir string) (*Job, error) {
 	return j, nil
 }
 
+// A process that looks at the state of a job has its lock for a moment.
+const (
+	lockTries = 5
+	lockWait  = 20 * time.Millisecond
+)
+
 // lock locks the folder.
 func lock(dir string) (*Job, error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("open the job: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("the job %s is in use by another process", dir)
+	for try := 0; ; try++ {
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			break
+		}
+		if try == lockTries {
+			f.Close()
+			return nil, fmt.Errorf("the job %s is in use by another process", dir)
+		}
+		time.Sleep(lockWait)
 	}
 	log, err := os.OpenFile(filepath.Join(dir, "job.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -297,13 +312,13 @@ func inOrder(p Plan, done map[string]schema.Result) []schema.Result {
 	return out
 }
 
-// Stop gives new rollouts to the trials without a result and returns their old
-// rollouts, which the caller cancels. A resumed job runs the new rollouts. If begun is
-// false, trials that have begun are left as they are. Plan.Stopped becomes the limit, if there is one.
-func (j *Job) Stop(begun bool, limit string) ([]schema.ID, error) {
+// Stop gives new rollouts to the trials without a result and returns the trials with
+// their old rollouts, which the caller cancels. A resumed job runs the new rollouts. If begun is
+// false, trials that have begun are left as they are.
+func (j *Job) Stop(begun bool) ([]Trial, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var stopped []schema.ID
+	var stopped []Trial
 	for i := range j.Plan.Trials {
 		t := &j.Plan.Trials[i]
 		if _, ok := j.done[t.Name]; ok || !begun && j.begun[t.Name] {
@@ -313,22 +328,50 @@ func (j *Job) Stop(begun bool, limit string) ([]schema.ID, error) {
 		if err != nil {
 			return stopped, err
 		}
-		stopped = append(stopped, t.Rollout)
+		stopped = append(stopped, *t)
 		*t = next
 	}
-	j.Plan.Stopped = limit
 	j.index()
 	return stopped, j.save()
 }
 
-// goOn removes the limit that ended the last run.
+// Values of Plan.StoppedBy.
+const (
+	ByLimit     = "limit"
+	ByInterrupt = "interrupt"
+	ByError     = "error"
+)
+
+// SetStopped records the error that ended a run before all trials had a result. Run does
+// so, too.
+func (j *Job) SetStopped(err error) error {
+	var limit *LimitError
+	by, reason := ByError, err.Error()
+	switch {
+	case errors.As(err, &limit):
+		by, reason = ByLimit, limit.Reason
+	case errors.Is(err, ErrCancelled):
+		by, reason = ByInterrupt, ErrCancelled.Error()
+	case errors.Is(err, context.Canceled):
+		by, reason = ByInterrupt, interrupted
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.Plan.Stopped, j.Plan.StoppedBy = schema.Clip(reason, maxReason), by
+	return j.save()
+}
+
+// maxReason is the size in bytes of the longest reason for which a job stopped.
+const maxReason = 4000
+
+// goOn removes the reason for which the last run ended.
 func (j *Job) goOn() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.Plan.Stopped == "" {
 		return nil
 	}
-	j.Plan.Stopped = ""
+	j.Plan.Stopped, j.Plan.StoppedBy = "", ""
 	return j.save()
 }
 

@@ -207,7 +207,7 @@ func TestGoOn(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(cut, "turngate.json"), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	stopped, err := j.Stop(true, "")
+	stopped, err := j.Stop(true)
 	if err != nil || len(stopped) != 2 {
 		t.Fatalf("%v, %v", stopped, err)
 	}

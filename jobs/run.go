@@ -17,6 +17,10 @@ type Progress interface {
 	Result(r *schema.Result)
 	// Again is Result for a trial that runs again, as the rollout next.
 	Again(r *schema.Result, next schema.ID)
+	// Moved is called when the trial of a rollout that has not begun runs as another one.
+	Moved(from, to schema.ID)
+	// Paused is called when a pause of the job begins or ends.
+	Paused(on bool)
 }
 
 // Options are settings of a run that do not change its results.
@@ -42,24 +46,27 @@ type runner struct {
 	*Work
 	Options
 	trainer *trainer.Trainer
+	inner   context.Context
 	fail    context.CancelCauseFunc
 	// quit ends open answers.
 	quit context.Context
 
-	spent *spending
-	// submitting is the context of submissions, which endSubmit ends.
-	submitting context.Context
-	endSubmit  context.CancelFunc
-	submits    sync.WaitGroup // submissions that go on
-	submitted  chan struct{}  // closed when the first one has ended
-	retries    sync.WaitGroup // trials that will be submitted again
+	spent     *spending
+	submits   sync.WaitGroup // submissions that go on
+	submitted chan struct{}  // closed when the first one has ended
+	later     sync.WaitGroup // goroutines that submit trials later
 	// enough makes collect return.
 	enough context.CancelFunc
 
-	halting sync.Mutex // held while the limits are checked
+	halting sync.Mutex // held while the limits are checked, and while a pause begins or ends
 	mu      sync.Mutex
 	waiting map[schema.ID]bool // rollouts whose results are to come
 	limit   *LimitError        // for which no rollout begins any more
+	paused  bool
+	held    map[string]schema.ID // trials that begin after the pause, with their last rollouts
+	// submitting is the context of submissions, which endSubmit ends.
+	submitting context.Context
+	endSubmit  context.CancelFunc
 }
 
 // silent is the Progress of a run without one.
@@ -70,15 +77,21 @@ func (silent) Call(schema.ID)        {}
 func (silent) Result(*schema.Result) {}
 
 func (silent) Again(*schema.Result, schema.ID) {}
+func (silent) Moved(schema.ID, schema.ID)      {}
+func (silent) Paused(bool)                     {}
 
 // Run runs the trials until each has a result. The trainer has the name in Rules and
 // serves no other rollouts meanwhile. The error is the context's cause, the first error
-// of the job's folder or of the server, or a *LimitError.
+// of the job's folder or of the server, a *LimitError, or ErrCancelled. Other processes
+// change the run with Control.
 func (w *Work) Run(ctx context.Context, t *trainer.Trainer, o Options) error {
 	if o.Progress == nil {
 		o.Progress = silent{}
 	}
 	err := w.run(ctx, t, o)
+	if err != nil {
+		err = errors.Join(err, w.Job.SetStopped(err))
+	}
 	if terr := w.Job.Tell(true); err == nil {
 		err = terr
 	}
@@ -93,14 +106,13 @@ func (w *Work) run(ctx context.Context, t *trainer.Trainer, o Options) error {
 	if err := w.Job.goOn(); err != nil {
 		return err
 	}
-	submitting, endSubmit := context.WithCancel(inner)
-	defer endSubmit()
 	collecting, enough := context.WithCancel(inner)
 	defer enough()
 	r := &runner{
-		Work: w, Options: o, trainer: t, fail: fail, quit: quit, spent: newSpending(o.Limits, w.Job.Results()),
-		submitting: submitting, endSubmit: endSubmit, submitted: make(chan struct{}), enough: enough, waiting: map[schema.ID]bool{},
+		Work: w, Options: o, trainer: t, inner: inner, fail: fail, quit: quit, spent: newSpending(o.Limits, w.Job.Results()),
+		submitted: make(chan struct{}), enough: enough, waiting: map[schema.ID]bool{}, held: map[string]schema.ID{},
 	}
+	r.submitting, r.endSubmit = context.WithCancel(inner)
 	for id := range w.names {
 		r.waiting[id] = true
 	}
@@ -119,21 +131,28 @@ func (w *Work) run(ctx context.Context, t *trainer.Trainer, o Options) error {
 	var bg sync.WaitGroup
 	bg.Go(func() { _ = t.Serve(serving, r.answer) }) // returns only when its context ends
 	r.submits.Add(1)
+	submitting := r.submitting
 	bg.Go(func() {
 		defer close(r.submitted)
 		defer r.submits.Done()
 		if r.spent.over() == nil {
-			r.first(inner)
+			r.first(submitting)
 		}
 	})
 	r.checkLimits()
+	unlisten, err := r.listen()
+	if err != nil { // a file system without sockets
+		w.Job.Logf("another process cannot pause or cancel the job: %v", err)
+		unlisten = func() {}
+	}
 	err = r.collect(inner, collecting)
 	if cause := context.Cause(inner); cause != nil {
 		err = cause
 	} else if collecting.Err() != nil {
 		err = nil
 	}
-	if ctx.Err() != nil && o.Remote {
+	unlisten()
+	if o.Remote && (ctx.Err() != nil || errors.Is(err, ErrCancelled)) {
 		// Before the open answers end: otherwise the agents would see their faults.
 		err = errors.Join(err, r.stop())
 	}
@@ -141,9 +160,10 @@ func (w *Work) run(ctx context.Context, t *trainer.Trainer, o Options) error {
 	fail(nil)
 	leave()
 	bg.Wait()
-	r.retries.Wait()
+	r.later.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.endSubmit()
 	if err == nil && r.limit != nil && len(r.Job.Missing()) > 0 {
 		return r.limit
 	}
@@ -152,8 +172,16 @@ func (w *Work) run(ctx context.Context, t *trainer.Trainer, o Options) error {
 
 // stop cancels the rollouts without a result.
 func (r *runner) stop() error {
-	stopped, err := r.Job.Stop(true, "")
-	return errors.Join(err, r.trainer.Cancel(stopped, interrupted))
+	stopped, err := r.Job.Stop(true)
+	return errors.Join(err, r.trainer.Cancel(rolloutsOf(stopped), interrupted))
+}
+
+func rolloutsOf(trials []Trial) []schema.ID {
+	var out []schema.ID
+	for _, t := range trials {
+		out = append(out, t.Rollout)
+	}
+	return out
 }
 
 const interrupted = "interrupted"
@@ -170,19 +198,39 @@ func (r *runner) checkLimits() {
 	}
 	r.limit = over
 	r.mu.Unlock()
-	r.endSubmit()
+	r.halt(over.Reason)
+}
+
+// halt cancels the rollouts that have not begun. The caller holds r.halting, and has set
+// r.limit or r.paused.
+func (r *runner) halt(reason string) {
+	r.mu.Lock()
+	endSubmit := r.endSubmit
+	r.mu.Unlock()
+	endSubmit()
 	r.submits.Wait() // a request that is sent later would run
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	stopped, err := r.Job.Stop(false, over.Reason)
-	if err = errors.Join(err, r.trainer.Cancel(stopped, over.Reason)); err != nil {
+	stopped, err := r.Job.Stop(false)
+	if err = errors.Join(err, r.trainer.Cancel(rolloutsOf(stopped), reason)); err != nil {
 		r.fail(err)
 	}
-	r.Job.Logf("%s; %d trials have not begun", over.Reason, len(stopped))
-	for _, id := range stopped {
-		delete(r.waiting, id)
+	r.Job.Logf("%s; %d trials have not begun", reason, len(stopped))
+	for _, t := range stopped {
+		r.hold(t)
 	}
-	if len(r.waiting) == 0 {
+	r.endIfOver()
+}
+
+// hold makes a trial one that begins after the pause. The caller holds r.mu.
+func (r *runner) hold(t Trial) {
+	delete(r.waiting, t.Rollout)
+	r.held[t.Name] = t.Rollout
+}
+
+// endIfOver makes collect return if no result is to come. The caller holds r.mu.
+func (r *runner) endIfOver() {
+	if len(r.waiting) == 0 && (r.limit != nil || !r.paused || len(r.held) == 0) {
 		r.enough()
 	}
 }
@@ -191,7 +239,7 @@ func (r *runner) checkLimits() {
 func (r *runner) waits() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.waiting) > 0
+	return len(r.waiting) > 0 || r.paused && r.limit == nil && len(r.held) > 0
 }
 
 // takes reports whether the result of a rollout is to be kept. It is not if the rollout
@@ -278,10 +326,9 @@ func (r *runner) first(ctx context.Context) {
 	r.submit(ctx, r.groups, send)
 }
 
-// submit is send without an error if endSubmit ended it.
+// submit sends requests. It is no error if endSubmit ends that.
 func (r *runner) submit(ctx context.Context, groups []group, send func(context.Context, []schema.Request) error) {
-	err := r.send(r.submitting, groups, send)
-	if err != nil && (r.submitting.Err() == nil || ctx.Err() != nil) {
+	if err := r.send(ctx, groups, send); err != nil && (ctx.Err() == nil || r.inner.Err() != nil) {
 		r.fail(err)
 	}
 }
@@ -294,17 +341,17 @@ func (r *runner) again(ctx context.Context, t Trial) {
 		return
 	}
 	r.mu.Lock()
-	if r.limit != nil {
-		if delete(r.waiting, t.Rollout); len(r.waiting) == 0 {
-			r.enough()
-		}
+	if r.limit != nil || r.paused {
+		r.hold(t)
+		r.endIfOver()
 		r.mu.Unlock()
 		return
 	}
 	r.submits.Add(1)
+	submitting := r.submitting
 	r.mu.Unlock()
 	defer r.submits.Done()
-	r.submit(ctx, r.groupsOf([]Trial{t}), r.trainer.Submit)
+	r.submit(submitting, r.groupsOf([]Trial{t}), r.trainer.Submit)
 }
 
 // send uploads the tasks' files and puts the requests on the queue.
@@ -361,6 +408,6 @@ func (r *runner) keep(ctx context.Context, res schema.Result, next Trial, again 
 	}
 	r.Job.Logf("%s runs again: rollout %s", next.Name, next.Rollout)
 	r.Progress.Again(&res, next.Rollout)
-	r.retries.Go(func() { r.again(ctx, next) })
+	r.later.Go(func() { r.again(ctx, next) })
 	return r.Job.Tell(false)
 }

@@ -131,13 +131,15 @@ func newTrainer(t *testing.T, n testenv.NATS) *trainer.Trainer {
 }
 
 // seen counts the calls of Progress by Run.
-type seen struct{ events, calls, results, again atomic.Int64 }
+type seen struct{ events, calls, results, again, moved, pauses atomic.Int64 }
 
 func (s *seen) Event(schema.Event)    { s.events.Add(1) }
 func (s *seen) Call(schema.ID)        { s.calls.Add(1) }
 func (s *seen) Result(*schema.Result) { s.results.Add(1) }
 
 func (s *seen) Again(*schema.Result, schema.ID) { s.again.Add(1) }
+func (s *seen) Moved(schema.ID, schema.ID)      { s.moved.Add(1) }
+func (s *seen) Paused(bool)                     { s.pauses.Add(1) }
 
 // rules make rollouts of the agent.
 func rules(answer trainer.Answerer) jobs.Rules {

@@ -60,6 +60,7 @@ type Work struct {
 type part struct {
 	bundle  []byte
 	request schema.Request
+	answer  trainer.Answerer
 }
 
 // group has the rollouts of one task with one variant.
@@ -194,7 +195,7 @@ func newWork(list []Task, trials []Trial, r *Rules) *Work {
 			w.faults[of.Rollout] = t.fault(err)
 			continue
 		}
-		w.trials[of.Name] = part{t.Task.Bundle, q}
+		w.trials[of.Name] = part{t.Task.Bundle, q, t.answers[of.Variant]}
 		w.answers[q.ID], w.names[q.ID] = t.answers[of.Variant], of.Name
 		w.stopped = append(w.stopped, of.Stopped...)
 	}

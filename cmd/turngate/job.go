@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -16,7 +17,10 @@ func jobCommand() *cobra.Command {
 		Use:   "job",
 		Short: "Jobs that `turngate run` has kept: list, show, compare, analyze, regrade",
 	}
-	cmd.AddCommand(jobListCommand(), jobShowCommand(), jobReportCommand(), jobDiffCommand(), jobAnalyzeCommand(), jobRegradeCommand())
+	cmd.AddCommand(jobListCommand(), jobShowCommand(), jobReportCommand(), jobDiffCommand(), jobAnalyzeCommand(), jobRegradeCommand(),
+		jobControlCommand(jobs.ActionPause, "Let no trial of a running job begin; the ones that run end"),
+		jobControlCommand(jobs.ActionResume, "End the pause of a job"),
+		jobControlCommand(jobs.ActionCancel, "Cancel the rollouts of a running job, which `turngate run --resume` continues"))
 	return cmd
 }
 
@@ -41,24 +45,26 @@ func jobListCommand() *cobra.Command {
 			if len(args) > 0 {
 				runs = args[0]
 			}
-			list, bad := jobs.List(runs)
+			found, bad := jobs.List(runs)
+			list := []listed{}
+			for _, e := range found {
+				state, err := jobs.StateOf(cmd.Context(), e.Dir)
+				list, bad = append(list, listed{e, state}), errors.Join(bad, err)
+			}
 			if output == "json" {
-				if list == nil {
-					list = []jobs.Entry{}
-				}
 				if err := printJSON(cmd.OutOrStdout(), list); err != nil {
 					return err
 				}
 				return bad
 			}
-			t := newTable(cmd.OutOrStdout(), "JOB", "AGENT", "MODEL", "TRIALS", "ENDED", "MEAN", "ERRORS", "BEGUN", "TOOK")
+			t := newTable(cmd.OutOrStdout(), "JOB", "STATE", "AGENT", "MODEL", "TRIALS", "ENDED", "MEAN", "ERRORS", "BEGUN", "TOOK")
 			t.spare = []string{"TOOK", "BEGUN", "MODEL", "AGENT"}
 			for _, e := range list {
 				took := "-"
 				if e.Finished != nil {
 					took = e.Finished.Sub(e.Created).Round(time.Second).String()
 				}
-				t.row(oneLine(e.Dir, len(e.Dir)+1), oneLine(dash(strings.Join(e.Agents, ", ")), 20), oneLine(dash(strings.Join(e.Models, ", ")), 30), e.Trials, e.Ended, progress.Reward(e.Mean), e.Faults(), e.Created.Local().Format("2006-01-02 15:04"), took)
+				t.row(oneLine(e.Dir, len(e.Dir)+1), e.State, oneLine(dash(strings.Join(e.Agents, ", ")), 20), oneLine(dash(strings.Join(e.Models, ", ")), 30), e.Trials, e.Ended, progress.Reward(e.Mean), e.Faults(), e.Created.Local().Format("2006-01-02 15:04"), took)
 			}
 			if err := t.flush(); err != nil {
 				return err
@@ -69,6 +75,12 @@ func jobListCommand() *cobra.Command {
 	cmd.Flags().StringVar(&runs, "runs", "runs", "folder of jobs")
 	addOutput(cmd.Flags(), &output, "table", "json")
 	return cmd
+}
+
+// listed is a job in the list of jobs.
+type listed struct {
+	jobs.Entry
+	State jobs.State `json:"state"`
 }
 
 func jobShowCommand() *cobra.Command {
@@ -86,7 +98,11 @@ func jobShowCommand() *cobra.Command {
 			if output != "table" {
 				return printResults(out, output, results, p.Names())
 			}
-			fmt.Fprintf(out, "job %s: %s, begun %s\n\n", oneLine(p.Name, 100), oneLine(variantsOf(&p), 200), p.Created.Local().Format(time.DateTime))
+			state, err := jobs.StateOf(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(out, "job %s: %s, %s, begun %s\n\n", oneLine(p.Name, 100), state, oneLine(variantsOf(&p), 200), p.Created.Local().Format(time.DateTime))
 			if err := printTable(out, results, p.Names()); err != nil {
 				return err
 			}

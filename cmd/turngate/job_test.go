@@ -58,8 +58,8 @@ func TestJobsAreListed(t *testing.T) {
 	writeFile(t, filepath.Join(runs, "no-job/file"), "x")
 	got := turngate(t, binary, "job", "ls", runs)
 	for _, want := range []*regexp.Regexp{
-		row("JOB", "AGENT", "MODEL", "TRIALS", "ENDED", "MEAN", "ERRORS", "BEGUN", "TOOK"),
-		row(regexp.QuoteMeta(j.Dir), "mini", "-", "4", "3", "1", "2", `\d{4}-\d\d-\d\d \d\d:\d\d`, "-"),
+		row("JOB", "STATE", "AGENT", "MODEL", "TRIALS", "ENDED", "MEAN", "ERRORS", "BEGUN", "TOOK"),
+		row(regexp.QuoteMeta(j.Dir), "running", "mini", "-", "4", "3", "1", "2", `\d{4}-\d\d-\d\d \d\d:\d\d`, "-"),
 	} {
 		if got.code != 0 || !want.MatchString(got.out) {
 			t.Errorf("no line %s: %+v", want, got)
@@ -91,7 +91,7 @@ func TestAJobIsShown(t *testing.T) {
 	}
 	cut := regexp.QuoteMeta(`create: image: it cannot be built: step 1: [2Jfetch the sources of the tool fro…`)
 	for _, want := range []*regexp.Regexp{
-		regexp.MustCompile(`^job first: agent mini, begun \d{4}-`),
+		regexp.MustCompile(`^job first: running, agent mini, begun \d{4}-`),
 		row("TASK", "TRIAL", "ROLLOUT", "ATTEMPT", "STATUS", "REWARD", "CALLS", "TOKENS", "COST", "SECONDS", "FAULT"),
 		cells(0, "done", "1", "0", "0", "-", "0.0", "-"),
 		cells(1, "failed", "null", "0", "0", "-", "0.0", cut), cells(2, "failed", "null", "0", "0", "-", "0.0", cut),
@@ -114,5 +114,28 @@ func TestAJobIsShown(t *testing.T) {
 	}
 	if none := turngate(t, binary, "job", "show", t.TempDir()); none.code != 1 || none.out != "" || !strings.Contains(none.errOut, "not the folder of a job") {
 		t.Errorf("%+v", none)
+	}
+}
+
+// TestAJobThatDoesNotRun: a command for a running job says why there is none.
+func TestAJobThatDoesNotRun(t *testing.T) {
+	t.Parallel()
+	binary := testenv.Binary(t)
+	j := keptJob(t, filepath.Join(t.TempDir(), "first"))
+	if got := turngate(t, binary, "job", "pause", j.Dir); got.code != 1 || !strings.Contains(got.errOut, "its process begins or ends") {
+		t.Errorf("its folder is in use: %+v", got)
+	}
+	j.Close()
+	for _, action := range []string{"pause", "resume", "cancel"} {
+		got := turngate(t, binary, "job", action, j.Dir)
+		if got.code != 1 || !strings.Contains(got.errOut, "does not run: its process died; go on with: turngate run --resume "+j.Dir) {
+			t.Errorf("%s: %+v", action, got)
+		}
+	}
+	if got := turngate(t, binary, "job", "show", j.Dir); !strings.HasPrefix(got.out, "job first: died, ") {
+		t.Errorf("%+v", got)
+	}
+	if got := turngate(t, binary, "job", "cancel", t.TempDir()); got.code != 1 || !strings.Contains(got.errOut, "not the folder of a job") {
+		t.Errorf("%+v", got)
 	}
 }

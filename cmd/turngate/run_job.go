@@ -52,7 +52,10 @@ func (f *runFlags) run(cmd *cobra.Command, paths, argv []string) error {
 	if err != nil && !errors.As(err, &limit) {
 		printSummary(stderr, summary)
 		fmt.Fprintf(stderr, "go on with: turngate run --resume %s\n", shown(j.Dir))
-		return err
+		if errors.Is(err, jobs.ErrCancelled) {
+			return &exitError{exitInterrupted, err}
+		}
+		return errors.Join(err, j.SetStopped(err))
 	}
 	if err := printResults(cmd.OutOrStdout(), f.output, results, j.Plan.Names()); err != nil {
 		return err

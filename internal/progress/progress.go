@@ -259,6 +259,23 @@ func (b *Board) Again(r *schema.Result, next schema.ID) {
 	}
 }
 
+// Moved records that the trial of a rollout, which has not begun, runs as another one.
+func (b *Board) Moved(from, to schema.ID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.names[to] = b.names[from]
+	b.forget(from)
+}
+
+// Paused records that a pause of the job begins or ends.
+func (b *Board) Paused(on bool) {
+	text := "the job goes on\n"
+	if on {
+		text = "the job is paused: running trials end, and no trial begins; `turngate job resume` ends the pause\n"
+	}
+	_, _ = b.Write([]byte(text)) // as for all lines of the board
+}
+
 // forget removes a rollout from the ones that wait or run.
 func (b *Board) forget(id schema.ID) {
 	delete(b.queued, id)
