@@ -177,8 +177,7 @@ func (r *runner) listen() (stop func(), err error) {
 		return nil, fmt.Errorf("listen at %s: %w", filepath.Join(r.Job.Dir, controlName), err)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("listen at %s: %w", filepath.Join(r.Job.Dir, controlName), err)
+		return nil, errors.Join(fmt.Errorf("listen at %s: %w", filepath.Join(r.Job.Dir, controlName), err), l.Close())
 	}
 	mux := http.NewServeMux()
 	for pattern, act := range map[string]func() error{
@@ -206,7 +205,7 @@ func (r *runner) listen() (stop func(), err error) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if srv.Shutdown(ctx) != nil {
-			srv.Close()
+			_ = srv.Close() // a request that goes on gets no answer
 		}
 		<-served
 	}, nil

@@ -237,7 +237,7 @@ func lock(dir string) (*Job, error) {
 			f.Close()
 			return nil, fmt.Errorf("the job %s is in use by another process", dir)
 		}
-		time.Sleep(lockWait)
+		<-time.After(lockWait)
 	}
 	log, err := os.OpenFile(filepath.Join(dir, "job.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
