@@ -1,9 +1,12 @@
 package jobs
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,6 +124,27 @@ const RetriedName = "retried"
 // with an index in Retried. It has the files that the trial's folder had.
 func (t *Trial) RetriedDir(index int) string {
 	return path.Join(RetriedName, t.Name+"."+strconv.Itoa(index+1))
+}
+
+// retried returns the results after which trials ran again.
+func (j *Job) retried() ([]schema.Result, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var out []schema.Result
+	for _, t := range j.Plan.Trials {
+		for i := range t.Retried {
+			var r schema.Result
+			err := readJSON(filepath.Join(j.Dir, t.RetriedDir(i), planName), &r)
+			if errors.Is(err, fs.ErrNotExist) { // a process that died had not moved it yet, or somebody removed it
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, r)
+		}
+	}
+	return out, nil
 }
 
 // Causes counts the faults for which trials ran again, the most frequent first.

@@ -2,6 +2,7 @@ package jobs_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -152,6 +153,39 @@ func TestRetriesAreUsedUp(t *testing.T) {
 	results, trial := w.Job.Results(), w.Job.Plan.Trials[0]
 	if len(results) != 1 || results[0].Fault == nil || calls.Load() != 3 || len(trial.Retried) != 2 {
 		t.Errorf("%d results of %d calls, retried %+v", len(results), calls.Load(), trial.Retried)
+	}
+}
+
+// The results after which trials ran again count for the limits of a resumed job.
+func TestRetriesCountForTheLimits(t *testing.T) {
+	n := testenv.StartNATS(t, "alpha")
+	startWorker(t, n)
+	var calls atomic.Int64
+	costs := costly(&calls, true)
+	var tries atomic.Int64
+	answer := func(ctx context.Context, c *trainer.Call) (*schema.Reply, error) { // the first two agents fail after their calls
+		r, err := costs(ctx, c)
+		if tries.Add(1) <= 2 && err == nil {
+			r.Message = []byte(`{"role":"assistant","content":"fail"}`)
+		}
+		return r, err
+	}
+	w := begin(t, 1, answer)
+	tr := newTrainer(t, n)
+	harness.Must(t, w.Run(t.Context(), tr, jobs.Options{Retries: jobs.Retries{"exit": 2}}))
+	if r := w.Job.Results()[0]; r.Fault != nil || len(w.Job.Plan.Trials[0].Retried) != 2 {
+		t.Fatalf("got %+v, retried %d times", r, len(w.Job.Plan.Trials[0].Retried))
+	}
+	last := w.Job.Plan.Trials[0]
+	next, err := last.Next()
+	harness.Must(t, err)
+	harness.Must(t, w.Job.Rerun([]jobs.Trial{next})) // one trial is left, and 1 USD is spent by the earlier ones
+	tr.Close()
+	again, err := jobs.Resume(t.Context(), w.Job, rules(answer), nil)
+	harness.Must(t, err)
+	var limit *jobs.LimitError
+	if err := again.Run(t.Context(), newTrainer(t, n), jobs.Options{Limits: jobs.Limits{CostUSD: 0.9}}); !errors.As(err, &limit) || calls.Load() != 3 {
+		t.Errorf("got %v, %d calls", err, calls.Load())
 	}
 }
 

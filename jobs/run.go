@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/turngate/turngate/schema"
@@ -106,10 +107,14 @@ func (w *Work) run(ctx context.Context, t *trainer.Trainer, o Options) error {
 	if err := w.Job.goOn(); err != nil {
 		return err
 	}
+	retried, err := w.Job.retried()
+	if err != nil {
+		return err
+	}
 	collecting, enough := context.WithCancel(inner)
 	defer enough()
 	r := &runner{
-		Work: w, Options: o, trainer: t, inner: inner, fail: fail, quit: quit, spent: newSpending(o.Limits, w.Job.Results()),
+		Work: w, Options: o, trainer: t, inner: inner, fail: fail, quit: quit, spent: newSpending(o.Limits, slices.Concat(w.Job.Results(), retried)),
 		submitted: make(chan struct{}), enough: enough, waiting: map[schema.ID]bool{}, held: map[string]schema.ID{},
 	}
 	r.submitting, r.endSubmit = context.WithCancel(inner)

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(int) { http.DefaultClient.CloseIdleConnections() }))
 }
 
-// agent makes one call and ends.
+// agent makes one call and ends. It fails if the answer says so.
 func agent(ctx context.Context, p *dummy.Proc) int {
 	body, err := json.Marshal(map[string]any{"model": p.Env["TURNGATE_MODEL"], "messages": []any{map[string]string{"role": "user", "content": "hi"}}})
 	if err != nil {
@@ -55,7 +55,8 @@ func agent(ctx context.Context, p *dummy.Proc) int {
 		return 1
 	}
 	defer res.Body.Close()
-	if _, err := io.Copy(io.Discard, res.Body); err != nil || res.StatusCode != http.StatusOK {
+	answer, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK || bytes.Contains(answer, []byte(`"fail"`)) {
 		return 1
 	}
 	return 0
