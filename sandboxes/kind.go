@@ -2,6 +2,7 @@ package sandboxes
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"time"
 )
@@ -30,7 +31,17 @@ type Host struct {
 	// Subnets is the address range of side-car networks: IPv4, with a prefix of
 	// 8 to 24 bits. Default DefaultSubnets.
 	Subnets netip.Prefix
+	SSH     SSH
 }
+
+// SSH has the hosts of the backend ssh.
+type SSH struct {
+	Hosts  []string // destinations of ssh; none: the backend is not used
+	Config string   // file of settings for ssh; empty: the user's
+}
+
+// ErrNotAsked is the error of Check if the worker has no settings for the backend.
+var ErrNotAsked = errors.New("not asked for")
 
 // ImageStore is a backend that keeps images on this host.
 type ImageStore interface {

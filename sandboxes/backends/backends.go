@@ -7,6 +7,7 @@ import (
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/docker"
 	"github.com/turngate/turngate/sandboxes/local"
+	"github.com/turngate/turngate/sandboxes/ssh"
 )
 
 // All lists every backend. The first is the default of `turngate run`, the first
@@ -15,6 +16,7 @@ func All() []sandboxes.Kind {
 	return []sandboxes.Kind{
 		local.Kind(),
 		docker.Kind(),
+		ssh.Kind(),
 	}
 }
 

@@ -63,13 +63,15 @@ func (b *Backend) Check(ctx context.Context) error {
 	return sb.Close(ctx)
 }
 
-func (b *Backend) refuse(s sandboxes.Spec) error {
+// Refuse returns an *UnsupportedError if s asks for something that a local sandbox
+// lacks. backend is the name of the backend that makes it.
+func Refuse(s sandboxes.Spec, backend string) error {
 	if s.Network != "" && s.Network != schema.NetworkNone {
-		return &sandboxes.UnsupportedError{Field: "sandbox.network", Value: s.Network, Reason: "the local sandbox has no network; use the docker sandbox, or ask for none (--network none)"}
+		return &sandboxes.UnsupportedError{Field: "sandbox.network", Value: s.Network, Reason: "the " + backend + " sandbox has no network; use the docker sandbox, or ask for none (--network none)"}
 	}
 	if s.Image != "" || s.Build != nil {
 		return &sandboxes.UnsupportedError{Field: "sandbox.image", Value: cmp.Or(s.Image, "environment/Dockerfile"),
-			Reason: "the local sandbox shows the host's /usr and has no images; use the docker sandbox"}
+			Reason: "the " + backend + " sandbox shows the host's /usr and has no images; use the docker sandbox"}
 	}
 	if s.GPUs > 0 {
 		return sandboxes.GPUsUnsupported(s.GPUs)
@@ -79,12 +81,21 @@ func (b *Backend) refuse(s sandboxes.Spec) error {
 			return &sandboxes.UnsupportedError{Field: "sandbox.workdir", Value: s.Workdir, Reason: file + " is a file; use a folder, such as " + sandboxes.DefaultWorkdir}
 		}
 	}
-	return sandboxes.RefuseContainers(s, "local")
+	return sandboxes.RefuseContainers(s, backend)
 }
 
 // Create implements sandboxes.Backend.
-func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (_ sandboxes.Sandbox, err error) {
-	if err := b.refuse(s); err != nil {
+func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandbox, error) {
+	sb, err := b.make(ctx, s, (*sandbox).greet)
+	if err != nil {
+		return nil, err
+	}
+	return sb, nil
+}
+
+// make makes a sandbox. meet waits for its box.
+func (b *Backend) make(ctx context.Context, s sandboxes.Spec, meet func(*sandbox, context.Context, *boxConfig) error) (_ *sandbox, err error) {
+	if err := Refuse(s, b.Name()); err != nil {
 		return nil, err
 	}
 	sb := &sandbox{name: sandboxName(s)}
@@ -129,7 +140,7 @@ func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (_ sandboxes.San
 	if err := sb.remember(b.StateDir); err != nil {
 		return nil, err
 	}
-	return sb, sb.meet(ctx, &cfg, cmp.Or(s.Ready, 15*time.Second))
+	return sb, sb.configure(ctx, &cfg, cmp.Or(s.Ready, 15*time.Second), meet)
 }
 
 func sandboxName(s sandboxes.Spec) string {
@@ -232,8 +243,8 @@ func forbidden(err error) error {
 	return err
 }
 
-// meet sends the box its configuration and connects to it.
-func (sb *sandbox) meet(ctx context.Context, cfg *boxConfig, ready time.Duration) error {
+// configure sends the box its configuration and waits for it.
+func (sb *sandbox) configure(ctx context.Context, cfg *boxConfig, ready time.Duration, meet func(*sandbox, context.Context, *boxConfig) error) error {
 	data, err := json.Marshal(cfg)
 	if err != nil {
 		return fmt.Errorf("configure the box: %w", err)
@@ -244,10 +255,8 @@ func (sb *sandbox) meet(ctx context.Context, cfg *boxConfig, ready time.Duration
 	if cerr := sb.stdin.Close(); werr == nil {
 		werr = cerr
 	}
-	client, err := box.NewClient(ctx, sb.conn, cfg.Secret, cfg.Workdir)
+	err = meet(sb, ctx, cfg)
 	if err == nil && werr == nil {
-		client.Explain(sb.whyLost)
-		sb.Client = client
 		return nil
 	}
 	if ctx.Err() != nil {
@@ -259,6 +268,17 @@ func (sb *sandbox) meet(ctx context.Context, cfg *boxConfig, ready time.Duration
 	case <-time.After(time.Second):
 		return fmt.Errorf("the box did not come up: %w", errors.Join(err, werr))
 	}
+}
+
+// greet connects to the box as its worker.
+func (sb *sandbox) greet(ctx context.Context, cfg *boxConfig) error {
+	client, err := box.NewClient(ctx, sb.conn, cfg.Secret, cfg.Workdir)
+	if err != nil {
+		return err
+	}
+	client.Explain(sb.whyLost)
+	sb.Client = client
+	return nil
 }
 
 func forbiddenBox(says string, state *os.ProcessState) error {
@@ -345,14 +365,15 @@ func (b *Backend) Sweep(_ context.Context, owner string, keep func(schema.ID) bo
 		if kept(filepath.Base(record)) {
 			continue
 		}
+		killed := false
 		if data, err := os.ReadFile(record); err == nil {
 			var pid int
 			var start string
 			if _, err := fmt.Sscan(string(data), &pid, &start); err == nil && start != "" && startTime(pid) == start {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
+				killed = syscall.Kill(pid, syscall.SIGKILL) == nil
 			}
 		}
-		if os.Remove(record) == nil {
+		if os.Remove(record) == nil || killed { // the process that made the sandbox may have removed the record by now
 			n++
 		}
 	}

@@ -1,0 +1,187 @@
+package ssh
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/sandboxes"
+)
+
+// folder is the cache folder on the other side, as shell text. Its user alone may
+// enter it; the files in it can be read by the users of a sandbox.
+const folder = `umask 077; d="${XDG_CACHE_HOME:-$HOME/.cache}/turngate/ssh"; `
+
+// startScript starts the program with this digest, or says that it is missing.
+func startScript(digest string) string {
+	return folder + `f="$d/turngate-` + digest + `"; [ -x "$f" ] && exec "$f" ` + Command + `; echo "` + mark + saidMissing + ` $(uname -s) $(uname -m)"`
+}
+
+// storeScript stores its input as the program with this digest.
+func storeScript(digest string) string {
+	return folder + `mkdir -p "$d" && t=$(mktemp "$d/new.XXXXXXXX") || exit 1; cat >"$t"; ` +
+		`case $(sha256sum <"$t") in ` + digest + `*) chmod 755 "$t" && mv -f "$t" "$d/turngate-` + digest + `" && echo "` + mark + saidStored + `";; ` +
+		`*) echo "the copy has another digest" >&2;; esac; rm -f "$t"`
+}
+
+// digestOf returns the sha256 of a file as hex digits.
+func digestOf(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("read turngate's own program: %w", err)
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return "", fmt.Errorf("read turngate's own program: %w", err)
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// dial returns a line to Serve on the host. It brings the program if the host does
+// not have it. log gets a line if files travel; nil drops it.
+func (b *Backend) dial(ctx context.Context, h *host, log func(string)) (*line, error) {
+	digest, err := b.program()
+	if err != nil {
+		return nil, err
+	}
+	l, missing, err := b.tryDial(ctx, h, digest)
+	if err != nil || missing == "" {
+		return l, err
+	}
+	leave, err := enter(ctx, h.travel)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if l, missing, err = b.tryDial(ctx, h, digest); err != nil || missing == "" { // another line may have brought it
+		return l, err
+	}
+	if err := fits(h.name, missing); err != nil {
+		return nil, err
+	}
+	if err := b.store(ctx, h, digest, log); err != nil {
+		return nil, err
+	}
+	if l, missing, err = b.tryDial(ctx, h, digest); err == nil && missing != "" {
+		err = fmt.Errorf("the host %s: the program is gone from the cache folder there", h.name)
+	}
+	return l, err
+}
+
+// tryDial returns a line to Serve, or the system and machine of a host without the
+// program.
+func (b *Backend) tryDial(ctx context.Context, h *host, digest string) (_ *line, missing string, err error) {
+	l, said, err := b.begin(ctx, h, startScript(digest))
+	if err != nil || said == saidReady {
+		return l, "", err
+	}
+	l.end(ctx)
+	missing, ok := strings.CutPrefix(said, saidMissing+" ")
+	if !ok {
+		return nil, "", fmt.Errorf("the host %s answers %q", h.name, plain.Line(said, maxSays))
+	}
+	return nil, missing, nil
+}
+
+// begin starts a script and returns its first marked line.
+func (b *Backend) begin(ctx context.Context, h *host, script string) (*line, string, error) {
+	leave, err := enter(ctx, h.dials)
+	if err != nil {
+		return nil, "", err
+	}
+	defer leave()
+	l, err := b.start(h, script)
+	if err != nil {
+		return nil, "", err
+	}
+	said, err := l.marked(ctx)
+	if err != nil {
+		l.end(ctx)
+		return nil, "", err
+	}
+	return l, said, nil
+}
+
+// fits returns an error if the program does not run on the system and machine, in
+// the words of uname.
+func fits(host, there string) error {
+	machine := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
+	if here := "Linux " + machine; there != here {
+		return &sandboxes.UnsupportedError{Field: "sandbox.backend", Value: "ssh", Reason: fmt.Sprintf("the host %s is %s, this turngate is for %s; take a host of that kind", host, plain.Line(there, maxSays), here)}
+	}
+	return nil
+}
+
+// store copies the program to the host.
+func (b *Backend) store(ctx context.Context, h *host, digest string, log func(string)) error {
+	f, err := os.Open(b.helper)
+	if err != nil {
+		return fmt.Errorf("read turngate's own program: %w", err)
+	}
+	defer f.Close()
+	if log != nil {
+		log("turngate travels to the host " + h.name)
+	}
+	l, err := b.start(h, storeScript(digest))
+	if err != nil {
+		return err
+	}
+	defer l.end(ctx)
+	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Now()) })
+	defer stop()
+	if _, err := io.Copy(l.conn, f); err != nil {
+		return l.broken(ctx)
+	}
+	if err := l.conn.CloseWrite(); err != nil {
+		return l.broken(ctx)
+	}
+	said, err := l.marked(ctx)
+	if err == nil && said != saidStored {
+		err = fmt.Errorf("the host %s answers %q", h.name, plain.Line(said, maxSays))
+	}
+	return err
+}
+
+// bring makes sure that the host of a line has a folder of this host, and returns
+// the folder's digest. log gets a line if the folder travels; nil drops it.
+func (b *Backend) bring(ctx context.Context, l *line, dir string, log func(string)) (string, error) {
+	t, err := b.trees.of(dir)
+	if err != nil {
+		return "", err
+	}
+	leave, err := enter(ctx, l.host.travel)
+	if err != nil {
+		return "", err
+	}
+	defer leave()
+	a, err := l.ask(ctx, order{Have: t.digest})
+	if err != nil || a.Has {
+		return t.digest, err
+	}
+	if log != nil {
+		log(fmt.Sprintf("%s (%d MB) travels to the host %s", dir, t.bytes>>20, l.host.name))
+	}
+	return t.digest, l.put(ctx, dir, t)
+}
+
+// put sends a tree.
+func (l *line) put(ctx context.Context, dir string, t tree) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Now()) })
+	defer stop()
+	if err := l.send(ctx, order{Put: &put{t.digest, t.bytes}}); err != nil {
+		return err
+	}
+	if err := pack(dir, l.conn); err != nil {
+		return fmt.Errorf("send %s to the host %s: %w", dir, l.host.name, err)
+	}
+	_, err := l.answer(ctx)
+	return err
+}

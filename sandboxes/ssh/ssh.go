@@ -1,0 +1,205 @@
+// Package ssh makes local sandboxes on other hosts, which it reaches with the
+// system's ssh. The program on the other side is turngate itself: Serve.
+package ssh
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/turngate/turngate/internal/box"
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/local"
+	"github.com/turngate/turngate/schema"
+)
+
+// Backend makes sandboxes on the hosts of SSH.
+type Backend struct {
+	helper  string
+	config  string                            // file of settings for ssh; empty: the user's
+	program func() (digest string, err error) // of the helper
+	trees   trees
+	hosts   []*host
+}
+
+// Kind returns this backend's entry in the list of backends.
+func Kind() sandboxes.Kind {
+	return sandboxes.Kind{
+		Name: "ssh", Works: "namespaces work on each host", Remedy: "do as the line above says, or leave the host out of --ssh",
+		New: func(h sandboxes.Host) (sandboxes.Backend, error) {
+			b := &Backend{helper: h.Helper, config: h.SSH.Config, program: sync.OnceValues(func() (string, error) { return digestOf(h.Helper) })}
+			for i, name := range h.SSH.Hosts {
+				if err := CheckHost(name); err != nil {
+					return nil, err
+				}
+				if slices.Contains(h.SSH.Hosts[:i], name) {
+					return nil, fmt.Errorf("the host %q is listed twice", name)
+				}
+				b.hosts = append(b.hosts, &host{name: name, dials: make(chan struct{}, maxDials), travel: make(chan struct{}, 1)})
+			}
+			return b, nil
+		},
+	}
+}
+
+// CheckHost returns an error if ssh would not take the name as a destination.
+func CheckHost(name string) error {
+	if !regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@:/%+\[\]-]*$`).MatchString(name) {
+		return fmt.Errorf("%q is not valid: want a host, user@host or ssh://user@host:port", name)
+	}
+	return nil
+}
+
+// Name implements sandboxes.Backend.
+func (b *Backend) Name() string { return Kind().Name }
+
+// Check makes a sandbox on each host and closes it.
+func (b *Backend) Check(ctx context.Context) error {
+	if len(b.hosts) == 0 {
+		return fmt.Errorf("%w: name the hosts with --ssh HOST,HOST", sandboxes.ErrNotAsked)
+	}
+	problems := make([]error, len(b.hosts))
+	var all sync.WaitGroup
+	for i, h := range b.hosts {
+		all.Go(func() {
+			sb, err := b.createOn(ctx, h, sandboxes.Spec{Owner: "check", Rollout: schema.ID(fmt.Sprintf("check-%d-%d", os.Getpid(), i)), Attempt: 1})
+			if err == nil {
+				err = sb.Close(ctx)
+			}
+			problems[i] = err
+		})
+	}
+	all.Wait()
+	return errors.Join(problems...)
+}
+
+// Create implements sandboxes.Backend. It takes the host with the fewest sandboxes
+// of this backend, and another one if that host cannot be reached.
+func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandbox, error) {
+	if err := local.Refuse(s, b.Name()); err != nil {
+		return nil, err
+	}
+	load := func(h *host) int { return int(h.sandboxes.Load()) }
+	hosts := slices.SortedStableFunc(slices.Values(b.hosts), func(x, y *host) int { return cmp.Compare(load(x), load(y)) })
+	var problems []error
+	for _, h := range hosts {
+		sb, err := b.createOn(ctx, h, s)
+		var away *unreachableError
+		if err == nil || !errors.As(err, &away) || ctx.Err() != nil {
+			return sb, err
+		}
+		problems = append(problems, err)
+	}
+	return nil, errors.Join(problems...)
+}
+
+func (b *Backend) createOn(ctx context.Context, h *host, s sandboxes.Spec) (_ sandboxes.Sandbox, err error) {
+	h.sandboxes.Add(1)
+	l, err := b.dial(ctx, h, s.Log)
+	if err != nil {
+		h.sandboxes.Add(-1)
+		return nil, err
+	}
+	sb := &sandbox{host: h, line: l}
+	defer func() {
+		if err != nil {
+			_ = sb.Close(context.WithoutCancel(ctx))
+		}
+	}()
+	c := &create{
+		Owner: ownerThere(s.Owner), Rollout: s.Rollout, Attempt: s.Attempt, Part: s.Part,
+		CPUs: s.CPUs, Memory: s.MemoryBytes, Disk: s.DiskBytes, Pids: s.Pids, GPUs: s.GPUs, Strict: s.Strict,
+		User: s.User, Workdir: s.Workdir, Env: s.Env, Ready: s.Ready, Life: s.Life, Lost: s.Lost,
+	}
+	for _, m := range s.Mounts {
+		digest, err := b.bring(ctx, l, m.Host, s.Log)
+		if err != nil {
+			return nil, err
+		}
+		c.Mounts = append(c.Mounts, mount{digest, m.Guest})
+	}
+	a, err := l.ask(ctx, order{Create: c})
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range a.Notes {
+		if s.Note != nil {
+			s.Note(n.Limit, n.Text)
+		}
+	}
+	client, err := box.NewClient(ctx, l.conn, a.Secret, a.Workdir)
+	if err != nil {
+		if ctx.Err() == nil {
+			err = errors.Join(err, l.lost())
+		}
+		return nil, fmt.Errorf("the host %s: %w", h.name, err)
+	}
+	client.Explain(l.lost)
+	sb.Client = client
+	return sb, nil
+}
+
+// Sweep implements sandboxes.Backend.
+func (b *Backend) Sweep(ctx context.Context, owner string, keep func(schema.ID) bool) (int, error) {
+	var problems []error
+	n := 0
+	for _, h := range b.hosts {
+		swept, err := b.sweepOn(ctx, h, owner, keep)
+		n += swept
+		problems = append(problems, err)
+	}
+	return n, errors.Join(problems...)
+}
+
+func (b *Backend) sweepOn(ctx context.Context, h *host, owner string, keep func(schema.ID) bool) (int, error) {
+	l, err := b.dial(ctx, h, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer l.end(ctx)
+	a, err := l.ask(ctx, order{Sweep: ownerThere(owner)})
+	for err == nil && a.Rollout != "" {
+		a, err = l.ask(ctx, order{Keep: keep(a.Rollout)})
+	}
+	return a.Swept, err
+}
+
+// ownerThere is the owner's name on the other hosts, where workers of several hosts
+// may have the same name and state folder.
+func ownerThere(owner string) string {
+	name, _ := os.Hostname() // without a name the worker's own must do
+	sum := sha256.Sum256([]byte(name))
+	return owner + "-" + hex.EncodeToString(sum[:4])
+}
+
+type sandbox struct {
+	*box.Client
+	sandboxes.Alone
+	host  *host
+	line  *line
+	close sync.Once
+}
+
+// Close implements sandboxes.Sandbox. The other side removes the sandbox when its
+// input ends.
+func (sb *sandbox) Close(ctx context.Context) error {
+	sb.close.Do(func() {
+		if sb.Client != nil {
+			sb.Disconnect()
+		}
+		sb.line.end(ctx)
+		sb.host.sandboxes.Add(-1)
+	})
+	return nil
+}
+
+// endTime bounds the wait for the other side after its input has ended.
+const endTime = 20 * time.Second
