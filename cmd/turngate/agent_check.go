@@ -30,6 +30,7 @@ func (f *agentCheck) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.BoolVar(&f.check, "check", false, "run the smallest rollout of each installed agent, with a scripted model, and say whether it works")
 	addSandbox(fl, &f.run.sandbox, &f.run.image, backends.Names(), "with --check: ", "")
+	f.run.ssh.add(fl, "with --check: ")
 	fl.VarP(newCount(&f.run.parallel, 2), "parallel", "j", "with --check: agents at once")
 	fl.DurationVar(&f.agentTimeout, "agent-timeout", 2*time.Minute, "with --check: how long each agent may take")
 }
@@ -54,7 +55,7 @@ func (f *agentCheck) installed(dir string) (out []*agentState) {
 
 // checkFlags returns all errors in these flags.
 func (f *agentCheck) checkFlags(*cobra.Command, []string) error {
-	var wrong []error
+	wrong := []error{f.run.ssh.check()}
 	if f.agentTimeout <= 0 {
 		wrong = append(wrong, fmt.Errorf("--agent-timeout: %s is not valid: want a time above 0", f.agentTimeout))
 	}

@@ -28,6 +28,7 @@ type finding struct {
 
 func doctorCommand() *cobra.Command {
 	var nf natsFlags
+	var hosts sshFlags
 	var state, cache, image, upstreamURL, model, as string
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -39,13 +40,16 @@ func doctorCommand() *cobra.Command {
 			if err != nil {
 				return usageOf(flagOf("role", err))
 			}
+			if err := hosts.check(); err != nil {
+				return usageOf(err)
+			}
 			var list []finding
 			if upstreamURL != "" { // skips the other checks
 				if list, err = upstreamFindings(ctx, upstreamURL, model); err != nil {
 					return err
 				}
 			} else {
-				list = append(list, sandboxFindings(ctx, state, image)...)
+				list = append(list, sandboxFindings(ctx, state, image, hosts.settings())...)
 				list = append(list, natsFindings(ctx, cmd, &nf, role, name)...)
 				list = append(list, agentFindings(cache)...)
 				list = append(list, diskFinding(state))
@@ -66,6 +70,7 @@ func doctorCommand() *cobra.Command {
 		},
 	}
 	nf.add(cmd, "")
+	hosts.add(cmd.Flags(), "")
 	cmd.Flags().StringVar(&as, "role", "", "role of the credential: trainer:NAME, worker:NAME, ops or admin (default: as its file is named)")
 	cmd.Flags().StringVar(&state, "state", stateDir(), "folder for the worker's state")
 	cmd.Flags().StringVar(&cache, "agents", cacheDir(), "folder of installed agents")
@@ -96,7 +101,7 @@ func upstreamFindings(ctx context.Context, url, model string) ([]finding, error)
 
 // sandboxFindings checks every backend. An image is looked for in the backends
 // that work and have images.
-func sandboxFindings(ctx context.Context, state, image string) []finding {
+func sandboxFindings(ctx context.Context, state, image string, hosts sandboxes.SSH) []finding {
 	helper, err := os.Executable()
 	if err != nil {
 		return []finding{{what: "sandboxes", err: fmt.Errorf("find this program: %w", err), todo: "start turngate by its path"}}
@@ -104,11 +109,14 @@ func sandboxFindings(ctx context.Context, state, image string) []finding {
 	var out []finding
 	for _, k := range backends.All() {
 		f := finding{what: k.Name + " sandbox", ok: k.Works, todo: k.Remedy}
-		b, err := k.New(sandboxes.Host{Helper: helper, StateDir: state})
+		b, err := k.New(sandboxes.Host{Helper: helper, StateDir: state, SSH: hosts})
 		if err == nil {
 			err = b.Check(ctx)
 		}
 		f.err = err
+		if errors.Is(err, sandboxes.ErrNotAsked) {
+			f.ok, f.err = err.Error(), nil
+		}
 		out = append(out, f)
 		if store, ok := b.(sandboxes.ImageStore); ok && image != "" && err == nil {
 			out = append(out, finding{what: k.Name + " image", ok: image + " is here", err: store.HasImage(ctx, image), todo: "pull " + image + " with " + k.Name + ", or build it"})

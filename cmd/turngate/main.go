@@ -19,6 +19,7 @@ import (
 
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/sandboxes/local"
+	"github.com/turngate/turngate/sandboxes/ssh"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -54,6 +55,9 @@ func usage(format string, args ...any) error {
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "box" { // the sandbox's first process runs nothing else
 		os.Exit(local.BoxMain(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == ssh.Command { // a worker on another host started it
+		os.Exit(ssh.Serve())
 	}
 	os.Exit(run(os.Args[1:]))
 }

@@ -116,7 +116,7 @@ func valuesOf(flags *pflag.FlagSet, f *pflag.Flag) []string {
 	switch kind, at, ok := strings.Cut(text, ":"); {
 	case f.Name == "trainer" && ok && (kind == "replay" || kind == "transcript"):
 		text = kind + ":" + absolute(at)
-	case slices.Contains([]string{"creds", "agents", "upstreams", "task-env-file"}, f.Name) && text != "":
+	case slices.Contains([]string{"creds", "agents", "upstreams", "task-env-file", "ssh-config"}, f.Name) && text != "":
 		text = absolute(text)
 	}
 	return []string{text}
@@ -132,7 +132,7 @@ func absolute(path string) string {
 
 // mayDiffer reports whether a resumed job may have another value of a flag.
 func mayDiffer(name string) bool {
-	return slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "help", "nats", "creds", "parallel", "agents", "max-cost", "max-tokens-total", "retry", "console", "open"}, name)
+	return slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "help", "nats", "creds", "parallel", "agents", "ssh", "ssh-config", "max-cost", "max-tokens-total", "retry", "console", "open"}, name)
 }
 
 // again sets the flags to the job's values and refuses flags that contradict

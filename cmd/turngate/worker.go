@@ -58,6 +58,7 @@ type workerFlags struct {
 	sideCarSubnets  string
 	monitor         metricsFlags
 	person          rollout.Person // nil: nobody is at this worker's terminal
+	ssh             sshFlags
 }
 
 // defaultCopyMB bounds the files of one snapshot.
@@ -67,7 +68,7 @@ const defaultCopyMB = 8 << 10
 func (f *workerFlags) check() error {
 	wrong := []error{
 		atLeast("grace", f.grace, 0), atLeast("retention", f.retention, 0), atLeast("conversations-mb", f.conversationsMB, 1), atLeast("requests-mb", f.requestsMB, 1),
-		atLeast("max-cpus", f.maxCPUs, 0), atLeast("max-memory-mb", f.maxMemoryMB, 0), atLeast("max-disk-mb", f.maxDiskMB, 0), atLeast("max-pids", f.maxPids, 0), atLeast("max-snapshot-mb", f.maxSnapshotMB, -1), atLeast("bundle-cache-mb", f.bundleCacheMB, 0), f.images.check(), f.trainers.check(), f.monitor.check("metrics"),
+		atLeast("max-cpus", f.maxCPUs, 0), atLeast("max-memory-mb", f.maxMemoryMB, 0), atLeast("max-disk-mb", f.maxDiskMB, 0), atLeast("max-pids", f.maxPids, 0), atLeast("max-snapshot-mb", f.maxSnapshotMB, -1), atLeast("bundle-cache-mb", f.bundleCacheMB, 0), f.images.check(), f.trainers.check(), f.monitor.check("metrics"), f.ssh.check(),
 	}
 	if f.replicas != 0 && f.replicas != 1 && f.replicas != 3 {
 		wrong = append(wrong, fmt.Errorf("--replicas: %d is not valid: want 1 or 3", f.replicas))
@@ -107,6 +108,7 @@ func (f *workerFlags) add(cmd *cobra.Command) {
 	fl.Int64Var(&f.maxPids, "max-pids", 0, "most processes that a request may ask for, and what one gets that asks for none (0: any, and 4096)")
 	f.images.add(fl)
 	f.monitor.add(fl)
+	f.ssh.add(fl, "")
 	fl.StringVar(&f.sideCarSubnets, "side-car-subnets", sandboxes.DefaultSubnets, "addresses for the networks of tasks with side-cars")
 }
 
@@ -123,6 +125,7 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 	if err != nil {
 		return nil, nil, err
 	}
+	host.SSH = f.ssh.settings()
 	if f.sideCarSubnets != "" {
 		if host.Subnets, err = netip.ParsePrefix(f.sideCarSubnets); err != nil {
 			return nil, nil, usage("--side-car-subnets: %q is not valid: want a range such as %s", f.sideCarSubnets, sandboxes.DefaultSubnets)

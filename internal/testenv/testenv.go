@@ -16,7 +16,7 @@ import (
 )
 
 // Need skips the test when err says that a feature (docker, agents, python,
-// browser) is missing, or fails it when TURNGATE_REQUIRE lists the feature.
+// browser, ssh) is missing, or fails it when TURNGATE_REQUIRE lists the feature.
 func Need(t testing.TB, feature string, err error) {
 	t.Helper()
 	if err == nil {

@@ -105,7 +105,7 @@ func (b *Backend) start(h *host, script string) (*line, error) {
 
 // end closes the line and waits until the other side has ended, for endTime at most.
 func (l *line) end(ctx context.Context) {
-	l.conn.Close()
+	_ = l.conn.Close()
 	limit := time.NewTimer(endTime)
 	defer limit.Stop()
 	select {

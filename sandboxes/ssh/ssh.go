@@ -138,7 +138,7 @@ func (b *Backend) createOn(ctx context.Context, h *host, s sandboxes.Spec) (_ sa
 	client, err := box.NewClient(ctx, l.conn, a.Secret, a.Workdir)
 	if err != nil {
 		if ctx.Err() == nil {
-			err = errors.Join(err, l.lost())
+			err = errors.Join(err, l.lost()) //nolint:contextcheck // the context has not ended
 		}
 		return nil, fmt.Errorf("the host %s: %w", h.name, err)
 	}

@@ -25,7 +25,6 @@ type Server struct {
 	Config string // settings of ssh for Host, for its flag -F
 	Cache  string // the cache folder of commands on the server
 	Pid    int    // of sshd
-	stop   func()
 }
 
 // Start starts a server, which stops when the test ends. The lines are added to the
@@ -81,10 +80,10 @@ func Start(t testing.TB, lines ...string) *Server {
 		close(up)
 		_ = cmd.Wait()
 	}()
-	s.stop = func() { cancel(); <-ended }
-	t.Cleanup(s.stop)
+	stop := func() { cancel(); <-ended }
+	t.Cleanup(stop)
 	if !<-up {
-		s.stop()
+		stop()
 		t.Fatalf("sshd: %s", said.String())
 	}
 	return s
@@ -92,9 +91,6 @@ func Start(t testing.TB, lines ...string) *Server {
 
 // Flags are the flags of turngate for this server.
 func (s *Server) Flags() []string { return []string{"--ssh", Host, "--ssh-config", s.Config} }
-
-// Stop ends the server, but not its connections.
-func (s *Server) Stop() { s.stop() }
 
 func find() (string, error) {
 	for _, name := range []string{"ssh", "ssh-keygen"} {

@@ -1,0 +1,99 @@
+package e2e_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/internal/testenv/sshd"
+)
+
+// TestRolloutsOverSSH runs tasks on another host: a task that the agent solves, and
+// one that it does not.
+func TestRolloutsOverSSH(t *testing.T) {
+	s := sshd.Start(t)
+	binary, tasks := testenv.Binary(t), filepath.Join(testenv.Root(t), "examples/tasks")
+	doctor := start(t, append([]string{binary, "doctor"}, s.Flags()...)...)
+	_ = doctor.wait(t, time.Minute) // other lines may tell a problem
+	if !strings.Contains(doctor.out.String(), "ok       ssh sandbox      namespaces work on each host") {
+		t.Fatalf("doctor: %s", doctor.out)
+	}
+	for task, want := range map[string]float64{"hello": 1, "wrong": 0} {
+		p := start(t, append([]string{binary, "run", "-o", "json", "--sandbox", "ssh", filepath.Join(tasks, task)}, s.Flags()...)...)
+		if code := p.wait(t, 2*time.Minute); code != 0 {
+			t.Fatalf("%s: exit status %d", task, code)
+		}
+		r := results(t, p)
+		if len(r) != 1 || r[0].Reward == nil || *r[0].Reward != want || r[0].Fault != nil {
+			t.Errorf("%s: got %+v", task, r)
+		}
+	}
+	harness.Eventually(t, "no records of sandboxes", time.Minute, func() bool {
+		left, err := filepath.Glob(filepath.Join(s.Cache, "turngate/ssh/state/local/*"))
+		return err == nil && len(left) == 0
+	})
+}
+
+// TestABrokenConnectionIsRetried kills ssh while an agent works: the rollout runs
+// again, and the agent of the first attempt is gone.
+func TestABrokenConnectionIsRetried(t *testing.T) {
+	s := sshd.Start(t)
+	b := newBench(t)
+	b.worker(t, "", append([]string{"--sandboxes", "ssh"}, s.Flags()...)...)
+	const sleeper = "70073"
+	run := b.run(t, "--agent", "command", "--sandbox", "ssh", filepath.Join(testenv.Root(t), "examples/tasks/hello"),
+		"--", "sh", "-c", "sleep "+sleeper+"; echo 'Hello, world!' > hello.txt")
+	var before, agent string // files of argv
+	sleeps := func() bool {
+		now := sleepers(t, sleeper)
+		if len(now) != 1 || now[0] == before {
+			return false
+		}
+		agent = now[0]
+		return true
+	}
+	harness.Eventually(t, "the agent", time.Minute, sleeps)
+	before = agent
+	kill := func(file string, signal syscall.Signal) {
+		t.Helper()
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		harness.Must(t, err)
+		harness.Must(t, syscall.Kill(pid, signal))
+	}
+	kill(clientOf(t, s), syscall.SIGKILL)
+	harness.Eventually(t, "the agent of the second attempt", 2*time.Minute, sleeps)
+	kill(agent, syscall.SIGTERM)
+	if code := run.wait(t, 2*time.Minute); code != 0 {
+		t.Fatalf("exit status %d", code)
+	}
+	if r := results(t, run)[0]; r.Reward == nil || *r.Reward != 1 || r.Attempt != 2 || r.Fault != nil {
+		t.Errorf("got %+v", r)
+	}
+}
+
+// clientOf returns the file of the argv of the only ssh to a server.
+func clientOf(t *testing.T, s *sshd.Server) string {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	harness.Must(t, err)
+	client, err := exec.LookPath("ssh")
+	harness.Must(t, err)
+	var found []string
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err == nil && strings.HasPrefix(string(data), client+"\x00") && strings.Contains(string(data), "\x00"+s.Config+"\x00") {
+			found = append(found, f)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("the clients %v", found)
+	}
+	return found[0]
+}
