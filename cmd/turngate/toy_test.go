@@ -24,8 +24,8 @@ func toyOverlay(t *testing.T) string {
 		filepath.Join(root, "agents/toy.go"):        filepath.Join(toys, "agent.go"),
 	}
 	for _, list := range []struct{ file, after, line string }{
-		{"sandboxes/backends/backends.go", "\t\tdocker.Kind(),\n", "\t\ttoy.Kind(),\n"},
-		{"sandboxes/backends/backends.go", "\t\"github.com/turngate/turngate/sandboxes/local\"\n", "\t\"github.com/turngate/turngate/sandboxes/toy\"\n"},
+		{"sandboxes/backends/backends.go", "\t\tssh.Kind(),\n", "\t\ttoy.Kind(),\n"},
+		{"sandboxes/backends/backends.go", "\t\"github.com/turngate/turngate/sandboxes/ssh\"\n", "\t\"github.com/turngate/turngate/sandboxes/toy\"\n"},
 		{"agents/spec.go", "\t\tnop(),\n", "\t\ttoy(),\n"},
 	} {
 		original := filepath.Join(root, list.file)
