@@ -71,8 +71,8 @@ func (s *suite) heldOutput(t *testing.T) {
 func (s *suite) release(t *testing.T) {
 	for _, untrusted := range []bool{false, true} {
 		sb := s.open(t)
-		script := `exec >/dev/null 2>&1; mkdir -p /srv/a/b; cd /srv/a/b; sleep 7003 & cd /; sleep 7004 & four=$!; sh -c 'exec 5>/srv/a/x; sleep 7005; :' &
-until [ -e /srv/a/x ] && tr '\0' ' ' </proc/$four/cmdline | grep '^sleep'; do :; done; exit 0`
+		script := `exec >/dev/null 2>&1; mkdir -p /srv/a/b; cd /srv/a/b; sleep 7003 & three=$!; cd /; sleep 7004 & four=$!; sh -c 'exec 5>/srv/a/x; sleep 7005; :' &
+until [ -e /srv/a/x ] && tr '\0' ' ' </proc/$three/cmdline | grep '^sleep' && tr '\0' ' ' </proc/$four/cmdline | grep '^sleep'; do :; done; exit 0`
 		if got := run(t, sb, sandboxes.Cmd{Args: []string{"/bin/sh", "-c", script}, Untrusted: untrusted}); !got.exit.OK() {
 			t.Fatalf("got %+v", got.exit)
 		}
