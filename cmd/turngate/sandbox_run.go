@@ -51,7 +51,7 @@ func sandboxRunCommand() *cobra.Command {
 			"Exit status: that of ARGV, 0 for a shell; 1 when the rollout had another fault, 2 when the arguments are invalid.",
 		PreRunE: func(cmd *cobra.Command, args []string) error {
 			what, _ := atDash(cmd, args)
-			wrong := []error{f.run.box.check(), f.run.taskEnv.check()}
+			wrong := []error{f.run.box.check(), f.run.taskEnv.check(), f.run.ssh.check()}
 			if len(what) != 1 {
 				wrong = append(wrong, fmt.Errorf("%d arguments: want a task directory or an image", len(what)))
 			}
@@ -66,6 +66,7 @@ func sandboxRunCommand() *cobra.Command {
 	fl := cmd.Flags()
 	f.run.taskEnv.add(fl)
 	addSandbox(fl, &f.run.sandbox, &f.run.image, imagesFirst(), "", ", instead of the task's own")
+	f.run.ssh.add(fl, "")
 	fl.StringArrayVar(&f.run.setup, "setup", nil, "shell command to run in the sandbox before the shell, after the task's own (repeatable)")
 	return cmd
 }
