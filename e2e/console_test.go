@@ -34,7 +34,7 @@ const rowOf = `document.querySelector('.body .row%s')`
 func TestConsoleShowsRunningRollouts(t *testing.T) {
 	page := browser.Open(t, 1280, 800)
 	binary, state := testenv.Binary(t), t.TempDir()
-	up := start(t, binary, "up", "--state", state, "--port", "0", "--sandboxes", "local")
+	up := start(t, binary, "up", "--state", state, "--port", "0", "--sandboxes", "local", "--console", "127.0.0.1:0")
 	harness.Eventually(t, "a server that is up", 60*time.Second, func() bool {
 		return strings.Contains(up.err.String(), "are ready") && strings.Contains(up.out.String(), "turngate trainer add") && consoleURL.MatchString(up.err.String())
 	})
@@ -121,7 +121,7 @@ func TestRunHasAConsole(t *testing.T) {
 	}))
 	defer engine.Close()
 	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
-	run := start(t, binary, "run", "-o", "json", "--sandbox", "local", "--runs", runs, "--trainer", "upstream:"+engine.URL, "-n", "2", task)
+	run := start(t, binary, "run", "--console", "127.0.0.1:0", "-o", "json", "--sandbox", "local", "--runs", runs, "--trainer", "upstream:"+engine.URL, "-n", "2", task)
 	harness.Eventually(t, "a console", 60*time.Second, func() bool { return consoleURL.MatchString(run.err.String()) })
 	page.Do(chromedp.Navigate(consoleURL.FindStringSubmatch(run.err.String())[1]))
 	page.Shows(`document.querySelectorAll('.body .row[data-status="running"]').length === 2`)
@@ -137,7 +137,7 @@ func TestRunHasAConsole(t *testing.T) {
 	}
 	page.Shows(`document.querySelector('.link.lost') !== null`)
 
-	run = start(t, binary, "run", "--console", "off", "--sandbox", "local", "--runs", runs, task)
+	run = start(t, binary, "run", "--sandbox", "local", "--runs", runs, task)
 	if code := run.wait(t, 60*time.Second); code != 0 || strings.Contains(run.err.String(), "console ") {
 		t.Errorf("exit status %d: %s", code, run.err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,12 +28,12 @@ type consoleFlags struct {
 }
 
 func (f *consoleFlags) add(fl *pflag.FlagSet) {
-	fl.StringVar(&f.console, "console", console.DefaultListen, "loopback address of the console, whose URL is printed on stderr; port 0 is a free one; off: no console")
+	fl.StringVar(&f.console, "console", "", "loopback address of the console, whose URL is printed on stderr; port 0 is a free one; off: no console (default: "+console.DefaultListen+" if stderr is a terminal, else off)")
 	fl.BoolVar(&f.open, "open", false, "open the console in this user's browser")
 }
 
 func (f *consoleFlags) check() error {
-	if f.console == consoleOff {
+	if f.console == "" || f.console == consoleOff {
 		return nil
 	}
 	if err := console.CheckListen(f.console); err != nil {
@@ -41,10 +42,20 @@ func (f *consoleFlags) check() error {
 	return nil
 }
 
+// address returns the address of the console; consoleOff: there is none. Without a
+// terminal nobody would open the URL, and whoever reads the log could.
+func (f *consoleFlags) address() string {
+	if f.console == "" && !f.open && !isTerminal(os.Stderr) {
+		return consoleOff
+	}
+	return cmp.Or(f.console, console.DefaultListen)
+}
+
 // serve serves a console until stop is called. It prints its URL and errors: a command
 // goes on without its console.
 func (f *consoleFlags) serve(ctx context.Context, out io.Writer, c console.Config) (stop func()) {
-	if f.console == consoleOff {
+	address := f.address()
+	if address == consoleOff {
 		return func() {}
 	}
 	failed := func(err error) { fmt.Fprintln(out, "there is no console:", err) }
@@ -53,7 +64,7 @@ func (f *consoleFlags) serve(ctx context.Context, out io.Writer, c console.Confi
 		failed(err)
 		return func() {}
 	}
-	c.Listen, c.Version = f.console, version
+	c.Listen, c.Version = address, version
 	c.Link = func(url string) {
 		fmt.Fprintln(out, "console", url)
 		opener.open(out, url)

@@ -16,7 +16,7 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "up",
 		Short:   "Start NATS and a worker in one process",
-		Long:    "Start a NATS server on 127.0.0.1 with JetStream and a worker in one process. Credentials are generated into the state directory. The URL on stderr opens a console in a browser of this host.",
+		Long:    "Start a NATS server on 127.0.0.1 with JetStream and a worker in one process. Credentials are generated into the state directory. At a terminal, the URL on stderr opens a console in a browser of this host.",
 		Args:    cobra.NoArgs,
 		PreRunE: func(*cobra.Command, []string) error { return usageOf(wf.check(), cf.check()) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -46,7 +46,7 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 			}
 			defer b.Close()
 			m.watchBacklog(b)
-			if cf.console != consoleOff {
+			if cf.address() != consoleOff {
 				watch := natsFlags{srv.URL(), srv.OpsCreds()}
 				ops, err := watch.dial(ctx, broker.RoleOps, broker.RoleOps, log)
 				if err != nil {

@@ -79,14 +79,15 @@ func (v *byTrainer) message() schema.Verification {
 	}
 }
 
-// asFault returns the fault of a verification; nil: it has a verdict.
+// asFault returns the fault of a verification for the metrics; nil: it has a verdict. An
+// aborted one has no other fault.
 func asFault(ctx context.Context, err error) *schema.Fault {
 	var f *schema.Fault
 	switch {
 	case errors.As(context.Cause(ctx), &f), errors.As(err, &f), err == nil && ctx.Err() == nil:
 		return f
 	case ctx.Err() != nil:
-		return schema.Faultf("verify", schema.CodeAborted, schema.WhoWorker, "%v", context.Cause(ctx))
+		return &schema.Fault{Code: schema.CodeAborted}
 	}
 	return schema.Faultf("verify", schema.CodeInternal, schema.WhoWorker, "%v", err)
 }
