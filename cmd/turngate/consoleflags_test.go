@@ -60,6 +60,8 @@ func TestACommandGoesOnWithoutItsConsole(t *testing.T) {
 	harness.Must(t, f.check())
 	var out harness.Buffer
 	stop := f.serve(t.Context(), &out, console.Config{Source: &console.Folder{Dir: t.TempDir()}})
-	harness.Eventually(t, "an error", time.Minute, func() bool { return strings.Contains(out.String(), "there is no console: serve the console: listen tcp") })
+	harness.Eventually(t, "an error", time.Minute, func() bool {
+		return strings.Contains(out.String(), "there is no console: serve the console: listen tcp")
+	})
 	stop()
 }

@@ -316,7 +316,7 @@ func TestLargeBodiesTravel(t *testing.T) {
 			}
 			_ = a.Send(final)
 		})
-		reply, err := testenv.Complete(t.Context(), b.caller(time.Minute), c, quiet)
+		reply, err := testenv.Complete(t.Context(), b.caller(5*time.Minute), c, quiet)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
