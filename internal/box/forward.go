@@ -239,7 +239,6 @@ func serveForward(l net.Listener, h http.Handler, headers time.Duration) *http.S
 	return srv
 }
 
-// switchboard passes each stream that the box opens to the listener of its
 // Forward implements sandboxes.Sandbox.
 func (c *Client) Forward(ctx context.Context, h http.Handler) (string, error) {
 	c.mu.Lock()
@@ -256,6 +255,7 @@ func (c *Client) Forward(ctx context.Context, h http.Handler) (string, error) {
 	return fmt.Sprintf("http://127.0.0.1:%d", f.Port), nil
 }
 
+// switchboard passes each stream that the box opens to the listener of its
 // port.
 type switchboard struct {
 	session net.Listener
