@@ -122,8 +122,9 @@ func (m *monitor) watchBacklog(b *broker.Broker) {
 		return
 	}
 	var lines quiet.Lines
+	backlogs := queue.NewBacklogs(b)
 	m.metrics.WatchBacklog(func(ctx context.Context) (telemetry.Backlog, error) {
-		read, err := queue.ReadBacklog(ctx, b)
+		read, err := backlogs.Read(ctx)
 		if err != nil {
 			if skipped, speak := lines.Speak(err.Error(), time.Now()); speak {
 				b.Log().Warn().Err(err).Int("not_logged", skipped).Msg("the queues could not be read for their metrics")

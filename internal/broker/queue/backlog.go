@@ -18,13 +18,20 @@ import (
 // backlogAtOnce is the number of queues that ReadBacklog reads at the same time.
 const backlogAtOnce = 8
 
-// oldestWithin bounds the time to read the oldest request of a lane.
-const oldestWithin = 2 * time.Second
+// Backlogs reads how many requests the queues have.
+type Backlogs struct {
+	broker *broker.Broker
+	ages   ages
+}
 
-// ReadBacklog reads how many requests the queues of all trainers have, and the plain
-// lane. The credential may be that of a watcher or of a worker.
-func ReadBacklog(ctx context.Context, b *broker.Broker) (telemetry.Backlog, error) {
-	var out telemetry.Backlog
+// NewBacklogs returns a reader. The credential may be that of a watcher or of a worker.
+func NewBacklogs(b *broker.Broker) *Backlogs {
+	return &Backlogs{broker: b, ages: ages{silent: map[string]time.Time{}}}
+}
+
+// Read reads the queues of all trainers and the plain lane.
+func (r *Backlogs) Read(ctx context.Context) (telemetry.Backlog, error) {
+	b, out := r.broker, telemetry.Backlog{}
 	trainers, err := b.Trainers.List(ctx)
 	if err != nil {
 		return out, err
@@ -40,10 +47,12 @@ func ReadBacklog(ctx context.Context, b *broker.Broker) (telemetry.Backlog, erro
 	trainers = append(trainers, "") // the plain lane
 	read := make([][]telemetry.Waiting, len(trainers))
 	all, op := errgroup.WithContext(ctx)
+	aging, cancel := context.WithTimeout(op, agesWithin)
+	defer cancel()
 	all.SetLimit(backlogAtOnce)
 	for i, tid := range trainers {
 		all.Go(func() (err error) {
-			read[i], err = waitingOf(op, b.JetStream(), tid)
+			read[i], err = r.waitingOf(op, aging, tid)
 			return err
 		})
 	}
@@ -57,13 +66,13 @@ func ReadBacklog(ctx context.Context, b *broker.Broker) (telemetry.Backlog, erro
 }
 
 // waitingOf reads the lanes of a trainer's queue; none if the queue does not exist. An
-// empty trainer is that of the plain lane.
-func waitingOf(ctx context.Context, js jetstream.JetStream, tid string) ([]telemetry.Waiting, error) {
+// empty trainer is that of the plain lane. The ages of requests are read until aging ends.
+func (r *Backlogs) waitingOf(ctx, aging context.Context, tid string) ([]telemetry.Waiting, error) {
 	name, lanes := subjects.StreamPlain, [subjects.Lanes]*telemetry.Waiting{}
 	if tid != "" {
 		name = subjects.Queue(tid)
 	}
-	s, err := js.Stream(ctx, name)
+	s, err := r.broker.JetStream().Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
 	}
@@ -86,7 +95,7 @@ func waitingOf(ctx context.Context, js jetstream.JetStream, tid string) ([]telem
 		case "":
 			w.Queued, w.Taken = info.NumPending, w.Taken+unacked
 			if w.Queued > 0 {
-				w.Oldest, w.Ageless = storedAfter(ctx, s, info)
+				w.Oldest, w.Ageless = r.ages.read(aging, tid, func(ctx context.Context) (time.Time, error) { return storedAfter(ctx, s, info) })
 			}
 		case subjects.ClassDelay: // each is delivered at once, and again when its time has come
 			again = min(again, unacked)
@@ -110,14 +119,14 @@ func waitingOf(ctx context.Context, js jetstream.JetStream, tid string) ([]telem
 }
 
 // storedAfter returns the time at which the oldest message was stored that a consumer
-// has not delivered; zero: there is none any more. unknown is true if the server does
-// not answer: it refuses so to read the queue of a trainer that was removed.
-func storedAfter(ctx context.Context, s jetstream.Stream, c *jetstream.ConsumerInfo) (stored time.Time, unknown bool) {
-	ctx, cancel := context.WithTimeout(ctx, oldestWithin)
-	defer cancel()
+// has not delivered; zero: there is none any more.
+func storedAfter(ctx context.Context, s jetstream.Stream, c *jetstream.ConsumerInfo) (time.Time, error) {
 	m, err := s.GetMsg(ctx, c.Delivered.Stream+1, jetstream.WithGetMsgSubject(c.Config.FilterSubject))
-	if err != nil {
-		return time.Time{}, !errors.Is(err, jetstream.ErrMsgNotFound)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return time.Time{}, nil
 	}
-	return m.Time, false
+	if err != nil {
+		return time.Time{}, err
+	}
+	return m.Time, nil
 }

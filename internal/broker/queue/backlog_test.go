@@ -19,7 +19,7 @@ import (
 // backlog reads a lane of alpha's queue as a watcher.
 func (b *bench) backlog(t *testing.T, as *broker.Broker, lane string) telemetry.Waiting {
 	t.Helper()
-	all, err := queue.ReadBacklog(t.Context(), as)
+	all, err := queue.NewBacklogs(as).Read(t.Context())
 	harness.Must(t, err)
 	for _, w := range all.Lanes {
 		if w.Trainer == "alpha" && w.Lane == lane {
@@ -119,7 +119,7 @@ func TestTheBacklogOfARemovedTrainer(t *testing.T) {
 	harness.Must(t, b.Server.Reload())
 	ops := b.ops(t)
 	harness.Eventually(t, "the requests of both", time.Minute, func() bool {
-		all, err := queue.ReadBacklog(t.Context(), ops)
+		all, err := queue.NewBacklogs(ops).Read(t.Context())
 		harness.Must(t, err)
 		found := 0
 		for _, w := range all.Lanes {
@@ -136,7 +136,7 @@ func TestTheBacklogOfARemovedTrainer(t *testing.T) {
 func TestTheBacklogBeforeTheFirstWorker(t *testing.T) {
 	t.Parallel()
 	srv := testenv.Serve(t, broker.EmbeddedConfig{StateDir: t.TempDir(), Port: testenv.FreePort(t), Trainers: []string{"alpha"}, Relaxed: true, Log: zerolog.Nop()})
-	all, err := queue.ReadBacklog(t.Context(), testenv.DialAt(t, srv.URL(), srv.OpsCreds(), broker.InboxFor(broker.RoleOps, broker.RoleOps), zerolog.Nop()))
+	all, err := queue.NewBacklogs(testenv.DialAt(t, srv.URL(), srv.OpsCreds(), broker.InboxFor(broker.RoleOps, broker.RoleOps), zerolog.Nop())).Read(t.Context())
 	if err != nil || len(all.Lanes) != 0 || all.Dead != 0 {
 		t.Errorf("got %+v, %v", all, err)
 	}
