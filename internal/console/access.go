@@ -4,8 +4,10 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -23,9 +25,18 @@ type access struct {
 	sessions []string
 }
 
-func newAccess(port string) *access {
+// newAccess returns the access to a server that listens on a host and a port.
+func newAccess(host, port string) *access {
+	var hosts []string
+	for _, h := range []string{"127.0.0.1", "localhost", "::1", host} {
+		at := net.JoinHostPort(h, port)
+		hosts = append(hosts, at)
+		if port == "80" { // browsers leave it out
+			hosts = append(hosts, strings.TrimSuffix(at, ":80"))
+		}
+	}
 	return &access{
-		hosts:  []string{"127.0.0.1:" + port, "localhost:" + port, "[::1]:" + port},
+		hosts:  hosts,
 		cookie: "turngate_" + port,
 		token:  rand.Text(),
 	}

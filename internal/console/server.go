@@ -76,8 +76,8 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("serve the console: %w", err)
 	}
-	_, port, _ := net.SplitHostPort(listener.Addr().String()) // an address of TCP has a port
-	door := newAccess(port)
+	host, port, _ := net.SplitHostPort(listener.Addr().String()) // an address of TCP has a port
+	door := newAccess(host, port)
 	link := func() { s.config.Link("http://" + listener.Addr().String() + "/?token=" + door.link()) }
 	srv := &http.Server{
 		Handler:           door.guard(s.routes(), link),

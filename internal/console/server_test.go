@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/cookiejar"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -160,6 +161,21 @@ func TestABrowserNeedsALink(t *testing.T) {
 		if code, text := get(t, c, base+"/app.css", tt.change); code != tt.want {
 			t.Errorf("%s: got %d %.100s", name, code, text)
 		}
+	}
+}
+
+// A console answers the URL that it prints, at any loopback address.
+func TestAConsoleAnswersItsOwnURL(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("127.0.0.2 is no address of this host")
+	}
+	s := serveAt(t, "127.0.0.2:0")
+	c := s.browser(t)
+	if !strings.HasPrefix(s.base, "http://127.0.0.2:") {
+		t.Errorf("got %s", s.base)
+	}
+	if code, _ := get(t, c, s.base, func(q *http.Request) { q.Host = "127.0.0.3:" + q.URL.Port() }); code != http.StatusForbidden {
+		t.Errorf("another address: got %d", code)
 	}
 }
 
