@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"syscall"
 
 	"github.com/spf13/pflag"
 
@@ -33,7 +34,13 @@ func (f *consoleFlags) add(fl *pflag.FlagSet) {
 }
 
 func (f *consoleFlags) check() error {
-	if f.console == "" || f.console == consoleOff {
+	switch f.console {
+	case consoleOff:
+		if f.open {
+			return errors.New("--open: there is no console with --console " + consoleOff + ": leave one of them out")
+		}
+		return nil
+	case "":
 		return nil
 	}
 	if err := console.CheckListen(f.console); err != nil {
@@ -58,10 +65,9 @@ func (f *consoleFlags) serve(ctx context.Context, out io.Writer, c console.Confi
 	if address == consoleOff {
 		return func() {}
 	}
-	failed := func(err error) { fmt.Fprintln(out, "there is no console:", err) }
 	opener, err := newOpener(f.open)
 	if err != nil {
-		failed(err)
+		noConsole(out, err)
 		return func() {}
 	}
 	c.Listen, c.Version = address, version
@@ -71,14 +77,14 @@ func (f *consoleFlags) serve(ctx context.Context, out io.Writer, c console.Confi
 	}
 	server, err := console.New(c)
 	if err != nil {
-		failed(err)
+		noConsole(out, err)
 		return opener.close
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() {
 		if err := server.Run(ctx); err != nil {
-			failed(err)
+			noConsole(out, err)
 		}
 	})
 	return func() {
@@ -87,6 +93,9 @@ func (f *consoleFlags) serve(ctx context.Context, out io.Writer, c console.Confi
 		opener.close()
 	}
 }
+
+// noConsole tells why a command goes on without its console.
+func noConsole(out io.Writer, err error) { fmt.Fprintln(out, "there is no console:", err) }
 
 // opener opens the first URL of a console in the user's browser.
 type opener struct {
@@ -136,6 +145,7 @@ func (o *opener) browse(url string) error {
 		return errors.New("this session has no desktop")
 	}
 	browser := exec.Command(program, page)
+	browser.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Ctrl-C at this terminal does not end it
 	if err := browser.Start(); err != nil {
 		return err
 	}

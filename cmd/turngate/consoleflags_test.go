@@ -21,7 +21,7 @@ func TestTheFirstURLIsOpened(t *testing.T) {
 	}
 	dir := t.TempDir()
 	opened := filepath.Join(dir, "opened")
-	script := "#!/bin/sh\n{ stat -c %a \"$1\"; cat \"$1\"; } >>" + opened + ".new && mv " + opened + ".new " + opened + "\n"
+	script := "#!/bin/sh\n{ stat -c %a \"$1\"; cat \"$1\"; echo; cut -d' ' -f1,6 /proc/$$/stat; } >>" + opened + ".new && mv " + opened + ".new " + opened + "\n"
 	harness.Must(t, os.WriteFile(filepath.Join(dir, "xdg-open"), []byte(script), 0o700))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	t.Setenv("WAYLAND_DISPLAY", "")
@@ -48,6 +48,20 @@ func TestTheFirstURLIsOpened(t *testing.T) {
 		if !strings.HasPrefix(string(text), "600\n") || !strings.Contains(string(text), "token=A") || strings.Contains(string(text), "token=B") || out.Len() > 0 {
 			t.Errorf("got %q and %q", text, &out)
 		}
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		if pid, session, _ := strings.Cut(lines[len(lines)-1], " "); pid != session {
+			t.Errorf("the browser %s is in the session %s", pid, session)
+		}
+	}
+}
+
+func TestOpenNeedsAConsole(t *testing.T) {
+	for _, f := range []consoleFlags{{}, {open: true}, {console: "127.0.0.1:0", open: true}, {console: consoleOff}} {
+		harness.Must(t, f.check())
+	}
+	f := consoleFlags{console: consoleOff, open: true}
+	if err := f.check(); err == nil || !strings.HasPrefix(err.Error(), "--open: ") {
+		t.Errorf("got %v", err)
 	}
 }
 

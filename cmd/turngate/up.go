@@ -50,10 +50,11 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 				watch := natsFlags{srv.URL(), srv.OpsCreds()}
 				ops, err := watch.dial(ctx, broker.RoleOps, broker.RoleOps, log)
 				if err != nil {
-					return err
+					noConsole(cmd.ErrOrStderr(), err)
+				} else {
+					defer ops.Close()
+					defer cf.serve(ctx, cmd.ErrOrStderr(), console.Config{Source: &console.Bus{System: recorded.On(ops), URL: srv.URL()}, Log: log})()
 				}
-				defer ops.Close()
-				defer cf.serve(ctx, cmd.ErrOrStderr(), console.Config{Source: &console.Bus{System: recorded.On(ops), URL: srv.URL()}, Log: log})()
 			}
 			return wf.serve(ctx, b, wid, hurry, m, log, func() {
 				if err := sf.tell(cmd.OutOrStdout(), srv, wid); err != nil {
