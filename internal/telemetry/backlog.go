@@ -114,9 +114,9 @@ func bounded(all []Waiting) []Waiting {
 	slices.SortStableFunc(all, func(a, b Waiting) int { return cmp.Or(cmp.Compare(a.Trainer, b.Trainer), cmp.Compare(a.Lane, b.Lane)) })
 	var out []Waiting
 	rest := map[string]int{} // places in out, by lane
-	trainers, last := 0, ""
-	for i, w := range all {
-		if i == 0 || w.Trainer != last {
+	trainers, last := 0, ""  // the plain lane, which is the first, is no trainer
+	for _, w := range all {
+		if w.Trainer != last {
 			trainers++
 			last = w.Trainer
 		}

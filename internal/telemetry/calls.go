@@ -93,11 +93,12 @@ func (c *Calls) Ended(number int, took time.Duration, reply *schema.Reply, f *sc
 	o := c.of(number)
 	c.leave(o)
 	delete(c.open, number)
+	c.metrics.waited.Observe(o.waited.Seconds())
+	c.metrics.calls.count.WithLabelValues(outcomeOf(f), faultLabel(f)).Inc()
 	if o.begun {
 		c.metrics.open.Dec()
+		c.metrics.calls.took.Observe(max(took-o.idle, 0).Seconds())
 	}
-	c.metrics.waited.Observe(o.waited.Seconds())
-	c.metrics.calls.ended(max(took-o.idle, 0), f)
 	if reply != nil {
 		c.metrics.used(&reply.Usage)
 	}

@@ -38,7 +38,7 @@ func (m *Metrics) Queue() *Queue {
 		begun:     m.counter("turngate_attempts_total", "Attempts that began here: first, or again after another attempt.", "attempt"),
 		ends:      m.counter("turngate_attempts_ended_total", "Attempts that ended here: result, returned (the worker stops), broken (the try counts), fenced (another attempt has the rollout), untold (the server was out of reach).", "end"),
 		takeovers: m.counter("turngate_takeovers_total", "Rollouts that this worker took over after the lease of another had lapsed.").WithLabelValues(),
-		started:   m.seconds("turngate_rollout_schedule_to_start_seconds", "Time of a request in its queue until its first attempt began. A request with a delay is left out.").WithLabelValues(),
+		started:   m.seconds("turngate_rollout_schedule_to_start_seconds", "Time from when a request was stored in its queue until its first attempt began. For a request that was parked (needs) it begins when it was moved. A request with a delay is left out.").WithLabelValues(),
 		parked:    m.counter("turngate_requests_parked_total", "Requests that this worker moved to a class: delay (it must wait), needs (this worker cannot run it).", "reason"),
 		unrenewed: m.counter("turngate_lease_renewals_failed_total", "Renewals of the worker's lease that failed.").WithLabelValues(),
 	}

@@ -29,11 +29,14 @@ type endings struct {
 }
 
 func (e *endings) ended(took time.Duration, f *schema.Fault) {
-	outcome := "answered"
+	e.endedAs(outcomeOf(f), took, f)
+}
+
+func outcomeOf(f *schema.Fault) string {
 	if f != nil {
-		outcome = "failed"
+		return "failed"
 	}
-	e.endedAs(outcome, took, f)
+	return "answered"
 }
 
 func (e *endings) endedAs(outcome string, took time.Duration, f *schema.Fault) {
@@ -43,13 +46,13 @@ func (e *endings) endedAs(outcome string, took time.Duration, f *schema.Fault) {
 
 // Rollouts adds the metrics of rollouts. Call it once.
 func (m *Metrics) Rollouts() *Rollouts {
-	calls := m.seconds("turngate_model_call_seconds", "Duration of a model call: part wait, while the trainer or the upstream is absent or holds the call or all slots of the session are taken, and part answer, the rest.", "part")
+	calls := m.seconds("turngate_model_call_seconds", "Duration of a model call: part wait, while the trainer or the upstream is absent or holds the call or all slots of the session are taken, and part answer, the rest. A call that ends while it waits for a slot has no part answer.", "part")
 	return &Rollouts{
 		calls:    endings{m.counter("turngate_model_calls_total", "Model calls that ended, by outcome (answered, failed) and code of the fault.", "outcome", "fault"), calls.WithLabelValues("answer")},
 		waited:   calls.WithLabelValues("wait"),
 		open:     m.gauge("turngate_model_calls_open", "Model calls that have no answer yet.").WithLabelValues(),
 		waiting:  m.gauge("turngate_model_calls_waiting", "Model calls that wait now, by reason: trainer, upstream (it is absent), hold (its trainer pauses it), slot (of the session).", "for"),
-		tokens:   m.counter("turngate_model_tokens_total", "Tokens of answered model calls as the trainer counts them: prompt, cached (a part of prompt), completion.", "kind"),
+		tokens:   m.counter("turngate_model_tokens_total", "Tokens of answered model calls as the trainer counts them: prompt, cached (a part of prompt), completion. One answer adds 2^31 at most.", "kind"),
 		tools:    endings{m.counter("turngate_tool_calls_total", "Calls of trainers' tools that ended, by outcome: answered, error (of the tool itself), failed (no answer).", "outcome", "fault"), m.seconds("turngate_tool_call_seconds", "Duration of a call of a trainer's tool.").WithLabelValues()},
 		verifies: endings{m.counter("turngate_verify_calls_total", "Verifications by trainers that ended.", "outcome", "fault"), m.seconds("turngate_verify_call_seconds", "Duration of a verification by a trainer.").WithLabelValues()},
 		received: m.counter("turngate_gate_received_bytes_total", "Bytes of bodies that agents sent to the gate.").WithLabelValues(),
@@ -57,8 +60,8 @@ func (m *Metrics) Rollouts() *Rollouts {
 
 		phases:       m.seconds("turngate_phase_seconds", "Duration of a phase of a rollout.", "phase"),
 		failedPhases: m.counter("turngate_phases_failed_total", "Phases that ended with a fault.", "phase", "fault"),
-		created:      m.counter("turngate_sandboxes_created_total", "Sandboxes that were asked for, by outcome (created, failed).", "backend", "outcome"),
-		sandboxes:    m.gauge("turngate_sandboxes", "Sandboxes that exist.", "backend"),
+		created:      m.counter("turngate_sandboxes_created_total", "Sandboxes that were asked for, by outcome: created, refused (the backend cannot do it, or its image cannot be used), cancelled (nobody waits for it any more), failed.", "backend", "outcome"),
+		sandboxes:    m.gauge("turngate_sandboxes", "Sandboxes that exist. One that could not be removed counts until its worker ends.", "backend"),
 		kept:         m.counter("turngate_transcript_bytes_total", "Compressed bytes of transcripts.").WithLabelValues(),
 	}
 }
@@ -75,14 +78,24 @@ func (r *Rollouts) PhaseEnded(name string, took time.Duration, f *schema.Fault) 
 	}
 }
 
-// SandboxMade records a sandbox of a backend, or the error instead of it.
-func (r *Rollouts) SandboxMade(backend string, err error) {
-	switch {
-	case r == nil:
-	case err != nil:
-		r.created.WithLabelValues(backend, "failed").Inc()
-	default:
-		r.created.WithLabelValues(backend, "created").Inc()
+// SandboxOutcome is the outcome of a sandbox that was asked for.
+type SandboxOutcome string
+
+// Outcomes of sandboxes.
+const (
+	SandboxCreated   SandboxOutcome = "created"
+	SandboxRefused   SandboxOutcome = "refused"   // the backend cannot do it, or its image cannot be used
+	SandboxCancelled SandboxOutcome = "cancelled" // nobody waits for it any more
+	SandboxFailed    SandboxOutcome = "failed"
+)
+
+// SandboxMade records the outcome of a sandbox that a backend was asked for.
+func (r *Rollouts) SandboxMade(backend string, o SandboxOutcome) {
+	if r == nil {
+		return
+	}
+	r.created.WithLabelValues(backend, string(o)).Inc()
+	if o == SandboxCreated {
 		r.sandboxes.WithLabelValues(backend).Inc()
 	}
 }
@@ -128,13 +141,17 @@ func (r *Rollouts) TranscriptMade(bytes int) {
 	}
 }
 
+// maxTokens bounds the tokens that one answer adds to a counter: a trainer may name any
+// number.
+const maxTokens = 1 << 31
+
 func (r *Rollouts) used(u *schema.Usage) {
 	for _, t := range []struct {
 		kind string
 		n    int64
 	}{{"prompt", u.PromptTokens}, {"cached", u.CachedTokens}, {"completion", u.CompletionTokens}} {
 		if t.n > 0 {
-			r.tokens.WithLabelValues(t.kind).Add(float64(t.n))
+			r.tokens.WithLabelValues(t.kind).Add(float64(min(t.n, maxTokens)))
 		}
 	}
 }

@@ -115,7 +115,7 @@ func TestNothingIsRecordedWithoutMetrics(t *testing.T) {
 	var r *telemetry.Rollouts
 	var q *telemetry.Queue
 	r.PhaseEnded("agent", time.Second, nil)
-	r.SandboxMade("docker", nil)
+	r.SandboxMade("docker", telemetry.SandboxCreated)
 	r.SandboxClosed("docker")
 	r.ToolEnded(time.Second, true, nil)
 	r.VerifyEnded(time.Second, nil)
@@ -204,7 +204,7 @@ func TestTrainersAreBounded(t *testing.T) {
 	reads := 0
 	m.WatchBacklog(func(context.Context) (telemetry.Backlog, error) {
 		reads++
-		var b telemetry.Backlog
+		b := telemetry.Backlog{Lanes: []telemetry.Waiting{{Lane: "p1", Queued: 7}}} // the plain lane
 		for i := range 150 {
 			b.Lanes = append(b.Lanes, telemetry.Waiting{Trainer: fmt.Sprintf("t%03d", i), Lane: "p1", Queued: 2, Oldest: time.Now().Add(-time.Hour)}, telemetry.Waiting{Trainer: fmt.Sprintf("t%03d", i), Lane: "p0", Delayed: 1})
 		}
@@ -216,13 +216,35 @@ func TestTrainersAreBounded(t *testing.T) {
 	if reads != 1 {
 		t.Errorf("two scrapes read the queues %d times", reads)
 	}
-	for _, want := range []string{`turngate_queue_depth{lane="p1",trainer="t099"} 2`, `turngate_queue_depth{lane="p1",trainer="*"} 100`, `turngate_queue_parked{lane="p0",reason="delay",trainer="*"} 50`, "turngate_queue_up 1"} {
+	for _, want := range []string{`turngate_queue_depth{lane="p1",trainer="t099"} 2`, `turngate_queue_depth{lane="p1",trainer="*"} 100`, `turngate_queue_depth{lane="p1",trainer=""} 7`, `turngate_queue_parked{lane="p0",reason="delay",trainer="*"} 50`, "turngate_queue_up 1"} {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("no %s", want)
 		}
 	}
 	if strings.Contains(text, "t100") || !strings.Contains(text, `turngate_queue_oldest_seconds{lane="p1",trainer="*"} 36`) {
 		t.Error("a trainer too many is named, or the age of the others is wrong")
+	}
+}
+
+// TestCallsAreCountedAsTheyWere ends a call that waits for its slot, and one whose trainer
+// names an impossible number of tokens.
+func TestCallsAreCountedAsTheyWere(t *testing.T) {
+	m, r, _ := all()
+	_, url := serve(t, m, false)
+	c := r.Calls()
+	c.Waits(&schema.WaitEvent{Call: 1, For: schema.WaitSlot})
+	c.Waits(&schema.WaitEvent{Call: 1, For: schema.WaitSlot, Ended: true, MS: 1500})
+	c.Ended(1, 0, nil, &schema.Fault{Code: schema.CodeCancelled})
+	c.Began(2)
+	c.Ended(2, time.Second, &schema.Reply{Usage: schema.Usage{PromptTokens: 1 << 60, CompletionTokens: 7}}, nil)
+	_, text := get(t, url+"/metrics")
+	for _, want := range []string{
+		`turngate_model_call_seconds_count{part="answer"} 1`, `turngate_model_call_seconds_count{part="wait"} 2`, `turngate_model_calls_total{fault="cancelled",outcome="failed"} 1`, "turngate_model_calls_open 0",
+		`turngate_model_tokens_total{kind="prompt"} 2.147483648e+09`, `turngate_model_tokens_total{kind="completion"} 7`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("no %s", want)
+		}
 	}
 }
 

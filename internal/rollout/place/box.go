@@ -126,8 +126,9 @@ func (n *Box) shut(ctx context.Context) {
 	}
 	if err := n.Close(ctx); err != nil {
 		n.stages.Record.Log.Error().Err(err).Msg("a sandbox was not removed")
+	} else {
+		n.stages.Record.Telemetry.SandboxClosed(n.backend)
 	}
-	n.stages.Record.Telemetry.SandboxClosed(n.backend)
 	if n.services != nil {
 		n.services.running.Wait()
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/turngate/turngate/internal/rollout/plan"
 	"github.com/turngate/turngate/internal/rollout/record"
 	"github.com/turngate/turngate/internal/rollout/stage"
+	"github.com/turngate/turngate/internal/telemetry"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
@@ -82,7 +83,7 @@ func (p *Place) newSandbox(ctx context.Context, ph *record.Phase, s schema.Sandb
 		sb, err = backend.Create(ctx, spec)
 	}
 	ready()
-	p.Stages.Record.Telemetry.SandboxMade(backend.Name(), err)
+	p.Stages.Record.Telemetry.SandboxMade(backend.Name(), outcomeOf(ctx, err))
 	if err != nil {
 		return nil, createFault(err)
 	}
@@ -99,6 +100,24 @@ func (p *Place) newSandbox(ctx context.Context, ph *record.Phase, s schema.Sandb
 		return nil, err
 	}
 	return box, nil
+}
+
+// outcomeOf tells how the creation of a sandbox ended. A limit of the phase that is over
+// is a failure of the host.
+func outcomeOf(ctx context.Context, err error) telemetry.SandboxOutcome {
+	var no *sandboxes.UnsupportedError
+	var image *sandboxes.ImageError
+	var late *ends.Overtime
+	switch {
+	case err == nil:
+		return telemetry.SandboxCreated
+	case errors.As(err, &no), errors.As(err, &image):
+		return telemetry.SandboxRefused
+	case ctx.Err() != nil && !errors.As(context.Cause(ctx), &late):
+		return telemetry.SandboxCancelled
+	default:
+		return telemetry.SandboxFailed
+	}
 }
 
 // createFault turns an unsupported request or an error of an image into a fault that
