@@ -92,12 +92,15 @@ func run(args []string) int {
 	}
 }
 
-// signals handles SIGINT and SIGTERM: the first signal ends the context, the
-// second closes hurry.
+// signals handles SIGINT, SIGTERM and the end of the terminal: the first signal ends the
+// context, the second closes hurry.
 func signals() (ctx context.Context, hurry <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ch := make(chan os.Signal, 4)
 	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it
+		signal.Notify(ch, syscall.SIGHUP)
+	}
 	hurried, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		for n := 0; ; n++ {

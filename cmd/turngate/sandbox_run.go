@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -98,6 +100,7 @@ func (f *runFlags) atTerminal(cmd *cobra.Command, what string, argv []string) er
 	}
 	seat := newSeat(cmd.InOrStdin(), plain.Raw(cmd.OutOrStdout()), plain.Raw(cmd.ErrOrStderr())) // the person's own programs move the cursor
 	defer seat.close()
+	defer context.AfterFunc(cmd.Context(), seat.cook)() // the end of the sandbox may take a while
 	f.person = seat.begin
 	if seat.screen >= 0 {
 		q.Agent.Env = merged(q.Agent.Env, map[string]string{"TERM": os.Getenv("TERM")})
@@ -165,6 +168,9 @@ type seat struct {
 	keys     chan []byte   // what was typed; closed at the end of the input
 	closed   chan struct{} // no run reads any more
 	screen   int           // descriptor of the terminal; below 0: stdin is none
+
+	mu      sync.Mutex
+	restore func() // of the terminal, while it is raw; nil: it is not
 }
 
 func newSeat(in io.Reader, out, errs io.Writer) *seat {
@@ -176,7 +182,11 @@ func newSeat(in io.Reader, out, errs io.Writer) *seat {
 	return s
 }
 
-func (s *seat) close() { close(s.closed) }
+// close restores the terminal, also when a run has not ended.
+func (s *seat) close() {
+	close(s.closed)
+	s.cook()
+}
 
 // read reads the input for all runs, since a run that has ended must not take the keys
 // of the next.
@@ -185,19 +195,51 @@ func (s *seat) read() {
 	for {
 		b := make([]byte, 4096)
 		n, err := s.stdin.Read(b)
-		select {
-		case s.keys <- b[:n]:
-		case <-s.closed:
-			return
+		if n > 0 {
+			select {
+			case s.keys <- b[:n]:
+			case <-s.closed:
+				return
+			}
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF) && s.screen >= 0: // Ctrl-D while the terminal is not raw
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-s.closed:
+				return
+			}
+		default:
 			return
 		}
 	}
 }
 
+// forget drops the keys that were typed before a run.
+func (s *seat) forget() {
+	_ = unix.IoctlSetInt(s.screen, unix.TCFLSH, unix.TCIFLUSH)
+	select {
+	case <-s.keys:
+	default:
+	}
+}
+
+// cook restores the terminal, if it is raw.
+func (s *seat) cook() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.restore != nil {
+		s.restore()
+		s.restore = nil
+	}
+}
+
 // begin begins a run of the person. A terminal is raw until its end.
 func (s *seat) begin() (rollout.Streams, func()) {
+	if s.screen >= 0 {
+		s.forget()
+	}
 	in, typed := io.Pipe()
 	over := make(chan struct{})
 	go func() {
@@ -217,19 +259,18 @@ func (s *seat) begin() (rollout.Streams, func()) {
 		}
 	}()
 	run := rollout.Streams{Stdin: in, Stdout: s.out, Stderr: s.err}
-	restore := func() {}
 	if s.screen >= 0 {
-		run.Terminal, restore = s.raw()
+		run.Terminal = s.raw()
 	}
 	return run, func() {
 		close(over)
 		_ = in.Close() // is always nil
-		restore()
+		s.cook()
 	}
 }
 
-// raw passes every key and the sizes of this terminal on.
-func (s *seat) raw() (*sandboxes.Terminal, func()) {
+// raw passes every key and the sizes of this terminal on, until cook is called.
+func (s *seat) raw() *sandboxes.Terminal {
 	size := func() (t sandboxes.TerminalSize) {
 		if cols, rows, err := term.GetSize(s.screen); err == nil {
 			t.Rows, t.Cols = uint16(rows), uint16(cols) //nolint:gosec // the kernel has 16 bits for each
@@ -253,11 +294,14 @@ func (s *seat) raw() (*sandboxes.Terminal, func()) {
 		}
 	}()
 	before, err := term.MakeRaw(s.screen)
-	return &sandboxes.Terminal{Size: size(), Resized: sizes}, func() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restore = func() {
 		signal.Stop(changed)
 		close(over)
 		if err == nil {
 			_ = term.Restore(s.screen, before)
 		}
 	}
+	return &sandboxes.Terminal{Size: size(), Resized: sizes}
 }

@@ -5,7 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 )
 
@@ -35,28 +37,33 @@ func TestAPersonDoesATask(t *testing.T) {
 }
 
 // The command has a terminal of the size of the person's, whose settings are as before
-// at the end.
+// at the end. Keys that were typed before are not the command's, and Ctrl-D then does
+// not end its input.
 func TestAPersonAtATerminal(t *testing.T) {
 	script, err := exec.LookPath("script")
 	if err != nil {
 		t.Skip("SKIPPED: script of util-linux is missing, which makes a terminal")
 	}
 	hello := filepath.Join(testenv.Root(t), "examples/tasks/hello")
-	inner := `stty size >size; read -r line; echo "Hello, $line!" >hello.txt; cat size`
+	inner := `stty size >size; echo begun; read -r line; echo "Hello, $line!" >hello.txt; cat size`
 	line := "stty rows 33 cols 99; before=$(stty -g); " + testenv.Binary(t) + " sandbox run " + hello + " --sandbox local -- sh -c '" + strings.ReplaceAll(inner, "'", `'\''`) + `'; test "$(stty -g)" = "$before" && echo restored`
 	cmd := exec.CommandContext(t.Context(), script, "-qec", line, "/dev/null")
 	keys, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out strings.Builder
+	var out harness.Buffer
 	cmd.Stdout = &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := keys.Write([]byte("world\r")); err != nil {
-		t.Fatal(err)
+	typed := func(text string) {
+		_, err := keys.Write([]byte(text))
+		harness.Must(t, err)
 	}
+	typed("nobody\r\x04")
+	harness.Eventually(t, "the command", time.Minute, func() bool { return strings.Contains(out.String(), "begun") })
+	typed("world\r")
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v", err)
 	}
