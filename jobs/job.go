@@ -535,7 +535,9 @@ func read(dir string) (p Plan, done map[string]schema.Result, err error) {
 		var r schema.Result
 		err := readJSON(filepath.Join(at, planName), &r)
 		if err == nil {
-			err = r.Validate()
+			if err = r.Validate(); err != nil {
+				err = fmt.Errorf("%s: %w", filepath.Join(at, planName), err)
+			}
 		}
 		if err == nil && r.ID != t.Rollout {
 			continue // the result of a rollout that was stopped

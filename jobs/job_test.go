@@ -277,6 +277,32 @@ func TestForeignPlansAreChecked(t *testing.T) {
 	}
 }
 
+// A trial whose result cannot be read is named, and counts as not ended without
+// result.json.
+func TestATrialThatCannotBeReadIsNamed(t *testing.T) {
+	for _, text := range []string{"{", `{"v":1}`} {
+		j := create(t, plan(t, 1, "x"))
+		tr := j.Missing()[0]
+		if err := j.Put(t.Context(), resultOf(tr, 1), files{}.fetch); err != nil {
+			t.Fatal(err)
+		}
+		j.Close()
+		bad := filepath.Join(j.Dir, tr.Name, "turngate.json")
+		if err := os.WriteFile(bad, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := jobs.Read(j.Dir); err == nil || !strings.Contains(err.Error(), bad) {
+			t.Errorf("%s: got %v", text, err)
+		}
+		if err := os.Remove(filepath.Join(j.Dir, tr.Name, "result.json")); err != nil {
+			t.Fatal(err)
+		}
+		if p, results, err := jobs.Read(j.Dir); err != nil || len(p.Trials) != 1 || len(results) != 0 {
+			t.Errorf("%s: got %d trials, %d results, %v", text, len(p.Trials), len(results), err)
+		}
+	}
+}
+
 func TestSum(t *testing.T) {
 	p := plan(t, 4, "x", "y")
 	var results []schema.Result
