@@ -46,7 +46,7 @@ func (m *Metrics) WatchBacklog(read func(context.Context) (Backlog, error)) {
 		up:     m.desc("turngate_queue_up", "gauge", "1 if the queues could be read; the other metrics of queues are missing otherwise."),
 		queued: m.desc("turngate_queue_depth", "gauge", "Requests that no worker has taken, without parked ones.", "trainer", "lane"),
 		taken:  m.desc("turngate_queue_taken", "gauge", "Requests that a worker has taken and that have not ended.", "trainer", "lane"),
-		oldest: m.desc("turngate_queue_oldest_seconds", "gauge", "Age of the oldest request that no worker has taken; 0: there is none. It is missing if the server does not answer in time, as for a removed trainer, whose requests the credential may not read; then it is asked for again after 3 minutes.", "trainer", "lane"),
+		oldest: m.desc("turngate_queue_oldest_seconds", "gauge", "Age of the oldest request that no worker has taken; 0: there is none. It is missing if the server does not answer in time, as for a removed trainer: the credential may not read its requests. It is asked for again after 3 minutes.", "trainer", "lane"),
 		parked: m.desc("turngate_queue_parked", "gauge", "Requests that are parked: delay (until their time), needs (no worker that looked can run them).", "trainer", "lane", "reason"),
 		dead:   m.desc("turngate_dead_requests", "gauge", "Requests that no worker could read: turngate dead ls."),
 	})

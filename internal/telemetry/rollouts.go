@@ -60,7 +60,7 @@ func (m *Metrics) Rollouts() *Rollouts {
 
 		phases:       m.seconds("turngate_phase_seconds", "Duration of a phase of a rollout.", "phase"),
 		failedPhases: m.counter("turngate_phases_failed_total", "Phases that ended with a fault.", "phase", "fault"),
-		created:      m.counter("turngate_sandboxes_created_total", "Sandboxes that were asked for, by outcome: created, refused (the backend cannot do it, or its image cannot be used), cancelled (nobody waits for it any more), failed.", "backend", "outcome"),
+		created:      m.counter("turngate_sandboxes_created_total", "Sandboxes that were asked for, by outcome: created, refused (the backend cannot do it, or its image cannot be used), cancelled (its rollout was stopped), failed.", "backend", "outcome"),
 		sandboxes:    m.gauge("turngate_sandboxes", "Sandboxes that exist. One that could not be removed counts until its worker ends.", "backend"),
 		kept:         m.counter("turngate_transcript_bytes_total", "Compressed bytes of transcripts.").WithLabelValues(),
 	}
@@ -85,7 +85,7 @@ type SandboxOutcome string
 const (
 	SandboxCreated   SandboxOutcome = "created"
 	SandboxRefused   SandboxOutcome = "refused"   // the backend cannot do it, or its image cannot be used
-	SandboxCancelled SandboxOutcome = "cancelled" // nobody waits for it any more
+	SandboxCancelled SandboxOutcome = "cancelled" // its rollout was stopped
 	SandboxFailed    SandboxOutcome = "failed"
 )
 
