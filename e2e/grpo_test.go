@@ -35,27 +35,30 @@ func TestGRPOExample(t *testing.T) {
 
 // TestTrainingLosesNothingWithAWorker trains the policy of the example on two
 // workers, of which one is killed: rewards rise, log-probs that are computed again
-// are the recorded ones, and the killed worker costs no rollout.
+// are the recorded ones, and the killed worker costs no rollout. A step has 24 rollouts,
+// so the reward of one step of one seed says little.
 func TestTrainingLosesNothingWithAWorker(t *testing.T) {
 	testenv.Slow(t)
 	t.Parallel()
-	said := python(t, "e2e/testdata/grpo/rig.py", "--turngate", testenv.Binary(t), "--seeds", "2", "--steps", "5")
+	said := python(t, "e2e/testdata/grpo/rig.py", "--turngate", testenv.Binary(t), "--seeds", "2", "--steps", "6")
+	var first, last float64
 	for seed := 1; seed <= 2; seed++ {
-		rewards := numbers(t, said, fmt.Sprintf(`seed %d: mean reward of each step ((?:[0-9.]+ ?){5})\n`, seed))
-		if last := (rewards[3] + rewards[4]) / 2; last < rewards[0]+0.15 {
-			t.Errorf("seed %d: the reward does not rise: %v", seed, rewards)
-		}
+		rewards := numbers(t, said, fmt.Sprintf(`seed %d: mean reward of each step ((?:[0-9.]+ ?){6})\n`, seed))
+		first, last = first+(rewards[0]+rewards[1])/4, last+(rewards[4]+rewards[5])/4
+	}
+	if last < first+0.1 {
+		t.Errorf("the reward does not rise: %.2f in the first two steps, %.2f in the last two", first, last)
 	}
 	differences := numbers(t, said, `log-probs: ([0-9]+) tokens computed again, largest difference (\S+), mean (\S+)\n`)
 	if differences[0] < 1000 || differences[1] > 1e-4 || differences[2] > 1e-5 {
 		t.Errorf("log-probs differ from the recorded ones: %v", differences)
 	}
 	weights := numbers(t, said, `weights: ([0-9]+) updates between hold and resume, ([0-9]+) rows with tokens of several versions\n`)
-	if weights[0] != 10 || weights[1] == 0 {
+	if weights[0] != 2*6 || weights[1] == 0 {
 		t.Errorf("no rollout saw new weights: %v", weights)
 	}
 	rollouts := numbers(t, said, `rollouts: ([0-9]+) groups, ([0-9]+) results, ([0-9]+) of a second attempt, ([0-9]+) without a reward, ([0-9]+) errors in rows\n`)
-	if rollouts[0] != 2*5*3 || rollouts[1] != 8*rollouts[0] || rollouts[2] == 0 || rollouts[3] != 0 || rollouts[4] != 0 {
+	if rollouts[0] != 2*6*3 || rollouts[1] != 8*rollouts[0] || rollouts[2] == 0 || rollouts[3] != 0 || rollouts[4] != 0 {
 		t.Errorf("rollouts were lost, or none was taken over from the killed worker: %v", rollouts)
 	}
 }
