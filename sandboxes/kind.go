@@ -17,6 +17,9 @@ type Kind struct {
 	// Works is the text of `turngate doctor` if the backend's Check returns nil.
 	// Otherwise the text is its error and Remedy.
 	Works, Remedy string
+	// Asked reports whether the settings name places for this backend, which then must
+	// work. nil if it has no such settings.
+	Asked func(Host) bool
 	// New makes the backend. An error means that the settings are wrong; Check
 	// reports whether the backend works on this host.
 	New func(Host) (Backend, error)

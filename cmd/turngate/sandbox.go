@@ -37,7 +37,7 @@ func imagesFirst() []string {
 func hasImages(name string) bool { return slices.Contains(backends.WithImages(), name) }
 
 // openBackends makes the named sandbox backends; without names, all that work on
-// this host.
+// this host. A backend for which h has settings must work.
 func openBackends(ctx context.Context, names []string, h sandboxes.Host) ([]sandboxes.Backend, error) {
 	var out []sandboxes.Backend
 	var problems []error
@@ -55,7 +55,7 @@ func openBackends(ctx context.Context, names []string, h sandboxes.Host) ([]sand
 			return nil, fmt.Errorf("the %s sandbox: %w", k.Name, err)
 		}
 		if err := b.Check(ctx); err != nil {
-			if len(names) > 0 {
+			if len(names) > 0 || k.Asked != nil && k.Asked(h) {
 				return nil, fmt.Errorf("the %s sandbox: %w", k.Name, err)
 			}
 			problems = append(problems, fmt.Errorf("%s: %w", k.Name, err))

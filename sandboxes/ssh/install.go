@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -17,17 +19,22 @@ import (
 
 // folder is the cache folder on the other side, as shell text. Its user alone may
 // enter it; the files in it can be read by the users of a sandbox.
-const folder = `umask 077; d="${XDG_CACHE_HOME:-$HOME/.cache}/turngate/ssh"; `
+const folder = `umask 077; r="${XDG_CACHE_HOME:-$HOME/.cache}/turngate"; d="$r/ssh"; `
+
+// guard ends a script if another user owns the cache folder or may write to it.
+const guard = `for p in "$r" "$d"; do [ -d "$p" ] || continue; o=; [ -O "$p" ] && o=yes; case $(ls -ldL "$p") in ?????w*|????????w*) o=;; esac; ` +
+	`[ "$o" ] || { echo "` + mark + saidForeign + ` $p"; exit 1; }; done; `
 
 // startScript starts the program with this digest, or says that it is missing.
 func startScript(digest string) string {
-	return folder + `f="$d/turngate-` + digest + `"; [ -x "$f" ] && exec "$f" ` + Command + `; echo "` + mark + saidMissing + ` $(uname -s) $(uname -m)"`
+	return folder + guard + `f="$d/turngate-` + digest + `"; if [ -s "$f" ]; then [ -x "$f" ] && exec "$f" ` + Command + `; echo "` + mark + saidNoexec + ` $d"; ` +
+		`else echo "` + mark + saidMissing + ` $(uname -s) $(uname -m)"; fi`
 }
 
 // storeScript stores its input as the program with this digest.
 func storeScript(digest string) string {
-	return folder + `mkdir -p "$d" && t=$(mktemp "$d/new.XXXXXXXX") || exit 1; cat >"$t"; ` +
-		`case $(sha256sum <"$t") in ` + digest + `*) chmod 755 "$t" && mv -f "$t" "$d/turngate-` + digest + `" && echo "` + mark + saidStored + `";; ` +
+	return folder + `mkdir -p "$d" || exit 1; ` + guard + `t=$(mktemp "$d/new.XXXXXXXX") || exit 1; cat >"$t"; ` +
+		`case $(sha256sum <"$t") in ` + digest + `*) chmod 755 "$t" && { sync "$t" || sync; } && mv -f "$t" "$d/turngate-` + digest + `" && echo "` + mark + saidStored + `";; ` +
 		`*) echo "the copy has another digest" >&2;; esac; rm -f "$t"`
 }
 
@@ -86,12 +93,25 @@ func (b *Backend) tryDial(ctx context.Context, h *host, digest string) (_ *line,
 	l.end(ctx)
 	missing, ok := strings.CutPrefix(said, saidMissing+" ")
 	if !ok {
-		return nil, "", fmt.Errorf("the host %s answers %q", h.name, plain.Line(said, maxSays))
+		return nil, "", unexpected(h.name, said)
 	}
 	return nil, missing, nil
 }
 
-// begin starts a script and returns its first marked line.
+// unexpected returns the error for a first line that is not the wanted one.
+func unexpected(host, said string) error {
+	what, dir, _ := strings.Cut(plain.Line(said, maxSays), " ")
+	switch what {
+	case saidForeign:
+		return fmt.Errorf("the host %s: another user owns the folder %s or may write to it; remove it there, or run there: chmod go-w %s", host, dir, plain.Word(dir))
+	case saidNoexec:
+		return fmt.Errorf("the host %s: no program runs in the folder %s, perhaps because it is mounted with noexec; set XDG_CACHE_HOME there to a folder that allows programs", host, dir)
+	}
+	return fmt.Errorf("the host %s answers %q", host, plain.Line(said, maxSays))
+}
+
+// begin starts a script and returns its first marked line. A login that takes too
+// long is an unreachableError.
 func (b *Backend) begin(ctx context.Context, h *host, script string) (*line, string, error) {
 	leave, err := enter(ctx, h.dials)
 	if err != nil {
@@ -102,9 +122,14 @@ func (b *Backend) begin(ctx context.Context, h *host, script string) (*line, str
 	if err != nil {
 		return nil, "", err
 	}
-	said, err := l.marked(ctx)
+	limited, cancel := context.WithTimeoutCause(ctx, b.login, &unreachableError{h.name, fmt.Sprintf("the login there gives no answer within %s", b.login)})
+	defer cancel()
+	said, err := l.marked(limited)
+	if err == nil && limited.Err() != nil { // the end of the context may have set a deadline
+		err = context.Cause(limited)
+	}
 	if err != nil {
-		l.end(ctx)
+		l.end(limited)
 		return nil, "", err
 	}
 	return l, said, nil
@@ -145,7 +170,7 @@ func (b *Backend) store(ctx context.Context, h *host, digest string, log func(st
 	}
 	said, err := l.marked(ctx)
 	if err == nil && said != saidStored {
-		err = fmt.Errorf("the host %s answers %q", h.name, plain.Line(said, maxSays))
+		err = unexpected(h.name, said)
 	}
 	return err
 }
@@ -180,6 +205,12 @@ func (l *line) put(ctx context.Context, dir string, t tree) error {
 		return err
 	}
 	if err := pack(dir, l.conn); err != nil {
+		var gone *net.OpError // the line broke: the other side may have said why
+		if errors.As(err, &gone) {
+			if _, far := l.answer(ctx); far != nil {
+				return far
+			}
+		}
 		return fmt.Errorf("send %s to the host %s: %w", dir, l.host.name, err)
 	}
 	_, err := l.answer(ctx)

@@ -24,6 +24,7 @@ import (
 type host struct {
 	name      string
 	sandboxes atomic.Int64
+	failed    atomic.Int64  // time of the last failure, in nanoseconds since 1970
 	dials     chan struct{} // has a place for each connection that may be set up at once
 	travel    chan struct{} // has one place, for the line on which files travel
 }

@@ -16,7 +16,12 @@ const (
 	saidReady   = "ready"   // Serve takes orders
 	saidMissing = "missing" // the program is not there; the system and the machine follow
 	saidStored  = "stored"  // the program is there now
+	saidForeign = "foreign" // others may write to a folder, which follows
+	saidNoexec  = "noexec"  // programs do not run in a folder, which follows
 )
+
+// maxOrder bounds an order.
+const maxOrder = 8 << 20
 
 // order is a line of JSON that the worker sends. One field says what to do; each
 // order has one answer.

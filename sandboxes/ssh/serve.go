@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -50,8 +51,12 @@ func Serve() int {
 	fmt.Fprintln(s.out, mark+saidReady)
 	for {
 		o, err := s.next()
-		if err != nil {
+		if errors.Is(err, io.EOF) {
 			return 0
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "read an order:", err)
+			return 1
 		}
 		if o.Create != nil {
 			return s.create(ctx, o.Create)
@@ -66,13 +71,21 @@ func Serve() int {
 	}
 }
 
-// next reads an order. The error means that the worker is gone.
+// next reads an order. io.EOF means that the worker is gone.
 func (s *server) next() (o order, err error) {
-	text, err := s.in.ReadBytes('\n')
-	if err != nil {
-		return o, err
+	var text []byte
+	for {
+		part, err := s.in.ReadSlice('\n')
+		if text = append(text, part...); len(text) > maxOrder {
+			return o, fmt.Errorf("it has more than %d bytes", maxOrder)
+		}
+		if err == nil {
+			return o, json.Unmarshal(text, &o)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return o, err
+		}
 	}
-	return o, json.Unmarshal(text, &o)
 }
 
 func (s *server) answer(a answer) error {
@@ -108,6 +121,7 @@ func (s *server) do(ctx context.Context, o *order) (a answer, err error) {
 	case o.Put != nil:
 		return a, s.put(o.Put)
 	case o.Sweep != "":
+		s.removeHalves(time.Now())
 		a.Swept, err = s.local.Sweep(ctx, o.Sweep, func(id schema.ID) bool {
 			if s.answer(answer{Rollout: id}) != nil {
 				return true
@@ -120,6 +134,21 @@ func (s *server) do(ctx context.Context, o *order) (a answer, err error) {
 	return a, errors.New("the order is not known")
 }
 
+// halfTime is the age after which a copy that has not got its name is of no use.
+const halfTime = 24 * time.Hour
+
+// removeHalves removes copies that did not end.
+func (s *server) removeHalves(now time.Time) {
+	for _, pattern := range []string{"new.*", "trees/new-*"} {
+		found, _ := filepath.Glob(filepath.Join(s.folder, pattern))
+		for _, path := range found {
+			if info, err := os.Lstat(path); err == nil && now.Sub(info.ModTime()) > halfTime {
+				_ = os.RemoveAll(path)
+			}
+		}
+	}
+}
+
 // tree returns the folder of the tree with this digest.
 func (s *server) tree(digest string) (string, error) {
 	if !regexp.MustCompile(`^[0-9a-f]{64}$`).MatchString(digest) {
@@ -128,8 +157,11 @@ func (s *server) tree(digest string) (string, error) {
 	return filepath.Join(s.folder, "trees", digest), nil
 }
 
-// put stores a tree. Only a whole one gets its name.
+// put stores a tree. Only a whole one gets its name. On an error it reads the rest
+// too, so that the worker can read the answer.
 func (s *server) put(p *put) error {
+	in := io.LimitReader(s.in, p.Bytes)
+	defer func() { _, _ = io.Copy(io.Discard, in) }()
 	dir, err := s.tree(p.Digest)
 	if err != nil {
 		return err
@@ -144,7 +176,10 @@ func (s *server) put(p *put) error {
 	defer os.RemoveAll(temp)
 	err = os.Chmod(temp, 0o755)
 	if err == nil {
-		err = unpack(temp, tree{p.Digest, p.Bytes}, s.in)
+		err = unpack(temp, p.Digest, in)
+	}
+	if err == nil {
+		err = syncFiles(temp)
 	}
 	if err == nil {
 		err = os.Rename(temp, dir)
@@ -156,6 +191,17 @@ func (s *server) put(p *put) error {
 		return fmt.Errorf("store a folder: %w", err)
 	}
 	return nil
+}
+
+// syncFiles writes the file system of a folder to its disk, so that a crash of the
+// host leaves no named tree without its content.
+func syncFiles(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.Syncfs(int(f.Fd()))
 }
 
 // create makes the sandbox, carries the bytes of its box until the box or the worker
@@ -188,6 +234,7 @@ func (s *server) create(ctx context.Context, c *create) int {
 	worker, box := make(chan struct{}), make(chan struct{})
 	go func() {
 		_, _ = io.Copy(l, s.in)
+		_, _ = io.Copy(io.Discard, s.in) // the box may have ended, but the worker is there until the input ends
 		close(worker)
 	}()
 	go func() {

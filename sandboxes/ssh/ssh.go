@@ -28,14 +28,15 @@ type Backend struct {
 	program func() (digest string, err error) // of the helper
 	trees   trees
 	hosts   []*host
+	login   time.Duration // limit of a login
 }
 
 // Kind returns this backend's entry in the list of backends.
 func Kind() sandboxes.Kind {
 	return sandboxes.Kind{
-		Name: "ssh", Works: "namespaces work on each host", Remedy: "do as the line above says, or leave the host out of --ssh",
+		Name: "ssh", Asked: func(h sandboxes.Host) bool { return len(h.SSH.Hosts) > 0 }, Works: "namespaces work on each host", Remedy: "do as the line above says, or leave the host out of --ssh",
 		New: func(h sandboxes.Host) (sandboxes.Backend, error) {
-			b := &Backend{helper: h.Helper, config: h.SSH.Config, program: sync.OnceValues(func() (string, error) { return digestOf(h.Helper) })}
+			b := &Backend{helper: h.Helper, config: h.SSH.Config, program: sync.OnceValues(func() (string, error) { return digestOf(h.Helper) }), login: 30 * time.Second}
 			for i, name := range h.SSH.Hosts {
 				if err := CheckHost(name); err != nil {
 					return nil, err
@@ -61,10 +62,13 @@ func CheckHost(name string) error {
 // Name implements sandboxes.Backend.
 func (b *Backend) Name() string { return Kind().Name }
 
+// errNoHosts is the error of a Backend without hosts.
+var errNoHosts = fmt.Errorf("%w: name the hosts with --ssh HOST,HOST", sandboxes.ErrNotAsked)
+
 // Check makes a sandbox on each host and closes it.
 func (b *Backend) Check(ctx context.Context) error {
 	if len(b.hosts) == 0 {
-		return fmt.Errorf("%w: name the hosts with --ssh HOST,HOST", sandboxes.ErrNotAsked)
+		return errNoHosts
 	}
 	problems := make([]error, len(b.hosts))
 	var all sync.WaitGroup
@@ -82,23 +86,65 @@ func (b *Backend) Check(ctx context.Context) error {
 }
 
 // Create implements sandboxes.Backend. It takes the host with the fewest sandboxes
-// of this backend, and another one if that host cannot be reached.
+// of this backend, and another one if that host fails. Hosts that failed a short
+// time ago come last.
 func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandbox, error) {
 	if err := local.Refuse(s, b.Name()); err != nil {
 		return nil, err
 	}
-	load := func(h *host) int { return int(h.sandboxes.Load()) }
-	hosts := slices.SortedStableFunc(slices.Values(b.hosts), func(x, y *host) int { return cmp.Compare(load(x), load(y)) })
+	if len(b.hosts) == 0 {
+		return nil, errNoHosts
+	}
 	var problems []error
-	for _, h := range hosts {
+	refused := 0
+	for _, h := range b.order(time.Now()) {
 		sb, err := b.createOn(ctx, h, s)
-		var away *unreachableError
-		if err == nil || !errors.As(err, &away) || ctx.Err() != nil {
-			return sb, err
+		if err == nil {
+			return sb, nil
+		}
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		var no *sandboxes.UnsupportedError
+		if errors.As(err, &no) {
+			refused++
+		}
+		if no == nil || no.Field == "sandbox.backend" {
+			h.failed.Store(time.Now().UnixNano())
 		}
 		problems = append(problems, err)
 	}
-	return nil, errors.Join(problems...)
+	err := errors.Join(problems...)
+	if refused < len(problems) {
+		return nil, errors.New(err.Error()) // no *UnsupportedError: a host that failed may be able to make it
+	}
+	return nil, err
+}
+
+// failedTime is the time for which a host that failed comes last.
+const failedTime = time.Minute
+
+// order returns the hosts in the order in which Create takes them.
+func (b *Backend) order(now time.Time) []*host {
+	type place struct {
+		host   *host
+		failed int
+		load   int64
+	}
+	var places []place
+	for _, h := range b.hosts {
+		p := place{host: h, load: h.sandboxes.Load()}
+		if now.Sub(time.Unix(0, h.failed.Load())) < failedTime {
+			p.failed = 1
+		}
+		places = append(places, p)
+	}
+	slices.SortStableFunc(places, func(x, y place) int { return cmp.Or(cmp.Compare(x.failed, y.failed), cmp.Compare(x.load, y.load)) })
+	var hosts []*host
+	for _, p := range places {
+		hosts = append(hosts, p.host)
+	}
+	return hosts
 }
 
 func (b *Backend) createOn(ctx context.Context, h *host, s sandboxes.Spec) (_ sandboxes.Sandbox, err error) {
@@ -138,7 +184,8 @@ func (b *Backend) createOn(ctx context.Context, h *host, s sandboxes.Spec) (_ sa
 	client, err := box.NewClient(ctx, l.conn, a.Secret, a.Workdir)
 	if err != nil {
 		if ctx.Err() == nil {
-			err = errors.Join(err, l.lost()) //nolint:contextcheck // the context has not ended
+			// Nothing of the task has run yet, so the reason is no fault of the task: the text alone.
+			err = fmt.Errorf("%w: %s", err, l.lost().Error()) //nolint:contextcheck // the context has not ended
 		}
 		return nil, fmt.Errorf("the host %s: %w", h.name, err)
 	}

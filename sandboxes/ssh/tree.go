@@ -109,16 +109,16 @@ func pack(dir string, w io.Writer) error {
 	return out.Close()
 }
 
-// unpack reads a tree of pack into the empty folder dir. The digest is checked by
+// unpack reads a tree of pack with this digest into the empty folder dir. The digest is checked by
 // then: on an error the folder is of no use.
-func unpack(dir string, t tree, r io.Reader) error {
+func unpack(dir, digest string, r io.Reader) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
 	hash := sha256.New()
-	all := io.TeeReader(io.LimitReader(r, t.bytes), hash)
+	all := io.TeeReader(r, hash)
 	in := tar.NewReader(all)
 	for {
 		h, err := in.Next()
@@ -135,8 +135,8 @@ func unpack(dir string, t tree, r io.Reader) error {
 	if _, err := io.Copy(io.Discard, all); err != nil {
 		return err
 	}
-	if got := hex.EncodeToString(hash.Sum(nil)); got != t.digest {
-		return fmt.Errorf("the copy has the digest %s, want %s", got, t.digest)
+	if got := hex.EncodeToString(hash.Sum(nil)); got != digest {
+		return fmt.Errorf("the copy has the digest %s, want %s", got, digest)
 	}
 	return nil
 }
