@@ -17,7 +17,8 @@ import (
 
 const largeReply = 64 << 10 // bytes
 
-// heap returns the memory in use in bytes.
+// heap returns the memory in use in bytes. Tests that call it run beside no other, whose
+// memory would count.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC() // a second round, since pools keep their content for one
@@ -68,7 +69,6 @@ func flat(t *testing.T, before, through int64) {
 }
 
 func TestAProcessThatOnlyAnswersKeepsNothingOfEndedRollouts(t *testing.T) {
-	t.Parallel()
 	b := newBench(t, elsewhere)
 	b.serving(t)
 	const calls = 4
@@ -108,7 +108,6 @@ func TestAProcessThatOnlyAnswersKeepsNothingOfEndedRollouts(t *testing.T) {
 }
 
 func TestAnswersThatTheWorkerHasLeaveMemory(t *testing.T) {
-	t.Parallel()
 	b := newBench(t, elsewhere)
 	b.serving(t)
 	caller := b.calls.Caller(harness.Request("alpha-1").WithDefaults(), nil)
