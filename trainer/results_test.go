@@ -2,12 +2,14 @@ package trainer_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
+	"github.com/turngate/turngate/trainer"
 )
 
 // A caller that gives up takes no result away from the next one.
@@ -49,7 +51,10 @@ func TestACallAfterTheHintOfItsResultIsDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.trainer.Close()
-	b.trainer = b.start(t) // its polls find later results only
+	arrived := make(chan struct{}, 10)
+	b.trainer = b.start(t, func(c *trainer.Config) { // its polls find later results only
+		c.Check = func(*schema.Call) *schema.Fault { arrived <- struct{}{}; return nil }
+	})
 	hint, err := schema.Encode(&schema.Hint{V: schema.Version, ID: "alpha-1"})
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +75,18 @@ func TestACallAfterTheHintOfItsResultIsDropped(t *testing.T) {
 		t.Fatalf("got %v, %v", r.ID, err)
 	}
 	b.ask(t.Context(), 1, 1, nil)
-	p := next(t, b.trainer)
+	select {
+	case <-arrived:
+	case <-ctx.Done():
+		t.Fatal("no call arrives")
+	}
+	soon, stop := context.WithTimeout(ctx, 2*time.Second)
+	defer stop()
+	p, err := b.trainer.Next(soon)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return // it was dropped before it was taken
+	}
+	harness.Must(t, err)
 	select {
 	case <-p.Context().Done():
 	case <-ctx.Done():
