@@ -16,7 +16,7 @@ frameworks='openenv verifiers torch'
 
 # need_all makes a failure of each skip for a missing part.
 need_all() {
-	export TURNGATE_REQUIRE=docker,agents,python,systemd,browser,promtool,ssh
+	export TURNGATE_REQUIRE=docker,agents,python,systemd,browser,promtool,ssh,script
 	TURNGATE_PYTHONS=$(PYTHON=$TURNGATE_HARBOR_PYTHON e2e/adapters/install.sh $frameworks)
 	export TURNGATE_PYTHONS
 }

@@ -54,17 +54,6 @@ func started(t *testing.T, binary, ready string, args ...string) (url string) {
 	return url
 }
 
-// page reads a page of a process.
-func page(t *testing.T, url string) (status int, text string) {
-	t.Helper()
-	res, err := http.Get(url) //nolint:noctx // of a test
-	harness.Must(t, err)
-	defer res.Body.Close()
-	data, err := io.ReadAll(res.Body)
-	harness.Must(t, err)
-	return res.StatusCode, string(data)
-}
-
 // TestProcessesShowTheirMetrics starts a server, a worker and a process for the queues,
 // and asks each for its health and metrics.
 func TestProcessesShowTheirMetrics(t *testing.T) {
@@ -75,17 +64,17 @@ func TestProcessesShowTheirMetrics(t *testing.T) {
 	queues := started(t, binary, "metrics are served", "metrics", "--nats", nats, "--creds", creds("ops"), "--listen", "127.0.0.1:0")
 	for url, series := range map[string]string{server: "turngate_queue_up 1\n", queues: "turngate_queue_up 1\n", worker: `turngate_worker_slots{state="free"} 2` + "\n"} {
 		harness.Eventually(t, url+"/readyz", time.Minute, func() bool {
-			status, _ := page(t, url+"/readyz")
+			status, _ := harness.Get(t, url+"/readyz")
 			return status == http.StatusOK
 		})
-		if status, text := page(t, url+"/livez"); status != http.StatusOK {
+		if status, text := harness.Get(t, url+"/livez"); status != http.StatusOK {
 			t.Errorf("/livez: %d %s", status, text)
 		}
 		harness.Eventually(t, series, time.Minute, func() bool {
-			_, text := page(t, url+"/metrics")
+			_, text := harness.Get(t, url+"/metrics")
 			return strings.Contains(text, series) && strings.Contains(text, "\ngo_goroutines ")
 		})
-		if status, _ := page(t, url+"/debug/pprof/"); (status == http.StatusOK) != (url == worker) {
+		if status, _ := harness.Get(t, url+"/debug/pprof/"); (status == http.StatusOK) != (url == worker) {
 			t.Errorf("/debug/pprof: %d", status)
 		}
 	}

@@ -79,6 +79,22 @@ func (f *rolloutFlags) dial(cmd *cobra.Command, names []string) (*broker.Broker,
 	return b, ids, err
 }
 
+// side connects as the trainer to which all rollouts belong, by default to defaultURL.
+// The caller closes the broker.
+func (f *rolloutFlags) side(cmd *cobra.Command, names []string) (*broker.Broker, *queue.Trainer, []schema.ID, error) {
+	f.nats.url = cmp.Or(f.nats.url, defaultURL)
+	b, ids, err := f.dial(cmd, names)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	side, err := queue.NewTrainer(b, ids[0].Trainer())
+	if err != nil {
+		b.Close()
+		return nil, nil, nil, err
+	}
+	return b, side, ids, nil
+}
+
 func rolloutCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollout",
@@ -210,16 +226,11 @@ func rolloutCancelCommand(f *rolloutFlags) *cobra.Command {
 		Short: "Ask the workers to end rollouts, as their trainer; without --nats at " + defaultURL,
 		Args:  needArgs(1, 1000, "rollouts of one trainer"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.nats.url = cmp.Or(f.nats.url, defaultURL)
-			b, ids, err := f.dial(cmd, args)
+			b, side, ids, err := f.side(cmd, args)
 			if err != nil {
 				return err
 			}
 			defer b.Close()
-			side, err := queue.NewTrainer(b, ids[0].Trainer())
-			if err != nil {
-				return err
-			}
 			running := 0
 			for _, id := range ids {
 				s, err := b.Records.State(cmd.Context(), id)

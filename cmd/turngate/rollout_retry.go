@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/internal/broker"
-	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
 )
@@ -34,16 +33,11 @@ func rolloutRetryCommand(f *rolloutFlags) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.nats.url = cmp.Or(f.nats.url, defaultURL)
-			b, ids, err := f.dial(cmd, args)
+			b, side, ids, err := f.side(cmd, args)
 			if err != nil {
 				return err
 			}
 			defer b.Close()
-			side, err := queue.NewTrainer(b, ids[0].Trainer())
-			if err != nil {
-				return err
-			}
 			var all []schema.Request
 			for _, id := range ids {
 				q, err := retryOf(cmd, b, id)

@@ -40,10 +40,8 @@ func TestAPersonDoesATask(t *testing.T) {
 // at the end. Keys that were typed before are not the command's, and Ctrl-D then does
 // not end its input.
 func TestAPersonAtATerminal(t *testing.T) {
-	script, err := exec.LookPath("script")
-	if err != nil {
-		t.Skip("SKIPPED: script of util-linux is missing, which makes a terminal")
-	}
+	script, err := exec.LookPath("script") // makes a terminal
+	testenv.Need(t, "script", err)
 	hello := filepath.Join(testenv.Root(t), "examples/tasks/hello")
 	inner := `stty size >size; echo begun; read -r line; echo "Hello, $line!" >hello.txt; cat size`
 	line := "stty rows 33 cols 99; before=$(stty -g); " + testenv.Binary(t) + " sandbox run " + hello + " --sandbox local -- sh -c '" + strings.ReplaceAll(inner, "'", `'\''`) + `'; test "$(stty -g)" = "$before" && echo restored`

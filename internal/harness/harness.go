@@ -4,6 +4,8 @@ package harness
 
 import (
 	"crypto/rand"
+	"io"
+	"net/http"
 	"testing"
 	"time"
 
@@ -58,4 +60,15 @@ func Noise(n int) []byte {
 	data := make([]byte, n)
 	_, _ = rand.Read(data) // never fails
 	return data
+}
+
+// Get reads a page.
+func Get(t testing.TB, url string) (status int, text string) {
+	t.Helper()
+	res, err := http.Get(url) //nolint:noctx // of a test
+	Must(t, err)
+	defer res.Body.Close()
+	data, err := io.ReadAll(res.Body)
+	Must(t, err)
+	return res.StatusCode, string(data)
 }

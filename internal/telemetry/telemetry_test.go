@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -47,16 +46,6 @@ func serve(t *testing.T, m *telemetry.Metrics, pprof bool) (*telemetry.Server, s
 		harness.Must(t, <-done)
 	})
 	return s, "http://" + s.Address()
-}
-
-func get(t *testing.T, url string) (status int, text string) {
-	t.Helper()
-	res, err := http.Get(url) //nolint:noctx // of a test
-	harness.Must(t, err)
-	defer res.Body.Close()
-	data, err := io.ReadAll(res.Body)
-	harness.Must(t, err)
-	return res.StatusCode, string(data)
 }
 
 // TestTheTableOfMetricsIsTrue compares docs/metrics.md with the metrics.
@@ -155,7 +144,7 @@ func TestLabelsAreBounded(t *testing.T) {
 		q.RolloutEnded(schema.Status(name), f)
 		q.RolloutEnded(schema.StatusDone, f)
 	}
-	status, text := get(t, url+"/metrics")
+	status, text := harness.Get(t, url+"/metrics")
 	if status != http.StatusOK || strings.Contains(text, "mine") || strings.Contains(text, "\x1b") {
 		t.Errorf("a text of a trainer is a label (status %d)", status)
 	}
@@ -186,7 +175,7 @@ func TestEveryFaultOfTurngateHasItsLabel(t *testing.T) {
 	for _, c := range codes {
 		q.RolloutEnded(schema.StatusFailed, &schema.Fault{Code: c[1]})
 	}
-	_, text := get(t, url+"/metrics")
+	_, text := harness.Get(t, url+"/metrics")
 	for _, c := range codes {
 		if !strings.Contains(text, fmt.Sprintf("turngate_rollouts_total{fault=%q,status=\"failed\"} 1\n", c[1])) {
 			t.Errorf("the code %s has no label of its own", c[1])
@@ -211,8 +200,8 @@ func TestTrainersAreBounded(t *testing.T) {
 		return b, nil
 	})
 	_, url := serve(t, m, false)
-	get(t, url+"/metrics")
-	_, text := get(t, url+"/metrics")
+	harness.Get(t, url+"/metrics")
+	_, text := harness.Get(t, url+"/metrics")
 	if reads != 1 {
 		t.Errorf("two scrapes read the queues %d times", reads)
 	}
@@ -237,7 +226,7 @@ func TestCallsAreCountedAsTheyWere(t *testing.T) {
 	c.Ended(1, 0, nil, &schema.Fault{Code: schema.CodeCancelled})
 	c.Began(2)
 	c.Ended(2, time.Second, &schema.Reply{Usage: schema.Usage{PromptTokens: 1 << 60, CompletionTokens: 7}}, nil)
-	_, text := get(t, url+"/metrics")
+	_, text := harness.Get(t, url+"/metrics")
 	for _, want := range []string{
 		`turngate_model_call_seconds_count{part="answer"} 1`, `turngate_model_call_seconds_count{part="wait"} 2`, `turngate_model_calls_total{fault="cancelled",outcome="failed"} 1`, "turngate_model_calls_open 0",
 		`turngate_model_tokens_total{kind="prompt"} 2.147483648e+09`, `turngate_model_tokens_total{kind="completion"} 7`,
@@ -254,7 +243,7 @@ func TestABacklogThatCannotBeRead(t *testing.T) {
 		return telemetry.Backlog{Lanes: []telemetry.Waiting{{Trainer: "alpha", Lane: "p1"}}}, errors.New("no server")
 	})
 	_, url := serve(t, m, false)
-	if status, text := get(t, url+"/metrics"); status != http.StatusOK || !strings.Contains(text, "turngate_queue_up 0\n") || strings.Contains(text, "turngate_queue_depth{") {
+	if status, text := harness.Get(t, url+"/metrics"); status != http.StatusOK || !strings.Contains(text, "turngate_queue_up 0\n") || strings.Contains(text, "turngate_queue_depth{") {
 		t.Errorf("%d %s", status, text)
 	}
 }
@@ -267,20 +256,20 @@ func TestHealth(t *testing.T) {
 		status int
 		text   string
 	}{{"/livez", 200, "ok\n"}, {"/readyz", 503, "it starts\n"}, {"/debug/pprof/", 404, ""}, {"/", 404, ""}} {
-		if status, text := get(t, url+tt.path); status != tt.status || tt.text != "" && text != tt.text {
+		if status, text := harness.Get(t, url+tt.path); status != tt.status || tt.text != "" && text != tt.text {
 			t.Errorf("%s: %d %q", tt.path, status, text)
 		}
 	}
 	s.Ready(func() error { return errors.New("it stops") })
-	if status, text := get(t, url+"/readyz"); status != 503 || text != "it stops\n" {
+	if status, text := harness.Get(t, url+"/readyz"); status != 503 || text != "it stops\n" {
 		t.Errorf("%d %q", status, text)
 	}
 	s.Ready(func() error { return nil })
-	if status, text := get(t, url+"/readyz"); status != 200 || text != "ready\n" {
+	if status, text := harness.Get(t, url+"/readyz"); status != 200 || text != "ready\n" {
 		t.Errorf("%d %q", status, text)
 	}
 	_, url = serve(t, m, true)
-	if status, text := get(t, url+"/debug/pprof/goroutine?debug=1"); status != 200 || !strings.Contains(text, "goroutine profile") {
+	if status, text := harness.Get(t, url+"/debug/pprof/goroutine?debug=1"); status != 200 || !strings.Contains(text, "goroutine profile") {
 		t.Errorf("%d %q", status, text)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -44,22 +43,11 @@ func (b *bench) serveMetrics(t *testing.T) string {
 	return "http://" + s.Address()
 }
 
-// get reads a page of the metrics' server.
-func get(t *testing.T, url string) (status int, text string) {
-	t.Helper()
-	res, err := http.Get(url) //nolint:noctx // of a test
-	harness.Must(t, err)
-	defer res.Body.Close()
-	data, err := io.ReadAll(res.Body)
-	harness.Must(t, err)
-	return res.StatusCode, string(data)
-}
-
 // scrape reads the metrics of turngate as a Prometheus server does. The key of a value
 // is the metric with its labels, such as `x{a="b"}`; that of a histogram is its count.
 func scrape(t *testing.T, url string) map[string]float64 {
 	t.Helper()
-	status, text := get(t, url+"/metrics")
+	status, text := harness.Get(t, url+"/metrics")
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, text)
 	}
@@ -245,14 +233,14 @@ func TestReadiness(t *testing.T) {
 	ready := func(want string) {
 		t.Helper()
 		harness.Eventually(t, "/readyz: "+want, time.Minute, func() bool {
-			status, text := get(t, url+"/readyz")
+			status, text := harness.Get(t, url+"/readyz")
 			return (status == http.StatusOK) == (want == "ready") && strings.Contains(text, want)
 		})
 	}
 	ready("ready")
 	b.nats.Shutdown()
 	ready("no connection to NATS")
-	if status, text := get(t, url+"/livez"); status != http.StatusOK || text != "ok\n" {
+	if status, text := harness.Get(t, url+"/livez"); status != http.StatusOK || text != "ok\n" {
 		t.Errorf("/livez: %d %s", status, text)
 	}
 	b.nats.Again(t)

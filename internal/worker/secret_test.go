@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/internal/gate"
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/rollout/models"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes/dummy"
@@ -129,7 +130,7 @@ func TestNoKeyLeavesAWorker(t *testing.T) {
 	l.text("names in an archive", strings.Join(namesIn(t, b.artifact(t, res, "logs/artifacts.tar")), " "))
 	b.stop()
 	l.text("log of the worker", log.String())
-	_, metrics := get(t, b.serveMetrics(t)+"/metrics")
+	_, metrics := harness.Get(t, b.serveMetrics(t)+"/metrics")
 	l.text("metrics", metrics)
 	if len(l.key) != 35 {
 		t.Fatalf("the trainer saw the key %q", l.key)
