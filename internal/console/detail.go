@@ -148,8 +148,7 @@ func (s *Server) detail(w http.ResponseWriter, r *http.Request) {
 		d.Files = append(d.Files, found.Files()...)
 		slices.Sort(d.Files)
 	}
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(d) // a browser that is gone
+	writeJSON(w, d)
 }
 
 // read reads the transcript. A large one takes a lot of memory, so few are read at once.
@@ -310,8 +309,7 @@ func (s *Server) tokens(w http.ResponseWriter, r *http.Request) {
 			c := &row.Calls[i]
 			c.Gen, c.FinishReason = cell(c.Gen), cell(c.FinishReason)
 		}
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(tokenRow{row.InputIDs, row.LossMask, row.Logprobs, row.Calls}) // a browser that is gone
+		writeJSON(w, tokenRow{row.InputIDs, row.LossMask, row.Logprobs, row.Calls})
 		return
 	}
 	http.Error(w, fmt.Sprintf("the rollout has no training row %d", n), http.StatusNotFound)

@@ -6,6 +6,7 @@ import (
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/trainer"
 )
 
 // Bounds of a row's texts, in characters.
@@ -39,6 +40,10 @@ type Row struct {
 	MS      int64    `json:"ms,omitempty"`
 	Job     string   `json:"job,omitempty"`
 	Trial   string   `json:"trial,omitempty"`
+	// Failure is the kind of a result's failure, and Use what a trainer does with the
+	// rollout by default; see trainer.FailureOf and trainer.DefaultTreatments.
+	Failure string `json:"failure,omitempty"`
+	Use     string `json:"use,omitempty"`
 
 	Labels map[string]string `json:"labels,omitempty"`
 	// Replaces are earlier rollouts of the same trial, which have no rows any more.
@@ -64,6 +69,7 @@ func rowOf(r *recorded.Rollout) Row {
 	if q := r.Result; q != nil {
 		row.Group, row.Index, row.Task, row.Agent, row.Worker = cell(q.Group), q.Index, cell(q.Task), cell(q.Agent), cell(q.Worker)
 		row.Status, row.Reward, row.Attempt, row.Labels, fault = string(q.Status), q.Reward, q.Attempt, labels(q.Labels), q.Fault
+		row.Failure, row.Use = string(trainer.FailureOf(q)), string(trainer.DefaultTreatments().Of(q))
 		for _, c := range q.Calls {
 			row.Calls += c.Count
 			row.Prompt += c.PromptTokens

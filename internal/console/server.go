@@ -107,12 +107,15 @@ func (s *Server) routes() http.Handler {
 	page := file("index.html", "text/html; charset=utf-8")
 	mux.HandleFunc("GET /{$}", page)
 	mux.HandleFunc("GET /rollout/{id}", page)
+	mux.HandleFunc("GET /group", page)
 	mux.HandleFunc("GET /app.js", file("app.js", "text/javascript; charset=utf-8"))
 	mux.HandleFunc("GET /app.css", file("app.css", "text/css; charset=utf-8"))
 	mux.HandleFunc("GET /icon.svg", file("icon.svg", "image/svg+xml"))
 	mux.HandleFunc("GET /api/rollouts", s.rollouts)
 	mux.HandleFunc("GET /api/rollouts/{id}", s.detail)
 	mux.HandleFunc("GET /api/rollouts/{id}/rows/{row}", s.tokens)
+	mux.HandleFunc("GET /api/rollouts/{id}/versions", s.versions)
+	mux.HandleFunc("GET /api/group", s.group)
 	mux.HandleFunc("GET /api/rollouts/{id}/files/{name...}", s.download)
 	return mux
 }

@@ -80,8 +80,16 @@ func serve(t *testing.T) *site { return serveAt(t, console.DefaultListen) }
 
 func serveAt(t *testing.T, address string) *site {
 	t.Helper()
-	s := &site{memory: memory{rollouts: make(chan *recorded.Rollout), errs: make(chan error), told: make(chan struct{})}, links: make(chan string, 10)}
-	srv, err := console.New(console.Config{Source: &s.memory, Listen: address, Link: func(url string) { s.links <- url }})
+	s := &site{memory: memory{rollouts: make(chan *recorded.Rollout), errs: make(chan error), told: make(chan struct{})}}
+	s.start(t, &s.memory, address)
+	return s
+}
+
+// start serves a source.
+func (s *site) start(t *testing.T, source console.Source, address string) {
+	t.Helper()
+	s.links = make(chan string, 10)
+	srv, err := console.New(console.Config{Source: source, Listen: address, Link: func(url string) { s.links <- url }})
 	harness.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -92,7 +100,6 @@ func serveAt(t *testing.T, address string) *site {
 	})
 	s.stop = func() { stop(); running.Wait() }
 	t.Cleanup(s.stop)
-	return s
 }
 
 // browser opens the console's next URL and keeps cookies.

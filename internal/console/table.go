@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"container/list"
 	"slices"
 	"sync"
@@ -90,4 +91,19 @@ func (t *table) after(n uint64) view {
 	}
 	slices.Reverse(v.changes)
 	return v
+}
+
+// group returns the rows of a trainer's group, by their indexes.
+func (t *table) group(trainer, group string) []Row {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []Row
+	for e := t.order.Front(); e != nil; e = e.Next() {
+		c := e.Value.(change) //nolint:errcheck // the list has no other type
+		if c.row.Trainer == trainer && c.row.Group == group {
+			out = append(out, c.row)
+		}
+	}
+	slices.SortFunc(out, func(a, b Row) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.ID, b.ID)) })
+	return out
 }

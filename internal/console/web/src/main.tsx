@@ -1,11 +1,13 @@
 import { render } from 'preact'
+import { Group } from './group'
 import { Rollout } from './rollout'
 import { Rollouts } from './rollouts'
 import { go, home, link, path, source, start, trouble } from './store'
 import './style.css'
 
 function App() {
-	const rollout = /^\/rollout\/([^/]+)$/.exec(path.value)?.[1]
+	const at = path.value
+	const rollout = /^\/rollout\/([^/]+)$/.exec(at)?.[1]
 	return (
 		<>
 			<header>
@@ -19,7 +21,7 @@ function App() {
 			</header>
 			{link.value === 'over' ? <p class="alert" role="alert">The session has ended. Open the URL that turngate printed last.</p> : null}
 			{trouble.value ? <p class="alert" role="alert">{trouble.value}</p> : null}
-			{rollout === undefined ? <Rollouts /> : <Rollout key={rollout} id={rollout} />}
+			{rollout !== undefined ? <Rollout key={rollout} id={rollout} /> : at === '/group' ? <Group /> : <Rollouts />}
 		</>
 	)
 }

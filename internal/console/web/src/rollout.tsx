@@ -1,9 +1,10 @@
 // The page of one rollout.
-import { useEffect, useRef, useState } from 'preact/hooks'
+import { useRef, useState } from 'preact/hooks'
 import type { ComponentChildren } from 'preact'
 import { count, duration, reward, time } from './format'
-import type { Row } from './rows'
-import { follow, home, row } from './store'
+import { Link, Section, useLoaded } from './page'
+import { groupPage, type Row } from './rows'
+import { home, row } from './store'
 import { useRows } from './virtual'
 
 interface Turn {
@@ -62,33 +63,6 @@ interface TokenRow {
 	calls: { call: number; start: number; end: number; trained: boolean; versions?: { version: string; start: number; end: number }[] }[]
 }
 
-async function load<T>(path: string): Promise<T> {
-	const answer = await fetch(path)
-	if (!answer.ok) throw new Error((await answer.text()).trim())
-	return answer.json()
-}
-
-// useLoaded loads a value again when path or again change; the old one stays meanwhile.
-function useLoaded<T>(path: string, again: string): [T | null, string] {
-	const [value, set] = useState<{ path: string; value: T } | null>(null)
-	const [error, setError] = useState('')
-	useEffect(() => {
-		let current = true
-		load<T>(path).then(
-			(value) => {
-				if (!current) return
-				set({ path, value })
-				setError('')
-			},
-			(e: Error) => current && setError(e.message),
-		)
-		return () => {
-			current = false
-		}
-	}, [path, again])
-	return [value !== null && value.path === path ? value.value : null, error]
-}
-
 export function Rollout({ id }: { id: string }) {
 	const now = row(id)
 	const base = '/api/rollouts/' + encodeURIComponent(id)
@@ -96,9 +70,7 @@ export function Rollout({ id }: { id: string }) {
 	return (
 		<main class="page" tabIndex={-1}>
 			<p class="back">
-				<a href={home()} onClick={(e) => follow(e, home())}>
-					← Rollouts
-				</a>
+				<Link to={home()}>← Rollouts</Link>
 			</p>
 			{error ? <p class="alert" role="alert">{error}</p> : null}
 			{d ? <Page d={d} base={base} /> : error ? null : <p class="empty">Loading …</p>}
@@ -133,20 +105,12 @@ function Page({ d, base }: { d: Detail; base: string }) {
 	)
 }
 
-function Section({ title, children }: { title: string; children: ComponentChildren }) {
-	return (
-		<section aria-label={title}>
-			<h2>{title}</h2>
-			{children}
-		</section>
-	)
-}
-
 function Facts({ d }: { d: Detail }) {
-	const facts: [string, string | undefined][] = [
+	const group = groupPage(d)
+	const facts: [string, ComponentChildren][] = [
 		['Rollout', d.id],
 		['Trainer', d.trainer],
-		['Group', d.group ? d.group + ' · ' + d.index : undefined],
+		['Group', group ? <Link to={group}>{d.group + ' · ' + d.index}</Link> : undefined],
 		['Job', d.job ? d.job + ' / ' + (d.trial ?? '') : undefined],
 		['Agent', [d.agent, d.agent_version].filter(Boolean).join(' ')],
 		['Agent ended', d.exit],

@@ -1,8 +1,9 @@
 // The page with the table of rollouts.
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { count, duration, reward, time } from './format'
-import { choices, parts, rewardTest, tabs, type Row } from './rows'
-import { filters, follow, go, listed, setFilters } from './store'
+import { Link } from './page'
+import { choices, groupPage, parts, rewardTest, rolloutPage, tabs, type Row } from './rows'
+import { filters, go, listed, setFilters } from './store'
 import { useRows } from './virtual'
 
 const columns: { by: keyof Row; title: string; kind?: string; cell: (r: Row) => string }[] = [
@@ -106,7 +107,7 @@ function Table({ rows, known }: { rows: Row[]; known: number }) {
 	const cards = useNarrow()
 	const list = useRows(scroll, rows.length, cards ? 64 : 32)
 	const sort = filters.value.sort ?? '-started'
-	const open = (r: Row) => go(pageOf(r))
+	const open = (r: Row) => go(rolloutPage(r.id))
 	const move = (by: number) => {
 		const now = rows.findIndex((r) => r.id === at)
 		const next = Math.max(0, Math.min(rows.length - 1, now < 0 ? 0 : now + by))
@@ -121,9 +122,10 @@ function Table({ rows, known }: { rows: Row[]; known: number }) {
 		const step = steps[e.key]
 		if (e.ctrlKey || e.metaKey || e.altKey) return
 		if (step !== undefined) move(step)
-		else if (e.key === 'Enter') {
+		else if (e.key === 'Enter' || e.key === 'g') {
 			const r = rows.find((r) => r.id === at)
-			if (r) open(r)
+			if (r && e.key === 'Enter') open(r)
+			else if (r?.group) go(groupPage(r))
 		} else return
 		e.preventDefault()
 	}
@@ -168,10 +170,10 @@ function Table({ rows, known }: { rows: Row[]; known: number }) {
 						>
 							{columns.map((c) => (
 								<span key={c.by} role="gridcell" class={c.by + ' ' + (c.kind ?? '')}>
-									{c.by === 'id' || c.by === 'task' ? (
-										<a href={pageOf(r)} tabIndex={-1} onClick={(e) => follow(e, pageOf(r))}>
+									{pageOf(c.by, r) ? (
+										<Link to={pageOf(c.by, r)} tabIndex={-1}>
 											{c.cell(r)}
-										</a>
+										</Link>
 									) : (
 										c.cell(r)
 									)}
@@ -186,4 +188,5 @@ function Table({ rows, known }: { rows: Row[]; known: number }) {
 	)
 }
 
-const pageOf = (r: Row) => '/rollout/' + encodeURIComponent(r.id)
+// pageOf is the page to which a cell leads; empty: none.
+const pageOf = (by: keyof Row, r: Row) => (by === 'id' || by === 'task' ? rolloutPage(r.id) : by === 'group' ? groupPage(r) : '')

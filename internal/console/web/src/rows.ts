@@ -20,6 +20,8 @@ export interface Row {
 	ms?: number
 	job?: string
 	trial?: string
+	failure?: string
+	use?: string
 	labels?: Record<string, string>
 	replaces?: string[]
 }
@@ -118,3 +120,7 @@ export function compare(sort: string): (a: Row, b: Row) => number {
 		return a.id < b.id ? -1 : a.id > b.id ? 1 : 0
 	}
 }
+
+// The addresses of pages.
+export const rolloutPage = (id: string) => '/rollout/' + encodeURIComponent(id)
+export const groupPage = (r: { trainer: string; group?: string }) => (r.group ? '/group?' + new URLSearchParams({ trainer: r.trainer, group: r.group }) : '')

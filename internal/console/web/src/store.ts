@@ -50,6 +50,14 @@ export function setFilters(change: Filters, step = false) {
 // row returns the row of a rollout, if it is known.
 export const row = (id: string): Row | undefined => (version.value, rows.get(id))
 
+// progress of the rollouts that a test selects: it changes with their statuses and results.
+export function progress(test: (r: Row) => boolean): string {
+	void version.value
+	const out: string[] = []
+	for (const r of rows.values()) if (test(r)) out.push(r.id + r.status + r.reward + (r.attempt ?? ''))
+	return out.sort().join(' ')
+}
+
 export interface Listed {
 	rows: Row[]
 	counts: Map<string, number> // by the tab

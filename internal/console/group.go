@@ -1,0 +1,117 @@
+package console
+
+import (
+	"encoding/json"
+	"math"
+	"net/http"
+	"slices"
+
+	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/trainer"
+)
+
+// Group is the rollouts of a group side by side.
+type Group struct {
+	Trainer string `json:"trainer"`
+	Group   string `json:"group"`
+	Task    string `json:"task,omitempty"`
+	// Mean and Deviation are those of the rewards to train on; null: none is known.
+	Mean      *float64 `json:"mean"`
+	Deviation *float64 `json:"deviation"`
+	Members   []Member `json:"members"`
+}
+
+// Member is a rollout of a group.
+type Member struct {
+	Row
+	// Advantage is the distance of the reward from the group's mean, in standard
+	// deviations if they are not 0. Null: a trainer does not train on the rollout, or its
+	// reward is not known.
+	Advantage *float64 `json:"advantage"`
+}
+
+// groupOf compares the rollouts of a group, as trainers do.
+func groupOf(id, group string, rows []Row) Group {
+	out := Group{Trainer: id, Group: group, Members: []Member{}}
+	var known []float64
+	usable := func(r *Row) bool { return r.Use == string(trainer.Train) && r.Reward != nil }
+	for i := range rows {
+		out.Members = append(out.Members, Member{Row: rows[i]})
+		out.Task = rows[i].Task
+		if usable(&rows[i]) {
+			known = append(known, *rows[i].Reward)
+		}
+	}
+	if len(known) == 0 {
+		return out
+	}
+	n, mean, square := float64(len(known)), 0.0, 0.0
+	for _, r := range known {
+		mean += r / n
+	}
+	for _, r := range known {
+		square += (r - mean) * (r - mean) / n
+	}
+	deviation := math.Sqrt(square)
+	if slices.Min(known) == slices.Max(known) { // no error of rounding is a deviation
+		mean, deviation = known[0], 0
+	}
+	out.Mean, out.Deviation = &mean, &deviation
+	for i := range out.Members {
+		m := &out.Members[i]
+		if !usable(&m.Row) {
+			continue
+		}
+		a := *m.Reward - mean
+		if deviation > 0 {
+			a /= deviation
+		}
+		m.Advantage = &a
+	}
+	return out
+}
+
+// group answers with the rollouts of the group that the request names.
+func (s *Server) group(w http.ResponseWriter, r *http.Request) {
+	s.watched()
+	id, group := r.URL.Query().Get("trainer"), r.URL.Query().Get("group")
+	writeJSON(w, groupOf(id, group, s.table.group(id, group)))
+}
+
+// Versions are the policy versions that answered a rollout's calls, in the order of
+// their first answers.
+type Versions struct {
+	Versions []string `json:"versions"`
+	Missing  string   `json:"missing,omitempty"` // the reason for which they are not known
+}
+
+// maxVersions is the largest number of versions that are listed.
+const maxVersions = 50
+
+// versions answers with the policy versions of a rollout.
+func (s *Server) versions(w http.ResponseWriter, r *http.Request) {
+	found := s.find(w, r)
+	if found == nil {
+		return
+	}
+	out := Versions{Versions: []string{}}
+	t, err := s.read(r.Context(), found)
+	if err != nil {
+		out.Missing = plain.Line(err.Error(), maxFault)
+		writeJSON(w, out)
+		return
+	}
+	for _, c := range t.Calls {
+		for _, v := range c.Versions {
+			if name := cell(v.Version); len(out.Versions) < maxVersions && !slices.Contains(out.Versions, name) {
+				out.Versions = append(out.Versions, name)
+			}
+		}
+	}
+	writeJSON(w, out)
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // a browser that is gone
+}

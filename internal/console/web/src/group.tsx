@@ -1,0 +1,199 @@
+// The page of a group: its rollouts side by side.
+import { useEffect, useState } from 'preact/hooks'
+import { count, duration, reward } from './format'
+import { Link, load, Section, useLoaded } from './page'
+import { rolloutPage, type Row } from './rows'
+import { filters, home, progress } from './store'
+
+interface Member extends Row {
+	advantage: number | null
+}
+
+interface GroupOf {
+	trainer: string
+	group: string
+	task?: string
+	mean: number | null
+	deviation: number | null
+	members: Member[]
+}
+
+export function Group() {
+	const { trainer = '', group = '' } = filters.value
+	const [g, error] = useLoaded<GroupOf>('/api/group?' + new URLSearchParams({ trainer, group }), progress((r) => r.group === group && r.trainer === trainer))
+	return (
+		<main class="page" tabIndex={-1}>
+			<p class="back">
+				<Link to={home()}>← Rollouts</Link>
+			</p>
+			{error ? <p class="alert" role="alert">{error}</p> : null}
+			{g ? <Page g={g} /> : error ? null : <p class="empty">Loading …</p>}
+		</main>
+	)
+}
+
+function Page({ g }: { g: GroupOf }) {
+	const used = g.members.filter((m) => m.advantage !== null).length
+	const facts: [string, string][] = [
+		['Group', g.group],
+		['Trainer', g.trainer],
+		['Rollouts', String(g.members.length)],
+		['To train on', String(used)],
+		['Mean of their rewards', reward(g.mean)],
+		['Standard deviation', reward(g.deviation)],
+	]
+	return (
+		<>
+			<h1>{g.task ?? 'Group'}</h1>
+			{g.members.length === 0 ? <p class="empty">No rollout of this group is known here.</p> : null}
+			<dl class="facts">
+				{facts.map(([name, value]) =>
+					value ? (
+						<div key={name}>
+							<dt>{name}</dt>
+							<dd>{value}</dd>
+						</div>
+					) : null,
+				)}
+			</dl>
+			{used > 1 && g.deviation === 0 ? <p class="notes">All rewards are the same, so the group trains nothing.</p> : null}
+			<Rewards members={g.members} mean={g.mean} />
+			<Members g={g} />
+		</>
+	)
+}
+
+// Rewards shows the number of rollouts by reward.
+function Rewards({ members, mean }: { members: Member[]; mean: number | null }) {
+	const known = members.flatMap((m) => (m.reward === null ? [] : [m.reward]))
+	if (known.length === 0) return null
+	const low = Math.min(0, ...known)
+	const high = Math.max(1, ...known)
+	const bins = 20
+	const heights = new Array<number>(bins).fill(0)
+	for (const r of known) {
+		const at = Math.min(bins - 1, Math.floor(((r - low) / (high - low)) * bins))
+		heights[at] = heights[at]! + 1
+	}
+	const most = Math.max(...heights)
+	const x = (r: number) => ((r - low) / (high - low)) * 400
+	const unknown = members.length - known.length
+	return (
+		<Section title="Rewards">
+			<svg class="plot" viewBox="0 0 420 130" role="img" aria-label={`${known.length} rewards from ${reward(Math.min(...known))} to ${reward(Math.max(...known))}`}>
+				<g transform="translate(10 14)">
+					{heights.map((n, i) =>
+						n ? (
+							<g key={i} class="bin">
+								<title>{`${n} of ${known.length}: from ${reward(low + ((high - low) * i) / bins)} to ${reward(low + ((high - low) * (i + 1)) / bins)}`}</title>
+								<rect x={(i * 400) / bins + 1} y={90 - (90 * n) / most} width={400 / bins - 2} height={(90 * n) / most} />
+								<text x={((i + 0.5) * 400) / bins} y={86 - (90 * n) / most}>
+									{n}
+								</text>
+							</g>
+						) : null,
+					)}
+					<line class="axis" x1={0} x2={400} y1={90} y2={90} />
+					{mean === null ? null : <line class="mean" x1={x(mean)} x2={x(mean)} y1={-4} y2={94} />}
+					<text x={4} y={106}>
+						{reward(low)}
+					</text>
+					<text x={394} y={106}>
+						{reward(high)}
+					</text>
+				</g>
+			</svg>
+			{unknown ? <p class="about">{unknown} without a known reward</p> : null}
+		</Section>
+	)
+}
+
+const why: Record<string, string> = {
+	agent_timeout: 'the agent did not end in time',
+	no_calls: 'the agent called no model',
+	no_reward: 'the verifier gave no reward',
+	infrastructure: 'the worker, the sandbox or the trainer failed',
+	task: 'the task or the request is at fault',
+	cancelled: 'it was cancelled',
+}
+
+function use(m: Member): string {
+	if (!m.use) return ''
+	if (m.use === 'train') return m.reward === null ? 'no reward to train on' : 'train'
+	const reason = why[m.failure ?? ''] ?? m.failure
+	return (m.use === 'mask' ? 'mask: ' : 'run again: ') + reason
+}
+
+function Members({ g }: { g: GroupOf }) {
+	if (g.members.length === 0) return null
+	const longest = Math.max(1, ...g.members.map((m) => m.completion))
+	return (
+		<Section title="Rollouts">
+			<div class="wide" tabIndex={0} role="group" aria-label="Rollouts of the group">
+				<table class="grid">
+					<thead>
+						<tr>
+							{['Rollout', 'Status', 'Reward', 'Advantage', 'Calls', 'Tokens', 'Time', 'Versions', 'Use', 'Fault'].map((title) => (
+								<th key={title} scope="col">
+									{title}
+								</th>
+							))}
+						</tr>
+					</thead>
+					<tbody>
+						{g.members.map((m) => (
+							<tr key={m.id} data-status={m.status}>
+								<th scope="row">
+									<Link to={rolloutPage(m.id)} title={m.id}>
+										{String(m.index)}
+									</Link>
+								</th>
+								<td class="status">{m.status}</td>
+								<td class="number">{m.reward === null ? 'unknown' : reward(m.reward)}</td>
+								<td class="number advantage">{m.advantage === null ? '' : (m.advantage > 0 ? '+' : '') + m.advantage.toFixed(3)}</td>
+								<td class="number">{m.calls ? count(m.calls) : ''}</td>
+								<td class="number" title={`${m.prompt} + ${m.completion}`}>
+									{m.completion ? count(m.completion) : ''}
+									<span class="lane">
+										<span class="bar" style={{ width: (100 * m.completion) / longest + '%' }} />
+									</span>
+								</td>
+								<td class="number">{duration(m.ms)}</td>
+								<td>{m.use ? <Versions key={m.id + m.status} id={m.id} /> : null}</td>
+								<td class={'use-' + (m.use ?? '')}>{use(m)}</td>
+								<td class="fault" title={m.text}>
+									{m.fault ? <b>{m.fault}</b> : null} {m.text ? m.text.slice(0, 160) : ''}
+								</td>
+							</tr>
+						))}
+					</tbody>
+				</table>
+			</div>
+		</Section>
+	)
+}
+
+interface VersionsOf {
+	versions: string[]
+	missing?: string
+}
+
+// Transcripts are read one after the other, also for a large group.
+let reading: Promise<unknown> = Promise.resolve()
+
+function Versions({ id }: { id: string }) {
+	const [v, set] = useState<VersionsOf | null>(null)
+	useEffect(() => {
+		let current = true
+		reading = reading.then(async () => {
+			if (!current) return
+			const got = await load<VersionsOf>('/api/rollouts/' + encodeURIComponent(id) + '/versions').catch((e: Error): VersionsOf => ({ versions: [], missing: e.message }))
+			if (current) set(got)
+		})
+		return () => {
+			current = false
+		}
+	}, [id])
+	if (v === null) return <>…</>
+	return <span title={v.missing}>{v.missing ? '-' : v.versions.join(', ')}</span>
+}

@@ -1,0 +1,49 @@
+// Parts that pages have in common.
+import { useEffect, useState } from 'preact/hooks'
+import type { ComponentChildren } from 'preact'
+import { follow } from './store'
+
+export async function load<T>(path: string): Promise<T> {
+	const answer = await fetch(path)
+	if (!answer.ok) throw new Error((await answer.text()).trim())
+	return answer.json()
+}
+
+// useLoaded loads a value again when path or again change; the old one stays meanwhile.
+export function useLoaded<T>(path: string, again: string): [T | null, string] {
+	const [value, set] = useState<{ path: string; value: T } | null>(null)
+	const [error, setError] = useState('')
+	useEffect(() => {
+		let current = true
+		load<T>(path).then(
+			(value) => {
+				if (!current) return
+				set({ path, value })
+				setError('')
+			},
+			(e: Error) => current && setError(e.message),
+		)
+		return () => {
+			current = false
+		}
+	}, [path, again])
+	return [value !== null && value.path === path ? value.value : null, error]
+}
+
+export function Section({ title, children }: { title: string; children: ComponentChildren }) {
+	return (
+		<section aria-label={title}>
+			<h2>{title}</h2>
+			{children}
+		</section>
+	)
+}
+
+// Link leads to another page of this console.
+export function Link({ to, children, ...rest }: { to: string; children: ComponentChildren; tabIndex?: number; title?: string; class?: string }) {
+	return (
+		<a {...rest} href={to} onClick={(e) => follow(e, to)}>
+			{children}
+		</a>
+	)
+}
