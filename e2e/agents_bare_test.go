@@ -15,10 +15,6 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// bareRuns is the number of runs of each agent: droid without ps gave no reward
-// in about half of its rollouts.
-const bareRuns = 6
-
 // TestAgentsInABareImage runs each agent in an image without ps, git, ripgrep
 // and CA certificates. Every reward counts.
 func TestAgentsInABareImage(t *testing.T) {
@@ -33,14 +29,19 @@ func TestAgentsInABareImage(t *testing.T) {
 		if s.Dialect == "" || s.AnyProgram {
 			continue
 		}
+		n := 1
+		if s.Name == "droid" {
+			n = 6 // without ps it gave no reward in about half of its rollouts
+		}
 		t.Run(s.Name, func(t *testing.T) {
+			t.Parallel()
 			b.need(t, "docker", s.Name)
-			p := b.run(t, "--agent", s.Name, "--sandbox", "docker", "--image", image, "-n", strconv.Itoa(bareRuns), task)
-			if code := p.wait(t, 5*time.Minute); code != 0 {
+			p := b.run(t, "--agent", s.Name, "--sandbox", "docker", "--image", image, "-n", strconv.Itoa(n), task)
+			if code := p.wait(t, 10*time.Minute); code != 0 {
 				t.Errorf("exit status %d", code)
 			}
 			all := results(t, p)
-			if len(all) != bareRuns {
+			if len(all) != n {
 				t.Errorf("%d results", len(all))
 			}
 			for _, r := range all {
@@ -56,12 +57,14 @@ func TestAgentsInABareImage(t *testing.T) {
 // starts ripgrep, in an image without ripgrep.
 func TestASearchToolFindsItsProgram(t *testing.T) {
 	testenv.Slow(t)
+	t.Parallel()
 	b := newBench(t)
 	b.need(t, "docker", "mini")
 	image := testenv.BareImage(t, "ps", "git", "rg")
 	b.worker(t, "", "--sandboxes", "docker", "--slots", "4")
 	for agent, tool := range map[string]string{"opencode": "grep", "kilo": "grep", "kimi": "Grep"} {
 		t.Run(agent, func(t *testing.T) {
+			t.Parallel()
 			b.need(t, "docker", agent)
 			script := "steps:\n- run: \"echo 'Hello, world!' > hello.txt\"\n- tools:\n  - {name: " + tool + ", args: {pattern: 'w[o]rld'}}\n- text: Done.\n"
 			task := copyTask(t, "examples/tasks/hello", map[string]string{"replay.yaml": script})
@@ -70,7 +73,7 @@ func TestASearchToolFindsItsProgram(t *testing.T) {
 			if code := p.wait(t, 5*time.Minute); code != 0 {
 				t.Fatalf("exit status %d", code)
 			}
-			harness.Eventually(t, "the result in the tap", 20*time.Second, func() bool { return strings.Contains(tap.out.String(), `"type":"result"`) })
+			harness.Eventually(t, "the result in the tap", time.Minute, func() bool { return strings.Contains(tap.out.String(), `"type":"result"`) })
 			if found := lastToolMessage(t, tap.out.String()); !strings.Contains(found, "hello.txt") || strings.Contains(found, "ripgrep") {
 				t.Errorf("its search gave %s", found)
 			}

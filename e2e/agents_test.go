@@ -31,7 +31,7 @@ const keyForm = `tg-[A-Za-z0-9_-]{32}`
 // and tap each in a process of its own.
 func TestRealAgents(t *testing.T) {
 	testenv.Slow(t)
-	instruction := "-- Write 'Hello, world!' to hello.txt $(touch /tmp/pwned) \"now\"\nand `nothing` else.\n"
+	t.Parallel()
 	script := "steps:\n- text: I will look around.\n  run: env; pwd\n- run: \"echo 'Hello, world!' > hello.txt\"\n- text: Done.\n"
 	// In Docker these run in TestEveryAgentThroughBadTimes, which takes less time.
 	notHere := map[string][]string{"docker": {"kilo", "copilot", "droid", "cline", "kimi", "continue", "grok", "grok-cli"}}
@@ -45,8 +45,11 @@ func TestRealAgents(t *testing.T) {
 				continue
 			}
 			t.Run(sandbox+"/"+agent, func(t *testing.T) {
+				t.Parallel()
 				b := newBench(t)
 				b.need(t, sandbox, agent)
+				mark := "touch /tmp/pwned-" + sandbox + "-" + agent + ")" // other agents run beside this one
+				instruction := "-- Write 'Hello, world!' to hello.txt $(" + mark + " \"now\"\nand `nothing` else.\n"
 				task := copyTask(t, "examples/tasks/hello", map[string]string{"instruction.md": instruction, "replay.yaml": script})
 				flags := []string{"--sandboxes", sandbox}
 				if sandbox == "ssh" {
@@ -54,7 +57,7 @@ func TestRealAgents(t *testing.T) {
 				}
 				worker := b.worker(t, filepath.Dir(task), flags...)
 				tap := b.tap(t)
-				secrets := "touch /tmp/pwned|" + keyForm
+				secrets := regexp.QuoteMeta(mark) + "|" + keyForm
 				if spec.TaskAsArgument {
 					secrets = keyForm
 				}
@@ -74,7 +77,7 @@ func TestRealAgents(t *testing.T) {
 				if len(res) != 1 || res[0].Reward == nil || *res[0].Reward != 1 || res[0].Fault != nil || res[0].Calls[schema.TagAgent].Count != 3 || len(res[0].Committed) != 3 {
 					t.Fatalf("got %+v", res)
 				}
-				harness.Eventually(t, "the result in the tap", 20*time.Second, func() bool { return strings.Contains(tap.out.String(), `"type":"result"`) })
+				harness.Eventually(t, "the result in the tap", time.Minute, func() bool { return strings.Contains(tap.out.String(), `"type":"result"`) })
 				checkTap(t, tap.out.String(), agent != "continue") // it prints only its last message
 				key := regexp.MustCompile(keyForm)
 				for name, text := range map[string]string{
@@ -228,6 +231,7 @@ func TestGroupsRunInParallel(t *testing.T) {
 
 // TestAgentsAreChecked runs `agent ls --check` with each published agent.
 func TestAgentsAreChecked(t *testing.T) {
+	t.Parallel()
 	cache := agentCache()
 	var names []string
 	for _, s := range agents.All() {

@@ -36,6 +36,7 @@ func redisImage(t *testing.T) string {
 const ask = `redis() { exec 3<>/dev/tcp/cache/6379; printf '%s\r\n' "$1" QUIT >&3; tr -d '\r' <&3; }; `
 
 func TestARealAgentTalksToARedisBesideIt(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.need(t, "docker", "opencode")
 	task := writeTask(t, map[string]string{

@@ -24,7 +24,7 @@ import (
 func console(t *testing.T, args ...string) string {
 	t.Helper()
 	p := start(t, append([]string{testenv.Binary(t), "console"}, args...)...)
-	harness.Eventually(t, "a console", 30*time.Second, func() bool { return strings.HasSuffix(p.out.String(), "\n") })
+	harness.Eventually(t, "a console", time.Minute, func() bool { return strings.HasSuffix(p.out.String(), "\n") })
 	return strings.TrimSpace(p.out.String())
 }
 

@@ -123,6 +123,7 @@ func helloEngine(t *testing.T) http.Handler {
 
 // TestExampleTrainer runs the example program against a worker.
 func TestExampleTrainer(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.worker(t, "", "--sandboxes", "local")
 	cmd := exec.Command("go", "run", "./examples/trainer", "-nats", b.nats.URL(), "-creds", b.nats.TrainerCreds("local"), "-n", "8", "-rounds", "2", "examples/tasks/hello")

@@ -106,6 +106,7 @@ func shellOf(c *schema.Call) string {
 // and the transcript has the policy's own text and ids.
 func TestEveryAgentSurvivesGarbage(t *testing.T) {
 	testenv.Slow(t)
+	t.Parallel()
 	names := []string{"opencode", "pi", "codex", "claude-code", "gemini-cli", "qwen-code"}
 	b := newBench(t)
 	for _, name := range names {

@@ -41,6 +41,7 @@ while (my $line = <STDIN>) {
 // tools, and calls it.
 func TestEveryAgentReachesItsMCPServer(t *testing.T) {
 	testenv.Slow(t)
+	t.Parallel()
 	throughMCP(t, nil, func(r *schema.Request) {
 		r.Setup = []schema.Command{{Run: `printf '%s' "$MCP" > /opt/mcp.pl && chmod 755 /opt/mcp.pl`, User: "root", Env: map[string]string{"MCP": mcpServer}}}
 		r.Agent.MCP = []schema.MCPServer{{Name: "rec", Command: []string{"/opt/mcp.pl"}, Env: map[string]string{"WORD": "recorded"}}}
@@ -83,6 +84,7 @@ while (1) {
 // that agents reach over HTTP.
 func TestEveryAgentReachesAnMCPServerThatRunsAlready(t *testing.T) {
 	testenv.Slow(t)
+	t.Parallel()
 	throughMCP(t, nil, func(r *schema.Request) {
 		r.Setup = []schema.Command{{
 			Run:  `printf '%s' "$MCP" > /opt/mcp.pl && printf '%s' "$HTTP" > /opt/http.pl && chmod 755 /opt/*.pl && /opt/http.pl`,
@@ -96,6 +98,7 @@ func TestEveryAgentReachesAnMCPServerThatRunsAlready(t *testing.T) {
 // process, once for each call.
 func TestEveryAgentUsesTheTrainersTools(t *testing.T) {
 	testenv.Slow(t)
+	t.Parallel()
 	var mu sync.Mutex
 	runs := map[schema.ID]int{}
 	b := throughMCP(t, map[string]trainer.Tool{"record": func(_ context.Context, c *trainer.ToolCall) (string, error) {

@@ -18,6 +18,7 @@ import (
 // without an entry in /etc/passwd. Its HOME is /, as in Docker, which it cannot write.
 func TestAgentsOfAUserWithoutAnEntry(t *testing.T) {
 	testenv.Slow(t)
+	t.Parallel()
 	b := newBench(t)
 	const image = "turngate-test-number:1"
 	b.need(t, "docker", "mini")

@@ -19,6 +19,7 @@ import (
 // rows: its commands in their order, with its program.
 func TestTrainersPage(t *testing.T) {
 	testenv.Slow(t)
+	t.Parallel()
 	python, err := findPython()
 	testenv.Need(t, "python", err)
 	root, binary := testenv.Root(t), testenv.Binary(t)

@@ -213,7 +213,7 @@ func engineDies(t *testing.T, b *bench, url string, kill, again func()) {
 		return len(w.asked) >= 3
 	})
 	kill()
-	harness.Eventually(t, "the wait on the submitter's screen", 20*time.Second, func() bool { return strings.Contains(p.err.String(), "waits for") })
+	harness.Eventually(t, "the wait on the submitter's screen", time.Minute, func() bool { return strings.Contains(p.err.String(), "waits for") })
 	again()
 	if code := p.wait(t, 5*time.Minute); code != 0 {
 		t.Fatalf("exit status %d", code)

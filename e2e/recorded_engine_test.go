@@ -114,6 +114,7 @@ func (e *recordedEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // TestARecordedEngine is TestARealEngine for machines without vLLM.
 func TestARecordedEngine(t *testing.T) {
+	t.Parallel()
 	for _, tokens := range []int{upstreamtest.Context, 64 << 10} {
 		t.Run(strconv.Itoa(tokens), func(t *testing.T) {
 			e := startRecorded(t, tokens)

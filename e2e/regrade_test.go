@@ -49,6 +49,7 @@ func digestOf(t *testing.T, dir string) string {
 // TestARolloutIsVerifiedAgain: the verifier gets the same files as before, and none that
 // the agent did not leave; its new tests decide. Harbor reads both jobs.
 func TestARolloutIsVerifiedAgain(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	script := "steps:\n- run: \"mkdir -p 'an out' && echo hi > 'an out/a.txt' && printf '#!/bin/sh\\necho ran\\n' > run && chmod 755 run 'an out/a.txt' && rm -f given.txt\"\n- text: Done.\n"
 	pass := "#!/bin/sh\nset -x\ntest \"$(./run)\" = ran && test -x 'an out/a.txt' && test ! -e given.txt && test ! -e solve.sh && test ! -e /solution && echo 1 > /logs/verifier/reward.txt && exit\necho 0.25 > /logs/verifier/reward.txt\n"
@@ -106,6 +107,7 @@ func TestARolloutIsVerifiedAgain(t *testing.T) {
 // TestRolloutsThatCannotBeVerifiedAgain: each is named with its reason, before anything
 // starts.
 func TestRolloutsThatCannotBeVerifiedAgain(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	dir, tasks := filepath.Join(t.TempDir(), "first"), filepath.Join(testenv.Root(t), "examples/tasks")
 	if code := start(t, b.binary, "run", "--agent", "oracle", "--out", dir, filepath.Join(tasks, "hello"), filepath.Join(tasks, "broken-setup")).wait(t, 3*time.Minute); code != 1 {
@@ -124,6 +126,7 @@ func TestRolloutsThatCannotBeVerifiedAgain(t *testing.T) {
 
 // TestHarborReadsARegradedJob: Harbor's own models read both folders.
 func TestHarborReadsARegradedJob(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	task := copyTask(t, "examples/tasks/hello", map[string]string{"task.toml": "artifacts = [\"hello.txt\"]\n[verifier]\nenvironment_mode = \"separate\"\n"})
 	dir := filepath.Join(t.TempDir(), "first")

@@ -39,8 +39,12 @@ import (
 // trainer rebuilt must have the normal form of the agent's request.
 func TestLongSessions(t *testing.T) {
 	testenv.Slow(t)
+	t.Parallel()
 	for _, name := range []string{"claude-code", "codex", "opencode"} {
-		t.Run(name, func(t *testing.T) { longSession(t, name) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			longSession(t, name)
+		})
 	}
 }
 

@@ -22,6 +22,7 @@ Greet quietly.
 // tells its model of a skill of the task.
 func TestEveryAgentReadsItsSkills(t *testing.T) {
 	testenv.Slow(t)
+	t.Parallel()
 	b := newBench(t)
 	var names []string
 	for _, s := range agents.All() {

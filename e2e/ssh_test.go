@@ -18,6 +18,7 @@ import (
 // TestRolloutsOverSSH runs tasks on another host: a task that the agent solves, and
 // one that it does not.
 func TestRolloutsOverSSH(t *testing.T) {
+	t.Parallel()
 	s := sshd.Start(t)
 	binary, tasks := testenv.Binary(t), filepath.Join(testenv.Root(t), "examples/tasks")
 	doctor := start(t, append([]string{binary, "doctor"}, s.Flags()...)...)
@@ -44,6 +45,7 @@ func TestRolloutsOverSSH(t *testing.T) {
 // TestABrokenConnectionIsRetried kills ssh while an agent works: the rollout runs
 // again, and the agent of the first attempt is gone.
 func TestABrokenConnectionIsRetried(t *testing.T) {
+	t.Parallel()
 	s := sshd.Start(t)
 	b := newBench(t)
 	b.worker(t, "", append([]string{"--sandboxes", "ssh"}, s.Flags()...)...)
