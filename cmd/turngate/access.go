@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -44,11 +45,11 @@ func accessCommand(of func() access, add bool) *cobra.Command {
 			}
 			return usageOf(c.check(args[0]))
 		},
-		PreRunE: func(*cobra.Command, []string) error {
-			if c.deleteData && c.url == "" {
+		PreRunE: func(cmd *cobra.Command, _ []string) error {
+			if c.deleteData && c.nats.url == "" {
 				return usage("--delete-data: want --nats, the server that has the data")
 			}
-			return c.set.check()
+			return usageOf(c.ofContext(cmd), c.set.check())
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
@@ -62,7 +63,8 @@ func accessCommand(of func() access, add bool) *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&c.url, "nats", defaultURL, "URL of the running NATS server, or of one server of its cluster; empty: no server runs")
+	fl.StringVar(&c.nats.url, "nats", defaultURL, "URL of the running NATS server, or of one server of its cluster; empty: no server runs")
+	c.nats.addContext(fl)
 	fl.StringVar(&c.keys, "keys", filepath.Join(stateDir(), "creds"), "the server's folder of credentials: creds in its --state, or its --creds-dir")
 	if !add {
 		cmd.Use, cmd.Short = "rm NAME", "Shut out a "+c.kind+" at once"
@@ -85,18 +87,32 @@ func accessCommand(of func() access, add bool) *cobra.Command {
 // accessChange is one call of an accessCommand.
 type accessChange struct {
 	access
-	url, keys, publicKey string
-	set                  settings
-	deleteData           bool
-	ring                 *broker.Keyring
+	nats            natsFlags // without creds
+	keys, publicKey string
+	set             settings
+	deleteData      bool
+	ring            *broker.Keyring
+}
+
+// ofContext takes the folder of a context's credential, unless --keys names one.
+func (c *accessChange) ofContext(cmd *cobra.Command) error {
+	if c.nats.context == "" || cmd.Flags().Changed("keys") {
+		return nil
+	}
+	dir := filepath.Dir(c.nats.creds)
+	if _, err := os.Stat(filepath.Join(dir, broker.CredsName(broker.RoleAdmin, broker.RoleAdmin))); c.nats.creds == "" || err != nil {
+		return fmt.Errorf("context %s: its credential is not in a server's folder of credentials: want --keys", c.nats.context)
+	}
+	c.keys = dir
+	return nil
 }
 
 // reload lets the servers read the keyring again.
 func (c *accessChange) reload(cmd *cobra.Command) error {
-	if c.url == "" {
+	if c.nats.url == "" {
 		return broker.ErrNoServer
 	}
-	return broker.ReloadServers(cmd.Context(), c.url, c.ring.SystemCreds())
+	return broker.ReloadServers(cmd.Context(), c.nats.url, c.ring.SystemCreds())
 }
 
 func (c *accessChange) admit(cmd *cobra.Command, name string) error {
@@ -107,13 +123,13 @@ func (c *accessChange) admit(cmd *cobra.Command, name string) error {
 	err := c.reload(cmd)
 	switch {
 	case errors.Is(err, broker.ErrNoServer):
-		effect = "when a server with " + c.keys + " starts; none answers at " + quotedURL(c.url)
+		effect = "when a server with " + c.keys + " starts; none answers at " + quotedURL(c.nats.url)
 	case errors.Is(err, broker.ErrOtherServer):
 		effect = "when the servers have their configuration again: `turngate nats config --keys " + c.keys + " …`, then `nats-server --signal reload`, twice"
 	case err != nil:
 		return fmt.Errorf("%s %s has a credential in %s, and no server has read it: %w", c.kind, name, c.keys, err)
 	}
-	if err := c.set.apply(cmd, natsFlags{c.url, c.ring.AdminCreds()}, name); err != nil {
+	if err := c.set.apply(cmd, natsFlags{url: c.nats.url, creds: c.ring.AdminCreds()}, name); err != nil {
 		return err
 	}
 	out := cmd.OutOrStdout()
@@ -121,9 +137,9 @@ func (c *accessChange) admit(cmd *cobra.Command, name string) error {
 	case c.publicKey != "":
 		fmt.Fprintf(out, "%s %s is admitted with its key\n", c.kind, name)
 	case c.kind == "trainer":
-		tellTrainer(out, c.url, c.ring, name)
+		tellTrainer(out, c.nats.url, c.ring, name)
 	default:
-		tellWorker(out, c.url, c.ring, name)
+		tellWorker(out, c.nats.url, c.ring, name)
 	}
 	fmt.Fprintf(out, "         in effect %s\n", effect)
 	return nil
@@ -149,7 +165,7 @@ func (c *accessChange) shutOut(cmd *cobra.Command, name string) error {
 	switch {
 	case removed != nil:
 		return removed
-	case c.url == "":
+	case c.nats.url == "":
 		fmt.Fprintf(out, "%s %s: its credential is deleted; a server that reads %s after this does not admit it\n", c.kind, name, c.keys)
 	case reloaded != nil:
 		return fmt.Errorf("%s %s: its credential is deleted; a running server admits it until it has read %s again: %w", c.kind, name, c.keys, reloaded)
@@ -163,7 +179,7 @@ func (c *accessChange) shutOut(cmd *cobra.Command, name string) error {
 }
 
 func (c *accessChange) deleteTrainer(cmd *cobra.Command, name string) error {
-	nf := natsFlags{c.url, c.ring.AdminCreds()}
+	nf := natsFlags{url: c.nats.url, creds: c.ring.AdminCreds()}
 	b, err := nf.dial(cmd.Context(), "admin", "admin", logger(cmd))
 	if err != nil {
 		return err

@@ -67,6 +67,7 @@ func consoleCommand() *cobra.Command {
 			return server.Run(cmd.Context())
 		},
 	}
+	nf.local = func(_ *cobra.Command, args []string) bool { return len(args) > 0 }
 	nf.add(cmd, "")
 	cmd.Flags().StringVar(&name, "name", "", "with --nats: trainer whose rollouts are shown (default: the one in the file name of --creds)")
 	cmd.Flags().StringVar(&listen, "listen", console.DefaultListen, "loopback address of the console; port 0 is a free one")

@@ -134,7 +134,11 @@ func rootCommand(hurry <-chan struct{}) *cobra.Command {
 		Long: "turngate runs CLI coding agents in sandboxes as rollouts for reinforcement learning.\n" +
 			"Every flag can also be set as TURNGATE_<FLAG>, for example TURNGATE_NATS.",
 		PersistentPreRunE: func(cmd *cobra.Command, args []string) error {
-			if err := fromEnvironment(cmd.Flags()); err != nil {
+			err := fromEnvironment(cmd.Flags())
+			if err == nil {
+				err = resolveContext(cmd, args)
+			}
+			if err != nil {
 				return usageOf(err, checkFlags(cmd, args))
 			}
 			return nil
@@ -143,7 +147,7 @@ func rootCommand(hurry <-chan struct{}) *cobra.Command {
 	root.SetOut(plain.NewWriter(os.Stdout))
 	root.SetErr(plain.NewWriter(os.Stderr))
 	root.PersistentFlags().Bool("verbose", false, "log what happens, not only what goes wrong")
-	root.AddCommand(runCommand(), jobCommand(), rolloutCommand(), taskCommand(), sandboxCommand(), imageCommand(), upCommand(hurry), natsCommand(), workerCommand(hurry), deadCommand(), trainerCommand(), tapCommand(), consoleCommand(), metricsCommand(), agentCommand(), doctorCommand(), miniCommand(), toolsCommand(),
+	root.AddCommand(runCommand(), jobCommand(), rolloutCommand(), taskCommand(), sandboxCommand(), imageCommand(), upCommand(hurry), natsCommand(), workerCommand(hurry), deadCommand(), trainerCommand(), tapCommand(), consoleCommand(), metricsCommand(), contextCommand(), agentCommand(), doctorCommand(), miniCommand(), toolsCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(c *cobra.Command, _ []string) {
 			fmt.Fprintln(c.OutOrStdout(), version)
 		}})
@@ -178,8 +182,12 @@ func fromEnvironment(flags *pflag.FlagSet) error {
 		v, ok := os.LookupEnv("TURNGATE_RESUME")
 		resumes = f.Changed || ok && v != ""
 	}
+	byURL, byContext := flags.Changed("nats") || flags.Changed("creds"), flags.Changed("context")
 	flags.VisitAll(func(f *pflag.Flag) {
 		name := "TURNGATE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		if f.Name == "context" && byURL || (f.Name == "nats" || f.Name == "creds") && byContext {
+			return // the command line says where the server is
+		}
 		if v, ok := os.LookupEnv(name); ok && !f.Changed && (!resumes || mayDiffer(f.Name)) {
 			if err := flags.Set(f.Name, v); err != nil {
 				wrong = append(wrong, fmt.Errorf("%s: %w", name, err))

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -25,8 +27,28 @@ type rolloutFlags struct {
 }
 
 func (f *rolloutFlags) add(fl *pflag.FlagSet) {
+	f.nats.local = namesFiles
 	f.nats.addTo(fl, "")
 	fl.StringVar(&f.runs, "runs", "runs", "folder of jobs in which names are looked for, without --nats")
+}
+
+// namesFiles reports whether the arguments or --runs name files of this machine, so
+// that the current context is not used.
+func namesFiles(cmd *cobra.Command, args []string) bool {
+	names, _ := atDash(cmd, args)
+	switch cmd.Name() {
+	case "cancel", "retry":
+		return false
+	case "ls":
+		return len(names) > 0 || cmd.Flags().Changed("runs")
+	case "cp":
+		names = names[:min(1, len(names))]
+	}
+	return cmd.Flags().Changed("runs") || slices.ContainsFunc(names, func(name string) bool {
+		_, none := os.Lstat(name)
+		_, err := schema.ParseID(name)
+		return none == nil || err != nil
+	})
 }
 
 // find returns the rollouts with the given names. They are readable until close
@@ -101,7 +123,7 @@ func rolloutCommand() *cobra.Command {
 		Short: "Recorded rollouts: list, show, export as training rows, replay",
 		Long: "Recorded rollouts: list them, show them, export them as training rows, run them again.\n\n" +
 			"A rollout is named by its id, by the name of its trial, or by the path of a trial, a job (all its rollouts) or a transcript. " +
-			"Names are looked for in the jobs of --runs. With --nats an id is looked for on a running system, with the credentials of its trainer.",
+			"Names are looked for in the jobs of --runs. With --nats or a context an id is looked for on a running system, with the credentials of its trainer.",
 	}
 	f := &rolloutFlags{}
 	f.add(cmd.PersistentFlags())

@@ -69,6 +69,8 @@ func runCommandOf(f *runFlags) *cobra.Command {
 			return f.run(cmd, paths, argv)
 		},
 	}
+	f.nats.trainer = &f.name
+	f.nats.local = func(*cobra.Command, []string) bool { return f.job.resume != "" } // the job has its server
 	f.nats.add(cmd, "")
 	f.answerer.add(cmd)
 	f.box.add(cmd)

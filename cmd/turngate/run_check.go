@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 )
@@ -46,6 +47,9 @@ func (f *runFlags) check(cmd *cobra.Command, args []string) error {
 		if name, command, ok := strings.Cut(m, "="); !ok || name == "" || strings.TrimSpace(command) == "" {
 			wrong = append(wrong, fmt.Errorf("--mcp: %q is not valid: want NAME=COMMAND", m))
 		}
+	}
+	if f.nats.url != "" {
+		wrong = append(wrong, f.nats.choose(broker.RoleTrainer, f.name))
 	}
 	if f.job.resume == "" { // the flags of a job are not known yet
 		_, err := f.answerers()

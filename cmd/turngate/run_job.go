@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,6 +41,9 @@ func (f *runFlags) run(cmd *cobra.Command, paths, argv []string) error {
 	defer j.Close()
 	stderr, all := cmd.ErrOrStderr(), w.Requests()
 	fmt.Fprintf(stderr, "job %s: %d of %s to run\n", shown(j.Dir), len(all), plural(len(j.Plan.Trials), "trial"))
+	if f.nats.context != "" {
+		fmt.Fprintf(stderr, "context %s: workers at %s run them\n", f.nats.context, redacted(f.nats.url))
+	}
 	if len(all) > 0 {
 		if f.nats.url == "" {
 			fmt.Fprintln(stderr, networksOf(all))
@@ -87,8 +91,12 @@ func (f *runFlags) begin(cmd *cobra.Command, paths, argv []string) (*jobs.Work, 
 	if err != nil {
 		return nil, err
 	}
+	flags := asked(cmd.Flags())
+	if f.nats.context != "" {
+		flags["nats"], flags["creds"] = []string{f.nats.url}, []string{f.nats.creds}
+	}
 	p := jobs.Plan{
-		Version: version, Flags: asked(cmd.Flags()), Args: paths, Argv: argv, Variants: jobs.Variants(f.agent, f.model), Backend: f.sandbox, Attempts: f.group, Parallel: f.parallel,
+		Version: version, Flags: flags, Args: paths, Argv: argv, Variants: jobs.Variants(f.agent, f.model), Backend: f.sandbox, Attempts: f.group, Parallel: f.parallel,
 	}
 	w, err := jobs.Begin(cmd.Context(), f.job.dir(list, strings.Join(f.agent, "_")), p, list, r.Rules)
 	r.tellMissing()
@@ -126,9 +134,15 @@ func (f *runFlags) resume(cmd *cobra.Command, _, _ []string) (_ *jobs.Work, err 
 			j.Close()
 		}
 	}()
-	if err := again(cmd.Flags(), j.Plan.Flags); err != nil {
+	kept := maps.Clone(j.Plan.Flags)
+	if f.nats.context != "" {
+		delete(kept, "nats")
+		delete(kept, "creds")
+	}
+	if err := again(cmd.Flags(), kept); err != nil {
 		return nil, err
 	}
+	f.nats.takeName(cmd.Flags())
 	if err := usageOf(f.limits.check(f)); err != nil {
 		return nil, err
 	}

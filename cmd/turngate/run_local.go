@@ -61,7 +61,7 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 	}
 	closers = append(closers, srv.Shutdown)
 	dial := func(creds, role, name string) (*broker.Broker, error) {
-		nf := natsFlags{srv.URL(), creds}
+		nf := natsFlags{url: srv.URL(), creds: creds}
 		b, err := nf.dial(ctx, role, name, log)
 		if err == nil {
 			closers = append(closers, b.Close)

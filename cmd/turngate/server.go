@@ -96,7 +96,7 @@ func natsCommand() *cobra.Command {
 				return err
 			}
 			if m != nil {
-				nf := natsFlags{srv.URL(), srv.OpsCreds()}
+				nf := natsFlags{url: srv.URL(), creds: srv.OpsCreds()}
 				b, err := nf.dial(cmd.Context(), broker.RoleOps, broker.RoleOps, log)
 				if err != nil {
 					return err

@@ -35,6 +35,15 @@ func newTable(out io.Writer, header ...string) *table {
 	return t
 }
 
+// newList makes the table of a list: of the format wide it has its whole width.
+func newList(out io.Writer, format string, header ...string) *table {
+	t := newTable(out, header...)
+	if format == formatWide {
+		t.width = 0
+	}
+	return t
+}
+
 // row adds a row. Its cells are formatted as by fmt.Sprint.
 func (t *table) row(cells ...any) {
 	row := make([]string, len(cells))

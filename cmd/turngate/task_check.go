@@ -42,6 +42,7 @@ func taskCheckCommand() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, paths []string) error { return f.check(cmd, paths) },
 	}
+	f.run.nats.trainer = &f.run.name
 	f.run.nats.add(cmd, "")
 	fl := cmd.Flags()
 	f.run.taskEnv.add(fl)

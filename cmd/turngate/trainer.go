@@ -150,6 +150,7 @@ func trainerCommand() *cobra.Command {
 			return err
 		},
 	}
+	nf.trainer = &name
 	nf.add(serve, defaultURL)
 	mf.add(serve)
 	serve.Flags().StringVar(&model, "model", "", "model to ask the upstream for (default: its only one)")

@@ -1,11 +1,16 @@
 package main
 
 import (
+	"fmt"
+	"path/filepath"
+
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/console"
+	"github.com/turngate/turngate/internal/contexts"
 	"github.com/turngate/turngate/jobs/recorded"
 )
 
@@ -13,12 +18,13 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 	var wf workerFlags
 	var sf serverFlags
 	var cf consoleFlags
+	var uc upContext
 	cmd := &cobra.Command{
 		Use:     "up",
 		Short:   "Start NATS and a worker in one process",
 		Long:    "Start a NATS server on 127.0.0.1 with JetStream and a worker in one process. Credentials are generated into the state directory. At a terminal, the URL on stderr opens a console in a browser of this host.",
 		Args:    cobra.NoArgs,
-		PreRunE: func(*cobra.Command, []string) error { return usageOf(wf.check(), cf.check()) },
+		PreRunE: func(*cobra.Command, []string) error { return usageOf(wf.check(), cf.check(), uc.check()) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
 			wid, release, err := identity(wf.state, "")
@@ -39,7 +45,7 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 				return err
 			}
 			defer srv.Shutdown()
-			nf := natsFlags{srv.URL(), srv.WorkerCreds(wid)}
+			nf := natsFlags{url: srv.URL(), creds: srv.WorkerCreds(wid)}
 			b, err := nf.dial(ctx, "worker", wid, log)
 			if err != nil {
 				return err
@@ -47,7 +53,7 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 			defer b.Close()
 			m.watchBacklog(b)
 			if cf.address() != consoleOff {
-				watch := natsFlags{srv.URL(), srv.OpsCreds()}
+				watch := natsFlags{url: srv.URL(), creds: srv.OpsCreds()}
 				ops, err := watch.dial(ctx, broker.RoleOps, broker.RoleOps, log)
 				if err != nil {
 					noConsole(cmd.ErrOrStderr(), err)
@@ -60,6 +66,9 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 				if err := sf.tell(cmd.OutOrStdout(), srv, wid); err != nil {
 					log.Warn().Err(err).Msg("the credentials are not listed")
 				}
+				if err := uc.tell(cmd, wf.state, srv); err != nil {
+					log.Warn().Err(err).Msg("there is no context for this server")
+				}
 				log.Info().Str("worker", wid).Int("slots", wf.slots).Msg("NATS and a worker are ready")
 			})
 		},
@@ -67,5 +76,51 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 	wf.add(cmd)
 	sf.add(cmd)
 	cf.add(cmd.Flags())
+	uc.add(cmd.Flags())
 	return cmd
+}
+
+// upContext is the context that the server of `turngate up` gets.
+type upContext struct{ context string }
+
+func (u *upContext) add(fl *pflag.FlagSet) {
+	fl.StringVar(&u.context, "context", "", `name of the context that this server gets; "": none (default: up, or up-NAME by the folder of --state)`)
+}
+
+func (u *upContext) check() error {
+	if u.context == "" {
+		return nil
+	}
+	return flagOf("context", contexts.CheckName(u.context))
+}
+
+// tell adds the context, or one of an earlier start anew, and prints its name.
+func (u *upContext) tell(cmd *cobra.Command, state string, srv *broker.Embedded) error {
+	if cmd.Flags().Changed("context") && u.context == "" {
+		return nil
+	}
+	dir, err := filepath.Abs(state)
+	if err != nil {
+		return err
+	}
+	name := u.context
+	if name == "" {
+		name = "up"
+		if dir != stateDir() {
+			name += "-" + token(filepath.Base(dir))
+		}
+	}
+	store, err := contexts.Open()
+	if err != nil {
+		return err
+	}
+	c, err := newContext(name, srv.URL(), srv.OpsCreds(), "turngate up --state "+dir)
+	if err != nil {
+		return err
+	}
+	err = store.Add(c, func(old contexts.Context) bool { return filepath.Dir(old.Creds) == filepath.Dir(c.Creds) })
+	if err == nil {
+		fmt.Fprintf(cmd.OutOrStdout(), "context  %s: turngate context use %s, or --context %s with a command\n", name, name, name)
+	}
+	return err
 }

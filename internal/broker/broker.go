@@ -100,19 +100,36 @@ func (b *Broker) Close() {
 	}
 }
 
-// Check sends a request to JetStream and returns the time until its answer. It
-// fails at once if the credential does not allow the connection's inbox.
-func (b *Broker) Check(ctx context.Context) (time.Duration, error) {
-	inbox, err := b.bulk.SubscribeSync(b.bulk.NewInbox())
+// ErrOtherRole reports a credential that does not allow the inbox of the role and
+// name as which this process has connected.
+var ErrOtherRole = errors.New("the credential does not allow this role and name")
+
+// CheckInbox waits for the server's answer whether the credential allows the inbox of
+// this connection. It returns ErrOtherRole if it does not.
+func (b *Broker) CheckInbox(ctx context.Context) error {
+	inbox, err := b.bulk.SubscribeSync(b.inbox + checkedInbox)
 	if err == nil {
 		defer func() { _ = inbox.Unsubscribe() }()
 		err = b.bulk.FlushWithContext(ctx)
 	}
-	if err == nil { // the server refuses a subscription before it answers the flush
-		err = b.bulk.LastError()
+	if err != nil {
+		return fmt.Errorf("reach NATS: %w", err)
 	}
-	if errors.Is(err, nats.ErrPermissionViolation) {
-		return 0, fmt.Errorf("subscribe to the inbox of this connection: %w", err)
+	// The server refuses a subscription before it answers the flush.
+	if err := b.bulk.LastError(); errors.Is(err, nats.ErrPermissionViolation) {
+		return fmt.Errorf("%w: %w", ErrOtherRole, err)
+	}
+	return nil
+}
+
+// checkedInbox is the end of the subject of CheckInbox.
+const checkedInbox = ".checked"
+
+// Check sends a request to JetStream and returns the time until its answer. It
+// fails at once if the credential does not allow the connection's inbox.
+func (b *Broker) Check(ctx context.Context) (time.Duration, error) {
+	if err := b.CheckInbox(ctx); err != nil {
+		return 0, err
 	}
 	start := time.Now()
 	if _, err := b.js.AccountInfo(ctx); err != nil {
@@ -201,6 +218,9 @@ func connect(ctx context.Context, c Config, purpose string, more ...nats.Option)
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) { log.Info().Str("url", nc.ConnectedUrlRedacted()).Msg("NATS connection is back") }),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			if errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), c.Inbox+checkedInbox) {
+				return // CheckInbox returns it
+			}
 			e := log.Warn().Err(err)
 			if sub != nil {
 				e = e.Str("subject", sub.Subject)

@@ -100,6 +100,15 @@ func RoleOf(path string) (role, name string) {
 	return role, name
 }
 
+// CredsName returns the name of the file with the credential of a client, as RoleOf
+// reads it.
+func CredsName(role, name string) string {
+	if role == RoleAdmin || role == RoleOps {
+		return role + seedExt
+	}
+	return role + "-" + name + seedExt
+}
+
 // CheckRole checks the role of a client and its name.
 func CheckRole(role, name string) error {
 	switch role {

@@ -85,6 +85,9 @@ func BinaryWith(t testing.TB, flags ...string) string {
 
 func build(t testing.TB, out string, flags ...string) {
 	t.Helper()
+	if err := os.Setenv("TURNGATE_CONTEXT", ""); err != nil { // no test uses or makes a context of the user
+		t.Fatal(err)
+	}
 	cmd := exec.Command("go", slices.Concat([]string{"build"}, flags, []string{"-o", out, "./cmd/turngate"})...)
 	cmd.Dir = Root(t)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -23,8 +23,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-async def test_a_client_connects_by_the_name_of_a_context(server: Server, folder: Path) -> None:
-    fields = {"description": "lab", "url": server.url, "nkey": server.creds("trainer-alpha"), "creds": "", "token": ""}
+@pytest.mark.parametrize("role", ["trainer-alpha", "ops"])
+async def test_a_client_connects_by_the_name_of_a_context(server: Server, folder: Path, role: str) -> None:
+    fields = {"description": "lab", "url": server.url, "nkey": server.creds(role), "creds": "", "token": ""}
     (folder / "lab.json").write_text(json.dumps(fields))
     async with await Client.connect(context="lab", name="alpha") as client:
         assert (await client.opened()).error == ""
@@ -42,7 +43,7 @@ def test_files_of_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".config/nats/context").mkdir(parents=True)
     (tmp_path / ".config/nats/context/lab.json").write_text('{"url":"nats://lab","creds":"~/lab.creds"}')
-    assert contexts.read("lab") == ("nats://lab", str(tmp_path / "lab.creds"))
+    assert contexts.read("lab", "alpha") == ("nats://lab", str(tmp_path / "lab.creds"))
 
 
 @pytest.mark.parametrize(

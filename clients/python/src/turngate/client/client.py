@@ -118,7 +118,7 @@ class Client(Answering, Files, Training, Workers):
             creds: A .creds file, or a file with an nkey seed.
             name: Name of the trainer, to which the credentials belong. Default: local, with a shard that no other
                 process has, so that several processes may run without names.
-            context: Name of a context of the nats command, which has the URL and the credentials.
+            context: Name of a context (`turngate context ls`), which has the URL and the credentials.
             state: A file with the open rollouts, so that this trainer still waits for them after a restart.
             shard: One process at a time answers the calls of a shard of the trainer. Its rollouts have this shard, too.
                 Default: 0.
@@ -158,7 +158,7 @@ class Client(Answering, Files, Training, Workers):
         if context:
             if path is not None or url != URL:
                 raise InvalidError("context", context, "want it without url and creds")
-            url, path = await asyncio.to_thread(contexts.read, context)
+            url, path = await asyncio.to_thread(contexts.read, context, name)
         self._ledger = Ledger(state, shard)
         opened = await asyncio.to_thread(self._ledger.open)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 from ..errors import InvalidError
@@ -12,8 +13,14 @@ _OTHER = ("token", "user", "password", "nsc", "cert", "key", "ca", "jetstream_do
 """Fields of contexts that this client does not use."""
 
 
-def read(name: str) -> tuple[str, str | None]:
-    """Return the URL of a context's server, and the file with its credentials; None: there is none.
+_ROLE = re.compile(r"(ops|admin|(trainer|worker)-\w+)\.nk")
+"""Names of credentials in the folder of a server."""
+
+
+def read(name: str, trainer: str) -> tuple[str, str | None]:
+    """Return the URL of a context's server, and the file with the trainer's credentials; None: there is none.
+
+    A credential in the folder that a server has made stands for the trainer's one there.
 
     Contexts are files in nats/context, in the folder that XDG_CONFIG_HOME names, by default ~/.config.
 
@@ -40,4 +47,8 @@ def read(name: str) -> tuple[str, str | None]:
     url, creds, nkey = (fields.get(field, "") for field in ("url", "creds", "nkey"))
     if not url or (creds and nkey):
         raise InvalidError("context", name, f"{path}: want url, and one of creds and nkey")
-    return url, str(Path(creds or nkey).expanduser()) if creds or nkey else None
+    if not creds and not nkey:
+        return url, None
+    file = Path(creds or nkey).expanduser()
+    beside = file.with_name(f"trainer-{trainer}.nk")
+    return url, str(beside if _ROLE.fullmatch(file.name) and beside.exists() else file)
