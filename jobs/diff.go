@@ -83,6 +83,8 @@ type Side struct {
 	Ended  int      `json:"ended"`
 	Faults int      `json:"faults"`
 	Reward *float64 `json:"reward"` // mean reward; null: not known
+	// Rollouts are those of its trials, in the order of the plan.
+	Rollouts []schema.ID `json:"rollouts"`
 }
 
 // The kinds of a change.
@@ -193,6 +195,7 @@ func byTask(p Plan, results []schema.Result, depths map[string]int, variants boo
 			out[name] = &Side{}
 		}
 		out[name].Trials++
+		out[name].Rollouts = append(out[name].Rollouts, t.Rollout)
 	}
 	for _, r := range results {
 		list[names[r.ID]] = append(list[names[r.ID]], r)

@@ -47,6 +47,9 @@ func (b *Bus) Files() error {
 	return nil
 }
 
+// Runs implements Source.
+func (b *Bus) Runs() *Folder { return nil }
+
 // Rollout implements Source.
 func (b *Bus) Rollout(ctx context.Context, id schema.ID) (*recorded.Rollout, error) {
 	if b.Trainer != "" && id.Trainer() != b.Trainer {

@@ -18,6 +18,13 @@ const (
 	feedRows  = 500                    // in one event
 )
 
+// begin tells a browser what it sees.
+type begin struct {
+	Source  string `json:"source"`
+	Version string `json:"version"`
+	Jobs    bool   `json:"jobs"` // there are pages of jobs
+}
+
 // feed writes server-sent events.
 type feed struct {
 	w    http.ResponseWriter
@@ -64,7 +71,7 @@ func (s *Server) rollouts(w http.ResponseWriter, r *http.Request) {
 	id := func() string { return s.process + "." + strconv.FormatUint(last, 10) }
 	if err != nil || process != s.process {
 		last = 0
-		f.send("begin", id(), map[string]string{"source": s.name, "version": s.config.Version})
+		f.send("begin", id(), begin{s.name, s.config.Version, s.config.Source.Runs() != nil})
 	}
 	trouble, told := "", false // a browser that comes back may have an old one
 	for f.last == nil {

@@ -84,6 +84,14 @@ func (f *Folder) jobs() ([]string, error) {
 	return out, nil
 }
 
+// jobName is the name of a job's folder, by which pages name the job.
+func jobName(dir string) string {
+	if abs, err := filepath.Abs(dir); err == nil { // the folder "." has a name, too
+		dir = abs
+	}
+	return cell(filepath.Base(dir))
+}
+
 // stamp changes with a job's plan and results: a job writes result.json after results.
 type stamp struct{ plan, result fileStamp }
 
@@ -104,6 +112,9 @@ func stampOf(dir string) stamp {
 
 // Files implements Source.
 func (f *Folder) Files() error { return nil }
+
+// Runs implements Source.
+func (f *Folder) Runs() *Folder { return f }
 
 // Rollout implements Source.
 func (f *Folder) Rollout(_ context.Context, id schema.ID) (*recorded.Rollout, error) {

@@ -25,6 +25,9 @@ func (j *Job) Flags() string { return j.Folder.Flags() }
 // Files implements Source.
 func (j *Job) Files() error { return nil }
 
+// Runs implements Source.
+func (j *Job) Runs() *Folder { return j.Folder }
+
 // Follow implements Source.
 func (j *Job) Follow(ctx context.Context, show func(*recorded.Rollout), trouble func(error)) {
 	var mu sync.Mutex

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -30,7 +31,6 @@ func matrixJob(t *testing.T, dir string, better bool) *jobs.Job {
 	}
 	j, err := jobs.Create(dir, p)
 	harness.Must(t, err)
-	t.Cleanup(j.Close)
 	for i, trial := range j.Plan.Trials {
 		cost, reward := 0.25, 0.0
 		if trial.Agent == "pi" {
@@ -114,15 +114,83 @@ func TestAGroupHasAdvantages(t *testing.T) {
 	}
 }
 
+// A job has the figures of its report, the open trials and the retried ones; a job that
+// cannot be read hides no other.
+func TestJobsOfAFolder(t *testing.T) {
+	dir := t.TempDir()
+	matrixJob(t, filepath.Join(dir, "first"), false).Close()
+	p := jobs.Plan{Variants: jobs.Variants([]string{"mini"}, nil), Attempts: 2}
+	harness.Must(t, p.AddTask("local", jobs.Task{Dir: "/tasks/hello", Name: "hello"}))
+	p.Trials[0].Retried = []jobs.Retried{{Rollout: "local-old", Cause: "infrastructure", Fault: schema.Fault{Code: schema.CodeInternal, Message: hostile}}}
+	open, err := jobs.Create(filepath.Join(dir, "open"), p)
+	harness.Must(t, err)
+	defer open.Close()
+	harness.Must(t, os.Mkdir(filepath.Join(dir, "spoiled"), 0o700))
+	harness.Must(t, os.WriteFile(filepath.Join(dir, "spoiled", "turngate.json"), []byte(`{"v":1}`), 0o600))
+	s := folderOf(t, dir)
+	c := s.browser(t)
+
+	list := ask[struct {
+		Jobs    []console.JobInfo
+		Trouble string
+	}](t, s, c, "/api/jobs")
+	told := map[string]string{}
+	for _, j := range list.Jobs {
+		told[j.Job] = fmt.Sprint(j.State, j.Ended, j.Trials, strings.Contains(j.Trouble, "variants: "))
+	}
+	if fmt.Sprint(told) != "map[first:ended48 48 false open:running0 2 false spoiled:0 0 true]" {
+		t.Errorf("got %v", told)
+	}
+	first := ask[console.JobPage](t, s, c, "/api/job?job=first")
+	plan, results, err := jobs.Read(filepath.Join(dir, "first"))
+	harness.Must(t, err)
+	report := jobs.NewReport(&plan, results)
+	for i, want := range report.Variants {
+		if got := first.Variants[i]; got.Variant != want.Variant || *got.Mean != *want.Mean || *got.Interval != *want.Interval || *got.CostUSD != *want.CostUSD || got.Seconds != want.Seconds || fmt.Sprint(got.PassAt) != fmt.Sprint(want.PassAt) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	}
+	if len(first.Tasks) != 3 || len(first.Tasks[2].Variants) != 4 || first.Tasks[0].Variants[3].Group == "" || len(first.Errors) != 1 || first.Errors[0].Count != 4 {
+		t.Errorf("got %+v", first)
+	}
+	if page := ask[console.JobPage](t, s, c, "/api/job?job=open"); len(page.Retries) != 1 || page.Trials-page.Ended != 2 || page.Mean != nil {
+		t.Errorf("got %+v", page)
+	}
+	// A result that is new counts.
+	reward := 1.0
+	harness.Must(t, open.Put(t.Context(), schema.Result{V: schema.Version, ID: open.Plan.Trials[0].Rollout, Trainer: "local", Status: schema.StatusDone, Reward: &reward}, nil))
+	harness.Must(t, open.Tell(true))
+	if page := ask[console.JobPage](t, s, c, "/api/job?job=open"); page.Ended != 1 || *page.Mean != 1 {
+		t.Errorf("got %+v", page)
+	}
+	both := ask[console.Comparison](t, s, c, "/api/compare?a=first&b=open")
+	if both.Counts[jobs.OnlyA] != 12 || both.Counts[jobs.OnlyB] != 1 || len(both.Tasks) != 13 || len(both.Tasks[0].A.Rollouts) != 4 || both.Tasks[0].B != nil {
+		t.Errorf("got %+v", both)
+	}
+	for _, path := range []string{"/api/job?job=none", "/api/job?job=..", "/api/compare?a=first&b=../first", "/api/job?job=spoiled"} {
+		if code, text := get(t, c, s.base+path, nil); code != http.StatusNotFound {
+			t.Errorf("%s: got %d %.100s", path, code, text)
+		}
+	}
+	system := serve(t)
+	c = system.browser(t)
+	for _, path := range []string{"/api/jobs", "/api/job?job=first", "/api/compare?a=first&b=first"} {
+		if code, text := get(t, c, system.base+path, nil); code != http.StatusNotFound || !strings.HasPrefix(text, "a running system keeps no jobs") {
+			t.Errorf("%s: got %d %.100s", path, code, text)
+		}
+	}
+}
+
 // The pages about jobs are opened and used by keyboard, and fit a phone.
 func TestPagesOfJobs(t *testing.T) {
 	page := browser.Open(t, 1280, 800)
 	dir := t.TempDir()
-	matrixJob(t, filepath.Join(dir, "first"), false)
+	matrixJob(t, filepath.Join(dir, "first"), false).Close() // a process that has it runs it
+	matrixJob(t, filepath.Join(dir, "second"), true).Close()
 	s := folderOf(t, dir)
 	link := <-s.links
 	page.Do(chromedp.Navigate(link))
-	page.Shows(`document.querySelector('.tabs .count')?.textContent === '48'`)
+	page.Shows(`document.querySelector('.tabs .count')?.textContent === '96'`)
 	safe := func(what string) {
 		t.Helper()
 		page.Shows(`document.title === 'turngate' && document.querySelectorAll('main img, main script').length === 0 && !document.body.textContent.includes('\u202e') && document.documentElement.scrollWidth <= innerWidth`)
@@ -134,7 +202,7 @@ func TestPagesOfJobs(t *testing.T) {
 	}
 
 	// The group of the selected rollout.
-	page.Do(chromedp.SendKeys(`input[name=task]`, "<img"), chromedp.Focus(`.table`), chromedp.KeyEvent("jg"))
+	page.Do(chromedp.SendKeys(`#text`, "first"), chromedp.SendKeys(`input[name=task]`, "<img"), chromedp.Focus(`.table`), chromedp.KeyEvent("jg"))
 	page.Shows(`location.pathname === '/group' && document.querySelectorAll('.grid tbody tr').length === 4`)
 	page.Shows(`[...document.querySelectorAll('.grid .advantage')].map((e) => e.textContent).join(' ') === '+0.707 +0.707 -1.414 '`)
 	page.Shows(`document.querySelectorAll('.plot .bin').length === 2 && document.querySelector('.use-mask').textContent === 'mask: the agent did not end in time'`)
@@ -145,5 +213,29 @@ func TestPagesOfJobs(t *testing.T) {
 	page.Do(chromedp.Click(`.facts a`))
 	page.Shows(`location.pathname === '/group'`)
 	page.Do(chromedp.KeyEvent(kb.Escape))
-	page.Shows(`location.pathname === '/' && location.search === '?task=%3Cimg'`)
+	page.Shows(`location.pathname === '/' && location.search === '?text=first&task=%3Cimg'`)
+
+	// The list of jobs, and one job.
+	page.Do(chromedp.Click(`.places a[href="/jobs"]`))
+	page.Shows(`[...document.querySelectorAll('.grid tbody tr')].map((e) => e.cells[0].textContent + ' ' + e.cells[1].textContent).join(', ') === 'second ended, first ended'`)
+	safe("jobs")
+	page.Do(chromedp.Click(`.grid a[href="/job?job=first"]`))
+	page.Shows(`document.querySelector('[aria-label="Agents and models"] tbody').rows.length === 4`)
+	page.Shows(`[...document.querySelector('[aria-label="Agents and models"] tbody').rows[0].cells].map((e) => e.textContent).join('|') === 'mini|base|12 of 12|0.5455|0.2801 to 0.7873|pass@1 0.5556, pass@2 0.8889, pass@4 1|36|36.0k + 3000|$3.00|18.0 s|1'`)
+	page.Shows(`document.querySelectorAll('.plot .best').length === 2 && document.querySelectorAll('.plot .point').length === 4`)
+	page.Shows(`[...document.querySelectorAll('[aria-label="Faults"] .grid tbody th')].map((e) => e.textContent).join() === 'timeout'`)
+	safe("job")
+	page.Do(chromedp.Focus(`[aria-label="Tasks"] tbody a`), chromedp.KeyEvent(kb.Enter))
+	page.Shows(`location.pathname === '/group' && document.querySelectorAll('.grid tbody tr').length === 4`)
+
+	// The comparison: the flips are first, with the rollouts of both sides.
+	page.Do(chromedp.Click(`.places a[href="/jobs"]`), chromedp.Click(`.compare button`))
+	page.Shows(`location.search === '?a=first&b=second' && document.querySelectorAll('.grid tbody tr').length === 6`)
+	page.Shows(`document.querySelector('main p').textContent.startsWith('6 better, 6 same')`)
+	page.Shows(`document.querySelector('.grid tbody tr').cells[1].textContent === 'better' && document.querySelectorAll('.grid tbody tr:first-child .side:last-child a').length === 4`)
+	safe("compare")
+	page.Do(chromedp.Click(`[aria-pressed="false"]`))
+	page.Shows(`document.querySelectorAll('.grid tbody tr').length === 12`)
+	page.Do(chromedp.Click(`.side a`))
+	page.Shows(`location.pathname.startsWith('/rollout/local-')`)
 }

@@ -57,7 +57,7 @@ func rowOf(r *recorded.Rollout) Row {
 		row.Group, row.Index, row.Task, row.Agent, row.Labels = cell(q.Group), q.Index, cell(q.Task.Name), cell(q.Agent.Name), labels(q.Labels)
 	}
 	if t := r.Trial; t != nil {
-		row.Group, row.Index, row.Task, row.Agent, row.Job, row.Trial = cell(t.Group), t.Index, cell(t.Task), cell(t.Agent), cell(r.Plan.Name), cell(t.Name)
+		row.Group, row.Index, row.Task, row.Agent, row.Job, row.Trial = cell(t.Group), t.Index, cell(t.Task), cell(t.Agent), jobName(r.Job), cell(t.Name)
 		for _, id := range t.Stopped {
 			row.Replaces = append(row.Replaces, cell(string(id)))
 		}

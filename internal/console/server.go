@@ -41,6 +41,7 @@ type Server struct {
 	name    string // of the source
 	process string // tells the feeds of this process apart from those of others
 	table   *table
+	jobs    *jobPages
 	reads   chan struct{} // has a value for each transcript that is being read
 	viewed  chan struct{} // is closed when a browser first asks for rollouts
 	once    sync.Once
@@ -64,7 +65,7 @@ func New(c Config) (*Server, error) {
 	if err := CheckListen(c.Listen); err != nil {
 		return nil, err
 	}
-	return &Server{config: c, name: plain.Line(c.Source.Name(), maxFault), process: rand.Text(), table: newTable(), reads: make(chan struct{}, maxReads), viewed: make(chan struct{})}, nil
+	return &Server{config: c, name: plain.Line(c.Source.Name(), maxFault), process: rand.Text(), table: newTable(), jobs: newJobPages(c.Source.Runs()), reads: make(chan struct{}, maxReads), viewed: make(chan struct{})}, nil
 }
 
 // Run serves until the context ends. It reads no rollouts before a browser asks for
@@ -107,7 +108,9 @@ func (s *Server) routes() http.Handler {
 	page := file("index.html", "text/html; charset=utf-8")
 	mux.HandleFunc("GET /{$}", page)
 	mux.HandleFunc("GET /rollout/{id}", page)
-	mux.HandleFunc("GET /group", page)
+	for _, at := range []string{"/group", "/jobs", "/job", "/compare"} {
+		mux.HandleFunc("GET "+at, page)
+	}
 	mux.HandleFunc("GET /app.js", file("app.js", "text/javascript; charset=utf-8"))
 	mux.HandleFunc("GET /app.css", file("app.css", "text/css; charset=utf-8"))
 	mux.HandleFunc("GET /icon.svg", file("icon.svg", "image/svg+xml"))
@@ -116,6 +119,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /api/rollouts/{id}/rows/{row}", s.tokens)
 	mux.HandleFunc("GET /api/rollouts/{id}/versions", s.versions)
 	mux.HandleFunc("GET /api/group", s.group)
+	s.jobs.routes(mux)
 	mux.HandleFunc("GET /api/rollouts/{id}/files/{name...}", s.download)
 	return mux
 }

@@ -36,6 +36,8 @@ func (m *memory) Name() string { return "a test" }
 
 func (m *memory) Files() error { return m.closed }
 
+func (m *memory) Runs() *console.Folder { return nil }
+
 func (m *memory) Flags() string { return "--runs x" }
 
 func (m *memory) Follow(ctx context.Context, show func(*recorded.Rollout), trouble func(error)) {

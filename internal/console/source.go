@@ -19,6 +19,8 @@ type Source interface {
 	Follow(ctx context.Context, show func(*recorded.Rollout), trouble func(error))
 	// Files returns the reason for which files of rollouts cannot be read; nil: they can.
 	Files() error
+	// Runs has the jobs; nil: a running system alone, which keeps none.
+	Runs() *Folder
 	// Rollout finds a rollout. The error wraps recorded.ErrNotFound if there is none.
 	Rollout(ctx context.Context, id schema.ID) (*recorded.Rollout, error)
 }

@@ -26,3 +26,11 @@ export function time(at: number | undefined): string {
 	const day = d.toLocaleDateString(undefined, { month: 'short', day: 'numeric' })
 	return (d.toDateString() === new Date().toDateString() ? '' : day + ' ') + d.toLocaleTimeString(undefined, { hour12: false })
 }
+
+// dollars shows a cost; a part of a cent has two digits.
+export function dollars(cost: number | null): string {
+	if (cost === null) return '-'
+	return '$' + (cost >= 0.1 || cost === 0 ? cost.toFixed(2) : cost.toPrecision(2))
+}
+
+export const plural = (n: number, what: string) => n + ' ' + what + (n === 1 ? '' : 's')

@@ -1,19 +1,35 @@
-import { render } from 'preact'
+import { render, type VNode } from 'preact'
 import { Group } from './group'
+import { Compare, Job, Jobs } from './jobs'
+import { Link } from './page'
 import { Rollout } from './rollout'
 import { Rollouts } from './rollouts'
-import { go, home, link, path, source, start, trouble } from './store'
+import { go, home, jobs, link, path, source, start, trouble } from './store'
 import './style.css'
+
+const pages: Record<string, () => VNode> = {
+	'/group': () => <Group />,
+	'/jobs': () => <Jobs />,
+	'/job': () => <Job />,
+	'/compare': () => <Compare />,
+}
 
 function App() {
 	const at = path.value
 	const rollout = /^\/rollout\/([^/]+)$/.exec(at)?.[1]
+	const page = pages[at]
 	return (
 		<>
 			<header>
 				<a class="brand" href="/">
 					turngate
 				</a>
+				{jobs.value ? (
+					<nav class="places" aria-label="Pages">
+						<Link to={home()}>Rollouts</Link>
+						<Link to="/jobs">Jobs</Link>
+					</nav>
+				) : null}
 				<span class="source">{source.value}</span>
 				<span class={'link ' + link.value} role="status">
 					{link.value}
@@ -21,7 +37,7 @@ function App() {
 			</header>
 			{link.value === 'over' ? <p class="alert" role="alert">The session has ended. Open the URL that turngate printed last.</p> : null}
 			{trouble.value ? <p class="alert" role="alert">{trouble.value}</p> : null}
-			{rollout !== undefined ? <Rollout key={rollout} id={rollout} /> : at === '/group' ? <Group /> : <Rollouts />}
+			{rollout !== undefined ? <Rollout key={rollout} id={rollout} /> : page ? page() : <Rollouts />}
 		</>
 	)
 }

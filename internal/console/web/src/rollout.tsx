@@ -3,7 +3,7 @@ import { useRef, useState } from 'preact/hooks'
 import type { ComponentChildren } from 'preact'
 import { count, duration, reward, time } from './format'
 import { Link, Section, useLoaded } from './page'
-import { groupPage, type Row } from './rows'
+import { groupPage, jobPage, type Row } from './rows'
 import { home, row } from './store'
 import { useRows } from './virtual'
 
@@ -111,7 +111,7 @@ function Facts({ d }: { d: Detail }) {
 		['Rollout', d.id],
 		['Trainer', d.trainer],
 		['Group', group ? <Link to={group}>{d.group + ' · ' + d.index}</Link> : undefined],
-		['Job', d.job ? d.job + ' / ' + (d.trial ?? '') : undefined],
+		['Job', d.job ? <Link to={jobPage(d.job)}>{d.job + ' / ' + (d.trial ?? '')}</Link> : undefined],
 		['Agent', [d.agent, d.agent_version].filter(Boolean).join(' ')],
 		['Agent ended', d.exit],
 		['Worker', d.worker],

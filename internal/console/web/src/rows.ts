@@ -124,3 +124,6 @@ export function compare(sort: string): (a: Row, b: Row) => number {
 // The addresses of pages.
 export const rolloutPage = (id: string) => '/rollout/' + encodeURIComponent(id)
 export const groupPage = (r: { trainer: string; group?: string }) => (r.group ? '/group?' + new URLSearchParams({ trainer: r.trainer, group: r.group }) : '')
+export const jobPage = (job: string) => '/job?' + new URLSearchParams({ job })
+export const comparePage = (a: string, b: string) => '/compare?' + new URLSearchParams({ a, b })
+export const tablePage = (f: Filters) => '/' + queryOf(f)

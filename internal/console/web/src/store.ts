@@ -3,6 +3,7 @@ import { batch, computed, signal } from '@preact/signals'
 import { compare, filtersOf, matcher, queryOf, tabs, type Filters, type Row } from './rows'
 
 export const source = signal('')
+export const jobs = signal(false) // there are pages of jobs
 export const trouble = signal('')
 // The connection to the console: 'live', 'lost' (the browser tries again), or 'over'
 // (this browser's session has ended).
@@ -10,6 +11,8 @@ export const link = signal<'live' | 'lost' | 'over'>('lost')
 
 const rows = new Map<string, Row>()
 const version = signal(0) // changes with rows
+const changes = new Map<string, number>() // the number of each row's last change
+let changeCount = 0
 
 export const path = signal(location.pathname)
 export const filters = signal<Filters>(filtersOf(location.search))
@@ -50,12 +53,17 @@ export function setFilters(change: Filters, step = false) {
 // row returns the row of a rollout, if it is known.
 export const row = (id: string): Row | undefined => (version.value, rows.get(id))
 
-// progress of the rollouts that a test selects: it changes with their statuses and results.
+// progress of the rollouts that a test selects: it changes with them.
 export function progress(test: (r: Row) => boolean): string {
 	void version.value
-	const out: string[] = []
-	for (const r of rows.values()) if (test(r)) out.push(r.id + r.status + r.reward + (r.attempt ?? ''))
-	return out.sort().join(' ')
+	let count = 0
+	let last = 0
+	for (const [id, r] of rows) {
+		if (!test(r)) continue
+		count++
+		last = Math.max(last, changes.get(id) ?? 0)
+	}
+	return count + '.' + last
 }
 
 export interface Listed {
@@ -135,13 +143,17 @@ function connect() {
 		})
 	on('begin', (data) => {
 		rows.clear()
-		source.value = JSON.parse(data).source
+		changes.clear()
+		const begin = JSON.parse(data)
+		source.value = begin.source
+		jobs.value = begin.jobs
 		changed()
 	})
 	on('rows', (data) => {
 		for (const r of JSON.parse(data) as Row[]) {
 			for (const id of r.replaces ?? []) rows.delete(id)
 			rows.set(r.id, r)
+			changes.set(r.id, ++changeCount)
 		}
 		changed()
 	})
