@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
@@ -32,6 +33,7 @@ const (
 	exitFault       = 1   // the command ran and met a fault
 	exitUsage       = 2   // a flag or an argument is wrong
 	exitLimit       = 3   // a limit of the user ended a job
+	exitTimeout     = 124 // the time of --timeout was over
 	exitInterrupted = 130 // the user interrupted the command
 )
 
@@ -65,30 +67,78 @@ func main() {
 func run(args []string) int {
 	ctx, hurry, stop := signals()
 	defer stop()
-	root := rootCommand(hurry)
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	root := rootCommand(hurry, end)
+	refuseUnknown(root)
 	root.SetArgs(args)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return flagErrors(cmd, args, err) })
 	err := root.ExecuteContext(ctx)
+	status := statusOf(ctx, err)
+	text := ""
+	if err != nil && (status != exitInterrupted || !errors.Is(err, context.Canceled)) {
+		text = err.Error()
+	}
+	var over *timeoutError
+	if status == exitTimeout && errors.As(context.Cause(ctx), &over) && !strings.Contains(text, over.Error()) {
+		text = over.Error()
+	}
+	for line := range strings.Lines(text) { // one error per line
+		fmt.Fprintln(os.Stderr, "turngate:", safeText(strings.TrimSuffix(line, "\n")))
+	}
+	return status
+}
+
+// statusOf returns the exit status of a command that ended with an error or nil. A
+// service that ends because of a signal has no error.
+func statusOf(ctx context.Context, err error) int {
 	var exit *exitError
 	var invalid *schema.InvalidError
+	var over *timeoutError
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.As(err, &exit):
-		if exit.err != nil {
-			for line := range strings.Lines(exit.err.Error()) { // one error per line
-				fmt.Fprintln(os.Stderr, "turngate:", safeText(strings.TrimSuffix(line, "\n")))
+	case errors.As(err, &exit) && exit.code == exitUsage, errors.As(err, &invalid):
+		return exitUsage
+	case errors.As(context.Cause(ctx), &over):
+		return exitTimeout
+	case ctx.Err() != nil:
+		return exitInterrupted
+	case exit != nil:
+		return exit.code
+	default:
+		return exitFault
+	}
+}
+
+// timeoutError is the cause with which --timeout ends a command.
+type timeoutError struct{ after time.Duration }
+
+func (e *timeoutError) Error() string { return fmt.Sprintf("--timeout: %v are over", e.after) }
+
+// refuseUnknown makes an unknown sub-command a usage error that names the known ones.
+func refuseUnknown(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		refuseUnknown(c)
+	}
+	if cmd.Runnable() || !cmd.HasSubCommands() {
+		return
+	}
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return c.Help()
+		}
+		c.SuggestionsMinimumDistance = 2
+		known := c.SuggestionsFor(args[0])
+		if len(known) == 0 {
+			for _, s := range c.Commands() {
+				if s.IsAvailableCommand() {
+					known = append(known, s.Name())
+				}
 			}
 		}
-		return exit.code
-	case errors.As(err, &invalid):
-		fmt.Fprintln(os.Stderr, "turngate:", safeText(err.Error()))
-		return exitUsage
-	case ctx.Err() != nil && errors.Is(err, context.Canceled):
-		return exitInterrupted
-	default:
-		fmt.Fprintln(os.Stderr, "turngate:", safeText(err.Error()))
-		return exitFault
+		return usage("%q is no command of %s: want %s", schema.Clip(args[0], 80), c.CommandPath(), orList(known))
 	}
 }
 
@@ -124,7 +174,10 @@ func signals() (ctx context.Context, hurry <-chan struct{}, stop func()) {
 	}
 }
 
-func rootCommand(hurry <-chan struct{}) *cobra.Command {
+// rootCommand returns all commands. A command calls end when the time of --timeout is
+// over.
+func rootCommand(hurry <-chan struct{}, end context.CancelCauseFunc) *cobra.Command {
+	var timeout time.Duration
 	root := &cobra.Command{
 		Use:           "turngate",
 		Short:         "CLI coding agents as RL rollouts, every model call a NATS message",
@@ -138,8 +191,14 @@ func rootCommand(hurry <-chan struct{}) *cobra.Command {
 			if err == nil {
 				err = resolveContext(cmd, args)
 			}
+			if timeout < 0 {
+				err = usageOf(err, atLeast("timeout", timeout, 0))
+			}
 			if err != nil {
 				return usageOf(err, checkFlags(cmd, args))
+			}
+			if timeout > 0 {
+				time.AfterFunc(timeout, func() { end(&timeoutError{timeout}) })
 			}
 			return nil
 		},
@@ -147,6 +206,7 @@ func rootCommand(hurry <-chan struct{}) *cobra.Command {
 	root.SetOut(plain.NewWriter(os.Stdout))
 	root.SetErr(plain.NewWriter(os.Stderr))
 	root.PersistentFlags().Bool("verbose", false, "log what happens, not only what goes wrong")
+	root.PersistentFlags().DurationVar(&timeout, "timeout", 0, "end the command after this time, with exit status 124 (default: never)")
 	root.AddCommand(runCommand(), jobCommand(), rolloutCommand(), taskCommand(), sandboxCommand(), imageCommand(), upCommand(hurry), natsCommand(), workerCommand(hurry), deadCommand(), trainerCommand(), tapCommand(), consoleCommand(), metricsCommand(), contextCommand(), agentCommand(), doctorCommand(), miniCommand(), toolsCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(c *cobra.Command, _ []string) {
 			fmt.Fprintln(c.OutOrStdout(), version)

@@ -24,7 +24,7 @@ func TestTheCommandPageIsTrue(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", "")
 	t.Setenv("XDG_CACHE_HOME", "")
 	path := filepath.Join(testenv.Root(t), "docs", "commands.md")
-	want := commandPage(rootCommand(nil))
+	want := commandPage(rootCommand(nil, nil))
 	if *update {
 		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
@@ -43,8 +43,9 @@ func TestTheCommandPageIsTrue(t *testing.T) {
 func commandPage(root *cobra.Command) string {
 	var b strings.Builder
 	b.WriteString("# Commands\n\nEvery flag can also be set as a variable `TURNGATE_<FLAG>`, such as `TURNGATE_NATS` for `--nats`; a flag on the command line has priority.\n" +
-		"`-o json` and `-o jsonl` print records with the keys of [messages.md](messages.md). `--verbose` logs what happens to stderr.\n\n" +
-		"| exit status | meaning |\n|---|---|\n| 0 | it is done, without a fault |\n| 1 | a rollout or the command has a fault |\n| 2 | a flag or an argument is wrong |\n| 130 | it was interrupted |\n")
+		"`-o json` and `-o jsonl` print records with the keys of [messages.md](messages.md). `--verbose` logs what happens to stderr. `--timeout 10m` ends any command after that time.\n\n" +
+		"| exit status | meaning |\n|---|---|\n| 0 | it is done, without a fault |\n| 1 | a rollout or the command has a fault |\n| 2 | a flag, an argument, a credential or a command is wrong |\n| 3 | `--max-cost` or `--max-tokens-total` ended a job |\n| 124 | the time of `--timeout` was over |\n| 130 | it was interrupted: SIGINT, SIGTERM, or the end of its terminal |\n\n" +
+		"Services (`up`, `nats`, `worker`, `metrics`, `console`, `trainer serve`) run until a signal, and then end with 0.\n")
 	describe(&b, root)
 	return b.String()
 }
@@ -69,7 +70,7 @@ func flagTable(b *strings.Builder, c *cobra.Command) {
 	var rows []string
 	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) { rows = append(rows, flagRow(f)) })
 	c.InheritedFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Name != "verbose" {
+		if f.Name != "verbose" && f.Name != "timeout" {
 			rows = append(rows, flagRow(f))
 		}
 	})
@@ -139,7 +140,7 @@ func TestCommandsInTextExist(t *testing.T) {
 // namesCommand returns an error unless words begin with a command, and each flag in
 // them is one of it.
 func namesCommand(words []string) error {
-	cmd := rootCommand(nil)
+	cmd := rootCommand(nil, nil)
 	for i, word := range words {
 		if !cmd.HasSubCommands() || strings.HasPrefix(word, "-") || strings.HasPrefix(word, "[") {
 			return knowsFlags(cmd, words[i:])

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -44,7 +45,7 @@ func tapCommand() *cobra.Command {
 				return err
 			}
 			fmt.Fprintln(cmd.ErrOrStderr(), "watching")
-			return tap.Run(ctx, func(e schema.Event) {
+			err = tap.Run(ctx, func(e schema.Event) {
 				if output == "jsonl" {
 					if data, err := json.Marshal(&e); err == nil {
 						fmt.Fprintf(plain.JSON(out), "%s\n", data)
@@ -56,6 +57,7 @@ func tapCommand() *cobra.Command {
 					cancel()
 				}
 			})
+			return cmp.Or(err, context.Cause(cmd.Context()))
 		},
 	}
 	nf.add(cmd, defaultURL)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
@@ -9,9 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v4"
-
 	"github.com/turngate/turngate/internal/rollout/models"
+	"github.com/turngate/turngate/internal/strictyaml"
 	"github.com/turngate/turngate/internal/upstream"
 	"github.com/turngate/turngate/schema"
 )
@@ -38,9 +36,7 @@ func readUpstreams(path string) (map[string]upstreamConfig, error) {
 		return nil, fmt.Errorf("read the upstreams: %w", err)
 	}
 	var file map[string]upstreamConfig
-	d := yaml.NewDecoder(bytes.NewReader(data))
-	d.KnownFields(true)
-	if err := d.Decode(&file); err != nil {
+	if err := strictyaml.Decode(data, &file); err != nil {
 		return nil, usage("--upstreams: %s: %w", path, err)
 	}
 	return file, nil

@@ -5,7 +5,6 @@
 package replay
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,8 +13,7 @@ import (
 	"slices"
 	"time"
 
-	"go.yaml.in/yaml/v4"
-
+	"github.com/turngate/turngate/internal/strictyaml"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -71,9 +69,7 @@ func Load(path string) (*Script, error) {
 // Parse reads a script; unknown keys are errors.
 func Parse(data []byte) (*Script, error) {
 	var s Script
-	d := yaml.NewDecoder(bytes.NewReader(data))
-	d.KnownFields(true)
-	if err := d.Decode(&s); err != nil {
+	if err := strictyaml.Decode(data, &s); err != nil {
 		return nil, err
 	}
 	if len(s.Steps) == 0 {
