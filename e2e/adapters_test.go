@@ -32,7 +32,7 @@ func TestPythonAdapters(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.module, func(t *testing.T) {
 			python := testenv.PythonFor(t, tt.part, tt.module)
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 			defer cancel()
 			argv := []string{"-m", "pytest", "-q", "-rs", "-W", "default", "-p", "no:cacheprovider"}
 			for _, file := range tt.files {

@@ -70,7 +70,7 @@ func TestASearchToolFindsItsProgram(t *testing.T) {
 			task := copyTask(t, "examples/tasks/hello", map[string]string{"replay.yaml": script})
 			tap := b.tap(t)
 			p := b.run(t, "--agent", agent, "--sandbox", "docker", "--image", image, task)
-			if code := p.wait(t, 5*time.Minute); code != 0 {
+			if code := p.wait(t, 10*time.Minute); code != 0 {
 				t.Fatalf("exit status %d", code)
 			}
 			harness.Eventually(t, "the result in the tap", time.Minute, func() bool { return strings.Contains(tap.out.String(), `"type":"result"`) })
@@ -134,7 +134,7 @@ func withoutPart(t *testing.T, agent, image, files string) schema.Result {
 	}
 	b.worker(t, "", "--sandboxes", "docker")
 	p := b.run(t, "--agent", agent, "--sandbox", "docker", "--image", image, filepath.Join(testenv.Root(t), "examples/tasks/hello"))
-	if code := p.wait(t, time.Minute); code != 1 {
+	if code := p.wait(t, 10*time.Minute); code != 1 {
 		t.Fatalf("exit status %d", code)
 	}
 	return results(t, p)[0]

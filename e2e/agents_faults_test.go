@@ -113,7 +113,7 @@ func TestEveryAgentThroughBadTimes(t *testing.T) {
 	model.succeeds = true
 	model.mu.Unlock()
 	defer serveWith(t, b, model.answer)()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	for range names {
 		r, err := submitter.NextResult(ctx)

@@ -67,7 +67,7 @@ func TestRealAgents(t *testing.T) {
 					args = append(args, "--image", testenv.Image(t))
 				}
 				trainer := b.run(t, args...)
-				if code := trainer.wait(t, 5*time.Minute); code != 0 {
+				if code := trainer.wait(t, 10*time.Minute); code != 0 {
 					t.Fatalf("exit status %d", code)
 				}
 				if seen := argv(); len(seen) > 0 {
@@ -195,7 +195,7 @@ func TestOracleAndNop(t *testing.T) {
 	task := filepath.Join(testenv.Root(t), "e2e/testdata/built")
 	for agent, want := range map[string]float64{"oracle": 1, "nop": 0} {
 		p := b.run(t, "--agent", agent, "--sandbox", "docker", task)
-		if code := p.wait(t, 5*time.Minute); code != 0 {
+		if code := p.wait(t, 10*time.Minute); code != 0 {
 			t.Fatalf("%s: exit status %d", agent, code)
 		}
 		r := results(t, p)[0]
@@ -211,7 +211,7 @@ func TestGroupsRunInParallel(t *testing.T) {
 	b := newBench(t)
 	b.worker(t, "", "--sandboxes", "local", "--slots", "4")
 	p := b.run(t, "-n", "4", filepath.Join(testenv.Root(t), "examples/tasks"))
-	if code := p.wait(t, time.Minute); code != 1 { // broken-setup has a fault
+	if code := p.wait(t, 10*time.Minute); code != 1 { // broken-setup has a fault
 		t.Fatalf("exit status %d", code)
 	}
 	var got []string

@@ -34,7 +34,7 @@ func TestJobAnalyzeReadsEveryAgent(t *testing.T) {
 				task := copyTask(t, "examples/tasks/hello", map[string]string{"replay.yaml": script})
 				dir := filepath.Join(t.TempDir(), "job")
 				p := start(t, b.binary, "run", "--agent", spec.Name, "--agents", agentCache(), "--out", dir, task)
-				if code := p.wait(t, 3*time.Minute); code != 0 {
+				if code := p.wait(t, 10*time.Minute); code != 0 {
 					t.Fatalf("exit status %d", code)
 				}
 				out, err := exec.Command(b.binary, "job", "analyze", "-o", "json", dir).Output()

@@ -29,7 +29,7 @@ volumes: {shared: {}}
 `,
 		})
 		trainer := b.run(t, "--agent", "nop", "--sandbox", "docker", task)
-		trainer.wait(t, 5*time.Minute)
+		trainer.wait(t, 10*time.Minute)
 		res := results(t, trainer)
 		if len(res) != 1 {
 			t.Fatalf("%+v: %s", res, trainer.err)

@@ -49,7 +49,7 @@ func TestAKilledWorkerLeavesNoSideCar(t *testing.T) {
 	harness.Eventually(t, "the end of the killed worker's containers", time.Minute, func() bool {
 		return !slices.ContainsFunc(before, func(id string) bool { return exec.Command("docker", "inspect", id).Run() == nil })
 	})
-	if code := run.wait(t, 4*time.Minute); code != 0 {
+	if code := run.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d", code)
 	}
 	if r := results(t, run)[0]; r.Reward == nil || *r.Reward != 1 || r.Fault != nil || r.Attempt != 2 {

@@ -66,7 +66,7 @@ volumes: {state: {}}
 	})
 	worker := b.worker(t, filepath.Dir(task), "--sandboxes", "docker")
 	trainer := b.run(t, "--agent", "opencode", "--sandbox", "docker", task)
-	if code := trainer.wait(t, 4*time.Minute); code != 0 {
+	if code := trainer.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d", code)
 	}
 	res := results(t, trainer)
@@ -137,7 +137,7 @@ func TestASideCarThatFailsIsNamed(t *testing.T) {
 			"environment/docker-compose.yaml": "services:\n  main: {image: '" + image + "', depends_on: {db: {condition: " + c.condition + "}}}\n  db: {image: '" + image + "', " + c.service + "}\n",
 		})
 		trainer := b.run(t, "--agent", "mini", "--sandbox", "docker", task)
-		trainer.wait(t, 2*time.Minute)
+		trainer.wait(t, 10*time.Minute)
 		res := results(t, trainer)
 		if len(res) != 1 || res[0].Fault == nil || res[0].Fault.Code != schema.CodeService || res[0].Reward != nil ||
 			!strings.Contains(res[0].Fault.Message, "service db "+c.failure) || !strings.Contains(res[0].Fault.Message, "no disk for me") {

@@ -37,7 +37,7 @@ func checkEffects(t *testing.T, all map[string]effect) {
 				code = 1
 			}
 			p := b.run(t, "--agent", agent, makeTask(t, files))
-			if got := p.wait(t, time.Minute); got != code {
+			if got := p.wait(t, 10*time.Minute); got != code {
 				t.Errorf("exit status %d, want %d", got, code)
 			}
 			r := results(t, p)[0]

@@ -80,7 +80,7 @@ func TestLocalRefusesWithoutNamespaces(t *testing.T) {
 	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
 	script := `echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"`
 	p := start(t, "unshare", "--user", "--map-root-user", "/bin/sh", "-c", script, "sh", binary, "run", task)
-	if code := p.wait(t, time.Minute); code != 1 || p.out.String() != "" || !strings.Contains(p.err.String(), "user.max_user_namespaces") || !strings.Contains(p.err.String(), "docker") {
+	if code := p.wait(t, 10*time.Minute); code != 1 || p.out.String() != "" || !strings.Contains(p.err.String(), "user.max_user_namespaces") || !strings.Contains(p.err.String(), "docker") {
 		t.Fatalf("exit status %d: %s%s", code, p.out, p.err)
 	}
 }
@@ -92,7 +92,7 @@ func TestAMissingImage(t *testing.T) {
 	b.need(t, "docker", "mini")
 	b.worker(t, "", "--sandboxes", "docker")
 	p := b.run(t, "--sandbox", "docker", "--image", "127.0.0.1:9/turngate-no-such-image:1", filepath.Join(testenv.Root(t), "examples/tasks/hello"))
-	if code := p.wait(t, time.Minute); code != 1 {
+	if code := p.wait(t, 10*time.Minute); code != 1 {
 		t.Fatalf("exit status %d", code)
 	}
 	r := results(t, p)[0]
@@ -112,7 +112,7 @@ func TestInterruptEndsARun(t *testing.T) {
 	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if code := p.wait(t, time.Minute); code != 130 {
+	if code := p.wait(t, 10*time.Minute); code != 130 {
 		t.Errorf("exit status %d: %s", code, p.err)
 	}
 	if left := sleepers(t, sleeper); len(left) > 0 {
@@ -137,5 +137,5 @@ func TestCancelEndsAnAgentThatWillNot(t *testing.T) {
 	start := time.Now()
 	harness.Eventually(t, "its end", 5*time.Second, func() bool { return len(sleepers(t, sleeper)) == 0 })
 	t.Logf("ended %s after the cancel", time.Since(start).Round(10*time.Millisecond))
-	run.wait(t, time.Minute)
+	run.wait(t, 10*time.Minute)
 }

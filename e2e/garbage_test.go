@@ -134,7 +134,7 @@ func TestEveryAgentSurvivesGarbage(t *testing.T) {
 	if err := tr.Submit(t.Context(), all); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	for range names {
 		r, err := tr.NextResult(ctx)

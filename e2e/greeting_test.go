@@ -46,7 +46,7 @@ func (b *bench) greet(t *testing.T, names []string, change func(*schema.Request)
 		all = append(all, r)
 	}
 	harness.Must(t, submitter.Submit(t.Context(), inDefaultShard(all)))
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	for range names {
 		r, err := submitter.NextResult(ctx)

@@ -69,7 +69,7 @@ func python(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	python := installedBeside(t, testenv.Python(t, "torch"))
 	root := testenv.Root(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, python, append([]string{filepath.FromSlash(program)}, args...)...)
 	cmd.Dir = root

@@ -101,7 +101,7 @@ func TestAnAgentsShellIsAsAtHome(t *testing.T) {
 	all := map[schema.ID]schema.Result{}
 	tr, requests := newTrainer(t, b, "nobody"), homeRequests(names, image)
 	harness.Must(t, tr.Submit(t.Context(), inDefaultShard(requests)))
-	waiting, stop := context.WithTimeout(t.Context(), 10*time.Minute)
+	waiting, stop := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer stop()
 	for range requests {
 		r, err := tr.NextResult(waiting)

@@ -64,10 +64,10 @@ func TestHarborReadsAMixedJob(t *testing.T) {
 		return id != ""
 	})
 	cancel := start(t, b.binary, "rollout", "cancel", "--nats", b.nats.URL(), "--creds", b.nats.TrainerCreds("local"), string(id))
-	if code := cancel.wait(t, time.Minute); code != 0 {
+	if code := cancel.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("cancel: exit status %d: %s", code, cancel.err)
 	}
-	if code := run.wait(t, 3*time.Minute); code != 1 {
+	if code := run.wait(t, 10*time.Minute); code != 1 {
 		t.Fatalf("exit status %d: %s", code, run.err)
 	}
 	checkMixedJob(t, harborJob(t, at), 9)

@@ -31,7 +31,7 @@ func twoUpstreams(t *testing.T, more string) string {
 func report(t *testing.T, binary, job string) (r jobs.Report) {
 	t.Helper()
 	p := start(t, binary, "job", "report", "-o", "json", job)
-	if code := p.wait(t, time.Minute); code != 0 {
+	if code := p.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d: %s", code, p.err)
 	}
 	if err := json.Unmarshal([]byte(p.out.String()), &r); err != nil {
@@ -48,7 +48,7 @@ func TestAJobOfAgentsAndModels(t *testing.T) {
 	b.need(t, "local", "pi")
 	job, tasks := filepath.Join(t.TempDir(), "job"), manyTasks(t, 2)
 	p := start(t, b.binary, "run", "-a", "mini", "-a", "pi", "-m", "model-a", "-m", "model-b", "--upstreams", twoUpstreams(t, ""), "--agents", b.cache, "--agent-timeout", "10m", "-n", "2", "--out", job, tasks)
-	if code := p.wait(t, 5*time.Minute); code != 0 {
+	if code := p.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d: %s", code, p.err)
 	}
 	check := func(r jobs.Report) {
@@ -78,7 +78,7 @@ func TestAJobOfAgentsAndModels(t *testing.T) {
 	check(report(t, b.binary, job))
 	table := regexp.MustCompile(`(?m)^mini +model-a +4 of 4 +1 +0\.51 to 1 +pass@1 1, pass@2 1 `)
 	shown := start(t, b.binary, "job", "show", job)
-	if code := shown.wait(t, time.Minute); code != 0 || !table.MatchString(shown.out.String()) || !table.MatchString(p.err.String()) || !strings.Contains(shown.out.String(), "agent mini, pi, model model-a, model-b") {
+	if code := shown.wait(t, 10*time.Minute); code != 0 || !table.MatchString(shown.out.String()) || !table.MatchString(p.err.String()) || !strings.Contains(shown.out.String(), "agent mini, pi, model model-a, model-b") {
 		t.Errorf("exit status %d: %s", code, shown.out)
 	}
 
@@ -99,17 +99,17 @@ func TestAJobOfAgentsAndModels(t *testing.T) {
 		t.Errorf("after %d results were lost: %+v", lost, r.Variants)
 	}
 	again := start(t, b.binary, "run", "--resume", job)
-	if code := again.wait(t, 5*time.Minute); code != 0 || !strings.Contains(again.err.String(), "4 of 16 trials to run") {
+	if code := again.wait(t, 10*time.Minute); code != 0 || !strings.Contains(again.err.String(), "4 of 16 trials to run") {
 		t.Fatalf("exit status %d: %s", code, again.err)
 	}
 	check(report(t, b.binary, job))
 
 	one := filepath.Join(t.TempDir(), "one")
-	if p := start(t, b.binary, "run", "-a", "mini", "-m", "model-b", "--upstreams", twoUpstreams(t, ""), "--out", one, tasks); p.wait(t, time.Minute) != 0 {
+	if p := start(t, b.binary, "run", "-a", "mini", "-m", "model-b", "--upstreams", twoUpstreams(t, ""), "--out", one, tasks); p.wait(t, 10*time.Minute) != 0 {
 		t.Fatalf("%s", p.err)
 	}
 	diff := start(t, b.binary, "job", "diff", "--all", one, job)
-	if code := diff.wait(t, time.Minute); code != 0 || strings.Count(diff.out.String(), "[mini model-b]") != 2 || !strings.Contains(diff.out.String(), "2 same\n6 missing in A\n") {
+	if code := diff.wait(t, 10*time.Minute); code != 0 || strings.Count(diff.out.String(), "[mini model-b]") != 2 || !strings.Contains(diff.out.String(), "2 same\n6 missing in A\n") {
 		t.Errorf("exit status %d: %s", code, diff.out)
 	}
 	seen := harborJob(t, job)
@@ -142,15 +142,15 @@ func TestALimitOfCostStopsAJob(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			job := filepath.Join(t.TempDir(), "job")
 			p := start(t, append(args, "--max-cost", "0.02", "-o", "json", "--out", job, manyTasks(t, 12))...)
-			if code := p.wait(t, 2*time.Minute); code != 3 || !strings.Contains(p.err.String(), "its limit is 0.02 USD") || !strings.Contains(p.err.String(), "--max-cost USD") {
+			if code := p.wait(t, 10*time.Minute); code != 3 || !strings.Contains(p.err.String(), "its limit is 0.02 USD") || !strings.Contains(p.err.String(), "--max-cost USD") {
 				t.Fatalf("exit status %d: %s", code, p.err)
 			}
 			n := len(results(t, p))
-			if shown := start(t, b.binary, "job", "show", job); n < 2 || n == 12 || shown.wait(t, time.Minute) != 0 || !strings.Contains(shown.out.String(), "its limit is 0.02 USD") {
+			if shown := start(t, b.binary, "job", "show", job); n < 2 || n == 12 || shown.wait(t, 10*time.Minute) != 0 || !strings.Contains(shown.out.String(), "its limit is 0.02 USD") {
 				t.Errorf("%d results: %s", n, shown.out)
 			}
 			more := start(t, b.binary, "run", "--resume", job, "--max-cost", "100", "-o", "json")
-			if code := more.wait(t, 2*time.Minute); code != 0 {
+			if code := more.wait(t, 10*time.Minute); code != 0 {
 				t.Fatalf("exit status %d: %s", code, more.err)
 			}
 			for _, r := range results(t, more) {
@@ -165,14 +165,14 @@ func TestALimitOfCostStopsAJob(t *testing.T) {
 				t.Errorf("Harbor finds %d trials, a cost of %v", seen.Trials, seen.Cost)
 			}
 			show := start(t, b.binary, "rollout", "show", job)
-			if code := show.wait(t, time.Minute); code != 0 || strings.Count(show.out.String(), ", $0.0070") != 2*12 {
+			if code := show.wait(t, 10*time.Minute); code != 0 || strings.Count(show.out.String(), ", $0.0070") != 2*12 {
 				t.Errorf("exit status %d: %s", code, show.out)
 			}
 		})
 	}
 	t.Run("no price", func(t *testing.T) {
 		p := start(t, b.binary, "run", "--upstreams", file, "-m", "model-b", "--max-cost", "1", manyTasks(t, 1))
-		if code := p.wait(t, time.Minute); code != 2 || !strings.Contains(p.err.String(), "--max-cost: the upstream model-b has no price") {
+		if code := p.wait(t, 10*time.Minute); code != 2 || !strings.Contains(p.err.String(), "--max-cost: the upstream model-b has no price") {
 			t.Errorf("exit status %d: %s", code, p.err)
 		}
 	})

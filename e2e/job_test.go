@@ -118,7 +118,7 @@ func TestAKilledJobGoesOn(t *testing.T) {
 	before := ended(t, job)
 	e.allow(-1)
 	second := start(t, binary, "run", "--resume", job, "-o", "json")
-	if code := second.wait(t, 3*time.Minute); code != 0 {
+	if code := second.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d: %s", code, second.err)
 	}
 	whole(t, results(t, second), 60, 1)
@@ -132,7 +132,7 @@ func TestAKilledJobGoesOn(t *testing.T) {
 		t.Errorf("%d trials have a result, want 60", len(after))
 	}
 	third := start(t, binary, "run", "--resume", job, "-o", "json")
-	if code := third.wait(t, time.Minute); code != 0 {
+	if code := third.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d: %s", code, third.err)
 	}
 	whole(t, results(t, third), 60, 1)
@@ -196,7 +196,7 @@ func TestAJobIsCollectedAfterItsClientWasAway(t *testing.T) {
 	}
 	e.allow(-1)
 	second := start(t, b.binary, "run", "--resume", job, "-o", "json")
-	if code := second.wait(t, 3*time.Minute); code != 0 {
+	if code := second.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d: %s", code, second.err)
 	}
 	whole(t, results(t, second), 60, 1)
@@ -225,12 +225,12 @@ func TestAnInterruptedJobGoesOn(t *testing.T) {
 	if err := first.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	if code := first.wait(t, time.Minute); code != 130 || !strings.Contains(first.err.String(), "go on with: turngate run --resume") {
+	if code := first.wait(t, 10*time.Minute); code != 130 || !strings.Contains(first.err.String(), "go on with: turngate run --resume") {
 		t.Fatalf("exit status %d: %s", code, first.err)
 	}
 	e.allow(-1)
 	second := start(t, b.binary, "run", "--resume", job, "-o", "json", "--nats", b.nats.URL())
-	if code := second.wait(t, 3*time.Minute); code != 0 {
+	if code := second.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d: %s", code, second.err)
 	}
 	whole(t, results(t, second), 20, 1)

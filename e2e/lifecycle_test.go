@@ -55,7 +55,7 @@ func TestAnotherWorkerFinishesTheRolloutOfADeadOne(t *testing.T) {
 	second := b.worker(t, "", "--sandboxes", "docker")
 	harness.Eventually(t, "the take-over", 95*time.Second, func() bool { return strings.Contains(second.err.String(), "rollout begins") })
 	t.Logf("taken over %s after the kill", time.Since(killed).Round(time.Second))
-	if code := run.wait(t, 5*time.Minute); code != 0 {
+	if code := run.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d: %s", code, run.err)
 	}
 	r := one(t, results(t, run), 2, 3)
@@ -132,7 +132,7 @@ func waitForCall(t *testing.T, ops *broker.Broker, id schema.ID, number int) tim
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	begun := false
 	if err := tap.Run(ctx, func(e schema.Event) {

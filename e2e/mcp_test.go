@@ -132,7 +132,7 @@ func TestEveryAgentUsesTheTrainersTools(t *testing.T) {
 func checkToolReplay(t *testing.T, b *bench, id string) {
 	t.Helper()
 	p := start(t, b.binary, "rollout", "replay", "--nats", b.nats.URL(), "--creds", b.nats.TrainerCreds("local"), "--agents", b.cache, "-o", "json", id)
-	p.wait(t, 3*time.Minute) // its exit status says whether the messages differ, too, such as in a date
+	p.wait(t, 10*time.Minute) // its exit status says whether the messages differ, too, such as in a date
 	var reports []playback.Report
 	if err := json.Unmarshal([]byte(p.out.String()), &reports); err != nil || len(reports) != 1 {
 		t.Fatalf("%v: %s", err, p.out)
@@ -184,7 +184,7 @@ func throughMCP(t *testing.T, tools map[string]trainer.Tool, change func(*schema
 	if err := submitter.Submit(t.Context(), inDefaultShard(all)); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	for range names {
 		r, err := submitter.NextResult(ctx)

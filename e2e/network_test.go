@@ -60,7 +60,7 @@ tail -n +1 allowed by-name other through not-through`,
 				args = append(args, "--image", testenv.Image(t))
 			}
 			p := b.run(t, args...)
-			code := p.wait(t, 5*time.Minute)
+			code := p.wait(t, 10*time.Minute)
 			r := results(t, p)[0]
 			if code != 0 || r.Reward == nil || *r.Reward != 1 {
 				t.Fatalf("exit status %d, reward %v, fault %v, %+v", code, r.Reward, r.Fault, r.Phases)
@@ -94,7 +94,7 @@ func TestNetworksThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	dir := makeTask(t, map[string]string{"instruction.md": "x", "task.toml": "[environment]\nallow_internet = true\n", "tests/test.sh": "echo 1 > " + reward})
 	p := start(t, testenv.Binary(t), "run", dir, "--agent", "nop", "-o", "json", "--out", filepath.Join(t.TempDir(), "job"))
-	if code := p.wait(t, time.Minute); code != 1 {
+	if code := p.wait(t, 10*time.Minute); code != 1 {
 		t.Fatalf("exit status %d", code)
 	}
 	if r := results(t, p)[0]; r.Fault == nil || r.Fault.Code != schema.CodeUnsupported || !strings.Contains(r.Fault.Message, "sandbox.network") || !strings.Contains(r.Fault.Message, "--network none") {
@@ -104,7 +104,7 @@ func TestNetworksThatAreNotThere(t *testing.T) {
 		t.Errorf("it does not say which network it has: %s", p.err)
 	}
 	p = start(t, testenv.Binary(t), "run", dir, "--agent", "nop", "--network", "none", "-o", "json", "--out", filepath.Join(t.TempDir(), "job"))
-	if code := p.wait(t, time.Minute); code != 0 {
+	if code := p.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("without: exit status %d: %s", code, p.err)
 	}
 }
@@ -121,7 +121,7 @@ func TestPhasesWithNetworksOfTheirOwn(t *testing.T) {
 	})
 	p := start(t, testenv.Binary(t), "run", dir, "--agent", "command", "--sandbox", "docker", "--image", image, "-o", "json", "--out", filepath.Join(t.TempDir(), "job"),
 		"--", "sh", "-c", "grep -q eth /proc/net/dev || touch offline")
-	if code := p.wait(t, time.Minute); code != 0 {
+	if code := p.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d: %s", code, clip(p.out.String()))
 	}
 	if r := results(t, p)[0]; r.Reward == nil || *r.Reward != 1 {

@@ -45,7 +45,7 @@ func TestAgentsOfAUserWithoutAnEntry(t *testing.T) {
 	}
 	tr := newTrainer(t, b, "nobody")
 	harness.Must(t, tr.Submit(t.Context(), inDefaultShard(requests)))
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	for range requests {
 		r, err := tr.NextResult(ctx)

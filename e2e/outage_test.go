@@ -93,7 +93,7 @@ func TestNATSIsDownForThreeMinutes(t *testing.T) {
 		t.Error("the rollout was not held")
 	}
 	nats.start(t)
-	if code := run.wait(t, 5*time.Minute); code != 0 {
+	if code := run.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d: %s", code, run.err)
 	}
 	one(t, results(t, run), 1, 3)
@@ -113,7 +113,7 @@ func TestAnAgentEndsWhileNATSIsDown(t *testing.T) {
 			harness.Eventually(t, "the suspension", time.Minute, func() bool { return strings.Contains(worker.err.String(), `"suspended":true`) })
 			<-time.After(10 * time.Second) // the sandbox is frozen
 			nats.start(t)
-			if code := run.wait(t, 2*time.Minute); code != 0 {
+			if code := run.wait(t, 10*time.Minute); code != 0 {
 				t.Fatalf("exit status %d: %s", code, run.err)
 			}
 			r := one(t, results(t, run), 1, 0)
@@ -142,7 +142,7 @@ func TestAWorkerStopsWhileNATSIsDown(t *testing.T) {
 				t.Fatal(err)
 			}
 			told := time.Now()
-			if code := worker.wait(t, 2*time.Minute); code != 0 {
+			if code := worker.wait(t, 10*time.Minute); code != 0 {
 				t.Errorf("exit status %d", code)
 			}
 			t.Logf("it ended after %s", time.Since(told).Round(time.Second))

@@ -39,7 +39,7 @@ func TestTrainersPage(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "train.py"), []byte(block("python")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	last := ""
 	for line := range strings.Lines(block("bash")) {

@@ -81,7 +81,7 @@ func TestPythonClient(t *testing.T) {
 	t.Parallel()
 	python, err := findPython()
 	testenv.Need(t, "python", err)
-	c := newPythonClient(t, python, 10*time.Minute)
+	c := newPythonClient(t, python, 20*time.Minute)
 	c.install(t, "[test]")
 	t.Run("style", func(t *testing.T) {
 		for _, command := range []string{"check --no-cache", "format --no-cache --check"} {
@@ -111,7 +111,7 @@ func TestPythonClientOnTheOldestPython(t *testing.T) {
 	if err != nil {
 		t.Skipf("SKIPPED: %v", err)
 	}
-	c := newPythonClient(t, python, 10*time.Minute)
+	c := newPythonClient(t, python, 20*time.Minute)
 	c.install(t, "[test]")
 	if err := c.run(c.in("python"), "-m", "pytest", "-q", "-p", "no:cacheprovider"); err != nil {
 		t.Error(err)

@@ -77,7 +77,7 @@ func pythonLikes(t *testing.T, e *vllm) {
 
 func doctorLikes(t *testing.T, b *bench, e *vllm) {
 	p := start(t, b.binary, "doctor", "--upstream", e.url)
-	code := p.wait(t, 5*time.Minute)
+	code := p.wait(t, 10*time.Minute)
 	said := p.out.String() + p.err.String()
 	t.Log(said)
 	for _, want := range []string{"serves tiny, 2048 tokens of context", "a log-prob each", "of the distribution that is sampled", "come as tool_calls", "chunks, with ids"} {
@@ -215,7 +215,7 @@ func engineDies(t *testing.T, b *bench, url string, kill, again func()) {
 	kill()
 	harness.Eventually(t, "the wait on the submitter's screen", time.Minute, func() bool { return strings.Contains(p.err.String(), "waits for") })
 	again()
-	if code := p.wait(t, 5*time.Minute); code != 0 {
+	if code := p.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d", code)
 	}
 	res := results(t, p)[0]

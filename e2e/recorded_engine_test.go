@@ -147,7 +147,7 @@ func TestARefusedAnswerIsOnTheScreen(t *testing.T) {
 		"lab":     {"--mode", "transparent_proxy", "--model", "lab", "--upstreams", file},
 	} {
 		p := start(t, slices.Concat([]string{binary, "run", "-o", "json", "--agent", "mini", "--sandbox", "local"}, args, []string{task})...)
-		if code := p.wait(t, time.Minute); code != 1 {
+		if code := p.wait(t, 10*time.Minute); code != 1 {
 			t.Errorf("%s: exit status %d", name, code)
 		}
 		f := results(t, p)[0].Fault

@@ -29,7 +29,7 @@ type regradeSeen struct {
 func (b *bench) regrade(t *testing.T, args ...string) (code int, seen regradeSeen, log string) {
 	t.Helper()
 	p := start(t, append([]string{b.binary, "job", "regrade", "-o", "json"}, args...)...)
-	code = p.wait(t, 3*time.Minute)
+	code = p.wait(t, 10*time.Minute)
 	if out := p.out.String(); out != "" {
 		if err := json.Unmarshal([]byte(out), &seen); err != nil {
 			t.Fatalf("%v: %s", err, out)
@@ -60,7 +60,7 @@ func TestARolloutIsVerifiedAgain(t *testing.T) {
 	harness.Must(t, os.MkdirAll(filepath.Join(task, "environment"), 0o755))
 	harness.Must(t, os.WriteFile(filepath.Join(task, "environment/given.txt"), []byte("x"), 0o644))
 	dir := filepath.Join(t.TempDir(), "first")
-	if code := start(t, b.binary, "run", "-n", "2", "--out", dir, task).wait(t, 3*time.Minute); code != 0 {
+	if code := start(t, b.binary, "run", "-n", "2", "--out", dir, task).wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d", code)
 	}
 	before := digestOf(t, dir)
@@ -110,7 +110,7 @@ func TestRolloutsThatCannotBeVerifiedAgain(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	dir, tasks := filepath.Join(t.TempDir(), "first"), filepath.Join(testenv.Root(t), "examples/tasks")
-	if code := start(t, b.binary, "run", "--agent", "oracle", "--out", dir, filepath.Join(tasks, "hello"), filepath.Join(tasks, "broken-setup")).wait(t, 3*time.Minute); code != 1 {
+	if code := start(t, b.binary, "run", "--agent", "oracle", "--out", dir, filepath.Join(tasks, "hello"), filepath.Join(tasks, "broken-setup")).wait(t, 10*time.Minute); code != 1 {
 		t.Fatalf("exit status %d", code)
 	}
 	code, _, log := b.regrade(t, dir)
@@ -130,7 +130,7 @@ func TestHarborReadsARegradedJob(t *testing.T) {
 	b := newBench(t)
 	task := copyTask(t, "examples/tasks/hello", map[string]string{"task.toml": "artifacts = [\"hello.txt\"]\n[verifier]\nenvironment_mode = \"separate\"\n"})
 	dir := filepath.Join(t.TempDir(), "first")
-	if code := start(t, b.binary, "run", "--out", dir, task).wait(t, 3*time.Minute); code != 0 {
+	if code := start(t, b.binary, "run", "--out", dir, task).wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d", code)
 	}
 	code, seen, log := b.regrade(t, dir)

@@ -58,7 +58,7 @@ func resident(t testing.TB, binary string, n, bundleMB int) (idle, held, peak in
 	measured := make(chan struct{})
 	filler := strings.Repeat("All work and no play makes Jack a dull boy. ", 240)
 	served := make(chan struct{})
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer func() { cancel(); <-served }()
 	go func() {
 		defer close(served)

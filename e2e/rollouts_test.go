@@ -22,7 +22,7 @@ func (b *bench) rollout(t *testing.T, want int, args ...string) (out, errOut str
 	t.Helper()
 	at := append([]string{b.binary, "rollout", args[0], "--nats", b.nats.URL(), "--creds", b.nats.TrainerCreds("local")}, args[1:]...)
 	p := start(t, at...)
-	if code := p.wait(t, time.Minute); code != want {
+	if code := p.wait(t, 10*time.Minute); code != want {
 		t.Fatalf("%q: exit status %d\n%s\n%s", args, code, p.out, p.err)
 	}
 	return p.out.String(), p.err.String()
@@ -55,7 +55,7 @@ func TestRolloutsOfATrainer(t *testing.T) {
 		t.Errorf("show: %s", out)
 	}
 	b.worker(t, dir, "--sandboxes", "local")
-	if code := run.wait(t, time.Minute); code != 0 {
+	if code := run.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d: %s", code, run.err)
 	}
 	b.readRollout(t, id)
@@ -144,7 +144,7 @@ func TestRolloutsOfAllTrainers(t *testing.T) {
 	ids := map[string]string{}
 	for _, tid := range []string{"local", "other"} {
 		p := start(t, b.binary, "run", "--nats", b.nats.URL(), "--creds", b.nats.TrainerCreds(tid), "--name", tid, "-o", "json", task)
-		if code := p.wait(t, time.Minute); code != 0 {
+		if code := p.wait(t, 10*time.Minute); code != 0 {
 			t.Fatalf("exit status %d: %s", code, p.err)
 		}
 		ids[tid] = string(results(t, p)[0].ID)
@@ -152,7 +152,7 @@ func TestRolloutsOfAllTrainers(t *testing.T) {
 	ls := func(want int, args ...string) string {
 		t.Helper()
 		p := start(t, append([]string{b.binary, "rollout", "ls", "--nats", b.nats.URL(), "--creds", b.nats.OpsCreds()}, args...)...)
-		if code := p.wait(t, time.Minute); code != want {
+		if code := p.wait(t, 10*time.Minute); code != want {
 			t.Fatalf("%q: exit status %d: %s%s", args, code, p.out, p.err)
 		}
 		return p.out.String() + p.err.String()

@@ -69,7 +69,7 @@ func TestScriptsAsTheyArePublished(t *testing.T) {
 				args = append(args, "--", "sh", "-c", "echo 1 > /logs/agent/mine; echo > /logs/verifier/planted; echo > /logs/artifacts/a")
 			}
 			p := b.run(t, args...)
-			if code := p.wait(t, time.Minute); code != 0 {
+			if code := p.wait(t, 10*time.Minute); code != 0 {
 				t.Fatalf("exit status %d", code)
 			}
 			r := results(t, p)[0]

@@ -257,7 +257,7 @@ func runBare(t *testing.T, spec agents.Spec, l agents.Launch) {
 		}
 	}
 	c := spec.Command(l)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
 	cmd.Dir, cmd.Stdin = t.TempDir(), strings.NewReader(c.Stdin)

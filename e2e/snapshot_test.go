@@ -36,7 +36,7 @@ cat /opt/made/link > /logs/verifier/reward.txt
 	image := testenv.Image(t)
 	worker := b.worker(t, filepath.Dir(task), "--sandboxes", "docker", "--slots", "3")
 	run := b.run(t, "-n", "6", "--agent", "mini", "--sandbox", "docker", "--image", image, task)
-	if code := run.wait(t, 4*time.Minute); code != 0 {
+	if code := run.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d", code)
 	}
 	all := results(t, run)

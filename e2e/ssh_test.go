@@ -22,13 +22,13 @@ func TestRolloutsOverSSH(t *testing.T) {
 	s := sshd.Start(t)
 	binary, tasks := testenv.Binary(t), filepath.Join(testenv.Root(t), "examples/tasks")
 	doctor := start(t, append([]string{binary, "doctor"}, s.Flags()...)...)
-	_ = doctor.wait(t, time.Minute) // other lines may tell a problem
+	_ = doctor.wait(t, 10*time.Minute) // other lines may tell a problem
 	if !strings.Contains(doctor.out.String(), "ok       ssh sandbox      namespaces work on each host") {
 		t.Fatalf("doctor: %s", doctor.out)
 	}
 	for task, want := range map[string]float64{"hello": 1, "wrong": 0} {
 		p := start(t, append([]string{binary, "run", "-o", "json", "--sandbox", "ssh", filepath.Join(tasks, task)}, s.Flags()...)...)
-		if code := p.wait(t, 2*time.Minute); code != 0 {
+		if code := p.wait(t, 10*time.Minute); code != 0 {
 			t.Fatalf("%s: exit status %d", task, code)
 		}
 		r := results(t, p)
@@ -72,7 +72,7 @@ func TestABrokenConnectionIsRetried(t *testing.T) {
 	kill(clientOf(t, s), syscall.SIGKILL)
 	harness.Eventually(t, "the agent of the second attempt", 2*time.Minute, sleeps)
 	kill(agent, syscall.SIGTERM)
-	if code := run.wait(t, 2*time.Minute); code != 0 {
+	if code := run.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d", code)
 	}
 	if r := results(t, run)[0]; r.Reward == nil || *r.Reward != 1 || r.Attempt != 2 || r.Fault != nil {

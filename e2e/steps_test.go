@@ -68,7 +68,7 @@ func (b stepBench) run(t *testing.T, id schema.ID, dir string, o tasks.Options, 
 	if err := b.trainer.Submit(t.Context(), []schema.Request{r}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	res, err := b.trainer.NextResult(ctx)
 	if err != nil {

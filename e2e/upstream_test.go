@@ -98,7 +98,7 @@ func TestTheWorkerCallsAnUpstreamItself(t *testing.T) {
 	file := e.file(t, "  max_tokens: 777\n  top_logprobs: 3\n  trainers: [local]\n")
 	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
 	p := start(t, b.binary, "run", "-o", "json", "--mode", "transparent_proxy", "--model", "lab", "--upstreams", file, task)
-	if code := p.wait(t, time.Minute); code != 0 {
+	if code := p.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d: %s", code, p.err)
 	}
 	r := one(t, results(t, p), 1, 2)
@@ -115,7 +115,7 @@ func TestTheWorkerCallsAnUpstreamItself(t *testing.T) {
 		t.Error("the engine's key is in the output")
 	}
 	other := start(t, b.binary, "run", "-o", "json", "--name", "other", "--mode", "transparent_proxy", "--model", "lab", "--upstreams", file, task)
-	if code := other.wait(t, time.Minute); code != 1 {
+	if code := other.wait(t, 10*time.Minute); code != 1 {
 		t.Fatalf("another trainer: exit status %d", code)
 	}
 	if f := results(t, other)[0].Fault; f == nil || f.Who != schema.WhoUser || !strings.Contains(f.Message, "model.upstream") {
@@ -187,7 +187,7 @@ func TestAnUpstreamsStreamReachesTheAgent(t *testing.T) {
 	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
 	for stream, want := range map[string]float64{schema.StreamPass: 1, schema.StreamBuffer: 0} {
 		p := start(t, b.binary, "run", "-o", "json", "--trainer", "upstream:"+srv.URL, "--stream", stream, "--agent", "command", task, "--", "bash", "-c", readsTwoPieces)
-		if code := p.wait(t, time.Minute); code != 0 {
+		if code := p.wait(t, 10*time.Minute); code != 0 {
 			t.Fatalf("%s: exit status %d: %s", stream, code, p.err)
 		}
 		r := results(t, p)[0]

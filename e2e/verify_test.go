@@ -47,7 +47,7 @@ func (b *bench) verifier(t *testing.T, f trainer.Verifier) *trainer.Trainer {
 
 func nextResult(t *testing.T, tr *trainer.Trainer) schema.Result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	res, err := tr.NextResult(ctx)
 	if err != nil {
