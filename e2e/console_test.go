@@ -106,6 +106,9 @@ func TestConsoleShowsRunningRollouts(t *testing.T) {
 
 var consoleURL = regexp.MustCompile(`console (http://[^ \n]+)`)
 
+// consoleLink is the URL that `turngate console` prints.
+var consoleLink = regexp.MustCompile(`http://[^ \n]+`)
+
 // A run has a console while it lasts, with the conversation of its rollouts; it changes
 // neither its output nor its end.
 func TestRunHasAConsole(t *testing.T) {

@@ -135,7 +135,7 @@ func waitForCall(t *testing.T, ops *broker.Broker, id schema.ID, number int) tim
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	begun := false
-	if err := tap.Run(ctx, func(e schema.Event) {
+	if err := tap.Run(ctx, func(_ broker.Place, e schema.Event) {
 		if e.LLM != nil && e.LLM.Number == number && e.LLM.Call != nil {
 			begun = true
 			cancel()

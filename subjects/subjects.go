@@ -68,6 +68,9 @@ func Live(id schema.ID, attempt int) string {
 	return "rollout." + string(id) + ".live." + strconv.Itoa(attempt)
 }
 
+// LiveOf selects the live deltas of all attempts of a rollout.
+func LiveOf(id schema.ID) string { return "rollout." + string(id) + ".live.*" }
+
 // Call is the subject on which a worker asks a trainer to answer a model call.
 func Call(k schema.Key, shard string) string { return ofKey(k, ".llm.", shard) }
 

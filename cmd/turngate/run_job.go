@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/console"
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/internal/progress"
@@ -179,19 +180,26 @@ func (f *runFlags) work(cmd *cobra.Command, w *jobs.Work) error {
 	log := logger(cmd)
 	ctx, fail := context.WithCancelCause(cmd.Context())
 	defer fail(nil)
-	b, closeAll, err := f.connect(ctx, w.Job, fail, log)
+	l, err := f.connect(ctx, w.Job, fail, log)
 	if err != nil {
 		return storeFailed(ctx, err)
 	}
-	defer closeAll()
-	t, err := trainer.Dial(ctx, trainer.Config{Broker: b, Name: f.name, Shard: "job-" + w.Job.Plan.ID.String(), Tools: f.tools(), Log: log})
+	defer l.close()
+	t, err := trainer.Dial(ctx, trainer.Config{Broker: l.broker, Name: f.name, Shard: "job-" + w.Job.Plan.ID.String(), Tools: f.tools(), Log: log})
 	if err != nil {
 		return storeFailed(ctx, err)
 	}
 	defer t.Close()
-	defer f.console.serve(ctx, cmd.ErrOrStderr(), console.Config{
-		Source: &console.Job{Folder: &console.Folder{Dir: w.Job.Dir}, Bus: &console.Bus{System: recorded.On(b), URL: f.nats.url, Trainer: f.name}}, Log: log,
-	})()
+	bus := &console.Bus{System: recorded.On(l.broker), URL: f.nats.url, Trainer: f.name}
+	if l.watch != nil && f.console.address() != consoleOff {
+		ops, err := l.watch.dial(ctx, broker.RoleOps, broker.RoleOps, log)
+		if err != nil {
+			return storeFailed(ctx, err)
+		}
+		defer ops.Close()
+		bus.Events = recorded.On(ops)
+	}
+	defer f.console.serve(ctx, cmd.ErrOrStderr(), console.Config{Source: &console.Job{Folder: &console.Folder{Dir: w.Job.Dir}, Bus: bus}, Log: log})()
 	pg.Begin(len(w.Job.Plan.Trials), w.Names(), w.Job.Results())
 	defer pg.End()
 	retries, err := jobs.ParseRetries(f.job.retry)

@@ -20,17 +20,24 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// connect returns the trainer's broker. It connects to the server of --nats, or
+// link is the connection of a trainer.
+type link struct {
+	broker *broker.Broker
+	watch  *natsFlags // rights of an operator, of a server in this process; nil: it is elsewhere
+	close  func()
+}
+
+// connect connects the trainer. It connects to the server of --nats, or
 // starts a server and a worker in this process. The job, if any, records that
 // worker, so that a process that resumes the job can remove the sandboxes of a
 // process that died. fail is called if that server cannot store messages any more.
-func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), log zerolog.Logger) (_ *broker.Broker, _ func(), err error) {
+func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), log zerolog.Logger) (_ *link, err error) {
 	if f.nats.url != "" {
 		b, err := f.nats.dial(ctx, "trainer", f.name, log)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		return b, b.Close, nil
+		return &link{broker: b, close: b.Close}, nil
 	}
 	var closers []func()
 	closeAll := func() {
@@ -45,19 +52,19 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 	}()
 	state, wid, err := localWorker(j)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	closers = append(closers, func() { os.RemoveAll(state) })
 	if err := checkRoom(state); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	files, err := os.MkdirTemp(state, "nats-") // a new folder, without the streams of a process that died
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a state directory: %w", err)
+		return nil, fmt.Errorf("make a state directory: %w", err)
 	}
 	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: files, Trainers: []string{f.name}, Workers: []string{wid}, Relaxed: true, Failed: fail, Log: log}) //nolint:contextcheck // it ends by Shutdown
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	closers = append(closers, srv.Shutdown)
 	dial := func(creds, role, name string) (*broker.Broker, error) {
@@ -70,10 +77,10 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 	}
 	wb, err := dial(srv.WorkerCreds(wid), "worker", wid)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := wb.Streams.Setup(ctx, broker.StreamsConfig{}); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	wf := workerFlags{
 		slots: f.parallel, sandboxes: f.sandbox, ssh: f.ssh, allowNetwork: schema.NetworkOpen + "," + schema.NetworkAllowlist, state: state, agents: f.agents, grace: time.Millisecond, upstreams: f.upstreams, conversationsMB: 1024, images: imageFlags{keepImagesGB: defaultKeepGB}, requestsMB: 512, maxSnapshotMB: defaultCopyMB, person: f.person,
@@ -82,15 +89,15 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 	timing.NoCapable = 0 // no other worker can join
 	w, release, err := wf.start(ctx, wb, wid, timing, nil, nil, log)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	closers = append(closers, release)
 	tb, err := dial(srv.TrainerCreds(f.name), "trainer", f.name)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	closers = append(closers, inBackground(ctx, w, log))
-	return tb, closeAll, nil
+	return &link{tb, &natsFlags{srv.URL(), srv.OpsCreds()}, closeAll}, nil
 }
 
 // minRoom is the free room that the server of a run needs for its streams.

@@ -22,17 +22,17 @@ type singles struct {
 // cause, when no more results can arrive. With a nil answer, calls get no answer.
 func openSingles(ctx context.Context, f *runFlags, answer trainer.Answerer, log zerolog.Logger) (context.Context, *singles, error) {
 	serving, stop := context.WithCancelCause(ctx)
-	b, disconnect, err := f.connect(serving, nil, stop, log)
+	l, err := f.connect(serving, nil, stop, log)
 	if err != nil {
 		err = storeFailed(serving, err)
 		stop(nil)
 		return nil, nil, err
 	}
-	t, err := trainer.Dial(serving, trainer.Config{Broker: b, Name: f.name, Shard: "run-" + randomHex(8), Log: log})
+	t, err := trainer.Dial(serving, trainer.Config{Broker: l.broker, Name: f.name, Shard: "run-" + randomHex(8), Log: log})
 	if err != nil {
 		err = storeFailed(serving, err)
 		stop(nil)
-		disconnect()
+		l.close()
 		return nil, nil, err
 	}
 	s := &singles{trainer: t, runner: trainer.NewRunner(t)}
@@ -53,7 +53,7 @@ func openSingles(ctx context.Context, f *runFlags, answer trainer.Answerer, log 
 		stop(nil)
 		bg.Wait()
 		t.Close()
-		disconnect()
+		l.close()
 	}
 	return serving, s, nil
 }

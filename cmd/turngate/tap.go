@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/schema"
 )
@@ -45,7 +46,7 @@ func tapCommand() *cobra.Command {
 				return err
 			}
 			fmt.Fprintln(cmd.ErrOrStderr(), "watching")
-			err = tap.Run(ctx, func(e schema.Event) {
+			err = tap.Run(ctx, func(_ broker.Place, e schema.Event) {
 				if output == "jsonl" {
 					if data, err := json.Marshal(&e); err == nil {
 						fmt.Fprintf(plain.JSON(out), "%s\n", data)

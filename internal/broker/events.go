@@ -2,10 +2,12 @@ package broker
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/turngate/turngate/internal/broker/wire"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -52,4 +54,28 @@ func (h *Events) Live(id schema.ID, attempt, call int, d *schema.Delta) {
 	if err != nil {
 		h.log.Debug().Err(err).Str("rollout", string(id)).Msg("a delta was not shown")
 	}
+}
+
+// Pieces calls handle with the pieces that Live publishes of a rollout, until stop is
+// called. A watcher that is too slow loses some.
+func (h *Events) Pieces(id schema.ID, handle func(attempt, call int, d *schema.Delta)) (stop func(), err error) {
+	return wire.Subscribe(h.bulk, subjects.LiveOf(id), func(m *nats.Msg) {
+		attempt, aerr := strconv.Atoi(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:])
+		call, cerr := strconv.Atoi(m.Header.Get(subjects.HeaderCall))
+		var d schema.Delta
+		if aerr == nil && cerr == nil && schema.Decode(m.Data, &d) == nil {
+			handle(attempt, call, &d)
+		}
+	})
+}
+
+// Progress calls handle with the copies of events that a trainer's rights suffice for,
+// those of phases and waits of its rollouts, until stop is called. Events can be lost.
+func (h *Events) Progress(tid string, handle func(schema.Event)) (stop func(), err error) {
+	return wire.Subscribe(h.bulk, subjects.TrainerEvents(tid), func(m *nats.Msg) {
+		var e schema.Event
+		if schema.Decode(m.Data, &e) == nil && e.Rollout.Trainer() == tid {
+			handle(e)
+		}
+	})
 }

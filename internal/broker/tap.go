@@ -20,19 +20,27 @@ type Tap struct {
 	subject string
 	wake    chan struct{} // of capacity 1; has a value after an event was published
 	sub     *nats.Subscription
-	next    uint64 // sequence to read next
+	start   Place
+	at      Place // of the event before the next one
+}
+
+// Place is the position of an event.
+type Place struct {
+	Stream int64  // time of the stream's creation in Unix ns, which tells it from one that was made anew
+	Seq    uint64 // sequence in the stream
 }
 
 // Tap opens a tap for all events of one rollout, or, if id is empty, for the
 // new events of all rollouts.
 func (h *Events) Tap(ctx context.Context, id schema.ID) (*Tap, error) {
-	t := &Tap{from: h.messages, subject: subjects.EventsOf(id), wake: make(chan struct{}, 1), next: 1}
-	last, err := t.last(ctx)
-	if err != nil {
+	t := &Tap{from: h.messages, subject: subjects.EventsOf(id), wake: make(chan struct{}, 1)}
+	var err error
+	if t.start, err = t.last(ctx); err != nil {
 		return nil, err
 	}
+	t.at.Stream = t.start.Stream
 	if id == "" {
-		t.next = last + 1
+		t.at = t.start
 	}
 	t.sub, err = h.bulk.Subscribe(t.subject, func(*nats.Msg) {
 		select {
@@ -46,13 +54,17 @@ func (h *Events) Tap(ctx context.Context, id schema.ID) (*Tap, error) {
 	return t, nil
 }
 
-// last returns the last sequence of the stream.
-func (t *Tap) last(ctx context.Context) (uint64, error) {
+// Start returns the place of the newest event, of any rollout, when the tap was opened.
+func (t *Tap) Start() Place { return t.start }
+
+// last returns the place of the newest event of all rollouts.
+func (t *Tap) last(ctx context.Context) (Place, error) {
 	s, err := t.from.js.Stream(ctx, subjects.StreamEvents)
 	if err != nil {
-		return 0, fmt.Errorf("watch %s: %w", t.subject, err)
+		return Place{}, fmt.Errorf("watch %s: %w", t.subject, err)
 	}
-	return s.CachedInfo().State.LastSeq, nil
+	info := s.CachedInfo()
+	return Place{info.Created.UnixNano(), info.State.LastSeq}, nil
 }
 
 // Waits of a tap that has read all events: the short one after an event was
@@ -64,25 +76,25 @@ const (
 
 // Run calls handle with each event until the context ends. While the server cannot
 // be reached, it waits and then goes on at the same event.
-func (t *Tap) Run(ctx context.Context, handle func(schema.Event)) error {
+func (t *Tap) Run(ctx context.Context, handle func(Place, schema.Event)) error {
 	defer func() { _ = t.sub.Unsubscribe() }()
 	wait, empty := tapShort, 0
 	for ctx.Err() == nil {
-		next, err := t.from.scan(ctx, subjects.StreamEvents, t.subject, t.next, func(m stored) {
+		next, err := t.from.scan(ctx, subjects.StreamEvents, t.subject, t.at.Seq+1, func(m stored) {
 			var e schema.Event
 			if err := schema.Decode(m.data, &e); err != nil {
 				t.from.log.Warn().Err(err).Str("subject", m.subject).Msg("an event cannot be read")
 				return
 			}
 			if ctx.Err() == nil {
-				handle(e)
+				handle(Place{t.at.Stream, m.seq}, e)
 			}
 		})
 		if err != nil && ctx.Err() == nil {
 			t.from.log.Debug().Err(err).Msg("events cannot be read at this moment")
 		}
-		if next > t.next {
-			t.next, wait, empty = next, tapShort, 0
+		if next > t.at.Seq+1 {
+			t.at.Seq, wait, empty = next-1, tapShort, 0
 			continue
 		}
 		if empty++; empty%16 == 0 {
@@ -103,7 +115,7 @@ func (t *Tap) Run(ctx context.Context, handle func(schema.Event)) error {
 // rewind begins again with a stream that was made anew, since the server has lost
 // its store.
 func (t *Tap) rewind(ctx context.Context) {
-	if last, err := t.last(ctx); err == nil && last+1 < t.next {
-		t.next = 1
+	if last, err := t.last(ctx); err == nil && last.Stream != t.at.Stream {
+		t.at = Place{Stream: last.Stream}
 	}
 }

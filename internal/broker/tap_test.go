@@ -39,7 +39,7 @@ func TestTapSeesEventsInOrder(t *testing.T) {
 	var seen []int64
 	tap, err := ops.Events.Tap(ctx, "alpha-1")
 	harness.Must(t, err)
-	harness.Must(t, tap.Run(ctx, func(e schema.Event) {
+	harness.Must(t, tap.Run(ctx, func(_ broker.Place, e schema.Event) {
 		if seen = append(seen, e.Index); len(seen) == 3 {
 			cancel()
 		}

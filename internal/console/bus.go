@@ -17,6 +17,9 @@ type Bus struct {
 	// Trainer is the trainer whose rollouts are shown. Empty: all trainers, for which
 	// the connection needs the rights of an operator.
 	Trainer string
+	// Events has the rights of an operator, to hear the calls of a trainer's rollouts.
+	// Nil: System is asked.
+	Events *recorded.System
 }
 
 // Name implements Source.
@@ -56,4 +59,24 @@ func (b *Bus) Rollout(ctx context.Context, id schema.ID) (*recorded.Rollout, err
 		return nil, fmt.Errorf("%s: %w", id, recorded.ErrNotFound)
 	}
 	return b.System.Rollout(ctx, id, b.Trainer != "")
+}
+
+// Listen implements Live.
+func (b *Bus) Listen(ctx context.Context, id schema.ID, to recorded.Listener) error {
+	switch {
+	case b.Events != nil:
+		return b.Events.Listen(ctx, id, to)
+	case b.Trainer == "":
+		return b.System.Listen(ctx, id, to)
+	default:
+		return b.System.ListenAs(ctx, id, to)
+	}
+}
+
+// Unheard implements Live.
+func (b *Bus) Unheard() string {
+	if b.Trainer == "" || b.Events != nil {
+		return ""
+	}
+	return "With a trainer's credentials phases and waits are heard from now on. Messages, streamed text and output are shown live to an operator, and here after the end."
 }

@@ -46,6 +46,7 @@ type Detail struct {
 	Tokens   string    `json:"tokens,omitempty"` // how many are trained, and why not the others
 	Findings []string  `json:"findings"`
 	Missing  string    `json:"missing,omitempty"` // the reason for which there are no calls
+	Live     bool      `json:"live,omitempty"`    // its events can be heard
 }
 
 // Phase is a stage of the rollout.
@@ -137,6 +138,7 @@ func (s *Server) detail(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d := detailOf(found)
+	_, d.Live = s.config.Source.(Live)
 	t, err := s.read(r.Context(), found)
 	if err != nil {
 		d.Missing = plain.Line(err.Error(), maxFault)

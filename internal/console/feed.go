@@ -38,13 +38,18 @@ func newFeed(w http.ResponseWriter) *feed {
 }
 
 // send writes an event. id is the one from which the browser goes on.
-func (f *feed) send(event, id string, v any) {
+func (f *feed) send(event, id string, v any) { f.event("id: "+id+"\n", event, v) }
+
+// note writes an event without an id: the browser goes on from an earlier one.
+func (f *feed) note(event string, v any) { f.event("", event, v) }
+
+func (f *feed) event(id, event string, v any) {
 	data, err := json.Marshal(v) // has no line breaks
 	if err != nil {
 		f.last = err
 		return
 	}
-	f.write("event: " + event + "\nid: " + id + "\ndata: " + string(data) + "\n\n")
+	f.write("event: " + event + "\n" + id + "data: " + string(data) + "\n\n")
 }
 
 func (f *feed) write(text string) {

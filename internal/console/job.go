@@ -91,3 +91,11 @@ func (j *Job) Rollout(ctx context.Context, id schema.ID) (*recorded.Rollout, err
 	}
 	return of(trial, live), nil
 }
+
+// Listen implements Live.
+func (j *Job) Listen(ctx context.Context, id schema.ID, to recorded.Listener) error {
+	return j.Bus.Listen(ctx, id, to)
+}
+
+// Unheard implements Live.
+func (j *Job) Unheard() string { return j.Bus.Unheard() }

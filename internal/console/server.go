@@ -16,6 +16,7 @@ import (
 
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/jobs/recorded"
+	"github.com/turngate/turngate/schema"
 )
 
 // DefaultListen is a free port of the loopback address.
@@ -45,6 +46,7 @@ type Server struct {
 	reads   chan struct{} // has a value for each transcript that is being read
 	viewed  chan struct{} // is closed when a browser first asks for rollouts
 	once    sync.Once
+	watches watches
 }
 
 // CheckListen returns an error unless an address is a port of the loopback address.
@@ -65,7 +67,7 @@ func New(c Config) (*Server, error) {
 	if err := CheckListen(c.Listen); err != nil {
 		return nil, err
 	}
-	return &Server{config: c, name: plain.Line(c.Source.Name(), maxFault), process: rand.Text(), table: newTable(), jobs: newJobPages(c.Source.Runs()), reads: make(chan struct{}, maxReads), viewed: make(chan struct{})}, nil
+	return &Server{config: c, name: plain.Line(c.Source.Name(), maxFault), process: rand.Text(), table: newTable(), jobs: newJobPages(c.Source.Runs()), reads: make(chan struct{}, maxReads), viewed: make(chan struct{}), watches: watches{open: map[schema.ID]*watch{}}}, nil
 }
 
 // Run serves until the context ends. It reads no rollouts before a browser asks for
@@ -81,7 +83,7 @@ func (s *Server) Run(ctx context.Context) error {
 	door := newAccess(host, port)
 	link := func() { s.config.Link("http://" + listener.Addr().String() + "/?token=" + door.link()) }
 	srv := &http.Server{
-		Handler:           door.guard(s.routes(), link),
+		Handler:           door.guard(s.routes(ctx), link),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    32 << 10,
@@ -97,13 +99,14 @@ func (s *Server) Run(ctx context.Context) error {
 	link()
 	err = srv.Serve(listener)
 	cancel()
+	s.watches.close()
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
 	return fmt.Errorf("serve the console: %w", err)
 }
 
-func (s *Server) routes() http.Handler {
+func (s *Server) routes(ctx context.Context) http.Handler {
 	mux := http.NewServeMux()
 	page := file("index.html", "text/html; charset=utf-8")
 	mux.HandleFunc("GET /{$}", page)
@@ -116,6 +119,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /icon.svg", file("icon.svg", "image/svg+xml"))
 	mux.HandleFunc("GET /api/rollouts", s.rollouts)
 	mux.HandleFunc("GET /api/rollouts/{id}", s.detail)
+	mux.HandleFunc("GET /api/rollouts/{id}/live", func(w http.ResponseWriter, r *http.Request) { s.live(ctx, w, r) })
 	mux.HandleFunc("GET /api/rollouts/{id}/rows/{row}", s.tokens)
 	mux.HandleFunc("GET /api/rollouts/{id}/versions", s.versions)
 	mux.HandleFunc("GET /api/group", s.group)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
@@ -43,7 +44,7 @@ func (b *bench) watch(t *testing.T, id schema.ID) (events func() []schema.Event)
 		defer close(done)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		_ = tap.Run(ctx, func(e schema.Event) {
+		_ = tap.Run(ctx, func(_ broker.Place, e schema.Event) {
 			if all = append(all, e); e.Type == schema.EventResult {
 				cancel()
 			}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/rollout/models"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
@@ -37,7 +38,7 @@ func (b *bench) waits(t *testing.T) *told {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = tap.Run(ctx, func(e schema.Event) {
+		_ = tap.Run(ctx, func(_ broker.Place, e schema.Event) {
 			if e.Wait == nil {
 				return
 			}

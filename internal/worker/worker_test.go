@@ -406,7 +406,7 @@ func TestTheKeyIsInNoLogEventOrResult(t *testing.T) {
 		defer close(watched)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		_ = tap.Run(ctx, func(e schema.Event) {
+		_ = tap.Run(ctx, func(_ broker.Place, e schema.Event) {
 			if events = append(events, e); e.Type == schema.EventResult {
 				cancel()
 			}

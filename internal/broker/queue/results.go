@@ -82,10 +82,5 @@ func (r *Results) Hints(handle func(schema.Hint)) (stop func(), err error) {
 // Watch calls handle for the phase and wait events of this trainer's rollouts,
 // until stop is called. Events can be lost.
 func (r *Results) Watch(handle func(schema.Event)) (stop func(), err error) {
-	return wire.Subscribe(r.broker.BulkConn(), subjects.TrainerEvents(r.tid), func(m *nats.Msg) {
-		var e schema.Event
-		if schema.Decode(m.Data, &e) == nil && e.Rollout.Trainer() == r.tid {
-			handle(e)
-		}
-	})
+	return r.broker.Events.Progress(r.tid, handle)
 }

@@ -2,19 +2,12 @@
 import { useRef, useState } from 'preact/hooks'
 import type { ComponentChildren } from 'preact'
 import { count, duration, reward, time } from './format'
+import { Live } from './live'
+import { Message, type Turn } from './message'
 import { Link, Section, useLoaded } from './page'
 import { groupPage, jobPage, type Row } from './rows'
 import { home, row } from './store'
 import { useRows } from './virtual'
-
-interface Turn {
-	role: string
-	text?: string
-	reasoning?: string
-	tools?: { id: string; name: string; arguments: string }[]
-	for?: string
-	cut?: number
-}
 
 interface Call {
 	number: number
@@ -54,6 +47,7 @@ interface Detail extends Omit<Row, 'calls'> {
 	tokens?: string
 	findings: string[]
 	missing?: string
+	live?: boolean // its events can be heard
 }
 
 interface TokenRow {
@@ -78,6 +72,8 @@ export function Rollout({ id }: { id: string }) {
 	)
 }
 
+const over = ['done', 'failed', 'cancelled', 'dead']
+
 function Page({ d, base }: { d: Detail; base: string }) {
 	return (
 		<>
@@ -91,7 +87,7 @@ function Page({ d, base }: { d: Detail; base: string }) {
 			) : null}
 			<Facts d={d} />
 			<Phases d={d} />
-			<Conversation d={d} />
+			{d.live && (d.missing || !over.includes(d.status)) ? <Live path={base + '/live'} status={d.status} /> : <Conversation d={d} />}
 			<Tokens d={d} base={base} />
 			<Files d={d} base={base} />
 			{d.commands.length ? (
@@ -195,56 +191,6 @@ function Conversation({ d }: { d: Detail }) {
 				</article>
 			))}
 		</Section>
-	)
-}
-
-function Message({ turn: t }: { turn: Turn }) {
-	return (
-		<div class={'message ' + (['system', 'developer', 'user', 'assistant', 'tool'].includes(t.role) ? t.role : 'other')}>
-			<span class="role">{t.role}</span>
-			{t.reasoning ? (
-				<details class="reasoning">
-					<summary>reasoning</summary>
-					<pre>{t.reasoning}</pre>
-				</details>
-			) : null}
-			{t.text ? <Long text={t.text} closed={t.role === 'system' || t.role === 'developer'} /> : null}
-			{t.tools?.map((u, i) => (
-				<div key={i} class="use">
-					<span class="role">{u.name}</span>
-					<Long text={tidy(u.arguments)} />
-				</div>
-			))}
-			{t.cut ? <p class="cut">{count(t.cut)} more bytes are in the transcript.</p> : null}
-		</div>
-	)
-}
-
-// tidy shows a single argument of text, such as a command, as its lines. The server does
-// not see the characters that JSON escapes, so they are removed here.
-function tidy(json: string): string {
-	const safe = (text: string) => text.replace(/[^\P{Cc}\n\t]|[\p{Bidi_Control}\p{Zl}\p{Zp}]/gu, '\ufffd')
-	try {
-		const value = JSON.parse(json)
-		const entries = Object.entries(value)
-		if (entries.length === 1 && typeof entries[0]![1] === 'string') return safe(entries[0]![1] as string)
-		return safe(JSON.stringify(value, null, 2))
-	} catch {
-		return json
-	}
-}
-
-const preview = 1500
-
-function Long({ text, closed = false }: { text: string; closed?: boolean }) {
-	const [open, set] = useState(false)
-	const limit = closed ? 200 : preview
-	if (text.length <= limit || open) return <pre>{text}</pre>
-	return (
-		<>
-			<pre>{text.slice(0, limit)}…</pre>
-			<button onClick={() => set(true)}>Show all {count(text.length)} characters</button>
-		</>
 	)
 }
 

@@ -1,0 +1,62 @@
+// A message of a conversation.
+import { useState } from 'preact/hooks'
+import { count } from './format'
+
+export interface Turn {
+	role: string
+	text?: string
+	reasoning?: string
+	tools?: { id: string; name: string; arguments: string }[]
+	for?: string
+	cut?: number
+}
+
+export function Message({ turn: t }: { turn: Turn }) {
+	return (
+		<div class={'message ' + (['system', 'developer', 'user', 'assistant', 'tool'].includes(t.role) ? t.role : 'other')}>
+			<span class="role">{t.role}</span>
+			{t.reasoning ? (
+				<details class="reasoning">
+					<summary>reasoning</summary>
+					<pre>{t.reasoning}</pre>
+				</details>
+			) : null}
+			{t.text ? <Long text={t.text} closed={t.role === 'system' || t.role === 'developer'} /> : null}
+			{t.tools?.map((u, i) => (
+				<div key={i} class="use">
+					<span class="role">{u.name}</span>
+					<Long text={tidy(u.arguments)} />
+				</div>
+			))}
+			{t.cut ? <p class="cut">{count(t.cut)} more bytes are in the transcript.</p> : null}
+		</div>
+	)
+}
+
+// tidy shows a single argument of text, such as a command, as its lines. The server does
+// not see the characters that JSON escapes, so they are removed here.
+function tidy(json: string): string {
+	const safe = (text: string) => text.replace(/[^\P{Cc}\n\t]|[\p{Bidi_Control}\p{Zl}\p{Zp}]/gu, '\ufffd')
+	try {
+		const value = JSON.parse(json)
+		const entries = Object.entries(value)
+		if (entries.length === 1 && typeof entries[0]![1] === 'string') return safe(entries[0]![1] as string)
+		return safe(JSON.stringify(value, null, 2))
+	} catch {
+		return json
+	}
+}
+
+const preview = 1500
+
+export function Long({ text, closed = false }: { text: string; closed?: boolean }) {
+	const [open, set] = useState(false)
+	const limit = closed ? 200 : preview
+	if (text.length <= limit || open) return <pre>{text}</pre>
+	return (
+		<>
+			<pre>{text.slice(0, limit)}…</pre>
+			<button onClick={() => set(true)}>Show all {count(text.length)} characters</button>
+		</>
+	)
+}
