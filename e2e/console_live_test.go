@@ -3,12 +3,13 @@ package e2e_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
@@ -34,7 +35,7 @@ func bashCall(text, command string) (*schema.Reply, error) {
 func TestConsoleShowsARolloutLive(t *testing.T) {
 	page := browser.Open(t, 1280, 800)
 	nats := newKillable(t, newBench(t))
-	nats.worker(t, "local")
+	worker, log := nats.worker(t, "local"), &harness.Buffer{}
 	pieces, proceed := make(chan string), make(chan struct{})
 	answer := func(ctx context.Context, c *trainer.Call) (*schema.Reply, error) {
 		wait := func(on <-chan struct{}) {
@@ -67,7 +68,7 @@ func TestConsoleShowsARolloutLive(t *testing.T) {
 			}
 		}
 	}
-	tr, err := trainer.Dial(t.Context(), trainer.Config{URL: "nats://127.0.0.1:" + nats.port, Creds: filepath.Join(nats.state, "creds", "trainer-local.nk"), Name: "local"})
+	tr, err := trainer.Dial(t.Context(), trainer.Config{URL: "nats://127.0.0.1:" + nats.port, Creds: filepath.Join(nats.state, "creds", "trainer-local.nk"), Name: "local", Log: zerolog.New(log)})
 	harness.Must(t, err)
 	defer tr.Close()
 	ctx, stop := context.WithCancel(t.Context())
@@ -109,6 +110,9 @@ func TestConsoleShowsARolloutLive(t *testing.T) {
 	nats.kill(t)
 	nats.start(t)
 	shown()
+	for _, out := range []*harness.Buffer{worker.err, log} { // both have two connections
+		harness.Eventually(t, "a connection that is back", time.Minute, func() bool { return strings.Count(out.String(), "NATS connection is back") == 2 })
+	}
 	pieces <- ""
 	page.Shows(`document.querySelectorAll('.call').length === 2 && document.querySelector('.call .message.assistant .use pre').textContent.startsWith("echo 'Hello")`)
 	page.Shows(`document.querySelector('.call[aria-label="Call 2"] .message.tool pre')?.textContent.includes('<script>')`)
@@ -116,6 +120,7 @@ func TestConsoleShowsARolloutLive(t *testing.T) {
 	page.Shows(`document.querySelectorAll('.call').length === 2 && document.querySelectorAll('.call .message').length === 5`)
 	close(proceed)
 	page.Shows(`document.querySelector('h1 .reward').textContent === 'reward 1'`)
-	page.Shows(fmt.Sprintf(`document.querySelectorAll('.call .message').length === %d && document.querySelector('.phase') !== null`, 6))
+	page.Shows(`document.querySelectorAll('.call .message').length === 6 && document.querySelector('.phase') !== null`)
 	page.Shows(`document.title === 'turngate' && document.querySelectorAll('main img, main script').length === 0`)
+	worker.stop(t) // before the server, without which it ends late
 }

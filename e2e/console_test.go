@@ -84,12 +84,13 @@ func TestConsoleShowsRunningRollouts(t *testing.T) {
 		page.Shows(`document.querySelectorAll('.body .row')[1].getAttribute('aria-selected') === 'true'`)
 		page.Picture("rollouts-" + role)
 
-		// Its page has phases, and for the trainer, who may read files, the conversation.
+		// Its page has phases and the conversation, and for the trainer, who may read files, its
+		// rows and files.
 		page.Do(chromedp.KeyEvent(kb.Enter))
 		page.Shows(`location.pathname.startsWith('/rollout/local-') && document.querySelector('h1 .reward').textContent === 'reward 1'`)
 		page.Shows(`[...document.querySelectorAll('.phase .name')].some((e) => e.textContent === 'agent')`)
 		if role == "ops.nk" {
-			page.Shows(`document.querySelector('section .empty').textContent.includes('for the trainer')`)
+			page.Shows(`document.querySelectorAll('.call').length === 2 && document.querySelector('.use pre').textContent.startsWith("echo 'Hello") && document.querySelectorAll('.rows, .files').length === 0`)
 		} else {
 			page.Shows(`document.querySelectorAll('.call').length === 2 && document.querySelector('.use pre').textContent.startsWith("echo 'Hello")`)
 			page.Shows(`document.querySelector('.rows button').textContent.includes('2 trained') || document.querySelectorAll('.rows button').length === 2`)

@@ -174,7 +174,7 @@ function useNow(runs: boolean): number {
 	return now
 }
 
-export function Live({ path, status }: { path: string; status: string }) {
+export function Live({ path, status, missing }: { path: string; status: string; missing?: string }) {
 	const { story, unheard, lost, error } = useStory(path)
 	const runs = !story.ended && (status === 'running' || status === 'cancelling' || status === 'queued')
 	const now = useNow(runs)
@@ -198,6 +198,10 @@ export function Live({ path, status }: { path: string; status: string }) {
 					{[...story.calls.values()].map((c) => (
 						<LiveCall key={c.number} c={c} wait={story.waits.get(c.number)} now={now} runs={runs} />
 					))}
+				</Section>
+			) : !runs && missing ? (
+				<Section title="Conversation">
+					<p class="empty">{missing}</p>
 				</Section>
 			) : null}
 			{story.output.size ? (
