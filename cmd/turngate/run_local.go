@@ -97,7 +97,7 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 		return nil, err
 	}
 	closers = append(closers, inBackground(ctx, w, log))
-	return &link{tb, &natsFlags{srv.URL(), srv.OpsCreds()}, closeAll}, nil
+	return &link{tb, &natsFlags{url: srv.URL(), creds: srv.OpsCreds()}, closeAll}, nil
 }
 
 // minRoom is the free room that the server of a run needs for its streams.
