@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,17 +16,22 @@ import (
 // adoptAtOnce is the number of concurrent look-ups.
 const adoptAtOnce = 16
 
-// Adopt makes rollouts outstanding here that another process of this trainer
-// may have submitted. It collects the results of ended rollouts, waits for
-// rollouts that workers know, and submits the others. A rollout that is still
-// in the queue is queued twice and runs once. All get the shard of this process. Calls
-// of those that run with another one still go there, and a warning says so.
-func (t *Trainer) Adopt(ctx context.Context, requests []schema.Request) error {
+// adopter makes rollouts outstanding here that another process submitted.
+type adopter struct {
+	*base
+	outstanding *outstanding
+	endings     *endings
+	submitter   *submitter
+	keeping     sync.Mutex // rollouts are adopted one after the other
+}
+
+// adopt adopts the rollouts that the broker knows, and submits the others.
+func (a *adopter) adopt(ctx context.Context, requests []schema.Request) error {
 	requests = slices.Clone(requests)
 	for i := range requests {
 		requests[i].Shard = ""
 	}
-	if _, err := t.batches(requests); err != nil {
+	if _, err := a.submitter.batches(requests); err != nil {
 		return err
 	}
 	there := make([]bool, len(requests))
@@ -33,7 +39,7 @@ func (t *Trainer) Adopt(ctx context.Context, requests []schema.Request) error {
 	all.SetLimit(adoptAtOnce)
 	for i := range requests {
 		all.Go(func() (err error) {
-			there[i], err = t.adopt(op, requests[i])
+			there[i], err = a.adoptOne(op, requests[i])
 			return err
 		})
 	}
@@ -46,14 +52,14 @@ func (t *Trainer) Adopt(ctx context.Context, requests []schema.Request) error {
 			fresh = append(fresh, r)
 		}
 	}
-	return t.Submit(ctx, fresh)
+	return a.submitter.submit(ctx, fresh)
 }
 
-// adopt reports whether the broker knows a rollout.
-func (t *Trainer) adopt(ctx context.Context, r schema.Request) (bool, error) {
-	state, err := t.requests.Records.State(ctx, r.ID)
+// adoptOne makes a rollout outstanding that the broker knows. It reports whether it does.
+func (a *adopter) adoptOne(ctx context.Context, r schema.Request) (bool, error) {
+	state, err := a.requests.Records.State(ctx, r.ID)
 	if errors.Is(err, broker.ErrNotFound) {
-		_, err = t.requests.Records.Result(ctx, r.ID)
+		_, err = a.requests.Records.Result(ctx, r.ID)
 		state = schema.State{Status: schema.StatusDone}
 	}
 	if errors.Is(err, broker.ErrNotFound) {
@@ -63,48 +69,36 @@ func (t *Trainer) adopt(ctx context.Context, r schema.Request) (bool, error) {
 		return false, err
 	}
 	if !state.Status.Terminal() {
-		if has, err := t.requests.Records.Request(ctx, r.ID); err == nil && !t.ofThisShard(&has) {
-			t.cfg.Log.Warn().Str("rollout", string(r.ID)).Str("shard", shardOf(&has)).Msg("an adopted rollout sends its calls to another shard")
+		if has, err := a.requests.Records.Request(ctx, r.ID); err == nil && !a.ofThisShard(&has) {
+			a.cfg.Log.Warn().Str("rollout", string(r.ID)).Str("shard", shardOf(&has)).Msg("an adopted rollout sends its calls to another shard")
 		}
 	}
-	return true, t.keep(&submitted{request: t.mine(r), lane: t.lane(), attempt: state.Attempt}, state.Status)
+	return true, a.keep(&submitted{request: a.mine(r), lane: a.lane(), attempt: state.Attempt}, state.Status)
 }
 
 // adoptAt makes a rollout outstanding that another process has put on the queue.
-func (t *Trainer) adoptAt(ctx context.Context, r schema.Request, lane int, seq uint64) error {
-	state, err := t.requests.Records.State(ctx, r.ID)
+func (a *adopter) adoptAt(ctx context.Context, r schema.Request, lane int, seq uint64) error {
+	state, err := a.requests.Records.State(ctx, r.ID)
 	if err != nil && !errors.Is(err, broker.ErrNotFound) {
 		return err
 	}
-	return t.keep(&submitted{request: r, lane: lane, seq: seq, attempt: state.Attempt, at: time.Now()}, state.Status)
+	return a.keep(&submitted{request: r, lane: lane, seq: seq, attempt: state.Attempt, at: time.Now()}, state.Status)
 }
 
 // keep makes a rollout outstanding, unless it is, or its result was returned here. It is
 // in the State file before its result can be.
-func (t *Trainer) keep(s *submitted, status schema.Status) error {
-	t.keeping.Lock()
-	defer t.keeping.Unlock()
+func (a *adopter) keep(s *submitted, status schema.Status) error {
+	a.keeping.Lock()
+	defer a.keeping.Unlock()
 	id := s.request.ID
-	if !t.has(id) {
-		if err := t.ledger.write(true, entry{Submit: &s.request, Lane: s.lane, Seq: s.seq, Attempt: s.attempt}); err != nil {
+	if !a.outstanding.had(id) {
+		if err := a.outstanding.ledger.write(true, entry{Submit: &s.request, Lane: s.lane, Seq: s.seq, Attempt: s.attempt}); err != nil {
 			return err
 		}
-		t.mu.Lock()
-		if t.outstanding[id] == nil {
-			t.addOutstanding(s)
-		}
-		t.mu.Unlock()
+		a.outstanding.add(s)
 	}
 	if status.Terminal() {
-		t.onHint(id)
+		a.endings.hint(id)
 	}
 	return nil
-}
-
-// lane returns the lane of submitted rollouts.
-func (t *Trainer) lane() int {
-	if t.cfg.Lane != nil {
-		return *t.cfg.Lane
-	}
-	return 2
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/turngate/turngate/internal/broker/queue"
@@ -25,6 +26,28 @@ const (
 	// unattachedFor is the time after which a process without its calls says so.
 	unattachedFor = 3 * time.Second
 )
+
+// attachment keeps this process attached to its shard, so that it has the shard's calls.
+type attachment struct {
+	*base
+	process   schema.Process // this one
+	began     func()         // called when this process has the calls
+	attached  atomic.Bool    // this process has the calls
+	displaced chan struct{}  // capacity 1: another process may have its place
+}
+
+// newAttachment returns the attachment of this process; owner is the name of its State
+// file.
+func newAttachment(b *base, owner string, began func()) *attachment {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "an unknown host"
+	}
+	return &attachment{base: b, began: began, displaced: make(chan struct{}, 1), process: schema.Process{
+		V: schema.Version, Instance: b.instance, Owner: owner, Shard: b.cfg.Shard, Since: time.Now().UnixMilli(),
+		Name: schema.Clip(fmt.Sprintf("%s, process %d on %s", filepath.Base(os.Args[0]), os.Getpid(), host), 300),
+	}}
+}
 
 // InUseError reports that another process answers the calls of this trainer's shard.
 type InUseError struct {
@@ -73,26 +96,14 @@ func described(p *schema.Process) string {
 	return name + ", since " + time.UnixMilli(p.Since).Format(time.DateTime)
 }
 
-// thisProcess describes this process.
-func (t *Trainer) thisProcess() schema.Process {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "an unknown host"
-	}
-	return schema.Process{
-		V: schema.Version, Instance: t.instance, Owner: t.ledger.owner, Shard: t.cfg.Shard, Since: time.Now().UnixMilli(),
-		Name: schema.Clip(fmt.Sprintf("%s, process %d on %s", filepath.Base(os.Args[0]), os.Getpid(), host), 300),
-	}
-}
-
 // attach asks for the calls of this trainer's shard. Without a worker there are no
-// calls: then keepAttached asks later.
-func (t *Trainer) attach(ctx context.Context) error {
+// calls: then keep asks later.
+func (a *attachment) attach(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, silentWithin)
 	defer cancel()
 	var silent *InUseError // the newest
 	for {
-		err := t.tryAttach(within)
+		err := a.try(within)
 		var used *InUseError
 		switch {
 		case err == nil:
@@ -100,10 +111,10 @@ func (t *Trainer) attach(ctx context.Context) error {
 		case errors.As(err, &used) && used.Silent == 0:
 			return err
 		case used == nil && within.Err() == nil:
-			t.cfg.Log.Info().Err(err).Msg("this process does not have the calls of its shard yet")
+			a.cfg.Log.Info().Err(err).Msg("this process does not have the calls of its shard yet")
 			return nil
 		case used != nil && silent == nil:
-			t.cfg.Log.Warn().Msg(used.Error() + "; waiting until a worker takes it for dead")
+			a.cfg.Log.Warn().Msg(used.Error() + "; waiting until a worker takes it for dead")
 		}
 		if used != nil {
 			silent = used
@@ -119,133 +130,133 @@ func (t *Trainer) attach(ctx context.Context) error {
 	}
 }
 
-// tryAttach asks once. It takes the place of a process that does not run any more, or
+// try asks once. It takes the place of a process that does not run any more, or
 // of any other one with Config.TakeOver.
-func (t *Trainer) tryAttach(ctx context.Context) error {
-	ask := schema.Attach{V: schema.Version, Process: t.process}
-	holder, err := t.requests.Processes.Holder(ctx, t.cfg.Shard)
+func (a *attachment) try(ctx context.Context) error {
+	ask := schema.Attach{V: schema.Version, Process: a.process}
+	holder, err := a.requests.Processes.Holder(ctx, a.cfg.Shard)
 	if err != nil {
 		return err
 	}
 	if holder != nil {
-		if !t.cfg.TakeOver {
-			return t.inUse(holder, 0)
+		if !a.cfg.TakeOver {
+			return a.inUse(holder, 0)
 		}
 		ask.Replace = holder.Instance
 	}
 	for {
-		got, err := t.requests.Processes.Attach(ctx, &ask)
+		got, err := a.requests.Processes.Attach(ctx, &ask)
 		if err != nil {
 			return err
 		}
 		other := &got.Process
-		if other.Instance == t.instance {
-			return t.hasAttached(ask.Replace)
+		if other.Instance == a.instance {
+			return a.begin(ask.Replace)
 		}
-		if !t.cfg.TakeOver {
+		if !a.cfg.TakeOver {
 			silent := time.Duration(got.SilentMS+1) * time.Millisecond
-			runs, known := t.requests.Processes.Runs(ctx, other.Instance, silent)
+			runs, known := a.requests.Processes.Runs(ctx, other.Instance, silent)
 			switch {
 			case runs:
-				return t.inUse(other, 0)
+				return a.inUse(other, 0)
 			case ctx.Err() != nil:
 				return context.Cause(ctx)
 			case !known:
-				return t.inUse(other, silent)
+				return a.inUse(other, silent)
 			}
 		}
-		t.cfg.Log.Info().Msg("taking the place of " + described(other))
+		a.cfg.Log.Info().Msg("taking the place of " + described(other))
 		ask.Replace = other.Instance
 	}
 }
 
-func (t *Trainer) inUse(by *schema.Process, silent time.Duration) *InUseError {
-	return &InUseError{Trainer: t.cfg.Name, Process: *by, Silent: silent, Copied: by.SameOwner(&t.process)}
+func (a *attachment) inUse(by *schema.Process, silent time.Duration) *InUseError {
+	return &InUseError{Trainer: a.cfg.Name, Process: *by, Silent: silent, Copied: by.SameOwner(&a.process)}
 }
 
-// hasAttached begins the answers of a process that has its shard, and its look for
-// orphans. It may have the place of another one.
-func (t *Trainer) hasAttached(replaced string) error {
-	stop, err := t.requests.Processes.Holds(&t.process)
+// begin begins the answers of a process that has its shard. It may have the place of
+// another one.
+func (a *attachment) begin(replaced string) error {
+	stop, err := a.requests.Processes.Holds(&a.process)
 	if err != nil {
 		return err
 	}
-	t.bg.Go(func() {
-		<-t.life.Done()
+	a.bg.Go(func() {
+		<-a.life.Done()
 		stop()
 	})
-	t.attached.Store(true)
+	a.attached.Store(true)
 	if replaced != "" {
-		t.cfg.Log.Warn().Str("replaced", replaced).Msg("this process has the place of another one of this trainer")
-		if err := t.requests.Processes.Displaced(replaced); err != nil { // it asks again by itself
-			t.cfg.Log.Debug().Err(err).Msg("the other process was not told")
+		a.cfg.Log.Warn().Str("replaced", replaced).Msg("this process has the place of another one of this trainer")
+		if err := a.requests.Processes.Displaced(replaced); err != nil { // it asks again by itself
+			a.cfg.Log.Debug().Err(err).Msg("the other process was not told")
 		}
 	}
-	t.bg.Go(t.lookForOrphans)
+	a.bg.Go(a.began)
 	return nil
 }
 
-// keepAttached asks again and again. It ends the trainer if another process has its
+// keep asks again and again. It ends the trainer if another process has its
 // place.
-func (t *Trainer) keepAttached() {
+func (a *attachment) keep() {
 	began := time.Now()
 	var lines quiet.Lines
 	for {
 		wait := attachEvery
-		if !t.attached.Load() {
+		if !a.attached.Load() {
 			wait = attachSoon
 		}
 		select {
-		case <-t.life.Done():
+		case <-a.life.Done():
 			return
-		case <-t.displaced:
+		case <-a.displaced:
 		case <-time.After(wait):
 		}
 		var err error
-		if t.attached.Load() {
-			err = t.attachAgain()
+		if a.attached.Load() {
+			err = a.renew()
 		} else {
-			err = t.attachLate(began, &lines)
+			err = a.late(began, &lines)
 		}
 		if err != nil {
-			t.cfg.Log.Error().Msg(err.Error())
-			t.stop(err)
+			a.cfg.Log.Error().Msg(err.Error())
+			a.stop(err)
 			return
 		}
 	}
 }
 
-// attachLate asks for the calls that this process does not have since it began. It
+// late asks for the calls that this process does not have since it began. It
 // returns an error if another process that runs has them.
-func (t *Trainer) attachLate(began time.Time, lines *quiet.Lines) error {
-	err := t.tryAttach(t.life)
+func (a *attachment) late(began time.Time, lines *quiet.Lines) error {
+	err := a.try(a.life)
 	var used *InUseError
 	switch {
 	case err == nil:
-		t.cfg.Log.Info().Msg("this process has the calls of its shard")
+		a.cfg.Log.Info().Msg("this process has the calls of its shard")
 		return nil
 	case errors.As(err, &used) && used.Silent == 0:
 		return err
-	case t.life.Err() != nil || time.Since(began) < unattachedFor:
+	case a.life.Err() != nil || time.Since(began) < unattachedFor:
 		return nil
 	}
 	if _, speak := lines.Speak(err.Error(), time.Now()); speak {
-		t.cfg.Log.Warn().Err(err).Msg("this process does not have the calls of its shard, and answers none")
+		a.cfg.Log.Warn().Err(err).Msg("this process does not have the calls of its shard, and answers none")
 	}
 	return nil
 }
 
-// attachAgain renews. It returns an error if another process has the calls.
-func (t *Trainer) attachAgain() error {
-	got, err := t.requests.Processes.Attach(t.life, &schema.Attach{V: schema.Version, Process: t.process})
+// renew renews. It returns an error if another process has the calls.
+func (a *attachment) renew() error {
+	got, err := a.requests.Processes.Attach(a.life, &schema.Attach{V: schema.Version, Process: a.process})
 	switch {
 	case err != nil: // no worker, or no server: nobody else can have them
 		if !errors.Is(err, queue.ErrNoWorker) {
-			t.cfg.Log.Debug().Err(err).Msg("this process could not ask again for its calls")
+			a.cfg.Log.Debug().Err(err).Msg("this process could not ask again for its calls")
 		}
 		return nil
-	case got.Process.Instance != t.instance:
-		return &ReplacedError{Trainer: t.cfg.Name, Process: got.Process, Copied: got.Process.SameOwner(&t.process)}
+	case got.Process.Instance != a.instance:
+		return &ReplacedError{Trainer: a.cfg.Name, Process: got.Process, Copied: got.Process.SameOwner(&a.process)}
 	}
 	return nil
 }

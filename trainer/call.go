@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"bytes"
 	"context"
 
 	"github.com/turngate/turngate/schema"
@@ -53,26 +52,4 @@ func Whole(f func(ctx context.Context, c *schema.Call) (*schema.Reply, error)) A
 type given struct {
 	gen                string
 	prompt, completion schema.TokenIDs
-}
-
-// gave notes the answer to a call, for later calls based on it and for holds and
-// cancels by version.
-func (t *Trainer) gave(s *state, r *schema.Reply) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	of := t.rollouts[s.key.Rollout]
-	if of == nil || of.attempt != s.key.Attempt {
-		return
-	}
-	if len(r.Versions) > 0 {
-		of.version = r.Versions[len(r.Versions)-1].Version
-	}
-	if n := schema.OldestVersion(r.Versions); n >= 0 && (of.oldest < 0 || n < of.oldest) {
-		of.oldest = n
-	}
-	for _, k := range of.known {
-		if k.number == s.key.Call {
-			k.answer = given{s.gen, bytes.Clone(r.PromptIDs), bytes.Clone(r.CompletionIDs)}
-		}
-	}
 }

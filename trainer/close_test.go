@@ -19,14 +19,16 @@ func TestCloseWaitsForACallThatBegins(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int32
-		tr := &Trainer{cfg: Config{Log: zerolog.Nop(), AnswerAll: true, Verify: func(context.Context, *Handle) (*schema.Verdict, error) {
+		b := &base{cfg: Config{Log: zerolog.Nop(), AnswerAll: true, Verify: func(context.Context, *Handle) (*schema.Verdict, error) {
 			runs.Add(1)
 			return nil, errors.New("closed")
-		}}, rollouts: map[schema.ID]*rollout{"alpha-1": newRollout()}, ledger: &ledger{}}
-		tr.attached.Store(true)
-		tr.life, tr.stop = context.WithCancelCause(context.Background())
+		}}}
+		b.life, b.stop = context.WithCancelCause(context.Background())
+		tr := newTrainer(b, &ledger{})
+		tr.attachment.attached.Store(true)
 		release := make(chan struct{})
-		r := tr.rollouts["alpha-1"]
+		r := newRollout()
+		tr.rollouts.of["alpha-1"] = r
 		r.ready, r.attempt = true, 1
 		r.calls[1] = &state{end: func(error) { <-release }}
 		key := schema.Key{Rollout: "alpha-1", Attempt: 2, Call: 1}
@@ -34,7 +36,7 @@ func TestCloseWaitsForACallThatBegins(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		go tr.onCall(modelcall.IncomingCall{Key: key, Verify: true, Body: body})
+		go tr.receiver.onCall(modelcall.IncomingCall{Key: key, Verify: true, Body: body})
 		synctest.Wait()
 		closed := make(chan struct{})
 		go func() {

@@ -87,7 +87,7 @@ func (h *Handle) operate(ctx context.Context, op *schema.Operation) (schema.Oper
 	switch {
 	case err == nil || h.state.ctx.Err() == nil:
 		return r, err
-	case h.state.t.life.Err() != nil:
+	case h.state.rollouts.life.Err() != nil:
 		return r, ErrClosed
 	default:
 		return r, ErrOver
@@ -112,7 +112,7 @@ func (h *Handle) ask(ctx context.Context, op *schema.Operation) (schema.Operatio
 	s.mu.Lock()
 	asked := s.incoming
 	s.mu.Unlock()
-	r, err := s.t.calls.Operate(ctx, asked, s.gen, h.number, op)
+	r, err := s.rollouts.server.Operate(ctx, asked, s.gen, h.number, op)
 	var f *schema.Fault
 	if errors.As(err, &f) {
 		switch {

@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -30,54 +29,61 @@ func checkOrphans(o Orphans) error {
 	}
 }
 
-// lookForOrphans looks for orphans when this process has the calls of its shard:
+// orphans looks for the orphans of this process's shard, and does with them as
+// Config.Orphans says.
+type orphans struct {
+	*base
+	outstanding *outstanding
+	adopter     *adopter
+	cancels     *cancels
+}
+
+// look looks for orphans when this process has the calls of its shard:
 // before, they may be another process's. It repeats a look that fails.
-func (t *Trainer) lookForOrphans() {
-	if t.cfg.AnswerAll {
+func (o *orphans) look() {
+	if o.cfg.AnswerAll {
 		return
 	}
 	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
-		err := t.findOrphans(t.life)
-		if t.life.Err() != nil {
+		err := o.find(o.life)
+		if o.life.Err() != nil {
 			return
 		}
 		if err == nil {
 			break
 		}
-		t.cfg.Log.Warn().Err(err).Stringer("again_in", wait).Msg("the open rollouts of other processes are not known")
-		if !sleep(t.life, wait) {
+		o.cfg.Log.Warn().Err(err).Stringer("again_in", wait).Msg("the open rollouts of other processes are not known")
+		if !sleep(o.life, wait) {
 			return
 		}
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.adopting = false
-	t.tellAll()
+	o.outstanding.adopting.Store(false)
+	o.outstanding.hints.retry()
 }
 
-// findOrphans looks for orphans in the queue, which has the requests of all open
+// find looks for orphans in the queue, which has the requests of all open
 // rollouts.
-func (t *Trainer) findOrphans(ctx context.Context) error {
+func (o *orphans) find(ctx context.Context) error {
 	n := 0
-	err := t.requests.OpenRequests(ctx, func(r schema.Request, lane int, seq uint64, _ time.Time) error {
-		if !t.ofThisShard(&r) || t.has(r.ID) {
+	err := o.requests.OpenRequests(ctx, func(r schema.Request, lane int, seq uint64, _ time.Time) error {
+		if !o.ofThisShard(&r) || o.outstanding.had(r.ID) {
 			return nil
 		}
 		n++
-		return t.take(ctx, r, lane, seq)
+		return o.take(ctx, r, lane, seq)
 	})
 	if err != nil {
 		return fmt.Errorf("look for open rollouts of other processes: %w", err)
 	}
 	if n > 0 {
-		t.tellOrphans(n)
+		o.tell(n)
 	}
 	return nil
 }
 
-func (t *Trainer) tellOrphans(n int) {
-	e := t.cfg.Log.Warn().Int("rollouts", n)
-	switch t.cfg.Orphans {
+func (o *orphans) tell(n int) {
+	e := o.cfg.Log.Warn().Int("rollouts", n)
+	switch o.cfg.Orphans {
 	case CancelOrphans:
 		e.Msg("open rollouts that this process did not submit are cancelled")
 	case AdoptOrphans:
@@ -87,53 +93,35 @@ func (t *Trainer) tellOrphans(n int) {
 	}
 }
 
-// has reports whether this process has a rollout, or returned its result lately.
-func (t *Trainer) has(id schema.ID) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.outstanding[id] != nil || t.delivered.has(id)
-}
-
 // take does with an orphan as Config.Orphans says.
-func (t *Trainer) take(ctx context.Context, r schema.Request, lane int, seq uint64) error {
-	switch t.cfg.Orphans {
+func (o *orphans) take(ctx context.Context, r schema.Request, lane int, seq uint64) error {
+	switch o.cfg.Orphans {
 	case AdoptOrphans:
-		return t.adoptAt(ctx, r, lane, seq)
+		return o.adopter.adoptAt(ctx, r, lane, seq)
 	case CancelOrphans:
-		t.mu.Lock()
-		t.orphans[r.ID] = cmp.Or(seq, t.orphans[r.ID])
-		t.mu.Unlock()
+		o.cancels.orphan(r.ID, seq)
 	}
 	return nil
 }
 
-// foundOrphan handles a call of a rollout that this process does not have. It reports
+// found handles a call of a rollout that this process does not have. It reports
 // whether the call is answered from now on. A gate may send calls of other shards'
 // rollouts here: these are no orphans.
-func (t *Trainer) foundOrphan(ctx context.Context, id schema.ID) bool {
-	log := t.cfg.Log.With().Str("rollout", string(id)).Logger()
-	r, err := t.requests.Records.Request(ctx, id)
-	if err == nil && !t.ofThisShard(&r) {
+func (o *orphans) found(ctx context.Context, id schema.ID) (answered bool, err error) {
+	log := o.cfg.Log.With().Str("rollout", string(id)).Logger()
+	r, err := o.requests.Records.Request(ctx, id)
+	if err == nil && !o.ofThisShard(&r) {
 		log.Warn().Str("shard", shardOf(&r)).Msg("a call of another shard's rollout is not answered: a process to which gate.routes sends calls needs AnswerAll")
-		return false
+		return false, nil
 	}
 	if err == nil {
-		err = t.take(ctx, r, t.lane(), 0)
+		err = o.take(ctx, r, o.lane(), 0)
 	}
 	if err != nil {
-		log.Warn().Err(err).Msg("an open rollout of another process was not looked at; its worker asks again")
-		t.mu.Lock()
-		delete(t.rollouts, id)
-		t.mu.Unlock()
-		return false
+		return false, err
 	}
-	if t.cfg.Orphans != AdoptOrphans && t.cfg.Orphans != CancelOrphans {
+	if o.cfg.Orphans != AdoptOrphans && o.cfg.Orphans != CancelOrphans {
 		log.Warn().Msg("a call of a rollout that this process did not submit is not answered: adopt or cancel such rollouts")
 	}
-	return t.cfg.Orphans == AdoptOrphans
+	return o.cfg.Orphans == AdoptOrphans, nil
 }
-
-// shardOf returns the shard of the process that submitted or adopted a rollout.
-func shardOf(r *schema.Request) string { return cmp.Or(r.Shard, schema.DefaultShard) }
-
-func (t *Trainer) ofThisShard(r *schema.Request) bool { return shardOf(r) == t.cfg.Shard }

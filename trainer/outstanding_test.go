@@ -170,7 +170,7 @@ func TestSubmitWaitsWhileTheQueueIsFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	group := []schema.Request{harness.Request("alpha-1"), harness.Request("alpha-2"), harness.Request("alpha-3")}
-	short, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	short, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if err := b.trainer.Submit(short, group); !errors.Is(err, queue.ErrQueueFull) || b.trainer.Outstanding() != 0 {
 		t.Fatalf("got %v, %d outstanding", err, b.trainer.Outstanding())

@@ -1,9 +1,9 @@
 package trainer
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,10 +30,10 @@ type Pending struct {
 // finished or in progress, for a worker that asks again, but not the call
 // itself.
 type state struct {
-	t   *Trainer
-	key schema.Key
-	ctx context.Context
-	end context.CancelCauseFunc
+	rollouts *rollouts
+	key      schema.Key
+	ctx      context.Context
+	end      context.CancelCauseFunc
 	// read is closed when the call is usable as a base, or never will be.
 	read chan struct{}
 
@@ -54,15 +54,6 @@ type state struct {
 	sent     time.Time // time of the last piece
 }
 
-func (t *Trainer) newState(key schema.Key) *state {
-	s := &state{t: t, key: key, read: make(chan struct{}), gen: t.newGen()}
-	s.ctx, s.end = context.WithCancelCause(t.life)
-	return s
-}
-
-// newGen names a generation.
-func (t *Trainer) newGen() string { return t.instance + strconv.FormatInt(t.gens.Add(1), 36) }
-
 // Context ends when the answer is no longer wanted.
 func (p *Pending) Context() context.Context { return p.state.ctx }
 
@@ -70,14 +61,11 @@ func (p *Pending) Context() context.Context { return p.state.ctx }
 func (s *state) open(a modelcall.IncomingCall) {
 	a.Body = nil // already decoded, so free it
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.incoming.Key == (schema.Key{}) { // otherwise a newer request has come
 		s.incoming = a
 	}
 	s.opened = time.Now()
-	s.mu.Unlock()
-	s.t.mu.Lock()
-	defer s.t.mu.Unlock()
-	s.t.fresh = append(s.t.fresh, s)
 }
 
 // accept sends an accept, unless the worker got one.
@@ -119,6 +107,20 @@ func (s *state) attach(a modelcall.IncomingCall, held bool) {
 	}
 }
 
+// forget removes the call from its rollout: a repeated request is a new call.
+func (s *state) forget() {
+	s.rollouts.change(s.key, func(r *rollout) { r.forget(s) })
+}
+
+// gave notes the answer to the call, for later calls based on it and for holds and
+// cancels by version.
+func (s *state) gave(r *schema.Reply) {
+	s.rollouts.change(s.key, func(of *rollout) {
+		of.gave(r.Versions)
+		of.conversations.gave(s.key.Call, given{s.gen, bytes.Clone(r.PromptIDs), bytes.Clone(r.CompletionIDs)})
+	})
+}
+
 // settle drops the answer, since the worker has it. The rest of the state stays,
 // so that a late request does not start a second generation.
 func (s *state) settle() {
@@ -158,7 +160,7 @@ func (s *state) waits() (since time.Time, ok bool) {
 // the lock.
 func (s *state) send(f modelcall.Frame) {
 	if err := s.incoming.Send(f); err != nil {
-		s.t.cfg.Log.Debug().Err(err).Stringer("call", s.key).Msg("a frame was not sent")
+		s.rollouts.cfg.Log.Debug().Err(err).Stringer("call", s.key).Msg("a frame was not sent")
 	}
 	switch f.Kind {
 	case schema.FrameAccept:
@@ -190,11 +192,11 @@ func (p *Pending) Reply(r *schema.Reply) error {
 		return err
 	}
 	s := p.state
-	body, err := s.t.calls.EncodeFrame(s.ctx, r)
+	body, err := s.rollouts.server.EncodeFrame(s.ctx, r)
 	if err != nil {
 		return err
 	}
-	s.t.gave(s, r) // before the rollout's next call can arrive
+	s.gave(r) // before the rollout's next call can arrive
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.wanted() {
@@ -210,13 +212,13 @@ func (p *Pending) Fault(f *schema.Fault) error {
 		f.Status = 500
 	}
 	s := p.state
-	body, err := s.t.calls.EncodeFrame(s.ctx, f)
+	body, err := s.rollouts.server.EncodeFrame(s.ctx, f)
 	if err != nil {
 		return err
 	}
 	retryable := schema.RetryableStatus(f.Status)
 	if retryable { // before the send: the worker may ask again at once
-		s.t.forget(s.key)
+		s.forget()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

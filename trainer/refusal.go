@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"errors"
+	"sync/atomic"
 
 	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/schema"
@@ -19,27 +20,22 @@ type Refusal struct {
 
 var errRefused = errors.New("the worker refused the answer")
 
-// Refusals returns the number of answers that workers refused.
-func (t *Trainer) Refusals() int64 { return t.refusals.Load() }
+// refusals counts the answers that workers refused.
+type refusals struct {
+	*base
+	rollouts *rollouts
+	count    atomic.Int64
+}
 
-// refused forgets a generation that a worker refused. The worker asks again and
+// refuse forgets a generation that a worker refused. The worker asks again and
 // gets a new one.
-func (t *Trainer) refused(a modelcall.IncomingCall) {
-	t.refusals.Add(1)
-	t.cfg.Log.Warn().Stringer("call", a.Key).Str("generation", a.ResumeGen).Msg(a.Reject.Error())
-	t.mu.Lock()
-	var given *state
-	if r := t.rollouts[a.Key.Rollout]; r != nil && r.attempt == a.Key.Attempt {
-		if s := r.of(a)[a.Key.Call]; s != nil && s.gen == a.ResumeGen {
-			given = s
-			delete(r.of(a), a.Key.Call)
-		}
-	}
-	t.mu.Unlock()
-	if given != nil {
+func (r *refusals) refuse(a modelcall.IncomingCall) {
+	r.count.Add(1)
+	r.cfg.Log.Warn().Stringer("call", a.Key).Str("generation", a.ResumeGen).Msg(a.Reject.Error())
+	if given := r.rollouts.refuse(a); given != nil {
 		given.end(errRefused)
 	}
-	if t.cfg.Refused != nil {
-		t.cfg.Refused(Refusal{Key: a.Key, Tool: a.Tool, Verify: a.Verify, Gen: a.ResumeGen, Fault: a.Reject})
+	if r.cfg.Refused != nil {
+		r.cfg.Refused(Refusal{Key: a.Key, Tool: a.Tool, Verify: a.Verify, Gen: a.ResumeGen, Fault: a.Reject})
 	}
 }

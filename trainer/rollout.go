@@ -6,9 +6,10 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/internal/broker/modelcall"
+	"github.com/turngate/turngate/schema"
 )
 
-// rollout is the state of a rollout until its result.
+// rollout is the state of a rollout until its result. The lock of rollouts protects it.
 type rollout struct {
 	attempt int // the highest seen
 	// waiting has the calls that arrive while the rollout's state is read. The
@@ -20,7 +21,7 @@ type rollout struct {
 	tools   map[int]*state // calls of tools
 	// verifications by the number of their step
 	verifications map[int]*state
-	known         []*known // whole calls, as bases of later calls
+	conversations *conversations // of the attempt
 	touched       time.Time
 	version       string // policy version of its newest answer
 	oldest        int64  // smallest number of a policy version of the attempt's answers; -1: not known
@@ -34,7 +35,7 @@ func newRollout() *rollout {
 
 // reset drops all calls.
 func (r *rollout) reset() {
-	r.calls, r.tools, r.verifications, r.known, r.oldest = map[int]*state{}, map[int]*state{}, map[int]*state{}, nil, -1
+	r.calls, r.tools, r.verifications, r.conversations, r.oldest = map[int]*state{}, map[int]*state{}, map[int]*state{}, &conversations{}, -1
 }
 
 // of returns the calls of the kind of a.
@@ -87,4 +88,23 @@ func (r *rollout) advance(attempt int) (stale []*state) {
 // allCalls lists the calls of all kinds.
 func (r *rollout) allCalls() []*state {
 	return slices.Concat(slices.Collect(maps.Values(r.calls)), slices.Collect(maps.Values(r.tools)), slices.Collect(maps.Values(r.verifications)))
+}
+
+// forget removes a call, if it is the rollout's.
+func (r *rollout) forget(s *state) {
+	for _, of := range []map[int]*state{r.calls, r.tools, r.verifications} {
+		if of[s.key.Call] == s {
+			delete(of, s.key.Call)
+		}
+	}
+}
+
+// gave notes the versions of an answer, for holds and cancels by version.
+func (r *rollout) gave(versions []schema.VersionSpan) {
+	if len(versions) > 0 {
+		r.version = versions[len(versions)-1].Version
+	}
+	if n := schema.OldestVersion(versions); n >= 0 && (r.oldest < 0 || n < r.oldest) {
+		r.oldest = n
+	}
 }

@@ -87,7 +87,7 @@ func (s *state) sendDelta(d *schema.Delta) error {
 // add numbers a piece and keeps it for a worker that asks again. The caller
 // holds the lock.
 func (s *state) add(d *schema.Delta) (modelcall.Frame, error) {
-	body, err := s.t.calls.EncodeFrame(s.ctx, d)
+	body, err := s.rollouts.server.EncodeFrame(s.ctx, d)
 	if err != nil {
 		return modelcall.Frame{}, err
 	}

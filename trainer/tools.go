@@ -21,22 +21,28 @@ type ToolCall struct {
 	Arguments json.RawMessage // a JSON object
 }
 
-// listenTools subscribes to tool calls, if this trainer has tools.
-func (t *Trainer) listenTools() (func(), error) {
+// tools runs the tool calls of agents.
+type tools struct {
+	*base
+	beats *beats
+}
+
+// listen subscribes to tool calls, if this trainer has tools.
+func (t *tools) listen(onCall func(modelcall.IncomingCall)) (func(), error) {
 	if len(t.cfg.Tools) == 0 {
 		return func() {}, nil
 	}
-	return t.calls.ListenTools(t.cfg.Shard, t.onCall)
+	return t.server.ListenTools(t.cfg.Shard, onCall)
 }
 
-// runTool runs a new tool call.
-func (t *Trainer) runTool(s *state, a modelcall.IncomingCall) {
+// run runs a new tool call.
+func (t *tools) run(s *state, a modelcall.IncomingCall) {
 	var c schema.ToolCall
 	err := schema.Decode(a.Body, &c)
 	if err == nil && c.Key != a.Key.String() {
 		err = fmt.Errorf("key: %q does not match the subject's %s", c.Key, a.Key)
 	}
-	s.open(a)
+	t.beats.open(s, a)
 	tool := t.cfg.Tools[c.Name]
 	if err == nil && tool == nil {
 		err = fmt.Errorf("this trainer has no tool %q", c.Name)
@@ -60,13 +66,13 @@ func (t *Trainer) runTool(s *state, a modelcall.IncomingCall) {
 
 // answer sends the result of a tool call, or a verdict.
 func (s *state) answer(kind schema.FrameKind, m schema.Message) {
-	body, err := s.t.calls.EncodeFrame(s.ctx, m)
+	body, err := s.rollouts.server.EncodeFrame(s.ctx, m)
 	if err == nil {
 		s.mu.Lock()
 		err = s.finish(modelcall.Frame{Kind: kind, Gen: s.gen, Body: body}, true)
 		s.mu.Unlock()
 	}
 	if err != nil {
-		s.t.cfg.Log.Debug().Err(err).Stringer("call", s.key).Msg("the answer was not sent")
+		s.rollouts.cfg.Log.Debug().Err(err).Stringer("call", s.key).Msg("the answer was not sent")
 	}
 }

@@ -10,89 +10,50 @@ package trainer
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"maps"
-	"net/http"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/turngate/turngate/internal/broker"
-	"github.com/turngate/turngate/internal/broker/modelcall"
-	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/schema"
 )
 
 // Trainer is the connection of one process under a trainer's name. Several processes
 // may use one name, each with its own shard. It is safe for concurrent use.
 type Trainer struct {
-	requests *queue.Trainer
-	calls    *modelcall.Server
-	cfg      Config
-	life     context.Context
-	stop     context.CancelCauseFunc
-	bg       sync.WaitGroup
-	unsub    []func()
-	own      *broker.Broker // the connection that Dial made; nil: the caller's
+	base  *base
+	own   *broker.Broker // the connection that Dial made; nil: the caller's
+	unsub []func()
 
-	hashers   sync.Pool      // of *schema.Hasher
-	process   schema.Process // this one
-	attached  atomic.Bool    // this process has the calls of its shard
-	displaced chan struct{}  // capacity 1: another process may have its place
+	// the shard
+	attachment *attachment
+	orphans    *orphans
 
-	gens     atomic.Int64
-	refusals atomic.Int64
+	// rollouts of this process
+	outstanding *outstanding
+	submitter   *submitter
+	duplicates  *duplicates
+	adopter     *adopter
+	bundles     *bundles
+	auditor     *auditor
+	cancels     *cancels
+	backlog     *backlog
+	obstacles   *obstacles
+	endings     *endings
+	poller      *poller
+	results     *results
 
-	keeping sync.Mutex // rollouts are adopted one after the other
-
-	mu          sync.Mutex
-	rollouts    map[schema.ID]*rollout
-	queue       []*Pending
-	arrived     chan struct{}   // capacity 1: the queue has calls
-	serving     *serving        // takes calls without the queue; nil: Serve does not run
-	fresh       []*state        // newly opened calls, oldest first; accept looks at them after acceptAfter
-	hold        *Selection      // the rollouts to hold; nil: none
-	holdSerial  int64           // serial number of the last message about a hold
-	holdTold    int             // messages about the hold since it changed
-	instance    string          // random name of this process
-	agents      map[string]bool // that workers have, or have had
-	outstanding map[schema.ID]*submitted
-	groups      map[string]map[schema.ID]struct{} // ids of outstanding
-	slots       slots
-	ledger      *ledger
-	orphans     map[schema.ID]uint64 // that are cancelled, with their sequences in the queue; 0: not known
-	bundles     map[string][]byte
-	bundleBytes int
-	stuck       map[string]bool          // reasons that tellStuck has logged; used by it alone
-	store       string                   // name of the store, see queue.Trainer.Store; used by poll alone
-	resultsFrom uint64                   // stream sequence from which poll looks for results
-	news        map[string]chan struct{} // a channel for each group, and under "" for all groups; closed to make callers of nextOf look again
-	hinted      map[schema.ID]struct{}   // outstanding rollouts that may have a result
-	unread      map[schema.ID]struct{}   // rollouts whose result could not be read; the next poll moves them to hinted
-	over        map[schema.ID]struct{}   // rollouts of other processes that may have a result
-	overReady   chan struct{}            // capacity 1: over has rollouts
-	recent      recent                   // rollouts with a hint of a result: a call may arrive after it
-	delivered   recent                   // rollouts whose results were returned: they are no orphans
-	adopting    bool                     // orphans that will be adopted are looked for
+	// their calls
+	rollouts      *rollouts
+	receiver      *receiver
+	handout       *handout
+	holds         *holds
+	beats         *beats
+	tools         *tools
+	verifications *verifications
+	refusals      *refusals
 }
-
-const (
-	beatEvery = 5 * time.Second
-	// acceptAfter delays the accept, since a call that is answered at once
-	// needs none. It is far below the two seconds that a worker waits for an
-	// accept.
-	acceptAfter = 200 * time.Millisecond
-	// pollEvery is the time after which results are looked for, in case a hint was
-	// lost. It costs two reads, and one for each new result.
-	pollEvery = 5 * time.Second
-	// forgetAfter is the time without a call after which the state of a rollout
-	// is dropped, if no result came.
-	forgetAfter = 24 * time.Hour
-)
 
 // startTimeout bounds the wait for this trainer's streams. If one is missing, the
 // trainer asks any worker to make it.
@@ -134,110 +95,110 @@ func Dial(ctx context.Context, c Config) (_ *Trainer, err error) {
 
 // start starts a trainer on an open connection.
 func start(ctx context.Context, c Config) (*Trainer, error) {
-	requests, err := queue.NewTrainer(c.Broker, c.Name)
-	if err != nil {
-		return nil, err
-	}
-	calls, err := modelcall.NewServer(c.Broker, c.Name)
-	if err != nil {
-		return nil, err
-	}
 	c.AuditEvery = cmp.Or(c.AuditEvery, auditEvery)
-	t := &Trainer{
-		requests: requests, calls: calls, cfg: c, agents: map[string]bool{}, rollouts: map[schema.ID]*rollout{}, hinted: map[schema.ID]struct{}{}, unread: map[schema.ID]struct{}{}, bundles: map[string][]byte{},
-		outstanding: map[schema.ID]*submitted{}, groups: map[string]map[schema.ID]struct{}{}, news: map[string]chan struct{}{},
-		arrived: make(chan struct{}, 1), overReady: make(chan struct{}, 1), over: map[schema.ID]struct{}{}, instance: newInstance(), holdTold: releaseTold,
-		slots: newSlots(c.Slots), displaced: make(chan struct{}, 1), orphans: map[schema.ID]uint64{}, stuck: map[string]bool{}, adopting: c.Orphans == AdoptOrphans && !c.AnswerAll,
-	}
-	var known map[schema.ID]*submitted
-	if t.ledger, known, err = openLedger(c.State, c.Shard, c.Log); err != nil {
+	b, err := newBase(c)
+	if err != nil {
 		return nil, err
 	}
+	ledger, known, err := openLedger(c.State, c.Shard, c.Log)
+	if err != nil {
+		b.stop(err)
+		return nil, err
+	}
+	t := newTrainer(b, ledger)
 	for id, s := range known {
-		t.addOutstanding(s)
-		t.hinted[id] = struct{}{} // its result may have arrived
+		t.outstanding.add(s)
+		t.outstanding.hints.add(s.request.Group, id) // its result may have arrived
 	}
-	t.life, t.stop = context.WithCancelCause(context.Background())
-	t.process = t.thisProcess()
-	if err := t.open(ctx); err != nil {
+	if err := t.run(ctx, slices.Collect(maps.Keys(known))); err != nil {
 		t.Close()
 		return nil, err
 	}
-	for _, subscribe := range []func() (func(), error){
-		func() (func(), error) { return requests.Processes.Heard(t.instance, func() { wake(t.displaced) }) },
-		func() (func(), error) { return requests.Results.Hints(t.onHints) },
-		func() (func(), error) { return calls.Listen(c.Shard, t.onCall) },
-		func() (func(), error) { return t.listenTools() },
-		func() (func(), error) { return t.listenVerifications() },
-	} {
-		unsub, err := subscribe()
-		if err != nil {
-			t.Close()
-			return nil, err
-		}
-		t.unsub = append(t.unsub, unsub)
-	}
-	if err := t.attach(ctx); err != nil {
-		t.Close()
-		return nil, err
-	}
-	t.bg.Go(t.keepAttached)
-	t.every(acceptAfter/2, t.accept)
-	t.every(beatEvery, t.beat)
-	t.every(c.AuditEvery, t.audit)
-	t.every(cancelEvery, t.repeatCancels)
-	t.every(pollEvery, t.poll)
-	t.every(queueEvery, t.tellStuck)
-	t.bg.Go(t.dropOver)
-	if restored := slices.Collect(maps.Keys(known)); c.Slots > 0 && len(restored) > 0 {
-		t.bg.Go(func() { t.lookAtRestored(restored) })
-	}
-	t.every(beatEvery, t.tellHold)
 	return t, nil
 }
 
-// open waits for this trainer's streams.
-func (t *Trainer) open(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	err := t.requests.AwaitSetup(ctx)
-	if err == nil {
-		t.resultsFrom, err = t.requests.Results.From(ctx, 0, nil)
+// newTrainer joins the parts of a trainer.
+func newTrainer(b *base, l *ledger) *Trainer {
+	t := &Trainer{base: b}
+	t.outstanding = newOutstanding(b.cfg, l)
+	t.rollouts = newRollouts(b)
+	which := selector{t.outstanding, t.rollouts}
+	t.handout = &handout{base: b, selector: which, arrived: make(chan struct{}, 1)}
+	t.holds = &holds{base: b, selector: which, handout: t.handout, told: releaseTold}
+	t.beats = &beats{rollouts: t.rollouts, handout: t.handout}
+	t.tools, t.verifications, t.refusals = &tools{b, t.beats}, &verifications{b, t.beats}, &refusals{base: b, rollouts: t.rollouts}
+
+	t.cancels = &cancels{base: b, outstanding: t.outstanding, orphans: map[schema.ID]uint64{}}
+	t.endings = newEndings(b, t.outstanding, t.rollouts, t.cancels)
+	t.results = &results{b, t.outstanding, t.outstanding.hints, t.rollouts, t.endings, t.cancels}
+	t.bundles = &bundles{base: b, of: map[string][]byte{}}
+	t.auditor = &auditor{b, t.outstanding, t.endings, t.bundles}
+	t.poller = &poller{base: b, hints: t.outstanding.hints, endings: t.endings, auditor: t.auditor}
+	t.submitter = &submitter{b, t.outstanding, &agents{base: b, seen: map[string]bool{}}, t.holds}
+	t.duplicates = &duplicates{b, t.outstanding}
+	t.adopter = &adopter{base: b, outstanding: t.outstanding, endings: t.endings, submitter: t.submitter}
+	t.backlog = &backlog{b, t.outstanding}
+	t.obstacles = &obstacles{b, t.backlog, map[string]bool{}}
+
+	t.orphans = &orphans{b, t.outstanding, t.adopter, t.cancels}
+	t.attachment = newAttachment(b, l.owner, t.orphans.look)
+	t.receiver = &receiver{
+		base: b, attachment: t.attachment, outstanding: t.outstanding, rollouts: t.rollouts, rebuilder: &rebuilder{base: b, rollouts: t.rollouts}, handout: t.handout,
+		beats: t.beats, endings: t.endings, orphans: t.orphans, refusals: t.refusals, tools: t.tools, verifications: t.verifications,
 	}
-	if err == nil {
-		t.store, err = t.requests.Results.Store(ctx)
-	}
-	return err
+	return t
 }
 
-// every runs the function do once per interval until Close.
-func (t *Trainer) every(d time.Duration, do func()) {
-	t.bg.Go(func() {
-		tick := time.NewTicker(d)
-		defer tick.Stop()
-		for {
-			select {
-			case <-t.life.Done():
-				return
-			case <-tick.C:
-				do()
-			}
+// run subscribes, attaches this process to its shard, and starts the work in the
+// background. The restored rollouts are outstanding from an earlier process.
+func (t *Trainer) run(ctx context.Context, restored []schema.ID) error {
+	b := t.base
+	if err := t.poller.open(ctx); err != nil {
+		return err
+	}
+	for _, subscribe := range []func() (func(), error){
+		func() (func(), error) {
+			return b.requests.Processes.Heard(b.instance, func() { wake(t.attachment.displaced) })
+		},
+		func() (func(), error) { return b.requests.Results.Hints(t.endings.onHint) },
+		func() (func(), error) { return b.server.Listen(b.cfg.Shard, t.receiver.onCall) },
+		func() (func(), error) { return t.tools.listen(t.receiver.onCall) },
+		func() (func(), error) { return t.verifications.listen(t.receiver.onCall) },
+	} {
+		unsub, err := subscribe()
+		if err != nil {
+			return err
 		}
-	})
+		t.unsub = append(t.unsub, unsub)
+	}
+	if err := t.attachment.attach(ctx); err != nil {
+		return err
+	}
+	b.bg.Go(t.attachment.keep)
+	b.every(acceptAfter/2, t.beats.accept)
+	b.every(beatEvery, t.beats.beat)
+	b.every(beatEvery, t.holds.tell)
+	b.every(b.cfg.AuditEvery, t.auditor.audit)
+	b.every(cancelEvery, t.cancels.repeat)
+	b.every(pollEvery, t.poller.poll)
+	b.every(queueEvery, t.obstacles.look)
+	b.bg.Go(t.endings.run)
+	if b.cfg.Slots > 0 {
+		b.bg.Go(func() { t.endings.lookAtRestored(restored) })
+	}
+	return nil
 }
 
 // Close stops the trainer. It does not answer open calls: their workers ask
 // another process of this trainer, or this one after a restart.
 func (t *Trainer) Close() {
-	t.stop(ErrClosed)
+	t.base.stop(ErrClosed)
 	for _, u := range t.unsub {
 		u()
 	}
-	t.mu.Lock() // onCall and Trainer.admit check life and add to bg under the lock: from here on neither adds
-	t.queue = nil
-	t.mu.Unlock()
-	t.bg.Wait()
-	t.ledger.close()
+	t.handout.close()
+	t.base.wait()
+	t.outstanding.ledger.close()
 	if t.own != nil {
 		t.own.Close()
 	}
@@ -245,265 +206,143 @@ func (t *Trainer) Close() {
 
 // NewID returns the id of a rollout of this trainer for a name of the caller's.
 // The same name gives the same id.
-func (t *Trainer) NewID(name string) (schema.ID, error) { return schema.NewID(t.cfg.Name, name) }
+func (t *Trainer) NewID(name string) (schema.ID, error) { return schema.NewID(t.base.cfg.Name, name) }
 
-// wake sends on a channel of capacity 1 without blocking.
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+// Submit puts requests on the queue and makes them outstanding; it sets their
+// Trainer to this one. Adjacent requests of one group are queued all or none,
+// at most 1000 of them. While all slots are taken, the queue is full or the
+// broker cannot be reached, Submit waits. If the context ends first, the error has
+// the reason (queue.ErrQueueFull), and requests that are surely not on the queue are
+// not outstanding; see ErrUnsure for the others. An invalid request, or one for
+// an agent that no live worker has, is refused before any request is queued.
+func (t *Trainer) Submit(ctx context.Context, requests []schema.Request) error {
+	return t.submitter.submit(ctx, requests)
 }
 
-// newInstance returns a random name of this process, the prefix of its
-// generations' names.
-func newInstance() string {
-	b := make([]byte, 8)
-	_, _ = rand.Read(b) // never fails
-	return hex.EncodeToString(b)
+// SubmitNew is Submit for rollouts that no process has submitted before. Submit gives
+// the results of an earlier rollout with the same id; SubmitNew fails with an
+// *ExistsError and submits none. It looks among the records, which are kept for the
+// retention of the workers, and the oldest 2,000 messages of the queue.
+func (t *Trainer) SubmitNew(ctx context.Context, requests []schema.Request) error {
+	if _, err := t.submitter.batches(requests); err != nil {
+		return err
+	}
+	if err := t.duplicates.check(ctx, requests); err != nil {
+		return err
+	}
+	return t.submitter.submit(ctx, requests)
 }
 
-// onCall handles a worker's message about a call: a new or repeated request, a
-// cancel, or a refused answer.
-func (t *Trainer) onCall(a modelcall.IncomingCall) {
-	t.mu.Lock()
-	if t.life.Err() != nil || !t.attached.Load() {
-		t.mu.Unlock()
-		return
-	}
-	r := t.rollouts[a.Key.Rollout]
-	if a.Reject != nil {
-		t.mu.Unlock()
-		t.refused(a)
-		return
-	}
-	if r == nil && !a.Cancel {
-		r = newRollout()
-		t.rollouts[a.Key.Rollout] = r
-		id := a.Key.Rollout
-		t.bg.Go(func() { t.learn(id, r) })
-		if t.recent.has(id) {
-			t.mayHaveEnded(id)
-		}
-	}
-	if r != nil && !r.ready {
-		r.wait(a)
-		t.mu.Unlock()
-		return
-	}
-	if r == nil || a.Cancel {
-		cancelled := r.remove(a)
-		t.mu.Unlock()
-		if cancelled != nil {
-			cancelled.end(errCancelled)
-		}
-		return
-	}
-	if !t.answers(a.Key.Rollout) {
-		t.mu.Unlock()
-		return
-	}
-	r.touched = time.Now()
-	if a.Key.Attempt < r.attempt {
-		t.mu.Unlock()
-		t.sendFault(a, staleFault("attempt %d is over, %d has begun", a.Key.Attempt, r.attempt))
-		return
-	}
-	stale := r.advance(a.Key.Attempt)
-	c := r.of(a)[a.Key.Call]
-	fresh := c == nil
-	if fresh {
-		c = t.newState(a.Key)
-		r.of(a)[a.Key.Call] = c
-	}
-	held := t.holds(a.Key.Rollout)
-	var answered []*state
-	for _, n := range a.Answered {
-		if s := r.of(a)[n]; s != nil {
-			answered = append(answered, s)
-		}
-	}
-	t.bg.Add(1) // Close waits for the rest of this method: sawAttempt writes the ledger, and runTool and runVerifier start goroutines
-	t.mu.Unlock()
-	t.sawAttempt(a.Key.Rollout, a.Key.Attempt)
-	for _, s := range answered {
-		s.settle()
-	}
-	for _, s := range stale {
-		s.end(errCancelled)
-	}
-	switch {
-	case !fresh:
-		c.attach(a, held)
-	case a.Tool:
-		t.runTool(c, a)
-	case a.Verify:
-		t.runVerifier(c, a)
-	}
-	t.bg.Done()
-	if fresh && !a.Tool && !a.Verify { // after Done: begin may run an Answerer, which Close must not wait for
-		t.begin(&Pending{state: c}, a, held)
-	}
+// Adopt makes rollouts outstanding here that another process of this trainer
+// may have submitted. It collects the results of ended rollouts, waits for
+// rollouts that workers know, and submits the others. A rollout that is still
+// in the queue is queued twice and runs once. All get the shard of this process. Calls
+// of those that run with another one still go there, and a warning says so.
+func (t *Trainer) Adopt(ctx context.Context, requests []schema.Request) error {
+	return t.adopter.adopt(ctx, requests)
 }
 
-// answers reports whether this process answers the calls of a rollout. The caller
-// holds the lock.
-func (t *Trainer) answers(id schema.ID) bool { return t.cfg.AnswerAll || t.outstanding[id] != nil }
+// Load counts the rollouts and calls that wait at this moment, to set slots by.
+func (t *Trainer) Load() Load { return loadOf(t.outstanding, t.rollouts, t.handout) }
 
-// learn reads the highest attempt of a rollout that is new to this process. So a
-// restarted trainer does not answer a fenced worker.
-func (t *Trainer) learn(id schema.ID, r *rollout) {
-	ctx, cancel := context.WithTimeout(t.life, time.Second) // its worker waits two seconds for a frame
-	defer cancel()
-	s, err := t.requests.Records.State(ctx, id)
-	if err != nil && !errors.Is(err, broker.ErrNotFound) {
-		t.cfg.Log.Debug().Err(err).Str("rollout", string(id)).Msg("a rollout's state could not be read")
-	}
-	t.mu.Lock()
-	r.attempt = max(r.attempt, s.Attempt)
-	if o := t.outstanding[id]; o != nil {
-		r.attempt = max(r.attempt, o.attempt)
-	}
-	r.ready = true
-	waiting := r.waiting
-	r.waiting = nil
-	over, answers := s.Status.Terminal(), t.answers(id)
-	if over && t.rollouts[id] == r {
-		delete(t.rollouts, id)
-	}
-	t.mu.Unlock()
-	if !over && !answers && !t.foundOrphan(ctx, id) {
-		return
-	}
-	for _, a := range waiting {
-		if over {
-			t.sendFault(a, staleFault("the rollout has a result"))
-			continue
-		}
-		go t.onCall(a) // not a part of bg: it may run an Answerer
-	}
+// SetSlots changes Config.Slots from now on. An error names a negative number.
+func (t *Trainer) SetSlots(most int) error { return t.outstanding.slots.set(most) }
+
+// Outstanding returns the number of submitted rollouts without a delivered
+// result.
+func (t *Trainer) Outstanding() int { return t.outstanding.count("") }
+
+// NextResult waits for the next result of a rollout that was submitted here,
+// and returns each result once. It also finds results after a lost hint.
+func (t *Trainer) NextResult(ctx context.Context) (schema.Result, error) {
+	r, _, err := t.results.next(ctx, "", true)
+	return r, err
 }
 
-// staleFault refuses a call of an attempt or a rollout that has ended.
-func staleFault(format string, args ...any) *schema.Fault {
-	f := schema.Faultf("call", schema.CodeStaleAttempt, schema.WhoWorker, format, args...)
-	f.Status = http.StatusConflict
-	return f
+// Results calls f with each result until no submitted rollout is outstanding.
+func (t *Trainer) Results(ctx context.Context, f func(schema.Result)) error {
+	return t.results.each(ctx, Wanted{}, f)
 }
 
-// begin decodes and checks a new call. Serve answers it at once if it has room;
-// otherwise begin queues it.
-func (t *Trainer) begin(p *Pending, a modelcall.IncomingCall, held bool) {
-	p.Call.Gen, p.Call.pending = p.state.gen, p
-	err := schema.Decode(a.Body, &p.Call.Call)
-	needFull := false
-	switch {
-	case err != nil:
-	case !a.Key.Is(p.Call.Key):
-		err = fmt.Errorf("key: %q does not match the subject's %s", p.Call.Key, a.Key)
-	default:
-		needFull, err = t.rebuild(a.Key, &p.Call)
-	}
-	close(p.state.read)
-	if needFull {
-		t.forget(a.Key)
-		if err := a.Send(modelcall.Frame{Kind: schema.FrameNeedFull}); err != nil {
-			t.cfg.Log.Debug().Err(err).Str("call", a.Key.String()).Msg("a frame was not sent")
-		}
-		return
-	}
-	var fault *schema.Fault
-	if err != nil {
-		fault = schema.Faultf("call", schema.CodeInvalid, schema.WhoWorker, "%v", err)
-		fault.Status = 400
-	} else if t.cfg.Check != nil {
-		fault = t.cfg.Check(&p.Call.Call)
-	}
-	p.state.open(a)
-	if fault != nil {
-		if err := p.Fault(fault); err != nil {
-			t.cfg.Log.Debug().Err(err).Str("call", a.Key.String()).Msg("a refusal was not sent")
-		}
-		return
-	}
-	if held {
-		p.state.sendBeat(true)
-	}
-	t.mu.Lock()
-	if s := t.serving; s != nil && !t.holds(a.Key.Rollout) && s.admit(p) {
-		t.mu.Unlock()
-		s.answer(p)
-		return
-	}
-	t.queue = append(t.queue, p)
-	t.mu.Unlock()
-	wake(t.arrived)
+// ResultsOf calls f with each wanted result until no wanted rollout is
+// outstanding. When a group has enough usable results, its other rollouts are
+// cancelled before f gets the last of these; they give results, too. Only the
+// results of this call count. Several calls may run at once: each result goes to
+// one of them. A call whose context ends leaves its other results to later calls.
+func (t *Trainer) ResultsOf(ctx context.Context, w Wanted, f func(schema.Result)) error {
+	return t.results.each(ctx, w, f)
 }
 
-func (t *Trainer) forget(k schema.Key) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r := t.rollouts[k.Rollout]; r != nil && r.attempt == k.Attempt {
-		delete(r.calls, k.Call)
-	}
+// Cancel ends rollouts, queued or running. Each still gets a result: cancelled,
+// or its own if it ended first. The reason, of at most 1024 bytes, becomes a part of
+// the message of the result's fault. Cancels of rollouts that are outstanding here
+// are repeated until the result arrives.
+func (t *Trainer) Cancel(ids []schema.ID, reason string) error { return t.cancels.cancel(ids, reason) }
+
+// CancelGroup ends the outstanding rollouts of a group.
+func (t *Trainer) CancelGroup(group, reason string) error {
+	return t.cancels.cancelThose(func(r *schema.Request) bool { return r.Group == group }, reason)
 }
 
-func (t *Trainer) sendFault(a modelcall.IncomingCall, f *schema.Fault) {
-	body, err := t.calls.EncodeFrame(t.life, f)
-	if err == nil {
-		err = a.Send(modelcall.Frame{Kind: schema.FrameFault, Gen: t.newGen(), Body: body})
-	}
-	if err != nil {
-		t.cfg.Log.Debug().Err(err).Str("call", a.Key.String()).Msg("a fault was not sent")
-	}
+// CancelOlder ends the rollouts with an answer of a policy version below a number:
+// for a trainer at version v that allows n versions between them, below v-n. The
+// number of a version is the one at the end of its name. Only this process's
+// answers to the rollout's last attempt count.
+func (t *Trainer) CancelOlder(version int64, reason string) error {
+	return t.cancels.cancel(t.rollouts.older(version), reason)
 }
 
-// accept sends an accept for calls that were not answered at once.
-func (t *Trainer) accept() {
-	old := time.Now().Add(-acceptAfter)
-	t.mu.Lock()
-	n := slices.IndexFunc(t.fresh, func(s *state) bool { return s.opened.After(old) })
-	if n < 0 {
-		n = len(t.fresh)
-	}
-	due := slices.Clone(t.fresh[:n])
-	t.fresh = slices.Delete(t.fresh, 0, n)
-	t.mu.Unlock()
-	for _, s := range due {
-		s.accept()
-	}
+// CancelAll ends every outstanding rollout.
+func (t *Trainer) CancelAll(reason string) error {
+	return t.cancels.cancelThose(func(*schema.Request) bool { return true }, reason)
 }
 
-// beat sends beats for open calls. It also drops rollouts without a call for
-// forgetAfter.
-func (t *Trainer) beat() {
-	t.mu.Lock()
-	var all []*state
-	for id, r := range t.rollouts {
-		if time.Since(r.touched) > forgetAfter {
-			t.drop(id)
-			continue
-		}
-		all = append(all, r.allCalls()...)
-	}
-	waiting := make(map[*state]bool, len(t.queue))
-	for _, p := range t.queue {
-		waiting[p.state] = t.holds(p.state.key.Rollout)
-	}
-	t.mu.Unlock()
-	for _, c := range all {
-		c.sendBeat(waiting[c])
-	}
+// Hold makes the calls of the selected rollouts wait from now on, for example
+// while weights are updated. It replaces any earlier hold. Calls to this trainer
+// are accepted and kept alive but not handed out; workers with an upstream of
+// their own hold their calls. Calls that were handed out or sent to an upstream
+// go on; see Abort. Workers learn of the hold within a moment, and resume 40 s
+// after they last heard from a trainer that held.
+func (t *Trainer) Hold(s Selection) { t.holds.set(&s) }
+
+// Resume ends any hold and hands out the waiting calls.
+func (t *Trainer) Resume() { t.holds.set(nil) }
+
+// Abort ends the generations of the selected rollouts that this process has
+// begun, and returns their number: their contexts end, and their workers ask
+// again. With a hold of the same rollouts before it, no generation goes on while
+// weights are updated, and each call is generated anew after Resume. A call of
+// which the agent has read pieces fails for the agent instead, which then sends
+// it again.
+func (t *Trainer) Abort(s Selection) int { return t.holds.abort(&s) }
+
+// Next returns the next model call that waits for an answer and is not held.
+func (t *Trainer) Next(ctx context.Context) (*Pending, error) { return t.handout.next(ctx) }
+
+// Serve answers all calls with f until the context ends, Config.Parallel of them
+// at once.
+func (t *Trainer) Serve(ctx context.Context, f Answerer) error { return t.handout.serve(ctx, f) }
+
+// Refusals returns the number of answers that workers refused.
+func (t *Trainer) Refusals() int64 { return t.refusals.count.Load() }
+
+// Watch calls handle, one event at a time, with the phases and waits of this
+// trainer's rollouts until stop is called. They include rollouts that no worker
+// has taken. Events may be lost.
+func (t *Trainer) Watch(handle func(schema.Event)) (stop func(), err error) {
+	return newWatcher(t.backlog, handle).start()
 }
 
-// drop drops the calls of a rollout. The caller holds the lock.
-func (t *Trainer) drop(id schema.ID) {
-	r := t.rollouts[id]
-	if r == nil {
-		return
-	}
-	delete(t.rollouts, id)
-	for _, c := range r.allCalls() {
-		c.end(errCancelled)
-	}
+// PutBundle stores a task's files for workers, and returns the sha256 for
+// schema.Task.Bundle. The process keeps up to a GiB of bundles, and stores a
+// bundle again with a rollout that the broker lost. While NATS cannot be
+// reached it waits until the context ends.
+func (t *Trainer) PutBundle(ctx context.Context, data []byte) (string, error) {
+	return t.bundles.put(ctx, data)
+}
+
+// Artifact reads a file of a rollout. While NATS cannot be reached it waits
+// until the context ends.
+func (t *Trainer) Artifact(ctx context.Context, a schema.Artifact) ([]byte, error) {
+	return t.base.requests.Artifact(ctx, a.SHA256)
 }

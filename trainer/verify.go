@@ -20,22 +20,28 @@ import (
 // with a retryable status the worker asks again.
 type Verifier func(ctx context.Context, h *Handle) (*schema.Verdict, error)
 
-// listenVerifications subscribes to verifications, if this trainer verifies.
-func (t *Trainer) listenVerifications() (func(), error) {
-	if t.cfg.Verify == nil {
-		return func() {}, nil
-	}
-	return t.calls.ListenVerifications(t.cfg.Shard, t.onCall)
+// verifications runs the Verifier for rollouts of this trainer.
+type verifications struct {
+	*base
+	beats *beats
 }
 
-// runVerifier begins a new verification.
-func (t *Trainer) runVerifier(s *state, a modelcall.IncomingCall) {
+// listen subscribes to verifications, if this trainer verifies.
+func (v *verifications) listen(onCall func(modelcall.IncomingCall)) (func(), error) {
+	if v.cfg.Verify == nil {
+		return func() {}, nil
+	}
+	return v.server.ListenVerifications(v.cfg.Shard, onCall)
+}
+
+// run begins a new verification.
+func (v *verifications) run(s *state, a modelcall.IncomingCall) {
 	h := &Handle{state: s, Rollout: a.Key.Rollout, Attempt: a.Key.Attempt, turn: make(chan struct{}, 1)}
 	err := schema.Decode(a.Body, &h.Verification)
 	if err == nil && h.Key != a.Key.String() {
 		err = fmt.Errorf("key: %q does not match the subject's %s", h.Key, a.Key)
 	}
-	s.open(a)
+	v.beats.open(s, a)
 	if err != nil {
 		f := schema.Faultf("verify", schema.CodeInvalid, schema.WhoWorker, "%v", err)
 		f.Status = http.StatusBadRequest
@@ -43,13 +49,13 @@ func (t *Trainer) runVerifier(s *state, a modelcall.IncomingCall) {
 		return
 	}
 	s.sendBeat(false) // before the first operation
-	t.bg.Go(func() { t.verify(h) })
+	v.bg.Go(func() { v.verify(h) })
 }
 
 // verify runs the Verifier and sends its answer.
-func (t *Trainer) verify(h *Handle) {
+func (v *verifications) verify(h *Handle) {
 	s := h.state
-	verdict, err := t.cfg.Verify(s.ctx, h)
+	verdict, err := v.cfg.Verify(s.ctx, h)
 	if s.ctx.Err() != nil {
 		return // it is not wanted, or another process of this trainer verifies
 	}
@@ -57,10 +63,10 @@ func (t *Trainer) verify(h *Handle) {
 		err = errors.New("the verifier returned no verdict")
 	}
 	if err == nil {
-		v := *verdict
-		v.V = schema.Version
-		if err = v.Validate(); err == nil {
-			s.answer(schema.FrameFinal, &v)
+		told := *verdict
+		told.V = schema.Version
+		if err = told.Validate(); err == nil {
+			s.answer(schema.FrameFinal, &told)
 			return
 		}
 	}
@@ -73,13 +79,9 @@ func (t *Trainer) verify(h *Handle) {
 	if told.Status == 0 {
 		told.Status = http.StatusUnprocessableEntity
 	}
-	t.cfg.Log.Warn().Err(err).Stringer("verification", s.key).Msg("a verification was answered with a fault")
+	v.cfg.Log.Warn().Err(err).Stringer("verification", s.key).Msg("a verification was answered with a fault")
 	if schema.RetryableStatus(told.Status) { // before the send: the worker may ask again at once
-		t.mu.Lock()
-		if r := t.rollouts[s.key.Rollout]; r != nil && r.verifications[s.key.Call] == s {
-			delete(r.verifications, s.key.Call)
-		}
-		t.mu.Unlock()
+		s.forget()
 	}
 	s.answer(schema.FrameFault, &told)
 }

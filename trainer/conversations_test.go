@@ -11,6 +11,14 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
+// oneRollout returns a rebuilder that knows one rollout, in its first attempt.
+func oneRollout(ctx context.Context) (*rebuilder, *rollout) {
+	all, r := newRollouts(&base{life: ctx}), newRollout()
+	r.attempt = 1
+	all.of["alpha-1"] = r
+	return &rebuilder{base: all.base, rollouts: all}, r
+}
+
 // TestACallWaitsForItsBase that arrived just before it and is still being read,
 // as happens with sub-agents that begin at the same time.
 func TestACallWaitsForItsBase(t *testing.T) {
@@ -23,15 +31,13 @@ func TestACallWaitsForItsBase(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				tr := &Trainer{life: ctx, rollouts: map[schema.ID]*rollout{"alpha-1": newRollout()}}
-				r := tr.rollouts["alpha-1"]
-				r.attempt = 1
+				b, r := oneRollout(ctx)
 				key := schema.Key{Rollout: "alpha-1", Attempt: 1, Call: 1}
-				r.calls[1] = tr.newState(key)
+				r.calls[1] = b.rollouts.newState(key)
 				second := Call{Call: schema.Call{Messages: whole.Messages[1:], Base: 1, Keep: 1, Digest: harness.HashesOf(&whole).Digest()}}
 				need := make(chan bool)
 				go func() {
-					n, err := tr.rebuild(schema.Key{Rollout: "alpha-1", Attempt: 1, Call: 2}, &second)
+					n, err := b.rebuild(schema.Key{Rollout: "alpha-1", Attempt: 1, Call: 2}, &second)
 					if err != nil {
 						t.Error(err)
 					}
@@ -39,7 +45,7 @@ func TestACallWaitsForItsBase(t *testing.T) {
 				}()
 				synctest.Wait()
 				if tt.readable {
-					if _, err := tr.rebuild(key, &Call{Call: first}); err != nil {
+					if _, err := b.rebuild(key, &Call{Call: first}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -56,8 +62,7 @@ func TestACallWaitsForItsBase(t *testing.T) {
 // write into each other's conversation.
 func TestCallsOfOneBaseAreApart(t *testing.T) {
 	t.Parallel()
-	tr := &Trainer{life: t.Context(), rollouts: map[schema.ID]*rollout{"alpha-1": newRollout()}}
-	tr.rollouts["alpha-1"].attempt = 1
+	b, _ := oneRollout(t.Context())
 	texts := func(all ...string) (out []json.RawMessage) {
 		for _, s := range all {
 			out = append(out, json.RawMessage(`{"role":"user","content":"`+s+`"}`))
@@ -73,7 +78,7 @@ func TestCallsOfOneBaseAreApart(t *testing.T) {
 			c.Call.Base, c.Keep = base, keep
 			c.Messages = whole.Messages[c.Keep:]
 		}
-		if need, err := tr.rebuild(schema.Key{Rollout: "alpha-1", Attempt: 1, Call: number}, c); need || err != nil {
+		if need, err := b.rebuild(schema.Key{Rollout: "alpha-1", Attempt: 1, Call: number}, c); need || err != nil {
 			t.Fatalf("call %d: asked for whole %v, %v", number, need, err)
 		}
 		calls[number] = c

@@ -37,44 +37,35 @@ const maxQueueSearched = 2000
 // errSearched ends a search in the queue.
 var errSearched = errors.New("the search is over")
 
-// SubmitNew is Submit for rollouts that no process has submitted before. Submit gives
-// the results of an earlier rollout with the same id; SubmitNew fails with an
-// *ExistsError and submits none. It looks among the records, which are kept for the
-// retention of the workers, and the oldest 2,000 messages of the queue.
-func (t *Trainer) SubmitNew(ctx context.Context, requests []schema.Request) error {
-	if _, err := t.batches(requests); err != nil {
-		return err
-	}
-	if err := t.areNew(ctx, requests); err != nil {
-		return err
-	}
-	return t.Submit(ctx, requests)
+// duplicates finds rollouts that were submitted before.
+type duplicates struct {
+	*base
+	outstanding *outstanding
 }
 
-func (t *Trainer) areNew(ctx context.Context, requests []schema.Request) error {
+// check returns an *ExistsError if a rollout with the id of a request was submitted
+// before.
+func (d *duplicates) check(ctx context.Context, requests []schema.Request) error {
 	groups := make(map[schema.ID]string, len(requests))
-	t.mu.Lock()
 	for i := range requests {
 		id := requests[i].ID
 		groups[id] = requests[i].Group
-		if s := t.outstanding[id]; s != nil {
-			t.mu.Unlock()
+		if s, ok := d.outstanding.get(id); ok {
 			return &ExistsError{ID: id, Group: requests[i].Group, At: s.at}
 		}
 	}
-	t.mu.Unlock()
 	var first sync.Once
 	var used *ExistsError
 	all, op := errgroup.WithContext(ctx)
 	all.SetLimit(adoptAtOnce)
 	for id, group := range groups {
 		all.Go(func() error {
-			state, err := t.requests.Records.State(op, id)
+			state, err := d.requests.Records.State(op, id)
 			if errors.Is(err, broker.ErrNotFound) {
 				return nil
 			}
 			if err == nil {
-				first.Do(func() { used = &ExistsError{ID: id, Group: group, At: t.firstUse(op, id, state)} })
+				first.Do(func() { used = &ExistsError{ID: id, Group: group, At: d.firstUse(op, id, state)} })
 			}
 			return err
 		})
@@ -86,7 +77,7 @@ func (t *Trainer) areNew(ctx context.Context, requests []schema.Request) error {
 		return used
 	}
 	n := 0
-	err := t.requests.OpenRequests(ctx, func(r schema.Request, _ int, _ uint64, at time.Time) error {
+	err := d.requests.OpenRequests(ctx, func(r schema.Request, _ int, _ uint64, at time.Time) error {
 		if group, ok := groups[r.ID]; ok {
 			return &ExistsError{ID: r.ID, Group: group, At: at}
 		}
@@ -103,8 +94,8 @@ func (t *Trainer) areNew(ctx context.Context, requests []schema.Request) error {
 
 // firstUse returns the time at which a worker first took a rollout; that of its state if
 // none did.
-func (t *Trainer) firstUse(ctx context.Context, id schema.ID, s schema.State) time.Time {
-	if at, err := t.requests.FirstTaken(ctx, id); err == nil && !at.IsZero() {
+func (d *duplicates) firstUse(ctx context.Context, id schema.ID, s schema.State) time.Time {
+	if at, err := d.requests.FirstTaken(ctx, id); err == nil && !at.IsZero() {
 		return at
 	}
 	if s.Since == 0 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/turngate/turngate/schema"
 )
@@ -23,14 +24,22 @@ type known struct {
 // with an older base is requested whole.
 const maxKnown = 8
 
-// base returns the base of a call, and a copy of its call from which the new
-// one may be rebuilt. The caller holds the trainer's lock.
-func (r *rollout) base(number, keep int) (base *known, from schema.Call) {
-	at := slices.IndexFunc(r.known, func(k *known) bool { return k.number == number })
+// conversations has the last calls of a rollout's attempt.
+type conversations struct {
+	mu    sync.Mutex
+	known []*known
+}
+
+// get returns the base of a call, and a copy of its call from which the new
+// one may be rebuilt.
+func (c *conversations) get(number, keep int) (base *known, from schema.Call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := slices.IndexFunc(c.known, func(k *known) bool { return k.number == number })
 	if at < 0 {
 		return nil, from
 	}
-	base = r.known[at]
+	base = c.known[at]
 	from = base.call
 	if base.grown {
 		from.Messages = slices.Clip(from.Messages)
@@ -39,41 +48,63 @@ func (r *rollout) base(number, keep int) (base *known, from schema.Call) {
 	return base, from
 }
 
-// knows adds a call, and drops the oldest beyond maxKnown. The caller holds the
-// trainer's lock.
-func (r *rollout) knows(k *known) {
-	if r.known = append(r.known, k); len(r.known) > maxKnown {
+// add adds a call, and drops the oldest beyond maxKnown.
+func (c *conversations) add(k *known) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known = append(c.known, k); len(c.known) > maxKnown {
 		oldest := 0
-		for i, other := range r.known {
-			if other.number < r.known[oldest].number {
+		for i, other := range c.known {
+			if other.number < c.known[oldest].number {
 				oldest = i
 			}
 		}
-		r.known = slices.Delete(r.known, oldest, oldest+1)
+		c.known = slices.Delete(c.known, oldest, oldest+1)
 	}
+}
+
+// gave notes the answer of this process to a call.
+func (c *conversations) gave(number int, a given) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range c.known {
+		if k.number == number {
+			k.answer = a
+		}
+	}
+}
+
+// answer returns the answer of this process to a base.
+func (c *conversations) answer(base *known) given {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return base.answer
+}
+
+// rebuilder makes calls whole of which the worker sent only the new part.
+type rebuilder struct {
+	*base
+	rollouts *rollouts
+	hashers  sync.Pool // of *schema.Hasher
 }
 
 // rebuild makes a call whole with its base, checks the digest of its worker, and
 // keeps the call as a base. need is true if the worker must send the whole call.
-func (t *Trainer) rebuild(k schema.Key, c *Call) (need bool, err error) {
-	t.mu.Lock()
-	r := t.rollouts[k.Rollout]
-	if r == nil || r.attempt != k.Attempt {
-		t.mu.Unlock()
+func (r *rebuilder) rebuild(k schema.Key, c *Call) (need bool, err error) {
+	of := c.Call.Base
+	var earlier *conversations
+	var before *state
+	r.rollouts.change(k, func(r *rollout) { earlier, before = r.conversations, r.calls[of] })
+	if earlier == nil {
 		return false, nil // the attempt is over; the call will be refused
 	}
-	of := c.Call.Base
-	before := r.calls[of]
-	base, from := r.base(of, c.Keep)
-	t.mu.Unlock()
+	base, from := earlier.get(of, c.Keep)
 	if base == nil && before != nil && of < k.Call { // the base arrived just before and is still being read
 		select {
 		case <-before.read:
-		case <-t.life.Done():
+		case <-r.life.Done():
 		}
-		t.mu.Lock()
-		base, from = r.base(of, c.Keep)
-		t.mu.Unlock()
+		base, from = earlier.get(of, c.Keep)
 	}
 	delta, keep := of != 0, c.Keep
 	sameParams := delta && c.Params == nil
@@ -84,11 +115,11 @@ func (t *Trainer) rebuild(k schema.Key, c *Call) (need bool, err error) {
 	}
 	messages := c.Messages
 	c.Messages = slices.Clip(messages) // an Answerer may append to the messages
-	hasher, _ := t.hashers.Get().(*schema.Hasher)
+	hasher, _ := r.hashers.Get().(*schema.Hasher)
 	if hasher == nil {
 		hasher = &schema.Hasher{}
 	}
-	defer t.hashers.Put(hasher)
+	defer r.hashers.Put(hasher)
 	hashes := base.hashes.Based(keep)
 	for _, m := range c.Messages[keep:] {
 		hashes.Messages = append(hashes.Messages, hasher.Message(m))
@@ -106,17 +137,15 @@ func (t *Trainer) rebuild(k schema.Key, c *Call) (need bool, err error) {
 	}
 	if len(c.Digest) > 0 && !bytes.Equal(c.Digest, hashes.Digest()) {
 		if delta {
-			t.cfg.Log.Warn().Str("call", c.Key).Msg("a call that was put together is not what its worker meant; it is asked for whole")
+			r.cfg.Log.Warn().Str("call", c.Key).Msg("a call that was put together is not what its worker meant; it is asked for whole")
 			return true, nil
 		}
 		return false, errors.New("digest: it is not that of the call that came with it")
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	if delta {
-		a := base.answer
+		a := earlier.answer(base)
 		c.Base = &Base{Number: of, Messages: keep, Tools: bytes.Equal(c.Tools, base.call.Tools), Gen: a.gen, PromptIDs: a.prompt, CompletionIDs: a.completion}
 	}
-	r.knows(&known{number: k.Call, call: schema.Call{Messages: messages, Tools: c.Tools, Params: params}, hashes: hashes})
+	earlier.add(&known{number: k.Call, call: schema.Call{Messages: messages, Tools: c.Tools, Params: params}, hashes: hashes})
 	return false, nil
 }

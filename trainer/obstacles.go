@@ -1,0 +1,38 @@
+package trainer
+
+import (
+	"context"
+	"time"
+)
+
+// obstacles logs the reasons why no worker that is there can run some rollouts, each once.
+type obstacles struct {
+	*base
+	backlog *backlog
+	told    map[string]bool // reasons; used by look alone
+}
+
+// look looks at the rollouts that wait for a worker.
+func (o *obstacles) look() {
+	waiting := o.backlog.waiting()
+	if len(waiting) == 0 {
+		return
+	}
+	op, cancel := context.WithTimeout(o.life, 5*time.Second)
+	defer cancel()
+	fleet, err := o.requests.Fleet(op)
+	if err != nil {
+		return
+	}
+	for _, w := range waiting {
+		why := fleet.Unable(&w.request)
+		if why == "" || o.told[why] || !o.backlog.isQueued(op, w.request.ID) {
+			continue
+		}
+		if len(o.told) >= maxQueued {
+			clear(o.told)
+		}
+		o.told[why] = true
+		o.cfg.Log.Warn().Str("rollout", string(w.request.ID)).Msg("a rollout waits: " + why)
+	}
+}
