@@ -61,11 +61,11 @@ func (b *base) enter() bool {
 	return true
 }
 
-// wait waits for all work. Life has ended.
-func (b *base) wait() {
-	b.entering.Lock() // enter is not between its look at life and its addition to bg
-	b.entering.Unlock()
-	b.bg.Wait()
+// end ends life. After it enter adds nothing to bg.
+func (b *base) end(cause error) {
+	b.entering.Lock()
+	defer b.entering.Unlock()
+	b.stop(cause)
 }
 
 // every runs the function do once per interval until the end of life.

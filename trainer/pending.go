@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"sync"
@@ -112,15 +111,6 @@ func (s *state) forget() {
 	s.rollouts.change(s.key, func(r *rollout) { r.forget(s) })
 }
 
-// gave notes the answer to the call, for later calls based on it and for holds and
-// cancels by version.
-func (s *state) gave(r *schema.Reply) {
-	s.rollouts.change(s.key, func(of *rollout) {
-		of.gave(r.Versions)
-		of.conversations.gave(s.key.Call, given{s.gen, bytes.Clone(r.PromptIDs), bytes.Clone(r.CompletionIDs)})
-	})
-}
-
 // settle drops the answer, since the worker has it. The rest of the state stays,
 // so that a late request does not start a second generation.
 func (s *state) settle() {
@@ -196,7 +186,7 @@ func (p *Pending) Reply(r *schema.Reply) error {
 	if err != nil {
 		return err
 	}
-	s.gave(r) // before the rollout's next call can arrive
+	s.rollouts.change(s.key, func(of *rollout) { of.gave(s, r) }) // before the rollout's next call can arrive
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.wanted() {

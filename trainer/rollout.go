@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"bytes"
 	"maps"
 	"slices"
 	"time"
@@ -99,12 +100,14 @@ func (r *rollout) forget(s *state) {
 	}
 }
 
-// gave notes the versions of an answer, for holds and cancels by version.
-func (r *rollout) gave(versions []schema.VersionSpan) {
-	if len(versions) > 0 {
-		r.version = versions[len(versions)-1].Version
+// gave notes the answer to a call, for later calls based on it and for holds and
+// cancels by version.
+func (r *rollout) gave(s *state, a *schema.Reply) {
+	r.conversations.gave(s.key.Call, given{s.gen, bytes.Clone(a.PromptIDs), bytes.Clone(a.CompletionIDs)})
+	if len(a.Versions) > 0 {
+		r.version = a.Versions[len(a.Versions)-1].Version
 	}
-	if n := schema.OldestVersion(versions); n >= 0 && (r.oldest < 0 || n < r.oldest) {
+	if n := schema.OldestVersion(a.Versions); n >= 0 && (r.oldest < 0 || n < r.oldest) {
 		r.oldest = n
 	}
 }

@@ -192,12 +192,12 @@ func (t *Trainer) run(ctx context.Context, restored []schema.ID) error {
 // Close stops the trainer. It does not answer open calls: their workers ask
 // another process of this trainer, or this one after a restart.
 func (t *Trainer) Close() {
-	t.base.stop(ErrClosed)
+	t.base.end(ErrClosed)
 	for _, u := range t.unsub {
 		u()
 	}
 	t.handout.close()
-	t.base.wait()
+	t.base.bg.Wait()
 	t.outstanding.ledger.close()
 	if t.own != nil {
 		t.own.Close()
