@@ -192,9 +192,9 @@ func TestAnArchiveCannotLeaveTheCache(t *testing.T) {
 	}
 }
 
-// TestCallsBesideTheWorkAreToldApart: a call for a title, or a call of a
+// TestCallsBesideTheWorkAreDistinguished: a call for a title, or a call of a
 // sub-agent, must not be tagged as the agent's turn, on which a trainer trains.
-func TestCallsBesideTheWorkAreToldApart(t *testing.T) {
+func TestCallsBesideTheWorkAreDistinguished(t *testing.T) {
 	turn := &schema.Call{Tools: json.RawMessage(`[{}]`)}
 	title := &schema.Call{}
 	for _, tt := range []struct {

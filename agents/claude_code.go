@@ -11,7 +11,7 @@ import (
 
 // claudeCode is Anthropic's Claude Code, a Bun executable that speaks the
 // Messages API. Permission prompts are off because the sandbox isolates the
-// agent. As root, Claude Code allows this only if it is told that it runs in a
+// agent. As root, Claude Code allows this only if a variable says that it runs in a
 // sandbox.
 func claudeCode() Spec {
 	const version = "2.1.329"

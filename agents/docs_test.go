@@ -71,10 +71,10 @@ func TestDocsListEveryAgent(t *testing.T) {
 
 // TestDocsListTransports: the table of transports names every agent that has MCP.
 func TestDocsListTransports(t *testing.T) {
-	told := map[string]string{}
+	listed := map[string]string{}
 	for _, row := range rows(t, "docs/tasks.md", "\n## MCP servers and skills") {
 		for name := range strings.SplitSeq(row[0], ", ") {
-			told[strings.Trim(name, "`")] = row[1]
+			listed[strings.Trim(name, "`")] = row[1]
 		}
 	}
 	for _, s := range agents.All() {
@@ -88,8 +88,8 @@ func TestDocsListTransports(t *testing.T) {
 			}
 			want = strings.Join(transports, ", ")
 		}
-		if s.Dialect != "" && told[s.Name] != want {
-			t.Errorf("docs/tasks.md: %s has the transports %q, want %q", s.Name, told[s.Name], want)
+		if s.Dialect != "" && listed[s.Name] != want {
+			t.Errorf("docs/tasks.md: %s has the transports %q, want %q", s.Name, listed[s.Name], want)
 		}
 	}
 }
@@ -102,17 +102,17 @@ func TestDocsListEveryDialect(t *testing.T) {
 	if i < 0 {
 		t.Fatal("docs/gate.md has no row of agents")
 	}
-	told := map[string][]string{}
+	listed := map[string][]string{}
 	for column, name := range table[0] {
-		told[name] = strings.Split(table[i][column], ", ")
+		listed[name] = strings.Split(table[i][column], ", ")
 	}
 	for _, d := range gate.Dialects() {
-		if told[d.Name()] == nil {
+		if listed[d.Name()] == nil {
 			t.Errorf("docs/gate.md: the table has no column for %s", d.Name())
 		}
 	}
 	for _, s := range agents.All() {
-		if s.Dialect != "" && !s.AnyProgram && !slices.Contains(told[s.Dialect], s.Name) {
+		if s.Dialect != "" && !s.AnyProgram && !slices.Contains(listed[s.Dialect], s.Name) {
 			t.Errorf("docs/gate.md: %s is not among the agents of the dialect %q", s.Name, s.Dialect)
 		}
 		if s.Dialect != "" && !slices.ContainsFunc(gate.Dialects(), func(d dialect.Dialect) bool { return d.Name() == s.Dialect }) {

@@ -13,9 +13,9 @@ import (
 )
 
 // greet lets each agent greet once; change sets further fields of the requests. The
-// model says hello. Each agent has a subtest: check gets its result, and whether told
+// model says hello. Each agent has a subtest: check gets its result, and whether has
 // returned true for one of its calls.
-func (b *bench) greet(t *testing.T, names []string, change func(*schema.Request), told func(*trainer.Call) bool, check func(t *testing.T, r schema.Result, told bool)) {
+func (b *bench) greet(t *testing.T, names []string, change func(*schema.Request), has func(*trainer.Call) bool, check func(t *testing.T, r schema.Result, has bool)) {
 	t.Helper()
 	b.worker(t, "", "--sandboxes", "local", "--slots", "3")
 	submitter, answering := newTrainer(t, b, "nobody"), newTrainer(t, b, "0")
@@ -31,7 +31,7 @@ func (b *bench) greet(t *testing.T, names []string, change func(*schema.Request)
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			knows[key.Rollout] = knows[key.Rollout] || told(c)
+			knows[key.Rollout] = knows[key.Rollout] || has(c)
 			return &schema.Reply{Message: json.RawMessage(`{"role":"assistant","content":"Hello."}`), FinishReason: "stop", Usage: schema.Usage{PromptTokens: 1, CompletionTokens: 1}}, nil
 		})
 	}()

@@ -83,8 +83,8 @@ func TestHarborReadsAMixedJob(t *testing.T) {
 	}
 	b.rollout(t, 0, append(args, "--out", exported)...)
 	checkMixedJob(t, harborJob(t, exported), 8)
-	if _, told := b.rollout(t, 2, append(args, "--out", exported)...); !strings.Contains(told, "not empty") {
-		t.Errorf("a second export: %s", told)
+	if _, stderr := b.rollout(t, 2, append(args, "--out", exported)...); !strings.Contains(stderr, "not empty") {
+		t.Errorf("a second export: %s", stderr)
 	}
 }
 

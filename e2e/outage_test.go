@@ -141,11 +141,11 @@ func TestAWorkerStopsWhileNATSIsDown(t *testing.T) {
 			if err := worker.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
-			told := time.Now()
+			stopped := time.Now()
 			if code := worker.wait(t, 10*time.Minute); code != 0 {
 				t.Errorf("exit status %d", code)
 			}
-			t.Logf("it ended after %s", time.Since(told).Round(time.Second))
+			t.Logf("it ended after %s", time.Since(stopped).Round(time.Second))
 			if left := sleepers(t, seconds); len(left) > 0 {
 				t.Errorf("%q is left", left)
 			}

@@ -48,7 +48,7 @@ func TestARolloutIsSubmittedAgain(t *testing.T) {
 	if code := p.wait(t, 10*time.Minute); code != 2 || !strings.Contains(p.err.String(), "an operator has no right to submit a rollout") {
 		t.Errorf("as an operator: exit status %d: %s", code, p.err)
 	}
-	if _, told := b.rollout(t, 1, "retry", "local-none"); !strings.Contains(told, "no worker has taken a rollout of that id") {
-		t.Errorf("an unknown one: %s", told)
+	if _, stderr := b.rollout(t, 1, "retry", "local-none"); !strings.Contains(stderr, "no worker has taken a rollout of that id") {
+		t.Errorf("an unknown one: %s", stderr)
 	}
 }

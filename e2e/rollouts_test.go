@@ -83,8 +83,8 @@ func (b *bench) readRollout(t *testing.T, id string) {
 	if out, _ := b.rollout(t, 0, "show", id); !strings.Contains(out, "assistant calls bash") || !strings.Contains(out, "call 2") || !strings.Contains(out, "reward 1") {
 		t.Errorf("show: %s", out)
 	}
-	if out, told := b.rollout(t, 0, "export", "--merge", "fork", "--format", "jsonl", id); strings.Count(out, `"input_ids":[1,2,1]`) != 2 || !strings.Contains(told, "2 rows of 6 tokens\n2 of 2 sampled tokens trained (100 %)") {
-		t.Errorf("export: %s\n%s", out, told)
+	if out, stderr := b.rollout(t, 0, "export", "--merge", "fork", "--format", "jsonl", id); strings.Count(out, `"input_ids":[1,2,1]`) != 2 || !strings.Contains(stderr, "2 rows of 6 tokens\n2 of 2 sampled tokens trained (100 %)") {
+		t.Errorf("export: %s\n%s", out, stderr)
 	}
 	if out, _ := b.rollout(t, 0, "export", "--format", "atif", id); !strings.Contains(out, `"schema_version":"ATIF-v1.8"`) || !strings.Contains(out, id) {
 		t.Errorf("export: %s", out)
@@ -128,9 +128,9 @@ func TestReplayWithoutATaskDirectory(t *testing.T) {
 	if res := nextResult(t, tr); res.Reward == nil || *res.Reward != 0.5 {
 		t.Fatalf("got %+v", res)
 	}
-	out, told := b.rollout(t, 0, "replay", "local-alone")
-	if out != "the agent made the same 1 call\n" || !strings.Contains(told, "without verification") {
-		t.Errorf("replay: %s\n%s", out, told)
+	out, stderr := b.rollout(t, 0, "replay", "local-alone")
+	if out != "the agent made the same 1 call\n" || !strings.Contains(stderr, "without verification") {
+		t.Errorf("replay: %s\n%s", out, stderr)
 	}
 }
 

@@ -40,10 +40,10 @@ func TestEveryAgentReadsItsSkills(t *testing.T) {
 	}, func(c *trainer.Call) bool {
 		all, err := json.Marshal([]any{c.Messages, c.Tools})
 		return err == nil && strings.Contains(string(all), "greet-quietly")
-	}, func(t *testing.T, r schema.Result, told bool) {
+	}, func(t *testing.T, r schema.Result, has bool) {
 		t.Helper()
-		if !told || r.Status != schema.StatusDone || len(r.Notes) > 0 {
-			t.Errorf("its model is told of the skill: %v; %s, %v, notes %q", told, r.Status, r.Fault, r.Notes)
+		if !has || r.Status != schema.StatusDone || len(r.Notes) > 0 {
+			t.Errorf("its model has the skill: %v; %s, %v, notes %q", has, r.Status, r.Fault, r.Notes)
 		}
 	})
 }

@@ -293,7 +293,7 @@ func TestASeparateVerifierSeesArtifactsAlone(t *testing.T) {
 	b := newStepBench(t, "local")
 	files := map[string]string{
 		"task.toml": `
-artifacts = ["out.txt", "/opt/state", "/gone", "/logs/agent/told", { source = "dump.txt", destination = "named/dump" }, { source = "out.txt", destination = "agent.stdout.log" }]
+artifacts = ["out.txt", "/opt/state", "/gone", "/logs/agent/note", { source = "dump.txt", destination = "named/dump" }, { source = "out.txt", destination = "agent.stdout.log" }]
 [verifier]
 environment_mode = "separate"
 [[verifier.collect]]
@@ -302,12 +302,12 @@ command = "echo collected > dump.txt"
 command = "echo broken >&2; exit 4"
 `,
 		"instruction.md": `
-echo work > out.txt; echo me > /logs/agent/told; mkdir -p /opt/state; echo s > /opt/state/s; ln -s /etc/passwd /opt/state/link
+echo work > out.txt; echo me > /logs/agent/note; mkdir -p /opt/state; echo s > /opt/state/s; ln -s /etc/passwd /opt/state/link
 echo secret > hidden.txt; mkdir -p /tests; echo 'echo 99 > /logs/verifier/reward.txt' > /tests/test.sh
 echo '{"reward":99}' > /logs/verifier/reward.json; echo said > /logs/artifacts/said
 (while true; do echo '{"reward":99}' > /logs/verifier/reward.json; done) &
 `,
-		"tests/test.sh": leaves(`test "$(cat out.txt)" = work; test "$(cat /opt/state/s)" = s; test "$(cat dump.txt)" = collected; test "$(cat /logs/agent/told)" = me; test "$(cat /logs/artifacts/said)" = said
+		"tests/test.sh": leaves(`test "$(cat out.txt)" = work; test "$(cat /opt/state/s)" = s; test "$(cat dump.txt)" = collected; test "$(cat /logs/agent/note)" = me; test "$(cat /logs/artifacts/said)" = said
 test ! -e hidden.txt; test ! -e /logs/verifier/reward.json; test ! -e /opt/state/link; test ! -e /tmp/.turngate-agent`, `{"reward": 1}`),
 	}
 	res := b.run(t, "local-separate", writeTask(t, files), tasks.Options{}, scripted)
@@ -322,7 +322,7 @@ test ! -e hidden.txt; test ! -e /logs/verifier/reward.json; test ! -e /opt/state
 	checkManifest(t, manifest, []manifestEntry{
 		{"/logs/artifacts", "artifacts/logs/artifacts", "directory", "ok", nil, none}, {"out.txt", "artifacts/out.txt", "file", "ok", nil, none},
 		{"/opt/state", "artifacts/opt/state", "directory", "ok", nil, none}, {"/gone", "artifacts/gone", "directory", "failed", nil, none},
-		{"/logs/agent/told", "artifacts/logs/agent/told", "file", "skipped", nil, none},
+		{"/logs/agent/note", "artifacts/logs/agent/note", "file", "skipped", nil, none},
 		{"dump.txt", "artifacts/named/dump", "file", "ok", nil, none}, {"out.txt", "artifacts/agent.stdout.log", "file", "skipped", nil, none},
 	})
 	if got := b.file(t, res, "named/dump", ""); got != "collected\n" {
@@ -330,7 +330,7 @@ test ! -e hidden.txt; test ! -e /logs/verifier/reward.json; test ! -e /opt/state
 	}
 
 	t.Run("any task by request", func(t *testing.T) {
-		files["task.toml"] = `artifacts = ["out.txt", "/opt/state", "/logs/agent/told", "dump.txt"]`
+		files["task.toml"] = `artifacts = ["out.txt", "/opt/state", "/logs/agent/note", "dump.txt"]`
 		files["instruction.md"] += "echo collected > dump.txt\n"
 		res := b.run(t, "local-flag", writeTask(t, files), tasks.Options{Verifier: "separate"}, scripted)
 		if res.Reward == nil || *res.Reward != 1 || res.Separation != schema.SeparationSandbox {

@@ -33,10 +33,10 @@ func TestEveryAgentGetsALongSystemPrompt(t *testing.T) {
 	}, func(c *trainer.Call) bool {
 		all, err := json.Marshal(c.Messages)
 		return err == nil && len(all) > size && strings.Contains(string(all), mark)
-	}, func(t *testing.T, r schema.Result, told bool) {
+	}, func(t *testing.T, r schema.Result, has bool) {
 		t.Helper()
-		if !told || r.Status != schema.StatusDone {
-			t.Errorf("its model got the system prompt: %v; %s, %v", told, r.Status, r.Fault)
+		if !has || r.Status != schema.StatusDone {
+			t.Errorf("its model got the system prompt: %v; %s, %v", has, r.Status, r.Fault)
 		}
 	})
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/turngate/turngate/trainer"
 )
 
-// gated answers after open is closed. It tells of each call before.
+// gated answers after open is closed. It reports each call before.
 type gated struct {
 	open  chan struct{}
 	asked chan schema.ID
@@ -95,7 +95,7 @@ func TestAPause(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(w.Job.Missing()) != 0 || s.results.Load() != 8 || s.moved.Load() != 6 || s.pauses.Load() != 2 {
-		t.Errorf("%d trials are missing; told of %d results, %d moves, %d changes of the pause", len(w.Job.Missing()), s.results.Load(), s.moved.Load(), s.pauses.Load())
+		t.Errorf("%d trials are missing; reported are %d results, %d moves, %d changes of the pause", len(w.Job.Missing()), s.results.Load(), s.moved.Load(), s.pauses.Load())
 	}
 	for _, r := range w.Job.Results() {
 		if r.Fault != nil || r.Reward == nil {

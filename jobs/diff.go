@@ -118,7 +118,7 @@ func (c *Change) Kind() string {
 }
 
 // Diff compares two jobs by the names of their tasks. Tasks of one name in different
-// folders are told apart by the ends of their folders' paths. If a job has several
+// folders are distinguished by the ends of their folders' paths. If a job has several
 // variants, the tasks of each variant are compared.
 func Diff(a, b string) ([]Change, error) {
 	plans, results := make([]Plan, 2), make([][]schema.Result, 2)

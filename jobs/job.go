@@ -141,11 +141,11 @@ type Job struct {
 
 	begins sync.Mutex // held while a trial's folder is made
 
-	mu     sync.Mutex
-	trials map[schema.ID]*Trial
-	done   map[string]schema.Result // by the trial's name
-	begun  map[string]bool
-	told   time.Time // when result.json was last written
+	mu      sync.Mutex
+	trials  map[schema.ID]*Trial
+	done    map[string]schema.Result // by the trial's name
+	begun   map[string]bool
+	written time.Time // when result.json was last written
 }
 
 // ErrNotEmpty is returned by Create for a folder that is not empty.
@@ -194,7 +194,7 @@ func (j *Job) begin() error {
 	if err := writeJSON(j.Dir, "lock.json", j.jobLock()); err != nil {
 		return err
 	}
-	return j.Tell(true)
+	return j.WriteResult(true)
 }
 
 // Open opens the folder of a job to resume it. Trials without a result start

@@ -351,7 +351,7 @@ func TestMeansOfSeveralRewards(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := j.Tell(true); err != nil {
+		if err := j.WriteResult(true); err != nil {
 			t.Fatal(err)
 		}
 		data, err := os.ReadFile(filepath.Join(j.Dir, "result.json"))

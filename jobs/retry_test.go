@@ -112,7 +112,7 @@ func TestATrialRunsAgain(t *testing.T) {
 	p, results, err := jobs.Read(dir)
 	harness.Must(t, err)
 	if len(results) != 3 || calls.Load() != 5 || s.results.Load() != 3 || s.again.Load() != 2 {
-		t.Fatalf("%d results of %d calls, told of %d and %d", len(results), calls.Load(), s.results.Load(), s.again.Load())
+		t.Fatalf("%d results of %d calls, of which %d and %d were reported", len(results), calls.Load(), s.results.Load(), s.again.Load())
 	}
 	for _, r := range results {
 		if r.Fault != nil {

@@ -93,7 +93,7 @@ func (w *Work) Run(ctx context.Context, t *trainer.Trainer, o Options) error {
 	if err != nil {
 		err = errors.Join(err, w.Job.SetStopped(err))
 	}
-	if terr := w.Job.Tell(true); err == nil {
+	if terr := w.Job.WriteResult(true); err == nil {
 		err = terr
 	}
 	return err
@@ -406,7 +406,7 @@ func (r *runner) keep(ctx context.Context, res schema.Result, next Trial, again 
 	}
 	if !again {
 		r.Progress.Result(&res)
-		return r.Job.Tell(false)
+		return r.Job.WriteResult(false)
 	}
 	if err := r.Job.retry(next); err != nil {
 		return err
@@ -414,5 +414,5 @@ func (r *runner) keep(ctx context.Context, res schema.Result, next Trial, again 
 	r.Job.Logf("%s runs again: rollout %s", next.Name, next.Rollout)
 	r.Progress.Again(&res, next.Rollout)
 	r.later.Go(func() { r.again(ctx, next) })
-	return r.Job.Tell(false)
+	return r.Job.WriteResult(false)
 }

@@ -181,7 +181,7 @@ func TestAJobHasAResultOfEveryTrial(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(j.Missing()) != 0 || s.results.Load() != 6 || s.calls.Load() != 6 || s.events.Load() == 0 {
-		t.Errorf("%d trials are missing; told of %d events, %d calls, %d results", len(j.Missing()), s.events.Load(), s.calls.Load(), s.results.Load())
+		t.Errorf("%d trials are missing; reported are %d events, %d calls, %d results", len(j.Missing()), s.events.Load(), s.calls.Load(), s.results.Load())
 	}
 	for _, r := range j.Results() {
 		if r.Status != schema.StatusDone || r.Fault != nil || r.Reward == nil || *r.Reward != 1 {

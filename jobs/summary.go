@@ -168,18 +168,18 @@ func passAt(groups map[string][]bool) map[int]float64 {
 	return out
 }
 
-// tellEvery is the interval at which a running job's result.json is written.
-const tellEvery = 2 * time.Second
+// writeEvery is the interval at which a running job's result.json is written.
+const writeEvery = 2 * time.Second
 
-// Tell writes the job's result.json. Unless now is true, it writes at most once
-// in tellEvery.
-func (j *Job) Tell(now bool) error {
+// WriteResult writes the job's result.json. Unless now is true, it writes at most once
+// in writeEvery.
+func (j *Job) WriteResult(now bool) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if !now && time.Since(j.told) < tellEvery {
+	if !now && time.Since(j.written) < writeEvery {
 		return nil
 	}
-	j.told = time.Now()
+	j.written = time.Now()
 	return writeJSON(j.Dir, "result.json", j.result())
 }
 

@@ -102,8 +102,8 @@ func (j *Job) putWith(ctx context.Context, r schema.Result, fetch Fetch, more co
 	return nil
 }
 
-// settle stores the results of the trials that cannot run.
-func (j *Job) settle(ctx context.Context) error {
+// storeFaults stores the results of the trials that cannot run.
+func (j *Job) storeFaults(ctx context.Context) error {
 	for _, t := range j.Missing() {
 		if t.Fault == nil {
 			continue
@@ -116,7 +116,7 @@ func (j *Job) settle(ctx context.Context) error {
 			return err
 		}
 	}
-	return j.Tell(true)
+	return j.WriteResult(true)
 }
 
 // ending describes a result for the log, which makes one line of it.

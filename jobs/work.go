@@ -107,7 +107,7 @@ func Begin(ctx context.Context, dir string, p Plan, list []Task, r Rules) (*Work
 	if w.Job, err = Create(dir, p); err != nil {
 		return nil, err
 	}
-	if err := w.Job.settle(ctx); err != nil {
+	if err := w.Job.storeFaults(ctx); err != nil {
 		w.Job.Close()
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func Resume(ctx context.Context, j *Job, r Rules, rerun func(*schema.Fault) bool
 			return nil, err
 		}
 	}
-	return w, j.settle(ctx)
+	return w, j.storeFaults(ctx)
 }
 
 // cannotRun reports whether a trial could not run when the job began.

@@ -7,7 +7,7 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-func TestAWaitIsToldInWords(t *testing.T) {
+func TestAWaitIsDescribedInWords(t *testing.T) {
 	for want, w := range map[string]schema.WaitEvent{
 		"waits for upstream lab (call 3), 4s: upstream lab says 503": {For: schema.WaitUpstream, Name: "lab", Call: 3, MS: 4200, Fault: &schema.Fault{Code: "upstream", Message: "upstream lab says 503"}},
 		"no longer waits for a trainer (call 1), 2s":                 {For: schema.WaitTrainer, Call: 1, MS: 2000, Ended: true},

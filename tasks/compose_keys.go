@@ -60,8 +60,8 @@ func serviceKeys() map[string]string {
 	return keys
 }
 
-// toldKeys returns the dropped keys that the result notes.
-func toldKeys() []string {
+// notedKeys returns the dropped keys that the result notes.
+func notedKeys() []string {
 	return []string{"read_only", "develop", "dns", "dns_search", "dns_opt", "domainname", "cpuset", "cpu_quota"}
 }
 
@@ -101,7 +101,7 @@ func (c *composer) refuse(model map[string]any) {
 		if build, ok := service["build"].(map[string]any); ok {
 			c.refuseKeys("services."+name+".build.", build, buildKeys())
 		}
-		for _, key := range toldKeys() {
+		for _, key := range notedKeys() {
 			if v, ok := service[key]; ok && !empty(v) {
 				c.note("services.%s.%s has no effect", name, key)
 			}

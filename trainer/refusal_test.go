@@ -14,8 +14,8 @@ import (
 // once and gets the call again, under the same key.
 func TestARefusedAnswerIsReportedAndGeneratedAgain(t *testing.T) {
 	t.Parallel()
-	told := make(chan trainer.Refusal, 4)
-	b := newBench(t, func(c *trainer.Config) { c.Refused = func(r trainer.Refusal) { told <- r } })
+	refusals := make(chan trainer.Refusal, 4)
+	b := newBench(t, func(c *trainer.Config) { c.Refused = func(r trainer.Refusal) { refusals <- r } })
 	got := b.ask(t.Context(), 1, 1, func(f schema.Frame) error {
 		if f.Kind == schema.FrameFinal && strings.Contains(string(f.Reply.Message), "one") {
 			return schema.Faultf("call", schema.CodeBadAnswer, schema.WhoTrainer, "content: its pieces differ")
@@ -34,12 +34,12 @@ func TestARefusedAnswerIsReportedAndGeneratedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	said(t, <-got, "two")
-	r := <-told
+	r := <-refusals
 	if r.Key.String() != "alpha-1/1/1" || r.Gen == "" || r.Fault.Code != schema.CodeBadAnswer || !strings.Contains(r.Fault.Message, "content") {
 		t.Fatalf("got %+v", r)
 	}
-	if n := b.trainer.Refusals(); n != 1 || len(told) != 0 {
-		t.Fatalf("%d refusals were counted, %d more reported", n, len(told))
+	if n := b.trainer.Refusals(); n != 1 || len(refusals) != 0 {
+		t.Fatalf("%d refusals were counted, %d more reported", n, len(refusals))
 	}
 }
 

@@ -75,13 +75,13 @@ func (v *verifications) verify(h *Handle) {
 		f = schema.Faultf("verify", schema.CodeNoReward, schema.WhoTrainer, "%v", err)
 		f.Status = http.StatusUnprocessableEntity
 	}
-	told := *f
-	if told.Status == 0 {
-		told.Status = http.StatusUnprocessableEntity
+	fault := *f
+	if fault.Status == 0 {
+		fault.Status = http.StatusUnprocessableEntity
 	}
 	v.cfg.Log.Warn().Err(err).Stringer("verification", s.key).Msg("a verification was answered with a fault")
-	if schema.RetryableStatus(told.Status) { // before the send: the worker may ask again at once
+	if schema.RetryableStatus(fault.Status) { // before the send: the worker may ask again at once
 		s.forget()
 	}
-	s.answer(schema.FrameFault, &told)
+	s.answer(schema.FrameFault, &fault)
 }

@@ -36,7 +36,7 @@ func TestAQueuedRolloutSaysWhy(t *testing.T) {
 					return *e.Wait
 				}
 			case <-ctx.Done():
-				t.Fatal("nothing was told")
+				t.Fatal("nothing was reported")
 			}
 		}
 	}

@@ -62,7 +62,7 @@ func Run(t *testing.T, s agents.Spec) {
 	}
 	if s.Dialect != "" {
 		if !carried["key"] || !carried["url"] {
-			t.Errorf("it is not told its key and URL: %v", carried)
+			t.Errorf("its key or URL is not passed: %v", carried)
 		}
 		given := c.Stdin
 		for _, arg := range c.Args {
@@ -149,10 +149,10 @@ func arguments(t *testing.T, s agents.Spec, l agents.Launch, args []string) stri
 func claims(t *testing.T, s agents.Spec, l agents.Launch, carried map[string]bool) {
 	t.Helper()
 	if s.SystemPrompt && !carried["system"] {
-		t.Error("it is said to take a system prompt, and is not told it")
+		t.Error("it is said to take a system prompt, and none is passed")
 	}
 	if carried["mcp"] != s.MCP {
-		t.Errorf("it is said that it takes MCP servers: %v; it is told them: %v", s.MCP, carried["mcp"])
+		t.Errorf("it is said that it takes MCP servers: %v; they are passed: %v", s.MCP, carried["mcp"])
 	}
 	if refused := s.Check(schema.AgentChoice{Args: []string{"x"}, MCP: l.MCP}) != nil; refused != (!s.MCP && s.Dialect != "") {
 		t.Errorf("MCP servers are refused: %v", refused)
@@ -185,21 +185,21 @@ func remote(t *testing.T, s agents.Spec) {
 		if err != nil || s.Dialect == "" {
 			continue
 		}
-		var told strings.Builder
+		var config strings.Builder
 		if s.Files != nil {
 			files, err := s.Files(l)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, f := range files {
-				told.Write(f.Data)
+				config.Write(f.Data)
 			}
 		}
 		for _, v := range s.Command(l).Env {
-			told.WriteString(v)
+			config.WriteString(v)
 		}
-		if !strings.Contains(told.String(), "http://far:8000/mcp?a=b") {
-			t.Errorf("it is not told the %s server", transport)
+		if !strings.Contains(config.String(), "http://far:8000/mcp?a=b") {
+			t.Errorf("the %s server is not passed", transport)
 		}
 	}
 }

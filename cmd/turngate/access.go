@@ -137,9 +137,9 @@ func (c *accessChange) admit(cmd *cobra.Command, name string) error {
 	case c.publicKey != "":
 		fmt.Fprintf(out, "%s %s is admitted with its key\n", c.kind, name)
 	case c.kind == "trainer":
-		tellTrainer(out, c.nats.url, c.ring, name)
+		printTrainer(out, c.nats.url, c.ring, name)
 	default:
-		tellWorker(out, c.nats.url, c.ring, name)
+		printWorker(out, c.nats.url, c.ring, name)
 	}
 	fmt.Fprintf(out, "         in effect %s\n", effect)
 	return nil

@@ -14,7 +14,7 @@ import (
 )
 
 // The first URL of a console is opened, from a file that others cannot read; a session
-// without a desktop is told so.
+// without a desktop gets a message.
 func TestTheFirstURLIsOpened(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("another program opens URLs here")

@@ -115,7 +115,7 @@ func imagesOf(cmd *cobra.Command, given *taskEnv, paths []string, kind string) (
 		}
 		wants, bundles = append(wants, of...), append(bundles, bundle)
 	}
-	tellMissing(cmd.ErrOrStderr(), all...)
+	printMissing(cmd.ErrOrStderr(), all...)
 	if len(wrong) > maxWrong {
 		wrong = wrong[:maxWrong]
 	}

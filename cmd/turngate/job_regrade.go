@@ -150,7 +150,7 @@ func (f *regradeFlags) run(cmd *cobra.Command, dir string, more []string) error 
 	w, err := jobs.Begin(cmd.Context(), out, jobs.Plan{
 		Version: version, Flags: asked(c.Flags()), Args: []string{dir}, Variants: jobs.Variants(again.agent, nil), Backend: again.sandbox, Attempts: 1, Parallel: again.parallel,
 	}, chosen, rules.Rules)
-	rules.tellMissing()
+	rules.printMissing()
 	if refused := (*jobs.RefusedError)(nil); errors.As(err, &refused) {
 		return usage("%w", refused)
 	}

@@ -40,7 +40,7 @@ func keptJob(t *testing.T, dir string) *jobs.Job {
 			t.Fatal(err)
 		}
 	}
-	if err := j.Tell(true); err != nil {
+	if err := j.WriteResult(true); err != nil {
 		t.Fatal(err)
 	}
 	return j

@@ -68,7 +68,7 @@ func rolloutExportCommand(f *rolloutFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return told(cmd, format, &sum, strict)
+			return printRows(cmd, format, &sum, strict)
 		},
 	}
 	addRowFlags(cmd, &o)
@@ -87,14 +87,14 @@ func exportJob(cmd *cobra.Command, dir string, list []*recorded.Rollout) error {
 	if err != nil {
 		return err
 	}
-	return told(cmd, recorded.FormatHarbor, &sum, false)
+	return printRows(cmd, recorded.FormatHarbor, &sum, false)
 }
 
 // maxFindings is the largest number of printed findings.
 const maxFindings = 50
 
-// told prints the summary of an export.
-func told(cmd *cobra.Command, format string, sum *recorded.Summary, strict bool) error {
+// printRows prints the summary of an export.
+func printRows(cmd *cobra.Command, format string, sum *recorded.Summary, strict bool) error {
 	stderr := cmd.ErrOrStderr()
 	for _, err := range sum.Skipped {
 		fmt.Fprintln(stderr, safeText(err.Error()))

@@ -100,7 +100,7 @@ func (f *runFlags) begin(cmd *cobra.Command, paths, argv []string) (*jobs.Work, 
 		Version: version, Flags: flags, Args: paths, Argv: argv, Variants: jobs.Variants(f.agent, f.model), Backend: f.sandbox, Attempts: f.group, Parallel: f.parallel,
 	}
 	w, err := jobs.Begin(cmd.Context(), f.job.dir(list, strings.Join(f.agent, "_")), p, list, r.Rules)
-	r.tellMissing()
+	r.printMissing()
 	if errors.Is(err, jobs.ErrNotEmpty) {
 		return nil, usage("--out: %w; go on with a job by --resume", err)
 	}
@@ -154,7 +154,7 @@ func (f *runFlags) resume(cmd *cobra.Command, _, _ []string) (_ *jobs.Work, err 
 	w, err := jobs.Resume(cmd.Context(), j, r.Rules, func(fault *schema.Fault) bool {
 		return slices.Contains(f.job.rerun, "any") || slices.Contains(f.job.rerun, fault.Code)
 	})
-	r.tellMissing()
+	r.printMissing()
 	if err == nil && len(f.job.rerun) > 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s with a fault run again\n", plural(w.Rerun, "trial"))
 	}

@@ -96,8 +96,8 @@ func (r *rules) load(dir string) (*tasks.Task, error) {
 	return t, nil
 }
 
-// tellMissing names the variables that the loaded tasks were not given.
-func (r *rules) tellMissing() { tellMissing(r.cmd.ErrOrStderr(), r.loaded...) }
+// printMissing names the variables that the loaded tasks were not given.
+func (r *rules) printMissing() { printMissing(r.cmd.ErrOrStderr(), r.loaded...) }
 
 // answer returns the answerer of the flags, or that of the task's replay.yaml.
 func (r *rules) answer(t *tasks.Task, v jobs.Variant) (trainer.Answerer, error) {

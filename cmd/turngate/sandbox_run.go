@@ -108,7 +108,7 @@ func (f *runFlags) atTerminal(cmd *cobra.Command, what string, argv []string) er
 	if err != nil {
 		return err
 	}
-	return tellPerson(cmd.ErrOrStderr(), &r)
+	return printEnd(cmd.ErrOrStderr(), &r)
 }
 
 // taskOrImage loads a task directory. A name that is no folder is an image.
@@ -132,8 +132,8 @@ func (f *runFlags) taskOrImage(what string) (*tasks.Task, error) {
 	return &tasks.Task{Request: schema.Request{Task: schema.Task{Name: "image", Instruction: "Look around."}}}, nil
 }
 
-// tellPerson prints the end of each verifier's output, and the reward.
-func tellPerson(w io.Writer, r *schema.Result) error {
+// printEnd prints the end of each verifier's output, and the reward.
+func printEnd(w io.Writer, r *schema.Result) error {
 	for _, p := range r.Phases {
 		if (p.Name == "verify" || strings.HasSuffix(p.Name, "/verify")) && p.Output != "" {
 			fmt.Fprintf(w, "\n%s:\n%s\n", oneLine(p.Name, 200), strings.TrimRight(safeText(p.Output), "\n"))

@@ -14,10 +14,10 @@ import (
 func TestAPersonDoesATask(t *testing.T) {
 	hello := filepath.Join(testenv.Root(t), "examples/tasks/hello")
 	for name, tt := range map[string]struct {
-		typed        string
-		argv         []string
-		code         int
-		stdout, told string
+		typed          string
+		argv           []string
+		code           int
+		stdout, stderr string
 	}{
 		"a shell":                 {"echo 'Hello, world!' > hello.txt; cat \"$TURNGATE_INSTRUCTION\"; false", nil, 0, "Write the line", "reward: 1\n"},
 		"a task that is not done": {"exit 5", nil, 0, "", "reward: 0\n"},
@@ -29,7 +29,7 @@ func TestAPersonDoesATask(t *testing.T) {
 			var out, errs strings.Builder
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(tt.typed+"\n"), &out, &errs
 			_ = cmd.Run()
-			if code := cmd.ProcessState.ExitCode(); code != tt.code || !strings.Contains(out.String(), tt.stdout) || !strings.Contains(errs.String(), tt.told) {
+			if code := cmd.ProcessState.ExitCode(); code != tt.code || !strings.Contains(out.String(), tt.stdout) || !strings.Contains(errs.String(), tt.stderr) {
 				t.Errorf("exit status %d, stdout %q, stderr %q", code, out.String(), errs.String())
 			}
 		})

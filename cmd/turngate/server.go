@@ -30,9 +30,9 @@ func (f *serverFlags) config(state string, log zerolog.Logger) broker.EmbeddedCo
 	return broker.EmbeddedConfig{StateDir: state, Port: f.port, Trainers: splitList(f.trainers), Workers: splitList(f.workers), Relaxed: f.relaxedSync, Log: log}
 }
 
-// tell prints the server's URL and how its clients connect. self is the worker in
+// print prints the server's URL and how its clients connect. self is the worker in
 // this process, if any.
-func (f *serverFlags) tell(out io.Writer, srv *broker.Embedded, self string) error {
+func (f *serverFlags) print(out io.Writer, srv *broker.Embedded, self string) error {
 	trainers, err := srv.Trainers()
 	if err != nil {
 		return err
@@ -43,11 +43,11 @@ func (f *serverFlags) tell(out io.Writer, srv *broker.Embedded, self string) err
 	}
 	fmt.Fprintf(out, "NATS     %s\n", srv.URL())
 	for _, tid := range trainers {
-		tellTrainer(out, srv.URL(), srv.Keyring, tid)
+		printTrainer(out, srv.URL(), srv.Keyring, tid)
 	}
 	for _, wid := range workers {
 		if wid != self {
-			tellWorker(out, srv.URL(), srv.Keyring, wid)
+			printWorker(out, srv.URL(), srv.Keyring, wid)
 		}
 	}
 	fmt.Fprintf(out, "watch    turngate tap --nats %s --creds %s\n", srv.URL(), srv.OpsCreds())
@@ -55,11 +55,11 @@ func (f *serverFlags) tell(out io.Writer, srv *broker.Embedded, self string) err
 	return nil
 }
 
-func tellTrainer(out io.Writer, url string, keys *broker.Keyring, tid string) {
+func printTrainer(out io.Writer, url string, keys *broker.Keyring, tid string) {
 	fmt.Fprintf(out, "trainer  %s: --nats %s --creds %s --name %s\n", tid, url, keys.TrainerCreds(tid), tid)
 }
 
-func tellWorker(out io.Writer, url string, keys *broker.Keyring, wid string) {
+func printWorker(out io.Writer, url string, keys *broker.Keyring, wid string) {
 	fmt.Fprintf(out, "worker   %s: turngate worker --nats %s --creds %s --state DIR\n", wid, url, keys.WorkerCreds(wid))
 }
 
@@ -92,7 +92,7 @@ func natsCommand() *cobra.Command {
 				return err
 			}
 			defer srv.Shutdown()
-			if err := sf.tell(cmd.OutOrStdout(), srv, ""); err != nil {
+			if err := sf.print(cmd.OutOrStdout(), srv, ""); err != nil {
 				return err
 			}
 			if m != nil {

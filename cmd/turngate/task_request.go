@@ -50,7 +50,7 @@ func taskRequestCommand() *cobra.Command {
 			for _, w := range t.Warnings {
 				fmt.Fprintln(cmd.ErrOrStderr(), oneLine(w, 400))
 			}
-			tellMissing(cmd.ErrOrStderr(), t)
+			printMissing(cmd.ErrOrStderr(), t)
 			q := t.Request
 			sum := sha256.Sum256(t.Bundle)
 			q.V, q.Task.Bundle, q.Agent.Name = schema.Version, hex.EncodeToString(sum[:]), agent

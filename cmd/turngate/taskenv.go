@@ -141,9 +141,9 @@ func readLine(ctx context.Context, in io.Reader) (string, error) {
 	}
 }
 
-// tellMissing names the variables that tasks ask for and were not given, if they
+// printMissing names the variables that tasks ask for and were not given, if they
 // are empty or this process has them.
-func tellMissing(w io.Writer, list ...*tasks.Task) {
+func printMissing(w io.Writer, list ...*tasks.Task) {
 	where, count := map[string]string{}, map[string]int{}
 	for _, t := range list {
 		for _, m := range t.Missing {

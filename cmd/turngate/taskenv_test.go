@@ -113,7 +113,7 @@ func TestMissingVariablesAreNamedOnce(t *testing.T) {
 	t.Setenv("SET_HERE", "secret")
 	var out bytes.Buffer
 	missing := []tasks.Missing{{Name: "SET_HERE", Where: "x"}, {Name: "EMPTY", Where: "y", Empty: true}, {Name: "DEFAULT", Where: "z"}}
-	tellMissing(&out, &tasks.Task{Dir: "a", Missing: missing}, &tasks.Task{Dir: "b", Missing: missing})
+	printMissing(&out, &tasks.Task{Dir: "a", Missing: missing}, &tasks.Task{Dir: "b", Missing: missing})
 	want := "not given: the variable EMPTY (y of a) and 1 more task; --task-env EMPTY gives it\nnot given: the variable SET_HERE (x of a) and 1 more task; --task-env SET_HERE gives it\n"
 	if out.String() != want {
 		t.Errorf("got %q", out.String())

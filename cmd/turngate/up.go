@@ -63,7 +63,7 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 				}
 			}
 			return wf.serve(ctx, b, wid, hurry, m, log, func() {
-				if err := sf.tell(cmd.OutOrStdout(), srv, wid); err != nil {
+				if err := sf.print(cmd.OutOrStdout(), srv, wid); err != nil {
 					log.Warn().Err(err).Msg("the credentials are not listed")
 				}
 				if err := uc.tell(cmd, wf.state, srv); err != nil {

@@ -89,7 +89,7 @@ func (b *bench) end() {
 		b.kill(p)
 	}
 	if b.t.Failed() {
-		b.tell()
+		b.logEnds()
 		for _, v := range b.violated {
 			b.printLogs(v)
 		}
@@ -236,10 +236,10 @@ func (b *bench) await(p *process, word string) string {
 				return line
 			}
 		case <-p.ended:
-			b.tell()
+			b.logEnds()
 			b.t.Fatalf("%s ended: %s", p.role, p.cmd.ProcessState)
 		case <-limit:
-			b.tell()
+			b.logEnds()
 			b.t.Fatalf("%s did not say %q", p.role, word)
 		}
 	}
@@ -338,8 +338,8 @@ func (b *bench) leftOf(p *process) (left []string, err error) {
 	return append(left, fmt.Sprintf("%d goroutines, such as %s", len(stacks), stacks[0])), nil
 }
 
-// tell shows the ends of the logs.
-func (b *bench) tell() {
+// logEnds shows the ends of the logs.
+func (b *bench) logEnds() {
 	for _, p := range b.all() {
 		data, err := os.ReadFile(filepath.Join(b.dir, p.role+".log"))
 		if err != nil {

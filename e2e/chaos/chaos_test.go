@@ -45,7 +45,7 @@ func TestRandomFaults(t *testing.T) {
 	one := func(t *testing.T, seed uint64) {
 		t.Parallel()
 		r, faults := runChaos(t, bin, plan{
-			seed: seed, faults: time.Duration(seconds) * time.Second, settle: 120 * time.Second,
+			seed: seed, faults: time.Duration(seconds) * time.Second, after: 120 * time.Second,
 			trainers: []string{"alpha", "beta"}, hostile: true, synced: seed%3 == 0,
 		})
 		if faults[attacks] == 0 {
@@ -82,7 +82,7 @@ func TestTrainersInPythonUnderFaults(t *testing.T) {
 	full(t)
 	python := testenv.Python(t, "nats")
 	r, faults := runChaos(t, build(t), plan{
-		seed: uint64(setting(t, "CHAOS_SEED", int(time.Now().Unix()))), faults: time.Duration(setting(t, "CHAOS_SECONDS", 30)) * time.Second, settle: 180 * time.Second,
+		seed: uint64(setting(t, "CHAOS_SEED", int(time.Now().Unix()))), faults: time.Duration(setting(t, "CHAOS_SECONDS", 30)) * time.Second, after: 180 * time.Second,
 		trainers: []string{"alpha", "beta", "gamma"}, python: python, more: []string{"trainer killed", "trainer stopped"},
 	})
 	for invariant, list := range r.violations {
@@ -101,7 +101,7 @@ type plan struct {
 	more     []string      // kinds of faults to inject more often
 	only     []string      // kinds of faults to inject; empty: all
 	pace     time.Duration // additional time between two faults
-	settle   time.Duration // longest time until the end after the faults
+	after    time.Duration // longest time until the end after the faults
 	env      []string      // of workers and trainers
 	trainer  []string      // additional flags
 	trainers []string      // names; empty: alpha
@@ -154,7 +154,7 @@ func runChaos(t *testing.T, bin binaries, pl plan) (*report, map[string]int) {
 		t.Fatal(err)
 	}
 	f.mend()
-	r := f.finish(t, !f.settled(pl.settle))
+	r := f.finish(t, !f.allEnded(pl.after))
 	return r, f.count
 }
 

@@ -26,7 +26,7 @@ type report struct {
 	dead       int // rollouts that used their tries up
 	executions int // agents that began
 	overlaps   int // simultaneous executions of one rollout
-	fenced     int // attempts with a worker that was told of a later attempt
+	fenced     int // attempts with a worker that knew of a later attempt
 	messages   int // messages of which the tap got a copy
 	reassigned []time.Duration
 }
@@ -72,7 +72,7 @@ func check(b *bench, p *tap, f *injector) (*report, error) {
 	r := &report{}
 	made, named := map[string]generation{}, map[string]schema.Key{}
 	for _, t := range b.trainers {
-		told, err := lines[history.Trained](filepath.Join(b.dir, "trainer-"+t.name+".jsonl"))
+		trained, err := lines[history.Trained](filepath.Join(b.dir, "trainer-"+t.name+".jsonl"))
 		if err != nil {
 			return nil, err
 		}
@@ -81,7 +81,7 @@ func check(b *bench, p *tap, f *injector) (*report, error) {
 			return nil, err
 		}
 		limits := map[schema.ID]int{}
-		for _, l := range told {
+		for _, l := range trained {
 			switch l.Op {
 			case "submit":
 				limits[l.ID] = l.Max
@@ -107,8 +107,8 @@ func check(b *bench, p *tap, f *injector) (*report, error) {
 				r.violate("I1", "%s has records and was never submitted", id)
 			}
 		}
-		r.checkHandedOut(t.name, told, limits, versions, f.killed(t))
-		r.checkCommitted(told, named)
+		r.checkHandedOut(t.name, trained, limits, versions, f.killed(t))
+		r.checkCommitted(trained, named)
 	}
 	read, err := lines[history.Read](filepath.Join(b.dir, "agents.jsonl"))
 	if err != nil {
@@ -141,7 +141,7 @@ func (r *report) checkRecords(id schema.ID, all []version, most int) {
 			if s.Status == schema.StatusRunning || s.Status == schema.StatusQueued {
 				invariant = "I4"
 			}
-			r.violate(invariant, "%s: the state at %d %s: %s", id, v.seq, why, told(now, s))
+			r.violate(invariant, "%s: the state at %d %s: %s", id, v.seq, why, difference(now, s))
 		}
 		if s.Tries > most {
 			r.violate("I4", "%s: %d tries, at most %d", id, s.Tries, most)
@@ -210,7 +210,7 @@ func illegal(from, to *schema.State) string {
 	return "is no step of the protocol"
 }
 
-func told(from, to *schema.State) string {
+func difference(from, to *schema.State) string {
 	short := func(s *schema.State) string {
 		if s == nil {
 			return "absent"
@@ -224,9 +224,9 @@ func told(from, to *schema.State) string {
 // once, and each the stored one. A trainer that is killed between the return of a
 // result and its line here has handed it out without a trace: one result for each
 // kill.
-func (r *report) checkHandedOut(trainer string, told []history.Trained, limits map[schema.ID]int, versions map[schema.ID][]version, kills int) {
+func (r *report) checkHandedOut(trainer string, trained []history.Trained, limits map[schema.ID]int, versions map[schema.ID][]version, kills int) {
 	got := map[schema.ID]int{}
-	for _, l := range told {
+	for _, l := range trained {
 		if l.Op != "result" {
 			continue
 		}
@@ -261,8 +261,8 @@ type generation struct {
 // checkCommitted checks I3: the generations of a result are those that its trainer
 // made for the calls of this attempt, one for each call. made has the call of each
 // generation.
-func (r *report) checkCommitted(told []history.Trained, made map[string]schema.Key) {
-	for _, l := range told {
+func (r *report) checkCommitted(trained []history.Trained, made map[string]schema.Key) {
+	for _, l := range trained {
 		seen := map[int]bool{}
 		for _, c := range l.Generations {
 			number, name, _ := strings.Cut(c, "/")
@@ -312,7 +312,7 @@ func (r *report) checkGenerations(read []history.Read, made map[string]generatio
 	}
 }
 
-// checkWire checks I6: a worker that was told of a later attempt publishes no more
+// checkWire checks I6: a worker that knew of a later attempt publishes no more
 // messages of its own attempt. It also checks that the protocol has every subject.
 func (r *report) checkWire(p *tap) {
 	dropped := p.dropped()

@@ -97,7 +97,7 @@ func TestACluster(t *testing.T) {
 		b.start(s)
 		b.await(s, "more")
 	}
-	r := settle(t, b, p, 120*time.Second)
+	r := conclude(t, b, p, 120*time.Second)
 	t.Logf("%d rollouts, %d take-overs over six dead servers and a lost quorum", r.rollouts, r.takeovers)
 }
 
@@ -135,7 +135,7 @@ func TestAClusterUnderFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.mend()
-	r := f.finish(t, !f.settled(2*time.Minute))
+	r := f.finish(t, !f.allEnded(2*time.Minute))
 	for invariant, list := range r.violations {
 		t.Errorf("%s, seed %d: %s", invariant, seed, strings.Join(list[:min(len(list), 5)], "; "))
 	}
@@ -160,13 +160,13 @@ func TestASlowAndLossyNetwork(t *testing.T) {
 	if err := f.enough(); err != nil {
 		t.Fatal(err)
 	}
-	settled := f.settledAsItIs(3 * time.Minute)
+	ended := f.allEndedAsItIs(3 * time.Minute)
 	lost := 0
 	for _, w := range b.workers {
 		lost += w.proxy.Lost()
 	}
 	f.mend()
-	r := f.finish(t, !settled)
+	r := f.finish(t, !ended)
 	for invariant, list := range r.violations {
 		t.Errorf("%s: %s", invariant, strings.Join(list[:min(len(list), 5)], "; "))
 	}

@@ -292,7 +292,7 @@ func recoverFrom(t *testing.T, b *bench, p *tap) {
 	if err := f.enough(); err != nil {
 		t.Fatal(err)
 	}
-	for invariant, list := range f.finish(t, !f.settled(60*time.Second)).violations {
+	for invariant, list := range f.finish(t, !f.allEnded(60*time.Second)).violations {
 		t.Errorf("%s: %s", invariant, strings.Join(list, "; "))
 	}
 }

@@ -425,8 +425,8 @@ func (p *process) over() bool {
 	return !p.alive() && p.cmd != nil && !p.down && p.cmd.ProcessState != nil && p.cmd.ProcessState.Success()
 }
 
-// settledAsItIs waits until every trainer has all its results, and mends nothing.
-func (f *injector) settledAsItIs(limit time.Duration) bool {
+// allEndedAsItIs waits until every trainer has all its results, and mends nothing.
+func (f *injector) allEndedAsItIs(limit time.Duration) bool {
 	over := time.After(limit)
 	for _, t := range f.b.trainers {
 		select {
@@ -438,9 +438,9 @@ func (f *injector) settledAsItIs(limit time.Duration) bool {
 	return true
 }
 
-// settled waits until every trainer has all its results, and restarts dead
+// allEnded waits until every trainer has all its results, and restarts dead
 // processes meanwhile.
-func (f *injector) settled(limit time.Duration) bool {
+func (f *injector) allEnded(limit time.Duration) bool {
 	over := time.After(limit)
 	for _, t := range f.b.trainers {
 		for !t.over() {

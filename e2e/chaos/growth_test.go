@@ -59,7 +59,7 @@ func TestNothingGrows(t *testing.T) {
 			<-p.ended
 		}
 	}
-	settle(t, b, p, time.Minute)
+	conclude(t, b, p, time.Minute)
 }
 
 // write creates a file for which the trainer waits.

@@ -78,11 +78,11 @@ func observe(t *testing.T, b *bench, p *tap) *report {
 	if err := f.enough(); err != nil {
 		t.Fatal(err)
 	}
-	return f.finish(t, !f.settled(time.Minute))
+	return f.finish(t, !f.allEnded(time.Minute))
 }
 
 // fenced suspends a worker beyond its lease, waits until another has taken its
-// rollouts over, and lets it go on until it has been told so and must have acted.
+// rollouts over, and lets it go on until it has learned so and must have acted.
 // The agents ask without end, so that a worker with a broken fence has something
 // to publish.
 func fenced(t *testing.T, bin binaries) *report {
@@ -96,7 +96,7 @@ func fenced(t *testing.T, bin binaries) *report {
 	b.await(b.add(), "ready")
 	awaitAgents(t, b, 8, time.Minute) // the second executions have begun
 	b.signal(first, syscall.SIGCONT)
-	p.until(t, "the first worker is told of the second attempts", time.Minute, func() bool { return len(p.fences) >= 4 })
+	p.until(t, "the first worker learns of the second attempts", time.Minute, func() bool { return len(p.fences) >= 4 })
 	p.until(t, "the first worker has acted, and has time to say more", time.Minute, func() bool {
 		for r, f := range p.fences {
 			if p.renewals[p.owner[r]] < f.renewals+2*fenceRenewals {

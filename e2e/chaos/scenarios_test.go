@@ -22,14 +22,14 @@ func full(t *testing.T) {
 	t.Parallel()
 }
 
-// settle waits until every rollout of a bench has ended and checks it.
-func settle(t *testing.T, b *bench, p *tap, limit time.Duration) *report {
+// conclude waits until every rollout of a bench has ended and checks it.
+func conclude(t *testing.T, b *bench, p *tap, limit time.Duration) *report {
 	t.Helper()
 	f := newInjector(b, p, 0)
 	if err := f.enough(); err != nil {
 		t.Fatal(err)
 	}
-	r := f.finish(t, !f.settled(limit))
+	r := f.finish(t, !f.allEnded(limit))
 	for invariant, list := range r.violations {
 		t.Errorf("%s: %s", invariant, strings.Join(list[:min(len(list), 5)], "; "))
 	}
@@ -60,7 +60,7 @@ func away(t *testing.T, workers int, calls string, who func(*bench) *process, d,
 			back := leave(b, who(b))
 			<-time.After(d)
 			back()
-			if r := settle(t, b, p, limit); r.executions != 8 || r.takeovers != 0 {
+			if r := conclude(t, b, p, limit); r.executions != 8 || r.takeovers != 0 {
 				t.Errorf("%d executions of 8 rollouts, %d take-overs", r.executions, r.takeovers)
 			}
 		})
@@ -99,12 +99,12 @@ func TestTheStoreIsWiped(t *testing.T) {
 	}
 	// Rollouts with a result from before are not run again: only the rollouts in
 	// the new store must keep the invariants.
-	told, err := lines[history.Trained](filepath.Join(b.dir, "trainer-alpha.jsonl"))
+	trained, err := lines[history.Trained](filepath.Join(b.dir, "trainer-alpha.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	submitted, results := map[string]bool{}, map[string]int{}
-	for _, l := range told {
+	for _, l := range trained {
 		switch l.Op {
 		case "submit":
 			submitted[string(l.ID)] = true
@@ -156,7 +156,7 @@ func TestTheDiskIsFull(t *testing.T) {
 	}
 	b.kill(b.nats) // a supervisor restarts a server after failed writes
 	b.start(b.nats)
-	settle(t, b, p, 120*time.Second)
+	conclude(t, b, p, 120*time.Second)
 }
 
 // With the protocol's own durations, a killed worker's rollouts run elsewhere
@@ -178,7 +178,7 @@ func TestTheRealDurations(t *testing.T) {
 	if took > 90*time.Second {
 		t.Errorf("it took %s", took)
 	}
-	r := settle(t, b, p, 120*time.Second)
+	r := conclude(t, b, p, 120*time.Second)
 	if r.takeovers != 4 {
 		t.Errorf("%d take-overs", r.takeovers)
 	}
@@ -189,7 +189,7 @@ func TestTheRealDurations(t *testing.T) {
 // rollouts wait for another worker.
 func TestTimeToReassign(t *testing.T) {
 	full(t)
-	r, faults := runChaos(t, build(t), plan{seed: uint64(setting(t, "CHAOS_SEED", 1)), faults: 40 * time.Second, only: []string{"worker killed"}, pace: 1500 * time.Millisecond, settle: time.Minute})
+	r, faults := runChaos(t, build(t), plan{seed: uint64(setting(t, "CHAOS_SEED", 1)), faults: 40 * time.Second, only: []string{"worker killed"}, pace: 1500 * time.Millisecond, after: time.Minute})
 	for invariant, list := range r.violations {
 		t.Errorf("%s: %s", invariant, strings.Join(list[:min(len(list), 5)], "; "))
 	}
@@ -204,7 +204,7 @@ func TestStoppedWorkersAndRealSandboxes(t *testing.T) {
 	full(t)
 	seed := uint64(setting(t, "CHAOS_SEED", int(time.Now().Unix())))
 	r, faults := runChaos(t, build(t), plan{
-		seed: seed, faults: 40 * time.Second, settle: 2 * time.Minute, trainer: []string{"-local", "0.5"},
+		seed: seed, faults: 40 * time.Second, after: 2 * time.Minute, trainer: []string{"-local", "0.5"},
 		only: []string{"worker stopped for a moment", "worker stopped beyond its lease", "partition with late bytes", "broker killed", "worker drained", "clock stepped"},
 	})
 	for invariant, list := range r.violations {
@@ -219,7 +219,7 @@ func TestNoAttemptIsSpentOnAnOutage(t *testing.T) {
 	full(t)
 	seed := uint64(setting(t, "CHAOS_SEED", int(time.Now().Unix())))
 	r, faults := runChaos(t, build(t), plan{
-		seed: seed, faults: 40 * time.Second, settle: 2 * time.Minute, trainer: []string{"-harmless"},
+		seed: seed, faults: 40 * time.Second, after: 2 * time.Minute, trainer: []string{"-harmless"},
 		only:   []string{"broker killed", "broker stopped", "trainer killed", "trainer stopped", "latency", "connections cut", "clock stepped", "stalled tap"},
 		steady: true, speed: 5, // a worker must be back before others give it up, on a busy machine too
 	})

@@ -31,7 +31,7 @@ type tap struct {
 	changed  chan struct{}         // closed and replaced after each message about a fence
 	claims   map[string]claim      // that are not confirmed yet, by reply subject
 	owner    map[run]string        // inbox token of the worker instance that has claimed the attempt
-	fences   map[run]*fence        // attempts with a worker that was told of a later attempt
+	fences   map[run]*fence        // attempts with a worker that knew of a later attempt
 	renewals map[string]int        // of leases, by inbox token
 	kept     map[schema.ID]bool    // rollouts with a state
 	late     []string              // messages after a fence
@@ -57,7 +57,7 @@ type claim struct {
 	owner string
 }
 
-// fence is the moment at which a worker was told that its attempt is over.
+// fence is the moment at which a worker learned that its attempt is over.
 type fence struct {
 	renewals int // of its lease until then
 	messages int // of the attempt, after the worker must have acted
@@ -213,13 +213,13 @@ func (p *tap) said(r run, what string) {
 		return
 	}
 	if f.messages++; f.messages == 1 {
-		p.late = append(p.late, fmt.Sprintf("%s attempt %d: a message (%s) although %s was told of a later attempt and has renewed its lease %d times since", r.id, r.attempt, what, p.owner[r], fenceRenewals))
+		p.late = append(p.late, fmt.Sprintf("%s attempt %d: a message (%s) although %s knew of a later attempt and has renewed its lease %d times since", r.id, r.attempt, what, p.owner[r], fenceRenewals))
 	}
-	p.tell()
+	p.wake()
 }
 
-// tell wakes the waiters. The caller holds the lock.
-func (p *tap) tell() {
+// wake wakes the waiters. The caller holds the lock.
+func (p *tap) wake() {
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
@@ -260,7 +260,7 @@ func (p *tap) answered(m *nats.Msg) {
 	for attempt := s.Attempt - 1; attempt > 0; attempt-- {
 		if r := (run{s.ID, attempt}); p.owner[r] == token && p.fences[r] == nil {
 			p.fences[r] = &fence{renewals: p.renewals[token]}
-			p.tell()
+			p.wake()
 		}
 	}
 }

@@ -158,7 +158,7 @@ func (w *world) forge(t *testing.T, who role, apis []api, target string) {
 			t.Errorf("%s: %s with the reply subject %s: it arrived", who, a.name, target)
 		}
 	}
-	w.settle(t, attacker, who)
+	w.handled(t, attacker, who)
 	for _, m := range heard.list() {
 		t.Errorf("%s published on %s: %.200q", who, target, m)
 	}
@@ -171,9 +171,9 @@ func (w *world) forge(t *testing.T, who role, apis []api, target string) {
 	heard.await(t, control)
 }
 
-// settle returns when the server has handled all that the attacker sent: an
+// handled returns when the server has handled all that the attacker sent: an
 // answer to a request of its own comes after all others.
-func (w *world) settle(t *testing.T, attacker *nats.Conn, who role) {
+func (w *world) handled(t *testing.T, attacker *nats.Conn, who role) {
 	t.Helper()
 	stream := subjects.StreamEvents
 	if who.kind == "trainer" {

@@ -65,7 +65,7 @@ func (w *world) answers(t *testing.T, who role, a api) {
 	m.Reply = inbox
 	harness.Must(t, nc.PublishMsg(m))
 	if a.refused {
-		w.settle(t, nc, who)
+		w.handled(t, nc, who)
 		if got := heard.list(); len(got) > 0 {
 			t.Errorf("%s may use it: %.300q", who, got)
 		}

@@ -139,7 +139,7 @@ func (w *world) workerCalls(t *testing.T, w2 *nats.Conn, a api, target string, l
 	t.Helper()
 	heard := listenAs(t, listener, target)
 	harness.Must(t, w2.PublishMsg(a.message(target)))
-	w.settle(t, w2, role{"worker", "w2"})
+	w.handled(t, w2, role{"worker", "w2"})
 	if arrives {
 		if a.pushed {
 			w.makeVictim(t) // a new message wakes the consumer

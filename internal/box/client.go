@@ -274,12 +274,12 @@ func (c *Client) Start(ctx context.Context, cmd sandboxes.Cmd) (sandboxes.Proces
 		stream.Close()
 		return nil, failed(h, payload)
 	}
-	var told started
-	if err := json.Unmarshal(payload, &told); err != nil {
+	var reply started
+	if err := json.Unmarshal(payload, &reply); err != nil {
 		stream.Close()
 		return nil, fmt.Errorf("start %q: read the box's answer: %w", first(cmd.Args), err)
 	}
-	p := &process{c: c, job: told.Job, done: make(chan struct{})}
+	p := &process{c: c, job: reply.Job, done: make(chan struct{})}
 	go func() {
 		stdin := cmd.Stdin
 		if stdin == nil {

@@ -238,10 +238,10 @@ func (s *server) startNested(c command, files []uintptr) (*job, error) {
 	j.exited = outer
 	go func() {
 		defer exitIn.Close()
-		var told struct{ Status uint32 }
+		var outcome struct{ Status uint32 }
 		// The first process may live on, with processes that the command has left.
-		if json.NewDecoder(exitIn).Decode(&told) == nil {
-			outer <- syscall.WaitStatus(told.Status)
+		if json.NewDecoder(exitIn).Decode(&outcome) == nil {
+			outer <- syscall.WaitStatus(outcome.Status)
 			return
 		}
 		outer <- <-inner

@@ -42,7 +42,7 @@ func (s *server) forward() (forwarded, error) {
 		return forwarded{}, fmt.Errorf("listen on loopback: %w", err)
 	}
 	s.forwards++
-	told := forwarded{Port: l.Addr().(*net.TCPAddr).Port}
+	reply := forwarded{Port: l.Addr().(*net.TCPAddr).Port}
 	open := make(chan struct{}, maxCarried)
 	go func() {
 		for {
@@ -58,11 +58,11 @@ func (s *server) forward() (forwarded, error) {
 			}
 			go func() {
 				defer func() { <-open }()
-				s.carry(agent, told)
+				s.carry(agent, reply)
 			}()
 		}
 	}()
-	return told, nil
+	return reply, nil
 }
 
 func (s *server) carry(agent net.Conn, to forwarded) {

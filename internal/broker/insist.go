@@ -21,7 +21,7 @@ func Insist[T any](ctx context.Context, log *zerolog.Logger, what string, try fu
 			return got, err
 		}
 		level := zerolog.DebugLevel
-		if n == wire.TellAfter {
+		if n == wire.WarnAfter {
 			level = zerolog.WarnLevel
 		}
 		log.WithLevel(level).Err(err).Str("what", what).Msg("the server is asked again")

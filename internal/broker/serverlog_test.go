@@ -39,7 +39,7 @@ func TestTheServersLogIsBounded(t *testing.T) {
 	}
 }
 
-// TestAnErrorOfTheStoreIsReported: an error of writing a file is told apart from other
+// TestAnErrorOfTheStoreIsReported: an error of writing a file is distinguished from other
 // errors.
 func TestAnErrorOfTheStoreIsReported(t *testing.T) {
 	var got []error

@@ -63,7 +63,7 @@ func (h *Trainers) open(ctx context.Context, tid string, c StreamsConfig) (Train
 		return TrainerSettings{}, err
 	}
 	if slices.Contains(missing, true) {
-		h.Tell(tid)
+		h.Announce(tid)
 	}
 	return settingsOf(there), nil
 }
@@ -213,7 +213,7 @@ func (h *Trainers) Set(ctx context.Context, tid string, s TrainerSettings) error
 			return fmt.Errorf("change stream %s of trainer %s: %w", want.Name, tid, err)
 		}
 	}
-	h.Tell(tid)
+	h.Announce(tid)
 	return nil
 }
 
@@ -237,7 +237,7 @@ func (h *Trainers) Delete(ctx context.Context, tid string) error {
 	if !found {
 		return fmt.Errorf("streams of trainer %s: %w", tid, ErrNotFound)
 	}
-	h.Tell(tid)
+	h.Announce(tid)
 	return nil
 }
 
@@ -312,10 +312,10 @@ func (h *Trainers) With(ctx context.Context, subject string) ([]string, error) {
 	return out, nil
 }
 
-// Tell tells all workers that a trainer's streams were made or changed.
+// Announce tells all workers that a trainer's streams were made or changed.
 // It may be lost: workers also look by themselves.
-func (h *Trainers) Tell(tid string) {
+func (h *Trainers) Announce(tid string) {
 	if err := h.bulk.Publish(subjects.WorkerTrainers, []byte(tid)); err != nil {
-		h.log.Debug().Err(err).Str("trainer", tid).Msg("the workers were not told of a trainer")
+		h.log.Debug().Err(err).Str("trainer", tid).Msg("a trainer was not announced to the workers")
 	}
 }

@@ -78,7 +78,7 @@ func (s *Server) rollouts(w http.ResponseWriter, r *http.Request) {
 		last = 0
 		f.send("begin", id(), begin{s.name, s.config.Version, s.config.Source.Runs() != nil})
 	}
-	trouble, told := "", false // a browser that comes back may have an old one
+	trouble, sent := "", false // a browser that comes back may have an old one
 	for f.last == nil {
 		v := s.table.after(last)
 		for len(v.changes) > 0 {
@@ -91,8 +91,8 @@ func (s *Server) rollouts(w http.ResponseWriter, r *http.Request) {
 			f.send("rows", id(), rows)
 			v.changes = v.changes[n:]
 		}
-		if !told || v.trouble != trouble {
-			trouble, told = v.trouble, true
+		if !sent || v.trouble != trouble {
+			trouble, sent = v.trouble, true
 			f.send("trouble", id(), trouble)
 		}
 		select {

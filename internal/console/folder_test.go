@@ -41,7 +41,7 @@ func TestAFolderIsFollowed(t *testing.T) {
 	one := p.Trials[1]
 	reward := 0.5
 	harness.Must(t, j.Put(t.Context(), schema.Result{V: schema.Version, ID: one.Rollout, Trainer: "local", Status: schema.StatusDone, Reward: &reward}, nil))
-	harness.Must(t, j.Tell(true))
+	harness.Must(t, j.WriteResult(true))
 	if r := <-seen; r.ID != one.Rollout || r.Result == nil || *r.Result.Reward != reward {
 		t.Errorf("got %+v", r)
 	}

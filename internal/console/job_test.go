@@ -76,7 +76,7 @@ func TestAJobThatRunsIsFollowed(t *testing.T) {
 	}
 	fault := &schema.Fault{Code: "internal", Message: "test"}
 	harness.Must(t, j.Put(t.Context(), schema.Result{V: schema.Version, ID: first, Trainer: "alpha", Status: schema.StatusFailed, Fault: fault}, nil))
-	harness.Must(t, j.Tell(true))
+	harness.Must(t, j.WriteResult(true))
 	until(first, "ended trial", func(r *recorded.Rollout) bool { return r.Result != nil && r.State == nil })
 
 	again, err := p.Trials[0].Next()

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type memory struct {
 	rollouts chan *recorded.Rollout
 	errs     chan error
-	told     chan struct{}     // gets a value when the console has the sent one
+	taken    chan struct{}     // gets a value when the console has the sent one
 	one      *recorded.Rollout // the only one that is found
 	closed   error             // the reason for which it has no files
 }
@@ -52,16 +52,16 @@ func (m *memory) Follow(ctx context.Context, show func(*recorded.Rollout), troub
 		}
 		select {
 		case <-ctx.Done():
-		case m.told <- struct{}{}:
+		case m.taken <- struct{}{}:
 		}
 	}
 }
 
 // show returns when the console has a rollout.
-func (m *memory) show(r *recorded.Rollout) { m.rollouts <- r; <-m.told }
+func (m *memory) show(r *recorded.Rollout) { m.rollouts <- r; <-m.taken }
 
 // trouble returns when the console has an error.
-func (m *memory) trouble(err error) { m.errs <- err; <-m.told }
+func (m *memory) trouble(err error) { m.errs <- err; <-m.taken }
 
 func (m *memory) Rollout(context.Context, schema.ID) (*recorded.Rollout, error) {
 	if m.one == nil {
@@ -82,7 +82,7 @@ func serve(t *testing.T) *site { return serveAt(t, console.DefaultListen) }
 
 func serveAt(t *testing.T, address string) *site {
 	t.Helper()
-	s := &site{memory: memory{rollouts: make(chan *recorded.Rollout), errs: make(chan error), told: make(chan struct{})}}
+	s := &site{memory: memory{rollouts: make(chan *recorded.Rollout), errs: make(chan error), taken: make(chan struct{})}}
 	s.start(t, &s.memory, address)
 	return s
 }

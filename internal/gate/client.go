@@ -24,7 +24,7 @@ type client struct {
 	done chan struct{} // closed when nothing more is written
 
 	request context.Context // ends when the client goes away
-	settle  sync.Once
+	ended   sync.Once
 
 	mu     sync.Mutex     // held while something is written
 	stream dialect.Stream // nil: the whole answer at once
@@ -68,7 +68,7 @@ func (x *exchange) answer(w http.ResponseWriter, r *http.Request, d dialect.Dial
 
 // end notes whether the answer was delivered. Only the first call counts.
 func (c *client) end(delivered bool) {
-	c.settle.Do(func() {
+	c.ended.Do(func() {
 		if delivered {
 			c.x.commit()
 		}

@@ -235,7 +235,7 @@ func (x *exchange) slot() error {
 	x.mu.Lock()
 	events := x.beginWait(schema.WaitSlot, "", nil)
 	x.mu.Unlock()
-	x.tell(events)
+	x.report(events)
 	select {
 	case x.s.slots <- struct{}{}:
 	case <-x.ctx.Done():
@@ -244,7 +244,7 @@ func (x *exchange) slot() error {
 	x.mu.Lock()
 	events = x.endWait()
 	x.mu.Unlock()
-	x.tell(events)
+	x.report(events)
 	return nil
 }
 
@@ -259,7 +259,7 @@ func (x *exchange) frame(f schema.Frame) error {
 	x.mu.Lock()
 	if events, err := x.waitEvents(f); len(events) > 0 || err != nil {
 		x.mu.Unlock()
-		x.tell(events)
+		x.report(events)
 		if err != nil {
 			return err
 		}
@@ -389,7 +389,7 @@ func (x *exchange) finish(err error, took time.Duration) {
 	}
 	receiver, events := x.client, x.endWait()
 	x.mu.Unlock()
-	x.tell(events)
+	x.report(events)
 	s.cfg.Observer.CallEnded(x.number, end)
 	if receiver != nil {
 		receiver.push(false)

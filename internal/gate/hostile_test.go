@@ -197,10 +197,10 @@ func TestABrokenBodyIsRefused(t *testing.T) {
 				"no end":                       fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body)+1, body),
 			} {
 				status, answer := rawExchange(t, h, "POST "+f.Path(body)+" HTTP/1.1\r\nHost: gate\r\nAuthorization: Bearer "+h.Session.Key()+"\r\n"+sent)
-				var told struct{ Error struct{ Message string } }
-				_ = json.Unmarshal(answer, &told) // leaves the message empty
-				want := f.Dialect.Fail(dialect.Refusal{Status: http.StatusBadRequest, Code: "invalid_request_error", Message: told.Error.Message})
-				if status != http.StatusBadRequest || told.Error.Message == "" || string(answer) != string(want) {
+				var refusal struct{ Error struct{ Message string } }
+				_ = json.Unmarshal(answer, &refusal) // leaves the message empty
+				want := f.Dialect.Fail(dialect.Refusal{Status: http.StatusBadRequest, Code: "invalid_request_error", Message: refusal.Error.Message})
+				if status != http.StatusBadRequest || refusal.Error.Message == "" || string(answer) != string(want) {
 					t.Errorf("%s, stream %v, %s: %d %q", f.Dialect.Name(), stream, name, status, answer)
 				}
 			}

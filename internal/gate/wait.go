@@ -9,12 +9,12 @@ import (
 // waiting is the reason why a call waits, in the form of its event.
 type waiting struct {
 	schema.WaitEvent
-	since time.Time
-	told  time.Time
+	since    time.Time
+	reported time.Time
 }
 
-// tellAgain is the interval of events of a wait that goes on unchanged.
-const tellAgain = 30 * time.Second
+// reportAgain is the interval of events of a wait that goes on unchanged.
+const reportAgain = 30 * time.Second
 
 // maxBadAnswers is the number of refused answers in a row after which a call
 // fails: the next answer would be refused as well.
@@ -76,15 +76,15 @@ func (x *exchange) beginWait(to, name string, why *schema.Fault) (events []schem
 	if changed {
 		w.Fault = nil
 		if why != nil {
-			told := *why
-			told.Message = schema.Clip(told.Message, maxWaitText)
-			w.Fault = &told
+			fault := *why
+			fault.Message = schema.Clip(fault.Message, maxWaitText)
+			w.Fault = &fault
 		}
 	}
-	if !fresh && !changed && now.Sub(w.told) < tellAgain {
+	if !fresh && !changed && now.Sub(w.reported) < reportAgain {
 		return events
 	}
-	w.told, w.MS = now, now.Sub(w.since).Milliseconds()
+	w.reported, w.MS = now, now.Sub(w.since).Milliseconds()
 	return append(events, w.WaitEvent)
 }
 
@@ -104,8 +104,8 @@ func (x *exchange) endWait() []schema.WaitEvent {
 	return []schema.WaitEvent{end}
 }
 
-// tell passes events of waits to the observer.
-func (x *exchange) tell(events []schema.WaitEvent) {
+// report passes events of waits to the observer.
+func (x *exchange) report(events []schema.WaitEvent) {
 	for _, e := range events {
 		x.s.cfg.Observer.CallWaits(e)
 	}

@@ -33,17 +33,17 @@ func TestHeard(t *testing.T) {
 		{schema.Frame{Kind: schema.FrameAbsent, Upstream: "lab", Fault: bad}, []string{"waits for upstream lab (call 3): logprobs: 1 values"}, false},
 		{schema.Frame{Kind: schema.FrameAbsent, Upstream: "lab", Fault: bad}, nil, true},
 	} {
-		told, err := x.waitEvents(step.frame)
+		events, err := x.waitEvents(step.frame)
 		var f *schema.Fault
 		if errors.As(err, &f) != step.over || step.over && f.Code != schema.CodeBadAnswer {
 			t.Errorf("step %d: %v", i, err)
 		}
-		if len(told) != len(step.want) {
-			t.Fatalf("step %d: told %+v, want %q", i, told, step.want)
+		if len(events) != len(step.want) {
+			t.Fatalf("step %d: reported %+v, want %q", i, events, step.want)
 		}
-		for n, w := range told {
+		for n, w := range events {
 			if w.String() != step.want[n] {
-				t.Errorf("step %d: told %q, want %q", i, w.String(), step.want[n])
+				t.Errorf("step %d: reported %q, want %q", i, w.String(), step.want[n])
 			}
 		}
 	}

@@ -89,7 +89,7 @@ func TestItEndsWithAnErrorWhenItCannotGoOn(t *testing.T) {
 	}
 }
 
-func TestBadToolCallsAreToldToTheModel(t *testing.T) {
+func TestBadToolCallsAreReportedToTheModel(t *testing.T) {
 	url, asked := model(t,
 		`{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"python","arguments":"{}"}},{"id":"b","function":{"name":"bash","arguments":"{\"comm"}}]}`,
 		`{"role":"assistant","content":"ok"}`)

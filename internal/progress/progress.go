@@ -45,7 +45,7 @@ type Board struct {
 	mu      sync.Mutex
 	started time.Time
 	heard   time.Time // time at which a rollout last ran
-	told    time.Time // time of the last status line
+	printed time.Time // time of the last status line
 	names   map[schema.ID]string
 	running map[schema.ID]*row
 	queued  map[schema.ID]*schema.WaitEvent // rollouts that no worker has taken
@@ -85,7 +85,7 @@ func (b *Board) Begin(trials int, names map[schema.ID]string, results []schema.R
 	defer b.mu.Unlock()
 	b.trials, b.names = trials, maps.Clone(names)
 	b.started = b.cfg.Now()
-	b.heard, b.told = b.started, b.started
+	b.heard, b.printed = b.started, b.started
 	for i := range results {
 		b.count(&results[i])
 	}
@@ -137,11 +137,11 @@ func (b *Board) tick() {
 	}
 	now := b.cfg.Now()
 	every := statusEvery
-	if len(b.running) == 0 && now.Sub(b.heard) >= unheardAfter && !b.told.After(b.heard) {
+	if len(b.running) == 0 && now.Sub(b.heard) >= unheardAfter && !b.printed.After(b.heard) {
 		every = 0 // the first line comes at once
 	}
-	if now.Sub(b.told) >= every {
-		b.told = now
+	if now.Sub(b.printed) >= every {
+		b.printed = now
 		fmt.Fprintln(b.cfg.Out, b.status(now))
 	}
 }

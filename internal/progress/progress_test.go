@@ -122,7 +122,7 @@ func TestNothingRuns(t *testing.T) {
 	var out bytes.Buffer
 	now := time.Unix(1000, 0)
 	b := New(Config{Out: &out, Now: func() time.Time { return now }})
-	b.trials, b.started, b.heard, b.told = 2, now, now, now
+	b.trials, b.started, b.heard, b.printed = 2, now, now, now
 	for range 40 {
 		now = now.Add(time.Second)
 		b.tick()

@@ -17,9 +17,9 @@ type Lines struct {
 // repetition is a failure that was logged.
 type repetition struct {
 	every   time.Duration // until it is logged again
-	told    time.Time
+	logged  time.Time
 	last    time.Time
-	skipped int // since told
+	skipped int // since logged
 }
 
 const (
@@ -47,14 +47,14 @@ func (q *Lines) Speak(text string, now time.Time) (skipped int, speak bool) {
 		if q.all == nil || len(q.all) >= maxKnown {
 			q.all = map[string]*repetition{}
 		}
-		q.all[text] = &repetition{every: firstInterval, told: now, last: now}
+		q.all[text] = &repetition{every: firstInterval, logged: now, last: now}
 		return 0, true
-	case now.Sub(r.told) < r.every:
+	case now.Sub(r.logged) < r.every:
 		r.last = now
 		r.skipped++
 		return 0, false
 	}
 	skipped = r.skipped
-	r.every, r.told, r.last, r.skipped = min(2*r.every, mostInterval), now, now, 0
+	r.every, r.logged, r.last, r.skipped = min(2*r.every, mostInterval), now, now, 0
 	return skipped, true
 }

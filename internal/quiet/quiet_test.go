@@ -12,11 +12,11 @@ import (
 func TestARepeatedFailureIsLoggedAtGrowingIntervals(t *testing.T) {
 	var q Lines
 	start := time.Unix(1000, 0)
-	var told []int
+	var logged []int
 	lost := 0
 	for s := range 200 {
 		if skipped, speak := q.Speak(fmt.Sprintf("port %d: it cannot be reached", 4000+s), start.Add(time.Duration(s)*time.Second)); speak {
-			told = append(told, s)
+			logged = append(logged, s)
 			lost += skipped
 		}
 		if s == 15 {
@@ -25,7 +25,7 @@ func TestARepeatedFailureIsLoggedAtGrowingIntervals(t *testing.T) {
 			}
 		}
 	}
-	if got := fmt.Sprint(told); got != "[0 10 30 70 150]" || lost != 150-4 {
+	if got := fmt.Sprint(logged); got != "[0 10 30 70 150]" || lost != 150-4 {
 		t.Errorf("logged at %s, %d lines were left out", got, lost)
 	}
 	if _, speak := q.Speak("port 1: it cannot be reached", start.Add(time.Hour)); !speak {

@@ -114,7 +114,7 @@ func (r *stepper) step(ctx context.Context, done *stepped) error {
 	if err := r.prepare(ctx, s); err != nil {
 		return err
 	}
-	if err := r.Settle(ctx); err != nil {
+	if err := r.CheckServices(ctx); err != nil {
 		return err
 	}
 	out, err := r.runs.Run(ctx, s)

@@ -71,27 +71,27 @@ func (c *backlogCollector) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *backlogCollector) Collect(to chan<- prometheus.Metric) {
-	tell := func(d *prometheus.Desc, n float64, labels ...string) {
+	put := func(d *prometheus.Desc, n float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, n, labels...)
 	}
 	now, err := c.now()
 	if err != nil {
-		tell(c.up, 0)
+		put(c.up, 0)
 		return
 	}
-	tell(c.up, 1)
-	tell(c.dead, float64(now.Dead))
+	put(c.up, 1)
+	put(c.dead, float64(now.Dead))
 	for _, w := range now.Lanes {
 		switch {
 		case w.Oldest.IsZero() && !w.Ageless:
-			tell(c.oldest, 0, w.Trainer, w.Lane)
+			put(c.oldest, 0, w.Trainer, w.Lane)
 		case !w.Oldest.IsZero():
-			tell(c.oldest, max(time.Since(w.Oldest), 0).Seconds(), w.Trainer, w.Lane)
+			put(c.oldest, max(time.Since(w.Oldest), 0).Seconds(), w.Trainer, w.Lane)
 		}
-		tell(c.queued, float64(w.Queued), w.Trainer, w.Lane)
-		tell(c.taken, float64(w.Taken), w.Trainer, w.Lane)
-		tell(c.parked, float64(w.Delayed), w.Trainer, w.Lane, "delay")
-		tell(c.parked, float64(w.Unfit), w.Trainer, w.Lane, "needs")
+		put(c.queued, float64(w.Queued), w.Trainer, w.Lane)
+		put(c.taken, float64(w.Taken), w.Trainer, w.Lane)
+		put(c.parked, float64(w.Delayed), w.Trainer, w.Lane, "delay")
+		put(c.parked, float64(w.Unfit), w.Trainer, w.Lane, "needs")
 	}
 }
 

@@ -44,7 +44,7 @@ func (c *workerCollector) Describe(to chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *workerCollector) Collect(to chan<- prometheus.Metric) {
 	w := c.now()
-	tell := func(d *prometheus.Desc, kind prometheus.ValueType, n int64, labels ...string) {
+	put := func(d *prometheus.Desc, kind prometheus.ValueType, n int64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, kind, float64(n), labels...)
 	}
 	busy, suspended, ready := w.Busy, 0, 0
@@ -54,12 +54,12 @@ func (c *workerCollector) Collect(to chan<- prometheus.Metric) {
 	if w.Ready {
 		ready = 1
 	}
-	tell(c.slots, prometheus.GaugeValue, int64(w.Slots-w.Busy), "free")
-	tell(c.slots, prometheus.GaugeValue, int64(busy), "busy")
-	tell(c.slots, prometheus.GaugeValue, int64(suspended), "suspended")
-	tell(c.ready, prometheus.GaugeValue, int64(ready))
-	tell(c.holds, prometheus.GaugeValue, int64(w.Holds))
-	tell(c.bytes, prometheus.GaugeValue, w.BundleBytes)
-	tell(c.opens, prometheus.CounterValue, w.BundlesFound, "hit")
-	tell(c.opens, prometheus.CounterValue, w.BundlesAdded, "miss")
+	put(c.slots, prometheus.GaugeValue, int64(w.Slots-w.Busy), "free")
+	put(c.slots, prometheus.GaugeValue, int64(busy), "busy")
+	put(c.slots, prometheus.GaugeValue, int64(suspended), "suspended")
+	put(c.ready, prometheus.GaugeValue, int64(ready))
+	put(c.holds, prometheus.GaugeValue, int64(w.Holds))
+	put(c.bytes, prometheus.GaugeValue, w.BundleBytes)
+	put(c.opens, prometheus.CounterValue, w.BundlesFound, "hit")
+	put(c.opens, prometheus.CounterValue, w.BundlesAdded, "miss")
 }

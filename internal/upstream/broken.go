@@ -110,10 +110,10 @@ func (u *Upstream) judge(ctx context.Context, c *schema.Call, err error) error {
 	if tries < most || !others && !u.works(ctx) {
 		return err
 	}
-	told := *f
-	told.Code, told.Status, told.RetryAfterMS = schema.CodeBadAnswer, http.StatusBadGateway, 0
-	told.Message = schema.Clip("this request failed while the upstream answers others: "+f.Message, maxMessage)
-	return &told
+	fault := *f
+	fault.Code, fault.Status, fault.RetryAfterMS = schema.CodeBadAnswer, http.StatusBadGateway, 0
+	fault.Message = schema.Clip("this request failed while the upstream answers others: "+f.Message, maxMessage)
+	return &fault
 }
 
 // works asks the upstream for one token.

@@ -63,7 +63,7 @@ func (j *joinedCalls) add(value json.RawMessage) (json.RawMessage, error) {
 	if err := json.Unmarshal(value, &pieces); err != nil {
 		return nil, err
 	}
-	told := make([]map[string]any, 0, len(pieces))
+	out := make([]map[string]any, 0, len(pieces))
 	for i := range pieces {
 		p := &pieces[i]
 		c, err := j.of(p)
@@ -84,9 +84,9 @@ func (j *joinedCalls) add(value json.RawMessage) (json.RawMessage, error) {
 		if p.ID != "" {
 			piece["id"] = c.ID
 		}
-		told = append(told, piece)
+		out = append(out, piece)
 	}
-	return json.Marshal(told)
+	return json.Marshal(out)
 }
 
 // of returns the call of a piece. A piece with a name and an id that its index does not

@@ -94,7 +94,7 @@ func (u *Upstream) paced(err error) error {
 	case !away(err, f):
 		return err
 	}
-	told := *f
-	told.RetryAfterMS = max(f.RetryAfterMS, u.outage.goesOn(time.Now()).Milliseconds())
-	return &told
+	fault := *f
+	fault.RetryAfterMS = max(f.RetryAfterMS, u.outage.goesOn(time.Now()).Milliseconds())
+	return &fault
 }

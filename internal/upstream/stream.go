@@ -139,7 +139,7 @@ func (j *joined) addChoice(c *choice, emit func(*schema.Delta) error) error {
 
 // addDelta joins a piece of the message and returns it in the form for the gate; nil:
 // the piece has no member.
-func (j *joined) addDelta(raw json.RawMessage) (told json.RawMessage, err error) {
+func (j *joined) addDelta(raw json.RawMessage) (piece json.RawMessage, err error) {
 	if len(raw) == 0 {
 		return nil, nil
 	}
@@ -151,8 +151,8 @@ func (j *joined) addDelta(raw json.RawMessage) (told json.RawMessage, err error)
 		if string(value) == "null" {
 			continue
 		}
-		if told == nil {
-			told = raw
+		if piece == nil {
+			piece = raw
 		}
 		switch name {
 		case "role":
@@ -170,7 +170,7 @@ func (j *joined) addDelta(raw json.RawMessage) (told json.RawMessage, err error)
 			err = appendText(&j.refusal, value)
 		case "tool_calls":
 			if members[name], err = j.calls.add(value); err == nil {
-				told = encoded(members)
+				piece = encoded(members)
 			}
 		default:
 			if j.more == nil {
@@ -182,7 +182,7 @@ func (j *joined) addDelta(raw json.RawMessage) (told json.RawMessage, err error)
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	return told, nil
+	return piece, nil
 }
 
 func appendText(to *strings.Builder, value json.RawMessage) error {

@@ -165,7 +165,7 @@ func TestOddPiecesOfCalls(t *testing.T) {
 			}
 			_, _ = io.WriteString(w, events(append(chunks, `{"choices":[{"delta":{},"finish_reason":"tool_calls"}]}`, `{"choices":null,"usage":null}`, `[DONE]`)...))
 		})
-		told := map[int]string{} // name and arguments by index
+		calls := map[int]string{} // name and arguments by index
 		r, err := u.Answer(t.Context(), call(), func(d *schema.Delta) error {
 			var piece struct {
 				ToolCalls []struct {
@@ -177,10 +177,10 @@ func TestOddPiecesOfCalls(t *testing.T) {
 				return err
 			}
 			for _, c := range piece.ToolCalls {
-				if told[c.Index] != "" {
+				if calls[c.Index] != "" {
 					c.Function.Name = ""
 				}
-				told[c.Index] += c.Function.Name + c.Function.Arguments
+				calls[c.Index] += c.Function.Name + c.Function.Arguments
 			}
 			return schema.CheckPiece(d.Delta)
 		})
@@ -191,8 +191,8 @@ func TestOddPiecesOfCalls(t *testing.T) {
 		if want := `{"content":null,"role":"assistant","tool_calls":[` + tt.want + `]}`; string(r.Message) != want {
 			t.Errorf("%s: %s, want %s", name, r.Message, want)
 		}
-		if want := strings.Count(tt.want, `"function":`); len(told) != want {
-			t.Errorf("%s: pieces of %d calls, want %d: %v", name, len(told), want, told)
+		if want := strings.Count(tt.want, `"function":`); len(calls) != want {
+			t.Errorf("%s: pieces of %d calls, want %d: %v", name, len(calls), want, calls)
 		}
 	}
 }

@@ -159,9 +159,9 @@ func (u *Upstream) named(err error) error {
 	if !errors.As(err, &f) {
 		return err
 	}
-	told := *f
-	told.Message = schema.Clip("upstream "+u.cfg.Name+": "+f.Message, maxMessage)
-	return &told
+	fault := *f
+	fault.Message = schema.Clip("upstream "+u.cfg.Name+": "+f.Message, maxMessage)
+	return &fault
 }
 
 // callKey is the context key of the key of the current call.

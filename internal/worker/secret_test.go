@@ -26,8 +26,8 @@ import (
 	"github.com/turngate/turngate/trainer"
 )
 
-// tells writes the key of its session to every place that an agent can write to.
-func tells(ctx context.Context, p *dummy.Proc) int {
+// leaks writes the key of its session to every place that an agent can write to.
+func leaks(ctx context.Context, p *dummy.Proc) int {
 	key := p.Env["OPENAI_API_KEY"]
 	long := strings.Repeat("x", 300<<10-20) // the line is cut inside of the key
 	fmt.Fprintf(p.Stdout, "my key is %s\n%s%s\n", key, long[:256<<10-20], key)
@@ -68,7 +68,7 @@ func (l *leak) text(where, text string) {
 func TestNoKeyLeavesAWorker(t *testing.T) {
 	t.Parallel()
 	l, log := &leak{seen: map[string]string{}}, &bytes.Buffer{}
-	b := newBench(t, map[string]dummy.Program{"agent": tells, "quote": func(_ context.Context, p *dummy.Proc) int {
+	b := newBench(t, map[string]dummy.Program{"agent": leaks, "quote": func(_ context.Context, p *dummy.Proc) int {
 		fmt.Fprintln(p.Stdout, strings.Join(p.Args, " "))
 		return 0
 	}}, func(c *worker.Config) {
@@ -165,9 +165,9 @@ func TestNoKeyLeavesAWorkerWithAnUpstream(t *testing.T) {
 	})
 	r := request("alpha-1")
 	r.Mode, r.Model.Upstream, r.Verify = schema.ModeProxy, "lab", nil
-	told := mustJSON(t, b.result(t, r))
+	result := mustJSON(t, b.result(t, r))
 	b.stop()
-	for where, text := range map[string]string{"result": told, "log": log.String()} {
+	for where, text := range map[string]string{"result": result, "log": log.String()} {
 		if !strings.Contains(text, "my key is [key]") {
 			t.Errorf("%s: the key was not quoted: %s", where, text)
 		}

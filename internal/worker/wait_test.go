@@ -20,16 +20,16 @@ import (
 	"github.com/turngate/turngate/trainer"
 )
 
-// told collects the wait events of a test.
-type told struct {
+// waits collects the wait events of a test.
+type waits struct {
 	mu    sync.Mutex
 	waits []schema.WaitEvent
 	news  chan struct{}
 }
 
-func (b *bench) waits(t *testing.T) *told {
+func (b *bench) waits(t *testing.T) *waits {
 	t.Helper()
-	w := &told{news: make(chan struct{}, 1)}
+	w := &waits{news: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	tap, err := b.nats.Ops(t).Events.Tap(ctx, "")
 	if err != nil {
@@ -56,14 +56,14 @@ func (b *bench) waits(t *testing.T) *told {
 }
 
 // have reports whether the collected events satisfy ok.
-func (w *told) have(ok func([]schema.WaitEvent) bool) bool {
+func (w *waits) have(ok func([]schema.WaitEvent) bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return ok(w.waits)
 }
 
 // until waits until the collected events satisfy ok.
-func (w *told) until(t *testing.T, what string, ok func([]schema.WaitEvent) bool) {
+func (w *waits) until(t *testing.T, what string, ok func([]schema.WaitEvent) bool) {
 	t.Helper()
 	limit := time.NewTimer(30 * time.Second)
 	defer limit.Stop()
@@ -76,7 +76,7 @@ func (w *told) until(t *testing.T, what string, ok func([]schema.WaitEvent) bool
 		case <-limit.C:
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			t.Fatalf("%s was not told: %+v", what, w.waits)
+			t.Fatalf("%s was not reported: %+v", what, w.waits)
 		}
 	}
 }
@@ -137,9 +137,9 @@ func TestAnswersThatAreRefusedEndTheRollout(t *testing.T) {
 	}))
 }
 
-// TestWaitsAreTold checks that an event reports at once the reason for which a
+// TestWaitsAreReported checks that an event reports at once the reason for which a
 // call waits, and another one its end.
-func TestWaitsAreTold(t *testing.T) {
+func TestWaitsAreReported(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32
 	lab := models.Upstream{Name: "lab", Answer: func(context.Context, *schema.Call, func(*schema.Delta) error) (*schema.Reply, error) {
@@ -183,7 +183,7 @@ func TestWaitsAreTold(t *testing.T) {
 			case <-w.news:
 			case _, open := <-ended:
 				if over = true; !open {
-					t.Fatal("the hold was not told")
+					t.Fatal("the hold was not reported")
 				}
 			}
 		}
@@ -198,8 +198,8 @@ func TestWaitsAreTold(t *testing.T) {
 	}
 }
 
-// TestAWaitForASlotIsTold makes two calls at once where one may be open.
-func TestAWaitForASlotIsTold(t *testing.T) {
+// TestAWaitForASlotIsReported makes two calls at once where one may be open.
+func TestAWaitForASlotIsReported(t *testing.T) {
 	t.Parallel()
 	both := func(ctx context.Context, p *dummy.Proc) int {
 		var calls sync.WaitGroup
@@ -216,10 +216,10 @@ func TestAWaitForASlotIsTold(t *testing.T) {
 	}
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": both}))
 	w := b.waits(t)
-	told := make(chan struct{})
+	waiting := make(chan struct{})
 	b.serve(t, func(ctx context.Context, c *schema.Call) (*schema.Reply, error) {
 		select {
-		case <-told:
+		case <-waiting:
 			return ok(ctx, c)
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
@@ -231,7 +231,7 @@ func TestAWaitForASlotIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.until(t, "the wait for a slot", has(func(e schema.WaitEvent) bool { return e.For == schema.WaitSlot && e.Call > 0 && !e.Ended }))
-	close(told)
+	close(waiting)
 	if res := b.next(t); res.Exit == nil || !res.Exit.OK() || len(res.Committed) != 2 {
 		t.Errorf("got %+v", res)
 	}
@@ -253,8 +253,8 @@ func (b late) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandbox, 
 	}
 }
 
-// TestAWaitForASandboxIsTold: the event names the image.
-func TestAWaitForASandboxIsTold(t *testing.T) {
+// TestAWaitForASandboxIsReported: the event names the image.
+func TestAWaitForASandboxIsReported(t *testing.T) {
 	t.Parallel()
 	ready := make(chan struct{})
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": exits(0)}), func(c *worker.Config) {

@@ -229,7 +229,7 @@ func (c Config) Offer() schema.Offer {
 	return o
 }
 
-// runJob runs one job and ends it. From here on all that is told of the rollout
+// runJob runs one job and ends it. From here on all that is reported of the rollout
 // passes its record.
 func (w *Worker) runJob(work, ending context.Context, job *queue.Job) {
 	rec := record.New(&job.Request, job.Attempt, w.queue.ID(), record.Exits{

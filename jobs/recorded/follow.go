@@ -25,19 +25,19 @@ func (s *System) Trainers(ctx context.Context) ([]string, error) { return s.b.Tr
 // Follow calls handle for the rollouts of a trainer, the newest first, and again for
 // each one that is new or has another state, until the context ends. With queue, which
 // needs the trainer's rights, it also finds those that wait in the trainer's queue.
-// tell gets an error while the server cannot be read, and nil after it; Follow then
+// report gets an error while the server cannot be read, and nil after it; Follow then
 // goes on where it was, so no state is missed. It costs two requests every 500 ms.
-func (s *System) Follow(ctx context.Context, tid string, queue bool, handle func(*Rollout), tell func(error)) {
+func (s *System) Follow(ctx context.Context, tid string, queue bool, handle func(*Rollout), report func(error)) {
 	f := &follower{s: s, tid: tid, queue: queue, handle: handle, known: map[schema.ID]bool{}}
 	failed := false
 	for ctx.Err() == nil {
 		more, err := f.round(ctx)
 		if err != nil && ctx.Err() == nil {
 			failed = true
-			tell(fmt.Errorf("read the rollouts of %s: %w", tid, err))
+			report(fmt.Errorf("read the rollouts of %s: %w", tid, err))
 		} else if failed {
 			failed = false
-			tell(nil)
+			report(nil)
 		}
 		if more && err == nil {
 			continue
@@ -50,8 +50,8 @@ func (s *System) Follow(ctx context.Context, tid string, queue bool, handle func
 }
 
 // FollowAll is Follow for all trainers, also for those that come later, until they are
-// deleted. It calls handle and tell concurrently.
-func (s *System) FollowAll(ctx context.Context, queue bool, handle func(*Rollout), tell func(error)) {
+// deleted. It calls handle and report concurrently.
+func (s *System) FollowAll(ctx context.Context, queue bool, handle func(*Rollout), report func(error)) {
 	followed := map[string]context.CancelFunc{}
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -60,7 +60,7 @@ func (s *System) FollowAll(ctx context.Context, queue bool, handle func(*Rollout
 		list, err := s.Trainers(ctx)
 		if ctx.Err() == nil && (err != nil || failed) {
 			failed = err != nil
-			tell(err)
+			report(err)
 		}
 		for tid, leave := range followed {
 			if err == nil && !slices.Contains(list, tid) {
@@ -75,9 +75,9 @@ func (s *System) FollowAll(ctx context.Context, queue bool, handle func(*Rollout
 			there, leave := context.WithCancel(ctx)
 			followed[tid] = leave
 			running.Go(func() {
-				s.Follow(there, tid, queue, handle, tell)
+				s.Follow(there, tid, queue, handle, report)
 				if ctx.Err() == nil {
-					tell(nil) // it may have told that the deleted trainer cannot be read
+					report(nil) // the deleted trainer may have been reported as unreadable
 				}
 			})
 		}

@@ -52,15 +52,15 @@ func TestRolloutsAreFollowed(t *testing.T) {
 			var done sync.WaitGroup
 			done.Go(func() {
 				handle := func(r *recorded.Rollout) { seen <- r }
-				tell := func(err error) {
+				report := func(err error) {
 					if err != nil && ctx.Err() == nil {
 						t.Error(err)
 					}
 				}
 				if role == broker.RoleAdmin {
-					recorded.On(from).FollowAll(ctx, true, handle, tell)
+					recorded.On(from).FollowAll(ctx, true, handle, report)
 				} else {
-					recorded.On(from).Follow(ctx, "alpha", true, handle, tell)
+					recorded.On(from).Follow(ctx, "alpha", true, handle, report)
 				}
 			})
 			defer done.Wait()
@@ -110,10 +110,10 @@ func TestAFollowerGoesOnAfterAnError(t *testing.T) {
 	put("alpha-new", schema.StatusRunning)
 
 	ctx, stop := context.WithCancel(t.Context())
-	seen, told := make(chan *recorded.Rollout, 100), make(chan error, 1000)
+	seen, errs := make(chan *recorded.Rollout, 100), make(chan error, 1000)
 	var done sync.WaitGroup
 	done.Go(func() {
-		recorded.On(admin).Follow(ctx, "alpha", false, func(r *recorded.Rollout) { seen <- r }, func(err error) { told <- err })
+		recorded.On(admin).Follow(ctx, "alpha", false, func(r *recorded.Rollout) { seen <- r }, func(err error) { errs <- err })
 	})
 	defer done.Wait()
 	defer stop()
@@ -126,12 +126,12 @@ func TestAFollowerGoesOnAfterAnError(t *testing.T) {
 	next("alpha-new", schema.StatusRunning)
 	next("alpha-old", schema.StatusDone)
 	remove()
-	if err := <-told; err == nil {
-		t.Error("told of no error")
+	if err := <-errs; err == nil {
+		t.Error("no error was reported")
 	}
 	_, err := admin.Trainers.Open(t.Context(), "alpha")
 	harness.Must(t, err)
-	for <-told != nil { // until it has read the new streams
+	for <-errs != nil { // until it has read the new streams
 	}
 	put("alpha-new", schema.StatusDone)
 	next("alpha-new", schema.StatusDone)
@@ -152,7 +152,7 @@ func request(id schema.ID) *schema.Request {
 	return &q
 }
 
-// A record that cannot be read is told, and the rollouts after it are followed.
+// A record that cannot be read is reported, and the rollouts after it are followed.
 func TestAnUnreadableRecordEndsNoFeed(t *testing.T) {
 	n := testenv.StartNATS(t, "alpha")
 	worker := n.Worker(t, "w1")

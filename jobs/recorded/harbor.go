@@ -65,7 +65,7 @@ func ExportJob(ctx context.Context, dir string, list []*Rollout) (sum Summary, e
 		}
 		sum.Rollouts++
 	}
-	return sum, j.Tell(true)
+	return sum, j.WriteResult(true)
 }
 
 // ended reads the settings of a rollout that has ended, and the backend of its sandbox.

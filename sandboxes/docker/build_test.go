@@ -132,7 +132,7 @@ RUN ["/never"]
 		t.Fatalf("%v\n%s", err, said)
 	}
 	if !strings.Contains(said, "said-given-"+unique) {
-		t.Errorf("the command's output was not told:\n%s", said)
+		t.Errorf("the command's output was not printed:\n%s", said)
 	}
 	got := inImage(t, ref)
 	if got["made"] != "given\n" || got["doc"] != "of a here-document\n" || got["src/a.txt"] != "a" || got["src/keep.log"] != "c" {

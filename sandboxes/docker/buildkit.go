@@ -90,14 +90,14 @@ func (k *kit) build(ctx context.Context, w *building, say func(string)) error {
 		return err
 	}
 	statuses := make(chan *buildkit.SolveStatus)
-	told := make(chan struct{})
+	printed := make(chan struct{})
 	go func() {
-		defer close(told)
-		tell := newTeller(say)
+		defer close(printed)
+		log := newBuildLog(say)
 		for s := range statuses {
-			tell.status(s)
+			log.status(s)
 		}
-		tell.end()
+		log.end()
 	}()
 	opt := buildkit.SolveOpt{
 		Exports:     []buildkit.ExportEntry{{Type: "moby", Attrs: map[string]string{"name": w.ref}}},
@@ -117,7 +117,7 @@ func (k *kit) build(ctx context.Context, w *building, say func(string)) error {
 		}
 		return builder.Build(ctx, confined{g})
 	}, statuses)
-	<-told
+	<-printed
 	if noLimits {
 		return errNoLimits
 	}
@@ -130,50 +130,50 @@ func (k *kit) build(ctx context.Context, w *building, say func(string)) error {
 // cpuPeriod is the scheduler's period in microseconds.
 const cpuPeriod = 100_000
 
-// teller converts the progress of BuildKit into lines.
-type teller struct {
+// buildLog converts the progress of BuildKit into lines.
+type buildLog struct {
 	say   func(string)
 	begun map[string]bool
 	ended map[string]bool
 	steps map[string]*lines // the output of each step
 }
 
-func newTeller(say func(string)) *teller {
-	return &teller{say: say, begun: map[string]bool{}, ended: map[string]bool{}, steps: map[string]*lines{}}
+func newBuildLog(say func(string)) *buildLog {
+	return &buildLog{say: say, begun: map[string]bool{}, ended: map[string]bool{}, steps: map[string]*lines{}}
 }
 
-func (t *teller) status(s *buildkit.SolveStatus) {
+func (b *buildLog) status(s *buildkit.SolveStatus) {
 	for _, v := range s.Vertexes {
 		id := v.Digest.String()
 		switch {
 		case strings.HasPrefix(v.Name, "[internal]"):
-		case v.Started != nil && !t.begun[id]:
-			t.begun[id] = true
+		case v.Started != nil && !b.begun[id]:
+			b.begun[id] = true
 			line := v.Name
 			if v.Cached {
 				line += " (cached)"
 			}
-			t.say(line)
+			b.say(line)
 		}
-		if v.Error != "" && !t.ended[id] {
-			t.ended[id] = true
-			t.say("error: " + v.Error)
+		if v.Error != "" && !b.ended[id] {
+			b.ended[id] = true
+			b.say("error: " + v.Error)
 		}
 	}
 	for _, l := range s.Logs {
 		id := l.Vertex.String()
-		if t.steps[id] == nil {
-			t.steps[id] = &lines{say: t.say}
+		if b.steps[id] == nil {
+			b.steps[id] = &lines{say: b.say}
 		}
-		t.steps[id].add(string(l.Data))
+		b.steps[id].add(string(l.Data))
 	}
 	for _, w := range s.Warnings {
-		t.say("warning: " + string(w.Short))
+		b.say("warning: " + string(w.Short))
 	}
 }
 
-func (t *teller) end() {
-	for _, step := range t.steps {
+func (b *buildLog) end() {
+	for _, step := range b.steps {
 		step.end()
 	}
 }

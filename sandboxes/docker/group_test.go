@@ -86,13 +86,13 @@ func TestSideCarsShareANetworkAndFoldersAndNothingElse(t *testing.T) {
 		t.Errorf("argv %q", got)
 	}
 	said := make(chan string, 1)
-	tell := writerFunc(func(p []byte) {
+	out := writerFunc(func(p []byte) {
 		select {
 		case said <- string(p):
 		default:
 		}
 	})
-	_, err = peer.Start(t.Context(), sandboxes.Cmd{Args: peer.Argv(), Stdout: tell, Stderr: tell})
+	_, err = peer.Start(t.Context(), sandboxes.Cmd{Args: peer.Argv(), Stdout: out, Stderr: out})
 	harness.Must(t, err)
 	if got := <-said; got != "up\n" {
 		t.Fatalf("the side-car says %q", got)

@@ -79,11 +79,11 @@ func (p *pullProgress) add(m *progressMessage) {
 	}
 	if now := time.Now(); now.Sub(p.last) >= time.Second {
 		p.last = now
-		p.tell()
+		p.report()
 	}
 }
 
-func (p *pullProgress) tell() {
+func (p *pullProgress) report() {
 	done := 0
 	var current, total int64
 	for _, l := range p.layers {

@@ -34,7 +34,7 @@ func (b *Backend) pull(ctx context.Context, ref string, say func(string)) error 
 	}
 	switch {
 	case err == nil:
-		p.tell()
+		p.report()
 		return nil
 	case ctx.Err() != nil:
 		return context.Cause(ctx)

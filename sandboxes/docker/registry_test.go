@@ -151,7 +151,7 @@ func wantImageError(t *testing.T, err error, code, hint string) {
 	}
 }
 
-func TestReasonsForNoImageAreToldApart(t *testing.T) {
+func TestReasonsForNoImageAreDistinguished(t *testing.T) {
 	backend(t)
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	other := "arm64"

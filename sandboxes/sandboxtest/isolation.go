@@ -103,17 +103,17 @@ until [ -e /srv/a/x ] && tr '\0' ' ' </proc/$three/cmdline | grep '^sleep' && tr
 func (s *suite) lateOutput(t *testing.T) {
 	for _, untrusted := range []bool{false, true} {
 		sb := s.open(t)
-		script := `(trap '' PIPE; until [ -e /tmp/go ]; do sleep 0.05; done; if echo late; then echo yes >/tmp/told; else echo no >/tmp/told; fi) & exit 0`
+		script := `(trap '' PIPE; until [ -e /tmp/go ]; do sleep 0.05; done; if echo late; then echo yes >/tmp/echoed; else echo no >/tmp/echoed; fi) & exit 0`
 		if got := run(t, sb, sandboxes.Cmd{Args: []string{"/bin/sh", "-c", script}, Untrusted: untrusted}); !got.exit.OK() {
 			t.Fatalf("got %+v", got.exit)
 		}
 		harness.Must(t, sb.Files().Write(t.Context(), "/tmp/go", nil, 0o644, ""))
-		var told []byte
+		var echoed []byte
 		harness.Eventually(t, "a late line of output", 20*time.Second, func() bool {
-			told, _ = sb.Files().Read(t.Context(), "/tmp/told", 10)
-			return len(told) > 0
+			echoed, _ = sb.Files().Read(t.Context(), "/tmp/echoed", 10)
+			return len(echoed) > 0
 		})
-		if string(told) != "yes\n" {
+		if string(echoed) != "yes\n" {
 			t.Errorf("untrusted %v: it could not write", untrusted)
 		}
 	}

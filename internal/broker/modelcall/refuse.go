@@ -59,15 +59,15 @@ func (a *callAttempt) refuse(gen string, why error) error {
 	a.client.log.Warn().Str("call", a.key).Str("generation", gen).Msg(fault.Message)
 	if !slices.Contains(a.refused, gen) {
 		a.refused = append(a.refused, gen)
-		told := *fault
-		told.Message = schema.Clip(told.Message, 4000)
-		body, err := schema.Encode(&told)
+		clipped := *fault
+		clipped.Message = schema.Clip(clipped.Message, 4000)
+		body, err := schema.Encode(&clipped)
 		if err == nil {
 			h := nats.Header{subjects.HeaderKind: {subjects.KindReject}, subjects.HeaderGen: {wire.OneLine(gen)}}
 			err = a.client.conn.PublishMsg(&nats.Msg{Subject: a.subject, Header: h, Data: body})
 		}
 		if err != nil {
-			a.client.log.Debug().Err(err).Str("call", a.key).Msg("the trainer was not told of a refused answer")
+			a.client.log.Debug().Err(err).Str("call", a.key).Msg("a refusal was not sent to the trainer")
 		}
 	}
 	a.last, a.refusal, a.gen, a.deltas = fault, fault, "", 0

@@ -79,10 +79,10 @@ func encoded(t *testing.T, m schema.Message) []byte {
 	return data
 }
 
-// TestAnAnswerThatIsRefusedIsToldToItsTrainerOnce has an answer for each rule of
+// TestAnAnswerThatIsRefusedIsReportedToItsTrainerOnce has an answer for each rule of
 // the protocol for frames. The trainer gets one refusal with a fault that names
 // the field, and the same call again.
-func TestAnAnswerThatIsRefusedIsToldToItsTrainerOnce(t *testing.T) {
+func TestAnAnswerThatIsRefusedIsReportedToItsTrainerOnce(t *testing.T) {
 	t.Parallel()
 	piece := &schema.Delta{V: 1, Delta: json.RawMessage(`{"content":"a"}`)}
 	good := encoded(t, done("ok"))
@@ -133,13 +133,13 @@ func TestAnAnswerThatIsRefusedIsToldToItsTrainerOnce(t *testing.T) {
 			var f schema.Fault
 			m := <-refusals
 			if harness.Must(t, schema.Decode(m.Data, &f)); f.Code != schema.CodeBadAnswer || !strings.Contains(f.Message, c.field) {
-				t.Fatalf("the trainer was told %+v", f)
+				t.Fatalf("the trainer got %+v", f)
 			}
 			if key, _, ok := subjects.ParseCall(m.Subject); !ok || key.String() != call(1).Key {
-				t.Fatalf("it was told on %s", m.Subject)
+				t.Fatalf("it got a refusal on %s", m.Subject)
 			}
 			if len(refusals) > 0 {
-				t.Fatal("the trainer was told twice")
+				t.Fatal("the trainer got two refusals")
 			}
 		})
 	}
@@ -152,10 +152,10 @@ func TestATrainerThatRepeatsARefusedAnswer(t *testing.T) {
 	b := newBench(t)
 	for _, tool := range []bool{false, true} {
 		nc := b.nats.Raw(t, b.nats.TrainerCreds("alpha"), broker.InboxFor("trainer", "alpha"))
-		told := 0
+		refused := 0
 		sub, err := nc.Subscribe(map[bool]string{false: subjects.CallsOf("alpha", ""), true: subjects.ToolsOf("alpha", "")}[tool], func(m *nats.Msg) {
 			if m.Header.Get(subjects.HeaderKind) == subjects.KindReject {
-				told++
+				refused++
 				return
 			}
 			_ = nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: nats.Header{subjects.HeaderKind: {"final"}, subjects.HeaderGen: {"g1"}, subjects.HeaderSeq: {"0"}}, Data: []byte("x")})
@@ -170,8 +170,8 @@ func TestATrainerThatRepeatsARefusedAnswer(t *testing.T) {
 		harness.Must(t, sub.Unsubscribe())
 		harness.Must(t, nc.Flush())
 		var f *schema.Fault
-		if !errors.As(err, &f) || f.Code != schema.CodeBadAnswer || told != 1 {
-			t.Fatalf("tool %v: got %v, told %d times", tool, err, told)
+		if !errors.As(err, &f) || f.Code != schema.CodeBadAnswer || refused != 1 {
+			t.Fatalf("tool %v: got %v, refused %d times", tool, err, refused)
 		}
 	}
 }

@@ -173,7 +173,7 @@ func TestANewGenerationOfAVerification(t *testing.T) {
 	if err := <-v.done; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	m, err := v.call.NextMsg(10 * time.Second) // the trainer is told
+	m, err := v.call.NextMsg(10 * time.Second) // the trainer gets a message
 	harness.Must(t, err)
 	if m.Header.Get(subjects.HeaderKind) != subjects.KindCancel {
 		t.Errorf("got %v", m.Header)

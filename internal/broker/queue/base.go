@@ -52,14 +52,14 @@ func (b *base) hint(id schema.ID) {
 	}
 }
 
-// tell sends a command to a worker.
-func (b *base) tell(worker string, c *schema.Control) error {
+// command sends a command to a worker.
+func (b *base) command(worker string, c *schema.Control) error {
 	data, err := schema.Encode(c)
 	if err != nil {
 		return err
 	}
 	if err := b.broker.BulkConn().Publish(subjects.WorkerControl(worker), data); err != nil {
-		return fmt.Errorf("tell worker %s: %w", worker, err)
+		return fmt.Errorf("send a command to worker %s: %w", worker, err)
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func (b *base) readState(ctx context.Context, id schema.ID) (broker.Record[schem
 // again logs that a request to the server is repeated.
 func (b *base) again(try int, what string, err error) {
 	level := zerolog.DebugLevel
-	if try == wire.TellAfter {
+	if try == wire.WarnAfter {
 		level = zerolog.WarnLevel
 	}
 	b.log.WithLevel(level).Err(err).Str("what", what).Msg("the server is asked again")

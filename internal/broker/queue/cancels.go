@@ -185,7 +185,7 @@ func (c *cancels) one(ctx context.Context, id schema.ID, seq uint64, fault *sche
 
 // forward asks the owner of a rollout to cancel it.
 func (c *cancels) forward(s schema.State) error {
-	return c.tell(s.Worker, &schema.Control{V: schema.Version, Do: schema.ControlCancel, ID: s.ID, Attempt: s.Attempt})
+	return c.command(s.Worker, &schema.Control{V: schema.Version, Do: schema.ControlCancel, ID: s.ID, Attempt: s.Attempt})
 }
 
 // unqueue deletes the messages of a rollout in its trainer's queue, as far as they

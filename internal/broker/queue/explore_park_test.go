@@ -1,11 +1,11 @@
 package queue
 
-// phase is a step of a resolution that moves a message. Workers that park do the first
+// moveStep is a step of a resolution that moves a message. Workers that park do the first
 // four in this order, the janitor that moves a message of a full trainer the others.
-type phase uint8
+type moveStep uint8
 
 const (
-	decides phase = iota
+	decides moveStep = iota
 	makeClass
 	storeParked
 	ensureClass
@@ -16,9 +16,9 @@ const (
 	publishNew
 )
 
-// orderly is the order of the phases.
-func orderly() map[phase]phase {
-	return map[phase]phase{
+// orderly is the order of these steps.
+func orderly() map[moveStep]moveStep {
+	return map[moveStep]moveStep{
 		decides: makeClass, makeClass: storeParked, storeParked: ensureClass, ensureClass: ackOriginal, ackOriginal: moveOver,
 		keepCopy: deleteOld, deleteOld: publishNew, publishNew: moveOver,
 	}
@@ -56,14 +56,14 @@ func (e *explorer) deliver(i int, m uint8) {
 
 // parking is the thread of a worker that has decided to park a message.
 func (e *explorer) parking(x *worker, m uint8, to place) thread {
-	th := thread{busy: true, known: true, why: askPark, message: m, rec: kept{owner: -1}, to: to, phase: e.order[decides]}
-	if th.phase == makeClass && x.knows.has(to) {
-		th.phase = e.order[makeClass]
+	th := thread{busy: true, known: true, why: askPark, message: m, rec: kept{owner: -1}, to: to, moveStep: e.order[decides]}
+	if th.moveStep == makeClass && x.knows.has(to) {
+		th.moveStep = e.order[makeClass]
 	}
 	return th
 }
 
-// move carries out a phase of a resolution that moves a message.
+// move carries out a moveStep of a resolution that moves a message.
 func (e *explorer) move(i int, of func(*world) *thread) {
 	w := e.now
 	th := of(&w)
@@ -75,12 +75,12 @@ func (e *explorer) move(i int, of func(*world) *thread) {
 			e.to(up, true)
 		}
 	}
-	switch at := th.phase; at {
+	switch at := th.moveStep; at {
 	case makeClass, ensureClass:
 		lost()
 		w.made |= 1 << th.to
 		w.workers[i].knows |= 1 << th.to
-		th.phase = e.order[at]
+		th.moveStep = e.order[at]
 	case storeParked:
 		if w.queue&th.to.copies() == 0 {
 			m, ok := w.unused(th.to.copies())
@@ -89,26 +89,26 @@ func (e *explorer) move(i int, of func(*world) *thread) {
 			}
 			w.publish(m)
 		}
-		th.phase = e.order[at]
+		th.moveStep = e.order[at]
 		lost()
 	case ackOriginal:
 		lost()
 		w.queue &^= only(th.message)
-		th.phase = e.order[at]
+		th.moveStep = e.order[at]
 	case keepCopy:
 		there := w.queue&(only(th.rec.message)|only(remade)|parkedMessages) != 0
 		w.copied = w.copied || there
-		th.phase = e.order[at]
+		th.moveStep = e.order[at]
 	case deleteOld:
 		w.queue &^= only(th.rec.message)&^only(moved) | only(remade) | parkedMessages
-		th.phase = e.order[at]
+		th.moveStep = e.order[at]
 	case publishNew:
 		if w.copied {
 			w.remake()
 		}
-		th.phase = e.order[at]
+		th.moveStep = e.order[at]
 	}
-	if th := of(&w); th.phase == moveOver {
+	if th := of(&w); th.moveStep == moveOver {
 		*th = thread{}
 	}
 	e.to(w, false)
@@ -197,7 +197,7 @@ func (w world) wiped() world {
 	if w.parks {
 		w.made = 0
 		for i := range w.workers {
-			if th := &w.workers[i].take; th.phase != 0 {
+			if th := &w.workers[i].take; th.moveStep != 0 {
 				th.message = 0
 			}
 		}

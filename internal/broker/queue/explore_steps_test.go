@@ -131,7 +131,7 @@ func (e *explorer) write(w *world, d decision, attempt uint8) {
 func (e *explorer) step(i int, of func(*world) *thread) {
 	w := e.now
 	th := of(&w)
-	if th.phase != 0 {
+	if th.moveStep != 0 {
 		e.move(i, of)
 		return
 	}
@@ -275,7 +275,7 @@ func (e *explorer) last(w *world, i int, th *thread, d decision) {
 		w.remake()
 		return
 	case d.step == stepFree:
-		*th = thread{busy: true, known: true, rec: done.rec, phase: keepCopy}
+		*th = thread{busy: true, known: true, rec: done.rec, moveStep: keepCopy}
 		return
 	case d.step == stepPark:
 		*th = e.parking(&w.workers[i], done.message, done.to)

@@ -22,7 +22,7 @@ type explorer struct {
 // rules can differ from those of the code. A mutant breaks one.
 type rules struct {
 	broken   func(facts, decision) decision // nil: no rule of decide
-	order    map[phase]phase                // of the steps that move a message; nil: orderly
+	order    map[moveStep]moveStep          // of the steps that move a message; nil: orderly
 	unserved bool                           // the janitor makes no missing consumer of a class
 }
 

@@ -70,7 +70,7 @@ func (f *fleet) present(ctx context.Context) error {
 		return fmt.Errorf("announce worker %s: %w", f.wid, err)
 	}
 	if err := f.broker.BulkConn().Publish(subjects.WorkerStatus(f.wid), data); err != nil {
-		return fmt.Errorf("tell the status of worker %s: %w", f.wid, err)
+		return fmt.Errorf("send the status of worker %s: %w", f.wid, err)
 	}
 	return nil
 }

@@ -241,7 +241,7 @@ func (j *trainerCheck) look(ctx context.Context, id schema.ID, o *watched, now f
 	switch s {
 	case stepAudit: // the answer to the claim was lost
 		o.missing = 0
-		return j.tell(o.Value.Worker, &schema.Control{V: schema.Version, Do: schema.ControlGiveBack, ID: id, Attempt: o.Value.Attempt})
+		return j.command(o.Value.Worker, &schema.Control{V: schema.Version, Do: schema.ControlGiveBack, ID: id, Attempt: o.Value.Attempt})
 	case stepRemake:
 		return j.requeue(ctx, id, o)
 	case stepFree:
@@ -272,7 +272,7 @@ func (j *trainerCheck) checkCopy(ctx context.Context, id schema.ID, o *watched) 
 	if err != nil || m != nil {
 		return err
 	}
-	return j.tell(o.Value.Worker, &schema.Control{V: schema.Version, Do: schema.ControlCopy, ID: id, Attempt: o.Value.Attempt})
+	return j.command(o.Value.Worker, &schema.Control{V: schema.Version, Do: schema.ControlCopy, ID: id, Attempt: o.Value.Attempt})
 }
 
 // queuedIn reports whether a queue has a message of this rollout at sequence seq.

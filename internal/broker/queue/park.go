@@ -261,7 +261,7 @@ func (r *roster) ensureClass(ctx context.Context, tid string, c class, meta stri
 		return false, fmt.Errorf("make the consumer %s of %s: %w", name, stream, broker.Reach(err))
 	}
 	r.learn(tid, c, consumer.Metadata[metaNeeds])
-	r.broker.Trainers.Tell(tid)
+	r.broker.Trainers.Announce(tid)
 	return true, nil
 }
 

@@ -131,7 +131,7 @@ const (
 // message may be lost: the other one asks again by itself.
 func (p *Processes) Displaced(instance string) error {
 	if err := p.broker.BulkConn().Publish(subjects.ProcessInbox(p.tid, instance), nil); err != nil {
-		return fmt.Errorf("tell process %s: %w", instance, broker.Reach(err))
+		return fmt.Errorf("send a message to process %s: %w", instance, broker.Reach(err))
 	}
 	return nil
 }

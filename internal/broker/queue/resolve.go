@@ -241,7 +241,7 @@ func (v *resolver) carryOut(ctx context.Context, m *resolution, d decision) erro
 		}
 	}
 	if err == nil {
-		v.tell(m, &d)
+		v.count(m, &d)
 		m.record, m.known = broker.Record[schema.State]{Value: d.next, Seq: seq}, true
 		m.stored = resultUnknown
 		v.jobs.past(&d.next)
@@ -249,8 +249,8 @@ func (v *resolver) carryOut(ctx context.Context, m *resolution, d decision) erro
 	return err
 }
 
-// tell records a decision that was carried out.
-func (v *resolver) tell(m *resolution, d *decision) {
+// count counts a decision that was carried out.
+func (v *resolver) count(m *resolution, d *decision) {
 	switch {
 	case d.next.Status.Terminal() && !m.record.Value.Status.Terminal():
 		v.cfg.Metrics.RolloutEnded(d.next.Status, d.next.Fault)

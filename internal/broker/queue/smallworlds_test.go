@@ -89,10 +89,10 @@ func TestSmallWorldsCanFail(t *testing.T) {
 		}}},
 		"no audit":   {world{wipes: 1, losses: 1}, never(askAudit)},
 		"no janitor": {world{wipes: 1, crashes: 1}, never(askTidy)},
-		"the original is acknowledged before the copy is stored": {parkable(world{single: true}), rules{order: map[phase]phase{
+		"the original is acknowledged before the copy is stored": {parkable(world{single: true}), rules{order: map[moveStep]moveStep{
 			decides: makeClass, makeClass: ackOriginal, ackOriginal: storeParked, storeParked: ensureClass, ensureClass: moveOver,
 		}}},
-		"a class gets no consumer": {parkable(world{}), rules{unserved: true, order: map[phase]phase{
+		"a class gets no consumer": {parkable(world{}), rules{unserved: true, order: map[moveStep]moveStep{
 			decides: storeParked, storeParked: ackOriginal, ackOriginal: moveOver,
 		}}},
 		"a lost consumer is not made again": {parkable(world{wipes: 1, crashes: 1, single: true}), rules{unserved: true}},

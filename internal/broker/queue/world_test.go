@@ -67,8 +67,8 @@ type thread struct {
 	lease                                               leaseStatus
 	stored                                              resultStatus
 	queue                                               queueStatus
-	phase                                               phase // of a worker that parks, and of the janitor that moves a message
-	to                                                  place // of a worker that parks
+	moveStep                                            moveStep // of a worker that parks, and of the janitor that moves a message
+	to                                                  place    // of a worker that parks
 }
 
 type answer struct{ status, attempt uint8 } // a stored result

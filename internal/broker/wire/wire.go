@@ -21,9 +21,9 @@ const (
 	// RetryFirst is the upper bound of the first delay of Backoff.
 	RetryFirst = 250 * time.Millisecond
 	retryMost  = 3 * time.Second
-	// TellAfter is the number of failed tries before a warning is logged. So many
+	// WarnAfter is the number of failed tries before a warning is logged. So many
 	// take about 7 s.
-	TellAfter = 5
+	WarnAfter = 5
 )
 
 // Backoff returns the delay after the failed try with this number, with jitter. It

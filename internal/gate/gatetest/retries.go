@@ -276,7 +276,7 @@ func clock(t *testing.T, f Fixture) {
 	}}, schema.GateOptions{})
 	var wg sync.WaitGroup
 	wg.Go(func() { h.Ask(f.Body("hi", false)) })
-	tell := func(s schema.Frame) {
+	send := func(s schema.Frame) {
 		steps <- s
 		<-heard
 	}
@@ -295,7 +295,7 @@ func clock(t *testing.T, f Fixture) {
 		{schema.Frame{Kind: schema.FrameBeat, Gen: "g1", Held: true}, true},
 		{schema.Frame{Kind: schema.FrameBeat, Gen: "g1"}, false},
 	} {
-		if tell(step.frame); stands() != step.stands {
+		if send(step.frame); stands() != step.stands {
 			t.Errorf("after %+v the clock stands: %v", step.frame, !step.stands)
 		}
 	}

@@ -73,7 +73,7 @@ func (r *Runs) Close() {
 		return
 	}
 	r.session.Close()
-	r.rec.Calls.Settle()
+	r.rec.Calls.Wait()
 	stats, committed := r.session.Stats()
 	for i := range committed {
 		c := &committed[i]
@@ -174,7 +174,7 @@ func (r *Runs) attach(cmd *sandboxes.Cmd) (end func(), err error) {
 	return end, nil
 }
 
-// ending is a process whose end is told once its exit is known.
+// ending is a process with an end that is reported once its exit is known.
 type ending struct {
 	sandboxes.Process
 	end func()
@@ -216,7 +216,7 @@ func (r *Runs) openGate(ctx context.Context, s *plan.Step) (agents.Launch, error
 		Observer: r.rec.Calls, Timing: r.Timing, Before: before, Log: r.rec.Log,
 	})
 	r.rec.Secret(r.session.Key())
-	r.stages.Clock.Tell(r.session.Suspend)
+	r.stages.Clock.Notify(r.session.Suspend)
 	r.handler.session.Store(r.session)
 	if r.handler.url == "" {
 		if r.handler.url, err = r.Place.Main.Forward(ctx, &r.handler); err != nil {

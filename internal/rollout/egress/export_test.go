@@ -1,4 +1,4 @@
 package egress
 
-// MaxTold is maxTold.
-const MaxTold = maxTold
+// MaxReported is maxReported.
+const MaxReported = maxReported

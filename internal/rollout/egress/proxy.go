@@ -21,14 +21,14 @@ import (
 // Bounds of one proxy.
 const (
 	maxOpen     = 128  // concurrent connections; further ones get 503
-	maxTold     = 1000 // connections with events; further ones are only counted
+	maxReported = 1000 // connections with events; further ones are only counted
 	dialTimeout = 20 * time.Second
 	maxHeaders  = 64 << 10 // bytes of a response's headers; the server bounds request headers
 )
 
 // Proxy is an http.Handler that connects one rollout to allowed hosts.
 type Proxy struct {
-	tell     func(*schema.NetEvent)
+	emit     func(*schema.NetEvent)
 	resolver *net.Resolver
 	open     chan struct{}
 	plain    *httputil.ReverseProxy
@@ -44,10 +44,10 @@ type Proxy struct {
 	omitted int64
 }
 
-// New makes a proxy that allows nothing until Enter. It calls tell when a
+// New makes a proxy that allows nothing until Enter. It calls emit when a
 // connection begins, is refused and ends; these calls may overlap.
-func New(tell func(*schema.NetEvent)) *Proxy {
-	p := &Proxy{tell: tell, resolver: net.DefaultResolver, open: make(chan struct{}, maxOpen), policy: &Policy{}}
+func New(emit func(*schema.NetEvent)) *Proxy {
+	p := &Proxy{emit: emit, resolver: net.DefaultResolver, open: make(chan struct{}, maxOpen), policy: &Policy{}}
 	p.life, p.end = context.WithCancel(context.Background())
 	p.plain = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.Out.Host = r.In.URL.Host },
@@ -83,7 +83,7 @@ func (p *Proxy) Close() {
 	p.mu.Unlock()
 	p.running.Wait()
 	if omitted > 0 {
-		p.tell(&schema.NetEvent{Number: number, Ended: true, Omitted: omitted})
+		p.emit(&schema.NetEvent{Number: number, Ended: true, Omitted: omitted})
 	}
 }
 
@@ -93,7 +93,7 @@ type conn struct {
 	policy *Policy
 	life   context.Context
 	event  schema.NetEvent
-	told   bool
+	shown  bool
 	start  time.Time
 	sent   atomic.Int64
 	got    atomic.Int64
@@ -107,9 +107,9 @@ func (p *Proxy) begin(host string, port int) *conn {
 		return nil
 	}
 	p.number++
-	c := &conn{p: p, policy: p.policy, life: p.life, start: time.Now(), told: p.number <= maxTold}
+	c := &conn{p: p, policy: p.policy, life: p.life, start: time.Now(), shown: p.number <= maxReported}
 	c.event = schema.NetEvent{Number: p.number, Phase: p.phase, Host: schema.Clip(host, 256), Port: port}
-	if !c.told {
+	if !c.shown {
 		p.omitted++
 	}
 	p.running.Add(1)
@@ -118,9 +118,9 @@ func (p *Proxy) begin(host string, port int) *conn {
 
 func (c *conn) say(change func(*schema.NetEvent)) {
 	change(&c.event)
-	if c.told {
+	if c.shown {
 		e := c.event
-		c.p.tell(&e)
+		c.p.emit(&e)
 	}
 }
 

@@ -50,7 +50,7 @@ func (n *Box) Enter(ctx context.Context, phase, network string, allow []string) 
 			return createFault(err)
 		}
 	}
-	n.tell(nil)
+	n.setEnv(nil)
 	policy, err := egress.NewPolicy(allow)
 	if err != nil {
 		return ends.Fail(ends.UserFault(err))
@@ -71,14 +71,14 @@ func (n *Box) Enter(ctx context.Context, phase, network string, allow []string) 
 	}
 	n.proxy.Enter(phase, policy)
 	direct := strings.Join(slices.Concat([]string{"localhost", "127.0.0.1", "::1"}, n.names), ",")
-	n.tell(map[string]string{
+	n.setEnv(map[string]string{
 		"HTTP_PROXY": n.url, "HTTPS_PROXY": n.url, "http_proxy": n.url, "https_proxy": n.url, "NO_PROXY": direct, "no_proxy": direct,
 	})
 	return nil
 }
 
-// tell sets the variables of commands that start from now on.
-func (n *Box) tell(env map[string]string) {
+// setEnv sets the variables of commands that start from now on.
+func (n *Box) setEnv(env map[string]string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.env = env
@@ -88,10 +88,10 @@ func (n *Box) tell(env map[string]string) {
 // phase's variables.
 func (n *Box) Start(ctx context.Context, c sandboxes.Cmd) (sandboxes.Process, error) {
 	n.mu.Lock()
-	told := n.env
+	own := n.env
 	n.mu.Unlock()
-	if told != nil {
-		env := maps.Clone(told)
+	if own != nil {
+		env := maps.Clone(own)
 		maps.Copy(env, c.Env)
 		c.Env = env
 	}

@@ -37,10 +37,10 @@ func TestAPhaseThatIsOverItsTimeLimit(t *testing.T) {
 		"no operation on its files": {touched: true, direct: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var told *schema.Fault
+			var fault *schema.Fault
 			r := &stage.Stages{Record: record.New(&schema.Request{ID: "alpha-1"}, 1, "w1", record.Exits{Log: zerolog.Nop(), Emit: func(e *schema.Event) {
 				if e.Phase != nil && e.Phase.Ended {
-					told = e.Phase.Fault
+					fault = e.Phase.Fault
 				}
 			}})}
 			var touched atomic.Bool
@@ -56,8 +56,8 @@ func TestAPhaseThatIsOverItsTimeLimit(t *testing.T) {
 			if got := errors.As(err, &spoiled); got != c.fromAgent {
 				t.Fatalf("got %v", err)
 			}
-			if c.fromAgent && (told == nil || told.Who != schema.WhoAgent || told.Code != schema.CodeSpoiled) {
-				t.Errorf("the fault is %+v", told)
+			if c.fromAgent && (fault == nil || fault.Who != schema.WhoAgent || fault.Code != schema.CodeSpoiled) {
+				t.Errorf("the fault is %+v", fault)
 			}
 			var broken *ends.Broken
 			if !c.fromAgent && (!errors.As(err, &broken) || broken.Fault.Who != schema.WhoSandbox || broken.Fault.Code != schema.CodeTimeout) {
@@ -90,10 +90,10 @@ func TestUnreadableDataAreNotTheAgentsFault(t *testing.T) {
 // A rollout that is cancelled during a slow operation is cancelled, and not
 // spoiled.
 func TestACancelIsNotTheAgentsFault(t *testing.T) {
-	var told *schema.Fault
+	var fault *schema.Fault
 	r := &stage.Stages{Record: record.New(&schema.Request{ID: "alpha-1"}, 1, "w1", record.Exits{Log: zerolog.Nop(), Emit: func(e *schema.Event) {
 		if e.Phase != nil {
-			told = e.Phase.Fault
+			fault = e.Phase.Fault
 		}
 	}})}
 	var touched atomic.Bool
@@ -107,7 +107,7 @@ func TestACancelIsNotTheAgentsFault(t *testing.T) {
 	if errors.As(err, &spoiled) || !errors.Is(err, queue.ErrCancelled) {
 		t.Errorf("got %v", err)
 	}
-	if told == nil || told.Code != schema.CodeCancelled || told.Who != schema.WhoTrainer {
-		t.Errorf("the event of the phase has the fault %+v", told)
+	if fault == nil || fault.Code != schema.CodeCancelled || fault.Who != schema.WhoTrainer {
+		t.Errorf("the event of the phase has the fault %+v", fault)
 	}
 }

@@ -117,10 +117,10 @@ func (p *Place) Service(name string) (sandboxes.Sandbox, error) {
 // IsMain reports whether a name of a service means the agent's own sandbox.
 func IsMain(service string) bool { return service == "" || service == schema.MainService }
 
-// Settle runs just before the agent starts. A service that failed after it
-// became ready ends the rollout. Settle also spares the services' processes, so
+// CheckServices runs just before the agent starts. A service that failed after it
+// became ready ends the rollout. It also spares the services' processes, so
 // that KillAll after the agent does not end them.
-func (p *Place) Settle(ctx context.Context) error {
+func (p *Place) CheckServices(ctx context.Context) error {
 	g := p.Main.services
 	if g == nil {
 		return nil

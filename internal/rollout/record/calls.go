@@ -83,8 +83,8 @@ func (c *Calls) work() {
 	}
 }
 
-// Settle waits until all calls that have ended are recorded.
-func (c *Calls) Settle() { c.pending.Wait() }
+// Wait waits until all calls that have ended are recorded.
+func (c *Calls) Wait() { c.pending.Wait() }
 
 // CallBegan implements gate.Observer. It records only the messages that the
 // last call did not have.
@@ -92,9 +92,9 @@ func (c *Calls) CallBegan(number int, call *schema.Call) {
 	at := time.Now()
 	c.counted.Began(number)
 	c.later(func() {
-		told := call.Delta()
-		c.write(&schema.TranscriptLine{At: at.UnixMilli(), Call: number, Request: &told})
-		c.events.Emit(&schema.Event{Type: schema.EventLLM, LLM: &schema.LLMEvent{Number: number, Call: &told, Note: gate.NoteOf(call)}})
+		delta := call.Delta()
+		c.write(&schema.TranscriptLine{At: at.UnixMilli(), Call: number, Request: &delta})
+		c.events.Emit(&schema.Event{Type: schema.EventLLM, LLM: &schema.LLMEvent{Number: number, Call: &delta, Note: gate.NoteOf(call)}})
 	})
 }
 
@@ -119,38 +119,38 @@ func (c *Calls) CallEnded(number int, e gate.CallEnd) {
 		c.mu.Unlock()
 	}
 	at := time.Now()
-	c.later(func() { c.tellEnd(at, number, e) })
+	c.later(func() { c.recordEnd(at, number, e) })
 }
 
-func (c *Calls) tellEnd(at time.Time, number int, e gate.CallEnd) {
+func (c *Calls) recordEnd(at time.Time, number int, e gate.CallEnd) {
 	line := &schema.TranscriptLine{At: at.UnixMilli(), Call: number, Gen: e.Gen, MS: e.Took.Milliseconds(), Fault: e.Fault}
-	told := &schema.LLMEvent{Number: number, Gen: e.Gen, MS: e.Took.Milliseconds(), Fault: e.Fault, Note: e.Note}
+	event := &schema.LLMEvent{Number: number, Gen: e.Gen, MS: e.Took.Milliseconds(), Fault: e.Fault, Note: e.Note}
 	if e.Reply != nil {
-		line.Reply, told.Reply = e.Reply, e.Reply
+		line.Reply, event.Reply = e.Reply, e.Reply
 	}
 	c.write(line)
-	c.events.Emit(&schema.Event{Type: schema.EventLLM, LLM: told})
+	c.events.Emit(&schema.Event{Type: schema.EventLLM, LLM: event})
 }
 
 // ToolEnded implements gate.Observer.
 func (c *Calls) ToolEnded(e gate.ToolEnd) {
 	c.metrics.ToolEnded(e.Took, e.Result != nil && e.Result.IsError, e.Fault)
 	at := time.Now()
-	c.later(func() { c.tellTool(at, e) })
+	c.later(func() { c.recordTool(at, e) })
 }
 
-func (c *Calls) tellTool(at time.Time, e gate.ToolEnd) {
+func (c *Calls) recordTool(at time.Time, e gate.ToolEnd) {
 	line := &schema.TranscriptLine{At: at.UnixMilli(), Tool: e.Call.Name, Arguments: e.Call.Arguments, MS: e.Took.Milliseconds()}
-	told := agents.Event{Kind: "trainer_tool", Tool: e.Call.Name, Input: e.Call.Arguments}
+	event := agents.Event{Kind: "trainer_tool", Tool: e.Call.Name, Input: e.Call.Arguments}
 	if e.Result != nil {
-		told.Output = e.Result.Text
-		line.Text, line.IsError = told.Output, e.Result.IsError
+		event.Output = e.Result.Text
+		line.Text, line.IsError = event.Output, e.Result.IsError
 	} else {
-		told.Text = e.Fault.Message
+		event.Text = e.Fault.Message
 		line.Fault = e.Fault
 	}
 	c.write(line)
-	c.events.step(&told)
+	c.events.step(&event)
 }
 
 // write adds one line to the transcript.
@@ -183,7 +183,7 @@ type Transcript struct {
 
 // End completes the transcript. It returns nil if there was no call.
 func (c *Calls) End() *Transcript {
-	c.Settle()
+	c.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.zip == nil {

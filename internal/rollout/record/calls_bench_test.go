@@ -42,7 +42,7 @@ func BenchmarkRecorder(b *testing.B) {
 		c.CallBegan(7, &call)
 		waited += time.Since(start)
 		c.CallEnded(7, gate.CallEnd{Gen: "g", Took: time.Second, Reply: &reply})
-		c.Settle()
+		c.Wait()
 	}
 	b.ReportMetric(float64(waited.Nanoseconds())/float64(b.N), "wait-ns")
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // The transcript of an agent with very much output stays bounded in memory, and
-// its last line tells a reader that lines were left out.
+// its last line has the number of lines that were left out.
 func TestATranscriptIsBounded(t *testing.T) {
 	account := New(&schema.Request{ID: "alpha-1"}, 1, "w1", Exits{Log: zerolog.Nop(), Emit: func(*schema.Event) {}, Put: func(_ context.Context, name string, data []byte) (schema.Artifact, error) {
 		return schema.Artifact{Name: name}, nil
@@ -33,7 +33,7 @@ func TestATranscriptIsBounded(t *testing.T) {
 		}
 		c.CallBegan(n, &schema.Call{V: 1, Messages: []json.RawMessage{text}})
 		c.CallBegan(n, &schema.Call{V: 1}) // the line itself would fit
-		c.Settle()
+		c.Wait()
 	}
 	made := c.End()
 	data, leftOut := made.data, made.leftOut
@@ -52,7 +52,7 @@ func TestATranscriptIsBounded(t *testing.T) {
 	}
 	defer r.Close()
 	lines := bufio.NewReader(r)
-	var told []map[string]any
+	var all []map[string]any
 	for {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
@@ -62,13 +62,13 @@ func TestATranscriptIsBounded(t *testing.T) {
 		if err := json.Unmarshal(line, &v); err != nil {
 			t.Fatal(err)
 		}
-		told = append(told, v)
+		all = append(all, v)
 	}
-	kept := len(told) - 1
-	if last := told[kept]; last["left_out"] != float64(leftOut) || leftOut == 0 || kept+leftOut != 2*calls {
+	kept := len(all) - 1
+	if last := all[kept]; last["left_out"] != float64(leftOut) || leftOut == 0 || kept+leftOut != 2*calls {
 		t.Fatalf("%d lines were kept and %d left out of %d; it ends with %v", kept, leftOut, 2*calls, last)
 	}
-	if last := told[kept-1]; last["call"] != float64((kept-1)/2) {
+	if last := all[kept-1]; last["call"] != float64((kept-1)/2) {
 		t.Fatalf("line %d is of call %v: one is missing before it", kept-1, last["call"])
 	}
 }

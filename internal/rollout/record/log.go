@@ -24,8 +24,8 @@ func (m logMask) Write(line []byte) (int, error) { return m.WriteLevel(zerolog.N
 // WriteLevel implements zerolog.LevelWriter.
 func (m logMask) WriteLevel(level zerolog.Level, line []byte) (int, error) {
 	var fields map[string]json.RawMessage
-	told, _ := m.secrets.bytes(line)
-	if err := json.Unmarshal(told, &fields); err != nil {
+	masked, _ := m.secrets.bytes(line)
+	if err := json.Unmarshal(masked, &fields); err != nil {
 		return 0, err
 	}
 	var message string

@@ -14,24 +14,24 @@ import (
 // Clock measures a rollout's time. It stands still while the rollout is
 // suspended, because the worker then cannot reach the server.
 type Clock struct {
-	mu    sync.Mutex
-	since time.Time // start of the suspension; zero: not suspended
-	stood time.Duration
-	stop  chan struct{}
-	ended chan struct{}
-	told  func(suspended bool)
-	waits func(suspended bool, stood time.Duration) // receives the same changes, with the duration of the suspension
+	mu     sync.Mutex
+	since  time.Time // start of the suspension; zero: not suspended
+	stood  time.Duration
+	stop   chan struct{}
+	ended  chan struct{}
+	notify func(suspended bool)
+	waits  func(suspended bool, stood time.Duration) // receives the same changes, with the duration of the suspension
 
 	freezing sync.Mutex // guards open and frozen
 	open     []sandboxes.Sandbox
 	frozen   bool
 }
 
-// Tell makes f receive each change between suspended and running.
-func (c *Clock) Tell(f func(suspended bool)) {
+// Notify makes f receive each change between suspended and running.
+func (c *Clock) Notify(f func(suspended bool)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.told = f
+	c.notify = f
 	if !c.since.IsZero() {
 		f(true)
 	}
@@ -53,8 +53,8 @@ func (c *Clock) set(suspended bool) {
 	switch {
 	case suspended && c.since.IsZero():
 		c.since = time.Now()
-		if c.told != nil {
-			c.told(true)
+		if c.notify != nil {
+			c.notify(true)
 		}
 		if c.waits != nil {
 			c.waits(true, 0)
@@ -63,8 +63,8 @@ func (c *Clock) set(suspended bool) {
 		stood := time.Since(c.since)
 		c.stood += stood
 		c.since = time.Time{}
-		if c.told != nil {
-			c.told(false)
+		if c.notify != nil {
+			c.notify(false)
 		}
 		if c.waits != nil {
 			c.waits(false, stood)

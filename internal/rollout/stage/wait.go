@@ -26,18 +26,18 @@ func (s *Stages) stood(suspended bool, stood time.Duration) {
 // wait.
 func (s *Stages) Waits(what, name, note string) (over func()) {
 	start := time.Now()
-	tell := func(ended bool) {
+	emit := func(ended bool) {
 		s.Record.Events.Emit(&schema.Event{Type: schema.EventWait, Wait: &schema.WaitEvent{For: what, Name: schema.Clip(name, 200), Note: note, MS: time.Since(start).Milliseconds(), Ended: ended}})
 	}
-	told := make(chan struct{})
+	emitted := make(chan struct{})
 	timer := time.AfterFunc(shortWait, func() {
-		defer close(told)
-		tell(false)
+		defer close(emitted)
+		emit(false)
 	})
 	return func() {
 		if !timer.Stop() {
-			<-told
-			tell(true)
+			<-emitted
+			emit(true)
 		}
 	}
 }

@@ -27,7 +27,7 @@ const maxEntryName = 1024
 // sandbox bounds its effects, and this function its time and size.
 func (v *byTrainer) operate(ctx context.Context, number int, op *schema.Operation) (schema.OperationResult, error) {
 	start := time.Now()
-	told := &schema.VerifyEvent{Number: number, Do: op.Do, Path: op.Path, Command: schema.Clip(cmp.Or(op.Run, strings.Join(op.Args, " ")), 1000)}
+	event := &schema.VerifyEvent{Number: number, Do: op.Do, Path: op.Path, Command: schema.Clip(cmp.Or(op.Run, strings.Join(op.Args, " ")), 1000)}
 	r, err := v.do(ctx, op)
 	var stop *ends.Failed
 	if errors.Is(err, sandboxes.ErrLost) || errors.As(err, &stop) && (stop.Fault.Code == schema.CodeOOM || stop.Fault.Code == schema.CodeSpoiled) {
@@ -36,9 +36,9 @@ func (v *byTrainer) operate(ctx context.Context, number int, op *schema.Operatio
 	if err != nil && ctx.Err() == nil {
 		err = v.fault(op, err)
 	}
-	errors.As(err, &told.Fault)
-	told.MS, told.Exit, told.Bytes = time.Since(start).Milliseconds(), r.Exit, int64(len(op.Data)+len(r.Data))
-	v.tell(told)
+	errors.As(err, &event.Fault)
+	event.MS, event.Exit, event.Bytes = time.Since(start).Milliseconds(), r.Exit, int64(len(op.Data)+len(r.Data))
+	v.emit(event)
 	return r, err
 }
 
@@ -113,9 +113,9 @@ func (v *byTrainer) fault(op *schema.Operation, err error) *schema.Fault {
 	case errors.As(err, &none):
 		code, status = schema.CodeMissing, http.StatusNotFound
 	case errors.As(err, &stop):
-		told := *stop.Fault
-		told.Status = http.StatusNotFound
-		return &told
+		fault := *stop.Fault
+		fault.Status = http.StatusNotFound
+		return &fault
 	case errors.As(err, &large):
 		code, status = schema.CodeTooLarge, http.StatusRequestEntityTooLarge
 	case errors.Is(err, fs.ErrNotExist):

@@ -32,7 +32,7 @@ type byTrainer struct {
 	paused    time.Duration // without the time since since
 	wait      *schema.WaitEvent
 	waits     time.Time // begin of the wait
-	told      time.Time // of the last event of the wait
+	reported  time.Time // of the last event of the wait
 	events    int
 }
 
@@ -41,7 +41,7 @@ type byTrainer struct {
 func (v *verifier) askTrainer(ctx context.Context, p *record.Phase) error {
 	b := &byTrainer{verifier: v, phase: p.Name, out: p.Output("stdout"), err: p.Output("stderr"), away: true, since: time.Now()}
 	s := v.Step
-	v.Place.Stages.Clock.Tell(b.suspend)
+	v.Place.Stages.Clock.Notify(b.suspend)
 	over := ends.Fail(schema.Faultf("verify", schema.CodeTimeout, schema.WhoTrainer, "no verdict within %d ms", s.VerifyMS))
 	start := time.Now()
 	b.left = func() time.Duration { return stage.MS(s.VerifyMS) + b.stood() - time.Since(start) }
@@ -98,9 +98,9 @@ func unverified(err error) error {
 	if !errors.As(err, &f) {
 		return err
 	}
-	told := *f
-	told.Stage, told.Who, told.Status, told.AgentMessage = "verify", schema.WhoTrainer, 0, ""
-	return ends.Fail(&told)
+	fault := *f
+	fault.Stage, fault.Who, fault.Status, fault.AgentMessage = "verify", schema.WhoTrainer, 0, ""
+	return ends.Fail(&fault)
 }
 
 // accept takes a trainer's verdict.
@@ -136,7 +136,7 @@ func (v *byTrainer) stood() time.Duration {
 	return v.paused
 }
 
-// suspend is told when the rollout is suspended or continues.
+// suspend is called when the rollout is suspended or continues.
 func (v *byTrainer) suspend(suspended bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -184,17 +184,17 @@ func (v *byTrainer) waitsFor(why *schema.Fault, ended bool) {
 	} else {
 		w.Tries++
 		if w.Fault = why; why != nil {
-			told := *why
-			told.Message = schema.Clip(told.Message, 4000)
-			w.Fault = &told
+			fault := *why
+			fault.Message = schema.Clip(fault.Message, 4000)
+			w.Fault = &fault
 		}
 		same := v.wait.Fault == nil && why == nil || v.wait.Fault != nil && w.Fault != nil && v.wait.Fault.Message == w.Fault.Message
 		*v.wait = w
-		if !fresh && same && now.Sub(v.told) < waitAgain {
+		if !fresh && same && now.Sub(v.reported) < waitAgain {
 			v.mu.Unlock()
 			return
 		}
-		v.told = now
+		v.reported = now
 	}
 	v.mu.Unlock()
 	v.rec.Events.Emit(&schema.Event{Type: schema.EventWait, Wait: &w})
@@ -207,8 +207,8 @@ const (
 	maxVerifyEvents = 1000
 )
 
-// tell emits the event of an operation.
-func (v *byTrainer) tell(e *schema.VerifyEvent) {
+// emit sends the event of an operation.
+func (v *byTrainer) emit(e *schema.VerifyEvent) {
 	v.mu.Lock()
 	v.events++
 	n := v.events

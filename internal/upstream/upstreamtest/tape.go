@@ -85,14 +85,14 @@ func (p *Tape) RoundTrip(r *http.Request) (*http.Response, error) {
 			p.t.Errorf("request %d is not recorded: %s %s %s", n+1, e.Method, e.Path, e.Request)
 			return nil, fmt.Errorf("request %d is not recorded", n+1)
 		}
-		told := p.recorded[n]
-		if told.Method != e.Method || told.Path != e.Path || !sameJSON(told.Request, e.Request) {
-			p.t.Errorf("request %d is %s %s %s, recorded is %s", n+1, e.Method, e.Path, e.Request, told.Request)
+		recorded := p.recorded[n]
+		if recorded.Method != e.Method || recorded.Path != e.Path || !sameJSON(recorded.Request, e.Request) {
+			p.t.Errorf("request %d is %s %s %s, recorded is %s", n+1, e.Method, e.Path, e.Request, recorded.Request)
 		}
-		p.seen = append(p.seen, told)
+		p.seen = append(p.seen, recorded)
 		return &http.Response{
-			StatusCode: told.Status, Status: fmt.Sprintf("%d %s", told.Status, http.StatusText(told.Status)),
-			Header: http.Header{"Content-Type": {told.Type}}, Body: io.NopCloser(strings.NewReader(told.Body)), Request: r,
+			StatusCode: recorded.Status, Status: fmt.Sprintf("%d %s", recorded.Status, http.StatusText(recorded.Status)),
+			Header: http.Header{"Content-Type": {recorded.Type}}, Body: io.NopCloser(strings.NewReader(recorded.Body)), Request: r,
 		}, nil
 	}
 	out := r.Clone(r.Context())
@@ -167,21 +167,21 @@ func (p *Tape) compare() {
 		return
 	}
 	for i, e := range p.seen {
-		told := p.recorded[i]
-		if !sameJSON(e.Request, told.Request) {
-			p.t.Errorf("%s: request %d is %s, recorded is %s", p.file, i+1, e.Request, told.Request)
+		recorded := p.recorded[i]
+		if !sameJSON(e.Request, recorded.Request) {
+			p.t.Errorf("%s: request %d is %s, recorded is %s", p.file, i+1, e.Request, recorded.Request)
 		}
-		if e.Status != told.Status || e.Type != told.Type {
-			p.t.Errorf("%s is no longer true: answer %d is %d %s, recorded is %d %s", p.file, i+1, e.Status, e.Type, told.Status, told.Type)
+		if e.Status != recorded.Status || e.Type != recorded.Type {
+			p.t.Errorf("%s is no longer true: answer %d is %d %s, recorded is %d %s", p.file, i+1, e.Status, e.Type, recorded.Status, recorded.Type)
 			continue
 		}
 		if e.Status != http.StatusOK {
-			if e.Body != told.Body {
-				p.t.Errorf("%s is no longer true: answer %d is\n%s\nrecorded is\n%s", p.file, i+1, e.Body, told.Body)
+			if e.Body != recorded.Body {
+				p.t.Errorf("%s is no longer true: answer %d is\n%s\nrecorded is\n%s", p.file, i+1, e.Body, recorded.Body)
 			}
 			continue
 		}
-		if got, want := form(e.Body), form(told.Body); !slices.Equal(got, want) {
+		if got, want := form(e.Body), form(recorded.Body); !slices.Equal(got, want) {
 			p.t.Errorf("%s is no longer true: answer %d has the members %q, recorded are %q", p.file, i+1, got, want)
 		}
 	}

@@ -293,15 +293,15 @@ func (s *stream) closeItem() {
 	}
 	done := s.item("completed")
 	if !s.silent {
-		s.tellDone(done)
+		s.writeDone(done)
 	}
 	s.items = append(s.items, done)
 	s.open = ""
 	s.text = s.text[:0]
 }
 
-// tellDone writes the events of a complete item.
-func (s *stream) tellDone(done []byte) {
+// writeDone writes the events of a complete item.
+func (s *stream) writeDone(done []byte) {
 	text := s.openText()
 	switch s.open {
 	case "reasoning":
