@@ -49,7 +49,7 @@ func (p person) turngate(t *testing.T, args ...string) outcome {
 	return outcome{cmd.ProcessState.ExitCode(), out.String(), errOut.String()}
 }
 
-// up starts `turngate up` and returns its stdout, once it has told the context.
+// up starts `turngate up` and returns its stdout, once it has printed the context.
 func (p person) up(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := p.command(t, append([]string{"up", "--port", "0", "--sandboxes", "local"}, args...)...)

@@ -49,7 +49,7 @@ func matrixJob(t *testing.T, dir string, better bool) *jobs.Job {
 		}
 		harness.Must(t, j.Put(t.Context(), r, nil))
 	}
-	harness.Must(t, j.Tell(true))
+	harness.Must(t, j.WriteResult(true))
 	return j
 }
 
@@ -134,12 +134,12 @@ func TestJobsOfAFolder(t *testing.T) {
 		Jobs    []console.JobInfo
 		Trouble string
 	}](t, s, c, "/api/jobs")
-	told := map[string]string{}
+	states := map[string]string{}
 	for _, j := range list.Jobs {
-		told[j.Job] = fmt.Sprint(j.State, j.Ended, j.Trials, strings.Contains(j.Trouble, "variants: "))
+		states[j.Job] = fmt.Sprint(j.State, j.Ended, j.Trials, strings.Contains(j.Trouble, "variants: "))
 	}
-	if fmt.Sprint(told) != "map[first:ended48 48 false open:running0 2 false spoiled:0 0 true]" {
-		t.Errorf("got %v", told)
+	if fmt.Sprint(states) != "map[first:ended48 48 false open:running0 2 false spoiled:0 0 true]" {
+		t.Errorf("got %v", states)
 	}
 	first := ask[console.JobPage](t, s, c, "/api/job?job=first")
 	plan, results, err := jobs.Read(filepath.Join(dir, "first"))
@@ -159,7 +159,7 @@ func TestJobsOfAFolder(t *testing.T) {
 	// A result that is new counts.
 	reward := 1.0
 	harness.Must(t, open.Put(t.Context(), schema.Result{V: schema.Version, ID: open.Plan.Trials[0].Rollout, Trainer: "local", Status: schema.StatusDone, Reward: &reward}, nil))
-	harness.Must(t, open.Tell(true))
+	harness.Must(t, open.WriteResult(true))
 	if page := ask[console.JobPage](t, s, c, "/api/job?job=open"); page.Ended != 1 || *page.Mean != 1 {
 		t.Errorf("got %+v", page)
 	}
