@@ -25,6 +25,58 @@ type Pending struct {
 	state *state
 }
 
+// Context ends when the answer is no longer wanted.
+func (p *Pending) Context() context.Context { return p.state.ctx }
+
+// wanted reports whether the call still needs an answer.
+func (p *Pending) wanted() bool {
+	p.state.mu.Lock()
+	defer p.state.mu.Unlock()
+	return p.state.wanted()
+}
+
+// Reply answers the call. A *schema.InvalidError names the wrong field of the
+// reply: nothing was sent, and the call still waits. ErrOver means that the
+// call needs no answer.
+func (p *Pending) Reply(r *schema.Reply) error {
+	r.V = schema.Version
+	if err := schema.CheckAnswer(r.Message); err != nil {
+		return err
+	}
+	s := p.state
+	body, err := s.rollouts.server.EncodeFrame(s.ctx, r)
+	if err != nil {
+		return err
+	}
+	s.rollouts.change(s.key, func(of *rollout) { of.gave(s, r) }) // before the rollout's next call can arrive
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.wanted() {
+		_ = s.flush() // buffered pieces are valid
+	}
+	return s.finish(modelcall.Frame{Kind: schema.FrameFinal, Gen: s.gen, Seq: len(s.deltas), Body: body}, true)
+}
+
+// Fault refuses the call. If the status is retryable (425, 429, 5xx), the
+// worker asks again and gets a new Pending; otherwise the refusal is final.
+func (p *Pending) Fault(f *schema.Fault) error {
+	if f.Status == 0 {
+		f.Status = 500
+	}
+	s := p.state
+	body, err := s.rollouts.server.EncodeFrame(s.ctx, f)
+	if err != nil {
+		return err
+	}
+	retryable := schema.RetryableStatus(f.Status)
+	if retryable { // before the send: the worker may ask again at once
+		s.forget()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.finish(modelcall.Frame{Kind: schema.FrameFault, Gen: s.gen, Body: body}, !retryable)
+}
+
 // state is kept for a call until its rollout has a result. It has the answer,
 // finished or in progress, for a worker that asks again, but not the call
 // itself.
@@ -52,9 +104,6 @@ type state struct {
 	later    *time.Timer
 	sent     time.Time // time of the last piece
 }
-
-// Context ends when the answer is no longer wanted.
-func (p *Pending) Context() context.Context { return p.state.ctx }
 
 // open stores the worker's first request.
 func (s *state) open(a modelcall.IncomingCall) {
@@ -166,53 +215,35 @@ func (s *state) send(f modelcall.Frame) {
 	}
 }
 
-// wanted reports whether the call still needs an answer.
-func (p *Pending) wanted() bool {
-	p.state.mu.Lock()
-	defer p.state.mu.Unlock()
-	return p.state.wanted()
+// flush sends the buffered pieces. The caller holds the lock.
+func (s *state) flush() error {
+	if d := s.buffered.drain(); d != nil {
+		return s.sendDelta(d)
+	}
+	return nil
 }
 
-// Reply answers the call. A *schema.InvalidError names the wrong field of the
-// reply: nothing was sent, and the call still waits. ErrOver means that the
-// call needs no answer.
-func (p *Pending) Reply(r *schema.Reply) error {
-	r.V = schema.Version
-	if err := schema.CheckAnswer(r.Message); err != nil {
-		return err
-	}
-	s := p.state
-	body, err := s.rollouts.server.EncodeFrame(s.ctx, r)
+// sendDelta sends one piece. The caller holds the lock.
+func (s *state) sendDelta(d *schema.Delta) error {
+	f, err := s.add(d)
 	if err != nil {
 		return err
 	}
-	s.rollouts.change(s.key, func(of *rollout) { of.gave(s, r) }) // before the rollout's next call can arrive
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.wanted() {
-		_ = s.flush() // buffered pieces are valid
-	}
-	return s.finish(modelcall.Frame{Kind: schema.FrameFinal, Gen: s.gen, Seq: len(s.deltas), Body: body}, true)
+	s.accepted, s.sent = true, time.Now()
+	s.send(f)
+	return nil
 }
 
-// Fault refuses the call. If the status is retryable (425, 429, 5xx), the
-// worker asks again and gets a new Pending; otherwise the refusal is final.
-func (p *Pending) Fault(f *schema.Fault) error {
-	if f.Status == 0 {
-		f.Status = 500
-	}
-	s := p.state
-	body, err := s.rollouts.server.EncodeFrame(s.ctx, f)
+// add numbers a piece and keeps it for a worker that asks again. The caller
+// holds the lock.
+func (s *state) add(d *schema.Delta) (modelcall.Frame, error) {
+	body, err := s.rollouts.server.EncodeFrame(s.ctx, d)
 	if err != nil {
-		return err
+		return modelcall.Frame{}, err
 	}
-	retryable := schema.RetryableStatus(f.Status)
-	if retryable { // before the send: the worker may ask again at once
-		s.forget()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.finish(modelcall.Frame{Kind: schema.FrameFault, Gen: s.gen, Body: body}, !retryable)
+	f := modelcall.Frame{Kind: schema.FrameDelta, Gen: s.gen, Seq: len(s.deltas), Body: body}
+	s.deltas = append(s.deltas, body)
+	return f, nil
 }
 
 // finish sends the last frame, and retains it for a repeated request. The caller holds the lock.
@@ -230,4 +261,17 @@ func (s *state) finish(f modelcall.Frame, retain bool) error {
 	s.send(f)
 	s.end(nil)
 	return nil
+}
+
+// answer sends the result of a tool call, or a verdict.
+func (s *state) answer(kind schema.FrameKind, m schema.Message) {
+	body, err := s.rollouts.server.EncodeFrame(s.ctx, m)
+	if err == nil {
+		s.mu.Lock()
+		err = s.finish(modelcall.Frame{Kind: kind, Gen: s.gen, Body: body}, true)
+		s.mu.Unlock()
+	}
+	if err != nil {
+		s.rollouts.cfg.Log.Debug().Err(err).Stringer("call", s.key).Msg("the answer was not sent")
+	}
 }

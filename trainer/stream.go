@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"time"
 
-	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -64,37 +63,6 @@ func (st *Stream) Delta(d *schema.Delta) error {
 
 // Final ends the stream with the whole reply, which has all deltas again.
 func (st *Stream) Final(r *schema.Reply) error { return st.p.Reply(r) }
-
-// flush sends the buffered pieces. The caller holds the lock.
-func (s *state) flush() error {
-	if d := s.buffered.drain(); d != nil {
-		return s.sendDelta(d)
-	}
-	return nil
-}
-
-// sendDelta sends one piece. The caller holds the lock.
-func (s *state) sendDelta(d *schema.Delta) error {
-	f, err := s.add(d)
-	if err != nil {
-		return err
-	}
-	s.accepted, s.sent = true, time.Now()
-	s.send(f)
-	return nil
-}
-
-// add numbers a piece and keeps it for a worker that asks again. The caller
-// holds the lock.
-func (s *state) add(d *schema.Delta) (modelcall.Frame, error) {
-	body, err := s.rollouts.server.EncodeFrame(s.ctx, d)
-	if err != nil {
-		return modelcall.Frame{}, err
-	}
-	f := modelcall.Frame{Kind: schema.FrameDelta, Gen: s.gen, Seq: len(s.deltas), Body: body}
-	s.deltas = append(s.deltas, body)
-	return f, nil
-}
 
 // deltaBuffer has the buffered pieces of one text, which travel together.
 type deltaBuffer struct {

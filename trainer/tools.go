@@ -63,16 +63,3 @@ func (t *tools) run(s *state, a modelcall.IncomingCall) {
 		s.answer(schema.FrameFinal, &result)
 	})
 }
-
-// answer sends the result of a tool call, or a verdict.
-func (s *state) answer(kind schema.FrameKind, m schema.Message) {
-	body, err := s.rollouts.server.EncodeFrame(s.ctx, m)
-	if err == nil {
-		s.mu.Lock()
-		err = s.finish(modelcall.Frame{Kind: kind, Gen: s.gen, Body: body}, true)
-		s.mu.Unlock()
-	}
-	if err != nil {
-		s.rollouts.cfg.Log.Debug().Err(err).Stringer("call", s.key).Msg("the answer was not sent")
-	}
-}

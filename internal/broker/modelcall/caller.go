@@ -3,6 +3,7 @@ package modelcall
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"strconv"
 	"time"
@@ -293,63 +294,55 @@ func (a *callAttempt) round(ctx context.Context, into schema.Message) (wait time
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
 		case <-a.inbox.ready:
-			m, next := a.inbox.read()
-			if m == nil {
-				switch {
-				case !time.Now().After(due):
-					continue
-				case accepted:
-					return 0, errSilent
-				}
-				a.spent += time.Since(start)
-				if refused { // the trainer repeats an answer that was refused
-					a.last = a.refusal
-					a.bad++
-					return 0, errAgain
-				}
-				return 0, errAbsent
-			}
-			if a.isRefused(m) {
-				refused = true
-				continue
-			}
-			if m.Header.Get("Status") == "503" && len(m.Data) == 0 {
-				if accepted { // the 503 answers an earlier round
-					continue
-				}
-				return 0, errAbsent
-			}
-			done, w, err := a.frame(ctx, m, next, into)
-			if done || err != nil {
-				return w, err
-			}
-			if !accepted {
-				a.spent += time.Since(start)
-				accepted, a.heard = true, true
-			}
-			due = time.Now().Add(silentAfter)
-			a.inbox.wakeAt(due)
 		}
+		m, next := a.inbox.read()
+		switch {
+		case m == nil && !time.Now().After(due):
+			continue
+		case m == nil && accepted:
+			return 0, errSilent
+		case m == nil:
+			a.spent += time.Since(start)
+			if !refused {
+				return 0, errAbsent
+			}
+			a.last = a.refusal // the trainer repeats an answer that was refused
+			a.bad++
+			return 0, errAgain
+		case a.isRefused(m):
+			refused = true
+			continue
+		case noResponders(m) && accepted: // it is about an earlier round
+			continue
+		case noResponders(m):
+			return 0, errAbsent
+		}
+		done, wait, err := a.frame(ctx, m, next, into)
+		if done || err != nil {
+			return wait, err
+		}
+		if !accepted {
+			a.spent += time.Since(start)
+			accepted, a.heard = true, true
+		}
+		due = time.Now().Add(silentAfter)
+		a.inbox.wakeAt(due)
 	}
 }
 
+// noResponders reports whether the server says that nobody subscribes to the call.
+func noResponders(m *nats.Msg) bool { return m.Header.Get("Status") == "503" && len(m.Data) == 0 }
+
 func (a *callAttempt) publish() error {
-	m := &nats.Msg{Subject: a.subject, Reply: a.reply, Data: a.body.data}
+	m := &nats.Msg{Subject: a.subject, Reply: a.reply, Data: a.body.data, Header: nats.Header{}}
 	if a.gen != "" {
-		m.Header = nats.Header{subjects.HeaderGen: {a.gen}, subjects.HeaderResume: {strconv.Itoa(a.deltas)}}
+		m.Header.Set(subjects.HeaderGen, a.gen)
+		m.Header.Set(subjects.HeaderResume, strconv.Itoa(a.deltas))
 	}
 	if len(a.answered) > 0 {
-		if m.Header == nil {
-			m.Header = nats.Header{}
-		}
-		m.Header[subjects.HeaderSettled] = []string{answeredHeader(a.answered)}
+		m.Header.Set(subjects.HeaderSettled, answeredHeader(a.answered))
 	}
-	for name, value := range a.body.header {
-		if m.Header == nil {
-			m.Header = nats.Header{}
-		}
-		m.Header[name] = value
-	}
+	maps.Copy(m.Header, a.body.header)
 	return a.client.conn.PublishMsg(m)
 }
 
