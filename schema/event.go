@@ -7,7 +7,7 @@ type EventType string
 
 // The types of events.
 const (
-	EventPhase  EventType = "phase"  // a stage began or ended
+	EventPhase  EventType = "phase"  // a phase began or ended
 	EventStep   EventType = "step"   // the agent said or did something
 	EventLLM    EventType = "llm"    // a model call began, ended or failed
 	EventLog    EventType = "log"    // output of the agent, setup or verifier
@@ -37,7 +37,7 @@ type Event struct {
 	Result *Result         `json:"result,omitempty"`
 }
 
-// PhaseEvent tells that a stage began, or ended after MS with Exit.
+// PhaseEvent reports that a phase began, or ended after MS with Exit.
 type PhaseEvent struct {
 	Name  string `json:"name"`
 	Ended bool   `json:"ended,omitempty"`

@@ -65,7 +65,7 @@ type Result struct {
 	Labels       map[string]string `json:"labels,omitempty"`
 }
 
-// Phase is one stage of a rollout.
+// Phase is a part of a rollout, with its time.
 type Phase struct {
 	Name   string `json:"name"`             // create, upload, setup[0], agent, verify, step/<name>/agent, ...
 	Start  int64  `json:"start"`            // Unix ms, for people

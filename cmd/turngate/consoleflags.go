@@ -50,7 +50,7 @@ func (f *consoleFlags) check() error {
 }
 
 // address returns the address of the console; consoleOff: there is none. Without a
-// terminal nobody would open the URL, and whoever reads the log could.
+// terminal there is none either, since a reader of the log could open the URL.
 func (f *consoleFlags) address() string {
 	if f.console == "" && !f.open && !isTerminal(os.Stderr) {
 		return consoleOff

@@ -37,7 +37,7 @@ func TestProtection(t *testing.T) {
 }
 
 // TestProtectionOfOtherServers asks servers with accounts or users that are not
-// those of turngate. Whatever limits the client has there, the result is not
+// those of turngate. With any limits of the client there, the result is not
 // ProtectionAccounts.
 func TestProtectionOfOtherServers(t *testing.T) {
 	binary := natsServer(t)

@@ -123,8 +123,8 @@ func TestEnvironmentsMerge(t *testing.T) {
 	}
 }
 
-// TestBrokenFramesEndAStream reads streams whose end is missing, whose frames are
-// cut or too long, and frames after the end.
+// TestBrokenFramesEndAStream reads streams without an end, with frames that are
+// cut or too long, and with frames after the end.
 func TestBrokenFramesEndAStream(t *testing.T) {
 	data := func(text string) []byte { return append([]byte{frameData, 0, 0, 0, byte(len(text))}, text...) }
 	end := []byte{frameEOF, 0, 0, 0, 0}

@@ -160,7 +160,7 @@ func isMount(err error) bool { return errors.Is(err, unix.EBUSY) || errors.Is(er
 // changes only what differs: the root of an image may be read-only.
 func reopen(fd int, needs fs.FileMode) error {
 	if os.Geteuid() != 0 {
-		needs |= 0o700 // a user who is not root needs them to change what is inside
+		needs |= 0o700 // a user who is not root needs them to change the content
 	}
 	at := ofDescriptor(fd)
 	for _, list := range []string{"system.posix_acl_access", "system.posix_acl_default"} {

@@ -121,7 +121,7 @@ func New(dir string, limit int64, log zerolog.Logger) (*Cache, error) {
 }
 
 // Open opens a trainer's bundle. If the folder does not have it, fetch writes the packed
-// bundle. The errors are those of fetch, or a *tasks.BundleError, or those of the disk.
+// bundle. It returns the errors of fetch and of the disk, or a *tasks.BundleError.
 // The caller closes the bundle.
 func (c *Cache) Open(ctx context.Context, trainer, sha string, fetch func(ctx context.Context, to io.Writer) error) (*tasks.Bundle, error) {
 	if err := errors.Join(schema.CheckToken("trainer", trainer), schema.CheckSHA256("bundle", sha)); err != nil { // they become the name of a file

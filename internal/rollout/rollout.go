@@ -41,7 +41,7 @@ type Services struct {
 	HeldByTrainer func(ctx context.Context) (held bool, changed <-chan struct{})
 }
 
-// Person is somebody at a terminal who does a task.
+// Person does a task at a terminal.
 type Person = agentrun.Person
 
 // Streams are the ends of a run at its person.

@@ -65,11 +65,11 @@ async def test_a_refusal_is_no_outage(status: int, body: str, outage: bool) -> N
 
 
 def test_a_repeated_failure_is_logged_at_growing_intervals() -> None:
-    lines, told = Lines(), []
+    lines, logged = Lines(), []
     for s in range(200):
         if lines.speak(f"port {4000 + s}: it cannot be reached", 1000.0 + s) is not None:
-            told.append(s)
-    assert told == [0, 10, 30, 70, 150]
+            logged.append(s)
+    assert logged == [0, 10, 30, 70, 150]
     assert lines.speak("another failure", 1200.0) == 0
     assert lines.speak("port 1: it cannot be reached", 9999.0) == 0
 

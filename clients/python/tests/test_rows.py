@@ -126,8 +126,8 @@ def test_random_templates_give_the_same_rows_as_in_go(tmp_path: Path, bound: int
         assert sum(sum(row.loss_mask) for row in found) == found.tokens.trained
         assert found.tokens.sampled == talk.sampled
         assert all(c.completion_tokens - c.trained_tokens <= bound for c in found.calls)
-        told = [f for f in found.findings if f.code == "tokens_lost"]
-        assert [f.call for f in told] == [c.call for c in found.calls if c.untrained]
+        losses = [f for f in found.findings if f.code == "tokens_lost"]
+        assert [f.call for f in losses] == [c.call for c in found.calls if c.untrained]
         lost += talk.sampled - found.tokens.trained
     assert exported(files, "--max-lost", str(bound)) == own
     assert lost > 50 if bound else not lost

@@ -454,8 +454,8 @@ async def test_odd_pieces_of_calls(deltas: list[str], want: list[Any]) -> None:
         *pieces, reply = [piece async for piece in u.stream(a_call("hi"))]
     assert isinstance(reply, Reply)
     assert [dict(sorted(c.items())) for c in reply.message["tool_calls"]] == [dict(sorted(c.items())) for c in want]
-    told = {c["index"] for p in pieces if isinstance(p, Delta) for c in p.delta.get("tool_calls", ())}
-    assert len(told) == len(want)
+    indexes = {c["index"] for p in pieces if isinstance(p, Delta) for c in p.delta.get("tool_calls", ())}
+    assert len(indexes) == len(want)
 
 
 @pytest.mark.parametrize(("arguments", "want"), [('{"a": [1]}', '{"a": [1]}'), ("null", "{}"), ('"{"', "{")])

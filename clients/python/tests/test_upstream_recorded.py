@@ -44,10 +44,10 @@ class Tape:
     async def answer(self, asked: Asked) -> Answer:
         if self.without_models and asked.method == "GET":
             return 500, "not served"
-        told = self.exchanges[self.next]
+        want = self.exchanges[self.next]
         self.next += 1
-        assert (asked.method, asked.path, short(asked.body)) == (told["method"], told["path"], told.get("request"))
-        return told["status"], told["body"], {"Content-Type": told["type"]}
+        assert (asked.method, asked.path, short(asked.body)) == (want["method"], want["path"], want.get("request"))
+        return want["status"], want["body"], {"Content-Type": want["type"]}
 
     @property
     def answers(self) -> list[str]:

@@ -38,7 +38,7 @@ type Config struct {
 	Person Person // is the agent agents.Person; nil: there is none
 }
 
-// Person is somebody at a terminal who does a task. A call begins one run: it returns
+// Person does a task at a terminal. A call begins one run: it returns
 // the streams of the run, and a function to call at its end.
 type Person func() (s Streams, end func())
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class Scripted:
-    """A policy with the version that the trainer told."""
+    """A policy with the version that the trainer has set."""
 
     version = "0"
 

@@ -86,8 +86,8 @@ class Generate:
         sample.response_length = len(row.response_ids)
         sample.loss_mask, sample.rollout_log_probs = row.mask, row.logprobs
         sample.reward, sample.weight_versions = episode.reward, seen
-        told = {"turngate_rollout": episode.result.id, "turngate_left_out": episode.left_out}
-        sample.metadata = {**sample.metadata, **told}
+        added = {"turngate_rollout": episode.result.id, "turngate_left_out": episode.left_out}
+        sample.metadata = {**sample.metadata, **added}
         ended = status.TRUNCATED if row.cut else status.COMPLETED
         sample.status = ended if 1 in row.mask else status.FAILED
         return sample

@@ -25,7 +25,7 @@ class Workers:
         return [names.queue(self.name), names.records(self.name), *map(names.object_stream, buckets)]
 
     async def _open_streams(self) -> None:
-        wait, told = 0.1, False
+        wait, logged = 0.1, False
         while True:
             try:
                 await self.opened()
@@ -35,9 +35,9 @@ class Workers:
                     if all([await self._streams.exists(s) for s in self._own_streams()]):
                         return
                 self._missing = str(e)
-                if not told:
+                if not logged:
                     log.info("waiting for the first worker: %s", e)
-                    told = True
+                    logged = True
             await asyncio.sleep(wait)
             wait = min(2 * wait, 2.0)
 

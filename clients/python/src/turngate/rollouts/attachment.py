@@ -85,7 +85,7 @@ class Attachment:
         Raises:
             InUseError: Another process has them.
         """
-        give_up, told = time.monotonic() + SILENT_WITHIN, False
+        give_up, logged = time.monotonic() + SILENT_WITHIN, False
         while True:
             try:
                 await self._try()
@@ -93,9 +93,9 @@ class Attachment:
             except InUseError as e:
                 if not e.silent or time.monotonic() > give_up:
                     raise
-                if not told:
+                if not logged:
                     log.warning("%s; waiting until a worker takes it for dead", e)
-                    told = True
+                    logged = True
             except TurngateError as e:
                 log.info("this process does not have the calls of its shard yet: %s", e)
                 return

@@ -871,7 +871,7 @@ class StepResult:
 
 @dataclass(slots=True, kw_only=True)
 class Phase:
-    """Phase is one stage of a rollout."""
+    """Phase is a part of a rollout, with its time."""
 
     name: str = field(default="", metadata=wire(keep=True))
     """Create, upload, setup[0], agent, verify, step/<name>/agent, ..."""
@@ -1148,7 +1148,7 @@ class Fleet:
 
 @dataclass(slots=True, kw_only=True)
 class PhaseEvent:
-    """PhaseEvent tells that a stage began, or ended after MS with Exit."""
+    """PhaseEvent reports that a phase began, or ended after MS with Exit."""
 
     name: str = field(default="", metadata=wire(keep=True))
     ended: bool = False

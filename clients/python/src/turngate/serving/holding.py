@@ -47,4 +47,4 @@ class Holding:
         try:
             await self._link.publish(names.trainer_subject(self._trainer, "hold"), codec.encode(message))
         except TurngateError as e:
-            log.warning("workers with an upstream do not hear of a hold; it is told again: %s", e)
+            log.warning("workers with an upstream do not hear of a hold; it is sent again: %s", e)

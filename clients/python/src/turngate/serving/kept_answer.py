@@ -25,7 +25,7 @@ class IncomingCall:
     kind: str = "llm"  # llm, tool or verify, as in the subject
     resume_gen: str = ""  # the generation of which the worker has deltas already
     resume: int = 0  # the number of these deltas
-    settled: list[int] = field(default_factory=list)  # earlier calls with an answer that the worker has
+    received: list[int] = field(default_factory=list)  # earlier calls with an answer that the worker has
     body: bytes = b""
 
 
@@ -42,7 +42,7 @@ class Answer:
     answered: bool = False
     out: bool = False  # the call was handed out
     gone: bool = False  # the worker gave the call up, or its attempt is over
-    settled: bool = False  # the worker has the answer, which is dropped here
+    received: bool = False  # the worker has the answer, which is dropped here
     accepted: bool = False  # the worker got an accept
     read: asyncio.Event = field(default_factory=asyncio.Event)  # the call is usable as a base, or never will be
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -75,7 +75,7 @@ class Answer:
 
     def attach(self, incoming: IncomingCall, held: bool) -> None:
         """Take a repeated request: send what the worker does not have."""
-        if self.settled:
+        if self.received:
             return  # a request that was late
         self.reply = incoming.reply
         have = min(incoming.resume, len(self.deltas)) if incoming.resume_gen == self.gen else 0
@@ -104,10 +104,10 @@ class Answer:
         self._send(frame)
         self._end()
 
-    def settle(self) -> None:
+    def drop(self) -> None:
         """Drop the answer, since the worker has it. What is left keeps a late request from a second generation."""
         if self.answered:
-            self.settled, self.deltas, self.final = True, [], None
+            self.received, self.deltas, self.final = True, [], None
 
     def give_up(self) -> None:
         """End the call without an answer."""

@@ -190,7 +190,7 @@ class Calls:
         incoming = IncomingCall(key, msg.reply, of, headers.get("Rl-Gen", ""))
         resume = headers.get("Rl-Resume", "")
         incoming.resume = int(resume) if incoming.resume_gen and resume.isdecimal() and len(resume) < 10 else 0
-        incoming.settled = [int(n) for n in headers.get("Rl-Settled", "").split(",") if n.isdecimal() and len(n) < 10]
+        incoming.received = [int(n) for n in headers.get("Rl-Settled", "").split(",") if n.isdecimal() and len(n) < 10]
         if bodies.is_claim(headers):
             self._spawn(self._claimed(incoming, headers))
         else:
@@ -273,9 +273,9 @@ class Calls:
             rollout.calls, rollout.tools, rollout.verifications, rollout.bases = {}, {}, {}, Bases()
             rollout.oldest = None
         self._saw_attempt(key.rollout, key.attempt)
-        for number in incoming.settled:
+        for number in incoming.received:
             if number in rollout.of(incoming.kind):
-                rollout.of(incoming.kind)[number].settle()
+                rollout.of(incoming.kind)[number].drop()
         known = rollout.of(incoming.kind).get(key.call)
         if known is not None:
             known.attach(incoming, self._holding.holds(key.rollout))

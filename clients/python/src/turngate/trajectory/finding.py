@@ -72,10 +72,10 @@ class Findings(list[Finding]):
         if c.finish_reason == "length":
             self.add(WARNING, "truncated", n, f"the answer of call {n} was cut at its largest length")
         self._check_ids(c, answered)
-        told = (answered.prompt_tokens, answered.completion_tokens)
+        reported = (answered.prompt_tokens, answered.completion_tokens)
         has = (c.prompt_tokens, c.completion_tokens)
-        if any(t > 0 and t != h for t, h in zip(told, has, strict=True)):
-            text = f"call {n} reports {told[0]} + {told[1]} tokens and has {has[0]} + {has[1]} ids"
+        if any(t > 0 and t != h for t, h in zip(reported, has, strict=True)):
+            text = f"call {n} reports {reported[0]} + {reported[1]} tokens and has {has[0]} + {has[1]} ids"
             self.add(WARNING, "usage", n, text)
         self._check_logprobs(c, without_logprobs)
         self._check_versions(c)

@@ -65,9 +65,9 @@ class Broken:
         tries, others = self._failed(call)
         if tries < most or not (others or await self._working()):
             return e
-        told = bad_answer("")
-        told.fault.message = f"this request failed while the upstream answers others: {fault.message}"
-        return told
+        refused = bad_answer("")
+        refused.fault.message = f"this request failed while the upstream answers others: {fault.message}"
+        return refused
 
     def _failed(self, call: Call) -> tuple[int, bool]:
         """Count a failed try. Return the number, and whether another request was answered since the try before."""

@@ -49,14 +49,14 @@ class PiecesOfCalls:
         call = self._call(index, own, name)
         self.last = call
         call.id = call.id or own
-        told: dict[str, Any] = {"index": call.place, "function": said}
+        delta: dict[str, Any] = {"index": call.place, "function": said}
         if own:
-            told["id"] = call.id
+            delta["id"] = call.id
         if name and name != call.name:  # otherwise it is repeated
             call.name += name
             said["name"] = name
-            told["type"] = piece.get("type") or "function"
-        return told
+            delta["type"] = piece.get("type") or "function"
+        return delta
 
     def _call(self, index: int | None, own: str, name: str) -> _Call:
         """Return the call of a piece. One with a name, and an id that its index does not have yet, begins a call."""

@@ -16,7 +16,7 @@ _DIGITS = re.compile(r"\d+")
 @dataclass(slots=True)
 class _Repetition:
     every: float
-    told: float
+    logged: float
     last: float
     skipped: int = 0
 
@@ -41,9 +41,9 @@ class Lines:
             self._all[text] = _Repetition(FIRST_INTERVAL, now, now)
             return 0
         r.last = now
-        if now - r.told < r.every:
+        if now - r.logged < r.every:
             r.skipped += 1
             return None
         skipped, r.skipped = r.skipped, 0
-        r.every, r.told = min(2 * r.every, MOST_INTERVAL), now
+        r.every, r.logged = min(2 * r.every, MOST_INTERVAL), now
         return skipped
