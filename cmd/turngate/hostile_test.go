@@ -71,7 +71,7 @@ func TestNoCommandPrintsControlCharacters(t *testing.T) {
 		{"a wrong job", []string{"run", "--resume", "/none" + hostileText}},
 		{"job ls", []string{"job", "ls", filepath.Join(parent, "runs")}}, {"job ls -o json", []string{"job", "ls", "-o", "json", filepath.Join(parent, "runs")}},
 		{"job show", []string{"job", "show", job}}, {"job show -o json", []string{"job", "show", "-o", "json", job}}, {"job show of a command", []string{"job", "show", job + "4"}},
-		{"job diff", []string{"job", "diff", job, job + "4"}},
+		{"job diff", []string{"job", "diff", job, job + "4"}}, {"job share", []string{"job", "share", "-o", filepath.Join(parent, "shared.html"), job}},
 		{"rollout ls", []string{"rollout", "ls", job}}, {"rollout ls -o json", []string{"rollout", "ls", "-o", "json", job}}, {"rollout ls -o jsonl", []string{"rollout", "ls", "-o", "jsonl", job + "4"}},
 		{"rollout show", []string{"rollout", "show", job}}, {"rollout get", []string{"rollout", "get", job}}, {"rollout logs", []string{"rollout", "logs", job + "4"}},
 		{"rollout logs --stderr", []string{"rollout", "logs", "--stderr", job + "4"}}, {"rollout logs of mini", []string{"rollout", "logs", job}},

@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -68,5 +69,25 @@ func TestOneAgentOfTwoCannotRun(t *testing.T) {
 		if err := json.Unmarshal([]byte(shown.out), &r); err != nil || len(r.Variants) != 2 || r.Variants[1].Mean != nil || r.Variants[1].Interval != nil || r.Variants[1].Faults() != 1 || len(r.Tasks) != 1 {
 			t.Errorf("%v: %+v", err, shown)
 		}
+	}
+	shared := filepath.Join(dir, "job.html")
+	if o := turngate(t, binary, "job", "share", "-o", shared, job); o.code != 0 || !strings.HasPrefix(o.out, shared+": 2 rollouts, ") {
+		t.Errorf("%+v", o)
+	}
+	data, err := os.ReadFile(shared)
+	if info, serr := os.Stat(shared); err != nil || serr != nil || info.Mode().Perm() != 0o600 || !strings.HasPrefix(string(data), "<!doctype html>") {
+		t.Errorf("%v, %v: %.100s", err, serr, data)
+	}
+	for want, args := range map[string][]string{"file exists": {"-o", shared, job}, "--max-mb: 0 is not valid": {"--max-mb", "0", job}} {
+		if o := turngate(t, binary, append([]string{"job", "share"}, args...)...); o.code != 2 || !strings.Contains(o.errOut, want) {
+			t.Errorf("%+v", o)
+		}
+	}
+	missing := filepath.Join(dir, "none.html")
+	if o := turngate(t, binary, "job", "share", "-o", missing, dir); o.code != 1 || !strings.Contains(o.errOut, "not the folder of a job") {
+		t.Errorf("%+v", o)
+	}
+	if _, err := os.Stat(missing); err == nil {
+		t.Error("a file of no job was left")
 	}
 }

@@ -299,22 +299,25 @@ func (s *Server) tokens(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for row := range t.Rows() {
-		if row.Row != n {
-			continue
+		if row.Row == n {
+			writeJSON(w, tokensOf(row))
+			return
 		}
-		for i, p := range row.Logprobs { // JSON has no infinity
-			if v := float64(p); math.IsNaN(v) || math.IsInf(v, 0) {
-				row.Logprobs[i] = -math.MaxFloat32
-			}
-		}
-		for i := range row.Calls {
-			c := &row.Calls[i]
-			c.Gen, c.FinishReason = cell(c.Gen), cell(c.FinishReason)
-		}
-		writeJSON(w, tokenRow{row.InputIDs, row.LossMask, row.Logprobs, row.Calls})
-		return
 	}
 	http.Error(w, fmt.Sprintf("the rollout has no training row %d", n), http.StatusNotFound)
+}
+
+func tokensOf(row *trajectory.Row) tokenRow {
+	for i, p := range row.Logprobs { // JSON has no infinity
+		if v := float64(p); math.IsNaN(v) || math.IsInf(v, 0) {
+			row.Logprobs[i] = -math.MaxFloat32
+		}
+	}
+	for i := range row.Calls {
+		c := &row.Calls[i]
+		c.Gen, c.FinishReason = cell(c.Gen), cell(c.FinishReason)
+	}
+	return tokenRow{row.InputIDs, row.LossMask, row.Logprobs, row.Calls}
 }
 
 // download sends a file of a rollout. A browser stores it and never shows it as a page.

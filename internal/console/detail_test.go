@@ -20,9 +20,19 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// recording writes a transcript of two calls, of which the second begins a new row, and
-// returns its rollout.
+// recording returns a rollout with a transcript.
 func recording(t *testing.T, text string) *recorded.Rollout {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "transcript.jsonl.zst")
+	harness.Must(t, os.WriteFile(file, transcript(t, text), 0o600))
+	list, err := recorded.Find("", file)
+	harness.Must(t, err)
+	list[0].ID = "alpha-1"
+	return list[0]
+}
+
+// transcript has two calls, of which the second begins a new row.
+func transcript(t *testing.T, text string) []byte {
 	t.Helper()
 	message := func(role, content string) json.RawMessage {
 		data, err := json.Marshal(map[string]any{"role": role, "content": content, "reasoning_content": content})
@@ -48,12 +58,7 @@ func recording(t *testing.T, text string) *recorded.Rollout {
 	}
 	z, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
 	harness.Must(t, err)
-	file := filepath.Join(t.TempDir(), "transcript.jsonl.zst")
-	harness.Must(t, os.WriteFile(file, z.EncodeAll(lines.Bytes(), nil), 0o600))
-	list, err := recorded.Find("", file)
-	harness.Must(t, err)
-	list[0].ID = "alpha-1"
-	return list[0]
+	return z.EncodeAll(lines.Bytes(), nil)
 }
 
 const hostile = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>` + "\u202e\x1b[2J"

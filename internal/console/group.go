@@ -8,6 +8,7 @@ import (
 
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/trainer"
+	"github.com/turngate/turngate/trajectory"
 )
 
 // Group is the rollouts of a group side by side.
@@ -94,13 +95,16 @@ func (s *Server) versions(w http.ResponseWriter, r *http.Request) {
 	if found == nil {
 		return
 	}
-	out := Versions{Versions: []string{}}
 	t, err := s.read(r.Context(), found)
 	if err != nil {
-		out.Missing = plain.Line(err.Error(), maxFault)
-		writeJSON(w, out)
+		writeJSON(w, Versions{Versions: []string{}, Missing: plain.Line(err.Error(), maxFault)})
 		return
 	}
+	writeJSON(w, versionsOf(t))
+}
+
+func versionsOf(t *trajectory.Rollout) Versions {
+	out := Versions{Versions: []string{}}
 	for _, c := range t.Calls {
 		for _, v := range c.Versions {
 			if name := cell(v.Version); len(out.Versions) < maxVersions && !slices.Contains(out.Versions, name) {
@@ -108,7 +112,7 @@ func (s *Server) versions(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}
-	writeJSON(w, out)
+	return out
 }
 
 func writeJSON(w http.ResponseWriter, v any) {

@@ -180,7 +180,7 @@ func (p *jobPages) list(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, out)
 }
 
-var errNoJobs = errors.New("a running system keeps no jobs: start the console with the folder of a job") //nolint:gochecknoglobals // an error
+var errNoJobs = errors.New("a running system keeps no jobs: start the console with the folder of a job")
 
 // dir returns the folder of a job by its name.
 func (p *jobPages) dir(name string) (string, error) {

@@ -1,7 +1,8 @@
 // The page of a group: its rollouts side by side.
 import { useEffect, useState } from 'preact/hooks'
 import { count, duration, reward } from './format'
-import { Link, load, Section, useLoaded } from './page'
+import { load } from './load'
+import { Link, Section, useLoaded } from './page'
 import { rolloutPage, type Row } from './rows'
 import { filters, home, progress } from './store'
 

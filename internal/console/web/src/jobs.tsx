@@ -4,7 +4,7 @@ import type { ComponentChildren } from 'preact'
 import { count, dollars, duration, plural, reward, time } from './format'
 import { Link, Section, useLoaded } from './page'
 import { comparePage, groupPage, jobPage, rolloutPage, tablePage, type Row } from './rows'
-import { filters, follow, go, progress } from './store'
+import { filters, go, progress } from './store'
 
 interface Cause {
 	stage?: string
@@ -375,9 +375,7 @@ export function Compare() {
 				<button aria-pressed={all} onClick={() => setAll(!all)}>
 					Also those that are the same
 				</button>{' '}
-				<a href={comparePage(b, a)} onClick={(e) => follow(e, comparePage(b, a))}>
-					Exchange them
-				</a>
+				<Link to={comparePage(b, a)}>Exchange them</Link>
 			</p>
 			{shown.length ? (
 				<Grid name="Tasks" head={['Task', 'Change', a, b]}>

@@ -4,7 +4,7 @@ import { Compare, Job, Jobs } from './jobs'
 import { Link } from './page'
 import { Rollout } from './rollout'
 import { Rollouts } from './rollouts'
-import { go, home, jobs, link, path, source, start, trouble } from './store'
+import { go, home, href, jobs, link, path, source, start, trouble } from './store'
 import './style.css'
 
 const pages: Record<string, () => VNode> = {
@@ -21,7 +21,7 @@ function App() {
 	return (
 		<>
 			<header>
-				<a class="brand" href="/">
+				<a class="brand" href={href('/')}>
 					turngate
 				</a>
 				{jobs.value ? (

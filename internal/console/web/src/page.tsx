@@ -1,13 +1,8 @@
 // Parts that pages have in common.
 import { useEffect, useState } from 'preact/hooks'
 import type { ComponentChildren } from 'preact'
-import { follow } from './store'
-
-export async function load<T>(path: string): Promise<T> {
-	const answer = await fetch(path)
-	if (!answer.ok) throw new Error((await answer.text()).trim())
-	return answer.json()
-}
+import { load } from './load'
+import { follow, href } from './store'
 
 // useLoaded loads a value again when path or again change; the old one stays meanwhile.
 export function useLoaded<T>(path: string, again: string): [T | null, string] {
@@ -42,7 +37,7 @@ export function Section({ title, children }: { title: string; children: Componen
 // Link leads to another page of this console.
 export function Link({ to, children, ...rest }: { to: string; children: ComponentChildren; tabIndex?: number; title?: string; class?: string }) {
 	return (
-		<a {...rest} href={to} onClick={(e) => follow(e, to)}>
+		<a {...rest} href={href(to)} onClick={(e) => follow(e, to)}>
 			{children}
 		</a>
 	)

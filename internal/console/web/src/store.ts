@@ -1,28 +1,33 @@
 // The rollouts of this page, as the server tells of them.
 import { batch, computed, signal } from '@preact/signals'
+import { first, load, shared } from './load'
 import { compare, filtersOf, matcher, queryOf, tabs, type Filters, type Row } from './rows'
 
 export const source = signal('')
 export const jobs = signal(false) // there are pages of jobs
 export const trouble = signal('')
-// The connection to the console: 'live', 'lost' (the browser tries again), or 'over'
-// (this browser's session has ended).
-export const link = signal<'live' | 'lost' | 'over'>('lost')
+// The connection to the console: 'live', 'lost' (the browser tries again), 'over' (this
+// browser's session has ended), or 'shared' (a file, which needs none).
+export const link = signal<'live' | 'lost' | 'over' | 'shared'>('lost')
 
 const rows = new Map<string, Row>()
 const version = signal(0) // changes with rows
 const changes = new Map<string, number>() // the number of each row's last change
 let changeCount = 0
 
-export const path = signal(location.pathname)
-export const filters = signal<Filters>(filtersOf(location.search))
+// The address of a page is the URL's path. In a shared file it is behind the #.
+const here = () => new URL(shared ? location.hash.slice(1) || first : location.pathname + location.search, 'http://here')
+export const href = (to: string) => (shared ? '#' + to : to)
+
+export const path = signal(here().pathname)
+export const filters = signal<Filters>(filtersOf(here().search))
 
 // home is the table with the filters that it had last, also after a reload of another page.
-export const home = (): string => (path.value === '/' ? '/' + location.search : (history.state?.home ?? '/'))
+export const home = (): string => (path.value === '/' ? '/' + queryOf(filters.value) : (history.state?.home ?? '/'))
 
 // go shows another page of this console.
 export function go(to: string) {
-	history.pushState({ home: home() }, '', to)
+	history.pushState({ home: home() }, '', href(to))
 	read()
 }
 
@@ -35,8 +40,8 @@ export function follow(e: MouseEvent, to: string) {
 
 function read() {
 	batch(() => {
-		path.value = location.pathname
-		filters.value = filtersOf(location.search)
+		path.value = here().pathname
+		filters.value = filtersOf(here().search)
 	})
 }
 addEventListener('popstate', read)
@@ -44,7 +49,7 @@ addEventListener('popstate', read)
 // setFilters changes filters. The URL has them, so that it can be kept and sent.
 export function setFilters(change: Filters, step = false) {
 	const next = { ...filters.value, ...change }
-	const url = location.pathname + queryOf(next)
+	const url = href(path.value + queryOf(next))
 	if (step) history.pushState(null, '', url)
 	else history.replaceState(null, '', url)
 	read()
@@ -127,7 +132,21 @@ function follows() {
 	}
 }
 
+// start follows the rollouts, or reads those of a shared file.
 export function start() {
+	if (shared) {
+		link.value = 'shared'
+		load<{ source: string; rows: Row[] }>('/api/rollouts').then(
+			(all) => {
+				source.value = all.source
+				jobs.value = true
+				for (const r of all.rows) rows.set(r.id, r)
+				changed()
+			},
+			(e: Error) => (trouble.value = e.message),
+		)
+		return
+	}
 	document.addEventListener('visibilitychange', follows)
 	follows()
 }

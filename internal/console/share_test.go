@@ -1,0 +1,151 @@
+package console_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"html"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/turngate/turngate/internal/console"
+	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv/browser"
+	"github.com/turngate/turngate/jobs"
+)
+
+// secrets are texts that a shared file must not have.
+func secrets() []string {
+	return []string{
+		"sk-" + strings.Repeat("aB3", 10), "ghp_" + strings.Repeat("c4D", 12), "AKIA" + strings.Repeat("Q", 16), "hf_" + strings.Repeat("e5F", 10), "xoxb-1234567890-abc",
+		"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl", "SU" + strings.Repeat("A", 56), "b64encodedprivatekey", "Zm9vYmFyOmJhejEyMzQ1Ng==", "hunter2hunter2", "pa55word-of-a-user", "only-in-the-environment",
+	}
+}
+
+// spoken is a conversation that quotes them.
+func spoken() string {
+	s := secrets()
+	return strings.Join(s[:7], " ") + "\n-----BEGIN RSA PRIVATE KEY-----\n" + s[7] + "\n-----END RSA PRIVATE KEY-----\nAuthorization: Basic " + s[8] + "\nDB_PASSWORD=\"" + s[9] + "\"\nhttps://me:" + s[10] + "@host/ " + s[11] + " max_tokens=20000000 " + hostile
+}
+
+func sharedJob(t *testing.T, limit int64) (file string, shared *console.Shared, job *jobs.Job) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "first")
+	job = matrixJob(t, dir, false)
+	job.Close()
+	for _, trial := range job.Plan.Trials {
+		at := filepath.Join(dir, trial.Name, "agent")
+		harness.Must(t, os.MkdirAll(at, 0o700))
+		harness.Must(t, os.WriteFile(filepath.Join(at, "transcript.jsonl.zst"), transcript(t, spoken()), 0o600))
+	}
+	var out bytes.Buffer
+	share := console.Share{Dir: dir, MaxBytes: limit, Variables: []string{"MY_API_KEY=" + secrets()[11], "HOME=" + dir}}
+	shared, err := share.Write(t.Context(), &out)
+	harness.Must(t, err)
+	if int64(out.Len()) != shared.Bytes || shared.Bytes > limit {
+		t.Errorf("it has %d bytes, and tells of %d", out.Len(), shared.Bytes)
+	}
+	file = filepath.Join(t.TempDir(), "first.html")
+	harness.Must(t, os.WriteFile(file, out.Bytes(), 0o600))
+	return file, shared, job
+}
+
+var sharedPart = regexp.MustCompile(`<script type="application/octet-stream" data-path="([^"]*)">([A-Za-z0-9+/=]*)</script>`)
+
+// parts reads the answers that a shared file has.
+func parts(t *testing.T, file string) map[string]string {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	harness.Must(t, err)
+	if n := bytes.Count(data, []byte("<!--")); n > 0 || bytes.Contains(data, []byte("<img")) || !bytes.HasSuffix(data, []byte("</html>\n")) {
+		t.Errorf("the page is not safe")
+	}
+	out := map[string]string{}
+	for _, m := range sharedPart.FindAllStringSubmatch(string(data), -1) {
+		packed, err := base64.StdEncoding.DecodeString(m[2])
+		harness.Must(t, err)
+		z, err := gzip.NewReader(bytes.NewReader(packed))
+		harness.Must(t, err)
+		text, err := io.ReadAll(z)
+		harness.Must(t, err)
+		out[html.UnescapeString(m[1])] = string(text)
+	}
+	return out
+}
+
+func TestASharedFileHasNoSecrets(t *testing.T) {
+	file, shared, job := sharedJob(t, 64<<20)
+	all := parts(t, file)
+	if shared.Rollouts != 48 || shared.Left != 0 || shared.Tokens != 0 || len(all) != 3+12+48*4 {
+		t.Errorf("got %+v, %d parts", shared, len(all))
+	}
+	for path, text := range all {
+		for _, secret := range secrets() {
+			if strings.Contains(text, secret) {
+				t.Fatalf("%s has %s", path, secret)
+			}
+		}
+		if strings.ContainsAny(text, "\x1b\u202e") || strings.Contains(text, filepath.Dir(job.Dir)) || strings.Contains(text, "/tasks/") {
+			t.Errorf("%s: got %.300s", path, text)
+		}
+	}
+	one := all["api\nrollouts\n"+string(job.Plan.Trials[0].Rollout)]
+	if !strings.Contains(one, "[masked]") || !strings.Contains(one, "max_tokens=20000000") || !strings.Contains(one, `"files":[]`) || !strings.Contains(one, `"commands":[]`) {
+		t.Errorf("got %.1000s", one)
+	}
+	if len(shared.Masked) != 10 {
+		t.Errorf("got %v", shared.Masked)
+	}
+}
+
+func TestASharedFileIsBounded(t *testing.T) {
+	file, whole, job := sharedJob(t, 64<<20)
+	data, err := os.ReadFile(file)
+	harness.Must(t, err)
+	table := bytes.Index(data, []byte("data-path=\"api\nrollouts\nlocal-")) // the rollouts follow the table
+	limit := (int64(table) + whole.Bytes) / 2
+	var out bytes.Buffer
+	share := console.Share{Dir: job.Dir, MaxBytes: limit}
+	shared, err := share.Write(t.Context(), &out)
+	harness.Must(t, err)
+	if int64(out.Len()) > limit || shared.Left == 0 || shared.Tokens == 0 || shared.Rollouts == 0 || shared.Rollouts+shared.Left != 48 || !strings.HasSuffix(out.String(), "</html>\n") {
+		t.Errorf("got %+v of %+v", shared, whole)
+	}
+	share.MaxBytes = int64(table) - 100
+	if _, err := share.Write(t.Context(), io.Discard); err == nil || !strings.Contains(err.Error(), "--max-mb") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A shared file opens from the disk, with the pages of the console.
+func TestASharedFileOpensFromTheDisk(t *testing.T) {
+	file, _, _ := sharedJob(t, 64<<20)
+	page := browser.Open(t, 1280, 800)
+	page.Do(chromedp.Navigate("file://" + file))
+	page.Shows(`document.querySelector('.link.shared') !== null && document.querySelector('h1')?.textContent.startsWith('first')`)
+	page.Shows(`document.querySelector('[aria-label="Agents and models"] tbody').rows.length === 4`)
+	page.Picture("shared")
+	page.Do(chromedp.Focus(`[aria-label="Tasks"] tbody tr:last-child a`), chromedp.KeyEvent(kb.Enter))
+	page.Shows(`location.hash.startsWith('#/group?trainer=local&group=') && document.querySelectorAll('.grid tbody tr').length === 4`)
+	page.Shows(`document.querySelectorAll('.grid tbody td:nth-child(8)')[3].textContent === 'policy-7'`)
+	page.Do(chromedp.Click(`.grid tbody a`))
+	page.Shows(`location.hash.startsWith('#/rollout/local-') && document.querySelectorAll('.call').length === 2 && document.body.textContent.includes('[masked]')`)
+	page.Do(chromedp.Evaluate(`document.querySelector('.rows button').click()`, nil))
+	page.Shows(`document.querySelectorAll('.tokens .token').length === 5`)
+	page.Shows(`document.querySelector('.command') === null && document.querySelector('.files') === null`)
+	page.Do(chromedp.Reload())
+	page.Shows(`document.querySelectorAll('.call').length === 2`)
+	page.Do(chromedp.KeyEvent(kb.Escape))
+	page.Shows(`document.querySelector('.tabs .count')?.textContent === '48'`)
+	page.Do(chromedp.SendKeys(`input[name=agent], select[name=agent]`, "pi"))
+	page.Shows(`location.hash === '#/?agent=pi' && document.querySelector('.tabs .count').textContent === '24'`)
+	page.Do(chromedp.EmulateViewport(390, 800))
+	page.Shows(`document.documentElement.scrollWidth <= innerWidth && document.title === 'turngate' && document.querySelectorAll('main img, main script').length === 0`)
+}

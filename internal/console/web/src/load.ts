@@ -1,0 +1,30 @@
+// Reads the server's answers, or those that a shared file has.
+
+const app = document.getElementById('app')!
+
+// first is the page with which a shared file begins; empty: this is no shared file.
+export const first = app.dataset.start ?? ''
+export const shared = first !== ''
+
+export async function load<T>(path: string): Promise<T> {
+	if (shared) return loadShared(path)
+	const answer = await fetch(path)
+	if (!answer.ok) throw new Error((await answer.text()).trim())
+	return answer.json()
+}
+
+let answers: Map<string, string> | null = null // by their paths, as base64 of gzip
+
+async function loadShared<T>(path: string): Promise<T> {
+	if (!answers) {
+		answers = new Map()
+		for (const e of document.querySelectorAll<HTMLElement>('script[data-path]')) answers.set(e.dataset.path!, e.textContent ?? '')
+	}
+	const url = new URL(path, 'http://here')
+	const parts = url.pathname.slice(1).split('/').map(decodeURIComponent)
+	const values = [...url.searchParams].map(([name, value]) => name + '=' + value).sort()
+	const text = answers.get([...parts, ...values].join('\n'))
+	if (text === undefined) throw new Error('This is not in the shared file: it would have been too large.')
+	const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0))
+	return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream('gzip'))).json()
+}
