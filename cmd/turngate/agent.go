@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"os"
 	"strings"
@@ -21,22 +22,33 @@ func agentCommand() *cobra.Command {
 	cmd.PersistentFlags().StringVar(&dir, "agents", cacheDir(), "folder of installed agents")
 	var try agentCheck
 	var all bool
+	var output string
 	list := &cobra.Command{
-		Use: "ls", Short: "List the agents; --check runs the installed ones", Args: cobra.NoArgs, PreRunE: try.checkFlags,
+		Use: "ls", Short: "List the agents; --check runs the installed ones", Args: cobra.NoArgs, PreRunE: func(cmd *cobra.Command, args []string) error {
+			if try.check && output != formatTable {
+				return usageOf(try.checkFlags(cmd, args), errors.New("--output: --check has a table only"))
+			}
+			return try.checkFlags(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if try.check {
 				return try.checkAll(cmd, dir)
 			}
-			w := newTable(cmd.OutOrStdout(), "AGENT", "VERSION", "SPEAKS", "INSTALLED")
+			var list []agentEntry
 			for _, s := range agents.All() {
-				installed := "built in"
-				if len(s.Packages) > 0 {
-					installed = "no"
-					if (agents.Cache{Dir: dir}).Installed(s) {
-						installed = "yes"
-					}
+				builtIn := len(s.Packages) == 0
+				list = append(list, agentEntry{s.Name, s.Version, s.Dialect, builtIn, builtIn || (agents.Cache{Dir: dir}).Installed(s)})
+			}
+			if !isTable(output) {
+				return printList(cmd.OutOrStdout(), output, list)
+			}
+			w := newList(cmd.OutOrStdout(), output, "AGENT", "VERSION", "SPEAKS", "INSTALLED")
+			for _, a := range list {
+				installed := map[bool]string{true: "yes", false: "no"}[a.Installed]
+				if a.BuiltIn {
+					installed = "built in"
 				}
-				w.row(s.Name, dash(s.Version), dash(s.Dialect), installed)
+				w.row(a.Agent, dash(a.Version), dash(a.Dialect), installed)
 			}
 			return w.flush()
 		},
@@ -69,8 +81,18 @@ func agentCommand() *cobra.Command {
 	}
 	install.Flags().BoolVar(&all, "all", false, "every agent that has packages")
 	try.add(list)
+	addListOutput(list.Flags(), &output)
 	cmd.AddCommand(list, install)
 	return cmd
+}
+
+// agentEntry is an agent in the list of agents.
+type agentEntry struct {
+	Agent     string `json:"agent"`
+	Version   string `json:"version"`
+	Dialect   string `json:"dialect"`
+	BuiltIn   bool   `json:"built_in"`
+	Installed bool   `json:"installed"`
 }
 
 func dash(s string) string {

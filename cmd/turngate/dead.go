@@ -18,7 +18,7 @@ func deadCommand() *cobra.Command {
 			"change streams and need the admin's one.",
 	}
 	cmd.AddCommand(
-		deadAction("ls", "List them, oldest first", "ops", cobra.NoArgs, deadList),
+		deadListCommand(),
 		deadAction("show SEQ", "Show one with its body", "ops", cobra.ExactArgs(1), deadShow),
 		deadAction("requeue SEQ...", "Put them back where they came on", "admin", cobra.MinimumNArgs(1), func(ctx context.Context, cmd *cobra.Command, b *broker.Broker, args []string) error {
 			return each(ctx, cmd, args, "requeued", b.Dead.Requeue)
@@ -53,16 +53,41 @@ func deadAction(use, short, role string, args cobra.PositionalArgs, run func(con
 	return cmd
 }
 
+func deadListCommand() *cobra.Command {
+	var output string
+	cmd := deadAction("ls", "List them, oldest first", "ops", cobra.NoArgs, func(ctx context.Context, cmd *cobra.Command, b *broker.Broker, _ []string) error {
+		return deadList(ctx, cmd, b, output)
+	})
+	addListOutput(cmd.Flags(), &output)
+	return cmd
+}
+
+// deadEntry is a dead message in a list, without its body.
+type deadEntry struct {
+	Seq     uint64 `json:"seq"`
+	Reason  string `json:"reason"`
+	Why     string `json:"why"`
+	Subject string `json:"subject"`
+	Size    int    `json:"size"`
+}
+
 // maxDeadListed is the largest number of dead messages in a list. If there are
 // more, the list has the newest.
 const maxDeadListed = 1000
 
-func deadList(ctx context.Context, cmd *cobra.Command, b *broker.Broker, _ []string) error {
+func deadList(ctx context.Context, cmd *cobra.Command, b *broker.Broker, output string) error {
 	all, err := b.Dead.List(ctx, maxDeadListed)
 	if err != nil {
 		return err
 	}
-	t := newTable(cmd.OutOrStdout(), "SEQ", "REASON", "BYTES", "CAME ON", "WHY")
+	if !isTable(output) {
+		var list []deadEntry
+		for _, d := range all {
+			list = append(list, deadEntry{d.Seq, d.Reason, d.Why, d.Subject, d.Size})
+		}
+		return printList(cmd.OutOrStdout(), output, list)
+	}
+	t := newList(cmd.OutOrStdout(), output, "SEQ", "REASON", "BYTES", "CAME ON", "WHY")
 	t.spare, t.cut = []string{"CAME ON", "BYTES"}, []string{"WHY"}
 	for _, d := range all {
 		t.row(d.Seq, oneLine(d.Reason, 20), d.Size, oneLine(d.Subject, 60), oneLine(d.Why, 120))

@@ -183,7 +183,7 @@ func imageListCommand() *cobra.Command {
 			return showImages(cmd, output, all)
 		},
 	}
-	addOutput(cmd.Flags(), &output, "table", "json")
+	addListOutput(cmd.Flags(), &output)
 	f.addNetwork(cmd)
 	given.add(cmd.Flags())
 	return cmd
@@ -221,7 +221,7 @@ func imagePruneCommand() *cobra.Command {
 				return pruneTasks(cmd, b, wants)
 			}
 			removed, err := b.PruneImages(cmd.Context(), keep)
-			if serr := showImages(cmd, "table", removed); err == nil {
+			if serr := showImages(cmd, formatTable, removed); err == nil {
 				err = serr
 			}
 			return err
@@ -237,7 +237,7 @@ func imagePruneCommand() *cobra.Command {
 
 func pruneTasks(cmd *cobra.Command, b images.Store, wants []images.Want) error {
 	all, err := images.Remove(cmd.Context(), b, wants)
-	if serr := showStatus(cmd, "table", all); err != nil || serr != nil {
+	if serr := showStatus(cmd, formatTable, all); err != nil || serr != nil {
 		return errors.Join(err, serr)
 	}
 	used := 0
@@ -253,13 +253,10 @@ func pruneTasks(cmd *cobra.Command, b images.Store, wants []images.Want) error {
 }
 
 func showStatus(cmd *cobra.Command, output string, all []images.Status) error {
-	if output == "json" {
-		if all == nil {
-			all = []images.Status{}
-		}
-		return printJSON(cmd.OutOrStdout(), all)
+	if !isTable(output) {
+		return printList(cmd.OutOrStdout(), output, all)
 	}
-	t := newTable(cmd.OutOrStdout(), "TASK", "IMAGE", "FROM", "MB", "USED", "STATE")
+	t := newList(cmd.OutOrStdout(), output, "TASK", "IMAGE", "FROM", "MB", "USED", "STATE")
 	t.spare, t.names = []string{"FROM"}, []string{"TASK"}
 	for _, i := range all {
 		mb, used := "-", "-"
@@ -275,10 +272,10 @@ func showStatus(cmd *cobra.Command, output string, all []images.Status) error {
 }
 
 func showImages(cmd *cobra.Command, output string, all []sandboxes.BuiltImage) error {
-	if output == "json" {
-		return printJSON(cmd.OutOrStdout(), all)
+	if !isTable(output) {
+		return printList(cmd.OutOrStdout(), output, all)
 	}
-	t := newTable(cmd.OutOrStdout(), "IMAGE", "TASK", "MB", "USED", "STATE")
+	t := newList(cmd.OutOrStdout(), output, "IMAGE", "TASK", "MB", "USED", "STATE")
 	t.names = []string{"TASK"}
 	for _, i := range all {
 		state := "idle"

@@ -51,13 +51,13 @@ func jobListCommand() *cobra.Command {
 				state, err := jobs.StateOf(cmd.Context(), e.Dir)
 				list, bad = append(list, listed{e, state}), errors.Join(bad, err)
 			}
-			if output == "json" {
-				if err := printJSON(cmd.OutOrStdout(), list); err != nil {
+			if !isTable(output) {
+				if err := printList(cmd.OutOrStdout(), output, list); err != nil {
 					return err
 				}
 				return bad
 			}
-			t := newTable(cmd.OutOrStdout(), "JOB", "STATE", "AGENT", "MODEL", "TRIALS", "ENDED", "MEAN", "ERRORS", "BEGUN", "TOOK")
+			t := newList(cmd.OutOrStdout(), output, "JOB", "STATE", "AGENT", "MODEL", "TRIALS", "ENDED", "MEAN", "ERRORS", "BEGUN", "TOOK")
 			t.spare = []string{"TOOK", "BEGUN", "MODEL", "AGENT"}
 			for _, e := range list {
 				took := "-"
@@ -73,7 +73,7 @@ func jobListCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&runs, "runs", "runs", "folder of jobs")
-	addOutput(cmd.Flags(), &output, "table", "json")
+	addListOutput(cmd.Flags(), &output)
 	return cmd
 }
 

@@ -66,7 +66,7 @@ func rolloutListCommand(f *rolloutFlags) *cobra.Command {
 	fl.StringVar(&l.trainer, "trainer", "", "with --nats: trainer whose rollouts are listed (default: the one in the file name of --creds; for an operator all)")
 	fl.IntVar(&l.limit, "limit", 100, "with --nats: largest number of waiting requests, and of other rollouts, of a trainer")
 	fl.Uint64Var(&l.before, "before", 0, "with --nats: list older rollouts, from the number that the last list ends with")
-	addOutput(fl, &output, "table", "json", "jsonl")
+	addListOutput(fl, &output)
 	return cmd
 }
 
@@ -104,20 +104,20 @@ func (l *listFlags) onSystem(cmd *cobra.Command, nats *natsFlags) ([]*recorded.R
 	return all, nil
 }
 
-// printRollouts lists rollouts. The JSON formats have the results of ended
+// printRollouts lists rollouts. The formats of data have the results of ended
 // rollouts only.
 func printRollouts(cmd *cobra.Command, output string, list []*recorded.Rollout) error {
 	out := cmd.OutOrStdout()
-	if output != "table" {
+	if !isTable(output) {
 		var results []schema.Result
 		for _, r := range list {
 			if r.Result != nil {
 				results = append(results, *r.Result)
 			}
 		}
-		return printResults(out, output, results, nil)
+		return printList(out, output, results)
 	}
-	t := newTable(out, "ROLLOUT", "TASK", "AGENT", "ATTEMPT", "STATUS", "REWARD", "CALLS", "COST", "TRIAL")
+	t := newList(out, output, "ROLLOUT", "TASK", "AGENT", "ATTEMPT", "STATUS", "REWARD", "CALLS", "COST", "TRIAL")
 	t.spare, t.cut, t.names = []string{"AGENT", "ATTEMPT"}, []string{"STATUS"}, []string{"TASK", "TRIAL"}
 	for _, r := range list {
 		task, agent, attempt, status, reward, calls, cost, trial := "-", "-", 0, "waits or runs", "-", 0, "-", "-"

@@ -4,66 +4,237 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 )
 
+// tapFlags select the events that are shown.
+type tapFlags struct {
+	trainer, group, task string
+	Type                 []string
+	since                time.Duration
+	output               string
+}
+
+func (f *tapFlags) add(fl *pflag.FlagSet) {
+	fl.StringSliceVar(&f.Type, "type", nil, "types of events: "+orList(eventTypes())+" (default: all)")
+	fl.DurationVar(&f.since, "since", 0, "events of the last time, such as 10m, too (default: of all rollouts none, of one all)")
+	addOutput(fl, &f.output, "text", formatJSONL)
+}
+
+func (f *tapFlags) check() error {
+	wrong := []error{atLeast("since", f.since, 0)}
+	for _, name := range f.Type {
+		wrong = append(wrong, oneOf("type", name, eventTypes()...))
+	}
+	if f.trainer != "" {
+		wrong = append(wrong, flagOf("trainer", schema.CheckTrainer(f.trainer)))
+	}
+	return errors.Join(wrong...)
+}
+
+func eventTypes() []string {
+	var out []string
+	for _, t := range []schema.EventType{schema.EventPhase, schema.EventStep, schema.EventLLM, schema.EventLog, schema.EventWait, schema.EventNet, schema.EventVerify, schema.EventResult} {
+		out = append(out, string(t))
+	}
+	return out
+}
+
 func tapCommand() *cobra.Command {
 	var nf natsFlags
-	var output string
+	var f tapFlags
 	cmd := &cobra.Command{
 		Use:   "tap [ROLLOUT]",
 		Short: "Watch rollouts live: phases, model calls, tool calls, output, results",
-		Long:  "Watch rollouts live. With a rollout's id its events so far are shown first, and it ends with the result; without one every rollout is shown from now on.",
-		Args:  cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var id schema.ID
-			if len(args) == 1 {
-				var err error
-				if id, err = schema.ParseID(args[0]); err != nil {
-					return &exitError{exitUsage, err}
-				}
+		Long: "Watch rollouts live, with the credentials of an operator (ops.nk). With a rollout's id its events so far are shown first, and it ends with the result; without one every rollout is shown from now on.\n\n" +
+			"All of --trainer, --group, --task, --type and --since must hold for an event that is shown.",
+		Args: needArgs(0, 1, "the id of one rollout or none"),
+		PreRunE: func(_ *cobra.Command, args []string) error {
+			wrong := []error{f.check()}
+			for _, name := range args {
+				_, err := schema.ParseID(name)
+				wrong = append(wrong, err)
 			}
-			b, err := nf.dial(cmd.Context(), "ops", "ops", logger(cmd))
+			return usageOf(wrong...)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b, err := nf.dial(cmd.Context(), broker.RoleOps, broker.RoleOps, logger(cmd))
 			if err != nil {
 				return err
 			}
 			defer b.Close()
-			ctx, cancel := context.WithCancel(cmd.Context())
-			defer cancel()
-			out := cmd.OutOrStdout()
-			tap, err := b.Events.Tap(ctx, id)
+			show := f.shower(cmd, b)
+			if len(args) == 1 {
+				_, err := follow(cmd.Context(), b, schema.ID(args[0]), show)
+				return err
+			}
+			tap, err := b.Events.Tap(cmd.Context(), "")
 			if err != nil {
 				return err
 			}
+			if f.since > 0 {
+				if err := tap.Since(cmd.Context(), time.Now().Add(-f.since)); err != nil {
+					tap.Close()
+					return err
+				}
+			}
 			fmt.Fprintln(cmd.ErrOrStderr(), "watching")
-			err = tap.Run(ctx, func(_ broker.Place, e schema.Event) {
-				if output == "jsonl" {
-					if data, err := json.Marshal(&e); err == nil {
-						fmt.Fprintf(plain.JSON(out), "%s\n", data)
-					}
-				} else {
-					showEvent(out, &e)
-				}
-				if id != "" && e.Type == schema.EventResult {
-					cancel()
-				}
-			})
-			return cmp.Or(err, context.Cause(cmd.Context()))
+			return cmp.Or(tap.Run(cmd.Context(), func(_ broker.Place, e schema.Event) { show(e) }), context.Cause(cmd.Context()))
 		},
 	}
 	nf.add(cmd, defaultURL)
-	addOutput(cmd.Flags(), &output, "text", "jsonl")
+	f.add(cmd.Flags())
+	cmd.Flags().StringVar(&f.trainer, "trainer", "", "only rollouts of this trainer")
+	cmd.Flags().StringVar(&f.group, "group", "", "only rollouts of this group")
+	cmd.Flags().StringVar(&f.task, "task", "", "only rollouts of the task of this name")
 	return cmd
+}
+
+// maxAsked bounds the rollouts whose groups and tasks are remembered.
+const maxAsked = 10_000
+
+// shower returns a function that prints the events that are selected.
+func (f *tapFlags) shower(cmd *cobra.Command, b *broker.Broker) func(schema.Event) {
+	out, after := cmd.OutOrStdout(), int64(0)
+	if f.since > 0 {
+		after = time.Now().Add(-f.since).UnixMilli()
+	}
+	asked := map[schema.ID]bool{} // whether the group and the task of a rollout are selected
+	return func(e schema.Event) {
+		if e.At < after || len(f.Type) > 0 && !slices.Contains(f.Type, string(e.Type)) || f.trainer != "" && e.Rollout.Trainer() != f.trainer {
+			return
+		}
+		if f.group != "" || f.task != "" {
+			ok, known := asked[e.Rollout]
+			if !known {
+				q, err := b.Records.Request(cmd.Context(), e.Rollout)
+				ok = err == nil && (f.group == "" || q.Group == f.group) && (f.task == "" || q.Task.Name == f.task)
+				if err == nil && len(asked) < maxAsked {
+					asked[e.Rollout] = ok
+				}
+			}
+			if !ok {
+				return
+			}
+		}
+		if f.output != formatJSONL {
+			showEvent(out, &e)
+			return
+		}
+		if data, err := json.Marshal(&e); err == nil {
+			fmt.Fprintf(plain.JSON(out), "%s\n", data)
+		}
+	}
+}
+
+// lookForResult is the interval at which the result of a watched rollout is looked for:
+// one that ends before a worker has taken it has no event.
+const lookForResult = 2 * time.Second
+
+// follow shows the events of a rollout, which must exist, and returns its result.
+func follow(ctx context.Context, b *broker.Broker, id schema.ID, show func(schema.Event)) (*schema.Result, error) {
+	if err := exists(ctx, b, id); err != nil {
+		return nil, err
+	}
+	tap, err := b.Events.Tap(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer tap.Close()
+	var result *schema.Result
+	one := func(_ broker.Place, e schema.Event) {
+		show(e)
+		if e.Type == schema.EventResult && e.Result != nil {
+			result = e.Result
+		}
+	}
+	stored, err := b.Records.Result(ctx, id) // before the events: its own is among them, if there is one
+	if err == nil {
+		if err := tap.Past(ctx, one); err != nil {
+			return nil, err
+		}
+	} else if !errors.Is(err, broker.ErrNotFound) {
+		return nil, err
+	} else {
+		stored = schema.Result{}
+		run, stop := context.WithCancel(ctx)
+		defer stop()
+		var looking sync.WaitGroup
+		looking.Go(func() {
+			defer stop()
+			stored = awaitResult(run, b, id)
+		})
+		err = tap.Run(run, func(at broker.Place, e schema.Event) {
+			if one(at, e); result != nil {
+				stop()
+			}
+		})
+		stop()
+		looking.Wait()
+		if err != nil {
+			return nil, err
+		}
+	}
+	if result == nil && stored.ID != "" {
+		result = &stored
+		show(schema.Event{V: schema.Version, Type: schema.EventResult, Rollout: id, Attempt: stored.Attempt, At: time.Now().UnixMilli(), Result: result})
+	}
+	if result == nil {
+		return nil, context.Cause(ctx)
+	}
+	return result, nil
+}
+
+// awaitResult returns a stored result, one interval after it was found, so that its event
+// can be shown first. It returns an empty one when the context ends.
+func awaitResult(ctx context.Context, b *broker.Broker, id schema.ID) schema.Result {
+	tick := time.NewTicker(lookForResult)
+	defer tick.Stop()
+	var found schema.Result
+	for {
+		select {
+		case <-ctx.Done():
+			return found
+		case <-tick.C:
+		}
+		if found.ID != "" {
+			return found
+		}
+		if r, err := b.Records.Result(ctx, id); err == nil {
+			found = r
+		}
+	}
+}
+
+// exists returns an error unless the system knows a rollout.
+func exists(ctx context.Context, b *broker.Broker, id schema.ID) error {
+	trainers, err := b.Trainers.List(ctx)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(trainers, id.Trainer()) { // an operator may not look in its records
+		return fmt.Errorf("%s: there is no trainer %s", id, id.Trainer())
+	}
+	_, err = recorded.On(b).Rollout(ctx, id, true)
+	if errors.Is(err, broker.ErrNotFound) {
+		return fmt.Errorf("%s: there is no rollout of that id: %w", id, err)
+	}
+	return err
 }
 
 // showEvent writes one event as lines of text.

@@ -66,7 +66,7 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 				if err := sf.print(cmd.OutOrStdout(), srv, wid); err != nil {
 					log.Warn().Err(err).Msg("the credentials are not listed")
 				}
-				if err := uc.tell(cmd, wf.state, srv); err != nil {
+				if err := uc.store(cmd, wf.state, srv); err != nil {
 					log.Warn().Err(err).Msg("there is no context for this server")
 				}
 				log.Info().Str("worker", wid).Int("slots", wf.slots).Msg("NATS and a worker are ready")
@@ -94,8 +94,8 @@ func (u *upContext) check() error {
 	return flagOf("context", contexts.CheckName(u.context))
 }
 
-// tell adds the context, or one of an earlier start anew, and prints its name.
-func (u *upContext) tell(cmd *cobra.Command, state string, srv *broker.Embedded) error {
+// store adds the context, or one of an earlier start anew, and prints its name.
+func (u *upContext) store(cmd *cobra.Command, state string, srv *broker.Embedded) error {
 	if cmd.Flags().Changed("context") && u.context == "" {
 		return nil
 	}

@@ -302,10 +302,10 @@ func workerListCommand() *cobra.Command {
 				return err
 			}
 			slices.SortFunc(all, func(a, b schema.Presence) int { return cmp.Compare(a.Worker, b.Worker) })
-			if output == "json" {
-				return printJSON(cmd.OutOrStdout(), all)
+			if !isTable(output) {
+				return printList(cmd.OutOrStdout(), output, all)
 			}
-			t := newTable(cmd.OutOrStdout(), "WORKER", "VERSION", "RUNNING", "SLOTS", "BACKENDS", "AGENTS", "NETWORKS", "STATE")
+			t := newList(cmd.OutOrStdout(), output, "WORKER", "VERSION", "RUNNING", "SLOTS", "BACKENDS", "AGENTS", "NETWORKS", "STATE")
 			t.spare, t.cut = []string{"NETWORKS", "VERSION"}, []string{"BACKENDS", "AGENTS"}
 			for _, p := range all {
 				state := "ready"
@@ -320,6 +320,6 @@ func workerListCommand() *cobra.Command {
 		},
 	}
 	nf.add(cmd, defaultURL)
-	addOutput(cmd.Flags(), &output, "table", "json")
+	addListOutput(cmd.Flags(), &output)
 	return cmd
 }

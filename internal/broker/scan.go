@@ -91,6 +91,29 @@ func storedOf(m *nats.Msg, before uint64) (stored, error) {
 	return stored{subject: last(jetstream.SubjectHeader), seq: seq, data: m.Data}, nil
 }
 
+// firstSince returns the sequence of the first message that was stored at a time or
+// later; 0: there is none.
+func (h *Messages) firstSince(ctx context.Context, stream, filter string, at time.Time) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, wire.OpTimeout)
+	defer cancel()
+	body, err := json.Marshal(map[string]any{"start_time": at, "next_by_subj": filter})
+	if err != nil {
+		return 0, err
+	}
+	m, err := h.bulk.RequestWithContext(ctx, directGet(stream), body)
+	if err != nil {
+		return 0, fmt.Errorf("read stream %s: %w", stream, Reach(err))
+	}
+	switch status := m.Header.Get("Status"); status {
+	case "":
+		return strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
+	case "404": // no message
+		return 0, nil
+	default:
+		return 0, fmt.Errorf("read stream %s: the server answers %s %s", stream, status, m.Header.Get("Description"))
+	}
+}
+
 // scanAll reads all messages that a stream has.
 func (h *Messages) scanAll(ctx context.Context, stream, filter string, handle func(stored)) error {
 	for from := uint64(1); ; {

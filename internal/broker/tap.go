@@ -67,6 +67,43 @@ func (t *Tap) last(ctx context.Context) (Place, error) {
 	return Place{info.Created.UnixNano(), info.State.LastSeq}, nil
 }
 
+// Since lets the tap begin with the first event that was stored at a time or later.
+func (t *Tap) Since(ctx context.Context, at time.Time) error {
+	seq, err := t.from.firstSince(ctx, subjects.StreamEvents, t.subject, at)
+	if err == nil && seq > 0 {
+		t.at.Seq = min(t.at.Seq, seq-1)
+	}
+	return err
+}
+
+// Past calls handle with each event that the stream has, and returns.
+func (t *Tap) Past(ctx context.Context, handle func(Place, schema.Event)) error {
+	for {
+		next, err := t.read(ctx, handle)
+		if err != nil || next <= t.at.Seq+1 {
+			return err
+		}
+		t.at.Seq = next - 1
+	}
+}
+
+// Close ends a tap that is not run.
+func (t *Tap) Close() { _ = t.sub.Unsubscribe() }
+
+// read reads a batch of events and returns the sequence after the last.
+func (t *Tap) read(ctx context.Context, handle func(Place, schema.Event)) (uint64, error) {
+	return t.from.scan(ctx, subjects.StreamEvents, t.subject, t.at.Seq+1, func(m stored) {
+		var e schema.Event
+		if err := schema.Decode(m.data, &e); err != nil {
+			t.from.log.Warn().Err(err).Str("subject", m.subject).Msg("an event cannot be read")
+			return
+		}
+		if ctx.Err() == nil {
+			handle(Place{t.at.Stream, m.seq}, e)
+		}
+	})
+}
+
 // Waits of a tap that has read all events: the short one after an event was
 // published, since the stream stores it a moment later; then longer ones.
 const (
@@ -80,16 +117,7 @@ func (t *Tap) Run(ctx context.Context, handle func(Place, schema.Event)) error {
 	defer func() { _ = t.sub.Unsubscribe() }()
 	wait, empty := tapShort, 0
 	for ctx.Err() == nil {
-		next, err := t.from.scan(ctx, subjects.StreamEvents, t.subject, t.at.Seq+1, func(m stored) {
-			var e schema.Event
-			if err := schema.Decode(m.data, &e); err != nil {
-				t.from.log.Warn().Err(err).Str("subject", m.subject).Msg("an event cannot be read")
-				return
-			}
-			if ctx.Err() == nil {
-				handle(Place{t.at.Stream, m.seq}, e)
-			}
-		})
+		next, err := t.read(ctx, handle)
 		if err != nil && ctx.Err() == nil {
 			t.from.log.Debug().Err(err).Msg("events cannot be read at this moment")
 		}

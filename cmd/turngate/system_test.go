@@ -1,0 +1,109 @@
+package main_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/schema"
+)
+
+// until runs a command until it has written a line with text, to stdout or stderr, and
+// interrupts it. It returns that line and the exit status.
+func (p person) until(t *testing.T, text string, args ...string) (line string, code int) {
+	t.Helper()
+	cmd := p.command(t, args...)
+	said, err := cmd.StdoutPipe()
+	harness.Must(t, err)
+	cmd.Stderr = cmd.Stdout
+	harness.Must(t, cmd.Start())
+	var all strings.Builder
+	for lines := bufio.NewScanner(said); lines.Scan(); {
+		all.WriteString(lines.Text() + "\n")
+		if line == "" && strings.Contains(lines.Text(), text) {
+			line = lines.Text()
+			harness.Must(t, cmd.Process.Signal(syscall.SIGINT))
+		}
+	}
+	_ = cmd.Wait()
+	if line == "" {
+		t.Fatalf("%v: no %q in %s", args, text, all.String())
+	}
+	return line, cmd.ProcessState.ExitCode()
+}
+
+// TestCommandsOfARunningSystem runs rollouts on a system and looks at them and at its
+// queues.
+func TestCommandsOfARunningSystem(t *testing.T) {
+	p := newPerson(t)
+	p.up(t, "--state", filepath.Join(t.TempDir(), "lab"))
+	check := func(code int, says string, args ...string) outcome {
+		t.Helper()
+		got := p.turngate(t, args...)
+		if got.code != code || !strings.Contains(got.out+got.errOut, says) {
+			t.Errorf("%v: %+v\nwant %d, %q", args, got, code, says)
+		}
+		return got
+	}
+	check(0, "", "context", "use", "up-lab")
+	good := task(t, map[string]string{"instruction.md": "x", "replay.yaml": done, "task.toml": "[task]\nname = \"org/good\"\n"})
+	run := func(code int, args ...string) schema.Result {
+		t.Helper()
+		return results(t, check(code, "", append([]string{"run", "-o", "json", "--out", filepath.Join(t.TempDir(), "j")}, args...)...))[0]
+	}
+	well := run(0, good)
+	bad := run(1, "--agent", "command", good, "--", "false")
+
+	check(0, "result done", "rollout", "watch", string(well.ID))
+	check(1, "reward null, agent: exit", "rollout", "watch", string(bad.ID))
+	check(0, "reward null, agent: exit", "tap", string(bad.ID))
+	if got := check(0, `"type":"result"`, "rollout", "watch", "-o", "jsonl", "--type", "result", string(well.ID)); strings.Count(got.out, "\n") != 1 {
+		t.Errorf("%+v", got)
+	}
+	check(1, "there is no rollout of that id", "tap", "local-none")
+	check(1, "there is no trainer nobody", "rollout", "watch", "nobody-1")
+	check(2, `--type: "x" is not valid: want one of phase, step, llm, log, wait, net, verify, result`, "tap", "--type", "x")
+	for _, filter := range [][]string{{"--group", well.Group}, {"--trainer", "local", "--type", "result"}, {"--task", "org/good"}} {
+		line, code := p.until(t, `"type":"result"`, append([]string{"tap", "--since", "1h", "-o", "jsonl"}, filter...)...)
+		var e schema.Event
+		if err := json.Unmarshal([]byte(line), &e); err != nil || e.Result == nil || code != 130 || filter[0] == "--group" && e.Rollout != well.ID {
+			t.Errorf("%v: %d, %s, %v", filter, code, line, err)
+		}
+	}
+
+	// A request that no worker can run: its reason is on the submitter's screen, and in the queue.
+	line, code := p.until(t, "docker", "run", "--sandbox", "docker", "--image", "none", "--agent", "nop", "--out", filepath.Join(t.TempDir(), "j"), good)
+	if !strings.Contains(line, "sandbox.backend") || code != 130 {
+		t.Errorf("%d: %s", code, line)
+	}
+	type lane struct {
+		Trainer, Lane string
+		Queued        uint64
+		Oldest        *float64 `json:"oldest_seconds"`
+		Parked        struct{ Delay, Needs uint64 }
+	}
+	var lanes []lane
+	got := check(0, "", "queue", "ls", "-o", "json", "--trainer", "local")
+	if err := json.Unmarshal([]byte(got.out), &lanes); err != nil || len(lanes) != 4 || slices.ContainsFunc(lanes, func(l lane) bool { return l.Trainer != "local" || l.Queued > 0 || l.Oldest != nil }) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	check(0, "TRAINER", "queue", "ls")
+	check(0, "p3", "queue", "ls", "-o", "wide")
+	check(2, `--trainer: trainer: "A b"`, "queue", "ls", "--trainer", "A b")
+
+	for _, list := range [][]string{{"worker", "ls"}, {"queue", "ls"}, {"dead", "ls"}, {"agent", "ls"}, {"rollout", "ls"}, {"context", "ls"}, {"job", "ls"}} {
+		check(2, `"xml" is not valid: want table, wide, json, jsonl or yaml`, append(slices.Clone(list), "-o", "xml")...)
+		for _, format := range []string{"wide", "json", "yaml"} {
+			got := check(0, "", append(slices.Clone(list), "-o", format)...)
+			if format == "json" && !json.Valid([]byte(got.out)) {
+				t.Errorf("%v: %s", list, got.out)
+			}
+		}
+	}
+	check(0, " (", "version")
+}
