@@ -8,7 +8,7 @@ import (
 const (
 	StreamLeases  = "KV_lease"   // leases of worker instances and of the janitor
 	StreamWorkers = "KV_workers" // presence of workers, for people and for handing requests over
-	StreamControl = "KV_control" // holds of trainers
+	StreamControl = "KV_control" // holds and processes of trainers
 )
 
 // LeaseFilter, PresenceFilter and ControlFilter are the subjects of

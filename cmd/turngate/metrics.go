@@ -130,7 +130,7 @@ func (m *monitor) watchBacklog(b *broker.Broker) {
 				b.Log().Warn().Err(err).Int("not_logged", skipped).Msg("the queues could not be read for their metrics")
 			}
 		}
-		return read, err
+		return read.Backlog, err
 	})
 }
 

@@ -104,6 +104,7 @@ func opsAPIs() []api {
 		{name: "read events", subject: "$JS.API.DIRECT.GET." + subjects.StreamEvents, body: `{"seq":1,"next_by_subj":"rollout.*.events.*","batch":10}`},
 		{name: "list the consumers of a queue", subject: "$JS.API.CONSUMER.LIST." + subjects.Queue("alpha"), body: `{}`},
 		{name: "read a queue", subject: "$JS.API.STREAM.MSG.GET." + subjects.Queue("alpha"), body: `{"seq":1}`},
+		{name: "read a hold", subject: "$JS.API.STREAM.MSG.GET." + subjects.StreamControl, body: `{"seq":1,"next_by_subj":"$KV.control.>"}`},
 		{name: "trace a read", subject: "$JS.API.INFO", traced: true},
 		{name: "a push consumer", subject: "$JS.API.CONSUMER.CREATE." + subjects.StreamEvents + ".c", body: `{"stream_name":"EVENTS","config":{"name":"c","deliver_subject":"TARGET"}}`, pushed: true, refused: true},
 		{name: "delete a stream", subject: "$JS.API.STREAM.DELETE.VICTIM", refused: true},

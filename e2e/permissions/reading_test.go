@@ -42,6 +42,7 @@ func requests() []request {
 		{name: "read all records", subject: "$JS.API.STREAM.MSG.GET." + subjects.Records("beta"), body: state, allowed: ops, refused: []role{alpha}},
 		{name: "read dead messages", subject: "$JS.API.STREAM.MSG.GET." + subjects.StreamDead, body: `{"seq":1}`, allowed: ops, refused: []role{alpha}},
 		{name: "read leases", subject: "$JS.API.STREAM.MSG.GET." + subjects.StreamLeases, body: `{"last_by_subj":"` + subjects.Lease("w1", "i1") + `"}`, allowed: w1, refused: []role{alpha, ops}},
+		{name: "read holds and processes of trainers", subject: "$JS.API.STREAM.MSG.GET." + subjects.StreamControl, body: `{"last_by_subj":"` + subjects.Hold("beta") + `"}`, allowed: ops, refused: []role{alpha}},
 		{name: "list streams", subject: "$JS.API.STREAM.NAMES", allowed: ops, refused: []role{alpha}},
 		{name: "create a stream", subject: "$JS.API.STREAM.CREATE.NEW", body: `{"name":"NEW","subjects":["new"]}`, allowed: admin, refused: []role{alpha, ops}},
 		{name: "change the own queue", subject: "$JS.API.STREAM.UPDATE." + subjects.Queue("alpha"), body: `{"name":"REQ_alpha","subjects":["rollout.requests.p0.alpha","rollout.requests.p1.alpha","rollout.requests.p2.alpha","rollout.requests.p3.alpha","parked.alpha.>"],"retention":"workqueue","discard":"new","storage":"file","num_replicas":1,"max_msgs":5,"allow_atomic":true,"duplicate_window":120000000000}`, allowed: admin, refused: []role{alpha, ops}},
@@ -61,7 +62,7 @@ func requests() []request {
 func TestRequests(t *testing.T) {
 	worlds(t, func(t *testing.T, w *world) {
 		harness.Must(t, w.fill(t))
-		for _, subject := range []string{subjects.Request(0, "beta"), subjects.Request(0, "alpha"), subjects.ObjectChunks(subjects.ArtifactsBucket("beta"), "x"), subjects.Dead("x", "1"), subjects.Lease("w1", "i1")} {
+		for _, subject := range []string{subjects.Request(0, "beta"), subjects.Request(0, "alpha"), subjects.ObjectChunks(subjects.ArtifactsBucket("beta"), "x"), subjects.Dead("x", "1"), subjects.Lease("w1", "i1"), subjects.Hold("beta")} {
 			_, err := w.js.Publish(t.Context(), subject, []byte("secret of "+subject))
 			harness.Must(t, err)
 		}

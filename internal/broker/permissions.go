@@ -97,7 +97,7 @@ func opsTrades(trainers []string) []trade {
 		{kind: tradeService, subject: "$JS.API.CONSUMER.LIST.*"},
 		{kind: tradeService, subject: "$JS.API.STREAM.MSG.GET." + subjects.StreamDead},
 	}
-	streams := []string{subjects.StreamPlain}
+	streams := []string{subjects.StreamPlain, subjects.StreamControl}
 	for _, tid := range trainers {
 		streams = append(streams, subjects.Records(tid), subjects.Queue(tid)) // the message of a request has its age
 	}

@@ -30,23 +30,36 @@ const (
 // connection, which has the credential of a role. account is empty if the server
 // does not say.
 func (b *Broker) Protection(ctx context.Context, role, name string) (p Protection, account string, err error) {
+	answer, refused, err := b.userInfo(ctx)
+	switch {
+	case err != nil:
+		return 0, "", err
+	case refused: // the roles of turngate may ask
+		return ProtectionOther, "", nil
+	}
+	return protectionOf(answer, role, name)
+}
+
+// userInfo asks the server for its description of this client. refused tells that this
+// client may not ask.
+func (b *Broker) userInfo(ctx context.Context) (answer []byte, refused bool, err error) {
 	answers, err := b.bulk.SubscribeSync(b.bulk.NewInbox())
 	if err != nil {
-		return 0, "", fmt.Errorf("ask for the permissions of this client: %w", err)
+		return nil, false, fmt.Errorf("ask for the permissions of this client: %w", err)
 	}
 	defer func() { _ = answers.Unsubscribe() }()
 	if err := b.bulk.PublishRequest(userInfo, answers.Subject, nil); err != nil {
-		return 0, "", fmt.Errorf("ask for the permissions of this client: %w", err)
+		return nil, false, fmt.Errorf("ask for the permissions of this client: %w", err)
 	}
 	for {
 		m, err := answers.NextMsg(50 * time.Millisecond)
 		switch {
 		case err == nil:
-			return protectionOf(m.Data, role, name)
-		case errors.Is(b.bulk.LastError(), nats.ErrPermissionViolation): // the roles of turngate may ask
-			return ProtectionOther, "", nil
+			return m.Data, false, nil
+		case errors.Is(b.bulk.LastError(), nats.ErrPermissionViolation):
+			return nil, true, nil
 		case !errors.Is(err, nats.ErrTimeout) || ctx.Err() != nil:
-			return 0, "", fmt.Errorf("ask for the permissions of this client: %w", errors.Join(err, ctx.Err()))
+			return nil, false, fmt.Errorf("ask for the permissions of this client: %w", errors.Join(err, ctx.Err()))
 		}
 	}
 }

@@ -154,12 +154,13 @@ func (h *Records) StatesAfter(ctx context.Context, tid string, after uint64, han
 	})
 }
 
-// WaitingAfter is StatesAfter for the requests in a trainer's queue.
-func (h *Records) WaitingAfter(ctx context.Context, tid string, after uint64, handle func(*schema.Request)) (uint64, error) {
+// WaitingAfter is StatesAfter for the requests in a trainer's queue, each with the
+// sequence of its message.
+func (h *Records) WaitingAfter(ctx context.Context, tid string, after uint64, handle func(r *schema.Request, seq uint64)) (uint64, error) {
 	return h.after(ctx, subjects.Queue(tid), ">", after, func(m *jetstream.RawStreamMsg) {
 		var r schema.Request
 		if schema.Decode(m.Data, &r) == nil {
-			handle(&r)
+			handle(&r, m.Sequence)
 		}
 	})
 }

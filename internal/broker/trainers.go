@@ -243,21 +243,42 @@ func (h *Trainers) Delete(ctx context.Context, tid string) error {
 
 // Settings returns the settings of a trainer; ErrNotFound if it has no streams.
 func (h *Trainers) Settings(ctx context.Context, tid string) (TrainerSettings, error) {
+	u, err := h.Use(ctx, tid)
+	return u.Bounds, err
+}
+
+// TrainerUse has the bounds of a trainer and the content of its streams.
+type TrainerUse struct {
+	Bounds        TrainerSettings
+	Queue         uint64 // requests, also of rollouts that run
+	QueueBytes    uint64
+	BundleBytes   uint64 // of bundles and large answers
+	ArtifactBytes uint64 // of artifacts and large calls
+	Records       uint64
+	RecordBytes   uint64
+}
+
+// Use returns the bounds and the use of a trainer; ErrNotFound if it has no streams.
+func (h *Trainers) Use(ctx context.Context, tid string) (u TrainerUse, err error) {
 	if err := schema.CheckTrainer(tid); err != nil {
-		return TrainerSettings{}, err
+		return u, err
 	}
 	var there []jetstream.StreamConfig
+	var has []jetstream.StreamState
 	for _, name := range subjects.StreamsOf(tid) {
 		s, err := h.js.Stream(ctx, name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			return TrainerSettings{}, fmt.Errorf("stream %s of trainer %s: %w", name, tid, ErrNotFound)
+			return u, fmt.Errorf("stream %s of trainer %s: %w", name, tid, ErrNotFound)
 		}
 		if err != nil {
-			return TrainerSettings{}, fmt.Errorf("open stream %s of trainer %s: %w", name, tid, err)
+			return u, fmt.Errorf("open stream %s of trainer %s: %w", name, tid, Reach(err))
 		}
-		there = append(there, s.CachedInfo().Config)
+		there, has = append(there, s.CachedInfo().Config), append(has, s.CachedInfo().State)
 	}
-	return settingsOf(there), nil
+	return TrainerUse{
+		Bounds: settingsOf(there), Queue: has[3].Msgs, QueueBytes: has[3].Bytes, BundleBytes: has[0].Bytes, ArtifactBytes: has[1].Bytes,
+		Records: has[2].Msgs, RecordBytes: has[2].Bytes,
+	}, nil
 }
 
 // Records returns the bytes of a trainer's records and their bound; 0: none. While

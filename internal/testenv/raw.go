@@ -7,6 +7,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/turngate/turngate/subjects"
 )
 
 // Raw connects to the server with a seed and an inbox prefix, without package
@@ -29,6 +31,41 @@ func Raw(t testing.TB, url, seed, inbox string) *nats.Conn {
 	}
 	t.Cleanup(nc.Close)
 	return nc
+}
+
+// DeadLetter stores a dead request of a trainer, as a worker that cannot read it does.
+func DeadLetter(t testing.TB, url, admin, trainer string, body []byte) {
+	t.Helper()
+	js, err := jetstream.New(Raw(t, url, admin, "_INBOX.test"))
+	if err == nil {
+		_, err = js.PublishMsg(t.Context(), &nats.Msg{
+			Subject: subjects.Dead("unreadable", subjects.Queue(trainer)), Data: body,
+			Header: nats.Header{subjects.HeaderSubject: {subjects.Request(subjects.DefaultLane, trainer)}, subjects.HeaderReason: {"it is no message"}},
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Hear returns the bodies of the messages on a subject that are published from now on.
+func Hear(t testing.TB, url, seed, subject string) <-chan []byte {
+	t.Helper()
+	nc := Raw(t, url, seed, "_INBOX.test")
+	heard := make(chan []byte, 100)
+	_, err := nc.Subscribe(subject, func(m *nats.Msg) {
+		select {
+		case heard <- m.Data:
+		case <-t.Context().Done():
+		}
+	})
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return heard
 }
 
 // JetStream connects to the pool's server with all rights, without package broker.

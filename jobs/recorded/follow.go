@@ -23,8 +23,8 @@ const (
 func (s *System) Trainers(ctx context.Context) ([]string, error) { return s.b.Trainers.List(ctx) }
 
 // Follow calls handle for the rollouts of a trainer, the newest first, and again for
-// each one that is new or has another state, until the context ends. With queue, which
-// needs the trainer's rights, it also finds those that wait in the trainer's queue.
+// each one that is new or has another state, until the context ends. With queue it
+// also finds those that wait in the trainer's queue.
 // report gets an error while the server cannot be read, and nil after it; Follow then
 // goes on where it was, so no state is missed. It costs two requests every 500 ms.
 func (s *System) Follow(ctx context.Context, tid string, queue bool, handle func(*Rollout), report func(error)) {
@@ -96,10 +96,10 @@ type follower struct {
 	handle func(*Rollout)
 
 	begun            bool
-	states, requests uint64            // sequences up to which all is read
-	changed          []schema.State    // that are not shown yet
-	older            uint64            // sequence below which states are not read yet; 0: none
-	queued           []*schema.Request // as changed
+	states, requests uint64         // sequences up to which all is read
+	changed          []schema.State // that are not shown yet
+	older            uint64         // sequence below which states are not read yet; 0: none
+	queued           []*Rollout     // as changed
 	known            map[schema.ID]bool
 }
 
@@ -172,9 +172,11 @@ func (f *follower) show(ctx context.Context, state schema.State) error {
 
 // waiting shows the rollouts that are new in the queue and have no state.
 func (f *follower) waiting(ctx context.Context) (err error) {
-	f.requests, err = f.s.b.Records.WaitingAfter(ctx, f.tid, f.requests, func(q *schema.Request) {
+	f.requests, err = f.s.b.Records.WaitingAfter(ctx, f.tid, f.requests, func(q *schema.Request, seq uint64) {
 		if q.ID.Trainer() == f.tid && !f.known[q.ID] {
-			f.queued = append(f.queued, q)
+			r := f.s.queued(q)
+			r.Seq = seq
+			f.queued = append(f.queued, r)
 		}
 	})
 	for len(f.queued) > 0 {
@@ -184,7 +186,7 @@ func (f *follower) waiting(ctx context.Context) (err error) {
 		switch {
 		case errors.As(serr, &unreadable): // it is no rollout that waits
 		case errors.Is(serr, broker.ErrNotFound):
-			f.handle(f.s.queued(q))
+			f.handle(q)
 		case serr != nil:
 			return serr
 		}

@@ -48,6 +48,7 @@ type Rollout struct {
 	Result *schema.Result  // nil: it has not ended, or only its transcript is known
 	State  *schema.State   // on a running system
 	Asked  *schema.Request // on a running system, while it has no result
+	Seq    uint64          // of its message in its trainer's queue, if Follow found it there
 	Job    string          // the job's folder; empty: none
 	Trial  *jobs.Trial
 	Plan   *jobs.Plan

@@ -39,9 +39,9 @@ func On(b *broker.Broker) *System { return &System{b} }
 // Close closes the connection.
 func (s *System) Close() { s.b.Close() }
 
-// Rollout returns a rollout. With queue, which needs the trainer's rights, it also finds
-// a rollout that waits among the first requests of its trainer's queue. The error wraps
-// ErrNotFound if the system does not know it.
+// Rollout returns a rollout. With queue it also finds a rollout that waits among the first
+// requests of its trainer's queue. The error wraps ErrNotFound if the system does not know
+// it.
 func (s *System) Rollout(ctx context.Context, id schema.ID, queue bool) (*Rollout, error) {
 	state, err := s.b.Records.State(ctx, id)
 	if errors.Is(err, broker.ErrNotFound) && queue {
@@ -107,9 +107,8 @@ func (s *System) queued(q *schema.Request) *Rollout {
 	return &Rollout{ID: q.ID, Asked: q, State: &schema.State{V: schema.Version, ID: q.ID, Trainer: q.ID.Trainer(), Status: schema.StatusQueued}, from: s.b}
 }
 
-// Rollouts returns rollouts of a trainer: with queue, which needs the trainer's rights,
-// up to limit requests that wait in its queue, the oldest first, and then up to limit rollouts with a state, the newest
-// first. Next is the sequence below which the states of older rollouts are, for the
+// Rollouts returns rollouts of a trainer: with queue up to limit requests that wait in its
+// queue, the oldest first, and then up to limit rollouts with a state, the newest first. Next is the sequence below which the states of older rollouts are, for the
 // next call; 0: there are none. A call with a sequence returns no waiting requests.
 func (s *System) Rollouts(ctx context.Context, tid string, before uint64, limit int, queue bool) (list []*Rollout, next uint64, err error) {
 	states, err := s.b.Records.States(ctx, tid, before, limit+1)

@@ -12,11 +12,27 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/telemetry"
+	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
 
 // backlogAtOnce is the number of queues that ReadBacklog reads at the same time.
 const backlogAtOnce = 8
+
+// Backlog is the content of all queues at one moment.
+type Backlog struct {
+	telemetry.Backlog
+	Parked []Parked // with requests
+}
+
+// Parked are the requests of one lane that are parked, since no worker that looked
+// could meet their needs.
+type Parked struct {
+	Trainer string
+	Lane    string // p0 to p3
+	Needs   schema.Needs
+	Waiting uint64
+}
 
 // Backlogs reads how many requests the queues have.
 type Backlogs struct {
@@ -30,8 +46,8 @@ func NewBacklogs(b *broker.Broker) *Backlogs {
 }
 
 // Read reads the queues of all trainers and the plain lane.
-func (r *Backlogs) Read(ctx context.Context) (telemetry.Backlog, error) {
-	b, out := r.broker, telemetry.Backlog{}
+func (r *Backlogs) Read(ctx context.Context) (Backlog, error) {
+	b, out := r.broker, Backlog{}
 	trainers, err := b.Trainers.List(ctx)
 	if err != nil {
 		return out, err
@@ -45,7 +61,7 @@ func (r *Backlogs) Read(ctx context.Context) (telemetry.Backlog, error) {
 		out.Dead = dead.CachedInfo().State.Msgs
 	}
 	trainers = append(trainers, "") // the plain lane
-	read := make([][]telemetry.Waiting, len(trainers))
+	read := make([]Backlog, len(trainers))
 	all, op := errgroup.WithContext(ctx)
 	aging, cancel := context.WithTimeout(op, agesWithin)
 	defer cancel()
@@ -57,27 +73,27 @@ func (r *Backlogs) Read(ctx context.Context) (telemetry.Backlog, error) {
 		})
 	}
 	if err := all.Wait(); err != nil {
-		return telemetry.Backlog{}, err
+		return Backlog{}, err
 	}
-	for _, lanes := range read {
-		out.Lanes = append(out.Lanes, lanes...)
+	for _, part := range read {
+		out.Lanes, out.Parked = append(out.Lanes, part.Lanes...), append(out.Parked, part.Parked...)
 	}
 	return out, nil
 }
 
 // waitingOf reads the lanes of a trainer's queue; none if the queue does not exist. An
 // empty trainer is that of the plain lane. The ages of requests are read until aging ends.
-func (r *Backlogs) waitingOf(ctx, aging context.Context, tid string) ([]telemetry.Waiting, error) {
+func (r *Backlogs) waitingOf(ctx, aging context.Context, tid string) (out Backlog, err error) {
 	name, lanes := subjects.StreamPlain, [subjects.Lanes]*telemetry.Waiting{}
 	if tid != "" {
 		name = subjects.Queue(tid)
 	}
 	s, err := r.broker.JetStream().Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, nil
+		return out, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open stream %s: %w", name, broker.Reach(err))
+		return out, fmt.Errorf("open stream %s: %w", name, broker.Reach(err))
 	}
 	list := s.ListConsumers(ctx)
 	for info := range list.Info() {
@@ -104,15 +120,17 @@ func (r *Backlogs) waitingOf(ctx, aging context.Context, tid string) ([]telemetr
 		default:
 			w.Unfit += info.NumPending
 			w.Taken += unacked
+			if needs, err := needsOf(info.Config); err == nil && info.NumPending > 0 {
+				out.Parked = append(out.Parked, Parked{Trainer: tid, Lane: w.Lane, Needs: needs, Waiting: info.NumPending})
+			}
 		}
 	}
 	if err := list.Err(); err != nil && !errors.Is(err, jetstream.ErrEndOfData) {
-		return nil, fmt.Errorf("list the consumers of %s: %w", name, broker.Reach(err))
+		return out, fmt.Errorf("list the consumers of %s: %w", name, broker.Reach(err))
 	}
-	var out []telemetry.Waiting
 	for _, w := range lanes {
 		if w != nil {
-			out = append(out, *w)
+			out.Lanes = append(out.Lanes, *w)
 		}
 	}
 	return out, nil

@@ -28,10 +28,10 @@ type Trainer struct {
 // NewTrainer returns the client for a trainer. Its only error is an
 // *schema.InvalidError for the name.
 func NewTrainer(b *broker.Broker, tid string) (*Trainer, error) {
-	if err := schema.CheckTrainer(tid); err != nil {
+	t, err := TrainerOf(b, tid)
+	if err != nil {
 		return nil, err
 	}
-	t := &Trainer{Records: b.Records, Results: &Results{b, tid}, Processes: &Processes{b, tid}, broker: b, tid: tid}
 	b.Streams.ReopenWith(func(ctx context.Context, of string) error {
 		if of != tid {
 			return fmt.Errorf("trainer %s asked for a stream of trainer %s", tid, of)
@@ -40,6 +40,15 @@ func NewTrainer(b *broker.Broker, tid string) (*Trainer, error) {
 		return err
 	})
 	return t, nil
+}
+
+// TrainerOf is NewTrainer for a connection that acts for several trainers: missing
+// streams of a trainer stay missing.
+func TrainerOf(b *broker.Broker, tid string) (*Trainer, error) {
+	if err := schema.CheckTrainer(tid); err != nil {
+		return nil, err
+	}
+	return &Trainer{Records: b.Records, Results: &Results{b, tid}, Processes: &Processes{b, tid}, broker: b, tid: tid}, nil
 }
 
 // Open asks a worker to make the missing streams of this trainer, and returns the
