@@ -9,6 +9,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/console"
+	"github.com/turngate/turngate/internal/operate"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 )
@@ -16,12 +17,13 @@ import (
 func consoleCommand() *cobra.Command {
 	var nf natsFlags
 	var name, listen string
-	var open bool
+	var open, readOnly bool
 	cmd := &cobra.Command{
 		Use:   "console [RUNS]",
 		Short: "Show rollouts in a browser: those of a folder of jobs, or with --nats those of a running system",
 		Long: "Show rollouts in a browser of this host: those of a job or of a folder of jobs (default: runs), or with --nats those of a running system.\n\n" +
-			"The printed URL opens the console once; after that the next URL is printed, for another browser. With the credentials of an operator (ops.nk) the rollouts of all trainers are shown, with those of a trainer its own, also the ones that wait for a worker.",
+			"The printed URL opens the console once; after that the next URL is printed, for another browser. With the credentials of an operator (ops.nk) or of the admin (admin.nk) the rollouts of all trainers are shown, with the workers, queues and trainers; with those of a trainer its own rollouts. " +
+			"The admin and the trainer can also cancel rollouts and submit them again, and the admin can requeue dead requests.",
 		Args: cobra.MaximumNArgs(1),
 		PreRunE: func(_ *cobra.Command, args []string) error {
 			wrong := []error{flagOf("listen", console.CheckListen(listen))}
@@ -34,14 +36,14 @@ func consoleCommand() *cobra.Command {
 			return usageOf(wrong...)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var source console.Source
+			c := console.Config{Listen: listen, Version: version, ReadOnly: readOnly, Log: logger(cmd)}
 			if nf.url != "" {
 				b, trainer, err := nf.dialReader(cmd, name)
 				if err != nil {
 					return err
 				}
 				defer b.Close()
-				source = &console.Bus{System: recorded.On(b), URL: nf.url, Trainer: trainer}
+				c.Source, c.System = &console.Bus{System: recorded.On(b), URL: nf.url, Trainer: trainer}, operate.On(b, trainer)
 			} else {
 				dir := "runs"
 				if len(args) > 0 {
@@ -50,17 +52,18 @@ func consoleCommand() *cobra.Command {
 				if _, err := os.Stat(dir); err != nil {
 					return usage("RUNS: %w: want a folder of jobs, or --nats", err)
 				}
-				source = &console.Folder{Dir: dir}
+				c.Source = &console.Folder{Dir: dir}
 			}
 			opener, err := newOpener(open)
 			if err != nil {
 				return err
 			}
 			defer opener.close()
-			server, err := console.New(console.Config{Source: source, Listen: listen, Version: version, Log: logger(cmd), Link: func(url string) {
+			c.Link = func(url string) {
 				fmt.Fprintln(cmd.OutOrStdout(), url)
 				opener.open(cmd.ErrOrStderr(), url)
-			}})
+			}
+			server, err := console.New(c)
 			if err != nil {
 				return err
 			}
@@ -71,18 +74,25 @@ func consoleCommand() *cobra.Command {
 	nf.add(cmd, "")
 	cmd.Flags().StringVar(&name, "name", "", "with --nats: trainer whose rollouts are shown (default: the one in the file name of --creds)")
 	cmd.Flags().StringVar(&listen, "listen", console.DefaultListen, "loopback address of the console; port 0 is a free one")
+	cmd.Flags().BoolVar(&readOnly, "read-only", false, "refuse to cancel, retry and requeue, also if the credential may")
 	cmd.Flags().BoolVar(&open, "open", false, "open the URL in this user's browser")
 	return cmd
 }
 
 // dialReader connects as a trainer: the given one, or else the one in the name of the
-// credentials' file. Without both it connects as an operator, and trainer is empty.
+// credentials' file. Without both it connects as the admin or an operator, and trainer is
+// empty.
 func (f *natsFlags) dialReader(cmd *cobra.Command, name string) (b *broker.Broker, trainer string, err error) {
-	if role, of := broker.RoleOf(f.creds); name == "" && role == broker.RoleTrainer {
+	known, of := broker.RoleOf(f.creds)
+	if name == "" && known == broker.RoleTrainer {
 		name = of
 	}
 	role, who := broker.RoleTrainer, name
-	if name == "" {
+	switch {
+	case name != "":
+	case known == broker.RoleAdmin:
+		role, who = broker.RoleAdmin, broker.RoleAdmin
+	default:
 		role, who = broker.RoleOps, broker.RoleOps
 	}
 	b, err = f.dial(cmd.Context(), role, who, logger(cmd))

@@ -17,6 +17,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/console"
+	"github.com/turngate/turngate/internal/operate"
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/internal/progress"
 	"github.com/turngate/turngate/jobs"
@@ -199,7 +200,7 @@ func (f *runFlags) work(cmd *cobra.Command, w *jobs.Work) error {
 		defer ops.Close()
 		bus.Events = recorded.On(ops)
 	}
-	defer f.console.serve(ctx, cmd.ErrOrStderr(), console.Config{Source: &console.Job{Folder: &console.Folder{Dir: w.Job.Dir}, Bus: bus}, Log: log})()
+	defer f.console.serve(ctx, cmd.ErrOrStderr(), console.Config{Source: &console.Job{Folder: &console.Folder{Dir: w.Job.Dir}, Bus: bus}, System: operate.On(l.broker, f.name), Log: log})()
 	pg.Begin(len(w.Job.Plan.Trials), w.Names(), w.Job.Results())
 	defer pg.End()
 	retries, err := jobs.ParseRetries(f.job.retry)

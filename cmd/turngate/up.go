@@ -11,6 +11,7 @@ import (
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/console"
 	"github.com/turngate/turngate/internal/contexts"
+	"github.com/turngate/turngate/internal/operate"
 	"github.com/turngate/turngate/jobs/recorded"
 )
 
@@ -53,13 +54,17 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 			defer b.Close()
 			m.watchBacklog(b)
 			if cf.address() != consoleOff {
-				watch := natsFlags{url: srv.URL(), creds: srv.OpsCreds()}
-				ops, err := watch.dial(ctx, broker.RoleOps, broker.RoleOps, log)
+				role, creds := broker.RoleAdmin, srv.AdminCreds()
+				if cf.readOnly {
+					role, creds = broker.RoleOps, srv.OpsCreds()
+				}
+				person := natsFlags{url: srv.URL(), creds: creds}
+				b, err := person.dial(ctx, role, role, log)
 				if err != nil {
 					noConsole(cmd.ErrOrStderr(), err)
 				} else {
-					defer ops.Close()
-					defer cf.serve(ctx, cmd.ErrOrStderr(), console.Config{Source: &console.Bus{System: recorded.On(ops), URL: srv.URL()}, Log: log})()
+					defer b.Close()
+					defer cf.serve(ctx, cmd.ErrOrStderr(), console.Config{Source: &console.Bus{System: recorded.On(b), URL: srv.URL()}, System: operate.On(b, ""), Log: log})()
 				}
 			}
 			return wf.serve(ctx, b, wid, hurry, m, log, func() {

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/subtle"
 	"fmt"
@@ -22,7 +23,15 @@ type access struct {
 
 	mu       sync.Mutex
 	token    string
-	sessions []string
+	begun    int // sessions
+	sessions []session
+}
+
+// session is a browser that was admitted.
+type session struct {
+	number int    // 1, 2, ..., for the log
+	cookie string // which the browser sends by itself
+	token  string // which only the pages know, and send with each write
 }
 
 // newAccess returns the access to a server that listens on a host and a port.
@@ -50,27 +59,49 @@ func (a *access) link() string {
 }
 
 // enter exchanges the token for a session.
-func (a *access) enter(token string) (session string, ok bool) {
+func (a *access) enter(token string) (cookie string, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !same(token, a.token) {
 		return "", false
 	}
-	a.token, session = rand.Text(), rand.Text()
+	a.token = rand.Text()
 	if len(a.sessions) == maxSessions {
 		a.sessions = a.sessions[1:]
 	}
-	a.sessions = append(a.sessions, session)
-	return session, true
+	a.begun++
+	now := session{a.begun, rand.Text(), rand.Text()}
+	a.sessions = append(a.sessions, now)
+	return now.cookie, true
 }
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-func (a *access) has(session string) bool {
+// find returns the session of a cookie.
+func (a *access) find(cookie string) (session, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.ContainsFunc(a.sessions, func(s string) bool { return same(s, session) })
+	for _, s := range a.sessions {
+		if same(s.cookie, cookie) {
+			return s, true
+		}
+	}
+	return session{}, false
 }
+
+// withSession is the key of the session in the context of a request.
+type withSession struct{}
+
+func sessionIn(r *http.Request) session {
+	s, _ := r.Context().Value(withSession{}).(session)
+	return s
+}
+
+// tokenOf returns the token with which the browser of a request may write.
+func tokenOf(r *http.Request) string { return sessionIn(r).token }
+
+// sessionOf returns the number of the browser of a request.
+func sessionOf(r *http.Request) int { return sessionIn(r).number }
 
 // policy lets pages load only this server's own files, and run no script of a page's
 // text.
@@ -90,15 +121,21 @@ func (a *access) guard(next http.Handler, entered func()) http.Handler {
 		switch token := r.URL.Query().Get("token"); {
 		case !slices.Contains(a.hosts, r.Host): // a name that an attacker's DNS server points here
 			http.Error(w, "this is the console of another host name", http.StatusForbidden)
-		case r.Method != http.MethodGet && r.Method != http.MethodHead:
-			h.Set("Allow", "GET, HEAD")
-			http.Error(w, "the console only reads", http.StatusMethodNotAllowed)
+		case r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodPost:
+			h.Set("Allow", "GET, HEAD, POST")
+			http.Error(w, "the console has no such method", http.StatusMethodNotAllowed)
 		case token != "" && r.URL.Path == "/" && r.Method == http.MethodGet:
 			a.admit(w, token, entered)
-		case !a.admitted(r):
-			http.Error(w, "Open the URL that turngate printed last. Each URL works once.", http.StatusUnauthorized)
 		default:
-			next.ServeHTTP(w, r)
+			s, ok := a.admitted(r)
+			switch {
+			case !ok:
+				http.Error(w, "Open the URL that turngate printed last. Each URL works once.", http.StatusUnauthorized)
+			case r.Method == http.MethodPost && !mayWrite(r, s):
+				http.Error(w, "this is no write of a page of this console", http.StatusForbidden)
+			default:
+				next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), withSession{}, s)))
+			}
 		}
 	})
 }
@@ -106,25 +143,37 @@ func (a *access) guard(next http.Handler, entered func()) http.Handler {
 // admit gives a browser its session. A redirect would not do: a browser that comes from
 // another page sends no cookie with SameSite=Strict after it.
 func (a *access) admit(w http.ResponseWriter, token string, entered func()) {
-	session, ok := a.enter(token)
+	cookie, ok := a.enter(token)
 	if !ok {
 		http.Error(w, "This URL was used already, or is of an earlier console. Open the URL that turngate printed last.", http.StatusUnauthorized)
 		return
 	}
-	http.SetCookie(w, &http.Cookie{Name: a.cookie, Value: session, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+	http.SetCookie(w, &http.Cookie{Name: a.cookie, Value: cookie, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	fmt.Fprint(w, `<!doctype html><meta http-equiv="refresh" content="0;url=/"><title>turngate</title>`)
 	entered()
 }
 
-// admitted reports whether a request is of a browser with a session. Pages of other
-// ports of this host send the cookie, too, so their requests are refused.
-func (a *access) admitted(r *http.Request) bool {
+// admitted returns the session of a request's browser. Pages of other ports of this host
+// send the cookie, too, so their requests are refused.
+func (a *access) admitted(r *http.Request) (session, bool) {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "", "none", "same-origin":
 	default:
-		return false
+		return session{}, false
 	}
 	c, err := r.Cookie(a.cookie)
-	return err == nil && a.has(c.Value)
+	if err != nil {
+		return session{}, false
+	}
+	return a.find(c.Value)
+}
+
+// tokenHeader has the token of the session. A page of another origin cannot set it.
+const tokenHeader = "Turngate-Token"
+
+// mayWrite reports whether a write comes from a page of this console: a browser tells the
+// origin of each, and only the pages of this origin can read the token.
+func mayWrite(r *http.Request, s session) bool {
+	return r.Header.Get("Origin") == "http://"+r.Host && same(r.Header.Get(tokenHeader), s.token)
 }

@@ -36,7 +36,7 @@ func (b *Bus) Flags() string { return "--nats " + plain.Word(b.URL) + " --creds 
 // Follow implements Source.
 func (b *Bus) Follow(ctx context.Context, show func(*recorded.Rollout), trouble func(error)) {
 	if b.Trainer == "" {
-		b.System.FollowAll(ctx, false, show, trouble)
+		b.System.FollowAll(ctx, true, show, trouble)
 		return
 	}
 	b.System.Follow(ctx, b.Trainer, true, show, trouble)
@@ -58,7 +58,7 @@ func (b *Bus) Rollout(ctx context.Context, id schema.ID) (*recorded.Rollout, err
 	if b.Trainer != "" && id.Trainer() != b.Trainer {
 		return nil, fmt.Errorf("%s: %w", id, recorded.ErrNotFound)
 	}
-	return b.System.Rollout(ctx, id, b.Trainer != "")
+	return b.System.Rollout(ctx, id, true)
 }
 
 // Listen implements Live.

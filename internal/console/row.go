@@ -36,6 +36,7 @@ type Row struct {
 	Calls   int      `json:"calls"`
 	Prompt  int64    `json:"prompt"`            // tokens
 	Sampled int64    `json:"completion"`        // tokens
+	Refused int      `json:"refused,omitempty"` // answers
 	Started int64    `json:"started,omitempty"` // Unix ms
 	MS      int64    `json:"ms,omitempty"`
 	Job     string   `json:"job,omitempty"`
@@ -48,11 +49,13 @@ type Row struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	// Replaces are earlier rollouts of the same trial, which have no rows any more.
 	Replaces []string `json:"replaces,omitempty"`
+
+	seq uint64 // of its message in the queue, while it waits there
 }
 
 // rowOf describes a rollout in a row. Its texts come from tasks and agents.
 func rowOf(r *recorded.Rollout) Row {
-	row := Row{ID: cell(string(r.ID)), Trainer: cell(r.ID.Trainer()), Status: statusOpen}
+	row := Row{ID: cell(string(r.ID)), Trainer: cell(r.ID.Trainer()), Status: statusOpen, seq: r.Seq}
 	if q := r.Asked; q != nil {
 		row.Group, row.Index, row.Task, row.Agent, row.Labels = cell(q.Group), q.Index, cell(q.Task.Name), cell(q.Agent.Name), labels(q.Labels)
 	}
@@ -74,6 +77,7 @@ func rowOf(r *recorded.Rollout) Row {
 			row.Calls += c.Count
 			row.Prompt += c.PromptTokens
 			row.Sampled += c.CompletionTokens
+			row.Refused += c.Refused
 		}
 		if n := len(q.Phases); n > 0 {
 			row.Started = q.Phases[0].Start

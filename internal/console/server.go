@@ -14,6 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/turngate/turngate/internal/operate"
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
@@ -27,9 +28,12 @@ const maxReads = 2
 
 // Config describes a console.
 type Config struct {
-	Source  Source
-	Listen  string // host:port of this host's loopback address; default DefaultListen
-	Version string // of turngate, for people
+	Source Source
+	System *operate.System // that the rollouts are of; nil: none runs
+	// ReadOnly refuses every write. Without it the server decides by the credential.
+	ReadOnly bool
+	Listen   string // host:port of this host's loopback address; default DefaultListen
+	Version  string // of turngate, for people
 	// Link gets the URL that opens the console. It works once; after its use Link gets
 	// the next one.
 	Link func(url string)
@@ -43,10 +47,12 @@ type Server struct {
 	process string // tells the feeds of this process apart from those of others
 	table   *table
 	jobs    *jobPages
-	reads   chan struct{} // has a value for each transcript that is being read
-	viewed  chan struct{} // is closed when a browser first asks for rollouts
-	once    sync.Once
-	watches watches
+	// operator reads and acts on the running system; nil: there is none.
+	operator *operator
+	reads    chan struct{} // has a value for each transcript that is being read
+	viewed   chan struct{} // is closed when a browser first asks for rollouts
+	once     sync.Once
+	watches  watches
 }
 
 // CheckListen returns an error unless an address is a port of the loopback address.
@@ -67,7 +73,11 @@ func New(c Config) (*Server, error) {
 	if err := CheckListen(c.Listen); err != nil {
 		return nil, err
 	}
-	return &Server{config: c, name: plain.Line(c.Source.Name(), maxFault), process: rand.Text(), table: newTable(), jobs: newJobPages(c.Source.Runs()), reads: make(chan struct{}, maxReads), viewed: make(chan struct{}), watches: watches{open: map[schema.ID]*watch{}}}, nil
+	s := &Server{config: c, name: plain.Line(c.Source.Name(), maxFault), process: rand.Text(), table: newTable(), jobs: newJobPages(c.Source.Runs()), reads: make(chan struct{}, maxReads), viewed: make(chan struct{}), watches: watches{open: map[schema.ID]*watch{}}}
+	if c.System != nil {
+		s.operator = newOperator(c.System)
+	}
+	return s, nil
 }
 
 // Run serves until the context ends. It reads no rollouts before a browser asks for
@@ -125,6 +135,7 @@ func (s *Server) routes(ctx context.Context) http.Handler {
 	mux.HandleFunc("GET /api/group", s.group)
 	s.jobs.routes(mux)
 	mux.HandleFunc("GET /api/rollouts/{id}/files/{name...}", s.download)
+	s.operatorRoutes(mux, page)
 	return mux
 }
 

@@ -90,8 +90,15 @@ func serveAt(t *testing.T, address string) *site {
 // start serves a source.
 func (s *site) start(t *testing.T, source console.Source, address string) {
 	t.Helper()
+	s.run(t, console.Config{Source: source, Listen: address})
+}
+
+// run serves a configuration.
+func (s *site) run(t *testing.T, c console.Config) {
+	t.Helper()
 	s.links = make(chan string, 10)
-	srv, err := console.New(console.Config{Source: source, Listen: address, Link: func(url string) { s.links <- url }})
+	c.Link = func(url string) { s.links <- url }
+	srv, err := console.New(c)
 	harness.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -164,7 +171,8 @@ func TestABrowserNeedsALink(t *testing.T) {
 		"another port":            {func(q *http.Request) { q.Host = "127.0.0.1:1" }, http.StatusForbidden},
 		"a page of another port":  {func(q *http.Request) { q.Header.Set("Sec-Fetch-Site", "same-site") }, http.StatusUnauthorized},
 		"a page of another site":  {func(q *http.Request) { q.Header.Set("Sec-Fetch-Site", "cross-site") }, http.StatusUnauthorized},
-		"a write":                 {func(q *http.Request) { q.Method = http.MethodPost }, http.StatusMethodNotAllowed},
+		"a write":                 {func(q *http.Request) { q.Method = http.MethodPost }, http.StatusForbidden},
+		"another method":          {func(q *http.Request) { q.Method = http.MethodDelete }, http.StatusMethodNotAllowed},
 		"a file beside the pages": {func(q *http.Request) { q.URL.Path = "/../server.go" }, http.StatusNotFound},
 	} {
 		if code, text := get(t, c, base+"/app.css", tt.change); code != tt.want {

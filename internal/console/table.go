@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/schema"
 )
 
 // maxRows is the largest number of rollouts that a console remembers. The ones that
@@ -52,6 +53,19 @@ func (t *table) set(row Row) {
 	t.last++
 	t.rows[row.ID] = t.order.PushBack(change{t.last, row})
 	t.wake()
+}
+
+// seqs returns the sequences of rollouts' messages in their queue; 0: it is not known.
+func (t *table) seqs(ids []schema.ID) []uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]uint64, len(ids))
+	for i, id := range ids {
+		if e := t.rows[string(id)]; e != nil {
+			out[i] = e.Value.(change).row.seq //nolint:errcheck // the list has no other type
+		}
+	}
+	return out
 }
 
 // setTrouble sets the reason for which rollouts cannot be read; nil: they can.

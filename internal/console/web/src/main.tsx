@@ -1,10 +1,13 @@
 import { render, type VNode } from 'preact'
+import { Confirm } from './confirm'
 import { Group } from './group'
 import { Compare, Job, Jobs } from './jobs'
 import { Link } from './page'
+import { learnRights, rights } from './rights'
 import { Rollout } from './rollout'
 import { Rollouts } from './rollouts'
 import { go, home, href, jobs, link, path, source, start, trouble } from './store'
+import { Queue, Trainers, Workers } from './system'
 import './style.css'
 
 const pages: Record<string, () => VNode> = {
@@ -12,25 +15,37 @@ const pages: Record<string, () => VNode> = {
 	'/jobs': () => <Jobs />,
 	'/job': () => <Job />,
 	'/compare': () => <Compare />,
+	'/workers': () => <Workers />,
+	'/queue': () => <Queue />,
+	'/trainers': () => <Trainers />,
 }
 
 function App() {
 	const at = path.value
 	const rollout = /^\/rollout\/([^/]+)$/.exec(at)?.[1]
 	const page = pages[at]
+	const reads = rights.value?.system && !rights.value.read
 	return (
 		<>
 			<header>
 				<a class="brand" href={href('/')}>
 					turngate
 				</a>
-				{jobs.value ? (
+				{jobs.value || reads ? (
 					<nav class="places" aria-label="Pages">
 						<Link to={home()}>Rollouts</Link>
-						<Link to="/jobs">Jobs</Link>
+						{jobs.value ? <Link to="/jobs">Jobs</Link> : null}
+						{reads ? (
+							<>
+								<Link to="/workers">Workers</Link>
+								<Link to="/queue">Queue</Link>
+								<Link to="/trainers">Trainers</Link>
+							</>
+						) : null}
 					</nav>
 				) : null}
 				<span class="source">{source.value}</span>
+				{rights.value?.system ? <span class="rolename">{rights.value.role}</span> : null}
 				<span class={'link ' + link.value} role="status">
 					{link.value}
 				</span>
@@ -38,6 +53,7 @@ function App() {
 			{link.value === 'over' ? <p class="alert" role="alert">The session has ended. Open the URL that turngate printed last.</p> : null}
 			{trouble.value ? <p class="alert" role="alert">{trouble.value}</p> : null}
 			{rollout !== undefined ? <Rollout key={rollout} id={rollout} /> : page ? page() : <Rollouts />}
+			<Confirm />
 		</>
 	)
 }
@@ -55,4 +71,5 @@ addEventListener('keydown', (e) => {
 })
 
 start()
+learnRights()
 render(<App />, document.getElementById('app')!)

@@ -3,6 +3,7 @@ import { useEffect, useRef, useState } from 'preact/hooks'
 import { count, duration, reward, time } from './format'
 import { Link } from './page'
 import { choices, groupPage, parts, rewardTest, rolloutPage, tabs, type Row } from './rows'
+import { Actions, pickable, picked, toggle } from './selection'
 import { filters, go, listed, setFilters } from './store'
 import { useRows } from './virtual'
 
@@ -51,6 +52,7 @@ export function Rollouts() {
 				))}
 			</nav>
 			<Filters values={values} />
+			<Actions rows={rows} />
 			<Table rows={rows} known={known} />
 		</main>
 	)
@@ -105,6 +107,7 @@ function Table({ rows, known }: { rows: Row[]; known: number }) {
 	const scroll = useRef<HTMLDivElement>(null)
 	const [at, setAt] = useState('') // the rollout that the keyboard is at
 	const cards = useNarrow()
+	const picks = pickable()
 	const list = useRows(scroll, rows.length, cards ? 64 : 32)
 	const sort = filters.value.sort ?? '-started'
 	const open = (r: Row) => go(rolloutPage(r.id))
@@ -126,12 +129,13 @@ function Table({ rows, known }: { rows: Row[]; known: number }) {
 			const r = rows.find((r) => r.id === at)
 			if (r && e.key === 'Enter') open(r)
 			else if (r?.group) go(groupPage(r))
-		} else return
+		} else if (e.key === 'x' && picks && at) toggle(at)
+		else return
 		e.preventDefault()
 	}
 	return (
 		<div
-			class="table"
+			class={picks ? 'table picks' : 'table'}
 			ref={scroll}
 			tabIndex={0}
 			role="grid"
@@ -141,6 +145,7 @@ function Table({ rows, known }: { rows: Row[]; known: number }) {
 			onKeyDown={onKey}
 		>
 			<div class="row head" role="row" aria-rowindex={1}>
+				{picks ? <div role="columnheader" class="pick" aria-label="Selected" /> : null}
 				{columns.map((c) => (
 					<div key={c.by} role="columnheader" class={c.by + ' ' + (c.kind ?? '')} aria-sort={sort === c.by ? 'ascending' : sort === '-' + c.by ? 'descending' : 'none'}>
 						<button onClick={() => setFilters({ sort: sort === '-' + c.by ? c.by : '-' + c.by })}>
@@ -168,6 +173,11 @@ function Table({ rows, known }: { rows: Row[]; known: number }) {
 							onClick={() => setAt(r.id)}
 							onDblClick={() => open(r)}
 						>
+							{picks ? (
+								<span role="gridcell" class="pick">
+									<input type="checkbox" tabIndex={-1} aria-label={'Select ' + r.id} checked={picked.value.has(r.id)} onChange={() => toggle(r.id)} />
+								</span>
+							) : null}
 							{columns.map((c) => (
 								<span key={c.by} role="gridcell" class={c.by + ' ' + (c.kind ?? '')}>
 									{pageOf(c.by, r) ? (

@@ -16,6 +16,7 @@ export interface Row {
 	calls: number
 	prompt: number
 	completion: number
+	refused?: number // answers
 	started?: number
 	ms?: number
 	job?: string

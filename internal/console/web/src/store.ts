@@ -71,6 +71,18 @@ export function progress(test: (r: Row) => boolean): string {
 	return count + '.' + last
 }
 
+// refused counts the answers of a trainer that workers refused, and all of its calls.
+export function refused(trainer: string): { refused: number; calls: number } {
+	void version.value
+	const sum = { refused: 0, calls: 0 }
+	for (const r of rows.values()) {
+		if (r.trainer !== trainer) continue
+		sum.refused += r.refused ?? 0
+		sum.calls += r.calls
+	}
+	return sum
+}
+
 export interface Listed {
 	rows: Row[]
 	counts: Map<string, number> // by the tab

@@ -1,0 +1,69 @@
+// The rights of this browser, and the writes that need them.
+import { signal } from '@preact/signals'
+import { load, shared } from './load'
+
+export interface Rights {
+	system: boolean // one that runs is shown
+	token: string
+	role: 'viewer' | 'operator'
+	// The reason for which a thing is refused; empty: it is allowed.
+	read: string
+	cancel: string
+	retry: string
+	requeue: string
+}
+
+// null: they are not known yet.
+export const rights = signal<Rights | null>(null)
+
+// learnRights asks for the rights, now and whenever they may have changed. A shared file
+// has none.
+export function learnRights() {
+	if (shared) return
+	const ask = () => {
+		if (document.visibilityState === 'hidden') return
+		load<Rights>('/api/rights').then(
+			(now) => (rights.value = now),
+			() => {}, // the server is away; the next time
+		)
+	}
+	ask()
+	setInterval(ask, 15_000)
+	document.addEventListener('visibilitychange', ask)
+}
+
+export interface Outcome {
+	done: number
+	failed: number
+	errors: string[]
+	new: string[]
+}
+
+// parts is the number of things in one write.
+const parts = { cancel: 10_000, retry: 100, requeue: 100 }
+
+// act sends a write in parts and adds up the outcomes. It ends at the first write that is refused.
+export async function act<T>(what: 'cancel' | 'retry' | 'requeue', field: 'ids' | 'seqs', list: T[]): Promise<Outcome> {
+	const out: Outcome = { done: 0, failed: 0, errors: [], new: [] }
+	const part = parts[what]
+	for (let i = 0; i < list.length; i += part) {
+		try {
+			const answer = await fetch('/api/' + what, {
+				method: 'POST',
+				headers: { 'Content-Type': 'application/json', 'Turngate-Token': rights.value?.token ?? '' },
+				body: JSON.stringify({ [field]: list.slice(i, i + part) }),
+			})
+			if (!answer.ok) throw new Error((await answer.text()).trim())
+			const got = (await answer.json()) as Outcome
+			out.done += got.done
+			out.failed += got.failed
+			out.errors.push(...got.errors)
+			out.new.push(...got.new)
+		} catch (e) {
+			out.failed += list.length - i
+			out.errors.push((e as Error).message)
+			break
+		}
+	}
+	return out
+}
