@@ -24,7 +24,7 @@ func TestConsoleOfAnOperator(t *testing.T) {
 	page := browser.Open(t, 1280, 800)
 	binary, state, port := testenv.Binary(t), t.TempDir(), testenv.FreePort(t)
 	up := func() *process {
-		p := start(t, binary, "up", "--state", state, "--port", strconv.Itoa(port), "--sandboxes", "local", "--slots", "1", "--grace", "0s", "--console", "off")
+		p := start(t, binary, "up", "--state", state, "--port", strconv.Itoa(port), "--sandboxes", "local", "--slots", "1", "--grace", "1s", "--console", "off")
 		harness.Eventually(t, "a server that is up", 60*time.Second, func() bool {
 			return strings.Contains(p.err.String(), "are ready") && strings.Contains(p.out.String(), "turngate trainer add")
 		})
