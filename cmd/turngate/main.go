@@ -71,6 +71,7 @@ func run(args []string) int {
 	defer end(nil)
 	root := rootCommand(hurry, end)
 	refuseUnknown(root)
+	addCompletions(root)
 	root.SetArgs(args)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return flagErrors(cmd, args, err) })
 	err := root.ExecuteContext(ctx)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
@@ -87,11 +88,12 @@ func TestCommandsOfARunningSystem(t *testing.T) {
 		Oldest        *float64 `json:"oldest_seconds"`
 		Parked        struct{ Delay, Needs uint64 }
 	}
-	var lanes []lane
-	got := check(0, "", "queue", "ls", "-o", "json", "--trainer", "local")
-	if err := json.Unmarshal([]byte(got.out), &lanes); err != nil || len(lanes) != 4 || slices.ContainsFunc(lanes, func(l lane) bool { return l.Trainer != "local" || l.Queued > 0 || l.Oldest != nil }) {
-		t.Errorf("%+v, %v", got, err)
-	}
+	harness.Eventually(t, "four lanes without a queued request", 2*time.Minute, func() bool {
+		var lanes []lane
+		got := check(0, "", "queue", "ls", "-o", "json", "--trainer", "local")
+		harness.Must(t, json.Unmarshal([]byte(got.out), &lanes))
+		return len(lanes) == 4 && !slices.ContainsFunc(lanes, func(l lane) bool { return l.Trainer != "local" || l.Queued > 0 || l.Oldest != nil })
+	})
 	check(0, "TRAINER", "queue", "ls")
 	check(0, "p3", "queue", "ls", "-o", "wide")
 	check(2, `--trainer: trainer: "A b"`, "queue", "ls", "--trainer", "A b")
@@ -106,4 +108,12 @@ func TestCommandsOfARunningSystem(t *testing.T) {
 		}
 	}
 	check(0, " (", "version")
+	for want, args := range map[string][]string{
+		"up-lab\n": {"run", "--context", ""}, "local\n": {"run", "--sandbox", ""}, "opencode\n": {"run", "--agent", ""}, "jsonl\n": {"worker", "ls", "-o", ""}, "mini\n": {"agent", "install", ""},
+	} {
+		check(0, want, append([]string{"__complete"}, args...)...)
+	}
+	if got := check(0, "up-lab\n", "__complete", "context", "use", ""); strings.Contains(got.out, "local") {
+		t.Errorf("%+v", got)
+	}
 }
