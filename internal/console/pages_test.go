@@ -40,7 +40,7 @@ func matrixJob(t *testing.T, dir string, better bool) *jobs.Job {
 			reward = 1
 		}
 		r := schema.Result{
-			V: schema.Version, ID: trial.Rollout, Trainer: "local", Group: trial.Group, Index: trial.Index, Task: trial.Task, Agent: trial.Agent, Status: schema.StatusDone, Reward: &reward,
+			V: schema.Version, ID: trial.Rollout, Trainer: "local", Group: trial.Group, Index: trial.Index, Task: trial.Task, Agent: trial.Agent, Worker: "worker-of-a-host", Status: schema.StatusDone, Reward: &reward,
 			Phases:    []schema.Phase{{Name: "agent", Start: 1_700_000_000_000 + int64(i)*1000, MS: 1500}},
 			Committed: []schema.Committed{{Call: 1, Gen: "g1"}, {Call: 2, Gen: "g2"}},
 			Calls:     schema.SortedMap[schema.CallStats]{"agent": {Count: 3, PromptTokens: 3000, CompletionTokens: int64(100 * (1 + trial.Index)), CostUSD: &cost}},

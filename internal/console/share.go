@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/trajectory"
 )
@@ -57,7 +58,11 @@ func (o *Share) Write(ctx context.Context, w io.Writer) (*Shared, error) {
 	if err := f.begin(jobName(o.Dir)); err != nil {
 		return nil, err
 	}
-	if err := f.pages(o.Dir, list); err != nil {
+	state, err := jobs.StateOf(ctx, o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.pages(o.Dir, string(state), list); err != nil {
 		return nil, err
 	}
 	tokens := f.left / 2 // for training rows
@@ -149,8 +154,9 @@ func (f *sharedFile) begin(job string) error {
 }
 
 // pages writes the rows, the job and its groups.
-func (f *sharedFile) pages(dir string, list []*recorded.Rollout) error {
+func (f *sharedFile) pages(dir, state string, list []*recorded.Rollout) error {
 	page := pageOf(dir, list)
+	page.State = state
 	for i := range page.Tasks { // folders of this host
 		page.Tasks[i].Dir = page.Tasks[i].Task
 	}
@@ -158,6 +164,7 @@ func (f *sharedFile) pages(dir string, list []*recorded.Rollout) error {
 	rows, groups := []Row{}, map[group][]Row{}
 	for _, r := range list {
 		row := rowOf(r)
+		row.Worker = "" // a name of a host
 		rows = append(rows, row)
 		if row.Group != "" {
 			at := group{row.Trainer, row.Group}
@@ -191,6 +198,7 @@ func (f *sharedFile) pages(dir string, list []*recorded.Rollout) error {
 // rollout writes the page of a rollout. It returns the training rows.
 func (f *sharedFile) rollout(ctx context.Context, r *recorded.Rollout) (rows []*trajectory.Row, err error) {
 	d, versions := detailOf(r), Versions{Versions: []string{}}
+	d.Worker = ""
 	if t, err := r.Read(ctx, trajectory.Options{Messages: true}); err != nil {
 		d.Missing = plain.Line(err.Error(), maxFault)
 		versions.Missing = d.Missing

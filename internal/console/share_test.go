@@ -92,13 +92,16 @@ func TestASharedFileHasNoSecrets(t *testing.T) {
 				t.Fatalf("%s has %s", path, secret)
 			}
 		}
-		if strings.ContainsAny(text, "\x1b\u202e") || strings.Contains(text, filepath.Dir(job.Dir)) || strings.Contains(text, "/tasks/") {
+		if strings.ContainsAny(text, "\x1b\u202e") || strings.Contains(text, filepath.Dir(job.Dir)) || strings.Contains(text, "/tasks/") || strings.Contains(text, "worker-of-a-host") {
 			t.Errorf("%s: got %.300s", path, text)
 		}
 	}
 	one := all["api\nrollouts\n"+string(job.Plan.Trials[0].Rollout)]
 	if !strings.Contains(one, "[masked]") || !strings.Contains(one, "max_tokens=20000000") || !strings.Contains(one, `"files":[]`) || !strings.Contains(one, `"commands":[]`) {
 		t.Errorf("got %.1000s", one)
+	}
+	if !strings.Contains(all["api\njob\njob=first"], `"state":"ended"`) {
+		t.Errorf("got %.300s", all["api\njob\njob=first"])
 	}
 	if len(shared.Masked) != 10 {
 		t.Errorf("got %v", shared.Masked)
@@ -137,7 +140,9 @@ func TestASharedFileOpensFromTheDisk(t *testing.T) {
 	page.Shows(`document.querySelectorAll('.grid tbody td:nth-child(8)')[3].textContent === 'policy-7'`)
 	page.Do(chromedp.Click(`.grid tbody a`))
 	page.Shows(`location.hash.startsWith('#/rollout/local-') && document.querySelectorAll('.call').length === 2 && document.body.textContent.includes('[masked]')`)
-	page.Do(chromedp.Evaluate(`document.querySelector('.rows button').click()`, nil))
+	var at []float64
+	page.Do(chromedp.Evaluate(`(() => { const b = document.querySelector('.rows button'); b.scrollIntoView(); const r = b.getBoundingClientRect(); return [r.x + 5, r.y + 5] })()`, &at))
+	page.Do(chromedp.MouseClickXY(at[0], at[1]))
 	page.Shows(`document.querySelectorAll('.tokens .token').length === 5`)
 	page.Shows(`document.querySelector('.command') === null && document.querySelector('.files') === null`)
 	page.Do(chromedp.Reload())
