@@ -19,8 +19,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/sandboxes/far"
 	"github.com/turngate/turngate/sandboxes/local"
-	"github.com/turngate/turngate/sandboxes/ssh"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -58,8 +58,8 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "box" { // the sandbox's first process runs nothing else
 		os.Exit(local.BoxMain(os.Args[2:]))
 	}
-	if len(os.Args) > 1 && os.Args[1] == ssh.Command { // a worker on another host started it
-		os.Exit(ssh.Serve())
+	if len(os.Args) > 1 && os.Args[1] == far.Command { // a worker on another host started it
+		os.Exit(far.Serve(os.Args[2:]))
 	}
 	os.Exit(run(os.Args[1:]))
 }

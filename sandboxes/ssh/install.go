@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -15,26 +13,35 @@ import (
 
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/far"
 )
 
 // folder is the cache folder on the other side, as shell text. Its user alone may
 // enter it; the files in it can be read by the users of a sandbox.
 const folder = `umask 077; r="${XDG_CACHE_HOME:-$HOME/.cache}/turngate"; d="$r/ssh"; `
 
+// said is the first line of the other side after its mark, or far.Ready.
+const (
+	saidMissing = "missing" // the program is not there; the system and the machine follow
+	saidStored  = "stored"  // the program is there now
+	saidForeign = "foreign" // others may write to a folder, which follows
+	saidNoexec  = "noexec"  // programs do not run in a folder, which follows
+)
+
 // guard ends a script if another user owns the cache folder or may write to it.
 const guard = `for p in "$r" "$d"; do [ -d "$p" ] || continue; o=; [ -O "$p" ] && o=yes; case $(ls -ldL "$p") in ?????w*|????????w*) o=;; esac; ` +
-	`[ "$o" ] || { echo "` + mark + saidForeign + ` $p"; exit 1; }; done; `
+	`[ "$o" ] || { echo "` + far.Mark + saidForeign + ` $p"; exit 1; }; done; `
 
 // startScript starts the program with this digest, or says that it is missing.
 func startScript(digest string) string {
-	return folder + guard + `f="$d/turngate-` + digest + `"; if [ -s "$f" ]; then [ -x "$f" ] && exec "$f" ` + Command + `; echo "` + mark + saidNoexec + ` $d"; ` +
-		`else echo "` + mark + saidMissing + ` $(uname -s) $(uname -m)"; fi`
+	return folder + guard + `f="$d/turngate-` + digest + `"; if [ -s "$f" ]; then [ -x "$f" ] && exec "$f" ` + far.Command + ` "$d"; echo "` + far.Mark + saidNoexec + ` $d"; ` +
+		`else echo "` + far.Mark + saidMissing + ` $(uname -s) $(uname -m)"; fi`
 }
 
 // storeScript stores its input as the program with this digest.
 func storeScript(digest string) string {
 	return folder + `mkdir -p "$d" || exit 1; ` + guard + `t=$(mktemp "$d/new.XXXXXXXX") || exit 1; cat >"$t"; ` +
-		`case $(sha256sum <"$t") in ` + digest + `*) chmod 755 "$t" && { sync "$t" || sync; } && mv -f "$t" "$d/turngate-` + digest + `" && echo "` + mark + saidStored + `";; ` +
+		`case $(sha256sum <"$t") in ` + digest + `*) chmod 755 "$t" && { sync "$t" || sync; } && mv -f "$t" "$d/turngate-` + digest + `" && echo "` + far.Mark + saidStored + `";; ` +
 		`*) echo "the copy has another digest" >&2;; esac; rm -f "$t"`
 }
 
@@ -63,7 +70,7 @@ func (b *Backend) dial(ctx context.Context, h *host, log func(string)) (*line, e
 	if err != nil || missing == "" {
 		return l, err
 	}
-	leave, err := enter(ctx, h.travel)
+	leave, err := h.Travel(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +94,7 @@ func (b *Backend) dial(ctx context.Context, h *host, log func(string)) (*line, e
 // program.
 func (b *Backend) tryDial(ctx context.Context, h *host, digest string) (_ *line, missing string, err error) {
 	l, said, err := b.begin(ctx, h, startScript(digest))
-	if err != nil || said == saidReady {
+	if err != nil || said == far.Ready {
 		return l, "", err
 	}
 	l.end(ctx)
@@ -100,20 +107,20 @@ func (b *Backend) tryDial(ctx context.Context, h *host, digest string) (_ *line,
 
 // unexpected returns the error for a first line that is not the wanted one.
 func unexpected(host, said string) error {
-	what, dir, _ := strings.Cut(plain.Line(said, maxSays), " ")
+	what, dir, _ := strings.Cut(plain.Line(said, far.MaxSays), " ")
 	switch what {
 	case saidForeign:
 		return fmt.Errorf("the host %s: another user owns the folder %s or may write to it; remove it there, or run there: chmod go-w %s", host, dir, plain.Word(dir))
 	case saidNoexec:
 		return fmt.Errorf("the host %s: no program runs in the folder %s, perhaps because it is mounted with noexec; set XDG_CACHE_HOME there to a folder that allows programs", host, dir)
 	}
-	return fmt.Errorf("the host %s answers %q", host, plain.Line(said, maxSays))
+	return fmt.Errorf("the host %s answers %q", host, plain.Line(said, far.MaxSays))
 }
 
 // begin starts a script and returns its first marked line. A login that takes too
 // long is an unreachableError.
 func (b *Backend) begin(ctx context.Context, h *host, script string) (*line, string, error) {
-	leave, err := enter(ctx, h.dials)
+	leave, err := far.Enter(ctx, h.dials)
 	if err != nil {
 		return nil, "", err
 	}
@@ -124,7 +131,7 @@ func (b *Backend) begin(ctx context.Context, h *host, script string) (*line, str
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, b.login, &unreachableError{h.name, fmt.Sprintf("the login there gives no answer within %s", b.login)})
 	defer cancel()
-	said, err := l.marked(limited)
+	said, err := l.Marked(limited)
 	if err == nil && limited.Err() != nil { // the end of the context may have set a deadline
 		err = context.Cause(limited)
 	}
@@ -140,7 +147,7 @@ func (b *Backend) begin(ctx context.Context, h *host, script string) (*line, str
 func fits(host, there string) error {
 	machine := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
 	if here := "Linux " + machine; there != here {
-		return &sandboxes.UnsupportedError{Field: "sandbox.backend", Value: "ssh", Reason: fmt.Sprintf("the host %s is %s, this turngate is for %s; take a host of that kind", host, plain.Line(there, maxSays), here)}
+		return &sandboxes.UnsupportedError{Field: "sandbox.backend", Value: "ssh", Reason: fmt.Sprintf("the host %s is %s, this turngate is for %s; take a host of that kind", host, plain.Line(there, far.MaxSays), here)}
 	}
 	return nil
 }
@@ -160,59 +167,17 @@ func (b *Backend) store(ctx context.Context, h *host, digest string, log func(st
 		return err
 	}
 	defer l.end(ctx)
-	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Now()) })
+	stop := context.AfterFunc(ctx, func() { _ = l.Conn.SetDeadline(time.Now()) })
 	defer stop()
-	if _, err := io.Copy(l.conn, f); err != nil {
-		return l.broken(ctx)
+	if _, err := io.Copy(l.Conn, f); err != nil {
+		return l.Broken(ctx)
 	}
-	if err := l.conn.CloseWrite(); err != nil {
-		return l.broken(ctx)
+	if err := l.Conn.CloseWrite(); err != nil {
+		return l.Broken(ctx)
 	}
-	said, err := l.marked(ctx)
+	said, err := l.Marked(ctx)
 	if err == nil && said != saidStored {
 		err = unexpected(h.name, said)
 	}
-	return err
-}
-
-// bring makes sure that the host of a line has a folder of this host, and returns
-// the folder's digest. log gets a line if the folder travels; nil drops it.
-func (b *Backend) bring(ctx context.Context, l *line, dir string, log func(string)) (string, error) {
-	t, err := b.trees.of(dir)
-	if err != nil {
-		return "", err
-	}
-	leave, err := enter(ctx, l.host.travel)
-	if err != nil {
-		return "", err
-	}
-	defer leave()
-	a, err := l.ask(ctx, order{Have: t.digest})
-	if err != nil || a.Has {
-		return t.digest, err
-	}
-	if log != nil {
-		log(fmt.Sprintf("%s (%d MB) travels to the host %s", dir, t.bytes>>20, l.host.name))
-	}
-	return t.digest, l.put(ctx, dir, t)
-}
-
-// put sends a tree.
-func (l *line) put(ctx context.Context, dir string, t tree) error {
-	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Now()) })
-	defer stop()
-	if err := l.send(ctx, order{Put: &put{t.digest, t.bytes}}); err != nil {
-		return err
-	}
-	if err := pack(dir, l.conn); err != nil {
-		var gone *net.OpError // the line broke: the other side may have said why
-		if errors.As(err, &gone) {
-			if _, far := l.answer(ctx); far != nil {
-				return far
-			}
-		}
-		return fmt.Errorf("send %s to the host %s: %w", dir, l.host.name, err)
-	}
-	_, err := l.answer(ctx)
 	return err
 }

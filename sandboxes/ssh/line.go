@@ -1,9 +1,7 @@
 package ssh
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -18,25 +16,16 @@ import (
 
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/far"
 )
 
 // host is one destination of ssh.
 type host struct {
+	*far.Host
 	name      string
 	sandboxes atomic.Int64
 	failed    atomic.Int64  // time of the last failure, in nanoseconds since 1970
 	dials     chan struct{} // has a place for each connection that may be set up at once
-	travel    chan struct{} // has one place, for the line on which files travel
-}
-
-// enter takes a place in a channel of a host; leave gives it back.
-func enter(ctx context.Context, places chan struct{}) (leave func(), err error) {
-	select {
-	case places <- struct{}{}:
-		return func() { <-places }, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
 }
 
 // maxDials is below the number of connections that sshd lets log in at once.
@@ -45,10 +34,11 @@ const maxDials = 4
 // exitSSH is the exit status of ssh for its own failures.
 const exitSSH = 255
 
-// line is a running ssh. Its standard input and output are one end of conn.
+// line is a running ssh. Its standard input and output are the other end of the
+// connection.
 type line struct {
+	far.Line
 	host   *host
-	conn   *net.UnixConn
 	cmd    *exec.Cmd
 	says   *head
 	exited chan struct{}
@@ -88,7 +78,8 @@ func (b *Backend) start(h *host, script string) (*line, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a line to ssh: %w", err)
 	}
-	l := &line{host: h, conn: conn.(*net.UnixConn), says: &head{}, exited: make(chan struct{})}
+	l := &line{Line: far.Line{Host: h.Host, Conn: conn.(*net.UnixConn)}, host: h, says: &head{}, exited: make(chan struct{})}
+	l.Broken = l.broken
 	l.cmd = exec.Command(path, flags(b.config, h.name, script)...)
 	l.cmd.Stdin, l.cmd.Stdout, l.cmd.Stderr = theirs, theirs, l.says
 	l.cmd.WaitDelay = time.Second
@@ -106,7 +97,7 @@ func (b *Backend) start(h *host, script string) (*line, error) {
 
 // end closes the line and waits until the other side has ended, for endTime at most.
 func (l *line) end(ctx context.Context) {
-	_ = l.conn.Close()
+	_ = l.Conn.Close()
 	limit := time.NewTimer(endTime)
 	defer limit.Stop()
 	select {
@@ -117,72 +108,6 @@ func (l *line) end(ctx context.Context) {
 	}
 	_ = l.cmd.Process.Kill()
 	<-l.exited
-}
-
-// ask sends an order and returns the answer.
-func (l *line) ask(ctx context.Context, o order) (answer, error) {
-	if err := l.send(ctx, o); err != nil {
-		return answer{}, err
-	}
-	return l.answer(ctx)
-}
-
-func (l *line) send(ctx context.Context, o order) error {
-	data, err := json.Marshal(o)
-	if err != nil {
-		return fmt.Errorf("write an order: %w", err)
-	}
-	if _, err := l.conn.Write(append(data, '\n')); err != nil {
-		return l.broken(ctx)
-	}
-	return nil
-}
-
-// answer reads the next answer.
-func (l *line) answer(ctx context.Context) (a answer, err error) {
-	text, err := l.marked(ctx)
-	if err != nil {
-		return a, err
-	}
-	if err := json.Unmarshal([]byte(text), &a); err != nil {
-		return a, fmt.Errorf("the host %s: read an answer: %w", l.host.name, err)
-	}
-	switch no := a.Unsupported; {
-	case no != nil:
-		return a, &sandboxes.UnsupportedError{Field: no.Field, Value: no.Value, Reason: fmt.Sprintf("on the host %s: %s", l.host.name, no.Reason)}
-	case a.Error != "":
-		return a, fmt.Errorf("the host %s: %s", l.host.name, plain.Line(a.Error, maxSays))
-	}
-	return a, nil
-}
-
-// maxNoise bounds the output of the other side's login shell before an answer.
-const maxNoise = 64 << 10
-
-// maxAnswer bounds an answer.
-const maxAnswer = 1 << 20
-
-// marked returns the next line that begins with mark, without it. It reads no byte
-// beyond that line.
-func (l *line) marked(ctx context.Context) (string, error) {
-	defer context.AfterFunc(ctx, func() { _ = l.conn.SetReadDeadline(time.Now()) })()
-	var text []byte
-	one, noise := make([]byte, 1), 0
-	for noise < maxNoise && len(text) < maxAnswer {
-		if _, err := l.conn.Read(one); err != nil {
-			return "", l.broken(ctx)
-		}
-		if one[0] != '\n' {
-			text = append(text, one[0])
-			continue
-		}
-		if rest, ok := bytes.CutPrefix(text, []byte(mark)); ok {
-			return string(rest), nil
-		}
-		noise += len(text) + 1
-		text = text[:0]
-	}
-	return "", fmt.Errorf("the host %s: its login shell writes more than %d bytes to its output before a command runs", l.host.name, maxNoise)
 }
 
 // unreachableError means that ssh has no connection to the host, or lost it.
@@ -225,19 +150,11 @@ func (l *line) lost() error {
 	case <-limit.C:
 		return sandboxes.ErrLost
 	}
-	switch l.cmd.ProcessState.ExitCode() {
-	case exitMemory:
-		return sandboxes.ErrMemory
-	case exitKilled:
-		return sandboxes.ErrKilled
-	case exitLost:
-		return sandboxes.ErrLost
+	if err, ok := far.Lost(l.cmd.ProcessState.ExitCode()); ok {
+		return err
 	}
 	return fmt.Errorf("%w: %w", sandboxes.ErrLost, l.broken(context.Background()))
 }
-
-// maxSays bounds the part of ssh's errors that is kept.
-const maxSays = 2 << 10
 
 // head keeps the beginning of a text. It is safe for concurrent use.
 type head struct {
@@ -248,12 +165,12 @@ type head struct {
 func (h *head) Write(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.text = append(h.text, p[:min(len(p), maxSays-len(h.text))]...)
+	h.text = append(h.text, p[:min(len(p), far.MaxSays-len(h.text))]...)
 	return len(p), nil
 }
 
 func (h *head) String() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return plain.Line(strings.TrimSpace(string(h.text)), maxSays)
+	return plain.Line(strings.TrimSpace(string(h.text)), far.MaxSays)
 }

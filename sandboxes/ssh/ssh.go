@@ -1,5 +1,5 @@
 // Package ssh makes local sandboxes on other hosts, which it reaches with the
-// system's ssh. The program on the other side is turngate itself: Serve.
+// system's ssh. The program on the other side is turngate itself: far.Serve.
 package ssh
 
 import (
@@ -17,6 +17,7 @@ import (
 
 	"github.com/turngate/turngate/internal/box"
 	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/far"
 	"github.com/turngate/turngate/sandboxes/local"
 	"github.com/turngate/turngate/schema"
 )
@@ -26,7 +27,7 @@ type Backend struct {
 	helper  string
 	config  string                            // file of settings for ssh; empty: the user's
 	program func() (digest string, err error) // of the helper
-	trees   trees
+	trees   far.Trees
 	hosts   []*host
 	login   time.Duration // limit of a login
 }
@@ -44,7 +45,7 @@ func Kind() sandboxes.Kind {
 				if slices.Contains(h.SSH.Hosts[:i], name) {
 					return nil, fmt.Errorf("the host %q is listed twice", name)
 				}
-				b.hosts = append(b.hosts, &host{name: name, dials: make(chan struct{}, maxDials), travel: make(chan struct{}, 1)})
+				b.hosts = append(b.hosts, &host{Host: far.NewHost("ssh", "the host "+name), name: name, dials: make(chan struct{}, maxDials)})
 			}
 			return b, nil
 		},
@@ -160,36 +161,10 @@ func (b *Backend) createOn(ctx context.Context, h *host, s sandboxes.Spec) (_ sa
 			_ = sb.Close(context.WithoutCancel(ctx))
 		}
 	}()
-	c := &create{
-		Owner: ownerThere(s.Owner), Rollout: s.Rollout, Attempt: s.Attempt, Part: s.Part,
-		CPUs: s.CPUs, Memory: s.MemoryBytes, Disk: s.DiskBytes, Pids: s.Pids, GPUs: s.GPUs, Strict: s.Strict,
-		User: s.User, Workdir: s.Workdir, Env: s.Env, Ready: s.Ready, Life: s.Life, Lost: s.Lost,
-	}
-	for _, m := range s.Mounts {
-		digest, err := b.bring(ctx, l, m.Host, s.Log)
-		if err != nil {
-			return nil, err
-		}
-		c.Mounts = append(c.Mounts, mount{digest, m.Guest})
-	}
-	a, err := l.ask(ctx, order{Create: c})
+	client, err := l.Sandbox(ctx, &b.trees, ownerThere(s.Owner), s, l.lost)
 	if err != nil {
 		return nil, err
 	}
-	for _, n := range a.Notes {
-		if s.Note != nil {
-			s.Note(n.Limit, n.Text)
-		}
-	}
-	client, err := box.NewClient(ctx, l.conn, a.Secret, a.Workdir)
-	if err != nil {
-		if ctx.Err() == nil {
-			// Nothing of the task has run yet, so the reason is no fault of the task: the text alone.
-			err = fmt.Errorf("%w: %s", err, l.lost().Error()) //nolint:contextcheck // the context has not ended
-		}
-		return nil, fmt.Errorf("the host %s: %w", h.name, err)
-	}
-	client.Explain(l.lost)
 	sb.Client = client
 	return sb, nil
 }
@@ -212,11 +187,7 @@ func (b *Backend) sweepOn(ctx context.Context, h *host, owner string, keep func(
 		return 0, err
 	}
 	defer l.end(ctx)
-	a, err := l.ask(ctx, order{Sweep: ownerThere(owner)})
-	for err == nil && a.Rollout != "" {
-		a, err = l.ask(ctx, order{Keep: keep(a.Rollout)})
-	}
-	return a.Swept, err
+	return l.Sweep(ctx, ownerThere(owner), keep)
 }
 
 // ownerThere is the owner's name on the other hosts, where workers of several hosts

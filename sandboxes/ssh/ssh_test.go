@@ -15,6 +15,7 @@ import (
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv/sshd"
 	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/far"
 	"github.com/turngate/turngate/sandboxes/local"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
 	"github.com/turngate/turngate/sandboxes/ssh"
@@ -25,8 +26,8 @@ func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) > 1 && os.Args[1] == "box":
 		os.Exit(local.BoxMain(os.Args[2:]))
-	case len(os.Args) > 1 && os.Args[1] == ssh.Command:
-		os.Exit(ssh.Serve())
+	case len(os.Args) > 1 && os.Args[1] == far.Command:
+		os.Exit(far.Serve(os.Args[2:]))
 	case len(os.Args) > 3 && os.Args[1] == "work":
 		os.Exit(work(os.Args[2], os.Args[3]))
 	}

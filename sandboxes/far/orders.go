@@ -1,4 +1,7 @@
-package ssh
+// Package far makes local sandboxes on another host over a byte stream. A backend
+// brings the stream: one end is the standard input and output of Serve there, the
+// other end is a Line here.
+package far
 
 import (
 	"time"
@@ -7,18 +10,12 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// mark begins each line that turngate writes on the other side. Lines without it
-// come from the login shell.
-const mark = "turngate-ssh "
+// Mark begins each line that turngate writes on the other side. Lines without it
+// come from other programs, such as a login shell.
+const Mark = "turngate-far "
 
-// said is the first line of the other side after its mark.
-const (
-	saidReady   = "ready"   // Serve takes orders
-	saidMissing = "missing" // the program is not there; the system and the machine follow
-	saidStored  = "stored"  // the program is there now
-	saidForeign = "foreign" // others may write to a folder, which follows
-	saidNoexec  = "noexec"  // programs do not run in a folder, which follows
-)
+// Ready is the first line of Serve, after its mark.
+const Ready = "ready"
 
 // maxOrder bounds an order.
 const maxOrder = 8 << 20
@@ -90,3 +87,17 @@ const (
 	exitMemory = 82
 	exitKilled = 83
 )
+
+// Lost returns the reason for the end of a sandbox in an exit status of Serve: an
+// error that wraps sandboxes.ErrLost. ok is false for a status with no such reason.
+func Lost(status int) (err error, ok bool) { //nolint:revive // the error is the value
+	switch status {
+	case exitMemory:
+		return sandboxes.ErrMemory, true
+	case exitKilled:
+		return sandboxes.ErrKilled, true
+	case exitLost:
+		return sandboxes.ErrLost, true
+	}
+	return nil, false
+}

@@ -1,4 +1,4 @@
-package ssh
+package far
 
 import (
 	"archive/tar"
@@ -20,8 +20,9 @@ type tree struct {
 	bytes  int64
 }
 
-// trees remembers the trees of folders, which nobody changes once they are there.
-type trees struct {
+// Trees remembers the trees of folders, which nobody changes once they are there.
+// The zero value is ready for use.
+type Trees struct {
 	mu    sync.Mutex
 	known map[string]seenTree
 }
@@ -32,7 +33,7 @@ type seenTree struct {
 }
 
 // of returns the tree of a folder.
-func (t *trees) of(dir string) (tree, error) {
+func (t *Trees) of(dir string) (tree, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	info, err := os.Stat(dir)

@@ -1,4 +1,4 @@
-package ssh
+package far
 
 import (
 	"bufio"
@@ -22,20 +22,24 @@ import (
 )
 
 // Command is the sub-command of turngate that runs Serve.
-const Command = "ssh-serve"
+const Command = "far-serve"
 
 // server takes the orders of one line. It is the worker's hand on this host.
 type server struct {
 	in     *bufio.Reader
 	out    io.Writer
-	folder string // of this program: the cache folder
+	folder string // for trees and records
 	local  *local.Backend
 }
 
 // Serve takes orders from standard input, answers them on standard output, and
-// makes at most one sandbox, which ends with standard input. It returns the
-// process's exit code.
-func Serve() int {
+// makes at most one sandbox, which ends with standard input. It keeps its files in
+// the folder that is its only argument. It returns the process's exit code.
+func Serve(args []string) int {
+	if len(args) != 1 {
+		fmt.Fprintln(os.Stderr, "want the folder for files; workers start this command")
+		return 2
+	}
 	unix.Umask(0o022) // a login shell may have another one; the files of a sandbox are for its users
 	// Without a handler a write to a closed output ends this process.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
@@ -46,9 +50,9 @@ func Serve() int {
 		fmt.Fprintln(os.Stderr, "find this program:", err)
 		return 1
 	}
-	dir := filepath.Dir(exe)
+	dir := args[0]
 	s := &server{in: bufio.NewReader(os.Stdin), out: os.Stdout, folder: dir, local: &local.Backend{Helper: exe, StateDir: filepath.Join(dir, "state")}}
-	fmt.Fprintln(s.out, mark+saidReady)
+	fmt.Fprintln(s.out, Mark+Ready)
 	for {
 		o, err := s.next()
 		if errors.Is(err, io.EOF) {
@@ -93,16 +97,13 @@ func (s *server) answer(a answer) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(s.out, "%s%s\n", mark, data)
+	_, err = fmt.Fprintf(s.out, "%s%s\n", Mark, data)
 	return err
 }
 
 func failed(err error) answer {
 	var no *sandboxes.UnsupportedError
 	if errors.As(err, &no) {
-		if no.Field == "sandbox.backend" {
-			no.Value = Kind().Name
-		}
 		return answer{Unsupported: no}
 	}
 	return answer{Error: err.Error()}
