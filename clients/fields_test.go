@@ -52,7 +52,7 @@ func messages() []any {
 	return []any{
 		schema.Request{}, schema.Call{}, schema.Reply{}, schema.Delta{}, schema.Fault{}, schema.ToolCall{}, schema.ToolResult{},
 		schema.Verification{}, schema.Verdict{}, schema.Operation{}, schema.OperationResult{}, schema.Result{},
-		schema.Hint{}, schema.State{}, schema.Cancel{}, schema.Hold{}, schema.Opened{}, schema.Attach{}, schema.Attached{}, schema.Process{}, schema.Fleet{}, schema.Event{}, schema.TranscriptLine{}, schema.Presence{}, schema.Control{},
+		schema.Hint{}, schema.State{}, schema.Cancel{}, schema.Hold{}, schema.Opened{}, schema.Attach{}, schema.Attached{}, schema.Process{}, schema.Fleet{}, schema.Event{}, schema.TranscriptLine{}, schema.Presence{}, schema.Control{}, schema.Machine{}, schema.LineOpen{}, schema.LineEnd{},
 	}
 }
 

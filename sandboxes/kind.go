@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"os"
 	"time"
+
+	"github.com/turngate/turngate/schema"
 )
 
 // Kind describes a backend before it is made. Package backends lists all kinds;
@@ -35,6 +38,26 @@ type Host struct {
 	// 8 to 24 bits. Default DefaultSubnets.
 	Subnets netip.Prefix
 	SSH     SSH
+	// Machines are for the backend machine.
+	Machines Machines
+}
+
+// Machines has the machines that take sandboxes over NATS.
+type Machines struct {
+	Fleet Fleet    // nil: the backend is not used
+	Names []string // of the machines to use; none: all that are there
+}
+
+// Fleet opens lines to machines. It is safe for concurrent use.
+type Fleet interface {
+	// Await calls ok with the machines that are there, again after each announcement,
+	// until it returns true or the context ends.
+	Await(ctx context.Context, ok func([]schema.Machine) bool) error
+	// Open opens a line for a capability to an instance of a machine. stream is this
+	// side's end, which Open closes in any case. The line ends with the stream's bytes,
+	// or at once with the context. over is called with the machine's end of the line or
+	// the reason for an early one, unless Open returns an error.
+	Open(ctx context.Context, machine, instance, want string, stream *os.File, over func(schema.LineEnd)) error
 }
 
 // SSH has the hosts of the backend ssh.

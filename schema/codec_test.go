@@ -172,6 +172,7 @@ func FuzzDecode(f *testing.F) {
 		func() schema.Message { return &schema.Result{} }, func() schema.Message { return &schema.Event{} },
 		func() schema.Message { return &schema.Fault{} }, func() schema.Message { return &schema.Cancel{} },
 		func() schema.Message { return &schema.State{} }, func() schema.Message { return &schema.Hint{} }, func() schema.Message { return &schema.Presence{} }, func() schema.Message { return &schema.Control{} },
+		func() schema.Message { return &schema.Machine{} }, func() schema.Message { return &schema.LineOpen{} }, func() schema.Message { return &schema.LineEnd{} },
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, kind := range kinds {

@@ -138,6 +138,8 @@ func (c *accessChange) admit(cmd *cobra.Command, name string) error {
 		fmt.Fprintf(out, "%s %s is admitted with its key\n", c.kind, name)
 	case c.kind == "trainer":
 		printTrainer(out, c.nats.url, c.ring, name)
+	case c.kind == "machine":
+		fmt.Fprintf(out, "machine  %s: turngate machine serve --nats %s --creds %s\n", name, c.nats.url, c.ring.MachineCreds(name))
 	default:
 		printWorker(out, c.nats.url, c.ring, name)
 	}

@@ -208,7 +208,7 @@ func rootCommand(hurry <-chan struct{}, end context.CancelCauseFunc) *cobra.Comm
 	root.SetErr(plain.NewWriter(os.Stderr))
 	root.PersistentFlags().Bool("verbose", false, "log what happens, not only what goes wrong")
 	root.PersistentFlags().DurationVar(&timeout, "timeout", 0, "end the command after this time, with exit status 124 (default: never)")
-	root.AddCommand(runCommand(), jobCommand(), rolloutCommand(), taskCommand(), sandboxCommand(), imageCommand(), upCommand(hurry), natsCommand(), workerCommand(hurry), queueCommand(), deadCommand(), trainerCommand(), tapCommand(), consoleCommand(), metricsCommand(), contextCommand(), agentCommand(), doctorCommand(), miniCommand(), toolsCommand(),
+	root.AddCommand(runCommand(), jobCommand(), rolloutCommand(), taskCommand(), sandboxCommand(), imageCommand(), upCommand(hurry), natsCommand(), workerCommand(hurry), machineCommand(), queueCommand(), deadCommand(), trainerCommand(), tapCommand(), consoleCommand(), metricsCommand(), contextCommand(), agentCommand(), doctorCommand(), miniCommand(), toolsCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(c *cobra.Command, _ []string) {
 			fmt.Fprintln(c.OutOrStdout(), buildOf())
 		}})

@@ -59,6 +59,7 @@ type workerFlags struct {
 	monitor         metricsFlags
 	person          rollout.Person // nil: nobody is at this worker's terminal
 	ssh             sshFlags
+	machines        machineFlags
 }
 
 // defaultCopyMB bounds the files of one snapshot.
@@ -68,7 +69,7 @@ const defaultCopyMB = 8 << 10
 func (f *workerFlags) check() error {
 	wrong := []error{
 		atLeast("grace", f.grace, 0), atLeast("retention", f.retention, 0), atLeast("conversations-mb", f.conversationsMB, 1), atLeast("requests-mb", f.requestsMB, 1),
-		atLeast("max-cpus", f.maxCPUs, 0), atLeast("max-memory-mb", f.maxMemoryMB, 0), atLeast("max-disk-mb", f.maxDiskMB, 0), atLeast("max-pids", f.maxPids, 0), atLeast("max-snapshot-mb", f.maxSnapshotMB, -1), atLeast("bundle-cache-mb", f.bundleCacheMB, 0), f.images.check(), f.trainers.check(), f.monitor.check("metrics"), f.ssh.check(),
+		atLeast("max-cpus", f.maxCPUs, 0), atLeast("max-memory-mb", f.maxMemoryMB, 0), atLeast("max-disk-mb", f.maxDiskMB, 0), atLeast("max-pids", f.maxPids, 0), atLeast("max-snapshot-mb", f.maxSnapshotMB, -1), atLeast("bundle-cache-mb", f.bundleCacheMB, 0), f.images.check(), f.trainers.check(), f.monitor.check("metrics"), f.ssh.check(), f.machines.check(),
 	}
 	if f.replicas != 0 && f.replicas != 1 && f.replicas != 3 {
 		wrong = append(wrong, fmt.Errorf("--replicas: %d is not valid: want 1 or 3", f.replicas))
@@ -109,6 +110,7 @@ func (f *workerFlags) add(cmd *cobra.Command) {
 	f.images.add(fl)
 	f.monitor.add(fl)
 	f.ssh.add(fl, "")
+	f.machines.add(fl)
 	fl.StringVar(&f.sideCarSubnets, "side-car-subnets", sandboxes.DefaultSubnets, "addresses for the networks of tasks with side-cars")
 }
 
@@ -131,6 +133,15 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 			return nil, nil, usage("--side-car-subnets: %q is not valid: want a range such as %s", f.sideCarSubnets, sandboxes.DefaultSubnets)
 		}
 	}
+	var leaveMachines func()
+	if host.Machines, leaveMachines, err = f.machines.settings(b, wid, f.sandboxes); err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			leaveMachines()
+		}
+	}()
 	list, err := openBackends(ctx, splitList(f.sandboxes), host)
 	if err != nil {
 		return nil, nil, err
@@ -163,10 +174,11 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 		side.Close()
 		return nil, nil, err
 	}
-	release = func() { calls.Close(); side.Close() }
+	release = func() { leaveMachines(); calls.Close(); side.Close() }
 	w, err := worker.New(c, side, calls)
 	if err != nil {
-		release()
+		calls.Close()
+		side.Close()
 		return nil, nil, err
 	}
 	m.watchWorker(w.State)

@@ -24,7 +24,7 @@ import (
 	"github.com/turngate/turngate/subjects"
 )
 
-// TestAdmission adds and removes trainers and workers while the server runs and
+// TestAdmission adds and removes trainers, workers and machines while the server runs and
 // alpha answers calls of w1. No connection is lost, every call gets its whole
 // answer, and a removed client is disconnected and refused. While the server
 // replaces its accounts it may drop messages between them for a moment, so a call
@@ -64,8 +64,9 @@ func admission(t *testing.T, w *world, reload func()) {
 		name := fmt.Sprintf("new%d", i)
 		harness.Must(t, w.keys.AddTrainer(name, ""))
 		harness.Must(t, w.keys.AddWorker(name, ""))
+		harness.Must(t, w.keys.AddMachine(name, ""))
 		reload()
-		for kind, remove := range map[string]func(string) error{"trainer": w.keys.RemoveTrainer, "worker": w.keys.RemoveWorker} {
+		for kind, remove := range map[string]func(string) error{"trainer": w.keys.RemoveTrainer, "worker": w.keys.RemoveWorker, "machine": w.keys.RemoveMachine} {
 			closed := make(chan struct{})
 			nc := connectSoon(t, w.url, keptKey(t, w, kind, name), nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 			t.Cleanup(nc.Close)
@@ -94,7 +95,7 @@ func admission(t *testing.T, w *world, reload func()) {
 			t.Errorf("a connection was lost: %d times", nc.Reconnects)
 		}
 	}
-	t.Logf("%d calls of %d frames were whole through %d reloads, %d were made again", calls.whole.Load(), frames, 3*rounds, calls.again.Load())
+	t.Logf("%d calls of %d frames were whole through %d reloads, %d were made again", calls.whole.Load(), frames, 4*rounds, calls.again.Load())
 }
 
 // keptKey is the key of a client, from a copy of its credential that stays.

@@ -15,9 +15,10 @@ import (
 	"github.com/turngate/turngate/internal/testenv"
 )
 
-// members are all roles of a server with the trainer alpha and the worker w1.
+// members are all roles of a server with the trainer alpha, the worker w1 and the
+// machine m1.
 func members() []role {
-	return []role{{"trainer", "alpha"}, {"worker", "w1"}, {"ops", "ops"}, {"admin", "admin"}}
+	return []role{{"trainer", "alpha"}, {"worker", "w1"}, {"machine", "m1"}, {"ops", "ops"}, {"admin", "admin"}}
 }
 
 // TestProtection asks servers with the accounts of turngate.

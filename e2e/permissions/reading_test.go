@@ -137,8 +137,12 @@ type hearing struct {
 func hearings() []hearing {
 	alpha, beta, ops := role{"trainer", "alpha"}, role{"trainer", "beta"}, role{"ops", "ops"}
 	w1, w2, admin, sys := role{"worker", "w1"}, role{"worker", "w2"}, role{"admin", "admin"}, role{"sys", "sys"}
+	m1, m2 := role{"machine", "m1"}, role{"machine", "m2"}
 	token := [16]byte{3}
-	return []hearing{
+	all := []hearing{
+		{subjects.MachinePresence("m1"), m1, subjects.MachinesFilter, w1, []role{alpha, ops, m2}},
+		{subjects.MachineDown("m1", "1-a", "w1", "x"), w1, subjects.MachineDownOf("m1"), m1, []role{alpha, ops, w2, m2}},
+		{subjects.MachineUp("m1", "w1", "x"), m1, subjects.MachineUpTo("w1"), w1, []role{alpha, ops, w2, m2}},
 		{"rollout.beta-1.llm.beta.0.1.1", w1, "rollout.*.llm.beta.>", beta, []role{alpha, ops, w2}},
 		{"rollout.beta-1.tool.beta.0.1.1", w1, "rollout.*.tool.beta.>", beta, []role{alpha, ops, w2}},
 		{"rollout.beta-1.verify.beta.0.1.1", w1, "rollout.*.verify.beta.>", beta, []role{alpha, ops, w2}},
@@ -157,6 +161,12 @@ func hearings() []hearing {
 		{subjects.Lease("w1", "i1"), w1, "$KV.lease.>", admin, []role{alpha, ops, w2}},
 		{"$SYS.ACCOUNT.X.CONNECT", sys, "$SYS.>", sys, []role{alpha, ops, w1, admin}},
 	}
+	for i, h := range all {
+		if !strings.Contains(h.publish, "machine.") {
+			all[i].refused = append(h.refused, m1)
+		}
+	}
+	return all
 }
 
 // TestListening subscribes with the refused roles, to the subject and to all

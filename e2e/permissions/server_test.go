@@ -35,8 +35,12 @@ type world struct {
 // worlds are the kinds of servers that every table is tried on.
 func worlds(t *testing.T, try func(t *testing.T, w *world)) {
 	t.Run("embedded", func(t *testing.T) {
+		state := filepath.Join(t.TempDir(), "state")
+		keys, err := broker.OpenKeyring(filepath.Join(state, "creds"))
+		harness.Must(t, err)
+		addMachines(t, keys)
 		srv := testenv.Serve(t, broker.EmbeddedConfig{
-			StateDir: filepath.Join(t.TempDir(), "state"), Port: testenv.FreePort(t), Trainers: []string{"alpha", "beta"}, Workers: []string{"w1", "w2"}, Relaxed: true, Log: zerolog.Nop(),
+			StateDir: state, Port: testenv.FreePort(t), Trainers: []string{"alpha", "beta"}, Workers: []string{"w1", "w2"}, Relaxed: true, Log: zerolog.Nop(),
 		})
 		try(t, newWorld(t, srv.URL(), srv.Keyring))
 	})
@@ -60,7 +64,14 @@ func keyring(t *testing.T, trainers ...string) *broker.Keyring {
 	}
 	harness.Must(t, keys.AddWorker("w1", ""))
 	harness.Must(t, keys.AddWorker("w2", ""))
+	addMachines(t, keys)
 	return keys
+}
+
+func addMachines(t *testing.T, keys *broker.Keyring) {
+	t.Helper()
+	harness.Must(t, keys.AddMachine("m1", ""))
+	harness.Must(t, keys.AddMachine("m2", ""))
 }
 
 func configFile(t *testing.T, keys *broker.Keyring, f broker.ServerFile, name string) string {
@@ -164,6 +175,8 @@ func (w *world) creds(r role) string {
 		return w.keys.TrainerCreds(r.name)
 	case "worker":
 		return w.keys.WorkerCreds(r.name)
+	case "machine":
+		return w.keys.MachineCreds(r.name)
 	case "ops":
 		return w.keys.OpsCreds()
 	case "sys":

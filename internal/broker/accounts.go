@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Names of accounts. Each trainer has an account of its own, see
-// accountOfTrainer.
+// Names of accounts. Each trainer and each machine has an account of its own, see
+// accountOfTrainer and accountOfMachine.
 const (
 	accountWorkers = "WORKERS" // has JetStream: all streams, all workers and admins
 	accountOps     = "OPS"     // watchers
@@ -17,11 +17,15 @@ const (
 
 func accountOfTrainer(tid string) string { return "T_" + tid }
 
+func accountOfMachine(machine string) string { return "M_" + machine }
+
 // accountOf returns the account of a role.
 func accountOf(role, name string) string {
 	switch role {
 	case RoleTrainer:
 		return accountOfTrainer(name)
+	case RoleMachine:
+		return accountOfMachine(name)
 	case RoleOps:
 		return accountOps
 	default:
@@ -29,7 +33,7 @@ func accountOf(role, name string) string {
 	}
 }
 
-// Limits of the account of a trainer or of the watchers. Two connections and some
+// Limits of the account of a trainer, a machine or the watchers. Two connections and some
 // ten subscriptions are usual for each process.
 const (
 	maxConnections   = 128
@@ -41,9 +45,9 @@ const (
 
 // access has the public keys of all clients that a server admits.
 type access struct {
-	admin, ops, system string
-	trainers, workers  map[string]string // by name
-	leftOut            []error           // of clients that are not admitted
+	admin, ops, system          string
+	trainers, workers, machines map[string]string // by name
+	leftOut                     []error           // of clients that are not admitted
 }
 
 // config writes the accounts in the configuration language of nats-server. A
@@ -60,6 +64,11 @@ func (a access) config() string {
 		account := accountOfTrainer(tid)
 		exports.add(account, trainerTrades(tid))
 		writeAccount(&others, account, user(a.trainers[tid], trainerRights(tid).config()), trainerTrades(tid))
+	}
+	for _, machine := range slices.Sorted(maps.Keys(a.machines)) {
+		account := accountOfMachine(machine)
+		exports.add(account, machineTrades(machine))
+		writeAccount(&others, account, user(a.machines[machine], machineRights(machine).config()), machineTrades(machine))
 	}
 	exports.add(accountOps, opsTrades(trainers))
 	writeAccount(&others, accountOps, user(a.ops, opsRights(trainers).config()), opsTrades(trainers))

@@ -83,6 +83,11 @@ func (k *Keyring) TrainerCreds(tid string) string { return k.file(RoleTrainer+"-
 // WorkerCreds returns the path of one worker's credential.
 func (k *Keyring) WorkerCreds(wid string) string { return k.file(RoleWorker+"-"+wid, seedExt) }
 
+// MachineCreds returns the path of one machine's credential.
+func (k *Keyring) MachineCreds(machine string) string {
+	return k.file(RoleMachine+"-"+machine, seedExt)
+}
+
 // RoleOf returns the role and the name of a client in the path of its credential;
 // empty for any other path.
 func RoleOf(path string) (role, name string) {
@@ -114,14 +119,14 @@ func CheckRole(role, name string) error {
 	switch role {
 	case RoleTrainer:
 		return schema.CheckTrainer(name)
-	case RoleWorker:
-		return schema.CheckToken(RoleWorker, name)
+	case RoleWorker, RoleMachine:
+		return schema.CheckToken(role, name)
 	case RoleOps, RoleAdmin:
 		if name == role {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is not valid: want trainer:NAME, worker:NAME, ops:ops or admin:admin", schema.Clip(role+":"+name, 80))
+	return fmt.Errorf("%q is not valid: want trainer:NAME, worker:NAME, machine:NAME, ops:ops or admin:admin", schema.Clip(role+":"+name, 80))
 }
 
 // WorkerOf returns the worker name in the path of a worker's credential; empty for
@@ -150,6 +155,14 @@ func (k *Keyring) AddWorker(wid, public string) error {
 		return err
 	}
 	return k.add(RoleWorker+"-"+wid, public)
+}
+
+// AddMachine is AddTrainer for a machine.
+func (k *Keyring) AddMachine(machine, public string) error {
+	if err := schema.CheckToken(RoleMachine, machine); err != nil {
+		return err
+	}
+	return k.add(RoleMachine+"-"+machine, public)
 }
 
 // errOtherKey occurs when a client is added that has another key already.
@@ -185,7 +198,7 @@ func (k *Keyring) add(name, public string) error {
 // clientWith returns the client other than name that has a public key; empty: none.
 func (k *Keyring) clientWith(public, name string) string {
 	clients := []string{RoleAdmin, RoleOps, system}
-	for _, kind := range []string{RoleTrainer, RoleWorker} {
+	for _, kind := range []string{RoleTrainer, RoleWorker, RoleMachine} {
 		names, err := k.names(kind)
 		if err != nil {
 			continue // the server names the folder that it cannot read
@@ -218,6 +231,14 @@ func (k *Keyring) RemoveWorker(wid string) error {
 	return k.remove(RoleWorker + "-" + wid)
 }
 
+// RemoveMachine is RemoveTrainer for a machine.
+func (k *Keyring) RemoveMachine(machine string) error {
+	if err := schema.CheckToken(RoleMachine, machine); err != nil {
+		return err
+	}
+	return k.remove(RoleMachine + "-" + machine)
+}
+
 func (k *Keyring) remove(name string) error {
 	found := false
 	for _, ext := range []string{seedExt, publicExt} {
@@ -239,6 +260,9 @@ func (k *Keyring) Trainers() ([]string, error) { return k.names(RoleTrainer) }
 // Workers lists the names of the workers, sorted.
 func (k *Keyring) Workers() ([]string, error) { return k.names(RoleWorker) }
 
+// Machines lists the names of the machines, sorted.
+func (k *Keyring) Machines() ([]string, error) { return k.names(RoleMachine) }
+
 func (k *Keyring) names(kind string) ([]string, error) {
 	entries, err := os.ReadDir(k.dir)
 	if err != nil {
@@ -257,27 +281,23 @@ func (k *Keyring) names(kind string) ([]string, error) {
 }
 
 // access reads the public keys of all clients. It makes the credentials of admin,
-// ops and system if they are missing. A trainer or worker with a file that cannot
+// ops and system if they are missing. A trainer, worker or machine with a file that cannot
 // be used is in leftOut, so that one bad file does not stop the server.
 func (k *Keyring) access() (access, error) {
-	a := access{trainers: map[string]string{}, workers: map[string]string{}}
+	a := access{trainers: map[string]string{}, workers: map[string]string{}, machines: map[string]string{}}
 	for file, key := range map[string]*string{k.AdminCreds(): &a.admin, k.OpsCreds(): &a.ops, k.SystemCreds(): &a.system} {
 		var err error
 		if *key, err = loadOrMakeSeed(file); err != nil {
 			return access{}, err
 		}
 	}
-	for kind, keys := range map[string]map[string]string{RoleTrainer: a.trainers, RoleWorker: a.workers} {
+	for kind, keys := range a.named() {
 		names, err := k.names(kind)
 		if err != nil {
 			return access{}, err
 		}
 		for _, name := range names {
-			check := schema.CheckTrainer
-			if kind == RoleWorker {
-				check = func(s string) error { return schema.CheckToken("worker", s) }
-			}
-			err := check(name) // the name becomes a part of the server's configuration
+			err := CheckRole(kind, name) // the name becomes a part of the server's configuration
 			key := ""
 			if err == nil {
 				key, err = k.public(kind + "-" + name)
@@ -293,12 +313,17 @@ func (k *Keyring) access() (access, error) {
 	return a, nil
 }
 
-// leaveOutShared leaves out the trainers and workers whose key another client has, too:
+// named has the keys of the clients with names, by their role.
+func (a *access) named() map[string]map[string]string {
+	return map[string]map[string]string{RoleTrainer: a.trainers, RoleWorker: a.workers, RoleMachine: a.machines}
+}
+
+// leaveOutShared leaves out the clients with names whose key another client has, too:
 // the server takes a key once, and to remove one of its names would shut nobody out.
 func (a *access) leaveOutShared(dir string) {
 	holders := map[string][]string{a.admin: {RoleAdmin}, a.ops: {RoleOps}, a.system: {system}}
 	each := func(do func(kind, name, key string)) {
-		for kind, keys := range map[string]map[string]string{RoleTrainer: a.trainers, RoleWorker: a.workers} {
+		for kind, keys := range a.named() {
 			for name, key := range keys {
 				do(kind, name, key)
 			}
@@ -309,11 +334,7 @@ func (a *access) leaveOutShared(dir string) {
 		if all := holders[key]; len(all) > 1 {
 			slices.Sort(all)
 			a.leftOut = append(a.leftOut, fmt.Errorf("credentials in %s: %s %q: its key %s is that of several clients (%s): want one key for each", dir, kind, name, key, strings.Join(all, ", ")))
-			if kind == RoleTrainer {
-				delete(a.trainers, name)
-			} else {
-				delete(a.workers, name)
-			}
+			delete(a.named()[kind], name)
 		}
 	})
 }

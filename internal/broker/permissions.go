@@ -11,6 +11,7 @@ import (
 const (
 	RoleTrainer = "trainer"
 	RoleWorker  = "worker"
+	RoleMachine = "machine"
 	RoleOps     = "ops"   // watchers
 	RoleAdmin   = "admin" // has all rights in the workers' account
 )
@@ -81,6 +82,23 @@ func trainerRights(tid string) rights {
 	return r
 }
 
+// machineTrades lists everything that passes between a machine and the workers.
+func machineTrades(machine string) []trade {
+	return []trade{
+		{kind: tradeStream, subject: subjects.MachineDownOf(machine)},
+		{kind: tradeService, subject: subjects.MachineUpOf(machine)},
+		{kind: tradeService, subject: subjects.MachinePresence(machine)},
+	}
+}
+
+// machineRights let a machine announce itself and serve its own lines. It hears other
+// instances of itself in its own account.
+func machineRights(machine string) rights {
+	r := rightsOf(machineTrades(machine), InboxFor(RoleMachine, machine))
+	r.subscribe = append(r.subscribe, subjects.MachinePresence(machine))
+	return r
+}
+
 // opsTrades let watchers read about rollouts and workers, and change nothing. A consumer
 // would publish in the workers' account, so events are read by direct gets.
 func opsTrades(trainers []string) []trade {
@@ -133,12 +151,12 @@ func workerRights(wid string) rights {
 			"rollout.*.llm.>", "rollout.*.tool.>", "rollout.*.verify.>", "rollout.*.events.*", "rollout.*.live.*", "record.>",
 			subjects.Requests, subjects.Requests + ".*.*", subjects.ParkedFilter("*"),
 			subjects.TrainerResults("*"), subjects.TrainerEvents("*"), subjects.DeadFilter,
-			subjects.WorkerStatus(wid), subjects.WorkerControl("*"), subjects.WorkerTrainers,
+			subjects.WorkerStatus(wid), subjects.WorkerControl("*"), subjects.WorkerTrainers, subjects.MachineDownFrom(wid),
 			subjects.LeasesOf(wid), subjects.JanitorLease, subjects.Presence(wid), subjects.HoldsFilter, subjects.Process("*", "*"), "$O.>",
 			userInfo, "$JS.ACK.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", directGet(subjects.StreamWorkers), directGet(subjects.StreamWorkers) + ".>",
 		},
 		subscribe: []string{
-			"_INBOX.gate.*." + wid + ".>", InboxFor(RoleWorker, wid) + ".>", subjects.WorkerControl(wid), subjects.WorkerTrainers,
+			"_INBOX.gate.*." + wid + ".>", InboxFor(RoleWorker, wid) + ".>", subjects.WorkerControl(wid), subjects.WorkerTrainers, subjects.MachinesFilter, subjects.MachineUpTo(wid),
 			subjects.CancelFilter, subjects.HoldFilter, subjects.FleetFilter, subjects.OpenFilter, subjects.AttachFilter, subjects.HoldsFilter,
 		},
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/docker"
 	"github.com/turngate/turngate/sandboxes/local"
+	"github.com/turngate/turngate/sandboxes/machine"
 	"github.com/turngate/turngate/sandboxes/ssh"
 )
 
@@ -17,6 +18,7 @@ func All() []sandboxes.Kind {
 		local.Kind(),
 		docker.Kind(),
 		ssh.Kind(),
+		machine.Kind(),
 	}
 }
 

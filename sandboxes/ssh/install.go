@@ -2,8 +2,6 @@ package ssh
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"os"
@@ -43,20 +41,6 @@ func storeScript(digest string) string {
 	return folder + `mkdir -p "$d" || exit 1; ` + guard + `t=$(mktemp "$d/new.XXXXXXXX") || exit 1; cat >"$t"; ` +
 		`case $(sha256sum <"$t") in ` + digest + `*) chmod 755 "$t" && { sync "$t" || sync; } && mv -f "$t" "$d/turngate-` + digest + `" && echo "` + far.Mark + saidStored + `";; ` +
 		`*) echo "the copy has another digest" >&2;; esac; rm -f "$t"`
-}
-
-// digestOf returns the sha256 of a file as hex digits.
-func digestOf(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", fmt.Errorf("read turngate's own program: %w", err)
-	}
-	defer f.Close()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, f); err != nil {
-		return "", fmt.Errorf("read turngate's own program: %w", err)
-	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
 // dial returns a line to Serve on the host. It brings the program if the host does

@@ -3,16 +3,11 @@ package ssh
 import (
 	"context"
 	"fmt"
-	"net"
-	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/sandboxes"
@@ -40,7 +35,7 @@ type line struct {
 	far.Line
 	host   *host
 	cmd    *exec.Cmd
-	says   *head
+	says   *far.Head
 	exited chan struct{}
 }
 
@@ -67,18 +62,12 @@ func (b *Backend) start(h *host, script string) (*line, error) {
 	if err != nil {
 		return nil, &sandboxes.UnsupportedError{Field: "sandbox.backend", Value: "ssh", Reason: "the program ssh is missing on the worker's host; install it (Debian: openssh-client)"}
 	}
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	conn, theirs, err := far.Pair()
 	if err != nil {
-		return nil, fmt.Errorf("open a line to ssh: %w", err)
+		return nil, err
 	}
-	theirs, ours := os.NewFile(uintptr(fds[0]), "ssh"), os.NewFile(uintptr(fds[1]), "worker")
 	defer theirs.Close()
-	defer ours.Close()
-	conn, err := net.FileConn(ours)
-	if err != nil {
-		return nil, fmt.Errorf("open a line to ssh: %w", err)
-	}
-	l := &line{Line: far.Line{Host: h.Host, Conn: conn.(*net.UnixConn)}, host: h, says: &head{}, exited: make(chan struct{})}
+	l := &line{Line: far.Line{Host: h.Host, Conn: conn}, host: h, says: &far.Head{}, exited: make(chan struct{})}
 	l.Broken = l.broken
 	l.cmd = exec.Command(path, flags(b.config, h.name, script)...)
 	l.cmd.Stdin, l.cmd.Stdout, l.cmd.Stderr = theirs, theirs, l.says
@@ -154,23 +143,4 @@ func (l *line) lost() error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", sandboxes.ErrLost, l.broken(context.Background()))
-}
-
-// head keeps the beginning of a text. It is safe for concurrent use.
-type head struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-func (h *head) Write(p []byte) (int, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.text = append(h.text, p[:min(len(p), far.MaxSays-len(h.text))]...)
-	return len(p), nil
-}
-
-func (h *head) String() string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return plain.Line(strings.TrimSpace(string(h.text)), far.MaxSays)
 }

@@ -5,8 +5,6 @@ package ssh
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -37,7 +35,7 @@ func Kind() sandboxes.Kind {
 	return sandboxes.Kind{
 		Name: "ssh", Asked: func(h sandboxes.Host) bool { return len(h.SSH.Hosts) > 0 }, Works: "namespaces work on each host", Remedy: "do as the line above says, or leave the host out of --ssh",
 		New: func(h sandboxes.Host) (sandboxes.Backend, error) {
-			b := &Backend{helper: h.Helper, config: h.SSH.Config, program: sync.OnceValues(func() (string, error) { return digestOf(h.Helper) }), login: 30 * time.Second}
+			b := &Backend{helper: h.Helper, config: h.SSH.Config, program: sync.OnceValues(func() (string, error) { return far.Digest(h.Helper) }), login: 30 * time.Second}
 			for i, name := range h.SSH.Hosts {
 				if err := CheckHost(name); err != nil {
 					return nil, err
@@ -161,7 +159,7 @@ func (b *Backend) createOn(ctx context.Context, h *host, s sandboxes.Spec) (_ sa
 			_ = sb.Close(context.WithoutCancel(ctx))
 		}
 	}()
-	client, err := l.Sandbox(ctx, &b.trees, ownerThere(s.Owner), s, l.lost)
+	client, err := l.Sandbox(ctx, &b.trees, far.Owner(s.Owner), s, l.lost)
 	if err != nil {
 		return nil, err
 	}
@@ -187,15 +185,7 @@ func (b *Backend) sweepOn(ctx context.Context, h *host, owner string, keep func(
 		return 0, err
 	}
 	defer l.end(ctx)
-	return l.Sweep(ctx, ownerThere(owner), keep)
-}
-
-// ownerThere is the owner's name on the other hosts, where workers of several hosts
-// may have the same name and state folder.
-func ownerThere(owner string) string {
-	name, _ := os.Hostname() // without a name the worker's own must do
-	sum := sha256.Sum256([]byte(name))
-	return owner + "-" + hex.EncodeToString(sum[:4])
+	return l.Sweep(ctx, far.Owner(owner), keep)
 }
 
 type sandbox struct {

@@ -82,6 +82,9 @@ __all__ = [
     "TranscriptLine",
     "Presence",
     "Control",
+    "Machine",
+    "LineOpen",
+    "LineEnd",
 ]
 
 
@@ -1334,3 +1337,61 @@ class Control:
     do: str = field(default="", metadata=wire(keep=True, required=True, one_of=("cancel", "copy", "give_back",)))
     id: str = field(default="", metadata=wire(keep=True, required=True))
     attempt: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Machine:
+    """Machine announces a machine that takes sandboxes, every 2 s."""
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    machine: str = field(default="", metadata=wire(keep=True, required=True))
+    instance: str = field(default="", metadata=wire(keep=True, required=True))
+    """Of its process; a part of the subjects of its lines."""
+    epoch: int = field(default=0, metadata=wire(keep=True))
+    """Of two instances the one with the larger epoch is valid."""
+    version: str = ""
+    program: str = field(default="", metadata=wire(keep=True))
+    """Sha256 of its turngate, as hex digits; a worker needs the same."""
+    system: str = ""
+    """Such as linux/amd64."""
+    slots: int = field(default=0, metadata=wire(keep=True))
+    """Most lines at once."""
+    lines: int = 0
+    """That are open."""
+    draining: bool = False
+    """Takes no more lines."""
+    gone: bool = False
+    """The last message of this instance."""
+    missing: dict[str, str] = field(default_factory=dict)
+    """missing has the reason for each capability that the machine lacks: sandbox, exec."""
+    cpus: int = 0
+    load: float = 0.0
+    """Processes that run or want to, mean of the last minute."""
+    memory_bytes: int = 0
+    """Bytes."""
+    free_memory_bytes: int = 0
+    """Bytes."""
+    free_disk_bytes: int = 0
+    """Where the machine keeps its files; in bytes."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LineOpen:
+    """LineOpen is the body of the message that opens a line to a machine."""
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    want: str = field(default="", metadata=wire(keep=True, required=True))
+    """The capability that the line is for."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LineEnd:
+    """LineEnd is the body of the last message of one side of a line, or of a refusal."""
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    reason: str = ""
+    """reason is the reason of a refusal or an abort; empty after a regular end."""
+    status: int = 0
+    """Exit status of the machine's process."""
+    text: str = ""
+    """For people."""

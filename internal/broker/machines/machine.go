@@ -1,0 +1,278 @@
+package machines
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
+)
+
+// Machine serves lines on this host.
+type Machine struct {
+	Broker *broker.Broker
+	Timing Timing
+	// Self is the announcement. Its Epoch must be larger than that of every earlier
+	// instance of this machine; Lines, Draining and Gone are filled in.
+	Self schema.Machine
+	// Measure fills in the present load; nil: none.
+	Measure func(*schema.Machine)
+	// Start starts a process for a line with one of the capabilities. Its standard input
+	// and output are the stream.
+	Start func(want string, stream *os.File) (Process, error)
+	// Grace is the time that lines have after the end of the context.
+	Grace time.Duration
+
+	lines lines
+	bg    sync.WaitGroup
+	life  context.Context // of lines
+	cut   context.CancelCauseFunc
+
+	mu       sync.Mutex
+	draining bool
+	fenced   chan error
+}
+
+// Process is a process on a machine.
+type Process struct {
+	Wait func() schema.LineEnd
+	Kill func() // is called if the process does not end with its input
+}
+
+// InstanceOf is the name of the instance of an epoch.
+func InstanceOf(epoch int64, random string) string {
+	return strconv.FormatInt(epoch, 10) + "-" + random
+}
+
+// epochOf reads the epoch of an instance; 0 if it has none.
+func epochOf(instance string) int64 {
+	text, _, _ := strings.Cut(instance, "-")
+	epoch, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return epoch
+}
+
+// ErrFenced means that a later instance of the machine is there.
+var ErrFenced = errors.New("a later instance of this machine is there")
+
+// endTime is the time after which a process that does not end with its stream is killed.
+const endTime = 15 * time.Second
+
+// Serve announces the machine and serves lines until the context ends. Then it takes
+// no more lines, waits for the open ones, and says that the machine is gone. It
+// returns ErrFenced if a later instance of the machine announces itself.
+func (m *Machine) Serve(ctx context.Context) error {
+	m.fenced = make(chan error, 1)
+	m.life, m.cut = context.WithCancelCause(context.WithoutCancel(ctx))
+	defer m.bg.Wait()
+	defer m.cut(errEnds)
+	conn := m.Broker.BulkConn() //nolint:forbidigo // this package is under broker
+	for subject, handle := range map[string]nats.MsgHandler{subjects.MachineDownOf(m.Self.Machine): m.onDown, subjects.MachinePresence(m.Self.Machine): m.onPresence} {
+		sub, err := conn.Subscribe(subject, handle)
+		if err == nil {
+			defer func() { _ = sub.Unsubscribe() }() // of a closed connection it is gone
+			err = wire.Limit(sub)
+		}
+		if err != nil {
+			return fmt.Errorf("serve the machine %s: %w", m.Self.Machine, err)
+		}
+	}
+	if err := broker.Confirm(conn); err != nil {
+		return err
+	}
+	tick := time.NewTicker(announceEvery)
+	defer tick.Stop()
+	for {
+		m.announce(false)
+		select {
+		case <-tick.C:
+		case err := <-m.fenced:
+			return err
+		case <-ctx.Done():
+			return m.drain(tick.C)
+		}
+	}
+}
+
+// errEnds is the cause of the end of the lines of a machine that ends.
+var errEnds = errors.New("the machine ends")
+
+// drain waits for the open lines.
+func (m *Machine) drain(tick <-chan time.Time) error {
+	m.mu.Lock()
+	m.draining = true
+	m.mu.Unlock()
+	grace := time.NewTimer(m.Grace)
+	defer grace.Stop()
+	waiting := true
+	for waiting && m.lines.count() > 0 {
+		m.announce(false)
+		select {
+		case <-tick:
+		case <-grace.C:
+			waiting = false
+		case err := <-m.fenced:
+			return err
+		}
+	}
+	m.cut(errEnds)
+	m.bg.Wait()
+	m.announce(true)
+	if err := m.Broker.BulkConn().FlushTimeout(wire.OpTimeout); err != nil { //nolint:forbidigo // this package is under broker
+		m.Broker.Log().Warn().Err(err).Msg("the end of the machine was not announced")
+	}
+	return nil
+}
+
+func (m *Machine) announce(gone bool) {
+	p := m.Self
+	m.mu.Lock()
+	p.Draining = m.draining
+	m.mu.Unlock()
+	p.V, p.Lines, p.Gone = schema.Version, m.lines.count(), gone
+	if m.Measure != nil {
+		m.Measure(&p)
+	}
+	data, err := schema.Encode(&p)
+	if err == nil {
+		err = m.Broker.BulkConn().Publish(subjects.MachinePresence(p.Machine), data) //nolint:forbidigo // this package is under broker
+	}
+	if err != nil {
+		m.Broker.Log().Debug().Err(err).Msg("the machine was not announced")
+	}
+}
+
+// onPresence hears other instances of this machine.
+func (m *Machine) onPresence(msg *nats.Msg) {
+	var p schema.Machine
+	if schema.Decode(msg.Data, &p) != nil || p.Machine != m.Self.Machine || p.Instance == m.Self.Instance {
+		return
+	}
+	if p.Epoch > m.Self.Epoch || p.Epoch == m.Self.Epoch && p.Instance > m.Self.Instance {
+		select {
+		case m.fenced <- fmt.Errorf("%w: %s", ErrFenced, p.Instance):
+		default:
+		}
+	}
+}
+
+// onDown takes a message of a client.
+func (m *Machine) onDown(msg *nats.Msg) {
+	instance, client, name, ok := subjects.ParseMachineDown(msg.Subject)
+	if !ok {
+		return
+	}
+	f, err := decode(msg.Data)
+	if err != nil {
+		return
+	}
+	up := subjects.MachineUp(m.Self.Machine, client, name)
+	if instance != m.Self.Instance {
+		if epochOf(instance) < m.Self.Epoch && f.kind != kindReset { // a later instance answers by itself
+			m.refuse(up, schema.LineFenced, "the instance "+instance+" of the machine has ended")
+		}
+		return
+	}
+	key := client + "." + name
+	if l := m.lines.get(key); l != nil {
+		l.receive(f)
+		return
+	}
+	switch f.kind {
+	case kindOpen:
+		if reason, text := m.open(key, up, f.data); reason != "" {
+			m.refuse(up, reason, text)
+		}
+	case kindReset:
+	default:
+		m.refuse(up, schema.LineUnknown, "the line is not open")
+	}
+}
+
+// open opens a line, or returns the reason for a refusal.
+func (m *Machine) open(key, up string, payload []byte) (reason, text string) {
+	var o schema.LineOpen
+	if err := schema.Decode(payload, &o); err != nil {
+		return schema.LineUnsupported, err.Error()
+	}
+	m.mu.Lock()
+	draining := m.draining
+	m.mu.Unlock()
+	switch missing, lacks := m.Self.Missing[o.Want]; {
+	case lacks:
+		return schema.LineUnsupported, missing
+	case draining || m.life.Err() != nil:
+		return schema.LineDraining, "the machine takes no more work"
+	}
+	local, other, err := pair()
+	if err != nil {
+		return schema.LineFull, err.Error()
+	}
+	l := newLine(local, m.Timing, func(b []byte) { m.publish(up, b) })
+	if !m.lines.add(key, l, m.Self.Slots) {
+		local.Close()
+		other.Close()
+		if m.lines.used(key) {
+			return schema.LineUnknown, "the line has ended"
+		}
+		return schema.LineFull, "all slots are taken"
+	}
+	l.owe = true
+	m.bg.Go(func() { m.carry(l, key, o.Want, other) })
+	return "", ""
+}
+
+// carry starts the process of a line and carries its bytes.
+func (m *Machine) carry(l *line, key, want string, stream *os.File) {
+	defer m.lines.remove(key)
+	p, err := m.Start(want, stream)
+	stream.Close()
+	if err != nil {
+		end := schema.LineEnd{Status: -1, Text: err.Error()}
+		l.run(m.life, func() schema.LineEnd { return end })
+		return
+	}
+	exited := make(chan struct{})
+	var status schema.LineEnd
+	m.bg.Go(func() {
+		status = p.Wait()
+		close(exited)
+	})
+	m.bg.Go(func() {
+		<-l.ended
+		late := time.NewTimer(endTime)
+		defer late.Stop()
+		select {
+		case <-exited:
+		case <-late.C:
+			p.Kill()
+		}
+	})
+	l.run(m.life, func() schema.LineEnd {
+		<-exited
+		return status
+	})
+	<-exited
+}
+
+func (m *Machine) refuse(up, reason, text string) {
+	m.publish(up, frame{kind: kindReset, data: encodeEnd(schema.LineEnd{Reason: reason, Text: text})}.encode())
+}
+
+func (m *Machine) publish(subject string, b []byte) {
+	if err := m.Broker.BulkConn().Publish(subject, b); err != nil { //nolint:forbidigo // this package is under broker
+		m.Broker.Log().Debug().Err(err).Msg("a message of a line was not published") // the line sends it again
+	}
+}

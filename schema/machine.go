@@ -1,0 +1,74 @@
+package schema
+
+// Machine announces a machine that takes sandboxes, every 2 s.
+type Machine struct {
+	V        int    `json:"v"`
+	Machine  string `json:"machine"`
+	Instance string `json:"instance"` // of its process; a part of the subjects of its lines
+	Epoch    int64  `json:"epoch"`    // of two instances the one with the larger epoch is valid
+	Version  string `json:"version,omitempty"`
+	Program  string `json:"program"`            // sha256 of its turngate, as hex digits; a worker needs the same
+	System   string `json:"system,omitempty"`   // such as linux/amd64
+	Slots    int    `json:"slots"`              // most lines at once
+	Lines    int    `json:"lines,omitempty"`    // that are open
+	Draining bool   `json:"draining,omitempty"` // takes no more lines
+	Gone     bool   `json:"gone,omitempty"`     // the last message of this instance
+	// Missing has the reason for each capability that the machine lacks: sandbox, exec.
+	Missing         map[string]string `json:"missing,omitempty"`
+	CPUs            int               `json:"cpus,omitempty"`
+	Load            float64           `json:"load,omitempty"` // processes that run or want to, mean of the last minute
+	MemoryBytes     int64             `json:"memory_bytes,omitempty"`
+	FreeMemoryBytes int64             `json:"free_memory_bytes,omitempty"`
+	FreeDiskBytes   int64             `json:"free_disk_bytes,omitempty"` // where the machine keeps its files
+}
+
+// Capabilities of a machine.
+const (
+	CanSandbox = "sandbox" // makes sandboxes
+	CanExec    = "exec"    // runs commands without a sandbox
+)
+
+// Validate checks the announcement.
+func (m *Machine) Validate() error {
+	if err := CheckToken("machine", m.Machine); err != nil {
+		return err
+	}
+	return CheckToken("instance", m.Instance)
+}
+
+// LineOpen is the body of the message that opens a line to a machine.
+type LineOpen struct {
+	V    int    `json:"v"`
+	Want string `json:"want"` // the capability that the line is for
+}
+
+// Validate checks the message.
+func (o *LineOpen) Validate() error {
+	if o.Want != CanSandbox && o.Want != CanExec {
+		return invalid("want", o.Want, "want sandbox or exec")
+	}
+	return nil
+}
+
+// LineEnd is the body of the last message of one side of a line, or of a refusal.
+type LineEnd struct {
+	V int `json:"v"`
+	// Reason is the reason of a refusal or an abort; empty after a regular end.
+	Reason string `json:"reason,omitempty"`
+	Status int    `json:"status,omitempty"` // exit status of the machine's process
+	Text   string `json:"text,omitempty"`   // for people
+}
+
+// Reasons of a LineEnd.
+const (
+	LineFenced      = "fenced"      // the message is for an earlier instance
+	LineDraining    = "draining"    // the machine takes no more lines
+	LineFull        = "full"        // all slots are taken
+	LineUnsupported = "unsupported" // the machine lacks the capability
+	LineUnknown     = "unknown"     // the line is not open, or has ended
+	LineSilent      = "silent"      // the other side was silent for too long
+	LineClosed      = "closed"      // the process of this side ends
+)
+
+// Validate checks the message.
+func (e *LineEnd) Validate() error { return nil }
