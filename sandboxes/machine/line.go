@@ -42,7 +42,7 @@ func (b *Backend) dial(ctx context.Context, m *schema.Machine, h *host) (*line, 
 	})
 	if err != nil {
 		stop()
-		conn.Close()
+		_ = conn.Close() // nothing was sent
 		return nil, err
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, openTime, fmt.Errorf("%s: no answer within %s", h.Called, openTime))

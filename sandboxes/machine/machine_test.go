@@ -224,23 +224,8 @@ func features() sandboxtest.Features {
 	return sandboxtest.Features{Shell: true, Isolation: true, Memory: root, Users: root}
 }
 
+// TestContract runs while the connections of both sides are cut again and again.
 func TestContract(t *testing.T) {
-	sandboxtest.Run(t, sandboxtest.Fixture{
-		New: func(t *testing.T) sandboxes.Backend {
-			w := newWorld(t, machines.DefaultTiming())
-			w.machine(t, "m1", nil)
-			b := w.backend(t)
-			harness.Must(t, b.Check(t.Context()))
-			return b
-		},
-		Features: features(),
-	})
-}
-
-// TestContractThroughCuts is TestContract while the connections of both sides are cut
-// again and again.
-func TestContractThroughCuts(t *testing.T) {
-	testenv.Slow(t)
 	sandboxtest.Run(t, sandboxtest.Fixture{
 		New: func(t *testing.T) sandboxes.Backend {
 			w := newWorld(t, machines.DefaultTiming())
@@ -250,7 +235,7 @@ func TestContractThroughCuts(t *testing.T) {
 			done, stop := make(chan struct{}), make(chan struct{})
 			go func() {
 				defer close(done)
-				tick := time.NewTicker(1500 * time.Millisecond)
+				tick := time.NewTicker(5 * time.Second)
 				defer tick.Stop()
 				for n := 0; ; n++ {
 					select {

@@ -74,7 +74,7 @@ func (b *Backend) start(h *host, script string) (*line, error) {
 	l.cmd.WaitDelay = time.Second
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the terminal's signals end the worker's rollouts first
 	if err := l.cmd.Start(); err != nil {
-		conn.Close()
+		_ = conn.Close() // nothing was sent
 		return nil, fmt.Errorf("start ssh: %w", err)
 	}
 	go func() {

@@ -159,7 +159,7 @@ func (f *Fleet) Open(ctx context.Context, machine, instance, want string, stream
 	f.lines.add(key, l, 0)
 	life, stop := context.WithCancelCause(ctx)
 	f.bg.Go(func() {
-		defer context.AfterFunc(f.life, func() { stop(errClosed) })()
+		defer context.AfterFunc(f.life, func() { stop(errClosed) })() //nolint:contextcheck // the line ends with both
 		f.bg.Go(func() {
 			if f.Await(life, func([]schema.Machine) bool { return f.replaced(machine, instance) }) == nil {
 				stop(errReplaced)

@@ -100,7 +100,7 @@ func (l *line) run(ctx context.Context, final func() schema.LineEnd) schema.Line
 	l.over = true
 	l.changed.Broadcast()
 	l.mu.Unlock()
-	l.local.Close()
+	_ = l.local.Close() // the process may have closed the other end
 	bg.Wait()
 	return end
 }

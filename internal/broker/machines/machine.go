@@ -222,7 +222,7 @@ func (m *Machine) open(key, up string, payload []byte) (reason, text string) {
 	}
 	l := newLine(local, m.Timing, func(b []byte) { m.publish(up, b) })
 	if !m.lines.add(key, l, m.Self.Slots) {
-		local.Close()
+		_ = local.Close() // nothing was sent
 		other.Close()
 		if m.lines.used(key) {
 			return schema.LineUnknown, "the line has ended"
