@@ -40,7 +40,7 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 		return &link{broker: b, close: b.Close}, nil
 	}
 	if f.sandbox == "machine" {
-		return nil, nil, usage("--sandbox: machine is not valid without --nats: want the server to which the machine dials out, and a worker there with --sandboxes machine")
+		return nil, usage("--sandbox: machine is not valid without --nats: want the server to which the machine dials out, and a worker there with --sandboxes machine")
 	}
 	var closers []func()
 	closeAll := func() {
