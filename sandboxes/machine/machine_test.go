@@ -82,7 +82,7 @@ func machineOf(b *broker.Broker, name, state string, epoch int64, timing machine
 	digest, err := far.Digest(exe)
 	return &machines.Machine{
 		Broker: b, Timing: timing, Grace: time.Minute,
-		Self: schema.Machine{Machine: name, Instance: machines.InstanceOf(epoch, "aa"), Epoch: epoch, Program: digest, Slots: 4},
+		Self: schema.Machine{Machine: name, Instance: machines.InstanceOf(epoch, "aa"), Epoch: epoch, Program: digest, Slots: 64},
 		Start: func(_ string, stream *os.File) (machines.Process, error) {
 			p, err := far.Start(exe, []string{state}, stream)
 			if err != nil {

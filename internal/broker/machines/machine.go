@@ -192,7 +192,7 @@ func (m *Machine) onDown(msg *nats.Msg) {
 	}
 	switch f.kind {
 	case kindOpen:
-		if reason, text := m.open(key, up, f.data); reason != "" {
+		if reason, text := m.open(key, up, f); reason != "" {
 			m.refuse(up, reason, text)
 		}
 	case kindReset:
@@ -202,9 +202,9 @@ func (m *Machine) onDown(msg *nats.Msg) {
 }
 
 // open opens a line, or returns the reason for a refusal.
-func (m *Machine) open(key, up string, payload []byte) (reason, text string) {
+func (m *Machine) open(key, up string, f frame) (reason, text string) {
 	var o schema.LineOpen
-	if err := schema.Decode(payload, &o); err != nil {
+	if err := schema.Decode(f.data, &o); err != nil {
 		return schema.LineUnsupported, err.Error()
 	}
 	m.mu.Lock()
@@ -221,6 +221,7 @@ func (m *Machine) open(key, up string, payload []byte) (reason, text string) {
 		return schema.LineFull, err.Error()
 	}
 	l := newLine(local, m.Timing, func(b []byte) { m.publish(up, b) })
+	l.credit, l.owe = f.credit, true
 	if !m.lines.add(key, l, m.Self.Slots) {
 		_ = local.Close() // nothing was sent
 		other.Close()
@@ -229,7 +230,6 @@ func (m *Machine) open(key, up string, payload []byte) (reason, text string) {
 		}
 		return schema.LineFull, "all slots are taken"
 	}
-	l.owe = true
 	m.bg.Go(func() { m.carry(l, key, o.Want, other) })
 	return "", ""
 }
