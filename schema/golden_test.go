@@ -198,7 +198,7 @@ func workerSamples() map[string]schema.Message {
 		"attach":    &schema.Attach{V: 1, Process: sampleProcess(), Replace: "b0b0"},
 		"attached":  &schema.Attached{V: 1, Process: sampleProcess(), SilentMS: 3000},
 		"process":   &process,
-		"machine":   &schema.Machine{V: 1, Machine: "m1", Instance: "1790000000000-a1b2", Epoch: 1790000000000, Version: "0.1.0", Program: "ab12", System: "linux/amd64", Slots: 4, Lines: 1, Missing: map[string]string{schema.CanExec: "the owner has not allowed it"}, CPUs: 8, Load: 0.5, MemoryBytes: 32 << 30, FreeMemoryBytes: 16 << 30, FreeDiskBytes: 100 << 30},
+		"machine":   &schema.Machine{V: 1, Machine: "m1", Instance: "1790000000000-a1b2", Epoch: 1790000000000, Version: "0.1.0", Program: "ab12", System: "linux/amd64", Slots: 4, Lines: 1, Missing: map[string]string{schema.CanSandbox: "no user namespaces"}, CPUs: 8, Load: 0.5, MemoryBytes: 32 << 30, FreeMemoryBytes: 16 << 30, FreeDiskBytes: 100 << 30},
 		"line_open": &schema.LineOpen{V: 1, Want: schema.CanSandbox},
 		"line_end":  &schema.LineEnd{V: 1, Reason: schema.LineFull, Text: "all slots are taken"},
 		"hold":      &schema.Hold{V: 1, Instance: "f00d", Serial: 3, IDs: []schema.ID{"alpha-7"}},

@@ -13,7 +13,7 @@ type Machine struct {
 	Lines    int    `json:"lines,omitempty"`    // that are open
 	Draining bool   `json:"draining,omitempty"` // takes no more lines
 	Gone     bool   `json:"gone,omitempty"`     // the last message of this instance
-	// Missing has the reason for each capability that the machine lacks: sandbox, exec.
+	// Missing has the reason for each capability that the machine lacks, such as sandbox.
 	Missing         map[string]string `json:"missing,omitempty"`
 	CPUs            int               `json:"cpus,omitempty"`
 	Load            float64           `json:"load,omitempty"` // processes that run or want to, mean of the last minute
@@ -22,11 +22,8 @@ type Machine struct {
 	FreeDiskBytes   int64             `json:"free_disk_bytes,omitempty"` // where the machine keeps its files
 }
 
-// Capabilities of a machine.
-const (
-	CanSandbox = "sandbox" // makes sandboxes
-	CanExec    = "exec"    // runs commands without a sandbox
-)
+// CanSandbox is the capability of a machine that makes sandboxes.
+const CanSandbox = "sandbox"
 
 // Validate checks the announcement.
 func (m *Machine) Validate() error {
@@ -44,8 +41,8 @@ type LineOpen struct {
 
 // Validate checks the message.
 func (o *LineOpen) Validate() error {
-	if o.Want != CanSandbox && o.Want != CanExec {
-		return invalid("want", o.Want, "want sandbox or exec")
+	if o.Want != CanSandbox {
+		return invalid("want", o.Want, "want sandbox")
 	}
 	return nil
 }

@@ -223,11 +223,14 @@ func TestALineOutlivesAPartition(t *testing.T) {
 // TestRefusals: each reason reaches the client.
 func TestRefusals(t *testing.T) {
 	w := newWorld(t, machines.DefaultTiming())
-	instance, stop := w.serve(t, 5, func(m *machines.Machine) { m.Self.Missing = map[string]string{schema.CanExec: "not allowed"} })
-	w.await(t, instance, nil)
-	if e := w.open(t, instance, schema.CanExec).ends(t); e.Reason != schema.LineUnsupported || e.Text != "not allowed" {
-		t.Errorf("exec: %+v", e)
+	bare, stop := w.serve(t, 4, func(m *machines.Machine) { m.Self.Missing = map[string]string{schema.CanSandbox: "no namespaces"} })
+	w.await(t, bare, nil)
+	if e := w.open(t, bare, schema.CanSandbox).ends(t); e.Reason != schema.LineUnsupported || e.Text != "no namespaces" {
+		t.Errorf("a machine without sandboxes: %+v", e)
 	}
+	harness.Must(t, stop())
+	instance, stop := w.serve(t, 5, nil)
+	w.await(t, instance, nil)
 	first, second := w.open(t, instance, schema.CanSandbox), w.open(t, instance, schema.CanSandbox)
 	w.await(t, instance, func(m schema.Machine) bool { return m.Lines == 2 })
 	if e := w.open(t, instance, schema.CanSandbox).ends(t); e.Reason != schema.LineFull {

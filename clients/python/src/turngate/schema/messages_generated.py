@@ -1363,7 +1363,7 @@ class Machine:
     gone: bool = False
     """The last message of this instance."""
     missing: dict[str, str] = field(default_factory=dict)
-    """missing has the reason for each capability that the machine lacks: sandbox, exec."""
+    """missing has the reason for each capability that the machine lacks, such as sandbox."""
     cpus: int = 0
     load: float = 0.0
     """Processes that run or want to, mean of the last minute."""
