@@ -63,10 +63,10 @@ func (v *verifications) verify(h *Handle) {
 		err = errors.New("the verifier returned no verdict")
 	}
 	if err == nil {
-		told := *verdict
-		told.V = schema.Version
-		if err = told.Validate(); err == nil {
-			s.answer(schema.FrameFinal, &told)
+		final := *verdict
+		final.V = schema.Version
+		if err = final.Validate(); err == nil {
+			s.answer(schema.FrameFinal, &final)
 			return
 		}
 	}

@@ -108,7 +108,7 @@ class Answering:
         before = self._calls.in_hand(select or _every) if drain else []
         self._holding.set(select, everything=select is None)
         self._calls.hold_changed()
-        await self._holding.tell()
+        await self._holding.announce()
         for answer in before:
             await answer.over.wait()
 
@@ -116,7 +116,7 @@ class Answering:
         """End any hold and hand out the waiting calls."""
         self._holding.set(None)
         self._calls.hold_changed()
-        await self._holding.tell()
+        await self._holding.announce()
 
     def abort(self, rollouts: Iterable[str] | Select | None = None, *, group: str = "", version: str = "") -> int:
         """End the answers that a handler or a caller of next_call has begun: all, or a selection as in hold.

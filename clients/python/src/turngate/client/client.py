@@ -212,7 +212,7 @@ class Client(Answering, Files, Training, Workers):
             raise
         for seconds, work in (
             (BEAT_EVERY, self._beat),
-            (BEAT_EVERY, self._holding.tell),
+            (BEAT_EVERY, self._holding.announce),
             (CANCEL_EVERY, self._submissions.repeat_cancels),
             (POLL_EVERY, self._poll),
             (STUCK_EVERY, self._stuck.look),
@@ -341,7 +341,7 @@ class Client(Answering, Files, Training, Workers):
         batches = self._submissions.batches(given)
         await self._check_agents(given)
         await self._submissions.store_files(given)
-        await self._holding.tell()  # before a worker can take the requests
+        await self._holding.announce()  # before a worker can take the requests
         for batch in batches:
             await self._submissions.submit(batch, new)
         return [request.id for request in given]

@@ -86,7 +86,7 @@ class Stuck:
 
     def __init__(self, submissions: Submissions, fleet: Callable[[], Awaitable[Fleet]]) -> None:
         self._submissions, self._fleet = submissions, fleet
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     async def look(self) -> None:
         """Look at the oldest rollouts that no worker has taken."""
@@ -97,11 +97,11 @@ class Stuck:
         fleet = await self._fleet()
         for s in sorted(waiting, key=lambda s: s.at)[:MOST_LOOKED_AT]:
             why = unable(fleet, s.request)
-            if not why or why in self._told or not await self._is_queued(s.request.id):
+            if not why or why in self._logged or not await self._is_queued(s.request.id):
                 continue
-            if len(self._told) >= MOST_LOOKED_AT:
-                self._told.clear()
-            self._told.add(why)
+            if len(self._logged) >= MOST_LOOKED_AT:
+                self._logged.clear()
+            self._logged.add(why)
             log.warning("rollout %s waits: %s", s.request.id, why)
 
     async def _is_queued(self, rollout: str) -> bool:

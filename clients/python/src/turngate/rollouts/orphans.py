@@ -42,7 +42,7 @@ class Orphans:
     def __init__(self, trainer: str, shard: str, choice: Choice, streams: Streams, submissions: Submissions) -> None:
         self._trainer, self._shard, self._choice = trainer, shard, choice
         self._streams, self._submissions = streams, submissions
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     async def look(self, adopted: Callable[[list[str]], Awaitable[None]]) -> None:
         """Look for orphans when this process has its shard: before, they may be another process's.
@@ -97,7 +97,7 @@ class Orphans:
         try:
             request = await self._submissions.request(rollout)
             if not self._is_of_this_shard(request):
-                self._tell(
+                self._log_once(
                     rollout,
                     f"it has the shard {request.shard or names.DEFAULT_SHARD}, and a client to which gate.routes"
                     " sends calls needs answer_all=True",
@@ -109,12 +109,12 @@ class Orphans:
             log.warning("rollout %s of another process was not looked at; its worker asks again: %s", rollout, e)
             return False
         if self._choice == "leave":
-            self._tell(rollout, "orphans=")
+            self._log_once(rollout, "orphans=")
         return False
 
-    def _tell(self, rollout: str, reason: str) -> None:
-        if rollout not in self._told:
-            self._told.add(rollout)
+    def _log_once(self, rollout: str, reason: str) -> None:
+        if rollout not in self._logged:
+            self._logged.add(rollout)
             log.warning(
                 "rollout %s was not submitted by this process: its calls are not answered (%s)", rollout, reason
             )

@@ -43,7 +43,7 @@ class Results:
         self._news: dict[str, asyncio.Event] = {}  # of groups with callers that wait; empty name: for any result
         self._from = 0
         self._closed: ClosedError | None = None
-        submissions.on_drop = self._tell
+        submissions.on_drop = self._wake
 
     async def listen(self) -> None:
         """Take hints from now on."""
@@ -72,7 +72,7 @@ class Results:
         if known is not None:
             self._hinted[rollout] = None
             self._submissions.slots.free(rollout)
-            self._tell(known.request.group)
+            self._wake(known.request.group)
         elif self._has_calls(rollout):
             self._over[rollout] = None
             self._overed.set()
@@ -125,10 +125,10 @@ class Results:
     def wake(self) -> None:
         """Try again what could not be read."""
         for group in list(self._news):
-            self._tell(group)
+            self._wake(group)
         self._overed.set()
 
-    def _tell(self, group: str) -> None:
+    def _wake(self, group: str) -> None:
         """Wake the callers that wait for results of a group, and those that wait for any."""
         for of in (group, ""):
             event = self._news.pop(of, None)

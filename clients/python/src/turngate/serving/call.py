@@ -121,8 +121,8 @@ class Call:
         usage.completion_tokens = usage.completion_tokens or len(reply.completion_ids)
         await self._flush()
         await self._send(self._answer, "final", reply)
-        for tell in self._on_reply.values():
-            tell(reply)
+        for receive in self._on_reply.values():
+            receive(reply)
 
     async def fault(self, fault: Fault) -> None:
         """Refuse the call. With status 425, 429 or 5xx the worker asks again; any other refusal is final."""

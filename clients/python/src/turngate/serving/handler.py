@@ -35,7 +35,7 @@ class Failures:
         self._counts: OrderedDict[Key, int] = OrderedDict()
         self._lines = Lines()
 
-    def tell(self, key: Key, fault: Fault) -> None:
+    def report(self, key: Key, fault: Fault) -> None:
         """Log the fault of a call: the first one at once, equal ones at growing intervals."""
         skipped = self._lines.speak(f"{fault.code}: {fault.message}")
         if skipped is not None:
@@ -94,7 +94,7 @@ async def _handle(calls: Calls, call: Call, handler: Handler, failures: Failures
     except Exception as e:
         if isinstance(e, FaultError):
             fault = e.fault
-            failures.tell(call.key, fault)
+            failures.report(call.key, fault)
         elif isinstance(e, InvalidError):  # the worker counts such answers and ends the rollout after three
             log.warning("call %s: its answer is not valid: %s", call.key, e)
             text = tool.clip(str(e), 65536)

@@ -25,7 +25,7 @@ class Holding:
         self._select: Callable[[str], bool] | None = None
         self._all = False
         self._serial = 0
-        self._told = RELEASES
+        self._sent = RELEASES
 
     def holds(self, rollout: str) -> bool:
         """Report whether the calls of a rollout wait."""
@@ -33,14 +33,14 @@ class Holding:
 
     def set(self, select: Callable[[str], bool] | None, everything: bool = False) -> None:
         """Replace the hold; None ends it."""
-        self._select, self._all, self._told = select, everything, 0
+        self._select, self._all, self._sent = select, everything, 0
 
-    async def tell(self) -> None:
+    async def announce(self) -> None:
         """Send the held rollouts to the workers: during a hold always, after its end three times."""
         held = self._all or self._select is not None
-        if not held and self._told >= RELEASES:
+        if not held and self._sent >= RELEASES:
             return
-        self._told += 1
+        self._sent += 1
         self._serial += 1
         ids = [] if self._all or not held else sorted(r for r in self._upstreamed() if self.holds(r))
         message = Hold(instance=self.instance, serial=self._serial, all=self._all, ids=ids)

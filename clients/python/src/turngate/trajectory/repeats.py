@@ -27,10 +27,10 @@ class _Repetition:
         if same:
             self.calls += 1
             return
-        self.tell(findings)
+        self.report(findings)
         self.first, self.calls = call, 1
 
-    def tell(self, findings: Findings) -> None:
+    def report(self, findings: Findings) -> None:
         if self.calls >= REPEATS_FROM:
             text = f"{self.calls} calls one after the other, from call {self.first} on, have the same {self.what}"
             findings.add(WARNING, "repeats", self.first, text)
@@ -56,4 +56,4 @@ def repeats(calls: Iterable[LinkedCall], findings: Findings) -> None:
             answers.next(c.call, last is not None and c.said.whole == last.said.whole, findings)
         before[c.tag] = c
     for repetition in (*prompts.values(), answers):
-        repetition.tell(findings)
+        repetition.report(findings)
