@@ -79,7 +79,7 @@ func TestConsoleOfAnOperator(t *testing.T) {
 	// After a restart of the server the page has its content again.
 	server.stop(t)
 	page.Shows(`document.querySelector('main .alert') !== null`)
-	server = up()
+	up()
 	page.Shows(`document.querySelector('main .alert') === null && document.querySelector('.letter[data-seq="2"]') !== null`)
 	open("Workers")
 	page.Shows(`document.querySelector('.worker .slots') !== null`)

@@ -24,15 +24,15 @@ const consoleOff = "off"
 
 // consoleFlags are the flags for a console beside another command.
 type consoleFlags struct {
-	console  string
-	open     bool
-	readOnly bool
+	console         string
+	open            bool
+	consoleReadOnly bool
 }
 
 func (f *consoleFlags) add(fl *pflag.FlagSet) {
 	fl.StringVar(&f.console, "console", "", "loopback address of the console, whose URL is printed on stderr; port 0 is a free one; off: no console (default: "+console.DefaultListen+" if stderr is a terminal, else off)")
 	fl.BoolVar(&f.open, "open", false, "open the console in this user's browser")
-	fl.BoolVar(&f.readOnly, "console-read-only", false, "let the console only read: no cancel, no retry, no requeue")
+	fl.BoolVar(&f.consoleReadOnly, "console-read-only", false, "let the console only read: no cancel, no retry, no requeue")
 }
 
 func (f *consoleFlags) check() error {
@@ -72,7 +72,7 @@ func (f *consoleFlags) serve(ctx context.Context, out io.Writer, c console.Confi
 		noConsole(out, err)
 		return func() {}
 	}
-	c.Listen, c.Version, c.ReadOnly = address, version, f.readOnly
+	c.Listen, c.Version, c.ReadOnly = address, version, f.consoleReadOnly
 	c.Link = func(url string) {
 		fmt.Fprintln(out, "console", url)
 		opener.open(out, url)

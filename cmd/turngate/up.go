@@ -55,7 +55,7 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 			m.watchBacklog(b)
 			if cf.address() != consoleOff {
 				role, creds := broker.RoleAdmin, srv.AdminCreds()
-				if cf.readOnly {
+				if cf.consoleReadOnly {
 					role, creds = broker.RoleOps, srv.OpsCreds()
 				}
 				person := natsFlags{url: srv.URL(), creds: creds}
