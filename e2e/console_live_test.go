@@ -117,10 +117,10 @@ func TestConsoleShowsARolloutLive(t *testing.T) {
 	page.Shows(`document.querySelectorAll('.call').length === 2 && document.querySelector('.call .message.assistant .use pre').textContent.startsWith("echo 'Hello")`)
 	page.Shows(`document.querySelector('.call[aria-label="Call 2"] .message.tool pre')?.textContent.includes('<script>')`)
 	page.Do(chromedp.Reload())
-	page.Shows(`document.querySelectorAll('.call').length === 2 && document.querySelectorAll('.call .message').length === 5`)
+	page.Shows(`document.querySelectorAll('.call').length === 2 && document.querySelectorAll('.call .message').length === 4`)
 	close(proceed)
 	page.Shows(`document.querySelector('h1 .reward').textContent === 'reward 1'`)
-	page.Shows(`document.querySelectorAll('.call .message').length === 6 && document.querySelector('.phase') !== null`)
+	page.Shows(`document.querySelectorAll('.call .message').length === 5 && document.querySelector('.phase') !== null`)
 	page.Shows(`document.title === 'turngate' && document.querySelectorAll('main img, main script').length === 0`)
 	worker.stop(t) // before the server, without which it ends late
 }

@@ -333,6 +333,9 @@ func (t *Trainer) Watch(handle func(schema.Event)) (stop func(), err error) {
 	return newWatcher(t.backlog, handle).start()
 }
 
+// Fleet lists the live workers, with the offer and the used slots of each.
+func (t *Trainer) Fleet(ctx context.Context) (schema.Fleet, error) { return t.base.requests.Fleet(ctx) }
+
 // PutBundle stores a task's files for workers, and returns the sha256 for
 // schema.Task.Bundle. The process keeps up to a GiB of bundles, and stores a
 // bundle again with a rollout that the broker lost. While NATS cannot be

@@ -44,6 +44,9 @@ func consoleCommand() *cobra.Command {
 				}
 				defer b.Close()
 				c.Source, c.System = &console.Bus{System: recorded.On(b), URL: nf.url, Trainer: trainer}, operate.On(b, trainer)
+				if trainer != "" {
+					c.Play = playOf(nf, trainer, logger(cmd))
+				}
 			} else {
 				dir := "runs"
 				if len(args) > 0 {

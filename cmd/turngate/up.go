@@ -64,7 +64,7 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 					noConsole(cmd.ErrOrStderr(), err)
 				} else {
 					defer b.Close()
-					defer cf.serve(ctx, cmd.ErrOrStderr(), console.Config{Source: &console.Bus{System: recorded.On(b), URL: srv.URL()}, System: operate.On(b, ""), Log: log})()
+					defer cf.serve(ctx, cmd.ErrOrStderr(), console.Config{Source: &console.Bus{System: recorded.On(b), URL: srv.URL()}, System: operate.On(b, ""), Play: sf.play(srv, log), Log: log})()
 				}
 			}
 			return wf.serve(ctx, b, wid, hurry, m, log, func() {

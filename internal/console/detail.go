@@ -121,6 +121,11 @@ func (s *Server) find(w http.ResponseWriter, r *http.Request) *recorded.Rollout 
 	if err == nil {
 		found, err = s.config.Source.Rollout(r.Context(), id)
 	}
+	if errors.Is(err, recorded.ErrNotFound) && s.player != nil {
+		if q := s.player.queued(id); q != nil { // an operator may not read the queue
+			found, err = q, nil
+		}
+	}
 	switch {
 	case err == nil:
 		return found

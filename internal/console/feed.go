@@ -22,7 +22,8 @@ const (
 type begin struct {
 	Source  string `json:"source"`
 	Version string `json:"version"`
-	Jobs    bool   `json:"jobs"` // there are pages of jobs
+	Jobs    bool   `json:"jobs"`  // there are pages of jobs
+	Plays   bool   `json:"plays"` // rollouts can be run from a page
 }
 
 // feed writes server-sent events.
@@ -76,7 +77,7 @@ func (s *Server) rollouts(w http.ResponseWriter, r *http.Request) {
 	id := func() string { return s.process + "." + strconv.FormatUint(last, 10) }
 	if err != nil || process != s.process {
 		last = 0
-		f.send("begin", id(), begin{s.name, s.config.Version, s.config.Source.Runs() != nil})
+		f.send("begin", id(), begin{s.name, s.config.Version, s.config.Source.Runs() != nil, s.player != nil})
 	}
 	trouble, sent := "", false // a browser that comes back may have an old one
 	for f.last == nil {

@@ -127,6 +127,7 @@ func (s *Server) live(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		return
 	}
 	defer s.watches.leave(ctx, found.ID, watched)
+	asked := s.questioner(ctx, r, found)
 	f := newFeed(w)
 	origin, number, _ := strings.Cut(cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after")), ".")
 	last, err := strconv.ParseUint(number, 10, 64)
@@ -159,11 +160,13 @@ func (s *Server) live(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		if p.more {
 			continue
 		}
+		news := asked(f)
 		select {
 		case <-r.Context().Done():
 			return
 		case <-time.After(feedBeat):
 			f.write(":\n\n")
+		case <-news:
 		case <-p.changed:
 			select {
 			case <-r.Context().Done():

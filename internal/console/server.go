@@ -34,6 +34,7 @@ type Config struct {
 	ReadOnly bool
 	Listen   string // host:port of this host's loopback address; default DefaultListen
 	Version  string // of turngate, for people
+	Play     *Play  // nil: the pages run no rollouts
 	// Link gets the URL that opens the console. It works once; after its use Link gets
 	// the next one.
 	Link func(url string)
@@ -53,6 +54,7 @@ type Server struct {
 	viewed   chan struct{} // is closed when a browser first asks for rollouts
 	once     sync.Once
 	watches  watches
+	player   *player // nil: it runs no rollouts
 }
 
 // CheckListen returns an error unless an address is a port of the loopback address.
@@ -76,6 +78,9 @@ func New(c Config) (*Server, error) {
 	s := &Server{config: c, name: plain.Line(c.Source.Name(), maxFault), process: rand.Text(), table: newTable(), jobs: newJobPages(c.Source.Runs()), reads: make(chan struct{}, maxReads), viewed: make(chan struct{}), watches: watches{open: map[schema.ID]*watch{}}}
 	if c.System != nil {
 		s.operator = newOperator(c.System)
+	}
+	if c.Play != nil && !c.ReadOnly {
+		s.player = newPlayer(c.Play, c.Log)
 	}
 	return s, nil
 }
@@ -110,6 +115,9 @@ func (s *Server) Run(ctx context.Context) error {
 	err = srv.Serve(listener)
 	cancel()
 	s.watches.close()
+	if s.player != nil {
+		s.player.close()
+	}
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
@@ -121,7 +129,7 @@ func (s *Server) routes(ctx context.Context) http.Handler {
 	page := file("index.html", "text/html; charset=utf-8")
 	mux.HandleFunc("GET /{$}", page)
 	mux.HandleFunc("GET /rollout/{id}", page)
-	for _, at := range []string{"/group", "/jobs", "/job", "/compare"} {
+	for _, at := range []string{"/group", "/jobs", "/job", "/compare", "/new"} {
 		mux.HandleFunc("GET "+at, page)
 	}
 	mux.HandleFunc("GET /app.js", file("app.js", "text/javascript; charset=utf-8"))
@@ -136,6 +144,9 @@ func (s *Server) routes(ctx context.Context) http.Handler {
 	s.jobs.routes(mux)
 	mux.HandleFunc("GET /api/rollouts/{id}/files/{name...}", s.download)
 	s.operatorRoutes(mux, page)
+	mux.HandleFunc("GET /api/new", s.withPlayer(ctx, s.choices))
+	mux.HandleFunc("POST /api/new", s.withPlayer(ctx, s.submit))
+	mux.HandleFunc("POST /api/rollouts/{id}/calls/{call}/answer", s.withPlayer(ctx, s.reply))
 	return mux
 }
 

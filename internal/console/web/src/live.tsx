@@ -1,5 +1,6 @@
 // The events of a rollout as they come.
 import { useEffect, useReducer, useState } from 'preact/hooks'
+import { Answer, type Question } from './answer'
 import { count, duration } from './format'
 import { Long, Message, type Turn } from './message'
 import { Section } from './page'
@@ -62,6 +63,9 @@ interface Call extends Told {
 
 const maxLines = 500 // of the output of one source
 
+// sense is the part of an answer that the agent repeats in its next call.
+const sense = (t: Turn): string => JSON.stringify([t.text, t.tools?.map((u) => [u.name, u.arguments])])
+
 // story is what the events of the newest attempt tell.
 class Story {
 	attempt = 0
@@ -69,6 +73,7 @@ class Story {
 	calls = new Map<number, Call>()
 	waits = new Map<number, Wait>() // by the call; 0: of the rollout
 	output = new Map<string, { lines: string[]; left: number }>() // by the source
+	answers = new Set<string>() // that the page shows already
 	answered = 0 // when the last answer was given
 	ended = ''
 
@@ -90,7 +95,9 @@ class Story {
 		}
 		if (e.call) {
 			const known = this.calls.get(e.call.number)
-			const { new: fresh, ...rest } = e.call
+			const { new: added, ...rest } = e.call
+			const fresh = added?.filter((t) => t.role !== 'assistant' || !this.answers.has(sense(t)))
+			if (e.call.answer) this.answers.add(sense(e.call.answer))
 			this.calls.set(e.call.number, { at: e.at, ...known, ...rest, new: known?.new ?? fresh, role: known?.role ?? e.call.role, model: known?.model ?? e.call.model })
 			if (e.call.ended) {
 				this.answered = e.at
@@ -127,10 +134,16 @@ class Story {
 	}
 }
 
+// Asked are the calls that wait for a person.
+interface Asked {
+	token: string
+	questions: Question[]
+}
+
 // useStory follows the events of a rollout. A page that is not seen has no connection.
-function useStory(path: string): { story: Story; unheard: string; lost: boolean; error: string } {
+function useStory(path: string): { story: Story; unheard: string; lost: boolean; error: string; asked: Asked } {
 	const [, again] = useReducer((n: number) => n + 1, 0)
-	const [state] = useState({ story: new Story(), unheard: '', lost: false, error: '' })
+	const [state] = useState({ story: new Story(), unheard: '', lost: false, error: '', asked: { token: '', questions: [] } as Asked })
 	useEffect(() => {
 		let events: EventSource | null = null
 		let last = ''
@@ -145,6 +158,7 @@ function useStory(path: string): { story: Story; unheard: string; lost: boolean;
 			on('begin', (begin: { unheard: string; lost: boolean }) => Object.assign(state, { story: new Story(), ...begin }))
 			on('events', (list: Entry[]) => list.forEach((e) => state.story.add(e)))
 			on('texts', (list: Piece[]) => list.forEach((p) => state.story.piece(p)))
+			on('asked', (asked: Asked) => (state.asked = asked))
 			on('trouble', (error: string) => (state.error = error))
 		}
 		const follows = () => {
@@ -174,14 +188,14 @@ function useNow(runs: boolean): number {
 	return now
 }
 
-export function Live({ path, status, missing }: { path: string; status: string; missing?: string }) {
-	const { story, unheard, lost, error } = useStory(path)
+export function Live({ base, status, missing }: { base: string; status: string; missing?: string }) {
+	const { story, unheard, lost, error, asked } = useStory(base + '/live')
 	const runs = !story.ended && (status === 'running' || status === 'cancelling' || status === 'queued')
 	const now = useNow(runs)
 	return (
 		<>
 			{error ? <p class="alert" role="alert">{error}</p> : null}
-			{runs ? <State story={story} status={status} now={now} /> : null}
+			{runs ? <State story={story} status={status} now={now} asked={asked.questions.map((q) => q.number)} /> : null}
 			{unheard ? <p class="empty">{unheard}</p> : null}
 			{runs && story.phases.length ? (
 				<Section title="Phases">
@@ -204,6 +218,9 @@ export function Live({ path, status, missing }: { path: string; status: string; 
 					<p class="empty">{missing}</p>
 				</Section>
 			) : null}
+			{runs
+				? asked.questions.map((q) => <Answer key={q.key + q.gen} path={base} token={asked.token} q={q} shown={story.calls.has(q.number)} />)
+				: null}
 			{story.output.size ? (
 				<Section title="Output">
 					{[...story.output].map(([source, { lines, left }]) => (
@@ -221,11 +238,11 @@ export function Live({ path, status, missing }: { path: string; status: string; 
 }
 
 // State tells what the rollout does or waits for now.
-function State({ story, status, now }: { story: Story; status: string; now: number }) {
+function State({ story, status, now, asked }: { story: Story; status: string; now: number; asked: number[] }) {
 	const lines: string[] = []
 	for (const [call, w] of story.waits) lines.push((call ? `Call ${call}: ` : '') + w.text + (now - w.since >= 1000 ? ', for ' + duration(now - w.since) : ''))
 	const open = [...story.calls.values()].filter((c) => !c.ended && !story.waits.has(c.number))
-	for (const c of open) lines.push(`Call ${c.number}: the model generates its answer, for ${duration(Math.max(0, now - c.at))}`)
+	for (const c of open) lines.push(`Call ${c.number}: ${asked.includes(c.number) ? 'waits for your answer' : 'the model generates its answer'}, for ${duration(Math.max(0, now - c.at))}`)
 	const phase = story.phases.filter((p) => !p.ended).at(-1)
 	if (lines.length === 0 && status === 'queued') lines.push('It waits in the queue for a worker')
 	else if (lines.length === 0 && phase?.name === 'agent') lines.push('The agent works' + (story.answered ? ' since its last answer, for ' + duration(Math.max(0, now - story.answered)) : ''))

@@ -2,11 +2,12 @@ import { render, type VNode } from 'preact'
 import { Confirm } from './confirm'
 import { Group } from './group'
 import { Compare, Job, Jobs } from './jobs'
+import { New } from './new'
 import { Link } from './page'
 import { learnRights, rights } from './rights'
 import { Rollout } from './rollout'
 import { Rollouts } from './rollouts'
-import { go, home, href, jobs, link, path, source, start, trouble } from './store'
+import { go, home, href, jobs, link, path, plays, source, start, trouble } from './store'
 import { Queue, Trainers, Workers } from './system'
 import './style.css'
 
@@ -18,6 +19,7 @@ const pages: Record<string, () => VNode> = {
 	'/workers': () => <Workers />,
 	'/queue': () => <Queue />,
 	'/trainers': () => <Trainers />,
+	'/new': () => <New />,
 }
 
 function App() {
@@ -31,7 +33,7 @@ function App() {
 				<a class="brand" href={href('/')}>
 					turngate
 				</a>
-				{jobs.value || reads ? (
+				{jobs.value || reads || plays.value ? (
 					<nav class="places" aria-label="Pages">
 						<Link to={home()}>Rollouts</Link>
 						{jobs.value ? <Link to="/jobs">Jobs</Link> : null}
@@ -42,6 +44,7 @@ function App() {
 								<Link to="/trainers">Trainers</Link>
 							</>
 						) : null}
+						{plays.value ? <Link to="/new">Run a rollout</Link> : null}
 					</nav>
 				) : null}
 				<span class="source">{source.value}</span>
@@ -59,7 +62,7 @@ function App() {
 }
 
 addEventListener('keydown', (e) => {
-	const typing = e.target instanceof HTMLInputElement || e.target instanceof HTMLSelectElement
+	const typing = e.target instanceof HTMLInputElement || e.target instanceof HTMLSelectElement || e.target instanceof HTMLTextAreaElement
 	if (e.key === '/' && !typing) {
 		document.getElementById('text')?.focus()
 		e.preventDefault()

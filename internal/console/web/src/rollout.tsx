@@ -87,7 +87,7 @@ function Page({ d, base }: { d: Detail; base: string }) {
 			) : null}
 			<Facts d={d} />
 			<Phases d={d} />
-			{d.live && (d.missing || !over.includes(d.status)) ? <Live path={base + '/live'} status={d.status} missing={d.missing} /> : <Conversation d={d} />}
+			{d.live && (d.missing || !over.includes(d.status)) ? <Live base={base} status={d.status} missing={d.missing} /> : <Conversation d={d} />}
 			<Tokens d={d} base={base} />
 			<Files d={d} base={base} />
 			{d.commands.length ? (

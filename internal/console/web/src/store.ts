@@ -5,6 +5,7 @@ import { compare, filtersOf, matcher, queryOf, tabs, type Filters, type Row } fr
 
 export const source = signal('')
 export const jobs = signal(false) // there are pages of jobs
+export const plays = signal(false) // rollouts can be run from the page /new
 export const trouble = signal('')
 // The connection to the console: 'live', 'lost' (the browser tries again), 'over' (this
 // browser's session has ended), or 'shared' (a file, which needs none).
@@ -178,6 +179,7 @@ function connect() {
 		const begin = JSON.parse(data)
 		source.value = begin.source
 		jobs.value = begin.jobs
+		plays.value = begin.plays
 		changed()
 	})
 	on('rows', (data) => {
