@@ -108,6 +108,7 @@ func TestConsoleShowsARolloutLive(t *testing.T) {
 
 	// The server restarts, and the page goes on.
 	nats.kill(t)
+	<-nats.p.done // its port is free
 	nats.start(t)
 	shown()
 	for _, out := range []*harness.Buffer{worker.err, log} { // both have two connections
