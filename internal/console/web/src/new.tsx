@@ -1,6 +1,7 @@
 // The page that runs a rollout.
 import { useState } from 'preact/hooks'
-import { load, Section, useLoaded } from './page'
+import { load } from './load'
+import { Section, useLoaded } from './page'
 import { go } from './store'
 
 interface Choices {
