@@ -61,15 +61,19 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == far.Command { // a worker on another host started it
 		os.Exit(far.Serve(os.Args[2:]))
 	}
-	os.Exit(run(os.Args[1:]))
+	if len(os.Args) > 1 && os.Args[1] == keeperCommand {
+		os.Exit(keep(os.Args[2:]))
+	}
+	os.Exit(runFor(os.Args[1:], nil))
 }
 
-func run(args []string) int {
+// runFor runs a command in this process, which may be a keeper.
+func runFor(args []string, k *keeper) int {
 	ctx, hurry, stop := signals()
 	defer stop()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	root := rootCommand(hurry, end)
+	root := rootCommand(hurry, end, k)
 	refuseUnknown(root)
 	addCompletions(root)
 	root.SetArgs(args)
@@ -177,7 +181,7 @@ func signals() (ctx context.Context, hurry <-chan struct{}, stop func()) {
 
 // rootCommand returns all commands. A command calls end when the time of --timeout is
 // over.
-func rootCommand(hurry <-chan struct{}, end context.CancelCauseFunc) *cobra.Command {
+func rootCommand(hurry <-chan struct{}, end context.CancelCauseFunc, k *keeper) *cobra.Command {
 	var timeout time.Duration
 	root := &cobra.Command{
 		Use:           "turngate",
@@ -208,7 +212,7 @@ func rootCommand(hurry <-chan struct{}, end context.CancelCauseFunc) *cobra.Comm
 	root.SetErr(plain.NewWriter(os.Stderr))
 	root.PersistentFlags().Bool("verbose", false, "log what happens, not only what goes wrong")
 	root.PersistentFlags().DurationVar(&timeout, "timeout", 0, "end the command after this time, with exit status 124 (default: never)")
-	root.AddCommand(runCommand(), jobCommand(), rolloutCommand(), taskCommand(), sandboxCommand(), imageCommand(), upCommand(hurry), natsCommand(), workerCommand(hurry), machineCommand(), queueCommand(), deadCommand(), trainerCommand(), tapCommand(), consoleCommand(), metricsCommand(), contextCommand(), agentCommand(), doctorCommand(), miniCommand(), toolsCommand(),
+	root.AddCommand(runCommand(k), jobCommand(), rolloutCommand(), taskCommand(), sandboxCommand(k), imageCommand(), upCommand(hurry), natsCommand(), workerCommand(hurry), machineCommand(), queueCommand(), deadCommand(), trainerCommand(), tapCommand(), consoleCommand(), metricsCommand(), contextCommand(), agentCommand(), doctorCommand(), miniCommand(), toolsCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(c *cobra.Command, _ []string) {
 			fmt.Fprintln(c.OutOrStdout(), buildOf())
 		}})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/internal/rollout"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/sandboxes/backends"
@@ -46,11 +48,28 @@ type runFlags struct {
 	job          jobFlags
 	limits       limitFlags
 	console      consoleFlags
+	keep         time.Duration  // of each sandbox; 0: none is kept
+	keepFailed   time.Duration  // of each sandbox with a failed verifier; 0: none is kept
+	keeper       *keeper        // this process is one; nil: it is none
 	recorded     *tasks.Task    // runs instead of task directories
 	person       rollout.Person // of the worker in this process; nil: none
 }
 
-func runCommand() *cobra.Command { return runCommandOf(&runFlags{}) }
+func runCommand(k *keeper) *cobra.Command {
+	f := &runFlags{keeper: k}
+	cmd := runCommandOf(f)
+	addKeep(cmd.Flags(), &f.keepFailed, "keep-failed", fmt.Sprintf("without --nats: keep the sandbox of a rollout whose verifier failed or gave less than 1, for a time, and print the command that enters it; at most %d at once", reach.MaxKept))
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if f.keepFailed > 0 && k == nil {
+			return viaKeeper(cmd)
+		}
+		err := run(cmd, args)
+		k.tell(cmd.ErrOrStderr())
+		return err
+	}
+	return cmd
+}
 
 func runCommandOf(f *runFlags) *cobra.Command {
 	cmd := &cobra.Command{
@@ -134,7 +153,7 @@ func (f *runFlags) request(t *tasks.Task, v jobs.Variant, argv []string) (schema
 	for _, s := range f.setup {
 		r.Setup = append(slices.Clip(r.Setup), schema.Command{Run: s})
 	}
-	r.Snapshot = (r.Snapshot || f.snapshot) && f.group > 1
+	r.Snapshot = (r.Snapshot || f.snapshot) && f.group > 1 && f.keepFailed == 0 // the snapshots of a worker end before the sandboxes that it keeps
 	r.Limits.AgentMS = cmp.Or(f.agentTimeout.Milliseconds(), r.Limits.AgentMS)
 	r.Gate.MaxCalls = cmp.Or(f.maxCalls, r.Gate.MaxCalls)
 	r.Gate.MaxRepeats = cmp.Or(f.maxRepeats, r.Gate.MaxRepeats)

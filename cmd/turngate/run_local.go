@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
@@ -53,11 +54,11 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 			closeAll()
 		}
 	}()
-	state, wid, err := localWorker(j)
+	state, wid, host, closeState, err := f.localState(j)
 	if err != nil {
 		return nil, err
 	}
-	closers = append(closers, func() { os.RemoveAll(state) })
+	closers = append(closers, closeState)
 	if err := checkRoom(state); err != nil {
 		return nil, err
 	}
@@ -86,7 +87,7 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 		return nil, err
 	}
 	wf := workerFlags{
-		slots: f.parallel, sandboxes: f.sandbox, ssh: f.ssh, allowNetwork: schema.NetworkOpen + "," + schema.NetworkAllowlist, state: state, agents: f.agents, grace: time.Millisecond, upstreams: f.upstreams, conversationsMB: 1024, images: imageFlags{keepImagesGB: defaultKeepGB}, requestsMB: 512, maxSnapshotMB: defaultCopyMB, person: f.person,
+		slots: f.parallel, sandboxes: f.sandbox, ssh: f.ssh, allowNetwork: schema.NetworkOpen + "," + schema.NetworkAllowlist, state: state, agents: f.agents, grace: time.Millisecond, upstreams: f.upstreams, conversationsMB: 1024, images: imageFlags{keepImagesGB: defaultKeepGB}, requestsMB: 512, maxSnapshotMB: defaultCopyMB, person: f.person, reach: host, keep: f.keeping(),
 	}
 	timing := broker.DefaultTiming()
 	timing.NoCapable = 0 // no other worker can join
@@ -101,6 +102,26 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 	}
 	closers = append(closers, inBackground(ctx, w, log))
 	return &link{tb, &natsFlags{url: srv.URL(), creds: srv.OpsCreds()}, closeAll}, nil
+}
+
+// localState returns the state folder and the name for the worker in this process, and the
+// host of its sandboxes. Those of a keeper end with the keeper.
+func (f *runFlags) localState(j *jobs.Job) (state, wid string, host *reach.Host, done func(), err error) {
+	if f.keeper != nil {
+		if state, err = f.keeper.state(); err != nil {
+			return "", "", nil, nil, err
+		}
+		wid = "run-" + randomHex(4)
+		return state, wid, f.keeper.host, func() {}, f.keeper.note(wid, state, f)
+	}
+	if state, wid, err = localWorker(j); err != nil {
+		return "", "", nil, nil, err
+	}
+	if host, err = reach.Open(reach.Root()); err != nil {
+		os.RemoveAll(state)
+		return "", "", nil, nil, err
+	}
+	return state, wid, host, func() { host.Close(); os.RemoveAll(state) }, nil
 }
 
 // minRoom is the free room that the server of a run needs for its streams.

@@ -29,14 +29,14 @@ type sandboxRunFlags struct {
 	run runFlags
 }
 
-func sandboxCommand() *cobra.Command {
+func sandboxCommand(k *keeper) *cobra.Command {
 	cmd := &cobra.Command{Use: "sandbox", Short: "Work in the sandbox of a task by hand"}
-	cmd.AddCommand(sandboxRunCommand())
+	cmd.AddCommand(sandboxRunCommand(k), sandboxListCommand(), sandboxExecCommand(), sandboxCopyCommand(), sandboxPortsCommand(), sandboxRemoveCommand())
 	return cmd
 }
 
-func sandboxRunCommand() *cobra.Command {
-	f := &sandboxRunFlags{}
+func sandboxRunCommand(k *keeper) *cobra.Command {
+	f := &sandboxRunFlags{run: runFlags{keeper: k}}
 	cmd := &cobra.Command{
 		Use:   "run TASK|IMAGE [-- ARGV...]",
 		Short: "Do a task yourself: a shell in the agent's place, then the task's tests",
@@ -47,13 +47,16 @@ func sandboxRunCommand() *cobra.Command {
 			"Exit status: that of ARGV, 0 for a shell; 1 when the rollout had another fault, 2 when the arguments are invalid.",
 		PreRunE: func(cmd *cobra.Command, args []string) error {
 			what, _ := atDash(cmd, args)
-			wrong := []error{f.run.box.check(), f.run.taskEnv.check(), f.run.ssh.check()}
+			wrong := []error{f.run.box.check(), f.run.taskEnv.check(), f.run.ssh.check(), checkKeep("keep", f.run.keep)}
 			if len(what) != 1 {
 				wrong = append(wrong, fmt.Errorf("%d arguments: want a task directory or an image", len(what)))
 			}
 			return usageOf(wrong...)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.run.keep > 0 && k == nil {
+				return viaKeeper(cmd)
+			}
 			what, argv := atDash(cmd, args)
 			return f.run.atTerminal(cmd, what[0], argv)
 		},
@@ -63,6 +66,7 @@ func sandboxRunCommand() *cobra.Command {
 	f.run.taskEnv.add(fl)
 	addSandbox(fl, &f.run.sandbox, &f.run.image, imagesFirst(), "", ", instead of the task's own")
 	f.run.ssh.add(fl, "")
+	addKeep(fl, &f.run.keep, "keep", "keep the sandbox after the command, for a time, and print the command that enters it")
 	fl.StringArrayVar(&f.run.setup, "setup", nil, "shell command to run in the sandbox before the shell, after the task's own (repeatable)")
 	return cmd
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/turngate/turngate/internal/bundles"
 	"github.com/turngate/turngate/internal/gate"
 	"github.com/turngate/turngate/internal/owned"
+	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/internal/rollout"
 	"github.com/turngate/turngate/internal/rollout/place"
 	"github.com/turngate/turngate/internal/worker"
@@ -58,6 +59,8 @@ type workerFlags struct {
 	sideCarSubnets  string
 	monitor         metricsFlags
 	person          rollout.Person // nil: nobody is at this worker's terminal
+	reach           *reach.Host    // serves the sandboxes to commands of the user; nil: none does
+	keep            rollout.Keep
 	ssh             sshFlags
 	machines        machineFlags
 }
@@ -157,7 +160,7 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 	c := worker.Config{
 		Owner: worker.OwnerOf(wid, f.state), Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log, Upstreams: upstreams, Memory: gate.NewMemory(f.conversationsMB<<20, f.requestsMB<<20),
 		Caps:        place.Caps{Networks: splitList(f.allowNetwork), CPUs: f.maxCPUs, MemoryBytes: f.maxMemoryMB << 20, DiskBytes: f.maxDiskMB << 20, Pids: f.maxPids},
-		MaxSnapshot: f.maxSnapshotMB << 20, Bundles: cache, Metrics: m.rollouts(),
+		MaxSnapshot: f.maxSnapshotMB << 20, Bundles: cache, Metrics: m.rollouts(), Reach: f.reach, Keep: f.keep,
 	}
 	c.Warm = warmImages(ctx, list)
 	if f.person != nil {

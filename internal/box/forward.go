@@ -34,15 +34,15 @@ const maxCarried = 256
 func (s *server) forward() (forwarded, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.forwards == maxForwards {
+	if len(s.forwards) == maxForwards {
 		return forwarded{}, fmt.Errorf("there are %d forwards already", maxForwards)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return forwarded{}, fmt.Errorf("listen on loopback: %w", err)
 	}
-	s.forwards++
 	reply := forwarded{Port: l.Addr().(*net.TCPAddr).Port}
+	s.forwards = append(s.forwards, reply.Port)
 	open := make(chan struct{}, maxCarried)
 	go func() {
 		for {

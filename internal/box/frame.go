@@ -153,6 +153,8 @@ type header struct {
 
 	Terminal *sandboxes.TerminalSize `json:"terminal,omitempty"` // nil: the command has pipes
 
+	Port int `json:"port,omitempty"` // opConnect only
+
 	Job    uint64 `json:"job,omitempty"`
 	Signal int    `json:"signal,omitempty"`
 }
@@ -171,6 +173,8 @@ const (
 	opTarIn   = "tar_in"
 	opTarOut  = "tar_out"
 	opForward = "forward"
+	opPorts   = "ports"
+	opConnect = "connect" // to a port of the sandbox
 	opKillAll = "kill_all"
 	opRelease = "release"
 	opSpare   = "spare"

@@ -31,7 +31,7 @@ type server struct {
 
 	mu       sync.Mutex
 	lost     func() // cancels the alarm that ends a box without its worker
-	forwards int    // number of forwards
+	forwards []int  // ports of the forwards
 }
 
 // Serve runs the box. It returns the process's exit code when the sandbox must
@@ -253,6 +253,10 @@ func (s *server) do(h *header, in *frameReader, out *frameWriter) (any, error) {
 			j.signal(syscall.Signal(h.Signal))
 		}
 		return nil, nil
+	case opPorts:
+		return s.ports()
+	case opConnect:
+		return nil, s.connect(h.Port, in, out)
 	case opForward:
 		return s.forward()
 	case opKillAll:

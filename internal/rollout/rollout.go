@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"time"
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/internal/gate"
+	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/internal/rollout/agentrun"
 	"github.com/turngate/turngate/internal/rollout/ends"
 	"github.com/turngate/turngate/internal/rollout/models"
@@ -63,6 +65,15 @@ type Rollout struct {
 	Memory    *gate.Memory     // shared by the gates of a worker; nil: the gate's own
 	Snapshots *place.Snapshots // shared by the rollouts of a worker; nil: none are made
 	Person    Person           // nil: nobody is at a terminal
+	Reach     *reach.Host      // serves the sandboxes to commands of the user; nil: none does
+	Keep      Keep
+}
+
+// Keep says which rollouts keep their last sandbox after their end. The zero value keeps
+// none.
+type Keep struct {
+	For  time.Duration // 0: no sandbox is kept
+	Each bool          // also of a rollout whose verifier gave the reward 1 or more, or did not run
 }
 
 // Run executes the rollout. Its error is an *ends.Broken, also after a panic, or the
@@ -99,7 +110,7 @@ func (r *Rollout) Run(ctx context.Context) (err error) {
 
 // execute runs the stages of the rollout in order. What they use is closed when it
 // returns: the agent's session, the sandboxes, the clock.
-func (r *Rollout) execute(ctx context.Context) error {
+func (r *Rollout) execute(ctx context.Context) (err error) {
 	answers := &models.Models{Request: &r.Request, Upstreams: r.Upstreams, Trainer: r.Services.Model, Shard: r.Services.Shard, Held: r.Services.HeldByTrainer, Log: r.Record.Log}
 	agent, err := r.choose(answers)
 	if err != nil {
@@ -123,9 +134,11 @@ func (r *Rollout) execute(ctx context.Context) error {
 	defer stages.Clock.End()
 	where := place.New(place.Config{
 		Request: &r.Request, Attempt: r.Attempt, Owner: r.Owner, Backends: r.Backends, Caps: r.Caps, Agent: agent, Cache: r.Cache, Bundle: bundle, Steps: steps,
-		Snapshots: r.Snapshots, Stages: stages, Suspended: r.Services.Suspended,
+		Snapshots: r.Snapshots, Stages: stages, Suspended: r.Services.Suspended, Reach: r.Reach, KeepFor: r.Keep.For,
 	})
 	defer where.Close(ctx)
+	verified := false
+	defer func() { r.keep(ctx, where, verified, err) }()
 	if err := where.Open(ctx); err != nil {
 		return err
 	}
@@ -133,11 +146,29 @@ func (r *Rollout) execute(ctx context.Context) error {
 	defer runs.Close()
 	s := &stepper{Place: where, rec: r.Record, runs: runs, ask: r.Services.Verify}
 	err = s.all(ctx)
+	verified = s.verified
 	var stop *ends.Failed
 	if err != nil && !errors.As(err, &stop) || ctx.Err() != nil {
 		return err
 	}
 	return errors.Join(r.keepTranscript(ctx, stages), where.KeepServiceFiles(ctx), err)
+}
+
+// keep keeps the last sandbox of a rollout that ends with err, and notes the command that
+// enters it.
+func (r *Rollout) keep(ctx context.Context, where *place.Place, verified bool, err error) {
+	var stop *ends.Failed
+	failed := errors.As(err, &stop)
+	reward := r.Record.Result().Reward
+	if r.Keep.For == 0 || ctx.Err() != nil || err != nil && !failed || !r.Keep.Each && (!verified || !failed && reward != nil && *reward >= 1) {
+		return
+	}
+	kept, err := where.Keep()
+	if err != nil {
+		r.Record.Note("its sandbox is not kept: %v", err)
+		return
+	}
+	r.Record.Note("its sandbox is kept until %s: turngate sandbox exec %s", kept.Until.Format(time.DateTime), kept.ID)
 }
 
 // keepTranscript keeps the transcript of all model calls.

@@ -27,6 +27,8 @@ type stepper struct {
 	runs *agentrun.Runs
 	ask  verify.Ask
 	ran  []stepped // the first steps, which have ended
+
+	verified bool // a verifier has begun
 }
 
 // stepped is a step that has ended.
@@ -132,6 +134,7 @@ func (r *stepper) step(ctx context.Context, done *stepped) error {
 	if err != nil || s.Verify == nil {
 		return err
 	}
+	r.verified = true
 	verdict, err := verify.Run(ctx, verify.Task{Place: r.Place, Step: s, Left: left, Kept: kept, Exit: out.Exit, Fault: out.Fault, Ask: r.ask})
 	done.result.Reward, done.result.Rewards, done.verified = verdict.Reward, verdict.Rewards, verdict.Known
 	return err

@@ -23,6 +23,7 @@ import (
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/bundles"
 	"github.com/turngate/turngate/internal/gate"
+	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/internal/rollout"
 	"github.com/turngate/turngate/internal/rollout/ends"
 	"github.com/turngate/turngate/internal/rollout/models"
@@ -62,6 +63,8 @@ type Config struct {
 	Metrics *telemetry.Rollouts // nil: none
 	Log     zerolog.Logger
 	Person  rollout.Person // does the rollouts of agents.Person; nil: there is none
+	Reach   *reach.Host    // serves the sandboxes to commands of the user; nil: none does
+	Keep    rollout.Keep   // needs Reach
 }
 
 // Worker takes jobs and runs them.
@@ -276,7 +279,7 @@ func (w *Worker) rollout(ctx context.Context, job *queue.Job, rec *record.Record
 	caller := w.calls.Caller(job.Request, job)
 	r := &rollout.Rollout{
 		Request: job.Request, Attempt: job.Attempt, Record: rec, Owner: w.owner(), Backends: w.cfg.Backends, Agents: w.cfg.Agents, Cache: w.cfg.Cache, Upstreams: w.cfg.Upstreams, Caps: w.cfg.Caps,
-		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Snapshots: w.snapshots, Person: w.cfg.Person,
+		Timing: w.cfg.Timing, Memory: w.cfg.Memory, Snapshots: w.snapshots, Person: w.cfg.Person, Reach: w.cfg.Reach, Keep: w.cfg.Keep,
 		Services: rollout.Services{
 			Bundle: w.bundle(job), Suspended: job.Suspended, HeldByTrainer: job.HeldByTrainer, Model: caller, Shard: func(shard string) gate.Model { return caller.To(shard) },
 			Tool: caller.Tool, Verify: caller.Verify,

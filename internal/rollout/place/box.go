@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/internal/rollout/egress"
 	"github.com/turngate/turngate/internal/rollout/ends"
 	"github.com/turngate/turngate/internal/rollout/stage"
@@ -29,6 +30,7 @@ type Box struct {
 	url      string        // of the proxy in the sandbox
 	own      bool          // of the agent's sandbox, not of a separate verifier's
 	names    []string      // names of the side-cars, which are reached without the proxy
+	held     *reach.Held   // nil: no command can reach it
 
 	mu  sync.Mutex
 	env map[string]string // variables for commands of this phase
@@ -84,14 +86,25 @@ func (n *Box) setEnv(env map[string]string) {
 	n.env = env
 }
 
+// told returns the variables of this phase; the caller does not change them.
+func (n *Box) told() map[string]string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.env
+}
+
+// phaseEnv returns the variables of this phase; the caller does not change them.
+func (n *Box) phaseEnv() map[string]string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.env
+}
+
 // Start implements sandboxes.Sandbox. The command's own variables override the
 // phase's variables.
 func (n *Box) Start(ctx context.Context, c sandboxes.Cmd) (sandboxes.Process, error) {
-	n.mu.Lock()
-	own := n.env
-	n.mu.Unlock()
-	if own != nil {
-		env := maps.Clone(own)
+	if env := n.phaseEnv(); env != nil {
+		env = maps.Clone(env)
 		maps.Copy(env, c.Env)
 		c.Env = env
 	}
@@ -118,6 +131,7 @@ func (n *Box) Close(ctx context.Context) error {
 // shut closes the sandbox, even after the context has ended. When it returns, its
 // services have ended.
 func (n *Box) shut(ctx context.Context) {
+	n.held.Remove()
 	n.stages.Clock.Drop(n)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()

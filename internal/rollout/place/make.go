@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/internal/rollout/ends"
 	"github.com/turngate/turngate/internal/rollout/plan"
 	"github.com/turngate/turngate/internal/rollout/record"
@@ -47,7 +48,7 @@ func (p *Place) newSandbox(ctx context.Context, ph *record.Phase, s schema.Sandb
 		CPUs: cmp.Or(s.CPUs, p.Caps.CPUs), MemoryBytes: cmp.Or(s.MemoryBytes, p.Caps.MemoryBytes), DiskBytes: cmp.Or(s.DiskBytes, p.Caps.DiskBytes), Pids: cmp.Or(s.Pids, p.Caps.Pids), GPUs: s.GPUs,
 		Strict: s.Strict, Note: func(limit, text string) { p.noteLimit(&s, limit, text) },
 		User: s.User, Workdir: s.Workdir, Env: s.Env,
-		Ready: stage.MS(q.Limits.ReadyMS), Life: stage.MS(q.LifeMS()), Lost: lostAfter,
+		Ready: stage.MS(q.Limits.ReadyMS), Life: stage.MS(q.LifeMS()) + p.KeepFor, Lost: lostAfter,
 	}
 	if len(p.Agent.Packages) > 0 && part == "" {
 		spec.Mounts = []sandboxes.Mount{{Host: p.Cache.Path(p.Agent), Guest: Installed}}
@@ -88,6 +89,9 @@ func (p *Place) newSandbox(ctx context.Context, ph *record.Phase, s schema.Sandb
 		return nil, createFault(err)
 	}
 	box := newBox(sb, backend.Name(), &spec, networks, p.Stages, &q.Limits)
+	if line, ok := sb.(reach.Box); ok {
+		box.held = p.Reach.Add(reach.Sandbox{Task: q.Task.Name, Image: s.Image, Backend: backend.Name(), Rollout: q.ID, Part: part, Workdir: sb.Workdir()}, line, box.phaseEnv)
+	}
 	for _, u := range users {
 		if err := checkUser(ctx, sb.Files(), ph.Name, u, false); err != nil {
 			box.shut(ctx)

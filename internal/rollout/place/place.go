@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/internal/rollout/plan"
 	"github.com/turngate/turngate/internal/rollout/stage"
 	"github.com/turngate/turngate/sandboxes"
@@ -48,6 +49,8 @@ type Config struct {
 	Snapshots *Snapshots // shared by the rollouts of a worker; nil: none are made
 	Stages    *stage.Stages
 	Suspended func() (suspended bool, changed <-chan struct{}) // nil: never
+	Reach     *reach.Host                                      // serves the sandboxes to commands; nil: none does
+	KeepFor   time.Duration                                    // the time for which Keep keeps a sandbox; 0: none is kept
 }
 
 // Place has the sandboxes of one rollout.
@@ -57,7 +60,8 @@ type Place struct {
 	// of the last step on.
 	Main *Box
 
-	second      *Box   // sandbox of a separate verifier while it runs
+	second      *Box   // sandbox of a separate verifier while it runs, and after the last step if it may be kept
+	lastVerify  bool   // second is that of the last step
 	share       *share // nil: this rollout has no part in a snapshot
 	spared      bool   // Spare was called, so KillAll leaves the main container's own command running
 	surveyed    bool
@@ -162,12 +166,12 @@ func (p *Place) OpenVerifier(ctx context.Context, s *plan.Step) (*Box, error) {
 	if err := p.makeSecond(ctx, s); err != nil {
 		return nil, err
 	}
-	p.Stages.Apart = true
+	p.Stages.Apart, p.lastVerify = true, s.Last
 	return p.second, p.second.startServices(ctx, s.Verify.Separate, s)
 }
 
 // CloseVerifier keeps the services' files and logs of a separate verifier's sandbox,
-// and closes the sandbox.
+// and closes the sandbox, unless Keep may keep it.
 func (p *Place) CloseVerifier(ctx context.Context) (err error) {
 	if p.second == nil {
 		return nil
@@ -175,7 +179,34 @@ func (p *Place) CloseVerifier(ctx context.Context) (err error) {
 	if ctx.Err() == nil {
 		err = p.second.keepFiles(ctx)
 	}
+	p.Stages.Apart = false
+	if p.lastVerify && p.KeepFor > 0 {
+		return err
+	}
 	p.second.shut(ctx)
-	p.second, p.Stages.Apart = nil, false
+	p.second = nil
 	return err
+}
+
+// Keep keeps the sandbox that was used last: Close does not close it. It fails if there
+// is none, or if Reach keeps too many already.
+func (p *Place) Keep() (reach.Sandbox, error) {
+	b := p.second
+	if b == nil {
+		b = p.Main
+	}
+	if b == nil || b.held == nil {
+		return reach.Sandbox{}, errors.New("the rollout has none")
+	}
+	kept, err := b.held.Keep(p.KeepFor, func() { b.shut(context.Background()) }) //nolint:contextcheck // it outlives the rollout
+	if err != nil {
+		return kept, err
+	}
+	p.Stages.Clock.Drop(b)
+	if b == p.second {
+		p.second = nil
+	} else {
+		p.Main = nil
+	}
+	return kept, nil
 }

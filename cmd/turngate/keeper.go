@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"github.com/turngate/turngate/internal/reach"
+	"github.com/turngate/turngate/internal/rollout"
+	"github.com/turngate/turngate/internal/worker"
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
+)
+
+// keeperCommand is the first argument of a keeper: the process that does the work of a
+// command that may keep sandboxes, and has them after the command has ended. The
+// command itself waits for the result.
+const keeperCommand = "keeper"
+
+// keepTime is how long a sandbox is kept by default, mostKeep how long at most.
+const (
+	keepTime = time.Hour
+	mostKeep = 7 * 24 * time.Hour
+)
+
+// keptState is the folder of a keeper's worker in the folder of the keeper.
+const keptState = "state"
+
+// keeper is the part of a keeper beside its command.
+type keeper struct {
+	host *reach.Host
+	line *os.File    // to the command, which has the other end
+	over atomic.Bool // the command has the result, or will not get it
+	left *left       // nil: no worker has begun
+}
+
+// left names the sandboxes of a process for their removal after it was killed.
+type left struct {
+	Owner     string        `json:"owner"`
+	Sandboxes string        `json:"sandboxes"`
+	SSH       sandboxes.SSH `json:"ssh"`
+}
+
+// addKeep adds a flag for the time that sandboxes are kept.
+func addKeep(fl *pflag.FlagSet, to *time.Duration, name, help string) {
+	fl.DurationVar(to, name, 0, help)
+	fl.Lookup(name).NoOptDefVal = keepTime.String()
+}
+
+func checkKeep(name string, d time.Duration) error {
+	if d < 0 || d > mostKeep {
+		return fmt.Errorf("--%s: %s is not valid: want a time of at most %s, such as 1h", name, d, mostKeep)
+	}
+	return nil
+}
+
+// viaKeeper runs this command again in a keeper, at the same streams, until the keeper has
+// the result. The keeper gets the signals of the command.
+func viaKeeper(cmd *cobra.Command) error {
+	if err := sweepKept(cmd.Context()); err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "sandboxes of a killed process were not removed: %s\n", oneLine(err.Error(), 500))
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open a line to the keeper: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(ends[0]), "keeper"), os.NewFile(uintptr(ends[1]), "command")
+	defer ours.Close()
+	c := exec.Command(self, append([]string{keeperCommand}, os.Args[1:]...)...)
+	c.Stdin, c.Stdout, c.Stderr, c.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, []*os.File{theirs}
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	came := make(chan os.Signal, 8)
+	signal.Notify(came, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGWINCH)
+	defer signal.Stop(came)
+	err = c.Start()
+	theirs.Close()
+	if err != nil {
+		return fmt.Errorf("start the keeper: %w", err)
+	}
+	told := make(chan int, 1)
+	go func() {
+		code := []byte{0}
+		if _, err := io.ReadFull(ours, code); err == nil {
+			told <- int(code[0])
+			return
+		}
+		_ = c.Wait()
+		told <- c.ProcessState.ExitCode()
+	}()
+	for {
+		select {
+		case s := <-came:
+			_ = c.Process.Signal(s)
+		case code := <-told:
+			if code < 0 {
+				return fmt.Errorf("the keeper ended: %s", c.ProcessState)
+			}
+			if code == 0 {
+				return nil
+			}
+			return &exitError{code: code}
+		}
+	}
+}
+
+// keep is the main function of a keeper.
+func keep(args []string) int {
+	line := os.NewFile(3, "command")
+	unix.CloseOnExec(3)
+	host, err := reach.Open(reach.Root())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "turngate:", safeText(err.Error()))
+		return exitFault
+	}
+	k := &keeper{host: host, line: line}
+	go k.watch()
+	code := runFor(args, k)
+	k.stay(code)
+	if err := k.clean(); err != nil && !k.over.Load() {
+		fmt.Fprintln(os.Stderr, "turngate:", safeText(err.Error()))
+	}
+	host.Close()
+	return code
+}
+
+// watch ends the work when the command has died.
+func (k *keeper) watch() {
+	_, _ = k.line.Read(make([]byte, 1))
+	if !k.over.Swap(true) {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
+	}
+}
+
+// stay gives the command its result and waits until no sandbox is kept.
+func (k *keeper) stay(code int) {
+	if len(k.host.Kept()) == 0 {
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if none, err := os.OpenFile(os.DevNull, os.O_RDWR, 0); err == nil {
+		for fd := range 3 { // the terminal or a reader of the output must not wait for this process
+			_ = unix.Dup3(int(none.Fd()), fd, 0)
+		}
+		none.Close()
+	}
+	_ = os.Chdir("/")
+	k.over.Store(true)
+	_, _ = k.line.Write([]byte{byte(code)}) // it fails if the command has died
+	debug.FreeOSMemory() // the server and the worker have ended
+	k.host.Wait(ctx)
+}
+
+// state makes the folder of a worker's state.
+func (k *keeper) state() (string, error) {
+	dir := filepath.Join(k.host.Dir(), keptState)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", fmt.Errorf("make a state directory: %w", err)
+	}
+	return dir, nil
+}
+
+// note notes the sandboxes of a worker with this state.
+func (k *keeper) note(wid, state string, f *runFlags) error {
+	k.left = &left{Owner: worker.OwnerOf(wid, state), Sandboxes: f.sandbox, SSH: f.ssh.settings()}
+	return k.host.Note(k.left)
+}
+
+// clean removes the rest of a worker's sandboxes.
+func (k *keeper) clean() error {
+	if k.left == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return k.left.clean(ctx, filepath.Join(k.host.Dir(), keptState))
+}
+
+func (l *left) clean(ctx context.Context, state string) error {
+	host, err := imageFlags{}.host(state, 0, 0)
+	if err != nil {
+		return err
+	}
+	host.SSH = l.SSH
+	list, err := openBackends(ctx, splitList(l.Sandboxes), host)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, b := range list {
+		_, err := b.Sweep(ctx, l.Owner, func(schema.ID) bool { return false })
+		failed = append(failed, err)
+	}
+	return errors.Join(failed...)
+}
+
+// sweepKept removes the folders and sandboxes of keepers that were killed.
+func sweepKept(ctx context.Context) error {
+	return reach.Sweep(reach.Root(), func(dir string, note json.RawMessage) error {
+		var l left
+		if err := json.Unmarshal(note, &l); err != nil {
+			return fmt.Errorf("read %s: %w", dir, err)
+		}
+		return l.clean(ctx, filepath.Join(dir, keptState))
+	})
+}
+
+// tell prints the sandboxes that are kept.
+func (k *keeper) tell(w io.Writer) {
+	if k == nil {
+		return
+	}
+	for _, s := range k.host.Kept() {
+		fmt.Fprintf(w, "the sandbox of %s is kept until %s: turngate sandbox exec %s\n", oneLine(s.Task, 100), s.Until.Format(time.DateTime), s.ID)
+	}
+}
+
+// keeping returns the settings of a worker's rollouts.
+func (f *runFlags) keeping() rollout.Keep {
+	return rollout.Keep{For: max(f.keep, f.keepFailed), Each: f.keep > 0}
+}
