@@ -165,7 +165,7 @@ func (k *keeper) stay(code int) {
 	_ = os.Chdir("/")
 	k.over.Store(true)
 	_, _ = k.line.Write([]byte{byte(code)}) // it fails if the command has died
-	debug.FreeOSMemory() // the server and the worker have ended
+	debug.FreeOSMemory()                    // the server and the worker have ended
 	k.host.Wait(ctx)
 }
 

@@ -21,6 +21,7 @@ type seat struct {
 	stdin    io.Reader
 	keys     chan []byte   // what was typed; closed at the end of the input
 	closed   chan struct{} // no run reads any more
+	wake     *os.File      // its end wakes the reader of a file; nil: stdin is none
 	screen   int           // descriptor of the terminal; below 0: stdin is none
 
 	mu      sync.Mutex
@@ -29,17 +30,46 @@ type seat struct {
 
 func newSeat(in io.Reader, out, errs io.Writer) *seat {
 	s := &seat{out: out, err: errs, stdin: in, keys: make(chan []byte), closed: make(chan struct{}), screen: -1}
-	if f, ok := in.(*os.File); ok && isTerminal(f) {
-		s.screen = int(f.Fd())
+	if f, ok := in.(*os.File); ok {
+		if isTerminal(f) {
+			s.screen = int(f.Fd())
+		}
+		if woken, wake, err := os.Pipe(); err == nil {
+			s.wake, s.stdin = wake, &wakeful{f, woken}
+		}
 	}
 	go s.read()
 	return s
 }
 
-// close restores the terminal, also when a run has not ended.
+// close restores the terminal, also when a run has not ended, and takes no more keys.
 func (s *seat) close() {
 	close(s.closed)
+	if s.wake != nil {
+		s.wake.Close()
+	}
 	s.cook()
+}
+
+// wakeful reads a file until the other end of a pipe is closed. A read of the file alone
+// would go on in a process that outlives its command, and take keys from the next one.
+type wakeful struct{ file, woken *os.File }
+
+func (w *wakeful) Read(p []byte) (int, error) {
+	for {
+		ready := []unix.PollFd{{Fd: int32(w.file.Fd()), Events: unix.POLLIN}, {Fd: int32(w.woken.Fd()), Events: unix.POLLIN}} //nolint:gosec // descriptors are small
+		_, err := unix.Poll(ready, -1)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return 0, err
+		case ready[1].Revents != 0:
+			w.woken.Close()
+			return 0, os.ErrClosed
+		default:
+			return w.file.Read(p)
+		}
+	}
 }
 
 // read reads the input for all runs, since a run that has ended must not take the keys
