@@ -95,21 +95,21 @@ func viaKeeper(cmd *cobra.Command) error {
 	if err != nil {
 		return fmt.Errorf("start the keeper: %w", err)
 	}
-	told := make(chan int, 1)
+	result := make(chan int, 1)
 	go func() {
 		code := []byte{0}
 		if _, err := io.ReadFull(ours, code); err == nil {
-			told <- int(code[0])
+			result <- int(code[0])
 			return
 		}
 		_ = c.Wait()
-		told <- c.ProcessState.ExitCode()
+		result <- c.ProcessState.ExitCode()
 	}()
 	for {
 		select {
 		case s := <-came:
 			_ = c.Process.Signal(s)
-		case code := <-told:
+		case code := <-result:
 			if code < 0 {
 				return fmt.Errorf("the keeper ended: %s", c.ProcessState)
 			}
@@ -223,8 +223,8 @@ func sweepKept(ctx context.Context) error {
 	})
 }
 
-// tell prints the sandboxes that are kept.
-func (k *keeper) tell(w io.Writer) {
+// printKept prints the sandboxes that are kept.
+func (k *keeper) printKept(w io.Writer) {
 	if k == nil {
 		return
 	}

@@ -24,7 +24,7 @@ func TestTheCommandPageIsTrue(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", "")
 	t.Setenv("XDG_CACHE_HOME", "")
 	path := filepath.Join(testenv.Root(t), "docs", "commands.md")
-	want := commandPage(rootCommand(nil, nil))
+	want := commandPage(rootCommand(nil, nil, nil))
 	if *update {
 		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
@@ -140,7 +140,7 @@ func TestCommandsInTextExist(t *testing.T) {
 // namesCommand returns an error unless words begin with a command, and each flag in
 // them is one of it.
 func namesCommand(words []string) error {
-	cmd := rootCommand(nil, nil)
+	cmd := rootCommand(nil, nil, nil)
 	for i, word := range words {
 		if !cmd.HasSubCommands() || strings.HasPrefix(word, "-") || strings.HasPrefix(word, "[") {
 			return knowsFlags(cmd, words[i:])

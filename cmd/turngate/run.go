@@ -65,7 +65,7 @@ func runCommand(k *keeper) *cobra.Command {
 			return viaKeeper(cmd)
 		}
 		err := run(cmd, args)
-		k.tell(cmd.ErrOrStderr())
+		k.printKept(cmd.ErrOrStderr())
 		return err
 	}
 	return cmd

@@ -59,9 +59,6 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 		return nil, err
 	}
 	closers = append(closers, closeState)
-	if err := checkRoom(state); err != nil {
-		return nil, err
-	}
 	files, err := os.MkdirTemp(state, "nats-") // a new folder, without the streams of a process that died
 	if err != nil {
 		return nil, fmt.Errorf("make a state directory: %w", err)
@@ -108,7 +105,10 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 // host of its sandboxes. Those of a keeper end with the keeper.
 func (f *runFlags) localState(j *jobs.Job) (state, wid string, host *reach.Host, done func(), err error) {
 	if f.keeper != nil {
-		if state, err = f.keeper.state(); err != nil {
+		if state, err = f.keeper.state(); err == nil {
+			err = checkRoom(state)
+		}
+		if err != nil {
 			return "", "", nil, nil, err
 		}
 		wid = "run-" + randomHex(4)
@@ -117,7 +117,10 @@ func (f *runFlags) localState(j *jobs.Job) (state, wid string, host *reach.Host,
 	if state, wid, err = localWorker(j); err != nil {
 		return "", "", nil, nil, err
 	}
-	if host, err = reach.Open(reach.Root()); err != nil {
+	if err = checkRoom(state); err == nil {
+		host, err = reach.Open(reach.Root())
+	}
+	if err != nil {
 		os.RemoveAll(state)
 		return "", "", nil, nil, err
 	}

@@ -201,7 +201,7 @@ func forwardPort(cmd *cobra.Command, b *box.Caller, here, there int) error {
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
-	defer context.AfterFunc(ctx, func() { l.Close() })()
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	fmt.Fprintf(cmd.OutOrStdout(), "%s is port %d of the sandbox, until Ctrl-C\n", l.Addr(), there)
 	for {
 		conn, err := l.Accept()

@@ -60,5 +60,5 @@ func TestHelpNamesEachFlagsValue(t *testing.T) {
 			walk(sub)
 		}
 	}
-	walk(rootCommand(nil, nil))
+	walk(rootCommand(nil, nil, nil))
 }

@@ -163,7 +163,7 @@ func (r *Rollout) keep(ctx context.Context, where *place.Place, verified bool, e
 	if r.Keep.For == 0 || ctx.Err() != nil || err != nil && !failed || !r.Keep.Each && (!verified || !failed && reward != nil && *reward >= 1) {
 		return
 	}
-	kept, err := where.Keep()
+	kept, err := where.Keep() //nolint:contextcheck // the sandbox outlives the rollout
 	if err != nil {
 		r.Record.Note("its sandbox is not kept: %v", err)
 		return

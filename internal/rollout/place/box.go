@@ -86,13 +86,6 @@ func (n *Box) setEnv(env map[string]string) {
 	n.env = env
 }
 
-// told returns the variables of this phase; the caller does not change them.
-func (n *Box) told() map[string]string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.env
-}
-
 // phaseEnv returns the variables of this phase; the caller does not change them.
 func (n *Box) phaseEnv() map[string]string {
 	n.mu.Lock()
