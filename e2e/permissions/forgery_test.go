@@ -138,7 +138,7 @@ func TestForgeries(t *testing.T) {
 func (w *world) fill(t *testing.T) error {
 	t.Helper()
 	w.makeVictim(t)
-	for _, subject := range []string{subjects.State("alpha-1"), subjects.State("beta-1"), subjects.Result("beta-1"), "rollout.alpha-1.events.log", subjects.ObjectChunks(subjects.TasksBucket("alpha"), "x"), subjects.ObjectChunks(subjects.TasksBucket("beta"), "x")} {
+	for _, subject := range []string{subjects.State("alpha-1"), subjects.State("beta-1"), subjects.Result("beta-1"), subjects.Hold("alpha"), "rollout.alpha-1.events.log", subjects.ObjectChunks(subjects.TasksBucket("alpha"), "x"), subjects.ObjectChunks(subjects.TasksBucket("beta"), "x")} {
 		if _, err := w.js.Publish(t.Context(), subject, []byte("secret of "+subject)); err != nil {
 			return err
 		}
