@@ -41,7 +41,7 @@ func TestRealAgents(t *testing.T) {
 			if spec.Dialect == "" || spec.AnyProgram || slices.Contains(notHere[sandbox], agent) {
 				continue
 			}
-			if sandbox == "ssh" && agent != "mini" && agent != "opencode" { // the files of each agent travel in the same way
+			if (sandbox == "ssh" || sandbox == "machine") && agent != "mini" && agent != "opencode" { // the files of each agent travel in the same way
 				continue
 			}
 			t.Run(sandbox+"/"+agent, func(t *testing.T) {
@@ -52,8 +52,11 @@ func TestRealAgents(t *testing.T) {
 				instruction := "-- Write 'Hello, world!' to hello.txt $(" + mark + " \"now\"\nand `nothing` else.\n"
 				task := copyTask(t, "examples/tasks/hello", map[string]string{"instruction.md": instruction, "replay.yaml": script})
 				flags := []string{"--sandboxes", sandbox}
-				if sandbox == "ssh" {
+				switch sandbox {
+				case "ssh":
 					flags = append(flags, sshd.Start(t).Flags()...)
+				case "machine":
+					b.machine(t, "build1", t.TempDir())
 				}
 				worker := b.worker(t, filepath.Dir(task), flags...)
 				tap := b.tap(t)

@@ -13,6 +13,18 @@ import (
 	"github.com/turngate/turngate/internal/testenv"
 )
 
+// machine starts a machine that has a credential.
+func (b *bench) machine(t *testing.T, name, state string) *process {
+	t.Helper()
+	if _, err := os.Stat(b.nats.MachineCreds(name)); err != nil {
+		harness.Must(t, b.nats.AddMachine(name, ""))
+		harness.Must(t, b.nats.Reload())
+	}
+	m := start(t, b.binary, "machine", "serve", "--nats", b.nats.URL(), "--creds", b.nats.MachineCreds(name), "--state", state, "--slots", "2")
+	harness.Eventually(t, "the machine", time.Minute, func() bool { return strings.Contains(m.err.String(), "the machine is ready") })
+	return m
+}
+
 // TestRolloutsOnAMachine runs tasks on a machine that dials out: a task that the agent
 // solves, and one that it does not. Then the machine is killed while an agent works, and
 // started again: the rollout runs again there, and nothing of the first attempt is left.
@@ -25,12 +37,7 @@ func TestRolloutsOnAMachine(t *testing.T) {
 		t.Fatalf("machine add: %d, %s", code, add.out)
 	}
 	state := t.TempDir()
-	serve := func() *process {
-		m := start(t, b.binary, "machine", "serve", "--nats", b.nats.URL(), "--creds", b.nats.MachineCreds("build1"), "--state", state, "--slots", "2")
-		harness.Eventually(t, "the machine", time.Minute, func() bool { return strings.Contains(m.err.String(), "the machine is ready") })
-		return m
-	}
-	m := serve()
+	m := b.machine(t, "build1", state)
 	b.worker(t, "", "--sandboxes", "machine")
 	second := start(t, b.binary, "machine", "serve", "--nats", b.nats.URL(), "--creds", b.nats.MachineCreds("build1"), "--state", state)
 	if code := second.wait(t, time.Minute); code == 0 || !strings.Contains(second.err.String(), "another machine uses the state directory") {
@@ -64,7 +71,7 @@ func TestRolloutsOnAMachine(t *testing.T) {
 	before = agent
 	harness.Must(t, m.cmd.Process.Kill())
 	m.wait(t, time.Minute)
-	m = serve()
+	m = b.machine(t, "build1", state)
 	harness.Eventually(t, "the agent of the second attempt", 2*time.Minute, sleeps)
 	pid, err := strconv.Atoi(filepath.Base(filepath.Dir(agent)))
 	harness.Must(t, err)
