@@ -189,7 +189,7 @@ func (a *attachment) begin(replaced string) error {
 	if replaced != "" {
 		a.cfg.Log.Warn().Str("replaced", replaced).Msg("this process has the place of another one of this trainer")
 		if err := a.requests.Processes.Displaced(replaced); err != nil { // it asks again by itself
-			a.cfg.Log.Debug().Err(err).Msg("the other process was not told")
+			a.cfg.Log.Debug().Err(err).Msg("the other process got no message that it is replaced")
 		}
 	}
 	a.bg.Go(a.began)

@@ -107,7 +107,7 @@ func (h *handout) serve(ctx context.Context, f Answerer) error {
 	}
 }
 
-// setHold changes the rollouts to hold, and tells the workers of waiting calls.
+// setHold changes the rollouts to hold, and sends a beat for each waiting call.
 func (h *handout) setHold(s *Selection) {
 	h.mu.Lock()
 	h.hold = s

@@ -24,7 +24,7 @@ func (h *hints) add(group string, id schema.ID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.put(group, id)
-	h.tell(group)
+	h.signal(group)
 }
 
 // put adds a hint. The caller holds the lock.
@@ -64,7 +64,7 @@ func (h *hints) remove(group string, id schema.ID) {
 	defer h.mu.Unlock()
 	h.delete(group, id)
 	delete(h.unread, id)
-	h.tell(group)
+	h.signal(group)
 }
 
 // postpone keeps a rollout whose result could not be read until retry.
@@ -83,7 +83,7 @@ func (h *hints) retry() {
 	}
 	clear(h.unread)
 	for group := range h.news {
-		h.tell(group)
+		h.signal(group)
 	}
 }
 
@@ -91,11 +91,11 @@ func (h *hints) retry() {
 func (h *hints) wake(group string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.tell(group)
+	h.signal(group)
 }
 
-// tell is wake for a caller that holds the lock.
-func (h *hints) tell(group string) {
+// signal is wake for a caller that holds the lock.
+func (h *hints) signal(group string) {
 	for _, of := range []string{group, ""} {
 		if c := h.news[of]; c != nil {
 			close(c)

@@ -43,10 +43,10 @@ func (f selector) selects(s *Selection, id schema.ID) bool {
 // CodeAborted is the code of a call's fault after Abort ended its generation.
 const CodeAborted = schema.CodeAborted
 
-// releaseTold is the number of messages that end a hold.
-const releaseTold = 3
+// releases is the number of messages that end a hold.
+const releases = 3
 
-// holds tells workers of holds.
+// holds announces holds to workers.
 type holds struct {
 	*base
 	selector selector
@@ -54,28 +54,28 @@ type holds struct {
 
 	mu     sync.Mutex
 	serial int64 // serial number of the last message
-	told   int   // messages since the hold changed
+	sent   int   // messages since the hold changed
 }
 
 // set holds the selected rollouts; nil: none.
 func (h *holds) set(s *Selection) {
 	h.handout.setHold(s)
 	h.mu.Lock()
-	h.told = 0
+	h.sent = 0
 	h.mu.Unlock()
-	h.tell()
+	h.announce()
 }
 
-// tell tells workers with an upstream which rollouts have to wait. It
-// repeats the message during a hold, and sends the end releaseTold times.
-func (h *holds) tell() {
+// announce sends workers with an upstream the rollouts that have to wait. It
+// repeats the message during a hold; the end of a hold is sent as often as releases says.
+func (h *holds) announce() {
 	h.mu.Lock()
 	s := h.handout.selection()
-	if s == nil && h.told >= releaseTold {
+	if s == nil && h.sent >= releases {
 		h.mu.Unlock()
 		return
 	}
-	h.told++
+	h.sent++
 	h.serial++
 	m := schema.Hold{V: schema.Version, Instance: h.instance, Serial: h.serial, All: s != nil && s.all()}
 	h.mu.Unlock()
@@ -85,7 +85,7 @@ func (h *holds) tell() {
 		slices.Sort(m.IDs)
 	}
 	if err := h.requests.Hold(&m); err != nil {
-		h.cfg.Log.Warn().Err(err).Msg("workers that use an upstream were not told of a hold; it is sent again")
+		h.cfg.Log.Warn().Err(err).Msg("a hold was not announced to the workers that use an upstream; it is sent again")
 	}
 }
 

@@ -87,7 +87,7 @@ func TestAProcessThatOnlyAnswersKeepsNothingOfEndedRollouts(t *testing.T) {
 			for c := range calls {
 				key := schema.Key{Rollout: j.Request.ID, Attempt: j.Attempt, Call: c + 1}
 				call := schema.Call{V: 1, Key: key.String(), Tag: schema.TagAgent, Dialect: "chat", Messages: []json.RawMessage{json.RawMessage(`{"role":"user","content":"x"}`)}}
-				// A caller of its own, so that only the result tells that the answers arrived.
+				// A caller of its own, so that only the result shows that the answers arrived.
 				if err := b.calls.Caller(j.Request, nil).Complete(t.Context(), call, func(schema.Frame) error { return nil }); err != nil {
 					t.Fatal(err)
 				}

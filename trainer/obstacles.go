@@ -9,7 +9,7 @@ import (
 type obstacles struct {
 	*base
 	backlog *backlog
-	told    map[string]bool // reasons; used by look alone
+	logged  map[string]bool // reasons; used by look alone
 }
 
 // look looks at the rollouts that wait for a worker.
@@ -26,13 +26,13 @@ func (o *obstacles) look() {
 	}
 	for _, w := range waiting {
 		why := fleet.Unable(&w.request)
-		if why == "" || o.told[why] || !o.backlog.isQueued(op, w.request.ID) {
+		if why == "" || o.logged[why] || !o.backlog.isQueued(op, w.request.ID) {
 			continue
 		}
-		if len(o.told) >= maxQueued {
-			clear(o.told)
+		if len(o.logged) >= maxQueued {
+			clear(o.logged)
 		}
-		o.told[why] = true
+		o.logged[why] = true
 		o.cfg.Log.Warn().Str("rollout", string(w.request.ID)).Msg("a rollout waits: " + why)
 	}
 }

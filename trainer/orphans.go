@@ -76,12 +76,13 @@ func (o *orphans) find(ctx context.Context) error {
 		return fmt.Errorf("look for open rollouts of other processes: %w", err)
 	}
 	if n > 0 {
-		o.tell(n)
+		o.log(n)
 	}
 	return nil
 }
 
-func (o *orphans) tell(n int) {
+// log logs the number of orphans.
+func (o *orphans) log(n int) {
 	e := o.cfg.Log.Warn().Int("rollouts", n)
 	switch o.cfg.Orphans {
 	case CancelOrphans:

@@ -160,9 +160,9 @@ func (s *state) forget() {
 	s.rollouts.change(s.key, func(r *rollout) { r.forget(s) })
 }
 
-// settle drops the answer, since the worker has it. The rest of the state stays,
+// dropAnswer drops the answer, since the worker has it. The rest of the state stays,
 // so that a late request does not start a second generation.
-func (s *state) settle() {
+func (s *state) dropAnswer() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.answered {

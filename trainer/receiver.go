@@ -71,8 +71,8 @@ func (r *receiver) take(a modelcall.IncomingCall) *Pending {
 		return nil
 	}
 	r.outstanding.sawAttempt(id, a.Key.Attempt)
-	for _, s := range got.settled {
-		s.settle()
+	for _, s := range got.received {
+		s.dropAnswer()
 	}
 	for _, s := range got.stale {
 		s.end(errCancelled)

@@ -43,7 +43,7 @@ func (r *results) each(ctx context.Context, w Wanted, f func(schema.Result)) err
 // requests waits for a slot; endless waits for one.
 func (r *results) next(ctx context.Context, group string, endless bool) (res schema.Result, ok bool, err error) {
 	for {
-		news := r.hints.coming(group) // before the look at the state that it tells of
+		news := r.hints.coming(group) // before the look at the state
 		id, hinted := r.hints.take(group)
 		if !hinted && !endless && !r.expected(group) {
 			return res, false, nil

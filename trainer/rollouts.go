@@ -27,12 +27,12 @@ func newRollouts(b *base) *rollouts { return &rollouts{base: b, of: map[schema.I
 
 // arrival is the place of a call among those of its rollout.
 type arrival struct {
-	rollout *rollout // the rollout, if the call is its first in this process
-	newer   int      // the rollout's attempt, if the call is of an earlier one
-	call    *state   // nil: it waits, or is not answered
-	fresh   bool     // the call is new
-	settled []*state // calls whose answers the worker has
-	stale   []*state // calls of the attempt before
+	rollout  *rollout // the rollout, if the call is its first in this process
+	newer    int      // the rollout's attempt, if the call is of an earlier one
+	call     *state   // nil: it waits, or is not answered
+	fresh    bool     // the call is new
+	received []*state // calls whose answers the worker has
+	stale    []*state // calls of the attempt before
 }
 
 // arrive notes a call. It waits if the state of its rollout is not read, and is dropped if
@@ -65,7 +65,7 @@ func (r *rollouts) arrive(a modelcall.IncomingCall, answers bool) (got arrival) 
 	}
 	for _, n := range a.Answered {
 		if s := of.of(a)[n]; s != nil {
-			got.settled = append(got.settled, s)
+			got.received = append(got.received, s)
 		}
 	}
 	return got

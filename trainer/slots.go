@@ -39,7 +39,7 @@ func (s *slots) set(most int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.most = most
-	s.tell()
+	s.signal()
 	return nil
 }
 
@@ -55,11 +55,11 @@ func (s *slots) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken--
-	s.tell()
+	s.signal()
 }
 
-// tell wakes a submission that waits for slots. The caller holds the lock.
-func (s *slots) tell() {
+// signal wakes a submission that waits for slots. The caller holds the lock.
+func (s *slots) signal() {
 	close(s.freed)
 	s.freed = make(chan struct{})
 }

@@ -140,7 +140,7 @@ func (s *submitter) submitAdmitted(ctx context.Context, batch []schema.Request, 
 	err := ledger.write(true, entries...) // before the broker gets the requests
 	seqs, unsure := make([]uint64, len(batch)), false
 	if err == nil {
-		s.holds.tell() // before a worker can take the requests
+		s.holds.announce() // before a worker can take the requests
 		unsure, err = s.enqueue(ctx, batch, seqs)
 	}
 	if unsure {

@@ -124,7 +124,7 @@ func newTrainer(b *base, l *ledger) *Trainer {
 	t.rollouts = newRollouts(b)
 	which := selector{t.outstanding, t.rollouts}
 	t.handout = &handout{base: b, selector: which, arrived: make(chan struct{}, 1)}
-	t.holds = &holds{base: b, selector: which, handout: t.handout, told: releaseTold}
+	t.holds = &holds{base: b, selector: which, handout: t.handout, sent: releases}
 	t.beats = &beats{rollouts: t.rollouts, handout: t.handout}
 	t.tools, t.verifications, t.refusals = &tools{b, t.beats}, &verifications{b, t.beats}, &refusals{base: b, rollouts: t.rollouts}
 
@@ -177,7 +177,7 @@ func (t *Trainer) run(ctx context.Context, restored []schema.ID) error {
 	b.bg.Go(t.attachment.keep)
 	b.every(acceptAfter/2, t.beats.accept)
 	b.every(beatEvery, t.beats.beat)
-	b.every(beatEvery, t.holds.tell)
+	b.every(beatEvery, t.holds.announce)
 	b.every(b.cfg.AuditEvery, t.auditor.audit)
 	b.every(cancelEvery, t.cancels.repeat)
 	b.every(pollEvery, t.poller.poll)

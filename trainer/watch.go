@@ -22,8 +22,8 @@ type watcher struct {
 }
 
 type queued struct {
-	since, told time.Time
-	note        string
+	since, reported time.Time
+	note            string
 }
 
 // newWatcher returns a watcher that calls handle with one event at a time.
@@ -95,7 +95,7 @@ func (w *watcher) look(ctx context.Context) {
 		if !w.knows(id) && !w.backlog.isQueued(ctx, id) {
 			continue
 		}
-		w.tell(id, s.at, fleet.Queued(&s.request))
+		w.report(id, s.at, fleet.Queued(&s.request))
 	}
 }
 
@@ -112,8 +112,8 @@ func (w *watcher) knows(id schema.ID) bool {
 	return w.waits[id] != nil
 }
 
-// tell reports a wait when it begins, when the reason changes, and every 30 s.
-func (w *watcher) tell(id schema.ID, since time.Time, note string) {
+// report reports a wait when it begins, when the reason changes, and every 30 s.
+func (w *watcher) report(id schema.ID, since time.Time, note string) {
 	w.mu.Lock()
 	q := w.waits[id]
 	if q == nil {
@@ -121,9 +121,9 @@ func (w *watcher) tell(id schema.ID, since time.Time, note string) {
 		w.waits[id] = q
 	}
 	now := time.Now()
-	fresh := q.note != note || now.Sub(q.told) > 30*time.Second
+	fresh := q.note != note || now.Sub(q.reported) > 30*time.Second
 	if fresh {
-		q.note, q.told = note, now
+		q.note, q.reported = note, now
 	}
 	w.mu.Unlock()
 	if fresh {
