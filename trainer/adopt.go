@@ -96,6 +96,7 @@ func (a *adopter) keep(s *submitted, status schema.Status) error {
 			return err
 		}
 		a.outstanding.add(s)
+		a.endings.met(id) // its result may have arrived since its state was read
 	}
 	if status.Terminal() {
 		a.endings.hint(id)

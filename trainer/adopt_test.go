@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -173,5 +174,25 @@ func TestAnotherProcessHasAnotherShard(t *testing.T) {
 			}
 			return
 		}
+	}
+}
+
+// TestAResultAfterCloseIsForTheNextProcess: it is not returned by both.
+func TestAResultAfterCloseIsForTheNextProcess(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	state := filepath.Join(t.TempDir(), "state")
+	kept := func(c *trainer.Config) { c.State = state }
+	own := b.start(t, kept)
+	harness.Must(t, own.Submit(t.Context(), []schema.Request{harness.Request("alpha-1")}))
+	b.run(t)
+	await(t, own, 0, 0) // it knows of the result
+	own.Close()
+	if r, err := own.NextResult(t.Context()); !errors.Is(err, trainer.ErrClosed) {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	r, err := b.start(t, kept).NextResult(t.Context())
+	if err != nil || r.ID != "alpha-1" {
+		t.Errorf("got %+v, %v", r, err)
 	}
 }

@@ -14,8 +14,8 @@ import (
 )
 
 // base has the connection, settings and lifetime of a trainer, which all parts of it
-// share. A part with a lock takes another part's lock inside its own only in this order:
-// holds, handout, then rollouts or outstanding, then slots, hints, ledger or conversations.
+// share. A lock is taken inside another one only in this order: adopter, holds, handout or
+// a call's state, then rollouts or outstanding, then slots, hints, ledger or conversations.
 type base struct {
 	requests *queue.Trainer
 	server   *modelcall.Server

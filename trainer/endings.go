@@ -22,7 +22,7 @@ type endings struct {
 	ready       chan struct{} // capacity 1: over has rollouts
 
 	mu     sync.Mutex
-	recent recent                 // rollouts with a hint: a call may arrive after it
+	recent recent                 // rollouts with a hint: they may be met after it
 	over   map[schema.ID]struct{} // rollouts of other processes that may have a result
 }
 
@@ -49,8 +49,9 @@ func (e *endings) hint(id schema.ID) {
 	e.note(id)
 }
 
-// called looks again for the result of a rollout whose first call came after the hint.
-func (e *endings) called(id schema.ID) {
+// met looks again for the result of a rollout whose first call came after the hint, or that
+// became outstanding after it.
+func (e *endings) met(id schema.ID) {
 	e.mu.Lock()
 	hinted := e.recent.has(id)
 	e.mu.Unlock()

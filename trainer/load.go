@@ -15,8 +15,10 @@ type Load struct {
 	// Queued is the number of rollouts that have not made a call here: they wait for
 	// a worker, or their sandbox comes up. Rollouts whose agent an upstream answers
 	// are not counted, since they make no call here.
-	Queued       int
-	OldestQueued time.Duration // since the first of Queued was submitted; 0: there is none
+	Queued int
+	// OldestQueued is the time since the first of Queued was submitted, without those of
+	// an earlier process; 0: there is none.
+	OldestQueued time.Duration
 	// Calls is the number of calls that were not handed out and are not held: with
 	// Config.Parallel as large as the number of calls that the engine generates at
 	// once, they wait for the engine.
@@ -46,7 +48,9 @@ func loadOf(o *outstanding, r *rollouts, h *handout) (l Load) {
 	o.each(func(s *submitted) {
 		if s.attempt == 0 && !s.over && (s.request.Mode == "" || s.request.Mode == schema.ModeGate) {
 			l.Queued++
-			l.OldestQueued = max(l.OldestQueued, now.Sub(s.at))
+			if !s.at.IsZero() {
+				l.OldestQueued = max(l.OldestQueued, now.Sub(s.at))
+			}
 		}
 	})
 	for _, c := range r.calls() {

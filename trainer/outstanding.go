@@ -14,11 +14,11 @@ import (
 type submitted struct {
 	request schema.Request
 	lane    int
-	seq     uint64 // sequence number of its message in the queue
-	attempt int    // the highest seen
-	at      time.Time
-	cancel  *string // reason of a cancel; nil: not cancelled
-	over    bool    // it has a result, as far as is known
+	seq     uint64    // sequence number of its message in the queue
+	attempt int       // the highest seen
+	at      time.Time // of the submission; zero: another process submitted it
+	cancel  *string   // reason of a cancel; nil: not cancelled
+	over    bool      // it has a result, as far as is known
 }
 
 // outstanding has the rollouts that this process submitted or adopted and whose results

@@ -48,12 +48,13 @@ func (p *Pending) Reply(r *schema.Reply) error {
 	if err != nil {
 		return err
 	}
-	s.rollouts.change(s.key, func(of *rollout) { of.gave(s, r) }) // before the rollout's next call can arrive
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.wanted() {
-		_ = s.flush() // buffered pieces are valid
+	if !s.wanted() {
+		return ErrOver
 	}
+	s.rollouts.change(s.key, func(of *rollout) { of.gave(s, r) }) // before the rollout's next call can arrive
+	_ = s.flush()                                                 // buffered pieces are valid
 	return s.finish(modelcall.Frame{Kind: schema.FrameFinal, Gen: s.gen, Seq: len(s.deltas), Body: body}, true)
 }
 
@@ -68,12 +69,15 @@ func (p *Pending) Fault(f *schema.Fault) error {
 	if err != nil {
 		return err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.wanted() { // an answer stays, for a worker that asks again
+		return ErrOver
+	}
 	retryable := schema.RetryableStatus(f.Status)
 	if retryable { // before the send: the worker may ask again at once
 		s.forget()
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	return s.finish(modelcall.Frame{Kind: schema.FrameFault, Gen: s.gen, Body: body}, !retryable)
 }
 

@@ -62,7 +62,7 @@ func (r *receiver) take(a modelcall.IncomingCall) *Pending {
 	switch {
 	case got.rollout != nil:
 		r.bg.Go(func() { r.learn(id, got.rollout) })
-		r.endings.called(id)
+		r.endings.met(id)
 		return nil
 	case got.newer > 0:
 		r.sendFault(a, staleFault("attempt %d is over, %d has begun", a.Key.Attempt, got.newer))

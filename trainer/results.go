@@ -51,10 +51,12 @@ func (r *results) next(ctx context.Context, group string, endless bool) (res sch
 		if hinted {
 			res, err = r.requests.Records.Result(ctx, id)
 			switch {
-			case err == nil && r.end(id):
-				return res, true, nil
-			case err == nil: // it was delivered
-				continue
+			case err == nil:
+				mine, err := r.end(id)
+				if err != nil || mine {
+					return res, mine, err
+				}
+				continue // it was delivered
 			case errors.Is(err, broker.ErrNotFound): // its hint comes again
 				r.outstanding.unhint(id)
 				continue
@@ -86,10 +88,14 @@ func (r *results) expected(group string) bool {
 	return r.outstanding.adopting.Load() || r.outstanding.slots.waits(group) || r.outstanding.count(group) > 0
 }
 
-// end drops the state of a finished rollout, and reports whether it was
-// outstanding.
-func (r *results) end(id schema.ID) bool {
-	mine := r.outstanding.deliver(id)
+// end drops the state of a finished rollout, and reports whether it was outstanding. After
+// Close it fails, since the next process with the State file returns the result.
+func (r *results) end(id schema.ID) (mine bool, err error) {
+	if !r.enter() {
+		return false, context.Cause(r.life)
+	}
+	mine = r.outstanding.deliver(id)
+	r.bg.Done()
 	r.rollouts.end(id)
-	return mine
+	return mine, nil
 }

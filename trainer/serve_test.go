@@ -131,6 +131,46 @@ func TestACallHasItsGenerationAndItsBase(t *testing.T) {
 	}
 }
 
+// TestALateReplyIsNoBase: the reply to a generation that was aborted is not that of the
+// call on which later ones are based.
+func TestALateReplyIsNoBase(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	caller := b.calls.Caller(harness.Request("alpha-1").WithDefaults(), nil)
+	ask := func(n int, shares schema.Shares, messages ...string) <-chan error {
+		c := schema.Call{V: 1, Key: fmt.Sprintf("alpha-1/1/%d", n), Tag: schema.TagAgent, Dialect: "chat", Shares: shares}
+		for _, m := range messages {
+			c.Messages = append(c.Messages, json.RawMessage(`{"role":"user","content":"`+m+`"}`))
+		}
+		end := make(chan error, 1)
+		go func() { end <- caller.Complete(t.Context(), c, func(schema.Frame) error { return nil }) }()
+		return end
+	}
+	reply := func(version string, ids ...int32) *schema.Reply {
+		r, err := trainer.NewReply(trainer.Message{Content: version}, trainer.Sample{CompletionIDs: ids, Version: version})
+		harness.Must(t, err)
+		return r
+	}
+	first := ask(1, schema.Shares{}, "a")
+	aborted := next(t, b.trainer)
+	if n := b.trainer.Abort(trainer.Selection{}); n != 1 {
+		t.Fatalf("%d generations were ended", n)
+	}
+	made := next(t, b.trainer)
+	harness.Must(t, made.Reply(reply("v2", 2)))
+	harness.Must(t, <-first)
+	if err := aborted.Reply(reply("v1", 1)); !errors.Is(err, trainer.ErrOver) {
+		t.Fatalf("got %v", err)
+	}
+	second := ask(2, schema.Shares{Base: 1, Keep: 1, Tools: true, Params: true}, "a", "b")
+	p := next(t, b.trainer)
+	if base := p.Call.Base; base == nil || base.Gen != made.Call.Gen || base.CompletionIDs.Unpack()[0] != 2 {
+		t.Errorf("the base is %+v, want generation %s", base, made.Call.Gen)
+	}
+	harness.Must(t, p.Reply(reply("v2", 3)))
+	harness.Must(t, <-second)
+}
+
 // TestAnAbortedGenerationIsMadeAgain: after the hold the call gets a new
 // generation, and the aborted one has no effect.
 func TestAnAbortedGenerationIsMadeAgain(t *testing.T) {

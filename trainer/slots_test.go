@@ -124,14 +124,18 @@ func TestSlotsAfterARestart(t *testing.T) {
 	b := newBench(t)
 	state := filepath.Join(t.TempDir(), "state")
 	kept := func(c *trainer.Config) { c.State = state }
+	began := time.Now()
 	first := b.start(t, kept)
 	harness.Must(t, first.Submit(t.Context(), []schema.Request{harness.Request("alpha-1"), harness.Request("alpha-2")}))
 	first.Close()
 	b.finish(t, nil)
 	again := b.start(t, kept, withSlots(2))
 	await(t, again, 1, 0)
+	if l := again.Load(); l.Queued != 1 || l.OldestQueued != 0 { // the time of its submission is not known
+		t.Fatalf("got %+v", l)
+	}
 	harness.Must(t, again.Submit(t.Context(), []schema.Request{harness.Request("alpha-3")}))
-	if l := again.Load(); l.Rollouts != 2 || l.Queued != 2 || l.OldestQueued <= 0 {
+	if l := again.Load(); l.Rollouts != 2 || l.Queued != 2 || l.OldestQueued <= 0 || l.OldestQueued > time.Since(began) {
 		t.Fatalf("got %+v", l)
 	}
 }

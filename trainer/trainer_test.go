@@ -163,6 +163,32 @@ func TestOneAnswerPerKey(t *testing.T) {
 	}
 }
 
+// TestAnAnswerOutlivesAFaultAfterIt: an Abort or a fault after the answer does not begin a
+// second generation for a worker that asks again.
+func TestAnAnswerOutlivesAFaultAfterIt(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	got := b.ask(t.Context(), 1, 1, nil)
+	p := next(t, b.trainer)
+	harness.Must(t, p.Reply(text("one")))
+	said(t, <-got, "one")
+	if n := b.trainer.Abort(trainer.Selection{}); n != 0 {
+		t.Errorf("%d generations were ended", n)
+	}
+	if err := p.Fault(schema.Faultf("call", schema.CodeInternal, schema.WhoTrainer, "late")); !errors.Is(err, trainer.ErrOver) {
+		t.Errorf("got %v", err)
+	}
+	again := b.ask(t.Context(), 1, 1, nil)
+	other := b.ask(t.Context(), 1, 2, nil)
+	p = next(t, b.trainer)
+	if p.Call.Key != "alpha-1/1/2" {
+		t.Fatalf("%s was handed out again", p.Call.Key)
+	}
+	harness.Must(t, p.Reply(text("two")))
+	said(t, <-other, "two")
+	said(t, <-again, "one")
+}
+
 func TestStream(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -149,6 +149,8 @@ async def test_slots_after_a_restart(server: Server, tasks: Path, tmp_path: Path
                 await asyncio.sleep(0.01)
     async with await connect(server, state=state, slots=2) as client:
         await until(client, rollouts=1, waiting=0)
+        client._submissions.open[running].attempt = 0  # as if no worker had taken it
+        assert (client.load().queued, client.load().oldest_queued) == (1, 0.0)  # its age is not known
         [new] = await asyncio.wait_for(client.submit(dataclasses.replace(one)), 30)
         await client.cancel([running, new])
         results = {r.id: r.status async for r in client.results()}

@@ -450,7 +450,7 @@ class Client(Answering, Files, Training, Workers):
         (queued, submitted), (calls, came) = self._submissions.queued(), self._calls.unanswered()
         return Load(
             rollouts=slots.taken, waiting=sum(slots.waiting.values()),
-            queued=queued, oldest_queued=now - submitted if queued else 0.0,
+            queued=queued, oldest_queued=now - submitted if submitted else 0.0,
             calls=calls, oldest_call=now - came if calls else 0.0,
         )  # fmt: skip
 

@@ -29,7 +29,7 @@ class Submitted:
     lane: int = 2
     seq: int = 0  # sequence of its message in the queue
     attempt: int = 0  # the highest seen
-    at: float = 0.0  # monotonic time of the submission
+    at: float = 0.0  # monotonic time of the submission; 0: by another process
     cancel: str | None = None  # reason of a cancel
 
 

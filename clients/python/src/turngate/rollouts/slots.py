@@ -16,7 +16,8 @@ class Load:
         rollouts: Submitted rollouts that have no result, as far as is known.
         waiting: Requests whose submit waits for a slot.
         queued: Rollouts that have not made a call here: they wait for a worker, or their sandbox comes up.
-        oldest_queued: Seconds since the first of these was submitted; 0 if there is none.
+        oldest_queued: Seconds since the first of these was submitted, without those of an earlier process; 0 if
+            there is none.
         calls: Calls that are not answered and not held.
         oldest_call: Seconds since the first of these came; 0 if there is none.
     """

@@ -336,13 +336,14 @@ class Submissions:
         return [r for r, s in self.open.items() if _has_upstream(s.request)]
 
     def queued(self) -> tuple[int, float]:
-        """Return the number of rollouts without a call so far, and the monotonic time of the first one's submission.
+        """Return the number of rollouts without a call so far, and the monotonic time of the first submission of these.
 
-        Rollouts whose agent is answered by an upstream are not among them, since they make no call here.
+        The time is 0 if an earlier process submitted all of them. Rollouts whose agent is answered by an upstream are
+        not among them, since they make no call here.
         """
         waiting = [s for rollout, s in self.open.items() if not s.attempt and self.slots.has(rollout)]
         times = [s.at for s in waiting if s.request.mode in ("", "interception_gate")]
-        return len(times), min(times, default=0.0)
+        return len(times), min((at for at in times if at), default=0.0)
 
     # Records.
 
