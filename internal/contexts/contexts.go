@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,7 +47,11 @@ type unused struct {
 	Key      string `json:"key,omitempty"`
 	CA       string `json:"ca,omitempty"`
 	Domain   string `json:"jetstream_domain,omitempty"`
+	Prefix   string `json:"jetstream_api_prefix,omitempty"`
+	JWT      string `json:"user_jwt,omitempty"`
+	Seed     string `json:"user_seed,omitempty"`
 	Proxy    string `json:"socks_proxy,omitempty"`
+	TLSFirst bool   `json:"tls_first,omitempty"`
 }
 
 const (
@@ -152,14 +157,9 @@ func (s *Store) read(name string) (Context, error) {
 // names returns the names of the fields that are set.
 func (u unused) names() []string {
 	data, _ := json.Marshal(u) // strings always encode
-	var set map[string]string
+	var set map[string]any
 	_ = json.Unmarshal(data, &set)
-	var out []string
-	for name := range set {
-		out = append(out, name)
-	}
-	slices.Sort(out)
-	return out
+	return slices.Sorted(maps.Keys(set))
 }
 
 // Names returns the names of all contexts.

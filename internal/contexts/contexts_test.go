@@ -86,6 +86,7 @@ func TestContextsThatCannotBeUsed(t *testing.T) {
 		"": "want a JSON object", "{": "want a JSON object", "[]": "want a JSON object", `{"url": 1}`: "are strings", `{"creds": "x"}`: "want url",
 		`{"url": "nats://x", "creds": "a", "nkey": "b"}`:                      "one of creds and nkey",
 		`{"url": "nats://x", "user": "me", "password": "s3cret"}`:             "password, user",
+		`{"url": "nats://x", "user_seed": "SU", "tls_first": true}`:           "tls_first, user_seed",
 		`{"url": "nats://x", "nkey": "` + strings.Repeat("x", maxFile) + `"}`: "at most",
 	} {
 		if err := os.WriteFile(filepath.Join(folder, "bad.json"), []byte(text), 0o600); err != nil {

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from ..errors import InvalidError
 
-_OTHER = ("token", "user", "password", "nsc", "cert", "key", "ca", "jetstream_domain", "socks_proxy")
+_OTHER = (
+    "token", "user", "password", "nsc", "cert", "key", "ca", "jetstream_domain", "jetstream_api_prefix", "user_jwt", "user_seed", "socks_proxy", "tls_first",
+)  # fmt: skip
 """Fields of contexts that this client does not use."""
 
 
