@@ -204,15 +204,9 @@ func (k *Held) Keep(d time.Duration, shut func()) (Sandbox, error) {
 	if len(h.kept()) >= MaxKept {
 		return Sandbox{}, errMany
 	}
-	k.info.State, k.info.Until = Kept, time.Now().Add(d)
+	k.info.State, k.info.Until = Kept, time.Now().Add(d).Round(0) // a time of day
 	h.serving.Go(func() {
-		t := time.NewTimer(d)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-k.ends:
-		case <-k.box.Lost():
-		}
+		k.wait(k.info.Until)
 		shut()
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -222,6 +216,26 @@ func (k *Held) Keep(d time.Duration, shut func()) (Sandbox, error) {
 		close(k.gone)
 	})
 	return k.info, nil
+}
+
+// lookForEnd is the longest time between two looks at the time of day. Timers stand still
+// while the host is suspended.
+const lookForEnd = time.Minute
+
+// wait waits for the end of a kept sandbox.
+func (k *Held) wait(until time.Time) {
+	for left := time.Until(until); left > 0; left = time.Until(until) {
+		t := time.NewTimer(min(left, lookForEnd))
+		select {
+		case <-t.C:
+		case <-k.ends:
+			t.Stop()
+			return
+		case <-k.box.Lost():
+			t.Stop()
+			return
+		}
+	}
 }
 
 func (k *Held) end() { k.ending.Do(func() { close(k.ends) }) }

@@ -108,11 +108,22 @@ func ask(ctx context.Context, dir string, q request) (net.Conn, answer, error) {
 func (r *Remote) Box(ctx context.Context) *box.Caller {
 	return box.Over(func() (net.Conn, error) {
 		conn, _, err := ask(ctx, r.dir, request{Op: opOpen, ID: r.ID})
-		if err == nil {
-			context.AfterFunc(ctx, func() { conn.Close() })
+		if err != nil {
+			return nil, err
 		}
-		return conn, err
+		return &stream{conn, context.AfterFunc(ctx, func() { conn.Close() })}, nil
 	}, r.Workdir)
+}
+
+// stream is closed when a context ends.
+type stream struct {
+	net.Conn
+	forget func() bool // the context
+}
+
+func (s *stream) Close() error {
+	s.forget()
+	return s.Conn.Close()
 }
 
 // Remove ends the sandbox if it is kept. When it returns, the sandbox is gone.

@@ -1,6 +1,7 @@
 package reach
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -11,11 +12,22 @@ import (
 // lineTime bounds the wait for the first line of a connection.
 const lineTime = 10 * time.Second
 
+// acceptAgain is the wait after a connection that could not be accepted.
+const acceptAgain = 100 * time.Millisecond
+
 func (h *Host) serve() {
 	for {
 		conn, err := h.listener.Accept()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if err != nil { // this process has no descriptor left, for now
+			select {
+			case <-h.ending:
+				return
+			case <-time.After(acceptAgain):
+				continue
+			}
 		}
 		h.mu.Lock()
 		h.conns[conn] = true
