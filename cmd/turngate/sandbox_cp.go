@@ -33,20 +33,15 @@ func sandboxCopyCommand() *cobra.Command {
 		PreRunE: func(_ *cobra.Command, args []string) error {
 			wrong := []error{atLeast("max-mb", f.maxMB, 1)}
 			if len(args) == 2 {
-				_, _, from := inSandbox(args[0])
-				_, at, to := inSandbox(args[1])
-				if from == to {
-					wrong = append(wrong, errors.New("want one path of the form ID:PATH, and one of this host, such as ./name"))
-				} else if to && !path.IsAbs(at) {
-					wrong = append(wrong, fmt.Errorf("%q is not valid: want an absolute path after the ID", args[1]))
-				}
+				_, _, _, err := copySides(args[0], args[1])
+				wrong = append(wrong, err)
 			}
 			return usageOf(wrong...)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, at, out := inSandbox(args[0])
-			if !out {
-				id, at, _ = inSandbox(args[1])
+			id, at, out, err := copySides(args[0], args[1])
+			if err != nil {
+				return err
 			}
 			r, err := findSandbox(cmd, id)
 			if err != nil {
@@ -74,10 +69,29 @@ func inSandbox(arg string) (id, at string, ok bool) {
 	return id, at, ok && id != "" && at != "" && !strings.ContainsAny(id, "/.")
 }
 
+// copySides returns the sandbox of a copy and the path there; out: it is the source.
+func copySides(from, to string) (id, at string, out bool, err error) {
+	id, at, out = inSandbox(from)
+	other, there, in := inSandbox(to)
+	if in {
+		id, at = other, there
+	}
+	switch {
+	case in == out:
+		err = errors.New("want one path of the form ID:PATH, and one of this host, such as ./name")
+	case !path.IsAbs(at):
+		err = fmt.Errorf("%q is not valid: want an absolute path after the ID", id+":"+at)
+	}
+	return id, at, out, err
+}
+
 // out copies from the sandbox. Nothing in the stream is trusted: only files and folders
 // below the target are written.
 func (f *copyFlags) out(ctx context.Context, b *box.Caller, from, to string) error {
 	info, err := b.Files().Stat(ctx, from)
+	if err == nil && !info.Mode.IsDir() && !info.Mode.IsRegular() {
+		err = fmt.Errorf("%s is neither a file nor a folder", from)
+	}
 	if err != nil {
 		return err
 	}
@@ -85,15 +99,18 @@ func (f *copyFlags) out(ctx context.Context, b *box.Caller, from, to string) err
 		to = filepath.Join(to, path.Base(path.Clean(from)))
 	}
 	dir, name := filepath.Dir(filepath.Clean(to)), filepath.Base(filepath.Clean(to))
+	only := name
+	if info.Mode.IsDir() {
+		dir, only = filepath.Join(dir, name), ""
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	below, only := name, ""
-	if !info.Mode.IsDir() {
-		below, only = "", name
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	r, w := io.Pipe()
@@ -104,7 +121,7 @@ func (f *copyFlags) out(ctx context.Context, b *box.Caller, from, to string) err
 		w.CloseWithError(err)
 		packed <- err
 	}()
-	err = unpackCopy(root, below, only, io.LimitReader(r, limit))
+	err = unpackCopy(root, only, io.LimitReader(r, limit), limit)
 	cancel(err)
 	_ = r.Close()
 	if perr := <-packed; err == nil {
@@ -113,14 +130,10 @@ func (f *copyFlags) out(ctx context.Context, b *box.Caller, from, to string) err
 	return err
 }
 
-// unpackCopy writes the entries of a tar below a folder of root. With only set, the tar has
-// one file, which gets this name.
-func unpackCopy(root *os.Root, below, only string, from io.Reader) error {
-	if only == "" {
-		if err := root.MkdirAll(below, 0o755); err != nil {
-			return err
-		}
-	}
+// unpackCopy writes the entries of a tar into root, and at most limit bytes: a sparse file
+// is larger than its part of the tar. With only set, the tar has one file, which gets this
+// name.
+func unpackCopy(root *os.Root, only string, from io.Reader, limit int64) error {
 	for r := tar.NewReader(from); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -137,14 +150,17 @@ func unpackCopy(root *os.Root, below, only string, from io.Reader) error {
 		if !filepath.IsLocal(name) || strings.ContainsRune(name, 0) {
 			return fmt.Errorf("copy: the sandbox sent the name %q", h.Name)
 		}
-		at, mode := path.Join(below, name), fs.FileMode(h.Mode).Perm()
+		if limit -= h.Size; limit < 0 {
+			return fmt.Errorf("copy: %q and the files before it are larger than the limit", h.Name)
+		}
+		mode := fs.FileMode(h.Mode).Perm()
 		switch h.Typeflag {
 		case tar.TypeDir:
 			if only == "" {
-				err = root.MkdirAll(at, mode|0o700)
+				err = root.MkdirAll(name, mode|0o700)
 			}
 		case tar.TypeReg:
-			err = writeCopy(root, at, mode, r)
+			err = writeCopy(root, name, mode, r)
 		}
 		if err != nil {
 			return fmt.Errorf("copy: %w", err)
@@ -212,6 +228,9 @@ func (f *copyFlags) in(ctx context.Context, b *box.Caller, from, to string) (ski
 }
 
 func packCopy(out *tar.Writer, from string) (skipped int, err error) {
+	if from, err = filepath.EvalSymlinks(from); err != nil { // WalkDir does not follow a link
+		return 0, err
+	}
 	err = filepath.WalkDir(from, func(at string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
