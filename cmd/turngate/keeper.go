@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 
 	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/internal/rollout"
@@ -68,8 +69,14 @@ func checkKeep(name string, d time.Duration) error {
 	return nil
 }
 
+// keeperError has the exit status of a keeper, which has printed its errors itself.
+type keeperError struct{ code int }
+
+func (e *keeperError) Error() string { return fmt.Sprintf("the keeper ended with status %d", e.code) }
+
 // viaKeeper runs this command again in a keeper, at the same streams, until the keeper has
-// the result. The keeper gets the signals of the command.
+// the result. The keeper gets the signals of the command, and stops and goes on with it:
+// alone it would take the keys of the shell.
 func viaKeeper(cmd *cobra.Command) error {
 	if err := sweepKept(cmd.Context()); err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "sandboxes of a killed process were not removed: %s\n", oneLine(err.Error(), 500))
@@ -87,8 +94,13 @@ func viaKeeper(cmd *cobra.Command) error {
 	c := exec.Command(self, append([]string{keeperCommand}, os.Args[1:]...)...)
 	c.Stdin, c.Stdout, c.Stderr, c.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, []*os.File{theirs}
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	screen := int(os.Stdin.Fd())
+	before, notTerminal := term.GetState(screen)
 	came := make(chan os.Signal, 8)
-	signal.Notify(came, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGWINCH)
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it, in the keeper, too
+		signal.Notify(came, syscall.SIGHUP)
+	}
+	signal.Notify(came, syscall.SIGINT, syscall.SIGTERM, syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT)
 	defer signal.Stop(came)
 	err = c.Start()
 	theirs.Close()
@@ -108,15 +120,23 @@ func viaKeeper(cmd *cobra.Command) error {
 	for {
 		select {
 		case s := <-came:
+			if s == syscall.SIGTSTP {
+				_ = c.Process.Signal(syscall.SIGSTOP)
+				_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+				continue
+			}
 			_ = c.Process.Signal(s)
 		case code := <-result:
 			if code < 0 {
+				if notTerminal == nil { // a killed keeper has not restored it
+					_ = term.Restore(screen, before)
+				}
 				return fmt.Errorf("the keeper ended: %s", c.ProcessState)
 			}
 			if code == 0 {
 				return nil
 			}
-			return &exitError{code: code}
+			return &keeperError{code}
 		}
 	}
 }
@@ -231,6 +251,13 @@ func (k *keeper) printKept(w io.Writer) {
 	for _, s := range k.host.Kept() {
 		fmt.Fprintf(w, "the sandbox of %s is kept until %s: turngate sandbox exec %s\n", oneLine(s.Task, 100), s.Until.Format(time.DateTime), s.ID)
 	}
+}
+
+func (f *runFlags) checkKeepFailed() error {
+	if f.keepFailed > 0 && f.nats.url != "" {
+		return fmt.Errorf("--keep-failed: only the worker of this command keeps sandboxes, and those at %s run this job: leave out --nats, and name no context by --context \"\"", redacted(f.nats.url))
+	}
+	return checkKeep("keep-failed", f.keepFailed)
 }
 
 // keeping returns the settings of a worker's rollouts.

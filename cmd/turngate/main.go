@@ -79,6 +79,9 @@ func runFor(args []string, k *keeper) int {
 	root.SetArgs(args)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return flagErrors(cmd, args, err) })
 	err := root.ExecuteContext(ctx)
+	if ended := (*keeperError)(nil); errors.As(err, &ended) {
+		return ended.code
+	}
 	status := statusOf(ctx, err)
 	text := ""
 	if err != nil && (status != exitInterrupted || !errors.Is(err, context.Canceled)) {
@@ -186,7 +189,7 @@ func rootCommand(hurry <-chan struct{}, end context.CancelCauseFunc, k *keeper) 
 	root := &cobra.Command{
 		Use:           "turngate",
 		Short:         "CLI coding agents as RL rollouts, every model call a NATS message",
-		Version:       version,
+		Version:       buildOf(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Long: "turngate runs CLI coding agents in sandboxes as rollouts for reinforcement learning.\n" +

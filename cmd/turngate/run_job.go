@@ -145,7 +145,7 @@ func (f *runFlags) resume(cmd *cobra.Command, _, _ []string) (_ *jobs.Work, err 
 		return nil, err
 	}
 	f.nats.takeName(cmd.Flags())
-	if err := usageOf(f.limits.check(f)); err != nil {
+	if err := usageOf(f.limits.check(f), f.checkKeepFailed()); err != nil {
 		return nil, err
 	}
 	r, err := f.rules(cmd, j.Plan.Argv)

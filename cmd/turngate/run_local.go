@@ -54,7 +54,7 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 			closeAll()
 		}
 	}()
-	state, wid, host, closeState, err := f.localState(j)
+	state, wid, host, closeState, err := f.localState(j, log)
 	if err != nil {
 		return nil, err
 	}
@@ -102,8 +102,9 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 }
 
 // localState returns the state folder and the name for the worker in this process, and the
-// host of its sandboxes. Those of a keeper end with the keeper.
-func (f *runFlags) localState(j *jobs.Job) (state, wid string, host *reach.Host, done func(), err error) {
+// host of its sandboxes; nil: commands do not reach them. Those of a keeper end with the
+// keeper.
+func (f *runFlags) localState(j *jobs.Job, log zerolog.Logger) (state, wid string, host *reach.Host, done func(), err error) {
 	if f.keeper != nil {
 		if state, err = f.keeper.state(); err == nil {
 			err = checkRoom(state)
@@ -117,12 +118,13 @@ func (f *runFlags) localState(j *jobs.Job) (state, wid string, host *reach.Host,
 	if state, wid, err = localWorker(j); err != nil {
 		return "", "", nil, nil, err
 	}
-	if err = checkRoom(state); err == nil {
-		host, err = reach.Open(reach.Root())
-	}
-	if err != nil {
+	if err = checkRoom(state); err != nil {
 		os.RemoveAll(state)
 		return "", "", nil, nil, err
+	}
+	if host, err = reach.Open(reach.Root()); err != nil { // another user can cause it
+		log.Warn().Err(err).Msg("turngate sandbox ls does not list the sandboxes of this command")
+		return state, wid, nil, func() { os.RemoveAll(state) }, nil
 	}
 	return state, wid, host, func() { host.Close(); os.RemoveAll(state) }, nil
 }
