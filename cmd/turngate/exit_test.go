@@ -23,7 +23,8 @@ func TestExitStatuses(t *testing.T) {
 		says string
 		args []string
 	}{
-		"done":              {0, "", []string{"version"}},
+		"done":              {0, " (", []string{"version"}},
+		"done by a flag":    {0, " (", []string{"--version"}},
 		"help":              {0, "Usage:", []string{"job"}},
 		"a fault":           {1, "", []string{"run", "--agent", "command", "--runs", dir, good, "--", "false"}},
 		"no such job":       {1, "", []string{"job", "show", filepath.Join(dir, "none")}},
@@ -34,7 +35,7 @@ func TestExitStatuses(t *testing.T) {
 		"no such command":   {2, `"nope" is no command of turngate: want`, []string{"nope"}},
 		"a typo":            {2, `"wrker" is no command of turngate: want worker`, []string{"wrker"}},
 		"no such job's one": {2, `"nope" is no command of turngate job: want`, []string{"job", "nope"}},
-		"its time is over":  {124, "--timeout: 3s are over", append([]string{"--timeout", "3s"}, long...)},
+		"its time is over":  {124, "--timeout: 1s are over", append([]string{"--timeout", "1s"}, long...)},
 		"a service in time": {0, "", []string{"console", "--timeout", "1s", dir}},
 	} {
 		t.Run(name, func(t *testing.T) {

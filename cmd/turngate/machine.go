@@ -202,10 +202,10 @@ func machineListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if output == "json" {
-				return printJSON(cmd.OutOrStdout(), list)
+			if !isTable(output) {
+				return printList(cmd.OutOrStdout(), output, list)
 			}
-			t := newTable(cmd.OutOrStdout(), "MACHINE", "SYSTEM", "VERSION", "SANDBOXES", "SLOTS", "CPUS", "LOAD", "FREE MEMORY", "FREE DISK", "STATE")
+			t := newList(cmd.OutOrStdout(), output, "MACHINE", "SYSTEM", "VERSION", "SANDBOXES", "SLOTS", "CPUS", "LOAD", "FREE MEMORY", "FREE DISK", "STATE")
 			t.spare, t.cut = []string{"SYSTEM", "VERSION"}, []string{"STATE"}
 			for _, m := range list {
 				t.row(m.Machine, oneLine(m.System, 30), oneLine(m.Version, 30), m.Lines, m.Slots, m.CPUs, fmt.Sprintf("%.1f", m.Load), gib(m.FreeMemoryBytes), gib(m.FreeDiskBytes), machineState(&m))
@@ -214,7 +214,7 @@ func machineListCommand() *cobra.Command {
 		},
 	}
 	nf.add(cmd, defaultURL)
-	addOutput(cmd.Flags(), &output, "table", "json")
+	addListOutput(cmd.Flags(), &output)
 	return cmd
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,15 +47,15 @@ func sandboxListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if output == "json" {
+			if !isTable(output) {
 				list := make([]reach.Sandbox, len(all))
 				for i, r := range all {
 					list[i] = r.Sandbox
 					list[i].Env = nil
 				}
-				return printJSON(cmd.OutOrStdout(), list)
+				return printList(cmd.OutOrStdout(), output, list)
 			}
-			t := newTable(cmd.OutOrStdout(), "ID", "TASK", "IMAGE", "BACKEND", "AGE", "STATE")
+			t := newList(cmd.OutOrStdout(), output, "ID", "TASK", "IMAGE", "BACKEND", "AGE", "STATE")
 			t.spare, t.names = []string{"IMAGE"}, []string{"TASK", "IMAGE"}
 			for _, r := range all {
 				state := r.State
@@ -70,7 +71,7 @@ func sandboxListCommand() *cobra.Command {
 			return t.flush()
 		},
 	}
-	addOutput(cmd.Flags(), &output, "table", "json")
+	addListOutput(cmd.Flags(), &output)
 	return cmd
 }
 
@@ -206,7 +207,7 @@ func forwardPort(cmd *cobra.Command, b *box.Caller, here, there int) error {
 	for {
 		conn, err := l.Accept()
 		if err != nil {
-			return context.Cause(ctx)
+			return cmp.Or(context.Cause(ctx), err)
 		}
 		go func() {
 			if err := b.Connect(ctx, there, conn); err != nil && ctx.Err() == nil {

@@ -194,10 +194,14 @@ func (h *hands) copies(t *testing.T, id string) {
 	if got.code != 0 || !strings.Contains(got.errOut, "1 link") {
 		t.Errorf("%+v", got)
 	}
+	harness.Must(t, os.Symlink("tree", filepath.Join(from, "linked")))
+	if got := h.run(t, "", "sandbox", "cp", filepath.Join(from, "linked"), id+":/tmp"); got.code != 0 {
+		t.Errorf("%+v", got)
+	}
 	if got := h.run(t, "", "sandbox", "cp", filepath.Join(from, "tree", "deep", "run.sh"), id+":/tmp/tree/other/name"); got.code != 0 {
 		t.Errorf("%+v", got)
 	}
-	if got := h.run(t, "", "sandbox", "exec", id, "--", "sh", "-c", "/tmp/tree/deep/run.sh && /tmp/tree/other/name; ls /tmp/tree"); got.out != "ran\nran\ndeep\nother\n" {
+	if got := h.run(t, "", "sandbox", "exec", id, "--", "sh", "-c", "/tmp/linked/deep/run.sh && /tmp/tree/other/name; ls /tmp/tree"); got.out != "ran\nran\ndeep\nother\n" {
 		t.Errorf("%+v", got)
 	}
 	to := t.TempDir()
@@ -210,6 +214,9 @@ func (h *hands) copies(t *testing.T, id string) {
 		if data, err := os.ReadFile(filepath.Join(to, name)); err != nil || string(data) != "#!/bin/sh\necho ran\n" {
 			t.Errorf("%s: %q, %v", name, data, err)
 		}
+	}
+	if got := h.run(t, "", "sandbox", "cp", id+":/dev/null", to); got.code != 1 || !strings.Contains(got.errOut, "neither a file nor a folder") {
+		t.Errorf("%+v", got)
 	}
 	if got := h.run(t, "", "sandbox", "cp", id+":/no/such/file", to); got.code != 1 || !strings.Contains(got.errOut, "/no/such/file") {
 		t.Errorf("%+v", got)
@@ -318,6 +325,38 @@ func TestTheSandboxOfACommandThatRuns(t *testing.T) {
 	h.nothingLeft(t, boxes...)
 }
 
+// A keeper ignores the end of the terminal under nohup, and it alone tells its errors.
+func TestACommandInAKeeperEnds(t *testing.T) {
+	hello := filepath.Join(testenv.Root(t), "examples/tasks/hello")
+	h := newHands(t)
+	kept := []string{"sandbox", "run", hello, "--sandbox", "local", "--keep"}
+	cmd := h.command(t.Context(), append(slices.Clone(kept), "--", "sh", "-c", `echo begun; read -r line; echo "got $line"`)...)
+	cmd.Args = append([]string{"sh", "-c", `trap "" HUP; exec "$@"`, "sh", h.binary}, cmd.Args[1:]...)
+	sh, err := exec.LookPath("sh")
+	harness.Must(t, err)
+	cmd.Path = sh
+	var out harness.Buffer
+	cmd.Stdout = &out
+	keys, err := cmd.StdinPipe()
+	harness.Must(t, err)
+	harness.Must(t, cmd.Start())
+	harness.Eventually(t, "the command in the sandbox", time.Minute, func() bool { return strings.Contains(out.String(), "begun") })
+	harness.Must(t, cmd.Process.Signal(syscall.SIGHUP))
+	_, err = io.WriteString(keys, "keys\n")
+	harness.Must(t, err)
+	if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), "got keys") {
+		t.Errorf("%v, %q", err, out.String())
+	}
+	got := h.run(t, "", append([]string{"--timeout", "1s"}, append(kept, "--", "sleep", "1000")...)...)
+	if got.code != 124 || strings.Count(got.errOut, "--timeout: 1s are over") != 1 {
+		t.Errorf("%+v", got)
+	}
+	if got := h.run(t, "", "sandbox", "rm", "--all"); got.code != 0 {
+		t.Errorf("%+v", got)
+	}
+	h.nothingLeft(t)
+}
+
 // run --keep-failed keeps the sandboxes of failed verifiers alone.
 func TestFailedSandboxesAreKept(t *testing.T) {
 	root := filepath.Join(testenv.Root(t), "examples/tasks")
@@ -351,6 +390,7 @@ func TestBadHands(t *testing.T) {
 		"no id":             {[]string{"sandbox", "exec", "--", "ls"}, 2, "ID"},
 		"two local paths":   {[]string{"sandbox", "cp", "a", "./b:c"}, 2, "ID:PATH"},
 		"relative":          {[]string{"sandbox", "cp", "a", "id:b"}, 2, "absolute"},
+		"relative, out":     {[]string{"sandbox", "cp", "id:..", "a"}, 2, "absolute"},
 		"a port":            {[]string{"sandbox", "ports", "id", "--listen", "x"}, 2, "--listen"},
 		"rm of nothing":     {[]string{"sandbox", "rm"}, 2, "--all"},
 		"rm of two kinds":   {[]string{"sandbox", "rm", "id", "--all"}, 2, "--all"},
@@ -369,6 +409,9 @@ func TestBadHands(t *testing.T) {
 	harness.Must(t, os.RemoveAll(root))
 	harness.Must(t, os.Symlink(t.TempDir(), root))
 	if got := h.run(t, "", "sandbox", "exec", "x"); got.code != 1 || !strings.Contains(got.errOut, "not a folder of this user alone") {
+		t.Errorf("%+v", got)
+	}
+	if got := h.run(t, "", "sandbox", "run", hello, "--sandbox", "local", "--", "true"); got.code != 0 || !strings.Contains(got.errOut, "not a folder of this user alone") {
 		t.Errorf("%+v", got)
 	}
 }

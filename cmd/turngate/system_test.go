@@ -98,16 +98,18 @@ func TestCommandsOfARunningSystem(t *testing.T) {
 	check(0, "p3", "queue", "ls", "-o", "wide")
 	check(2, `--trainer: trainer: "A b"`, "queue", "ls", "--trainer", "A b")
 
-	for _, list := range [][]string{{"worker", "ls"}, {"queue", "ls"}, {"dead", "ls"}, {"agent", "ls"}, {"rollout", "ls"}, {"context", "ls"}, {"job", "ls"}} {
+	for _, list := range [][]string{{"worker", "ls"}, {"queue", "ls"}, {"dead", "ls"}, {"agent", "ls"}, {"rollout", "ls"}, {"context", "ls"}, {"job", "ls"}, {"sandbox", "ls"}, {"machine", "ls"}, {"image", "ls"}} {
 		check(2, `"xml" is not valid: want table, wide, json, jsonl or yaml`, append(slices.Clone(list), "-o", "xml")...)
-		for _, format := range []string{"wide", "json", "yaml"} {
-			got := check(0, "", append(slices.Clone(list), "-o", format)...)
-			if format == "json" && !json.Valid([]byte(got.out)) {
-				t.Errorf("%v: %s", list, got.out)
-			}
+		if list[0] == "machine" || list[0] == "image" { // one listens for 3 s, the other needs Docker
+			continue
+		}
+		if got := check(0, "", append(slices.Clone(list), "-o", "json")...); !json.Valid([]byte(got.out)) {
+			t.Errorf("%v: %s", list, got.out)
 		}
 	}
-	check(0, " (", "version")
+	for _, format := range []string{"table", "wide", "jsonl", "yaml"} {
+		check(0, "nop", "agent", "ls", "-o", format)
+	}
 	for want, args := range map[string][]string{
 		"up-lab\n": {"run", "--context", ""}, "local\n": {"run", "--sandbox", ""}, "opencode\n": {"run", "--agent", ""}, "jsonl\n": {"worker", "ls", "-o", ""}, "mini\n": {"agent", "install", ""},
 	} {
