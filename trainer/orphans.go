@@ -100,7 +100,9 @@ func (o *orphans) take(ctx context.Context, r schema.Request, lane int, seq uint
 	case AdoptOrphans:
 		return o.adopter.adoptAt(ctx, r, lane, seq)
 	case CancelOrphans:
-		o.cancels.orphan(r.ID, seq)
+		if !o.outstanding.had(r.ID) { // it may be submitted or adopted by now
+			o.cancels.orphan(r.ID, seq)
+		}
 	}
 	return nil
 }

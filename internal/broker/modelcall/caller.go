@@ -66,7 +66,7 @@ func (c *Caller) To(shard string) *Caller {
 // up, or the call is too large), an error about the key, an error of encoding or
 // storing the call, the error of frames, that of Owner.Fenced, or the context's cause.
 // After any other error than a fault of the trainer or that of Fenced, a trainer that
-// has the call is told to stop.
+// has the call gets a cancel.
 func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(schema.Frame) error) error {
 	key, err := schema.ParseKey(call.Key)
 	if err != nil {
@@ -349,7 +349,7 @@ func (a *callAttempt) publish() error {
 func (a *callAttempt) cancel() {
 	err := a.client.conn.PublishMsg(&nats.Msg{Subject: a.subject, Header: nats.Header{subjects.HeaderKind: {subjects.KindCancel}}})
 	if err != nil {
-		a.client.log.Debug().Err(err).Str("call", a.key).Msg("the trainer was not told to stop")
+		a.client.log.Debug().Err(err).Str("call", a.key).Msg("a cancel was not sent to the trainer")
 	}
 }
 

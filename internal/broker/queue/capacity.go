@@ -51,6 +51,6 @@ func (f *fleet) onAsked(m *nats.Msg) {
 		err = m.Respond(data)
 	}
 	if err != nil {
-		f.log.Debug().Err(err).Msg("a trainer was not told which workers are there")
+		f.log.Debug().Err(err).Msg("the list of workers was not sent to a trainer")
 	}
 }

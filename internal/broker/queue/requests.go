@@ -83,7 +83,7 @@ func (q *requests) disown(trainer string, id schema.ID, why error) {
 		err = q.broker.BulkConn().Publish(subjects.TrainerResults(trainer), data)
 	}
 	if err != nil {
-		q.log.Debug().Err(err).Str("trainer", trainer).Msg("a trainer was not told of a request that has no result")
+		q.log.Debug().Err(err).Str("trainer", trainer).Msg("the fault of a request without a result was not sent to its trainer")
 	}
 }
 
