@@ -85,7 +85,7 @@ func TestConsoleShowsARolloutLive(t *testing.T) {
 	harness.Must(t, tr.Submit(t.Context(), []schema.Request{q}))
 
 	console := nats.as(t, "ops", "console")
-	harness.Eventually(t, "a console", 30*time.Second, func() bool { return consoleLink.MatchString(console.out.String()) })
+	harness.Eventually(t, "a console", 5*time.Minute, func() bool { return consoleLink.MatchString(console.out.String()) })
 	link := consoleLink.FindStringSubmatch(console.out.String())
 	page.Do(chromedp.Navigate(link[0]))
 	page.Shows(`document.querySelector('.body .row .task a') !== null`)
@@ -112,7 +112,7 @@ func TestConsoleShowsARolloutLive(t *testing.T) {
 	nats.start(t)
 	shown()
 	for _, out := range []*harness.Buffer{worker.err, log} { // both have two connections
-		harness.Eventually(t, "a connection that is back", time.Minute, func() bool { return strings.Count(out.String(), "NATS connection is back") == 2 })
+		harness.Eventually(t, "a connection that is back", 5*time.Minute, func() bool { return strings.Count(out.String(), "NATS connection is back") == 2 })
 	}
 	pieces <- ""
 	page.Shows(`document.querySelectorAll('.call').length === 2 && document.querySelector('.call .message.assistant .use pre').textContent.startsWith("echo 'Hello")`)

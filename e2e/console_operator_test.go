@@ -25,7 +25,7 @@ func TestConsoleOfAnOperator(t *testing.T) {
 	binary, state, port := testenv.Binary(t), t.TempDir(), testenv.FreePort(t)
 	up := func() *process {
 		p := start(t, binary, "up", "--state", state, "--port", strconv.Itoa(port), "--sandboxes", "local", "--slots", "1", "--grace", "1s", "--console", "off")
-		harness.Eventually(t, "a server that is up", 60*time.Second, func() bool {
+		harness.Eventually(t, "a server that is up", 5*time.Minute, func() bool {
 			return strings.Contains(p.err.String(), "are ready") && strings.Contains(p.out.String(), "turngate trainer add")
 		})
 		return p
@@ -38,7 +38,7 @@ func TestConsoleOfAnOperator(t *testing.T) {
 
 	open := func(name string) { page.Do(chromedp.Click(`//nav[@class="places"]/a[text()="` + name + `"]`)) }
 	trainer := testenv.Raw(t, url, creds("trainer-local.nk"), "_INBOX.trainer.local")
-	_, err := trainer.Request(subjects.TrainerOpen("local"), nil, 30*time.Second)
+	_, err := trainer.Request(subjects.TrainerOpen("local"), nil, time.Minute)
 	harness.Must(t, err)
 	harness.Must(t, trainer.Publish(subjects.Request(2, "local"), []byte(`<img src=x onerror="document.title='owned'">`)))
 	harness.Must(t, trainer.Flush())
@@ -94,7 +94,7 @@ func TestConsoleOfAnOperator(t *testing.T) {
 	page.Shows(`document.querySelector('dialog[open] p')?.textContent === 'Cancel 2 rollouts?'`)
 	page.Do(chromedp.Click(`.confirm .yes`))
 	page.Shows(`document.querySelectorAll('.body .row[data-status="cancelled"]').length === 2`)
-	if code := run.wait(t, 60*time.Second); code != 1 {
+	if code := run.wait(t, 5*time.Minute); code != 1 {
 		t.Errorf("exit status %d: %s", code, run.err)
 	}
 

@@ -19,7 +19,7 @@ import (
 func TestAPersonAnswersFromThePage(t *testing.T) {
 	page := browser.Open(t, 1280, 800)
 	up := start(t, testenv.Binary(t), "up", "--state", t.TempDir(), "--port", "0", "--sandboxes", "local", "--console", "127.0.0.1:0", "--context", "")
-	harness.Eventually(t, "a server that is up", 60*time.Second, func() bool {
+	harness.Eventually(t, "a server that is up", 5*time.Minute, func() bool {
 		return strings.Contains(up.err.String(), "are ready") && consoleURL.MatchString(up.err.String())
 	})
 	link := consoleURL.FindStringSubmatch(up.err.String())[1]

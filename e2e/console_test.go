@@ -24,7 +24,7 @@ import (
 func console(t *testing.T, args ...string) string {
 	t.Helper()
 	p := start(t, append([]string{testenv.Binary(t), "console"}, args...)...)
-	harness.Eventually(t, "a console", time.Minute, func() bool { return strings.HasSuffix(p.out.String(), "\n") })
+	harness.Eventually(t, "a console", 5*time.Minute, func() bool { return strings.HasSuffix(p.out.String(), "\n") })
 	return strings.TrimSpace(p.out.String())
 }
 
@@ -35,7 +35,7 @@ func TestConsoleShowsRunningRollouts(t *testing.T) {
 	page := browser.Open(t, 1280, 800)
 	binary, state := testenv.Binary(t), t.TempDir()
 	up := start(t, binary, "up", "--state", state, "--port", "0", "--sandboxes", "local", "--console", "127.0.0.1:0")
-	harness.Eventually(t, "a server that is up", 60*time.Second, func() bool {
+	harness.Eventually(t, "a server that is up", 5*time.Minute, func() bool {
 		return strings.Contains(up.err.String(), "are ready") && strings.Contains(up.out.String(), "turngate trainer add") && consoleURL.MatchString(up.err.String())
 	})
 	url := regexp.MustCompile(`nats://[0-9.:]+`).FindString(up.out.String())
@@ -63,7 +63,7 @@ func TestConsoleShowsRunningRollouts(t *testing.T) {
 			run := start(t, binary, "run", "--nats", url, "--creds", creds("trainer-local.nk"), "--trainer", "upstream:"+engine.URL, "-n", "2", filepath.Join(testenv.Root(t), "examples/tasks/hello"))
 			page.Shows(fmt.Sprintf(rowOf, `[data-status="running"]`) + ` !== null`)
 			close(proceed)
-			if code := run.wait(t, 60*time.Second); code != 0 {
+			if code := run.wait(t, 5*time.Minute); code != 0 {
 				t.Fatalf("exit status %d: %s", code, run.err)
 			}
 		}
@@ -126,13 +126,13 @@ func TestRunHasAConsole(t *testing.T) {
 	defer engine.Close()
 	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
 	run := start(t, binary, "run", "--console", "127.0.0.1:0", "-o", "json", "--sandbox", "local", "--runs", runs, "--trainer", "upstream:"+engine.URL, "-n", "2", task)
-	harness.Eventually(t, "a console", 60*time.Second, func() bool { return consoleURL.MatchString(run.err.String()) })
+	harness.Eventually(t, "a console", 5*time.Minute, func() bool { return consoleURL.MatchString(run.err.String()) })
 	page.Do(chromedp.Navigate(consoleURL.FindStringSubmatch(run.err.String())[1]))
 	page.Shows(`document.querySelectorAll('.body .row[data-status="running"]').length === 2`)
 	page.Do(chromedp.Click(`.body .row .task a`))
 	page.Shows(`document.querySelector('h1 .status')?.textContent === 'running' && [...document.querySelectorAll('.facts dt')].some((e) => e.textContent === 'Job')`)
 	close(proceed)
-	if code := run.wait(t, 60*time.Second); code != 0 { // with a browser that is connected
+	if code := run.wait(t, 5*time.Minute); code != 0 { // with a browser that is connected
 		t.Fatalf("exit status %d: %s", code, run.err)
 	}
 	var results []schema.Result
@@ -142,11 +142,11 @@ func TestRunHasAConsole(t *testing.T) {
 	page.Shows(`document.querySelector('.link.lost') !== null`)
 
 	run = start(t, binary, "run", "--sandbox", "local", "--runs", runs, task)
-	if code := run.wait(t, 60*time.Second); code != 0 || strings.Contains(run.err.String(), "console ") {
+	if code := run.wait(t, 5*time.Minute); code != 0 || strings.Contains(run.err.String(), "console ") {
 		t.Errorf("exit status %d: %s", code, run.err)
 	}
 	run = start(t, binary, "run", "--console", "0.0.0.0:1", "--runs", runs, task)
-	if code := run.wait(t, 60*time.Second); code != 2 || !strings.Contains(run.err.String(), `--console: "0.0.0.0:1" is not a loopback address`) {
+	if code := run.wait(t, 5*time.Minute); code != 2 || !strings.Contains(run.err.String(), `--console: "0.0.0.0:1" is not a loopback address`) {
 		t.Errorf("exit status %d: %s", code, run.err)
 	}
 }
@@ -157,7 +157,7 @@ func TestConsoleShowsAFolder(t *testing.T) {
 	binary := testenv.Binary(t)
 	runs := t.TempDir()
 	run := start(t, binary, "run", "--sandbox", "local", "--out", filepath.Join(runs, "j"), filepath.Join(testenv.Root(t), "examples/tasks/hello"))
-	if code := run.wait(t, 60*time.Second); code != 0 {
+	if code := run.wait(t, 5*time.Minute); code != 0 {
 		t.Fatalf("exit status %d: %s", code, run.err)
 	}
 	page.Do(chromedp.Navigate(console(t, runs)))

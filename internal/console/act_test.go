@@ -247,7 +247,7 @@ func TestThePagesOfAnOperator(t *testing.T) {
 	_, err = trainerSide.Submit(t.Context(), 1, []schema.Request{request})
 	harness.Must(t, err)
 	var workers []console.Worker
-	harness.Eventually(t, "a worker that lacks an agent", time.Minute, func() bool {
+	harness.Eventually(t, "a worker that lacks an agent", 5*time.Minute, func() bool {
 		d.read(t, "/api/workers", &workers)
 		return len(workers) == 1 && len(workers[0].Lacks) == 1
 	})
@@ -266,7 +266,7 @@ func TestThePagesOfAnOperator(t *testing.T) {
 	harness.Must(t, err)
 	harness.Must(t, trainerSide.Hold(&schema.Hold{V: schema.Version, Instance: "i7", Serial: 1, IDs: []schema.ID{"alpha-1"}}))
 	var trainers []console.Trainer
-	harness.Eventually(t, "a process and a hold", time.Minute, func() bool {
+	harness.Eventually(t, "a process and a hold", 5*time.Minute, func() bool {
 		d.read(t, "/api/trainers", &trainers)
 		return len(trainers) == 1 && len(trainers[0].Processes) == 1 && trainers[0].Hold != nil
 	})

@@ -110,7 +110,7 @@ func TestAPageWithAnEndedSession(t *testing.T) {
 	s.stop()
 	page.Shows(`document.querySelector('.link.lost') !== null && document.querySelectorAll('.body .row').length === 1`)
 	again := serveAt(t, strings.TrimPrefix(base, "http://"))
-	harness.Eventually(t, "the end of the session", 60*time.Second, func() bool { return strings.Contains(page.Text(), "The session has ended") })
+	harness.Eventually(t, "the end of the session", 5*time.Minute, func() bool { return strings.Contains(page.Text(), "The session has ended") })
 	page.Do(chromedp.Navigate(<-again.links))
 	page.Shows(`document.querySelector('.link.live') !== null`)
 }

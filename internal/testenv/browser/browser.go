@@ -53,7 +53,7 @@ func Open(t testing.TB, width, height int) *Page {
 // Do acts in the page.
 func (p *Page) Do(actions ...chromedp.Action) {
 	p.t.Helper()
-	ctx, stop := context.WithTimeout(p.ctx, 2*time.Minute)
+	ctx, stop := context.WithTimeout(p.ctx, shownWithin)
 	defer stop()
 	if err := chromedp.Run(ctx, actions...); err != nil {
 		p.t.Fatalf("%v; the page has %q", err, p.Text())
@@ -68,6 +68,10 @@ func (p *Page) Text() (text string) {
 	return text
 }
 
+// shownWithin is the time for a page to show a thing. Another worker takes a rollout over
+// after up to 90 s, and a busy machine is slower.
+const shownWithin = 5 * time.Minute
+
 // Shows waits until an expression of JavaScript is true, also while the page loads.
 func (p *Page) Shows(expression string) {
 	p.t.Helper()
@@ -76,8 +80,8 @@ func (p *Page) Shows(expression string) {
 			p.t.Logf("the page has %q", p.Text())
 		}
 	}()
-	harness.Eventually(p.t, expression, 60*time.Second, func() bool {
-		ctx, stop := context.WithTimeout(p.ctx, 10*time.Second)
+	harness.Eventually(p.t, expression, shownWithin, func() bool {
+		ctx, stop := context.WithTimeout(p.ctx, time.Minute)
 		defer stop()
 		var is bool
 		return chromedp.Run(ctx, chromedp.Evaluate(expression, &is)) == nil && is
