@@ -143,7 +143,8 @@ func passAt(groups map[string][]bool) map[int]float64 {
 			continue
 		}
 		sum, n := 0.0, 0
-		for _, g := range groups {
+		for _, name := range slices.Sorted(maps.Keys(groups)) { // another order gives another last digit
+			g := groups[name]
 			if len(g) < k {
 				continue
 			}
