@@ -20,7 +20,7 @@ func jobShareCommand() *cobra.Command {
 		Use:   "share DIR",
 		Short: "Write the console's pages of a job as one HTML file, which a browser opens without a server",
 		Long: "Write the console's pages of a job as one HTML file: the report, the groups, the rollouts with their conversations and tokens. A browser opens it from the disk; it loads nothing else and runs no other script.\n\n" +
-			"Texts that look like credentials are masked and counted: known forms of keys, and the values of variables with such names in the job's flags and in this command's environment. Read the file before you give it to others: a secret in another form stays in it. Files of the rollouts and folders of this host are left out.",
+			"Texts that look like credentials are masked and counted: known forms of keys, and the values of variables with such names in the job's flags and in this command's environment. The tokens of a rollout with such a text are left out, since they have it, too. Read the file before you give it to others: a secret in another form stays in it. Files of the rollouts and folders of this host are left out.",
 		Args: needArgs(1, 1, "the folder of one job"),
 		PreRunE: func(*cobra.Command, []string) error {
 			return usageOf(atLeast("max-mb", limit, 1))
@@ -50,6 +50,9 @@ func jobShareCommand() *cobra.Command {
 			}
 			if done.Tokens > 0 {
 				fmt.Fprintf(w, "%s without tokens for the same reason\n", plural(done.Tokens, "training row"))
+			}
+			if done.Hidden > 0 {
+				fmt.Fprintf(w, "%s without tokens, since a text of their rollouts is masked\n", plural(done.Hidden, "training row"))
 			}
 			for _, kind := range slices.Sorted(maps.Keys(done.Masked)) {
 				fmt.Fprintf(w, "%d × masked: %s\n", done.Masked[kind], kind)

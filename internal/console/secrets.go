@@ -1,8 +1,11 @@
 package console
 
 import (
+	"encoding/json"
 	"regexp"
 	"strings"
+
+	"github.com/turngate/turngate/trajectory"
 )
 
 // maskedText stands for a text that looks like a credential.
@@ -79,6 +82,25 @@ func (m *masker) text(s string) string {
 		})
 	}
 	return s
+}
+
+// hides reports whether messages of a rollout have a text that is masked.
+func (m *masker) hides(t *trajectory.Rollout) bool {
+	look := &masker{forms: m.forms, values: m.values, found: map[string]int{}}
+	message := func(raw json.RawMessage) {
+		var v any
+		if json.Unmarshal(raw, &v) != nil {
+			v = string(raw)
+		}
+		look.value(v)
+	}
+	for _, c := range t.Calls {
+		for _, raw := range c.Messages {
+			message(raw)
+		}
+		message(c.Message)
+	}
+	return len(look.found) > 0
 }
 
 // mixed reports whether a value has letters and digits, as random ones have.

@@ -35,6 +35,8 @@ type Shared struct {
 	Rollouts int // with their conversations
 	Left     int // rollouts without, since the file would be too large
 	Tokens   int // training rows that are left out for the same reason
+	// Hidden counts the training rows of rollouts with a masked text: their tokens have it, too.
+	Hidden int
 	// Masked counts the masked texts by their kind.
 	Masked map[string]int
 }
@@ -70,7 +72,7 @@ func (o *Share) Write(ctx context.Context, w io.Writer) (*Shared, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, context.Cause(ctx)
 		}
-		rows, err := f.rollout(ctx, r)
+		rows, hidden, err := f.rollout(ctx, r)
 		if errors.Is(err, errTooLarge) {
 			out.Left++
 			continue
@@ -79,6 +81,10 @@ func (o *Share) Write(ctx context.Context, w io.Writer) (*Shared, error) {
 			return nil, err
 		}
 		out.Rollouts++
+		if hidden {
+			out.Hidden += len(rows)
+			continue
+		}
 		for i, row := range rows {
 			size, err := f.put(min(tokens, f.left), tokensOf(row), "api", "rollouts", cell(string(r.ID)), "rows", fmt.Sprint(row.Row))
 			if errors.Is(err, errTooLarge) {
@@ -195,8 +201,9 @@ func (f *sharedFile) pages(dir, state string, list []*recorded.Rollout) error {
 	return nil
 }
 
-// rollout writes the page of a rollout. It returns the training rows.
-func (f *sharedFile) rollout(ctx context.Context, r *recorded.Rollout) (rows []*trajectory.Row, err error) {
+// rollout writes the page of a rollout. It returns the training rows, and whether its
+// conversation has a text that is masked, also beyond the part that the page shows.
+func (f *sharedFile) rollout(ctx context.Context, r *recorded.Rollout) (rows []*trajectory.Row, hidden bool, err error) {
 	d, versions := detailOf(r), Versions{Versions: []string{}}
 	d.Worker = ""
 	if t, err := r.Read(ctx, trajectory.Options{Messages: true}); err != nil {
@@ -204,16 +211,16 @@ func (f *sharedFile) rollout(ctx context.Context, r *recorded.Rollout) (rows []*
 		versions.Missing = d.Missing
 	} else {
 		d.addCalls(t)
-		versions = versionsOf(t)
+		versions, hidden = versionsOf(t), f.masker.hides(t)
 		for row := range t.Rows() {
 			rows = append(rows, row)
 		}
 	}
 	if _, err := f.put(f.left, d, "api", "rollouts", d.ID); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	_, err = f.put(f.left, versions, "api", "rollouts", d.ID, "versions")
-	return rows, err
+	return rows, hidden, err
 }
 
 // put writes an answer of the server at a path, without what looks like a credential. It

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,6 +36,7 @@ func spoken() string {
 	return strings.Join(s[:7], " ") + "\n-----BEGIN RSA PRIVATE KEY-----\n" + s[7] + "\n-----END RSA PRIVATE KEY-----\nAuthorization: Basic " + s[8] + "\nDB_PASSWORD=\"" + s[9] + "\"\nhttps://me:" + s[10] + "@host/ " + s[11] + " max_tokens=20000000 " + hostile
 }
 
+// sharedJob writes the file of a job. The first rollout of each group has no secret.
 func sharedJob(t *testing.T, limit int64) (file string, shared *console.Shared, job *jobs.Job) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "first")
@@ -43,7 +45,11 @@ func sharedJob(t *testing.T, limit int64) (file string, shared *console.Shared, 
 	for _, trial := range job.Plan.Trials {
 		at := filepath.Join(dir, trial.Name, "agent")
 		harness.Must(t, os.MkdirAll(at, 0o700))
-		harness.Must(t, os.WriteFile(filepath.Join(at, "transcript.jsonl.zst"), transcript(t, spoken()), 0o600))
+		text := hostile
+		if trial.Index > 0 {
+			text = spoken()
+		}
+		harness.Must(t, os.WriteFile(filepath.Join(at, "transcript.jsonl.zst"), transcript(t, text), 0o600))
 	}
 	var out bytes.Buffer
 	share := console.Share{Dir: dir, MaxBytes: limit, Variables: []string{"MY_API_KEY=" + secrets()[11], "HOME=" + dir}}
@@ -83,7 +89,7 @@ func parts(t *testing.T, file string) map[string]string {
 func TestASharedFileHasNoSecrets(t *testing.T) {
 	file, shared, job := sharedJob(t, 64<<20)
 	all := parts(t, file)
-	if shared.Rollouts != 48 || shared.Left != 0 || shared.Tokens != 0 || len(all) != 3+12+48*4 {
+	if shared.Rollouts != 48 || shared.Left != 0 || shared.Tokens != 0 || shared.Hidden != 36*2 || len(all) != 3+12+48*2+12*2 {
 		t.Errorf("got %+v, %d parts", shared, len(all))
 	}
 	for path, text := range all {
@@ -96,9 +102,13 @@ func TestASharedFileHasNoSecrets(t *testing.T) {
 			t.Errorf("%s: got %.300s", path, text)
 		}
 	}
-	one := all["api\nrollouts\n"+string(job.Plan.Trials[0].Rollout)]
+	masked := job.Plan.Trials[slices.IndexFunc(job.Plan.Trials, func(t jobs.Trial) bool { return t.Index > 0 })].Rollout
+	one := all["api\nrollouts\n"+string(masked)]
 	if !strings.Contains(one, "[masked]") || !strings.Contains(one, "max_tokens=20000000") || !strings.Contains(one, `"files":[]`) || !strings.Contains(one, `"commands":[]`) {
 		t.Errorf("got %.1000s", one)
+	}
+	if _, there := all["api\nrollouts\n"+string(masked)+"\nrows\n0"]; there {
+		t.Error("the tokens of a masked text are in the file")
 	}
 	if !strings.Contains(all["api\njob\njob=first"], `"state":"ended"`) {
 		t.Errorf("got %.300s", all["api\njob\njob=first"])
@@ -109,17 +119,26 @@ func TestASharedFileHasNoSecrets(t *testing.T) {
 }
 
 func TestASharedFileIsBounded(t *testing.T) {
-	file, whole, job := sharedJob(t, 64<<20)
-	data, err := os.ReadFile(file)
-	harness.Must(t, err)
-	table := bytes.Index(data, []byte("data-path=\"api\nrollouts\nlocal-")) // the rollouts follow the table
-	limit := (int64(table) + whole.Bytes) / 2
+	_, _, job := sharedJob(t, 64<<20)
+	for _, trial := range job.Plan.Trials { // all have tokens
+		harness.Must(t, os.WriteFile(filepath.Join(job.Dir, trial.Name, "agent/transcript.jsonl.zst"), transcript(t, "text"), 0o600))
+	}
 	var out bytes.Buffer
-	share := console.Share{Dir: job.Dir, MaxBytes: limit}
+	share := console.Share{Dir: job.Dir, MaxBytes: 64 << 20}
+	whole, err := share.Write(t.Context(), &out)
+	harness.Must(t, err)
+	table := bytes.Index(out.Bytes(), []byte("data-path=\"api\nrollouts\nlocal-")) // the rollouts follow the table
+	limit := (int64(table) + whole.Bytes) / 2
+	share.MaxBytes = limit
+	out.Reset()
 	shared, err := share.Write(t.Context(), &out)
 	harness.Must(t, err)
-	if int64(out.Len()) > limit || shared.Left == 0 || shared.Tokens == 0 || shared.Rollouts == 0 || shared.Rollouts+shared.Left != 48 || !strings.HasSuffix(out.String(), "</html>\n") {
+	if int64(out.Len()) > limit || shared.Left == 0 || shared.Rollouts == 0 || shared.Rollouts+shared.Left != 48 || !strings.HasSuffix(out.String(), "</html>\n") {
 		t.Errorf("got %+v of %+v", shared, whole)
+	}
+	share.MaxBytes = whole.Bytes - 1
+	if shared, err := share.Write(t.Context(), io.Discard); err != nil || shared.Left != 0 || shared.Tokens != 1 {
+		t.Errorf("without room for the last row of %+v: got %+v, %v", whole, shared, err)
 	}
 	share.MaxBytes = int64(table) - 100
 	if _, err := share.Write(t.Context(), io.Discard); err == nil || !strings.Contains(err.Error(), "--max-mb") {
@@ -139,7 +158,7 @@ func TestASharedFileOpensFromTheDisk(t *testing.T) {
 	page.Shows(`location.hash.startsWith('#/group?trainer=local&group=') && document.querySelectorAll('.grid tbody tr').length === 4`)
 	page.Shows(`document.querySelectorAll('.grid tbody td:nth-child(8)')[3].textContent === 'policy-7'`)
 	page.Do(chromedp.Click(`.grid tbody a`))
-	page.Shows(`location.hash.startsWith('#/rollout/local-') && document.querySelectorAll('.call').length === 2 && document.body.textContent.includes('[masked]')`)
+	page.Shows(`location.hash.startsWith('#/rollout/local-') && document.querySelectorAll('.call').length === 2`)
 	var at []float64
 	page.Do(chromedp.Evaluate(`(() => { const b = document.querySelector('.rows button'); b.scrollIntoView(); const r = b.getBoundingClientRect(); return [r.x + 5, r.y + 5] })()`, &at))
 	page.Do(chromedp.MouseClickXY(at[0], at[1]))

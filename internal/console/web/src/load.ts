@@ -24,7 +24,7 @@ async function loadShared<T>(path: string): Promise<T> {
 	const parts = url.pathname.slice(1).split('/').map(decodeURIComponent)
 	const values = [...url.searchParams].map(([name, value]) => name + '=' + value).sort()
 	const text = answers.get([...parts, ...values].join('\n'))
-	if (text === undefined) throw new Error('This is not in the shared file: it would have been too large.')
+	if (text === undefined) throw new Error('This is not in the shared file: it would have been too large, or has a text that is masked.')
 	const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0))
 	return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream('gzip'))).json()
 }
