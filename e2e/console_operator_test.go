@@ -73,7 +73,7 @@ func TestConsoleOfAnOperator(t *testing.T) {
 	page.Shows(`document.querySelector('.trainer h2')?.textContent.startsWith('local') && document.querySelector('.trainer .grid tbody tr') !== null && document.querySelector('.trainer .facts').textContent.includes('of 1000000')`)
 	page.Picture("trainers")
 	open("Queue")
-	page.Shows(`document.querySelector('.grid[aria-label="Lanes"] tbody tr')?.textContent.startsWith('localp21')`)
+	page.Shows(`document.querySelector('.wide[aria-label="Lanes"] tbody tr')?.textContent.startsWith('localp21')`)
 	page.Picture("queue")
 
 	// After a restart of the server the page has its content again.

@@ -10,6 +10,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/internal/plain"
 )
 
 // maxSessions is the number of browsers that are remembered.
@@ -20,6 +24,7 @@ const maxSessions = 64
 type access struct {
 	hosts  []string // values of Host that name this server
 	cookie string   // name of the cookie: browsers send it to every port of the host
+	log    zerolog.Logger
 
 	mu       sync.Mutex
 	token    string
@@ -35,7 +40,7 @@ type session struct {
 }
 
 // newAccess returns the access to a server that listens on a host and a port.
-func newAccess(host, port string) *access {
+func newAccess(host, port string, log zerolog.Logger) *access {
 	var hosts []string
 	for _, h := range []string{"127.0.0.1", "localhost", "::1", host} {
 		at := net.JoinHostPort(h, port)
@@ -48,6 +53,7 @@ func newAccess(host, port string) *access {
 		hosts:  hosts,
 		cookie: "turngate_" + port,
 		token:  rand.Text(),
+		log:    log,
 	}
 }
 
@@ -97,15 +103,23 @@ func sessionIn(r *http.Request) session {
 	return s
 }
 
-// tokenOf returns the token with which the browser of a request may write.
-func tokenOf(r *http.Request) string { return sessionIn(r).token }
-
-// sessionOf returns the number of the browser of a request.
-func sessionOf(r *http.Request) int { return sessionIn(r).number }
+// audit begins a line of the log about a write of a session.
+func audit(log *zerolog.Logger, name string, by session) *zerolog.Event {
+	return log.Log().Str("audit", name).Int("session", by.number)
+}
 
 // policy lets pages load only this server's own files, and run no script of a page's
 // text.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+// foreignWrite is the reason for which a write without the origin and the token is refused.
+const foreignWrite = "this is no write of a page of this console"
+
+// The lines of the log about writes.
+const (
+	auditDone    = "a write of the console"
+	auditRefused = "a write of the console was refused"
+)
 
 // guard lets only requests of admitted browsers through to next. entered is called
 // after a token was used.
@@ -132,7 +146,8 @@ func (a *access) guard(next http.Handler, entered func()) http.Handler {
 			case !ok:
 				http.Error(w, "Open the URL that turngate printed last. Each URL works once.", http.StatusUnauthorized)
 			case r.Method == http.MethodPost && !mayWrite(r, s):
-				http.Error(w, "this is no write of a page of this console", http.StatusForbidden)
+				audit(&a.log, plain.Line(r.URL.Path, maxCell), s).Str("refused", foreignWrite).Msg(auditRefused)
+				http.Error(w, foreignWrite, http.StatusForbidden)
 			default:
 				next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), withSession{}, s)))
 			}

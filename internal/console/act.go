@@ -48,7 +48,7 @@ func (s *Server) write(name string, allowed func(operate.Rights) error, act func
 	return func(w http.ResponseWriter, r *http.Request) {
 		var order Order
 		refuse := func(status int, why error) {
-			s.config.Log.Log().Str("audit", name).Int("session", sessionOf(r)).Str("refused", plain.Line(why.Error(), maxFault)).Msg("a write of the console was refused")
+			audit(&s.config.Log, name, sessionIn(r)).Str("refused", plain.Line(why.Error(), maxFault)).Msg(auditRefused)
 			http.Error(w, plain.Line(why.Error(), maxFault), status)
 		}
 		body := http.MaxBytesReader(w, r.Body, maxWrite)
@@ -74,14 +74,14 @@ func (s *Server) write(name string, allowed func(operate.Rights) error, act func
 			refuse(http.StatusBadRequest, err)
 			return
 		}
-		line := s.config.Log.Log().Str("audit", name).Int("session", sessionOf(r)).Int("done", out.Done).Int("failed", out.Failed).Strs("errors", out.Errors)
+		line := audit(&s.config.Log, name, sessionIn(r)).Int("done", out.Done).Int("failed", out.Failed).Strs("errors", out.Errors)
 		if len(order.IDs) > 0 {
 			line = line.Strs("rollouts", order.IDs[:min(len(order.IDs), maxLogged)]).Strs("new", out.New[:min(len(out.New), maxLogged)])
 		} else {
 			line = line.Uints64("dead", order.Seqs[:min(len(order.Seqs), maxLogged)])
 		}
-		line.Msg("a write of the console")
-		answer(w, out)
+		line.Msg(auditDone)
+		writeJSON(w, out)
 	}
 }
 

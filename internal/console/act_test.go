@@ -106,6 +106,9 @@ func (d *desk) outcome(t *testing.T, path string, order any) (o console.Outcome)
 	return o
 }
 
+// writes are all paths with a write.
+var writes = []string{"/api/cancel", "/api/retry", "/api/requeue", "/api/new", "/api/rollouts/alpha-1/calls/1/answer"}
+
 // A write needs the token of the session, a page of this origin, and a credential that
 // may write.
 func TestWritesAreRefused(t *testing.T) {
@@ -129,9 +132,18 @@ func TestWritesAreRefused(t *testing.T) {
 		"a GET":                  {func(q *http.Request) { q.Method = http.MethodGet }, http.StatusMethodNotAllowed},
 		"a PUT":                  {func(q *http.Request) { q.Method = http.MethodPut }, http.StatusMethodNotAllowed},
 	} {
-		if code, text := d.post(t, "/api/requeue", order, tt.change); code != tt.want {
-			t.Errorf("%s: got %d %s", name, code, text)
+		for _, path := range writes {
+			want := tt.want
+			if name == "a GET" && path == "/api/new" { // which has a page
+				want = http.StatusNotFound
+			}
+			if code, text := d.post(t, path, order, tt.change); code != want {
+				t.Errorf("%s, %s: got %d %s", path, name, code, text)
+			}
 		}
+	}
+	if line := `"audit":"/api/new","session":1,"refused":"this is no write of a page of this console"`; !strings.Contains(d.log.String(), line) {
+		t.Errorf("the log has %s", d.log)
 	}
 	own := d.browser
 	d.browser = &http.Client{Transport: &http.Transport{}}
@@ -160,7 +172,7 @@ func TestWritesAreRefused(t *testing.T) {
 
 	for name, viewer := range map[string]*desk{
 		"ops":       newDesk(t, n.Ops(t), "", nil),
-		"read-only": newDesk(t, admin, "", func(c *console.Config) { c.ReadOnly = true }),
+		"read-only": newDesk(t, admin, "", func(c *console.Config) { c.ReadOnly, c.Play = true, &console.Play{Name: "alpha"} }),
 		"a folder": newDesk(t, admin, "", func(c *console.Config) {
 			c.System, c.Source = nil, &console.Folder{Dir: t.TempDir()}
 		}),
@@ -178,6 +190,14 @@ func TestWritesAreRefused(t *testing.T) {
 			t.Errorf("%s: got %d %s", name, code, text)
 		}
 		if !strings.Contains(viewer.log.String(), `"audit":"requeue","session":1,"refused":`) {
+			t.Errorf("%s: the log has %s", name, viewer.log)
+		}
+		for _, path := range writes[3:] { // it has no trainer to submit as
+			if code, text := viewer.post(t, path, "{}", nil); code != http.StatusNotFound {
+				t.Errorf("%s: got %d %s", name, code, text)
+			}
+		}
+		if !strings.Contains(viewer.log.String(), `"audit":"run","session":1,"refused":`) || !strings.Contains(viewer.log.String(), `"audit":"answer","session":1,"refused":`) {
 			t.Errorf("%s: the log has %s", name, viewer.log)
 		}
 	}

@@ -228,7 +228,7 @@ func (d *Detail) addCalls(t *trajectory.Rollout) {
 		v := Call{
 			Number: c.Number, Parent: c.Parent, Role: cell(c.Role), Model: cell(c.Model), Merge: c.Merge, At: c.At, MS: c.MS, Finish: cell(c.FinishReason),
 			Prompt: max(int64(c.Prompt), c.Usage.PromptTokens), Sampled: max(int64(c.Completion), c.Usage.CompletionTokens),
-			Break: breaks[c.Number], Trained: c.TrainedOn, Reason: cell(c.Untrained), New: []Turn{},
+			Break: breaks[c.Number], Trained: c.TrainedOn, Reason: cell(c.Untrained), New: turnsOf(c.Messages, &left),
 		}
 		for _, s := range c.Versions {
 			v.Versions = append(v.Versions, schema.VersionSpan{Version: cell(s.Version), Start: s.Start, End: s.End})
@@ -239,9 +239,6 @@ func (d *Detail) addCalls(t *trajectory.Rollout) {
 		ended = c.At + c.MS
 		if c.Fault != nil {
 			v.Fault = plain.Line(c.Fault.Error(), maxFault)
-		}
-		for _, m := range c.Messages {
-			v.New = append(v.New, turnOf(m, &left))
 		}
 		if c.Message != nil {
 			answer := turnOf(c.Message, &left)
@@ -267,9 +264,31 @@ func (d *Detail) addCalls(t *trajectory.Rollout) {
 	}
 }
 
-// turnOf reads a message; left is the number of bytes that the page has room for.
+// turnSize is the room that a Turn or a ToolUse takes beside its texts, in bytes: a message
+// of 15 bytes has one, too.
+const turnSize = 200
+
+// turnsOf reads messages; left is the number of bytes that there is room for. The messages
+// behind it are left out: one Turn has their number of bytes.
+func turnsOf(list []json.RawMessage, left *int) []Turn {
+	out := []Turn{}
+	for i, m := range list {
+		if *left <= 0 {
+			rest := Turn{Role: "more"}
+			for _, m := range list[i:] {
+				rest.Cut += len(m)
+			}
+			return append(out, rest)
+		}
+		out = append(out, turnOf(m, left))
+	}
+	return out
+}
+
+// turnOf reads a message; left is the number of bytes that there is room for.
 func turnOf(raw json.RawMessage, left *int) Turn {
 	var t Turn
+	*left -= turnSize
 	take := func(text string) string {
 		out, cut := shown(text, min(maxShown, *left))
 		*left -= len(text) - cut
@@ -283,6 +302,10 @@ func turnOf(raw json.RawMessage, left *int) Turn {
 	}
 	t.Role, t.Text, t.Reasoning, t.For = cell(m.Role), take(m.Content), take(m.Reasoning), cell(m.ToolCallID)
 	for _, u := range m.ToolCalls {
+		if *left -= turnSize + min(len(u.ID), maxCell) + min(len(u.Name), maxCell); *left <= 0 {
+			t.Cut += len(u.Arguments)
+			continue
+		}
 		t.Tools = append(t.Tools, ToolUse{cell(u.ID), cell(u.Name), take(u.Arguments)})
 	}
 	return t

@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"encoding/json"
 
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/schema"
@@ -110,15 +109,6 @@ func callOf(l *schema.LLMEvent, left *int) *CallEntry {
 		c.Prompt, c.Sampled = a.Usage.PromptTokens, a.Usage.CompletionTokens
 	}
 	return c
-}
-
-// turnsOf reads messages; left is the number of bytes that there is room for.
-func turnsOf(list []json.RawMessage, left *int) []Turn {
-	out := make([]Turn, 0, len(list))
-	for _, m := range list {
-		out = append(out, turnOf(m, left))
-	}
-	return out
 }
 
 func faultText(f *schema.Fault) string {

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"encoding/json"
 	"math"
 	"net/http"
 	"slices"
@@ -113,9 +112,4 @@ func versionsOf(t *trajectory.Rollout) Versions {
 		}
 	}
 	return out
-}
-
-func writeJSON(w http.ResponseWriter, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // a browser that is gone
 }

@@ -127,7 +127,7 @@ func (s *Server) live(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		return
 	}
 	defer s.watches.leave(ctx, found.ID, watched)
-	asked := s.questioner(ctx, r, found)
+	asked := s.questioner(ctx, found)
 	f := newFeed(w)
 	origin, number, _ := strings.Cut(cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after")), ".")
 	last, err := strconv.ParseUint(number, 10, 64)
@@ -135,7 +135,7 @@ func (s *Server) live(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		origin = ""
 	}
 	sent := map[callKey]progress{}
-	trouble := ""
+	trouble, told := "", false // a browser that comes back may have an old one
 	for f.last == nil {
 		p := watched.story.after(origin, last, sent)
 		if p.begin {
@@ -153,8 +153,8 @@ func (s *Server) live(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		if len(p.texts) > 0 {
 			f.note("texts", p.texts)
 		}
-		if p.trouble != trouble {
-			trouble = p.trouble
+		if !told || p.trouble != trouble {
+			trouble, told = p.trouble, true
 			f.note("trouble", trouble)
 		}
 		if p.more {

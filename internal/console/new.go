@@ -21,7 +21,6 @@ const maxAnswer = 4 << 20
 
 // Choices are those of the page that runs a rollout.
 type Choices struct {
-	Token     string     `json:"token"` // of the session, for writes
 	Trainer   string     `json:"trainer"`
 	Tasks     []TaskName `json:"tasks"`
 	Agents    []string   `json:"agents"` // that a live worker has
@@ -46,42 +45,66 @@ type Ask struct {
 	Model       string `json:"model"`    // of the upstream; empty: its only one
 }
 
-// withPlayer answers a request with what do returns.
-func (s *Server) withPlayer(life context.Context, do func(r *http.Request, t *trainer.Trainer) (any, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		fail := func(status int, err error) { http.Error(w, plain.Line(err.Error(), maxFault), status) }
-		if s.player == nil {
-			fail(http.StatusNotFound, errors.New("this console runs no rollouts: start `turngate up`, or `turngate console` with a trainer's credentials"))
-			return
+// Played tells of a rollout that a browser has run, or of a call that it has answered.
+type Played struct {
+	ID   schema.ID `json:"id"`
+	Call int       `json:"call,omitempty"`
+}
+
+// played returns a function that leaves a line in the log about a write.
+func (s *Server) played(name string) func(*http.Request, Played, error) {
+	return func(r *http.Request, v Played, err error) {
+		line, text := audit(&s.config.Log, name, sessionIn(r)), auditDone
+		if v.ID != "" {
+			line = line.Strs("rollouts", []string{string(v.ID)})
 		}
-		t, err := s.player.open(life)
+		if v.Call > 0 {
+			line = line.Int("call", v.Call)
+		}
 		if err != nil {
-			fail(http.StatusServiceUnavailable, err)
-			return
+			line, text = line.Str("refused", plain.Line(err.Error(), maxFault)), auditRefused
 		}
+		line.Msg(text)
+	}
+}
+
+var errNoPlayer = errors.New("this console runs no rollouts: start `turngate up`, or `turngate console` with a trainer's credentials")
+
+// withPlayer answers a request with the value that do returns. log is told of it, unless
+// it is nil.
+func withPlayer[T any](life context.Context, s *Server, do func(*http.Request, *trainer.Trainer) (T, error), log func(*http.Request, T, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxAnswer)
-		v, err := do(r, t)
-		if r.Method != http.MethodGet {
-			s.config.Log.Log().Str("audit", r.URL.Path).Int("session", sessionOf(r)).AnErr("refused", err).Msg("a write of the console")
+		var v T
+		status, err := http.StatusNotFound, errNoPlayer
+		if s.player != nil {
+			var t *trainer.Trainer
+			status = http.StatusServiceUnavailable
+			if t, err = s.player.open(life); err == nil {
+				status = http.StatusBadRequest
+				v, err = do(r, t)
+			}
+		}
+		if log != nil {
+			log(r, v, err)
 		}
 		switch {
 		case errors.Is(err, errAnswered):
-			fail(http.StatusConflict, err)
+			http.Error(w, plain.Line(err.Error(), maxFault), http.StatusConflict)
 		case err != nil:
-			fail(http.StatusBadRequest, err)
+			http.Error(w, plain.Line(err.Error(), maxFault), status)
 		default:
-			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(v) // a browser that is gone
+			writeJSON(w, v)
 		}
 	}
 }
 
-func (s *Server) choices(r *http.Request, t *trainer.Trainer) (any, error) {
+func (s *Server) choices(r *http.Request, t *trainer.Trainer) (Choices, error) {
 	fleet, err := t.Fleet(r.Context())
 	if err != nil {
-		return nil, err
+		return Choices{}, err
 	}
-	c := Choices{Token: tokenOf(r), Trainer: s.config.Play.Name, Tasks: []TaskName{}, Agents: []string{}, Sandboxes: []string{}}
+	c := Choices{Trainer: s.config.Play.Name, Tasks: []TaskName{}, Agents: []string{}, Sandboxes: []string{}}
 	for _, dir := range s.config.Play.Tasks {
 		c.Tasks = append(c.Tasks, TaskName{cell(filepath.Base(dir)), dir})
 	}
@@ -97,22 +120,21 @@ func (s *Server) choices(r *http.Request, t *trainer.Trainer) (any, error) {
 }
 
 // submit runs a rollout, and answers with its id.
-func (s *Server) submit(r *http.Request, t *trainer.Trainer) (any, error) {
+func (s *Server) submit(r *http.Request, t *trainer.Trainer) (out Played, err error) {
 	var a Ask
 	if err := json.NewDecoder(r.Body).Decode(&a); err != nil {
-		return nil, fmt.Errorf("the rollout cannot be read: %w", err)
+		return out, fmt.Errorf("the rollout cannot be read: %w", err)
 	}
 	var q schema.Request
 	var bundle []byte
 	var answer trainer.Answerer
-	var err error
 	switch {
 	case a.Folder != "":
 		if q, bundle, err = s.config.Play.Load(a.Folder); err != nil {
-			return nil, err
+			return out, err
 		}
 	case a.Instruction == "":
-		return nil, errors.New("instruction: want a text, or the folder of a task")
+		return out, errors.New("instruction: want a text, or the folder of a task")
 	default:
 		q.Task = schema.Task{Name: "pasted", Instruction: a.Instruction}
 		if a.Check != "" {
@@ -121,7 +143,7 @@ func (s *Server) submit(r *http.Request, t *trainer.Trainer) (any, error) {
 	}
 	if a.Answerer != "" {
 		if answer, err = s.config.Play.Answerer(a.Answerer, a.Model); err != nil {
-			return nil, err
+			return out, err
 		}
 	}
 	q.Mode, q.Agent.Name, q.Sandbox.Backend = schema.ModeGate, a.Agent, a.Sandbox
@@ -131,42 +153,31 @@ func (s *Server) submit(r *http.Request, t *trainer.Trainer) (any, error) {
 	if answer == nil { // a person needs time
 		q.Limits.AgentMS = max(q.Limits.AgentMS, personMS)
 	}
-	id, err := s.player.submit(r.Context(), t, q, bundle, answer)
-	if err != nil {
-		return nil, err
-	}
-	return map[string]schema.ID{"id": id}, nil
+	out.ID, err = s.player.submit(r.Context(), t, q, bundle, answer)
+	return out, err
 }
 
 // personMS is the least time limit of an agent whose calls a person answers, in ms.
 const personMS = 4 * 60 * 60 * 1000
 
 // reply sends the answer of a person.
-func (s *Server) reply(r *http.Request, _ *trainer.Trainer) (any, error) {
-	id, err := schema.ParseID(r.PathValue("id"))
-	if err != nil {
-		return nil, err
+func (s *Server) reply(r *http.Request, _ *trainer.Trainer) (to Played, err error) {
+	if to.ID, err = schema.ParseID(r.PathValue("id")); err != nil {
+		return to, err
 	}
-	call, err := strconv.Atoi(r.PathValue("call"))
-	if err != nil {
-		return nil, errAnswered
+	if to.Call, err = strconv.Atoi(r.PathValue("call")); err != nil {
+		return to, errAnswered
 	}
 	var answer Reply
 	if err := json.NewDecoder(r.Body).Decode(&answer); err != nil {
-		return nil, fmt.Errorf("the answer cannot be read: %w", err)
+		return to, fmt.Errorf("the answer cannot be read: %w", err)
 	}
-	return struct{}{}, s.player.reply(id, call, answer)
-}
-
-// Asked are the calls of a rollout that wait for a person.
-type Asked struct {
-	Token     string     `json:"token"` // of the session, for writes
-	Questions []Question `json:"questions"`
+	return to, s.player.reply(to.ID, to.Call, answer)
 }
 
 // questioner returns a function that writes the open questions of a rollout to its live
 // feed when they have changed, and returns a channel that is closed at the next change.
-func (s *Server) questioner(life context.Context, r *http.Request, found *recorded.Rollout) func(*feed) <-chan struct{} {
+func (s *Server) questioner(life context.Context, found *recorded.Rollout) func(*feed) <-chan struct{} {
 	if s.player == nil || found.Asked == nil || found.Asked.Shard != PlayShard || found.ID.Trainer() != s.config.Play.Name {
 		return func(*feed) <-chan struct{} { return nil }
 	}
@@ -181,7 +192,7 @@ func (s *Server) questioner(life context.Context, r *http.Request, found *record
 			now += q.Key + " " + q.Gen + "\n"
 		}
 		if now != told {
-			f.note("asked", Asked{tokenOf(r), list})
+			f.note("asked", list)
 			told = now
 		}
 		return changed

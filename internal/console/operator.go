@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -291,7 +290,7 @@ func (s *Server) letter(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		out.Error = plain.Line(err.Error(), maxFault)
 	}
-	answer(w, out)
+	writeJSON(w, out)
 }
 
 // maxBytesShown is the number of bytes of a body that is no text.
@@ -370,7 +369,7 @@ func serveRecent[T any](s *Server, of func(*operator) *recent[T]) http.HandlerFu
 			http.Error(w, plain.Line(err.Error(), maxFault), http.StatusBadGateway)
 			return
 		}
-		answer(w, value)
+		writeJSON(w, value)
 	})
 }
 
@@ -386,9 +385,3 @@ func (s *Server) withSystem(next http.HandlerFunc) http.HandlerFunc {
 }
 
 var errNoSystem = errors.New("this console shows a folder, and no running system")
-
-// answer writes JSON. A browser that is gone does not get it.
-func answer(w http.ResponseWriter, value any) {
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(value)
-}

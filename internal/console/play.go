@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,8 +23,12 @@ import (
 // one of a trainer.
 const PlayShard = "console"
 
-// maxAsked is the largest size of the messages and the tools of a Question, in bytes.
-const maxAsked = 1 << 20
+// Bounds of the questions to a person.
+const (
+	maxAsked     = 1 << 20 // bytes of the messages and the tools of a Question
+	maxQuestions = 16      // of a rollout that a page shows at once, the first ones
+	maxFields    = 100     // of a tool's form
+)
 
 // Play lets people run rollouts from a page, and answer their calls.
 type Play struct {
@@ -72,8 +77,8 @@ type Question struct {
 	Key      string `json:"key"`
 	Gen      string `json:"gen"`
 	Number   int    `json:"number"`
-	Since    int64  `json:"since"` // Unix ms
-	Messages []Turn `json:"messages"`
+	Since    int64  `json:"since"`    // Unix ms
+	Messages []Turn `json:"messages"` // the last ones, if there is no room for all
 	Tools    []Form `json:"tools"`
 }
 
@@ -81,7 +86,18 @@ type Question struct {
 type Form struct {
 	Name        string `json:"name"`
 	Description string `json:"description,omitempty"`
-	Schema      any    `json:"schema,omitempty"` // of its arguments; nil: it is too large
+	// Fields are its arguments; null: its schema tells of none, so they are one JSON object.
+	Fields []Field `json:"fields"`
+}
+
+// Field is an argument of a tool.
+type Field struct {
+	Name     string `json:"name"`
+	About    string `json:"about,omitempty"`
+	Kind     string `json:"kind"` // string, integer, number, boolean or json
+	Required bool   `json:"required,omitempty"`
+	// Choices are the values that are allowed, as JSON; empty: all of the kind.
+	Choices []string `json:"choices,omitempty"`
 }
 
 // Reply is the answer of a person.
@@ -229,23 +245,29 @@ func (p *player) answer(ctx context.Context, c *trainer.Call) (*schema.Reply, er
 	for _, tool := range toolsOf(c.Tools) {
 		q.tools = append(q.tools, tool.Function.Name)
 	}
-	p.change(func() { g.questions = append(g.questions, q) })
-	defer p.change(func() {
-		g.questions = slices.DeleteFunc(g.questions, func(other *question) bool { return other == q })
-	})
+	p.mu.Lock()
+	g.questions = append(g.questions, q)
+	p.wake()
+	p.mu.Unlock()
 	select {
 	case r := <-q.reply:
 		return r, nil
 	case <-ctx.Done():
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.drop(g, q)
 		return nil, context.Cause(ctx)
 	}
 }
 
-// change changes questions.
-func (p *player) change(do func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	do()
+// drop removes a question that waits no more. The caller has the lock.
+func (p *player) drop(g *game, q *question) {
+	g.questions = slices.DeleteFunc(g.questions, func(other *question) bool { return other == q })
+	p.wake()
+}
+
+// wake tells the pages that questions have changed. The caller has the lock.
+func (p *player) wake() {
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
@@ -257,7 +279,7 @@ func (p *player) questions(id schema.ID) (list []Question, changed <-chan struct
 	defer p.mu.Unlock()
 	list = []Question{}
 	if g := p.games[id]; g != nil {
-		for _, q := range g.questions {
+		for _, q := range g.questions[:min(len(g.questions), maxQuestions)] {
 			list = append(list, q.shown)
 		}
 	}
@@ -267,12 +289,13 @@ func (p *player) questions(id schema.ID) (list []Question, changed <-chan struct
 // errAnswered means that a question does not wait any more.
 var errAnswered = errors.New("this call waits for no answer any more")
 
-// reply answers a question.
+// reply answers a question, once.
 func (p *player) reply(id schema.ID, call int, r Reply) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var q *question
-	if g := p.games[id]; g != nil {
+	g := p.games[id]
+	if g != nil {
 		for _, open := range g.questions {
 			if open.shown.Number == call && open.shown.Gen == r.Gen {
 				q = open
@@ -303,12 +326,9 @@ func (p *player) reply(id schema.ID, call int, r Reply) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case q.reply <- reply:
-		return nil
-	default:
-		return errAnswered
-	}
+	q.reply <- reply // it has room for the only one
+	p.drop(g, q)
+	return nil
 }
 
 // tool is a tool in a call.
@@ -336,36 +356,75 @@ func toolsOf(raw json.RawMessage) []tool {
 
 func questionOf(key schema.Key, c *trainer.Call) Question {
 	left := maxAsked
-	q := Question{Key: c.Key, Gen: c.Gen, Number: key.Call, Since: time.Now().UnixMilli(), Messages: turnsOf(c.Messages, &left), Tools: []Form{}}
+	newest := slices.Clone(c.Messages) // first
+	slices.Reverse(newest)
+	q := Question{Key: c.Key, Gen: c.Gen, Number: key.Call, Since: time.Now().UnixMilli(), Messages: turnsOf(newest, &left), Tools: []Form{}}
+	slices.Reverse(q.Messages)
+	left = maxAsked
 	for _, t := range toolsOf(c.Tools) {
 		form := Form{Name: cell(t.Function.Name)}
 		var cut int
 		form.Description, cut = shown(t.Function.Description, min(4096, max(left, 0)))
 		left -= len(t.Function.Description) - cut
-		if len(t.Function.Parameters) <= left && len(t.Function.Parameters) > 0 && json.Unmarshal(t.Function.Parameters, &form.Schema) == nil {
-			form.Schema = cleaned(form.Schema)
-			left -= len(t.Function.Parameters)
+		if size := len(t.Function.Parameters); size <= left {
+			form.Fields = fieldsOf(t.Function.Parameters)
+			left -= size
 		}
 		q.Tools = append(q.Tools, form)
 	}
 	return q
 }
 
-// cleaned makes all texts of a JSON value safe.
-func cleaned(v any) any {
-	switch v := v.(type) {
-	case string:
-		return plain.Text(v)
-	case []any:
-		for i := range v {
-			v[i] = cleaned(v[i])
-		}
-	case map[string]any:
-		out := make(map[string]any, len(v))
-		for k, value := range v {
-			out[plain.Text(k)] = cleaned(value)
-		}
-		return out
+// argument is the schema of a tool's argument.
+type argument struct {
+	Type        json.RawMessage   `json:"type"` // a name, or a list of names
+	Description string            `json:"description"`
+	Enum        []json.RawMessage `json:"enum"`
+}
+
+// fieldsOf reads the arguments of a tool from its schema, the required ones first; nil: it
+// tells of none, or of too many.
+func fieldsOf(schema json.RawMessage) []Field {
+	var of struct {
+		Properties map[string]argument `json:"properties"`
+		Required   []string            `json:"required"`
 	}
-	return v
+	if json.Unmarshal(schema, &of) != nil || of.Properties == nil || len(of.Properties) > maxFields {
+		return nil
+	}
+	rank := map[string]int{} // of the required ones, below 0
+	for i, name := range of.Required {
+		rank[name] = i - len(of.Required)
+	}
+	out := []Field{}
+	for name, a := range of.Properties {
+		if plain.Line(name, maxCell) != name { // a person would give another argument
+			return nil
+		}
+		f := Field{Name: name, About: plain.Line(a.Description, maxFault), Kind: kindOf(a.Type), Required: rank[name] < 0}
+		for _, v := range a.Enum[:min(len(a.Enum), maxNames)] {
+			if text := string(v); plain.Line(text, maxFault) == text {
+				f.Choices = append(f.Choices, text)
+			}
+		}
+		out = append(out, f)
+	}
+	slices.SortFunc(out, func(a, b Field) int {
+		return cmp.Or(cmp.Compare(rank[a.Name], rank[b.Name]), cmp.Compare(a.Name, b.Name))
+	})
+	return out
+}
+
+// kindOf returns the kind of a Field with the type of its schema.
+func kindOf(raw json.RawMessage) string {
+	var names []string
+	if json.Unmarshal(raw, &names) != nil {
+		names = make([]string, 1)
+		_ = json.Unmarshal(raw, &names[0]) // any other form has no name
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return name == "null" })
+	if len(names) == 1 && slices.Contains([]string{"string", "integer", "number", "boolean"}, names[0]) {
+		return names[0]
+	}
+	return "json"
 }

@@ -51,9 +51,9 @@ func (s *Server) allowed(w http.ResponseWriter, r *http.Request) {
 		}
 		return plain.Line(err.Error(), maxFault)
 	}
-	out := Rights{System: s.operator != nil, Role: "viewer", Token: tokenOf(r), Read: text(rights.Read), Cancel: text(rights.Cancel), Retry: text(rights.Retry), Requeue: text(rights.Requeue)}
+	out := Rights{System: s.operator != nil, Role: "viewer", Token: sessionIn(r).token, Read: text(rights.Read), Cancel: text(rights.Cancel), Retry: text(rights.Retry), Requeue: text(rights.Requeue)}
 	if rights.Cancel == nil || rights.Retry == nil || rights.Requeue == nil {
 		out.Role = "operator"
 	}
-	answer(w, out)
+	writeJSON(w, out)
 }

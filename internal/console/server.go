@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -95,7 +96,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return fmt.Errorf("serve the console: %w", err)
 	}
 	host, port, _ := net.SplitHostPort(listener.Addr().String()) // an address of TCP has a port
-	door := newAccess(host, port)
+	door := newAccess(host, port, s.config.Log)
 	link := func() { s.config.Link("http://" + listener.Addr().String() + "/?token=" + door.link()) }
 	srv := &http.Server{
 		Handler:           door.guard(s.routes(ctx), link),
@@ -144,10 +145,16 @@ func (s *Server) routes(ctx context.Context) http.Handler {
 	s.jobs.routes(mux)
 	mux.HandleFunc("GET /api/rollouts/{id}/files/{name...}", s.download)
 	s.operatorRoutes(mux, page)
-	mux.HandleFunc("GET /api/new", s.withPlayer(ctx, s.choices))
-	mux.HandleFunc("POST /api/new", s.withPlayer(ctx, s.submit))
-	mux.HandleFunc("POST /api/rollouts/{id}/calls/{call}/answer", s.withPlayer(ctx, s.reply))
+	mux.HandleFunc("GET /api/new", withPlayer(ctx, s, s.choices, nil))
+	mux.HandleFunc("POST /api/new", withPlayer(ctx, s, s.submit, s.played("run")))
+	mux.HandleFunc("POST /api/rollouts/{id}/calls/{call}/answer", withPlayer(ctx, s, s.reply, s.played("answer")))
 	return mux
+}
+
+// writeJSON answers with a value. A browser that is gone does not get it.
+func writeJSON(w http.ResponseWriter, value any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(value)
 }
 
 // watched begins to read rollouts.

@@ -3,6 +3,7 @@ package console
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -130,5 +131,25 @@ func TestStreamedText(t *testing.T) {
 	s.piece(1, 2, content("after the end"))
 	if p := of(map[callKey]progress{}, 2); p.Call != 0 {
 		t.Errorf("the call has ended, and got %+v", p)
+	}
+}
+
+// Many small messages and tools take as much room as their pages need, so that an agent
+// cannot fill the memory with them.
+func TestSmallMessagesTakeRoom(t *testing.T) {
+	messages := slices.Repeat([]json.RawMessage{[]byte(`{"role":"user"}`)}, 60_000)
+	tools := []byte(`{"role":"assistant","tool_calls":[` + strings.Repeat(`{"function":{}},`, 60_000) + `{"function":{}}]}`)
+	for range 100 {
+		messages = append(messages, tools)
+	}
+	e := call(1)
+	e.LLM.Call.Messages = messages
+	shown, size := entryOf(e)
+	if last := shown.Call.New[len(shown.Call.New)-1]; size < maxEntry || len(shown.Call.New) > maxEntry/turnSize+2 || last.Role != "more" || last.Cut < 100*len(tools) {
+		t.Errorf("got %d messages of %d bytes, the last one is %+v", len(shown.Call.New), size, last)
+	}
+	left := maxEntry
+	if got := turnOf(tools, &left); len(got.Tools) > maxEntry/turnSize {
+		t.Errorf("got %d tools", len(got.Tools))
 	}
 }

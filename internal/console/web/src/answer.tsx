@@ -1,7 +1,7 @@
 // A model call that a person answers.
 import { useState } from 'preact/hooks'
 import { Message, type Turn } from './message'
-import { send } from './new'
+import { send } from './rights'
 
 export interface Question {
 	key: string
@@ -15,19 +15,19 @@ export interface Question {
 interface Tool {
 	name: string
 	description?: string
-	schema?: Schema | null
+	fields: Field[] | null // null: the arguments are one JSON object
 }
 
-interface Schema {
-	type?: string | string[]
-	properties?: Record<string, Schema>
-	required?: string[]
-	enum?: unknown[]
-	description?: string
+interface Field {
+	name: string
+	about?: string
+	kind: 'string' | 'integer' | 'number' | 'boolean' | 'json'
+	required?: boolean
+	choices?: string[] // as JSON
 }
 
 // Answer is the form of one call. shown: the page has its messages already.
-export function Answer({ path, token, q, shown }: { path: string; token: string; q: Question; shown: boolean }) {
+export function Answer({ path, q, shown }: { path: string; q: Question; shown: boolean }) {
 	const [text, setText] = useState('')
 	const [tool, setTool] = useState(q.tools.length === 1 ? 0 : -1)
 	const [values, setValues] = useState<Record<string, string>>({})
@@ -41,7 +41,7 @@ export function Answer({ path, token, q, shown }: { path: string; token: string;
 		const by = (e as SubmitEvent).submitter as HTMLButtonElement | null
 		try {
 			const tools = by?.name === 'call' && chosen ? [{ tool, arguments: argumentsOf(chosen, values) }] : []
-			await send(path + '/calls/' + q.number + '/answer', token, { gen: q.gen, text, tools })
+			await send(path + '/calls/' + q.number + '/answer', { gen: q.gen, text, tools })
 		} catch (e) {
 			setError((e as Error).message)
 			setSent(false)
@@ -88,33 +88,30 @@ export function Answer({ path, token, q, shown }: { path: string; token: string;
 const whole = ''
 
 function Fields({ tool, values, set }: { tool: Tool; values: Record<string, string>; set: (name: string, value: string) => void }) {
-	const properties = tool.schema?.properties
 	const on = (name: string) => (e: Event) => set(name, (e.target as HTMLInputElement).value)
 	return (
 		<>
 			{tool.description ? <p class="about">{tool.description}</p> : null}
-			{properties ? (
-				Object.entries(properties).map(([name, s]) => (
-					<label key={name} title={s.description}>
-						{name}
-						{tool.schema?.required?.includes(name) ? '' : ' (optional)'}
-						{s.enum || kind(s) === 'boolean' ? (
-							<select data-field={name} value={values[name] ?? ''} onChange={on(name)}>
-								<option value="" />
-								{(s.enum ?? [true, false]).map((v) => (
-									<option key={String(v)} value={JSON.stringify(v)}>
-										{String(v)}
-									</option>
-								))}
-							</select>
-						) : kind(s) === 'number' || kind(s) === 'integer' ? (
-							<input data-field={name} type="number" step={kind(s) === 'integer' ? 1 : 'any'} value={values[name] ?? ''} onInput={on(name)} />
-						) : (
-							<textarea data-field={name} rows={2} value={values[name] ?? ''} placeholder={kind(s) === 'string' ? '' : 'JSON'} onInput={on(name)} />
-						)}
-					</label>
-				))
-			) : (
+			{tool.fields?.map((f) => (
+				<label key={f.name} title={f.about}>
+					{f.name}
+					{f.required ? '' : ' (optional)'}
+					{choicesOf(f) ? (
+						<select data-field={f.name} value={values[f.name] ?? ''} onChange={on(f.name)}>
+							<option value="" />
+							{choicesOf(f)!.map((v) => (
+								<option key={v} value={v}>
+									{v}
+								</option>
+							))}
+						</select>
+					) : f.kind === 'number' || f.kind === 'integer' ? (
+						<input data-field={f.name} type="number" step={f.kind === 'integer' ? 1 : 'any'} value={values[f.name] ?? ''} onInput={on(f.name)} />
+					) : (
+						<textarea data-field={f.name} rows={2} value={values[f.name] ?? ''} placeholder={f.kind === 'string' ? '' : 'JSON'} onInput={on(f.name)} />
+					)}
+				</label>
+			)) ?? (
 				<label>
 					arguments
 					<textarea data-field="arguments" rows={4} placeholder="a JSON object" value={values[whole] ?? '{}'} onInput={on(whole)} />
@@ -124,9 +121,7 @@ function Fields({ tool, values, set }: { tool: Tool; values: Record<string, stri
 	)
 }
 
-function kind(s: Schema): string {
-	return Array.isArray(s.type) ? (s.type.find((t) => t !== 'null') ?? '') : (s.type ?? '')
-}
+const choicesOf = (f: Field): string[] | undefined => f.choices ?? (f.kind === 'boolean' ? ['true', 'false'] : undefined)
 
 // argumentsOf returns the arguments of a tool from the texts of its fields. An optional
 // field without a text is left out.
@@ -138,13 +133,12 @@ function argumentsOf(tool: Tool, values: Record<string, string>): unknown {
 			throw new Error(name + ': want JSON')
 		}
 	}
-	const properties = tool.schema?.properties
-	if (!properties) return read('arguments', values[whole] ?? '{}')
+	if (!tool.fields) return read('arguments', values[whole] ?? '{}')
 	const out: [string, unknown][] = []
-	for (const [name, s] of Object.entries(properties)) {
-		const text = values[name] ?? ''
-		if (text === '' && !tool.schema?.required?.includes(name)) continue
-		out.push([name, kind(s) === 'string' && !s.enum ? text : read(name, text)])
+	for (const f of tool.fields) {
+		const text = values[f.name] ?? ''
+		if (text === '' && !f.required) continue
+		out.push([f.name, f.kind === 'string' && !f.choices ? text : read(f.name, text)])
 	}
 	return Object.fromEntries(out)
 }

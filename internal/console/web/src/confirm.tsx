@@ -68,6 +68,3 @@ function Dialog({ q }: { q: Question }) {
 		</dialog>
 	)
 }
-
-// number writes a count with its noun.
-export const number = (n: number, noun: string): string => n + ' ' + noun + (n === 1 ? '' : 's')

@@ -33,4 +33,5 @@ export function dollars(cost: number | null): string {
 	return '$' + (cost >= 0.1 || cost === 0 ? cost.toFixed(2) : cost.toPrecision(2))
 }
 
-export const plural = (n: number, what: string) => n + ' ' + what + (n === 1 ? '' : 's')
+// plural writes a count with its noun.
+export const plural = (n: number, noun: string): string => n + ' ' + noun + (n === 1 ? '' : 's')

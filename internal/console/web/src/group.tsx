@@ -2,7 +2,7 @@
 import { useEffect, useState } from 'preact/hooks'
 import { count, duration, reward } from './format'
 import { load } from './load'
-import { Link, Section, useLoaded } from './page'
+import { Grid, Link, Section, useLoaded } from './page'
 import { rolloutPage, type Row } from './rows'
 import { filters, home, progress } from './store'
 
@@ -130,46 +130,33 @@ function Members({ g }: { g: GroupOf }) {
 	const longest = Math.max(1, ...g.members.map((m) => m.completion))
 	return (
 		<Section title="Rollouts">
-			<div class="wide" tabIndex={0} role="group" aria-label="Rollouts of the group">
-				<table class="grid">
-					<thead>
-						<tr>
-							{['Rollout', 'Status', 'Reward', 'Advantage', 'Calls', 'Tokens', 'Time', 'Versions', 'Use', 'Fault'].map((title) => (
-								<th key={title} scope="col">
-									{title}
-								</th>
-							))}
-						</tr>
-					</thead>
-					<tbody>
-						{g.members.map((m) => (
-							<tr key={m.id} data-status={m.status}>
-								<th scope="row">
-									<Link to={rolloutPage(m.id)} title={m.id}>
-										{String(m.index)}
-									</Link>
-								</th>
-								<td class="status">{m.status}</td>
-								<td class="number">{m.reward === null ? 'unknown' : reward(m.reward)}</td>
-								<td class="number advantage">{m.advantage === null ? '' : (m.advantage > 0 ? '+' : '') + m.advantage.toFixed(3)}</td>
-								<td class="number">{m.calls ? count(m.calls) : ''}</td>
-								<td class="number" title={`${m.prompt} + ${m.completion}`}>
-									{m.completion ? count(m.completion) : ''}
-									<span class="lane">
-										<span class="bar" style={{ width: (100 * m.completion) / longest + '%' }} />
-									</span>
-								</td>
-								<td class="number">{duration(m.ms)}</td>
-								<td>{m.use ? <Versions key={m.id + m.status} id={m.id} /> : null}</td>
-								<td class={'use-' + (m.use ?? '')}>{use(m)}</td>
-								<td class="fault" title={m.text}>
-									{m.fault ? <b>{m.fault}</b> : null} {m.text ? m.text.slice(0, 160) : ''}
-								</td>
-							</tr>
-						))}
-					</tbody>
-				</table>
-			</div>
+			<Grid name="Rollouts of the group" head={['Rollout', 'Status', 'Reward', 'Advantage', 'Calls', 'Tokens', 'Time', 'Versions', 'Use', 'Fault']}>
+				{g.members.map((m) => (
+					<tr key={m.id} data-status={m.status}>
+						<th scope="row">
+							<Link to={rolloutPage(m.id)} title={m.id}>
+								{String(m.index)}
+							</Link>
+						</th>
+						<td class="status">{m.status}</td>
+						<td class="number">{m.reward === null ? 'unknown' : reward(m.reward)}</td>
+						<td class="number advantage">{m.advantage === null ? '' : (m.advantage > 0 ? '+' : '') + m.advantage.toFixed(3)}</td>
+						<td class="number">{m.calls ? count(m.calls) : ''}</td>
+						<td class="number" title={`${m.prompt} + ${m.completion}`}>
+							{m.completion ? count(m.completion) : ''}
+							<span class="lane">
+								<span class="bar" style={{ width: (100 * m.completion) / longest + '%' }} />
+							</span>
+						</td>
+						<td class="number">{duration(m.ms)}</td>
+						<td>{m.use ? <Versions key={m.id + m.status} id={m.id} /> : null}</td>
+						<td class={'use-' + (m.use ?? '')}>{use(m)}</td>
+						<td class="fault" title={m.text}>
+							{m.fault ? <b>{m.fault}</b> : null} {m.text ? m.text.slice(0, 160) : ''}
+						</td>
+					</tr>
+				))}
+			</Grid>
 		</Section>
 	)
 }

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks'
 import type { ComponentChildren } from 'preact'
 import { count, dollars, duration, plural, reward, time } from './format'
-import { Link, Section, useLoaded } from './page'
+import { Grid, Link, Section, useLoaded } from './page'
 import { comparePage, groupPage, jobPage, rolloutPage, tablePage, type Row } from './rows'
 import { filters, go, progress } from './store'
 
@@ -91,25 +91,6 @@ function Loaded({ error, ready, children }: { error: string; ready: boolean; chi
 			{error ? <p class="alert" role="alert">{error}</p> : null}
 			{ready ? children : error ? null : <p class="empty">Loading …</p>}
 		</main>
-	)
-}
-
-function Grid({ name, head, children }: { name: string; head: string[]; children: ComponentChildren }) {
-	return (
-		<div class="wide" tabIndex={0} role="group" aria-label={name}>
-			<table class="grid">
-				<thead>
-					<tr>
-						{head.map((title, i) => (
-							<th key={i} scope="col">
-								{title}
-							</th>
-						))}
-					</tr>
-				</thead>
-				<tbody>{children}</tbody>
-			</table>
-		</div>
 	)
 }
 

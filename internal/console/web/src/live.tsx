@@ -134,21 +134,20 @@ class Story {
 	}
 }
 
-// Asked are the calls that wait for a person.
-interface Asked {
-	token: string
-	questions: Question[]
-}
-
 // useStory follows the events of a rollout. A page that is not seen has no connection.
-function useStory(path: string): { story: Story; unheard: string; lost: boolean; error: string; asked: Asked } {
+function useStory(path: string): { story: Story; unheard: string; lost: boolean; error: string; asked: Question[] } {
 	const [, again] = useReducer((n: number) => n + 1, 0)
-	const [state] = useState({ story: new Story(), unheard: '', lost: false, error: '', asked: { token: '', questions: [] } as Asked })
+	const [state] = useState({ story: new Story(), unheard: '', lost: false, error: '', asked: [] as Question[] })
 	useEffect(() => {
 		let events: EventSource | null = null
 		let last = ''
 		const connect = () => {
 			const now = (events = new EventSource(path + (last ? '?after=' + encodeURIComponent(last) : '')))
+			now.onerror = () => {
+				if (now.readyState !== EventSource.CLOSED) return // the browser tries again
+				state.error = 'The events of this rollout are not shown: the session has ended, or too many rollouts are watched. Load the page again.'
+				again(0)
+			}
 			const on = (name: string, take: (data: any) => void) =>
 				now.addEventListener(name, (e) => {
 					last = e.lastEventId || last
@@ -158,7 +157,7 @@ function useStory(path: string): { story: Story; unheard: string; lost: boolean;
 			on('begin', (begin: { unheard: string; lost: boolean }) => Object.assign(state, { story: new Story(), ...begin }))
 			on('events', (list: Entry[]) => list.forEach((e) => state.story.add(e)))
 			on('texts', (list: Piece[]) => list.forEach((p) => state.story.piece(p)))
-			on('asked', (asked: Asked) => (state.asked = asked))
+			on('asked', (asked: Question[]) => (state.asked = asked))
 			on('trouble', (error: string) => (state.error = error))
 		}
 		const follows = () => {
@@ -195,7 +194,7 @@ export function Live({ base, status, missing }: { base: string; status: string; 
 	return (
 		<>
 			{error ? <p class="alert" role="alert">{error}</p> : null}
-			{runs ? <State story={story} status={status} now={now} asked={asked.questions.map((q) => q.number)} /> : null}
+			{runs ? <State story={story} status={status} now={now} asked={asked.map((q) => q.number)} /> : null}
 			{unheard ? <p class="empty">{unheard}</p> : null}
 			{runs && story.phases.length ? (
 				<Section title="Phases">
@@ -219,7 +218,7 @@ export function Live({ base, status, missing }: { base: string; status: string; 
 				</Section>
 			) : null}
 			{runs
-				? asked.questions.map((q) => <Answer key={q.key + q.gen} path={base} token={asked.token} q={q} shown={story.calls.has(q.number)} />)
+				? asked.map((q) => <Answer key={q.key + q.gen} path={base} q={q} shown={story.calls.has(q.number)} />)
 				: null}
 			{story.output.size ? (
 				<Section title="Output">
@@ -248,7 +247,7 @@ function State({ story, status, now, asked }: { story: Story; status: string; no
 	else if (lines.length === 0 && phase?.name === 'agent') lines.push('The agent works' + (story.answered ? ' since its last answer, for ' + duration(Math.max(0, now - story.answered)) : ''))
 	else if (lines.length === 0 && phase) lines.push(phase.name)
 	return (
-		<ul class="state" role="status">
+		<ul class="state" aria-label="State">
 			{lines.map((l) => (
 				<li key={l}>{l}</li>
 			))}

@@ -1,22 +1,15 @@
 // The page that runs a rollout.
 import { useState } from 'preact/hooks'
-import { load } from './load'
 import { Section, useLoaded } from './page'
+import { send } from './rights'
+import { rolloutPage } from './rows'
 import { go } from './store'
 
 interface Choices {
-	token: string
 	trainer: string
 	tasks: { name: string; folder: string }[]
 	agents: string[]
 	sandboxes: string[]
-}
-
-// send writes to the console, and returns its answer.
-export async function send<T>(path: string, token: string, body: unknown): Promise<T> {
-	const answer = await fetch(path, { method: 'POST', headers: { 'Content-Type': 'application/json', 'Turngate-Token': token }, body: JSON.stringify(body) })
-	if (!answer.ok) throw new Error((await answer.text()).trim())
-	return answer.json()
 }
 
 const first = 'Write the line `Hello, world!` to the file hello.txt in the working directory.'
@@ -58,9 +51,7 @@ function Form({ choices: c }: { choices: Choices }) {
 		setError('')
 		const folder = q.folder === 'typed' ? q.typed : q.folder
 		try {
-			// The session of this page may be another one than that of its choices.
-			const { token } = await load<Choices>('/api/new')
-			const { id } = await send<{ id: string }>('/api/new', token, {
+			const { id } = await send<{ id: string }>('/api/new', {
 				folder,
 				instruction: folder ? '' : q.instruction,
 				check: folder ? '' : q.check,
@@ -70,7 +61,7 @@ function Form({ choices: c }: { choices: Choices }) {
 				answerer: q.by === 'you' ? '' : q.by + ':' + q.where,
 				model: q.by === 'upstream' ? q.model : '',
 			})
-			go('/rollout/' + encodeURIComponent(id))
+			go(rolloutPage(id))
 		} catch (e) {
 			setError((e as Error).message)
 			setSent(false)

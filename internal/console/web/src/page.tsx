@@ -34,6 +34,26 @@ export function Section({ title, children }: { title: string; children: Componen
 	)
 }
 
+// Grid is a table. The keyboard scrolls one that is wider than the page.
+export function Grid({ name, head, children }: { name: string; head: string[]; children: ComponentChildren }) {
+	return (
+		<div class="wide" tabIndex={0} role="group" aria-label={name}>
+			<table class="grid">
+				<thead>
+					<tr>
+						{head.map((title, i) => (
+							<th key={i} scope="col">
+								{title}
+							</th>
+						))}
+					</tr>
+				</thead>
+				<tbody>{children}</tbody>
+			</table>
+		</div>
+	)
+}
+
 // Link leads to another page of this console.
 export function Link({ to, children, ...rest }: { to: string; children: ComponentChildren; tabIndex?: number; title?: string; class?: string }) {
 	return (

@@ -42,19 +42,22 @@ export interface Outcome {
 // parts is the number of things in one write.
 const parts = { cancel: 10_000, retry: 100, requeue: 100 }
 
+// send writes to the console, and returns its answer. The session may be another one than
+// when this page was loaded, so its token is asked for.
+export async function send<T>(path: string, body: unknown): Promise<T> {
+	const { token } = await load<Rights>('/api/rights')
+	const answer = await fetch(path, { method: 'POST', headers: { 'Content-Type': 'application/json', 'Turngate-Token': token }, body: JSON.stringify(body) })
+	if (!answer.ok) throw new Error((await answer.text()).trim())
+	return answer.json()
+}
+
 // act sends a write in parts and adds up the outcomes. It ends at the first write that is refused.
 export async function act<T>(what: 'cancel' | 'retry' | 'requeue', field: 'ids' | 'seqs', list: T[]): Promise<Outcome> {
 	const out: Outcome = { done: 0, failed: 0, errors: [], new: [] }
 	const part = parts[what]
 	for (let i = 0; i < list.length; i += part) {
 		try {
-			const answer = await fetch('/api/' + what, {
-				method: 'POST',
-				headers: { 'Content-Type': 'application/json', 'Turngate-Token': rights.value?.token ?? '' },
-				body: JSON.stringify({ [field]: list.slice(i, i + part) }),
-			})
-			if (!answer.ok) throw new Error((await answer.text()).trim())
-			const got = (await answer.json()) as Outcome
+			const got = await send<Outcome>('/api/' + what, { [field]: list.slice(i, i + part) })
 			out.done += got.done
 			out.failed += got.failed
 			out.errors.push(...got.errors)

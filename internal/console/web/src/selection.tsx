@@ -1,6 +1,7 @@
 // The selected rollouts of the table, and what can be done with them.
 import { signal } from '@preact/signals'
-import { ask, number } from './confirm'
+import { ask } from './confirm'
+import { plural } from './format'
 import { act, rights } from './rights'
 import type { Row } from './rows'
 
@@ -30,7 +31,7 @@ export function Actions({ rows }: { rows: Row[] }) {
 	const offer = (what: 'cancel' | 'retry', verb: string, list: string[], done: string) => {
 		if (r[what]) return <span class="about">{verb} is not possible here: {r[what]}</span>
 		if (list.length === 0) return null
-		const text = verb + ' ' + number(list.length, 'rollout')
+		const text = verb + ' ' + plural(list.length, 'rollout')
 		return (
 			<button
 				class={what}
@@ -42,7 +43,7 @@ export function Actions({ rows }: { rows: Row[] }) {
 							picked.value = new Set()
 							return act(what, 'ids', list)
 						},
-						done: (o) => done + ' ' + number(o.done, 'rollout'),
+						done: (o) => done + ' ' + plural(o.done, 'rollout'),
 					})
 				}
 			>
@@ -54,7 +55,7 @@ export function Actions({ rows }: { rows: Row[] }) {
 	const ids = (test: (r: Row) => boolean) => from.filter(test).map((r) => r.id)
 	return (
 		<div class="actions" role="group" aria-label="Actions">
-			<span class="about">{all ? number(rows.length, 'rollout') + (rows.length === 1 ? ' matches' : ' match') : chosen.length + ' selected'}</span>
+			<span class="about">{all ? plural(rows.length, 'rollout') + (rows.length === 1 ? ' matches' : ' match') : chosen.length + ' selected'}</span>
 			{offer('cancel', 'Cancel', ids(ends), 'Asked the workers to end')}
 			{offer('retry', 'Retry', ids(ended), 'Submitted again')}
 			{all ? null : <button onClick={() => (picked.value = new Set())}>Select none</button>}

@@ -1,10 +1,11 @@
 // The pages about a running system: workers, queue and trainers.
+import { Fragment } from 'preact'
 import { useEffect, useState } from 'preact/hooks'
 import type { ComponentChildren } from 'preact'
-import { ask, number } from './confirm'
-import { duration, time } from './format'
+import { ask } from './confirm'
+import { duration, plural, time } from './format'
 import { load } from './load'
-import { Link, Section } from './page'
+import { Grid, Link, Section, useLoaded } from './page'
 import { act, rights } from './rights'
 import { rolloutPage } from './rows'
 import { refused } from './store'
@@ -56,25 +57,6 @@ function Frame({ title, error, children }: { title: string; error: string; child
 	)
 }
 
-function Grid({ label, head, children }: { label: string; head: string[]; children: ComponentChildren }) {
-	return (
-		<div class="wide">
-			<table class="grid" aria-label={label}>
-				<thead>
-					<tr>
-						{head.map((h) => (
-							<th key={h} scope="col">
-								{h}
-							</th>
-						))}
-					</tr>
-				</thead>
-				<tbody>{children}</tbody>
-			</table>
-		</div>
-	)
-}
-
 const ago = (at: number): string => duration(Math.max(0, Math.round((Date.now() - at) / 1000) * 1000)) + ' ago'
 const bytes = (n: number): string => (n < 1 << 20 ? Math.ceil(n / 1024) + ' KiB' : n < 2 ** 30 ? (n / 2 ** 20).toFixed(1) + ' MiB' : (n / 2 ** 30).toFixed(1) + ' GiB')
 
@@ -119,7 +101,7 @@ function OneWorker({ w }: { w: Worker }) {
 				<b>{w.name}</b> <span class="state">{w.draining ? 'draining: it takes no new rollouts' : 'ready'}</span> {w.version ? <small>{w.version}</small> : null}
 			</h2>
 			<p class="slots">
-				<meter min={0} max={w.slots} value={w.used} aria-label="Slots in use" /> {w.used} of {number(w.slots, 'slot')} used, {Math.max(0, w.slots - w.used)} free
+				<meter min={0} max={w.slots} value={w.used} aria-label="Slots in use" /> {w.used} of {plural(w.slots, 'slot')} used, {Math.max(0, w.slots - w.used)} free
 			</p>
 			<dl class="facts">
 				{lists.map(([name, list]) =>
@@ -135,14 +117,14 @@ function OneWorker({ w }: { w: Worker }) {
 				<ul class="notes">
 					{w.lacks.map((l, i) => (
 						<li key={i}>
-							{number(l.waiting, 'parked request')} of {l.trainer} ({l.lane}): {l.why}
+							{plural(l.waiting, 'parked request')} of {l.trainer} ({l.lane}): {l.why}
 						</li>
 					))}
 				</ul>
 			) : null}
 			{w.running.length ? (
 				<details>
-					<summary>{number(w.used, 'rollout')}</summary>
+					<summary>{plural(w.used, 'rollout')}</summary>
 					<ul class="files">
 						{w.running.map((id) => (
 							<li key={id}>
@@ -194,7 +176,7 @@ export function Queue() {
 						{lanes.length === 0 ? (
 							<p class="empty">All queues are empty.</p>
 						) : (
-							<Grid label="Lanes" head={['Trainer', 'Lane', 'Waiting', 'Oldest', 'Taken', 'Delayed', 'Parked']}>
+							<Grid name="Lanes" head={['Trainer', 'Lane', 'Waiting', 'Oldest', 'Taken', 'Delayed', 'Parked']}>
 								{lanes.map((l) => (
 									<tr key={l.trainer + '.' + l.lane}>
 										<td>{l.trainer || '(plain lane)'}</td>
@@ -214,7 +196,7 @@ export function Queue() {
 							{value.parked.map((p, i) => (
 								<div class="card parked" key={i}>
 									<p>
-										{number(p.waiting, 'request')} of {p.trainer} ({p.lane}): {p.needs}
+										{plural(p.waiting, 'request')} of {p.trainer} ({p.lane}): {p.needs}
 									</p>
 									<ul class="notes">
 										{p.reasons.map((r) => (
@@ -271,15 +253,15 @@ function Letters({ count }: { count: number }) {
 	}
 	const requeue = () =>
 		ask({
-			text: 'Put ' + number(chosen.length, 'dead request') + ' back into the queue?',
-			yes: 'Requeue ' + number(chosen.length, 'request'),
+			text: 'Put ' + plural(chosen.length, 'dead request') + ' back into the queue?',
+			yes: 'Requeue ' + plural(chosen.length, 'request'),
 			does: async () => {
 				const o = await act('requeue', 'seqs', chosen)
 				pick(new Set())
 				again()
 				return o
 			},
-			done: (o) => 'Requeued ' + number(o.done, 'dead request'),
+			done: (o) => 'Requeued ' + plural(o.done, 'dead request'),
 		})
 	return (
 		<>
@@ -295,10 +277,10 @@ function Letters({ count }: { count: number }) {
 				<p class="about">They cannot be requeued here: {why}</p>
 			) : null}
 			{count > list.length && value ? <p class="about">The newest {list.length} of {count} are shown.</p> : null}
-			<Grid label="Dead requests" head={[...(may ? [''] : []), 'Number', 'Reason', 'Bytes', 'Came on', 'Why']}>
+			<Grid name="Dead requests" head={[...(may ? [''] : []), 'Number', 'Reason', 'Bytes', 'Came on', 'Why']}>
 				{list.map((l) => (
-					<>
-						<tr key={l.seq} class="letter" data-seq={l.seq}>
+					<Fragment key={l.seq}>
+						<tr class="letter" data-seq={l.seq}>
 							{may ? (
 								<td>
 									<input type="checkbox" aria-label={'Select ' + l.seq} checked={picked.has(l.seq)} onChange={() => toggle(l.seq)} />
@@ -316,12 +298,12 @@ function Letters({ count }: { count: number }) {
 						</tr>
 						{open === l.seq ? (
 							<tr>
-								<td colSpan={6}>
+								<td colSpan={may ? 6 : 5}>
 									<Body seq={l.seq} />
 								</td>
 							</tr>
 						) : null}
-					</>
+					</Fragment>
 				))}
 			</Grid>
 		</>
@@ -329,11 +311,7 @@ function Letters({ count }: { count: number }) {
 }
 
 function Body({ seq }: { seq: number }) {
-	const [l, set] = useState<Letter | null>(null)
-	const [error, setError] = useState('')
-	useEffect(() => {
-		load<Letter>('/api/dead/' + seq).then(set, (e: Error) => setError(e.message))
-	}, [seq])
+	const [l, error] = useLoaded<Letter>('/api/dead/' + seq, '')
 	if (error) return <p class="alert" role="alert">{error}</p>
 	if (!l) return <p class="empty">Loading …</p>
 	return (
@@ -372,7 +350,7 @@ function OneTrainer({ t }: { t: Trainer }) {
 				<b>{t.name}</b> <small>weight {t.weight}</small>
 			</h2>
 			{t.processes.length ? (
-				<Grid label="Processes" head={['Shard', 'Process', 'Since', 'Heard']}>
+				<Grid name="Processes" head={['Shard', 'Process', 'Since', 'Heard']}>
 					{t.processes.map((p) => (
 						<tr key={p.shard}>
 							<td>{p.shard}</td>
@@ -387,7 +365,7 @@ function OneTrainer({ t }: { t: Trainer }) {
 			)}
 			{t.hold ? (
 				<p class="notes hold">
-					It holds {t.hold.all ? 'all its rollouts' : number(t.hold.count, 'rollout')} with calls to an upstream, {ago(t.hold.heard)}
+					It holds {t.hold.all ? 'all its rollouts' : plural(t.hold.count, 'rollout')} with calls to an upstream, {ago(t.hold.heard)}
 				</p>
 			) : null}
 			<dl class="facts">
@@ -404,7 +382,7 @@ function OneTrainer({ t }: { t: Trainer }) {
 				<div>
 					<dt>answers that workers refused</dt>
 					<dd>
-						{r.refused} of {number(r.calls, 'call')} of the rollouts in the table
+						{r.refused} of {plural(r.calls, 'call')} of the rollouts in the table
 					</dd>
 				</div>
 			</dl>
