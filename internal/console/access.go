@@ -103,9 +103,15 @@ func sessionIn(r *http.Request) session {
 	return s
 }
 
-// audit begins a line of the log about a write of a session.
-func audit(log *zerolog.Logger, name string, by session) *zerolog.Event {
-	return log.Log().Str("audit", name).Int("session", by.number)
+// audit leaves a line in the log about a write of a session. refused is the reason for
+// which it was not carried out; empty: it was. more adds fields.
+func audit(log *zerolog.Logger, name string, by session, refused string, more func(*zerolog.Event)) {
+	line := log.Log().Str("audit", name).Int("session", by.number)
+	if refused == "" {
+		line.Func(more).Msg("a write of the console")
+		return
+	}
+	line.Str("refused", plain.Line(refused, maxFault)).Func(more).Msg("a write of the console was refused")
 }
 
 // policy lets pages load only this server's own files, and run no script of a page's
@@ -114,12 +120,6 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect
 
 // foreignWrite is the reason for which a write without the origin and the token is refused.
 const foreignWrite = "this is no write of a page of this console"
-
-// The lines of the log about writes.
-const (
-	auditDone    = "a write of the console"
-	auditRefused = "a write of the console was refused"
-)
 
 // guard lets only requests of admitted browsers through to next. entered is called
 // after a token was used.
@@ -146,7 +146,7 @@ func (a *access) guard(next http.Handler, entered func()) http.Handler {
 			case !ok:
 				http.Error(w, "Open the URL that turngate printed last. Each URL works once.", http.StatusUnauthorized)
 			case r.Method == http.MethodPost && !mayWrite(r, s):
-				audit(&a.log, plain.Line(r.URL.Path, maxCell), s).Str("refused", foreignWrite).Msg(auditRefused)
+				audit(&a.log, plain.Line(r.URL.Path, maxCell), s, foreignWrite, func(*zerolog.Event) {})
 				http.Error(w, foreignWrite, http.StatusForbidden)
 			default:
 				next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), withSession{}, s)))

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/rs/zerolog"
+
 	"github.com/turngate/turngate/internal/operate"
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/schema"
@@ -48,7 +50,7 @@ func (s *Server) write(name string, allowed func(operate.Rights) error, act func
 	return func(w http.ResponseWriter, r *http.Request) {
 		var order Order
 		refuse := func(status int, why error) {
-			audit(&s.config.Log, name, sessionIn(r)).Str("refused", plain.Line(why.Error(), maxFault)).Msg(auditRefused)
+			audit(&s.config.Log, name, sessionIn(r), why.Error(), func(*zerolog.Event) {})
 			http.Error(w, plain.Line(why.Error(), maxFault), status)
 		}
 		body := http.MaxBytesReader(w, r.Body, maxWrite)
@@ -74,13 +76,14 @@ func (s *Server) write(name string, allowed func(operate.Rights) error, act func
 			refuse(http.StatusBadRequest, err)
 			return
 		}
-		line := audit(&s.config.Log, name, sessionIn(r)).Int("done", out.Done).Int("failed", out.Failed).Strs("errors", out.Errors)
-		if len(order.IDs) > 0 {
-			line = line.Strs("rollouts", order.IDs[:min(len(order.IDs), maxLogged)]).Strs("new", out.New[:min(len(out.New), maxLogged)])
-		} else {
-			line = line.Uints64("dead", order.Seqs[:min(len(order.Seqs), maxLogged)])
-		}
-		line.Msg(auditDone)
+		audit(&s.config.Log, name, sessionIn(r), "", func(line *zerolog.Event) {
+			line.Int("done", out.Done).Int("failed", out.Failed).Strs("errors", out.Errors)
+			if len(order.IDs) > 0 {
+				line.Strs("rollouts", order.IDs[:min(len(order.IDs), maxLogged)]).Strs("new", out.New[:min(len(out.New), maxLogged)])
+			} else {
+				line.Uints64("dead", order.Seqs[:min(len(order.Seqs), maxLogged)])
+			}
+		})
 		writeJSON(w, out)
 	}
 }

@@ -106,9 +106,6 @@ func (d *desk) outcome(t *testing.T, path string, order any) (o console.Outcome)
 	return o
 }
 
-// writes are all paths with a write.
-var writes = []string{"/api/cancel", "/api/retry", "/api/requeue", "/api/new", "/api/rollouts/alpha-1/calls/1/answer"}
-
 // A write needs the token of the session, a page of this origin, and a credential that
 // may write.
 func TestWritesAreRefused(t *testing.T) {
@@ -117,6 +114,7 @@ func TestWritesAreRefused(t *testing.T) {
 	admin := n.Admin(t)
 	d := newDesk(t, admin, "", nil)
 	const order = `{"seqs":[1]}`
+	writes := []string{"/api/cancel", "/api/retry", "/api/requeue", "/api/new", "/api/rollouts/alpha-1/calls/1/answer"} // all paths
 	other := newDesk(t, admin, "", nil)
 	for name, tt := range map[string]struct {
 		change func(*http.Request)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/rs/zerolog"
+
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
@@ -54,17 +56,18 @@ type Played struct {
 // played returns a function that leaves a line in the log about a write.
 func (s *Server) played(name string) func(*http.Request, Played, error) {
 	return func(r *http.Request, v Played, err error) {
-		line, text := audit(&s.config.Log, name, sessionIn(r)), auditDone
-		if v.ID != "" {
-			line = line.Strs("rollouts", []string{string(v.ID)})
-		}
-		if v.Call > 0 {
-			line = line.Int("call", v.Call)
-		}
+		refused := ""
 		if err != nil {
-			line, text = line.Str("refused", plain.Line(err.Error(), maxFault)), auditRefused
+			refused = err.Error()
 		}
-		line.Msg(text)
+		audit(&s.config.Log, name, sessionIn(r), refused, func(line *zerolog.Event) {
+			if v.ID != "" {
+				line.Strs("rollouts", []string{string(v.ID)})
+			}
+			if v.Call > 0 {
+				line.Int("call", v.Call)
+			}
+		})
 	}
 }
 
