@@ -45,7 +45,7 @@ func commandPage(root *cobra.Command) string {
 	b.WriteString("# Commands\n\nEvery flag can also be set as a variable `TURNGATE_<FLAG>`, such as `TURNGATE_NATS` for `--nats`; a flag on the command line has priority.\n" +
 		"Lists print a `table` that fits the terminal, a `wide` one with everything, or data: `json`, `jsonl`, `yaml`. Records have the keys of [messages.md](messages.md), other lists those of [operate.md](operate.md#keys-of-lists). `--verbose` logs what happens to stderr. `--timeout 10m` ends any command after that time.\n\n" +
 		"| exit status | meaning |\n|---|---|\n| 0 | it is done, without a fault |\n| 1 | a rollout or the command has a fault |\n| 2 | a flag, an argument, a credential or a command is wrong |\n| 3 | `--max-cost` or `--max-tokens-total` ended a job |\n| 124 | the time of `--timeout` was over |\n| 130 | it was interrupted: SIGINT, SIGTERM, or the end of its terminal |\n\n" +
-		"Services (`up`, `nats`, `worker`, `metrics`, `console`, `trainer serve`, `machine serve`) run until a signal, and then end with 0.\n")
+		"Services (`up`, `nats`, `worker`, `metrics`, `console`, `trainer serve`, `machine serve`) run until a signal or the end of `--timeout`, and then end with 0.\n")
 	describe(&b, root)
 	return b.String()
 }

@@ -190,6 +190,7 @@ func (f *copyFlags) in(ctx context.Context, b *box.Caller, from, to string) (ski
 	if err != nil {
 		return 0, err
 	}
+	to = path.Clean(to)
 	there, err := b.Files().Stat(ctx, to)
 	switch {
 	case err == nil && there.Mode.IsDir():
