@@ -4,6 +4,9 @@
 package far
 
 import (
+	"fmt"
+	"regexp"
+	"strings"
 	"time"
 
 	"github.com/turngate/turngate/sandboxes"
@@ -55,6 +58,48 @@ type create struct {
 	Ready   time.Duration     `json:"ready,omitempty"`
 	Life    time.Duration     `json:"life,omitempty"`
 	Lost    time.Duration     `json:"lost,omitempty"`
+}
+
+// check returns an error if a value leads out of the folders of this host or of the
+// sandbox: the worker may be hostile.
+func (c *create) check() error {
+	for field, name := range map[string]string{"owner": c.Owner, "rollout": string(c.Rollout), "part": c.Part} {
+		if field == "part" && name == "" {
+			continue
+		}
+		if err := checkName(field, name); err != nil {
+			return err
+		}
+	}
+	if c.Workdir != "" {
+		if err := schema.CheckPath("workdir", c.Workdir); err != nil {
+			return err
+		}
+	}
+	for i, m := range c.Mounts {
+		if err := schema.CheckPath("mounts.guest", m.Guest); err != nil {
+			return err
+		}
+		for _, other := range c.Mounts[:i] { // a link in one could lead the other out of the sandbox
+			if below(m.Guest, other.Guest) || below(other.Guest, m.Guest) {
+				return fmt.Errorf("the mount %q is in %q or has it: want mounts apart from each other", m.Guest, other.Guest)
+			}
+		}
+	}
+	return nil
+}
+
+// below reports whether a clean path is dir or in it.
+func below(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// checkName checks a part of the names of sandboxes, which are names of files.
+func checkName(field, s string) error {
+	if !regexp.MustCompile(`^[A-Za-z0-9_-]{1,80}$`).MatchString(s) {
+		return fmt.Errorf("%s: %q is not valid: want 1 to 80 characters of A-Z, a-z, 0-9, _ and -", field, schema.Clip(s, 100))
+	}
+	return nil
 }
 
 // mount shows a tree in the sandbox.

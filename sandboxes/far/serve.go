@@ -122,6 +122,9 @@ func (s *server) do(ctx context.Context, o *order) (a answer, err error) {
 	case o.Put != nil:
 		return a, s.put(o.Put)
 	case o.Sweep != "":
+		if err := checkName("owner", o.Sweep); err != nil {
+			return a, err
+		}
 		s.removeHalves(time.Now())
 		a.Swept, err = s.local.Sweep(ctx, o.Sweep, func(id schema.ID) bool {
 			if s.answer(answer{Rollout: id}) != nil {
@@ -208,6 +211,10 @@ func syncFiles(dir string) error {
 // create makes the sandbox, carries the bytes of its box until the box or the worker
 // is gone, and removes it.
 func (s *server) create(ctx context.Context, c *create) int {
+	if err := c.check(); err != nil {
+		_ = s.answer(failed(err))
+		return 0
+	}
 	var notes []note
 	spec := sandboxes.Spec{
 		Owner: c.Owner, Rollout: c.Rollout, Attempt: c.Attempt, Part: c.Part,
