@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/internal/box"
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/far"
 	"github.com/turngate/turngate/sandboxes/local"
@@ -27,6 +28,7 @@ type Backend struct {
 	names   []string                          // of the machines to use; none: all
 	program func() (digest string, err error) // of this turngate
 	trees   far.Trees
+	heard   time.Time // by then each machine that is there has announced itself
 
 	mu    sync.Mutex
 	hosts map[string]*host
@@ -49,7 +51,7 @@ func Kind() sandboxes.Kind {
 					return nil, err
 				}
 			}
-			return &Backend{fleet: h.Machines.Fleet, names: h.Machines.Names, program: sync.OnceValues(func() (string, error) { return far.Digest(h.Helper) }), hosts: map[string]*host{}}, nil
+			return &Backend{fleet: h.Machines.Fleet, names: h.Machines.Names, program: sync.OnceValues(func() (string, error) { return far.Digest(h.Helper) }), heard: time.Now().Add(checkTime), hosts: map[string]*host{}}, nil
 		},
 	}
 }
@@ -60,18 +62,22 @@ func (b *Backend) Name() string { return Kind().Name }
 var errNoFleet = fmt.Errorf("%w: a worker with NATS takes --sandboxes machine", sandboxes.ErrNotAsked)
 
 // waitTime is the time for which Create waits for a machine with a free slot, checkTime
-// that of Check and Sweep for announcements: a machine has one every 2 s.
+// that for announcements: a machine has one every 2 s. visitTime
+// bounds the work of Check and Sweep on the machines.
 const (
 	waitTime  = time.Minute
 	checkTime = 5 * time.Second
+	visitTime = time.Minute
 )
 
 // Check makes a sandbox on each machine that is there, and closes it. It is no error if
-// there is none, since machines come and go.
+// there is none, since machines come and go. Without names of machines it is an error if
+// none of them works: one bad machine must not stop the workers.
 func (b *Backend) Check(ctx context.Context) error {
 	var mu sync.Mutex
 	var problems []error
-	err := b.each(ctx, func(m *schema.Machine) {
+	works := false
+	err := b.each(ctx, func(ctx context.Context, m *schema.Machine) {
 		s := sandboxes.Spec{Owner: "check", Rollout: schema.ID(fmt.Sprintf("check-%d-%s", os.Getpid(), m.Machine[:min(len(m.Machine), 20)])), Attempt: 1}
 		err := b.unfit(m)
 		if err == nil && m.Lines < m.Slots {
@@ -82,32 +88,36 @@ func (b *Backend) Check(ctx context.Context) error {
 		}
 		mu.Lock()
 		defer mu.Unlock()
+		works = works || err == nil
 		problems = append(problems, err)
 	})
-	if err != nil {
+	if err != nil || works && len(b.names) == 0 {
 		return err
 	}
 	return errors.Join(problems...)
 }
 
-// each calls do for each machine that is there, at once.
-func (b *Backend) each(ctx context.Context, do func(*schema.Machine)) error {
+// each calls do for each machine that is there, at once. The context of do ends after
+// visitTime.
+func (b *Backend) each(ctx context.Context, do func(context.Context, *schema.Machine)) error {
 	if b.fleet == nil {
 		return errNoFleet
 	}
 	var there []schema.Machine
-	limited, cancel := context.WithTimeout(ctx, checkTime)
+	limited, cancel := context.WithDeadline(ctx, b.heard)
 	defer cancel()
 	err := b.fleet.Await(limited, func(all []schema.Machine) bool {
 		there = b.wanted(all)
-		return len(there) > 0 && (len(b.names) == 0 || len(there) == len(b.names))
+		return len(b.names) > 0 && len(there) == len(b.names)
 	})
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	visit, leave := context.WithTimeoutCause(ctx, visitTime, fmt.Errorf("a machine gives no answer within %s", visitTime))
+	defer leave()
 	var all sync.WaitGroup
 	for i := range there {
-		all.Go(func() { do(&there[i]) })
+		all.Go(func() { do(visit, &there[i]) })
 	}
 	all.Wait()
 	return nil
@@ -127,7 +137,7 @@ func (b *Backend) unfit(m *schema.Machine) error {
 		return err
 	}
 	no := func(reason string) error {
-		return &sandboxes.UnsupportedError{Field: "sandbox.backend", Value: b.Name(), Reason: "on the machine " + m.Machine + ": " + reason}
+		return &sandboxes.UnsupportedError{Field: "sandbox.backend", Value: b.Name(), Reason: "on the machine " + m.Machine + ": " + plain.Line(reason, far.MaxSays)}
 	}
 	if reason, lacks := m.Missing[schema.CanSandbox]; lacks {
 		return no(reason)
@@ -150,7 +160,7 @@ func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandb
 	}
 	tried, problems, refused := map[string]bool{}, []error(nil), 0
 	for {
-		m, err := b.choose(ctx, tried)
+		m, err := b.choose(ctx, tried, s.Log)
 		if m == nil && err == nil {
 			break
 		}
@@ -180,8 +190,9 @@ func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandb
 }
 
 // choose waits for a machine that fits, is free and was not tried. It returns nil if
-// all that fit were tried. If only others are there, the error has their reasons.
-func (b *Backend) choose(ctx context.Context, tried map[string]bool) (*schema.Machine, error) {
+// all that fit were tried. If only others are there, the error has their reasons. log
+// gets a line if it waits for longer than checkTime; nil drops it.
+func (b *Backend) choose(ctx context.Context, tried map[string]bool, log func(string)) (*schema.Machine, error) {
 	var chosen *schema.Machine
 	var busy []string
 	var unfit []error
@@ -204,6 +215,16 @@ func (b *Backend) choose(ctx context.Context, tried map[string]bool) (*schema.Ma
 		}
 		return chosen != nil || len(busy) == 0 && len(tried) > 0
 	}
+	missing := func(d time.Duration) error {
+		switch {
+		case len(busy) > 0:
+			return fmt.Errorf("no machine was free within %s: %s have all slots taken, or drain", d, strings.Join(busy, ", "))
+		case len(b.names) > 0:
+			return fmt.Errorf("the machine %s was offline for %s; start it: turngate machine serve", strings.Join(b.names, ", "), d)
+		default:
+			return fmt.Errorf("no machine was there for %s; start one: turngate machine serve", d)
+		}
+	}
 	for _, limit := range []time.Duration{checkTime, waitTime - checkTime} {
 		limited, cancel := context.WithTimeout(ctx, limit)
 		err := b.fleet.Await(limited, look)
@@ -215,16 +236,11 @@ func (b *Backend) choose(ctx context.Context, tried map[string]bool) (*schema.Ma
 			return nil, context.Cause(ctx)
 		case len(busy) == 0 && len(unfit) > 0: // others would have announced themselves by now
 			return nil, errors.Join(unfit...)
+		case limit == checkTime && log != nil:
+			log(missing(checkTime).Error())
 		}
 	}
-	switch {
-	case len(busy) > 0:
-		return nil, fmt.Errorf("no machine was free within %s: %s have all slots taken, or drain", waitTime, strings.Join(busy, ", "))
-	case len(b.names) > 0:
-		return nil, fmt.Errorf("the machine %s was offline for %s; start it: turngate machine serve", strings.Join(b.names, ", "), waitTime)
-	default:
-		return nil, fmt.Errorf("no machine was there for %s; start one: turngate machine serve", waitTime)
-	}
+	return nil, missing(waitTime)
 }
 
 // failedTime is the time for which a machine that failed comes last.
@@ -289,7 +305,7 @@ func (b *Backend) createOn(ctx context.Context, m *schema.Machine, s sandboxes.S
 func (b *Backend) Sweep(ctx context.Context, owner string, keep func(schema.ID) bool) (n int, err error) {
 	var mu sync.Mutex
 	var problems []error
-	err = b.each(ctx, func(m *schema.Machine) {
+	err = b.each(ctx, func(ctx context.Context, m *schema.Machine) {
 		if b.unfit(m) != nil || m.Draining { // it has no sandbox of this turngate, or they end
 			return
 		}

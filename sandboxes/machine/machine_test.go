@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -230,7 +231,7 @@ func TestContract(t *testing.T) {
 		New: func(t *testing.T) sandboxes.Backend {
 			w := newWorld(t, machines.DefaultTiming())
 			_, proxy := w.machine(t, "m1", nil)
-			b := w.backend(t)
+			b := w.backend(t, "m1")
 			harness.Must(t, b.Check(t.Context()))
 			done, stop := make(chan struct{}), make(chan struct{})
 			go func() {
@@ -298,8 +299,44 @@ func TestAMachineThatDoesNotFitIsNamed(t *testing.T) {
 		t.Errorf("the only machine: %v", err)
 	}
 	w.machine(t, "good", nil)
-	if got := output(t, create(t, w.backend(t), spec()), "echo here"); got != "here\n" {
+	b := w.backend(t)
+	harness.Must(t, b.Check(t.Context())) // the others stop no worker that takes all machines
+	if got := output(t, create(t, b, spec()), "echo here"); got != "here\n" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// nobody is a fleet without a machine.
+type nobody struct{ sandboxes.Fleet }
+
+func (nobody) Await(ctx context.Context, ok func([]schema.Machine) bool) error {
+	if ok(nil) {
+		return nil
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// TestAMissingMachineIsNamedSoon: long before the attempt fails, with the remedy.
+func TestAMissingMachineIsNamedSoon(t *testing.T) {
+	for names, want := range map[string]string{"": "no machine was there for 5s; start one: turngate machine serve", "m1": "the machine m1 was offline for 5s; start it: turngate machine serve"} {
+		synctest.Test(t, func(t *testing.T) {
+			m := sandboxes.Machines{Fleet: nobody{}}
+			if names != "" {
+				m.Names = []string{names}
+			}
+			b, err := newBackend(m)
+			harness.Must(t, err)
+			var log []string
+			s := spec()
+			s.Log = func(line string) { log = append(log, line) }
+			if _, err := b.Create(t.Context(), s); err == nil || !strings.Contains(err.Error(), "turngate machine serve") {
+				t.Errorf("the attempt: %v", err)
+			}
+			if len(log) != 1 || log[0] != want {
+				t.Errorf("got %q, want %q", log, want)
+			}
+		})
 	}
 }
 
