@@ -67,9 +67,9 @@ func (l *Line) Sandbox(ctx context.Context, t *Trees, owner string, s sandboxes.
 	if err != nil {
 		return nil, err
 	}
-	for _, n := range a.Notes {
+	for _, n := range a.Notes[:min(len(a.Notes), maxNotes)] {
 		if s.Note != nil {
-			s.Note(n.Limit, n.Text)
+			s.Note(plain.Line(n.Limit, MaxSays), plain.Line(n.Text, MaxSays))
 		}
 	}
 	client, err := box.NewClient(ctx, l.Conn, a.Secret, a.Workdir)
@@ -169,7 +169,7 @@ func (l *Line) answer(ctx context.Context) (a answer, err error) {
 		if no.Field == "sandbox.backend" {
 			no.Value = l.Host.Backend
 		}
-		return a, &sandboxes.UnsupportedError{Field: no.Field, Value: no.Value, Reason: fmt.Sprintf("on %s: %s", l.Host.Called, no.Reason)}
+		return a, &sandboxes.UnsupportedError{Field: plain.Line(no.Field, MaxSays), Value: plain.Line(no.Value, MaxSays), Reason: fmt.Sprintf("on %s: %s", l.Host.Called, plain.Line(no.Reason, MaxSays))}
 	case a.Error != "":
 		return a, fmt.Errorf("%s: %s", l.Host.Called, plain.Line(a.Error, MaxSays))
 	}
@@ -179,8 +179,11 @@ func (l *Line) answer(ctx context.Context) (a answer, err error) {
 // maxNoise bounds the output of other programs before an answer.
 const maxNoise = 64 << 10
 
-// maxAnswer bounds an answer.
-const maxAnswer = 1 << 20
+// maxAnswer bounds an answer, maxNotes the notes in it.
+const (
+	maxAnswer = 1 << 20
+	maxNotes  = 20
+)
 
 // MaxSays bounds the part of a host's errors that is kept.
 const MaxSays = 2 << 10

@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/local"
 )
 
@@ -52,5 +54,37 @@ func TestAHostileWorkerStaysInTheFolders(t *testing.T) {
 	}
 	if _, err := os.Stat(file); err != nil {
 		t.Errorf("another file: %v", err)
+	}
+}
+
+// TestAHostileHostsWordsAreBounded: its notes and reasons are short lines of text.
+func TestAHostileHostsWordsAreBounded(t *testing.T) {
+	long := strings.Repeat("a", 2*MaxSays) + "\x1b[2J\n"
+	notes := []note{{"cpus\n", long}}
+	for range 5 * maxNotes {
+		notes = append(notes, note{"cpus", long})
+	}
+	conn, theirs, err := Pair()
+	harness.Must(t, err)
+	defer conn.Close()
+	l := &Line{Host: NewHost("machine", "the machine m1"), Conn: conn, Broken: func(context.Context) error { return errors.New("broken") }}
+	far := &server{out: theirs}
+	harness.Must(t, far.answer(answer{Unsupported: &sandboxes.UnsupportedError{Field: "a\nb", Value: long, Reason: long}}))
+	var no *sandboxes.UnsupportedError
+	if _, err := l.answer(t.Context()); !errors.As(err, &no) || no.Field != "a b" || len(no.Value)+len(no.Reason) > 3*MaxSays || strings.Contains(no.Reason, "\x1b") {
+		t.Errorf("got %v", err)
+	}
+	go func() {
+		_ = far.answer(answer{Notes: notes}) // a failure shows below
+		theirs.Close()
+	}()
+	n := 0
+	s := sandboxes.Spec{Note: func(limit, text string) {
+		if n++; limit != "cpus" || len(text) > MaxSays+len("…") {
+			t.Errorf("the note %q, %q", limit, text)
+		}
+	}}
+	if _, err := l.Sandbox(t.Context(), &Trees{}, "w1", s, func() error { return sandboxes.ErrLost }); err == nil || n != maxNotes {
+		t.Errorf("%d notes, %v", n, err)
 	}
 }
