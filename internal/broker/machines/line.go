@@ -22,8 +22,9 @@ const (
 	// window bounds the bytes of a direction that are not acknowledged, and those that
 	// are received and not written to the local end.
 	window = 1 << 20
-	// firstRetry is the time after which bytes without an acknowledgement are sent
-	// again. It doubles up to maxRetry while nothing is acknowledged.
+	// firstRetry is the shortest time after which bytes without an acknowledgement are
+	// sent again. The time doubles up to maxRetry while nothing is acknowledged, and is
+	// twice the time between acknowledgements while they come.
 	firstRetry = 500 * time.Millisecond
 	maxRetry   = 2 * time.Second
 	// rewindTime is the shortest time between two answers to kindAgain.
@@ -52,12 +53,14 @@ type line struct {
 	next     uint64 // offset of the next byte to send
 	sent     uint64 // largest value of next
 	credit   uint64 // of the other side
+	burst    uint64 // most bytes without an acknowledgement: few after a loss, so that copies do not fill a slow connection
 	final    *schema.LineEnd
 	sentEnd  bool // since the last rewind
 	endSent  bool // ever
 	ackedEnd bool
 	retry    time.Duration
-	progress time.Time // of acked, or when a byte after it was sent
+	progress time.Time // of acked, or when a byte after it was sent first
+	tried    time.Time // when it was sent last
 	rewound  time.Time
 
 	waiting   []byte // received and not written to local
@@ -74,7 +77,7 @@ type line struct {
 
 func newLine(local *net.UnixConn, t Timing, out func([]byte)) *line {
 	now := time.Now()
-	l := &line{out: out, local: local, timing: t, wake: make(chan struct{}, 1), ended: make(chan struct{}), retry: firstRetry, heard: now, progress: now}
+	l := &line{out: out, local: local, timing: t, wake: make(chan struct{}, 1), ended: make(chan struct{}), burst: window, retry: firstRetry, heard: now, progress: now, tried: now}
 	l.changed = sync.NewCond(&l.mu)
 	return l
 }
@@ -216,7 +219,9 @@ func (l *line) acknowledge(f frame, now time.Time) {
 		l.unacked = l.unacked[n:]
 		l.acked += n
 		l.next = max(l.next, l.acked)
-		l.retry, l.progress = firstRetry, now
+		l.burst = min(l.burst+n, window)
+		l.retry = min(max(2*now.Sub(l.progress), firstRetry), maxRetry)
+		l.progress, l.tried = now, now
 	}
 	if f.kind == kindAgain && f.ack == l.acked && now.Sub(l.rewound) > rewindTime {
 		l.next, l.sentEnd, l.rewound = l.acked, false, now
@@ -271,7 +276,10 @@ func (l *line) step(now time.Time) (messages [][]byte, wait time.Duration, end *
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.abort != nil {
-		return nil, 0, l.abort
+		if l.open != nil { // the other side may have taken a later kindOpen than the refused one
+			messages = append(messages, frame{kind: kindReset, data: encodeEnd(schema.LineEnd{Reason: schema.LineClosed, Text: "the line was refused"})}.encode())
+		}
+		return messages, 0, l.abort
 	}
 	if now.Sub(l.heard) > l.timing.Silence {
 		end := &schema.LineEnd{Reason: schema.LineSilent, Text: "nothing was heard for " + l.timing.Silence.String()}
@@ -292,9 +300,12 @@ func (l *line) step(now time.Time) (messages [][]byte, wait time.Duration, end *
 		}
 		return messages, wait, nil
 	}
+	if l.next == l.acked && !l.sentEnd {
+		l.progress, l.tried = now, now // nothing is on its way
+	}
 	pending := len(l.unacked) > 0 && l.next > l.acked || l.sentEnd && !l.ackedEnd
-	if pending && now.Sub(l.progress) > l.retry {
-		l.next, l.sentEnd, l.progress = l.acked, false, now
+	if pending && now.Sub(l.tried) > l.retry {
+		l.next, l.sentEnd, l.burst, l.tried = l.acked, false, maxChunk, now
 		l.retry = min(2*l.retry, maxRetry)
 	}
 	k := kindData
@@ -302,12 +313,9 @@ func (l *line) step(now time.Time) (messages [][]byte, wait time.Duration, end *
 		k = kindAgain
 	}
 	all := l.acked + uint64(len(l.unacked))
-	if l.next == l.acked && !l.sentEnd {
-		l.progress = now // nothing is on its way
-	}
-	for l.next < min(all, l.credit) {
+	for most := min(all, l.credit, l.acked+l.burst); l.next < most; {
 		from := l.next - l.acked
-		data := l.unacked[from:min(from+maxChunk, uint64(len(l.unacked)), l.credit-l.acked)]
+		data := l.unacked[from:min(from+maxChunk, most-l.acked)]
 		add(k, l.next, data)
 		l.next += uint64(len(data))
 		l.sent = max(l.sent, l.next)
@@ -324,7 +332,7 @@ func (l *line) step(now time.Time) (messages [][]byte, wait time.Duration, end *
 	}
 	wait = min(l.timing.Beat-now.Sub(l.said), l.timing.Silence-now.Sub(l.heard)+time.Millisecond)
 	if len(l.unacked) > 0 && l.next > l.acked || l.sentEnd && !l.ackedEnd {
-		wait = min(wait, l.retry-now.Sub(l.progress)+time.Millisecond)
+		wait = min(wait, l.retry-now.Sub(l.tried)+time.Millisecond)
 	}
 	return messages, max(wait, time.Millisecond), nil
 }
