@@ -145,7 +145,11 @@ func viaKeeper(cmd *cobra.Command) error {
 func keep(args []string) int {
 	line := os.NewFile(3, "command")
 	unix.CloseOnExec(3)
-	host, err := reach.Open(reach.Root())
+	root, err := filepath.Abs(reach.Root()) // stay changes the working directory
+	var host *reach.Host
+	if err == nil {
+		host, err = reach.Open(root)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "turngate:", safeText(err.Error()))
 		return exitFault
