@@ -138,6 +138,10 @@ func natsFindings(ctx context.Context, cmd *cobra.Command, nf *natsFlags, role, 
 		return []finding{f}
 	}
 	defer b.Close()
+	if role == broker.RoleMachine { // it has no rights in JetStream
+		f.ok = fmt.Sprintf("the server answers, max_payload %d", b.MaxPayload())
+		return []finding{f, accountsFinding(ctx, b, role, name)}
+	}
 	took, err := b.Check(ctx)
 	f.ok, f.err = fmt.Sprintf("JetStream answers within %s, max_payload %d", took.Round(time.Microsecond), b.MaxPayload()), err
 	if err != nil {
