@@ -225,8 +225,8 @@ func sandboxRemoveCommand() *cobra.Command {
 		Short: "Remove sandboxes that are kept",
 		PreRunE: func(_ *cobra.Command, args []string) error {
 			wrong := []error{atLeast("older", older, 0)}
-			if (len(args) > 0) == (all || older > 0) {
-				wrong = append(wrong, errors.New("want the IDs of sandboxes, or --all or --older"))
+			if (len(args) > 0) == (all || older > 0) || all && older > 0 {
+				wrong = append(wrong, errors.New("want the IDs of sandboxes, or --all, or --older"))
 			}
 			return usageOf(wrong...)
 		},

@@ -394,6 +394,7 @@ func TestBadHands(t *testing.T) {
 		"a port":            {[]string{"sandbox", "ports", "id", "--listen", "x"}, 2, "--listen"},
 		"rm of nothing":     {[]string{"sandbox", "rm"}, 2, "--all"},
 		"rm of two kinds":   {[]string{"sandbox", "rm", "id", "--all"}, 2, "--all"},
+		"rm of both":        {[]string{"sandbox", "rm", "--all", "--older", "1h"}, 2, "--all"},
 		"keep":              {[]string{"sandbox", "run", hello, "--keep=-1h"}, 2, "--keep"},
 		"keep of a system":  {[]string{"run", hello, "--keep-failed", "--nats", "nats://127.0.0.1:1"}, 2, "--keep-failed"},
 		"keep for too long": {[]string{"run", hello, "--keep-failed=1000h"}, 2, "--keep-failed"},
