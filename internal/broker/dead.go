@@ -30,7 +30,7 @@ type DeadLetters struct {
 	trainers *Trainers
 }
 
-// List lists the newest dead messages, at most limit, oldest first.
+// List lists the newest dead messages, at most limit, oldest first, without their bodies.
 func (h *DeadLetters) List(ctx context.Context, limit int) ([]Dead, error) {
 	s, err := h.js.Stream(ctx, subjects.StreamDead)
 	if err != nil {
@@ -46,7 +46,9 @@ func (h *DeadLetters) List(ctx context.Context, limit int) ([]Dead, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read message %d of %s: %w", seq, subjects.StreamDead, err)
 		}
-		out = append(out, deadOf(m))
+		d := deadOf(m)
+		d.Data = nil
+		out = append(out, d)
 		if len(out) > limit {
 			out = out[1:]
 		}

@@ -2,6 +2,7 @@ package console
 
 import (
 	"encoding/json"
+	"maps"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -29,6 +30,7 @@ type story struct {
 	entries []entry
 	bytes   int
 	last    uint64 // number of the last entry
+	attempt int    // the newest one
 	lost    uint64 // number of the last entry that was forgotten
 	texts   map[callKey]*text
 	ended   map[callKey]bool // calls of which no more pieces are wanted
@@ -88,7 +90,7 @@ func (s *story) begin(origin string, last uint64) {
 	defer s.mu.Unlock()
 	s.trouble = ""
 	if s.old = last; s.origin != origin {
-		s.origin, s.entries, s.bytes, s.last, s.lost, s.texts = origin, nil, 0, 0, 0, map[callKey]*text{}
+		s.origin, s.entries, s.bytes, s.last, s.lost, s.attempt, s.texts = origin, nil, 0, 0, 0, 0, map[callKey]*text{}
 		clear(s.ended)
 	}
 	s.wake()
@@ -122,6 +124,10 @@ func (s *story) add(n uint64, e *schema.Event) {
 		s.lost = s.entries[0].n
 		s.entries[0] = entry{}
 		s.entries = s.entries[1:]
+	}
+	if e.Attempt > s.attempt { // the open calls of earlier ones get no answer any more
+		s.attempt = e.Attempt
+		maps.DeleteFunc(s.texts, func(key callKey, _ *text) bool { return key.attempt < e.Attempt })
 	}
 	if e.LLM != nil {
 		key := callKey{e.Attempt, e.LLM.Number}
@@ -179,7 +185,7 @@ func (s *story) piece(attempt, call int, d *schema.Delta) {
 
 // text returns the text of an open call; nil: there is none for it.
 func (s *story) text(key callKey) *text {
-	if t := s.texts[key]; t != nil || s.ended[key] || len(s.texts) == maxStreams {
+	if t := s.texts[key]; t != nil || s.ended[key] || key.attempt < s.attempt || len(s.texts) == maxStreams {
 		return t
 	}
 	t := &text{}

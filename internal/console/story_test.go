@@ -132,6 +132,13 @@ func TestStreamedText(t *testing.T) {
 	if p := of(map[callKey]progress{}, 2); p.Call != 0 {
 		t.Errorf("the call has ended, and got %+v", p)
 	}
+	again := call(1)
+	again.Attempt = 2
+	s.add(7, again)
+	s.piece(1, 3, content("of a lost worker"))
+	if len(s.texts) != 1 || s.texts[callKey{2, 1}] == nil {
+		t.Errorf("of an earlier attempt there are texts: %v", s.texts)
+	}
 }
 
 // Many small messages and tools take as much room as their pages need, so that an agent

@@ -83,11 +83,7 @@ var ErrNotFound = broker.ErrNotFound
 // Dead lists the newest requests that no worker could read, the oldest first, without
 // their bodies.
 func (s *System) Dead(ctx context.Context, limit int) ([]Dead, error) {
-	list, err := s.b.Dead.List(ctx, limit)
-	for i := range list {
-		list[i].Data = nil
-	}
-	return list, err
+	return s.b.Dead.List(ctx, limit)
 }
 
 // Letter reads one of them with its body. The error wraps ErrNotFound if there is

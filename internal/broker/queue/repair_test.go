@@ -58,10 +58,16 @@ func TestARecordThatCannotBeReadIsRepaired(t *testing.T) {
 			if s := b.state(t, "alpha-1"); s.Status != schema.StatusFailed {
 				t.Errorf("the state is %+v", s)
 			}
-			dead, err := b.Dial(t, testenv.AdmitWorker(t, b.Server, "w9"), broker.InboxFor("worker", "w9")).Dead.List(t.Context(), 10)
+			from := b.Dial(t, testenv.AdmitWorker(t, b.Server, "w9"), broker.InboxFor("worker", "w9")).Dead
+			dead, err := from.List(t.Context(), 10)
 			harness.Must(t, err)
-			if len(dead) != 1 || dead[0].Subject != forge.subject || string(dead[0].Data) != string(forge.data[:min(len(forge.data), 256<<10)]) {
-				t.Errorf("%d dead letters, or another one", len(dead))
+			if len(dead) != 1 || dead[0].Data != nil {
+				t.Fatalf("%d dead letters, or one with its body", len(dead))
+			}
+			one, err := from.Get(t.Context(), dead[0].Seq)
+			harness.Must(t, err)
+			if one.Subject != forge.subject || string(one.Data) != string(forge.data[:min(len(forge.data), 256<<10)]) {
+				t.Errorf("another dead letter: %+v", one)
 			}
 		})
 	}
