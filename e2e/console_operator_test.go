@@ -37,6 +37,15 @@ func TestConsoleOfAnOperator(t *testing.T) {
 	page.Shows(`document.querySelector('.rolename')?.textContent === 'operator'`)
 
 	open := func(name string) { page.Do(chromedp.Click(`//nav[@class="places"]/a[text()="` + name + `"]`)) }
+	narrow := func(name string) { // a phone shows the page without a second way to scroll
+		t.Helper()
+		page.Picture(name)
+		page.Do(chromedp.EmulateViewport(390, 800))
+		page.Shows(`innerWidth === 390 && document.documentElement.scrollWidth <= innerWidth`)
+		page.Picture(name + "-narrow")
+		page.Do(chromedp.EmulateViewport(1280, 800))
+		page.Shows(`innerWidth === 1280`)
+	}
 	trainer := testenv.Raw(t, url, creds("trainer-local.nk"), "_INBOX.trainer.local")
 	_, err := trainer.Request(subjects.TrainerOpen("local"), nil, time.Minute)
 	harness.Must(t, err)
@@ -68,13 +77,13 @@ func TestConsoleOfAnOperator(t *testing.T) {
 	page.Shows(`document.querySelectorAll('.body .row[data-status="running"]').length === 1 && document.querySelectorAll('.body .row[data-status="queued"]').length === 1`)
 	open("Workers")
 	page.Shows(`document.querySelector('.worker .slots')?.textContent.includes('1 of 1 slot used, 0 free') && document.querySelector('.worker .facts').textContent.includes('local')`)
-	page.Picture("workers")
+	narrow("workers")
 	open("Trainers")
 	page.Shows(`document.querySelector('.trainer h2')?.textContent.startsWith('local') && document.querySelector('.trainer .grid tbody tr') !== null && document.querySelector('.trainer .facts').textContent.includes('of 1000000')`)
-	page.Picture("trainers")
+	narrow("trainers")
 	open("Queue")
 	page.Shows(`document.querySelector('.wide[aria-label="Lanes"] tbody tr')?.textContent.startsWith('localp21')`)
-	page.Picture("queue")
+	narrow("queue")
 
 	// After a restart of the server the page has its content again.
 	server.stop(t)

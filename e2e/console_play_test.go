@@ -27,7 +27,16 @@ func TestAPersonAnswersFromThePage(t *testing.T) {
 	page.Shows(`document.querySelector('.places a[href="/new"]') !== null`)
 	page.Do(chromedp.Click(`.places a[href="/new"]`))
 	page.Shows(`document.querySelector('select[name=agent]')?.value === 'mini' && document.querySelector('select[name=sandbox]').value === 'local'`)
-	page.Picture("new")
+	narrow := func(name string) {
+		t.Helper()
+		page.Picture(name)
+		page.Do(chromedp.EmulateViewport(390, 800))
+		page.Shows(`innerWidth === 390 && document.documentElement.scrollWidth <= innerWidth`)
+		page.Picture(name + "-narrow")
+		page.Do(chromedp.EmulateViewport(1280, 800))
+		page.Shows(`innerWidth === 1280`)
+	}
+	narrow("new")
 	page.Do(chromedp.Click(`.ask button[type=submit]`))
 	page.Shows(`document.querySelector('.answer select[name=tool]')?.selectedOptions[0].textContent === 'bash'`)
 	page.Shows(`[...document.querySelectorAll('.message.user pre')].some((e) => e.textContent.includes('hello.txt'))`)
@@ -36,7 +45,7 @@ func TestAPersonAnswersFromThePage(t *testing.T) {
 
 	const script = `<script>document.title='owned'</script>`
 	page.Do(chromedp.SendKeys(`.answer [name=text]`, script), chromedp.SendKeys(`.answer [data-field=command]`, "echo 'Hello, world!' > hello.txt"))
-	page.Picture("answer")
+	narrow("answer")
 	page.Do(chromedp.Click(`.answer button[name=call]`))
 	page.Shows(`document.querySelector('.answer')?.getAttribute('aria-label') === 'Answer to call 2'`)
 	page.Shows(`[...document.querySelectorAll('.message.assistant .use pre')].some((e) => e.textContent.startsWith("echo 'Hello")) && document.title === 'turngate'`)

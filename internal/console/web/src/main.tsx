@@ -22,6 +22,13 @@ const pages: Record<string, () => VNode> = {
 	'/new': () => <New />,
 }
 
+// place is a link in the head of the page.
+const place = (at: string, path: string, name: string, to = path) => (
+	<Link to={to} aria-current={at === path ? 'page' : undefined}>
+		{name}
+	</Link>
+)
+
 function App() {
 	const at = path.value
 	const rollout = /^\/rollout\/([^/]+)$/.exec(at)?.[1]
@@ -35,16 +42,16 @@ function App() {
 				</a>
 				{jobs.value || reads || plays.value ? (
 					<nav class="places" aria-label="Pages">
-						<Link to={home()}>Rollouts</Link>
-						{jobs.value ? <Link to="/jobs">Jobs</Link> : null}
+						{place(at, '/', 'Rollouts', home())}
+						{jobs.value ? place(at, '/jobs', 'Jobs') : null}
 						{reads ? (
 							<>
-								<Link to="/workers">Workers</Link>
-								<Link to="/queue">Queue</Link>
-								<Link to="/trainers">Trainers</Link>
+								{place(at, '/workers', 'Workers')}
+								{place(at, '/queue', 'Queue')}
+								{place(at, '/trainers', 'Trainers')}
 							</>
 						) : null}
-						{plays.value ? <Link to="/new">Run a rollout</Link> : null}
+						{plays.value ? place(at, '/new', 'Run a rollout') : null}
 					</nav>
 				) : null}
 				<span class="source">{source.value}</span>

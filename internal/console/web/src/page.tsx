@@ -55,7 +55,7 @@ export function Grid({ name, head, children }: { name: string; head: string[]; c
 }
 
 // Link leads to another page of this console.
-export function Link({ to, children, ...rest }: { to: string; children: ComponentChildren; tabIndex?: number; title?: string; class?: string }) {
+export function Link({ to, children, ...rest }: { to: string; children: ComponentChildren; tabIndex?: number; title?: string; class?: string; 'aria-current'?: 'page' }) {
 	return (
 		<a {...rest} href={href(to)} onClick={(e) => follow(e, to)}>
 			{children}
