@@ -107,6 +107,8 @@ var ErrOtherRole = errors.New("the credential does not allow this role and name"
 // CheckInbox waits for the server's answer whether the credential allows the inbox of
 // this connection. It returns ErrOtherRole if it does not.
 func (b *Broker) CheckInbox(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, wire.OpTimeout) // a flush needs a deadline
+	defer cancel()
 	inbox, err := b.bulk.SubscribeSync(b.inbox + checkedInbox)
 	if err == nil {
 		defer func() { _ = inbox.Unsubscribe() }()
