@@ -200,8 +200,11 @@ func (f *Fleet) onUp(m *nats.Msg) {
 	if err != nil {
 		return
 	}
-	if l := f.lines.get(machine + "." + name); l != nil {
+	key := machine + "." + name
+	if l := f.lines.get(key); l != nil {
 		l.receive(frame)
+	} else if out := f.lines.late(key); out != nil && frame.kind != kindReset { // the last acknowledgement was lost
+		out(resetOf(schema.LineUnknown, "the line has ended"))
 	}
 }
 

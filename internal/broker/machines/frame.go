@@ -78,3 +78,8 @@ func encodeEnd(e schema.LineEnd) []byte {
 	}
 	return data
 }
+
+// resetOf is the message that ends a line early.
+func resetOf(reason, text string) []byte {
+	return frame{kind: kindReset, data: encodeEnd(schema.LineEnd{Reason: reason, Text: text})}.encode()
+}

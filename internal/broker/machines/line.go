@@ -256,7 +256,7 @@ func (l *line) pump(ctx context.Context) schema.LineEnd {
 		case <-timer.C:
 		case <-ctx.Done():
 			end := schema.LineEnd{Reason: schema.LineClosed, Text: context.Cause(ctx).Error()}
-			l.out(frame{kind: kindReset, data: encodeEnd(end)}.encode())
+			l.out(resetOf(end.Reason, end.Text))
 			return end
 		}
 		messages, wait, end := l.step(time.Now())
@@ -277,13 +277,13 @@ func (l *line) step(now time.Time) (messages [][]byte, wait time.Duration, end *
 	defer l.mu.Unlock()
 	if l.abort != nil {
 		if l.open != nil { // the other side may have taken a later kindOpen than the refused one
-			messages = append(messages, frame{kind: kindReset, data: encodeEnd(schema.LineEnd{Reason: schema.LineClosed, Text: "the line was refused"})}.encode())
+			messages = append(messages, resetOf(schema.LineClosed, "the line was refused"))
 		}
 		return messages, 0, l.abort
 	}
 	if now.Sub(l.heard) > l.timing.Silence {
 		end := &schema.LineEnd{Reason: schema.LineSilent, Text: "nothing was heard for " + l.timing.Silence.String()}
-		return [][]byte{frame{kind: kindReset, data: encodeEnd(*end)}.encode()}, 0, end
+		return [][]byte{resetOf(end.Reason, end.Text)}, 0, end
 	}
 	add := func(k kind, seq uint64, data []byte) {
 		f := frame{kind: k, seq: seq, ack: l.got, credit: l.written + window, data: data}

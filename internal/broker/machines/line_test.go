@@ -4,8 +4,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
 )
 
 func lineOf(t *testing.T) *line {
@@ -76,5 +79,34 @@ func TestARefusedLineIsReset(t *testing.T) {
 	l.receive(frame{kind: kindReset, data: encodeEnd(schema.LineEnd{Reason: schema.LineClosed})})
 	if messages, _, end := l.step(time.Now()); len(messages) != 0 || end == nil || end.Reason != schema.LineClosed {
 		t.Errorf("after the other side's end: %q, %+v", messages, end)
+	}
+}
+
+// TestALostLastAcknowledgementFreesTheSlot: the machine repeats its end to a client that
+// has ended the line, and learns by the answer that the client has all.
+func TestALostLastAcknowledgementFreesTheSlot(t *testing.T) {
+	var answers [][]byte
+	client := lineOf(t)
+	client.out = func(b []byte) { answers = append(answers, b) }
+	f := &Fleet{}
+	f.lines.add("m1.x", client, 0)
+	f.lines.remove("m1.x")
+	machine := lineOf(t)
+	machine.final, machine.theirs, machine.delivered = &schema.LineEnd{Status: 7}, &schema.LineEnd{Text: "bye"}, true
+	messages, _, end := machine.step(time.Now())
+	if len(messages) == 0 || end != nil {
+		t.Fatalf("the machine sends %q, %+v", messages, end)
+	}
+	f.onUp(&nats.Msg{Subject: subjects.MachineUp("m1", "w1", "x"), Data: messages[0]})
+	f.onUp(&nats.Msg{Subject: subjects.MachineUp("m1", "w1", "other"), Data: messages[0]})
+	f.onUp(&nats.Msg{Subject: subjects.MachineUp("m1", "w1", "x"), Data: resetOf(schema.LineUnknown, "")})
+	if len(answers) != 1 {
+		t.Fatalf("the client answers %q", answers)
+	}
+	answer, err := decode(answers[0])
+	harness.Must(t, err)
+	machine.receive(answer)
+	if _, _, end := machine.step(time.Now()); end == nil || end.Text != "bye" {
+		t.Errorf("the end %+v", end)
 	}
 }

@@ -14,7 +14,13 @@ import (
 type lines struct {
 	mu    sync.Mutex
 	open  map[string]*line
-	ended map[string]time.Time // names that are not used again
+	ended map[string]ending // names that are not used again
+}
+
+// ending is the end of a line.
+type ending struct {
+	at  time.Time
+	out func(encoded []byte) // as that of the line
 }
 
 // endedTime is the time for which the name of an ended line is remembered. It is above
@@ -33,9 +39,9 @@ func (s *lines) add(name string, l *line, most int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open == nil {
-		s.open, s.ended = map[string]*line{}, map[string]time.Time{}
+		s.open, s.ended = map[string]*line{}, map[string]ending{}
 	}
-	if s.open[name] != nil || !s.ended[name].IsZero() || most > 0 && len(s.open) >= most {
+	if s.open[name] != nil || s.ended[name].out != nil || most > 0 && len(s.open) >= most {
 		return false
 	}
 	s.open[name] = l
@@ -45,21 +51,22 @@ func (s *lines) add(name string, l *line, most int) bool {
 func (s *lines) remove(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now, l := time.Now(), s.open[name]
 	delete(s.open, name)
-	now := time.Now()
-	for old, at := range s.ended {
-		if now.Sub(at) > endedTime {
+	for old, e := range s.ended {
+		if now.Sub(e.at) > endedTime {
 			delete(s.ended, old)
 		}
 	}
-	s.ended[name] = now
+	s.ended[name] = ending{now, l.out}
 }
 
-// used reports whether a line had this name and has ended.
-func (s *lines) used(name string) bool {
+// late returns the way to the other side of a line that has ended; nil: no line had this
+// name.
+func (s *lines) late(name string) (out func(encoded []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.ended[name].IsZero()
+	return s.ended[name].out
 }
 
 func (s *lines) count() int {

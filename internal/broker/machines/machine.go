@@ -225,7 +225,7 @@ func (m *Machine) open(key, up string, f frame) (reason, text string) {
 	if !m.lines.add(key, l, m.Self.Slots) {
 		_ = local.Close() // nothing was sent
 		other.Close()
-		if m.lines.used(key) {
+		if m.lines.late(key) != nil {
 			return schema.LineUnknown, "the line has ended"
 		}
 		return schema.LineFull, "all slots are taken"
@@ -268,7 +268,7 @@ func (m *Machine) carry(l *line, key, want string, stream *os.File) {
 }
 
 func (m *Machine) refuse(up, reason, text string) {
-	m.publish(up, frame{kind: kindReset, data: encodeEnd(schema.LineEnd{Reason: reason, Text: text})}.encode())
+	m.publish(up, resetOf(reason, text))
 }
 
 func (m *Machine) publish(subject string, b []byte) {
