@@ -73,7 +73,7 @@ func TestASearchToolFindsItsProgram(t *testing.T) {
 			if code := p.wait(t, 10*time.Minute); code != 0 {
 				t.Fatalf("exit status %d", code)
 			}
-			harness.Eventually(t, "the result in the tap", time.Minute, func() bool { return strings.Contains(tap.out.String(), `"type":"result"`) })
+			harness.Eventually(t, "the result in the tap", 5*time.Minute, func() bool { return strings.Contains(tap.out.String(), `"type":"result"`) })
 			if found := lastToolMessage(t, tap.out.String()); !strings.Contains(found, "hello.txt") || strings.Contains(found, "ripgrep") {
 				t.Errorf("its search gave %s", found)
 			}

@@ -80,7 +80,7 @@ func TestRealAgents(t *testing.T) {
 				if len(res) != 1 || res[0].Reward == nil || *res[0].Reward != 1 || res[0].Fault != nil || res[0].Calls[schema.TagAgent].Count != 3 || len(res[0].Committed) != 3 {
 					t.Fatalf("got %+v", res)
 				}
-				harness.Eventually(t, "the result in the tap", time.Minute, func() bool { return strings.Contains(tap.out.String(), `"type":"result"`) })
+				harness.Eventually(t, "the result in the tap", 5*time.Minute, func() bool { return strings.Contains(tap.out.String(), `"type":"result"`) })
 				checkTap(t, tap.out.String(), agent != "continue") // it prints only its last message
 				key := regexp.MustCompile(keyForm)
 				for name, text := range map[string]string{

@@ -37,7 +37,7 @@ func TestAKilledWorkerLeavesNoSideCar(t *testing.T) {
 		}
 		return strings.Fields(string(out))
 	}
-	harness.Eventually(t, "the agent beside its side-car", 2*time.Minute, func() bool {
+	harness.Eventually(t, "the agent beside its side-car", 5*time.Minute, func() bool {
 		return len(left("ps")) == 2 && strings.Contains(run.err.String(), "call 1")
 	})
 	before := left("ps", "-a")
@@ -46,7 +46,7 @@ func TestAKilledWorkerLeavesNoSideCar(t *testing.T) {
 	}
 	<-first.done
 	second := b.worker(t, "", "--sandboxes", "docker", "--state", state)
-	harness.Eventually(t, "the end of the killed worker's containers", time.Minute, func() bool {
+	harness.Eventually(t, "the end of the killed worker's containers", 5*time.Minute, func() bool {
 		return !slices.ContainsFunc(before, func(id string) bool { return exec.Command("docker", "inspect", id).Run() == nil })
 	})
 	if code := run.wait(t, 10*time.Minute); code != 0 {

@@ -32,11 +32,11 @@ func TestAKilledWorkerLeavesNothing(t *testing.T) {
 			}
 			script := "setsid sleep " + sleeper + " & trap '' TERM; sleep " + sleeper
 			run := b.run(t, append(args, filepath.Join(testenv.Root(t), "examples/tasks/hello"), "--", "sh", "-c", script)...)
-			harness.Eventually(t, "the agent", 3*time.Minute, func() bool { return len(sleepers(t, sleeper)) == 2 })
+			harness.Eventually(t, "the agent", 5*time.Minute, func() bool { return len(sleepers(t, sleeper)) == 2 })
 			if err := w.cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			harness.Eventually(t, "the end of everything", time.Minute, func() bool {
+			harness.Eventually(t, "the end of everything", 5*time.Minute, func() bool {
 				if len(sleepers(t, sleeper)) > 0 {
 					return false
 				}
@@ -49,7 +49,7 @@ func TestAKilledWorkerLeavesNothing(t *testing.T) {
 			run.stop(t)
 			<-w.done
 			b.worker(t, "", "--sandboxes", sandbox, "--state", state) // its next process removes the empty cgroups
-			harness.Eventually(t, "the end of the cgroups", time.Minute, func() bool {
+			harness.Eventually(t, "the end of the cgroups", 5*time.Minute, func() bool {
 				left, err := filepath.Glob("/sys/fs/cgroup/*/turngate-" + workerName(t, state) + "-*")
 				return err == nil && len(left) == 0
 			})
@@ -110,7 +110,7 @@ func TestInterruptEndsARun(t *testing.T) {
 	t.Setenv("TMPDIR", temp)
 	const sleeper = "70072"
 	p := start(t, binary, "run", "--agent", "command", filepath.Join(testenv.Root(t), "examples/tasks/hello"), "--", "sleep", sleeper)
-	harness.Eventually(t, "the agent", 3*time.Minute, func() bool { return len(sleepers(t, sleeper)) == 1 })
+	harness.Eventually(t, "the agent", 5*time.Minute, func() bool { return len(sleepers(t, sleeper)) == 1 })
 	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
@@ -139,12 +139,12 @@ func TestCancelEndsAnAgentThatWillNot(t *testing.T) {
 	b.worker(t, "", "--sandboxes", "local")
 	const sleeper = "70073"
 	run := b.run(t, "--agent", "command", filepath.Join(testenv.Root(t), "examples/tasks/hello"), "--", "sh", "-c", "trap '' TERM INT; while true; do sleep "+sleeper+"; done")
-	harness.Eventually(t, "the agent", 3*time.Minute, func() bool { return len(sleepers(t, sleeper)) == 1 })
+	harness.Eventually(t, "the agent", 5*time.Minute, func() bool { return len(sleepers(t, sleeper)) == 1 })
 	if err := run.cmd.Process.Signal(os.Interrupt); err != nil { // it cancels its rollouts
 		t.Fatal(err)
 	}
 	start := time.Now()
-	harness.Eventually(t, "its end", 5*time.Second, func() bool { return len(sleepers(t, sleeper)) == 0 })
+	harness.Eventually(t, "its end", 5*time.Minute, func() bool { return len(sleepers(t, sleeper)) == 0 })
 	t.Logf("ended %s after the cancel", time.Since(start).Round(10*time.Millisecond))
 	run.wait(t, 10*time.Minute)
 }

@@ -23,7 +23,7 @@ func TestGRPOExample(t *testing.T) {
 	t.Parallel()
 	state, port := t.TempDir(), strconv.Itoa(testenv.FreePort(t))
 	up := start(t, testenv.Binary(t), "up", "--state", state, "--port", port, "--sandboxes", "local", "--relaxed-sync")
-	harness.Eventually(t, "a server that is up", time.Minute, func() bool { return strings.Contains(up.err.String(), "are ready") })
+	harness.Eventually(t, "a server that is up", 5*time.Minute, func() bool { return strings.Contains(up.err.String(), "are ready") })
 	creds := filepath.Join(state, "creds", "trainer-local.nk")
 	said := python(t, "examples/grpo/train.py", "--nats", "nats://127.0.0.1:"+port, "--creds", creds, "--steps", "5")
 	before := numbers(t, said, `before: <Evaluation of 3 tasks: reward/mean ([0-9.]+), `)

@@ -99,7 +99,7 @@ func start(t testing.TB, argv ...string) *process {
 func (b *bench) tap(t *testing.T) *process {
 	t.Helper()
 	p := start(t, b.binary, "tap", "--nats", b.nats.URL(), "--creds", b.nats.OpsCreds(), "-o", "jsonl")
-	harness.Eventually(t, "a tap that watches", time.Minute, func() bool { return strings.Contains(p.err.String(), "watching") })
+	harness.Eventually(t, "a tap that watches", 5*time.Minute, func() bool { return strings.Contains(p.err.String(), "watching") })
 	return p
 }
 
@@ -158,7 +158,7 @@ func (b *bench) worker(t *testing.T, hidden string, flags ...string) *process {
 		argv = append([]string{"unshare", "-m", "/bin/sh", "-c", script, "sh", hidden}, argv...)
 	}
 	p := start(t, argv...)
-	harness.Eventually(t, "a ready worker", 2*time.Minute, func() bool { return strings.Contains(p.err.String(), "worker is ready") })
+	harness.Eventually(t, "a ready worker", 5*time.Minute, func() bool { return strings.Contains(p.err.String(), "worker is ready") })
 	return p
 }
 

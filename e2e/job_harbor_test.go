@@ -54,7 +54,7 @@ func TestHarborReadsAMixedJob(t *testing.T) {
 	at := filepath.Join(t.TempDir(), "job")
 	run := b.run(t, "--agent", "oracle", "--sandbox", "local", "--retry", "no_reward=1", "--out", at, mixedTasks(t))
 	var id schema.ID
-	harness.Eventually(t, "the trial that is cancelled", time.Minute, func() bool {
+	harness.Eventually(t, "the trial that is cancelled", 5*time.Minute, func() bool {
 		p, _, err := jobs.Read(at)
 		for _, trial := range p.Trials {
 			if _, serr := os.Stat(filepath.Join(at, trial.Name, "config.json")); err == nil && serr == nil && trial.Task == "cancelled" {

@@ -113,7 +113,7 @@ func TestAKilledJobGoesOn(t *testing.T) {
 	e.allow(21)
 	first := start(t, binary, "run", "--resume", job)
 	e.stand(t, 2) // 10 rollouts have had both calls, and one is between its calls
-	harness.Eventually(t, "the results of 10 rollouts", time.Minute, func() bool { return len(ended(t, job)) == 10 })
+	harness.Eventually(t, "the results of 10 rollouts", 5*time.Minute, func() bool { return len(ended(t, job)) == 10 })
 	kill(t, first)
 	before := ended(t, job)
 	e.allow(-1)
@@ -175,7 +175,7 @@ func TestAJobIsCollectedAfterItsClientWasAway(t *testing.T) {
 	e.allow(21)
 	first := b.run(t, "-n", "2", "--mode", "transparent_proxy", "--model", "stepped", "--out", job, manyTasks(t, 30))
 	e.stand(t, 2)
-	harness.Eventually(t, "the results of 10 rollouts", time.Minute, func() bool { return len(ended(t, job)) == 10 })
+	harness.Eventually(t, "the results of 10 rollouts", 5*time.Minute, func() bool { return len(ended(t, job)) == 10 })
 	kill(t, first)
 	ran := func() map[string]int {
 		out := map[string]int{}
@@ -190,7 +190,7 @@ func TestAJobIsCollectedAfterItsClientWasAway(t *testing.T) {
 	e.allow(20)
 	e.stand(t, 2)
 	// 41 calls are 20 rollouts of two calls; two more wait for a call each.
-	harness.Eventually(t, "the events of 22 rollouts", time.Minute, func() bool { return len(ran()) == 22 })
+	harness.Eventually(t, "the events of 22 rollouts", 5*time.Minute, func() bool { return len(ran()) == 22 })
 	if n := len(ended(t, job)); n != 10 {
 		t.Errorf("%d results without a client, want the 10 of before", n)
 	}
@@ -221,7 +221,7 @@ func TestAnInterruptedJobGoesOn(t *testing.T) {
 	e.allow(5)
 	first := b.run(t, "--trainer", "upstream:"+e.url, "--plain-upstream", "--model", "served", "--out", job, manyTasks(t, 20))
 	e.stand(t, 2)
-	harness.Eventually(t, "the results of 2 rollouts", time.Minute, func() bool { return len(ended(t, job)) == 2 })
+	harness.Eventually(t, "the results of 2 rollouts", 5*time.Minute, func() bool { return len(ended(t, job)) == 2 })
 	if err := first.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}

@@ -78,7 +78,7 @@ func TestATrainerThatDiesInTheMiddleOfACall(t *testing.T) {
 	serve := []string{b.binary, "trainer", "serve", "--nats", b.nats.URL(), "--creds", b.nats.TrainerCreds("local"), "--name", "local", "--shard", "0",
 		"--trainer", "replay:" + filepath.Join(dir, "replay.yaml")}
 	first := start(t, serve...)
-	harness.Eventually(t, "a trainer", time.Minute, func() bool { return strings.Contains(first.err.String(), "answering model calls") })
+	harness.Eventually(t, "a trainer", 5*time.Minute, func() bool { return strings.Contains(first.err.String(), "answering model calls") })
 	// The process that submits is another one, and answers no calls.
 	submitter, err := trainer.Dial(t.Context(), trainer.Config{Broker: b.nats.Trainer(t, "local"), Name: "local", Shard: "nobody", Log: zerolog.Nop()})
 	if err != nil {

@@ -21,7 +21,7 @@ func (b *bench) machine(t *testing.T, name, state string) *process {
 		harness.Must(t, b.nats.Reload())
 	}
 	m := start(t, b.binary, "machine", "serve", "--nats", b.nats.URL(), "--creds", b.nats.MachineCreds(name), "--state", state, "--slots", "2")
-	harness.Eventually(t, "the machine", time.Minute, func() bool { return strings.Contains(m.err.String(), "the machine is ready") })
+	harness.Eventually(t, "the machine", 5*time.Minute, func() bool { return strings.Contains(m.err.String(), "the machine is ready") })
 	return m
 }
 
@@ -82,7 +82,7 @@ func TestRolloutsOnAMachine(t *testing.T) {
 	if r := results(t, run)[0]; r.Reward == nil || *r.Reward != 1 || r.Attempt != 2 || r.Fault != nil {
 		t.Errorf("got %+v", r)
 	}
-	harness.Eventually(t, "no records of sandboxes", time.Minute, func() bool {
+	harness.Eventually(t, "no records of sandboxes", 5*time.Minute, func() bool {
 		left, err := os.ReadDir(filepath.Join(state, "state/local"))
 		return err == nil && len(left) == 0
 	})

@@ -65,7 +65,7 @@ tail -n +1 allowed by-name other through not-through`,
 			if code != 0 || r.Reward == nil || *r.Reward != 1 {
 				t.Fatalf("exit status %d, reward %v, fault %v, %+v", code, r.Reward, r.Fault, r.Phases)
 			}
-			harness.Eventually(t, "the end of the rollout among events", time.Minute, func() bool { return strings.Contains(events.out.String(), `"type":"result"`) })
+			harness.Eventually(t, "the end of the rollout among events", 5*time.Minute, func() bool { return strings.Contains(events.out.String(), `"type":"result"`) })
 			allowed, refused := 0, 0
 			for line := range strings.Lines(events.out.String()) {
 				var e schema.Event

@@ -34,7 +34,7 @@ func newKillable(t *testing.T, b *bench) *killable {
 func (k *killable) start(t *testing.T) {
 	t.Helper()
 	k.p = start(t, k.b.binary, "nats", "--state", k.state, "--port", k.port, "--workers", k.wid)
-	harness.Eventually(t, "a server", time.Minute, func() bool { return strings.Contains(k.p.err.String(), "NATS is ready") })
+	harness.Eventually(t, "a server", 5*time.Minute, func() bool { return strings.Contains(k.p.err.String(), "NATS is ready") })
 }
 
 func (k *killable) kill(t *testing.T) {
@@ -71,7 +71,7 @@ func outage(t *testing.T, sandbox, seconds string) (nats *killable, worker, run 
 	nats = newKillable(t, newBench(t))
 	worker = nats.worker(t, sandbox)
 	run = nats.as(t, "trainer-local", "run", args...)
-	harness.Eventually(t, "the agent's command", 3*time.Minute, func() bool { return len(sleepers(t, seconds)) > 0 })
+	harness.Eventually(t, "the agent's command", 5*time.Minute, func() bool { return len(sleepers(t, seconds)) > 0 })
 	nats.kill(t)
 	return nats, worker, run
 }
@@ -109,8 +109,8 @@ func TestAnAgentEndsWhileNATSIsDown(t *testing.T) {
 		t.Run(sandbox, func(t *testing.T) {
 			t.Parallel()
 			nats, worker, run := outage(t, sandbox, seconds)
-			harness.Eventually(t, "the agent's end", time.Minute, func() bool { return len(sleepers(t, seconds)) == 0 })
-			harness.Eventually(t, "the suspension", time.Minute, func() bool { return strings.Contains(worker.err.String(), `"suspended":true`) })
+			harness.Eventually(t, "the agent's end", 5*time.Minute, func() bool { return len(sleepers(t, seconds)) == 0 })
+			harness.Eventually(t, "the suspension", 5*time.Minute, func() bool { return strings.Contains(worker.err.String(), `"suspended":true`) })
 			<-time.After(10 * time.Second) // the sandbox is frozen
 			nats.start(t)
 			if code := run.wait(t, 10*time.Minute); code != 0 {
@@ -137,7 +137,7 @@ func TestAWorkerStopsWhileNATSIsDown(t *testing.T) {
 		t.Run(sandbox, func(t *testing.T) {
 			t.Parallel()
 			_, worker, run := outage(t, sandbox, seconds)
-			harness.Eventually(t, "the suspension", time.Minute, func() bool { return strings.Contains(worker.err.String(), `"suspended":true`) })
+			harness.Eventually(t, "the suspension", 5*time.Minute, func() bool { return strings.Contains(worker.err.String(), `"suspended":true`) })
 			if err := worker.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}

@@ -49,7 +49,7 @@ func TestTrainersPage(t *testing.T) {
 		case strings.Contains(line, "turngate up"):
 			words[3] = filepath.Join(dir, words[3]) // --state
 			up := start(t, append(append([]string{binary}, words[1:]...), "--port", port)...)
-			harness.Eventually(t, "a server that is up", time.Minute, func() bool { return strings.Contains(up.err.String(), "are ready") })
+			harness.Eventually(t, "a server that is up", 5*time.Minute, func() bool { return strings.Contains(up.err.String(), "are ready") })
 		default:
 			cmd := exec.CommandContext(ctx, "bash", "-c", strings.Replace(line, "python3 -m venv", python+" -m venv", 1))
 			cmd.Dir = dir

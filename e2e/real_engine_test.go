@@ -207,13 +207,13 @@ func engineDies(t *testing.T, b *bench, url string, kill, again func()) {
 	task := copyTask(t, "examples/tasks/hello", nil)
 	b.worker(t, "", "--sandboxes", "local")
 	p := b.run(t, "--agent", "command", "--sandbox", "local", "--max-repeats", "100", "--trainer", "upstream:"+w.url, task, "--", "bash", "-c", asksForty)
-	harness.Eventually(t, "three answers", time.Minute, func() bool {
+	harness.Eventually(t, "three answers", 5*time.Minute, func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return len(w.asked) >= 3
 	})
 	kill()
-	harness.Eventually(t, "the wait on the submitter's screen", time.Minute, func() bool { return strings.Contains(p.err.String(), "waits for") })
+	harness.Eventually(t, "the wait on the submitter's screen", 5*time.Minute, func() bool { return strings.Contains(p.err.String(), "waits for") })
 	again()
 	if code := p.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d", code)

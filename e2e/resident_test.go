@@ -33,7 +33,7 @@ func resident(t testing.TB, binary string, n, bundleMB int) (idle, held, peak in
 	t.Helper()
 	state := t.TempDir()
 	up := start(t, binary, "up", "--state", state, "--port", "0", "--sandboxes", "local", "--slots", fmt.Sprint(n))
-	harness.Eventually(t, "a server that is up", time.Minute, func() bool {
+	harness.Eventually(t, "a server that is up", 5*time.Minute, func() bool {
 		return strings.Contains(up.err.String(), "are ready") && strings.Contains(up.out.String(), "turngate trainer add")
 	})
 	task, err := tasks.Load(taskOfSize(t, bundleMB), tasks.Options{})

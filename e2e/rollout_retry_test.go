@@ -28,7 +28,7 @@ func TestARolloutIsSubmittedAgain(t *testing.T) {
 		t.Fatalf("got %q, %v", out, err)
 	}
 	var again schema.Result
-	harness.Eventually(t, "the result of the new rollout", time.Minute, func() bool {
+	harness.Eventually(t, "the result of the new rollout", 5*time.Minute, func() bool {
 		p := start(t, b.binary, "rollout", "get", "--nats", b.nats.URL(), "--creds", b.nats.TrainerCreds("local"), id)
 		return p.wait(t, 10*time.Minute) == 0 && json.Unmarshal([]byte(p.out.String()), &again) == nil && again.Status.Terminal()
 	})
@@ -37,7 +37,7 @@ func TestARolloutIsSubmittedAgain(t *testing.T) {
 	}
 	third, _ := b.rollout(t, 0, "retry", id)
 	var q schema.Result
-	harness.Eventually(t, "the result of the third rollout", time.Minute, func() bool {
+	harness.Eventually(t, "the result of the third rollout", 5*time.Minute, func() bool {
 		p := start(t, b.binary, "rollout", "get", "--nats", b.nats.URL(), "--creds", b.nats.TrainerCreds("local"), strings.TrimSpace(third))
 		return p.wait(t, 10*time.Minute) == 0 && json.Unmarshal([]byte(p.out.String()), &q) == nil && q.Status.Terminal()
 	})

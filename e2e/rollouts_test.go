@@ -38,7 +38,7 @@ func TestRolloutsOfATrainer(t *testing.T) {
 	t.Cleanup(engine.Close)
 	run := b.run(t, "--agent", "mini", "--sandbox", "local", "--system-prompt", "Be brief.", "--trainer", "upstream:"+engine.URL, dir)
 	var id string
-	harness.Eventually(t, "a request that waits", time.Minute, func() bool {
+	harness.Eventually(t, "a request that waits", 5*time.Minute, func() bool {
 		out, _ := b.rollout(t, 0, "ls")
 		for line := range strings.Lines(out) {
 			if f := strings.Fields(line); len(f) > 4 && f[4] == "queued" {

@@ -36,7 +36,7 @@ func TestRolloutsOverSSH(t *testing.T) {
 			t.Errorf("%s: got %+v", task, r)
 		}
 	}
-	harness.Eventually(t, "no records of sandboxes", time.Minute, func() bool {
+	harness.Eventually(t, "no records of sandboxes", 5*time.Minute, func() bool {
 		left, err := filepath.Glob(filepath.Join(s.Cache, "turngate/ssh/state/local/*"))
 		return err == nil && len(left) == 0
 	})

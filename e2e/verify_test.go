@@ -171,8 +171,8 @@ func TestAVerificationSurvivesItsTrainerAndItsWorker(t *testing.T) {
 			t.Setenv("TURNGATE_TEST_VERIFIER", b.nats.URL())
 			t.Setenv("TURNGATE_TEST_CREDS", b.nats.TrainerCreds("local"))
 			first := start(t, os.Args[0], "-test.run=^TestVerifierProcess$", "-test.v")
-			harness.Eventually(t, "the first verification", 2*time.Minute, func() bool { return strings.Contains(first.out.String(), "it verifies") })
-			harness.Eventually(t, "its command", time.Minute, func() bool { return len(sleepers(t, "70082")) == 1 })
+			harness.Eventually(t, "the first verification", 5*time.Minute, func() bool { return strings.Contains(first.out.String(), "it verifies") })
+			harness.Eventually(t, "its command", 5*time.Minute, func() bool { return len(sleepers(t, "70082")) == 1 })
 			if err := first.cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
@@ -202,7 +202,7 @@ func TestAVerificationSurvivesItsTrainerAndItsWorker(t *testing.T) {
 			}
 			h := <-handles
 			<-w.done
-			harness.Eventually(t, "the end of the command", time.Minute, func() bool { return len(sleepers(t, "70082")) == 0 })
+			harness.Eventually(t, "the end of the command", 5*time.Minute, func() bool { return len(sleepers(t, "70082")) == 0 })
 			b.worker(t, "", "--sandboxes", sandbox, "--state", state)
 			res := nextResult(t, tr)
 			if res.Status != schema.StatusDone || res.Attempt != 2 || res.Reward == nil || *res.Reward != 1 {

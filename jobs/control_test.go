@@ -79,7 +79,7 @@ func TestAPause(t *testing.T) {
 		t.Errorf("the socket: %v, %v", info, err)
 	}
 	close(g.open)
-	harness.Eventually(t, "the results of the trials that ran", time.Minute, func() bool { return s.results.Load() == 2 })
+	harness.Eventually(t, "the results of the trials that ran", 5*time.Minute, func() bool { return s.results.Load() == 2 })
 	if state(t, dir) != jobs.StatePaused {
 		t.Errorf("the job is %s", state(t, dir))
 	}

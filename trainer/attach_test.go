@@ -220,7 +220,7 @@ func TestAProcessWithoutItsCallsSaysWhy(t *testing.T) {
 	second, err := trainer.Dial(t.Context(), c)
 	harness.Must(t, err)
 	defer second.Close()
-	harness.Eventually(t, "a warning", 20*time.Second, func() bool {
+	harness.Eventually(t, "a warning", 5*time.Minute, func() bool {
 		return strings.Contains(log.String(), "does not have the calls of its shard") && strings.Contains(log.String(), "no worker")
 	})
 }
@@ -308,16 +308,16 @@ func TestOrphans(t *testing.T) {
 			}()
 			switch orphans {
 			case trainer.AdoptOrphans:
-				harness.Eventually(t, "four outstanding rollouts", 20*time.Second, func() bool { return second.Outstanding() == 4 })
+				harness.Eventually(t, "four outstanding rollouts", 5*time.Minute, func() bool { return second.Outstanding() == 4 })
 				harness.Must(t, next(t, second).Reply(text("adopted")))
 				said(t, <-answered, "adopted")
 				return
 			case trainer.CancelOrphans:
-				harness.Eventually(t, "a cancel of the running one", 10*time.Second, func() bool {
+				harness.Eventually(t, "a cancel of the running one", 5*time.Minute, func() bool {
 					s, err := b.trainerState(t, running.Request.ID)
 					return err == nil && s.Status == schema.StatusCancelling
 				})
-				harness.Eventually(t, "the end of the waiting ones", 10*time.Second, func() bool {
+				harness.Eventually(t, "the end of the waiting ones", 5*time.Minute, func() bool {
 					n := 0
 					for _, id := range []schema.ID{"alpha-0", "alpha-1", "alpha-2"} {
 						if s, err := b.trainerState(t, id); err == nil && s.Status == schema.StatusCancelled {

@@ -93,7 +93,7 @@ func TestOrphansAreLookedForAgain(t *testing.T) {
 	harness.Must(t, err)
 	defer second.Close()
 	p.Lose(1, 1)
-	harness.Eventually(t, "a warning", time.Minute, func() bool {
+	harness.Eventually(t, "a warning", 5*time.Minute, func() bool {
 		return strings.Contains(log.String(), "the open rollouts of other processes are not known")
 	})
 	p.Lose(0, 0)
@@ -101,7 +101,7 @@ func TestOrphansAreLookedForAgain(t *testing.T) {
 	got := make(chan schema.ID, 3)
 	ended := make(chan error, 1)
 	go func() { ended <- second.Results(t.Context(), func(r schema.Result) { got <- r.ID }) }()
-	harness.Eventually(t, "three adopted rollouts", time.Minute, func() bool { return second.Outstanding() == 3 })
+	harness.Eventually(t, "three adopted rollouts", 5*time.Minute, func() bool { return second.Outstanding() == 3 })
 	for range 3 {
 		b.run(t)
 	}

@@ -160,7 +160,7 @@ func TestOnlyLostRequestsAreSubmittedAgain(t *testing.T) {
 	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	harness.Eventually(t, "a queue of 20 requests", 10*time.Second, func() bool { return count() == 20 })
+	harness.Eventually(t, "a queue of 20 requests", 5*time.Minute, func() bool { return count() == 20 })
 }
 
 func TestSubmitWaitsWhileTheQueueIsFull(t *testing.T) {

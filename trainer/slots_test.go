@@ -19,7 +19,7 @@ import (
 // await waits until the trainer has this many rollouts and requests that wait.
 func await(t *testing.T, tr *trainer.Trainer, rollouts, waiting int) {
 	t.Helper()
-	harness.Eventually(t, "the load", time.Minute, func() bool {
+	harness.Eventually(t, "the load", 5*time.Minute, func() bool {
 		l := tr.Load()
 		return l.Rollouts == rollouts && l.Waiting == waiting
 	})
@@ -146,7 +146,7 @@ func TestTheLoadHasCallsThatWereNotHandedOut(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	reply := b.ask(ctx, 1, 1, nil)
-	harness.Eventually(t, "the call waits", 20*time.Second, func() bool { l := b.trainer.Load(); return l.Calls == 1 && l.OldestCall > 0 })
+	harness.Eventually(t, "the call waits", 5*time.Minute, func() bool { l := b.trainer.Load(); return l.Calls == 1 && l.OldestCall > 0 })
 	b.trainer.Hold(trainer.Selection{})
 	if l := b.trainer.Load(); l.Calls != 0 || l.OldestCall != 0 {
 		t.Fatalf("a held call counts: %+v", l)

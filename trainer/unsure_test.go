@@ -50,7 +50,7 @@ func group(name string, ids ...schema.ID) []schema.Request {
 func (b *bench) queued(t *testing.T, n uint64) {
 	t.Helper()
 	s := b.stream(t, subjects.Queue("alpha"))
-	harness.Eventually(t, fmt.Sprintf("a queue of %d messages", n), 10*time.Second, func() bool {
+	harness.Eventually(t, fmt.Sprintf("a queue of %d messages", n), 5*time.Minute, func() bool {
 		info, err := s.Info(t.Context())
 		harness.Must(t, err)
 		return info.State.Msgs == n

@@ -41,7 +41,7 @@ func TestTheFirstURLIsOpened(t *testing.T) {
 			continue
 		}
 		var text []byte
-		harness.Eventually(t, "a browser", time.Minute, func() bool {
+		harness.Eventually(t, "a browser", 5*time.Minute, func() bool {
 			text, err = os.ReadFile(opened)
 			return err == nil
 		})
@@ -74,7 +74,7 @@ func TestACommandGoesOnWithoutItsConsole(t *testing.T) {
 	harness.Must(t, f.check())
 	var out harness.Buffer
 	stop := f.serve(t.Context(), &out, console.Config{Source: &console.Folder{Dir: t.TempDir()}})
-	harness.Eventually(t, "an error", time.Minute, func() bool {
+	harness.Eventually(t, "an error", 5*time.Minute, func() bool {
 		return strings.Contains(out.String(), "there is no console: serve the console: listen tcp")
 	})
 	stop()

@@ -28,7 +28,7 @@ func TestARunningJobIsChanged(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	harness.Eventually(t, "a pause", 2*time.Minute, func() bool {
+	harness.Eventually(t, "a pause", 5*time.Minute, func() bool {
 		got := turngate(t, binary, "job", "pause", job)
 		return got.code == 0 && strings.HasSuffix(got.out, ": paused\n")
 	})

@@ -63,14 +63,14 @@ func TestProcessesShowTheirMetrics(t *testing.T) {
 	worker := started(t, binary, "worker is ready", "worker", "--nats", nats, "--creds", creds("worker-w1"), "--state", t.TempDir(), "--sandboxes", "local", "--metrics", "127.0.0.1:0", "--pprof")
 	queues := started(t, binary, "metrics are served", "metrics", "--nats", nats, "--creds", creds("ops"), "--listen", "127.0.0.1:0")
 	for url, series := range map[string]string{server: "turngate_queue_up 1\n", queues: "turngate_queue_up 1\n", worker: `turngate_worker_slots{state="free"} 2` + "\n"} {
-		harness.Eventually(t, url+"/readyz", time.Minute, func() bool {
+		harness.Eventually(t, url+"/readyz", 5*time.Minute, func() bool {
 			status, _ := harness.Get(t, url+"/readyz")
 			return status == http.StatusOK
 		})
 		if status, text := harness.Get(t, url+"/livez"); status != http.StatusOK {
 			t.Errorf("/livez: %d %s", status, text)
 		}
-		harness.Eventually(t, series, time.Minute, func() bool {
+		harness.Eventually(t, series, 5*time.Minute, func() bool {
 			_, text := harness.Get(t, url+"/metrics")
 			return strings.Contains(text, series) && strings.Contains(text, "\ngo_goroutines ")
 		})

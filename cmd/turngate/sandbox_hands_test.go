@@ -88,7 +88,7 @@ func children(t *testing.T, pid int) []string {
 // nothingLeft waits until no keeper, box, container or folder is left.
 func (h *hands) nothingLeft(t *testing.T, boxes ...string) {
 	t.Helper()
-	harness.Eventually(t, "the end of the keeper, of its sandboxes and its folder", 2*time.Minute, func() bool {
+	harness.Eventually(t, "the end of the keeper, of its sandboxes and its folder", 5*time.Minute, func() bool {
 		left, err := filepath.Glob(filepath.Join(h.temp, "turngate-*", "*"))
 		harness.Must(t, err)
 		left = slices.DeleteFunc(left, func(path string) bool { return filepath.Base(path) == "lock" })
@@ -232,7 +232,7 @@ func (h *hands) forwards(t *testing.T, id string) {
 	server := h.command(ctx, "sandbox", "exec", id, "--", "/.turngate/turngate", "nats", "--port", port, "--state", "/tmp/nats")
 	harness.Must(t, server.Start())
 	defer func() { cancel(); _ = server.Wait() }()
-	harness.Eventually(t, "a port of the sandbox", time.Minute, func() bool {
+	harness.Eventually(t, "a port of the sandbox", 5*time.Minute, func() bool {
 		return strings.Contains(h.run(t, "", "sandbox", "ports", id).out, port+" ")
 	})
 	var out harness.Buffer
@@ -240,7 +240,7 @@ func (h *hands) forwards(t *testing.T, id string) {
 	forward.Stdout = &out
 	harness.Must(t, forward.Start())
 	defer func() { cancel(); _ = forward.Wait() }()
-	harness.Eventually(t, "the forward", time.Minute, func() bool { return strings.Contains(out.String(), "\n") })
+	harness.Eventually(t, "the forward", 5*time.Minute, func() bool { return strings.Contains(out.String(), "\n") })
 	address, _, _ := strings.Cut(out.String(), " ")
 	conn, err := net.Dial("tcp", address)
 	harness.Must(t, err)
@@ -260,7 +260,7 @@ func TestAKeptSandboxEnds(t *testing.T) {
 		"by SIGTERM":      func(_ *testing.T, _ *hands, keeper int) { _ = syscall.Kill(keeper, syscall.SIGTERM) },
 		"by SIGKILL": func(t *testing.T, h *hands, keeper int) {
 			_ = syscall.Kill(keeper, syscall.SIGKILL)
-			harness.Eventually(t, "the end of the keeper", time.Minute, func() bool { return len(h.keepers(t)) == 0 })
+			harness.Eventually(t, "the end of the keeper", 5*time.Minute, func() bool { return len(h.keepers(t)) == 0 })
 			if all := h.list(t); len(all) != 0 {
 				t.Errorf("%+v", all)
 			}
@@ -308,7 +308,7 @@ func TestTheSandboxOfACommandThatRuns(t *testing.T) {
 	cmd.Stdout = &out
 	harness.Must(t, cmd.Start())
 	defer func() { _ = cmd.Process.Kill() }()
-	harness.Eventually(t, "the command in the sandbox", time.Minute, func() bool { return out.String() != "" })
+	harness.Eventually(t, "the command in the sandbox", 5*time.Minute, func() bool { return out.String() != "" })
 	all := h.list(t)
 	if len(all) != 1 || all[0].State != "running" {
 		t.Fatalf("%+v", all)
@@ -340,7 +340,7 @@ func TestACommandInAKeeperEnds(t *testing.T) {
 	keys, err := cmd.StdinPipe()
 	harness.Must(t, err)
 	harness.Must(t, cmd.Start())
-	harness.Eventually(t, "the command in the sandbox", time.Minute, func() bool { return strings.Contains(out.String(), "begun") })
+	harness.Eventually(t, "the command in the sandbox", 5*time.Minute, func() bool { return strings.Contains(out.String(), "begun") })
 	harness.Must(t, cmd.Process.Signal(syscall.SIGHUP))
 	_, err = io.WriteString(keys, "keys\n")
 	harness.Must(t, err)
@@ -435,7 +435,7 @@ test "$(stty -g)" = "$before" && echo restored`
 	cmd.Stdout = &out
 	harness.Must(t, cmd.Start())
 	for i, text := range []string{"one", "two"} {
-		harness.Eventually(t, "the command", time.Minute, func() bool { return strings.Count(out.String(), "33 99") > i })
+		harness.Eventually(t, "the command", 5*time.Minute, func() bool { return strings.Count(out.String(), "33 99") > i })
 		_, err := keys.Write([]byte(text + "\r"))
 		harness.Must(t, err)
 	}

@@ -60,7 +60,7 @@ func TestAPersonAtATerminal(t *testing.T) {
 		harness.Must(t, err)
 	}
 	typed("nobody\r\x04")
-	harness.Eventually(t, "the command", time.Minute, func() bool { return strings.Contains(out.String(), "begun") })
+	harness.Eventually(t, "the command", 5*time.Minute, func() bool { return strings.Contains(out.String(), "begun") })
 	typed("world\r")
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v", err)

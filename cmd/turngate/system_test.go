@@ -88,7 +88,7 @@ func TestCommandsOfARunningSystem(t *testing.T) {
 		Oldest        *float64 `json:"oldest_seconds"`
 		Parked        struct{ Delay, Needs uint64 }
 	}
-	harness.Eventually(t, "four lanes without a queued request", 2*time.Minute, func() bool {
+	harness.Eventually(t, "four lanes without a queued request", 5*time.Minute, func() bool {
 		var lanes []lane
 		got := check(0, "", "queue", "ls", "-o", "json", "--trainer", "local")
 		harness.Must(t, json.Unmarshal([]byte(got.out), &lanes))

@@ -219,7 +219,7 @@ func crashAtFullTrainer(t *testing.T, bin binaries, point string) {
 	awaitCrash(t, b, point, w)
 	w.env = nil
 	b.start(w)
-	harness.Eventually(t, "the results of all rollouts that had begun", time.Minute, func() bool { return records(t, p, subjects.ResultFilter("alpha")) >= began })
+	harness.Eventually(t, "the results of all rollouts that had begun", 5*time.Minute, func() bool { return records(t, p, subjects.ResultFilter("alpha")) >= began })
 	boundRecords(t, p, "alpha", broker.AnyRecordBytes)
 	recoverFrom(t, b, p)
 }

@@ -169,7 +169,7 @@ func start(t *testing.T) testenv.NATS {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait() // its status says that it was stopped
 	})
-	harness.Eventually(t, "a ready worker", time.Minute, func() bool { return strings.Contains(log.String(), "worker is ready") })
+	harness.Eventually(t, "a ready worker", 5*time.Minute, func() bool { return strings.Contains(log.String(), "worker is ready") })
 	return nats
 }
 

@@ -79,7 +79,7 @@ func admission(t *testing.T, w *world, reload func()) {
 			case <-time.After(10 * time.Second):
 				t.Fatalf("%s %s was removed, and is still connected", kind, name)
 			}
-			harness.Eventually(t, kind+" "+name+" was removed, and can connect no more", 10*time.Second, func() bool { // an earlier reload may have closed the connection
+			harness.Eventually(t, kind+" "+name+" was removed, and can connect no more", 5*time.Minute, func() bool { // an earlier reload may have closed the connection
 				nc, err := nats.Connect(w.url, again)
 				if err == nil {
 					nc.Close()
@@ -114,7 +114,7 @@ func keptKey(t *testing.T, w *world, kind, name string) nats.Option {
 func connectSoon(t *testing.T, url string, opts ...nats.Option) *nats.Conn {
 	t.Helper()
 	var nc *nats.Conn
-	harness.Eventually(t, "a connection", 10*time.Second, func() bool {
+	harness.Eventually(t, "a connection", 5*time.Minute, func() bool {
 		var err error
 		nc, err = nats.Connect(url, opts...)
 		return err == nil
@@ -191,7 +191,7 @@ func oneCall(worker *nats.Conn, inbox *nats.Subscription, n int) error {
 
 func (c *calling) await(t *testing.T, n int64) {
 	t.Helper()
-	harness.Eventually(t, "the next calls", 20*time.Second, func() bool {
+	harness.Eventually(t, "the next calls", 5*time.Minute, func() bool {
 		if err := c.err.Load(); err != nil {
 			t.Fatal(*err)
 		}

@@ -61,7 +61,7 @@ func (c *cluster) start(t *testing.T, i int) {
 // lead makes the first server lead a stream.
 func (c *cluster) lead(t *testing.T, nc *nats.Conn, js jetstream.JetStream, stream string) {
 	t.Helper()
-	harness.Eventually(t, "the first server's lead", time.Minute, func() bool {
+	harness.Eventually(t, "the first server's lead", 5*time.Minute, func() bool {
 		s, err := js.Stream(t.Context(), stream)
 		if err != nil {
 			return false
@@ -83,8 +83,8 @@ func TestAFileOutlivesALostQuorum(t *testing.T) {
 	data := harness.Noise(pieces << 20)
 	log := testenv.NewRetries()
 	b := testenv.DialAt(t, c.servers[0].URL(), testenv.AdmitWorker(t, c.servers[0], "w1"), broker.InboxFor("worker", "w1"), zerolog.New(log))
-	harness.Eventually(t, "the streams", time.Minute, func() bool { return b.Streams.Setup(t.Context(), broker.StreamsConfig{Replicas: 3}) == nil })
-	harness.Eventually(t, "the streams of a trainer", time.Minute, func() bool { _, err := b.Trainers.Open(t.Context(), "alpha"); return err == nil })
+	harness.Eventually(t, "the streams", 5*time.Minute, func() bool { return b.Streams.Setup(t.Context(), broker.StreamsConfig{Replicas: 3}) == nil })
+	harness.Eventually(t, "the streams of a trainer", 5*time.Minute, func() bool { _, err := b.Trainers.Open(t.Context(), "alpha"); return err == nil })
 	nc := testenv.Raw(t, c.servers[0].URL(), c.servers[0].AdminCreds(), "_INBOX.test")
 	js, err := jetstream.New(nc)
 	harness.Must(t, err)
@@ -102,7 +102,7 @@ func TestAFileOutlivesALostQuorum(t *testing.T) {
 		a, err = b.Objects.PutArtifact(t.Context(), "alpha", "log", data, 0)
 		ended <- err
 	}()
-	harness.Eventually(t, "some pieces", time.Minute, func() bool { return stored() > 4 })
+	harness.Eventually(t, "some pieces", 5*time.Minute, func() bool { return stored() > 4 })
 	c.servers[1].Shutdown()
 	c.servers[2].Shutdown()
 	for range 2 {

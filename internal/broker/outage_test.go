@@ -138,7 +138,7 @@ func TestALostAnswerWritesNoPieceTwice(t *testing.T) {
 		a, err = worker.Objects.PutArtifact(t.Context(), "alpha", "log", data, 0)
 		ended <- err
 	}()
-	harness.Eventually(t, "a piece", time.Minute, func() bool { return stored() > before })
+	harness.Eventually(t, "a piece", 5*time.Minute, func() bool { return stored() > before })
 	p.Set(false, true, 0) // the answer to this chunk, or to the next, is lost
 	log.Wait(t)
 	p.Cut()
@@ -179,7 +179,7 @@ func TestAForeignServerHadThePort(t *testing.T) {
 	foreign.Shutdown()
 
 	b.Restart(t)
-	harness.Eventually(t, "the server's answer", time.Minute, func() bool {
+	harness.Eventually(t, "the server's answer", 5*time.Minute, func() bool {
 		_, err := patient.Check(t.Context())
 		return err == nil
 	})

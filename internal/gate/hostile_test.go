@@ -179,7 +179,7 @@ func TestTheSameBodyElsewhereIsAnotherCall(t *testing.T) {
 			}
 		})
 	}
-	harness.Eventually(t, "three calls", 30*time.Second, func() bool { return m.Calls.Load() == 3 })
+	harness.Eventually(t, "three calls", 5*time.Minute, func() bool { return m.Calls.Load() == 3 })
 }
 
 // TestABrokenBodyIsRefused sends bodies with a wrong transfer encoding, or without

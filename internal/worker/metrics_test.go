@@ -200,7 +200,7 @@ func TestACallThatWaitsIsCounted(t *testing.T) {
 		`turngate_model_calls_waiting{for="slot"}`: 1, `turngate_model_calls_open`: 1, `turngate_worker_slots{state="busy"}`: 1, `turngate_worker_slots{state="free"}`: 1,
 		`turngate_sandboxes{backend="dummy"}`: 1, `turngate_worker_ready`: 1,
 	}
-	harness.Eventually(t, "one open and one waiting call", time.Minute, func() bool { // the other call may be about to begin
+	harness.Eventually(t, "one open and one waiting call", 5*time.Minute, func() bool { // the other call may be about to begin
 		got := scrape(t, url)
 		return !slices.ContainsFunc(slices.Collect(maps.Keys(want)), func(key string) bool { return got[key] != want[key] })
 	})
@@ -232,7 +232,7 @@ func TestReadiness(t *testing.T) {
 	url := b.serveMetrics(t)
 	ready := func(want string) {
 		t.Helper()
-		harness.Eventually(t, "/readyz: "+want, time.Minute, func() bool {
+		harness.Eventually(t, "/readyz: "+want, 5*time.Minute, func() bool {
 			status, text := harness.Get(t, url+"/readyz")
 			return (status == http.StatusOK) == (want == "ready") && strings.Contains(text, want)
 		})
@@ -308,9 +308,9 @@ func TestToolsVerificationsAndHoldsAreCounted(t *testing.T) {
 		t.Errorf("status %s, fault %v", res.Status, res.Fault)
 	}
 	b.trainer.Hold(trainer.Selection{})
-	harness.Eventually(t, "the trainer's hold", time.Minute, func() bool { return scrape(t, url)["turngate_worker_holds"] == 1 })
+	harness.Eventually(t, "the trainer's hold", 5*time.Minute, func() bool { return scrape(t, url)["turngate_worker_holds"] == 1 })
 	b.trainer.Resume()
-	harness.Eventually(t, "the end of the hold", time.Minute, func() bool { return scrape(t, url)["turngate_worker_holds"] == 0 })
+	harness.Eventually(t, "the end of the hold", 5*time.Minute, func() bool { return scrape(t, url)["turngate_worker_holds"] == 0 })
 	b.stop()
 	got := scrape(t, url)
 	for key, want := range map[string]float64{

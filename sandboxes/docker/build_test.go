@@ -253,7 +253,7 @@ func TestABuildEndsWithTheLastThatWaits(t *testing.T) {
 	if err := <-second.end; !errors.Is(err, left) {
 		t.Errorf("the second ended with %v", err)
 	}
-	harness.Eventually(t, "the end of the build", time.Minute, func() bool { return processes(t, marker) == 0 })
+	harness.Eventually(t, "the end of the build", 5*time.Minute, func() bool { return processes(t, marker) == 0 })
 }
 
 func TestTheWorkerBoundsBuilds(t *testing.T) {
@@ -391,7 +391,7 @@ func TestABuildOutlivesTheFilesOfItsFirstRollout(t *testing.T) {
 		ref, err := b.EnsureImage(t.Context(), "", &sandboxes.Build{Tar: own}, nil)
 		second <- image{ref, err}
 	}()
-	harness.Eventually(t, "another rollout that waits for the build", time.Minute, func() bool { return b.Waiting() == 2 })
+	harness.Eventually(t, "another rollout that waits for the build", 5*time.Minute, func() bool { return b.Waiting() == 2 })
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("the first rollout: %v", err)

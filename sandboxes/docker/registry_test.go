@@ -224,7 +224,7 @@ func TestARealRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	harness.Eventually(t, "the registry", time.Minute, func() bool {
+	harness.Eventually(t, "the registry", 5*time.Minute, func() bool {
 		c, err := net.Dial("tcp", address)
 		if err == nil {
 			c.Close()

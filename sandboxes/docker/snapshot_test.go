@@ -208,5 +208,5 @@ func TestACopyThatOutlastsItsRolloutIsRemoved(t *testing.T) {
 	}
 	close(release)
 	<-made
-	harness.Eventually(t, "the removal of the image", time.Minute, func() bool { return len(copies(t, "outlasted")) == 0 })
+	harness.Eventually(t, "the removal of the image", 5*time.Minute, func() bool { return len(copies(t, "outlasted")) == 0 })
 }

@@ -47,7 +47,7 @@ func nothingLeft(t *testing.T, state, mark string) {
 			t.Logf("processes, records and cgroups: %s", left)
 		}
 	})
-	harness.Eventually(t, "nothing is left", time.Minute, func() bool {
+	harness.Eventually(t, "nothing is left", 5*time.Minute, func() bool {
 		records, _ := filepath.Glob(filepath.Join(state, "state/local/*"))
 		groups, _ := filepath.Glob("/sys/fs/cgroup/turngate-" + far.Owner(mark) + ".*")
 		older, _ := filepath.Glob("/sys/fs/cgroup/*/turngate-" + far.Owner(mark) + ".*")

@@ -69,7 +69,7 @@ func nothingLeft(t *testing.T, s *sshd.Server, mark string) {
 			t.Logf("processes, records and cgroups: %s", left)
 		}
 	})
-	harness.Eventually(t, "nothing is left", time.Minute, func() bool {
+	harness.Eventually(t, "nothing is left", 5*time.Minute, func() bool {
 		records, _ := filepath.Glob(filepath.Join(s.Cache, "turngate/ssh/state/local/*"))
 		groups, _ := filepath.Glob("/sys/fs/cgroup/turngate-w1-*.alpha-1.1")
 		older, _ := filepath.Glob("/sys/fs/cgroup/*/turngate-w1-*.alpha-1.1")

@@ -38,7 +38,7 @@ func TestOperationsThatDoNotWaitReportTheOutage(t *testing.T) {
 		},
 	} {
 		var err error
-		harness.Eventually(t, name, time.Minute, func() bool { err = do(); return errors.Is(err, broker.ErrUnreachable) }) // after the client has noticed
+		harness.Eventually(t, name, 5*time.Minute, func() bool { err = do(); return errors.Is(err, broker.ErrUnreachable) }) // after the client has noticed
 		if strings.Contains(err.Error(), "nats:") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -78,12 +78,12 @@ func TestLeasesComeBackBesideAListenerToEverything(t *testing.T) {
 	back := nc.StatusChanged(nats.CONNECTED)
 	b.Restart(t)
 	<-back
-	harness.Eventually(t, "a submitted request", time.Minute, func() bool {
+	harness.Eventually(t, "a submitted request", 5*time.Minute, func() bool {
 		_, err := b.Trainer.Submit(t.Context(), 2, []schema.Request{harness.Request("alpha-1")})
 		return err == nil
 	})
 	js := b.JetStream(t)
-	harness.Eventually(t, "the leases", time.Minute, func() bool {
+	harness.Eventually(t, "the leases", 5*time.Minute, func() bool {
 		_, err := js.Stream(t.Context(), subjects.StreamLeases)
 		return err == nil
 	})

@@ -43,7 +43,7 @@ func TestTheBacklog(t *testing.T) {
 	ops := b.ops(t)
 	until := func(as *broker.Broker, lane string, queued, taken uint64) (w telemetry.Waiting) {
 		t.Helper()
-		harness.Eventually(t, fmt.Sprintf("%d queued and %d taken in %s", queued, taken, lane), time.Minute, func() bool {
+		harness.Eventually(t, fmt.Sprintf("%d queued and %d taken in %s", queued, taken, lane), 5*time.Minute, func() bool {
 			w = b.backlog(t, as, lane)
 			return w.Queued == queued && w.Taken == taken
 		})
@@ -93,12 +93,12 @@ func TestTheBacklogOfParkedRequests(t *testing.T) {
 	if job.Request.ID != "alpha-soon" {
 		t.Fatalf("took %s", job.Request.ID)
 	}
-	harness.Eventually(t, "one delayed, one unfit, one taken", time.Minute, func() bool {
+	harness.Eventually(t, "one delayed, one unfit, one taken", 5*time.Minute, func() bool {
 		w := b.backlog(t, ops, "p2")
 		return w.Queued == 0 && w.Delayed == 1 && w.Unfit == 1 && w.Taken == 1
 	})
 	harness.Must(t, job.Done(t.Context(), outcome(job)))
-	harness.Eventually(t, "one delayed, one unfit", time.Minute, func() bool {
+	harness.Eventually(t, "one delayed, one unfit", 5*time.Minute, func() bool {
 		w := b.backlog(t, ops, "p2")
 		return w.Delayed == 1 && w.Unfit == 1 && w.Taken == 0
 	})
@@ -118,7 +118,7 @@ func TestTheBacklogOfARemovedTrainer(t *testing.T) {
 	harness.Must(t, b.Server.RemoveTrainer("beta"))
 	harness.Must(t, b.Server.Reload())
 	ops := b.ops(t)
-	harness.Eventually(t, "the requests of both", time.Minute, func() bool {
+	harness.Eventually(t, "the requests of both", 5*time.Minute, func() bool {
 		all, err := queue.NewBacklogs(ops).Read(t.Context())
 		harness.Must(t, err)
 		found := 0
@@ -159,7 +159,7 @@ func TestATakeOverIsCounted(t *testing.T) {
 	harness.Must(t, err)
 	harness.Must(t, job.Done(t.Context(), outcome(job)))
 	b.Server.Shutdown()
-	harness.Eventually(t, "a failed renewal", 2*time.Minute, func() bool { return counted(t, metrics, "turngate_lease_renewals_failed_total") > 0 })
+	harness.Eventually(t, "a failed renewal", 5*time.Minute, func() bool { return counted(t, metrics, "turngate_lease_renewals_failed_total") > 0 })
 	for name, want := range map[string]float64{"turngate_takeovers_total": 1, "turngate_attempts_total": 1, "turngate_attempts_ended_total": 1, "turngate_rollouts_total": 1, "turngate_rollout_schedule_to_start_seconds": 0} {
 		if got := counted(t, metrics, name); got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)

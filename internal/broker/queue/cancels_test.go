@@ -30,7 +30,7 @@ func TestOneTrainersCancelsDelayNoOther(t *testing.T) {
 		harness.Must(t, b.Trainer.Cancel(ids, nil, "flood"))
 	}
 	harness.Must(t, beta.Cancel([]schema.ID{"beta-1"}, nil, "stale"))
-	harness.Eventually(t, "the result of beta's rollout", time.Minute, func() bool {
+	harness.Eventually(t, "the result of beta's rollout", 5*time.Minute, func() bool {
 		r, err := beta.Records.Result(t.Context(), "beta-1")
 		return err == nil && r.Status == schema.StatusCancelled
 	})
@@ -39,7 +39,7 @@ func TestOneTrainersCancelsDelayNoOther(t *testing.T) {
 	if n := s.CachedInfo().State.Msgs; n >= 2*floods*each {
 		t.Errorf("the control failed: all of alpha's cancels were carried out before, %d records", n)
 	}
-	harness.Eventually(t, "alpha's cancels to be carried out, too", time.Minute, func() bool {
+	harness.Eventually(t, "alpha's cancels to be carried out, too", 5*time.Minute, func() bool {
 		info, err := s.Info(t.Context())
 		return err == nil && info.State.Msgs > 0
 	})
@@ -70,7 +70,7 @@ func TestACancelReadsTheQueueOnce(t *testing.T) {
 	harness.Must(t, err)
 	harness.Must(t, nc.Flush())
 	harness.Must(t, b.Trainer.Cancel(ids, nil, "stale"))
-	harness.Eventually(t, "all results", time.Minute, func() bool {
+	harness.Eventually(t, "all results", 5*time.Minute, func() bool {
 		for _, id := range ids {
 			if r, err := b.Trainer.Records.Result(t.Context(), id); err != nil || r.Status != schema.StatusCancelled {
 				return false

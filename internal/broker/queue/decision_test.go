@@ -37,7 +37,7 @@ func TestNothingRunsWithoutACopyOfItsRequest(t *testing.T) {
 			}
 		}
 	}()
-	harness.Eventually(t, "the claim", time.Minute, func() bool {
+	harness.Eventually(t, "the claim", 5*time.Minute, func() bool {
 		s, err := b.Trainer.Records.State(t.Context(), "alpha-1")
 		return err == nil && s.Status == schema.StatusRunning
 	})
@@ -64,7 +64,7 @@ func TestACopyThatIsGoneIsStoredAgain(t *testing.T) {
 	m, err := s.GetLastMsgForSubject(t.Context(), subjects.RequestCopy("alpha-1"))
 	harness.Must(t, err)
 	harness.Must(t, s.DeleteMsg(t.Context(), m.Sequence))
-	harness.Eventually(t, "the copy", time.Minute, func() bool {
+	harness.Eventually(t, "the copy", 5*time.Minute, func() bool {
 		again, err := s.GetLastMsgForSubject(t.Context(), subjects.RequestCopy("alpha-1"))
 		return err == nil && string(again.Data) == string(m.Data) && again.Header.Get(subjects.HeaderSubject) == m.Header.Get(subjects.HeaderSubject)
 	})
@@ -82,7 +82,7 @@ func TestAStateWithoutRequestEnds(t *testing.T) {
 	_, err = b.JetStream(t).Publish(t.Context(), subjects.State("alpha-1"), data)
 	harness.Must(t, err)
 	var r schema.Result
-	harness.Eventually(t, "a result", time.Minute, func() bool { r, err = b.Trainer.Records.Result(t.Context(), "alpha-1"); return err == nil })
+	harness.Eventually(t, "a result", 5*time.Minute, func() bool { r, err = b.Trainer.Records.Result(t.Context(), "alpha-1"); return err == nil })
 	if r.Status != schema.StatusFailed || r.Fault == nil || r.Attempt != 1 {
 		t.Fatalf("got %+v", r)
 	}
@@ -128,13 +128,13 @@ func TestACancelledRequestLeavesTheQueue(t *testing.T) {
 	harness.Must(t, b.Trainer.Cancel(ids[:3], []uint64{seqs[0], 0, seqs[3]}, "stale")) // the third is another's
 	for i, id := range ids[:3] {
 		var r schema.Result
-		harness.Eventually(t, "the result of "+string(id), time.Minute, func() bool { r, err = b.Trainer.Records.Result(t.Context(), id); return err == nil })
+		harness.Eventually(t, "the result of "+string(id), 5*time.Minute, func() bool { r, err = b.Trainer.Records.Result(t.Context(), id); return err == nil })
 		if r.Status != schema.StatusCancelled || r.Group != "g" || r.Index != i || r.Labels["k"] != string(id) || r.Task != "t" {
 			t.Errorf("got %+v", r)
 		}
 	}
 	for i, want := range []bool{false, false, false, true} {
-		harness.Eventually(t, "the queue", time.Minute, func() bool {
+		harness.Eventually(t, "the queue", 5*time.Minute, func() bool {
 			there, err := b.Trainer.Queued(t.Context(), ids[i], seqs[i])
 			return err == nil && there == want
 		})

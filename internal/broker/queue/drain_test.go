@@ -32,7 +32,7 @@ func TestADrainingWorkerLeavesTheMessagesOfOthers(t *testing.T) {
 	queue, err := b.JetStream(t).Stream(t.Context(), subjects.Queue("alpha"))
 	harness.Must(t, err)
 	var others uint64
-	harness.Eventually(t, "the other request to be parked", time.Minute, func() bool {
+	harness.Eventually(t, "the other request to be parked", 5*time.Minute, func() bool {
 		m, err := queue.GetLastMsgForSubject(t.Context(), subjects.ParkedOf("alpha-2"))
 		if err == nil {
 			others = m.Sequence
@@ -41,7 +41,7 @@ func TestADrainingWorkerLeavesTheMessagesOfOthers(t *testing.T) {
 	})
 	able.Drain(t.Context())
 	began := acks.count(own, "+WPI")
-	harness.Eventually(t, "the own message to be kept further", time.Minute, func() bool { return acks.count(own, "+WPI") > began+3 })
+	harness.Eventually(t, "the own message to be kept further", 5*time.Minute, func() bool { return acks.count(own, "+WPI") > began+3 })
 	for _, word := range []string{"+WPI", "-NAK", "+ACK"} {
 		if n := acks.count(others, word); n > 0 {
 			t.Errorf("%d times %s for a message of others", n, word)

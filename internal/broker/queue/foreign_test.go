@@ -28,7 +28,7 @@ func TestARequestOfAnotherVersionGetsAResult(t *testing.T) {
 		taken <- err
 	}()
 	var res schema.Result
-	harness.Eventually(t, "the result", time.Minute, func() (there bool) {
+	harness.Eventually(t, "the result", 5*time.Minute, func() (there bool) {
 		var err error
 		res, err = b.Trainer.Records.Result(t.Context(), r.ID)
 		return err == nil

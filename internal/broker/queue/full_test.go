@@ -118,7 +118,7 @@ func TestARunningRolloutEndsAlthoughItsTrainerIsFull(t *testing.T) {
 			harness.Must(t, j.Done(t.Context(), outcome(j)))
 			plain, err := b.JetStream(t).Stream(t.Context(), subjects.StreamPlain)
 			harness.Must(t, err)
-			harness.Eventually(t, "empty queues", time.Minute, func() bool {
+			harness.Eventually(t, "empty queues", 5*time.Minute, func() bool {
 				info, err := plain.Info(t.Context())
 				return err == nil && info.State.Msgs == 0 && b.left(t) == 0
 			})
@@ -175,7 +175,7 @@ func TestARequestThatIsLostAgainIsMadeAgain(t *testing.T) {
 	harness.Must(t, err)
 	b.begun(t, harness.Request("alpha-1"))
 	for n := range uint64(3) {
-		harness.Eventually(t, "the request in the queue", time.Minute, func() bool {
+		harness.Eventually(t, "the request in the queue", 5*time.Minute, func() bool {
 			info, err := s.Info(t.Context())
 			return err == nil && info.State.LastSeq == n+1 && info.State.Msgs == 1
 		})

@@ -93,7 +93,7 @@ func TestInvalidRequestGetsAResultThatNamesTheField(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go b.Worker.Take(ctx) //nolint:errcheck // it ends with the test
 	var res schema.Result
-	harness.Eventually(t, "a result", time.Minute, func() bool { res, err = b.Trainer.Records.Result(t.Context(), "alpha-1"); return err == nil })
+	harness.Eventually(t, "a result", 5*time.Minute, func() bool { res, err = b.Trainer.Records.Result(t.Context(), "alpha-1"); return err == nil })
 	cancel()
 	if res.Status != schema.StatusFailed || res.Fault.Who != schema.WhoUser || !strings.Contains(res.Fault.Message, "sandbox.backend") {
 		t.Fatalf("got %+v", res.Fault)
@@ -145,7 +145,7 @@ func TestCancelEndsARunningJobAndAQueuedOne(t *testing.T) {
 	if !errors.Is(context.Cause(ctx), queue.ErrCancelled) {
 		t.Fatalf("cause %v", context.Cause(ctx))
 	}
-	harness.Eventually(t, "a cancelled result", time.Minute, func() bool {
+	harness.Eventually(t, "a cancelled result", 5*time.Minute, func() bool {
 		r, err := b.Trainer.Records.Result(t.Context(), "alpha-2")
 		return err == nil && r.Status == schema.StatusCancelled
 	})
@@ -153,7 +153,7 @@ func TestCancelEndsARunningJobAndAQueuedOne(t *testing.T) {
 	taking, stop := context.WithCancel(t.Context())
 	go b.Worker.Take(taking) //nolint:errcheck // it ends with the test
 	defer stop()
-	harness.Eventually(t, "an empty queue", time.Minute, func() bool { return b.queued(t) == 0 })
+	harness.Eventually(t, "an empty queue", 5*time.Minute, func() bool { return b.queued(t) == 0 })
 	if r, err := b.Trainer.Records.Result(t.Context(), "alpha-1"); err != nil || r.Status != schema.StatusCancelled {
 		t.Fatalf("got %+v, %v", r, err)
 	}

@@ -118,7 +118,7 @@ func TestDelayedRequestsDelayNoOther(t *testing.T) {
 			t.Fatalf("%d of 10 requests were taken; %d are parked", i, b.parked(t, 2))
 		}
 	}
-	harness.Eventually(t, "all delayed requests parked", 2*time.Minute, func() bool { return b.parked(t, 2) == 1000 })
+	harness.Eventually(t, "all delayed requests parked", 5*time.Minute, func() bool { return b.parked(t, 2) == 1000 })
 	if n := b.left(t); n != 1000 {
 		t.Fatalf("the queue has %d messages", n)
 	}
@@ -139,7 +139,7 @@ func TestUnfitRequestsDelayNoOtherAndAreDeliveredOnce(t *testing.T) {
 	case <-time.After(2 * time.Minute):
 		t.Fatal("a request that can run was not taken")
 	}
-	harness.Eventually(t, "all others parked", time.Minute, func() bool { return b.parked(t, 2) == 50 && b.left(t) == 50 })
+	harness.Eventually(t, "all others parked", 5*time.Minute, func() bool { return b.parked(t, 2) == 50 && b.left(t) == 50 })
 	<-time.After(4 * testenv.Quick().Unfit)
 	if n := b.deliveries(t); n != 51 {
 		t.Fatalf("51 requests were delivered %d times", n)
@@ -164,7 +164,7 @@ func TestParkedRequestsKeepTheOrderAndTheWeightsOfLanes(t *testing.T) {
 		defer close(ended)
 		_, _ = unable.Take(ctx)
 	}()
-	harness.Eventually(t, "all parked", 2*time.Minute, func() bool { return b.parked(t, 0) == 60 && b.parked(t, 3) == 4 })
+	harness.Eventually(t, "all parked", 5*time.Minute, func() bool { return b.parked(t, 0) == 60 && b.parked(t, 3) == 4 })
 	enough()
 	<-ended
 	leave()
@@ -200,14 +200,14 @@ func TestARequestThatIsParkedTwiceRunsOnce(t *testing.T) {
 		defer close(ended)
 		_, _ = unable.Take(ctx)
 	}()
-	harness.Eventually(t, "it is parked", time.Minute, func() bool { return b.parked(t, 2) == 1 && b.left(t) == 1 })
+	harness.Eventually(t, "it is parked", 5*time.Minute, func() bool { return b.parked(t, 2) == 1 && b.left(t) == 1 })
 	again := func() { // as after the ack wait
 		t.Helper()
 		_, err = b.JetStream(t).PublishMsg(t.Context(), &nats.Msg{Subject: subjects.Request(2, "alpha"), Data: first})
 		harness.Must(t, err)
 	}
 	again()
-	harness.Eventually(t, "the original is dropped", time.Minute, func() bool { return b.left(t) == 1 })
+	harness.Eventually(t, "the original is dropped", 5*time.Minute, func() bool { return b.left(t) == 1 })
 	again()
 	enough()
 	<-ended
@@ -216,7 +216,7 @@ func TestARequestThatIsParkedTwiceRunsOnce(t *testing.T) {
 	j := takeFrom(t, able)
 	jobs := keepTaking(t, able)
 	harness.Must(t, j.Done(t.Context(), outcome(j)))
-	harness.Eventually(t, "an empty queue", time.Minute, func() bool { return b.left(t) == 0 })
+	harness.Eventually(t, "an empty queue", 5*time.Minute, func() bool { return b.left(t) == 0 })
 	select {
 	case j := <-jobs:
 		t.Fatalf("attempt %d runs", j.Attempt)
@@ -237,7 +237,7 @@ func TestParkedRequestsAreCancelled(t *testing.T) {
 	unfit.Group, late.Group = "g", "g"
 	seqs, err := b.Trainer.Submit(t.Context(), 1, []schema.Request{unfit, late})
 	harness.Must(t, err)
-	harness.Eventually(t, "both parked", time.Minute, func() bool { return b.parked(t, 1) == 2 && b.left(t) == 2 })
+	harness.Eventually(t, "both parked", 5*time.Minute, func() bool { return b.parked(t, 1) == 2 && b.left(t) == 2 })
 	for i, id := range []schema.ID{unfit.ID, late.ID} {
 		there, err := b.Trainer.Queued(t.Context(), id, seqs[i])
 		if err != nil || !there {
@@ -246,12 +246,12 @@ func TestParkedRequestsAreCancelled(t *testing.T) {
 	}
 	harness.Must(t, b.Trainer.Cancel([]schema.ID{unfit.ID, late.ID}, seqs, "stale"))
 	for _, id := range []schema.ID{unfit.ID, late.ID} {
-		harness.Eventually(t, "the end of "+string(id), time.Minute, func() bool {
+		harness.Eventually(t, "the end of "+string(id), 5*time.Minute, func() bool {
 			r, err := b.Trainer.Records.Result(t.Context(), id)
 			return err == nil && r.Status == schema.StatusCancelled && r.Group == "g"
 		})
 	}
-	harness.Eventually(t, "an empty queue", time.Minute, func() bool { return b.left(t) == 0 })
+	harness.Eventually(t, "an empty queue", 5*time.Minute, func() bool { return b.left(t) == 0 })
 }
 
 func TestParkedRequestsRunAsSoonAsAWorkerCan(t *testing.T) {
@@ -263,7 +263,7 @@ func TestParkedRequestsRunAsSoonAsAWorkerCan(t *testing.T) {
 	late.DelayMS = 500
 	b.Submit(t, special("alpha-1"))
 	b.Submit(t, late)
-	harness.Eventually(t, "both parked", time.Minute, func() bool { return b.parked(t, 2) == 2 })
+	harness.Eventually(t, "both parked", 5*time.Minute, func() bool { return b.parked(t, 2) == 2 })
 	able := b.NewWorker(t, "d", offers("special", 1))
 	seen := map[schema.ID]bool{}
 	for range 2 {
@@ -277,7 +277,7 @@ func TestParkedRequestsRunAsSoonAsAWorkerCan(t *testing.T) {
 	if !seen["alpha-1"] || !seen["alpha-late"] || j.Request.ID != "alpha-2" {
 		t.Fatalf("ran %v and %s", seen, j.Request.ID)
 	}
-	harness.Eventually(t, "an empty queue", time.Minute, func() bool { return b.left(t) == 0 })
+	harness.Eventually(t, "an empty queue", 5*time.Minute, func() bool { return b.left(t) == 0 })
 }
 
 // The consumer of a class is lost while requests are parked there, as after a lost
@@ -310,7 +310,7 @@ func TestParkedRequestsWithoutAConsumerStillRun(t *testing.T) {
 			late.DelayMS = 100
 			b.Submit(t, special("alpha-unfit"))
 			b.Submit(t, late)
-			harness.Eventually(t, "both parked", time.Minute, func() bool { return b.parked(t, 2) == 2 && b.left(t) == 2 })
+			harness.Eventually(t, "both parked", 5*time.Minute, func() bool { return b.parked(t, 2) == 2 && b.left(t) == 2 })
 			enough()
 			<-ended
 			leave()
@@ -324,7 +324,7 @@ func TestParkedRequestsWithoutAConsumerStillRun(t *testing.T) {
 				j := next(t, jobs)
 				harness.Must(t, j.Done(t.Context(), outcome(j)))
 			}
-			harness.Eventually(t, "an empty queue", time.Minute, func() bool { return b.left(t) == 0 })
+			harness.Eventually(t, "an empty queue", 5*time.Minute, func() bool { return b.left(t) == 0 })
 		})
 	}
 }
@@ -338,7 +338,7 @@ func TestParkedRequestsAreNotListed(t *testing.T) {
 	late.DelayMS = time.Hour.Milliseconds()
 	b.Submit(t, late)
 	keepTaking(t, b.Worker)
-	harness.Eventually(t, "it is parked", time.Minute, func() bool { return b.parked(t, 2) == 1 && b.left(t) == 1 })
+	harness.Eventually(t, "it is parked", 5*time.Minute, func() bool { return b.parked(t, 2) == 1 && b.left(t) == 1 })
 	conn := b.admin.Conn()
 	asked, err := conn.SubscribeSync("$JS.API.STREAM.INFO." + subjects.Queue("alpha"))
 	harness.Must(t, err)
@@ -378,7 +378,7 @@ func TestRequestsThatCannotBeParkedStillRun(t *testing.T) {
 		r.Sandbox.Pids = int64(100 + i)
 		return r
 	})
-	harness.Eventually(t, "as many parked as may be", 2*time.Minute, func() bool { return b.parked(t, 2) == 32 && b.left(t) == kinds })
+	harness.Eventually(t, "as many parked as may be", 5*time.Minute, func() bool { return b.parked(t, 2) == 32 && b.left(t) == kinds })
 	b.submitAll(t, 1, full, func(i int) schema.Request { return special(numbered("full", i)) })
 	able := keepTaking(t, b.NewWorker(t, "d", offers("special", 1), patient))
 	for range kinds + full {

@@ -146,7 +146,7 @@ func TestATrainersManyRequestsDelayNoOtherTrainer(t *testing.T) {
 			harness.Must(t, b.Take(t).Done(t.Context(), schema.Result{ID: "alpha-0", Trainer: "alpha", Attempt: 1, Status: schema.StatusDone}))
 			fillLane(t, b.NewTrainer(t, "beta"), "beta", lane, 10)
 			var order []string
-			harness.Eventually(t, "all of beta's", time.Minute, func() bool {
+			harness.Eventually(t, "all of beta's", 5*time.Minute, func() bool {
 				j := b.Take(t)
 				order = append(order, j.Request.Trainer)
 				harness.Must(t, j.Done(t.Context(), outcome(j)))
@@ -168,7 +168,7 @@ func TestTrainersComeInTurnByTheirWeights(t *testing.T) {
 	fillLane(t, b.Trainer, "alpha", 1, 300)
 	fillLane(t, beta, "beta", 1, 300)
 	count := map[string]int{}
-	harness.Eventually(t, "both in turn", time.Minute, func() bool {
+	harness.Eventually(t, "both in turn", 5*time.Minute, func() bool {
 		j := b.Take(t)
 		harness.Must(t, j.Done(t.Context(), outcome(j)))
 		if count[j.Request.Trainer]++; count["alpha"] == 1 && count["beta"] == 0 || count["beta"] == 1 && count["alpha"] == 0 {

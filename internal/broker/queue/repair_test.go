@@ -102,7 +102,7 @@ func TestAnUnreadableStateBesideAResult(t *testing.T) {
 			if j := b.Take(t); j.Request.ID != "alpha-2" {
 				t.Fatalf("took %s", j.Request.ID)
 			}
-			harness.Eventually(t, "a state that can be read", time.Minute, func() bool {
+			harness.Eventually(t, "a state that can be read", 5*time.Minute, func() bool {
 				s, err := b.Trainer.Records.State(t.Context(), "alpha-1")
 				return err == nil && s.Status == tt.want
 			})
@@ -127,8 +127,8 @@ func TestOneBadRecordEndsNoRound(t *testing.T) {
 	harness.Must(t, err)
 	_, err = b.JetStream(t).Publish(t.Context(), subjects.State("alpha-1"), data)
 	harness.Must(t, err)
-	harness.Eventually(t, "the state to be given back", time.Minute, func() bool { return b.state(t, "alpha-1").Status == schema.StatusQueued })
-	harness.Eventually(t, "the bad record's result", time.Minute, func() bool {
+	harness.Eventually(t, "the state to be given back", 5*time.Minute, func() bool { return b.state(t, "alpha-1").Status == schema.StatusQueued })
+	harness.Eventually(t, "the bad record's result", 5*time.Minute, func() bool {
 		r, err := b.Trainer.Records.Result(t.Context(), "alpha-0")
 		return err == nil && r.Status == schema.StatusFailed && r.Fault.Code == schema.CodeUnreadable
 	})

@@ -56,7 +56,7 @@ func TestARequestGoesToTheWorkerThatCanRunIt(t *testing.T) {
 		})
 	}
 	able := b.NewWorker(t, "d", offers("special", 1))
-	harness.Eventually(t, "the one that can", time.Minute, func() bool {
+	harness.Eventually(t, "the one that can", 5*time.Minute, func() bool {
 		all, err := b.Broker.Records.Workers(t.Context())
 		return err == nil && len(all) == 4
 	})
@@ -85,7 +85,7 @@ func TestNoWorkerOffersTheNeeds(t *testing.T) {
 	b.Submit(t, r)
 	var res schema.Result
 	var err error
-	harness.Eventually(t, "a result", time.Minute, func() bool { res, err = b.Trainer.Records.Result(t.Context(), "alpha-1"); return err == nil })
+	harness.Eventually(t, "a result", 5*time.Minute, func() bool { res, err = b.Trainer.Records.Result(t.Context(), "alpha-1"); return err == nil })
 	if res.Status != schema.StatusFailed || res.Fault.Code != schema.CodeNoWorker || !strings.Contains(res.Fault.Message, "sandbox.backend") || time.Since(start) < 600*time.Millisecond {
 		t.Fatalf("got %+v after %s", res.Fault, time.Since(start))
 	}
@@ -109,7 +109,7 @@ func TestARequestThatNoWorkerCouldRunIsNotGivenUpLater(t *testing.T) {
 		defer close(ended)
 		_, _ = unable.Take(once)
 	}()
-	harness.Eventually(t, "the look of a worker that cannot", time.Minute, func() bool { return b.parked(t, 2) == 1 })
+	harness.Eventually(t, "the look of a worker that cannot", 5*time.Minute, func() bool { return b.parked(t, 2) == 1 })
 	enough()
 	<-ended
 	able, leave := b.StartWorker(t, "d", offers("special", 1), patient)
@@ -132,7 +132,7 @@ func TestCancelInEveryState(t *testing.T) {
 	cancelled := func(id schema.ID, attempt int) {
 		t.Helper()
 		harness.Must(t, b.Trainer.Cancel([]schema.ID{id}, nil, "stale"))
-		harness.Eventually(t, "the end of "+string(id), time.Minute, func() bool {
+		harness.Eventually(t, "the end of "+string(id), 5*time.Minute, func() bool {
 			r, err := b.Trainer.Records.Result(t.Context(), id)
 			return err == nil && r.Status == schema.StatusCancelled && r.Attempt == attempt && r.Reward == nil && r.Fault.Message == "cancelled by its trainer: stale"
 		})
@@ -149,7 +149,7 @@ func TestCancelInEveryState(t *testing.T) {
 	takeFrom(t, dying)
 	crash()
 	asked := time.Time{}
-	harness.Eventually(t, "the end of an orphan", 15*time.Second, func() bool {
+	harness.Eventually(t, "the end of an orphan", 5*time.Minute, func() bool {
 		if time.Since(asked) > time.Second { // repeat as a trainer does: the dead worker may have got the cancel
 			harness.Must(t, b.Trainer.Cancel([]schema.ID{"alpha-orphan"}, nil, "stale"))
 			asked = time.Now()
@@ -195,11 +195,11 @@ func TestDeadLettersAreListedRequeuedAndDropped(t *testing.T) {
 	}
 	keepTaking(t, b.Worker)
 	var res schema.Result
-	harness.Eventually(t, "a result of the one whose id can be read", time.Minute, func() bool { res, err = b.Trainer.Records.Result(t.Context(), "alpha-1"); return err == nil })
+	harness.Eventually(t, "a result of the one whose id can be read", 5*time.Minute, func() bool { res, err = b.Trainer.Records.Result(t.Context(), "alpha-1"); return err == nil })
 	if res.Status != schema.StatusFailed || res.Fault.Code != schema.CodeUnreadable {
 		t.Fatalf("got %+v", res.Fault)
 	}
-	harness.Eventually(t, "two dead letters and an empty queue", time.Minute, func() bool {
+	harness.Eventually(t, "two dead letters and an empty queue", 5*time.Minute, func() bool {
 		all, err := b.Broker.Dead.List(t.Context(), 10)
 		harness.Must(t, err)
 		return len(all) == 2 && b.queued(t) == 0
@@ -213,7 +213,7 @@ func TestDeadLettersAreListedRequeuedAndDropped(t *testing.T) {
 	}
 	harness.Must(t, b.Broker.Dead.Drop(t.Context(), all[0].Seq))
 	harness.Must(t, b.Broker.Dead.Requeue(t.Context(), all[1].Seq)) // it comes back
-	harness.Eventually(t, "the letter that came back", time.Minute, func() bool {
+	harness.Eventually(t, "the letter that came back", 5*time.Minute, func() bool {
 		all, err := b.Broker.Dead.List(t.Context(), 10)
 		harness.Must(t, err)
 		return len(all) == 1 && all[0].Seq > one.Seq
@@ -239,7 +239,7 @@ func TestAFloodOfDeadMessagesKeepsThoseOfOthers(t *testing.T) {
 	}
 	of := func(trainer string) string { return subjects.Request(1, trainer) }
 	keepTaking(t, b.Worker)
-	harness.Eventually(t, "a dead message of beta", time.Minute, func() bool {
+	harness.Eventually(t, "a dead message of beta", 5*time.Minute, func() bool {
 		if dead()[of("beta")] > 0 {
 			return true
 		}
@@ -250,7 +250,7 @@ func TestAFloodOfDeadMessagesKeepsThoseOfOthers(t *testing.T) {
 		harness.Must(t, nc.Publish(of("alpha"), fmt.Appendf(nil, "junk %d", n)))
 	}
 	harness.Must(t, nc.Flush())
-	harness.Eventually(t, "the flood's end", time.Minute, func() bool { return dead()[of("alpha")] >= bound && b.queued(t) == 0 })
+	harness.Eventually(t, "the flood's end", 5*time.Minute, func() bool { return dead()[of("alpha")] >= bound && b.queued(t) == 0 })
 	if count := dead(); count[of("beta")] == 0 || count[of("alpha")] != bound {
 		t.Errorf("got %v", count)
 	}

@@ -93,7 +93,7 @@ func TestAMissingStreamIsMadeAgain(t *testing.T) {
 			defer cancel()
 			sha, err := b.Trainer.PutBundle(ctx, []byte(name))
 			harness.Must(t, err)
-			harness.Eventually(t, "the request in the queue", time.Minute, func() bool {
+			harness.Eventually(t, "the request in the queue", 5*time.Minute, func() bool {
 				_, err := b.Trainer.Submit(ctx, 1, []schema.Request{harness.Request(id)})
 				return err == nil
 			})
@@ -278,7 +278,7 @@ func TestOpeningKeepsTheSettingsOfATrainer(t *testing.T) {
 	set := broker.TrainerSettings{MaxQueue: 7, MaxQueueBytes: 1 << 20, MaxBundleBytes: 2 << 20, MaxArtifactBytes: 3 << 20, MaxRecordBytes: 4 << 20, Weight: 5}
 	harness.Must(t, b.Broker.Trainers.Set(t.Context(), "alpha", set))
 	want := schema.Opened{V: schema.Version, MaxQueue: 7, MaxQueueBytes: 1 << 20, MaxBundleBytes: 2 << 20, MaxArtifactBytes: 3 << 20, Weight: 5}
-	harness.Eventually(t, "the answer with the new settings", time.Minute, func() bool { return b.opened(t, subjects.TrainerOpen("alpha")) == want })
+	harness.Eventually(t, "the answer with the new settings", 5*time.Minute, func() bool { return b.opened(t, subjects.TrainerOpen("alpha")) == want })
 	harness.Must(t, b.Broker.Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 8}))
 	set.MaxQueue = 8
 	if got, err := b.Broker.Trainers.Settings(t.Context(), "alpha"); err != nil || got != set {

@@ -130,10 +130,10 @@ func TestADuplicateOfARunningRolloutIsDropped(t *testing.T) {
 	defer cancel()
 	go other.Take(ctx) //nolint:errcheck // there is no request for it
 	b.again(t, "alpha-1")
-	harness.Eventually(t, "one message", time.Minute, func() bool { return b.queued(t) == 1 })
+	harness.Eventually(t, "one message", 5*time.Minute, func() bool { return b.queued(t) == 1 })
 	harness.Must(t, j.Done(t.Context(), outcome(j)))
 	b.again(t, "alpha-1") // the request of a finished rollout
-	harness.Eventually(t, "an empty queue", time.Minute, func() bool { return b.queued(t) == 0 })
+	harness.Eventually(t, "an empty queue", 5*time.Minute, func() bool { return b.queued(t) == 0 })
 	if s := b.state(t, "alpha-1"); s.Attempt != 1 {
 		t.Fatalf("a duplicate ran: %+v", s)
 	}
@@ -145,7 +145,7 @@ func TestARestartedWorkerFreesItsJobs(t *testing.T) {
 	dying, crash := b.crashing(t, "w2")
 	b.Submit(t, harness.Request("alpha-1"))
 	takeFrom(t, dying)
-	harness.Eventually(t, "the presence that lists it", time.Minute, func() bool {
+	harness.Eventually(t, "the presence that lists it", 5*time.Minute, func() bool {
 		all, err := b.Broker.Records.Workers(t.Context())
 		harness.Must(t, err)
 		for _, p := range all {
@@ -192,7 +192,7 @@ func TestTriesUsedUpByDeadWorkers(t *testing.T) {
 	defer cancel()
 	go b.Worker.Take(ctx) //nolint:errcheck // it settles the request
 	var r schema.Result
-	harness.Eventually(t, "a dead result", time.Minute, func() bool { r, err = b.Trainer.Records.Result(t.Context(), "alpha-1"); return err == nil })
+	harness.Eventually(t, "a dead result", 5*time.Minute, func() bool { r, err = b.Trainer.Records.Result(t.Context(), "alpha-1"); return err == nil })
 	if r.Status != schema.StatusDead || r.Attempt != 3 || r.Fault == nil || r.Reward != nil {
 		t.Fatalf("got %+v", r)
 	}
@@ -224,7 +224,7 @@ func TestAStateWithoutAJobIsGivenBackByTheAudit(t *testing.T) {
 	harness.Must(t, err)
 	_, err = b.JetStream(t).Publish(t.Context(), subjects.State("alpha-1"), data)
 	harness.Must(t, err)
-	harness.Eventually(t, "the state to be given back", time.Minute, func() bool { return b.state(t, "alpha-1").Status == schema.StatusQueued })
+	harness.Eventually(t, "the state to be given back", 5*time.Minute, func() bool { return b.state(t, "alpha-1").Status == schema.StatusQueued })
 	if s := b.state(t, "alpha-1"); s.Tries != 0 || s.Attempt != 1 {
 		t.Fatalf("got %+v", s)
 	}
@@ -240,7 +240,7 @@ func TestFinishedRolloutsArePurged(t *testing.T) {
 	harness.Must(t, j.Done(t.Context(), outcome(j)))
 	b.Submit(t, harness.Request("alpha-2"))
 	running := takeFrom(t, other)
-	harness.Eventually(t, "the purge", 30*time.Second, func() bool {
+	harness.Eventually(t, "the purge", 5*time.Minute, func() bool {
 		_, err := b.Trainer.Records.State(t.Context(), "alpha-1")
 		return errors.Is(err, broker.ErrNotFound)
 	})
@@ -269,7 +269,7 @@ func TestAJobThatIsCutOffIsHeldAndGoesOn(t *testing.T) {
 		t.Fatal("a rollout that was still its worker's was ended")
 	}
 	harness.Must(t, j.Done(t.Context(), outcome(j)))
-	harness.Eventually(t, "the result of attempt 1", time.Minute, func() bool {
+	harness.Eventually(t, "the result of attempt 1", 5*time.Minute, func() bool {
 		r, err := b.Trainer.Records.Result(t.Context(), "alpha-1")
 		return err == nil && r.Attempt == 1
 	})
@@ -309,14 +309,14 @@ func TestAResultWithoutItsState(t *testing.T) {
 				j, _ := b.Worker.Take(ctx)
 				taken <- j
 			}()
-			harness.Eventually(t, "the end", time.Minute, func() bool { return b.state(t, "alpha-1").Status.Terminal() })
+			harness.Eventually(t, "the end", 5*time.Minute, func() bool { return b.state(t, "alpha-1").Status.Terminal() })
 			cancel()
 			if j := <-taken; j != nil {
 				t.Errorf("attempt %d began", j.Attempt)
 			}
 		},
 		"cancel": func(t *testing.T, b *bench) {
-			harness.Eventually(t, "the end", time.Minute, func() bool {
+			harness.Eventually(t, "the end", 5*time.Minute, func() bool {
 				harness.Must(t, b.Trainer.Cancel([]schema.ID{"alpha-1"}, nil, "enough"))
 				return b.state(t, "alpha-1").Status.Terminal()
 			})
