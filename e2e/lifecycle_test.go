@@ -53,7 +53,7 @@ func TestAnotherWorkerFinishesTheRolloutOfADeadOne(t *testing.T) {
 	}
 	killed := time.Now()
 	second := b.worker(t, "", "--sandboxes", "docker")
-	harness.Eventually(t, "the take-over", 95*time.Second, func() bool { return strings.Contains(second.err.String(), "rollout begins") })
+	harness.Eventually(t, "the take-over", 5*time.Minute, func() bool { return strings.Contains(second.err.String(), "rollout begins") })
 	t.Logf("taken over %s after the kill", time.Since(killed).Round(time.Second))
 	if code := run.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d: %s", code, run.err)
