@@ -10,7 +10,8 @@ from pathlib import Path
 from ..errors import InvalidError
 
 _OTHER = (
-    "token", "user", "password", "nsc", "cert", "key", "ca", "jetstream_domain", "jetstream_api_prefix", "user_jwt", "user_seed", "socks_proxy", "tls_first",
+    "token", "user", "password", "nsc", "cert", "key", "ca", "user_jwt", "user_seed",
+    "jetstream_domain", "jetstream_api_prefix", "socks_proxy", "tls_first",
 )  # fmt: skip
 """Fields of contexts that this client does not use."""
 
