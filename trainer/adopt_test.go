@@ -24,7 +24,7 @@ import (
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	first := b.start(t, func(*trainer.Config) {})
 	submitted := []schema.Request{harness.Request("alpha-1"), harness.Request("alpha-2"), harness.Request("alpha-3")}
@@ -103,7 +103,7 @@ func TestAResultIsReturnedOnce(t *testing.T) {
 	b.run(t)
 	results := func(tr *trainer.Trainer) (n int) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		harness.Must(t, tr.Results(ctx, func(schema.Result) { n++ }))
 		return n

@@ -22,7 +22,7 @@ func TestANameThatWasUsedIsRefused(t *testing.T) {
 		a.Group, c.Group, a.Task.Name, c.Task.Name = "step-1", "step-1", task, task
 		return []schema.Request{a, c}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	harness.Must(t, b.trainer.SubmitNew(ctx, group("one")))
 	check := func(when string, tr *trainer.Trainer) {

@@ -18,7 +18,7 @@ import (
 // finish takes the oldest request and ends it, with a reward or without one.
 func (b *bench) finish(t *testing.T, reward *float64) schema.ID {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	j, err := b.worker.Take(ctx)
 	if err != nil {

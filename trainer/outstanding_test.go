@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/queue"
@@ -57,7 +58,7 @@ func (b *bench) stream(t *testing.T, name string) jetstream.Stream {
 
 func (b *bench) run(t *testing.T) schema.ID {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	j, err := b.worker.Take(ctx)
 	if err != nil {
@@ -163,6 +164,19 @@ func TestOnlyLostRequestsAreSubmittedAgain(t *testing.T) {
 	harness.Eventually(t, "a queue of 20 requests", 5*time.Minute, func() bool { return count() == 20 })
 }
 
+// cancelAt is a log that ends a context once it has a text.
+type cancelAt struct {
+	text   string
+	cancel context.CancelFunc
+}
+
+func (c cancelAt) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), c.text) {
+		c.cancel()
+	}
+	return len(line), nil
+}
+
 func TestSubmitWaitsWhileTheQueueIsFull(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -170,9 +184,16 @@ func TestSubmitWaitsWhileTheQueueIsFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	group := []schema.Request{harness.Request("alpha-1"), harness.Request("alpha-2"), harness.Request("alpha-3")}
-	short, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	b.trainer.Close()
+	refused, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if err := b.trainer.Submit(short, group); !errors.Is(err, queue.ErrQueueFull) || b.trainer.Outstanding() != 0 {
+	c := b.config(t)
+	c.Log = zerolog.New(cancelAt{"the request queue is full", cancel}) // a time limit could end in the middle of a write
+	var err error
+	b.trainer, err = trainer.Dial(t.Context(), c)
+	harness.Must(t, err)
+	t.Cleanup(b.trainer.Close)
+	if err := b.trainer.Submit(refused, group); !errors.Is(err, queue.ErrQueueFull) || b.trainer.Outstanding() != 0 {
 		t.Fatalf("got %v, %d outstanding", err, b.trainer.Outstanding())
 	}
 	if err := b.trainer.Submit(t.Context(), group[:2]); err != nil {

@@ -30,7 +30,7 @@ func TestACallerThatGivesUpLosesNoResult(t *testing.T) {
 		}
 		<-tick.C
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	if r, err := b.trainer.NextResult(ctx); err != nil || r.ID != "alpha-1" {
 		t.Fatalf("got %v, %v", r.ID, err)
@@ -69,7 +69,7 @@ func TestACallAfterTheHintOfItsResultIsDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.run(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	if r, err := b.trainer.NextResult(ctx); err != nil || r.ID != "alpha-2" { // the hint of alpha-1 came before
 		t.Fatalf("got %v, %v", r.ID, err)

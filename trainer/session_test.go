@@ -144,7 +144,7 @@ func TestTheSessionIsDocumented(t *testing.T) {
 	}
 	s := &session{sub: sub, named: map[string]string{}, seen: map[string]bool{}}
 	s.text.WriteString(sessionHead)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	if err := b.trainer.Submit(ctx, []schema.Request{harness.Request("alpha-1")}); err != nil {
 		t.Fatal(err)

@@ -109,7 +109,7 @@ func text(s string) *schema.Reply {
 
 func next(t *testing.T, tr *trainer.Trainer) *trainer.Pending {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	p, err := tr.Next(ctx)
 	if err != nil {
@@ -443,7 +443,7 @@ func TestARestartedTrainerIsAskedAgain(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED in short mode: three missed beats take 15 s")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	p, err := second.Next(ctx)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 func TestAQueuedRolloutSaysWhy(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	tr := b.start(t, func(*trainer.Config) {})
 	heard := make(chan schema.Event, 64)

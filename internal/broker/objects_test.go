@@ -153,7 +153,7 @@ func TestBrokenChunksOfAnObject(t *testing.T) {
 			}
 			_, err := b.JetStream(t).Publish(t.Context(), subjects.ObjectMeta(bucket, sha), fmt.Appendf(nil, tt.meta, id))
 			harness.Must(t, err)
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			got, err := b.Broker.Objects.Bundle(ctx, "alpha", sha)
 			var large *broker.TooLargeError

@@ -116,7 +116,7 @@ func (b *bench) result(t *testing.T, r schema.Request) schema.Result {
 // next waits for the next result.
 func (b *bench) next(t *testing.T) schema.Result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	res, err := b.trainer.NextResult(ctx)
 	if err != nil {

@@ -89,7 +89,7 @@ func TestAMissingStreamIsMadeAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			harness.Must(t, js.DeleteStream(t.Context(), name))
 			id := schema.ID("alpha-" + strings.ToLower(name))
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			sha, err := b.Trainer.PutBundle(ctx, []byte(name))
 			harness.Must(t, err)

@@ -51,7 +51,7 @@ func (b *bench) state(t testing.TB, id schema.ID) schema.State {
 
 func takeFrom(t testing.TB, w *queue.Worker) *queue.Job {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	j, err := w.Take(ctx)
 	harness.Must(t, err)
