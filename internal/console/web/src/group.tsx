@@ -2,7 +2,7 @@
 import { useEffect, useState } from 'preact/hooks'
 import { count, duration, reward } from './format'
 import { load } from './load'
-import { Grid, Link, Section, useLoaded } from './page'
+import { Grid, Link, Section, useLoaded, Values } from './page'
 import { rolloutPage, type Row } from './rows'
 import { filters, home, progress } from './store'
 
@@ -47,16 +47,7 @@ function Page({ g }: { g: GroupOf }) {
 		<>
 			<h1>{g.task ?? 'Group'}</h1>
 			{g.members.length === 0 ? <p class="empty">No rollout of this group is known here.</p> : null}
-			<dl class="facts">
-				{facts.map(([name, value]) =>
-					value ? (
-						<div key={name}>
-							<dt>{name}</dt>
-							<dd>{value}</dd>
-						</div>
-					) : null,
-				)}
-			</dl>
+			<Values values={facts} />
 			{used > 1 && g.deviation === 0 ? <p class="notes">All rewards are the same, so the group trains nothing.</p> : null}
 			<Rewards members={g.members} mean={g.mean} />
 			<Members g={g} />

@@ -25,6 +25,22 @@ export function useLoaded<T>(path: string, again: string): [T | null, string] {
 	return [value !== null && value.path === path ? value.value : null, error]
 }
 
+// Values lists names with their values; a name without a value is left out.
+export function Values({ values }: { values: [string, ComponentChildren][] }) {
+	return (
+		<dl class="facts">
+			{values.map(([name, value]) =>
+				value ? (
+					<div key={name}>
+						<dt>{name}</dt>
+						<dd>{value}</dd>
+					</div>
+				) : null,
+			)}
+		</dl>
+	)
+}
+
 export function Section({ title, children }: { title: string; children: ComponentChildren }) {
 	return (
 		<section aria-label={title}>

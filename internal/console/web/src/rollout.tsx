@@ -4,7 +4,7 @@ import type { ComponentChildren } from 'preact'
 import { count, duration, reward, time } from './format'
 import { Live } from './live'
 import { Message, type Turn } from './message'
-import { Link, Section, useLoaded } from './page'
+import { Link, Section, useLoaded, Values } from './page'
 import { groupPage, jobPage, type Row } from './rows'
 import { home, row } from './store'
 import { useRows } from './virtual'
@@ -123,16 +123,7 @@ function Facts({ d }: { d: Detail }) {
 	]
 	return (
 		<>
-			<dl class="facts">
-				{facts.map(([name, value]) =>
-					value ? (
-						<div key={name}>
-							<dt>{name}</dt>
-							<dd>{value}</dd>
-						</div>
-					) : null,
-				)}
-			</dl>
+			<Values values={facts} />
 			{d.notes.length ? (
 				<ul class="notes">
 					{d.notes.map((n) => (

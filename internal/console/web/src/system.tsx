@@ -5,7 +5,7 @@ import type { ComponentChildren } from 'preact'
 import { ask } from './confirm'
 import { duration, plural, time } from './format'
 import { load } from './load'
-import { Grid, Link, Section, useLoaded } from './page'
+import { Grid, Link, Section, useLoaded, Values } from './page'
 import { act, rights } from './rights'
 import { rolloutPage } from './rows'
 import { refused } from './store'
@@ -103,16 +103,7 @@ function OneWorker({ w }: { w: Worker }) {
 			<p class="slots">
 				<meter min={0} max={w.slots} value={w.used} aria-label="Slots in use" /> {w.used} of {plural(w.slots, 'slot')} used, {Math.max(0, w.slots - w.used)} free
 			</p>
-			<dl class="facts">
-				{lists.map(([name, list]) =>
-					list.length ? (
-						<div key={name}>
-							<dt>{name}</dt>
-							<dd>{list.length > 8 ? <More list={list} /> : list.join(', ')}</dd>
-						</div>
-					) : null,
-				)}
-			</dl>
+			<Values values={lists.map(([name, list]) => [name, list.length > 8 ? <More list={list} /> : list.join(', ')])} />
 			{w.lacks.length ? (
 				<ul class="notes">
 					{w.lacks.map((l, i) => (
