@@ -25,7 +25,7 @@ type recordedEngine struct {
 	url, address          string
 	models, whole, stream string
 	tooLong               string
-	context               int
+	context, port         int
 
 	mu  sync.Mutex
 	srv *http.Server
@@ -35,7 +35,8 @@ type recordedEngine struct {
 // ends with the test.
 func startRecorded(t *testing.T, tokens int) *recordedEngine {
 	t.Helper()
-	e := &recordedEngine{address: net.JoinHostPort("127.0.0.1", strconv.Itoa(testenv.FreePort(t))), context: tokens}
+	e := &recordedEngine{port: testenv.FreePort(t), context: tokens}
+	e.address = net.JoinHostPort("127.0.0.1", strconv.Itoa(e.port))
 	e.url = "http://" + e.address
 	e.models = strings.Replace(recorded(t, "whole", http.MethodGet, http.StatusOK), strconv.Itoa(upstreamtest.Context), strconv.Itoa(tokens), 1)
 	e.whole = recorded(t, "whole", http.MethodPost, http.StatusOK)
@@ -69,6 +70,7 @@ func recorded(t *testing.T, name, method string, status int) string {
 
 func (e *recordedEngine) start(t *testing.T) {
 	t.Helper()
+	testenv.AwaitFree(t, e.port)
 	l, err := net.Listen("tcp", e.address)
 	if err != nil {
 		t.Fatal(err)

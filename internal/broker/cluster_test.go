@@ -46,16 +46,13 @@ func newCluster(t *testing.T) *cluster {
 			Cluster: broker.ClusterConfig{Name: fmt.Sprintf("n%d", i), Port: ports[3+i], Routes: routes, Creds: filepath.Join(dir, "creds")},
 		}
 		c.start(t, i)
-		t.Cleanup(func() { c.servers[i].Shutdown() })
 	}
 	return c
 }
 
 func (c *cluster) start(t *testing.T, i int) {
 	t.Helper()
-	var err error
-	c.servers[i], err = broker.StartEmbedded(c.configs[i])
-	harness.Must(t, err)
+	c.servers[i] = testenv.Serve(t, c.configs[i])
 }
 
 // lead makes the first server lead a stream.

@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"errors"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -8,10 +9,12 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/harness"
 )
 
 // NATS is an embedded server with turngate's streams, for tests.
@@ -49,6 +52,8 @@ func (n NATS) Again(t testing.TB) NATS {
 // ends.
 func Serve(t testing.TB, c broker.EmbeddedConfig) *broker.Embedded {
 	t.Helper()
+	AwaitFree(t, c.Port)
+	AwaitFree(t, c.Cluster.Port)
 	srv, err := broker.StartEmbedded(c)
 	if err != nil {
 		t.Fatal(err)
@@ -68,23 +73,40 @@ func FreePort(t testing.TB) int {
 		t.Fatal(err)
 	}
 	_ = os.Chmod(dir, 0o777) // tests of other users share it
-	var err error
 	for range 100 {
 		port := first + rand.IntN(count)
-		var lock *os.File
-		if lock, err = lockFile(filepath.Join(dir, strconv.Itoa(port))); err != nil {
+		lock, err := lockFile(filepath.Join(dir, strconv.Itoa(port)))
+		if err != nil {
 			continue
 		}
-		var l net.Listener
-		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
-			_ = l.Close()
+		if free(t, port) {
 			t.Cleanup(func() { _ = lock.Close() })
 			return port
 		}
 		_ = lock.Close()
 	}
-	t.Fatalf("no port is free: %v", err)
+	t.Fatal("no port is free")
 	return 0
+}
+
+// AwaitFree waits until nothing listens on a port of the loopback address, 0 for none.
+// A listener that this process closed may live on for a moment: each child process
+// has a copy of it until its program starts.
+func AwaitFree(t testing.TB, port int) {
+	t.Helper()
+	if port > 0 {
+		harness.Eventually(t, "the end of the last server on port "+strconv.Itoa(port), 5*time.Minute, func() bool { return free(t, port) })
+	}
+}
+
+// free connects and does not listen: a child process that starts at this moment would
+// keep the listener.
+func free(t testing.TB, port int) bool {
+	c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err == nil {
+		_ = c.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // lockFile opens a file that no other process or test has locked. The lock ends
