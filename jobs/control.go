@@ -113,27 +113,11 @@ func StateOf(ctx context.Context, dir string) (State, error) {
 // ask sends a request to the process that runs a job. The reply is nil if there is no such
 // process.
 func ask(ctx context.Context, dir, method, path string) (*reply, error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, fmt.Errorf("ask the job: %w", err)
-	}
-	defer f.Close()
 	ctx, cancel := context.WithTimeout(ctx, controlWait)
 	defer cancel()
-	t := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socketAt(f))
-	}}
-	defer t.CloseIdleConnections()
-	q, err := http.NewRequestWithContext(ctx, method, "http://job/"+path, nil)
-	if err != nil {
-		return nil, fmt.Errorf("ask the job: %w", err)
-	}
-	res, err := (&http.Client{Transport: t}).Do(q)
-	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ECONNRESET), errors.Is(err, io.EOF):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("ask the job %s: %w", dir, err)
+	res, err := request(ctx, dir, method, path)
+	if res == nil || err != nil {
+		return nil, err
 	}
 	defer res.Body.Close()
 	var r reply
@@ -141,6 +125,37 @@ func ask(ctx context.Context, dir, method, path string) (*reply, error) {
 		return nil, fmt.Errorf("ask the job %s: %w", dir, err)
 	}
 	return &r, nil
+}
+
+// request sends a request to the process that runs a job. The response is nil if there is
+// no such process.
+func request(ctx context.Context, dir, method, path string) (*http.Response, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("ask the job: %w", err)
+	}
+	defer f.Close()
+	t := &http.Transport{DisableKeepAlives: true, ResponseHeaderTimeout: controlWait, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socketAt(f))
+	}}
+	q, err := http.NewRequestWithContext(ctx, method, "http://job/"+path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("ask the job: %w", err)
+	}
+	res, err := (&http.Client{Transport: t}).Do(q)
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED), left(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("ask the job %s: %w", dir, err)
+	}
+	return res, nil
+}
+
+// left reports whether an error means that the process at the other end of a socket has
+// left.
+func left(err error) bool {
+	return errors.Is(err, unix.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // restingState returns the state of a job that answers no request.
@@ -195,6 +210,7 @@ func (r *runner) listen() (stop func(), err error) {
 			_ = json.NewEncoder(w).Encode(answer) // the other process may have left
 		})
 	}
+	mux.HandleFunc("GET /progress", r.feed.serve)
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: controlWait}
 	served := make(chan struct{})
 	go func() {
@@ -202,6 +218,7 @@ func (r *runner) listen() (stop func(), err error) {
 		_ = srv.Serve(l) // until stop
 	}()
 	return func() {
+		r.feed.end()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if srv.Shutdown(ctx) != nil {

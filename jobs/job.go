@@ -254,6 +254,19 @@ func (j *Job) index() {
 	}
 }
 
+// OutputName is the file in the folder of a job with the output of its process, if that
+// has no terminal.
+const OutputName = "output.log"
+
+// Output opens the file of that name to append to it. Only its owner can read it.
+func (j *Job) Output() (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(j.Dir, OutputName), os.O_CREATE|os.O_WRONLY|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the job's output: %w", err)
+	}
+	return f, nil
+}
+
 // Close unlocks the job for other processes.
 func (j *Job) Close() {
 	j.log.Close()

@@ -46,6 +46,7 @@ const savers = 4
 type runner struct {
 	*Work
 	Options
+	feed    *feed // the Progress of Options
 	trainer *trainer.Trainer
 	inner   context.Context
 	fail    context.CancelCauseFunc
@@ -113,8 +114,10 @@ func (w *Work) run(ctx context.Context, t *trainer.Trainer, o Options) error {
 	}
 	collecting, enough := context.WithCancel(inner)
 	defer enough()
+	told := newFeed(w, o.Progress)
+	o.Progress = told
 	r := &runner{
-		Work: w, Options: o, trainer: t, inner: inner, fail: fail, quit: quit, spent: newSpending(o.Limits, slices.Concat(w.Job.Results(), retried)),
+		Work: w, Options: o, feed: told, trainer: t, inner: inner, fail: fail, quit: quit, spent: newSpending(o.Limits, slices.Concat(w.Job.Results(), retried)),
 		submitted: make(chan struct{}), enough: enough, waiting: map[schema.ID]bool{}, held: map[string]schema.ID{},
 	}
 	r.submitting, r.endSubmit = context.WithCancel(inner)

@@ -15,9 +15,9 @@ import (
 func jobCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "job",
-		Short: "Jobs that `turngate run` has kept: list, show, compare, analyze, regrade, share",
+		Short: "Jobs that `turngate run` has kept: list, show, attach, compare, analyze, regrade, share",
 	}
-	cmd.AddCommand(jobListCommand(), jobShowCommand(), jobReportCommand(), jobDiffCommand(), jobAnalyzeCommand(), jobRegradeCommand(), jobShareCommand(),
+	cmd.AddCommand(jobListCommand(), jobShowCommand(), jobReportCommand(), jobDiffCommand(), jobAnalyzeCommand(), jobRegradeCommand(), jobShareCommand(), jobAttachCommand(),
 		jobControlCommand(jobs.ActionPause, "Let no trial of a running job begin; the ones that run end"),
 		jobControlCommand(jobs.ActionResume, "End the pause of a job"),
 		jobControlCommand(jobs.ActionCancel, "Cancel the rollouts of a running job, which `turngate run --resume` continues"))

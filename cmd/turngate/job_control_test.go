@@ -52,4 +52,7 @@ func TestARunningJobIsChanged(t *testing.T) {
 	if p, results, err := jobs.Read(job); err != nil || len(results) != 0 || p.StoppedBy != jobs.ByInterrupt {
 		t.Errorf("%d results, stopped by %q, %v", len(results), p.StoppedBy, err)
 	}
+	if got := turngate(t, binary, "job", "attach", job); got.code != 130 || !strings.Contains(got.errOut, "turngate: the job was cancelled") {
+		t.Errorf("%+v", got)
+	}
 }

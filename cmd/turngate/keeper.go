@@ -23,13 +23,14 @@ import (
 	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/internal/rollout"
 	"github.com/turngate/turngate/internal/worker"
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
 
 // keeperCommand is the first argument of a keeper: the process that does the work of a
-// command that may keep sandboxes, and has them after the command has ended. The
-// command itself waits for the result.
+// command that may keep sandboxes, and has them after the command has ended, or of one
+// whose job goes on after it. The command itself waits for the result.
 const keeperCommand = "keeper"
 
 // keepTime is how long a sandbox is kept by default, mostKeep how long at most.
@@ -171,6 +172,31 @@ func (k *keeper) watch() {
 	if !k.over.Swap(true) {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 	}
+}
+
+// detach ends the command, whose job goes on in this process. Its output is then in the
+// job's folder.
+func (k *keeper) detach(cmd *cobra.Command, j *jobs.Job) error {
+	out, err := j.Output()
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	none, err := os.Open(os.DevNull)
+	if err != nil {
+		return fmt.Errorf("detach the job: %w", err)
+	}
+	defer none.Close()
+	fmt.Fprintln(cmd.OutOrStdout(), oneLine(shown(j.Dir), 4096))
+	fmt.Fprintf(cmd.ErrOrStderr(), "the job runs as process %d, with its output in %s\nfollow it with: turngate job attach %s\n", os.Getpid(), oneLine(shown(out.Name()), 4096), oneLine(shown(j.Dir), 4096))
+	for fd, to := range []*os.File{none, out, out} {
+		if err := unix.Dup3(int(to.Fd()), fd, 0); err != nil {
+			return fmt.Errorf("detach the job: %w", err)
+		}
+	}
+	k.over.Store(true)
+	_, _ = k.line.Write([]byte{exitOK}) // it fails if the command has died
+	return nil
 }
 
 // stay gives the command its result and waits until no sandbox is kept.

@@ -46,12 +46,14 @@ func (f *limitFlags) check(run *runFlags) error {
 }
 
 // given names the limits that were set.
-func (f *limitFlags) given() string {
+func (f *limitFlags) given() string { return givenLimits(f.maxCost > 0, f.maxTokensTotal > 0) }
+
+func givenLimits(cost, tokens bool) string {
 	text := ""
-	if f.maxCost > 0 {
+	if cost {
 		text += " --max-cost USD"
 	}
-	if f.maxTokensTotal > 0 {
+	if tokens {
 		text += " --max-tokens-total N"
 	}
 	return text

@@ -69,7 +69,7 @@ func main() {
 
 // runFor runs a command in this process, which may be a keeper.
 func runFor(args []string, k *keeper) int {
-	ctx, hurry, stop := signals()
+	ctx, hurry, stop := signals(k)
 	defer stop()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -151,8 +151,8 @@ func refuseUnknown(cmd *cobra.Command) {
 }
 
 // signals handles SIGINT, SIGTERM and the end of the terminal: the first signal ends the
-// context, the second closes hurry.
-func signals() (ctx context.Context, hurry <-chan struct{}, stop func()) {
+// context, the second closes hurry. A keeper whose command has ended has no terminal.
+func signals(k *keeper) (ctx context.Context, hurry <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ch := make(chan os.Signal, 4)
 	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM)
@@ -165,7 +165,11 @@ func signals() (ctx context.Context, hurry <-chan struct{}, stop func()) {
 			select {
 			case <-done:
 				return
-			case <-ch:
+			case s := <-ch:
+				if s == syscall.SIGHUP && k != nil && k.over.Load() {
+					n--
+					continue
+				}
 			}
 			switch n {
 			case 0:

@@ -50,6 +50,7 @@ type runFlags struct {
 	console      consoleFlags
 	keep         time.Duration  // of each sandbox; 0: none is kept
 	keepFailed   time.Duration  // of each sandbox with a failed verifier; 0: none is kept
+	detach       bool           // the command ends when the job runs
 	keeper       *keeper        // this process is one; nil: it is none
 	recorded     *tasks.Task    // runs instead of task directories
 	person       rollout.Person // of the worker in this process; nil: none
@@ -59,9 +60,10 @@ func runCommand(k *keeper) *cobra.Command {
 	f := &runFlags{keeper: k}
 	cmd := runCommandOf(f)
 	addKeep(cmd.Flags(), &f.keepFailed, "keep-failed", fmt.Sprintf("without --nats: keep the sandbox of a rollout whose verifier failed or gave less than 1, for a time, and print the command that enters it; at most %d at once", reach.MaxKept))
+	cmd.Flags().BoolVar(&f.detach, "detach", false, "end this command when the job runs: the job goes on without the terminal, its output is in DIR/"+jobs.OutputName+", and turngate job attach DIR shows its progress")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if f.keepFailed > 0 && k == nil {
+		if (f.keepFailed > 0 || f.detach) && k == nil {
 			return viaKeeper(cmd)
 		}
 		err := run(cmd, args)
@@ -79,6 +81,7 @@ func runCommandOf(f *runFlags) *cobra.Command {
 			"Without --nats a NATS server and a worker are started in this process. With it the tasks are only submitted and answered; workers elsewhere run them.\n\n" +
 			"The URL on stderr opens a console with the rollouts in a browser of this host, until the command ends; --console off leaves it out.\n\n" +
 			"The rollouts of one command are a job. Its folder has the results in the layout of Harbor's jobs. --resume DIR continues a job that was stopped or killed.\n\n" +
+			"--detach prints the job's folder and ends when the job runs; `turngate job attach DIR` then shows the progress and ends with the exit status of the job.\n\n" +
 			"--agent and --model can be repeated: each task runs with each agent and each model, and the report compares them.\n\n" +
 			"The arguments after -- are the argv of --agent command; other agents get them in addition to their own.\n\n" +
 			"Exit status: 0 if every rollout ended without a fault, 1 if one had a fault, 2 if the arguments are invalid or no task can run, 3 if --max-cost or --max-tokens-total ended the job before all rollouts ran.",

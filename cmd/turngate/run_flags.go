@@ -93,7 +93,7 @@ func (f *jobFlags) dir(list []jobs.Task, agent string) string {
 func asked(flags *pflag.FlagSet) map[string][]string {
 	out := map[string][]string{}
 	flags.Visit(func(f *pflag.Flag) {
-		if slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "timeout", "help", "console", "open", "console-read-only", "context", "keep-failed"}, f.Name) {
+		if slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "timeout", "help", "console", "open", "console-read-only", "context", "keep-failed", "detach"}, f.Name) {
 			return
 		}
 		out[f.Name] = valuesOf(flags, f)
@@ -132,7 +132,7 @@ func absolute(path string) string {
 
 // mayDiffer reports whether a resumed job may have another value of a flag.
 func mayDiffer(name string) bool {
-	return slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "timeout", "help", "nats", "creds", "context", "parallel", "agents", "ssh", "ssh-config", "max-cost", "max-tokens-total", "retry", "console", "open", "console-read-only", "keep-failed"}, name)
+	return slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "timeout", "help", "nats", "creds", "context", "parallel", "agents", "ssh", "ssh-config", "max-cost", "max-tokens-total", "retry", "console", "open", "console-read-only", "keep-failed", "detach"}, name)
 }
 
 // again sets the flags to the job's values and refuses flags that contradict

@@ -52,29 +52,38 @@ func (f *runFlags) run(cmd *cobra.Command, paths, argv []string) error {
 		}
 		err = f.work(cmd, w)
 	}
-	results := j.Results()
-	summary := jobs.Sum(len(j.Plan.Trials), results)
-	limit := (*jobs.LimitError)(nil)
-	if err != nil && !errors.As(err, &limit) {
-		printSummary(stderr, summary)
-		fmt.Fprintf(stderr, "go on with: turngate run --resume %s\n", shown(j.Dir))
-		if errors.Is(err, jobs.ErrCancelled) {
-			return &exitError{exitInterrupted, err}
-		}
-		return errors.Join(err, j.SetStopped(err))
+	if limit := (*jobs.LimitError)(nil); err != nil && !errors.As(err, &limit) && !errors.Is(err, jobs.ErrCancelled) {
+		err = errors.Join(err, j.SetStopped(err))
 	}
-	if err := printResults(cmd.OutOrStdout(), f.output, results, j.Plan.Names()); err != nil {
+	return printJobEnd(cmd, f.output, &j.Plan, shown(j.Dir), j.Results(), f.limits.given(), err)
+}
+
+// printJobEnd prints the results of a job whose run has ended, for the reason of stopped; nil:
+// each trial has a result. limits are the flags of the limits that it had. The error has the
+// exit status of the run.
+func printJobEnd(cmd *cobra.Command, output string, p *jobs.Plan, dir string, results []schema.Result, limits string, stopped error) error {
+	stderr, summary := cmd.ErrOrStderr(), jobs.Sum(len(p.Trials), results)
+	limit := (*jobs.LimitError)(nil)
+	if stopped != nil && !errors.As(stopped, &limit) {
+		printSummary(stderr, summary)
+		fmt.Fprintf(stderr, "go on with: turngate run --resume %s\n", dir)
+		if errors.Is(stopped, jobs.ErrCancelled) {
+			return &exitError{exitInterrupted, stopped}
+		}
+		return stopped
+	}
+	if err := printResults(cmd.OutOrStdout(), output, results, p.Names()); err != nil {
 		return err
 	}
 	printSummary(stderr, summary)
-	printRetries(stderr, j.Plan.Causes())
-	if err := printComparison(stderr, &j.Plan, results); err != nil {
+	printRetries(stderr, p.Causes())
+	if err := printComparison(stderr, p, results); err != nil {
 		return err
 	}
 	switch {
 	case limit != nil:
-		fmt.Fprintf(stderr, "the job stopped before all trials had a result: %s\n", limit.Reason)
-		fmt.Fprintf(stderr, "go on with a higher limit: turngate run --resume %s%s\n", shown(j.Dir), f.limits.given())
+		fmt.Fprintf(stderr, "the job stopped before all trials had a result: %s\n", oneLine(limit.Reason, 400))
+		fmt.Fprintf(stderr, "go on with a higher limit: turngate run --resume %s%s\n", dir, limits)
 		return &exitError{code: exitLimit}
 	case summary.Faults() > 0:
 		return &exitError{code: exitFault}
@@ -164,18 +173,8 @@ func (f *runFlags) resume(cmd *cobra.Command, _, _ []string) (_ *jobs.Work, err 
 
 // work connects and runs the trials.
 func (f *runFlags) work(cmd *cobra.Command, w *jobs.Work) error {
-	c := progress.Config{Out: plain.Raw(cmd.ErrOrStderr())} // the bar moves the cursor
-	if isTerminal(os.Stderr) {
-		c.Size = func() (columns, rows int) {
-			columns, rows, err := term.GetSize(int(os.Stderr.Fd()))
-			if err != nil {
-				return 80, 24
-			}
-			return columns, rows
-		}
-	}
-	pg := progress.New(c)
 	stderr := cmd.ErrOrStderr()
+	pg := progress.New(boardOf(cmd, isTerminal(os.Stderr) && !f.detach))
 	cmd.SetErr(plain.NewWriter(pg)) // log lines appear above the bar
 	defer cmd.SetErr(stderr)
 	log := logger(cmd)
@@ -191,6 +190,11 @@ func (f *runFlags) work(cmd *cobra.Command, w *jobs.Work) error {
 		return storeFailed(ctx, err)
 	}
 	defer t.Close()
+	if f.detach {
+		if err := f.keeper.detach(cmd, w.Job); err != nil {
+			return err
+		}
+	}
 	bus := &console.Bus{System: recorded.On(l.broker), URL: f.nats.url, Trainer: f.name}
 	if l.watch != nil && f.console.address() != consoleOff {
 		ops, err := l.watch.dial(ctx, broker.RoleOps, broker.RoleOps, log)
@@ -209,6 +213,21 @@ func (f *runFlags) work(cmd *cobra.Command, w *jobs.Work) error {
 	}
 	err = w.Run(ctx, t, jobs.Options{Progress: pg, Remote: f.nats.url != "", Limits: jobs.Limits{CostUSD: f.limits.maxCost, Tokens: f.limits.maxTokensTotal}, Retries: retries})
 	return storeFailed(ctx, err)
+}
+
+// boardOf returns the settings of a board at stderr.
+func boardOf(cmd *cobra.Command, terminal bool) progress.Config {
+	c := progress.Config{Out: plain.Raw(cmd.ErrOrStderr())} // the bar moves the cursor
+	if terminal {
+		c.Size = func() (columns, rows int) {
+			columns, rows, err := term.GetSize(int(os.Stderr.Fd()))
+			if err != nil {
+				return 80, 24
+			}
+			return columns, rows
+		}
+	}
+	return c
 }
 
 // shown returns a path relative to the working directory, if it is below that.

@@ -102,10 +102,10 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 }
 
 // localState returns the state folder and the name for the worker in this process, and the
-// host of its sandboxes; nil: commands do not reach them. Those of a keeper end with the
-// keeper.
+// host of its sandboxes; nil: commands do not reach them. Sandboxes that are kept end with
+// the keeper.
 func (f *runFlags) localState(j *jobs.Job, log zerolog.Logger) (state, wid string, host *reach.Host, done func(), err error) {
-	if f.keeper != nil {
+	if f.keeping().For > 0 && f.keeper != nil {
 		if state, err = f.keeper.state(); err == nil {
 			err = checkRoom(state)
 		}
