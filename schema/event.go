@@ -14,6 +14,7 @@ const (
 	EventWait   EventType = "wait"   // the rollout waits for something, or the wait ended
 	EventNet    EventType = "net"    // a connection through the allowlist's proxy began, ended or was refused
 	EventVerify EventType = "verify" // the trainer that verifies did something in the sandbox
+	EventShell  EventType = "shell"  // an operator's command in the sandbox began or ended
 	EventResult EventType = "result" // the rollout has ended
 )
 
@@ -34,6 +35,7 @@ type Event struct {
 	Wait   *WaitEvent      `json:"wait,omitempty"`
 	Net    *NetEvent       `json:"net,omitempty"`
 	Verify *VerifyEvent    `json:"verify,omitempty"`
+	Shell  *ShellEvent     `json:"shell,omitempty"`
 	Result *Result         `json:"result,omitempty"`
 }
 
@@ -99,6 +101,20 @@ type VerifyEvent struct {
 	Fault   *Fault `json:"fault,omitempty"`
 }
 
+// ShellEvent tells that an operator's command in the sandbox of a rollout began, or
+// ended after MS with Exit or Fault.
+type ShellEvent struct {
+	Number  int    `json:"number"`            // 1, 2, ... within the attempt
+	By      string `json:"by,omitempty"`      // name that the operator gives, such as ann@host; nobody checks it
+	Part    string `json:"part,omitempty"`    // verifier: in the sandbox of a separate verifier
+	User    string `json:"user,omitempty"`    // of the command; empty: the sandbox's
+	Command string `json:"command,omitempty"` // its beginning
+	Ended   bool   `json:"ended,omitempty"`
+	MS      int64  `json:"ms,omitempty"`
+	Exit    *Exit  `json:"exit,omitempty"`
+	Fault   string `json:"fault,omitempty"` // reason why the command did not run to its end
+}
+
 func (e *Event) sizeHint() int {
 	n := len(e.Step)
 	if e.LLM != nil && e.LLM.Call != nil {
@@ -115,7 +131,7 @@ func (e *Event) sizeHint() int {
 
 // Validate checks the event.
 func (e *Event) Validate() error {
-	if err := checkOneOf("type", string(e.Type), string(EventPhase), string(EventStep), string(EventLLM), string(EventLog), string(EventWait), string(EventNet), string(EventVerify), string(EventResult)); err != nil {
+	if err := checkOneOf("type", string(e.Type), string(EventPhase), string(EventStep), string(EventLLM), string(EventLog), string(EventWait), string(EventNet), string(EventVerify), string(EventShell), string(EventResult)); err != nil {
 		return err
 	}
 	if _, err := ParseID(string(e.Rollout)); err != nil {

@@ -155,6 +155,8 @@ func eventSamples() map[string]schema.Message {
 			Net: &schema.NetEvent{Number: 1, Phase: "agent", Host: "pypi.org", Port: 443, Address: "192.0.2.7", Allowed: true, Ended: true, Sent: 517, Got: 4096, MS: 80}},
 		"event_verify": &schema.Event{V: 1, Type: schema.EventVerify, Rollout: "alpha-7", Attempt: 2, Index: 4, At: 1790000000000,
 			Verify: &schema.VerifyEvent{Number: 1, Do: schema.DoExec, Command: "pytest -q", MS: 5, Exit: exit}},
+		"event_shell": &schema.Event{V: 1, Type: schema.EventShell, Rollout: "alpha-7", Attempt: 2, Index: 5, At: 1790000000000,
+			Shell: &schema.ShellEvent{Number: 1, By: "ann@host", Part: "verifier", User: "root", Command: "ps aux", Ended: true, MS: 5, Exit: exit}},
 	}
 }
 
@@ -188,21 +190,22 @@ func workerSamples() map[string]schema.Message {
 	fault := sampleFault()
 	process := sampleProcess()
 	return map[string]schema.Message{
-		"state":     &schema.State{V: 1, ID: "alpha-7", Trainer: "alpha", Status: schema.StatusRunning, Attempt: 2, Tries: 1, OwnerSeq: 77, Ack: "$JS.ACK.REQ_alpha.workers-p2.1.77.3.1790000000000000000.0", Worker: "w1", Instance: "i1", Since: 1790000000000, Fault: fault},
-		"hint":      &schema.Hint{V: 1, ID: "alpha-7"},
-		"control":   &schema.Control{V: 1, Do: schema.ControlGiveBack, ID: "alpha-7", Attempt: 2},
-		"presence":  &schema.Presence{V: 1, Worker: "w1", Instance: "i1", Version: "0.1.0", Slots: 4, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}, Running: []schema.ID{"alpha-7"}},
-		"fleet":     &schema.Fleet{V: 1, Workers: []schema.Capacity{{Slots: 4, Busy: 1, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}}}},
-		"opened":    &schema.Opened{V: 1, MaxQueue: 1_000_000, MaxQueueBytes: 1 << 30, MaxBundleBytes: 8 << 30, MaxArtifactBytes: 32 << 30, Weight: 2},
-		"opened_no": &schema.Opened{V: 1, Error: "no room for a stream of this size"},
-		"attach":    &schema.Attach{V: 1, Process: sampleProcess(), Replace: "b0b0"},
-		"attached":  &schema.Attached{V: 1, Process: sampleProcess(), SilentMS: 3000},
-		"process":   &process,
-		"machine":   &schema.Machine{V: 1, Machine: "m1", Instance: "1790000000000-a1b2", Epoch: 1790000000000, Version: "0.1.0", Program: "ab12", System: "linux/amd64", Slots: 4, Lines: 1, Missing: map[string]string{schema.CanSandbox: "no user namespaces"}, CPUs: 8, Load: 0.5, MemoryBytes: 32 << 30, FreeMemoryBytes: 16 << 30, FreeDiskBytes: 100 << 30},
-		"line_open": &schema.LineOpen{V: 1, Want: schema.CanSandbox},
-		"line_end":  &schema.LineEnd{V: 1, Reason: schema.LineFull, Text: "all slots are taken"},
-		"hold":      &schema.Hold{V: 1, Instance: "f00d", Serial: 3, IDs: []schema.ID{"alpha-7"}},
-		"cancel":    &schema.Cancel{V: 1, IDs: []schema.ID{"alpha-7", "alpha-8"}, Reason: "stale", Seqs: []uint64{12, 0}},
+		"state":           &schema.State{V: 1, ID: "alpha-7", Trainer: "alpha", Status: schema.StatusRunning, Attempt: 2, Tries: 1, OwnerSeq: 77, Ack: "$JS.ACK.REQ_alpha.workers-p2.1.77.3.1790000000000000000.0", Worker: "w1", Instance: "i1", Since: 1790000000000, Fault: fault},
+		"hint":            &schema.Hint{V: 1, ID: "alpha-7"},
+		"control":         &schema.Control{V: 1, Do: schema.ControlGiveBack, ID: "alpha-7", Attempt: 2},
+		"presence":        &schema.Presence{V: 1, Worker: "w1", Instance: "i1", Version: "0.1.0", Slots: 4, Shells: true, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}, Running: []schema.ID{"alpha-7"}},
+		"fleet":           &schema.Fleet{V: 1, Workers: []schema.Capacity{{Slots: 4, Busy: 1, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}}}},
+		"opened":          &schema.Opened{V: 1, MaxQueue: 1_000_000, MaxQueueBytes: 1 << 30, MaxBundleBytes: 8 << 30, MaxArtifactBytes: 32 << 30, Weight: 2},
+		"opened_no":       &schema.Opened{V: 1, Error: "no room for a stream of this size"},
+		"attach":          &schema.Attach{V: 1, Process: sampleProcess(), Replace: "b0b0"},
+		"attached":        &schema.Attached{V: 1, Process: sampleProcess(), SilentMS: 3000},
+		"process":         &process,
+		"machine":         &schema.Machine{V: 1, Machine: "m1", Instance: "1790000000000-a1b2", Epoch: 1790000000000, Version: "0.1.0", Program: "ab12", System: "linux/amd64", Slots: 4, Lines: 1, Missing: map[string]string{schema.CanSandbox: "no user namespaces"}, CPUs: 8, Load: 0.5, MemoryBytes: 32 << 30, FreeMemoryBytes: 16 << 30, FreeDiskBytes: 100 << 30},
+		"line_open":       &schema.LineOpen{V: 1, Want: schema.CanSandbox},
+		"line_open_shell": &schema.LineOpen{V: 1, Want: schema.CanShell, ID: "alpha-7", By: "ann@host"},
+		"line_end":        &schema.LineEnd{V: 1, Reason: schema.LineFull, Text: "all slots are taken"},
+		"hold":            &schema.Hold{V: 1, Instance: "f00d", Serial: 3, IDs: []schema.ID{"alpha-7"}},
+		"cancel":          &schema.Cancel{V: 1, IDs: []schema.ID{"alpha-7", "alpha-8"}, Reason: "stale", Seqs: []uint64{12, 0}},
 	}
 }
 

@@ -33,18 +33,29 @@ func (m *Machine) Validate() error {
 	return CheckToken("instance", m.Instance)
 }
 
-// LineOpen is the body of the message that opens a line to a machine.
+// LineOpen is the body of the message that opens a line to a machine, or to a worker.
 type LineOpen struct {
 	V    int    `json:"v"`
-	Want string `json:"want"` // the capability that the line is for
+	Want string `json:"want"`         // the capability that the line is for: sandbox of a machine, shell of a worker
+	ID   ID     `json:"id,omitempty"` // rollout of a shell
+	By   string `json:"by,omitempty"` // name of a shell's operator, for people; nobody checks it
 }
+
+// CanShell is the capability of a worker that lets operators run commands in the sandboxes
+// of its rollouts.
+const CanShell = "shell"
 
 // Validate checks the message.
 func (o *LineOpen) Validate() error {
-	if o.Want != CanSandbox {
-		return invalid("want", o.Want, "want sandbox")
+	switch o.Want {
+	case CanSandbox:
+		return nil
+	case CanShell:
+		_, err := ParseID(string(o.ID))
+		return err
+	default:
+		return invalid("want", o.Want, "want sandbox or shell")
 	}
-	return nil
 }
 
 // LineEnd is the body of the last message of one side of a line, or of a refusal.

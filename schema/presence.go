@@ -8,6 +8,7 @@ type Presence struct {
 	Version  string `json:"version,omitempty"`
 	Slots    int    `json:"slots"`
 	Draining bool   `json:"draining,omitempty"`
+	Shells   bool   `json:"shells,omitempty"` // operators may run commands in the sandboxes of its rollouts
 	Offer    Offer  `json:"offer"`
 	Running  []ID   `json:"running,omitempty"`
 }

@@ -2,6 +2,8 @@ package subjects
 
 import (
 	"strings"
+
+	"github.com/turngate/turngate/schema"
 )
 
 // Buckets of small values that are kept in memory, each a stream of its own.
@@ -50,6 +52,22 @@ func WorkerStatus(worker string) string { return "worker." + worker + ".status" 
 
 // WorkerControl is the subject of commands to a worker, see schema.Control.
 func WorkerControl(worker string) string { return "worker." + worker + ".control" }
+
+// ShellDown is the subject of an operator's messages to a line to a worker.
+func ShellDown(worker, line string) string { return "worker." + worker + ".shell.down." + line }
+
+// ShellUp is the subject of a worker's messages to an operator's line.
+func ShellUp(worker, line string) string { return "worker." + worker + ".shell.up." + line }
+
+// ParseShellDown reads the line from a subject of ShellDown. ok is false if it is
+// malformed.
+func ParseShellDown(subject string) (line string, ok bool) {
+	t := strings.Split(subject, ".")
+	if len(t) != 5 || t[0] != "worker" || t[2] != "shell" || t[3] != "down" {
+		return "", false
+	}
+	return t[4], schema.CheckToken("line", t[4]) == nil
+}
 
 // WorkerTrainers is the subject on which a worker tells all workers that a
 // trainer's streams were made or changed.

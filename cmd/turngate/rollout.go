@@ -37,7 +37,7 @@ func (f *rolloutFlags) add(fl *pflag.FlagSet) {
 func namesFiles(cmd *cobra.Command, args []string) bool {
 	names, _ := atDash(cmd, args)
 	switch cmd.Name() {
-	case "cancel", "retry", "watch":
+	case "cancel", "retry", "shell", "watch":
 		return false
 	case "ls":
 		return len(names) > 0 || cmd.Flags().Changed("runs")
@@ -127,7 +127,7 @@ func rolloutCommand() *cobra.Command {
 	}
 	f := &rolloutFlags{}
 	f.add(cmd.PersistentFlags())
-	cmd.AddCommand(rolloutListCommand(f), rolloutGetCommand(f), rolloutShowCommand(f), rolloutExportCommand(f), rolloutReplayCommand(f), rolloutLogsCommand(f), rolloutCopyCommand(f), rolloutCancelCommand(f), rolloutRetryCommand(f), rolloutWatchCommand(f))
+	cmd.AddCommand(rolloutListCommand(f), rolloutGetCommand(f), rolloutShowCommand(f), rolloutExportCommand(f), rolloutReplayCommand(f), rolloutLogsCommand(f), rolloutCopyCommand(f), rolloutCancelCommand(f), rolloutRetryCommand(f), rolloutWatchCommand(f), rolloutShellCommand(f))
 	return cmd
 }
 

@@ -97,7 +97,7 @@ func sandboxExecCommand() *cobra.Command {
 			if len(argv) == 0 {
 				argv = []string{"/bin/sh", "-c", aShell}
 			}
-			return execIn(cmd, r, sandboxes.Cmd{Args: argv, User: user, Dir: dir})
+			return execIn(cmd, r.Box(cmd.Context()), sandboxes.Cmd{Args: argv, User: user, Dir: dir, Env: r.Env})
 		},
 	}
 	fl := cmd.Flags()
@@ -106,24 +106,25 @@ func sandboxExecCommand() *cobra.Command {
 	return cmd
 }
 
-func execIn(cmd *cobra.Command, r *reach.Remote, c sandboxes.Cmd) error {
+// execIn runs a command of a person in a sandbox.
+func execIn(cmd *cobra.Command, in *box.Caller, c sandboxes.Cmd) error {
 	ctx := cmd.Context()
 	out := plain.Raw(cmd.OutOrStdout())
-	in := cmd.InOrStdin()
+	stdin := cmd.InOrStdin()
 	if !isTerminal(os.Stdout) {
-		in = struct{ io.Reader }{in} // no terminal: it would change the output
+		stdin = struct{ io.Reader }{stdin} // no terminal: it would change the output
 	}
-	s := newSeat(in, out, plain.Raw(cmd.ErrOrStderr()))
+	s := newSeat(stdin, out, plain.Raw(cmd.ErrOrStderr()))
 	defer s.close()
 	defer context.AfterFunc(ctx, s.cook)()
-	c.Env = maps.Clone(r.Env)
+	c.Env = maps.Clone(c.Env)
 	if s.screen >= 0 {
 		c.Env = merged(c.Env, map[string]string{"TERM": os.Getenv("TERM")})
 	}
 	run, end := s.begin()
 	defer end()
 	c.Stdin, c.Stdout, c.Stderr, c.Terminal, c.OutputLimit = run.Stdin, run.Stdout, run.Stderr, run.Terminal, math.MaxInt64
-	p, err := r.Box(ctx).Start(ctx, c)
+	p, err := in.Start(ctx, c)
 	if err != nil {
 		return err
 	}

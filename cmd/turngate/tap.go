@@ -49,7 +49,7 @@ func (f *tapFlags) check() error {
 
 func eventTypes() []string {
 	var out []string
-	for _, t := range []schema.EventType{schema.EventPhase, schema.EventStep, schema.EventLLM, schema.EventLog, schema.EventWait, schema.EventNet, schema.EventVerify, schema.EventResult} {
+	for _, t := range []schema.EventType{schema.EventPhase, schema.EventStep, schema.EventLLM, schema.EventLog, schema.EventWait, schema.EventNet, schema.EventVerify, schema.EventShell, schema.EventResult} {
 		out = append(out, string(t))
 	}
 	return out
@@ -284,6 +284,8 @@ func showEvent(w io.Writer, e *schema.Event) {
 			text += ": " + v.Exit.String()
 		}
 		line("trainer %s %s (%d bytes, %d ms)", v.Do, text, v.Bytes, v.MS)
+	case e.Shell != nil:
+		line("%s", shellLine(e.Shell))
 	case e.Result != nil:
 		line("result %s", resultLine(e.Result))
 	case len(e.Step) > 0:
@@ -300,6 +302,19 @@ func showEvent(w io.Writer, e *schema.Event) {
 			line("%s %s", s.Kind, s.Text)
 		}
 	}
+}
+
+// shellLine describes a command of an operator.
+func shellLine(s *schema.ShellEvent) string {
+	text := fmt.Sprintf("operator %s, command %d: %s", s.By, s.Number, s.Command)
+	switch {
+	case !s.Ended:
+	case s.Exit != nil:
+		text += fmt.Sprintf(": %s (%d ms)", s.Exit, s.MS)
+	default:
+		text += fmt.Sprintf(" ended after %d ms: %s", s.MS, s.Fault)
+	}
+	return text
 }
 
 func resultLine(r *schema.Result) string {

@@ -33,6 +33,7 @@ func TestEventsOnATerminal(t *testing.T) {
 		"a refused call":  {LLM: &schema.LLMEvent{Fault: fault}},
 		"a note":          {LLM: &schema.LLMEvent{Note: text}},
 		"a log":           {Log: &schema.LogEvent{Source: text, Stream: text, Text: text}},
+		"a shell":         {Shell: &schema.ShellEvent{By: text, Command: text, Ended: true, Fault: text}},
 		"a verification":  {Verify: &schema.VerifyEvent{Do: text, Path: text, Command: text, Fault: fault}},
 		"a result":        {Result: &schema.Result{Status: schema.Status(text), Fault: fault}},
 		"a tool's call":   {Step: step("tool_call")},

@@ -21,6 +21,7 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/broker/machines"
 	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/bundles"
@@ -40,6 +41,7 @@ type workerFlags struct {
 	slots           int
 	sandboxes       string
 	allowNetwork    string
+	allowShell      bool
 	state           string
 	agents          string
 	grace           time.Duration
@@ -95,6 +97,7 @@ func (f *workerFlags) add(cmd *cobra.Command) {
 	fl.Var(newCount(&f.slots, 2), "slots", "rollouts at once")
 	fl.StringVar(&f.sandboxes, "sandboxes", "", "sandbox backends to offer, comma-separated: "+strings.Join(backends.Names(), ", ")+" (default: all that work on this host)")
 	fl.StringVar(&f.allowNetwork, "allow-network", "", "networks that requests may ask for besides none, comma-separated: open, allowlist")
+	fl.BoolVar(&f.allowShell, "allow-shell", false, "let operators run commands in the sandboxes of running rollouts: turngate rollout shell")
 	fl.StringVar(&f.state, "state", stateDir(), "folder for the worker's state")
 	fl.StringVar(&f.agents, "agents", cacheDir(), "folder of installed agents")
 	fl.DurationVar(&f.grace, "grace", 30*time.Second, "how long running rollouts may go on after SIGTERM")
@@ -163,11 +166,14 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 		MaxSnapshot: f.maxSnapshotMB << 20, Bundles: cache, Metrics: m.rollouts(), Reach: f.reach, Keep: f.keep,
 	}
 	c.Warm = warmImages(ctx, list)
+	if f.allowShell && c.Reach == nil {
+		c.Reach = reach.Alone()
+	}
 	if f.person != nil {
 		c.Person, c.Agents = f.person, append(c.Agents, agents.Person())
 	}
 	side, err := queue.NewWorker(b, queue.WorkerConfig{
-		Worker: wid, Instance: randomHex(6), Version: version, Slots: f.slots, Offer: c.Offer, Timing: timing, Retention: f.retention, Metrics: m.queue(),
+		Worker: wid, Instance: randomHex(6), Version: version, Slots: f.slots, Shells: f.allowShell, Offer: c.Offer, Timing: timing, Retention: f.retention, Metrics: m.queue(),
 	})
 	if err != nil {
 		return nil, nil, err
@@ -183,6 +189,15 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 		calls.Close()
 		side.Close()
 		return nil, nil, err
+	}
+	if f.allowShell {
+		shells, err := machines.ServeShells(ctx, b, wid, machines.DefaultTiming(), w.Shell)
+		if err != nil {
+			release()
+			return nil, nil, err
+		}
+		others := release
+		release = func() { shells.Close(); others() }
 	}
 	m.watchWorker(w.State)
 	m.ready(w.Ready)

@@ -152,6 +152,8 @@ func hearings() []hearing {
 		{"rollout.beta-1.live.1", w1, "rollout.*.live.>", ops, []role{alpha, beta, w2}},
 		{subjects.WorkerStatus("w1"), w1, subjects.WorkerStatus("w1"), ops, []role{alpha, w2}},
 		{subjects.TrainerResults("beta"), w1, subjects.TrainerResults("*"), ops, []role{alpha, w2}},
+		{subjects.ShellDown("w1", "x"), ops, subjects.ShellDown("w1", "*"), w1, []role{alpha, w2}},
+		{subjects.ShellUp("w1", "x"), w1, subjects.ShellUp("w1", "*"), ops, []role{alpha, beta, w2}},
 		{subjects.WorkerControl("w1"), w2, subjects.WorkerControl("w1"), w1, []role{alpha, ops, w2}},
 		{subjects.GateInbox("beta", "w1", "i1", token), beta, "_INBOX.gate.*.w1.>", w1, []role{alpha, ops, w2}},
 		{"_INBOX.worker.w1.x", admin, "_INBOX.worker.w1.>", w1, []role{alpha, ops, w2}},

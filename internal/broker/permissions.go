@@ -12,7 +12,7 @@ const (
 	RoleTrainer = "trainer"
 	RoleWorker  = "worker"
 	RoleMachine = "machine"
-	RoleOps     = "ops"   // watchers
+	RoleOps     = "ops"   // watchers, which also run commands in sandboxes of workers that allow it
 	RoleAdmin   = "admin" // has all rights in the workers' account
 )
 
@@ -99,14 +99,17 @@ func machineRights(machine string) rights {
 	return r
 }
 
-// opsTrades let watchers read about rollouts and workers, and change nothing. A consumer
-// would publish in the workers' account, so events are read by direct gets.
+// opsTrades let watchers read about rollouts and workers, and run commands in the
+// sandboxes of workers that allow it. They change nothing else. A consumer would publish
+// in the workers' account, so events are read by direct gets.
 func opsTrades(trainers []string) []trade {
 	out := []trade{
 		{kind: tradeStream, subject: "rollout.*.events.>"},
 		{kind: tradeStream, subject: "rollout.*.live.>"},
 		{kind: tradeStream, subject: subjects.WorkerStatus("*")},
 		{kind: tradeStream, subject: subjects.TrainerResults("*")},
+		{kind: tradeStream, subject: subjects.ShellUp("*", "*")},
+		{kind: tradeService, subject: subjects.ShellDown("*", "*")},
 		{kind: tradeService, subject: directGet(subjects.StreamEvents), many: true},
 		{kind: tradeService, subject: directGet(subjects.StreamWorkers), many: true},
 		{kind: tradeService, subject: "$JS.API.INFO"},
@@ -151,12 +154,12 @@ func workerRights(wid string) rights {
 			"rollout.*.llm.>", "rollout.*.tool.>", "rollout.*.verify.>", "rollout.*.events.*", "rollout.*.live.*", "record.>",
 			subjects.Requests, subjects.Requests + ".*.*", subjects.ParkedFilter("*"),
 			subjects.TrainerResults("*"), subjects.TrainerEvents("*"), subjects.DeadFilter,
-			subjects.WorkerStatus(wid), subjects.WorkerControl("*"), subjects.WorkerTrainers, subjects.MachineDownFrom(wid),
+			subjects.WorkerStatus(wid), subjects.WorkerControl("*"), subjects.WorkerTrainers, subjects.MachineDownFrom(wid), subjects.ShellUp(wid, "*"),
 			subjects.LeasesOf(wid), subjects.JanitorLease, subjects.Presence(wid), subjects.HoldsFilter, subjects.Process("*", "*"), "$O.>",
 			userInfo, "$JS.ACK.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", directGet(subjects.StreamWorkers), directGet(subjects.StreamWorkers) + ".>",
 		},
 		subscribe: []string{
-			"_INBOX.gate.*." + wid + ".>", InboxFor(RoleWorker, wid) + ".>", subjects.WorkerControl(wid), subjects.WorkerTrainers, subjects.MachinesFilter, subjects.MachineUpTo(wid),
+			"_INBOX.gate.*." + wid + ".>", InboxFor(RoleWorker, wid) + ".>", subjects.WorkerControl(wid), subjects.WorkerTrainers, subjects.MachinesFilter, subjects.MachineUpTo(wid), subjects.ShellDown(wid, "*"),
 			subjects.CancelFilter, subjects.HoldFilter, subjects.FleetFilter, subjects.OpenFilter, subjects.AttachFilter, subjects.HoldsFilter,
 		},
 	}

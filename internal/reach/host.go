@@ -46,6 +46,10 @@ type Held struct {
 	gone   chan struct{} // closed when it has ended
 }
 
+// Alone returns a host without a folder, which no command reaches. Its sandboxes are found
+// with Newest. It keeps none, and needs no Close.
+func Alone() *Host { return &Host{all: map[string]*Held{}} }
+
 // Open makes a folder below root and serves it.
 func Open(root string) (_ *Host, err error) {
 	if err := checkRoot(root); err != nil {

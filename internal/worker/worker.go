@@ -63,7 +63,7 @@ type Config struct {
 	Metrics *telemetry.Rollouts // nil: none
 	Log     zerolog.Logger
 	Person  rollout.Person // does the rollouts of agents.Person; nil: there is none
-	Reach   *reach.Host    // serves the sandboxes to commands of the user; nil: none does
+	Reach   *reach.Host    // serves the sandboxes to commands of the user, or of operators; nil: none does
 	Keep    rollout.Keep   // needs Reach
 }
 
@@ -74,6 +74,7 @@ type Worker struct {
 	calls     *modelcall.Client
 	snapshots *place.Snapshots
 	busy      atomic.Int64 // slots with a job
+	shells    shells
 }
 
 func (w *Worker) owner() string { return cmp.Or(w.cfg.Owner, w.queue.ID()) }
@@ -245,7 +246,9 @@ func (w *Worker) runJob(work, ending context.Context, job *queue.Job) {
 	stop := context.AfterFunc(job.Context(), func() { cancel(context.Cause(job.Context())) }) //nolint:contextcheck // joins the contexts of the job and the worker
 	defer stop()
 	log.Info().Str("agent", job.Request.Agent.Name).Str("task", job.Request.Task.Name).Msg("rollout begins")
+	over := w.shells.begin(ctx, job.Request.ID, rec)
 	err := w.rollout(ctx, job, rec)
+	over()
 	var broken *ends.Broken
 	switch {
 	case err == nil:

@@ -3,8 +3,6 @@ package machines
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -141,20 +139,17 @@ func (f *Fleet) Await(ctx context.Context, ok func([]schema.Machine) bool) error
 // an early one, such as a refusal.
 func (f *Fleet) Open(ctx context.Context, machine, instance, want string, stream *os.File, over func(schema.LineEnd)) error {
 	defer stream.Close()
-	open, err := schema.Encode(&schema.LineOpen{V: schema.Version, Want: want})
-	if err != nil {
-		return fmt.Errorf("open a line: %w", err)
-	}
 	conn, err := net.FileConn(stream)
 	if err != nil {
 		return fmt.Errorf("open a line: %w", err)
 	}
-	token := make([]byte, 16)
-	_, _ = rand.Read(token) // never fails
-	name := hex.EncodeToString(token)
+	name := lineName()
 	subject := subjects.MachineDown(machine, instance, f.client, name)
-	l := newLine(conn.(*net.UnixConn), f.timing, func(m []byte) { f.publish(subject, m) })
-	l.open = open
+	l := newLine(conn.(*net.UnixConn), f.timing, func(m []byte) { publish(f.broker, subject, m) })
+	if err := l.wants(schema.LineOpen{Want: want}); err != nil {
+		conn.Close()
+		return err
+	}
 	key := machine + "." + name
 	f.lines.add(key, l, 0)
 	life, stop := context.WithCancelCause(ctx)
@@ -183,12 +178,6 @@ func (f *Fleet) replaced(machine, instance string) bool {
 	defer f.mu.Unlock()
 	s, ok := f.seen[machine]
 	return ok && (s.Instance != instance || s.Gone)
-}
-
-func (f *Fleet) publish(subject string, m []byte) {
-	if err := f.broker.BulkConn().Publish(subject, m); err != nil { //nolint:forbidigo // this package is under broker
-		f.broker.Log().Debug().Err(err).Msg("a message of a line was not published") // the line sends it again
-	}
 }
 
 func (f *Fleet) onUp(m *nats.Msg) {

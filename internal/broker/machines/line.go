@@ -2,6 +2,9 @@ package machines
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
 	"net"
 	"sync"
 	"time"
@@ -80,6 +83,24 @@ func newLine(local *net.UnixConn, t Timing, out func([]byte)) *line {
 	l := &line{out: out, local: local, timing: t, wake: make(chan struct{}, 1), ended: make(chan struct{}), burst: window, retry: firstRetry, heard: now, progress: now, tried: now}
 	l.changed = sync.NewCond(&l.mu)
 	return l
+}
+
+// wants makes this side the client, which opens the line.
+func (l *line) wants(o schema.LineOpen) error {
+	o.V = schema.Version
+	data, err := schema.Encode(&o)
+	if err != nil {
+		return fmt.Errorf("open a line: %w", err)
+	}
+	l.open = data
+	return nil
+}
+
+// lineName returns a new name of a line.
+func lineName() string {
+	token := make([]byte, 16)
+	_, _ = rand.Read(token) // never fails
+	return hex.EncodeToString(token)
 }
 
 func (l *line) poke() {

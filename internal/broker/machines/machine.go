@@ -33,20 +33,11 @@ type Machine struct {
 	// Grace is the time that lines have after the end of the context.
 	Grace time.Duration
 
-	lines lines
-	bg    sync.WaitGroup
-	life  context.Context // of lines
-	cut   context.CancelCauseFunc
+	server server
 
 	mu       sync.Mutex
 	draining bool
 	fenced   chan error
-}
-
-// Process is a process on a machine.
-type Process struct {
-	Wait func() schema.LineEnd
-	Kill func() // is called if the process does not end with its input
 }
 
 // InstanceOf is the name of the instance of an epoch.
@@ -67,17 +58,17 @@ func epochOf(instance string) int64 {
 // ErrFenced means that a later instance of the machine is there.
 var ErrFenced = errors.New("a later instance of this machine is there")
 
-// endTime is the time after which a process that does not end with its stream is killed.
-const endTime = 15 * time.Second
-
 // Serve announces the machine and serves lines until the context ends. Then it takes
 // no more lines, waits for the open ones, and says that the machine is gone. It
 // returns ErrFenced if a later instance of the machine announces itself.
 func (m *Machine) Serve(ctx context.Context) error {
 	m.fenced = make(chan error, 1)
-	m.life, m.cut = context.WithCancelCause(context.WithoutCancel(ctx))
-	defer m.bg.Wait()
-	defer m.cut(errEnds)
+	m.server = server{
+		broker: m.Broker, timing: m.Timing, most: m.Self.Slots, admit: m.admit,
+		start: func(o schema.LineOpen, stream *os.File) (Process, error) { return m.Start(o.Want, stream) },
+	}
+	m.server.begin(ctx)
+	defer m.server.end()
 	conn := m.Broker.BulkConn() //nolint:forbidigo // this package is under broker
 	for subject, handle := range map[string]nats.MsgHandler{subjects.MachineDownOf(m.Self.Machine): m.onDown, subjects.MachinePresence(m.Self.Machine): m.onPresence} {
 		sub, err := conn.Subscribe(subject, handle)
@@ -106,9 +97,6 @@ func (m *Machine) Serve(ctx context.Context) error {
 	}
 }
 
-// errEnds is the cause of the end of the lines of a machine that ends.
-var errEnds = errors.New("the machine ends")
-
 // drain waits for the open lines.
 func (m *Machine) drain(tick <-chan time.Time) error {
 	m.mu.Lock()
@@ -117,7 +105,7 @@ func (m *Machine) drain(tick <-chan time.Time) error {
 	grace := time.NewTimer(m.Grace)
 	defer grace.Stop()
 	waiting := true
-	for waiting && m.lines.count() > 0 {
+	for waiting && m.server.lines.count() > 0 {
 		m.announce(false)
 		select {
 		case <-tick:
@@ -127,8 +115,7 @@ func (m *Machine) drain(tick <-chan time.Time) error {
 			return err
 		}
 	}
-	m.cut(errEnds)
-	m.bg.Wait()
+	m.server.end()
 	m.announce(true)
 	if err := m.Broker.BulkConn().FlushTimeout(wire.OpTimeout); err != nil { //nolint:forbidigo // this package is under broker
 		m.Broker.Log().Warn().Err(err).Msg("the end of the machine was not announced")
@@ -141,7 +128,7 @@ func (m *Machine) announce(gone bool) {
 	m.mu.Lock()
 	p.Draining = m.draining
 	m.mu.Unlock()
-	p.V, p.Lines, p.Gone = schema.Version, m.lines.count(), gone
+	p.V, p.Lines, p.Gone = schema.Version, m.server.lines.count(), gone
 	if m.Measure != nil {
 		m.Measure(&p)
 	}
@@ -181,98 +168,25 @@ func (m *Machine) onDown(msg *nats.Msg) {
 	up := subjects.MachineUp(m.Self.Machine, client, name)
 	if instance != m.Self.Instance {
 		if epochOf(instance) < m.Self.Epoch && f.kind != kindReset { // a later instance answers by itself
-			m.refuse(up, schema.LineFenced, "the instance "+instance+" of the machine has ended")
+			m.server.refuse(up, schema.LineFenced, "the instance "+instance+" of the machine has ended")
 		}
 		return
 	}
-	key := client + "." + name
-	if l := m.lines.get(key); l != nil {
-		l.receive(f)
-		return
-	}
-	switch f.kind {
-	case kindOpen:
-		if reason, text := m.open(key, up, f); reason != "" {
-			m.refuse(up, reason, text)
-		}
-	case kindReset:
-	default:
-		m.refuse(up, schema.LineUnknown, "the line is not open")
-	}
+	m.server.receive(client+"."+name, up, f)
 }
 
-// open opens a line, or returns the reason for a refusal.
-func (m *Machine) open(key, up string, f frame) (reason, text string) {
-	var o schema.LineOpen
-	if err := schema.Decode(f.data, &o); err != nil {
-		return schema.LineUnsupported, err.Error()
-	}
+// admit returns the reason why a line is refused; none: it is not.
+func (m *Machine) admit(o *schema.LineOpen) (reason, text string) {
 	m.mu.Lock()
 	draining := m.draining
 	m.mu.Unlock()
 	switch missing, lacks := m.Self.Missing[o.Want]; {
 	case lacks:
 		return schema.LineUnsupported, missing
-	case draining || m.life.Err() != nil:
+	case o.Want != schema.CanSandbox:
+		return schema.LineUnsupported, "a machine has no " + o.Want
+	case draining:
 		return schema.LineDraining, "the machine takes no more work"
 	}
-	local, other, err := pair()
-	if err != nil {
-		return schema.LineFull, err.Error()
-	}
-	l := newLine(local, m.Timing, func(b []byte) { m.publish(up, b) })
-	l.credit, l.owe = f.credit, true
-	if !m.lines.add(key, l, m.Self.Slots) {
-		_ = local.Close() // nothing was sent
-		other.Close()
-		if m.lines.late(key) != nil {
-			return schema.LineUnknown, "the line has ended"
-		}
-		return schema.LineFull, "all slots are taken"
-	}
-	m.bg.Go(func() { m.carry(l, key, o.Want, other) })
 	return "", ""
-}
-
-// carry starts the process of a line and carries its bytes.
-func (m *Machine) carry(l *line, key, want string, stream *os.File) {
-	defer m.lines.remove(key)
-	p, err := m.Start(want, stream)
-	stream.Close()
-	if err != nil {
-		end := schema.LineEnd{Status: -1, Text: err.Error()}
-		l.run(m.life, func() schema.LineEnd { return end })
-		return
-	}
-	exited := make(chan struct{})
-	var status schema.LineEnd
-	m.bg.Go(func() {
-		status = p.Wait()
-		close(exited)
-	})
-	m.bg.Go(func() {
-		<-l.ended
-		late := time.NewTimer(endTime)
-		defer late.Stop()
-		select {
-		case <-exited:
-		case <-late.C:
-			p.Kill()
-		}
-	})
-	l.run(m.life, func() schema.LineEnd {
-		<-exited
-		return status
-	})
-	<-exited
-}
-
-func (m *Machine) refuse(up, reason, text string) {
-	m.publish(up, resetOf(reason, text))
-}
-
-func (m *Machine) publish(subject string, b []byte) {
-	if err := m.Broker.BulkConn().Publish(subject, b); err != nil { //nolint:forbidigo // this package is under broker
-		m.Broker.Log().Debug().Err(err).Msg("a message of a line was not published") // the line sends it again
-	}
 }

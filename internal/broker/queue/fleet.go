@@ -57,7 +57,7 @@ func (f *fleet) present(ctx context.Context) error {
 		return fmt.Errorf("announce worker %s: %w", f.wid, context.Cause(ctx))
 	}
 	p := schema.Presence{
-		V: schema.Version, Worker: f.wid, Instance: f.instance, Version: f.cfg.Version, Slots: f.cfg.Slots, Draining: f.draining.Load(), Offer: f.offer(),
+		V: schema.Version, Worker: f.wid, Instance: f.instance, Version: f.cfg.Version, Slots: f.cfg.Slots, Draining: f.draining.Load(), Shells: f.cfg.Shells, Offer: f.offer(),
 	}
 	for _, j := range f.jobs.claimed() {
 		p.Running = append(p.Running, j.Request.ID)

@@ -26,6 +26,7 @@ type WorkerConfig struct {
 	Instance string // name of this run of its process
 	Version  string
 	Slots    int                 // rollouts at once; default 1
+	Shells   bool                // this worker runs commands of operators
 	Offer    func() schema.Offer // its current offer; nil: it can run every request
 	Timing   broker.Timing       // default DefaultTiming
 	// Retention is the time that finished rollouts and their artifacts are kept;

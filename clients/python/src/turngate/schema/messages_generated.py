@@ -78,6 +78,7 @@ __all__ = [
     "WaitEvent",
     "NetEvent",
     "VerifyEvent",
+    "ShellEvent",
     "Event",
     "TranscriptLine",
     "Presence",
@@ -1262,13 +1263,37 @@ class VerifyEvent:
 
 
 @dataclass(slots=True, kw_only=True)
+class ShellEvent:
+    """ShellEvent tells that an operator's command in the sandbox of a rollout began, or ended after MS with Exit or
+    Fault.
+    """
+
+    number: int = field(default=0, metadata=wire(keep=True))
+    """1, 2, ... within the attempt."""
+    by: str = ""
+    """Name that the operator gives, such as ann@host; nobody checks it."""
+    part: str = ""
+    """Verifier: in the sandbox of a separate verifier."""
+    user: str = ""
+    """Of the command; empty: the sandbox's."""
+    command: str = ""
+    """Its beginning."""
+    ended: bool = False
+    ms: int = 0
+    """Milliseconds."""
+    exit: Exit | None = None
+    fault: str = ""
+    """Reason why the command did not run to its end."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Event:
     """Event shows people the progress of a rollout. Nothing depends on events: a full stream or a slow tap never
     delays a rollout.
     """
 
     v: int = field(default=1, metadata=wire(keep=True))
-    type: str = field(default="", metadata=wire(keep=True, required=True, one_of=("llm", "log", "net", "phase", "result", "step", "verify", "wait",)))
+    type: str = field(default="", metadata=wire(keep=True, required=True, one_of=("llm", "log", "net", "phase", "result", "shell", "step", "verify", "wait",)))
     id: str = field(default="", metadata=wire(keep=True, required=True))
     attempt: int = field(default=0, metadata=wire(keep=True, low=0, high=1073741824))
     index: int = field(default=0, metadata=wire(keep=True))
@@ -1285,6 +1310,7 @@ class Event:
     wait: WaitEvent | None = None
     net: NetEvent | None = None
     verify: VerifyEvent | None = None
+    shell: ShellEvent | None = None
     result: Result | None = None
 
 
@@ -1325,6 +1351,8 @@ class Presence:
     version: str = ""
     slots: int = field(default=0, metadata=wire(keep=True))
     draining: bool = False
+    shells: bool = False
+    """Operators may run commands in the sandboxes of its rollouts."""
     offer: Offer = field(default_factory=lambda: Offer(), metadata=wire(keep=True))
     running: list[str] = field(default_factory=list)
 
@@ -1377,11 +1405,15 @@ class Machine:
 
 @dataclass(slots=True, kw_only=True)
 class LineOpen:
-    """LineOpen is the body of the message that opens a line to a machine."""
+    """LineOpen is the body of the message that opens a line to a machine, or to a worker."""
 
     v: int = field(default=1, metadata=wire(keep=True))
     want: str = field(default="", metadata=wire(keep=True, required=True))
-    """The capability that the line is for."""
+    """The capability that the line is for: sandbox of a machine, shell of a worker."""
+    id: str = ""
+    """Rollout of a shell."""
+    by: str = ""
+    """Name of a shell's operator, for people; nobody checks it."""
 
 
 @dataclass(slots=True, kw_only=True)

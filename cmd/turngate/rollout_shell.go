@@ -1,0 +1,120 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/user"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/turngate/turngate/internal/box"
+	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/broker/machines"
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
+)
+
+func rolloutShellCommand(f *rolloutFlags) *cobra.Command {
+	var user, dir string
+	cmd := &cobra.Command{
+		Use:   "shell ID [-- CMD...]",
+		Short: "Run a command, or a shell, in the sandbox of a running rollout, as an operator; without --nats at " + defaultURL,
+		Long: "Run a command, or a shell, in the sandbox of a rollout that runs on a worker with --allow-shell. The credential is that of an operator. It has a terminal if stdin and stdout are terminals. " +
+			"The command is in the events of the rollout, and its result gets a note. The end of the agent, of the verifier and of the rollout ends the command.\n\n" +
+			"Exit status: that of the command; 1 when the rollout has no sandbox or does not run, 2 when the arguments are invalid.",
+		PreRunE: func(cmd *cobra.Command, args []string) error {
+			what, _ := atDash(cmd, args)
+			if len(what) != 1 {
+				return usage("%d arguments before --: want the id of a rollout, and the command after --", len(what))
+			}
+			_, err := schema.ParseID(what[0])
+			return usageOf(err)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			what, argv := atDash(cmd, args)
+			if len(argv) == 0 {
+				argv = []string{"/bin/sh", "-c", aShell}
+			}
+			f.nats.url = cmp.Or(f.nats.url, defaultURL)
+			b, err := f.nats.dial(cmd.Context(), broker.RoleOps, broker.RoleOps, logger(cmd))
+			if err != nil {
+				return err
+			}
+			defer b.Close()
+			id := schema.ID(what[0])
+			worker, err := shellWorker(cmd.Context(), b, id)
+			if err != nil {
+				return err
+			}
+			return shellAt(cmd, b, worker, id, sandboxes.Cmd{Args: argv, User: user, Dir: dir})
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVarP(&user, "user", "u", "", "user of the command (default: the sandbox's)")
+	fl.StringVarP(&dir, "workdir", "w", "", "folder of the command (default: the sandbox's)")
+	return cmd
+}
+
+// shellWorker returns the worker that runs a rollout. It fails if that worker runs no
+// commands of operators.
+func shellWorker(ctx context.Context, b *broker.Broker, id schema.ID) (string, error) {
+	s, err := b.Records.State(ctx, id)
+	switch {
+	case errors.Is(err, broker.ErrNotFound):
+		return "", fmt.Errorf("%s runs on no worker yet, or is not known", id)
+	case err != nil:
+		return "", err
+	case s.Status != schema.StatusRunning:
+		return "", fmt.Errorf("%s does not run: it is %s", id, s.Status)
+	}
+	all, err := b.Records.Workers(ctx)
+	if err != nil {
+		return "", err
+	}
+	i := slices.IndexFunc(all, func(p schema.Presence) bool { return p.Worker == s.Worker })
+	switch {
+	case i < 0:
+		return "", fmt.Errorf("%s: its worker %s is not there", id, oneLine(s.Worker, 60))
+	case !all[i].Shells:
+		return "", fmt.Errorf("%s: its worker %s was started without --allow-shell", id, s.Worker)
+	}
+	return s.Worker, nil
+}
+
+// shellAt runs a command of an operator.
+func shellAt(cmd *cobra.Command, b *broker.Broker, worker string, id schema.ID, c sandboxes.Cmd) error {
+	ctx := cmd.Context()
+	var line *machines.Shell
+	open := func() (net.Conn, error) {
+		s, err := machines.OpenShell(ctx, b, worker, machines.DefaultTiming(), schema.LineOpen{Want: schema.CanShell, ID: id, By: operatorName()})
+		line = s
+		return s, err
+	}
+	err := execIn(cmd, box.Over(open, ""), c)
+	if line == nil {
+		return err
+	}
+	end := line.End()
+	if errors.Is(err, sandboxes.ErrLost) && end.Text != "" {
+		return fmt.Errorf("%s: %s", worker, end.Text)
+	}
+	return err
+}
+
+// operatorName names the user of this command for events.
+func operatorName() string {
+	name := "?"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return name
+	}
+	return name + "@" + host
+}

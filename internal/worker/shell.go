@@ -1,0 +1,132 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/turngate/turngate/internal/box"
+	"github.com/turngate/turngate/internal/reach"
+	"github.com/turngate/turngate/internal/rollout/record"
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
+)
+
+// shells are the commands of operators in the sandboxes of running rollouts.
+type shells struct {
+	mu      sync.Mutex
+	running map[schema.ID]*looked
+}
+
+// looked is a running rollout into which operators may look.
+type looked struct {
+	rec  *record.Record
+	life context.Context
+	end  context.CancelFunc
+	open sync.WaitGroup
+	n    int // commands so far; guarded by shells.mu
+}
+
+// begin lets operators look into a rollout until over is called, which ends and awaits
+// their commands, so that their events precede the end of the rollout.
+func (s *shells) begin(ctx context.Context, id schema.ID, rec *record.Record) (over func()) {
+	l := &looked{rec: rec}
+	l.life, l.end = context.WithCancel(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running == nil {
+		s.running = map[schema.ID]*looked{}
+	}
+	s.running[id] = l
+	return func() {
+		s.mu.Lock()
+		delete(s.running, id)
+		s.mu.Unlock()
+		l.end()
+		l.open.Wait()
+	}
+}
+
+// enter counts a command of a rollout; nil: it does not run here. The caller calls
+// open.Done of the rollout.
+func (s *shells) enter(id schema.ID) (l *looked, number int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l = s.running[id]; l == nil {
+		return nil, 0
+	}
+	l.n++
+	l.open.Add(1)
+	return l, l.n
+}
+
+// Shell runs the command that an operator starts on a connection, in the newest sandbox of
+// a rollout. It needs a Config with Reach. The result of the rollout gets a note, and each
+// command events. The command ends with the context, the connection and the rollout.
+func (w *Worker) Shell(ctx context.Context, o schema.LineOpen, conn net.Conn) error {
+	defer conn.Close()
+	l, number := w.shells.enter(o.ID)
+	if l == nil {
+		return fmt.Errorf("the rollout %s does not run on this worker", o.ID)
+	}
+	defer l.open.Done()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(l.life, stop)()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	var in *reach.Held
+	event := schema.ShellEvent{Number: number, By: schema.Clip(o.By, maxBy)}
+	emit := func() {
+		e := event
+		l.rec.Events.Emit(&schema.Event{Type: schema.EventShell, Shell: &e})
+	}
+	began := time.Now()
+	err := box.Relay(ctx, conn, func(ctx context.Context, c sandboxes.Cmd) (sandboxes.Process, error) {
+		if in = w.cfg.Reach.Newest(o.ID); in == nil {
+			return nil, fmt.Errorf("the rollout %s has no sandbox now", o.ID)
+		}
+		event.Part, event.User, event.Command = in.Part(), schema.Clip(c.User, maxBy), schema.Clip(strings.Join(c.Args, " "), maxCommand)
+		l.rec.Note("an operator ran commands in its sandbox: the events of type %s have them", schema.EventShell)
+		emit()
+		began = time.Now()
+		p, err := in.Start(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		return &watched{p, &event}, nil
+	})
+	if in == nil {
+		return err
+	}
+	event.Ended, event.MS = true, time.Since(began).Milliseconds()
+	if event.Exit == nil && err != nil {
+		event.Fault = schema.Clip(err.Error(), maxCommand)
+	}
+	emit()
+	l.rec.Log.Info().Int("number", number).Str("by", event.By).Msg("a command of an operator ended")
+	return nil // the connection had the answer
+}
+
+// Bounds of texts in a ShellEvent, in bytes.
+const (
+	maxBy      = 100
+	maxCommand = 1000
+)
+
+// watched notes the exit of a command in its event.
+type watched struct {
+	sandboxes.Process
+	event *schema.ShellEvent
+}
+
+// Wait implements sandboxes.Process.
+func (p *watched) Wait() (schema.Exit, error) {
+	exit, err := p.Process.Wait()
+	if err == nil {
+		p.event.Exit = &exit
+	}
+	return exit, err
+}
