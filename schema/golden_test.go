@@ -194,7 +194,7 @@ func workerSamples() map[string]schema.Message {
 		"hint":            &schema.Hint{V: 1, ID: "alpha-7"},
 		"control":         &schema.Control{V: 1, Do: schema.ControlGiveBack, ID: "alpha-7", Attempt: 2},
 		"presence":        &schema.Presence{V: 1, Worker: "w1", Instance: "i1", Version: "0.1.0", Slots: 4, Shells: true, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}, Running: []schema.ID{"alpha-7"}},
-		"fleet":           &schema.Fleet{V: 1, Workers: []schema.Capacity{{Slots: 4, Busy: 1, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}}}},
+		"fleet":           &schema.Fleet{V: 1, Workers: []schema.Capacity{{Worker: "w-1", Slots: 4, Busy: 1, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}}}},
 		"opened":          &schema.Opened{V: 1, MaxQueue: 1_000_000, MaxQueueBytes: 1 << 30, MaxBundleBytes: 8 << 30, MaxArtifactBytes: 32 << 30, Weight: 2},
 		"opened_no":       &schema.Opened{V: 1, Error: "no room for a stream of this size"},
 		"attach":          &schema.Attach{V: 1, Process: sampleProcess(), Replace: "b0b0"},

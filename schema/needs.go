@@ -47,6 +47,25 @@ func (r *Request) Needs() Needs {
 	return n
 }
 
+// String describes the needs in a few words.
+func (n *Needs) String() string {
+	parts := []string{"agent " + n.Agent, "sandbox " + strings.Join(n.Backends, " and ")}
+	add := func(set bool, text string) {
+		if set {
+			parts = append(parts, text)
+		}
+	}
+	add(len(n.Networks) > 0, "network "+strings.Join(n.Networks, " and "))
+	add(n.Proxied, "upstream "+n.Upstream)
+	add(len(n.Routes) > 0, "upstreams "+strings.Join(n.Routes, ", "))
+	add(n.GPUs > 0, fmt.Sprintf("%d GPUs", n.GPUs))
+	add(n.CPUs > 0, fmt.Sprintf("%v cpus", n.CPUs))
+	add(n.MemoryBytes > 0, fmt.Sprintf("%d MiB of memory", n.MemoryBytes>>20))
+	add(n.DiskBytes > 0, fmt.Sprintf("%d MiB of disk", n.DiskBytes>>20))
+	add(n.Pids > 0, fmt.Sprintf("%d processes", n.Pids))
+	return strings.Join(parts, ", ")
+}
+
 // Lacks names the first thing that the request asks for and the offer does not
 // have; nil when the worker can run it.
 func (o *Offer) Lacks(r *Request) error {

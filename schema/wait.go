@@ -27,7 +27,7 @@ type WaitEvent struct {
 	Call  int    `json:"call,omitempty"`  // the model call that waits; 0: all of the rollout
 	MS    int64  `json:"ms,omitempty"`    // duration of the wait so far, in milliseconds
 	Tries int    `json:"tries,omitempty"` // number of failed tries
-	Note  string `json:"note,omitempty"`  // details, such as "2 workers, no slot is free"
+	Note  string `json:"note,omitempty"`  // details, such as "2 workers, no slot is free"; may have several lines
 	Fault *Fault `json:"fault,omitempty"` // of the last try that failed
 	Ended bool   `json:"ended,omitempty"`
 }

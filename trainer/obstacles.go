@@ -25,7 +25,8 @@ func (o *obstacles) look() {
 		return
 	}
 	for _, w := range waiting {
-		why := fleet.Unable(&w.request)
+		needs := w.request.Needs()
+		why := fleet.Unable(&needs)
 		if why == "" || o.logged[why] || !o.backlog.isQueued(op, w.request.ID) {
 			continue
 		}

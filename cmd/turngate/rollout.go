@@ -5,14 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/queue"
+	"github.com/turngate/turngate/internal/operate"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trajectory"
@@ -51,7 +54,7 @@ func namesFiles(cmd *cobra.Command, args []string) bool {
 	})
 }
 
-// find returns the rollouts with the given names. They are readable until close
+// find returns the rollouts with the given names. They are readable until done
 // is called.
 func (f *rolloutFlags) find(cmd *cobra.Command, names []string) (list []*recorded.Rollout, done func(), err error) {
 	if f.nats.url == "" {
@@ -64,10 +67,21 @@ func (f *rolloutFlags) find(cmd *cobra.Command, names []string) (list []*recorde
 		}
 		return list, func() {}, nil
 	}
+	b, list, err := f.onSystem(cmd, names)
+	if err != nil {
+		return nil, nil, err
+	}
+	return list, b.Close, nil
+}
+
+// onSystem returns the rollouts of a running system with the given ids. The caller closes
+// the broker.
+func (f *rolloutFlags) onSystem(cmd *cobra.Command, names []string) (*broker.Broker, []*recorded.Rollout, error) {
 	b, ids, err := f.dial(cmd, names)
 	if err != nil {
 		return nil, nil, err
 	}
+	var list []*recorded.Rollout
 	for _, id := range ids {
 		r, err := recorded.On(b).Rollout(cmd.Context(), id, !f.ops)
 		if err != nil {
@@ -76,7 +90,7 @@ func (f *rolloutFlags) find(cmd *cobra.Command, names []string) (list []*recorde
 		}
 		list = append(list, r)
 	}
-	return list, b.Close, nil
+	return b, list, nil
 }
 
 // dial connects as the trainer to which all rollouts belong, or as an operator.
@@ -135,31 +149,69 @@ func rolloutGetCommand(f *rolloutFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get ROLLOUT",
 		Short: "Print a rollout's result as JSON, or its state if it has not ended",
+		Long:  "Print a rollout's result as JSON, or its state if it has not ended. For one in the queue of a running system, stderr has the reason why no worker has taken it, with a line for each reason for which workers cannot run it.",
 		Args:  needArgs(1, 1, "one rollout"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			list, done, err := f.find(cmd, args)
-			if err != nil {
-				return err
-			}
-			defer done()
-			for _, r := range list {
-				switch {
-				case r.Result != nil:
-					err = printJSON(cmd.OutOrStdout(), r.Result)
-				case r.State != nil:
-					err = printJSON(cmd.OutOrStdout(), r.State)
-				default:
-					err = fmt.Errorf("%s has no result yet", r.Name())
-				}
+			if f.nats.url == "" {
+				list, done, err := f.find(cmd, args)
 				if err != nil {
 					return err
 				}
+				defer done()
+				return printRecords(cmd.OutOrStdout(), list)
 			}
-			return nil
+			b, list, err := f.onSystem(cmd, args)
+			if err != nil {
+				return err
+			}
+			defer b.Close()
+			if err := printRecords(cmd.OutOrStdout(), list); err != nil {
+				return err
+			}
+			return f.printWaits(cmd, b, list)
 		},
 	}
 	cmd.Flags().BoolVar(&f.ops, "ops", false, "the credentials are those of an operator")
 	return cmd
+}
+
+// printRecords prints the result of each rollout, or else its state.
+func printRecords(w io.Writer, list []*recorded.Rollout) (err error) {
+	for _, r := range list {
+		switch {
+		case r.Result != nil:
+			err = printJSON(w, r.Result)
+		case r.State != nil:
+			err = printJSON(w, r.State)
+		default:
+			err = fmt.Errorf("%s has no result yet", r.Name())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printWaits tells on stderr why rollouts are in the queue.
+func (f *rolloutFlags) printWaits(cmd *cobra.Command, b *broker.Broker, list []*recorded.Rollout) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), 5*time.Second)
+	defer cancel()
+	for _, r := range list {
+		if r.State == nil || r.State.Status != schema.StatusQueued || r.Asked == nil {
+			continue
+		}
+		trainer := r.ID.Trainer()
+		if f.ops {
+			trainer = ""
+		}
+		why, err := operate.On(b, trainer).Waits(ctx, r.Asked)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(cmd.ErrOrStderr(), "it is in the queue: %s\n", why)
+	}
+	return nil
 }
 
 func rolloutShowCommand(f *rolloutFlags) *cobra.Command {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/turngate/turngate/internal/operate"
@@ -166,10 +165,10 @@ type Parked struct {
 	Waiting uint64   `json:"waiting"`
 	Needs   string   `json:"needs"`
 	Reasons []Reason `json:"reasons"` // a worker each
-	Able    []string `json:"able"`    // workers that meet the needs, and drain or have no free slot
+	Able    []string `json:"able"`    // workers that can run them, and have no free slot
 }
 
-// Reason is a need that a worker does not meet.
+// Reason is a need that a worker does not meet, or tells that it is draining.
 type Reason struct {
 	Worker string `json:"worker"`
 	Why    string `json:"why"`
@@ -196,36 +195,17 @@ func (o *operator) readQueue(ctx context.Context) (Queue, error) {
 		out.Lanes = append(out.Lanes, lane)
 	}
 	for _, p := range all.Parked {
-		parked := Parked{Trainer: cell(p.Trainer), Lane: p.Lane, Waiting: p.Waiting, Needs: needs(&p.Needs), Reasons: []Reason{}, Able: []string{}}
-		for i := range workers {
-			if why := workers[i].Offer.Meets(&p.Needs); why != nil {
-				parked.Reasons = append(parked.Reasons, Reason{cell(workers[i].Worker), plain.Line(why.Error(), maxFault)})
+		parked := Parked{Trainer: cell(p.Trainer), Lane: p.Lane, Waiting: p.Waiting, Needs: plain.Line(p.Needs.String(), maxFault), Reasons: []Reason{}, Able: []string{}}
+		for _, w := range schema.FleetOf(workers).Workers {
+			if why := w.Obstacle(&p.Needs); why != "" {
+				parked.Reasons = append(parked.Reasons, Reason{cell(w.Worker), plain.Line(why, maxFault)})
 			} else {
-				parked.Able = append(parked.Able, cell(workers[i].Worker))
+				parked.Able = append(parked.Able, cell(w.Worker))
 			}
 		}
 		out.Parked = append(out.Parked, parked)
 	}
 	return out, nil
-}
-
-// needs tells what requests need of a worker.
-func needs(n *schema.Needs) string {
-	parts := []string{"agent " + n.Agent, "sandbox " + strings.Join(n.Backends, " and ")}
-	add := func(set bool, text string) {
-		if set {
-			parts = append(parts, text)
-		}
-	}
-	add(len(n.Networks) > 0, "network "+strings.Join(n.Networks, " and "))
-	add(n.Proxied, "upstream "+n.Upstream)
-	add(len(n.Routes) > 0, "upstreams "+strings.Join(n.Routes, ", "))
-	add(n.GPUs > 0, fmt.Sprintf("%d GPUs", n.GPUs))
-	add(n.CPUs > 0, fmt.Sprintf("%v cpus", n.CPUs))
-	add(n.MemoryBytes > 0, fmt.Sprintf("%d MiB of memory", n.MemoryBytes>>20))
-	add(n.DiskBytes > 0, fmt.Sprintf("%d MiB of disk", n.DiskBytes>>20))
-	add(n.Pids > 0, fmt.Sprintf("%d processes", n.Pids))
-	return plain.Line(strings.Join(parts, ", "), maxFault)
 }
 
 // Letter is a request that no worker could read.

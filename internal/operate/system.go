@@ -71,6 +71,28 @@ func (s *System) Workers(ctx context.Context) ([]schema.Presence, error) {
 	return all, err
 }
 
+// Waits says why a request is in its trainer's queue, with a line for each reason for
+// which no worker can run it.
+func (s *System) Waits(ctx context.Context, q *schema.Request) (string, error) {
+	var fleet schema.Fleet
+	if s.trainer == "" {
+		all, err := s.Workers(ctx)
+		if err != nil {
+			return "", err
+		}
+		fleet = schema.FleetOf(all)
+	} else {
+		t, err := s.of(q.Trainer)
+		if err == nil {
+			fleet, err = t.Fleet(ctx)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return fleet.Queued(q), nil
+}
+
 // Queues reads the depth and the age of all queues, and the parked requests.
 func (s *System) Queues(ctx context.Context) (queue.Backlog, error) { return s.backlogs.Read(ctx) }
 

@@ -54,7 +54,7 @@ func (b *Board) render(now time.Time, columns, rows int) []string {
 	lines := []string{plain.Line(head+bar+tail, columns)}
 	if len(b.running) == 0 {
 		if len(b.queued) > 0 {
-			return append(lines, plain.Line("  "+b.queueText(), columns))
+			return append(lines, b.queueDrawn(columns, max(rows-4, 3))...)
 		}
 		if quiet := now.Sub(b.heard); ended < b.trials && quiet >= unheardAfter {
 			lines = append(lines, plain.Line("  none runs: they wait for a worker, "+short(quiet), columns))
@@ -73,13 +73,14 @@ func (b *Board) render(now time.Time, columns, rows int) []string {
 		lines = append(lines, fmt.Sprintf("  and %d more that run", more))
 	}
 	if len(b.queued) > 0 {
-		lines = append(lines, plain.Line("  "+b.queueText(), columns))
+		lines = append(lines, b.queueDrawn(columns, max(rows-1-len(lines), 3))...)
 	}
 	return lines
 }
 
-// queueText returns the number of rollouts that wait for a worker, and the reason.
-func (b *Board) queueText() string {
+// queueLines returns the number of rollouts that wait for a worker, and the reasons. The
+// first line has the first reason; a reason may have further lines.
+func (b *Board) queueLines() []string {
 	reasons := map[string]bool{}
 	for _, w := range b.queued {
 		if w.Note != "" {
@@ -89,9 +90,42 @@ func (b *Board) queueText() string {
 	// Only the oldest rollouts of a long queue send events.
 	text := fmt.Sprintf("%d queued", max(len(b.queued), b.trials-b.before-b.ended-len(b.running)))
 	if len(reasons) > 0 {
-		text += ": " + strings.Join(slices.Sorted(maps.Keys(reasons)), "; ")
+		text += ": " + strings.Join(slices.Sorted(maps.Keys(reasons)), ";\n")
 	}
-	return text
+	return strings.Split(text, "\n")
+}
+
+// queueDrawn returns queueLines for a terminal. Long lines are wrapped, and those beyond
+// rows are left out.
+func (b *Board) queueDrawn(columns, rows int) (lines []string) {
+	for i, l := range b.queueLines() {
+		indent := "  "
+		if i > 0 {
+			indent = "    "
+		}
+		for text := []rune(plain.Line(l, maxReason)); len(text) > 0; indent = "      " {
+			n := wrapAt(text, columns-len(indent))
+			lines = append(lines, indent+string(text[:n]))
+			text = []rune(strings.TrimLeft(string(text[n:]), " "))
+		}
+	}
+	if more := len(lines) - rows; more > 0 {
+		lines = append(lines[:rows-1], fmt.Sprintf("    and %d more lines", more+1))
+	}
+	return lines
+}
+
+// wrapAt returns the number of characters of the first line of a text.
+func wrapAt(text []rune, columns int) int {
+	if len(text) <= columns {
+		return len(text)
+	}
+	for n := columns; n > columns/2; n-- {
+		if text[n] == ' ' {
+			return n
+		}
+	}
+	return max(columns, 1)
 }
 
 func (b *Board) runningLine(name string, r *row, now time.Time, columns int) string {
@@ -127,7 +161,7 @@ func (b *Board) figures(now time.Time) string {
 func (b *Board) status(now time.Time) string {
 	s := fmt.Sprintf("%d of %d ended, %d run, %s", b.before+b.ended, b.trials, len(b.running), b.figures(now))
 	if len(b.queued) > 0 {
-		s += "; " + b.queueText()
+		s += "; " + strings.Join(b.queueLines(), " ")
 	}
 	waits := map[string]int{}
 	for _, r := range b.running {
@@ -146,7 +180,7 @@ func (b *Board) status(now time.Time) string {
 	if len(b.running) == 0 && len(b.queued) == 0 && now.Sub(b.heard) >= unheardAfter {
 		s += "; none runs: they wait for a worker"
 	}
-	return plain.Line(s, 400)
+	return plain.Line(s, 1000)
 }
 
 // short writes a duration in at most six characters.

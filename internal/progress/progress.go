@@ -35,6 +35,8 @@ const (
 	// reports it.
 	unheardAfter = 3 * time.Second
 	maxRows      = 16
+	// maxReason bounds a line about rollouts that wait for a worker, in characters.
+	maxReason = 500
 )
 
 // Board shows the rollouts of one job. It implements io.Writer for other output,
@@ -218,7 +220,9 @@ func (b *Board) queue(id schema.ID, w *schema.WaitEvent) {
 	}
 	b.queued[id] = w
 	if had == nil || had.Note != w.Note {
-		b.line(id, w.String())
+		for l := range strings.Lines(w.String()) {
+			b.line(id, l)
+		}
 	}
 }
 
@@ -300,7 +304,7 @@ func (b *Board) count(r *schema.Result) {
 // is not a terminal.
 func (b *Board) line(id schema.ID, text string) {
 	if b.cfg.Size == nil && b.trials <= fewRollouts {
-		fmt.Fprintf(b.cfg.Out, "%s %s: %s\n", id, plain.Line(b.names[id], 60), plain.Line(text, 300))
+		fmt.Fprintf(b.cfg.Out, "%s %s: %s\n", id, plain.Line(b.names[id], 60), plain.Line(text, maxReason))
 	}
 }
 

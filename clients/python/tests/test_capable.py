@@ -37,18 +37,20 @@ def test_lacks(vector: dict[str, Any]) -> None:
 
 
 def test_a_fleet() -> None:
-    able, other = Capacity(slots=1, offer=OFFER), Capacity(slots=1, offer=Offer(backends=["docker"], agents=["mini"]))
+    able = Capacity(worker="b", slots=1, offer=OFFER)
+    other = Capacity(worker="a", slots=1, offer=Offer(backends=["docker"], agents=["mini"]))
     request = request_of({"request": {}})
     assert unable(Fleet(workers=[]), request) == ""
     assert unable(Fleet(workers=[other, able]), request) == ""
-    assert unable(Fleet(workers=[other]), request).startswith("no worker offers what it asks: sandbox.backend: ")
+    assert unable(Fleet(workers=[other]), request).startswith("no worker offers what it asks:\na: sandbox.backend: ")
     able.draining = True
+    assert unable(Fleet(workers=[able, other]), request).endswith("one of docker;\nb: it is draining")
     assert unable(Fleet(workers=[able]), request) == ""
     request.agent.name = "pi"
     with pytest.raises(InvalidError, match=r"agent\.name: 'pi' .* worker that is there: mini, nop"):
         check_agents(Fleet(workers=[other, able]), [request], set())
     check_agents(Fleet(workers=[]), [request], set())
-    check_agents(Fleet(workers=[able, Capacity(offer=Offer())]), [request], set())  # it does not say what it offers
+    check_agents(Fleet(workers=[able, Capacity(worker="c", offer=Offer())]), [request], set())  # it does not say what it offers
 
 
 async def test_an_agent_that_no_worker_has_is_refused(server: Server, tasks: Path) -> None:
@@ -69,7 +71,8 @@ async def test_rollouts_that_no_worker_can_run_are_logged(
         await client._stuck.look()
         said = [r.getMessage() for r in caplog.records if " waits: " in r.getMessage()]
         assert len(said) == 1
-        assert said[0].startswith(f"rollout {ids[0]} waits: no worker offers what it asks: sandbox.backend: 'docker'")
+        assert said[0].startswith(f"rollout {ids[0]} waits: no worker offers what it asks:\n")
+        assert ": sandbox.backend: 'docker'" in said[0]
         assert said[0].endswith("this worker offers one of local")
         await client.cancel()
         assert {r.status async for r in client.results()} == {"cancelled"}

@@ -40,12 +40,7 @@ func (f *fleet) onAsked(m *nats.Msg) {
 		f.log.Debug().Err(err).Msg("not known who is there")
 		return
 	}
-	answer := schema.Fleet{V: schema.Version}
-	for _, p := range all {
-		c := schema.Capacity{Slots: p.Slots, Busy: len(p.Running), Draining: p.Draining, Offer: p.Offer}
-		c.Offer.Images = nil // may belong to other trainers, and are many
-		answer.Workers = append(answer.Workers, c)
-	}
+	answer := schema.FleetOf(all)
 	data, err := schema.Encode(&answer)
 	if err == nil {
 		err = m.Respond(data)

@@ -204,7 +204,8 @@ func (p *parking) pass(ctx context.Context, d *delivery, req *schema.Request, la
 	if waited := p.unfit.since(req, p.timing); waited < p.timing.NoCapable {
 		return d.nak(min(later, p.timing.NoCapable-waited))
 	}
-	return p.requests.refuse(ctx, d, req, lacks)
+	fleet, needs := schema.FleetOf(all), req.Needs()
+	return p.requests.refuse(ctx, d, req, cmp.Or(fleet.Unable(&needs), fmt.Sprintf("no worker is there that can run it: %v", lacks)))
 }
 
 // parked returns the parked message of a rollout; nil: none.

@@ -99,10 +99,10 @@ func (q *requests) fail(ctx context.Context, id schema.ID, fault *schema.Fault) 
 	return err
 }
 
-// refuse ends the rollout of a request that no worker can run.
-func (q *requests) refuse(ctx context.Context, d *delivery, req *schema.Request, lacks error) error {
+// refuse ends the rollout of a request that no worker can run, for the reason why.
+func (q *requests) refuse(ctx context.Context, d *delivery, req *schema.Request, why string) error {
 	m := q.resolver.aboutMessage(d, req, askRefuse)
-	m.fault = schema.Faultf("request", schema.CodeNoWorker, schema.WhoUser, "no live worker offers what it asks: %v", lacks)
+	m.fault = schema.Faultf("request", schema.CodeNoWorker, schema.WhoUser, "%s", why)
 	did, err := q.resolver.resolve(ctx, m)
 	if err != nil {
 		return err

@@ -35,13 +35,17 @@ func (j *trainerCheck) unable(ctx context.Context, now fleetView) error {
 		return err
 	}
 	errs := []error{j.restore(ctx, s, all, waiting)} // each of one class; the others are still looked after
-	seen := map[class]*absenceTimer{}
+	var there []schema.Presence
+	for _, p := range now.present {
+		there = append(there, *p)
+	}
+	seen, workers := map[class]*absenceTimer{}, schema.FleetOf(there)
 	for _, c := range all {
 		if c.name == subjects.ClassDelay || c.waiting == 0 {
 			continue
 		}
-		lacks := now.lacks(&c.needs)
-		if lacks == nil {
+		why := workers.Unable(&c.needs)
+		if why == "" {
 			continue
 		}
 		v := j.idle[c.class]
@@ -50,30 +54,15 @@ func (j *trainerCheck) unable(ctx context.Context, now fleetView) error {
 		}
 		seen[c.class] = v
 		if v.look(time.Now(), 4*j.timing.Tidy) >= j.timing.NoCapable {
-			errs = append(errs, j.refuse(ctx, c, lacks))
+			errs = append(errs, j.refuse(ctx, c, why))
 		}
 	}
 	j.idle = seen
 	return errors.Join(errs...)
 }
 
-// lacks returns nil if a live worker meets the needs or all workers drain, and
-// otherwise the first need that one of them lacks.
-func (s fleetView) lacks(n *schema.Needs) error {
-	var lacks error
-	for _, p := range s.present {
-		if p.Draining {
-			continue
-		}
-		if lacks = p.Offer.Meets(n); lacks == nil {
-			return nil
-		}
-	}
-	return lacks
-}
-
 // refuse ends the requests of a class.
-func (j *trainerCheck) refuse(ctx context.Context, c queued, lacks error) error {
+func (j *trainerCheck) refuse(ctx context.Context, c queued, why string) error {
 	q := &queue{trainer: j.tid, lane: c.lane, stream: subjects.Queue(j.tid), consumer: subjects.ConsumerOfClass(c.lane, c.name)}
 	for range maxRefusals {
 		d, err := j.puller.one(ctx, q)
@@ -82,7 +71,7 @@ func (j *trainerCheck) refuse(ctx context.Context, c queued, lacks error) error 
 		}
 		req, err := j.requests.read(ctx, d)
 		if err == nil && req != nil {
-			err = j.requests.refuse(ctx, d, req, lacks)
+			err = j.requests.refuse(ctx, d, req, why)
 		}
 		if err != nil {
 			_ = d.nak(j.timing.Unfit)

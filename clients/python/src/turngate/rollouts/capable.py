@@ -16,6 +16,9 @@ QUEUED_LONG = 2.0
 MOST_LOOKED_AT = 64
 """Rollouts that are looked at, the oldest first; also the number of reasons that are kept."""
 
+MOST_REASONS, MOST_OF_REASON, MOST_NAMED = 16, 400, 4
+"""Bounds of a text about workers: its reasons, the characters of each, and the workers that it names."""
+
 
 def lacks(offer: Offer, request: Request) -> InvalidError | None:
     """Name the first thing that a request asks for and an offer does not have; None: its worker can run it."""
@@ -50,15 +53,31 @@ def lacks(offer: Offer, request: Request) -> InvalidError | None:
 
 
 def unable(fleet: Fleet, request: Request) -> str:
-    """Say why no worker that is there can run a request; empty: one can, or none is there."""
-    lack: InvalidError | None = None
+    """Say why no worker that is there can run a request, with a line for each reason; empty: one can, or none is there.
+
+    It is empty, too, if all workers are draining.
+    """
+    reasons: dict[str, list[str]] = {}
+    lacking = False
     for w in fleet.workers:
-        if w.draining:
-            continue
         lack = lacks(w.offer, request)
-        if lack is None:
+        if lack is None and not w.draining:
             return ""
-    return f"no worker offers what it asks: {lack}" if lack is not None else ""
+        lacking = lacking or not w.draining
+        why = "it is draining" if lack is None else " ".join(str(lack).split())[:MOST_OF_REASON]
+        reasons.setdefault(why, []).append(w.worker)
+    if not lacking:
+        return ""
+    named = sorted((sorted(workers), why) for why, workers in reasons.items())
+    lines = [f"{_few(workers)}: {why}" for workers, why in named[:MOST_REASONS]]
+    if (more := len(named) - MOST_REASONS) > 0:
+        lines.append(f"{more} more reasons")
+    return "no worker offers what it asks:\n" + ";\n".join(lines)
+
+
+def _few(workers: list[str]) -> str:
+    more = len(workers) - MOST_NAMED
+    return ", ".join(workers[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def check_agents(fleet: Fleet, requests: Iterable[Request], seen: set[str]) -> None:

@@ -1135,6 +1135,7 @@ class Offer:
 class Capacity:
     """Capacity is the capacity of one worker."""
 
+    worker: str = field(default="", metadata=wire(keep=True, required=True))
     slots: int = field(default=0, metadata=wire(keep=True))
     busy: int = field(default=0, metadata=wire(keep=True))
     """Slots in use."""
@@ -1144,10 +1145,10 @@ class Capacity:
 
 @dataclass(slots=True, kw_only=True)
 class Fleet:
-    """Fleet lists the live workers for a trainer. It has neither their names nor the rollouts of other trainers."""
+    """Fleet lists the live workers for a trainer, without the rollouts of other trainers."""
 
     v: int = field(default=1, metadata=wire(keep=True))
-    workers: list[Capacity] = field(default_factory=list, metadata=wire(keep=True, most=100000))
+    workers: list[Capacity] = field(default_factory=list, metadata=wire(keep=True))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1207,7 +1208,7 @@ class WaitEvent:
     tries: int = 0
     """Number of failed tries."""
     note: str = field(default="", metadata=wire(most=65536))
-    """Details, such as "2 workers, no slot is free"."""
+    """Details, such as "2 workers, no slot is free"; may have several lines."""
     fault: Fault | None = None
     """Of the last try that failed."""
     ended: bool = False
