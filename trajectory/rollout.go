@@ -72,6 +72,20 @@ type Rollout struct {
 	numbers map[string]int32 // of policy versions
 }
 
+// Versions lists the policy versions that answered the calls, in the order of their first
+// answers.
+func (r *Rollout) Versions() []string {
+	var out []string
+	for _, c := range r.Calls {
+		for _, v := range c.Versions {
+			if !slices.Contains(out, v.Version) {
+				out = append(out, v.Version)
+			}
+		}
+	}
+	return out
+}
+
 // Read reads a transcript and links its calls. result is the rollout's result;
 // without one (nil), every answer counts as committed and the reward is unknown. A
 // transcript that ends early or is damaged gives the calls before that place and a

@@ -33,14 +33,7 @@ func rolloutListCommand(f *rolloutFlags) *cobra.Command {
 		Long: "List rollouts: those of jobs, or with --nats those of a trainer: the requests that wait, and the newest rollouts that run or have ended.\n\n" +
 			"With the credentials of an operator (ops.nk) the newest rollouts of each trainer are listed, or those of --trainer, without the requests that wait.",
 		PreRunE: func(_ *cobra.Command, args []string) error {
-			wrong := []error{atLeast("limit", l.limit, 1)}
-			if l.trainer != "" {
-				wrong = append(wrong, flagOf("trainer", schema.CheckTrainer(l.trainer)))
-			}
-			if f.nats.url != "" && len(args) > 0 {
-				wrong = append(wrong, errors.New("--nats: it lists no jobs: leave out their folders"))
-			}
-			return usageOf(wrong...)
+			return l.check(f, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var list []*recorded.Rollout
@@ -70,17 +63,40 @@ func rolloutListCommand(f *rolloutFlags) *cobra.Command {
 	return cmd
 }
 
-// onSystem returns the rollouts of a trainer, or as an operator those of all trainers.
-func (l *listFlags) onSystem(cmd *cobra.Command, nats *natsFlags) ([]*recorded.Rollout, error) {
-	name := l.trainer
+// check checks the flags, and the names of jobs.
+func (l *listFlags) check(f *rolloutFlags, dirs []string) error {
+	wrong := []error{atLeast("limit", l.limit, 1)}
+	if l.trainer != "" {
+		wrong = append(wrong, flagOf("trainer", schema.CheckTrainer(l.trainer)))
+	}
+	if f.nats.url != "" && len(dirs) > 0 {
+		wrong = append(wrong, errors.New("--nats: it lists no jobs: leave out their folders"))
+	}
+	return usageOf(wrong...)
+}
+
+// dial connects as the trainer whose rollouts are listed, or as an operator, with an
+// empty name.
+func (l *listFlags) dial(cmd *cobra.Command, nats *natsFlags) (b *broker.Broker, name string, err error) {
+	name = l.trainer
 	if role, _ := broker.RoleOf(nats.creds); role == broker.RoleOps {
 		name = ""
 	}
-	b, name, err := nats.dialReader(cmd, name)
+	return nats.dialReader(cmd, name)
+}
+
+// onSystem returns the rollouts of a trainer, or as an operator those of all trainers.
+func (l *listFlags) onSystem(cmd *cobra.Command, nats *natsFlags) ([]*recorded.Rollout, error) {
+	b, name, err := l.dial(cmd, nats)
 	if err != nil {
 		return nil, err
 	}
 	defer b.Close()
+	return l.read(cmd, b, name)
+}
+
+// read returns the rollouts that the client of this name may read; empty: an operator.
+func (l *listFlags) read(cmd *cobra.Command, b *broker.Broker, name string) (all []*recorded.Rollout, err error) {
 	s, of := recorded.On(b), []string{cmp.Or(name, l.trainer)}
 	if of[0] == "" {
 		if l.before > 0 {
@@ -90,7 +106,6 @@ func (l *listFlags) onSystem(cmd *cobra.Command, nats *natsFlags) ([]*recorded.R
 			return nil, err
 		}
 	}
-	var all []*recorded.Rollout
 	for _, tid := range of {
 		list, next, err := s.Rollouts(cmd.Context(), tid, l.before, l.limit, name != "")
 		if err != nil {

@@ -1,11 +1,10 @@
 package console
 
 import (
-	"math"
 	"net/http"
-	"slices"
 
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/trainer"
 	"github.com/turngate/turngate/trajectory"
 )
@@ -33,40 +32,17 @@ type Member struct {
 // groupOf compares the rollouts of a group, as trainers do.
 func groupOf(id, group string, rows []Row) Group {
 	out := Group{Trainer: id, Group: group, Members: []Member{}}
-	var known []float64
-	usable := func(r *Row) bool { return r.Use == string(trainer.Train) && r.Reward != nil }
+	rewards := make([]*float64, len(rows))
 	for i := range rows {
-		out.Members = append(out.Members, Member{Row: rows[i]})
 		out.Task = rows[i].Task
-		if usable(&rows[i]) {
-			known = append(known, *rows[i].Reward)
+		if rows[i].Use == string(trainer.Train) {
+			rewards[i] = rows[i].Reward
 		}
 	}
-	if len(known) == 0 {
-		return out
-	}
-	n, mean, square := float64(len(known)), 0.0, 0.0
-	for _, r := range known {
-		mean += r / n
-	}
-	for _, r := range known {
-		square += (r - mean) * (r - mean) / n
-	}
-	deviation := math.Sqrt(square)
-	if slices.Min(known) == slices.Max(known) { // no error of rounding is a deviation
-		mean, deviation = known[0], 0
-	}
-	out.Mean, out.Deviation = &mean, &deviation
-	for i := range out.Members {
-		m := &out.Members[i]
-		if !usable(&m.Row) {
-			continue
-		}
-		a := *m.Reward - mean
-		if deviation > 0 {
-			a /= deviation
-		}
-		m.Advantage = &a
+	mean, deviation, advantages := jobs.Advantages(rewards)
+	out.Mean, out.Deviation = mean, deviation
+	for i := range rows {
+		out.Members = append(out.Members, Member{rows[i], advantages[i]})
 	}
 	return out
 }
@@ -104,11 +80,9 @@ func (s *Server) versions(w http.ResponseWriter, r *http.Request) {
 
 func versionsOf(t *trajectory.Rollout) Versions {
 	out := Versions{Versions: []string{}}
-	for _, c := range t.Calls {
-		for _, v := range c.Versions {
-			if name := cell(v.Version); len(out.Versions) < maxVersions && !slices.Contains(out.Versions, name) {
-				out.Versions = append(out.Versions, name)
-			}
+	for _, v := range t.Versions() {
+		if len(out.Versions) < maxVersions {
+			out.Versions = append(out.Versions, cell(v))
 		}
 	}
 	return out

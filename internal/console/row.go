@@ -15,10 +15,6 @@ const (
 	maxFault = 500
 )
 
-// statusOpen is the status of a trial in a folder that has no result: it waits, runs,
-// or its job was stopped.
-const statusOpen = "open"
-
 // Row is a rollout in the table.
 type Row struct {
 	ID      string   `json:"id"`
@@ -55,7 +51,7 @@ type Row struct {
 
 // rowOf describes a rollout in a row. Its texts come from tasks and agents.
 func rowOf(r *recorded.Rollout) Row {
-	row := Row{ID: cell(string(r.ID)), Trainer: cell(r.ID.Trainer()), Status: statusOpen, seq: r.Seq}
+	row := Row{ID: cell(string(r.ID)), Trainer: cell(r.ID.Trainer()), Status: string(recorded.StatusOpen), seq: r.Seq}
 	if q := r.Asked; q != nil {
 		row.Group, row.Index, row.Task, row.Agent, row.Labels = cell(q.Group), q.Index, cell(q.Task.Name), cell(q.Agent.Name), labels(q.Labels)
 	}
