@@ -64,6 +64,17 @@ func (t *table) flush() error {
 	return w.Flush()
 }
 
+// shorten leaves out the last rows, so that at most limit lines are written, and tells
+// their number.
+func (t *table) shorten(limit int) {
+	limit = max(limit, 2)
+	if more := len(t.rows) - limit; more > 0 {
+		last := make([]string, len(t.rows[0]))
+		last[0] = fmt.Sprintf("%d more", more+1)
+		t.rows = append(t.rows[:limit-1], last)
+	}
+}
+
 func (t *table) fit() {
 	for _, name := range t.spare {
 		if t.over(t.widths()) <= 0 {
