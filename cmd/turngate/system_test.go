@@ -38,11 +38,23 @@ func (p person) until(t *testing.T, text string, args ...string) (line string, c
 	return line, cmd.ProcessState.ExitCode()
 }
 
+// workers lists the workers of the current context.
+func (p person) workers(t *testing.T) (out []string) {
+	t.Helper()
+	var all []struct{ Worker string }
+	harness.Must(t, json.Unmarshal([]byte(p.turngate(t, "worker", "ls", "-o", "json").out), &all))
+	for _, w := range all {
+		out = append(out, w.Worker)
+	}
+	return out
+}
+
 // TestCommandsOfARunningSystem runs rollouts on a system and looks at them and at its
 // queues.
 func TestCommandsOfARunningSystem(t *testing.T) {
 	p := newPerson(t)
-	p.up(t, "--state", filepath.Join(t.TempDir(), "lab"))
+	state := t.TempDir()
+	p.up(t, "--state", filepath.Join(state, "lab"))
 	check := func(code int, says string, args ...string) outcome {
 		t.Helper()
 		got := p.turngate(t, args...)
@@ -77,6 +89,9 @@ func TestCommandsOfARunningSystem(t *testing.T) {
 		}
 	}
 
+	readsGroups(t, p, filepath.Join(state, "lab"))
+	showsTop(t, p)
+
 	// A request that no worker can run: its reason is on the submitter's screen, and in the queue.
 	line, code := p.until(t, "docker", "run", "--sandbox", "docker", "--image", "none", "--agent", "nop", "--out", filepath.Join(t.TempDir(), "j"), good)
 	if !strings.Contains(line, "sandbox.backend") || code != 130 {
@@ -98,7 +113,7 @@ func TestCommandsOfARunningSystem(t *testing.T) {
 	check(0, "p3", "queue", "ls", "-o", "wide")
 	check(2, `--trainer: trainer: "A b"`, "queue", "ls", "--trainer", "A b")
 
-	for _, list := range [][]string{{"worker", "ls"}, {"queue", "ls"}, {"dead", "ls"}, {"agent", "ls"}, {"rollout", "ls"}, {"context", "ls"}, {"job", "ls"}, {"sandbox", "ls"}, {"machine", "ls"}, {"image", "ls"}} {
+	for _, list := range [][]string{{"worker", "ls"}, {"queue", "ls"}, {"group", "ls"}, {"dead", "ls"}, {"agent", "ls"}, {"rollout", "ls"}, {"context", "ls"}, {"job", "ls"}, {"sandbox", "ls"}, {"machine", "ls"}, {"image", "ls"}} {
 		check(2, `"xml" is not valid: want table, wide, json, jsonl or yaml`, append(slices.Clone(list), "-o", "xml")...)
 		if list[0] == "machine" || list[0] == "image" { // one listens for 3 s, the other needs Docker
 			continue
@@ -114,6 +129,25 @@ func TestCommandsOfARunningSystem(t *testing.T) {
 		"up-lab\n": {"run", "--context", ""}, "local\n": {"run", "--sandbox", ""}, "opencode\n": {"run", "--agent", ""}, "jsonl\n": {"worker", "ls", "-o", ""}, "mini\n": {"agent", "install", ""},
 	} {
 		check(0, want, append([]string{"__complete"}, args...)...)
+	}
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{string(well.ID), []string{"rollout", "get", ""}},
+		{string(bad.ID), []string{"tap", ""}},
+		{string(bad.ID), []string{"rollout", "watch", "--context", "up-lab", ""}},
+		{well.Group, []string{"group", "get", ""}},
+		{"local", []string{"trainer", "rm", ""}},
+		{p.workers(t)[0], []string{"worker", "rm", ""}},
+	} {
+		if got := check(0, c.want+"\n", append([]string{"__complete"}, c.args...)...); !strings.Contains(got.out, "\n:4\n") { // no files
+			t.Errorf("%v: %+v", c.args, got)
+		}
+	}
+	check(0, ":0", "__complete", "rollout", "get", "--runs", t.TempDir(), "")
+	if got := check(0, ":4", "__complete", "rollout", "get", "--nats", "nats://127.0.0.1:1", ""); strings.Contains(got.out+got.errOut, "127.0.0.1") {
+		t.Errorf("%+v", got)
 	}
 	if got := check(0, "up-lab\n", "__complete", "context", "use", ""); strings.Contains(got.out, "local") {
 		t.Errorf("%+v", got)
