@@ -1148,7 +1148,7 @@ class Fleet:
     """Fleet lists the live workers for a trainer, without the rollouts of other trainers."""
 
     v: int = field(default=1, metadata=wire(keep=True))
-    workers: list[Capacity] = field(default_factory=list, metadata=wire(keep=True))
+    workers: list[Capacity] = field(default_factory=list, metadata=wire(keep=True, most=100000))
 
 
 @dataclass(slots=True, kw_only=True)
