@@ -25,6 +25,7 @@ const (
 	StateEnded   State = "ended"   // each trial has a result
 	StateStopped State = "stopped" // its process ended in order before that; Plan.Stopped has the reason
 	StateDied    State = "died"    // its process was killed, or has not run yet
+	StateOpen    State = "open"    // a job of Harbor that has not ended: it runs, or its process ended before that
 )
 
 // Action changes a running job.
@@ -75,7 +76,7 @@ type reply struct {
 // Control does something to the running job in a folder and returns its new state. The
 // error is a *NotRunningError if no process runs the job.
 func Control(ctx context.Context, dir string, a Action) (State, error) {
-	if err := Is(dir); err != nil {
+	if err := IsOwn(dir); err != nil {
 		return "", err
 	}
 	r, err := ask(ctx, dir, http.MethodPost, string(a))
@@ -97,7 +98,12 @@ func Control(ctx context.Context, dir string, a Action) (State, error) {
 
 // StateOf returns the state of the job in a folder.
 func StateOf(ctx context.Context, dir string) (State, error) {
-	if err := Is(dir); err != nil {
+	if err := IsOwn(dir); errors.Is(err, ErrHarbor) {
+		if harborEnd(dir).IsZero() {
+			return StateOpen, nil
+		}
+		return StateEnded, nil
+	} else if err != nil {
 		return "", err
 	}
 	r, err := ask(ctx, dir, http.MethodGet, "state")

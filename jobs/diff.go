@@ -26,7 +26,7 @@ type Entry struct {
 }
 
 // List reads the jobs in a folder, the newest first. It skips folders that are
-// not jobs of turngate. If some jobs cannot be read, it returns an error together
+// not jobs of turngate or Harbor. If some jobs cannot be read, it returns an error together
 // with the other jobs.
 func List(dir string) ([]Entry, error) {
 	list, err := os.ReadDir(dir)
@@ -64,7 +64,12 @@ func Show(dir string) (Entry, error) {
 		return Entry{}, err
 	}
 	e := Entry{Dir: dir, Name: p.Name, Agents: p.Agents(), Models: p.Models(), Created: p.Created, Summary: Sum(len(p.Trials), results)}
-	if e.Ended == e.Trials {
+	switch {
+	case p.Harbor:
+		if at := harborEnd(dir); !at.IsZero() {
+			e.Finished = &at
+		}
+	case e.Ended == e.Trials:
 		e.Finished, err = finished(dir)
 	}
 	return e, err

@@ -59,6 +59,10 @@ type Plan struct {
 	StoppedBy string `json:"stopped_by,omitempty"`
 
 	Trials []Trial `json:"trials"`
+
+	// Harbor is true for a job that Harbor ran. It has no turngate.json, and the ids of its
+	// rollouts are made of the names of its trials.
+	Harbor bool `json:"-"`
 }
 
 // Trial is one rollout of one task with one variant.
@@ -203,6 +207,9 @@ func Open(dir string) (*Job, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("open the job: %w", err)
+	}
+	if err := IsOwn(dir); err != nil {
+		return nil, err
 	}
 	p, done, err := read(dir)
 	if err != nil {
@@ -511,18 +518,33 @@ func (p *Plan) uuid(trial string) string {
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }
 
-// Read reads the plan and the results of a job, which may be running.
+// Read reads the plan and the results of a job of turngate or Harbor, which may be running.
 func Read(dir string) (Plan, []schema.Result, error) {
 	p, done, err := read(dir)
 	return p, inOrder(p, done), err
 }
 
-// ErrNoJob is returned for a folder that is not a turngate job.
+// ErrNoJob is returned for a folder that is not a job of turngate or Harbor.
 var ErrNoJob = errors.New("this is not the folder of a job: it has no " + planName)
 
-// Is returns an error that wraps ErrNoJob if a folder is not the folder of a job.
+// ErrHarbor is returned if a job of Harbor is to go on.
+var ErrHarbor = errors.New("Harbor ran this job: `harbor job resume` continues it")
+
+// Is returns an error that wraps ErrNoJob if a folder is not the folder of a job, of
+// turngate or of Harbor.
 func Is(dir string) error {
-	if _, err := os.Stat(filepath.Join(dir, planName)); errors.Is(err, fs.ErrNotExist) {
+	err := IsOwn(dir)
+	if errors.Is(err, ErrHarbor) {
+		return nil
+	}
+	return err
+}
+
+// IsOwn is Is for a job that Open resumes: a folder of Harbor is an ErrHarbor.
+func IsOwn(dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, planName)); errors.Is(err, fs.ErrNotExist) && isHarbor(dir) {
+		return fmt.Errorf("%s: %w", dir, ErrHarbor)
+	} else if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w", dir, ErrNoJob)
 	} else if err != nil {
 		return fmt.Errorf("open the job: %w", err)
@@ -532,6 +554,9 @@ func Is(dir string) error {
 
 func read(dir string) (p Plan, done map[string]schema.Result, err error) {
 	if err := readJSON(filepath.Join(dir, planName), &p); errors.Is(err, fs.ErrNotExist) {
+		if h, done, ok, err := readHarbor(dir); ok || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return h, done, err
+		}
 		return p, nil, fmt.Errorf("%s: %w", dir, ErrNoJob)
 	} else if err != nil {
 		return p, nil, err

@@ -65,7 +65,7 @@ func (f *jobFlags) check(cmd *cobra.Command) error {
 		wrong = append(wrong, fmt.Errorf("--limit: %d is not valid: want 0 or more", f.limit))
 	}
 	if f.resume != "" {
-		return errors.Join(append(wrong, flagOf("resume", jobs.Is(f.resume)))...)
+		return errors.Join(append(wrong, flagOf("resume", jobs.IsOwn(f.resume)))...)
 	}
 	if c.Seed != nil && f.limit <= 0 {
 		wrong = append(wrong, errors.New("--seed: it needs --limit, the number of tasks to take"))

@@ -151,7 +151,7 @@ func (s *Server) detail(w http.ResponseWriter, r *http.Request) {
 		d.addCalls(t)
 	}
 	if s.config.Source.Files() == nil {
-		d.Commands = commands(found.ID, s.config.Source.Flags())
+		d.Commands = commands(found, s.config.Source.Flags())
 		d.Files = append(d.Files, found.Files()...)
 		slices.Sort(d.Files)
 	}
@@ -233,7 +233,7 @@ func (d *Detail) addCalls(t *trajectory.Rollout) {
 		for _, s := range c.Versions {
 			v.Versions = append(v.Versions, schema.VersionSpan{Version: cell(s.Version), Start: s.Start, End: s.End})
 		}
-		if ended > 0 && c.At > ended {
+		if ended > 0 && c.At > ended && c.MS > 0 { // without a duration, At is the end of the call
 			v.Wait = c.At - ended
 		}
 		ended = c.At + c.MS
@@ -386,10 +386,13 @@ func fileName(name string) string {
 }
 
 // commands are those that a user runs next on a rollout.
-func commands(id schema.ID, flags string) []string {
+func commands(r *recorded.Rollout, flags string) []string {
 	var out []string
 	for _, what := range []string{"show", "replay", "export --format atif", "logs"} {
-		out = append(out, "turngate rollout "+what+" "+flags+" "+string(id))
+		if what == "replay" && r.Plan != nil && r.Plan.Harbor { // its agent is not turngate's
+			continue
+		}
+		out = append(out, "turngate rollout "+what+" "+flags+" "+string(r.ID))
 	}
 	return out
 }

@@ -16,7 +16,7 @@ import (
 // lookEvery is the interval in which folders are looked at.
 const lookEvery = time.Second
 
-// Folder is the Source of a folder: one job, or the jobs in it.
+// Folder is the Source of a folder: one job, or the jobs in it, of turngate and of Harbor.
 type Folder struct{ Dir string }
 
 // Name implements Source.
@@ -49,7 +49,7 @@ func (f *Folder) Follow(ctx context.Context, show func(*recorded.Rollout), troub
 			}
 			for _, r := range list {
 				if ended, ok := shown[r.ID]; !ok || !ended && r.Result != nil {
-					shown[r.ID] = r.Result != nil
+					shown[r.ID] = r.Result != nil && !unreadable(r.Result)
 					show(r)
 				}
 			}
@@ -64,6 +64,12 @@ func (f *Folder) Follow(ctx context.Context, show func(*recorded.Rollout), troub
 		case <-time.After(lookEvery):
 		}
 	}
+}
+
+// unreadable reports whether a result tells of a file that cannot be read. Harbor may be
+// writing it.
+func unreadable(r *schema.Result) bool {
+	return r.Fault != nil && r.Fault.Code == schema.CodeUnreadable
 }
 
 // jobs lists the folders of the jobs.
@@ -92,8 +98,9 @@ func jobName(dir string) string {
 	return cell(filepath.Base(dir))
 }
 
-// stamp changes with a job's plan and results: a job writes result.json after results.
-type stamp struct{ plan, result fileStamp }
+// stamp changes with a job's plan and results: a job writes result.json after results. A
+// job of Harbor has no plan, and its folder changes when a trial begins.
+type stamp struct{ plan, folder, result fileStamp }
 
 type fileStamp struct {
 	at   time.Time
@@ -107,7 +114,11 @@ func stampOf(dir string) stamp {
 		}
 		return s
 	}
-	return stamp{of("turngate.json"), of("result.json")}
+	at := stamp{plan: of("turngate.json"), result: of("result.json")}
+	if at.plan == (fileStamp{}) {
+		at.folder = of(".")
+	}
+	return at
 }
 
 // Files implements Source.

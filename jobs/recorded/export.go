@@ -48,11 +48,7 @@ func Export(ctx context.Context, w io.Writer, format string, list []*Rollout, o 
 		if err := ctx.Err(); err != nil {
 			return sum, context.Cause(ctx)
 		}
-		data, err := r.Transcript(ctx)
-		var t *trajectory.Rollout
-		if err == nil {
-			t, err = trajectory.Read(bytes.NewReader(data), r.Result, o)
-		}
+		data, t, err := r.read(ctx, o)
 		var broken *trajectory.TranscriptError
 		if errors.Is(err, ErrNoTranscript) || errors.Is(err, trajectory.ErrNoCalls) || errors.As(err, &broken) {
 			sum.Skipped = append(sum.Skipped, fmt.Errorf("%s is left out: %w", r.Name(), err))

@@ -24,10 +24,11 @@ import (
 	"github.com/turngate/turngate/trajectory"
 )
 
-// Bounds of files that are read whole.
+// Bounds of files that are read whole, in bytes, and of their number.
 const (
 	maxResult     = 256 << 20
 	maxTranscript = 1 << 30 // as stored
+	maxListed     = 100_000 // files of a rollout
 )
 
 // Names of artifacts, and of the same files in the folder of a trial.
@@ -237,12 +238,18 @@ func resultIn(dir string) (*schema.Result, error) {
 	return &result, nil
 }
 
-// Transcript reads the compressed transcript. The error wraps ErrNoTranscript if
-// there is none.
+// Transcript reads the compressed transcript. That of a rollout of Harbor is made of its
+// trajectory. The error wraps ErrNoTranscript if there is none.
 func (r *Rollout) Transcript(ctx context.Context) ([]byte, error) {
 	switch {
 	case r.file != "":
 		return readFile(r.file, maxTranscript)
+	case r.ofHarbor():
+		m, err := r.imported()
+		if err != nil {
+			return nil, err
+		}
+		return m.Transcript, nil
 	case r.dir != "":
 		data, err := readFile(filepath.Join(r.dir, "agent", transcriptName), maxTranscript)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -258,15 +265,44 @@ func (r *Rollout) Transcript(ctx context.Context) ([]byte, error) {
 
 // Read reads the transcript and links its calls.
 func (r *Rollout) Read(ctx context.Context, o trajectory.Options) (*trajectory.Rollout, error) {
-	data, err := r.Transcript(ctx)
+	_, t, err := r.read(ctx, o)
+	return t, err
+}
+
+// read is Read, and returns the transcript, too.
+func (r *Rollout) read(ctx context.Context, o trajectory.Options) ([]byte, *trajectory.Rollout, error) {
+	data, result, notes, err := r.record(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	t, err := trajectory.Read(bytes.NewReader(data), r.Result, o)
+	t, err := trajectory.Read(bytes.NewReader(data), result, o)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", r.Name(), err)
+		return nil, nil, fmt.Errorf("%s: %w", r.Name(), err)
 	}
-	return t, nil
+	t.Findings = append(t.Findings, notes...)
+	return data, t, nil
+}
+
+// record returns the transcript and the result that names its answers.
+func (r *Rollout) record(ctx context.Context) ([]byte, *schema.Result, []trajectory.Finding, error) {
+	if !r.ofHarbor() {
+		data, err := r.Transcript(ctx)
+		return data, r.Result, nil, err
+	}
+	m, err := r.imported()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	var notes []trajectory.Finding
+	for _, n := range m.Notes {
+		notes = append(notes, trajectory.Finding{Level: trajectory.LevelError, Code: "trajectory_part", Text: n})
+	}
+	if r.Result == nil {
+		return m.Transcript, nil, notes, nil
+	}
+	result := *r.Result
+	result.Committed = m.Committed
+	return m.Transcript, &result, notes, nil
 }
 
 // Log reads the agent's stdout or stderr.
@@ -276,8 +312,16 @@ func (r *Rollout) Log(ctx context.Context, stderr bool) ([]byte, error) {
 		name, local = stderrName, stderrName
 	}
 	if r.dir != "" {
+		root, err := os.OpenRoot(r.dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the log of %s: %w", r.Name(), err)
+		}
+		defer root.Close()
 		for _, n := range []string{local, "oracle.txt"} {
-			data, err := readFile(filepath.Join(r.dir, "agent", n), maxResult)
+			data, err := readIn(root, path.Join("agent", n), maxResult)
 			if !errors.Is(err, fs.ErrNotExist) {
 				return data, err
 			}
@@ -310,6 +354,9 @@ func (r *Rollout) Files() []string {
 		_ = filepath.WalkDir(r.dir, func(p string, d fs.DirEntry, err error) error {
 			if rel, rerr := filepath.Rel(r.dir, p); err == nil && rerr == nil && d.Type().IsRegular() {
 				out = append(out, filepath.ToSlash(rel))
+			}
+			if len(out) == maxListed {
+				return fs.SkipAll
 			}
 			return nil // an unreadable entry is left out
 		})
@@ -422,6 +469,21 @@ func readFile(name string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return readAll(f, name, limit)
+}
+
+// readIn is readFile for a file of a folder that an agent may have written: a link that
+// leads out of it is an error.
+func readIn(root *os.Root, name string, limit int64) ([]byte, error) {
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	return readAll(f, name, limit)
+}
+
+// readAll reads a file whole and closes it.
+func readAll(f *os.File, name string, limit int64) ([]byte, error) {
 	defer f.Close()
 	info, err := f.Stat()
 	switch {

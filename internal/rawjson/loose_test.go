@@ -1,0 +1,32 @@
+package rawjson
+
+import (
+	"testing"
+	"time"
+)
+
+func TestLoose(t *testing.T) {
+	l := LooseOf([]byte(`{"o":{"a":"b"},"l":[1,"x"],"t":"text","n":-2.5,"c":7,"b":true,"z":"2026-11-26T04:49:13.868860Z","local":"2026-11-26T04:49:11.300413","null":null,"big":1e300}`))
+	if l.Object("o").Text("a") != "b" || len(l.List("l")) != 2 || l.Text("t") != "text" || *l.Number("n") != -2.5 || l.Count("c") != 7 || !l.Bool("b") || l.Count("n") != 0 || l.Count("big") != 1<<53 {
+		t.Errorf("got %s", l)
+	}
+	if at := l.Time("z"); !at.Equal(time.Date(2026, 11, 26, 4, 49, 13, 868860000, time.UTC)) {
+		t.Errorf("got %v", at)
+	}
+	if at := l.Time("local"); !at.Equal(time.Date(2026, 11, 26, 4, 49, 11, 300413000, time.Local)) {
+		t.Errorf("got %v", at)
+	}
+	for field := range l { // a field of another form has no value
+		if field != "o" && l.Object(field) != nil && field != "null" || field != "l" && l.List(field) != nil {
+			t.Errorf("%s was read in another form", field)
+		}
+	}
+	for _, missing := range []string{"none", "null"} {
+		if l.Has(missing) || l.Object(missing) != nil || l.List(missing) != nil || l.Text(missing) != "" || l.Number(missing) != nil || l.Count(missing) != 0 || l.Bool(missing) || !l.Time(missing).IsZero() {
+			t.Errorf("%s has a value", missing)
+		}
+	}
+	if LooseOf([]byte(`[1]`)) != nil || LooseOf([]byte(`{`)) != nil {
+		t.Error("a value that is no object was read")
+	}
+}

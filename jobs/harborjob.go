@@ -1,0 +1,488 @@
+package jobs
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/turngate/turngate/internal/rawjson"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/tasks"
+)
+
+// HarborTrainer is the trainer's name in the ids of rollouts that Harbor ran.
+const HarborTrainer = "harbor"
+
+// Bounds of a job that Harbor wrote.
+const (
+	maxHarborTrials  = 100_000
+	maxHarborSetting = 16 << 20 // bytes of a config.json, a lock.json, and of the job's result.json
+	maxHarborResult  = 64 << 20 // bytes of a trial's result.json
+	maxHarborOutput  = 16 << 10 // bytes of a verifier's output: its end
+	maxHarborCode    = 64       // bytes of the code of a fault
+)
+
+// harborSettings returns the settings of a job that Harbor ran; nil: the folder is none.
+// The folder of a trial has a config.json, too.
+func harborSettings(root *os.Root) rawjson.Loose {
+	data, err := readIn(root, "config.json", maxHarborSetting)
+	if err != nil {
+		return nil
+	}
+	c := rawjson.LooseOf(data)
+	if c == nil || c.Has("trial_name") || !c.Has("job_name") && !c.Has("jobs_dir") {
+		return nil
+	}
+	return c
+}
+
+// isHarbor reports whether a folder is that of a job that Harbor ran.
+func isHarbor(dir string) bool {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return false
+	}
+	defer root.Close()
+	return harborSettings(root) != nil
+}
+
+// readIn reads a file of a folder. A link that leads out of the folder is an error.
+func readIn(root *os.Root, name string, limit int64) ([]byte, error) {
+	f, err := openIn(root, name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("read %s: it has more than %d bytes", name, limit)
+	}
+	return data, nil
+}
+
+func openIn(root *os.Root, name string) (*os.File, error) {
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO is no reason to wait
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		f.Close()
+		return nil, errors.Join(fmt.Errorf("read %s: it is not a regular file", name), err)
+	}
+	return f, nil
+}
+
+// tailIn reads the end of a text; empty: there is none.
+func tailIn(root *os.Root, name string, limit int64) string {
+	f, err := openIn(root, name)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Size() > limit {
+		_, _ = f.Seek(-limit, io.SeekEnd) // else its beginning
+	}
+	data, err := io.ReadAll(io.LimitReader(f, limit))
+	if err != nil {
+		return ""
+	}
+	return strings.ToValidUTF8(string(data), "\uFFFD")
+}
+
+// harborRun is a trial as its folder has it.
+type harborRun struct {
+	name     string
+	settings rawjson.Loose // of config.json, or of the result
+	lock     rawjson.Loose
+	result   rawjson.Loose // nil: it has none, or it cannot be read
+	broken   error         // the reason for which its result cannot be read
+	outputs  map[string]string
+}
+
+// readHarbor reads a job that Harbor ran, which may be running. Trials that have no folder
+// yet are not in the plan. ok is false for any other folder.
+func readHarbor(dir string) (p Plan, done map[string]schema.Result, ok bool, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return p, nil, false, fmt.Errorf("open the job: %w", err)
+	}
+	defer root.Close()
+	c := harborSettings(root)
+	if c == nil {
+		return p, nil, false, nil
+	}
+	runs, err := harborRuns(root)
+	if err != nil {
+		return p, nil, true, fmt.Errorf("open the job %s: %w", dir, err)
+	}
+	abs, err := filepath.Abs(dir) // the folder "." has a name, too
+	if err != nil {
+		return p, nil, true, fmt.Errorf("open the job: %w", err)
+	}
+	p = Plan{
+		V: schema.Version, Name: cmp.Or(c.Text("job_name"), filepath.Base(abs)), Flags: map[string][]string{}, Args: []string{}, Harbor: true,
+		Attempts: int(max(c.Count("n_attempts"), 1)), Parallel: int(max(c.Count("n_concurrent_trials"), 1)), Trials: []Trial{},
+	}
+	p.Backend = cmp.Or(c.Object("environment").Text("type"), c.Object("environment").Text("import_path"), "docker")
+	data, _ := readIn(root, "result.json", maxHarborSetting) // a job that has just begun has none
+	p.Created = rawjson.LooseOf(data).Time("started_at")
+	agents, indexes := harborAgents(runs), map[string]int{}
+	done = map[string]schema.Result{}
+	for _, r := range runs {
+		t := r.trial(agents)
+		t.Rollout = harborID(filepath.Base(abs), t.Name)
+		t.Index = indexes[t.Group]
+		indexes[t.Group]++
+		if !slices.Contains(p.Variants, t.Variant) {
+			p.Variants = append(p.Variants, t.Variant)
+		}
+		p.Trials = append(p.Trials, t)
+		if begun := r.result.Time("started_at"); p.Created.IsZero() || !begun.IsZero() && begun.Before(p.Created) {
+			p.Created = begun
+		}
+		switch {
+		case r.broken != nil:
+			done[t.Name] = t.result(schema.StatusFailed, schema.Faultf("read", schema.CodeUnreadable, schema.WhoUser, "result.json: %v", r.broken))
+		case r.result != nil:
+			done[t.Name] = r.ended(&t)
+		}
+	}
+	slices.SortFunc(p.Variants, func(a, b Variant) int { return cmp.Or(cmp.Compare(a.Agent, b.Agent), cmp.Compare(a.Model, b.Model)) })
+	return p, done, true, nil
+}
+
+// harborRuns reads the folders of the trials, in the order of their beginnings.
+func harborRuns(root *os.Root) ([]*harborRun, error) {
+	top, err := root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	defer top.Close()
+	names, err := top.Readdirnames(maxHarborTrials + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if len(names) > maxHarborTrials {
+		return nil, fmt.Errorf("it has more than %d entries", maxHarborTrials)
+	}
+	slices.Sort(names)
+	var out []*harborRun
+	for _, name := range names {
+		if r := harborRunIn(root, name); r != nil {
+			out = append(out, r)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *harborRun) int {
+		x, y := a.result.Time("started_at"), b.result.Time("started_at")
+		if x.IsZero() != y.IsZero() { // those that have not ended come last
+			return map[bool]int{true: 1, false: -1}[x.IsZero()]
+		}
+		return x.Compare(y)
+	})
+	return out, nil
+}
+
+// harborRunIn reads the folder of a trial; nil: it is none.
+func harborRunIn(job *os.Root, name string) *harborRun {
+	if info, err := job.Stat(name); err != nil || !info.IsDir() {
+		return nil
+	}
+	root, err := job.OpenRoot(name)
+	if err != nil {
+		return nil
+	}
+	defer root.Close()
+	r := &harborRun{name: name, outputs: map[string]string{}}
+	settings, serr := readIn(root, "config.json", maxHarborSetting)
+	result, rerr := readIn(root, "result.json", maxHarborResult)
+	if errors.Is(serr, fs.ErrNotExist) && errors.Is(rerr, fs.ErrNotExist) {
+		return nil
+	}
+	r.settings = rawjson.LooseOf(settings)
+	if lock, err := readIn(root, "lock.json", maxHarborSetting); err == nil {
+		r.lock = rawjson.LooseOf(lock)
+	}
+	switch {
+	case errors.Is(rerr, fs.ErrNotExist):
+	case rerr != nil:
+		r.broken = rerr
+	default:
+		if r.broken = json.Unmarshal(result, &r.result); r.broken == nil && r.result == nil {
+			r.broken = errors.New("it is not an object")
+		}
+	}
+	if r.broken != nil {
+		r.result = nil
+	}
+	if r.settings == nil {
+		r.settings = r.result.Object("config")
+	}
+	if r.result != nil {
+		r.outputs[""] = tailIn(root, "verifier/test-stdout.txt", maxHarborOutput)
+		for _, step := range r.steps() {
+			r.outputs[step.Text("step_name")] = tailIn(root, path.Join("steps", step.Text("step_name"), "verifier/test-stdout.txt"), maxHarborOutput)
+		}
+	}
+	return r
+}
+
+// maxHarborSteps is the largest number of steps of a trial that are read.
+const maxHarborSteps = 100
+
+// steps returns the results of the steps whose names can be those of folders.
+func (r *harborRun) steps() (out []rawjson.Loose) {
+	for _, raw := range r.result.List("step_results") {
+		step := rawjson.LooseOf(raw)
+		if schema.CheckStepName("step_name", step.Text("step_name")) == nil && len(out) < maxHarborSteps {
+			out = append(out, step)
+		}
+	}
+	return out
+}
+
+// namedAgent names an agent as the settings of a trial do: by a name or a class.
+func namedAgent(settings rawjson.Loose) string {
+	agent := settings.Object("agent")
+	return cmp.Or(agent.Text("name"), agent.Text("import_path"))
+}
+
+// harborAgents returns the names that agents have themselves, by those in the settings.
+func harborAgents(runs []*harborRun) map[string]string {
+	out := map[string]string{}
+	for _, r := range runs {
+		if own := r.result.Object("agent_info").Text("name"); own != "" {
+			out[namedAgent(r.settings)] = own
+		}
+	}
+	return out
+}
+
+// harborID returns the id of a trial's rollout.
+func harborID(job, trial string) schema.ID {
+	return schema.ID(HarborTrainer + "-" + shortHash(job, trial))
+}
+
+func shortHash(parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return hex.EncodeToString(sum[:13])
+}
+
+// trial describes the trial. Its task is named by its own folder, if it has one.
+func (r *harborRun) trial(agents map[string]string) Trial {
+	task, named := r.settings.Object("task"), namedAgent(r.settings)
+	dir := cmp.Or(task.Text("path"), task.Text("name"), r.result.Text("task_name"), r.name)
+	if url := task.Text("git_url"); url != "" {
+		dir = strings.TrimSuffix(url, "/") + "/" + dir
+	}
+	t := Trial{
+		Name: r.name, Variant: Variant{Agent: cmp.Or(agents[named], named, "unknown"), Model: r.settings.Object("agent").Text("model_name")},
+		Task: cmp.Or(r.result.Text("task_name"), r.lock.Object("task").Text("name"), path.Base(dir)), Dir: dir,
+		Source: cmp.Or(r.result.Text("source"), task.Text("source")), Digest: cmp.Or(r.lock.Object("task").Text("digest"), r.result.Text("task_checksum")),
+	}
+	t.Digest = strings.TrimPrefix(t.Digest, "sha256:")
+	t.Group = shortHash(t.Dir, t.Agent, t.Model)
+	return t
+}
+
+// result returns a result of the trial without figures.
+func (t *Trial) result(status schema.Status, fault *schema.Fault) schema.Result {
+	return schema.Result{
+		V: schema.Version, ID: t.Rollout, Trainer: t.Rollout.Trainer(), Group: t.Group, Index: t.Index, Task: t.Task, Attempt: 1,
+		Status: status, Fault: fault, Agent: t.Agent,
+	}
+}
+
+// ended converts Harbor's result.
+func (r *harborRun) ended(t *Trial) schema.Result {
+	h := r.result
+	out := t.result(schema.StatusDone, nil)
+	out.AgentVersion = h.Object("agent_info").Text("version")
+	out.Reward, out.Rewards = harborRewardsOf(h)
+	out.Phases = harborPhases(h, "", r.outputs[""])
+	steps := r.steps()
+	usage := []rawjson.Loose{h.Object("agent_result")}
+	for _, s := range steps {
+		name := s.Text("step_name")
+		own := schema.StepResult{Name: name}
+		own.Reward, own.Rewards = harborRewardsOf(s)
+		phases := harborPhases(s, "step/"+name+"/", r.outputs[name])
+		for _, p := range phases {
+			own.Phases = append(own.Phases, p.Name)
+		}
+		own.Fault = harborFault(s, phases)
+		out.Phases = append(out.Phases, phases...)
+		out.Steps = append(out.Steps, own)
+		if !h.Has("agent_result") {
+			usage = append(usage, s.Object("agent_result"))
+		}
+	}
+	if used := harborUsage(usage); used != nil {
+		out.Calls = schema.SortedMap[schema.CallStats]{schema.TagAgent: *used}
+	}
+	if h.Text("verifier_environment_mode") == "separate" {
+		out.Separation = schema.SeparationSandbox
+	}
+	out.Fault = harborFault(h, out.Phases)
+	for _, s := range out.Steps {
+		if out.Fault == nil {
+			out.Fault = s.Fault
+		}
+	}
+	switch f := out.Fault; {
+	case f == nil:
+	case f.Code == schema.CodeCancelled:
+		out.Status = schema.StatusCancelled
+	case f.Who != schema.WhoAgent && out.Reward == nil:
+		out.Status = schema.StatusFailed
+	}
+	for _, field := range []string{"agent_result", "verifier_result", "exception_info"} {
+		if h.Has(field) && h.Object(field) == nil {
+			out.Notes = append(out.Notes, "result.json has the field "+field+" in a form that is not known here")
+		}
+	}
+	return out
+}
+
+// harborRewardsOf returns the numbers of a verifier, and the one that is the reward.
+func harborRewardsOf(h rawjson.Loose) (*float64, schema.SortedMap[float64]) {
+	of := h.Object("verifier_result").Object("rewards")
+	all := map[string]float64{}
+	for name := range of {
+		if n := of.Number(name); n != nil {
+			all[name] = *n
+		}
+	}
+	if len(all) == 0 {
+		return nil, nil
+	}
+	headline, _ := tasks.Headline(all, "") // fails for a key that is given
+	if len(all) == 1 {
+		return headline, nil
+	}
+	return headline, all
+}
+
+// harborPhases returns the phases of a trial or a step, with the verifier's output.
+func harborPhases(h rawjson.Loose, prefix, output string) (out []schema.Phase) {
+	for _, one := range []struct{ field, phase string }{{"environment_setup", "create"}, {"agent_setup", "setup[0]"}, {"agent_execution", "agent"}, {"verifier", "verify"}} {
+		at := h.Object(one.field)
+		from, to := at.Time("started_at"), at.Time("finished_at")
+		if from.IsZero() {
+			continue
+		}
+		p := schema.Phase{Name: prefix + one.phase, Start: from.UnixMilli()}
+		if to.After(from) {
+			p.MS = to.Sub(from).Milliseconds()
+		}
+		if one.phase == "verify" {
+			p.Output = output
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func harborUsage(list []rawjson.Loose) *schema.CallStats {
+	var out *schema.CallStats
+	for _, u := range list {
+		if u == nil {
+			continue
+		}
+		if out == nil {
+			out = &schema.CallStats{}
+		}
+		out.PromptTokens += u.Count("n_input_tokens")
+		out.CompletionTokens += u.Count("n_output_tokens")
+		out.CachedTokens += u.Count("n_cache_tokens")
+		out.Count += int(u.Object("metadata").Count("n_episodes")) // of the agent Terminus 2: its calls
+		if cost := u.Number("cost_usd"); cost != nil {
+			sum := *cost
+			if out.CostUSD != nil {
+				sum += *out.CostUSD
+			}
+			out.CostUSD = &sum
+		}
+	}
+	return out
+}
+
+// faultOfHarbor returns the fault of an exception's type, without its message; see
+// exceptionType. ok is false for a type that turngate has no code for.
+func faultOfHarbor(kind string) (f schema.Fault, ok bool) {
+	switch kind {
+	case "AgentTimeoutError":
+		return schema.Fault{Stage: "agent", Code: schema.CodeTimeout, Who: schema.WhoAgent}, true
+	case "NonZeroAgentExitCodeError":
+		return schema.Fault{Stage: "agent", Code: schema.CodeExit, Who: schema.WhoAgent}, true
+	case "AgentSetupTimeoutError":
+		return schema.Fault{Stage: "setup", Code: schema.CodeTimeout, Who: schema.WhoAgent}, true
+	case "VerifierTimeoutError":
+		return schema.Fault{Stage: "verify", Code: schema.CodeTimeout, Who: schema.WhoTask}, true
+	case "RewardFileNotFoundError", "RewardFileEmptyError":
+		return schema.Fault{Stage: "verify", Code: schema.CodeNoReward, Who: schema.WhoTask}, true
+	case "EnvironmentStartTimeoutError":
+		return schema.Fault{Stage: "create", Code: schema.CodeTimeout, Who: schema.WhoSandbox}, true
+	case "CancelledError":
+		return schema.Fault{Code: schema.CodeCancelled, Who: schema.WhoUser}, true
+	default:
+		return schema.Fault{Code: schema.Clip(kind, maxHarborCode), Stage: "create", Who: schema.WhoSandbox}, false
+	}
+}
+
+// harborFault converts an exception; nil: there is none. The code of one that turngate has
+// no code for is its type.
+func harborFault(h rawjson.Loose, phases []schema.Phase) *schema.Fault {
+	if !h.Has("exception_info") {
+		return nil
+	}
+	x := h.Object("exception_info")
+	kind := cmp.Or(x.Text("exception_type"), "exception")
+	f, known := faultOfHarbor(kind)
+	if !known {
+		at := x.Time("occurred_at").UnixMilli()
+		for _, p := range phases { // the last one that had begun
+			if x.Time("occurred_at").IsZero() || p.Start <= at {
+				f.Stage = path.Base(cutIndex(p.Name))
+			}
+		}
+		switch f.Stage {
+		case "setup", "agent":
+			f.Who = schema.WhoAgent
+		case "verify":
+			f.Who = schema.WhoTask
+		}
+	}
+	text := x.Text("exception_message")
+	if text == "" {
+		text = kind
+	}
+	f.Message = schema.Clip(text, maxReason)
+	return &f
+}
+
+// harborEnd returns the time at which a job of Harbor ended; zero: it has not.
+func harborEnd(dir string) time.Time {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return time.Time{}
+	}
+	defer root.Close()
+	data, _ := readIn(root, "result.json", maxHarborSetting) // without it the job has not ended
+	return rawjson.LooseOf(data).Time("finished_at")
+}
