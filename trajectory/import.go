@@ -36,8 +36,8 @@ type Imported struct {
 // calls, observations, token ids and log-probs of the trajectory. Trajectories within them
 // or in other files are conversations of their own. read reads a file by the path that a
 // trajectory has for it; names are the files of the agent itself.
-// Fields of an unknown form are left out. The error is of read or tells that none of the
-// names is a trajectory; it wraps ErrNoCalls if they have no call.
+// Fields of an unknown form are left out. Without a call the error is ErrNoCalls, or a
+// *TranscriptError with the reason for which a file was not read.
 func Import(id schema.ID, names []string, read func(name string) ([]byte, error)) (*Imported, error) {
 	m := &importer{id: id, read: read, seen: map[string]bool{}, left: maxContent, Imported: &Imported{}}
 	var packed bytes.Buffer
@@ -65,8 +65,10 @@ func Import(id schema.ID, names []string, read func(name string) ([]byte, error)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("import a trajectory: %w", err)
+	case m.calls == 0 && m.broken != nil:
+		return nil, m.broken
 	case m.calls == 0:
-		return nil, errors.Join(fmt.Errorf("import a trajectory: %w", ErrNoCalls), m.broken)
+		return nil, fmt.Errorf("import a trajectory: %w", ErrNoCalls)
 	}
 	m.Transcript = packed.Bytes()
 	return m.Imported, nil
@@ -78,11 +80,11 @@ type importer struct {
 	read   func(string) ([]byte, error)
 	lines  *json.Encoder
 	calls  int
-	left   int             // bytes that the messages may have
-	count  int             // trajectories
-	seen   map[string]bool // files
-	later  []func() error  // further trajectories
-	broken error           // the first file that cannot be read
+	left   int              // bytes that the messages may have
+	count  int              // trajectories
+	seen   map[string]bool  // files
+	later  []func() error   // further trajectories
+	broken *TranscriptError // of the first file that cannot be read
 }
 
 const maxNotes = 20
@@ -107,7 +109,9 @@ func (m *importer) file(name, tag string) error {
 		}
 	}
 	if err != nil {
-		m.broken = cmp.Or(m.broken, fmt.Errorf("%s: %w", name, err))
+		if m.broken == nil {
+			m.broken = &TranscriptError{0, fmt.Sprintf("%s: %v", name, err)}
+		}
 		m.note("%s was not read: %v", name, err)
 		return nil
 	}

@@ -117,8 +117,14 @@ func transcriptOf(t testing.TB) []byte {
 }
 
 func TestNoTrajectory(t *testing.T) {
-	for name, file := range map[string]string{"no JSON": "{", "no object": "[]", "no steps": "{}", "no call": `{"steps":[{"source":"user","message":"x"}]}`, "itself": `{"steps":[],"continued_trajectory_ref":"t"}`} {
+	for name, file := range map[string]string{"no call": `{"steps":[{"source":"user","message":"x"}]}`, "itself": `{"steps":[],"continued_trajectory_ref":"t"}`} {
 		if _, err := imported(t, "t", map[string]string{"t": file}); !errors.Is(err, trajectory.ErrNoCalls) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	for name, file := range map[string]string{"no JSON": "{", "no object": "[]", "no steps": "{}"} {
+		var broken *trajectory.TranscriptError
+		if _, err := imported(t, "t", map[string]string{"t": file}); !errors.As(err, &broken) || !strings.Contains(err.Error(), "transcript: t: ") {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}

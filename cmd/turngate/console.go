@@ -21,7 +21,7 @@ func consoleCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "console [RUNS]",
 		Short: "Show rollouts in a browser: those of a folder of jobs, or with --nats those of a running system",
-		Long: "Show rollouts in a browser of this host: those of a job or of a folder of jobs (default: runs), or with --nats those of a running system.\n\n" +
+		Long: "Show rollouts in a browser of this host: those of a job or of a folder of jobs (default: runs), of turngate or of Harbor, or with --nats those of a running system.\n\n" +
 			"The printed URL opens the console once; after that the next URL is printed, for another browser. With the credentials of an operator (ops.nk) or of the admin (admin.nk) the rollouts of all trainers are shown, with the workers, queues and trainers; with those of a trainer its own rollouts. " +
 			"The admin and the trainer can also cancel rollouts and submit them again, and the admin can requeue dead requests.",
 		Args: cobra.MaximumNArgs(1),

@@ -24,7 +24,9 @@ type toolCall struct {
 }
 
 // Names of arguments.
-func commandKeys() []string { return []string{"command", "cmd", "commands", "script", "chars"} }
+func commandKeys() []string {
+	return []string{"command", "cmd", "commands", "script", "chars", "keystrokes"}
+}
 
 func pathKeys() []string {
 	return []string{
