@@ -31,7 +31,8 @@ func bashCall(text, command string) (*schema.Reply, error) {
 }
 
 // The page of a running rollout shows its events and the streamed text as they come.
-// After a restart of the server and a reload it has each of them once.
+// After a cut of the browser's network, a restart of the server and a reload it has each of
+// them once.
 func TestConsoleShowsARolloutLive(t *testing.T) {
 	page := browser.Open(t, 1280, 800)
 	nats := newKillable(t, newBench(t))
@@ -104,6 +105,13 @@ func TestConsoleShowsARolloutLive(t *testing.T) {
 	shown()
 	page.Picture("live")
 	page.Do(chromedp.Reload())
+	shown()
+
+	// The network of the browser is cut while a piece comes, and the page goes on.
+	page.Offline(true)
+	pieces <- " cut"
+	page.Offline(false)
+	page.Shows(streamed + `?.endsWith(' streamed cut')`)
 	shown()
 
 	// The server restarts, and the page goes on.

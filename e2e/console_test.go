@@ -113,7 +113,23 @@ var consoleLink = regexp.MustCompile(`http://[^ \n]+`)
 // A run has a console while it lasts, with the conversation of its rollouts; it changes
 // neither its output nor its end.
 func TestRunHasAConsole(t *testing.T) {
+	for _, agent := range []string{"mini", "pi"} {
+		t.Run(agent, func(t *testing.T) { runWithConsole(t, agent) })
+	}
+	binary, runs, task := testenv.Binary(t), t.TempDir(), filepath.Join(testenv.Root(t), "examples/tasks/hello")
+	run := start(t, binary, "run", "--sandbox", "local", "--runs", runs, task)
+	if code := run.wait(t, 5*time.Minute); code != 0 || strings.Contains(run.err.String(), "console ") {
+		t.Errorf("exit status %d: %s", code, run.err)
+	}
+	run = start(t, binary, "run", "--console", "0.0.0.0:1", "--runs", runs, task)
+	if code := run.wait(t, 5*time.Minute); code != 2 || !strings.Contains(run.err.String(), `--console: "0.0.0.0:1" is not a loopback address`) {
+		t.Errorf("exit status %d: %s", code, run.err)
+	}
+}
+
+func runWithConsole(t *testing.T, agent string) {
 	page := browser.Open(t, 1280, 800)
+	(&bench{cache: agentCache()}).need(t, "local", agent)
 	binary, runs := testenv.Binary(t), t.TempDir()
 	proceed := make(chan struct{})
 	answers := helloEngine(t)
@@ -125,7 +141,7 @@ func TestRunHasAConsole(t *testing.T) {
 	}))
 	defer engine.Close()
 	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
-	run := start(t, binary, "run", "--console", "127.0.0.1:0", "-o", "json", "--sandbox", "local", "--runs", runs, "--trainer", "upstream:"+engine.URL, "-n", "2", task)
+	run := start(t, binary, "run", "--console", "127.0.0.1:0", "-o", "json", "--agent", agent, "--agents", agentCache(), "--sandbox", "local", "--runs", runs, "--trainer", "upstream:"+engine.URL, "-n", "2", task)
 	harness.Eventually(t, "a console", 5*time.Minute, func() bool { return consoleURL.MatchString(run.err.String()) })
 	page.Do(chromedp.Navigate(consoleURL.FindStringSubmatch(run.err.String())[1]))
 	page.Shows(`document.querySelectorAll('.body .row[data-status="running"]').length === 2`)
@@ -141,14 +157,12 @@ func TestRunHasAConsole(t *testing.T) {
 	}
 	page.Shows(`document.querySelector('.link.lost') !== null`)
 
-	run = start(t, binary, "run", "--sandbox", "local", "--runs", runs, task)
-	if code := run.wait(t, 5*time.Minute); code != 0 || strings.Contains(run.err.String(), "console ") {
-		t.Errorf("exit status %d: %s", code, run.err)
-	}
-	run = start(t, binary, "run", "--console", "0.0.0.0:1", "--runs", runs, task)
-	if code := run.wait(t, 5*time.Minute); code != 2 || !strings.Contains(run.err.String(), `--console: "0.0.0.0:1" is not a loopback address`) {
-		t.Errorf("exit status %d: %s", code, run.err)
-	}
+	// The folder of the job has the rollout's whole page.
+	page.Do(chromedp.Navigate(console(t, runs)))
+	page.Shows(`document.querySelectorAll('.body .row[data-status="done"]').length === 2`)
+	page.Do(chromedp.Click(`.body .row .task a`))
+	page.Shows(`document.querySelector('h1 .reward')?.textContent === 'reward 1' && document.querySelectorAll('.call').length >= 2 && [...document.querySelectorAll('.message.assistant .use pre')].some((e) => e.textContent.startsWith("echo 'Hello"))`)
+	page.Picture("run-" + agent)
 }
 
 // The folder of a job is shown without a server, also on a phone.

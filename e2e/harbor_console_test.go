@@ -14,7 +14,7 @@ import (
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/jobs"
-	"github.com/turngate/turngate/jobs/recorded"
+	rollouts "github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trajectory"
 )
@@ -33,9 +33,9 @@ func TestModelsOfHarborAreRead(t *testing.T) {
 	if out, err := exec.Command(python, filepath.Join(testenv.Root(t), "e2e/testdata/harbor_models.py"), dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	list, err := recorded.InJob(dir)
+	list, err := rollouts.InJob(dir)
 	harness.Must(t, err)
-	by := map[string]*recorded.Rollout{}
+	by := map[string]*rollouts.Rollout{}
 	for _, r := range list {
 		by[r.Trial.Name] = r
 		if r.Result == nil || r.Trial.Label() != "claude-code acme/m" {
@@ -113,7 +113,7 @@ func TestAJobThatHarborRan(t *testing.T) {
 	if out := command("job", "analyze", theirs); !bytes.Contains(out, []byte("1 rollout read")) {
 		t.Errorf("got %s", out)
 	}
-	list, err := recorded.InJob(theirs)
+	list, err := rollouts.InJob(theirs)
 	harness.Must(t, err)
 	if out := string(command("rollout", "show", "--runs", runs, string(list[0].ID))); !strings.Contains(out, "assistant calls bash") || !strings.Contains(out, "3 calls, 1 rows") {
 		t.Errorf("got %s", out)

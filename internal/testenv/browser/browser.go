@@ -6,10 +6,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/dom"
 	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
@@ -60,6 +65,18 @@ func (p *Page) Do(actions ...chromedp.Action) {
 	}
 }
 
+// Offline cuts the network of the page, or ends the cut. It fails if requests of the page
+// are not cut.
+func (p *Page) Offline(cut bool) {
+	p.t.Helper()
+	var is bool
+	p.Do(network.EmulateNetworkConditions(cut, 0, -1, -1),
+		chromedp.Evaluate(`fetch(location.pathname).then(() => false, () => true)`, &is, func(e *runtime.EvaluateParams) *runtime.EvaluateParams { return e.WithAwaitPromise(true) }))
+	if is != cut {
+		p.t.Errorf("a request of the page is cut: %v, want %v", is, cut)
+	}
+}
+
 // Text returns the beginning of the text of the page.
 func (p *Page) Text() (text string) {
 	ctx, stop := context.WithTimeout(p.ctx, 10*time.Second)
@@ -88,9 +105,57 @@ func (p *Page) Shows(expression string) {
 	})
 }
 
-// Picture keeps a picture of the page in the folder TURNGATE_SCREENSHOTS, if that is set.
+// named returns the roles of which each node must have a name, for people who cannot see
+// the page.
+func named() []string {
+	return []string{"RootWebArea", "button", "link", "textbox", "searchbox", "combobox", "listbox", "checkbox", "radio", "spinbutton", "slider", "switch", "tab", "dialog", "image", "heading"}
+}
+
+// Accessible checks the accessibility tree of the page: it has a main part, and each
+// control, image and heading has a name.
+func (p *Page) Accessible() {
+	p.t.Helper()
+	type value struct {
+		Value any `json:"value"`
+	}
+	var tree struct {
+		Nodes []struct {
+			Ignored bool  `json:"ignored"`
+			Role    value `json:"role"`
+			Name    value `json:"name"`
+			Element int   `json:"backendDOMNodeId"`
+		} `json:"nodes"`
+	}
+	p.Do(chromedp.ActionFunc(func(ctx context.Context) error {
+		return cdp.Execute(ctx, "Accessibility.getFullAXTree", nil, &tree) // the typed function knows not all properties
+	}))
+	main := 0
+	for _, n := range tree.Nodes {
+		role, _ := n.Role.Value.(string)
+		name, _ := n.Name.Value.(string)
+		switch {
+		case n.Ignored:
+		case role == "main":
+			main++
+		case slices.Contains(named(), role) && strings.TrimSpace(name) == "":
+			var source string
+			_ = chromedp.Run(p.ctx, chromedp.ActionFunc(func(ctx context.Context) (err error) { // for people; the node may be gone
+				source, err = dom.GetOuterHTML().WithBackendNodeID(cdp.BackendNodeID(n.Element)).Do(ctx)
+				return err
+			}))
+			p.t.Errorf("a %s has no name: %.300s", role, source)
+		}
+	}
+	if main != 1 {
+		p.t.Errorf("the page has %d main parts, want 1, among %d nodes", main, len(tree.Nodes))
+	}
+}
+
+// Picture checks that the page is accessible, and keeps a picture of it in the folder
+// TURNGATE_SCREENSHOTS, if that is set.
 func (p *Page) Picture(name string) {
 	p.t.Helper()
+	p.Accessible()
 	dir := os.Getenv("TURNGATE_SCREENSHOTS")
 	if dir == "" {
 		return
