@@ -528,7 +528,7 @@ func Read(dir string) (Plan, []schema.Result, error) {
 var ErrNoJob = errors.New("this is not the folder of a job: it has no " + planName)
 
 // ErrHarbor is returned if a job of Harbor is to go on.
-var ErrHarbor = errors.New("Harbor ran this job: `harbor job resume` continues it")
+var ErrHarbor = errors.New("this is a job of Harbor: `harbor job resume` continues it")
 
 // Is returns an error that wraps ErrNoJob if a folder is not the folder of a job, of
 // turngate or of Harbor.
