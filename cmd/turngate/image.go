@@ -25,7 +25,7 @@ func imageCommand() *cobra.Command {
 }
 
 // open connects to this host's Docker engine.
-func (f imageFlags) open(cmd *cobra.Command) (*docker.Backend, error) {
+func (f imageFlags) open(cmd *cobra.Command) (*docker.Store, error) {
 	h, err := f.host(stateDir(), 0, 0)
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (f imageFlags) open(cmd *cobra.Command) (*docker.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b, b.Check(cmd.Context())
+	return b.Store(), b.Check(cmd.Context())
 }
 
 func imageWarmCommand(kind, short string) *cobra.Command {
@@ -52,12 +52,12 @@ func imageWarmCommand(kind, short string) *cobra.Command {
 				return err
 			}
 			defer closeFiles()
-			b, err := f.open(cmd)
+			store, err := f.open(cmd)
 			if err != nil {
 				return err
 			}
 			verbose, _ := cmd.Flags().GetBool("verbose")
-			err = images.Warm(cmd.Context(), b, wants, parallel, func(o images.Outcome) {
+			err = images.Warm(cmd.Context(), store, wants, parallel, func(o images.Outcome) {
 				if o.Err == nil {
 					fmt.Fprintf(cmd.OutOrStdout(), "%s\t%s\t%.1f s\n", oneLine(o.Task, 60), o.Ref, o.Took.Seconds())
 				}
@@ -67,7 +67,7 @@ func imageWarmCommand(kind, short string) *cobra.Command {
 				}
 			})
 			if kind == images.Builds {
-				if err := b.PruneCache(cmd.Context()); err != nil {
+				if err := store.PruneCache(cmd.Context()); err != nil {
 					fmt.Fprintln(cmd.ErrOrStderr(), "the build cache was not pruned: "+oneLine(err.Error(), 200))
 				}
 			}
@@ -165,18 +165,18 @@ func imageListCommand() *cobra.Command {
 				return err
 			}
 			defer closeFiles()
-			b, err := f.open(cmd)
+			store, err := f.open(cmd)
 			if err != nil {
 				return err
 			}
 			if len(paths) > 0 {
-				all, err := images.List(cmd.Context(), b, wants)
+				all, err := images.List(cmd.Context(), store, wants)
 				if err != nil {
 					return err
 				}
 				return showStatus(cmd, output, all)
 			}
-			all, err := b.BuiltImages(cmd.Context())
+			all, err := store.BuiltImages(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -213,14 +213,14 @@ func imagePruneCommand() *cobra.Command {
 				return err
 			}
 			defer closeFiles()
-			b, err := f.open(cmd)
+			store, err := f.open(cmd)
 			if err != nil {
 				return err
 			}
 			if len(paths) > 0 {
-				return pruneTasks(cmd, b, wants)
+				return pruneTasks(cmd, store, wants)
 			}
-			removed, err := b.PruneImages(cmd.Context(), keep)
+			removed, err := store.PruneImages(cmd.Context(), keep)
 			if serr := showImages(cmd, formatTable, removed); err == nil {
 				err = serr
 			}
@@ -235,8 +235,8 @@ func imagePruneCommand() *cobra.Command {
 	return cmd
 }
 
-func pruneTasks(cmd *cobra.Command, b images.Store, wants []images.Want) error {
-	all, err := images.Remove(cmd.Context(), b, wants)
+func pruneTasks(cmd *cobra.Command, store images.Store, wants []images.Want) error {
+	all, err := images.Remove(cmd.Context(), store, wants)
 	if serr := showStatus(cmd, formatTable, all); err != nil || serr != nil {
 		return errors.Join(err, serr)
 	}

@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/docker/docker/client"
+
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
@@ -44,19 +46,26 @@ type building struct {
 	limits     sandboxes.BuildLimits
 }
 
-// buildRefs returns the tag of the image of a build, and its tag as a build of the
+// builder builds images with the engine.
+type builder struct {
+	api    *client.Client
+	repo   string // of the images
+	limits sandboxes.BuildLimits
+}
+
+// refs returns the tag of the image of a build, and its tag as a build of the
 // worker's operator. The same files and settings give the same tag in every worker, and
 // for every trainer unless a step may mount a trainer's cache.
-func (b *Backend) buildRefs(how *sandboxes.Build) (own, shared string, err error) {
+func (b builder) refs(how *sandboxes.Build) (own, shared string, err error) {
 	files, mounts, err := digest(how.Tar)
 	if err != nil {
 		return "", "", fmt.Errorf("read the build context: %w", err)
 	}
-	settings, _ := json.Marshal([]any{"1", dockerfileOf(how), how.Target, how.Args, networkOf(b.config.Build)}) // only strings: never fails
+	settings, _ := json.Marshal([]any{"1", dockerfileOf(how), how.Target, how.Args, networkOf(b.limits)}) // only strings: never fails
 	tag := func(space string) string {
 		h := sha256.New()
 		fmt.Fprintf(h, "%d\n%s%s%s", len(settings), settings, space, files)
-		return b.config.Repo + ":" + hex.EncodeToString(h.Sum(nil)[:16])
+		return b.repo + ":" + hex.EncodeToString(h.Sum(nil)[:16])
 	}
 	own, shared = tag(""), tag("")
 	if how.Trainer != "" && mounts {
@@ -110,8 +119,8 @@ var errNoLimits = errors.New("this engine's BuildKit cannot limit the memory and
 
 // build makes an image. A defect of the build's files or a build that takes too
 // long gives an *sandboxes.ImageError.
-func (b *Backend) build(ctx context.Context, ref, shared string, how *sandboxes.Build, say func(string)) (err error) {
-	w := &building{ref: ref, how: how, dockerfile: dockerfileOf(how), limits: b.config.Build, labels: map[string]string{
+func (b builder) build(ctx context.Context, ref, shared string, how *sandboxes.Build, say func(string)) (err error) {
+	w := &building{ref: ref, how: how, dockerfile: dockerfileOf(how), limits: b.limits, labels: map[string]string{
 		labelBuild: cmp.Or(how.Task, "task"), labelShared: shared,
 	}}
 	bad := func(code string, err error, tail *lastLines) error {
@@ -137,7 +146,7 @@ func (b *Backend) build(ctx context.Context, ref, shared string, how *sandboxes.
 	if w.text, err = w.context.text(w.dockerfile); err != nil {
 		return bad("", err, nil)
 	}
-	limit := cmp.Or(b.config.Build.Time, time.Hour)
+	limit := cmp.Or(b.limits.Time, time.Hour)
 	late := fmt.Errorf("the build took longer than the %s that this worker allows", limit)
 	inner, cancel := context.WithTimeoutCause(ctx, limit, late)
 	defer cancel()
@@ -168,8 +177,8 @@ func (b *Backend) build(ctx context.Context, ref, shared string, how *sandboxes.
 // buildWith selects the builder. It uses the engine's BuildKit, and the classic
 // builder if the engine has no BuildKit or only the classic builder can enforce
 // the limits.
-func (b *Backend) buildWith(ctx context.Context, w *building, say func(string)) error {
-	kit, err := b.buildKit(ctx)
+func (b builder) buildWith(ctx context.Context, w *building, say func(string)) error {
+	kit, err := openKit(ctx, b.api)
 	if err != nil {
 		return err
 	}
@@ -188,7 +197,7 @@ func (b *Backend) buildWith(ctx context.Context, w *building, say func(string)) 
 	case feature != "":
 		return fmt.Errorf("%s needs BuildKit, and %w: take a newer engine, or a worker with --build-memory-mb -1 and --build-cpus -1", feature, errNoLimits)
 	}
-	return b.classicBuild(ctx, w, say)
+	return classic{b.api}.build(ctx, w, say)
 }
 
 // ranAndFailed reports whether the error comes from a command of the build.

@@ -67,7 +67,7 @@ func withLimits(t *testing.T, l sandboxes.BuildLimits) *docker.Backend {
 func ensure(t *testing.T, b *docker.Backend, how *sandboxes.Build) (string, string, error) {
 	t.Helper()
 	var said strings.Builder
-	ref, err := b.EnsureImage(t.Context(), "", how, func(line string) { fmt.Fprintln(&said, line) })
+	ref, err := b.Store().EnsureImage(t.Context(), "", how, func(line string) { fmt.Fprintln(&said, line) })
 	t.Cleanup(func() { _ = exec.Command("docker", "rmi", "-f", ref).Run() })
 	return ref, said.String(), err
 }
@@ -153,7 +153,7 @@ RUN ["/never"]
 			t.Errorf("another %s gives the same image (%v)", name, err)
 		}
 	}
-	all, err := b.BuiltImages(t.Context())
+	all, err := b.Store().BuiltImages(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestABuildEndsWithTheLastThatWaits(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		w := waiter{cancel, make(chan struct{}), make(chan error, 1)}
 		go func() {
-			_, err := b.EnsureImage(ctx, "", how, func(line string) {
+			_, err := b.Store().EnsureImage(ctx, "", how, func(line string) {
 				if line == "begun" {
 					close(w.begun)
 				}
@@ -377,7 +377,7 @@ func TestABuildOutlivesTheFilesOfItsFirstRollout(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := b.EnsureImage(ctx, "", &sandboxes.Build{Tar: first}, nil)
+		_, err := b.Store().EnsureImage(ctx, "", &sandboxes.Build{Tar: first}, nil)
 		ended <- err
 	}()
 	<-first.built
@@ -388,10 +388,10 @@ func TestABuildOutlivesTheFilesOfItsFirstRollout(t *testing.T) {
 	second := make(chan image, 1)
 	own := buildFiles(t, files)
 	go func() {
-		ref, err := b.EnsureImage(t.Context(), "", &sandboxes.Build{Tar: own}, nil)
+		ref, err := b.Store().EnsureImage(t.Context(), "", &sandboxes.Build{Tar: own}, nil)
 		second <- image{ref, err}
 	}()
-	harness.Eventually(t, "another rollout that waits for the build", 5*time.Minute, func() bool { return b.Waiting() == 2 })
+	harness.Eventually(t, "another rollout that waits for the build", 5*time.Minute, func() bool { return b.Store().Waiting() == 2 })
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("the first rollout: %v", err)
@@ -425,7 +425,7 @@ func (c *unreadable) ReadAt(p []byte, off int64) (int, error) {
 func TestFilesThatTheWorkerCannotReadAreNoFaultOfTheTask(t *testing.T) {
 	b := withLimits(t, sandboxes.BuildLimits{})
 	files := &unreadable{Reader: buildFiles(t, map[string]string{"Dockerfile": "FROM scratch\nCOPY f /f\n", "f": once()}), err: errors.New("input/output error")}
-	_, err := b.EnsureImage(t.Context(), "", &sandboxes.Build{Tar: files}, nil)
+	_, err := b.Store().EnsureImage(t.Context(), "", &sandboxes.Build{Tar: files}, nil)
 	var bad *sandboxes.ImageError
 	if errors.As(err, &bad) || !errors.Is(err, files.err) {
 		t.Errorf("got %v", err)

@@ -8,8 +8,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/docker/docker/client"
 	buildkit "github.com/moby/buildkit/client"
-	"github.com/moby/buildkit/frontend/dockerfile/builder"
+	dockerfile "github.com/moby/buildkit/frontend/dockerfile/builder"
 	gateway "github.com/moby/buildkit/frontend/gateway/client"
 	"github.com/moby/buildkit/session"
 	"github.com/moby/buildkit/session/auth/authprovider"
@@ -26,8 +27,8 @@ import (
 type kit struct{ *buildkit.Client }
 
 // hasBuildKit reports whether the engine has a BuildKit.
-func (b *Backend) hasBuildKit(ctx context.Context) (bool, error) {
-	conn, err := b.api.DialHijack(ctx, "/grpc", "h2c", nil)
+func hasBuildKit(ctx context.Context, api *client.Client) (bool, error) {
+	conn, err := api.DialHijack(ctx, "/grpc", "h2c", nil)
 	if err != nil && strings.Contains(err.Error(), "unable to upgrade") {
 		return false, nil // the engine does not know the path
 	}
@@ -37,19 +38,19 @@ func (b *Backend) hasBuildKit(ctx context.Context) (bool, error) {
 	return true, conn.Close()
 }
 
-// buildKit connects to the engine's BuildKit. It returns nil if the engine has
+// openKit connects to the engine's BuildKit. It returns nil if the engine has
 // none.
-func (b *Backend) buildKit(ctx context.Context) (*kit, error) {
-	has, err := b.hasBuildKit(ctx)
+func openKit(ctx context.Context, api *client.Client) (*kit, error) {
+	has, err := hasBuildKit(ctx, api)
 	if err != nil || !has {
 		return nil, err //nolint:nilnil // the engine does not know the path
 	}
 	c, err := buildkit.New(ctx, "",
 		buildkit.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return b.api.DialHijack(ctx, "/grpc", "h2c", nil)
+			return api.DialHijack(ctx, "/grpc", "h2c", nil)
 		}),
 		buildkit.WithSessionDialer(func(ctx context.Context, proto string, meta map[string][]string) (net.Conn, error) {
-			return b.api.DialHijack(ctx, "/session", proto, meta)
+			return api.DialHijack(ctx, "/session", proto, meta)
 		}))
 	if err != nil {
 		return nil, fmt.Errorf("%w: reach its BuildKit: %w", errEngine, err)
@@ -115,7 +116,7 @@ func (k *kit) build(ctx context.Context, w *building, say func(string)) error {
 			noLimits = true
 			return nil, errNoLimits
 		}
-		return builder.Build(ctx, confined{g})
+		return dockerfile.Build(ctx, confined{g})
 	}, statuses)
 	<-printed
 	if noLimits {

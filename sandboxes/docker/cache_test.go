@@ -83,7 +83,7 @@ func (e *cacheEngine) backend(t *testing.T, keep sandboxes.Keep) *docker.Backend
 // prune prunes with these bounds, and returns the prunes of the engine's cache.
 func (e *cacheEngine) prune(t *testing.T, keep sandboxes.Keep) ([]url.Values, error) {
 	t.Helper()
-	err := e.backend(t, keep).PruneCache(t.Context())
+	err := e.backend(t, keep).Store().PruneCache(t.Context())
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.prunes), err
@@ -129,7 +129,7 @@ func TestASlowPruneOfTheCacheDelaysNothing(t *testing.T) {
 	if _, err := b.Sweep(t.Context(), "nobody", nil); err != nil {
 		t.Error(err)
 	}
-	if _, err := b.PruneImages(t.Context(), sandboxes.Keep{Images: 1}); err != nil {
+	if _, err := b.Store().PruneImages(t.Context(), sandboxes.Keep{Images: 1}); err != nil {
 		t.Error(err)
 	}
 	cancel()

@@ -17,9 +17,11 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// classicBuild uses the builder that every engine has, which enforces limits.
-// It removes all parts of a failed build.
-func (b *Backend) classicBuild(ctx context.Context, w *building, say func(string)) error {
+// classic is the builder that every engine has, which enforces limits.
+type classic struct{ api *client.Client }
+
+// build makes an image. It removes all parts of a failed build.
+func (c classic) build(ctx context.Context, w *building, say func(string)) error {
 	if err := checkClassicSources(w.text); err != nil {
 		return err
 	}
@@ -50,7 +52,7 @@ func (b *Backend) classicBuild(ctx context.Context, w *building, say func(string
 		o.NetworkMode = "none"
 	}
 	began := time.Now()
-	res, err := b.api.ImageBuild(ctx, packed, o)
+	res, err := c.api.ImageBuild(ctx, packed, o)
 	if err != nil {
 		if client.IsErrConnectionFailed(err) {
 			return fmt.Errorf("%w: %w", errEngine, err)
@@ -73,7 +75,7 @@ func (b *Backend) classicBuild(ctx context.Context, w *building, say func(string
 	})
 	out.end()
 	if err != nil {
-		b.removeParts(context.WithoutCancel(ctx), made, began)
+		c.removeParts(context.WithoutCancel(ctx), made, began)
 	}
 	return err
 }
@@ -88,11 +90,11 @@ var partLine = regexp.MustCompile(`^ ---> ([0-9a-f]{12})\n$`)
 
 // removeParts removes the images of a failed build: images without a name that
 // are not older than the build. The engine refuses to remove an image in use.
-func (b *Backend) removeParts(ctx context.Context, ids []string, began time.Time) {
+func (c classic) removeParts(ctx context.Context, ids []string, began time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for _, id := range slices.Backward(ids) {
-		img, err := b.api.ImageInspect(ctx, id)
+		img, err := c.api.ImageInspect(ctx, id)
 		if err != nil || len(img.RepoTags) > 0 || len(img.RepoDigests) > 0 {
 			continue
 		}
@@ -100,7 +102,7 @@ func (b *Backend) removeParts(ctx context.Context, ids []string, began time.Time
 		if err != nil || created.Before(began.Add(-time.Second)) {
 			continue
 		}
-		_, _ = b.api.ImageRemove(ctx, img.ID, image.RemoveOptions{}) // fails if another build uses it
+		_, _ = c.api.ImageRemove(ctx, img.ID, image.RemoveOptions{}) // fails if another build uses it
 	}
 }
 

@@ -1,11 +1,11 @@
 package docker
 
 // Waiting returns the number of callers that wait for images.
-func (b *Backend) Waiting() int {
-	b.images.mu.Lock()
-	defer b.images.mu.Unlock()
+func (s *Store) Waiting() int {
+	s.flights.mu.Lock()
+	defer s.flights.mu.Unlock()
 	n := 0
-	for _, f := range b.images.flights {
+	for _, f := range s.flights.flights {
 		n += f.waiting
 	}
 	return n

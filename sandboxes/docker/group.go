@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"sync"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/mount"
+	"github.com/docker/docker/api/types/network"
 	"github.com/docker/docker/api/types/volume"
 
 	"github.com/turngate/turngate/sandboxes"
@@ -50,14 +52,14 @@ func counts(s sandboxes.Spec) map[string]string {
 }
 
 // uncounted returns the places of the folders that count towards the limit of
-// another container.
-func (sb *sandbox) uncounted(s sandboxes.Spec) []string {
-	if sb.group == nil {
+// another container than that of the service.
+func (g *group) uncounted(service string, s sandboxes.Spec) []string {
+	if g == nil {
 		return nil
 	}
 	var out []string
 	for _, m := range s.Container.Mounts {
-		if sb.group.counts[m.Folder] != sb.aliases[0] {
+		if g.counts[m.Folder] != service {
 			out = append(out, path.Clean(m.Path))
 		}
 	}
@@ -70,7 +72,7 @@ func labels(s sandboxes.Spec) map[string]string {
 
 // openGroup makes the shared resources of the containers of s. It first removes
 // remains of the same attempt from an earlier process.
-func (b *Backend) openGroup(ctx context.Context, s sandboxes.Spec, imageID string) (_ *group, err error) {
+func openGroup(ctx context.Context, b *Backend, s sandboxes.Spec, imageID string) (_ *group, err error) {
 	if len(s.Services) == 0 && len(s.Folders) == 0 {
 		return nil, nil
 	}
@@ -85,14 +87,14 @@ func (b *Backend) openGroup(ctx context.Context, s sandboxes.Spec, imageID strin
 	}()
 	if len(s.Services) > 0 {
 		g.network = g.name
-		if err := b.openNetwork(ctx, g.name, g.labels, s.Network == schema.NetworkOpen); err != nil {
+		if err := b.networks.open(ctx, g.name, g.labels, s.Network == schema.NetworkOpen); err != nil {
 			return nil, err
 		}
 	}
 	for _, f := range s.Folders {
 		name := g.name + "-" + f.Name
 		g.volumes[f.Name] = name // before it exists: a request that is cancelled may still make it
-		if _, err := b.api.VolumeCreate(ctx, volume.CreateOptions{Name: name, Labels: g.labels}); err != nil {
+		if _, err := b.engine.api.VolumeCreate(ctx, volume.CreateOptions{Name: name, Labels: g.labels}); err != nil {
 			return nil, fmt.Errorf("make folder %s: %w", f.Name, err)
 		}
 	}
@@ -111,10 +113,10 @@ func (g *group) fill(ctx context.Context, folders []sandboxes.Folder, imageID st
 	if len(host.Mounts) == 0 {
 		return nil
 	}
-	made, err := g.b.createContainer(ctx, &container.Config{Image: imageID, Labels: g.labels, Entrypoint: []string{"none"}}, host, nil, g.name+"-folders")
+	made, err := g.b.engine.createContainer(ctx, &container.Config{Image: imageID, Labels: g.labels, Entrypoint: []string{"none"}}, host, nil, g.name+"-folders")
 	if made.ID != "" {
 		defer func() {
-			err = errors.Join(err, g.b.remove(context.WithoutCancel(ctx), made.ID))
+			err = errors.Join(err, g.b.engine.removeContainer(context.WithoutCancel(ctx), made.ID))
 		}()
 	}
 	if err != nil {
@@ -124,13 +126,13 @@ func (g *group) fill(ctx context.Context, folders []sandboxes.Folder, imageID st
 		if f.Seed {
 			continue
 		}
-		if err := g.b.api.CopyToContainer(ctx, made.ID, path.Dir(fillPath), openFolder(f.Name), container.CopyToContainerOptions{}); err != nil {
+		if err := g.b.engine.api.CopyToContainer(ctx, made.ID, path.Dir(fillPath), openFolder(f.Name), container.CopyToContainerOptions{}); err != nil {
 			return fmt.Errorf("open folder %s: %w", f.Name, err)
 		}
 		if f.Tar == nil {
 			continue
 		}
-		if err := g.b.api.CopyToContainer(ctx, made.ID, fillPath+f.Name, io.NewSectionReader(f.Tar, 0, f.Tar.Size()), container.CopyToContainerOptions{}); err != nil {
+		if err := g.b.engine.api.CopyToContainer(ctx, made.ID, fillPath+f.Name, io.NewSectionReader(f.Tar, 0, f.Tar.Size()), container.CopyToContainerOptions{}); err != nil {
 			return fmt.Errorf("fill folder %s: %w", f.Name, err)
 		}
 	}
@@ -157,6 +159,27 @@ func (g *group) mount(m schema.Mount, seed bool) mount.Mount {
 	}
 }
 
+// join adds the folders and the network of the group to a container's settings.
+func (g *group) join(s sandboxes.Spec, aliases []string, host *container.HostConfig) *network.NetworkingConfig {
+	if g == nil {
+		return nil
+	}
+	for _, m := range s.Container.Mounts {
+		seed := slices.ContainsFunc(s.Folders, func(f sandboxes.Folder) bool { return f.Name == m.Folder && f.Seed })
+		host.Mounts = append(host.Mounts, g.mount(m, seed))
+	}
+	if s.Container.Offline || g.network == "" {
+		return nil
+	}
+	host.NetworkMode = container.NetworkMode(g.network)
+	if s.Network != schema.NetworkOpen {
+		// Names unknown to this network must not reach an outside name server,
+		// which would be a way out.
+		host.DNS, host.DNSOptions = []string{"127.0.0.1"}, []string{"timeout:1", "attempts:2"}
+	}
+	return &network.NetworkingConfig{EndpointsConfig: map[string]*network.EndpointSettings{g.network: {Aliases: aliases}}}
+}
+
 // openServices starts the containers of all side-cars concurrently. The caller
 // starts their commands.
 func (g *group) openServices(ctx context.Context, s sandboxes.Spec, images []image.InspectResponse) error {
@@ -169,7 +192,7 @@ func (g *group) openServices(ctx context.Context, s sandboxes.Spec, images []ima
 		if spec.Workdir == "" && (images[i].Config == nil || images[i].Config.WorkingDir == "") {
 			spec.Workdir = "/"
 		}
-		sb := &sandbox{b: g.b, name: g.name + "-" + sub.Name, group: g, aliases: append([]string{sub.Name}, sub.Aliases...), part: true}
+		sb := &sandbox{b: g.b, container: &instance{engine: g.b.engine, name: g.name + "-" + sub.Name}, group: g, aliases: append([]string{sub.Name}, sub.Aliases...), part: true}
 		g.services[sub.Name] = sb
 		starts = append(starts, func() error {
 			if err := sb.up(ctx, spec, images[i]); err != nil {
@@ -204,13 +227,13 @@ func together(list []func() error) error {
 // close removes the shared resources. The containers must be gone.
 func (g *group) close(ctx context.Context) error {
 	if g.network != "" {
-		if err := g.b.removeNetwork(ctx, g.network, g.network); err != nil {
+		if err := g.b.engine.removeNetwork(ctx, g.network, g.network); err != nil {
 			return err
 		}
 		g.network = ""
 	}
 	for folder, name := range g.volumes {
-		if err := g.b.removeVolume(ctx, name, folder); err != nil {
+		if err := g.b.engine.removeVolume(ctx, name, folder); err != nil {
 			return err
 		}
 		delete(g.volumes, folder)
@@ -220,6 +243,6 @@ func (g *group) close(ctx context.Context) error {
 
 // clear removes everything with the group's labels.
 func (g *group) clear(ctx context.Context) error {
-	_, err := g.b.sweep(ctx, g.labels, func(schema.ID) bool { return false })
+	_, err := g.b.sweeper.sweep(ctx, g.labels, func(schema.ID) bool { return false })
 	return err
 }

@@ -8,13 +8,16 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/client"
 
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
 
-// engine records the limits that this engine supports.
-type engine struct {
+// limits has the limits that an engine supports.
+type limits struct {
+	api *client.Client
+
 	mu      sync.Mutex
 	known   bool
 	cpus    int
@@ -25,41 +28,39 @@ type engine struct {
 }
 
 // ask queries the engine once.
-func (b *Backend) ask(ctx context.Context) error {
-	e := &b.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.known {
+func (l *limits) ask(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.known {
 		return nil
 	}
-	info, err := b.api.Info(ctx)
+	info, err := l.api.Info(ctx)
 	if err != nil {
 		return fmt.Errorf("read the limits of the Docker engine: %w", err)
 	}
-	e.cpus, e.cpu, e.memory, e.pids, e.known = info.NCPU, info.CPUCfsQuota, info.MemoryLimit, info.PidsLimit, true
+	l.cpus, l.cpu, l.memory, l.pids, l.known = info.NCPU, info.CPUCfsQuota, info.MemoryLimit, info.PidsLimit, true
 	return nil
 }
 
 // fit changes limits to values that the engine can enforce. It notes a weaker
 // limit, or refuses it if it is strict.
-func (b *Backend) fit(ctx context.Context, s *sandboxes.Spec) error {
-	if err := b.ask(ctx); err != nil {
+func (l *limits) fit(ctx context.Context, s *sandboxes.Spec) error {
+	if err := l.ask(ctx); err != nil {
 		return err
 	}
-	e := &b.engine
-	if s.CPUs > 0 && !e.cpu {
+	if s.CPUs > 0 && !l.cpu {
 		if err := s.Weaken(schema.LimitCPUs, s.CPUs, "this Docker engine has no cpu controller"); err != nil {
 			return err
 		}
 		s.CPUs = 0
 	}
-	if s.CPUs > float64(e.cpus) {
-		if err := s.Weaken(schema.LimitCPUs, s.CPUs, fmt.Sprintf("this host has %d", e.cpus)); err != nil {
+	if s.CPUs > float64(l.cpus) {
+		if err := s.Weaken(schema.LimitCPUs, s.CPUs, fmt.Sprintf("this host has %d", l.cpus)); err != nil {
 			return err
 		}
 		s.CPUs = 0
 	}
-	if s.MemoryBytes > 0 && !e.memory {
+	if s.MemoryBytes > 0 && !l.memory {
 		if err := s.Weaken(schema.LimitMemory, s.MemoryBytes, "this Docker engine has no memory controller"); err != nil {
 			return err
 		}
@@ -68,24 +69,24 @@ func (b *Backend) fit(ctx context.Context, s *sandboxes.Spec) error {
 	if err := s.Raise(); err != nil {
 		return err
 	}
-	if s.Pids > 0 && !e.pids {
+	if s.Pids > 0 && !l.pids {
 		if err := s.Weaken(schema.LimitPids, s.Pids, "this Docker engine has no pids controller"); err != nil {
 			return err
 		}
 	}
 	for i := range s.Services {
 		sub := &s.Services[i]
-		if sub.Spec.CPUs > float64(e.cpus) || sub.Spec.CPUs > 0 && !e.cpu {
-			if err := s.Weaken(schema.LimitCPUs, sub.Spec.CPUs, fmt.Sprintf("it is the figure of side-car %s, and this host has %d", sub.Name, e.cpus)); err != nil {
+		if sub.Spec.CPUs > float64(l.cpus) || sub.Spec.CPUs > 0 && !l.cpu {
+			if err := s.Weaken(schema.LimitCPUs, sub.Spec.CPUs, fmt.Sprintf("it is the figure of side-car %s, and this host has %d", sub.Name, l.cpus)); err != nil {
 				return err
 			}
 			sub.Spec.CPUs = 0
 		}
-		if !e.memory {
+		if !l.memory {
 			sub.Spec.MemoryBytes = 0
 		}
 	}
-	if why := b.quota(); why != nil && s.DiskBytes > 0 && slices.Contains(s.Strict, schema.LimitDisk) {
+	if why := l.quota(); why != nil && s.DiskBytes > 0 && slices.Contains(s.Strict, schema.LimitDisk) {
 		return s.Weaken(schema.LimitDisk, s.DiskBytes, noQuota(why)) // refuse before an image is built
 	}
 	return nil
@@ -132,16 +133,16 @@ func diskParts(s *sandboxes.Spec) (total int64, text string) {
 
 // quota returns the recorded reason why the engine cannot limit a container's
 // disk. It returns nil if none is recorded.
-func (b *Backend) quota() error {
-	b.engine.mu.Lock()
-	defer b.engine.mu.Unlock()
-	return b.engine.noQuota
+func (l *limits) quota() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.noQuota
 }
 
-// createLimited creates a container with a disk limit if the engine supports
+// create creates a container with a disk limit if the engine supports
 // one. Otherwise the box watches the bytes written.
-func (b *Backend) createLimited(ctx context.Context, s *sandboxes.Spec, make func(quota bool) (container.CreateResponse, error)) (container.CreateResponse, error) {
-	why := b.quota()
+func (l *limits) create(ctx context.Context, s *sandboxes.Spec, make func(quota bool) (container.CreateResponse, error)) (container.CreateResponse, error) {
+	why := l.quota()
 	if why == nil && s.DiskBytes > 0 {
 		created, err := make(true)
 		if err == nil || errdefs.IsNotFound(err) || errdefs.IsConflict(err) || ctx.Err() != nil {
@@ -157,9 +158,9 @@ func (b *Backend) createLimited(ctx context.Context, s *sandboxes.Spec, make fun
 	}
 	created, err := make(false)
 	if err == nil && why != nil {
-		b.engine.mu.Lock()
-		b.engine.noQuota = why
-		b.engine.mu.Unlock()
+		l.mu.Lock()
+		l.noQuota = why
+		l.mu.Unlock()
 	}
 	return created, err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/docker/docker/api/types/events"
 	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/client"
 
 	"github.com/turngate/turngate/internal/box"
 	"github.com/turngate/turngate/sandboxes"
@@ -26,13 +27,13 @@ const (
 // that lacked memory, sandboxes.ErrKilled if the box crashed, and
 // sandboxes.ErrLost otherwise. It reads the engine's
 // events, because the engine removes a container that has ended.
-func (sb *sandbox) whyLost() error {
+func whyLost(api *client.Client, id string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), lossTime)
 	defer cancel()
-	happened, failed := sb.b.api.Events(ctx, events.ListOptions{
+	happened, failed := api.Events(ctx, events.ListOptions{
 		Since: "1", // every event that the engine still has in memory
 		Filters: filters.NewArgs(
-			filters.Arg("type", string(events.ContainerEventType)), filters.Arg("container", sb.id),
+			filters.Arg("type", string(events.ContainerEventType)), filters.Arg("container", id),
 			filters.Arg("event", string(events.ActionOOM)), filters.Arg("event", string(events.ActionDie)), filters.Arg("event", string(events.ActionKill)),
 		),
 	})

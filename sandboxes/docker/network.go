@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/docker/docker/api/types/network"
+	"github.com/docker/docker/client"
 
 	"github.com/turngate/turngate/sandboxes"
 )
@@ -18,10 +19,16 @@ const (
 	subnetTries = 256
 )
 
-// openNetwork makes a network for the containers of one sandbox. Unless the
+// networks makes the networks of sandboxes with side-cars.
+type networks struct {
+	api *client.Client
+	all netip.Prefix // the range of their addresses
+}
+
+// open makes a network for the containers of one sandbox. Unless the
 // network is open, its containers reach nothing outside: it has no route out
 // and no name server, and the host has no address in it.
-func (b *Backend) openNetwork(ctx context.Context, name string, labels map[string]string, open bool) error {
+func (n networks) open(ctx context.Context, name string, labels map[string]string, open bool) error {
 	noIPv6 := false
 	o := network.CreateOptions{Driver: "bridge", Internal: !open, EnableIPv6: &noIPv6, Labels: labels, Options: map[string]string{}}
 	if !open {
@@ -31,15 +38,15 @@ func (b *Backend) openNetwork(ctx context.Context, name string, labels map[strin
 	}
 	var err error
 	for try := range uint32(subnetTries) {
-		o.IPAM = &network.IPAM{Config: []network.IPAMConfig{{Subnet: subnet(b.config.Subnets, name, try).String()}}}
-		if _, err = b.api.NetworkCreate(ctx, name, o); err == nil {
+		o.IPAM = &network.IPAM{Config: []network.IPAMConfig{{Subnet: subnet(n.all, name, try).String()}}}
+		if _, err = n.api.NetworkCreate(ctx, name, o); err == nil {
 			return nil
 		}
 		if !strings.Contains(err.Error(), "overlap") && !strings.Contains(err.Error(), "conflicts") {
 			break
 		}
 	}
-	return fmt.Errorf("make network %s in %s: %w", name, b.config.Subnets, err)
+	return fmt.Errorf("make network %s in %s: %w", name, n.all, err)
 }
 
 // subnet returns the candidate range of a network for the given try. It derives

@@ -15,7 +15,7 @@ import (
 // checkPlaces refuses a mount that a link of the image leads to the box's own
 // files or to the kernel's folders: such a mount could replace the first process
 // of the container. The container exists and has not started.
-func (sb *sandbox) checkPlaces(ctx context.Context, s sandboxes.Spec) error {
+func checkPlaces(ctx context.Context, in *instance, s sandboxes.Spec) error {
 	var targets []string
 	for _, m := range s.Container.Mounts {
 		targets = append(targets, m.Path)
@@ -27,12 +27,12 @@ func (sb *sandbox) checkPlaces(ctx context.Context, s sandboxes.Spec) error {
 		return nil
 	}
 	for _, own := range []string{sandboxes.HelperPath, runPath} {
-		if real, err := sb.real(ctx, own); err != nil || real != own {
+		if real, err := realPath(ctx, in, own); err != nil || real != own {
 			return refusePlace(own, real, err)
 		}
 	}
 	for _, target := range targets {
-		real, err := sb.real(ctx, target)
+		real, err := realPath(ctx, in, target)
 		if err == nil {
 			err = schema.CheckContainerPath("path", real)
 		}
@@ -50,13 +50,13 @@ func refusePlace(target, real string, err error) error {
 	return &sandboxes.UnsupportedError{Field: "sandbox.container", Value: target, Reason: "a link in the image leads it to " + real + ", which is not free for mounts"}
 }
 
-// real resolves the links in a path of the container. Parts that do not exist
+// realPath resolves the links in a path of the container. Parts that do not exist
 // stay as they are.
-func (sb *sandbox) real(ctx context.Context, p string) (string, error) {
+func realPath(ctx context.Context, in *instance, p string) (string, error) {
 	at := "/"
 	for _, part := range strings.Split(strings.Trim(p, "/"), "/") {
 		at = path.Join(at, part)
-		stat, err := sb.b.api.ContainerStatPath(ctx, sb.id, at)
+		stat, err := in.engine.api.ContainerStatPath(ctx, in.id, at)
 		if errdefs.IsNotFound(err) {
 			continue
 		}
@@ -64,7 +64,7 @@ func (sb *sandbox) real(ctx context.Context, p string) (string, error) {
 			return "", &sandboxes.UnsupportedError{Field: "sandbox.container", Value: at, Reason: "the engine cannot make the container's mounts: " + err.Error()}
 		}
 		if err != nil {
-			return "", fmt.Errorf("look at %s of container %s: %w", at, sb.name, err)
+			return "", fmt.Errorf("look at %s of container %s: %w", at, in.name, err)
 		}
 		if stat.LinkTarget != "" {
 			at = path.Join("/", stat.LinkTarget) // the engine has resolved it wholly

@@ -21,13 +21,13 @@ import (
 
 // pull fetches an image with the credentials that `docker login` stored on this
 // host.
-func (b *Backend) pull(ctx context.Context, ref string, say func(string)) error {
+func pull(ctx context.Context, api *client.Client, ref string, say func(string)) error {
 	auth, err := authFor(ref)
 	if err != nil {
 		return &sandboxes.ImageError{Image: ref, Reason: err.Error()}
 	}
 	p := &pullProgress{ref: ref, say: say, layers: map[string]*layer{}}
-	body, err := b.api.ImagePull(ctx, ref, image.PullOptions{RegistryAuth: auth})
+	body, err := api.ImagePull(ctx, ref, image.PullOptions{RegistryAuth: auth})
 	if err == nil {
 		defer body.Close()
 		err = readProgress(body, p.add)

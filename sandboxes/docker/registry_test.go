@@ -160,7 +160,7 @@ func TestReasonsForNoImageAreDistinguished(t *testing.T) {
 	}
 	b := withLimits(t, sandboxes.BuildLimits{})
 	pull := func(ref string) error {
-		_, err := b.EnsureImage(t.Context(), ref, nil, nil)
+		_, err := b.Store().EnsureImage(t.Context(), ref, nil, nil)
 		return err
 	}
 	build := func(ref string) error {
@@ -181,7 +181,7 @@ func TestReasonsForNoImageAreDistinguished(t *testing.T) {
 		t.Error("a container of another architecture began")
 	}
 	var said []string
-	if _, err := b.EnsureImage(t.Context(), r.ref("of/here:1"), nil, func(line string) { said = append(said, line) }); err != nil {
+	if _, err := b.Store().EnsureImage(t.Context(), r.ref("of/here:1"), nil, func(line string) { said = append(said, line) }); err != nil {
 		t.Error(err)
 	}
 	if last := strings.Join(said, "\n"); !strings.HasSuffix(last, "1 of 1 layers, 0.0 of 0.0 MB") {
@@ -238,7 +238,7 @@ func TestARealRegistry(t *testing.T) {
 	}
 	ref := address + "/of/mine:1"
 	t.Cleanup(func() { _ = exec.Command("docker", "rmi", "-f", ref).Run() })
-	pull := func(ref string) error { _, err := b.EnsureImage(t.Context(), ref, nil, nil); return err }
+	pull := func(ref string) error { _, err := b.Store().EnsureImage(t.Context(), ref, nil, nil); return err }
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	wantImageError(t, pull(ref), schema.CodeImageAuth, "docker login")
 	credentials(t, address, "me", "wrong")

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/turngate/turngate/internal/box"
@@ -18,6 +19,19 @@ const (
 	configName = "config.json"
 	socketName = "box.sock"
 )
+
+// runFolders is the folder on this host that has a runFolder for each container.
+type runFolders string
+
+// open makes the folder of a container, in place of one that is left.
+func (d runFolders) open(name string, cfg *box.Config) (*runFolder, error) {
+	return openRunFolder(filepath.Join(string(d), name), cfg)
+}
+
+// remove removes the folder of a container of an earlier process.
+func (d runFolders) remove(name string) {
+	_ = os.RemoveAll(filepath.Join(string(d), filepath.Base(name)))
+}
 
 // runFolder is the folder through which a container's box connects to its worker. It
 // contains a configuration with the secret, and a socket. Both are removed as
@@ -103,3 +117,5 @@ func (d *runFolder) close() {
 		time.Sleep(10 * time.Millisecond)
 	}
 }
+
+func isBusy(err error) bool { return errors.Is(err, syscall.EBUSY) }

@@ -14,6 +14,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/client"
 
 	"github.com/turngate/turngate/sandboxes"
 )
@@ -40,38 +41,121 @@ const (
 
 // snapshot is an image with the files of a container.
 type snapshot struct {
-	b     *Backend
+	all   *snapshots
 	image string // id
 
 	mu   sync.Mutex
 	gone bool
 }
 
-// copies are the ids of the images that are snapshots of this process.
-type copies struct {
+// snapshots has the snapshots of an engine.
+type snapshots struct {
+	api *client.Client
+
 	mu  sync.Mutex
-	ids map[string]bool
+	own map[string]bool // ids of the images that are snapshots of this process
 }
 
-func (c *copies) add(id string) {
+func (c *snapshots) note(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ids == nil {
-		c.ids = map[string]bool{}
+	if c.own == nil {
+		c.own = map[string]bool{}
 	}
-	c.ids[id] = true
+	c.own[id] = true
 }
 
-func (c *copies) drop(id string) {
+func (c *snapshots) drop(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.ids, id)
+	delete(c.own, id)
 }
 
-func (c *copies) has(id string) bool {
+func (c *snapshots) has(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ids[id]
+	return c.own[id]
+}
+
+// take copies the files of a container. It does not pause the container. See
+// sandboxes.Sandbox for maxBytes and the end of the context.
+func (c *snapshots) take(ctx context.Context, of *instance, labels map[string]string, maxBytes int64) (*snapshot, error) {
+	found, _, err := c.api.ContainerInspectWithRaw(ctx, of.id, true)
+	if err != nil {
+		return nil, fmt.Errorf("measure container %s: %w", of.name, err)
+	}
+	if size := found.SizeRw; maxBytes > 0 && size != nil && *size > maxBytes {
+		return nil, sandboxes.NoSnapshots(fmt.Sprintf("the setup wrote %d MB, and this worker copies at most %d", *size>>20, maxBytes>>20))
+	}
+	type copied struct {
+		snapshot *snapshot
+		err      error
+	}
+	done, left := make(chan copied), make(chan struct{})
+	go func() {
+		s, err := c.commit(ctx, of, labels)
+		select {
+		case done <- copied{s, err}:
+		case <-left:
+			if s != nil {
+				s.abandon(ctx)
+			}
+		}
+	}()
+	select {
+	case got := <-done:
+		return got.snapshot, got.err
+	case <-ctx.Done():
+		close(left)
+		return nil, context.Cause(ctx)
+	}
+}
+
+// commit makes the image, also after the context has ended: the engine would make it
+// nevertheless, and without its id it could not be removed.
+func (c *snapshots) commit(ctx context.Context, of *instance, labels map[string]string) (*snapshot, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), copyTime)
+	defer cancel()
+	made, err := c.api.ContainerCommit(ctx, of.id, container.CommitOptions{
+		Reference: snapshotRepo + ":" + strings.ToLower(rand.Text()), Comment: "turngate: the files of a sandbox",
+		Config: &container.Config{Labels: labels},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("copy container %s: %w", of.name, err)
+	}
+	c.note(made.ID)
+	return &snapshot{all: c, image: made.ID}, nil
+}
+
+// abandon removes a snapshot after its rollout has gone. If it cannot, a later Sweep
+// does.
+func (s *snapshot) abandon(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	_ = s.Remove(ctx)
+}
+
+// Remove implements sandboxes.Snapshot.
+func (s *snapshot) Remove(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return nil
+	}
+	if err := s.all.remove(ctx, s.image); err != nil {
+		return err
+	}
+	s.all.drop(s.image)
+	s.gone = true
+	return nil
+}
+
+func (c *snapshots) remove(ctx context.Context, id string) error {
+	_, err := c.api.ImageRemove(ctx, id, image.RemoveOptions{Force: true})
+	if err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("remove snapshot %s: %w", id, err)
+	}
+	return nil
 }
 
 // filesElsewhere returns the reason why a copy of the container's own file system
@@ -90,110 +174,13 @@ func filesElsewhere(s sandboxes.Spec, img image.InspectResponse) string {
 	return ""
 }
 
-// CanSnapshot implements sandboxes.Sandbox.
-func (sb *sandbox) CanSnapshot() error {
-	switch {
-	case sb.part:
-		return sandboxes.NoSnapshots("a side-car is part of another sandbox")
-	case sb.alone != "":
-		return sandboxes.NoSnapshots(sb.alone)
-	}
-	return nil
-}
-
-// Snapshot implements sandboxes.Sandbox. It does not pause the container.
-func (sb *sandbox) Snapshot(ctx context.Context, maxBytes int64) (sandboxes.Snapshot, error) {
-	if err := sb.CanSnapshot(); err != nil {
-		return nil, err
-	}
-	found, _, err := sb.b.api.ContainerInspectWithRaw(ctx, sb.id, true)
-	if err != nil {
-		return nil, fmt.Errorf("measure container %s: %w", sb.name, err)
-	}
-	if size := found.SizeRw; maxBytes > 0 && size != nil && *size > maxBytes {
-		return nil, sandboxes.NoSnapshots(fmt.Sprintf("the setup wrote %d MB, and this worker copies at most %d", *size>>20, maxBytes>>20))
-	}
-	type copied struct {
-		snapshot *snapshot
-		err      error
-	}
-	done, left := make(chan copied), make(chan struct{})
-	go func() {
-		s, err := sb.commit(ctx)
-		select {
-		case done <- copied{s, err}:
-		case <-left:
-			if s != nil {
-				s.abandon(ctx)
-			}
-		}
-	}()
-	select {
-	case c := <-done:
-		if c.err != nil {
-			return nil, c.err
-		}
-		return c.snapshot, nil
-	case <-ctx.Done():
-		close(left)
-		return nil, context.Cause(ctx)
-	}
-}
-
-// commit makes the image, also after the context has ended: the engine would make it
-// nevertheless, and without its id it could not be removed.
-func (sb *sandbox) commit(ctx context.Context) (*snapshot, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), copyTime)
-	defer cancel()
-	made, err := sb.b.api.ContainerCommit(ctx, sb.id, container.CommitOptions{
-		Reference: snapshotRepo + ":" + strings.ToLower(rand.Text()), Comment: "turngate: the files of a sandbox",
-		Config: &container.Config{Labels: map[string]string{labelSnapshot: sb.owner, labelBase: sb.base}},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("copy container %s: %w", sb.name, err)
-	}
-	sb.b.copies.add(made.ID)
-	return &snapshot{b: sb.b, image: made.ID}, nil
-}
-
-// abandon removes a snapshot after its rollout has gone. If it cannot, a later Sweep
-// does.
-func (s *snapshot) abandon(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-	defer cancel()
-	_ = s.Remove(ctx)
-}
-
-// Remove implements sandboxes.Snapshot.
-func (s *snapshot) Remove(ctx context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.gone {
-		return nil
-	}
-	if err := s.b.removeSnapshot(ctx, s.image); err != nil {
-		return err
-	}
-	s.b.copies.drop(s.image)
-	s.gone = true
-	return nil
-}
-
-func (b *Backend) removeSnapshot(ctx context.Context, id string) error {
-	_, err := b.api.ImageRemove(ctx, id, image.RemoveOptions{Force: true})
-	if err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("remove snapshot %s: %w", id, err)
-	}
-	return nil
-}
-
-// snapshotOf returns the snapshot of a Spec, and nil if it has none.
-func (b *Backend) snapshotOf(s *sandboxes.Spec) (*snapshot, error) {
+// of returns the snapshot of a Spec, and nil if it has none.
+func (c *snapshots) of(s *sandboxes.Spec) (*snapshot, error) {
 	if s.Snapshot == nil {
 		return nil, nil
 	}
 	from, ours := s.Snapshot.(*snapshot)
-	if !ours || from.b != b {
+	if !ours || from.all != c {
 		return nil, errors.New("the snapshot is another backend's")
 	}
 	s.Files = nil // the snapshot has them
@@ -209,32 +196,50 @@ func (s *snapshot) explain(err error) error {
 	return err
 }
 
-// snapshots lists the snapshots of all processes.
-func (b *Backend) snapshots(ctx context.Context) ([]image.Summary, error) {
-	all, err := b.api.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelSnapshot))})
+// list lists the snapshots of all processes.
+func (c *snapshots) list(ctx context.Context) ([]image.Summary, error) {
+	all, err := c.api.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelSnapshot))})
 	if err != nil {
 		return nil, fmt.Errorf("list snapshots: %w", err)
 	}
 	return slices.DeleteFunc(all, func(i image.Summary) bool { return !slices.ContainsFunc(i.RepoTags, isSnapshot) }), nil
 }
 
-// sweepSnapshots removes the snapshots that earlier processes of this owner left,
+// sweep removes the snapshots that earlier processes of this owner left,
 // and old ones of other owners that no container has.
-func (b *Backend) sweepSnapshots(ctx context.Context, owner string) error {
-	all, err := b.snapshots(ctx)
+func (c *snapshots) sweep(ctx context.Context, owner string) error {
+	all, err := c.list(ctx)
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	used, err := b.usedImages(ctx)
+	used, err := c.usedImages(ctx)
 	if err != nil {
 		return err
 	}
 	var failed []error
 	for _, i := range all {
-		left := i.Labels[labelSnapshot] == owner && !b.copies.has(i.ID)
-		if left || !used[i.ID] && time.Since(time.Unix(i.Created, 0)) > leftSnapshot && !b.copies.has(i.ID) {
-			failed = append(failed, b.removeSnapshot(ctx, i.ID))
+		left := i.Labels[labelSnapshot] == owner && !c.has(i.ID)
+		if left || !used[i.ID] && time.Since(time.Unix(i.Created, 0)) > leftSnapshot && !c.has(i.ID) {
+			failed = append(failed, c.remove(ctx, i.ID))
 		}
 	}
 	return errors.Join(failed...)
+}
+
+// usedImages returns the ids of the images of all containers, running or not, and
+// of the images below snapshots.
+func (c *snapshots) usedImages(ctx context.Context) (map[string]bool, error) {
+	list, err := c.api.ContainerList(ctx, container.ListOptions{All: true})
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", err)
+	}
+	used := map[string]bool{}
+	for _, made := range list {
+		used[made.ImageID] = true
+	}
+	copies, err := c.list(ctx)
+	for _, i := range copies {
+		used[i.Labels[labelBase]] = true
+	}
+	return used, err
 }

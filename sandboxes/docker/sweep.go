@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/network"
@@ -22,17 +21,23 @@ type remains struct {
 	remove func(ctx context.Context) error
 }
 
+// sweeper removes what processes left in the engine and on the disk.
+type sweeper struct {
+	engine  engine
+	folders runFolders
+}
+
 // sweep removes the containers, networks and folders with these labels, except
 // of rollouts for which keep returns true. It returns the number of sandboxes
 // removed.
-func (b *Backend) sweep(ctx context.Context, want map[string]string, keep func(schema.ID) bool) (int, error) {
+func (w sweeper) sweep(ctx context.Context, want map[string]string, keep func(schema.ID) bool) (int, error) {
 	by := filters.NewArgs()
 	for _, k := range sortedKeys(want) {
 		by.Add("label", k+"="+want[k])
 	}
 	gone := map[string]bool{}
 	// A network and a folder can be removed after the containers that have them.
-	for _, list := range []func(context.Context, filters.Args) ([]remains, error){b.containers, b.networks, b.volumes} {
+	for _, list := range []func(context.Context, filters.Args) ([]remains, error){w.containers, w.networks, w.volumes} {
 		all, err := list(ctx, by)
 		if err != nil {
 			return len(gone), err
@@ -50,18 +55,18 @@ func (b *Backend) sweep(ctx context.Context, want map[string]string, keep func(s
 	return len(gone), nil
 }
 
-func (b *Backend) containers(ctx context.Context, by filters.Args) (out []remains, err error) {
-	all, err := b.api.ContainerList(ctx, container.ListOptions{All: true, Filters: by})
+func (w sweeper) containers(ctx context.Context, by filters.Args) (out []remains, err error) {
+	all, err := w.engine.api.ContainerList(ctx, container.ListOptions{All: true, Filters: by})
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
 	for _, c := range all {
 		out = append(out, remains{c.Labels, func(ctx context.Context) error {
-			if err := b.remove(ctx, c.ID); err != nil {
+			if err := w.engine.removeContainer(ctx, c.ID); err != nil {
 				return err
 			}
 			for _, name := range c.Names {
-				b.forget(strings.TrimPrefix(name, "/"))
+				w.folders.remove(strings.TrimPrefix(name, "/"))
 			}
 			return nil
 		}})
@@ -69,42 +74,26 @@ func (b *Backend) containers(ctx context.Context, by filters.Args) (out []remain
 	return out, nil
 }
 
-func (b *Backend) networks(ctx context.Context, by filters.Args) (out []remains, err error) {
-	all, err := b.api.NetworkList(ctx, network.ListOptions{Filters: by})
+func (w sweeper) networks(ctx context.Context, by filters.Args) (out []remains, err error) {
+	all, err := w.engine.api.NetworkList(ctx, network.ListOptions{Filters: by})
 	if err != nil {
 		return nil, fmt.Errorf("list networks: %w", err)
 	}
 	for _, n := range all {
-		out = append(out, remains{n.Labels, func(ctx context.Context) error { return b.removeNetwork(ctx, n.ID, n.Name) }})
+		out = append(out, remains{n.Labels, func(ctx context.Context) error { return w.engine.removeNetwork(ctx, n.ID, n.Name) }})
 	}
 	return out, nil
 }
 
-func (b *Backend) volumes(ctx context.Context, by filters.Args) (out []remains, err error) {
-	all, err := b.api.VolumeList(ctx, volume.ListOptions{Filters: by})
+func (w sweeper) volumes(ctx context.Context, by filters.Args) (out []remains, err error) {
+	all, err := w.engine.api.VolumeList(ctx, volume.ListOptions{Filters: by})
 	if err != nil {
 		return nil, fmt.Errorf("list folders: %w", err)
 	}
 	for _, v := range all.Volumes {
-		out = append(out, remains{v.Labels, func(ctx context.Context) error { return b.removeVolume(ctx, v.Name, v.Name) }})
+		out = append(out, remains{v.Labels, func(ctx context.Context) error { return w.engine.removeVolume(ctx, v.Name, v.Name) }})
 	}
 	return out, nil
-}
-
-// removeNetwork removes a network, which may be gone already.
-func (b *Backend) removeNetwork(ctx context.Context, id, name string) error {
-	if err := b.api.NetworkRemove(ctx, id); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("remove network %s: %w", name, err)
-	}
-	return nil
-}
-
-// removeVolume removes the volume of a folder, which may be gone already.
-func (b *Backend) removeVolume(ctx context.Context, id, folder string) error {
-	if err := b.api.VolumeRemove(ctx, id, true); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("remove folder %s: %w", folder, err)
-	}
-	return nil
 }
 
 func sortedKeys(m map[string]string) []string {

@@ -51,7 +51,7 @@ func newRepo(t *testing.T) string {
 // make builds an image of a few bytes and returns its name.
 func (k keeper) make(t *testing.T, how *sandboxes.Build) string {
 	t.Helper()
-	ref, err := k.EnsureImage(t.Context(), "", how, nil)
+	ref, err := k.Store().EnsureImage(t.Context(), "", how, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func small(t *testing.T, task string) *sandboxes.Build {
 
 func (k keeper) refs(t *testing.T) []string {
 	t.Helper()
-	all, err := k.BuiltImages(t.Context())
+	all, err := k.Store().BuiltImages(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,21 +107,21 @@ func TestImagesWithTheOldestUseAreRemoved(t *testing.T) {
 	t.Cleanup(func() {
 		_ = exec.CommandContext(context.Background(), "docker", "rm", "-f", strings.TrimSpace(string(id))).Run()
 	})
-	removed, err := k.PruneImages(t.Context(), sandboxes.Keep{Images: 2})
+	removed, err := k.Store().PruneImages(t.Context(), sandboxes.Keep{Images: 2})
 	if got := refsOf(removed); err != nil || !slices.Equal(got, []string{refs["third"]}) {
 		t.Fatalf("removed %v (%v), want the idle image with the oldest use", got, err)
 	}
-	all, err := k.BuiltImages(t.Context())
+	all, err := k.Store().BuiltImages(t.Context())
 	if err != nil || len(all) != 2 || all[0].InUse || !all[1].InUse || all[1].Task != "second" {
 		t.Fatalf("left %+v, %v", all, err)
 	}
-	if gone, err := k.RemoveBuilt(t.Context(), all[1]); err != nil || gone {
+	if gone, err := k.Store().RemoveBuilt(t.Context(), all[1]); err != nil || gone {
 		t.Errorf("the image of a container was removed: %v, %v", gone, err)
 	}
-	if removed, err := k.PruneImages(t.Context(), sandboxes.Keep{Age: time.Hour}); err != nil || len(removed) > 0 {
+	if removed, err := k.Store().PruneImages(t.Context(), sandboxes.Keep{Age: time.Hour}); err != nil || len(removed) > 0 {
 		t.Errorf("removed %v (%v), though all were used within the hour", refsOf(removed), err)
 	}
-	if removed, err := k.PruneImages(t.Context(), sandboxes.Keep{Bytes: 1}); err != nil || !slices.Equal(refsOf(removed), []string{refs["first"]}) {
+	if removed, err := k.Store().PruneImages(t.Context(), sandboxes.Keep{Bytes: 1}); err != nil || !slices.Equal(refsOf(removed), []string{refs["first"]}) {
 		t.Errorf("beyond one byte: removed %v, %v", refsOf(removed), err)
 	}
 	if got := other.refs(t); !slices.Equal(got, []string{foreign}) {
@@ -151,12 +151,12 @@ func TestTheImagesOfABuildForSeveralTrainersHaveOneSharedName(t *testing.T) {
 		one.Trainer = trainer
 		want = append(want, k.make(t, &one))
 	}
-	all, err := k.BuiltImages(t.Context())
+	all, err := k.Store().BuiltImages(t.Context())
 	if err != nil || len(all) != 2 || want[0] == want[1] {
 		t.Fatalf("%v, %+v, %v", want, all, err)
 	}
 	for _, i := range all {
-		shared, err := k.BuildRef(how)
+		shared, err := k.Store().BuildRef(how)
 		if err != nil || i.Shared != shared || !slices.Contains(want, i.Ref) {
 			t.Errorf("%+v: want the shared name %s, %v", i, shared, err)
 		}
