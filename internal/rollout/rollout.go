@@ -144,7 +144,7 @@ func (r *Rollout) execute(ctx context.Context) (err error) {
 	}
 	runs := agentrun.New(agentrun.Config{Place: where, Models: answers, Timing: r.Timing, Memory: r.Memory, Tool: r.Services.Tool, Person: r.Person})
 	defer runs.Close()
-	s := &stepper{Place: where, rec: r.Record, runs: runs, ask: r.Services.Verify}
+	s := &stepper{place: where, rec: r.Record, runs: runs, ask: r.Services.Verify}
 	err = s.all(ctx)
 	verified = s.verified
 	var stop *ends.Failed

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/turngate/turngate/internal/rollout/agentrun"
 	"github.com/turngate/turngate/internal/rollout/collect"
@@ -13,20 +12,18 @@ import (
 	"github.com/turngate/turngate/internal/rollout/place"
 	"github.com/turngate/turngate/internal/rollout/plan"
 	"github.com/turngate/turngate/internal/rollout/record"
-	"github.com/turngate/turngate/internal/rollout/stage"
 	"github.com/turngate/turngate/internal/rollout/verify"
-	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 )
 
 // stepper runs the steps of a rollout.
 type stepper struct {
-	*place.Place
-	rec  *record.Record
-	runs *agentrun.Runs
-	ask  verify.Ask
-	ran  []stepped // the first steps, which have ended
+	place *place.Place
+	rec   *record.Record
+	runs  *agentrun.Runs
+	ask   verify.Ask
+	ran   []stepped // the first steps, which have ended
 
 	verified bool // a verifier has begun
 }
@@ -42,10 +39,10 @@ type stepped struct {
 // named step that the task or the agent caused is recorded as that step's
 // result.
 func (r *stepper) all(ctx context.Context) error {
-	for _, s := range r.Steps {
+	for _, s := range r.place.Steps {
 		done := stepped{Step: s}
 		done.result.Name = s.Name
-		err := r.Stages.BlameRuin(s.Phase("agent"), r.step(ctx, &done))
+		err := r.place.Stages.BlameRuin(s.Phase("agent"), r.step(ctx, &done))
 		if ctx.Err() == nil {
 			err = r.blame(&done, err)
 		}
@@ -84,9 +81,9 @@ func (r *stepper) blame(done *stepped, err error) error {
 		return err
 	}
 	if done.result.Fault == nil {
-		done.result.Fault = spoiled.Fault(r.Stages.Last())
+		done.result.Fault = spoiled.Fault(r.place.Stages.Last())
 	} else {
-		r.rec.Note("%s: %v", r.Stages.Last(), spoiled)
+		r.rec.Note("%s: %v", r.place.Stages.Last(), spoiled)
 	}
 	return nil
 }
@@ -109,14 +106,14 @@ func (s *stepped) tooLow() string {
 // step prepares a step, runs the agent, keeps artifacts and verifies.
 func (r *stepper) step(ctx context.Context, done *stepped) error {
 	s := done.Step
-	if err := r.Survey(ctx); err != nil {
+	if err := r.place.Survey(ctx); err != nil {
 		return err
 	}
-	done.result.Separation = r.Separation(s)
-	if err := r.prepare(ctx, s); err != nil {
+	done.result.Separation = r.place.Separation(s)
+	if err := prepare(ctx, r.place, s); err != nil {
 		return err
 	}
-	if err := r.CheckServices(ctx); err != nil {
+	if err := r.place.CheckServices(ctx); err != nil {
 		return err
 	}
 	out, err := r.runs.Run(ctx, s)
@@ -124,8 +121,8 @@ func (r *stepper) step(ctx context.Context, done *stepped) error {
 	if err != nil {
 		return err
 	}
-	left := verify.NewLeft(r.Place, s, out.Exit)
-	kept, err := collect.Step(ctx, r.Place, s, out.Log, func(ctx context.Context) error {
+	left := verify.NewLeft(r.place, s, out.Exit)
+	kept, err := collect.Step(ctx, r.place, s, out.Log, func(ctx context.Context) error {
 		if err := left.End(ctx); err != nil {
 			return err
 		}
@@ -135,83 +132,15 @@ func (r *stepper) step(ctx context.Context, done *stepped) error {
 		return err
 	}
 	r.verified = true
-	verdict, err := verify.Run(ctx, verify.Task{Place: r.Place, Step: s, Left: left, Kept: kept, Exit: out.Exit, Fault: out.Fault, Ask: r.ask})
+	verdict, err := verify.Run(ctx, verify.Task{Place: r.place, Step: s, Left: left, Kept: kept, Exit: out.Exit, Fault: out.Fault, Ask: r.ask})
 	done.result.Reward, done.result.Rewards, done.verified = verdict.Reward, verdict.Rewards, verdict.Known
 	return err
-}
-
-// prepare checks the agent's user. It also prepares a step of several.
-func (r *stepper) prepare(ctx context.Context, s *plan.Step) error {
-	if err := r.CheckUser(ctx, s); err != nil || s.Name == "" {
-		return err
-	}
-	err := r.Stages.Run(ctx, s.Phase("upload"), r.Request.Limits.SetupMS, func(ctx context.Context, _ *record.Phase) error { return r.upload(ctx, s) })
-	if err != nil {
-		return err
-	}
-	if err := r.setup(ctx, s); err != nil {
-		return err
-	}
-	return r.Healthy(ctx, s.Phase("healthcheck"), s.Healthcheck, s.User)
-}
-
-// upload clears the log folders and the verifier's files of the step
-// before, and copies this step's files into the working directory.
-func (r *stepper) upload(ctx context.Context, s *plan.Step) error {
-	if s.Index > 0 {
-		if err := r.Main.Enter(ctx, s.Phase("setup"), r.Request.Sandbox.Network, r.Request.Sandbox.Allow); err != nil {
-			return err
-		}
-		stale := []string{place.AgentDir, place.AgentLogs, place.Published}
-		if before := r.Steps[s.Index-1]; before.Verify != nil && !before.Apart() {
-			stale = append(stale, "/tests", tasks.VerifierDir)
-		}
-		for _, dir := range stale {
-			if err := place.Clear(ctx, r.Main.Files(), dir); err != nil {
-				return err
-			}
-		}
-		if err := r.MakeLogs(ctx, s.User); err != nil {
-			return err
-		}
-	}
-	if s.Folder != "" {
-		return r.Put(ctx, r.Main, s.Folder, r.Main.Workdir(), s.User)
-	}
-	return nil
-}
-
-// setup runs the step's setup.sh in the working directory. As in Harbor a
-// script for any shell is run by bash; others have their own interpreter.
-func (r *stepper) setup(ctx context.Context, s *plan.Step) error {
-	script := r.Bundle.File(s.Folder + "/setup.sh")
-	if script == nil {
-		return nil
-	}
-	return r.Stages.Run(ctx, s.Phase("setup"), 0, func(ctx context.Context, p *record.Phase) error {
-		args, err := r.Script(ctx, r.Main, strings.TrimSuffix(r.Main.Workdir(), "/")+"/setup.sh", script, s.User)
-		if err != nil {
-			return err
-		}
-		shell, err := place.ForShell(script)
-		if err != nil {
-			return err
-		}
-		if shell {
-			args = append(place.BashOrSh(), args[len(args)-1])
-		}
-		exit, err := r.Command(ctx, r.Main, p, sandboxes.Cmd{Args: args, User: s.User, Timeout: stage.MS(r.Request.Limits.SetupMS)})
-		if err == nil && !exit.OK() {
-			err = ends.Fail(schema.Faultf("setup", schema.CodeSetup, schema.WhoTask, "%s of setup.sh: %s", exit, schema.Clip(p.Tail(), 2000)))
-		}
-		return err
-	})
 }
 
 // total computes the reward of the steps that ran together.
 func (r *stepper) total() error {
 	counted := r.ran
-	if r.Request.StepReward == schema.StepRewardFinal {
+	if r.place.Request.StepReward == schema.StepRewardFinal {
 		counted = counted[len(counted)-1:]
 	}
 	counted = slices.DeleteFunc(slices.Clone(counted), func(s stepped) bool { return !s.verified })

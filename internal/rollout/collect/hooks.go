@@ -32,19 +32,19 @@ func hooks(s *plan.Step) (main, others []schema.Hook) {
 }
 
 // runHooks runs hooks in order. A failed hook adds a note.
-func (c *collection) runHooks(ctx context.Context, hooks []schema.Hook) error {
+func runHooks(ctx context.Context, p *place.Place, s *plan.Step, hooks []schema.Hook) error {
 	for _, h := range hooks {
 		service := cmp.Or(h.Service, schema.MainService)
-		err := c.Stages.Run(ctx, c.s.Phase("collect/"+service), 0, func(ctx context.Context, p *record.Phase) error {
-			exit, err := c.hook(ctx, p, h)
+		err := p.Stages.Run(ctx, s.Phase("collect/"+service), 0, func(ctx context.Context, ph *record.Phase) error {
+			exit, err := runHook(ctx, p, ph, h)
 			if err == nil && !exit.OK() {
-				c.rec.Note("the collect hook %q in %s failed: %s: %s", schema.Clip(h.Run, 200), service, exit, schema.Clip(p.Tail(), 500))
+				p.Stages.Record.Note("the collect hook %q in %s failed: %s: %s", schema.Clip(h.Run, 200), service, exit, schema.Clip(ph.Tail(), 500))
 			}
 			return err
 		})
 		var stop *ends.Failed
 		if errors.As(err, &stop) && ctx.Err() == nil {
-			c.rec.Note("the collect hook %q in %s failed: %s", schema.Clip(h.Run, 200), service, stop.Fault.Message)
+			p.Stages.Record.Note("the collect hook %q in %s failed: %s", schema.Clip(h.Run, 200), service, stop.Fault.Message)
 			continue
 		}
 		if err != nil {
@@ -54,8 +54,9 @@ func (c *collection) runHooks(ctx context.Context, hooks []schema.Hook) error {
 	return nil
 }
 
-func (c *collection) hook(ctx context.Context, p *record.Phase, h schema.Hook) (schema.Exit, error) {
-	sb, err := c.Service(h.Service)
+// runHook runs a hook to its end.
+func runHook(ctx context.Context, p *place.Place, ph *record.Phase, h schema.Hook) (schema.Exit, error) {
+	sb, err := p.Service(h.Service)
 	if err != nil {
 		return schema.Exit{}, ends.Fail(schema.Faultf("collect", schema.CodeMissing, schema.WhoTask, "%v", err))
 	}
@@ -64,7 +65,7 @@ func (c *collection) hook(ctx context.Context, p *record.Phase, h schema.Hook) (
 		args = place.Bash(h.Run)
 	}
 	cmd := sandboxes.Cmd{Args: args, User: h.User, Timeout: stage.MS(cmp.Or(h.TimeoutMS, schema.HookTimeoutMS))}
-	exit, err := c.Command(ctx, sb, p, cmd)
+	exit, err := p.Command(ctx, sb, ph, cmd)
 	if err != nil {
 		return exit, fmt.Errorf("collect hook: %w", err)
 	}
