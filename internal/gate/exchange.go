@@ -256,42 +256,54 @@ func (x *exchange) frame(f schema.Frame) error {
 		}
 	}
 	x.setIdle(f.Kind == schema.FrameAbsent || f.Held)
-	x.mu.Lock()
-	if events, err := x.waitEvents(f); len(events) > 0 || err != nil {
-		x.mu.Unlock()
-		x.report(events)
-		if err != nil {
-			return err
-		}
-		x.mu.Lock()
+	if err := x.noteWait(f); err != nil {
+		return err
 	}
-	if f.Gen != "" && f.Gen != x.gen {
-		if x.released {
-			x.mu.Unlock()
-			return errRegenerate
-		}
-		x.gen, x.deltas, x.pieces = f.Gen, nil, pieces{}
+	receiver, err := x.take(f)
+	if err != nil {
+		return err
 	}
-	var receiver *client
-	if f.Kind == schema.FrameDelta {
-		x.s.cfg.Observer.CallDelta(x.number, f.Delta)
-		if x.s.cfg.Options.Stream == schema.StreamPass {
-			d, err := x.pieces.add(f.Delta)
-			if err != nil {
-				x.mu.Unlock()
-				return refusal(err)
-			}
-			if d != nil {
-				x.deltas = append(x.deltas, d)
-			}
-			receiver = x.client
-		}
-	}
-	x.mu.Unlock()
 	if receiver != nil {
 		receiver.push(f.More)
 	}
 	return nil
+}
+
+// noteWait notes and reports whether the call waits now. An error ends the call.
+func (x *exchange) noteWait(f schema.Frame) error {
+	x.mu.Lock()
+	events, err := x.waitEvents(f)
+	x.mu.Unlock()
+	x.report(events)
+	return err
+}
+
+// take takes the generation of a frame, and its delta if it has one. It returns the
+// client to which the delta can be sent now; nil: none.
+func (x *exchange) take(f schema.Frame) (receiver *client, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if f.Gen != "" && f.Gen != x.gen {
+		if x.released {
+			return nil, errRegenerate
+		}
+		x.gen, x.deltas, x.pieces = f.Gen, nil, pieces{}
+	}
+	if f.Kind != schema.FrameDelta {
+		return nil, nil
+	}
+	x.s.cfg.Observer.CallDelta(x.number, f.Delta)
+	if x.s.cfg.Options.Stream != schema.StreamPass {
+		return nil, nil
+	}
+	d, err := x.pieces.add(f.Delta)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	if d != nil {
+		x.deltas = append(x.deltas, d)
+	}
+	return x.client, nil
 }
 
 // check checks a final and keeps its form for the agent. An error refuses the answer.
@@ -301,7 +313,7 @@ func (x *exchange) check(f schema.Frame) error {
 	p := &x.pieces
 	if f.Gen != x.gen {
 		if x.released {
-			return nil // x.frame ends the call
+			return nil // take ends the call
 		}
 		p = &pieces{} // x.pieces is of an earlier generation
 	}

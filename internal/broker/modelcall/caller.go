@@ -360,30 +360,12 @@ func (a *callAttempt) frame(ctx context.Context, m, next *nats.Msg, into schema.
 	if kind == schema.FrameOperation {
 		return false, 0, a.operation(ctx, m)
 	}
-	if gen != "" && gen != a.gen {
-		// A call keeps to one generation. It changes to another only if this round has no
-		// frame of the old one yet, and only at a frame that begins a generation: an
-		// accept, delta 0, a final or a fault.
-		if a.gen != "" && (a.rounds == a.genIn || !restarts(m, kind)) {
-			return false, 0, nil
-		}
-		if err := schema.CheckToken(subjects.HeaderGen, gen); err != nil {
-			return false, 0, a.refuse(gen, err)
-		}
-		a.gen, a.deltas = gen, 0
+	if ours, err := a.belongs(m, kind, gen); err != nil || !ours {
+		return false, 0, err
 	}
-	if gen == "" && needsGen(kind) {
-		return false, 0, a.refuse("", &schema.InvalidError{Field: subjects.HeaderGen, Value: "", Want: "want the name of the generation"})
-	}
-	a.genIn = a.rounds
-	body, err := a.client.unpack(ctx, subjects.TasksBucket(a.trainer), m.Header, m.Data)
-	var invalid *schema.InvalidError
-	if errors.As(err, &invalid) {
-		return false, 0, a.refuse(gen, err)
-	}
+	body, err := a.unpack(ctx, m, gen)
 	if err != nil {
-		a.client.log.Warn().Err(err).Str("call", a.key).Msg("a frame cannot be unpacked; it is asked for again")
-		return false, 0, errSilent
+		return false, 0, err
 	}
 	switch kind {
 	case schema.FrameAccept, schema.FrameBeat:
@@ -391,26 +373,67 @@ func (a *callAttempt) frame(ctx context.Context, m, next *nats.Msg, into schema.
 	case schema.FrameDelta:
 		return false, 0, a.delta(m, body, next)
 	case schema.FrameFinal:
-		n, err := a.checkSeq(kind, m.Header)
-		if err != nil {
-			return false, 0, a.refuse(gen, err)
-		}
-		if n > a.deltas && a.deltas > 0 {
-			return false, 0, a.gap(n)
-		}
-		if err := wire.Decode(body, into); err != nil {
-			return false, 0, a.refuse(gen, err)
-		}
-		reply, _ := into.(*schema.Reply)
-		err = a.pass(schema.Frame{Kind: kind, Gen: gen, Reply: reply})
+		err := a.final(m, body, into)
 		return err == nil, 0, err
 	case schema.FrameFault:
-		return a.fault(body)
+		wait, err := a.fault(body)
+		return false, wait, err
 	case schema.FrameNeedFull:
 		return false, 0, errFull
 	default:
 		return false, 0, nil // a kind of frame of a later version
 	}
+}
+
+// belongs reports whether a frame belongs to the generation of the call. The call keeps to
+// one generation. It changes to another only if this round has no frame of the old one
+// yet, and only at a frame that begins a generation, see restarts.
+func (a *callAttempt) belongs(m *nats.Msg, kind schema.FrameKind, gen string) (bool, error) {
+	switch {
+	case gen == "" && needsGen(kind):
+		return false, a.refuse("", &schema.InvalidError{Field: subjects.HeaderGen, Value: "", Want: "want the name of the generation"})
+	case gen == "" || gen == a.gen:
+	case a.gen != "" && (a.rounds == a.genIn || !restarts(m, kind)):
+		return false, nil
+	default:
+		if err := schema.CheckToken(subjects.HeaderGen, gen); err != nil {
+			return false, a.refuse(gen, err)
+		}
+		a.gen, a.deltas = gen, 0
+	}
+	a.genIn = a.rounds
+	return true, nil
+}
+
+// unpack returns the body of a frame. An error ends the round: the frame is refused, or
+// asked for again.
+func (a *callAttempt) unpack(ctx context.Context, m *nats.Msg, gen string) ([]byte, error) {
+	body, err := a.client.unpack(ctx, subjects.TasksBucket(a.trainer), m.Header, m.Data)
+	var invalid *schema.InvalidError
+	switch {
+	case errors.As(err, &invalid):
+		return nil, a.refuse(gen, err)
+	case err != nil:
+		a.client.log.Warn().Err(err).Str("call", a.key).Msg("a frame cannot be unpacked; it is asked for again")
+		return nil, errSilent
+	}
+	return body, nil
+}
+
+// final takes the whole answer. Without an error the call is answered.
+func (a *callAttempt) final(m *nats.Msg, body []byte, into schema.Message) error {
+	n, err := a.checkSeq(schema.FrameFinal, m.Header)
+	if err != nil {
+		return a.refuse(a.gen, err)
+	}
+	if n > a.deltas && a.deltas > 0 {
+		return a.gap(n)
+	}
+	if err := wire.Decode(body, into); err != nil {
+		return a.refuse(a.gen, err)
+	}
+	reply, _ := into.(*schema.Reply)
+	return a.pass(schema.Frame{Kind: schema.FrameFinal, Gen: a.gen, Reply: reply})
 }
 
 // restarts reports whether a frame opens a generation.
@@ -449,10 +472,12 @@ func (a *callAttempt) follows(m *nats.Msg) bool {
 		m.Header.Get(subjects.HeaderSeq) == strconv.Itoa(a.deltas)
 }
 
-func (a *callAttempt) fault(body []byte) (bool, time.Duration, error) {
+// fault returns the fault of the trainer, or errAgain and the delay that the trainer asks
+// for.
+func (a *callAttempt) fault(body []byte) (wait time.Duration, err error) {
 	f := &schema.Fault{}
 	if err := schema.Decode(body, f); err != nil {
-		return false, 0, a.refuse(a.gen, err)
+		return 0, a.refuse(a.gen, err)
 	}
 	if f.Who == "" {
 		f.Who = schema.WhoTrainer
@@ -461,10 +486,10 @@ func (a *callAttempt) fault(body []byte) (bool, time.Duration, error) {
 		f.Status = http.StatusInternalServerError
 	}
 	if !schema.RetryableStatus(f.Status) {
-		return false, 0, f
+		return 0, f
 	}
 	a.last, a.gen, a.deltas = f, "", 0
-	return false, time.Duration(f.RetryAfterMS) * time.Millisecond, errAgain
+	return time.Duration(f.RetryAfterMS) * time.Millisecond, errAgain
 }
 
 // pass passes a frame of an answer to the gate, which may refuse the answer.

@@ -65,34 +65,48 @@ func (p *puller) poll(ctx context.Context, n int) ([]*delivery, error) {
 	}
 	var out []*delivery
 	for ; len(asks) > 0; asks = p.lanes.turns(begun, n-len(out)) {
-		for i, a := range asks {
-			got, err := p.ask(ctx, one, a.queue, a.n)
-			out = append(out, got...)
-			if len(got) > 0 {
-				p.lanes.gave(a.queue)
-			}
-			for range a.n - len(got) {
-				p.lanes.gaveNone(a.queue, errors.Is(err, errNoQueue))
-			}
-			if err == nil || errors.Is(err, errNoMessage) {
-				continue
-			}
-			p.roster.isBroken(a.trainer)
-			if errors.Is(err, errNoQueue) {
-				continue
-			}
-			// A late answer must not be taken for the answer to another poll.
-			_ = one.sub.Unsubscribe()
-			p.lanes.gaveNothing(a.queue)
-			p.lanes.takeBack(asks[i+1:])
-			if len(out) > 0 {
-				err = nil
-			}
-			return out, err
+		got, err := p.round(ctx, one, asks)
+		out = append(out, got...)
+		if err == nil {
+			continue
 		}
+		// A late answer must not be taken for the answer to another poll.
+		_ = one.sub.Unsubscribe()
+		if len(out) > 0 {
+			return out, nil
+		}
+		return nil, err
 	}
 	p.release(one)
 	return out, nil
+}
+
+// round asks queues one after the other, up to the first that does not answer.
+func (p *puller) round(ctx context.Context, by *poller, asks []turn) (out []*delivery, err error) {
+	for i, a := range asks {
+		got, err := p.ask(ctx, by, a.queue, a.n)
+		out = append(out, got...)
+		p.note(a, len(got), err)
+		if err != nil && !errors.Is(err, errNoMessage) && !errors.Is(err, errNoQueue) {
+			p.lanes.gaveNothing(a.queue)
+			p.lanes.takeBack(asks[i+1:])
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+// note notes how many messages a queue gave, and whether it must be mended.
+func (p *puller) note(a turn, got int, err error) {
+	if got > 0 {
+		p.lanes.gave(a.queue)
+	}
+	for range a.n - got {
+		p.lanes.gaveNone(a.queue, errors.Is(err, errNoQueue))
+	}
+	if err != nil && !errors.Is(err, errNoMessage) {
+		p.roster.isBroken(a.trainer)
+	}
 }
 
 // ask asks a queue for up to n messages, without waiting. The error tells why

@@ -71,25 +71,41 @@ func (v *resolver) resolve(ctx context.Context, m *resolution) (step, error) {
 		}
 		err := v.carryOut(ctx, m, d)
 		switch {
-		case err == nil && d.step == writeClaim, err == nil && d.step == writeBack && (m.ask == askRun || m.ask == askPark):
+		case err == nil && m.goesOn(d.step):
 			continue // with the record that was written
-		case err == nil:
-			return d.step, nil
-		case broker.Rejected(err) && !errors.Is(err, broker.ErrMoved) && !broker.Passing(err), errors.Is(err, nats.ErrConnectionClosed):
+		case err == nil || isFinal(err):
 			return d.step, err
 		}
 		m.unsure(err)
-		wait := wire.Backoff(try)
-		if errors.Is(err, broker.ErrMoved) { // another writer was first; its write is over in a moment
-			wait = wire.RetryFirst / 4
-		} else {
-			v.again(try, string(d.step)+" "+string(m.id), err)
+		if perr := v.pause(ctx, m, d.step, try, err); perr != nil {
+			return d.step, errors.Join(err, perr)
 		}
-		if try++; try > 1 || !errors.Is(err, broker.ErrMoved) {
-			if perr := wire.Pause(ctx, wait); perr != nil {
-				return d.step, errors.Join(err, perr)
-			}
-		}
+		try++
+	}
+}
+
+// goesOn reports whether another decision follows the write of a step.
+func (m *resolution) goesOn(s step) bool {
+	return s == writeClaim || s == writeBack && (m.ask == askRun || m.ask == askPark)
+}
+
+// isFinal reports whether a write that failed would fail again.
+func isFinal(err error) bool {
+	rejected := broker.Rejected(err) && !errors.Is(err, broker.ErrMoved) && !broker.Passing(err)
+	return rejected || errors.Is(err, nats.ErrConnectionClosed)
+}
+
+// pause waits after a failed write. If another writer was first, its write is over in a
+// moment, and after the first time there is no wait.
+func (v *resolver) pause(ctx context.Context, m *resolution, s step, try int, err error) error {
+	switch {
+	case !errors.Is(err, broker.ErrMoved):
+		v.again(try, string(s)+" "+string(m.id), err)
+		return wire.Pause(ctx, wire.Backoff(try))
+	case try == 0:
+		return nil
+	default:
+		return wire.Pause(ctx, wire.RetryFirst/4)
 	}
 }
 
