@@ -219,7 +219,7 @@ func rootCommand(hurry <-chan struct{}, end context.CancelCauseFunc, k *keeper) 
 	root.SetErr(plain.NewWriter(os.Stderr))
 	root.PersistentFlags().Bool("verbose", false, "log what happens, not only what goes wrong")
 	root.PersistentFlags().DurationVar(&timeout, "timeout", 0, "end the command after this time, with exit status 124 (default: never)")
-	root.AddCommand(runCommand(k), jobCommand(), rolloutCommand(), groupCommand(), taskCommand(), sandboxCommand(k), imageCommand(), upCommand(hurry), natsCommand(), workerCommand(hurry), machineCommand(), queueCommand(), deadCommand(), trainerCommand(), tapCommand(), topCommand(), backupCommand(), restoreCommand(), consoleCommand(), metricsCommand(), contextCommand(), agentCommand(), doctorCommand(), miniCommand(), toolsCommand(),
+	root.AddCommand(runCommand(k), jobCommand(), rolloutCommand(), groupCommand(), taskCommand(), sandboxCommand(k), imageCommand(), upCommand(hurry), natsCommand(), workerCommand(hurry), machineCommand(), queueCommand(), deadCommand(), trainerCommand(), tapCommand(), topCommand(), backupCommand(), restoreCommand(), consoleCommand(), serveCommand(), metricsCommand(), contextCommand(), agentCommand(), doctorCommand(), miniCommand(), toolsCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(c *cobra.Command, _ []string) {
 			fmt.Fprintln(c.OutOrStdout(), buildOf())
 		}})

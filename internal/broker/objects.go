@@ -79,6 +79,17 @@ func (h *Objects) Artifact(ctx context.Context, tid, sha string) ([]byte, error)
 	return h.Object(ctx, subjects.ArtifactsBucket(tid), sha, maxArtifact)
 }
 
+// CopyArtifact is Artifact, but writes the file to a writer. After an error the writer has
+// a part of the file, or a file with another sha256.
+func (h *Objects) CopyArtifact(ctx context.Context, tid, sha string, to io.Writer) error {
+	from := h.bucket(subjects.ArtifactsBucket(tid))
+	info, err := from.find(ctx, sha, maxArtifact)
+	if err != nil {
+		return err
+	}
+	return from.copy(ctx, sha, info, to)
+}
+
 // commitWithin is the time that a file is kept in addition to the retention,
 // since the result of its rollout is stored later than the file.
 const commitWithin = 30 * time.Minute

@@ -165,6 +165,37 @@ func (h *Records) WaitingAfter(ctx context.Context, tid string, after uint64, ha
 	})
 }
 
+// ResultsAfter calls handle for the results of a trainer behind a place, in order, until
+// it returns false, and returns the place of the last one. If the server has lost its store,
+// it begins anew. A result that cannot be read is left out. A trainer has the rights for
+// it.
+func (h *Records) ResultsAfter(ctx context.Context, tid string, after Place, handle func(at Place, r *schema.Result) bool) (Place, error) {
+	s, err := h.streams.Fresh(ctx, subjects.Records(tid))
+	if err != nil {
+		return after, err
+	}
+	has := s.CachedInfo()
+	if made := has.Created.UnixNano(); after.Stream != made {
+		after = Place{Stream: made}
+	}
+	if after.Seq >= has.State.LastSeq {
+		return after, nil
+	}
+	more := true
+	err = each(ctx, s, subjects.ResultFilter(tid), after.Seq+1, func(m *jetstream.RawStreamMsg) bool {
+		after.Seq = m.Sequence
+		var r schema.Result
+		if DecodeRecord(m.Subject, m.Data, &r) == nil && r.ID.Trainer() == tid {
+			more = handle(after, &r)
+		}
+		return more && ctx.Err() == nil
+	})
+	if err == nil && more && ctx.Err() == nil {
+		after.Seq = max(after.Seq, has.State.LastSeq)
+	}
+	return after, err
+}
+
 func (h *Records) after(ctx context.Context, stream, filter string, after uint64, handle func(*jetstream.RawStreamMsg)) (uint64, error) {
 	s, err := h.streams.Fresh(ctx, stream)
 	if err != nil {

@@ -76,6 +76,14 @@ func (t *Tap) Since(ctx context.Context, at time.Time) error {
 	return err
 }
 
+// After lets the tap begin behind a place of its stream. A place of another stream is
+// ignored.
+func (t *Tap) After(at Place) {
+	if at.Stream == t.start.Stream {
+		t.at.Seq = min(at.Seq, t.start.Seq)
+	}
+}
+
 // Past calls handle with each event that the stream has, and returns.
 func (t *Tap) Past(ctx context.Context, handle func(Place, schema.Event)) error {
 	for {

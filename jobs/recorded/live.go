@@ -12,6 +12,10 @@ import (
 // Listener gets the events of a rollout from one goroutine, and the pieces of answers
 // from another one.
 type Listener struct {
+	// After is the number of an event of Origin behind which Listen begins, if the origin
+	// is still that one; 0: it begins with the first event.
+	Origin string
+	After  uint64
 	// Begin is called before the first event, and again if the system lost its events and
 	// began anew. origin tells these series of events apart; last is the number of the
 	// newest event of all rollouts.
@@ -37,7 +41,11 @@ func (s *System) Listen(ctx context.Context, id schema.ID, to Listener) error {
 		return err
 	}
 	stream := tap.Start()
-	begin := func() { to.Begin(strconv.FormatInt(stream.Stream, 36), stream.Seq) }
+	origin := func() string { return strconv.FormatInt(stream.Stream, 36) }
+	if to.After > 0 && to.Origin == origin() {
+		tap.After(broker.Place{Stream: stream.Stream, Seq: to.After})
+	}
+	begin := func() { to.Begin(origin(), stream.Seq) }
 	begin()
 	return tap.Run(ctx, func(at broker.Place, e schema.Event) {
 		if at.Stream != stream.Stream {

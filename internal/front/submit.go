@@ -1,0 +1,293 @@
+package front
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
+)
+
+// Bounds of a submit.
+const (
+	maxSubmit   = broker.MaxBatch // rollouts of one request
+	maxKey      = 256             // bytes of an Idempotency-Key
+	maxSearched = 2000            // oldest messages of the queue among which a rollout is looked for
+	lookedAt    = 16              // records that are read at once
+)
+
+// submission is the body of POST /v1/rollouts.
+type submission struct {
+	Requests []schema.Request `json:"requests"`
+	Lane     *int             `json:"lane,omitempty"` // default subjects.DefaultLane
+}
+
+// groupSubmission is the body of POST /v1/groups.
+type groupSubmission struct {
+	Group   string         `json:"group,omitempty"`
+	N       int            `json:"n"`
+	Request schema.Request `json:"request"`
+	Lane    *int           `json:"lane,omitempty"`
+}
+
+// submitted is the answer to both.
+type submitted struct {
+	Group string      `json:"group,omitempty"`
+	IDs   []schema.ID `json:"ids"`
+	// Known is the number of rollouts that were submitted before, and that this request
+	// did not submit again.
+	Known int `json:"known"`
+}
+
+// keyOf returns the Idempotency-Key; empty: there is none.
+func keyOf(r *http.Request) (string, error) {
+	key := r.Header.Get("Idempotency-Key")
+	if len(key) > maxKey {
+		return "", invalidField("Idempotency-Key", key, fmt.Sprintf("want at most %d bytes", maxKey))
+	}
+	return key, nil
+}
+
+// submit submits rollouts. Those of one group, or all without a group, are adjacent and are
+// queued all or none.
+func (s *Server) submit(w http.ResponseWriter, r *http.Request, t *tenant) error {
+	key, err := keyOf(r)
+	if err != nil {
+		return err
+	}
+	var body submission
+	if err := read(w, r, &body); err != nil {
+		return err
+	}
+	if n := len(body.Requests); n == 0 || n > maxSubmit {
+		return invalidField("requests", strconv.Itoa(n)+" requests", fmt.Sprintf("want 1 to %d", maxSubmit))
+	}
+	for i := range body.Requests {
+		q := &body.Requests[i]
+		if q.ID == "" {
+			name := ulid.Make().String()
+			if key != "" {
+				name = fmt.Sprintf("key %d %s", i, key)
+			}
+			if q.ID, err = nameID(t.name, name); err != nil {
+				return err
+			}
+		}
+	}
+	out, err := s.put(r.Context(), t, body.Requests, body.Lane, "requests[%d]")
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusAccepted, out)
+}
+
+// submitGroup submits n rollouts of one request as a group. Their ids come from the name of
+// the group, so that the same group is submitted once.
+func (s *Server) submitGroup(w http.ResponseWriter, r *http.Request, t *tenant) error {
+	key, err := keyOf(r)
+	if err != nil {
+		return err
+	}
+	var body groupSubmission
+	if err := read(w, r, &body); err != nil {
+		return err
+	}
+	if body.N < 1 || body.N > maxSubmit {
+		return invalidField("n", strconv.Itoa(body.N), fmt.Sprintf("want 1 to %d", maxSubmit))
+	}
+	for field, value := range map[string]string{"request.id": string(body.Request.ID), "request.group": body.Request.Group} {
+		if value != "" {
+			return invalidField(field, value, "a group gives each rollout its own: leave it out")
+		}
+	}
+	if body.Request.Index != 0 {
+		return invalidField("request.index", strconv.Itoa(body.Request.Index), "a group gives each rollout its own: leave it out")
+	}
+	if body.Group == "" {
+		body.Group = ulid.Make().String()
+		if key != "" {
+			id, err := nameID(t.name, "group of "+key)
+			if err != nil {
+				return err
+			}
+			body.Group = string(id)
+		}
+	}
+	requests := make([]schema.Request, body.N)
+	for i := range requests {
+		requests[i] = body.Request
+		requests[i].Group, requests[i].Index = body.Group, i
+		if requests[i].ID, err = nameID(t.name, fmt.Sprintf("group %d %s", i, body.Group)); err != nil {
+			return err
+		}
+	}
+	out, err := s.put(r.Context(), t, requests, body.Lane, "request")
+	if err != nil {
+		return err
+	}
+	out.Group = body.Group
+	return reply(w, http.StatusAccepted, out)
+}
+
+// nameID returns the id of a rollout for a name, the same for the same name. The hash of the
+// name keeps ids of one kind from meeting those of another.
+func nameID(trainer, name string) (schema.ID, error) {
+	return schema.NewID(trainer, "turngate serve\n"+name) // a new line is in no token, so this is hashed
+}
+
+// put checks requests and puts those on the queue that were not submitted before. field is
+// the path of a request in the body.
+func (s *Server) put(ctx context.Context, t *tenant, requests []schema.Request, lane *int, field string) (*submitted, error) {
+	if lane != nil && (*lane < 0 || *lane >= subjects.Lanes) {
+		return nil, invalidField("lane", strconv.Itoa(*lane), fmt.Sprintf("want 0 to %d", subjects.Lanes-1))
+	}
+	out := &submitted{IDs: make([]schema.ID, len(requests))}
+	seen := map[schema.ID]bool{}
+	for i := range requests {
+		q, at := &requests[i], field
+		if field != "request" {
+			at = fmt.Sprintf(field, i)
+		}
+		if q.Trainer == "" {
+			q.Trainer = t.name
+		}
+		q.V = cmp.Or(q.V, schema.Version)
+		if err := q.Validate(); err != nil {
+			return nil, within(at, err)
+		}
+		switch {
+		case q.Trainer != t.name || q.ID.Trainer() != t.name:
+			return nil, invalidField(at+".id", string(q.ID), "want an id of trainer "+t.name+", or none")
+		case seen[q.ID]:
+			return nil, invalidField(at+".id", string(q.ID), "want another id for each request")
+		}
+		seen[q.ID], out.IDs[i] = true, q.ID
+	}
+	l, err := t.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	fresh, err := l.fresh(ctx, requests)
+	if err != nil {
+		return nil, err
+	}
+	out.Known = len(requests) - len(fresh)
+	if len(fresh) == 0 {
+		return out, nil
+	}
+	at := subjects.DefaultLane
+	if lane != nil {
+		at = *lane
+	}
+	op, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	_, err = l.queue.Submit(op, at, fresh)
+	return out, err
+}
+
+// within names the field of an error inside a request.
+func within(at string, err error) error {
+	var invalid *schema.InvalidError
+	if errors.As(err, &invalid) {
+		return &schema.InvalidError{Field: at + "." + invalid.Field, Value: invalid.Value, Want: invalid.Want}
+	}
+	return err
+}
+
+// fresh returns the requests that were not submitted before. One that was, with other
+// content, is a conflict.
+func (l *line) fresh(ctx context.Context, requests []schema.Request) ([]schema.Request, error) {
+	known := make([]bool, len(requests))
+	all, op := errgroup.WithContext(ctx)
+	all.SetLimit(lookedAt)
+	for i := range requests {
+		all.Go(func() error {
+			_, err := l.b.Records.State(op, requests[i].ID)
+			if errors.Is(err, broker.ErrNotFound) {
+				return nil
+			}
+			var bad *broker.UnreadableRecord
+			if err != nil && !errors.As(err, &bad) {
+				return err
+			}
+			known[i] = true
+			before, err := l.b.Records.Request(op, requests[i].ID)
+			if errors.Is(err, broker.ErrNotFound) || errors.As(err, &bad) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			return sameAs(&before, &requests[i])
+		})
+	}
+	if err := all.Wait(); err != nil {
+		return nil, err
+	}
+	if err := l.queued(ctx, requests, known); err != nil {
+		return nil, err
+	}
+	fresh := slices.Clone(requests)
+	i := -1
+	return slices.DeleteFunc(fresh, func(schema.Request) bool { i++; return known[i] }), nil
+}
+
+// queued marks the requests that are in the queue.
+func (l *line) queued(ctx context.Context, requests []schema.Request, known []bool) error {
+	missing := map[schema.ID]int{}
+	for i := range requests {
+		if !known[i] {
+			missing[requests[i].ID] = i
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	var once sync.Once
+	var differs error
+	err := l.b.Records.Waiting(ctx, requests[0].Trainer, maxSearched, func(q *schema.Request) bool {
+		i, ok := missing[q.ID]
+		if ok {
+			known[i] = true
+			delete(missing, q.ID)
+			if err := sameAs(q, &requests[i]); err != nil {
+				once.Do(func() { differs = err })
+			}
+		}
+		return len(missing) > 0
+	})
+	return cmp.Or(err, differs)
+}
+
+// sameAs returns a conflict unless a rollout was submitted with this request.
+func sameAs(before, now *schema.Request) error {
+	a, b := before.WithDefaults(), now.WithDefaults() // a worker keeps a request with them
+	for _, q := range []*schema.Request{&a, &b} {
+		q.AttemptFloor, q.DelayMS = 0, 0 // workers change them
+	}
+	one, err := json.Marshal(&a)
+	if err != nil {
+		return err
+	}
+	other, err := json.Marshal(&b)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(one, other) {
+		return problemf(http.StatusConflict, codeConflict, fmt.Sprintf("%s was submitted before with another request: use another Idempotency-Key, group or id", now.ID))
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package front
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/turngate/turngate/jobs/recorded"
+	"github.com/turngate/turngate/schema"
+)
+
+// watch writes the events of a rollout as server-sent events, from the first one on or
+// behind Last-Event-ID, until its result. The id of an event is its place in the store, the
+// same in each front.
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, t *tenant) error {
+	if s.events == nil {
+		return problemf(http.StatusNotImplemented, schema.CodeUnsupported, "this front shows no events: it was started without --events")
+	}
+	l, err := t.dial(r.Context())
+	if err != nil {
+		return err
+	}
+	one, err := l.find(r, t, true)
+	if err != nil {
+		return err
+	}
+	last := cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after"))
+	origin, number, _ := strings.Cut(last, ".")
+	after, err := strconv.ParseUint(cmp.Or(number, "0"), 10, 64)
+	if err != nil {
+		return invalidField("Last-Event-ID", last, "want the id of an event")
+	}
+	ctx, stop := context.WithCancel(r.Context())
+	defer stop()
+	to := &eventWriter{feed: newFeed(w), stop: stop}
+	var beats sync.WaitGroup
+	defer beats.Wait()
+	beats.Go(func() { to.beats(ctx) })
+	defer stop() // before the wait for beats
+	return s.events.Listen(ctx, one.ID, recorded.Listener{
+		Origin: origin, After: after,
+		Begin: func(origin string, _ uint64) { to.begin(origin) },
+		Event: to.event,
+		Piece: func(int, int, *schema.Delta) {},
+	})
+}
+
+// eventWriter writes the events of a rollout. Beats come from another goroutine.
+type eventWriter struct {
+	stop context.CancelFunc // ends the stream
+
+	mu     sync.Mutex
+	feed   *feed
+	origin string
+}
+
+// begin notes the origin of the next events.
+func (e *eventWriter) begin(origin string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.origin = origin
+}
+
+func (e *eventWriter) event(n uint64, event *schema.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.feed.send(string(event.Type), e.origin+"."+strconv.FormatUint(n, 10), event); err != nil || event.Type == schema.EventResult {
+		e.stop()
+	}
+}
+
+func (e *eventWriter) beats(ctx context.Context) {
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		e.mu.Lock()
+		err := e.feed.beat()
+		e.mu.Unlock()
+		if err != nil {
+			e.stop()
+		}
+	}
+}
