@@ -124,6 +124,11 @@ func CallsOf(trainer, shard string) string {
 	return "rollout.*.llm." + trainer + "." + shard + ".*.*"
 }
 
+// CallsOfRollout selects the model calls of one rollout.
+func CallsOfRollout(id schema.ID) string {
+	return "rollout." + string(id) + ".llm." + id.Trainer() + ".>"
+}
+
 // ParseCall reads a call's key and shard from its subject. ok is false if the
 // subject is malformed or the rollout belongs to another trainer than the
 // subject names.
@@ -170,6 +175,23 @@ const gateInboxPrefix = "_INBOX.gate."
 func GateInboxes(worker, instance string) string {
 	return gateInboxPrefix + "*." + worker + "." + instance + ".*"
 }
+
+// GateInboxesOf selects the inboxes of one worker for the frames of one trainer.
+func GateInboxesOf(trainer, worker string) string {
+	return gateInboxPrefix + trainer + "." + worker + ".>"
+}
+
+// GateWorker reads the worker out of the subject of a gate inbox; empty for another subject.
+func GateWorker(subject string) string {
+	t := strings.Split(subject, ".")
+	if len(t) != 6 || !strings.HasPrefix(subject, gateInboxPrefix) || schema.CheckToken("worker", t[3]) != nil {
+		return ""
+	}
+	return t[3]
+}
+
+// GateFrames selects the frames of a trainer.
+func GateFrames(trainer string) string { return gateInboxPrefix + trainer + ".>" }
 
 // IsGateInbox reports whether a trainer may publish frames on subject. Trainers
 // check the reply subject of each call with it, so that a forged call cannot

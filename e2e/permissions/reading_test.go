@@ -156,6 +156,7 @@ func hearings() []hearing {
 		{subjects.ShellUp("w1", "x"), w1, subjects.ShellUp("w1", "*"), ops, []role{alpha, beta, w2}},
 		{subjects.WorkerControl("w1"), w2, subjects.WorkerControl("w1"), w1, []role{alpha, ops, w2}},
 		{subjects.GateInbox("beta", "w1", "i1", token), beta, "_INBOX.gate.*.w1.>", w1, []role{alpha, ops, w2}},
+		{subjects.GateInbox("beta", "w1", "i1", token), beta, subjects.GateFrames("beta"), beta, []role{alpha, ops, w2}},
 		{"_INBOX.worker.w1.x", admin, "_INBOX.worker.w1.>", w1, []role{alpha, ops, w2}},
 		{subjects.Request(0, "beta"), beta, "rollout.requests.>", admin, []role{alpha, ops, w2}},
 		{subjects.State("beta-1"), w1, "record.>", admin, []role{alpha, beta, ops, w2}},

@@ -63,7 +63,7 @@ func trainerTrades(tid string) []trade {
 		{kind: tradeService, subject: subjects.TrainerFleet(tid)},
 		{kind: tradeService, subject: subjects.TrainerOpen(tid)},
 		{kind: tradeService, subject: subjects.TrainerAttach(tid)},
-		{kind: tradeService, subject: "_INBOX.gate." + tid + ".>"},
+		{kind: tradeService, subject: subjects.GateFrames(tid)},
 		{kind: tradeService, subject: "$O." + subjects.TasksBucket(tid) + ".>"},
 		{kind: tradeService, subject: "$JS.API.INFO"},
 	}
@@ -75,10 +75,11 @@ func trainerTrades(tid string) []trade {
 
 // trainerRights let a trainer act only as itself: submit and cancel its own
 // rollouts, receive and answer its own calls, store bundles, read its own results
-// and artifacts.
+// and artifacts. In its own account it hears the frames of its other processes.
 func trainerRights(tid string) rights {
 	r := rightsOf(trainerTrades(tid), InboxFor(RoleTrainer, tid))
 	r.publish = append(r.publish, InboxFor(RoleTrainer, tid)+".>") // to other processes of this trainer, in its own account
+	r.subscribe = append(r.subscribe, subjects.GateFrames(tid))
 	return r
 }
 

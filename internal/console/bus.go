@@ -78,5 +78,5 @@ func (b *Bus) Unheard() string {
 	if b.Trainer == "" || b.Events != nil {
 		return ""
 	}
-	return "With a trainer's credentials phases and waits are heard from now on. Messages, streamed text and output are shown live to an operator, and here after the end."
+	return "With a trainer's credentials this page hears phases, waits, and the calls that the trainer answers, from its first visit on. Output, and calls that an upstream of the worker answers, are shown live to an operator, and here after the end."
 }

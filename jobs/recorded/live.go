@@ -6,11 +6,12 @@ import (
 	"strconv"
 
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/schema"
 )
 
 // Listener gets the events of a rollout from one goroutine, and the pieces of answers
-// from another one.
+// from the same or another one.
 type Listener struct {
 	// After is the number of an event of Origin behind which Listen begins, if the origin
 	// is still that one; 0: it begins with the first event.
@@ -58,21 +59,17 @@ func (s *System) Listen(ctx context.Context, id schema.ID, to Listener) error {
 	})
 }
 
-// ListenAs tells of the phases and waits of a rollout from now on, with the rights of its
-// trainer, until the context ends. The events are numbered from 1; some may be lost.
+// ListenAs tells of a rollout what the credential of its trainer can hear, from now on until
+// the context ends: phases, waits, and the model calls that processes of the trainer answer,
+// with their answers. The events are numbered from 1; some may be lost.
 func (s *System) ListenAs(ctx context.Context, id schema.ID, to Listener) error {
-	var n uint64
-	to.Begin(rand.Text(), 0)
-	stop, err := s.b.Events.Progress(id.Trainer(), func(e schema.Event) {
-		if e.Rollout == id {
-			n++
-			to.Event(n, &e)
-		}
-	})
+	server, err := modelcall.NewServer(s.b, id.Trainer())
 	if err != nil {
 		return err
 	}
-	defer stop()
-	<-ctx.Done()
-	return nil
+	var n uint64
+	return server.Overhear(ctx, id, func() { to.Begin(rand.Text(), 0) }, func(e *schema.Event) {
+		n++
+		to.Event(n, e)
+	}, to.Piece)
 }

@@ -59,6 +59,9 @@ func (f *fleet) present(ctx context.Context) error {
 	p := schema.Presence{
 		V: schema.Version, Worker: f.wid, Instance: f.instance, Version: f.cfg.Version, Slots: f.cfg.Slots, Draining: f.draining.Load(), Shells: f.cfg.Shells, Offer: f.offer(),
 	}
+	if f.cfg.Load != nil {
+		p.Load = f.cfg.Load()
+	}
 	for _, j := range f.jobs.claimed() {
 		p.Running = append(p.Running, j.Request.ID)
 	}

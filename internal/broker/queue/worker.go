@@ -28,6 +28,7 @@ type WorkerConfig struct {
 	Slots    int                 // rollouts at once; default 1
 	Shells   bool                // this worker runs commands of operators
 	Offer    func() schema.Offer // its current offer; nil: it can run every request
+	Load     func() *schema.Load // of the worker and its host; nil: it is not announced
 	Timing   broker.Timing       // default DefaultTiming
 	// Retention is the time that finished rollouts and their artifacts are kept;
 	// 0: for ever.
