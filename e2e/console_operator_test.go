@@ -77,6 +77,7 @@ func TestConsoleOfAnOperator(t *testing.T) {
 	page.Shows(`document.querySelectorAll('.body .row[data-status="running"]').length === 1 && document.querySelectorAll('.body .row[data-status="queued"]').length === 1`)
 	open("Workers")
 	page.Shows(`document.querySelector('.worker .slots')?.textContent.includes('1 of 1 slot used, 0 free') && document.querySelector('.worker .facts').textContent.includes('local')`)
+	page.Shows(`document.querySelectorAll('.worker .busy').length === 2 && document.querySelector('.worker').textContent.includes('by the worker itself')`)
 	narrow("workers")
 	open("Trainers")
 	page.Shows(`document.querySelector('.trainer h2')?.textContent.startsWith('local') && document.querySelector('.trainer .grid tbody tr') !== null && document.querySelector('.trainer .facts').textContent.includes('of 1000000')`)

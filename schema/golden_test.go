@@ -193,7 +193,7 @@ func workerSamples() map[string]schema.Message {
 		"state":           &schema.State{V: 1, ID: "alpha-7", Trainer: "alpha", Status: schema.StatusRunning, Attempt: 2, Tries: 1, OwnerSeq: 77, Ack: "$JS.ACK.REQ_alpha.workers-p2.1.77.3.1790000000000000000.0", Worker: "w1", Instance: "i1", Since: 1790000000000, Fault: fault},
 		"hint":            &schema.Hint{V: 1, ID: "alpha-7"},
 		"control":         &schema.Control{V: 1, Do: schema.ControlGiveBack, ID: "alpha-7", Attempt: 2},
-		"presence":        &schema.Presence{V: 1, Worker: "w1", Instance: "i1", Version: "0.1.0", Slots: 4, Shells: true, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}, Running: []schema.ID{"alpha-7"}},
+		"presence":        &schema.Presence{V: 1, Worker: "w1", Instance: "i1", Version: "0.1.0", Slots: 4, Shells: true, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}, Running: []schema.ID{"alpha-7"}, Load: &schema.Load{CPUs: 8, Load: 0.5, MemoryBytes: 32 << 30, FreeMemoryBytes: 16 << 30, WorkerBytes: 100 << 20}},
 		"fleet":           &schema.Fleet{V: 1, Workers: []schema.Capacity{{Worker: "w-1", Slots: 4, Busy: 1, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}}}},
 		"opened":          &schema.Opened{V: 1, MaxQueue: 1_000_000, MaxQueueBytes: 1 << 30, MaxBundleBytes: 8 << 30, MaxArtifactBytes: 32 << 30, Weight: 2},
 		"opened_no":       &schema.Opened{V: 1, Error: "no room for a stream of this size"},

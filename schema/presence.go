@@ -11,6 +11,16 @@ type Presence struct {
 	Shells   bool   `json:"shells,omitempty"` // operators may run commands in the sandboxes of its rollouts
 	Offer    Offer  `json:"offer"`
 	Running  []ID   `json:"running,omitempty"`
+	Load     *Load  `json:"load,omitempty"` // when the presence was made; null: not known
+}
+
+// Load tells how busy a worker and its host are. 0 means that a value is not known.
+type Load struct {
+	CPUs            int     `json:"cpus,omitempty"`              // of the host
+	Load            float64 `json:"load,omitempty"`              // processes of the host that run or want to, mean of the last minute
+	MemoryBytes     int64   `json:"memory_bytes,omitempty"`      // of the host
+	FreeMemoryBytes int64   `json:"free_memory_bytes,omitempty"` // of the host, that programs can still get
+	WorkerBytes     int64   `json:"worker_bytes,omitempty"`      // memory of the worker's process, without its sandboxes
 }
 
 // Offer lists the resources that a worker can give to one rollout. A limit of

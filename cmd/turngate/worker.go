@@ -26,6 +26,7 @@ import (
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/bundles"
 	"github.com/turngate/turngate/internal/gate"
+	"github.com/turngate/turngate/internal/machine"
 	"github.com/turngate/turngate/internal/owned"
 	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/internal/rollout"
@@ -173,7 +174,7 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 		c.Person, c.Agents = f.person, append(c.Agents, agents.Person())
 	}
 	side, err := queue.NewWorker(b, queue.WorkerConfig{
-		Worker: wid, Instance: randomHex(6), Version: version, Slots: f.slots, Shells: f.allowShell, Offer: c.Offer, Timing: timing, Retention: f.retention, Metrics: m.queue(),
+		Worker: wid, Instance: randomHex(6), Version: version, Slots: f.slots, Shells: f.allowShell, Offer: c.Offer, Load: machine.Load, Timing: timing, Retention: f.retention, Metrics: m.queue(),
 	})
 	if err != nil {
 		return nil, nil, err

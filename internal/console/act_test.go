@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -251,6 +252,8 @@ func TestThePagesOfAnOperator(t *testing.T) {
 	b := n.Worker(t, "w1")
 	side, err := queue.NewWorker(b, queue.WorkerConfig{Worker: "w1", Instance: "i1", Version: "v\x1b[2J\u202e<b>", Slots: 3, Offer: func() schema.Offer {
 		return schema.Offer{Backends: []string{"local"}, Images: slices.Repeat([]string{"<img src=x>"}, 300), CPUs: 2}
+	}, Load: func() *schema.Load {
+		return &schema.Load{CPUs: 4, Load: math.NaN(), MemoryBytes: 8 << 30, FreeMemoryBytes: 2 << 30, WorkerBytes: 1 << 20}
 	}, Timing: broker.DefaultTiming()})
 	harness.Must(t, err)
 	t.Cleanup(side.Close)
@@ -270,7 +273,7 @@ func TestThePagesOfAnOperator(t *testing.T) {
 		return len(workers) == 1 && len(workers[0].Lacks) == 1
 	})
 	if w := workers[0]; w.Name != "w1" || w.Version != "v [2J <b>" || w.Slots != 3 || w.Used != 0 || len(w.Images) != 201 || w.Images[200] != "100 more" || !slices.Equal(w.Limits, []string{"2 cpus"}) ||
-		w.Lacks[0].Lane != "p1" || w.Lacks[0].Waiting != 1 || !strings.Contains(w.Lacks[0].Why, "sandbox.backend") {
+		w.Lacks[0].Lane != "p1" || w.Lacks[0].Waiting != 1 || !strings.Contains(w.Lacks[0].Why, "sandbox.backend") || *w.Load != (console.Load{CPUs: 4, Memory: 8 << 30, Free: 2 << 30, Worker: 1 << 20}) {
 		t.Errorf("got %+v", w)
 	}
 	var q console.Queue

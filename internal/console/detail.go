@@ -203,12 +203,14 @@ func detailOf(r *recorded.Rollout) *Detail {
 func numbers(of map[string]float64) map[string]float64 {
 	out := make(map[string]float64, len(of))
 	for k, v := range of {
-		if !math.IsNaN(v) && !math.IsInf(v, 0) {
+		if inJSON(v) {
 			out[cell(k)] = v
 		}
 	}
 	return out
 }
+
+func inJSON(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
 // shown makes text safe and returns its beginning of at most limit bytes, and the
 // number of bytes behind it.

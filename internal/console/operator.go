@@ -72,6 +72,17 @@ type Worker struct {
 	Models   []string `json:"upstreams"`
 	Limits   []string `json:"limits"` // of one rollout
 	Lacks    []Lack   `json:"lacks"`
+	Load     *Load    `json:"load,omitempty"` // nil: not known
+}
+
+// Load is the load of a worker's host, and memory in bytes. 0 means that a value is not
+// known.
+type Load struct {
+	CPUs   int     `json:"cpus"`
+	Load   float64 `json:"load"` // processes that run or want to
+	Memory int64   `json:"memory"`
+	Free   int64   `json:"free"`
+	Worker int64   `json:"worker"` // of the worker's process
 }
 
 // Lack is a need of parked requests that a worker does not meet.
@@ -98,6 +109,13 @@ func (o *operator) readWorkers(ctx context.Context) ([]Worker, error) {
 			Name: cell(p.Worker), Version: cell(p.Version), Slots: p.Slots, Draining: p.Draining, Used: len(p.Running), Running: []string{}, Lacks: []Lack{},
 			Backends: names(p.Offer.Backends), Agents: names(p.Offer.Agents), Networks: append([]string{schema.NetworkNone}, names(p.Offer.Networks)...),
 			Images: names(p.Offer.Images), Models: names(p.Offer.Upstreams), Limits: limits(&p.Offer),
+		}
+		if l := p.Load; l != nil {
+			load := l.Load
+			if !inJSON(load) {
+				load = 0
+			}
+			w.Load = &Load{l.CPUs, load, l.MemoryBytes, l.FreeMemoryBytes, l.WorkerBytes}
 		}
 		for _, id := range p.Running[:min(len(p.Running), maxRunning)] {
 			w.Running = append(w.Running, cell(string(id)))

@@ -59,4 +59,7 @@ func TestMeasure(t *testing.T) {
 	if m.CPUs < 1 || m.MemoryBytes < 1<<20 || m.FreeMemoryBytes < 1 || m.FreeMemoryBytes > m.MemoryBytes || m.FreeDiskBytes < 1 {
 		t.Errorf("got %+v", m)
 	}
+	if l := machine.Load(); l.CPUs != m.CPUs || l.MemoryBytes != m.MemoryBytes || l.WorkerBytes < 1<<20 || l.WorkerBytes > l.MemoryBytes {
+		t.Errorf("got %+v", l)
+	}
 }

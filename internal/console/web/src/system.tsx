@@ -74,6 +74,7 @@ interface Worker {
 	upstreams: string[]
 	limits: string[]
 	lacks: { trainer: string; lane: string; waiting: number; why: string }[]
+	load?: { cpus: number; load: number; memory: number; free: number; worker: number }
 }
 
 export function Workers() {
@@ -103,6 +104,7 @@ function OneWorker({ w }: { w: Worker }) {
 			<p class="slots">
 				<meter min={0} max={w.slots} value={w.used} aria-label="Slots in use" /> {w.used} of {plural(w.slots, 'slot')} used, {Math.max(0, w.slots - w.used)} free
 			</p>
+			{w.load ? <Busy load={w.load} /> : null}
 			<Values values={lists.map(([name, list]) => [name, list.length > 8 ? <More list={list} /> : list.join(', ')])} />
 			{w.lacks.length ? (
 				<ul class="notes">
@@ -126,6 +128,24 @@ function OneWorker({ w }: { w: Worker }) {
 				</details>
 			) : null}
 		</section>
+	)
+}
+
+// Busy shows the load and the memory of a worker's host, as far as they are known.
+function Busy({ load: l }: { load: NonNullable<Worker['load']> }) {
+	return (
+		<>
+			{l.cpus ? (
+				<p class="busy">
+					<meter min={0} max={l.cpus} value={Math.min(l.load, l.cpus)} aria-label="Load of the host" /> load {l.load.toFixed(1)} on {plural(l.cpus, 'CPU')}
+				</p>
+			) : null}
+			{l.memory ? (
+				<p class="busy">
+					<meter min={0} max={l.memory} value={l.memory - l.free} aria-label="Memory of the host in use" /> {bytes(l.memory - l.free)} of {bytes(l.memory)} of the host's memory used{l.worker ? ', ' + bytes(l.worker) + ' by the worker itself' : ''}
+				</p>
+			) : null}
+		</>
 	)
 }
 

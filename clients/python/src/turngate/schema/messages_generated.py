@@ -81,6 +81,7 @@ __all__ = [
     "ShellEvent",
     "Event",
     "TranscriptLine",
+    "Load",
     "Presence",
     "Control",
     "Machine",
@@ -1343,6 +1344,22 @@ class TranscriptLine:
 
 
 @dataclass(slots=True, kw_only=True)
+class Load:
+    """Load tells how busy a worker and its host are. 0 means that a value is not known."""
+
+    cpus: int = 0
+    """Of the host."""
+    load: float = 0.0
+    """Processes of the host that run or want to, mean of the last minute."""
+    memory_bytes: int = 0
+    """Of the host; in bytes."""
+    free_memory_bytes: int = 0
+    """Of the host, that programs can still get; in bytes."""
+    worker_bytes: int = 0
+    """Memory of the worker's process, without its sandboxes; in bytes."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Presence:
     """Presence announces a live worker and the rollouts that it can take."""
 
@@ -1356,6 +1373,8 @@ class Presence:
     """Operators may run commands in the sandboxes of its rollouts."""
     offer: Offer = field(default_factory=lambda: Offer(), metadata=wire(keep=True))
     running: list[str] = field(default_factory=list)
+    load: Load | None = None
+    """When the presence was made; null: not known."""
 
 
 @dataclass(slots=True, kw_only=True)
