@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -23,8 +25,13 @@ import (
 // recording returns a rollout with a transcript.
 func recording(t *testing.T, text string) *recorded.Rollout {
 	t.Helper()
+	return recordingOf(t, transcript(t, text))
+}
+
+func recordingOf(t *testing.T, transcript []byte) *recorded.Rollout {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "transcript.jsonl.zst")
-	harness.Must(t, os.WriteFile(file, transcript(t, text), 0o600))
+	harness.Must(t, os.WriteFile(file, transcript, 0o600))
 	list, err := recorded.Find("", file)
 	harness.Must(t, err)
 	list[0].ID = "alpha-1"
@@ -45,13 +52,18 @@ func transcript(t *testing.T, text string) []byte {
 	reply := func(m json.RawMessage, prompt ...int32) *schema.Reply {
 		return &schema.Reply{V: schema.Version, Message: m, FinishReason: "stop", PromptIDs: schema.PackTokenIDs(prompt), CompletionIDs: schema.PackTokenIDs([]int32{7, 8, 9}), Logprobs: schema.PackLogprobs([]float32{0, -1, -20}), Versions: version}
 	}
-	var lines bytes.Buffer
-	for _, l := range []schema.TranscriptLine{
+	return pack(t, []schema.TranscriptLine{
 		{At: 1000, Call: 1, Request: &schema.Call{Key: "alpha-1/1/1", Tag: schema.TagAgent, Messages: []json.RawMessage{message("system", text), message("user", text)}}},
 		{At: 1500, Call: 1, Gen: "g1", MS: 500, Reply: reply(tool, 1, 2)},
 		{At: 2000, Call: 2, Request: &schema.Call{Key: "alpha-1/1/2", Tag: schema.TagAgent, Messages: []json.RawMessage{message("user", "another")}}},
 		{At: 2500, Call: 2, Gen: "g2", MS: 500, Reply: reply(message("assistant", text), 5, 6)},
-	} {
+	})
+}
+
+func pack(t *testing.T, transcript []schema.TranscriptLine) []byte {
+	t.Helper()
+	var lines bytes.Buffer
+	for _, l := range transcript {
 		data, err := json.Marshal(l)
 		harness.Must(t, err)
 		lines.Write(append(data, '\n'))
@@ -114,4 +126,63 @@ func TestTheTextsOfAPageAreBounded(t *testing.T) {
 			t.Errorf("%s: got %d %.100s", path, code, text)
 		}
 	}
+}
+
+// The files that the tools of several agents change are shown as diffs: hostile names and
+// texts stay text, and long diffs are collapsed.
+func TestChangedFilesAreDiffs(t *testing.T) {
+	page := browser.Open(t, 1280, 800)
+	s := serve(t)
+	type args = map[string]any
+	long := strings.Repeat("line\n", 100)
+	uses := []struct {
+		name string
+		args any
+	}{
+		{"Write", args{"file_path": "claude.txt", "content": "one\ntwo\nthree\n"}},
+		{"Edit", args{"file_path": "claude.txt", "old_string": "two", "new_string": "2", "replace_all": false}},
+		{"Write", args{"file_path": "claude.txt", "content": "one\n2\nfour\n"}},
+		{"MultiEdit", args{"file_path": "multi.txt", "edits": []args{{"old_string": "a", "new_string": "b"}, {"old_string": "c", "new_string": "d"}}}},
+		{"edit", args{"filePath": "opencode.txt", "oldString": "a\nb\nc", "newString": "a\nB\nc"}},
+		{"write", args{"filePath": hostile, "content": hostile + "\n" + hostile}},
+		{"replace", args{"file_path": "gemini.txt", "old_string": "x", "new_string": "y", "instruction": "z"}},
+		{"write_file", args{"file_path": "qwen.txt", "content": long}},
+		{"edit", args{"path": "pi.txt", "edits": []args{{"oldText": "p", "newText": "q"}}}},
+		{"str_replace_editor", args{"command": "insert", "path": "insert.txt", "insert_line": 3, "new_str": "added"}},
+		{"str_replace_editor", args{"command": "view", "path": "viewed.txt"}},
+		{"replace_in_file", args{"path": "cline.txt", "diff": "------- SEARCH\nold\n=======\nnew\n+++++++ REPLACE\n"}},
+		{"apply_patch", args{"input": "*** Begin Patch\n*** Update File: codex.txt\n@@ def f():\n a\n-b\n+c\n*** Add File: new.txt\n+n\n*** Delete File: gone.txt\n*** End Patch"}},
+		{"shell", args{"command": []string{"bash", "-lc", "apply_patch <<'EOF'\n*** Begin Patch\n*** Update File: moved.txt\n*** Move to: there.txt\n-b\n*** End Patch\nEOF"}}},
+		{"bash", args{"command": "ls"}},
+		{"odd", []int{1}},
+	}
+	var calls []map[string]any
+	for i, u := range uses {
+		given, err := json.Marshal(u.args)
+		harness.Must(t, err)
+		calls = append(calls, map[string]any{"id": fmt.Sprint("c", i), "type": "function", "function": map[string]any{"name": u.name, "arguments": string(given)}})
+	}
+	answer, err := json.Marshal(map[string]any{"role": "assistant", "content": nil, "tool_calls": calls})
+	harness.Must(t, err)
+	s.one = recordingOf(t, pack(t, []schema.TranscriptLine{
+		{At: 1000, Call: 1, Request: &schema.Call{Key: "alpha-1/1/1", Tag: schema.TagAgent, Messages: []json.RawMessage{[]byte(`{"role":"user","content":"go"}`)}}},
+		{At: 1500, Call: 1, Gen: "g1", MS: 500, Reply: &schema.Reply{V: schema.Version, Message: answer, FinishReason: "tool_calls"}},
+	}))
+	link := <-s.links
+	base, _, _ := strings.Cut(link, "?")
+	page.Do(chromedp.Navigate(link))
+	page.Shows(`document.querySelector('.link.live') !== null`)
+	page.Do(chromedp.Navigate(base + "rollout/alpha-1"))
+	want := "claude.txt +5 −2 3 changes|multi.txt +2 −2 2 changes|opencode.txt +1 −1|<img|gemini.txt +1 −1|qwen.txt +100 −0|pi.txt +1 −1|insert.txt +1 −0|cline.txt +1 −1|codex.txt +1 −1|new.txt +1 −0|gone.txt +0 −0|moved.txt → there.txt +0 −1"
+	page.Shows(`[...document.querySelectorAll('.changed summary')].map((e) => e.textContent.startsWith('<img') ? '<img' : e.textContent.trim()).join('|') === ` + strconv.Quote(want))
+	page.Shows(`document.querySelectorAll('.call .diff').length === 16 && document.querySelectorAll('.call .use').length === 16 && document.querySelectorAll('.changed .diff').length === 0`)
+	page.Do(chromedp.Click(`.changed summary`))
+	page.Shows(`[...document.querySelectorAll('.changed .diff:last-child .diffline')].map((e) => e.textContent).join('|') === ' one| 2|-three|+four'`)
+	page.Shows(`[...document.querySelectorAll('.call .diff')].find((e) => e.textContent.startsWith('qwen')).querySelectorAll('.diffline').length === 30`)
+	page.Do(chromedp.Click(`.diff button`))
+	page.Shows(`[...document.querySelectorAll('.call .diff')].find((e) => e.textContent.startsWith('qwen')).querySelectorAll('.diffline').length === 100`)
+	page.Shows(`document.title === 'turngate' && document.querySelectorAll('main img, main script').length === 0 && !document.body.textContent.includes('\u202e') && document.documentElement.scrollWidth <= innerWidth`)
+	page.Picture("changes")
+	page.Do(chromedp.EmulateViewport(390, 800))
+	page.Shows(`innerWidth === 390 && document.documentElement.scrollWidth <= innerWidth`)
 }

@@ -1,5 +1,9 @@
 // Builds the pages into dist, which is committed, so that Go builds them in without Node.
 import { build } from 'esbuild'
+import { readFileSync } from 'node:fs'
+
+// The packages whose code is in app.js, with the licences that ask to be kept with it.
+const licences = ['preact', '@preact/signals', '@tanstack/virtual-core', 'diff'].map((name) => name + '\n\n' + readFileSync(`node_modules/${name}/LICENSE`, 'utf8').trim())
 
 await build({
 	entryPoints: { app: 'src/main.tsx' },
@@ -9,6 +13,7 @@ await build({
 	format: 'iife',
 	target: 'es2022',
 	legalComments: 'inline',
+	footer: { js: '/*!\n' + licences.join('\n\n') + '\n*/' },
 	jsx: 'automatic',
 	jsxImportSource: 'preact',
 	define: { 'process.env.NODE_ENV': '"production"' },

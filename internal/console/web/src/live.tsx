@@ -145,7 +145,7 @@ function useStory(path: string): { story: Story; unheard: string; lost: boolean;
 			const now = (events = new EventSource(path + (last ? '?after=' + encodeURIComponent(last) : '')))
 			now.onerror = () => {
 				if (now.readyState !== EventSource.CLOSED) return // the browser tries again
-				state.error = 'The events of this rollout are not shown: the session has ended, or too many rollouts are watched. Load the page again.'
+				state.error = 'The events of this rollout are not shown: the session has ended. Load the page again.'
 				again(0)
 			}
 			const on = (name: string, take: (data: any) => void) =>

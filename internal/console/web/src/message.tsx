@@ -1,5 +1,7 @@
 // A message of a conversation.
-import { useState } from 'preact/hooks'
+import { useMemo, useState } from 'preact/hooks'
+import { changesOf, safe } from './changes'
+import { Diff } from './diff'
 import { count } from './format'
 
 export interface Turn {
@@ -23,12 +25,30 @@ export function Message({ turn: t }: { turn: Turn }) {
 			) : null}
 			{t.text ? <Long text={t.text} closed={t.role === 'system' || t.role === 'developer'} /> : null}
 			{t.tools?.map((u, i) => (
-				<div key={i} class="use">
-					<span class="role">{u.name}</span>
-					<Long text={tidy(u.arguments)} />
-				</div>
+				<Use key={i} name={u.name} given={u.arguments} />
 			))}
 			{t.cut ? <p class="cut">{count(t.cut)} more bytes are in the transcript.</p> : null}
+		</div>
+	)
+}
+
+// Use is a call of a tool. One that changes files is shown as their diffs.
+function Use({ name, given }: { name: string; given: string }) {
+	const changes = useMemo(() => changesOf(given), [given])
+	return (
+		<div class="use">
+			<span class="role">{name}</span>
+			{changes.map((c, i) => (
+				<Diff key={i} change={c} />
+			))}
+			{changes.length ? (
+				<details class="given">
+					<summary>arguments</summary>
+					<Long text={tidy(given)} />
+				</details>
+			) : (
+				<Long text={tidy(given)} />
+			)}
 		</div>
 	)
 }
@@ -36,7 +56,6 @@ export function Message({ turn: t }: { turn: Turn }) {
 // tidy shows a single argument of text, such as a command, as its lines. The server does
 // not see the characters that JSON escapes, so they are removed here.
 function tidy(json: string): string {
-	const safe = (text: string) => text.replace(/[^\P{Cc}\n\t]|[\p{Bidi_Control}\p{Zl}\p{Zp}]/gu, '\ufffd')
 	try {
 		const value = JSON.parse(json)
 		const entries = Object.entries(value)

@@ -1,6 +1,7 @@
 // The page of one rollout.
 import { useRef, useState } from 'preact/hooks'
 import type { ComponentChildren } from 'preact'
+import { ChangedFiles } from './diff'
 import { count, duration, reward, time } from './format'
 import { Live } from './live'
 import { Message, type Turn } from './message'
@@ -88,6 +89,7 @@ function Page({ d, base }: { d: Detail; base: string }) {
 			<Facts d={d} />
 			<Phases d={d} />
 			{d.live && (d.missing || !over.includes(d.status)) ? <Live base={base} status={d.status} missing={d.missing} /> : <Conversation d={d} />}
+			<ChangedFiles calls={d.calls} />
 			<Tokens d={d} base={base} />
 			<Files d={d} base={base} />
 			{d.commands.length ? (

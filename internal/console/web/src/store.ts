@@ -170,7 +170,7 @@ function connect() {
 	now.onerror = () => (link.value = now.readyState === EventSource.CLOSED ? 'over' : 'lost')
 	const on = (name: string, take: (data: string) => void) =>
 		now.addEventListener(name, (e) => {
-			last = e.lastEventId
+			last = e.lastEventId || last
 			take(e.data)
 		})
 	on('begin', (data) => {
