@@ -16,6 +16,8 @@ const (
 	feedBeat  = 15 * time.Second       // a comment, so that a lost browser is noticed
 	feedWrite = 30 * time.Second       // after which a browser that reads nothing is dropped
 	feedRows  = 500                    // in one event
+	feedAgain = 5 * time.Second        // after which a browser that was refused tries again
+	maxFeeds  = 256                    // open ones of all browsers
 )
 
 // begin tells a browser what it sees.
@@ -36,6 +38,25 @@ type feed struct {
 func newFeed(w http.ResponseWriter) *feed {
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	return &feed{w: w, c: http.NewResponseController(w)}
+}
+
+// refuse tells a browser why it gets no feed for now. It tries again by itself.
+func (f *feed) refuse(why string) {
+	f.write(fmt.Sprintf("retry: %d\n", feedAgain.Milliseconds()))
+	f.note("trouble", why)
+}
+
+// open returns a feed; nil: there are too many, which the browser is told. The caller calls
+// done at the feed's end.
+func (s *Server) open(w http.ResponseWriter) (f *feed, done func()) {
+	f = newFeed(w)
+	select {
+	case s.feeds <- struct{}{}:
+		return f, func() { <-s.feeds }
+	default:
+		f.refuse(fmt.Sprintf("The console has %d open feeds, its bound: close some of its pages. This page tries again.", maxFeeds))
+		return nil, nil
+	}
 }
 
 // send writes an event. id is the one from which the browser goes on.
@@ -71,7 +92,11 @@ func (f *feed) write(text string) {
 // browser sends the id in a header; a page that closed its feed sends it in the URL.
 func (s *Server) rollouts(w http.ResponseWriter, r *http.Request) {
 	s.watched()
-	f := newFeed(w)
+	f, done := s.open(w)
+	if f == nil {
+		return
+	}
+	defer done()
 	process, number, _ := strings.Cut(cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after")), ".")
 	last, err := strconv.ParseUint(number, 10, 64)
 	id := func() string { return s.process + "." + strconv.FormatUint(last, 10) }

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -121,14 +122,18 @@ func (s *Server) live(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	if found == nil {
 		return
 	}
+	f, done := s.open(w)
+	if f == nil {
+		return
+	}
+	defer done()
 	watched := s.watches.join(ctx, live, found.ID)
 	if watched == nil {
-		http.Error(w, "too many rollouts are watched at once: close some of their pages", http.StatusServiceUnavailable)
+		f.refuse(fmt.Sprintf("%d rollouts are watched at once, the bound of a console: close some of their pages. This page tries again.", maxWatched))
 		return
 	}
 	defer s.watches.leave(ctx, found.ID, watched)
 	asked := s.questioner(ctx, found)
-	f := newFeed(w)
 	origin, number, _ := strings.Cut(cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after")), ".")
 	last, err := strconv.ParseUint(number, 10, 64)
 	if err != nil {

@@ -3,9 +3,14 @@ package console_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/turngate/turngate/internal/console"
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 )
@@ -55,4 +60,67 @@ func TestATroubleThatHasEnded(t *testing.T) {
 			return
 		}
 	}
+}
+
+// Browsers beyond the bounds of feeds and of watched rollouts are told so, and get in when
+// others leave. Those of one rollout share what is heard of it.
+func TestFeedsAreBounded(t *testing.T) {
+	h := &counted{}
+	s := &site{}
+	s.start(t, h, console.DefaultListen)
+	c := s.browser(t)
+	live := func(n int) string { return fmt.Sprintf("/api/rollouts/alpha-%04d/live", n) }
+	var stops []func()
+	open := func(path, first string) (stop func()) {
+		t.Helper()
+		events, stop := s.feed(t, c, path, "")
+		stops = append(stops, stop)
+		if e := <-events; e.name != "trouble" || !strings.Contains(e.data, first) {
+			t.Fatalf("%s: got %+v", path, e)
+		}
+		return stop
+	}
+	defer func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}()
+	for i := range 64 {
+		open(live(i), "")
+	}
+	open(live(0), "")
+	harness.Eventually(t, "64 rollouts that are heard", 5*time.Minute, func() bool { return h.heard.Load() == 64 })
+	open(live(64), "64 rollouts are watched at once")
+	for range 256 - 65 {
+		open(live(7), "")
+	}
+	open(live(7), "256 open feeds")
+	open("/api/rollouts", "256 open feeds")
+	if n := h.heard.Load(); n != 64 {
+		t.Errorf("%d rollouts are heard", n)
+	}
+	stops[0]()
+	harness.Eventually(t, "room for a feed", 5*time.Minute, func() bool {
+		events, stop := s.feed(t, c, "/api/rollouts", "")
+		defer stop()
+		return (<-events).name == "begin"
+	})
+}
+
+// counted is a source of running rollouts.
+type counted struct {
+	memory
+	heard atomic.Int32
+}
+
+func (*counted) Unheard() string { return "" }
+
+func (*counted) Rollout(_ context.Context, id schema.ID) (*recorded.Rollout, error) {
+	return &recorded.Rollout{ID: id, State: &schema.State{ID: id, Trainer: "alpha", Status: schema.StatusRunning, Attempt: 1}}, nil
+}
+
+func (h *counted) Listen(ctx context.Context, _ schema.ID, _ recorded.Listener) error {
+	h.heard.Add(1)
+	<-ctx.Done()
+	return nil
 }

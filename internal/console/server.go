@@ -52,6 +52,7 @@ type Server struct {
 	// operator reads and acts on the running system; nil: there is none.
 	operator *operator
 	reads    chan struct{} // has a value for each transcript that is being read
+	feeds    chan struct{} // has a value for each open feed
 	viewed   chan struct{} // is closed when a browser first asks for rollouts
 	once     sync.Once
 	watches  watches
@@ -76,7 +77,7 @@ func New(c Config) (*Server, error) {
 	if err := CheckListen(c.Listen); err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, name: plain.Line(c.Source.Name(), maxFault), process: rand.Text(), table: newTable(), jobs: newJobPages(c.Source.Runs()), reads: make(chan struct{}, maxReads), viewed: make(chan struct{}), watches: watches{open: map[schema.ID]*watch{}}}
+	s := &Server{config: c, name: plain.Line(c.Source.Name(), maxFault), process: rand.Text(), table: newTable(), jobs: newJobPages(c.Source.Runs()), reads: make(chan struct{}, maxReads), feeds: make(chan struct{}, maxFeeds), viewed: make(chan struct{}), watches: watches{open: map[schema.ID]*watch{}}}
 	if c.System != nil {
 		s.operator = newOperator(c.System)
 	}
