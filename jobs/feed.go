@@ -260,7 +260,7 @@ func (f *feed) serve(w http.ResponseWriter, q *http.Request) {
 // its process stops to tell it, mostly because the run ends; StateOf has the reason. The
 // error is a *NotRunningError if no process runs the job.
 func Follow(ctx context.Context, dir string, w Watcher) error {
-	if err := Is(dir); err != nil {
+	if err := IsOwn(dir); err != nil {
 		return err
 	}
 	res, err := request(ctx, dir, http.MethodGet, "progress")
