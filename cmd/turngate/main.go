@@ -224,6 +224,7 @@ func rootCommand(hurry <-chan struct{}, end context.CancelCauseFunc, k *keeper) 
 			fmt.Fprintln(c.OutOrStdout(), buildOf())
 		}})
 	root.AddCommand(programCommands()...)
+	addInterrupts(root)
 	usageOfArgs(root)
 	return root
 }

@@ -177,6 +177,16 @@ func (f *runFlags) work(cmd *cobra.Command, w *jobs.Work) error {
 	pg := progress.New(boardOf(cmd, isTerminal(os.Stderr) && !f.detach))
 	cmd.SetErr(plain.NewWriter(pg)) // log lines appear above the bar
 	defer cmd.SetErr(stderr)
+	said := make(chan struct{})
+	unsaid := context.AfterFunc(cmd.Context(), func() {
+		defer close(said)
+		fmt.Fprintln(pg, "the job stops: its rollouts without a result are cancelled")
+	})
+	defer func() {
+		if !unsaid() {
+			<-said
+		}
+	}()
 	log := logger(cmd)
 	ctx, fail := context.WithCancelCause(cmd.Context())
 	defer fail(nil)

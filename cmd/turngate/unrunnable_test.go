@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"path/filepath"
 	"slices"
@@ -22,10 +23,15 @@ func TestWhyNoWorkerRunsIt(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	second := p.command(t, "worker", "--context", "up-lab", "--name", "fewcpus", "--state", t.TempDir(), "--sandboxes", "local", "--max-cpus", "1", "--slots", "1")
+	var log bytes.Buffer
+	second.Stderr = &log
 	harness.Must(t, second.Start())
 	t.Cleanup(func() {
 		_ = second.Process.Signal(syscall.SIGTERM)
 		_ = second.Wait()
+		if !strings.Contains(log.String(), "stopping: no new rollouts are taken; those that run have 30s, or until another signal") {
+			t.Errorf("the worker does not say what a signal does: %s", log.String())
+		}
 	})
 	var workers []struct{ Worker string }
 	harness.Eventually(t, "two workers", 5*time.Minute, func() bool {
@@ -56,7 +62,7 @@ func TestWhyNoWorkerRunsIt(t *testing.T) {
 		}
 	}
 	_ = run.Wait()
-	if id == "" || !strings.Contains(screen.String(), ": "+reasons[0]+";\n") || run.ProcessState.ExitCode() != 130 {
+	if id == "" || !strings.Contains(screen.String(), "the job stops: its rollouts without a result are cancelled\n") || !strings.Contains(screen.String(), ": "+reasons[0]+";\n") || run.ProcessState.ExitCode() != 130 {
 		t.Errorf("%d: %s", run.ProcessState.ExitCode(), screen.String())
 	}
 }

@@ -168,6 +168,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		})
 	}
 	<-ctx.Done()
+	w.cfg.Log.Info().Int64("running", w.busy.Load()).Msgf("stopping: no new rollouts are taken; those that run have %v, or until another signal, and then go back into the queue", w.cfg.Grace)
 	w.queue.Drain(ctx)
 	drained := make(chan struct{})
 	bg.Go(func() {
