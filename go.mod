@@ -45,6 +45,7 @@ require (
 )
 
 require (
+	connectrpc.com/connect v1.21.1 // indirect
 	cyphar.com/go-pathrs v0.2.5 // indirect
 	github.com/Microsoft/go-winio v0.6.4 // indirect
 	github.com/Microsoft/hcsshim v0.15.0-rc.4 // indirect

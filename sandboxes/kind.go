@@ -40,6 +40,18 @@ type Host struct {
 	SSH     SSH
 	// Machines are for the backend machine.
 	Machines Machines
+	E2B      E2B
+}
+
+// E2B has the account and the bounds of the backend e2b.
+type E2B struct {
+	Template   string `json:"template"`    // of the sandboxes; empty: the backend is not used
+	Key        string `json:"-"`           // of the account; Check names it if it is missing
+	APIURL     string `json:"api_url"`     // of the control plane; default https://api.DOMAIN
+	Domain     string `json:"domain"`      // default e2b.app
+	SandboxURL string `json:"sandbox_url"` // of all sandboxes, for servers that find them by headers; default https://49983-ID.DOMAIN
+	Sandboxes  int    `json:"sandboxes"`   // at once; 0: no bound
+	PerMinute  int    `json:"per_minute"`  // sandboxes made in a minute; 0: no bound
 }
 
 // Machines has the machines that take sandboxes over NATS.

@@ -29,6 +29,7 @@ type finding struct {
 func doctorCommand() *cobra.Command {
 	var nf natsFlags
 	var hosts sshFlags
+	var hosted e2bFlags
 	var state, cache, image, upstreamURL, model, as string
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -40,8 +41,8 @@ func doctorCommand() *cobra.Command {
 			if err != nil {
 				return usageOf(flagOf("role", err))
 			}
-			if err := hosts.check(); err != nil {
-				return usageOf(err)
+			if err := usageOf(hosts.check(), hosted.check()); err != nil {
+				return err
 			}
 			var list []finding
 			if upstreamURL != "" { // skips the other checks
@@ -49,7 +50,11 @@ func doctorCommand() *cobra.Command {
 					return err
 				}
 			} else {
-				list = append(list, sandboxFindings(ctx, state, image, hosts.settings())...)
+				account, err := hosted.settings()
+				if err != nil {
+					return err
+				}
+				list = append(list, sandboxFindings(ctx, sandboxes.Host{StateDir: state, SSH: hosts.settings(), E2B: account}, image)...)
 				list = append(list, natsFindings(ctx, cmd, &nf, role, name)...)
 				list = append(list, agentFindings(cache)...)
 				list = append(list, diskFinding(state))
@@ -71,6 +76,7 @@ func doctorCommand() *cobra.Command {
 	}
 	nf.add(cmd, "")
 	hosts.add(cmd.Flags(), "")
+	hosted.add(cmd.Flags(), "")
 	cmd.Flags().StringVar(&as, "role", "", "role of the credential: trainer:NAME, worker:NAME, ops or admin (default: as its file is named)")
 	cmd.Flags().StringVar(&state, "state", stateDir(), "folder for the worker's state")
 	cmd.Flags().StringVar(&cache, "agents", cacheDir(), "folder of installed agents")
@@ -101,15 +107,16 @@ func upstreamFindings(ctx context.Context, url, model string) ([]finding, error)
 
 // sandboxFindings checks every backend. An image is looked for in the backends
 // that work and have images.
-func sandboxFindings(ctx context.Context, state, image string, hosts sandboxes.SSH) []finding {
-	helper, err := os.Executable()
+func sandboxFindings(ctx context.Context, host sandboxes.Host, image string) []finding {
+	var err error
+	host.Helper, err = os.Executable()
 	if err != nil {
 		return []finding{{what: "sandboxes", err: fmt.Errorf("find this program: %w", err), todo: "start turngate by its path"}}
 	}
 	var out []finding
 	for _, k := range backends.All() {
 		f := finding{what: k.Name + " sandbox", ok: k.Works, todo: k.Remedy}
-		b, err := k.New(sandboxes.Host{Helper: helper, StateDir: state, SSH: hosts})
+		b, err := k.New(host)
 		if err == nil {
 			err = b.Check(ctx)
 		}

@@ -55,6 +55,7 @@ type left struct {
 	Owner     string        `json:"owner"`
 	Sandboxes string        `json:"sandboxes"`
 	SSH       sandboxes.SSH `json:"ssh"`
+	E2B       sandboxes.E2B `json:"e2b"` // without the key, which the environment has
 }
 
 // addKeep adds a flag for the time that sandboxes are kept.
@@ -230,7 +231,7 @@ func (k *keeper) state() (string, error) {
 
 // note notes the sandboxes of a worker with this state.
 func (k *keeper) note(wid, state string, f *runFlags) error {
-	k.left = &left{Owner: worker.OwnerOf(wid, state), Sandboxes: f.sandbox, SSH: f.ssh.settings()}
+	k.left = &left{Owner: worker.OwnerOf(wid, state), Sandboxes: f.sandbox, SSH: f.ssh.settings(), E2B: f.e2b.unread()}
 	return k.host.Note(k.left)
 }
 
@@ -249,7 +250,10 @@ func (l *left) clean(ctx context.Context, state string) error {
 	if err != nil {
 		return err
 	}
-	host.SSH = l.SSH
+	host.SSH, host.E2B = l.SSH, l.E2B
+	if host.E2B.Key, err = e2bKey(); err != nil {
+		return err
+	}
 	list, err := openBackends(ctx, splitList(l.Sandboxes), host)
 	if err != nil {
 		return err

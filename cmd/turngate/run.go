@@ -24,6 +24,7 @@ type runFlags struct {
 	agent        []string
 	model        []string
 	ssh          sshFlags // without --nats
+	e2b          e2bFlags // without --nats
 	sandbox      string
 	image        string
 	box          sandboxFlags
@@ -105,6 +106,7 @@ func runCommandOf(f *runFlags) *cobra.Command {
 	fl.StringArrayVarP(&f.model, "model", "m", nil, "model of the agents: one of the server of --trainer upstream:URL (default: its only one), or else an upstream in the file of --upstreams; with --mode transparent_proxy or black_box an upstream of the worker (repeatable)")
 	addSandbox(fl, &f.sandbox, &f.image, backends.Names(), "", ", instead of the task's own")
 	f.ssh.add(fl, "without --nats: ")
+	f.e2b.add(fl, "without --nats: ")
 	fl.StringVar(&f.name, "name", "local", "name of the trainer")
 	fl.VarP(newCount(&f.group, 1), "group", "n", "rollouts of each task")
 	fl.VarP(newCount(&f.parallel, 2), "parallel", "j", "rollouts at once, without --nats")

@@ -84,7 +84,7 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 		return nil, err
 	}
 	wf := workerFlags{
-		slots: f.parallel, sandboxes: f.sandbox, ssh: f.ssh, allowNetwork: schema.NetworkOpen + "," + schema.NetworkAllowlist, state: state, agents: f.agents, grace: time.Millisecond, upstreams: f.upstreams, conversationsMB: 1024, images: imageFlags{keepImagesGB: defaultKeepGB}, requestsMB: 512, maxSnapshotMB: defaultCopyMB, person: f.person, reach: host, keep: f.keeping(),
+		slots: f.parallel, sandboxes: f.sandbox, ssh: f.ssh, e2b: f.e2b, allowNetwork: schema.NetworkOpen + "," + schema.NetworkAllowlist, state: state, agents: f.agents, grace: time.Millisecond, upstreams: f.upstreams, conversationsMB: 1024, images: imageFlags{keepImagesGB: defaultKeepGB}, requestsMB: 512, maxSnapshotMB: defaultCopyMB, person: f.person, reach: host, keep: f.keeping(),
 	}
 	timing := broker.DefaultTiming()
 	timing.NoCapable = 0 // no other worker can join

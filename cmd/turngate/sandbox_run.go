@@ -47,7 +47,7 @@ func sandboxRunCommand(k *keeper) *cobra.Command {
 			"Exit status: that of ARGV, 0 for a shell; 1 when the rollout had another fault, 2 when the arguments are invalid.",
 		PreRunE: func(cmd *cobra.Command, args []string) error {
 			what, _ := atDash(cmd, args)
-			wrong := []error{f.run.box.check(), f.run.taskEnv.check(), f.run.ssh.check(), checkKeep("keep", f.run.keep)}
+			wrong := []error{f.run.box.check(), f.run.taskEnv.check(), f.run.ssh.check(), f.run.e2b.check(), checkKeep("keep", f.run.keep)}
 			if len(what) != 1 {
 				wrong = append(wrong, fmt.Errorf("%d arguments: want a task directory or an image", len(what)))
 			}
@@ -66,6 +66,7 @@ func sandboxRunCommand(k *keeper) *cobra.Command {
 	f.run.taskEnv.add(fl)
 	addSandbox(fl, &f.run.sandbox, &f.run.image, imagesFirst(), "", ", instead of the task's own")
 	f.run.ssh.add(fl, "")
+	f.run.e2b.add(fl, "")
 	addKeep(fl, &f.run.keep, "keep", "keep the sandbox after the command, for a time, and print the command that enters it")
 	fl.StringArrayVar(&f.run.setup, "setup", nil, "shell command to run in the sandbox before the shell, after the task's own (repeatable)")
 	return cmd

@@ -38,7 +38,7 @@ func taskCheckCommand() *cobra.Command {
 			if f.pass <= 0 {
 				wrong = append(wrong, fmt.Errorf("--pass: %v is not valid: want a reward above 0", f.pass))
 			}
-			return usageOf(append(wrong, f.run.box.check(), f.run.taskEnv.check(), f.run.ssh.check(), flagOf("name", schema.CheckTrainer(f.run.name)), checkPaths(args))...)
+			return usageOf(append(wrong, f.run.box.check(), f.run.taskEnv.check(), f.run.ssh.check(), f.run.e2b.check(), flagOf("name", schema.CheckTrainer(f.run.name)), checkPaths(args))...)
 		},
 		RunE: func(cmd *cobra.Command, paths []string) error { return f.check(cmd, paths) },
 	}
@@ -48,6 +48,7 @@ func taskCheckCommand() *cobra.Command {
 	f.run.taskEnv.add(fl)
 	addSandbox(fl, &f.run.sandbox, &f.run.image, imagesFirst(), "", ", instead of the tasks' own")
 	f.run.ssh.add(fl, "without --nats: ")
+	f.run.e2b.add(fl, "without --nats: ")
 	fl.StringVar(&f.run.box.network, "network", "", "network of the sandbox: none, open or allowlist (default: the task's, else none)")
 	fl.StringVar(&f.run.name, "name", "local", "name of the trainer")
 	fl.StringVar(&f.run.agents, "agents", cacheDir(), "folder of installed agents")

@@ -24,7 +24,7 @@ func toyOverlay(t *testing.T) string {
 		filepath.Join(root, "agents/toy.go"):        filepath.Join(toys, "agent.go"),
 	}
 	for _, list := range []struct{ file, after, line string }{
-		{"sandboxes/backends/backends.go", "\t\tmachine.Kind(),\n", "\t\ttoy.Kind(),\n"},
+		{"sandboxes/backends/backends.go", "\t\te2b.Kind(),\n", "\t\ttoy.Kind(),\n"},
 		{"sandboxes/backends/backends.go", "\t\"github.com/turngate/turngate/sandboxes/ssh\"\n", "\t\"github.com/turngate/turngate/sandboxes/toy\"\n"},
 		{"agents/spec.go", "\t\tnop(),\n", "\t\ttoy(),\n"},
 	} {

@@ -65,6 +65,7 @@ type workerFlags struct {
 	reach           *reach.Host    // serves the sandboxes to commands of the user; nil: none does
 	keep            rollout.Keep
 	ssh             sshFlags
+	e2b             e2bFlags
 	machines        machineFlags
 }
 
@@ -75,7 +76,7 @@ const defaultCopyMB = 8 << 10
 func (f *workerFlags) check() error {
 	wrong := []error{
 		atLeast("grace", f.grace, 0), atLeast("retention", f.retention, 0), atLeast("conversations-mb", f.conversationsMB, 1), atLeast("requests-mb", f.requestsMB, 1),
-		atLeast("max-cpus", f.maxCPUs, 0), atLeast("max-memory-mb", f.maxMemoryMB, 0), atLeast("max-disk-mb", f.maxDiskMB, 0), atLeast("max-pids", f.maxPids, 0), atLeast("max-snapshot-mb", f.maxSnapshotMB, -1), atLeast("bundle-cache-mb", f.bundleCacheMB, 0), f.images.check(), f.trainers.check(), f.monitor.check("metrics"), f.ssh.check(), f.machines.check(),
+		atLeast("max-cpus", f.maxCPUs, 0), atLeast("max-memory-mb", f.maxMemoryMB, 0), atLeast("max-disk-mb", f.maxDiskMB, 0), atLeast("max-pids", f.maxPids, 0), atLeast("max-snapshot-mb", f.maxSnapshotMB, -1), atLeast("bundle-cache-mb", f.bundleCacheMB, 0), f.images.check(), f.trainers.check(), f.monitor.check("metrics"), f.ssh.check(), f.e2b.check(), f.machines.check(),
 	}
 	if f.replicas != 0 && f.replicas != 1 && f.replicas != 3 {
 		wrong = append(wrong, fmt.Errorf("--replicas: %d is not valid: want 1 or 3", f.replicas))
@@ -117,6 +118,7 @@ func (f *workerFlags) add(cmd *cobra.Command) {
 	f.images.add(fl)
 	f.monitor.add(fl)
 	f.ssh.add(fl, "")
+	f.e2b.add(fl, "")
 	f.machines.add(fl)
 	fl.StringVar(&f.sideCarSubnets, "side-car-subnets", sandboxes.DefaultSubnets, "addresses for the networks of tasks with side-cars")
 }
@@ -135,6 +137,9 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 		return nil, nil, err
 	}
 	host.SSH = f.ssh.settings()
+	if host.E2B, err = f.e2b.settings(); err != nil {
+		return nil, nil, err
+	}
 	if f.sideCarSubnets != "" {
 		if host.Subnets, err = netip.ParsePrefix(f.sideCarSubnets); err != nil {
 			return nil, nil, usage("--side-car-subnets: %q is not valid: want a range such as %s", f.sideCarSubnets, sandboxes.DefaultSubnets)

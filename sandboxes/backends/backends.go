@@ -6,6 +6,7 @@ import (
 
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/docker"
+	"github.com/turngate/turngate/sandboxes/e2b"
 	"github.com/turngate/turngate/sandboxes/local"
 	"github.com/turngate/turngate/sandboxes/machine"
 	"github.com/turngate/turngate/sandboxes/ssh"
@@ -19,6 +20,7 @@ func All() []sandboxes.Kind {
 		docker.Kind(),
 		ssh.Kind(),
 		machine.Kind(),
+		e2b.Kind(),
 	}
 }
 

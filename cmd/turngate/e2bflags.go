@@ -1,0 +1,71 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/e2b"
+)
+
+// e2bFlags bound the sandboxes of the backend e2b.
+type e2bFlags struct {
+	template             string
+	sandboxes, perMinute int
+}
+
+func (f *e2bFlags) add(fl *pflag.FlagSet, prefix string) {
+	fl.StringVar(&f.template, "e2b", "", prefix+"template of the e2b sandbox, such as base; E2B_API_KEY or E2B_API_KEY_FILE has the key")
+	fl.IntVar(&f.sandboxes, "e2b-sandboxes", 0, prefix+"most e2b sandboxes of this process at once (0: any)")
+	fl.IntVar(&f.perMinute, "e2b-per-minute", 0, prefix+"most e2b sandboxes that this process makes in a minute (0: any)")
+}
+
+// check returns all errors in these flags.
+func (f *e2bFlags) check() error {
+	s := f.unread()
+	if s.Template == "" {
+		s = sandboxes.E2B{} // the environment may be for other programs
+	}
+	return errors.Join(atLeast("e2b-sandboxes", f.sandboxes, 0), atLeast("e2b-per-minute", f.perMinute, 0), flagOf("e2b", e2b.CheckSettings(s)))
+}
+
+// unread returns the settings without the key.
+func (f *e2bFlags) unread() sandboxes.E2B {
+	return sandboxes.E2B{
+		Template: f.template, Sandboxes: f.sandboxes, PerMinute: f.perMinute,
+		APIURL: os.Getenv("E2B_API_URL"), Domain: os.Getenv("E2B_DOMAIN"), SandboxURL: os.Getenv("E2B_SANDBOX_URL"),
+	}
+}
+
+// settings returns the settings of these flags and of the environment, which are those of
+// E2B's own clients.
+func (f *e2bFlags) settings() (sandboxes.E2B, error) {
+	if f.template == "" {
+		return sandboxes.E2B{}, nil
+	}
+	s := f.unread()
+	var err error
+	s.Key, err = e2bKey()
+	return s, err
+}
+
+// e2bKey returns E2B_API_KEY, or the content of the file E2B_API_KEY_FILE. Without both
+// it is empty.
+func e2bKey() (string, error) {
+	if key := os.Getenv("E2B_API_KEY"); key != "" {
+		return key, nil
+	}
+	path := os.Getenv("E2B_API_KEY_FILE")
+	if path == "" {
+		return "", nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read the key of E2B: %w", err)
+	}
+	return strings.TrimSpace(string(data)), nil
+}
