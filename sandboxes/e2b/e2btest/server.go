@@ -399,11 +399,12 @@ func (s *Server) timeout(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// connect answers as create does, and only makes the sandbox's time longer.
+// connect answers as create does, and only makes the sandbox's time longer. Clients of
+// version 2 send no time.
 func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 	s.named(w, r, func(sb *sandbox) {
 		n, err := seconds(r)
-		if err != nil {
+		if err != nil && !strings.HasPrefix(r.URL.Path, "/v2/") {
 			fail(w, http.StatusBadRequest, err.Error())
 			return
 		}
