@@ -20,6 +20,7 @@ import (
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/internal/testenv/sshd"
+	"github.com/turngate/turngate/sandboxes/e2b/e2btest"
 	"github.com/turngate/turngate/sandboxes/backends"
 	"github.com/turngate/turngate/schema"
 )
@@ -41,7 +42,7 @@ func TestRealAgents(t *testing.T) {
 			if spec.Dialect == "" || spec.AnyProgram || slices.Contains(notHere[sandbox], agent) {
 				continue
 			}
-			if (sandbox == "ssh" || sandbox == "machine") && agent != "mini" && agent != "opencode" { // the files of each agent travel in the same way
+			if (sandbox == "ssh" || sandbox == "machine" || sandbox == "e2b") && agent != "mini" && agent != "opencode" { // the files of each agent travel in the same way
 				continue
 			}
 			t.Run(sandbox+"/"+agent, func(t *testing.T) {
@@ -55,6 +56,10 @@ func TestRealAgents(t *testing.T) {
 				switch sandbox {
 				case "ssh":
 					flags = append(flags, sshd.Start(t).Flags()...)
+				case "e2b":
+					s := e2btest.Start(t)
+					b.binary = accountOf(t, s, b.binary)
+					flags = append(flags, "--e2b", e2btest.Template)
 				case "machine":
 					b.machine(t, "build1", t.TempDir())
 				}

@@ -63,21 +63,23 @@ func TestABrokenConnectionIsRetried(t *testing.T) {
 	}
 	harness.Eventually(t, "the agent", time.Minute, sleeps)
 	before = agent
-	kill := func(file string, signal syscall.Signal) {
-		t.Helper()
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		harness.Must(t, err)
-		harness.Must(t, syscall.Kill(pid, signal))
-	}
-	kill(clientOf(t, s), syscall.SIGKILL)
+	signalTo(t, clientOf(t, s), syscall.SIGKILL)
 	harness.Eventually(t, "the agent of the second attempt", 2*time.Minute, sleeps)
-	kill(agent, syscall.SIGTERM)
+	signalTo(t, agent, syscall.SIGTERM)
 	if code := run.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d", code)
 	}
 	if r := results(t, run)[0]; r.Reward == nil || *r.Reward != 1 || r.Attempt != 2 || r.Fault != nil {
 		t.Errorf("got %+v", r)
 	}
+}
+
+// signalTo sends a signal to the process with this file of its argv.
+func signalTo(t *testing.T, file string, signal syscall.Signal) {
+	t.Helper()
+	pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+	harness.Must(t, err)
+	harness.Must(t, syscall.Kill(pid, signal))
 }
 
 // clientOf returns the file of the argv of the only ssh to a server.
