@@ -159,7 +159,7 @@ func (l *line) receive(ctx context.Context, script string) (*envd.ProcessEvent_E
 	if err != nil {
 		return nil, causeOf(ctx, err)
 	}
-	defer stream.Close()
+	defer func() { _ = stream.Close() }() // its error is the stream's, which Err has
 	pumped := make(chan struct{})
 	started := false
 	defer func() {
