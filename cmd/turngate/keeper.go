@@ -251,8 +251,10 @@ func (l *left) clean(ctx context.Context, state string) error {
 		return err
 	}
 	host.SSH, host.E2B = l.SSH, l.E2B
-	if host.E2B.Key, err = e2bKey(); err != nil {
-		return err
+	if host.E2B.Template != "" {
+		if host.E2B.Key, err = e2bKey(); err != nil {
+			return err
+		}
 	}
 	list, err := openBackends(ctx, splitList(l.Sandboxes), host)
 	if err != nil {
