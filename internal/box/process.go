@@ -348,9 +348,9 @@ func (p *processes) killAll() error {
 	spared := p.spared
 	p.mu.Unlock()
 	// Stopped processes cannot fork while the list of processes is read.
-	all := syscall.SIGKILL
+	all := func() error { return syscall.Kill(-1, syscall.SIGKILL) }
 	if len(spared) > 0 {
-		all = syscall.SIGSTOP
+		all = p.stopAll
 		defer func() {
 			for pid := range spared {
 				_ = syscall.Kill(pid, syscall.SIGCONT)
@@ -358,7 +358,7 @@ func (p *processes) killAll() error {
 		}()
 	}
 	for range 1000 {
-		_ = syscall.Kill(-1, all)
+		_ = all()
 		alive := 0
 		for _, pr := range listProcesses() {
 			if started, ok := spared[pr.pid]; pr.pid != 1 && !pr.dead && !(ok && started == pr.started) {
@@ -374,11 +374,26 @@ func (p *processes) killAll() error {
 	return errors.New("processes are left that do not die")
 }
 
-func (p *processes) signalAll(s syscall.Signal) error {
+// stopAll stops all processes except the box. It waits for the start of a command: a
+// child that is stopped before its program runs would stop the thread that forked it,
+// and with this the box.
+func (p *processes) stopAll() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return syscall.Kill(-1, syscall.SIGSTOP)
+}
+
+// freeze stops all processes except the box, or continues them. Only the first process
+// of a namespace may call it.
+func (p *processes) freeze(frozen bool) error {
 	if os.Getpid() != 1 {
 		return errors.New("the box is not the sandbox's first process")
 	}
-	if err := syscall.Kill(-1, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+	signal := p.stopAll
+	if !frozen {
+		signal = func() error { return syscall.Kill(-1, syscall.SIGCONT) }
+	}
+	if err := signal(); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("signal everything: %w", err)
 	}
 	return nil

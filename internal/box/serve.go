@@ -268,10 +268,10 @@ func (s *server) do(h *header, in *frameReader, out *frameWriter) (any, error) {
 		return nil, nil
 	case opFreeze:
 		s.clock.pause(true)
-		return nil, s.procs.signalAll(syscall.SIGSTOP)
+		return nil, s.procs.freeze(true)
 	case opThaw:
 		s.clock.pause(false)
-		return nil, s.procs.signalAll(syscall.SIGCONT)
+		return nil, s.procs.freeze(false)
 	default:
 		return nil, fmt.Errorf("operation %q is not known", h.Op)
 	}

@@ -182,6 +182,40 @@ func (s *suite) freeze(t *testing.T) {
 	r.Close()
 }
 
+// freezeStarts freezes a sandbox while commands start in it, and thaws it again.
+func (s *suite) freezeStarts(t *testing.T) {
+	sb := s.open(t)
+	ended := make(chan struct{})
+	starts := make(chan error, 1)
+	go func() {
+		for {
+			p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"/bin/true"}, Untrusted: true})
+			if err == nil {
+				_, err = p.Wait()
+			}
+			select {
+			case <-ended:
+				starts <- err
+				return
+			default:
+			}
+			if err != nil {
+				starts <- err
+				return
+			}
+		}
+	}()
+	for range 100 {
+		harness.Must(t, sb.Freeze(t.Context()))
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		err := sb.Thaw(ctx)
+		cancel()
+		harness.Must(t, err)
+	}
+	close(ended)
+	harness.Must(t, <-starts)
+}
+
 // frozenOutput runs a command that ends while its child still writes. The time
 // limit for reading that output must not count frozen time.
 func (s *suite) frozenOutput(t *testing.T) {

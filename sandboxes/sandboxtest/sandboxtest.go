@@ -94,6 +94,7 @@ func Run(t *testing.T, f Fixture) {
 		{"a process that was left can write", f.Features.Shell, s.lateOutput},
 		{"back-pressure", f.Features.Shell, s.backPressure},
 		{"freeze and thaw", f.Features.Shell, s.freeze},
+		{"freeze while commands start", f.Features.Shell, s.freezeStarts},
 		{"output that is held in the freezer is read", f.Features.Shell, s.frozenOutput},
 		{"what is frozen can be ended", true, s.closeFrozen},
 		{"special files are not read", f.Features.Shell, s.specialFiles},
