@@ -117,17 +117,39 @@ func (in *instance) connect(ctx context.Context, on bool) error {
 }
 
 func (in *instance) freeze(ctx context.Context) error {
-	if err := in.engine.api.ContainerPause(ctx, in.id); err != nil {
-		return fmt.Errorf("freeze container %s: %w", in.name, err)
-	}
-	return nil
+	return in.settled(ctx, "freeze", in.engine.api.ContainerPause)
 }
 
 func (in *instance) thaw(ctx context.Context) error {
-	if err := in.engine.api.ContainerUnpause(ctx, in.id); err != nil {
-		return fmt.Errorf("thaw container %s: %w", in.name, err)
+	return in.settled(ctx, "thaw", in.engine.api.ContainerUnpause)
+}
+
+// settled asks the engine again for up to 5 s while it refuses a change of a running
+// container: for some milliseconds after a change it may have the state before.
+func (in *instance) settled(ctx context.Context, name string, change func(context.Context, string) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := change(ctx, in.id)
+		if err == nil {
+			return nil
+		}
+		if !errdefs.IsConflict(err) || !in.running(ctx) {
+			return fmt.Errorf("%s container %s: %w", name, in.name, err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s container %s: %w", name, in.name, err)
+		}
 	}
-	return nil
+}
+
+func (in *instance) running(ctx context.Context) bool {
+	c, err := in.engine.api.ContainerInspect(ctx, in.id)
+	return err == nil && c.State != nil && c.State.Running
 }
 
 // remove removes the container, if there is one.
