@@ -173,7 +173,7 @@ function Conversation({ d }: { d: Detail }) {
 					))}
 					<p class="about">
 						<b>call {c.number}</b> · {c.role}
-						{c.model ? ' · ' + c.model : ''} · {count(c.prompt)} + {count(c.completion)} tokens · answered in {duration(c.ms)}
+						{c.model ? ' · ' + c.model : ''} · {count(c.prompt)} + {count(c.completion)} tokens{c.ms ? ' · answered in ' + duration(c.ms) : ''}
 						{c.wait_ms ? ' · the agent took ' + duration(c.wait_ms) + ' before it' : ''}
 						{c.finish ? ' · ' + c.finish : ''}
 						{c.versions?.length ? ' · ' + c.versions.map((v) => v.version).join(', ') : ''}
