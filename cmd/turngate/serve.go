@@ -53,7 +53,7 @@ func serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve HTTP and JSON to trainers that have no client of NATS",
-		Long: "Serve HTTP and JSON to trainers that have no client of NATS, until SIGTERM: to submit, list and cancel rollouts, and to read their results, files and events.\n\n" +
+		Long: "Serve HTTP and JSON to trainers that have no client of NATS, until SIGTERM: to submit, list and cancel rollouts, to read their results, files and events, and to answer their model calls over a WebSocket.\n\n" +
 			"--tokens names a file with the trainers that are admitted: a YAML list of trainer, sha256 (of the bearer token, in hex) and creds (the file with the trainer's credential). A front acts with the credential of the token's trainer, so the NATS server bounds what it can do. " +
 			"It keeps no state: several fronts may run behind a balancer.",
 		Args:    cobra.NoArgs,

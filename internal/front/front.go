@@ -138,6 +138,7 @@ func (s *Server) routes() []route {
 		{http.MethodGet, "/v1/results", s.results, true},
 		{http.MethodPost, "/v1/bundles", s.putBundle, false},
 		{http.MethodGet, "/v1/workers", s.workers, false},
+		{http.MethodGet, "/v1/calls", s.calls, true},
 	}
 }
 

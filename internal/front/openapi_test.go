@@ -38,7 +38,7 @@ func components(t *testing.T) object {
 		"Request": reflect.TypeFor[schema.Request](), "Result": reflect.TypeFor[schema.Result](), "Event": reflect.TypeFor[schema.Event](), "Fleet": reflect.TypeFor[schema.Fleet](),
 		"Submission": reflect.TypeFor[submission](), "GroupSubmission": reflect.TypeFor[groupSubmission](), "Submitted": reflect.TypeFor[submitted](),
 		"Page": reflect.TypeFor[page](), "Rollout": reflect.TypeFor[detail](), "Cancellation": reflect.TypeFor[cancellation](), "Cancelled": reflect.TypeFor[cancelled](),
-		"ResultPage": reflect.TypeFor[resultPage](), "Stored": reflect.TypeFor[stored](), "Problem": reflect.TypeFor[problem](),
+		"ResultPage": reflect.TypeFor[resultPage](), "Stored": reflect.TypeFor[stored](), "Frame": reflect.TypeFor[frame](), "Problem": reflect.TypeFor[problem](),
 	} {
 		s, err := jsonschema.ForType(of, options)
 		harness.Must(t, err)
