@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/jobs"
 )
 
@@ -176,4 +178,101 @@ func TestALimitOfCostStopsAJob(t *testing.T) {
 			t.Errorf("exit status %d: %s", code, p.err)
 		}
 	})
+}
+
+// sixTasks returns the first six tasks of the folder TURNGATE_TASKS with the sandbox for them,
+// or else six copies of the hello task.
+func sixTasks(t *testing.T) (paths []string, sandbox string) {
+	t.Helper()
+	folder, sandbox := os.Getenv("TURNGATE_TASKS"), "docker"
+	if folder == "" {
+		folder, sandbox = manyTasks(t, 6), "local"
+	} else {
+		testenv.Image(t) // skips without Docker
+	}
+	found, err := filepath.Glob(filepath.Join(folder, "*", "instruction.md"))
+	if err != nil || len(found) < 6 {
+		t.Fatalf("%s has %d tasks, want 6 or more: %v", folder, len(found), err)
+	}
+	for _, at := range found[:6] {
+		paths = append(paths, filepath.Dir(at))
+	}
+	return paths, sandbox
+}
+
+// TestAJobIsComparedSharedAndVerifiedAgain: two agents with two models and six tasks make a
+// matrix, a comparison with another job, and a file to share. After a change of the tests the
+// rewards are others, without an agent, and Harbor reads both folders.
+func TestAJobIsComparedSharedAndVerifiedAgain(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.need(t, "local", "pi")
+	tasks, sandbox := sixTasks(t)
+	dir := t.TempDir()
+	run := func(out, upstreams string, more ...string) {
+		t.Helper()
+		args := append([]string{b.binary, "run", "--keep-workdir", "--sandbox", sandbox, "-j", "2", "--upstreams", upstreams, "--agents", b.cache, "--agent-timeout", "10m", "--out", out}, more...)
+		if p := start(t, append(args, tasks...)...); p.wait(t, 30*time.Minute) != 0 {
+			t.Fatalf("%s", p.err)
+		}
+	}
+	job := filepath.Join(dir, "job")
+	run(job, twoUpstreams(t, "  price: {input: 1000, output: 2000}\n"), "-a", "mini", "-a", "pi", "-m", "model-a", "-m", "model-b")
+	r := report(t, b.binary, job)
+	if len(r.Variants) != 4 || len(r.Tasks) != 6 {
+		t.Fatalf("%d variants, %d tasks", len(r.Variants), len(r.Tasks))
+	}
+	for _, v := range r.Variants {
+		mean := 0.0
+		if v.Model == "model-a" && sandbox == "local" {
+			mean = 1
+		}
+		if v.Ended != 6 || v.Mean == nil || *v.Mean != mean || v.Interval == nil || v.PassAt[1] != mean || (v.CostUSD != nil) != (v.Model == "model-a") {
+			t.Errorf("%+v", v)
+		}
+	}
+
+	// In another job the model does nothing, so the tasks that it solved flip.
+	other := filepath.Join(dir, "other")
+	idle := filepath.Join(dir, "idle.yaml")
+	harness.Must(t, os.WriteFile(idle, []byte("model-a:\n  url: "+startEngine(t, "aux: A title\nsteps:\n- text: Done.\n").url+"\n  model: served\n"), 0o600))
+	run(other, idle, "-a", "mini", "-m", "model-a")
+	diff := start(t, b.binary, "job", "diff", job, other)
+	if code := diff.wait(t, 10*time.Minute); code != 0 || sandbox == "local" && !strings.Contains(diff.out.String(), "6 worse\n18 missing in B\n") {
+		t.Errorf("exit status %d: %s", code, diff.out)
+	}
+
+	page := filepath.Join(dir, "job.html")
+	share := start(t, b.binary, "job", "share", "-o", page, job)
+	if code := share.wait(t, 10*time.Minute); code != 0 || !strings.Contains(share.out.String(), "24 rollouts, ") {
+		t.Errorf("exit status %d: %s%s", code, share.out, share.err)
+	}
+	if info, err := os.Stat(page); err != nil || info.Size() < 10_000 {
+		t.Errorf("%v, %v", info, err)
+	}
+
+	tests := filepath.Join(dir, "tests")
+	harness.Must(t, os.Mkdir(tests, 0o755))
+	harness.Must(t, os.WriteFile(filepath.Join(tests, "test.sh"), []byte("#!/bin/sh\necho 0.5 > /logs/verifier/reward.txt\n"), 0o755))
+	before := digestOf(t, job)
+	code, seen, log := b.regrade(t, "--tests", tests, job)
+	if code != 0 || len(seen.Regraded)+len(seen.LeftOut) != 24 || sandbox == "local" && len(seen.LeftOut) > 0 || digestOf(t, job) != before {
+		t.Fatalf("status %d: %+v\n%s", code, seen, log)
+	}
+	olds := 0.0
+	for _, one := range seen.Regraded {
+		if one.Old == nil || one.New == nil || *one.New != 0.5 || one.Fault != nil {
+			t.Errorf("%+v", one)
+			continue
+		}
+		olds += *one.Old
+	}
+	if sandbox == "local" && olds != 12 {
+		t.Errorf("the old rewards together are %v, want 12", olds)
+	}
+	for at, trials := range map[string]int{job: 24, other: 6, seen.Job: len(seen.Regraded)} {
+		if got := harborJob(t, at); got.Trials != trials || len(got.Rewards) != trials {
+			t.Errorf("%s: Harbor finds %d trials, %d rewards, want %d", at, got.Trials, len(got.Rewards), trials)
+		}
+	}
 }

@@ -114,7 +114,7 @@ func TestRolloutsThatCannotBeVerifiedAgain(t *testing.T) {
 		t.Fatalf("exit status %d", code)
 	}
 	code, _, log := b.regrade(t, dir)
-	for _, want := range []string{"hello__", " is left out: its verifier ran in the agent's sandbox", "broken-setup__", " is left out: it ended before it was verified", "none of 2 rollouts of "} {
+	for _, want := range []string{"hello__", " is left out: its verifier ran in the agent's sandbox, whose files were not kept: `turngate run --keep-workdir` keeps those of the working directory", "broken-setup__", " is left out: it ended before it was verified", "none of 2 rollouts of "} {
 		if code != 2 || !strings.Contains(log, want) {
 			t.Errorf("status %d, no %q: %s", code, want, log)
 		}
@@ -142,5 +142,34 @@ func TestHarborReadsARegradedJob(t *testing.T) {
 		if got.Trials != 1 || len(got.Rewards) != 1 || got.Rewards[0].Numbers["reward"] != 1 {
 			t.Errorf("%s: %+v", at, got)
 		}
+	}
+}
+
+// TestAKeptWorkingDirectoryIsVerifiedAgain: a verifier in the agent's sandbox gets the same
+// working directory as before, with its links and modes, and nothing of the task's files that
+// the agent removed. A directory without room is refused, with its files.
+func TestAKeptWorkingDirectoryIsVerifiedAgain(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	script := "steps:\n- run: \"rm given.txt; mkdir -p a/.b && echo hi > a/.b/c && ln -s a/.b/c link && ln -s /nowhere gone && printf '#!/bin/sh\\necho ran\\n' > a/run && chmod 755 a/run && : > '-x y'\"\n- text: Done.\n"
+	task := copyTask(t, "examples/tasks/hello", map[string]string{"replay.yaml": script, "tests/test.sh": "#!/bin/sh\necho 0 > /logs/verifier/reward.txt\n"})
+	harness.Must(t, os.MkdirAll(filepath.Join(task, "environment"), 0o755))
+	harness.Must(t, os.WriteFile(filepath.Join(task, "environment/given.txt"), []byte("x"), 0o644))
+	dir := filepath.Join(t.TempDir(), "first")
+	if code := start(t, b.binary, "run", "--sandbox", "local", "--keep-workdir", "--out", dir, task).wait(t, 10*time.Minute); code != 0 {
+		t.Fatalf("exit status %d", code)
+	}
+	pass := "#!/bin/sh\nset -x\ntest \"$(cat link)\" = hi && test -L gone && test \"$(a/run)\" = ran && test -e '-x y' && test ! -e given.txt && test ! -e /solution && echo 1 > /logs/verifier/reward.txt && exit\necho 0.25 > /logs/verifier/reward.txt\n"
+	harness.Must(t, os.WriteFile(filepath.Join(task, "tests/test.sh"), []byte(pass), 0o755))
+	code, seen, log := b.regrade(t, dir)
+	if code != 0 || len(seen.Regraded) != 1 || *seen.Regraded[0].Old != 0 || seen.Regraded[0].New == nil || *seen.Regraded[0].New != 1 {
+		t.Fatalf("status %d: %+v\n%s", code, seen, log)
+	}
+
+	large := filepath.Join(t.TempDir(), "large")
+	more := copyTask(t, "examples/tasks/hello", map[string]string{"replay.yaml": "steps:\n- run: truncate -s 80M big\n- text: Done.\n"})
+	start(t, b.binary, "run", "--sandbox", "local", "--keep-workdir", "--out", large, more).wait(t, 10*time.Minute)
+	if code, _, log := b.regrade(t, large); code != 2 || !strings.Contains(log, "its working directory was kept without ./big, which had no room") {
+		t.Errorf("status %d: %s", code, log)
 	}
 }

@@ -307,13 +307,14 @@ func (k *keeper) artifact(r *schema.Result, a schema.Artifact, data []byte) erro
 	return err
 }
 
-// InputsDir is the folder of a trial with the artifacts as a separate verifier got
-// them. Package regrade reads them.
+// InputsDir is the folder of a trial with the artifacts as they were, if a separate verifier
+// got them or the agent's working directory is one of them. Package regrade reads them.
 const InputsDir = "verifier/inputs"
 
 // input keeps an artifact for a verifier that runs again.
 func (k *keeper) input(r *schema.Result, name string, data []byte) error {
-	if r.Separation != schema.SeparationSandbox || len(r.Steps) > 0 {
+	workdir := func(a schema.Artifact) bool { return a.Name == schema.ArtifactWorkdir+".tar" }
+	if len(r.Steps) > 0 || r.Separation != schema.SeparationSandbox && !slices.ContainsFunc(r.Artifacts, workdir) {
 		return nil
 	}
 	return put(k.root, path.Join(InputsDir, name), data)

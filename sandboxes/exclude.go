@@ -14,6 +14,7 @@ type TarOptions struct {
 	// pattern may match from any part of a path on. A pattern that begins with
 	// "./" matches from the top only.
 	Exclude []string
+	Links   bool // also the symbolic links, as they are
 }
 
 // Excluder matches paths against patterns of TarOptions.

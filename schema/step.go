@@ -421,6 +421,16 @@ func validateArtifacts(field string, rules []ArtifactRule) error {
 	return nil
 }
 
+// ArtifactWorkdir is the destination of the artifact rule with the source "." that keeps
+// the agent's working directory for a verifier that runs again. It has symbolic links, too.
+// A working directory that is the root folder is not kept.
+const ArtifactWorkdir = "agent-workdir"
+
+// KeepsWorkdir reports whether the rule is the one of ArtifactWorkdir.
+func (a *ArtifactRule) KeepsWorkdir() bool {
+	return a.Source == "." && a.Destination == ArtifactWorkdir
+}
+
 // ArtifactManifest is the name of the artifact that lists the outcome of every
 // artifact rule.
 const ArtifactManifest = "manifest.json"

@@ -56,7 +56,7 @@ func jobRegradeCommand() *cobra.Command {
 		Use:   "regrade DIR [-- FLAGS OF RUN...]",
 		Short: "Run the verifier of a job's rollouts again on their files, without the agent, and show the old and new rewards",
 		Long: "Run the verifier again on the files that the agents of a job have left, and show the old and the new rewards side by side. No agent and no model runs.\n\n" +
-			"It needs rollouts with a separate verifier: the job's folder has the files that the verifier got. Rollouts that cannot be verified again are named first, each with its reason.\n\n" +
+			"It needs rollouts with a separate verifier, since the job's folder has the files that such a verifier got, or of `turngate run --keep-workdir`. Rollouts that cannot be verified again are named first, each with its reason.\n\n" +
 			"The tests are those that the task has now, or those of --tests. The new results are a job of their own, which the agent oracle runs with the settings of the old one; the old folder stays as it is. " +
 			"Flags of `turngate run` follow --.\n\n" +
 			"Exit status: 0 if every verifier that ran again ended without a fault, 1 if one had a fault, 2 if none can run.",
@@ -168,7 +168,7 @@ func (f *regradeFlags) run(cmd *cobra.Command, dir string, more []string) error 
 		trial, _ := w.Job.Trial(t.ID)
 		old := olds[trial.Dir]
 		one := regraded{Trial: old.Name(), Task: old.Trial.Task, Rollout: old.ID, Old: old.Result.Reward, Again: t.ID, Fault: t.Fault}
-		if err := old.Check(&t); err != nil && t.Fault == nil {
+		if err := old.Check(&t, filepath.Join(w.Job.Dir, trial.Name)); err != nil && t.Fault == nil {
 			one.Fault = schema.Faultf("agent", schema.CodeInternal, schema.WhoWorker, "%v", err)
 		}
 		if one.Fault == nil {
@@ -208,8 +208,12 @@ func (f *regradeFlags) task(rules jobs.Rules, r *regrade.Rollout, at string) (jo
 	}
 	verify := t.Request.Verify
 	switch {
-	case verify == nil || verify.Separate == nil:
+	case verify == nil || r.Apart && verify.Separate == nil:
 		return jobs.Task{}, errors.New("its task has no separate verifier any more")
+	case !r.Apart && verify.Separate != nil:
+		return jobs.Task{}, errors.New("its task has a separate verifier now, which it had not then")
+	case !r.Apart && len(t.Request.Sandbox.Services) > 0:
+		return jobs.Task{}, errors.New("its task has services beside the agent's sandbox, whose files are not kept")
 	case f.tests != "" && verify.Bundled:
 		return jobs.Task{}, errors.New("the image of its verifier has the tests, so --tests has no effect")
 	}

@@ -49,6 +49,7 @@ type runFlags struct {
 	job          jobFlags
 	limits       limitFlags
 	console      consoleFlags
+	keepWorkdir  bool
 	keep         time.Duration  // of each sandbox; 0: none is kept
 	keepFailed   time.Duration  // of each sandbox with a failed verifier; 0: none is kept
 	detach       bool           // the command ends when the job runs
@@ -114,6 +115,7 @@ func runCommandOf(f *runFlags) *cobra.Command {
 	fl.StringVar(&f.agents, "agents", cacheDir(), "folder of installed agents")
 	fl.StringArrayVar(&f.setup, "setup", nil, "shell command to run in the sandbox before the agent, after the task's own (repeatable)")
 	fl.BoolVar(&f.snapshot, "snapshot", false, "run the setup once for the rollouts of a group on one worker, where the sandbox can be copied (docker)")
+	fl.BoolVar(&f.keepWorkdir, "keep-workdir", false, "keep the agent's working directory (up to 64 MiB), so that turngate job regrade can run the verifier again; tasks with a separate verifier or several steps are left as they are")
 	fl.StringToStringVar(&f.label, "label", nil, "label of the rollouts, as key=value (repeatable)")
 	fl.DurationVar(&f.agentTimeout, "agent-timeout", 0, "time limit of the agent (default: the task's, else 15m)")
 	fl.StringVar(&f.systemPrompt, "system-prompt", "", "system prompt for agents that take one")
@@ -164,5 +166,8 @@ func (f *runFlags) request(t *tasks.Task, v jobs.Variant, argv []string) (schema
 	r.Gate.MaxRepeats = cmp.Or(f.maxRepeats, r.Gate.MaxRepeats)
 	r.Gate.Stream = f.answerer.stream
 	r.Labels = f.label
+	if f.keepWorkdir && r.Verify != nil && r.Verify.Separate == nil && len(r.Steps) == 0 {
+		r.Artifacts = append(slices.Clip(r.Artifacts), schema.ArtifactRule{Source: ".", Destination: schema.ArtifactWorkdir})
+	}
 	return r, nil
 }

@@ -365,5 +365,5 @@ func (f files) TarIn(ctx context.Context, dir string, r io.Reader, owner string)
 }
 
 func (f files) TarOut(ctx context.Context, path string, w io.Writer, o sandboxes.TarOptions) error {
-	return f.c.call(ctx, &header{Op: opTarOut, Path: path, Limit: o.Limit, Exclude: o.Exclude}, nil, w, nil)
+	return f.c.call(ctx, &header{Op: opTarOut, Path: path, Limit: o.Limit, Exclude: o.Exclude, Links: o.Links}, nil, w, nil)
 }

@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/turngate/turngate/sandboxes"
 )
 
 // nest makes folders in folders by way of descriptors: their path is too long
@@ -213,17 +215,17 @@ func TestAWalkIsBounded(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	if err := (&walker{}).tarTree(dir, 1<<20, 303, nil, &out); err != nil {
+	if err := (&walker{}).tarTree(dir, sandboxes.TarOptions{Limit: 1 << 20}, 303, &out); err != nil {
 		t.Fatal(err)
 	}
 	var large *tooLargeError
-	if err := (&walker{}).tarTree(dir, 1<<20, 302, nil, io.Discard); !errors.As(err, &large) {
+	if err := (&walker{}).tarTree(dir, sandboxes.TarOptions{Limit: 1 << 20}, 302, io.Discard); !errors.As(err, &large) {
 		t.Errorf("one file too many: %v", err)
 	}
-	if err := (&walker{}).tarTree(dir, 1<<20, 3, []string{"0", "1", "2"}, io.Discard); err != nil {
+	if err := (&walker{}).tarTree(dir, sandboxes.TarOptions{Limit: 1 << 20, Exclude: []string{"0", "1", "2"}}, 3, io.Discard); err != nil {
 		t.Errorf("excluded folders are not read: %v", err)
 	}
-	if err := (&walker{}).tarTree(filepath.Join(dir, "missing"), 1<<20, 3, nil, io.Discard); !errors.Is(err, fs.ErrNotExist) {
+	if err := (&walker{}).tarTree(filepath.Join(dir, "missing"), sandboxes.TarOptions{Limit: 1 << 20}, 3, io.Discard); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing folder: %v", err)
 	}
 	var names []string

@@ -143,6 +143,7 @@ type header struct {
 	Owner   string   `json:"owner,omitempty"`
 	Limit   int64    `json:"limit,omitempty"`
 	Exclude []string `json:"exclude,omitempty"` // opTarOut only
+	Links   bool     `json:"links,omitempty"`   // opTarOut only
 	Folders []string `json:"folders,omitempty"` // opRelease only
 
 	Args      []string `json:"args,omitempty"`

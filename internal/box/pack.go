@@ -22,15 +22,15 @@ const (
 	maxDepth = 400
 )
 
-// tarOut packs regular files and directories below path. It leaves out links,
-// devices and paths that exclude matches.
-func (w *walker) tarOut(path string, limit int64, exclude []string, to io.Writer) error {
-	return w.tarTree(path, limit, maxWalk, exclude, to)
+// tarOut packs regular files and directories below path, and the symbolic links if they are
+// wanted. It leaves out devices and the paths that are excluded.
+func (w *walker) tarOut(path string, o sandboxes.TarOptions, to io.Writer) error {
+	return w.tarTree(path, o, maxWalk, to)
 }
 
 // tarTree is tarOut with a bound of the files that it looks at.
-func (w *walker) tarTree(path string, limit int64, most int, exclude []string, to io.Writer) error {
-	excluded, err := sandboxes.NewExcluder(exclude)
+func (w *walker) tarTree(path string, o sandboxes.TarOptions, most int, to io.Writer) error {
+	excluded, err := sandboxes.NewExcluder(o.Exclude)
 	if err != nil {
 		return err
 	}
@@ -49,8 +49,8 @@ func (w *walker) tarTree(path string, limit int64, most int, exclude []string, t
 		return renamed(err, path)
 	}
 	p := packer{
-		out:      tar.NewWriter(&limitedWriter{w: to, left: limit, err: &tooLargeError{path, limit}}),
-		excluded: excluded, left: most,
+		out:      tar.NewWriter(&limitedWriter{w: to, left: o.Limit, err: &tooLargeError{path, o.Limit}}),
+		excluded: excluded, links: o.Links, left: most,
 		many: &tooLargeError{path + ": the list of its files", int64(most)},
 		deep: fmt.Errorf("%s has folders more than %d levels deep", path, maxDepth),
 	}
@@ -70,6 +70,7 @@ func (w *walker) tarTree(path string, limit int64, most int, exclude []string, t
 type packer struct {
 	out        *tar.Writer
 	excluded   sandboxes.Excluder
+	links      bool
 	left       int // files that it may still look at
 	many, deep error
 }
@@ -93,18 +94,33 @@ func (p *packer) folder(dir *os.File, name string, info fs.FileInfo, depth int) 
 		return p.many
 	}
 	for _, e := range entries {
-		if !e.IsDir() && !e.Type().IsRegular() {
+		link := p.links && e.Type() == fs.ModeSymlink
+		if !e.IsDir() && !e.Type().IsRegular() && !link {
 			continue
 		}
 		at := filepath.Join(name, e.Name())
 		if p.excluded.Excludes(at) {
 			continue
 		}
-		if err := p.entry(dir, e.Name(), at, depth); err != nil {
+		pack := p.entry
+		if link {
+			pack = p.link
+		}
+		if err := pack(dir, e.Name(), at, depth); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// link packs a symbolic link, unless it has vanished.
+func (p *packer) link(dir *os.File, base, name string, _ int) error {
+	to := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(int(dir.Fd()), base, to)
+	if err != nil || n == len(to) {
+		return nil //nolint:nilerr // it has vanished, or is another file by now
+	}
+	return p.out.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: string(to[:n]), Mode: 0o777})
 }
 
 func (p *packer) entry(dir *os.File, base, name string, depth int) error {

@@ -244,7 +244,7 @@ func (s *server) do(h *header, in *frameReader, out *frameWriter) (any, error) {
 		_, err := io.Copy(io.Discard, r) // padding after the archive
 		return nil, err
 	case opTarOut:
-		return nil, s.files.tarOut(h.Path, h.Limit, h.Exclude, out.stream(frameData))
+		return nil, s.files.tarOut(h.Path, sandboxes.TarOptions{Limit: h.Limit, Exclude: h.Exclude, Links: h.Links}, out.stream(frameData))
 	case opSignal:
 		s.procs.mu.Lock()
 		j := s.procs.active[h.Job]

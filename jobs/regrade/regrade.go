@@ -2,17 +2,21 @@
 // files that the rollout's agent left, so a job of the agent oracle runs the verifier again.
 //
 // It works for rollouts with a separate verifier, since that verifier gets nothing but
-// artifacts, which the folder of a job keeps as they were.
+// artifacts, which the folder of a job keeps as they were, and for rollouts whose working
+// directory was kept.
 package regrade
 
 import (
+	"archive/tar"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -32,6 +36,8 @@ const maxInput = 512 << 20
 // Rollout is a recorded rollout that can be verified again.
 type Rollout struct {
 	*recorded.Rollout
+	// Apart means that its verifier had a sandbox of its own.
+	Apart  bool
 	places []place
 }
 
@@ -45,11 +51,17 @@ type place struct {
 
 // entry is an entry of the manifest of artifacts.
 type entry struct {
-	Source      string `json:"source"`
-	Destination string `json:"destination"`
-	Type        string `json:"type"`
-	Status      string `json:"status"`
-	Service     string `json:"service"`
+	Source      string   `json:"source"`
+	Destination string   `json:"destination"`
+	Type        string   `json:"type"`
+	Status      string   `json:"status"`
+	Service     string   `json:"service"`
+	Exclude     []string `json:"exclude"`
+}
+
+// workdir reports whether the entry is the agent's working directory.
+func (e *entry) workdir() bool {
+	return e.Source == "." && e.Destination == "artifacts/"+schema.ArtifactWorkdir
 }
 
 // Of returns the rollout if it can be verified again. Otherwise the error is the reason.
@@ -62,12 +74,14 @@ func Of(r *recorded.Rollout) (*Rollout, error) {
 		return nil, errors.New("its task has several steps, each of which begins with the files of the one before")
 	case q.Separation == "":
 		return nil, errors.New("it ended before it was verified")
-	case q.Separation != schema.SeparationSandbox:
-		return nil, errors.New("its verifier ran in the agent's sandbox, of which no files are kept; `turngate run --verifier separate` keeps what the task names")
 	case !tasks.IsTask(r.Trial.Dir):
 		return nil, fmt.Errorf("the folder of its task is not there: %s", r.Trial.Dir)
 	}
-	out := &Rollout{Rollout: r}
+	out := &Rollout{Rollout: r, Apart: q.Separation == schema.SeparationSandbox}
+	notKept := fmt.Errorf("its verifier ran in the agent's sandbox, whose files were not kept%s: `turngate run --keep-workdir` keeps those of the working directory", because(q.Notes))
+	if !out.Apart && !slices.ContainsFunc(q.Artifacts, func(a schema.Artifact) bool { return a.Name == schema.ArtifactWorkdir+".tar" }) {
+		return nil, notKept
+	}
 	data, err := out.input(schema.ArtifactManifest)
 	if err != nil {
 		return nil, err
@@ -76,7 +90,13 @@ func Of(r *recorded.Rollout) (*Rollout, error) {
 	if err := json.Unmarshal(data, &manifest); err != nil {
 		return nil, fmt.Errorf("its manifest of artifacts cannot be read: %w", err)
 	}
+	if !out.Apart && !slices.ContainsFunc(manifest, func(e entry) bool { return e.workdir() && (e.Status == "ok" || e.Status == "empty") }) {
+		return nil, notKept
+	}
 	for _, e := range manifest {
+		if e.workdir() && len(e.Exclude) > 0 {
+			return nil, fmt.Errorf("its working directory was kept without %s, which had no room", strings.Join(e.Exclude, ", "))
+		}
 		p, err := out.place(e)
 		if err != nil {
 			return nil, err
@@ -84,6 +104,17 @@ func Of(r *recorded.Rollout) (*Rollout, error) {
 		out.places = append(out.places, p)
 	}
 	return out, nil
+}
+
+// because returns the note of a rollout that tells why its working directory was not kept.
+func because(notes []string) string {
+	for _, n := range notes {
+		if strings.HasPrefix(n, "the working directory was not kept: ") || strings.HasPrefix(n, "the artifact . was not kept: ") {
+			_, why, _ := strings.Cut(n, ": ")
+			return " (" + why + ")"
+		}
+	}
+	return ""
 }
 
 // place returns the place of an artifact, after a check of its content.
@@ -96,8 +127,8 @@ func (r *Rollout) place(e entry) (place, error) {
 		return p, fmt.Errorf("its artifact %s is of the service %s, and a new rollout has the files of the main one alone", e.Source, e.Service)
 	case e.Status == "failed":
 		p.gone = true
-	case e.Status == "empty":
-	case e.Status == "ok":
+	case e.Status == "empty" && !e.workdir():
+	case e.Status == "ok" || e.Status == "empty":
 		name := strings.TrimPrefix(e.Destination, "artifacts/")
 		if p.folder {
 			name += ".tar"
@@ -112,13 +143,18 @@ func (r *Rollout) place(e entry) (place, error) {
 	return p, nil
 }
 
-// input reads an artifact of the separate verifier, and compares it with the result.
+// input reads an artifact as it was, and compares it with the result.
 func (r *Rollout) input(name string) ([]byte, error) {
-	i := slices.IndexFunc(r.Result.Artifacts, func(a schema.Artifact) bool { return a.Name == name })
+	return inputOf(r.Result, filepath.Join(r.Job, r.Trial.Name), name)
+}
+
+// inputOf reads an artifact of a result from the folder of its trial.
+func inputOf(of *schema.Result, dir, name string) ([]byte, error) {
+	i := slices.IndexFunc(of.Artifacts, func(a schema.Artifact) bool { return a.Name == name })
 	if i < 0 {
 		return nil, fmt.Errorf("its result has no artifact %s", name)
 	}
-	root, err := os.OpenRoot(filepath.Join(r.Job, r.Trial.Name))
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, fmt.Errorf("its folder cannot be read: %w", err)
 	}
@@ -137,7 +173,7 @@ func (r *Rollout) input(name string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("its artifact %s cannot be read: %w", name, err)
 	}
-	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != r.Result.Artifacts[i].SHA256 {
+	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != of.Artifacts[i].SHA256 {
 		return nil, fmt.Errorf("its artifact %s was changed after the rollout", name)
 	}
 	return data, nil
@@ -169,7 +205,11 @@ func (r *Rollout) solution(dir string) error {
 	script := "#!/bin/sh\nset -e\n"
 	for i, p := range r.places {
 		at := plain.Word(p.source)
-		script += "rm -rf -- " + at + " || true\n" // a mount stays, without its files
+		if path.Clean(p.source) == "." {
+			script += "for f in * .[!.]* ..?*; do rm -rf -- \"./$f\" || true; done\n"
+		} else {
+			script += "rm -rf -- " + at + " || true\n" // a mount stays, without its files
+		}
 		switch {
 		case p.gone:
 			continue
@@ -194,6 +234,9 @@ func (r *Rollout) solution(dir string) error {
 			script += "mkdir -p -- \"$(dirname -- " + at + ")\"\ncp -p -- /solution/" + own + " " + at + "\n"
 		}
 	}
+	if !r.Apart {
+		script += "rm -rf /solution || true\n" // the verifier runs in this sandbox
+	}
 	if err := os.WriteFile(filepath.Join(dir, "solve.sh"), []byte(script), 0o755); err != nil {
 		return fmt.Errorf("write the files of %s: %w", r.Name(), err)
 	}
@@ -201,17 +244,68 @@ func (r *Rollout) solution(dir string) error {
 }
 
 // Check returns an error if the verifier of a later rollout of Task got other files than
-// this rollout's.
-func (r *Rollout) Check(again *schema.Result) error {
+// this rollout's. dir is the folder of the later trial.
+func (r *Rollout) Check(again *schema.Result, dir string) error {
 	for _, p := range r.places {
 		if p.file == "" {
 			continue
 		}
 		is := func(a schema.Artifact) bool { return a.Name == p.file }
 		old, later := slices.IndexFunc(r.Result.Artifacts, is), slices.IndexFunc(again.Artifacts, is)
-		if later < 0 || r.Result.Artifacts[old].SHA256 != again.Artifacts[later].SHA256 {
+		if later >= 0 && r.Result.Artifacts[old].SHA256 == again.Artifacts[later].SHA256 {
+			continue
+		}
+		if later < 0 || !p.folder || !r.sameTree(again, dir, p.file) {
 			return fmt.Errorf("the verifier got other files at %s than before", p.source)
 		}
 	}
 	return nil
+}
+
+// sameTree reports whether a folder of a later trial has the same entries, apart from their
+// times.
+func (r *Rollout) sameTree(again *schema.Result, dir, name string) bool {
+	before, err := r.input(name)
+	if err != nil {
+		return false
+	}
+	now, err := inputOf(again, dir, name)
+	if err != nil {
+		return false
+	}
+	a, aerr := treeOf(before)
+	b, berr := treeOf(now)
+	return aerr == nil && berr == nil && maps.Equal(a, b)
+}
+
+// node is an entry of a tar without its times.
+type node struct {
+	kind     byte
+	mode     int64
+	uid, gid int
+	link     string
+	sum      [sha256.Size]byte
+}
+
+// treeOf returns the entries of a tar by their names.
+func treeOf(data []byte) (map[string]node, error) {
+	out := map[string]node{}
+	for r := tar.NewReader(bytes.NewReader(data)); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		content := sha256.New()
+		if _, err := io.Copy(content, r); err != nil {
+			return nil, err
+		}
+		n := node{kind: h.Typeflag, link: h.Linkname, sum: [sha256.Size]byte(content.Sum(nil))}
+		if h.Typeflag != tar.TypeSymlink { // the owner of a link has no effect
+			n.mode, n.uid, n.gid = h.Mode, h.Uid, h.Gid
+		}
+		out[h.Name] = n
+	}
 }

@@ -49,9 +49,15 @@ func TestReasonsForWhichARolloutIsLeftOut(t *testing.T) {
 	ok := map[string]string{"manifest.json": `[{"source":"a","destination":"artifacts/a","type":"file","status":"ok"}]`, "a": "x"}
 	with := func(manifest string) map[string]string { return map[string]string{"manifest.json": manifest, "a": "x"} }
 	for want, r := range map[string]*recorded.Rollout{
-		"its task has several steps":                keep(t, ok, func(r *schema.Result) { r.Steps = []schema.StepResult{{Name: "one"}} }),
-		"it ended before it was verified":           keep(t, ok, func(r *schema.Result) { r.Separation = "" }),
-		"its verifier ran in the agent's sandbox":   keep(t, ok, func(r *schema.Result) { r.Separation = schema.SeparationOtherUser }),
+		"its task has several steps":                                     keep(t, ok, func(r *schema.Result) { r.Steps = []schema.StepResult{{Name: "one"}} }),
+		"it ended before it was verified":                                keep(t, ok, func(r *schema.Result) { r.Separation = "" }),
+		"whose files were not kept: `turngate run --keep-workdir` keeps": keep(t, ok, func(r *schema.Result) { r.Separation = schema.SeparationOtherUser }),
+		"were not kept (it is /, whose files": keep(t, ok, func(r *schema.Result) {
+			r.Separation, r.Notes = schema.SeparationSameUser, []string{"the working directory was not kept: it is /, whose files are those of the image"}
+		}),
+		"its working directory was kept without ./big, ./b": keep(t, map[string]string{"manifest.json": `[{"source":".","destination":"artifacts/agent-workdir","type":"directory","status":"ok","exclude":["./big","./b"]}]`, "agent-workdir.tar": "x"}, func(r *schema.Result) {
+			r.Separation = schema.SeparationOtherUser
+		}),
 		"its result has no artifact manifest.json":  keep(t, map[string]string{"a": "x"}, nil),
 		"its manifest of artifacts cannot be read":  keep(t, with("{"), nil),
 		`its artifact "/" is no path of its own`:    keep(t, with(`[{"source":"/","destination":"artifacts","type":"directory","status":"ok"}]`), nil),
@@ -129,10 +135,10 @@ func TestTheTaskOfARollout(t *testing.T) {
 	if inside, err := os.ReadDir(place + "/empty"); err != nil || len(inside) > 0 {
 		t.Errorf("%v, %v", inside, err)
 	}
-	if err := r.Check(&schema.Result{Artifacts: r.Result.Artifacts}); err != nil {
+	if err := r.Check(&schema.Result{Artifacts: r.Result.Artifacts}, t.TempDir()); err != nil {
 		t.Error(err)
 	}
-	if err := r.Check(&schema.Result{}); err == nil || !strings.Contains(err.Error(), "other files") {
+	if err := r.Check(&schema.Result{}, t.TempDir()); err == nil || !strings.Contains(err.Error(), "other files") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -473,6 +473,13 @@ func (f files) TarOut(_ context.Context, path string, w io.Writer, o sandboxes.T
 		return err
 	}
 	err = fs.WalkDir(sub, ".", func(p string, d fs.DirEntry, err error) error {
+		if err == nil && o.Links && d.Type() == fs.ModeSymlink && !excluded.Excludes(p) {
+			to, err := f.s.root.Readlink(filepath.Join(rel(path), p))
+			if err != nil {
+				return err
+			}
+			return out.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: p, Linkname: to, Mode: 0o777})
+		}
 		if err != nil || !d.Type().IsRegular() || excluded.Excludes(p) {
 			return err
 		}

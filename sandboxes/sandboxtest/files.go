@@ -60,6 +60,22 @@ func tarOf(t *testing.T, headers ...tar.Header) *bytes.Buffer {
 	return &b
 }
 
+// linksOf returns the symbolic links of a tar.
+func linksOf(t *testing.T, in io.Reader) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for r := tar.NewReader(in); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		harness.Must(t, err)
+		if h.Typeflag == tar.TypeSymlink {
+			out[h.Name] = h.Linkname
+		}
+	}
+}
+
 func (s *suite) tar(t *testing.T) {
 	f, ctx := s.open(t).Files(), t.Context()
 	in := tarOf(t, tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755},
@@ -95,6 +111,14 @@ func (s *suite) tar(t *testing.T) {
 	harness.Must(t, f.TarOut(ctx, "/to-in", &out, sandboxes.TarOptions{Limit: 1 << 20}))
 	if !bytes.Contains(out.Bytes(), []byte("of d/run.sh")) {
 		t.Fatal("a link to a folder was packed without its files")
+	}
+	harness.Must(t, f.TarIn(ctx, "/in", tarOf(t, tar.Header{Name: "link", Typeflag: tar.TypeSymlink, Linkname: "../no where"}), ""))
+	for _, links := range []bool{false, true} {
+		out.Reset()
+		harness.Must(t, f.TarOut(ctx, "/in", &out, sandboxes.TarOptions{Limit: 1 << 20, Links: links}))
+		if got := linksOf(t, &out); links && got["link"] != "../no where" || !links && len(got) > 0 {
+			t.Fatalf("the links are %q", got)
+		}
 	}
 	harness.Must(t, f.Empty(ctx, "/to-in/own", 0o755, ""))
 	if info, err := f.Stat(ctx, "/to-in/own"); err != nil || !info.Mode.IsDir() {

@@ -59,7 +59,7 @@ func keepLogs(ctx context.Context, p *place.Place, s *plan.Step, log *record.Age
 		wanted = append(wanted, schema.ArtifactRule{Source: path.Join(place.AgentDir, at), Destination: "agent-sessions"})
 	}
 	for _, w := range wanted {
-		found, err := read(ctx, rec, p.Main.Files(), w.Source, nil)
+		found, err := read(ctx, rec, p.Main.Files(), w.Source, nil, false)
 		if err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"path"
+	"slices"
 
 	"github.com/turngate/turngate/internal/rollout/ends"
 	"github.com/turngate/turngate/internal/rollout/place"
@@ -76,7 +77,12 @@ func (c *collection) rule(ctx context.Context, rule schema.ArtifactRule) error {
 		c.rec.Note("the artifact %s was not kept: %v", rule.Source, err)
 		return nil
 	}
-	found, err := read(ctx, c.rec, files, at, rule.Exclude)
+	if rule.KeepsWorkdir() && at == "/" {
+		e.Status = "failed"
+		c.rec.Note("the working directory was not kept: it is /, whose files are mostly those of the image")
+		return nil
+	}
+	found, err := read(ctx, c.rec, files, at, rule.Exclude, rule.KeepsWorkdir())
 	if !place.IsMain(rule.Service) && ends.Ruined(err) { // the agent did not run there
 		e.Status = "failed"
 		c.rec.Note("the artifact %s was not kept: %v", rule.Source, err)
@@ -92,7 +98,7 @@ func (c *collection) rule(ctx context.Context, rule schema.ArtifactRule) error {
 		c.rec.Note("the artifact %s was not kept: %s", rule.Source, found.why)
 	}
 	if found.folder {
-		e.Exclude = append(e.Exclude, rule.Exclude...)
+		e.Exclude = slices.Concat(e.Exclude, rule.Exclude, found.leftOut)
 	}
 	if found.data == nil {
 		return nil
@@ -103,7 +109,7 @@ func (c *collection) rule(ctx context.Context, rule schema.ArtifactRule) error {
 	if taken {
 		e.Status = "skipped"
 	}
-	if taken || found.status == "empty" {
+	if taken || found.status == "empty" && !rule.KeepsWorkdir() {
 		return nil
 	}
 	return c.rec.Keep(ctx, c.step.Artifact(found.name(dest)), found.data)

@@ -17,7 +17,8 @@ type content struct {
 	missing bool
 	folder  bool
 	mode    fs.FileMode
-	data    []byte // a tar for a folder; nil: not read
+	data    []byte   // a tar for a folder; nil: not read
+	leftOut []string // patterns of files that had no room in data
 }
 
 func (f content) name(dest string) string {
@@ -38,9 +39,9 @@ func (f content) kind(guess string) string {
 	}
 }
 
-// read reads a file or a folder. It returns an error only if the sandbox is
-// gone.
-func read(ctx context.Context, rec *record.Record, files sandboxes.Files, at string, exclude []string) (content, error) {
+// read reads a file or a folder, with its symbolic links if links is true. It returns an
+// error only if the sandbox is gone.
+func read(ctx context.Context, rec *record.Record, files sandboxes.Files, at string, exclude []string, links bool) (content, error) {
 	lost := func(err error) bool { return errors.Is(err, sandboxes.ErrLost) || ctx.Err() != nil }
 	info, err := files.Stat(ctx, at)
 	if err != nil {
@@ -54,7 +55,7 @@ func read(ctx context.Context, rec *record.Record, files sandboxes.Files, at str
 		if list, err := files.List(ctx, at); err == nil && len(list) == 0 {
 			f.status = "empty"
 		}
-		f.data, err = place.Pack(ctx, rec, files, at, exclude)
+		f.data, f.leftOut, err = place.Pack(ctx, rec, files, at, exclude, links)
 	} else {
 		f.data, err = files.Read(ctx, at, record.MaxFile)
 	}

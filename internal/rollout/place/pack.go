@@ -29,30 +29,34 @@ type sized struct {
 	size int64
 }
 
-// Pack packs a folder. If the folder is larger than record.MaxFile, its largest files are
-// left out, such as a sparse file of many gigabytes, and a note names them.
-func Pack(ctx context.Context, rec *record.Record, files sandboxes.Files, at string, exclude []string) ([]byte, error) {
+// Pack packs a folder, without the paths that exclude matches, and with symbolic links if
+// links is true. If the folder is larger than record.MaxFile, its largest files are
+// left out, such as a sparse file of many gigabytes. A note names them; leftOut has their
+// patterns.
+func Pack(ctx context.Context, rec *record.Record, files sandboxes.Files, at string, exclude []string, links bool) (data []byte, leftOut []string, err error) {
 	var b bytes.Buffer
-	err := files.TarOut(ctx, at, &b, sandboxes.TarOptions{Limit: record.MaxFile, Exclude: exclude})
+	o := sandboxes.TarOptions{Limit: record.MaxFile, Exclude: exclude, Links: links}
+	err = files.TarOut(ctx, at, &b, o)
 	var large *sandboxes.TooLargeError
 	if err == nil || !errors.As(err, &large) {
-		return b.Bytes(), err
+		return b.Bytes(), nil, err
 	}
 	without, ferr := tooMuch(ctx, files, at, exclude)
 	if ferr != nil || len(without) == 0 {
-		return nil, errors.Join(err, ferr)
+		return nil, nil, errors.Join(err, ferr)
 	}
 	names := make([]string, len(without))
 	for i, f := range without {
-		exclude = append(slices.Clip(exclude), "./"+strings.NewReplacer("*", `\*`, "?", `\?`, "[", `\[`, `\`, `\\`).Replace(f.path))
+		leftOut = append(leftOut, "./"+strings.NewReplacer("*", `\*`, "?", `\?`, "[", `\[`, `\`, `\\`).Replace(f.path))
 		names[i] = fmt.Sprintf("%s (%d bytes)", f.path, f.size)
 	}
 	b.Reset()
-	if err := files.TarOut(ctx, at, &b, sandboxes.TarOptions{Limit: record.MaxFile, Exclude: exclude}); err != nil {
-		return nil, err
+	o.Exclude = slices.Concat(exclude, leftOut)
+	if err := files.TarOut(ctx, at, &b, o); err != nil {
+		return nil, nil, err
 	}
 	rec.Note("%s was kept without its largest files, since it may have %d bytes: %s", at, int64(record.MaxFile), strings.Join(names, ", "))
-	return b.Bytes(), nil
+	return b.Bytes(), leftOut, nil
 }
 
 // tooMuch returns the fewest files without which a folder is small enough. It returns

@@ -143,7 +143,7 @@ func (g *serviceGroup) keepFolder(ctx context.Context, name, as string) error {
 			if list, err := m.sb.Files().List(ctx, mount.Path); err == nil && len(list) == 0 {
 				return nil
 			}
-			data, err := Pack(ctx, g.stages.Record, m.sb.Files(), path.Clean(mount.Path), nil)
+			data, _, err := Pack(ctx, g.stages.Record, m.sb.Files(), path.Clean(mount.Path), nil, false)
 			if errors.Is(err, sandboxes.ErrLost) && !ends.Ruined(err) || ctx.Err() != nil {
 				return err
 			}
