@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"path"
-	"slices"
 
 	"github.com/turngate/turngate/internal/rollout/ends"
 	"github.com/turngate/turngate/internal/rollout/place"
@@ -98,7 +97,7 @@ func (c *collection) rule(ctx context.Context, rule schema.ArtifactRule) error {
 		c.rec.Note("the artifact %s was not kept: %s", rule.Source, found.why)
 	}
 	if found.folder {
-		e.Exclude = slices.Concat(e.Exclude, rule.Exclude, found.leftOut)
+		e.Exclude = append(append(e.Exclude, rule.Exclude...), found.leftOut...)
 	}
 	if found.data == nil {
 		return nil
