@@ -38,6 +38,7 @@ type Host struct {
 	// 8 to 24 bits. Default DefaultSubnets.
 	Subnets netip.Prefix
 	SSH     SSH
+	Docker  Docker
 	// Machines are for the backend machine.
 	Machines Machines
 	E2B      E2B
@@ -72,6 +73,25 @@ type Fleet interface {
 	Open(ctx context.Context, machine, instance, want string, stream *os.File, over func(schema.LineEnd)) error
 }
 
+// Docker has settings of a worker for its containers, which no request can change.
+type Docker struct {
+	Runtime string // of the containers, a name that the engine knows; empty: the engine's default
+	// GPUs, AllGPUs and GPUDevices say how many GPUs a sandbox may ask for: a number, any,
+	// or some of these ids. At most one is set; none: no GPUs.
+	GPUs       int
+	AllGPUs    bool
+	GPUDevices []string
+	Mounts     []Mount // in every sandbox, read-only; a side-car has none
+}
+
+// MostGPUs is the largest number of GPUs that a sandbox may ask for.
+func (d Docker) MostGPUs() int {
+	if d.AllGPUs {
+		return schema.MaxGPUs
+	}
+	return max(d.GPUs, len(d.GPUDevices))
+}
+
 // SSH has the hosts of the backend ssh.
 type SSH struct {
 	Hosts  []string // destinations of ssh; none: the backend is not used
@@ -88,6 +108,13 @@ type ImageStore interface {
 	Images(ctx context.Context) ([]string, error)
 	// HasImage returns an error if the image is not there. It does not pull it.
 	HasImage(ctx context.Context, ref string) error
+}
+
+// Engine is a backend on an engine that may lack features.
+type Engine interface {
+	// Describe names the engine, and has a sentence for each feature that turngate uses and
+	// the engine lacks.
+	Describe(ctx context.Context) (engine string, lacks []string, err error)
 }
 
 // BuiltImage is an image that a build of turngate left, in this process or

@@ -38,6 +38,9 @@ const (
 	NetworkOpen      = "open"
 )
 
+// MaxGPUs is the largest number of GPUs that a request can ask for.
+const MaxGPUs = 64
+
 // Limits that SandboxChoice.Strict can name.
 const (
 	LimitCPUs   = "cpus"
@@ -94,7 +97,7 @@ func (s *SandboxChoice) validate(at string) error {
 		v, high int64
 	}{
 		{at + ".memory_bytes", s.MemoryBytes, maxBytes}, {at + ".disk_bytes", s.DiskBytes, maxBytes},
-		{at + ".pids", s.Pids, 1 << 22}, {at + ".gpus", int64(s.GPUs), 64},
+		{at + ".pids", s.Pids, 1 << 22}, {at + ".gpus", int64(s.GPUs), MaxGPUs},
 	} {
 		if err := checkRange(n.field, n.v, 0, n.high); err != nil {
 			return err

@@ -125,11 +125,28 @@ func sandboxFindings(ctx context.Context, host sandboxes.Host, image string) []f
 			f.ok, f.err = err.Error(), nil
 		}
 		out = append(out, f)
+		if e, ok := b.(sandboxes.Engine); ok && err == nil {
+			out = append(out, engineFinding(ctx, k.Name, e))
+		}
 		if store, ok := b.(sandboxes.ImageStore); ok && image != "" && err == nil {
 			out = append(out, finding{what: k.Name + " image", ok: image + " is here", err: store.HasImage(ctx, image), todo: "pull " + image + " with " + k.Name + ", or build it"})
 		}
 	}
 	return out
+}
+
+// engineFinding describes the engine of a backend. A feature that it lacks is no problem:
+// rollouts run without it.
+func engineFinding(ctx context.Context, name string, e sandboxes.Engine) finding {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	f := finding{what: name + " engine", todo: "look whether it works: docker info"}
+	var lacks []string
+	f.ok, lacks, f.err = e.Describe(ctx)
+	for _, l := range lacks {
+		f.ok += fmt.Sprintf("\n         %-16s it lacks: %s", "", oneLine(l, 300))
+	}
+	return f
 }
 
 func natsFindings(ctx context.Context, cmd *cobra.Command, nf *natsFlags, role, name string) []finding {

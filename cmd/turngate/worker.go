@@ -66,6 +66,7 @@ type workerFlags struct {
 	keep            rollout.Keep
 	ssh             sshFlags
 	e2b             e2bFlags
+	docker          dockerFlags
 	machines        machineFlags
 }
 
@@ -76,7 +77,7 @@ const defaultCopyMB = 8 << 10
 func (f *workerFlags) check() error {
 	wrong := []error{
 		atLeast("grace", f.grace, 0), atLeast("retention", f.retention, 0), atLeast("conversations-mb", f.conversationsMB, 1), atLeast("requests-mb", f.requestsMB, 1),
-		atLeast("max-cpus", f.maxCPUs, 0), atLeast("max-memory-mb", f.maxMemoryMB, 0), atLeast("max-disk-mb", f.maxDiskMB, 0), atLeast("max-pids", f.maxPids, 0), atLeast("max-snapshot-mb", f.maxSnapshotMB, -1), atLeast("bundle-cache-mb", f.bundleCacheMB, 0), f.images.check(), f.trainers.check(), f.monitor.check("metrics"), f.ssh.check(), f.e2b.check(), f.machines.check(),
+		atLeast("max-cpus", f.maxCPUs, 0), atLeast("max-memory-mb", f.maxMemoryMB, 0), atLeast("max-disk-mb", f.maxDiskMB, 0), atLeast("max-pids", f.maxPids, 0), atLeast("max-snapshot-mb", f.maxSnapshotMB, -1), atLeast("bundle-cache-mb", f.bundleCacheMB, 0), f.images.check(), f.trainers.check(), f.monitor.check("metrics"), f.ssh.check(), f.e2b.check(), f.docker.check(), f.machines.check(),
 	}
 	if f.replicas != 0 && f.replicas != 1 && f.replicas != 3 {
 		wrong = append(wrong, fmt.Errorf("--replicas: %d is not valid: want 1 or 3", f.replicas))
@@ -119,6 +120,7 @@ func (f *workerFlags) add(cmd *cobra.Command) {
 	f.monitor.add(fl)
 	f.ssh.add(fl, "")
 	f.e2b.add(fl, "")
+	f.docker.add(fl)
 	f.machines.add(fl)
 	fl.StringVar(&f.sideCarSubnets, "side-car-subnets", sandboxes.DefaultSubnets, "addresses for the networks of tasks with side-cars")
 }
@@ -139,6 +141,9 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 	host.SSH = f.ssh.settings()
 	if host.E2B, err = f.e2b.settings(); err != nil {
 		return nil, nil, err
+	}
+	if host.Docker, err = f.docker.settings(); err != nil {
+		return nil, nil, usageOf(err)
 	}
 	if f.sideCarSubnets != "" {
 		if host.Subnets, err = netip.ParsePrefix(f.sideCarSubnets); err != nil {
@@ -168,7 +173,7 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, wid string, t
 	}
 	c := worker.Config{
 		Owner: worker.OwnerOf(wid, f.state), Slots: f.slots, Backends: list, Agents: agents.All(), Cache: agents.Cache{Dir: f.agents}, Grace: f.grace, Hurry: hurry, Log: log, Upstreams: upstreams, Memory: gate.NewMemory(f.conversationsMB<<20, f.requestsMB<<20),
-		Caps:        place.Caps{Networks: splitList(f.allowNetwork), CPUs: f.maxCPUs, MemoryBytes: f.maxMemoryMB << 20, DiskBytes: f.maxDiskMB << 20, Pids: f.maxPids},
+		Caps:        place.Caps{Networks: splitList(f.allowNetwork), GPUs: host.Docker.MostGPUs(), CPUs: f.maxCPUs, MemoryBytes: f.maxMemoryMB << 20, DiskBytes: f.maxDiskMB << 20, Pids: f.maxPids},
 		MaxSnapshot: f.maxSnapshotMB << 20, Bundles: cache, Metrics: m.rollouts(), Reach: f.reach, Keep: f.keep,
 	}
 	c.Warm = warmImages(ctx, list)

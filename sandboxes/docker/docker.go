@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/docker/docker/api/types/image"
@@ -47,6 +48,9 @@ func Kind() sandboxes.Kind {
 	return sandboxes.Kind{
 		Name: "docker", Images: true,
 		Works: "the engine answers", Remedy: "start Docker, add this user to the docker group, build turngate with `make build`, or use --sandbox local",
+		Asked: func(h sandboxes.Host) bool {
+			return h.Docker.Runtime != "" || h.Docker.MostGPUs() > 0 || len(h.Docker.Mounts) > 0
+		},
 		New: func(h sandboxes.Host) (sandboxes.Backend, error) { return New(Config{Host: h}) },
 	}
 }
@@ -90,7 +94,7 @@ func (b *Backend) Check(ctx context.Context) error {
 	if _, err := b.engine.api.Ping(ctx); err != nil {
 		return fmt.Errorf("reach the Docker engine: %w; start it, set DOCKER_HOST, or add this user to the docker group", err)
 	}
-	return nil
+	return checkOptions(ctx, b.engine.api, b.config.Docker)
 }
 
 // Create implements sandboxes.Backend.
@@ -98,6 +102,10 @@ func (b *Backend) Create(ctx context.Context, s sandboxes.Spec) (_ sandboxes.San
 	if err := refuse(s); err != nil {
 		return nil, err
 	}
+	if err := refuseGPUs(b.config.Docker, s.GPUs); err != nil {
+		return nil, err
+	}
+	s.Mounts = slices.Concat(s.Mounts, b.config.Docker.Mounts)
 	if err := checkStatic(b.config.Helper); err != nil {
 		return nil, err
 	}
@@ -182,8 +190,6 @@ func owned(how *sandboxes.Build, r schema.ID) *sandboxes.Build {
 
 func refuse(s sandboxes.Spec) error {
 	switch {
-	case s.GPUs > 0:
-		return sandboxes.GPUsUnsupported(s.GPUs)
 	case s.Network != "" && s.Network != schema.NetworkNone && s.Network != schema.NetworkOpen:
 		return &sandboxes.UnsupportedError{Field: "sandbox.network", Value: s.Network, Reason: "the docker sandbox has none and open"}
 	case s.Image == "" && s.Build == nil:

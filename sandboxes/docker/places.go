@@ -20,6 +20,11 @@ func checkPlaces(ctx context.Context, in *instance, s sandboxes.Spec) error {
 	for _, m := range s.Container.Mounts {
 		targets = append(targets, m.Path)
 	}
+	for _, m := range s.Mounts {
+		if schema.CheckContainerPath("path", m.Guest) == nil { // turngate's own places are below
+			targets = append(targets, m.Guest)
+		}
+	}
 	for _, t := range s.Container.Tmpfs {
 		targets = append(targets, t.Path)
 	}

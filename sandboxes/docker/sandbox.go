@@ -82,6 +82,7 @@ func (sb *sandbox) up(ctx context.Context, s sandboxes.Spec, img image.InspectRe
 // configure returns the engine's settings of the container.
 func (sb *sandbox) configure(s sandboxes.Spec, imageID string) settings {
 	cfg, host := containerConfig(s, imageID, sb.b.config.Helper, sb.folder.dir)
+	addOptions(sb.b.config.Docker, s.GPUs, host)
 	if sb.part && s.Container.Hostname == "" {
 		cfg.Hostname = sb.aliases[0]
 	}
