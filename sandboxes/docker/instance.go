@@ -136,7 +136,7 @@ func (in *instance) settled(ctx context.Context, name string, change func(contex
 		if err == nil {
 			return nil
 		}
-		if !errdefs.IsConflict(err) || !in.running(ctx) {
+		if !in.running(ctx) {
 			return fmt.Errorf("%s container %s: %w", name, in.name, err)
 		}
 		select {
