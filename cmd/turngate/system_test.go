@@ -80,7 +80,7 @@ func TestCommandsOfARunningSystem(t *testing.T) {
 	}
 	check(1, "there is no rollout of that id", "tap", "local-none")
 	check(1, "there is no trainer nobody", "rollout", "watch", "nobody-1")
-	check(2, `--type: "x" is not valid: want one of phase, step, llm, log, wait, net, verify, result`, "tap", "--type", "x")
+	check(2, `--type: "x" is not valid: want one of phase, step, llm, log, wait, net, verify, shell, result`, "tap", "--type", "x")
 	for _, filter := range [][]string{{"--group", well.Group}, {"--trainer", "local", "--type", "result"}, {"--task", "org/good"}} {
 		line, code := p.until(t, `"type":"result"`, append([]string{"tap", "--since", "1h", "-o", "jsonl"}, filter...)...)
 		var e schema.Event
