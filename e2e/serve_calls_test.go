@@ -52,7 +52,7 @@ func (c *frontClient) calls() *websocket.Conn {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), 2*time.Minute)
 	defer cancel()
-	conn, _, err := websocket.Dial(ctx, strings.Replace(c.url, "http", "ws", 1)+"/v1/calls?take_over=true", &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer secret"}}})
+	conn, _, err := websocket.Dial(ctx, strings.Replace(c.url, "http", "ws", 1)+"/v1/calls?take_over=true", &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer secret"}}}) //nolint:bodyclose // the library closes it
 	harness.Must(c.t, err)
 	conn.SetReadLimit(64 << 20)
 	c.t.Cleanup(func() { conn.CloseNow() })

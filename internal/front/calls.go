@@ -200,7 +200,7 @@ func (h *hands) give(ctx context.Context) error {
 		if err := h.send(ctx, &frame{Type: frameCall, Key: p.Call.Key, Gen: p.Call.Gen, Call: &p.Call.Call}); err != nil {
 			return err
 		}
-		context.AfterFunc(p.Context(), func() {
+		context.AfterFunc(p.Context(), func() { //nolint:contextcheck // the call has a context of its own
 			<-h.room
 			if h.remove(p) && ctx.Err() == nil {
 				_ = h.send(ctx, &frame{Type: frameOver, Key: p.Call.Key}) // the reader notices a failure

@@ -27,7 +27,7 @@ func (b *bench) hand(token, query string) *hand {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
 	defer cancel()
-	conn, res, err := websocket.Dial(ctx, strings.Replace(b.url, "http", "ws", 1)+"/v1/calls"+query, &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}})
+	conn, res, err := websocket.Dial(ctx, strings.Replace(b.url, "http", "ws", 1)+"/v1/calls"+query, &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}}) //nolint:bodyclose // the library closes it
 	if err != nil {
 		b.t.Fatalf("%v: %v", err, res)
 	}
@@ -135,7 +135,7 @@ func TestACutWebSocketGetsItsCallsAgain(t *testing.T) {
 	first := h.next(frameCall)
 	r := b.request("GET", "/v1/calls", alphaToken, nil)
 	b.do(r, http.StatusUpgradeRequired, nil)
-	_, res, err := websocket.Dial(t.Context(), strings.Replace(b.url, "http", "ws", 1)+"/v1/calls", &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + alphaToken}}})
+	_, res, err := websocket.Dial(t.Context(), strings.Replace(b.url, "http", "ws", 1)+"/v1/calls", &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + alphaToken}}}) //nolint:bodyclose // the library closes it
 	if err == nil || res.StatusCode != http.StatusConflict {
 		t.Fatalf("a second client: %v, %v", res, err)
 	}

@@ -300,7 +300,7 @@ func (b *bench) follow(path, last string) (events <-chan sse, stop func()) {
 	if last != "" {
 		r.Header.Set("Last-Event-ID", last)
 	}
-	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r)
+	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r) //nolint:bodyclose // the goroutine below closes it
 	harness.Must(b.t, err)
 	if kind := res.Header.Get("Content-Type"); res.StatusCode != 200 || kind != "text/event-stream" {
 		b.t.Fatalf("status %d, %s", res.StatusCode, kind)
