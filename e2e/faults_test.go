@@ -74,6 +74,18 @@ func sleepers(t *testing.T, seconds string) []string {
 	return out
 }
 
+// newSleeper waits for the only process of sleep with this duration, unless it is the one
+// before. It returns the file of its argv, as before is one.
+func newSleeper(t *testing.T, what string, within time.Duration, seconds, before string) string {
+	t.Helper()
+	var now []string
+	harness.Eventually(t, what, within, func() bool {
+		now = sleepers(t, seconds)
+		return len(now) == 1 && now[0] != before
+	})
+	return now[0]
+}
+
 // TestLocalRefusesWithoutNamespaces disables user namespaces and checks that the
 // local sandbox reports it before anything starts.
 func TestLocalRefusesWithoutNamespaces(t *testing.T) {

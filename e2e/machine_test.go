@@ -58,22 +58,12 @@ func TestRolloutsOnAMachine(t *testing.T) {
 	}
 	const sleeper = "70079"
 	run := b.run(t, "--agent", "command", "--sandbox", "machine", filepath.Join(tasks, "hello"), "--", "sh", "-c", "sleep "+sleeper+"; echo 'Hello, world!' > hello.txt")
-	var before, agent string // files of argv
-	sleeps := func() bool {
-		now := sleepers(t, sleeper)
-		if len(now) != 1 || now[0] == before {
-			return false
-		}
-		agent = now[0]
-		return true
-	}
-	harness.Eventually(t, "the agent", time.Minute, sleeps)
-	before = agent
+	first := newSleeper(t, "the agent", time.Minute, sleeper, "")
 	harness.Must(t, m.cmd.Process.Kill())
 	m.wait(t, time.Minute)
 	m = b.machine(t, "build1", state)
-	harness.Eventually(t, "the agent of the second attempt", 2*time.Minute, sleeps)
-	pid, err := strconv.Atoi(filepath.Base(filepath.Dir(agent)))
+	again := newSleeper(t, "the agent of the second attempt", 2*time.Minute, sleeper, first)
+	pid, err := strconv.Atoi(filepath.Base(filepath.Dir(again)))
 	harness.Must(t, err)
 	harness.Must(t, syscall.Kill(pid, syscall.SIGTERM))
 	if code := run.wait(t, 2*time.Minute); code != 0 {

@@ -52,20 +52,10 @@ func TestABrokenConnectionIsRetried(t *testing.T) {
 	const sleeper = "70073"
 	run := b.run(t, "--agent", "command", "--sandbox", "ssh", filepath.Join(testenv.Root(t), "examples/tasks/hello"),
 		"--", "sh", "-c", "sleep "+sleeper+"; echo 'Hello, world!' > hello.txt")
-	var before, agent string // files of argv
-	sleeps := func() bool {
-		now := sleepers(t, sleeper)
-		if len(now) != 1 || now[0] == before {
-			return false
-		}
-		agent = now[0]
-		return true
-	}
-	harness.Eventually(t, "the agent", time.Minute, sleeps)
-	before = agent
+	first := newSleeper(t, "the agent", time.Minute, sleeper, "")
 	signalTo(t, clientOf(t, s), syscall.SIGKILL)
-	harness.Eventually(t, "the agent of the second attempt", 2*time.Minute, sleeps)
-	signalTo(t, agent, syscall.SIGTERM)
+	second := newSleeper(t, "the agent of the second attempt", 2*time.Minute, sleeper, first)
+	signalTo(t, second, syscall.SIGTERM)
 	if code := run.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d", code)
 	}

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -17,26 +16,9 @@ import (
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/far"
+	"github.com/turngate/turngate/sandboxes/sandboxtest"
 	"github.com/turngate/turngate/schema"
 )
-
-// sleeps is a command that lives until its sandbox ends. Its argument marks it.
-func sleeps(mark string) sandboxes.Cmd {
-	return sandboxes.Cmd{Args: []string{"/bin/sh", "-c", `echo up; setsid sleep 3600 & while :; do sleep 1; done`, mark}}
-}
-
-// processes returns the processes whose argv contains the text.
-func processes(text string) (pids []int) {
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, f := range files {
-		data, err := os.ReadFile(f)
-		pid, perr := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-		if err == nil && perr == nil && strings.Contains(string(data), text) && pid != os.Getpid() {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
 
 // nothingLeft waits until no process, record or cgroup of a sandbox is left.
 func nothingLeft(t *testing.T, state, mark string) {
@@ -51,7 +33,7 @@ func nothingLeft(t *testing.T, state, mark string) {
 		records, _ := filepath.Glob(filepath.Join(state, "state/local/*"))
 		groups, _ := filepath.Glob("/sys/fs/cgroup/turngate-" + far.Owner(mark) + ".*")
 		older, _ := filepath.Glob("/sys/fs/cgroup/*/turngate-" + far.Owner(mark) + ".*")
-		left = fmt.Sprint(processes(mark), processes(far.Command+"\x00"+state), records, groups, older)
+		left = fmt.Sprint(sandboxtest.Processes(mark), sandboxtest.Processes(far.Command+"\x00"+state), records, groups, older)
 		return left == "[] [] [] [] []"
 	})
 }
@@ -90,7 +72,7 @@ func TestNothingIsLeft(t *testing.T) {
 			harness.Must(t, machine.Process.Kill())
 		}, false},
 		"server-killed": {func(t *testing.T, _ sandboxes.Sandbox, _ *exec.Cmd, state string) {
-			pids := processes(far.Command + "\x00" + state)
+			pids := sandboxtest.Processes(far.Command + "\x00" + state)
 			if len(pids) != 1 {
 				t.Fatalf("the processes %v", pids)
 			}
@@ -103,8 +85,8 @@ func TestNothingIsLeft(t *testing.T) {
 			b := w.backend(t, name)
 			s := spec()
 			s.Owner = mark
-			sb := create(t, b, s)
-			c := sleeps(mark)
+			sb := sandboxtest.Create(t, b, s)
+			c := sandboxtest.Sleeps(mark)
 			out, in, err := os.Pipe()
 			harness.Must(t, err)
 			defer out.Close()

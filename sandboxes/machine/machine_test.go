@@ -117,7 +117,7 @@ func work(url, creds, mark string) error {
 	if err != nil {
 		return err
 	}
-	c := sleeps(mark)
+	c := sandboxtest.Sleeps(mark)
 	c.Stdout = os.Stdout
 	p, err := sb.Start(context.Background(), c)
 	if err == nil {
@@ -202,24 +202,6 @@ func spec() sandboxes.Spec {
 	return sandboxes.Spec{Owner: "w1", Rollout: "alpha-1", Attempt: 1, Ready: time.Minute}
 }
 
-func create(t *testing.T, b sandboxes.Backend, s sandboxes.Spec) sandboxes.Sandbox {
-	t.Helper()
-	sb, err := b.Create(t.Context(), s)
-	harness.Must(t, err)
-	t.Cleanup(func() { _ = sb.Close(context.WithoutCancel(t.Context())) })
-	return sb
-}
-
-func output(t *testing.T, sb sandboxes.Sandbox, script string) string {
-	t.Helper()
-	var out strings.Builder
-	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"/bin/sh", "-c", script}, Stdout: &out, Stderr: &out, Timeout: time.Minute})
-	harness.Must(t, err)
-	_, err = p.Wait()
-	harness.Must(t, err)
-	return out.String()
-}
-
 func features() sandboxtest.Features {
 	root := os.Geteuid() == 0
 	return sandboxtest.Features{Shell: true, Isolation: true, Memory: root, Users: root}
@@ -301,7 +283,7 @@ func TestAMachineThatDoesNotFitIsNamed(t *testing.T) {
 	w.machine(t, "good", nil)
 	b := w.backend(t)
 	harness.Must(t, b.Check(t.Context())) // the others stop no worker that takes all machines
-	if got := output(t, create(t, b, spec()), "echo here"); got != "here\n" {
+	if got := sandboxtest.Output(t, sandboxtest.Create(t, b, spec()), "echo here"); got != "here\n" {
 		t.Errorf("got %q", got)
 	}
 }
@@ -355,8 +337,8 @@ func TestFilesTravelOnce(t *testing.T) {
 		s.Attempt = i + 1
 		s.Mounts = []sandboxes.Mount{{Host: dir, Guest: "/opt/agent"}}
 		s.Log = func(line string) { log = append(log, line) }
-		sb := create(t, b, s)
-		if got := output(t, sb, `/opt/agent/bin/hello; touch /opt/agent/x 2>/dev/null || echo read-only`); got != "hello\nread-only\n" {
+		sb := sandboxtest.Create(t, b, s)
+		if got := sandboxtest.Output(t, sb, `/opt/agent/bin/hello; touch /opt/agent/x 2>/dev/null || echo read-only`); got != "hello\nread-only\n" {
 			t.Errorf("sandbox %d: %q", i, got)
 		}
 		harness.Must(t, sb.Close(t.Context()))
@@ -374,7 +356,7 @@ func TestFilesTravelOnce(t *testing.T) {
 func TestACutCostsNothing(t *testing.T) {
 	w := newWorld(t, machines.DefaultTiming())
 	_, proxy := w.machine(t, "m1", nil)
-	sb := create(t, w.backend(t), spec())
+	sb := sandboxtest.Create(t, w.backend(t), spec())
 	out, in, err := os.Pipe()
 	harness.Must(t, err)
 	defer out.Close()

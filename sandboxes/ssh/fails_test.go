@@ -12,6 +12,7 @@ import (
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv/sshd"
 	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/sandboxtest"
 	"github.com/turngate/turngate/sandboxes/ssh"
 	"github.com/turngate/turngate/schema"
 )
@@ -42,12 +43,12 @@ func TestAHostThatFailsIsPassedOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			harness.Must(t, os.RemoveAll(logins))
 			b := backend(t, two(t, sshd.Start(t, forced(t, count+script)), sshd.Start(t)), "bad", "good")
-			create(t, b, spec())
+			sandboxtest.Create(t, b, spec())
 			first, err := os.ReadFile(logins)
 			harness.Must(t, err)
 			s := spec()
 			s.Attempt = 2
-			create(t, b, s)
+			sandboxtest.Create(t, b, s)
 			if second, err := os.ReadFile(logins); err != nil || len(second) != len(first) {
 				t.Errorf("%d logins at the bad host after the first sandbox, %d after the second", len(first), len(second))
 			}

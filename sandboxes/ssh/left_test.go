@@ -17,13 +17,9 @@ import (
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv/sshd"
 	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/sandboxes/sandboxtest"
 	"github.com/turngate/turngate/schema"
 )
-
-// sleeps is a command that lives until its sandbox ends. Its argument marks it.
-func sleeps(mark string) sandboxes.Cmd {
-	return sandboxes.Cmd{Args: []string{"/bin/sh", "-c", `echo up; setsid sleep 3600 & while :; do sleep 1; done`, mark}}
-}
 
 // work is a worker with one sandbox, until it is killed.
 func work(config, mark string) int {
@@ -37,7 +33,7 @@ func work(config, mark string) int {
 		fmt.Println(err)
 		return 1
 	}
-	c := sleeps(mark)
+	c := sandboxtest.Sleeps(mark)
 	c.Stdout = os.Stdout
 	p, err := sb.Start(context.Background(), c)
 	if err == nil {
@@ -45,19 +41,6 @@ func work(config, mark string) int {
 	}
 	fmt.Println(err)
 	return 1
-}
-
-// processes returns the processes whose argv contains the text.
-func processes(text string) (pids []int) {
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, f := range files {
-		data, err := os.ReadFile(f)
-		pid, perr := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-		if err == nil && perr == nil && strings.Contains(string(data), text) && pid != os.Getpid() {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }
 
 // nothingLeft waits until no process, record or cgroup of a sandbox is left.
@@ -73,7 +56,7 @@ func nothingLeft(t *testing.T, s *sshd.Server, mark string) {
 		records, _ := filepath.Glob(filepath.Join(s.Cache, "turngate/ssh/state/local/*"))
 		groups, _ := filepath.Glob("/sys/fs/cgroup/turngate-w1-*.alpha-1.1")
 		older, _ := filepath.Glob("/sys/fs/cgroup/*/turngate-w1-*.alpha-1.1")
-		left = fmt.Sprint(processes(mark), processes(s.Cache), records, groups, older)
+		left = fmt.Sprint(sandboxtest.Processes(mark), sandboxtest.Processes(s.Cache), records, groups, older)
 		return left == "[] [] [] [] []"
 	})
 }
@@ -84,7 +67,7 @@ func TestNothingIsLeft(t *testing.T) {
 	s := sshd.Start(t)
 	killed := func(find string) func(*testing.T, sandboxes.Sandbox) {
 		return func(t *testing.T, _ sandboxes.Sandbox) {
-			pids := processes(find)
+			pids := sandboxtest.Processes(find)
 			if len(pids) != 1 {
 				t.Fatalf("%q: the processes %v", find, pids)
 			}
@@ -104,8 +87,8 @@ func TestNothingIsLeft(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			mark := strings.ReplaceAll(name, " ", "-") + "-" + strconv.Itoa(os.Getpid())
-			sb := create(t, b, spec())
-			c := sleeps(mark)
+			sb := sandboxtest.Create(t, b, spec())
+			c := sandboxtest.Sleeps(mark)
 			out, in, err := os.Pipe()
 			harness.Must(t, err)
 			defer out.Close()

@@ -1,7 +1,6 @@
 package ssh_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -51,24 +50,6 @@ func backend(t *testing.T, config string, hosts ...string) sandboxes.Backend {
 
 func spec() sandboxes.Spec {
 	return sandboxes.Spec{Owner: "w1", Rollout: "alpha-1", Attempt: 1, Ready: time.Minute}
-}
-
-func create(t *testing.T, b sandboxes.Backend, s sandboxes.Spec) sandboxes.Sandbox {
-	t.Helper()
-	sb, err := b.Create(t.Context(), s)
-	harness.Must(t, err)
-	t.Cleanup(func() { _ = sb.Close(context.WithoutCancel(t.Context())) })
-	return sb
-}
-
-func output(t *testing.T, sb sandboxes.Sandbox, script string) string {
-	t.Helper()
-	var out strings.Builder
-	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"/bin/sh", "-c", script}, Stdout: &out, Stderr: &out, Timeout: time.Minute})
-	harness.Must(t, err)
-	_, err = p.Wait()
-	harness.Must(t, err)
-	return out.String()
 }
 
 func TestContract(t *testing.T) {
@@ -179,7 +160,7 @@ func TestAStrictLimitIsRefusedByName(t *testing.T) {
 	s.MemoryBytes = 1 << 30
 	var noted string
 	s.Note = func(limit, _ string) { noted = limit }
-	create(t, b, s)
+	sandboxtest.Create(t, b, s)
 	if noted != "memory_bytes" {
 		t.Errorf("noted %q", noted)
 	}
@@ -207,8 +188,8 @@ func TestFilesTravelOnce(t *testing.T) {
 		sp := spec()
 		sp.Mounts = []sandboxes.Mount{{Host: dir, Guest: "/opt/agent"}}
 		sp.Log = func(line string) { log = append(log, line) }
-		sb := create(t, backend(t, s.Config, sshd.Host), sp)
-		if got := output(t, sb, `/opt/agent/link; ls /opt/agent/bin; touch /opt/agent/x 2>/dev/null || echo read-only`); got != "hello\nempty\nhello\nread-only\n" {
+		sb := sandboxtest.Create(t, backend(t, s.Config, sshd.Host), sp)
+		if got := sandboxtest.Output(t, sb, `/opt/agent/link; ls /opt/agent/bin; touch /opt/agent/x 2>/dev/null || echo read-only`); got != "hello\nempty\nhello\nread-only\n" {
 			t.Errorf("sandbox %d: %q", i, got)
 		}
 		harness.Must(t, sb.Close(t.Context()))
@@ -232,8 +213,8 @@ func TestFilesTravelOnce(t *testing.T) {
 func TestAHostThatIsAwayIsPassedOver(t *testing.T) {
 	s := sshd.Start(t)
 	b := backend(t, s.Config, "ssh://127.0.0.1:1", sshd.Host)
-	sb := create(t, b, spec())
-	if got := output(t, sb, "echo here"); got != "here\n" {
+	sb := sandboxtest.Create(t, b, spec())
+	if got := sandboxtest.Output(t, sb, "echo here"); got != "here\n" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -1,0 +1,54 @@
+package sandboxtest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/sandboxes"
+)
+
+// Create makes a sandbox that ends with the test.
+func Create(t *testing.T, b sandboxes.Backend, s sandboxes.Spec) sandboxes.Sandbox {
+	t.Helper()
+	sb, err := b.Create(t.Context(), s)
+	harness.Must(t, err)
+	t.Cleanup(func() { _ = sb.Close(context.WithoutCancel(t.Context())) })
+	return sb
+}
+
+// Output returns the output of a shell script and its errors.
+func Output(t *testing.T, sb sandboxes.Sandbox, script string) string {
+	t.Helper()
+	var out strings.Builder
+	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"/bin/sh", "-c", script}, Stdout: &out, Stderr: &out, Timeout: time.Minute})
+	harness.Must(t, err)
+	_, err = p.Wait()
+	harness.Must(t, err)
+	return out.String()
+}
+
+// Sleeps is a command that prints "up" and lives until its sandbox ends. Its argument
+// marks it.
+func Sleeps(mark string) sandboxes.Cmd {
+	return sandboxes.Cmd{Args: []string{"/bin/sh", "-c", `echo up; setsid sleep 3600 & while :; do sleep 1; done`, mark}}
+}
+
+// Processes returns the processes of this host whose argv contains the text. An argument
+// ends with a zero byte.
+func Processes(text string) (pids []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		pid, perr := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		if err == nil && perr == nil && strings.Contains(string(data), text) && pid != os.Getpid() {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
