@@ -63,7 +63,7 @@ func setup(ctx context.Context, p *place.Place, s *plan.Step) error {
 		return nil
 	}
 	return p.Stages.Run(ctx, s.Phase("setup"), 0, func(ctx context.Context, ph *record.Phase) error {
-		args, err := p.Script(ctx, p.Main, strings.TrimSuffix(p.Main.Workdir(), "/")+"/setup.sh", script, s.User)
+		args, err := place.Script(ctx, p.Stages.Record, p.Main, strings.TrimSuffix(p.Main.Workdir(), "/")+"/setup.sh", script, s.User)
 		if err != nil {
 			return err
 		}

@@ -268,7 +268,7 @@ func (r *Runs) command(ctx context.Context, s *plan.Step, l agents.Launch) (sand
 		if err := r.Place.Put(ctx, r.Place.Main, s.Solution, "/solution", user); err != nil {
 			return sandboxes.Cmd{}, err
 		}
-		script, err := r.Place.Script(ctx, r.Place.Main, "/solution/solve.sh", r.Place.Bundle.File(s.Solution+"/solve.sh"), user)
+		script, err := place.Script(ctx, r.Place.Stages.Record, r.Place.Main, "/solution/solve.sh", r.Place.Bundle.File(s.Solution+"/solve.sh"), user)
 		if err != nil {
 			return sandboxes.Cmd{}, err
 		}

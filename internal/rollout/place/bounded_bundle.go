@@ -43,8 +43,3 @@ func (b *boundedBundle) take(n int64) error {
 	}
 	return nil
 }
-
-// boundedBundle returns the bundle of the rollout for one sandbox.
-func (p *Place) boundedBundle() *boundedBundle {
-	return &boundedBundle{bundle: p.Bundle, tars: map[string]*io.SectionReader{}, left: maxBundleRead}
-}

@@ -11,15 +11,6 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// build makes the build description of an image, with files of the task's bundle.
-func (p *Place) build(from *boundedBundle, b *schema.Build) (*sandboxes.Build, error) {
-	build, err := sandboxes.NewBuild(from, b, p.Request.Task.Name)
-	if err != nil {
-		return nil, ends.Fail(schema.Faultf("create", schema.CodeBadBundle, schema.WhoTask, "%v", err))
-	}
-	return build, nil
-}
-
 // imageFault returns the fault of an image error. The fault names the party
 // that can correct it.
 func imageFault(e *sandboxes.ImageError) *schema.Fault {
@@ -32,12 +23,12 @@ func imageFault(e *sandboxes.ImageError) *schema.Fault {
 	return f
 }
 
-// buildFault makes a build that took too long the task's fault.
-func (p *Place) buildFault(ctx context.Context, err error, choice *schema.SandboxChoice) error {
+// buildFault makes a build that took too long the task's fault. withinMS is its limit.
+func buildFault(ctx context.Context, err error, choice *schema.SandboxChoice, withinMS int64) error {
 	var broken *ends.Broken
 	builds := choice.Build != nil || slices.ContainsFunc(choice.Services, func(s schema.Service) bool { return s.Build != nil })
 	if !builds || ctx.Err() != nil || !errors.As(err, &broken) || broken.Fault.Code != schema.CodeTimeout {
 		return err
 	}
-	return ends.Fail(schema.Faultf(broken.Fault.Stage, schema.CodeTimeout, schema.WhoTask, "the image was not built within %d ms", p.Request.Limits.InstallMS))
+	return ends.Fail(schema.Faultf(broken.Fault.Stage, schema.CodeTimeout, schema.WhoTask, "the image was not built within %d ms", withinMS))
 }

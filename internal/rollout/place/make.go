@@ -43,25 +43,8 @@ func (p *Place) newSandbox(ctx context.Context, ph *record.Phase, s schema.Sandb
 	if err != nil {
 		return nil, ends.Fail(ends.UserFault(err))
 	}
-	spec := sandboxes.Spec{
-		Owner: p.Owner, Rollout: q.ID, Attempt: p.Attempt, Part: part, Image: s.Image, Network: sandboxNetwork(networks),
-		CPUs: cmp.Or(s.CPUs, p.Caps.CPUs), MemoryBytes: cmp.Or(s.MemoryBytes, p.Caps.MemoryBytes), DiskBytes: cmp.Or(s.DiskBytes, p.Caps.DiskBytes), Pids: cmp.Or(s.Pids, p.Caps.Pids), GPUs: s.GPUs,
-		Strict: s.Strict, Note: func(limit, text string) { p.noteLimit(&s, limit, text) },
-		User: s.User, Workdir: s.Workdir, Env: s.Env,
-		Ready: stage.MS(q.Limits.ReadyMS), Life: stage.MS(q.LifeMS()) + p.KeepFor, Lost: lostAfter,
-	}
-	if len(p.Agent.Packages) > 0 && part == "" {
-		spec.Mounts = []sandboxes.Mount{{Host: p.Cache.Path(p.Agent), Guest: Installed}}
-	}
-	from := p.boundedBundle()
-	if s.Build != nil {
-		build, err := p.build(from, s.Build)
-		if err != nil {
-			return nil, err
-		}
-		spec.Build = build
-	}
-	if err := p.addServices(&spec, s, from); err != nil {
+	spec, err := p.spec(s, part, networks)
+	if err != nil {
 		return nil, err
 	}
 	out := ph.Output("build")
@@ -75,12 +58,12 @@ func (p *Place) newSandbox(ctx context.Context, ph *record.Phase, s schema.Sandb
 	}
 	ready := p.Stages.Waits(schema.WaitSandbox, s.Image, making)
 	if part == "" {
-		spec.Snapshot = p.beginning()
+		spec.Snapshot = p.share.beginning()
 	}
 	sb, err := backend.Create(ctx, spec)
 	for errors.Is(err, sandboxes.ErrNoSnapshot) {
 		p.share.drop()
-		spec.Snapshot = p.beginning() // nil, or one that another rollout has made since
+		spec.Snapshot = p.share.beginning() // nil, or one that another rollout has made since
 		sb, err = backend.Create(ctx, spec)
 	}
 	ready()
@@ -104,6 +87,35 @@ func (p *Place) newSandbox(ctx context.Context, ph *record.Phase, s schema.Sandb
 		return nil, err
 	}
 	return box, nil
+}
+
+// spec describes a sandbox to make, without its snapshot and its log.
+func (p *Place) spec(s schema.SandboxChoice, part string, networks []string) (spec sandboxes.Spec, err error) {
+	q := p.Request
+	spec = sandboxes.Spec{
+		Owner: p.Owner, Rollout: q.ID, Attempt: p.Attempt, Part: part, Image: s.Image, Network: sandboxNetwork(networks),
+		CPUs: cmp.Or(s.CPUs, p.Caps.CPUs), MemoryBytes: cmp.Or(s.MemoryBytes, p.Caps.MemoryBytes), DiskBytes: cmp.Or(s.DiskBytes, p.Caps.DiskBytes), Pids: cmp.Or(s.Pids, p.Caps.Pids), GPUs: s.GPUs,
+		Strict: s.Strict, Note: func(limit, text string) { noteLimit(p.Stages.Record, &s, limit, text) },
+		User: s.User, Workdir: s.Workdir, Env: s.Env, Container: s.Container,
+		Ready: stage.MS(q.Limits.ReadyMS), Life: stage.MS(q.LifeMS()) + p.KeepFor, Lost: lostAfter,
+	}
+	if len(p.Agent.Packages) > 0 && part == "" {
+		spec.Mounts = []sandboxes.Mount{{Host: p.Cache.Path(p.Agent), Guest: Installed}}
+	}
+	from := newSources(q.Task.Name, p.Bundle)
+	if s.Build != nil {
+		if spec.Build, err = from.build(s.Build); err != nil {
+			return spec, err
+		}
+	}
+	if spec.Files, err = from.files(s.Container); err != nil {
+		return spec, err
+	}
+	if spec.Folders, err = from.folders(s.Folders); err != nil {
+		return spec, err
+	}
+	spec.Services, err = from.services(s.Services)
+	return spec, err
 }
 
 // outcomeOf tells how the creation of a sandbox ended. A limit of the phase that is over
@@ -148,15 +160,15 @@ func (p *Place) makeSecond(ctx context.Context, s *plan.Step) error {
 			[]namedUser{{s.Field("verify.separate.user"), ""}, {s.Field("verify.user"), s.Verify.User}})
 		return err
 	})
-	return p.buildFault(ctx, err, &choice)
+	return buildFault(ctx, err, &choice, q.Limits.InstallMS)
 }
 
 // noteLimit notes a limit of the request that is not enforced. Limits that the
 // request does not name get no note.
-func (p *Place) noteLimit(s *schema.SandboxChoice, limit, text string) {
+func noteLimit(rec *record.Record, s *schema.SandboxChoice, limit, text string) {
 	named := map[string]bool{schema.LimitCPUs: s.CPUs > 0, schema.LimitMemory: s.MemoryBytes > 0, schema.LimitDisk: s.DiskBytes > 0, schema.LimitPids: s.Pids > 0}
 	if named[limit] {
-		p.Stages.Record.Note("%s", text)
+		rec.Note("%s", text)
 	}
 }
 

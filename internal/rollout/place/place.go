@@ -60,14 +60,11 @@ type Place struct {
 	// of the last step on.
 	Main *Box
 
-	second      *Box   // sandbox of a separate verifier while it runs, and after the last step if it may be kept
-	lastVerify  bool   // second is that of the last step
-	share       *share // nil: this rollout has no part in a snapshot
-	spared      bool   // Spare was called, so KillAll leaves the main container's own command running
-	surveyed    bool
-	separations []string        // of each step's verifier from its agent
-	absent      map[string]bool // programs of verifiers that were missing before the first agent ran
-	absentUsers map[string]bool // users of steps that were missing before the first agent ran
+	second     *Box    // sandbox of a separate verifier while it runs, and after the last step if it may be kept
+	lastVerify bool    // second is that of the last step
+	share      *share  // nil: this rollout has no part in a snapshot
+	spared     bool    // Spare was called, so KillAll leaves the main container's own command running
+	survey     *survey // nil before Survey
 }
 
 // New returns a place without sandboxes.
@@ -81,13 +78,13 @@ func (p *Place) Open(ctx context.Context) error {
 		return err
 	}
 	if err := p.Stages.Run(ctx, "create", q.Limits.InstallMS+q.Limits.ReadyMS, p.create); err != nil {
-		return p.buildFault(ctx, err, &q.Sandbox)
+		return buildFault(ctx, err, &q.Sandbox, q.Limits.InstallMS)
 	}
 	p.leaveGroup()
 	if err := p.Main.startServices(ctx, &q.Sandbox, nil); err != nil {
 		return errors.Join(err, p.KeepServiceFiles(ctx))
 	}
-	if p.beginning() != nil { // its setup has run
+	if p.share.beginning() != nil { // its setup has run
 		return nil
 	}
 	if err := p.prepare(ctx); err != nil {

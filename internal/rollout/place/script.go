@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/turngate/turngate/internal/rollout/ends"
+	"github.com/turngate/turngate/internal/rollout/record"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
@@ -20,7 +21,7 @@ import (
 // line ends in CR LF, no interpreter of Linux could read it, so the script is
 // rewritten with LF; other files of the task are not changed.
 // A nil script is one that the bundle does not have.
-func (p *Place) Script(ctx context.Context, sb sandboxes.Sandbox, at string, script *io.SectionReader, owner string) ([]string, error) {
+func Script(ctx context.Context, rec *record.Record, sb sandboxes.Sandbox, at string, script *io.SectionReader, owner string) ([]string, error) {
 	line, err := firstLine(script)
 	if err != nil {
 		return nil, err
@@ -37,7 +38,7 @@ func (p *Place) Script(ctx context.Context, sb sandboxes.Sandbox, at string, scr
 		if err := sb.Files().Write(ctx, at, content, 0o755, owner); err != nil {
 			return nil, err
 		}
-		p.Stages.Record.Note("%s has CR LF line ends and ran with LF", at)
+		rec.Note("%s has CR LF line ends and ran with LF", at)
 	}
 	return append(interpreter(line), at), nil
 }

@@ -2,10 +2,8 @@ package place
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
-	"io/fs"
 	"path"
 	"sync"
 
@@ -15,63 +13,6 @@ import (
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
-
-// addServices adds the files, folders and side-cars of a sandbox.
-func (p *Place) addServices(spec *sandboxes.Spec, s schema.SandboxChoice, from *boundedBundle) (err error) {
-	if spec.Files, err = p.filesIn(s.Container, from); err != nil {
-		return err
-	}
-	spec.Container = s.Container
-	for _, f := range s.Folders {
-		folder := sandboxes.Folder{Name: f.Name, Seed: f.Seed && f.From == ""}
-		if f.From != "" {
-			if !p.Bundle.Has(f.From) {
-				return ends.Fail(schema.Faultf("create", schema.CodeBadBundle, schema.WhoTask, "sandbox.folders: the task's bundle has no %s", f.From))
-			}
-			packed, err := from.Tar(f.From)
-			if err != nil {
-				return ends.Fail(schema.Faultf("create", schema.CodeBadBundle, schema.WhoTask, "%v", err))
-			}
-			folder.Tar = packed
-		}
-		spec.Folders = append(spec.Folders, folder)
-	}
-	for _, one := range s.Services {
-		sub := sandboxes.Spec{
-			Image: one.Image, CPUs: one.CPUs, MemoryBytes: one.MemoryBytes, Pids: one.Pids, User: one.User, Workdir: one.Workdir, Env: one.Env,
-			Container: one.Container,
-		}
-		if sub.Files, err = p.filesIn(one.Container, from); err != nil {
-			return err
-		}
-		if one.Build != nil {
-			if sub.Build, err = p.build(from, one.Build); err != nil {
-				return err
-			}
-		}
-		spec.Services = append(spec.Services, sandboxes.Service{Name: one.Name, Aliases: one.Aliases, Spec: sub})
-	}
-	return nil
-}
-
-func (p *Place) filesIn(c schema.Container, from *boundedBundle) ([]sandboxes.File, error) {
-	var out []sandboxes.File
-	for _, f := range c.Files {
-		file := sandboxes.File{Path: f.Path, Mode: fs.FileMode(cmp.Or(f.Mode, 0o444)), Data: bytes.NewReader(f.Content)}
-		if f.From != "" {
-			content := p.Bundle.File(f.From)
-			if content == nil {
-				return nil, ends.Fail(schema.Faultf("create", schema.CodeBadBundle, schema.WhoTask, "sandbox: the task's bundle has no file %s", f.From))
-			}
-			file.Data, file.Mode = content, fs.FileMode(cmp.Or(f.Mode, 0o644))
-		}
-		if err := from.take(file.Data.Size()); err != nil {
-			return nil, ends.Fail(schema.Faultf("create", schema.CodeBadBundle, schema.WhoTask, "%v", err))
-		}
-		out = append(out, file)
-	}
-	return out, nil
-}
 
 // runsServices reports whether a sandbox has side-cars, shared folders, a command of
 // its own or a health check.

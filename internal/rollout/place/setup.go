@@ -135,7 +135,7 @@ func (p *Place) Start(ctx context.Context, sb sandboxes.Sandbox, phase string, c
 			c.Dir = "/"
 			return p.Start(ctx, sb, phase, c)
 		}
-		if !p.absent[c.Args[0]] {
+		if p.survey == nil || !p.survey.absent[c.Args[0]] {
 			return nil, &ends.Spoiled{Err: none}
 		}
 	}

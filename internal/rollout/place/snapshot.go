@@ -1,7 +1,6 @@
 package place
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,14 +51,6 @@ func (p *Place) joinGroup(ctx context.Context) error {
 	})
 }
 
-// beginning returns the snapshot with which the agent's sandbox begins, if there is one.
-func (p *Place) beginning() sandboxes.Snapshot {
-	if p.share == nil {
-		return nil
-	}
-	return p.share.snapshot
-}
-
 // shareSetup runs after this rollout's own setup. It ends the processes that the setup
 // has left. The maker also copies its sandbox and goes on in a new one that begins with
 // the copy: a copy lacks some attributes of files, and files that the backend mounts,
@@ -69,7 +60,7 @@ func (p *Place) shareSetup(ctx context.Context) error {
 		return nil
 	}
 	if !p.share.makes {
-		p.noteOwnSetup()
+		p.share.noteOwnSetup(p.Stages.Record)
 		return p.Main.KillAll(ctx)
 	}
 	limits := p.Request.Limits
@@ -85,7 +76,7 @@ func (p *Place) shareSetup(ctx context.Context) error {
 			return err
 		case err != nil:
 			p.share.publish(nil, "", err.Error())
-			p.noteOwnSetup()
+			p.share.noteOwnSetup(p.Stages.Record)
 			return nil
 		}
 		if err := p.beginAgain(ctx, ph, made); err != nil {
@@ -95,7 +86,7 @@ func (p *Place) shareSetup(ctx context.Context) error {
 		p.share.publish(made, p.Request.ID, "")
 		return nil
 	})
-	return p.buildFault(ctx, err, &p.Request.Sandbox)
+	return buildFault(ctx, err, &p.Request.Sandbox, limits.InstallMS)
 }
 
 // beginAgain replaces the agent's sandbox by one that begins with a snapshot.
@@ -129,7 +120,7 @@ func (p *Place) copySandbox(ctx context.Context) (sandboxes.Snapshot, error) {
 // leaveGroup leaves the group right after the start if the sandbox cannot be copied.
 // The other rollouts need not wait then.
 func (p *Place) leaveGroup() {
-	if p.share == nil || p.beginning() != nil {
+	if p.share == nil || p.share.beginning() != nil {
 		return
 	}
 	reason := ""
@@ -145,11 +136,7 @@ func (p *Place) leaveGroup() {
 	if p.share.makes {
 		p.share.publish(nil, "", reason)
 	}
-	p.noteOwnSetup()
+	p.share.noteOwnSetup(p.Stages.Record)
 	p.share.leave()
 	p.share = nil
-}
-
-func (p *Place) noteOwnSetup() {
-	p.Stages.Record.Note("snapshot: %s; this rollout ran its own setup", cmp.Or(p.share.whyNone, "it is gone"))
 }

@@ -1,6 +1,7 @@
 package place
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/turngate/turngate/internal/rollout/record"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
@@ -202,6 +204,19 @@ func (sh *share) fail(made sandboxes.Snapshot, final bool) {
 		sh.group.whyNone = "no sandbox began with the copy of its files"
 	}
 	sh.end()
+}
+
+// beginning returns the snapshot with which the agent's sandbox begins, if there is one.
+func (sh *share) beginning() sandboxes.Snapshot {
+	if sh == nil {
+		return nil
+	}
+	return sh.snapshot
+}
+
+// noteOwnSetup notes why the rollout does not begin with a snapshot.
+func (sh *share) noteOwnSetup(rec *record.Record) {
+	rec.Note("snapshot: %s; this rollout ran its own setup", cmp.Or(sh.whyNone, "it is gone"))
 }
 
 // end ends the making if this rollout is the maker. If it left neither a snapshot nor a

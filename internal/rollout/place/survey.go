@@ -41,25 +41,32 @@ func checkUser(ctx context.Context, files sandboxes.Files, stage string, u named
 	return err
 }
 
+// survey has facts about the agent's sandbox from the time before the first agent ran.
+type survey struct {
+	separations []string        // of each step's verifier from its agent
+	absent      map[string]bool // programs of verifiers that were missing
+	absentUsers map[string]bool // users of steps that were missing
+}
+
 // Survey makes the verifiers' folder, and looks for their programs, before the
 // first agent runs. A program that Survey found and that is missing later is not
 // the task's fault.
 func (p *Place) Survey(ctx context.Context) error {
-	if p.surveyed {
+	if p.survey != nil {
 		return nil
 	}
-	p.surveyed, p.absent, p.absentUsers = true, map[string]bool{}, map[string]bool{}
+	p.survey = &survey{absent: map[string]bool{}, absentUsers: map[string]bool{}}
 	files := p.Main.Files()
 	for _, s := range p.Steps {
 		var none *sandboxes.NoUserError
 		if errors.As(lacksUser(ctx, files, s.User), &none) { // an earlier step may make the user
-			p.absentUsers[s.User] = true
+			p.survey.absentUsers[s.User] = true
 		}
-		separation, err := p.measure(ctx, s)
+		separation, err := measure(ctx, p.Main, p.Request, s)
 		if err != nil {
 			return err
 		}
-		p.separations = append(p.separations, separation)
+		p.survey.separations = append(p.survey.separations, separation)
 		if s.Verify == nil || s.Apart() {
 			continue
 		}
@@ -82,39 +89,39 @@ func (p *Place) Survey(ctx context.Context) error {
 			program = Shell("")[0]
 		}
 		if _, err := files.Stat(ctx, program); errors.Is(err, fs.ErrNotExist) {
-			p.absent[program] = true
+			p.survey.absent[program] = true
 		}
 	}
 	return nil
 }
 
 // Separation tells how far the step's verifier is from its agent; empty: there is none.
-func (p *Place) Separation(s *plan.Step) string { return p.separations[s.Index] }
+func (p *Place) Separation(s *plan.Step) string { return p.survey.separations[s.Index] }
 
 // CheckUser returns a fault if the step's agent cannot run as its user.
 func (p *Place) CheckUser(ctx context.Context, s *plan.Step) error {
-	return checkUser(ctx, p.Main.Files(), s.Phase("agent"), namedUser{s.Field("user"), s.User}, p.absentUsers[s.User])
+	return checkUser(ctx, p.Main.Files(), s.Phase("agent"), namedUser{s.Field("user"), s.User}, p.survey.absentUsers[s.User])
 }
 
 // measure measures the separation of the step's verifier from its agent. It
 // queries the sandbox before the agent starts, because the agent could change
 // the answer.
-func (p *Place) measure(ctx context.Context, s *plan.Step) (string, error) {
+func measure(ctx context.Context, sb sandboxes.Sandbox, q *schema.Request, s *plan.Step) (string, error) {
 	switch {
 	case s.Verify == nil:
 		return "", nil
 	case s.Apart():
 		return schema.SeparationSandbox, nil
 	}
-	verifier := plan.UserOf(p.Request, s.Verify.User)
+	verifier := plan.UserOf(q, s.Verify.User)
 	if verifier == s.User {
 		return schema.SeparationSameUser, nil
 	}
-	agent, err := p.uid(ctx, s.User)
+	agent, err := uid(ctx, sb, s.User)
 	if err != nil {
 		return "", err
 	}
-	other, err := p.uid(ctx, verifier)
+	other, err := uid(ctx, sb, verifier)
 	if err != nil {
 		return "", err
 	}
@@ -126,9 +133,9 @@ func (p *Place) measure(ctx context.Context, s *plan.Step) (string, error) {
 
 // uid returns a user's number in the sandbox, or "" if the image lacks id or
 // the user.
-func (p *Place) uid(ctx context.Context, user string) (string, error) {
+func uid(ctx context.Context, sb sandboxes.Sandbox, user string) (string, error) {
 	var out bytes.Buffer
-	proc, err := p.Main.Start(ctx, sandboxes.Cmd{Args: []string{"id", "-u"}, User: user, Stdout: &out, Timeout: 5 * time.Second, OutputLimit: 64})
+	proc, err := sb.Start(ctx, sandboxes.Cmd{Args: []string{"id", "-u"}, User: user, Stdout: &out, Timeout: 5 * time.Second, OutputLimit: 64})
 	var none *sandboxes.NoCommandError
 	if errors.As(err, &none) {
 		return "", nil

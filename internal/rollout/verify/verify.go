@@ -121,7 +121,7 @@ func (v *verifier) runScript(ctx context.Context, p *record.Phase) error {
 	args := place.Shell(how.Run)
 	if how.Run == "" {
 		var err error
-		if args, err = v.Place.Script(ctx, v.box, "/tests/test.sh", v.Place.Bundle.File(s.Script), how.User); err != nil {
+		if args, err = place.Script(ctx, v.Place.Stages.Record, v.box, "/tests/test.sh", v.Place.Bundle.File(s.Script), how.User); err != nil {
 			return err
 		}
 	}
