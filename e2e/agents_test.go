@@ -20,8 +20,8 @@ import (
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/internal/testenv/sshd"
-	"github.com/turngate/turngate/sandboxes/e2b/e2btest"
 	"github.com/turngate/turngate/sandboxes/backends"
+	"github.com/turngate/turngate/sandboxes/e2b/e2btest"
 	"github.com/turngate/turngate/schema"
 )
 
