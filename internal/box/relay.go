@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"strings"
 	"time"
@@ -17,14 +18,71 @@ import (
 // operationTime bounds the wait for the operation on a stream of Relay.
 const operationTime = 10 * time.Second
 
-// Relay serves the stream of a Caller in another process that starts a command. start
-// starts it in a sandbox; the command must end with start's context. All other operations
-// are refused. Relay returns when the command has ended, or the stream; it closes the
-// stream.
+// Relay serves the stream of a Caller in another process that starts a command: it starts
+// it in the box to which open opens streams. env has further variables for it, and began
+// is called before it starts. All other operations are refused. Relay returns when the
+// command has ended, or the stream, which it closes. The exit is nil if the command did
+// not run to its end.
 //
 // The caller gets frames of Relay alone: a sandbox that breaks the box's protocol reaches
 // no further than the process of Relay.
-func Relay(ctx context.Context, stream net.Conn, start func(context.Context, sandboxes.Cmd) (sandboxes.Process, error)) error {
+func Relay(ctx context.Context, stream net.Conn, open func() (net.Conn, error), env map[string]string, began func(user string, args []string)) (*schema.Exit, error) {
+	var run *relayed
+	err := relay(ctx, stream, func(ctx context.Context, cmd sandboxes.Cmd) (sandboxes.Process, error) {
+		began(cmd.User, cmd.Args)
+		all := maps.Clone(env)
+		if all == nil {
+			all = map[string]string{}
+		}
+		maps.Copy(all, cmd.Env)
+		cmd.Env = all
+		p, err := Over(func() (net.Conn, error) {
+			conn, err := open()
+			if err != nil {
+				return nil, err
+			}
+			return &tied{conn, context.AfterFunc(ctx, func() { conn.Close() })}, nil
+		}, "").Start(ctx, cmd)
+		if err != nil {
+			return nil, err
+		}
+		run = &relayed{Process: p}
+		return run, nil
+	})
+	if run == nil {
+		return nil, err
+	}
+	return run.exit, err
+}
+
+// tied is a stream that ends with a context.
+type tied struct {
+	net.Conn
+	forget func() bool // the context
+}
+
+func (s *tied) Close() error {
+	s.forget()
+	return s.Conn.Close()
+}
+
+// relayed remembers the exit of a command.
+type relayed struct {
+	sandboxes.Process
+	exit *schema.Exit
+}
+
+// Wait implements sandboxes.Process.
+func (p *relayed) Wait() (schema.Exit, error) {
+	exit, err := p.Process.Wait()
+	if err == nil {
+		p.exit = &exit
+	}
+	return exit, err
+}
+
+// relay does the work of Relay. The command of start must end with its context.
+func relay(ctx context.Context, stream net.Conn, start func(context.Context, sandboxes.Cmd) (sandboxes.Process, error)) error {
 	defer stream.Close()
 	ctx, hangUp := context.WithCancel(ctx)
 	defer hangUp()
@@ -38,7 +96,7 @@ func Relay(ctx context.Context, stream net.Conn, start func(context.Context, san
 		return errors.Join(err, out.json(frameFail, failure{Code: failRefused, Message: err.Reason}))
 	}
 	stdin, typed := io.Pipe()
-	defer stdin.Close()
+	defer func() { _ = stdin.Close() }() // is always nil
 	cmd := sandboxes.Cmd{
 		Args: h.Args, Env: map[string]string{}, Dir: h.Path, User: h.User, Timeout: ms(h.TimeoutMS), OutputLimit: h.Limit,
 		Stdin: stdin, Stdout: out.stream(frameStdout), Stderr: out.stream(frameStderr),
@@ -71,7 +129,7 @@ func Relay(ctx context.Context, stream net.Conn, start func(context.Context, san
 		err = out.json(frameOK, exit)
 	}
 	hangUp()
-	stdin.Close()
+	_ = stdin.Close() // is always nil
 	stream.Close()
 	<-fed
 	return err

@@ -27,14 +27,14 @@ func (p *copied) Wait() (schema.Exit, error) {
 
 func (*copied) Signal(context.Context, os.Signal) error { return nil }
 
-// relayed returns a Caller whose streams Relay serves with commands of copied.
-func relayed(t *testing.T, refused error) (c *Caller, over <-chan error) {
+// relayedTo returns a Caller whose streams relay serves with commands of copied.
+func relayedTo(t *testing.T, refused error) (c *Caller, over <-chan error) {
 	t.Helper()
 	ended := make(chan error, 1)
 	return Over(func() (net.Conn, error) {
 		ours, theirs := pair(t)
 		go func() {
-			ended <- Relay(t.Context(), theirs, func(ctx context.Context, cmd sandboxes.Cmd) (sandboxes.Process, error) {
+			ended <- relay(t.Context(), theirs, func(ctx context.Context, cmd sandboxes.Cmd) (sandboxes.Process, error) {
 				if refused != nil {
 					return nil, refused
 				}
@@ -60,7 +60,7 @@ func relayed(t *testing.T, refused error) (c *Caller, over <-chan error) {
 }
 
 func TestACommandIsRelayed(t *testing.T) {
-	c, over := relayed(t, nil)
+	c, over := relayedTo(t, nil)
 	var out, errs strings.Builder
 	sizes := make(chan sandboxes.TerminalSize, 1)
 	sizes <- sandboxes.TerminalSize{Rows: 0x4142, Cols: 0x4344}
@@ -77,7 +77,7 @@ func TestACommandIsRelayed(t *testing.T) {
 // The operations of a box other than a command are refused, and a stream that ends early
 // ends the command.
 func TestOnlyCommandsAreRelayed(t *testing.T) {
-	c, over := relayed(t, nil)
+	c, over := relayedTo(t, nil)
 	var refused *sandboxes.RefusedError
 	if err := c.KillAll(t.Context()); !errors.As(err, &refused) || !errors.As(<-over, &refused) {
 		t.Errorf("kill all: %v", err)
@@ -85,7 +85,7 @@ func TestOnlyCommandsAreRelayed(t *testing.T) {
 	if _, err := c.Files().Read(t.Context(), "/etc/shadow", 10); !errors.As(err, &refused) || !errors.As(<-over, &refused) {
 		t.Errorf("read: %v", err)
 	}
-	c, over = relayed(t, &sandboxes.NoCommandError{Arg: "x", Reason: "it is not there"})
+	c, over = relayedTo(t, &sandboxes.NoCommandError{Arg: "x", Reason: "it is not there"})
 	var none *sandboxes.NoCommandError
 	if _, err := c.Start(t.Context(), sandboxes.Cmd{Args: []string{"x"}}); !errors.As(err, &none) || none.Arg != "x" {
 		t.Errorf("no command: %v", err)
@@ -93,7 +93,7 @@ func TestOnlyCommandsAreRelayed(t *testing.T) {
 	if err := <-over; !errors.As(err, &none) {
 		t.Error(err)
 	}
-	c, over = relayed(t, nil)
+	c, over = relayedTo(t, nil)
 	var stream net.Conn
 	hangs := Over(func() (net.Conn, error) {
 		conn, err := c.Stream()

@@ -2,11 +2,9 @@ package reach
 
 import (
 	"context"
-	"maps"
 	"net"
 
 	"github.com/turngate/turngate/internal/box"
-	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -26,19 +24,7 @@ func (h *Host) Newest(rollout schema.ID) *Held {
 // Part returns the part of its rollout that the sandbox is for, as in Sandbox.
 func (k *Held) Part() string { return k.info.Part }
 
-// Start starts a command in the sandbox. The command ends with the context.
-func (k *Held) Start(ctx context.Context, c sandboxes.Cmd) (sandboxes.Process, error) {
-	env := maps.Clone(k.env())
-	if env == nil {
-		env = map[string]string{}
-	}
-	maps.Copy(env, c.Env)
-	c.Env = env
-	return box.Over(func() (net.Conn, error) {
-		conn, err := k.box.Stream()
-		if err != nil {
-			return nil, err
-		}
-		return &stream{conn, context.AfterFunc(ctx, func() { conn.Close() })}, nil
-	}, k.info.Workdir).Start(ctx, c)
+// Relay serves one command of a person elsewhere on a connection, as box.Relay does.
+func (k *Held) Relay(ctx context.Context, conn net.Conn, began func(user string, args []string)) (*schema.Exit, error) {
+	return box.Relay(ctx, conn, k.box.Stream, k.env(), began)
 }

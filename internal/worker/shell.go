@@ -8,10 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/turngate/turngate/internal/box"
-	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/internal/rollout/record"
-	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -75,32 +72,28 @@ func (w *Worker) Shell(ctx context.Context, o schema.LineOpen, conn net.Conn) er
 	defer l.open.Done()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	defer context.AfterFunc(l.life, stop)()
+	defer context.AfterFunc(l.life, stop)() //nolint:contextcheck // the command ends with both
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	var in *reach.Held
-	event := schema.ShellEvent{Number: number, By: schema.Clip(o.By, maxBy)}
+	in := w.cfg.Reach.Newest(o.ID)
+	if in == nil {
+		return fmt.Errorf("the rollout %s has no sandbox now", o.ID)
+	}
+	event := schema.ShellEvent{Number: number, By: schema.Clip(o.By, maxBy), Part: in.Part()}
 	emit := func() {
 		e := event
 		l.rec.Events.Emit(&schema.Event{Type: schema.EventShell, Shell: &e})
 	}
-	began := time.Now()
-	err := box.Relay(ctx, conn, func(ctx context.Context, c sandboxes.Cmd) (sandboxes.Process, error) {
-		if in = w.cfg.Reach.Newest(o.ID); in == nil {
-			return nil, fmt.Errorf("the rollout %s has no sandbox now", o.ID)
-		}
-		event.Part, event.User, event.Command = in.Part(), schema.Clip(c.User, maxBy), schema.Clip(strings.Join(c.Args, " "), maxCommand)
+	var began time.Time // zero: no command was started
+	exit, err := in.Relay(ctx, conn, func(user string, args []string) {
+		event.User, event.Command = schema.Clip(user, maxBy), schema.Clip(strings.Join(args, " "), maxCommand)
 		l.rec.Note("an operator ran commands in its sandbox: the events of type %s have them", schema.EventShell)
 		emit()
 		began = time.Now()
-		p, err := in.Start(ctx, c)
-		if err != nil {
-			return nil, err
-		}
-		return &watched{p, &event}, nil
 	})
-	if in == nil {
+	if began.IsZero() {
 		return err
 	}
+	event.Exit = exit
 	event.Ended, event.MS = true, time.Since(began).Milliseconds()
 	if event.Exit == nil && err != nil {
 		event.Fault = schema.Clip(err.Error(), maxCommand)
@@ -115,18 +108,3 @@ const (
 	maxBy      = 100
 	maxCommand = 1000
 )
-
-// watched notes the exit of a command in its event.
-type watched struct {
-	sandboxes.Process
-	event *schema.ShellEvent
-}
-
-// Wait implements sandboxes.Process.
-func (p *watched) Wait() (schema.Exit, error) {
-	exit, err := p.Process.Wait()
-	if err == nil {
-		p.event.Exit = &exit
-	}
-	return exit, err
-}

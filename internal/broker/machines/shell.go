@@ -36,7 +36,7 @@ func ServeShells(ctx context.Context, b *broker.Broker, worker string, t Timing,
 			}
 			return "", ""
 		},
-		start: func(o schema.LineOpen, stream *os.File) (Process, error) {
+		start: func(o schema.LineOpen, stream *os.File) (Process, error) { //nolint:contextcheck // a line has the life of the server
 			conn, err := net.FileConn(stream)
 			if err != nil {
 				return Process{}, fmt.Errorf("serve a shell: %w", err)
@@ -96,7 +96,7 @@ func OpenShell(ctx context.Context, b *broker.Broker, worker string, t Timing, o
 	conn, err := net.FileConn(other)
 	other.Close()
 	if err != nil {
-		local.Close()
+		_ = local.Close() // nothing was sent
 		return nil, fmt.Errorf("open a line: %w", err)
 	}
 	name := lineName()
@@ -117,7 +117,7 @@ func OpenShell(ctx context.Context, b *broker.Broker, worker string, t Timing, o
 		}
 	}
 	if err != nil {
-		local.Close()
+		_ = local.Close() // nothing was sent
 		conn.Close()
 		return nil, fmt.Errorf("open a line to %s: %w", worker, err)
 	}
