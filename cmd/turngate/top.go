@@ -31,12 +31,12 @@ const (
 
 // topFlags are the flags of turngate top.
 type topFlags struct {
-	nats   natsFlags
-	output string
-	sort   string
-	every  time.Duration
-	count  int
-	once   bool
+	nats     natsFlags
+	output   string
+	sort     string
+	interval time.Duration
+	count    int
+	once     bool
 }
 
 // topScreen is a running system at one moment.
@@ -66,7 +66,7 @@ func topCommand() *cobra.Command {
 			"Keys: q ends it, s sorts by the next of name, busy, free and age. Without a terminal it prints one screen as text.",
 		Args: cobra.NoArgs,
 		PreRunE: func(*cobra.Command, []string) error {
-			return usageOf(atLeast("interval", f.every, 100*time.Millisecond), atLeast("count", f.count, 0))
+			return usageOf(atLeast("interval", f.interval, 100*time.Millisecond), atLeast("count", f.count, 0))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b, err := f.nats.dial(cmd.Context(), broker.RoleOps, broker.RoleOps, logger(cmd))
@@ -79,7 +79,7 @@ func topCommand() *cobra.Command {
 	}
 	f.nats.add(cmd, defaultURL)
 	fl := cmd.Flags()
-	fl.DurationVarP(&f.every, "interval", "d", time.Second, "time from one screen to the next")
+	fl.DurationVarP(&f.interval, "interval", "d", time.Second, "time from one screen to the next")
 	fl.IntVarP(&f.count, "count", "n", 0, "number of screens (0: until q or Ctrl-C; without a terminal 1)")
 	fl.BoolVar(&f.once, "once", false, "print one screen as text, as -n 1 does")
 	fl.Var(newChoice(&f.sort, sortName, sortBusy, sortFree, sortAge), "sort", "order: name, busy (most running rollouts first), free (most free slots first) or age (lanes: the oldest request first)")
@@ -116,7 +116,7 @@ func (f *topFlags) run(cmd *cobra.Command, b *broker.Broker) error {
 		}
 	}
 	backlogs := queue.NewBacklogs(b)
-	tick := time.NewTicker(f.every)
+	tick := time.NewTicker(f.interval)
 	defer tick.Stop()
 	var last topScreen
 	for {
