@@ -151,15 +151,17 @@ func TestHarborReadsARegradedJob(t *testing.T) {
 func TestAKeptWorkingDirectoryIsVerifiedAgain(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	script := "steps:\n- run: \"rm given.txt; mkdir -p a/.b && echo hi > a/.b/c && ln -s a/.b/c link && ln -s /nowhere gone && printf '#!/bin/sh\\necho ran\\n' > a/run && chmod 755 a/run && : > '-x y'\"\n- text: Done.\n"
-	task := copyTask(t, "examples/tasks/hello", map[string]string{"replay.yaml": script, "tests/test.sh": "#!/bin/sh\necho 0 > /logs/verifier/reward.txt\n"})
+	script := "steps:\n- run: \"rm given.txt; mkdir -p a/.b && echo hi > a/.b/c && ln -s a/.b/c link && ln -s /nowhere gone && printf '#!/bin/sh\\necho ran\\n' > a/run && chmod 755 a/run && : > '-x y' && mkdir /tmp/else && ln -s /etc/passwd /tmp/else/link\"\n- text: Done.\n"
+	task := copyTask(t, "examples/tasks/hello", map[string]string{
+		"replay.yaml": script, "tests/test.sh": "#!/bin/sh\necho 0 > /logs/verifier/reward.txt\n", "task.toml": "artifacts = [\"/tmp/else\", \"/tmp/none\"]\n",
+	})
 	harness.Must(t, os.MkdirAll(filepath.Join(task, "environment"), 0o755))
 	harness.Must(t, os.WriteFile(filepath.Join(task, "environment/given.txt"), []byte("x"), 0o644))
 	dir := filepath.Join(t.TempDir(), "first")
 	if code := start(t, b.binary, "run", "--sandbox", "local", "--keep-workdir", "--out", dir, task).wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d", code)
 	}
-	pass := "#!/bin/sh\nset -x\ntest \"$(cat link)\" = hi && test -L gone && test \"$(a/run)\" = ran && test -e '-x y' && test ! -e given.txt && test ! -e /solution && echo 1 > /logs/verifier/reward.txt && exit\necho 0.25 > /logs/verifier/reward.txt\n"
+	pass := "#!/bin/sh\nset -x\ntest \"$(cat link)\" = hi && test -L gone && test \"$(a/run)\" = ran && test -e '-x y' && test ! -e given.txt && test ! -e /solution && test -L /tmp/else/link && test ! -e /tmp/none && echo 1 > /logs/verifier/reward.txt && exit\necho 0.25 > /logs/verifier/reward.txt\n"
 	harness.Must(t, os.WriteFile(filepath.Join(task, "tests/test.sh"), []byte(pass), 0o755))
 	code, seen, log := b.regrade(t, dir)
 	if code != 0 || len(seen.Regraded) != 1 || *seen.Regraded[0].Old != 0 || seen.Regraded[0].New == nil || *seen.Regraded[0].New != 1 {
@@ -170,6 +172,13 @@ func TestAKeptWorkingDirectoryIsVerifiedAgain(t *testing.T) {
 	more := copyTask(t, "examples/tasks/hello", map[string]string{"replay.yaml": "steps:\n- run: truncate -s 80M big\n- text: Done.\n"})
 	start(t, b.binary, "run", "--sandbox", "local", "--keep-workdir", "--out", large, more).wait(t, 10*time.Minute)
 	if code, _, log := b.regrade(t, large); code != 2 || !strings.Contains(log, "its working directory was kept without ./big, which had no room") {
+		t.Errorf("status %d: %s", code, log)
+	}
+
+	beside := filepath.Join(t.TempDir(), "beside")
+	more = copyTask(t, "examples/tasks/hello", map[string]string{"replay.yaml": "steps:\n- run: truncate -s 80M /tmp/big\n- text: Done.\n", "task.toml": "artifacts = [\"/tmp/big\"]\n"})
+	start(t, b.binary, "run", "--sandbox", "local", "--keep-workdir", "--out", beside, more).wait(t, 10*time.Minute)
+	if code, _, log := b.regrade(t, beside); code != 2 || !strings.Contains(log, "its verifier ran in the agent's sandbox, whose /tmp/big was not kept") {
 		t.Errorf("status %d: %s", code, log)
 	}
 }

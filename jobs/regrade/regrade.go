@@ -45,6 +45,7 @@ type Rollout struct {
 type place struct {
 	source string // in the sandbox
 	folder bool
+	name   string // of its artifact, which has .tar after it for a folder
 	file   string // with its content; empty: an empty folder
 	gone   bool   // the agent left no such path
 }
@@ -94,8 +95,12 @@ func Of(r *recorded.Rollout) (*Rollout, error) {
 		return nil, notKept
 	}
 	for _, e := range manifest {
-		if e.workdir() && len(e.Exclude) > 0 {
+		switch {
+		case len(e.Exclude) == 0:
+		case e.workdir():
 			return nil, fmt.Errorf("its working directory was kept without %s, which had no room", strings.Join(e.Exclude, ", "))
+		case !out.Apart && !filepath.IsLocal(e.Source): // what is below the working directory is kept with that
+			return nil, fmt.Errorf("its verifier ran in the agent's sandbox, and its artifact %s was kept without %s", e.Source, strings.Join(e.Exclude, ", "))
 		}
 		p, err := out.place(e)
 		if err != nil {
@@ -119,28 +124,37 @@ func because(notes []string) string {
 
 // place returns the place of an artifact, after a check of its content.
 func (r *Rollout) place(e entry) (place, error) {
-	p := place{source: e.Source, folder: e.Type == "directory"}
+	p := place{source: e.Source, folder: e.Type == "directory", name: strings.TrimPrefix(e.Destination, "artifacts/")}
 	switch {
 	case e.Source == "" || path.Clean(e.Source) == "/":
 		return p, fmt.Errorf("its artifact %q is no path of its own", e.Source)
 	case e.Service != "" && e.Service != "main" && e.Status != "failed":
 		return p, fmt.Errorf("its artifact %s is of the service %s, and a new rollout has the files of the main one alone", e.Source, e.Service)
+	case e.Status == "failed" && !r.Apart && !r.missing(e.Source):
+		return p, fmt.Errorf("its verifier ran in the agent's sandbox, whose %s was not kept", e.Source)
 	case e.Status == "failed":
 		p.gone = true
 	case e.Status == "empty" && !e.workdir():
 	case e.Status == "ok" || e.Status == "empty":
-		name := strings.TrimPrefix(e.Destination, "artifacts/")
+		p.file = p.name
 		if p.folder {
-			name += ".tar"
+			p.file += ".tar"
 		}
-		if _, err := r.input(name); err != nil {
+		if _, err := r.input(p.file); err != nil {
 			return p, err
 		}
-		p.file = name
 	default:
 		return p, fmt.Errorf("its artifact %s was not kept: another one has its name", e.Source)
 	}
 	return p, nil
+}
+
+// missing reports whether the agent left no such path: its note tells it from one that was
+// too large or could not be read.
+func (r *Rollout) missing(source string) bool {
+	return slices.ContainsFunc(r.Result.Notes, func(n string) bool {
+		return strings.HasPrefix(n, "the artifact "+source+" was not kept: ") && strings.HasSuffix(n, fs.ErrNotExist.Error())
+	})
 }
 
 // input reads an artifact as it was, and compares it with the result.
@@ -248,6 +262,9 @@ func (r *Rollout) solution(dir string) error {
 func (r *Rollout) Check(again *schema.Result, dir string) error {
 	for _, p := range r.places {
 		if p.file == "" {
+			if slices.ContainsFunc(again.Artifacts, func(a schema.Artifact) bool { return a.Name == p.name || a.Name == p.name+".tar" }) {
+				return fmt.Errorf("the verifier got files at %s, where it had none before", p.source)
+			}
 			continue
 		}
 		is := func(a schema.Artifact) bool { return a.Name == p.file }
@@ -287,9 +304,10 @@ type node struct {
 	sum      [sha256.Size]byte
 }
 
-// treeOf returns the entries of a tar by their names.
+// treeOf returns the entries of a tar by their names. The agent may have made the tar: an
+// entry with holes can have any size.
 func treeOf(data []byte) (map[string]node, error) {
-	out := map[string]node{}
+	out, left := map[string]node{}, int64(len(data))
 	for r := tar.NewReader(bytes.NewReader(data)); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -297,6 +315,9 @@ func treeOf(data []byte) (map[string]node, error) {
 		}
 		if err != nil {
 			return nil, err
+		}
+		if left -= h.Size; left < 0 {
+			return nil, errors.New("its files have more bytes than it has")
 		}
 		content := sha256.New()
 		if _, err := io.Copy(content, r); err != nil {

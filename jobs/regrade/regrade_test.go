@@ -1,12 +1,17 @@
 package regrade_test
 
 import (
+	"archive/tar"
+	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,6 +53,20 @@ func keep(t *testing.T, artifacts map[string]string, change func(*schema.Result)
 func TestReasonsForWhichARolloutIsLeftOut(t *testing.T) {
 	ok := map[string]string{"manifest.json": `[{"source":"a","destination":"artifacts/a","type":"file","status":"ok"}]`, "a": "x"}
 	with := func(manifest string) map[string]string { return map[string]string{"manifest.json": manifest, "a": "x"} }
+	beside := func(entry string) map[string]string {
+		return map[string]string{"manifest.json": `[` + entry + `,{"source":".","destination":"artifacts/agent-workdir","type":"directory","status":"ok"}]`, "a": "x", "agent-workdir.tar": "x"}
+	}
+	inSandbox := func(notes ...string) func(*schema.Result) {
+		return func(r *schema.Result) { r.Separation, r.Notes = schema.SeparationOtherUser, notes }
+	}
+	for name, r := range map[string]*recorded.Rollout{
+		"no such artifact":      keep(t, beside(`{"source":"/b","destination":"artifacts/b","type":"file","status":"failed"}`), inSandbox("the artifact /b was not kept: stat /b: file does not exist")),
+		"in the working folder": keep(t, beside(`{"source":"a","destination":"artifacts/a","type":"file","status":"ok","exclude":["*.o"]}`), inSandbox()),
+	} {
+		if _, err := regrade.Of(r); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 	for want, r := range map[string]*recorded.Rollout{
 		"its task has several steps":                                     keep(t, ok, func(r *schema.Result) { r.Steps = []schema.StepResult{{Name: "one"}} }),
 		"it ended before it was verified":                                keep(t, ok, func(r *schema.Result) { r.Separation = "" }),
@@ -58,13 +77,15 @@ func TestReasonsForWhichARolloutIsLeftOut(t *testing.T) {
 		"its working directory was kept without ./big, ./b": keep(t, map[string]string{"manifest.json": `[{"source":".","destination":"artifacts/agent-workdir","type":"directory","status":"ok","exclude":["./big","./b"]}]`, "agent-workdir.tar": "x"}, func(r *schema.Result) {
 			r.Separation = schema.SeparationOtherUser
 		}),
-		"its result has no artifact manifest.json":  keep(t, map[string]string{"a": "x"}, nil),
-		"its manifest of artifacts cannot be read":  keep(t, with("{"), nil),
-		`its artifact "/" is no path of its own`:    keep(t, with(`[{"source":"/","destination":"artifacts","type":"directory","status":"ok"}]`), nil),
-		"its artifact /a was not kept: another one": keep(t, with(`[{"source":"/a","destination":"artifacts/a","type":"file","status":"skipped"}]`), nil),
-		"its artifact /a is of the service db":      keep(t, with(`[{"source":"/a","destination":"artifacts/a","type":"file","status":"ok","service":"db"}]`), nil),
-		"its result has no artifact b.tar":          keep(t, with(`[{"source":"/b","destination":"artifacts/b","type":"directory","status":"ok"}]`), nil),
-		"its result has no artifact ../../a":        keep(t, with(`[{"source":"/a","destination":"artifacts/../../a","type":"file","status":"ok"}]`), nil),
+		"its verifier ran in the agent's sandbox, and its artifact /a was kept without *.o": keep(t, beside(`{"source":"/a","destination":"artifacts/a","type":"file","status":"ok","exclude":["*.o"]}`), inSandbox()),
+		"its verifier ran in the agent's sandbox, whose /b was not kept":                    keep(t, beside(`{"source":"/b","destination":"artifacts/b","type":"file","status":"failed"}`), inSandbox("the artifact /b was not kept: /b is larger than 67108864 bytes")),
+		"its result has no artifact manifest.json":                                          keep(t, map[string]string{"a": "x"}, nil),
+		"its manifest of artifacts cannot be read":                                          keep(t, with("{"), nil),
+		`its artifact "/" is no path of its own`:                                            keep(t, with(`[{"source":"/","destination":"artifacts","type":"directory","status":"ok"}]`), nil),
+		"its artifact /a was not kept: another one":                                         keep(t, with(`[{"source":"/a","destination":"artifacts/a","type":"file","status":"skipped"}]`), nil),
+		"its artifact /a is of the service db":                                              keep(t, with(`[{"source":"/a","destination":"artifacts/a","type":"file","status":"ok","service":"db"}]`), nil),
+		"its result has no artifact b.tar":                                                  keep(t, with(`[{"source":"/b","destination":"artifacts/b","type":"directory","status":"ok"}]`), nil),
+		"its result has no artifact ../../a":                                                keep(t, with(`[{"source":"/a","destination":"artifacts/../../a","type":"file","status":"ok"}]`), nil),
 	} {
 		if _, err := regrade.Of(r); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
@@ -140,5 +161,61 @@ func TestTheTaskOfARollout(t *testing.T) {
 	}
 	if err := r.Check(&schema.Result{}, t.TempDir()); err == nil || !strings.Contains(err.Error(), "other files") {
 		t.Errorf("got %v", err)
+	}
+	for _, stale := range []string{"none", "empty.tar"} {
+		again := schema.Result{Artifacts: append(slices.Clip(r.Result.Artifacts), schema.Artifact{Name: stale})}
+		if err := r.Check(&again, t.TempDir()); err == nil || !strings.Contains(err.Error(), "where it had none before") {
+			t.Errorf("%s: got %v", stale, err)
+		}
+	}
+}
+
+// tarOf returns a tar with one file. hole is the size of a hole in it; 0: it has none.
+func tarOf(t *testing.T, hole uint64) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	harness.Must(t, w.WriteHeader(&tar.Header{Name: "f", Typeflag: tar.TypeReg, Mode: 0o600, Format: tar.FormatGNU}))
+	harness.Must(t, w.Close())
+	head := b.Bytes()[:512]
+	if hole > 0 { // the file is of GNU's old sparse kind
+		number := func(at int, n uint64) {
+			head[at] = 0x80
+			binary.BigEndian.PutUint64(head[at+4:], n)
+		}
+		head[156] = 'S'
+		number(386, hole) // where its only data begins, which are no bytes
+		number(398, 0)
+		number(483, hole) // its size
+	}
+	copy(head[148:156], "        ")
+	sum := 0
+	for _, c := range head {
+		sum += int(c)
+	}
+	copy(head[148:156], fmt.Sprintf("%06o\x00 ", sum))
+	return b.String()
+}
+
+// TestATarWithAHugeHoleIsNoOtherTree: a comparison does not read holes, which can have any
+// size.
+func TestATarWithAHugeHoleIsNoOtherTree(t *testing.T) {
+	const name = "d.tar"
+	old := map[string]string{"manifest.json": `[{"source":"/d","destination":"artifacts/d","type":"directory","status":"ok"}]`, name: tarOf(t, 0)}
+	r, err := regrade.Of(keep(t, old, nil))
+	harness.Must(t, err)
+	for hole, same := range map[uint64]bool{0: true, 1 << 50: false} {
+		now, dir := tarOf(t, hole), t.TempDir()
+		if same {
+			now += strings.Repeat("\x00", 512) // other bytes, the same tree
+		}
+		at := filepath.Join(dir, jobs.InputsDir, name)
+		harness.Must(t, os.MkdirAll(filepath.Dir(at), 0o700))
+		harness.Must(t, os.WriteFile(at, []byte(now), 0o600))
+		sum := sha256.Sum256([]byte(now))
+		again := schema.Result{Artifacts: []schema.Artifact{{Name: name, SHA256: hex.EncodeToString(sum[:])}}}
+		if err := r.Check(&again, dir); (err == nil) != same {
+			t.Errorf("a hole of %d bytes: %v", hole, err)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"path"
+	"slices"
 
 	"github.com/turngate/turngate/internal/rollout/ends"
 	"github.com/turngate/turngate/internal/rollout/place"
@@ -81,7 +82,7 @@ func (c *collection) rule(ctx context.Context, rule schema.ArtifactRule) error {
 		c.rec.Note("the working directory was not kept: it is /, whose files are mostly those of the image")
 		return nil
 	}
-	found, err := read(ctx, c.rec, files, at, rule.Exclude, rule.KeepsWorkdir())
+	found, err := read(ctx, c.rec, files, at, rule.Exclude, c.withLinks(rule))
 	if !place.IsMain(rule.Service) && ends.Ruined(err) { // the agent did not run there
 		e.Status = "failed"
 		c.rec.Note("the artifact %s was not kept: %v", rule.Source, err)
@@ -112,6 +113,12 @@ func (c *collection) rule(ctx context.Context, rule schema.ArtifactRule) error {
 		return nil
 	}
 	return c.rec.Keep(ctx, c.step.Artifact(found.name(dest)), found.data)
+}
+
+// withLinks reports whether the symbolic links of a folder are kept, too: the verifier of
+// the agent's sandbox sees them, and shall see them if it runs again.
+func (c *collection) withLinks(rule schema.ArtifactRule) bool {
+	return rule.KeepsWorkdir() || !c.step.Apart() && slices.ContainsFunc(c.place.Request.Artifacts, func(r schema.ArtifactRule) bool { return r.KeepsWorkdir() })
 }
 
 // keepForVerifier keeps an artifact for the separate verifier of the step, if there is
