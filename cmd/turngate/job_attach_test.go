@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -68,6 +69,9 @@ func onScreen(t *testing.T, dir, command string) *screen {
 	s.cmd = exec.Command("sh", "-c", command)
 	s.cmd.Dir, s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = dir, user, user, user
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	hangups := make(chan os.Signal, 1) // a command ignores what this process ignores, as under nohup
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	harness.Must(t, s.cmd.Start())
 	t.Cleanup(func() { _ = s.cmd.Process.Kill() })
 	go func() { _, _ = io.Copy(&s.seen, s.ours) }()
@@ -78,6 +82,8 @@ func onScreen(t *testing.T, dir, command string) *screen {
 func (s *screen) hangUp(t *testing.T) {
 	t.Helper()
 	harness.Must(t, s.ours.Close())
+	late := time.AfterFunc(5*time.Minute, func() { _ = s.cmd.Process.Kill() })
+	defer late.Stop()
 	if err := s.cmd.Wait(); s.cmd.ProcessState == nil || s.cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGHUP {
 		t.Errorf("the session ended with %v", err)
 	}
