@@ -9,7 +9,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -142,83 +141,25 @@ func (f *tapFlags) shower(cmd *cobra.Command, b *broker.Broker) func(schema.Even
 	}
 }
 
-// lookForResult is the interval at which the result of a watched rollout is looked for:
-// one that ends before a worker has taken it has no event.
-const lookForResult = 2 * time.Second
-
 // follow shows the events of a rollout, which must exist, and returns its result.
 func follow(ctx context.Context, b *broker.Broker, id schema.ID, show func(schema.Event)) (*schema.Result, error) {
 	if err := exists(ctx, b, id); err != nil {
 		return nil, err
 	}
-	tap, err := b.Events.Tap(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	defer tap.Close()
 	var result *schema.Result
-	one := func(_ broker.Place, e schema.Event) {
-		show(e)
-		if e.Type == schema.EventResult && e.Result != nil {
-			result = e.Result
-		}
-	}
-	stored, err := b.Records.Result(ctx, id) // before the events: its own is among them, if there is one
-	if err == nil {
-		if err := tap.Past(ctx, one); err != nil {
-			return nil, err
-		}
-	} else if !errors.Is(err, broker.ErrNotFound) {
-		return nil, err
-	} else {
-		stored = schema.Result{}
-		run, stop := context.WithCancel(ctx)
-		defer stop()
-		var looking sync.WaitGroup
-		looking.Go(func() {
-			defer stop()
-			stored = awaitResult(run, b, id)
-		})
-		err = tap.Run(run, func(at broker.Place, e schema.Event) {
-			if one(at, e); result != nil {
-				stop()
+	err := recorded.On(b).Watch(ctx, id, recorded.Listener{
+		Begin: func(string, uint64) {},
+		Event: func(_ uint64, e *schema.Event) {
+			show(*e)
+			if e.Type == schema.EventResult && e.Result != nil {
+				result = e.Result
 			}
-		})
-		stop()
-		looking.Wait()
-		if err != nil {
-			return nil, err
-		}
+		},
+	})
+	if err == nil && result == nil {
+		err = context.Cause(ctx)
 	}
-	if result == nil && stored.ID != "" {
-		result = &stored
-		show(schema.Event{V: schema.Version, Type: schema.EventResult, Rollout: id, Attempt: stored.Attempt, At: time.Now().UnixMilli(), Result: result})
-	}
-	if result == nil {
-		return nil, context.Cause(ctx)
-	}
-	return result, nil
-}
-
-// awaitResult returns a stored result, one interval after it was found, so that its event
-// can be shown first. It returns an empty one when the context ends.
-func awaitResult(ctx context.Context, b *broker.Broker, id schema.ID) schema.Result {
-	tick := time.NewTicker(lookForResult)
-	defer tick.Stop()
-	var found schema.Result
-	for {
-		select {
-		case <-ctx.Done():
-			return found
-		case <-tick.C:
-		}
-		if found.ID != "" {
-			return found
-		}
-		if r, err := b.Records.Result(ctx, id); err == nil {
-			found = r
-		}
-	}
+	return result, err
 }
 
 // exists returns an error unless the system knows a rollout.

@@ -396,6 +396,31 @@ func TestStreamsGoOnInAnotherFront(t *testing.T) {
 	}
 }
 
+// TestEventsEndWithoutAnEventOfTheResult: the stored result ends the stream of a rollout
+// that has no event of it, such as one that was cancelled.
+func TestEventsEndWithoutAnEventOfTheResult(t *testing.T) {
+	b := newBench(t)
+	var out submitted
+	b.call("POST", "/v1/rollouts", submission{Requests: []schema.Request{plainRequest()}}, 202, &out)
+	id := out.IDs[0]
+	b.Broker.Events.Emit(&schema.Event{Type: schema.EventLog, Rollout: id, Attempt: 1, Log: &schema.LogEvent{Source: "agent", Text: "one"}})
+	for _, open := range []bool{true, false} {
+		events, _ := b.follow("/v1/rollouts/"+string(id)+"/events", "")
+		if e := next(t, events); e.name != "log" || e.id == "" {
+			t.Errorf("the first event: %+v", e)
+		}
+		if open {
+			b.finish(1)
+		}
+		if e := next(t, events); e.name != "result" || e.id != "" || !strings.Contains(e.data, string(id)) {
+			t.Errorf("the last event: %+v", e)
+		}
+		if e, more := <-events; more {
+			t.Errorf("after the last event: %+v", e)
+		}
+	}
+}
+
 // TestFiles stores a bundle, and reads a file of a rollout.
 func TestFiles(t *testing.T) {
 	b := newBench(t)

@@ -41,11 +41,10 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, t *tenant) error 
 	defer beats.Wait()
 	beats.Go(func() { to.beats(ctx) })
 	defer stop() // before the wait for beats
-	return s.events.Listen(ctx, one.ID, recorded.Listener{
+	return s.events.Watch(ctx, one.ID, recorded.Listener{
 		Origin: origin, After: after,
 		Begin: func(origin string, _ uint64) { to.begin(origin) },
 		Event: to.event,
-		Piece: func(int, int, *schema.Delta) {},
 	})
 }
 
@@ -68,7 +67,11 @@ func (e *eventWriter) begin(origin string) {
 func (e *eventWriter) event(n uint64, event *schema.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := e.feed.send(string(event.Type), e.origin+"."+strconv.FormatUint(n, 10), event); err != nil || event.Type == schema.EventResult {
+	id := ""
+	if n > 0 {
+		id = e.origin + "." + strconv.FormatUint(n, 10)
+	}
+	if e.feed.send(string(event.Type), id, event) != nil {
 		e.stop()
 	}
 }
