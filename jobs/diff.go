@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -160,8 +161,8 @@ func Diff(a, b string) ([]Change, error) {
 func (p *Plan) depths(of map[string]int) {
 	folders := map[string][]string{}
 	for _, t := range p.Trials {
-		if !slices.Contains(folders[t.Task], t.Dir) {
-			folders[t.Task] = append(folders[t.Task], t.Dir)
+		if dir := pathEnd(t.Dir, math.MaxInt); !slices.Contains(folders[t.Task], dir) {
+			folders[t.Task] = append(folders[t.Task], dir)
 		}
 	}
 	for task, dirs := range folders {

@@ -147,6 +147,7 @@ func readHarbor(dir string) (p Plan, done map[string]schema.Result, ok bool, err
 	for _, r := range runs {
 		t := r.trial(agents)
 		t.Rollout = harborID(filepath.Base(abs), t.Name)
+		t.Group = shortHash(filepath.Base(abs), t.Dir, t.Agent, t.Model)
 		t.Index = indexes[t.Group]
 		indexes[t.Group]++
 		if !slices.Contains(p.Variants, t.Variant) {
@@ -286,7 +287,7 @@ func shortHash(parts ...string) string {
 // trial describes the trial. Its task is named by its own folder, if it has one.
 func (r *harborRun) trial(agents map[string]string) Trial {
 	task, named := r.settings.Object("task"), namedAgent(r.settings)
-	dir := cmp.Or(task.Text("path"), task.Text("name"), r.result.Text("task_name"), r.name)
+	dir := path.Clean(cmp.Or(task.Text("path"), task.Text("name"), r.result.Text("task_name"), r.name))
 	if url := task.Text("git_url"); url != "" {
 		dir = strings.TrimSuffix(url, "/") + "/" + dir
 	}
@@ -296,7 +297,6 @@ func (r *harborRun) trial(agents map[string]string) Trial {
 		Source: cmp.Or(r.result.Text("source"), task.Text("source")), Digest: cmp.Or(r.lock.Object("task").Text("digest"), r.result.Text("task_checksum")),
 	}
 	t.Digest = strings.TrimPrefix(t.Digest, "sha256:")
-	t.Group = shortHash(t.Dir, t.Agent, t.Model)
 	return t
 }
 

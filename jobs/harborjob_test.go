@@ -98,6 +98,31 @@ func TestAJobOfHarborIsCompared(t *testing.T) {
 	}
 }
 
+// The group of a task is of one job, and two spellings of a folder are one folder.
+func TestTheTasksOfTwoJobsOfHarbor(t *testing.T) {
+	runs := t.TempDir()
+	groups := map[string]bool{}
+	for _, job := range []string{"a", "b"} {
+		put(t, `{"job_name":"x"}`, runs, job, "config.json")
+		for trial, dir := range map[string]string{"t__1": "tasks/t", "t__2": "tasks//t/", "t__3": "other/t"} {
+			put(t, `{"trial_name":"t","agent":{"name":"oracle"},"task":{"path":"`+dir+`"}}`, runs, job, trial, "config.json")
+		}
+		p, _, err := jobs.Read(filepath.Join(runs, job))
+		harness.Must(t, err)
+		for _, trial := range p.Trials {
+			groups[trial.Group] = true
+		}
+	}
+	if len(groups) != 4 {
+		t.Errorf("got the groups %v", groups)
+	}
+	changes, err := jobs.Diff(filepath.Join(runs, "a"), filepath.Join(runs, "b"))
+	harness.Must(t, err)
+	if len(changes) != 2 || changes[0].Task != "t (other/t)" || changes[1].Task != "t (tasks/t)" || changes[1].A.Trials != 2 || changes[1].B.Trials != 2 {
+		t.Errorf("got %+v", changes)
+	}
+}
+
 // A file that cannot be read is the fault of its trial alone. Fields of a newer version
 // change nothing.
 func TestBrokenFilesOfHarbor(t *testing.T) {
