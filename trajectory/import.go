@@ -20,6 +20,7 @@ import (
 // Bounds of imported trajectories.
 const (
 	maxImported = 512     // trajectories
+	maxFiles    = 1 << 30 // bytes of their files
 	dialectATIF = "atif"  // of the imported calls
 	genImported = "given" // generation of each imported answer: an agent got it
 )
@@ -39,7 +40,7 @@ type Imported struct {
 // Fields of an unknown form are left out. Without a call the error is ErrNoCalls, or a
 // *TranscriptError with the reason for which a file was not read.
 func Import(id schema.ID, names []string, read func(name string) ([]byte, error)) (*Imported, error) {
-	m := &importer{id: id, read: read, seen: map[string]bool{}, left: maxContent, Imported: &Imported{}}
+	m := &importer{id: id, read: read, seen: map[string]bool{}, left: maxContent, files: maxFiles, Imported: &Imported{}}
 	var packed bytes.Buffer
 	z, err := zstd.NewWriter(&packed, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(1<<20))
 	if err != nil {
@@ -81,6 +82,7 @@ type importer struct {
 	lines  *json.Encoder
 	calls  int
 	left   int              // bytes that the messages may have
+	files  int              // bytes that further files may have
 	count  int              // trajectories
 	seen   map[string]bool  // files
 	later  []func() error   // further trajectories
@@ -102,9 +104,12 @@ func (m *importer) file(name, tag string) error {
 	}
 	m.seen[name] = true
 	data, err := m.read(name)
+	if m.files -= len(data); m.files < 0 {
+		return errEnough
+	}
 	var t rawjson.Loose
 	if err == nil {
-		if err = json.Unmarshal(data, &t); err == nil && t.List("steps") == nil {
+		if t, err = rawjson.ReadLoose(data); err == nil && t.List("steps") == nil {
 			err = errors.New("it has no list of steps")
 		}
 	}
@@ -243,8 +248,8 @@ func importedAnswer(s rawjson.Loose, text any) map[string]any {
 
 // importedContent returns a text, or a list of parts in the form of OpenAI's messages.
 func importedContent(raw json.RawMessage) any {
-	var list []json.RawMessage
-	if len(raw) == 0 || raw[0] != '[' || json.Unmarshal(raw, &list) != nil {
+	list := rawjson.LooseList(raw)
+	if list == nil {
 		if string(raw) == "null" {
 			return ""
 		}
@@ -303,7 +308,9 @@ func (m *importer) call(c *importedTalk, s rawjson.Loose, answer map[string]any)
 	}
 	reply := &schema.Reply{V: schema.Version, Message: message, FinishReason: extra.Text("finish_reason")}
 	importMetrics(s.Object("metrics"), reply)
-	_ = json.Unmarshal(extra["policy_versions"], &reply.Versions) // which turngate writes
+	if extra.List("policy_versions") != nil { // which turngate writes
+		_ = json.Unmarshal(extra["policy_versions"], &reply.Versions) // without those of another form
+	}
 	if m.left -= perCall + len(message) + len(reply.PromptIDs) + len(reply.CompletionIDs) + len(reply.Logprobs); m.left < 0 {
 		m.calls--
 		return errEnough

@@ -2,21 +2,79 @@ package rawjson
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"time"
 )
+
+// maxLoose bounds the fields of a Loose, and the elements of a list: small ones need far
+// more memory than their text.
+const maxLoose = 1 << 18
 
 // Loose is a JSON object of another program, of which a newer version may write fields in
 // another form. A field that is missing, null or of another form has no value.
 type Loose map[string]json.RawMessage
 
-// LooseOf reads an object; nil: the value is none.
-func LooseOf(value []byte) Loose {
+// ReadLoose reads an object; nil without an error: the value is null.
+func ReadLoose(value []byte) (Loose, error) {
+	if !isSmall(value) {
+		return nil, fmt.Errorf("it has more than %d fields", maxLoose)
+	}
 	var l Loose
-	if json.Unmarshal(value, &l) != nil {
+	return l, json.Unmarshal(value, &l)
+}
+
+// LooseOf reads an object; nil: the value is none, or has too many fields.
+func LooseOf(value []byte) Loose {
+	l, err := ReadLoose(value)
+	if err != nil {
 		return nil
 	}
 	return l
+}
+
+// LooseList reads a list; nil: the value is none, or has too many elements.
+func LooseList(value []byte) []json.RawMessage {
+	var list []json.RawMessage
+	if !isSmall(value) || json.Unmarshal(value, &list) != nil {
+		return nil
+	}
+	return list
+}
+
+// isSmall reports whether an object or a list has at most maxLoose members. It does not
+// check that the value is JSON.
+func isSmall(value []byte) bool {
+	depth, n := 0, 1
+	for i := 0; i < len(value); i++ {
+		switch value[i] {
+		case '"':
+			i = textEnd(value, i+1) - 1
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		case ',':
+			if depth == 1 {
+				n++
+			}
+		}
+	}
+	return n <= maxLoose
+}
+
+// Only returns the object with some of its fields, so that the others need no memory.
+func (l Loose) Only(fields ...string) Loose {
+	if l == nil {
+		return nil
+	}
+	out := Loose{}
+	for _, f := range fields {
+		if v, ok := l[f]; ok {
+			out[f] = v
+		}
+	}
+	return out
 }
 
 // Has reports whether the object has the field with a value other than null.
@@ -26,13 +84,7 @@ func (l Loose) Has(field string) bool { return len(l[field]) > 0 && string(l[fie
 func (l Loose) Object(field string) Loose { return LooseOf(l[field]) }
 
 // List returns the elements of a list; nil: none.
-func (l Loose) List(field string) []json.RawMessage {
-	var list []json.RawMessage
-	if json.Unmarshal(l[field], &list) != nil {
-		return nil
-	}
-	return list
-}
+func (l Loose) List(field string) []json.RawMessage { return LooseList(l[field]) }
 
 // Text returns a text; empty: none.
 func (l Loose) Text(field string) string {

@@ -1,6 +1,7 @@
 package rawjson
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -28,5 +29,22 @@ func TestLoose(t *testing.T) {
 	}
 	if LooseOf([]byte(`[1]`)) != nil || LooseOf([]byte(`{`)) != nil {
 		t.Error("a value that is no object was read")
+	}
+}
+
+// Small members need much memory, so their number is bounded.
+func TestLooseIsBounded(t *testing.T) {
+	list := `[` + strings.Repeat(`0,`, maxLoose-1) + `"a,\"b,",[1,2]`
+	if LooseList([]byte(list+`]`)) != nil {
+		t.Error("a long list was read")
+	}
+	if l := LooseList([]byte(`[` + strings.Repeat(`0,`, maxLoose-2) + `"a,\"b,",[1,2]]`)); len(l) != maxLoose {
+		t.Errorf("got %d elements", len(l))
+	}
+	if _, err := ReadLoose([]byte(`{` + strings.Repeat(`"":0,`, maxLoose) + `"a":1}`)); err == nil {
+		t.Error("an object with many fields was read")
+	}
+	if l := LooseOf([]byte(`{"a":1,"b":{},"c":null}`)).Only("c", "a", "d"); len(l) != 2 || l.Count("a") != 1 {
+		t.Errorf("got %s", l)
 	}
 }
