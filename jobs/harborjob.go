@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -105,14 +104,14 @@ func tailIn(root *os.Root, name string, limit int64) string {
 	return strings.ToValidUTF8(string(data), "\uFFFD")
 }
 
-// harborRun is a trial as its folder has it.
+// harborRun is a trial as its folder has it. It has few fields of the files: a result may
+// have the tokens of all model calls.
 type harborRun struct {
 	name     string
-	settings rawjson.Loose // of config.json, or of the result
-	lock     rawjson.Loose
-	result   rawjson.Loose // nil: it has none, or it cannot be read
-	broken   error         // the reason for which its result cannot be read
-	outputs  map[string]string
+	settings rawjson.Loose  // of config.json, or of the result: agent and task
+	lock     rawjson.Loose  // task
+	result   rawjson.Loose  // what names the trial; nil: it has no result, or it cannot be read
+	ended    *schema.Result // without the fields that name the trial; nil: it has not ended
 }
 
 // readHarbor reads a job that Harbor ran, which may be running. Trials that have no folder
@@ -157,11 +156,8 @@ func readHarbor(dir string) (p Plan, done map[string]schema.Result, ok bool, err
 		if begun := r.result.Time("started_at"); p.Created.IsZero() || !begun.IsZero() && begun.Before(p.Created) {
 			p.Created = begun
 		}
-		switch {
-		case r.broken != nil:
-			done[t.Name] = t.result(schema.StatusFailed, schema.Faultf("read", schema.CodeUnreadable, schema.WhoUser, "result.json: %v", r.broken))
-		case r.result != nil:
-			done[t.Name] = r.ended(&t)
+		if r.ended != nil {
+			done[t.Name] = t.own(*r.ended)
 		}
 	}
 	slices.SortFunc(p.Variants, func(a, b Variant) int { return cmp.Or(cmp.Compare(a.Agent, b.Agent), cmp.Compare(a.Model, b.Model)) })
@@ -209,46 +205,43 @@ func harborRunIn(job *os.Root, name string) *harborRun {
 		return nil
 	}
 	defer root.Close()
-	r := &harborRun{name: name, outputs: map[string]string{}}
+	r := &harborRun{name: name}
 	settings, serr := readIn(root, "config.json", maxHarborSetting)
-	result, rerr := readIn(root, "result.json", maxHarborResult)
+	data, rerr := readIn(root, "result.json", maxHarborResult)
 	if errors.Is(serr, fs.ErrNotExist) && errors.Is(rerr, fs.ErrNotExist) {
 		return nil
 	}
-	r.settings = rawjson.LooseOf(settings)
-	if lock, err := readIn(root, "lock.json", maxHarborSetting); err == nil {
-		r.lock = rawjson.LooseOf(lock)
+	lock, _ := readIn(root, "lock.json", maxHarborSetting) // an older version writes none
+	r.lock = rawjson.LooseOf(lock).Only("task")
+	var result rawjson.Loose
+	if rerr == nil {
+		if result, rerr = rawjson.ReadLoose(data); rerr == nil && result == nil {
+			rerr = errors.New("it is not an object")
+		}
 	}
 	switch {
 	case errors.Is(rerr, fs.ErrNotExist):
 	case rerr != nil:
-		r.broken = rerr
+		r.ended = &schema.Result{Status: schema.StatusFailed, Fault: schema.Faultf("read", schema.CodeUnreadable, schema.WhoUser, "result.json: %v", rerr)}
+		result = nil
 	default:
-		if r.broken = json.Unmarshal(result, &r.result); r.broken == nil && r.result == nil {
-			r.broken = errors.New("it is not an object")
-		}
+		r.ended = harborResult(root, result)
 	}
-	if r.broken != nil {
-		r.result = nil
-	}
+	r.settings = rawjson.LooseOf(settings)
 	if r.settings == nil {
-		r.settings = r.result.Object("config")
+		r.settings = result.Object("config")
 	}
-	if r.result != nil {
-		r.outputs[""] = tailIn(root, "verifier/test-stdout.txt", maxHarborOutput)
-		for _, step := range r.steps() {
-			r.outputs[step.Text("step_name")] = tailIn(root, path.Join("steps", step.Text("step_name"), "verifier/test-stdout.txt"), maxHarborOutput)
-		}
-	}
+	r.settings = r.settings.Only("agent", "task")
+	r.result = result.Only("agent_info", "source", "started_at", "task_checksum", "task_name")
 	return r
 }
 
 // maxHarborSteps is the largest number of steps of a trial that are read.
 const maxHarborSteps = 100
 
-// steps returns the results of the steps whose names can be those of folders.
-func (r *harborRun) steps() (out []rawjson.Loose) {
-	for _, raw := range r.result.List("step_results") {
+// harborSteps returns the results of the steps whose names can be those of folders.
+func harborSteps(result rawjson.Loose) (out []rawjson.Loose) {
+	for _, raw := range result.List("step_results") {
 		step := rawjson.LooseOf(raw)
 		if schema.CheckStepName("step_name", step.Text("step_name")) == nil && len(out) < maxHarborSteps {
 			out = append(out, step)
@@ -300,28 +293,27 @@ func (r *harborRun) trial(agents map[string]string) Trial {
 	return t
 }
 
-// result returns a result of the trial without figures.
-func (t *Trial) result(status schema.Status, fault *schema.Fault) schema.Result {
-	return schema.Result{
-		V: schema.Version, ID: t.Rollout, Trainer: t.Rollout.Trainer(), Group: t.Group, Index: t.Index, Task: t.Task, Attempt: 1,
-		Status: status, Fault: fault, Agent: t.Agent,
-	}
+// own returns a result of the trial with the fields that name it.
+func (t *Trial) own(r schema.Result) schema.Result {
+	r.V, r.ID, r.Trainer, r.Group, r.Index, r.Task, r.Attempt, r.Agent = schema.Version, t.Rollout, t.Rollout.Trainer(), t.Group, t.Index, t.Task, 1, t.Agent
+	return r
 }
 
-// ended converts Harbor's result.
-func (r *harborRun) ended(t *Trial) schema.Result {
-	h := r.result
-	out := t.result(schema.StatusDone, nil)
+// harborResult converts the result in the folder of a trial.
+func harborResult(trial *os.Root, h rawjson.Loose) *schema.Result {
+	output := func(of string) string {
+		return tailIn(trial, path.Join(of, "verifier/test-stdout.txt"), maxHarborOutput)
+	}
+	out := &schema.Result{Status: schema.StatusDone}
 	out.AgentVersion = h.Object("agent_info").Text("version")
 	out.Reward, out.Rewards = harborRewardsOf(h)
-	out.Phases = harborPhases(h, "", r.outputs[""])
-	steps := r.steps()
+	out.Phases = harborPhases(h, "", output(""))
 	usage := []rawjson.Loose{h.Object("agent_result")}
-	for _, s := range steps {
+	for _, s := range harborSteps(h) {
 		name := s.Text("step_name")
 		own := schema.StepResult{Name: name}
 		own.Reward, own.Rewards = harborRewardsOf(s)
-		phases := harborPhases(s, "step/"+name+"/", r.outputs[name])
+		phases := harborPhases(s, "step/"+name+"/", output(path.Join("steps", name)))
 		for _, p := range phases {
 			own.Phases = append(own.Phases, p.Name)
 		}
