@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
@@ -13,7 +14,6 @@ import (
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/contexts"
-	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
@@ -74,7 +74,8 @@ func addCompletions(cmd *cobra.Command) {
 	}
 }
 
-// completeWithin bounds the time in which a running system must answer a completion.
+// completeWithin bounds the time in which a running system, or a folder, must answer a
+// completion.
 const completeWithin = 1500 * time.Millisecond
 
 // completeFrom offers names of the running system that the flags or the current context
@@ -104,17 +105,28 @@ func completeFrom(system func(context.Context, *broker.Broker, string) []string,
 			if f := cmd.Flags().Lookup("runs"); f != nil {
 				runs = f.Value.String()
 			}
-			all = folder(runs)
+			read := make(chan []string, 1)
+			go func() { read <- folder(runs) }() // of many jobs; it ends with the process at the latest
+			select {
+			case all = <-read:
+			case <-time.After(completeWithin):
+			}
 		}
-		all = slices.DeleteFunc(all, func(v string) bool {
-			return v == "" || slices.Contains(args, v) || plain.Line(v, maxCompletion) != v || strings.Contains(v, " ")
-		})
+		all = slices.DeleteFunc(all, func(v string) bool { return slices.Contains(args, v) || !completable(v) })
 		return all[:min(len(all), maxCompleted)], files
 	}
 }
 
-// maxCompletion is the length of a value above which it is not offered, in characters.
+// maxCompletion is the length of a value above which it is not offered, in bytes.
 const maxCompletion = 200
+
+// completable reports whether a shell may be offered a value. Trainers choose names, and
+// bash inserts the beginning that several values share without quotes.
+func completable(v string) bool {
+	return v != "" && len(v) <= maxCompletion && v[0] != '-' && !strings.ContainsFunc(v, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_-./:,@+%", r)
+	})
+}
 
 // completedSystem returns the flags of a command that names a running system; nil: it
 // names none.
