@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -32,7 +33,13 @@ func (s *Server) Overhear(ctx context.Context, id schema.ID, begun func(), event
 		return &schema.InvalidError{Field: "id", Value: string(id), Want: "want a rollout of trainer " + s.tid}
 	}
 	o := &overhearing{s: s, id: id, in: make(chan *nats.Msg, overheardLag), calls: map[string]*overheardCall{}, event: event, piece: piece}
+	o.heard.open()
+	ctx, stop := context.WithCancel(ctx)
+	var pumping sync.WaitGroup
+	defer pumping.Wait()
+	defer stop()
 	defer o.close()
+	pumping.Go(func() { o.pump(ctx) })
 	for _, subject := range []string{subjects.TrainerEvents(s.tid), subjects.CallsOfRollout(id)} {
 		if _, err := o.listen(subject); err != nil {
 			return err
@@ -49,7 +56,11 @@ func (s *Server) Overhear(ctx context.Context, id schema.ID, begun func(), event
 		select {
 		case <-ctx.Done():
 			return nil
-		case m := <-o.in:
+		case <-o.heard.ready:
+			m, _ := o.heard.read()
+			if m == nil {
+				continue
+			}
 			if err := o.take(ctx, m); err != nil && ctx.Err() == nil { // the next call names its worker
 				s.b.Log().Debug().Err(err).Str("rollout", string(id)).Msg("answers are not heard at this moment")
 			}
@@ -60,7 +71,8 @@ func (s *Server) Overhear(ctx context.Context, id schema.ID, begun func(), event
 type overhearing struct {
 	s       *Server
 	id      schema.ID
-	in      chan *nats.Msg
+	in      chan *nats.Msg // of all subscriptions, so that their order stays
+	heard   mailbox        // the messages of in, within its bound in bytes
 	subs    []*nats.Subscription
 	frames  *nats.Subscription // of all rollouts of the trainer at worker; nil: no worker is known
 	worker  string
@@ -75,6 +87,19 @@ type overheardCall struct {
 	key   schema.Key
 	at    time.Time
 	ended bool
+}
+
+// pump empties in until the context ends: a message waits long while the body of another
+// one is fetched.
+func (o *overhearing) pump(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case m := <-o.in:
+			o.heard.put(m) // without room it is lost
+		}
+	}
 }
 
 func (o *overhearing) listen(subject string) (*nats.Subscription, error) {
@@ -154,6 +179,14 @@ func (o *overhearing) call(ctx context.Context, key schema.Key, m *nats.Msg) err
 		for _, c := range o.calls {
 			if c.key == key && !c.ended {
 				o.end(c, &schema.LLMEvent{Note: "the call was cancelled"})
+			}
+		}
+		return nil
+	case subjects.KindReject: // another answer follows
+		for _, c := range o.calls {
+			if c.key == key {
+				c.ended = false
+				o.tell(key, &schema.LLMEvent{Number: key.Call, Note: o.s.reject(ctx, m).Message})
 			}
 		}
 		return nil

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -82,6 +84,7 @@ func TestOverhear(t *testing.T) {
 	o := b.overhear(t, "alpha-1")
 	piece := &schema.Delta{V: 1, Delta: json.RawMessage(`{"content":"a"}`)}
 	large := strings.Repeat("x", 300_000) // it is compressed
+	var again4 atomic.Int32
 	b.listen(t, func(a modelcall.IncomingCall) {
 		switch {
 		case a.Cancel, a.Reject != nil:
@@ -90,6 +93,8 @@ func TestOverhear(t *testing.T) {
 			harness.Must(t, a.Send(b.answer(t, schema.FrameFault, "g2", 0, &schema.Fault{Code: "refused", Message: "refused", Status: http.StatusBadRequest})))
 		case a.Key.Call == 3:
 			harness.Must(t, a.Send(b.answer(t, schema.FrameAccept, "g3", 0, nil)))
+		case a.Key.Call == 4:
+			harness.Must(t, a.Send(b.answer(t, schema.FrameFinal, fmt.Sprintf("g4-%d", again4.Add(1)), 0, done("y"))))
 		default:
 			harness.Must(t, a.Send(b.answer(t, schema.FrameDelta, "g1", 0, piece)))
 			harness.Must(t, a.Send(b.answer(t, schema.FrameFinal, "g1", 1, done(large))))
@@ -115,6 +120,17 @@ func TestOverhear(t *testing.T) {
 	}
 	o.next(t, hi)
 	o.next(t, "note the call was cancelled")
+	refused := false
+	harness.Must(t, b.caller(time.Minute).Complete(t.Context(), call(4), func(f schema.Frame) error {
+		if f.Kind != schema.FrameFinal || refused {
+			return nil
+		}
+		refused = true
+		return schema.Faultf("call", schema.CodeBadAnswer, schema.WhoTrainer, "not this one")
+	}))
+	for _, want := range []string{hi, "answer " + string(done("y").Message), "note not this one", "answer " + string(done("y").Message)} {
+		o.next(t, want)
+	}
 
 	w2 := b.nats.Worker(t, "w2")
 	state("w2", 2, seq)
