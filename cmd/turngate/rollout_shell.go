@@ -25,7 +25,7 @@ func rolloutShellCommand(f *rolloutFlags) *cobra.Command {
 		Use:   "shell ID [-- CMD...]",
 		Short: "Run a command, or a shell, in the sandbox of a running rollout, as an operator; without --nats at " + defaultURL,
 		Long: "Run a command, or a shell, in the sandbox of a rollout that runs on a worker with --allow-shell. The credential is that of an operator. It has a terminal if stdin and stdout are terminals. " +
-			"The command is in the events of the rollout, and its result gets a note. The end of the agent, of the verifier and of the rollout ends the command.\n\n" +
+			"The command is in the events of the rollout, and its result gets a note. The command ends with the sandbox, and when the agent ends, unless a verifier in the same sandbox may need the agent's processes.\n\n" +
 			"Exit status: that of the command; 1 when the rollout has no sandbox or does not run, 2 when the arguments are invalid.",
 		PreRunE: func(cmd *cobra.Command, args []string) error {
 			what, _ := atDash(cmd, args)
