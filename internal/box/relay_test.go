@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/turngate/turngate/internal/harness"
@@ -42,14 +43,18 @@ func relayedTo(t *testing.T, refused error) (c *Caller, over <-chan error) {
 				go func() {
 					defer close(p.done)
 					_, _ = io.WriteString(cmd.Stdout, strings.Join(cmd.Args, " ")+cmd.Env["A"]+cmd.Dir+cmd.User+": ")
+					var resized sync.WaitGroup
 					if cmd.Terminal != nil {
-						select {
-						case size := <-cmd.Terminal.Resized:
-							_, _ = cmd.Stderr.Write(encodeSize(size))
-						case <-ctx.Done():
-						}
+						resized.Go(func() { // a size may come behind all of the input
+							select {
+							case size := <-cmd.Terminal.Resized:
+								_, _ = cmd.Stderr.Write(encodeSize(size))
+							case <-ctx.Done():
+							}
+						})
 					}
 					_, _ = io.Copy(cmd.Stdout, cmd.Stdin)
+					resized.Wait()
 					p.err = context.Cause(ctx)
 				}()
 				return p, nil
