@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -141,7 +142,7 @@ func retryAfter(text string, now time.Time) time.Duration {
 func (c *control) create(ctx context.Context, n *newSandbox) (made, error) {
 	var m made
 	_, err := c.ask(ctx, http.MethodPost, "/sandboxes", n, &m)
-	if err == nil && (m.ID == "" || url.PathEscape(m.ID) != m.ID) {
+	if err == nil && !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$`).MatchString(m.ID) { // it is part of paths and of a host's name
 		err = fmt.Errorf("E2B answers with a sandbox without a valid id: %q", plain.Line(m.ID, 100))
 	}
 	return m, err

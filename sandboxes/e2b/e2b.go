@@ -43,7 +43,7 @@ func Kind() sandboxes.Kind {
 			}
 			b := &Backend{
 				settings: withDefaults(h.E2B), helper: h.Helper, program: sync.OnceValues(func() (string, error) { return far.Digest(h.Helper) }),
-				client: &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone()},
+				client: clientOf(http.DefaultTransport.(*http.Transport).Clone()),
 			}
 			b.pace = newPace(b.settings.PerMinute)
 			b.control = &control{url: b.settings.APIURL, key: b.settings.Key, client: b.client}
@@ -53,6 +53,12 @@ func Kind() sandboxes.Kind {
 			return b, nil
 		},
 	}
+}
+
+// clientOf returns a client that follows no redirect: the key of the account and the token
+// of a sandbox would go to another host, or a request to one that only this host reaches.
+func clientOf(by http.RoundTripper) *http.Client {
+	return &http.Client{Transport: by, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // CheckSettings returns an error that names the first setting that is not valid.

@@ -3,8 +3,11 @@ package e2b_test
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -113,6 +116,38 @@ func TestCheckNamesTheMissingPart(t *testing.T) {
 	}
 	if left := s.Sandboxes(); len(left) > 0 {
 		t.Errorf("left: %+v", left)
+	}
+}
+
+// TestARedirectIsNotFollowed: the other host would get the key of the account.
+func TestARedirectIsNotFollowed(t *testing.T) {
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("%s %s, with the key %q", r.Method, r.URL, r.Header.Get("X-Api-Key"))
+	}))
+	defer elsewhere.Close()
+	for _, status := range []int{http.StatusFound, http.StatusTemporaryRedirect} {
+		s := httptest.NewServer(http.RedirectHandler(elsewhere.URL, status))
+		b := backend(t, sandboxes.E2B{Template: e2btest.Template, Key: "e2b_key", APIURL: s.URL})
+		if err := b.Check(t.Context()); err == nil || !strings.Contains(err.Error(), strconv.Itoa(status)) {
+			t.Errorf("got %v", err)
+		}
+		s.Close()
+	}
+}
+
+// TestAHostileSandboxSendsNoRequestElsewhere: its redirects are not followed.
+func TestAHostileSandboxSendsNoRequestElsewhere(t *testing.T) {
+	s := e2btest.Start(t)
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("%s %s, with the token %q", r.Method, r.URL, r.Header.Get("X-Access-Token"))
+	}))
+	defer elsewhere.Close()
+	hostile := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
+	defer hostile.Close()
+	e := settings(s)
+	e.SandboxURL = hostile.URL
+	if _, err := backend(t, e).Create(t.Context(), spec()); err == nil || !strings.Contains(err.Error(), "the stream broke") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -186,7 +186,7 @@ func TestARefusalForNowIsWaitedFor(t *testing.T) {
 		t.Errorf("after %s: %q", waited, log)
 	}
 	s.Refuse(1, 429, "3600")
-	short, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	short, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := b.Create(short, sp); err == nil || !strings.Contains(err.Error(), "429") || short.Err() != nil {
 		t.Errorf("a wait that is too long: %v", err)
@@ -241,13 +241,14 @@ func TestCreationsAreSpread(t *testing.T) {
 	e := settings(s)
 	e.PerMinute = 60
 	b := backend(t, e)
+	before := time.Now()
 	for i := range 2 {
 		sp := spec()
 		sp.Attempt = i + 1
 		harness.Must(t, create(t, b, sp).Close(t.Context()))
 	}
-	if made := s.Made(); made[1].Sub(made[0]) < 900*time.Millisecond {
-		t.Errorf("the second %s after the first", made[1].Sub(made[0]))
+	if waited := s.Made()[1].Sub(before); waited < time.Second {
+		t.Errorf("the second after %s", waited)
 	}
 }
 

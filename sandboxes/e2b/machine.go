@@ -112,7 +112,7 @@ func (b *Backend) machineOf(m *made) *machine {
 	with := http.Header{}
 	with.Set("E2b-Sandbox-Id", m.ID)
 	with.Set("E2b-Sandbox-Port", strconv.Itoa(envdPort))
-	files := &http.Client{Transport: &headed{b.client.Transport, with.Clone()}}
+	files := clientOf(&headed{b.client.Transport, with.Clone()})
 	with.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(envdUser+":")))
 	with.Set("Keepalive-Ping-Interval", strconv.Itoa(int(pingEvery.Seconds())))
 	if m.Token != "" {
@@ -120,7 +120,7 @@ func (b *Backend) machineOf(m *made) *machine {
 	}
 	return &machine{
 		Host: far.NewHost("e2b", "the E2B sandbox "+m.ID), id: m.ID, url: base, token: m.Token, control: b.control, files: files, over: make(chan struct{}),
-		processes: envdconnect.NewProcessClient(&http.Client{Transport: &headed{b.client.Transport, with}}, base, connect.WithReadMaxBytes(maxEvent), connect.WithAcceptCompression("gzip", nil, nil)),
+		processes: envdconnect.NewProcessClient(clientOf(&headed{b.client.Transport, with}), base, connect.WithReadMaxBytes(maxEvent), connect.WithAcceptCompression("gzip", nil, nil)),
 	}
 }
 
