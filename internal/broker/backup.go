@@ -37,7 +37,7 @@ type Backup struct {
 // SavedStream is a stream of a backup, with its consumers.
 type SavedStream struct {
 	Name     string          `json:"name"`
-	Messages uint64          `json:"messages"` // when the stream was read
+	Messages uint64          `json:"messages"` // when its snapshot began
 	File     string          `json:"file"`
 	Bytes    int64           `json:"bytes"` // of the file
 	SHA256   string          `json:"sha256"`
@@ -59,6 +59,10 @@ const maxManifest = 256 << 20
 // Queues are read first, then records, then files. So a request of a queue may have ended
 // by its record, and is dropped when it is delivered; and a file that a record names is
 // in the backup.
+//
+// The server reads the messages that were there at the beginning of a stream's snapshot,
+// one after the other: one that is replaced before its turn is in no backup, nor is its
+// successor.
 func SaveBackup(ctx context.Context, b *Broker, dir, version string, saved func(*SavedStream)) (*Backup, error) {
 	if err := emptyFolder(dir); err != nil {
 		return nil, err
