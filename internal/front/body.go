@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 
@@ -14,8 +15,11 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// maxJSON is the largest body of a request in bytes, besides a bundle.
-const maxJSON = 16 << 20
+// Bounds of JSON in bytes.
+const (
+	maxJSON    = 16 << 20 // body of a request, besides a bundle
+	maxDecoded = 64 << 20 // its values in memory, which may be far larger: {} is a request of a kilobyte
+)
 
 // read reads the JSON body of a request. An unknown or repeated field is an error.
 func read(w http.ResponseWriter, r *http.Request, into any) error {
@@ -39,11 +43,24 @@ func readError(err error) error {
 	return problemf(http.StatusBadRequest, schema.CodeInvalid, "the body did not arrive whole")
 }
 
+// errTooManyValues means that values of JSON take more memory than maxDecoded.
+var errTooManyValues = errors.New("too many values")
+
 // decode reads JSON. Its errors are problems that name the field.
 func decode(data []byte, into any) error {
-	err := jsonv2.Unmarshal(data, into, jsonv2.RejectUnknownMembers(true))
+	left := maxDecoded
+	bound := jsonv2.UnmarshalFromFunc(func(_ *jsontext.Decoder, value any) error {
+		if left -= int(reflect.TypeOf(value).Elem().Size()); left < 0 {
+			return errTooManyValues
+		}
+		return errors.ErrUnsupported // it is decoded as usual
+	})
+	err := jsonv2.Unmarshal(data, into, jsonv2.RejectUnknownMembers(true), jsonv2.WithUnmarshalers(bound))
 	if err == nil {
 		return nil
+	}
+	if errors.Is(err, errTooManyValues) {
+		return problemf(http.StatusRequestEntityTooLarge, schema.CodeTooLarge, "the JSON has too many values")
 	}
 	var wrong *jsonv2.SemanticError
 	var syntax *jsontext.SyntacticError
