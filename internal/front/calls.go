@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/turngate/turngate/schema"
@@ -119,7 +120,7 @@ func (s *Server) calls(w http.ResponseWriter, r *http.Request, t *tenant) error 
 	}
 	defer conn.CloseNow() //nolint:errcheck // it may be closed
 	conn.SetReadLimit(maxFrame)
-	h := &hands{conn: conn, trainer: tr, room: make(chan struct{}, o.parallel), open: map[string]*trainer.Pending{}}
+	h := &hands{conn: conn, trainer: tr, log: t.log.With().Str("trainer", t.name).Logger(), room: make(chan struct{}, o.parallel), open: map[string]*trainer.Pending{}}
 	h.run(r.Context())
 	return nil
 }
@@ -128,6 +129,7 @@ func (s *Server) calls(w http.ResponseWriter, r *http.Request, t *tenant) error 
 type hands struct {
 	conn    *websocket.Conn
 	trainer *trainer.Trainer
+	log     zerolog.Logger
 	room    chan struct{} // has a value for each call that the client has
 
 	mu   sync.Mutex
@@ -250,7 +252,10 @@ func (h *hands) take(ctx context.Context) error {
 				out, err = h.carryOut(&f)
 			}
 			if err != nil {
-				p, _ := problemOf(err)
+				p, inside := problemOf(err)
+				if inside {
+					h.log.Warn().Err(err).Msg("a frame of a trainer was not carried out")
+				}
 				out = &frame{Type: frameError, Key: schema.Clip(f.Key, 80), Code: p.Code, Field: p.Field, Detail: p.Detail}
 			}
 		}

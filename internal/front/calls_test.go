@@ -160,4 +160,7 @@ func TestACutWebSocketGetsItsCallsAgain(t *testing.T) {
 	if _, _, err := taker.conn.Read(ctx); websocket.CloseStatus(err) != websocket.StatusGoingAway {
 		t.Errorf("the client of a front that ends: %v", err)
 	}
+	stop()
+	b.url, _ = b.start()
+	b.hand(alphaToken, "") // a front that has ended has no shard any more
 }

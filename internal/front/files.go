@@ -42,9 +42,6 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request, t *tenant) error {
 		h.Set("Content-Length", strconv.FormatInt(a.Size, 10))
 		err := l.b.Objects.CopyArtifact(r.Context(), t.name, a.SHA256, slowly{w})
 		if errors.Is(err, broker.ErrNotFound) {
-			for _, name := range []string{"Content-Disposition", "Content-Length"} {
-				h.Del(name)
-			}
 			return problemf(http.StatusNotFound, codeNotFound, "the file is not kept any more")
 		}
 		return err

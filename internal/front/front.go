@@ -3,11 +3,11 @@
 package front
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"net"
 	"net/http"
@@ -82,7 +82,7 @@ func (s *Server) Run(ctx context.Context) error {
 		ReadTimeout:       readWithin,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    32 << 10,
-		ErrorLog:          log.New(io.Discard, "", 0), // it has the errors of foreign connections
+		ErrorLog:          log.New(panics{s.config.Log}, "", 0),
 	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(s.listener) }()
@@ -98,6 +98,7 @@ func (s *Server) Run(ctx context.Context) error {
 		_ = srv.Close()
 	}
 	for _, t := range s.tenants {
+		t.await(op) // WebSockets, for which Shutdown does not wait
 		t.close()
 	}
 	if err == nil {
@@ -107,6 +108,16 @@ func (s *Server) Run(ctx context.Context) error {
 		return nil
 	}
 	return fmt.Errorf("serve trainers: %w", err)
+}
+
+// panics writes the panics of handlers to the log, and nothing of foreign connections.
+type panics struct{ log zerolog.Logger }
+
+func (p panics) Write(line []byte) (int, error) {
+	if bytes.HasPrefix(line, []byte("http: panic")) {
+		p.log.Error().Bytes("panic", line).Msg("a request ended by a panic")
+	}
+	return len(line), nil
 }
 
 // errEnding ends the streams of a front that ends.

@@ -81,6 +81,8 @@ func problemOf(err error) (p *problem, inside bool) {
 		return &problem{Status: http.StatusTooManyRequests, Code: codeQueueFull, Detail: "the queue of this trainer is full: no rollout was submitted", after: 5 * time.Second}, false
 	case errors.Is(err, queue.ErrNoWorker):
 		return &problem{Status: http.StatusServiceUnavailable, Code: schema.CodeNoWorker, Detail: "no worker is there", after: 5 * time.Second}, false
+	case errors.Is(err, errEnding) || errors.Is(err, context.Canceled):
+		return &problem{Status: http.StatusServiceUnavailable, Code: codeBusy, Detail: errEnding.Error(), after: time.Second}, false
 	case errors.Is(err, broker.ErrUnreachable) || broker.IsMissing(err) || errors.Is(err, context.DeadlineExceeded):
 		return &problem{Status: http.StatusServiceUnavailable, Code: codeNATS, Detail: "NATS does not answer at this moment", after: 2 * time.Second}, false
 	default:
@@ -91,6 +93,8 @@ func problemOf(err error) (p *problem, inside bool) {
 // write answers with the problem.
 func (p *problem) write(w http.ResponseWriter) {
 	h := w.Header()
+	h.Del("Content-Disposition") // of a file that was to be the answer
+	h.Del("Content-Length")
 	h.Set("Content-Type", "application/problem+json")
 	if p.after > 0 {
 		h.Set("Retry-After", strconv.Itoa(int(p.after.Seconds())))

@@ -3,7 +3,6 @@ package front
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -32,8 +31,8 @@ type tenant struct {
 	uploads          chan struct{} // the same for bundles
 	streams          chan struct{} // the same for streams
 
-	mu   sync.Mutex // held while it connects
-	line *line      // nil: not connected yet
+	dialing chan struct{} // has a value while line is used
+	line    *line         // nil: not connected yet
 }
 
 // line is a connection as a trainer.
@@ -45,18 +44,22 @@ type line struct {
 }
 
 func newTenant(name, creds, url string, log zerolog.Logger) *tenant {
-	return &tenant{name: name, creds: creds, url: url, log: log, requests: make(chan struct{}, maxRequests), uploads: make(chan struct{}, maxUploads), streams: make(chan struct{}, maxStreams)}
+	return &tenant{name: name, creds: creds, url: url, log: log, requests: make(chan struct{}, maxRequests), uploads: make(chan struct{}, maxUploads), streams: make(chan struct{}, maxStreams), dialing: make(chan struct{}, 1)}
 }
 
 // dial returns the connection, which is made for the first request.
 func (t *tenant) dial(ctx context.Context) (*line, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, dialWithin)
+	defer cancel()
+	select {
+	case t.dialing <- struct{}{}:
+		defer func() { <-t.dialing }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("connect as trainer %s: %w", t.name, context.Cause(ctx))
+	}
 	if t.line != nil {
 		return t.line, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialWithin)
-	defer cancel()
 	b, err := broker.Dial(ctx, broker.Config{URL: t.url, Creds: t.creds, Name: "turngate serve trainer " + t.name, Inbox: broker.InboxFor(broker.RoleTrainer, t.name), Log: t.log})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", broker.ErrUnreachable, err)
@@ -77,8 +80,8 @@ func (t *tenant) dial(ctx context.Context) (*line, error) {
 }
 
 func (t *tenant) close() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.dialing <- struct{}{}
+	defer func() { <-t.dialing }()
 	if t.line != nil {
 		t.line.b.Close()
 		t.line = nil
@@ -87,10 +90,12 @@ func (t *tenant) close() {
 
 // lost reports whether the connection was made and is lost.
 func (t *tenant) lost() bool {
-	if !t.mu.TryLock() { // it connects
+	select {
+	case t.dialing <- struct{}{}:
+		defer func() { <-t.dialing }()
+	default: // it connects
 		return false
 	}
-	defer t.mu.Unlock()
 	return t.line != nil && !t.line.b.Connected()
 }
 
@@ -116,6 +121,17 @@ func (t *tenant) stream() (done func(), err error) {
 		return func() { <-t.streams }, nil
 	default:
 		return nil, busy(fmt.Sprintf("this trainer has %d open streams: close some", maxStreams))
+	}
+}
+
+// await waits until no stream is open, or the context ends. No other one begins then.
+func (t *tenant) await(ctx context.Context) {
+	for range cap(t.streams) {
+		select {
+		case t.streams <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

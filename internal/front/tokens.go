@@ -105,6 +105,9 @@ func (t *Tokens) add(e tokenEntry, dir string) error {
 	if _, err := hex.Decode(g.sum[:], []byte(e.SHA256)); err != nil {
 		return &schema.InvalidError{Field: "sha256", Value: "of another form", Want: "want 64 hex digits"}
 	}
+	if g.sum == sha256.Sum256(nil) {
+		return &schema.InvalidError{Field: "sha256", Value: e.SHA256, Want: "want that of a token: this one is of an empty text"}
+	}
 	for _, other := range t.all {
 		if other.sum == g.sum {
 			return &schema.InvalidError{Field: "sha256", Value: e.SHA256, Want: "want another token in each entry"}
