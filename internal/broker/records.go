@@ -165,11 +165,22 @@ func (h *Records) WaitingAfter(ctx context.Context, tid string, after uint64, ha
 	})
 }
 
-// ResultsAfter calls handle for the results of a trainer behind a place, in order, until
-// it returns false, and returns the place of the last one. If the server has lost its store,
+// End returns the place of the newest record of a trainer. A trainer has the rights for it.
+func (h *Records) End(ctx context.Context, tid string) (Place, error) {
+	s, err := h.streams.Fresh(ctx, subjects.Records(tid))
+	if err != nil {
+		return Place{}, err
+	}
+	has := s.CachedInfo()
+	return Place{has.Created.UnixNano(), has.State.LastSeq}, nil
+}
+
+// ResultsAfter calls handle for the results of a trainer behind a place, in order, each with
+// its size in bytes as it is stored, until it returns false, and returns the place of the
+// last one. If the server has lost its store,
 // it begins anew. A result that cannot be read is left out. A trainer has the rights for
 // it.
-func (h *Records) ResultsAfter(ctx context.Context, tid string, after Place, handle func(at Place, r *schema.Result) bool) (Place, error) {
+func (h *Records) ResultsAfter(ctx context.Context, tid string, after Place, handle func(at Place, r *schema.Result, size int) bool) (Place, error) {
 	s, err := h.streams.Fresh(ctx, subjects.Records(tid))
 	if err != nil {
 		return after, err
@@ -186,7 +197,7 @@ func (h *Records) ResultsAfter(ctx context.Context, tid string, after Place, han
 		after.Seq = m.Sequence
 		var r schema.Result
 		if DecodeRecord(m.Subject, m.Data, &r) == nil && r.ID.Trainer() == tid {
-			more = handle(after, &r)
+			more = handle(after, &r, len(m.Data))
 		}
 		return more && ctx.Err() == nil
 	})

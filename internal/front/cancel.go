@@ -39,8 +39,8 @@ type cancellation struct {
 
 // cancelled is the answer to it.
 type cancelled struct {
-	Ended []schema.ID `json:"ended"`
-	Open  []schema.ID `json:"open"` // that have not ended yet: cancel them again
+	Ended []schema.ID `json:"ended"` // of ids, also those that had ended before
+	Open  []schema.ID `json:"open"`  // that have not ended yet: cancel them again
 }
 
 func (c *cancellation) check(trainer string) (wait time.Duration, err error) {
@@ -91,11 +91,11 @@ func (s *Server) cancel(w http.ResponseWriter, r *http.Request, t *tenant) error
 	if err != nil {
 		return err
 	}
-	open, err := l.open(r.Context(), &body)
+	open, ended, err := l.open(r.Context(), &body)
 	if err != nil {
 		return err
 	}
-	out := cancelled{Ended: []schema.ID{}, Open: []schema.ID{}}
+	out := cancelled{Ended: ended, Open: []schema.ID{}}
 	until := time.Now().Add(wait)
 	for len(open) > 0 {
 		if err := l.queue.Cancel(open.ids(), open.seqs(), body.Reason); err != nil {
@@ -110,12 +110,17 @@ func (s *Server) cancel(w http.ResponseWriter, r *http.Request, t *tenant) error
 			return context.Cause(r.Context())
 		case <-time.After(min(left, cancelEvery)):
 		}
-		ended, err := l.ended(r.Context(), open)
+		over, err := l.ended(r.Context(), open)
 		if err != nil {
 			return err
 		}
-		out.Ended = append(out.Ended, ended...)
-		open = slices.DeleteFunc(open, func(o openRollout) bool { return slices.Contains(ended, o.id) })
+		i := -1
+		open = slices.DeleteFunc(open, func(o openRollout) bool {
+			if i++; over[i] {
+				out.Ended = append(out.Ended, o.id)
+			}
+			return over[i]
+		})
 	}
 	out.Open = append(out.Open, open.ids()...)
 	status := http.StatusOK
@@ -125,7 +130,8 @@ func (s *Server) cancel(w http.ResponseWriter, r *http.Request, t *tenant) error
 	return reply(w, status, &out)
 }
 
-// openRollout is a rollout without a result, with the sequence of its message in the queue.
+// openRollout is a rollout without a result, with the sequence of its message in the queue;
+// 0: it is not known.
 type openRollout struct {
 	id  schema.ID
 	seq uint64
@@ -152,15 +158,14 @@ func (o openRollouts) seqs() []uint64 {
 // errFound ends the reading of a queue.
 var errFound = errors.New("all are found")
 
-// open returns the selected rollouts that have no result. The queue has the message of each
-// open rollout.
-func (l *line) open(ctx context.Context, c *cancellation) (openRollouts, error) {
+// open returns the selected rollouts that have no result, and those of the ids that have
+// ended. The queue has the message of each open rollout.
+func (l *line) open(ctx context.Context, c *cancellation) (out openRollouts, ended []schema.ID, err error) {
 	wanted := map[schema.ID]bool{}
 	for _, id := range c.IDs {
 		wanted[id] = true
 	}
-	var out openRollouts
-	err := l.queue.OpenRequests(ctx, func(q schema.Request, _ int, seq uint64, _ time.Time) error {
+	err = l.queue.OpenRequests(ctx, func(q schema.Request, _ int, seq uint64, _ time.Time) error {
 		if !c.All && (c.Group == "" || q.Group != c.Group) && !wanted[q.ID] {
 			return nil
 		}
@@ -171,23 +176,34 @@ func (l *line) open(ctx context.Context, c *cancellation) (openRollouts, error) 
 		return ctx.Err()
 	})
 	if err != nil && !errors.Is(err, errFound) {
-		return nil, err
+		return nil, nil, err
 	}
+	ended = []schema.ID{}
 	for i, id := range c.IDs {
 		if !wanted[id] {
 			continue
 		}
-		if _, err := l.b.Records.State(ctx, id); errors.Is(err, broker.ErrNotFound) {
+		delete(wanted, id)
+		state, err := l.b.Records.State(ctx, id)
+		var bad *broker.UnreadableRecord
+		switch {
+		case errors.Is(err, broker.ErrNotFound):
 			p := notFound(string(id))
 			p.Field = fmt.Sprintf("ids[%d]", i)
-			return nil, p
+			return nil, nil, p
+		case err != nil && !errors.As(err, &bad):
+			return nil, nil, err
+		case state.Status.Terminal():
+			ended = append(ended, id)
+		default: // its message was moved while the queue was read
+			out = append(out, openRollout{id, 0})
 		}
 	}
-	return out, nil
+	return out, ended, nil
 }
 
-// ended returns the rollouts that have ended meanwhile.
-func (l *line) ended(ctx context.Context, open openRollouts) ([]schema.ID, error) {
+// ended reports which of the rollouts have ended meanwhile.
+func (l *line) ended(ctx context.Context, open openRollouts) ([]bool, error) {
 	over := make([]bool, len(open))
 	all, op := errgroup.WithContext(ctx)
 	all.SetLimit(lookedAt)
@@ -202,14 +218,7 @@ func (l *line) ended(ctx context.Context, open openRollouts) ([]schema.ID, error
 			return err
 		})
 	}
-	err := all.Wait()
-	var out []schema.ID
-	for i := range open {
-		if over[i] {
-			out = append(out, open[i].id)
-		}
-	}
-	return out, err
+	return over, all.Wait()
 }
 
 // retry submits the request of an ended rollout under a new id.

@@ -148,6 +148,10 @@ func TestCancel(t *testing.T) {
 	if len(out.Ended) != 1 || out.Ended[0] != loose.IDs[0] {
 		t.Errorf("by id: %+v", out)
 	}
+	b.call("POST", "/v1/cancel", cancellation{IDs: []schema.ID{loose.IDs[0], group.IDs[0], loose.IDs[0]}, WaitMS: &long}, 200, &out)
+	if len(out.Ended) != 2 || len(out.Open) != 0 {
+		t.Errorf("two that had ended: %+v", out)
+	}
 	b.call("POST", "/v1/cancel", cancellation{All: true, WaitMS: &long}, 200, &out)
 	if len(out.Ended) != 1 || out.Ended[0] != loose.IDs[1] {
 		t.Errorf("all: %+v", out)

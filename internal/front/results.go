@@ -13,11 +13,12 @@ import (
 
 // Bounds of the results of one answer.
 const (
-	resultsLimit = 50
-	maxResults   = 200
-	maxWait      = 60              // seconds
-	lookEvery    = 5 * time.Second // for results whose hint was lost
-	lookAgain    = 50 * time.Millisecond
+	resultsLimit   = 50
+	maxResults     = 200
+	maxResultBytes = 16 << 20        // as they are stored; the last one may be beyond
+	maxWait        = 60              // seconds
+	lookEvery      = 5 * time.Second // for results whose hint was lost
+	lookAgain      = 50 * time.Millisecond
 )
 
 // resultPage is an answer to GET /v1/results.
@@ -72,7 +73,7 @@ func (s *Server) results(w http.ResponseWriter, r *http.Request, t *tenant) erro
 	}
 	var at broker.Place
 	if cursor == cursorEnd {
-		at, err = l.b.Records.ResultsAfter(r.Context(), t.name, at, func(broker.Place, *schema.Result) bool { return true })
+		at, err = l.b.Records.End(r.Context(), t.name)
 	} else {
 		at, err = placeOf(field, cursor)
 	}
@@ -119,10 +120,12 @@ func (f *follower) poll(ctx context.Context, wait time.Duration, limit int, out 
 	defer cancel()
 	late := time.NewTimer(wait)
 	defer late.Stop()
+	size := 0
 	for {
-		next, err := f.line.b.Records.ResultsAfter(ctx, f.trainer, f.at, func(_ broker.Place, r *schema.Result) bool {
+		next, err := f.line.b.Records.ResultsAfter(ctx, f.trainer, f.at, func(_ broker.Place, r *schema.Result, n int) bool {
 			out.Results = append(out.Results, *r)
-			return len(out.Results) < limit
+			size += n
+			return len(out.Results) < limit && size < maxResultBytes
 		})
 		if err != nil {
 			return err
@@ -157,7 +160,7 @@ func (f *follower) stream(ctx context.Context, to *feed) error {
 	defer beat.Stop()
 	for ctx.Err() == nil {
 		var werr error
-		next, err := f.line.b.Records.ResultsAfter(ctx, f.trainer, f.at, func(at broker.Place, r *schema.Result) bool {
+		next, err := f.line.b.Records.ResultsAfter(ctx, f.trainer, f.at, func(at broker.Place, r *schema.Result, _ int) bool {
 			werr = to.send("result", cursorOf(at), r)
 			return werr == nil
 		})

@@ -24,12 +24,15 @@ func wantsFeed(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "text/event-stream")
 }
 
+// newFeed begins a stream. The client has its header at once.
 func newFeed(w http.ResponseWriter) *feed {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // nginx passes each event on
 	w.WriteHeader(http.StatusOK)
-	return &feed{w, http.NewResponseController(w)}
+	f := &feed{w, http.NewResponseController(w)}
+	_ = f.beat() // the next write fails, too
+	return f
 }
 
 // send writes an event. Without an id it does not move the place at which a client goes on.
