@@ -249,7 +249,7 @@ func (s *Server) retry(w http.ResponseWriter, r *http.Request, t *tenant) error 
 	if q.ID, err = nameID(t.name, name); err != nil {
 		return err
 	}
-	out, err := s.put(r.Context(), t, []schema.Request{q}, nil, "request")
+	out, err := s.put(r.Context(), t, batch{[]schema.Request{q}, nil, "request", key != ""})
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package front
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
@@ -122,6 +125,61 @@ func TestARepeatedSubmitIsOne(t *testing.T) {
 	}
 	if random := submit("", 202, plainRequest()); random.Known != 0 {
 		t.Errorf("without a key: %+v", random)
+	}
+}
+
+// TestTwoSubmitsAtOnce: of two requests with one key and other content, through two fronts
+// at the same time, one is refused.
+func TestTwoSubmitsAtOnce(t *testing.T) {
+	b := newBench(t)
+	other, _ := b.start()
+	for _, path := range []string{"/v1/rollouts", "/v1/groups"} {
+		for i := range 4 {
+			statuses := make(chan int, 2)
+			for j, url := range []string{b.url, other} {
+				q := plainRequest()
+				q.Task.Instruction = fmt.Sprint("of front ", j)
+				var body any = submission{Requests: []schema.Request{q}}
+				if path == "/v1/groups" {
+					body = groupSubmission{N: 3, Request: q}
+				}
+				r := b.request("POST", path, alphaToken, body)
+				r.URL.Host = strings.TrimPrefix(url, "http://")
+				r.Header.Set("Idempotency-Key", fmt.Sprint("k", i))
+				go func() {
+					res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r)
+					if err != nil {
+						statuses <- 0
+						return
+					}
+					_ = res.Body.Close()
+					statuses <- res.StatusCode
+				}()
+			}
+			if one, two := <-statuses, <-statuses; one+two != 202+409 {
+				t.Errorf("%s: %d and %d", path, one, two)
+			}
+		}
+	}
+}
+
+// TestTheQueueHasAnotherRequest: it came between the look for an id and the submit.
+func TestTheQueueHasAnotherRequest(t *testing.T) {
+	b := newBench(t)
+	one := newTenant("alpha", b.Server.TrainerCreds("alpha"), b.Server.URL(), zerolog.Nop())
+	t.Cleanup(one.close)
+	l, err := one.dial(t.Context())
+	harness.Must(t, err)
+	first := []schema.Request{harness.Request("alpha-1"), harness.Request("alpha-2")}
+	second := []schema.Request{first[0], first[1]}
+	second[1].Task.Instruction = "another thing"
+	for _, requests := range [][]schema.Request{first, first, second} {
+		seqs, err := l.queue.Submit(t.Context(), 2, requests)
+		harness.Must(t, err)
+		var p *problem
+		if err := l.confirm(t.Context(), requests, seqs); errors.As(err, &p) != (requests[1].Task.Instruction == "another thing") || p == nil && err != nil {
+			t.Errorf("%+v: %v", requests[1].Task, err)
+		}
 	}
 }
 

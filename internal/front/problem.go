@@ -83,7 +83,7 @@ func problemOf(err error) (p *problem, inside bool) {
 		return &problem{Status: http.StatusServiceUnavailable, Code: schema.CodeNoWorker, Detail: "no worker is there", after: 5 * time.Second}, false
 	case errors.Is(err, errEnding) || errors.Is(err, context.Canceled):
 		return &problem{Status: http.StatusServiceUnavailable, Code: codeBusy, Detail: errEnding.Error(), after: time.Second}, false
-	case errors.Is(err, broker.ErrUnreachable) || broker.IsMissing(err) || errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, broker.ErrUnreachable) || broker.IsMissing(err) || broker.Passing(err) || errors.Is(err, context.DeadlineExceeded):
 		return &problem{Status: http.StatusServiceUnavailable, Code: codeNATS, Detail: "NATS does not answer at this moment", after: 2 * time.Second}, false
 	default:
 		return problemf(http.StatusInternalServerError, schema.CodeInternal, "the front cannot answer this request; its log has the reason"), true

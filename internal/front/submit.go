@@ -75,8 +75,10 @@ func (s *Server) submit(w http.ResponseWriter, r *http.Request, t *tenant) error
 	if n := len(body.Requests); n == 0 || n > maxSubmit {
 		return invalidField("requests", strconv.Itoa(n)+" requests", fmt.Sprintf("want 1 to %d", maxSubmit))
 	}
+	named := key != ""
 	for i := range body.Requests {
 		q := &body.Requests[i]
+		named = named || q.ID != ""
 		if q.ID == "" {
 			name := ulid.Make().String()
 			if key != "" {
@@ -87,7 +89,7 @@ func (s *Server) submit(w http.ResponseWriter, r *http.Request, t *tenant) error
 			}
 		}
 	}
-	out, err := s.put(r.Context(), t, body.Requests, body.Lane, "requests[%d]")
+	out, err := s.put(r.Context(), t, batch{body.Requests, body.Lane, "requests[%d]", named})
 	if err != nil {
 		return err
 	}
@@ -116,6 +118,7 @@ func (s *Server) submitGroup(w http.ResponseWriter, r *http.Request, t *tenant) 
 	if body.Request.Index != 0 {
 		return invalidField("request.index", strconv.Itoa(body.Request.Index), "a group gives each rollout its own: leave it out")
 	}
+	named := key != "" || body.Group != ""
 	if body.Group == "" {
 		body.Group = ulid.Make().String()
 		if key != "" {
@@ -134,7 +137,7 @@ func (s *Server) submitGroup(w http.ResponseWriter, r *http.Request, t *tenant) 
 			return err
 		}
 	}
-	out, err := s.put(r.Context(), t, requests, body.Lane, "request")
+	out, err := s.put(r.Context(), t, batch{requests, body.Lane, "request", named})
 	if err != nil {
 		return err
 	}
@@ -148,9 +151,17 @@ func nameID(trainer, name string) (schema.ID, error) {
 	return schema.NewID(trainer, "turngate serve\n"+name) // a new line is in no token, so this is hashed
 }
 
-// put checks requests and puts those on the queue that were not submitted before. field is
-// the path of a request in the body.
-func (s *Server) put(ctx context.Context, t *tenant, requests []schema.Request, lane *int, field string) (*submitted, error) {
+// batch has the requests of one submit.
+type batch struct {
+	requests []schema.Request
+	lane     *int   // nil: subjects.DefaultLane
+	field    string // path of a request in the body
+	named    bool   // an id was chosen by the client, so it may be in use
+}
+
+// put checks requests and puts those on the queue that were not submitted before.
+func (s *Server) put(ctx context.Context, t *tenant, b batch) (*submitted, error) {
+	requests, lane, field := b.requests, b.lane, b.field
 	if lane != nil && (*lane < 0 || *lane >= subjects.Lanes) {
 		return nil, invalidField("lane", strconv.Itoa(*lane), fmt.Sprintf("want 0 to %d", subjects.Lanes-1))
 	}
@@ -180,9 +191,11 @@ func (s *Server) put(ctx context.Context, t *tenant, requests []schema.Request, 
 	if err != nil {
 		return nil, err
 	}
-	fresh, err := l.fresh(ctx, requests)
-	if err != nil {
-		return nil, err
+	fresh := requests
+	if b.named {
+		if fresh, err = l.fresh(ctx, requests); err != nil {
+			return nil, err
+		}
 	}
 	out.Known = len(requests) - len(fresh)
 	if len(fresh) == 0 {
@@ -194,8 +207,36 @@ func (s *Server) put(ctx context.Context, t *tenant, requests []schema.Request, 
 	}
 	op, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	_, err = l.queue.Submit(op, at, fresh)
+	seqs, err := l.queue.Submit(op, at, fresh)
+	if err == nil && b.named {
+		err = l.confirm(op, fresh, seqs)
+	}
 	return out, err
+}
+
+// confirm returns a conflict if the queue has another request in the place of one of these:
+// it was submitted at the same time, and the queue keeps the first one of an id.
+func (l *line) confirm(ctx context.Context, requests []schema.Request, seqs []uint64) error {
+	all, op := errgroup.WithContext(ctx)
+	all.SetLimit(lookedAt)
+	for i := range requests {
+		all.Go(func() error {
+			q := &requests[i]
+			has, err := l.queue.RequestAt(op, q.ID, seqs[i])
+			if errors.Is(err, broker.ErrNotFound) { // a worker has it already
+				has, err = l.b.Records.Request(op, q.ID)
+			}
+			var bad *broker.UnreadableRecord
+			if errors.Is(err, broker.ErrNotFound) || errors.As(err, &bad) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			return sameAs(&has, q)
+		})
+	}
+	return all.Wait()
 }
 
 // within names the field of an error inside a request.

@@ -205,6 +205,19 @@ func (t *Trainer) Queued(ctx context.Context, id schema.ID, seq uint64) (bool, e
 	return m != nil, err
 }
 
+// RequestAt reads the request of a rollout at a sequence of the queue. The error wraps
+// broker.ErrNotFound if the queue does not have it there any more.
+func (t *Trainer) RequestAt(ctx context.Context, id schema.ID, seq uint64) (r schema.Request, err error) {
+	m, err := t.broker.Messages.At(ctx, subjects.Queue(t.tid), seq)
+	if err != nil {
+		return r, err
+	}
+	if m == nil || schema.Decode(m.Data, &r) != nil || r.ID != id {
+		return schema.Request{}, fmt.Errorf("request of %s: %w", id, broker.ErrNotFound)
+	}
+	return r, nil
+}
+
 // OpenRequests calls handle for the request of each open rollout of this trainer, with the lane,
 // the sequence and the time of its message, oldest first. It reads one message for each.
 func (t *Trainer) OpenRequests(ctx context.Context, handle func(r schema.Request, lane int, seq uint64, at time.Time) error) error {
