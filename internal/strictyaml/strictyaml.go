@@ -55,7 +55,8 @@ func check(n *yaml.Node, t reflect.Type, path string, wrong *[]error) {
 	case reflect.Struct:
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			key, fields := n.Content[i], fieldsOf(t)
-			if key.ShortTag() == "!!merge" {
+			if key.ShortTag() == mergeTag {
+				checkMerged(n.Content[i+1], t, path, wrong)
 				continue
 			}
 			field, ok := fields.types[key.Value]
@@ -67,12 +68,41 @@ func check(n *yaml.Node, t reflect.Type, path string, wrong *[]error) {
 		}
 	case reflect.Map:
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			check(n.Content[i+1], t.Elem(), joined(path, n.Content[i].Value), wrong)
+			if key := n.Content[i]; key.ShortTag() == mergeTag {
+				checkMerged(n.Content[i+1], t, path, wrong)
+			} else {
+				check(n.Content[i+1], t.Elem(), joined(path, key.Value), wrong)
+			}
 		}
 	case reflect.Slice:
 		for i, item := range n.Content {
 			check(item, t.Elem(), fmt.Sprintf("%s[%d]", path, i), wrong)
 		}
+	}
+}
+
+// mergeTag is the tag of the key <<, whose value has further fields, or a list of such
+// values. maxMerges bounds how deep they contain each other: an alias may lead back.
+const (
+	mergeTag  = "!!merge"
+	maxMerges = 3
+)
+
+func checkMerged(n *yaml.Node, t reflect.Type, path string, wrong *[]error) {
+	path = joined(path, "<<")
+	if strings.Count(path, "<<") > maxMerges {
+		*wrong = append(*wrong, fmt.Errorf("line %d: %s is not valid: want at most %d << inside each other", n.Line, named(path), maxMerges))
+		return
+	}
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	list := []*yaml.Node{n}
+	if n.Kind == yaml.SequenceNode {
+		list = n.Content
+	}
+	for _, one := range list {
+		check(one, t, path, wrong)
 	}
 }
 

@@ -54,6 +54,9 @@ func TestErrors(t *testing.T) {
 		"- a\n":                     "line 1: the file: a list is not valid: want fields with values",
 		"a: x\n":                    `line 1: a: "x" is not valid`,
 		"a: [":                      "line 2",
+		"<<: {url: U}\n":            `line 1: <<.url: "U" is not valid: want fields with values`,
+		"a: {<<: [{names: x}]}\n":   `a.<<.names: "x" is not valid: want a list`,
+		"a: &a {<<: *a}\n":          "want at most 3 << inside each other",
 	} {
 		var v map[string]server
 		err := Decode([]byte(text), &v)
@@ -64,10 +67,18 @@ func TestErrors(t *testing.T) {
 	_ = server{}.own
 }
 
+func TestFieldsAreMerged(t *testing.T) {
+	var v map[string]server
+	if err := Decode([]byte("a: &a {url: u}\nb: {<<: *a, names: [x]}\nc: {<<: [*a, {names: [y]}]}\n"), &v); err != nil || v["b"].URL != "u" || v["b"].Names[0] != "x" || v["c"].URL != "u" || v["c"].Names[0] != "y" {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	f.Add("a:\n  url: u\n  names: [x]\n")
 	f.Add("a: &a [*a]")
 	f.Add("a: {<<: {url: x}}")
+	f.Add("<<: {url: U}")
 	f.Fuzz(func(t *testing.T, text string) {
 		var v map[string]server
 		if err := Decode([]byte(text), &v); err != nil && strings.Contains(err.Error(), "strictyaml.server") {
