@@ -67,23 +67,13 @@ func TestABrokenStreamOfE2BIsRetried(t *testing.T) {
 	const sleeper = "70074"
 	run := b.run(t, "--agent", "command", "--sandbox", "e2b", filepath.Join(testenv.Root(t), "examples/tasks/hello"),
 		"--", "sh", "-c", "sleep "+sleeper+"; echo 'Hello, world!' > hello.txt")
-	var before, agent string // files of argv
-	sleeps := func() bool {
-		now := sleepers(t, sleeper)
-		if len(now) != 1 || now[0] == before {
-			return false
-		}
-		agent = now[0]
-		return true
-	}
-	harness.Eventually(t, "the agent", time.Minute, sleeps)
-	before = agent
+	before := newSleeper(t, "the agent", 5*time.Minute, sleeper, "")
 	first := s.Sandboxes()
 	if len(first) != 1 {
 		t.Fatalf("the sandboxes %+v", first)
 	}
 	s.Cut(first[0].ID)
-	harness.Eventually(t, "the agent of the second attempt", 2*time.Minute, sleeps)
+	agent := newSleeper(t, "the agent of the second attempt", 5*time.Minute, sleeper, before)
 	for _, i := range s.Sandboxes() {
 		if i.ID == first[0].ID || i.Metadata["turngate_run"] != "2" {
 			t.Errorf("there is %+v", i)

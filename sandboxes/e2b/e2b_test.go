@@ -1,7 +1,6 @@
 package e2b_test
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -58,24 +57,6 @@ func backend(t *testing.T, s sandboxes.E2B) sandboxes.Backend {
 
 func spec() sandboxes.Spec {
 	return sandboxes.Spec{Owner: "w1", Rollout: "alpha-1", Attempt: 1, Ready: time.Minute}
-}
-
-func create(t *testing.T, b sandboxes.Backend, s sandboxes.Spec) sandboxes.Sandbox {
-	t.Helper()
-	sb, err := b.Create(t.Context(), s)
-	harness.Must(t, err)
-	t.Cleanup(func() { _ = sb.Close(context.WithoutCancel(t.Context())) })
-	return sb
-}
-
-func output(t *testing.T, sb sandboxes.Sandbox, script string) string {
-	t.Helper()
-	var out strings.Builder
-	p, err := sb.Start(t.Context(), sandboxes.Cmd{Args: []string{"/bin/sh", "-c", script}, Stdout: &out, Stderr: &out, Timeout: time.Minute})
-	harness.Must(t, err)
-	_, err = p.Wait()
-	harness.Must(t, err)
-	return out.String()
 }
 
 func TestContract(t *testing.T) {
@@ -168,18 +149,7 @@ func TestSettingsOfAnAccountAreRefusedByName(t *testing.T) {
 // TestSettingsAreRefusedByName: nothing is asked of E2B for them.
 func TestSettingsAreRefusedByName(t *testing.T) {
 	b := backend(t, sandboxes.E2B{Template: "base", Key: "x", APIURL: "http://127.0.0.1:1"})
-	for field, s := range map[string]sandboxes.Spec{
-		"sandbox.network":  {Network: "open"},
-		"sandbox.image":    {Image: "debian:12"},
-		"sandbox.gpus":     {GPUs: 1},
-		"sandbox.services": {Services: []sandboxes.Service{{Name: "db"}}},
-	} {
-		_, err := b.Create(t.Context(), s)
-		var no *sandboxes.UnsupportedError
-		if !errors.As(err, &no) || no.Field != field || strings.Contains(no.Reason, "local") {
-			t.Errorf("%s: %v", field, err)
-		}
-	}
+	sandboxtest.RefusesByName(t, b)
 }
 
 // TestPackagesAreInTheSandbox: the folder of an agent travels, and cannot be changed.
@@ -193,8 +163,8 @@ func TestPackagesAreInTheSandbox(t *testing.T) {
 	sp := spec()
 	sp.Mounts = []sandboxes.Mount{{Host: dir, Guest: "/opt/agent"}}
 	sp.Log = func(line string) { log = append(log, line) }
-	sb := create(t, backend(t, settings(s)), sp)
-	if got := output(t, sb, `/opt/agent/bin/hello; wc -c </opt/agent/big; touch /opt/agent/x 2>/dev/null || echo read-only`); got != "hello\n5242880\nread-only\n" {
+	sb := sandboxtest.Create(t, backend(t, settings(s)), sp)
+	if got := sandboxtest.Output(t, sb, `/opt/agent/bin/hello; wc -c </opt/agent/big; touch /opt/agent/x 2>/dev/null || echo read-only`); got != "hello\n5242880\nread-only\n" {
 		t.Errorf("got %q", got)
 	}
 	if len(log) != 2 || !strings.HasPrefix(log[0], "turngate travels") {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,13 +16,9 @@ import (
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/e2b/e2btest"
+	"github.com/turngate/turngate/sandboxes/sandboxtest"
 	"github.com/turngate/turngate/schema"
 )
-
-// sleeps is a command that lives until its sandbox ends. Its argument marks it.
-func sleeps(mark string) sandboxes.Cmd {
-	return sandboxes.Cmd{Args: []string{"/bin/sh", "-c", `echo up; setsid sleep 3600 & while :; do sleep 1; done`, mark}}
-}
 
 // work is a worker with one sandbox, until it is killed.
 func work(s sandboxes.E2B, mark string) int {
@@ -37,7 +32,7 @@ func work(s sandboxes.E2B, mark string) int {
 		fmt.Println(err)
 		return 1
 	}
-	c := sleeps(mark)
+	c := sandboxtest.Sleeps(mark)
 	c.Stdout = os.Stdout
 	p, err := sb.Start(context.Background(), c)
 	if err == nil {
@@ -47,19 +42,6 @@ func work(s sandboxes.E2B, mark string) int {
 	return 1
 }
 
-// processes returns the processes whose argv contains the text.
-func processes(text string) (pids []int) {
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, f := range files {
-		data, err := os.ReadFile(f)
-		pid, perr := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-		if err == nil && perr == nil && strings.Contains(string(data), text) && pid != os.Getpid() {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
 func markOf(t *testing.T) string {
 	return strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()) + "-" + strconv.Itoa(os.Getpid())
 }
@@ -67,7 +49,7 @@ func markOf(t *testing.T) string {
 // up starts the command that lives, and returns it with the end of its output's reader.
 func up(t *testing.T, sb sandboxes.Sandbox, mark string) sandboxes.Process {
 	t.Helper()
-	c := sleeps(mark)
+	c := sandboxtest.Sleeps(mark)
 	out, in, err := os.Pipe()
 	harness.Must(t, err)
 	t.Cleanup(func() { in.Close(); out.Close() })
@@ -93,7 +75,7 @@ func TestASandboxThatIsGoneIsLost(t *testing.T) {
 		"the far turngate is gone": {func(t *testing.T, i e2btest.Info) { harness.Must(t, syscall.Kill(i.Pids[0], syscall.SIGKILL)) }, "signal: killed"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sb := create(t, b, spec())
+			sb := sandboxtest.Create(t, b, spec())
 			p := up(t, sb, markOf(t))
 			all := s.Sandboxes()
 			if len(all) != 1 || len(all[0].Pids) != 1 {
@@ -107,7 +89,7 @@ func TestASandboxThatIsGoneIsLost(t *testing.T) {
 			if left := s.Sandboxes(); len(left) > 0 {
 				t.Errorf("left: %+v", left)
 			}
-			harness.Eventually(t, "no process is left", time.Minute, func() bool { return len(processes(markOf(t))) == 0 })
+			harness.Eventually(t, "no process is left", 5*time.Minute, func() bool { return len(sandboxtest.Processes(markOf(t))) == 0 })
 			_, err := b.Sweep(t.Context(), "w1", func(schema.ID) bool { return false })
 			harness.Must(t, err)
 		})
@@ -133,7 +115,7 @@ func TestAKilledWorkersSandboxIsSwept(t *testing.T) {
 		t.Fatalf("the worker says %q, %v", line, err)
 	}
 	all := s.Sandboxes()
-	if len(all) != 1 || time.Until(all[0].Ends) > 5*time.Minute || len(processes(mark)) == 0 {
+	if len(all) != 1 || time.Until(all[0].Ends) > 5*time.Minute || len(sandboxtest.Processes(mark)) == 0 {
 		t.Fatalf("the sandboxes %+v", all)
 	}
 	b := backend(t, settings(s))
@@ -143,7 +125,7 @@ func TestAKilledWorkersSandboxIsSwept(t *testing.T) {
 	if left := s.Sandboxes(); len(left) > 0 {
 		t.Errorf("left: %+v", left)
 	}
-	harness.Eventually(t, "no process is left", time.Minute, func() bool { return len(processes(mark)) == 0 })
+	harness.Eventually(t, "no process is left", 5*time.Minute, func() bool { return len(sandboxtest.Processes(mark)) == 0 })
 }
 
 // TestSweepReadsAllPages: E2B lists 100 sandboxes at once.
@@ -166,7 +148,7 @@ func TestSweepReadsAllPages(t *testing.T) {
 // ownerOf returns the owner's name in the metadata.
 func ownerOf(t *testing.T, s *e2btest.Server) string {
 	t.Helper()
-	sb := create(t, backend(t, settings(s)), spec())
+	sb := sandboxtest.Create(t, backend(t, settings(s)), spec())
 	owner := s.Sandboxes()[0].Metadata["turngate_owner"]
 	harness.Must(t, sb.Close(t.Context()))
 	return owner
@@ -181,7 +163,7 @@ func TestARefusalForNowIsWaitedFor(t *testing.T) {
 	sp := spec()
 	var log []string
 	sp.Log = func(line string) { log = append(log, line) }
-	create(t, b, sp)
+	sandboxtest.Create(t, b, sp)
 	if waited := s.Made()[0].Sub(before); waited < 2*time.Second || len(log) < 2 || !strings.Contains(log[0], "429") || !strings.Contains(log[1], "another try in 1s") {
 		t.Errorf("after %s: %q", waited, log)
 	}
@@ -208,7 +190,7 @@ func TestSandboxesAtOnceAreBounded(t *testing.T) {
 	e := settings(s)
 	e.Sandboxes = 1
 	b := backend(t, e)
-	first := create(t, b, spec())
+	first := sandboxtest.Create(t, b, spec())
 	sp := spec()
 	sp.Attempt = 2
 	waits := make(chan struct{}, 8)
@@ -245,7 +227,7 @@ func TestCreationsAreSpread(t *testing.T) {
 	for i := range 2 {
 		sp := spec()
 		sp.Attempt = i + 1
-		harness.Must(t, create(t, b, sp).Close(t.Context()))
+		harness.Must(t, sandboxtest.Create(t, b, sp).Close(t.Context()))
 	}
 	if waited := s.Made()[1].Sub(before); waited < time.Second {
 		t.Errorf("the second after %s", waited)
@@ -257,7 +239,7 @@ func TestTheTimeAtE2BIsMadeLonger(t *testing.T) {
 	s := e2btest.Start(t)
 	sp := spec()
 	sp.Lost = time.Minute
-	create(t, backend(t, settings(s)), sp)
+	sandboxtest.Create(t, backend(t, settings(s)), sp)
 	first := s.Sandboxes()[0].Ends
-	harness.Eventually(t, "a later end", time.Minute, func() bool { return s.Sandboxes()[0].Ends.After(first.Add(10 * time.Second)) })
+	harness.Eventually(t, "a later end", 5*time.Minute, func() bool { return s.Sandboxes()[0].Ends.After(first.Add(10 * time.Second)) })
 }

@@ -240,18 +240,7 @@ func TestContract(t *testing.T) {
 func TestSettingsAreRefusedByName(t *testing.T) {
 	b, err := newBackend(sandboxes.Machines{})
 	harness.Must(t, err)
-	for field, s := range map[string]sandboxes.Spec{
-		"sandbox.network":  {Network: "open"},
-		"sandbox.image":    {Image: "debian:12"},
-		"sandbox.gpus":     {GPUs: 1},
-		"sandbox.services": {Services: []sandboxes.Service{{Name: "db"}}},
-	} {
-		_, err := b.Create(t.Context(), s)
-		var no *sandboxes.UnsupportedError
-		if !errors.As(err, &no) || no.Field != field || strings.Contains(no.Reason, "local") {
-			t.Errorf("%s: %v", field, err)
-		}
-	}
+	sandboxtest.RefusesByName(t, b)
 	if _, err := b.Create(t.Context(), spec()); !errors.Is(err, sandboxes.ErrNotAsked) {
 		t.Errorf("without machines: %v", err)
 	}

@@ -2,6 +2,7 @@ package sandboxtest
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -31,6 +32,24 @@ func Output(t *testing.T, sb sandboxes.Sandbox, script string) string {
 	_, err = p.Wait()
 	harness.Must(t, err)
 	return out.String()
+}
+
+// RefusesByName checks that a backend of local sandboxes on other hosts refuses settings
+// that these lack by the names of their fields, before it makes a sandbox.
+func RefusesByName(t *testing.T, b sandboxes.Backend) {
+	t.Helper()
+	for field, s := range map[string]sandboxes.Spec{
+		"sandbox.network":  {Network: "open"},
+		"sandbox.image":    {Image: "debian:12"},
+		"sandbox.gpus":     {GPUs: 1},
+		"sandbox.services": {Services: []sandboxes.Service{{Name: "db"}}},
+	} {
+		_, err := b.Create(t.Context(), s)
+		var no *sandboxes.UnsupportedError
+		if !errors.As(err, &no) || no.Field != field || strings.Contains(no.Reason, "local") {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
 }
 
 // Sleeps is a command that prints "up" and lives until its sandbox ends. Its argument

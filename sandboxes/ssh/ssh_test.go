@@ -136,18 +136,7 @@ func TestHostsAreRefusedByName(t *testing.T) {
 // TestSettingsAreRefusedByName: no connection is made for them.
 func TestSettingsAreRefusedByName(t *testing.T) {
 	b := backend(t, "/nowhere", "ssh://127.0.0.1:1")
-	for field, s := range map[string]sandboxes.Spec{
-		"sandbox.network":  {Network: "open"},
-		"sandbox.image":    {Image: "debian:12"},
-		"sandbox.gpus":     {GPUs: 1},
-		"sandbox.services": {Services: []sandboxes.Service{{Name: "db"}}},
-	} {
-		_, err := b.Create(t.Context(), s)
-		var no *sandboxes.UnsupportedError
-		if !errors.As(err, &no) || no.Field != field || strings.Contains(no.Reason, "local") {
-			t.Errorf("%s: %v", field, err)
-		}
-	}
+	sandboxtest.RefusesByName(t, b)
 }
 
 // TestAStrictLimitIsRefusedByName: an ordinary user there cannot limit the memory.
