@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/turngate/turngate/agents"
-	"github.com/turngate/turngate/agents/agenttest"
+	"github.com/turngate/turngate/internal/agenttest"
 	"github.com/turngate/turngate/schema"
 )
 

@@ -10,10 +10,9 @@ import (
 
 // Gemini CLI runs a prompt that begins with the name of a command, and adds the
 // files that words with an @ name.
-const (
-	geminiReadsPrompt = "let query;\n      if (isSlashCommand(input)) {"
-	geminiTakesPrompt = "let query = [{ text: input }];\n      if (!query) {"
-)
+func geminiPatch() []byte {
+	return patch(change{"let query;\n      if (isSlashCommand(input)) {", "let query = [{ text: input }];\n      if (!query) {"})
+}
 
 // geminiCLI is Google's Gemini CLI, a JavaScript bundle. It ends a call after 60 s
 // without data. The gate's keep-alives prevent this.
@@ -44,7 +43,7 @@ func geminiCLI() Spec {
 			files := map[string]File{
 				l.Dir + "/home/.gemini/settings.json": {quote(settings), 0o600},
 				l.Dir + "/home/.gemini/exp.json":      {quote(experiments), 0o600},
-				l.Dir + "/written.cjs":                {asWritten(geminiReadsPrompt, geminiTakesPrompt), 0o600},
+				l.Dir + "/patch.cjs":                  {geminiPatch(), 0o600},
 			}
 			addSystemPrompt(files, l.Dir+"/system.md", l)
 			return files, nil
@@ -58,7 +57,7 @@ func geminiCLI() Spec {
 			if l.SystemPrompt != "" {
 				env["GEMINI_SYSTEM_MD"] = l.Dir + "/system.md"
 			}
-			args := []string{l.Installed + "/node/bin/node", "--require", l.Dir + "/written.cjs", l.Installed + "/gemini/bundle/gemini.js", "--output-format", "stream-json", "--approval-mode", "yolo", "--skip-trust", "-m", l.Model}
+			args := []string{l.Installed + "/node/bin/node", "--require", l.Dir + "/patch.cjs", l.Installed + "/gemini/bundle/gemini.js", "--output-format", "stream-json", "--approval-mode", "yolo", "--skip-trust", "-m", l.Model}
 			return Command{Args: append(args, l.Args...), Env: env, Stdin: l.Instruction}
 		},
 		Tag:        func(_ http.Header, c *schema.Call) string { return withoutTools(c) },

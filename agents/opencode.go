@@ -101,11 +101,13 @@ func opencodeConfig(l Launch, schemaURL, agent string) map[string]any {
 	}
 	servers := object{}
 	for _, m := range l.MCP {
+		server := object{"type": "local", "command": m.Command, "environment": m.Env}
 		if m.URL != "" { // OpenCode detects the transport
-			servers[m.Name] = object{"type": "remote", "url": m.URL, "enabled": true}
-			continue
+			server = object{"type": "remote", "url": m.URL}
 		}
-		servers[m.Name] = object{"type": "local", "command": m.Command, "environment": m.Env, "enabled": true}
+		// The default of 5 s loses the tools of a server on a busy host, without an error.
+		server["enabled"], server["timeout"] = true, 600_000
+		servers[m.Name] = server
 	}
 	if len(servers) > 0 {
 		config["mcp"] = servers

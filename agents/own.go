@@ -49,9 +49,9 @@ func command() Spec {
 	}
 }
 
-// Person runs any argv at the terminal of a person, who does the task in place of a
-// model. It is not one of All, since a worker has a terminal only in a person's own
-// process. TURNGATE_INSTRUCTION names the file with the instruction.
+// Person runs any argv at the terminal of a person. The person does the task in place of a
+// model. All does not have it, since a worker has a terminal only in a person's own process.
+// TURNGATE_INSTRUCTION names the file with the instruction.
 func Person() Spec {
 	s := command()
 	s.Name, s.Dialect, s.Person = "person", "", true

@@ -8,12 +8,18 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Qwen Code runs a prompt that begins with the name of a command, and rewrites the
-// words with an @. With a list of parts it does neither.
-const (
-	qwenReadsPrompt = "let initialPartList = extractPartsFromUserMessage("
-	qwenTakesPrompt = "let initialPartList = options.continueInterrupted ? null : [{ text: input }];\n      void ("
-)
+// qwenPatch changes two parts of Qwen Code. It runs a prompt that begins with the name of
+// a command, and rewrites the words with an @; with a list of parts it does neither. And
+// it ends a command when its process ends, perhaps before it has read the output: it now
+// reads on until the output ends or, since a process in the background may hold it open,
+// for a second.
+func qwenPatch() []byte {
+	const ends = "if (!streamStdout) {\n            "
+	return patch(
+		change{"let initialPartList = extractPartsFromUserMessage(", "let initialPartList = options.continueInterrupted ? null : [{ text: input }];\n      void ("},
+		change{ends + "handleExit(code, signal);", ends + "child.once(\"close\", () => handleExit(code, signal));\n            setTimeout(() => handleExit(code, signal), POST_EXIT_STREAM_DRAIN_MS);"},
+	)
+}
 
 // qwenCode is Qwen Code, a JavaScript bundle. Memory, which would add calls of
 // its own, and the search for tools, which would hide them, are off.
@@ -38,7 +44,7 @@ func qwenCode() Spec {
 			if len(l.MCP) > 0 {
 				settings["mcpServers"] = mcpServers(l, object{"trust": true}, geminiURL)
 			}
-			files := map[string]File{l.Dir + "/qwen/settings.json": {quote(settings), 0o600}, l.Dir + "/written.cjs": {asWritten(qwenReadsPrompt, qwenTakesPrompt), 0o600}}
+			files := map[string]File{l.Dir + "/qwen/settings.json": {quote(settings), 0o600}, l.Dir + "/patch.cjs": {qwenPatch(), 0o600}}
 			addSystemPrompt(files, l.Dir+"/system.md", l)
 			return files, nil
 		},
@@ -51,7 +57,7 @@ func qwenCode() Spec {
 				env["QWEN_SYSTEM_MD"] = l.Dir + "/system.md"
 			}
 			args := []string{
-				l.Installed + "/node/bin/node", "--require", l.Dir + "/written.cjs", l.Installed + "/qwen/cli.js",
+				l.Installed + "/node/bin/node", "--require", l.Dir + "/patch.cjs", l.Installed + "/qwen/cli.js",
 				"--auth-type", "openai", "--output-format", "stream-json", "--approval-mode", "yolo", "-m", l.Model,
 			}
 			if l.MaxTurns > 0 {

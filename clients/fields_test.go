@@ -52,7 +52,7 @@ func messages() []any {
 	return []any{
 		schema.Request{}, schema.Call{}, schema.Reply{}, schema.Delta{}, schema.Fault{}, schema.ToolCall{}, schema.ToolResult{},
 		schema.Verification{}, schema.Verdict{}, schema.Operation{}, schema.OperationResult{}, schema.Result{},
-		schema.Hint{}, schema.State{}, schema.Cancel{}, schema.Hold{}, schema.Opened{}, schema.Attach{}, schema.Attached{}, schema.Process{}, schema.Fleet{}, schema.Event{}, schema.TranscriptLine{}, schema.Presence{}, schema.Control{}, schema.Machine{}, schema.LineOpen{}, schema.LineEnd{},
+		schema.Hint{}, schema.State{}, schema.Cancel{}, schema.Hold{}, schema.Opened{}, schema.Attach{}, schema.Attached{}, schema.Process{}, schema.Fleet{}, schema.Event{}, schema.TranscriptLine{}, schema.Presence{}, schema.Control{}, schema.Machine{}, schema.LineOpen{}, schema.LineEnd{}, schema.Enroll{}, schema.Enrolled{},
 	}
 }
 
@@ -294,7 +294,7 @@ func (o *found) probe(m schema.Message, v reflect.Value) {
 			was.Set(f)
 			f.Set(wrong)
 			var bad *schema.InvalidError
-			switch err := m.Validate(); {
+			switch err := schema.Validate(m); {
 			case errors.As(err, &bad) && names(bad.Field, name):
 				b.learn(wrong, bad)
 				checked = true

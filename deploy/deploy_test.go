@@ -60,18 +60,13 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// TestImages builds both images on the base that this machine has, and runs a
+// TestImages builds the images on the base that this machine has, and runs a
 // rollout with them: a worker in a container starts a sandbox on the engine, and
-// `turngate run` in another container submits the task.
+// `turngate run` in a container without a system submits the task.
 func TestImages(t *testing.T) {
 	base := testenv.Image(t)
-	root, binary := testenv.Root(t), testenv.Binary(t)
-	files := t.TempDir()
-	harness.Must(t, exec.Command("cp", "-r", "--parents", "-t", files, filepath.Join(root, "deploy", "docker")).Run())
-	files = filepath.Join(files, root)
-	harness.Must(t, os.MkdirAll(filepath.Join(files, "bin"), 0o755))
-	harness.Must(t, exec.Command("cp", binary, filepath.Join(files, "bin", "turngate")).Run())
-	main, worker := build(t, files, "Dockerfile", base), build(t, files, "Dockerfile.worker", base)
+	root, files := testenv.Root(t), built(t)
+	main, bare, worker := build(t, files, "Dockerfile", base), build(t, files, "Dockerfile.scratch", base), build(t, files, "Dockerfile.worker", base)
 	if out := run(t, main, "version"); out == "" {
 		t.Error("the image does not run turngate")
 	}
@@ -92,7 +87,7 @@ func TestImages(t *testing.T) {
 	seed, err := os.ReadFile(srv.TrainerCreds("local"))
 	harness.Must(t, err)
 	harness.Must(t, os.WriteFile(creds, seed, 0o644)) //nolint:gosec // the image's user must read it
-	out := run(t, main, "run", "--nats", srv.URL(), "--creds", "/run/secrets/nats.nk", "--name", "local", "--sandbox", "docker", "--image", base, "--agent", "oracle", "--out", "/tmp/job", "-o", "json", "/task",
+	out := run(t, bare, "run", "--nats", srv.URL(), "--creds", "/run/secrets/nats.nk", "--name", "local", "--sandbox", "docker", "--image", base, "--agent", "oracle", "--out", "/tmp/job", "-o", "json", "/task",
 		"--", "--network", "host", "-v", creds+":/run/secrets/nats.nk:ro", "-v", filepath.Join(root, "examples", "tasks", "hello")+":/task:ro")
 	var results []schema.Result
 	harness.Must(t, json.Unmarshal([]byte(out), &results))
@@ -101,11 +96,26 @@ func TestImages(t *testing.T) {
 	}
 }
 
-func build(t *testing.T, dir, file, base string) string {
+// built copies the folder deploy and the binary, as they are after `make build`.
+func built(t *testing.T) string {
 	t.Helper()
+	dir := t.TempDir()
+	harness.Must(t, os.CopyFS(filepath.Join(dir, "deploy"), os.DirFS(filepath.Join(testenv.Root(t), "deploy"))))
+	harness.Must(t, os.Mkdir(filepath.Join(dir, "bin"), 0o755))
+	harness.Must(t, exec.Command("cp", testenv.Binary(t), filepath.Join(dir, "bin", "turngate")).Run())
+	return dir
+}
+
+// fresh returns a word that no other test has.
+func fresh() string {
 	id := make([]byte, 6)
 	_, _ = rand.Read(id)
-	image := "turngate-test-deploy:" + hex.EncodeToString(id)
+	return hex.EncodeToString(id)
+}
+
+func build(t *testing.T, dir, file, base string) string {
+	t.Helper()
+	image := "turngate-test-deploy:" + fresh()
 	out, err := exec.Command("docker", "build", "-q", "-f", filepath.Join(dir, "deploy", "docker", file), "--build-arg", "BASE="+base, "-t", image, dir).CombinedOutput()
 	if err != nil {
 		t.Fatalf("docker build %s: %v\n%s", file, err, out)
@@ -156,7 +166,7 @@ func start(t *testing.T, image string, engine []string, args ...string) {
 
 // TestOneServer makes the files of one server and starts it.
 func TestOneServer(t *testing.T) {
-	dir, nats := t.TempDir(), natsServer(t)
+	dir, nats := t.TempDir(), testenv.NATSServer(t)
 	port := testenv.FreePort(t)
 	script(t, dir, "one", []string{fmt.Sprintf("LISTEN=127.0.0.1:%d", port), "STORE=" + filepath.Join(dir, "js")}, dir, "alpha,beta", "w1")
 	serve(t, nats, filepath.Join(dir, "nats.conf"))
@@ -166,7 +176,7 @@ func TestOneServer(t *testing.T) {
 // TestThreeServers makes the files of three servers, starts them, and lets one of
 // them die.
 func TestThreeServers(t *testing.T) {
-	dir, nats := t.TempDir(), natsServer(t)
+	dir, nats := t.TempDir(), testenv.NATSServer(t)
 	var clients, hosts, env []string
 	for i := range 3 {
 		port := testenv.FreePort(t)
@@ -175,12 +185,12 @@ func TestThreeServers(t *testing.T) {
 		hosts = append(hosts, fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t)))
 	}
 	script(t, dir, "three", append(env, "STORE="+filepath.Join(dir, "js")), dir, strings.Join(hosts, ","), "alpha,beta", "w1")
-	var last func()
+	var last natsProcess
 	for i := range 3 {
 		last = serve(t, nats, filepath.Join(dir, fmt.Sprintf("n%d.conf", i+1)))
 	}
 	works(t, dir, 3, clients...)
-	last()
+	last.stop()
 	works(t, dir, 3, clients[:2]...)
 	secret, err := os.ReadFile(filepath.Join(dir, "creds", "cluster.secret"))
 	harness.Must(t, err)
@@ -194,17 +204,6 @@ func TestThreeServers(t *testing.T) {
 	}
 }
 
-func natsServer(t *testing.T) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "nats-server")
-	cmd := exec.Command("go", "build", "-o", file, "github.com/nats-io/nats-server/v2")
-	cmd.Dir = testenv.Root(t)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build nats-server: %v\n%s", err, out)
-	}
-	return file
-}
-
 func script(t *testing.T, dir, name string, env []string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(testenv.Root(t), "deploy", "nats", name), args...)
@@ -214,10 +213,16 @@ func script(t *testing.T, dir, name string, env []string, args ...string) {
 	}
 }
 
+// natsProcess is a running nats-server.
+type natsProcess struct {
+	log  *harness.Buffer
+	stop func() // SIGKILL
+}
+
 // serve starts a server, which must not end before the test stops it.
-func serve(t *testing.T, nats, file string) (stop func()) {
+func serve(t *testing.T, nats, file string) natsProcess {
 	t.Helper()
-	log := &bytes.Buffer{}
+	log := &harness.Buffer{}
 	cmd := exec.Command(nats, "-c", file)
 	cmd.Stdout, cmd.Stderr = log, log
 	harness.Must(t, cmd.Start())
@@ -226,7 +231,7 @@ func serve(t *testing.T, nats, file string) (stop func()) {
 		_ = cmd.Wait()
 		close(ended)
 	}()
-	stop = sync.OnceFunc(func() {
+	stop := sync.OnceFunc(func() {
 		select {
 		case <-ended:
 			t.Errorf("the server of %s ended by itself: %v", file, cmd.ProcessState)
@@ -238,10 +243,11 @@ func serve(t *testing.T, nats, file string) (stop func()) {
 	t.Cleanup(func() {
 		stop()
 		if t.Failed() {
-			t.Logf("%s\n%s", file, log.Bytes()[max(0, log.Len()-3000):])
+			said := log.String()
+			t.Logf("%s\n%s", file, said[max(0, len(said)-3000):])
 		}
 	})
-	return stop
+	return natsProcess{log, stop}
 }
 
 // works sets the streams up and lets a trainer submit, with the credentials in

@@ -75,14 +75,19 @@ func panels(t *testing.T) map[string]string {
 	return out
 }
 
-// series has the labels of every series of a process, by name.
+// series has the labels of every series of a process, by name, and the series up, which
+// Prometheus has for each.
 func series() map[string][]string {
 	m := telemetry.New("test")
 	m.Rollouts()
 	m.Queue()
+	m.HTTP()
+	m.Answers()
+	m.Lines(1)
 	m.WatchWorker(func() telemetry.Worker { return telemetry.Worker{} })
 	m.WatchBacklog(func(context.Context) (telemetry.Backlog, error) { return telemetry.Backlog{}, nil })
-	all := map[string][]string{"process_resident_memory_bytes": nil}
+	m.WatchStore(func() (free, size int64) { return 0, 0 })
+	all := map[string][]string{"process_resident_memory_bytes": nil, "up": nil}
 	for _, x := range m.List() {
 		if x.Type == "histogram" {
 			all[x.Name+"_bucket"] = append([]string{"le"}, x.Labels...)
@@ -151,12 +156,17 @@ func TestPrometheusAsksForMetricsThatExist(t *testing.T) {
 			shown[strings.TrimSuffix(n, "_bucket")] = true
 		}
 	}
+	for _, name := range inPage(t, "turngate_[a-z_]+") {
+		if _, ok := all[name]; !ok && len(all[name+"_bucket"]) == 0 {
+			t.Errorf("no process here has %s", name)
+		}
+	}
 	for name := range all {
 		base := name
 		for _, end := range []string{"_bucket", "_sum", "_count"} {
 			base = strings.TrimSuffix(base, end)
 		}
-		if !shown[base] && name != "turngate_queue_up" { // it has an alert
+		if !shown[base] && name != "turngate_queue_up" && name != "up" { // they have an alert
 			t.Errorf("no panel shows %s", name)
 		}
 	}
@@ -170,21 +180,29 @@ func TestPrometheusAsksForMetricsThatExist(t *testing.T) {
 	}
 }
 
-// TestPrometheusAlertsHaveARemedy compares the alerts with the table of docs/metrics.md.
-func TestPrometheusAlertsHaveARemedy(t *testing.T) {
+// inPage returns the names at the beginning of rows of the tables of docs/metrics.md.
+func inPage(t *testing.T, pattern string) (names []string) {
+	t.Helper()
 	page, err := os.ReadFile(filepath.Join(testenv.Root(t), "docs", "metrics.md"))
 	harness.Must(t, err)
-	listed := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(Turngate[A-Za-z]+)` \\|").FindAllStringSubmatch(string(page), -1) {
-		listed[m[1]] = true
+	for _, m := range regexp.MustCompile("(?m)^\\| `("+pattern+")` \\|").FindAllStringSubmatch(string(page), -1) {
+		names = append(names, m[1])
 	}
-	all := alerts(t)
+	if len(names) < 10 {
+		t.Fatalf("docs/metrics.md has %d names like %s", len(names), pattern)
+	}
+	return names
+}
+
+// TestPrometheusAlertsHaveARemedy compares the alerts with the table of docs/metrics.md.
+func TestPrometheusAlertsHaveARemedy(t *testing.T) {
+	listed, all := inPage(t, "Turngate[A-Za-z]+"), alerts(t)
 	for name := range all {
-		if !listed[name] {
+		if !slices.Contains(listed, name) {
 			t.Errorf("docs/metrics.md has no remedy for %s", name)
 		}
 	}
-	for name := range listed {
+	for _, name := range listed {
 		if all[name] == "" {
 			t.Errorf("docs/metrics.md has the alert %s, which does not exist", name)
 		}

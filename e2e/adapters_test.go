@@ -22,7 +22,7 @@ func TestPythonAdapters(t *testing.T) {
 		module, part string
 		files        []string
 	}{
-		{"openenv", "python", []string{"test_openenv.py", "test_openenv_server.py", "test_sglang.py"}},
+		{"openenv", "python", []string{"test_openenv.py", "test_openenv_sandbox.py", "test_openenv_server.py", "test_sglang.py"}},
 		{"verifiers", "python", []string{"test_verifiers.py"}},
 		{"trl", "adapters", []string{"test_trl.py", "test_trl_async.py"}},
 		{"verl", "adapters", []string{"test_verl.py"}},

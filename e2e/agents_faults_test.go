@@ -13,11 +13,11 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/replay"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/trainer"
-	"github.com/turngate/turngate/trainer/replay"
 )
 
 // badTimes is a trainer that makes every agent wait 90 s for its first token,

@@ -16,12 +16,15 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/backends"
+	"github.com/turngate/turngate/internal/backends/e2b/e2btest"
+	"github.com/turngate/turngate/internal/backends/modal/modaltest"
+	"github.com/turngate/turngate/internal/backends/prime/primetest"
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/internal/testenv/kubetest"
 	"github.com/turngate/turngate/internal/testenv/sshd"
-	"github.com/turngate/turngate/sandboxes/backends"
-	"github.com/turngate/turngate/sandboxes/e2b/e2btest"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -42,7 +45,7 @@ func TestRealAgents(t *testing.T) {
 			if spec.Dialect == "" || spec.AnyProgram || slices.Contains(notHere[sandbox], agent) {
 				continue
 			}
-			if (sandbox == "ssh" || sandbox == "machine" || sandbox == "e2b") && agent != "mini" && agent != "opencode" { // the files of each agent travel in the same way
+			if (sandbox == "ssh" || sandbox == "machine" || sandbox == "e2b" || sandbox == "prime" || sandbox == "modal" || sandbox == "kubernetes") && agent != "mini" && agent != "opencode" { // the files of each agent travel in the same way
 				continue
 			}
 			t.Run(sandbox+"/"+agent, func(t *testing.T) {
@@ -58,8 +61,17 @@ func TestRealAgents(t *testing.T) {
 					flags = append(flags, sshd.Start(t).Flags()...)
 				case "e2b":
 					s := e2btest.Start(t)
-					b.binary = accountOf(t, s, b.binary)
+					b.binary = accountOf(t, s.Env(), b.binary)
 					flags = append(flags, "--e2b", e2btest.Template)
+				case "prime":
+					s := primetest.Start(t)
+					b.binary = accountOf(t, s.Env(), b.binary)
+					flags = append(flags, "--prime", primetest.Image)
+				case "modal":
+					b.binary = accountOf(t, modaltest.Start(t).Env(), b.binary)
+					flags = append(flags, "--modal", modaltest.Image)
+				case "kubernetes":
+					flags = append(flags, kubetest.Start(t).Flags()...)
 				case "machine":
 					b.machine(t, "build1", t.TempDir())
 				}

@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/analyze"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
-	"github.com/turngate/turngate/jobs/analyze"
 )
 
 // TestJobAnalyzeReadsEveryAgent: the commands of each real agent, with its own tool and
-// form of results, give the same findings, and those of a rollout that works give none.
+// form of results, give the same findings, and the commands of a rollout that works give none.
 func TestJobAnalyzeReadsEveryAgent(t *testing.T) {
 	testenv.Slow(t)
 	t.Parallel()

@@ -31,7 +31,9 @@ func TestAKilledWorkerLeavesNoSideCar(t *testing.T) {
 	first := b.worker(t, "", "--sandboxes", "docker", "--state", state)
 	run := b.run(t, "--agent", "mini", "--sandbox", "docker", task)
 	left := func(kind ...string) []string {
-		out, err := exec.Command("docker", append(kind, "-q", "--filter", "label=turngate.owner="+worker.OwnerOf(workerName(t, state), state))...).Output()
+		owner, err := worker.OwnerOf(workerName(t, state), state)
+		harness.Must(t, err)
+		out, err := exec.Command("docker", append(kind, "-q", "--filter", "label=turngate.owner="+owner)...).Output()
 		if err != nil {
 			t.Fatalf("docker %v: %v", kind, err)
 		}

@@ -16,10 +16,11 @@ import (
 	"github.com/turngate/turngate/internal/testenv/browser"
 )
 
-// A newcomer runs the first command of the README, and then a rollout from the page, whose
-// calls the person answers as the model: with the form of the agent's tool, and with text.
-// A reload keeps the open call. The times are printed.
+// A newcomer runs the first command of the README, and then a rollout from the page, and
+// answers its calls as the model: with the form of the agent's tool, and with text. A reload
+// keeps the open call. The times are printed.
 func TestAPersonAnswersFromThePage(t *testing.T) {
+	t.Parallel()
 	page := browser.Open(t, 1280, 800)
 	root, begin := testenv.Root(t), time.Now()
 	readme, err := os.ReadFile(filepath.Join(root, "README.md"))

@@ -69,7 +69,7 @@ func (c *consoleClient) run(t *testing.T, answerer string) string {
 	return "/api/rollouts/" + made.ID
 }
 
-// awaitReward waits for a rollout whose agent did the task in two calls.
+// awaitReward waits for a rollout with an agent that did the task in two calls.
 func (c *consoleClient) awaitReward(t *testing.T, path string) {
 	t.Helper()
 	var d struct {
@@ -124,8 +124,9 @@ func (c *consoleClient) asked(t *testing.T, path string, call int) string {
 
 // With a trainer's credential the console runs rollouts that a model server, a script, a
 // recording or a person answers. A console that begins after another one was killed goes on
-// with its open rollout, and nobody answers the same call twice.
+// with its open rollout, and no call is answered twice.
 func TestAConsoleOfATrainerRunsRollouts(t *testing.T) {
+	t.Parallel()
 	state := t.TempDir()
 	up := start(t, testenv.Binary(t), "up", "--state", state, "--port", "0", "--sandboxes", "local", "--console", "off")
 	harness.Eventually(t, "a server that is up", 5*time.Minute, func() bool {

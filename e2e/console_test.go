@@ -32,6 +32,7 @@ const rowOf = `document.querySelector('.body .row%s')`
 
 // A rollout that is submitted while the page is open appears in it, runs and ends.
 func TestConsoleShowsRunningRollouts(t *testing.T) {
+	t.Parallel()
 	page := browser.Open(t, 1280, 800)
 	binary, state := testenv.Binary(t), t.TempDir()
 	up := start(t, binary, "up", "--state", state, "--port", "0", "--sandboxes", "local", "--console", "127.0.0.1:0")
@@ -84,8 +85,8 @@ func TestConsoleShowsRunningRollouts(t *testing.T) {
 		page.Shows(`document.querySelectorAll('.body .row')[1].getAttribute('aria-selected') === 'true'`)
 		page.Picture("rollouts-" + role)
 
-		// Its page has phases and the conversation, and for the trainer, who may read files, its
-		// rows and files.
+		// Its page has phases and the conversation. The trainer may read files, so it also sees
+		// its rows and files.
 		page.Do(chromedp.KeyEvent(kb.Enter))
 		page.Shows(`location.pathname.startsWith('/rollout/local-') && document.querySelector('h1 .reward').textContent === 'reward 1'`)
 		page.Shows(`[...document.querySelectorAll('.phase .name')].some((e) => e.textContent === 'agent')`)
@@ -113,6 +114,7 @@ var consoleLink = regexp.MustCompile(`http://[^ \n]+`)
 // A run has a console while it lasts, with the conversation of its rollouts; it changes
 // neither its output nor its end.
 func TestRunHasAConsole(t *testing.T) {
+	t.Parallel()
 	for _, agent := range []string{"mini", "pi"} {
 		t.Run(agent, func(t *testing.T) { runWithConsole(t, agent) })
 	}
@@ -167,6 +169,7 @@ func runWithConsole(t *testing.T, agent string) {
 
 // The folder of a job is shown without a server, also on a phone.
 func TestConsoleShowsAFolder(t *testing.T) {
+	t.Parallel()
 	page := browser.Open(t, 390, 844)
 	binary := testenv.Binary(t)
 	runs := t.TempDir()

@@ -49,12 +49,18 @@ func TestAKilledWorkerLeavesNothing(t *testing.T) {
 			run.stop(t)
 			<-w.done
 			b.worker(t, "", "--sandboxes", sandbox, "--state", state) // its next process removes the empty cgroups
-			harness.Eventually(t, "the end of the cgroups", 5*time.Minute, func() bool {
-				left, err := filepath.Glob("/sys/fs/cgroup/*/turngate-" + workerName(t, state) + "-*")
-				return err == nil && len(left) == 0
-			})
+			awaitNoCgroups(t, state)
 		})
 	}
+}
+
+// awaitNoCgroups waits until no cgroup of the worker with this state folder is left.
+func awaitNoCgroups(t *testing.T, state string) {
+	t.Helper()
+	harness.Eventually(t, "the end of the cgroups", 5*time.Minute, func() bool {
+		left, err := filepath.Glob("/sys/fs/cgroup/*/turngate-" + workerName(t, state) + "-*")
+		return err == nil && len(left) == 0
+	})
 }
 
 // sleepers lists the processes of sleep with this duration, in all namespaces.
@@ -74,8 +80,8 @@ func sleepers(t *testing.T, seconds string) []string {
 	return out
 }
 
-// newSleeper waits for the only process of sleep with this duration, unless it is the one
-// before. It returns the file of its argv, as before is one.
+// newSleeper waits for the only process of sleep with this duration, unless before names it. It
+// returns the file of its argv; before is such a file, too.
 func newSleeper(t *testing.T, what string, within time.Duration, seconds, before string) string {
 	t.Helper()
 	var now []string
@@ -92,10 +98,17 @@ func TestLocalRefusesWithoutNamespaces(t *testing.T) {
 	t.Parallel()
 	binary := testenv.Binary(t)
 	task := filepath.Join(testenv.Root(t), "examples/tasks/hello")
-	script := `echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"`
-	p := start(t, "unshare", "--user", "--map-root-user", "/bin/sh", "-c", script, "sh", binary, "run", task)
-	if code := p.wait(t, 10*time.Minute); code != 1 || p.out.String() != "" || !strings.Contains(p.err.String(), "user.max_user_namespaces") || !strings.Contains(p.err.String(), "docker") {
-		t.Fatalf("exit status %d: %s%s", code, p.out, p.err)
+	for name, first := range map[string]string{
+		"with all capabilities": "",
+		"as in a container":     "setpriv --inh-caps=-all --bounding-set=-sys_admin,-net_admin,-net_raw",
+	} {
+		t.Run(name, func(t *testing.T) {
+			script := `echo 0 > /proc/sys/user/max_user_namespaces && exec ` + first + ` "$@"`
+			p := start(t, "unshare", "--user", "--map-root-user", "/bin/sh", "-c", script, "sh", binary, "run", task)
+			if code := p.wait(t, 10*time.Minute); code != 1 || p.out.String() != "" || !strings.Contains(p.err.String(), "user.max_user_namespaces") || !strings.Contains(p.err.String(), "docker") {
+				t.Fatalf("exit status %d: %s%s", code, p.out, p.err)
+			}
+		})
 	}
 }
 

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/compare"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
-	"github.com/turngate/turngate/jobs"
 	rollouts "github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trajectory"
@@ -21,6 +21,7 @@ import (
 
 // The stored job of Harbor is valid by Harbor's own models, and its viewer shows it.
 func TestTheStoredJobIsHarbors(t *testing.T) {
+	t.Parallel()
 	seen := harborJob(t, filepath.Join(testenv.Root(t), "jobs/testdata/harbor/mixed"))
 	if seen.Trials != 8 || len(seen.Rewards) != 5 || seen.Trajectories != 4 {
 		t.Errorf("got %+v", seen)
@@ -29,6 +30,7 @@ func TestTheStoredJobIsHarbors(t *testing.T) {
 
 // turngate reads results and trajectories that Harbor's own models have written.
 func TestModelsOfHarborAreRead(t *testing.T) {
+	t.Parallel()
 	python, dir := testenv.HarborPython(t), filepath.Join(t.TempDir(), "job")
 	if out, err := exec.Command(python, filepath.Join(testenv.Root(t), "e2e/testdata/harbor_models.py"), dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -62,6 +64,7 @@ func TestModelsOfHarborAreRead(t *testing.T) {
 
 // turngate's commands read a job that Harbor has run, and compare it with one of turngate.
 func TestAJobThatHarborRan(t *testing.T) {
+	t.Parallel()
 	python := testenv.HarborPython(t)
 	testenv.Image(t)
 	root, runs, tasks := testenv.Root(t), t.TempDir(), t.TempDir()
@@ -93,15 +96,15 @@ func TestAJobThatHarborRan(t *testing.T) {
 		}
 		return []byte(p.out.String())
 	}
-	var report jobs.Report
+	var report compare.Report
 	harness.Must(t, json.Unmarshal(command("job", "report", "-o", "json", theirs), &report))
 	if len(report.Variants) != 1 || report.Variants[0].Label() != "scripted acme/m" || report.Variants[0].Mean == nil || *report.Variants[0].Mean != 1 || report.Variants[0].PromptTokens != 18 {
 		t.Errorf("got %+v", report)
 	}
 	command("run", "--agent", "nop", "--sandbox", "local", "--out", ours, hello)
-	var changes []jobs.Change
+	var changes []compare.Change
 	harness.Must(t, json.Unmarshal(command("job", "diff", "-o", "json", ours, theirs), &changes))
-	if len(changes) != 1 || changes[0].Task != "hello" || changes[0].Kind() != jobs.Better {
+	if len(changes) != 1 || changes[0].Task != "hello" || changes[0].Kind() != compare.Better {
 		t.Errorf("got %+v", changes)
 	}
 	if out := command("job", "ls", runs); !bytes.Contains(out, []byte("theirs")) || !bytes.Contains(out, []byte("ours")) {

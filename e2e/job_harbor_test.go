@@ -15,8 +15,8 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// mixedTasks writes a folder of tasks whose trials end in every way that the
-// layout of a job can record.
+// mixedTasks writes a folder of tasks. Their trials end in every way that the layout of a job
+// can record.
 func mixedTasks(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/compare"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/jobs"
@@ -30,7 +31,7 @@ func twoUpstreams(t *testing.T, more string) string {
 }
 
 // report reads the report of a job as JSON.
-func report(t *testing.T, binary, job string) (r jobs.Report) {
+func report(t *testing.T, binary, job string) (r compare.Report) {
 	t.Helper()
 	p := start(t, binary, "job", "report", "-o", "json", job)
 	if code := p.wait(t, 10*time.Minute); code != 0 {
@@ -53,7 +54,7 @@ func TestAJobOfAgentsAndModels(t *testing.T) {
 	if code := p.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d: %s", code, p.err)
 	}
-	check := func(r jobs.Report) {
+	check := func(r compare.Report) {
 		t.Helper()
 		want := []jobs.Variant{{Agent: "mini", Model: "model-a"}, {Agent: "mini", Model: "model-b"}, {Agent: "pi", Model: "model-a"}, {Agent: "pi", Model: "model-b"}}
 		if len(r.Variants) != 4 || len(r.Tasks) != 2 {

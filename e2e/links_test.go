@@ -14,8 +14,8 @@ import (
 	"github.com/turngate/turngate/internal/testenv"
 )
 
-// TestLinksReachHeadings: each link of a page to a place in the tree names a file or a
-// folder that is there, and behind # a heading of it.
+// TestLinksReachHeadings: each link of a page to a place in the tree names an existing file or
+// folder, and behind # a heading of it.
 func TestLinksReachHeadings(t *testing.T) {
 	t.Parallel()
 	root := testenv.Root(t)
@@ -53,8 +53,7 @@ func TestLinksReachHeadings(t *testing.T) {
 	}
 }
 
-// pages returns the Markdown files of the tree, without those of examples' tasks and
-// recordings.
+// pages returns the Markdown files of the tree, except in examples' tasks and recordings.
 func pages(t *testing.T, root string) (files []string) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

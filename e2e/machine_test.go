@@ -29,27 +29,28 @@ func (b *bench) machine(t *testing.T, name, state string) *process {
 // solves, and one that it does not. Then the machine is killed while an agent works, and
 // started again: the rollout runs again there, and nothing of the first attempt is left.
 func TestRolloutsOnAMachine(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	tasks := filepath.Join(testenv.Root(t), "examples/tasks")
 	keys := filepath.Dir(b.nats.AdminCreds())
 	add := start(t, b.binary, "machine", "add", "build1", "--nats", b.nats.URL(), "--keys", keys)
-	if code := add.wait(t, time.Minute); code != 0 || !strings.Contains(add.out.String(), "turngate machine serve") {
+	if code := add.wait(t, 5*time.Minute); code != 0 || !strings.Contains(add.out.String(), "turngate machine serve") {
 		t.Fatalf("machine add: %d, %s", code, add.out)
 	}
 	state := t.TempDir()
 	m := b.machine(t, "build1", state)
 	b.worker(t, "", "--sandboxes", "machine")
 	second := start(t, b.binary, "machine", "serve", "--nats", b.nats.URL(), "--creds", b.nats.MachineCreds("build1"), "--state", state)
-	if code := second.wait(t, time.Minute); code == 0 || !strings.Contains(second.err.String(), "another machine uses the state directory") {
+	if code := second.wait(t, 5*time.Minute); code == 0 || !strings.Contains(second.err.String(), "another machine uses the state directory") {
 		t.Errorf("a second process: %d, %s", code, second.err)
 	}
 	ls := start(t, b.binary, "machine", "ls", "--nats", b.nats.URL(), "--creds", b.nats.AdminCreds())
-	if code := ls.wait(t, time.Minute); code != 0 || !strings.Contains(ls.out.String(), "build1") || !strings.Contains(ls.out.String(), "ready") {
+	if code := ls.wait(t, 5*time.Minute); code != 0 || !strings.Contains(ls.out.String(), "build1") || !strings.Contains(ls.out.String(), "ready") {
 		t.Errorf("machine ls: %d, %s", code, ls.out)
 	}
 	for task, want := range map[string]float64{"hello": 1, "wrong": 0} {
 		p := b.run(t, "--sandbox", "machine", filepath.Join(tasks, task))
-		if code := p.wait(t, 2*time.Minute); code != 0 {
+		if code := p.wait(t, 5*time.Minute); code != 0 {
 			t.Fatalf("%s: exit status %d", task, code)
 		}
 		if r := results(t, p); len(r) != 1 || r[0].Reward == nil || *r[0].Reward != want || r[0].Fault != nil || r[0].Attempt != 1 {
@@ -58,15 +59,15 @@ func TestRolloutsOnAMachine(t *testing.T) {
 	}
 	const sleeper = "70079"
 	run := b.run(t, "--agent", "command", "--sandbox", "machine", filepath.Join(tasks, "hello"), "--", "sh", "-c", "sleep "+sleeper+"; echo 'Hello, world!' > hello.txt")
-	first := newSleeper(t, "the agent", time.Minute, sleeper, "")
+	first := newSleeper(t, "the agent", 5*time.Minute, sleeper, "")
 	harness.Must(t, m.cmd.Process.Kill())
-	m.wait(t, time.Minute)
+	m.wait(t, 5*time.Minute)
 	m = b.machine(t, "build1", state)
-	again := newSleeper(t, "the agent of the second attempt", 2*time.Minute, sleeper, first)
+	again := newSleeper(t, "the agent of the second attempt", 5*time.Minute, sleeper, first)
 	pid, err := strconv.Atoi(filepath.Base(filepath.Dir(again)))
 	harness.Must(t, err)
 	harness.Must(t, syscall.Kill(pid, syscall.SIGTERM))
-	if code := run.wait(t, 2*time.Minute); code != 0 {
+	if code := run.wait(t, 5*time.Minute); code != 0 {
 		t.Fatalf("exit status %d", code)
 	}
 	if r := results(t, run)[0]; r.Reward == nil || *r.Reward != 1 || r.Attempt != 2 || r.Fault != nil {

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/playback"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/trainer"
-	"github.com/turngate/turngate/trajectory/playback"
 )
 
 // mcpServer is a server with one tool, in Perl, which every Debian image has.

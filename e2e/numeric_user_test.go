@@ -9,13 +9,13 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/replay"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/trainer/replay"
 )
 
-// TestAgentsOfAUserWithoutAnEntry: all agents work in an image whose user is a number
-// without an entry in /etc/passwd. Its HOME is /, as in Docker, which it cannot write.
+// TestAgentsOfAUserWithoutAnEntry: all agents work in an image with a numeric user without an
+// entry in /etc/passwd. Its HOME is /, as in Docker, which it cannot write.
 func TestAgentsOfAUserWithoutAnEntry(t *testing.T) {
 	testenv.Slow(t)
 	t.Parallel()

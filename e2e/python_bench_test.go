@@ -28,9 +28,9 @@ const (
 	pythonRounds = 20
 )
 
-// BenchmarkPythonTrainer measures 64 rollouts whose calls, with 8 KB of new
-// messages each, are answered by one process of the Python client. The limit is a
-// bare subscriber of nats-py that sends the same bodies back, in the same run.
+// BenchmarkPythonTrainer measures one process of the Python client that answers the calls of 64
+// rollouts, with 8 KB of new messages each. The limit is a bare subscriber of nats-py that
+// sends the same bodies back, in the same run.
 func BenchmarkPythonTrainer(b *testing.B) {
 	python := testenv.Python(b, "turngate")
 	n := testenv.StartNATS(b, "alpha")

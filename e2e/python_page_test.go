@@ -15,8 +15,8 @@ import (
 	"github.com/turngate/turngate/internal/testenv"
 )
 
-// TestTrainersPage does what docs/trainers.md says from an empty folder to training
-// rows: its commands in their order, with its program.
+// TestTrainersPage follows docs/trainers.md from an empty folder to training rows: its commands
+// in their order, with its program.
 func TestTrainersPage(t *testing.T) {
 	testenv.Slow(t)
 	t.Parallel()

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -75,7 +74,7 @@ func (c *pythonClient) run(argv ...string) error {
 }
 
 // TestPythonClient installs the Python client into a new virtual environment, as
-// a user does, and runs its tests against this turngate, its types and its style.
+// a user does, checks its types and runs its tests against this turngate.
 func TestPythonClient(t *testing.T) {
 	testenv.Slow(t)
 	t.Parallel()
@@ -83,13 +82,6 @@ func TestPythonClient(t *testing.T) {
 	testenv.Need(t, "python", err)
 	c := newPythonClient(t, python, 20*time.Minute)
 	c.install(t, "[test]")
-	t.Run("style", func(t *testing.T) {
-		for _, command := range []string{"check --no-cache", "format --no-cache --check"} {
-			if err := c.run(append(append([]string{c.in("ruff")}, strings.Fields(command)...), "--config", "pyproject.toml", ".", "../../examples", "../../e2e/chaos", "../../e2e/testdata/grpo")...); err != nil {
-				t.Error(err)
-			}
-		}
-	})
 	t.Run("types", func(t *testing.T) {
 		if err := c.run(c.in("mypy"), "--strict", "--cache-dir", t.TempDir()); err != nil {
 			t.Error(err)

@@ -109,8 +109,8 @@ func joined(messages []json.RawMessage) string {
 	return b.String()
 }
 
-// taskOfSize writes a task whose files have about sizeMB, in 32 MB files of which one
-// is for the sandbox. Files of zeros are quick to pack.
+// taskOfSize writes a task with about sizeMB of files, in 32 MB files of which one is for the
+// sandbox. Files of zeros are quick to pack.
 func taskOfSize(t testing.TB, sizeMB int) string {
 	t.Helper()
 	dir := writeTask(t, map[string]string{
@@ -145,6 +145,61 @@ func TestALargeBundleCostsAWorkerNoMemory(t *testing.T) {
 	t.Logf("resident: %d MB at the start, %d MB with eight agents, at most %d MB", idle>>20, held>>20, peak>>20)
 	if peak > 200e6 {
 		t.Errorf("the worker took %d MB, want at most 200", peak/1e6)
+	}
+}
+
+// leaver is an agent that leaves a file and a folder of 16 MB each, and prints 2 MB.
+// Files that differ are stored apart.
+const leaver = `
+cd /logs/artifacts && mkdir a && { echo "$RANDOM$RANDOM$RANDOM"; head -c 16000000 /dev/zero; } | tee a/large > /tmp/large.bin
+head -c 2000000 /dev/zero | tr '\\0' x
+`
+
+// TestLargeArtifactsCostAWorkerNoMemory checks with eight rollouts at once that the worker
+// has neither their artifacts nor their logs in its memory, and no files of them at the end. A
+// separate verifier gets the artifacts, too.
+func TestLargeArtifactsCostAWorkerNoMemory(t *testing.T) {
+	b := newBench(t)
+	const rollouts = 8
+	state := filepath.Join(t.TempDir(), "worker")
+	w := b.worker(t, "", "--state", state, "--sandboxes", "local", "--slots", fmt.Sprint(rollouts))
+	tr := newTrainer(t, b, "")
+	q := schema.Request{
+		Trainer: "local", Task: schema.Task{Name: "t", Instruction: "x"}, Agent: schema.AgentChoice{Name: "command", Args: []string{"/bin/bash", "-c", leaver}},
+		Sandbox: schema.SandboxChoice{Backend: "local"}, Artifacts: []schema.ArtifactRule{{Source: "/tmp/large.bin", Destination: "large.bin"}},
+		Verify: &schema.Verify{Run: `cmp /tmp/large.bin /logs/artifacts/a/large && echo 1 > /logs/verifier/reward.txt`, Separate: &schema.SandboxChoice{Backend: "local"}},
+	}
+	group := make([]schema.Request, rollouts)
+	for i := range group {
+		group[i] = q
+		group[i].ID = schema.ID(fmt.Sprintf("local-%d", i))
+	}
+	before := residentPeak(t, w.cmd.Process.Pid)
+	if err := tr.Submit(t.Context(), group); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	for range group {
+		r, err := tr.NextResult(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sizes := map[string]int64{}
+		for _, a := range r.Artifacts {
+			sizes[a.Name] = a.Size
+		}
+		if r.Reward == nil || *r.Reward != 1 || r.Fault != nil || sizes["large.bin"] < 16e6 || sizes["logs/artifacts.tar"] < 16e6 || sizes["agent.stdout.log"] != 2e6 {
+			t.Errorf("%s: reward %v, %v, artifacts %v, notes %q", r.ID, r.Reward, r.Fault, sizes, r.Notes)
+		}
+	}
+	peak := residentPeak(t, w.cmd.Process.Pid)
+	t.Logf("resident: %d MB before, at most %d MB", before>>20, peak>>20)
+	if peak > 300e6 { // eight rollouts have about 400 MB of artifacts and logs
+		t.Errorf("the worker took %d MB, want at most 300", peak/1e6)
+	}
+	if left, err := os.ReadDir(filepath.Join(state, "spool")); err != nil || len(left) != 0 {
+		t.Errorf("the worker left %v, %v", left, err)
 	}
 }
 

@@ -84,8 +84,8 @@ func TestAFrontIsKilledInACall(t *testing.T) {
 	c.do("POST", "/v1/groups", map[string]any{"group": "g", "n": 2, "request": q}, &out)
 
 	type frame struct {
-		Type, Key string
-		Call      *schema.Call
+		Type, Key, Gen string
+		Call           *schema.Call
 	}
 	generated := map[string]int{}
 	answers := map[string]string{}
@@ -113,7 +113,7 @@ func TestAFrontIsKilledInACall(t *testing.T) {
 		}
 		if answers[f.Key] == "" { // it is new to this client
 			generated[f.Key]++
-			answers[f.Key] = `{"type":"answer","key":"` + f.Key + `","reply":{"message":{"role":"assistant","content":"done"},"finish_reason":"stop","prompt_ids":[1],"completion_ids":[2],"logprobs":[-1]}}`
+			answers[f.Key] = `"reply":{"message":{"role":"assistant","content":"done"},"finish_reason":"stop","prompt_ids":[1],"completion_ids":[2],"logprobs":[-1]}}`
 		}
 		if !again {
 			again = true
@@ -124,7 +124,7 @@ func TestAFrontIsKilledInACall(t *testing.T) {
 			conn = c.calls()
 			continue
 		}
-		harness.Must(t, conn.Write(t.Context(), websocket.MessageText, []byte(answers[f.Key])))
+		harness.Must(t, conn.Write(t.Context(), websocket.MessageText, []byte(`{"type":"answer","key":"`+f.Key+`","gen":"`+f.Gen+`",`+answers[f.Key])))
 	}
 	ended := map[schema.ID]bool{}
 	after := ""

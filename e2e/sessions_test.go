@@ -27,9 +27,9 @@ import (
 	"github.com/turngate/turngate/internal/gate/dialect"
 	"github.com/turngate/turngate/internal/gate/history"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/replay"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/trainer/replay"
 )
 
 // TestLongSessions runs real agents through conversations of more than fifty turns

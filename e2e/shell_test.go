@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
@@ -32,9 +35,10 @@ func (b *bench) shell(t *testing.T, input, id string, argv ...string) (code int,
 }
 
 // TestAnOperatorLooksIntoARollout runs commands in the sandbox of an agent that waits for
-// one of them: with pipes, and at a terminal whose size changes. A worker without
+// one of them: with pipes, and at a terminal that changes its size. A worker without
 // --allow-shell runs none, and a trainer's credential is refused.
 func TestAnOperatorLooksIntoARollout(t *testing.T) {
+	t.Parallel()
 	script, err := exec.LookPath("script") // makes a terminal
 	testenv.Need(t, "script", err)
 	for _, sandbox := range []string{"local", "docker"} {
@@ -68,8 +72,11 @@ func TestAnOperatorLooksIntoARollout(t *testing.T) {
 			at.Stdout = &seen
 			harness.Must(t, at.Start())
 			harness.Eventually(t, "the command at a terminal", 5*time.Minute, func() bool { return strings.Contains(seen.String(), "begun") })
-			tty := regexp.MustCompile(`/dev/pts/\d+`).FindString(seen.String())
-			harness.Must(t, exec.Command("stty", "-F", tty, "rows", "20", "cols", "50").Run())
+			tty, err := os.OpenFile(regexp.MustCompile(`/dev/pts/\d+`).FindString(seen.String()), os.O_RDWR|unix.O_NOCTTY, 0)
+			harness.Must(t, err)
+			defer tty.Close()
+			// At once: stty would set the rows first, and the columns then.
+			harness.Must(t, unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 20, Col: 50}))
 			_ = at.Wait() // its status is that of the last test
 			for _, want := range []string{"33 99", "20 50", "status 5"} {
 				if !strings.Contains(seen.String(), want) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/backends/far"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/internal/testenv/sshd"
@@ -42,19 +43,29 @@ func TestRolloutsOverSSH(t *testing.T) {
 	})
 }
 
-// TestABrokenConnectionIsRetried kills ssh while an agent works: the rollout runs
-// again, and the agent of the first attempt is gone.
-func TestABrokenConnectionIsRetried(t *testing.T) {
+// TestABrokenConnectionCostsNothing kills ssh while an agent works: the agent works on. Then it
+// kills turngate on the other host: the rollout runs again, and the agent of the first attempt
+// is gone.
+func TestABrokenConnectionCostsNothing(t *testing.T) {
 	t.Parallel()
 	s := sshd.Start(t)
 	b := newBench(t)
-	b.worker(t, "", append([]string{"--sandboxes", "ssh"}, s.Flags()...)...)
-	const sleeper = "70073"
+	state := filepath.Join(t.TempDir(), "state")
+	flags := append([]string{"--sandboxes", "ssh", "--state", state}, s.Flags()...)
+	w := b.worker(t, "", flags...)
+	const sleeper = "70075"
 	run := b.run(t, "--agent", "command", "--sandbox", "ssh", filepath.Join(testenv.Root(t), "examples/tasks/hello"),
 		"--", "sh", "-c", "sleep "+sleeper+"; echo 'Hello, world!' > hello.txt")
-	first := newSleeper(t, "the agent", time.Minute, sleeper, "")
-	signalTo(t, clientOf(t, s), syscall.SIGKILL)
-	second := newSleeper(t, "the agent of the second attempt", 2*time.Minute, sleeper, first)
+	first := newSleeper(t, "the agent", 5*time.Minute, sleeper, "")
+	broken := clientsOf(t, s)
+	signalTo(t, broken[0], syscall.SIGKILL)
+	harness.Eventually(t, "another connection", 5*time.Minute, func() bool {
+		now := clientsOf(t, s)
+		return len(now) == 1 && now[0] != broken[0]
+	})
+	signalTo(t, first, 0)
+	signalTo(t, farOf(t, s), syscall.SIGKILL)
+	second := newSleeper(t, "the agent of the second attempt", 5*time.Minute, sleeper, first)
 	signalTo(t, second, syscall.SIGTERM)
 	if code := run.wait(t, 10*time.Minute); code != 0 {
 		t.Fatalf("exit status %d", code)
@@ -62,6 +73,9 @@ func TestABrokenConnectionIsRetried(t *testing.T) {
 	if r := results(t, run)[0]; r.Reward == nil || *r.Reward != 1 || r.Attempt != 2 || r.Fault != nil {
 		t.Errorf("got %+v", r)
 	}
+	w.stop(t)
+	b.worker(t, "", flags...) // its next process removes the cgroup of the killed one
+	awaitNoCgroups(t, state)
 }
 
 // signalTo sends a signal to the process with this file of its argv.
@@ -72,22 +86,34 @@ func signalTo(t *testing.T, file string, signal syscall.Signal) {
 	harness.Must(t, syscall.Kill(pid, signal))
 }
 
-// clientOf returns the file of the argv of the only ssh to a server.
-func clientOf(t *testing.T, s *sshd.Server) string {
+// clientsOf returns the files of the argv of each ssh to a server.
+func clientsOf(t *testing.T, s *sshd.Server) []string {
+	t.Helper()
+	client, err := exec.LookPath("ssh")
+	harness.Must(t, err)
+	return processesWith(t, func(argv string) bool {
+		return strings.HasPrefix(argv, client+"\x00") && strings.Contains(argv, "\x00"+s.Config+"\x00")
+	})
+}
+
+// farOf returns the file of the argv of the turngate that keeps the only sandbox on a server.
+func farOf(t *testing.T, s *sshd.Server) string {
+	t.Helper()
+	found := processesWith(t, func(argv string) bool { return strings.Contains(argv, "\x00"+far.Command+"\x00"+s.Cache) })
+	if len(found) != 1 {
+		t.Fatalf("the processes %v", found)
+	}
+	return found[0]
+}
+
+func processesWith(t *testing.T, ok func(argv string) bool) (found []string) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	harness.Must(t, err)
-	client, err := exec.LookPath("ssh")
-	harness.Must(t, err)
-	var found []string
 	for _, f := range files {
-		data, err := os.ReadFile(f)
-		if err == nil && strings.HasPrefix(string(data), client+"\x00") && strings.Contains(string(data), "\x00"+s.Config+"\x00") {
+		if data, err := os.ReadFile(f); err == nil && ok(string(data)) {
 			found = append(found, f)
 		}
 	}
-	if len(found) != 1 {
-		t.Fatalf("the clients %v", found)
-	}
-	return found[0]
+	return found
 }

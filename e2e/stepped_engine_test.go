@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/replay"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/trainer/replay"
 )
 
 // steppedEngine is an OpenAI-compatible server that answers as many calls as the
@@ -23,8 +23,9 @@ type steppedEngine struct {
 	url string
 
 	mu      sync.Mutex
-	changed chan struct{} // closed and replaced when a field below changes
-	left    int           // calls that may be answered; below 0: all
+	changed chan struct{}     // closed and replaced when a field below changes
+	left    int               // calls that may be answered; below 0: all
+	until   map[schema.ID]int // number of a rollout's last call that may be answered besides
 	waiting int
 }
 
@@ -34,7 +35,7 @@ func startSteppedEngine(t *testing.T, script string) *steppedEngine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &steppedEngine{changed: make(chan struct{})}
+	e := &steppedEngine{changed: make(chan struct{}), until: map[schema.ID]int{}}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var body struct {
 			Messages, Tools json.RawMessage
@@ -43,7 +44,8 @@ func startSteppedEngine(t *testing.T, script string) *steppedEngine {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
-		if !e.enter(r.Context()) {
+		key, _ := schema.ParseKey(r.Header.Get("X-Request-Id"))
+		if !e.enter(r.Context(), key) {
 			return
 		}
 		c := &schema.Call{Tools: body.Tools}
@@ -78,15 +80,19 @@ func (e *steppedEngine) update(f func()) {
 // allow lets n calls more be answered; -1: all.
 func (e *steppedEngine) allow(n int) { e.update(func() { e.left = n }) }
 
+// allowOf lets the calls of a rollout up to this number be answered.
+func (e *steppedEngine) allowOf(id schema.ID, call int) { e.update(func() { e.until[id] = call }) }
+
 // enter waits until the call may be answered. It returns false if the client has
 // gone.
-func (e *steppedEngine) enter(ctx context.Context) bool {
+func (e *steppedEngine) enter(ctx context.Context, key schema.Key) bool {
 	e.update(func() { e.waiting++ })
 	defer e.update(func() { e.waiting-- })
 	for {
 		e.mu.Lock()
-		changed, ok := e.changed, e.left != 0
-		if e.left > 0 {
+		changed, own := e.changed, key.Call > 0 && key.Call <= e.until[key.Rollout]
+		ok := own || e.left != 0
+		if !own && e.left > 0 {
 			e.left--
 		}
 		e.mu.Unlock()

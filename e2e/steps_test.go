@@ -16,11 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/replay"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/trainer"
-	"github.com/turngate/turngate/trainer/replay"
 )
 
 // writeTask makes a task directory.

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/replay"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
-	"github.com/turngate/turngate/trainer/replay"
 )
 
 // labEngine is an OpenAI-compatible server that follows a script. It refuses one

@@ -56,8 +56,8 @@ func nextResult(t *testing.T, tr *trainer.Trainer) schema.Result {
 	return res
 }
 
-// TestATrainerActsInTheSandbox: everything that a trainer asks for stays in the
-// sandbox, whatever the paths and the agent's files.
+// TestATrainerActsInTheSandbox: everything that a trainer asks for stays in the sandbox, for
+// all paths and all files of the agent.
 func TestATrainerActsInTheSandbox(t *testing.T) {
 	t.Parallel()
 	for _, sandbox := range []string{"docker", "local"} {
@@ -154,6 +154,7 @@ func TestVerifierProcess(t *testing.T) {
 // while the trainer verifies; the worker's next process begins another attempt, and
 // asks anew.
 func TestAVerificationSurvivesItsTrainerAndItsWorker(t *testing.T) {
+	t.Parallel()
 	for _, sandbox := range []string{"docker", "local"} {
 		t.Run(sandbox, func(t *testing.T) {
 			b := newBench(t)
@@ -168,9 +169,7 @@ func TestAVerificationSurvivesItsTrainerAndItsWorker(t *testing.T) {
 			if _, err := side.Submit(t.Context(), subjects.DefaultLane, []schema.Request{r}); err != nil {
 				t.Fatal(err)
 			}
-			t.Setenv("TURNGATE_TEST_VERIFIER", b.nats.URL())
-			t.Setenv("TURNGATE_TEST_CREDS", b.nats.TrainerCreds("local"))
-			first := start(t, os.Args[0], "-test.run=^TestVerifierProcess$", "-test.v")
+			first := start(t, "env", "TURNGATE_TEST_VERIFIER="+b.nats.URL(), "TURNGATE_TEST_CREDS="+b.nats.TrainerCreds("local"), os.Args[0], "-test.run=^TestVerifierProcess$", "-test.v")
 			harness.Eventually(t, "the first verification", 5*time.Minute, func() bool { return strings.Contains(first.out.String(), "it verifies") })
 			harness.Eventually(t, "its command", 5*time.Minute, func() bool { return len(sleepers(t, "70082")) == 1 })
 			if err := first.cmd.Process.Kill(); err != nil {

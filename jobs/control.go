@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/turngate/turngate/internal/kernel"
+	"github.com/turngate/turngate/internal/rawjson"
 )
 
 // State is the state of a job.
@@ -60,12 +63,6 @@ const controlName = "control.sock"
 
 // controlWait bounds a request to a running job.
 const controlWait = 30 * time.Second
-
-// socketAt returns the path of the socket in an open folder. The system bounds the length
-// of such paths, so it does not have that of the folder.
-func socketAt(dir *os.File) string {
-	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), controlName)
-}
 
 // reply is the answer of a running job.
 type reply struct {
@@ -128,7 +125,7 @@ func ask(ctx context.Context, dir, method, path string) (*reply, error) {
 	defer res.Body.Close()
 	var r reply
 	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<16)).Decode(&r); err != nil {
-		return nil, fmt.Errorf("ask the job %s: %w", dir, err)
+		return nil, fmt.Errorf("ask the job %s: %w", dir, rawjson.Plain(err))
 	}
 	return &r, nil
 }
@@ -142,7 +139,12 @@ func request(ctx context.Context, dir, method, path string) (*http.Response, err
 	}
 	defer f.Close()
 	t := &http.Transport{DisableKeepAlives: true, ResponseHeaderTimeout: controlWait, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socketAt(f))
+		path, release, err := kernel.SocketPath(f, controlName)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}}
 	q, err := http.NewRequestWithContext(ctx, method, "http://job/"+path, nil)
 	if err != nil {
@@ -189,7 +191,15 @@ func restingState(dir string) (State, error) {
 
 // listen serves requests of other processes until stop is called.
 func (r *runner) listen() (stop func(), err error) {
-	path := socketAt(r.Job.lock)
+	path, release, err := kernel.SocketPath(r.Job.lock, controlName)
+	if err != nil {
+		return nil, fmt.Errorf("listen at %s: %w", filepath.Join(r.Job.Dir, controlName), err)
+	}
+	defer func() {
+		if err != nil {
+			release()
+		}
+	}()
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // of a process that died
 		return nil, fmt.Errorf("listen at %s: %w", filepath.Join(r.Job.Dir, controlName), err)
 	}
@@ -231,6 +241,7 @@ func (r *runner) listen() (stop func(), err error) {
 			_ = srv.Close() // a request that goes on gets no answer
 		}
 		<-served
+		release()
 	}, nil
 }
 

@@ -187,7 +187,7 @@ func TestAJobIsCancelled(t *testing.T) {
 	}
 }
 
-// A job whose process was killed has its socket still, in a folder with a long path.
+// A job still has its socket after its process was killed, in a folder with a long path.
 func TestAJobWhoseProcessDied(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 40), "job")
 	p := plan(t, 1, "x")

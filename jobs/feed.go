@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -288,7 +289,7 @@ func Follow(ctx context.Context, dir string, w Watcher) error {
 			if left(err) {
 				return nil
 			}
-			return fmt.Errorf("follow the job %s: %w", dir, err)
+			return fmt.Errorf("follow the job %s: %w", dir, rawjson.Plain(err))
 		}
 		if first != (n.Begin != nil) {
 			return fmt.Errorf("follow the job %s: its progress does not begin at the beginning", dir)

@@ -15,7 +15,7 @@ import (
 	"github.com/turngate/turngate/trainer"
 )
 
-// watching is a Watcher that keeps what it is told.
+// watching is a Watcher that keeps all reports.
 type watching struct {
 	mu      sync.Mutex
 	trials  int

@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"archive/tar"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -60,13 +59,8 @@ func replace(root *os.Root, name string, data []byte) error {
 }
 
 // put writes a file below a folder and makes the folders of its path.
-func put(root *os.Root, name string, data []byte) error {
-	if dir := path.Dir(name); dir != "." {
-		if err := root.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("write %s: %w", name, err)
-		}
-	}
-	if err := root.WriteFile(name, data, 0o600); err != nil {
+func put(root *os.Root, name string, from io.Reader) error {
+	if err := write(root, name, from); err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
 	return nil
@@ -82,12 +76,12 @@ const (
 // unpack writes the files and folders of a tar below a folder. The tar comes
 // from an agent and is not trusted: unpack leaves out links, devices and paths
 // that leave the folder. It returns the number of entries that it left out.
-func unpack(root *os.Root, below string, data []byte) (leftOut int, err error) {
+func unpack(root *os.Root, below string, packed io.Reader) (leftOut int, err error) {
 	var bytesLeft int64 = maxUnpacked
 	if err := root.MkdirAll(below, 0o700); err != nil {
 		return 0, fmt.Errorf("unpack %s: %w", below, err)
 	}
-	r := tar.NewReader(bytes.NewReader(data))
+	r := tar.NewReader(packed)
 	for n := 0; ; n++ {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -134,8 +128,10 @@ func isOdd(err error) bool {
 }
 
 func write(root *os.Root, at string, from io.Reader) error {
-	if err := root.MkdirAll(path.Dir(at), 0o700); err != nil {
-		return err
+	if dir := path.Dir(at); dir != "." {
+		if err := root.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
 	}
 	f, err := root.OpenFile(at, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -19,7 +20,7 @@ func FuzzUnpack(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer root.Close()
-		_, _ = unpack(root, "below", data) // any error is allowed
+		_, _ = unpack(root, "below", bytes.NewReader(data)) // any error is allowed
 		for dir, want := range map[string]string{top: "in", filepath.Join(top, "in"): "below"} {
 			list, err := os.ReadDir(dir)
 			if err != nil || len(list) != 1 || list[0].Name() != want {

@@ -22,8 +22,8 @@ import (
 	"github.com/turngate/turngate/tasks"
 )
 
-// HarborTrainer is the trainer's name in the ids of rollouts that Harbor ran.
-const HarborTrainer = "harbor"
+// harborTrainer is the trainer's name in the ids of rollouts that Harbor ran.
+const harborTrainer = "harbor"
 
 // Bounds of a job that Harbor wrote.
 const (
@@ -110,7 +110,7 @@ type harborRun struct {
 	name     string
 	settings rawjson.Loose  // of config.json, or of the result: agent and task
 	lock     rawjson.Loose  // task
-	result   rawjson.Loose  // what names the trial; nil: it has no result, or it cannot be read
+	result   rawjson.Loose  // the fields that name the trial; nil: it has no result, or it cannot be read
 	ended    *schema.Result // without the fields that name the trial; nil: it has not ended
 }
 
@@ -187,7 +187,7 @@ func harborRuns(root *os.Root) ([]*harborRun, error) {
 	}
 	slices.SortStableFunc(out, func(a, b *harborRun) int {
 		x, y := a.result.Time("started_at"), b.result.Time("started_at")
-		if x.IsZero() != y.IsZero() { // those that have not ended come last
+		if x.IsZero() != y.IsZero() { // trials that have not ended come last
 			return map[bool]int{true: 1, false: -1}[x.IsZero()]
 		}
 		return x.Compare(y)
@@ -239,7 +239,7 @@ func harborRunIn(job *os.Root, name string) *harborRun {
 // maxHarborSteps is the largest number of steps of a trial that are read.
 const maxHarborSteps = 100
 
-// harborSteps returns the results of the steps whose names can be those of folders.
+// harborSteps returns the results of the steps with names that a folder can have.
 func harborSteps(result rawjson.Loose) (out []rawjson.Loose) {
 	for _, raw := range result.List("step_results") {
 		step := rawjson.LooseOf(raw)
@@ -269,7 +269,7 @@ func harborAgents(runs []*harborRun) map[string]string {
 
 // harborID returns the id of a trial's rollout.
 func harborID(job, trial string) schema.ID {
-	return schema.ID(HarborTrainer + "-" + shortHash(job, trial))
+	return schema.ID(harborTrainer + "-" + shortHash(job, trial))
 }
 
 func shortHash(parts ...string) string {

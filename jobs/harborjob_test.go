@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/turngate/turngate/internal/compare"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
@@ -34,7 +35,7 @@ func TestAJobOfHarborIsRead(t *testing.T) {
 	if !p.Harbor || p.Name != "mixed" || p.Attempts != 2 || p.Parallel != 2 || len(p.Trials) != 8 || len(results) != 8 || p.Created.IsZero() {
 		t.Errorf("got %+v", p)
 	}
-	report := jobs.NewReport(&p, results)
+	report := compare.NewReport(&p, results)
 	if len(report.Variants) != 2 || len(report.Tasks) != 2 {
 		t.Fatalf("got %+v", report)
 	}
@@ -50,7 +51,7 @@ func TestAJobOfHarborIsRead(t *testing.T) {
 	}
 	ids := map[schema.ID]bool{}
 	for _, r := range results {
-		if err := r.Validate(); err != nil || ids[r.ID] {
+		if err := schema.Validate(&r); err != nil || ids[r.ID] {
 			t.Errorf("%s: %v", r.ID, err)
 		}
 		ids[r.ID] = true
@@ -91,9 +92,9 @@ func TestAJobOfHarborIsCompared(t *testing.T) {
 	for _, d := range []string{"hello__Jr8pLBb", "hello__jA7r222", "wrong__TXVP8L4", "wrong__gDJmRD7"} {
 		harness.Must(t, os.RemoveAll(filepath.Join(dir, d)))
 	}
-	changes, err := jobs.Diff(j.Dir, dir)
+	changes, err := compare.Diff(j.Dir, dir)
 	harness.Must(t, err)
-	if len(changes) != 2 || changes[0].Task != "hello" || changes[0].Kind() != jobs.Better || *changes[0].B.Reward != 1 || changes[1].Kind() != jobs.OnlyB {
+	if len(changes) != 2 || changes[0].Task != "hello" || changes[0].Kind() != compare.Better || *changes[0].B.Reward != 1 || changes[1].Kind() != compare.OnlyB {
 		t.Errorf("got %+v", changes)
 	}
 }
@@ -116,7 +117,7 @@ func TestTheTasksOfTwoJobsOfHarbor(t *testing.T) {
 	if len(groups) != 4 {
 		t.Errorf("got the groups %v", groups)
 	}
-	changes, err := jobs.Diff(filepath.Join(runs, "a"), filepath.Join(runs, "b"))
+	changes, err := compare.Diff(filepath.Join(runs, "a"), filepath.Join(runs, "b"))
 	harness.Must(t, err)
 	if len(changes) != 2 || changes[0].Task != "t (other/t)" || changes[1].Task != "t (tasks/t)" || changes[1].A.Trials != 2 || changes[1].B.Trials != 2 {
 		t.Errorf("got %+v", changes)
@@ -215,9 +216,9 @@ func FuzzHarborJob(f *testing.F) {
 		if len(p.Trials) != 1 || len(results) != 1 {
 			t.Fatalf("got %d trials with %d results", len(p.Trials), len(results))
 		}
-		if err := results[0].Validate(); err != nil {
+		if err := schema.Validate(&results[0]); err != nil {
 			t.Error(err)
 		}
-		jobs.NewReport(&p, results)
+		compare.NewReport(&p, results)
 	})
 }

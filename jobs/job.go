@@ -20,6 +20,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -149,7 +150,8 @@ type Job struct {
 	trials  map[schema.ID]*Trial
 	done    map[string]schema.Result // by the trial's name
 	begun   map[string]bool
-	written time.Time // when result.json was last written
+	written time.Time   // when result.json was last written
+	due     *time.Timer // writes it; nil: no write is due
 }
 
 // ErrNotEmpty is returned by Create for a folder that is not empty.
@@ -261,21 +263,12 @@ func (j *Job) index() {
 	}
 }
 
-// OutputName is the file in the folder of a job with the output of its process, if that
-// has no terminal.
-const OutputName = "output.log"
-
-// Output opens the file of that name to append to it. Only its owner can read it.
-func (j *Job) Output() (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(j.Dir, OutputName), os.O_CREATE|os.O_WRONLY|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open the job's output: %w", err)
-	}
-	return f, nil
-}
-
-// Close unlocks the job for other processes.
+// Close unlocks the job for other processes. A write of result.json that is due is left
+// out.
 func (j *Job) Close() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.noneDue()
 	j.log.Close()
 	j.lock.Close()
 }
@@ -305,8 +298,8 @@ func (j *Job) Missing() []Trial {
 	return out
 }
 
-// InOrder sorts trials by their order in the plan.
-func (j *Job) InOrder(list []Trial) []Trial {
+// ordered sorts trials by their order in the plan.
+func (j *Job) ordered(list []Trial) []Trial {
 	at := map[string]int{}
 	for i := range j.Plan.Trials {
 		at[j.Plan.Trials[i].Name] = i
@@ -395,8 +388,8 @@ func (j *Job) goOn() error {
 	return j.save()
 }
 
-// WithFault returns the trials with a fault that the filter selects.
-func (j *Job) WithFault(which func(*schema.Fault) bool) []Trial {
+// withFault returns the trials with a fault that the filter selects.
+func (j *Job) withFault(which func(*schema.Fault) bool) []Trial {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var out []Trial
@@ -573,7 +566,7 @@ func read(dir string) (p Plan, done map[string]schema.Result, err error) {
 		var r schema.Result
 		err := readJSON(filepath.Join(at, planName), &r)
 		if err == nil {
-			if err = r.Validate(); err != nil {
+			if err = schema.Validate(&r); err != nil {
 				err = fmt.Errorf("%s: %w", filepath.Join(at, planName), err)
 			}
 		}
@@ -609,7 +602,7 @@ func (p *Plan) validate() error {
 			return fmt.Errorf("trials[%d].group: %q is not valid: want a ULID", i, t.Group)
 		}
 		if t.Fault != nil {
-			if err := t.Fault.Validate(); err != nil {
+			if err := schema.Validate(t.Fault); err != nil {
 				return fmt.Errorf("trials[%d].%w", i, err)
 			}
 		}
@@ -633,7 +626,7 @@ func readJSON(path string, v any) error {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
 	if err := json.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
+		return fmt.Errorf("read %s: %w", path, rawjson.Plain(err))
 	}
 	return nil
 }

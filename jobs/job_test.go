@@ -6,12 +6,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
@@ -52,11 +55,13 @@ func (f files) artifacts() (out []schema.Artifact) {
 	return out
 }
 
-func (f files) fetch(_ context.Context, a schema.Artifact) ([]byte, error) {
+func (f files) fetch(_ context.Context, a schema.Artifact, to io.Writer) error {
 	if data, ok := f[a.Name]; ok && data != nil {
-		return data, nil
+		_, err := to.Write(data)
+		return err
 	}
-	return nil, errors.New("it is gone")
+	_, _ = io.WriteString(to, "a part")
+	return errors.New("it is gone")
 }
 
 func folder(t *testing.T, entries ...tar.Header) []byte {
@@ -277,8 +282,7 @@ func TestForeignPlansAreChecked(t *testing.T) {
 	}
 }
 
-// A trial whose result cannot be read is named, and counts as not ended without
-// result.json.
+// A trial with an unreadable result is named. Without result.json it counts as not ended.
 func TestATrialThatCannotBeReadIsNamed(t *testing.T) {
 	for _, text := range []string{"{", `{"v":1}`} {
 		j := create(t, plan(t, 1, "x"))
@@ -375,36 +379,6 @@ func TestMeansOfSeveralRewards(t *testing.T) {
 	}
 }
 
-func TestDiff(t *testing.T) {
-	put := func(rewards map[string]float64, names ...string) string {
-		j := create(t, plan(t, 1, names...))
-		for _, tr := range j.Missing() {
-			r := resultOf(tr, rewards[tr.Task])
-			if _, ok := rewards[tr.Task]; !ok {
-				r.Reward, r.Fault = nil, schema.Faultf("agent", schema.CodeExit, schema.WhoAgent, "no")
-			}
-			if err := j.Put(t.Context(), r, files{}.fetch); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return j.Dir
-	}
-	changes, err := jobs.Diff(put(map[string]float64{"better": 0, "worse": 1, "same": 1, "broke": 1}, "better", "worse", "same", "broke", "gone", "fails"),
-		put(map[string]float64{"better": 1, "worse": 0, "same": 1, "new": 1}, "better", "worse", "same", "broke", "new", "fails"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]string{}
-	for _, c := range changes {
-		got[c.Task] = c.Kind()
-	}
-	for task, want := range map[string]string{"better": jobs.Better, "worse": jobs.Worse, "same": jobs.Same, "broke": jobs.Unknown, "gone": jobs.OnlyA, "new": jobs.OnlyB, "fails": jobs.Same} {
-		if got[task] != want {
-			t.Errorf("%s: %s, want %s", task, got[task], want)
-		}
-	}
-}
-
 func TestChoice(t *testing.T) {
 	all := []string{"org/d-1", "d-2", "d-3", "e-1", "e-2"}
 	of := func(c jobs.Choice, names []string) (out []string) {
@@ -471,34 +445,63 @@ func TestOtherUsersCannotReadAJob(t *testing.T) {
 	}
 }
 
-// TestDiffOfTwins compares jobs with two tasks of one name: one got worse, the other
-// better.
-func TestDiffOfTwins(t *testing.T) {
-	put := func(root string, rewards map[string]float64) string {
-		p := plan(t, 1, "x", "y", "other")
-		for i := range p.Trials {
-			tr := &p.Trials[i]
-			if tr.Dir = filepath.Join(root, "tasks", tr.Task); tr.Task != "other" {
-				tr.Task = "twin"
+// TestLateResult checks that a result soon after another one is written to result.json
+// later, and that a closed job writes nothing.
+func TestLateResult(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := create(t, plan(t, 2, "x")) // writes result.json
+		completed := func() (n int) {
+			data, err := os.ReadFile(filepath.Join(j.Dir, "result.json"))
+			var got struct {
+				Stats struct {
+					N int `json:"n_completed_trials"`
+				}
 			}
-		}
-		j := create(t, p)
-		for _, tr := range j.Missing() {
-			if err := j.Put(t.Context(), resultOf(tr, rewards[filepath.Base(tr.Dir)]), files{}.fetch); err != nil {
+			if err == nil {
+				err = json.Unmarshal(data, &got)
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
+			return got.Stats.N
 		}
-		return j.Dir
-	}
-	changes, err := jobs.Diff(put("/a", map[string]float64{"x": 1}), put("/b", map[string]float64{"y": 1}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, c := range changes {
-		got = append(got, c.Task+" "+c.Kind())
-	}
-	if want := []string{"other " + jobs.Same, "twin (x) " + jobs.Worse, "twin (y) " + jobs.Better}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
+		for i, tr := range j.Missing() {
+			for range 2 { // the later call changes nothing
+				if err := errors.Join(j.Put(t.Context(), resultOf(tr, 1), files{}.fetch), j.WriteResult(false)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := completed(); n != i {
+				t.Errorf("result.json has %d results at once, want %d", n, i)
+			}
+			if i == 1 {
+				j.Close()
+			}
+			<-time.After(2 * time.Second) // of the bubble
+			synctest.Wait()
+			if n := completed(); n != 1 {
+				t.Errorf("result.json has %d results later, want 1", n)
+			}
+		}
+	})
+}
+
+// TestADamagedFileIsNamed: the error has the file, the field, the value and a valid form.
+func TestADamagedFileIsNamed(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"parallel":"2"}`:        "parallel: a string is not valid: want a whole number",
+		`{"trials":[{"name":5}]}`: "trials.name: a number is not valid: want a string",
+		`[]`:                      "an array is not valid: want an object",
+		`{"parallel":`:            "it is not JSON: unexpected end of JSON input at byte 12",
+	} {
+		j := create(t, plan(t, 1, "a"))
+		j.Close()
+		file := filepath.Join(j.Dir, "turngate.json")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := jobs.Open(j.Dir); err == nil || !strings.Contains(err.Error(), file+": "+want) || strings.Contains(err.Error(), "Go ") {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
 	}
 }

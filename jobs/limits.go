@@ -10,7 +10,7 @@ import (
 // Limits bound the spending of all rollouts of a job. Above a limit no rollout begins.
 // The ones that have begun go on to their ends, and may spend more.
 type Limits struct {
-	CostUSD float64 // 0: none
+	CostUSD float64 // of model calls, and of rollouts' sandboxes where that is known; 0: none
 	Tokens  int64   // of prompts and completions; 0: none
 }
 
@@ -73,6 +73,9 @@ func (s *spending) result(r *schema.Result) {
 	if o := s.open[r.ID]; o != nil {
 		own = amount{max(own.tokens, o.tokens), max(own.cost, o.cost), own.unpriced || o.unpriced}
 		delete(s.open, r.ID)
+	}
+	if u := r.Usage; u != nil && u.SandboxUSD != nil {
+		own.cost += *u.SandboxUSD
 	}
 	s.ended.tokens += own.tokens
 	s.ended.cost += own.cost

@@ -151,3 +151,29 @@ func TestALimitThatIsReachedLast(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestSandboxesCountForTheCost: their prices are apart from those of calls in a summary, and
+// count for the limit.
+func TestSandboxesCountForTheCost(t *testing.T) {
+	call, box := 0.5, 0.25
+	calls := schema.SortedMap[schema.CallStats]{schema.TagAgent: {Count: 1, PromptTokens: 7, CostUSD: &call}}
+	results := []schema.Result{
+		{ID: "alpha-1", Calls: calls, Usage: &schema.ResultUsage{SandboxSeconds: 10, SandboxUSD: &box}},
+		{ID: "alpha-2", Calls: calls, Usage: &schema.ResultUsage{SandboxSeconds: 20, SandboxUSD: &box}},
+		{ID: "alpha-3", Calls: calls, Usage: &schema.ResultUsage{SandboxSeconds: 5}},
+		{ID: "alpha-4"},
+	}
+	s := jobs.Sum(4, results)
+	if s.CostUSD == nil || *s.CostUSD != 1.5 || s.SandboxSeconds != 35 || s.SandboxUSD == nil || *s.SandboxUSD != 0.5 || s.SandboxUnpriced != 1 {
+		t.Errorf("got %+v", s)
+	}
+	if s := jobs.Sum(2, results[2:]); s.SandboxUSD != nil || s.SandboxSeconds != 5 || s.SandboxUnpriced != 1 {
+		t.Errorf("without a price: %+v", s)
+	}
+	if err := jobs.Over(jobs.Limits{CostUSD: 2}, results); err == nil || !strings.Contains(err.Reason, "its rollouts cost 2.0000 USD") {
+		t.Errorf("at the limit: %v", err)
+	}
+	if err := jobs.Over(jobs.Limits{CostUSD: 2.01}, results); err != nil {
+		t.Errorf("below the limit: %v", err)
+	}
+}

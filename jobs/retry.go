@@ -93,7 +93,7 @@ func (r Retries) cause(res *schema.Result) string {
 	return ""
 }
 
-// next returns the trial with a new rollout if it is to run again after a result.
+// next returns the trial with a new rollout if it runs again after a result.
 func (r Retries) next(t Trial, res *schema.Result) (next Trial, again bool, err error) {
 	cause := r.cause(res)
 	for _, before := range t.Retried {
@@ -135,7 +135,7 @@ func (j *Job) retried() ([]schema.Result, error) {
 		for i := range t.Retried {
 			var r schema.Result
 			err := readJSON(filepath.Join(j.Dir, t.RetriedDir(i), planName), &r)
-			if errors.Is(err, fs.ErrNotExist) { // a process that died had not moved it yet, or somebody removed it
+			if errors.Is(err, fs.ErrNotExist) { // a process that died had not moved it yet, or a person removed it
 				continue
 			}
 			if err != nil {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/turngate/turngate/internal/compare"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/jobs"
@@ -99,7 +100,7 @@ func refusing(n int64, calls *atomic.Int64) trainer.Answerer {
 	}
 }
 
-// A trial whose agent failed runs again. Its earlier results stay, and count only as
+// A trial runs again after its agent failed. Its earlier results stay, and count only as
 // retries.
 func TestATrialRunsAgain(t *testing.T) {
 	n := testenv.StartNATS(t, "alpha")
@@ -119,7 +120,7 @@ func TestATrialRunsAgain(t *testing.T) {
 			t.Errorf("got %+v", r.Fault)
 		}
 	}
-	report := jobs.NewReport(&p, results)
+	report := compare.NewReport(&p, results)
 	if len(report.Retries) != 1 || report.Retries[0].Count != 2 || report.Retries[0].Code != schema.CodeExit || report.Variants[0].Faults() != 0 {
 		t.Errorf("got %+v", report)
 	}

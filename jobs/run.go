@@ -62,7 +62,7 @@ type runner struct {
 
 	halting sync.Mutex // held while the limits are checked, and while a pause begins or ends
 	mu      sync.Mutex
-	waiting map[schema.ID]bool // rollouts whose results are to come
+	waiting map[schema.ID]bool // rollouts that have no result yet
 	limit   *LimitError        // for which no rollout begins any more
 	paused  bool
 	held    map[string]schema.ID // trials that begin after the pause, with their last rollouts
@@ -251,8 +251,8 @@ func (r *runner) waits() bool {
 }
 
 // takes reports whether the result of a rollout is to be kept. It is not if the rollout
-// was cancelled because of a limit. If the trial runs again, next is the trial with the
-// rollout whose result is to come.
+// was cancelled because of a limit. If the trial runs again, next is the trial with the new
+// rollout.
 func (r *runner) takes(res *schema.Result) (next Trial, again, wanted bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -341,7 +341,7 @@ func (r *runner) submit(ctx context.Context, groups []group, send func(context.C
 	}
 }
 
-// again submits a trial whose rollout has ended, unless no rollout begins any more.
+// again submits a trial after its rollout has ended, unless no rollout begins any more.
 func (r *runner) again(ctx context.Context, t Trial) {
 	select {
 	case <-r.submitted:
@@ -404,7 +404,7 @@ func (r *runner) answer(ctx context.Context, c *trainer.Call) (*schema.Reply, er
 
 // keep stores a result in the job's folder. If again is true, the trial then runs as next.
 func (r *runner) keep(ctx context.Context, res schema.Result, next Trial, again bool) error {
-	if err := r.Job.Put(ctx, res, r.trainer.Artifact); err != nil {
+	if err := r.Job.Put(ctx, res, r.trainer.CopyArtifact); err != nil {
 		return err
 	}
 	if !again {

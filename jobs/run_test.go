@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/backends/dummy"
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/broker/queue"
@@ -29,7 +30,6 @@ import (
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/trainer"

@@ -33,6 +33,12 @@ type Summary struct {
 	// rollouts with tokens and without a known cost.
 	CostUSD  *float64 `json:"cost_usd"`
 	Unpriced int      `json:"unpriced,omitempty"`
+
+	SandboxSeconds float64 `json:"sandbox_seconds"` // sum over all rollouts
+	// SandboxUSD is the sum of the known prices of sandboxes, which CostUSD does not have;
+	// null: none is known. SandboxUnpriced counts the rollouts with sandboxes of unknown price.
+	SandboxUSD      *float64 `json:"sandbox_usd"`
+	SandboxUnpriced int      `json:"sandbox_unpriced,omitempty"`
 }
 
 // Cause counts the faults of one kind.
@@ -44,17 +50,30 @@ type Cause struct {
 	Example string `json:"example"` // message of one of the faults
 }
 
-// pay adds the cost of a rollout.
+// pay adds the costs of a rollout.
 func (s *Summary) pay(r *schema.Result) {
 	cost := r.CostUSD()
-	switch {
-	case cost != nil && s.CostUSD == nil:
-		s.CostUSD = cost
-	case cost != nil:
-		*s.CostUSD += *cost
-	case r.Tokens() > 0:
+	s.CostUSD = plus(s.CostUSD, cost)
+	if cost == nil && r.Tokens() > 0 {
 		s.Unpriced++
 	}
+	if r.Usage == nil {
+		return
+	}
+	s.SandboxSeconds += r.Usage.SandboxSeconds
+	s.SandboxUSD = plus(s.SandboxUSD, r.Usage.SandboxUSD)
+	if r.Usage.SandboxUSD == nil {
+		s.SandboxUnpriced++
+	}
+}
+
+// plus adds a cost to a sum of known costs; nil: it is not known, or none is.
+func plus(sum, cost *float64) *float64 {
+	if sum == nil || cost == nil {
+		return cmp.Or(sum, cost)
+	}
+	both := *sum + *cost
+	return &both
 }
 
 // Faults returns the number of rollouts with a fault.
@@ -173,15 +192,45 @@ func passAt(groups map[string][]bool) map[int]float64 {
 const writeEvery = 2 * time.Second
 
 // WriteResult writes the job's result.json. Unless now is true, it writes at most once
-// in writeEvery.
+// in writeEvery: a later call in that time has the file written at the end of it.
 func (j *Job) WriteResult(now bool) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if !now && time.Since(j.written) < writeEvery {
+	if wait := writeEvery - time.Since(j.written); !now && wait > 0 {
+		if j.due == nil {
+			j.due = time.AfterFunc(wait, j.writeDue)
+		}
 		return nil
 	}
+	return j.writeResult()
+}
+
+// writeDue writes the result.json that is due. The last write of a run reports an error
+// that stays.
+func (j *Job) writeDue() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.due == nil { // it was written meanwhile, or the job is closed
+		return
+	}
+	if err := j.writeResult(); err != nil {
+		j.Logf("%v", err)
+	}
+}
+
+// writeResult writes result.json, after which none is due. The caller holds j.mu.
+func (j *Job) writeResult() error {
+	j.noneDue()
 	j.written = time.Now()
 	return writeJSON(j.Dir, "result.json", j.result())
+}
+
+// noneDue makes no result.json due. The caller holds j.mu.
+func (j *Job) noneDue() {
+	if j.due != nil {
+		j.due.Stop()
+		j.due = nil
+	}
 }
 
 type harborJob struct {
@@ -242,13 +291,7 @@ func (j *Job) result() harborJob {
 			st.Input += u.Input
 			st.Cached += u.Cached
 			st.Output += u.Output
-			if c := u.CostUSD; c != nil {
-				sum := *c
-				if st.CostUSD != nil {
-					sum += *st.CostUSD
-				}
-				st.CostUSD = &sum
-			}
+			st.CostUSD = plus(st.CostUSD, u.CostUSD)
 		}
 		key := t.evalKey()
 		e := st.Evals[key]
@@ -272,9 +315,8 @@ func (j *Job) result() harborJob {
 	return out
 }
 
-// means returns the metrics of results in Harbor's form: the mean by the name of
-// each number if there are several names, and else one mean. It is the mean of the
-// known numbers.
+// means returns the metrics of results in Harbor's form: the mean by the name of each number if
+// there are several names, and else one mean. Unknown numbers do not count.
 func means(s *Summary, results []schema.Result) map[string]float64 {
 	sums, counts := map[string]float64{}, map[string]int{}
 	for i := range results {

@@ -82,7 +82,7 @@ func (t *Task) request(r *Rules, of Trial) (schema.Request, error) {
 	q, err := r.Request(t.Task, of.Variant)
 	if err == nil {
 		q.V, q.ID, q.Trainer, q.Group, q.Index = schema.Version, of.Rollout, of.Rollout.Trainer(), of.Group, of.Index
-		err = q.Validate()
+		err = schema.Validate(&q)
 	}
 	if err != nil {
 		return q, fmt.Errorf("task %s: %w", t.Task.Dir, err)
@@ -90,7 +90,7 @@ func (t *Task) request(r *Rules, of Trial) (schema.Request, error) {
 	return q, nil
 }
 
-// fault returns the fault of a trial whose task cannot run.
+// fault returns the fault of a trial with a task that cannot run.
 func (t *Task) fault(err error) *schema.Fault {
 	who := schema.WhoTask
 	if t.Task != nil { // the task is valid, but its request is not

@@ -1,11 +1,13 @@
 package jobs
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -15,11 +17,12 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/internal/spool"
 	"github.com/turngate/turngate/schema"
 )
 
-// Fetch reads an artifact.
-type Fetch func(ctx context.Context, a schema.Artifact) ([]byte, error)
+// Fetch writes an artifact to a writer. After an error the writer may have a part of it.
+type Fetch func(ctx context.Context, a schema.Artifact, to io.Writer) error
 
 // convert derives further files, by name, from a result and its transcript. They
 // are stored in the trial's folder.
@@ -142,16 +145,18 @@ func (j *Job) put(ctx context.Context, t *Trial, r *schema.Result, fetch Fetch, 
 			return err
 		}
 	}
+	files, err := spool.Open(filepath.Join(j.Dir, t.Name))
+	if err != nil {
+		return err
+	}
 	k := &keeper{root: root, has: map[string]bool{}, entries: map[string][]harborManifestEntry{"": {}}}
 	for _, a := range inOrderOfTrust(r.Artifacts) {
-		data, err := fetch(ctx, a)
+		err := k.keep(ctx, r, a, files.New(), fetch)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err == nil {
-			err = k.artifact(r, a, data)
-		}
-		if noRoom(err) {
+		var disk *spool.Error
+		if noRoom(err) || errors.As(err, &disk) {
 			return err
 		}
 		if err != nil {
@@ -163,7 +168,7 @@ func (j *Job) put(ctx context.Context, t *Trial, r *schema.Result, fetch Fetch, 
 		k.note("%v", err)
 	}
 	for name, data := range derived {
-		if err := k.skip(own(root, name, data)); err != nil {
+		if err := k.skip(own(root, name, bytes.NewReader(data))); err != nil {
 			return err
 		}
 	}
@@ -173,11 +178,11 @@ func (j *Job) put(ctx context.Context, t *Trial, r *schema.Result, fetch Fetch, 
 	if err := k.skip(k.manifests()); err != nil {
 		return err
 	}
-	if err := put(root, "trial.log", []byte(k.log(t, r))); err != nil {
+	if err := put(root, "trial.log", strings.NewReader(k.log(t, r))); err != nil {
 		return err
 	}
 	if r.Fault != nil {
-		if err := put(root, "exception.txt", []byte(faultException(r.Fault, time.Time{}).Traceback)); err != nil {
+		if err := put(root, "exception.txt", strings.NewReader(faultException(r.Fault, time.Time{}).Traceback)); err != nil {
 			return err
 		}
 	}
@@ -217,11 +222,11 @@ func inOrderOfTrust(list []schema.Artifact) []schema.Artifact {
 
 // own writes a file of the worker. It first removes an artifact's entry that has
 // the same name.
-func own(root *os.Root, name string, data []byte) error {
+func own(root *os.Root, name string, from io.Reader) error {
 	if err := root.RemoveAll(name); err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
-	return put(root, name, data)
+	return put(root, name, from)
 }
 
 func putJSON(root *os.Root, name string, v any) error {
@@ -229,7 +234,7 @@ func putJSON(root *os.Root, name string, v any) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
-	return own(root, name, append(data, '\n'))
+	return own(root, name, bytes.NewReader(append(data, '\n')))
 }
 
 // keeper writes the artifacts of a rollout into the folder of its trial.
@@ -249,10 +254,23 @@ const (
 	agentLogs    = "logs/agent.tar"
 )
 
+// keep fetches an artifact into a file, and from there to its place. It closes the file.
+func (k *keeper) keep(ctx context.Context, r *schema.Result, a schema.Artifact, f *spool.File, fetch Fetch) error {
+	defer f.Close()
+	if err := fetch(ctx, a, f); err != nil {
+		return err
+	}
+	content, err := f.Content()
+	if err != nil {
+		return err
+	}
+	return k.artifact(r, a, content)
+}
+
 // artifact writes an artifact to its place in Harbor's layout: logs of the agent
 // to agent/, others to artifacts/ under their path in the sandbox, each below
 // steps/NAME for a step. It unpacks folders.
-func (k *keeper) artifact(r *schema.Result, a schema.Artifact, data []byte) error {
+func (k *keeper) artifact(r *schema.Result, a schema.Artifact, content *io.SectionReader) error {
 	name := path.Clean(a.Name)
 	if !filepath.IsLocal(name) {
 		return fmt.Errorf("its name %q is outside the trial's folder", a.Name)
@@ -265,27 +283,31 @@ func (k *keeper) artifact(r *schema.Result, a schema.Artifact, data []byte) erro
 	}
 	switch {
 	case name == r.Transcript && dir == "" && name != "":
+		data, err := io.ReadAll(content)
+		if err != nil {
+			return err
+		}
 		k.files = map[string][]byte{name: data}
-		return own(k.root, path.Join("agent", name), data)
+		return own(k.root, path.Join("agent", name), bytes.NewReader(data))
 	case name == stdoutName && r.Agent == "oracle":
-		return own(k.root, path.Join(dir, "agent/oracle.txt"), data) // Harbor's viewer shows this file
+		return own(k.root, path.Join(dir, "agent/oracle.txt"), whole(content)) // Harbor's viewer shows this file
 	case name == stdoutName:
-		return own(k.root, path.Join(dir, "agent/agent.log"), data)
+		return own(k.root, path.Join(dir, "agent/agent.log"), whole(content))
 	case name == stderrName:
-		return own(k.root, path.Join(dir, "agent", name), data)
+		return own(k.root, path.Join(dir, "agent", name), whole(content))
 	case name == sessionsName:
 		if err := k.root.RemoveAll(path.Join(dir, "agent/sessions")); err != nil {
 			return err
 		}
-		return k.unpack(path.Join(dir, "agent/sessions"), a.Name, data)
+		return k.unpack(path.Join(dir, "agent/sessions"), a.Name, content)
 	case name == agentLogs:
-		err := k.unpack(path.Join(dir, "agent"), a.Name, data)
+		err := k.unpack(path.Join(dir, "agent"), a.Name, content)
 		return errors.Join(err, k.refuse(r, path.Join(dir, "agent")))
 	case name == schema.ArtifactManifest:
 		k.has[dir] = true
-		return errors.Join(own(k.root, path.Join(dir, "artifacts/manifest.json"), data), k.input(r, name, data))
+		return errors.Join(own(k.root, path.Join(dir, "artifacts/manifest.json"), whole(content)), k.input(r, name, content))
 	}
-	if err := k.input(r, name, data); err != nil {
+	if err := k.input(r, name, content); err != nil {
 		return err
 	}
 	at, isTar := strings.CutSuffix(name, ".tar")
@@ -296,9 +318,9 @@ func (k *keeper) artifact(r *schema.Result, a schema.Artifact, data []byte) erro
 	at = path.Join(dir, "artifacts", at)
 	var err error
 	if isTar {
-		err = k.unpack(at, a.Name, data)
+		err = k.unpack(at, a.Name, content)
 	} else {
-		err = put(k.root, at, data)
+		err = put(k.root, at, whole(content))
 	}
 	if err != nil {
 		e.Status = "failed"
@@ -312,16 +334,21 @@ func (k *keeper) artifact(r *schema.Result, a schema.Artifact, data []byte) erro
 const InputsDir = "verifier/inputs"
 
 // input keeps an artifact for a verifier that runs again.
-func (k *keeper) input(r *schema.Result, name string, data []byte) error {
+func (k *keeper) input(r *schema.Result, name string, content *io.SectionReader) error {
 	workdir := func(a schema.Artifact) bool { return a.Name == schema.ArtifactWorkdir+".tar" }
 	if len(r.Steps) > 0 || r.Separation != schema.SeparationSandbox && !slices.ContainsFunc(r.Artifacts, workdir) {
 		return nil
 	}
-	return put(k.root, path.Join(InputsDir, name), data)
+	return put(k.root, path.Join(InputsDir, name), whole(content))
 }
 
-func (k *keeper) unpack(below, name string, data []byte) error {
-	leftOut, err := unpack(k.root, below, data)
+// whole reads a content from its beginning.
+func whole(content *io.SectionReader) io.Reader {
+	return io.NewSectionReader(content, 0, content.Size())
+}
+
+func (k *keeper) unpack(below, name string, content *io.SectionReader) error {
+	leftOut, err := unpack(k.root, below, whole(content))
 	if leftOut > 0 {
 		k.note("%d entries of %s were left out: they are links or have names that are not valid here", leftOut, name)
 	}
@@ -381,7 +408,7 @@ func (k *keeper) verifier(r *schema.Result) error {
 	write := func(dir, phase string, reward *float64, all map[string]float64) error {
 		for _, p := range r.Phases {
 			if p.Name == phase {
-				if err := own(k.root, path.Join(dir, "test-stdout.txt"), []byte(p.Output)); err != nil {
+				if err := own(k.root, path.Join(dir, "test-stdout.txt"), strings.NewReader(p.Output)); err != nil {
 					return err
 				}
 			}
@@ -390,7 +417,7 @@ func (k *keeper) verifier(r *schema.Result) error {
 		case len(all) > 0:
 			return putJSON(k.root, path.Join(dir, "reward.json"), all)
 		case reward != nil:
-			return put(k.root, path.Join(dir, "reward.txt"), []byte(strconv.FormatFloat(*reward, 'g', -1, 64)+"\n"))
+			return put(k.root, path.Join(dir, "reward.txt"), strings.NewReader(strconv.FormatFloat(*reward, 'g', -1, 64)+"\n"))
 		}
 		return nil
 	}

@@ -125,14 +125,14 @@ func Resume(ctx context.Context, j *Job, r Rules, rerun func(*schema.Fault) bool
 	missing := slices.DeleteFunc(j.Missing(), cannotRun)
 	var again []Trial
 	if rerun != nil {
-		for _, t := range j.WithFault(rerun) {
+		for _, t := range j.withFault(rerun) {
 			next, err := t.Next()
 			if err != nil {
 				return nil, err
 			}
 			again = append(again, next)
 		}
-		missing = j.InOrder(append(missing, again...))
+		missing = j.ordered(append(missing, again...))
 	}
 	list, err := tasksOf(ctx, missing, &r)
 	if err != nil {

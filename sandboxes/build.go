@@ -20,8 +20,8 @@ type Build struct {
 	Task    string // name of the task that owns the image, shown in lists of images
 }
 
-// Content is what a file or an archive holds. A backend reads it while it makes the
-// sandbox or the image, from several places at once.
+// Content is the content of a file or an archive. A backend reads it while it makes the sandbox
+// or the image, from several places at once.
 type Content interface {
 	io.ReaderAt
 	Size() int64

@@ -7,8 +7,8 @@ import (
 	"log"
 	"os"
 
+	"github.com/turngate/turngate/internal/backends/dummy"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/dummy"
 )
 
 // A backend makes a sandbox, in which a command runs. The dummy's programs are Go

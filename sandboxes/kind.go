@@ -17,6 +17,8 @@ type Kind struct {
 	// Images is true if a sandbox is made of an image, which the request names or
 	// the backend builds.
 	Images bool
+	// Builds is true if it builds images.
+	Builds bool
 	// Works is the text of `turngate doctor` if the backend's Check returns nil.
 	// Otherwise the text is its error and Remedy.
 	Works, Remedy string
@@ -33,7 +35,7 @@ type Host struct {
 	Helper   string // path of the turngate binary, which runs in every sandbox
 	StateDir string // folder for records of sandboxes, so that a later process can sweep them
 	Build    BuildLimits
-	Keep     Keep // bounds of what builds leave
+	Keep     Keep // bounds of the images and the cache of builds
 	// Subnets is the address range of side-car networks: IPv4, with a prefix of
 	// 8 to 24 bits. Default DefaultSubnets.
 	Subnets netip.Prefix
@@ -42,6 +44,33 @@ type Host struct {
 	// Machines are for the backend machine.
 	Machines Machines
 	E2B      E2B
+	Prime    Prime
+	// Kubernetes is for the backend kubernetes.
+	Kubernetes Kubernetes
+	Modal      Modal
+	Local      Local
+}
+
+// Kubernetes has the cluster and the settings of pods of the backend kubernetes, which no
+// request can change.
+type Kubernetes struct {
+	Namespace    string            `json:"namespace"` // of the pods; empty: the backend is not used
+	Config       string            `json:"config"`    // file of settings for clusters; empty: KUBECONFIG, ~/.kube/config, or that of the pod of this process
+	Context      string            `json:"context"`   // in Config; empty: its current one
+	HelperImage  string            `json:"helper_image"`
+	RuntimeClass string            `json:"runtime_class"`
+	NodeSelector map[string]string `json:"node_selector"`
+	Tolerations  []string          `json:"tolerations"`  // KEY, KEY:EFFECT or KEY=VALUE:EFFECT
+	PullSecrets  []string          `json:"pull_secrets"` // names in Namespace
+	GPUs         int               `json:"gpus"`         // that a sandbox may ask for
+	// UserNamespaces gives each pod users of its own: hostUsers is false.
+	UserNamespaces bool `json:"user_namespaces"`
+}
+
+// Local has the images of local sandboxes.
+type Local struct {
+	Images   string // folder of images, see package layout; empty: sandboxes have none
+	Unpacked string // folder for their files, which the processes of this user share
 }
 
 // E2B has the account and the bounds of the backend e2b.
@@ -55,16 +84,38 @@ type E2B struct {
 	PerMinute  int    `json:"per_minute"`  // sandboxes made in a minute; 0: no bound
 }
 
+// Prime has the account and the bounds of the backend prime.
+type Prime struct {
+	Image     string  `json:"image"`      // of the sandboxes; empty: the backend is not used
+	Key       string  `json:"-"`          // of the account; Check names it if it is missing
+	APIURL    string  `json:"api_url"`    // of the control plane; default https://api.primeintellect.ai
+	Team      string  `json:"team"`       // that owns the sandboxes; empty: the user
+	CPUs      float64 `json:"cpus"`       // of a sandbox; default 2
+	MemoryGB  float64 `json:"memory_gb"`  // of a sandbox; default 4
+	DiskGB    float64 `json:"disk_gb"`    // of a sandbox; default 10
+	Sandboxes int     `json:"sandboxes"`  // at once; 0: no bound
+	PerMinute int     `json:"per_minute"` // sandboxes made in a minute; 0: no bound
+}
+
+// Modal has the app and the bounds of the backend modal. Modal's client itself reads the
+// token of the account.
+type Modal struct {
+	Image     string `json:"image"`      // of the virtual machines, in a registry; empty: the backend is not used
+	App       string `json:"app"`        // default modal.DefaultApp
+	Sandboxes int    `json:"sandboxes"`  // at once; 0: no bound
+	PerMinute int    `json:"per_minute"` // sandboxes made in a minute; 0: no bound
+}
+
 // Machines has the machines that take sandboxes over NATS.
 type Machines struct {
 	Fleet Fleet    // nil: the backend is not used
-	Names []string // of the machines to use; none: all that are there
+	Names []string // of the machines to use; none: all live ones
 }
 
 // Fleet opens lines to machines. It is safe for concurrent use.
 type Fleet interface {
-	// Await calls ok with the machines that are there, again after each announcement,
-	// until it returns true or the context ends.
+	// Await calls ok with the live machines, again after each announcement, until it returns
+	// true or the context ends.
 	Await(ctx context.Context, ok func([]schema.Machine) bool) error
 	// Open opens a line for a capability to an instance of a machine. stream is this
 	// side's end, which Open closes in any case. The line ends with the stream's bytes,
@@ -153,8 +204,8 @@ type BuildLimits struct {
 	Time        time.Duration // default 1 h
 }
 
-// Keep bounds the images and the cache that builds leave on a host. What has the
-// oldest last use is removed first. 0 means no bound.
+// Keep bounds the images and the cache that builds leave on a host. Items with the oldest last
+// use are removed first. 0 means no bound.
 type Keep struct {
 	Images int
 	Bytes  int64         // bytes that the images do not share with other images

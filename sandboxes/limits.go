@@ -22,7 +22,7 @@ const (
 	LeastCPUs        = 0.01
 	LeastMemoryBytes = 32 << 20
 	LeastPids        = 16
-	LeastDiskBytes   = 4 << 20
+	leastDiskBytes   = 4 << 20
 )
 
 // Raise raises limits to the least ones. It notes each raised limit, or refuses it
@@ -30,7 +30,7 @@ const (
 func (s *Spec) Raise() error {
 	return errors.Join(
 		raise(s, schema.LimitCPUs, &s.CPUs, LeastCPUs), raise(s, schema.LimitMemory, &s.MemoryBytes, LeastMemoryBytes),
-		raise(s, schema.LimitPids, &s.Pids, LeastPids), raise(s, schema.LimitDisk, &s.DiskBytes, LeastDiskBytes),
+		raise(s, schema.LimitPids, &s.Pids, LeastPids), raise(s, schema.LimitDisk, &s.DiskBytes, leastDiskBytes),
 	)
 }
 

@@ -4,6 +4,7 @@
 package sandboxes
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -89,6 +90,12 @@ type Sandbox interface {
 	Close(ctx context.Context) error
 }
 
+// Paid is a sandbox that exists, and costs, before Create returns.
+type Paid interface {
+	// Made returns the time from which it exists.
+	Made() time.Time
+}
+
 // Snapshot is a copy of the files of a sandbox. It ends with the process that made
 // it: the backend's next Sweep for the same owner removes it.
 type Snapshot interface {
@@ -122,12 +129,13 @@ type Process interface {
 // Files reads and writes files of the sandbox with the rights of the sandbox's
 // root user. Paths are absolute. A missing file gives fs.ErrNotExist.
 type Files interface {
-	// Read returns the content of a regular file. A file of more than limit bytes
-	// gives a *TooLargeError.
-	Read(ctx context.Context, path string, limit int64) ([]byte, error)
+	// Read writes the content of a regular file to w. A file of more than limit bytes
+	// gives a *TooLargeError. After an error w may have a part of the content.
+	Read(ctx context.Context, path string, w io.Writer, limit int64) error
 	// Write creates or replaces a file and creates its missing parents. owner is
-	// a user of the sandbox; empty means the Spec's User.
-	Write(ctx context.Context, path string, data []byte, mode fs.FileMode, owner string) error
+	// a user of the sandbox; empty means the Spec's User. An error of r gives a
+	// *SourceError, and the file stays as it was.
+	Write(ctx context.Context, path string, r io.Reader, mode fs.FileMode, owner string) error
 	Stat(ctx context.Context, path string) (FileInfo, error)
 	// List lists a folder. More than MaxList files give a *TooLargeError.
 	List(ctx context.Context, dir string) ([]FileInfo, error)
@@ -149,6 +157,15 @@ type Files interface {
 	// TarOut writes the regular files and directories below path as a tar stream.
 	// A stream above the limit gives a *TooLargeError.
 	TarOut(ctx context.Context, path string, w io.Writer, o TarOptions) error
+}
+
+// ReadFile returns the content of a regular file, as Files.Read does.
+func ReadFile(ctx context.Context, f Files, path string, limit int64) ([]byte, error) {
+	var b bytes.Buffer
+	if err := f.Read(ctx, path, &b, limit); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
 }
 
 // MaxList is the most files that a list of a folder has.
@@ -284,6 +301,9 @@ type TerminalSize struct {
 // HelperPath is the path of the turngate binary in every sandbox.
 const HelperPath = "/.turngate/turngate"
 
+// AgentPath is the path of an agent's packages in every sandbox that mounts some.
+const AgentPath = "/.turngate/agent"
+
 // DefaultWorkdir is the working directory if neither the request nor the image
 // names one.
 const DefaultWorkdir = "/workspace"
@@ -298,6 +318,17 @@ var ErrMemory = fmt.Errorf("%w: its memory was used up and the kernel killed its
 
 // ErrKilled is an ErrLost: processes of the sandbox ended its helper.
 var ErrKilled = fmt.Errorf("%w: its processes ended its helper", ErrLost)
+
+// ServiceError means that the service with the sandboxes of a backend has made none, so that a
+// request for another sandbox would probably fail, too.
+type ServiceError struct {
+	Backend string
+	Refused bool // it refuses the account, or more requests; otherwise it may have failed for this request alone
+	Err     error
+}
+
+func (e *ServiceError) Error() string { return e.Err.Error() }
+func (e *ServiceError) Unwrap() error { return e.Err }
 
 // RefusedError means that the sandbox refuses an operation on its files, such as
 // one on a path that leads through a file.

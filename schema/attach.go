@@ -16,8 +16,7 @@ type Process struct {
 	Since    int64  `json:"since,omitempty"` // its start in Unix ms; of two with one owner, the later one has the calls
 }
 
-// Validate checks the message.
-func (p *Process) Validate() error {
+func (p *Process) check() error {
 	err := cmp.Or(CheckToken("instance", p.Instance), CheckToken("shard", p.Shard), checkText("name", p.Name, 300), checkRange("since", p.Since, 0, maxBytes))
 	if err == nil && p.Owner != "" {
 		err = CheckToken("owner", p.Owner)
@@ -30,17 +29,16 @@ func (p *Process) Validate() error {
 type Attach struct {
 	V       int     `json:"v"`
 	Process Process `json:"process"`           // the one that asks
-	Replace string  `json:"replace,omitempty"` // instance of another process, whose place it takes
+	Replace string  `json:"replace,omitempty"` // instance of the process that it replaces
 }
 
-// Validate checks the message.
-func (a *Attach) Validate() error {
+func (a *Attach) check() error {
 	if a.Replace != "" {
 		if err := CheckToken("replace", a.Replace); err != nil {
 			return err
 		}
 	}
-	return of("process", a.Process.Validate())
+	return of("process", a.Process.check())
 }
 
 // Gets reports whether the process gets the calls of its shard while another one, or
@@ -65,12 +63,11 @@ type Attached struct {
 	SilentMS int64   `json:"silent_ms,omitempty"` // since it asked, if it is another one
 }
 
-// Validate checks the message.
-func (a *Attached) Validate() error {
+func (a *Attached) check() error {
 	if err := cmp.Or(checkText("error", a.Error, maxText), checkRange("silent_ms", a.SilentMS, 0, maxBytes)); err != nil || a.Error != "" {
 		return err
 	}
-	return of("process", a.Process.Validate())
+	return of("process", a.Process.check())
 }
 
 // of names the field that an error is about.

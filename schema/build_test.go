@@ -15,7 +15,7 @@ func TestABuildStaysInItsBundle(t *testing.T) {
 	} {
 		r := schema.Request{ID: "alpha-1", Trainer: "alpha", Task: schema.Task{Name: "t"}, Agent: schema.AgentChoice{Name: "nop"}, Sandbox: schema.SandboxChoice{Backend: "docker", Build: &b}}
 		var bad *schema.InvalidError
-		if err := r.Validate(); !errors.As(err, &bad) || bad.Field != field {
+		if err := schema.Validate(&r); !errors.As(err, &bad) || bad.Field != field {
 			t.Errorf("want %s refused, got %v", field, err)
 		}
 	}

@@ -169,9 +169,9 @@ func (c *Call) sizeHint() int {
 	return n
 }
 
-// Validate checks all fields except the JSON inside, which the dialect of the
+// check checks all fields except the JSON inside, which the dialect of the
 // gate has read already and the trainer will read.
-func (c *Call) Validate() error {
+func (c *Call) check() error {
 	if _, err := ParseKey(c.Key); err != nil {
 		return err
 	}

@@ -13,8 +13,7 @@ type Cancel struct {
 	Seqs []uint64 `json:"seqs,omitempty"`
 }
 
-// Validate checks the message.
-func (c *Cancel) Validate() error {
+func (c *Cancel) check() error {
 	if err := checkCount("ids", len(c.IDs), 10_000); err != nil {
 		return err
 	}

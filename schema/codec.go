@@ -10,9 +10,13 @@ import (
 
 // Message is a value that is sent as one msgpack map and can check itself.
 type Message interface {
-	// Validate reports the first field that is wrong as an *InvalidError.
-	Validate() error
+	// check reports the first field that is wrong as an *InvalidError.
+	check() error
 }
+
+// Validate reports the first field of a message that is wrong as an *InvalidError. Encode
+// and Decode do so by themselves.
+func Validate(m Message) error { return m.check() }
 
 // sizer is a message that estimates its encoded size, so that the encoder
 // allocates its buffer once.
@@ -25,7 +29,7 @@ func Encode(m Message) ([]byte, error) { return Append(nil, m) }
 // Append encodes m as Encode does and appends it to b, for callers that reuse
 // their buffers.
 func Append(b []byte, m Message) ([]byte, error) {
-	if err := m.Validate(); err != nil {
+	if err := m.check(); err != nil {
 		return nil, err
 	}
 	hint := 512
@@ -61,5 +65,5 @@ func Decode(data []byte, m Message) error {
 	if err := dec.Decode(m); err != nil {
 		return &ShapeError{Reason: err.Error()}
 	}
-	return m.Validate()
+	return m.check()
 }

@@ -51,14 +51,14 @@ func TestWorkingDirectoriesThatAreRefused(t *testing.T) {
 		r := sampleRequest()
 		r.Sandbox.Workdir = dir
 		var bad *schema.InvalidError
-		if err := r.Validate(); !errors.As(err, &bad) || bad.Field != "sandbox.workdir" {
+		if err := schema.Validate(&r); !errors.As(err, &bad) || bad.Field != "sandbox.workdir" {
 			t.Errorf("%.20q: %v", dir, err)
 		}
 	}
 	r := sampleRequest()
 	for _, dir := range []string{"/", "/processes", "/developer/x"} {
-		if r.Sandbox.Workdir = dir; r.Validate() != nil {
-			t.Errorf("%q: %v", dir, r.Validate())
+		if r.Sandbox.Workdir = dir; schema.Validate(&r) != nil {
+			t.Errorf("%q: %v", dir, schema.Validate(&r))
 		}
 	}
 }
@@ -104,7 +104,7 @@ func TestValidationNamesTheField(t *testing.T) {
 func TestReplyLengthsMustMatch(t *testing.T) {
 	r := samples()["reply"].(*schema.Reply)
 	r.Logprobs = schema.PackLogprobs([]float32{-1})
-	if err := r.Validate(); err == nil || !strings.Contains(err.Error(), "logprobs") {
+	if err := schema.Validate(r); err == nil || !strings.Contains(err.Error(), "logprobs") {
 		t.Fatalf("got %v", err)
 	}
 }

@@ -36,24 +36,24 @@ func withServices() schema.SandboxChoice {
 func TestSideCarsHaveOneNetworkInAllPhases(t *testing.T) {
 	r := requestWith(withServices())
 	r.Sandbox.Network = schema.NetworkOpen
-	if err := r.Validate(); err != nil {
+	if err := schema.Validate(r); err != nil {
 		t.Fatal(err)
 	}
 	r.Verify = &schema.Verify{Run: "true", Network: schema.NetworkNone}
 	var bad *schema.InvalidError
-	if err := r.Validate(); !errors.As(err, &bad) || bad.Field != "sandbox.network" {
+	if err := schema.Validate(r); !errors.As(err, &bad) || bad.Field != "sandbox.network" {
 		t.Errorf("got %v", err)
 	}
 	r.Sandbox.Services = nil
 	r.Sandbox.Container.After = nil
-	if err := r.Validate(); err != nil {
+	if err := schema.Validate(r); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestContainersAreCheckedByName(t *testing.T) {
 	good := withServices()
-	if err := requestWith(good).Validate(); err != nil {
+	if err := schema.Validate(requestWith(good)); err != nil {
 		t.Fatal(err)
 	}
 	service := func(change func(*schema.Service)) func(*schema.SandboxChoice) {
@@ -91,7 +91,7 @@ func TestContainersAreCheckedByName(t *testing.T) {
 		s := withServices()
 		change(&s)
 		var bad *schema.InvalidError
-		if err := requestWith(s).Validate(); !errors.As(err, &bad) || bad.Field != field {
+		if err := schema.Validate(requestWith(s)); !errors.As(err, &bad) || bad.Field != field {
 			t.Errorf("%s: got %v", field, err)
 		}
 	}

@@ -39,9 +39,9 @@ func checkEnvLike(field string, m map[string]string, limit int) error {
 	return nil
 }
 
-// MaxUID is the largest uid and gid of Linux. The number above it means "no
+// maxUID is the largest uid and gid of Linux. The number above it means "no
 // change" in system calls.
-const MaxUID = 1<<32 - 2
+const maxUID = 1<<32 - 2
 
 // CheckUser accepts a user's name or uid, optionally with ":group".
 func CheckUser(field, s string) error {
@@ -55,7 +55,7 @@ func CheckUser(field, s string) error {
 	return nil
 }
 
-// userOrGroup accepts a name or a number up to MaxUID.
+// userOrGroup accepts a name or a number up to maxUID.
 func userOrGroup(s string) bool {
 	if s == "" || s[0] == '-' {
 		return false
@@ -72,7 +72,7 @@ func userOrGroup(s string) bool {
 		return true
 	}
 	n, err := strconv.ParseUint(s, 10, 32)
-	return err == nil && n <= MaxUID
+	return err == nil && n <= maxUID
 }
 
 // CheckPath checks an absolute path in a sandbox: clean, without ".." and NUL.

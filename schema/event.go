@@ -105,7 +105,7 @@ type VerifyEvent struct {
 // ended after MS with Exit or Fault.
 type ShellEvent struct {
 	Number  int    `json:"number"`            // 1, 2, ... within the attempt
-	By      string `json:"by,omitempty"`      // name that the operator gives, such as ann@host; nobody checks it
+	By      string `json:"by,omitempty"`      // name that the operator gives, such as ann@host; it is not checked
 	Part    string `json:"part,omitempty"`    // verifier: in the sandbox of a separate verifier
 	User    string `json:"user,omitempty"`    // of the command; empty: the sandbox's
 	Command string `json:"command,omitempty"` // its beginning
@@ -129,8 +129,7 @@ func (e *Event) sizeHint() int {
 	return n
 }
 
-// Validate checks the event.
-func (e *Event) Validate() error {
+func (e *Event) check() error {
 	if err := checkOneOf("type", string(e.Type), string(EventPhase), string(EventStep), string(EventLLM), string(EventLog), string(EventWait), string(EventNet), string(EventVerify), string(EventShell), string(EventResult)); err != nil {
 		return err
 	}

@@ -24,10 +24,10 @@ func ExampleDecode() {
 }
 
 // A wrong field gives an error that names the field, the value and a valid form.
-func ExampleRequest_Validate() {
+func ExampleValidate() {
 	r := schema.Request{V: 1, ID: "alpha-1", Trainer: "alpha", Task: schema.Task{Name: "hello", Instruction: "Say hello."}}
 	r.Agent.Name, r.Sandbox.Backend, r.Sandbox.Network = "mini", "local", "wifi"
-	fmt.Println(r.Validate())
+	fmt.Println(schema.Validate(&r))
 	// Output: sandbox.network: "wifi" is not valid: want one of none, allowlist, open
 }
 

@@ -91,8 +91,7 @@ func (f *Fault) Error() string {
 	return s
 }
 
-// Validate checks the fault.
-func (f *Fault) Validate() error {
+func (f *Fault) check() error {
 	if f.Code == "" {
 		return invalid("fault.code", "", "want a short name")
 	}

@@ -19,22 +19,22 @@ type Capacity struct {
 	Slots    int    `json:"slots"`
 	Busy     int    `json:"busy"` // slots in use
 	Draining bool   `json:"draining,omitempty"`
+	Full     bool   `json:"full,omitempty"` // it takes no request now, though slots may be free, since its host has no room
 	Offer    Offer  `json:"offer"`
 }
 
-// FleetOf lists workers by what they announce, without the images that they have.
+// FleetOf lists workers by their announcements, without their images.
 func FleetOf(all []Presence) Fleet {
 	f := Fleet{V: Version}
 	for _, p := range all {
-		c := Capacity{Worker: p.Worker, Slots: p.Slots, Busy: len(p.Running), Draining: p.Draining, Offer: p.Offer}
+		c := Capacity{Worker: p.Worker, Slots: p.Slots, Busy: len(p.Running), Draining: p.Draining, Full: p.Full != "", Offer: p.Offer}
 		c.Offer.Images = nil // may belong to other trainers, and are many
 		f.Workers = append(f.Workers, c)
 	}
 	return f
 }
 
-// Validate checks the message.
-func (f *Fleet) Validate() error {
+func (f *Fleet) check() error {
 	if err := checkCount("workers", len(f.Workers), maxMessages); err != nil {
 		return err
 	}
@@ -69,26 +69,26 @@ const (
 	maxNamed     = 4   // workers of a reason
 )
 
-// Obstacle is a reason for which workers that are there cannot run a request.
-type Obstacle struct {
-	Why     string   `json:"why"`
-	Workers []string `json:"workers"` // sorted
+// obstacle is a reason for which live workers cannot run a request.
+type obstacle struct {
+	why     string
+	workers []string // sorted
 }
 
 // String names a few of the workers, and the reason.
-func (o *Obstacle) String() string {
-	names := strings.Join(o.Workers[:min(len(o.Workers), maxNamed)], ", ")
-	if more := len(o.Workers) - maxNamed; more > 0 {
+func (o *obstacle) String() string {
+	names := strings.Join(o.workers[:min(len(o.workers), maxNamed)], ", ")
+	if more := len(o.workers) - maxNamed; more > 0 {
 		names += fmt.Sprintf(" and %d more", more)
 	}
-	return names + ": " + o.Why
+	return names + ": " + o.why
 }
 
-// Obstacles lists the reasons for which no worker that is there can run a request with
-// these needs, by the name of the first worker. It is nil if a worker can, and if all
-// workers are draining or there are none.
-func (f *Fleet) Obstacles(n *Needs) []Obstacle {
-	var out []Obstacle
+// obstacles lists the reasons for which no live worker can run a request with these needs, by
+// the name of the first worker. It is nil if a worker can, and if all workers are draining or
+// there are none.
+func (f *Fleet) obstacles(n *Needs) []obstacle {
+	var out []obstacle
 	lacking := false
 	for _, w := range f.Workers {
 		why := w.Obstacle(n)
@@ -96,27 +96,28 @@ func (f *Fleet) Obstacles(n *Needs) []Obstacle {
 			return nil
 		}
 		lacking = lacking || !w.Draining
-		i := slices.IndexFunc(out, func(o Obstacle) bool { return o.Why == why })
+		i := slices.IndexFunc(out, func(o obstacle) bool { return o.why == why })
 		if i < 0 {
-			i, out = len(out), append(out, Obstacle{Why: why})
+			i, out = len(out), append(out, obstacle{why: why})
 		}
-		out[i].Workers = append(out[i].Workers, w.Worker)
+		out[i].workers = append(out[i].workers, w.Worker)
 	}
 	if !lacking {
 		return nil
 	}
 	for i := range out {
-		slices.Sort(out[i].Workers)
+		slices.Sort(out[i].workers)
+		out[i].workers = slices.Compact(out[i].workers) // a worker may have several processes
 	}
-	slices.SortFunc(out, func(a, b Obstacle) int { return cmp.Compare(a.Workers[0], b.Workers[0]) })
+	slices.SortFunc(out, func(a, b obstacle) int { return cmp.Compare(a.workers[0], b.workers[0]) })
 	return out
 }
 
-// Unable says why no worker that is there can run a request with these needs, with a
-// line for each reason; empty: one can, all are draining, or none is there. As a single
-// line it is readable, too.
+// Unable says why no live worker can run a request with these needs, with a line for each
+// reason; empty: one can, all are draining, or there is none. As a single line it is readable,
+// too.
 func (f *Fleet) Unable(n *Needs) string {
-	list := f.Obstacles(n)
+	list := f.obstacles(n)
 	if list == nil {
 		return ""
 	}
@@ -137,20 +138,34 @@ func (f *Fleet) Queued(r *Request) string {
 	if text := f.Unable(&n); text != "" {
 		return text
 	}
-	able, slots, free := 0, 0, 0
+	able, slots, free, full := 0, 0, 0, 0 // full: workers with a free slot and without room
+	old := map[string]int{}               // slots that a process of a worker still uses which another one follows
+	for _, w := range f.Workers {
+		if w.Draining {
+			old[w.Worker] += w.Busy
+		}
+	}
 	for _, w := range f.Workers {
 		if w.Draining || w.Offer.Meets(&n) != nil {
 			continue
 		}
 		able++
 		slots += w.Slots
-		free += max(w.Slots-w.Busy, 0)
+		left := max(w.Slots-w.Busy-old[w.Worker], 0)
+		switch {
+		case !w.Full:
+			free += left
+		case left > 0:
+			full++
+		}
 	}
 	switch {
 	case len(f.Workers) == 0:
 		return "no worker is there"
 	case able == 0:
 		return "every worker is draining"
+	case free == 0 && full > 0:
+		return fmt.Sprintf("no room is free: the workers that could take it (%d) are busy, or their hosts are full (%d): turngate worker ls has the reasons", able, full)
 	case free == 0:
 		return fmt.Sprintf("no slot is free: the workers that could take it (%d) have %d, all busy", able, slots)
 	default:

@@ -29,12 +29,24 @@ func TestWhyARequestIsQueued(t *testing.T) {
 			[]schema.Capacity{{Worker: "f", Offer: other}, {Worker: "e", Offer: other}, {Worker: "b", Offer: other}, {Worker: "a", Offer: other}, {Worker: "c", Offer: other}, {Worker: "d", Offer: other, Draining: true}}},
 		"busy": {"no slot is free: the workers that could take it (2) have 3, all busy",
 			[]schema.Capacity{{Slots: 2, Busy: 2, Offer: fits}, {Slots: 1, Busy: 3, Offer: fits}, {Slots: 9, Offer: other}}},
-		"behind": {"others are before it: 1 of 2 slots are free", []schema.Capacity{{Slots: 2, Busy: 1, Offer: fits}}},
+		"full": {"no room is free: the workers that could take it (3) are busy, or their hosts are full (1): turngate worker ls has the reasons",
+			[]schema.Capacity{{Slots: 2, Busy: 1, Full: true, Offer: fits}, {Slots: 2, Busy: 2, Full: true, Offer: fits}, {Slots: 1, Busy: 1, Offer: fits}, {Slots: 9, Full: true, Offer: other}}},
+		"another one is full": {"others are before it: 1 of 4 slots are free", []schema.Capacity{{Slots: 2, Full: true, Offer: fits}, {Slots: 2, Busy: 1, Offer: fits}}},
+		"behind":              {"others are before it: 1 of 2 slots are free", []schema.Capacity{{Slots: 2, Busy: 1, Offer: fits}}},
 	} {
 		f := schema.Fleet{Workers: c.workers}
 		if got := f.Queued(&r); got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
+	}
+}
+
+// TestAFleetTellsNoSizesOfHosts: a trainer reads that a host is full, and not the text about
+// its memory.
+func TestAFleetTellsNoSizesOfHosts(t *testing.T) {
+	f := schema.FleetOf([]schema.Presence{{Worker: "a", Full: "10 MB of its disk are free"}, {Worker: "b"}})
+	if data, err := schema.Encode(&f); err != nil || !f.Workers[0].Full || f.Workers[1].Full || strings.Contains(string(data), "10 MB") {
+		t.Errorf("%+v, %v", f.Workers, err)
 	}
 }
 

@@ -117,11 +117,13 @@ func resultSamples() map[string]schema.Message {
 	fault := sampleFault()
 	exit := sampleExit()
 	request := sampleRequest()
+	price := 0.004
 	result := schema.Result{
 		V: 1, ID: "alpha-7", Trainer: "alpha", Group: "g1", Index: 2, Task: "hello", Attempt: 2, Status: schema.StatusDone,
 		Reward: &reward, Rewards: map[string]float64{"reward": 0.5, "style": 1}, Metrics: map[string]float64{"tests": 4}, Fault: fault, Exit: exit, Separation: schema.SeparationSameUser,
 		Phases:    []schema.Phase{{Name: "setup[0]", Start: 1790000000000, MS: 12, Exit: &schema.Exit{MS: 11}, Output: "ok\n"}},
 		Calls:     map[string]schema.CallStats{"agent": {Count: 3, PromptTokens: 30, CompletionTokens: 9}},
+		Usage:     &schema.ResultUsage{SandboxSeconds: 120.5, SandboxUSD: &price},
 		Committed: []schema.Committed{{Call: 1, Gen: "a1b2", Digest: bytes.Repeat([]byte{9}, 32), Shard: "0", Tag: "agent"}},
 		Artifacts: []schema.Artifact{{Name: "agent.log", Size: 12, SHA256: request.Task.Bundle}}, Transcript: "transcript.msgpack.zst", Notes: []string{"sandbox.disk_bytes is watched"},
 		Worker: "w1", Agent: "opencode", AgentVersion: "1.18.33", Labels: map[string]string{"source": "golden"},
@@ -193,17 +195,19 @@ func workerSamples() map[string]schema.Message {
 		"state":           &schema.State{V: 1, ID: "alpha-7", Trainer: "alpha", Status: schema.StatusRunning, Attempt: 2, Tries: 1, OwnerSeq: 77, Ack: "$JS.ACK.REQ_alpha.workers-p2.1.77.3.1790000000000000000.0", Worker: "w1", Instance: "i1", Since: 1790000000000, Fault: fault},
 		"hint":            &schema.Hint{V: 1, ID: "alpha-7"},
 		"control":         &schema.Control{V: 1, Do: schema.ControlGiveBack, ID: "alpha-7", Attempt: 2},
-		"presence":        &schema.Presence{V: 1, Worker: "w1", Instance: "i1", Version: "0.1.0", Slots: 4, Shells: true, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}, Running: []schema.ID{"alpha-7"}, Load: &schema.Load{CPUs: 8, Load: 0.5, MemoryBytes: 32 << 30, FreeMemoryBytes: 16 << 30, WorkerBytes: 100 << 20}},
-		"fleet":           &schema.Fleet{V: 1, Workers: []schema.Capacity{{Worker: "w-1", Slots: 4, Busy: 1, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}}}},
+		"presence":        &schema.Presence{V: 1, Worker: "w1", Instance: "i1", Version: "0.1.0", Slots: 4, Full: "its load is 9.0 with 4 CPUs", Shells: true, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}, Running: []schema.ID{"alpha-7"}, Load: &schema.Load{CPUs: 8, Load: 0.5, MemoryBytes: 32 << 30, FreeMemoryBytes: 16 << 30, WorkerBytes: 100 << 20}},
+		"fleet":           &schema.Fleet{V: 1, Workers: []schema.Capacity{{Worker: "w-1", Slots: 4, Busy: 1, Full: true, Offer: schema.Offer{Backends: []string{"docker"}, Agents: []string{"mini"}, CPUs: 2.5}}}},
 		"opened":          &schema.Opened{V: 1, MaxQueue: 1_000_000, MaxQueueBytes: 1 << 30, MaxBundleBytes: 8 << 30, MaxArtifactBytes: 32 << 30, Weight: 2},
 		"opened_no":       &schema.Opened{V: 1, Error: "no room for a stream of this size"},
 		"attach":          &schema.Attach{V: 1, Process: sampleProcess(), Replace: "b0b0"},
 		"attached":        &schema.Attached{V: 1, Process: sampleProcess(), SilentMS: 3000},
 		"process":         &process,
-		"machine":         &schema.Machine{V: 1, Machine: "m1", Instance: "1790000000000-a1b2", Epoch: 1790000000000, Version: "0.1.0", Program: "ab12", System: "linux/amd64", Slots: 4, Lines: 1, Missing: map[string]string{schema.CanSandbox: "no user namespaces"}, CPUs: 8, Load: 0.5, MemoryBytes: 32 << 30, FreeMemoryBytes: 16 << 30, FreeDiskBytes: 100 << 30},
+		"machine":         &schema.Machine{V: 1, Machine: "m1", Instance: "1790000000000-a1b2", Epoch: 1790000000000, Version: "0.1.0", Program: "ab12", Protocol: schema.LineProtocol, System: "linux/amd64", Slots: 4, Lines: 1, Missing: map[string]string{schema.CanSandbox: "no user namespaces"}, CPUs: 8, Load: 0.5, MemoryBytes: 32 << 30, FreeMemoryBytes: 16 << 30, FreeDiskBytes: 100 << 30},
 		"line_open":       &schema.LineOpen{V: 1, Want: schema.CanSandbox},
-		"line_open_shell": &schema.LineOpen{V: 1, Want: schema.CanShell, ID: "alpha-7", By: "ann@host"},
+		"line_open_shell": &schema.LineOpen{V: 1, Want: schema.CanShell, ID: "alpha-7", Instance: "i1", By: "ann@host"},
 		"line_end":        &schema.LineEnd{V: 1, Reason: schema.LineFull, Text: "all slots are taken"},
+		"enroll":          &schema.Enroll{V: 1, Machine: "build1", Key: "UAHB2DW3WNLI5ELSTCQ4GAHBNMUJVN2TFTIAZXE7ZLXSCYZQ3BYVBCJY", Host: "h1", System: "linux/amd64", Version: "0.1.0", Proof: []byte{1, 2, 3}},
+		"enrolled":        &schema.Enrolled{V: 1, State: schema.EnrollPending, IntervalMS: 5000, LeftMS: 600_000},
 		"hold":            &schema.Hold{V: 1, Instance: "f00d", Serial: 3, IDs: []schema.ID{"alpha-7"}},
 		"cancel":          &schema.Cancel{V: 1, IDs: []schema.ID{"alpha-7", "alpha-8"}, Reason: "stale", Seqs: []uint64{12, 0}},
 	}

@@ -19,8 +19,7 @@ type Hold struct {
 // Holds reports whether the hold covers a rollout.
 func (h *Hold) Holds(id ID) bool { return h.All || slices.Contains(h.IDs, id) }
 
-// Validate checks the message.
-func (h *Hold) Validate() error {
+func (h *Hold) check() error {
 	if err := CheckToken("instance", h.Instance); err != nil {
 		return err
 	}

@@ -8,9 +8,10 @@ type Machine struct {
 	Epoch    int64  `json:"epoch"`    // of two instances the one with the larger epoch is valid
 	Version  string `json:"version,omitempty"`
 	Program  string `json:"program"`            // sha256 of its turngate, as hex digits; a worker needs the same
+	Protocol int    `json:"protocol,omitempty"` // of the bytes in its lines; clients in other languages need the one that they know
 	System   string `json:"system,omitempty"`   // such as linux/amd64
-	Slots    int    `json:"slots"`              // most lines at once
-	Lines    int    `json:"lines,omitempty"`    // that are open
+	Slots    int    `json:"slots"`              // most lines at once, without those to its desktop
+	Lines    int    `json:"lines,omitempty"`    // of these, that are open
 	Draining bool   `json:"draining,omitempty"` // takes no more lines
 	Gone     bool   `json:"gone,omitempty"`     // the last message of this instance
 	// Missing has the reason for each capability that the machine lacks, such as sandbox.
@@ -22,11 +23,26 @@ type Machine struct {
 	FreeDiskBytes   int64             `json:"free_disk_bytes,omitempty"` // where the machine keeps its files
 }
 
-// CanSandbox is the capability of a machine that makes sandboxes.
-const CanSandbox = "sandbox"
+// LineProtocol is the version of the bytes in the lines of a machine. docs/machine.md
+// describes it.
+const LineProtocol = 1
 
-// Validate checks the announcement.
-func (m *Machine) Validate() error {
+// Capabilities of a machine.
+const (
+	// CanSandbox: it makes sandboxes for workers.
+	CanSandbox = "sandbox"
+	// CanWorkspace: its owner gives a folder to people with the admin's credential, who run
+	// commands there.
+	CanWorkspace = "workspace"
+	// CanConfine: commands in that folder run in a sandbox.
+	CanConfine = "confinement"
+	// CanDesktop: people with the admin's credential see its desktop.
+	CanDesktop = "desktop"
+	// CanInput: they also use the pointer and the keyboard of that desktop.
+	CanInput = "input"
+)
+
+func (m *Machine) check() error {
 	if err := CheckToken("machine", m.Machine); err != nil {
 		return err
 	}
@@ -36,25 +52,28 @@ func (m *Machine) Validate() error {
 // LineOpen is the body of the message that opens a line to a machine, or to a worker.
 type LineOpen struct {
 	V    int    `json:"v"`
-	Want string `json:"want"`         // the capability that the line is for: sandbox of a machine, shell of a worker
+	Want string `json:"want"`         // the capability that the line is for: sandbox, workspace or desktop of a machine, shell of a worker
 	ID   ID     `json:"id,omitempty"` // rollout of a shell
-	By   string `json:"by,omitempty"` // name of a shell's operator, for people; nobody checks it
+	// Instance is the instance of the worker that has the rollout of a shell.
+	Instance string `json:"instance,omitempty"`
+	By       string `json:"by,omitempty"` // name of a shell's operator, for people; it is not checked
 }
 
 // CanShell is the capability of a worker that lets operators run commands in the sandboxes
 // of its rollouts.
 const CanShell = "shell"
 
-// Validate checks the message.
-func (o *LineOpen) Validate() error {
+func (o *LineOpen) check() error {
 	switch o.Want {
-	case CanSandbox:
+	case CanSandbox, CanWorkspace, CanDesktop:
 		return nil
 	case CanShell:
-		_, err := ParseID(string(o.ID))
-		return err
+		if _, err := ParseID(string(o.ID)); err != nil {
+			return err
+		}
+		return CheckToken("instance", o.Instance)
 	default:
-		return invalid("want", o.Want, "want sandbox or shell")
+		return invalid("want", o.Want, "want sandbox, workspace, desktop or shell")
 	}
 }
 
@@ -78,5 +97,4 @@ const (
 	LineClosed      = "closed"      // the process of this side ends
 )
 
-// Validate checks the message.
-func (e *LineEnd) Validate() error { return nil }
+func (e *LineEnd) check() error { return nil }

@@ -96,10 +96,21 @@ func (o *Offer) Meets(n *Needs) error {
 			return invalid(l.field, l.value, "this worker offers "+l.want)
 		}
 	}
+	for _, name := range n.Backends {
+		if why, fails := o.Failing[name]; fails {
+			return fmt.Errorf("no %s sandbox can be made for now: %s", name, why)
+		}
+	}
 	return nil
 }
 
-// sandboxes returns the agent's sandbox and those of separate verifiers.
+// AllWork returns the offer of the time when all backends work again.
+func (o Offer) AllWork() *Offer {
+	o.Failing = nil
+	return &o
+}
+
+// sandboxes returns the agent's sandbox and the sandboxes of separate verifiers.
 func (r *Request) sandboxes() []*SandboxChoice {
 	out := []*SandboxChoice{&r.Sandbox}
 	for _, v := range r.verifiers() {
@@ -110,8 +121,8 @@ func (r *Request) sandboxes() []*SandboxChoice {
 	return out
 }
 
-// needs returns the cpus and bytes of memory of all containers: the sandbox's
-// figures, or those of the side-cars alone where these are higher.
+// needs returns the cpus and bytes of memory of all containers: the sandbox's figures, or the
+// side-cars' alone where these are higher.
 func (s *SandboxChoice) needs() (cpus float64, memory int64) {
 	for i := range s.Services {
 		cpus += s.Services[i].CPUs

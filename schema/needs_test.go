@@ -10,8 +10,7 @@ import (
 )
 
 // TestNeedsCoverEachSandbox checks that a separate verifier cannot ask for more
-// than a worker offers: its figures are compared with the caps like those of the
-// agent's sandbox.
+// than a worker offers: its figures are compared with the caps, as the agent's sandbox's are.
 func TestNeedsCoverEachSandbox(t *testing.T) {
 	offer := schema.Offer{Backends: []string{"local"}, Agents: []string{"mini"}, GPUs: 1, CPUs: 2, MemoryBytes: 1 << 30, DiskBytes: 1 << 30, Pids: 100}
 	within := schema.SandboxChoice{Backend: "local", GPUs: 1, CPUs: 2, MemoryBytes: 1 << 30, DiskBytes: 1 << 30, Pids: 100}

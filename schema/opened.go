@@ -2,11 +2,11 @@ package schema
 
 import "cmp"
 
-// Opened is a worker's answer to a trainer that asked for its streams. The
-// bounds are those of the trainer; 0: there is none.
+// Opened is a worker's answer to a trainer that asked for its streams. The bounds are the
+// trainer's; 0: there is none.
 type Opened struct {
 	V                int    `json:"v"`
-	Error            string `json:"error,omitempty"`              // reason why a stream is missing; empty: all are there
+	Error            string `json:"error,omitempty"`              // reason why a stream is missing; empty: none is missing
 	MaxQueue         int64  `json:"max_queue,omitempty"`          // requests in the queue
 	MaxQueueBytes    int64  `json:"max_queue_bytes,omitempty"`    // bytes of the requests in the queue
 	MaxBundleBytes   int64  `json:"max_bundle_bytes,omitempty"`   // bytes of bundles and large answers
@@ -14,8 +14,7 @@ type Opened struct {
 	Weight           int    `json:"weight,omitempty"`             // share of the workers, compared with other trainers
 }
 
-// Validate checks the message.
-func (o *Opened) Validate() error {
+func (o *Opened) check() error {
 	return cmp.Or(
 		checkText("error", o.Error, maxText),
 		checkRange("max_queue", o.MaxQueue, 0, maxBytes),

@@ -42,8 +42,7 @@ const (
 	maxPath          = 4096
 )
 
-// Validate checks all fields.
-func (o *Operation) Validate() error {
+func (o *Operation) check() error {
 	if err := checkOneOf("do", o.Do, DoExec, DoRead, DoWrite, DoList); err != nil {
 		return err
 	}
@@ -114,8 +113,7 @@ const (
 	KindOther  = "other"
 )
 
-// Validate checks the bounds.
-func (r *OperationResult) Validate() error {
+func (r *OperationResult) check() error {
 	for _, d := range []struct {
 		field string
 		data  []byte

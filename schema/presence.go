@@ -8,6 +8,7 @@ type Presence struct {
 	Version  string `json:"version,omitempty"`
 	Slots    int    `json:"slots"`
 	Draining bool   `json:"draining,omitempty"`
+	Full     string `json:"full,omitempty"`   // reason for which it takes no request now, though slots may be free
 	Shells   bool   `json:"shells,omitempty"` // operators may run commands in the sandboxes of its rollouts
 	Offer    Offer  `json:"offer"`
 	Running  []ID   `json:"running,omitempty"`
@@ -18,28 +19,30 @@ type Presence struct {
 type Load struct {
 	CPUs            int     `json:"cpus,omitempty"`              // of the host
 	Load            float64 `json:"load,omitempty"`              // processes of the host that run or want to, mean of the last minute
-	MemoryBytes     int64   `json:"memory_bytes,omitempty"`      // of the host
-	FreeMemoryBytes int64   `json:"free_memory_bytes,omitempty"` // of the host, that programs can still get
+	MemoryBytes     int64   `json:"memory_bytes,omitempty"`      // of the host, or of the worker's control group if that has less
+	FreeMemoryBytes int64   `json:"free_memory_bytes,omitempty"` // of it, that programs can still get
 	WorkerBytes     int64   `json:"worker_bytes,omitempty"`      // memory of the worker's process, without its sandboxes
 }
 
 // Offer lists the resources that a worker can give to one rollout. A limit of
 // 0 means no limit.
 type Offer struct {
-	Backends    []string `json:"backends"`
-	Agents      []string `json:"agents"`             // installed ones
-	Networks    []string `json:"networks,omitempty"` // besides none
-	GPUs        int      `json:"gpus,omitempty"`     // 0: none
-	CPUs        float64  `json:"cpus,omitempty"`
-	MemoryBytes int64    `json:"memory_bytes,omitempty"`
-	DiskBytes   int64    `json:"disk_bytes,omitempty"`
-	Pids        int64    `json:"pids,omitempty"`
-	Images      []string `json:"images,omitempty"`    // warm ones
-	Upstreams   []string `json:"upstreams,omitempty"` // that requests of the modes transparent_proxy and black_box can name
+	Backends []string `json:"backends"`
+	// Failing has the backends whose services make no sandboxes for now, with the reasons. The
+	// worker tries again.
+	Failing     SortedMap[string] `json:"failing,omitempty"`
+	Agents      []string          `json:"agents"`             // installed ones
+	Networks    []string          `json:"networks,omitempty"` // besides none
+	GPUs        int               `json:"gpus,omitempty"`     // 0: none
+	CPUs        float64           `json:"cpus,omitempty"`
+	MemoryBytes int64             `json:"memory_bytes,omitempty"`
+	DiskBytes   int64             `json:"disk_bytes,omitempty"`
+	Pids        int64             `json:"pids,omitempty"`
+	Images      []string          `json:"images,omitempty"`    // warm ones
+	Upstreams   []string          `json:"upstreams,omitempty"` // that requests of the modes transparent_proxy and black_box can name
 }
 
-// Validate checks the presence.
-func (p *Presence) Validate() error { return CheckToken("worker", p.Worker) }
+func (p *Presence) check() error { return CheckToken("worker", p.Worker) }
 
 // Values of Control.Do.
 const (
@@ -56,8 +59,7 @@ type Control struct {
 	Attempt int    `json:"attempt,omitempty"`
 }
 
-// Validate checks the message.
-func (c *Control) Validate() error {
+func (c *Control) check() error {
 	if err := checkOneOf("do", c.Do, ControlCancel, ControlGiveBack, ControlCopy); err != nil {
 		return err
 	}

@@ -73,8 +73,8 @@ func (r *Reply) sizeHint() int {
 	return len(r.Message) + len(r.PromptIDs) + len(r.CompletionIDs) + len(r.Logprobs) + len(r.TopLogprobs) + len(r.Sampling)
 }
 
-// Validate checks the reply; lengths of ids and log-probs must match.
-func (r *Reply) Validate() error {
+// check also compares the lengths of ids and log-probs.
+func (r *Reply) check() error {
 	if len(r.Message) == 0 {
 		return invalid("message", "", "want an assistant message")
 	}
@@ -132,8 +132,7 @@ type Delta struct {
 
 func (d *Delta) sizeHint() int { return len(d.Delta) + len(d.CompletionIDs) + len(d.Logprobs) }
 
-// Validate checks the delta.
-func (d *Delta) Validate() error {
+func (d *Delta) check() error {
 	if len(d.Delta) == 0 {
 		return invalid("delta", "", "want a chat delta")
 	}

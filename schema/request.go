@@ -181,7 +181,7 @@ func (r Request) WithDefaults() Request {
 	r.V = cmp.Or(r.V, Version)
 	r.Shard = cmp.Or(r.Shard, DefaultShard)
 	r.Mode = cmp.Or(r.Mode, ModeGate)
-	r.Sandbox = r.Sandbox.WithDefaults()
+	r.Sandbox = r.Sandbox.withDefaults()
 	r.Model.Name = cmp.Or(r.Model.Name, "policy")
 	r.Gate.Stream = cmp.Or(r.Gate.Stream, StreamBuffer)
 	r.Gate.MaxCalls = cmp.Or(r.Gate.MaxCalls, 1000)
@@ -205,8 +205,7 @@ func (r Request) WithDefaults() Request {
 	return r
 }
 
-// Validate reports the first wrong field as an *InvalidError.
-func (r *Request) Validate() error {
+func (r *Request) check() error {
 	id, err := ParseID(string(r.ID))
 	if err != nil {
 		return err

@@ -1,6 +1,9 @@
 package schema
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // Status of a rollout.
 type Status string
@@ -49,6 +52,7 @@ type Result struct {
 
 	Phases     []Phase              `json:"phases,omitempty"`
 	Calls      SortedMap[CallStats] `json:"calls,omitempty"` // by tag
+	Usage      *ResultUsage         `json:"usage,omitempty"` // nil: no sandbox was made
 	Committed  []Committed          `json:"committed,omitempty"`
 	Artifacts  []Artifact           `json:"artifacts,omitempty"`
 	Transcript string               `json:"transcript,omitempty"` // an artifact's name
@@ -72,6 +76,15 @@ type Phase struct {
 	MS     int64  `json:"ms"`               // duration
 	Exit   *Exit  `json:"exit,omitempty"`   // when the phase ran a command
 	Output string `json:"output,omitempty"` // tail of its output
+}
+
+// ResultUsage counts the resources of an attempt besides its model calls.
+type ResultUsage struct {
+	// SandboxSeconds is the sum of the times for which the sandboxes of agent and verifiers
+	// existed, each with its side-cars.
+	SandboxSeconds float64 `json:"sandbox_seconds"`
+	// SandboxUSD is the price of this time. Nil: the worker has no price for one of them.
+	SandboxUSD *float64 `json:"sandbox_usd,omitempty"`
 }
 
 // CallStats counts the calls of one tag.
@@ -132,8 +145,7 @@ type Artifact struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Validate checks the result.
-func (r *Result) Validate() error {
+func (r *Result) check() error {
 	if _, err := ParseID(string(r.ID)); err != nil {
 		return err
 	}
@@ -144,7 +156,7 @@ func (r *Result) Validate() error {
 		return err
 	}
 	if r.Fault != nil {
-		if err := r.Fault.Validate(); err != nil {
+		if err := r.Fault.check(); err != nil {
 			return err
 		}
 	}
@@ -157,10 +169,13 @@ func (r *Result) Validate() error {
 			return err
 		}
 		if s.Fault != nil {
-			if err := s.Fault.Validate(); err != nil {
+			if err := s.Fault.check(); err != nil {
 				return err
 			}
 		}
+	}
+	if err := r.Usage.validate(); err != nil {
+		return err
 	}
 	if err := checkTextList("notes", r.Notes, maxText); err != nil {
 		return err
@@ -174,6 +189,19 @@ func (r *Result) Validate() error {
 		if err := checkText(fmt.Sprintf("phases[%d].output", i), p.Output, maxText); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func (u *ResultUsage) validate() error {
+	if u == nil {
+		return nil
+	}
+	if n := u.SandboxSeconds; !(n >= 0) || math.IsInf(n, 0) {
+		return invalid("usage.sandbox_seconds", n, "want 0 or more")
+	}
+	if c := u.SandboxUSD; c != nil && (!(*c >= 0) || math.IsInf(*c, 0)) {
+		return invalid("usage.sandbox_usd", *c, "want 0 or more USD, or nothing if it is not known")
 	}
 	return nil
 }

@@ -49,8 +49,8 @@ const (
 	LimitPids   = "pids"
 )
 
-// WithDefaults returns the sandbox with every absent field set to its default.
-func (s SandboxChoice) WithDefaults() SandboxChoice {
+// withDefaults returns the sandbox with every absent field set to its default.
+func (s SandboxChoice) withDefaults() SandboxChoice {
 	s.Network = cmp.Or(s.Network, NetworkNone)
 	s.Build = s.Build.WithDefaults()
 	s.Container.Health = s.Container.Health.WithDefaults()
@@ -58,10 +58,10 @@ func (s SandboxChoice) WithDefaults() SandboxChoice {
 	return s
 }
 
-// Validate returns an *InvalidError for the first field that is not valid, whose name
+// Validate returns an *InvalidError for the first field that is not valid, with a name that
 // begins with "sandbox.". Absent fields have their defaults; the backend may be absent.
 func (s SandboxChoice) Validate() error {
-	s = s.WithDefaults()
+	s = s.withDefaults()
 	return s.validate("sandbox")
 }
 

@@ -12,8 +12,7 @@ import (
 type SortedMap[V any] map[string]V
 
 // IsZero reports whether the map is absent. The encoder omits an absent map
-// only: a call of an empty one has no parameters, and a call without one has
-// those of its base.
+// only: a call of an empty one has no parameters, and a call without one has its base's.
 func (m SortedMap[V]) IsZero() bool { return m == nil }
 
 // EncodeMsgpack implements msgpack.CustomEncoder.

@@ -21,8 +21,7 @@ type State struct {
 // Owned reports whether a worker has the rollout.
 func (s *State) Owned() bool { return s.Status == StatusRunning || s.Status == StatusCancelling }
 
-// Validate checks the record.
-func (s *State) Validate() error {
+func (s *State) check() error {
 	if _, err := ParseID(string(s.ID)); err != nil {
 		return err
 	}
@@ -39,16 +38,15 @@ func (s *State) Validate() error {
 // Hint tells a trainer that a result was committed. The stream is the truth;
 // a lost hint costs time only.
 //
-// With a fault it is the only answer to a request that can have no result,
-// because its id is missing or another trainer's.
+// A hint with a fault is the only answer to a request that can have no result, because its id
+// is missing or another trainer's.
 type Hint struct {
 	V     int    `json:"v"`
 	ID    ID     `json:"id"`              // with a fault: the request's own, empty if it cannot be read
 	Fault *Fault `json:"fault,omitempty"` // the reason for refusing the request
 }
 
-// Validate checks the hint.
-func (h *Hint) Validate() error {
+func (h *Hint) check() error {
 	if h.Fault == nil {
 		_, err := ParseID(string(h.ID))
 		return err
@@ -56,5 +54,5 @@ func (h *Hint) Validate() error {
 	if err := checkText("id", string(h.ID), maxName); err != nil {
 		return err
 	}
-	return h.Fault.Validate()
+	return h.Fault.check()
 }

@@ -73,8 +73,8 @@ type Verify struct {
 	// Bundled means that the image of the separate sandbox contains /tests.
 	Bundled bool `json:"bundled,omitempty"`
 	// Processes is "keep", the default, if processes that the agent left running go
-	// on while the verifier runs in the agent's sandbox. "end" ends them. Those that
-	// use the verifier's files end in any case.
+	// on while the verifier runs in the agent's sandbox. "end" ends them. Processes that use
+	// the verifier's files end in any case.
 	Processes string `json:"processes,omitempty"`
 	// Collect are commands that run after the agent and before artifacts are
 	// read. A failure only adds a note to the result.
@@ -89,17 +89,6 @@ const (
 
 // VerifyByTrainer is the value of Verify.By for a trainer that verifies.
 const VerifyByTrainer = "trainer"
-
-// NamesNoArtifacts reports whether neither the request nor a step has an
-// artifact rule.
-func (r *Request) NamesNoArtifacts() bool {
-	for _, s := range r.Steps {
-		if len(s.Artifacts) > 0 {
-			return false
-		}
-	}
-	return len(r.Artifacts) == 0
-}
 
 // withDefaults fills the backend and image of a separate sandbox from the
 // agent's sandbox if they are absent.
@@ -366,7 +355,7 @@ func (v *Verify) validate(field string) error {
 			return err
 		}
 		if h.Service != "" {
-			if err := CheckService(at+".service", h.Service); err != nil {
+			if err := checkService(at+".service", h.Service); err != nil {
 				return err
 			}
 		}
@@ -377,8 +366,8 @@ func (v *Verify) validate(field string) error {
 	return nil
 }
 
-// CheckService checks the name of a service.
-func CheckService(field, s string) error {
+// checkService checks the name of a service.
+func checkService(field, s string) error {
 	ok := func(c rune) bool {
 		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("_.-", c)
 	}
@@ -401,7 +390,7 @@ func validateArtifacts(field string, rules []ArtifactRule) error {
 			return invalid(at+".source", a.Source, `want a path in the working directory, or an absolute one in the sandbox, without ".."`)
 		}
 		if a.Service != "" {
-			if err := CheckService(at+".service", a.Service); err != nil {
+			if err := checkService(at+".service", a.Service); err != nil {
 				return err
 			}
 			if a.Service != MainService && !path.IsAbs(a.Source) {

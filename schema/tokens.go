@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+
+	"github.com/turngate/turngate/internal/rawjson"
 )
 
 // TokenIDs are a model's token ids, packed as little-endian int32, four bytes
@@ -51,7 +53,7 @@ func (t TokenIDs) MarshalJSON() ([]byte, error) {
 func (t *TokenIDs) UnmarshalJSON(b []byte) error {
 	var ids []int32
 	if err := json.Unmarshal(b, &ids); err != nil {
-		return fmt.Errorf("token ids: %w", err)
+		return fmt.Errorf("token ids: %w", rawjson.Plain(err))
 	}
 	*t = PackTokenIDs(ids)
 	return nil
@@ -100,7 +102,7 @@ func (l Logprobs) MarshalJSON() ([]byte, error) {
 func (l *Logprobs) UnmarshalJSON(b []byte) error {
 	var list []*float32
 	if err := json.Unmarshal(b, &list); err != nil {
-		return fmt.Errorf("logprobs: %w", err)
+		return fmt.Errorf("logprobs: %w", rawjson.Plain(err))
 	}
 	values := make([]float32, len(list))
 	for i, v := range list {

@@ -47,9 +47,9 @@ type ToolCall struct {
 	Arguments json.RawMessage `json:"arguments"` // a JSON object, as the model wrote it
 }
 
-// Validate checks all fields. Of the arguments it checks only that they are
+// check checks all fields. Of the arguments it checks only that they are
 // JSON.
-func (c *ToolCall) Validate() error {
+func (c *ToolCall) check() error {
 	if _, err := ParseKey(c.Key); err != nil {
 		return err
 	}
@@ -72,5 +72,4 @@ type ToolResult struct {
 // MaxToolText is the longest text of a tool's result in bytes.
 const MaxToolText = 1 << 20
 
-// Validate checks the result.
-func (r *ToolResult) Validate() error { return checkText("text", r.Text, MaxToolText) }
+func (r *ToolResult) check() error { return checkText("text", r.Text, MaxToolText) }

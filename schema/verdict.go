@@ -23,8 +23,7 @@ const (
 	maxMessageText = 1000
 )
 
-// Validate checks the verdict.
-func (v *Verdict) Validate() error {
+func (v *Verdict) check() error {
 	if v.Reward != nil {
 		if err := checkNumber("reward", *v.Reward); err != nil {
 			return err

@@ -20,8 +20,7 @@ type Verification struct {
 	LimitMS     int64             `json:"limit_ms"`        // time limit of the verification
 }
 
-// Validate checks the message.
-func (v *Verification) Validate() error {
+func (v *Verification) check() error {
 	if _, err := ParseKey(v.Key); err != nil {
 		return err
 	}
@@ -41,7 +40,7 @@ func (v *Verification) Validate() error {
 		}
 	}
 	if v.Fault != nil {
-		if err := v.Fault.Validate(); err != nil {
+		if err := v.Fault.check(); err != nil {
 			return err
 		}
 	}

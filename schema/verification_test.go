@@ -42,7 +42,7 @@ func TestInvalidVerdictsAndOperations(t *testing.T) {
 		"a variable that is none":      &schema.Operation{Do: schema.DoExec, Run: "true", Env: map[string]string{"A=B": "1"}},
 		"too much data":                &schema.Operation{Do: schema.DoWrite, Path: "x", Data: make([]byte, schema.MaxOperationData+1)},
 	} {
-		if err := m.Validate(); err == nil {
+		if err := schema.Validate(m); err == nil {
 			t.Errorf("%s was accepted", name)
 		}
 	}

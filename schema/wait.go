@@ -83,7 +83,7 @@ func (w *WaitEvent) validate() error {
 		return err
 	}
 	if w.Fault != nil {
-		return w.Fault.Validate()
+		return w.Fault.check()
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ func TestAWaitIsDescribedInWords(t *testing.T) {
 		}
 	}
 	e := &schema.Event{V: 1, Type: schema.EventWait, Rollout: "alpha-1", Wait: &schema.WaitEvent{For: "Godot"}}
-	if err := e.Validate(); err == nil || !strings.Contains(err.Error(), "wait.for") {
+	if err := schema.Validate(e); err == nil || !strings.Contains(err.Error(), "wait.for") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -9,6 +9,14 @@ import (
 // MachinePresence is the subject on which a machine announces itself.
 func MachinePresence(machine string) string { return "machine." + machine + ".presence" }
 
+// Enroll is the subject of requests of hosts that ask to become machines, in an account of
+// its own.
+const Enroll = "machine.enroll"
+
+// AdminClient is the client of lines of people with the admin's credential. No worker has
+// this name, since it is no token.
+const AdminClient = "@admin"
+
 // MachinesFilter selects the announcements of all machines.
 const MachinesFilter = "machine.*.presence"
 
@@ -41,9 +49,8 @@ func ParseMachineDown(subject string) (instance, client, line string, ok bool) {
 	if len(t) != 6 || t[0] != "machine" || t[2] != "down" {
 		return "", "", "", false
 	}
-	for _, token := range append(t[1:2:2], t[3:]...) {
-		ok = schema.CheckToken("token", token) == nil
-		if !ok {
+	for i, token := range t {
+		if schema.CheckToken("token", token) != nil && (i != 4 || token != AdminClient) {
 			return "", "", "", false
 		}
 	}

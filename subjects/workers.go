@@ -44,8 +44,11 @@ func LeasesOf(worker string) string { return "$KV.lease." + worker + ".*" }
 // repairs lost rollouts and removes old ones.
 const JanitorLease = "$KV.lease.janitor"
 
-// Presence is the subject of a worker's presence entry.
-func Presence(worker string) string { return "$KV.workers." + worker }
+// Presence is the subject of the presence entry of a worker instance.
+func Presence(worker, instance string) string { return "$KV.workers." + worker + "." + instance }
+
+// PresencesOf selects the presence entries of all instances of a worker.
+func PresencesOf(worker string) string { return "$KV.workers." + worker + ".*" }
 
 // WorkerStatus is the subject on which a worker publishes its presence for ops.
 func WorkerStatus(worker string) string { return "worker." + worker + ".status" }

@@ -115,21 +115,33 @@ func (c *composer) read() ([]byte, bool) {
 		c.bad("", "", reason(err))
 		return nil, false
 	}
-	var tree struct {
-		Include  any                       `yaml:"include"`
-		Services map[string]map[string]any `yaml:"services"`
-	}
+	var tree any
 	if err := yaml.Unmarshal(data, &tree); err != nil {
 		c.bad("", "", err.Error())
 		return nil, false
 	}
-	ok := true
-	if tree.Include != nil {
-		c.bad("include", tree.Include, "other compose files are not read; write their services into this one")
+	top, ok := tree.(map[string]any)
+	if !ok && tree != nil {
+		c.bad("", "", show(tree)+": want fields with texts as names, such as services")
+		return nil, false
+	}
+	services, ok := top["services"].(map[string]any)
+	if !ok && top["services"] != nil {
+		c.bad("services", top["services"], "want services with texts as names")
+		return nil, false
+	}
+	ok = true
+	if top["include"] != nil {
+		c.bad("include", top["include"], "other compose files are not read; write their services into this one")
 		ok = false
 	}
-	for name, s := range tree.Services {
-		if e, is := s["extends"].(map[string]any); is && e["file"] != nil {
+	for name, s := range services {
+		service, is := s.(map[string]any)
+		if !is && s != nil {
+			c.bad("services."+name, s, "want fields with texts as names, such as image")
+			ok = false
+		}
+		if e, is := service["extends"].(map[string]any); is && e["file"] != nil {
 			c.bad("services."+name+".extends.file", e["file"], "other compose files are not read; extend a service of this one")
 			ok = false
 		}
@@ -158,9 +170,8 @@ func inTask(at string) (string, bool) {
 
 var plainVariable = regexp.MustCompile(`\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)`)
 
-// variables returns the lookup of the variables that the file may use: first
-// Harbor's, then the task's, then those that the submitter gave, then the file
-// .env beside it.
+// variables returns the lookup of the variables that the file may use: first Harbor's, then the
+// task's, then the submitter's, then the file .env beside it.
 func (c *composer) variables(raw []byte) func(string) (string, bool) {
 	s := c.sandbox
 	own := map[string]string{

@@ -79,7 +79,7 @@ func valid(t testing.TB, task *tasks.Task) {
 	r := task.Request
 	r.ID, r.Trainer, r.Agent.Name, r.Sandbox.Backend = "a-1", "a", "mini", "docker"
 	r = r.WithDefaults()
-	if err := r.Validate(); err != nil {
+	if err := schema.Validate(&r); err != nil {
 		t.Error(err)
 	}
 }
@@ -393,5 +393,20 @@ func TestSideCarsComeWithTheImage(t *testing.T) {
 				t.Errorf("got %d ms for a build", task.Request.Limits.InstallMS)
 			}
 		})
+	}
+}
+
+// TestAComposeFileOfAnotherFormIsNamed: the error has no type of this program.
+func TestAComposeFileOfAnotherFormIsNamed(t *testing.T) {
+	for file, want := range map[string]string{
+		"- a\n":                       `docker-compose.yaml: "[a]": want fields with texts as names`,
+		"services: [a]\n":             `docker-compose.yaml: services: "[a]": want services with texts as names`,
+		"services: {1: {image: x}}\n": "services: ",
+		"services: {main: x}\n":       `docker-compose.yaml: services.main: "x": want fields`,
+		"services: {main: {extends: {file: x}}}\n": "services.main.extends.file",
+	} {
+		if _, err := composed(t, file, nil); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "interface") {
+			t.Errorf("%s: %v, want %q", file, err, want)
+		}
 	}
 }

@@ -22,7 +22,7 @@ func ExampleLoad() {
 	fmt.Println(task.Request.Task.Name, limit, bundle.Has("tests/test.sh"))
 	fmt.Print(task.Request.Task.Instruction)
 	// Output:
-	// hello 2m0s true
+	// hello 10m0s true
 	// Write the line `Hello, world!` to the file hello.txt in the working directory.
 }
 

@@ -8,8 +8,8 @@ import (
 )
 
 // Find returns the folders of tasks at some paths. A path is the folder of a task
-// or a folder of such folders; one that looks like neither counts as a task, whose
-// Load gives the reason. The error joins those of all paths.
+// or a folder of such folders; one that looks like neither counts as a task, and Load gives the
+// reason. The error joins the errors of all paths.
 func Find(paths []string) ([]string, error) {
 	var out []string
 	var wrong []error

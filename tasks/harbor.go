@@ -161,7 +161,7 @@ func Load(dir string, o Options) (*Task, error) {
 	if len(c.Steps) == 0 {
 		t.Request.Verify = t.verify(c, nil, "", o, "tests")
 	}
-	if o.Verifier == verifierSeparate && t.Request.NamesNoArtifacts() {
+	if o.Verifier == verifierSeparate && noArtifacts(&t.Request) {
 		t.problem(&Error{dir, "artifacts", "the task has none, so a separate verifier would have no files of the agent: list the paths that the tests read"})
 	}
 	if exists(abs, "solution") {
@@ -195,6 +195,16 @@ func (t *Task) ReplayScript() ([]byte, error) {
 		return nil, &Error{t.Dir, "replay.yaml", err.Error()}
 	}
 	return data, nil
+}
+
+// noArtifacts reports whether neither the request nor a step has an artifact rule.
+func noArtifacts(r *schema.Request) bool {
+	for _, s := range r.Steps {
+		if len(s.Artifacts) > 0 {
+			return false
+		}
+	}
+	return len(r.Artifacts) == 0
 }
 
 func name(c *config, dir string) string {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/turngate/turngate/schema"
 )
 
 // Files in which a verifier leaves its reward. The JSON file takes precedence.
@@ -22,9 +24,13 @@ const (
 // ParseRewardJSON reads an object of finite numbers, where true counts as 1 and false as 0. The
 // headline is the one that Headline returns; it is nil if no number is the headline.
 func ParseRewardJSON(data []byte, key string) (headline *float64, all map[string]float64, err error) {
-	var raw map[string]any
-	if err := json.Unmarshal(data, &raw); err != nil {
+	var value any
+	if err := json.Unmarshal(data, &value); err != nil {
 		return nil, nil, fmt.Errorf("reward.json is not an object of numbers: %w", err)
+	}
+	raw, ok := value.(map[string]any)
+	if !ok {
+		return nil, nil, fmt.Errorf("reward.json is not an object of numbers: %s", schema.Clip(string(data), 100))
 	}
 	all = make(map[string]float64, len(raw))
 	for k, v := range raw {

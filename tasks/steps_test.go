@@ -84,7 +84,7 @@ func TestATaskOfSteps(t *testing.T) {
 	}
 	r := task.Request
 	r.ID, r.Trainer, r.Agent.Name, r.Sandbox.Backend = "alpha-1", "alpha", "mini", "docker"
-	if err := r.Validate(); err != nil {
+	if err := schema.Validate(&r); err != nil {
 		t.Fatal(err)
 	}
 	if len(task.Warnings) > 0 || r.Verify != nil || r.StepReward != schema.StepRewardFinal || r.Agent.SkillsDir != "/skills" || len(r.Steps) != 3 {

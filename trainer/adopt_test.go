@@ -122,8 +122,8 @@ func TestAResultIsReturnedOnce(t *testing.T) {
 	}
 }
 
-// TestAnotherProcessHasAnotherShard: adopted rollouts and those of a state file get the
-// shard of the process that has them now, and those for other processes keep theirs.
+// TestAnotherProcessHasAnotherShard: adopted rollouts and rollouts of a state file get the
+// shard of the process that has them now, and rollouts of other processes keep theirs.
 func TestAnotherProcessHasAnotherShard(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

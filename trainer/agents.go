@@ -10,7 +10,7 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// fleetWithin bounds the question which workers are there.
+// fleetWithin bounds the query for the live workers.
 const fleetWithin = time.Second
 
 // agents has the agents that workers have, or have had.
@@ -32,7 +32,7 @@ func (a *agents) check(ctx context.Context, requests []schema.Request) error {
 	}
 	var there []string
 	for _, w := range fleet.Workers {
-		if len(w.Offer.Agents) == 0 { // it does not say what it offers
+		if len(w.Offer.Agents) == 0 { // it names no agents
 			return nil
 		}
 		there = append(there, w.Offer.Agents...)

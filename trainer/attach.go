@@ -68,8 +68,8 @@ func (e *InUseError) Error() string {
 	return s + ": end that one, give this one another name or shard, or let it take over"
 }
 
-// ReplacedError is the reason of the end of a Trainer whose place another process has
-// taken.
+// ReplacedError is the reason of the end of a Trainer after another process has taken its
+// place.
 type ReplacedError struct {
 	Trainer string
 	Process schema.Process // the other one
@@ -250,7 +250,7 @@ func (a *attachment) late(began time.Time, lines *quiet.Lines) error {
 func (a *attachment) renew() error {
 	got, err := a.requests.Processes.Attach(a.life, &schema.Attach{V: schema.Version, Process: a.process})
 	switch {
-	case err != nil: // no worker, or no server: nobody else can have them
+	case err != nil: // no worker, or no server: no other process can have them
 		if !errors.Is(err, queue.ErrNoWorker) {
 			a.cfg.Log.Debug().Err(err).Msg("this process could not ask again for its calls")
 		}

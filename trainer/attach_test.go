@@ -59,6 +59,12 @@ func TestASecondProcessOfAShardIsRefusedOrTakesOver(t *testing.T) {
 	if err := b.trainer.Submit(t.Context(), []schema.Request{harness.Request("alpha-3")}); !errors.As(err, &replaced) {
 		t.Fatalf("the first process submits: %v", err)
 	}
+	if err := b.trainer.Ready(); !errors.As(err, &replaced) {
+		t.Errorf("the first process is ready: %v", err)
+	}
+	if err := second.Ready(); err != nil {
+		t.Errorf("the second process: %v", err)
+	}
 	got := b.ask(t.Context(), 1, 1, nil)
 	harness.Must(t, next(t, second).Reply(text("second")))
 	said(t, <-got, "second")
@@ -223,6 +229,12 @@ func TestAProcessWithoutItsCallsSaysWhy(t *testing.T) {
 	harness.Eventually(t, "a warning", 5*time.Minute, func() bool {
 		return strings.Contains(log.String(), "does not have the calls of its shard") && strings.Contains(log.String(), "no worker")
 	})
+	if err := second.Ready(); err == nil || !strings.Contains(err.Error(), "does not have the calls of shard w of trainer alpha") {
+		t.Errorf("it is ready: %v", err)
+	}
+	if err := b.trainer.Ready(); err != nil { // it had them before
+		t.Errorf("the process that has its shard is not ready: %v", err)
+	}
 }
 
 // TestDialEndsWithItsContext also while it asks for its calls.

@@ -129,6 +129,7 @@ func TestABadBackupIsRefused(t *testing.T) {
 		"no such file":      `{"v":1,"streams":[{"name":"EVENTS","file":"y","bytes":1,"sha256":"00"}]}`,
 		"version 9":         `{"v":9}`,
 		"invalid character": `x`,
+		"backup.json: streams.bytes: a string is not valid: want a whole number": `{"v":1,"streams":[{"bytes":"3"}]}`,
 	} {
 		dir := t.TempDir()
 		harness.Must(t, os.WriteFile(filepath.Join(dir, "x"), []byte("abc"), 0o600))

@@ -40,7 +40,8 @@ func (c *Call) Emit(d *schema.Delta) error { return c.pending.Stream().Delta(d) 
 // Answerer answers a call. It may emit pieces of the answer before it returns
 // the whole reply. A *schema.Fault as its error is the fault that the call gets;
 // any other error is a fault with status 500, which workers retry. The context
-// ends when the answer is no longer wanted.
+// ends when the answer is no longer wanted. It has the call's trace as its remote span
+// context.
 type Answerer func(ctx context.Context, c *Call) (*schema.Reply, error)
 
 // Whole returns an Answerer that emits nothing and needs the messages alone.

@@ -28,7 +28,7 @@ type cancels struct {
 
 // cancel cancels rollouts.
 func (c *cancels) cancel(ids []schema.ID, reason string) error {
-	if err := (&schema.Cancel{V: schema.Version, Reason: reason}).Validate(); err != nil {
+	if err := schema.Validate(&schema.Cancel{V: schema.Version, Reason: reason}); err != nil {
 		return err
 	}
 	for _, id := range ids {

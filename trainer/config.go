@@ -17,20 +17,23 @@ type Config struct {
 	// it open.
 	Broker *broker.Broker
 	Name   string // name of the trainer, see schema.CheckTrainer
-	// Shard is the shard whose calls this process answers, and that of submitted
-	// requests without one. One process at a time has a shard: Dial fails with an
-	// *InUseError while another one runs. Default schema.DefaultShard.
+	// Shard is the shard of the calls that this process answers, and of submitted requests
+	// without a shard. One process at a time has a shard: Dial fails with an *InUseError while
+	// another one runs. Default schema.DefaultShard.
 	Shard string
 	// TakeOver ends the process that has the shard: its methods fail with a
 	// *ReplacedError.
 	TakeOver bool
-	// AnswerAll answers also the calls of rollouts that other processes submit, such
-	// as those that gate.routes of their requests sends to this shard.
-	// Otherwise a process answers those of rollouts that it submitted or adopted.
+	// AnswerAll answers also the calls of rollouts that other processes submit, such as calls
+	// that gate.routes of their requests sends to this shard. Otherwise a process answers the
+	// calls of rollouts that it submitted or adopted.
 	AnswerAll bool
+	// NoBaseIDs leaves the ids out of Base: they are not kept. For a process that passes
+	// calls on to others.
+	NoBaseIDs bool
 	// Orphans is for rollouts of the shard's earlier processes, which are looked for after
-	// Dial; Results waits for those that are adopted. Default LeaveOrphans. Without effect
-	// with AnswerAll.
+	// Dial; Results waits for the adopted ones. Default LeaveOrphans. Without effect with
+	// AnswerAll.
 	Orphans Orphans
 	Lane    *int // priority of submitted rollouts, 0 is the most urgent; nil: 2
 	// Slots is the largest number of submitted rollouts without a result; Submit

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 )
@@ -33,7 +34,7 @@ func TestACallWaitsForItsBase(t *testing.T) {
 				defer cancel()
 				b, r := oneRollout(ctx)
 				key := schema.Key{Rollout: "alpha-1", Attempt: 1, Call: 1}
-				r.calls[1] = b.rollouts.newState(key)
+				r.calls[1] = b.rollouts.newState(modelcall.IncomingCall{Key: key})
 				second := Call{Call: schema.Call{Messages: whole.Messages[1:], Base: 1, Keep: 1, Digest: harness.HashesOf(&whole).Digest()}}
 				need := make(chan bool)
 				go func() {

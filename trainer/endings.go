@@ -49,8 +49,8 @@ func (e *endings) hint(id schema.ID) {
 	e.note(id)
 }
 
-// met looks again for the result of a rollout whose first call came after the hint, or that
-// became outstanding after it.
+// met looks again for the result of a rollout that made its first call or became outstanding
+// after the hint.
 func (e *endings) met(id schema.ID) {
 	e.mu.Lock()
 	hinted := e.recent.has(id)

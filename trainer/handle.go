@@ -49,7 +49,7 @@ type Output struct {
 // Exec runs a command to its end. A command that fails is no error: see
 // Output.Exit.
 func (h *Handle) Exec(ctx context.Context, c Command) (*Output, error) {
-	r, err := h.operate(ctx, &schema.Operation{
+	r, err := h.Operate(ctx, &schema.Operation{
 		Do: schema.DoExec, Args: c.Args, Run: c.Run, Env: c.Env, Path: c.Dir, User: c.User, Data: c.Stdin, TimeoutMS: c.Timeout.Milliseconds(),
 	})
 	if err != nil {
@@ -64,25 +64,25 @@ func (h *Handle) Exec(ctx context.Context, c Command) (*Output, error) {
 
 // Read returns a file of at most schema.MaxOperationData bytes.
 func (h *Handle) Read(ctx context.Context, path string) ([]byte, error) {
-	r, err := h.operate(ctx, &schema.Operation{Do: schema.DoRead, Path: path})
+	r, err := h.Operate(ctx, &schema.Operation{Do: schema.DoRead, Path: path})
 	return r.Data, err
 }
 
 // Write creates or replaces a file of the verifier's user, with its missing
 // parents.
 func (h *Handle) Write(ctx context.Context, path string, data []byte, mode fs.FileMode) error {
-	_, err := h.operate(ctx, &schema.Operation{Do: schema.DoWrite, Path: path, Data: data, Mode: int(mode.Perm())})
+	_, err := h.Operate(ctx, &schema.Operation{Do: schema.DoWrite, Path: path, Data: data, Mode: int(mode.Perm())})
 	return err
 }
 
 // List returns the files of a folder by name, at most schema.MaxEntries.
 func (h *Handle) List(ctx context.Context, dir string) ([]schema.Entry, error) {
-	r, err := h.operate(ctx, &schema.Operation{Do: schema.DoList, Path: dir})
+	r, err := h.Operate(ctx, &schema.Operation{Do: schema.DoList, Path: dir})
 	return r.Files, err
 }
 
-// operate runs one operation in its turn.
-func (h *Handle) operate(ctx context.Context, op *schema.Operation) (schema.OperationResult, error) {
+// Operate runs one operation, in its turn; the other methods make one for each purpose.
+func (h *Handle) Operate(ctx context.Context, op *schema.Operation) (schema.OperationResult, error) {
 	r, err := h.ask(ctx, op)
 	switch {
 	case err == nil || h.state.ctx.Err() == nil:

@@ -209,7 +209,8 @@ func (s *serving) answer(p *Pending) {
 	if skipped, speak := s.lines.Speak(err.Error(), time.Now()); speak {
 		s.log.Warn().Err(err).Str("call", p.Call.Key).Int("repeated", skipped).Msg("a call was answered with a fault")
 	}
-	if err := p.Fault(fault); err != nil && !errors.Is(err, ErrOver) {
+	err = p.refuse(fault, "the fault of the answer")
+	if err != nil && !errors.Is(err, ErrOver) {
 		s.log.Error().Err(err).Str("call", p.Call.Key).Msg("a fault could not be sent")
 	}
 }

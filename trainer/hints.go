@@ -11,8 +11,8 @@ import (
 type hints struct {
 	mu     sync.Mutex
 	ready  map[string]map[schema.ID]string // rollouts that may have a result, with their groups: by group, and under "" all
-	unread map[schema.ID]string            // rollouts whose result could not be read, with their groups
-	news   map[string]chan struct{}        // a channel for each group, and under "" for all groups; closed and removed when there is news
+	unread map[schema.ID]string            // rollouts with results that could not be read, with their groups
+	news   map[string]chan struct{}        // a channel for each group, and under "" for all groups; closed and removed at the next news
 }
 
 func newHints() *hints {
@@ -67,7 +67,7 @@ func (h *hints) remove(group string, id schema.ID) {
 	h.signal(group)
 }
 
-// postpone keeps a rollout whose result could not be read until retry.
+// postpone keeps a rollout until retry, since its result could not be read.
 func (h *hints) postpone(group string, id schema.ID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

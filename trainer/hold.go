@@ -40,9 +40,6 @@ func (f selector) selects(s *Selection, id schema.ID) bool {
 	return s.Only == nil || s.Only(id)
 }
 
-// CodeAborted is the code of a call's fault after Abort ended its generation.
-const CodeAborted = schema.CodeAborted
-
 // releases is the number of messages that end a hold.
 const releases = 3
 
@@ -107,7 +104,7 @@ func (h *holds) abort(s *Selection) int {
 		if !c.out.Load() || !h.selector.selects(s, c.key.Rollout) {
 			continue
 		}
-		f := schema.Faultf("call", CodeAborted, schema.WhoTrainer, "the generation was ended, and the call is answered anew")
+		f := schema.Faultf("call", schema.CodeAborted, schema.WhoTrainer, "the generation was ended, and the call is answered anew")
 		f.Status = http.StatusTooEarly
 		if (&Pending{state: c}).Fault(f) == nil {
 			n++

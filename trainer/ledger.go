@@ -17,6 +17,7 @@ import (
 
 	"github.com/turngate/turngate/internal/crash"
 	"github.com/turngate/turngate/internal/owned"
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -42,7 +43,7 @@ type entry struct {
 }
 
 // openLedger locks the file, reads its entries, and rewrites it without the
-// ended rollouts. Those of the shard of the process before get that of this one.
+// ended rollouts. Rollouts with the shard of the process before get this process's shard.
 func openLedger(path, shard string, log zerolog.Logger) (*ledger, map[schema.ID]*submitted, error) {
 	out := map[schema.ID]*submitted{}
 	if path == "" {
@@ -118,14 +119,14 @@ func (l *ledger) load(from io.Reader, out map[schema.ID]*submitted) error {
 		}
 		var e entry
 		if err := json.Unmarshal(line, &e); err != nil {
-			return fmt.Errorf("line %d: %w", n, err)
+			return fmt.Errorf("line %d: %w", n, rawjson.Plain(err))
 		}
 		if e.Owner != "" {
 			l.owner, l.shard = e.Owner, e.Shard
 			continue
 		}
 		if e.Submit != nil {
-			if err := e.Submit.Validate(); err != nil {
+			if err := schema.Validate(e.Submit); err != nil {
 				return fmt.Errorf("line %d: %w", n, err)
 			}
 			out[e.Submit.ID] = &submitted{request: *e.Submit, lane: e.Lane, seq: e.Seq, attempt: e.Attempt}

@@ -11,13 +11,13 @@ import (
 // knows.
 type Load struct {
 	Rollouts int // submitted rollouts that have no result, as far as is known
-	Waiting  int // requests whose Submit waits for a slot
+	Waiting  int // requests that wait in Submit for a slot
 	// Queued is the number of rollouts that have not made a call here: they wait for
-	// a worker, or their sandbox comes up. Rollouts whose agent an upstream answers
-	// are not counted, since they make no call here.
+	// a worker, or their sandbox comes up. Rollouts that an upstream answers are not counted,
+	// since they make no call here.
 	Queued int
-	// OldestQueued is the time since the first of Queued was submitted, without those of
-	// an earlier process; 0: there is none.
+	// OldestQueued is the time since the first of Queued was submitted, without rollouts of an
+	// earlier process; 0: there is none.
 	OldestQueued time.Duration
 	// Calls is the number of calls that were not handed out and are not held: with
 	// Config.Parallel as large as the number of calls that the engine generates at

@@ -17,8 +17,8 @@ import (
 
 const largeReply = 64 << 10 // bytes
 
-// heap returns the memory in use in bytes. Tests that call it run beside no other, whose
-// memory would count.
+// heap returns the memory in use in bytes. Tests that call it run alone, since the memory of
+// another test would count.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC() // a second round, since pools keep their content for one

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -44,12 +45,15 @@ type wireTool struct {
 // ParseMessage reads one of a call's messages. It fails only for a message that
 // is not in OpenAI's form.
 func ParseMessage(raw json.RawMessage) (Message, error) {
-	var w struct {
-		wireMessage
-		Content json.RawMessage `json:"content"`
+	var w struct { // it embeds nothing, so that errors have the names of fields alone
+		Role       string          `json:"role"`
+		Content    json.RawMessage `json:"content"`
+		Reasoning  string          `json:"reasoning_content"`
+		ToolCalls  []wireTool      `json:"tool_calls"`
+		ToolCallID string          `json:"tool_call_id"`
 	}
 	if err := json.Unmarshal(raw, &w); err != nil {
-		return Message{}, fmt.Errorf("read a message: %w", err)
+		return Message{}, fmt.Errorf("read a message: %w", rawjson.Plain(err))
 	}
 	m := Message{Role: w.Role, Reasoning: w.Reasoning, ToolCallID: w.ToolCallID}
 	for _, t := range w.ToolCalls {
@@ -65,7 +69,7 @@ func ParseMessage(raw json.RawMessage) (Message, error) {
 		Text string `json:"text"`
 	}
 	if err := json.Unmarshal(w.Content, &parts); err != nil {
-		return m, fmt.Errorf("read the parts of a message: %w", err)
+		return m, fmt.Errorf("read the parts of a message: %w", rawjson.Plain(err))
 	}
 	for _, p := range parts {
 		m.Content += p.Text

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// obstacles logs the reasons why no worker that is there can run some rollouts, each once.
+// obstacles logs the reasons why no live worker can run some rollouts, each once.
 type obstacles struct {
 	*base
 	backlog *backlog

@@ -8,9 +8,9 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Orphans says what a Trainer does with open rollouts of its name and shard that it
-// neither submitted nor adopted, such as those of a process that died without a
-// State file. It answers none of their calls in either case.
+// Orphans is a Trainer's treatment of open rollouts of its name and shard that it neither
+// submitted nor adopted, such as rollouts of a process that died without a State file. It
+// answers none of their calls in either case.
 type Orphans string
 
 // Values of Orphans.

@@ -21,8 +21,8 @@ type submitted struct {
 	over    bool      // it has a result, as far as is known
 }
 
-// outstanding has the rollouts that this process submitted or adopted and whose results
-// it did not deliver. It keeps their slots, hints and lines of the ledger in step with them.
+// outstanding has the rollouts that this process submitted or adopted, until it delivers their
+// results. It keeps their slots, hints and lines of the ledger in step with them.
 type outstanding struct {
 	log      zerolog.Logger
 	ledger   *ledger
@@ -33,7 +33,7 @@ type outstanding struct {
 	mu        sync.Mutex
 	of        map[schema.ID]*submitted
 	groups    map[string]map[schema.ID]struct{} // ids of of
-	delivered recent                            // rollouts whose results were returned: they are no orphans
+	delivered recent                            // rollouts with returned results: they are no orphans
 }
 
 func newOutstanding(c Config, l *ledger) *outstanding {

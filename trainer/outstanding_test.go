@@ -180,7 +180,7 @@ func (c cancelAt) Write(line []byte) (int, error) {
 func TestSubmitWaitsWhileTheQueueIsFull(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	if err := b.nats.Worker(t, "setup2").Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 2}); err != nil {
+	if err := b.nats.Worker(t, "w9").Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 2}); err != nil {
 		t.Fatal(err)
 	}
 	group := []schema.Request{harness.Request("alpha-1"), harness.Request("alpha-2"), harness.Request("alpha-3")}
@@ -240,11 +240,17 @@ func TestALowerAttemptIsRefusedByATrainerThatWasStartedAgain(t *testing.T) {
 	if a := <-b.ask(t.Context(), 2, 1, nil); !errors.As(a.err, &f) || f.Status != 409 {
 		t.Fatalf("got %v", a.err)
 	}
-	mine := b.ask(t.Context(), 3, 1, nil)
-	if err := next(t, b.trainer).Reply(text("three")); err != nil {
-		t.Fatal(err)
-	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	mine, handed := b.ask(ctx, 3, 1, nil), make(chan struct{})
+	go func() {
+		defer close(handed)
+		if p, err := b.trainer.Next(ctx); err == nil {
+			_ = p.Reply(text("three")) // the answer says it
+		}
+	}()
 	said(t, <-mine, "three")
+	<-handed
 }
 
 func TestAGroupAndEverythingCanBeCancelled(t *testing.T) {

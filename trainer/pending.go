@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,21 +65,20 @@ func (p *Pending) Fault(f *schema.Fault) error {
 	if f.Status == 0 {
 		f.Status = 500
 	}
-	s := p.state
-	body, err := s.rollouts.server.EncodeFrame(s.ctx, f)
-	if err != nil {
+	return p.state.refuse(f)
+}
+
+// refuse is Fault. A fault that cannot be sent is replaced by one that names the field, and
+// of says whose fault it is.
+func (p *Pending) refuse(f *schema.Fault, of string) error {
+	err := p.Fault(f)
+	var invalid *schema.InvalidError
+	if !errors.As(err, &invalid) {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.wanted() { // an answer stays, for a worker that asks again
-		return ErrOver
-	}
-	retryable := schema.RetryableStatus(f.Status)
-	if retryable { // before the send: the worker may ask again at once
-		s.forget()
-	}
-	return s.finish(modelcall.Frame{Kind: schema.FrameFault, Gen: s.gen, Body: body}, !retryable)
+	f = schema.Faultf("call", schema.CodeBadAnswer, schema.WhoTrainer, "%s: %v", of, err)
+	f.Status = http.StatusBadGateway
+	return p.Fault(f)
 }
 
 // state is kept for a call until its rollout has a result. It has the answer,
@@ -136,8 +136,8 @@ func (s *state) attach(a modelcall.IncomingCall, held bool) {
 	a.Body = nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.received {
-		return // a request that was late
+	if s.received || s.answered && s.final == nil {
+		return // a request that was late: the worker has the answer, or asks anew
 	}
 	s.incoming = a
 	from := 0
@@ -265,6 +265,29 @@ func (s *state) finish(f modelcall.Frame, retain bool) error {
 	s.send(f)
 	s.end(nil)
 	return nil
+}
+
+// refuse answers with a fault. After a retryable one the next request is a new call.
+func (s *state) refuse(f *schema.Fault) error {
+	body, err := s.rollouts.server.EncodeFrame(s.ctx, f)
+	if err != nil {
+		return err
+	}
+	frame := modelcall.Frame{Kind: schema.FrameFault, Gen: s.gen, Body: body}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.wanted() { // an answer stays, for a worker that asks again
+		return ErrOver
+	}
+	if !schema.RetryableStatus(f.Status) {
+		return s.finish(frame, true)
+	}
+	err = ErrOver
+	s.rollouts.change(s.key, func(r *rollout) { // a request arrives before both or after both
+		r.forget(s)
+		err = s.finish(frame, false)
+	})
+	return err
 }
 
 // answer sends the result of a tool call, or a verdict.

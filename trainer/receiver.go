@@ -167,7 +167,7 @@ func (r *receiver) begin(p *Pending, a modelcall.IncomingCall) {
 	}
 	r.beats.open(p.state, a)
 	if fault != nil {
-		if err := p.Fault(fault); err != nil {
+		if err := p.refuse(fault, "the fault of Check"); err != nil {
 			r.cfg.Log.Debug().Err(err).Str("call", a.Key.String()).Msg("a refusal was not sent")
 		}
 		return

@@ -1,6 +1,7 @@
 package trainer_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -67,5 +68,26 @@ func TestThreeRefusedAnswersEndTheCall(t *testing.T) {
 	var f *schema.Fault
 	if a := <-got; !errors.As(a.err, &f) || f.Code != schema.CodeBadAnswer || f.Status != http.StatusBadGateway && f.Status != 0 {
 		t.Fatalf("got %v", a.err)
+	}
+}
+
+// TestAFaultThatCannotBeSent is a refused answer for the worker, which ends the call after
+// three.
+func TestAFaultThatCannotBeSent(t *testing.T) {
+	t.Parallel()
+	wrong := &schema.Fault{Message: "no code", Status: http.StatusBadRequest}
+	for _, b := range []*bench{newBench(t), newBench(t, func(c *trainer.Config) { c.Check = func(*schema.Call) *schema.Fault { return wrong } })} {
+		serve(t, b.trainer, func(context.Context, *trainer.Call) (*schema.Reply, error) { return nil, wrong })
+		var got *schema.Fault
+		enough := errors.New("enough")
+		a := <-b.ask(t.Context(), 1, 1, func(f schema.Frame) error {
+			if got = f.Fault; got != nil {
+				return enough
+			}
+			return nil
+		})
+		if !errors.Is(a.err, enough) || got.Code != schema.CodeBadAnswer || got.Status != http.StatusBadGateway || !strings.Contains(got.Message, "fault.code") {
+			t.Errorf("got %v, %+v", a.err, got)
+		}
 	}
 }

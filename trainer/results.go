@@ -60,7 +60,7 @@ func (r *results) next(ctx context.Context, group string, endless bool) (res sch
 			case errors.Is(err, broker.ErrNotFound): // its hint comes again
 				r.outstanding.unhint(id)
 				continue
-			case ctx.Err() != nil: // it is for the next caller
+			case ctx.Err() != nil: // the next caller gets it
 				r.endings.hint(id)
 				return res, false, context.Cause(ctx)
 			}

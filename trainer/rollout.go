@@ -91,7 +91,7 @@ func (r *rollout) allCalls() []*state {
 	return slices.Concat(slices.Collect(maps.Values(r.calls)), slices.Collect(maps.Values(r.tools)), slices.Collect(maps.Values(r.verifications)))
 }
 
-// forget removes a call, if it is the rollout's.
+// forget removes a call, if the rollout has it.
 func (r *rollout) forget(s *state) {
 	for _, of := range []map[int]*state{r.calls, r.tools, r.verifications} {
 		if of[s.key.Call] == s {
@@ -103,7 +103,11 @@ func (r *rollout) forget(s *state) {
 // gave notes the answer to a call, for later calls based on it and for holds and
 // cancels by version.
 func (r *rollout) gave(s *state, a *schema.Reply) {
-	r.conversations.gave(s.key.Call, given{s.gen, bytes.Clone(a.PromptIDs), bytes.Clone(a.CompletionIDs)})
+	g := given{gen: s.gen}
+	if !s.rollouts.cfg.NoBaseIDs {
+		g.prompt, g.completion = bytes.Clone(a.PromptIDs), bytes.Clone(a.CompletionIDs)
+	}
+	r.conversations.gave(s.key.Call, g)
 	if len(a.Versions) > 0 {
 		r.version = a.Versions[len(a.Versions)-1].Version
 	}

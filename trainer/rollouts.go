@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/schema"
 )
@@ -25,13 +27,13 @@ type rollouts struct {
 
 func newRollouts(b *base) *rollouts { return &rollouts{base: b, of: map[schema.ID]*rollout{}} }
 
-// arrival is the place of a call among those of its rollout.
+// arrival is the place of a call among the calls of its rollout.
 type arrival struct {
 	rollout  *rollout // the rollout, if the call is its first in this process
 	newer    int      // the rollout's attempt, if the call is of an earlier one
 	call     *state   // nil: it waits, or is not answered
 	fresh    bool     // the call is new
-	received []*state // calls whose answers the worker has
+	received []*state // calls with answers that the worker has
 	stale    []*state // calls of the attempt before
 }
 
@@ -60,7 +62,7 @@ func (r *rollouts) arrive(a modelcall.IncomingCall, answers bool) (got arrival) 
 	}
 	got.stale = of.advance(a.Key.Attempt)
 	if got.call = of.of(a)[a.Key.Call]; got.call == nil {
-		got.call, got.fresh = r.newState(a.Key), true
+		got.call, got.fresh = r.newState(a), true
 		of.of(a)[a.Key.Call] = got.call
 	}
 	for _, n := range a.Answered {
@@ -204,9 +206,9 @@ func (r *rollouts) end(id schema.ID) {
 	}
 }
 
-func (r *rollouts) newState(key schema.Key) *state {
-	s := &state{rollouts: r, key: key, read: make(chan struct{}), gen: r.newGen()}
-	s.ctx, s.end = context.WithCancelCause(r.life)
+func (r *rollouts) newState(a modelcall.IncomingCall) *state {
+	s := &state{rollouts: r, key: a.Key, read: make(chan struct{}), gen: r.newGen()}
+	s.ctx, s.end = context.WithCancelCause(trace.ContextWithRemoteSpanContext(r.life, a.Trace))
 	return s
 }
 

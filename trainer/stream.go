@@ -25,7 +25,7 @@ func (p *Pending) Stream() *Stream { return &Stream{p} }
 // then.
 func (st *Stream) Delta(d *schema.Delta) error {
 	d.V = schema.Version
-	if err := d.Validate(); err != nil {
+	if err := schema.Validate(d); err != nil {
 		return err
 	}
 	if err := schema.CheckPiece(d.Delta); err != nil {

@@ -39,7 +39,7 @@ func (s *submitter) submit(ctx context.Context, requests []schema.Request) error
 	return nil
 }
 
-// batches checks requests, and joins those that are queued together.
+// batches checks requests, and joins the ones that are queued together.
 func (s *submitter) batches(requests []schema.Request) ([][]schema.Request, error) {
 	var out [][]schema.Request
 	for i := range requests {
@@ -47,7 +47,7 @@ func (s *submitter) batches(requests []schema.Request) ([][]schema.Request, erro
 		if r.V == 0 {
 			r.V = schema.Version
 		}
-		if err := r.Validate(); err != nil {
+		if err := schema.Validate(&r); err != nil {
 			return nil, fmt.Errorf("requests[%d]: %w", i, err)
 		}
 		last := len(out) - 1

@@ -15,6 +15,7 @@ type Tool func(ctx context.Context, c *ToolCall) (string, error)
 
 // ToolCall is a tool call of an agent's model.
 type ToolCall struct {
+	Key       string // names the call, also when its worker asks another process of this trainer
 	Rollout   schema.ID
 	Attempt   int
 	Name      string
@@ -55,7 +56,7 @@ func (t *tools) run(s *state, a modelcall.IncomingCall) {
 	}
 	t.bg.Go(func() {
 		result := schema.ToolResult{V: schema.Version}
-		text, err := tool(s.ctx, &ToolCall{Rollout: a.Key.Rollout, Attempt: a.Key.Attempt, Name: c.Name, Arguments: c.Arguments})
+		text, err := tool(s.ctx, &ToolCall{Key: c.Key, Rollout: a.Key.Rollout, Attempt: a.Key.Attempt, Name: c.Name, Arguments: c.Arguments})
 		if result.Text = text; err != nil {
 			result.Text, result.IsError = err.Error(), true
 		}

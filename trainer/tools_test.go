@@ -72,13 +72,13 @@ func TestToolsThatSteerEnvironmentsAreRefused(t *testing.T) {
 	} {
 		r := harness.Request("alpha-1")
 		r.Agent.Name, r.Agent.Tools = "pi", []schema.ToolSpec{tool}
-		if err := r.Validate(); err == nil {
+		if err := schema.Validate(&r); err == nil {
 			t.Errorf("%s was accepted", name)
 		}
 	}
 	r := harness.Request("alpha-1")
 	r.Agent.Name, r.Agent.Tools, r.Agent.MCP = "pi", []schema.ToolSpec{{Name: "search"}}, []schema.MCPServer{{Name: schema.ToolServer, Command: []string{"x"}}}
-	if err := r.Validate(); err == nil {
+	if err := schema.Validate(&r); err == nil {
 		t.Error("a server that takes the place of the trainer's was accepted")
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"time"
@@ -189,6 +191,21 @@ func (t *Trainer) run(ctx context.Context, restored []schema.ID) error {
 	return nil
 }
 
+// Ready returns nil while calls of this trainer's shard reach this process, otherwise the
+// reason why they do not: it has no connection to NATS, it does not have its shard yet, or it
+// has ended.
+func (t *Trainer) Ready() error {
+	switch {
+	case t.base.life.Err() != nil:
+		return context.Cause(t.base.life)
+	case !t.base.cfg.Broker.Connected():
+		return errors.New("it has no connection to NATS")
+	case !t.attachment.attached.Load():
+		return fmt.Errorf("it does not have the calls of shard %s of trainer %s: its log has the reason", t.base.cfg.Shard, t.base.cfg.Name)
+	}
+	return nil
+}
+
 // Close stops the trainer. It does not answer open calls: their workers ask
 // another process of this trainer, or this one after a restart.
 func (t *Trainer) Close() {
@@ -236,8 +253,8 @@ func (t *Trainer) SubmitNew(ctx context.Context, requests []schema.Request) erro
 // Adopt makes rollouts outstanding here that another process of this trainer
 // may have submitted. It collects the results of ended rollouts, waits for
 // rollouts that workers know, and submits the others. A rollout that is still
-// in the queue is queued twice and runs once. All get the shard of this process. Calls
-// of those that run with another one still go there, and a warning says so.
+// in the queue is queued twice and runs once. All get the shard of this process. Calls of
+// rollouts that run with another shard still go there, and a warning says so.
 func (t *Trainer) Adopt(ctx context.Context, requests []schema.Request) error {
 	return t.adopter.adopt(ctx, requests)
 }
@@ -268,7 +285,7 @@ func (t *Trainer) Results(ctx context.Context, f func(schema.Result)) error {
 // outstanding. When a group has enough usable results, its other rollouts are
 // cancelled before f gets the last of these; they give results, too. Only the
 // results of this call count. Several calls may run at once: each result goes to
-// one of them. A call whose context ends leaves its other results to later calls.
+// one of them. When its context ends, a call leaves its other results to later calls.
 func (t *Trainer) ResultsOf(ctx context.Context, w Wanted, f func(schema.Result)) error {
 	return t.results.each(ctx, w, f)
 }
@@ -348,4 +365,10 @@ func (t *Trainer) PutBundle(ctx context.Context, data []byte) (string, error) {
 // until the context ends.
 func (t *Trainer) Artifact(ctx context.Context, a schema.Artifact) ([]byte, error) {
 	return t.base.requests.Artifact(ctx, a.SHA256)
+}
+
+// CopyArtifact is Artifact, but writes the file to a writer. After an error the writer may
+// have a part of the file, or a file with another sha256.
+func (t *Trainer) CopyArtifact(ctx context.Context, a schema.Artifact, to io.Writer) error {
+	return t.base.requests.CopyArtifact(ctx, a.SHA256, to)
 }

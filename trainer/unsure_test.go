@@ -122,7 +122,7 @@ func TestCloseDuringASubmitForgetsNothing(t *testing.T) {
 func TestASubmitThatIsRefusedForgetsOnlyItsOwn(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	if err := b.nats.Worker(t, "setup2").Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 2}); err != nil {
+	if err := b.nats.Worker(t, "w9").Trainers.Set(t.Context(), "alpha", broker.TrainerSettings{MaxQueue: 2}); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.trainer.Submit(t.Context(), group("g", "alpha-1", "alpha-2")); err != nil {

@@ -65,7 +65,7 @@ func (v *verifications) verify(h *Handle) {
 	if err == nil {
 		final := *verdict
 		final.V = schema.Version
-		if err = final.Validate(); err == nil {
+		if err = schema.Validate(&final); err == nil {
 			s.answer(schema.FrameFinal, &final)
 			return
 		}
@@ -80,8 +80,14 @@ func (v *verifications) verify(h *Handle) {
 		fault.Status = http.StatusUnprocessableEntity
 	}
 	v.cfg.Log.Warn().Err(err).Stringer("verification", s.key).Msg("a verification was answered with a fault")
-	if schema.RetryableStatus(fault.Status) { // before the send: the worker may ask again at once
-		s.forget()
+	err = s.refuse(&fault)
+	var invalid *schema.InvalidError
+	if errors.As(err, &invalid) {
+		f := schema.Faultf("verify", schema.CodeInvalid, schema.WhoTrainer, "the fault of the verifier: %v", err)
+		f.Status = http.StatusUnprocessableEntity
+		err = s.refuse(f)
 	}
-	s.answer(schema.FrameFault, &fault)
+	if err != nil && !errors.Is(err, ErrOver) {
+		v.cfg.Log.Error().Err(err).Stringer("verification", s.key).Msg("a fault could not be sent")
+	}
 }

@@ -10,8 +10,8 @@ import (
 // The versions of ATIF. Audio needs 1.8. See
 // https://github.com/harbor-framework/harbor (rfcs/0001-trajectory-format.md).
 const (
-	ATIF17 = "ATIF-v1.7"
-	ATIF18 = "ATIF-v1.8"
+	atif17 = "ATIF-v1.7"
+	atif18 = "ATIF-v1.8"
 )
 
 // As17 marks the trajectory as one of version 1.7, for older readers. It is false,
@@ -26,7 +26,7 @@ func (t *ATIF) As17() bool {
 		}
 	}
 	for _, a := range all {
-		a.SchemaVersion = ATIF17
+		a.SchemaVersion = atif17
 	}
 	return true
 }
@@ -62,16 +62,16 @@ type AgentInfo struct {
 
 // Sources of a step.
 const (
-	SourceSystem = "system"
-	SourceUser   = "user"
-	SourceAgent  = "agent"
+	sourceSystem = "system"
+	sourceUser   = "user"
+	sourceAgent  = "agent"
 )
 
 // Step is one model call of the agent, or a message to the agent.
 type Step struct {
 	ID           int            `json:"step_id"`
 	Timestamp    string         `json:"timestamp,omitempty"` // RFC 3339
-	Source       string         `json:"source"`
+	Source       string         `json:"source"`              // system, user or agent
 	ModelName    string         `json:"model_name,omitempty"`
 	Message      Content        `json:"message"`
 	Reasoning    string         `json:"reasoning_content,omitempty"`

@@ -225,12 +225,12 @@ func (c *converter) given(t *thread, m *message, at int64) {
 			return
 		}
 		zero := 0
-		t.add(&Step{Source: SourceAgent, Message: m.content(), ToolCalls: m.toolCalls(c.last + 1), Copied: true, LLMCallCount: &zero, Timestamp: stamp(at)})
+		t.add(&Step{Source: sourceAgent, Message: m.content(), ToolCalls: m.toolCalls(c.last + 1), Copied: true, LLMCallCount: &zero, Timestamp: stamp(at)})
 		return
 	}
-	s := &Step{Source: SourceUser, Message: m.content(), Timestamp: stamp(at)}
+	s := &Step{Source: sourceUser, Message: m.content(), Timestamp: stamp(at)}
 	if m.Role == "system" || m.Role == "developer" {
-		s.Source = SourceSystem
+		s.Source = sourceSystem
 	}
 	t.add(s)
 }
@@ -240,7 +240,7 @@ func (c *converter) given(t *thread, m *message, at int64) {
 func (c *converter) isAnswer(t *thread, m *message) bool {
 	own, tools := m.content(), m.toolCalls(0)
 	for _, s := range slices.Backward(t.atif.Steps) {
-		if s.Source != SourceAgent {
+		if s.Source != sourceAgent {
 			continue
 		}
 		if strings.TrimSpace(plain(s.Message)) == strings.TrimSpace(plain(own)) && slices.EqualFunc(s.ToolCalls, tools, func(a, b ToolCall) bool { return a.Name == b.Name }) {
@@ -275,7 +275,7 @@ func (c *converter) observe(t *thread, m *message) {
 			r.Extra = map[string]any{"tool_call_id": r.SourceCallID}
 		}
 		if r.SourceCallID, s = "", t.turn; s == nil {
-			s = &Step{Source: SourceUser}
+			s = &Step{Source: sourceUser}
 			t.add(s)
 		}
 	}
@@ -303,7 +303,7 @@ func (c *converter) ended(l *schema.TranscriptLine) error {
 			return err
 		}
 		extra["fault"] = l.Fault
-		k.thread.add(&Step{Source: SourceSystem, Message: Content{Text: fmt.Sprintf("Model call %d got no answer: %s", l.Call, l.Fault.Message)}, Timestamp: stamp(l.At), Extra: extra})
+		k.thread.add(&Step{Source: sourceSystem, Message: Content{Text: fmt.Sprintf("Model call %d got no answer: %s", l.Call, l.Fault.Message)}, Timestamp: stamp(l.At), Extra: extra})
 		return nil
 	}
 	r := l.Reply
@@ -311,7 +311,7 @@ func (c *converter) ended(l *schema.TranscriptLine) error {
 		return err
 	}
 	m, one := readMessage(r.Message), 1
-	s := &Step{Source: SourceAgent, Message: m.content(), Reasoning: m.reasoning(), ToolCalls: m.toolCalls(l.Call), LLMCallCount: &one, Timestamp: stamp(l.At), Extra: extra}
+	s := &Step{Source: sourceAgent, Message: m.content(), Reasoning: m.reasoning(), ToolCalls: m.toolCalls(l.Call), LLMCallCount: &one, Timestamp: stamp(l.At), Extra: extra}
 	if k.model != k.thread.atif.Agent.ModelName {
 		s.ModelName = k.model
 	}
@@ -370,7 +370,7 @@ func stamp(ms int64) string {
 func (c *converter) finish() *ATIF {
 	root, r := c.root.atif, c.result
 	if len(root.Steps) == 0 {
-		c.root.add(&Step{Source: SourceSystem, Message: Content{Text: "The agent itself made no model call; the calls that were made are among the subagents."}})
+		c.root.add(&Step{Source: sourceSystem, Message: Content{Text: "The agent itself made no model call; the calls that were made are among the subagents."}})
 	}
 	root.TrajectoryID = fmt.Sprintf("%s/%d", r.ID, r.Attempt)
 	for k, v := range map[string]any{"task": r.Task, "attempt": r.Attempt, "status": r.Status, "reward": r.Reward, "group": r.Group, "index": r.Index} {
@@ -382,9 +382,9 @@ func (c *converter) finish() *ATIF {
 	root.Notes = strings.Join(c.notes, " ")
 	for _, t := range append([]*thread{c.root}, c.others...) {
 		a := t.atif
-		a.SchemaVersion = ATIF18
+		a.SchemaVersion = atif18
 		if len(a.Steps) == 0 {
-			t.add(&Step{Source: SourceSystem, Message: Content{Text: "This call sent nothing of its own and got no answer."}})
+			t.add(&Step{Source: sourceSystem, Message: Content{Text: "This call sent nothing of its own and got no answer."}})
 		}
 		a.FinalMetrics = &FinalMetrics{Steps: len(a.Steps)}
 		for _, s := range a.Steps {

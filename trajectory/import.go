@@ -189,7 +189,7 @@ func (m *importer) step(c *importedTalk, raw json.RawMessage) error {
 	text := importedContent(s["message"])
 	var err error
 	switch source := s.Text("source"); source {
-	case SourceAgent:
+	case sourceAgent:
 		answer := importedAnswer(s, text)
 		n := s.Number("llm_call_count")
 		if s.Bool("is_copied_context") || n != nil && *n == 0 {
@@ -199,7 +199,7 @@ func (m *importer) step(c *importedTalk, raw json.RawMessage) error {
 		}
 	default:
 		if s.Has("message") {
-			err = m.add(c, map[string]any{"role": cmp.Or(source, SourceUser), "content": text})
+			err = m.add(c, map[string]any{"role": cmp.Or(source, sourceUser), "content": text})
 		}
 	}
 	for _, raw := range s.Object("observation").List("results") {
@@ -219,7 +219,7 @@ func (m *importer) observe(c *importedTalk, o rawjson.Loose) error {
 			m.later = append(m.later, func() error { return m.file(path.Join(c.folder, name), schema.TagSubagent) })
 		}
 	}
-	message := map[string]any{"role": SourceUser, "content": importedContent(o["content"])}
+	message := map[string]any{"role": sourceUser, "content": importedContent(o["content"])}
 	if id := cmp.Or(o.Text("source_call_id"), o.Object("extra").Text("tool_call_id")); id != "" {
 		message["role"], message["tool_call_id"] = "tool", id
 	}
@@ -309,7 +309,7 @@ func (m *importer) call(c *importedTalk, s rawjson.Loose, answer map[string]any)
 	reply := &schema.Reply{V: schema.Version, Message: message, FinishReason: extra.Text("finish_reason")}
 	importMetrics(s.Object("metrics"), reply)
 	if extra.List("policy_versions") != nil { // which turngate writes
-		_ = json.Unmarshal(extra["policy_versions"], &reply.Versions) // without those of another form
+		_ = json.Unmarshal(extra["policy_versions"], &reply.Versions) // without versions of another form
 	}
 	if m.left -= perCall + len(message) + len(reply.PromptIDs) + len(reply.CompletionIDs) + len(reply.Logprobs); m.left < 0 {
 		m.calls--

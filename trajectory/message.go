@@ -36,7 +36,7 @@ type toolCall struct {
 func readMessage(raw json.RawMessage) message {
 	var m message
 	if err := json.Unmarshal(raw, &m); err != nil || m.Role == "" && m.Content == nil && m.ToolCalls == nil {
-		return message{Role: SourceUser, Content: mustText(string(raw))}
+		return message{Role: sourceUser, Content: mustText(string(raw))}
 	}
 	return m
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -63,7 +64,7 @@ func Each(r io.Reader, f func(*schema.TranscriptLine) error) error {
 		}
 		var l schema.TranscriptLine
 		if err := json.Unmarshal(line, &l, options); err != nil {
-			return &TranscriptError{n, "not a line of a transcript: " + schema.Clip(err.Error(), 200)}
+			return &TranscriptError{n, "not a line of a transcript: " + schema.Clip(rawjson.Plain(err).Error(), 200)}
 		}
 		if err := f(&l); err != nil {
 			return err

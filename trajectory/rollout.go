@@ -208,8 +208,7 @@ func (r *reader) began(l *schema.TranscriptLine) error {
 	return nil
 }
 
-// whose compares a call's key with the rollout's id and attempt. The first key sets
-// them.
+// whose compares a call's key with the rollout's id and attempt. The first key sets them.
 func (r *reader) whose(c *Call, key string) {
 	k, err := schema.ParseKey(key)
 	if err != nil {

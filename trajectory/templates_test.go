@@ -89,7 +89,7 @@ func (t *talk) line(l *schema.TranscriptLine) {
 	t.lines = append(t.lines, data)
 }
 
-// change does to the conversation what the template and the agent do.
+// change changes the conversation as the template and the agent do.
 func (t *talk) change() {
 	last := &t.turns[len(t.turns)-2]
 	if t.strip {
@@ -119,9 +119,9 @@ func (t *talk) change() {
 	}
 }
 
-// TestEverySampledTokenIsTrainedOnce: with the default options, whatever template
-// and agent do to the conversation. With a bound, an answer loses no more than that,
-// and every lost token is counted.
+// TestEverySampledTokenIsTrainedOnce: with the default options, for all changes of template and
+// agent to the conversation. With a bound, an answer loses no more than that, and every lost
+// token is counted.
 func TestEverySampledTokenIsTrainedOnce(t *testing.T) {
 	joined, lost := 0, 0
 	for seed := range uint64(400) {

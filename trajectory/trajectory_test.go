@@ -167,7 +167,7 @@ func TestHarborReadsIt(t *testing.T) {
 		}
 	}
 	older := convert(t, conversation()...)
-	if !older.As17() || older.SchemaVersion != trajectory.ATIF17 || older.Subagents[0].SchemaVersion != trajectory.ATIF17 {
+	if !older.As17() || older.SchemaVersion != "ATIF-v1.7" || older.Subagents[0].SchemaVersion != "ATIF-v1.7" {
 		t.Errorf("got version %s", older.SchemaVersion)
 	}
 	if err := json.NewEncoder(&all).Encode(older); err != nil {
@@ -179,7 +179,7 @@ func TestHarborReadsIt(t *testing.T) {
 func TestAudioNeedsTheNewerVersion(t *testing.T) {
 	for _, role := range []string{"user", "tool"} {
 		a := convert(t, request(1, schema.TagAgent, 0, 0, `{"role":"`+role+`","content":[{"type":"text","text":"x"},{"type":"input_audio","input_audio":{"data":"AAAA","format":"mp3"}}]}`), answer(1, again))
-		if a.As17() || a.SchemaVersion != trajectory.ATIF18 {
+		if a.As17() || a.SchemaVersion != "ATIF-v1.8" {
 			t.Errorf("%s: got version %s", role, a.SchemaVersion)
 		}
 	}

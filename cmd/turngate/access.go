@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/broker/machines"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -68,6 +69,9 @@ func accessCommand(of func() access, add bool) *cobra.Command {
 	fl.StringVar(&c.keys, "keys", filepath.Join(stateDir(), "creds"), "the server's folder of credentials: creds in its --state, or its --creds-dir")
 	if !add {
 		cmd.Use, cmd.Short = "rm NAME", "Shut out a "+c.kind+" at once"
+		if c.kind == "machine" {
+			cmd.Use = "revoke NAME"
+		}
 		cmd.Long = "Shut out a " + c.kind + ": delete its credential, and close its connections to a running server. If no server confirms this, the command fails; `--nats \"\"` says that none runs."
 		if c.kind == "trainer" {
 			fl.BoolVar(&c.deleteData, "delete-data", false, "also delete the trainer's requests, records, bundles and artifacts")
@@ -123,7 +127,7 @@ func (c *accessChange) admit(cmd *cobra.Command, name string) error {
 	err := c.reload(cmd)
 	switch {
 	case errors.Is(err, broker.ErrNoServer):
-		effect = "when a server with " + c.keys + " starts; none answers at " + quotedURL(c.nats.url)
+		effect = "when a server with " + c.keys + " starts; none answers at " + shownURL(c.nats.url)
 	case errors.Is(err, broker.ErrOtherServer):
 		effect = "when the servers have their configuration again: `turngate nats config --keys " + c.keys + " …`, then `nats-server --signal reload`, twice"
 	case err != nil:
@@ -139,7 +143,7 @@ func (c *accessChange) admit(cmd *cobra.Command, name string) error {
 	case c.kind == "trainer":
 		printTrainer(out, c.nats.url, c.ring, name)
 	case c.kind == "machine":
-		fmt.Fprintf(out, "machine  %s: turngate machine serve --nats %s --creds %s\n", name, c.nats.url, c.ring.MachineCreds(name))
+		fmt.Fprintf(out, "machine  %s: turngate machine serve --nats %s --creds %s\n", name, broker.ShownURL(c.nats.url), c.ring.MachineCreds(name))
 	default:
 		printWorker(out, c.nats.url, c.ring, name)
 	}
@@ -173,11 +177,27 @@ func (c *accessChange) shutOut(cmd *cobra.Command, name string) error {
 		return fmt.Errorf("%s %s: its credential is deleted; a running server admits it until it has read %s again: %w", c.kind, name, c.keys, reloaded)
 	default:
 		fmt.Fprintf(out, "%s %s is shut out\n", c.kind, name)
+		if c.kind == "machine" {
+			c.retire(cmd, name)
+		}
 	}
 	if c.kind == "trainer" && !c.deleteData {
 		fmt.Fprintf(out, "         its requests still run, and its records, bundles and artifacts stay; --delete-data deletes them\n")
 	}
 	return nil
+}
+
+// retire lets the clients of a machine that was shut out end their lines to it.
+func (c *accessChange) retire(cmd *cobra.Command, name string) {
+	nf := natsFlags{url: c.nats.url, creds: c.ring.AdminCreds()}
+	b, err := nf.dial(cmd.Context(), broker.RoleAdmin, broker.RoleAdmin, logger(cmd))
+	if err == nil {
+		defer b.Close()
+		err = machines.Retire(b, name)
+	}
+	if err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "its clients notice within 90 s: %s\n", oneLine(err.Error(), 300))
+	}
 }
 
 func (c *accessChange) deleteTrainer(cmd *cobra.Command, name string) error {
@@ -190,11 +210,11 @@ func (c *accessChange) deleteTrainer(cmd *cobra.Command, name string) error {
 	return b.Trainers.Delete(cmd.Context(), name)
 }
 
-func quotedURL(url string) string {
+func shownURL(url string) string {
 	if url == "" {
 		return "any address"
 	}
-	return url
+	return broker.ShownURL(url)
 }
 
 // settings are the flags for the bounds of one trainer.

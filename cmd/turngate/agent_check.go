@@ -11,11 +11,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/backends"
+	"github.com/turngate/turngate/internal/replay"
 	"github.com/turngate/turngate/internal/taskcheck"
 	"github.com/turngate/turngate/jobs"
-	"github.com/turngate/turngate/sandboxes/backends"
 	"github.com/turngate/turngate/trainer"
-	"github.com/turngate/turngate/trainer/replay"
 )
 
 // agentCheck runs `agent ls --check`: the smallest rollout of each installed
@@ -30,8 +30,7 @@ func (f *agentCheck) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.BoolVar(&f.check, "check", false, "run the smallest rollout of each installed agent, with a scripted model, and say whether it works")
 	addSandbox(fl, &f.run.sandbox, &f.run.image, backends.Names(), "with --check: ", "")
-	f.run.ssh.add(fl, "with --check: ")
-	f.run.e2b.add(fl, "with --check: ")
+	f.run.backends.add(fl, "with --check: ")
 	fl.VarP(newCount(&f.run.parallel, 2), "parallel", "j", "with --check: agents at once")
 	fl.DurationVar(&f.agentTimeout, "agent-timeout", 2*time.Minute, "with --check: how long each agent may take")
 }
@@ -56,7 +55,7 @@ func (f *agentCheck) installed(dir string) (out []*agentState) {
 
 // checkFlags returns all errors in these flags.
 func (f *agentCheck) checkFlags(*cobra.Command, []string) error {
-	wrong := []error{f.run.ssh.check(), f.run.e2b.check()}
+	wrong := []error{f.run.backends.check()}
 	if f.agentTimeout <= 0 {
 		wrong = append(wrong, fmt.Errorf("--agent-timeout: %s is not valid: want a time above 0", f.agentTimeout))
 	}

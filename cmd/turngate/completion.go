@@ -142,8 +142,8 @@ func completedSystem(cmd *cobra.Command, args []string) *natsFlags {
 	return own.of
 }
 
-// readTrainers lists the trainers whose rollouts the client of this name may read; empty:
-// an operator or the admin.
+// readTrainers lists the trainers that the client of this name may read; empty: an operator or
+// the admin.
 func readTrainers(ctx context.Context, b *broker.Broker, name string) []string {
 	if name != "" {
 		return []string{name}
@@ -159,7 +159,7 @@ func trainersOf(ctx context.Context, b *broker.Broker, _ string) []string {
 func rolloutsOf(ctx context.Context, b *broker.Broker, name string) (out []string) {
 	for _, tid := range readTrainers(ctx, b, name) {
 		if name != "" {
-			_ = b.Records.Waiting(ctx, tid, maxCompleted, func(q *schema.Request) bool { // those that can be read
+			_, _ = b.Records.Waiting(ctx, tid, 0, maxCompleted, func(q *schema.Request) bool { // the readable ones
 				out = append(out, string(q.ID))
 				return true
 			})
@@ -175,7 +175,7 @@ func rolloutsOf(ctx context.Context, b *broker.Broker, name string) (out []strin
 }
 
 func rolloutsIn(runs string) (out []string) {
-	list, _ := recorded.InJobs(runs) // those that can be read
+	list, _ := recorded.InJobs(runs) // the readable ones
 	for _, r := range list {
 		out = append(out, string(r.ID))
 	}
@@ -207,7 +207,8 @@ func workersOf(ctx context.Context, b *broker.Broker, _ string) (out []string) {
 	for _, w := range all {
 		out = append(out, w.Worker)
 	}
-	return out
+	slices.Sort(out)
+	return slices.Compact(out) // a worker may have several processes
 }
 
 func jobsIn(runs string) (out []string) {

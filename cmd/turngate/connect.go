@@ -53,8 +53,8 @@ func (c *contextFlag) String() string {
 	return c.of.context
 }
 
-// resolveContext sets the URL and the credentials of a command to those of --context,
-// or of the current context if the command has neither --nats nor --creds.
+// resolveContext takes the URL and the credentials of a command from --context, or from the
+// current context if the command has neither --nats nor --creds.
 func resolveContext(cmd *cobra.Command, args []string) error {
 	fl := cmd.Flags()
 	flag := fl.Lookup("context")
@@ -100,8 +100,8 @@ func (f *natsFlags) takeName(fl *pflag.FlagSet) {
 	}
 }
 
-// choose makes the credential that of a role. The one of a context stands for its
-// folder, where those of other roles are. A file without a role in its name stays.
+// choose selects the credential of a role. The credential of a context names its folder, which
+// has the credentials of the other roles. A file without a role in its name stays.
 func (f *natsFlags) choose(role, name string) error {
 	was, of := broker.RoleOf(f.creds)
 	if was == "" || was == role && of == name || f.creds == "" {
@@ -140,7 +140,7 @@ func (f *natsFlags) dial(ctx context.Context, role, name string, log zerolog.Log
 	if err := f.choose(role, name); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 70*time.Second) // a silent server takes 30 s for each of two connections
 	defer cancel()
 	b, err := broker.Dial(ctx, broker.Config{URL: f.url, Creds: f.creds, Name: "turngate " + role + " " + name, Inbox: broker.InboxFor(role, name), Log: log})
 	if err == nil {
@@ -174,11 +174,14 @@ func stateDir() string {
 }
 
 // cacheDir returns the folder in which this user's agents are installed.
-func cacheDir() string {
+func cacheDir() string { return cacheFor("agents") }
+
+// cacheFor returns a folder of this user for files that turngate can make again.
+func cacheFor(what string) string {
 	if dir, err := os.UserCacheDir(); err == nil {
-		return filepath.Join(dir, "turngate", "agents")
+		return filepath.Join(dir, "turngate", what)
 	}
-	return filepath.Join(os.TempDir(), fmt.Sprintf("turngate-agents-%d", os.Geteuid()))
+	return filepath.Join(os.TempDir(), fmt.Sprintf("turngate-%s-%d", what, os.Geteuid()))
 }
 
 func splitList(s string) []string {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/internal/broker"
@@ -16,17 +17,18 @@ import (
 
 func consoleCommand() *cobra.Command {
 	var nf natsFlags
+	var mf metricsFlags
 	var name, listen string
 	var open, readOnly bool
 	cmd := &cobra.Command{
 		Use:   "console [RUNS]",
-		Short: "Show rollouts in a browser: those of a folder of jobs, or with --nats those of a running system",
+		Short: "Show the rollouts of a folder of jobs, or with --nats of a running system, in a browser",
 		Long: "Show rollouts in a browser of this host: those of a job or of a folder of jobs (default: runs), of turngate or of Harbor, or with --nats those of a running system.\n\n" +
 			"The printed URL opens the console once; after that the next URL is printed, for another browser. With the credentials of an operator (ops.nk) or of the admin (admin.nk) the rollouts of all trainers are shown, with the workers, queues and trainers; with those of a trainer its own rollouts. " +
 			"The admin and the trainer can also cancel rollouts and submit them again, and the admin can requeue dead requests.",
 		Args: cobra.MaximumNArgs(1),
 		PreRunE: func(_ *cobra.Command, args []string) error {
-			wrong := []error{flagOf("listen", console.CheckListen(listen))}
+			wrong := []error{flagOf("listen", console.CheckListen(listen)), mf.check("metrics")}
 			if name != "" {
 				wrong = append(wrong, flagOf("name", schema.CheckTrainer(name)))
 			}
@@ -36,14 +38,21 @@ func consoleCommand() *cobra.Command {
 			return usageOf(wrong...)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c := console.Config{Listen: listen, Version: version, ReadOnly: readOnly, Log: logger(cmd)}
+			m, err := mf.begin(newLogger(cmd, zerolog.InfoLevel))
+			if err != nil {
+				return err
+			}
+			defer m.close()
+			c := console.Config{Listen: listen, Version: version, ReadOnly: readOnly, HTTP: m.http(), Log: logger(cmd)}
+			ready := func() error { return nil } // a folder needs no connection
 			if nf.url != "" {
 				b, trainer, err := nf.dialReader(cmd, name)
 				if err != nil {
 					return err
 				}
 				defer b.Close()
-				c.Source, c.System = &console.Bus{System: recorded.On(b), URL: nf.url, Trainer: trainer}, operate.On(b, trainer)
+				ready = connected(b)
+				c.Source, c.System = &console.Bus{System: recorded.On(b), URL: broker.ShownURL(nf.url), Trainer: trainer}, operate.On(b, trainer)
 				if trainer != "" {
 					c.Play = playOf(nf, trainer, logger(cmd))
 				}
@@ -70,12 +79,14 @@ func consoleCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			m.ready(until(cmd.Context(), ready))
 			return server.Run(cmd.Context())
 		},
 	}
 	nf.local = func(_ *cobra.Command, args []string) bool { return len(args) > 0 }
 	nf.add(cmd, "")
-	cmd.Flags().StringVar(&name, "name", "", "with --nats: trainer whose rollouts are shown (default: the one in the file name of --creds)")
+	mf.add(cmd.Flags())
+	cmd.Flags().StringVar(&name, "name", "", "with --nats: trainer of the rollouts (default: the one in the file name of --creds)")
 	cmd.Flags().StringVar(&listen, "listen", console.DefaultListen, "loopback address of the console; port 0 is a free one")
 	cmd.Flags().BoolVar(&readOnly, "read-only", false, "refuse to cancel, retry and requeue, also if the credential may")
 	cmd.Flags().BoolVar(&open, "open", false, "open the URL in this user's browser")

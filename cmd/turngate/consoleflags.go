@@ -30,7 +30,7 @@ type consoleFlags struct {
 }
 
 func (f *consoleFlags) add(fl *pflag.FlagSet) {
-	fl.StringVar(&f.console, "console", "", "loopback address of the console, whose URL is printed on stderr; port 0 is a free one; off: no console (default: "+console.DefaultListen+" if stderr is a terminal, else off)")
+	fl.StringVar(&f.console, "console", "", "loopback address of the console, with its URL on stderr; port 0 is a free one; off: no console (default: "+console.DefaultListen+" if stderr is a terminal, else off)")
 	fl.BoolVar(&f.open, "open", false, "open the console in this user's browser")
 	fl.BoolVar(&f.consoleReadOnly, "console-read-only", false, "let the console only read: no cancel, no retry, no requeue")
 }

@@ -78,9 +78,9 @@ func checkURL(list string) error {
 		u, err := url.Parse(strings.TrimSpace(one))
 		switch {
 		case err != nil || u.Host == "":
-			return fmt.Errorf("--nats: %q is not valid: want a URL such as %s", list, defaultURL)
+			return fmt.Errorf("--nats: %q is not valid: want a URL such as %s", broker.ShownURL(list), defaultURL)
 		case u.User != nil:
-			return fmt.Errorf("--nats: %q is not valid: want no user and no password in it, but --creds FILE", u.Redacted())
+			return fmt.Errorf("--nats: %q is not valid: want no user and no password in it, but --creds FILE", broker.ShownURL(one))
 		}
 	}
 	return nil
@@ -177,23 +177,11 @@ func contextListCommand() *cobra.Command {
 func entryOf(store *contexts.Store, name, current string) contextEntry {
 	c, err := store.Get(name)
 	e := contextEntry{Context: c, Current: name == current}
-	e.Name, e.URL = name, redacted(c.URL)
+	e.Name, e.URL = name, broker.ShownURL(c.URL)
 	if err != nil {
 		e.Error = err.Error()
 	}
 	return e
-}
-
-// redacted returns URLs without their passwords.
-func redacted(list string) string {
-	var out []string
-	for one := range strings.SplitSeq(list, ",") {
-		if u, err := url.Parse(strings.TrimSpace(one)); err == nil {
-			one = u.Redacted()
-		}
-		out = append(out, one)
-	}
-	return strings.Join(out, ",")
 }
 
 func contextShowCommand() *cobra.Command {

@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/backends"
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/kernel"
 	"github.com/turngate/turngate/internal/upstream"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/backends"
 )
 
 // finding is one line of the doctor's output.
@@ -30,6 +30,9 @@ func doctorCommand() *cobra.Command {
 	var nf natsFlags
 	var hosts sshFlags
 	var hosted e2bFlags
+	var machines primeFlags
+	var cluster kubernetesFlags
+	var virtual modalFlags
 	var state, cache, image, upstreamURL, model, as string
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -41,7 +44,7 @@ func doctorCommand() *cobra.Command {
 			if err != nil {
 				return usageOf(flagOf("role", err))
 			}
-			if err := usageOf(hosts.check(), hosted.check()); err != nil {
+			if err := usageOf(hosts.check(), hosted.check(), machines.check(), cluster.check(), virtual.check()); err != nil {
 				return err
 			}
 			var list []finding
@@ -54,7 +57,15 @@ func doctorCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				list = append(list, sandboxFindings(ctx, sandboxes.Host{StateDir: state, SSH: hosts.settings(), E2B: account}, image)...)
+				team, err := machines.settings()
+				if err != nil {
+					return err
+				}
+				pods, err := cluster.settings()
+				if err != nil {
+					return err
+				}
+				list = append(list, sandboxFindings(ctx, sandboxes.Host{StateDir: state, SSH: hosts.settings(), E2B: account, Prime: team, Kubernetes: pods, Modal: virtual.settings()}, image)...)
 				list = append(list, natsFindings(ctx, cmd, &nf, role, name)...)
 				list = append(list, agentFindings(cache)...)
 				list = append(list, diskFinding(state))
@@ -77,6 +88,9 @@ func doctorCommand() *cobra.Command {
 	nf.add(cmd, "")
 	hosts.add(cmd.Flags(), "")
 	hosted.add(cmd.Flags(), "")
+	machines.add(cmd.Flags(), "")
+	cluster.add(cmd.Flags(), "")
+	virtual.add(cmd.Flags(), "")
 	cmd.Flags().StringVar(&as, "role", "", "role of the credential: trainer:NAME, worker:NAME, ops or admin (default: as its file is named)")
 	cmd.Flags().StringVar(&state, "state", stateDir(), "folder for the worker's state")
 	cmd.Flags().StringVar(&cache, "agents", cacheDir(), "folder of installed agents")
@@ -109,9 +123,8 @@ func upstreamFindings(ctx context.Context, url, model string) ([]finding, error)
 // that work and have images.
 func sandboxFindings(ctx context.Context, host sandboxes.Host, image string) []finding {
 	var err error
-	host.Helper, err = os.Executable()
-	if err != nil {
-		return []finding{{what: "sandboxes", err: fmt.Errorf("find this program: %w", err), todo: "start turngate by its path"}}
+	if host.Helper, err = helper(); err != nil {
+		return []finding{{what: "sandboxes", err: err, todo: "install turngate with install.sh of its release, which brings that program"}}
 	}
 	var out []finding
 	for _, k := range backends.All() {
@@ -128,7 +141,7 @@ func sandboxFindings(ctx context.Context, host sandboxes.Host, image string) []f
 		if e, ok := b.(sandboxes.Engine); ok && err == nil {
 			out = append(out, engineFinding(ctx, k.Name, e))
 		}
-		if store, ok := b.(sandboxes.ImageStore); ok && image != "" && err == nil {
+		if store, ok := b.(sandboxes.ImageStore); ok && k.Images && image != "" && err == nil {
 			out = append(out, finding{what: k.Name + " image", ok: image + " is here", err: store.HasImage(ctx, image), todo: "pull " + image + " with " + k.Name + ", or build it"})
 		}
 	}
@@ -269,12 +282,12 @@ func diskFinding(state string) finding {
 		}
 		dir = dir[:max(strings.LastIndexByte(dir, '/'), 1)]
 	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		f.err = fmt.Errorf("look at %s: %w", dir, err)
+	bytes, _, err := kernel.Disk(dir)
+	if err != nil {
+		f.err = fmt.Errorf("look at the disk: %w", err)
 		return f
 	}
-	free := st.Bavail * uint64(st.Bsize) >> 30
+	free := bytes >> 30
 	f.ok = fmt.Sprintf("%d GiB free at %s", free, dir)
 	if free < 5 {
 		f.err = fmt.Errorf("%d GiB free at %s", free, dir)

@@ -2,14 +2,12 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
-	"strings"
 
 	"github.com/spf13/pflag"
 
+	"github.com/turngate/turngate/internal/backends/e2b"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/e2b"
 )
 
 // e2bFlags bound the sandboxes of the backend e2b.
@@ -41,31 +39,14 @@ func (f *e2bFlags) unread() sandboxes.E2B {
 	}
 }
 
-// settings returns the settings of these flags and of the environment, which are those of
-// E2B's own clients.
+// settings returns the settings of these flags and of the environment, with the names that
+// E2B's own clients use.
 func (f *e2bFlags) settings() (sandboxes.E2B, error) {
 	if f.e2b == "" {
 		return sandboxes.E2B{}, nil
 	}
 	s := f.unread()
 	var err error
-	s.Key, err = e2bKey()
+	s.Key, err = serviceKey("E2B", "E2B_API_KEY")
 	return s, err
-}
-
-// e2bKey returns E2B_API_KEY, or the content of the file E2B_API_KEY_FILE. Without both
-// it is empty.
-func e2bKey() (string, error) {
-	if key := os.Getenv("E2B_API_KEY"); key != "" {
-		return key, nil
-	}
-	path := os.Getenv("E2B_API_KEY_FILE")
-	if path == "" {
-		return "", nil
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return "", fmt.Errorf("read the key of E2B: %w", err)
-	}
-	return strings.TrimSpace(string(data)), nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turngate/turngate/internal/compare"
 	"github.com/turngate/turngate/internal/progress"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/jobs/recorded"
@@ -37,14 +38,14 @@ func (f *groupFlags) add(cmd *cobra.Command) {
 	}
 	f.rollouts.nats.addTo(fl, "")
 	fl.StringVar(&f.rollouts.runs, "runs", "runs", "folder of jobs in which groups are looked for, without --nats")
-	fl.StringVar(&f.list.trainer, "trainer", "", "with --nats: trainer whose groups are listed (default: the one in the file name of --creds; for an operator all)")
+	fl.StringVar(&f.list.trainer, "trainer", "", "with --nats: trainer of the groups (default: the one in the file name of --creds; for an operator all)")
 	fl.IntVar(&f.list.limit, "limit", 1000, "with --nats: largest number of waiting requests, and of other rollouts, of a trainer that are read, the newest ones")
 	fl.Uint64Var(&f.list.before, "before", 0, "with --nats: read older rollouts, from the number that the last list ends with")
 	addListOutput(fl, &f.output)
 }
 
-// read returns the rollouts: those of jobs, or with --nats those of a system. The error
-// tells of jobs that cannot be read; the rollouts of others are returned all the same.
+// read returns the rollouts of jobs, or with --nats of a system. The error names jobs that
+// cannot be read; the rollouts of other jobs are returned all the same.
 func (f *groupFlags) read(cmd *cobra.Command, dirs []string) (list []*recorded.Rollout, done func(), err error) {
 	done = func() {}
 	if f.rollouts.nats.url != "" {
@@ -142,14 +143,14 @@ func groupGetCommand() *cobra.Command {
 // groupEntry is a group in a list.
 type groupEntry struct {
 	Trainer  string                `json:"trainer"`
-	Group    string                `json:"group"` // empty: rollouts whose requests name none
+	Group    string                `json:"group"` // empty: rollouts without a group
 	Task     string                `json:"task"`
 	Agent    string                `json:"agent"`
 	Rollouts int                   `json:"rollouts"`
 	States   map[schema.Status]int `json:"states"`
 	Ended    int                   `json:"ended"`
 	Rewarded int                   `json:"rewarded"`
-	// Mean and Deviation are those of the rewards to train on; null: there is none.
+	// Mean and Deviation describe the rewards to train on; null: there is none.
 	Mean      *float64        `json:"mean"`
 	Deviation *float64        `json:"deviation"`
 	PassAt    map[int]float64 `json:"pass_at,omitempty"` // as in jobs.Summary
@@ -217,13 +218,13 @@ func entryOfGroup(g *recorded.Group) groupEntry {
 		e.PassAt = nil
 	}
 	e.Calls, e.PromptTokens, e.CompletionTokens, e.CostUSD = sum.Calls, sum.PromptTokens, sum.CompletionTokens, sum.CostUSD
-	e.Mean, e.Deviation, _ = jobs.Advantages(trainables(g))
+	e.Mean, e.Deviation, _ = compare.Advantages(trainables(g))
 	return e
 }
 
 // membersOf reads the rollouts of a group with their transcripts.
 func membersOf(ctx context.Context, g *recorded.Group) (out []groupMember) {
-	_, _, advantages := jobs.Advantages(trainables(g))
+	_, _, advantages := compare.Advantages(trainables(g))
 	for i, r := range g.Rollouts {
 		about := r.About()
 		m := groupMember{Rollout: r.ID, Index: about.Index, Status: about.Status, Attempt: about.Attempt, Worker: about.Worker, Advantage: advantages[i], Versions: []string{}}

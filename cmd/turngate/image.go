@@ -8,19 +8,19 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turngate/turngate/internal/backends/docker"
 	"github.com/turngate/turngate/internal/images"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/docker"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 )
 
 func imageCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "image", Short: "Pull, build, list and remove images of tasks on this host's Docker engine"}
+	cmd := &cobra.Command{Use: "image", Short: "Pull, build, export, list and remove images of tasks on this host's Docker engine"}
 	cmd.AddCommand(
 		imageWarmCommand(images.Pulls, "Pull the images that tasks name"),
 		imageWarmCommand(images.Builds, "Build the images of tasks that have a Dockerfile"),
-		imageListCommand(), imagePruneCommand())
+		imageExportCommand(), imageListCommand(), imagePruneCommand())
 	return cmd
 }
 
@@ -56,31 +56,37 @@ func imageWarmCommand(kind, short string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			verbose, _ := cmd.Flags().GetBool("verbose")
-			err = images.Warm(cmd.Context(), store, wants, parallel, func(o images.Outcome) {
-				if o.Err == nil {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s\t%s\t%.1f s\n", oneLine(o.Task, 60), o.Ref, o.Took.Seconds())
-				}
-			}, func(w images.Want, line string) {
-				if verbose {
-					fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", oneLine(w.Task, 60), oneLine(line, 200))
-				}
-			})
+			err = warm(cmd, store, wants, parallel)
 			if kind == images.Builds {
 				if err := store.PruneCache(cmd.Context()); err != nil {
 					fmt.Fprintln(cmd.ErrOrStderr(), "the build cache was not pruned: "+oneLine(err.Error(), 200))
 				}
 			}
-			if err != nil {
-				return &exitError{exitFault, err}
-			}
-			return nil
+			return err
 		},
 	}
 	cmd.Flags().VarP(newCount(&parallel, 2), "parallel", "j", "images at once")
 	f.add(cmd.Flags())
 	given.add(cmd.Flags())
 	return cmd
+}
+
+// warm makes images ready and prints a line for each.
+func warm(cmd *cobra.Command, e images.Engine, wants []images.Want, parallel int) error {
+	verbose, _ := cmd.Flags().GetBool("verbose")
+	err := images.Warm(cmd.Context(), e, wants, parallel, func(o images.Outcome) {
+		if o.Err == nil {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s\t%s\t%.1f s\n", oneLine(o.Task, 60), o.Ref, o.Took.Seconds())
+		}
+	}, func(w images.Want, line string) {
+		if verbose {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", oneLine(w.Task, 60), oneLine(line, 200))
+		}
+	})
+	if err != nil {
+		return &exitError{exitFault, err}
+	}
+	return nil
 }
 
 // maxWrong is the largest number of tasks with a mistake that an error lists.

@@ -89,8 +89,8 @@ func TestArgumentsOfImagePrune(t *testing.T) {
 	}
 }
 
-// TestImagesArePulled: each image that is there has a line of output with the
-// task, the image and the time; one that is missing is an error on its own.
+// TestImagesArePulled: each pulled image has a line of output with the task, the image and the
+// time; a missing one is an error on its own.
 func TestImagesArePulled(t *testing.T) {
 	pulled := testenv.Image(t)
 	binary := testenv.Binary(t)

@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"errors"
-	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -27,7 +25,7 @@ type imageFlags struct {
 
 // Disk space in GB.
 const (
-	defaultKeepGB  = 100 // for images that workers built
+	defaultKeepGB  = 100 // for images that workers built, and for unpacked ones
 	defaultCacheGB = 100 // for the cache of image builds, with workers only
 )
 
@@ -37,7 +35,7 @@ func (f *imageFlags) add(fl *pflag.FlagSet) {
 	fl.Float64Var(&f.buildCPUs, "build-cpus", 0, "most cpus of each command of an image build (0: as --max-cpus, -1: any)")
 	fl.DurationVar(&f.buildTimeout, "build-timeout", time.Hour, "how long an image build may take, also when its request allows more")
 	fl.IntVar(&f.keepImages, "keep-images", 0, "how many images of builds are kept, the last used ones (0: any number)")
-	fl.Float64Var(&f.keepImagesGB, "keep-images-gb", defaultKeepGB, "how many GB images of builds may take of the disk (0: any number)")
+	fl.Float64Var(&f.keepImagesGB, "keep-images-gb", defaultKeepGB, "how many GB images of builds may take of the disk, and as many the unpacked images of --local-images (0: any number)")
 	fl.Float64Var(&f.keepBuildCacheGB, "keep-build-cache-gb", defaultCacheGB, "how many GB of the engine's BuildKit cache a worker leaves, of all builds of the engine (0: any number)")
 }
 
@@ -58,12 +56,12 @@ func (f imageFlags) host(state string, maxCPUs float64, maxMemoryMB int64) (sand
 	if err := f.check(); err != nil {
 		return sandboxes.Host{}, usageOf(err)
 	}
-	helper, err := os.Executable()
+	program, err := helper()
 	if err != nil {
-		return sandboxes.Host{}, fmt.Errorf("find this program: %w", err)
+		return sandboxes.Host{}, err
 	}
 	return sandboxes.Host{
-		Helper: helper, StateDir: state,
+		Helper: program, StateDir: state,
 		Build: sandboxes.BuildLimits{
 			Network: f.buildNetwork, Time: f.buildTimeout,
 			MemoryBytes: max(cmp.Or(f.buildMemoryMB, maxMemoryMB), 0) << 20, CPUs: max(cmp.Or(f.buildCPUs, maxCPUs), 0),

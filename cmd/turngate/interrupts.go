@@ -18,6 +18,8 @@ func interrupts() map[string]string {
 		"trainer serve":  "Ctrl-C ends the process. Agents wait for `gate.wait_ms` of their requests (30 min) until another one answers.",
 		"console":        "Ctrl-C ends the console and no rollout.",
 		"metrics":        "Ctrl-C ends it.",
+		"nats enroll":    "Ctrl-C ends it. Hosts that ask wait, until it is started again or their time is over.",
+		"serve":          "Ctrl-C ends it and no rollout. Clients go on where they were with another `turngate serve`, or when it is started again.",
 		"tap":            "Ctrl-C ends the output and no rollout.",
 		"rollout watch":  "Ctrl-C ends the output and not the rollout.",
 		"rollout replay": "Ctrl-C ends the replay.",

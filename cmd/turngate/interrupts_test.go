@@ -9,7 +9,7 @@ import (
 // something meanwhile, says it.
 func TestHelpSaysWhatCtrlCDoes(t *testing.T) {
 	root := rootCommand(nil, nil, nil)
-	names := []string{"job attach", "run", "up", "worker", "machine serve", "nats", "trainer serve", "console", "metrics", "tap", "rollout watch", "top", "backup", "restore"}
+	names := []string{"job attach", "run", "up", "worker", "machine serve", "nats", "trainer serve", "console", "metrics", "serve", "nats enroll", "tap", "rollout watch", "top", "backup", "restore"}
 	for name := range interrupts() {
 		names = append(names, name)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turngate/turngate/internal/compare"
 	"github.com/turngate/turngate/internal/progress"
 	"github.com/turngate/turngate/jobs"
 )
@@ -127,14 +128,14 @@ func jobDiffCommand() *cobra.Command {
 		Short: "Compare two jobs task by task",
 		Args:  needArgs(2, 2, "the folders of two jobs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			changes, err := jobs.Diff(args[0], args[1])
+			changes, err := compare.Diff(args[0], args[1])
 			if err != nil {
 				return err
 			}
 			out := cmd.OutOrStdout()
 			if output == "json" {
 				if changes == nil {
-					changes = []jobs.Change{}
+					changes = []compare.Change{}
 				}
 				return printJSON(out, changes)
 			}
@@ -143,14 +144,14 @@ func jobDiffCommand() *cobra.Command {
 			t.names = []string{"TASK"}
 			for _, c := range changes {
 				count[c.Kind()]++
-				if c.Kind() != jobs.Same || all {
+				if c.Kind() != compare.Same || all {
 					t.row(oneLine(c.Task, 60), side(c.A), side(c.B), c.Kind())
 				}
 			}
 			if err := t.flush(); err != nil {
 				return err
 			}
-			for _, kind := range []string{jobs.Better, jobs.Worse, jobs.Same, jobs.Unknown, jobs.OnlyA, jobs.OnlyB} {
+			for _, kind := range []string{compare.Better, compare.Worse, compare.Same, compare.Unknown, compare.OnlyA, compare.OnlyB} {
 				if count[kind] > 0 {
 					fmt.Fprintf(out, "%d %s\n", count[kind], kind)
 				}
@@ -164,7 +165,7 @@ func jobDiffCommand() *cobra.Command {
 }
 
 // side formats the result of a task in one job.
-func side(s *jobs.Side) string {
+func side(s *compare.Side) string {
 	if s == nil {
 		return "-"
 	}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turngate/turngate/internal/analyze"
 	"github.com/turngate/turngate/internal/upstream"
-	"github.com/turngate/turngate/jobs/analyze"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 )

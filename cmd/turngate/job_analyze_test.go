@@ -14,9 +14,9 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/turngate/turngate/internal/analyze"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/jobs"
-	"github.com/turngate/turngate/jobs/analyze"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -64,14 +64,16 @@ func analyzedJob(t *testing.T, command string) *jobs.Job {
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.Put(t.Context(), r, func(context.Context, schema.Artifact) ([]byte, error) { return out.Bytes(), nil }); err != nil {
+	if err := j.Put(t.Context(), r, func(_ context.Context, _ schema.Artifact, to io.Writer) error {
+		_, err := to.Write(out.Bytes())
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	return j
 }
 
-// TestAJobIsAnalyzed: the findings are shown in lines of their own, whatever text the
-// agent has written.
+// TestAJobIsAnalyzed: each finding has a line of its own, for every text of an agent.
 func TestAJobIsAnalyzed(t *testing.T) {
 	t.Parallel()
 	binary := testenv.Binary(t)

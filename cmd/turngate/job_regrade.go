@@ -10,21 +10,22 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turngate/turngate/internal/compare"
 	"github.com/turngate/turngate/internal/progress"
+	"github.com/turngate/turngate/internal/regrade"
 	"github.com/turngate/turngate/jobs"
-	"github.com/turngate/turngate/jobs/regrade"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 )
 
-// regradeFlags select the rollouts whose verifier runs again, and its tests.
+// regradeFlags select the rollouts to verify again, and the tests.
 type regradeFlags struct {
 	rollout            []string
 	tests, out, output string
 	parallel           int
 }
 
-// regraded is a rollout whose verifier ran again.
+// regraded is a rollout that was verified again.
 type regraded struct {
 	Trial   string    `json:"trial"`
 	Task    string    `json:"task"`
@@ -37,7 +38,7 @@ type regraded struct {
 	Fault *schema.Fault `json:"fault,omitempty"`
 }
 
-// leftOut is a rollout whose verifier cannot run again.
+// leftOut is a rollout that cannot be verified again.
 type leftOut struct {
 	Trial  string `json:"trial"`
 	Reason string `json:"reason"`
@@ -253,7 +254,7 @@ func printRegraded(w io.Writer, r regradeReport) error {
 	t.names, t.cut = []string{"TRIAL", "TASK"}, []string{"FAULT"}
 	count := map[string]int{}
 	for _, one := range r.Regraded {
-		c := jobs.Change{A: &jobs.Side{Reward: one.Old}, B: &jobs.Side{Reward: one.New}}
+		c := compare.Change{A: &compare.Side{Reward: one.Old}, B: &compare.Side{Reward: one.New}}
 		count[c.Kind()]++
 		fault := "-"
 		if one.Fault != nil {
@@ -264,7 +265,7 @@ func printRegraded(w io.Writer, r regradeReport) error {
 	if err := t.flush(); err != nil {
 		return err
 	}
-	for _, kind := range []string{jobs.Better, jobs.Worse, jobs.Same, jobs.Unknown} {
+	for _, kind := range []string{compare.Better, compare.Worse, compare.Same, compare.Unknown} {
 		if count[kind] > 0 {
 			fmt.Fprintf(w, "%d %s\n", count[kind], kind)
 		}

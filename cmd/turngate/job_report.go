@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turngate/turngate/internal/compare"
 	"github.com/turngate/turngate/internal/progress"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
@@ -25,7 +26,7 @@ func jobReportCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			report := jobs.NewReport(&p, results)
+			report := compare.NewReport(&p, results)
 			if output == "json" {
 				return printJSON(cmd.OutOrStdout(), report)
 			}
@@ -45,7 +46,7 @@ func printComparison(w io.Writer, p *jobs.Plan, results []schema.Result) error {
 	if len(p.Variants) < 2 {
 		return nil
 	}
-	report := jobs.NewReport(p, results)
+	report := compare.NewReport(p, results)
 	fmt.Fprintln(w)
 	return printReportOf(w, &report)
 }
@@ -59,13 +60,13 @@ func variantsOf(p *jobs.Plan) string {
 	return text
 }
 
-func printReportOf(w io.Writer, r *jobs.Report) error {
-	t := newTable(w, "AGENT", "MODEL", "ENDED", "MEAN", "95 %", "PASS@K", "CALLS", "TOKENS", "COST", "SECONDS", "ERRORS")
-	t.spare, t.names = []string{"SECONDS", "CALLS", "TOKENS"}, []string{"MODEL"}
+func printReportOf(w io.Writer, r *compare.Report) error {
+	t := newTable(w, "AGENT", "MODEL", "ENDED", "MEAN", "95 %", "PASS@K", "CALLS", "TOKENS", "COST", "SANDBOXES", "SECONDS", "ERRORS")
+	t.spare, t.names = []string{"SECONDS", "SANDBOXES", "CALLS", "TOKENS"}, []string{"MODEL"}
 	for i := range r.Variants {
 		c := &r.Variants[i]
 		t.row(oneLine(c.Agent, 20), oneLine(dash(c.Model), 60), fmt.Sprintf("%d of %d", c.Ended, c.Trials), progress.Reward(c.Mean), intervalText(c.Interval), passText(c.PassAt), c.Calls,
-			fmt.Sprintf("%d + %d", c.PromptTokens, c.CompletionTokens), dollars(c.CostUSD), fmt.Sprintf("%.1f", c.Seconds), c.Faults())
+			fmt.Sprintf("%d + %d", c.PromptTokens, c.CompletionTokens), dollars(c.CostUSD), dollars(c.SandboxUSD), fmt.Sprintf("%.1f", c.Seconds), c.Faults())
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -81,7 +82,7 @@ func printReportOf(w io.Writer, r *jobs.Report) error {
 		cells := []any{oneLine(row.Task, 60)}
 		for i := range row.Variants {
 			c := &row.Variants[i]
-			cells = append(cells, side(&jobs.Side{Trials: c.Trials, Ended: c.Ended, Faults: c.Faults(), Reward: c.Mean}))
+			cells = append(cells, side(&compare.Side{Trials: c.Trials, Ended: c.Ended, Faults: c.Faults(), Reward: c.Mean}))
 		}
 		t.row(cells...)
 	}

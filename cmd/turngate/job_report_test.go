@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/turngate/turngate/internal/compare"
 	"github.com/turngate/turngate/internal/testenv"
-	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -60,12 +60,12 @@ func TestOneAgentOfTwoCannotRun(t *testing.T) {
 	for _, format := range []string{"json", "table"} {
 		shown := turngate(t, binary, "job", "report", "-o", format, job)
 		if format == "table" {
-			if shown.code != 0 || !row("nop", "-", "1 of 1", "1", `0\.207 to 1`, "pass@1 1", "0", `0 \+ 0`, "-", `\d+\.\d`, "0").MatchString(shown.out) || !row("one", "1", `- \(1 error\)`).MatchString(shown.out) {
+			if shown.code != 0 || !row("nop", "-", "1 of 1", "1", `0\.207 to 1`, "pass@1 1", "0", `0 \+ 0`, "-", "-", `\d+\.\d`, "0").MatchString(shown.out) || !row("one", "1", `- \(1 error\)`).MatchString(shown.out) {
 				t.Errorf("%+v", shown)
 			}
 			continue
 		}
-		var r jobs.Report
+		var r compare.Report
 		if err := json.Unmarshal([]byte(shown.out), &r); err != nil || len(r.Variants) != 2 || r.Variants[1].Mean != nil || r.Variants[1].Interval != nil || r.Variants[1].Faults() != 1 || len(r.Tasks) != 1 {
 			t.Errorf("%v: %+v", err, shown)
 		}

@@ -15,22 +15,25 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/kernel"
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/internal/rollout"
-	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
 
-// keeperCommand is the first argument of a keeper: the process that does the work of a
-// command that may keep sandboxes, and has them after the command has ended, or of one
-// whose job goes on after it. The command itself waits for the result.
+// keeperCommand is the first argument of a keeper: the process that does the work of a command
+// that may keep sandboxes or detach its job. The keeper has the sandboxes or the job after the
+// command has ended. The command itself waits for the result.
 const keeperCommand = "keeper"
 
 // keepTime is how long a sandbox is kept by default, mostKeep how long at most.
@@ -52,10 +55,13 @@ type keeper struct {
 
 // left names the sandboxes of a process for their removal after it was killed.
 type left struct {
-	Owner     string        `json:"owner"`
-	Sandboxes string        `json:"sandboxes"`
-	SSH       sandboxes.SSH `json:"ssh"`
-	E2B       sandboxes.E2B `json:"e2b"` // without the key, which the environment has
+	Owner      string               `json:"owner"`
+	Sandboxes  string               `json:"sandboxes"`
+	SSH        sandboxes.SSH        `json:"ssh"`
+	E2B        sandboxes.E2B        `json:"e2b"`   // without the key, which the environment has
+	Prime      sandboxes.Prime      `json:"prime"` // without the key, as above
+	Kubernetes sandboxes.Kubernetes `json:"kubernetes"`
+	Modal      sandboxes.Modal      `json:"modal"`
 }
 
 // addKeep adds a flag for the time that sandboxes are kept.
@@ -87,11 +93,10 @@ func viaKeeper(cmd *cobra.Command) error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	ours, theirs, err := kernel.Pair()
 	if err != nil {
 		return fmt.Errorf("open a line to the keeper: %w", err)
 	}
-	ours, theirs := os.NewFile(uintptr(ends[0]), "keeper"), os.NewFile(uintptr(ends[1]), "command")
 	defer ours.Close()
 	c := exec.Command(self, append([]string{keeperCommand}, os.Args[1:]...)...)
 	c.Stdin, c.Stdout, c.Stderr, c.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, []*os.File{theirs}
@@ -175,10 +180,22 @@ func (k *keeper) watch() {
 	}
 }
 
-// detach ends the command, whose job goes on in this process. Its output is then in the
-// job's folder.
+// outputName is the file in the folder of a detached job with the output of its process.
+const outputName = "output.log"
+
+// outputOf opens the file of that name to append to it. Only its owner can read it.
+func outputOf(j *jobs.Job) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(j.Dir, outputName), os.O_CREATE|os.O_WRONLY|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the job's output: %w", err)
+	}
+	return f, nil
+}
+
+// detach ends the command. The job goes on in this process, with its output in the job's
+// folder.
 func (k *keeper) detach(cmd *cobra.Command, j *jobs.Job) error {
-	out, err := j.Output()
+	out, err := outputOf(j)
 	if err != nil {
 		return err
 	}
@@ -191,7 +208,7 @@ func (k *keeper) detach(cmd *cobra.Command, j *jobs.Job) error {
 	fmt.Fprintln(cmd.OutOrStdout(), oneLine(shown(j.Dir), 4096))
 	fmt.Fprintf(cmd.ErrOrStderr(), "the job runs as process %d, with its output in %s\nfollow it with: turngate job attach %s\n", os.Getpid(), oneLine(shown(out.Name()), 4096), oneLine(shown(j.Dir), 4096))
 	for fd, to := range []*os.File{none, out, out} {
-		if err := unix.Dup3(int(to.Fd()), fd, 0); err != nil {
+		if err := kernel.Replace(fd, to); err != nil {
 			return fmt.Errorf("detach the job: %w", err)
 		}
 	}
@@ -209,7 +226,7 @@ func (k *keeper) stay(code int) {
 	defer stop()
 	if none, err := os.OpenFile(os.DevNull, os.O_RDWR, 0); err == nil {
 		for fd := range 3 { // the terminal or a reader of the output must not wait for this process
-			_ = unix.Dup3(int(none.Fd()), fd, 0)
+			_ = kernel.Replace(fd, none)
 		}
 		none.Close()
 	}
@@ -229,9 +246,13 @@ func (k *keeper) state() (string, error) {
 	return dir, nil
 }
 
-// note notes the sandboxes of a worker with this state.
-func (k *keeper) note(wid, state string, f *runFlags) error {
-	k.left = &left{Owner: worker.OwnerOf(wid, state), Sandboxes: f.sandbox, SSH: f.ssh.settings(), E2B: f.e2b.unread()}
+// note notes the sandboxes of an owner.
+func (k *keeper) note(owner string, f *runFlags) error {
+	pods, err := f.backends.kubernetes.settings()
+	if err != nil {
+		return err
+	}
+	k.left = &left{Owner: owner, Sandboxes: f.sandbox, SSH: f.backends.ssh.settings(), E2B: f.backends.e2b.unread(), Prime: f.backends.prime.unread(), Kubernetes: pods, Modal: f.backends.modal.settings()}
 	return k.host.Note(k.left)
 }
 
@@ -250,13 +271,18 @@ func (l *left) clean(ctx context.Context, state string) error {
 	if err != nil {
 		return err
 	}
-	host.SSH, host.E2B = l.SSH, l.E2B
+	host.SSH, host.E2B, host.Prime, host.Kubernetes, host.Modal = l.SSH, l.E2B, l.Prime, l.Kubernetes, l.Modal
 	if host.E2B.Template != "" {
-		if host.E2B.Key, err = e2bKey(); err != nil {
+		if host.E2B.Key, err = serviceKey("E2B", "E2B_API_KEY"); err != nil {
 			return err
 		}
 	}
-	list, err := openBackends(ctx, splitList(l.Sandboxes), host)
+	if host.Prime.Image != "" {
+		if host.Prime.Key, err = serviceKey("Prime Intellect", "PRIME_API_KEY"); err != nil {
+			return err
+		}
+	}
+	list, err := (patience{}).open(ctx, splitList(l.Sandboxes), host, zerolog.Nop())
 	if err != nil {
 		return err
 	}
@@ -273,7 +299,7 @@ func sweepKept(ctx context.Context) error {
 	return reach.Sweep(reach.Root(), func(dir string, note json.RawMessage) error {
 		var l left
 		if err := json.Unmarshal(note, &l); err != nil {
-			return fmt.Errorf("read %s: %w", dir, err)
+			return fmt.Errorf("read %s: %w", dir, rawjson.Plain(err))
 		}
 		return l.clean(ctx, filepath.Join(dir, keptState))
 	})
@@ -291,7 +317,7 @@ func (k *keeper) printKept(w io.Writer) {
 
 func (f *runFlags) checkKeepFailed() error {
 	if f.keepFailed > 0 && f.nats.url != "" {
-		return fmt.Errorf("--keep-failed: only the worker of this command keeps sandboxes, and those at %s run this job: leave out --nats, and name no context by --context \"\"", redacted(f.nats.url))
+		return fmt.Errorf("--keep-failed: only the worker of this command keeps sandboxes, and those at %s run this job: leave out --nats, and name no context by --context \"\"", broker.ShownURL(f.nats.url))
 	}
 	return checkKeep("keep-failed", f.keepFailed)
 }

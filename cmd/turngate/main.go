@@ -18,9 +18,9 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"github.com/turngate/turngate/internal/backends/far"
+	"github.com/turngate/turngate/internal/backends/local"
 	"github.com/turngate/turngate/internal/plain"
-	"github.com/turngate/turngate/sandboxes/far"
-	"github.com/turngate/turngate/sandboxes/local"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -60,6 +60,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == far.Command { // a worker on another host started it
 		os.Exit(far.Serve(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == far.PodBoxCommand { // the first process of a container of a pod
+		os.Exit(far.PodBox(os.Args[2:]))
 	}
 	if len(os.Args) > 1 && os.Args[1] == keeperCommand {
 		os.Exit(keep(os.Args[2:]))
@@ -151,7 +154,7 @@ func refuseUnknown(cmd *cobra.Command) {
 }
 
 // signals handles SIGINT, SIGTERM and the end of the terminal: the first signal ends the
-// context, the second closes hurry. A keeper whose command has ended has no terminal.
+// context, the second closes hurry. A keeper has no terminal after the end of its command.
 func signals(k *keeper) (ctx context.Context, hurry <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ch := make(chan os.Signal, 4)

@@ -80,6 +80,8 @@ func TestBadInput(t *testing.T) {
 		"bad trainer":         {[]string{"run", "--trainer", "magic:x", good}, "magic:x"},
 		"bad trainer name":    {[]string{"run", "--name", "Not Good", good}, "trainer"},
 		"bad limit":           {[]string{"run", "--agent-timeout", "-5s", good}, "--agent-timeout"},
+		"no hub of a leaf":    {[]string{"nats", "config", "--keys", t.TempDir(), "--server", "paris", "--leaf-of", ""}, `--leaf-of: "" is not valid: want HOST or HOST:PORT of the other servers`},
+		"no CA of a hub":      {[]string{"nats", "config", "--keys", t.TempDir(), "--server", "paris", "--leaf-of", "hub", "--tls-ca", filepath.Join(good, "replay.yaml")}, "TLS CA: "},
 		"bad stream":          {[]string{"run", "--stream", "sideways", good}, "--stream: \"sideways\" is not valid: want buffer or pass"},
 		"bad stream to serve": {[]string{"trainer", "serve", "--trainer", "upstream:http://127.0.0.1:1", "--stream", "sideways"}, "--stream"},
 		"dockerfile in local": {[]string{"run", task(t, map[string]string{"instruction.md": "x", "replay.yaml": done, "environment/Dockerfile": "FROM x"})}, "docker"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/queue"
+	"github.com/turngate/turngate/internal/machine"
 	"github.com/turngate/turngate/internal/quiet"
 	"github.com/turngate/turngate/internal/telemetry"
 )
@@ -109,10 +110,40 @@ func (m *monitor) queue() *telemetry.Queue {
 	return m.metrics.Queue()
 }
 
+// http, answers and lines return the metrics of an HTTP server, of a process that answers
+// model calls, and of a machine.
+func (m *monitor) http() *telemetry.HTTP {
+	if m == nil {
+		return nil
+	}
+	return m.metrics.HTTP()
+}
+
+func (m *monitor) answers() *telemetry.Answers {
+	if m == nil {
+		return nil
+	}
+	return m.metrics.Answers()
+}
+
+func (m *monitor) lines(slots int) *telemetry.Lines {
+	if m == nil {
+		return nil
+	}
+	return m.metrics.Lines(slots)
+}
+
 // watchWorker shows the state of a worker.
 func (m *monitor) watchWorker(now func() telemetry.Worker) {
 	if m != nil {
 		m.metrics.WatchWorker(now)
+	}
+}
+
+// watchStore shows the disk of a folder with a server's store.
+func (m *monitor) watchStore(dir string) {
+	if m != nil {
+		m.metrics.WatchStore(func() (free, size int64) { return machine.FreeDisk(dir) })
 	}
 }
 
@@ -141,6 +172,16 @@ func connected(b *broker.Broker) func() error {
 			return errors.New("it has no connection to NATS")
 		}
 		return nil
+	}
+}
+
+// until is the check of a process that stops with its context. Until then check decides.
+func until(ctx context.Context, check func() error) func() error {
+	return func() error {
+		if ctx.Err() != nil {
+			return errors.New("it stops")
+		}
+		return check()
 	}
 }
 

@@ -43,9 +43,9 @@ func TestTheCommandPageIsTrue(t *testing.T) {
 func commandPage(root *cobra.Command) string {
 	var b strings.Builder
 	b.WriteString("# Commands\n\nEvery flag can also be set as a variable `TURNGATE_<FLAG>`, such as `TURNGATE_NATS` for `--nats`; a flag on the command line has priority.\n" +
-		"Lists print a `table` that fits the terminal, a `wide` one with everything, or data: `json`, `jsonl`, `yaml`. Records have the keys of [messages.md](messages.md), other lists those of [operate.md](operate.md#keys-of-lists). `--verbose` logs what happens to stderr. `--timeout 10m` ends any command after that time.\n\n" +
+		"Lists print a `table` that fits the terminal, a `wide` one with everything, or data: `json`, `jsonl`, `yaml`. Records have the keys of [messages.md](messages.md), other lists have the keys of [operate.md](operate.md#keys-of-lists). `--verbose` logs what happens to stderr. `--timeout 10m` ends any command after that time.\n\n" +
 		"| exit status | meaning |\n|---|---|\n| 0 | it is done, without a fault |\n| 1 | a rollout or the command has a fault |\n| 2 | a flag, an argument, a credential or a command is wrong |\n| 3 | `--max-cost` or `--max-tokens-total` ended a job |\n| 124 | the time of `--timeout` was over |\n| 130 | it was interrupted: SIGINT, SIGTERM, or the end of its terminal |\n\n" +
-		"Services (`up`, `nats`, `worker`, `metrics`, `console`, `trainer serve`, `machine serve`) run until a signal or the end of `--timeout`, and then end with 0.\n")
+		"Services (`up`, `nats`, `worker`, `metrics`, `console`, `serve`, `trainer serve`, `machine serve`, `nats enroll`) run until a signal or the end of `--timeout`, and then end with 0.\n")
 	describe(&b, root)
 	return b.String()
 }
@@ -105,35 +105,48 @@ func flagRow(f *pflag.Flag) string {
 
 // TestCommandsInTextExist looks up each command and flag that the docs and the pages
 // of other folders name within a line: `turngate rollout show --nats`, and alternatives
-// as in `turngate job ls|show`.
+// as in `turngate job ls|show`. In blocks of code it looks up each line that is a command.
 func TestCommandsInTextExist(t *testing.T) {
 	root := testenv.Root(t)
 	var files []string
-	for _, pages := range []string{"*.md", "docs/*.md", "docs/adr/*.md", "deploy/*/*.md", "clients/*/*.md", "examples/*/*.md"} {
+	for _, pages := range []string{"*.md", "docs/*.md", "docs/adr/*.md", "deploy/*/*.md", "deploy/helm/*/*.md", "clients/*/*.md", "examples/*/*.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pages))
 		if err != nil {
 			t.Fatal(err)
 		}
 		files = append(files, found...)
 	}
-	span := regexp.MustCompile("`(?:\\./bin/)?turngate ([^`]+)`")
-	found := 0
+	continued := regexp.MustCompile(`\\\n\s*`)
+	inSpan := regexp.MustCompile("`(?:\\./bin/)?turngate ([^`]+)`")
+	// A command ends at a comment, at the next command, and where its explanation begins.
+	inBlock := regexp.MustCompile(`^\s*(?:\$ |sudo |[A-Z_]+=\S+ )*(?:[^=\s]*/)?turngate ([^→\s](?:\S+ {0,2})+)`)
+	inText, inBlocks := 0, 0
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for n, line := range strings.Split(string(text), "\n") {
-			for _, m := range span.FindAllStringSubmatch(line, -1) {
-				found++
-				if err := namesCommand(strings.Fields(m[1])); err != nil {
+		blocks := false
+		for n, line := range strings.Split(continued.ReplaceAllString(string(text), " "), "\n") {
+			if strings.HasPrefix(strings.TrimSpace(line), "```") {
+				blocks = !blocks
+				continue
+			}
+			pattern, count := inSpan, &inText
+			if blocks {
+				pattern, count = inBlock, &inBlocks
+			}
+			for _, m := range pattern.FindAllStringSubmatch(line, -1) {
+				*count++
+				command, _, _ := strings.Cut(m[1], " # ")
+				if err := namesCommand(strings.Fields(command)); err != nil {
 					t.Errorf("%s:%d: `turngate %s`: %v", filepath.Base(file), n+1, m[1], err)
 				}
 			}
 		}
 	}
-	if found < 50 {
-		t.Errorf("%d commands were found: the pattern is wrong", found)
+	if inText < 50 || inBlocks < 50 {
+		t.Errorf("%d and %d commands were found: a pattern is wrong", inText, inBlocks)
 	}
 }
 
@@ -172,7 +185,7 @@ func knowsFlags(cmd *cobra.Command, words []string) error {
 	if cmd.DisableFlagParsing {
 		return nil
 	}
-	flag := regexp.MustCompile(`^\[?--([a-z][a-z-]*)`)
+	flag := regexp.MustCompile(`^\[?--([a-z][a-z0-9-]*)`)
 	for _, word := range words {
 		if word == "--" {
 			return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/turngate/turngate/trainer"
 )
 
-// exampleTasks is the folder, in the working directory, whose tasks a console offers.
+// exampleTasks is the folder, in the working directory, of the tasks that a console offers.
 const exampleTasks = "examples/tasks"
 
 // playOf lets a console run rollouts as a trainer.

@@ -29,14 +29,14 @@ type queueEntry struct {
 	Oldest  *float64 `json:"oldest_seconds"` // age of the oldest queued one; null: none is queued, or the age is not known
 	Taken   uint64   `json:"taken"`          // a worker runs them
 	Parked  parked   `json:"parked"`
-	Unfit   []unfit  `json:"unfit"` // those of Parked.Needs, by their needs
+	Unfit   []unfit  `json:"unfit"` // the entries of Parked.Needs, by their needs
 }
 
 // unfit are parked requests with equal needs.
 type unfit struct {
 	Waiting uint64     `json:"waiting"`
 	Needs   string     `json:"needs"`
-	Workers []obstacle `json:"workers"` // each that is there
+	Workers []obstacle `json:"workers"` // each live one
 }
 
 // obstacle is the reason for which a worker cannot run requests.
@@ -153,7 +153,11 @@ func entryOfLane(w *telemetry.Waiting, all *queue.Backlog, workers []schema.Pres
 		}
 		u := unfit{Waiting: p.Waiting, Needs: oneLine(p.Needs.String(), 300), Workers: []obstacle{}}
 		for _, c := range fleet.Workers {
-			u.Workers = append(u.Workers, obstacle{c.Worker, oneLine(c.Obstacle(&p.Needs), 400)})
+			why := oneLine(c.Obstacle(&p.Needs), 400)
+			if why == "" && c.Full {
+				why = "its host has no room for now"
+			}
+			u.Workers = append(u.Workers, obstacle{c.Worker, why})
 		}
 		e.Unfit = append(e.Unfit, u)
 	}

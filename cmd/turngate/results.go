@@ -130,7 +130,7 @@ func printSummary(w io.Writer, s jobs.Summary) {
 	if len(s.PassAt) > 0 {
 		line += ", " + passText(s.PassAt)
 	}
-	fmt.Fprintf(w, "%s, %d calls, %d + %d tokens%s, %.1f s of rollouts\n", line, s.Calls, s.PromptTokens, s.CompletionTokens, costText(&s), s.Seconds)
+	fmt.Fprintf(w, "%s, %d calls, %d + %d tokens%s, %.1f s of rollouts, %.1f s of sandboxes%s\n", line, s.Calls, s.PromptTokens, s.CompletionTokens, costText(", ", s.CostUSD, s.Unpriced), s.Seconds, s.SandboxSeconds, costText(" for ", s.SandboxUSD, s.SandboxUnpriced))
 	printCauses(w, "ERRORS", s.Errors)
 }
 
@@ -149,16 +149,16 @@ func printCauses(w io.Writer, head string, list []jobs.Cause) {
 	_ = t.flush() // as for all output other than results
 }
 
-// costText describes the cost of a job for its summary. It is empty if no cost is
-// known.
-func costText(s *jobs.Summary) string {
+// costText describes a cost of a job for its summary, after a separator. It is empty if no
+// cost is known.
+func costText(separator string, usd *float64, unpriced int) string {
 	switch {
-	case s.CostUSD == nil:
+	case usd == nil:
 		return ""
-	case s.Unpriced > 0:
-		return fmt.Sprintf(", %s without %s of unknown cost", dollars(s.CostUSD), plural(s.Unpriced, "rollout"))
+	case unpriced > 0:
+		return fmt.Sprintf("%s%s without %s of unknown cost", separator, dollars(usd), plural(unpriced, "rollout"))
 	default:
-		return ", " + dollars(s.CostUSD)
+		return separator + dollars(usd)
 	}
 }
 

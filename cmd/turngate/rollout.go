@@ -257,7 +257,7 @@ func rolloutLogsCommand(f *rolloutFlags) *cobra.Command {
 	var stderr bool
 	cmd := &cobra.Command{
 		Use:   "logs ROLLOUT",
-		Short: "Print what the agent wrote to stdout, without control characters; `turngate rollout cp` has the bytes, and `turngate tap` follows a rollout that runs",
+		Short: "Print the agent's stdout, without control characters; `turngate rollout cp` has the bytes, and `turngate tap` follows a rollout that runs",
 		Args:  needArgs(1, 1, "one rollout"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.each(cmd, args, func(ctx context.Context, r *recorded.Rollout) error {

@@ -29,8 +29,8 @@ func rolloutListCommand(f *rolloutFlags) *cobra.Command {
 	var l listFlags
 	cmd := &cobra.Command{
 		Use:   "ls [JOB...]",
-		Short: "List rollouts: those of jobs, or with --nats those of a trainer",
-		Long: "List rollouts: those of jobs, or with --nats those of a trainer: the requests that wait, and the newest rollouts that run or have ended.\n\n" +
+		Short: "List the rollouts of jobs, or with --nats of a trainer",
+		Long: "List the rollouts of jobs, or with --nats of a trainer: the requests that wait, and the newest rollouts that run or have ended.\n\n" +
 			"With the credentials of an operator (ops.nk) the newest rollouts of each trainer are listed, or those of --trainer, without the requests that wait.",
 		PreRunE: func(_ *cobra.Command, args []string) error {
 			return l.check(f, args)
@@ -56,7 +56,7 @@ func rolloutListCommand(f *rolloutFlags) *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&l.trainer, "trainer", "", "with --nats: trainer whose rollouts are listed (default: the one in the file name of --creds; for an operator all)")
+	fl.StringVar(&l.trainer, "trainer", "", "with --nats: trainer of the rollouts (default: the one in the file name of --creds; for an operator all)")
 	fl.IntVar(&l.limit, "limit", 100, "with --nats: largest number of waiting requests, and of other rollouts, of a trainer")
 	fl.Uint64Var(&l.before, "before", 0, "with --nats: list older rollouts, from the number that the last list ends with")
 	addListOutput(fl, &output)
@@ -75,8 +75,7 @@ func (l *listFlags) check(f *rolloutFlags, dirs []string) error {
 	return usageOf(wrong...)
 }
 
-// dial connects as the trainer whose rollouts are listed, or as an operator, with an
-// empty name.
+// dial connects as the trainer of the listed rollouts, or as an operator, with an empty name.
 func (l *listFlags) dial(cmd *cobra.Command, nats *natsFlags) (b *broker.Broker, name string, err error) {
 	name = l.trainer
 	if role, _ := broker.RoleOf(nats.creds); role == broker.RoleOps {
@@ -85,7 +84,7 @@ func (l *listFlags) dial(cmd *cobra.Command, nats *natsFlags) (b *broker.Broker,
 	return nats.dialReader(cmd, name)
 }
 
-// onSystem returns the rollouts of a trainer, or as an operator those of all trainers.
+// onSystem returns the rollouts of a trainer, or as an operator of all trainers.
 func (l *listFlags) onSystem(cmd *cobra.Command, nats *natsFlags) ([]*recorded.Rollout, error) {
 	b, name, err := l.dial(cmd, nats)
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turngate/turngate/internal/playback"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
-	"github.com/turngate/turngate/trajectory/playback"
 )
 
 // replayFlags select the settings of a rollout that runs again.
@@ -147,8 +147,8 @@ func (p *replayFlags) ofJob(r *recorded.Rollout) (args, argv []string, err error
 	return append([]string{task, "--agent", agent}, args...), argv, nil
 }
 
-// flagsOfJob returns the flags of a job that are not about its tasks, its agents and the
-// answers of their calls, and without those of skip.
+// flagsOfJob returns the flags of a job, except the flags of its tasks, its agents and the
+// answers to their calls, and except skip.
 func flagsOfJob(p *jobs.Plan, skip ...string) (args []string) {
 	skip = append(skip, "trainer", "group", "agent", "filter", "exclude", "limit", "seed", "model", "max-tokens", "plain-upstream", "mode", "upstreams")
 	for name, values := range p.Flags {

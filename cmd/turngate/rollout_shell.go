@@ -15,6 +15,7 @@ import (
 	"github.com/turngate/turngate/internal/box"
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/machines"
+	"github.com/turngate/turngate/internal/line"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
@@ -47,11 +48,11 @@ func rolloutShellCommand(f *rolloutFlags) *cobra.Command {
 			}
 			defer b.Close()
 			id := schema.ID(what[0])
-			worker, err := shellWorker(cmd.Context(), b, id)
+			s, err := shellState(cmd.Context(), b, id)
 			if err != nil {
 				return err
 			}
-			return shellAt(cmd, b, worker, id, sandboxes.Cmd{Args: argv, User: user, Dir: dir})
+			return shellAt(cmd, b, s, sandboxes.Cmd{Args: argv, User: user, Dir: dir})
 		},
 	}
 	fl := cmd.Flags()
@@ -60,48 +61,48 @@ func rolloutShellCommand(f *rolloutFlags) *cobra.Command {
 	return cmd
 }
 
-// shellWorker returns the worker that runs a rollout. It fails if that worker runs no
+// shellState returns the state of a rollout that runs. It fails if its worker runs no
 // commands of operators.
-func shellWorker(ctx context.Context, b *broker.Broker, id schema.ID) (string, error) {
-	s, err := b.Records.State(ctx, id)
+func shellState(ctx context.Context, b *broker.Broker, id schema.ID) (s schema.State, err error) {
+	s, err = b.Records.State(ctx, id)
 	switch {
 	case errors.Is(err, broker.ErrNotFound):
-		return "", fmt.Errorf("%s runs on no worker yet, or is not known", id)
+		return s, fmt.Errorf("%s runs on no worker yet, or is not known", id)
 	case err != nil:
-		return "", err
+		return s, err
 	case s.Status != schema.StatusRunning:
-		return "", fmt.Errorf("%s does not run: it is %s", id, s.Status)
+		return s, fmt.Errorf("%s does not run: it is %s", id, s.Status)
 	}
 	all, err := b.Records.Workers(ctx)
 	if err != nil {
-		return "", err
+		return s, err
 	}
-	i := slices.IndexFunc(all, func(p schema.Presence) bool { return p.Worker == s.Worker })
+	i := slices.IndexFunc(all, func(p schema.Presence) bool { return p.Worker == s.Worker && p.Instance == s.Instance })
 	switch {
 	case i < 0:
-		return "", fmt.Errorf("%s: its worker %s is not there", id, oneLine(s.Worker, 60))
+		return s, fmt.Errorf("%s: its worker %s is not there", id, oneLine(s.Worker, 60))
 	case !all[i].Shells:
-		return "", fmt.Errorf("%s: its worker %s was started without --allow-shell", id, s.Worker)
+		return s, fmt.Errorf("%s: its worker %s was started without --allow-shell", id, s.Worker)
 	}
-	return s.Worker, nil
+	return s, nil
 }
 
 // shellAt runs a command of an operator.
-func shellAt(cmd *cobra.Command, b *broker.Broker, worker string, id schema.ID, c sandboxes.Cmd) error {
+func shellAt(cmd *cobra.Command, b *broker.Broker, in schema.State, c sandboxes.Cmd) error {
 	ctx := cmd.Context()
-	var line *machines.Shell
+	var shell *machines.Shell
 	open := func() (net.Conn, error) {
-		s, err := machines.OpenShell(ctx, b, worker, machines.DefaultTiming(), schema.LineOpen{Want: schema.CanShell, ID: id, By: operatorName()})
-		line = s
+		s, err := machines.OpenShell(ctx, b, in.Worker, line.DefaultTiming(), schema.LineOpen{Want: schema.CanShell, ID: in.ID, Instance: in.Instance, By: operatorName()})
+		shell = s
 		return s, err
 	}
 	err := execIn(cmd, box.Over(open, ""), c)
-	if line == nil {
+	if shell == nil {
 		return err
 	}
-	end := line.End()
+	end := shell.End()
 	if errors.Is(err, sandboxes.ErrLost) && end.Text != "" {
-		return fmt.Errorf("%s: %s", worker, end.Text)
+		return fmt.Errorf("%s: %s", in.Worker, end.Text)
 	}
 	return err
 }

@@ -10,10 +10,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/backends"
+	"github.com/turngate/turngate/internal/backends/local"
 	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/internal/rollout"
 	"github.com/turngate/turngate/jobs"
-	"github.com/turngate/turngate/sandboxes/backends"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 )
@@ -23,8 +24,7 @@ type runFlags struct {
 	answerer     modelFlags
 	agent        []string
 	model        []string
-	ssh          sshFlags // without --nats
-	e2b          e2bFlags // without --nats
+	backends     backendFlags // without --nats
 	sandbox      string
 	image        string
 	box          sandboxFlags
@@ -62,7 +62,7 @@ func runCommand(k *keeper) *cobra.Command {
 	f := &runFlags{keeper: k}
 	cmd := runCommandOf(f)
 	addKeep(cmd.Flags(), &f.keepFailed, "keep-failed", fmt.Sprintf("without --nats: keep the sandbox of a rollout whose verifier failed or gave less than 1, for a time, and print the command that enters it; at most %d at once", reach.MaxKept))
-	cmd.Flags().BoolVar(&f.detach, "detach", false, "end this command when the job runs: the job goes on without the terminal, its output is in DIR/"+jobs.OutputName+", and turngate job attach DIR shows its progress")
+	cmd.Flags().BoolVar(&f.detach, "detach", false, "end this command when the job runs: the job goes on without the terminal, its output is in DIR/"+outputName+", and turngate job attach DIR shows its progress")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if (f.keepFailed > 0 || f.detach) && k == nil {
@@ -106,8 +106,8 @@ func runCommandOf(f *runFlags) *cobra.Command {
 	fl.StringArrayVarP(&f.agent, "agent", "a", []string{"mini"}, "name of an agent, one of 'turngate agent ls' (repeatable: each task runs with each agent and each model)")
 	fl.StringArrayVarP(&f.model, "model", "m", nil, "model of the agents: one of the server of --trainer upstream:URL (default: its only one), or else an upstream in the file of --upstreams; with --mode transparent_proxy or black_box an upstream of the worker (repeatable)")
 	addSandbox(fl, &f.sandbox, &f.image, backends.Names(), "", ", instead of the task's own")
-	f.ssh.add(fl, "without --nats: ")
-	f.e2b.add(fl, "without --nats: ")
+	f.backends.add(fl, "without --nats: ")
+	f.backends.prices.add(fl, "without --nats: ")
 	fl.StringVar(&f.name, "name", "local", "name of the trainer")
 	fl.VarP(newCount(&f.group, 1), "group", "n", "rollouts of each task")
 	fl.VarP(newCount(&f.parallel, 2), "parallel", "j", "rollouts at once, without --nats")
@@ -148,8 +148,8 @@ func (f *runFlags) request(t *tasks.Task, v jobs.Variant, argv []string) (schema
 	if f.image != "" {
 		r.Sandbox.Image, r.Sandbox.Build = f.image, nil
 	}
-	if r.Sandbox.Build != nil && !hasImages(f.sandbox) {
-		return r, usage("task %s has an environment/Dockerfile, which the %s sandbox cannot build; use --sandbox %s", t.Dir, f.sandbox, orList(backends.WithImages()))
+	if r.Sandbox.Build != nil && !slices.Contains(backends.Builders(), f.sandbox) && !f.backends.local.images(f.sandbox) && (f.sandbox != local.Kind().Name || f.nats.url == "") { // the worker of a server may have its image
+		return r, usage("task %s has an environment/Dockerfile, which the %s sandbox cannot build; use --sandbox %s, or --sandbox local with --local-images", t.Dir, f.sandbox, orList(backends.Builders()))
 	}
 	if spec, err := agents.Find(agents.All(), v.Agent); err == nil && spec.Solution {
 		r.Agent.Env = t.Solution

@@ -24,7 +24,7 @@ func atDash(cmd *cobra.Command, args []string) (paths, argv []string) {
 
 // check returns all errors in the flags and arguments, before a task is read.
 func (f *runFlags) check(cmd *cobra.Command, args []string) error {
-	wrong := []error{f.job.check(cmd), f.box.check(), f.taskEnv.check(), f.ssh.check(), f.e2b.check(), flagOf("name", schema.CheckTrainer(f.name)), f.console.check(), f.checkKeepFailed()}
+	wrong := []error{f.job.check(cmd), f.box.check(), f.taskEnv.check(), f.backends.check(), flagOf("name", schema.CheckTrainer(f.name)), f.console.check(), f.checkKeepFailed()}
 	if args != nil {
 		paths, argv := atDash(cmd, args)
 		switch {

@@ -132,7 +132,7 @@ func absolute(path string) string {
 
 // mayDiffer reports whether a resumed job may have another value of a flag.
 func mayDiffer(name string) bool {
-	return slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "timeout", "help", "nats", "creds", "context", "parallel", "agents", "ssh", "ssh-config", "e2b", "e2b-sandboxes", "e2b-per-minute", "max-cost", "max-tokens-total", "retry", "console", "open", "console-read-only", "keep-failed", "detach"}, name)
+	return slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "timeout", "help", "nats", "creds", "context", "parallel", "agents", "ssh", "ssh-config", "e2b", "e2b-sandboxes", "e2b-per-minute", "prime", "prime-cpus", "prime-memory-gb", "prime-disk-gb", "prime-sandboxes", "prime-per-minute", "kubernetes", "kubernetes-config", "kubernetes-context", "kubernetes-helper-image", "kubernetes-runtime-class", "kubernetes-node-selector", "kubernetes-toleration", "kubernetes-pull-secrets", "kubernetes-gpus", "kubernetes-user-namespaces", "modal", "modal-app", "modal-sandboxes", "modal-per-minute", "local-images", "sandbox-usd-per-hour", "max-cost", "max-tokens-total", "retry", "console", "open", "console-read-only", "keep-failed", "detach"}, name)
 }
 
 // again sets the flags to the job's values and refuses flags that contradict

@@ -44,7 +44,7 @@ func (f *runFlags) run(cmd *cobra.Command, paths, argv []string) error {
 	stderr, all := cmd.ErrOrStderr(), w.Requests()
 	fmt.Fprintf(stderr, "job %s: %d of %s to run\n", shown(j.Dir), len(all), plural(len(j.Plan.Trials), "trial"))
 	if f.nats.context != "" {
-		fmt.Fprintf(stderr, "context %s: workers at %s run them\n", f.nats.context, redacted(f.nats.url))
+		fmt.Fprintf(stderr, "context %s: workers at %s run them\n", f.nats.context, broker.ShownURL(f.nats.url))
 	}
 	if len(all) > 0 {
 		if f.nats.url == "" {
@@ -58,9 +58,9 @@ func (f *runFlags) run(cmd *cobra.Command, paths, argv []string) error {
 	return printJobEnd(cmd, f.output, &j.Plan, shown(j.Dir), j.Results(), f.limits.given(), err)
 }
 
-// printJobEnd prints the results of a job whose run has ended, for the reason of stopped; nil:
-// each trial has a result. limits are the flags of the limits that it had. The error has the
-// exit status of the run.
+// printJobEnd prints the results of a job after the end of its run. stopped is the reason of
+// the end; nil: each trial has a result. limits are the flags of the limits that it had. The
+// error has the exit status of the run.
 func printJobEnd(cmd *cobra.Command, output string, p *jobs.Plan, dir string, results []schema.Result, limits string, stopped error) error {
 	stderr, summary := cmd.ErrOrStderr(), jobs.Sum(len(p.Trials), results)
 	limit := (*jobs.LimitError)(nil)
@@ -205,7 +205,7 @@ func (f *runFlags) work(cmd *cobra.Command, w *jobs.Work) error {
 			return err
 		}
 	}
-	bus := &console.Bus{System: recorded.On(l.broker), URL: f.nats.url, Trainer: f.name}
+	bus := &console.Bus{System: recorded.On(l.broker), URL: broker.ShownURL(f.nats.url), Trainer: f.name}
 	if l.watch != nil && f.console.address() != consoleOff {
 		ops, err := l.watch.dial(ctx, broker.RoleOps, broker.RoleOps, log)
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/kernel"
 	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/jobs"
@@ -54,7 +55,7 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 			closeAll()
 		}
 	}()
-	state, wid, host, closeState, err := f.localState(j, log)
+	state, who, host, closeState, err := f.localState(j, log)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +64,7 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 	if err != nil {
 		return nil, fmt.Errorf("make a state directory: %w", err)
 	}
-	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: files, Trainers: []string{f.name}, Workers: []string{wid}, Relaxed: true, Failed: fail, Log: log}) //nolint:contextcheck // it ends by Shutdown
+	srv, err := broker.StartEmbedded(broker.EmbeddedConfig{StateDir: files, Trainers: []string{f.name}, Workers: []string{who.name}, Relaxed: true, Failed: fail, Log: log}) //nolint:contextcheck // it ends by Shutdown
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +77,7 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 		}
 		return b, err
 	}
-	wb, err := dial(srv.WorkerCreds(wid), "worker", wid)
+	wb, err := dial(srv.WorkerCreds(who.name), "worker", who.name)
 	if err != nil {
 		return nil, err
 	}
@@ -84,11 +85,11 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 		return nil, err
 	}
 	wf := workerFlags{
-		slots: f.parallel, sandboxes: f.sandbox, ssh: f.ssh, e2b: f.e2b, allowNetwork: schema.NetworkOpen + "," + schema.NetworkAllowlist, state: state, agents: f.agents, grace: time.Millisecond, upstreams: f.upstreams, conversationsMB: 1024, images: imageFlags{keepImagesGB: defaultKeepGB}, requestsMB: 512, maxSnapshotMB: defaultCopyMB, person: f.person, reach: host, keep: f.keeping(),
+		room: roomFlags{slots: slotsFlag{n: f.parallel}, keepFreeMemoryMB: -1, keepFreeDiskMB: -1}, sandboxes: f.sandbox, backends: f.backends, allowNetwork: schema.NetworkOpen + "," + schema.NetworkAllowlist, state: state, agents: f.agents, grace: time.Millisecond, upstreams: f.upstreams, conversationsMB: 1024, images: imageFlags{keepImagesGB: defaultKeepGB}, requestsMB: 512, maxSnapshotMB: defaultCopyMB, person: f.person, reach: host, keep: f.keeping(),
 	}
 	timing := broker.DefaultTiming()
 	timing.NoCapable = 0 // no other worker can join
-	w, release, err := wf.start(ctx, wb, wid, timing, nil, nil, log)
+	w, release, err := wf.start(ctx, wb, nil, who, timing, nil, nil, log)
 	if err != nil {
 		return nil, err
 	}
@@ -101,43 +102,49 @@ func (f *runFlags) connect(ctx context.Context, j *jobs.Job, fail func(error), l
 	return &link{tb, &natsFlags{url: srv.URL(), creds: srv.OpsCreds()}, closeAll}, nil
 }
 
-// localState returns the state folder and the name for the worker in this process, and the
+// localState returns the state folder and the names for the worker in this process, and the
 // host of its sandboxes; nil: commands do not reach them. Sandboxes that are kept end with
 // the keeper.
-func (f *runFlags) localState(j *jobs.Job, log zerolog.Logger) (state, wid string, host *reach.Host, done func(), err error) {
+func (f *runFlags) localState(j *jobs.Job, log zerolog.Logger) (state string, who identity, host *reach.Host, done func(), err error) {
 	if f.keeping().For > 0 && f.keeper != nil {
 		if state, err = f.keeper.state(); err == nil {
 			err = checkRoom(state)
 		}
-		if err != nil {
-			return "", "", nil, nil, err
+		who.name = "run-" + randomHex(4)
+		if err == nil {
+			who.owner, err = worker.OwnerOf(who.name, state)
 		}
-		wid = "run-" + randomHex(4)
-		return state, wid, f.keeper.host, func() {}, f.keeper.note(wid, state, f)
+		if err == nil {
+			err = f.keeper.note(who.owner, f)
+		}
+		return state, who, f.keeper.host, func() {}, err
 	}
-	if state, wid, err = localWorker(j); err != nil {
-		return "", "", nil, nil, err
+	if state, who.name, err = localWorker(j); err != nil {
+		return "", who, nil, nil, err
 	}
-	if err = checkRoom(state); err != nil {
+	if err = checkRoom(state); err == nil {
+		who.owner, err = worker.OwnerOf(who.name, state)
+	}
+	if err != nil {
 		os.RemoveAll(state)
-		return "", "", nil, nil, err
+		return "", who, nil, nil, err
 	}
 	if host, err = reach.Open(reach.Root()); err != nil { // another user can cause it
 		log.Warn().Err(err).Msg("turngate sandbox ls does not list the sandboxes of this command")
-		return state, wid, nil, func() { os.RemoveAll(state) }, nil
+		return state, who, nil, func() { os.RemoveAll(state) }, nil
 	}
-	return state, wid, host, func() { host.Close(); os.RemoveAll(state) }, nil
+	return state, who, host, func() { host.Close(); os.RemoveAll(state) }, nil
 }
 
 // minRoom is the free room that the server of a run needs for its streams.
 const minRoom = 16 << 20
 
 func checkRoom(dir string) error {
-	var disk unix.Statfs_t
-	if err := unix.Statfs(dir, &disk); err != nil {
-		return fmt.Errorf("look for the room on the disk of %s: %w", dir, err)
+	free, _, err := kernel.Disk(dir)
+	if err != nil {
+		return fmt.Errorf("look for the room on the disk: %w", err)
 	}
-	if free := int64(disk.Bavail) * disk.Bsize; free < minRoom { //nolint:gosec // sizes of disks fit
+	if free < minRoom {
 		return fmt.Errorf("%s has %d KiB free, want %d or more: %w; free some, or name another folder in TMPDIR", dir, free>>10, minRoom>>10, unix.ENOSPC)
 	}
 	return nil

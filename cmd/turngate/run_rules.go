@@ -7,15 +7,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/replay"
 	"github.com/turngate/turngate/internal/rollout/models"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/trainer"
-	"github.com/turngate/turngate/trainer/replay"
 )
 
-// rules are those of the flags, with the tasks that they loaded.
+// rules are the rules that the flags set, with the tasks that they loaded.
 type rules struct {
 	jobs.Rules
 	cmd     *cobra.Command

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/turngate/turngate/internal/backends"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/backends"
 )
 
 // addSandbox adds the flags --sandbox and --image. The first name is the default.
@@ -37,8 +37,8 @@ func imagesFirst() []string {
 func hasImages(name string) bool { return slices.Contains(backends.WithImages(), name) }
 
 // openBackends makes the named sandbox backends; without names, all that work on
-// this host. A backend for which h has settings must work.
-func openBackends(ctx context.Context, names []string, h sandboxes.Host) ([]sandboxes.Backend, error) {
+// this host. A backend for which h has settings must work, as check tells.
+func openBackends(ctx context.Context, names []string, h sandboxes.Host, check func(context.Context, sandboxes.Backend) error) ([]sandboxes.Backend, error) {
 	var out []sandboxes.Backend
 	var problems []error
 	for _, name := range names {
@@ -54,7 +54,7 @@ func openBackends(ctx context.Context, names []string, h sandboxes.Host) ([]sand
 		if err != nil {
 			return nil, fmt.Errorf("the %s sandbox: %w", k.Name, err)
 		}
-		if err := b.Check(ctx); err != nil {
+		if err := check(ctx, b); err != nil {
 			if len(names) > 0 || k.Asked != nil && k.Asked(h) {
 				return nil, fmt.Errorf("the %s sandbox: %w", k.Name, err)
 			}

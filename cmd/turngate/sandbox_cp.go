@@ -13,8 +13,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
-	"github.com/turngate/turngate/internal/box"
 	"github.com/turngate/turngate/sandboxes"
 )
 
@@ -33,13 +33,16 @@ func sandboxCopyCommand() *cobra.Command {
 		PreRunE: func(_ *cobra.Command, args []string) error {
 			wrong := []error{atLeast("max-mb", f.maxMB, 1)}
 			if len(args) == 2 {
-				_, _, _, err := copySides(args[0], args[1])
+				id, at, _, err := copySides(args[0], args[1], "ID:PATH")
+				if err == nil && !path.IsAbs(at) {
+					err = fmt.Errorf("%q is not valid: want an absolute path after the ID", id+":"+at)
+				}
 				wrong = append(wrong, err)
 			}
 			return usageOf(wrong...)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, at, out, err := copySides(args[0], args[1])
+			id, at, out, err := copySides(args[0], args[1], "ID:PATH")
 			if err != nil {
 				return err
 			}
@@ -49,18 +52,18 @@ func sandboxCopyCommand() *cobra.Command {
 			}
 			b := r.Box(cmd.Context())
 			if out {
-				return f.out(cmd.Context(), b, at, args[1])
+				return f.out(cmd.Context(), b.Files(), at, args[1])
 			}
-			skipped, err := f.in(cmd.Context(), b, args[0], at)
-			if skipped > 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "not copied: %s\n", plural(skipped, "link or special file"))
-			}
-			return err
+			return f.in(cmd, b.Files(), args[0], at)
 		},
 	}
 	cmd.Flags().StringVarP(&f.user, "user", "u", "", "owner of files that are copied in (default: the sandbox's user)")
-	cmd.Flags().Int64Var(&f.maxMB, "max-mb", 4096, "most that is copied out")
+	f.addMost(cmd.Flags())
 	return cmd
+}
+
+func (f *copyFlags) addMost(fl *pflag.FlagSet) {
+	fl.Int64Var(&f.maxMB, "max-mb", 4096, "most that is copied out")
 }
 
 // inSandbox splits an argument of the form ID:PATH.
@@ -69,26 +72,24 @@ func inSandbox(arg string) (id, at string, ok bool) {
 	return id, at, ok && id != "" && at != "" && !strings.ContainsAny(id, "/.")
 }
 
-// copySides returns the sandbox of a copy and the path there; out: it is the source.
-func copySides(from, to string) (id, at string, out bool, err error) {
+// copySides returns the sandbox of a copy and the path there, from arguments of which one has
+// the form; out: this one is the source.
+func copySides(from, to, form string) (id, at string, out bool, err error) {
 	id, at, out = inSandbox(from)
 	other, there, in := inSandbox(to)
 	if in {
 		id, at = other, there
 	}
-	switch {
-	case in == out:
-		err = errors.New("want one path of the form ID:PATH, and one of this host, such as ./name")
-	case !path.IsAbs(at):
-		err = fmt.Errorf("%q is not valid: want an absolute path after the ID", id+":"+at)
+	if in == out {
+		err = fmt.Errorf("want one path of the form %s, and one of this host, such as ./name", form)
 	}
 	return id, at, out, err
 }
 
 // out copies from the sandbox. Nothing in the stream is trusted: only files and folders
 // below the target are written.
-func (f *copyFlags) out(ctx context.Context, b *box.Caller, from, to string) error {
-	info, err := b.Files().Stat(ctx, from)
+func (f *copyFlags) out(ctx context.Context, b sandboxes.Files, from, to string) error {
+	info, err := b.Stat(ctx, from)
 	if err == nil && !info.Mode.IsDir() && !info.Mode.IsRegular() {
 		err = fmt.Errorf("%s is neither a file nor a folder", from)
 	}
@@ -117,7 +118,7 @@ func (f *copyFlags) out(ctx context.Context, b *box.Caller, from, to string) err
 	packed := make(chan error, 1)
 	limit := f.maxMB << 20
 	go func() {
-		err := b.Files().TarOut(ctx, from, w, sandboxes.TarOptions{Limit: limit})
+		err := b.TarOut(ctx, from, w, sandboxes.TarOptions{Limit: limit})
 		w.CloseWithError(err)
 		packed <- err
 	}()
@@ -180,9 +181,17 @@ func writeCopy(root *os.Root, at string, mode fs.FileMode, from io.Reader) error
 	return errors.Join(err, f.Close())
 }
 
-// in copies into the sandbox. It returns the number of files that are neither regular
-// files nor folders, which it leaves out.
-func (f *copyFlags) in(ctx context.Context, b *box.Caller, from, to string) (skipped int, err error) {
+// in copies into the sandbox. It leaves files out that are neither regular files nor
+// folders, and prints their number.
+func (f *copyFlags) in(cmd *cobra.Command, b sandboxes.Files, from, to string) error {
+	skipped, err := f.pack(cmd.Context(), b, from, to)
+	if skipped > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "not copied: %s\n", plural(skipped, "link or special file"))
+	}
+	return err
+}
+
+func (f *copyFlags) pack(ctx context.Context, b sandboxes.Files, from, to string) (skipped int, err error) {
 	info, err := os.Stat(from)
 	if err == nil && !info.IsDir() && !info.Mode().IsRegular() {
 		err = fmt.Errorf("%s is neither a file nor a folder", from)
@@ -191,7 +200,7 @@ func (f *copyFlags) in(ctx context.Context, b *box.Caller, from, to string) (ski
 		return 0, err
 	}
 	to = path.Clean(to)
-	there, err := b.Files().Stat(ctx, to)
+	there, err := b.Stat(ctx, to)
 	switch {
 	case err == nil && there.Mode.IsDir():
 		abs, err := filepath.Abs(from)
@@ -222,7 +231,7 @@ func (f *copyFlags) in(ctx context.Context, b *box.Caller, from, to string) (ski
 	if !info.IsDir() {
 		dir = path.Dir(to)
 	}
-	err = b.Files().TarIn(ctx, dir, r, f.user)
+	err = b.TarIn(ctx, dir, r, f.user)
 	r.CloseWithError(err)
 	<-done
 	return skipped, err

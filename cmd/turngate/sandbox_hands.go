@@ -16,7 +16,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/turngate/turngate/internal/box"
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/sandboxes"
@@ -106,8 +105,13 @@ func sandboxExecCommand() *cobra.Command {
 	return cmd
 }
 
+// starter is a sandbox in which a person runs a command.
+type starter interface {
+	Start(ctx context.Context, c sandboxes.Cmd) (sandboxes.Process, error)
+}
+
 // execIn runs a command of a person in a sandbox.
-func execIn(cmd *cobra.Command, in *box.Caller, c sandboxes.Cmd) error {
+func execIn(cmd *cobra.Command, in starter, c sandboxes.Cmd) error {
 	ctx := cmd.Context()
 	out := plain.Raw(cmd.OutOrStdout())
 	stdin := cmd.InOrStdin()
@@ -161,7 +165,12 @@ func sandboxPortsCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return forwardPort(cmd, r.Box(cmd.Context()), here, there)
+				l, err := listenHere(cmd.Context(), here)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%s is port %d of the sandbox, until Ctrl-C\n", l.Addr(), there)
+				return forwardPort(cmd.Context(), r.Box(cmd.Context()), l, there, cmd.ErrOrStderr())
 			}
 			ports, err := r.Box(cmd.Context()).Ports(cmd.Context())
 			if err != nil {
@@ -195,24 +204,33 @@ func portsOf(text string) (here, there int, err error) {
 	return int(h), int(t), nil
 }
 
-// forwardPort carries connections to a port of this host's loopback address to the
-// sandbox, until the context ends.
-func forwardPort(cmd *cobra.Command, b *box.Caller, here, there int) error {
-	ctx := cmd.Context()
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(here)))
+// connector is a sandbox with ports that a person reaches.
+type connector interface {
+	Connect(ctx context.Context, port int, conn net.Conn) error
+}
+
+// listenHere listens on a port of this host's loopback address.
+func listenHere(ctx context.Context, port int) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
+		return nil, fmt.Errorf("--listen: %w", err)
 	}
+	return l, nil
+}
+
+// forwardPort carries connections of a listener, which it closes, to a port of the
+// sandbox, until the context ends. A connection that fails is a line of failures.
+func forwardPort(ctx context.Context, to connector, l net.Listener, there int, failures io.Writer) error {
+	defer func() { _ = l.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	fmt.Fprintf(cmd.OutOrStdout(), "%s is port %d of the sandbox, until Ctrl-C\n", l.Addr(), there)
 	for {
 		conn, err := l.Accept()
 		if err != nil {
 			return cmp.Or(context.Cause(ctx), err)
 		}
 		go func() {
-			if err := b.Connect(ctx, there, conn); err != nil && ctx.Err() == nil {
-				fmt.Fprintf(cmd.ErrOrStderr(), "port %d: %s\n", there, oneLine(err.Error(), 300))
+			if err := to.Connect(ctx, there, conn); err != nil && ctx.Err() == nil {
+				fmt.Fprintf(failures, "port %d: %s\n", there, oneLine(err.Error(), 300))
 			}
 		}()
 	}

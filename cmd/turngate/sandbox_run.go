@@ -18,11 +18,11 @@ import (
 	"github.com/turngate/turngate/tasks"
 )
 
-// personTime is the time limit of a person who does a task.
+// personTime is the time limit of a person's task.
 const personTime = 24 * time.Hour
 
-// aShell is the command of a person who gives none. Its exit status is 0, since the last
-// command of a person says nothing about the task.
+// aShell is the default command of a person. Its exit status is 0, since the last command of a
+// person says nothing about the task.
 const aShell = `if command -v bash >/dev/null 2>&1; then bash; else sh; fi; exit 0`
 
 type sandboxRunFlags struct {
@@ -47,7 +47,7 @@ func sandboxRunCommand(k *keeper) *cobra.Command {
 			"Exit status: that of ARGV, 0 for a shell; 1 when the rollout had another fault, 2 when the arguments are invalid.",
 		PreRunE: func(cmd *cobra.Command, args []string) error {
 			what, _ := atDash(cmd, args)
-			wrong := []error{f.run.box.check(), f.run.taskEnv.check(), f.run.ssh.check(), f.run.e2b.check(), checkKeep("keep", f.run.keep)}
+			wrong := []error{f.run.box.check(), f.run.taskEnv.check(), f.run.backends.check(), checkKeep("keep", f.run.keep)}
 			if len(what) != 1 {
 				wrong = append(wrong, fmt.Errorf("%d arguments: want a task directory or an image", len(what)))
 			}
@@ -65,8 +65,7 @@ func sandboxRunCommand(k *keeper) *cobra.Command {
 	fl := cmd.Flags()
 	f.run.taskEnv.add(fl)
 	addSandbox(fl, &f.run.sandbox, &f.run.image, imagesFirst(), "", ", instead of the task's own")
-	f.run.ssh.add(fl, "")
-	f.run.e2b.add(fl, "")
+	f.run.backends.add(fl, "")
 	addKeep(fl, &f.run.keep, "keep", "keep the sandbox after the command, for a time, and print the command that enters it")
 	fl.StringArrayVar(&f.run.setup, "setup", nil, "shell command to run in the sandbox before the shell, after the task's own (repeatable)")
 	return cmd
@@ -94,7 +93,7 @@ func (f *runFlags) atTerminal(cmd *cobra.Command, what string, argv []string) er
 	if q.ID, err = jobs.RolloutID(f.name, q.Group, 0); err != nil {
 		return err
 	}
-	if err := q.Validate(); err != nil {
+	if err := schema.Validate(&q); err != nil {
 		return usageOf(err)
 	}
 	seat := newSeat(cmd.InOrStdin(), plain.Raw(cmd.OutOrStdout()), plain.Raw(cmd.ErrOrStderr())) // the person's own programs move the cursor
@@ -130,7 +129,7 @@ func (f *runFlags) taskOrImage(what string) (*tasks.Task, error) {
 	if strings.HasPrefix(what, ".") || strings.HasPrefix(what, "/") {
 		return nil, usage("%q is not valid: want a task directory or an image", what)
 	}
-	if !hasImages(f.sandbox) {
+	if !f.backends.local.images(f.sandbox) {
 		return nil, usage("--sandbox: %s makes no sandboxes of images such as %q: use %s, or name a task directory", f.sandbox, what, orList(imagesFirst()))
 	}
 	f.image = what

@@ -36,9 +36,9 @@ func TestAPersonDoesATask(t *testing.T) {
 	}
 }
 
-// The command has a terminal of the size of the person's, whose settings are as before
-// at the end. Keys that were typed before are not the command's, and Ctrl-D then does
-// not end its input.
+// The command has a terminal of the size of the person's terminal, which has its old settings
+// again at the end. Keys that were typed before are not the command's, and Ctrl-D then does not
+// end its input.
 func TestAPersonAtATerminal(t *testing.T) {
 	script, err := exec.LookPath("script") // makes a terminal
 	testenv.Need(t, "script", err)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"github.com/turngate/turngate/internal/kernel"
 	"github.com/turngate/turngate/internal/rollout"
 	"github.com/turngate/turngate/sandboxes"
 )
@@ -19,7 +20,7 @@ import (
 type seat struct {
 	out, err io.Writer
 	stdin    io.Reader
-	keys     chan []byte   // what was typed; closed at the end of the input
+	keys     chan []byte   // the typed keys; closed at the end of the input
 	closed   chan struct{} // no run reads any more
 	wake     *os.File      // its end wakes the reader of a file; nil: stdin is none
 	screen   int           // descriptor of the terminal; below 0: stdin is none
@@ -102,7 +103,7 @@ func (s *seat) read() {
 
 // forget drops the keys that were typed before a run.
 func (s *seat) forget() {
-	_ = unix.IoctlSetInt(s.screen, unix.TCFLSH, unix.TCIFLUSH)
+	_ = kernel.DropInput(s.screen)
 	select {
 	case <-s.keys:
 	default:

@@ -17,6 +17,7 @@ import (
 type serveFlags struct {
 	tokens, events, listen string
 	tlsCert, tlsKey        string // files
+	monitor                metricsFlags
 }
 
 func (f *serveFlags) check() error {
@@ -32,7 +33,7 @@ func (f *serveFlags) check() error {
 	case err == nil && f.tlsCert == "" && !telemetry.Loopback(f.listen):
 		wrong = append(wrong, fmt.Errorf("--listen: %s is reached from other hosts, which would send their tokens without TLS: want --tls-cert and --tls-key, or a loopback address", f.listen))
 	}
-	return usageOf(wrong...)
+	return usageOf(append(wrong, f.monitor.check("metrics"))...)
 }
 
 // tls returns the configuration of TLS; nil: none.
@@ -53,7 +54,7 @@ func serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve HTTP and JSON to trainers that have no client of NATS",
-		Long: "Serve HTTP and JSON to trainers that have no client of NATS, until SIGTERM: to submit, list and cancel rollouts, to read their results, files and events, and to answer their model calls over a WebSocket.\n\n" +
+		Long: "Serve HTTP and JSON to trainers that have no client of NATS, until SIGTERM: to submit, list and cancel rollouts, to read their results, files and events, and to answer their model calls, run their tools and verify over a WebSocket.\n\n" +
 			"--tokens names a file with the trainers that are admitted: a YAML list of trainer, sha256 (of the bearer token, in hex) and creds (the file with the trainer's credential). A front acts with the credential of the token's trainer, so the NATS server bounds what it can do. " +
 			"It keeps no state: several fronts may run behind a balancer.",
 		Args:    cobra.NoArgs,
@@ -68,6 +69,12 @@ func serveCommand() *cobra.Command {
 			if c.TLS, err = f.tls(); err != nil {
 				return err
 			}
+			m, err := f.monitor.begin(log)
+			if err != nil {
+				return err
+			}
+			defer m.close()
+			c.HTTP = m.http()
 			if f.events != "" {
 				nf.creds = f.events
 				role := broker.RoleOps
@@ -83,6 +90,7 @@ func serveCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			m.ready(until(cmd.Context(), s.Ready))
 			log.Info().Str("address", s.Address()).Bool("tls", c.TLS != nil).Msg("serving trainers")
 			return s.Run(cmd.Context())
 		},
@@ -94,5 +102,6 @@ func serveCommand() *cobra.Command {
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:8420", "address and port; port 0 is a free one; one that is not of the loopback needs TLS")
 	fl.StringVar(&f.tlsCert, "tls-cert", "", "file with the certificate of the front (PEM)")
 	fl.StringVar(&f.tlsKey, "tls-key", "", "file with the key of the certificate (PEM)")
+	f.monitor.add(fl)
 	return cmd
 }

@@ -14,7 +14,7 @@ import (
 // inside this process or on other workers.
 type singles struct {
 	trainer *trainer.Trainer
-	runner  *trainer.Runner
+	runner  *runner
 	close   func()
 }
 
@@ -35,10 +35,10 @@ func openSingles(ctx context.Context, f *runFlags, answer trainer.Answerer, log 
 		l.close()
 		return nil, nil, err
 	}
-	s := &singles{trainer: t, runner: trainer.NewRunner(t)}
+	s := &singles{trainer: t, runner: newRunner(t)}
 	var bg sync.WaitGroup
 	bg.Go(func() {
-		if err := s.runner.Serve(serving); serving.Err() == nil {
+		if err := s.runner.serve(serving); serving.Err() == nil {
 			stop(err)
 		}
 	})
@@ -67,5 +67,5 @@ func (s *singles) run(ctx context.Context, q schema.Request, bundle []byte) (sch
 		}
 		q.Task.Bundle = sha
 	}
-	return s.runner.Run(ctx, q)
+	return s.runner.run(ctx, q)
 }

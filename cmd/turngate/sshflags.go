@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/turngate/turngate/internal/backends/ssh"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/ssh"
 )
 
 // sshFlags name the hosts of the backend ssh.

@@ -104,7 +104,7 @@ func tapCommand() *cobra.Command {
 	return cmd
 }
 
-// maxAsked bounds the rollouts whose groups and tasks are remembered.
+// maxAsked bounds the rollouts with remembered groups and tasks.
 const maxAsked = 10_000
 
 // shower returns a function that prints the events that are selected.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turngate/turngate/internal/importer"
 	"github.com/turngate/turngate/tasks"
-	"github.com/turngate/turngate/tasks/importer"
 )
 
 func taskCommand() *cobra.Command {

@@ -38,7 +38,7 @@ func taskCheckCommand() *cobra.Command {
 			if f.pass <= 0 {
 				wrong = append(wrong, fmt.Errorf("--pass: %v is not valid: want a reward above 0", f.pass))
 			}
-			return usageOf(append(wrong, f.run.box.check(), f.run.taskEnv.check(), f.run.ssh.check(), f.run.e2b.check(), flagOf("name", schema.CheckTrainer(f.run.name)), checkPaths(args))...)
+			return usageOf(append(wrong, f.run.box.check(), f.run.taskEnv.check(), f.run.backends.check(), flagOf("name", schema.CheckTrainer(f.run.name)), checkPaths(args))...)
 		},
 		RunE: func(cmd *cobra.Command, paths []string) error { return f.check(cmd, paths) },
 	}
@@ -47,8 +47,7 @@ func taskCheckCommand() *cobra.Command {
 	fl := cmd.Flags()
 	f.run.taskEnv.add(fl)
 	addSandbox(fl, &f.run.sandbox, &f.run.image, imagesFirst(), "", ", instead of the tasks' own")
-	f.run.ssh.add(fl, "without --nats: ")
-	f.run.e2b.add(fl, "without --nats: ")
+	f.run.backends.add(fl, "without --nats: ")
 	fl.StringVar(&f.run.box.network, "network", "", "network of the sandbox: none, open or allowlist (default: the task's, else none)")
 	fl.StringVar(&f.run.name, "name", "local", "name of the trainer")
 	fl.StringVar(&f.run.agents, "agents", cacheDir(), "folder of installed agents")
@@ -113,7 +112,7 @@ func (f *taskCheckFlags) request(t *tasks.Task, agent string) (schema.Request, e
 	if q.ID, err = jobs.RolloutID(own.name, q.Group, 0); err != nil {
 		return q, err
 	}
-	return q, q.Validate()
+	return q, schema.Validate(&q)
 }
 
 func checkLine(r taskcheck.Report) string {

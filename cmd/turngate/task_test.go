@@ -56,7 +56,7 @@ func TestTaskRequestPrintsARequest(t *testing.T) {
 		t.Fatalf("%v, %+v", err, got)
 	}
 	r.ID, r.Trainer, r.Sandbox.Backend = "alpha-1", "alpha", "docker"
-	if err := r.Validate(); err != nil || len(r.Steps) != 2 || r.Steps[0].Verify == nil || r.Steps[0].Verify.Separate == nil || r.Agent.Env["A"] != "b" {
+	if err := schema.Validate(&r); err != nil || len(r.Steps) != 2 || r.Steps[0].Verify == nil || r.Steps[0].Verify.Separate == nil || r.Agent.Env["A"] != "b" {
 		t.Errorf("%v, %+v", err, r)
 	}
 	data, err := os.ReadFile(file)

@@ -55,6 +55,7 @@ type topWorker struct {
 	Running  int    `json:"running"`
 	Slots    int    `json:"slots"`
 	Draining bool   `json:"draining"`
+	Full     string `json:"full,omitempty"` // reason for which it takes no request now
 }
 
 func topCommand() *cobra.Command {
@@ -181,7 +182,7 @@ func readTop(ctx context.Context, b *broker.Broker, backlogs *queue.Backlogs, ac
 		return now, err
 	}
 	for _, p := range workers {
-		now.Workers = append(now.Workers, topWorker{p.Worker, len(p.Running), p.Slots, p.Draining})
+		now.Workers = append(now.Workers, topWorker{p.Worker, len(p.Running), p.Slots, p.Draining, plain.Line(p.Full, 120)})
 	}
 	for _, w := range waiting.Lanes {
 		now.Lanes = append(now.Lanes, entryOfLane(&w, &waiting, workers, now.At))
@@ -242,10 +243,20 @@ func ageOf(e *queueEntry) float64 {
 // lines returns the text of a screen for a terminal of this size; 0: for none.
 func (f *topFlags) lines(s *topScreen, columns, rows int) ([]string, error) {
 	slots, used, draining, queued, parked, running := 0, 0, 0, uint64(0), uint64(0), 0
+	followed := map[string]bool{} // workers with a process that takes rollouts, in the slots of the others, too
 	for _, w := range s.Workers {
-		slots, used = slots+w.Slots, used+w.Running
-		if w.Draining {
+		followed[w.Worker] = followed[w.Worker] || !w.Draining
+	}
+	for _, w := range s.Workers {
+		used += w.Running
+		switch {
+		case !w.Draining:
+			slots += w.Slots
+		case followed[w.Worker]:
 			draining++
+		default: // its other slots are of no use
+			draining++
+			slots += w.Running
 		}
 	}
 	for _, l := range s.Lanes {
@@ -257,7 +268,7 @@ func (f *topFlags) lines(s *topScreen, columns, rows int) ([]string, error) {
 		phases = append(phases, fmt.Sprintf("%d %s", s.Phases[name], oneLine(name, 40)))
 	}
 	lines := []string{
-		fmt.Sprintf("turngate top  %s  %s  sorted by %s", s.At.Format("15:04:05"), cmp.Or(f.nats.context, redacted(f.nats.url)), f.sort),
+		fmt.Sprintf("turngate top  %s  %s  sorted by %s", s.At.Format("15:04:05"), cmp.Or(f.nats.context, broker.ShownURL(f.nats.url)), f.sort),
 		fmt.Sprintf("workers   %d (%d draining), %d of %d slots used", len(s.Workers), draining, used, slots),
 		fmt.Sprintf("queue     %d queued, %d parked, %d unreadable", queued, parked, s.Dead),
 		fmt.Sprintf("rollouts  %d run%s", running, strings.TrimRight(": "+strings.Join(phases, ", "), ": ")),
@@ -269,8 +280,11 @@ func (f *topFlags) lines(s *topScreen, columns, rows int) ([]string, error) {
 	workers := &table{width: columns, rows: [][]string{{"WORKER", "RUNNING", "SLOTS", "STATE"}}, names: []string{"WORKER"}}
 	for _, w := range s.Workers {
 		state := "ready"
-		if w.Draining {
+		switch {
+		case w.Draining:
 			state = "draining"
+		case w.Full != "":
+			state = "full: " + w.Full
 		}
 		workers.row(w.Worker, w.Running, w.Slots, state)
 	}
@@ -309,7 +323,7 @@ func (f *topFlags) lines(s *topScreen, columns, rows int) ([]string, error) {
 	return lines, nil
 }
 
-// cutLine shortens a line, whose spaces stay.
+// cutLine shortens a line and keeps its spaces.
 func cutLine(s string, columns int) string {
 	if r := []rune(s); len(r) > columns {
 		return string(r[:max(columns-1, 0)]) + "…"

@@ -42,3 +42,15 @@ func TestTopFits(t *testing.T) {
 		t.Errorf("%d lines, %v", len(lines), err)
 	}
 }
+
+// TestTopCountsTheSlotsOfAHandOverOnce: the process that follows has the slots of the one
+// that drains.
+func TestTopCountsTheSlotsOfAHandOverOnce(t *testing.T) {
+	s := &topScreen{At: time.Unix(0, 0), Workers: []topWorker{
+		{Worker: "w1", Running: 1, Slots: 2, Draining: true}, {Worker: "w1", Running: 1, Slots: 2}, {Worker: "w2", Running: 3, Slots: 4, Draining: true},
+	}}
+	lines, err := (&topFlags{sort: sortName}).lines(s, 0, 0)
+	if text := strings.Join(lines, "\n"); err != nil || !strings.Contains(text, "3 (2 draining), 5 of 5 slots used") {
+		t.Errorf("%s, %v", text, err)
+	}
+}

@@ -16,6 +16,9 @@ import (
 // that wait, without a terminal and on one.
 func showsTop(t *testing.T, p person) {
 	t.Helper()
+	harness.Eventually(t, "a worker that announces no rollout", 2*time.Minute, func() bool {
+		return strings.Contains(p.turngate(t, "top", "--once").out, "workers   1 (0 draining), 0 of ")
+	})
 	for want, args := range map[int][]string{1: {"--once"}, 0: {}, 2: {"-n", "2", "--interval", "100ms", "--sort", "age"}} {
 		got := p.turngate(t, append([]string{"top"}, args...)...)
 		if got.code != 0 || !strings.Contains(got.out, "workers   1 (0 draining), 0 of ") || !strings.Contains(got.out, "\nWORKER") || strings.Contains(got.out, "\x1b") {

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/turngate/turngate/internal/backends"
 	"github.com/turngate/turngate/internal/testenv"
-	"github.com/turngate/turngate/sandboxes/backends"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -24,8 +24,8 @@ func toyOverlay(t *testing.T) string {
 		filepath.Join(root, "agents/toy.go"):        filepath.Join(toys, "agent.go"),
 	}
 	for _, list := range []struct{ file, after, line string }{
-		{"sandboxes/backends/backends.go", "\t\te2b.Kind(),\n", "\t\ttoy.Kind(),\n"},
-		{"sandboxes/backends/backends.go", "\t\"github.com/turngate/turngate/sandboxes/ssh\"\n", "\t\"github.com/turngate/turngate/sandboxes/toy\"\n"},
+		{"internal/backends/backends.go", "\t\tmodal.Kind(),\n", "\t\ttoy.Kind(),\n"},
+		{"internal/backends/backends.go", "\t\"github.com/turngate/turngate/internal/backends/ssh\"\n", "\t\"github.com/turngate/turngate/sandboxes/toy\"\n"},
 		{"agents/spec.go", "\t\tnop(),\n", "\t\ttoy(),\n"},
 	} {
 		original := filepath.Join(root, list.file)

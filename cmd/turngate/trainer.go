@@ -9,11 +9,12 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"github.com/turngate/turngate/internal/playback"
+	"github.com/turngate/turngate/internal/replay"
+	"github.com/turngate/turngate/internal/telemetry"
 	"github.com/turngate/turngate/internal/upstream"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
-	"github.com/turngate/turngate/trainer/replay"
-	"github.com/turngate/turngate/trajectory/playback"
 )
 
 // modelFlags select the answerer of model calls.
@@ -89,6 +90,20 @@ func (f *modelFlags) asking(answer func(context.Context, *schema.Call, func(*sch
 	}
 }
 
+// counted counts the answers of an answerer.
+func counted(answer trainer.Answerer, by *telemetry.Answers) trainer.Answerer {
+	return func(ctx context.Context, c *trainer.Call) (*schema.Reply, error) {
+		ended := by.Began(ctx)
+		reply, err := answer(ctx, c)
+		refused := err
+		if err == nil {
+			refused = schema.CheckAnswer(reply.Message) // the trainer answers with this error
+		}
+		ended(reply, refused)
+		return reply, err
+	}
+}
+
 // tools returns the tools of the recording, and further tools of a request, which
 // the recorded agent did not call. Without a recording there are none.
 func (f *modelFlags) tools(more ...schema.ToolSpec) map[string]trainer.Tool {
@@ -113,6 +128,7 @@ func trainerCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "trainer", Short: "Answer model calls; add and remove trainers"}
 	var nf natsFlags
 	var mf modelFlags
+	var monitor metricsFlags
 	var name, shard, model string
 	var takeOver bool
 	serve := &cobra.Command{
@@ -121,7 +137,7 @@ func trainerCommand() *cobra.Command {
 		Long:  "Answer a trainer's model calls until stopped. The key of an upstream comes from TURNGATE_UPSTREAM_KEY or the file TURNGATE_UPSTREAM_KEY_FILE.",
 		Args:  cobra.NoArgs,
 		PreRunE: func(*cobra.Command, []string) error {
-			return usageOf(mf.check(), flagOf("name", schema.CheckTrainer(name)))
+			return usageOf(mf.check(), monitor.check("metrics"), flagOf("name", schema.CheckTrainer(name)))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			answer, err := mf.open(model)
@@ -132,6 +148,11 @@ func trainerCommand() *cobra.Command {
 				return usage("--trainer: say who answers: replay:FILE or upstream:URL")
 			}
 			log := newLogger(cmd, zerolog.InfoLevel)
+			m, err := monitor.begin(log)
+			if err != nil {
+				return err
+			}
+			defer m.close()
 			b, err := nf.dial(cmd.Context(), "trainer", name, log)
 			if err != nil {
 				return err
@@ -143,7 +164,8 @@ func trainerCommand() *cobra.Command {
 			}
 			defer t.Close()
 			log.Info().Str("trainer", name).Int("pid", os.Getpid()).Msg("answering model calls")
-			err = t.Serve(cmd.Context(), answer)
+			m.ready(until(cmd.Context(), t.Ready))
+			err = t.Serve(cmd.Context(), counted(answer, m.answers()))
 			if cmd.Context().Err() != nil {
 				return nil
 			}
@@ -153,6 +175,7 @@ func trainerCommand() *cobra.Command {
 	nf.trainer = &name
 	nf.add(serve, defaultURL)
 	mf.add(serve)
+	monitor.add(serve.Flags())
 	serve.Flags().StringVar(&model, "model", "", "model to ask the upstream for (default: its only one)")
 	serve.Flags().StringVar(&name, "name", "local", "name of the trainer")
 	serve.Flags().StringVar(&shard, "shard", schema.DefaultShard, "shard whose calls are answered")

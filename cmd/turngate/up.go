@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 
@@ -11,12 +12,13 @@ import (
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/console"
 	"github.com/turngate/turngate/internal/contexts"
+	"github.com/turngate/turngate/internal/handover"
 	"github.com/turngate/turngate/internal/operate"
 	"github.com/turngate/turngate/jobs/recorded"
 )
 
 func upCommand(hurry <-chan struct{}) *cobra.Command {
-	var wf workerFlags
+	wf := workerFlags{patience: workerPatience()}
 	var sf serverFlags
 	var cf consoleFlags
 	var uc upContext
@@ -26,13 +28,22 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 		Long:    "Start a NATS server on 127.0.0.1 with JetStream and a worker in one process. Credentials are generated into the state directory. At a terminal, the URL on stderr opens a console in a browser of this host.",
 		Args:    cobra.NoArgs,
 		PreRunE: func(*cobra.Command, []string) error { return usageOf(wf.check(), cf.check(), uc.check()) },
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			ctx := cmd.Context()
-			wid, release, err := identity(wf.state, "")
+			process, err := handover.Join(wf.state)
 			if err != nil {
 				return err
 			}
-			defer release()
+			defer process.Leave()
+			if err := process.Begin(); errors.Is(err, handover.ErrBusy) {
+				return fmt.Errorf("%w %s: give this one its own with --state", err, wf.state)
+			} else if err != nil {
+				return err
+			}
+			who, err := identify(wf.state, "")
+			if err != nil {
+				return err
+			}
 			log := newLogger(cmd, zerolog.InfoLevel)
 			m, err := wf.monitor.begin(log)
 			if err != nil {
@@ -40,19 +51,21 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 			}
 			defer m.close()
 			c := sf.config(wf.state, log)
-			c.Workers = append(c.Workers, wid)
+			c.Workers = append(c.Workers, who.name)
 			srv, err := broker.StartEmbedded(c)
 			if err != nil {
 				return err
 			}
 			defer srv.Shutdown()
-			nf := natsFlags{url: srv.URL(), creds: srv.WorkerCreds(wid)}
-			b, err := nf.dial(ctx, "worker", wid, log)
+			defer sf.desk(ctx, srv, log)()
+			nf := natsFlags{url: srv.URL(), creds: srv.WorkerCreds(who.name)}
+			b, err := nf.dial(ctx, "worker", who.name, log)
 			if err != nil {
 				return err
 			}
 			defer b.Close()
 			m.watchBacklog(b)
+			m.watchStore(wf.state)
 			if cf.address() != consoleOff {
 				role, creds := broker.RoleAdmin, srv.AdminCreds()
 				if cf.consoleReadOnly {
@@ -64,17 +77,17 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 					noConsole(cmd.ErrOrStderr(), err)
 				} else {
 					defer b.Close()
-					defer cf.serve(ctx, cmd.ErrOrStderr(), console.Config{Source: &console.Bus{System: recorded.On(b), URL: srv.URL()}, System: operate.On(b, ""), Play: sf.play(srv, log), Log: log})()
+					defer cf.serve(ctx, cmd.ErrOrStderr(), console.Config{Source: &console.Bus{System: recorded.On(b), URL: srv.URL()}, System: operate.On(b, ""), Play: sf.play(srv, log), HTTP: m.http(), Log: log})()
 				}
 			}
-			return wf.serve(ctx, b, wid, hurry, m, log, func() {
-				if err := sf.print(cmd.OutOrStdout(), srv, wid); err != nil {
+			return wf.serve(ctx, b, process, who, hurry, m, log, func() {
+				if err := sf.print(cmd.OutOrStdout(), srv, who.name); err != nil {
 					log.Warn().Err(err).Msg("the credentials are not listed")
 				}
 				if err := uc.store(cmd, wf.state, srv); err != nil {
 					log.Warn().Err(err).Msg("there is no context for this server")
 				}
-				log.Info().Str("worker", wid).Int("slots", wf.slots).Msg("NATS and a worker are ready")
+				log.Info().Str("worker", who.name).Stringer("slots", &wf.room.slots).Msg("NATS and a worker are ready")
 			})
 		},
 	}

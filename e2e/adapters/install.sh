@@ -19,7 +19,7 @@ for name; do
 	openenv) # of SGLang only the source is read: it does not run without a GPU
 		packages="openenv==0.10.0 pyarrow==26.0.1"
 		bare="sglang==0.5.23" ;;
-	verifiers) packages="verifiers==0.4.0" ;;
+	verifiers) packages="verifiers==0.4.0 prime-sandboxes==0.5.1" ;;
 	torch) packages="torch==2.15.0" ;; # 5.4 GB: it has no wheel without the libraries for GPUs
 	trl) # 6 GB with torch. verl and skyrl have parts for GPUs, so they come without most of their dependencies
 		packages="trl==1.16.0 openenv==0.10.0 aiohttp ray hydra-core tensordict codetiming cloudpathlib loguru skyrl-gym pybase64 tenacity"

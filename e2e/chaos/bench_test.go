@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/e2e/chaos/history"
+	"github.com/turngate/turngate/internal/broker/wire"
 	"github.com/turngate/turngate/internal/testenv"
 )
 
@@ -372,16 +373,7 @@ func (b *bench) printLogs(violation string) {
 }
 
 // wait waits for a while, or until the context ends.
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+func wait(ctx context.Context, d time.Duration) bool { return wire.Pause(ctx, d) == nil }
 
 // ledger records when each process started and died.
 type ledger struct {

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/turngate/turngate/e2e/chaos/history"
 	"github.com/turngate/turngate/schema"
 )
@@ -96,9 +94,7 @@ func peer(conn net.Conn) int {
 	}
 	pid := 0
 	_ = raw.Control(func(fd uintptr) {
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(cred.Pid)
-		}
+		pid = peerOf(int(fd))
 	})
 	return pid
 }

@@ -258,9 +258,8 @@ type generation struct {
 	text string
 }
 
-// checkCommitted checks I3: the generations of a result are those that its trainer
-// made for the calls of this attempt, one for each call. made has the call of each
-// generation.
+// checkCommitted checks I3: its trainer made the generations of a result for the calls of this
+// attempt, one for each call. made has the call of each generation.
 func (r *report) checkCommitted(trained []history.Trained, made map[string]schema.Key) {
 	for _, l := range trained {
 		seen := map[int]bool{}

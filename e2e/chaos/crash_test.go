@@ -22,7 +22,7 @@ import (
 // code, and checks that the others and the restarted one bring every rollout to
 // exactly one result.
 func TestACrashBetweenEveryTwoSteps(t *testing.T) {
-	t.Parallel()
+	full(t)
 	bin := build(t)
 	unused := ways()
 	for _, point := range crashPoints(t) {

@@ -100,7 +100,7 @@ func (h *hostile) targets() []string {
 	out := []string{
 		subjects.State(id), subjects.Result(id), subjects.RequestCopy(id), subjects.Request(0, tid),
 		subjects.TrainerCancel(tid), subjects.Hold(tid), subjects.TrainerResults(tid), subjects.WorkerControl("w0"), subjects.Lease("w0", "p1"), subjects.JanitorLease,
-		subjects.Presence("w0"), "_INBOX.gate." + tid + ".w0.p1." + randomToken(), "_INBOX.worker.w0.p1." + randomToken(), "_INBOX.trainer." + tid + "." + randomToken(), subjects.Dead("unreadable", subjects.Queue(tid)),
+		subjects.Presence("w0", "p1"), "_INBOX.gate." + tid + ".w0.p1." + randomToken(), "_INBOX.worker.w0.p1." + randomToken(), "_INBOX.trainer." + tid + "." + randomToken(), subjects.Dead("unreadable", subjects.Queue(tid)),
 		subjects.Event(id, "phase"), subjects.Live(id, 1),
 	}
 	for _, stream := range append(queuesOf([]string{tid}), subjects.Records(tid), subjects.StreamEvents, subjects.StreamLeases) {

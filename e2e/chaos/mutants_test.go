@@ -40,8 +40,8 @@ func TestTheCheckerCanFail(t *testing.T) {
 	}
 }
 
-// TestTheCheckerReadsCommittedGenerations: a result may commit only what its trainer
-// made for its attempt and call.
+// TestTheCheckerReadsCommittedGenerations: a result may commit only generations that its
+// trainer made for its attempt and call.
 func TestTheCheckerReadsCommittedGenerations(t *testing.T) {
 	key := func(id schema.ID, attempt, call int) schema.Key {
 		return schema.Key{Rollout: id, Attempt: attempt, Call: call}

@@ -133,7 +133,7 @@ var kinds = []struct { //nolint:gochecknoglobals // a constant table
 	{"frame", regexp.MustCompile(`^_INBOX\.gate\.`)},
 	{"lease", regexp.MustCompile(`^\$KV\.lease\.[\w-]+\.[\w-]+$`)},
 	{"janitor", regexp.MustCompile(`^\$KV\.lease\.janitor$`)},
-	{"presence", regexp.MustCompile(`^(\$KV\.workers\.[\w-]+|worker\.[\w-]+\.status)$`)},
+	{"presence", regexp.MustCompile(`^(\$KV\.workers\.[\w-]+\.[\w-]+|worker\.[\w-]+\.status)$`)},
 	{"control", regexp.MustCompile(`^worker\.([\w-]+\.control|trainers)$`)},
 	{"from trainer", regexp.MustCompile(`^trainer\.[a-z0-9_]+\.(cancel|hold|fleet|open|attach)$`)},
 	{"hold", regexp.MustCompile(`^\$KV\.control\.hold\.[a-z0-9_]+$`)},

@@ -63,6 +63,7 @@ class Trainer:
         self._client = client
         self._folder = folder
         self._record = Record(folder / f"trainer-{client.name}.jsonl")
+        self._progress = folder / f"progress-{client.name}"
 
     def there(self, name: str) -> bool:
         return (self._folder / name).exists()
@@ -80,28 +81,37 @@ class Trainer:
                 await asyncio.sleep(0.06)
         yield Reply(message={"role": "assistant", "content": text}, finish_reason="stop")
 
-    async def submit(self) -> None:
-        """Submit groups and record the progress.
+    async def submit_begun(self) -> int:
+        """Submit the group again in whose submission an earlier process ended, and return the next rollout's number.
 
-        After a restart the last group is submitted again, except the rollouts whose results were there: a rollout
-        that is submitted again gives its result again. A group that was begun is submitted even if enough were
-        meanwhile: its process may have died before the client knew of it.
+        Rollouts whose results were there are left out: a rollout that is submitted again gives its result again. So
+        this comes before any result is taken. Enough may have been submitted meanwhile: the process may have died
+        before the client knew of the group.
         """
-        progress = self._folder / f"progress-{self._client.name}"
-        n = int(progress.read_text()) if progress.exists() else 0
+        n = int(self._progress.read_text()) if self._progress.exists() else 0
         begun, ended = self._record.before("submit"), self._record.before("result")
-        while request(self._client, n).id in begun or not self.there(ENOUGH):
-            group = [r for r in (request(self._client, n + i) for i in range(4)) if r.id not in ended]
-            for r in group:
-                self._record.write(op="submit", id=r.id, max=r.max_attempts)
-            if group:
-                await self._client.submit(group)
+        if request(self._client, n).id not in begun:
+            return n
+        await self._submit_group(n, ended)
+        return n + 4
+
+    async def submit_from(self, n: int) -> None:
+        """Submit groups from rollout n on."""
+        while not self.there(ENOUGH):
+            await self._submit_group(n, set())
             n += 4
-            new = progress.with_suffix(".new")
-            new.write_text(str(n))
-            new.rename(progress)
             await asyncio.sleep(0.35)
         (self._folder / f"submitted-{self._client.name}").touch()
+
+    async def _submit_group(self, n: int, ended: set[str]) -> None:
+        group = [r for r in (request(self._client, n + i) for i in range(4)) if r.id not in ended]
+        for r in group:
+            self._record.write(op="submit", id=r.id, max=r.max_attempts)
+        if group:
+            await self._client.submit(group)
+        new = self._progress.with_suffix(".new")
+        new.write_text(str(n + 4))
+        new.rename(self._progress)
 
     async def cancel(self) -> None:
         """Cancel a group that was submitted a moment ago, now and then."""
@@ -148,8 +158,9 @@ async def main() -> None:
         trainer = Trainer(client, folder)
         client.serve(trainer.answer)
         print("ready", flush=True)
+        begun = await trainer.submit_begun()
         results = asyncio.create_task(trainer.results())
-        work = [results, asyncio.create_task(trainer.submit()), asyncio.create_task(trainer.cancel())]
+        work = [results, asyncio.create_task(trainer.submit_from(begun)), asyncio.create_task(trainer.cancel())]
         while not results.done():
             ended, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:

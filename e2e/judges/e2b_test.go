@@ -8,11 +8,11 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/turngate/turngate/sandboxes/e2b/e2btest"
+	"github.com/turngate/turngate/internal/backends/e2b/e2btest"
 )
 
-// TestE2BClient checks the server that stands in for E2B in the tests of the backend e2b:
-// E2B's official client works with it as with the service.
+// TestE2BClient checks the test server that replaces E2B in the tests of the backend e2b: E2B's
+// official client works with it as with the service.
 func TestE2BClient(t *testing.T) {
 	node := node(t)
 	s := e2btest.Start(t)

@@ -40,10 +40,12 @@ type cell struct {
 
 // TestMatrix runs every mode with every agent, whole and streamed. The variables
 // TURNGATE_MATRIX_AGENTS and TURNGATE_MATRIX_MODES choose some, by their names with
-// commas between them; without the first, four agents run.
+// commas between them; without the first, four agents run. opencode:buffer is this agent
+// with streams of this form alone, where a mode has streams.
 func TestMatrix(t *testing.T) {
 	testenv.Slow(t)
-	names, chosen := agentNames(t), chosenModes(t)
+	names, forms := agentNames(t)
+	chosen := chosenModes(t)
 	e, url := serveEngine(t, modes())
 	tr := dial(t, start(t))
 	upstreams := map[string]*upstream.Upstream{}
@@ -55,7 +57,7 @@ func TestMatrix(t *testing.T) {
 		upstreams[m.name] = u
 		for _, agent := range names {
 			for _, stream := range []string{schema.StreamBuffer, schema.StreamPass} {
-				if m.whole && stream == schema.StreamPass {
+				if m.whole && stream == schema.StreamPass || !m.whole && forms[agent] != "" && forms[agent] != stream {
 					continue
 				}
 				c := &cell{mode: m, agent: agent, stream: stream, id: schema.ID(fmt.Sprintf("local-%d", len(cells)))}
@@ -103,10 +105,12 @@ func TestMatrix(t *testing.T) {
 	t.Log("\n" + table(chosen, names, cells, found))
 }
 
-// agentNames returns the agents to run.
-func agentNames(t *testing.T) []string {
+// agentNames returns the agents to run, and the form of the streams of those that have
+// only one.
+func agentNames(t *testing.T) (names []string, forms map[string]string) {
 	t.Helper()
-	names := strings.Split(os.Getenv("TURNGATE_MATRIX_AGENTS"), ",")
+	forms = map[string]string{}
+	names = strings.Split(os.Getenv("TURNGATE_MATRIX_AGENTS"), ",")
 	switch names[0] {
 	case "":
 		names = []string{"opencode", "pi", "codex", "claude-code"}
@@ -118,14 +122,19 @@ func agentNames(t *testing.T) []string {
 			}
 		}
 	}
-	for _, name := range names {
+	for i, name := range names {
+		name, form, _ := strings.Cut(name, ":")
+		if form != "" && form != schema.StreamBuffer && form != schema.StreamPass {
+			t.Fatalf("TURNGATE_MATRIX_AGENTS: %s:%s: a form is %s or %s", name, form, schema.StreamBuffer, schema.StreamPass)
+		}
+		names[i], forms[name] = name, form
 		s, err := agents.Find(agents.All(), name)
 		harness.Must(t, err)
 		if !(agents.Cache{Dir: agentCache()}).Installed(s) {
 			testenv.Need(t, "agents", fmt.Errorf("%s: %w", name, agents.ErrNotInstalled))
 		}
 	}
-	return names
+	return names, forms
 }
 
 func agentCache() string {

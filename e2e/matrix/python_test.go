@@ -18,7 +18,7 @@ import (
 // a handler of the user. Mode template_strips_five_turns of TestMatrix does it with an engine.
 func TestTrainersInPythonTrainEverySampledToken(t *testing.T) {
 	testenv.Slow(t)
-	names := agentNames(t)
+	names, _ := agentNames(t)
 	python := testenv.Python(t, "openenv") // with the packages that the client imports
 	nats := start(t)
 	task := writeTask(t)

@@ -44,7 +44,7 @@ func TestAdmissionOfANatsServer(t *testing.T) {
 	keys := keyring(t, "alpha")
 	port := testenv.FreePort(t)
 	f := broker.ServerFile{Listen: "127.0.0.1:" + strconv.Itoa(port), Store: filepath.Join(t.TempDir(), "js")}
-	cmd := startServer(t, natsServer(t), configFile(t, keys, f, "nats.conf"))
+	cmd := startServer(t, testenv.NATSServer(t), configFile(t, keys, f, "nats.conf"))
 	w := &world{url: "nats://127.0.0.1:" + strconv.Itoa(port), keys: keys}
 	awaitServer(t, w.url, keys.AdminCreds())
 	if err := broker.ReloadServers(t.Context(), w.url, keys.SystemCreds()); !errors.Is(err, broker.ErrOtherServer) {

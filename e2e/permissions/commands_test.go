@@ -175,7 +175,7 @@ func TestCommandsOfANatsServer(t *testing.T) {
 	keys := keyring(t, "alpha", "beta")
 	port := testenv.FreePort(t)
 	f := broker.ServerFile{Listen: "127.0.0.1:" + strconv.Itoa(port), Store: filepath.Join(t.TempDir(), "js")}
-	cmd := startServer(t, natsServer(t), configFile(t, keys, f, "nats.conf"))
+	cmd := startServer(t, testenv.NATSServer(t), configFile(t, keys, f, "nats.conf"))
 	url := "nats://127.0.0.1:" + strconv.Itoa(port)
 	awaitServer(t, url, keys.AdminCreds())
 	w := newWorld(t, url, keys)

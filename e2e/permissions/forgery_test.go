@@ -21,7 +21,7 @@ func targets() []string {
 		"$JS.API.STREAM.DELETE.VICTIM", "$JS.API.STREAM.PURGE.VICTIM",
 		subjects.State("beta-1"), subjects.Result("beta-1"), subjects.RequestCopy("beta-1"),
 		subjects.Request(0, "beta"), subjects.Requests, "rollout.beta-1.events.result", "rollout.beta-1.live.1", "rollout.beta-1.llm.beta.0.1.1", "rollout.beta-1.tool.beta.0.1.1", "rollout.beta-1.verify.beta.0.1.1",
-		subjects.Lease("w1", "i1"), subjects.JanitorLease, subjects.Presence("w1"), subjects.Hold("beta"),
+		subjects.Lease("w1", "i1"), subjects.JanitorLease, subjects.Presence("w1", "i1"), subjects.Hold("beta"),
 		subjects.ObjectChunks(subjects.TasksBucket("beta"), "x"), subjects.ObjectMeta(subjects.TasksBucket("beta"), "x"), subjects.ObjectChunks(subjects.ArtifactsBucket("beta"), "x"),
 		"_INBOX.worker.w1.x", subjects.WorkerControl("w1"), subjects.WorkerStatus("w1"), subjects.WorkerTrainers,
 		subjects.TrainerCancel("beta"), subjects.TrainerHold("beta"), subjects.TrainerOpen("beta"), subjects.TrainerAttach("beta"), subjects.Process("beta", "0"), subjects.ProcessInbox("beta", "f00d"), subjects.TrainerFleet("beta"), subjects.TrainerResults("beta"), subjects.TrainerEvents("beta"),

@@ -15,6 +15,7 @@ import (
 // their names on the subjects of machines.
 func TestAMachineIsBoundToItself(t *testing.T) {
 	worlds(t, func(t *testing.T, w *world) {
+		ops := role{"ops", "ops"}
 		m1, m2, w1, w2, admin, alpha := role{"machine", "m1"}, role{"machine", "m2"}, role{"worker", "w1"}, role{"worker", "w2"}, role{"admin", "admin"}, role{"trainer", "alpha"}
 		for _, c := range []struct {
 			subject string
@@ -27,6 +28,11 @@ func TestAMachineIsBoundToItself(t *testing.T) {
 			{subjects.MachineDown("m2", "1-a", "w1", "x"), m2, w1},
 			{subjects.MachineDown("m1", "1-a", "w1", "x"), w2, w1},
 			{subjects.MachineDown("m1", "1-a", "w1", "x"), alpha, w1},
+			{subjects.MachineDown("m1", "1-a", subjects.AdminClient, "x"), m2, admin},
+			{subjects.MachineDown("m1", "1-a", subjects.AdminClient, "x"), w1, admin},
+			{subjects.MachineDown("m1", "1-a", subjects.AdminClient, "x"), alpha, admin},
+			{subjects.MachineDown("m1", "1-a", subjects.AdminClient, "x"), ops, admin},
+			{subjects.MachineUp("m1", subjects.AdminClient, "x"), m2, m1},
 			{subjects.MachineUp("m1", "w1", "x"), w2, m1},
 			{subjects.MachinePresence("m1"), alpha, m1},
 			{subjects.MachinePresence("m1"), w2, m1},

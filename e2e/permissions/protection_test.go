@@ -37,11 +37,10 @@ func TestProtection(t *testing.T) {
 	})
 }
 
-// TestProtectionOfOtherServers asks servers with accounts or users that are not
-// those of turngate. With any limits of the client there, the result is not
-// ProtectionAccounts.
+// TestProtectionOfOtherServers asks servers with accounts or users other than turngate's. With
+// any limits of the client there, the result is not ProtectionAccounts.
 func TestProtectionOfOtherServers(t *testing.T) {
-	binary := natsServer(t)
+	binary := testenv.NATSServer(t)
 	pair, err := nkeys.CreateUser()
 	harness.Must(t, err)
 	seed, err := pair.Seed()

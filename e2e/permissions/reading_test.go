@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/subjects"
 )
@@ -68,7 +69,7 @@ func TestRequests(t *testing.T) {
 		}
 		for _, r := range requests() {
 			t.Run(r.name, func(t *testing.T) {
-				for _, who := range r.refused {
+				for _, who := range append(r.refused, role{"enroll", "host"}) {
 					if m := w.ask(t, who, r); m != nil {
 						t.Errorf("%s got an answer on %s: %.200s", who, r.subject, m.Data)
 					}
@@ -138,10 +139,13 @@ func hearings() []hearing {
 	alpha, beta, ops := role{"trainer", "alpha"}, role{"trainer", "beta"}, role{"ops", "ops"}
 	w1, w2, admin, sys := role{"worker", "w1"}, role{"worker", "w2"}, role{"admin", "admin"}, role{"sys", "sys"}
 	m1, m2 := role{"machine", "m1"}, role{"machine", "m2"}
+	enroll, desk := role{"enroll", "host"}, role{"desk", "desk"}
 	token := [16]byte{3}
 	all := []hearing{
 		{subjects.MachinePresence("m1"), m1, subjects.MachinesFilter, w1, []role{alpha, ops, m2}},
 		{subjects.MachineDown("m1", "1-a", "w1", "x"), w1, subjects.MachineDownOf("m1"), m1, []role{alpha, ops, w2, m2}},
+		{subjects.MachineDown("m1", "1-a", subjects.AdminClient, "x"), admin, subjects.MachineDownOf("m1"), m1, []role{alpha, ops, w1, w2, m2}},
+		{subjects.MachineUp("m1", subjects.AdminClient, "x"), m1, subjects.MachineUpTo(subjects.AdminClient), admin, []role{alpha, ops, w1, w2, m2}},
 		{subjects.MachineUp("m1", "w1", "x"), m1, subjects.MachineUpTo("w1"), w1, []role{alpha, ops, w2, m2}},
 		{"rollout.beta-1.llm.beta.0.1.1", w1, "rollout.*.llm.beta.>", beta, []role{alpha, ops, w2}},
 		{"rollout.beta-1.tool.beta.0.1.1", w1, "rollout.*.tool.beta.>", beta, []role{alpha, ops, w2}},
@@ -162,11 +166,16 @@ func hearings() []hearing {
 		{subjects.State("beta-1"), w1, "record.>", admin, []role{alpha, beta, ops, w2}},
 		{subjects.ObjectChunks(subjects.TasksBucket("beta"), "x"), beta, "$O.>", admin, []role{alpha, ops, w2}},
 		{subjects.Lease("w1", "i1"), w1, "$KV.lease.>", admin, []role{alpha, ops, w2}},
+		{subjects.Enroll, enroll, subjects.Enroll, desk, []role{alpha, ops, w1, admin}},
+		{broker.EnrollInbox + ".x", desk, broker.EnrollInbox + ".*", enroll, []role{alpha, ops, w1, admin}},
 		{"$SYS.ACCOUNT.X.CONNECT", sys, "$SYS.>", sys, []role{alpha, ops, w1, admin}},
 	}
 	for i, h := range all {
-		if !strings.Contains(h.publish, "machine.") {
+		if !strings.Contains(h.publish, "machine.") || h.publish == subjects.Enroll {
 			all[i].refused = append(h.refused, m1)
+		}
+		if h.allowed != enroll {
+			all[i].refused = append(all[i].refused, enroll)
 		}
 	}
 	return all

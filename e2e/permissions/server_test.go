@@ -40,15 +40,15 @@ func worlds(t *testing.T, try func(t *testing.T, w *world)) {
 		harness.Must(t, err)
 		addMachines(t, keys)
 		srv := testenv.Serve(t, broker.EmbeddedConfig{
-			StateDir: state, Port: testenv.FreePort(t), Trainers: []string{"alpha", "beta"}, Workers: []string{"w1", "w2"}, Relaxed: true, Log: zerolog.Nop(),
+			StateDir: state, Port: testenv.FreePort(t), Trainers: []string{"alpha", "beta"}, Workers: []string{"w1", "w2"}, Enroll: true, Relaxed: true, Log: zerolog.Nop(),
 		})
 		try(t, newWorld(t, srv.URL(), srv.Keyring))
 	})
 	t.Run("nats-server", func(t *testing.T) {
 		keys := keyring(t, "alpha", "beta")
 		port := testenv.FreePort(t)
-		file := configFile(t, keys, broker.ServerFile{Listen: "127.0.0.1:" + strconv.Itoa(port), Store: filepath.Join(t.TempDir(), "js")}, "nats.conf")
-		startServer(t, natsServer(t), file)
+		file := configFile(t, keys, broker.ServerFile{Listen: "127.0.0.1:" + strconv.Itoa(port), Store: filepath.Join(t.TempDir(), "js"), Enroll: true}, "nats.conf")
+		startServer(t, testenv.NATSServer(t), file)
 		url := "nats://127.0.0.1:" + strconv.Itoa(port)
 		awaitServer(t, url, keys.AdminCreds())
 		try(t, newWorld(t, url, keys))
@@ -83,18 +83,6 @@ func configFile(t *testing.T, keys *broker.Keyring, f broker.ServerFile, name st
 	harness.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	if _, err := server.ProcessConfigFile(file); err != nil {
 		t.Fatalf("nats-server cannot read the file: %v\n%s", err, text)
-	}
-	return file
-}
-
-// natsServer builds the real server.
-func natsServer(t *testing.T) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "nats-server")
-	cmd := exec.Command("go", "build", "-o", file, "github.com/nats-io/nats-server/v2")
-	cmd.Dir = testenv.Root(t)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build nats-server: %v\n%s", err, out)
 	}
 	return file
 }
@@ -181,17 +169,40 @@ func (w *world) creds(r role) string {
 		return w.keys.OpsCreds()
 	case "sys":
 		return w.keys.SystemCreds()
+	case "desk":
+		return w.keys.DeskCreds()
 	default:
 		return w.keys.AdminCreds()
 	}
 }
 
+// key is the key of a role. Hosts that enroll have no credential.
+func (w *world) key(t *testing.T, r role) nats.Option {
+	t.Helper()
+	if r.kind != "enroll" {
+		key, err := nats.NkeyOptionFromSeed(w.creds(r))
+		harness.Must(t, err)
+		return key
+	}
+	pair, err := broker.EnrollKey()
+	harness.Must(t, err)
+	public, err := pair.PublicKey()
+	harness.Must(t, err)
+	return nats.Nkey(public, pair.Sign)
+}
+
+// inbox is the prefix of a role's inboxes.
+func (r role) inbox() string {
+	if r.kind == "enroll" {
+		return broker.EnrollInbox
+	}
+	return broker.InboxFor(r.kind, r.name)
+}
+
 // as connects with the role's credential, beside package broker.
 func (w *world) as(t *testing.T, r role) *nats.Conn {
 	t.Helper()
-	key, err := nats.NkeyOptionFromSeed(w.creds(r))
-	harness.Must(t, err)
-	nc, err := nats.Connect(w.url, key, nats.CustomInboxPrefix(broker.InboxFor(r.kind, r.name)), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	nc, err := nats.Connect(w.url, w.key(t, r), nats.CustomInboxPrefix(r.inbox()), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	harness.Must(t, err)
 	t.Cleanup(nc.Close)
 	return nc

@@ -1,7 +1,6 @@
 package permissions_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,17 +80,24 @@ func (w *world) answers(t *testing.T, who role, a api) {
 // first waits for the first messages.
 func (e *ear) first(t *testing.T) []string {
 	t.Helper()
-	late := time.After(10 * time.Second)
-	for {
-		if got := e.list(); len(got) > 0 {
-			return slices.Clone(got)
-		}
+	if !e.within(10 * time.Second) {
+		t.Fatal("nothing was heard: the call has no effect")
+	}
+	return e.list()
+}
+
+// within waits for the first messages, at most for a time, and reports whether there are
+// some.
+func (e *ear) within(most time.Duration) bool {
+	late := time.After(most)
+	for len(e.list()) == 0 {
 		select {
 		case <-e.news:
 		case <-late:
-			t.Fatal("nothing was heard: the call has no effect")
+			return false
 		}
 	}
+	return true
 }
 
 // makeVictim makes the stream that attackers would delete, if it is gone or empty.

@@ -24,7 +24,7 @@ func TestAWorkerIsBoundToItsName(t *testing.T) {
 			control role // may write it
 		}{
 			{subjects.Lease("w1", "i1"), w1},
-			{subjects.Presence("w1"), w1},
+			{subjects.Presence("w1", "i1"), w1},
 			{subjects.WorkerStatus("w1"), w1},
 			{subjects.GateInbox("alpha", "w1", "i1", token), role{"trainer", "alpha"}},
 			{"_INBOX.worker.w1.x", role{"admin", "admin"}},
@@ -138,12 +138,20 @@ func TestWorkersTrustEachOther(t *testing.T) {
 func (w *world) workerCalls(t *testing.T, w2 *nats.Conn, a api, target string, listener *nats.Conn, arrives bool) {
 	t.Helper()
 	heard := listenAs(t, listener, target)
-	harness.Must(t, w2.PublishMsg(a.message(target)))
-	w.handled(t, w2, role{"worker", "w2"})
-	if arrives {
-		if a.pushed {
+	if m := a.message(target); a.pushed && arrives {
+		answer, err := w2.RequestMsg(m, 10*time.Second)
+		harness.Must(t, err)
+		if strings.Contains(string(answer.Data), `"error":{`) {
+			t.Fatalf("%s with %s: %.300s", a.name, target, answer.Data)
+		}
+		for i := 0; i < 10 && !heard.within(time.Second); i++ {
 			w.makeVictim(t) // a new message wakes the consumer
 		}
+	} else {
+		harness.Must(t, w2.PublishMsg(m))
+	}
+	w.handled(t, w2, role{"worker", "w2"})
+	if arrives {
 		t.Logf("waiting for an answer on %s", target)
 		heard.first(t) // if it fails, claim this protection in docs/security.md
 	}
@@ -167,7 +175,7 @@ func TestAWorkersRightsSuffice(t *testing.T) {
 		js, err := jetstream.New(nc)
 		harness.Must(t, err)
 		for _, subject := range []string{
-			subjects.Lease("w1", "i1"), subjects.JanitorLease, subjects.Presence("w1"), subjects.Hold("alpha"), subjects.State("alpha-1"), subjects.Result("alpha-1"), subjects.RequestCopy("alpha-1"),
+			subjects.Lease("w1", "i1"), subjects.JanitorLease, subjects.Presence("w1", "i1"), subjects.Hold("alpha"), subjects.State("alpha-1"), subjects.Result("alpha-1"), subjects.RequestCopy("alpha-1"),
 			subjects.Request(1, "alpha"), subjects.Parked(1, "x", "alpha-1"), subjects.Requests, subjects.Dead("x", "1"), "rollout.alpha-1.events.log", subjects.ObjectChunks(subjects.ArtifactsBucket("alpha"), "x"),
 		} {
 			if _, err := js.Publish(t.Context(), subject, []byte("x")); err != nil {

@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
+
+	"github.com/turngate/turngate/internal/kernel"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -19,13 +20,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // pair returns both ends of a socket.
 func pair(t *testing.T) (a, b net.Conn) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	one, other, err := kernel.Pair()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var conns [2]net.Conn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "pair")
+	for i, f := range []*os.File{one, other} {
 		if conns[i], err = net.FileConn(f); err != nil {
 			t.Fatal(err)
 		}

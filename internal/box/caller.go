@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
@@ -23,11 +24,11 @@ import (
 type Caller struct {
 	stream  func() (net.Conn, error)
 	workdir string
-	lost    func() error // the error of an operation whose stream broke
+	lost    func() error // the error of an operation after its stream broke
 }
 
-// Over returns a caller for a box whose Client is in another process. Each call of
-// open returns a connection that carries the bytes of one Client.Stream.
+// Over returns a caller for a box with a Client in another process. Each call of open returns a
+// connection that carries the bytes of one Client.Stream.
 func Over(open func() (net.Conn, error), workdir string) *Caller {
 	return &Caller{stream: open, workdir: workdir, lost: func() error { return sandboxes.ErrLost }}
 }
@@ -115,7 +116,7 @@ func (c *Caller) finish(ctx context.Context, h *header, in *frameReader, data io
 				return nil
 			}
 			if err := json.Unmarshal(payload, result); err != nil {
-				return fmt.Errorf("%s %s: read the box's answer: %w", h.Op, h.Path, err)
+				return fmt.Errorf("%s %s: read the box's answer: %w", h.Op, h.Path, rawjson.Plain(err))
 			}
 			return nil
 		case frameFail:
@@ -128,7 +129,7 @@ func (c *Caller) finish(ctx context.Context, h *header, in *frameReader, data io
 func failed(h *header, payload []byte) error {
 	var f failure
 	if err := json.Unmarshal(payload, &f); err != nil {
-		return fmt.Errorf("%s %s: read the box's answer: %w", h.Op, h.Path, err)
+		return fmt.Errorf("%s %s: read the box's answer: %w", h.Op, h.Path, rawjson.Plain(err))
 	}
 	switch f.Code {
 	case failNoCommand:
@@ -176,7 +177,7 @@ func (c *Caller) Start(ctx context.Context, cmd sandboxes.Cmd) (sandboxes.Proces
 	var reply started
 	if err := json.Unmarshal(payload, &reply); err != nil {
 		stream.Close()
-		return nil, fmt.Errorf("start %q: read the box's answer: %w", first(cmd.Args), err)
+		return nil, fmt.Errorf("start %q: read the box's answer: %w", first(cmd.Args), rawjson.Plain(err))
 	}
 	p := &process{c: c, job: reply.Job, done: make(chan struct{})}
 	go func() {
@@ -319,16 +320,15 @@ func (c *Caller) Files() sandboxes.Files { return files{c} }
 
 type files struct{ c *Caller }
 
-func (f files) Read(ctx context.Context, path string, limit int64) ([]byte, error) {
-	var b bytes.Buffer
-	if err := f.c.call(ctx, &header{Op: opRead, Path: path, Limit: limit}, nil, &b, nil); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), nil
+// maxList is the most bytes of the list of a folder: 1 KB for each file.
+const maxList = sandboxes.MaxList << 10
+
+func (f files) Read(ctx context.Context, path string, w io.Writer, limit int64) error {
+	return f.c.call(ctx, &header{Op: opRead, Path: path, Limit: limit}, nil, atMost(w, path, limit), nil)
 }
 
-func (f files) Write(ctx context.Context, path string, data []byte, mode fs.FileMode, owner string) error {
-	return f.c.call(ctx, &header{Op: opWrite, Path: path, Mode: uint32(mode), Owner: owner}, bytes.NewReader(data), nil, nil)
+func (f files) Write(ctx context.Context, path string, r io.Reader, mode fs.FileMode, owner string) error {
+	return f.c.call(ctx, &header{Op: opWrite, Path: path, Mode: uint32(mode), Owner: owner}, r, nil, nil)
 }
 
 func (f files) Stat(ctx context.Context, path string) (info sandboxes.FileInfo, err error) {
@@ -339,11 +339,11 @@ func (f files) Stat(ctx context.Context, path string) (info sandboxes.FileInfo, 
 func (f files) List(ctx context.Context, dir string) (list []sandboxes.FileInfo, err error) {
 	h := &header{Op: opList, Path: dir}
 	var b bytes.Buffer
-	if err := f.c.call(ctx, h, nil, &b, nil); err != nil {
+	if err := f.c.call(ctx, h, nil, atMost(&b, dir+": the list of its files", maxList), nil); err != nil {
 		return nil, err
 	}
 	if err := json.Unmarshal(b.Bytes(), &list); err != nil {
-		return nil, fmt.Errorf("%s: read the box's answer: %w", h.Op, err)
+		return nil, fmt.Errorf("%s: read the box's answer: %w", h.Op, rawjson.Plain(err))
 	}
 	return list, nil
 }
@@ -365,5 +365,11 @@ func (f files) TarIn(ctx context.Context, dir string, r io.Reader, owner string)
 }
 
 func (f files) TarOut(ctx context.Context, path string, w io.Writer, o sandboxes.TarOptions) error {
-	return f.c.call(ctx, &header{Op: opTarOut, Path: path, Limit: o.Limit, Exclude: o.Exclude, Links: o.Links}, nil, w, nil)
+	return f.c.call(ctx, &header{Op: opTarOut, Path: path, Limit: o.Limit, Exclude: o.Exclude, Links: o.Links}, nil, atMost(w, path, o.Limit), nil)
+}
+
+// atMost bounds the bytes that a box sends. The box has the same limit, but its owner may
+// have changed it.
+func atMost(w io.Writer, path string, limit int64) io.Writer {
+	return &limitedWriter{w: w, left: limit, err: &sandboxes.TooLargeError{Path: path, Limit: limit}}
 }

@@ -107,7 +107,7 @@ func (c *Client) Explain(f func() error) { c.explain = f }
 // session that causes it.
 const closeTime = time.Second
 
-// lost returns the error of an operation whose stream broke.
+// lost returns the error of an operation after its stream broke.
 func (c *Client) lost() error {
 	if c.explain == nil {
 		return sandboxes.ErrLost

@@ -1,7 +1,7 @@
 package box
 
 import (
-	"fmt"
+	"io"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,9 +12,14 @@ import (
 type Config struct {
 	Secret []byte `json:"secret"` // known to the worker and the box only
 	// Socket is the path of the worker's unix socket in the sandbox. Empty: the
-	// connection is already open as descriptor FD.
+	// connection is already open, as descriptor FD or as Stdio.
 	Socket string `json:"socket,omitempty"`
 	FD     int    `json:"fd,omitempty"`
+	// Stdio means that the connection is standard input, after this configuration,
+	// and standard output.
+	Stdio bool `json:"stdio,omitempty"`
+	// Ahead has the bytes of the connection that were read with the configuration.
+	Ahead io.Reader `json:"-"`
 
 	LifeMS int64 `json:"life_ms"` // the box ends itself and all processes after this time
 	LostMS int64 `json:"lost_ms"` // the box ends itself this long after the worker's last sign of life
@@ -43,6 +48,15 @@ type Rlimit struct {
 	Max      uint64 `json:"max"`
 }
 
+// Threads is the number of threads of the box and of the first process of one nested
+// namespace. The limit of processes of a sandbox is larger by this number.
+const Threads = boxThreads + nestedThreads
+
+const (
+	boxThreads    = 32
+	nestedThreads = 16
+)
+
 // Exit codes of a box that ended early. The backend turns them into errors.
 const (
 	ExitConfig  = 90 // the configuration was unreadable
@@ -51,6 +65,9 @@ const (
 	exitLost    = 93 // the box lost its worker
 	exitLife    = 94 // the box's life was over
 )
+
+// lastSignal is the highest number of a signal of Linux.
+const lastSignal = 64
 
 // Signalled is added to the number of a signal in the exit code of a process that
 // the signal ended.
@@ -62,46 +79,6 @@ const Signalled = 128
 func Crashed(code int) bool {
 	const runtimeFailed = 2
 	return code == runtimeFailed || code > Signalled && code < Signalled+lastSignal && code != Signalled+int(unix.SIGKILL)
-}
-
-// fence makes this process undumpable and the reaper of orphans, sets the limits
-// that all commands inherit, and brings loopback up if the configuration says so.
-func (c *Config) fence() error {
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fmt.Errorf("become undumpable: %w", err)
-	}
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("become the reaper of orphans: %w", err)
-	}
-	limits := append([]Rlimit{{unix.RLIMIT_CORE, 0}}, c.Rlimits...)
-	for _, l := range limits {
-		if err := unix.Setrlimit(l.Resource, &unix.Rlimit{Cur: l.Max, Max: l.Max}); err != nil {
-			return fmt.Errorf("set limit %d to %d: %w", l.Resource, l.Max, err)
-		}
-	}
-	if c.LoopbackUp {
-		if err := loopbackUp(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func loopbackUp() error {
-	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("bring loopback up: %w", err)
-	}
-	defer unix.Close(s)
-	req, err := unix.NewIfreq("lo")
-	if err != nil {
-		return fmt.Errorf("bring loopback up: %w", err)
-	}
-	req.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	if err := unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, req); err != nil {
-		return fmt.Errorf("bring loopback up: %w", err)
-	}
-	return nil
 }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -1,7 +1,6 @@
 package box
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,9 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/schema"
 )
 
 const (
@@ -29,30 +26,14 @@ type started struct {
 
 // exec runs one command. The command is killed if its stream is closed early.
 func (s *server) exec(h *header, in *frameReader, out *frameWriter) error {
-	c, err := s.command(h)
-	if err != nil {
-		return err
-	}
-	if c.open != nil {
-		defer c.open.close()
-	}
 	var pipes pipes
 	defer pipes.close()
-	if h.Terminal == nil {
-		err = pipes.open()
-	} else {
-		err = pipes.openTerminal(*h.Terminal, c.acct)
-		c.terminal = true
-	}
-	if err != nil {
-		return err
-	}
-	j, err := s.startJob(h, c, &pipes)
+	j, err := s.place.start(h, &pipes)
 	if err != nil {
 		return err
 	}
 	pipes.closeChildEnds()
-	if err := out.json(frameStarted, started{j.id}); err != nil {
+	if err := out.json(frameStarted, started{j.number()}); err != nil {
 		j.kill()
 	}
 	if h.TimeoutMS > 0 {
@@ -117,14 +98,6 @@ func (s *server) feed(in *frameReader, stdin io.WriteCloser) {
 	}
 }
 
-func (s *server) startJob(h *header, c command, p *pipes) (*job, error) {
-	files := []uintptr{p.childIn.Fd(), p.childOut.Fd(), p.childErr.Fd()}
-	if h.Untrusted && s.config.Nest {
-		return s.startNested(c, files)
-	}
-	return s.procs.start(c, files, nil)
-}
-
 // pipes are the three streams of one command, with both ends. With a terminal the
 // command has the same end three times, and stderr is nil.
 type pipes struct {
@@ -133,14 +106,10 @@ type pipes struct {
 	childIn, childOut, childErr *os.File
 }
 
-func (p *pipes) openTerminal(size sandboxes.TerminalSize, acct account) error {
-	ours, user, err := openTerminal(size, acct)
-	if err != nil {
-		return err
-	}
+// terminal gives the command a terminal and keeps the other end.
+func (p *pipes) terminal(ours, user *os.File) {
 	p.stdin, p.stdout = typed{ours}, ours
 	p.childIn, p.childOut, p.childErr = user, user, user
-	return nil
 }
 
 func (p *pipes) open() error {
@@ -191,107 +160,27 @@ func (p *pipes) close() {
 	}
 }
 
-// nestedSpec is the command for the first process of a nested namespace. That
-// process reads it from descriptor 3 and writes the exit to descriptor 4.
-type nestedSpec struct {
-	Path     string   `json:"path"`
-	Args     []string `json:"args"`
-	Env      []string `json:"env"`
-	Dir      string   `json:"dir"`
-	UID, GID uint32
-	Groups   []uint32
-	NoGroups bool
-	Terminal bool `json:"terminal"`
+// pump copies output until its end. It counts and drops output above limit, so
+// that the command never blocks on a full pipe without a reader.
+func pump(r io.Reader, w io.Writer, limit int64) (total int64) {
+	buf := make([]byte, chunk)
+	for {
+		n, err := r.Read(buf)
+		if keep := min(int64(n), max(limit-total, 0)); keep > 0 {
+			if _, werr := w.Write(buf[:keep]); werr != nil {
+				limit = 0
+			}
+		}
+		total += int64(n)
+		if err != nil {
+			return total
+		}
+	}
 }
 
-// startNested runs the command in its own process namespace. The namespace's
-// first process is this binary; when it ends, the kernel kills all other
-// processes of the namespace. It ends with the last of them.
-func (s *server) startNested(c command, files []uintptr) (*job, error) {
-	specIn, specOut, err := os.Pipe()
-	if err != nil {
-		return nil, fmt.Errorf("open a pipe: %w", err)
+func exitOf(s syscall.WaitStatus) schema.Exit {
+	if s.Signaled() {
+		return schema.Exit{Code: 128 + int(s.Signal()), Signal: s.Signal().String()}
 	}
-	defer specIn.Close()
-	defer specOut.Close()
-	exitIn, exitOut, err := os.Pipe()
-	if err != nil {
-		return nil, fmt.Errorf("open a pipe: %w", err)
-	}
-	defer exitOut.Close()
-	init := command{path: "/proc/self/exe", argv: []string{"turngate", "box", "--nested"}, dir: "/"}
-	sys := &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
-	// The first process of the namespace needs the box's own capabilities to
-	// mount /proc; it drops them for the command.
-	j, err := s.procs.launch(s.full, init, append(files, specIn.Fd(), exitOut.Fd()), sys)
-	if err != nil {
-		exitIn.Close()
-		return nil, err
-	}
-	j.nested = true
-	spec := nestedSpec{c.path, c.argv, c.env, c.dir, c.acct.uid, c.acct.gid, c.acct.groups, s.procs.noGroups, c.terminal}
-	if err := json.NewEncoder(specOut).Encode(spec); err != nil {
-		j.kill()
-	}
-	inner := j.exited
-	outer := make(chan syscall.WaitStatus, 1)
-	j.exited = outer
-	go func() {
-		defer exitIn.Close()
-		var outcome struct{ Status uint32 }
-		// The first process may live on, with processes that the command has left.
-		if json.NewDecoder(exitIn).Decode(&outcome) == nil {
-			outer <- syscall.WaitStatus(outcome.Status)
-			return
-		}
-		outer <- <-inner
-	}()
-	return j, nil
-}
-
-// Nested is the main function of the first process of a nested namespace. It
-// returns the process's exit code.
-func Nested() int {
-	cfg := Config{}
-	if err := cfg.fence(); err != nil {
-		return ExitRoot
-	}
-	dropSignals(append(passedOn(), syscall.SIGCHLD, syscall.SIGURG)...)
-	var spec nestedSpec
-	in, out := os.NewFile(3, "spec"), os.NewFile(4, "exit")
-	unix.CloseOnExec(4)
-	if err := json.NewDecoder(in).Decode(&spec); err != nil {
-		return ExitConfig
-	}
-	in.Close()
-	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return ExitRoot
-	}
-	if err := reserveThreads(nestedThreads); err != nil {
-		return ExitRoot
-	}
-	procs, err := newProcesses(nil)
-	if err != nil {
-		return ExitRoot
-	}
-	c := command{path: spec.Path, argv: spec.Args, env: spec.Env, dir: spec.Dir, acct: account{uid: spec.UID, gid: spec.GID, groups: spec.Groups}, terminal: spec.Terminal}
-	j, err := procs.start(c, []uintptr{0, 1, 2}, nil)
-	var status syscall.WaitStatus
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		status = 127 << 8
-	} else {
-		for _, f := range []*os.File{os.Stdin, os.Stdout, os.Stderr} {
-			f.Close()
-		}
-		stop := forwardSignals(j)
-		status = <-j.exited
-		stop()
-	}
-	_ = json.NewEncoder(out).Encode(struct{ Status uint32 }{uint32(status)})
-	out.Close()
-	if err == nil {
-		<-procs.alone
-	}
-	return 0
+	return schema.Exit{Code: s.ExitStatus()}
 }

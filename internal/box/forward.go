@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -28,16 +29,16 @@ const maxForwards = 16
 // far above the needs of agents. The box closes further connections.
 const maxCarried = 256
 
-// forward listens on loopback and carries each connection to the worker. Bytes
+// forward listens on a loopback port, any with 0, and carries each connection to the worker. Bytes
 // from the box to the worker travel in frames, so that the box can also report
 // how much of the answer it has written to the agent's socket.
-func (s *server) forward() (forwarded, error) {
+func (s *server) forward(port int) (forwarded, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.forwards) == maxForwards {
 		return forwarded{}, fmt.Errorf("there are %d forwards already", maxForwards)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		return forwarded{}, fmt.Errorf("listen on loopback: %w", err)
 	}

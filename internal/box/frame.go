@@ -154,7 +154,7 @@ type header struct {
 
 	Terminal *sandboxes.TerminalSize `json:"terminal,omitempty"` // nil: the command has pipes
 
-	Port int `json:"port,omitempty"` // opConnect only
+	Port int `json:"port,omitempty"` // opConnect and opForward only
 
 	Job    uint64 `json:"job,omitempty"`
 	Signal int    `json:"signal,omitempty"`

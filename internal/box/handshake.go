@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 )
 
 // errStranger means that the other side does not know the secret.
@@ -19,7 +18,7 @@ const nonceLen = 32
 // the socket can pose neither as the worker nor as the box. Each side sends a
 // nonce and then an HMAC over its role and both nonces. It waits for the other
 // side until the connection is closed.
-func handshake(c net.Conn, secret []byte, role string) error {
+func handshake(c io.ReadWriter, secret []byte, role string) error {
 	mine := make([]byte, nonceLen)
 	_, _ = rand.Read(mine) // never fails
 	if _, err := c.Write(mine); err != nil {

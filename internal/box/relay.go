@@ -81,6 +81,18 @@ func (p *relayed) Wait() (schema.Exit, error) {
 	return exit, err
 }
 
+// behind is a writer that holds its bytes back until after the answer, although the command may
+// write before.
+type behind struct {
+	answered <-chan struct{}
+	io.Writer
+}
+
+func (w *behind) Write(p []byte) (int, error) {
+	<-w.answered
+	return w.Writer.Write(p)
+}
+
 // relay does the work of Relay. The command of start must end with its context.
 func relay(ctx context.Context, stream net.Conn, start func(context.Context, sandboxes.Cmd) (sandboxes.Process, error)) error {
 	defer stream.Close()
@@ -97,9 +109,10 @@ func relay(ctx context.Context, stream net.Conn, start func(context.Context, san
 	}
 	stdin, typed := io.Pipe()
 	defer func() { _ = stdin.Close() }() // is always nil
+	answered := make(chan struct{})
 	cmd := sandboxes.Cmd{
 		Args: h.Args, Env: map[string]string{}, Dir: h.Path, User: h.User, Timeout: ms(h.TimeoutMS), OutputLimit: h.Limit,
-		Stdin: stdin, Stdout: out.stream(frameStdout), Stderr: out.stream(frameStderr),
+		Stdin: stdin, Stdout: &behind{answered, out.stream(frameStdout)}, Stderr: &behind{answered, out.stream(frameStderr)},
 	}
 	for _, v := range h.Env {
 		name, value, _ := strings.Cut(v, "=")
@@ -116,6 +129,7 @@ func relay(ctx context.Context, stream net.Conn, start func(context.Context, san
 	if err := out.json(frameStarted, started{}); err != nil {
 		hangUp()
 	}
+	close(answered)
 	fed := make(chan struct{})
 	go func() {
 		defer close(fed)

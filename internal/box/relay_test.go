@@ -28,7 +28,7 @@ func (p *copied) Wait() (schema.Exit, error) {
 
 func (*copied) Signal(context.Context, os.Signal) error { return nil }
 
-// relayedTo returns a Caller whose streams relay serves with commands of copied.
+// relayedTo returns a Caller. relay serves its streams with commands of copied.
 func relayedTo(t *testing.T, refused error) (c *Caller, over <-chan error) {
 	t.Helper()
 	ended := make(chan error, 1)
@@ -87,7 +87,7 @@ func TestOnlyCommandsAreRelayed(t *testing.T) {
 	if err := c.KillAll(t.Context()); !errors.As(err, &refused) || !errors.As(<-over, &refused) {
 		t.Errorf("kill all: %v", err)
 	}
-	if _, err := c.Files().Read(t.Context(), "/etc/shadow", 10); !errors.As(err, &refused) || !errors.As(<-over, &refused) {
+	if _, err := sandboxes.ReadFile(t.Context(), c.Files(), "/etc/shadow", 10); !errors.As(err, &refused) || !errors.As(<-over, &refused) {
 		t.Errorf("read: %v", err)
 	}
 	c, over = relayedTo(t, &sandboxes.NoCommandError{Arg: "x", Reason: "it is not there"})

@@ -47,8 +47,19 @@ const (
 type access struct {
 	admin, ops, system          string
 	trainers, workers, machines map[string]string // by name
+	leaves                      map[string]string // by site
+	everybody, desk             string            // user for hosts without a credential, and user that answers them; empty: none may connect
 	leftOut                     []error           // of clients that are not admitted
+	// kinds limits all clients to this kind of connection, except leaves, which have
+	// their own; empty: any.
+	kinds string
 }
+
+// Kinds of connections in the configuration of nats-server.
+const (
+	kindStandard = "STANDARD"
+	kindLeaf     = "LEAFNODE"
+)
 
 // config writes the accounts in the configuration language of nats-server. A
 // server in this process and one with a file read the same text.
@@ -63,31 +74,46 @@ func (a access) config() string {
 	for _, tid := range trainers {
 		account := accountOfTrainer(tid)
 		exports.add(account, trainerTrades(tid))
-		writeAccount(&others, account, user(a.trainers[tid], trainerRights(tid).config()), trainerTrades(tid))
+		writeAccount(&others, account, user(a.trainers[tid], trainerRights(tid).config(), a.kinds), trainerTrades(tid))
 	}
 	for _, machine := range slices.Sorted(maps.Keys(a.machines)) {
 		account := accountOfMachine(machine)
 		exports.add(account, machineTrades(machine))
-		writeAccount(&others, account, user(a.machines[machine], machineRights(machine).config()), machineTrades(machine))
+		writeAccount(&others, account, user(a.machines[machine], machineRights(machine).config(), a.kinds), machineTrades(machine))
 	}
 	exports.add(accountOps, opsTrades(trainers))
-	writeAccount(&others, accountOps, user(a.ops, opsRights(trainers).config()), opsTrades(trainers))
+	writeAccount(&others, accountOps, user(a.ops, opsRights(trainers).config(), a.kinds), opsTrades(trainers))
 
 	var b strings.Builder
-	fmt.Fprintf(&b, "accounts {\n  %s {\n    jetstream: enabled\n    users: [\n%s", accountWorkers, user(a.admin, ""))
-	for _, wid := range slices.Sorted(maps.Keys(a.workers)) {
-		b.WriteString(user(a.workers[wid], workerRights(wid).config()))
+	fmt.Fprintf(&b, "accounts {\n  %s {\n    jetstream: enabled\n    users: [\n%s", accountWorkers, user(a.admin, "", a.kinds))
+	b.WriteString(a.workerUsers())
+	for _, site := range slices.Sorted(maps.Keys(a.leaves)) {
+		b.WriteString(user(a.leaves[site], leafRights().config(), kindLeaf))
 	}
-	fmt.Fprintf(&b, "    ]\n    exports: [\n%s    ]\n  }\n%s", exports.config(), others.String())
-	fmt.Fprintf(&b, "  %s { users: [ { nkey: %s } ] }\n}\nsystem_account: %s\n", accountSystem, a.system, accountSystem)
+	fmt.Fprintf(&b, "    ]\n    exports: [\n%s    ]\n  }\n%s", exports.config(), others.String()+a.enrollment())
+	fmt.Fprintf(&b, "  %s { users: [\n%s  ] }\n}\nsystem_account: %s\n", accountSystem, user(a.system, "", a.kinds), accountSystem)
 	return b.String()
 }
 
-func user(key, permissions string) string {
-	if permissions == "" {
-		return "      { nkey: " + key + " }\n"
+func (a access) workerUsers() string {
+	var b strings.Builder
+	for _, wid := range slices.Sorted(maps.Keys(a.workers)) {
+		b.WriteString(user(a.workers[wid], workerRights(wid).config(), a.kinds))
 	}
-	return "      { nkey: " + key + ", permissions: " + permissions + " }\n"
+	return b.String()
+}
+
+// user writes a user with a key. Without permissions it may do everything, without
+// kinds it may connect in any way.
+func user(key, permissions, kinds string) string {
+	out := "      { nkey: " + key
+	if permissions != "" {
+		out += ", permissions: " + permissions
+	}
+	if kinds != "" {
+		out += ", allowed_connection_types: [" + kinds + "]"
+	}
+	return out + " }\n"
 }
 
 func writeAccount(b *strings.Builder, name, users string, imports []trade) {

@@ -21,6 +21,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -104,7 +105,7 @@ func emptyFolder(dir string) error {
 	return err
 }
 
-// writeWhole writes a file of mode 0600 that is there as a whole or not at all.
+// writeWhole writes a file of mode 0600 as a whole or not at all.
 func writeWhole(path string, data []byte) error {
 	err := os.WriteFile(path+".part", data, 0o600)
 	if err == nil {
@@ -171,7 +172,7 @@ func (l *link) saveStream(ctx context.Context, dir, name string) (_ *SavedStream
 	s.SHA256 = hex.EncodeToString(sum.Sum(nil))
 	var state struct{ Messages uint64 }
 	if err := json.Unmarshal(s.State, &state); err != nil {
-		return nil, fmt.Errorf("read its state: %w", err)
+		return nil, fmt.Errorf("read its state: %w", rawjson.Plain(err))
 	}
 	s.Messages = state.Messages
 	return s, file.Sync()
@@ -191,7 +192,7 @@ func OpenBackup(dir string) (*Backup, error) {
 	}
 	var b Backup
 	if err := json.Unmarshal(data, &b); err != nil {
-		return nil, fmt.Errorf("read %s: %w", filepath.Join(dir, manifest), err)
+		return nil, fmt.Errorf("read %s: %w", filepath.Join(dir, manifest), rawjson.Plain(err))
 	}
 	if b.V != schema.Version {
 		return nil, fmt.Errorf("%s has version %d of the protocol: want %d", dir, b.V, schema.Version)
@@ -241,9 +242,9 @@ func (s *SavedStream) check(dir string) error {
 func hexOf(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
 
 // RestoreBackup makes the streams of a backup on a server without streams, and calls
-// restored after each. The error wraps ErrNotEmpty if the server has streams: those of a
-// worker, too. After an error it deletes the streams that it has made. Queues are made
-// last, so that no worker takes a request before its records are there.
+// restored after each. The error wraps ErrNotEmpty if the server has streams, also a worker's
+// streams. After an error it deletes the streams that it has made. Queues are made last, so
+// that no worker takes a request before its records exist.
 func RestoreBackup(ctx context.Context, b *Broker, dir string, from *Backup, restored func(*SavedStream)) (err error) {
 	list := b.js.StreamNames(ctx)
 	there := ""

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -61,7 +62,7 @@ func (h *Messages) Batch(ctx context.Context, msgs ...*nats.Msg) (uint64, error)
 		Error *jetstream.APIError `json:"error"`
 	}
 	if err := json.Unmarshal(answer.Data, &ack); err != nil {
-		return 0, fmt.Errorf("write %s: the server's answer: %w", last.Subject, err)
+		return 0, fmt.Errorf("write %s: the server's answer: %w", last.Subject, rawjson.Plain(err))
 	}
 	switch {
 	case ack.Error == nil:

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/internal/owned"
 )
 
 // Config configures the connections to NATS.
@@ -134,13 +136,17 @@ func (b *Broker) Check(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	start := time.Now()
-	if _, err := b.js.AccountInfo(ctx); err != nil {
+	_, err := b.js.AccountInfo(ctx)
+	if errors.Is(err, jetstream.ErrJetStreamNotEnabled) {
+		err = fmt.Errorf("no server with JetStream answers (%w): want a server with JetStream, or, at a leaf node, its link to the servers: the log of its nats-server says why it has none", err)
+	}
+	if err != nil {
 		return 0, fmt.Errorf("ask JetStream for its account: %w", err)
 	}
 	return time.Since(start), nil
 }
 
-// Connected reports whether both connections are there now.
+// Connected reports whether both connections are up now.
 func (b *Broker) Connected() bool { return b.calls.IsConnected() && b.bulk.IsConnected() }
 
 // CallConn is the connection for model and tool calls. It and the other accessors
@@ -200,6 +206,13 @@ func (l *link) checkSize(what string, n int) error {
 	return nil
 }
 
+// A server may leave a try to connect without an answer for connectTry. The next one
+// follows if connectPatience, and the context, leave room for it.
+const (
+	connectTry      = 5 * time.Second
+	connectPatience = 30 * time.Second
+)
+
 func connect(ctx context.Context, c Config, purpose string, more ...nats.Option) (*nats.Conn, error) {
 	log := c.Log.With().Str("connection", purpose).Logger()
 	opts := []nats.Option{
@@ -212,7 +225,6 @@ func connect(ctx context.Context, c Config, purpose string, more ...nats.Option)
 		nats.PingInterval(10 * time.Second),
 		nats.MaxPingsOutstanding(2),
 		nats.CustomInboxPrefix(c.Inbox),
-		nats.Timeout(5 * time.Second),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				log.Warn().Err(err).Msg("NATS connection lost, reconnecting")
@@ -230,9 +242,6 @@ func connect(ctx context.Context, c Config, purpose string, more ...nats.Option)
 			e.Msg("NATS error")
 		}),
 	}
-	if d, ok := ctx.Deadline(); ok {
-		opts = append(opts, nats.Timeout(max(time.Until(d), 100*time.Millisecond)))
-	}
 	if c.Creds != "" {
 		auth, err := credentials(c.Creds)
 		if err != nil {
@@ -240,17 +249,36 @@ func connect(ctx context.Context, c Config, purpose string, more ...nats.Option)
 		}
 		opts = append(opts, auth)
 	}
-	nc, err := nats.Connect(c.URL, append(opts, more...)...)
-	if err != nil {
-		return nil, fmt.Errorf("connect to NATS at %s: %w", redactURL(c.URL), err)
+	opts = append(opts, more...)
+	ctx, cancel := context.WithTimeout(ctx, connectPatience)
+	defer cancel()
+	end, _ := ctx.Deadline()
+	// Each reconnection has this timeout, too.
+	opts = append(opts, nats.Timeout(min(connectTry, max(time.Until(end), 100*time.Millisecond))))
+	for {
+		nc, err := nats.Connect(c.URL, opts...)
+		if err == nil {
+			return nc, nil
+		}
+		err = ConnectError(c.URL, err)
+		if !tooLate(err) || ctx.Err() != nil || time.Until(end) < connectTry {
+			return nil, err
+		}
+		log.Warn().Err(err).Msg("no connection yet, trying again")
 	}
-	return nc, nil
+}
+
+// tooLate reports whether the server or this process did not answer in time, as on a busy
+// host. The client has no error of its own for a server that gave up the wait.
+func tooLate(err error) bool {
+	var late net.Error
+	return errors.As(err, &late) && late.Timeout() || strings.Contains(err.Error(), "Authentication Timeout")
 }
 
 // credentials reads a .creds file (a JWT with its seed) or a file with a bare
 // nkey seed.
 func credentials(path string) (nats.Option, error) {
-	data, err := readKey(path)
+	data, err := owned.Read(path)
 	if err != nil {
 		return nil, fmt.Errorf("read NATS credentials: %w", err)
 	}
@@ -263,12 +291,4 @@ func credentials(path string) (nats.Option, error) {
 		return nats.NkeyOptionFromSeed(path)
 	}
 	return nil, fmt.Errorf("NATS credentials %s: neither a .creds file nor an nkey seed", path)
-}
-
-func redactURL(u string) string {
-	scheme, rest, ok := strings.Cut(u, "://")
-	if at := strings.LastIndexByte(rest, '@'); ok && at >= 0 {
-		return scheme + "://" + rest[at+1:]
-	}
-	return u
 }

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"slices"
 	"strconv"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -43,7 +43,7 @@ const messageRoom = 256
 
 // stays reports whether an object has a description with this size and stays
 // for the duration keep; 0: for ever. It does not look at the chunks.
-func (b *bucket) stays(ctx context.Context, name string, size int, keep time.Duration) (bool, error) {
+func (b *bucket) stays(ctx context.Context, name string, size int64, keep time.Duration) (bool, error) {
 	info, m, err := b.info(ctx, name)
 	if errors.Is(err, ErrDigest) { // the caller replaces it
 		return false, nil
@@ -89,7 +89,7 @@ func (b *bucket) info(ctx context.Context, name string) (*jetstream.ObjectInfo, 
 	}
 	var info jetstream.ObjectInfo
 	if err := json.Unmarshal(m.Data, &info); err != nil {
-		return nil, nil, fmt.Errorf("look up object %s: %w: %w", name, ErrDigest, err)
+		return nil, nil, fmt.Errorf("look up object %s: %w: %w", name, ErrDigest, rawjson.Plain(err))
 	}
 	if info.Deleted {
 		return nil, nil, nil
@@ -150,9 +150,9 @@ func (b *bucket) copy(ctx context.Context, sha string, info *jetstream.ObjectInf
 // writer of the client library, which publishes asynchronously, may leak a
 // goroutine after a small object, and gives up when the connection is lost. The
 // server deletes the object after life; 0: never. A *FullError means that there is
-// no room for it.
-func (b *bucket) write(ctx context.Context, name string, sum, data []byte, life time.Duration) error {
-	if err := b.hasRoom(ctx, len(data)); err != nil {
+// no room for it. Readers see the object when write has returned without an error.
+func (b *bucket) write(ctx context.Context, name string, sum []byte, file File, life time.Duration) (err error) {
+	if err := b.hasRoom(ctx, file.Size); err != nil {
 		return err
 	}
 	header := nats.Header{}
@@ -161,17 +161,11 @@ func (b *bucket) write(ctx context.Context, name string, sum, data []byte, life 
 	}
 	info := jetstream.ObjectInfo{
 		ObjectMeta: jetstream.ObjectMeta{Name: name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: objectChunk}},
-		Bucket:     b.name, NUID: nuid.Next(), Size: uint64(len(data)), ModTime: time.Now().UTC(), Digest: "SHA-256=" + base64.URLEncoding.EncodeToString(sum),
+		Bucket:     b.name, NUID: nuid.Next(), Size: uint64(file.Size), ModTime: time.Now().UTC(), Digest: "SHA-256=" + base64.URLEncoding.EncodeToString(sum),
 	}
-	room := int(min(objectChunk, max(b.bulk.MaxPayload()-headerRoom, headerRoom)))
-	var last uint64
-	for chunk := range slices.Chunk(data, room) {
-		var err error
-		if last, err = b.writeChunk(ctx, &nats.Msg{Subject: subjects.ObjectChunks(b.name, info.NUID), Header: maps.Clone(header), Data: chunk}, last); err != nil {
-			b.removeChunks(ctx, info.NUID, err)
-			return err
-		}
-		info.Chunks++
+	defer func() { b.removeChunks(ctx, info.NUID, err) }()
+	if info.Chunks, err = b.writeChunks(ctx, info.NUID, header, file); err != nil {
+		return err
 	}
 	meta, err := json.Marshal(&info)
 	if err != nil {
@@ -182,18 +176,42 @@ func (b *bucket) write(ctx context.Context, name string, sum, data []byte, life 
 		seq, err := b.messages.PutMsg(ctx, &nats.Msg{Subject: subjects.ObjectMeta(b.name, name), Header: header, Data: meta})
 		return seq, b.asFull(ctx, err)
 	})
-	b.removeChunks(ctx, info.NUID, err)
 	return err
 }
 
+// writeChunks stores the chunks of an object and returns their number. An error of the file
+// is an *unreadError.
+func (b *bucket) writeChunks(ctx context.Context, id string, header nats.Header, file File) (n uint32, err error) {
+	content := file.Open()
+	chunk := make([]byte, min(file.Size, objectChunk, max(b.bulk.MaxPayload()-headerRoom, headerRoom)))
+	var last uint64
+	for left := file.Size; left > 0; left -= int64(len(chunk)) {
+		chunk = chunk[:min(left, int64(len(chunk)))]
+		if _, err := io.ReadFull(content, chunk); err != nil {
+			return n, &unreadError{err}
+		}
+		if last, err = b.writeChunk(ctx, &nats.Msg{Subject: subjects.ObjectChunks(b.name, id), Header: maps.Clone(header), Data: chunk}, last); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+// unreadError means that the file to store could not be read.
+type unreadError struct{ err error }
+
+func (e *unreadError) Error() string { return "read the file to store: " + e.err.Error() }
+func (e *unreadError) Unwrap() error { return e.err }
+
 // hasRoom returns a *FullError if the bucket has no room for n bytes.
-func (b *bucket) hasRoom(ctx context.Context, n int) error {
+func (b *bucket) hasRoom(ctx context.Context, n int64) error {
 	_, err := Insist(ctx, &b.log, "read the size of stream "+b.stream, func(ctx context.Context) (struct{}, error) {
 		info, err := b.streamInfo(ctx)
 		if err != nil {
 			return struct{}{}, err
 		}
-		need := int64(n) + int64(n/objectChunk+2)*messageRoom
+		need := n + (n/objectChunk+2)*messageRoom
 		if limit := info.Config.MaxBytes; limit > 0 && int64(info.State.Bytes)+need > limit {
 			return struct{}{}, b.fullError(limit)
 		}
@@ -235,21 +253,23 @@ func (b *bucket) fullError(limit int64) *FullError {
 }
 
 // removeChunks removes the stored chunks of an object that did not fit into its
-// bucket. Only workers may delete chunks, so a trainer's chunks stay; hasRoom
-// makes them rare.
+// bucket, or that could not be read to its end. Only workers may delete chunks, so a
+// trainer's chunks stay; hasRoom makes them rare.
 func (b *bucket) removeChunks(ctx context.Context, id string, err error) {
 	var full *FullError
-	if !errors.As(err, &full) || b.name != subjects.ArtifactsBucket(full.Trainer) {
+	var unread *unreadError
+	tid, _ := subjects.TrainerOfStream(b.stream)
+	if !errors.As(err, &full) && !errors.As(err, &unread) || b.name != subjects.ArtifactsBucket(tid) {
 		return
 	}
-	s, serr := b.streams.Open(ctx, b.stream)
-	if serr == nil {
+	s, err := b.streams.Open(ctx, b.stream)
+	if err == nil {
 		op, cancel := context.WithTimeout(ctx, wire.OpTimeout)
 		defer cancel()
-		serr = s.Purge(op, jetstream.WithPurgeSubject(subjects.ObjectChunks(b.name, id)))
+		err = s.Purge(op, jetstream.WithPurgeSubject(subjects.ObjectChunks(b.name, id)))
 	}
-	if serr != nil {
-		b.log.Debug().Err(serr).Str("bucket", b.name).Msg("a part of an object was not removed")
+	if err != nil {
+		b.log.Debug().Err(err).Str("bucket", b.name).Msg("a part of an object was not removed")
 	}
 }
 

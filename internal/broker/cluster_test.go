@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -96,7 +97,7 @@ func TestAFileOutlivesALostQuorum(t *testing.T) {
 	var a schema.Artifact
 	go func() {
 		var err error
-		a, err = b.Objects.PutArtifact(t.Context(), "alpha", "log", data, 0)
+		a, err = b.Objects.PutArtifact(t.Context(), "alpha", "log", broker.FileOf(data), 0)
 		ended <- err
 	}()
 	harness.Eventually(t, "some pieces", 5*time.Minute, func() bool { return stored() > 4 })
@@ -117,5 +118,21 @@ func TestAFileOutlivesALostQuorum(t *testing.T) {
 	defer cancel()
 	if theirs, err := store.GetBytes(patient, a.SHA256); err != nil || !bytes.Equal(theirs, data) {
 		t.Fatalf("the usual client cannot read it: %v", err)
+	}
+}
+
+// A server of a cluster is healthy when it has found the others.
+func TestAServerAloneIsNotHealthy(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	for i, srv := range c.servers {
+		harness.Eventually(t, fmt.Sprintf("the health of server %d", i), 5*time.Minute, func() bool { return srv.Healthy() == nil })
+	}
+	for _, srv := range c.servers {
+		srv.Shutdown()
+	}
+	c.start(t, 0)
+	if err := c.servers[0].Healthy(); err == nil || !strings.Contains(err.Error(), "the NATS server is not healthy: ") {
+		t.Errorf("a server without the others: %v", err)
 	}
 }

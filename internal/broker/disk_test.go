@@ -8,7 +8,7 @@ import (
 )
 
 // The limit of the server must not depend on the room that other files leave at
-// the time of its start: the server would not load streams above it.
+// the time of its start: the server would make no streams above it.
 func TestTheServersLimitIsTheSizeOfTheDisk(t *testing.T) {
 	dir := t.TempDir()
 	e, err := StartEmbedded(EmbeddedConfig{StateDir: filepath.Join(dir, "nats"), Log: zerolog.Nop()})

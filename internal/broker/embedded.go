@@ -29,6 +29,9 @@ type EmbeddedConfig struct {
 	// power failure may then lose up to two minutes of confirmed messages. By
 	// default requests, states and results are on disk when they are confirmed.
 	Relaxed bool
+	// Enroll lets hosts without a credential ask to become machines. A desk answers them,
+	// see package enroll.
+	Enroll  bool
 	Cluster ClusterConfig
 	// Failed is called, also concurrently, with each *StoreError of the server. It must
 	// not block.
@@ -56,9 +59,10 @@ type Embedded struct {
 	*Keyring
 	config EmbeddedConfig
 	srv    *server.Server
-	system *nats.Conn // serves ReloadServers
+	system *nats.Conn // serves ReloadServers, and asks for the server's health
 
-	mu sync.Mutex // of reloads
+	mu    sync.Mutex // of reloads
+	loads int64      // number of times that the settings were read
 
 	stop context.CancelFunc // ends the goroutines of bg
 	bg   sync.WaitGroup
@@ -117,7 +121,7 @@ func StartEmbedded(c EmbeddedConfig) (*Embedded, error) {
 
 // options returns the server's options with the accounts of the keyring.
 func (e *Embedded) options() (*server.Options, error) {
-	all, err := e.access()
+	all, err := e.access(e.config.Enroll)
 	if err != nil {
 		return nil, err
 	}
@@ -127,6 +131,13 @@ func (e *Embedded) options() (*server.Options, error) {
 	opts := &server.Options{}
 	if err := opts.ProcessConfigString(all.config()); err != nil {
 		return nil, fmt.Errorf("configure the accounts of the embedded NATS server: %w", err)
+	}
+	// A reload compares the old users with the new ones field by field, and reads their
+	// accounts, which other goroutines of the server write. A different time of issue in
+	// the first user ends the comparison before that.
+	e.loads++
+	for _, u := range opts.Nkeys {
+		u.Issued = e.loads
 	}
 	opts.ServerName, opts.Host, opts.Port = "turngate", "127.0.0.1", e.config.Port
 	if opts.Port == 0 {

@@ -69,8 +69,8 @@ func (h *Events) Pieces(id schema.ID, handle func(attempt, call int, d *schema.D
 	})
 }
 
-// Progress calls handle with the copies of events that a trainer's rights suffice for,
-// those of phases and waits of its rollouts, until stop is called. Events can be lost.
+// Progress calls handle with the copies of events that a trainer may read, about the phases and
+// waits of its rollouts, until stop is called. Events can be lost.
 func (h *Events) Progress(tid string, handle func(schema.Event)) (stop func(), err error) {
 	return wire.Subscribe(h.bulk, subjects.TrainerEvents(tid), func(m *nats.Msg) {
 		var e schema.Event

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/nats-io/nkeys"
 
@@ -31,36 +30,10 @@ const (
 
 // OpenKeyring opens a keyring, and makes the folder if it does not exist.
 func OpenKeyring(dir string) (*Keyring, error) {
-	_, before := os.Stat(dir)
-	err := os.MkdirAll(dir, 0o700)
-	if err == nil && errors.Is(before, os.ErrNotExist) {
-		if uid, gid, ok := ownerFor(filepath.Dir(dir)); ok {
-			err = os.Lchown(dir, uid, gid)
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("make the folder of credentials: %w", err)
-	}
-	if os.Geteuid() != 0 { // root manages the folder of a server that has another user
-		if err := owned.Check(dir); err != nil {
-			return nil, fmt.Errorf("the folder of credentials: %w", err)
-		}
+	if err := owned.Folder(dir); err != nil {
+		return nil, fmt.Errorf("the folder of credentials: %w", err)
 	}
 	return &Keyring{dir}, nil
-}
-
-// ownerFor returns the owner of a new file in a folder: if root makes it, the owner
-// of the folder, so that a server without root's rights can read it.
-func ownerFor(folder string) (uid, gid int, ok bool) {
-	info, err := os.Stat(folder)
-	if err != nil || os.Geteuid() != 0 {
-		return 0, 0, false
-	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0, 0, false
-	}
-	return int(st.Uid), int(st.Gid), true
 }
 
 // Dir returns the folder.
@@ -119,7 +92,7 @@ func CheckRole(role, name string) error {
 	switch role {
 	case RoleTrainer:
 		return schema.CheckTrainer(name)
-	case RoleWorker, RoleMachine:
+	case RoleWorker, RoleMachine, RoleLeaf:
 		return schema.CheckToken(role, name)
 	case RoleOps, RoleAdmin:
 		if name == role {
@@ -165,6 +138,14 @@ func (k *Keyring) AddMachine(machine, public string) error {
 	return k.add(RoleMachine+"-"+machine, public)
 }
 
+// AddLeaf is AddTrainer for the server of a site.
+func (k *Keyring) AddLeaf(site, public string) error {
+	if err := schema.CheckToken("site", site); err != nil {
+		return err
+	}
+	return k.add(RoleLeaf+"-"+site, public)
+}
+
 // errOtherKey occurs when a client is added that has another key already.
 var errOtherKey = errors.New("has another key already")
 
@@ -176,14 +157,11 @@ func (k *Keyring) add(name, public string) error {
 		_, err := loadOrMakeSeed(k.file(name, seedExt))
 		return err
 	}
-	if !nkeys.IsValidPublicUserKey(public) {
-		return fmt.Errorf("public key of %s: %q is not valid: want the public key of a user nkey, such as UDXU4RCS…", name, schema.Clip(public, 80))
+	if err := k.checkPublic(name, public); err != nil {
+		return err
 	}
 	if _, err := os.Stat(k.file(name, seedExt)); err == nil {
 		return fmt.Errorf("%s: %w", name, errOtherKey)
-	}
-	if other := k.clientWith(public, name); other != "" {
-		return fmt.Errorf("public key of %s: %q is the key of %s already: want a key of its own", name, public, other)
 	}
 	there, err := loadOrMake(k.file(name, publicExt), func() ([]byte, error) { return []byte(public + "\n"), nil })
 	if err != nil {
@@ -195,10 +173,28 @@ func (k *Keyring) add(name, public string) error {
 	return nil
 }
 
+// checkPublic checks the public key of a client.
+func (k *Keyring) checkPublic(name, public string) error {
+	if !nkeys.IsValidPublicUserKey(public) {
+		return fmt.Errorf("public key of %s: %q is not valid: want the public key of a user nkey, such as UDXU4RCS…", name, schema.Clip(public, 80))
+	}
+	everybody, err := enrollKey()
+	if err != nil {
+		return err
+	}
+	if public == everybody {
+		return fmt.Errorf("public key of %s: %q is the key that all hosts have which enroll: want a key of its own", name, public)
+	}
+	if other := k.clientWith(public, name); other != "" {
+		return fmt.Errorf("public key of %s: %q is the key of %s already: want a key of its own", name, public, other)
+	}
+	return nil
+}
+
 // clientWith returns the client other than name that has a public key; empty: none.
 func (k *Keyring) clientWith(public, name string) string {
-	clients := []string{RoleAdmin, RoleOps, system}
-	for _, kind := range []string{RoleTrainer, RoleWorker, RoleMachine} {
+	clients := []string{RoleAdmin, RoleOps, system, desk}
+	for _, kind := range []string{RoleTrainer, RoleWorker, RoleMachine, RoleLeaf} {
 		names, err := k.names(kind)
 		if err != nil {
 			continue // the server names the folder that it cannot read
@@ -282,46 +278,70 @@ func (k *Keyring) names(kind string) ([]string, error) {
 
 // access reads the public keys of all clients. It makes the credentials of admin,
 // ops and system if they are missing. A trainer, worker or machine with a file that cannot
-// be used is in leftOut, so that one bad file does not stop the server.
-func (k *Keyring) access() (access, error) {
-	a := access{trainers: map[string]string{}, workers: map[string]string{}, machines: map[string]string{}}
+// be used is in leftOut, so that one bad file does not stop the server. With enroll, hosts
+// without a credential may ask to become machines.
+func (k *Keyring) access(enroll bool) (access, error) {
+	a := newAccess()
 	for file, key := range map[string]*string{k.AdminCreds(): &a.admin, k.OpsCreds(): &a.ops, k.SystemCreds(): &a.system} {
 		var err error
 		if *key, err = loadOrMakeSeed(file); err != nil {
 			return access{}, err
 		}
 	}
-	for kind, keys := range a.named() {
-		names, err := k.names(kind)
-		if err != nil {
+	for kind := range a.named() {
+		if err := k.read(&a, kind); err != nil {
 			return access{}, err
 		}
-		for _, name := range names {
-			err := CheckRole(kind, name) // the name becomes a part of the server's configuration
-			key := ""
-			if err == nil {
-				key, err = k.public(kind + "-" + name)
-			}
-			if err != nil {
-				a.leftOut = append(a.leftOut, fmt.Errorf("credentials in %s: %s %q: %w", k.dir, kind, name, err))
-				continue
-			}
-			keys[name] = key
+	}
+	if enroll {
+		if err := k.openEnrollment(&a); err != nil {
+			return access{}, err
 		}
 	}
 	a.leaveOutShared(k.dir)
 	return a, nil
 }
 
-// named has the keys of the clients with names, by their role.
-func (a *access) named() map[string]map[string]string {
-	return map[string]map[string]string{RoleTrainer: a.trainers, RoleWorker: a.workers, RoleMachine: a.machines}
+// read adds the clients of a role to a.
+func (k *Keyring) read(a *access, kind string) error {
+	names, err := k.names(kind)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		err := CheckRole(kind, name) // the name becomes a part of the server's configuration
+		key := ""
+		if err == nil {
+			key, err = k.public(kind + "-" + name)
+		}
+		if err != nil {
+			a.leftOut = append(a.leftOut, fmt.Errorf("credentials in %s: %s %q: %w", k.dir, kind, name, err))
+			continue
+		}
+		a.named()[kind][name] = key
+	}
+	return nil
 }
 
-// leaveOutShared leaves out the clients with names whose key another client has, too:
-// the server takes a key once, and to remove one of its names would shut nobody out.
+func newAccess() access {
+	return access{trainers: map[string]string{}, workers: map[string]string{}, machines: map[string]string{}, leaves: map[string]string{}}
+}
+
+// named has the keys of the clients with names, by their role.
+func (a *access) named() map[string]map[string]string {
+	return map[string]map[string]string{RoleTrainer: a.trainers, RoleWorker: a.workers, RoleMachine: a.machines, RoleLeaf: a.leaves}
+}
+
+// leaveOutShared leaves out the clients that share a key with another client: the server takes
+// a key once, and to remove one of its names would not shut a client out.
 func (a *access) leaveOutShared(dir string) {
 	holders := map[string][]string{a.admin: {RoleAdmin}, a.ops: {RoleOps}, a.system: {system}}
+	if everybody, err := enrollKey(); err == nil {
+		holders[everybody] = []string{"all hosts that enroll"}
+	}
+	if a.desk != "" {
+		holders[a.desk] = []string{desk}
+	}
 	each := func(do func(kind, name, key string)) {
 		for kind, keys := range a.named() {
 			for name, key := range keys {
@@ -341,9 +361,9 @@ func (a *access) leaveOutShared(dir string) {
 
 // public reads the public key of a client.
 func (k *Keyring) public(name string) (string, error) {
-	seed, err := readKey(k.file(name, seedExt))
+	seed, err := owned.Read(k.file(name, seedExt))
 	if errors.Is(err, os.ErrNotExist) {
-		data, err := readKey(k.file(name, publicExt))
+		data, err := owned.Read(k.file(name, publicExt))
 		key := strings.TrimSpace(string(data))
 		if err == nil && !nkeys.IsValidPublicUserKey(key) {
 			err = errors.New("not the public key of a user")
@@ -392,65 +412,18 @@ func publicOf(seed []byte) (string, error) {
 	return pair.PublicKey()
 }
 
-// readKey reads a file of a keyring. It refuses a file of a user that is neither
-// root nor the owner of the folder, or this process's user.
-func readKey(file string) ([]byte, error) {
-	err := owned.Check(file)
-	var other *owned.Error
-	if errors.As(err, &other) {
-		if uid, _, ok := ownerFor(filepath.Dir(file)); ok && uid == other.UID {
-			err = nil
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return os.ReadFile(file)
-}
-
 // loadOrMake reads a secret from a file, or creates the file. If several
 // processes create it at once, all get the same secret.
 func loadOrMake(file string, make func() ([]byte, error)) ([]byte, error) {
-	data, err := readKey(file)
+	data, err := owned.Read(file)
 	if !errors.Is(err, os.ErrNotExist) {
 		return data, err
 	}
 	if data, err = make(); err != nil {
 		return nil, err
 	}
-	part, err := os.CreateTemp(filepath.Dir(file), ".new-*") // mode 0600
-	if err != nil {
+	if err := owned.Create(file, data); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err
 	}
-	defer os.Remove(part.Name())
-	if err := fill(part, data); err != nil {
-		return nil, err
-	}
-	err = os.Link(part.Name(), file)
-	if err == nil || errors.Is(err, os.ErrExist) {
-		return readKey(file)
-	}
-	return nil, err
-}
-
-// fill writes a new file of a keyring and closes it.
-func fill(f *os.File, data []byte) error {
-	_, err := f.Write(data)
-	if uid, gid, ok := ownerFor(filepath.Dir(f.Name())); err == nil && ok {
-		err = f.Chown(uid, gid)
-	}
-	return errors.Join(err, f.Close())
-}
-
-// replace writes a file of a keyring. A reader gets the old content or the new one.
-func replace(file string, data []byte) error {
-	part, err := os.CreateTemp(filepath.Dir(file), ".new-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(part.Name())
-	if err := fill(part, data); err != nil {
-		return err
-	}
-	return os.Rename(part.Name(), file)
+	return owned.Read(file)
 }

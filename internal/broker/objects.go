@@ -27,6 +27,29 @@ func (h *Objects) bucket(name string) *bucket {
 	return &bucket{Objects: h, name: name, stream: subjects.ObjectStream(name)}
 }
 
+// File is the content of a file to store. It is read twice, to find its digest and to send
+// it.
+type File struct {
+	Size int64 // in bytes
+	// Open returns a reader of the whole content, the same each time.
+	Open func() io.Reader
+}
+
+// FileOf returns a file with this content.
+func FileOf(data []byte) File {
+	return File{Size: int64(len(data)), Open: func() io.Reader { return bytes.NewReader(data) }}
+}
+
+// digest returns the sha256 of the file. It fails if the file does not have its size.
+func (f File) digest() ([]byte, error) {
+	sum := sha256.New()
+	n, err := io.Copy(sum, f.Open())
+	if err == nil && n != f.Size {
+		err = fmt.Errorf("the file has %d bytes, want %d", n, f.Size)
+	}
+	return sum.Sum(nil), err
+}
+
 // Largest files, in bytes.
 const (
 	maxBundle   = 2 << 30
@@ -40,7 +63,7 @@ func (h *Objects) PutBundle(ctx context.Context, tid string, data []byte) (strin
 	if len(data) > maxBundle {
 		return "", &TooLargeError{What: "task bundle", Size: uint64(len(data)), Limit: maxBundle}
 	}
-	return h.put(ctx, subjects.TasksBucket(tid), data, 0)
+	return h.put(ctx, subjects.TasksBucket(tid), FileOf(data), 0)
 }
 
 // Bundle reads a trainer's task bundle and checks its sha256. Errors wrap
@@ -64,13 +87,13 @@ func (h *Objects) CopyBundle(ctx context.Context, tid, sha string, to io.Writer)
 // trainer's artifacts have reached their bound. keep is the retention of finished
 // rollouts. The server deletes the file after twice the retention and an hour;
 // while enough of this time is left, another rollout with the same file uses it
-// too. 0 keeps the file for ever.
-func (h *Objects) PutArtifact(ctx context.Context, tid, name string, data []byte, keep time.Duration) (schema.Artifact, error) {
-	if len(data) > maxArtifact {
-		return schema.Artifact{}, &TooLargeError{What: "artifact " + name, Size: uint64(len(data)), Limit: maxArtifact}
+// too. 0 keeps the file for ever. It takes memory for one chunk of the file.
+func (h *Objects) PutArtifact(ctx context.Context, tid, name string, file File, keep time.Duration) (schema.Artifact, error) {
+	if file.Size > maxArtifact {
+		return schema.Artifact{}, &TooLargeError{What: "artifact " + name, Size: uint64(file.Size), Limit: maxArtifact}
 	}
-	sha, err := h.put(ctx, subjects.ArtifactsBucket(tid), data, keep)
-	return schema.Artifact{Name: name, Size: int64(len(data)), SHA256: sha}, err
+	sha, err := h.put(ctx, subjects.ArtifactsBucket(tid), file, keep)
+	return schema.Artifact{Name: name, Size: file.Size, SHA256: sha}, err
 }
 
 // Artifact reads a file of a trainer's rollout and checks its sha256. It fails
@@ -94,22 +117,27 @@ func (h *Objects) CopyArtifact(ctx context.Context, tid, sha string, to io.Write
 // since the result of its rollout is stored later than the file.
 const commitWithin = 30 * time.Minute
 
-func (h *Objects) put(ctx context.Context, bucket string, data []byte, keep time.Duration) (string, error) {
-	sum := sha256.Sum256(data)
-	sha := hex.EncodeToString(sum[:])
-	to := h.bucket(bucket)
-	there, err := to.stays(ctx, sha, len(data), keep)
-	if err == nil && !there {
-		life := time.Duration(0)
-		if keep > 0 {
-			life = 2 * (keep + commitWithin)
+func (h *Objects) put(ctx context.Context, bucket string, file File, keep time.Duration) (sha string, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("put %d bytes into object store %s: %w", file.Size, bucket, err)
 		}
-		err = to.write(ctx, sha, sum[:], data, life)
-	}
+	}()
+	sum, err := file.digest()
 	if err != nil {
-		return "", fmt.Errorf("put %d bytes into object store %s: %w", len(data), bucket, err)
+		return "", err
 	}
-	return sha, nil
+	sha = hex.EncodeToString(sum)
+	to := h.bucket(bucket)
+	there, err := to.stays(ctx, sha, file.Size, keep)
+	if there || err != nil {
+		return sha, err
+	}
+	life := time.Duration(0)
+	if keep > 0 {
+		life = 2 * (keep + commitWithin)
+	}
+	return sha, to.write(ctx, sha, sum, file, life)
 }
 
 // PutBody stores a body of a message in a bucket, also if the bucket has it
@@ -117,7 +145,7 @@ func (h *Objects) put(ctx context.Context, bucket string, data []byte, keep time
 func (h *Objects) PutBody(ctx context.Context, bucket string, data []byte, life time.Duration) (string, error) {
 	sum := sha256.Sum256(data)
 	sha := hex.EncodeToString(sum[:])
-	return sha, h.bucket(bucket).write(ctx, sha, sum[:], data, life)
+	return sha, h.bucket(bucket).write(ctx, sha, sum[:], FileOf(data), life)
 }
 
 // Object reads an object of up to limit bytes, chunk by chunk, by sequence, and
@@ -137,5 +165,5 @@ func (h *Objects) Object(ctx context.Context, bucket, sha string, limit int64) (
 }
 
 // ErrDigest is returned for an object with a name that is not the sha256 of its
-// content, or with a description or chunks that are not those of an object.
+// content, or with a description or chunks that no object has.
 var ErrDigest = errors.New("content does not match its sha256")

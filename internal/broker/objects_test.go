@@ -7,10 +7,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -34,7 +36,7 @@ func TestBundlesAndArtifacts(t *testing.T) {
 	if again != sha || !bytes.Equal(got, data) {
 		t.Fatal("the bundle changed on the way")
 	}
-	a, err := b.Broker.Objects.PutArtifact(t.Context(), "alpha", "agent.log", []byte("log"), 0)
+	a, err := b.Broker.Objects.PutArtifact(t.Context(), "alpha", "agent.log", broker.FileOf([]byte("log")), 0)
 	harness.Must(t, err)
 	if got, err := b.Trainer.Artifact(t.Context(), a.SHA256); err != nil || string(got) != "log" {
 		t.Fatalf("got %q, %v", got, err)
@@ -46,6 +48,37 @@ func TestBundlesAndArtifacts(t *testing.T) {
 	}
 	if _, err := b.Broker.Objects.Bundle(t.Context(), "alpha", strings.Repeat("0", 64)); !errors.Is(err, broker.ErrNotFound) {
 		t.Fatalf("got %v", err)
+	}
+}
+
+// TestAFileThatCannotBeReadIsNotStored: the server has none of its chunks, and no reader
+// sees it.
+func TestAFileThatCannotBeReadIsNotStored(t *testing.T) {
+	b := testenv.StartPool(t)
+	data := harness.Noise(3 << 20)
+	broken := errors.New("input/output error")
+	reads := 0
+	file := broker.File{Size: int64(len(data)), Open: func() io.Reader {
+		if reads++; reads == 1 {
+			return bytes.NewReader(data)
+		}
+		return io.MultiReader(bytes.NewReader(data[:2<<20]), iotest.ErrReader(broken))
+	}}
+	if _, err := b.Broker.Objects.PutArtifact(t.Context(), "alpha", "log", file, 0); !errors.Is(err, broken) {
+		t.Fatalf("got %v", err)
+	}
+	sum := sha256.Sum256(data)
+	if _, err := b.Trainer.Artifact(t.Context(), hex.EncodeToString(sum[:])); !errors.Is(err, broker.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+	stream, err := b.JetStream(t).Stream(t.Context(), subjects.ObjectStream(subjects.ArtifactsBucket("alpha")))
+	harness.Must(t, err)
+	if n := stream.CachedInfo().State.Msgs; n != 0 {
+		t.Errorf("%d messages are left", n)
+	}
+	reads, file.Size = 0, file.Size+1
+	if _, err := b.Broker.Objects.PutArtifact(t.Context(), "alpha", "log", file, 0); err == nil {
+		t.Error("a file with another size was stored")
 	}
 }
 
@@ -85,7 +118,7 @@ func TestArtifactsAreKeptAsLongAsTheirRollouts(t *testing.T) {
 		{"it is there for ever", week, nil},
 	} {
 		from := next()
-		a, err := b.Broker.Objects.PutArtifact(t.Context(), "alpha", "log", []byte("the same"), tt.keep)
+		a, err := b.Broker.Objects.PutArtifact(t.Context(), "alpha", "log", broker.FileOf([]byte("the same")), tt.keep)
 		harness.Must(t, err)
 		if got := lives(from); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: messages were written that are kept for %q, want %q", tt.what, got, tt.want)
@@ -171,7 +204,7 @@ func TestBrokenChunksOfAnObject(t *testing.T) {
 	}
 }
 
-// TestABrokenDescriptionIsReplaced uploads a bundle whose description was broken.
+// TestABrokenDescriptionIsReplaced uploads a bundle with a broken description.
 func TestABrokenDescriptionIsReplaced(t *testing.T) {
 	b := testenv.StartPool(t)
 	data := []byte("bundle")

@@ -42,7 +42,7 @@ func TestFilesWaitForTheServer(t *testing.T) {
 			return err
 		},
 		"an artifact is put": func(ctx context.Context, worker *broker.Broker, trainer side, _ string) error {
-			a, err := worker.Objects.PutArtifact(ctx, "alpha", "log", artifact, time.Hour)
+			a, err := worker.Objects.PutArtifact(ctx, "alpha", "log", broker.FileOf(artifact), time.Hour)
 			if err != nil {
 				return err
 			}
@@ -97,7 +97,7 @@ func TestWaitingForTheServerEnds(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := worker.Objects.PutArtifact(ctx, "alpha", "log", []byte("log"), 0)
+		_, err := worker.Objects.PutArtifact(ctx, "alpha", "log", broker.FileOf([]byte("log")), 0)
 		ended <- err
 	}()
 	log.Wait(t)
@@ -126,7 +126,7 @@ func TestALostAnswerWritesNoPieceTwice(t *testing.T) {
 	log := testenv.NewRetries()
 	p := testenv.NewProxy(t, strings.TrimPrefix(b.Server.URL(), "nats://"))
 	worker := testenv.DialAt(t, p.URL(), testenv.AdmitWorker(t, b.Server, "w9"), broker.InboxFor("worker", "w9"), zerolog.New(log))
-	_, err = worker.Objects.PutArtifact(t.Context(), "alpha", "first", []byte("what is opened once is open"), 0)
+	_, err = worker.Objects.PutArtifact(t.Context(), "alpha", "first", broker.FileOf([]byte("what is opened once is open")), 0)
 	harness.Must(t, err)
 	before := stored()
 
@@ -135,7 +135,7 @@ func TestALostAnswerWritesNoPieceTwice(t *testing.T) {
 	var a schema.Artifact
 	go func() {
 		var err error
-		a, err = worker.Objects.PutArtifact(t.Context(), "alpha", "log", data, 0)
+		a, err = worker.Objects.PutArtifact(t.Context(), "alpha", "log", broker.FileOf(data), 0)
 		ended <- err
 	}()
 	harness.Eventually(t, "a piece", 5*time.Minute, func() bool { return stored() > before })

@@ -12,6 +12,7 @@ const (
 	RoleTrainer = "trainer"
 	RoleWorker  = "worker"
 	RoleMachine = "machine"
+	RoleLeaf    = "leaf"  // the server of a site, with the workers behind it
 	RoleOps     = "ops"   // watchers, which also run commands in sandboxes of workers that allow it
 	RoleAdmin   = "admin" // has all rights in the workers' account
 )
@@ -27,6 +28,8 @@ func InboxFor(role, name string) string { return "_INBOX." + role + "." + name }
 // rights are the subjects of one role.
 type rights struct {
 	publish, subscribe []string
+	// neverPublish and neverSubscribe are taken out of these.
+	neverPublish, neverSubscribe []string
 	// answers allows one reply to each message that arrives with a reply subject.
 	answers bool
 }
@@ -156,7 +159,7 @@ func workerRights(wid string) rights {
 			subjects.Requests, subjects.Requests + ".*.*", subjects.ParkedFilter("*"),
 			subjects.TrainerResults("*"), subjects.TrainerEvents("*"), subjects.DeadFilter,
 			subjects.WorkerStatus(wid), subjects.WorkerControl("*"), subjects.WorkerTrainers, subjects.MachineDownFrom(wid), subjects.ShellUp(wid, "*"),
-			subjects.LeasesOf(wid), subjects.JanitorLease, subjects.Presence(wid), subjects.HoldsFilter, subjects.Process("*", "*"), "$O.>",
+			subjects.LeasesOf(wid), subjects.JanitorLease, subjects.PresencesOf(wid), subjects.HoldsFilter, subjects.Process("*", "*"), "$O.>",
 			userInfo, "$JS.ACK.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", directGet(subjects.StreamWorkers), directGet(subjects.StreamWorkers) + ".>",
 		},
 		subscribe: []string{
@@ -173,16 +176,35 @@ func workerRights(wid string) rights {
 	return r
 }
 
+// leafRights let the server of a site act for workers of any name: a site adds and
+// removes its own. The admin's lines to machines have the place of a worker's.
+func leafRights() rights {
+	r := workerRights("*")
+	// The server tells a leaf node of the subjects for answers to other accounts only with
+	// this right. It lets a leaf node publish there without it.
+	r.publish = append(r.publish, "_R_.>")
+	r.neverPublish = []string{subjects.MachineDownFrom(subjects.AdminClient)}
+	r.neverSubscribe = []string{subjects.MachineUpTo(subjects.AdminClient)}
+	return r
+}
+
 func directGet(stream string) string { return "$JS.API.DIRECT.GET." + stream }
 
 // config writes the rights as the permissions of a user in the configuration of
 // nats-server.
 func (r rights) config() string {
-	out := "publish: { allow: " + quoted(r.publish) + " }, subscribe: { allow: " + quoted(r.subscribe) + " }"
+	out := "publish: " + allowed(r.publish, r.neverPublish) + ", subscribe: " + allowed(r.subscribe, r.neverSubscribe)
 	if r.answers {
 		out += `, allow_responses: { max: 1, expires: "1m" }`
 	}
 	return "{ " + out + " }"
+}
+
+func allowed(list, never []string) string {
+	if len(never) == 0 {
+		return "{ allow: " + quoted(list) + " }"
+	}
+	return "{ allow: " + quoted(list) + ", deny: " + quoted(never) + " }"
 }
 
 func quoted(list []string) string {

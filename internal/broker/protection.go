@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/turngate/turngate/internal/rawjson"
 )
 
 // Protection is the extent to which a server separates its clients.
@@ -48,10 +50,15 @@ func (b *Broker) userInfo(ctx context.Context) (answer []byte, refused bool, err
 		return nil, false, fmt.Errorf("ask for the permissions of this client: %w", err)
 	}
 	defer func() { _ = answers.Unsubscribe() }()
-	if err := b.bulk.PublishRequest(userInfo, answers.Subject, nil); err != nil {
-		return nil, false, fmt.Errorf("ask for the permissions of this client: %w", err)
-	}
+	var asked time.Time
 	for {
+		if time.Since(asked) >= time.Second { // a message is lost with its connection
+			err := b.bulk.PublishRequest(userInfo, answers.Subject, nil)
+			if err != nil && !errors.Is(err, nats.ErrReconnectBufExceeded) { // it is connecting again
+				return nil, false, fmt.Errorf("ask for the permissions of this client: %w", err)
+			}
+			asked = time.Now()
+		}
 		m, err := answers.NextMsg(50 * time.Millisecond)
 		switch {
 		case err == nil:
@@ -76,7 +83,7 @@ func protectionOf(answer []byte, role, name string) (p Protection, account strin
 		} `json:"error"`
 	}
 	if err := json.Unmarshal(answer, &info); err != nil {
-		return 0, "", fmt.Errorf("read the permissions of this client: %w", err)
+		return 0, "", fmt.Errorf("read the permissions of this client: %w", rawjson.Plain(err))
 	}
 	limited := role == RoleAdmin || len(info.Data.Permissions) > 0
 	switch {

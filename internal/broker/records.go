@@ -13,7 +13,7 @@ import (
 	"github.com/turngate/turngate/subjects"
 )
 
-// Records reads what streams keep about rollouts and workers.
+// Records reads the records of rollouts and workers in the streams.
 type Records struct {
 	*link
 	streams  *Streams
@@ -230,22 +230,25 @@ func (h *Records) after(ctx context.Context, stream, filter string, after uint64
 	return after, err
 }
 
-// Waiting calls handle for the requests in a trainer's queue, the oldest first, until
-// it returns false, at most limit times. It sends one request per message. A request
-// of a rollout that runs is in the queue, too. A trainer has the rights for it.
-func (h *Records) Waiting(ctx context.Context, tid string, limit int, handle func(*schema.Request) bool) error {
+// Waiting calls handle for the requests in a trainer's queue with a sequence above after,
+// the oldest first, until it returns false. It reads at most limit messages, with one request
+// for each, and returns the sequence of the last one; 0: it read all. A request of a rollout
+// that runs is in the queue, too. A trainer has the rights for it.
+func (h *Records) Waiting(ctx context.Context, tid string, after uint64, limit int, handle func(*schema.Request) bool) (last uint64, err error) {
 	s, err := h.streams.Fresh(ctx, subjects.Queue(tid))
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return each(ctx, s, ">", 1, func(m *jetstream.RawStreamMsg) bool {
+	err = each(ctx, s, ">", after+1, func(m *jetstream.RawStreamMsg) bool {
 		limit--
 		var r schema.Request
-		if schema.Decode(m.Data, &r) != nil {
-			return limit > 0
+		more := schema.Decode(m.Data, &r) != nil || handle(&r)
+		if more = more && limit > 0; !more {
+			last = m.Sequence
 		}
-		return handle(&r) && limit > 0
+		return more
 	})
+	return last, err
 }
 
 // each reads the messages of a stream from a sequence, one by one, until handle

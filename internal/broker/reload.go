@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/turngate/turngate/internal/rawjson"
 )
 
 // reloadSubject is the subject on which a server in a process of turngate is asked
@@ -60,7 +62,7 @@ var (
 // and ErrOtherServer.
 func ReloadServers(ctx context.Context, url, creds string) error {
 	if _, err := os.Stat(creds); errors.Is(err, os.ErrNotExist) { // the first server makes it
-		return fmt.Errorf("%s: no server has used the folder %s yet: %w", redactURL(url), filepath.Dir(creds), ErrNoServer)
+		return fmt.Errorf("%s: no server has used the folder %s yet: %w", ShownURL(url), filepath.Dir(creds), ErrNoServer)
 	}
 	key, err := nats.NkeyOptionFromSeed(creds)
 	if err != nil {
@@ -68,10 +70,10 @@ func ReloadServers(ctx context.Context, url, creds string) error {
 	}
 	nc, err := nats.Connect(url, key, nats.Name("turngate reload"), nats.Timeout(2*time.Second))
 	if errors.Is(err, nats.ErrNoServers) {
-		return fmt.Errorf("%s: %w", redactURL(url), ErrNoServer)
+		return fmt.Errorf("%s: %w", ShownURL(url), ErrNoServer)
 	}
 	if err != nil {
-		return fmt.Errorf("connect to NATS at %s as its system: %w", redactURL(url), err)
+		return fmt.Errorf("as the system: %w", ConnectError(url, err))
 	}
 	defer nc.Close()
 	answers, err := nc.SubscribeSync(nc.NewInbox())
@@ -87,14 +89,14 @@ func ReloadServers(ctx context.Context, url, creds string) error {
 	for len(done) < want {
 		m, err := answers.NextMsgWithContext(ctx)
 		if errors.Is(err, nats.ErrNoResponders) {
-			return fmt.Errorf("%s: %w", redactURL(url), ErrOtherServer)
+			return fmt.Errorf("%s: %w", ShownURL(url), ErrOtherServer)
 		}
 		if err != nil {
 			return fmt.Errorf("ask for a reload: %d of %d servers have answered: %w", len(done), want, err)
 		}
 		var r reloaded
 		if err := json.Unmarshal(m.Data, &r); err != nil {
-			return fmt.Errorf("ask for a reload: the server's answer: %w", err)
+			return fmt.Errorf("ask for a reload: the server's answer: %w", rawjson.Plain(err))
 		}
 		if r.Error != "" {
 			return fmt.Errorf("reload server %s: %s", r.Server, r.Error)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/turngate/turngate/internal/rawjson"
 )
 
 // Rights are the subjects on which a connection may publish. The zero value allows
@@ -39,7 +41,7 @@ func rightsIn(answer []byte) (Rights, error) {
 		} `json:"error"`
 	}
 	if err := json.Unmarshal(answer, &info); err != nil {
-		return Rights{}, fmt.Errorf("read the permissions of this client: %w", err)
+		return Rights{}, fmt.Errorf("read the permissions of this client: %w", rawjson.Plain(err))
 	}
 	if info.Error != nil {
 		return Rights{}, fmt.Errorf("read the permissions of this client: the server answers %s", info.Error.Description)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 )
 
 // Names that look like a number or a word of the configuration stay names.
@@ -35,6 +36,27 @@ func TestServerNamesAreText(t *testing.T) {
 	for _, f := range []broker.ServerFile{{Name: "1"}, {Name: "true"}} {
 		if _, err := keys.ServerFile(f); err != nil {
 			t.Errorf("%+v: %v", f, err)
+		}
+	}
+}
+
+// The room of a server does not depend on the free room of its disk at its start.
+func TestAServerFileSaysTheSizeOfTheStore(t *testing.T) {
+	t.Parallel()
+	keys, err := broker.OpenKeyring(filepath.Join(t.TempDir(), "creds"))
+	harness.Must(t, err)
+	for size, want := range map[string]int64{"": 1 << 40, "200GB": 200 << 30, "5MB": 5 << 20} {
+		text, err := keys.ServerFile(broker.ServerFile{StoreSize: size})
+		harness.Must(t, err)
+		var opts server.Options
+		harness.Must(t, opts.ProcessConfigString(text))
+		if opts.JetStreamMaxStore != want {
+			t.Errorf("size %q: the server has room for %d bytes, want %d", size, opts.JetStreamMaxStore, want)
+		}
+	}
+	for _, size := range []string{"0GB", "200", "20 GB", "1TB, store_dir: \"/\"", "9999999TB", "-1GB"} {
+		if _, err := keys.ServerFile(broker.ServerFile{StoreSize: size}); err == nil || !strings.Contains(err.Error(), "like 200GB") {
+			t.Errorf("size %q: got %v", size, err)
 		}
 	}
 }
@@ -74,6 +96,40 @@ func TestHalfOfTLSIsRefused(t *testing.T) {
 				t.Errorf("the folder has %v, %v", files, err)
 			}
 		})
+	}
+}
+
+// Files for TLS that cannot work together are refused where they are; files of another
+// host are not looked for.
+func TestTheFilesOfTLS(t *testing.T) {
+	t.Parallel()
+	dir, other := t.TempDir(), t.TempDir()
+	testenv.Certificates(t, dir)
+	testenv.Certificates(t, other)
+	at := func(name string) string { return filepath.Join(dir, name) }
+	far := filepath.Join(dir, "of-another-host.pem")
+	garbage := at("garbage.pem")
+	harness.Must(t, os.WriteFile(garbage, []byte("no certificate"), 0o600))
+	cluster := []broker.Member{{Name: "turngate", Host: "127.0.0.1"}}
+	for name, tt := range map[string]struct {
+		f    broker.ServerFile
+		says string
+	}{
+		"a leaf node":        {broker.ServerFile{CA: at("ca.pem")}, ""},
+		"a cluster":          {broker.ServerFile{Cert: at("server.pem"), Key: at("server-key.pem"), CA: at("ca.pem"), Cluster: cluster}, ""},
+		"a leaf with TLS":    {broker.ServerFile{Cert: at("server.pem"), Key: at("server-key.pem"), CA: filepath.Join(other, "ca.pem"), LeafOf: []string{"hub"}}, ""},
+		"another host's":     {broker.ServerFile{Cert: far, Key: far, CA: far}, ""},
+		"one of another's":   {broker.ServerFile{Cert: at("server.pem"), Key: far, CA: at("ca.pem")}, ""},
+		"a CA without any":   {broker.ServerFile{CA: garbage}, "want a PEM file with at least one certificate"},
+		"a key as the CA":    {broker.ServerFile{CA: at("server-key.pem")}, "want a PEM file with at least one certificate"},
+		"a folder as the CA": {broker.ServerFile{CA: dir}, "is a directory"},
+		"another key":        {broker.ServerFile{Cert: at("server.pem"), Key: at("key.pem")}, "private key does not match"},
+		"another CA":         {broker.ServerFile{Cert: at("server.pem"), Key: at("server-key.pem"), CA: filepath.Join(other, "ca.pem"), Cluster: cluster}, "signed by unknown authority"},
+	} {
+		err := tt.f.CheckTLS()
+		if tt.says == "" && err != nil || tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says)) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

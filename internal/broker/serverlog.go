@@ -12,7 +12,7 @@ import (
 
 // serverLog logs the server's warnings and errors. A client can cause any number of
 // some kinds, such as violations of permissions: of each kind it logs logBurst at once
-// and then one in logEvery, with the number of those that it left out.
+// and then one in logEvery, with the number of the lines that it left out.
 type serverLog struct {
 	log    zerolog.Logger
 	failed func(error) // called with an error of the store; nil: no one asks

@@ -12,10 +12,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/internal/rawjson"
 )
 
-// The client has no functions for snapshots. The requests are those of the server's API,
-// `nats stream backup` sends the same ones.
+// The client has no functions for snapshots. The requests are part of the server's API; `nats
+// stream backup` sends the same ones.
 
 const (
 	chunkBytes = 128 << 10
@@ -49,12 +50,12 @@ func (l *link) ask(ctx context.Context, subject string, request, answer any) err
 func answered(data []byte, into any) error {
 	var failed apiError
 	if err := json.Unmarshal(data, &failed); err != nil {
-		return fmt.Errorf("read the server's answer: %w", err)
+		return fmt.Errorf("read the server's answer: %w", rawjson.Plain(err))
 	}
 	if failed.Error != nil {
 		return failed.Error
 	}
-	return json.Unmarshal(data, into)
+	return rawjson.Plain(json.Unmarshal(data, into))
 }
 
 // snapshot writes the snapshot of a stream, and fills in its configuration and state. It

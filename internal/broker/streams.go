@@ -88,8 +88,8 @@ func (h *Streams) Setup(ctx context.Context, c StreamsConfig) error {
 }
 
 // setUp creates a stream, or updates one that differs. A stream for which the
-// server has no more room keeps its size. A cluster whose streams have reserved all
-// room refuses every update, so none is sent that would change nothing.
+// server has no more room keeps its size. A cluster refuses every update after its streams have
+// reserved all room, so setUp sends only updates that change the stream.
 func (h *Streams) setUp(ctx context.Context, want jetstream.StreamConfig) error {
 	there, err := h.js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {

@@ -49,12 +49,12 @@ func TestAFullBucketNamesItsBound(t *testing.T) {
 	if _, err := b.Trainer.PutBundle(t.Context(), harness.Noise(900<<10)); !errors.As(err, &full) || full.Trainer != "alpha" || full.Limit != 1<<20 || !strings.Contains(err.Error(), "the bundles of trainer alpha have reached their bound of 1048576 bytes") {
 		t.Fatalf("got %v", err)
 	}
-	a, err := b.Broker.Objects.PutArtifact(t.Context(), "alpha", "log", small, 0)
+	a, err := b.Broker.Objects.PutArtifact(t.Context(), "alpha", "log", broker.FileOf(small), 0)
 	harness.Must(t, err)
-	if _, err := b.Broker.Objects.PutArtifact(t.Context(), "alpha", "log", harness.Noise(900<<10), 0); !errors.As(err, &full) || !strings.Contains(err.Error(), "the artifacts of trainer alpha") {
+	if _, err := b.Broker.Objects.PutArtifact(t.Context(), "alpha", "log", broker.FileOf(harness.Noise(900<<10)), 0); !errors.As(err, &full) || !strings.Contains(err.Error(), "the artifacts of trainer alpha") {
 		t.Fatalf("got %v", err)
 	}
-	if _, err := b.Broker.Objects.PutArtifact(t.Context(), "alpha", "log", small, 0); err != nil || a.Size != 300<<10 { // it is stored already
+	if _, err := b.Broker.Objects.PutArtifact(t.Context(), "alpha", "log", broker.FileOf(small), 0); err != nil || a.Size != 300<<10 { // it is stored already
 		t.Fatalf("got %v", err)
 	}
 	beta := b.NewTrainer(t, "beta")
@@ -79,8 +79,8 @@ func TestStreamsOnASmallDiskHaveTheSameSizeEachTime(t *testing.T) {
 	}
 }
 
-// TestStreamsThatHaveNoRoomTogether: a server whose room is enough for each bucket of the
-// default size, but not for both, has room for the queue.
+// TestStreamsThatHaveNoRoomTogether: a server with room for each bucket of the default size,
+// but not for both, has room for the queue.
 func TestStreamsThatHaveNoRoomTogether(t *testing.T) {
 	t.Parallel()
 	url := testenv.ServePlain(t, "jetstream: {max_file_store: 41GB}")

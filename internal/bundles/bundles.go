@@ -29,8 +29,9 @@ import (
 // of a zstd window.
 const atOnce = 2
 
-// Cache is a folder of unpacked bundles. Its methods are safe for concurrent use. Only
-// one process may use the folder.
+// Cache is a folder of unpacked bundles. Its methods are safe for concurrent use. An
+// earlier process of the same worker may use the folder too: a file that another process
+// removes is made again.
 type Cache struct {
 	dir       string
 	limit     int64
@@ -104,6 +105,9 @@ func New(dir string, limit int64, log zerolog.Logger) (*Cache, error) {
 	}
 	for _, f := range files {
 		info, err := f.Info()
+		if errors.Is(err, fs.ErrNotExist) { // another process of the worker removed it
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("open the cache of bundles: %w", err)
 		}
@@ -111,7 +115,7 @@ func New(dir string, limit int64, log zerolog.Logger) (*Cache, error) {
 		if ok && c.entries[k] == nil {
 			c.entries[k] = &entry{opening: make(chan struct{}, 1), digest: digest, size: info.Size(), used: info.ModTime()}
 		} else if ok || strings.HasPrefix(f.Name(), partPrefix) { // unpacked by another version, or not to the end
-			if err := os.Remove(filepath.Join(dir, f.Name())); err != nil {
+			if err := os.Remove(filepath.Join(dir, f.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return nil, fmt.Errorf("open the cache of bundles: %w", err)
 			}
 		}
@@ -221,7 +225,10 @@ func (c *Cache) load(ctx context.Context, k key, e *entry, fetch func(context.Co
 	err = c.store(ctx, k, e, fetch)
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) { // the disk may be smaller than the limit
 		c.log.Warn().Err(err).Str("bundle", k.sha).Msg("the disk is full: all unused bundles are removed, and the bundle is fetched again")
-		c.removeUnused()
+		c.RemoveUnused()
+		err = c.store(ctx, k, e, fetch)
+	}
+	if errors.Is(err, fs.ErrNotExist) { // a process that starts removes files that are not complete
 		err = c.store(ctx, k, e, fetch)
 	}
 	if err != nil {
@@ -231,7 +238,8 @@ func (c *Cache) load(ctx context.Context, k key, e *entry, fetch func(context.Co
 	return b, false, err
 }
 
-func (c *Cache) removeUnused() {
+// RemoveUnused removes the files of all bundles that no rollout uses.
+func (c *Cache) RemoveUnused() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.trim(0)
@@ -291,7 +299,7 @@ func (c *Cache) store(ctx context.Context, k key, e *entry, fetch func(context.C
 		return err
 	}
 	defer packed.Close()
-	if err := os.Remove(packed.Name()); err != nil { // nobody else opens it
+	if err := os.Remove(packed.Name()); err != nil { // no other process opens it
 		return fmt.Errorf("fetch a bundle: %w", err)
 	}
 	if err := fetch(ctx, packed); err != nil {

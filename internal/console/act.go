@@ -13,6 +13,7 @@ import (
 
 	"github.com/turngate/turngate/internal/operate"
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -55,7 +56,7 @@ func (s *Server) write(name string, allowed func(operate.Rights) error, act func
 		}
 		body := http.MaxBytesReader(w, r.Body, maxWrite)
 		if err := json.NewDecoder(body).Decode(&order); err != nil {
-			refuse(http.StatusBadRequest, fmt.Errorf("the order cannot be read: %w", err))
+			refuse(http.StatusBadRequest, fmt.Errorf("the order cannot be read: %w", rawjson.Plain(err)))
 			return
 		}
 		if n := len(order.IDs) + len(order.Seqs); n == 0 || n > maxActed {

@@ -254,7 +254,7 @@ func TestThePagesOfAnOperator(t *testing.T) {
 		return schema.Offer{Backends: []string{"local"}, Images: slices.Repeat([]string{"<img src=x>"}, 300), CPUs: 2}
 	}, Load: func() *schema.Load {
 		return &schema.Load{CPUs: 4, Load: math.NaN(), MemoryBytes: 8 << 30, FreeMemoryBytes: 2 << 30, WorkerBytes: 1 << 20}
-	}, Timing: broker.DefaultTiming()})
+	}, Full: func() string { return "its load\x1b is 9" }, Timing: broker.DefaultTiming()})
 	harness.Must(t, err)
 	t.Cleanup(side.Close)
 	var running sync.WaitGroup
@@ -272,7 +272,7 @@ func TestThePagesOfAnOperator(t *testing.T) {
 		d.read(t, "/api/workers", &workers)
 		return len(workers) == 1 && len(workers[0].Lacks) == 1
 	})
-	if w := workers[0]; w.Name != "w1" || w.Version != "v [2J <b>" || w.Slots != 3 || w.Used != 0 || len(w.Images) != 201 || w.Images[200] != "100 more" || !slices.Equal(w.Limits, []string{"2 cpus"}) ||
+	if w := workers[0]; w.Name != "w1" || w.Version != "v [2J <b>" || w.Slots != 3 || w.Used != 0 || w.Full != "its load is 9" || len(w.Images) != 201 || w.Images[200] != "100 more" || !slices.Equal(w.Limits, []string{"2 cpus"}) ||
 		w.Lacks[0].Lane != "p1" || w.Lacks[0].Waiting != 1 || !strings.Contains(w.Lacks[0].Why, "sandbox.backend") || *w.Load != (console.Load{CPUs: 4, Memory: 8 << 30, Free: 2 << 30, Worker: 1 << 20}) {
 		t.Errorf("got %+v", w)
 	}
@@ -302,8 +302,8 @@ func TestThePagesOfAnOperator(t *testing.T) {
 	}
 }
 
-// Rollouts are cancelled and submitted again by their trainer and by the admin, and each
-// says what came of it.
+// Rollouts are cancelled and submitted again by their trainer and by the admin, and each answer
+// gives the outcome.
 func TestRolloutsAreCancelledAndRetried(t *testing.T) {
 	n := testenv.StartNATS(t, "alpha", "beta")
 	worker := n.Worker(t, "w1")
@@ -347,10 +347,11 @@ func TestRolloutsAreCancelledAndRetried(t *testing.T) {
 	admin := n.Admin(t)
 	for tid, want := range map[string]int{"alpha": 2, "beta": 1} {
 		var labels []string
-		harness.Must(t, admin.Records.Waiting(t.Context(), tid, 10, func(q *schema.Request) bool {
+		_, err := admin.Records.Waiting(t.Context(), tid, 0, 10, func(q *schema.Request) bool {
 			labels = append(labels, q.Labels[operate.RetryLabel])
 			return true
-		}))
+		})
+		harness.Must(t, err)
 		if len(labels) != want || labels[0] != tid+"-done" {
 			t.Errorf("%s: got %v", tid, labels)
 		}

@@ -64,7 +64,7 @@ func newSystem(b *testing.B) *system {
 	return s
 }
 
-// run does what a worker sends for a rollout: states, events, pieces, calls, the result.
+// run sends the messages of a worker for a rollout: states, events, pieces, calls, the result.
 func (s *system) run(b *testing.B) time.Duration {
 	s.runs++
 	id := schema.ID(fmt.Sprintf("alpha-%d", s.runs))
@@ -147,9 +147,9 @@ func (s *system) console(b *testing.B, from *broker.Broker, trainer string, brow
 }
 
 // BenchmarkAConsole measures a rollout of benchCalls calls on four systems in turns:
-// without a console, with one that nobody looks at, and with ten browsers that follow the
-// table and another rollout, with the credential of an operator and that of the trainer. It
-// reports the median of the ratios to the first one, each of the same turn.
+// without a console, with one without browsers, and with ten browsers that follow the table and
+// another rollout, with an operator's credential and with the trainer's. It reports the median
+// of the ratios to the first one, each of the same turn.
 func BenchmarkAConsole(b *testing.B) {
 	names := []string{"none", "unseen", "operator", "trainer"}
 	systems, times := map[string]*system{}, map[string][]float64{}

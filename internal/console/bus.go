@@ -14,8 +14,8 @@ import (
 type Bus struct {
 	System *recorded.System
 	URL    string // of the server
-	// Trainer is the trainer whose rollouts are shown. Empty: all trainers, for which
-	// the connection needs the rights of an operator.
+	// Trainer is the trainer of the rollouts. Empty: all trainers; the connection then needs
+	// the rights of an operator.
 	Trainer string
 	// Events has the rights of an operator, to hear the calls of a trainer's rollouts.
 	// Nil: System is asked.

@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/turngate/turngate/internal/compare"
 	"github.com/turngate/turngate/internal/plain"
-	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 )
@@ -15,7 +15,7 @@ import (
 // maxSide is the largest number of rollouts that are listed for a task of a job.
 const maxSide = 64
 
-// Comparison is two jobs task by task, as jobs.Diff has them.
+// Comparison is two jobs task by task, as compare.Diff has them.
 type Comparison struct {
 	A      string         `json:"a"` // the name of the job's folder
 	B      string         `json:"b"`
@@ -72,11 +72,11 @@ func (p *jobPages) comparison(a, b string) (*Comparison, error) {
 			rows[r.ID] = rowOf(r)
 		}
 	}
-	changes, err := jobs.Diff(dirs[0], dirs[1])
+	changes, err := compare.Diff(dirs[0], dirs[1])
 	if err != nil {
 		return nil, err
 	}
-	slices.SortStableFunc(changes, func(a, b jobs.Change) int {
+	slices.SortStableFunc(changes, func(a, b compare.Change) int {
 		return cmp.Or(cmp.Compare(order(&a), order(&b)), cmp.Compare(distance(&b), distance(&a)))
 	})
 	out.More = max(len(changes)-maxTasks, 0)
@@ -90,19 +90,19 @@ func (p *jobPages) comparison(a, b string) (*Comparison, error) {
 }
 
 // order places the kind of a change among the others.
-func order(c *jobs.Change) int {
-	return slices.Index([]string{jobs.Worse, jobs.Better, jobs.Unknown, jobs.OnlyA, jobs.OnlyB, jobs.Same}, c.Kind())
+func order(c *compare.Change) int {
+	return slices.Index([]string{compare.Worse, compare.Better, compare.Unknown, compare.OnlyA, compare.OnlyB, compare.Same}, c.Kind())
 }
 
 // distance is the size of a change.
-func distance(c *jobs.Change) float64 {
+func distance(c *compare.Change) float64 {
 	if c.A == nil || c.B == nil || c.A.Reward == nil || c.B.Reward == nil {
 		return 0
 	}
 	return math.Abs(*c.A.Reward - *c.B.Reward)
 }
 
-func sideOf(s *jobs.Side, rows map[schema.ID]Row) *JobSide {
+func sideOf(s *compare.Side, rows map[schema.ID]Row) *JobSide {
 	if s == nil {
 		return nil
 	}

@@ -114,13 +114,14 @@ type tokenRow struct {
 	Calls    []trajectory.Span `json:"calls"`
 }
 
-// find returns the rollout of a request, or answers it with an error.
-func (s *Server) find(w http.ResponseWriter, r *http.Request) *recorded.Rollout {
+// look returns the rollout of a request, or an error with its HTTP status. With
+// http.StatusBadGateway a later request may succeed.
+func (s *Server) look(r *http.Request) (found *recorded.Rollout, status int, err error) {
 	id, err := schema.ParseID(r.PathValue("id"))
-	var found *recorded.Rollout
-	if err == nil {
-		found, err = s.config.Source.Rollout(r.Context(), id)
+	if err != nil {
+		return nil, http.StatusBadRequest, err
 	}
+	found, err = s.config.Source.Rollout(r.Context(), id)
 	if errors.Is(err, recorded.ErrNotFound) && s.player != nil {
 		if q := s.player.queued(id); q != nil { // an operator may not read the queue
 			found, err = q, nil
@@ -128,13 +129,23 @@ func (s *Server) find(w http.ResponseWriter, r *http.Request) *recorded.Rollout 
 	}
 	switch {
 	case err == nil:
-		return found
+		return found, http.StatusOK, nil
 	case errors.Is(err, recorded.ErrNotFound):
-		http.Error(w, "The rollout is not known here. A running system forgets rollouts after their retention.", http.StatusNotFound)
+		return nil, http.StatusNotFound, errNotKnown
 	default:
-		http.Error(w, plain.Line(err.Error(), maxFault), http.StatusBadRequest)
+		return nil, http.StatusBadGateway, err
 	}
-	return nil
+}
+
+var errNotKnown = errors.New("the rollout is not known here: a running system forgets rollouts after their retention")
+
+// find returns the rollout of a request, or answers it with an error.
+func (s *Server) find(w http.ResponseWriter, r *http.Request) *recorded.Rollout {
+	found, status, err := s.look(r)
+	if err != nil {
+		http.Error(w, plain.Line(err.Error(), maxFault), status)
+	}
+	return found
 }
 
 func (s *Server) detail(w http.ResponseWriter, r *http.Request) {
@@ -145,9 +156,13 @@ func (s *Server) detail(w http.ResponseWriter, r *http.Request) {
 	d := detailOf(found)
 	_, d.Live = s.config.Source.(Live)
 	t, err := s.read(r.Context(), found)
-	if err != nil {
+	switch {
+	case recorded.MayPass(err):
+		http.Error(w, plain.Line(err.Error(), maxFault), http.StatusBadGateway)
+		return
+	case err != nil:
 		d.Missing = plain.Line(err.Error(), maxFault)
-	} else {
+	default:
 		d.addCalls(t)
 	}
 	if s.config.Source.Files() == nil {
@@ -387,7 +402,7 @@ func fileName(name string) string {
 	return string(out)
 }
 
-// commands are those that a user runs next on a rollout.
+// commands returns the commands that a user runs next on a rollout.
 func commands(r *recorded.Rollout, flags string) []string {
 	var out []string
 	for _, what := range []string{"show", "replay", "export --format atif", "logs"} {

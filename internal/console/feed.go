@@ -13,14 +13,14 @@ import (
 // Settings of a feed.
 const (
 	feedEvery = 200 * time.Millisecond // the shortest time between two writes of changes
-	feedBeat  = 15 * time.Second       // a comment, so that a lost browser is noticed
+	feedBeat  = 5 * time.Second        // after which a silent feed has an event, so that a lost browser, or console, is noticed
 	feedWrite = 30 * time.Second       // after which a browser that reads nothing is dropped
 	feedRows  = 500                    // in one event
 	feedAgain = 5 * time.Second        // after which a browser that was refused tries again
 	maxFeeds  = 256                    // open ones of all browsers
 )
 
-// begin tells a browser what it sees.
+// begin is the first event of a feed.
 type begin struct {
 	Source  string `json:"source"`
 	Version string `json:"version"`
@@ -48,11 +48,12 @@ func (f *feed) refuse(why string) {
 
 // open returns a feed; nil: there are too many, which the browser is told. The caller calls
 // done at the feed's end.
-func (s *Server) open(w http.ResponseWriter) (f *feed, done func()) {
+func (s *Server) open(w http.ResponseWriter, r *http.Request) (f *feed, done func()) {
 	f = newFeed(w)
 	select {
 	case s.feeds <- struct{}{}:
-		return f, func() { <-s.feeds }
+		ended := s.config.HTTP.StreamBegan(r)
+		return f, func() { ended(); <-s.feeds }
 	default:
 		f.refuse(fmt.Sprintf("The console has %d open feeds, its bound: close some of its pages. This page tries again.", maxFeeds))
 		return nil, nil
@@ -92,7 +93,7 @@ func (f *feed) write(text string) {
 // browser sends the id in a header; a page that closed its feed sends it in the URL.
 func (s *Server) rollouts(w http.ResponseWriter, r *http.Request) {
 	s.watched()
-	f, done := s.open(w)
+	f, done := s.open(w, r)
 	if f == nil {
 		return
 	}
@@ -125,7 +126,7 @@ func (s *Server) rollouts(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			return
 		case <-time.After(feedBeat):
-			f.write(":\n\n")
+			f.note("beat", nil)
 		case <-v.changed:
 			select {
 			case <-r.Context().Done():

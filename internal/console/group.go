@@ -3,8 +3,9 @@ package console
 import (
 	"net/http"
 
+	"github.com/turngate/turngate/internal/compare"
 	"github.com/turngate/turngate/internal/plain"
-	"github.com/turngate/turngate/jobs"
+	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/trainer"
 	"github.com/turngate/turngate/trajectory"
 )
@@ -14,7 +15,7 @@ type Group struct {
 	Trainer string `json:"trainer"`
 	Group   string `json:"group"`
 	Task    string `json:"task,omitempty"`
-	// Mean and Deviation are those of the rewards to train on; null: none is known.
+	// Mean and Deviation describe the rewards to train on; null: none is known.
 	Mean      *float64 `json:"mean"`
 	Deviation *float64 `json:"deviation"`
 	Members   []Member `json:"members"`
@@ -39,7 +40,7 @@ func groupOf(id, group string, rows []Row) Group {
 			rewards[i] = rows[i].Reward
 		}
 	}
-	mean, deviation, advantages := jobs.Advantages(rewards)
+	mean, deviation, advantages := compare.Advantages(rewards)
 	out.Mean, out.Deviation = mean, deviation
 	for i := range rows {
 		out.Members = append(out.Members, Member{rows[i], advantages[i]})
@@ -71,11 +72,14 @@ func (s *Server) versions(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	t, err := s.read(r.Context(), found)
-	if err != nil {
+	switch {
+	case recorded.MayPass(err):
+		http.Error(w, plain.Line(err.Error(), maxFault), http.StatusBadGateway)
+	case err != nil:
 		writeJSON(w, Versions{Versions: []string{}, Missing: plain.Line(err.Error(), maxFault)})
-		return
+	default:
+		writeJSON(w, versionsOf(t))
 	}
-	writeJSON(w, versionsOf(t))
 }
 
 func versionsOf(t *trajectory.Rollout) Versions {

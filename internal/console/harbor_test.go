@@ -9,6 +9,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/turngate/turngate/internal/compare"
 	"github.com/turngate/turngate/internal/console"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv/browser"
@@ -41,7 +42,7 @@ func TestAJobOfHarbor(t *testing.T) {
 		t.Errorf("got %+v", page)
 	}
 	both := ask[console.Comparison](t, s, c, "/api/compare?a=own&b=mixed")
-	if len(both.Tasks) != 4 || both.Tasks[0].Task != "hello [oracle]" || both.Tasks[0].Kind != jobs.Better || len(both.Tasks[0].B.Rollouts) != 2 {
+	if len(both.Tasks) != 4 || both.Tasks[0].Task != "hello [oracle]" || both.Tasks[0].Kind != compare.Better || len(both.Tasks[0].B.Rollouts) != 2 {
 		t.Errorf("got %+v", both)
 	}
 	var id string
@@ -55,7 +56,7 @@ func TestAJobOfHarbor(t *testing.T) {
 		}
 	}
 	d := ask[console.Detail](t, s, c, "/api/rollouts/"+id)
-	if len(d.Calls) != 3 || len(d.Rows) != 1 || d.Rows[0].Trained != 5 || len(d.Phases) != 4 || !near(d.Reward, 1) || d.Trainer != jobs.HarborTrainer || d.Missing != "" ||
+	if len(d.Calls) != 3 || len(d.Rows) != 1 || d.Rows[0].Trained != 5 || len(d.Phases) != 4 || !near(d.Reward, 1) || d.Trainer != "harbor" || d.Missing != "" ||
 		!slices.Contains(d.Files, "artifacts/logs/artifacts/hello.txt") || slices.ContainsFunc(d.Commands, func(c string) bool { return strings.Contains(c, "replay") }) {
 		t.Errorf("got %+v", d)
 	}
@@ -64,7 +65,7 @@ func TestAJobOfHarbor(t *testing.T) {
 	}
 }
 
-// A trial of Harbor whose result is being written is shown with the fault, and then with
+// A trial of Harbor is shown with the fault while its result is being written, and then with
 // its result.
 func TestAResultOfHarborThatIsWritten(t *testing.T) {
 	dir := withHarbor(t)

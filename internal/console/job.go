@@ -9,8 +9,8 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Job is the Source of a job that runs: its folder has the rollouts that ended, and the
-// system those that run.
+// Job is the Source of a job that runs: its folder has the ended rollouts, and the system the
+// running ones.
 type Job struct {
 	Folder *Folder
 	Bus    *Bus // as the job's trainer
@@ -19,7 +19,7 @@ type Job struct {
 // Name implements Source.
 func (j *Job) Name() string { return j.Folder.Name() }
 
-// Flags implements Source. The folder is there after the system has ended, too.
+// Flags implements Source. The folder remains after the end of the system.
 func (j *Job) Flags() string { return j.Folder.Flags() }
 
 // Files implements Source.

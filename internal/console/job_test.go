@@ -17,8 +17,8 @@ import (
 	"github.com/turngate/turngate/subjects"
 )
 
-// The rollouts of a job that runs are those of its folder, with the states of the
-// system. One that runs again takes the place of the old one.
+// A running job has the rollouts of its folder, with the states of the system. One that runs
+// again takes the place of the old one.
 func TestAJobThatRunsIsFollowed(t *testing.T) {
 	n := testenv.StartNATS(t, "alpha")
 	worker := n.Worker(t, "w1")

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/turngate/turngate/internal/compare"
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/jobs/recorded"
@@ -47,14 +48,14 @@ type JobTask struct {
 
 // JobCell is one agent with one model, over all tasks or for one.
 type JobCell struct {
-	jobs.Cell
+	compare.Cell
 	// Trainer and Group name the group of the task's rollouts.
 	Trainer string `json:"trainer,omitempty"`
 	Group   string `json:"group,omitempty"`
 }
 
-// jobPages answers requests about jobs. It remembers the pages of jobs whose files have
-// not changed.
+// jobPages answers requests about jobs. It remembers the pages of a job until the job's files
+// change.
 type jobPages struct {
 	runs *Folder // nil: there are none
 
@@ -94,7 +95,7 @@ func (p *jobPages) read(ctx context.Context, dir string) (JobPage, error) {
 	return known.page, err
 }
 
-// pageOf has the figures of jobs.NewReport, in texts that are safe.
+// pageOf has the figures of compare.NewReport, in texts that are safe.
 func pageOf(dir string, list []*recorded.Rollout) JobPage {
 	out := JobPage{JobInfo: JobInfo{Job: jobName(dir), Variants: []JobCell{}}, Tasks: []JobTask{}, Retries: []jobs.Cause{}}
 	if len(list) == 0 {
@@ -111,7 +112,7 @@ func pageOf(dir string, list []*recorded.Rollout) JobPage {
 		}
 		groups[place{r.Trial.Variant, r.Trial.Dir}] = rowOf(r)
 	}
-	report := jobs.NewReport(p, results)
+	report := compare.NewReport(p, results)
 	out.Summary = jobs.Sum(len(p.Trials), results)
 	out.Errors, out.Retries = causes(out.Errors), append(out.Retries, causes(report.Retries)...)
 	out.Agents, out.Models, out.Created, out.Stopped = cells(p.Agents()), cells(p.Models()), p.Created, plain.Line(p.Stopped, maxFault)
@@ -132,7 +133,7 @@ func pageOf(dir string, list []*recorded.Rollout) JobPage {
 	return out
 }
 
-func jobCell(c jobs.Cell) JobCell {
+func jobCell(c compare.Cell) JobCell {
 	c.Agent, c.Model, c.Errors = cell(c.Agent), cell(c.Model), causes(c.Errors)
 	return JobCell{Cell: c}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Live is a Source whose rollouts may run.
+// Live is a Source of rollouts that may run.
 type Live interface {
 	// Listen tells of the events of a rollout until the context ends.
 	Listen(ctx context.Context, id schema.ID, to recorded.Listener) error
@@ -30,8 +30,7 @@ const (
 	watchAgain = time.Second      // after an error
 )
 
-// watches are the rollouts that browsers watch. All browsers of a rollout share what is
-// heard of it.
+// watches are the rollouts that browsers watch. All browsers of a rollout share its messages.
 type watches struct {
 	mu      sync.Mutex
 	open    map[schema.ID]*watch
@@ -46,8 +45,8 @@ type watch struct {
 	joined   int // number of browsers so far
 }
 
-// join returns the watch of a rollout, which begins if nobody watched it; nil: too many
-// are watched. The caller leaves it.
+// join returns the watch of a rollout, and begins it for the first browser; nil: too many are
+// watched. The caller leaves it.
 func (ws *watches) join(ctx context.Context, live Live, id schema.ID) *watch {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -100,7 +99,7 @@ func (ws *watches) leave(ctx context.Context, id schema.ID, w *watch) {
 	})
 }
 
-// close waits for the end of the watches, whose context has ended.
+// close waits for the end of the watches, after the end of their context.
 func (ws *watches) close() {
 	ws.mu.Lock()
 	ws.closed = true
@@ -118,15 +117,20 @@ func (s *Server) live(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		http.Error(w, "a folder has no live events", http.StatusNotFound)
 		return
 	}
-	found := s.find(w, r)
-	if found == nil {
+	found, status, err := s.look(r)
+	if err != nil && status != http.StatusBadGateway {
+		http.Error(w, plain.Line(err.Error(), maxFault), status)
 		return
 	}
-	f, done := s.open(w)
+	f, done := s.open(w, r)
 	if f == nil {
 		return
 	}
 	defer done()
+	if err != nil { // an error of HTTP would end the browser's tries
+		f.refuse(plain.Line(err.Error(), maxFault))
+		return
+	}
 	watched := s.watches.join(ctx, live, found.ID)
 	if watched == nil {
 		f.refuse(fmt.Sprintf("%d rollouts are watched at once, the bound of a console: close some of their pages. This page tries again.", maxWatched))
@@ -170,7 +174,7 @@ func (s *Server) live(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		case <-r.Context().Done():
 			return
 		case <-time.After(feedBeat):
-			f.write(":\n\n")
+			f.note("beat", nil)
 		case <-news:
 		case <-p.changed:
 			select {

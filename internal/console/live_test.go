@@ -63,7 +63,7 @@ func TestATroubleThatHasEnded(t *testing.T) {
 }
 
 // Browsers beyond the bounds of feeds and of watched rollouts are told so, and get in when
-// others leave. Those of one rollout share what is heard of it.
+// others leave. Browsers of one rollout share its messages.
 func TestFeedsAreBounded(t *testing.T) {
 	h := &counted{}
 	s := &site{}

@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
@@ -21,7 +22,7 @@ import (
 // maxAnswer is the largest body of an answer or of a rollout to run, in bytes.
 const maxAnswer = 4 << 20
 
-// Choices are those of the page that runs a rollout.
+// Choices are the choices on the page that runs a rollout.
 type Choices struct {
 	Trainer   string     `json:"trainer"`
 	Tasks     []TaskName `json:"tasks"`
@@ -84,7 +85,9 @@ func withPlayer[T any](life context.Context, s *Server, do func(*http.Request, *
 			var t *trainer.Trainer
 			status = http.StatusServiceUnavailable
 			if t, err = s.player.open(life); err == nil {
-				status = http.StatusBadRequest
+				if status = http.StatusBadRequest; r.Method == http.MethodGet { // it has no input that could be wrong
+					status = http.StatusBadGateway
+				}
 				v, err = do(r, t)
 			}
 		}
@@ -103,7 +106,9 @@ func withPlayer[T any](life context.Context, s *Server, do func(*http.Request, *
 }
 
 func (s *Server) choices(r *http.Request, t *trainer.Trainer) (Choices, error) {
-	fleet, err := t.Fleet(r.Context())
+	ctx, cancel := context.WithTimeout(r.Context(), readWithin) // a request that is lost is never answered
+	defer cancel()
+	fleet, err := t.Fleet(ctx)
 	if err != nil {
 		return Choices{}, err
 	}
@@ -126,7 +131,7 @@ func (s *Server) choices(r *http.Request, t *trainer.Trainer) (Choices, error) {
 func (s *Server) submit(r *http.Request, t *trainer.Trainer) (out Played, err error) {
 	var a Ask
 	if err := json.NewDecoder(r.Body).Decode(&a); err != nil {
-		return out, fmt.Errorf("the rollout cannot be read: %w", err)
+		return out, fmt.Errorf("the rollout cannot be read: %w", rawjson.Plain(err))
 	}
 	var q schema.Request
 	var bundle []byte
@@ -160,7 +165,7 @@ func (s *Server) submit(r *http.Request, t *trainer.Trainer) (out Played, err er
 	return out, err
 }
 
-// personMS is the least time limit of an agent whose calls a person answers, in ms.
+// personMS is the least time limit of an agent with a person as its model, in ms.
 const personMS = 4 * 60 * 60 * 1000
 
 // reply sends the answer of a person.
@@ -173,7 +178,7 @@ func (s *Server) reply(r *http.Request, _ *trainer.Trainer) (to Played, err erro
 	}
 	var answer Reply
 	if err := json.NewDecoder(r.Body).Decode(&answer); err != nil {
-		return to, fmt.Errorf("the answer cannot be read: %w", err)
+		return to, fmt.Errorf("the answer cannot be read: %w", rawjson.Plain(err))
 	}
 	return to, s.player.reply(to.ID, to.Call, answer)
 }

@@ -21,7 +21,7 @@ const (
 	maxRunning = 100 // rollouts of a worker
 )
 
-// operator has what the pages of an operator show of a running system.
+// operator has the contents of an operator's pages about a running system.
 type operator struct {
 	system   *operate.System
 	workers  recent[[]Worker]
@@ -60,11 +60,13 @@ func (s *Server) operatorRoutes(mux *http.ServeMux, page http.HandlerFunc) {
 // Worker is a live worker.
 type Worker struct {
 	Name     string   `json:"name"`
+	Instance string   `json:"instance"` // two processes of a worker live during a hand-over
 	Version  string   `json:"version,omitempty"`
 	Slots    int      `json:"slots"`
 	Draining bool     `json:"draining"`
-	Running  []string `json:"running"` // rollouts, the first ones
-	Used     int      `json:"used"`    // slots
+	Full     string   `json:"full,omitempty"` // the reason for which it takes no rollout now, though slots may be free
+	Running  []string `json:"running"`        // rollouts, the first ones
+	Used     int      `json:"used"`           // slots
 	Backends []string `json:"backends"`
 	Agents   []string `json:"agents"`
 	Networks []string `json:"networks"`
@@ -106,7 +108,7 @@ func (o *operator) readWorkers(ctx context.Context) ([]Worker, error) {
 	for i := range all {
 		p := &all[i]
 		w := Worker{
-			Name: cell(p.Worker), Version: cell(p.Version), Slots: p.Slots, Draining: p.Draining, Used: len(p.Running), Running: []string{}, Lacks: []Lack{},
+			Name: cell(p.Worker), Instance: cell(p.Instance), Version: cell(p.Version), Slots: p.Slots, Draining: p.Draining, Full: plain.Line(p.Full, maxFault), Used: len(p.Running), Running: []string{}, Lacks: []Lack{},
 			Backends: names(p.Offer.Backends), Agents: names(p.Offer.Agents), Networks: append([]string{schema.NetworkNone}, names(p.Offer.Networks)...),
 			Images: names(p.Offer.Images), Models: names(p.Offer.Upstreams), Limits: limits(&p.Offer),
 		}
@@ -141,7 +143,7 @@ func names(list []string) []string {
 	return out
 }
 
-// limits tells the largest figures of one rollout, those that are set.
+// limits returns the limits of one rollout that are set, as text.
 func limits(o *schema.Offer) []string {
 	out := []string{}
 	add := func(set bool, text string) {

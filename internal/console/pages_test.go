@@ -14,6 +14,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/turngate/turngate/internal/compare"
 	"github.com/turngate/turngate/internal/console"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv/browser"
@@ -145,7 +146,7 @@ func TestJobsOfAFolder(t *testing.T) {
 	first := ask[console.JobPage](t, s, c, "/api/job?job=first")
 	plan, results, err := jobs.Read(filepath.Join(dir, "first"))
 	harness.Must(t, err)
-	report := jobs.NewReport(&plan, results)
+	report := compare.NewReport(&plan, results)
 	for i, want := range report.Variants {
 		if got := first.Variants[i]; got.Variant != want.Variant || *got.Mean != *want.Mean || *got.Interval != *want.Interval || *got.CostUSD != *want.CostUSD || got.Seconds != want.Seconds || fmt.Sprint(got.PassAt) != fmt.Sprint(want.PassAt) {
 			t.Errorf("got %+v, want %+v", got, want)
@@ -165,7 +166,7 @@ func TestJobsOfAFolder(t *testing.T) {
 		t.Errorf("got %+v", page)
 	}
 	both := ask[console.Comparison](t, s, c, "/api/compare?a=first&b=open")
-	if both.Counts[jobs.OnlyA] != 12 || both.Counts[jobs.OnlyB] != 1 || len(both.Tasks) != 13 || len(both.Tasks[0].A.Rollouts) != 4 || both.Tasks[0].B != nil {
+	if both.Counts[compare.OnlyA] != 12 || both.Counts[compare.OnlyB] != 1 || len(both.Tasks) != 13 || len(both.Tasks[0].A.Rollouts) != 4 || both.Tasks[0].B != nil {
 		t.Errorf("got %+v", both)
 	}
 	for _, path := range []string{"/api/job?job=none", "/api/job?job=..", "/api/compare?a=first&b=../first", "/api/job?job=spoiled"} {

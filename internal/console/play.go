@@ -109,7 +109,7 @@ type Reply struct {
 
 // ToolArg is a tool call of a person.
 type ToolArg struct {
-	Tool      int             `json:"tool"` // its place among those of the Question
+	Tool      int             `json:"tool"` // its place among the tools of the Question
 	Arguments json.RawMessage `json:"arguments"`
 }
 
@@ -170,14 +170,17 @@ func (p *player) serve(life context.Context, t *trainer.Trainer) {
 			p.mu.Unlock()
 		}
 	})
+	both.Go(func() {
+		<-ctx.Done()
+		t.Close() // it ends the open answers; the next console gets their calls
+	})
 	both.Wait()
-	t.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.trainer = nil
 }
 
-// close waits for the end of the trainer, whose context has ended.
+// close waits for the end of the trainer, after the end of its context.
 func (p *player) close() {
 	p.mu.Lock()
 	p.closed = true
@@ -204,7 +207,7 @@ func (p *player) submit(ctx context.Context, t *trainer.Trainer, q schema.Reques
 		return "", err
 	}
 	q.V, q.ID, q.Trainer, q.Shard, q.Group = schema.Version, id, name, PlayShard, group
-	if err := q.Validate(); err != nil {
+	if err := schema.Validate(&q); err != nil {
 		return "", err
 	}
 	if len(bundle) > 0 {
@@ -321,7 +324,7 @@ func (p *player) reply(id schema.ID, call int, r Reply) error {
 	}
 	reply, err := trainer.NewReply(m, trainer.Sample{})
 	if err == nil {
-		err = reply.Validate()
+		err = schema.Validate(reply)
 	}
 	if err != nil {
 		return err

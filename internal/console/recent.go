@@ -9,6 +9,9 @@ import (
 // readWithin bounds the time to read a value from a running system.
 const readWithin = 8 * time.Second
 
+// errorKept is the longest time for which an error takes the place of a value.
+const errorKept = time.Second
+
 // recent keeps a value for a short time, so that many browsers cost as much as one.
 type recent[T any] struct {
 	read func(context.Context) (T, error)
@@ -17,14 +20,18 @@ type recent[T any] struct {
 	mu    sync.Mutex // held while the value is read
 	value T
 	err   error
-	at    time.Time // zero: it is to be read
+	at    time.Time // zero: not read yet
 }
 
 // get reads the value again if it is too old. It waits for a read of another request.
 func (r *recent[T]) get(ctx context.Context) (T, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.at.IsZero() || time.Since(r.at) >= r.keep {
+	keep := r.keep
+	if r.err != nil {
+		keep = min(keep, errorKept)
+	}
+	if r.at.IsZero() || time.Since(r.at) >= keep {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readWithin) // other requests wait for it
 		defer cancel()
 		r.value, r.err = r.read(ctx)

@@ -9,7 +9,7 @@ import (
 	"github.com/turngate/turngate/internal/plain"
 )
 
-// Rights tells what a browser may do. An empty reason means that it may.
+// Rights are the rights of a browser. Each act has the reason that forbids it; empty: allowed.
 type Rights struct {
 	System  bool   `json:"system"` // one that runs is shown
 	Token   string `json:"token"`  // of the session, for writes

@@ -37,8 +37,8 @@ type Row struct {
 	MS      int64    `json:"ms,omitempty"`
 	Job     string   `json:"job,omitempty"`
 	Trial   string   `json:"trial,omitempty"`
-	// Failure is the kind of a result's failure, and Use what a trainer does with the
-	// rollout by default; see trainer.FailureOf and trainer.DefaultTreatments.
+	// Failure is the kind of a result's failure, and Use the default treatment by a trainer;
+	// see trainer.FailureOf and trainer.DefaultTreatments.
 	Failure string `json:"failure,omitempty"`
 	Use     string `json:"use,omitempty"`
 

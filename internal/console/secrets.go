@@ -8,7 +8,7 @@ import (
 	"github.com/turngate/turngate/trajectory"
 )
 
-// maskedText stands for a text that looks like a credential.
+// maskedText replaces a text that looks like a credential.
 const maskedText = "[masked]"
 
 // shortestValue is the length from which the value of a variable is masked; shorter ones
@@ -22,10 +22,10 @@ type credential struct {
 	form *regexp.Regexp
 }
 
-// masker masks what looks like a credential in texts, and counts it.
+// masker masks probable credentials in texts, and counts them.
 type masker struct {
 	forms  []credential
-	values []string // of variables whose names are those of credentials
+	values []string // of variables with names of credentials
 	found  map[string]int
 }
 

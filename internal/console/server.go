@@ -17,6 +17,7 @@ import (
 
 	"github.com/turngate/turngate/internal/operate"
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/internal/telemetry"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 )
@@ -39,6 +40,7 @@ type Config struct {
 	// Link gets the URL that opens the console. It works once; after its use Link gets
 	// the next one.
 	Link func(url string)
+	HTTP *telemetry.HTTP // nil: requests are not counted
 	Log  zerolog.Logger
 }
 
@@ -46,7 +48,7 @@ type Config struct {
 type Server struct {
 	config  Config
 	name    string // of the source
-	process string // tells the feeds of this process apart from those of others
+	process string // tells the feeds of this process apart from other feeds
 	table   *table
 	jobs    *jobPages
 	// operator reads and acts on the running system; nil: there is none.
@@ -99,8 +101,9 @@ func (s *Server) Run(ctx context.Context) error {
 	host, port, _ := net.SplitHostPort(listener.Addr().String()) // an address of TCP has a port
 	door := newAccess(host, port, s.config.Log)
 	link := func() { s.config.Link("http://" + listener.Addr().String() + "/?token=" + door.link()) }
+	mux := s.routes(ctx)
 	srv := &http.Server{
-		Handler:           door.guard(s.routes(ctx), link),
+		Handler:           s.config.HTTP.Serve(mux, door.guard(mux, link)),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    32 << 10,
@@ -126,7 +129,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return fmt.Errorf("serve the console: %w", err)
 }
 
-func (s *Server) routes(ctx context.Context) http.Handler {
+func (s *Server) routes(ctx context.Context) *http.ServeMux {
 	mux := http.NewServeMux()
 	page := file("index.html", "text/html; charset=utf-8")
 	mux.HandleFunc("GET /{$}", page)

@@ -24,8 +24,8 @@ import (
 type Share struct {
 	Dir      string // of the job
 	MaxBytes int64  // the largest size of the file
-	// Variables (NAME=VALUE) have credentials that are masked wherever they are, if their
-	// names are those of credentials.
+	// Variables (NAME=VALUE) have values that are masked wherever they are, if the names are
+	// names of credentials.
 	Variables []string
 }
 
@@ -223,8 +223,8 @@ func (f *sharedFile) rollout(ctx context.Context, r *recorded.Rollout) (rows []*
 	return rows, hidden, err
 }
 
-// put writes an answer of the server at a path, without what looks like a credential. It
-// returns the number of bytes, of at most limit.
+// put writes an answer of the server at a path, without probable credentials. It returns the
+// number of bytes, of at most limit.
 func (f *sharedFile) put(limit int64, v any, path ...string) (int64, error) {
 	data, err := json.Marshal(v)
 	if err != nil {

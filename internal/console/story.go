@@ -22,7 +22,7 @@ const (
 	maxEntry   = 256 << 10 // of an entry's texts
 )
 
-// story is what is heard of a running rollout.
+// story has the messages about a running rollout.
 type story struct {
 	mu      sync.Mutex
 	origin  string // empty: nothing was heard yet

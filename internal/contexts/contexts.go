@@ -62,7 +62,7 @@ const (
 	ext     = ".json"
 )
 
-// ErrExists is returned for a new context whose name another has.
+// ErrExists is returned for a new context with the name of an existing one.
 var ErrExists = errors.New("there is a context of that name")
 
 // Store has the contexts of one user.
@@ -202,7 +202,7 @@ func (s *Store) Add(c Context, mine func(Context) bool) error {
 	return nil
 }
 
-// Remove deletes a context. If it is the current one, there is none afterwards.
+// Remove deletes a context. After a removal of the current context there is none.
 func (s *Store) Remove(name string) error {
 	if _, err := os.Lstat(s.path(name)); CheckName(name) != nil || err != nil {
 		_, err := s.Get(name)

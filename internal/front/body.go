@@ -6,12 +6,12 @@ import (
 	"io"
 	"net/http"
 	"reflect"
-	"strconv"
 	"strings"
 
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -62,49 +62,15 @@ func decode(data []byte, into any) error {
 	if errors.Is(err, errTooManyValues) {
 		return problemf(http.StatusRequestEntityTooLarge, schema.CodeTooLarge, "the JSON has too many values")
 	}
-	var wrong *jsonv2.SemanticError
-	var syntax *jsontext.SyntacticError
-	p := problemf(http.StatusBadRequest, schema.CodeInvalid, "")
-	switch {
-	case errors.As(err, &wrong):
-		p.Field = fieldOf(wrong.JSONPointer)
-		p.Detail = p.Field + ": "
-		switch {
-		case errors.Is(err, jsonv2.ErrUnknownName):
-			p.Detail += "there is no such field"
-		case wrong.JSONKind != 0:
-			p.Detail += "a value of another type is wanted than " + wrong.JSONKind.String()
-		default:
-			p.Detail += "the value is not valid"
+	p := problemf(http.StatusBadRequest, schema.CodeInvalid, "the body is not JSON of this form")
+	var form *rawjson.FormError
+	if errors.As(rawjson.Plain(err), &form) {
+		p.Field, p.Detail = form.Field, form.Error()
+		if p.Field == "" {
+			p.Detail = "the body: " + p.Detail
 		}
-	case errors.As(err, &syntax):
-		p.Field = fieldOf(syntax.JSONPointer)
-		p.Detail = "the body is not JSON: "
-		if p.Field != "" {
-			p.Detail = p.Field + ": it is not JSON: "
-		}
-		p.Detail += schema.Clip(syntax.Err.Error(), 200) + " at byte " + strconv.FormatInt(syntax.ByteOffset, 10)
-	default:
-		p.Detail = "the body is not JSON of this form"
 	}
 	return p
-}
-
-// fieldOf writes a JSON pointer as schema's errors write a path: /requests/0/task as
-// requests[0].task.
-func fieldOf(p jsontext.Pointer) string {
-	var b strings.Builder
-	for token := range p.Tokens() {
-		if _, err := strconv.ParseUint(token, 10, 32); err == nil {
-			b.WriteString("[" + token + "]")
-			continue
-		}
-		if b.Len() > 0 {
-			b.WriteByte('.')
-		}
-		b.WriteString(schema.Clip(token, 80))
-	}
-	return schema.Clip(b.String(), 300)
 }
 
 // reply answers with JSON.

@@ -39,7 +39,7 @@ type cancellation struct {
 
 // cancelled is the answer to it.
 type cancelled struct {
-	Ended []schema.ID `json:"ended"` // of ids, also those that had ended before
+	Ended []schema.ID `json:"ended"` // of ids, also rollouts that had ended before
 	Open  []schema.ID `json:"open"`  // that have not ended yet: cancel them again
 }
 
@@ -158,8 +158,8 @@ func (o openRollouts) seqs() []uint64 {
 // errFound ends the reading of a queue.
 var errFound = errors.New("all are found")
 
-// open returns the selected rollouts that have no result, and those of the ids that have
-// ended. The queue has the message of each open rollout.
+// open returns the selected rollouts without a result, and the ids of the ended ones. The queue
+// has the message of each open rollout.
 func (l *line) open(ctx context.Context, c *cancellation) (out openRollouts, ended []schema.ID, err error) {
 	wanted := map[schema.ID]bool{}
 	for _, id := range c.IDs {
@@ -231,7 +231,7 @@ func (s *Server) retry(w http.ResponseWriter, r *http.Request, t *tenant) error 
 	if err != nil {
 		return err
 	}
-	one, err := l.find(r, t, true)
+	one, err := l.find(r.Context(), t, r.PathValue("id"), true)
 	if err != nil {
 		return err
 	}

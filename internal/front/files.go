@@ -24,7 +24,7 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request, t *tenant) error {
 	if err != nil {
 		return err
 	}
-	one, err := l.find(r, t, false)
+	one, err := l.find(r.Context(), t, r.PathValue("id"), false)
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request, t *tenant) error {
 		}
 		h := w.Header()
 		h.Set("Content-Type", "application/octet-stream")
-		h.Set("Content-Disposition", "attachment") // no browser opens what an agent wrote
+		h.Set("Content-Disposition", "attachment") // no browser opens an agent's file
 		h.Set("Content-Length", strconv.FormatInt(a.Size, 10))
 		err := l.b.Objects.CopyArtifact(r.Context(), t.name, a.SHA256, slowly{w})
 		if errors.Is(err, broker.ErrNotFound) {

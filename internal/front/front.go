@@ -15,10 +15,13 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/net/netutil"
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/internal/telemetry"
+	"github.com/turngate/turngate/internal/traces"
 	"github.com/turngate/turngate/jobs/recorded"
 )
 
@@ -37,8 +40,9 @@ type Config struct {
 	// Events is a connection of an operator or the admin, which may read the events of
 	// rollouts: a trainer may not. Nil: the front shows none.
 	Events *broker.Broker
-	Listen string      // host:port; port 0 is a free one
-	TLS    *tls.Config // nil: none
+	Listen string          // host:port; port 0 is a free one
+	TLS    *tls.Config     // nil: none
+	HTTP   *telemetry.HTTP // nil: requests are not counted
 	Log    zerolog.Logger
 }
 
@@ -48,7 +52,8 @@ type Server struct {
 	listener net.Listener
 	tenants  map[string]*tenant
 	events   *recorded.System // nil: none
-	ending   chan struct{}    // is closed when streams have to end
+	peers    *peers
+	ending   chan struct{} // is closed when streams have to end
 }
 
 // Listen takes the address. Call Run to serve it.
@@ -61,12 +66,15 @@ func Listen(ctx context.Context, c Config) (*Server, error) {
 	if c.TLS != nil {
 		l = tls.NewListener(l, c.TLS)
 	}
-	s := &Server{config: c, listener: l, tenants: map[string]*tenant{}, ending: make(chan struct{})}
+	s := &Server{config: c, listener: l, tenants: map[string]*tenant{}, peers: &peers{of: map[net.Conn]*peer{}}, ending: make(chan struct{})}
 	for name, creds := range c.Tokens.trainers {
 		s.tenants[name] = newTenant(name, creds, c.URL, c.Log)
 	}
 	if c.Events != nil {
 		s.events = recorded.On(c.Events)
+	}
+	for _, t := range s.tenants {
+		t.tools = s.newTools(t)
 	}
 	return s, nil
 }
@@ -83,6 +91,8 @@ func (s *Server) Run(ctx context.Context) error {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    32 << 10,
 		ErrorLog:          log.New(panics{s.config.Log}, "", 0),
+		ConnContext:       s.peers.connect,
+		ConnState:         s.peers.change,
 	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(s.listener) }()
@@ -150,6 +160,7 @@ func (s *Server) routes() []route {
 		{http.MethodPost, "/v1/bundles", s.putBundle, false},
 		{http.MethodGet, "/v1/workers", s.workers, false},
 		{http.MethodGet, "/v1/calls", s.calls, true},
+		{http.MethodPost, "/mcp", s.mcp, false},
 	}
 }
 
@@ -161,14 +172,21 @@ func (s *Server) Handler() http.Handler {
 	}
 	mux.HandleFunc("GET /openapi.json", describe)
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { s.ready(w) })
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := s.Ready(); err != nil {
+			say(w, http.StatusServiceUnavailable, err.Error())
+			return
+		}
+		say(w, http.StatusOK, "ready")
+	})
+	return s.config.HTTP.Serve(mux, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cache-Control", "no-store")
+		h.Set("Connection", "close") // unless a trainer has it: strangers could keep all connections
 		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
 		mux.ServeHTTP(&refused{ResponseWriter: w}, r)
-	})
+	}))
 }
 
 // admitted lets requests with a valid token through to an operation.
@@ -181,7 +199,11 @@ func (s *Server) admitted(to route) http.Handler {
 			return
 		}
 		answer := &answer{ResponseWriter: w}
-		err := s.serve(answer, r, t, to)
+		err := r.Context().Value(peerKey{}).(*peer).count(t)
+		if err == nil {
+			w.Header().Del("Connection")
+			err = s.serve(answer, r, t, to)
+		}
 		if r.Method == http.MethodPost {
 			s.config.Log.Info().Str("trainer", t.name).Str("path", plain.Line(r.URL.Path, 200)).Bool("refused", err != nil).Msg("a write of a trainer")
 		}
@@ -200,22 +222,24 @@ func (s *Server) admitted(to route) http.Handler {
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, t *tenant, to route) error {
+	// The connection still has the deadline of its last answer. A stream sets others.
+	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerWithin)); err != nil {
+		return err
+	}
 	if !to.stream {
 		done, err := t.turn(r.Context())
 		if err != nil {
 			return err
 		}
 		defer done()
-		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerWithin)); err != nil {
-			return err
-		}
-		return to.do(w, r, t)
+		return to.do(w, r.WithContext(trace.ContextWithRemoteSpanContext(r.Context(), traces.OfHTTP(r.Header))), t) // for a submit
 	}
 	done, err := t.stream()
 	if err != nil {
 		return err
 	}
 	defer done()
+	defer s.config.HTTP.StreamBegan(r)()
 	if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil { // its end would end the context
 		return err
 	}
@@ -286,15 +310,14 @@ func say(w http.ResponseWriter, status int, text string) {
 	fmt.Fprintln(w, text)
 }
 
-// ready answers whether the connections to NATS that were made are there.
-func (s *Server) ready(w http.ResponseWriter) {
+// Ready returns an error if a connection to NATS was made and is lost.
+func (s *Server) Ready() error {
 	lost := s.config.Events != nil && !s.config.Events.Connected()
 	for _, t := range s.tenants {
 		lost = lost || t.lost()
 	}
 	if lost {
-		say(w, http.StatusServiceUnavailable, "a connection to NATS is lost")
-		return
+		return errors.New("a connection to NATS is lost")
 	}
-	say(w, http.StatusOK, "ready")
+	return nil
 }

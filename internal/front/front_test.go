@@ -8,12 +8,14 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 )
@@ -89,6 +91,42 @@ func TestAGroupFromSubmitToResult(t *testing.T) {
 		t.Errorf("retried: %+v, again: %+v", retried, again)
 	}
 	b.call("POST", "/v1/rollouts/"+string(retried.IDs[0])+"/retry", nil, 409, nil)
+}
+
+// TestAListHasThePagesOfTheQueue: a filter finds a rollout at the end of the queue, in as many
+// pages as are needed, and the rollouts with a state come after the queued ones.
+func TestAListHasThePagesOfTheQueue(t *testing.T) {
+	b := newBench(t)
+	var many, last submitted
+	b.call("POST", "/v1/groups", groupSubmission{Group: "many", N: 60, Request: plainRequest()}, 202, &many)
+	b.call("POST", "/v1/groups", groupSubmission{Group: "last", N: 2, Request: plainRequest()}, 202, &last)
+	ended := b.finish(1)
+	pages := func(query string) (ids []schema.ID, pages int) {
+		t.Helper()
+		for cursor := ""; pages == 0 || cursor != ""; pages++ {
+			var list page
+			path := "/v1/rollouts?" + query
+			if cursor != "" {
+				path += "&cursor=" + cursor
+			}
+			b.call("GET", path, nil, 200, &list)
+			for _, e := range list.Rollouts {
+				ids = append(ids, e.ID)
+			}
+			cursor = list.Next
+		}
+		return ids, pages
+	}
+	if ids, _ := pages("status=queued&group=last&limit=1"); !slices.Equal(ids, last.IDs) {
+		t.Errorf("at the end of the queue: %v", ids)
+	}
+	all := append(slices.DeleteFunc(slices.Concat(many.IDs, last.IDs), func(id schema.ID) bool { return id == ended }), ended)
+	if ids, n := pages("limit=7"); !slices.Equal(ids, all) || n < 9 {
+		t.Errorf("all, in %d pages: %v", n, ids)
+	}
+	if ids, _ := pages("status=done"); !slices.Equal(ids, []schema.ID{ended}) {
+		t.Errorf("ended ones: %v", ids)
+	}
 }
 
 // TestARepeatedSubmitIsOne: requests with a key, and those with ids of their own.
@@ -323,7 +361,7 @@ func TestWrongRequests(t *testing.T) {
 			t.Errorf("%s %s: %+v, want the field %s", c.path, c.body, p, c.field)
 		}
 	}
-	for query, field := range map[string]string{"limit=0": "limit", "limit=201": "limit", "status=open": "status", "label=x": "label", "cursor=-": "cursor", "stauts=done": "stauts"} {
+	for query, field := range map[string]string{"limit=0": "limit", "limit=201": "limit", "status=open": "status", "label=x": "label", "cursor=-": "cursor", "cursor=q": "cursor", "cursor=s_": "cursor", "stauts=done": "stauts"} {
 		var p problem
 		b.call("GET", "/v1/rollouts?"+query, nil, 400, &p)
 		if p.Field != field {
@@ -499,7 +537,7 @@ func TestFiles(t *testing.T) {
 	b.call("POST", "/v1/rollouts", submission{Requests: []schema.Request{q}}, 202, nil)
 	j := b.Take(t)
 	b.call("GET", "/v1/rollouts/alpha-files/files/logs/a.txt", nil, 409, nil)
-	a, err := j.KeepArtifact(t.Context(), "logs/a.txt", []byte("<script>"))
+	a, err := j.KeepArtifact(t.Context(), "logs/a.txt", broker.FileOf([]byte("<script>")))
 	harness.Must(t, err)
 	harness.Must(t, j.Done(t.Context(), schema.Result{ID: q.ID, Trainer: "alpha", Status: schema.StatusDone, Worker: "w1", Artifacts: []schema.Artifact{a}}))
 	r = b.request("GET", "/v1/rollouts/alpha-files/files/logs/a.txt", alphaToken, nil)

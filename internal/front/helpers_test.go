@@ -20,6 +20,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/telemetry"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 )
@@ -62,16 +63,21 @@ func newBench(t *testing.T) *bench {
 	t.Helper()
 	p := testenv.StartPool(t)
 	p.NewTrainer(t, "beta")
-	b := &bench{Pool: p, t: t, described: described(t)}
+	all, err := described()
+	harness.Must(t, err)
+	b := &bench{Pool: p, t: t, described: all}
 	b.url, _ = b.start()
 	return b
 }
 
 // start starts a front and returns its URL. It stops when the test ends or stop is called.
-func (b *bench) start() (url string, stop func()) {
+func (b *bench) start() (url string, stop func()) { return b.startCounted(nil) }
+
+// startCounted is start, with metrics.
+func (b *bench) startCounted(h *telemetry.HTTP) (url string, stop func()) {
 	b.t.Helper()
 	events := b.Dial(b.t, b.Server.OpsCreds(), broker.InboxFor(broker.RoleOps, broker.RoleOps))
-	s, err := Listen(b.t.Context(), Config{URL: b.Server.URL(), Tokens: tokensOf(b.t, b.Pool), Events: events, Listen: "127.0.0.1:0", Log: zerolog.Nop()})
+	s, err := Listen(b.t.Context(), Config{URL: b.Server.URL(), Tokens: tokensOf(b.t, b.Pool), Events: events, Listen: "127.0.0.1:0", HTTP: h, Log: zerolog.Nop()})
 	harness.Must(b.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

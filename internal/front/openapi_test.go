@@ -3,6 +3,7 @@ package front
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"maps"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -116,17 +118,18 @@ func TestEachRouteIsDescribed(t *testing.T) {
 	}
 }
 
-// operations has the schemas of the bodies in openapi.json. OpenAPI 3.1 has those of JSON
-// Schema.
+// operations has the schemas of the bodies in openapi.json. OpenAPI 3.1 uses JSON Schema.
 type operations struct {
 	mux     *http.ServeMux // finds the path of a request
 	bodies  map[string]*jsonschema.Resolved
 	answers map[string]*jsonschema.Resolved // by path and status
 }
 
-// described reads openapi.json.
-func described(t *testing.T) *operations {
-	t.Helper()
+// described has the operations of openapi.json. Tests share them, since it takes long to
+// resolve all schemas.
+var described = sync.OnceValues(readDescription) //nolint:gochecknoglobals // read once
+
+func readDescription() (*operations, error) {
 	var file struct {
 		Paths map[string]map[string]struct {
 			RequestBody struct {
@@ -138,19 +141,27 @@ func described(t *testing.T) *operations {
 		}
 		Components struct{ Schemas object }
 	}
-	harness.Must(t, json.Unmarshal(description, &file))
-	resolve := func(schema object) *jsonschema.Resolved {
-		t.Helper()
+	if err := json.Unmarshal(description, &file); err != nil {
+		return nil, err
+	}
+	resolve := func(schema object) (*jsonschema.Resolved, error) {
 		whole := maps.Clone(schema)
 		whole["$defs"] = file.Components.Schemas
 		data, err := json.Marshal(whole)
-		harness.Must(t, err)
+		if err != nil {
+			return nil, err
+		}
 		data = bytes.ReplaceAll(data, []byte("#/components/schemas/"), []byte("#/$defs/")) // the library resolves no others
 		var s jsonschema.Schema
-		harness.Must(t, json.Unmarshal(data, &s))
-		out, err := s.Resolve(nil)
-		harness.Must(t, err)
-		return out
+		if err := json.Unmarshal(data, &s); err != nil {
+			return nil, err
+		}
+		return s.Resolve(nil)
+	}
+	var failed error
+	keep := func(in map[string]*jsonschema.Resolved, name string, schema object) {
+		resolved, err := resolve(schema)
+		in[name], failed = resolved, errors.Join(failed, err)
 	}
 	o := &operations{mux: http.NewServeMux(), bodies: map[string]*jsonschema.Resolved{}, answers: map[string]*jsonschema.Resolved{}}
 	for path, methods := range file.Paths {
@@ -158,18 +169,18 @@ func described(t *testing.T) *operations {
 			pattern := strings.ToUpper(method) + " " + strings.Replace(path, "{name}", "{name...}", 1)
 			o.mux.HandleFunc(pattern, func(http.ResponseWriter, *http.Request) {})
 			if body, ok := operation.RequestBody.Content["application/json"]; ok {
-				o.bodies[pattern] = resolve(body.Schema)
+				keep(o.bodies, pattern, body.Schema)
 			}
 			for status, answer := range operation.Responses {
 				for kind, body := range answer.Content {
 					if kind == "application/json" || kind == "application/problem+json" {
-						o.answers[pattern+" "+status] = resolve(body.Schema)
+						keep(o.answers, pattern+" "+status, body.Schema)
 					}
 				}
 			}
 		}
 	}
-	return o
+	return o, failed
 }
 
 // check compares a request and its answer with the description.

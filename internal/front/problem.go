@@ -13,7 +13,7 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Codes of problems besides those of package schema.
+// Codes of problems besides package schema's.
 const (
 	codeToken     = "unauthorized"
 	codeNotFound  = "not_found"
@@ -48,8 +48,8 @@ func busy(detail string) *problem {
 	return &problem{Status: http.StatusTooManyRequests, Code: codeBusy, Detail: detail, after: time.Second}
 }
 
-// notFound is the answer about a rollout that is not the trainer's, whether it is another
-// one's or nobody's.
+// notFound is the answer about a rollout that is not the trainer's, whether it belongs to
+// another trainer or does not exist.
 func notFound(id string) *problem {
 	return problemf(http.StatusNotFound, codeNotFound, "there is no rollout "+strconv.Quote(schema.Clip(id, 80)))
 }

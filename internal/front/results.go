@@ -17,7 +17,7 @@ const (
 	maxResults     = 200
 	maxResultBytes = 16 << 20        // as they are stored; the last one may be beyond
 	maxWait        = 60              // seconds
-	lookEvery      = 5 * time.Second // for results whose hint was lost
+	lookEvery      = 5 * time.Second // for results with a lost hint
 	lookAgain      = 50 * time.Millisecond
 )
 

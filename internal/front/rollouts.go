@@ -1,6 +1,7 @@
 package front
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/url"
@@ -47,7 +48,7 @@ type detail struct {
 // page is the answer to a list.
 type page struct {
 	Rollouts []entry `json:"rollouts"`
-	// Next is the cursor of older rollouts; empty: there are none.
+	// Next is the cursor of the next page; empty: this is the last one.
 	Next string `json:"next,omitempty"`
 }
 
@@ -72,7 +73,37 @@ type filter struct {
 	group, task string
 	labels      map[string]string
 	limit       int
-	before      uint64
+	at          place
+}
+
+// place is a place in a list: the sequence in the queue behind which it goes on, or with
+// states that of the state before which it goes on; there 0 is the newest one.
+type place struct {
+	states bool
+	seq    uint64
+}
+
+// cursor writes a place, and readPlace reads it.
+func (p place) cursor() string {
+	if p.states {
+		return "s" + strconv.FormatUint(p.seq, 36)
+	}
+	return "q" + strconv.FormatUint(p.seq, 36)
+}
+
+func readPlace(text string) (place, error) {
+	seq, isState := strings.CutPrefix(text, "s")
+	if !isState {
+		var ok bool
+		if seq, ok = strings.CutPrefix(text, "q"); !ok {
+			return place{}, invalidField("cursor", text, "want next of an earlier page")
+		}
+	}
+	n, err := strconv.ParseUint(seq, 36, 64)
+	if err != nil {
+		return place{}, invalidField("cursor", text, "want next of an earlier page")
+	}
+	return place{isState, n}, nil
 }
 
 // filterOf reads the query of a list.
@@ -103,10 +134,10 @@ func filterOf(q url.Values) (f filter, err error) {
 		return f, err
 	}
 	if text := q.Get("cursor"); text != "" {
-		if f.before, err = strconv.ParseUint(text, 36, 64); err != nil || f.before == 0 {
-			return f, invalidField("cursor", text, "want next of an earlier page")
-		}
+		f.at, err = readPlace(text)
+		return f, err
 	}
+	f.at.states = len(f.statuses) > 0 && !slices.Contains(f.statuses, string(schema.StatusQueued)) // queued rollouts are not wanted
 	return f, nil
 }
 
@@ -135,8 +166,8 @@ func (f *filter) has(e *entry) bool {
 	return true
 }
 
-// list lists rollouts: those that wait in the queue, the oldest first, and then the others,
-// the newest first.
+// list lists rollouts: the queued ones, the oldest first, and then the others, the newest
+// first.
 func (s *Server) list(w http.ResponseWriter, r *http.Request, t *tenant) error {
 	f, err := filterOf(r.URL.Query())
 	if err != nil {
@@ -147,36 +178,44 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, t *tenant) error {
 		return err
 	}
 	out := page{Rollouts: []entry{}}
-	before, scanned := f.before, 0
-	for {
-		list, next, err := l.read.Rollouts(r.Context(), t.name, before, f.limit-len(out.Rollouts), before == 0)
+	at := f.at
+	for scanned, more := 0, true; ; {
+		var list []*recorded.Rollout
+		var next uint64
+		most := min(f.limit-len(out.Rollouts), maxScanned-scanned)
+		if at.states {
+			list, next, err = l.read.Rollouts(r.Context(), t.name, at.seq, most, false)
+			more = next > 0
+		} else {
+			list, next, err = l.read.Unclaimed(r.Context(), t.name, at.seq, most)
+			at.states = next == 0 // the queue has ended
+		}
 		if err != nil {
 			return err
 		}
+		at.seq = next
 		for _, one := range list {
 			if e := entryOf(one); f.has(&e) {
 				out.Rollouts = append(out.Rollouts, e)
 			}
 		}
-		scanned += len(list)
-		before, out.Next = next, ""
-		if next > 0 {
-			out.Next = strconv.FormatUint(next, 36)
+		scanned += most
+		if out.Next = ""; more {
+			out.Next = at.cursor()
 		}
-		if next == 0 || len(out.Rollouts) >= f.limit || scanned >= maxScanned {
+		if !more || len(out.Rollouts) >= f.limit || scanned >= maxScanned {
 			return reply(w, http.StatusOK, out)
 		}
 	}
 }
 
-// find returns the rollout of a path.
-func (l *line) find(r *http.Request, t *tenant, queue bool) (*recorded.Rollout, error) {
-	text := r.PathValue("id")
+// find returns a rollout of the trainer by its id.
+func (l *line) find(ctx context.Context, t *tenant, text string, queue bool) (*recorded.Rollout, error) {
 	id, err := schema.ParseID(text)
 	if err != nil || id.Trainer() != t.name { // another trainer's is as one that does not exist
 		return nil, notFound(text)
 	}
-	one, err := l.read.Rollout(r.Context(), id, queue)
+	one, err := l.read.Rollout(ctx, id, queue)
 	if errors.Is(err, broker.ErrNotFound) {
 		return nil, notFound(text)
 	}
@@ -188,7 +227,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, t *tenant) error {
 	if err != nil {
 		return err
 	}
-	one, err := l.find(r, t, true)
+	one, err := l.find(r.Context(), t, r.PathValue("id"), true)
 	if err != nil {
 		return err
 	}

@@ -61,8 +61,8 @@ func keyOf(r *http.Request) (string, error) {
 	return key, nil
 }
 
-// submit submits rollouts. Those of one group, or all without a group, are adjacent and are
-// queued all or none.
+// submit submits rollouts. The rollouts of one group, or all rollouts without a group, are
+// adjacent and are queued all or none.
 func (s *Server) submit(w http.ResponseWriter, r *http.Request, t *tenant) error {
 	key, err := keyOf(r)
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *Server) submitGroup(w http.ResponseWriter, r *http.Request, t *tenant) 
 }
 
 // nameID returns the id of a rollout for a name, the same for the same name. The hash of the
-// name keeps ids of one kind from meeting those of another.
+// name keeps ids of one kind from meeting ids of another.
 func nameID(trainer, name string) (schema.ID, error) {
 	return schema.NewID(trainer, "turngate serve\n"+name) // a new line is in no token, so this is hashed
 }
@@ -176,7 +176,7 @@ func (s *Server) put(ctx context.Context, t *tenant, b batch) (*submitted, error
 			q.Trainer = t.name
 		}
 		q.V = cmp.Or(q.V, schema.Version)
-		if err := q.Validate(); err != nil {
+		if err := schema.Validate(q); err != nil {
 			return nil, within(at, err)
 		}
 		switch {
@@ -299,7 +299,7 @@ func (l *line) queued(ctx context.Context, requests []schema.Request, known []bo
 	}
 	var once sync.Once
 	var differs error
-	err := l.b.Records.Waiting(ctx, requests[0].Trainer, maxSearched, func(q *schema.Request) bool {
+	_, err := l.b.Records.Waiting(ctx, requests[0].Trainer, 0, maxSearched, func(q *schema.Request) bool {
 		i, ok := missing[q.ID]
 		if ok {
 			known[i] = true

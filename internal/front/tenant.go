@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/queue"
@@ -15,21 +17,28 @@ import (
 
 // Bounds of one trainer, so that it leaves room for the others.
 const (
-	maxRequests = 8  // that are answered at once; others wait for up to waitForTurn
-	maxUploads  = 2  // bundles at once: each is in memory
-	maxStreams  = 32 // streams, long polls and WebSockets that are open at once
+	maxRequests = 8         // that are answered at once; others wait for up to waitForTurn
+	maxUploads  = 2         // bundles at once: each is in memory
+	maxStreams  = 32        // streams, long polls and WebSockets that are open at once
+	maxLarge    = 4         // frames above smallFrame that are read or carried out at once, of all WebSockets
+	maxMemory   = 256 << 20 // bytes of operations that run, and of the pieces of answers, of all WebSockets
+	maxLines    = 64        // connections of its clients
 	waitForTurn = 10 * time.Second
 	dialWithin  = 10 * time.Second
 )
 
-// tenant is a trainer with its own connection to NATS, whose rights bound all that is done
-// for it.
+// tenant is a trainer with its own connection to NATS. The connection's rights bound everything
+// that is done for it.
 type tenant struct {
 	name, creds, url string
 	log              zerolog.Logger
-	requests         chan struct{} // has a value for each request that is answered
-	uploads          chan struct{} // the same for bundles
-	streams          chan struct{} // the same for streams
+	requests         chan struct{}       // has a value for each request that is answered
+	uploads          chan struct{}       // the same for bundles
+	streams          chan struct{}       // the same for streams
+	large            chan struct{}       // the same for large frames
+	lines            chan struct{}       // the same for connections
+	memory           *semaphore.Weighted // of maxMemory
+	tools            *mcp.Server
 
 	dialing chan struct{} // has a value while line is used
 	line    *line         // nil: not connected yet
@@ -44,7 +53,10 @@ type line struct {
 }
 
 func newTenant(name, creds, url string, log zerolog.Logger) *tenant {
-	return &tenant{name: name, creds: creds, url: url, log: log, requests: make(chan struct{}, maxRequests), uploads: make(chan struct{}, maxUploads), streams: make(chan struct{}, maxStreams), dialing: make(chan struct{}, 1)}
+	return &tenant{
+		name: name, creds: creds, url: url, log: log, requests: make(chan struct{}, maxRequests), uploads: make(chan struct{}, maxUploads), streams: make(chan struct{}, maxStreams),
+		large: make(chan struct{}, maxLarge), lines: make(chan struct{}, maxLines), memory: semaphore.NewWeighted(maxMemory), dialing: make(chan struct{}, 1),
+	}
 }
 
 // dial returns the connection, which is made for the first request.

@@ -36,8 +36,8 @@ type tokenEntry struct {
 
 // ReadTokens reads a file of tokens: a list of trainer, sha256 (of the token, in hex) and
 // creds (the file with the trainer's credential, from the folder of this file; without it
-// the front connects without one). The file must belong to this user or to root, and nobody
-// else may write to it. A trainer may have several tokens.
+// the front connects without one). The file must belong to this user or to root, and no other
+// user may write to it. A trainer may have several tokens.
 func ReadTokens(path string) (*Tokens, error) {
 	if err := checkOwner(path); err != nil {
 		return nil, fmt.Errorf("the file of tokens: %w", err)

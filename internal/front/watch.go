@@ -5,7 +5,6 @@ import (
 	"context"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,22 +16,13 @@ import (
 // behind Last-Event-ID, until its result. The id of an event is its place in the store, the
 // same in each front.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, t *tenant) error {
-	if s.events == nil {
-		return problemf(http.StatusNotImplemented, schema.CodeUnsupported, "this front shows no events: it was started without --events")
-	}
-	l, err := t.dial(r.Context())
+	one, err := s.eventsOf(r.Context(), t, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	one, err := l.find(r, t, true)
+	origin, after, err := eventAfter("Last-Event-ID", cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after")))
 	if err != nil {
 		return err
-	}
-	last := cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after"))
-	origin, number, _ := strings.Cut(last, ".")
-	after, err := strconv.ParseUint(cmp.Or(number, "0"), 10, 64)
-	if err != nil {
-		return invalidField("Last-Event-ID", last, "want the id of an event")
 	}
 	ctx, stop := context.WithCancel(r.Context())
 	defer stop()

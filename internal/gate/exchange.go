@@ -138,7 +138,7 @@ func (s *Session) begin(of origin, req history.Request) (*exchange, error) {
 	call := req.Call
 	call.V = schema.Version
 	call.Key = schema.Key{Rollout: s.cfg.Rollout, Attempt: s.cfg.Attempt, Call: s.count + 1}.String()
-	if err := call.Validate(); err != nil { // a field that no trainer would take, such as a long model name
+	if err := schema.Validate(&call); err != nil { // a field that no trainer would take, such as a long model name
 		return nil, err
 	}
 	s.count++

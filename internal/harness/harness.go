@@ -21,7 +21,7 @@ func Must(t testing.TB, err error) {
 }
 
 // Eventually waits until ok returns true, and ends the test if that takes longer
-// than the limit. what is the subject of the error, such as "the result".
+// than the limit. The error has what as its subject, such as "the result".
 func Eventually(t testing.TB, what string, limit time.Duration, ok func() bool) {
 	t.Helper()
 	late := time.NewTimer(limit)

@@ -47,8 +47,8 @@ func Open(dir string) (*State, error) {
 // Close gives the folder back.
 func (s *State) Close() { s.lock.Close() }
 
-// Epoch returns a number that is larger than those of all earlier calls. It is the time
-// in milliseconds unless the clock was set back, so that it grows without the folder, too.
+// Epoch returns a larger number than all earlier calls. It is the time in milliseconds unless
+// the clock was set back, so that it grows without the folder, too.
 func (s *State) Epoch(now time.Time) (int64, error) {
 	file := filepath.Join(s.Dir, "epoch")
 	epoch := now.UnixMilli()

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// width is the number of methods of a named type, with those of embedded types.
+// width is the number of methods of a named type, with the methods of embedded types.
 type width struct {
 	name              string // package.Type
 	methods, exported int
@@ -199,9 +199,9 @@ func (m *module) below(path, folder string) bool {
 	return m.short(path) == folder || strings.HasPrefix(m.short(path), folder+"/")
 }
 
-// backUp returns the number of pairs whose arrows lead against the order of files. The
-// order puts a file before the ones that it uses, as far as circles allow: it takes
-// again and again the file with the greatest surplus of arrows that leave it.
+// backUp returns the number of pairs with arrows against the order of files. The order puts a
+// file before the ones that it uses, as far as circles allow: it takes again and again the file
+// with the greatest surplus of arrows that leave it.
 func backUp(arrows map[arrow]int) (all, back int) {
 	left := map[string]bool{}
 	for a, n := range arrows {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -81,7 +82,7 @@ func Run(ctx context.Context, c Config) error {
 			ToolCalls []toolCall `json:"tool_calls"`
 		}
 		if err := json.Unmarshal(raw, &reply); err != nil {
-			return fmt.Errorf("read the model's message: %w", err)
+			return fmt.Errorf("read the model's message: %w", rawjson.Plain(err))
 		}
 		// The message is sent back unchanged, byte by byte.
 		messages = append(messages, raw)
@@ -149,7 +150,7 @@ func (c Config) post(ctx context.Context, body []byte, retries int) (_ json.RawM
 		Error   *struct{ Message string }
 	}
 	if err := json.Unmarshal(data, &got); err != nil {
-		return nil, nil, true, fmt.Errorf("read the model's answer (status %d): %w", res.StatusCode, err)
+		return nil, nil, true, fmt.Errorf("read the model's answer (status %d): %w", res.StatusCode, rawjson.Plain(err))
 	}
 	if got.Error != nil || res.StatusCode != http.StatusOK {
 		text := res.Status

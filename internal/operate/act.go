@@ -60,7 +60,7 @@ func (s *System) Again(ctx context.Context, id schema.ID) (schema.Request, error
 		q.Labels = map[string]string{}
 	}
 	q.Labels[RetryLabel] = cmp.Or(q.Labels[RetryLabel], string(id))
-	return q, q.Validate()
+	return q, schema.Validate(&q)
 }
 
 // Submit puts a request into the queue of its trainer.

@@ -19,7 +19,7 @@ const (
 	maxPhaseName   = 40
 )
 
-// PhaseUnknown stands for the phase of a rollout without a recent event.
+// PhaseUnknown is the phase of a rollout without a recent event.
 const PhaseUnknown = "not known"
 
 // Activity sums up the events of a running system. It is safe for concurrent use.
@@ -43,9 +43,8 @@ type endedCall struct {
 // NewActivity returns one that has seen no event.
 func NewActivity() *Activity { return &Activity{phases: map[schema.ID]*activePhase{}} }
 
-// Follow reads the events of all rollouts, those of the last ten minutes and then new
-// ones, until the context ends. It calls ready before the new ones. It needs the rights of
-// an operator.
+// Follow reads the events of all rollouts, from the last ten minutes and then new ones, until
+// the context ends. It calls ready before the new ones. It needs the rights of an operator.
 func (a *Activity) Follow(ctx context.Context, b *broker.Broker, ready func()) error {
 	tap, err := b.Events.Tap(ctx, "")
 	if err != nil {
@@ -124,7 +123,7 @@ func (a *Activity) Sum(now time.Time, workers []schema.Presence) ActivitySum {
 	}
 	for id, p := range a.phases {
 		switch {
-		case running[id], now.Sub(p.at) < activityWindow: // a worker announces what it runs at intervals
+		case running[id], now.Sub(p.at) < activityWindow: // a worker announces its rollouts at intervals
 			out.Phases[p.name]++
 			delete(running, id)
 		case now.Sub(p.at) > activityPast:

@@ -25,8 +25,8 @@ type System struct {
 	backlogs *queue.Backlogs
 }
 
-// On returns the system of an open connection. trainer is the one whose credential the
-// connection has; empty: that of an operator, an admin or a worker.
+// On returns the system of an open connection. trainer is the trainer of the connection's
+// credential; empty: an operator's, an admin's or a worker's credential.
 func On(b *broker.Broker, trainer string) *System {
 	return &System{b: b, trainer: trainer, backlogs: queue.NewBacklogs(b)}
 }
@@ -64,10 +64,12 @@ func (s *System) Rights(ctx context.Context) (Rights, error) {
 	}, nil
 }
 
-// Workers lists the live workers by their names.
+// Workers lists the live workers by their names and instances.
 func (s *System) Workers(ctx context.Context) ([]schema.Presence, error) {
 	all, err := s.b.Records.Workers(ctx)
-	slices.SortFunc(all, func(a, b schema.Presence) int { return cmp.Compare(a.Worker, b.Worker) })
+	slices.SortFunc(all, func(a, b schema.Presence) int {
+		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Instance, b.Instance))
+	})
 	return all, err
 }
 
@@ -114,7 +116,7 @@ func (s *System) Letter(ctx context.Context, seq uint64) (Dead, error) {
 	return s.b.Dead.Get(ctx, seq)
 }
 
-// Trainer is a trainer with its bounds, and what its processes said in the last 40 s.
+// Trainer is a trainer with its bounds, and the announcements of its processes in the last 40 s.
 type Trainer struct {
 	Name      string
 	Use       broker.TrainerUse // a bound of 0 is none

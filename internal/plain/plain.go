@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// Replacement stands for a character that Text removes.
+// Replacement replaces a character that Text removes.
 const Replacement = utf8.RuneError
 
 // control reports whether a terminal acts on a character: a control character, a
@@ -47,11 +47,11 @@ func Line(s string, limit int) string {
 type Writer struct {
 	mu   sync.Mutex
 	to   io.Writer
-	part []byte // of a character whose other bytes have not been written
+	part []byte // the first bytes of a character, until the others are written
 }
 
 // NewWriter returns a writer to a stream. The streams of a command are always such
-// writers, also when they are no terminals: what a file has is shown on one later.
+// writers, also when they are no terminals: a file may be shown on one later.
 func NewWriter(to io.Writer) *Writer { return &Writer{to: to} }
 
 func (w *Writer) Write(p []byte) (int, error) {

@@ -46,7 +46,7 @@ func Bound(v []byte, nesting int) error {
 	return nil
 }
 
-// textEnd returns the offset behind the string whose text begins at i.
+// textEnd returns the offset behind the string with a text that begins at i.
 func textEnd(v []byte, i int) int {
 	for i < len(v) && v[i] != '"' {
 		if v[i] == '\\' {

@@ -21,7 +21,7 @@ func ReadLoose(value []byte) (Loose, error) {
 		return nil, fmt.Errorf("it has more than %d fields", maxLoose)
 	}
 	var l Loose
-	return l, json.Unmarshal(value, &l)
+	return l, Plain(json.Unmarshal(value, &l))
 }
 
 // LooseOf reads an object; nil: the value is none, or has too many fields.

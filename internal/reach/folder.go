@@ -13,6 +13,9 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/turngate/turngate/internal/kernel"
+	"github.com/turngate/turngate/internal/rawjson"
 )
 
 const (
@@ -71,7 +74,7 @@ func lock(path string, wait bool) (*os.File, error) {
 }
 
 // atSocket calls f with a path of the socket in a folder. A path of a socket has at most
-// about a hundred bytes, and the folder's may be longer, so f gets one of a descriptor.
+// about a hundred bytes, and the folder's may be longer, so f gets a short one.
 func atSocket[T any](dir string, f func(path string) (T, error)) (T, error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -79,7 +82,13 @@ func atSocket[T any](dir string, f func(path string) (T, error)) (T, error) {
 		return none, err
 	}
 	defer d.Close()
-	return f(filepath.Join("/proc/self/fd", strconv.Itoa(int(d.Fd())), socketName))
+	path, release, err := kernel.SocketPath(d, socketName)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	defer release()
+	return f(path)
 }
 
 // writeLine sends one value.
@@ -101,7 +110,7 @@ func readLine(r io.Reader, v any) error {
 			return err
 		}
 		if one[0] == '\n' {
-			return json.Unmarshal(line, v)
+			return rawjson.Plain(json.Unmarshal(line, v))
 		}
 		line = append(line, one[0])
 	}
@@ -117,7 +126,7 @@ func splice(conn net.Conn, stream net.Conn) {
 	go func() {
 		defer close(done)
 		_, _ = io.Copy(stream, conn)
-		stream.Close() // the box ends an operation whose caller has gone
+		stream.Close() // the box ends an operation after its caller has gone
 	}()
 	_, _ = io.Copy(conn, stream)
 	if c, ok := conn.(halfCloser); ok {

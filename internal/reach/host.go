@@ -29,9 +29,9 @@ type Host struct {
 
 	mu      sync.Mutex
 	all     map[string]*Held
-	conns   map[net.Conn]bool
-	waits   bool          // this process is there for kept sandboxes alone
-	changed chan struct{} // closed and replaced when a kept sandbox is gone
+	conns   map[net.Conn]bool // true: Close closes it
+	waits   bool              // this process runs for kept sandboxes alone
+	changed chan struct{}     // closed and replaced when a kept sandbox is gone
 }
 
 // Held is a sandbox of a Host.
@@ -77,7 +77,7 @@ func Open(root string) (_ *Host, err error) {
 		h.lock.Close()
 		return nil, fmt.Errorf("listen in %s: %w", h.dir, err)
 	}
-	h.listener.(*net.UnixListener).SetUnlinkOnClose(false) // the descriptor in that path is another one's by then
+	h.listener.(*net.UnixListener).SetUnlinkOnClose(false) // the path is another one's by then
 	h.serving.Go(h.serve)
 	return h, nil
 }
@@ -112,8 +112,10 @@ func (h *Host) Close() {
 	close(h.ending)
 	_ = h.listener.Close()
 	h.mu.Lock()
-	for c := range h.conns {
-		c.Close()
+	for c, cut := range h.conns {
+		if cut {
+			c.Close()
+		}
 	}
 	h.mu.Unlock()
 	h.serving.Wait()

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// echo is a box whose streams return each byte.
+// echo is a box with streams that return each byte.
 type echo struct{ lost chan struct{} }
 
 func (e echo) Lost() <-chan struct{} { return e.lost }
@@ -131,7 +131,7 @@ func TestKeptSandboxesEnd(t *testing.T) {
 	}
 }
 
-// Sweep removes what a killed process left, and nothing of one that runs.
+// Sweep removes the files of a killed process, and none of a running one.
 func TestLeftFoldersAreSwept(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
 	if err := Sweep(root, nil); err != nil {

@@ -19,7 +19,7 @@ type Sandbox struct {
 	Made    time.Time `json:"made"`
 	Until   time.Time `json:"until,omitzero"` // the end of a sandbox that is kept
 	Workdir string    `json:"workdir"`
-	// Env has variables for commands, in addition to those of the sandbox.
+	// Env has variables for commands, in addition to the sandbox's.
 	Env map[string]string `json:"env,omitempty"`
 }
 

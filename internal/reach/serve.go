@@ -113,6 +113,9 @@ func (k *Held) remove(conn net.Conn) {
 	h := k.host
 	h.mu.Lock()
 	kept := k.info.State == Kept
+	if kept {
+		h.conns[conn] = false // an answer is due, although the host may end now
+	}
 	h.mu.Unlock()
 	if !kept {
 		_ = writeLine(conn, answer{Error: fmt.Sprintf("the sandbox %s belongs to a rollout that runs: end its command instead", k.info.ID)})
@@ -120,6 +123,7 @@ func (k *Held) remove(conn net.Conn) {
 	}
 	k.end()
 	<-k.gone
+	_ = conn.SetDeadline(time.Now().Add(lineTime))
 	_ = writeLine(conn, answer{})
 	h.mu.Lock()
 	last := h.waits && len(h.kept()) == 0

@@ -20,6 +20,8 @@ import (
 	"github.com/turngate/turngate/internal/rollout/record"
 	"github.com/turngate/turngate/internal/rollout/stage"
 	"github.com/turngate/turngate/internal/rollout/verify"
+	"github.com/turngate/turngate/internal/spool"
+	"github.com/turngate/turngate/internal/traces"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
@@ -51,29 +53,33 @@ type Streams = agentrun.Streams
 
 // Rollout is one execution of one request, from its sandbox to its result.
 type Rollout struct {
-	Request   schema.Request // defaults are filled in
-	Attempt   int
-	Record    *record.Record
-	Owner     string // marks the sandboxes on their host
-	Backends  []sandboxes.Backend
-	Agents    []agents.Spec
-	Cache     agents.Cache
-	Upstreams []models.Upstream
-	Caps      place.Caps
-	Services  Services
-	Timing    gate.Timing
-	Memory    *gate.Memory     // shared by the gates of a worker; nil: the gate's own
-	Snapshots *place.Snapshots // shared by the rollouts of a worker; nil: none are made
-	Person    Person           // nil: nobody is at a terminal
-	Reach     *reach.Host      // serves the sandboxes to commands of the user; nil: none does
-	Keep      Keep
+	Request      schema.Request // defaults are filled in
+	Attempt      int
+	Record       *record.Record
+	Owner        string // marks the sandboxes on their host
+	Backends     []sandboxes.Backend
+	Agents       []agents.Spec
+	Cache        agents.Cache
+	Upstreams    []models.Upstream
+	Caps         place.Caps
+	Prices       map[string]float64 // as in place.Config
+	Services     Services
+	Timing       gate.Timing
+	TraceContent bool                // add the texts of calls to their spans
+	CallMetrics  *traces.CallMetrics // nil: calls are not measured
+	Memory       *gate.Memory        // shared by the gates of a worker; nil: the gate's own
+	Snapshots    *place.Snapshots    // shared by the rollouts of a worker; nil: none are made
+	Person       Person              // nil: no person is at a terminal
+	Reach        *reach.Host         // serves the sandboxes to commands of the user; nil: none does
+	Keep         Keep
+	Started      func() // called when the sandboxes are made and set up
 }
 
 // Keep says which rollouts keep their last sandbox after their end. The zero value keeps
 // none.
 type Keep struct {
 	For  time.Duration // 0: no sandbox is kept
-	Each bool          // also of a rollout whose verifier gave the reward 1 or more, or did not run
+	Each bool          // also of a rollout with the reward 1 or more, or without a verification
 }
 
 // Run executes the rollout. Its error is an *ends.Broken, also after a panic, or the
@@ -90,10 +96,15 @@ func (r *Rollout) Run(ctx context.Context) (err error) {
 	err = r.execute(ctx)
 	var stop *ends.Failed
 	var broken *ends.Broken
+	var disk *spool.Error
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case errors.As(err, &disk): // also of the transcript of a rollout that failed
+		broken = &ends.Broken{Fault: schema.Faultf("worker", schema.CodeInternal, schema.WhoWorker, "%v", err)}
+		broken.Fault.Retryable = true
+		return broken
 	case errors.As(err, &stop):
 		r.Record.Fail(stop.Fault)
 	case errors.As(err, &broken):
@@ -101,6 +112,7 @@ func (r *Rollout) Run(ctx context.Context) (err error) {
 	default:
 		broken = &ends.Broken{Fault: schema.Faultf("sandbox", schema.CodeInternal, schema.WhoSandbox, "%v", err)}
 		broken.Fault.Retryable = true
+		errors.As(err, &broken.Service)
 		return broken
 	}
 	result := r.Record.Result()
@@ -108,8 +120,8 @@ func (r *Rollout) Run(ctx context.Context) (err error) {
 	return nil
 }
 
-// execute runs the stages of the rollout in order. What they use is closed when it
-// returns: the agent's session, the sandboxes, the clock.
+// execute runs the stages of the rollout in order. It closes the agent's session, the sandboxes
+// and the clock when it returns.
 func (r *Rollout) execute(ctx context.Context) (err error) {
 	answers := &models.Models{Request: &r.Request, Upstreams: r.Upstreams, Trainer: r.Services.Model, Shard: r.Services.Shard, Held: r.Services.HeldByTrainer, Log: r.Record.Log}
 	agent, err := r.choose(answers)
@@ -133,7 +145,7 @@ func (r *Rollout) execute(ctx context.Context) (err error) {
 	stages := &stage.Stages{Record: r.Record}
 	defer stages.Clock.End()
 	where := place.New(place.Config{
-		Request: &r.Request, Attempt: r.Attempt, Owner: r.Owner, Backends: r.Backends, Caps: r.Caps, Agent: agent, Cache: r.Cache, Bundle: bundle, Steps: steps,
+		Request: &r.Request, Attempt: r.Attempt, Owner: r.Owner, Backends: r.Backends, Caps: r.Caps, Prices: r.Prices, Agent: agent, Cache: r.Cache, Bundle: bundle, Steps: steps,
 		Snapshots: r.Snapshots, Stages: stages, Suspended: r.Services.Suspended, Reach: r.Reach, KeepFor: r.Keep.For,
 	})
 	defer where.Close(ctx)
@@ -142,7 +154,8 @@ func (r *Rollout) execute(ctx context.Context) (err error) {
 	if err := where.Open(ctx); err != nil {
 		return err
 	}
-	runs := agentrun.New(agentrun.Config{Place: where, Models: answers, Timing: r.Timing, Memory: r.Memory, Tool: r.Services.Tool, Person: r.Person})
+	r.Started()
+	runs := agentrun.New(agentrun.Config{Place: where, Models: answers, Timing: r.Timing, Memory: r.Memory, Tool: r.Services.Tool, Person: r.Person, TraceContent: r.TraceContent, CallMetrics: r.CallMetrics})
 	defer runs.Close()
 	s := &stepper{place: where, rec: r.Record, runs: runs, ask: r.Services.Verify}
 	err = s.all(ctx)
@@ -155,12 +168,13 @@ func (r *Rollout) execute(ctx context.Context) (err error) {
 }
 
 // keep keeps the last sandbox of a rollout that ends with err, and notes the command that
-// enters it.
+// enters it. A rollout that runs again keeps none.
 func (r *Rollout) keep(ctx context.Context, where *place.Place, verified bool, err error) {
 	var stop *ends.Failed
+	var disk *spool.Error
 	failed := errors.As(err, &stop)
 	reward := r.Record.Result().Reward
-	if r.Keep.For == 0 || ctx.Err() != nil || err != nil && !failed || !r.Keep.Each && (!verified || !failed && reward != nil && *reward >= 1) {
+	if r.Keep.For == 0 || ctx.Err() != nil || errors.As(err, &disk) || err != nil && !failed || !r.Keep.Each && (!verified || !failed && reward != nil && *reward >= 1) {
 		return
 	}
 	kept, err := where.Keep() //nolint:contextcheck // the sandbox outlives the rollout

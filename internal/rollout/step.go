@@ -128,6 +128,11 @@ func (r *stepper) step(ctx context.Context, done *stepped) error {
 		}
 		return r.runs.Leave(ctx)
 	})
+	defer func() {
+		for _, k := range kept {
+			k.Close()
+		}
+	}()
 	if err != nil || s.Verify == nil {
 		return err
 	}

@@ -1,5 +1,5 @@
 // Package strictyaml reads YAML that a person has written. Its errors name the line and
-// the field, and for an unknown field those that there are.
+// the field, and for an unknown field the known ones.
 package strictyaml
 
 import (
@@ -81,8 +81,8 @@ func check(n *yaml.Node, t reflect.Type, path string, wrong *[]error) {
 	}
 }
 
-// mergeTag is the tag of the key <<, whose value has further fields, or a list of such
-// values. maxMerges bounds how deep they contain each other: an alias may lead back.
+// mergeTag is the tag of the key <<. Its value has further fields, or is a list of such values.
+// maxMerges bounds how deep they contain each other: an alias may lead back.
 const (
 	mergeTag  = "!!merge"
 	maxMerges = 3

@@ -25,7 +25,7 @@ func TestJudgeAgent(t *testing.T) {
 	}
 	q := taskcheck.AgentRequest("mini", "local", time.Minute).WithDefaults()
 	q.Trainer, q.ID = "local", "local-1"
-	if err := q.Validate(); err != nil {
+	if err := schema.Validate(&q); err != nil {
 		t.Error(err)
 	}
 }

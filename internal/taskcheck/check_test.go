@@ -126,8 +126,7 @@ func TestAWorkersFailureIsNoDefectOfATask(t *testing.T) {
 	}
 }
 
-// TestATaskIsNotFineIfItsFilesCannotBeUnpacked: nobody knows if it has a solution that
-// should run.
+// TestATaskIsNotFineIfItsFilesCannotBeUnpacked: it may have a solution that should run.
 func TestATaskIsNotFineIfItsFilesCannotBeUnpacked(t *testing.T) {
 	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "none"))
 	if reports, err := taskcheck.Run(t.Context(), config(1, zero)); !errors.Is(err, fs.ErrNotExist) || len(reports) > 0 {

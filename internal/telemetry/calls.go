@@ -100,6 +100,6 @@ func (c *Calls) Ended(number int, took time.Duration, reply *schema.Reply, f *sc
 		c.metrics.calls.took.Observe(max(took-o.idle, 0).Seconds())
 	}
 	if reply != nil {
-		c.metrics.used(&reply.Usage)
+		addTokens(c.metrics.tokens, &reply.Usage)
 	}
 }

@@ -27,9 +27,9 @@ func faultLabel(f *schema.Fault) string {
 	return other
 }
 
-// phaseLabel returns the kind of a phase: its name without the names of a step, a
+// PhaseKind returns the kind of a phase: its name without the names of a step, a
 // service and a number.
-func phaseLabel(name string) string {
+func PhaseKind(name string) string {
 	if rest, ok := strings.CutPrefix(name, "step/"); ok {
 		_, name, _ = strings.Cut(rest, "/")
 	}

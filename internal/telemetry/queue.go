@@ -81,7 +81,7 @@ func (q *Queue) AttemptEnded(e End) {
 	}
 }
 
-// TookOver records a rollout whose worker is gone.
+// TookOver records a rollout that its worker has lost.
 func (q *Queue) TookOver() {
 	if q != nil {
 		q.takeovers.Inc()

@@ -71,7 +71,7 @@ func (r *Rollouts) PhaseEnded(name string, took time.Duration, f *schema.Fault) 
 	if r == nil {
 		return
 	}
-	phase := phaseLabel(name)
+	phase := PhaseKind(name)
 	r.phases.WithLabelValues(phase).Observe(took.Seconds())
 	if f != nil {
 		r.failedPhases.WithLabelValues(phase, faultLabel(f)).Inc()
@@ -145,13 +145,14 @@ func (r *Rollouts) TranscriptMade(bytes int) {
 // number.
 const maxTokens = 1 << 31
 
-func (r *Rollouts) used(u *schema.Usage) {
+// addTokens adds the tokens of an answer to a counter with the label kind.
+func addTokens(to *prometheus.CounterVec, u *schema.Usage) {
 	for _, t := range []struct {
 		kind string
 		n    int64
 	}{{"prompt", u.PromptTokens}, {"cached", u.CachedTokens}, {"completion", u.CompletionTokens}} {
 		if t.n > 0 {
-			r.tokens.WithLabelValues(t.kind).Add(float64(min(t.n, maxTokens)))
+			to.WithLabelValues(t.kind).Add(float64(min(t.n, maxTokens)))
 		}
 	}
 }

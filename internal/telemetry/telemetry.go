@@ -24,7 +24,7 @@ type Metric struct {
 	Help   string
 }
 
-// New returns metrics that have the version, and those of the Go runtime and of the
+// New returns metrics with the version, and with the metrics of the Go runtime and of the
 // process.
 func New(version string) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -30,6 +31,10 @@ func all() (m *telemetry.Metrics, r *telemetry.Rollouts, q *telemetry.Queue) {
 	r, q = m.Rollouts(), m.Queue()
 	m.WatchWorker(func() telemetry.Worker { return telemetry.Worker{} })
 	m.WatchBacklog(func(context.Context) (telemetry.Backlog, error) { return telemetry.Backlog{}, nil })
+	m.WatchStore(func() (free, size int64) { return 0, 0 })
+	m.HTTP()
+	m.Answers()
+	m.Lines(1)
 	return m, r, q
 }
 
@@ -117,6 +122,15 @@ func TestNothingIsRecordedWithoutMetrics(t *testing.T) {
 	q.TookOver()
 	q.Parked(true)
 	q.LeaseFailed()
+	var h *telemetry.HTTP
+	h.StreamBegan(nil)()
+	h.Serve(nil, http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), nil)
+	var a *telemetry.Answers
+	a.Began(t.Context())(nil, nil)
+	var l *telemetry.Lines
+	l.LineBegan(schema.CanSandbox)("", false)
+	l.LineRefused(schema.CanSandbox, schema.LineFull)
+	l.Operated("click", "")
 	c := r.Calls()
 	c.Began(1)
 	c.Waits(&schema.WaitEvent{Call: 1})
@@ -158,6 +172,45 @@ func TestLabelsAreBounded(t *testing.T) {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("no %s", want)
 		}
+	}
+}
+
+// TestLabelsOfAnswersAndLinesAreBounded lets a source of answers and a client of a machine
+// choose texts.
+func TestLabelsOfAnswersAndLinesAreBounded(t *testing.T) {
+	m := telemetry.New("test")
+	a, l := m.Answers(), m.Lines(3)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for i := range 1000 {
+		name := fmt.Sprintf("mine-%d", i)
+		a.Began(t.Context())(nil, fmt.Errorf("%s: %w", name, &schema.Fault{Code: name}))
+		l.LineRefused(name, name)
+		l.LineBegan(name)(name, true)
+		l.Operated(name, name)
+	}
+	a.Began(t.Context())(&schema.Reply{Usage: schema.Usage{PromptTokens: 5, CompletionTokens: 2}}, nil)
+	a.Began(t.Context())(nil, &schema.Fault{Code: schema.CodeUpstream})
+	a.Began(t.Context())(nil, errors.New("mine"))
+	a.Began(over)(&schema.Reply{Usage: schema.Usage{PromptTokens: 5}}, nil)
+	a.Began(t.Context())
+	l.LineBegan(schema.CanSandbox)("", false)
+	l.LineBegan(schema.CanSandbox)("", true)
+	l.LineBegan(schema.CanSandbox)(schema.LineSilent, true)
+	l.LineBegan(schema.CanWorkspace)
+	l.Operated("click", "")
+	l.Operated("click", "consent")
+	testenv.ShowsMetrics(t, m,
+		`turngate_answers_total{fault="other",outcome="failed"} 1000`, `turngate_answers_total{fault="",outcome="answered"} 1`, `turngate_answers_total{fault="upstream",outcome="failed"} 1`, `turngate_answers_total{fault="internal",outcome="failed"} 1`,
+		`turngate_answers_total{fault="",outcome="unwanted"} 1`, "turngate_answers_open 1", "turngate_answer_seconds_count 1004", `turngate_answer_tokens_total{kind="prompt"} 5`, `turngate_answer_tokens_total{kind="completion"} 2`,
+		"turngate_machine_slots 3", `turngate_machine_lines_refused_total{kind="other",reason="other"} 1000`, `turngate_machine_lines_total{kind="other",outcome="closed"} 1000`,
+		`turngate_machine_lines_total{kind="sandbox",outcome="ended"} 1`, `turngate_machine_lines_total{kind="sandbox",outcome="failed"} 1`, `turngate_machine_lines_total{kind="sandbox",outcome="silent"} 1`,
+		`turngate_machine_lines_open{kind="workspace"} 1`, `turngate_machine_lines_open{kind="sandbox"} 0`, `turngate_machine_line_seconds_count{kind="sandbox"} 3`,
+		`turngate_machine_desktop_operations_total{operation="other",outcome="other"} 1000`, `turngate_machine_desktop_operations_total{operation="click",outcome="done"} 1`, `turngate_machine_desktop_operations_total{operation="click",outcome="consent"} 1`,
+	)
+	_, url := serve(t, m, false)
+	if _, text := harness.Get(t, url+"/metrics"); strings.Contains(text, "mine") {
+		t.Error("a text of others is a label")
 	}
 }
 
@@ -215,8 +268,8 @@ func TestTrainersAreBounded(t *testing.T) {
 	}
 }
 
-// TestCallsAreCountedAsTheyWere ends a call that waits for its slot, and one whose trainer
-// names an impossible number of tokens.
+// TestCallsAreCountedAsTheyWere ends a call that waits for its slot, and one for which the
+// trainer names an impossible number of tokens.
 func TestCallsAreCountedAsTheyWere(t *testing.T) {
 	m, r, _ := all()
 	_, url := serve(t, m, false)
@@ -245,6 +298,21 @@ func TestABacklogThatCannotBeRead(t *testing.T) {
 	_, url := serve(t, m, false)
 	if status, text := harness.Get(t, url+"/metrics"); status != http.StatusOK || !strings.Contains(text, "turngate_queue_up 0\n") || strings.Contains(text, "turngate_queue_depth{") {
 		t.Errorf("%d %s", status, text)
+	}
+}
+
+// TestTheDiskOfAStore: a full one has 0 free bytes, and one that cannot be read none.
+func TestTheDiskOfAStore(t *testing.T) {
+	m := telemetry.New("test")
+	var free, size int64
+	m.WatchStore(func() (int64, int64) { return free, size })
+	_, url := serve(t, m, false)
+	if status, text := harness.Get(t, url+"/metrics"); status != http.StatusOK || strings.Contains(text, "\nturngate_store_") {
+		t.Errorf("a disk that cannot be read: %d %s", status, text)
+	}
+	size = 1 << 20
+	if _, text := harness.Get(t, url+"/metrics"); !strings.Contains(text, "\nturngate_store_free_bytes 0\n") || !strings.Contains(text, "\nturngate_store_size_bytes 1.048576e+06\n") {
+		t.Errorf("a full disk: %s", text)
 	}
 }
 

@@ -27,7 +27,7 @@ type NATS struct {
 // test ends.
 func StartNATS(t testing.TB, trainers ...string) NATS {
 	t.Helper()
-	c := broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "nats"), Port: FreePort(t), Trainers: trainers, Relaxed: true, Log: zerolog.Nop()}
+	c := broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "nats"), Port: FreePort(t), Trainers: trainers, Workers: workers(), Relaxed: true, Log: zerolog.Nop()}
 	n := NATS{Serve(t, c), c}
 	b := n.Worker(t, "setup")
 	if err := b.Streams.Setup(t.Context(), broker.StreamsConfig{}); err != nil {
@@ -39,6 +39,12 @@ func StartNATS(t testing.TB, trainers ...string) NATS {
 		}
 	}
 	return n
+}
+
+// workers returns the names of the workers that a server of a test knows from its start.
+// To admit another one is a reload of the server, which takes time.
+func workers() []string {
+	return []string{"setup", "a", "d", "e", "w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9"}
 }
 
 // Again starts the same server again, after Shutdown.

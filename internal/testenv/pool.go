@@ -15,8 +15,7 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Pool is an embedded server with worker w1 and trainer alpha. Its durations are
-// those of Quick.
+// Pool is an embedded server with worker w1 and trainer alpha. Its durations are Quick's.
 type Pool struct {
 	Config  broker.EmbeddedConfig
 	Server  *broker.Embedded
@@ -30,7 +29,7 @@ type Pool struct {
 // when the test ends.
 func StartPool(t testing.TB) *Pool {
 	t.Helper()
-	p := &Pool{Config: broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "state"), Port: FreePort(t), Trainers: []string{"alpha", "beta"}, Relaxed: true, Log: zerolog.Nop()}}
+	p := &Pool{Config: broker.EmbeddedConfig{StateDir: filepath.Join(t.TempDir(), "state"), Port: FreePort(t), Trainers: []string{"alpha", "beta"}, Workers: workers(), Relaxed: true, Log: zerolog.Nop()}}
 	srv, err := broker.StartEmbedded(p.Config)
 	harness.Must(t, err)
 	p.Server = srv

@@ -14,6 +14,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -82,5 +83,5 @@ func (c client) do(ctx context.Context, method, path string, body []byte, into a
 	if res.StatusCode != http.StatusOK {
 		return fmt.Errorf("the tool could not be run: %s", strings.TrimSpace(string(data)))
 	}
-	return json.Unmarshal(data, into)
+	return rawjson.Plain(json.Unmarshal(data, into))
 }

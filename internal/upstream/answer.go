@@ -126,7 +126,7 @@ func (u *Upstream) reply(got *completion, q *request) (*schema.Reply, error) {
 	if u.cfg.Version != "" {
 		r.Versions = []schema.VersionSpan{{Version: u.cfg.Version, End: len(choice.TokenIDs)}}
 	}
-	if err := r.Validate(); err != nil {
+	if err := schema.Validate(r); err != nil {
 		return nil, badAnswer("%v", err)
 	}
 	if err := schema.CheckAnswer(r.Message); err != nil { // agents could not read it

@@ -75,3 +75,40 @@ func TestARequestThatAlwaysBreaks(t *testing.T) {
 
 // fine is an answer with one token.
 const fine = `{"prompt_token_ids":[1],"choices":[{"message":{"role":"assistant","content":"a"},"finish_reason":"stop","token_ids":[5],"logprobs":{"content":[{"logprob":-1}]}}],"usage":{"prompt_tokens":1,"completion_tokens":1}}`
+
+// TestAnAnswerOfAnotherFormIsNamed: the fault names the field, the value and a valid form.
+func TestAnAnswerOfAnotherFormIsNamed(t *testing.T) {
+	t.Parallel()
+	chunk := func(delta string) string { return `data: {"choices":[{"delta":` + delta + `}]}` + "\n\n" }
+	for text, want := range map[string]string{
+		`[]`:                                    "it cannot be read: an array is not valid: want an object",
+		`{"choices":[{"finish_reason":5}]}`:     "choices.finish_reason: a number is not valid: want a string",
+		`{"choices":[{"token_ids":["a"]}]}`:     "choices.token_ids: a string is not valid: want a whole number",
+		"data: {\"choices\":{}}\n\n":            "a chunk cannot be read: choices: an object is not valid: want an array",
+		chunk(`"x"`):                            "delta: a string is not valid: want an object",
+		chunk(`{"content":[1]}`):                "delta: content: an array is not valid: want a string",
+		chunk(`{"role":1}`):                     "delta: role: a number is not valid: want a string",
+		chunk(`{"tool_calls":[{"index":"0"}]}`): "delta: tool_calls: index: a string is not valid: want a whole number",
+		chunk(`{"tool_calls":[{"index":0,"function":{"arguments":[1]}}]}`): "delta: tool_calls: an array is not valid: want a string",
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/models" {
+				_, _ = io.WriteString(w, `{"data":[{"id":"m"}]}`)
+				return
+			}
+			_, _ = io.WriteString(w, text)
+		}))
+		defer srv.Close()
+		u, err := upstream.New(upstream.Config{URL: srv.URL})
+		harness.Must(t, err)
+		var emit func(*schema.Delta) error
+		if strings.HasPrefix(text, "data:") {
+			emit = func(*schema.Delta) error { return nil }
+		}
+		c := &schema.Call{Key: "alpha-1/1/1", Messages: []json.RawMessage{json.RawMessage(`{"role":"user","content":"x"}`)}, Digest: []byte("x")}
+		var f *schema.Fault
+		if _, err = u.Answer(t.Context(), c, emit); !errors.As(err, &f) || f.Code != schema.CodeBadAnswer || !strings.Contains(f.Message, want) || strings.Contains(f.Message, "Go ") {
+			t.Errorf("%s: %v, want it to say %q", text, err, want)
+		}
+	}
+}

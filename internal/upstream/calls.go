@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+
+	"github.com/turngate/turngate/internal/rawjson"
 )
 
 // joinedCalls are the tool calls of a stream so far.
@@ -50,7 +52,7 @@ func (a *arguments) UnmarshalJSON(data []byte) error {
 	var text string
 	err := json.Unmarshal(data, &text)
 	*a = arguments(text)
-	return err
+	return rawjson.Plain(err)
 }
 
 // maxCalls bounds the tool calls of one answer.

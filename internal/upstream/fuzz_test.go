@@ -38,7 +38,7 @@ func FuzzReadRefusal(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body string) {
 		for _, r := range []*refusal{refused(&http.Response{StatusCode: 400, Status: "400 Bad Request"}, []byte(body)), refusedInStream([]byte(body))} {
 			q := request{u: &Upstream{}, params: map[string]json.RawMessage{"seed": json.RawMessage("1"), "return_token_ids": json.RawMessage("true")}}
-			if r.fault.Validate() != nil || r.fault.Status < 400 {
+			if schema.Validate(r.fault) != nil || r.fault.Status < 400 {
 				t.Errorf("%q is %+v", body, r.fault)
 			}
 			if q.mend(r); len(q.u.learned.refuses()) > 0 && q.u.learned.refuses()[0] != "seed" {

@@ -58,7 +58,7 @@ func away(err error, f *schema.Fault) bool {
 }
 
 // otherPause is the time between two tries of a call to a server that has no route of
-// an upstream: it may be a proxy whose upstream starts.
+// an upstream: it may be a proxy in front of an upstream that starts.
 const otherPause = 5 * time.Second
 
 // otherServer reports whether an error is the answer of a server of another kind: it has no

@@ -95,8 +95,8 @@ func TestAServerOfAnotherKind(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		other http.HandlerFunc
-		bad   bool // it is a bad answer
-		waits bool // it is none after an answer
+		bad   bool // a bad answer
+		waits bool // after an answer, no bad answer
 	}{
 		"HTML":                     {answer(200, "<html>Welcome</html>"), true, false},
 		"JSON of another form":     {answer(200, `{"object":"response","output":[]}`), true, false},

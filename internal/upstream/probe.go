@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/turngate/turngate/internal/rawjson"
 )
 
 // Finding is the result of one check of a probe. Err is nil if the check
@@ -209,7 +211,7 @@ func (p *prober) streaming(ctx context.Context) Finding {
 		}
 		var chunk completion
 		if err := json.Unmarshal([]byte(data), &chunk); err != nil {
-			f.Err = fmt.Errorf("a chunk cannot be read: %w", err)
+			f.Err = fmt.Errorf("a chunk cannot be read: %w", rawjson.Plain(err))
 			return f
 		}
 		chunks++

@@ -11,8 +11,8 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// TestTokenIDsOfSGLang: SGLang 0.5.23 has the ids of a whole answer in its choice,
-// and those of a stream in the last chunk, for a request with its headers.
+// TestTokenIDsOfSGLang: SGLang 0.5.23 has the ids of a whole answer in its choice, and a
+// stream's ids in the last chunk, for a request with its headers.
 func TestTokenIDsOfSGLang(t *testing.T) {
 	t.Parallel()
 	whole := `{"choices":[{"message":{"role":"assistant","content":"hi"},"finish_reason":"stop","prompt_token_ids":[1,2,3],"response_token_ids":[5,6],` +
@@ -22,7 +22,7 @@ func TestTokenIDsOfSGLang(t *testing.T) {
 		`{"choices":[{"delta":{"content":"hi"},"logprobs":{"content":[{"logprob":-0.5},{"logprob":-1}]}}]}`,
 		`{"choices":[{"delta":{},"finish_reason":"stop"}]}`,
 		`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2},"sglext":{"input_ids":[1,2,3],"output_ids":[[5,6]]}}`, `[DONE]`)
-	for name, emit := range map[string]func(*schema.Delta) error{"whole": nil, "stream": func(d *schema.Delta) error { return d.Validate() }} {
+	for name, emit := range map[string]func(*schema.Delta) error{"whole": nil, "stream": func(d *schema.Delta) error { return schema.Validate(d) }} {
 		var asked http.Header
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method != http.MethodPost {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -81,14 +82,16 @@ type joined struct {
 }
 
 func (j *joined) add(data []byte, emit func(*schema.Delta) error) error {
-	var chunk struct {
-		completion
-		Usage  *usage          `json:"usage"`
-		Error  json.RawMessage `json:"error"`
-		Object string          `json:"object"`
+	var chunk struct { // it embeds nothing, so that errors have the names of fields alone
+		Choices        []choice        `json:"choices"`
+		PromptTokenIDs []int32         `json:"prompt_token_ids"`
+		SGLExt         *sglExt         `json:"sglext"`
+		Usage          *usage          `json:"usage"`
+		Error          json.RawMessage `json:"error"`
+		Object         string          `json:"object"`
 	}
 	if err := json.Unmarshal(data, &chunk); err != nil {
-		return badAnswer("a chunk cannot be read: %v", err)
+		return badAnswer("a chunk cannot be read: %v", rawjson.Plain(err))
 	}
 	if len(chunk.Error) > 0 && string(chunk.Error) != "null" || chunk.Object == "error" {
 		return refusedInStream(data)
@@ -145,7 +148,7 @@ func (j *joined) addDelta(raw json.RawMessage) (piece json.RawMessage, err error
 	}
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &members); err != nil {
-		return nil, err
+		return nil, rawjson.Plain(err)
 	}
 	for name, value := range members {
 		if string(value) == "null" {
@@ -179,7 +182,7 @@ func (j *joined) addDelta(raw json.RawMessage) (piece json.RawMessage, err error
 			j.more[name] = value
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", name, rawjson.Plain(err))
 		}
 	}
 	return piece, nil

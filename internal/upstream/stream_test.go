@@ -40,7 +40,7 @@ func TestAStreamIsJoinedExactly(t *testing.T) {
 		if ids += d.CompletionIDs.Len(); d.CompletionIDs.Len() != d.Logprobs.Len() {
 			t.Errorf("%s has %d ids and %d log-probs", d.Delta, d.CompletionIDs.Len(), d.Logprobs.Len())
 		}
-		return d.Validate()
+		return schema.Validate(d)
 	})
 	if err != nil {
 		t.Fatal(err)

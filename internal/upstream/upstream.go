@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -188,7 +189,7 @@ func (u *Upstream) do(ctx context.Context, method, path string, body []byte, int
 		return refused(res, data)
 	}
 	if err := json.Unmarshal(data, into); err != nil {
-		return badAnswer("it cannot be read: %v", err)
+		return badAnswer("it cannot be read: %v", rawjson.Plain(err))
 	}
 	return nil
 }

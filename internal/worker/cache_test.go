@@ -9,14 +9,13 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/turngate/turngate/internal/backends/dummy"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
 )
 
-// slowKeeper is a backend whose prune fails once and then runs until its context
-// ends.
+// slowKeeper is a backend. Its prune fails once and then runs until its context ends.
 type slowKeeper struct {
 	*dummy.Backend
 	ended chan struct{}

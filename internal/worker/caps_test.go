@@ -5,10 +5,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/turngate/turngate/internal/backends/dummy"
 	"github.com/turngate/turngate/internal/rollout/place"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
 )
 

@@ -5,13 +5,17 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/turngate/turngate/internal/backends/dummy"
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -100,6 +104,37 @@ func TestDrainLetsRunningRolloutsEnd(t *testing.T) {
 	}()
 	if res := b.result(t, request("alpha-1")); res.Status != schema.StatusDone || *res.Reward != 1 {
 		t.Fatalf("got %+v", res)
+	}
+}
+
+// The host sends SIGTERM to the worker, and to the commands of its rollouts, too.
+func TestDrainReturnsRolloutsThatTheHostTerminated(t *testing.T) {
+	t.Parallel()
+	for name, program := range map[string]string{"the agent": "agent", "the verifier": "verify"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var b *bench
+			stopped, log := make(chan struct{}), &harness.Buffer{}
+			programs := map[string]dummy.Program{"agent": exits(0), "verify": reward("1")}
+			programs[program] = func(ctx context.Context, p *dummy.Proc) int {
+				go func() {
+					b.stop()
+					close(stopped)
+				}()
+				harness.Eventually(t, "the begin of the stop", time.Minute, func() bool { return strings.Contains(log.String(), "stopping: no new rollouts") })
+				return exits(128+int(syscall.SIGTERM))(ctx, p)
+			}
+			b = newBench(t, shells(map[string]dummy.Program{"verify": programs["verify"]}, map[string]dummy.Program{"agent": programs["agent"]}),
+				func(c *worker.Config) { c.Log = zerolog.New(log) })
+			if err := b.trainer.Submit(t.Context(), []schema.Request{request("alpha-1")}); err != nil {
+				t.Fatal(err)
+			}
+			<-stopped
+			s, err := b.nats.Ops(t).Records.State(t.Context(), "alpha-1")
+			if err != nil || s.Status != schema.StatusQueued || s.Tries != 0 {
+				t.Fatalf("got %+v, %v", s, err)
+			}
+		})
 	}
 }
 

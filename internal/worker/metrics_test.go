@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,11 +18,11 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/rs/zerolog"
 
+	"github.com/turngate/turngate/internal/backends/dummy"
 	"github.com/turngate/turngate/internal/gate"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/telemetry"
 	"github.com/turngate/turngate/internal/worker"
-	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 )
@@ -140,6 +141,11 @@ func TestMetricsAfterKnownRollouts(t *testing.T) {
 		`turngate_worker_slots{state="suspended"}`:                            0,
 		`turngate_worker_ready`:                                               0,
 		`turngate_worker_holds`:                                               0,
+		`turngate_worker_full{reason="disk"}`:                                 0,
+		`turngate_worker_full{reason="memory"}`:                               0,
+		`turngate_worker_full{reason="auto"}`:                                 0,
+		`turngate_worker_full{reason="process"}`:                              0,
+		`turngate_backend_failing{backend="dummy"}`:                           0,
 		`turngate_bundle_cache_bytes`:                                         0,
 		`turngate_bundle_cache_opens_total{result="hit"}`:                     0,
 		`turngate_bundle_cache_opens_total{result="miss"}`:                    0,
@@ -167,8 +173,8 @@ func TestMetricsAfterKnownRollouts(t *testing.T) {
 	}
 }
 
-// TestACallThatWaitsIsCounted shows what is open, and for which reason, while a call is
-// held back and another waits for the session's slot.
+// TestACallThatWaitsIsCounted shows the open calls and their reasons while one call is held
+// back and another waits for the session's slot.
 func TestACallThatWaitsIsCounted(t *testing.T) {
 	t.Parallel()
 	both := func(ctx context.Context, p *dummy.Proc) int {
@@ -211,6 +217,39 @@ func TestACallThatWaitsIsCounted(t *testing.T) {
 	b.stop()
 	if got := scrape(t, url); got[`turngate_model_calls_waiting{for="slot"}`] != 0 || got[`turngate_model_calls_open`] != 0 {
 		t.Errorf("after the end: %v", got)
+	}
+}
+
+// TestAFullDiskIsAMetric fills the disk of a worker's host and makes room again. The
+// worker stays ready: only the metric of its disk tells that it takes no rollout.
+func TestAFullDiskIsAMetric(t *testing.T) {
+	t.Parallel()
+	var free atomic.Int64
+	free.Store(50 << 30)
+	room := worker.NewRoom(worker.RoomConfig{Look: func() worker.Host {
+		return worker.Host{Memory: 8 << 30, FreeMemory: 4 << 30, KeepMemory: 512 << 20, Disk: 100 << 30, FreeDisk: free.Load(), KeepDisk: 1 << 30}
+	}})
+	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": exits(0)}), func(c *worker.Config) { c.Room = room })
+	url := b.serveMetrics(t)
+	shows := func(disk int64, full float64) {
+		t.Helper()
+		want := map[string]float64{
+			`turngate_worker_full{reason="disk"}`: full, `turngate_worker_full{reason="memory"}`: 0, `turngate_worker_ready`: 1,
+			`turngate_worker_free_bytes{of="disk"}`: float64(disk), `turngate_worker_keep_free_bytes{of="disk"}`: 1 << 30,
+			`turngate_worker_free_bytes{of="memory"}`: 4 << 30, `turngate_worker_keep_free_bytes{of="memory"}`: 512 << 20,
+		}
+		harness.Eventually(t, fmt.Sprintf("the metrics of a disk with %d free bytes", disk), 5*time.Minute, func() bool {
+			got := scrape(t, url)
+			return !slices.ContainsFunc(slices.Collect(maps.Keys(want)), func(key string) bool { return got[key] != want[key] })
+		})
+	}
+	shows(50<<30, 0)
+	free.Store(10 << 20)
+	shows(10<<20, 1)
+	free.Store(50 << 30)
+	shows(50<<30, 0)
+	if res := b.result(t, request("alpha-1")); res.Status != schema.StatusDone {
+		t.Errorf("with room again: %s, %+v", res.Status, res.Fault)
 	}
 }
 

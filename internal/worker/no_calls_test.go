@@ -5,8 +5,8 @@ import (
 	"io"
 	"testing"
 
+	"github.com/turngate/turngate/internal/backends/dummy"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
 )
 

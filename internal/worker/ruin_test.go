@@ -3,21 +3,22 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/turngate/turngate/internal/backends/dummy"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 	"github.com/turngate/turngate/trainer"
 )
 
-// hungry makes sandboxes that end, for the reason cause, when a command whose last
-// argument is eats runs in them.
+// hungry makes sandboxes that end, for the reason cause, when a command with eats as its last
+// argument runs in them.
 type hungry struct {
 	*dummy.Backend
 	eats  string
@@ -78,7 +79,7 @@ type noFiles struct {
 	cause error
 }
 
-func (f noFiles) Read(context.Context, string, int64) ([]byte, error) { return nil, f.cause }
+func (f noFiles) Read(context.Context, string, io.Writer, int64) error { return f.cause }
 
 // TestASandboxThatItsProcessesEndedIsNotTriedAgain ends sandboxes for lack of memory
 // and by their processes.
@@ -120,8 +121,7 @@ func TestASandboxThatItsProcessesEndedIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-// A trainer whose command uses up the memory of the sandbox ends its own
-// verification.
+// If a trainer's command uses up the memory of the sandbox, the trainer's verification ends.
 func TestATrainersCommandThatUsesUpTheMemory(t *testing.T) {
 	t.Parallel()
 	backend := &hungry{eats: "grade", cause: sandboxes.ErrMemory}
@@ -213,7 +213,7 @@ func TestAVerifiersFolderThatFillsForEver(t *testing.T) {
 	}
 }
 
-// filed makes sandboxes whose working directory is a file.
+// filed makes sandboxes with a file as working directory.
 type filed struct {
 	*dummy.Backend
 	made atomic.Int64

@@ -47,6 +47,12 @@ func (s *shells) begin(ctx context.Context, id schema.ID, rec *record.Record) (o
 	}
 }
 
+func (s *shells) has(id schema.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running[id] != nil
+}
+
 // enter counts a command of a rollout; nil: it does not run here. The caller calls
 // open.Done of the rollout.
 func (s *shells) enter(id schema.ID) (l *looked, number int) {
@@ -58,6 +64,12 @@ func (s *shells) enter(id schema.ID) (l *looked, number int) {
 	l.n++
 	l.open.Add(1)
 	return l, l.n
+}
+
+// Elsewhere reports whether another process of this worker may have the lines to an instance,
+// or for "" a line whose instance is not known.
+func (w *Worker) Elsewhere(instance string) bool {
+	return instance != w.queue.Instance() && w.cfg.Process.Shared()
 }
 
 // Shell runs the command that an operator starts on a connection, in the newest sandbox of

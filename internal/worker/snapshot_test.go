@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/turngate/turngate/internal/backends/dummy"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -322,7 +322,7 @@ func TestASnapshotThatIsGone(t *testing.T) {
 	b := newBench(t, map[string]dummy.Program{"agent": inspects, "/bin/sh": setup(&runs)})
 	requests := group(3)
 	for i := range requests {
-		if i == 1 { // somebody removes it, such as docker image prune
+		if i == 1 { // another program removes it, such as docker image prune
 			for _, made := range b.backend.Snapshots() {
 				if err := made.Remove(t.Context()); err != nil {
 					t.Fatal(err)

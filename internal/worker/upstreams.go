@@ -7,7 +7,7 @@ import (
 	"github.com/turngate/turngate/internal/rollout/models"
 )
 
-// withLines returns upstreams whose rollouts log the same failure of one seldom.
+// withLines returns the upstreams, each with a bound on its repeated log lines.
 func withLines(all []models.Upstream) []models.Upstream {
 	all = slices.Clone(all)
 	for i := range all {

@@ -14,8 +14,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/turngate/turngate/internal/backends/dummy"
 	"github.com/turngate/turngate/internal/broker"
-	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 )
@@ -227,7 +227,7 @@ func TestVerificationsThatFail(t *testing.T) {
 	}
 	r := byTrainer("alpha-9")
 	r.Verify.Run = "verify"
-	if err := r.Validate(); err == nil || !strings.Contains(err.Error(), "verify.run") {
+	if err := schema.Validate(&r); err == nil || !strings.Contains(err.Error(), "verify.run") {
 		t.Errorf("two verifiers: %v", err)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/turngate/turngate/sandboxes/dummy"
+	"github.com/turngate/turngate/internal/backends/dummy"
 	"github.com/turngate/turngate/schema"
 )
 

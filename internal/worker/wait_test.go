@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/backends/dummy"
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/rollout/models"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 )
@@ -238,7 +238,7 @@ func TestAWaitForASlotIsReported(t *testing.T) {
 	w.until(t, "the end of the wait", has(func(e schema.WaitEvent) bool { return e.For == schema.WaitSlot && e.Ended }))
 }
 
-// late is a backend whose sandboxes are ready when ready is closed.
+// late is a backend. Its sandboxes are ready when ready is closed.
 type late struct {
 	sandboxes.Backend
 	ready chan struct{}

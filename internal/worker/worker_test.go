@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/backends/dummy"
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/broker/queue"
@@ -27,7 +28,6 @@ import (
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/dummy"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 )
@@ -60,7 +60,7 @@ func newBench(t *testing.T, programs map[string]dummy.Program, change ...func(*w
 	timing := broker.DefaultTiming()
 	timing.NoCapable, timing.Tidy = 0, 200*time.Millisecond // there is only one worker
 	nc := b.nats.Worker(t, "w1")
-	side, err := queue.NewWorker(nc, queue.WorkerConfig{Worker: "w1", Instance: "i1", Slots: 2, Offer: c.Offer, Timing: timing, Metrics: b.metrics.Queue()})
+	side, err := queue.NewWorker(nc, queue.WorkerConfig{Worker: "w1", Instance: "i1", Slots: 2, Offer: c.Offer, Timing: timing, Metrics: b.metrics.Queue(), Traces: c.Traces})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,11 +145,17 @@ func (b *bench) artifact(t *testing.T, res schema.Result, name string) string {
 // serve answers every call until the test ends.
 func (b *bench) serve(t *testing.T, f func(ctx context.Context, c *schema.Call) (*schema.Reply, error)) {
 	t.Helper()
+	b.answer(t, trainer.Whole(f))
+}
+
+// answer answers model calls with f, which may emit pieces, until the test ends.
+func (b *bench) answer(t *testing.T, f trainer.Answerer) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = b.trainer.Serve(ctx, trainer.Whole(f))
+		_ = b.trainer.Serve(ctx, f)
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 }
@@ -191,7 +197,12 @@ func exits(code int) dummy.Program {
 }
 
 func ask(ctx context.Context, p *dummy.Proc, text string) (int, string) {
-	body, err := json.Marshal(map[string]any{"model": p.Env["TURNGATE_MODEL"], "messages": []any{map[string]string{"role": "user", "content": text}}})
+	return chat(ctx, p, map[string]any{"model": p.Env["TURNGATE_MODEL"], "messages": []any{map[string]string{"role": "user", "content": text}}})
+}
+
+// chat posts a request of the chat dialect to the gate. It returns the status and the body.
+func chat(ctx context.Context, p *dummy.Proc, request map[string]any) (int, string) {
+	body, err := json.Marshal(request)
 	if err != nil {
 		return 0, err.Error()
 	}

@@ -9,9 +9,9 @@ import (
 	"io"
 	"strings"
 
+	"github.com/turngate/turngate/internal/table"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trajectory"
-	"github.com/turngate/turngate/trajectory/table"
 )
 
 // Formats lists the formats of Export. The first three have training rows, the

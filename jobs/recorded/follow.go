@@ -23,10 +23,10 @@ const (
 func (s *System) Trainers(ctx context.Context) ([]string, error) { return s.b.Trainers.List(ctx) }
 
 // Follow calls handle for the rollouts of a trainer, the newest first, and again for
-// each one that is new or has another state, until the context ends. With queue it
-// also finds those that wait in the trainer's queue.
-// report gets an error while the server cannot be read, and nil after it; Follow then
-// goes on where it was, so no state is missed. It costs two requests every 500 ms.
+// each one that is new or has another state, until the context ends. With queue it also finds
+// the ones that wait in the trainer's queue. report gets an error while the server cannot be
+// read, and nil after it; Follow then goes on where it was, so no state is missed. It costs two
+// requests every 500 ms.
 func (s *System) Follow(ctx context.Context, tid string, queue bool, handle func(*Rollout), report func(error)) {
 	f := &follower{s: s, tid: tid, queue: queue, handle: handle, known: map[schema.ID]bool{}}
 	failed := false
@@ -49,8 +49,8 @@ func (s *System) Follow(ctx context.Context, tid string, queue bool, handle func
 	}
 }
 
-// FollowAll is Follow for all trainers, also for those that come later, until they are
-// deleted. It calls handle and report concurrently.
+// FollowAll is Follow for all trainers, also for later ones, until they are deleted. It calls
+// handle and report concurrently.
 func (s *System) FollowAll(ctx context.Context, queue bool, handle func(*Rollout), report func(error)) {
 	followed := map[string]context.CancelFunc{}
 	var running sync.WaitGroup
@@ -139,7 +139,7 @@ func (f *follower) round(ctx context.Context) (more bool, err error) {
 	return f.older > 0, nil
 }
 
-// page shows up to followPage rollouts whose states have sequences below before.
+// page shows up to followPage rollouts with states of sequences below before.
 func (f *follower) page(ctx context.Context, before uint64) ([]broker.Record[schema.State], error) {
 	list, err := f.s.b.Records.States(ctx, f.tid, before, followPage)
 	if err != nil {

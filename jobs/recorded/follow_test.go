@@ -164,7 +164,7 @@ func TestAnUnreadableRecordEndsNoFeed(t *testing.T) {
 		_, err := worker.Messages.Put(t.Context(), subjects.State(id), &schema.State{V: schema.Version, ID: id, Trainer: "alpha", Status: schema.StatusDone, Attempt: 1}, 0)
 		harness.Must(t, err)
 	}
-	// It is a valid message of another kind.
+	// This is a valid message of another kind.
 	_, err := worker.Messages.Put(t.Context(), subjects.Result("alpha-bad"), &schema.State{V: schema.Version, ID: "alpha-bad", Trainer: "alpha", Status: schema.StatusRunning, Attempt: 1}, 0)
 	harness.Must(t, err)
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/jobs"
@@ -57,8 +58,8 @@ func ExportJob(ctx context.Context, dir string, list []*Rollout) (sum Summary, e
 	}
 	defer j.Close()
 	for _, r := range from {
-		fetch := func(ctx context.Context, a schema.Artifact) ([]byte, error) {
-			return r.from.Objects.Artifact(ctx, r.Result.Trainer, a.SHA256)
+		fetch := func(ctx context.Context, a schema.Artifact, to io.Writer) error {
+			return r.from.Objects.CopyArtifact(ctx, r.Result.Trainer, a.SHA256, to)
 		}
 		if err := j.Put(ctx, *r.Result, fetch); err != nil {
 			return sum, err

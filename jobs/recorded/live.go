@@ -138,9 +138,9 @@ func (s *System) awaitResult(ctx context.Context, id schema.ID) (found schema.Re
 	}
 }
 
-// ListenAs tells of a rollout what the credential of its trainer can hear, from now on until
-// the context ends: phases, waits, and the model calls that processes of the trainer answer,
-// with their answers. The events are numbered from 1; some may be lost.
+// ListenAs reports the events of a rollout that its trainer's credential can hear, from now on
+// until the context ends: phases, waits, and the model calls that processes of the trainer
+// answer, with their answers. The events are numbered from 1; some may be lost.
 func (s *System) ListenAs(ctx context.Context, id schema.ID, to Listener) error {
 	server, err := modelcall.NewServer(s.b, id.Trainer())
 	if err != nil {

@@ -53,8 +53,8 @@ type Rollout struct {
 	Job    string          // the job's folder; empty: none
 	Trial  *jobs.Trial
 	Plan   *jobs.Plan
-	// Unread tells of a record that cannot be read, whose fields are nil. It is set only
-	// in lists and by Follow.
+	// Unread is the error of a record that cannot be read; the record's fields are nil. It is
+	// set only in lists and by Follow.
 	Unread error
 
 	dir  string // of the trial
@@ -128,7 +128,7 @@ func InJobs(runs string) ([]*Rollout, error) {
 	return out, bad
 }
 
-// NotFoundError reports a name without any rollout. It is an ErrNotFound.
+// NotFoundError reports a name without any rollout. It wraps ErrNotFound.
 type NotFoundError struct{ Name, Where string }
 
 func (e *NotFoundError) Error() string {
@@ -232,7 +232,7 @@ func resultIn(dir string) (*schema.Result, error) {
 		return nil, err
 	}
 	var result schema.Result
-	if json.Unmarshal(data, &result) != nil || result.Validate() != nil {
+	if json.Unmarshal(data, &result) != nil || schema.Validate(&result) != nil {
 		return nil, nil
 	}
 	return &result, nil
@@ -472,8 +472,8 @@ func readFile(name string, limit int64) ([]byte, error) {
 	return readAll(f, name, limit)
 }
 
-// readIn is readFile for a file of a folder that an agent may have written: a link that
-// leads out of it is an error.
+// readIn is readFile for a file of a folder that an agent may have written: a link out of it is
+// an error.
 func readIn(root *os.Root, name string, limit int64) ([]byte, error) {
 	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -73,7 +74,10 @@ func jobOf(t *testing.T, runs string, names ...string) *jobs.Job {
 		for _, n := range []string{r.Transcript, "agent.stdout.log", "out/a.txt"} {
 			r.Artifacts = append(r.Artifacts, schema.Artifact{Name: n, Size: int64(len(files[n])), SHA256: strings.Repeat("0", 64)})
 		}
-		fetch := func(_ context.Context, a schema.Artifact) ([]byte, error) { return files[a.Name], nil }
+		fetch := func(_ context.Context, a schema.Artifact, to io.Writer) error {
+			_, err := to.Write(files[a.Name])
+			return err
+		}
 		if err := j.Put(t.Context(), r, fetch); err != nil {
 			t.Fatal(err)
 		}

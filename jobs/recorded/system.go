@@ -18,6 +18,11 @@ const maxWaiting = 2000
 // ErrNotFound means that there is no such rollout.
 var ErrNotFound = broker.ErrNotFound
 
+// MayPass reports whether an error is of a server that does not answer at this moment.
+func MayPass(err error) bool {
+	return errors.Is(err, broker.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded)
+}
+
 // System is a running system, which stores the rollouts of its trainers.
 type System struct{ b *broker.Broker }
 
@@ -90,7 +95,7 @@ func (s *System) withState(ctx context.Context, state schema.State) (*Rollout, e
 // waiting returns a rollout that is in its trainer's queue, or else the error.
 func (s *System) waiting(ctx context.Context, id schema.ID, notFound error) (*Rollout, error) {
 	var r *Rollout
-	err := s.b.Records.Waiting(ctx, id.Trainer(), maxWaiting, func(q *schema.Request) bool {
+	_, err := s.b.Records.Waiting(ctx, id.Trainer(), 0, maxWaiting, func(q *schema.Request) bool {
 		if q.ID == id {
 			r = s.queued(q)
 		}
@@ -120,7 +125,11 @@ func (s *System) Rollouts(ctx context.Context, tid string, before uint64, limit 
 		next = states[limit-1].Seq
 	}
 	if before == 0 && queue {
-		if list, err = s.unclaimed(ctx, tid, states, limit); err != nil {
+		known := map[schema.ID]bool{}
+		for _, state := range states {
+			known[state.Value.ID] = true
+		}
+		if list, _, err = s.unclaimed(ctx, tid, 0, limit, known); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -134,15 +143,19 @@ func (s *System) Rollouts(ctx context.Context, tid string, before uint64, limit 
 	return list, next, nil
 }
 
-// unclaimed returns the rollouts in a trainer's queue that have no state.
-func (s *System) unclaimed(ctx context.Context, tid string, states []broker.Record[schema.State], limit int) (list []*Rollout, err error) {
+// Unclaimed returns the rollouts that no worker has taken yet, among up to limit messages of
+// their trainer's queue with a sequence above after, the oldest first. Next is the after of the
+// next call; 0: it has read all.
+func (s *System) Unclaimed(ctx context.Context, tid string, after uint64, limit int) (list []*Rollout, next uint64, err error) {
+	return s.unclaimed(ctx, tid, after, limit, map[schema.ID]bool{})
+}
+
+// unclaimed is Unclaimed without the known rollouts.
+func (s *System) unclaimed(ctx context.Context, tid string, after uint64, limit int, known map[schema.ID]bool) (list []*Rollout, next uint64, err error) {
 	var all []*schema.Request
-	if err := s.b.Records.Waiting(ctx, tid, limit, func(q *schema.Request) bool { all = append(all, q); return true }); err != nil {
-		return nil, err
-	}
-	known := map[schema.ID]bool{}
-	for _, state := range states {
-		known[state.Value.ID] = true
+	next, err = s.b.Records.Waiting(ctx, tid, after, limit, func(q *schema.Request) bool { all = append(all, q); return true })
+	if err != nil {
+		return nil, 0, err
 	}
 	for _, q := range all {
 		if known[q.ID] || q.ID.Trainer() != tid {
@@ -154,10 +167,10 @@ func (s *System) unclaimed(ctx context.Context, tid string, states []broker.Reco
 			list = append(list, s.queued(q))
 			known[q.ID] = true
 		} else if err != nil && !errors.As(err, &unreadable) {
-			return nil, err
+			return nil, 0, err
 		}
 	}
-	return list, nil
+	return list, next, nil
 }
 
 // OfSystem reports whether the rollout is one of a running system.

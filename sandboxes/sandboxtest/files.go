@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"strings"
 	"testing"
 	"testing/iotest"
 
@@ -16,8 +17,8 @@ import (
 func (s *suite) files(t *testing.T) {
 	f, ctx := s.open(t).Files(), t.Context()
 	data := []byte("a\x00b\xff\n")
-	harness.Must(t, f.Write(ctx, "/data/deep/x.bin", data, 0o640, ""))
-	got, err := f.Read(ctx, "/data/deep/x.bin", 100)
+	harness.Must(t, f.Write(ctx, "/data/deep/x.bin", bytes.NewReader(data), 0o640, ""))
+	got, err := sandboxes.ReadFile(ctx, f, "/data/deep/x.bin", 100)
 	if err != nil || !bytes.Equal(got, data) {
 		t.Fatalf("read %q, %v", got, err)
 	}
@@ -31,12 +32,12 @@ func (s *suite) files(t *testing.T) {
 		t.Fatalf("list %+v, %v", list, err)
 	}
 	var large *sandboxes.TooLargeError
-	if _, err := f.Read(ctx, "/data/deep/x.bin", 4); !errors.As(err, &large) {
+	if _, err := sandboxes.ReadFile(ctx, f, "/data/deep/x.bin", 4); !errors.As(err, &large) {
 		t.Fatalf("read beyond the limit: %v", err)
 	}
 	harness.Must(t, f.Remove(ctx, "/data"))
 	harness.Must(t, f.Remove(ctx, "/data"))
-	if _, err := f.Read(ctx, "/data/deep/x.bin", 100); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := sandboxes.ReadFile(ctx, f, "/data/deep/x.bin", 100); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("read of a removed file: %v", err)
 	}
 }
@@ -81,7 +82,7 @@ func (s *suite) tar(t *testing.T) {
 	in := tarOf(t, tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755},
 		tar.Header{Name: "d/run.sh", Typeflag: tar.TypeReg, Mode: 0o755}, tar.Header{Name: "e/f", Typeflag: tar.TypeReg, Mode: 0o644})
 	harness.Must(t, f.TarIn(ctx, "/in", in, ""))
-	if got, err := f.Read(ctx, "/in/d/run.sh", 100); err != nil || string(got) != "of d/run.sh" {
+	if got, err := sandboxes.ReadFile(ctx, f, "/in/d/run.sh", 100); err != nil || string(got) != "of d/run.sh" {
 		t.Fatalf("got %q, %v", got, err)
 	}
 	if info, err := f.Stat(ctx, "/in/d/run.sh"); err != nil || info.Mode.Perm() != 0o755 {
@@ -158,7 +159,7 @@ func (s *suite) tarBroken(t *testing.T) {
 
 func (s *suite) tarEscape(t *testing.T) {
 	f, ctx := s.open(t).Files(), t.Context()
-	harness.Must(t, f.Write(ctx, "/outside/keep", []byte("mine"), 0o644, ""))
+	harness.Must(t, f.Write(ctx, "/outside/keep", strings.NewReader("mine"), 0o644, ""))
 	for name, archive := range map[string]*bytes.Buffer{
 		"dots":    tarOf(t, tar.Header{Name: "../outside/keep", Typeflag: tar.TypeReg, Mode: 0o644}),
 		"symlink": tarOf(t, tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/outside"}, tar.Header{Name: "l/keep", Typeflag: tar.TypeReg, Mode: 0o644}),
@@ -166,7 +167,7 @@ func (s *suite) tarEscape(t *testing.T) {
 		if err := f.TarIn(ctx, "/in", archive, ""); err == nil {
 			t.Errorf("%s: the archive was unpacked", name)
 		}
-		if got, err := f.Read(ctx, "/outside/keep", 100); err != nil || string(got) != "mine" {
+		if got, err := sandboxes.ReadFile(ctx, f, "/outside/keep", 100); err != nil || string(got) != "mine" {
 			t.Errorf("%s: the file outside is %q, %v", name, got, err)
 		}
 	}

@@ -1,6 +1,8 @@
 package sandboxtest
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -58,8 +60,44 @@ func Sleeps(mark string) sandboxes.Cmd {
 	return sandboxes.Cmd{Args: []string{"/bin/sh", "-c", `echo up; setsid sleep 3600 & while :; do sleep 1; done`, mark}}
 }
 
-// Processes returns the processes of this host whose argv contains the text. An argument
-// ends with a zero byte.
+// Mark returns an argument for Sleeps that no other test of this host has.
+func Mark(t testing.TB) string {
+	return strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()) + "-" + strconv.Itoa(os.Getpid())
+}
+
+// Up starts Sleeps and waits for its first line.
+func Up(t testing.TB, sb sandboxes.Sandbox, mark string) sandboxes.Process {
+	t.Helper()
+	c := Sleeps(mark)
+	out, in, err := os.Pipe()
+	harness.Must(t, err)
+	t.Cleanup(func() { in.Close(); out.Close() })
+	c.Stdout = in
+	p, err := sb.Start(t.Context(), c)
+	harness.Must(t, err)
+	_, err = bufio.NewReader(out).ReadString('\n')
+	harness.Must(t, err)
+	return p
+}
+
+// Work is a worker with one sandbox, in which Sleeps runs, until it is killed. It returns
+// only an error.
+func Work(b sandboxes.Backend, s sandboxes.Spec, mark string) error {
+	sb, err := b.Create(context.Background(), s)
+	if err != nil {
+		return err
+	}
+	c := Sleeps(mark)
+	c.Stdout = os.Stdout
+	p, err := sb.Start(context.Background(), c)
+	if err == nil {
+		_, err = p.Wait()
+	}
+	return cmp.Or(err, errors.New("the command has ended"))
+}
+
+// Processes returns the processes of this host with the text in their argv. An argument ends
+// with a zero byte.
 func Processes(text string) (pids []int) {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, f := range files {

@@ -11,69 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
-
-// hostilePerl declares tasks, the ids of the helper's threads, and the numbers of
-// system calls.
-func hostilePerl() string {
-	var b strings.Builder
-	for name, n := range map[string]int{
-		"rt_sigqueueinfo": unix.SYS_RT_SIGQUEUEINFO, "rt_tgsigqueueinfo": unix.SYS_RT_TGSIGQUEUEINFO, "tkill": unix.SYS_TKILL, "tgkill": unix.SYS_TGKILL,
-		"prlimit64": unix.SYS_PRLIMIT64, "setpriority": unix.SYS_SETPRIORITY, "sched_setscheduler": unix.SYS_SCHED_SETSCHEDULER,
-		"sched_setparam": unix.SYS_SCHED_SETPARAM, "sched_setattr": unix.SYS_SCHED_SETATTR, "sched_setaffinity": unix.SYS_SCHED_SETAFFINITY,
-		"ioprio_set": unix.SYS_IOPRIO_SET, "ptrace": unix.SYS_PTRACE, "pidfd_open": unix.SYS_PIDFD_OPEN, "pidfd_getfd": unix.SYS_PIDFD_GETFD,
-		"pidfd_send_signal": unix.SYS_PIDFD_SEND_SIGNAL, "process_vm_writev": unix.SYS_PROCESS_VM_WRITEV, "migrate_pages": unix.SYS_MIGRATE_PAGES,
-	} {
-		fmt.Fprintf(&b, "sub %s { syscall(%d, @_) }\n", name, n)
-	}
-	return b.String() + "my @tasks = map { m{(\\d+)$} && 0+$1 } glob('/proc/1/task/*');\n"
-}
-
-// hostilePrograms runs programs that try to end, to stop or to slow down the
-// helper, as the agent and as the verifier. Afterwards the helper works as before.
-func (s *suite) hostilePrograms(t *testing.T) {
-	sb := s.open(t)
-	if got := s.sh(t, sb, `command -v perl`); got.exit.Code != 0 {
-		t.Skip("SKIPPED, since the sandbox has no perl to make system calls with")
-	}
-	state := func() string {
-		return s.sh(t, sb, `cat /proc/1/limits /proc/1/oom_score_adj
-			for t in /proc/1/task/*; do sed 's/.*) //' $t/stat | cut -d' ' -f16,17,38,39; grep Cpus_allowed_list $t/status; done | sort -u`).out
-	}
-	before := state()
-	for name, program := range map[string]string{
-		"queued signals": `for my $sig (1..64) { for my $code (-1, -2, -6, -60) { my $info = pack("iiiiIIqx96", $sig, 0, $code, 0, $$, $<, 1);
-			rt_sigqueueinfo(1, $sig, $info); for my $t (@tasks) { rt_sigqueueinfo($t, $sig, $info); rt_tgsigqueueinfo(1, $t, $sig, $info) } } }`,
-		"signals": `for my $sig (1..64) { kill $sig, 1; for my $t (@tasks) { tkill($t, $sig); tgkill(1, $t, $sig) } }
-			my $fd = pidfd_open(1, 0); for my $sig (1..64) { pidfd_send_signal($fd, $sig, pack("iiiiIIqx96", $sig, 0, -1, 0, $$, $<, 1), 0) }`,
-		"limits":              `for my $t (1, @tasks) { for my $r (0..15) { prlimit64($t, $r, pack("QQ", 0, 0), 0) == 0 and print "set $r of $t\n" } }`,
-		"priority":            `for my $t (1, @tasks) { setpriority(0, $t, 19); setpriority(1, $t, 19) } ioprio_set(3, 0, 3 << 13);`,
-		"scheduler":           `for my $t (1, @tasks) { sched_setscheduler($t, 5, pack("i", 0)); sched_setscheduler($t, 3, pack("i", 0)); sched_setattr($t, pack("IIQiIQQQ", 48, 5, 0, 19, 0, 0, 0, 0), 0) }`,
-		"processors":          `for my $t (1, @tasks) { sched_setaffinity($t, 8, pack("Q", 1)) }`,
-		"io priority":         `for my $t (1, @tasks) { ioprio_set(1, $t, 3 << 13); ioprio_set(2, $t, 3 << 13) }`,
-		"out of memory score": `for my $f (glob("/proc/1/oom_score_adj /proc/1/oom_adj /proc/1/task/*/oom_score_adj")) { if (open(my $h, ">", $f)) { syswrite $h, "1000" } }`,
-		"files of the process": `for my $f (glob("/proc/1/* /proc/1/task/*/* /proc/1/attr/*")) { next if $f =~ /oom_/ || -d $f || -p $f; if (open(my $h, "+<", $f)) { syswrite $h, "1\n" } }
-			open(my $m, "+<", "/proc/1/mem") and print "opened its memory\n"`,
-		"tracing": `for my $r (16, 0x4206) { ptrace($r, 1, 0, 0) == 0 and print "traced\n" } my $fd = pidfd_open(1, 0); for my $n (0..40) { pidfd_getfd($fd, $n, 0) >= 0 and print "took descriptor $n\n" }
-			my $x = "x" x 64; my $iov = pack("PQ", $x, 64); process_vm_writev(1, $iov, 1, pack("QQ", 0x400000, 64), 1, 0) > 0 and print "wrote memory\n"`,
-		"its user's priority": `setpriority(2, 0, 19)`,
-	} {
-		for _, untrusted := range []bool{true, false} {
-			got := run(t, sb, sandboxes.Cmd{Args: []string{"perl", "-e", hostilePerl() + program}, Untrusted: untrusted, Timeout: time.Minute})
-			if got.out != "" || strings.Contains(got.errOut, "syntax error") {
-				t.Errorf("%s, untrusted %v: %q %q", name, untrusted, got.out, got.errOut)
-			}
-			if after := state(); after != before {
-				t.Errorf("%s, untrusted %v: the helper has\n%swant\n%s", name, untrusted, after, before)
-			}
-		}
-	}
-}
 
 // forkBomb starts processes up to the limit and beyond, while the helper works.
 func (s *suite) forkBomb(t *testing.T) {
@@ -181,7 +122,7 @@ func (s *suite) linksOfAgents(t *testing.T) {
 			for operation, err := range map[string]error{
 				"unpack":       f.TarIn(ctx, "/home/agent/work", tarOf(t, files...), agentUser),
 				"unpack below": f.TarIn(ctx, "/home/agent/work/sub", tarOf(t, files[1]), agentUser),
-				"write":        f.Write(ctx, "/home/agent/work/file", []byte("x"), 0o777, agentUser),
+				"write":        f.Write(ctx, "/home/agent/work/file", strings.NewReader("x"), 0o777, agentUser),
 				"make":         f.Mkdir(ctx, "/home/agent/work/new", 0o777, agentUser),
 				"remove":       f.Remove(ctx, "/home/agent/work/file"),
 				"pack":         f.TarOut(ctx, "/home/agent/work", io.Discard, sandboxes.TarOptions{Limit: 1 << 20}),
@@ -190,7 +131,7 @@ func (s *suite) linksOfAgents(t *testing.T) {
 					t.Errorf("%s follows the link", operation)
 				}
 			}
-			if got, err := f.Read(ctx, "/home/agent/work/file", 100); err == nil {
+			if got, err := sandboxes.ReadFile(ctx, f, "/home/agent/work/file", 100); err == nil {
 				t.Errorf("read follows the link: %q", got)
 			}
 			if got, err := f.List(ctx, "/home/agent/work"); err == nil {
@@ -237,10 +178,10 @@ func (s *suite) linksOfRoot(t *testing.T) {
 		sb := s.afterAgent(t, workdir, `mkdir -p /home/agent; chown 1234 /home/agent; `+setup, `true`)
 		f, ctx := sb.Files(), t.Context()
 		harness.Must(t, f.TarIn(ctx, workdir, tarOf(t, tar.Header{Name: "d/file", Typeflag: tar.TypeReg, Mode: 0o644}), agentUser))
-		harness.Must(t, f.Write(ctx, workdir+"/x", []byte("y"), 0o644, agentUser))
+		harness.Must(t, f.Write(ctx, workdir+"/x", strings.NewReader("y"), 0o644, agentUser))
 		var out bytes.Buffer
 		harness.Must(t, f.TarOut(ctx, workdir, &out, sandboxes.TarOptions{Limit: 1 << 20}))
-		if got, err := f.Read(ctx, workdir+"/d/file", 100); err != nil || string(got) != "of d/file" || !bytes.Contains(out.Bytes(), got) {
+		if got, err := sandboxes.ReadFile(ctx, f, workdir+"/d/file", 100); err != nil || string(got) != "of d/file" || !bytes.Contains(out.Bytes(), got) {
 			t.Errorf("%s: read %q, %v", workdir, got, err)
 		}
 		if got := run(t, sb, sandboxes.Cmd{Args: []string{"/bin/sh", "-c", "cat d/file"}, User: "0"}); got.out != "of d/file" {
@@ -277,7 +218,7 @@ func (s *suite) pipesInPlaceOfAccounts(t *testing.T) {
 		if got := run(t, sb, sandboxes.Cmd{Args: s.Command("print", "alive", "", "0"), User: "0"}); got.out != "alive" {
 			t.Errorf("%s: %+v", script, got)
 		}
-		harness.Must(t, f.Write(t.Context(), "/x/file", []byte("x"), 0o644, "0"))
+		harness.Must(t, f.Write(t.Context(), "/x/file", strings.NewReader("x"), 0o644, "0"))
 		harness.Must(t, f.TarOut(t.Context(), "/x", io.Discard, sandboxes.TarOptions{Limit: 1 << 20}))
 	}
 }

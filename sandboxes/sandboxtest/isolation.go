@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"syscall"
@@ -107,10 +108,10 @@ func (s *suite) lateOutput(t *testing.T) {
 		if got := run(t, sb, sandboxes.Cmd{Args: []string{"/bin/sh", "-c", script}, Untrusted: untrusted}); !got.exit.OK() {
 			t.Fatalf("got %+v", got.exit)
 		}
-		harness.Must(t, sb.Files().Write(t.Context(), "/tmp/go", nil, 0o644, ""))
+		harness.Must(t, sb.Files().Write(t.Context(), "/tmp/go", strings.NewReader(""), 0o644, ""))
 		var echoed []byte
 		harness.Eventually(t, "a late line of output", 20*time.Second, func() bool {
-			echoed, _ = sb.Files().Read(t.Context(), "/tmp/echoed", 10)
+			echoed, _ = sandboxes.ReadFile(t.Context(), sb.Files(), "/tmp/echoed", 10)
 			return len(echoed) > 0
 		})
 		if string(echoed) != "yes\n" {
@@ -264,7 +265,7 @@ func (s *suite) specialFiles(t *testing.T) {
 		t.Fatalf("got %+v", got)
 	}
 	for _, path := range []string{"/x/fifo", "/x/zero", "/x"} {
-		if _, err := sb.Files().Read(t.Context(), path, 100); err == nil {
+		if _, err := sandboxes.ReadFile(t.Context(), sb.Files(), path, 100); err == nil {
 			t.Errorf("%s was read", path)
 		}
 	}
@@ -312,6 +313,12 @@ func (s *suite) users(t *testing.T) {
 	if other.out != "1234\nCapPrm:0000000000000000 CapEff:0000000000000000 CapBnd:0000000000000000 NoNewPrivs:1 " {
 		t.Errorf("another user has %q", other.out)
 	}
+	if got := s.sh(t, sb, `cp "$(command -v id)" /tmp/raised && chmod 4755 /tmp/raised`); !got.exit.OK() {
+		t.Fatalf("%+v", got)
+	}
+	if got := run(t, sb, sandboxes.Cmd{Args: []string{"/tmp/raised", "-u"}, User: "1234", Timeout: time.Minute}); got.out != "1234\n" {
+		t.Errorf("a program with the setuid bit of root: %+v", got)
+	}
 	_, err := sb.Start(t.Context(), sandboxes.Cmd{Args: s.Command("pwd"), User: "nosuchuser"})
 	var none *sandboxes.NoCommandError
 	if !errors.As(err, &none) || !strings.Contains(err.Error(), "nosuchuser") {
@@ -320,16 +327,29 @@ func (s *suite) users(t *testing.T) {
 }
 
 func (s *suite) helperIsSafe(t *testing.T) {
+	// The helper ignores signals, its commands do not.
+	if ignored := s.sh(t, s.open(t), `sed -n 's/^SigIgn:[[:space:]]*//p' /proc/self/status`); strings.Trim(ignored.out, "0\n") != "" || ignored.out == "" {
+		t.Errorf("a command ignores the signals %q", ignored.out)
+	}
+	s.withHelper(t, `for s in KILL STOP TERM INT HUP QUIT SEGV ABRT USR1 TRAP BUS; do kill -$s 1; done`)
+}
+
+func (s *suite) helperIsPrivate(t *testing.T) {
+	s.withHelper(t, `
+		cat /proc/1/environ >/dev/null 2>&1 && echo "read environ"
+		head -c 1 /proc/1/mem >/dev/null 2>&1 && echo "read mem"
+		ls -l /proc/1/fd >/dev/null 2>&1 && echo "read fd"
+		for f in /.turngate/turngate; do (echo x >> $f) 2>/dev/null && echo "wrote $f"; rm -f $f 2>/dev/null && echo "removed $f"; done
+		cat /.turngate/run/* 2>/dev/null | grep -q secret && echo "read the secret"
+		true`)
+}
+
+// withHelper runs a script, which prints its successes, as the agent and as the verifier.
+func (s *suite) withHelper(t *testing.T, script string) {
+	t.Helper()
 	for _, untrusted := range []bool{false, true} {
 		sb := s.open(t)
-		got := run(t, sb, sandboxes.Cmd{Untrusted: untrusted, Timeout: time.Minute, Args: []string{"/bin/sh", "-c", `
-			for s in KILL STOP TERM INT HUP QUIT SEGV ABRT USR1 TRAP BUS; do kill -$s 1; done
-			cat /proc/1/environ >/dev/null 2>&1 && echo "read environ"
-			head -c 1 /proc/1/mem >/dev/null 2>&1 && echo "read mem"
-			ls -l /proc/1/fd >/dev/null 2>&1 && echo "read fd"
-			for f in /.turngate/turngate; do (echo x >> $f) 2>/dev/null && echo "wrote $f"; rm -f $f 2>/dev/null && echo "removed $f"; done
-			cat /.turngate/run/* 2>/dev/null | grep -q secret && echo "read the secret"
-			true`}})
+		got := run(t, sb, sandboxes.Cmd{Untrusted: untrusted, Timeout: time.Minute, Args: []string{"/bin/sh", "-c", script}})
 		if got.out != "" {
 			t.Errorf("untrusted %v: %q", untrusted, got.out)
 		}
@@ -340,7 +360,8 @@ func (s *suite) helperIsSafe(t *testing.T) {
 }
 
 func (s *suite) noNetwork(t *testing.T) {
-	got := s.sh(t, s.open(t), `tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '`)
+	sb := s.open(t)
+	got := s.sh(t, sb, `tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '`)
 	var up []string
 	for _, dev := range strings.Fields(got.out) {
 		switch dev {
@@ -352,6 +373,33 @@ func (s *suite) noNetwork(t *testing.T) {
 	if strings.Join(up, " ") != "lo" {
 		t.Fatalf("interfaces %v, want lo alone", up)
 	}
+	if got := s.sh(t, sb, `command -v bash`); got.exit.Code != 0 {
+		t.Skip("SKIPPED, since the sandbox has no bash to connect with")
+	}
+	for _, address := range outside(t) {
+		for _, protocol := range []string{"tcp", "udp"} {
+			got := run(t, sb, sandboxes.Cmd{Args: []string{"/bin/bash", "-c", `echo x >"/dev/$0/$1"`, protocol, address}, Timeout: time.Minute})
+			// The second error is that of a network without IPv6.
+			if !strings.Contains(got.errOut, "Network is unreachable") && !strings.Contains(got.errOut, "Cannot assign requested address") {
+				t.Errorf("%s to %s: %+v", protocol, address, got)
+			}
+		}
+	}
+}
+
+// outside are addresses that a sandbox without a network must not reach: those of this
+// host, and one of the Internet.
+func outside(t *testing.T) []string {
+	t.Helper()
+	addrs, err := net.InterfaceAddrs()
+	harness.Must(t, err)
+	list := []string{"198.51.100.1/80"}
+	for _, a := range addrs {
+		if ip, _, err := net.ParseCIDR(a.String()); err == nil && !ip.IsLoopback() && !ip.IsLinkLocalUnicast() {
+			list = append(list, ip.String()+"/22")
+		}
+	}
+	return list
 }
 
 // online checks that Online of a sandbox without the open network gives an
@@ -417,6 +465,30 @@ func (s *suite) memoryOfTheHelper(t *testing.T) {
 	}
 	if _, err := sb.Start(t.Context(), sandboxes.Cmd{Args: s.Command("pwd")}); !errors.Is(err, sandboxes.ErrMemory) {
 		t.Errorf("start: %v", err)
+	}
+	harness.Must(t, sb.Close(t.Context()))
+}
+
+// memoryOfAll uses the memory up in a sandbox that ends then.
+func (s *suite) memoryOfAll(t *testing.T) {
+	spec := s.spec()
+	spec.MemoryBytes = 96 << 20
+	sb := s.openSpec(t, spec)
+	p, err := sb.Start(t.Context(), sandboxes.Cmd{Timeout: time.Minute, Args: []string{"/bin/sh", "-c", `head -c 400000000 /dev/zero | tail -c 399999999 | wc -c; exit 9`}})
+	harness.Must(t, err)
+	if exit, err := p.Wait(); !errors.Is(err, sandboxes.ErrMemory) && !errors.Is(err, sandboxes.ErrKilled) {
+		t.Errorf("wait: %+v, %v", exit, err)
+	}
+	harness.Must(t, sb.Close(t.Context()))
+}
+
+// killedHelper ends the helper as the agent.
+func (s *suite) killedHelper(t *testing.T) {
+	sb := s.open(t)
+	p, err := sb.Start(t.Context(), sandboxes.Cmd{Untrusted: true, Timeout: time.Minute, Args: []string{"/bin/sh", "-c", "kill -KILL 1; sleep 50"}})
+	harness.Must(t, err)
+	if exit, err := p.Wait(); !errors.Is(err, sandboxes.ErrKilled) {
+		t.Errorf("wait: %+v, %v", exit, err)
 	}
 	harness.Must(t, sb.Close(t.Context()))
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -27,6 +28,9 @@ type Features struct {
 	Memory    bool // it enforces sandbox.memory_bytes
 	Users     bool // commands can run as a user other than root
 	Snapshots bool // a sandbox can be copied
+	// OwnKernel: the sandbox has a kernel of its own, which lets root end the helper, and
+	// ends the whole sandbox if its memory is used up.
+	OwnKernel bool
 }
 
 // Fixture is one backend under test.
@@ -34,13 +38,13 @@ type Fixture struct {
 	New      func(t *testing.T) sandboxes.Backend
 	Spec     sandboxes.Spec // image and similar settings; the suite fills in the rest
 	Features Features
-	// Command returns the argv of one of the suite's programs. Nil: Shell.
+	// Command returns the argv of one of the suite's programs. Nil: shell scripts.
 	Command func(program string, args ...string) []string
 }
 
-// Shell returns the suite's programs as shell scripts, for backends that run
+// shell returns the suite's programs as shell scripts, for backends that run
 // real programs.
-func Shell(program string, args ...string) []string {
+func shell(program string, args ...string) []string {
 	scripts := map[string]string{
 		"print":   `printf %s "$1"; printf %s "$2" >&2; exit "$3"`,
 		"cat":     `cat`,
@@ -56,7 +60,7 @@ func Shell(program string, args ...string) []string {
 // Run runs the whole suite.
 func Run(t *testing.T, f Fixture) {
 	if f.Command == nil {
-		f.Command = Shell
+		f.Command = shell
 	}
 	s := &suite{Fixture: f, backend: f.New(t)}
 	tests := []struct {
@@ -100,9 +104,10 @@ func Run(t *testing.T, f Fixture) {
 		{"special files are not read", f.Features.Shell, s.specialFiles},
 		{"its life ends by itself", f.Features.Shell, s.life},
 		{"users and capabilities", f.Features.Users, s.users},
-		{"the helper cannot be killed or looked into", f.Features.Isolation, s.helperIsSafe},
-		{"the helper outlives hostile programs", f.Features.Isolation, s.hostilePrograms},
-		{"the helper outlives a lack of processes", f.Features.Isolation, s.forkBomb},
+		{"the helper cannot be looked into", f.Features.Isolation, s.helperIsPrivate},
+		{"the helper cannot be killed", f.Features.Isolation && !f.Features.OwnKernel, s.helperIsSafe},
+		{"the helper outlives hostile programs", f.Features.Isolation && !f.Features.OwnKernel, s.hostilePrograms},
+		{"the helper outlives a lack of processes", f.Features.Isolation && !f.Features.OwnKernel, s.forkBomb},
 		{"small limits are raised or refused", f.Features.Isolation, s.smallLimits},
 		{"links of an agent are not followed", f.Features.Users, s.linksOfAgents},
 		{"links of root are followed", f.Features.Users, s.linksOfRoot},
@@ -112,8 +117,10 @@ func Run(t *testing.T, f Fixture) {
 		{"sockets of other families and keyrings are refused", f.Features.Isolation, s.systemCalls},
 		{"neighbours are apart", f.Features.Isolation, s.neighbours},
 		{"orphans are reaped", f.Features.Isolation, s.orphans},
-		{"out of memory", f.Features.Memory, s.memory},
-		{"the helper is killed for lack of memory", f.Features.Memory, s.memoryOfTheHelper},
+		{"out of memory", f.Features.Memory && !f.Features.OwnKernel, s.memory},
+		{"the helper is killed for lack of memory", f.Features.Memory && !f.Features.OwnKernel, s.memoryOfTheHelper},
+		{"a lack of memory ends the sandbox", f.Features.Memory && f.Features.OwnKernel, s.memoryOfAll},
+		{"an end of the helper is the fault of its processes", f.Features.OwnKernel, s.killedHelper},
 	}
 	ran := 0
 	for _, tt := range tests {
@@ -136,12 +143,15 @@ type suite struct {
 
 func (s *suite) spec() sandboxes.Spec {
 	spec := s.Spec
-	spec.Owner = "suite"
+	spec.Owner = owner("suite")
 	spec.Rollout = schema.ID(fmt.Sprintf("test-%d-%d", time.Now().UnixNano()%1e9, s.count.Add(1)))
 	spec.Attempt = 1
 	spec.Ready = time.Minute
 	return spec
 }
+
+// owner makes a name of this process: the suites of several packages run at once on a host.
+func owner(name string) string { return fmt.Sprintf("%s-%d", name, os.Getpid()) }
 
 func (s *suite) open(t *testing.T) sandboxes.Sandbox { return s.openSpec(t, s.spec()) }
 
@@ -272,16 +282,16 @@ func (s *suite) createCancelled(t *testing.T) {
 
 func (s *suite) sweep(t *testing.T) {
 	spec := s.spec()
-	spec.Owner = "swept"
+	spec.Owner = owner("swept")
 	sb := s.openSpec(t, spec)
 	p := s.startUp(t, sb)
 	if n, err := s.backend.Sweep(t.Context(), "somebody-else", func(schema.ID) bool { return false }); err != nil || n != 0 {
 		t.Fatalf("swept %d of another owner, %v", n, err)
 	}
-	if n, err := s.backend.Sweep(t.Context(), "swept", func(id schema.ID) bool { return id == spec.Rollout }); err != nil || n != 0 {
+	if n, err := s.backend.Sweep(t.Context(), spec.Owner, func(id schema.ID) bool { return id == spec.Rollout }); err != nil || n != 0 {
 		t.Fatalf("swept %d that live, %v", n, err)
 	}
-	if n, err := s.backend.Sweep(t.Context(), "swept", func(schema.ID) bool { return false }); err != nil || n != 1 {
+	if n, err := s.backend.Sweep(t.Context(), spec.Owner, func(schema.ID) bool { return false }); err != nil || n != 1 {
 		t.Fatalf("swept %d, want 1, %v", n, err)
 	}
 	if _, err := p.Wait(); !errors.Is(err, sandboxes.ErrLost) {

@@ -3,6 +3,7 @@ package sandboxtest
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/turngate/turngate/internal/harness"
@@ -13,7 +14,7 @@ import (
 func (s *suite) snapshot(t *testing.T) {
 	ctx := t.Context()
 	first := s.open(t)
-	harness.Must(t, first.Files().Write(ctx, "/workspace/deep/er/a", []byte("one"), 0o640, ""))
+	harness.Must(t, first.Files().Write(ctx, "/workspace/deep/er/a", strings.NewReader("one"), 0o640, ""))
 	harness.Must(t, first.Files().Mkdir(ctx, "/workspace/empty", 0o711, ""))
 	harness.Must(t, first.CanSnapshot())
 	made, err := first.Snapshot(ctx, 0)
@@ -23,7 +24,7 @@ func (s *suite) snapshot(t *testing.T) {
 			t.Errorf("remove: %v", err)
 		}
 	})
-	harness.Must(t, first.Files().Write(ctx, "/workspace/deep/er/a", []byte("changed since"), 0o640, ""))
+	harness.Must(t, first.Files().Write(ctx, "/workspace/deep/er/a", strings.NewReader("changed since"), 0o640, ""))
 	harness.Must(t, first.Close(ctx))
 
 	from := func() sandboxes.Sandbox {
@@ -33,7 +34,7 @@ func (s *suite) snapshot(t *testing.T) {
 	}
 	second, third := from(), from()
 	for _, sb := range []sandboxes.Sandbox{second, third} {
-		if got, err := sb.Files().Read(ctx, "/workspace/deep/er/a", 100); err != nil || string(got) != "one" {
+		if got, err := sandboxes.ReadFile(ctx, sb.Files(), "/workspace/deep/er/a", 100); err != nil || string(got) != "one" {
 			t.Fatalf("the file has %q, %v", got, err)
 		}
 		file, err := sb.Files().Stat(ctx, "/workspace/deep/er/a")
@@ -43,7 +44,7 @@ func (s *suite) snapshot(t *testing.T) {
 		if file.Mode.Perm() != 0o640 || !folder.Mode.IsDir() || folder.Mode.Perm() != 0o711 {
 			t.Errorf("modes %v and %v", file.Mode, folder.Mode)
 		}
-		harness.Must(t, sb.Files().Write(ctx, "/workspace/deep/er/a", []byte("its own"), 0o644, "")) // the other one still reads "one"
+		harness.Must(t, sb.Files().Write(ctx, "/workspace/deep/er/a", strings.NewReader("its own"), 0o644, "")) // the other one still reads "one"
 		if out := run(t, sb, sandboxes.Cmd{Args: s.Command("print", "works", "", "0")}).out; out != "works" {
 			t.Errorf("a command printed %q", out)
 		}

@@ -7,9 +7,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -62,18 +64,28 @@ class Server:
                 break
         else:
             pytest.fail(f"turngate {args[0]} ended: {''.join(said)}")
+        drain(process.stdout)
 
     def stop(self) -> None:
         for process in reversed(self.processes):
             process.send_signal(signal.SIGTERM)
             process.wait(60)
-            assert process.stdout is not None
-            process.stdout.close()
         self.processes.clear()
 
     def wipe(self) -> None:
         """Delete everything that the stopped server stored, but the credentials."""
         shutil.rmtree(self.state / "nats" / "nats")
+
+
+def drain(output: IO[str]) -> None:
+    """Read the rest of a process's output, which would block the process when its pipe is full."""
+
+    def read() -> None:
+        with output:
+            for _ in output:
+                pass
+
+    threading.Thread(target=read, daemon=True).start()
 
 
 def free_port() -> int:

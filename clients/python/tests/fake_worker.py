@@ -28,14 +28,14 @@ class Asking:
         self.frames: asyncio.Queue[Msg] = asyncio.Queue()
         worker.inboxes[self.inbox] = self.frames
 
-    async def frame(self, kind: str = "", within: float = 5) -> Msg:
+    async def frame(self, kind: str = "", within: float = 120) -> Msg:
         """Return the next frame, or the next of a kind."""
         while True:
             msg = await asyncio.wait_for(self.frames.get(), within)
             if not kind or kind == kind_of(msg):
                 return msg
 
-    async def final(self, within: float = 5) -> Reply:
+    async def final(self, within: float = 120) -> Reply:
         return codec.decode(Reply, (await self.frame("final", within)).data)
 
     async def fault(self) -> Fault:

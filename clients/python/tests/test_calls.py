@@ -14,7 +14,21 @@ import zstandard
 
 from conftest import Server
 from fake_worker import TRAINER, FakeWorker, delta_of, header, kind_of
-from turngate import Call, CallOverError, Client, Delta, Fault, FaultError, InvalidError, Reply, ToolUse, VersionSpan
+from turngate import (
+    Call,
+    CallOverError,
+    Client,
+    Delta,
+    Fault,
+    FaultError,
+    InvalidError,
+    Reply,
+    Request,
+    ToolUse,
+    UnreachableError,
+    VersionSpan,
+)
+from turngate.rollouts.ledger import Submitted
 from turngate.schema.codec import raw_json
 from turngate.wire.link import Link
 from turngate.wire.names import Key
@@ -87,7 +101,9 @@ async def test_a_repeated_call_joins_the_generation(server: Server, worker: Fake
         assert reply["completion_ids"] == b"\1\0\0\0\2\0\0\0"
 
 
-async def test_fast_text_is_joined(server: Server, worker: FakeWorker) -> None:
+async def test_fast_text_is_joined(server: Server, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turngate.serving.call.MERGE_WITHIN", 0.1)  # on a busy machine 2 ms end between two pieces
+
     async def policy(call: Call) -> AsyncIterator[Delta]:
         for i in range(1000):
             yield Delta(delta={"content": "x"}, completion_ids=[i], logprobs=[-0.5])
@@ -215,6 +231,35 @@ async def test_faults(server: Server, worker: FakeWorker) -> None:
         assert (await (await worker.ask(rollout, 5, [USER], v=2)).fault()).message.startswith("v:")
 
 
+async def test_a_call_is_asked_again_after_a_check_that_raises(server: Server, worker: FakeWorker) -> None:
+    def check(call: Call) -> Fault | None:
+        if call.model == "unknown":
+            raise KeyError(call.model)
+        return Fault(code="x" * 65, message="-") if call.model == "long" else None
+
+    async with trainer(server, check=check) as client:
+        client.serve(answer)
+        rollout = worker.rollout()
+        for model, reason in (("unknown", "KeyError"), ("long", "code: '65 bytes'")):
+            fault = await (await worker.ask(rollout, 1, [USER], model=model)).fault()
+            assert (fault.code, fault.status) == ("internal", 500)
+            assert reason in fault.message
+        await (await worker.ask(rollout, 1, [USER])).final()
+
+
+async def test_a_fault_that_is_not_valid_is_replaced(server: Server, worker: FakeWorker) -> None:
+    async def policy(call: Call) -> Reply:
+        raise FaultError(Fault(code="broken", message="x" * 65537 if call.key.call == 1 else "\ud800"))
+
+    async with trainer(server) as client:
+        client.serve(policy)
+        rollout = worker.rollout()
+        for number, reason in ((1, "message: '65537 bytes'"), (2, "surrogates not allowed")):
+            fault = await (await worker.ask(rollout, number, [USER])).fault()
+            assert (fault.code, fault.status, fault.who) == ("bad_answer", 502, "trainer")
+            assert reason in fault.message
+
+
 async def test_a_refused_answer_is_given_again(server: Server, worker: FakeWorker) -> None:
     refused: list[str] = []
     async with trainer(server, refused=lambda key, fault: refused.append(f"{key.call} {fault.message}")) as client:
@@ -251,11 +296,28 @@ async def test_attempts_and_cancels(server: Server, worker: FakeWorker) -> None:
         assert await started.get() == 2
         assert (await (await worker.ask(rollout, 1, [USER], attempt=1)).fault()).code == "stale_attempt"
         await worker.ask(rollout, 1, [USER], attempt=3)  # ends the calls of the second
-        await asyncio.wait_for(cancelled.wait(), 5)
+        await asyncio.wait_for(cancelled.wait(), 120)
         assert await started.get() == 3
         cancelled.clear()
         await worker.cancel(rollout, 1, attempt=3)
-        await asyncio.wait_for(cancelled.wait(), 5)
+        await asyncio.wait_for(cancelled.wait(), 120)
+
+
+async def test_a_fenced_worker_gets_no_answer_without_the_state(
+    server: Server, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state file has the attempt."""
+
+    async def unknown(rollout: str) -> None:
+        raise UnreachableError("the state cannot be read")
+
+    async with trainer(server) as client:
+        monkeypatch.setattr(client._submissions, "state", unknown)
+        rollout = worker.rollout()
+        client._submissions.restore({rollout: Submitted(Request(id=rollout), attempt=3)})
+        assert (await (await worker.ask(rollout, 1, [USER], attempt=2)).fault()).code == "stale_attempt"
+        await worker.ask(rollout, 1, [USER], attempt=3)
+        assert (await client.next_call()).key.attempt == 3
 
 
 async def test_a_foreign_reply_subject_gets_nothing(server: Server, worker: FakeWorker) -> None:
@@ -301,13 +363,42 @@ async def test_large_bodies(server: Server, worker: FakeWorker) -> None:
         call = await client.next_call()
         assert call.messages[0]["content"] == random
         await call.reply(text(random))
-        final = await asked.frame("final", within=30)
+        final = await asked.frame("final")
         stored = await client._objects.get(f"tasks_{TRAINER}", header(final, "Rl-Claim"))
         assert random.encode() in zstandard.ZstdDecompressor().decompress(stored, max_output_size=64 << 20)
         bomb = zstandard.ZstdCompressor().compress(b"\x81\xa1a\xc6" + bytes(40 << 20))
         await worker.send(rollout, 3, bomb, headers={"Rl-Encoding": "zstd"})
         asked = await worker.ask(rollout, 4, [USER])
         assert (await client.next_call()).key == Key(rollout, 1, 4)
+
+
+async def test_a_large_body_is_read_once_at_a_time(
+    server: Server, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with trainer(server) as client:
+        rollout, go = worker.rollout(), asyncio.Event()
+        reads: list[str] = []
+
+        async def get(bucket: str, sha256: str, limit: int) -> bytes:
+            reads.append(sha256)
+            await go.wait()
+            body: bytes = msgpack.packb({"v": 1, "key": f"{rollout}/1/{sha256}", "messages": [msgpack_json("hi")]})
+            return body
+
+        monkeypatch.setattr(client._objects, "get", get)
+        asked = await worker.send(rollout, 1, b"", headers={"Rl-Claim": "1"})
+        for _ in range(3):
+            await worker.send(rollout, 1, b"", headers={"Rl-Claim": "1"}, asking=asked)
+        await worker.send(rollout, 2, b"", headers={"Rl-Claim": "2"})
+        await worker.cancel(rollout, 2)
+        await worker.ask(rollout, 3, [USER])
+        assert (await client.next_call()).key.call == 3  # the others came before it
+        assert reads.count("1") == 1
+        go.set()
+        assert (await client.next_call()).key.call == 1
+        await worker.ask(rollout, 4, [USER])
+        assert (await client.next_call()).key.call == 4  # its worker gave the second one up
+        assert client._calls._reading == {}
 
 
 def msgpack_json(content: str) -> bytes:

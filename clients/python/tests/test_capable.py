@@ -50,9 +50,7 @@ def test_a_fleet() -> None:
     with pytest.raises(InvalidError, match=r"agent\.name: 'pi' .* worker that is there: mini, nop"):
         check_agents(Fleet(workers=[other, able]), [request], set())
     check_agents(Fleet(workers=[]), [request], set())
-    check_agents(
-        Fleet(workers=[able, Capacity(worker="c", offer=Offer())]), [request], set()
-    )  # it does not say what it offers
+    check_agents(Fleet(workers=[able, Capacity(worker="c", offer=Offer())]), [request], set())  # it names no agents
 
 
 async def test_an_agent_that_no_worker_has_is_refused(server: Server, tasks: Path) -> None:

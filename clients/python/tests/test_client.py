@@ -190,7 +190,7 @@ async def test_lost_requests_are_submitted_again(own_server: Server, tasks: Path
         await asyncio.to_thread(own_server.stop)
         own_server.wipe()
         await asyncio.to_thread(own_server.start)
-        deadline = asyncio.get_running_loop().time() + 40
+        deadline = asyncio.get_running_loop().time() + 180
         while True:
             try:
                 if await client._streams.last_sequence("REQ_alpha") >= 2:

@@ -43,7 +43,7 @@ def test_files_of_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".config/nats/context").mkdir(parents=True)
     (tmp_path / ".config/nats/context/lab.json").write_text('{"url":"nats://lab","creds":"~/lab.creds"}')
-    assert contexts.read("lab", "alpha") == ("nats://lab", str(tmp_path / "lab.creds"))
+    assert contexts.read("lab", "trainer-alpha") == ("nats://lab", str(tmp_path / "lab.creds"))
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ class Agent:
     def __init__(self, conversation: Conversation, tokenizer: Letters, seed: int = 0) -> None:
         self.conversation, self.tokenizer, self.random = conversation, tokenizer, random.Random(seed)
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": "s"}, {"role": "user", "content": "do it"}]
+        self.tools: list[dict[str, Any]] = TOOLS
         self.number = 0
 
     def call(self) -> Call:
@@ -76,7 +77,7 @@ class Agent:
 
         call = Call(Key("alpha-1", 1, self.number), Answer(Key("alpha-1", 1, self.number), "g", None), send)  # type: ignore[arg-type]
         call.raw_messages = [raw_json(m) for m in self.messages]
-        call.raw_tools, call.raw_params = raw_json(TOOLS), {}
+        call.raw_tools, call.raw_params = raw_json(self.tools) if self.tools else b"", {}
         call._parsed = [None] * len(self.messages)
         return call
 
@@ -175,3 +176,17 @@ async def test_a_call_that_does_not_continue_an_answer_is_rendered_whole() -> No
     assert now[0] == whole
     tokenizer.refuses = True
     assert not starts((await agent.turn())[0], now)
+
+
+async def test_a_call_with_other_tools_is_rendered_whole() -> None:
+    """The ids of earlier prompts have the tools that the agent offered then."""
+    tokenizer = Letters(sorts=True)
+    agent = Agent(Conversation(tokenizer), tokenizer)
+    before = await agent.turn()
+    for tools in ([], [*TOOLS, *TOOLS]):
+        agent.tools = tools
+        whole = Conversation(tokenizer).prompt_ids(agent.call())
+        assert agent.conversation.prompt_ids(agent.call()) == whole
+        assert not starts(whole, before)
+    agent.tools = TOOLS
+    assert starts(agent.conversation.prompt_ids(agent.call()), before)

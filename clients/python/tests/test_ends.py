@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Server
+from test_client import connect
 from turngate import Call, ClosedError, Reply, SyncClient, Task, TurngateError
 
 BLOCKED = """
@@ -44,12 +45,17 @@ if kind == "sync":
         client.submit_group(Task.load(task), sandbox="local")
         for _ in client.results():
             pass
+elif kind == "groups":
+    with SyncClient.connect(url, creds, "alpha") as client:
+        client.serve(blocked)
+        for _ in client.groups(task, 1, sandbox="local"):
+            pass
 else:
     asyncio.run(main({"threads": blocked, "async": waiting, "inside": interrupted}[kind]))
 """
 
 
-@pytest.mark.parametrize("kind", ["sync", "async", "threads", "inside"])
+@pytest.mark.parametrize("kind", ["sync", "groups", "async", "threads", "inside"])
 def test_an_interrupt_ends_a_trainer_whose_handler_runs(own_server: Server, tasks: Path, kind: str) -> None:
     argv = [
         sys.executable,
@@ -65,7 +71,7 @@ def test_an_interrupt_ends_a_trainer_whose_handler_runs(own_server: Server, task
         assert process.stdout.readline() == "asked\n"
         if kind != "inside":  # Python 3.10 raises KeyboardInterrupt in the task that runs, here the handler's
             process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=120)
     assert process.returncode != 0
     assert said.rstrip().endswith("KeyboardInterrupt"), said
     assert said.count("Traceback") <= 2, said
@@ -88,6 +94,23 @@ async def test_a_closed_client_says_so(server: Server, tasks: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(ClosedError, match="the client is closed"):
             method()
+
+
+async def test_a_close_that_is_cancelled_goes_on(server: Server) -> None:
+    client = await connect(server)
+    closing = asyncio.ensure_future(client.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await client.close()
+    assert not client._bulk_link.connected
+
+
+async def test_a_handler_that_closes_the_client_goes_on(server: Server) -> None:
+    client = await connect(server)
+    await client._calls.background.run(client.close())
+    assert not client._bulk_link.connected
 
 
 async def test_the_loop_of_the_client_does_not_wait_for_itself(server: Server) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import resource
 import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +22,11 @@ from fake_worker import TRAINER, FakeWorker
 from test_calls import USER, text, trainer
 from test_client import connect, policy
 from turngate import Call, Client, Delta, NotOpenedError, Reply, Request, StateFileError, Task, UnreachableError
-from turngate.client.sync import SyncClient, _within
+from turngate.client.sync import SyncClient
 from turngate.errors import QueueFullError, ServerError
-from turngate.rollouts.ledger import Ledger
+from turngate.rollouts.ledger import Ledger, Submitted, submit_entry
 from turngate.schema import Result, codec
+from turngate.wire.loop_thread import within
 from turngate.wire.streams import Message
 
 
@@ -115,6 +120,47 @@ async def test_a_state_file_that_cannot_be_used(server: Server, tasks: Path, tmp
     ledger.close()
 
 
+def test_a_note_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(tmp_path / "state")
+    ledger.open()
+    syncing, noted = threading.Event(), threading.Event()
+
+    def fails_late(_: int) -> None:
+        syncing.set()
+        if noted.wait(30):
+            raise OSError(errno.EIO, "of the disk")
+
+    monkeypatch.setattr(os, "fsync", fails_late)
+    with ThreadPoolExecutor() as pool:
+        writing = pool.submit(ledger.write, [submit_entry(Submitted(Request(id="alpha-a")))], True)
+        syncing.wait()
+        ledger.note([{"id": "alpha-a", "seq": 7}])
+        noted.set()
+        with pytest.raises(StateFileError, match="cannot be written: of the disk"):
+            writing.result()
+    monkeypatch.undo()
+    ledger.close()
+    assert ledger.open()["alpha-a"].seq == 7  # nothing that came after the entry is cut off
+    ledger.close()
+
+
+def test_entries_that_are_not_on_disk_are_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(tmp_path / "state")
+    ledger.open()
+
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, "of the disk")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(StateFileError, match="cannot be written: of the disk"):
+        ledger.write([submit_entry(Submitted(Request(id="alpha-a")))], True)
+    monkeypatch.undo()
+    ledger.write([submit_entry(Submitted(Request(id="alpha-b")))], True)
+    ledger.close()
+    assert list(ledger.open()) == ["alpha-b"]
+    ledger.close()
+
+
 async def test_a_result_is_not_lost_with_a_caller_that_gives_up(
     server: Server, tasks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +181,7 @@ async def test_a_result_is_not_lost_with_a_caller_that_gives_up(
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-        assert (await asyncio.wait_for(client.next_result(), 30)).id == rollout
+        assert (await asyncio.wait_for(client.next_result(), 120)).id == rollout
 
 
 async def test_an_outcome_at_the_last_moment_is_not_lost() -> None:
@@ -146,7 +192,7 @@ async def test_an_outcome_at_the_last_moment_is_not_lost() -> None:
             return 7
         raise AssertionError
 
-    assert await _within(late(), 0.01) == 7
+    assert await within(late(), 0.01) == 7
 
 
 def test_a_timeout_without_async(server: Server, tasks: Path) -> None:
@@ -154,10 +200,10 @@ def test_a_timeout_without_async(server: Server, tasks: Path) -> None:
         with pytest.raises(TimeoutError):
             client.next_result(timeout=0.01)
         [rollout] = client.submit_group(Task.load(tasks / "hello"), sandbox="local")
-        while client.next_call(timeout=30).rollout != rollout:
+        while client.next_call(timeout=120).rollout != rollout:
             pass
         client.cancel()
-        assert client.next_result(timeout=30).id == rollout
+        assert client.next_result(timeout=120).id == rollout
 
 
 @pytest.fixture
@@ -252,8 +298,8 @@ async def test_a_process_that_only_answers_keeps_nothing_of_ended_rollouts(
         request.shard = "answers"
         [rollout] = await client.submit_group(request)
         assert (await client.next_result()).id == rollout
-        await asyncio.wait_for(failed.wait(), 30)
-        while await asyncio.wait_for(ended.get(), 30) != rollout:
+        await asyncio.wait_for(failed.wait(), 120)
+        while await asyncio.wait_for(ended.get(), 120) != rollout:
             pass
         assert rollout not in other._calls._rollouts
 
@@ -263,11 +309,11 @@ async def test_calls_that_come_after_the_hint_of_their_result_end(
 ) -> None:
     monkeypatch.setattr("turngate.rollouts.results.MOST_RECENT", 3)
 
-    async def unknown(rollout: str) -> tuple[int, bool]:
+    async def unknown(rollout: str) -> None:
         raise UnreachableError("the state cannot be read")
 
     async with trainer(server) as client:
-        monkeypatch.setattr(client._calls, "_attempt_of", unknown)
+        monkeypatch.setattr(client._submissions, "state", unknown)
         rollout, going_on = worker.rollout(), worker.rollout()
         for _ in range(5):
             client._results.hint(worker.rollout())
@@ -281,7 +327,7 @@ async def test_calls_that_come_after_the_hint_of_their_result_end(
             await worker.ask(asked, 1, [USER])
         calls = [await client.next_call(), await client.next_call()]
         ended, open_ = sorted(calls, key=lambda call: call.rollout != rollout)
-        await asyncio.wait_for(ended.over(), 5)
+        await asyncio.wait_for(ended.over(), 120)
         assert set(client._calls._rollouts) == {going_on}
         assert open_.wanted
 
@@ -294,7 +340,7 @@ async def test_calls_of_a_forgotten_rollout_end(
         call = await client.next_call()
         monkeypatch.setattr("turngate.serving.open_calls.FORGET_AFTER", -1.0)
         client._calls.beat()
-        await asyncio.wait_for(call.over(), 5)
+        await asyncio.wait_for(call.over(), 120)
         assert client._calls._rollouts == {}
 
 
@@ -313,7 +359,7 @@ async def test_missing_streams(own_server: Server, tasks: Path) -> None:
         assert (await client.next_result()).id == rollout
         worker = own_server.processes.pop()
         worker.terminate()
-        await asyncio.to_thread(worker.communicate)
+        await asyncio.to_thread(worker.wait)
         await drop()
         for read in (client._streams.last_sequence("REQ_alpha"), client.result(rollout)):
             with pytest.raises(NotOpenedError, match=r"no such stream.*a worker must make it"):

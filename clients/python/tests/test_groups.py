@@ -133,7 +133,7 @@ async def test_a_closed_client_ends_all_loops(server: Server, tasks: Path) -> No
     waiting = [asyncio.ensure_future(w) for w in work]
     await asyncio.sleep(0)
     await client.close()
-    ended = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 10)
+    ended = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 120)
     assert all(isinstance(e, ClosedError) for e in ended), ended
     with pytest.raises(ClosedError):
         await client.next_result()
@@ -179,6 +179,6 @@ def test_groups_without_async(server: Server, tasks: Path) -> None:
         while h not in client.client._results._news:
             assert wait([waiting], timeout=0.01).not_done
         client.close()
-        assert isinstance(waiting.exception(10), ClosedError)
+        assert isinstance(waiting.exception(120), ClosedError)
     with SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha", orphans="cancel") as later:
         later.cancel(silent)

@@ -10,13 +10,18 @@ import pytest
 
 from conftest import Server
 from fake_worker import FakeWorker, header
-from test_calls import USER, text, trainer
+from test_calls import USER, answer, text, trainer
 from test_client import connect
 from test_groups import solved
 from turngate import Call, CallOverError, Fault, FaultError, NotFoundError, Reply, Request, Result, Task, treatment
-from turngate.rollouts.ledger import Submitted
-from turngate.rollouts.slots import Load
-from turngate.schema import Route
+from turngate.errors import NotSentError, UnreachableError
+from turngate.rollouts.ledger import Ledger, Submitted
+from turngate.rollouts.slots import Load, Slots
+from turngate.rollouts.submissions import Submissions
+from turngate.schema import AgentChoice, Route, SandboxChoice, codec
+from turngate.schema import Task as TaskMessage
+from turngate.wire.objects import Objects
+from turngate.wire.streams import Stored, Streams
 
 
 @pytest.fixture
@@ -44,6 +49,20 @@ async def test_a_hold_waits_for_the_selected_calls(server: Server, worker: FakeW
         await client.hold([chosen], drain=True)  # nothing is in hand
         await client.resume()
         assert (await client.next_call()).key.call == 2
+
+
+async def test_calls_wait_if_the_function_of_a_hold_raises(server: Server, worker: FakeWorker) -> None:
+    def broken(rollout: str) -> bool:
+        raise KeyError(rollout)
+
+    async with trainer(server) as client:
+        serving = client.serve(answer)
+        await client.hold(broken)
+        asked = await worker.ask(worker.rollout(), 1, [USER])
+        assert header(await asked.frame("accept"), "Rl-Held") == "1"
+        await client.resume()
+        await asked.final()
+        assert not serving.done()
 
 
 async def test_an_aborted_generation_is_made_again(server: Server, worker: FakeWorker) -> None:
@@ -132,3 +151,24 @@ async def test_a_request_is_submitted_again(server: Server, tasks: Path) -> None
         assert [r.id async for r in client.results()] == [f"{first}-again-again"]
         with pytest.raises(NotFoundError, match="alpha-none"):
             await client.submit_again(Result(id="alpha-none"))
+
+
+async def test_a_request_is_read_after_an_outage() -> None:
+    """The loop of client.groups submits it again: an error would end all of its groups."""
+    errors = [NotSentError("the link is away"), UnreachableError("no answer")]
+
+    asked = Request(
+        id="alpha-1", trainer="alpha", task=TaskMessage(name="t", instruction="x"), attempt_floor=3,
+        agent=AgentChoice(name="mini"), sandbox=SandboxChoice(backend="local"),
+    )  # fmt: skip
+
+    class Away(Streams):
+        async def last(self, stream: str, subject: str) -> Stored | None:
+            if errors:
+                raise errors.pop()
+            return Stored(subject, 1, codec.encode(asked))
+
+    streams = Away(None)  # type: ignore[arg-type]
+    submissions = Submissions("alpha", "0", streams, Objects(streams), Ledger(None), 0, Slots(0))
+    request = await submissions.request("alpha-1")
+    assert (request.id, request.attempt_floor, errors) == ("alpha-1", 0, [])

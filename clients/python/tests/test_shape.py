@@ -13,7 +13,9 @@ from turngate import InvalidError, Request, ShapeError, schema
 from turngate.schema import codec
 from turngate.schema.packed import pack_ids, pack_logprobs, unpack_ids
 from turngate.schema.shape import check_shape
+from turngate.serving import bases
 from turngate.wire.body import compress, decompress
+from turngate.wire.names import Key
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,23 @@ def test_wrong_types_are_named() -> None:
     ):
         with pytest.raises(InvalidError, match=field):
             codec.decode(Request, msgpack.packb(body))
+
+
+@pytest.mark.parametrize("value", [b"1", b"{}", b'"\\""', b"null"])
+@pytest.mark.parametrize("spread", [False, True])
+def test_calls_of_too_many_values_are_refused(value: bytes, spread: bool) -> None:
+    """To read millions of them would stop the event loop for many seconds."""
+
+    def call(values: int) -> bytes:
+        lists = [b"[" + b",".join([value] * (values // 100)) + b"]"] * 100
+        messages = lists if spread else [b"[" + b",".join(lists) + b"]"]
+        data: bytes = msgpack.packb({"v": 1, "key": "a-1/1/1", "messages": messages})
+        return data
+
+    key = Key("a-1", 1, 1)
+    bases.read(key, call(260_000))
+    with pytest.raises(InvalidError, match="at most 262144 values"):
+        bases.read(key, call(264_000))
 
 
 def test_token_data() -> None:

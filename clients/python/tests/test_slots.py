@@ -93,7 +93,7 @@ async def test_slots_are_free_without_a_reader_of_results(server: Server, tasks:
     async with await connect(server, slots=1) as client:
         client.serve(policy_without())
         one = await request(client, tasks)
-        ids = await asyncio.wait_for(client.submit([dataclasses.replace(one) for _ in range(3)]), 50)
+        ids = await asyncio.wait_for(client.submit([dataclasses.replace(one) for _ in range(3)]), 120)
         assert client.outstanding == 3
         assert sorted([r.id async for r in client.results()]) == sorted(ids)
 
@@ -151,7 +151,7 @@ async def test_slots_after_a_restart(server: Server, tasks: Path, tmp_path: Path
         await until(client, rollouts=1, waiting=0)
         client._submissions.open[running].attempt = 0  # as if no worker had taken it
         assert (client.load().queued, client.load().oldest_queued) == (1, 0.0)  # its age is not known
-        [new] = await asyncio.wait_for(client.submit(dataclasses.replace(one)), 30)
+        [new] = await asyncio.wait_for(client.submit(dataclasses.replace(one)), 120)
         await client.cancel([running, new])
         results = {r.id: r.status async for r in client.results()}
         assert results == {ended: "done", running: "cancelled", new: "cancelled"}

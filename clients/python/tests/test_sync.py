@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,32 @@ def _raised(f: Callable[[], None]) -> BaseException | None:
     except BaseException as e:
         return e
     return None
+
+
+def test_an_interrupt_of_a_loop_is_raised_after_its_work_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    async def items() -> AsyncGenerator[int, None]:
+        try:
+            began.set()
+            await asyncio.Event().wait()
+            yield 1
+        finally:
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            ended.set()
+
+    def interrupted(*_: object) -> None:
+        began.wait()
+        raise KeyboardInterrupt
+
+    client = SyncClient()
+    with monkeypatch.context() as patch:
+        patch.setattr(concurrent.futures.Future, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(client._each(items()))
+    assert ended.is_set()
+    client._thread.stop()
 
 
 async def test_what_a_client_knows(server: Server, tasks: Path) -> None:

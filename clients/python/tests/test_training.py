@@ -274,7 +274,6 @@ async def test_an_ordinary_function_answers(server: Server, tasks: Path) -> None
             client.serve(handler, concurrency=0)
 
 
-@pytest.mark.timeout(300)
 async def test_exceptions_of_a_handler_have_a_bound(server: Server, tasks: Path) -> None:
     count = 0
 

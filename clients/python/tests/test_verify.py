@@ -30,6 +30,7 @@ from turngate import (
     Verify,
 )
 from turngate.client.sync import SyncClient
+from turngate.errors import NotSentError
 from turngate.schema import AgentChoice, Entry, Exit, OperationResult, SandboxChoice, Task, codec
 
 
@@ -68,7 +69,7 @@ async def accepted(
 
 
 async def operation(asked: Asking) -> tuple[Msg, dict[str, Any]]:
-    msg = await asked.frame("operation", within=20)
+    msg = await asked.frame("operation")
     return msg, msgpack.unpackb(msg.data)
 
 
@@ -158,17 +159,34 @@ async def test_ends_of_a_verification(server: Server, worker: FakeWorker) -> Non
         await operation(asked)
         subject = f"rollout.{rollout}.verify.{TRAINER}.0.1.1"
         await worker.nc.publish(subject, headers={"Rl-Kind": "cancel"})
-        assert await asyncio.wait_for(ended.get(), 5) == "cancelled"
+        assert await asyncio.wait_for(ended.get(), 120) == "cancelled"
 
         asked = await ask(worker, rollout, attempt=2)
         msg, _ = await operation(asked)
         await answer(worker, msg, "fault", Fault(code="over", message="late", status=410))
-        assert await asyncio.wait_for(ended.get(), 5) == "over"
+        assert await asyncio.wait_for(ended.get(), 120) == "over"
 
         asked = await ask(worker, rollout, attempt=3)  # another attempt ends the one before
         await operation(asked)
         late = await ask(worker, rollout, attempt=2)
         assert (await late.fault()).status == 409
+
+
+async def test_a_fault_that_is_not_valid_is_replaced(server: Server, worker: FakeWorker) -> None:
+    runs = 0
+
+    async def verify(handle: Handle) -> Verdict:
+        nonlocal runs
+        runs += 1
+        raise FaultError(Fault(code="x" * 65, message="-", status=503))
+
+    async with await trainer(server, verify=verify):
+        rollout = worker.rollout()
+        for _ in range(2):
+            fault = await (await ask(worker, rollout)).fault()
+            assert (fault.code, fault.status) == ("invalid", 422)
+            assert "code: '65 bytes'" in fault.message
+        assert runs == 1
 
 
 async def test_a_handle_for_one_rollout(server: Server, worker: FakeWorker) -> None:
@@ -187,7 +205,7 @@ async def test_a_handle_for_one_rollout(server: Server, worker: FakeWorker) -> N
         await answer(worker, msg, "final", OperationResult(data=b"1"))
         assert codec.decode(Verdict, (await asked.frame("final")).data).reward is None
         await acting
-        while not foreign.frames.empty():  # nobody here wants it: its worker waits
+        while not foreign.frames.empty():  # no trainer here wants it: its worker waits
             assert kind_of(foreign.frames.get_nowait()) == ""  # the server's answer that nothing listens
         waiting = asyncio.ensure_future(_divide(client, other, asyncio.Event()))
         await accepted(worker, other, foreign)
@@ -204,6 +222,29 @@ async def test_a_handle_for_one_rollout(server: Server, worker: FakeWorker) -> N
         assert (await foreign.fault()).code == "no_reward"
     with pytest.raises(ClosedError):
         await never
+
+
+async def test_a_handle_after_one_that_could_not_listen(
+    server: Server, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away() -> None:
+        raise NotSentError("the link is away")
+
+    async with await trainer(server) as client:
+        rollout, go = worker.rollout(), asyncio.Event()
+        with monkeypatch.context() as patch:
+            patch.setattr(client._calls_link, "_check", away)
+            with pytest.raises(NotSentError):
+                await client.handle(rollout).__aenter__()
+        assert not any(".verify." in subject for subject in client._calls_link._subscriptions)
+        go.set()
+        both = [asyncio.ensure_future(_divide(client, r, go)) for r in (rollout, worker.rollout())]
+        await accepted(worker, rollout, Asking(worker))
+        with pytest.raises(ZeroDivisionError):
+            await both[0]
+        assert sum(".verify." in sub.subject for sub in client._calls_link._nc._subs.values()) == 1
+    with pytest.raises(ClosedError):
+        await both[1]
 
 
 async def _divide(client: Client, rollout: str, go: asyncio.Event) -> None:
@@ -223,7 +264,7 @@ async def test_a_real_sandbox(server: Server) -> None:
     async def verify(handle: Handle) -> Verdict:
         text = await handle.read("out.txt")
         await handle.write("sub/large.bin", text * 600_000)
-        out = await handle.exec(run="wc -c < sub/large.bin; cat nothing", timeout=20)
+        out = await handle.exec(run="wc -c < sub/large.bin; cat nothing", timeout=120)
         large = await handle.read("sub/large.bin")
         names = [e.name for e in await handle.list()]
         ok = int(out.stdout) == len(large) == 3_000_000 and b"nothing" in out.stderr and names == ["out.txt", "sub"]
@@ -244,24 +285,24 @@ def test_without_async(server: Server) -> None:
         with contextlib.suppress(KeyboardInterrupt), client.handle(rollout) as handle:
             assert (handle.rollout, handle.verification.task, handle.wanted) == (rollout, "t", True)
             raise KeyboardInterrupt  # its worker asks again
-        with client.handle(rollout, timeout=50) as handle:
+        with client.handle(rollout, timeout=120) as handle:
             assert handle.read("out.txt") == b"done\n"
             handle.write("sub/x", b"1", mode=0o600)
             assert [e.name for e in handle.list("sub")] == ["x"]
-            out = handle.exec(["cat"], stdin=b"in", timeout=20)
+            out = handle.exec(["cat"], stdin=b"in", timeout=120)
             assert (out.exit.code, out.stdout) == (0, b"in")
             with pytest.raises(FileNotFoundError):
                 handle.read("none")
             handle.verdict(Verdict(reward=0.5))
             with pytest.raises(CallOverError):
                 handle.read("out.txt")
-        assert client.next_result(timeout=50).reward == 0.5
+        assert client.next_result(timeout=120).reward == 0.5
         for end in (ZeroDivisionError("by the verifier"), FaultError(Fault(code="no", message="-", status=422)), None):
             [rollout] = client.submit(request(client.client, "true"))
-            with contextlib.suppress(ZeroDivisionError, FaultError), client.handle(rollout, timeout=50):
+            with contextlib.suppress(ZeroDivisionError, FaultError), client.handle(rollout, timeout=120):
                 if end is not None:
                     raise end
-            result = client.next_result(timeout=50)
+            result = client.next_result(timeout=120)
             assert result.fault is not None
             assert (result.status, result.reward) == ("failed", None)
             text = {ZeroDivisionError: "by the verifier", FaultError: "-", type(None): "without a verdict"}[type(end)]
@@ -307,5 +348,5 @@ async def test_killed_while_it_verifies(server: Server, tmp_path: Path) -> None:
         async with next_one, next_one.handle(rollout) as handle:
             assert await handle.read("mark") == b"first"
             await handle.verdict(Verdict(reward=1))
-        result = await asyncio.wait_for(client.next_result(), 60)
+        result = await asyncio.wait_for(client.next_result(), 120)
         assert (result.reward, result.attempt, result.fault) == (1.0, 1, None)

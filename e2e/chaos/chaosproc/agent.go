@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/e2e/chaos/history"
-	"github.com/turngate/turngate/sandboxes/dummy"
+	"github.com/turngate/turngate/internal/backends/dummy"
 	"github.com/turngate/turngate/schema"
 )
 

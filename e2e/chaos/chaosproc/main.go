@@ -20,6 +20,7 @@ import (
 
 	"github.com/turngate/turngate/e2e/chaos/clock"
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/broker/wire"
 )
 
 // options are the flags of every kind of process.
@@ -120,16 +121,7 @@ func dial(ctx context.Context, o options, inbox string, log zerolog.Logger) (*br
 	}
 }
 
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+func sleep(ctx context.Context, d time.Duration) bool { return wire.Pause(ctx, d) == nil }
 
 // record appends lines to a file that outlives the process.
 type record struct {

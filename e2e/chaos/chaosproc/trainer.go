@@ -61,7 +61,14 @@ func runTrainer(ctx context.Context, o options, log zerolog.Logger) error {
 			bg.Go(func() { answer(ctx, o, p, rec, log) })
 		}
 	})
-	bg.Go(func() { submitAll(ctx, o, t, rec) })
+	n, err := submitBegun(ctx, o, t, rec) // before a result of these can be handed out
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
+		return err
+	}
+	bg.Go(func() { submitFrom(ctx, n, o, t, rec) })
 	bg.Go(func() { cancelSome(ctx, o, t) })
 	for {
 		wait, stop := context.WithTimeout(ctx, 200*time.Millisecond)
@@ -91,43 +98,30 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// submitAll submits groups and records its progress. After a restart it submits the
-// last group again, except the rollouts whose results it had: a rollout that is
-// submitted again gives its result again. A group that was begun is submitted even if
-// enough were meanwhile: its process may have died before the trainer knew of it.
-func submitAll(ctx context.Context, o options, t *trainer.Trainer, rec *record) {
-	progress := filepath.Join(o.dir, "progress-"+o.name)
+// submitBegun submits again the group that an earlier process was submitting when it ended,
+// except the rollouts with results there: a rollout that is submitted again gives its result
+// again. It does so even if enough were submitted, since the process may have died before the
+// trainer knew of the group. It returns the number of the next rollout.
+func submitBegun(ctx context.Context, o options, t *trainer.Trainer, rec *record) (int, error) {
 	n := 0
-	if data, err := os.ReadFile(progress); err == nil {
+	if data, err := os.ReadFile(progress(o)); err == nil {
 		_, _ = fmt.Sscan(string(data), &n)
 	}
 	begun, ended, err := before(filepath.Join(o.dir, "trainer-"+o.name+".jsonl"))
-	if err != nil {
-		panic(err)
+	if err != nil || !begun[request(o, n, "").ID] {
+		return n, err
 	}
-	for ; n < o.rollouts && (begun[request(o, n, "").ID] || !exists(filepath.Join(o.dir, "enough"))); n += 4 {
+	return n + 4, submitGroup(ctx, o, t, rec, n, ended)
+}
+
+// submitFrom submits groups from the rollout with number n on.
+func submitFrom(ctx context.Context, n int, o options, t *trainer.Trainer, rec *record) {
+	for ; n < o.rollouts && !exists(filepath.Join(o.dir, "enough")); n += 4 {
 		if o.wave > 0 && n > 0 && n%o.wave == 0 && !endWave(ctx, o, t, n/o.wave) {
 			return
 		}
-		var group []schema.Request
-		for i := range 4 {
-			r := request(o, n+i, fmt.Sprintf("g%d", n/4))
-			if ended[r.ID] {
-				continue
-			}
-			group = append(group, r)
-			rec.write(history.Trained{Op: "submit", ID: r.ID, Max: r.MaxAttempts})
-		}
-		if len(group) > 0 {
-			if err := t.Submit(ctx, group); err != nil {
-				return
-			}
-		}
-		if err := os.WriteFile(progress+".new", fmt.Appendf(nil, "%d", n+4), 0o600); err != nil {
-			panic(err)
-		}
-		if err := os.Rename(progress+".new", progress); err != nil {
-			panic(err)
+		if submitGroup(ctx, o, t, rec, n, nil) != nil {
+			return
 		}
 		if o.wave == 0 && !sleep(ctx, 350*time.Millisecond) {
 			return
@@ -138,8 +132,37 @@ func submitAll(ctx context.Context, o options, t *trainer.Trainer, rec *record) 
 	}
 }
 
-// before returns the rollouts that earlier processes have begun to submit, and the ones
-// whose results they had, from their records.
+// submitGroup submits four rollouts from number n on, except the ended ones, and records the
+// progress.
+func submitGroup(ctx context.Context, o options, t *trainer.Trainer, rec *record, n int, ended map[schema.ID]bool) error {
+	var group []schema.Request
+	for i := range 4 {
+		r := request(o, n+i, fmt.Sprintf("g%d", n/4))
+		if ended[r.ID] {
+			continue
+		}
+		group = append(group, r)
+		rec.write(history.Trained{Op: "submit", ID: r.ID, Max: r.MaxAttempts})
+	}
+	if len(group) > 0 {
+		if err := t.Submit(ctx, group); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(progress(o)+".new", fmt.Appendf(nil, "%d", n+4), 0o600); err != nil {
+		panic(err)
+	}
+	if err := os.Rename(progress(o)+".new", progress(o)); err != nil {
+		panic(err)
+	}
+	return nil
+}
+
+// progress is the file with the number of the next rollout.
+func progress(o options) string { return filepath.Join(o.dir, "progress-"+o.name) }
+
+// before returns the rollouts that earlier processes have begun to submit, and the ones with
+// results there, from their records.
 func before(path string) (begun, ended map[schema.ID]bool, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/e2e/chaos/history"
+	"github.com/turngate/turngate/internal/backends/dummy"
+	"github.com/turngate/turngate/internal/backends/local"
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/bundles"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/dummy"
-	"github.com/turngate/turngate/sandboxes/local"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -55,7 +55,15 @@ func runWorker(ctx context.Context, o options, d *debugServer, log zerolog.Logge
 	if err != nil {
 		return err
 	}
-	c := worker.Config{Owner: worker.OwnerOf(o.name, o.dir), Slots: o.slots, Backends: backends, Agents: agents.All(), Bundles: cache, Grace: 500 * time.Millisecond, Log: log}
+	state := filepath.Join(o.dir, "state-"+o.name)
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return err
+	}
+	owner, err := worker.OwnerOf(o.name, state)
+	if err != nil {
+		return err
+	}
+	c := worker.Config{Owner: owner, Slots: o.slots, Backends: backends, Agents: agents.All(), Bundles: cache, Grace: 500 * time.Millisecond, Log: log}
 	side, err := queue.NewWorker(b, queue.WorkerConfig{Worker: o.name, Instance: instance, Slots: o.slots, Offer: c.Offer, Timing: timing})
 	if err != nil {
 		return err

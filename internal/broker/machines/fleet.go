@@ -15,6 +15,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/internal/line"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -30,7 +31,7 @@ const (
 type Fleet struct {
 	broker *broker.Broker
 	client string
-	timing Timing
+	timing line.Timing
 	lines  lines
 	subs   []*nats.Subscription
 	life   context.Context
@@ -47,9 +48,9 @@ type sighting struct {
 	at time.Time
 }
 
-// NewFleet subscribes to the announcements of machines. client is the name in the
-// client's credential: a worker's name.
-func NewFleet(b *broker.Broker, client string, t Timing) (*Fleet, error) {
+// NewFleet subscribes to the announcements of machines. client is the name in a worker's
+// credential, or subjects.AdminClient.
+func NewFleet(b *broker.Broker, client string, t line.Timing) (*Fleet, error) {
 	f := &Fleet{broker: b, client: client, timing: t, seen: map[string]sighting{}, changed: make(chan struct{})}
 	f.life, f.end = context.WithCancelCause(context.Background())
 	for subject, handle := range map[string]nats.MsgHandler{subjects.MachinesFilter: f.onPresence, subjects.MachineUpTo(client): f.onUp} {
@@ -143,24 +144,24 @@ func (f *Fleet) Open(ctx context.Context, machine, instance, want string, stream
 	if err != nil {
 		return fmt.Errorf("open a line: %w", err)
 	}
-	name := lineName()
+	name := line.NewName()
 	subject := subjects.MachineDown(machine, instance, f.client, name)
-	l := newLine(conn.(*net.UnixConn), f.timing, func(m []byte) { publish(f.broker, subject, m) })
-	if err := l.wants(schema.LineOpen{Want: want}); err != nil {
+	l := line.New(conn.(*net.UnixConn), f.timing, func(m []byte) { publish(f.broker, subject, m) })
+	if err := l.Wants(schema.LineOpen{Want: want}); err != nil {
 		conn.Close()
 		return err
 	}
 	key := machine + "." + name
-	f.lines.add(key, l, 0)
+	f.lines.add(key, opened{Line: l}, 0)
 	life, stop := context.WithCancelCause(ctx)
 	f.bg.Go(func() {
 		defer context.AfterFunc(f.life, func() { stop(errClosed) })() //nolint:contextcheck // the line ends with both
 		f.bg.Go(func() {
-			if f.Await(life, func([]schema.Machine) bool { return f.replaced(machine, instance) }) == nil {
+			if f.awaitReplaced(life, machine, instance) == nil {
 				stop(errReplaced)
 			}
 		})
-		end := l.run(life, func() schema.LineEnd { return schema.LineEnd{} })
+		end := l.Run(life, func() schema.LineEnd { return schema.LineEnd{} })
 		stop(nil)
 		f.lines.remove(key)
 		over(end)
@@ -171,13 +172,23 @@ func (f *Fleet) Open(ctx context.Context, machine, instance, want string, stream
 // errReplaced is the cause of the end of a line to an instance that is gone.
 var errReplaced = errors.New("the machine's instance has ended")
 
-// replaced reports whether an instance of a machine has said its end, or a later one
-// has announced itself.
-func (f *Fleet) replaced(machine, instance string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s, ok := f.seen[machine]
-	return ok && (s.Instance != instance || s.Gone)
+// awaitReplaced waits until an instance of a machine has said its end, or a later one has
+// announced itself.
+func (f *Fleet) awaitReplaced(ctx context.Context, machine, instance string) error {
+	for {
+		f.mu.Lock()
+		s, ok := f.seen[machine]
+		changed := f.changed
+		f.mu.Unlock()
+		if ok && (s.Instance != instance || s.Gone) {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 func (f *Fleet) onUp(m *nats.Msg) {
@@ -185,22 +196,22 @@ func (f *Fleet) onUp(m *nats.Msg) {
 	if !ok {
 		return
 	}
-	frame, err := decode(m.Data)
+	frame, err := line.Decode(m.Data)
 	if err != nil {
 		return
 	}
 	key := machine + "." + name
 	if l := f.lines.get(key); l != nil {
-		l.receive(frame)
-	} else if out := f.lines.late(key); out != nil && frame.kind != kindReset { // the last acknowledgement was lost
-		out(resetOf(schema.LineUnknown, "the line has ended"))
+		l.Receive(frame)
+	} else if out := f.lines.late(key); out != nil && frame.Kind != line.KindReset { // the last acknowledgement was lost
+		out(line.ResetOf(schema.LineUnknown, "the line has ended"))
 	}
 }
 
 // List listens for announcements for a little longer than the time between two of a
 // machine, and returns them, sorted by name.
 func List(ctx context.Context, b *broker.Broker) ([]schema.Machine, error) {
-	f := &Fleet{broker: b, timing: DefaultTiming(), seen: map[string]sighting{}, changed: make(chan struct{})}
+	f := &Fleet{broker: b, timing: line.DefaultTiming(), seen: map[string]sighting{}, changed: make(chan struct{})}
 	sub, err := b.BulkConn().Subscribe(subjects.MachinesFilter, f.onPresence) //nolint:forbidigo // this package is under broker
 	if err != nil {
 		return nil, fmt.Errorf("listen for machines: %w", err)
@@ -218,4 +229,21 @@ func List(ctx context.Context, b *broker.Broker) ([]schema.Machine, error) {
 	}
 	list, _ := f.list()
 	return list, nil
+}
+
+// Retire announces, as the admin, that a machine which was shut out is gone, so that clients
+// end their lines to it at once.
+func Retire(b *broker.Broker, machine string) error {
+	epoch := time.Now().UnixMilli()
+	data, err := schema.Encode(&schema.Machine{V: schema.Version, Machine: machine, Instance: InstanceOf(epoch, "retired"), Epoch: epoch, Gone: true})
+	if err == nil {
+		err = b.BulkConn().Publish(subjects.MachinePresence(machine), data) //nolint:forbidigo // this package is under broker
+	}
+	if err == nil {
+		err = b.BulkConn().FlushTimeout(wire.OpTimeout) //nolint:forbidigo // this package is under broker
+	}
+	if err != nil {
+		return fmt.Errorf("announce the end of the machine %s: %w", machine, err)
+	}
+	return nil
 }

@@ -1,20 +1,23 @@
 package machines
 
 import (
-	"fmt"
-	"net"
-	"os"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/turngate/turngate/internal/line"
 )
 
 // lines are the open lines of a process, by their random names.
 type lines struct {
 	mu    sync.Mutex
-	open  map[string]*line
+	open  map[string]opened
 	ended map[string]ending // names that are not used again
+}
+
+// opened is an open line.
+type opened struct {
+	*line.Line
+	short bool // it has one short operation, and takes no slot
 }
 
 // ending is the end of a line.
@@ -27,21 +30,21 @@ type ending struct {
 // the silence after which every side gives a line up.
 const endedTime = 5 * time.Minute
 
-func (s *lines) get(name string) *line {
+func (s *lines) get(name string) *line.Line {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.open[name]
+	return s.open[name].Line
 }
 
-// add keeps a line. It returns false if the name was used before, or if most lines are
-// open; 0: no bound.
-func (s *lines) add(name string, l *line, most int) bool {
+// add keeps a line. It returns false if the name was used before, or if most lines of its
+// kind, short or not, are open; 0: no bound.
+func (s *lines) add(name string, l opened, most int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open == nil {
-		s.open, s.ended = map[string]*line{}, map[string]ending{}
+		s.open, s.ended = map[string]opened{}, map[string]ending{}
 	}
-	if s.open[name] != nil || s.ended[name].out != nil || most > 0 && len(s.open) >= most {
+	if s.open[name].Line != nil || s.ended[name].out != nil || most > 0 && s.number(l.short) >= most {
 		return false
 	}
 	s.open[name] = l
@@ -58,7 +61,7 @@ func (s *lines) remove(name string) {
 			delete(s.ended, old)
 		}
 	}
-	s.ended[name] = ending{now, l.out}
+	s.ended[name] = ending{now, l.Out()} // not the line, which has its bytes
 }
 
 // late returns the way to the other side of a line that has ended; nil: no line had this
@@ -69,25 +72,21 @@ func (s *lines) late(name string) (out func(encoded []byte)) {
 	return s.ended[name].out
 }
 
+// knows reports whether a line of this name is or was open.
+func (s *lines) knows(name string) bool { return s.get(name) != nil || s.late(name) != nil }
+
+// count returns the number of open lines that take a slot.
 func (s *lines) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.open)
+	return s.number(false)
 }
 
-// pair returns two connected ends.
-func pair() (line *net.UnixConn, other *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("open a line: %w", err)
+func (s *lines) number(short bool) (n int) {
+	for _, l := range s.open {
+		if l.short == short {
+			n++
+		}
 	}
-	other = os.NewFile(uintptr(fds[1]), "line")
-	ours := os.NewFile(uintptr(fds[0]), "line")
-	defer ours.Close()
-	conn, err := net.FileConn(ours)
-	if err != nil {
-		other.Close()
-		return nil, nil, fmt.Errorf("open a line: %w", err)
-	}
-	return conn.(*net.UnixConn), other, nil
+	return n
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/internal/line"
+	"github.com/turngate/turngate/internal/telemetry"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -21,7 +23,7 @@ import (
 // Machine serves lines on this host.
 type Machine struct {
 	Broker *broker.Broker
-	Timing Timing
+	Timing line.Timing
 	// Self is the announcement. Its Epoch must be larger than that of every earlier
 	// instance of this machine; Lines, Draining and Gone are filled in.
 	Self schema.Machine
@@ -32,6 +34,10 @@ type Machine struct {
 	Start func(want string, stream *os.File) (Process, error)
 	// Grace is the time that lines have after the end of the context.
 	Grace time.Duration
+	// End ends Serve at once with the error that it gives; nil: nothing does.
+	End <-chan error
+	// Counts counts the lines; nil: nothing does.
+	Counts *telemetry.Lines
 
 	server server
 
@@ -55,16 +61,17 @@ func epochOf(instance string) int64 {
 	return epoch
 }
 
-// ErrFenced means that a later instance of the machine is there.
+// ErrFenced means that a later instance of the machine has begun.
 var ErrFenced = errors.New("a later instance of this machine is there")
 
 // Serve announces the machine and serves lines until the context ends. Then it takes
 // no more lines, waits for the open ones, and says that the machine is gone. It
-// returns ErrFenced if a later instance of the machine announces itself.
+// returns ErrFenced if a later instance of the machine announces itself, and the error of
+// End.
 func (m *Machine) Serve(ctx context.Context) error {
 	m.fenced = make(chan error, 1)
 	m.server = server{
-		broker: m.Broker, timing: m.Timing, most: m.Self.Slots, admit: m.admit,
+		broker: m.Broker, timing: m.Timing, most: m.Self.Slots, admit: m.admit, counts: m.Counts,
 		start: func(o schema.LineOpen, stream *os.File) (Process, error) { return m.Start(o.Want, stream) },
 	}
 	m.server.begin(ctx)
@@ -91,6 +98,8 @@ func (m *Machine) Serve(ctx context.Context) error {
 		case <-tick.C:
 		case err := <-m.fenced:
 			return err
+		case err := <-m.End:
+			return err
 		case <-ctx.Done():
 			return m.drain(tick.C)
 		}
@@ -112,6 +121,8 @@ func (m *Machine) drain(tick <-chan time.Time) error {
 		case <-grace.C:
 			waiting = false
 		case err := <-m.fenced:
+			return err
+		case err := <-m.End:
 			return err
 		}
 	}
@@ -161,13 +172,13 @@ func (m *Machine) onDown(msg *nats.Msg) {
 	if !ok {
 		return
 	}
-	f, err := decode(msg.Data)
+	f, err := line.Decode(msg.Data)
 	if err != nil {
 		return
 	}
 	up := subjects.MachineUp(m.Self.Machine, client, name)
 	if instance != m.Self.Instance {
-		if epochOf(instance) < m.Self.Epoch && f.kind != kindReset { // a later instance answers by itself
+		if epochOf(instance) < m.Self.Epoch && f.Kind != line.KindReset { // a later instance answers by itself
 			m.server.refuse(up, schema.LineFenced, "the instance "+instance+" of the machine has ended")
 		}
 		return
@@ -176,15 +187,20 @@ func (m *Machine) onDown(msg *nats.Msg) {
 }
 
 // admit returns the reason why a line is refused; none: it is not.
-func (m *Machine) admit(o *schema.LineOpen) (reason, text string) {
+func (m *Machine) admit(key string, o *schema.LineOpen) (reason, text string) {
+	client, _, _ := strings.Cut(key, ".")
 	m.mu.Lock()
 	draining := m.draining
 	m.mu.Unlock()
 	switch missing, lacks := m.Self.Missing[o.Want]; {
 	case lacks:
 		return schema.LineUnsupported, missing
-	case o.Want != schema.CanSandbox:
+	case o.Want != schema.CanSandbox && o.Want != schema.CanWorkspace && o.Want != schema.CanDesktop:
 		return schema.LineUnsupported, "a machine has no " + o.Want
+	case o.Want == schema.CanWorkspace && client != subjects.AdminClient:
+		return schema.LineUnsupported, "only the admin works in its workspace"
+	case o.Want == schema.CanDesktop && client != subjects.AdminClient:
+		return schema.LineUnsupported, "only the admin uses its desktop"
 	case draining:
 		return schema.LineDraining, "the machine takes no more work"
 	}

@@ -19,9 +19,11 @@ import (
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/machines"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/line"
+	"github.com/turngate/turngate/internal/telemetry"
 	"github.com/turngate/turngate/internal/testenv"
-	"github.com/turngate/turngate/sandboxes/far"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,11 +32,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type world struct {
 	nats            testenv.NATS
 	fleet           *machines.Fleet
-	timing          machines.Timing
+	timing          line.Timing
 	worker, machine *testenv.Proxy
 }
 
-func newWorld(t *testing.T, timing machines.Timing) *world {
+func newWorld(t *testing.T, timing line.Timing) *world {
 	t.Helper()
 	n := testenv.StartNATS(t)
 	w := &world{nats: n, timing: timing}
@@ -126,7 +128,7 @@ type call struct {
 
 func (w *world) open(t *testing.T, instance, want string) *call {
 	t.Helper()
-	conn, theirs, err := far.Pair()
+	conn, theirs, err := line.Pair()
 	harness.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	c := &call{conn, make(chan schema.LineEnd, 1), stop}
@@ -168,7 +170,7 @@ func (c *call) exchange(t *testing.T, data []byte) {
 // connections of both sides are cut again and again and messages are lost, and the
 // process on the machine runs once.
 func TestBytesArriveThroughCutsAndLosses(t *testing.T) {
-	w := newWorld(t, machines.DefaultTiming())
+	w := newWorld(t, line.DefaultTiming())
 	instance, _ := w.serve(t, 1, nil)
 	w.await(t, instance, nil)
 	w.open(t, instance, schema.CanSandbox).exchange(t, nil)
@@ -199,7 +201,7 @@ func TestBytesArriveThroughCutsAndLosses(t *testing.T) {
 // TestALineOutlivesAPartition: bytes that are written while nothing passes arrive
 // afterwards.
 func TestALineOutlivesAPartition(t *testing.T) {
-	w := newWorld(t, machines.DefaultTiming())
+	w := newWorld(t, line.DefaultTiming())
 	instance, _ := w.serve(t, 1, nil)
 	w.await(t, instance, nil)
 	c := w.open(t, instance, schema.CanSandbox)
@@ -221,17 +223,27 @@ func TestALineOutlivesAPartition(t *testing.T) {
 
 // TestRefusals: each reason reaches the client.
 func TestRefusals(t *testing.T) {
-	w := newWorld(t, machines.DefaultTiming())
-	bare, stop := w.serve(t, 4, func(m *machines.Machine) { m.Self.Missing = map[string]string{schema.CanSandbox: "no namespaces"} })
+	w, metrics := newWorld(t, line.DefaultTiming()), telemetry.New("test")
+	counts := metrics.Lines(2)
+	bare, stop := w.serve(t, 4, func(m *machines.Machine) {
+		m.Self.Missing, m.Counts = map[string]string{schema.CanSandbox: "no namespaces"}, counts
+	})
 	w.await(t, bare, nil)
 	if e := w.open(t, bare, schema.CanSandbox).ends(t); e.Reason != schema.LineUnsupported || e.Text != "no namespaces" {
 		t.Errorf("a machine without sandboxes: %+v", e)
 	}
 	harness.Must(t, stop())
-	instance, stop := w.serve(t, 5, nil)
+	instance, stop := w.serve(t, 5, func(m *machines.Machine) { m.Counts = counts })
 	w.await(t, instance, nil)
+	if e := w.open(t, instance, schema.CanWorkspace).ends(t); e.Reason != schema.LineUnsupported || !strings.Contains(e.Text, "admin") {
+		t.Errorf("a worker in the workspace: %+v", e)
+	}
+	if e := w.open(t, instance, schema.CanDesktop).ends(t); e.Reason != schema.LineUnsupported || !strings.Contains(e.Text, "admin") {
+		t.Errorf("a worker at the desktop: %+v", e)
+	}
 	first, second := w.open(t, instance, schema.CanSandbox), w.open(t, instance, schema.CanSandbox)
 	w.await(t, instance, func(m schema.Machine) bool { return m.Lines == 2 })
+	testenv.ShowsMetrics(t, metrics, `turngate_machine_lines_open{kind="sandbox"} 2`)
 	if e := w.open(t, instance, schema.CanSandbox).ends(t); e.Reason != schema.LineFull {
 		t.Errorf("a third line: %+v", e)
 	}
@@ -245,12 +257,35 @@ func TestRefusals(t *testing.T) {
 	second.exchange(t, harness.Noise(100_000)) // drains
 	harness.Must(t, <-stopped)
 	harness.Must(t, w.fleet.Await(t.Context(), func(all []schema.Machine) bool { return len(all) == 0 })) // at once, by the notice
+	// echo's status is not 0
+	testenv.ShowsMetrics(t, metrics, `turngate_machine_lines_open{kind="sandbox"} 0`, `turngate_machine_lines_total{kind="sandbox",outcome="failed"} 2`)
+	for _, r := range []string{`kind="sandbox",reason="unsupported"`, `kind="workspace",reason="unsupported"`, `kind="desktop",reason="unsupported"`, `kind="sandbox",reason="full"`, `kind="sandbox",reason="draining"`} {
+		testenv.ShowsMetrics(t, metrics, "turngate_machine_lines_refused_total{"+r+"}") // a client may ask twice
+	}
+}
+
+// TestAShortLineHasABound: a client that sends nothing and does not end does not keep the
+// place of an operation on the desktop.
+func TestAShortLineHasABound(t *testing.T) {
+	w := newWorld(t, line.DefaultTiming())
+	instance, _ := w.serve(t, 1, func(m *machines.Machine) { m.Timing.Short = 300 * time.Millisecond })
+	w.await(t, instance, nil)
+	admin, err := machines.NewFleet(w.dial(t, w.nats.URL(), w.nats.AdminCreds(), broker.RoleAdmin, broker.RoleAdmin), subjects.AdminClient, line.DefaultTiming())
+	harness.Must(t, err)
+	t.Cleanup(admin.Close)
+	long := w.open(t, instance, schema.CanSandbox)
+	w.fleet = admin
+	w.await(t, instance, nil)
+	if e := w.open(t, instance, schema.CanDesktop).ends(t); e.Reason != schema.LineClosed || !strings.Contains(e.Text, "within 300ms") {
+		t.Errorf("the end %+v", e)
+	}
+	long.exchange(t, []byte("still here"))
 }
 
 // TestALaterInstanceFences: the earlier one ends, its lines end, and the lines to the
 // later one work. An announcement of the earlier one that comes late changes nothing.
 func TestALaterInstanceFences(t *testing.T) {
-	w := newWorld(t, machines.DefaultTiming())
+	w := newWorld(t, line.DefaultTiming())
 	first, stopFirst := w.serve(t, 1, nil)
 	w.await(t, first, nil)
 	old := w.open(t, first, schema.CanSandbox)
@@ -272,7 +307,7 @@ func TestALaterInstanceFences(t *testing.T) {
 // TestASilentSideIsGivenUp: the machine ends the process of a client that is gone, and
 // the client the line of a machine that is gone.
 func TestASilentSideIsGivenUp(t *testing.T) {
-	w := newWorld(t, machines.Timing{Beat: 100 * time.Millisecond, Silence: 3 * time.Second})
+	w := newWorld(t, line.Timing{Beat: 100 * time.Millisecond, Silence: 3 * time.Second})
 	ended := make(chan struct{}, 1)
 	instance, _ := w.serve(t, 1, func(m *machines.Machine) {
 		m.Start = func(want string, stream *os.File) (machines.Process, error) {
@@ -307,7 +342,7 @@ func TestASilentSideIsGivenUp(t *testing.T) {
 // an answer, and no answer if its message is for an instance that this one does not know.
 // The message is that of docs/machine.md.
 func TestAnEarlierInstanceIsRefused(t *testing.T) {
-	w := newWorld(t, machines.DefaultTiming())
+	w := newWorld(t, line.DefaultTiming())
 	instance, _ := w.serve(t, 5, nil)
 	w.await(t, instance, nil)
 	nc := w.nats.Admin(t).BulkConn() //nolint:forbidigo // a client by the book

@@ -11,6 +11,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/internal/line"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -25,41 +26,34 @@ type Shells struct {
 }
 
 // ServeShells serves operators until Close. serve has the worker's end of each line, which
-// it closes. Its context ends with the line.
-func ServeShells(ctx context.Context, b *broker.Broker, worker string, t Timing, serve func(context.Context, schema.LineOpen, net.Conn) error) (*Shells, error) {
+// it closes. Its context ends with the line. elsewhere reports whether another process of
+// the worker may have the lines to an instance, or for "" any line that is not open here:
+// then that one answers.
+func ServeShells(ctx context.Context, b *broker.Broker, worker string, t line.Timing, serve func(context.Context, schema.LineOpen, net.Conn) error, elsewhere func(instance string) bool) (*Shells, error) {
 	s := &Shells{}
 	s.server = server{
 		broker: b, timing: t, most: maxShells,
-		admit: func(o *schema.LineOpen) (reason, text string) {
+		admit: func(_ string, o *schema.LineOpen) (reason, text string) {
 			if o.Want != schema.CanShell {
 				return schema.LineUnsupported, "a worker has no " + o.Want
 			}
 			return "", ""
 		},
 		start: func(o schema.LineOpen, stream *os.File) (Process, error) { //nolint:contextcheck // a line has the life of the server
-			conn, err := net.FileConn(stream)
-			if err != nil {
-				return Process{}, fmt.Errorf("serve a shell: %w", err)
-			}
-			life, kill := context.WithCancel(s.server.life)
-			return Process{Kill: kill, Wait: func() schema.LineEnd {
-				defer kill()
-				if err := serve(life, o, conn); err != nil {
-					return schema.LineEnd{Status: -1, Text: err.Error()}
-				}
-				return schema.LineEnd{}
-			}}, nil
+			return InProcess(s.server.life, stream, func(life context.Context, conn net.Conn) error { return serve(life, o, conn) })
 		},
 	}
 	s.server.begin(ctx)
-	sub, err := b.BulkConn().Subscribe(subjects.ShellDown(worker, "*"), func(m *nats.Msg) { //nolint:forbidigo // this package is under broker
+	sub, err := b.BulkConn().Subscribe(subjects.ShellDown(worker, "*"), func(m *nats.Msg) { //nolint:forbidigo,contextcheck // this package is under broker; a line has the life of the server
 		name, ok := subjects.ParseShellDown(m.Subject)
 		if !ok {
 			return
 		}
-		if f, err := decode(m.Data); err == nil {
-			s.server.receive(name, subjects.ShellUp(worker, name), f)
+		f, err := line.Decode(m.Data)
+		if err != nil || !s.server.lines.knows(name) && elsewhere(opens(f)) {
+			return
 		}
+		s.server.receive(name, subjects.ShellUp(worker, name), f)
 	})
 	if err == nil {
 		s.sub = sub
@@ -70,6 +64,15 @@ func ServeShells(ctx context.Context, b *broker.Broker, worker string, t Timing,
 		return nil, fmt.Errorf("serve shells of %s: %w", worker, err)
 	}
 	return s, nil
+}
+
+// opens returns the instance to which a message opens a line; "": it opens none.
+func opens(f line.Frame) string {
+	var o schema.LineOpen
+	if f.Kind != line.KindOpen || schema.Decode(f.Data, &o) != nil {
+		return ""
+	}
+	return o.Instance
 }
 
 // Close ends all lines.
@@ -88,8 +91,8 @@ type Shell struct {
 }
 
 // OpenShell opens a line to a worker. It ends with the context.
-func OpenShell(ctx context.Context, b *broker.Broker, worker string, t Timing, o schema.LineOpen) (*Shell, error) {
-	local, other, err := pair()
+func OpenShell(ctx context.Context, b *broker.Broker, worker string, t line.Timing, o schema.LineOpen) (*Shell, error) {
+	local, other, err := line.Pair()
 	if err != nil {
 		return nil, err
 	}
@@ -99,15 +102,15 @@ func OpenShell(ctx context.Context, b *broker.Broker, worker string, t Timing, o
 		_ = local.Close() // nothing was sent
 		return nil, fmt.Errorf("open a line: %w", err)
 	}
-	name := lineName()
+	name := line.NewName()
 	down := subjects.ShellDown(worker, name)
-	l := newLine(local, t, func(m []byte) { publish(b, down, m) })
-	err = l.wants(o)
+	l := line.New(local, t, func(m []byte) { publish(b, down, m) })
+	err = l.Wants(o)
 	var sub *nats.Subscription
 	if err == nil {
 		sub, err = b.BulkConn().Subscribe(subjects.ShellUp(worker, name), func(m *nats.Msg) { //nolint:forbidigo // this package is under broker
-			if f, err := decode(m.Data); err == nil {
-				l.receive(f)
+			if f, err := line.Decode(m.Data); err == nil {
+				l.Receive(f)
 			}
 		})
 	}
@@ -124,7 +127,7 @@ func OpenShell(ctx context.Context, b *broker.Broker, worker string, t Timing, o
 	s := &Shell{Conn: conn, done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
-		s.end = l.run(ctx, func() schema.LineEnd { return schema.LineEnd{} })
+		s.end = l.Run(ctx, func() schema.LineEnd { return schema.LineEnd{} })
 		_ = sub.Unsubscribe() // of a closed connection it is gone
 	}()
 	return s, nil

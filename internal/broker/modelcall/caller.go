@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/internal/traces"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -31,7 +33,7 @@ type Owner interface {
 	Fenced() error
 }
 
-// Caller sends the calls of one rollout to its trainer. It is a gate.Model.
+// Caller sends the calls of one rollout to its trainer. It implements gate.Model.
 type Caller struct {
 	client *Client
 	owner  Owner // nil: the calls are never suspended or fenced
@@ -60,13 +62,13 @@ func (c *Caller) To(shard string) *Caller {
 // an answer. The last frame is the final with the answer, if Complete returns no error.
 // An error that frames returns ends the call, except a fault with schema.CodeBadAnswer:
 // it refuses the answer, and the trainer is asked for another one. maxRefused refusals
-// in a row end the call.
+// in a row end the call. The message carries the trace of the context.
 //
 // Errors are a *schema.Fault (the trainer refused the call, the call's budget is used
 // up, or the call is too large), an error about the key, an error of encoding or
 // storing the call, the error of frames, that of Owner.Fenced, or the context's cause.
-// After any other error than a fault of the trainer or that of Fenced, a trainer that
-// has the call gets a cancel.
+// After any other error than a fault of the trainer or that of Fenced, the trainer gets a
+// cancel: it may have the call, also if no frame came.
 func (c *Caller) Complete(ctx context.Context, call schema.Call, frames func(schema.Frame) error) error {
 	key, err := schema.ParseKey(call.Key)
 	if err != nil {
@@ -110,11 +112,11 @@ func (c *Caller) Tool(ctx context.Context, call schema.ToolCall) (schema.ToolRes
 	return result, asFault("tool", err)
 }
 
-// ask runs a call to its end. done has the numbers of earlier calls of the same kind
-// whose answers have arrived. The call carries them, so that the trainer can
-// forget these answers.
+// ask runs a call to its end. done has the numbers of the answered earlier calls of the same
+// kind. The call carries them, so that the trainer can forget these answers.
 func (c *Caller) ask(ctx context.Context, a *callAttempt, key schema.Key, done *answered, into schema.Message) error {
 	a.client, a.owner, a.trainer, a.budget = c.client, c.owner, key.Rollout.Trainer(), c.wait
+	a.trace = traces.SpanContext(ctx)
 	a.inbox.open()
 	a.answered = done.drain(key.Attempt)
 	c.client.mu.Lock()
@@ -136,7 +138,7 @@ func (c *Caller) ask(ctx context.Context, a *callAttempt, key schema.Key, done *
 	if err == nil { // the owner may be suspended: the answer is valid only if it still owns the rollout
 		err = a.awaitLease(ctx)
 	}
-	if err != nil && a.heard && !isFault(err) && a.fenced() == nil {
+	if err != nil && a.rounds > 0 && !isFault(err) && a.fenced() == nil {
 		a.cancel()
 	}
 	return err
@@ -172,6 +174,7 @@ type callAttempt struct {
 	key            string
 	subject, reply string
 	body           Packed
+	trace          trace.SpanContext // of the call
 	frames         func(schema.Frame) error
 	inbox          mailbox
 	budget         time.Duration
@@ -182,7 +185,6 @@ type callAttempt struct {
 	gen    string // name of the accepted generation
 	genIn  int    // the last round with a frame that was not of another generation
 	deltas int    // number of deltas of gen so far, without a gap
-	heard  bool   // a trainer has the call
 	full   bool   // becomeFull has replaced body
 	spent  time.Duration
 	last   *schema.Fault
@@ -323,14 +325,14 @@ func (a *callAttempt) round(ctx context.Context, into schema.Message) (wait time
 		}
 		if !accepted {
 			a.spent += time.Since(start)
-			accepted, a.heard = true, true
+			accepted = true
 		}
 		due = time.Now().Add(silentAfter)
 		a.inbox.wakeAt(due)
 	}
 }
 
-// noResponders reports whether the server says that nobody subscribes to the call.
+// noResponders reports whether the server says that the call has no subscriber.
 func noResponders(m *nats.Msg) bool { return m.Header.Get("Status") == "503" && len(m.Data) == 0 }
 
 func (a *callAttempt) publish() error {
@@ -343,6 +345,7 @@ func (a *callAttempt) publish() error {
 		m.Header.Set(subjects.HeaderSettled, answeredHeader(a.answered))
 	}
 	maps.Copy(m.Header, a.body.header)
+	traces.Put(m.Header, a.trace)
 	return a.client.conn.PublishMsg(m)
 }
 

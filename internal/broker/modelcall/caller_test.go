@@ -255,29 +255,38 @@ func TestLostDeltaIsAskedForAgain(t *testing.T) {
 	}
 }
 
+// TestEndingACallTellsTheTrainer, which has accepted the call, or may do so later.
 func TestEndingACallTellsTheTrainer(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	cancelled := make(chan struct{})
-	ctx, cancel := context.WithCancelCause(t.Context())
-	b.listen(t, func(a modelcall.IncomingCall) {
-		if a.Cancel {
-			close(cancelled)
-			return
-		}
-		_ = a.Send(b.answer(t, schema.FrameAccept, "g1", 0, nil))
-	})
-	gone := errors.New("the agent has ended")
-	err := b.caller(time.Minute).Complete(ctx, call(1), func(f schema.Frame) error {
-		if f.Kind == schema.FrameAccept {
-			cancel(gone)
-		}
-		return nil
-	})
-	if !errors.Is(err, gone) {
-		t.Fatalf("got %v", err)
+	for name, accepts := range map[string]bool{"accepted": true, "not accepted": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			cancelled := make(chan struct{})
+			gone := errors.New("the agent has ended")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			b.listen(t, func(a modelcall.IncomingCall) {
+				switch {
+				case a.Cancel:
+					close(cancelled)
+				case accepts:
+					_ = a.Send(b.answer(t, schema.FrameAccept, "g1", 0, nil))
+				default:
+					cancel(gone)
+				}
+			})
+			err := b.caller(time.Minute).Complete(ctx, call(1), func(f schema.Frame) error {
+				if f.Kind == schema.FrameAccept {
+					cancel(gone)
+				}
+				return nil
+			})
+			if !errors.Is(err, gone) {
+				t.Fatalf("got %v", err)
+			}
+			<-cancelled
+		})
 	}
-	<-cancelled
 }
 
 func TestCallThatDoesNotFitIsTheAgentsFault(t *testing.T) {

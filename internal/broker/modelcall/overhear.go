@@ -18,7 +18,7 @@ import (
 
 // Bounds of Overhear.
 const (
-	maxOverheard = 1024 // calls of a rollout whose answers are heard
+	maxOverheard = 1024 // open calls of a rollout
 	overheardLag = 1024 // messages that wait; later ones are lost
 )
 

@@ -69,7 +69,7 @@ func (o *overheard) next(t *testing.T, want string) {
 }
 
 // Another process of the trainer hears the calls of a rollout, the pieces of their answers
-// and the answers, also those that come at once, and after a take-over by another worker.
+// and the answers, also immediate answers, and answers after a take-over by another worker.
 func TestOverhear(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -7,9 +7,11 @@ import (
 	"strconv"
 
 	"github.com/nats-io/nats.go"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/internal/traces"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -52,6 +54,8 @@ type IncomingCall struct {
 	ResumeGen string
 	Resume    int // number of deltas of ResumeGen that the worker has
 
+	Trace trace.SpanContext // of the call in its worker; not valid: none
+
 	// Answered has the numbers of earlier calls of this attempt. The worker has
 	// their answers.
 	Answered []int
@@ -63,7 +67,8 @@ type IncomingCall struct {
 // Listen calls handle for every model call to a shard of this trainer, or to all
 // its shards if shard is empty, until stop is called. handle runs on several
 // goroutines at once and may take any time, so a cancel may arrive before the
-// call that it ends.
+// call that it ends. A cancel that arrives while the body of its call is read from
+// the object store ends the read, and the call is not handled.
 func (s *Server) Listen(shard string, handle func(IncomingCall)) (stop func(), err error) {
 	return s.listen(subjects.CallsOf(s.tid, shard), subjects.ParseCall, IncomingCall{}, handle)
 }
@@ -82,6 +87,7 @@ func (s *Server) listen(subject string, parse func(string) (schema.Key, string, 
 		return nil, err
 	}
 	log := s.b.Log()
+	var reading reads
 	all := &handlerPool{sub: sub, handle: func(m *nats.Msg) {
 		key, shard, ok := parse(m.Subject)
 		if !ok {
@@ -92,6 +98,7 @@ func (s *Server) listen(subject string, parse func(string) (schema.Key, string, 
 		switch m.Header.Get(subjects.HeaderKind) {
 		case subjects.KindCancel:
 			a.Cancel = true
+			reading.cancel(m.Subject)
 			handle(a)
 			return
 		case subjects.KindReject:
@@ -103,16 +110,20 @@ func (s *Server) listen(subject string, parse func(string) (schema.Key, string, 
 			log.Warn().Str("call", key.String()).Msg("a call with a foreign reply subject was dropped")
 			return
 		}
-		a.reply = m.Reply
+		a.reply, a.Trace = m.Reply, traces.Of(m.Header)
 		if a.ResumeGen = m.Header.Get(subjects.HeaderGen); a.ResumeGen != "" {
 			a.Resume, _ = strconv.Atoi(m.Header.Get(subjects.HeaderResume))
 		}
 		a.Answered = parseAnswered(m.Header.Get(subjects.HeaderSettled))
-		var err error
-		if a.Body, err = s.unpack(context.Background(), subjects.ArtifactsBucket(s.tid), m.Header, m.Data); err != nil {
+		body, wanted, err := s.body(&reading, m)
+		if !wanted {
+			return
+		}
+		if err != nil {
 			log.Warn().Err(err).Str("call", key.String()).Msg("a call cannot be unpacked; its worker asks again")
 			return
 		}
+		a.Body = body
 		handle(a)
 	}}
 	go all.run()

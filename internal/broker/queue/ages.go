@@ -15,8 +15,8 @@ const (
 	unansweredFor = 3 * time.Minute
 )
 
-// ages reads the ages of queued requests. The server does not answer a credential that
-// may not read them, as those of a trainer that was removed.
+// ages reads the ages of queued requests. The server does not answer a credential that may not
+// read them, such as the ages of a removed trainer.
 type ages struct {
 	mu     sync.Mutex
 	silent map[string]time.Time // by trainer: when the server did not answer

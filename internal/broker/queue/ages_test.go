@@ -9,7 +9,8 @@ import (
 )
 
 // TestAgesThatAreNotAnswered asks for the ages of twelve removed trainers with four lanes
-// each, one after the other, and then for that of a trainer whose lanes are answered.
+// each, one after the other, and then for the age of a trainer with lanes that the server
+// answers.
 func TestAgesThatAreNotAnswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

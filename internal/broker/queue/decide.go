@@ -265,9 +265,9 @@ func claim(r broker.Record[schema.State], f facts) decision {
 	return decision{step: writeClaim, next: next}
 }
 
-// giveBack decides for a rollout whose state names this worker, although it has no job
-// for it. A cancelled one ends; another goes back to the queue. The try counts only if
-// the attempt began here.
+// giveBack decides for a rollout with a state that names this worker, although it has no job
+// for it. A cancelled one ends; another goes back to the queue. The try counts only if the
+// attempt began here.
 func giveBack(r broker.Record[schema.State], f facts) decision {
 	if r.Value.Status == schema.StatusCancelling {
 		return outcome(r, f, schema.StatusCancelled)

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/internal/traces"
 	"github.com/turngate/turngate/subjects"
 )
 
@@ -25,19 +27,26 @@ type delivery struct {
 	seq       uint64 // in the stream
 	delivered uint64 // number of deliveries so far, including this one
 	received  time.Time
-	stored    time.Time // by the server
+	stored    time.Time         // by the server
+	trace     trace.SpanContext // of the process that submitted it
 }
 
 // newDelivery reads the metadata in the ack subject.
-func newDelivery(nc *nats.Conn, subject, ack string, data []byte) (*delivery, error) {
-	meta, err := (&nats.Msg{Reply: ack, Sub: &nats.Subscription{}}).Metadata()
+func newDelivery(nc *nats.Conn, m *nats.Msg) (*delivery, error) {
+	meta, err := (&nats.Msg{Reply: m.Reply, Sub: &nats.Subscription{}}).Metadata()
 	if err != nil {
-		return nil, fmt.Errorf("read the handle %q of a request: %w", ack, err)
+		return nil, fmt.Errorf("read the handle %q of a request: %w", m.Reply, err)
 	}
 	return &delivery{
-		nc: nc, stream: meta.Stream, consumer: meta.Consumer, subject: subjects.LaneSubject(subject), data: data, ack: ack,
-		seq: meta.Sequence.Stream, delivered: meta.NumDelivered, received: time.Now(), stored: meta.Timestamp,
+		nc: nc, stream: meta.Stream, consumer: meta.Consumer, subject: subjects.LaneSubject(m.Subject), data: m.Data, ack: m.Reply,
+		seq: meta.Sequence.Stream, delivered: meta.NumDelivered, received: time.Now(), stored: meta.Timestamp, trace: traces.Of(m.Header),
 	}, nil
+}
+
+// copied returns the message of a copy of the request, with its trace.
+func (d *delivery) copied(subject string, header nats.Header) *nats.Msg {
+	traces.Put(header, d.trace)
+	return &nats.Msg{Subject: subject, Data: d.data, Header: header}
 }
 
 // class returns the class of a parked request; empty for a request of a lane.

@@ -19,7 +19,7 @@ type explorer struct {
 	rules
 }
 
-// rules can differ from those of the code. A mutant breaks one.
+// rules can differ from the rules in the code. A mutant breaks one.
 type rules struct {
 	broken   func(facts, decision) decision // nil: no rule of decide
 	order    map[moveStep]moveStep          // of the steps that move a message; nil: orderly

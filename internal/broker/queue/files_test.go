@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
@@ -20,7 +21,7 @@ func TestAJobsFilesAreKeptForTheRetention(t *testing.T) {
 	harness.Must(t, err)
 	job, err := w.Take(t.Context())
 	harness.Must(t, err)
-	_, err = job.KeepArtifact(t.Context(), "log", []byte("log"))
+	_, err = job.KeepArtifact(t.Context(), "log", broker.FileOf([]byte("log")))
 	harness.Must(t, err)
 	stream, err := b.JetStream(t).Stream(t.Context(), subjects.ObjectStream(subjects.ArtifactsBucket("alpha")))
 	harness.Must(t, err)

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/wire"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
@@ -62,6 +62,9 @@ func (f *fleet) present(ctx context.Context) error {
 	if f.cfg.Load != nil {
 		p.Load = f.cfg.Load()
 	}
+	if f.cfg.Full != nil {
+		p.Full = f.cfg.Full()
+	}
 	for _, j := range f.jobs.claimed() {
 		p.Running = append(p.Running, j.Request.ID)
 	}
@@ -69,7 +72,7 @@ func (f *fleet) present(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := f.broker.JetStream().Publish(ctx, subjects.Presence(f.wid), data, jetstream.WithRetryAttempts(0)); err != nil {
+	if _, err := f.broker.JetStream().Publish(ctx, subjects.Presence(f.wid, f.instance), data, jetstream.WithRetryAttempts(0)); err != nil {
 		return fmt.Errorf("announce worker %s: %w", f.wid, err)
 	}
 	if err := f.broker.BulkConn().Publish(subjects.WorkerStatus(f.wid), data); err != nil {
@@ -78,30 +81,30 @@ func (f *fleet) present(ctx context.Context) error {
 	return nil
 }
 
-// presenceOf reads the presence of a worker; nil: it has none.
-func presenceOf(ctx context.Context, from *broker.Messages, wid string) (*schema.Presence, error) {
-	m, err := from.Last(ctx, subjects.StreamWorkers, subjects.Presence(wid))
+// presenceOf reads the presence of an instance of this worker, and the sequence of its
+// message; 0: it has none.
+func (f *fleet) presenceOf(ctx context.Context, instance string) (p schema.Presence, seq uint64, err error) {
+	m, err := f.broker.Messages.Last(ctx, subjects.StreamWorkers, subjects.Presence(f.wid, instance))
 	if m == nil || err != nil {
-		return nil, err
+		return p, 0, err
 	}
-	var p schema.Presence
 	if err := schema.Decode(m.Data, &p); err != nil {
-		return nil, fmt.Errorf("read the presence of %s: %w", wid, err)
+		return p, m.Sequence, fmt.Errorf("read the presence of %s: %w", f.wid, err)
 	}
-	return &p, nil
+	return p, m.Sequence, nil
 }
 
-// leave removes the presence entry.
-func (f *fleet) leave(ctx context.Context) error {
+// leave removes the presence entry of an instance of this worker.
+func (f *fleet) leave(ctx context.Context, instance string) error {
+	_, seq, err := f.presenceOf(ctx, instance)
+	if seq == 0 {
+		return err
+	}
 	s, err := f.broker.Streams.Open(ctx, subjects.StreamWorkers)
 	if err != nil {
 		return err
 	}
-	m, err := f.broker.Messages.Last(ctx, subjects.StreamWorkers, subjects.Presence(f.wid))
-	if m == nil || err != nil {
-		return err
-	}
-	if err := s.DeleteMsg(ctx, m.Sequence); err != nil {
+	if err := s.DeleteMsg(ctx, seq); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) && !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
 		return fmt.Errorf("remove the presence of %s: %w", f.wid, err)
 	}
 	return nil

@@ -131,7 +131,7 @@ func TestARunningRolloutEndsAlthoughItsTrainerIsFull(t *testing.T) {
 	}
 }
 
-// begun stores the records of a rollout whose worker has died.
+// begun stores the records of a rollout of a dead worker.
 func (b *bench) begun(t testing.TB, r schema.Request) {
 	t.Helper()
 	r.V = schema.Version

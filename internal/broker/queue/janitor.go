@@ -15,6 +15,7 @@ import (
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/wire"
 	"github.com/turngate/turngate/internal/crash"
+	"github.com/turngate/turngate/internal/traces"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -313,6 +314,7 @@ func (j *trainerCheck) requeue(ctx context.Context, id schema.ID, o *watched) er
 	// Two janitors store it once. The id has the sequence of the one before: the
 	// server would drop the next one as its duplicate, although that one is gone.
 	again := &nats.Msg{Subject: subject, Data: m.Data, Header: nats.Header{wire.HeaderMsgID: {fmt.Sprintf("%s.%d.%d.%d", id, o.Value.Attempt, o.Seq, o.again)}}}
+	traces.Put(again.Header, traces.Of(m.Header))
 	seq, err := j.broker.Messages.PutMsg(ctx, again)
 	if err != nil {
 		return fmt.Errorf("make the request of %s again: %w", id, err)

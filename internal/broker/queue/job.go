@@ -26,6 +26,7 @@ var ErrFenced = errors.New("the rollout is another attempt's by now")
 type Job struct {
 	Request schema.Request // with its defaults filled in
 	Attempt int
+	Before  int // number of the attempt before it; 0: none
 
 	by  *resolver
 	ctx context.Context
@@ -282,6 +283,6 @@ func (j *Job) CopyBundle(ctx context.Context, sha string, to io.Writer) error {
 
 // KeepArtifact stores a file of the job, see broker.Objects.PutArtifact. The file is
 // kept at least as long as the rollout.
-func (j *Job) KeepArtifact(ctx context.Context, name string, data []byte) (schema.Artifact, error) {
-	return j.by.broker.Objects.PutArtifact(ctx, j.Request.ID.Trainer(), name, data, j.by.cfg.Retention)
+func (j *Job) KeepArtifact(ctx context.Context, name string, file broker.File) (schema.Artifact, error) {
+	return j.by.broker.Objects.PutArtifact(ctx, j.Request.ID.Trainer(), name, file, j.by.cfg.Retention)
 }

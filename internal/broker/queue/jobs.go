@@ -87,9 +87,9 @@ func (t *jobs) due(next map[schema.ID]time.Time, now time.Time, every time.Durat
 	return out
 }
 
-// began records that the attempt of a job runs here. Entries without a job are of
-// rollouts whose end could not be stored. Another worker may have those by now, so
-// there is a bound; without its entry a rollout gets its try back.
+// began records that the attempt of a job runs here. Entries without a job belong to rollouts
+// with an end that could not be stored. Another worker may have those by now, so there is a
+// bound; without its entry a rollout gets its try back.
 func (t *jobs) began(j *Job) {
 	t.mu.Lock()
 	if len(t.ran) > 2*len(t.of)+maxRan {

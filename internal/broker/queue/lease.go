@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,10 +30,11 @@ const (
 	leaseEnded // the instance is gone: it or its successor has ended the lease
 )
 
-// leases keeps the lease of a worker instance and reads those of others.
+// leases keeps the lease of a worker instance and reads other leases.
 type leases struct {
 	*base
 	jobs      *jobs
+	fleet     *fleet
 	suspended *switchable // on while this instance's lease is in doubt
 }
 
@@ -202,34 +204,48 @@ func (l *leases) progress(ctx context.Context) {
 	}
 }
 
-// retirePredecessors ends the leases of former instances of this worker and releases their
-// queue messages, so that other workers take their rollouts over at once. The
-// caller has the lock of the worker's state directory, so no former instance
-// runs any more.
+// retirePredecessors ends the instances of this worker that no process runs as any more.
 func (l *leases) retirePredecessors(ctx context.Context) error {
-	s, err := l.broker.Streams.Open(ctx, subjects.StreamLeases)
-	if err != nil {
-		return err
+	former := map[string]bool{}
+	for stream, filter := range map[string]string{subjects.StreamLeases: subjects.LeasesOf(l.wid), subjects.StreamWorkers: subjects.PresencesOf(l.wid)} {
+		s, err := l.broker.Streams.Open(ctx, stream)
+		if err != nil {
+			return err
+		}
+		info, err := s.Info(ctx, jetstream.WithSubjectFilter(filter))
+		if err != nil {
+			return fmt.Errorf("look for former instances: %w", err)
+		}
+		for subject := range info.State.Subjects {
+			former[subject[strings.LastIndexByte(subject, '.')+1:]] = true
+		}
 	}
-	info, err := s.Info(ctx, jetstream.WithSubjectFilter(subjects.LeasesOf(l.wid)))
-	if err != nil {
-		return fmt.Errorf("look for leases of former instances: %w", err)
-	}
-	for subject := range info.State.Subjects {
-		if subject == subjects.Lease(l.wid, l.instance) {
+	delete(former, l.instance)
+	for instance := range former {
+		if l.cfg.Lives != nil && l.cfg.Lives(instance) {
 			continue
 		}
-		if _, err := l.broker.JetStream().Publish(ctx, subject, []byte(leaseValueEnded)); err != nil {
-			return fmt.Errorf("end the lease %s: %w", subject, err)
+		if err := l.bury(ctx, instance); err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// bury ends the lease of another instance of this worker and releases its queue messages,
+// so that other workers take its rollouts over at once. The caller knows that no process
+// runs as this instance any more.
+func (l *leases) bury(ctx context.Context, instance string) error {
+	if err := l.write(ctx, instance, leaseValueEnded); err != nil {
+		return err
+	}
 	crash.Here("handover.retired")
-	former, err := presenceOf(ctx, l.broker.Messages, l.wid)
-	if err != nil || former == nil || former.Instance == l.instance {
+	former, seq, err := l.fleet.presenceOf(ctx, instance)
+	if seq == 0 {
 		return err
 	}
 	for _, id := range former.Running {
-		err := l.release(ctx, id, former.Instance)
+		err := l.release(ctx, id, instance)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -240,7 +256,7 @@ func (l *leases) retirePredecessors(ctx context.Context) error {
 			l.log.Warn().Err(err).Str("rollout", string(id)).Msg("a rollout of the former instance was not freed")
 		}
 	}
-	return nil
+	return l.fleet.leave(ctx, instance)
 }
 
 // release returns the message of a former instance's rollout to the queue.

@@ -18,6 +18,7 @@ import (
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/wire"
 	"github.com/turngate/turngate/internal/crash"
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -84,7 +85,7 @@ func (b *base) classes(ctx context.Context, s jetstream.Stream) (all []queued, w
 // needsOf reads the needs of a class from the metadata of its consumer.
 func needsOf(c jetstream.ConsumerConfig) (n schema.Needs, err error) {
 	err = json.Unmarshal([]byte(c.Metadata[metaNeeds]), &n)
-	return n, err
+	return n, rawjson.Plain(err)
 }
 
 // parking settles the messages of requests that a worker cannot run now.
@@ -168,7 +169,7 @@ func (p *parking) park(ctx context.Context, d *delivery, req *schema.Request, to
 		}
 	}
 	crash.Here("park.before")
-	copied := &nats.Msg{Subject: subjects.Parked(to.lane, to.name, req.ID), Data: d.data, Header: nats.Header{wire.HeaderExpect: {"0"}}}
+	copied := d.copied(subjects.Parked(to.lane, to.name, req.ID), nats.Header{wire.HeaderExpect: {"0"}})
 	switch _, err := p.broker.Messages.PutMsg(ctx, copied); {
 	case broker.IsFull(err):
 		return false, nil
@@ -197,7 +198,7 @@ func (p *parking) pass(ctx context.Context, d *delivery, req *schema.Request, la
 		return err
 	}
 	later := p.timing.Unfit << min(d.delivered-1, 2)
-	if slices.ContainsFunc(all, func(x schema.Presence) bool { return !x.Draining && x.Offer.Lacks(req) == nil }) {
+	if able(all, req) {
 		p.unfit.forget(req.ID)
 		return d.nak(later)
 	}

@@ -114,7 +114,7 @@ func TestDelayedRequestsDelayNoOther(t *testing.T) {
 				t.Fatalf("got %s, attempt %d", j.Request.ID, j.Attempt)
 			}
 			harness.Must(t, j.Done(t.Context(), outcome(j)))
-		case <-time.After(2 * time.Minute):
+		case <-time.After(10 * time.Minute):
 			t.Fatalf("%d of 10 requests were taken; %d are parked", i, b.parked(t, 2))
 		}
 	}

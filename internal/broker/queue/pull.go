@@ -209,7 +209,7 @@ func (p *puller) received(m *nats.Msg) (*delivery, error) {
 	status := m.Header.Get("Status")
 	switch {
 	case status == "" || len(m.Data) > 0:
-		return newDelivery(p.broker.BulkConn(), m.Subject, m.Reply, m.Data)
+		return newDelivery(p.broker.BulkConn(), m)
 	case status == "404" || status == "408":
 		return nil, errNoMessage
 	case status == "503" || status == "409" && strings.Contains(strings.ToLower(m.Header.Get("Description")), "deleted"):
@@ -310,8 +310,7 @@ func (a *armed) on(m *nats.Msg) {
 	}
 }
 
-// take hands a message to the waiting slot if it is the first one and the wait
-// is not over.
+// take hands a message to the waiting slot if no message came before and the wait is not over.
 func (a *armed) take(d *delivery) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/turngate/turngate/subjects"
 )
 
-// requests reads the messages of queues, and ends those that no worker can run.
+// requests reads the messages of queues, and ends the ones that no worker can run.
 type requests struct {
 	*base
 	resolver *resolver

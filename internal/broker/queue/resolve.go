@@ -37,6 +37,7 @@ type resolver struct {
 	holds  *holds
 	roster *roster
 	writes *writes
+	spans  *spans
 }
 
 // about returns a resolution for a rollout.
@@ -241,6 +242,7 @@ func (v *resolver) carryOut(ctx context.Context, m *resolution, d decision) erro
 				return broker.ErrMoved // another slot of this worker claims it
 			}
 		}
+		m.own.Before = m.record.Value.Attempt
 		seq, err = v.writes.claim(op, m, &d.next)
 	case writeCommit:
 		seq, err = v.writes.commit(op, m, &d)
@@ -258,6 +260,7 @@ func (v *resolver) carryOut(ctx context.Context, m *resolution, d decision) erro
 	}
 	if err == nil {
 		v.count(m, &d)
+		v.spans.decided(op, m, &d)
 		m.record, m.known = broker.Record[schema.State]{Value: d.next, Seq: seq}, true
 		m.stored = resultUnknown
 		v.jobs.past(&d.next)

@@ -64,13 +64,12 @@ func TestARequestGoesToTheWorkerThatCanRunIt(t *testing.T) {
 	first.Sandbox.Backend, second.Sandbox.Backend = "special", "special"
 	b.Submit(t, first)
 	b.Submit(t, second)
-	start := time.Now()
 	one := takeFrom(t, able)
 	harness.Must(t, one.Done(t.Context(), outcome(one)))
 	two := takeFrom(t, able)
 	harness.Must(t, two.Done(t.Context(), outcome(two)))
-	if took := time.Since(start); one.Attempt != 1 || two.Attempt != 1 || took > 5*time.Second {
-		t.Fatalf("attempts %d and %d after %s", one.Attempt, two.Attempt, took)
+	if one.Attempt != 1 || two.Attempt != 1 {
+		t.Fatalf("attempts %d and %d", one.Attempt, two.Attempt)
 	}
 }
 

@@ -102,7 +102,7 @@ func TestAMissingStreamIsMadeAgain(t *testing.T) {
 			if err := j.CopyBundle(ctx, sha, &got); err != nil || got.String() != name {
 				t.Fatalf("got %q, %v", got.String(), err)
 			}
-			a, err := j.KeepArtifact(ctx, "log", []byte(name))
+			a, err := j.KeepArtifact(ctx, "log", broker.FileOf([]byte(name)))
 			harness.Must(t, err)
 			harness.Must(t, j.Done(ctx, outcome(j)))
 			if _, err := b.Trainer.Records.Result(ctx, id); err != nil {

@@ -60,10 +60,14 @@ func takeFrom(t testing.TB, w *queue.Worker) *queue.Job {
 
 // crashing is a worker with a connection that the test can cut for good. For the
 // other workers it has then crashed, while its process goes on.
-func (b *bench) crashing(t testing.TB, wid string) (side *queue.Worker, crash func()) {
+func (b *bench) crashing(t testing.TB, wid string, change ...func(*queue.WorkerConfig)) (side *queue.Worker, crash func()) {
 	t.Helper()
 	br := b.Dial(t, testenv.AdmitWorker(t, b.Server, wid), broker.InboxFor("worker", wid))
-	side, err := queue.NewWorker(br, queue.WorkerConfig{Worker: wid, Instance: "i1", Slots: 2, Timing: testenv.Quick()})
+	c := queue.WorkerConfig{Worker: wid, Instance: "i1", Slots: 2, Timing: testenv.Quick()}
+	for _, f := range change {
+		f(&c)
+	}
+	side, err := queue.NewWorker(br, c)
 	harness.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -369,8 +373,8 @@ func TestALateResultIsRefused(t *testing.T) {
 	harness.Must(t, second.Done(t.Context(), outcome(second)))
 }
 
-// TestAWorkerStartsBesideARecordThatCannotBeRead has a former instance with a
-// rollout whose state is no record.
+// TestAWorkerStartsBesideARecordThatCannotBeRead has a former instance with a rollout without a
+// valid state record.
 func TestAWorkerStartsBesideARecordThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -380,7 +384,7 @@ func TestAWorkerStartsBesideARecordThatCannotBeRead(t *testing.T) {
 	former := schema.Presence{V: schema.Version, Worker: "w2", Instance: "i0", Slots: 1, Running: []schema.ID{"alpha-1"}, Offer: schema.Offer{Backends: []string{"dummy"}, Agents: []string{}}}
 	data, err := schema.Encode(&former)
 	harness.Must(t, err)
-	_, err = b.JetStream(t).Publish(t.Context(), subjects.Presence("w2"), data)
+	_, err = b.JetStream(t).Publish(t.Context(), subjects.Presence("w2", "i0"), data)
 	harness.Must(t, err)
 	workers, err := b.JetStream(t).Stream(t.Context(), subjects.StreamWorkers)
 	harness.Must(t, err)

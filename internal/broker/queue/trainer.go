@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/internal/traces"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -140,7 +142,8 @@ func (t *Trainer) Submit(ctx context.Context, lane int, requests []schema.Reques
 		if err := t.broker.CheckSize("request "+string(requests[i].ID), len(data)); err != nil {
 			return nil, err
 		}
-		msgs[i] = &nats.Msg{Subject: subjects.Request(lane, t.tid), Data: data, Header: nats.Header{wire.HeaderMsgID: {string(requests[i].ID)}}}
+		msgs[i] = &nats.Msg{Subject: subjects.Request(lane, t.tid), Data: data}
+		msgs[i].Header = requestHeader(ctx, requests[i].ID)
 	}
 	if len(msgs) > 1 {
 		last, err := t.broker.Messages.Batch(ctx, msgs...)
@@ -160,7 +163,7 @@ func (t *Trainer) Submit(ctx context.Context, lane int, requests []schema.Reques
 	}
 	seqs := make([]uint64, len(msgs))
 	for i, m := range msgs {
-		single := &nats.Msg{Subject: m.Subject, Data: m.Data, Header: nats.Header{wire.HeaderMsgID: m.Header[wire.HeaderMsgID]}}
+		single := &nats.Msg{Subject: m.Subject, Data: m.Data, Header: requestHeader(ctx, requests[i].ID)} // without the headers of the batch
 		ack, err := t.broker.JetStream().PublishMsg(ctx, single)
 		if err != nil && len(msgs) > 1 {
 			return seqs, errors.Join(submitError(requests[i].ID, err), errPartly)
@@ -172,6 +175,13 @@ func (t *Trainer) Submit(ctx context.Context, lane int, requests []schema.Reques
 		seqs[i] = ack.Sequence
 	}
 	return seqs, nil
+}
+
+// requestHeader returns the headers of a request: its id, and the trace of the context.
+func requestHeader(ctx context.Context, id schema.ID) nats.Header {
+	h := nats.Header{wire.HeaderMsgID: {string(id)}}
+	traces.Put(h, traces.SpanContext(ctx))
+	return h
 }
 
 func submitError(id schema.ID, err error) error {
@@ -193,6 +203,12 @@ func (t *Trainer) PutBundle(ctx context.Context, data []byte) (string, error) {
 // errors of broker.Objects.Bundle.
 func (t *Trainer) Artifact(ctx context.Context, sha string) ([]byte, error) {
 	return t.broker.Objects.Artifact(ctx, t.tid, sha)
+}
+
+// CopyArtifact is Artifact, but writes the file to a writer, see
+// broker.Objects.CopyArtifact.
+func (t *Trainer) CopyArtifact(ctx context.Context, sha string, to io.Writer) error {
+	return t.broker.Objects.CopyArtifact(ctx, t.tid, sha, to)
 }
 
 // Queued reports whether the queue still has the message of this rollout, at that

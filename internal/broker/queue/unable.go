@@ -37,7 +37,9 @@ func (j *trainerCheck) unable(ctx context.Context, now fleetView) error {
 	errs := []error{j.restore(ctx, s, all, waiting)} // each of one class; the others are still looked after
 	var there []schema.Presence
 	for _, p := range now.present {
-		there = append(there, *p)
+		all := *p
+		all.Offer = *p.Offer.AllWork() // an outage of a service ends no rollout
+		there = append(there, all)
 	}
 	seen, workers := map[class]*absenceTimer{}, schema.FleetOf(there)
 	for _, c := range all {

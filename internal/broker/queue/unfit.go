@@ -67,11 +67,16 @@ func (u *unfit) review(all []schema.Presence, t broker.Timing) {
 	now := time.Now()
 	u.looks.look(now, 4*lookEvery(t))
 	for id, x := range u.wanting {
-		able := slices.ContainsFunc(all, func(p schema.Presence) bool { return !p.Draining && p.Offer.Lacks(x.req) == nil })
-		if able || now.Sub(x.first) > 2*t.NoCapable {
+		if able(all, x.req) || now.Sub(x.first) > 2*t.NoCapable {
 			delete(u.wanting, id)
 		}
 	}
+}
+
+// able reports whether a live worker can run a request, now or when its backends work
+// again.
+func able(all []schema.Presence, r *schema.Request) bool {
+	return slices.ContainsFunc(all, func(p schema.Presence) bool { return !p.Draining && p.Offer.AllWork().Lacks(r) == nil })
 }
 
 // lookEvery is the interval at which seek reads the presence of every worker.

@@ -16,6 +16,7 @@ import (
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/wire"
 	"github.com/turngate/turngate/internal/telemetry"
+	"github.com/turngate/turngate/internal/traces"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -29,11 +30,16 @@ type WorkerConfig struct {
 	Shells   bool                // this worker runs commands of operators
 	Offer    func() schema.Offer // its current offer; nil: it can run every request
 	Load     func() *schema.Load // of the worker and its host; nil: it is not announced
-	Timing   broker.Timing       // default DefaultTiming
+	Full     func() string       // reason for which the worker takes no request now, "" if it does; nil: it always does
+	// Lives reports whether another process of this worker still runs as an instance; nil:
+	// none does.
+	Lives  func(instance string) bool
+	Timing broker.Timing // default DefaultTiming
 	// Retention is the time that finished rollouts and their artifacts are kept;
 	// 0: for ever.
 	Retention time.Duration
 	Metrics   *telemetry.Queue // nil: none
+	Traces    *traces.Tracer   // nil: none
 }
 
 // Worker is the client for one worker instance. It takes jobs and renews the lease. It
@@ -106,11 +112,11 @@ func NewWorker(b *broker.Broker, c WorkerConfig) (*Worker, error) {
 // newWorker joins the parts of a worker.
 func newWorker(b *base) *Worker {
 	jobs, lanes, holds := newJobs(b.wid, b.instance), newLanes(), newHolds(b)
-	leases := &leases{base: b, jobs: jobs, suspended: newSwitch()}
 	fleet := &fleet{base: b, jobs: jobs, turn: make(chan struct{}, 1)}
+	leases := &leases{base: b, jobs: jobs, fleet: fleet, suspended: newSwitch()}
 	roster := newRoster(b, lanes)
 	puller := newPuller(b, lanes, roster)
-	resolver := &resolver{base: b, jobs: jobs, leases: leases, holds: holds, roster: roster, writes: &writes{b}}
+	resolver := &resolver{base: b, jobs: jobs, leases: leases, holds: holds, roster: roster, writes: &writes{b}, spans: &spans{b}}
 	requests := &requests{b, resolver}
 	return &Worker{
 		base: b, leases: leases, fleet: fleet, holds: holds, roster: roster, puller: puller, slots: newDispatcher(puller, leases.suspended), resolver: resolver, requests: requests,
@@ -124,24 +130,38 @@ func newWorker(b *base) *Worker {
 // jobs before ending the context. At the end Run ends the lease, so that other
 // workers know at once that this instance is gone.
 func (w *Worker) Run(ctx context.Context) error {
-	for try := 0; ; try++ {
-		err := w.leases.retirePredecessors(ctx)
-		if err == nil {
-			break
-		}
-		w.log.Warn().Err(err).Msg("the former instance's rollouts are not freed yet")
-		if wire.Pause(ctx, wire.Backoff(try)) != nil {
-			return nil
-		}
+	if w.insist(ctx, w.leases.retirePredecessors) != nil {
+		return nil
 	}
 	var all sync.WaitGroup
 	for _, f := range []func(context.Context){w.leases.renew, w.leases.progress, w.fleet.announce, w.cancels.serve, w.attaches.serve, w.control.serve, w.janitor.run, w.parking.seek, w.roster.run, w.roster.serve} {
 		all.Go(func() { f(ctx) })
 	}
 	all.Wait()
-	op, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	op, cancel := context.WithTimeout(context.WithoutCancel(ctx), wire.OpTimeout)
 	defer cancel()
-	return errors.Join(w.leases.write(op, w.instance, leaseValueEnded), w.fleet.leave(op))
+	return errors.Join(w.leases.write(op, w.instance, leaseValueEnded), w.fleet.leave(op, w.instance))
+}
+
+// Bury releases the rollouts of another instance of this worker, of which the caller knows
+// that no process runs as it any more. It tries until it succeeds or the context ends.
+func (w *Worker) Bury(ctx context.Context, instance string) error {
+	return w.insist(ctx, func(ctx context.Context) error { return w.leases.bury(ctx, instance) })
+}
+
+// insist frees rollouts of other instances. It tries until it succeeds, or returns the cause
+// of the context's end.
+func (w *Worker) insist(ctx context.Context, free func(context.Context) error) error {
+	for try := 0; ; try++ {
+		err := free(ctx)
+		if err == nil {
+			return nil
+		}
+		w.log.Warn().Err(err).Msg("the rollouts of an instance that has ended are not freed yet")
+		if err := wire.Pause(ctx, wire.Backoff(try)); err != nil {
+			return err
+		}
+	}
 }
 
 // Drain announces that this worker takes no new requests.

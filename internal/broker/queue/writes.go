@@ -58,7 +58,7 @@ func (w *writes) claim(ctx context.Context, m *resolution, next *schema.State) (
 
 // requestCopy is the message of the copy of a request.
 func requestCopy(id schema.ID, d *delivery) *nats.Msg {
-	return &nats.Msg{Subject: subjects.RequestCopy(id), Data: d.data, Header: nats.Header{subjects.HeaderSubject: {d.subject}}}
+	return d.copied(subjects.RequestCopy(id), nats.Header{subjects.HeaderSubject: {d.subject}})
 }
 
 // copy writes the copy of a claimed request. Without the copy no worker could

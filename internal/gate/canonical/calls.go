@@ -222,7 +222,7 @@ func (x *changes) restore(i int, call *ToolCall, c *Calls) {
 	}
 }
 
-// changes are those of one message.
+// changes are the changes to one message.
 type changes struct {
 	any    bool // calls or result differ from the message
 	calls  []changedCall

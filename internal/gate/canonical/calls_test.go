@@ -63,7 +63,7 @@ func TestTheMemoryOfCallsIsBounded(t *testing.T) {
 }
 
 // TestAnotherGenerationOfACall: the same model call may get another answer before one
-// is delivered, and the ids are those of the last one.
+// is delivered, and the last one's ids count.
 func TestAnotherGenerationOfACall(t *testing.T) {
 	var c Calls
 	deliver(t, &c, 1, said("x", "{}"))

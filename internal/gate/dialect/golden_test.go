@@ -214,3 +214,30 @@ func golden(t *testing.T, file, got string) {
 		t.Errorf("%s is not what it was; run with -update and look at the difference\n%s", file, got)
 	}
 }
+
+// TestAFieldOfAnotherFormIsNamed: the agent reads the field, the value and a valid form,
+// and no type of this program.
+func TestAFieldOfAnotherFormIsNamed(t *testing.T) {
+	const path = "/v1beta/models/policy:generateContent"
+	for _, tt := range []struct {
+		d          dialect.Dialect
+		path, body string
+		says       string
+	}{
+		{gemini.Dialect{}, path, `{"contents":[{"parts":[{"text":"x"}]}],"tools":[{"functionDeclarations":[{"name":5}]}]}`, "name: a number is not valid: want a string"},
+		{gemini.Dialect{}, path, `{"contents":[{"parts":[{"text":"x"}]}],"toolConfig":{"functionCallingConfig":{"allowedFunctionNames":[[]]}}}`, "functionCallingConfig.allowedFunctionNames[0]: an array is not valid: want a string"},
+		{gemini.Dialect{}, path, `{"contents":[{"parts":[{"inlineData":{"data":true}}]}]}`, "inlineData: data: a boolean is not valid: want a string"},
+		{gemini.Dialect{}, path, `{"contents":[{"parts":[{"fileData":"x"}]}]}`, "fileData: a string is not valid: want an object"},
+		{anthropic.Dialect{}, "/", `{"messages":[{"role":"user","content":[{"type":"image","source":"x"}]}]}`, "source: a string is not valid: want an object"},
+		{anthropic.Dialect{}, "/", `{"messages":[{"role":"user","content":"x"}],"tools":[{"name":{}}]}`, "name: an object is not valid: want a string"},
+		{anthropic.Dialect{}, "/", `{"messages":[{"role":"user","content":"x"}],"tool_choice":"auto"}`, "a string is not valid: want an object"},
+		{responses.Dialect{}, "/", `{"input":"x","text":{"format":"json"}}`, "a string is not valid: want an object"},
+		{responses.Dialect{}, "/", `{"input":"x","tool_choice":[1]}`, "an array is not valid: want an object"},
+		{responses.Dialect{}, "/", `{"input":"x","tools":[{"type":"function","name":7}]}`, "name: a number is not valid: want a string"},
+		{responses.Dialect{}, "/", `{"input":"x","tools":[{"type":"custom","name":"f","format":"x"}]}`, "a string is not valid: want an object"},
+	} {
+		if _, err := gatetest.Decode(tt.d, tt.path, tt.body); err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "Go ") {
+			t.Errorf("%s %s: %v, want it to say %q", tt.d.Name(), tt.body, err, tt.says)
+		}
+	}
+}

@@ -112,7 +112,7 @@ func talkWithIDs(t *testing.T, f Fixture, mode string, ids []string, usable *reg
 		return saying(said, "tool_calls")(ctx, c, frames)
 	}}, schema.GateOptions{Stream: mode}, o.hear)
 	body := f.Body("hi", false)
-	var seen, own []string // ids of all turns: the agent's, and those of the conversation
+	var seen, own []string // ids of all turns: the agent's, and the conversation's
 	var before []json.RawMessage
 	for turn = 1; turn <= 3; turn++ {
 		status, streamed := h.Ask(strings.Replace(f.Body("hi", true), "hi", fmt.Sprint("streamed ", turn), 1))

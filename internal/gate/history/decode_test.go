@@ -62,7 +62,7 @@ func checkDecoded(t *testing.T, got, fresh schema.Call) {
 	if got.Replaced > fresh.Replaced {
 		t.Fatalf("remembering: %d replaced characters, fresh: %d", got.Replaced, fresh.Replaced)
 	}
-	got.Replaced = fresh.Replaced // it counts those of the new part
+	got.Replaced = fresh.Replaced // got counts the new part alone
 	if !reflect.DeepEqual(got, fresh) {
 		t.Fatalf("remembering: %s, fresh: %s", gatetest.Shown(got), gatetest.Shown(fresh))
 	}

@@ -26,7 +26,7 @@
 //
 //  1. A Reader decodes a body to the same call as a new Reader with the same
 //     remembered answers, independent of the bodies before. Only the call's Replaced
-//     differs: it is the number of replaced characters in the new part of the body.
+//     differs: it counts the replaced characters in the new part of the body.
 //  2. Values of a returned Request never change and do not alias a body: bodies
 //     are extended in place and their memory is used again. Reader.Decode copies
 //     the values that a dialect may pass on, see dialect.Decoder.

@@ -3,6 +3,7 @@
 package agentrun
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -23,6 +24,7 @@ import (
 	"github.com/turngate/turngate/internal/rollout/record"
 	"github.com/turngate/turngate/internal/rollout/stage"
 	"github.com/turngate/turngate/internal/toolserver"
+	"github.com/turngate/turngate/internal/traces"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
@@ -34,8 +36,10 @@ type Config struct {
 	Timing gate.Timing
 	Memory *gate.Memory // shared by the gates of a worker; nil: the gate's own
 	// Tool makes the trainer run one of its tools.
-	Tool   func(ctx context.Context, c schema.ToolCall) (schema.ToolResult, error)
-	Person Person // is the agent agents.Person; nil: there is none
+	Tool         func(ctx context.Context, c schema.ToolCall) (schema.ToolResult, error)
+	TraceContent bool                // add the texts of calls to their spans
+	CallMetrics  *traces.CallMetrics // nil: calls are not measured
+	Person       Person              // is the agent agents.Person; nil: there is none
 }
 
 // Person does a task at a terminal. A call begins one run: it returns
@@ -95,6 +99,8 @@ type Outcome struct {
 // A failure of the agent is a fault in the outcome.
 func (r *Runs) Run(ctx context.Context, s *plan.Step) (out Outcome, err error) {
 	err = r.stages.Run(ctx, s.Phase("agent"), 0, func(ctx context.Context, p *record.Phase) (err error) {
+		traces.Note(ctx, "invoke_agent "+r.agent.Name, traces.Operation.String("invoke_agent"), traces.AgentName.String(r.agent.Name), traces.AgentVersion.String(r.agent.Version),
+			traces.Provider.String("turngate"), traces.Conversation.String(string(r.q.ID)), traces.RequestModel.String(r.q.Model.Name))
 		out, err = r.run(ctx, s, p)
 		return err
 	})
@@ -210,9 +216,10 @@ func (r *Runs) openGate(ctx context.Context, s *plan.Step) (agents.Launch, error
 	if err != nil {
 		return l, err
 	}
+	calls := traced{answers, ctx, q, r.rec, r.CallMetrics, r.TraceContent}
 	before := r.session
 	r.session = gate.Open(ctx, gate.Config{
-		Rollout: q.ID, Attempt: r.Place.Attempt, ModelName: q.Model.Name, Options: q.Gate, Model: answers, Dialects: gate.Dialects(), Tag: r.agent.Tag, Memory: r.Memory, Tools: q.Agent.Tools, CallTool: r.Tool,
+		Rollout: q.ID, Attempt: r.Place.Attempt, ModelName: q.Model.Name, Options: q.Gate, Model: calls, Dialects: gate.Dialects(), Tag: r.agent.Tag, Memory: r.Memory, Tools: q.Agent.Tools, CallTool: calls.tool(r.Tool),
 		Observer: r.rec.Calls, Timing: r.Timing, Before: before, Log: r.rec.Log,
 	})
 	r.rec.Secret(r.session.Key())
@@ -245,7 +252,7 @@ func (r *Runs) command(ctx context.Context, s *plan.Step, l agents.Launch) (sand
 			return sandboxes.Cmd{}, err
 		}
 		for path, f := range all {
-			if err := files.Write(ctx, path, f.Data, f.Mode, user); err != nil {
+			if err := files.Write(ctx, path, bytes.NewReader(f.Data), f.Mode, user); err != nil {
 				return sandboxes.Cmd{}, err
 			}
 		}

@@ -11,8 +11,7 @@ import (
 
 // loginPath is the first file that a login shell reads after /etc/profile, which
 // sets PATH anew in many distributions. Several agents run each command in a login
-// shell and would lose the PATH of the image. The file is there only while the
-// agent runs.
+// shell and would lose the PATH of the image. The file exists only while the agent runs.
 const loginPath = "/etc/profile.d/00-turngate.sh"
 
 // hasProfile reports whether the agent's login shells would read /etc/profile.
@@ -29,7 +28,7 @@ func (r *Runs) hasProfile(ctx context.Context) (bool, error) {
 
 // keepLoginPath gives login shells the agent's PATH.
 func (r *Runs) keepLoginPath(ctx context.Context, path string) error {
-	err := r.Place.Main.Files().Write(ctx, loginPath, []byte("export PATH='"+strings.ReplaceAll(path, "'", `'\''`)+"'\n"), 0o644, "root")
+	err := r.Place.Main.Files().Write(ctx, loginPath, strings.NewReader("export PATH='"+strings.ReplaceAll(path, "'", `'\''`)+"'\n"), 0o644, "root")
 	if errors.Is(err, sandboxes.ErrLost) || ctx.Err() != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/internal/programs"
+	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/internal/rollout/ends"
 	"github.com/turngate/turngate/internal/rollout/place"
 	"github.com/turngate/turngate/internal/rollout/stage"
@@ -64,7 +65,7 @@ func (r *Runs) equip(ctx context.Context, dir, user string, env map[string]strin
 // putStubs writes programs into a folder.
 func (r *Runs) putStubs(ctx context.Context, bin, user string, stubs map[string][]byte) error {
 	for name, script := range stubs {
-		if err := r.Place.Main.Files().Write(ctx, bin+"/"+name, script, 0o755, user); err != nil {
+		if err := r.Place.Main.Files().Write(ctx, bin+"/"+name, bytes.NewReader(script), 0o755, user); err != nil {
 			return fmt.Errorf("put %s into the sandbox: %w", name, err)
 		}
 	}
@@ -88,7 +89,7 @@ func (r *Runs) lookFor(ctx context.Context, user string, env map[string]string) 
 	}
 	var report programs.Report
 	if err := json.Unmarshal(out.Bytes(), &report); err != nil || !exit.OK() {
-		return report, fmt.Errorf("look for programs: %s: %w", exit, errors.Join(err, errors.New(schema.Clip(errOut.String(), 500))))
+		return report, fmt.Errorf("look for programs: %s: %w", exit, errors.Join(rawjson.Plain(err), errors.New(schema.Clip(errOut.String(), 500))))
 	}
 	return report, nil
 }

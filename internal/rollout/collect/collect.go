@@ -1,4 +1,4 @@
-// Package collect keeps what an agent has left, as artifacts of its rollout and for a
+// Package collect keeps the files that an agent has left, as artifacts of its rollout and for a
 // separate verifier.
 package collect
 
@@ -14,8 +14,8 @@ import (
 
 // Step runs the task's hooks, then end, which ends the agent's processes, and keeps the
 // agent's logs and sessions and the artifacts of the rules. It returns the artifacts for
-// a separate verifier. A missing or too large artifact adds a note and does
-// not fail the step; only artifacts beyond maxRestored do.
+// a separate verifier, which the caller closes, also after an error. A missing or too large
+// artifact adds a note and does not fail the step; only artifacts beyond maxRestored do.
 func Step(ctx context.Context, p *place.Place, s *plan.Step, log *record.AgentLog, end func(context.Context) error) ([]Kept, error) {
 	main, others := hooks(s)
 	// Hooks may inspect processes that the agent left running.
@@ -40,7 +40,7 @@ func Step(ctx context.Context, p *place.Place, s *plan.Step, log *record.AgentLo
 		return c.kept, err
 	}
 	if err := runHooks(ctx, p, s, others); err != nil {
-		return nil, err
+		return c.kept, err
 	}
 	err = p.Stages.Run(ctx, s.Phase("artifacts/services"), limit, func(ctx context.Context, _ *record.Phase) error { return c.finish(ctx) })
 	return c.kept, err
@@ -49,10 +49,8 @@ func Step(ctx context.Context, p *place.Place, s *plan.Step, log *record.AgentLo
 // keepLogs keeps the agent's output, its logs and its session files.
 func keepLogs(ctx context.Context, p *place.Place, s *plan.Step, log *record.AgentLog) error {
 	rec := p.Stages.Record
-	for name, data := range log.Files() {
-		if err := rec.Keep(ctx, s.Artifact(name), data); err != nil {
-			return err
-		}
+	if err := log.Keep(ctx, rec, s.Artifact); err != nil {
+		return err
 	}
 	wanted := []schema.ArtifactRule{{Source: place.AgentLogs, Destination: "logs/agent"}}
 	if at := p.Agent.Sessions; at != "" {
@@ -63,13 +61,13 @@ func keepLogs(ctx context.Context, p *place.Place, s *plan.Step, log *record.Age
 		if err != nil {
 			return err
 		}
-		if found.data == nil {
+		if found.file == nil {
 			if found.status == "failed" && !found.missing {
 				rec.Note("%s was not kept: %s", w.Source, found.why)
 			}
 			continue
 		}
-		if err := rec.Keep(ctx, s.Artifact(found.name(w.Destination)), found.data); err != nil {
+		if err := rec.KeepFile(ctx, s.Artifact(found.name(w.Destination)), found.file); err != nil {
 			return err
 		}
 	}

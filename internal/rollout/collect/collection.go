@@ -91,6 +91,12 @@ func (c *collection) rule(ctx context.Context, rule schema.ArtifactRule) error {
 	if err != nil {
 		return err
 	}
+	forVerifier := false
+	defer func() {
+		if !forVerifier {
+			found.close()
+		}
+	}()
 	e.Status, e.Type = found.status, found.kind(e.Type)
 	if found.missing && path.Clean(rule.Source) == place.Published {
 		e.Status, e.Type = "empty", "directory"
@@ -100,10 +106,10 @@ func (c *collection) rule(ctx context.Context, rule schema.ArtifactRule) error {
 	if found.folder {
 		e.Exclude = append(append(e.Exclude, rule.Exclude...), found.leftOut...)
 	}
-	if found.data == nil {
+	if found.file == nil {
 		return nil
 	}
-	if err := c.keepForVerifier(rule.Source, found); err != nil {
+	if forVerifier, err = c.keepForVerifier(rule.Source, found); err != nil {
 		return err
 	}
 	if taken {
@@ -112,7 +118,11 @@ func (c *collection) rule(ctx context.Context, rule schema.ArtifactRule) error {
 	if taken || found.status == "empty" && !rule.KeepsWorkdir() {
 		return nil
 	}
-	return c.rec.Keep(ctx, c.step.Artifact(found.name(dest)), found.data)
+	content, err := found.file.Content()
+	if err != nil {
+		return err
+	}
+	return c.rec.Keep(ctx, c.step.Artifact(found.name(dest)), content)
 }
 
 // withLinks reports whether the symbolic links of a folder are kept, too: the verifier of
@@ -121,17 +131,17 @@ func (c *collection) withLinks(rule schema.ArtifactRule) bool {
 	return rule.KeepsWorkdir() || !c.step.Apart() && slices.ContainsFunc(c.place.Request.Artifacts, func(r schema.ArtifactRule) bool { return r.KeepsWorkdir() })
 }
 
-// keepForVerifier keeps an artifact for the separate verifier of the step, if there is
-// one.
-func (c *collection) keepForVerifier(source string, found content) error {
+// keepForVerifier keeps an artifact for the separate verifier of the step. It returns false
+// if there is none.
+func (c *collection) keepForVerifier(source string, found content) (bool, error) {
 	if !c.step.Apart() {
-		return nil
+		return false, nil
 	}
-	if c.restored += int64(len(found.data)); c.restored > maxRestored {
-		return ends.Fail(schema.Faultf("artifacts", schema.CodeTooLarge, schema.WhoAgent, "the verifier's sandbox takes at most %d bytes of artifacts: %s does not fit", int64(maxRestored), source))
+	if c.restored += found.file.Size(); c.restored > maxRestored {
+		return false, ends.Fail(schema.Faultf("artifacts", schema.CodeTooLarge, schema.WhoAgent, "the verifier's sandbox takes at most %d bytes of artifacts: %s does not fit", int64(maxRestored), source))
 	}
-	c.kept = append(c.kept, Kept{source: source, folder: found.folder, mode: found.mode, data: found.data})
-	return nil
+	c.kept = append(c.kept, Kept{source: source, folder: found.folder, mode: found.mode, file: found.file})
+	return true, nil
 }
 
 // filesOf returns the files of the rule's service and the absolute path in it.
@@ -153,5 +163,5 @@ func (c *collection) finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.rec.Keep(ctx, c.step.Artifact(schema.ArtifactManifest), append(data, '\n'))
+	return c.rec.Keep(ctx, c.step.Artifact(schema.ArtifactManifest), record.Text(append(data, '\n')))
 }

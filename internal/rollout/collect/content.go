@@ -7,18 +7,25 @@ import (
 
 	"github.com/turngate/turngate/internal/rollout/place"
 	"github.com/turngate/turngate/internal/rollout/record"
+	"github.com/turngate/turngate/internal/spool"
 	"github.com/turngate/turngate/sandboxes"
 )
 
-// content is a file or folder read from a sandbox.
+// content is a file or folder read from a sandbox. The caller closes its file.
 type content struct {
 	status  string // ok, empty or failed
 	why     string
 	missing bool
 	folder  bool
 	mode    fs.FileMode
-	data    []byte   // a tar for a folder; nil: not read
-	leftOut []string // patterns of files that had no room in data
+	file    *spool.File // a tar for a folder; nil: not read
+	leftOut []string    // patterns of files that had no room in it
+}
+
+func (f content) close() {
+	if f.file != nil {
+		f.file.Close()
+	}
 }
 
 func (f content) name(dest string) string {
@@ -50,22 +57,21 @@ func read(ctx context.Context, rec *record.Record, files sandboxes.Files, at str
 		}
 		return content{status: "failed", why: err.Error(), missing: errors.Is(err, fs.ErrNotExist)}, nil
 	}
-	f := content{status: "ok", folder: info.Mode.IsDir(), mode: info.Mode}
+	f := content{status: "ok", folder: info.Mode.IsDir(), mode: info.Mode, file: rec.Files.New()}
 	if f.folder {
 		if list, err := files.List(ctx, at); err == nil && len(list) == 0 {
 			f.status = "empty"
 		}
-		f.data, f.leftOut, err = place.Pack(ctx, rec, files, at, exclude, links)
+		f.leftOut, err = place.Pack(ctx, rec, files, at, f.file, exclude, links)
 	} else {
-		f.data, err = files.Read(ctx, at, record.MaxFile)
+		err = files.Read(ctx, at, f.file, record.MaxFile)
 	}
-	switch {
-	case err == nil && f.data == nil:
-		f.data = []byte{} // the file exists
-	case err != nil && lost(err):
-		return content{}, err
-	case err != nil:
-		f.status, f.why, f.data = "failed", err.Error(), nil
+	if err != nil {
+		f.close()
+		if lost(err) {
+			return content{}, err
+		}
+		f.status, f.why, f.file = "failed", err.Error(), nil
 	}
 	return f, nil
 }

@@ -1,5 +1,5 @@
-// Package ends has the errors by which a stage ends its rollout, and tells whose fault
-// an error of a sandbox is.
+// Package ends has the errors by which a stage ends its rollout, and tells the party at fault
+// for an error of a sandbox.
 package ends
 
 import (
@@ -24,7 +24,10 @@ func (e *Failed) Error() string { return "failed: " + e.Fault.Error() }
 func Fail(f *schema.Fault) error { return &Failed{f} }
 
 // Broken means that the sandbox or the worker is broken. Another attempt may succeed.
-type Broken struct{ Fault *schema.Fault }
+type Broken struct {
+	Fault   *schema.Fault
+	Service *sandboxes.ServiceError // that is the reason; nil: another one
+}
 
 func (e *Broken) Error() string { return e.Fault.Error() }
 
@@ -89,7 +92,7 @@ func Spoils(ctx context.Context, touched *atomic.Bool, took time.Duration, err e
 	return &Spoiled{err}
 }
 
-// blamed reports whether an error tells already whose fault it is.
+// blamed reports whether an error names the party at fault already.
 func blamed(err error) bool {
 	var stop *Failed
 	var spoiled *Spoiled

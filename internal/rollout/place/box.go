@@ -31,6 +31,9 @@ type Box struct {
 	own      bool          // of the agent's sandbox, not of a separate verifier's
 	names    []string      // names of the side-cars, which are reached without the proxy
 	held     *reach.Held   // nil: no command can reach it
+	made     time.Time
+	price    *float64 // in USD per hour; nil: not known
+	counted  sync.Once
 
 	mu  sync.Mutex
 	env map[string]string // variables for commands of this phase
@@ -136,15 +139,24 @@ func (n *Box) shut(ctx context.Context) {
 	} else {
 		n.stages.Record.Telemetry.SandboxClosed(n.backend)
 	}
+	n.count()
 	if n.services != nil {
 		n.services.running.Wait()
 	}
 }
 
+// count adds the time for which the sandbox has existed to the rollout's, once.
+func (n *Box) count() {
+	n.counted.Do(func() { n.stages.Record.Sandbox(time.Since(n.made), n.price) })
+}
+
 // newBox wraps a new sandbox for phases with these networks.
 func newBox(sb sandboxes.Sandbox, backend string, spec *sandboxes.Spec, phases []string, stages *stage.Stages, limits *schema.Limits) *Box {
 	closed := func(network string) bool { return network != schema.NetworkOpen }
-	n := &Box{Sandbox: sb, backend: backend, stages: stages, limits: limits, own: spec.Part == "", mixed: spec.Network == schema.NetworkOpen && slices.ContainsFunc(phases, closed)}
+	n := &Box{Sandbox: sb, made: time.Now(), backend: backend, stages: stages, limits: limits, own: spec.Part == "", mixed: spec.Network == schema.NetworkOpen && slices.ContainsFunc(phases, closed)}
+	if paid, ok := sb.(sandboxes.Paid); ok {
+		n.made = paid.Made()
+	}
 	for _, service := range spec.Services {
 		n.names = append(n.names, service.Name)
 	}

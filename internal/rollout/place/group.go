@@ -39,7 +39,7 @@ type member struct {
 	container schema.Container
 	restart   string
 	argv      []string
-	log       lastLog
+	log       *lastLog
 
 	started, healthy, ended chan struct{} // closed when the service reaches the state
 
@@ -92,6 +92,7 @@ func (n *Box) startGroup(ctx context.Context, p *record.Phase, choice *schema.Sa
 var errNotReady = errors.New("a service is not ready")
 
 func (g *serviceGroup) add(m *member) {
+	m.log = newLastLog(g.stages.Record.Files)
 	m.started, m.healthy, m.ended = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	g.all = append(g.all, m)
 }
@@ -206,7 +207,7 @@ func (g *serviceGroup) run(ctx context.Context, m *member) {
 
 // once runs a service's command to its end and reports whether to restart it.
 func (g *serviceGroup) once(ctx context.Context, m *member) bool {
-	proc, err := m.sb.Start(ctx, sandboxes.Cmd{Args: m.argv, Stdout: &m.log, Stderr: &m.log, OutputLimit: 1 << 50})
+	proc, err := m.sb.Start(ctx, sandboxes.Cmd{Args: m.argv, Stdout: m.log, Stderr: m.log, OutputLimit: 1 << 50})
 	if err != nil {
 		if ctx.Err() == nil {
 			g.fail(m, "did not start: "+err.Error())

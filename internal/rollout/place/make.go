@@ -72,6 +72,9 @@ func (p *Place) newSandbox(ctx context.Context, ph *record.Phase, s schema.Sandb
 		return nil, createFault(err)
 	}
 	box := newBox(sb, backend.Name(), &spec, networks, p.Stages, &q.Limits)
+	if usd, ok := p.Prices[backend.Name()]; ok {
+		box.price = &usd
+	}
 	if line, ok := sb.(reach.Box); ok {
 		box.held = p.Reach.Add(reach.Sandbox{Task: q.Task.Name, Image: s.Image, Backend: backend.Name(), Rollout: q.ID, Part: part, Workdir: sb.Workdir()}, line, box.phaseEnv)
 	}

@@ -1,7 +1,6 @@
 package place
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -11,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/turngate/turngate/internal/rollout/record"
+	"github.com/turngate/turngate/internal/spool"
 	"github.com/turngate/turngate/sandboxes"
 )
 
@@ -29,34 +29,33 @@ type sized struct {
 	size int64
 }
 
-// Pack packs a folder, without the paths that exclude matches, and with symbolic links if
-// links is true. If the folder is larger than record.MaxFile, its largest files are
-// left out, such as a sparse file of many gigabytes. A note names them; leftOut has their
-// patterns.
-func Pack(ctx context.Context, rec *record.Record, files sandboxes.Files, at string, exclude []string, links bool) (data []byte, leftOut []string, err error) {
-	var b bytes.Buffer
+// Pack packs a folder into an empty file, without the paths that exclude matches, and with
+// symbolic links if links is true. If the folder is larger than record.MaxFile, its largest
+// files are left out, such as a sparse file of many gigabytes. A note names them; it returns
+// their patterns.
+func Pack(ctx context.Context, rec *record.Record, files sandboxes.Files, at string, to *spool.File, exclude []string, links bool) (leftOut []string, err error) {
 	o := sandboxes.TarOptions{Limit: record.MaxFile, Exclude: exclude, Links: links}
-	err = files.TarOut(ctx, at, &b, o)
+	err = files.TarOut(ctx, at, to, o)
 	var large *sandboxes.TooLargeError
 	if err == nil || !errors.As(err, &large) {
-		return b.Bytes(), nil, err
+		return nil, err
 	}
 	without, ferr := tooMuch(ctx, files, at, exclude)
 	if ferr != nil || len(without) == 0 {
-		return nil, nil, errors.Join(err, ferr)
+		return nil, errors.Join(err, ferr)
 	}
 	names := make([]string, len(without))
 	for i, f := range without {
 		leftOut = append(leftOut, "./"+strings.NewReplacer("*", `\*`, "?", `\?`, "[", `\[`, `\`, `\\`).Replace(f.path))
 		names[i] = fmt.Sprintf("%s (%d bytes)", f.path, f.size)
 	}
-	b.Reset()
+	to.Reset()
 	o.Exclude = slices.Concat(exclude, leftOut)
-	if err := files.TarOut(ctx, at, &b, o); err != nil {
-		return nil, nil, err
+	if err := files.TarOut(ctx, at, to, o); err != nil {
+		return nil, err
 	}
 	rec.Note("%s was kept without its largest files, since it may have %d bytes: %s", at, int64(record.MaxFile), strings.Join(names, ", "))
-	return b.Bytes(), leftOut, nil
+	return leftOut, nil
 }
 
 // tooMuch returns the fewest files without which a folder is small enough. It returns

@@ -18,7 +18,7 @@ import (
 
 const (
 	// Installed is the path of an agent's packages in its sandbox.
-	Installed = "/.turngate/agent"
+	Installed = sandboxes.AgentPath
 	// AgentDir is a writable folder for an agent's configuration and state.
 	AgentDir = "/tmp/.turngate-agent"
 	// AgentLogs is the folder for logs of an agent or of the task's solution.
@@ -42,6 +42,7 @@ type Config struct {
 	Owner     string // marks the sandboxes on their host
 	Backends  []sandboxes.Backend
 	Caps      Caps
+	Prices    map[string]float64 // of a sandbox, in USD per hour, by backend
 	Agent     agents.Spec
 	Cache     agents.Cache
 	Bundle    *tasks.Bundle
@@ -200,6 +201,7 @@ func (p *Place) Keep() (reach.Sandbox, error) {
 		return kept, err
 	}
 	p.Stages.Clock.Drop(b)
+	b.count()
 	if b == p.second {
 		p.second = nil
 	} else {

@@ -35,7 +35,7 @@ func Script(ctx context.Context, rec *record.Record, sb sandboxes.Sandbox, at st
 			return nil, fmt.Errorf("read %s: %w", at, err)
 		}
 		content = bytes.ReplaceAll(content, []byte("\r\n"), []byte("\n"))
-		if err := sb.Files().Write(ctx, at, content, 0o755, owner); err != nil {
+		if err := sb.Files().Write(ctx, at, bytes.NewReader(content), 0o755, owner); err != nil {
 			return nil, err
 		}
 		rec.Note("%s has CR LF line ends and ran with LF", at)

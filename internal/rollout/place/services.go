@@ -1,11 +1,9 @@
 package place
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"path"
-	"sync"
 
 	"github.com/turngate/turngate/internal/rollout/ends"
 	"github.com/turngate/turngate/internal/rollout/plan"
@@ -57,10 +55,15 @@ func (g *serviceGroup) keepFiles(ctx context.Context) error {
 			if why != "" {
 				g.stages.Record.Note("service %s %s", m.name, why)
 			}
-			if data := m.log.bytes(); len(data) > 0 {
-				if err := g.stages.Record.Keep(ctx, g.prefix+"services/"+m.name+".log", data); err != nil {
-					return err
-				}
+			if m.log.empty() {
+				continue
+			}
+			log := g.stages.Record.Files.New()
+			if err := m.log.copyTo(log); err != nil {
+				return err
+			}
+			if err := g.stages.Record.KeepFile(ctx, g.prefix+"services/"+m.name+".log", log); err != nil {
+				return err
 			}
 		}
 		for _, f := range g.folders {
@@ -84,7 +87,9 @@ func (g *serviceGroup) keepFolder(ctx context.Context, name, as string) error {
 			if list, err := m.sb.Files().List(ctx, mount.Path); err == nil && len(list) == 0 {
 				return nil
 			}
-			data, _, err := Pack(ctx, g.stages.Record, m.sb.Files(), path.Clean(mount.Path), nil, false)
+			packed := g.stages.Record.Files.New()
+			defer packed.Close()
+			_, err := Pack(ctx, g.stages.Record, m.sb.Files(), path.Clean(mount.Path), packed, nil, false)
 			if errors.Is(err, sandboxes.ErrLost) && !ends.Ruined(err) || ctx.Err() != nil {
 				return err
 			}
@@ -92,52 +97,8 @@ func (g *serviceGroup) keepFolder(ctx context.Context, name, as string) error {
 				g.stages.Record.Note("the folder %s was not kept: %v", name, err)
 				return nil
 			}
-			return g.stages.Record.Keep(ctx, as, data)
+			return g.stages.Record.KeepFile(ctx, as, packed)
 		}
 	}
 	return nil
-}
-
-// maxServiceLog is the maximum number of bytes kept of a service's output. The
-// last ones are kept.
-const maxServiceLog = 1 << 20
-
-// lastLog keeps the end of a service's output.
-type lastLog struct {
-	mu      sync.Mutex
-	buf     []byte
-	dropped int64
-}
-
-func (l *lastLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.buf = append(l.buf, p...)
-	if over := len(l.buf) - maxServiceLog; over > maxServiceLog/4 { // cut seldom, not for each line
-		l.buf = append(l.buf[:0], l.buf[over:]...)
-		l.dropped += int64(over)
-	}
-	return len(p), nil
-}
-
-func (l *lastLog) bytes() []byte {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.dropped > 0 {
-		return append([]byte("[…]\n"), l.buf...)
-	}
-	return bytes.Clone(l.buf)
-}
-
-func (l *lastLog) empty() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.buf) == 0
-}
-
-// end returns the end of the output, at most limit bytes.
-func (l *lastLog) end(limit int) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return string(bytes.TrimSpace(l.buf[max(len(l.buf)-limit, 0):]))
 }

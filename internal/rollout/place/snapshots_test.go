@@ -28,7 +28,7 @@ func (c *copied) Remove(context.Context) error {
 
 func key(n byte) snapshotKey { return snapshotKey{n} }
 
-// runSnapshots returns snapshots whose Run ends with stop.
+// runSnapshots returns running snapshots; stop ends their Run.
 func runSnapshots(t *testing.T) (s *Snapshots, failures *atomic.Int32, stop func()) {
 	t.Helper()
 	failures = &atomic.Int32{}

@@ -24,13 +24,12 @@ func (f touchedFiles) try(ctx context.Context, operation func() error) error {
 	return ends.Spoils(ctx, f.touched, time.Since(start), err)
 }
 
-func (f touchedFiles) Read(ctx context.Context, path string, limit int64) (data []byte, err error) {
-	err = f.try(ctx, func() (err error) { data, err = f.Files.Read(ctx, path, limit); return err })
-	return data, err
+func (f touchedFiles) Read(ctx context.Context, path string, w io.Writer, limit int64) error {
+	return f.try(ctx, func() error { return f.Files.Read(ctx, path, w, limit) })
 }
 
-func (f touchedFiles) Write(ctx context.Context, path string, data []byte, mode fs.FileMode, owner string) error {
-	return f.try(ctx, func() error { return f.Files.Write(ctx, path, data, mode, owner) })
+func (f touchedFiles) Write(ctx context.Context, path string, r io.Reader, mode fs.FileMode, owner string) error {
+	return f.try(ctx, func() error { return f.Files.Write(ctx, path, r, mode, owner) })
 }
 
 func (f touchedFiles) Stat(ctx context.Context, path string) (info sandboxes.FileInfo, err error) {

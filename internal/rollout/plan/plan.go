@@ -68,7 +68,7 @@ func UserOf(q *schema.Request, user string) string {
 	return cmp.Or(user, q.Sandbox.User)
 }
 
-// Of returns the steps of a request. It refuses a task that lacks what its agent or a
+// Of returns the steps of a request. It refuses a task that lacks a part that its agent or a
 // verifier needs.
 func Of(q *schema.Request, bundle *tasks.Bundle, agent *agents.Spec) ([]*Step, error) {
 	steps := stepsOf(q, bundle)

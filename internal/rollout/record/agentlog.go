@@ -1,11 +1,14 @@
 package record
 
 import (
-	"bytes"
+	"context"
+	"errors"
 	"io"
 	"strings"
+	"unicode"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/spool"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -25,7 +28,7 @@ type AgentLog struct {
 // AgentLog returns a log for a run of an agent. parse finds events in its output; nil:
 // it has none. The phase keeps the end of stderr.
 func (r *Record) AgentLog(p *Phase, parse func(line []byte) *agents.Event) *AgentLog {
-	l := &AgentLog{calls: r.Calls, out: capped{limit: maxLog}, err: capped{limit: maxLog}}
+	l := &AgentLog{calls: r.Calls, out: capped{r.Files.New(), maxLog}, err: capped{r.Files.New(), maxLog}}
 	r.Calls.forget()
 	stdout := &lineWriter{left: maxLog, line: func(line []byte) {
 		if parse != nil {
@@ -62,16 +65,20 @@ func (l *AgentLog) Finish() {
 // Failed reports whether the last sign of the agent was an error.
 func (l *AgentLog) Failed() bool { return l.lastError != "" }
 
-// Files returns the agent's streams by the names of their artifacts, without empty
-// ones.
-func (l *AgentLog) Files() map[string][]byte {
-	out := map[string][]byte{}
-	for name, s := range map[string]*capped{StdoutName: &l.out, StderrName: &l.err} {
-		if s.buf.Len() > 0 {
-			out[name] = s.buf.Bytes()
+// Keep stores the agent's streams, without empty ones. It ends the log.
+func (l *AgentLog) Keep(ctx context.Context, r *Record, nameOf func(string) string) error {
+	for _, s := range []struct {
+		name string
+		*capped
+	}{{StdoutName, &l.out}, {StderrName, &l.err}} {
+		if s.file.Size() == 0 {
+			continue
+		}
+		if err := r.KeepFile(ctx, nameOf(s.name), s.file); err != nil {
+			return err
 		}
 	}
-	return out
+	return nil
 }
 
 // Why returns the known reasons of the agent's failure as text to append.
@@ -83,22 +90,44 @@ func (l *AgentLog) Why() string {
 	switch {
 	case l.lastError != "":
 		b.WriteString("; it said: " + schema.Clip(l.lastError, 1000))
-	case l.err.buf.Len() > 0:
-		text := strings.TrimSpace(l.err.buf.String())
-		b.WriteString("; stderr: " + text[max(len(text)-1000, 0):])
+	case l.err.file.Size() > 0:
+		b.WriteString("; stderr: " + l.err.last(1000))
 	}
 	return b.String()
 }
 
-// capped keeps the first limit bytes written to it.
+// capped keeps the first bytes written to it, at most limit.
 type capped struct {
-	buf   bytes.Buffer
-	limit int
+	file  *spool.File
+	limit int64
 }
 
 func (c *capped) Write(p []byte) (int, error) {
-	if room := c.limit - c.buf.Len(); room > 0 {
-		c.buf.Write(p[:min(room, len(p))])
+	if room := c.limit - c.file.Size(); room > 0 {
+		_, _ = c.file.Write(p[:min(room, int64(len(p)))]) // it never fails
 	}
 	return len(p), nil
+}
+
+// last returns the last n bytes without white space at the ends of the whole text.
+func (c *capped) last(n int) string {
+	content, err := c.file.Content()
+	if err != nil {
+		return err.Error()
+	}
+	for look := int64(4 * n); ; look *= 4 {
+		look = min(look, content.Size())
+		data := make([]byte, look)
+		if _, err := content.ReadAt(data, content.Size()-look); err != nil && !errors.Is(err, io.EOF) {
+			return err.Error()
+		}
+		if look == content.Size() {
+			text := strings.TrimSpace(string(data))
+			return text[max(len(text)-n, 0):]
+		}
+		text := strings.TrimRightFunc(string(data), unicode.IsSpace)
+		if len(text) >= n {
+			return text[len(text)-n:]
+		}
+	}
 }

@@ -1,7 +1,6 @@
 package record
 
 import (
-	"bytes"
 	"fmt"
 	"sync"
 	"time"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/internal/gate"
+	"github.com/turngate/turngate/internal/spool"
 	"github.com/turngate/turngate/internal/telemetry"
 	"github.com/turngate/turngate/schema"
 )
@@ -27,8 +27,8 @@ const (
 const MaxFile = 64 << 20
 
 // window is how far back, in bytes, the compression of a transcript finds repetitions.
-// Each call repeats the prompt ids of the last one: this finds those of 300,000 tokens.
-// Every rollout has so much memory until it ends.
+// Each call repeats the prompt ids of the last one: this finds the ids of 300,000 tokens. Every
+// rollout has so much memory until it ends.
 const window = 2 << 20
 
 // Calls observes the sessions of the gate: it emits the events of calls and keeps the
@@ -46,7 +46,7 @@ type Calls struct {
 	mu      sync.Mutex
 	queue   []func()
 	working bool
-	lines   bytes.Buffer // compressed lines of the transcript
+	lines   *spool.File // compressed lines of the transcript
 	zip     *zstd.Encoder
 	leftOut int    // number of lines for which the transcript has no room
 	refused string // the trainer's last refusal of a call
@@ -163,21 +163,21 @@ func (c *Calls) write(line *schema.TranscriptLine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.zip == nil {
-		if c.zip, err = zstd.NewWriter(&c.lines, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(window)); err != nil {
+		if c.zip, err = zstd.NewWriter(c.lines, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(window)); err != nil {
 			c.log.Warn().Err(err).Msg("the transcript cannot be written")
 			return
 		}
 	}
-	if c.leftOut > 0 || c.lines.Len()+len(data) > MaxFile { // later lines depend on a line that was left out
+	if c.leftOut > 0 || c.lines.Size()+int64(len(data)) > MaxFile { // later lines depend on a line that was left out
 		c.leftOut++
 		return
 	}
-	_, _ = c.zip.Write(append(data, '\n')) // a write into memory cannot fail
+	_, _ = c.zip.Write(append(data, '\n')) // it never fails
 }
 
 // Transcript is the compressed record of all calls.
 type Transcript struct {
-	data    []byte
+	lines   *spool.File
 	leftOut int // number of lines for which there was no room
 }
 
@@ -192,9 +192,9 @@ func (c *Calls) End() *Transcript {
 	if c.leftOut > 0 {
 		_, _ = fmt.Fprintf(c.zip, "{\"left_out\":%d}\n", c.leftOut)
 	}
-	_ = c.zip.Close() // a write into memory cannot fail
-	c.metrics.TranscriptMade(c.lines.Len())
-	return &Transcript{c.lines.Bytes(), c.leftOut}
+	_ = c.zip.Close() // it never fails
+	c.metrics.TranscriptMade(int(c.lines.Size()))
+	return &Transcript{c.lines, c.leftOut}
 }
 
 // lastRefusal returns the trainer's last refusal of a call since forget.

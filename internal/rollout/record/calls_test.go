@@ -6,20 +6,25 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"io"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/rs/zerolog"
 
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/schema"
 )
 
 // The transcript of an agent with very much output stays bounded in memory, and
 // its last line has the number of lines that were left out.
 func TestATranscriptIsBounded(t *testing.T) {
-	account := New(&schema.Request{ID: "alpha-1"}, 1, "w1", Exits{Log: zerolog.Nop(), Emit: func(*schema.Event) {}, Put: func(_ context.Context, name string, data []byte) (schema.Artifact, error) {
-		return schema.Artifact{Name: name}, nil
+	var kept []byte
+	account := New(&schema.Request{ID: "alpha-1"}, 1, "w1", Exits{Log: zerolog.Nop(), Emit: func(*schema.Event) {}, Put: func(_ context.Context, name string, file broker.File) (schema.Artifact, error) {
+		data, err := io.ReadAll(file.Open())
+		kept = data
+		return schema.Artifact{Name: name}, err
 	}})
 	c := account.Calls
 	noise := make([]byte, 6<<20) // does not compress
@@ -36,17 +41,17 @@ func TestATranscriptIsBounded(t *testing.T) {
 		c.Wait()
 	}
 	made := c.End()
-	data, leftOut := made.data, made.leftOut
+	leftOut := made.leftOut
 	if err := account.KeepTranscript(t.Context(), account.Begin("transcript"), made); err != nil {
 		t.Fatal(err)
 	}
-	if res := account.Result(); res.TranscriptTruncated != leftOut || res.Transcript != TranscriptName || res.Fault == nil || res.Fault.Code != schema.CodeTranscript || res.Fault.Validate() != nil {
+	if res := account.Result(); res.TranscriptTruncated != leftOut || res.Transcript != TranscriptName || res.Fault == nil || res.Fault.Code != schema.CodeTranscript || schema.Validate(res.Fault) != nil {
 		t.Errorf("the result says %d and %+v", res.TranscriptTruncated, res.Fault)
 	}
-	if len(data) > MaxFile || len(data) < MaxFile/2 {
-		t.Errorf("%d bytes were kept, at most %d", len(data), MaxFile)
+	if len(kept) > MaxFile || len(kept) < MaxFile/2 {
+		t.Errorf("%d bytes were kept, at most %d", len(kept), MaxFile)
 	}
-	r, err := zstd.NewReader(bytes.NewReader(data))
+	r, err := zstd.NewReader(bytes.NewReader(kept))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,11 +69,11 @@ func TestATranscriptIsBounded(t *testing.T) {
 		}
 		all = append(all, v)
 	}
-	kept := len(all) - 1
-	if last := all[kept]; last["left_out"] != float64(leftOut) || leftOut == 0 || kept+leftOut != 2*calls {
-		t.Fatalf("%d lines were kept and %d left out of %d; it ends with %v", kept, leftOut, 2*calls, last)
+	n := len(all) - 1
+	if last := all[n]; last["left_out"] != float64(leftOut) || leftOut == 0 || n+leftOut != 2*calls {
+		t.Fatalf("%d lines were kept and %d left out of %d; it ends with %v", n, leftOut, 2*calls, last)
 	}
-	if last := all[kept-1]; last["call"] != float64((kept-1)/2) {
-		t.Fatalf("line %d is of call %v: one is missing before it", kept-1, last["call"])
+	if last := all[n-1]; last["call"] != float64((n-1)/2) {
+		t.Fatalf("line %d is of call %v: one is missing before it", n-1, last["call"])
 	}
 }

@@ -9,23 +9,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/spool"
 	"github.com/turngate/turngate/internal/telemetry"
 	"github.com/turngate/turngate/schema"
 )
 
-// Exits receive what leaves a rollout.
+// Exits receive all data that leaves a rollout.
 type Exits struct {
 	Emit func(*schema.Event)
 	Live func(id schema.ID, attempt, call int, d *schema.Delta)
 	// Put stores a file among the artifacts of the rollout.
-	Put       func(ctx context.Context, name string, data []byte) (schema.Artifact, error)
+	Put       func(ctx context.Context, name string, file broker.File) (schema.Artifact, error)
+	Spool     *spool.Folder // has the files of the rollout until they are stored
 	Log       zerolog.Logger
 	Telemetry *telemetry.Rollouts // nil: none
 }
@@ -35,10 +40,11 @@ type Record struct {
 	Log       zerolog.Logger // of the worker, for lines about this rollout
 	Events    *Events
 	Calls     *Calls
+	Files     *Files
 	Telemetry *telemetry.Rollouts
 
 	secrets *secrets
-	put     func(ctx context.Context, name string, data []byte) (schema.Artifact, error)
+	put     func(ctx context.Context, name string, file broker.File) (schema.Artifact, error)
 
 	mu     sync.Mutex
 	result schema.Result
@@ -49,14 +55,14 @@ type Record struct {
 func New(q *schema.Request, attempt int, worker string, x Exits) *Record {
 	s := &secrets{}
 	r := &Record{
-		Log: maskedLog(s, x.Log), Telemetry: x.Telemetry, secrets: s, put: x.Put,
+		Log: maskedLog(s, x.Log), Telemetry: x.Telemetry, secrets: s, put: x.Put, Files: &Files{folder: x.Spool},
 		Events: &Events{rollout: q.ID, attempt: attempt, secrets: s, send: x.Emit},
 		result: schema.Result{
 			V: schema.Version, ID: q.ID, Trainer: q.Trainer, Group: q.Group, Index: q.Index, Task: q.Task.Name, Attempt: attempt,
 			Status: schema.StatusDone, Worker: worker, Agent: q.Agent.Name, Labels: q.Labels, Notes: slices.Clone(q.Task.Notes),
 		},
 	}
-	r.Calls = &Calls{events: r.Events, live: x.Live, log: r.Log, metrics: x.Telemetry, counted: x.Telemetry.Calls()}
+	r.Calls = &Calls{events: r.Events, live: x.Live, log: r.Log, metrics: x.Telemetry, counted: x.Telemetry.Calls(), lines: r.Files.New()}
 	return r
 }
 
@@ -145,10 +151,27 @@ func (r *Record) Spent(calls map[string]schema.CallStats, committed []schema.Com
 	r.result.Calls, r.result.Committed, r.result.Edits = calls, committed, edits
 }
 
+// Sandbox adds a sandbox that has existed for a time, with its price in USD per hour; nil: it
+// is not known, and so is the sum.
+func (r *Record) Sandbox(existed time.Duration, price *float64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.result.Usage
+	if before == nil {
+		before = &schema.ResultUsage{SandboxUSD: new(float64)}
+	}
+	u := schema.ResultUsage{SandboxSeconds: math.Round(1000*(before.SandboxSeconds+existed.Seconds())) / 1000}
+	if price != nil && before.SandboxUSD != nil {
+		sum := *before.SandboxUSD + *price*existed.Hours()
+		u.SandboxUSD = &sum
+	}
+	r.result.Usage = &u // a new one: results that were given out keep theirs
+}
+
 // Keep stores a file of the rollout. A file without room in the trainer's bucket is
 // left out of the result, because another try would fail in the same way.
-func (r *Record) Keep(ctx context.Context, name string, data []byte) error {
-	a, err := r.put(ctx, r.secrets.text(name), r.secrets.file(data))
+func (r *Record) Keep(ctx context.Context, name string, content *io.SectionReader) error {
+	a, err := r.put(ctx, r.secrets.text(name), r.secrets.file(content))
 	var full *broker.FullError
 	if errors.As(err, &full) {
 		r.Note("%s was not kept: %v", name, full)
@@ -166,6 +189,16 @@ func (r *Record) Keep(ctx context.Context, name string, data []byte) error {
 	return nil
 }
 
+// KeepFile is Keep for a file of the record, which it closes.
+func (r *Record) KeepFile(ctx context.Context, name string, f *spool.File) error {
+	defer f.Close()
+	content, err := f.Content()
+	if err != nil {
+		return fmt.Errorf("keep %s: %w", name, err)
+	}
+	return r.Keep(ctx, name, content)
+}
+
 // KeepTranscript stores the transcript of the calls. If it lacks its last lines, the
 // result has a fault, so that a trainer that reads the calls there does not take them
 // for complete.
@@ -179,7 +212,7 @@ func (r *Record) KeepTranscript(ctx context.Context, p *Phase, t *Transcript) er
 		r.mu.Unlock()
 		_, _ = fmt.Fprintf(&p.tail, "the last %d lines of the transcript were not kept: it has more than %d bytes\n", t.leftOut, MaxFile)
 	}
-	if err := r.Keep(ctx, TranscriptName, t.data); err != nil {
+	if err := r.KeepFile(ctx, TranscriptName, t.lines); err != nil {
 		return err
 	}
 	r.mu.Lock()

@@ -2,11 +2,8 @@ package record
 
 import (
 	"bytes"
-	"fmt"
 	"reflect"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 )
 
@@ -47,15 +44,11 @@ func (s *secrets) all() []string {
 func (s *secrets) bytes(text []byte) (out []byte, changed bool) {
 	out = text
 	for _, key := range s.all() {
-		for _, found := range parts(out, key) {
+		for _, p := range newSearch(key).parts(out, true) {
 			if !changed {
 				out, changed = bytes.Clone(text), true
 			}
-			hidden := out[found[0]:found[1]]
-			for i := range hidden {
-				hidden[i] = '*'
-			}
-			copy(hidden, masked)
+			p.hide(out)
 		}
 	}
 	return out, changed
@@ -69,80 +62,6 @@ func (s *secrets) text(t string) string {
 		return string(out)
 	}
 	return t
-}
-
-// parts finds the key in a text, and its parts of at least shortestPart bytes. Each of
-// them has one of the key's blocks of shortestKey bytes, in which parts looks for it.
-func parts(text []byte, key string) (found [][2]int) {
-	least := min(len(key), shortestPart)
-	for off := 0; off+shortestKey <= len(key); off += shortestKey {
-		block := []byte(key[off : off+shortestKey])
-		for at := 0; ; {
-			i := bytes.Index(text[at:], block)
-			if i < 0 {
-				break
-			}
-			from, to := at+i, at+i+shortestKey
-			for first := off; from > 0 && first > 0 && text[from-1] == key[first-1]; from-- {
-				first--
-			}
-			for next := off + shortestKey; to < len(text) && next < len(key) && text[to] == key[next]; to++ {
-				next++
-			}
-			at += i + 1
-			if to-from >= least {
-				found = append(found, [2]int{from, to})
-				at = max(at, to)
-			}
-		}
-	}
-	return found
-}
-
-// file masks the keys in a file. An archive stays readable.
-func (s *secrets) file(data []byte) []byte {
-	out, changed := s.bytes(data)
-	if changed {
-		mendTar(out, data)
-	}
-	return out
-}
-
-// tarBlock is the size of the blocks of a tar archive.
-const tarBlock = 512
-
-// mendTar corrects the checksums of the headers in which an archive differs from what
-// it was. Each header has its checksum, as text, and the size of its file.
-func mendTar(data, was []byte) {
-	for at := 0; at+tarBlock <= len(data) && bytes.HasPrefix(was[at+257:], []byte("ustar")); {
-		header := data[at : at+tarBlock]
-		if !bytes.Equal(header, was[at:at+tarBlock]) {
-			copy(header[148:], "        ")
-			sum := 0
-			for _, b := range header {
-				sum += int(b)
-			}
-			copy(header[148:], fmt.Sprintf("%06o\x00 ", sum))
-		}
-		size, ok := tarSize(header[124:136])
-		if !ok || size > int64(len(data)) {
-			return
-		}
-		at += tarBlock + int((size+tarBlock-1)/tarBlock)*tarBlock
-	}
-}
-
-// tarSize reads the size of a file: octal digits, or a number of base 256 if the first
-// bit is set.
-func tarSize(field []byte) (size int64, ok bool) {
-	if field[0]&0x80 == 0 {
-		size, err := strconv.ParseInt(strings.Trim(string(field), " \x00"), 8, 64)
-		return size, err == nil && size >= 0
-	}
-	for _, b := range field[len(field)-7:] {
-		size = size<<8 | int64(b)
-	}
-	return size, true
 }
 
 // hide returns a value in which the keys are masked in every text, at any depth. It

@@ -17,7 +17,9 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/rs/zerolog"
+	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/gate"
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -68,9 +70,10 @@ func TestNoKeyLeavesARecord(t *testing.T) {
 	var log bytes.Buffer
 	r := New(&schema.Request{ID: "alpha-1", Task: schema.Task{Notes: []string{"a note of the task with " + first}}}, 1, "w1", Exits{
 		Emit: func(e *schema.Event) { left.value(t, e) }, Live: func(_ schema.ID, _, _ int, d *schema.Delta) { left.value(t, d) },
-		Put: func(_ context.Context, name string, data []byte) (schema.Artifact, error) {
+		Put: func(_ context.Context, name string, file broker.File) (schema.Artifact, error) {
+			data, err := io.ReadAll(file.Open())
 			left.add(name, string(data))
-			return schema.Artifact{Name: name}, nil
+			return schema.Artifact{Name: name}, err
 		},
 		Log: zerolog.New(&log).With().Str("rollout", "alpha-1").Logger(),
 	})
@@ -99,14 +102,11 @@ func TestNoKeyLeavesARecord(t *testing.T) {
 		streams.Finish()
 		_, _ = io.WriteString(p.Output("stdout"), "command "+key+"\n")
 		p.End(&schema.Fault{Message: key + streams.Why()})
-		for name, data := range streams.Files() {
-			if err := r.Keep(t.Context(), name+key, data); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := r.Keep(t.Context(), "more", []byte("x"+key+"y"+key)); err != nil {
-			t.Fatal(err)
-		}
+		harness.Must(t, streams.Keep(t.Context(), r, func(name string) string { return name + key }))
+		harness.Must(t, r.Keep(t.Context(), "more", Text([]byte("x"+key+"y"+key))))
+		f := r.Files.New()
+		_, _ = io.WriteString(f, strings.Repeat("before ", 20_000)+key+strings.Repeat(" after", 20_000))
+		harness.Must(t, r.KeepFile(t.Context(), "much more", f))
 		r.Note("a note with %s", key)
 		r.Agent("1.0+" + key)
 		step := filled[schema.StepResult](key)
@@ -123,7 +123,7 @@ func TestNoKeyLeavesARecord(t *testing.T) {
 		r.Log.Warn().Err(errors.New("it said "+key)).Str(key, key).Int("n", 7).Msg("a line with " + key)
 		r.Log.Log().Msg(key)
 	}
-	z, err := zstd.NewReader(bytes.NewReader(r.Calls.End().data))
+	z, err := zstd.NewReader(content(t, r.Calls.End().lines))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func TestNoKeyLeavesARecord(t *testing.T) {
 	}
 }
 
-// texts collects what leaves a record, which has a goroutine of its own.
+// texts collects the output of a record, which has a goroutine of its own.
 type texts struct {
 	mu  sync.Mutex
 	all []string
@@ -190,7 +190,7 @@ func TestAnArchiveWithoutAKeyIsReadable(t *testing.T) {
 		var s secrets
 		s.add(key)
 		var names []string
-		for r := tar.NewReader(bytes.NewReader(s.file(b.Bytes()))); ; {
+		for r := tar.NewReader(s.file(Text(b.Bytes())).Open()); ; {
 			h, err := r.Next()
 			if errors.Is(err, io.EOF) {
 				break

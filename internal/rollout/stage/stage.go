@@ -8,9 +8,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/rollout/ends"
 	"github.com/turngate/turngate/internal/rollout/record"
+	"github.com/turngate/turngate/internal/telemetry"
+	"github.com/turngate/turngate/internal/traces"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -26,15 +30,22 @@ type Stages struct {
 	last string
 }
 
-// Run runs one stage and records it in the result. limitMS bounds its time in
+// Run runs one stage and records it in the result, and as a span. limitMS bounds its time in
 // milliseconds; 0: no limit.
 func (s *Stages) Run(ctx context.Context, name string, limitMS int64, run func(context.Context, *record.Phase) error) error {
 	p := s.Record.Begin(name)
+	ctx, span := traces.Start(ctx, telemetry.PhaseKind(name), trace.WithAttributes(traces.Phase.String(name)))
 	err := s.Within(ctx, name, limitMS, func(ctx context.Context) error {
 		return ends.BlameFiles(name, s.BlameRuin(name, run(ctx, p)))
 	})
 	s.last = name
-	p.End(faultOf(name, err))
+	fault := faultOf(name, err)
+	p.End(fault)
+	if p.Exit != nil {
+		span.SetAttributes(traces.ExitCode.Int(p.Exit.Code))
+	}
+	traces.Failed(span, fault)
+	span.End()
 	return err
 }
 
@@ -50,6 +61,9 @@ func (s *Stages) Within(ctx context.Context, name string, limitMS int64, run fun
 	err := run(inner)
 	if err == nil || inner.Err() == nil {
 		return err
+	}
+	if late != nil {
+		errors.As(err, &late.Err.Service)
 	}
 	var spoiled *ends.Spoiled
 	if cause := context.Cause(inner); !errors.Is(cause, late) || !errors.As(err, &spoiled) { // the context's end explains the error

@@ -10,7 +10,8 @@ import (
 	"github.com/turngate/turngate/tasks"
 )
 
-// verifierFolders are the folders whose use ends a process that the agent left.
+// verifierFolders returns the folders that no process of the agent may use during the
+// verification: the use ends it.
 func verifierFolders() []string { return []string{"/tests", tasks.VerifierDir, "/solution"} }
 
 // Left are the processes that the agent of a step has left running.
@@ -29,8 +30,8 @@ func NewLeft(p *place.Place, s *plan.Step, exit *schema.Exit) *Left {
 	return &Left{place: p, step: s, keep: v != nil && !s.Apart() && v.Processes != schema.ProcessesEnd && exit != nil && !exit.TimedOut && !exit.Disk}
 }
 
-// End ends the processes, or only those that use the verifier's folders if the verifier
-// may need the others.
+// End ends the processes, or only the ones that use the verifier's folders if the verifier may
+// need the others.
 func (l *Left) End(ctx context.Context) error {
 	if !l.keep {
 		return l.place.Main.KillAll(ctx)
@@ -42,8 +43,7 @@ func (l *Left) End(ctx context.Context) error {
 	return err
 }
 
-// guard ends those of the processes that End left which use the verifier's folders by
-// now.
+// guard ends the processes that End spared and that have used the verifier's folders since.
 func (l *Left) guard(ctx context.Context, when string) error {
 	if !l.some {
 		return nil

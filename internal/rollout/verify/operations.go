@@ -50,9 +50,9 @@ func (v *byTrainer) do(ctx context.Context, op *schema.Operation) (r schema.Oper
 	case schema.DoExec:
 		return v.exec(ctx, op)
 	case schema.DoRead:
-		r.Data, err = files.Read(ctx, at, schema.MaxOperationData)
+		r.Data, err = sandboxes.ReadFile(ctx, files, at, schema.MaxOperationData)
 	case schema.DoWrite:
-		err = files.Write(ctx, at, op.Data, fs.FileMode(cmp.Or(op.Mode, 0o644)), owner)
+		err = files.Write(ctx, at, bytes.NewReader(op.Data), fs.FileMode(cmp.Or(op.Mode, 0o644)), owner)
 	case schema.DoList:
 		var list []sandboxes.FileInfo
 		if list, err = files.List(ctx, at); err == nil && len(list) > schema.MaxEntries {

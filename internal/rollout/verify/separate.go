@@ -18,9 +18,9 @@ func (v *verifier) apart(ctx context.Context) (*place.Box, error) {
 			if err := k.Restore(ctx, box, v.Step.Verify.User); err != nil {
 				return err
 			}
+			k.Close() // frees the disk while the verifier runs
 		}
 		return nil
 	})
-	v.Kept = nil // frees the memory while the verifier runs
 	return box, err
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/turngate/turngate/tasks"
 )
 
-// Task is what a verifier gets of a step.
+// Task has the parts of a step that a verifier gets.
 type Task struct {
 	Place *place.Place
 	Step  *plan.Step
@@ -159,7 +159,7 @@ func NoteHeadless(rec *record.Record, at string, all map[string]float64) {
 // never a reward of 0.
 func (v *verifier) reward(ctx context.Context) error {
 	files, s := v.box.Files(), v.Step
-	data, err := files.Read(ctx, tasks.RewardJSON, tasks.MaxReward)
+	data, err := sandboxes.ReadFile(ctx, files, tasks.RewardJSON, tasks.MaxReward)
 	if err == nil {
 		headline, all, err := tasks.ParseRewardJSON(data, s.Verify.RewardKey)
 		v.verdict.Rewards, v.verdict.Known = all, all != nil
@@ -175,7 +175,7 @@ func (v *verifier) reward(ctx context.Context) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read reward.json: %w", err)
 	}
-	data, err = files.Read(ctx, tasks.RewardText, tasks.MaxReward)
+	data, err = sandboxes.ReadFile(ctx, files, tasks.RewardText, tasks.MaxReward)
 	if errors.Is(err, fs.ErrNotExist) {
 		return errors.New("the verifier left neither /logs/verifier/reward.json nor reward.txt")
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/cdproto/target"
 	"github.com/chromedp/chromedp"
 
 	"github.com/turngate/turngate/internal/harness"
@@ -34,10 +35,27 @@ func Open(t testing.TB, width, height int) *Page {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
 	testenv.Need(t, "browser", err)
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox)
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.WSURLReadTimeout(shownWithin))
 	ctx, stop := chromedp.NewExecAllocator(t.Context(), options...)
 	t.Cleanup(stop)
-	ctx, stop = chromedp.NewContext(ctx)
+	return open(t, ctx).sized(width, height)
+}
+
+// Another opens another page of this browser. It has its own cookies and connections, of
+// which a browser has few to one host for the pages that share them.
+func (p *Page) Another(width, height int) *Page {
+	p.t.Helper()
+	in := cdp.WithExecutor(p.ctx, chromedp.FromContext(p.ctx).Browser)
+	profile, err := target.CreateBrowserContext().Do(in)
+	harness.Must(p.t, err)
+	id, err := target.CreateTarget("about:blank").WithBrowserContextID(profile).WithNewWindow(true).Do(in) // a new profile has no window for a tab
+	harness.Must(p.t, err)
+	return open(p.t, p.ctx, chromedp.WithTargetID(id)).sized(width, height)
+}
+
+func open(t testing.TB, in context.Context, options ...chromedp.ContextOption) *Page {
+	t.Helper()
+	ctx, stop := chromedp.NewContext(in, options...)
 	t.Cleanup(stop)
 	chromedp.ListenTarget(ctx, func(ev any) {
 		switch e := ev.(type) {
@@ -50,7 +68,12 @@ func Open(t testing.TB, width, height int) *Page {
 		}
 	})
 	harness.Must(t, chromedp.Run(ctx)) // the browser ends with the context of the first run
-	p := &Page{t, ctx}
+	return &Page{t, ctx}
+}
+
+// sized gives the page a size in pixels.
+func (p *Page) sized(width, height int) *Page {
+	p.t.Helper()
 	p.Do(chromedp.EmulateViewport(int64(width), int64(height)))
 	return p
 }

@@ -179,7 +179,7 @@ func streamed(t *testing.T, b *bench) {
 		}
 		pieces.WriteString(delta.Content)
 		ids = append(ids, d.CompletionIDs.Unpack()...)
-		return d.Validate()
+		return schema.Validate(d)
 	})
 	if err != nil {
 		t.Fatal(err)

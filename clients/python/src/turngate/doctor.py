@@ -72,7 +72,7 @@ async def checks(url: str, creds: str | None, name: str) -> AsyncIterator[tuple[
             return
         try:
             fleet = codec.decode(Fleet, (await link.request(names.trainer_subject(name, "fleet"))).data)
-            free = sum(max(w.slots - w.busy, 0) for w in fleet.workers if not w.draining)
+            free = sum(max(w.slots - w.busy, 0) for w in fleet.workers if not (w.draining or w.full))
             agents = sorted({a for w in fleet.workers for a in w.offer.agents})
             backends = sorted({b for w in fleet.workers for b in w.offer.backends})
             sandboxes, installed = ", ".join(backends), ", ".join(agents)

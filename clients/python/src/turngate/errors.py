@@ -103,6 +103,29 @@ class ReplacedError(ClosedError):
         self.process = process
 
 
+class MachineError(TurngateError):
+    """A machine gives no sandbox. Nothing ran there."""
+
+    def __init__(self, machine: str, reason: str, text: str) -> None:
+        super().__init__(f"the machine {machine}: {text}")
+        self.machine = machine
+        self.reason = reason
+        """offline, protocol, failed, or a reason of docs/machine.md such as full."""
+
+
+class SandboxLostError(MachineError):
+    """A sandbox on a machine has ended by itself, or cannot be reached. What ran there may have done its work."""
+
+
+class OperationError(TurngateError):
+    """An operation in a sandbox on a machine failed. The sandbox runs on."""
+
+    def __init__(self, operation: str, code: str, text: str) -> None:
+        super().__init__(f"{operation}: {text}")
+        self.code = code
+        """refused, too_large, no_answer (the machine may still carry it out) or other."""
+
+
 class GroupExistsError(InvalidError):
     """The trainer has used the name of a group before. Nothing was queued."""
 

@@ -17,8 +17,6 @@ from turngate import Task
 
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed; make adapters installs it")
 
-pytestmark = pytest.mark.timeout(300)
-
 
 class Hyperparameters:
     def new(self, **more: Any) -> Hyperparameters:

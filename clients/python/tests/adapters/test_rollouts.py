@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import scripted
 from conftest import Server
 from turngate import Call, Client, ClosedError, InvalidError, Reply, Request, Task, TaskError, schema
 from turngate.adapters.rollouts import Rollouts
+from turngate.errors import NotSentError
 
 
 async def test_groups_with_policies_of_their_own(server: Server, tasks: Path) -> None:
@@ -83,13 +85,53 @@ async def test_a_cancelled_run_cancels_its_rollouts(server: Server, tasks: Path)
         assert (await client.result(rollout)).status == "cancelled"
 
 
-async def test_mistakes(server: Server, tasks: Path, tmp_path: Path) -> None:
+async def test_a_cancelled_run_ends_as_one_without_the_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with await Client.connect(server.url, server.creds("trainer-alpha"), "alpha") as client:
+        submitted = asyncio.Event()
+
+        async def submit_group(*args: object, **options: object) -> list[str]:
+            submitted.set()
+            return []
+
+        async def away(*args: object) -> None:
+            raise NotSentError("the server is away")
+
+        monkeypatch.setattr(client, "submit_group", submit_group)
+        monkeypatch.setattr(client._submissions, "cancel", away)
+        async with Rollouts(client, lambda request: request, scripted.solve) as rollouts:
+            run = asyncio.ensure_future(rollouts.run(Request()))
+            await submitted.wait()
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+
+
+async def test_a_group_that_does_not_start_cancels_the_others(server: Server, tasks: Path, tmp_path: Path) -> None:
+    asked = threading.Event()
+
+    async def silent(call: Call) -> Reply:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def load(path: Path) -> Task:
+        if path == tmp_path:
+            asked.wait()
+        return Task.load(path)
+
+    async with (
+        await Client.connect(server.url, server.creds("trainer-alpha"), "alpha") as client,
+        Rollouts(client, load, silent, sandbox="local") as rollouts,
+    ):
+        with pytest.raises(TaskError):
+            await rollouts.groups([(tmp_path, 1), (tasks / "hello", 1)])
+        ended = await asyncio.gather(*rollouts._waiting.values())
+        assert [result.status for result in ended] == ["cancelled"]
+        assert rollouts.waiting == []
+
+
+async def test_a_closed_client_ends_a_run(server: Server, tasks: Path) -> None:
     client = await Client.connect(server.url, server.creds("trainer-alpha"), "alpha")
-    rollouts = Rollouts(client, Task.load, scripted.solve, sandbox="local")
-    with pytest.raises(TaskError):
-        await rollouts.groups([(tmp_path, 1), (tasks / "hello", 2)])
-    assert rollouts.waiting == []
-    await rollouts.close()
     run = asyncio.ensure_future(Rollouts(client, Task.load, None, sandbox="local").run(tasks / "hello"))
     await client.next_call()
     await client.close()

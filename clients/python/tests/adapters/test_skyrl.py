@@ -21,8 +21,6 @@ from test_verl import GOOD, read
 from turngate.adapters.rollouts import Episode
 from turngate.adapters.skyrl import TurngateGenerator, _rewards
 
-pytestmark = pytest.mark.timeout(300)
-
 
 class Engines:
     asked: list[dict[str, Any]]

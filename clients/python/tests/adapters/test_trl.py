@@ -21,8 +21,6 @@ from datasets import Dataset  # noqa: E402
 
 from turngate.adapters.trl import RolloutFunc, TrainedModel, reward  # noqa: E402
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:

@@ -29,8 +29,6 @@ from turngate.adapters.openenv import TurngateSessionFactory
 from turngate.adapters.rollouts import Episode
 from turngate.adapters.trl_async import RolloutWorker, _samples
 
-pytestmark = pytest.mark.timeout(300)
-
 
 class Scripted:
     """A policy with the version that the trainer has set."""

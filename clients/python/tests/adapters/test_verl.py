@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import scripted
 
 from conftest import Server
-from turngate import Call, Task
+from turngate import Call, InvalidError, Task, TaskError
 
 pytest.importorskip("verl", reason="SKIPPED: verl is not installed; make adapters installs it")
 
@@ -22,8 +23,6 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
 from turngate.adapters.verl import TurngateAgentLoop
-
-pytestmark = pytest.mark.timeout(300)
 
 GOOD = 7
 
@@ -54,15 +53,19 @@ class Servers:
         return TokenOutput(token_ids=[GOOD], log_probs=[-0.5], extra_fields={"global_steps": len(self.asked)})
 
 
-@pytest.fixture
-async def made(server: Server) -> AsyncIterator[tuple[OfDirectory, Servers]]:
+def loop_of(servers: Servers, server: Server, creds: str) -> OfDirectory:
     rollout = {"prompt_length": 2048, "response_length": 64}
     config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})
-    servers = Servers()
-    loop = OfDirectory(
+    return OfDirectory(
         DictConfigWrap(config), servers, tiny.tokenizer(), None, object, DictConfigWrap(OmegaConf.create({})),
-        url=server.url, creds=server.creds("trainer-alpha"), name="alpha", sandbox="local",
+        url=server.url, creds=creds, name="alpha", sandbox="local",
     )  # fmt: skip
+
+
+@pytest.fixture
+async def made(server: Server) -> AsyncIterator[tuple[OfDirectory, Servers]]:
+    servers = Servers()
+    loop = loop_of(servers, server, server.creds("trainer-alpha"))
     yield loop, servers
     await loop.aclose()
 
@@ -89,3 +92,15 @@ async def test_a_loop_without_a_row_trains_nothing(made: tuple[OfDirectory, Serv
     out = await made[0].run({}, raw_prompt=[], extra_info={"task": str(tasks / "broken-setup")})
     assert out.response_mask == [0]
     assert out.reward_score is None
+
+
+async def test_a_row_after_a_failed_connect_connects_again(server: Server, tmp_path: Path) -> None:
+    creds = tmp_path / "alpha.nk"
+    loop = loop_of(Servers(), server, str(creds))
+    row = {"raw_prompt": [], "extra_info": {"task": str(tmp_path / "none")}}
+    with pytest.raises(InvalidError, match="creds"):
+        await loop.run({}, **row)
+    shutil.copy(server.creds("trainer-alpha"), creds)
+    with pytest.raises(TaskError):  # it is connected, and has no such task
+        await loop.run({}, **row)
+    await loop.aclose()

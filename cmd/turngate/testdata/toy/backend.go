@@ -2,8 +2,8 @@
 package toy
 
 import (
+	"github.com/turngate/turngate/internal/backends/local"
 	"github.com/turngate/turngate/sandboxes"
-	"github.com/turngate/turngate/sandboxes/local"
 )
 
 // Backend makes local sandboxes.

@@ -1,7 +1,7 @@
 // The page of a group: its rollouts side by side.
 import { useEffect, useState } from 'preact/hooks'
 import { count, duration, reward } from './format'
-import { load } from './load'
+import { Away, awayFor, load } from './load'
 import { Grid, Link, Section, useLoaded, Values } from './page'
 import { rolloutPage, type Row } from './rows'
 import { filters, home, progress } from './store'
@@ -165,9 +165,17 @@ function Versions({ id }: { id: string }) {
 	useEffect(() => {
 		let current = true
 		reading = reading.then(async () => {
-			if (!current) return
-			const got = await load<VersionsOf>('/api/rollouts/' + encodeURIComponent(id) + '/versions').catch((e: Error): VersionsOf => ({ versions: [], missing: e.message }))
-			if (current) set(got)
+			while (current) {
+				try {
+					const got = await load<VersionsOf>('/api/rollouts/' + encodeURIComponent(id) + '/versions')
+					if (current) set(got)
+					return
+				} catch (e) {
+					if (current) set({ versions: [], missing: (e as Error).message })
+					if (!(e instanceof Away)) return
+					await new Promise((again) => setTimeout(again, awayFor))
+				}
+			}
 		})
 		return () => {
 			current = false

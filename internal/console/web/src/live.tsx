@@ -1,6 +1,7 @@
 // The events of a rollout as they come.
 import { useEffect, useReducer, useState } from 'preact/hooks'
 import { Answer, type Question } from './answer'
+import { listen } from './feed'
 import { count, duration } from './format'
 import { Long, Message, type Turn } from './message'
 import { Section } from './page'
@@ -134,44 +135,30 @@ class Story {
 	}
 }
 
-// useStory follows the events of a rollout. A page that is not seen has no connection.
+// useStory follows the events of a rollout.
 function useStory(path: string): { story: Story; unheard: string; lost: boolean; error: string; asked: Question[] } {
 	const [, again] = useReducer((n: number) => n + 1, 0)
 	const [state] = useState({ story: new Story(), unheard: '', lost: false, error: '', asked: [] as Question[] })
 	useEffect(() => {
-		let events: EventSource | null = null
-		let last = ''
-		const connect = () => {
-			const now = (events = new EventSource(path + (last ? '?after=' + encodeURIComponent(last) : '')))
-			now.onerror = () => {
-				if (now.readyState !== EventSource.CLOSED) return // the browser tries again
+		const shown = (take: (data: any) => void) => (data: any) => {
+			take(data)
+			again(0)
+		}
+		return listen(
+			path,
+			{
+				begin: shown((begin: { unheard: string; lost: boolean }) => Object.assign(state, { story: new Story(), ...begin })),
+				events: shown((list: Entry[]) => list.forEach((e) => state.story.add(e))),
+				texts: shown((list: Piece[]) => list.forEach((p) => state.story.piece(p))),
+				asked: shown((asked: Question[]) => (state.asked = asked)),
+				trouble: shown((error: string) => (state.error = error)),
+			},
+			(link) => {
+				if (link !== 'over') return
 				state.error = 'The events of this rollout are not shown: the session has ended. Load the page again.'
 				again(0)
-			}
-			const on = (name: string, take: (data: any) => void) =>
-				now.addEventListener(name, (e) => {
-					last = e.lastEventId || last
-					take(JSON.parse(e.data))
-					again(0)
-				})
-			on('begin', (begin: { unheard: string; lost: boolean }) => Object.assign(state, { story: new Story(), ...begin }))
-			on('events', (list: Entry[]) => list.forEach((e) => state.story.add(e)))
-			on('texts', (list: Piece[]) => list.forEach((p) => state.story.piece(p)))
-			on('asked', (asked: Question[]) => (state.asked = asked))
-			on('trouble', (error: string) => (state.error = error))
-		}
-		const follows = () => {
-			if (document.visibilityState === 'hidden') {
-				events?.close()
-				events = null
-			} else if (!events) connect()
-		}
-		document.addEventListener('visibilitychange', follows)
-		follows()
-		return () => {
-			document.removeEventListener('visibilitychange', follows)
-			events?.close()
-		}
+			},
+		)
 	}, [path])
 	return state
 }

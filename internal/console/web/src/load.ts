@@ -6,11 +6,20 @@ const app = document.getElementById('app')!
 export const first = app.dataset.start ?? ''
 export const shared = first !== ''
 
+// Away is an error that may be over soon: the console, or the server behind it, does not
+// answer.
+export class Away extends Error {}
+
+export const awayFor = 2000 // ms after which a page tries again
+
 export async function load<T>(path: string): Promise<T> {
 	if (shared) return loadShared(path)
-	const answer = await fetch(path)
-	if (!answer.ok) throw new Error((await answer.text()).trim())
-	return answer.json()
+	const answer = await fetch(path).catch(() => {
+		throw new Away('The console does not answer.')
+	})
+	if (answer.ok) return answer.json()
+	const text = (await answer.text()).trim()
+	throw answer.status >= 500 ? new Away(text) : new Error(text)
 }
 
 let answers: Map<string, string> | null = null // by their paths, as base64 of gzip

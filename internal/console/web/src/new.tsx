@@ -1,5 +1,6 @@
 // The page that runs a rollout.
-import { useState } from 'preact/hooks'
+import { useEffect, useState } from 'preact/hooks'
+import { awayFor } from './load'
 import { Section, useLoaded } from './page'
 import { send } from './rights'
 import { rolloutPage } from './rows'
@@ -19,7 +20,13 @@ const firstCheck = "grep -qx 'Hello, world!' hello.txt"
 const prefer = (known: string[], ...list: string[]) => list.find((v) => known.includes(v)) ?? known[0] ?? ''
 
 export function New() {
-	const [choices, error] = useLoaded<Choices>('/api/new', '')
+	const [turn, setTurn] = useState(0)
+	const [choices, error] = useLoaded<Choices>('/api/new', String(turn))
+	useEffect(() => {
+		if (!choices || choices.agents.length > 0) return
+		const timer = setTimeout(() => setTurn(turn + 1), awayFor) // until a worker is there
+		return () => clearTimeout(timer)
+	}, [choices])
 	return (
 		<main class="page" tabIndex={-1}>
 			<h1>Run a rollout</h1>
@@ -30,21 +37,22 @@ export function New() {
 }
 
 function Form({ choices: c }: { choices: Choices }) {
-	const [q, set] = useState({
+	const [form, set] = useState({
 		folder: '',
 		typed: '',
 		instruction: first,
 		check: firstCheck,
-		agent: prefer(c.agents, 'mini'),
-		sandbox: prefer(c.sandboxes, 'local', 'docker'),
+		agent: '', // empty: the preferred one
+		sandbox: '',
 		image: '',
 		by: 'you',
 		where: '',
 		model: '',
 	})
+	const q = { ...form, agent: form.agent || prefer(c.agents, 'mini'), sandbox: form.sandbox || prefer(c.sandboxes, 'local', 'docker') }
 	const [error, setError] = useState('')
 	const [sent, setSent] = useState(false)
-	const on = (name: keyof typeof q) => (e: Event) => set({ ...q, [name]: (e.target as HTMLInputElement).value })
+	const on = (name: keyof typeof q) => (e: Event) => set({ ...form, [name]: (e.target as HTMLInputElement).value })
 	const submit = async (e: Event) => {
 		e.preventDefault()
 		setSent(true)

@@ -1,25 +1,33 @@
 // Parts that pages have in common.
 import { useEffect, useState } from 'preact/hooks'
 import type { ComponentChildren } from 'preact'
-import { load } from './load'
+import { Away, awayFor, load } from './load'
 import { follow, href } from './store'
 
-// useLoaded loads a value again when path or again change; the old one stays meanwhile.
+// useLoaded loads a value again when path or again change, and after an error that may be
+// over; the old value stays meanwhile.
 export function useLoaded<T>(path: string, again: string): [T | null, string] {
 	const [value, set] = useState<{ path: string; value: T } | null>(null)
 	const [error, setError] = useState('')
 	useEffect(() => {
 		let current = true
-		load<T>(path).then(
-			(value) => {
+		let timer = 0
+		const next = async () => {
+			try {
+				const value = await load<T>(path)
 				if (!current) return
 				set({ path, value })
 				setError('')
-			},
-			(e: Error) => current && setError(e.message),
-		)
+			} catch (e) {
+				if (!current) return
+				setError((e as Error).message)
+				if (e instanceof Away) timer = window.setTimeout(next, awayFor)
+			}
+		}
+		next()
 		return () => {
 			current = false
+			clearTimeout(timer)
 		}
 	}, [path, again])
 	return [value !== null && value.path === path ? value.value : null, error]

@@ -1,6 +1,6 @@
 // The rights of this browser, and the writes that need them.
 import { signal } from '@preact/signals'
-import { load, shared } from './load'
+import { Away, awayFor, load, shared } from './load'
 
 export interface Rights {
 	system: boolean // one that runs is shown
@@ -20,15 +20,20 @@ export const rights = signal<Rights | null>(null)
 // has none.
 export function learnRights() {
 	if (shared) return
+	let timer = 0
+	const later = (ms: number) => {
+		clearTimeout(timer)
+		timer = window.setTimeout(ask, ms)
+	}
 	const ask = () => {
+		later(15_000)
 		if (document.visibilityState === 'hidden') return
 		load<Rights>('/api/rights').then(
 			(now) => (rights.value = now),
-			() => {}, // the server is away; the next time
+			(e) => e instanceof Away && later(awayFor),
 		)
 	}
 	ask()
-	setInterval(ask, 15_000)
 	document.addEventListener('visibilitychange', ask)
 }
 

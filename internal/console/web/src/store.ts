@@ -1,5 +1,6 @@
 // The rollouts of this page, as the server tells of them.
 import { batch, computed, signal } from '@preact/signals'
+import { listen } from './feed'
 import { first, load, shared } from './load'
 import { compare, filtersOf, matcher, queryOf, tabs, type Filters, type Row } from './rows'
 
@@ -131,20 +132,6 @@ function changed() {
 	)
 }
 
-// A browser has few connections to one host for all its tabs, so a tab that is not seen
-// has none, and goes on with the last event when it is seen again.
-let events: EventSource | null = null
-let last = ''
-
-function follows() {
-	if (document.visibilityState === 'hidden') {
-		events?.close()
-		events = null
-	} else if (!events) {
-		connect()
-	}
-}
-
 // start follows the rollouts, or reads those of a shared file.
 export function start() {
 	if (shared) {
@@ -160,35 +147,27 @@ export function start() {
 		)
 		return
 	}
-	document.addEventListener('visibilitychange', follows)
-	follows()
-}
-
-function connect() {
-	const now = (events = new EventSource('/api/rollouts' + (last ? '?after=' + encodeURIComponent(last) : '')))
-	now.onopen = () => (link.value = 'live')
-	now.onerror = () => (link.value = now.readyState === EventSource.CLOSED ? 'over' : 'lost')
-	const on = (name: string, take: (data: string) => void) =>
-		now.addEventListener(name, (e) => {
-			last = e.lastEventId || last
-			take(e.data)
-		})
-	on('begin', (data) => {
-		rows.clear()
-		changes.clear()
-		const begin = JSON.parse(data)
-		source.value = begin.source
-		jobs.value = begin.jobs
-		plays.value = begin.plays
-		changed()
-	})
-	on('rows', (data) => {
-		for (const r of JSON.parse(data) as Row[]) {
-			for (const id of r.replaces ?? []) rows.delete(id)
-			rows.set(r.id, r)
-			changes.set(r.id, ++changeCount)
-		}
-		changed()
-	})
-	on('trouble', (data) => (trouble.value = JSON.parse(data)))
+	listen(
+		'/api/rollouts',
+		{
+			begin: (begin) => {
+				rows.clear()
+				changes.clear()
+				source.value = begin.source
+				jobs.value = begin.jobs
+				plays.value = begin.plays
+				changed()
+			},
+			rows: (list: Row[]) => {
+				for (const r of list) {
+					for (const id of r.replaces ?? []) rows.delete(id)
+					rows.set(r.id, r)
+					changes.set(r.id, ++changeCount)
+				}
+				changed()
+			},
+			trouble: (text: string) => (trouble.value = text),
+		},
+		(state) => (link.value = state),
+	)
 }

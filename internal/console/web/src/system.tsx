@@ -62,10 +62,12 @@ const bytes = (n: number): string => (n < 1 << 20 ? Math.ceil(n / 1024) + ' KiB'
 
 interface Worker {
 	name: string
+	instance: string
 	version?: string
 	slots: number
 	used: number
 	draining: boolean
+	full?: string
 	running: string[]
 	backends: string[]
 	agents: string[]
@@ -82,7 +84,7 @@ export function Workers() {
 	return (
 		<Frame title="Workers" error={error}>
 			{value === null ? error ? null : <p class="empty">Loading …</p> : value.length === 0 ? <p class="empty">No worker has announced itself in the last 40 s.</p> : null}
-			{value?.map((w) => <OneWorker key={w.name} w={w} />)}
+			{value?.map((w) => <OneWorker key={w.name + w.instance} w={w} />)}
 		</Frame>
 	)
 }
@@ -96,10 +98,11 @@ function OneWorker({ w }: { w: Worker }) {
 		['Agents', w.agents],
 		['Images', w.images],
 	]
+	const [state, told] = w.draining ? ['draining', 'draining: it takes no new rollouts'] : w.full ? ['full', 'full: ' + w.full] : ['ready', 'ready']
 	return (
-		<section class="card worker" aria-label={'Worker ' + w.name} data-state={w.draining ? 'draining' : 'ready'}>
+		<section class="card worker" aria-label={'Worker ' + w.name} data-state={state}>
 			<h2>
-				<b>{w.name}</b> <span class="state">{w.draining ? 'draining: it takes no new rollouts' : 'ready'}</span> {w.version ? <small>{w.version}</small> : null}
+				<b>{w.name}</b> <span class="state">{told}</span> {w.version ? <small>{w.version}</small> : null}
 			</h2>
 			<p class="slots">
 				<meter min={0} max={w.slots} value={w.used} aria-label="Slots in use" /> {w.used} of {plural(w.slots, 'slot')} used, {Math.max(0, w.slots - w.used)} free

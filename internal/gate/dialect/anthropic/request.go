@@ -121,7 +121,7 @@ func (b *block) read(raw jsontext.Value) error {
 				b.Context, err = rawjson.Literal(v)
 			}
 		case "source":
-			err = json.Unmarshal(v, &b.Source)
+			err = rawjson.Plain(json.Unmarshal(v, &b.Source))
 		case "cache_control":
 		default:
 			unknown.Add(name, v)
@@ -311,7 +311,7 @@ func readTools(raw jsontext.Value) (dialect.Tools, error) {
 			Other       jsontext.Value `json:",embed"`
 		}
 		if err := json.Unmarshal(v, &t); err != nil {
-			return err
+			return rawjson.Plain(err)
 		}
 		if t.Type != "" && t.Type != "custom" {
 			var ok bool
@@ -339,7 +339,7 @@ func readChoice(raw jsontext.Value, params map[string]stdjson.RawMessage) error 
 		Parallel *bool  `json:"disable_parallel_tool_use"`
 	}
 	if err := json.Unmarshal(raw, &c); err != nil {
-		return err
+		return rawjson.Plain(err)
 	}
 	switch c.Type {
 	case "auto", "none":

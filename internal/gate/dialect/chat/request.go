@@ -37,7 +37,7 @@ func readMember(m *dialect.Members, name string, value jsontext.Value) (err erro
 	return nil
 }
 
-// options are those that change the form of a stream.
+// options has the options that change the form of a stream.
 type options struct{ usage bool }
 
 // readOptions reads stream_options. Its other members do not concern the answer of a

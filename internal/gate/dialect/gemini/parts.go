@@ -39,9 +39,9 @@ func (p *part) read(raw jsontext.Value) error {
 			p.thought, err = rawjson.IsTrue(v)
 		case "thoughtSignature":
 		case "inlineData", "inline_data":
-			err = json.Unmarshal(v, &p.inline)
+			err = rawjson.Plain(json.Unmarshal(v, &p.inline))
 		case "fileData":
-			err = json.Unmarshal(v, &p.file)
+			err = rawjson.Plain(json.Unmarshal(v, &p.file))
 		case "functionCall":
 			p.call, err = readCall(v)
 		case "functionResponse":

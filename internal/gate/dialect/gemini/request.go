@@ -141,7 +141,7 @@ func readTools(raw jsontext.Value) (dialect.Tools, error) {
 					Other       jsontext.Value `json:",embed"`
 				}
 				if err := json.Unmarshal(f, &t); err != nil {
-					return err
+					return rawjson.Plain(err)
 				}
 				if len(t.Schema) == 0 && len(t.Parameters) > 0 {
 					var err error
@@ -180,7 +180,7 @@ func readChoice(raw jsontext.Value, params map[string]stdjson.RawMessage) error 
 		Other jsontext.Value `json:",embed"`
 	}
 	if err := json.Unmarshal(raw, &c); err != nil {
-		return err
+		return rawjson.Plain(err)
 	}
 	switch mode := c.Config.Mode; {
 	case mode == "ANY" && len(c.Config.Allowed) == 1:

@@ -98,7 +98,7 @@ func readText(value jsontext.Value, params map[string]stdjson.RawMessage) error 
 			Fields jsontext.Value `json:",embed"`
 		}
 		if err := json.Unmarshal(v, &f); err != nil {
-			return err
+			return rawjson.Plain(err)
 		}
 		switch f.Type {
 		case "text":
@@ -119,7 +119,7 @@ func readChoice(value jsontext.Value) (stdjson.RawMessage, error) {
 	}
 	var c struct{ Type, Name string }
 	if err := json.Unmarshal(value, &c, json.MatchCaseInsensitiveNames(true)); err != nil {
-		return nil, err
+		return nil, rawjson.Plain(err)
 	}
 	switch c.Type {
 	case "function":
@@ -155,7 +155,7 @@ func readTools(raw jsontext.Value) (dialect.Tools, error) {
 				Tools       jsontext.Value `json:"tools"`
 			}
 			if err := json.Unmarshal(v, &t); err != nil {
-				return err
+				return rawjson.Plain(err)
 			}
 			name := t.Name
 			if space != "" {
@@ -205,7 +205,7 @@ func customFormat(raw jsontext.Value) (jsontext.Value, error) {
 		Rest jsontext.Value `json:",embed"`
 	}
 	if err := json.Unmarshal(raw, &f); err != nil || f.Type != "grammar" {
-		return raw, err
+		return raw, rawjson.Plain(err)
 	}
 	return rawjson.NewObject().Str("type", f.Type).Raw(f.Type, f.Rest).Done(), nil
 }

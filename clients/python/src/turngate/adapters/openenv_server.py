@@ -79,7 +79,7 @@ class Server:
             async with upstream:
                 return await rollouts.run(request, upstream)
 
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), client._loop))
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), client._thread.loop))
 
     def _open(self) -> tuple[SyncClient, Rollouts]:
         with self._opening:

@@ -218,7 +218,8 @@ class Rollouts:
         try:
             return await running.episodes()
         except asyncio.CancelledError:
-            await running.cancel("the framework no longer waits for it")
+            with contextlib.suppress(TurngateError):  # the client repeats it
+                await running.cancel("the framework no longer waits for it")
             raise
 
     async def start(self, example: Any, n: int = 1, policy: Policy | None = None) -> Running:
@@ -249,7 +250,7 @@ class Rollouts:
                 self._waiting.pop(i, None)
                 self._policies.pop(i, None)
             with contextlib.suppress(TurngateError):
-                await self.client.cancel(group=group, reason="it was not started")  # what may be queued
+                await self.client.cancel(group=group, reason="it was not started")  # rollouts that may be queued
             raise
         return running
 

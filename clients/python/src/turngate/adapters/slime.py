@@ -52,7 +52,7 @@ class Generate:
     async def __call__(self, args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
         """Fill a sample and return it."""
         tokenizer = self._tokenizer = self._tokenizer or _load(args.hf_checkpoint)
-        http = self._http = self._http or httpx.AsyncClient(timeout=None)
+        http = self._http = self._http or httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=None)
         url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
         seen: list[str] = []
 

@@ -21,13 +21,12 @@ from typing import Any, ClassVar
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from ..client.client import Client
 from ..schema import Request
 from ..serving.call import Call
 from ..tasks.task import Task
 from .chat import Chat, read_tool_calls
 from .engine import Generated, policy
-from .rollouts import Rollouts, Sample
+from .rollouts import Connection, ConnectionOptions, Rollouts, Sample
 
 
 class TurngateAgentLoop(AgentLoopBase):
@@ -37,7 +36,7 @@ class TurngateAgentLoop(AgentLoopBase):
     credentials of its own. The loop returns the row with the most tokens of the model.
     """
 
-    _open: ClassVar[dict[tuple[Any, ...], asyncio.Task[Rollouts]]] = {}  # verl makes a loop for each row
+    _open: ClassVar[dict[tuple[Any, ...], Connection]] = {}  # verl makes a loop for each row
 
     def __init__(
         self,
@@ -52,8 +51,10 @@ class TurngateAgentLoop(AgentLoopBase):
         **more: Any,
     ) -> None:
         super().__init__(*args, **more)
-        self._server = (url, creds, name)
-        self._options: dict[str, Any] = {"agent": agent, "sandbox": sandbox, "image": image, "max_lost": max_lost}
+        self._options: ConnectionOptions = {
+            "url": url, "creds": creds, "name": name,
+            "agent": agent, "sandbox": sandbox, "image": image, "max_lost": max_lost,
+        }  # fmt: skip
 
     def task(self, row: dict[str, Any]) -> Task | Request:
         """Return the task of a row of the data set.
@@ -84,6 +85,7 @@ class TurngateAgentLoop(AgentLoopBase):
             return Generated(out.token_ids, out.log_probs or (), step, cut=len(out.token_ids) == limit)
 
         episode = await rollouts.run(_Row(self, kwargs), policy(chat, generate))
+        messages = await asyncio.to_thread(lambda: episode.messages)
         sample = episode.main
         if sample is None or len(sample.prompt_ids) > self.rollout_config.prompt_length:
             end = self.tokenizer.eos_token_id
@@ -99,7 +101,7 @@ class TurngateAgentLoop(AgentLoopBase):
             response_mask=sample.mask[:most],
             response_logprobs=sample.logprobs[:most],
             reward_score=episode.reward,
-            num_turns=len(episode.messages),
+            num_turns=len(messages),
             metrics=AgentLoopMetrics(),
             extra_fields=extra,
         )
@@ -108,22 +110,13 @@ class TurngateAgentLoop(AgentLoopBase):
         """Close the connection of the loops with these settings. A later loop opens another one."""
         opened = self._open.pop(self._key(), None)
         if opened is not None:
-            rollouts = await opened
-            await rollouts.close()
-            await rollouts.client.close()
+            await opened.close()
 
     def _key(self) -> tuple[Any, ...]:
-        return (*self._server, *self._options.values(), id(asyncio.get_running_loop()))
+        return (*self._options.values(), id(asyncio.get_running_loop()))
 
     async def _rollouts(self) -> Rollouts:
-        key = self._key()
-        if key not in self._open:
-            self._open[key] = asyncio.ensure_future(self._connect())
-        return await asyncio.shield(self._open[key])
-
-    async def _connect(self) -> Rollouts:
-        client = await Client.connect(*self._server)
-        return Rollouts(client, _Row.task, **self._options)
+        return await self._open.setdefault(self._key(), Connection(_Row.task, self._options)).rollouts()
 
 
 class _Row:

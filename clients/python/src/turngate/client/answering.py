@@ -99,7 +99,7 @@ class Answering:
         Calls that a handler has already, or that were sent to an upstream, go on; see abort.
 
         Args:
-            rollouts: Ids, or a quick function of an id.
+            rollouts: Ids, or a quick function of an id. If it raises an exception for a rollout, its calls wait.
             group: The rollouts of a group that were submitted here.
             version: The rollouts whose newest answer came from this policy version.
             drain: Wait until the selected calls that were handed out are over. If this is cancelled, the hold stays.

@@ -29,7 +29,7 @@ from ..serving.open_calls import BEAT_EVERY, Calls, Check
 from ..serving.tool import Tool
 from ..serving.verifications import Verifications, Verifier
 from ..tasks.task import Task
-from ..wire import contexts, names
+from ..wire import contexts, names, traces
 from ..wire.cancelling import cancelled
 from ..wire.link import Link, log
 from ..wire.objects import Objects
@@ -72,7 +72,7 @@ class Client(Answering, Files, Training, Workers):
         self._serving: set[asyncio.Task[None]] = set()
         self._cancelling: set[asyncio.Task[None]] = set()
         self._reason: ClosedError | None = None  # of the end
-        self._ended = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
         self._attachment: Attachment | None = None
 
     name: str
@@ -132,7 +132,8 @@ class Client(Answering, Files, Training, Workers):
             slots: Largest number of submitted rollouts without a result; submit waits for the others. 0: no limit.
             tools: Tools that agents may use whose request lists them in agent.tools.
             verify: Finds the rewards of requests with verify.by "trainer": an async function of a Handle.
-            check: Checks a call before it is accepted, without generating. A fault refuses the call.
+            check: Checks a call before it is accepted, without generating. A fault refuses the call. After an exception
+                the worker asks again.
             refused: Called for each answer that a worker refused, with a fault that names the field. The worker asks
                 for another one; after the third in a row the rollout fails.
             start_within: Seconds to wait for the server and for the trainer's streams.
@@ -158,7 +159,7 @@ class Client(Answering, Files, Training, Workers):
         if context:
             if path is not None or url != URL:
                 raise InvalidError("context", context, "want it without url and creds")
-            url, path = await asyncio.to_thread(contexts.read, context, name)
+            url, path = await asyncio.to_thread(contexts.read, context, f"trainer-{name}")
         self._ledger = Ledger(state, shard)
         opened = await asyncio.to_thread(self._ledger.open)
         try:
@@ -238,31 +239,34 @@ class Client(Answering, Files, Training, Workers):
         await self.close()
 
     async def close(self) -> None:
-        """Stop. Open calls are not answered: their workers ask this trainer again after a restart."""
+        """Stop. Open calls are not answered: their workers ask this trainer again after a restart.
+
+        If it is cancelled, the client is closed nevertheless; a further close waits for that.
+        """
         await self._close(ClosedError("the client is closed"))
 
     async def _close(self, reason: ClosedError) -> None:
-        if self._reason is not None:
-            await self._ended.wait()
-            return
-        self._reason = reason
-        self._calls.stop(reason)
-        self._submissions.slots.close(reason)
-        self._results.close(reason)
-        self._verifications.close(reason)
+        if self._closing is None:
+            self._reason = reason
+            self._calls.stop(reason)
+            self._submissions.slots.close(reason)
+            self._results.close(reason)
+            self._verifications.close(reason)
+            self._closing = asyncio.get_running_loop().create_task(self._end(reason, asyncio.current_task()))
+        await asyncio.shield(self._closing)
+
+    async def _end(self, reason: ClosedError, by: asyncio.Task[Any] | None) -> None:
         if self._cancelling:
             await asyncio.wait(self._cancelling, timeout=CANCEL_WITHIN)
-        tasks = [*self._background, *self._serving, *self._cancelling]
-        tasks = [task for task in tasks if task is not asyncio.current_task()]
-        await cancelled(tasks)
-        await self._calls.close(reason)
+        await cancelled(task for task in (*self._background, *self._serving, *self._cancelling) if task is not by)
+        await self._calls.close(reason, by)
         await self._calls_link.close()
         await self._bulk_link.close()
         self._ledger.close()
-        self._ended.set()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self._background.append(asyncio.get_running_loop().create_task(work))
+        with traces.under({}):
+            self._background.append(asyncio.get_running_loop().create_task(work))
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -271,6 +275,8 @@ class Client(Answering, Files, Training, Workers):
                 await work()
             except TurngateError as e:
                 log.debug("%s; it is tried again", e)
+            except Exception as e:
+                log.error("work of the client failed; it is tried again: %s: %s", type(e).__name__, e, exc_info=e)
 
     async def _keep(self, attachment: Attachment, orphans: Orphans | None) -> None:
         """Keep the place of this process. When another one has taken it, the client is closed."""

@@ -15,12 +15,11 @@ import asyncio
 import concurrent.futures
 import contextlib
 import os
-import threading
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ..errors import ClosedError, TurngateError
+from ..errors import ClosedError
 from ..rollouts.failures import TREATMENTS
 from ..rollouts.group import Evaluation, Group
 from ..rollouts.progress import Progress
@@ -46,8 +45,8 @@ from ..serving.policy import Policy
 from ..tasks.dataset import Load, Tasks
 from ..tasks.task import Task
 from ..trajectory.reader import Rows
-from ..wire.cancelling import cancelled
 from ..wire.link import OP_TIMEOUT
+from ..wire.loop_thread import LoopThread
 from .answering import Select
 from .client import URL, Client
 from .options import ConnectOptions, RolloutOptions, RowOptions
@@ -61,25 +60,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def _within(work: Coroutine[Any, Any, T], timeout: float | None) -> T:
-    """Return the outcome of work, which is cancelled after a while. An outcome that came before is not lost."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait({task}, timeout=timeout)
-    finally:
-        await cancelled([task])
-    if task.cancelled() and timeout is not None:
-        raise TimeoutError(f"nothing came within {timeout:g} s")
-    return task.result()
-
-
 class SyncClient:
     """SyncClient has the methods of Client. Each blocks until it is done, or for timeout seconds."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="turngate", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("turngate")
         self._closed = self._closing = False
 
     client: Client
@@ -98,7 +83,7 @@ class SyncClient:
         try:
             self.client = self._run(Client.connect(url, creds, name, **options))
         except BaseException:
-            self._stop()
+            self._thread.stop()
             raise
         return self
 
@@ -106,15 +91,17 @@ class SyncClient:
         if self._closed and not self._closing:
             work.close()
             raise ClosedError("the client is closed")
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise TurngateError("this is the client's event loop, which must not wait: use the methods of .client")
-        future = asyncio.run_coroutine_threadsafe(_within(work, timeout), self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return self._thread.run(work, timeout)
+
+    def _each(self, items: AsyncGenerator[T, None], timeout: float | None = None) -> Generator[T, None, None]:
+        """Yield the items of a generator. It is closed if the caller leaves the loop, and has ended by an exception."""
+        while (item := self._run(anext(items, None), timeout)) is not None:
+            try:
+                yield item
+            except GeneratorExit:
+                if not self._closed:
+                    self._run(items.aclose())
+                raise
 
     def __repr__(self) -> str:
         return repr(getattr(self, "client", None)).replace("Client", "SyncClient", 1)
@@ -136,12 +123,7 @@ class SyncClient:
             self._run(self.client.close())
         finally:
             self._closing = False
-            self._stop()
-
-    def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+            self._thread.stop()
 
     @property
     def outstanding(self) -> int:
@@ -208,14 +190,11 @@ class SyncClient:
             tasks, n, ahead=ahead, epochs=epochs, load=load, tries=tries, stale=stale, treatments=treatments,
             rows=rows, **options,
         )  # fmt: skip
-        try:
-            while (group := self._run(anext(groups, None))) is not None:
+        with contextlib.closing(self._each(groups)) as each:
+            for group in each:
                 if metrics is not None:  # in the caller's thread
                     metrics(group.metrics)
                 yield group
-        finally:
-            if not self._closed:
-                self._run(groups.aclose())
 
     def evaluate(
         self,
@@ -335,12 +314,7 @@ class SyncClient:
 
     def artifact(self, artifact: Artifact, timeout: float | None = None) -> Iterator[bytes]:
         """Yield a file of a rollout in pieces, each within timeout seconds; see Client.artifact."""
-        pieces = self.client.artifact(artifact)
-        try:
-            while (piece := self._run(anext(pieces, None), timeout)) is not None:
-                yield piece
-        finally:
-            self._run(pieces.aclose())
+        yield from self._each(self.client.artifact(artifact), timeout)
 
     def read_artifact(self, artifact: Artifact, timeout: float | None = None) -> bytes:
         """Return a file of a rollout; see Client.read_artifact."""

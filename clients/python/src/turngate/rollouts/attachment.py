@@ -195,7 +195,7 @@ class Attachment:
             except TurngateError as e:
                 if isinstance(e, InUseError) and not e.silent:
                     return e
-                if self.attached:  # no worker, or no server: nobody else can have them
+                if self.attached:  # no worker, or no server: no other process can have them
                     log.debug("this process could not ask again for its calls: %s", e)
                 elif time.monotonic() - started >= UNATTACHED_FOR and lines.speak(str(e)) is not None:
                     log.warning("this process does not have the calls of its shard, and answers none: %s", e)

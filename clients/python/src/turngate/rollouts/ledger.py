@@ -117,10 +117,10 @@ class Ledger:
         copy.unlink()
 
     def write(self, entries: Iterable[dict[str, Any]], durable: bool = False) -> None:
-        """Append entries, all or none. Durable ones are on disk when it returns.
+        """Append entries, all or none. Durable ones are on disk when it returns, and others do not wait for that.
 
         Raises:
-            StateFileError: They are not in the file.
+            StateFileError: They are not in the file, or not surely on disk.
         """
         if self._file is None:
             return
@@ -130,12 +130,26 @@ class Ledger:
             try:
                 size = os.fstat(self._file.fileno()).st_size
                 _write(self._file, lines)
-                if durable:
-                    os.fsync(self._file.fileno())
+                number = self._file.fileno()
             except OSError as e:
                 with contextlib.suppress(OSError):
                     self._file.truncate(size)  # half a line would make the file unreadable
-                raise StateFileError(f"the state file {self._path} cannot be written: {e.strerror}") from e
+                raise self._broken(e) from e
+        if durable:
+            try:
+                os.fsync(number)
+            except OSError as e:
+                self._take_back(size, size + len(lines))
+                raise self._broken(e) from e
+
+    def _take_back(self, begin: int, end: int) -> None:
+        """Remove the last entries, which begin and end there, unless others were appended meanwhile."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._file is not None and os.fstat(self._file.fileno()).st_size == end:
+                self._file.truncate(begin)
+
+    def _broken(self, e: OSError) -> StateFileError:
+        return StateFileError(f"the state file {self._path} cannot be written: {e.strerror}")
 
     def note(self, entries: Iterable[dict[str, Any]]) -> None:
         """Append entries that a restart can do without."""

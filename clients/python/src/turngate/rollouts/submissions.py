@@ -23,7 +23,7 @@ from ..errors import (
 )
 from ..schema import Cancel, Request, State, codec
 from ..tasks.task import Task, TaskRequest, notes_of
-from ..wire import names
+from ..wire import names, traces
 from ..wire.link import log
 from ..wire.objects import Objects
 from ..wire.streams import DUPLICATE, MAX_BATCH, MSG_ID, Message, Streams, insist, passing, refused
@@ -40,6 +40,9 @@ MOST_BUNDLES = 1 << 30
 
 MOST_DELIVERED = 10_000
 """Rollouts whose results were returned and that are not adopted."""
+
+STATE_WITHIN = 1.0
+"""Seconds that the read of a rollout's state may take."""
 
 TERMINAL = ("done", "failed", "cancelled", "dead")
 
@@ -82,7 +85,7 @@ class Submissions:
         self._bundles: dict[str, bytes] = {}
         self._stored: set[str] = set()  # sha256 of bundles that the server surely had
         self._submitting: set[str] = set()
-        self._delivered: dict[str, None] = {}  # newest rollouts whose results were returned
+        self._delivered: dict[str, None] = {}  # newest rollouts with returned results
         self._adopt_one = asyncio.Lock()
         self.adopting = False  # orphans that will be adopted are looked for
         self._store = ""  # name of the store, see look_at_store
@@ -306,7 +309,8 @@ class Submissions:
     async def _queue(self, lane: int, batch: list[Request], queued: _Queued) -> None:
         """Queue a batch, each request once."""
         subject = names.requests(lane, self.trainer)
-        messages = [Message(subject, codec.encode(r), {MSG_ID: r.id}) for r in batch]
+        trace = traces.current()
+        messages = [Message(subject, codec.encode(r), {MSG_ID: r.id, **trace}) for r in batch]
         first = queued.new and not queued.unsure
         if len(messages) > 1:
             try:
@@ -355,10 +359,13 @@ class Submissions:
     async def request(self, rollout: str) -> Request:
         """Return the request of a rollout, for another one. Its files are stored again if this process has them.
 
+        It waits while the server cannot be reached.
+
         Raises:
             NotFoundError: No worker took it, or the server has deleted it.
         """
-        found = await self._streams.last(names.records(self.trainer), names.request(rollout))
+        read = functools.partial(self._streams.last, names.records(self.trainer), names.request(rollout))
+        found = await insist(f"read the request of rollout {rollout}", read)
         if found is None:
             raise NotFoundError(f"the server has no copy of the request of rollout {rollout}")
         request = codec.decode(Request, found.data)
@@ -373,9 +380,17 @@ class Submissions:
         return await self._streams.last(names.records(self.trainer), names.result(rollout)) is not None
 
     async def attempt_of(self, rollout: str) -> tuple[int, bool]:
-        """Return the highest attempt of a rollout, and whether the rollout has ended."""
+        """Return the highest attempt of a rollout, and whether the rollout has ended.
+
+        Without an answer of the server within a second, it is the attempt that this process knows: the worker of a call
+        waits two seconds for a frame.
+        """
+        state: State | None = None
+        try:
+            state = await asyncio.wait_for(self.state(rollout), STATE_WITHIN)
+        except (TurngateError, asyncio.TimeoutError) as e:
+            log.debug("the state of %s could not be read: %s", rollout, e)
         own = self.open.get(rollout)
-        state = await self.state(rollout)
         known = own.attempt if own else 0
         return (max(known, state.attempt), state.status in TERMINAL) if state else (known, False)
 

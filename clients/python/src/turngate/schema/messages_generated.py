@@ -58,6 +58,7 @@ __all__ = [
     "StepResult",
     "Phase",
     "CallStats",
+    "ResultUsage",
     "Committed",
     "Artifact",
     "Result",
@@ -87,6 +88,8 @@ __all__ = [
     "Machine",
     "LineOpen",
     "LineEnd",
+    "Enroll",
+    "Enrolled",
 ]
 
 
@@ -487,7 +490,7 @@ class Verify:
     """bundled means that the image of the separate sandbox contains /tests."""
     processes: str = field(default="", metadata=wire(one_of=("end", "keep",)))
     """processes is "keep", the default, if processes that the agent left running go on while the verifier runs in
-    the agent's sandbox. "end" ends them. Those that use the verifier's files end in any case.
+    the agent's sandbox. "end" ends them. Processes that use the verifier's files end in any case.
     """
     collect: list[Hook] = field(default_factory=list, metadata=wire(most=256))
     """collect are commands that run after the agent and before artifacts are read. A failure only adds a note to the
@@ -906,6 +909,18 @@ class CallStats:
 
 
 @dataclass(slots=True, kw_only=True)
+class ResultUsage:
+    """ResultUsage counts the resources of an attempt besides its model calls."""
+
+    sandbox_seconds: float = field(default=0.0, metadata=wire(keep=True))
+    """sandbox_seconds is the sum of the times for which the sandboxes of agent and verifiers existed, each with its
+    side-cars.
+    """
+    sandbox_usd: float | None = None
+    """sandbox_usd is the price of this time. Nil: the worker has no price for one of them."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Committed:
     """Committed names a generation that reached the agent. Train only on these generations."""
 
@@ -955,6 +970,8 @@ class Result:
     phases: list[Phase] = field(default_factory=list)
     calls: dict[str, CallStats] = field(default_factory=dict)
     """By tag."""
+    usage: ResultUsage | None = None
+    """Nil: no sandbox was made."""
     committed: list[Committed] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
     transcript: str = ""
@@ -977,8 +994,8 @@ class Result:
 
 @dataclass(slots=True, kw_only=True)
 class Hint:
-    """Hint tells a trainer that a result was committed. The stream is the truth; a lost hint costs time only. With a
-    fault it is the only answer to a request that can have no result, because its id is missing or another
+    """Hint tells a trainer that a result was committed. The stream is the truth; a lost hint costs time only. A hint
+    with a fault is the only answer to a request that can have no result, because its id is missing or another
     trainer's.
     """
 
@@ -1050,13 +1067,13 @@ class Hold:
 
 @dataclass(slots=True, kw_only=True)
 class Opened:
-    """Opened is a worker's answer to a trainer that asked for its streams. The bounds are those of the trainer; 0:
-    there is none.
+    """Opened is a worker's answer to a trainer that asked for its streams. The bounds are the trainer's; 0: there is
+    none.
     """
 
     v: int = field(default=1, metadata=wire(keep=True))
     error: str = field(default="", metadata=wire(most=65536))
-    """Reason why a stream is missing; empty: all are there."""
+    """Reason why a stream is missing; empty: none is missing."""
     max_queue: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
     """Requests in the queue."""
     max_queue_bytes: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
@@ -1093,7 +1110,7 @@ class Attach:
     process: Process = field(default_factory=lambda: Process(), metadata=wire(keep=True))
     """The one that asks."""
     replace: str = ""
-    """Instance of another process, whose place it takes."""
+    """Instance of the process that it replaces."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1114,6 +1131,8 @@ class Offer:
     """Offer lists the resources that a worker can give to one rollout. A limit of 0 means no limit."""
 
     backends: list[str] = field(default_factory=list, metadata=wire(keep=True))
+    failing: dict[str, str] = field(default_factory=dict)
+    """failing has the backends whose services make no sandboxes for now, with the reasons. The worker tries again."""
     agents: list[str] = field(default_factory=list, metadata=wire(keep=True))
     """Installed ones."""
     networks: list[str] = field(default_factory=list)
@@ -1141,6 +1160,8 @@ class Capacity:
     busy: int = field(default=0, metadata=wire(keep=True))
     """Slots in use."""
     draining: bool = False
+    full: bool = False
+    """It takes no request now, though slots may be free, since its host has no room."""
     offer: Offer = field(default_factory=lambda: Offer(), metadata=wire(keep=True))
 
 
@@ -1273,7 +1294,7 @@ class ShellEvent:
     number: int = field(default=0, metadata=wire(keep=True))
     """1, 2, ... within the attempt."""
     by: str = ""
-    """Name that the operator gives, such as ann@host; nobody checks it."""
+    """Name that the operator gives, such as ann@host; it is not checked."""
     part: str = ""
     """Verifier: in the sandbox of a separate verifier."""
     user: str = ""
@@ -1352,9 +1373,9 @@ class Load:
     load: float = 0.0
     """Processes of the host that run or want to, mean of the last minute."""
     memory_bytes: int = 0
-    """Of the host; in bytes."""
+    """Of the host, or of the worker's control group if that has less; in bytes."""
     free_memory_bytes: int = 0
-    """Of the host, that programs can still get; in bytes."""
+    """Of it, that programs can still get; in bytes."""
     worker_bytes: int = 0
     """Memory of the worker's process, without its sandboxes; in bytes."""
 
@@ -1369,6 +1390,8 @@ class Presence:
     version: str = ""
     slots: int = field(default=0, metadata=wire(keep=True))
     draining: bool = False
+    full: str = ""
+    """Reason for which it takes no request now, though slots may be free."""
     shells: bool = False
     """Operators may run commands in the sandboxes of its rollouts."""
     offer: Offer = field(default_factory=lambda: Offer(), metadata=wire(keep=True))
@@ -1400,12 +1423,14 @@ class Machine:
     version: str = ""
     program: str = field(default="", metadata=wire(keep=True))
     """Sha256 of its turngate, as hex digits; a worker needs the same."""
+    protocol: int = 0
+    """Of the bytes in its lines; clients in other languages need the one that they know."""
     system: str = ""
     """Such as linux/amd64."""
     slots: int = field(default=0, metadata=wire(keep=True))
-    """Most lines at once."""
+    """Most lines at once, without those to its desktop."""
     lines: int = 0
-    """That are open."""
+    """Of these, that are open."""
     draining: bool = False
     """Takes no more lines."""
     gone: bool = False
@@ -1429,11 +1454,13 @@ class LineOpen:
 
     v: int = field(default=1, metadata=wire(keep=True))
     want: str = field(default="", metadata=wire(keep=True, required=True))
-    """The capability that the line is for: sandbox of a machine, shell of a worker."""
+    """The capability that the line is for: sandbox, workspace or desktop of a machine, shell of a worker."""
     id: str = ""
     """Rollout of a shell."""
+    instance: str = ""
+    """instance is the instance of the worker that has the rollout of a shell."""
     by: str = ""
-    """Name of a shell's operator, for people; nobody checks it."""
+    """Name of a shell's operator, for people; it is not checked."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1447,3 +1474,38 @@ class LineEnd:
     """Exit status of the machine's process."""
     text: str = ""
     """For people."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Enroll:
+    """Enroll asks that a host becomes a machine. The host sends it again to learn what became of it."""
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    machine: str = field(default="", metadata=wire(keep=True, required=True))
+    """The name that the host wants to have."""
+    key: str = field(default="", metadata=wire(keep=True, required=True))
+    """Public part of its nkey; the seed stays on the host."""
+    host: str = ""
+    system: str = ""
+    """Such as linux/amd64."""
+    version: str = ""
+    check: bool = False
+    """Check asks only whether the key is that of the machine now."""
+    proof: bytes = field(default=b"", metadata=wire(keep=True))
+    """proof is the key's signature of the lines "turngate enroll", machine, key, host, system and version, with a
+    line feed between two of them.
+    """
+
+
+@dataclass(slots=True, kw_only=True)
+class Enrolled:
+    """Enrolled answers an Enroll. All hosts that enroll may hear it, so that it names none."""
+
+    v: int = field(default=1, metadata=wire(keep=True))
+    state: str = field(default="", metadata=wire(keep=True, required=True))
+    text: str = ""
+    """Of an invalid request: the reason, for people."""
+    interval_ms: int = 0
+    """Least time until the host may ask again; in milliseconds."""
+    left_ms: int = 0
+    """Time until the request expires; in milliseconds."""

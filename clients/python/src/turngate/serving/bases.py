@@ -67,6 +67,7 @@ def read(key: Key, data: bytes) -> Body:
         raise InvalidError("messages", "none", "want at least one")
     if len(body.digest) not in (0, 32):
         raise InvalidError("digest", f"{len(body.digest)} bytes", "want 32")
+    tame.check_count([*messages, body.tools or b"", *(params or {}).values()])
     for i, message in enumerate(messages, body.keep):
         tame.check(message, f"messages[{i}]")
     tame.check(body.tools or b"", "tools")

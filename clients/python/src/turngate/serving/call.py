@@ -34,7 +34,7 @@ class Call:
     __slots__ = (
         "_answer", "_flushing", "_merged", "_on_reply", "_parsed", "_send", "_tools",
         "base", "dialect", "keep", "key", "model", "raw_messages", "raw_params", "raw_tools", "remaining_ms",
-        "stream", "tag",
+        "stream", "tag", "trace",
     )  # fmt: skip
 
     key: Key
@@ -55,6 +55,8 @@ class Call:
     """The agent's own JSON, one text a message."""
     raw_tools: bytes
     raw_params: Mapping[str, bytes]
+    trace: Mapping[str, str]
+    """Headers of the worker's span, traceparent and tracestate, for loops that pull; empty: there is none."""
 
     def __init__(self, key: Key, answer: Answer, send: Send) -> None:
         self.key = key
@@ -64,6 +66,7 @@ class Call:
         self._flushing: asyncio.Task[None] | None = None
         self._parsed: list[Any] = []
         self._tools: Any = None
+        self.trace = {}
         self._on_reply: dict[object, Callable[[Reply], None]] = {}  # called with the answer that was sent
 
     def __repr__(self) -> str:

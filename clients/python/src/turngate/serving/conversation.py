@@ -37,7 +37,7 @@ class Conversation:
             return Reply(message=read(ids), prompt_ids=prompt, completion_ids=ids, logprobs=logprobs)
 
     One object serves all rollouts. It takes the sampled ids from the reply that the handler returns. A call whose
-    earlier messages the agent has changed, such as a summary, is rendered whole.
+    tools or earlier messages the agent has changed, such as a summary, is rendered whole.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, ends: Iterable[int] = (), **options: Any) -> None:

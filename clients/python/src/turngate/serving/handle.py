@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nats.aio.msg import Msg
@@ -47,11 +47,11 @@ class Handle:
     verification: Verification
     key: names.Key
     _answer: Answer
-    _link: Link
-    _objects: Objects
+    _run: Callable[[Operation], Awaitable[OperationResult]]
     _finish: Callable[[Answer, Verdict | Fault], None]
+    trace: Mapping[str, str] = field(default_factory=dict)
+    """As that of a Call."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _number: int = 0
 
     @property
     def rollout(self) -> str:
@@ -121,24 +121,50 @@ class Handle:
     async def _operate(self, operation: Operation) -> OperationResult:
         if len(operation.data) > MOST_DATA:
             raise InvalidError("data", f"{len(operation.data)} bytes", f"at most {MOST_DATA} bytes")
+        async with self._turn:
+            return await self._run(operation)
+
+
+def error_of(fault: Fault) -> Exception:
+    """Return the error of an operation that failed."""
+    if fault.code == "over":
+        return CallOverError(fault.message)
+    if fault.status == 404:
+        return FileNotFoundError(fault.message)
+    return FaultError(fault)
+
+
+@dataclass(slots=True, eq=False)
+class Operations:
+    """Operations asks the worker of a verification for one operation after the other."""
+
+    _answer: Answer
+    _link: Link
+    _objects: Objects
+    _number: int = 0
+
+    async def run(self, operation: Operation) -> OperationResult:
         body = bodies.compress(codec.encode(operation))
         if len(body.data) > self._link.max_payload - 4096:
-            body = await bodies.claim(body, self._objects, names.tasks_bucket(names.trainer_of(self.rollout)))
-        async with self._turn:
-            self._number += 1
-            headers = {"Rl-Kind": "operation", "Rl-Gen": self._answer.gen, "Rl-Seq": str(self._number), **body.headers}
-            while True:
-                msg = await self._request(body.data, headers)
-                kind = (msg.headers or {}).get("Rl-Kind", "") if msg is not None else ""
-                if msg is not None and kind == "final":
-                    return await self._result(msg)
-                if msg is not None and kind == "fault":
-                    raise self._error(codec.decode(Fault, msg.data), operation)
+            body = await bodies.claim(body, self._objects, names.tasks_bucket(self._trainer))
+        self._number += 1
+        headers = {"Rl-Kind": "operation", "Rl-Gen": self._answer.gen, "Rl-Seq": str(self._number), **body.headers}
+        while True:
+            msg = await self._request(body.data, headers)
+            kind = (msg.headers or {}).get("Rl-Kind", "") if msg is not None else ""
+            if msg is not None and kind == "final":
+                return await self._result(msg)
+            if msg is not None and kind == "fault":
+                raise error_of(codec.decode(Fault, msg.data))
+
+    @property
+    def _trainer(self) -> str:
+        return names.trainer_of(self._answer.key.rollout)
 
     async def _request(self, data: bytes, headers: dict[str, str]) -> Msg | None:
         """Request an operation once; None if no answer came. It ends with the verification."""
         if not self._answer.wanted:
-            raise CallOverError(f"verification {self.key} has ended")
+            raise CallOverError(f"verification {self._answer.key} has ended")
         asking = asyncio.ensure_future(self._link.request(self._answer.reply, data, headers, REPEAT_AFTER))
         over = asyncio.ensure_future(self._answer.over.wait())
         try:
@@ -150,7 +176,7 @@ class Handle:
                 with contextlib.suppress(asyncio.CancelledError, UnreachableError):
                     await asking
         if asking.cancelled():
-            raise CallOverError(f"verification {self.key} has ended")
+            raise CallOverError(f"verification {self._answer.key} has ended")
         try:
             return asking.result()
         except NotSentError:  # the worker or the server is away
@@ -162,12 +188,5 @@ class Handle:
     async def _result(self, msg: Msg) -> OperationResult:
         headers, data = msg.headers or {}, msg.data
         if bodies.is_claim(headers):
-            data = await bodies.fetch(headers, self._objects, names.artifacts_bucket(names.trainer_of(self.rollout)))
+            data = await bodies.fetch(headers, self._objects, names.artifacts_bucket(self._trainer))
         return codec.decode(OperationResult, bodies.decompress(headers, data))
-
-    def _error(self, fault: Fault, operation: Operation) -> Exception:
-        if fault.code == "over":
-            return CallOverError(fault.message)
-        if fault.status == 404:
-            return FileNotFoundError(fault.message)
-        return FaultError(fault)

@@ -7,17 +7,19 @@ import contextlib
 import functools
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-from typing import cast
+from typing import Protocol, cast
 
 from ..errors import CallOverError, ClosedError, InvalidError
 from ..schema import Delta, Fault, Reply
+from ..wire import traces
 from ..wire.link import log
 from ..wire.names import Key
 from ..wire.quiet import Lines
 from . import tool
+from .background import Background
 from .call import Call
 from .message import sum_of
-from .open_calls import Calls, FaultError
+from .open_calls import FaultError
 from .policy import Handler, Policy, answers, awaits
 from .threads import Threads
 
@@ -26,6 +28,18 @@ MOST_FAILURES = 5
 
 MOST_CALLS = 10_000
 """Calls whose exceptions are counted."""
+
+
+class Calls(Protocol):
+    """Calls hands out the calls that wait for an answer."""
+
+    @property
+    def background(self) -> Background: ...
+
+    @property
+    def closed(self) -> ClosedError | None: ...
+
+    async def next_call(self) -> Call: ...
 
 
 class Failures:
@@ -67,7 +81,8 @@ async def serve(calls: Calls, handler: Policy, concurrency: int) -> None:
                 call = await calls.next_call()
             except ClosedError:
                 return
-            task = calls.run_while_wanted(call._answer, _handle(calls, call, answering, failures))
+            with traces.under(call.trace):
+                task = calls.background.run_while_wanted(call._answer, _handle(calls, call, answering, failures))
             task.add_done_callback(lambda _: slots.release())
 
 
@@ -97,8 +112,7 @@ async def _handle(calls: Calls, call: Call, handler: Handler, failures: Failures
             failures.report(call.key, fault)
         elif isinstance(e, InvalidError):  # the worker counts such answers and ends the rollout after three
             log.warning("call %s: its answer is not valid: %s", call.key, e)
-            text = tool.clip(str(e), 65536)
-            fault = Fault(stage="call", code="bad_answer", who="trainer", status=502, message=text)
+            fault = _bad_answer(str(e))
         else:
             n = failures.add(call.key)
             log.warning(
@@ -108,7 +122,14 @@ async def _handle(calls: Calls, call: Call, handler: Handler, failures: Failures
             code, status = ("internal", 500) if n <= MOST_FAILURES else ("bad_answer", 502)
             fault = Fault(stage="call", code=code, who="trainer", status=status, message=text)
         with contextlib.suppress(CallOverError):
-            await call.fault(fault)
+            try:
+                await call.fault(fault)
+            except ValueError as wrong:  # a field of a FaultError's fault is wrong, or a text is no Unicode
+                await call.fault(_bad_answer(f"the fault of the answer: {wrong}"))
+
+
+def _bad_answer(text: str) -> Fault:
+    return Fault(stage="call", code="bad_answer", who="trainer", status=502, message=tool.clip(text, 65536))
 
 
 async def _streamed(call: Call, pieces: AsyncIterator[Delta | Reply]) -> Reply:

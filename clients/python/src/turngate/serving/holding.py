@@ -9,6 +9,7 @@ from ..errors import TurngateError
 from ..schema import Hold, codec
 from ..wire import names
 from ..wire.link import Link, log
+from ..wire.quiet import Lines
 
 RELEASES = 3
 """Number of messages about the end of a hold."""
@@ -26,10 +27,19 @@ class Holding:
         self._all = False
         self._serial = 0
         self._sent = RELEASES
+        self._raised = Lines()  # by the function that selects
 
     def holds(self, rollout: str) -> bool:
-        """Report whether the calls of a rollout wait."""
-        return self._all or (self._select is not None and self._select(rollout))
+        """Report whether the calls of a rollout wait. They do if the function that selects raises an exception."""
+        if self._select is None:
+            return self._all
+        try:
+            return self._select(rollout)
+        except Exception as e:
+            text = f"the function of a hold raised {type(e).__name__}: {e}"
+            if self._raised.speak(text) is not None:
+                log.error("the calls of rollout %s wait: %s", rollout, text, exc_info=e)
+            return True
 
     def set(self, select: Callable[[str], bool] | None, everything: bool = False) -> None:
         """Replace the hold; None ends it."""

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ..errors import CallOverError
 from ..wire.body import Body
 from ..wire.names import Key
-from ..wire.outbox import Frame, Outbox
+from ..wire.outbox import Frame
 
 ACCEPT_AFTER = 0.2
 """Seconds before the accept: a call that is answered at once needs none. A worker waits for two seconds."""
+
+
+class Frames(Protocol):
+    """Frames sends the frames of answers to their workers."""
+
+    def send(self, reply: str, frame: Frame) -> None: ...
 
 
 @dataclass(slots=True)
@@ -27,6 +34,7 @@ class IncomingCall:
     resume: int = 0  # the number of these deltas
     received: list[int] = field(default_factory=list)  # earlier calls with an answer that the worker has
     body: bytes = b""
+    trace: Mapping[str, str] = field(default_factory=dict)  # headers of the worker's span
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +43,7 @@ class Answer:
 
     key: Key
     gen: str
-    outbox: Outbox
+    outbox: Frames
     reply: str = ""
     deltas: list[Body] = field(default_factory=list)
     final: Frame | None = None

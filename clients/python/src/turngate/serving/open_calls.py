@@ -16,13 +16,14 @@ from ..errors import CallOverError, ClosedError, InvalidError, ShapeError, Turng
 from ..schema import Fault, ToolCall, Verdict, codec
 from ..trajectory import versions
 from ..wire import body as bodies
-from ..wire import names
-from ..wire.cancelling import cancelled
+from ..wire import names, traces
 from ..wire.link import Link, log
 from ..wire.names import Key
 from ..wire.objects import Objects
 from ..wire.outbox import Frame, Outbox
+from ..wire.quiet import Lines
 from . import tool
+from .background import Background
 from .bases import Bases, read
 from .call import Call
 from .holding import Holding
@@ -88,6 +89,7 @@ class Calls:
         tools: dict[str, tool.Tool] | None = None,
         refused: Callable[[Key, Fault], None] | None = None,
     ) -> None:
+        self.background = Background()
         self.refusals = 0  # answers that workers refused
         self.newest: int | None = None  # largest number of a policy version that answered here
         self.on_verification: Callable[[IncomingCall, Callable[[], Answer]], None] | None = None
@@ -101,13 +103,14 @@ class Calls:
         self._attempt_of = attempt_of
         self._saw_attempt = saw_attempt
         self._check = check
+        self._raised = Lines()  # by check
         self._tools = tools or {}
         self._threads = Threads(tool.THREADS, "turngate tool")
         self._outbox = Outbox(link)
         self._rollouts: dict[str, Rollout] = {}
+        self._reading: dict[tuple[str, str, str], asyncio.Task[None]] = {}  # by object, subject and inbox of a call
         self._queue: deque[Call] = deque()
         self._arrived = asyncio.Event()
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._gens = 0
         self._closed: ClosedError | None = None
         self._answers: Callable[[str], bool] = lambda _rollout: True
@@ -136,12 +139,14 @@ class Calls:
         """Answer nothing from now on."""
         self._closed = self._closed or reason
 
-    async def close(self, reason: ClosedError) -> None:
-        """End all work on calls. Their workers ask another process of this trainer, or this one after a restart."""
+    async def close(self, reason: ClosedError, by: asyncio.Task[Any] | None) -> None:
+        """End all work on calls but the task by, which waits for it. Their workers ask another process of this trainer,
+        or this one after a restart.
+        """
         self.stop(reason)
         self._arrived.set()
         self._queue.clear()
-        await cancelled(self._tasks)
+        await self.background.close(by)
         self._threads.shutdown()
         await self._outbox.close()
 
@@ -149,19 +154,6 @@ class Calls:
     def closed(self) -> ClosedError | None:
         """The reason of the end; None: it has not ended."""
         return self._closed
-
-    def _spawn(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        """Read the exception of a task. Before Python 3.11, an interrupt is one of the task that runs then, too."""
-        self._tasks.discard(task)
-        e = None if task.cancelled() else task.exception()
-        if isinstance(e, Exception):
-            log.error("work on a call failed: %s: %s", type(e).__name__, e, exc_info=e)
 
     # Requests of workers.
 
@@ -179,6 +171,9 @@ class Calls:
         if key is None or self._closed is not None or not self.attached():
             return
         if headers.get("Rl-Kind") == "cancel":
+            for (_, subject, _), task in self._reading.items():
+                if subject == msg.subject:
+                    task.cancel()
             self._cancelled(key, of)
             return
         if headers.get("Rl-Kind") == "reject":
@@ -187,14 +182,25 @@ class Calls:
         if not names.is_gate_inbox(msg.reply, self._trainer):
             log.warning("call %s: its reply subject is not a gate's; it is dropped", key)
             return
-        incoming = IncomingCall(key, msg.reply, of, headers.get("Rl-Gen", ""))
+        incoming = IncomingCall(key, msg.reply, of, headers.get("Rl-Gen", ""), trace=traces.of(headers))
         resume = headers.get("Rl-Resume", "")
         incoming.resume = int(resume) if incoming.resume_gen and resume.isdecimal() and len(resume) < 10 else 0
         incoming.received = [int(n) for n in headers.get("Rl-Settled", "").split(",") if n.isdecimal() and len(n) < 10]
         if bodies.is_claim(headers):
-            self._spawn(self._claimed(incoming, headers))
+            self._read(incoming, headers, msg.subject)
         else:
             self._unpacked(incoming, headers, msg.data)
+
+    def _read(self, incoming: IncomingCall, headers: dict[str, str], subject: str) -> None:
+        """Read the body of a call in an object, once at a time.
+
+        The worker of a call that is not accepted asks again each few seconds, and the reads of a large body would delay
+        each other without end.
+        """
+        reading = headers["Rl-Claim"], subject, incoming.reply
+        if reading not in self._reading:
+            task = self._reading[reading] = self.background.run(self._claimed(incoming, headers))
+            task.add_done_callback(lambda _: self._reading.pop(reading))
 
     async def _claimed(self, incoming: IncomingCall, headers: dict[str, str]) -> None:
         bucket = names.artifacts_bucket(self._trainer)
@@ -254,7 +260,7 @@ class Calls:
         rollout = self._rollouts.get(key.rollout)
         if rollout is None:
             rollout = self._rollouts[key.rollout] = Rollout()
-            self._spawn(self._learn(key.rollout, rollout))
+            self.background.run(self._learn(key.rollout, rollout))
             if self.on_rollout is not None:
                 self.on_rollout(key.rollout)
         if not rollout.ready:
@@ -293,19 +299,15 @@ class Calls:
         answer = open_answer()
         if incoming.kind == "tool":
             answer.open(incoming.reply)
-            self.run_while_wanted(answer, self._run_tool(incoming, answer))
+            with traces.under(incoming.trace):
+                self.background.run_while_wanted(answer, self._run_tool(incoming, answer))
         else:
             self._begin(rollout, incoming, answer)
 
     async def _learn(self, name: str, rollout: Rollout) -> None:
         """Read the highest attempt, so that a fenced worker gets no answer from a restarted trainer either."""
-        over = False
-        try:
-            attempt, over = await asyncio.wait_for(self._attempt_of(name), 1.0)
-            rollout.attempt = max(rollout.attempt, attempt)
-        except (TurngateError, asyncio.TimeoutError) as e:
-            log.debug("the state of %s could not be read: %s", name, e)
-        rollout.ready = True
+        attempt, over = await self._attempt_of(name)
+        rollout.attempt, rollout.ready = max(rollout.attempt, attempt), True
         waiting, rollout.waiting = rollout.waiting, []
         if over and self._rollouts.get(name) is rollout:
             del self._rollouts[name]
@@ -335,19 +337,33 @@ class Calls:
             return
         call.tag, call.dialect, call.model = came.tag, came.dialect, came.model
         call.stream, call.remaining_ms = came.stream, came.remaining_ms
-        call.base, call.keep = came.base, came.keep
+        call.base, call.keep, call.trace = came.base, came.keep, incoming.trace
         call.raw_messages, call.raw_tools, call.raw_params = whole.messages, whole.tools, whole.params
         call._parsed = whole.parsed
         answer.open(incoming.reply)
-        fault = self._check(call) if self._check is not None else None
+        fault = self._checked(call)
         if fault is not None:
-            fault.status = fault.status or 400
             self._finish_fault(answer, fault)
             return
         if self._holding.holds(incoming.key.rollout):
             answer.sign(held=True)
         self._queue.append(call)
         self._arrived.set()
+
+    def _checked(self, call: Call) -> Fault | None:
+        """Return the fault with which a new call is refused; None: there is none."""
+        try:
+            fault = self._check(call) if self._check is not None else None
+            if fault is not None:
+                fault.status = fault.status or 400
+                codec.encode(fault)
+            return fault
+        except Exception as e:
+            text = f"check raised {type(e).__name__}: {e}"
+            if self._raised.speak(text) is not None:
+                log.error("call %s: %s", call.key, text, exc_info=e)
+            message = tool.clip(text, 65536)
+            return Fault(stage="call", code="internal", who="trainer", status=500, message=message)
 
     # Answers.
 
@@ -378,13 +394,6 @@ class Calls:
             del rollout.calls[answer.key.call]  # the worker asks again and gets a new generation
         answer.finish("fault", body, retain=not retryable)
 
-    def run_while_wanted(self, answer: Answer, work: Awaitable[Any]) -> asyncio.Task[Any]:
-        """Run work on a call, which ends with the call."""
-        task = self._spawn(work)
-        stop = task.cancel
-        answer.on_over.append(lambda: None if asyncio.current_task() is task else stop())
-        return task
-
     async def _run_tool(self, incoming: IncomingCall, answer: Answer) -> None:
         try:
             outcome = await tool.run(self._tools, incoming.key, codec.decode(ToolCall, incoming.body), self._threads)
@@ -397,15 +406,20 @@ class Calls:
                 await self._send_tool(answer, codec.encode(outcome))
 
     def finish_verification(self, answer: Answer, outcome: Verdict | Fault) -> None:
-        """Answer a verification."""
+        """Answer a verification.
+
+        Raises:
+            InvalidError: A field is wrong. Nothing was sent.
+        """
+        body = bodies.Body(codec.encode(outcome))
         if not isinstance(outcome, Fault):
-            answer.finish("final", bodies.Body(codec.encode(outcome)))
+            answer.finish("final", body)
             return
         retryable = outcome.status in (425, 429) or outcome.status >= 500
         rollout = self._rollouts.get(answer.key.rollout)
         if retryable and rollout is not None and rollout.verifications.get(answer.key.call) is answer:
             del rollout.verifications[answer.key.call]  # the worker asks again and gets a new generation
-        answer.finish("fault", bodies.Body(codec.encode(outcome)), retain=not retryable)
+        answer.finish("fault", body, retain=not retryable)
 
     async def _send_tool(self, answer: Answer, data: bytes) -> None:
         body = bodies.compress(data)

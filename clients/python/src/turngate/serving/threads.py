@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import queue
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 class Threads(Executor):
     """Threads runs functions in at most so many threads, which do not keep the process from ending.
 
+    A function has the context variables of its caller, such as the current span.
     A function cannot be stopped from outside. After Ctrl-C the process would else wait for each one that still runs.
     """
 
@@ -25,11 +27,16 @@ class Threads(Executor):
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
         future: Future[Any] = Future()
+        context = contextvars.copy_context()
 
         def run() -> None:
             try:
                 if future.set_running_or_notify_cancel():
-                    future.set_result(function(*args, **named))
+                    future.set_result(context.run(function, *args, **named))
+            except StopIteration as e:  # a future of asyncio takes none before Python 3.12
+                error = RuntimeError("the function raised StopIteration")
+                error.__cause__ = e
+                future.set_exception(error)
             except BaseException as e:  # the caller gets it
                 future.set_exception(e)
             finally:

@@ -7,12 +7,15 @@ import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from ..errors import InvalidError
+from ..errors import InvalidError, TurngateError
 from ..schema import Fault, ToolCall, ToolResult
+from ..wire.cancelling import cancelled
 from ..wire.names import Key
 from .policy import awaits
+
+T = TypeVar("T")
 
 THREADS = 256
 """Number of tools that are ordinary functions and run at once."""
@@ -53,10 +56,28 @@ async def run(tools: dict[str, Tool], key: Key, call: ToolCall, threads: Executo
     try:
         use = ToolUse(key, call.name, call.arguments)
         loop = asyncio.get_running_loop()
-        said = tool(use) if awaits(tool) else await loop.run_in_executor(threads, tool, use)
-        return ToolResult(text=clip(await said if inspect.isawaitable(said) else said, MOST_TEXT))
+        said = tool(use) if awaits(tool) else await _result(loop.run_in_executor(threads, tool, use))
+        return ToolResult(text=clip(await _result(said) if inspect.isawaitable(said) else said, MOST_TEXT))
     except Exception as e:  # the model reads it
         return ToolResult(text=clip(str(e) or type(e).__name__, MOST_TEXT), is_error=True)
+
+
+async def _result(said: Awaitable[T]) -> T:
+    """Wait for the result of a tool.
+
+    Raises:
+        TurngateError: The tool raised a CancelledError. One that is raised here is a cancellation of the caller.
+    """
+    running = asyncio.ensure_future(said)
+    try:
+        await asyncio.wait([running])
+    except asyncio.CancelledError:
+        await cancelled([running])
+        raise
+    try:
+        return running.result()
+    except asyncio.CancelledError:
+        raise TurngateError("the tool was cancelled") from None
 
 
 def refusal(e: Exception) -> Fault:

@@ -29,7 +29,7 @@ class Turn:
     count: int
     """Number of its messages."""
     digest: bytes
-    """Of its messages."""
+    """Of its tools and messages."""
     message: Mapping[str, Any]
     """The answer."""
     ids: array[int]
@@ -51,7 +51,7 @@ class Turns:
         turns = self._rollouts.setdefault(owner, [])
         self._rollouts.move_to_end(owner)
         count = len(call.raw_messages)
-        turns.append(Turn(count, _digests(call.raw_messages)[count - 1], message, ids, ended))
+        turns.append(Turn(count, _digests(call)[count - 1], message, ids, ended))
         self._kept += 4 * len(ids)
         if len(turns) > MOST_TURNS:
             self._kept -= 4 * len(turns.pop(0).ids)
@@ -60,11 +60,14 @@ class Turns:
             self._kept -= sum(4 * len(t.ids) for t in dropped)
 
     def before(self, call: Call) -> Turn | None:
-        """Return the turn that a call continues: the longest whose messages and answer its messages begin with."""
+        """Return the turn that a call continues: the longest whose messages and answer its messages begin with.
+
+        A call with other tools continues none, since the turn's ids have the tools of its own call.
+        """
         turns = self._rollouts.get((call.key.rollout, call.key.attempt))
         if not turns:
             return None
-        digests = _digests(call.raw_messages)
+        digests = _digests(call)
         for turn in sorted(turns, key=lambda t: t.count, reverse=True):
             n = turn.count
             if n + 1 < len(digests) and digests[n - 1] == turn.digest and _same(turn.message, call.messages[n]):
@@ -72,13 +75,13 @@ class Turns:
         return None
 
 
-def _digests(messages: Sequence[bytes]) -> list[bytes]:
-    """Return a digest of the first message, of the first two, and so on."""
+def _digests(call: Call) -> list[bytes]:
+    """Return a digest of a call's tools and first message, of its tools and first two messages, and so on."""
     out, so_far = [], hashlib.sha256()
-    for raw in messages:
+    for raw in (call.raw_tools, *call.raw_messages):
         so_far.update(len(raw).to_bytes(8, "big") + raw)
         out.append(so_far.digest())
-    return out
+    return out[1:]
 
 
 def probes(messages: Sequence[Mapping[str, Any]], at: int) -> tuple[Messages, Messages, Messages]:

@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from ..errors import CallOverError, ClosedError, InvalidError, ShapeError, TurngateError
 from ..schema import Fault, Verdict, Verification, codec
+from ..wire import traces
 from ..wire.link import Link, log
 from ..wire.objects import Objects
 from . import tool
-from .handle import Handle
+from .handle import Handle, Operations
 from .kept_answer import Answer, IncomingCall
 from .open_calls import Calls, FaultError
 
@@ -34,13 +35,15 @@ class Verifications:
         self._verifier = verifier
         self._waiting: dict[str, asyncio.Future[Handle]] = {}
         self._listening = False
+        self._beginning = asyncio.Lock()  # to listen
         calls.on_verification = self._begin
 
     async def listen(self) -> None:
         """Take verifications from now on."""
-        if not self._listening:
-            self._listening = True
-            await self._calls.listen_verifications(self._shard)
+        async with self._beginning:
+            if not self._listening:
+                await self._calls.listen_verifications(self._shard)
+                self._listening = True
 
     @contextlib.asynccontextmanager
     async def handle(self, rollout: str) -> AsyncIterator[Handle]:
@@ -86,11 +89,9 @@ class Verifications:
                 waiting.set_exception(reason)
 
     async def _leave(self, handle: Handle) -> None:
-        """Leave a verification whose caller was cancelled to another try, unless the client is closed."""
-        if handle.wanted and self._calls.closed is None:
-            log.warning("verification %s was cancelled; the worker asks again", handle.key)
-            text = "the verifier was cancelled"
-            await handle.fault(Fault(stage="verify", code="internal", who="trainer", status=503, message=text))
+        """Leave a verification to another try, unless the client is closed."""
+        if self._calls.closed is None:
+            await leave(handle)
 
     def _begin(self, incoming: IncomingCall, open_answer: Callable[[], Answer]) -> None:
         """Begin a new verification, if it is wanted here. Otherwise its worker asks again."""
@@ -107,26 +108,42 @@ class Verifications:
             self._calls.finish_verification(answer, tool.refusal(e))
             return
         answer.sign(held=False)  # before the first operation
-        handle = Handle(verification, incoming.key, answer, self._link, self._objects, self._calls.finish_verification)
+        run = Operations(answer, self._link, self._objects).run
+        handle = Handle(verification, incoming.key, answer, run, self._calls.finish_verification, incoming.trace)
         if waiting is not None:
             waiting.set_result(handle)
         elif self._verifier is not None:
-            self._calls.run_while_wanted(answer, self._verify(handle, self._verifier))
+            with traces.under(incoming.trace):
+                self._calls.background.run_while_wanted(answer, self._verify(handle, self._verifier))
 
     async def _verify(self, handle: Handle, verifier: Verifier) -> None:
         try:
-            said = verifier(handle)
-            verdict = await said if inspect.isawaitable(said) else said
-            if not isinstance(verdict, Verdict):
-                raise InvalidError("verdict", type(verdict).__name__, "want a Verdict")
-            await handle.verdict(verdict)
-        except CallOverError:
-            return
+            await verify(handle, verifier)
         except asyncio.CancelledError:
             await self._leave(handle)
             raise
-        except Exception as e:
-            await fail(handle, e)
+
+
+async def verify(handle: Handle, verifier: Verifier) -> None:
+    """Run a verifier, and end the verification with its verdict or the fault of its exception."""
+    try:
+        said = verifier(handle)
+        verdict = await said if inspect.isawaitable(said) else said
+        if not isinstance(verdict, Verdict):
+            raise InvalidError("verdict", type(verdict).__name__, "want a Verdict")
+        await handle.verdict(verdict)
+    except CallOverError:
+        return
+    except Exception as e:
+        await fail(handle, e)
+
+
+async def leave(handle: Handle) -> None:
+    """Leave a verification whose caller was cancelled to another try, unless it has ended."""
+    if handle.wanted:
+        log.warning("verification %s was cancelled; the worker asks again", handle.key)
+        text = "the verifier was cancelled"
+        await handle.fault(Fault(stage="verify", code="internal", who="trainer", status=503, message=text))
 
 
 async def fail(handle: Handle, e: Exception) -> None:
@@ -137,5 +154,10 @@ async def fail(handle: Handle, e: Exception) -> None:
         log.warning("verification %s failed", handle.key, exc_info=e)
         text = tool.clip(f"{type(e).__name__}: {e}", 65536)
         fault = Fault(stage="verify", code="no_reward", who="trainer", status=422, message=text)
-    if handle.wanted:
+    if not handle.wanted:
+        return
+    try:
         await handle.fault(fault)
+    except ValueError as wrong:  # a field of a FaultError's fault is wrong, or a text is no Unicode
+        text = tool.clip(f"the fault of the verifier: {wrong}", 65536)
+        await handle.fault(Fault(stage="verify", code="invalid", who="trainer", status=422, message=text))

@@ -20,10 +20,10 @@ _ROLE = re.compile(r"(ops|admin|(trainer|worker)-\w+)\.nk")
 """Names of credentials in the folder of a server."""
 
 
-def read(name: str, trainer: str) -> tuple[str, str | None]:
-    """Return the URL of a context's server, and the file with the trainer's credentials; None: there is none.
+def read(name: str, role: str) -> tuple[str, str | None]:
+    """Return the URL of a context's server, and the file with the credentials of a role; None: there is none.
 
-    A credential in the folder that a server has made stands for the trainer's one there.
+    A credential in the folder that a server has made stands for that of the role there, such as trainer-local or admin.
 
     Contexts are files in nats/context, in the folder that XDG_CONFIG_HOME names, by default ~/.config.
 
@@ -53,5 +53,5 @@ def read(name: str, trainer: str) -> tuple[str, str | None]:
     if not creds and not nkey:
         return url, None
     file = Path(creds or nkey).expanduser()
-    beside = file.with_name(f"trainer-{trainer}.nk")
+    beside = file.with_name(f"{role}.nk")
     return url, str(beside if _ROLE.fullmatch(file.name) and beside.exists() else file)

@@ -34,8 +34,9 @@ class Link:
     While it is lost, publishing fails at once and nothing is buffered.
     """
 
-    def __init__(self, url: str, options: dict[str, Any]) -> None:
+    def __init__(self, url: str, options: dict[str, Any], file: str) -> None:
         self._url = url
+        self._file = file
         self._options = options
         self._nc = NATS()
         self._subscriptions: dict[str, Handler] = {}
@@ -45,15 +46,23 @@ class Link:
         """The last message of the server that the credentials do not allow a subject."""
 
     @classmethod
-    async def open(cls, url: str, creds: str | None, name: str, inbox: str, within: float = OP_TIMEOUT) -> Link:
-        """Connect.
+    async def open(
+        cls,
+        url: str,
+        creds: str | None,
+        name: str,
+        inbox: str,
+        within: float = OP_TIMEOUT,
+        file: str = "trainer-NAME.nk",
+    ) -> Link:
+        """Connect. file is the name of the right credential's file, for errors.
 
         Raises:
             UnreachableError: No server took the connection within that many seconds.
             InvalidError: The credentials are not usable.
         """
         options = {"name": name, "inbox_prefix": inbox, **credentials(creds)}
-        link = cls(url, options)
+        link = cls(url, options, file)
         await link._dial(within)
         return link
 
@@ -115,7 +124,7 @@ class Link:
         reason = str(last[-1]) if last else f"no answer within {within:g} s"
         if refused.done():
             given = "the credentials are not those of this server" if len(self._options) > 2 else "it wants credentials"
-            reason = f"{given} (creds=); turngate up writes creds/trainer-NAME.nk below its state: {reason}"
+            reason = f"{given} (creds=); turngate up writes creds/{self._file} below its state: {reason}"
         raise UnreachableError(f"connect to NATS at {_redacted(self._url)}: {reason}")
 
     async def _redial(self) -> None:
@@ -178,11 +187,19 @@ class Link:
             raise UnreachableError(f"request to {subject}: {e or type(e).__name__}") from e
 
     async def subscribe(self, subject: str, handler: Handler) -> None:
-        """Call handler for every message, one after the other, until unsubscribe or close."""
-        self._subscriptions[subject] = handler
+        """Call handler for every message, one after the other, until unsubscribe or close.
+
+        Raises:
+            UnreachableError: There is no connection now, or the server did not answer. There is no subscription.
+        """
         self._check()
-        await self._subscribe(subject, handler)
-        await self.flush()
+        self._subscriptions[subject] = handler
+        try:
+            await self._subscribe(subject, handler)
+            await self.flush()
+        except BaseException:
+            await self.unsubscribe(subject)
+            raise
 
     async def _subscribe(self, subject: str, handler: Handler) -> None:
         await self._nc.subscribe(

@@ -189,6 +189,10 @@ def is_gate_inbox(subject: str, trainer: str) -> bool:
     return subject.startswith(prefix) and rest.count(".") == 2 and not any(c in rest for c in "*> ")
 
 
+ADMIN_INBOX = "_INBOX.admin.admin"
+"""Prefix of the inboxes of people with the admin's credential."""
+
+
 def inbox(trainer: str) -> str:
     """Return the prefix of the trainer's own inboxes, the only one that its permissions allow."""
     return f"_INBOX.trainer.{trainer}"

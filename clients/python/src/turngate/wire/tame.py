@@ -1,9 +1,12 @@
-"""JSON of an agent that Python cannot read: integers of thousands of digits, and values very deep inside each other."""
+"""JSON of an agent that Python cannot read: integers of thousands of digits, values very deep inside each other, and so
+many values that reading them would stop the event loop for many seconds.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from json.decoder import scanstring  # type: ignore[attr-defined]
 
 from ..errors import InvalidError
@@ -14,10 +17,14 @@ MOST_NESTING = 256
 MOST_DIGITS = 1000
 """Length of a number. Python reads integers of at most 4,300 digits."""
 
+MOST_VALUES = 1 << 18
+"""Values and names of members in one call. A turn of an agent with one tool has about 25."""
+
 _MOST = 10_000
 """Values inside each other that are read at all, as in Go."""
 
 _NEXT = re.compile(r'["\[\]{}0-9]')
+_VALUE = re.compile(r'["\[{0-9tfn]')  # where one begins
 _NUMBER = re.compile(r"[0-9][0-9.eE+-]*")
 
 
@@ -75,3 +82,30 @@ def check(raw: bytes, field: str) -> None:
     if not same:
         want = f"numbers of at most {MOST_DIGITS} characters, and values at most {MOST_NESTING} deep inside each other"
         raise InvalidError(field, text[:80], want)
+
+
+def check_count(texts: Collection[bytes]) -> None:
+    """Check that the JSON texts of a call have at most MOST_VALUES values and names together.
+
+    Raises:
+        InvalidError: They have more.
+    """
+    if len(texts) + sum(map(len, texts)) <= MOST_VALUES:
+        return  # each has a byte
+    left = MOST_VALUES - len(texts)
+    for raw in texts:
+        text, at = raw.decode(errors="replace"), 0
+        while left >= 0 and (found := _VALUE.search(text, at)):
+            left -= 1
+            at = found.start()
+            if found[0] == '"':
+                try:
+                    at = scanstring(text, at + 1)[1]
+                except json.JSONDecodeError:  # its reader tells
+                    break
+            elif number := _NUMBER.match(text, at):
+                at = number.end()
+            else:
+                at += 1
+    if left < 0:
+        raise InvalidError("call", "more values", f"want at most {MOST_VALUES} values and names of members")

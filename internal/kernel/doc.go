@@ -1,0 +1,2 @@
+// Package kernel has the system calls that differ between Linux and macOS.
+package kernel

@@ -1,6 +1,0 @@
-package ssh
-
-import "time"
-
-// LoginWithin sets the limit of a login.
-func (b *Backend) LoginWithin(d time.Duration) { b.login = d }
