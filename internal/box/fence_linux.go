@@ -21,10 +21,33 @@ func (c *Config) fence() error {
 			return fmt.Errorf("set limit %d to %d: %w", l.Resource, l.Max, err)
 		}
 	}
+	if err := boundPending(); err != nil {
+		return err
+	}
 	if c.LoopbackUp {
 		if err := loopbackUp(); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// pendingSignals is the soft limit of signals that wait, of a user's processes together.
+const pendingSignals = 1024
+
+// boundPending bounds the signals that wait for this process. While a thread starts a
+// process it blocks all signals, and then the kernel keeps the ignored ones, too. It goes
+// through all that wait each time that it delivers one: with its usual limit of a hundred
+// thousand, four processes that send signals keep a thread from anything else. Commands
+// have the same limit and can raise it.
+func boundPending() error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_SIGPENDING, &limit); err != nil {
+		return fmt.Errorf("read the limit of pending signals: %w", err)
+	}
+	limit.Cur = min(limit.Cur, pendingSignals)
+	if err := unix.Setrlimit(unix.RLIMIT_SIGPENDING, &limit); err != nil {
+		return fmt.Errorf("bound the pending signals: %w", err)
 	}
 	return nil
 }
