@@ -1,8 +1,10 @@
 # `make help` lists the targets. `make check` runs the same checks as CI.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
-RUFF := 0.17.6
+RUFF_VERSION := 0.17.6
+RUFF := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/turngate/ruff-$(RUFF_VERSION)
 FUZZTIME ?= 10s
+TEST ?= go test
 SEEDS ?= 5
 MINUTES ?= 1
 AGENT ?= nop
@@ -12,7 +14,7 @@ N ?= 8
 J ?= 1
 GVISOR ?= v0.0.0-20260905035102-160fafc42237
 
-.PHONY: help build console quick shape check test race e2e python adapters judges engines gvisor helm kubernetes otelcol matrix tasks compare chaos scale day bench lint lint-python fuzz
+.PHONY: help build console quick full shape test race e2e python adapters judges judges-tools engines gvisor helm kubernetes otelcol matrix tasks compare chaos scale day bench lint lint-python lint-tools fuzz check
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,8 +31,11 @@ quick: ## the first answer, without Docker: build, lint, unit tests
 shape: ## print the widest types, exported names, writers of results and calls between files
 	go run ./internal/measure
 
-check: ## run all checks of CI
+check: ## run what must pass before a change lands, in fifteen minutes
 	.ci/run
+
+full: ## run the long tests, in an hour
+	.ci/full
 
 test: ## run the tests; the ones for Docker and agents are skipped where these are missing, and the ones of minutes everywhere
 	go test ./...
@@ -39,52 +44,54 @@ race: ## the tests under the race detector, without the slow scenarios
 	bash -c '. .ci/env.sh && race_test -timeout 20m $$(go list ./... | grep -v -e /e2e -e /backends/docker)'
 
 e2e: ## run the tests with Docker and real agents; a missing part is a failure
-	TURNGATE_REQUIRE=docker,agents go test -count=1 -v -timeout 60m ./e2e ./internal/backends/docker
+	TURNGATE_SLOW=1 TURNGATE_REQUIRE=docker,agents go test -count=1 -v -timeout 60m ./e2e ./internal/backends/docker
 
 engines: ## install vLLM for CPUs in the cache folder (6 GB) and test with it, also through five agents
 	e2e/engines/install.sh
-	TURNGATE_REQUIRE=vllm,agents go test -count=1 -v -timeout 60m -run 'TestARealEngine' ./e2e
+	TURNGATE_SLOW=1 TURNGATE_REQUIRE=vllm,agents go test -count=1 -v -timeout 60m -run 'TestARealEngine' ./e2e
 
 gvisor: ## build gVisor in the cache folder and test the docker sandbox with it; needs Docker, root, and the network
 	GOBIN="$${XDG_CACHE_HOME:-$$HOME/.cache}/turngate/gvisor" CGO_ENABLED=0 GOFLAGS= go install gvisor.dev/gvisor/runsc@$(GVISOR)
-	TURNGATE_REQUIRE=docker,gvisor go test -count=1 -v -timeout 30m -run TestGVisor ./internal/backends/docker
-	TURNGATE_REQUIRE=docker,gvisor,agents go test -count=1 -v -timeout 30m -run TestRolloutsInGVisor ./e2e
+	TURNGATE_SLOW=1 TURNGATE_REQUIRE=docker,gvisor go test -count=1 -v -timeout 30m -run TestGVisor ./internal/backends/docker
+	TURNGATE_SLOW=1 TURNGATE_REQUIRE=docker,gvisor,agents go test -count=1 -v -timeout 30m -run TestRolloutsInGVisor ./e2e
 
 helm: ## test the chart for Helm; needs no cluster and no helm
-	cd deploy/helm && go test -vet=all -count=1 .
+	cd deploy/helm && $(TEST) -vet=all -count=1 .
 
 kubernetes: ## build kube-apiserver in the cache folder, and test the kubernetes sandbox and the chart for Helm with it; needs Docker and etcd
 	internal/testenv/kubetest/install.sh
-	TURNGATE_REQUIRE=docker,kubernetes,agents go test -count=1 -v -timeout 60m ./internal/backends/kubernetes
-	cd deploy/helm && TURNGATE_REQUIRE=docker,kubernetes go test -count=1 -v -timeout 30m -run 'TestTheAPIServer|TestTheRelease' .
-	TURNGATE_REQUIRE=docker,kubernetes,agents go test -count=1 -v -timeout 60m -run 'TestRealAgents/kubernetes' ./e2e
+	TURNGATE_SLOW=1 TURNGATE_REQUIRE=docker,kubernetes,agents go test -count=1 -v -timeout 60m ./internal/backends/kubernetes
+	cd deploy/helm && TURNGATE_SLOW=1 TURNGATE_REQUIRE=docker,kubernetes go test -count=1 -v -timeout 30m -run 'TestTheAPIServer|TestTheRelease' .
+	TURNGATE_SLOW=1 TURNGATE_REQUIRE=docker,kubernetes,agents go test -count=1 -v -timeout 60m -run 'TestRealAgents/kubernetes' ./e2e
 
 otelcol: ## build the collector of OpenTelemetry in the cache folder and test the export of traces and metrics with it
 	internal/testenv/collector/install.sh
-	TURNGATE_REQUIRE=otelcol go test -count=1 -v -run TestTheSpansOfARollout ./internal/worker
+	TURNGATE_SLOW=1 TURNGATE_REQUIRE=otelcol go test -count=1 -v -run TestTheSpansOfARollout ./internal/worker
 
 python: ## test the Python client, its types and its page of the docs in new virtual environments; needs PyPI
-	TURNGATE_REQUIRE=python go test -count=1 -v -timeout 30m -run "TestPythonClient|TestTrainersPage" ./e2e
+	TURNGATE_SLOW=1 TURNGATE_REQUIRE=python go test -count=1 -v -timeout 30m -run "TestPythonClient|TestTrainersPage" ./e2e
 
 adapters: ## install TRL with torch in the cache folder (6 GB) and test the adapters of the Python client with all frameworks
-	pythons=$$(e2e/adapters/install.sh) && TURNGATE_REQUIRE=python,adapters TURNGATE_PYTHONS="$$pythons" go test -count=1 -v -timeout 60m -run TestPythonAdapters ./e2e
+	pythons=$$(e2e/adapters/install.sh) && TURNGATE_SLOW=1 TURNGATE_REQUIRE=python,adapters TURNGATE_PYTHONS="$$pythons" go test -count=1 -v -timeout 60m -run TestPythonAdapters ./e2e
 
-judges: ## test the gate, and the servers of the tests, with official client libraries; needs npm, Python, and Node 20 or an installed agent that contains it
+judges: judges-tools ## test the gate, and the servers of the tests, with official client libraries; needs npm, Python, and Node 20 or an installed agent that contains it
+	cd e2e/judges && $(TEST) -vet=all -count=1 .
+
+judges-tools: ## install the client libraries of the judges
 	cd e2e/judges && npm install --silent --no-audit --no-fund
 	cd e2e/judges && { test -x .venv/bin/pip || $${TURNGATE_HARBOR_PYTHON:-python3} -m venv .venv; } && .venv/bin/pip install -q --disable-pip-version-check modal==1.6.4
-	cd e2e/judges && go test -vet=all -count=1 .
 
 matrix: ## all ways in which engines answer (MODES) with all agents (AGENTS), whole and streamed, and a table
-	TURNGATE_REQUIRE="$${TURNGATE_REQUIRE:-agents}" TURNGATE_MATRIX_AGENTS="$(AGENTS)" TURNGATE_MATRIX_MODES="$(MODES)" go test -count=1 -v -timeout 60m ./e2e/matrix
+	TURNGATE_REQUIRE="$${TURNGATE_REQUIRE:-agents}" TURNGATE_MATRIX_AGENTS="$(AGENTS)" TURNGATE_MATRIX_MODES="$(MODES)" TURNGATE_SLOW=1 $(TEST) -count=1 -v -timeout=60m ./e2e/matrix
 
 tasks: ## run every task of the folder TASKS in Docker with the agent nop; SAMPLE=N takes N at random, by SEED
-	TURNGATE_REQUIRE=docker TURNGATE_TASKS="$(abspath $(TASKS))" TURNGATE_TASKS_SAMPLE=$(SAMPLE) TURNGATE_TASKS_SEED=$(SEED) go test -count=1 -timeout 12h -v -run TestPublicTasks ./e2e
+	TURNGATE_REQUIRE=docker TURNGATE_TASKS="$(abspath $(TASKS))" TURNGATE_TASKS_SAMPLE=$(SAMPLE) TURNGATE_TASKS_SEED=$(SEED) $(TEST) -count=1 -timeout=12h -v -run=TestPublicTasks ./e2e
 
 compare: build ## Harbor and turngate on the same tasks of TASKS (AGENT, N of them, J at once); Harbor is beside TURNGATE_HARBOR_PYTHON
 	go run ./e2e/compare -tasks "$(TASKS)" -agent "$(AGENT)" -n $(N) -j $(J)
 
 chaos: ## faults at random for MINUTES on each of SEEDS seeds, a crash at every point, mutants, outages, a cluster
-	CHAOS_FULL=1 CHAOS_SEEDS=$(SEEDS) CHAOS_SECONDS=$$(echo "$(MINUTES) * 60" | awk '{print int($$1*$$3)}') go test -count=1 -parallel 4 -timeout 12h -v ./e2e/chaos
+	TURNGATE_SLOW=1 CHAOS_SEEDS=$(SEEDS) CHAOS_SECONDS=$$(echo "$(MINUTES) * 60" | awk '{print int($$1*$$3)}') go test -count=1 -parallel 4 -timeout 12h -v ./e2e/chaos
 
 scale: build ## what one server and three carry: rollouts that wait, connections, streams, messages and calls a second; for docs/scale.md
 	go run ./e2e/scale idle -rollouts 1000
@@ -101,6 +108,10 @@ bench: ## benchmarks beside the limit measured in the same run; feed two outputs
 	go test -run '^$$' -bench . -benchmem -count 3 ./internal/gate ./internal/gate/history ./internal/rollout/record ./schema ./internal/broker/... ./trajectory
 	pythons=$$(e2e/adapters/install.sh openenv) && TURNGATE_PYTHONS="$$pythons" go test -run '^$$' -bench PythonTrainer -benchtime 3x ./e2e && PYTHONPATH=clients/python/src "$$pythons" clients/python/benchmarks/rows.py
 
+lint-tools: ## install the linters, at the versions CI uses
+	go run $(LINT) version
+	$(RUFF)/bin/ruff --version || { python3 -m venv "$(RUFF)" && "$(RUFF)/bin/pip" install -q --disable-pip-version-check ruff==$(RUFF_VERSION); }
+
 lint: ## golangci-lint, at the version CI uses, whether its import rules hold, and whether the modules are tidy
 	go mod tidy -diff
 	cd e2e/judges && go mod tidy -diff
@@ -108,11 +119,9 @@ lint: ## golangci-lint, at the version CI uses, whether its import rules hold, a
 	go run $(LINT) run ./...
 	.ci/import-rules go run $(LINT)
 
-lint-python: ## the linter and the format of all Python
-	ruff=$${XDG_CACHE_HOME:-$$HOME/.cache}/turngate/ruff-$(RUFF); \
-	{ test -x "$$ruff/bin/ruff" || { python3 -m venv "$$ruff" && "$$ruff/bin/pip" install -q --disable-pip-version-check ruff==$(RUFF); }; } && \
+lint-python: ## the linter and the format of all Python, after lint-tools
 	cd clients/python && paths='. ../../examples ../../e2e/chaos ../../e2e/testdata/grpo' && \
-	"$$ruff/bin/ruff" check --no-cache --config pyproject.toml $$paths && "$$ruff/bin/ruff" format --no-cache --check --config pyproject.toml $$paths
+	"$(RUFF)/bin/ruff" check --no-cache --config pyproject.toml $$paths && "$(RUFF)/bin/ruff" format --no-cache --check --config pyproject.toml $$paths
 
 fuzz: ## every fuzz target of the tests for a while each (FUZZTIME)
 	@for target in $$(grep -rHoE '^func Fuzz[A-Za-z]+' --include='*_test.go' --exclude-dir=testdata . | sed -E 's#^\./(.*)/[^/]+:func (.*)#\1:\2#' | sort); do \

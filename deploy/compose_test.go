@@ -32,6 +32,7 @@ type system struct {
 // local sandboxes and, after the death of a server, in a docker sandbox; Prometheus
 // counts them; no service has the credential of another one, and nothing is left.
 func TestCompose(t *testing.T) {
+	testenv.Slow(t)
 	base, s := testenv.Image(t), startSystem(t)
 	creds := filepath.Join(t.TempDir(), "trainer-alpha.nk")
 	s.compose(t, "cp", "accounts:/keys/creds/trainer-alpha.nk", creds)

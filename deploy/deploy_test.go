@@ -64,6 +64,7 @@ func TestUnits(t *testing.T) {
 // rollout with them: a worker in a container starts a sandbox on the engine, and
 // `turngate run` in a container without a system submits the task.
 func TestImages(t *testing.T) {
+	testenv.Slow(t)
 	base := testenv.Image(t)
 	root, files := testenv.Root(t), built(t)
 	main, bare, worker := build(t, files, "Dockerfile", base), build(t, files, "Dockerfile.scratch", base), build(t, files, "Dockerfile.worker", base)
@@ -176,6 +177,7 @@ func TestOneServer(t *testing.T) {
 // TestThreeServers makes the files of three servers, starts them, and lets one of
 // them die.
 func TestThreeServers(t *testing.T) {
+	testenv.Slow(t)
 	dir, nats := t.TempDir(), testenv.NATSServer(t)
 	var clients, hosts, env []string
 	for i := range 3 {

@@ -21,6 +21,7 @@ import (
 // leaf node runs rollouts while its link to the server is cut, with all durations of
 // the queue divided by 10, and joined again. The trainer answers during the cut.
 func TestALeafNode(t *testing.T) {
+	testenv.Slow(t)
 	const speed = 10
 	h := startHub(t, 1, "paris", "", asPrinted)
 	link := testenv.NewProxy(t, h.leaves[0])
@@ -83,6 +84,7 @@ func TestALeafNodeWithTLS(t *testing.T) {
 // TestALeafNodeOfThreeServers lets the server die that a leaf node is connected to, while
 // rollouts behind the leaf node wait for their model.
 func TestALeafNodeOfThreeServers(t *testing.T) {
+	testenv.Slow(t)
 	h := startHub(t, 3, "paris", "", asPrinted)
 	site := h.startSite(t, "paris", strings.Join(h.leaves, ","), "w1", "")
 	startLeafWorker(t, site, leafWorker{name: "w1", slots: leafRollouts, replicas: 3, timing: broker.DefaultTiming(), log: zerolog.Nop()})

@@ -104,6 +104,7 @@ func lastToolMessage(t *testing.T, jsonl string) (found string) {
 // TestAMissingProgramIsNamed checks that the fault names a shell that an agent
 // needs and the image lacks.
 func TestAMissingProgramIsNamed(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	r := withoutPart(t, "claude-code", "turngate-test-nobash:1", "/bin/bash /usr/bin/bash")
 	if r.Fault == nil || r.Fault.Code != schema.CodeMissing || !strings.Contains(r.Fault.Message, "bash") || len(r.Calls) != 0 {
@@ -114,6 +115,7 @@ func TestAMissingProgramIsNamed(t *testing.T) {
 // TestImageWithoutGlibc checks that the fault names the missing library if an
 // agent needs it.
 func TestImageWithoutGlibc(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	f := withoutPart(t, "pi", "turngate-test-empty:1", "/lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1").Fault
 	if f == nil || f.Code != schema.CodeMissing || !strings.Contains(f.Message, "GNU C library") {

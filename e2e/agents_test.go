@@ -227,6 +227,7 @@ func TestOracleAndNop(t *testing.T) {
 
 // TestGroupsRunInParallel runs several rollouts of several tasks at once.
 func TestGroupsRunInParallel(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	b.worker(t, "", "--sandboxes", "local", "--slots", "4")
@@ -251,6 +252,7 @@ func TestGroupsRunInParallel(t *testing.T) {
 
 // TestAgentsAreChecked runs `agent ls --check` with each published agent.
 func TestAgentsAreChecked(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	cache := agentCache()
 	var names []string

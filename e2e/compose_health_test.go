@@ -13,6 +13,7 @@ import (
 // service_healthy waits for the HEALTHCHECK of the side-car's image, and that an
 // image without one is a fault of the task.
 func TestTheHealthCheckOfAnImageIsUsed(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	image := testenv.Image(t)

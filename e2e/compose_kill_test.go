@@ -18,6 +18,7 @@ import (
 // a side-car. After a restart the worker removes the old containers and runs the task
 // anew.
 func TestAKilledWorkerLeavesNoSideCar(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	image := testenv.Image(t)

@@ -36,6 +36,7 @@ func redisImage(t *testing.T) string {
 const ask = `redis() { exec 3<>/dev/tcp/cache/6379; printf '%s\r\n' "$1" QUIT >&3; tr -d '\r' <&3; }; `
 
 func TestARealAgentTalksToARedisBesideIt(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	b.need(t, "docker", "opencode")
@@ -124,6 +125,7 @@ func answerIn(t *testing.T, archive []byte) string {
 }
 
 func TestASideCarThatFailsIsNamed(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	image := testenv.Image(t)

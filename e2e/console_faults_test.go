@@ -68,6 +68,7 @@ var tokenLink = regexp.MustCompile(`http://\S+/\?token=\S+`)
 // and the browser. It says so meanwhile and keeps the facts; a page that is loaded anew in
 // the cut says so, too. Afterwards it shows the next facts by itself, each once. At the end a console stops while a call waits for a person.
 func TestEachPageOfTheConsoleSurvivesFaults(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	first := browser.Open(t, 1280, 800)
 	b := newBench(t)

@@ -34,6 +34,7 @@ func bashCall(text, command string) (*schema.Reply, error) {
 // After a cut of the browser's network, a restart of the server and a reload it has each of
 // them once.
 func TestConsoleShowsARolloutLive(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	page := browser.Open(t, 1280, 800)
 	nats := newKillable(t, newBench(t))

@@ -21,6 +21,7 @@ import (
 // An operator sees workers, queues and trainers, ends a selection of rollouts, submits
 // one again, requeues a dead request, and sees all of it again after the server restarts.
 func TestConsoleOfAnOperator(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	page := browser.Open(t, 1280, 800)
 	binary, state, port := testenv.Binary(t), t.TempDir(), testenv.FreePort(t)

@@ -20,6 +20,7 @@ import (
 // answers its calls as the model: with the form of the agent's tool, and with text. A reload
 // keeps the open call. The times are printed.
 func TestAPersonAnswersFromThePage(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	page := browser.Open(t, 1280, 800)
 	root, begin := testenv.Root(t), time.Now()

@@ -126,6 +126,7 @@ func (c *consoleClient) asked(t *testing.T, path string, call int) string {
 // recording or a person answers. A console that begins after another one was killed goes on
 // with its open rollout, and no call is answered twice.
 func TestAConsoleOfATrainerRunsRollouts(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	state := t.TempDir()
 	up := start(t, testenv.Binary(t), "up", "--state", state, "--port", "0", "--sandboxes", "local", "--console", "off")

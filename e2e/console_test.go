@@ -32,6 +32,7 @@ const rowOf = `document.querySelector('.body .row%s')`
 
 // A rollout that is submitted while the page is open appears in it, runs and ends.
 func TestConsoleShowsRunningRollouts(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	page := browser.Open(t, 1280, 800)
 	binary, state := testenv.Binary(t), t.TempDir()
@@ -114,6 +115,7 @@ var consoleLink = regexp.MustCompile(`http://[^ \n]+`)
 // A run has a console while it lasts, with the conversation of its rollouts; it changes
 // neither its output nor its end.
 func TestRunHasAConsole(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	for _, agent := range []string{"mini", "pi"} {
 		t.Run(agent, func(t *testing.T) { runWithConsole(t, agent) })
@@ -169,6 +171,7 @@ func runWithConsole(t *testing.T, agent string) {
 
 // The folder of a job is shown without a server, also on a phone.
 func TestConsoleShowsAFolder(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	page := browser.Open(t, 390, 844)
 	binary := testenv.Binary(t)

@@ -24,6 +24,7 @@ import (
 // TestDocs runs every command of every sh block in the README and the docs, in a
 // copy of the repository.
 func TestDocs(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	root := testenv.Root(t)
 	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
@@ -132,6 +133,7 @@ func helloEngine(t *testing.T) http.Handler {
 
 // TestExampleTrainer runs the example program against a worker.
 func TestExampleTrainer(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	b.worker(t, "", "--sandboxes", "local")

@@ -12,6 +12,7 @@ import (
 )
 
 func TestRolloutsAtE2B(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	s := e2btest.Start(t)
 	rolloutsAt(t, "e2b", e2btest.Template, s.Env(), s.Key)
@@ -23,6 +24,7 @@ func TestRolloutsAtE2B(t *testing.T) {
 // TestABrokenStreamOfE2BCostsNothing breaks the stream while an agent works: the agent works on.
 // Then E2B ends the sandbox: the rollout runs again in another one.
 func TestABrokenStreamOfE2BCostsNothing(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	s := e2btest.Start(t)
 	b := newBench(t)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -61,6 +62,7 @@ func checkEffects(t *testing.T, all map[string]effect) {
 
 // TestEffectsOfATask checks keys and files by their effect in a sandbox.
 func TestEffectsOfATask(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	none, one := 0.0, 1.0
 	const both = "echo 0 > " + reward + "; echo '{\"reward\": 1}' > /logs/verifier/reward.json"
@@ -91,6 +93,7 @@ func TestEffectsOfATask(t *testing.T) {
 // TestProcessesThatTheAgentLeft: a verifier in the agent's sandbox finds the services
 // that the agent started, but none that uses the verifier's files.
 func TestProcessesThatTheAgentLeft(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	none, one := 0.0, 1.0
 	const (
@@ -121,6 +124,7 @@ func TestProcessesThatTheAgentLeft(t *testing.T) {
 // TestAProcessOfAnotherUserWritesNoReward: it is not ended, and it cannot take the
 // place of the verifier's folder.
 func TestAProcessOfAnotherUserWritesNoReward(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: this needs root; an ordinary user's sandbox has one user")
@@ -143,6 +147,7 @@ func TestAProcessOfAnotherUserWritesNoReward(t *testing.T) {
 // TestEffectsOfSteps runs a step's setup.sh like the other scripts of a task, and
 // adds up the rewards of steps.
 func TestEffectsOfSteps(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	one := 1.0
 	const passes = " && echo 1 > " + reward

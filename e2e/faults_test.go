@@ -18,6 +18,7 @@ import (
 // TestAKilledWorkerLeavesNothing kills a worker while an agent works. The box
 // loses its connection to the worker and ends everything, including the container.
 func TestAKilledWorkerLeavesNothing(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	for _, sandbox := range []string{"docker", "local"} {
 		t.Run(sandbox, func(t *testing.T) {
@@ -130,6 +131,7 @@ func TestAMissingImage(t *testing.T) {
 
 // TestInterruptEndsARun checks that Ctrl-C leaves no process and no folder.
 func TestInterruptEndsARun(t *testing.T) {
+	testenv.Slow(t)
 	binary := testenv.Binary(t)
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
@@ -159,6 +161,7 @@ func TestInterruptEndsARun(t *testing.T) {
 
 // TestCancelEndsAnAgentThatWillNot cancels an agent that ignores signals.
 func TestCancelEndsAnAgentThatWillNot(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	b.worker(t, "", "--sandboxes", "local")

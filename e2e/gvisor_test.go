@@ -5,11 +5,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/internal/testenv/dockerd"
 )
 
 // TestRolloutsInGVisor runs agents in containers on gVisor's kernel.
 func TestRolloutsInGVisor(t *testing.T) {
+	testenv.Slow(t)
 	e := dockerd.StartHere(t, map[string]dockerd.Runtime{"runsc": dockerd.GVisor(t, "--overlay2=none")})
 	t.Setenv("DOCKER_HOST", "unix://"+e.Socket)
 	for _, agent := range []string{"mini", "opencode"} {

@@ -195,6 +195,7 @@ func runs(p *process, id schema.ID) bool {
 // TestAHandOverCostsNoRollout lets a worker's process follow another one twice, each time
 // with a call in flight. The processes have two slots together.
 func TestAHandOverCostsNoRollout(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	for _, sandbox := range []string{"local", "docker"} {
 		t.Run(sandbox, func(t *testing.T) {
@@ -257,6 +258,7 @@ func TestAHandOverCostsNoRollout(t *testing.T) {
 // TestAProcessIsKilledThatRetired kills the process that was followed, with a call in
 // flight. The one that followed it removes its sandbox and takes its rollout over at once.
 func TestAProcessIsKilledThatRetired(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	for _, sandbox := range []string{"local", "docker"} {
 		t.Run(sandbox, func(t *testing.T) {
@@ -286,6 +288,7 @@ func TestAProcessIsKilledThatRetired(t *testing.T) {
 // TestTheProcessesOfAHandOverExportApart: the spans of each have a service.instance.id of their
 // own, since the sums of metrics count from the start of a process.
 func TestTheProcessesOfAHandOverExportApart(t *testing.T) {
+	testenv.Slow(t)
 	c := collector.Start(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.HTTP)
 	u := newUpgrade(t, "local")
@@ -313,6 +316,7 @@ func TestTheProcessesOfAHandOverExportApart(t *testing.T) {
 // TestAWorkerIsNotFollowedByOneThatCannotStart: the process that runs goes on if the next
 // one has a mistake.
 func TestAWorkerIsNotFollowedByOneThatCannotStart(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	u := newUpgrade(t, "local")
 	first := u.process(t)

@@ -21,6 +21,7 @@ import (
 
 // The stored job of Harbor is valid by Harbor's own models, and its viewer shows it.
 func TestTheStoredJobIsHarbors(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	seen := harborJob(t, filepath.Join(testenv.Root(t), "jobs/testdata/harbor/mixed"))
 	if seen.Trials != 8 || len(seen.Rewards) != 5 || seen.Trajectories != 4 {
@@ -30,6 +31,7 @@ func TestTheStoredJobIsHarbors(t *testing.T) {
 
 // turngate reads results and trajectories that Harbor's own models have written.
 func TestModelsOfHarborAreRead(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	python, dir := testenv.HarborPython(t), filepath.Join(t.TempDir(), "job")
 	if out, err := exec.Command(python, filepath.Join(testenv.Root(t), "e2e/testdata/harbor_models.py"), dir).CombinedOutput(); err != nil {
@@ -64,6 +66,7 @@ func TestModelsOfHarborAreRead(t *testing.T) {
 
 // turngate's commands read a job that Harbor has run, and compare it with one of turngate.
 func TestAJobThatHarborRan(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	python := testenv.HarborPython(t)
 	testenv.Image(t)

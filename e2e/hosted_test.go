@@ -64,6 +64,7 @@ func rolloutsAt(t *testing.T, name, place string, env []string, secret string, m
 // for a sandbox, with a reason, and one in a local sandbox runs on the same worker. When the
 // service works again, the rollout runs, without the loss of a try.
 func TestAServiceThatRefusesDelaysItsOwnRollouts(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	s := primetest.Start(t)
 	b := newBench(t)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
 )
@@ -48,6 +49,7 @@ func mixedTasks(t *testing.T) string {
 // TestHarborReadsAMixedJob checks with Harbor's own models each file of a job with
 // faults, a cancelled trial, steps, a separate verifier, several rewards and none.
 func TestHarborReadsAMixedJob(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	b.worker(t, "", "--sandboxes", "local", "--slots", "3")

@@ -46,6 +46,7 @@ func report(t *testing.T, binary, job string) (r compare.Report) {
 // TestAJobOfAgentsAndModels runs two agents with two models, stops in the middle and
 // goes on. The report compares them, and Harbor reads the folder.
 func TestAJobOfAgentsAndModels(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	b.need(t, "local", "pi")
@@ -133,6 +134,7 @@ func TestAJobOfAgentsAndModels(t *testing.T) {
 // TestALimitOfCostStopsAJob with the prices of a file, and with a worker that has the
 // prices itself. The job goes on with a higher limit.
 func TestALimitOfCostStopsAJob(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	file := twoUpstreams(t, "  price: {input: 1000, output: 2000}\n") // a call has 3 + 2 tokens, a rollout two calls
@@ -205,6 +207,7 @@ func sixTasks(t *testing.T) (paths []string, sandbox string) {
 // matrix, a comparison with another job, and a file to share. After a change of the tests the
 // rewards are others, without an agent, and Harbor reads both folders.
 func TestAJobIsComparedSharedAndVerifiedAgain(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	b.need(t, "local", "pi")

@@ -99,6 +99,7 @@ func whole(t *testing.T, all []schema.Result, n int, reward float64) {
 // again in the middle, and resumes it. Results that existed before stay
 // unchanged, and each trial has one result.
 func TestAKilledJobGoesOn(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	binary := testenv.Binary(t)
 	job := filepath.Join(t.TempDir(), "job")
@@ -166,6 +167,7 @@ func planOf(t *testing.T, job string) string {
 // TestAJobIsCollectedAfterItsClientWasAway checks that rollouts of a remote
 // worker go on while the client is dead, and are collected and not run twice.
 func TestAJobIsCollectedAfterItsClientWasAway(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	tap := b.tap(t)
@@ -213,6 +215,7 @@ func TestAJobIsCollectedAfterItsClientWasAway(t *testing.T) {
 // TestAnInterruptedJobGoesOn checks that a job that the user stops is cancelled
 // on the remote worker, and that its open trials run when it is resumed.
 func TestAnInterruptedJobGoesOn(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	e := startSteppedEngine(t, engineScript)

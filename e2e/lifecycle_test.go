@@ -42,6 +42,7 @@ func one(t *testing.T, all []schema.Result, attempt, calls int) schema.Result {
 // TestAnotherWorkerFinishesTheRolloutOfADeadOne kills a worker in the middle of a
 // real agent's work in Docker, with the protocol's default durations.
 func TestAnotherWorkerFinishesTheRolloutOfADeadOne(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	b.need(t, "docker", "opencode")
@@ -70,6 +71,7 @@ func TestAnotherWorkerFinishesTheRolloutOfADeadOne(t *testing.T) {
 // TestATrainerThatDiesInTheMiddleOfACall restarts the trainer. The agent must see
 // nothing but a delay, and read one generation of each call.
 func TestATrainerThatDiesInTheMiddleOfACall(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	b.need(t, "docker", "opencode")

@@ -15,6 +15,7 @@ import (
 // TestAFullDiskIsTheAgentsFault fills the disk of a local sandbox, with one file
 // and with many. There is one execution; the verifier may still give a reward.
 func TestAFullDiskIsTheAgentsFault(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newStepBench(t, "local")
 	for i, c := range []struct{ agent, fault string }{
@@ -42,6 +43,7 @@ func TestAFullDiskIsTheAgentsFault(t *testing.T) {
 // still runs, the result has a note where the engine cannot limit a container's
 // disk, and a strict limit is refused there instead.
 func TestAWatchedDiskIsTheAgentsFault(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	image := testenv.Image(t)
 	b := newStepBench(t, "docker")
@@ -75,6 +77,7 @@ func TestAWatchedDiskIsTheAgentsFault(t *testing.T) {
 // TestABuildOverItsTimeLimitIsNamed checks that the rollout fails once, that the
 // fault names the build, and that the build has ended.
 func TestABuildOverItsTimeLimitIsNamed(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	image := testenv.Image(t)
 	b := newStepBench(t, "docker")

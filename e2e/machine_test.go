@@ -29,6 +29,7 @@ func (b *bench) machine(t *testing.T, name, state string) *process {
 // solves, and one that it does not. Then the machine is killed while an agent works, and
 // started again: the rollout runs again there, and nothing of the first attempt is left.
 func TestRolloutsOnAMachine(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	tasks := filepath.Join(testenv.Root(t), "examples/tasks")

@@ -88,6 +88,7 @@ echo the end
 // settings plus 125 MB, measured from outside, and that another rollout on the
 // same worker is not affected.
 func TestHostileRequestsCostNoMoreThanTheSettings(t *testing.T) {
+	testenv.Slow(t)
 	b := newBench(t)
 	b.need(t, "local", "mini")
 	const conversations, requests = 64, 256

@@ -19,6 +19,7 @@ import (
 // TestAnAllowlist runs an agent that requests an allowed page and a forbidden one
 // through the proxy. The verifier has no network.
 func TestAnAllowlist(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	pages := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "a page") }))
 	t.Cleanup(pages.Close)
@@ -112,6 +113,7 @@ func TestNetworksThatAreNotThere(t *testing.T) {
 // TestPhasesWithNetworksOfTheirOwn runs an agent without the network that setup
 // and the verifier have.
 func TestPhasesWithNetworksOfTheirOwn(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	image := testenv.Image(t)
 	dir := makeTask(t, map[string]string{

@@ -103,6 +103,7 @@ func TestNATSIsDownForThreeMinutes(t *testing.T) {
 // an outage is kept, and collected and verified afterwards, and that no attempt is
 // spent.
 func TestAnAgentEndsWhileNATSIsDown(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	testenv.Image(t) // the test takes a minute, so it runs only where the Docker tests run
 	for sandbox, seconds := range map[string]string{"docker": "21", "local": "22"} {
@@ -131,6 +132,7 @@ func TestAnAgentEndsWhileNATSIsDown(t *testing.T) {
 // TestAWorkerStopsWhileNATSIsDown checks that a worker with a frozen sandbox,
 // which answers no requests, ends all the same and leaves nothing behind.
 func TestAWorkerStopsWhileNATSIsDown(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	testenv.Image(t) // see above
 	for sandbox, seconds := range map[string]string{"docker": "611", "local": "612"} {

@@ -4,9 +4,11 @@ import (
 	"testing"
 
 	"github.com/turngate/turngate/internal/backends/prime/primetest"
+	"github.com/turngate/turngate/internal/testenv"
 )
 
 func TestRolloutsAtPrime(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	s := primetest.Start(t)
 	rolloutsAt(t, "prime", primetest.Image, s.Env(), s.Key)

@@ -116,6 +116,7 @@ func (e *recordedEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // TestARecordedEngine is TestARealEngine for machines without vLLM.
 func TestARecordedEngine(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	for _, tokens := range []int{upstreamtest.Context, 64 << 10} {
 		t.Run(strconv.Itoa(tokens), func(t *testing.T) {
@@ -135,6 +136,7 @@ func TestARecordedEngine(t *testing.T) {
 // TestARefusedAnswerIsOnTheScreen checks that a refused answer is shown at once
 // and ends the rollout, with a trainer and with a worker that asks the engine.
 func TestARefusedAnswerIsOnTheScreen(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	binary := testenv.Binary(t)
 	e := startRecorded(t, upstreamtest.Context)

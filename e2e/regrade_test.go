@@ -49,6 +49,7 @@ func digestOf(t *testing.T, dir string) string {
 // TestARolloutIsVerifiedAgain: the verifier gets the same files as before, and none that
 // the agent did not leave; its new tests decide. Harbor reads both jobs.
 func TestARolloutIsVerifiedAgain(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	script := "steps:\n- run: \"mkdir -p 'an out' && echo hi > 'an out/a.txt' && printf '#!/bin/sh\\necho ran\\n' > run && chmod 755 run 'an out/a.txt' && rm -f given.txt\"\n- text: Done.\n"
@@ -126,6 +127,7 @@ func TestRolloutsThatCannotBeVerifiedAgain(t *testing.T) {
 
 // TestHarborReadsARegradedJob: Harbor's own models read both folders.
 func TestHarborReadsARegradedJob(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	task := copyTask(t, "examples/tasks/hello", map[string]string{"task.toml": "artifacts = [\"hello.txt\"]\n[verifier]\nenvironment_mode = \"separate\"\n"})
@@ -149,6 +151,7 @@ func TestHarborReadsARegradedJob(t *testing.T) {
 // working directory as before, with its links and modes, and nothing of the task's files that
 // the agent removed. A directory without room is refused, with its files.
 func TestAKeptWorkingDirectoryIsVerifiedAgain(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	script := "steps:\n- run: \"rm given.txt; mkdir -p a/.b && echo hi > a/.b/c && ln -s a/.b/c link && ln -s /nowhere gone && printf '#!/bin/sh\\necho ran\\n' > a/run && chmod 755 a/run && : > '-x y' && mkdir /tmp/else && ln -s /etc/passwd /tmp/else/link\"\n- text: Done.\n"

@@ -12,6 +12,7 @@ import (
 
 // TestRolloutsOnARemoteEngine runs a task on a Docker engine without this host's files.
 func TestRolloutsOnARemoteEngine(t *testing.T) {
+	testenv.Slow(t)
 	e := dockerd.Start(t)
 	e.Use(t, e.Addr)
 	binary := testenv.Binary(t)

@@ -140,6 +140,7 @@ func taskOfSize(t testing.TB, sizeMB int) string {
 // TestALargeBundleCostsAWorkerNoMemory checks with eight rollouts at once that their
 // bundle of 1 GB is not in the memory of the worker.
 func TestALargeBundleCostsAWorkerNoMemory(t *testing.T) {
+	testenv.Slow(t)
 	(&bench{cache: agentCache()}).need(t, "local", "mini")
 	idle, held, peak := resident(t, testenv.Binary(t), 8, 1024)
 	t.Logf("resident: %d MB at the start, %d MB with eight agents, at most %d MB", idle>>20, held>>20, peak>>20)
@@ -159,6 +160,7 @@ head -c 2000000 /dev/zero | tr '\\0' x
 // has neither their artifacts nor their logs in its memory, and no files of them at the end. A
 // separate verifier gets the artifacts, too.
 func TestLargeArtifactsCostAWorkerNoMemory(t *testing.T) {
+	testenv.Slow(t)
 	b := newBench(t)
 	const rollouts = 8
 	state := filepath.Join(t.TempDir(), "worker")

@@ -148,6 +148,7 @@ func (l *load) more(t *testing.T, after string) {
 // one after the other, while other rollouts begin and end. Two rollouts last for the whole upgrade,
 // each with a call in flight.
 func TestAnUpgradeOfAllProcesses(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	f := newFleet(t, testenv.Binary(t))
 	next := testenv.BinaryWith(t, "-ldflags", "-X main.version=next")

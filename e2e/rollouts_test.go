@@ -31,6 +31,7 @@ func (b *bench) rollout(t *testing.T, want int, args ...string) (out, errOut str
 // TestRolloutsOfATrainer reads a rollout of a running system with each command, with
 // the trainer's credential alone: while it waits, after it has ended, and again.
 func TestRolloutsOfATrainer(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	dir := copyTask(t, "examples/tasks/hello", nil)

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/turngate/turngate/internal/testenv"
 )
 
 // makeTask makes a task directory from the texts of its files, without execute
@@ -30,6 +32,7 @@ const reward = "/logs/verifier/reward.txt"
 // TestScriptsAsTheyArePublished runs scripts of tasks without an execute bit, with
 // every kind of first line, and as different users.
 func TestScriptsAsTheyArePublished(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	b.worker(t, "", "--sandboxes", "local")

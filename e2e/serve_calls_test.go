@@ -63,6 +63,7 @@ func (c *frontClient) calls() *websocket.Conn {
 // WebSocket answers a call. The rollout ends in its first attempt, and the client generates
 // once for each call.
 func TestAFrontIsKilledInACall(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	b.need(t, "local", "mini")

@@ -38,6 +38,7 @@ func (b *bench) shell(t *testing.T, input, id string, argv ...string) (code int,
 // one of them: with pipes, and at a terminal that changes its size. A worker without
 // --allow-shell runs none, and a trainer's credential is refused.
 func TestAnOperatorLooksIntoARollout(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	script, err := exec.LookPath("script") // makes a terminal
 	testenv.Need(t, "script", err)

@@ -15,6 +15,7 @@ import (
 // TestAGroupBeginsWithOneSetup: the rollouts of a group in Docker read the random
 // number that one setup wrote, and find its users, modes and links.
 func TestAGroupBeginsWithOneSetup(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	b.need(t, "docker", "mini")

@@ -15,6 +15,7 @@ import (
 // causes one execution that ends as done, and no fault of the worker or of the
 // task.
 func TestAnAgentCannotBreakItsVerification(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	for _, sandbox := range []string{"local", "docker"} {
 		t.Run(sandbox, func(t *testing.T) {
@@ -102,6 +103,7 @@ func (c spoiler) check(t *testing.T, res schema.Result) {
 // TestAnAgentThatUsesUpTheMemory fills a folder in memory until the kernel kills
 // the agent or, in docker, the sandbox's own helper.
 func TestAnAgentThatUsesUpTheMemory(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	for _, sandbox := range []string{"local", "docker"} {
 		t.Run(sandbox, func(t *testing.T) {
@@ -130,6 +132,7 @@ func TestAnAgentThatUsesUpTheMemory(t *testing.T) {
 // TestAnAgentThatRemovesAShell checks that the agent is blamed when the verifier, or
 // the agent in the next step, cannot start.
 func TestAnAgentThatRemovesAShell(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	image := testenv.Image(t)
 	b := newStepBench(t, "docker")

@@ -19,6 +19,7 @@ import (
 // TestRolloutsOverSSH runs tasks on another host: a task that the agent solves, and
 // one that it does not.
 func TestRolloutsOverSSH(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	s := sshd.Start(t)
 	binary, tasks := testenv.Binary(t), filepath.Join(testenv.Root(t), "examples/tasks")
@@ -47,6 +48,7 @@ func TestRolloutsOverSSH(t *testing.T) {
 // kills turngate on the other host: the rollout runs again, and the agent of the first attempt
 // is gone.
 func TestABrokenConnectionCostsNothing(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	s := sshd.Start(t)
 	b := newBench(t)

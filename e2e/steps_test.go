@@ -120,6 +120,7 @@ func leaves(condition, rewards string) string {
 }
 
 func TestStepsOfATask(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newStepBench(t, "local")
 	t.Run("mean", func(t *testing.T) { meanOfSteps(t, b) })
@@ -289,6 +290,7 @@ func checkManifest(t *testing.T, text string, want []manifestEntry) {
 // TestASeparateVerifierSeesArtifactsAlone checks that no other files and changes
 // of the agent are in the verifier's sandbox.
 func TestASeparateVerifierSeesArtifactsAlone(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newStepBench(t, "local")
 	files := map[string]string{
@@ -367,6 +369,7 @@ assert m.to_json_data() == data and len(data) >= 6, (m.to_json_data(), data)`)
 // TestStepsOfARealAgent checks that the calls of all steps have one numbering and
 // one transcript, and that each step begins a new conversation.
 func TestStepsOfARealAgent(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	b.need(t, "docker", "pi")
@@ -429,6 +432,7 @@ func TestStepsOfARealAgent(t *testing.T) {
 // TestEvidenceOfASideCar checks that a hook in a side-car saves the state of the
 // side-car, which the agent cannot change, and that the separate verifier gets it.
 func TestEvidenceOfASideCar(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	testenv.Image(t)
 	b := newStepBench(t, "docker")

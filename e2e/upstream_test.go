@@ -92,6 +92,7 @@ const engineScript = "steps:\n- run: \"echo 'Hello, world!' > hello.txt\"\n- tex
 // TestTheWorkerCallsAnUpstreamItself checks that the worker records the same data as
 // for answers of a trainer.
 func TestTheWorkerCallsAnUpstreamItself(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	e := startEngine(t, engineScript)
@@ -145,6 +146,7 @@ done
 // TestAnUpstreamsStreamReachesTheAgent checks that the agent gets a stream piece
 // by piece with gate.stream pass, and in one piece with buffer.
 func TestAnUpstreamsStreamReachesTheAgent(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	goOn := make(chan struct{}, 1)

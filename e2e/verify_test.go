@@ -59,6 +59,7 @@ func nextResult(t *testing.T, tr *trainer.Trainer) schema.Result {
 // TestATrainerActsInTheSandbox: everything that a trainer asks for stays in the sandbox, for
 // all paths and all files of the agent.
 func TestATrainerActsInTheSandbox(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	for _, sandbox := range []string{"docker", "local"} {
 		t.Run(sandbox, func(t *testing.T) {
@@ -125,6 +126,7 @@ func verifySandbox(ctx context.Context, h *trainer.Handle, secret string) (*sche
 
 // TestVerifierProcess is no test but the trainer that the next one kills.
 func TestVerifierProcess(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	url := os.Getenv("TURNGATE_TEST_VERIFIER")
 	if url == "" {
@@ -154,6 +156,7 @@ func TestVerifierProcess(t *testing.T) {
 // while the trainer verifies; the worker's next process begins another attempt, and
 // asks anew.
 func TestAVerificationSurvivesItsTrainerAndItsWorker(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	for _, sandbox := range []string{"docker", "local"} {
 		t.Run(sandbox, func(t *testing.T) {

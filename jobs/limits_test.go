@@ -33,6 +33,7 @@ func costly(calls *atomic.Int64, priced bool) trainer.Answerer {
 // TestALimitStopsAJob: rollouts that have begun get their results, the others run when
 // the job goes on with a higher limit. Each answered call is in one result.
 func TestALimitStopsAJob(t *testing.T) {
+	testenv.Slow(t)
 	const trials = 30
 	for name, tt := range map[string]struct {
 		limits, higher jobs.Limits

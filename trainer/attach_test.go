@@ -264,6 +264,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 
 // TestAProcessThatHangsIsNamed: it keeps its shard until a worker takes it for dead.
 func TestAProcessThatHangsIsNamed(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	b.trainer.Close()
@@ -286,6 +287,7 @@ func TestAProcessThatHangsIsNamed(t *testing.T) {
 // TestOrphans starts a process after one that died without a file, with rollouts
 // that run and that wait.
 func TestOrphans(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	for _, orphans := range []trainer.Orphans{"", trainer.LeaveOrphans, trainer.CancelOrphans, trainer.AdoptOrphans} {
 		t.Run("orphans "+string(orphans), func(t *testing.T) {

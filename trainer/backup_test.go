@@ -23,6 +23,7 @@ import (
 // TestATrainerGoesOnAfterARestore saves a server with rollouts that wait, run and have
 // ended, and restores it into a new one. Each rollout has one result.
 func TestATrainerGoesOnAfterARestore(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()

@@ -20,6 +20,7 @@ import (
 // cancels nor adopts the rollout, which another process has. It answers the call with
 // AnswerAll.
 func TestACallThatIsRoutedToAnotherShardIsNoOrphans(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	for _, orphans := range []trainer.Orphans{trainer.LeaveOrphans, trainer.CancelOrphans, trainer.AdoptOrphans} {
 		t.Run(string(orphans), func(t *testing.T) {
@@ -77,6 +78,7 @@ func TestACallThatIsRoutedToAnotherShardIsNoOrphans(t *testing.T) {
 
 // TestOrphansAreLookedForAgain: a look that fails is repeated, and Results waits for it.
 func TestOrphansAreLookedForAgain(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t, func(c *trainer.Config) { c.AnswerAll = false })
 	for _, id := range []schema.ID{"alpha-1", "alpha-2", "alpha-3"} {

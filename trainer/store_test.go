@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 	"github.com/turngate/turngate/trainer"
@@ -14,6 +15,7 @@ import (
 // TestAWipedStoreIsSeenAtOnce deletes the trainer's streams while its rollouts wait.
 // The audit by age does not run.
 func TestAWipedStoreIsSeenAtOnce(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t, func(c *trainer.Config) { c.AuditEvery = time.Hour })
 	for n := range 3 {

@@ -426,6 +426,7 @@ func TestACallThatIsGivenUpEndsItsContext(t *testing.T) {
 }
 
 func TestARestartedTrainerIsAskedAgain(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	accepted := make(chan struct{})

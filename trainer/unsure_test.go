@@ -93,6 +93,7 @@ func TestASubmitWithUnknownOutcomeForgetsNothing(t *testing.T) {
 }
 
 func TestCloseDuringASubmitForgetsNothing(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	file := filepath.Join(t.TempDir(), "state")

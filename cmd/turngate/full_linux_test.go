@@ -108,6 +108,7 @@ func TestARunThatCannotWriteEnds(t *testing.T) {
 // metrics tell that it takes no rollout. When there is room, the rollout runs in its first
 // attempt.
 func TestAWorkerWithAFullDiskWaitsForRoom(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	binary, dir, disk, port := testenv.Binary(t), t.TempDir(), smallDisk(t, "256m"), strconv.Itoa(testenv.FreePort(t))
 	nats, creds := "nats://127.0.0.1:"+port, func(name string) string { return filepath.Join(dir, "creds", name+".nk") }
@@ -143,6 +144,7 @@ func TestAWorkerWithAFullDiskWaitsForRoom(t *testing.T) {
 // that it cannot store and ends with an error that names the reason. When there is room, a
 // new process has each confirmed request and takes others.
 func TestAServerWithAFullDiskEnds(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	binary, disk, port := testenv.Binary(t), smallDisk(t, "128m"), strconv.Itoa(testenv.FreePort(t))
 	state := filepath.Join(disk, "state")

@@ -11,6 +11,7 @@ import (
 // TestATaskWithADockerfileRunsWithoutAnEngine exports the image of a task, and runs the task in
 // the local sandbox of a host with an engine that does not answer.
 func TestATaskWithADockerfileRunsWithoutAnEngine(t *testing.T) {
+	testenv.Slow(t)
 	base := testenv.Image(t)
 	binary := testenv.Binary(t)
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())

@@ -12,12 +12,14 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/internal/testenv/xvfb"
 )
 
 // A person sees the desktop of a machine and types there with --desktop-input, and so does
 // a program with an MCP client.
 func TestTheDesktopOfAMachine(t *testing.T) {
+	testenv.Slow(t)
 	screen := xvfb.Start(t)
 	typed := screen.Terminal(t)
 	w := newWorkshop(t)
@@ -93,6 +95,7 @@ func TestTheDesktopOfAMachine(t *testing.T) {
 // Without its owner's consent a desktop takes no input, and a machine without a desktop
 // gives the reason.
 func TestTheOwnersConsentToADesktop(t *testing.T) {
+	testenv.Slow(t)
 	screen := xvfb.Start(t)
 	w := newWorkshop(t)
 	w.serve(t, "view", "--desktop="+screen.Display)

@@ -43,6 +43,7 @@ func (h *hall) run(t *testing.T, verb string, args ...string) outcome {
 // host takes its name only with --replace; then the first one ends. A revoked machine ends,
 // and does not start again.
 func TestAHostEnrolls(t *testing.T) {
+	testenv.Slow(t)
 	h := newHall(t)
 	serve := func(state string) *running {
 		t.Helper()

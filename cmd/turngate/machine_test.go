@@ -79,6 +79,7 @@ func (w *workshop) run(t *testing.T, stdin, verb string, args ...string) outcome
 // and copies files to it and back. Nothing outside the workspace is reached, and nothing is
 // left of a command that the person interrupts.
 func TestAPersonWorksOnAMachine(t *testing.T) {
+	testenv.Slow(t)
 	w := newWorkshop(t)
 	dir, here, outside := workspace(t), t.TempDir(), t.TempDir()
 	harness.Must(t, os.Chmod(outside, 0o777))
@@ -156,6 +157,7 @@ func TestAPersonWorksOnAMachine(t *testing.T) {
 
 // With the owner's --unconfined commands run without a sandbox, in the folder itself.
 func TestAnUnconfinedMachine(t *testing.T) {
+	testenv.Slow(t)
 	w := newWorkshop(t)
 	dir, here := t.TempDir(), t.TempDir()
 	real, err := filepath.EvalSymlinks(dir)
@@ -244,6 +246,7 @@ func TestAPortOfACommandOnAMachine(t *testing.T) {
 
 // A machine without a workspace, with one of root, and one that is not there are named.
 func TestAMachineWithoutAWorkspace(t *testing.T) {
+	testenv.Slow(t)
 	w := newWorkshop(t)
 	w.serve(t, "m2")
 	for name, tt := range map[string]struct {

@@ -185,6 +185,7 @@ func results(t *testing.T, o outcome) []schema.Result {
 // TestFaultsAreResults: a fault in a rollout is data on stdout, with exit
 // status 1.
 func TestFaultsAreResults(t *testing.T) {
+	testenv.Slow(t)
 	binary := testenv.Binary(t)
 	for name, tt := range map[string]struct {
 		args []string
@@ -233,6 +234,7 @@ func TestStrayRewardAndHostileNames(t *testing.T) {
 }
 
 func TestOutputForms(t *testing.T) {
+	testenv.Slow(t)
 	binary := testenv.Binary(t)
 	table := turngate(t, binary, "run", "examples/tasks/hello")
 	if table.code != 0 || !strings.HasPrefix(table.out, "TASK") || strings.Count(table.out, "\n") != 2 || !strings.Contains(table.errOut, "phase agent") {

@@ -99,6 +99,7 @@ func TestProcessesShowTheirMetrics(t *testing.T) {
 // TestServicesShowTheirMetrics starts a front, consoles, a trainer and a machine, gives each
 // something to do, and asks for their metrics, and for their health without NATS, too.
 func TestServicesShowTheirMetrics(t *testing.T) {
+	testenv.Slow(t)
 	pool, binary := testenv.StartPool(t), testenv.Binary(t) // its worker gives the trainer its shard
 	n := pool.Server
 	harness.Must(t, n.AddMachine("m1", ""))

@@ -136,6 +136,7 @@ func containers(t *testing.T, rollout string) string {
 var entered = regexp.MustCompile(`turngate sandbox exec ([a-z0-9]{8})`) //nolint:gochecknoglobals // a constant
 
 func TestASandboxIsKept(t *testing.T) {
+	testenv.Slow(t)
 	hello := filepath.Join(testenv.Root(t), "examples/tasks/hello")
 	for backend, args := range map[string][]string{
 		"local":  {hello, "--sandbox", "local"},
@@ -259,6 +260,7 @@ func (h *hands) forwards(t *testing.T, id string) {
 // A kept sandbox ends at its deadline, with its keeper, and when the keeper is killed; a
 // later command removes the folder of a killed keeper.
 func TestAKeptSandboxEnds(t *testing.T) {
+	testenv.Slow(t)
 	hello := filepath.Join(testenv.Root(t), "examples/tasks/hello")
 	for name, end := range map[string]func(t *testing.T, h *hands, keeper int){
 		"at its deadline": nil,

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -52,6 +53,7 @@ func (p person) workers(t *testing.T) (out []string) {
 // TestCommandsOfARunningSystem runs rollouts on a system and looks at them and at its
 // queues.
 func TestCommandsOfARunningSystem(t *testing.T) {
+	testenv.Slow(t)
 	p := newPerson(t)
 	state := t.TempDir()
 	p.up(t, "--state", filepath.Join(state, "lab"))

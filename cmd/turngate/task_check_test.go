@@ -52,6 +52,7 @@ func checkTasks(t *testing.T) string {
 }
 
 func TestTaskCheckNamesEachDefect(t *testing.T) {
+	testenv.Slow(t)
 	binary := testenv.Binary(t)
 	dir, state := checkTasks(t), t.TempDir()
 	args := []string{"task", "check", "--sandbox", "local", "-j", "4", "-o", "json", "--out", state, dir}

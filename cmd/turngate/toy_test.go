@@ -61,6 +61,7 @@ func toyOverlay(t *testing.T) string {
 // Every command knows them: flags, help, errors, doctor, the list of agents, and
 // a worker that offers them.
 func TestABackendAndAnAgentAreOneLineEach(t *testing.T) {
+	testenv.Slow(t)
 	overlay := toyOverlay(t)
 	binary := testenv.BinaryWith(t, "-overlay", overlay)
 	good := task(t, map[string]string{"instruction.md": "x", "replay.yaml": done})

@@ -36,6 +36,7 @@ func setting(t testing.TB, name string, standard int) int {
 // of runs, CHAOS_SECONDS the duration of faults in each, CHAOS_SEED the first
 // seed.
 func TestRandomFaults(t *testing.T) {
+	testenv.Slow(t)
 	bin := build(t)
 	seeds, seconds := setting(t, "CHAOS_SEEDS", 1), setting(t, "CHAOS_SECONDS", 20)
 	first := uint64(setting(t, "CHAOS_SEED", int(time.Now().Unix())))
@@ -79,7 +80,8 @@ func TestRandomFaults(t *testing.T) {
 // TestTrainersInPythonUnderFaults runs two trainers in Python beside one in Go, and
 // kills and stops them most of all.
 func TestTrainersInPythonUnderFaults(t *testing.T) {
-	full(t)
+	testenv.Slow(t)
+	t.Parallel()
 	python := testenv.Python(t, "nats")
 	r, faults := runChaos(t, build(t), plan{
 		seed: uint64(setting(t, "CHAOS_SEED", int(time.Now().Unix()))), faults: time.Duration(setting(t, "CHAOS_SECONDS", 30)) * time.Second, after: 180 * time.Second,

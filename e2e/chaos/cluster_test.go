@@ -76,7 +76,8 @@ func (c *cluster) part(i int, apart bool) {
 // Three servers keep three copies. The death of one at any time has no effect; the
 // death of two only pauses all rollouts.
 func TestACluster(t *testing.T) {
-	full(t)
+	testenv.Slow(t)
+	t.Parallel()
 	b := emptyBench(t, build(t))
 	c := b.beginCluster(3, "-rollouts", "200")
 	p := openTap(t, b)
@@ -105,6 +106,7 @@ func TestACluster(t *testing.T) {
 // stream on either side, while workers are killed, suspended and drained and
 // servers die.
 func TestAClusterUnderFaults(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	seed := uint64(setting(t, "CHAOS_SEED", int(time.Now().Unix())))
 	b := emptyBench(t, build(t))
@@ -145,6 +147,7 @@ func TestAClusterUnderFaults(t *testing.T) {
 // A network with 500 ms in each direction and 5 % lost messages slows rollouts
 // down, and no worker counts as dead.
 func TestASlowAndLossyNetwork(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := emptyBench(t, build(t))
 	b.speed, b.steady = 2, true // the lease must be longer than some round trips

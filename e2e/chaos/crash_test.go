@@ -15,6 +15,7 @@ import (
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/crash"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/subjects"
 )
 
@@ -22,7 +23,8 @@ import (
 // code, and checks that the others and the restarted one bring every rollout to
 // exactly one result.
 func TestACrashBetweenEveryTwoSteps(t *testing.T) {
-	full(t)
+	testenv.Slow(t)
+	t.Parallel()
 	bin := build(t)
 	unused := ways()
 	for _, point := range crashPoints(t) {

@@ -12,13 +12,15 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/e2e/chaos/history"
+	"github.com/turngate/turngate/internal/testenv"
 )
 
 // TestNothingGrows runs wave after wave of rollouts and checks that the resources
 // of workers and trainer between two waves do not grow with the number of waves.
 // CHAOS_WAVE is the number of rollouts in a wave.
 func TestNothingGrows(t *testing.T) {
-	full(t)
+	testenv.Slow(t)
+	t.Parallel()
 	const waves, workers = 4, 2
 	wave := setting(t, "CHAOS_WAVE", 4000)
 	b := emptyBench(t, build(t))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/e2e/chaos/history"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -15,7 +16,8 @@ import (
 // chance, and the same checks as everywhere must find the invariant violated.
 // Without the mutant the script passes.
 func TestTheCheckerCanFail(t *testing.T) {
-	full(t)
+	testenv.Slow(t)
+	t.Parallel()
 	scripts := map[string]func(*testing.T, binaries) *report{
 		"I1": fenced, "I2": quiet, "I3": trainerDies, "I4": quiet, "I5": quiet, "I6": fenced,
 	}

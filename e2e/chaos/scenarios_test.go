@@ -10,17 +10,8 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/e2e/chaos/history"
+	"github.com/turngate/turngate/internal/testenv"
 )
-
-// full skips a test that takes minutes, unless CHAOS_FULL is set, as in CI and in
-// `make chaos`.
-func full(t *testing.T) {
-	t.Helper()
-	if os.Getenv("CHAOS_FULL") == "" {
-		t.Skip("SKIPPED: it takes minutes; CHAOS_FULL=1 runs it")
-	}
-	t.Parallel()
-}
 
 // conclude waits until every rollout of a bench has ended and checks it.
 func conclude(t *testing.T, b *bench, p *tap, limit time.Duration) *report {
@@ -40,7 +31,8 @@ func conclude(t *testing.T, b *bench, p *tap, limit time.Duration) *report {
 // restarted, or suspended with its connections open. No rollout may run twice.
 func away(t *testing.T, workers int, calls string, who func(*bench) *process, d, limit time.Duration) {
 	t.Helper()
-	full(t)
+	testenv.Slow(t)
+	t.Parallel()
 	for how, leave := range map[string]func(*bench, *process) (back func()){
 		"killed": func(b *bench, p *process) func() {
 			b.kill(p)
@@ -82,7 +74,8 @@ func TestTheTrainerIsAway(t *testing.T) {
 // After a server comes back with an empty store, the trainer submits its open
 // rollouts again.
 func TestTheStoreIsWiped(t *testing.T) {
-	full(t)
+	testenv.Slow(t)
+	t.Parallel()
 	b := newBench(t, build(t), 3, nil, "-rollouts", "40", "-calls", "4")
 	b.start(b.trainers[0])
 	awaitAgents(t, b, 12, time.Minute)
@@ -126,7 +119,8 @@ func TestTheStoreIsWiped(t *testing.T) {
 
 // A full disk stops all rollouts and loses nothing.
 func TestTheDiskIsFull(t *testing.T) {
-	full(t)
+	testenv.Slow(t)
+	t.Parallel()
 	b := emptyBench(t, build(t))
 	store := filepath.Join(b.dir, "nats")
 	if err := os.Mkdir(store, 0o700); err != nil {
@@ -162,7 +156,8 @@ func TestTheDiskIsFull(t *testing.T) {
 // With the protocol's own durations, a killed worker's rollouts run elsewhere
 // within 90 s.
 func TestTheRealDurations(t *testing.T) {
-	full(t)
+	testenv.Slow(t)
+	t.Parallel()
 	b := emptyBench(t, build(t))
 	b.speed = 1
 	b.begin(1, nil, []string{"-rollouts", "4", "-calls", "30"})
@@ -188,7 +183,8 @@ func TestTheRealDurations(t *testing.T) {
 // protocol's default durations, without other faults. It logs how long their
 // rollouts wait for another worker.
 func TestTimeToReassign(t *testing.T) {
-	full(t)
+	testenv.Slow(t)
+	t.Parallel()
 	r, faults := runChaos(t, build(t), plan{seed: uint64(setting(t, "CHAOS_SEED", 1)), faults: 40 * time.Second, only: []string{"worker killed"}, pace: 1500 * time.Millisecond, after: time.Minute})
 	for invariant, list := range r.violations {
 		t.Errorf("%s: %s", invariant, strings.Join(list[:min(len(list), 5)], "; "))
@@ -201,7 +197,8 @@ func TestTimeToReassign(t *testing.T) {
 // half of their rollouts in local sandboxes. An interruption of any step of a
 // sandbox must not make a worker that goes on give the rollout up.
 func TestStoppedWorkersAndRealSandboxes(t *testing.T) {
-	full(t)
+	testenv.Slow(t)
+	t.Parallel()
 	seed := uint64(setting(t, "CHAOS_SEED", int(time.Now().Unix())))
 	r, faults := runChaos(t, build(t), plan{
 		seed: seed, faults: 40 * time.Second, after: 2 * time.Minute, trainer: []string{"-local", "0.5"},
@@ -216,7 +213,8 @@ func TestStoppedWorkersAndRealSandboxes(t *testing.T) {
 // TestNoAttemptIsSpentOnAnOutage kills and suspends all processes except workers,
 // again and again: no rollout may run twice.
 func TestNoAttemptIsSpentOnAnOutage(t *testing.T) {
-	full(t)
+	testenv.Slow(t)
+	t.Parallel()
 	seed := uint64(setting(t, "CHAOS_SEED", int(time.Now().Unix())))
 	r, faults := runChaos(t, build(t), plan{
 		seed: seed, faults: 40 * time.Second, after: 2 * time.Minute, trainer: []string{"-harmless"},

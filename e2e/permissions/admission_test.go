@@ -30,6 +30,7 @@ import (
 // replaces its accounts it may drop messages between them for a moment, so a call
 // without all its frames is made again, as workers do.
 func TestAdmission(t *testing.T) {
+	testenv.Slow(t)
 	srv := testenv.Serve(t, broker.EmbeddedConfig{
 		StateDir: filepath.Join(t.TempDir(), "state"), Port: testenv.FreePort(t), Trainers: []string{"alpha"}, Workers: []string{"w1"}, Relaxed: true, Log: zerolog.Nop(),
 	})

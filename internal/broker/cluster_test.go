@@ -75,6 +75,7 @@ func (c *cluster) lead(t *testing.T, nc *nats.Conn, js jetstream.JetStream, stre
 // A file that is written while a cluster loses its quorum is complete afterwards:
 // the leader refuses a second try of a message that it has not stored yet.
 func TestAFileOutlivesALostQuorum(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	c := newCluster(t)
 	const pieces = 40

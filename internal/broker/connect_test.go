@@ -17,6 +17,7 @@ import (
 // A connection is tried again if one side leaves the other without an answer for a time,
 // as on a busy host.
 func TestAConnectionOutlivesSilence(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	srv := testenv.StartNATS(t, "alpha")
 	for name, tt := range map[string]struct{ client, server bool }{
@@ -65,6 +66,7 @@ func TestAConnectionToASilentServerEndsWithItsContext(t *testing.T) {
 
 // A process that is told to end makes no further try.
 func TestACancelledConnectionIsNotTriedAgain(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	link := testenv.NewProxy(t, strings.TrimPrefix(testenv.StartNATS(t).URL(), "nats://"))
 	link.Set(true, true, 0)

@@ -25,6 +25,7 @@ import (
 // Writes of files wait for a server that is away, so neither a rollout's
 // artifacts nor a trainer's answer that is too large for a message are lost.
 func TestFilesWaitForTheServer(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	bundle, artifact := harness.Noise(3<<20), harness.Noise(3<<20)
 	reply := &schema.Reply{V: 1, Message: json.RawMessage(`{"role":"assistant","content":"ok"}`), FinishReason: "stop"}
@@ -111,6 +112,7 @@ func TestWaitingForTheServerEnds(t *testing.T) {
 // If the confirmation of a chunk is lost, the object still has that chunk only
 // once.
 func TestALostAnswerWritesNoPieceTwice(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := testenv.StartPool(t)
 	const pieces = 5

@@ -13,6 +13,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker/modelcall"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -93,6 +94,7 @@ func TestAWebSocketRunsTools(t *testing.T) {
 // TestAWebSocketVerifies: a verification with operations in its sandbox, which comes again
 // after a cut.
 func TestAWebSocketVerifies(t *testing.T) {
+	testenv.Slow(t)
 	b := newBench(t)
 	h, caller := b.hand(alphaToken, "?verify=true"), b.caller()
 	verdicts := make(chan schema.Verdict, 1)

@@ -145,6 +145,7 @@ func TestAWebSocketAnswersCalls(t *testing.T) {
 // frame about its end, and frames of the client about the refused generation are of no other
 // one.
 func TestFramesOfACallAskedAgain(t *testing.T) {
+	testenv.Slow(t)
 	b := newBench(t)
 	h, ask := b.hand(alphaToken, ""), b.asker(2)
 	for number := range 10 {

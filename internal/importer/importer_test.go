@@ -190,6 +190,7 @@ func local(t *testing.T, dir string, files map[string]string) {
 // TestImportedTasksGrade runs imported tasks: an agent that does nothing gets no
 // reward, and the row's own solution gets it.
 func TestImportedTasksGrade(t *testing.T) {
+	testenv.Slow(t)
 	pytest := t.TempDir() // sandboxes have the system's Python and the working directory
 	said, err := exec.CommandContext(t.Context(), "python3", "-m", "pip", "install", "-q", "--no-compile", "--target", pytest, "pytest").CombinedOutput()
 	if err != nil {

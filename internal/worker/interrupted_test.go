@@ -14,6 +14,7 @@ import (
 	"github.com/turngate/turngate/internal/backends/dummy"
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
@@ -22,6 +23,7 @@ import (
 // An agent that ends while NATS is away ends its rollout without another
 // attempt. Its results wait until NATS is back.
 func TestAnAgentThatEndsInAnOutageIsNotRunAgain(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	working, end := make(chan struct{}), make(chan struct{})
 	b := newBench(t, shells(map[string]dummy.Program{"verify": reward("1")}, map[string]dummy.Program{"agent": func(ctx context.Context, p *dummy.Proc) int {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/turngate/turngate/internal/backends/dummy"
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
 )
@@ -236,6 +237,7 @@ func TestVerificationsThatFail(t *testing.T) {
 // does not count this. A trainer that goes in the middle is replaced by its next
 // process, with a handle of its own.
 func TestAVerificationWaitsForItsTrainer(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t, map[string]dummy.Program{"agent": leavesAFile, "forever": func(ctx context.Context, _ *dummy.Proc) int { <-ctx.Done(); return 1 }})
 	r := byTrainer("alpha-1")

@@ -98,6 +98,7 @@ func TestRolloutsAreFollowed(t *testing.T) {
 // A follower goes on when its trainer has streams again, and the reading of a deleted
 // trainer ends.
 func TestAFollowerGoesOnAfterAnError(t *testing.T) {
+	testenv.Slow(t)
 	n := testenv.StartNATS(t, "alpha")
 	worker, admin := n.Worker(t, "w1"), n.Admin(t)
 	put := func(id schema.ID, status schema.Status) {

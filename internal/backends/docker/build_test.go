@@ -315,6 +315,7 @@ func throughProxy(t *testing.T, add func(mux *http.ServeMux, engine http.Handler
 }
 
 func TestAnEngineWithoutBuildKitNamesTheMissingFeature(t *testing.T) {
+	testenv.Slow(t)
 	_, image, _ := backend(t)
 	oldEngine(t)
 	b := withLimits(t, sandboxes.BuildLimits{Network: "none"})

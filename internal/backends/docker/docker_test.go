@@ -34,6 +34,7 @@ func backend(t *testing.T) (*docker.Backend, string, string) {
 }
 
 func TestContract(t *testing.T) {
+	testenv.Slow(t)
 	b, image, _ := backend(t)
 	sandboxtest.Run(t, sandboxtest.Fixture{
 		New:      func(*testing.T) sandboxes.Backend { return b },

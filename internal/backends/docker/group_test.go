@@ -69,6 +69,7 @@ func leftovers(t *testing.T, label string) string {
 }
 
 func TestSideCarsShareANetworkAndFoldersAndNothingElse(t *testing.T) {
+	testenv.Slow(t)
 	b, image, _ := backend(t)
 	sb, err := b.Create(t.Context(), grouped(image, "alpha-group"))
 	if err != nil {

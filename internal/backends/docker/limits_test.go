@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
 )
@@ -45,6 +46,7 @@ func TestNeedsAreFittedAndStrictLimitsRefused(t *testing.T) {
 // TestTheDiskIsWatched checks that a command that writes too much is killed, in
 // one file or in many, and that a later command runs.
 func TestTheDiskIsWatched(t *testing.T) {
+	testenv.Slow(t)
 	b, image, _ := backend(t)
 	for name, script := range map[string]string{
 		"one file":   "head -c 100M /dev/zero > /large; sleep 300",

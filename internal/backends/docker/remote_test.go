@@ -37,6 +37,7 @@ func remote(t *testing.T, helper string, d sandboxes.Docker) *docker.Backend {
 // TestARemoteEngine runs the whole suite, and then an engine's own questions, on an engine
 // without this host's files.
 func TestARemoteEngine(t *testing.T) {
+	testenv.Slow(t)
 	e, helper := dockerd.Start(t), testenv.Binary(t)
 	e.Use(t, e.Addr)
 	t.Run("copies", func(t *testing.T) { copiesTravelOnce(t, e, helper) })

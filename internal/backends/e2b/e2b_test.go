@@ -13,6 +13,7 @@ import (
 	"github.com/turngate/turngate/internal/backends/e2b/e2btest"
 	"github.com/turngate/turngate/internal/backends/hosted/hostedtest"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
 )
@@ -54,11 +55,13 @@ func service(s *e2btest.Server) *hostedtest.Service {
 }
 
 func TestContract(t *testing.T) {
+	testenv.Slow(t)
 	hostedtest.Contract(t, func(t *testing.T) sandboxes.Backend { return backend(t, settings(e2btest.Start(t))) })
 }
 
 // TestCheckNamesTheMissingPart: each part that may be missing has its words.
 func TestCheckNamesTheMissingPart(t *testing.T) {
+	testenv.Slow(t)
 	s := e2btest.Start(t)
 	without := func(change func(*sandboxes.E2B)) func(*testing.T) sandboxes.Backend {
 		e := settings(s)

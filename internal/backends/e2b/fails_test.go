@@ -9,6 +9,7 @@ import (
 	"github.com/turngate/turngate/internal/backends/e2b/e2btest"
 	"github.com/turngate/turngate/internal/backends/hosted/hostedtest"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
 )
 
@@ -23,6 +24,7 @@ func TestASandboxThatIsGoneIsLost(t *testing.T) {
 
 // TestABrokenStreamCostsNothing: the sandbox goes on with the next one.
 func TestABrokenStreamCostsNothing(t *testing.T) {
+	testenv.Slow(t)
 	s := e2btest.Start(t)
 	service(s).GoesOn(t, backend(t, settings(s)), func(m hostedtest.Machine) { s.Cut(m.ID) })
 }
@@ -91,6 +93,7 @@ func TestCreationsAreSpread(t *testing.T) {
 
 // TestTheTimeAtE2BIsMadeLonger: a sandbox that lives has always a part of its lease left.
 func TestTheTimeAtE2BIsMadeLonger(t *testing.T) {
+	testenv.Slow(t)
 	s := e2btest.Start(t)
 	sp := hostedtest.Spec()
 	sp.Lost = time.Minute

@@ -33,6 +33,7 @@ func withImages(t *testing.T) (*local.Backend, layout.Dir) {
 // TestContractWithAnImage runs the suite in sandboxes of an engine's image, with an overlay
 // and with a copy.
 func TestContractWithAnImage(t *testing.T) {
+	testenv.Slow(t)
 	ref, root := testenv.Image(t), os.Geteuid() == 0
 	saved := exec.Command("docker", "save", ref)
 	out, err := saved.StdoutPipe()

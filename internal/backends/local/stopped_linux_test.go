@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/turngate/turngate/internal/backends/local"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/sandboxes"
 )
 
@@ -60,6 +61,7 @@ func stopWhen(file string, done <-chan error) bool {
 // A worker that is stopped for longer than Spec.Ready gets its sandbox after it
 // is continued, because neither end counts the stopped time.
 func TestAWorkerThatIsStoppedLosesNoSandbox(t *testing.T) {
+	testenv.Slow(t)
 	b := backend(t)
 	type run struct {
 		cmd *exec.Cmd

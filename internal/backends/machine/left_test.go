@@ -15,6 +15,7 @@ import (
 
 	"github.com/turngate/turngate/internal/backends/far"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
 	"github.com/turngate/turngate/schema"
@@ -60,6 +61,7 @@ func other(t *testing.T, says string, args ...string) *exec.Cmd {
 // TestNothingIsLeft: a sandbox ends with everything in it, however it ends. After the
 // death of the machine another one makes the second sandbox.
 func TestNothingIsLeft(t *testing.T) {
+	testenv.Slow(t)
 	w := newWorld(t, timing())
 	for name, tt := range map[string]struct {
 		end   func(t *testing.T, sb sandboxes.Sandbox, machine *exec.Cmd, state string)
@@ -111,6 +113,7 @@ func TestNothingIsLeft(t *testing.T) {
 
 // TestAKilledWorkerLeavesNothing: the machine notices that the worker is silent.
 func TestAKilledWorkerLeavesNothing(t *testing.T) {
+	testenv.Slow(t)
 	w := newWorld(t, timing())
 	mark, state := "killed-worker-"+strconv.Itoa(os.Getpid()), t.TempDir()
 	other(t, "", "machine", w.nats.URL(), w.admit(t, "m1"), "m1", state)

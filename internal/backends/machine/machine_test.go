@@ -206,6 +206,7 @@ func features() sandboxtest.Features {
 
 // TestContract runs while the connections of both sides are cut again and again.
 func TestContract(t *testing.T) {
+	testenv.Slow(t)
 	sandboxtest.Run(t, sandboxtest.Fixture{
 		New: func(t *testing.T) sandboxes.Backend {
 			w := newWorld(t, line.DefaultTiming())
@@ -251,6 +252,7 @@ func TestSettingsAreRefusedByName(t *testing.T) {
 
 // TestAMachineThatDoesNotFitIsNamed: with its reason. Another one is taken, if there is one.
 func TestAMachineThatDoesNotFitIsNamed(t *testing.T) {
+	testenv.Slow(t)
 	w := newWorld(t, timing())
 	w.machine(t, "bare", func(m *machines.Machine) {
 		m.Self.Missing = map[string]string{schema.CanSandbox: "no user namespaces"}

@@ -13,6 +13,7 @@ import (
 	"github.com/turngate/turngate/internal/backends/modal"
 	"github.com/turngate/turngate/internal/backends/modal/modaltest"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
 	"github.com/turngate/turngate/schema"
@@ -73,6 +74,7 @@ func TestACutCostsNothing(t *testing.T) {
 // virtual machine, which Modal ends when it is idle. The next process of the worker need not
 // wait for that.
 func TestAKilledWorkersSandboxEnds(t *testing.T) {
+	testenv.Slow(t)
 	s := modaltest.Start(t)
 	mark := service(s).KillWorker(t)
 	harness.Eventually(t, "no process is left", 5*time.Minute, func() bool { return len(sandboxtest.Processes(mark)) == 0 })

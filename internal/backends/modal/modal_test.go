@@ -12,6 +12,7 @@ import (
 	"github.com/turngate/turngate/internal/backends/modal/modaltest"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/line"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
 )
@@ -66,6 +67,7 @@ func service(s *modaltest.Server) *hostedtest.Service {
 }
 
 func TestContract(t *testing.T) {
+	testenv.Slow(t)
 	hostedtest.Contract(t, func(t *testing.T) sandboxes.Backend { return backend(t, modaltest.Start(t).Env(), image()) })
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/turngate/turngate/internal/backends/hosted/hostedtest"
 	"github.com/turngate/turngate/internal/backends/prime/primetest"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
 )
 
@@ -23,6 +24,7 @@ func TestASandboxThatIsGoneIsLost(t *testing.T) {
 
 // TestABrokenStreamCostsNothing: the sandbox goes on with the next one.
 func TestABrokenStreamCostsNothing(t *testing.T) {
+	testenv.Slow(t)
 	s := primetest.Start(t)
 	service(s).GoesOn(t, backend(t, settings(s)), func(m hostedtest.Machine) { s.Cut(m.ID) })
 }

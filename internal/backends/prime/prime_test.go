@@ -14,6 +14,7 @@ import (
 	"github.com/turngate/turngate/internal/backends/prime"
 	"github.com/turngate/turngate/internal/backends/prime/primetest"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
 )
@@ -55,11 +56,13 @@ func service(s *primetest.Server) *hostedtest.Service {
 }
 
 func TestContract(t *testing.T) {
+	testenv.Slow(t)
 	hostedtest.Contract(t, func(t *testing.T) sandboxes.Backend { return backend(t, settings(primetest.Start(t))) })
 }
 
 // TestCheckNamesTheMissingPart: each part that may be missing has its words.
 func TestCheckNamesTheMissingPart(t *testing.T) {
+	testenv.Slow(t)
 	s := primetest.Start(t)
 	without := func(change func(*sandboxes.Prime)) func(*testing.T) sandboxes.Backend {
 		p := settings(s)

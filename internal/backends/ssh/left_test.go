@@ -16,6 +16,7 @@ import (
 	"github.com/turngate/turngate/internal/backends/ssh"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/line"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/internal/testenv/sshd"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
@@ -60,6 +61,7 @@ func nothingLeft(t *testing.T, s *sshd.Server, mark string) {
 // TestNothingIsLeft: a sandbox ends with everything in it if its host is away for too long,
 // or if turngate there is killed.
 func TestNothingIsLeft(t *testing.T) {
+	testenv.Slow(t)
 	s := sshd.Start(t)
 	killed := func(find string) func(*testing.T, sandboxes.Sandbox) {
 		return func(t *testing.T, _ sandboxes.Sandbox) {
@@ -118,6 +120,7 @@ func away(t *testing.T, s *sshd.Server) {
 
 // TestABrokenConnectionCostsNothing: no byte is lost and nothing runs twice.
 func TestABrokenConnectionCostsNothing(t *testing.T) {
+	testenv.Slow(t)
 	s := sshd.Start(t)
 	sb := sandboxtest.Create(t, backend(t, s.Config, sshd.Host), spec())
 	killSSH := func() {
@@ -158,6 +161,7 @@ func descendants(t *testing.T, pid int) (all []int) {
 }
 
 func TestAKilledWorkerLeavesNothing(t *testing.T) {
+	testenv.Slow(t)
 	s := sshd.Start(t)
 	exe, err := os.Executable()
 	harness.Must(t, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/turngate/turngate/internal/backends/local"
 	"github.com/turngate/turngate/internal/backends/ssh"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/internal/testenv/sshd"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
@@ -53,6 +54,7 @@ func spec() sandboxes.Spec {
 }
 
 func TestContract(t *testing.T) {
+	testenv.Slow(t)
 	root := os.Geteuid() == 0
 	sandboxtest.Run(t, sandboxtest.Fixture{
 		New: func(t *testing.T) sandboxes.Backend {

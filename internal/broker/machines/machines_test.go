@@ -170,6 +170,7 @@ func (c *call) exchange(t *testing.T, data []byte) {
 // connections of both sides are cut again and again and messages are lost, and the
 // process on the machine runs once.
 func TestBytesArriveThroughCutsAndLosses(t *testing.T) {
+	testenv.Slow(t)
 	w := newWorld(t, line.DefaultTiming())
 	instance, _ := w.serve(t, 1, nil)
 	w.await(t, instance, nil)
@@ -307,6 +308,7 @@ func TestALaterInstanceFences(t *testing.T) {
 // TestASilentSideIsGivenUp: the machine ends the process of a client that is gone, and
 // the client the line of a machine that is gone.
 func TestASilentSideIsGivenUp(t *testing.T) {
+	testenv.Slow(t)
 	w := newWorld(t, line.Timing{Beat: 100 * time.Millisecond, Silence: 3 * time.Second})
 	ended := make(chan struct{}, 1)
 	instance, _ := w.serve(t, 1, func(m *machines.Machine) {

@@ -148,6 +148,7 @@ func TestAnAnswerThatIsRefusedIsReportedToItsTrainerOnce(t *testing.T) {
 // TestATrainerThatRepeatsARefusedAnswer: the third refusal ends the call, so the
 // rollout does not wait for ever. The trainer gets one refusal.
 func TestATrainerThatRepeatsARefusedAnswer(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	for _, tool := range []bool{false, true} {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -102,6 +103,7 @@ func (v *verifying) request(t *testing.T, gen, number string, data []byte) (kind
 // TestOperationsOfAVerification checks the rules of the numbers and generations of
 // operations.
 func TestOperationsOfAVerification(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	v := startVerifying(t, newBench(t))
 	v.frame(t, schema.FrameAccept, "g1", nil)

@@ -19,6 +19,7 @@ import (
 
 // Operations that do not wait for the server return ErrUnreachable.
 func TestOperationsThatDoNotWaitReportTheOutage(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	b.Server.Shutdown()
@@ -48,6 +49,7 @@ func TestOperationsThatDoNotWaitReportTheOutage(t *testing.T) {
 
 // A trainer that starts while the server is away waits until it is back.
 func TestATrainerWaitsForAServerThatIsAway(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	log := testenv.NewRetries()
@@ -92,6 +94,7 @@ func TestLeasesComeBackBesideAListenerToEverything(t *testing.T) {
 // A queue without its consumers gets them back, also while a client listens to
 // every subject, so that no pull is answered with "no responders".
 func TestConsumersComeBackBesideAListenerToEverything(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	auth, err := nats.NkeyOptionFromSeed(b.Server.AdminCreds())

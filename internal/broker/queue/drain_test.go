@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -117,6 +118,7 @@ func TestADrainingWorkerStaysDraining(t *testing.T) {
 // TestADrainDuringAClaimSpendsNoTry ends the wait for a request as soon as the
 // state names the worker.
 func TestADrainDuringAClaimSpendsNoTry(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	key, err := nats.NkeyOptionFromSeed(b.Server.AdminCreds())

@@ -10,6 +10,7 @@ import (
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -36,6 +37,7 @@ func next(t testing.TB, jobs <-chan *queue.Job) *queue.Job {
 // its queue while its records are above their bound. They must run again, and a
 // request that has not begun must wait.
 func TestARunningRolloutEndsAlthoughItsTrainerIsFull(t *testing.T) {
+	testenv.Slow(t)
 	plain := func(id schema.ID) schema.Request { return harness.Request(id) }
 	crashed := func(t *testing.T, b *bench, _ *queue.Job, crash func()) {
 		t.Helper()
@@ -148,6 +150,7 @@ func (b *bench) begun(t testing.TB, r schema.Request) {
 
 // TestARolloutThatHasBegunIsNotDelayedAgain: the janitor publishes its request anew.
 func TestARolloutThatHasBegunIsNotDelayedAgain(t *testing.T) {
+	testenv.Slow(t)
 	for name, prepare := range map[string]func(*testing.T, *bench){
 		"the queue is lost":   func(*testing.T, *bench) {},
 		"its trainer is full": func(t *testing.T, b *bench) { t.Helper(); b.fill(t) },
@@ -169,6 +172,7 @@ func TestARolloutThatHasBegunIsNotDelayedAgain(t *testing.T) {
 // TestARequestThatIsLostAgainIsMadeAgain: the server drops a message with the id of
 // one that it got in the last two minutes.
 func TestARequestThatIsLostAgainIsMadeAgain(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	s, err := b.JetStream(t).Stream(t.Context(), subjects.Queue("alpha"))

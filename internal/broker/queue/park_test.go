@@ -284,6 +284,7 @@ func TestParkedRequestsRunAsSoonAsAWorkerCan(t *testing.T) {
 // queue and a worker that dies before it makes the consumer again. Or its metadata
 // cannot be read, so that no worker pulls from it.
 func TestParkedRequestsWithoutAConsumerStillRun(t *testing.T) {
+	testenv.Slow(t)
 	for name, spoil := range map[string]func(ctx context.Context, js jetstream.JetStream, c *jetstream.ConsumerInfo) error{
 		"it is lost": func(ctx context.Context, js jetstream.JetStream, c *jetstream.ConsumerInfo) error {
 			return js.DeleteConsumer(ctx, c.Stream, c.Name)
@@ -332,6 +333,7 @@ func TestParkedRequestsWithoutAConsumerStillRun(t *testing.T) {
 // TestParkedRequestsAreNotListed: a trainer may have a million of them. The janitor
 // lists them only if some have no consumer.
 func TestParkedRequestsAreNotListed(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	late := harness.Request("alpha-late")

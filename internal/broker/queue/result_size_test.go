@@ -126,6 +126,7 @@ func TestARequestThatNoWorkerCouldRunIsNotGivenUpLater(t *testing.T) {
 }
 
 func TestCancelInEveryState(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	cancelled := func(id schema.ID, attempt int) {

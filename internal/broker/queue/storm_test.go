@@ -16,6 +16,7 @@ import (
 // When a server comes back, all workers reconnect at once. Each must have its
 // lease within seconds, and none may have more subscriptions than before.
 func TestAReconnectStorm(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	workers := 1000

@@ -247,6 +247,7 @@ func TestATrainerWithTooManyRecordsWaits(t *testing.T) {
 }
 
 func TestTheJanitorLooksAfterEveryTrainer(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	beta := b.NewTrainer(t, "beta")

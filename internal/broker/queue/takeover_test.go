@@ -203,6 +203,7 @@ func TestTriesUsedUpByDeadWorkers(t *testing.T) {
 }
 
 func TestAQueueThatWasLostIsMadeAgain(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
 	dying, crash := b.crashing(t, "w2")
@@ -304,6 +305,7 @@ func TestACommitInAnOutageDelaysNoOtherJob(t *testing.T) {
 // worker does that dies between the two writes. The next worker must end the
 // rollout with that result.
 func TestAResultWithoutItsState(t *testing.T) {
+	testenv.Slow(t)
 	t.Parallel()
 	for name, come := range map[string]func(*testing.T, *bench){
 		"take-over": func(t *testing.T, b *bench) {

@@ -7,11 +7,13 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/internal/testenv"
 )
 
 // TestASubscriptionThatFailsIsGone subscribes while the server is away. Otherwise the
 // subscription would begin with the next connection.
 func TestASubscriptionThatFailsIsGone(t *testing.T) {
+	testenv.Slow(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
