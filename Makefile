@@ -78,7 +78,7 @@ judges: judges-tools ## test the gate, and the servers of the tests, with offici
 	cd e2e/judges && $(TEST) -vet=all -count=1 .
 
 judges-tools: ## install the client libraries of the judges
-	cd e2e/judges && npm install --silent --no-audit --no-fund
+	cd e2e/judges && npm ci --silent --no-audit --no-fund
 	cd e2e/judges && { test -x .venv/bin/pip || $${TURNGATE_HARBOR_PYTHON:-python3} -m venv .venv; } && .venv/bin/pip install -q --disable-pip-version-check modal==1.6.4
 
 matrix: ## all ways in which engines answer (MODES) with all agents (AGENTS), whole and streamed, and a table

@@ -36,7 +36,7 @@ func newPythonClient(t *testing.T, python string, limit time.Duration) *pythonCl
 // install installs the client with some of its extras.
 func (c *pythonClient) install(t *testing.T, extras string) {
 	t.Helper()
-	testenv.Need(t, "python", c.run(c.in("pip"), "install", "-q", "--disable-pip-version-check", "."+extras))
+	testenv.Need(t, "python", c.run(c.in("pip"), "install", "-q", "--disable-pip-version-check", "-c", "tests/constraints.txt", "."+extras))
 }
 
 // installedBeside returns a Python of a new virtual environment with the client,

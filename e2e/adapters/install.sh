@@ -4,7 +4,8 @@
 # other. Prints the Pythons, separated by colons. Arguments: their names; default: all.
 set -eu
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/turngate/readers"
-client=$(cd "$(dirname "$0")/../../clients/python" && pwd)
+here=$(cd "$(dirname "$0")" && pwd)
+client=$here/../../clients/python
 python="${PYTHON:-}"
 for name in python3.12 python3.13 "$HOME"/.pyenv/versions/3.1[2-9]*/bin/python3 python3; do
 	[ -n "$python" ] || ! "$name" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null || python=$name
@@ -27,11 +28,13 @@ for name; do
 	*) echo "no framework $name: want openenv, verifiers, torch or trl" >&2; exit 1 ;;
 	esac
 	dir=$cache/$name
-	want="$packages $bare $(cksum <"$client/pyproject.toml")"
+	pins=$here/constraints/$name.txt # what `pip freeze` printed, so that no day differs from another
+	[ -e "$pins" ] || pins=/dev/null
+	want="$packages $bare $(cat "$client/pyproject.toml" "$pins" | cksum)"
 	if [ "$(cat "$dir/complete" 2>/dev/null)" != "$want" ]; then
 		[ -x "$dir/bin/pip" ] || "$python" -m venv "$dir"
 		# shellcheck disable=SC2086 # packages is a list
-		"$dir/bin/pip" install -q --disable-pip-version-check $packages "$client[test]" >&2
+		"$dir/bin/pip" install -q --disable-pip-version-check -c "$pins" $packages "$client[test]" >&2
 		# shellcheck disable=SC2086
 		[ -z "$bare" ] || "$dir/bin/pip" install -q --disable-pip-version-check --no-deps $bare >&2
 		echo "$want" >"$dir/complete"
