@@ -12,7 +12,7 @@ func (j *Job) PutWith(ctx context.Context, r schema.Result, fetch Fetch, more fu
 }
 
 // WithFault returns the trials with a fault that the filter selects.
-func (j *Job) WithFault(which func(*schema.Fault) bool) []Trial { return j.withFault(which) }
+func (j *Job) WithFault(which func(*schema.Result) bool) []Trial { return j.withFault(which) }
 
 // CauseOf returns the cause that fits a result.
 func (r Retries) CauseOf(res *schema.Result) string { return r.cause(res) }

@@ -389,12 +389,12 @@ func (j *Job) goOn() error {
 }
 
 // withFault returns the trials with a fault that the filter selects.
-func (j *Job) withFault(which func(*schema.Fault) bool) []Trial {
+func (j *Job) withFault(which func(*schema.Result) bool) []Trial {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var out []Trial
 	for _, t := range j.Plan.Trials {
-		if r, ok := j.done[t.Name]; ok && r.Fault != nil && which(r.Fault) {
+		if r, ok := j.done[t.Name]; ok && r.Fault != nil && which(&r) {
 			out = append(out, t)
 		}
 	}

@@ -233,7 +233,7 @@ func TestGoOn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	rerun := again.WithFault(func(f *schema.Fault) bool { return f.Code == schema.CodeTimeout })
+	rerun := again.WithFault(func(r *schema.Result) bool { return r.Fault.Code == schema.CodeTimeout })
 	if len(rerun) != 1 {
 		t.Fatalf("%d have the fault", len(rerun))
 	}

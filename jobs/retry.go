@@ -93,8 +93,25 @@ func (r Retries) cause(res *schema.Result) string {
 	return ""
 }
 
-// next returns the trial with a new rollout if it runs again after a result.
-func (r Retries) next(t Trial, res *schema.Result) (next Trial, again bool, err error) {
+// Keeps reports whether a trial with this result never runs again: it has a reward of at
+// least below. Without a bound, nil, each reward above 0 is kept.
+func Keeps(res *schema.Result, below *float64) bool {
+	switch {
+	case res.Reward == nil:
+		return false
+	case below == nil:
+		return *res.Reward > 0
+	default:
+		return *res.Reward >= *below
+	}
+}
+
+// next returns the trial with a new rollout if it runs again after a result. A result that
+// Keeps keeps is final.
+func (r Retries) next(t Trial, res *schema.Result, below *float64) (next Trial, again bool, err error) {
+	if Keeps(res, below) {
+		return t, false, nil
+	}
 	cause := r.cause(res)
 	for _, before := range t.Retried {
 		if before.Cause == cause {
@@ -106,7 +123,7 @@ func (r Retries) next(t Trial, res *schema.Result) (next Trial, again bool, err 
 		return t, false, nil
 	}
 	next, err = t.Next()
-	next.Retried = append(slices.Clip(t.Retried), Retried{Rollout: res.ID, Cause: cause, Fault: *res.Fault})
+	next.Retried = append(slices.Clip(t.Retried), Retried{Rollout: res.ID, Cause: cause, Fault: *res.Fault, Reward: res.Reward})
 	return next, err == nil, err
 }
 
@@ -115,6 +132,7 @@ type Retried struct {
 	Rollout schema.ID    `json:"rollout"`
 	Cause   string       `json:"cause"` // in the job's Retries
 	Fault   schema.Fault `json:"fault"`
+	Reward  *float64     `json:"reward,omitempty"` // that its result had; nil: none
 }
 
 // RetriedName is the folder of a job with the rollouts of trials that ran again.
@@ -152,7 +170,7 @@ func (p *Plan) Causes() []Cause {
 	all := causes{}
 	for _, t := range p.Trials {
 		for i := range t.Retried {
-			all.add(&t.Retried[i].Fault)
+			all.add(&t.Retried[i].Fault).replaced(t.Retried[i].Reward)
 		}
 	}
 	return all.sorted()

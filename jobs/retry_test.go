@@ -90,6 +90,56 @@ func TestTheNarrowestCauseCounts(t *testing.T) {
 	}
 }
 
+// A result with a reward is final, unless the reward is below a bound.
+func TestARewardIsKept(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reward, below *float64
+		keeps         bool
+	}{
+		"none":                  {nil, nil, false},
+		"none, with a bound":    {nil, new(0.5), false},
+		"zero":                  {new(0.0), nil, false},
+		"less than zero":        {new(-1.0), nil, false},
+		"above zero":            {new(0.01), nil, true},
+		"one":                   {new(1.0), nil, true},
+		"below the bound":       {new(0.49), new(0.5), false},
+		"the bound":             {new(0.5), new(0.5), true},
+		"above the bound":       {new(0.6), new(0.5), true},
+		"zero, with bound zero": {new(0.0), new(0.0), true},
+	} {
+		if got := jobs.Keeps(&schema.Result{Reward: tt.reward}, tt.below); got != tt.keeps {
+			t.Errorf("%s: got %v", name, got)
+		}
+	}
+}
+
+// A trial whose agent fails after it has solved the task does not run again; with a bound
+// above its reward it does, and the report has the reward that was replaced.
+func TestATrialWithARewardIsFinal(t *testing.T) {
+	n := testenv.StartNATS(t, "alpha")
+	startWorker(t, n)
+	for name, tt := range map[string]struct {
+		below *float64
+		again int
+	}{"no bound": {nil, 0}, "a bound above it": {new(2.0), 1}} {
+		t.Run(name, func(t *testing.T) {
+			var calls atomic.Int64
+			w := begin(t, 1, refusing(1, &calls))
+			harness.Must(t, w.Run(t.Context(), newTrainer(t, n), jobs.Options{Retries: jobs.Retries{"exit": 1}, RerunBelow: tt.below}))
+			dir := w.Job.Dir
+			w.Job.Close()
+			p, results, err := jobs.Read(dir)
+			harness.Must(t, err)
+			if len(results) != 1 || len(p.Trials[0].Retried) != tt.again || results[0].Reward == nil {
+				t.Fatalf("%d results, ran again %d times: %+v", len(results), len(p.Trials[0].Retried), results)
+			}
+			if causes := p.Causes(); tt.again == 1 && (len(causes) != 1 || causes[0].BestReward == nil || *causes[0].BestReward != *p.Trials[0].Retried[0].Reward) {
+				t.Errorf("the causes are %+v", causes)
+			}
+		})
+	}
+}
+
 // refusing refuses the first n calls, so that their agents fail.
 func refusing(n int64, calls *atomic.Int64) trainer.Answerer {
 	return func(ctx context.Context, c *trainer.Call) (*schema.Reply, error) {
@@ -107,7 +157,7 @@ func TestATrialRunsAgain(t *testing.T) {
 	startWorker(t, n)
 	var calls atomic.Int64
 	w, s := begin(t, 3, refusing(2, &calls)), &seen{}
-	harness.Must(t, w.Run(t.Context(), newTrainer(t, n), jobs.Options{Progress: s, Retries: jobs.Retries{"exit": 2}}))
+	harness.Must(t, w.Run(t.Context(), newTrainer(t, n), jobs.Options{Progress: s, Retries: jobs.Retries{"exit": 2}, RerunBelow: new(2.0)}))
 	dir := w.Job.Dir
 	w.Job.Close()
 	p, results, err := jobs.Read(dir)
@@ -150,7 +200,7 @@ func TestRetriesAreUsedUp(t *testing.T) {
 	startWorker(t, n)
 	var calls atomic.Int64
 	w := begin(t, 1, refusing(100, &calls))
-	harness.Must(t, w.Run(t.Context(), newTrainer(t, n), jobs.Options{Retries: jobs.Retries{"agent_exit": 2, "oom": 5}}))
+	harness.Must(t, w.Run(t.Context(), newTrainer(t, n), jobs.Options{Retries: jobs.Retries{"agent_exit": 2, "oom": 5}, RerunBelow: new(2.0)}))
 	results, trial := w.Job.Results(), w.Job.Plan.Trials[0]
 	if len(results) != 1 || results[0].Fault == nil || calls.Load() != 3 || len(trial.Retried) != 2 {
 		t.Errorf("%d results of %d calls, retried %+v", len(results), calls.Load(), trial.Retried)
@@ -173,7 +223,7 @@ func TestRetriesCountForTheLimits(t *testing.T) {
 	}
 	w := begin(t, 1, answer)
 	tr := newTrainer(t, n)
-	harness.Must(t, w.Run(t.Context(), tr, jobs.Options{Retries: jobs.Retries{"exit": 2}}))
+	harness.Must(t, w.Run(t.Context(), tr, jobs.Options{Retries: jobs.Retries{"exit": 2}, RerunBelow: new(2.0)}))
 	if r := w.Job.Results()[0]; r.Fault != nil || len(w.Job.Plan.Trials[0].Retried) != 2 {
 		t.Fatalf("got %+v, retried %d times", r, len(w.Job.Plan.Trials[0].Retried))
 	}
@@ -197,7 +247,7 @@ func TestAnEarlierResultIsKeptAfterACrash(t *testing.T) {
 	startWorker(t, n)
 	var calls atomic.Int64
 	w := begin(t, 1, refusing(1, &calls))
-	harness.Must(t, w.Run(t.Context(), newTrainer(t, n), jobs.Options{Retries: jobs.Retries{"exit": 1}}))
+	harness.Must(t, w.Run(t.Context(), newTrainer(t, n), jobs.Options{Retries: jobs.Retries{"exit": 1}, RerunBelow: new(2.0)}))
 	trial, dir := w.Job.Plan.Trials[0], w.Job.Dir
 	w.Job.Close()
 	kept := filepath.Join(dir, trial.RetriedDir(0))

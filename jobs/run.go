@@ -38,6 +38,9 @@ type Options struct {
 	// Retries selects the faults after which a trial runs again. Its earlier results are
 	// kept below the job's folder; see Trial.RetriedDir. Limits end retries, too.
 	Retries Retries
+	// RerunBelow is the reward from which on a result is final, whatever its fault; see
+	// Keeps.
+	RerunBelow *float64
 }
 
 // savers is the number of results that are written concurrently.
@@ -262,7 +265,7 @@ func (r *runner) takes(res *schema.Result) (next Trial, again, wanted bool) {
 	delete(r.waiting, res.ID)
 	r.begun(res.ID)
 	t, _ := r.Job.Trial(res.ID)
-	next, again, err := r.Retries.next(t, res)
+	next, again, err := r.Retries.next(t, res, r.RerunBelow)
 	if err != nil {
 		r.fail(err)
 	}

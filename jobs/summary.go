@@ -48,6 +48,15 @@ type Cause struct {
 	Who     string `json:"who,omitempty"`
 	Count   int    `json:"count"`
 	Example string `json:"example"` // message of one of the faults
+	// BestReward is the highest reward of those results with the fault that others replaced.
+	BestReward *float64 `json:"best_reward,omitempty"`
+}
+
+// replaced takes note of the reward of a result that another one replaced.
+func (c *Cause) replaced(reward *float64) {
+	if reward != nil && (c.BestReward == nil || *reward > *c.BestReward) {
+		c.BestReward = reward
+	}
 }
 
 // pay adds the costs of a rollout.
@@ -130,12 +139,13 @@ func Sum(trials int, results []schema.Result) Summary {
 // causes counts faults by stage, code and party.
 type causes map[[3]string]*Cause
 
-func (c causes) add(f *schema.Fault) {
+func (c causes) add(f *schema.Fault) *Cause {
 	key := [3]string{f.Stage, f.Code, f.Who}
 	if c[key] == nil {
 		c[key] = &Cause{Stage: f.Stage, Code: f.Code, Who: f.Who, Example: f.Message}
 	}
 	c[key].Count++
+	return c[key]
 }
 
 func (c causes) sorted() (list []Cause) {

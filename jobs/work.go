@@ -118,7 +118,7 @@ func Begin(ctx context.Context, dir string, p Plan, list []Task, r Rules) (*Work
 // rerun selects; nil selects none. A task that has changed since the job began is an
 // error, except for the trials of rerun. The error is a *RefusedError if a trial
 // could run when the job began and cannot now.
-func Resume(ctx context.Context, j *Job, r Rules, rerun func(*schema.Fault) bool) (*Work, error) {
+func Resume(ctx context.Context, j *Job, r Rules, rerun func(*schema.Result) bool) (*Work, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}

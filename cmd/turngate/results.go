@@ -141,10 +141,19 @@ func printCauses(w io.Writer, head string, list []jobs.Cause) {
 	if len(list) == 0 {
 		return
 	}
-	t := newTable(w, head, "STAGE", "CODE", "FAULT OF", "FOR EXAMPLE")
+	heads := []string{head, "STAGE", "CODE", "FAULT OF"}
+	rewards := slices.ContainsFunc(list, func(c jobs.Cause) bool { return c.BestReward != nil })
+	if rewards {
+		heads = append(heads, "BEST REWARD")
+	}
+	t := newTable(w, append(heads, "FOR EXAMPLE")...)
 	t.cut = []string{"FOR EXAMPLE"}
 	for _, c := range list {
-		t.row(c.Count, oneLine(c.Stage, 20), oneLine(c.Code, 24), oneLine(c.Who, 10), oneLine(c.Example, 80))
+		cells := []any{c.Count, oneLine(c.Stage, 20), oneLine(c.Code, 24), oneLine(c.Who, 10)}
+		if rewards {
+			cells = append(cells, progress.Reward(c.BestReward))
+		}
+		t.row(append(cells, oneLine(c.Example, 80))...)
 	}
 	_ = t.flush() // as for all output other than results
 }

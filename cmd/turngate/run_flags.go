@@ -3,16 +3,21 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"math"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/turngate/turngate/internal/progress"
 	"github.com/turngate/turngate/jobs"
+	"github.com/turngate/turngate/schema"
 )
 
 // jobFlags select the tasks of a job and its folder.
@@ -22,6 +27,7 @@ type jobFlags struct {
 	resume  string
 	rerun   []string
 	retry   string
+	below   string
 	filter  []string
 	exclude []string
 	limit   int
@@ -35,6 +41,7 @@ func (f *jobFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.resume, "resume", "", "folder of a job to continue: its trials without a result run, with its settings")
 	fl.StringArrayVar(&f.rerun, "rerun", nil, "with --resume: run trials again if their fault has this code, or \"any\" (repeatable)")
 	fl.StringVar(&f.retry, "retry", "", "run a trial again after a fault, as CAUSE=NUMBER,...: infrastructure=3,agent_timeout=1 (default: no trial; docs/jobs.md has the causes)")
+	fl.StringVar(&f.below, "rerun-below", "", "let --retry and --rerun replace results whose reward is below this number (default: only those without a reward above 0)")
 	fl.StringArrayVar(&f.filter, "filter", nil, "run only tasks with a name or a folder that matches a pattern such as 'django*' (repeatable)")
 	fl.StringArrayVar(&f.exclude, "exclude", nil, "do not run tasks that match a pattern (repeatable)")
 	fl.IntVar(&f.limit, "limit", 0, "largest number of tasks (0: all)")
@@ -58,6 +65,8 @@ func (f *jobFlags) check(cmd *cobra.Command) error {
 	}
 	_, err := jobs.ParseRetries(f.retry)
 	wrong = append(wrong, flagOf("retry", err))
+	_, err = f.rerunBelow()
+	wrong = append(wrong, err)
 	for _, p := range f.exclude {
 		wrong = append(wrong, flagOf("exclude", jobs.CheckPattern(p)))
 	}
@@ -74,6 +83,35 @@ func (f *jobFlags) check(cmd *cobra.Command) error {
 		wrong = append(wrong, errors.New("--rerun: it needs --resume, the job to go on with"))
 	}
 	return errors.Join(wrong...)
+}
+
+// rerunBelow returns the bound of --rerun-below, or nil.
+func (f *jobFlags) rerunBelow() (*float64, error) {
+	if f.below == "" {
+		return nil, nil
+	}
+	bound, err := strconv.ParseFloat(f.below, 64)
+	if err != nil || math.IsNaN(bound) {
+		return nil, fmt.Errorf("--rerun-below: %q is not valid: want a reward, such as 0.5", f.below)
+	}
+	return &bound, nil
+}
+
+// reruns reports whether --rerun lets a trial with this result run again. It says which
+// rewards are kept, and which are replaced.
+func (f *jobFlags) reruns(say io.Writer, below *float64) func(*schema.Result) bool {
+	return func(r *schema.Result) bool {
+		switch {
+		case !slices.Contains(f.rerun, "any") && !slices.Contains(f.rerun, r.Fault.Code):
+			return false
+		case jobs.Keeps(r, below):
+			fmt.Fprintf(say, "%s: its reward %s is kept, in spite of the fault %s: --rerun-below replaces it\n", oneLine(r.Task, 80), progress.Reward(r.Reward), r.Fault.Code)
+			return false
+		case r.Reward != nil:
+			fmt.Fprintf(say, "%s: its reward %s, with the fault %s, is replaced\n", oneLine(r.Task, 80), progress.Reward(r.Reward), r.Fault.Code)
+		}
+		return true
+	}
 }
 
 // dir returns the folder of a new job.
@@ -132,7 +170,7 @@ func absolute(path string) string {
 
 // mayDiffer reports whether a resumed job may have another value of a flag.
 func mayDiffer(name string) bool {
-	return slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "timeout", "help", "nats", "creds", "context", "parallel", "agents", "ssh", "ssh-config", "e2b", "e2b-sandboxes", "e2b-per-minute", "prime", "prime-cpus", "prime-memory-gb", "prime-disk-gb", "prime-sandboxes", "prime-per-minute", "kubernetes", "kubernetes-config", "kubernetes-context", "kubernetes-helper-image", "kubernetes-runtime-class", "kubernetes-node-selector", "kubernetes-toleration", "kubernetes-pull-secrets", "kubernetes-gpus", "kubernetes-user-namespaces", "modal", "modal-app", "modal-sandboxes", "modal-per-minute", "local-images", "sandbox-usd-per-hour", "max-cost", "max-tokens-total", "retry", "console", "open", "console-read-only", "keep-failed", "detach"}, name)
+	return slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "timeout", "help", "nats", "creds", "context", "parallel", "agents", "ssh", "ssh-config", "e2b", "e2b-sandboxes", "e2b-per-minute", "prime", "prime-cpus", "prime-memory-gb", "prime-disk-gb", "prime-sandboxes", "prime-per-minute", "kubernetes", "kubernetes-config", "kubernetes-context", "kubernetes-helper-image", "kubernetes-runtime-class", "kubernetes-node-selector", "kubernetes-toleration", "kubernetes-pull-secrets", "kubernetes-gpus", "kubernetes-user-namespaces", "modal", "modal-app", "modal-sandboxes", "modal-per-minute", "local-images", "sandbox-usd-per-hour", "max-cost", "max-tokens-total", "retry", "rerun-below", "console", "open", "console-read-only", "keep-failed", "detach"}, name)
 }
 
 // again sets the flags to the job's values and refuses flags that contradict

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -161,9 +160,11 @@ func (f *runFlags) resume(cmd *cobra.Command, _, _ []string) (_ *jobs.Work, err 
 	if err != nil {
 		return nil, err
 	}
-	w, err := jobs.Resume(cmd.Context(), j, r.Rules, func(fault *schema.Fault) bool {
-		return slices.Contains(f.job.rerun, "any") || slices.Contains(f.job.rerun, fault.Code)
-	})
+	below, err := f.job.rerunBelow()
+	if err != nil {
+		return nil, err
+	}
+	w, err := jobs.Resume(cmd.Context(), j, r.Rules, f.job.reruns(cmd.ErrOrStderr(), below))
 	r.printMissing()
 	if err == nil && len(f.job.rerun) > 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s with a fault run again\n", plural(w.Rerun, "trial"))
@@ -221,7 +222,11 @@ func (f *runFlags) work(cmd *cobra.Command, w *jobs.Work) error {
 	if err != nil {
 		return err
 	}
-	err = w.Run(ctx, t, jobs.Options{Progress: pg, Remote: f.nats.url != "", Limits: jobs.Limits{CostUSD: f.limits.maxCost, Tokens: f.limits.maxTokensTotal}, Retries: retries})
+	below, err := f.job.rerunBelow()
+	if err != nil {
+		return err
+	}
+	err = w.Run(ctx, t, jobs.Options{Progress: pg, Remote: f.nats.url != "", Limits: jobs.Limits{CostUSD: f.limits.maxCost, Tokens: f.limits.maxTokensTotal}, Retries: retries, RerunBelow: below})
 	return storeFailed(ctx, err)
 }
 
