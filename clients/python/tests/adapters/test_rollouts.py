@@ -11,7 +11,7 @@ import scripted
 
 from conftest import Server
 from turngate import Call, Client, ClosedError, InvalidError, Reply, Request, Task, TaskError, schema
-from turngate.adapters.rollouts import Rollouts
+from turngate.adapters.rollouts import Rollouts, Sample
 from turngate.errors import NotSentError
 
 
@@ -36,6 +36,16 @@ async def test_groups_with_policies_of_their_own(server: Server, tasks: Path) ->
         assert sample.logprobs == scripted.LOGPROBS[3:]
         assert sample.versions == scripted.VERSIONS[3:]
         assert client.outstanding == 0
+
+
+def test_a_sample_within_lengths() -> None:
+    sample = Sample([1, 2, 3], [4, 5, 6], [1, 0, 1], [-0.4, 0.0, -0.6], [7, -1, 8])
+    assert sample.within(3, 3) == sample
+    assert sample.within(2, 4) == Sample([1, 2], [3, 4, 5, 6], [0, 1, 0, 1], [0.0, -0.4, 0.0, -0.6], [-1, 7, -1, 8])
+    assert sample.within(3, 2) == Sample([1, 2, 3], [4, 5], [1, 0], [-0.4, 0.0], [7, -1], cut=True)
+    short = sample.within(1, 2)
+    assert short == Sample([1], [2, 3], [0, 0], [0.0, 0.0], [-1, -1], cut=True)
+    assert (sample.trained, short.trained) == (2, 0)
 
 
 async def test_rows_that_a_framework_leaves_out_are_told(

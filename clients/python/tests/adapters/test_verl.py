@@ -53,8 +53,8 @@ class Servers:
         return TokenOutput(token_ids=[GOOD], log_probs=[-0.5], extra_fields={"global_steps": len(self.asked)})
 
 
-def loop_of(servers: Servers, server: Server, creds: str) -> OfDirectory:
-    rollout = {"prompt_length": 2048, "response_length": 64}
+def loop_of(servers: Servers, server: Server, creds: str, prompt: int = 2048, response: int = 64) -> OfDirectory:
+    rollout = {"prompt_length": prompt, "response_length": response}
     config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})
     return OfDirectory(
         DictConfigWrap(config), servers, tiny.tokenizer(), None, object, DictConfigWrap(OmegaConf.create({})),
@@ -86,6 +86,24 @@ async def test_a_loop_is_a_rollout(made: tuple[OfDirectory, Servers], tasks: Pat
     assert out.reward_score == 1.0
     assert (out.extra_fields["min_global_steps"], out.extra_fields["max_global_steps"]) == (1, 2)
     assert out.as_dict()["rm_scores"][-1] == 1.0
+
+
+async def test_a_prompt_longer_than_its_part(server: Server, tasks: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The rest of the prompt is context of the response; an answer that does not fit is told."""
+    row = {"raw_prompt": [], "extra_info": {"task": str(tasks / "hello")}}
+    outs = []
+    for response in (4096, 8):
+        servers = Servers()
+        loop = loop_of(servers, server, server.creds("trainer-alpha"), prompt=16, response=response)
+        outs.append(await loop.run({"max_tokens": 8}, **row))
+        await loop.aclose()
+        assert outs[-1].prompt_ids == servers.asked[0]["prompt_ids"][:16]
+        assert (outs[-1].prompt_ids + outs[-1].response_ids)[: 16 + 8] == servers.asked[0]["prompt_ids"][: 16 + 8]
+    long, short = outs
+    assert (sum(long.response_mask), long.reward_score, long.extra_fields["turngate_left_out"]) == (2, 1.0, 0)
+    assert (sum(short.response_mask), short.reward_score, short.extra_fields["turngate_left_out"]) == (0, None, 2)
+    assert len(short.response_ids) == 8
+    assert "2 of its 2 trained tokens are left out, beyond prompt_length 16 and response_length 8" in caplog.text
 
 
 async def test_a_loop_without_a_row_trains_nothing(made: tuple[OfDirectory, Servers], tasks: Path) -> None:

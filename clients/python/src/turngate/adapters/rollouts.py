@@ -114,6 +114,26 @@ class Sample:
             cut=row.calls[-1].finish_reason == "length",
         )
 
+    @property
+    def trained(self) -> int:
+        """The number of the model's tokens."""
+        return sum(self.mask)
+
+    def within(self, prompt: int, response: int) -> Sample:
+        """Return the sample with at most so many tokens in its two parts: the rest of a longer prompt is context at
+        the beginning of the response, and the end of a longer response is cut off.
+        """
+        rest = self.prompt_ids[prompt:]
+        none = len(rest)
+        return Sample(
+            prompt_ids=self.prompt_ids[:prompt],
+            response_ids=[*rest, *self.response_ids][:response],
+            mask=[*[0] * none, *self.mask][:response],
+            logprobs=[*[0.0] * none, *self.logprobs][:response],
+            versions=[*[-1] * none, *self.versions][:response],
+            cut=self.cut or none + len(self.response_ids) > response,
+        )
+
 
 class Running:
     """Running are rollouts that were started. Use Rollouts.start."""

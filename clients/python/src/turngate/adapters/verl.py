@@ -24,6 +24,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from ..schema import Request
 from ..serving.call import Call
 from ..tasks.task import Task
+from ..wire.link import log
 from .chat import Chat, read_tool_calls
 from .engine import Generated, policy
 from .rollouts import Connection, ConnectionOptions, Rollouts, Sample
@@ -33,7 +34,9 @@ class TurngateAgentLoop(AgentLoopBase):
     """TurngateAgentLoop runs one rollout for a row. verl's own servers answer its model calls.
 
     Each process of agent loops is a trainer, so actor_rollout_ref.rollout.agent.num_workers is 1, or each has
-    credentials of its own. The loop returns the row with the most tokens of the model.
+    credentials of its own. The loop returns the row with the most tokens of the model, within prompt_length and
+    response_length: the rest of a longer prompt is context at the beginning of the response. Tokens of the model
+    that do not fit are logged and counted in turngate_left_out, and a row without any has no reward.
     """
 
     _open: ClassVar[dict[tuple[Any, ...], Connection]] = {}  # verl makes a loop for each row
@@ -87,20 +90,28 @@ class TurngateAgentLoop(AgentLoopBase):
         episode = await rollouts.run(_Row(self, kwargs), policy(chat, generate))
         messages = await asyncio.to_thread(lambda: episode.messages)
         sample = episode.main
-        if sample is None or len(sample.prompt_ids) > self.rollout_config.prompt_length:
+        if sample is None:
             end = self.tokenizer.eos_token_id
             sample = Sample([end], [end], [0], [0.0], [-1])
-        most = self.rollout_config.response_length
+        sampled = sample.trained
+        lengths = (self.rollout_config.prompt_length, self.rollout_config.response_length)
+        sample = sample.within(*lengths)
+        lost = sampled - sample.trained
+        if lost:
+            log.warning(
+                "rollout %s: %d of its %d trained tokens are left out, beyond prompt_length %d and response_length %d",
+                episode.result.id, lost, sampled, *lengths,
+            )  # fmt: skip
         extra: dict[str, Any] = {"turn_scores": [], "tool_rewards": [], "turngate_rollout": episode.result.id}
-        extra["turngate_left_out"] = episode.left_out
+        extra["turngate_left_out"] = episode.left_out + lost
         if versions:
             extra |= {"min_global_steps": min(versions), "max_global_steps": max(versions)}
         return AgentLoopOutput(
             prompt_ids=sample.prompt_ids,
-            response_ids=sample.response_ids[:most],
-            response_mask=sample.mask[:most],
-            response_logprobs=sample.logprobs[:most],
-            reward_score=episode.reward,
+            response_ids=sample.response_ids,
+            response_mask=sample.mask,
+            response_logprobs=sample.logprobs,
+            reward_score=episode.reward if sample.trained else None,  # a reward without tokens moves the baseline
             num_turns=len(messages),
             metrics=AgentLoopMetrics(),
             extra_fields=extra,
