@@ -18,6 +18,7 @@ import (
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
 )
 
 // TestAGroupFromSubmitToResult runs a group through the whole API.
@@ -163,6 +164,49 @@ func TestARepeatedSubmitIsOne(t *testing.T) {
 	}
 	if random := submit("", 202, plainRequest()); random.Known != 0 {
 		t.Errorf("without a key: %+v", random)
+	}
+}
+
+// TestAKeyIsOfOneNumberAndLane: another number or lane of rollouts under the same key is a
+// conflict and submits nothing, also after they have ended.
+func TestAKeyIsOfOneNumberAndLane(t *testing.T) {
+	b := newBench(t)
+	submit := func(path string, body any, status int) (out submitted) {
+		t.Helper()
+		r := b.request("POST", path, alphaToken, body)
+		r.Header.Set("Idempotency-Key", "k")
+		b.do(r, status, &out)
+		return out
+	}
+	q := plainRequest()
+	two := []schema.Request{q, q}
+	for _, when := range []string{"while they wait", "after their end"} {
+		group := submit("/v1/groups", groupSubmission{N: 2, Request: q}, 202)
+		list := submit("/v1/rollouts", submission{Requests: two}, 202)
+		if len(group.IDs) != 2 || len(list.IDs) != 2 {
+			t.Errorf("%s: %+v, %+v", when, group, list)
+		}
+		for _, n := range []int{1, 3} {
+			submit("/v1/groups", groupSubmission{N: n, Request: q}, 409)
+			submit("/v1/rollouts", submission{Requests: slices.Repeat([]schema.Request{q}, n)}, 409)
+		}
+		submit("/v1/groups", groupSubmission{N: 2, Request: q, Lane: new(0)}, 409)
+		submit("/v1/rollouts", submission{Requests: two, Lane: new(0)}, 409)
+		submit("/v1/groups", groupSubmission{N: 2, Request: q, Lane: new(subjects.DefaultLane)}, 202)
+		for range 4 {
+			if when == "while they wait" {
+				b.finish(1)
+			}
+		}
+	}
+	var list page
+	if b.call("GET", "/v1/rollouts?limit=100", nil, 200, &list); len(list.Rollouts) != 4 {
+		t.Errorf("%d rollouts", len(list.Rollouts))
+	}
+	b.call("POST", "/v1/groups", groupSubmission{Group: "named", N: 2, Request: q}, 202, nil)
+	var more submitted
+	if b.call("POST", "/v1/groups", groupSubmission{Group: "named", N: 3, Request: q}, 202, &more); more.Known != 2 {
+		t.Errorf("a group with a name: %+v", more)
 	}
 }
 

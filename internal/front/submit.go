@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -83,6 +84,7 @@ func (s *Server) submit(w http.ResponseWriter, r *http.Request, t *tenant) error
 			name := ulid.Make().String()
 			if key != "" {
 				name = fmt.Sprintf("key %d %s", i, key)
+				label(q, len(body.Requests), body.Lane)
 			}
 			if q.ID, err = nameID(t.name, name); err != nil {
 				return err
@@ -127,6 +129,7 @@ func (s *Server) submitGroup(w http.ResponseWriter, r *http.Request, t *tenant) 
 				return err
 			}
 			body.Group = string(id)
+			label(&body.Request, body.N, body.Lane)
 		}
 	}
 	requests := make([]schema.Request, body.N)
@@ -143,6 +146,27 @@ func (s *Server) submitGroup(w http.ResponseWriter, r *http.Request, t *tenant) 
 	}
 	out.Group = body.Group
 	return reply(w, http.StatusAccepted, out)
+}
+
+// submissionLabel is the label of rollouts whose ids come from an Idempotency-Key alone: the
+// number of rollouts that were submitted together, and their lane. Neither is in another
+// part of a request, so that the same key with others of them is a conflict.
+const submissionLabel = "submission"
+
+func label(q *schema.Request, n int, lane *int) {
+	q.Labels = maps.Clone(q.Labels)
+	if q.Labels == nil {
+		q.Labels = map[string]string{}
+	}
+	q.Labels[submissionLabel] = fmt.Sprintf("%d in lane %d", n, laneOf(lane))
+}
+
+// laneOf returns the lane of a submit that may name one.
+func laneOf(lane *int) int {
+	if lane == nil {
+		return subjects.DefaultLane
+	}
+	return *lane
 }
 
 // nameID returns the id of a rollout for a name, the same for the same name. The hash of the
@@ -201,13 +225,9 @@ func (s *Server) put(ctx context.Context, t *tenant, b batch) (*submitted, error
 	if len(fresh) == 0 {
 		return out, nil
 	}
-	at := subjects.DefaultLane
-	if lane != nil {
-		at = *lane
-	}
 	op, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	seqs, err := l.queue.Submit(op, at, fresh)
+	seqs, err := l.queue.Submit(op, laneOf(lane), fresh)
 	if err == nil && b.named {
 		err = l.confirm(op, fresh, seqs)
 	}
