@@ -44,7 +44,7 @@ tunnel() {
 			b := newBench(t)
 			b.need(t, tt.sandbox, tt.agent)
 			b.worker(t, "", "--sandboxes", tt.sandbox, "--allow-network", "open,allowlist")
-			work := fmt.Sprintf("bash -c '. ./ask.sh; ask 127.0.0.1 %d > allowed; ask localhost %d > by-name; ask example.com 80 > other; tunnel 127.0.0.1 %d > through; tunnel localhost %d > not-through'", port, port, port, port)
+			work := fmt.Sprintf("bash -c '. ./ask.sh; echo $NO_PROXY $no_proxy > direct; ask 127.0.0.1 %d > allowed; ask localhost %d > by-name; ask example.com 80 > other; tunnel 127.0.0.1 %d > through; tunnel localhost %d > not-through'", port, port, port, port)
 			replay, err := json.Marshal(map[string]any{"aux": "A title", "steps": []map[string]any{{"text": "I ask.", "run": work}, {"text": "Done."}}})
 			if err != nil {
 				t.Fatal(err)
@@ -52,8 +52,8 @@ tunnel() {
 			dir := makeTask(t, map[string]string{
 				"instruction.md": "Ask for the pages.", "replay.yaml": string(replay), "environment/ask.sh": ask,
 				"task.toml": "[environment]\nnetwork_mode = 'no-network'\n[agent]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['127.0.0.1', 'localhost.example']\n",
-				"tests/test.sh": `[ -z "$HTTP_PROXY" ] && grep -q "a page" allowed && grep -q "403" by-name && ! grep -q "a page" by-name && grep -q "403" other && grep -q "HTTP/1.1 200" through && grep -q "a page" through && grep -q "403" not-through && ! grep -q "a page" not-through && ! grep -q eth0 /proc/net/dev && echo 1 > ` + reward + `
-tail -n +1 allowed by-name other through not-through`,
+				"tests/test.sh": `[ -z "$HTTP_PROXY" ] && [ "$(grep -o ::1 direct | wc -l)" = 2 ] && grep -q "a page" allowed && grep -q "403" by-name && ! grep -q "a page" by-name && grep -q "403" other && grep -q "HTTP/1.1 200" through && grep -q "a page" through && grep -q "403" not-through && ! grep -q "a page" not-through && ! grep -q eth0 /proc/net/dev && echo 1 > ` + reward + `
+tail -n +1 direct allowed by-name other through not-through`,
 			})
 			events := start(t, b.binary, "tap", "--nats", b.nats.URL(), "--creds", b.nats.OpsCreds(), "-o", "jsonl")
 			args := []string{"--agent", tt.agent, "--sandbox", tt.sandbox, "--agents", b.cache, dir}

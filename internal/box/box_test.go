@@ -121,6 +121,10 @@ func TestEnvironmentsMerge(t *testing.T) {
 	if len(got) != 3 || got[0] != "A=x=y" || got[1] != "B=3" || got[2] != "C=" || lookupEnv(got, "A") != "x=y" {
 		t.Fatalf("got %q", got)
 	}
+	got = merge([]string{"NO_PROXY=of.image", "A=1"}, []string{"NO_PROXY=web", "no_proxy=web"}, []string{"NO_PROXY=localhost,web"})
+	if want := []string{"NO_PROXY=of.image,web,localhost", "A=1", "no_proxy=of.image,web,localhost"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
 }
 
 // TestBrokenFramesEndAStream reads streams without an end, with frames that are

@@ -6,22 +6,33 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/turngate/turngate/sandboxes"
 )
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+// merge lays lists of variables over each other, as sandboxes.Environment does.
 func merge(lists ...[]string) []string {
 	at := map[string]int{}
-	var out []string
+	var out, direct []string
 	for _, list := range lists {
 		for _, kv := range list {
-			k, _, _ := strings.Cut(kv, "=")
+			k, v, _ := strings.Cut(kv, "=")
+			if sandboxes.IsNoProxy(k) {
+				direct = append(direct, v)
+			}
 			if i, ok := at[k]; ok {
 				out[i] = kv
 				continue
 			}
 			at[k] = len(out)
 			out = append(out, kv)
+		}
+	}
+	for k, i := range at {
+		if sandboxes.IsNoProxy(k) {
+			out[i] = k + "=" + sandboxes.NoProxy(direct)
 		}
 	}
 	return out

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -261,10 +260,7 @@ func (r *Runs) command(ctx context.Context, s *plan.Step, l agents.Launch) (sand
 		return sandboxes.Cmd{}, err
 	}
 	c := r.agent.Command(l)
-	env := map[string]string{}
-	for _, m := range []map[string]string{c.Env, r.q.Agent.Env, s.Env} {
-		maps.Copy(env, m)
-	}
+	env := sandboxes.Environment(c.Env, r.q.Agent.Env, s.Env)
 	if err := r.equip(ctx, l.Dir, user, env); err != nil {
 		return sandboxes.Cmd{}, err
 	}

@@ -2,7 +2,6 @@ package place
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -96,13 +95,11 @@ func (n *Box) phaseEnv() map[string]string {
 	return n.env
 }
 
-// Start implements sandboxes.Sandbox. The command's own variables override the
-// phase's variables.
+// Start implements sandboxes.Sandbox. The command's own variables are laid over those of
+// the phase.
 func (n *Box) Start(ctx context.Context, c sandboxes.Cmd) (sandboxes.Process, error) {
 	if env := n.phaseEnv(); env != nil {
-		env = maps.Clone(env)
-		maps.Copy(env, c.Env)
-		c.Env = env
+		c.Env = sandboxes.Environment(env, c.Env)
 	}
 	start := time.Now()
 	proc, err := n.Sandbox.Start(ctx, c)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -67,11 +66,7 @@ func (v *byTrainer) do(ctx context.Context, op *schema.Operation) (r schema.Oper
 // exec runs a command to its end.
 func (v *byTrainer) exec(ctx context.Context, op *schema.Operation) (r schema.OperationResult, err error) {
 	r.V = schema.Version
-	env := maps.Clone(v.Step.Verify.Env)
-	if env == nil {
-		env = map[string]string{}
-	}
-	maps.Copy(env, op.Env)
+	env := sandboxes.Environment(v.Step.Verify.Env, op.Env)
 	var out, errs bytes.Buffer
 	c := sandboxes.Cmd{
 		Args: op.Args, Env: env, User: cmp.Or(op.User, v.Step.Verify.User), Stdin: bytes.NewReader(op.Data), Timeout: max(v.left(), time.Millisecond),
