@@ -223,25 +223,32 @@ const (
 // MaxSays bounds the part of a host's errors that is kept.
 const MaxSays = 2 << 10
 
-// Marked returns the next line that begins with Mark, without it. It reads no byte
-// beyond that line.
+// Marked returns the rest of the next line behind Mark, wherever in the line Mark begins: a
+// greeting need not end its line. It reads no byte beyond that line.
 func (l *Line) Marked(ctx context.Context) (string, error) {
 	defer context.AfterFunc(ctx, func() { _ = l.Conn.SetReadDeadline(time.Now()) })()
-	var text []byte
-	one, noise := make([]byte, 1), 0
-	for noise < maxNoise && len(text) < maxAnswer {
+	var text []byte // of this line, or of the answer
+	one, marked := make([]byte, 1), false
+	for noise := 0; noise < maxNoise; {
 		if _, err := l.Conn.Read(one); err != nil {
 			return "", l.Broken(ctx)
 		}
-		if one[0] != '\n' {
+		switch {
+		case marked && one[0] == '\n':
+			return string(text), nil
+		case marked && len(text) == maxAnswer:
+			return "", fmt.Errorf("%s: an answer is longer than %d bytes", l.Host.Called, maxAnswer)
+		case one[0] == '\n':
+			text = text[:0]
+		default:
 			text = append(text, one[0])
-			continue
+			if !marked && bytes.HasSuffix(text, []byte(Mark)) {
+				marked, text = true, text[:0]
+			}
 		}
-		if rest, ok := bytes.CutPrefix(text, []byte(Mark)); ok {
-			return string(rest), nil
+		if !marked {
+			noise++
 		}
-		noise += len(text) + 1
-		text = text[:0]
 	}
 	return "", fmt.Errorf("%s: its login shell writes more than %d bytes to its output before a command runs", l.Host.Called, maxNoise)
 }

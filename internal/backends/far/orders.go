@@ -13,8 +13,8 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// Mark begins each line that turngate writes on the other side. Lines without it
-// come from other programs, such as a login shell.
+// Mark begins all that turngate writes on the other side. What comes before it is of other
+// programs, such as a login shell.
 const Mark = "turngate-far "
 
 // Ready is the first line of Serve, after its mark.

@@ -212,8 +212,10 @@ func TestAHostThatIsAwayIsPassedOver(t *testing.T) {
 
 // TestALoginShellMaySpeak: its greeting is no answer.
 func TestALoginShellMaySpeak(t *testing.T) {
-	s := sshd.Start(t, forced(t, `echo "Welcome. You have mail."; exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"`))
-	harness.Must(t, backend(t, s.Config, sshd.Host).Check(t.Context()))
+	for _, greeting := range []string{`Welcome. You have mail.\n`, `Welcome. `, `\033]0;build1\007\033[1;32m`} {
+		s := sshd.Start(t, forced(t, `printf '`+greeting+`'; exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"`))
+		harness.Must(t, backend(t, s.Config, sshd.Host).Check(t.Context()))
+	}
 	endless := sshd.Start(t, forced(t, `exec yes`))
 	if err := backend(t, endless.Config, sshd.Host).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "login shell") {
 		t.Errorf("endless: %v", err)
