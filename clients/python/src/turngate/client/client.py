@@ -31,7 +31,7 @@ from ..serving.verifications import Verifications, Verifier
 from ..tasks.task import Task
 from ..wire import contexts, names, traces
 from ..wire.cancelling import cancelled
-from ..wire.link import Link, log
+from ..wire.link import Link, log, waiting
 from ..wire.objects import Objects
 from ..wire.streams import Streams
 from .answering import Answering
@@ -141,7 +141,7 @@ class Client(Answering, Files, Training, Workers):
 
         Raises:
             UnreachableError: The server or the first worker did not answer in time.
-            InvalidError: An argument is not valid.
+            InvalidError: An argument is not valid, or the credentials are not those of this name.
             InUseError: Another process has this name and shard, and runs.
         """
         if name is None:
@@ -160,6 +160,7 @@ class Client(Answering, Files, Training, Workers):
             if path is not None or url != URL:
                 raise InvalidError("context", context, "want it without url and creds")
             url, path = await asyncio.to_thread(contexts.read, context, f"trainer-{name}")
+        self._creds = path
         self._ledger = Ledger(state, shard)
         opened = await asyncio.to_thread(self._ledger.open)
         try:
@@ -194,7 +195,8 @@ class Client(Answering, Files, Training, Workers):
         )  # fmt: skip
         self._calls.attached = lambda: self._attachment is not None and self._attachment.attached
         try:
-            await asyncio.wait_for(self._open_streams(), start_within)
+            with waiting(lambda: f"waiting for a worker, which makes the streams of trainer {name}: {self._missing}"):
+                await asyncio.wait_for(self._open_streams(), start_within)
             await self._submissions.look_at_store()
             await self._attachment.listen()
             await self._results.listen()
@@ -205,9 +207,7 @@ class Client(Answering, Files, Training, Workers):
         except asyncio.TimeoutError:
             await self.close()
             waited = f"the streams of trainer {name} are not there after {start_within:g} s"
-            violation = self._bulk_link.violation
-            reason = f"the credentials are not those of this name: {violation}" if violation else self._missing
-            raise UnreachableError(f"{waited}: {reason}") from None
+            raise UnreachableError(f"{waited}: {self._missing}") from None
         except BaseException:
             await self.close()
             raise

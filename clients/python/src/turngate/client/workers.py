@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
+from typing import Any
 
-from ..errors import UnreachableError
+from ..errors import InvalidError, UnreachableError
 from ..schema import Fleet, Opened, codec
 from ..wire import names
-from ..wire.link import OP_TIMEOUT, Link, log
+from ..wire.cancelling import cancelled
+from ..wire.link import OP_TIMEOUT, Link
 from ..wire.streams import Streams
 
 
@@ -17,6 +20,7 @@ class Workers:
 
     name: str
     _bulk_link: Link
+    _creds: str | None
     _streams: Streams
     _missing = "no worker answers"
 
@@ -25,21 +29,37 @@ class Workers:
         return [names.queue(self.name), names.records(self.name), *map(names.object_stream, buckets)]
 
     async def _open_streams(self) -> None:
-        wait, logged = 0.1, False
+        wait = 0.1
         while True:
             try:
-                await self.opened()
+                await self._permitted(self.opened())
                 return
             except UnreachableError as e:
                 with contextlib.suppress(UnreachableError):
                     if all([await self._streams.exists(s) for s in self._own_streams()]):
                         return
                 self._missing = str(e)
-                if not logged:
-                    log.info("waiting for the first worker: %s", e)
-                    logged = True
             await asyncio.sleep(wait)
             wait = min(2 * wait, 2.0)
+
+    async def _permitted(self, request: Coroutine[Any, Any, Any]) -> None:
+        """Wait for a request, which gets no answer if the credentials do not allow it.
+
+        Raises:
+            InvalidError: They do not.
+        """
+        link = self._bulk_link
+        asked, refused = asyncio.ensure_future(request), asyncio.ensure_future(link.violated.wait())
+        try:
+            await asyncio.wait({asked, refused}, return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                await asyncio.wait({asked}, timeout=1)  # the refusal may be of something else
+            if not asked.done():
+                want = f"want the credentials of the trainer {self.name}: {link.violation}"
+                raise InvalidError("creds", self._creds, want)
+            await asked
+        finally:
+            await cancelled((asked, refused))
 
     async def opened(self) -> Opened:
         """Ask a worker to make this trainer's streams if they are missing, and return the trainer's bounds.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,28 @@ PENDING_MESSAGES = 1 << 20
 PENDING_BYTES = 512 << 20
 
 
+TELL_AFTER = 2.0
+"""Seconds after which a wait is logged for the first time. Each further line comes after three times as many."""
+
+
+@contextlib.contextmanager
+def waiting(text: Callable[[], str]) -> Iterator[None]:
+    """Log what the block waits for, at growing intervals, until it ends."""
+
+    async def tell() -> None:
+        seconds = TELL_AFTER
+        while True:
+            await asyncio.sleep(seconds)
+            log.warning("%s", text())
+            seconds *= 3
+
+    telling = asyncio.ensure_future(tell())
+    try:
+        yield
+    finally:
+        telling.cancel()
+
+
 class Link:
     """Link is a connection that comes back by itself, also after the server refused it for a while.
 
@@ -44,6 +66,7 @@ class Link:
         self._again: asyncio.Task[None] | None = None
         self.violation = ""
         """The last message of the server that the credentials do not allow a subject."""
+        self.violated = asyncio.Event()
 
     @classmethod
     async def open(
@@ -63,7 +86,8 @@ class Link:
         """
         options = {"name": name, "inbox_prefix": inbox, **credentials(creds)}
         link = cls(url, options, file)
-        await link._dial(within)
+        with waiting(lambda: f"waiting for NATS at {_redacted(url)}, for up to {within:g} s"):
+            await link._dial(within)
         return link
 
     async def _dial(self, within: float) -> None:
@@ -75,6 +99,7 @@ class Link:
             del last[:-1]
             if "permissions violation" in str(e).lower():
                 self.violation = str(e)
+                self.violated.set()
             if self._nc is nc:
                 log.warning("NATS error: %s", e)
             elif "uthorization" in str(e) and not refused.done():
