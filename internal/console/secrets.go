@@ -1,8 +1,15 @@
 package console
 
 import (
+	"cmp"
+	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
+	"html"
+	"net/url"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/turngate/turngate/trajectory"
@@ -25,7 +32,7 @@ type credential struct {
 // masker masks probable credentials in texts, and counts them.
 type masker struct {
 	forms  []credential
-	values []string // of variables with names of credentials
+	values []string // of variables with names of credentials, in all forms of encodings
 	found  map[string]int
 }
 
@@ -52,10 +59,43 @@ func newMasker(variables []string) *masker {
 	name := regexp.MustCompile(variable)
 	for _, v := range variables {
 		if key, value, ok := strings.Cut(v, "="); ok && len(value) >= shortestValue && name.MatchString(key) {
-			m.values = append(m.values, value)
+			m.values = append(m.values, encodings(value)...)
 		}
 	}
+	slices.SortFunc(m.values, func(a, b string) int { return cmp.Compare(len(b), len(a)) }) // one may be part of another
 	return m
+}
+
+// encodings returns the forms that a text has in JSON, also in JSON that is a text of JSON,
+// in a word of a shell, in a URL, in HTML, in base64 and in hexadecimal digits.
+func encodings(text string) []string {
+	quoted := func(s string, html, ascii bool) string {
+		var out strings.Builder
+		e := json.NewEncoder(&out)
+		e.SetEscapeHTML(html)
+		_ = e.Encode(s) // a text has a form
+		inner := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSuffix(out.String(), "\n"), `"`), `"`)
+		if ascii {
+			q := strconv.QuoteToASCII(s)
+			inner = q[1 : len(q)-1]
+		}
+		return inner
+	}
+	forms := []string{
+		text, strings.ReplaceAll(text, `'`, `'\''`), strings.ReplaceAll(text, `'`, `'"'"'`), url.QueryEscape(text), url.PathEscape(text), html.EscapeString(text),
+		base64.StdEncoding.EncodeToString([]byte(text)), base64.URLEncoding.EncodeToString([]byte(text)), hex.EncodeToString([]byte(text)),
+	}
+	const levels = 3 // arguments of a tool are JSON in JSON, and may have a body of JSON
+	for range levels {
+		for _, f := range slices.Clone(forms) {
+			for _, q := range []string{quoted(f, false, false), quoted(f, true, false), quoted(f, false, true)} {
+				if !slices.Contains(forms, q) {
+					forms = append(forms, q)
+				}
+			}
+		}
+	}
+	return forms
 }
 
 // text masks a text.
