@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from pathlib import Path
 
@@ -43,6 +44,24 @@ async def test_wrong_credentials_are_named(server: Server, tmp_path: Path) -> No
             InvalidError, match=r"creds: .*want the credentials of the trainer alpha: .*permissions violation"
         ):
             await asyncio.wait_for(Client.connect(server.url, server.creds(other), "alpha", start_within=300), 60)
+
+
+async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    while not any(text in r.message for r in caplog.records):  # noqa: ASYNC110 - logging has no event
+        await asyncio.sleep(0.05)
+
+
+async def test_an_outage_is_told_twice(own_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """Once at the loss and once at the return, also if the server is away for many tries."""
+    async with await Client.connect(own_server.url, own_server.creds("trainer-alpha"), "alpha") as client:
+        await asyncio.to_thread(own_server.stop)
+        await logged(caplog, "is lost")
+        await asyncio.sleep(3)  # it tries again every 250 ms
+        await asyncio.to_thread(own_server.start)
+        await logged(caplog, "is back after")
+        assert client.outstanding == 0
+    told = [r.message for r in caplog.records if r.levelno >= logging.WARNING and "NATS" in r.message]
+    assert len(told) == 2, told
 
 
 async def test_a_wait_for_the_server_is_told(caplog: pytest.LogCaptureFixture) -> None:

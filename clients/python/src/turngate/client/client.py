@@ -165,7 +165,7 @@ class Client(Answering, Files, Training, Workers):
         opened = await asyncio.to_thread(self._ledger.open)
         try:
             inbox = names.inbox(name)
-            self._calls_link = await Link.open(url, path, f"{name} calls", inbox, start_within)
+            self._calls_link = await Link.open(url, path, f"{name} calls", inbox, start_within, quiet=True)
             self._bulk_link = await Link.open(url, path, f"{name} bulk", inbox, start_within)
         except BaseException:
             if hasattr(self, "_calls_link"):

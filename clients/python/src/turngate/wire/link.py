@@ -64,6 +64,8 @@ class Link:
         self._subscriptions: dict[str, Handler] = {}
         self._closed = False
         self._again: asyncio.Task[None] | None = None
+        self._lost: float | None = None  # the time of the loop, while the connection is lost
+        self._level = logging.WARNING
         self.violation = ""
         """The last message of the server that the credentials do not allow a subject."""
         self.violated = asyncio.Event()
@@ -77,8 +79,10 @@ class Link:
         inbox: str,
         within: float = OP_TIMEOUT,
         file: str = "trainer-NAME.nk",
+        quiet: bool = False,
     ) -> Link:
-        """Connect. file is the name of the right credential's file, for errors.
+        """Connect. file is the name of the right credential's file, for errors. A quiet link does not warn of its
+        losses, as another one of the process does.
 
         Raises:
             UnreachableError: No server took the connection within that many seconds.
@@ -86,6 +90,8 @@ class Link:
         """
         options = {"name": name, "inbox_prefix": inbox, **credentials(creds)}
         link = cls(url, options, file)
+        if quiet:
+            link._level = logging.DEBUG
         with waiting(lambda: f"waiting for NATS at {_redacted(url)}, for up to {within:g} s"):
             await link._dial(within)
         return link
@@ -100,22 +106,24 @@ class Link:
             if "permissions violation" in str(e).lower():
                 self.violation = str(e)
                 self.violated.set()
-            if self._nc is nc:
-                log.warning("NATS error: %s", e)
+            if self._nc is nc and isinstance(e, (OSError, nats.errors.UnexpectedEOF, nats.errors.StaleConnectionError)):
+                self._gone("the NATS connection is lost")
+            elif self._nc is nc:
+                log.log(self._level, "NATS error: %s", e)
             elif "uthorization" in str(e) and not refused.done():
                 refused.set_result(None)
 
         async def on_closed() -> None:
             if self._nc is nc and not self._closed:
-                log.warning("the NATS connection was closed by the server; it is opened again")
+                self._gone("the server has closed the NATS connection")
                 self._again = asyncio.get_running_loop().create_task(self._redial())
 
         async def on_disconnect() -> None:
             if self._nc is nc and not self._closed:
-                log.warning("the NATS connection is lost; it is opened again")
+                self._gone("the NATS connection is lost")
 
         async def on_reconnect() -> None:
-            log.info("the NATS connection is back")
+            self._back()
 
         connecting = asyncio.ensure_future(
             nc.connect(
@@ -152,6 +160,17 @@ class Link:
             reason = f"{given} (creds=); turngate up writes creds/{self._file} below its state: {reason}"
         raise UnreachableError(f"connect to NATS at {_redacted(self._url)}: {reason}")
 
+    def _gone(self, what: str) -> None:
+        """Tell of the loss of the connection, once."""
+        if self._lost is None:
+            self._lost = asyncio.get_running_loop().time()
+            log.log(self._level, "%s; it is opened again", what)
+
+    def _back(self) -> None:
+        if self._lost is not None:
+            seconds, self._lost = asyncio.get_running_loop().time() - self._lost, None
+            log.log(self._level, "the NATS connection is back after %.1f s", seconds)
+
     async def _redial(self) -> None:
         wait = 0.25
         while not self._closed:
@@ -159,6 +178,7 @@ class Link:
                 await self._dial(OP_TIMEOUT)
                 for subject, handler in self._subscriptions.items():
                     await self._subscribe(subject, handler)
+                self._back()
                 return
             except (UnreachableError, nats.errors.Error, OSError) as e:
                 log.debug("NATS: %s", e)
