@@ -210,6 +210,29 @@ func TestAKeyIsOfOneNumberAndLane(t *testing.T) {
 	}
 }
 
+// TestALargeGroupIsSubmittedInParts: the bytes of one submit are bounded, so that a request of
+// a megabyte takes no gigabyte. As many as the error says are queued, and more of them with
+// the name of the group.
+func TestALargeGroupIsSubmittedInParts(t *testing.T) {
+	b := newBench(t)
+	q := plainRequest()
+	q.Task.Instruction = strings.Repeat("x", 1_000_000)
+	var refused problem
+	b.call("POST", "/v1/groups", groupSubmission{Group: "large", N: 1000, Request: q}, 400, &refused)
+	var most int
+	if _, err := fmt.Sscanf(refused.Detail, `n: "1000" is not valid: want at most %d rollouts of a request of 1000`, &most); err != nil || most < 10 || most > 33 {
+		t.Fatalf("%+v: %v", refused, err)
+	}
+	for part := range 2 {
+		var out submitted
+		b.call("POST", "/v1/groups", groupSubmission{Group: "large", N: most * (part + 1), Request: q}, 202, &out)
+		if out.Known != most*part || len(out.IDs) != most*(part+1) {
+			t.Errorf("part %d: %d ids, %d known", part, len(out.IDs), out.Known)
+		}
+	}
+	b.call("POST", "/v1/groups", groupSubmission{Group: "large", N: most*3 + 1, Request: q}, 400, nil)
+}
+
 // TestTwoSubmitsAtOnce: of two requests with one key and other content, through two fronts
 // at the same time, one is refused.
 func TestTwoSubmitsAtOnce(t *testing.T) {
@@ -259,7 +282,7 @@ func TestTheQueueHasAnotherRequest(t *testing.T) {
 		seqs, err := l.queue.Submit(t.Context(), 2, requests)
 		harness.Must(t, err)
 		var p *problem
-		if err := l.confirm(t.Context(), requests, seqs); errors.As(err, &p) != (requests[1].Task.Instruction == "another thing") || p == nil && err != nil {
+		if err := l.confirm(t.Context(), requests, seqs, lookedAt); errors.As(err, &p) != (requests[1].Task.Instruction == "another thing") || p == nil && err != nil {
 			t.Errorf("%+v: %v", requests[1].Task, err)
 		}
 	}

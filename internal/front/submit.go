@@ -25,9 +25,11 @@ import (
 // Bounds of a submit.
 const (
 	maxSubmit   = broker.MaxBatch // rollouts of one request
+	maxQueued   = 32 << 20        // bytes of them in the queue
 	maxKey      = 256             // bytes of an Idempotency-Key
 	maxSearched = 2000            // oldest messages of the queue among which a rollout is looked for
 	lookedAt    = 16              // records that are read at once
+	lookedBytes = 4 << 20         // and bytes of them: a server drops a connection with more that wait
 )
 
 // submission is the body of POST /v1/rollouts.
@@ -217,7 +219,7 @@ func (s *Server) put(ctx context.Context, t *tenant, b batch) (*submitted, error
 	}
 	fresh := requests
 	if b.named {
-		if fresh, err = l.fresh(ctx, requests); err != nil {
+		if fresh, err = l.fresh(ctx, requests, b.looks(requests)); err != nil {
 			return nil, err
 		}
 	}
@@ -225,20 +227,63 @@ func (s *Server) put(ctx context.Context, t *tenant, b batch) (*submitted, error
 	if len(fresh) == 0 {
 		return out, nil
 	}
+	size, err := b.size(fresh)
+	if err != nil {
+		return nil, err
+	}
+	if !t.memory.TryAcquire(size) {
+		return nil, busy(fmt.Sprintf("the requests of this trainer have %d MiB of this front's memory: wait for their answers", maxMemory>>20))
+	}
+	defer t.memory.Release(size)
 	op, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	seqs, err := l.queue.Submit(op, laneOf(lane), fresh)
 	if err == nil && b.named {
-		err = l.confirm(op, fresh, seqs)
+		err = l.confirm(op, fresh, seqs, b.looks(fresh))
 	}
 	return out, err
 }
 
+// looks returns the number of records of such requests that are read at once.
+func (b *batch) looks(requests []schema.Request) int {
+	largest := 1
+	for i := range requests {
+		if i > 0 && b.field == "request" {
+			break // all are alike
+		}
+		if data, err := schema.Encode(&requests[i]); err == nil {
+			largest = max(largest, len(data))
+		}
+	}
+	return min(max(1, lookedBytes/largest), lookedAt)
+}
+
+// size returns the number of bytes that requests have in the queue. More than maxQueued are
+// an error: the broker has all of them in memory at once.
+func (b *batch) size(requests []schema.Request) (sum int64, err error) {
+	for i := range requests {
+		data, err := schema.Encode(&requests[i])
+		if err != nil {
+			return 0, fmt.Errorf("submit %s: %w", requests[i].ID, err)
+		}
+		if b.field == "request" { // all are alike
+			if sum = int64(len(data)) * int64(len(requests)); sum > maxQueued {
+				return 0, invalidField("n", strconv.Itoa(len(requests)), fmt.Sprintf("want at most %d rollouts of a request of %d bytes at once: add more to the group by another request with its name", max(1, maxQueued/len(data)), len(data)))
+			}
+			return sum, nil
+		}
+		if sum += int64(len(data)); sum > maxQueued {
+			return 0, invalidField("requests", fmt.Sprintf("%d requests", len(requests)), fmt.Sprintf("want at most %d MiB of them at once", maxQueued>>20))
+		}
+	}
+	return sum, nil
+}
+
 // confirm returns a conflict if the queue has another request in the place of one of these:
 // it was submitted at the same time, and the queue keeps the first one of an id.
-func (l *line) confirm(ctx context.Context, requests []schema.Request, seqs []uint64) error {
+func (l *line) confirm(ctx context.Context, requests []schema.Request, seqs []uint64, looks int) error {
 	all, op := errgroup.WithContext(ctx)
-	all.SetLimit(lookedAt)
+	all.SetLimit(looks)
 	for i := range requests {
 		all.Go(func() error {
 			q := &requests[i]
@@ -270,10 +315,10 @@ func within(at string, err error) error {
 
 // fresh returns the requests that were not submitted before. One that was, with other
 // content, is a conflict.
-func (l *line) fresh(ctx context.Context, requests []schema.Request) ([]schema.Request, error) {
+func (l *line) fresh(ctx context.Context, requests []schema.Request, looks int) ([]schema.Request, error) {
 	known := make([]bool, len(requests))
 	all, op := errgroup.WithContext(ctx)
-	all.SetLimit(lookedAt)
+	all.SetLimit(looks)
 	for i := range requests {
 		all.Go(func() error {
 			_, err := l.b.Records.State(op, requests[i].ID)
