@@ -35,7 +35,8 @@ mkdir -p "$LOGS"
 # Each line of STARTED is the pid of a server that a step started, each of UNSURE a test
 # that passed when it was run again, each of BEFORE a thing that was there before.
 STARTED=$LOGS/started UNSURE=$LOGS/unsure BEFORE=$LOGS/before
-export STARTED UNSURE BEFORE STEP
+TURNGATE_CI_RUN=$$.$(date +%s) # all processes of this run have it
+export STARTED UNSURE BEFORE STEP TURNGATE_CI_RUN
 touch "$STARTED" "$UNSURE"
 .ci/steps/left before >"$BEFORE"
 finish() {

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -82,7 +83,8 @@ func TestManyUnsureTestsFail(t *testing.T) {
 	}
 }
 
-// TestThingsOfOthersAreNotLeft: what is there before the checks is not theirs.
+// TestThingsOfOthersAreNotLeft: what is there before the checks is not theirs, nor is a
+// process without their mark.
 func TestThingsOfOthersAreNotLeft(t *testing.T) {
 	testenv.Slow(t)
 	t.Parallel()
@@ -90,7 +92,7 @@ func TestThingsOfOthersAreNotLeft(t *testing.T) {
 	before := filepath.Join(t.TempDir(), "before")
 	look := func() string {
 		cmd := exec.Command(left)
-		cmd.Env = append(os.Environ(), "BEFORE="+before)
+		cmd.Env = append(os.Environ(), "BEFORE="+before, "TURNGATE_CI_RUN=mine")
 		out, _ := cmd.CombinedOutput()
 		return string(out)
 	}
@@ -100,11 +102,22 @@ func TestThingsOfOthersAreNotLeft(t *testing.T) {
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 		return dir
 	}
+	worker := func(mark string) string {
+		cmd := exec.Command("bash", "-c", `exec -a "turngate worker" sleep 600`)
+		cmd.Env = append(os.Environ(), "TURNGATE_CI_RUN="+mark)
+		harness.Must(t, cmd.Start())
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		return strconv.Itoa(cmd.Process.Pid) + " turngate worker 600\n"
+	}
 	theirs := start("before")
 	out, err := exec.Command(left, "before").Output()
 	harness.Must(t, err)
 	harness.Must(t, os.WriteFile(before, out, 0o600))
 	ours := start("after")
+	mine, other := worker("mine"), worker("another")
+	if said := look(); strings.Contains(said, other) || !strings.Contains(said, mine) {
+		t.Errorf("%q is another's, %q is not:\n%s", other, mine, said)
+	}
 	if said := look(); strings.Contains(said, theirs) || !strings.Contains(said, ours) {
 		t.Errorf("%s was there before, %s was not:\n%s", theirs, ours, said)
 	}
