@@ -22,16 +22,16 @@ import (
 
 // jobFlags select the tasks of a job and its folder.
 type jobFlags struct {
-	out     string
-	runs    string
-	resume  string
-	rerun   []string
-	retry   string
-	below   string
-	filter  []string
-	exclude []string
-	limit   int
-	seed    uint64
+	out        string
+	runs       string
+	resume     string
+	rerun      []string
+	retry      string
+	rerunBelow string
+	filter     []string
+	exclude    []string
+	limit      int
+	seed       uint64
 }
 
 func (f *jobFlags) add(cmd *cobra.Command) {
@@ -41,7 +41,7 @@ func (f *jobFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.resume, "resume", "", "folder of a job to continue: its trials without a result run, with its settings")
 	fl.StringArrayVar(&f.rerun, "rerun", nil, "with --resume: run trials again if their fault has this code, or \"any\" (repeatable)")
 	fl.StringVar(&f.retry, "retry", "", "run a trial again after a fault, as CAUSE=NUMBER,...: infrastructure=3,agent_timeout=1 (default: no trial; docs/jobs.md has the causes)")
-	fl.StringVar(&f.below, "rerun-below", "", "let --retry and --rerun replace results whose reward is below this number (default: only those without a reward above 0)")
+	fl.StringVar(&f.rerunBelow, "rerun-below", "", "let --retry and --rerun replace results whose reward is below this number (default: only those without a reward above 0)")
 	fl.StringArrayVar(&f.filter, "filter", nil, "run only tasks with a name or a folder that matches a pattern such as 'django*' (repeatable)")
 	fl.StringArrayVar(&f.exclude, "exclude", nil, "do not run tasks that match a pattern (repeatable)")
 	fl.IntVar(&f.limit, "limit", 0, "largest number of tasks (0: all)")
@@ -65,7 +65,7 @@ func (f *jobFlags) check(cmd *cobra.Command) error {
 	}
 	_, err := jobs.ParseRetries(f.retry)
 	wrong = append(wrong, flagOf("retry", err))
-	_, err = f.rerunBelow()
+	_, err = f.rerunBound()
 	wrong = append(wrong, err)
 	for _, p := range f.exclude {
 		wrong = append(wrong, flagOf("exclude", jobs.CheckPattern(p)))
@@ -85,14 +85,14 @@ func (f *jobFlags) check(cmd *cobra.Command) error {
 	return errors.Join(wrong...)
 }
 
-// rerunBelow returns the bound of --rerun-below, or nil.
-func (f *jobFlags) rerunBelow() (*float64, error) {
-	if f.below == "" {
+// rerunBound returns the bound of --rerun-below, or nil.
+func (f *jobFlags) rerunBound() (*float64, error) {
+	if f.rerunBelow == "" {
 		return nil, nil
 	}
-	bound, err := strconv.ParseFloat(f.below, 64)
+	bound, err := strconv.ParseFloat(f.rerunBelow, 64)
 	if err != nil || math.IsNaN(bound) {
-		return nil, fmt.Errorf("--rerun-below: %q is not valid: want a reward, such as 0.5", f.below)
+		return nil, fmt.Errorf("--rerun-below: %q is not valid: want a reward, such as 0.5", f.rerunBelow)
 	}
 	return &bound, nil
 }

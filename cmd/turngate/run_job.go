@@ -160,7 +160,7 @@ func (f *runFlags) resume(cmd *cobra.Command, _, _ []string) (_ *jobs.Work, err 
 	if err != nil {
 		return nil, err
 	}
-	below, err := f.job.rerunBelow()
+	below, err := f.job.rerunBound()
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +222,7 @@ func (f *runFlags) work(cmd *cobra.Command, w *jobs.Work) error {
 	if err != nil {
 		return err
 	}
-	below, err := f.job.rerunBelow()
+	below, err := f.job.rerunBound()
 	if err != nil {
 		return err
 	}
