@@ -37,7 +37,7 @@ check: ## run what must pass before a change lands, in fifteen minutes
 full: ## run the long tests, in an hour
 	.ci/full
 
-test: ## run the tests; the ones for Docker and agents are skipped where these are missing, and the ones of minutes everywhere
+test: ## run the tests, in less than five minutes; those for Docker and agents are skipped where these are missing, and those that take long everywhere
 	go test ./...
 
 race: ## the tests under the race detector, without the slow scenarios

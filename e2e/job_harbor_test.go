@@ -54,7 +54,7 @@ func TestHarborReadsAMixedJob(t *testing.T) {
 	b := newBench(t)
 	b.worker(t, "", "--sandboxes", "local", "--slots", "3")
 	at := filepath.Join(t.TempDir(), "job")
-	run := b.run(t, "--agent", "oracle", "--sandbox", "local", "--retry", "no_reward=1", "--out", at, mixedTasks(t))
+	run := b.run(t, "--agent", "oracle", "--sandbox", "local", "--retry", "no_reward=1", "--rerun-below", "2", "--out", at, mixedTasks(t))
 	var id schema.ID
 	harness.Eventually(t, "the trial that is cancelled", 5*time.Minute, func() bool {
 		p, _, err := jobs.Read(at)
@@ -73,7 +73,7 @@ func TestHarborReadsAMixedJob(t *testing.T) {
 		t.Fatalf("exit status %d: %s", code, run.err)
 	}
 	checkMixedJob(t, harborJob(t, at), 9)
-	if earlier, err := filepath.Glob(filepath.Join(at, "retried", "*", "result.json")); err != nil || len(earlier) != 2 || !strings.Contains(run.err.String(), "RETRIED") { // silent and stepped
+	if earlier, err := filepath.Glob(filepath.Join(at, "retried", "*", "result.json")); err != nil || len(earlier) != 2 || !strings.Contains(run.err.String(), "RETRIED") || !strings.Contains(run.err.String(), "BEST REWARD") { // silent, and stepped with a reward
 		t.Errorf("%q, %v: %s", earlier, err, run.err)
 	}
 	// The same rollouts, read from the server, make the same job.
