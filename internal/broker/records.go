@@ -77,8 +77,8 @@ func (h *Records) Result(ctx context.Context, id schema.ID) (schema.Result, erro
 	return r.Value, err
 }
 
-// Request reads the copy of a rollout's request that its worker keeps; ErrNotFound
-// before a worker has it.
+// Request reads the copy of a rollout's request that a worker keeps; ErrNotFound
+// before a worker has it, and if the rollout ended before any worker could read it.
 func (h *Records) Request(ctx context.Context, id schema.ID) (schema.Request, error) {
 	r, err := ReadRecord[schema.Request](ctx, h.messages, subjects.RequestCopy(id))
 	if err == nil && r.Seq == 0 {

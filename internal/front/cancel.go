@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/operate"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -239,6 +240,9 @@ func (s *Server) retry(w http.ResponseWriter, r *http.Request, t *tenant) error 
 		return problemf(http.StatusConflict, codeConflict, string(one.ID)+" has not ended: cancel it first")
 	}
 	q, err := l.system.Again(r.Context(), one.ID)
+	if gone := (*operate.NoRequestError)(nil); errors.As(err, &gone) {
+		return problemf(http.StatusConflict, codeConflict, gone.Error())
+	}
 	if err != nil {
 		return err
 	}

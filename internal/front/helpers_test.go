@@ -113,6 +113,19 @@ func (b *bench) request(method, path, token string, body any) *http.Request {
 // do sends a request, checks the status and reads the answer.
 func (b *bench) do(r *http.Request, status int, into any) {
 	b.t.Helper()
+	got, data := b.send(r)
+	if got != status {
+		b.t.Fatalf("%s %s: status %d, want %d: %s", r.Method, r.URL.Path, got, status, data)
+	}
+	if into != nil {
+		harness.Must(b.t, json.Unmarshal(data, into))
+	}
+}
+
+// send sends a request and returns the status and the body of the answer, which is compared
+// with the description.
+func (b *bench) send(r *http.Request) (int, []byte) {
+	b.t.Helper()
 	var sent []byte
 	if r.Body != nil && r.ContentLength > 0 {
 		var err error
@@ -127,12 +140,7 @@ func (b *bench) do(r *http.Request, status int, into any) {
 	data, err := io.ReadAll(res.Body)
 	harness.Must(b.t, err)
 	b.described.check(b.t, r, sent, res.StatusCode, res.Header.Get("Content-Type"), data)
-	if res.StatusCode != status {
-		b.t.Fatalf("%s %s: status %d, want %d: %s", r.Method, r.URL.Path, res.StatusCode, status, data)
-	}
-	if into != nil {
-		harness.Must(b.t, json.Unmarshal(data, into))
-	}
+	return res.StatusCode, data
 }
 
 func (b *bench) call(method, path string, body any, status int, into any) {

@@ -213,13 +213,18 @@ func (s *Server) put(ctx context.Context, t *tenant, b batch) (*submitted, error
 		}
 		seen[q.ID], out.IDs[i] = true, q.ID
 	}
+	sizes, err := b.sizes()
+	if err != nil {
+		return nil, err
+	}
+	looks := looksAtOnce(sizes)
 	l, err := t.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
 	fresh := requests
 	if b.named {
-		if fresh, err = l.fresh(ctx, requests, b.looks(requests)); err != nil {
+		if fresh, err = l.fresh(ctx, requests, looks); err != nil {
 			return nil, err
 		}
 	}
@@ -227,7 +232,7 @@ func (s *Server) put(ctx context.Context, t *tenant, b batch) (*submitted, error
 	if len(fresh) == 0 {
 		return out, nil
 	}
-	size, err := b.size(fresh)
+	size, err := b.room(fresh, sizes)
 	if err != nil {
 		return nil, err
 	}
@@ -239,44 +244,51 @@ func (s *Server) put(ctx context.Context, t *tenant, b batch) (*submitted, error
 	defer cancel()
 	seqs, err := l.queue.Submit(op, laneOf(lane), fresh)
 	if err == nil && b.named {
-		err = l.confirm(op, fresh, seqs, b.looks(fresh))
+		err = l.confirm(op, fresh, seqs, looks)
 	}
 	return out, err
 }
 
-// looks returns the number of records of such requests that are read at once.
-func (b *batch) looks(requests []schema.Request) int {
+// sizes returns the number of bytes that each request has in the queue.
+func (b *batch) sizes() (map[schema.ID]int, error) {
+	sizes := make(map[schema.ID]int, len(b.requests))
+	size := 0
+	for i := range b.requests {
+		if q := &b.requests[i]; i == 0 || b.field != "request" { // those of a group are alike
+			data, err := schema.Encode(q)
+			if err != nil {
+				return nil, fmt.Errorf("submit %s: %w", q.ID, err)
+			}
+			size = len(data)
+		}
+		sizes[b.requests[i].ID] = size
+	}
+	return sizes, nil
+}
+
+// looksAtOnce returns the number of records of requests of these sizes that are read at once.
+func looksAtOnce(sizes map[schema.ID]int) int {
 	largest := 1
-	for i := range requests {
-		if i > 0 && b.field == "request" {
-			break // all are alike
-		}
-		if data, err := schema.Encode(&requests[i]); err == nil {
-			largest = max(largest, len(data))
-		}
+	for _, size := range sizes {
+		largest = max(largest, size)
 	}
 	return min(max(1, lookedBytes/largest), lookedAt)
 }
 
-// size returns the number of bytes that requests have in the queue. More than maxQueued are
-// an error: the broker has all of them in memory at once.
-func (b *batch) size(requests []schema.Request) (sum int64, err error) {
+// room returns the number of bytes of requests. More than maxQueued are an error: the broker
+// has all of them in memory at once.
+func (b *batch) room(requests []schema.Request, sizes map[schema.ID]int) (int64, error) {
+	sum := 0
 	for i := range requests {
-		data, err := schema.Encode(&requests[i])
-		if err != nil {
-			return 0, fmt.Errorf("submit %s: %w", requests[i].ID, err)
-		}
-		if b.field == "request" { // all are alike
-			if sum = int64(len(data)) * int64(len(requests)); sum > maxQueued {
-				return 0, invalidField("n", strconv.Itoa(len(requests)), fmt.Sprintf("want at most %d rollouts of a request of %d bytes at once: add more to the group by another request with its name", max(1, maxQueued/len(data)), len(data)))
-			}
-			return sum, nil
-		}
-		if sum += int64(len(data)); sum > maxQueued {
-			return 0, invalidField("requests", fmt.Sprintf("%d requests", len(requests)), fmt.Sprintf("want at most %d MiB of them at once", maxQueued>>20))
-		}
+		sum += sizes[requests[i].ID]
 	}
-	return sum, nil
+	switch size := sizes[requests[0].ID]; {
+	case sum <= maxQueued:
+		return int64(sum), nil
+	case b.field == "request":
+		return 0, invalidField("n", strconv.Itoa(len(requests)), fmt.Sprintf("want at most %d rollouts of a request of %d bytes at once: add more to the group by another request with its name", max(1, maxQueued/size), size))
+	}
+	return 0, invalidField("requests", fmt.Sprintf("%d requests", len(requests)), fmt.Sprintf("want at most %d MiB of them at once", maxQueued>>20))
 }
 
 // confirm returns a conflict if the queue has another request in the place of one of these:

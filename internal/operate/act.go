@@ -36,7 +36,18 @@ func (s *System) of(tid string) (*queue.Trainer, error) {
 	return queue.TrainerOf(s.b, tid)
 }
 
-// Again returns the request of an ended rollout under a new id.
+// NoRequestError tells that the request of an ended rollout is gone, so that it cannot be
+// submitted again by its id.
+type NoRequestError struct {
+	ID     schema.ID
+	Status schema.Status
+}
+
+func (e *NoRequestError) Error() string {
+	return fmt.Sprintf("%s is %s, and its request was not kept: it ended before any worker could read it; submit the request itself again", e.ID, e.Status)
+}
+
+// Again returns the request of an ended rollout under a new id; *NoRequestError without one.
 func (s *System) Again(ctx context.Context, id schema.ID) (schema.Request, error) {
 	state, err := s.b.Records.State(ctx, id)
 	switch {
@@ -48,8 +59,11 @@ func (s *System) Again(ctx context.Context, id schema.ID) (schema.Request, error
 		return schema.Request{}, fmt.Errorf("%s has not ended: %s; `turngate rollout cancel` ends it", id, state.Status)
 	}
 	q, err := s.b.Records.Request(ctx, id)
-	if err != nil {
-		return q, fmt.Errorf("the request of %s: %w", id, err)
+	switch {
+	case errors.Is(err, broker.ErrNotFound):
+		return q, &NoRequestError{ID: id, Status: state.Status}
+	case err != nil:
+		return q, err
 	}
 	if q.ID, err = jobs.RolloutID(id.Trainer(), jobs.NewGroup(), q.Index); err != nil {
 		return q, err

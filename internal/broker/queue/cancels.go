@@ -233,36 +233,32 @@ type search struct {
 
 // request looks for a request: at a sequence, then among the parked ones, then
 // among the oldest. It returns nil if it did not find it.
-func (s *search) request(ctx context.Context, id schema.ID, seq uint64) (*schema.Request, uint64) {
-	if q := s.at(ctx, id, seq); q != nil {
-		return q, seq
+func (s *search) request(ctx context.Context, id schema.ID, seq uint64) (*schema.Request, *delivery) {
+	if q, d := s.at(ctx, id, seq); q != nil {
+		return q, d
 	}
 	if m, err := parked(ctx, s.broker.Messages, id); err == nil && m != nil {
-		if q := s.at(ctx, id, m.Sequence); q != nil {
-			return q, m.Sequence
+		if q, d := s.at(ctx, id, m.Sequence); q != nil {
+			return q, d
 		}
 	}
 	if s.seqs == nil {
 		s.read(ctx)
 	}
-	seq = s.seqs[id]
-	if q := s.at(ctx, id, seq); q != nil {
-		return q, seq
-	}
-	return nil, 0
+	return s.at(ctx, id, s.seqs[id])
 }
 
 // at returns the request of a rollout at a sequence; nil if it is not there.
-func (s *search) at(ctx context.Context, id schema.ID, seq uint64) *schema.Request {
+func (s *search) at(ctx context.Context, id schema.ID, seq uint64) (*schema.Request, *delivery) {
 	if seq == 0 {
-		return nil
+		return nil, nil
 	}
 	m, err := s.broker.Messages.At(ctx, subjects.Queue(s.trainer), seq)
 	var q schema.Request
 	if err != nil || m == nil || requestID(m.Data) != id || schema.Decode(m.Data, &q) != nil || q.ID != id || q.Trainer != s.trainer {
-		return nil
+		return nil, nil
 	}
-	return &q
+	return &q, undelivered(m)
 }
 
 // read lists the requests in the oldest messages. After an error it has the part

@@ -132,6 +132,9 @@ func TestACancelledRequestLeavesTheQueue(t *testing.T) {
 		if r.Status != schema.StatusCancelled || r.Group != "g" || r.Index != i || r.Labels["k"] != string(id) || r.Task != "t" {
 			t.Errorf("got %+v", r)
 		}
+		if q, err := b.Trainer.Records.Request(t.Context(), id); err != nil || q.ID != id || q.Labels["k"] != string(id) {
+			t.Errorf("the kept request: %+v, %v", q, err)
+		}
 	}
 	for i, want := range []bool{false, false, false, true} {
 		harness.Eventually(t, "the queue", 5*time.Minute, func() bool {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/turngate/turngate/internal/broker/wire"
@@ -41,6 +42,12 @@ func newDelivery(nc *nats.Conn, m *nats.Msg) (*delivery, error) {
 		nc: nc, stream: meta.Stream, consumer: meta.Consumer, subject: subjects.LaneSubject(m.Subject), data: m.Data, ack: m.Reply,
 		seq: meta.Sequence.Stream, delivered: meta.NumDelivered, received: time.Now(), stored: meta.Timestamp, trace: traces.Of(m.Header),
 	}, nil
+}
+
+// undelivered returns a message that was read from a queue without a consumer. It cannot
+// be settled.
+func undelivered(m *jetstream.RawStreamMsg) *delivery {
+	return &delivery{subject: subjects.LaneSubject(m.Subject), data: m.Data, seq: m.Sequence, stored: m.Time, trace: traces.Of(m.Header)}
 }
 
 // copied returns the message of a copy of the request, with its trace.

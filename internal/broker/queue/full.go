@@ -36,7 +36,7 @@ func (j *trainerCheck) free(ctx context.Context, id schema.ID, o *watched) error
 		if m == nil || err != nil {
 			return err
 		}
-		if _, err := j.broker.Messages.PutMsg(ctx, requestCopy(id, &delivery{data: m.Data, subject: subjects.LaneSubject(m.Subject)})); err != nil {
+		if _, err := j.broker.Messages.PutMsg(ctx, requestCopy(id, undelivered(m))); err != nil {
 			return err
 		}
 	}

@@ -23,7 +23,7 @@ type resolution struct {
 	record broker.Record[schema.State] // the state record
 	req    *schema.Request             // nil: requestOf finds it when it is needed
 	find   *search                     // of askCancel
-	d      *delivery                   // of askRun, askRefuse and askPark
+	d      *delivery                   // of askRun, askRefuse and askPark; of askCancel if requestOf found the message
 	own    *Job                        // the job that asks
 	result schema.Result               // of the job, for askCommit and askReturn
 	watch  absenceTimer                // measures how long the owner's lease has been absent
@@ -248,6 +248,7 @@ func (v *resolver) carryOut(ctx context.Context, m *resolution, d decision) erro
 		seq, err = v.writes.commit(op, m, &d)
 	case writeOutcome:
 		r := v.outcomeOf(op, m, d.status)
+		v.writes.keep(op, m)
 		d.next = concluded(d.next, &r)
 		if seq, err = v.writes.both(op, d.next, m.record.Seq, r, 0); err == nil && d.status == schema.StatusCancelled {
 			crash.Here("cancel.committed")
@@ -315,9 +316,8 @@ func (m *resolution) cancelFault() *schema.Fault {
 // the kept copy, or one with only the id and trainer.
 func (v *resolver) requestOf(ctx context.Context, m *resolution) *schema.Request {
 	if m.req == nil && m.find != nil && m.record.Seq == 0 { // it was never claimed
-		var at uint64
-		if m.req, at = m.find.request(ctx, m.id, m.message); at > 0 {
-			m.message = at
+		if m.req, m.d = m.find.request(ctx, m.id, m.message); m.d != nil {
+			m.message = m.d.seq
 		}
 	}
 	if m.req == nil {

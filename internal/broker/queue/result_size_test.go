@@ -88,6 +88,9 @@ func TestNoWorkerOffersTheNeeds(t *testing.T) {
 	if res.Status != schema.StatusFailed || res.Fault.Code != schema.CodeNoWorker || !strings.Contains(res.Fault.Message, "sandbox.backend") || time.Since(start) < 600*time.Millisecond {
 		t.Fatalf("got %+v after %s", res.Fault, time.Since(start))
 	}
+	if q, err := b.Trainer.Records.Request(t.Context(), "alpha-1"); err != nil || q.Sandbox.Backend != "moon" {
+		t.Errorf("the kept request: %+v, %v", q, err)
+	}
 }
 
 // A request that no worker could run at first, and that has run since, gets the

@@ -267,7 +267,7 @@ func (t *Trainer) OpenRequests(ctx context.Context, handle func(r schema.Request
 }
 
 // FirstTaken returns the time, by the server's clock, at which a worker first took a
-// rollout; zero if none did.
+// rollout, or ended it unclaimed; zero if none did.
 func (t *Trainer) FirstTaken(ctx context.Context, id schema.ID) (time.Time, error) {
 	m, err := t.broker.Messages.Last(ctx, subjects.Records(t.tid), subjects.RequestCopy(id))
 	if m == nil || err != nil {

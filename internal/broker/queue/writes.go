@@ -76,6 +76,17 @@ func (w *writes) copy(ctx context.Context, m *resolution) error {
 	return nil
 }
 
+// keep writes the copy of a request that ends before any worker claimed it, so that it can
+// be submitted again. A rollout ends without it, too: the records of a trainer may be full.
+func (w *writes) keep(ctx context.Context, m *resolution) {
+	if m.record.Seq != 0 || m.d == nil {
+		return
+	}
+	if _, err := w.broker.Messages.PutMsg(ctx, requestCopy(m.id, m.d)); err != nil {
+		w.log.Warn().Err(err).Str("rollout", string(m.id)).Msg("no copy of the request was kept; it cannot be submitted again")
+	}
+}
+
 // commit writes the result of a job, on the condition that the state is
 // unchanged, and then the terminal state on the same condition. If the second
 // write is refused, the result still counts: the writer of the new state finds it and
