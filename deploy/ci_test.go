@@ -84,14 +84,16 @@ func TestManyUnsureTestsFail(t *testing.T) {
 }
 
 // TestThingsOfOthersAreNotLeft: what is there before the checks is not theirs, nor is a
-// process without their mark.
+// process without their mark, unless it runs a program of their tree.
 func TestThingsOfOthersAreNotLeft(t *testing.T) {
 	testenv.Slow(t)
 	t.Parallel()
 	left := filepath.Join(testenv.Root(t), ".ci", "steps", "left")
-	before := filepath.Join(t.TempDir(), "before")
+	tree := t.TempDir()
+	before := filepath.Join(tree, "before")
 	look := func() string {
 		cmd := exec.Command(left)
+		cmd.Dir = tree
 		cmd.Env = append(os.Environ(), "BEFORE="+before, "TURNGATE_CI_RUN=mine")
 		out, _ := cmd.CombinedOutput()
 		return string(out)
@@ -102,9 +104,9 @@ func TestThingsOfOthersAreNotLeft(t *testing.T) {
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 		return dir
 	}
-	worker := func(mark string) string {
-		cmd := exec.Command("bash", "-c", `exec -a "turngate worker" sleep 600`)
-		cmd.Env = append(os.Environ(), "TURNGATE_CI_RUN="+mark)
+	worker := func(program string, env ...string) string {
+		cmd := exec.Command("/bin/bash", "-c", `exec -a "turngate worker" `+program+" 600")
+		cmd.Env = env
 		harness.Must(t, cmd.Start())
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 		return strconv.Itoa(cmd.Process.Pid) + " turngate worker 600\n"
@@ -114,9 +116,12 @@ func TestThingsOfOthersAreNotLeft(t *testing.T) {
 	harness.Must(t, err)
 	harness.Must(t, os.WriteFile(before, out, 0o600))
 	ours := start("after")
-	mine, other := worker("mine"), worker("another")
-	if said := look(); strings.Contains(said, other) || !strings.Contains(said, mine) {
-		t.Errorf("%q is another's, %q is not:\n%s", other, mine, said)
+	data, err := os.ReadFile("/bin/sleep")
+	harness.Must(t, err)
+	harness.Must(t, os.WriteFile(filepath.Join(tree, "sleep"), data, 0o700))
+	mine, other, cleared := worker("/bin/sleep", "TURNGATE_CI_RUN=mine"), worker("/bin/sleep", "TURNGATE_CI_RUN=another"), worker(filepath.Join(tree, "sleep"), "PATH=/bin")
+	if said := look(); strings.Contains(said, other) || !strings.Contains(said, mine) || !strings.Contains(said, cleared) {
+		t.Errorf("%q is another's, %q and %q are not:\n%s", other, mine, cleared, said)
 	}
 	if said := look(); strings.Contains(said, theirs) || !strings.Contains(said, ours) {
 		t.Errorf("%s was there before, %s was not:\n%s", theirs, ours, said)
