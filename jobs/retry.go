@@ -31,7 +31,7 @@ func retryCodes() []string {
 	return []string{
 		schema.CodeAgentError, schema.CodeBadAnswer, schema.CodeBadBundle, schema.CodeCallCap, schema.CodeContext, schema.CodeDisk, schema.CodeExit, schema.CodeImage,
 		schema.CodeImageAuth, schema.CodeImageKind, schema.CodeImageRate, schema.CodeInternal, schema.CodeInvalid, schema.CodeMissing, schema.CodeNoCalls, schema.CodeNoImage,
-		schema.CodeNoReward, schema.CodeNoTrainer, schema.CodeNoWorker, schema.CodeOOM, schema.CodeRepeats, schema.CodeService, schema.CodeSetup, schema.CodeSpoiled,
+		schema.CodeNoReward, schema.CodeNoTrainer, schema.CodeNoWorker, schema.CodeOOM, schema.CodeRefused, schema.CodeRepeats, schema.CodeService, schema.CodeSetup, schema.CodeSpoiled,
 		schema.CodeTimeout, schema.CodeTokenCap, schema.CodeTooLarge, schema.CodeUnreadable, schema.CodeUnsupported,
 	}
 }

@@ -125,7 +125,7 @@ func TestATrialWithARewardIsFinal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var calls atomic.Int64
 			w := begin(t, 1, refusing(1, &calls))
-			harness.Must(t, w.Run(t.Context(), newTrainer(t, n), jobs.Options{Retries: jobs.Retries{"exit": 1}, RerunBelow: tt.below}))
+			harness.Must(t, w.Run(t.Context(), newTrainer(t, n), jobs.Options{Retries: jobs.Retries{"refused": 1}, RerunBelow: tt.below}))
 			dir := w.Job.Dir
 			w.Job.Close()
 			p, results, err := jobs.Read(dir)
@@ -157,7 +157,7 @@ func TestATrialRunsAgain(t *testing.T) {
 	startWorker(t, n)
 	var calls atomic.Int64
 	w, s := begin(t, 3, refusing(2, &calls)), &seen{}
-	harness.Must(t, w.Run(t.Context(), newTrainer(t, n), jobs.Options{Progress: s, Retries: jobs.Retries{"exit": 2}, RerunBelow: new(2.0)}))
+	harness.Must(t, w.Run(t.Context(), newTrainer(t, n), jobs.Options{Progress: s, Retries: jobs.Retries{"refused": 2}, RerunBelow: new(2.0)}))
 	dir := w.Job.Dir
 	w.Job.Close()
 	p, results, err := jobs.Read(dir)
@@ -171,7 +171,7 @@ func TestATrialRunsAgain(t *testing.T) {
 		}
 	}
 	report := compare.NewReport(&p, results)
-	if len(report.Retries) != 1 || report.Retries[0].Count != 2 || report.Retries[0].Code != schema.CodeExit || report.Variants[0].Faults() != 0 {
+	if len(report.Retries) != 1 || report.Retries[0].Count != 2 || report.Retries[0].Code != schema.CodeRefused || report.Variants[0].Faults() != 0 {
 		t.Errorf("got %+v", report)
 	}
 	before := 0
@@ -180,7 +180,7 @@ func TestATrialRunsAgain(t *testing.T) {
 			before++
 			for _, name := range []string{string(r.Rollout), filepath.Join(dir, trial.RetriedDir(i))} {
 				list, err := recorded.Find(filepath.Dir(dir), name)
-				if err != nil || len(list) != 1 || list[0].Result == nil || list[0].Result.Fault == nil || list[0].ID != r.Rollout || r.Cause != "exit" {
+				if err != nil || len(list) != 1 || list[0].Result == nil || list[0].Result.Fault == nil || list[0].ID != r.Rollout || r.Cause != "refused" {
 					t.Errorf("%s: got %+v, %v", name, list, err)
 				}
 			}
@@ -200,7 +200,7 @@ func TestRetriesAreUsedUp(t *testing.T) {
 	startWorker(t, n)
 	var calls atomic.Int64
 	w := begin(t, 1, refusing(100, &calls))
-	harness.Must(t, w.Run(t.Context(), newTrainer(t, n), jobs.Options{Retries: jobs.Retries{"agent_exit": 2, "oom": 5}, RerunBelow: new(2.0)}))
+	harness.Must(t, w.Run(t.Context(), newTrainer(t, n), jobs.Options{Retries: jobs.Retries{"agent_refused": 2, "oom": 5}, RerunBelow: new(2.0)}))
 	results, trial := w.Job.Results(), w.Job.Plan.Trials[0]
 	if len(results) != 1 || results[0].Fault == nil || calls.Load() != 3 || len(trial.Retried) != 2 {
 		t.Errorf("%d results of %d calls, retried %+v", len(results), calls.Load(), trial.Retried)
@@ -247,7 +247,7 @@ func TestAnEarlierResultIsKeptAfterACrash(t *testing.T) {
 	startWorker(t, n)
 	var calls atomic.Int64
 	w := begin(t, 1, refusing(1, &calls))
-	harness.Must(t, w.Run(t.Context(), newTrainer(t, n), jobs.Options{Retries: jobs.Retries{"exit": 1}, RerunBelow: new(2.0)}))
+	harness.Must(t, w.Run(t.Context(), newTrainer(t, n), jobs.Options{Retries: jobs.Retries{"refused": 1}, RerunBelow: new(2.0)}))
 	trial, dir := w.Job.Plan.Trials[0], w.Job.Dir
 	w.Job.Close()
 	kept := filepath.Join(dir, trial.RetriedDir(0))

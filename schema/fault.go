@@ -43,6 +43,7 @@ const (
 	CodeTooLarge     = "too_large"
 	CodeAgentError   = "agent_error"
 	CodeNoCalls      = "no_calls"        // the agent ended without a call to its model
+	CodeRefused      = "refused"         // a call was refused; as the fault of an agent: it ended after such a call
 	CodeSpoiled      = "sandbox_spoiled" // the agent, or a command of the task, left a sandbox that cannot be used
 	CodeNoWorker     = "no_capable_worker"
 	CodeUnreadable   = "unreadable"

@@ -23,6 +23,10 @@ type Reply struct {
 	Edits         []string        `json:"edits,omitempty"`    // parameters that were changed before the upstream got them, or that it ignored
 	Retained      bool            `json:"retained,omitempty"` // the trainer keeps the ids under the call's key
 	Digest        []byte          `json:"digest,omitempty"`   // of the retained ids
+
+	// KeepReasoning asks for the message's reasoning in later calls that have its tool
+	// calls, also if the agent drops it. Models that think between tool calls need it.
+	KeepReasoning bool `json:"keep_reasoning,omitempty"`
 }
 
 // maxCost is the largest cost of a call, in USD.

@@ -16,6 +16,7 @@ const (
 	FailureAgent        Failure = "agent"         // as none, but the agent failed or reached a cap
 	FailureAgentTimeout Failure = "agent_timeout" // the agent did not end in time
 	FailureNoCalls      Failure = "no_calls"      // the agent ended without a call to its model, so the reward is not the model's
+	FailureRefused      Failure = "refused"       // the agent ended after a refused model call, so the reward is not the model's
 	FailureContext      Failure = "context"       // as agent, since the conversation was longer than the model's context
 	FailureNoReward     Failure = "no_reward"     // the agent ended, and the verifier gave no reward
 	// FailureInfrastructure is one of the worker, the sandbox or the trainer.
@@ -40,6 +41,8 @@ func FailureOf(r *schema.Result) Failure {
 		return FailureAgentTimeout
 	case r.Status == schema.StatusDone && f.Stage == "agent" && f.Code == schema.CodeNoCalls:
 		return FailureNoCalls
+	case r.Status == schema.StatusDone && f.Stage == "agent" && f.Code == schema.CodeRefused:
+		return FailureRefused
 	case r.Status == schema.StatusDone && r.Reward == nil && len(r.Rewards) == 0 && verified(r, f):
 		return FailureNoReward
 	case r.Status == schema.StatusDone && f.Stage == "agent" && f.Code == schema.CodeContext:
@@ -81,7 +84,7 @@ type Treatments map[Failure]Treatment
 
 // DefaultTreatments returns a new policy, that of SkyRL's generator for Harbor: a
 // rollout with a full context is trained on with its reward, and a rollout is masked
-// if its agent did not end in time, or called no model. A rollout runs again if it has no reward or if
+// if its agent did not end in time, called no model, or ended after a refused call. A rollout runs again if it has no reward or if
 // the infrastructure failed. SkyRL tries twice in all. In difference to it, a failure
 // of the task is masked at once, a rollout with a full context keeps its own reward
 // (there it is 0), and a rollout that failed masks only itself (there all rollouts of
@@ -89,7 +92,7 @@ type Treatments map[Failure]Treatment
 // tries it again.
 func DefaultTreatments() Treatments {
 	return Treatments{
-		FailureNone: Train, FailureAgent: Train, FailureContext: Train, FailureAgentTimeout: Mask, FailureNoCalls: Mask, FailureNoReward: Again,
+		FailureNone: Train, FailureAgent: Train, FailureContext: Train, FailureAgentTimeout: Mask, FailureNoCalls: Mask, FailureRefused: Mask, FailureNoReward: Again,
 		FailureInfrastructure: Again, FailureTask: Mask, FailureCancelled: Mask,
 	}
 }

@@ -150,7 +150,7 @@ func (p *replayFlags) ofJob(r *recorded.Rollout) (args, argv []string, err error
 // flagsOfJob returns the flags of a job, except the flags of its tasks, its agents and the
 // answers to their calls, and except skip.
 func flagsOfJob(p *jobs.Plan, skip ...string) (args []string) {
-	skip = append(skip, "trainer", "group", "agent", "filter", "exclude", "limit", "seed", "model", "max-tokens", "plain-upstream", "mode", "upstreams")
+	skip = append(skip, "trainer", "group", "agent", "filter", "exclude", "limit", "seed", "model", "max-tokens", "plain-upstream", "keep-reasoning", "mode", "upstreams")
 	for name, values := range p.Flags {
 		if mayDiffer(name) || slices.Contains(skip, name) {
 			continue

@@ -23,6 +23,7 @@ type modelFlags struct {
 	maxTokens     int
 	stream        string
 	plainUpstream bool
+	keepReasoning bool
 	recording     *playback.Recording // of transcript:FILE, once it is open
 }
 
@@ -30,6 +31,7 @@ func (f *modelFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.trainer, "trainer", "", "source of the answers to model calls: replay:FILE (a script), transcript:FILE (a recorded rollout) or upstream:URL")
 	cmd.Flags().Var(newChoice(&f.stream, "", schema.StreamBuffer, schema.StreamPass), "stream", "form in which streamed answers reach agents: buffer (when complete) or pass (as they arrive; a request says so, too, in gate.stream)")
 	cmd.Flags().BoolVar(&f.plainUpstream, "plain-upstream", false, "ask the upstream for neither token ids nor log-probs: for an evaluation, not for training")
+	cmd.Flags().BoolVar(&f.keepReasoning, "keep-reasoning", false, "give the upstream the reasoning of earlier tool calls back, also if the agent drops it: for models that think between tool calls")
 	cmd.Flags().IntVar(&f.maxTokens, "max-tokens", 0, "largest number of completion tokens of one call (0: as the agent asks)")
 }
 
@@ -70,7 +72,7 @@ func (f *modelFlags) open(model string) (trainer.Answerer, error) {
 		if err != nil {
 			return nil, usage("--trainer: %w", err)
 		}
-		u, err := upstream.New(upstream.Config{URL: where, Key: key, Model: model, MaxTokens: f.maxTokens, Plain: f.plainUpstream})
+		u, err := upstream.New(upstream.Config{URL: where, Key: key, Model: model, MaxTokens: f.maxTokens, Plain: f.plainUpstream, KeepReasoning: f.keepReasoning})
 		if err != nil {
 			return nil, usage("--trainer: %w", err)
 		}

@@ -16,15 +16,16 @@ import (
 
 // upstreamConfig is an upstream in the file of --upstreams.
 type upstreamConfig struct {
-	URL         string   `yaml:"url"`
-	KeyFile     string   `yaml:"key_file"`
-	Model       string   `yaml:"model"`
-	MaxTokens   int      `yaml:"max_tokens"`
-	TopLogprobs int      `yaml:"top_logprobs"`
-	NoThinking  bool     `yaml:"no_thinking"`
-	Plain       bool     `yaml:"plain"`
-	Version     string   `yaml:"version"`
-	Trainers    []string `yaml:"trainers"`
+	URL           string   `yaml:"url"`
+	KeyFile       string   `yaml:"key_file"`
+	Model         string   `yaml:"model"`
+	MaxTokens     int      `yaml:"max_tokens"`
+	TopLogprobs   int      `yaml:"top_logprobs"`
+	NoThinking    bool     `yaml:"no_thinking"`
+	KeepReasoning bool     `yaml:"keep_reasoning"`
+	Plain         bool     `yaml:"plain"`
+	Version       string   `yaml:"version"`
+	Trainers      []string `yaml:"trainers"`
 
 	Price *upstream.Price `yaml:"price"`
 }
@@ -75,7 +76,7 @@ func loadUpstreams(path string) ([]models.Upstream, error) {
 				return nil, usage("--upstreams: %s: %s: %w", path, name, err)
 			}
 		}
-		u, err := upstream.New(upstream.Config{Name: name, URL: c.URL, Key: key, Model: c.Model, MaxTokens: c.MaxTokens, TopLogprobs: c.TopLogprobs, NoThinking: c.NoThinking, Plain: c.Plain, Version: c.Version, Price: c.Price})
+		u, err := upstream.New(upstream.Config{Name: name, URL: c.URL, Key: key, Model: c.Model, MaxTokens: c.MaxTokens, TopLogprobs: c.TopLogprobs, NoThinking: c.NoThinking, KeepReasoning: c.KeepReasoning, Plain: c.Plain, Version: c.Version, Price: c.Price})
 		if err != nil {
 			return nil, usage("--upstreams: %s: %s: %w", path, name, err)
 		}

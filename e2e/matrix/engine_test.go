@@ -91,6 +91,17 @@ func (q *question) results() (n int) {
 	return n
 }
 
+// lacksReasoning reports whether a message with tool calls has no reasoning under a name.
+func (q *question) lacksReasoning(name string) bool {
+	return slices.ContainsFunc(q.Messages, func(m message) bool {
+		reasoning := m.ReasoningContent
+		if name == "reasoning" {
+			reasoning = m.Reasoning
+		}
+		return len(m.ToolCalls) > 0 && reasoning == ""
+	})
+}
+
 // shell returns a call of the agent's shell tool, and false if the request offers none.
 func (q *question) shell(id, command string) (call map[string]any, ok bool) {
 	for _, name := range []string{"bash", "Bash", "shell", "exec_command", "run_shell_command", "Execute", "execute_command", "run_commands", "run_terminal_command", "Shell"} {
@@ -232,6 +243,10 @@ func (e *engine) complete(w http.ResponseWriter, r *http.Request) {
 	a := say("A title")
 	if _, works := q.shell("", ""); works {
 		a = m.answer(&q)
+	}
+	if m.thinks && q.lacksReasoning(m.reasoningField()) {
+		http.Error(w, `{"object":"error","message":"a tool call lacks its reasoning","type":"BadRequestError","code":400}`, http.StatusBadRequest)
+		return
 	}
 	if m.breaks != nil && m.breaks(&q) {
 		panic(http.ErrAbortHandler) // the connection breaks

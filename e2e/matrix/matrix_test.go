@@ -52,7 +52,7 @@ func TestMatrix(t *testing.T) {
 	var cells []*cell
 	byID := map[schema.ID]*cell{}
 	for _, m := range chosen {
-		u, err := upstream.New(upstream.Config{URL: url + "/" + m.name, Name: m.name})
+		u, err := upstream.New(upstream.Config{URL: url + "/" + m.name, Name: m.name, KeepReasoning: m.thinks})
 		harness.Must(t, err)
 		upstreams[m.name] = u
 		for _, agent := range names {

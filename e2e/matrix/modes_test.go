@@ -27,6 +27,7 @@ type mode struct {
 	reasoning   string
 	nullContent bool // an empty text is null
 	strips      bool // the template leaves out earlier reasoning
+	thinks      bool // a call without earlier reasoning is refused
 	merges      bool // a text that is read again has other tokens
 	whole       bool // not for streams
 
@@ -206,6 +207,8 @@ func tokens(bad, hi want) []mode {
 		{name: "template_strips", answer: thinking(two), strips: true, want: want{file: "hi", calls: 2}},
 		{name: "template_strips_five_turns", answer: turns(4, numbered, "let me think about this step for a while. "), strips: true, want: five},
 		{name: "template_keeps_five_turns", answer: turns(4, numbered, "let me think about this step for a while. "), want: five},
+		{name: "wants_its_reasoning_back", answer: turns(4, numbered, "let me think about this step for a while. "), thinks: true, want: five},
+		{name: "wants_its_reasoning_back_under_the_newer_name", answer: turns(4, numbered, "let me think about this step for a while. "), thinks: true, reasoning: "reasoning", want: five},
 		{name: "read_again_with_other_tokens", answer: two, merges: true, want: want{file: "hi", calls: 2}},
 		{name: "fewer_ids", answer: two, spoil: change(func(c map[string]any) {
 			ids, _ := c["token_ids"].([]int32)

@@ -42,7 +42,7 @@ func (x *exchange) answered(r *schema.Reply, p *pieces) (*agentReply, error) {
 			return nil, err
 		}
 	}
-	own, calls, err := x.s.toolIDs.Deliver(x.number, message)
+	own, calls, err := x.s.toolIDs.Deliver(x.number, message, r.KeepReasoning)
 	if err != nil {
 		return nil, err
 	}

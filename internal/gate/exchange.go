@@ -386,8 +386,8 @@ func (x *exchange) finish(err error, took time.Duration) {
 		}
 	}
 	s.stats[x.call.Tag] = st
-	if x.call.Tag == schema.TagAgent {
-		s.contextFull = end.Fault != nil && end.Fault.Code == schema.CodeContext
+	if x.call.Tag == schema.TagAgent && (err == nil || x.ctx.Err() == nil) { // a call that nobody waits for was not refused
+		s.refused = end.Fault
 	}
 	s.mu.Unlock()
 	if end.Fault != nil && (end.Fault.Code == schema.CodeNoTrainer || end.Fault.Code == schema.CodeBadAnswer) {
@@ -422,6 +422,9 @@ func (x *exchange) encodeFailed(err error) {
 	x.mu.Lock()
 	x.spoilt = true
 	x.mu.Unlock()
+	if x.call.Tag == schema.TagAgent {
+		x.s.turned(faultOf(err))
+	}
 	x.cancel(err)
 }
 

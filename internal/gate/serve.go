@@ -24,30 +24,29 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d dialect.Dialec
 	size := r.ContentLength
 	if size > history.BodyLimit {
 		drain(w, r)
-		refuse(w, d, tooLarge())
+		s.refuseTurn(w, d, tooLarge())
 		return
 	}
 	room := &room{s: s}
 	if err := room.enter(max(size, 0) * 5 / 4); err != nil { // see history.Memory
 		drain(w, r)
-		refuseRoom(w, d, err)
+		s.refuseTurn(w, d, notTaken(err))
 		return
 	}
 	defer room.leave()
 	body, err := readBody(r, reader, room)
 	if err != nil {
 		drain(w, r)
-		if !refuseRoom(w, d, err) {
-			refuse(w, d, badRequest(fmt.Errorf("read the body: %w", err))) // unread if the client went away
+		if f := notTaken(fmt.Errorf("read the body: %w", err)); f.Status == http.StatusBadRequest {
+			refuse(w, d, f) // unread if the client went away
+		} else {
+			s.refuseTurn(w, d, f)
 		}
 		return
 	}
 	req, err := s.decode(r, reader, body, room)
-	if refuseRoom(w, d, err) {
-		return
-	}
 	if err != nil {
-		refuse(w, d, badRequest(err))
+		s.refuseTurn(w, d, notTaken(err))
 		return
 	}
 	if req.Count != nil {
@@ -65,7 +64,7 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d dialect.Dialec
 		var wrong *schema.InvalidError
 		switch {
 		case errors.As(err, &wrong):
-			refuse(w, d, badRequest(err))
+			s.refuseTurn(w, d, notTaken(err))
 		case s.life.Err() != nil:
 			refuse(w, d, dialect.Refusal{Status: http.StatusServiceUnavailable, Code: "ended", Message: "This session has ended."})
 		case errors.As(err, &f):
@@ -76,10 +75,27 @@ func (s *Session) serve(w http.ResponseWriter, r *http.Request, d dialect.Dialec
 	x.answer(w, r, d, begun)
 }
 
-// badRequest refuses a request that cannot become a call. The error may repeat
-// a part of the request, so it is clipped.
-func badRequest(err error) dialect.Refusal {
-	return dialect.Refusal{Status: http.StatusBadRequest, Code: "invalid_request_error", Message: schema.Clip(err.Error(), maxRefusal)}
+// refuseTurn refuses a request that did not become a call. It counts as one of the
+// agent's own turns: the tag is that of a call.
+func (s *Session) refuseTurn(w http.ResponseWriter, d dialect.Dialect, f dialect.Refusal) {
+	s.turned(schema.Faultf("call", f.Code, schema.WhoAgent, "%s", f.Message))
+	refuse(w, d, f)
+}
+
+// notTaken refuses a request that cannot become a call: with 429 if there is no memory
+// for it now, 413 if there never is, and otherwise 400. The error may repeat a part of
+// the request, so it is clipped.
+func notTaken(err error) dialect.Refusal {
+	var full *roomError
+	var large *history.SizeError
+	switch {
+	case errors.As(err, &full):
+		return dialect.Refusal{Status: http.StatusTooManyRequests, Code: "too_many_requests", Message: full.text}
+	case errors.As(err, &large):
+		return dialect.Refusal{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: large.Text}
+	default:
+		return dialect.Refusal{Status: http.StatusBadRequest, Code: "invalid_request_error", Message: schema.Clip(err.Error(), maxRefusal)}
+	}
 }
 
 // maxRefusal bounds the text of a refusal, in bytes.
@@ -138,25 +154,6 @@ func (s *Session) decode(r *http.Request, reader *history.Reader, body history.B
 		err = room.resize(req.Weight(fresh))
 	}
 	return req, err
-}
-
-// refuseRoom refuses the request and returns true if the error says that there
-// is no memory for it: with 429, or with 413 if a retry is no use.
-func refuseRoom(w http.ResponseWriter, d dialect.Dialect, err error) bool {
-	if err == nil {
-		return false
-	}
-	var full *roomError
-	var large *history.SizeError
-	switch {
-	case errors.As(err, &full):
-		refuse(w, d, dialect.Refusal{Status: http.StatusTooManyRequests, Code: "too_many_requests", Message: full.text})
-	case errors.As(err, &large):
-		refuse(w, d, dialect.Refusal{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: large.Text})
-	default:
-		return false
-	}
-	return true
 }
 
 // drain reads the rest of a refused body, for a limited time: clients that send

@@ -57,18 +57,18 @@ type Config struct {
 // step. The sessions of an attempt have one random key, so a sandbox cannot use the
 // sessions of another rollout.
 type Session struct {
-	cfg         Config
-	key         string
-	routes      routes
-	life        context.Context
-	stop        context.CancelCauseFunc
-	slots       chan struct{} // one per call to the model that may run at once
-	calls       sync.WaitGroup
-	timers      *clientTimers
-	contextFull bool // see ContextFull
-	readers     []*history.Reader
-	toolIDs     *canonical.Calls // of the attempt
-	decoding    sync.Mutex       // held while a body is decoded
+	cfg      Config
+	key      string
+	routes   routes
+	life     context.Context
+	stop     context.CancelCauseFunc
+	slots    chan struct{} // one per call to the model that may run at once
+	calls    sync.WaitGroup
+	timers   *clientTimers
+	refused  *schema.Fault // see Refused
+	readers  []*history.Reader
+	toolIDs  *canonical.Calls // of the attempt
+	decoding sync.Mutex       // held while a body is decoded
 
 	mu        sync.Mutex
 	open      int            // requests
@@ -221,12 +221,19 @@ func (s *Session) Close() {
 	}
 }
 
-// ContextFull reports whether the newest call with the tag of the agent's own turns was
-// refused because it was longer than the model's context.
-func (s *Session) ContextFull() bool {
+// Refused returns the fault with which the newest of the agent's own turns was refused,
+// or nil if it was answered.
+func (s *Session) Refused() *schema.Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.contextFull
+	return s.refused
+}
+
+// turned notes the end of one of the agent's own turns; nil: it was answered.
+func (s *Session) turned(refused *schema.Fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused = refused
 }
 
 // Stats returns counts of the calls by tag, and the generations that reached

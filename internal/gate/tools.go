@@ -58,7 +58,8 @@ func (s *Session) serveTool(w http.ResponseWriter, r *http.Request, d dialect.Di
 		return
 	}
 	room := &room{s: s}
-	if refuseRoom(w, d, room.enter(maxToolBody)) {
+	if err := room.enter(maxToolBody); err != nil {
+		refuse(w, d, notTaken(err))
 		return
 	}
 	defer room.leave()
@@ -70,7 +71,7 @@ func (s *Session) serveTool(w http.ResponseWriter, r *http.Request, d dialect.Di
 		return
 	}
 	if err := rawjson.Bound(arguments, rawjson.MaxNesting); err != nil {
-		refuse(w, d, badRequest(fmt.Errorf("the arguments: %w", err)))
+		refuse(w, d, notTaken(fmt.Errorf("the arguments: %w", err)))
 		return
 	}
 	s.mu.Lock()

@@ -20,8 +20,8 @@ func faultLabel(f *schema.Fault) string {
 		schema.CodeUpstream, schema.CodeAborted, schema.CodeRepeats, schema.CodeSetup, schema.CodeService, schema.CodeNoReward, schema.CodeBadBundle, schema.CodeImage, schema.CodeNoImage,
 		schema.CodeImageAuth, schema.CodeImageRate, schema.CodeImageKind, schema.CodeMissing, schema.CodeInternal, schema.CodeUnsupported, schema.CodeStaleAttempt, schema.CodeOver,
 		schema.CodeTooLarge, schema.CodeAgentError, schema.CodeNoCalls, schema.CodeSpoiled, schema.CodeNoWorker, schema.CodeUnreadable, schema.CodeFull, schema.CodeBadAnswer, schema.CodeGap,
-		schema.CodeTranscript, schema.CodeContext,
-		"refused", "replay": // of answers from a script
+		schema.CodeTranscript, schema.CodeContext, schema.CodeRefused,
+		"replay": // of answers from a script
 		return f.Code
 	}
 	return other

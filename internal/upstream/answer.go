@@ -111,7 +111,7 @@ func (u *Upstream) reply(got *completion, q *request) (*schema.Reply, error) {
 	choice, used := got.Choices[0], got.Usage.counts()
 	used.CostUSD = u.cfg.Price.of(&used)
 	r := &schema.Reply{
-		Message: withTextArguments(choice.Message), FinishReason: choice.FinishReason, Usage: used, Sampling: sampling, Edits: q.edited(),
+		Message: withTextArguments(choice.Message), FinishReason: choice.FinishReason, Usage: used, Sampling: sampling, Edits: q.edited(), KeepReasoning: u.cfg.KeepReasoning,
 		PromptIDs: schema.PackTokenIDs(got.PromptTokenIDs), CompletionIDs: schema.PackTokenIDs(choice.TokenIDs), Logprobs: choice.packed(),
 	}
 	if len(r.Logprobs) > 0 && q.params["top_logprobs"] != nil {

@@ -3,6 +3,7 @@ package upstream
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -75,7 +76,8 @@ type joined struct {
 	choice           choice
 	role             string
 	content, refusal strings.Builder
-	reasoning        strings.Builder // reasoning_content, or without it reasoning
+	reasoning        strings.Builder
+	reasoningName    string // the engine's name for it
 	hasContent       bool
 	calls            joinedCalls
 	more             map[string]json.RawMessage // other members of the message
@@ -163,10 +165,14 @@ func (j *joined) addDelta(raw json.RawMessage) (piece json.RawMessage, err error
 		case "content":
 			j.hasContent = true
 			err = appendText(&j.content, value)
-		case "reasoning_content":
+		case reasoningContent:
+			if len(value) > len(`""`) {
+				j.reasoningName = name
+			}
 			err = appendText(&j.reasoning, value)
 		case "reasoning": // engines use either name, or send the text under both
-			if other := members["reasoning_content"]; len(other) == 0 || string(other) == "null" || string(other) == `""` {
+			if other := members[reasoningContent]; len(other) == 0 || string(other) == "null" || string(other) == `""` {
+				j.reasoningName = cmp.Or(j.reasoningName, name)
 				err = appendText(&j.reasoning, value)
 			}
 		case "refusal":
@@ -187,6 +193,9 @@ func (j *joined) addDelta(raw json.RawMessage) (piece json.RawMessage, err error
 	}
 	return piece, nil
 }
+
+// reasoningContent is the older of the two names of the reasoning.
+const reasoningContent = "reasoning_content"
 
 func appendText(to *strings.Builder, value json.RawMessage) error {
 	var text string
@@ -218,7 +227,7 @@ func (j *joined) finish(got *completion) error {
 		message["refusal"] = j.refusal.String()
 	}
 	if j.reasoning.Len() > 0 {
-		message["reasoning_content"] = j.reasoning.String()
+		message[j.reasoningName] = j.reasoning.String()
 	}
 	if len(calls) > 0 {
 		message["tool_calls"] = calls

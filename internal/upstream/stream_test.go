@@ -74,7 +74,7 @@ func TestTwoNamesOfOneText(t *testing.T) {
 		want   string
 	}{
 		"both":    {[]string{`{"reasoning":"so ","reasoning_content":"so "}`, `{"reasoning":"it","reasoning_content":"it"}`, `{"content":"hi"}`}, `{"content":"hi","reasoning_content":"so it","role":"assistant"}`},
-		"newer":   {[]string{`{"reasoning":"so "}`, `{"reasoning":"it","reasoning_content":null}`, `{"content":"hi"}`}, `{"content":"hi","reasoning_content":"so it","role":"assistant"}`},
+		"newer":   {[]string{`{"reasoning":"so "}`, `{"reasoning":"it","reasoning_content":null}`, `{"content":"hi"}`}, `{"content":"hi","reasoning":"so it","role":"assistant"}`},
 		"refusal": {[]string{`{"refusal":"I can"}`, `{"refusal":"not"}`}, `{"content":null,"refusal":"I cannot","role":"assistant"}`},
 	} {
 		u, _ := engine(t, func(w http.ResponseWriter, _ map[string]any) {

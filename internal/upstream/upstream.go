@@ -37,6 +37,10 @@ type Config struct {
 	// NoThinking turns thinking off in chat templates such as Qwen's: it sets
 	// chat_template_kwargs.enable_thinking to false.
 	NoThinking bool
+	// KeepReasoning asks for the model's reasoning beside its earlier tool calls: agents
+	// drop it, and the engine of a model that thinks between tool calls may refuse a call
+	// without it.
+	KeepReasoning bool
 	// Plain requests neither token ids nor log-probs, for an upstream that has
 	// none and serves evaluation only.
 	Plain bool

@@ -113,7 +113,7 @@ func TestMetricsAfterKnownRollouts(t *testing.T) {
 		`turngate_attempts_total{attempt="first"}`:                            3,
 		`turngate_attempts_ended_total{end="result"}`:                         3,
 		`turngate_rollouts_total{fault="",status="done"}`:                     1,
-		`turngate_rollouts_total{fault="exit",status="done"}`:                 1,
+		`turngate_rollouts_total{fault="refused",status="done"}`:              1,
 		`turngate_rollouts_total{fault="no_reward",status="failed"}`:          1,
 		`turngate_rollout_schedule_to_start_seconds`:                          3,
 		`turngate_takeovers_total`:                                            0,

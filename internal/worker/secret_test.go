@@ -115,7 +115,7 @@ func TestNoKeyLeavesAWorker(t *testing.T) {
 	r := byTrainer("alpha-1")
 	r.Agent.Tools = []schema.ToolSpec{{Name: "quote", Parameters: json.RawMessage(`{"type":"object"}`)}}
 	res := b.result(t, r)
-	if res.Status != schema.StatusDone || res.Fault == nil || res.Fault.Code != schema.CodeExit || !strings.Contains(res.Fault.Message, "the trainer saw [key]") || !slices.ContainsFunc(res.Notes, func(n string) bool { return strings.Contains(n, "it said [key]") }) {
+	if res.Status != schema.StatusDone || res.Fault == nil || res.Fault.Code != schema.CodeRefused || !strings.Contains(res.Fault.Message, "the trainer saw [key]") || !slices.ContainsFunc(res.Notes, func(n string) bool { return strings.Contains(n, "it said [key]") }) {
 		t.Errorf("status %s, fault %v, notes %q", res.Status, res.Fault, res.Notes)
 	}
 	l.text("result", mustJSON(t, res))

@@ -209,8 +209,11 @@ async def test_a_refusal_in_a_stream() -> None:
     assert (e.value.fault.status, e.value.fault.code) == (400, "context_length_exceeded")
 
 
-@pytest.mark.parametrize("delta", ['{"reasoning":"so"}', '{"reasoning":"so","reasoning_content":"so"}'])
-async def test_a_streamed_message_is_joined(delta: str) -> None:
+@pytest.mark.parametrize(
+    ("delta", "name"),
+    [('{"reasoning":"so"}', "reasoning"), ('{"reasoning":"so","reasoning_content":"so"}', "reasoning_content")],
+)
+async def test_a_streamed_message_is_joined(delta: str, name: str) -> None:
     chunks = [
         '{"prompt_token_ids":[1,2],"choices":[{"delta":{"role":"assistant","content":""}}]}',
         '{"choices":[{"delta":' + delta + ',"token_ids":[3],"logprobs":{"content":[{"logprob":-1}]}}]}',
@@ -229,7 +232,7 @@ async def test_a_streamed_message_is_joined(delta: str) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "run", "arguments": "{}"}}
     assert {k: v for k, v in reply.message.items() if v} == {
         "role": "assistant",
-        "reasoning_content": "so",
+        name: "so",
         "tool_calls": [call],
     }
     assert (list(reply.completion_ids), list(reply.logprobs), list(reply.prompt_ids)) == (
@@ -259,6 +262,12 @@ async def test_each_piece_of_reasoning_has_either_name_or_both(deltas: list[dict
     assert reply.message == {"role": "assistant", "content": "ok", "reasoning_content": want}
     sent = [{name: value for name, value in delta.items() if value is not None} for delta in deltas]
     assert [p.delta for p in pieces if isinstance(p, Delta)][:-1] == sent
+
+
+@pytest.mark.parametrize("keep", [True, False])
+async def test_an_engine_that_wants_its_reasoning_back(keep: bool) -> None:
+    async with FakeEngine(always_ok) as engine, Upstream(engine.url, key="", keep_reasoning=keep) as u:
+        assert (await ask(u, a_call("hi"))).keep_reasoning is keep
 
 
 async def test_an_engine_that_is_not_there() -> None:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -15,7 +16,8 @@ import (
 // several turns, or ids that agents cannot use; agents parse arguments and write
 // them again. So the agent gets an id that is valid in every dialect and that no
 // other call has, see Deliver. When the call comes back, the conversation has the
-// model's own id again, and its own arguments if they mean the same, see Own.
+// model's own id again, its own arguments if they mean the same, and its reasoning if
+// the answer's reply asked for it, see Own.
 //
 // It is safe for concurrent use.
 type Calls struct {
@@ -26,6 +28,7 @@ type Calls struct {
 	ids     int                   // bytes of the ids
 	texts   int                   // bytes of the arguments
 	renamed bool                  // an id differs from the model's
+	thought reasonings            // of answers whose reply asked for it
 }
 
 // knownCall is a call of the model, or of the agent itself.
@@ -53,8 +56,8 @@ const maxID = 64
 
 // Deliver returns an answer in the form for the agent, and its tool calls: each has an
 // id and a type. number is the number of the model call. The same answer to the
-// same call gets the same ids.
-func (c *Calls) Deliver(number int, message jsontext.Value) (jsontext.Value, []ToolCall, error) {
+// same call gets the same ids. With keepReasoning its reasoning comes back with its calls.
+func (c *Calls) Deliver(number int, message jsontext.Value, keepReasoning bool) (jsontext.Value, []ToolCall, error) {
 	if !bytes.Contains(message, []byte(`"tool_calls"`)) {
 		return message, nil, nil
 	}
@@ -64,7 +67,15 @@ func (c *Calls) Deliver(number int, message jsontext.Value) (jsontext.Value, []T
 	}
 	calls := answer.ToolCalls
 	change := changes{calls: make([]changedCall, len(calls)), drop: len(calls) == 0}
+	var thought reasoning
+	if keepReasoning && len(calls) > 0 {
+		_ = rawjson.EachMember(message, func(name string, v jsontext.Value) error { // ReadAnswer has read it
+			thought.add(name, v)
+			return nil
+		})
+	}
 	c.mu.Lock()
+	c.thought.note(number, thought)
 	for i := range calls {
 		one := &calls[i]
 		id := c.note(place{number, i}, one)
@@ -151,8 +162,8 @@ func usable(id string) bool {
 	return id != "" && len(id) <= maxID
 }
 
-// Own returns a message of a request with the model's own ids and arguments. If
-// there is nothing to change it returns the message itself. A message is converted
+// Own returns a message of a request with the model's own ids, arguments and reasoning.
+// If there is nothing to change it returns the message itself. A message is converted
 // in the same way each time, as long as its calls are remembered.
 func (c *Calls) Own(message json.RawMessage) json.RawMessage {
 	if !bytes.Contains(message, []byte(`"tool_call`)) || !c.concerns(message) {
@@ -160,6 +171,7 @@ func (c *Calls) Own(message json.RawMessage) json.RawMessage {
 	}
 	var calls []ToolCall
 	var change changes
+	var thought reasoning
 	err := rawjson.EachMember(message, func(name string, v jsontext.Value) (err error) {
 		switch name {
 		case "tool_calls":
@@ -171,6 +183,8 @@ func (c *Calls) Own(message json.RawMessage) json.RawMessage {
 			})
 		case "tool_call_id":
 			change.result, err = rawjson.Unquote(v)
+		default:
+			thought.add(name, v)
 		}
 		return err
 	})
@@ -184,6 +198,10 @@ func (c *Calls) Own(message json.RawMessage) json.RawMessage {
 	change.calls = make([]changedCall, len(calls))
 	for i := range calls {
 		change.restore(i, &calls[i], c)
+	}
+	if i := slices.IndexFunc(calls, func(one ToolCall) bool { return c.calledBy(one.ID) > 0 }); i >= 0 {
+		change.reasoning = c.thought.own(c.calledBy(calls[i].ID), thought)
+		change.any = change.any || change.reasoning != nil
 	}
 	c.trim()
 	c.mu.Unlock()
@@ -222,12 +240,22 @@ func (x *changes) restore(i int, call *ToolCall, c *Calls) {
 	}
 }
 
+// calledBy returns the number of the model call whose answer has the call with this id of
+// the agent; 0: no answer had it. The caller holds the lock.
+func (c *Calls) calledBy(id string) int {
+	if k := c.known[id]; k != nil {
+		return k.at.call
+	}
+	return 0
+}
+
 // changes are the changes to one message.
 type changes struct {
-	any    bool // calls or result differ from the message
-	calls  []changedCall
-	drop   bool   // leave tool_calls out
-	result string // tool_call_id
+	any       bool // calls, result or reasoning differ from the message
+	calls     []changedCall
+	drop      bool      // leave tool_calls out
+	result    string    // tool_call_id
+	reasoning reasoning // nil: as it is
 }
 
 type changedCall struct {
@@ -249,11 +277,15 @@ func (x *changes) apply(message jsontext.Value) jsontext.Value {
 			o.Raw(name, x.list(v))
 		case name == "tool_call_id":
 			o.Str(name, x.result)
+		case x.reasoning != nil && isReasoning(name):
 		default:
 			o.Raw(name, v)
 		}
 		return nil
 	})
+	for _, m := range x.reasoning {
+		o.Raw(m.name, m.value)
+	}
 	return o.Done()
 }
 

@@ -19,7 +19,7 @@ func said(id, arguments string) jsontext.Value {
 
 func deliver(t *testing.T, c *Calls, number int, message jsontext.Value) string {
 	t.Helper()
-	_, calls, err := c.Deliver(number, message)
+	_, calls, err := c.Deliver(number, message, false)
 	if err != nil || len(calls) != 1 {
 		t.Fatalf("%s: %v, %v", message, calls, err)
 	}
@@ -92,5 +92,25 @@ func TestIDsOfTheAgent(t *testing.T) {
 	}
 	if got := c.Own(message); &got[0] != &message[0] {
 		t.Errorf("%s became %s", message, got)
+	}
+}
+
+// TestTheMemoryOfReasoningIsBounded: the oldest reasoning is forgotten, and never an id.
+func TestTheMemoryOfReasoningIsBounded(t *testing.T) {
+	var c Calls
+	long := strings.Repeat("x", 100_000)
+	for n := range 100 {
+		message := strings.Replace(string(said(fmt.Sprint("c", n), "{}")), "{", `{"reasoning":"`+long+`",`, 1)
+		for range 2 { // another generation of the same call takes the place of the first
+			if _, _, err := c.Deliver(n+1, jsontext.Value(message), true); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	back := func(n int) bool {
+		return strings.Contains(string(c.Own(json.RawMessage(said(fmt.Sprint("c", n), "{}")))), long)
+	}
+	if c.thought.bytes > maxReasoning || len(c.thought.order) != len(c.thought.known) || back(0) || !back(99) || !back(70) || len(c.known) != 100 {
+		t.Errorf("%d bytes of %d answers, %d calls", c.thought.bytes, len(c.thought.known), len(c.known))
 	}
 }

@@ -3,10 +3,12 @@ package history_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -153,6 +155,22 @@ func TestRequestsOfAgentsInTurns(t *testing.T) {
 				continue
 			}
 			decodeTwo(t, f.Dialect, []byte(string(body[:cut])+`"role": "user", `+string(body[cut:])), body)
+		}
+	}
+}
+
+// TestTheModelsOwnWordsAreBounded: a conversation with one call of the model again and
+// again has a bound, also if it grows from request to request.
+func TestTheModelsOwnWordsAreBounded(t *testing.T) {
+	long := strings.Repeat("x", 100_000)
+	r := history.NewReader(chat.Dialect{}, history.NewMemory(1<<30), func(m json.RawMessage) json.RawMessage {
+		return append(slices.Clip(m), long...)
+	})
+	for n := 50; n <= 500; n += 50 {
+		_, err := gatetest.DecodeWith(r, gatetest.Posted("/v1/chat/completions"), []byte(`{"messages":[`+strings.Repeat(`{"role":"user"},`, n)+`{"role":"user"}]}`))
+		var large *history.SizeError
+		if refused := n*len(long) > 2*history.BodyLimit; errors.As(err, &large) != refused || err != nil != refused {
+			t.Errorf("%d messages: %v", n, err)
 		}
 	}
 }

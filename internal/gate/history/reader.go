@@ -106,11 +106,29 @@ func valueOr(r *dialect.Request) dialect.Request {
 // convert converts the items that no earlier body has. Each gets the form in
 // the model's words.
 func (s *Reader) convert(p *parts, keep int) error {
+	grown, whole := false, 0 // whole counts the bytes once the conversation has grown
+	own := func(all []json.RawMessage) error {
+		before := grown
+		for i, m := range all {
+			all[i] = s.own(m)
+			grown = grown || len(all[i]) > len(m)
+		}
+		if grown && !before {
+			whole = sizeOf(p.converted)
+		}
+		if grown {
+			whole += sizeOf(all)
+		}
+		if whole > maxOwn {
+			return &SizeError{fmt.Sprintf("With the model's own words for its tool calls the conversation has more than %d bytes.", maxOwn)}
+		}
+		return nil
+	}
 	if s.decoder.Messages != nil {
 		return p.fold(keep, func(p dialect.Parts, i int) (dialect.Group, error) {
 			g, err := s.decoder.Messages(p, i)
-			for k, m := range g.Messages {
-				g.Messages[k] = s.own(m)
+			if err == nil {
+				err = own(g.Messages)
 			}
 			return g, err
 		})
@@ -123,10 +141,15 @@ func (s *Reader) convert(p *parts, keep int) error {
 	return p.fold(keep, func(_ dialect.Parts, i int) (dialect.Group, error) {
 		at := len(room)
 		room = append(room, p.Item(i)...)
-		s.one[0] = s.own(room[at:len(room):len(room)])
-		return dialect.Group{Messages: s.one[:]}, nil
+		s.one[0] = room[at:len(room):len(room)]
+		return dialect.Group{Messages: s.one[:]}, own(s.one[:])
 	})
 }
+
+// maxOwn bounds the bytes of a conversation that is longer in the model's own words than
+// in the agent's. An agent may repeat a tool call without end, and each one takes the
+// reasoning of its answer.
+const maxOwn = 2 * BodyLimit
 
 // readMembers reads the members other than the conversation and the tools.
 func (s *Reader) readMembers(p *parts) error {

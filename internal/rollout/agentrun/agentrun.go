@@ -339,6 +339,13 @@ func (r *Runs) ended(w stage.Waited) (*schema.Exit, *schema.Fault, error) {
 // faultOf returns the fault of a failed agent, or nil. gate is the session's.
 func (r *Runs) faultOf(s *plan.Step, out *Outcome, gate *schema.Fault) *schema.Fault {
 	exit, why := out.Exit, out.Log.Why()
+	var refused *schema.Fault
+	if r.session != nil {
+		refused = r.session.Refused()
+	}
+	if refused != nil {
+		why = "; its last model call was refused: " + schema.Clip(refused.Message, 1000) + why
+	}
 	switch {
 	case gate != nil:
 		return gate
@@ -350,8 +357,10 @@ func (r *Runs) faultOf(s *plan.Step, out *Outcome, gate *schema.Fault) *schema.F
 		return schema.Faultf("agent", schema.CodeOOM, schema.WhoAgent, "it ran out of memory%s", why)
 	case r.session != nil && r.session.Limit() != nil:
 		return r.session.Limit()
-	case r.session != nil && r.session.ContextFull():
+	case refused != nil && refused.Code == schema.CodeContext:
 		return schema.Faultf("agent", schema.CodeContext, schema.WhoAgent, "%s after a model call that was longer than the model's context%s", exit, why)
+	case refused != nil:
+		return schema.Faultf("agent", schema.CodeRefused, schema.WhoAgent, "%s%s", exit, why)
 	case !exit.OK():
 		return schema.Faultf("agent", schema.CodeExit, schema.WhoAgent, "%s%s", exit, why)
 	case out.Log.Failed():

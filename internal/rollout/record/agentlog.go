@@ -19,7 +19,6 @@ const maxLog = 16 << 20
 type AgentLog struct {
 	Stdout, Stderr io.Writer
 
-	calls     *Calls
 	out, err  capped
 	lastError string // the last error event; a later sign of success clears it
 	lines     []*lineWriter
@@ -28,8 +27,7 @@ type AgentLog struct {
 // AgentLog returns a log for a run of an agent. parse finds events in its output; nil:
 // it has none. The phase keeps the end of stderr.
 func (r *Record) AgentLog(p *Phase, parse func(line []byte) *agents.Event) *AgentLog {
-	l := &AgentLog{calls: r.Calls, out: capped{r.Files.New(), maxLog}, err: capped{r.Files.New(), maxLog}}
-	r.Calls.forget()
+	l := &AgentLog{out: capped{r.Files.New(), maxLog}, err: capped{r.Files.New(), maxLog}}
 	stdout := &lineWriter{left: maxLog, line: func(line []byte) {
 		if parse != nil {
 			if e := parse(line); e != nil {
@@ -81,19 +79,16 @@ func (l *AgentLog) Keep(ctx context.Context, r *Record, nameOf func(string) stri
 	return nil
 }
 
-// Why returns the known reasons of the agent's failure as text to append.
+// Why returns the reason that the agent gave for its failure as text to append.
 func (l *AgentLog) Why() string {
-	var b strings.Builder
-	if refused := l.calls.lastRefusal(); refused != "" {
-		b.WriteString("; its last refused model call: " + schema.Clip(refused, 1000))
-	}
 	switch {
 	case l.lastError != "":
-		b.WriteString("; it said: " + schema.Clip(l.lastError, 1000))
+		return "; it said: " + schema.Clip(l.lastError, 1000)
 	case l.err.file.Size() > 0:
-		b.WriteString("; stderr: " + l.err.last(1000))
+		return "; stderr: " + l.err.last(1000)
+	default:
+		return ""
 	}
-	return b.String()
 }
 
 // capped keeps the first bytes written to it, at most limit.

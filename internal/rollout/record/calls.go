@@ -48,8 +48,7 @@ type Calls struct {
 	working bool
 	lines   *spool.File // compressed lines of the transcript
 	zip     *zstd.Encoder
-	leftOut int    // number of lines for which the transcript has no room
-	refused string // the trainer's last refusal of a call
+	leftOut int // number of lines for which the transcript has no room
 }
 
 // later queues f. The queue runs in order, in a goroutine of its own.
@@ -113,11 +112,6 @@ func (c *Calls) CallWaits(w schema.WaitEvent) {
 // CallEnded implements gate.Observer.
 func (c *Calls) CallEnded(number int, e gate.CallEnd) {
 	c.counted.Ended(number, e.Took, e.Reply, e.Fault)
-	if e.Fault != nil {
-		c.mu.Lock()
-		c.refused = e.Fault.Message
-		c.mu.Unlock()
-	}
 	at := time.Now()
 	c.later(func() { c.recordEnd(at, number, e) })
 }
@@ -195,17 +189,4 @@ func (c *Calls) End() *Transcript {
 	_ = c.zip.Close() // it never fails
 	c.metrics.TranscriptMade(int(c.lines.Size()))
 	return &Transcript{c.lines, c.leftOut}
-}
-
-// lastRefusal returns the trainer's last refusal of a call since forget.
-func (c *Calls) lastRefusal() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.refused
-}
-
-func (c *Calls) forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.refused = ""
 }

@@ -8,7 +8,16 @@ from typing import Literal
 from ..schema import Fault, Result
 
 Failure = Literal[
-    "none", "agent", "context", "agent_timeout", "no_calls", "no_reward", "infrastructure", "task", "cancelled"
+    "none",
+    "agent",
+    "context",
+    "agent_timeout",
+    "no_calls",
+    "refused",
+    "no_reward",
+    "infrastructure",
+    "task",
+    "cancelled",
 ]
 """A kind of failure.
 
@@ -16,7 +25,8 @@ none: a reward is known, several are without a headline, or the request has no v
 itself in the last two cases, since result.reward is None. agent: as none, but the agent failed or reached a cap.
 context: as agent, since the conversation was longer than the model's context.
 agent_timeout: the agent did not end in time. no_calls: the agent ended without a call to its model, so the reward is
-not the model's. no_reward: the agent ended, and the verifier gave no reward.
+not the model's. refused: the agent ended after a refused model call, so the reward is not the model's.
+no_reward: the agent ended, and the verifier gave no reward.
 infrastructure: the worker, the sandbox or the trainer failed; workers have tried the rollout again by then, where that
 helps. task: a failure of the task or the request, which a new try has, too.
 """
@@ -30,17 +40,18 @@ TREATMENTS: Mapping[Failure, Treatment] = {
     "context": "train",
     "agent_timeout": "mask",
     "no_calls": "mask",
+    "refused": "mask",
     "no_reward": "again",
     "infrastructure": "again",
     "task": "mask",
     "cancelled": "mask",
 }
 """The policy of SkyRL's generator for Harbor: a rollout whose context is full is trained on with its reward, one whose
-agent did not end in time or called no model is masked, and without a reward, or if the infrastructure failed, a
-rollout is run again. SkyRL tries twice in all; see Client.submit_again. In difference to it, a failure of the task
-is masked at once, a rollout whose context is full keeps its own reward (there it is 0), and a rollout that failed
-masks only itself (there all rollouts of its prompt). AReaL rejects a rollout without a reward, and neither masks it
-nor tries it again.
+agent did not end in time, called no model or ended after a refused call is masked, and without a reward, or if the
+infrastructure failed, a rollout is run again. SkyRL tries twice in all; see Client.submit_again. In difference to it, a
+failure of the task is masked at once, a rollout whose context is full keeps its own reward (there it is 0), and a
+rollout that failed masks only itself (there all rollouts of its prompt). AReaL rejects a rollout without a reward, and
+neither masks it nor tries it again.
 """
 
 
@@ -55,6 +66,8 @@ def failure(result: Result) -> Failure:
         return "agent_timeout"
     if done and (fault.stage, fault.code) == ("agent", "no_calls"):
         return "no_calls"
+    if done and (fault.stage, fault.code) == ("agent", "refused"):
+        return "refused"
     if done and result.reward is None and not result.rewards and _verified(result, fault):
         return "no_reward"
     if done and (fault.stage, fault.code) == ("agent", "context_length_exceeded"):

@@ -664,6 +664,10 @@ class Reply:
     """The trainer keeps the ids under the call's key."""
     digest: bytes = b""
     """Of the retained ids."""
+    keep_reasoning: bool = False
+    """keep_reasoning asks for the message's reasoning in later calls that have its tool calls, also if the agent
+    drops it. Models that think between tool calls need it.
+    """
 
 
 @dataclass(slots=True, kw_only=True)

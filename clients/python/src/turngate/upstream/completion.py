@@ -52,7 +52,7 @@ class Completion:
             message=self.message, finish_reason=self.finish_reason, usage=self.usage, sampling=request.sampling(),
             edits=sorted(request.edits), prompt_ids=self.prompt_ids, completion_ids=self.ids,
             logprobs=self.logprobs if self.logprobs and self.ids else (),
-            versions=self._versions(version),
+            versions=self._versions(version), keep_reasoning=request.settings.keep_reasoning,
         )  # fmt: skip
         if reply.logprobs and "top_logprobs" in request.params:
             reply.top_logprobs = raw_json(self.tops)
@@ -200,6 +200,8 @@ class Joined:
             message = sum_of(map(_one_reasoning, self.deltas)).message
         except (AttributeError, TypeError) as e:
             raise bad_answer(f"delta: {e}") from None
+        if message.get("reasoning_content") and not any(d.delta.get("reasoning_content") for d in self.deltas):
+            message["reasoning"] = message.pop("reasoning_content")  # the engine's own name
         self.got.message = {**self.more, **message, "role": self.role}
         return self.got
 

@@ -58,6 +58,7 @@ class Settings:
     max_tokens: int
     top_logprobs: int
     no_thinking: bool
+    keep_reasoning: bool
     plain: bool
     limits: Limits
 

@@ -60,6 +60,7 @@ class Upstream:
         max_tokens: int = 0,
         top_logprobs: int = 0,
         no_thinking: bool = False,
+        keep_reasoning: bool = False,
         plain: bool = False,
         stream: bool = True,
         tokens: str = "",
@@ -79,6 +80,8 @@ class Upstream:
             max_tokens: Largest completion of a call in tokens; 0: the rest of the upstream's context.
             top_logprobs: Alternatives to request for each token.
             no_thinking: Turn thinking off in chat templates such as Qwen's.
+            keep_reasoning: Ask for the model's reasoning beside its earlier tool calls. Agents drop it, and the engine
+                of a model that thinks between tool calls may refuse a call without it.
             plain: Ask for neither token ids nor log-probs, for an upstream without them that serves evaluation only.
             stream: Stream the answer to agents that ask for a stream.
             tokens: Ask for completions of token ids: "vllm" with vLLM's routes render, generate and derender, "sglang"
@@ -103,7 +106,7 @@ class Upstream:
             raise InvalidError("template", template, 'it belongs to tokens="sglang", and only to it')
         self.version = version
         self._http = Connection(url, _key() if key is None else key, http)
-        self._settings = Settings(max_tokens, top_logprobs, no_thinking, plain, Limits(forget, {}))
+        self._settings = Settings(max_tokens, top_logprobs, no_thinking, keep_reasoning, plain, Limits(forget, {}))
         self._stream = stream and not tokens
         self._tokens: Tokens | None = VLLM(self._http) if tokens else None
         if template is not None:
