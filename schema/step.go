@@ -74,7 +74,8 @@ type Verify struct {
 	Bundled bool `json:"bundled,omitempty"`
 	// Processes is "keep", the default, if processes that the agent left running go
 	// on while the verifier runs in the agent's sandbox. "end" ends them. Processes that use
-	// the verifier's files end in any case.
+	// the verifier's files end in any case, and all of them if the verifier's network
+	// reaches more than the agent's.
 	Processes string `json:"processes,omitempty"`
 	// Collect are commands that run after the agent and before artifacts are
 	// read. A failure only adds a note to the result.

@@ -34,8 +34,29 @@ type Box struct {
 	price    *float64 // in USD per hour; nil: not known
 	counted  sync.Once
 
-	mu  sync.Mutex
-	env map[string]string // variables for commands of this phase
+	mu     sync.Mutex
+	env    map[string]string // variables for commands of this phase
+	at     network           // of this phase
+	agents []network         // those of phases in which an agent ran, since KillAll
+}
+
+// network is that of a phase.
+type network struct {
+	kind  string
+	allow []string // of an allowlist
+}
+
+// within reports whether everything that the network reaches is in reach of other, too.
+// An allowlist is not within the open network: it may name addresses of the worker's own.
+func (w network) within(other network) bool {
+	switch w.kind {
+	case schema.NetworkOpen:
+		return other.kind == schema.NetworkOpen
+	case schema.NetworkAllowlist:
+		return other.kind == schema.NetworkAllowlist && !slices.ContainsFunc(w.allow, func(host string) bool { return !slices.Contains(other.allow, host) })
+	default:
+		return true
+	}
 }
 
 // sandboxNetwork returns the network to make a sandbox with: the open one if
@@ -47,10 +68,46 @@ func sandboxNetwork(phases []string) string {
 	return schema.NetworkNone
 }
 
-// Enter switches the sandbox to the network of a stage.
-func (n *Box) Enter(ctx context.Context, phase, network string, allow []string) error {
+// Confine ends the processes that an agent has left if the network of a stage reaches
+// more than the agent did: no process of an agent ever has a wider network.
+func (n *Box) Confine(ctx context.Context, phase, kind string, allow []string) error {
+	n.mu.Lock()
+	wider := slices.ContainsFunc(n.agents, func(agents network) bool { return !network{kind, allow}.within(agents) })
+	n.mu.Unlock()
+	if !wider {
+		return nil
+	}
+	released, err := n.Release(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if left := slices.Concat(released.Ended, released.Left); len(left) > 0 {
+		n.stages.Record.Note("%s: processes that the agent left were ended, since the network of this phase reaches more than the agent's did: %s", phase, schema.Clip(strings.Join(left, "; "), 500))
+	}
+	return n.KillAll(ctx)
+}
+
+// KillAll implements sandboxes.Sandbox.
+func (n *Box) KillAll(ctx context.Context) error {
+	if err := n.Sandbox.KillAll(ctx); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.agents = nil
+	return nil
+}
+
+// Enter switches the sandbox to the network of a stage, after Confine.
+func (n *Box) Enter(ctx context.Context, phase, kind string, allow []string) error {
+	if err := n.Confine(ctx, phase, kind, allow); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.at = network{kind, allow}
+	n.mu.Unlock()
 	if n.mixed {
-		if err := n.Online(ctx, network == schema.NetworkOpen); err != nil {
+		if err := n.Online(ctx, kind == schema.NetworkOpen); err != nil {
 			return createFault(err)
 		}
 	}
@@ -59,7 +116,7 @@ func (n *Box) Enter(ctx context.Context, phase, network string, allow []string) 
 	if err != nil {
 		return ends.Fail(ends.UserFault(err))
 	}
-	if network != schema.NetworkAllowlist {
+	if kind != schema.NetworkAllowlist {
 		if n.proxy != nil {
 			n.proxy.Enter(phase, &egress.Policy{})
 		}
@@ -100,6 +157,11 @@ func (n *Box) phaseEnv() map[string]string {
 func (n *Box) Start(ctx context.Context, c sandboxes.Cmd) (sandboxes.Process, error) {
 	if env := n.phaseEnv(); env != nil {
 		c.Env = sandboxes.Environment(env, c.Env)
+	}
+	if c.Untrusted {
+		n.mu.Lock()
+		n.agents = append(n.agents, n.at)
+		n.mu.Unlock()
 	}
 	start := time.Now()
 	proc, err := n.Sandbox.Start(ctx, c)

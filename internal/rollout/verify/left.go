@@ -31,10 +31,14 @@ func NewLeft(p *place.Place, s *plan.Step, exit *schema.Exit) *Left {
 }
 
 // End ends the processes, or only the ones that use the verifier's folders if the verifier may
-// need the others.
+// need the others and its network reaches no more than theirs.
 func (l *Left) End(ctx context.Context) error {
 	if !l.keep {
 		return l.place.Main.KillAll(ctx)
+	}
+	network, allow := l.place.Request.VerifyNetwork(l.step.Verify)
+	if err := l.place.Main.Confine(ctx, l.step.Phase("verify"), network, allow); err != nil {
+		return err
 	}
 	left, err := l.release(ctx, "before the verifier started")
 	if l.some = len(left) > 0; l.some {

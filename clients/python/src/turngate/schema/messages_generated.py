@@ -490,7 +490,8 @@ class Verify:
     """bundled means that the image of the separate sandbox contains /tests."""
     processes: str = field(default="", metadata=wire(one_of=("end", "keep",)))
     """processes is "keep", the default, if processes that the agent left running go on while the verifier runs in
-    the agent's sandbox. "end" ends them. Processes that use the verifier's files end in any case.
+    the agent's sandbox. "end" ends them. Processes that use the verifier's files end in any case, and all of them
+    if the verifier's network reaches more than the agent's.
     """
     collect: list[Hook] = field(default_factory=list, metadata=wire(most=256))
     """collect are commands that run after the agent and before artifacts are read. A failure only adds a note to the
