@@ -8,6 +8,7 @@ import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import msgpack
 import pytest
 import zstandard
@@ -434,3 +435,47 @@ async def test_tools(server: Server, worker: FakeWorker) -> None:
         assert msgpack.unpackb((await use(2, "search", b"{}")).data)["is_error"]
         assert kind_of(await use(3, "other", b"{}")) == "fault"
         assert msgpack.unpackb((await use(4, "count", b'{"a":1}')).data)["text"] == "1"
+
+
+class EngineError(Exception):
+    """A client of HTTP raises it with the words of an engine."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}, {message!r}")
+        self.status, self.message = status, message
+
+
+def http_error(status: int, body: str) -> httpx.HTTPStatusError:
+    request = httpx.Request("POST", "http://engine/generate")
+    return httpx.HTTPStatusError(
+        "refused", request=request, response=httpx.Response(status, text=body, request=request)
+    )
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "status"),
+    [
+        (EngineError(400, "This model's maximum context length is 10 tokens."), "context_length_exceeded", 400),
+        (EngineError(400, '{"error": {"message": "x", "code": "context_length_exceeded"}}'), "context_length_exceeded", 400),
+        (EngineError(413, "prompt is too long"), "context_length_exceeded", 400),
+        (http_error(400, '{"error": {"message": "The input is longer than the model\'s context length."}}'), "context_length_exceeded", 400),
+        (http_error(422, "top_p must be above 0"), "upstream", 400),
+        (http_error(503, "no worker"), "internal", 500),
+        (ValueError("Prompt length (30) exceeds the model's maximum context length (20)."), "context_length_exceeded", 400),
+        (EngineError(422, "top_p must be above 0"), "upstream", 400),
+        (EngineError(404, "no model"), "internal", 500),
+        (EngineError(503, "no worker"), "internal", 500),
+        (ValueError("top_p must be above 0"), "internal", 500),
+    ],
+)  # fmt: skip
+async def test_a_refusal_of_an_engine_that_a_handler_raises(
+    server: Server, worker: FakeWorker, raised: Exception, code: str, status: int
+) -> None:
+    async def policy(call: Call) -> Reply:
+        raise raised
+
+    async with trainer(server) as client:
+        client.serve(policy)
+        fault = await (await worker.ask(worker.rollout(), 1, [USER])).fault()
+    assert (fault.code, fault.status) == (code, status)
+    assert bool(fault.agent_message) == (code == "context_length_exceeded")

@@ -21,6 +21,7 @@ from .call import Call
 from .message import sum_of
 from .open_calls import FaultError
 from .policy import Handler, Policy, answers, awaits
+from .refusal import raised
 from .threads import Threads
 
 MOST_FAILURES = 5
@@ -107,8 +108,9 @@ async def _handle(calls: Calls, call: Call, handler: Handler, failures: Failures
                 await call.fault(fault)
         raise
     except Exception as e:
-        if isinstance(e, FaultError):
-            fault = e.fault
+        refusal = e if isinstance(e, FaultError) else raised(e)
+        if refusal is not None:
+            fault = refusal.fault
             failures.report(call.key, fault)
         elif isinstance(e, InvalidError):  # the worker counts such answers and ends the rollout after three
             log.warning("call %s: its answer is not valid: %s", call.key, e)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..serving.call import Call
 from ..serving.open_calls import FaultError
-from .refusal import ABORTED, bad_answer
+from ..serving.refusal import ABORTED, bad_answer
 
 TRIES = 3
 """Tries after which a request may be broken. The worker counts refusals from then on, and ends the rollout after the

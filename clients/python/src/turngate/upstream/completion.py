@@ -12,7 +12,7 @@ from ..schema import Delta, Reply, Usage, VersionSpan
 from ..schema.codec import raw_json
 from ..serving.call import check_reply
 from ..serving.message import sum_of
-from .refusal import aborted, bad_answer, refused_in_stream
+from ..serving.refusal import aborted, bad_answer, refused_in_stream
 from .request import Request
 from .tool_calls import PiecesOfCalls, with_text_arguments
 

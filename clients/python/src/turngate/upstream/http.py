@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from ..errors import InvalidError
-from .refusal import bad_answer, fail, refused
+from ..serving.refusal import bad_answer, fail, refused
 
 MOST_ANSWER = 64 << 20
 """Longest answer that is read, in bytes."""

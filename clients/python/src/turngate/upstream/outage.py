@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ..serving.open_calls import FaultError
-from .refusal import ABORTED, Refusal, bad_answer, retryable
+from ..serving.refusal import ABORTED, Refusal, bad_answer, retryable
 
 MOST_PAUSE = 15.0
 """Longest time between two tries of a call in seconds, and so the time for which a call waits although the upstream is

@@ -13,8 +13,9 @@ from typing import Any
 from ..schema.codec import raw_json
 from ..serving.call import Call
 from ..serving.open_calls import FaultError
+from ..serving.refusal import CONTEXT, Refusal, bad_answer, fail, wrong_configuration
 from ..serving.tool import clip
-from .refusal import CONTEXT, Limits, Refusal, bad_answer, fail, wrong_configuration
+from .limits import Limits
 
 AGENTS = frozenset((
     "temperature", "top_p", "top_k", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty",
@@ -204,12 +205,9 @@ class Request:
 
     def blame(self, no: Refusal) -> FaultError:
         """Return the final fault of a refusal, with the words for the agent."""
-        if no.fault.status != 400 or no.status == 405:
+        if no.fault.status != 400 or no.fault.code == CONTEXT or no.status == 405:
             return no
         fault = copy.copy(no.fault)
-        if no.context()[0]:
-            fault.code, fault.agent_message = CONTEXT, "The conversation exceeds the model's context length."
-            return FaultError(fault)
         name = no.unknown or no.param
         m = _OUT_OF_RANGE.match(no.message)
         if not name and m:

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 from ..schema import Usage, VersionSpan
 from ..schema.codec import raw_json
 from ..serving.call import Call
+from ..serving.refusal import bad_answer, too_long, wrong_configuration
 from ..serving.turns import Turn, Turns, continued, probes
 from .completion import Completion, add_choice, ids_of, parse, whole
 from .http import Connection
-from .refusal import CONTEXT, bad_answer, fail, wrong_configuration
 from .request import AGENTS, BOUNDS, Request, json_object
 
 
@@ -42,9 +42,7 @@ def room(prompt: Sequence[int], length: int, asked: int) -> int:
         return asked
     left = length - len(prompt)
     if left < 1:
-        e = fail(400, f"the prompt has {len(prompt)} tokens, and its context {length}")
-        e.fault.code, e.fault.agent_message = CONTEXT, "The conversation exceeds the model's context length."
-        raise e
+        raise too_long(f"the prompt has {len(prompt)} tokens, and its context {length}")
     return min(asked or left, left)
 
 

@@ -19,13 +19,14 @@ from ..schema import Delta, Reply
 from ..schema.codec import raw_json
 from ..serving.call import Call
 from ..serving.open_calls import FaultError
+from ..serving.refusal import MOST_MESSAGE, Refusal, aborted, bad_answer, fail
 from ..serving.tool import clip
 from ..wire.cancelling import cancelled
 from .broken import Broken
 from .completion import SGL_HEADERS, Completion, Joined, parse, whole
 from .http import Connection
+from .limits import Limits
 from .outage import Outage
-from .refusal import MOST_MESSAGE, Limits, Refusal, aborted, bad_answer, fail
 from .request import Request, Settings
 from .tokens import VLLM, SGLang, Template, Tokens
 

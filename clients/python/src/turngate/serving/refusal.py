@@ -1,16 +1,15 @@
-"""Error responses of upstreams, and the faults that follow from them."""
+"""Refusals of engines, and the faults that follow from them."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ..schema import Fault
-from ..serving.open_calls import FaultError
-from ..serving.tool import clip
+from .open_calls import FaultError
+from .tool import clip
 
 CONTEXT = "context_length_exceeded"
 ABORTED = "aborted"
@@ -38,7 +37,7 @@ _CONTEXT_TOO_LONG = re.compile(r"maximum context length|context length|context_l
 
 
 class Refusal(FaultError):
-    """Refusal is an error response of an upstream, with the fault for its status."""
+    """Refusal is an error response of an engine, with the fault for its status and its words."""
 
     def __init__(self, status: int, data: bytes) -> None:
         self.status = status
@@ -83,7 +82,11 @@ class Refusal(FaultError):
         alone = self.param == "input_tokens" or self.code == "exceed_context_size_error"
         if alone or _PROMPT_TOO_LONG.search(self.message):
             return True, True
-        return self.code == CONTEXT or bool(_CONTEXT_TOO_LONG.search(self.message)), False
+        return self.code == CONTEXT or _about_context(self.message), False
+
+
+def _about_context(text: str) -> bool:
+    return bool(_PROMPT_TOO_LONG.search(text) or _CONTEXT_TOO_LONG.search(text))
 
 
 def _text(values: Mapping[str, Any], name: str) -> str:
@@ -107,7 +110,7 @@ def refused(status: int, reason: str, headers: Mapping[str, str], data: bytes) -
     if status in (401, 403, 404):
         no.fault = wrong_configuration(text).fault
     elif 400 <= status < 500 and not retryable(status):
-        no.fault = fail(400, text).fault
+        no.fault = _final(no, text)
     else:
         no.fault = fail(status, text).fault
         after = headers.get("retry-after", "")
@@ -125,8 +128,45 @@ def refused_in_stream(data: bytes) -> Refusal:
         if isinstance(code, int) and 400 <= code <= 599:
             status = code
     no.status, text = status, f"it says in its stream: {clip(no.message, 2000)}"
-    no.fault = fail(400 if 400 <= status < 500 and not retryable(status) else status, text).fault
+    no.fault = _final(no, text) if 400 <= status < 500 and not retryable(status) else fail(status, text).fault
     return no
+
+
+def raised(e: Exception) -> FaultError | None:
+    """Return the final refusal that an exception of an engine's client means; None if it means none.
+
+    Clients of HTTP keep the status of the engine, with its whole answer or its words. A client of an engine in another
+    process keeps the words only.
+    """
+    answer = getattr(e, "response", None)
+    found = (getattr(e, "status", None), getattr(e, "status_code", None), getattr(answer, "status_code", None))
+    status = next((s for s in found if isinstance(s, int)), 0)
+    message = getattr(e, "message", None)
+    text = message if isinstance(message, str) and message else str(e)
+    if not status:
+        return too_long(clip(text, MOST_MESSAGE)) if _about_context(text) else None
+    try:
+        data = getattr(answer, "content", b"")
+    except Exception:  # a stream that was not read
+        data = b""
+    no = refused(
+        status, type(e).__name__, {}, data if isinstance(data, bytes) and data else text.encode(errors="replace")
+    )
+    return no if no.fault.status == 400 else None
+
+
+def _final(no: Refusal, text: str) -> Fault:
+    """Return the fault of a refusal after which the same request is not sent again."""
+    if no.status != 405 and no.context()[0]:
+        return too_long(text).fault
+    return fail(400, text).fault
+
+
+def too_long(text: str) -> FaultError:
+    """Return the fault of a call that is longer than the model's context."""
+    e = fail(400, text)
+    e.fault.code, e.fault.agent_message = CONTEXT, "The conversation exceeds the model's context length."
+    return e
 
 
 def fail(status: int, text: str) -> FaultError:
@@ -154,24 +194,3 @@ def wrong_configuration(text: str) -> FaultError:
     e = fail(503, text)
     e.fault.retry_after_ms = 5000
     return e
-
-
-@dataclass(slots=True)
-class Limits:
-    """Limits are what refusals show of an upstream. They expire, since another version may be started."""
-
-    forget: float
-    unknown: dict[str, float]  # unknown parameters, with the time of the refusal
-    tops: int = 0  # largest top_logprobs of the upstream
-    tops_at: float = -1.0  # below 0: not known
-
-    def refuse(self, name: str, now: float) -> None:
-        if len(self.unknown) < 32:
-            self.unknown[name] = now
-
-    def refuses(self, now: float) -> list[str]:
-        self.unknown = {name: at for name, at in self.unknown.items() if now - at <= self.forget}
-        return sorted(self.unknown)
-
-    def most_tops(self, now: float) -> int | None:
-        return self.tops if 0 <= self.tops_at >= now - self.forget else None
