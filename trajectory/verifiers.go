@@ -50,7 +50,7 @@ func ToVerifiers(t *Rollout, result *schema.Result) *Verifiers {
 		Errors: []map[string]string{}, OK: true,
 	}
 	if result != nil {
-		out.of(result)
+		out.of(result, EndingOf(result, t.Calls))
 	}
 	w := newWhole(t)
 	at := map[*Call]int{} // the node of a call's answer
@@ -85,8 +85,9 @@ func finishOf(reason string) any {
 	return nil
 }
 
-func (v *Verifiers) of(r *schema.Result) {
-	v.Completed, v.Stop = true, string(r.Status)
+func (v *Verifiers) of(r *schema.Result, ended Ending) {
+	v.Completed, v.Stop, v.Timeout = true, stopCondition(r, ended), ended == EndTimeout
+	v.Info["ended"] = ended
 	v.Agent["config"] = map[string]any{"harness": map[string]any{"id": cmp.Or(r.Agent, "unknown"), "version": r.AgentVersion}}
 	for name, value := range r.Rewards {
 		v.Rewards[name] = map[string]any{"score": value, "weight": 0.0}
@@ -97,9 +98,30 @@ func (v *Verifiers) of(r *schema.Result) {
 	for name, value := range r.Metrics {
 		v.Metrics[name] = value
 	}
-	if f := r.Fault; f != nil {
-		v.OK, v.Timeout, v.Stop = false, f.Code == schema.CodeTimeout, f.Code
+	v.OK = ended != EndAgent && ended != EndFault
+	if f := r.Fault; f != nil && !v.OK {
 		v.Errors = append(v.Errors, map[string]string{"type": f.Code, "message": f.Error()})
+	}
+}
+
+// stopCondition returns the format's word for the end of a rollout. Its readers take
+// a trace for truncated by the names of verifiers' own limits.
+func stopCondition(r *schema.Result, ended Ending) string {
+	switch {
+	case ended == EndStop:
+		return "agent_completed"
+	case ended == EndTimeout:
+		return "agent_timeout"
+	case ended == EndContext:
+		return "max_total_tokens"
+	case ended == EndLength, ended == EndCap && r.Fault.Code == schema.CodeTokenCap:
+		return "max_output_tokens"
+	case ended == EndCap:
+		return "max_turns"
+	case r.Fault != nil:
+		return r.Fault.Code
+	default:
+		return string(r.Status)
 	}
 }
 

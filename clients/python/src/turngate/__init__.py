@@ -63,6 +63,7 @@ from .serving.handle import Handle, Output
 from .serving.open_calls import FaultError
 from .serving.tool import ToolUse
 from .tasks.task import Task
+from .trajectory.ending import ending
 from .trajectory.finding import Finding
 from .trajectory.reader import Rows, rows
 from .trajectory.recorded_call import Break, RecordedCall
@@ -133,6 +134,7 @@ __all__ = [
     "Verdict",
     "Verify",
     "VersionSpan",
+    "ending",
     "failure",
     "new_id",
     "rows",

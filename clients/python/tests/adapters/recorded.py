@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-# areal 1.0.4 from PyPI: areal/api/workflow_api.py, areal/api/io_struct.py, areal/api/cli_args.py.
+# areal 1.0.4 from PyPI: areal/api/workflow_api.py, areal/api/io_struct.py, areal/api/cli_args.py,
+# areal/infra/workflow_context.py, areal/utils/stats_tracker.py.
 
 
 class RolloutWorkflow(ABC):
@@ -40,13 +41,29 @@ class ModelResponse:
     stop_reason: str = "stop"  # length, stop, tool_calls or abort
 
 
+class Scalars:
+    """The statistics of a scope of areal."""
+
+    def __init__(self) -> None:
+        self.kept: list[dict[str, float]] = []
+
+    def scalar(self, **values: float) -> None:
+        self.kept.append(values)
+
+
+SCALARS: dict[str, Scalars] = {}
 AREAL_COLUMNS = {"input_ids", "loss_mask", "logprobs", "versions", "attention_mask", "rewards"}
 
 
 def areal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the used modules of areal importable."""
+    SCALARS.clear()
+    context, tracker = types.ModuleType("workflow_context"), types.ModuleType("stats_tracker")
+    context.__dict__["stat_scope"] = lambda: "rollout"
+    tracker.__dict__["get"] = lambda name="": SCALARS.setdefault(name, Scalars())
     for name, members in (
-        ("areal", {}),
+        ("areal", {"workflow_context": context}),
+        ("areal.utils", {"stats_tracker": tracker}),
         ("areal.api", {}),
         ("areal.api.io_struct", {"ModelRequest": ModelRequest}),
         ("areal.api.workflow_api", {"RolloutWorkflow": RolloutWorkflow}),

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import endings
 import pytest
 import recorded
 from recorded import GOOD
 from test_slime import read
 
 from conftest import Server
-from turngate import Task
 
 torch = pytest.importorskip("torch", reason="SKIPPED: torch is not installed; make adapters installs it")
 
 
 class Hyperparameters:
+    max_tokens = 4096
+
     def new(self, **more: Any) -> Hyperparameters:
         assert more == {"n_samples": 1}
         return self
@@ -27,11 +30,17 @@ class Hyperparameters:
 class Engine:
     def __init__(self) -> None:
         self.asked: list[recorded.ModelRequest] = []
+        self.way = "stop"
 
     async def agenerate(self, req: recorded.ModelRequest) -> recorded.ModelResponse:
         self.asked.append(req)
         n = len(self.asked)
-        return recorded.ModelResponse(req.input_ids, [GOOD, GOOD], [-0.5, -0.25], [n, n + 1], "stop")
+        if n > 1 and self.way in ("context", "agent"):
+            raise endings.RefusedError(endings.TOO_LONG if self.way == "context" else "top_p must be above 0")
+        if n > 1 and self.way == "timeout":
+            await asyncio.Event().wait()
+        end = "length" if n == 1 and self.way == "length" else "stop"
+        return recorded.ModelResponse(req.input_ids, [GOOD, GOOD], [-0.5, -0.25], [n, n + 1], end)
 
 
 @pytest.fixture
@@ -39,7 +48,7 @@ async def workflow(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     recorded.areal(monkeypatch)
     adapter = importlib.import_module("turngate.adapters.areal")
     workflow = adapter.TurngateWorkflow(
-        Hyperparameters(), recorded.Words(), lambda row: Task.load(row["task"]), url=server.url,
+        Hyperparameters(), recorded.Words(), lambda row: endings.task(row["task"], row.get("way", "stop")), url=server.url,
         creds=server.creds("trainer-alpha"), name="alpha", parse=read, sandbox="local",
     )  # fmt: skip
     assert issubclass(adapter.TurngateWorkflow, recorded.RolloutWorkflow)
@@ -71,3 +80,22 @@ async def test_an_episode_is_a_rollout(workflow: Any, tasks: Path) -> None:
 
 async def test_an_episode_without_a_reward_is_rejected(workflow: Any, tasks: Path) -> None:
     assert await workflow.arun_episode(Engine(), {"task": tasks / "broken-setup"}) is None
+
+
+@pytest.mark.parametrize("way", endings.WAYS)
+async def test_the_statistics_have_the_end_of_an_episode(workflow: Any, tasks: Path, way: str) -> None:
+    engine = Engine()
+    engine.way = way
+    out = await workflow.arun_episode(engine, {"task": tasks / "hello", "way": way})
+    assert way == "timeout" or (out is None) == (way == "fault")
+    [kept] = recorded.SCALARS["rollout"].kept
+    assert {name: kept[f"turngate/ended_{name}"] for name in endings.WAYS} == {n: float(n == way) for n in endings.WAYS}
+
+
+async def test_a_prompt_beyond_the_context(workflow: Any, tasks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hyperparameters, "max_tokens", 4)
+    engine = Engine()
+    assert await workflow.arun_episode(engine, {"task": tasks / "hello"}) is None
+    assert engine.asked == []
+    [kept] = recorded.SCALARS["rollout"].kept
+    assert kept["turngate/ended_context"] == 1

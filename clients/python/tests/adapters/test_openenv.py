@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import endings
 import pytest
 import scripted
 
@@ -151,6 +153,17 @@ def test_a_rollout_that_cannot_run_has_no_reward(
     verified = session.verify([])
     assert verified.env_reward is None
     assert "setup" in verified.artifacts["fault"]
+
+
+@pytest.mark.parametrize("way", endings.WAYS)
+def test_a_session_has_the_reason_of_its_end(
+    factories: functools.partial[TurngateSessionFactory], tasks: Path, way: str
+) -> None:
+    factory = factories(policy=functools.partial(endings.policy, way), task=functools.partial(endings.task, way=way))
+    session = factory.create(tasks / "hello")
+    with pytest.raises(TimeoutError) if way == "timeout" else contextlib.nullcontext():
+        session.wait_for_completion(60)
+    assert session.verify([]).artifacts["ended"] == way
 
 
 def test_a_factory_travels_to_another_process(server: Server) -> None:

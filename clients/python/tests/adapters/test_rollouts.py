@@ -42,9 +42,9 @@ def test_a_sample_within_lengths() -> None:
     sample = Sample([1, 2, 3], [4, 5, 6], [1, 0, 1], [-0.4, 0.0, -0.6], [7, -1, 8])
     assert sample.within(3, 3) == sample
     assert sample.within(2, 4) == Sample([1, 2], [3, 4, 5, 6], [0, 1, 0, 1], [0.0, -0.4, 0.0, -0.6], [-1, 7, -1, 8])
-    assert sample.within(3, 2) == Sample([1, 2, 3], [4, 5], [1, 0], [-0.4, 0.0], [7, -1], cut=True)
+    assert sample.within(3, 2) == Sample([1, 2, 3], [4, 5], [1, 0], [-0.4, 0.0], [7, -1])
     short = sample.within(1, 2)
-    assert short == Sample([1], [2, 3], [0, 0], [0.0, 0.0], [-1, -1], cut=True)
+    assert short == Sample([1], [2, 3], [0, 0], [0.0, 0.0], [-1, -1])
     assert (sample.trained, short.trained) == (2, 0)
 
 

@@ -15,6 +15,7 @@ from turngate.client.sync import SyncClient
 
 trl = pytest.importorskip("trl", reason="SKIPPED: trl is not installed; make adapters installs it")
 
+import endings  # noqa: E402
 import tiny  # noqa: E402
 import torch  # noqa: E402
 from datasets import Dataset  # noqa: E402
@@ -114,5 +115,60 @@ def test_rollouts_that_fail_have_no_reward(
     assert out["turngate_rows"] == [0, 1, 1, 1, 1, 1, 1, 1]  # the two equal prompts are one group
     assert out["env_mask"][0] == [0]
     assert out["prompt_ids"][1] == scripted.PROMPT
-    assert out["completion_ids"][1] == scripted.IDS[3:]
-    assert out["logprobs"][1] == scripted.LOGPROBS[3:]
+    assert out["completion_ids"][1] == [*scripted.IDS[3:], tokenizer.eos_token_id]  # or TRL took it for cut off
+    assert out["env_mask"][1] == [*scripted.MASK[3:], 0]
+    assert out["logprobs"][1] == [*scripted.LOGPROBS[3:], 0.0]
+
+
+def test_trl_counts_the_rollouts_that_were_cut_off(
+    client: SyncClient, model: Any, tokenizer: Any, tasks: Path, tmp_path: Path
+) -> None:
+    ways = {i: way for i, way in enumerate(endings.WAYS) if way not in ("timeout", "fault")}
+    eos = tokenizer.eos_token_id
+
+    def policy(call: Call) -> Reply:
+        second = call.messages[-1]["role"] == "tool"
+        way = ways.get(int(call.rollout[-1], 16), "stop")
+        if second and way in ("context", "agent"):
+            raise endings.RefusedError(endings.TOO_LONG if way == "context" else "top_p must be above 0")
+        reply = scripted.answer(call, "Hello, world!")
+        reply.completion_ids, reply.logprobs = [*reply.completion_ids, eos], [*reply.logprobs, -0.25]
+        reply.versions = []
+        if second:
+            reply.prompt_ids = [*scripted.PROMPT, *scripted.ACT, eos, *scripted.SEEN]
+        elif way == "length":
+            reply.finish_reason = "length"
+        return reply
+
+    outs: list[dict[str, Any]] = []
+    rollouts = RolloutFunc(client, lambda prompt: endings.task(Path(prompt), "stop"), policy, sandbox="local")
+
+    def kept(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        outs.append(rollouts(prompts, trainer))
+        return outs[-1]
+
+    trainer = train(client, model, tokenizer, tasks, tmp_path, kept, max_steps=1, mask_truncated_completions=True)
+    [out] = outs
+    assert out["turngate_ended"] == ["stop", "length", "context", "stop", "stop", "agent", "stop", "stop"]
+    assert [ids[-1] == eos for ids in out["completion_ids"]] == [
+        e not in ("length", "context") for e in out["turngate_ended"]
+    ]
+    assert [mask[-1] for mask in out["env_mask"]] == [1, 0, 0, 1, 1, 1, 1, 1]
+    [ratio] = [entry["completions/clipped_ratio"] for entry in trainer.state.log_history if "reward" in entry]
+    assert ratio == 2 / 8
+
+
+def test_a_prompt_beyond_the_context_of_the_trained_model(
+    client: SyncClient, tokenizer: Any, tasks: Path, tmp_path: Path
+) -> None:
+    model = tiny.model()
+    model.config.max_position_embeddings = 8
+    outs: list[dict[str, Any]] = []
+    rollouts = RolloutFunc(client, Task.load, TrainedModel(read), sandbox="local")
+
+    def kept(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        outs.append(rollouts(prompts, trainer))
+        return outs[-1]
+
+    train(client, model, tokenizer, tasks, tmp_path, kept, max_steps=1)
+    assert set(outs[0]["turngate_ended"]) == {"context"}

@@ -19,6 +19,7 @@ from turngate.client.sync import SyncClient
 
 pytest.importorskip("trl", reason="SKIPPED: trl is not installed; make adapters installs it")
 
+import endings
 import tiny
 import torch
 from datasets import Dataset
@@ -28,6 +29,7 @@ from trl.experimental.async_grpo.openenv_harness import HarnessRolloutWorker
 from turngate.adapters.openenv import TurngateSessionFactory
 from turngate.adapters.rollouts import Episode
 from turngate.adapters.trl_async import RolloutWorker, _samples
+from turngate.trajectory.ending import TRUNCATED
 
 
 class Scripted:
@@ -172,7 +174,27 @@ def test_samples_of_rollouts_without_a_reward_are_left_out(client: SyncClient, t
     worker.check_health(60)
     worker.stop()
     assert metrics["rollout/unknown_rewards"] == (2, 2)
+    assert metrics["completions/clipped_ratio"] == (0, 2)
+    assert metrics["rollout/ended_stop"] == (2, 2)
     assert worker.rollout_buffer.empty()
+
+
+@pytest.mark.parametrize("way", endings.WAYS)
+def test_the_metrics_of_a_group_have_the_ends_of_its_rollouts(client: SyncClient, tasks: Path, way: str) -> None:
+    worker = RolloutWorker(
+        client,
+        [tasks / "hello"],
+        lambda path: endings.task(path, way),
+        endings.policy(way),
+        num_generations=1,
+        groups=1,
+        sandbox="local",
+    )
+    worker.start()
+    metrics = worker.metrics_queue.get(timeout=60)
+    worker.stop()
+    assert metrics["completions/clipped_ratio"] == (int(way in TRUNCATED), 1)
+    assert [name for name in endings.WAYS if metrics[f"rollout/ended_{name}"] == (1, 1)] == [way]
 
 
 class OneRow(Rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import sys
@@ -10,11 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import endings
 import pytest
 import scripted
 
 from conftest import Server
-from turngate import Task
 
 pytest.importorskip("verifiers", reason="SKIPPED: verifiers is not installed; .ci/run and make adapters install it")
 
@@ -30,6 +31,7 @@ from turngate.adapters.verifiers import TurngateConfig, TurngateHarness
 
 class HarborData(TaskData):
     directory: str = ""
+    way: str = "stop"
 
 
 class HarborTask(VerifiersTask[HarborData]):
@@ -38,7 +40,7 @@ class HarborTask(VerifiersTask[HarborData]):
 
 class OfDirectory(TurngateHarness):
     def task(self, data: TaskData) -> Any:
-        return Task.load(data.directory) if isinstance(data, HarborData) else super().task(data)
+        return endings.task(Path(data.directory), data.way) if isinstance(data, HarborData) else super().task(data)
 
 
 @pytest.fixture
@@ -54,35 +56,47 @@ def module(monkeypatch: pytest.MonkeyPatch) -> str:
 async def engine() -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
     """An engine with OpenAI's API that solves the hello task."""
     asked: list[dict[str, Any]] = []
+    over = asyncio.Event()
 
     async def answer(request: web.Request) -> web.Response:
         body = await request.json()
         asked.append(body)
-        done = body["messages"][-1]["role"] == "tool"
+        done, way = body["messages"][-1]["role"] == "tool", request.match_info.get("way")
+        if done and way in ("context", "agent"):
+            text = endings.TOO_LONG if way == "context" else "top_p must be above 0"
+            return web.json_response({"error": {"message": text, "type": "BadRequestError"}}, status=400)
+        if done and way == "timeout":
+            await over.wait()
         message = {"role": "assistant", "content": "Done."} if done else scripted.act("Hello, world!")
-        choice = {"index": 0, "message": message, "finish_reason": "stop" if done else "tool_calls"}
+        end = "stop" if done else "length" if way == "length" else "tool_calls"
+        choice = {"index": 0, "message": message, "finish_reason": end}
         usage = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
         return web.json_response({"id": "1", "object": "chat.completion", "created": 1, "model": "m",
                                   "choices": [choice], "usage": usage})  # fmt: skip
 
     app = web.Application()
     app.router.add_post("/v1/chat/completions", answer)
+    app.router.add_post("/{way}/v1/chat/completions", answer)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = site._server.sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}/v1", asked
+    yield f"http://127.0.0.1:{port}", asked
+    over.set()
     await runner.cleanup()
+
+
+def agent_of(server: Server, module: str, url: str) -> Agent:
+    return Agent(AgentConfig(
+        harness={"id": module, "url": server.url, "creds": server.creds("trainer-alpha"), "trainer": "alpha", "sandbox": "local"},
+        runtime=SubprocessConfig(), model="m", client=EvalClientConfig(base_url=url, api_key_var="NONE"),
+    ))  # fmt: skip
 
 
 @pytest.fixture
 async def agent(server: Server, module: str, engine: tuple[str, Any]) -> AsyncIterator[Agent]:
-    config = AgentConfig(
-        harness={"id": module, "url": server.url, "creds": server.creds("trainer-alpha"), "trainer": "alpha", "sandbox": "local"},
-        runtime=SubprocessConfig(), model="m", client=EvalClientConfig(base_url=engine[0], api_key_var="NONE"),
-    )  # fmt: skip
-    agent = Agent(config)
+    agent = agent_of(server, module, f"{engine[0]}/v1")
     yield agent
     await agent.harness.aclose()
 
@@ -101,6 +115,30 @@ async def test_a_rollout_is_a_trace(agent: Agent, tasks: Path, engine: tuple[str
     assert roles[-3:] == ["assistant", "tool", "assistant"]
     assert all("stream" not in body and body["model"] == "m" for body in engine[1])
     json.dumps(trace.model_dump(mode="json"))
+
+
+CONDITIONS = {
+    "stop": "agent_completed", "length": "max_output_tokens", "context": "max_total_tokens", "cap": "max_turns",
+    "timeout": "agent_timeout", "agent": "provider_error", "fault": "sandbox_error",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", endings.WAYS)
+async def test_a_trace_has_the_condition_of_its_end(
+    server: Server, module: str, engine: tuple[str, Any], tasks: Path, way: str
+) -> None:
+    agent = agent_of(server, module, f"{engine[0]}/{way}/v1")
+    row = HarborData(idx=0, prompt="hello", directory=str(tasks / "hello"), way=way)
+    trace = await agent.run(HarborTask(row))
+    await agent.harness.aclose()
+    assert trace.stop_condition == CONDITIONS[way], trace.errors
+    assert trace.info["turngate"]["ended"] == way
+    assert trace.ok == (way not in ("agent", "fault")), trace.errors
+    assert trace.is_truncated == (way in ("length", "context", "cap"))
+    assert trace.is_timeout == (way == "timeout")
+    assert way in ("timeout", "agent") or trace.reward == (0.0 if way == "fault" else 1.0)
+    if way == "context":
+        assert len(engine[1]) == 2  # the refused call is not sent again
 
 
 async def test_a_limit_of_verifiers_ends_the_agent(agent: Agent, tasks: Path) -> None:

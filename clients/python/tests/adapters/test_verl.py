@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import shutil
 from collections.abc import AsyncIterator
@@ -12,10 +13,11 @@ import pytest
 import scripted
 
 from conftest import Server
-from turngate import Call, InvalidError, Task, TaskError
+from turngate import Call, InvalidError, Request, Task, TaskError
 
 pytest.importorskip("verl", reason="SKIPPED: verl is not installed; make adapters installs it")
 
+import endings
 import tiny
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, DictConfigWrap
@@ -37,8 +39,8 @@ class OfDirectory(TurngateAgentLoop):
     def parse(self, text: str, call: Call) -> dict[str, Any]:
         return read(text, call)
 
-    def task(self, row: dict[str, Any]) -> Task:
-        return Task.load(row["extra_info"]["task"])
+    def task(self, row: dict[str, Any]) -> Task | Request:
+        return endings.task(Path(row["extra_info"]["task"]), row["extra_info"].get("way", "stop"))
 
 
 class Servers:
@@ -46,11 +48,22 @@ class Servers:
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
+        self.way = "stop"
 
     async def generate(self, request_id: str, **named: Any) -> TokenOutput:
         inspect.signature(LLMServerClient.generate).bind(self, request_id, **named)
         self.asked.append({"request_id": request_id, **named})
-        return TokenOutput(token_ids=[GOOD], log_probs=[-0.5], extra_fields={"global_steps": len(self.asked)})
+        first = len(self.asked) == 1
+        if self.way == "context" and not first:
+            raise ValueError("Prompt length (30) exceeds the model's maximum context length (20).")
+        if self.way == "agent" and not first:
+            raise endings.RefusedError("top_p must be above 0")
+        if self.way == "timeout" and not first:
+            await asyncio.Event().wait()
+        n = named["sampling_params"]["max_tokens"] if self.way == "length" and first else 1
+        # verl's vLLM server calls an answer of the largest length completed, too.
+        return TokenOutput(token_ids=[GOOD] * n, log_probs=[-0.5] * n, stop_reason="completed",
+                           extra_fields={"global_steps": len(self.asked)})  # fmt: skip
 
 
 def loop_of(servers: Servers, server: Server, creds: str, prompt: int = 2048, response: int = 64) -> OfDirectory:
@@ -100,6 +113,7 @@ async def test_a_prompt_longer_than_its_part(server: Server, tasks: Path, caplog
         assert outs[-1].prompt_ids == servers.asked[0]["prompt_ids"][:16]
         assert (outs[-1].prompt_ids + outs[-1].response_ids)[: 16 + 8] == servers.asked[0]["prompt_ids"][: 16 + 8]
     long, short = outs
+    assert (long.extra_fields["turngate_ended"], short.extra_fields["turngate_ended"]) == ("stop", "length")
     assert (sum(long.response_mask), long.reward_score, long.extra_fields["turngate_left_out"]) == (2, 1.0, 0)
     assert (sum(short.response_mask), short.reward_score, short.extra_fields["turngate_left_out"]) == (0, None, 2)
     assert len(short.response_ids) == 8
@@ -110,6 +124,24 @@ async def test_a_loop_without_a_row_trains_nothing(made: tuple[OfDirectory, Serv
     out = await made[0].run({}, raw_prompt=[], extra_info={"task": str(tasks / "broken-setup")})
     assert out.response_mask == [0]
     assert out.reward_score is None
+
+
+@pytest.mark.parametrize("way", endings.WAYS)
+async def test_a_row_has_the_reason_of_its_end(made: tuple[OfDirectory, Servers], tasks: Path, way: str) -> None:
+    loop, servers = made
+    servers.way = way
+    info = {"task": str(tasks / "hello"), "way": way}
+    out = await loop.run({"max_tokens": 4}, raw_prompt=[], extra_info=info)
+    assert out.extra_fields["turngate_ended"] == way
+    assert way == "timeout" or out.reward_score == (None if way == "fault" else 1.0)
+
+
+async def test_the_largest_length_of_an_answer(made: tuple[OfDirectory, Servers]) -> None:
+    loop, _ = made  # prompt_length 2048, response_length 64
+    assert loop._bound({"max_tokens": 8}, [1] * 10) == 8
+    assert loop._bound({}, [1] * 10) == 64
+    assert loop._bound({}, [1] * 2100) == 12
+    assert loop._bound({}, [1] * 3000) == 1
 
 
 async def test_a_row_after_a_failed_connect_connects_again(server: Server, tmp_path: Path) -> None:

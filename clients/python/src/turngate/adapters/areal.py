@@ -9,10 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from areal import workflow_context
 from areal.api.io_struct import ModelRequest
 from areal.api.workflow_api import RolloutWorkflow
+from areal.utils import stats_tracker
 
 from ..serving.call import Call
+from ..serving.refusal import too_long
+from ..trajectory.ending import ENDINGS
 from .chat import Chat, Parse
 from .engine import Generated, policy
 from .rollouts import Connection, ConnectionOptions, ToTask
@@ -25,7 +29,8 @@ class TurngateWorkflow(RolloutWorkflow):
     """TurngateWorkflow runs a rollout for each row. AReaL's engine answers its model calls.
 
     Each row of a rollout is one sequence of the batch. An episode without a row, or with an unknown reward, is
-    rejected.
+    rejected. AReaL's batch has no word for the end of a rollout: its statistics turngate/ended_… have the shares of the
+    reasons.
     """
 
     def __init__(
@@ -57,13 +62,16 @@ class TurngateWorkflow(RolloutWorkflow):
             request = ModelRequest(
                 rid=str(call.key), input_ids=prompt, gconfig=self._gconfig.new(n_samples=1), tokenizer=self._tokenizer
             )
+            context = self._gconfig.max_tokens
+            if len(prompt) >= context:  # AReaL's client keeps no words of an engine's refusal
+                raise too_long(f"the prompt has {len(prompt)} tokens, and gconfig.max_tokens is {context}")
             out = await engine.agenerate(request)
-            return Generated(
-                out.output_tokens, out.output_logprobs, out.output_versions, cut=out.stop_reason == "length"
-            )
+            return Generated(out.output_tokens, out.output_logprobs, out.output_versions, out.stop_reason)
 
         rollouts = await self._connection.rollouts()
         episode = await rollouts.run(data, policy(self._chat, ask))
+        stats = {f"turngate/ended_{name}": float(name == episode.ended) for name in ENDINGS}
+        stats_tracker.get(workflow_context.stat_scope()).scalar(**stats)
         rows = [row for row in episode.rows if 1 in row.loss_mask]
         if not rows or episode.reward is None:
             return None

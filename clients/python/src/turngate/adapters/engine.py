@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..schema import Reply
 from ..serving.call import Call
 from ..serving.policy import Policy
+from ..serving.refusal import aborted
 from .chat import Chat
 
 
@@ -21,8 +22,8 @@ class Generated:
     """One per token; empty if they are not known."""
     version: str | int | Sequence[int] | None = None
     """Version of the policy, or one for each token."""
-    cut: bool = False
-    """The answer reached the limit of its length."""
+    end: str = "stop"
+    """Why it ended, in the engine's word: length, at its largest length; abort or aborted, by the engine."""
 
 
 def policy(chat: Chat, generate: Callable[[Call, list[int]], Awaitable[Generated]]) -> Policy:
@@ -31,6 +32,8 @@ def policy(chat: Chat, generate: Callable[[Call, list[int]], Awaitable[Generated
     async def answer(call: Call) -> Reply:
         prompt = chat.prompt_ids(call)
         made = await generate(call, prompt)
-        return chat.reply(call, prompt, made.ids, made.logprobs, version=made.version, cut=made.cut)
+        if made.end in ("abort", "aborted"):
+            raise aborted()
+        return chat.reply(call, prompt, made.ids, made.logprobs, version=made.version, cut=made.end == "length")
 
     return answer

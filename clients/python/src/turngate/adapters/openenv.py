@@ -79,6 +79,7 @@ class TurngateSession(ResourceSession):
         """Return the reward of the task's own verifier; None if it is not known."""
         result = self.episode.result
         artifacts: dict[str, Any] = {"rollout": result.id, "status": result.status, "attempt": result.attempt}
+        artifacts["ended"] = self.episode.ended
         if result.fault is not None:
             artifacts["fault"] = f"{result.fault.code}: {result.fault.message}"
         metrics = dict(result.rewards | result.metrics)

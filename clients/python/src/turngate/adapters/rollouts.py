@@ -18,6 +18,7 @@ from ..serving.policy import Policy, answers
 from ..serving.threads import Threads
 from ..tasks.task import Task
 from ..trajectory import transcript
+from ..trajectory.ending import Ending, ending
 from ..trajectory.reader import Rows, rows
 from ..trajectory.row import Row
 from ..wire.cancelling import cancelled
@@ -44,6 +45,11 @@ class Episode:
     def reward(self) -> float | None:
         """The reward; None if it is not known, which is not 0."""
         return self.result.reward
+
+    @property
+    def ended(self) -> Ending:
+        """Why it ended."""
+        return ending(self.result, self.rows.calls)
 
     @property
     def messages(self) -> list[Any]:
@@ -98,8 +104,6 @@ class Sample:
     logprobs: list[float]
     versions: list[int]
     """Policy versions; -1 on context and where they are not known."""
-    cut: bool = False
-    """The last answer reached its largest number of tokens, or the end of the context."""
 
     @classmethod
     def of(cls, row: Row) -> Sample:
@@ -111,13 +115,22 @@ class Sample:
             mask=row.loss_mask[at:].tolist(),
             logprobs=row.logprobs[at:].tolist(),
             versions=row.versions[at:].tolist(),
-            cut=row.calls[-1].finish_reason == "length",
         )
 
     @property
     def trained(self) -> int:
         """The number of the model's tokens."""
         return sum(self.mask)
+
+    def with_context(self, token: int) -> Sample:
+        """Return the sample with a further token of the response, on which nothing is trained."""
+        return Sample(
+            prompt_ids=self.prompt_ids,
+            response_ids=[*self.response_ids, token],
+            mask=[*self.mask, 0],
+            logprobs=[*self.logprobs, 0.0],
+            versions=[*self.versions, -1],
+        )
 
     def within(self, prompt: int, response: int) -> Sample:
         """Return the sample with at most so many tokens in its two parts: the rest of a longer prompt is context at
@@ -131,7 +144,6 @@ class Sample:
             mask=[*[0] * none, *self.mask][:response],
             logprobs=[*[0.0] * none, *self.logprobs][:response],
             versions=[*[-1] * none, *self.versions][:response],
-            cut=self.cut or none + len(self.response_ids) > response,
         )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from skyrl.train.generators.base import GeneratorInput, GeneratorInterface, GeneratorOutput
 
 from ..serving.call import Call
+from ..trajectory.ending import ENDINGS, TRUNCATED
 from .chat import Chat, Parse
 from .engine import Generated, policy
 from .rollouts import Connection, ConnectionOptions, Episode, Sample, ToTask
@@ -27,7 +28,8 @@ class TurngateGenerator(GeneratorInterface):
     SkyRL's engines answer the model calls.
 
     A trajectory is the row with the most tokens of the model. A rollout without a row, or with an unknown reward, is
-    masked; its reward is then the mean of its prompt's other rollouts, which leaves their mean as it is.
+    masked; its reward is then the mean of its prompt's other rollouts, which leaves their mean as it is. One that was
+    cut off has the stop reason length, one that failed error.
     """
 
     def __init__(
@@ -66,9 +68,7 @@ class TurngateGenerator(GeneratorInterface):
                 }
             )
             logprobs = out.get("response_logprobs")
-            return Generated(
-                out["response_ids"][0], logprobs[0] if logprobs else (), cut=out["stop_reasons"][0] == "length"
-            )
+            return Generated(out["response_ids"][0], logprobs[0] if logprobs else (), end=out["stop_reasons"][0])
 
         extras = input_batch.get("env_extras") or [{} for _ in input_batch["prompts"]]
         rows = [{"prompt": p, **e} for p, e in zip(input_batch["prompts"], extras, strict=True)]
@@ -88,10 +88,11 @@ class TurngateGenerator(GeneratorInterface):
             response_ids=[s.response_ids for s in samples],
             rewards=_rewards(episodes, names),
             loss_masks=[s.mask for s in samples],
-            stop_reasons=[("length" if s.cut else "stop") if 1 in s.mask else "error" for s in samples],
+            stop_reasons=[_stop_reason(e, s) for e, s in zip(episodes, samples, strict=True)],
             rollout_metrics={
                 "turngate/unknown_rewards": sum(e.reward is None for e in episodes),
                 "turngate/tokens_left_out": sum(e.left_out for e in episodes),
+                **{f"turngate/ended_{name}": sum(e.ended == name for e in episodes) for name in ENDINGS},
             },
             rollout_logprobs=[s.logprobs for s in samples],
             trajectory_ids=ids,
@@ -109,6 +110,13 @@ class TurngateGenerator(GeneratorInterface):
         if episode.reward is None:
             sample.mask = [0] * len(sample.mask)
         return sample
+
+
+def _stop_reason(episode: Episode, sample: Sample) -> str:
+    """Return SkyRL's word: its overlong filter leaves out all trajectories but those with stop."""
+    if episode.ended in TRUNCATED:
+        return "length"
+    return "stop" if episode.ended == "stop" and 1 in sample.mask else "error"
 
 
 def _rewards(episodes: Sequence[Episode], names: Sequence[str]) -> list[float]:

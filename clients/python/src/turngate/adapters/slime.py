@@ -7,13 +7,14 @@ generate = Generate(lambda sample: Task.load(sample.metadata["task"]), creds="tr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from ..schema import Fault
 from ..serving.call import Call
-from ..serving.open_calls import FaultError
+from ..serving.refusal import Refusal, fail, refused
+from ..trajectory.ending import TRUNCATED, Ending
 from .chat import Chat, Parse, Tokenizer
 from .engine import Generated, policy
 from .rollouts import Connection, ConnectionOptions, Sample, ToTask
@@ -21,12 +22,20 @@ from .rollouts import Connection, ConnectionOptions, Sample, ToTask
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+_STATUSES: Mapping[Ending, str] = {
+    "stop": "COMPLETED",
+    **dict.fromkeys(TRUNCATED, "TRUNCATED"),
+    "agent": "FAILED",
+    "fault": "FAILED",
+}
+
 
 class Generate:
     """Generate runs a rollout for each sample. The SGLang router of slime answers its model calls.
 
-    It fills the sample with the row with the most tokens of the model. A sample without a row is failed and removed
-    from the loss. slime asks its reward model where the reward is not known.
+    It fills the sample with the row with the most tokens of the model. A sample without a row, or of a rollout that
+    failed, is removed from the loss. A rollout that was cut off is truncated; metadata["turngate_ended"] says how.
+    slime asks its reward model where the reward is not known.
     """
 
     def __init__(
@@ -56,40 +65,49 @@ class Generate:
         url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
         seen: list[str] = []
 
-        async def ask(call: Call, prompt: list[int]) -> Generated:
-            body = {"input_ids": prompt, "sampling_params": sampling_params, "return_logprob": True}
+        async def send(call: Call, prompt: list[int], sampling: dict[str, Any]) -> httpx.Response:
+            body = {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True}
             try:
                 answer = await http.post(url, json=body, headers={"X-SMG-Routing-Key": call.rollout})
-                answer.raise_for_status()
             except httpx.HTTPError as e:
-                text = f"{type(e).__name__}: {e}"
-                raise FaultError(Fault(stage="call", code="upstream", status=503, message=text)) from e
+                raise fail(503, f"{type(e).__name__}: {e}") from e
+            if answer.status_code != 200:
+                raise refused(answer.status_code, answer.reason_phrase, answer.headers, answer.content)
+            return answer
+
+        async def ask(call: Call, prompt: list[int]) -> Generated:
+            try:
+                answer = await send(call, prompt, sampling_params)
+            except Refusal as no:
+                room = no.room()
+                if not room:
+                    raise
+                answer = await send(call, prompt, {**sampling_params, "max_new_tokens": room})
             meta = answer.json()["meta_info"]
             made = meta.get("output_token_logprobs") or []
             version = meta.get("weight_version")
             if version is not None and version not in seen:
                 seen.append(version)
-            end = meta["finish_reason"]["type"]
-            if end == "abort":
-                raise FaultError(Fault(stage="call", code="aborted", status=503, message="the engine aborted it"))
-            return Generated([int(t[1]) for t in made], [float(t[0]) for t in made], version, cut=end == "length")
+            ids, logprobs = [int(t[1]) for t in made], [float(t[0]) for t in made]
+            return Generated(ids, logprobs, version, meta["finish_reason"]["type"])
 
         rollouts = await self._connection.rollouts()
         episode = await rollouts.run(sample, policy(Chat(tokenizer, self._parse), ask))
         row = episode.main
-        status = type(sample).Status
+        ended = episode.ended
+        status = _STATUSES[ended]
         if row is None:
             row = Sample([tokenizer.eos_token_id], [tokenizer.eos_token_id], [0], [0.0], [-1])
-            sample.remove_sample = True
+            status = "FAILED" if status == "COMPLETED" else status
+        sample.remove_sample = 1 not in row.mask or ended == "fault"
         sample.tokens = [*row.prompt_ids, *row.response_ids]
         sample.response = tokenizer.decode(row.response_ids)
         sample.response_length = len(row.response_ids)
         sample.loss_mask, sample.rollout_log_probs = row.mask, row.logprobs
         sample.reward, sample.weight_versions = episode.reward, seen
-        added = {"turngate_rollout": episode.result.id, "turngate_left_out": episode.left_out}
+        added = {"turngate_rollout": episode.result.id, "turngate_ended": ended, "turngate_left_out": episode.left_out}
         sample.metadata = {**sample.metadata, **added}
-        ended = status.TRUNCATED if row.cut else status.COMPLETED
-        sample.status = ended if 1 in row.mask else status.FAILED
+        sample.status = type(sample).Status[status]
         return sample
 
     async def aclose(self) -> None:

@@ -20,6 +20,8 @@ from ..client.sync import SyncClient
 from ..schema import Reply
 from ..serving.call import Call
 from ..serving.policy import Policy
+from ..serving.refusal import too_long
+from ..trajectory.ending import TRUNCATED
 from .chat import Chat, Parse
 from .rollouts import Episode, Rollouts, Sample, ToTask
 
@@ -53,6 +55,9 @@ class TrainedModel:
     def _generate(self, prompt: list[int]) -> tuple[list[int], list[float]]:
         trainer = self.trainer
         model = trainer.accelerator.unwrap_model(trainer.model)
+        context = getattr(model.config, "max_position_embeddings", None)
+        if context and len(prompt) >= context:
+            raise too_long(f"the prompt has {len(prompt)} tokens, and the model's context {context}")
         config = copy.deepcopy(trainer.generation_config)
         config.return_dict_in_generate = config.output_logits = True
         training = model.training
@@ -75,7 +80,9 @@ class RolloutFunc:
     """RolloutFunc is a rollout_func of GRPOTrainer: equal prompts beside each other become one group of rollouts.
 
     It returns one row per rollout: the one with the most tokens of the model. A rollout without rows has one masked
-    token. turngate_reward is None where the reward is not known.
+    token. turngate_reward is None where the reward is not known, and turngate_ended says why the rollout ended.
+    TRL takes a completion for whole if it ends with a token that ends answers: one masked token is added where this
+    says otherwise than the rollout.
     """
 
     def __init__(self, client: SyncClient, task: ToTask, policy: Policy | None = None, **options: Any) -> None:
@@ -97,22 +104,30 @@ class RolloutFunc:
             self._policy.trainer = trainer
         groups = [(prompt, len(list(same))) for prompt, same in itertools.groupby(prompts)]
         episodes = [e for group in self._client._run(self._rollouts.groups(groups)) for e in group]
-        end = int(trainer.eos_token_ids[0])
-        samples = [_sample(e, end) for e in episodes]
+        ends = [int(i) for i in trainer.eos_token_ids]
+        samples = [_sample(e, ends, getattr(trainer.processing_class, "pad_token_id", None)) for e in episodes]
         return {
             "prompt_ids": [s.prompt_ids for s in samples],
             "completion_ids": [s.response_ids for s in samples],
             "logprobs": [s.logprobs for s in samples],
             "env_mask": [s.mask for s in samples],
             "turngate_reward": [e.reward for e in episodes],
+            "turngate_ended": [e.ended for e in episodes],
             "turngate_rollout": [e.result.id for e in episodes],
             "turngate_rows": [len(e.rows) for e in episodes],
             "turngate_left_out": [e.left_out for e in episodes],
         }
 
 
-def _sample(episode: Episode, end: int) -> Sample:
-    return episode.main or Sample([end], [end], [0], [0.0], [-1])
+def _sample(episode: Episode, ends: list[int], pad: int | None) -> Sample:
+    sample = episode.main or Sample([ends[0]], [ends[0]], [0], [0.0], [-1])
+    ids, whole = sample.response_ids, episode.ended not in TRUNCATED
+    if (ids[-1] in (*ends, pad)) != whole:
+        others = (i for i in [*sample.prompt_ids, *ids] if i not in (*ends, pad))
+        mark = ends[0] if whole else next(others, None)
+        if mark is not None:
+            sample = sample.with_context(mark)
+    return sample
 
 
 def reward(turngate_reward: Sequence[float | None], **_: Any) -> list[float | None]:

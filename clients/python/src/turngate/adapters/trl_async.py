@@ -19,6 +19,7 @@ from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
 from ..client.sync import SyncClient
 from ..serving.policy import Policy
+from ..trajectory.ending import ENDINGS, TRUNCATED
 from ..wire.cancelling import cancelled
 from ..wire.link import log
 from .rollouts import Episode, Rollouts, ToTask
@@ -31,7 +32,8 @@ class RolloutWorker:
     """RolloutWorker has TRL's RolloutWorkerProtocol: it runs groups of rollouts over and over while the trainer trains.
 
     A sample's advantage is its reward's distance from the mean of its group in standard deviations. Each row of a
-    rollout is a sample with the rollout's advantage. Rollouts without a known reward give no samples.
+    rollout is a sample with the rollout's advantage. Rollouts without a known reward give no samples. The metric
+    completions/clipped_ratio counts the rollouts that were cut off, rollout/ended_… all by the reasons of their ends.
     """
 
     rollout_buffer: queue.Queue[RolloutSample]
@@ -148,7 +150,13 @@ class RolloutWorker:
                 except queue.Full:
                     await asyncio.sleep(_TRY_EVERY)
         unknown = sum(e.reward is None for e in episodes)
-        metrics = {"rollout/group_s": time.monotonic() - began, "rollout/unknown_rewards": (unknown, len(episodes))}
+        cut = sum(e.ended in TRUNCATED for e in episodes)
+        metrics = {
+            "rollout/group_s": time.monotonic() - began,
+            "rollout/unknown_rewards": (unknown, len(episodes)),
+            "completions/clipped_ratio": (cut, len(episodes)),
+            **{f"rollout/ended_{name}": (sum(e.ended == name for e in episodes), len(episodes)) for name in ENDINGS},
+        }
         try:
             self.metrics_queue.put_nowait(metrics)
         except queue.Full:

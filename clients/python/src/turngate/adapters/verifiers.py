@@ -27,11 +27,12 @@ from verifiers.v1.trace import Trace
 
 from .. import schema
 from ..client.client import Client
-from ..schema import Fault, Reply, Request, Result, Usage
+from ..schema import Fault, Reply, Request, Usage
 from ..serving.call import Call
-from ..serving.open_calls import FaultError
+from ..serving.refusal import CONTEXT, fail, refused
 from ..tasks.task import Task
-from .rollouts import Connection, ConnectionOptions
+from ..trajectory.ending import Ending
+from .rollouts import Connection, ConnectionOptions, Episode
 
 _STATUSES = (400, 409, 410, 413, 425, 429)
 _STREAMING = ("stream", "stream_options")
@@ -57,7 +58,8 @@ class TurngateHarness(Harness[TurngateConfig]):
     """TurngateHarness runs a rollout for each launch. Its model calls go to verifiers' endpoint, which records them.
 
     The agent works in turngate's sandbox; the runtime of verifiers stays empty. The reward and the metrics of the
-    task's own verifier become the trace's, with the name "turngate".
+    task's own verifier become the trace's, with the name "turngate". A rollout that was cut off stops the trace with
+    the name of verifiers' limit of the same kind, so that it is truncated.
     """
 
     APPENDS_SYSTEM_PROMPT = True
@@ -101,15 +103,17 @@ class TurngateHarness(Harness[TurngateConfig]):
                 return await _ask(http, ctx.model, call)
 
             episode = await rollouts.run(data, policy)
-        return await self._ended(rollouts.client, trace, episode.result)
+        return await self._ended(rollouts.client, trace, episode)
 
     async def aclose(self) -> None:
         """Close the connection. A later launch opens another one."""
         await self._connection.close()
 
-    async def _ended(self, client: Client, trace: Trace, result: Result) -> ProgramResult:
+    async def _ended(self, client: Client, trace: Trace, episode: Episode) -> ProgramResult:
+        result, ended = episode.result, episode.ended
         trace.info["turngate"] = {
-            "rollout": result.id, "attempt": result.attempt, "status": result.status, "worker": result.worker
+            "rollout": result.id, "attempt": result.attempt, "status": result.status, "worker": result.worker,
+            "ended": ended,
         }  # fmt: skip
         if result.reward is not None:
             trace.record_reward("turngate", result.reward)
@@ -120,12 +124,28 @@ class TurngateHarness(Harness[TurngateConfig]):
             for name in ("agent.stdout.log", "agent.stderr.log")
         ]
         fault = result.fault
-        if fault is not None and fault.who != "agent":
-            raise SandboxError(f"rollout {result.id}: {fault.code}: {fault.message}")
+        text = f"{fault.code}: {fault.message}" if fault is not None else result.status
+        if ended == "fault":
+            raise SandboxError(f"rollout {result.id}: {text}")
+        _stop(trace, ended, fault)
         code = result.exit.code if result.exit is not None else 1
-        if fault is not None:
-            code, err = code or 1, f"{err}\n{fault.code}: {fault.message}"
+        if ended == "agent":
+            code, err = code or 1, f"{err}\n{text}"
         return ProgramResult(code, out, err)
+
+
+def _stop(trace: Trace, ended: Ending, fault: Fault | None) -> None:
+    """Stop the trace of a rollout that was cut off, with the name of verifiers' limit of the same kind."""
+    if trace.stop_condition is not None:  # a limit of verifiers itself ended the agent
+        return
+    if ended == "timeout":
+        trace.record_timeout("agent")
+    elif ended == "cap" and fault is not None and fault.code != "token_cap":
+        trace.stop("max_turns")
+    elif ended in ("cap", "length"):
+        trace.stop("max_output_tokens")
+    elif ended == "context":
+        trace.stop("max_total_tokens")
 
 
 async def _ask(http: httpx.AsyncClient, model: str, call: Call) -> Reply:
@@ -136,10 +156,13 @@ async def _ask(http: httpx.AsyncClient, model: str, call: Call) -> Reply:
     try:
         answer = await http.post("/chat/completions", json=body)
     except httpx.HTTPError as e:
-        raise FaultError(Fault(stage="call", code="upstream", status=503, message=f"{type(e).__name__}: {e}")) from e
+        raise fail(503, f"{type(e).__name__}: {e}") from e
     if answer.status_code != 200:
-        status = answer.status_code if answer.status_code in _STATUSES or answer.status_code >= 500 else 400
-        raise FaultError(Fault(stage="call", code="refused", status=status, message=answer.text[:4096]))
+        no = refused(answer.status_code, answer.reason_phrase, answer.headers, answer.content)
+        if no.fault.code != CONTEXT:  # verifiers relays refusals of its engine, which nobody mends while a call waits
+            status = answer.status_code if answer.status_code in _STATUSES or answer.status_code >= 500 else 400
+            no.fault = Fault(stage="call", code="refused", status=status, message=answer.text[:4096])
+        raise no
     said = answer.json()
     choice, usage = said["choices"][0], said.get("usage") or {}
     message = {name: value for name, value in choice["message"].items() if value is not None or name == "content"}

@@ -36,7 +36,8 @@ class TurngateAgentLoop(AgentLoopBase):
     Each process of agent loops is a trainer, so actor_rollout_ref.rollout.agent.num_workers is 1, or each has
     credentials of its own. The loop returns the row with the most tokens of the model, within prompt_length and
     response_length: the rest of a longer prompt is context at the beginning of the response. Tokens of the model
-    that do not fit are logged and counted in turngate_left_out, and a row without any has no reward.
+    that do not fit are logged and counted in turngate_left_out, and a row without any has no reward. turngate_ended
+    says why the rollout ended, since verl has no word for it.
     """
 
     _open: ClassVar[dict[tuple[Any, ...], Connection]] = {}  # verl makes a loop for each row
@@ -84,8 +85,10 @@ class TurngateAgentLoop(AgentLoopBase):
             step = out.extra_fields.get("global_steps")
             if step is not None:
                 versions.append(int(step))
-            limit = sampling_params.get("max_tokens")
-            return Generated(out.token_ids, out.log_probs or (), step, cut=len(out.token_ids) == limit)
+            ids, end = out.token_ids, getattr(out, "stop_reason", None) or "stop"
+            if ids and ids[-1] != self.tokenizer.eos_token_id and len(ids) >= self._bound(sampling_params, prompt):
+                end = "length"
+            return Generated(ids, out.log_probs or (), step, end)
 
         episode = await rollouts.run(_Row(self, kwargs), policy(chat, generate))
         messages = await asyncio.to_thread(lambda: episode.messages)
@@ -93,17 +96,19 @@ class TurngateAgentLoop(AgentLoopBase):
         if sample is None:
             end = self.tokenizer.eos_token_id
             sample = Sample([end], [end], [0], [0.0], [-1])
-        sampled = sample.trained
+        sampled, ended, size = sample.trained, episode.ended, len(sample.prompt_ids) + len(sample.response_ids)
         lengths = (self.rollout_config.prompt_length, self.rollout_config.response_length)
         sample = sample.within(*lengths)
         lost = sampled - sample.trained
+        if ended == "stop" and len(sample.prompt_ids) + len(sample.response_ids) < size:
+            ended = "length"
         if lost:
             log.warning(
                 "rollout %s: %d of its %d trained tokens are left out, beyond prompt_length %d and response_length %d",
                 episode.result.id, lost, sampled, *lengths,
             )  # fmt: skip
         extra: dict[str, Any] = {"turn_scores": [], "tool_rewards": [], "turngate_rollout": episode.result.id}
-        extra["turngate_left_out"] = episode.left_out + lost
+        extra |= {"turngate_ended": ended, "turngate_left_out": episode.left_out + lost}
         if versions:
             extra |= {"min_global_steps": min(versions), "max_global_steps": max(versions)}
         return AgentLoopOutput(
@@ -116,6 +121,14 @@ class TurngateAgentLoop(AgentLoopBase):
             metrics=AgentLoopMetrics(),
             extra_fields=extra,
         )
+
+    def _bound(self, sampling: Mapping[str, Any], prompt: list[int]) -> int:
+        """Return the largest length of an answer. verl's vLLM server calls an answer of this length completed, too."""
+        most, response = self.rollout_config.prompt_length, self.rollout_config.response_length
+        limits = [int(sampling[name]) for name in ("max_tokens", "max_new_tokens") if name in sampling]
+        limits = limits or [int(response), int(most + response) - len(prompt)]
+        context = getattr(self.rollout_config, "max_model_len", None)
+        return max(1, min([*limits, int(context) - len(prompt)] if context else limits))
 
     async def aclose(self) -> None:
         """Close the connection of the loops with these settings. A later loop opens another one."""

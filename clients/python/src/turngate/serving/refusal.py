@@ -34,6 +34,8 @@ _PROMPT_TOO_LONG = re.compile(
 )
 # The prompt, the completion or their sum is too long.
 _CONTEXT_TOO_LONG = re.compile(r"maximum context length|context length|context_length|max_model_len|context size")
+# SGLang's words about a prompt and a bound that are too long together, with its context and the length of the prompt.
+_TOGETHER = re.compile(r"maximum context length of (\d{1,9}) tokens\..* (\d{1,9}) tokens from the input messages")
 
 
 class Refusal(FaultError):
@@ -83,6 +85,11 @@ class Refusal(FaultError):
         if alone or _PROMPT_TOO_LONG.search(self.message):
             return True, True
         return self.code == CONTEXT or _about_context(self.message), False
+
+    def room(self) -> int:
+        """Return the tokens that a prompt leaves for a completion if only both together are too long; 0: not known."""
+        m = _TOGETHER.search(self.message)
+        return max(0, int(m[1]) - int(m[2])) if m else 0
 
 
 def _about_context(text: str) -> bool:
