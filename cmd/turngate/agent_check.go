@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/agents"
-	"github.com/turngate/turngate/internal/backends"
 	"github.com/turngate/turngate/internal/replay"
 	"github.com/turngate/turngate/internal/taskcheck"
 	"github.com/turngate/turngate/jobs"
@@ -29,7 +28,7 @@ type agentCheck struct {
 func (f *agentCheck) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.BoolVar(&f.check, "check", false, "run the smallest rollout of each installed agent, with a scripted model, and say whether it works")
-	addSandbox(fl, &f.run.sandbox, &f.run.image, backends.Names(), "with --check: ", "")
+	addSandbox(fl, &f.run.sandbox, &f.run.image, "with --check: ", "")
 	f.run.backends.add(fl, "with --check: ")
 	fl.VarP(newCount(&f.run.parallel, 2), "parallel", "j", "with --check: agents at once")
 	fl.DurationVar(&f.agentTimeout, "agent-timeout", 2*time.Minute, "with --check: how long each agent may take")
@@ -60,7 +59,7 @@ func (f *agentCheck) checkFlags(*cobra.Command, []string) error {
 		wrong = append(wrong, fmt.Errorf("--agent-timeout: %s is not valid: want a time above 0", f.agentTimeout))
 	}
 	if hasImages(f.run.sandbox) && f.run.image == "" {
-		wrong = append(wrong, fmt.Errorf("--image: the %s sandbox needs one", f.run.sandbox))
+		wrong = append(wrong, fmt.Errorf("--image: the %s sandbox needs one, such as --image debian:bookworm-slim", f.run.sandbox))
 	}
 	return usageOf(wrong...)
 }

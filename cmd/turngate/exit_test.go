@@ -35,6 +35,9 @@ func TestExitStatuses(t *testing.T) {
 		"no such command":   {2, `"nope" is no command of turngate: want`, []string{"nope"}},
 		"a typo":            {2, `"wrker" is no command of turngate: want worker`, []string{"wrker"}},
 		"no such job's one": {2, `"nope" is no command of turngate job: want`, []string{"job", "nope"}},
+		"help with a typo":  {2, `"rnu" is no command of turngate: want run`, []string{"help", "rnu"}},
+		"help of a sub-one": {2, `"shwo" is no command of turngate job: want show`, []string{"help", "job", "shwo"}},
+		"help for one":      {0, "turngate job show DIR", []string{"help", "job", "show"}},
 		"its time is over":  {124, "--timeout: 1s are over", append([]string{"--timeout", "1s"}, long...)},
 		"a service in time": {0, "", []string{"console", "--timeout", "1s", dir}},
 	} {

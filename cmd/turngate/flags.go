@@ -79,7 +79,7 @@ func flagErrors(cmd *cobra.Command, args []string, first error) error {
 	err := first
 	known := true // which of the arguments are not values of flags
 	for range len(args) + 1 {
-		all = append(all, flagError(err))
+		all = append(all, flagError(cmd, err))
 		at, words := wrongFlag(args, err)
 		if at < 0 {
 			return usageOf(all...)
@@ -143,8 +143,15 @@ func oneOf(name, value string, want ...string) error {
 }
 
 // flagError returns an error that names the wrong flag, its value and a valid
-// value.
-func flagError(err error) error {
+// value; for an unknown flag the ones that are spelled alike.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		if known := flagsLike(cmd, unknown.GetSpecifiedName()); len(known) > 0 {
+			return fmt.Errorf("%w: want %s", err, orList(known))
+		}
+		return fmt.Errorf("%w: `%s --help` lists the flags", err, cmd.CommandPath())
+	}
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
 		name := "--" + invalid.GetFlag().Name
@@ -154,6 +161,23 @@ func flagError(err error) error {
 		return fmt.Errorf("%s: %q is not valid: %w", name, invalid.GetValue(), invalid.Unwrap())
 	}
 	return err
+}
+
+// flagsLike returns the flags of a command whose names are like a wrong one.
+func flagsLike(cmd *cobra.Command, name string) []string {
+	names := &cobra.Command{SuggestionsMinimumDistance: min(2, len(name)/2)} // cobra compares the names of commands
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+		}
+	})
+	var out []string
+	if len(name) > 1 {
+		for _, known := range names.SuggestionsFor(name) {
+			out = append(out, "--"+known)
+		}
+	}
+	return out
 }
 
 // wrongFlag returns the index of the argument that caused an error; -1 if it is

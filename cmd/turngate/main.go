@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -78,6 +79,7 @@ func runFor(args []string, k *keeper) int {
 	defer end(nil)
 	root := rootCommand(hurry, end, k)
 	refuseUnknown(root)
+	addHelp(root)
 	addCompletions(root)
 	root.SetArgs(args)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return flagErrors(cmd, args, err) })
@@ -140,16 +142,47 @@ func refuseUnknown(cmd *cobra.Command) {
 		if len(args) == 0 {
 			return c.Help()
 		}
-		c.SuggestionsMinimumDistance = 2
-		known := c.SuggestionsFor(args[0])
-		if len(known) == 0 {
-			for _, s := range c.Commands() {
-				if s.IsAvailableCommand() {
-					known = append(known, s.Name())
-				}
+		return unknownCommand(c, args[0])
+	}
+}
+
+// unknownCommand returns a usage error for a sub-command that c does not have.
+func unknownCommand(c *cobra.Command, name string) error {
+	c.SuggestionsMinimumDistance = 2
+	known := c.SuggestionsFor(name)
+	if len(known) == 0 {
+		for _, s := range c.Commands() {
+			if s.IsAvailableCommand() {
+				known = append(known, s.Name())
 			}
 		}
-		return usage("%q is no command of %s: want %s", schema.Clip(args[0], 80), c.CommandPath(), orList(known))
+	}
+	err := fmt.Errorf("%q is no command of %s", schema.Clip(name, 80), c.CommandPath())
+	if len(known) > 0 {
+		err = fmt.Errorf("%w: want %s", err, orList(known))
+	}
+	return usageOf(err)
+}
+
+// addHelp gives the root its command help, which refuses unknown commands as others do.
+func addHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		if c.Name() != "help" {
+			continue
+		}
+		c.Run, c.RunE = nil, func(_ *cobra.Command, args []string) error {
+			of := root
+			for _, name := range args {
+				at := slices.IndexFunc(of.Commands(), func(c *cobra.Command) bool { return c.Name() == name || c.HasAlias(name) })
+				if at < 0 {
+					return unknownCommand(of, name)
+				}
+				of = of.Commands()[at]
+			}
+			of.InitDefaultHelpFlag()
+			return of.Help()
+		}
 	}
 }
 

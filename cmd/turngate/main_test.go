@@ -7,9 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/turngate/turngate/internal/backends"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 )
@@ -70,6 +72,11 @@ func TestBadInput(t *testing.T) {
 		"unknown agent":       {[]string{"run", "--agent", "nobody", good}, "agent.name"},
 		"unknown sandbox":     {[]string{"run", "--sandbox", "moon", good}, "moon"},
 		"unknown flag":        {[]string{"run", "--nope", good}, "--nope"},
+		"typo of a flag":      {[]string{"run", "--agnet", "nop", good}, "unknown flag: --agnet: want --agent"},
+		"no flag like it":     {[]string{"run", "--zzzzzz", good}, "unknown flag: --zzzzzz: `turngate run --help` lists the flags"},
+		"no image":            {[]string{"run", "--sandbox", "docker", good}, "has no image, and the docker sandbox needs one: name it with --image,"},
+		"no image of a pod":   {[]string{"run", "--sandbox", "kubernetes", "--kubernetes", "x", good}, "has no image, and the kubernetes sandbox needs one: name it with --image,"},
+		"no image of agents":  {[]string{"agent", "ls", "--check", "--sandbox", "docker"}, "--image: the docker sandbox needs one, such as --image "},
 		"unknown output":      {[]string{"run", "-o", "xml", good}, `-o, --output: "xml" is not valid: want table, json or jsonl`},
 		"seed alone":          {[]string{"run", "--seed", "3", good}, "--limit"},
 		"bad pattern":         {[]string{"run", "--filter", "[", good}, "--filter"},
@@ -263,6 +270,18 @@ func TestFlagsComeFromTheEnvironment(t *testing.T) {
 	t.Setenv("TURNGATE_GROUP", "many")
 	if got := turngate(t, binary, "run", "examples/tasks/hello"); got.code != 2 || !strings.Contains(got.errOut, "TURNGATE_GROUP") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestTheDefaultSandbox is the same for all commands that run tasks.
+func TestTheDefaultSandbox(t *testing.T) {
+	binary := testenv.Binary(t)
+	want := `--sandbox string +.*\(default "` + backends.Names()[0] + `"\)`
+	for _, args := range [][]string{{"run"}, {"task", "check"}, {"sandbox", "run"}, {"agent", "ls"}} {
+		got := turngate(t, binary, append(args, "--help")...)
+		if !regexp.MustCompile(want).MatchString(got.out) {
+			t.Errorf("%v: no %s in %s", args, want, got.out)
+		}
 	}
 }
 

@@ -105,7 +105,7 @@ func runCommandOf(f *runFlags) *cobra.Command {
 	fl := cmd.Flags()
 	fl.StringArrayVarP(&f.agent, "agent", "a", []string{"mini"}, "name of an agent, one of 'turngate agent ls' (repeatable: each task runs with each agent and each model)")
 	fl.StringArrayVarP(&f.model, "model", "m", nil, "model of the agents: one of the server of --trainer upstream:URL (default: its only one), or else an upstream in the file of --upstreams; with --mode transparent_proxy or black_box an upstream of the worker (repeatable)")
-	addSandbox(fl, &f.sandbox, &f.image, backends.Names(), "", ", instead of the task's own")
+	addSandbox(fl, &f.sandbox, &f.image, "", ", instead of the task's own")
 	f.backends.add(fl, "without --nats: ")
 	f.backends.prices.add(fl, "without --nats: ")
 	fl.StringVar(&f.name, "name", "local", "name of the trainer")
@@ -150,6 +150,9 @@ func (f *runFlags) request(t *tasks.Task, v jobs.Variant, argv []string) (schema
 	}
 	if r.Sandbox.Build != nil && !slices.Contains(backends.Builders(), f.sandbox) && !f.backends.local.images(f.sandbox) && (f.sandbox != local.Kind().Name || f.nats.url == "") { // the worker of a server may have its image
 		return r, usage("task %s has an environment/Dockerfile, which the %s sandbox cannot build; use --sandbox %s, or --sandbox local with --local-images", t.Dir, f.sandbox, orList(backends.Builders()))
+	}
+	if r.Sandbox.Build == nil && r.Sandbox.Image == "" && hasImages(f.sandbox) {
+		return r, usage("task %s has no image, and the %s sandbox needs one: name it with --image, such as --image debian:bookworm-slim, or use --sandbox local", t.Dir, f.sandbox)
 	}
 	if spec, err := agents.Find(agents.All(), v.Agent); err == nil && spec.Solution {
 		r.Agent.Env = t.Solution

@@ -17,20 +17,9 @@ import (
 
 // addSandbox adds the flags --sandbox and --image. The first name is the default.
 // The prefix precedes the help, the suffix follows the help of --image.
-func addSandbox(fl *pflag.FlagSet, sandbox, image *string, names []string, prefix, suffix string) {
-	fl.Var(newChoice(sandbox, names...), "sandbox", prefix+"sandbox backend: "+orList(backends.Names()))
+func addSandbox(fl *pflag.FlagSet, sandbox, image *string, prefix, suffix string) {
+	fl.Var(newChoice(sandbox, backends.Names()...), "sandbox", prefix+"sandbox backend: "+orList(backends.Names()))
 	fl.StringVar(image, "image", "", prefix+"image for the sandbox of "+orList(backends.WithImages())+suffix)
-}
-
-// imagesFirst returns the names of all backends; the ones with images come first.
-func imagesFirst() []string {
-	names := backends.WithImages()
-	for _, name := range backends.Names() {
-		if !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	return names
 }
 
 // hasImages reports whether a backend makes sandboxes of images.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/agents"
+	"github.com/turngate/turngate/internal/backends"
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
@@ -43,7 +44,7 @@ func sandboxRunCommand(k *keeper) *cobra.Command {
 		Long: "Make the sandbox that an agent would get for a task directory, with its files, setup, side-cars, user, variables and network, and run a shell in it at this\n" +
 			"terminal, or ARGV. When it ends, the task's verifier runs; its output and the reward are printed. TURNGATE_INSTRUCTION names a file with the instruction.\n" +
 			"A task with steps has a shell for each step.\n\n" +
-			"An argument that is no folder is an image; its sandbox has no verifier.\n\n" +
+			"An argument that is no folder is an image; its sandbox has no verifier, and is by default one of " + backends.WithImages()[0] + ".\n\n" +
 			"Exit status: that of ARGV, 0 for a shell; 1 when the rollout had another fault, 2 when the arguments are invalid.",
 		PreRunE: func(cmd *cobra.Command, args []string) error {
 			what, _ := atDash(cmd, args)
@@ -64,7 +65,7 @@ func sandboxRunCommand(k *keeper) *cobra.Command {
 	f.run.box.add(cmd)
 	fl := cmd.Flags()
 	f.run.taskEnv.add(fl)
-	addSandbox(fl, &f.run.sandbox, &f.run.image, imagesFirst(), "", ", instead of the task's own")
+	addSandbox(fl, &f.run.sandbox, &f.run.image, "", ", instead of the task's own")
 	f.run.backends.add(fl, "")
 	addKeep(fl, &f.run.keep, "keep", "keep the sandbox after the command, for a time, and print the command that enters it")
 	fl.StringArrayVar(&f.run.setup, "setup", nil, "shell command to run in the sandbox before the shell, after the task's own (repeatable)")
@@ -75,7 +76,7 @@ func sandboxRunCommand(k *keeper) *cobra.Command {
 // its agent.
 func (f *runFlags) atTerminal(cmd *cobra.Command, what string, argv []string) error {
 	f.name, f.parallel, f.agents = "local", 1, cacheDir()
-	t, err := f.taskOrImage(what)
+	t, err := f.taskOrImage(cmd, what)
 	if err != nil {
 		return err
 	}
@@ -115,8 +116,9 @@ func (f *runFlags) atTerminal(cmd *cobra.Command, what string, argv []string) er
 	return printEnd(cmd.ErrOrStderr(), &r)
 }
 
-// taskOrImage loads a task directory. A name that is no folder is an image.
-func (f *runFlags) taskOrImage(what string) (*tasks.Task, error) {
+// taskOrImage loads a task directory. A name that is no folder is an image, for which the
+// default sandbox is the first with images.
+func (f *runFlags) taskOrImage(cmd *cobra.Command, what string) (*tasks.Task, error) {
 	info, err := os.Stat(what)
 	if err == nil && info.IsDir() {
 		given, err := f.taskEnv.values()
@@ -129,8 +131,11 @@ func (f *runFlags) taskOrImage(what string) (*tasks.Task, error) {
 	if strings.HasPrefix(what, ".") || strings.HasPrefix(what, "/") {
 		return nil, usage("%q is not valid: want a task directory or an image", what)
 	}
+	if !cmd.Flags().Changed("sandbox") && !f.backends.local.images(f.sandbox) {
+		f.sandbox = backends.WithImages()[0]
+	}
 	if !f.backends.local.images(f.sandbox) {
-		return nil, usage("--sandbox: %s makes no sandboxes of images such as %q: use %s, or name a task directory", f.sandbox, what, orList(imagesFirst()))
+		return nil, usage("--sandbox: %s makes no sandboxes of images such as %q: use %s, or name a task directory", f.sandbox, what, orList(backends.WithImages()))
 	}
 	f.image = what
 	return &tasks.Task{Request: schema.Request{Task: schema.Task{Name: "image", Instruction: "Look around."}}}, nil

@@ -46,7 +46,7 @@ func taskCheckCommand() *cobra.Command {
 	f.run.nats.add(cmd, "")
 	fl := cmd.Flags()
 	f.run.taskEnv.add(fl)
-	addSandbox(fl, &f.run.sandbox, &f.run.image, imagesFirst(), "", ", instead of the tasks' own")
+	addSandbox(fl, &f.run.sandbox, &f.run.image, "", ", instead of the tasks' own")
 	f.run.backends.add(fl, "without --nats: ")
 	fl.StringVar(&f.run.box.network, "network", "", "network of the sandbox: none, open or allowlist (default: the task's, else none)")
 	fl.StringVar(&f.run.name, "name", "local", "name of the trainer")

@@ -16,8 +16,7 @@ import (
 	"github.com/turngate/turngate/sandboxes"
 )
 
-// All lists every backend. The first is the default of `turngate run`, the first
-// with images the default of `turngate task check`.
+// All lists every backend. The first is the default of all commands with tasks.
 func All() []sandboxes.Kind {
 	all := []sandboxes.Kind{
 		docker.Kind(),

@@ -209,7 +209,7 @@ func refuse(s sandboxes.Spec) error {
 	case s.Network != "" && s.Network != schema.NetworkNone && s.Network != schema.NetworkOpen:
 		return &sandboxes.UnsupportedError{Field: "sandbox.network", Value: s.Network, Reason: "the docker sandbox has none and open"}
 	case s.Image == "" && s.Build == nil:
-		return &sandboxes.UnsupportedError{Field: "sandbox.image", Value: `""`, Reason: "the docker sandbox needs an image, or a task with environment/Dockerfile"}
+		return &sandboxes.UnsupportedError{Field: "sandbox.image", Value: `""`, Reason: "the docker sandbox needs an image (--image, or docker_image or environment/Dockerfile of the task)"}
 	}
 	return nil
 }
