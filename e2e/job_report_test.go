@@ -147,11 +147,11 @@ func TestALimitOfCostStopsAJob(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			job := filepath.Join(t.TempDir(), "job")
 			p := start(t, append(args, "--max-cost", "0.02", "-o", "json", "--out", job, manyTasks(t, 12))...)
-			if code := p.wait(t, 10*time.Minute); code != 3 || !strings.Contains(p.err.String(), "its limit is 0.02 USD") || !strings.Contains(p.err.String(), "--max-cost USD") {
+			if code := p.wait(t, 10*time.Minute); code != 3 || !strings.Contains(p.err.String(), "its limit of 0.02 USD") || !strings.Contains(p.err.String(), "--max-cost USD") {
 				t.Fatalf("exit status %d: %s", code, p.err)
 			}
 			n := len(results(t, p))
-			if shown := start(t, b.binary, "job", "show", job); n < 2 || n == 12 || shown.wait(t, 10*time.Minute) != 0 || !strings.Contains(shown.out.String(), "its limit is 0.02 USD") {
+			if shown := start(t, b.binary, "job", "show", job); n < 2 || n == 12 || shown.wait(t, 10*time.Minute) != 0 || !strings.Contains(shown.out.String(), "its limit of 0.02 USD") {
 				t.Errorf("%d results: %s", n, shown.out)
 			}
 			more := start(t, b.binary, "run", "--resume", job, "--max-cost", "100", "-o", "json")

@@ -238,15 +238,9 @@ func lock(dir string) (*Job, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the job: %w", err)
 	}
-	for try := 0; ; try++ {
-		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
-			break
-		}
-		if try == lockTries {
-			f.Close()
-			return nil, fmt.Errorf("the job %s is in use by another process", dir)
-		}
-		<-time.After(lockWait)
+	if err := flock(f); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("the job %s %w", dir, err)
 	}
 	log, err := os.OpenFile(filepath.Join(dir, "job.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -254,6 +248,22 @@ func lock(dir string) (*Job, error) {
 		return nil, fmt.Errorf("open the job's log: %w", err)
 	}
 	return &Job{Dir: dir, lock: f, log: log, done: map[string]schema.Result{}, begun: map[string]bool{}}, nil
+}
+
+// ErrInUse is returned for a job whose folder another process uses.
+var ErrInUse = errors.New("is in use by another process")
+
+// flock locks an open folder until it is closed.
+func flock(dir *os.File) error {
+	for try := 0; ; try++ {
+		if unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			return nil
+		}
+		if try == lockTries {
+			return ErrInUse
+		}
+		<-time.After(lockWait)
+	}
 }
 
 func (j *Job) index() {

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"fmt"
+	"strconv"
 	"sync"
 
 	"github.com/turngate/turngate/schema"
@@ -83,7 +84,7 @@ func (s *spending) result(r *schema.Result) {
 }
 
 // over returns an error if a limit is reached, or if the cost is not known and has a
-// limit.
+// limit. It has no amounts: rollouts that run end after it, and add to them.
 func (s *spending) over() *LimitError {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,9 +98,9 @@ func (s *spending) over() *LimitError {
 	case s.limits.CostUSD > 0 && all.unpriced:
 		return &LimitError{"the cost of a model call is not known, and the cost of the job has a limit: its upstream needs a price"}
 	case s.limits.CostUSD > 0 && all.cost >= s.limits.CostUSD:
-		return &LimitError{fmt.Sprintf("its rollouts cost %.4f USD, its limit is %g USD", all.cost, s.limits.CostUSD)}
+		return &LimitError{fmt.Sprintf("the cost of its model calls and sandboxes has reached its limit of %s USD", strconv.FormatFloat(s.limits.CostUSD, 'f', -1, 64))}
 	case s.limits.Tokens > 0 && all.tokens >= s.limits.Tokens:
-		return &LimitError{fmt.Sprintf("its rollouts used %d tokens, its limit is %d tokens", all.tokens, s.limits.Tokens)}
+		return &LimitError{fmt.Sprintf("the tokens of its model calls have reached its limit of %d", s.limits.Tokens)}
 	default:
 		return nil
 	}

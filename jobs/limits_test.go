@@ -41,8 +41,8 @@ func TestALimitStopsAJob(t *testing.T) {
 		reason         string
 		least          int // rollouts with a result when the limit is reached
 	}{
-		"cost":         {jobs.Limits{CostUSD: 1.5}, jobs.Limits{CostUSD: 100}, true, "its limit is 1.5 USD", 3},
-		"tokens":       {jobs.Limits{Tokens: 25}, jobs.Limits{}, false, "its limit is 25 tokens", 3},
+		"cost":         {jobs.Limits{CostUSD: 1.5}, jobs.Limits{CostUSD: 100}, true, "its limit of 1.5 USD", 3},
+		"tokens":       {jobs.Limits{Tokens: 25}, jobs.Limits{}, false, "its limit of 25", 3},
 		"unknown cost": {jobs.Limits{CostUSD: 100}, jobs.Limits{}, false, "its upstream needs a price", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -171,8 +171,11 @@ func TestSandboxesCountForTheCost(t *testing.T) {
 	if s := jobs.Sum(2, results[2:]); s.SandboxUSD != nil || s.SandboxSeconds != 5 || s.SandboxUnpriced != 1 {
 		t.Errorf("without a price: %+v", s)
 	}
-	if err := jobs.Over(jobs.Limits{CostUSD: 2}, results); err == nil || !strings.Contains(err.Reason, "its rollouts cost 2.0000 USD") {
+	if err := jobs.Over(jobs.Limits{CostUSD: 2}, results); err == nil || !strings.Contains(err.Reason, "the cost of its model calls and sandboxes has reached its limit of 2 USD") {
 		t.Errorf("at the limit: %v", err)
+	}
+	if err := jobs.Over(jobs.Limits{CostUSD: 0.00001}, results); err == nil || !strings.HasSuffix(err.Reason, "its limit of 0.00001 USD") {
+		t.Errorf("a small limit: %v", err)
 	}
 	if err := jobs.Over(jobs.Limits{CostUSD: 2.01}, results); err != nil {
 		t.Errorf("below the limit: %v", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -22,8 +23,23 @@ import (
 type finding struct {
 	what string // the subject of the check
 	ok   string // the good result
-	err  error  // the problem; nil: none
-	todo string // advice if there is a problem
+	err  error  // what is missing; nil: nothing
+	todo string // advice if something is missing
+	more bool   // rollouts run without it, so that an error is no problem
+}
+
+// line writes a finding, and reports whether it is a problem.
+func (f *finding) line(w io.Writer) (problem bool) {
+	if f.err == nil {
+		fmt.Fprintf(w, "ok       %-16s %s\n", f.what, f.ok)
+		return false
+	}
+	head := "problem"
+	if f.more {
+		head = "not here"
+	}
+	fmt.Fprintf(w, "%-8s %-16s %s\n         %-16s to do: %s\n", head, f.what, strings.ReplaceAll(f.err.Error(), "\n", " "), "", f.todo)
+	return !f.more
 }
 
 func doctorCommand() *cobra.Command {
@@ -37,7 +53,10 @@ func doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look whether this host can run rollouts: each line says ok, or what to do",
-		Args:  cobra.NoArgs,
+		Long: "Look whether this host can run rollouts: each line says ok, or what to do.\n\n" +
+			"A problem stops rollouts with the default settings, or with what the flags name. What is \"not here\" stops only those that ask for it.\n\n" +
+			"Exit status: 0 without a problem, 1 with one, 2 when the arguments are invalid.",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
 			role, name, err := roleOf(as, nf.creds)
@@ -67,17 +86,14 @@ func doctorCommand() *cobra.Command {
 				}
 				list = append(list, sandboxFindings(ctx, sandboxes.Host{StateDir: state, SSH: hosts.settings(), E2B: account, Prime: team, Kubernetes: pods, Modal: virtual.settings()}, image)...)
 				list = append(list, natsFindings(ctx, cmd, &nf, role, name)...)
-				list = append(list, agentFindings(cache)...)
+				list = append(list, agentsFinding(cache))
 				list = append(list, diskFinding(state))
 			}
 			bad := 0
 			for _, f := range list {
-				if f.err == nil {
-					fmt.Fprintf(cmd.OutOrStdout(), "ok       %-16s %s\n", f.what, f.ok)
-					continue
+				if f.line(cmd.OutOrStdout()) {
+					bad++
 				}
-				bad++
-				fmt.Fprintf(cmd.OutOrStdout(), "problem  %-16s %s\n         %-16s to do: %s\n", f.what, strings.ReplaceAll(f.err.Error(), "\n", " "), "", f.todo)
 			}
 			if bad > 0 {
 				return &exitError{code: exitFault}
@@ -114,36 +130,41 @@ func upstreamFindings(ctx context.Context, url, model string) ([]finding, error)
 	defer cancel()
 	var out []finding
 	for _, f := range u.Probe(ctx) {
-		out = append(out, finding{f.What, f.OK, f.Err, f.Todo})
+		out = append(out, finding{what: f.What, ok: f.OK, err: f.Err, todo: f.Todo})
 	}
 	return out, nil
 }
 
-// sandboxFindings checks every backend. An image is looked for in the backends
-// that work and have images.
+// sandboxFindings checks every backend. A problem is one that the settings name or that is the
+// default, and Docker for an image. An image is looked for in the backends that work and have
+// images.
 func sandboxFindings(ctx context.Context, host sandboxes.Host, image string) []finding {
 	var err error
 	if host.Helper, err = helper(); err != nil {
 		return []finding{{what: "sandboxes", err: err, todo: "install turngate with install.sh of its release, which brings that program"}}
 	}
 	var out []finding
-	for _, k := range backends.All() {
-		f := finding{what: k.Name + " sandbox", ok: k.Works, todo: k.Remedy}
+	var others []string
+	for i, k := range backends.All() {
 		b, err := k.New(host)
 		if err == nil {
 			err = b.Check(ctx)
 		}
-		f.err = err
 		if errors.Is(err, sandboxes.ErrNotAsked) {
-			f.ok, f.err = err.Error(), nil
+			others = append(others, k.Name)
+			continue
 		}
-		out = append(out, f)
+		asked := k.Asked != nil && k.Asked(host) || k.Images && image != ""
+		out = append(out, finding{what: k.Name + " sandbox", ok: k.Works, err: err, todo: k.Remedy, more: i > 0 && !asked})
 		if e, ok := b.(sandboxes.Engine); ok && err == nil {
 			out = append(out, engineFinding(ctx, k.Name, e))
 		}
 		if store, ok := b.(sandboxes.ImageStore); ok && k.Images && image != "" && err == nil {
 			out = append(out, finding{what: k.Name + " image", ok: image + " is here", err: store.HasImage(ctx, image), todo: "pull " + image + " with " + k.Name + ", or build it"})
 		}
+	}
+	if len(others) > 0 {
+		out = append(out, finding{what: "other sandboxes", ok: "not asked for: " + strings.Join(others, ", ") + "; `turngate doctor --help` has their flags"})
 	}
 	return out
 }
@@ -258,19 +279,24 @@ func accountsFinding(ctx context.Context, b *broker.Broker, role, name string) f
 	return f
 }
 
-func agentFindings(cache string) []finding {
-	var out []finding
+// agentsFinding lists the agents that can run, and the ones that can be installed.
+func agentsFinding(cache string) finding {
+	var here, more []string
 	for _, s := range agents.All() {
-		if len(s.Packages) == 0 {
-			continue
+		if (agents.Cache{Dir: cache}).Installed(s) {
+			here = append(here, strings.TrimSpace(s.Name+" "+s.Version))
+		} else {
+			more = append(more, s.Name)
 		}
-		f := finding{what: "agent " + s.Name, ok: s.Version + " is installed", todo: "turngate agent install " + s.Name}
-		if !(agents.Cache{Dir: cache}).Installed(s) {
-			f.err = agents.ErrNotInstalled
-		}
-		out = append(out, f)
 	}
-	return out
+	f := finding{what: "agents", ok: strings.Join(here, ", ")}
+	switch {
+	case len(more) == 1:
+		f.ok += "; one more can be installed: turngate agent install " + more[0]
+	case len(more) > 1:
+		f.ok += fmt.Sprintf("; %d more can be installed: turngate agent install %s", len(more), strings.Join(more, "|"))
+	}
+	return f
 }
 
 func diskFinding(state string) finding {

@@ -41,6 +41,7 @@ func (f *groupFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.list.trainer, "trainer", "", "with --nats: trainer of the groups (default: the one in the file name of --creds; for an operator all)")
 	fl.IntVar(&f.list.limit, "limit", 1000, "with --nats: largest number of waiting requests, and of other rollouts, of a trainer that are read, the newest ones")
 	fl.Uint64Var(&f.list.before, "before", 0, "with --nats: read older rollouts, from the number that the last list ends with")
+	f.list.filters.addJob(fl)
 	addListOutput(fl, &f.output)
 }
 
@@ -48,12 +49,16 @@ func (f *groupFlags) add(cmd *cobra.Command) {
 // cannot be read; the rollouts of other jobs are returned all the same.
 func (f *groupFlags) read(cmd *cobra.Command, dirs []string) (list []*recorded.Rollout, done func(), err error) {
 	done = func() {}
+	filter, err := f.list.filters.filter(f.rollouts.nats.url != "")
+	if err != nil {
+		return nil, done, err
+	}
 	if f.rollouts.nats.url != "" {
 		b, name, err := f.list.dial(cmd, &f.rollouts.nats)
 		if err != nil {
 			return nil, done, err
 		}
-		list, err = f.list.read(cmd, b, name)
+		list, err = f.list.read(cmd, b, name, &filter)
 		return list, b.Close, err
 	}
 	if len(dirs) == 0 {
@@ -63,7 +68,7 @@ func (f *groupFlags) read(cmd *cobra.Command, dirs []string) (list []*recorded.R
 		more, bad := recorded.Find(f.rollouts.runs, dir)
 		list, err = append(list, more...), errors.Join(err, bad)
 	}
-	return list, done, err
+	return slices.DeleteFunc(list, func(r *recorded.Rollout) bool { return !filter.Has(r) }), done, err
 }
 
 func groupCommand() *cobra.Command {
@@ -143,8 +148,9 @@ func groupGetCommand() *cobra.Command {
 // groupEntry is a group in a list.
 type groupEntry struct {
 	Trainer  string                `json:"trainer"`
-	Group    string                `json:"group"` // empty: rollouts without a group
-	Task     string                `json:"task"`
+	Job      string                `json:"job,omitempty"` // folder of its job; empty: of a running system
+	Group    string                `json:"group"`         // empty: rollouts without a group
+	Task     string                `json:"task"`          // its title, as of jobs.TaskTitles
 	Agent    string                `json:"agent"`
 	Rollouts int                   `json:"rollouts"`
 	States   map[schema.Status]int `json:"states"`
@@ -199,11 +205,11 @@ func trainables(g *recorded.Group) (out []*float64) {
 }
 
 func entryOfGroup(g *recorded.Group) groupEntry {
-	e := groupEntry{Trainer: g.Trainer, Group: g.Name, Rollouts: len(g.Rollouts), States: map[schema.Status]int{}}
+	e := groupEntry{Trainer: g.Trainer, Job: g.Job, Group: g.Name, Rollouts: len(g.Rollouts), States: map[schema.Status]int{}}
 	var results []schema.Result
 	for _, r := range g.Rollouts {
 		about := r.About()
-		e.Task, e.Agent = cmp.Or(e.Task, about.Task), cmp.Or(e.Agent, about.Agent)
+		e.Task, e.Agent = cmp.Or(e.Task, about.Title), cmp.Or(e.Agent, about.Agent)
 		e.States[about.Status]++
 		if r.Result != nil {
 			results = append(results, *r.Result)
@@ -255,15 +261,22 @@ func printGroups(w io.Writer, output string, list []groupEntry) error {
 		return printList(w, output, list)
 	}
 	header := []string{"GROUP", "TASK", "ROLLOUTS", "STATES", "MEAN", "DEVIATION", "PASS", "FAULTS"}
+	inJobs := slices.ContainsFunc(list, func(e groupEntry) bool { return e.Job != "" })
+	if inJobs {
+		header = slices.Concat([]string{"JOB"}, header)
+	}
 	if output == formatWide {
 		header = slices.Concat([]string{"TRAINER"}, header, []string{"AGENT", "CALLS", "TOKENS", "COST"})
 	}
 	t := newList(w, output, header...)
-	t.spare, t.cut, t.names = []string{"DEVIATION", "FAULTS"}, []string{"STATES", "PASS"}, []string{"TASK"}
+	t.spare, t.cut, t.names = []string{"DEVIATION", "FAULTS"}, []string{"STATES", "PASS"}, []string{"JOB", "TASK"}
 	for _, e := range list {
-		cells := []any{dash(oneLine(e.Group, 60)), dash(oneLine(e.Task, 60)), e.Rollouts, statesText(e.States), progress.Reward(e.Mean), progress.Reward(e.Deviation), passText(e.PassAt), faultsText(e.Faults)}
+		cells := []any{dash(oneLine(e.Group, 60)), dash(shortName(oneLine(e.Task, 200), 60)), e.Rollouts, statesText(e.States), progress.Reward(e.Mean), progress.Reward(e.Deviation), passText(e.PassAt), faultsText(e.Faults)}
+		if inJobs {
+			cells = slices.Concat([]any{dash(oneLine(e.Job, 200))}, cells)
+		}
 		if output == formatWide {
-			cells = slices.Concat([]any{e.Trainer}, cells, []any{dash(oneLine(e.Agent, 40)), e.Calls, fmt.Sprintf("%d + %d", e.PromptTokens, e.CompletionTokens), dollars(e.CostUSD)})
+			cells = slices.Concat([]any{e.Trainer}, cells, []any{dash(oneLine(e.Agent, 40)), e.Calls, fmt.Sprintf("%d + %d", e.PromptTokens, e.CompletionTokens), progress.Dollars(e.CostUSD)})
 		}
 		t.row(cells...)
 	}
@@ -279,7 +292,7 @@ func printMembers(w io.Writer, output string, list []groupEntry) error {
 			fmt.Fprintln(w)
 		}
 		fmt.Fprintf(w, "group %s of %s, task %s, agent %s: %s\n", oneLine(e.Group, 60), e.Trainer, dash(oneLine(e.Task, 100)), dash(oneLine(e.Agent, 40)), statesText(e.States))
-		fmt.Fprintf(w, "mean %s, deviation %s, %s, faults %s, cost %s\n", progress.Reward(e.Mean), progress.Reward(e.Deviation), cmp.Or(strings.TrimPrefix(passText(e.PassAt), "-"), "pass@k not known"), faultsText(e.Faults), dollars(e.CostUSD))
+		fmt.Fprintf(w, "mean %s, deviation %s, %s, faults %s, cost %s\n", progress.Reward(e.Mean), progress.Reward(e.Deviation), cmp.Or(strings.TrimPrefix(passText(e.PassAt), "-"), "pass@k not known"), faultsText(e.Faults), progress.Dollars(e.CostUSD))
 		t := newList(w, output, "ROLLOUT", "INDEX", "STATUS", "REWARD", "ADVANTAGE", "USE", "CALLS", "TOKENS", "VERSIONS", "FAULT")
 		t.spare, t.cut = []string{"TOKENS", "USE"}, []string{"VERSIONS", "FAULT"}
 		for _, m := range e.Members {
@@ -301,7 +314,7 @@ func printMembers(w io.Writer, output string, list []groupEntry) error {
 
 // statesText counts rollouts by state: the states in their order, and unknown ones.
 func statesText(states map[schema.Status]int) string {
-	order := []schema.Status{recorded.StatusOpen, schema.StatusQueued, schema.StatusRunning, schema.StatusCancelling, schema.StatusDone, schema.StatusFailed, schema.StatusCancelled, schema.StatusDead}
+	order := recorded.Statuses()
 	var parts []string
 	for _, s := range slices.SortedFunc(maps.Keys(states), func(a, b schema.Status) int {
 		return cmp.Or(cmp.Compare(slices.Index(order, a), slices.Index(order, b)), cmp.Compare(a, b))

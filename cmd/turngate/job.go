@@ -16,9 +16,9 @@ import (
 func jobCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "job",
-		Short: "Jobs that `turngate run` has kept: list, show, attach, compare, analyze, regrade, share",
+		Short: "Jobs that `turngate run` has kept: list, show, attach, compare, analyze, regrade, share, remove",
 	}
-	cmd.AddCommand(jobListCommand(), jobShowCommand(), jobReportCommand(), jobDiffCommand(), jobAnalyzeCommand(), jobRegradeCommand(), jobShareCommand(), jobAttachCommand(),
+	cmd.AddCommand(jobListCommand(), jobShowCommand(), jobReportCommand(), jobDiffCommand(), jobAnalyzeCommand(), jobRegradeCommand(), jobShareCommand(), jobAttachCommand(), jobRemoveCommand(),
 		jobControlCommand(jobs.ActionPause, "Let no trial of a running job begin; the ones that run end"),
 		jobControlCommand(jobs.ActionResume, "End the pause of a job"),
 		jobControlCommand(jobs.ActionCancel, "Cancel the rollouts of a running job, which `turngate run --resume` continues"))
@@ -97,14 +97,14 @@ func jobShowCommand() *cobra.Command {
 			}
 			out := cmd.OutOrStdout()
 			if output != "table" {
-				return printResults(out, output, results, p.Names())
+				return printResults(out, output, results, &p)
 			}
 			state, err := jobs.StateOf(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			fmt.Fprintf(out, "job %s: %s, %s, begun %s\n\n", oneLine(p.Name, 100), state, oneLine(variantsOf(&p), 200), p.Created.Local().Format(time.DateTime))
-			if err := printTable(out, results, p.Names()); err != nil {
+			if err := printTable(out, results, &p); err != nil {
 				return err
 			}
 			fmt.Fprintln(out)
@@ -118,6 +118,25 @@ func jobShowCommand() *cobra.Command {
 	}
 	addOutput(cmd.Flags(), &output, "table", "json", "jsonl")
 	return cmd
+}
+
+func jobRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm DIR...",
+		Short: "Remove the folders of jobs with all their files; a job that runs is refused",
+		Args:  needArgs(1, 1000, "the folders of jobs"),
+		RunE: func(cmd *cobra.Command, dirs []string) error {
+			var bad error
+			for _, dir := range dirs {
+				if err := jobs.Remove(dir); err != nil {
+					bad = errors.Join(bad, err)
+					continue
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "removed %s\n", oneLine(dir, len(dir)+1))
+			}
+			return bad
+		},
+	}
 }
 
 func jobDiffCommand() *cobra.Command {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/internal/analyze"
+	"github.com/turngate/turngate/internal/progress"
 	"github.com/turngate/turngate/internal/upstream"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
@@ -181,7 +182,7 @@ func printFindings(w io.Writer, r *analyze.Report) error {
 	if n := len(r.Readings); n > 0 {
 		line := fmt.Sprintf("the judge read %s with %d + %d tokens", plural(n, "rollout"), usage.PromptTokens, usage.CompletionTokens)
 		if unpriced == 0 {
-			line += ", " + dollars(&cost)
+			line += ", " + progress.Dollars(&cost)
 		}
 		fmt.Fprintln(w, line)
 	}

@@ -66,7 +66,7 @@ func printReportOf(w io.Writer, r *compare.Report) error {
 	for i := range r.Variants {
 		c := &r.Variants[i]
 		t.row(oneLine(c.Agent, 20), oneLine(dash(c.Model), 60), fmt.Sprintf("%d of %d", c.Ended, c.Trials), progress.Reward(c.Mean), intervalText(c.Interval), passText(c.PassAt), c.Calls,
-			fmt.Sprintf("%d + %d", c.PromptTokens, c.CompletionTokens), dollars(c.CostUSD), dollars(c.SandboxUSD), fmt.Sprintf("%.1f", c.Seconds), c.Faults())
+			fmt.Sprintf("%d + %d", c.PromptTokens, c.CompletionTokens), progress.Dollars(c.CostUSD), progress.Dollars(c.SandboxUSD), fmt.Sprintf("%.1f", c.Seconds), c.Faults())
 	}
 	if err := t.flush(); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,7 +19,7 @@ import (
 const maxRows = 50
 
 // printResults writes the results as data. Nothing else is written to stdout.
-func printResults(w io.Writer, format string, results []schema.Result, trials map[schema.ID]string) error {
+func printResults(w io.Writer, format string, results []schema.Result, p *jobs.Plan) error {
 	switch format {
 	case "json":
 		if results == nil {
@@ -34,13 +35,13 @@ func printResults(w io.Writer, format string, results []schema.Result, trials ma
 		}
 		return nil
 	default:
-		return printTable(w, results, trials)
+		return printTable(w, results, p)
 	}
 }
 
-// printTable writes results as lines with the names of their trials, which are
-// folders of the job.
-func printTable(w io.Writer, results []schema.Result, trials map[schema.ID]string) error {
+// printTable writes results as lines with the names of their tasks and trials in the plan.
+// Trials are folders of the job.
+func printTable(w io.Writer, results []schema.Result, p *jobs.Plan) error {
 	rows := results
 	if len(rows) > maxRows {
 		rows = slices.Clone(results)
@@ -56,7 +57,7 @@ func printTable(w io.Writer, results []schema.Result, trials map[schema.ID]strin
 		})
 		rows = rows[:maxRows]
 	}
-	t, faults := resultTable(w, rows, trials)
+	t, faults := resultTable(w, rows, p)
 	if err := t.flush(); err != nil {
 		return err
 	}
@@ -82,7 +83,8 @@ type faultOf struct {
 	ids  []schema.ID
 }
 
-func resultTable(w io.Writer, rows []schema.Result, trials map[schema.ID]string) (*table, []*faultOf) {
+func resultTable(w io.Writer, rows []schema.Result, p *jobs.Plan) (*table, []*faultOf) {
+	trials, titles := p.Names(), p.Titles()
 	t := newTable(w, "TASK", "TRIAL", "ROLLOUT", "ATTEMPT", "STATUS", "REWARD", "CALLS", "TOKENS", "COST", "SECONDS", "FAULT")
 	t.spare, t.cut = []string{"TASK", "ATTEMPT", "TOKENS", "SECONDS", "COST"}, []string{"FAULT"} // a trial has its task's name
 	t.names = []string{"TRIAL"}
@@ -108,7 +110,7 @@ func resultTable(w io.Writer, rows []schema.Result, trials map[schema.ID]string)
 			}
 			had[whole].ids = append(had[whole].ids, r.ID)
 		}
-		t.row(oneLine(r.Task, 40), oneLine(dash(trials[r.ID]), 60), r.ID, r.Attempt, r.Status, rewardText(r.Reward), calls, tokens, dollars(r.CostUSD()), fmt.Sprintf("%.1f", float64(ms)/1000), fault)
+		t.row(shortName(oneLine(cmp.Or(titles[r.ID], r.Task), 200), 40), oneLine(dash(trials[r.ID]), 60), r.ID, r.Attempt, r.Status, rewardText(r.Reward), calls, tokens, progress.Dollars(r.CostUSD()), fmt.Sprintf("%.1f", float64(ms)/1000), fault)
 	}
 	return t, faults
 }
@@ -165,21 +167,9 @@ func costText(separator string, usd *float64, unpriced int) string {
 	case usd == nil:
 		return ""
 	case unpriced > 0:
-		return fmt.Sprintf("%s%s without %s of unknown cost", separator, dollars(usd), plural(unpriced, "rollout"))
+		return fmt.Sprintf("%s%s without %s of unknown cost", separator, progress.Dollars(usd), plural(unpriced, "rollout"))
 	default:
-		return separator + dollars(usd)
-	}
-}
-
-// dollars formats a cost.
-func dollars(cost *float64) string {
-	switch {
-	case cost == nil:
-		return "-"
-	case *cost < 1:
-		return fmt.Sprintf("$%.4f", *cost)
-	default:
-		return fmt.Sprintf("$%.2f", *cost)
+		return separator + progress.Dollars(usd)
 	}
 }
 

@@ -22,7 +22,12 @@ type listFlags struct {
 	trainer string
 	before  uint64
 	limit   int
+	filters filterFlags
 }
+
+// maxScanned is the largest number of rollouts of a trainer that are read for a list with
+// filters.
+const maxScanned = 5000
 
 func rolloutListCommand(f *rolloutFlags) *cobra.Command {
 	var output string
@@ -31,6 +36,7 @@ func rolloutListCommand(f *rolloutFlags) *cobra.Command {
 		Use:   "ls [JOB...]",
 		Short: "List the rollouts of jobs, or with --nats of a trainer",
 		Long: "List the rollouts of jobs, or with --nats of a trainer: the requests that wait, and the newest rollouts that run or have ended.\n\n" +
+			"All of --status, --group, --task, --agent, --label, --reward and --job must hold for a rollout that is listed.\n\n" +
 			"With the credentials of an operator (ops.nk) the newest rollouts of each trainer are listed, or those of --trainer, without the requests that wait.",
 		PreRunE: func(_ *cobra.Command, args []string) error {
 			return l.check(f, args)
@@ -38,10 +44,13 @@ func rolloutListCommand(f *rolloutFlags) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var list []*recorded.Rollout
 			var bad error
+			filter, err := l.filters.filter(f.nats.url != "")
+			if err != nil {
+				return err
+			}
 			switch {
 			case f.nats.url != "":
-				var err error
-				if list, err = l.onSystem(cmd, &f.nats); err != nil {
+				if list, err = l.onSystem(cmd, &f.nats, &filter); err != nil {
 					return err
 				}
 			case len(args) == 0:
@@ -52,6 +61,7 @@ func rolloutListCommand(f *rolloutFlags) *cobra.Command {
 				bad = errors.Join(bad, err)
 				list = append(list, more...)
 			}
+			list = slices.DeleteFunc(list, func(r *recorded.Rollout) bool { return !filter.Has(r) })
 			return errors.Join(printRollouts(cmd, output, list), bad)
 		},
 	}
@@ -59,6 +69,7 @@ func rolloutListCommand(f *rolloutFlags) *cobra.Command {
 	fl.StringVar(&l.trainer, "trainer", "", "with --nats: trainer of the rollouts (default: the one in the file name of --creds; for an operator all)")
 	fl.IntVar(&l.limit, "limit", 100, "with --nats: largest number of waiting requests, and of other rollouts, of a trainer")
 	fl.Uint64Var(&l.before, "before", 0, "with --nats: list older rollouts, from the number that the last list ends with")
+	l.filters.add(fl)
 	addListOutput(fl, &output)
 	return cmd
 }
@@ -72,6 +83,8 @@ func (l *listFlags) check(f *rolloutFlags, dirs []string) error {
 	if f.nats.url != "" && len(dirs) > 0 {
 		wrong = append(wrong, errors.New("--nats: it lists no jobs: leave out their folders"))
 	}
+	_, err := l.filters.filter(f.nats.url != "")
+	wrong = append(wrong, err)
 	return usageOf(wrong...)
 }
 
@@ -85,17 +98,18 @@ func (l *listFlags) dial(cmd *cobra.Command, nats *natsFlags) (b *broker.Broker,
 }
 
 // onSystem returns the rollouts of a trainer, or as an operator of all trainers.
-func (l *listFlags) onSystem(cmd *cobra.Command, nats *natsFlags) ([]*recorded.Rollout, error) {
+func (l *listFlags) onSystem(cmd *cobra.Command, nats *natsFlags, filter *recorded.Filter) ([]*recorded.Rollout, error) {
 	b, name, err := l.dial(cmd, nats)
 	if err != nil {
 		return nil, err
 	}
 	defer b.Close()
-	return l.read(cmd, b, name)
+	return l.read(cmd, b, name, filter)
 }
 
-// read returns the rollouts that the client of this name may read; empty: an operator.
-func (l *listFlags) read(cmd *cobra.Command, b *broker.Broker, name string) (all []*recorded.Rollout, err error) {
+// read returns the rollouts that the client of this name may read; empty: an operator. It reads
+// older rollouts until the filter has selected enough.
+func (l *listFlags) read(cmd *cobra.Command, b *broker.Broker, name string, filter *recorded.Filter) (all []*recorded.Rollout, err error) {
 	s, of := recorded.On(b), []string{cmp.Or(name, l.trainer)}
 	if of[0] == "" {
 		if l.before > 0 {
@@ -106,14 +120,25 @@ func (l *listFlags) read(cmd *cobra.Command, b *broker.Broker, name string) (all
 		}
 	}
 	for _, tid := range of {
-		list, next, err := s.Rollouts(cmd.Context(), tid, l.before, l.limit, name != "")
-		if err != nil {
-			return nil, err
+		next := l.before
+		for read, found, first := 0, 0, true; found < l.limit && read < maxScanned && (first || next > 0); first = false {
+			var list []*recorded.Rollout
+			if list, next, err = s.Rollouts(cmd.Context(), tid, next, l.limit-found, name != ""); err != nil {
+				return nil, err
+			}
+			for _, r := range list {
+				read++
+				if filter.Has(r) {
+					all = append(all, r)
+				}
+				if filter.Has(r) && r.About().Status != schema.StatusQueued { // --limit holds for these and the others
+					found++
+				}
+			}
 		}
 		if next > 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "older rollouts of %s: --trainer %s --before %d\n", tid, tid, next)
 		}
-		all = append(all, list...)
 	}
 	return all, nil
 }
@@ -131,30 +156,25 @@ func printRollouts(cmd *cobra.Command, output string, list []*recorded.Rollout) 
 		}
 		return printList(out, output, results)
 	}
-	t := newList(out, output, "ROLLOUT", "TASK", "AGENT", "ATTEMPT", "STATUS", "REWARD", "CALLS", "COST", "TRIAL")
-	t.spare, t.cut, t.names = []string{"AGENT", "ATTEMPT"}, []string{"STATUS"}, []string{"TASK", "TRIAL"}
+	t := newList(out, output, "ROLLOUT", "TASK", "AGENT", "ATTEMPT", "STATUS", "REWARD", "CALLS", "COST", "JOB", "TRIAL")
+	t.spare, t.cut, t.names = []string{"AGENT", "ATTEMPT"}, []string{"STATUS"}, []string{"TASK", "JOB", "TRIAL"}
 	for _, r := range list {
-		task, agent, attempt, status, reward, calls, cost, trial := "-", "-", 0, "waits or runs", "-", 0, "-", "-"
-		if q := r.Asked; q != nil {
-			task, agent = q.Task.Name, q.Agent.Name
-		}
+		a := r.About()
+		status, reward, calls, cost, job, trial := string(a.Status), "-", 0, "-", "-", "-"
 		if r.Trial != nil {
-			task, agent, trial = r.Trial.Task, r.Trial.Agent, r.Job+"/"+r.Trial.Name
-		}
-		if r.State != nil {
-			attempt, status = r.State.Attempt, string(r.State.Status)
+			job, trial = r.Job, r.Trial.Name
 		}
 		if q := r.Result; q != nil {
-			task, agent, attempt, status, reward = q.Task, q.Agent, q.Attempt, string(q.Status), rewardText(q.Reward)
-			if q.Fault != nil {
+			reward = rewardText(q.Reward)
+			if q.Fault != nil && q.Fault.Code != status {
 				status += " (" + q.Fault.Code + ")"
 			}
 			for _, c := range q.Calls {
 				calls += c.Count
 			}
-			cost = dollars(q.CostUSD())
+			cost = progress.Dollars(q.CostUSD())
 		}
-		t.row(dash(string(r.ID)), oneLine(task, 40), oneLine(agent, 20), attempt, oneLine(status, 40), reward, calls, cost, oneLine(trial, 200))
+		t.row(dash(string(r.ID)), shortName(oneLine(dash(a.Title), 200), 40), oneLine(dash(a.Agent), 20), a.Attempt, oneLine(status, 40), reward, calls, cost, oneLine(job, 200), oneLine(trial, 200))
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -181,7 +201,7 @@ func printTrainers(w io.Writer, list []*recorded.Rollout) error {
 	t := newTable(w, "TRAINER", "LISTED", "ENDED", "MEAN", "CALLS", "TOKENS", "COST")
 	for _, tid := range slices.Sorted(maps.Keys(count)) {
 		s := jobs.Sum(count[tid], results[tid])
-		t.row(tid, s.Trials, s.Ended, progress.Reward(s.Mean), s.Calls, fmt.Sprintf("%d + %d", s.PromptTokens, s.CompletionTokens), dollars(s.CostUSD))
+		t.row(tid, s.Trials, s.Ended, progress.Reward(s.Mean), s.Calls, fmt.Sprintf("%d + %d", s.PromptTokens, s.CompletionTokens), progress.Dollars(s.CostUSD))
 	}
 	return t.flush()
 }

@@ -6,9 +6,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -42,6 +44,7 @@ func (f *runFlags) run(cmd *cobra.Command, paths, argv []string) error {
 	defer j.Close()
 	stderr, all := cmd.ErrOrStderr(), w.Requests()
 	fmt.Fprintf(stderr, "job %s: %d of %s to run\n", shown(j.Dir), len(all), plural(len(j.Plan.Trials), "trial"))
+	printNamesakes(stderr, &j.Plan)
 	if f.nats.context != "" {
 		fmt.Fprintf(stderr, "context %s: workers at %s run them\n", f.nats.context, broker.ShownURL(f.nats.url))
 	}
@@ -55,6 +58,21 @@ func (f *runFlags) run(cmd *cobra.Command, paths, argv []string) error {
 		err = errors.Join(err, j.SetStopped(err))
 	}
 	return printJobEnd(cmd, f.output, &j.Plan, shown(j.Dir), j.Results(), f.limits.given(), err)
+}
+
+// maxNamesakes bounds the lines about tasks of the same name.
+const maxNamesakes = 5
+
+// printNamesakes warns of tasks with the same name, most often a copied folder.
+func printNamesakes(w io.Writer, p *jobs.Plan) {
+	all := p.Namesakes()
+	names := slices.Sorted(maps.Keys(all))
+	for _, name := range names[:min(len(names), maxNamesakes)] {
+		fmt.Fprintf(w, "warning: %d folders have a task named %q, such as %s and %s: tables show the folder, too; `name` in task.toml sets the name\n", len(all[name]), oneLine(name, 60), oneLine(shown(all[name][0]), 200), oneLine(shown(all[name][1]), 200))
+	}
+	if more := len(names) - maxNamesakes; more > 0 {
+		fmt.Fprintf(w, "warning: %s more in several folders\n", plural(more, "name"))
+	}
 }
 
 // printJobEnd prints the results of a job after the end of its run. stopped is the reason of
@@ -71,7 +89,7 @@ func printJobEnd(cmd *cobra.Command, output string, p *jobs.Plan, dir string, re
 		}
 		return stopped
 	}
-	if err := printResults(cmd.OutOrStdout(), output, results, p.Names()); err != nil {
+	if err := printResults(cmd.OutOrStdout(), output, results, p); err != nil {
 		return err
 	}
 	printSummary(stderr, summary)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -20,10 +21,13 @@ func TestATableFitsTheTerminal(t *testing.T) {
 		{ID: "local-ZYACXMWNBXNHJNCT-0", Task: "cache_poisoning_web_attack_medium", Attempt: 1, Status: schema.StatusDone, Reward: &one},
 		{ID: "local-ZYACXMWNBXNHJNCT-1", Task: "cache_poisoning_web_attack_medium", Attempt: 1, Status: schema.StatusFailed, Fault: schema.Faultf("create", schema.CodeImage, schema.WhoTask, "%s", strings.Repeat("it cannot be built ", 20))},
 	}
-	trials := map[schema.ID]string{results[0].ID: "cache_poisoning_web_attack_mediu__vYnkwAV", results[1].ID: "cache_poisoning_web_attack_mediu__xYnkwAV"}
+	plan := &jobs.Plan{Trials: []jobs.Trial{
+		{Rollout: results[0].ID, Task: results[0].Task, Dir: "/tasks/a", Name: "cache_poisoning_web_attack_mediu__vYnkwAV"},
+		{Rollout: results[1].ID, Task: results[1].Task, Dir: "/tasks/a", Name: "cache_poisoning_web_attack_mediu__xYnkwAV"},
+	}}
 	for _, width := range []int{0, 80, 100, 140} {
 		var out bytes.Buffer
-		table, _ := resultTable(&out, results, trials)
+		table, _ := resultTable(&out, results, plan)
 		table.width = width
 		if err := table.flush(); err != nil {
 			t.Fatal(err)

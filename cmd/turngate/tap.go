@@ -17,6 +17,7 @@ import (
 	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/internal/progress"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 )
@@ -208,7 +209,7 @@ func showEvent(w io.Writer, e *schema.Event) {
 			line("call %d: %s", e.LLM.Number, e.LLM.Note)
 		}
 		line("call %d < %s (%s, %d+%d tokens, cost %s, %d ms)", e.LLM.Number, e.LLM.Reply.Message, e.LLM.Reply.FinishReason,
-			e.LLM.Reply.Usage.PromptTokens, e.LLM.Reply.Usage.CompletionTokens, dollars(e.LLM.Reply.Usage.CostUSD), e.LLM.MS)
+			e.LLM.Reply.Usage.PromptTokens, e.LLM.Reply.Usage.CompletionTokens, progress.Dollars(e.LLM.Reply.Usage.CostUSD), e.LLM.MS)
 	case e.LLM != nil && e.LLM.Fault != nil:
 		line("call %d refused: %v", e.LLM.Number, e.LLM.Fault)
 	case e.LLM != nil:

@@ -168,7 +168,7 @@ func headOf(r *recorded.Rollout) Finding {
 		f.Task, f.Agent, f.Reward = r.Result.Task, r.Result.Agent, r.Result.Reward
 	}
 	if r.Trial != nil {
-		f.Trial, f.Task, f.Variant = r.Trial.Name, r.Trial.Task, r.Trial.Variant
+		f.Trial, f.Task, f.Variant = r.Trial.Name, r.About().Title, r.Trial.Variant
 	}
 	return f
 }

@@ -4,10 +4,7 @@ package compare
 
 import (
 	"cmp"
-	"math"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
@@ -71,14 +68,10 @@ func Diff(a, b string) ([]Change, error) {
 			return nil, err
 		}
 	}
-	depths, several := map[string]int{}, false
-	for _, p := range plans {
-		depthsOf(&p, depths)
-		several = several || len(p.Variants) > 1
-	}
+	title, several := jobs.TaskTitles(&plans[0], &plans[1]), len(plans[0].Variants) > 1 || len(plans[1].Variants) > 1
 	sides := make([]map[string]*Side, 2)
 	for i, p := range plans {
-		sides[i] = byTask(p, results[i], depths, several)
+		sides[i] = byTask(p, results[i], title, several)
 	}
 	var out []Change
 	for task, s := range sides[0] {
@@ -93,43 +86,12 @@ func Diff(a, b string) ([]Change, error) {
 	return out, nil
 }
 
-// depthsOf raises the number of last elements of a folder's path that tell the tasks of
-// each name apart.
-func depthsOf(p *jobs.Plan, of map[string]int) {
-	folders := map[string][]string{}
-	for _, t := range p.Trials {
-		if dir := pathEnd(t.Dir, math.MaxInt); !slices.Contains(folders[t.Task], dir) {
-			folders[t.Task] = append(folders[t.Task], dir)
-		}
-	}
-	for task, dirs := range folders {
-		for n := of[task]; len(dirs) > 1; n++ {
-			ends := map[string]bool{}
-			for _, dir := range dirs {
-				ends[pathEnd(dir, n)] = true
-			}
-			if of[task] = n; len(ends) == len(dirs) {
-				break
-			}
-		}
-	}
-}
-
-// pathEnd returns the last n elements of a path.
-func pathEnd(path string, n int) string {
-	all := strings.Split(filepath.ToSlash(filepath.Clean(path)), "/")
-	return strings.Join(all[max(len(all)-n, 0):], "/")
-}
-
 // byTask sums up the results of each task, or of each task and variant.
-func byTask(p jobs.Plan, results []schema.Result, depths map[string]int, variants bool) map[string]*Side {
+func byTask(p jobs.Plan, results []schema.Result, title func(*jobs.Trial) string, variants bool) map[string]*Side {
 	out, list := map[string]*Side{}, map[string][]schema.Result{}
 	names := map[schema.ID]string{}
 	for _, t := range p.Trials {
-		name := t.Task
-		if n := depths[t.Task]; n > 0 {
-			name += " (" + pathEnd(t.Dir, n) + ")"
-		}
+		name := title(&t)
 		if variants {
 			name += " [" + t.Label() + "]"
 		}

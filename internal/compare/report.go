@@ -19,7 +19,7 @@ type Report struct {
 
 // TaskRow is a task with each of the job's variants.
 type TaskRow struct {
-	Task     string `json:"task"` // its name
+	Task     string `json:"task"` // its title, as of jobs.TaskTitles
 	Dir      string `json:"dir"`
 	Variants []Cell `json:"variants"` // in the order of the plan
 }
@@ -40,11 +40,12 @@ func NewReport(p *jobs.Plan, results []schema.Result) Report {
 		dir string
 	}
 	trials, ended, of := map[place]int{}, map[place][]schema.Result{}, map[schema.ID]place{}
+	title := jobs.TaskTitles(p)
 	out := Report{Name: p.Name, Tasks: []TaskRow{}, Retries: p.Causes()}
 	for _, t := range p.Trials {
 		at := place{t.Variant, t.Dir}
 		if of[t.Rollout] = at; trials[place{dir: t.Dir}] == 0 {
-			out.Tasks = append(out.Tasks, TaskRow{Task: t.Task, Dir: t.Dir})
+			out.Tasks = append(out.Tasks, TaskRow{Task: title(&t), Dir: t.Dir})
 		}
 		for _, at := range []place{at, {Variant: t.Variant}, {dir: t.Dir}} {
 			trials[at]++

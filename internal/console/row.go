@@ -56,7 +56,7 @@ func rowOf(r *recorded.Rollout) Row {
 		row.Group, row.Index, row.Task, row.Agent, row.Labels = cell(q.Group), q.Index, cell(q.Task.Name), cell(q.Agent.Name), labels(q.Labels)
 	}
 	if t := r.Trial; t != nil {
-		row.Group, row.Index, row.Task, row.Agent, row.Job, row.Trial = cell(t.Group), t.Index, cell(t.Task), cell(t.Agent), jobName(r.Job), cell(t.Name)
+		row.Group, row.Index, row.Task, row.Agent, row.Job, row.Trial = cell(t.Group), t.Index, cell(r.About().Title), cell(t.Agent), jobName(r.Job), cell(t.Name)
 		for _, id := range t.Stopped {
 			row.Replaces = append(row.Replaces, cell(string(id)))
 		}
@@ -66,7 +66,7 @@ func rowOf(r *recorded.Rollout) Row {
 		row.Status, row.Attempt, row.Worker, row.Started, fault = string(s.Status), s.Attempt, cell(s.Worker), s.Since, s.Fault
 	}
 	if q := r.Result; q != nil {
-		row.Group, row.Index, row.Task, row.Agent, row.Worker = cell(q.Group), q.Index, cell(q.Task), cell(q.Agent), cell(q.Worker)
+		row.Group, row.Index, row.Task, row.Agent, row.Worker = cell(q.Group), q.Index, cell(r.About().Title), cell(q.Agent), cell(q.Worker)
 		row.Status, row.Reward, row.Attempt, row.Labels, fault = string(q.Status), q.Reward, q.Attempt, labels(q.Labels), q.Fault
 		row.Failure, row.Use = string(trainer.FailureOf(q)), string(trainer.DefaultTreatments().Of(q))
 		for _, c := range q.Calls {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -335,3 +336,22 @@ func Reward(v *float64) string {
 	}
 	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3f", *v), "0"), ".")
 }
+
+// Dollars formats a cost; "-" for one that is not known. Small costs have two digits, so that
+// none but 0 reads as 0.
+func Dollars(usd *float64) string {
+	switch {
+	case usd == nil:
+		return "-"
+	case *usd >= 1:
+		return fmt.Sprintf("$%.2f", *usd)
+	case *usd >= 0.001 || *usd == 0:
+		return fmt.Sprintf("$%.4f", *usd)
+	default:
+		digits := 1 - int(math.Floor(math.Log10(math.Abs(*usd))))
+		return fmt.Sprintf("$%.*f", min(digits, maxDigits), *usd)
+	}
+}
+
+// maxDigits is the largest number of digits of a cost after the point.
+const maxDigits = 12

@@ -162,3 +162,14 @@ func TestATrialThatRunsAgain(t *testing.T) {
 		}
 	}
 }
+
+func TestDollars(t *testing.T) {
+	if got := Dollars(nil); got != "-" {
+		t.Errorf("unknown: %s", got)
+	}
+	for usd, want := range map[float64]string{0: "$0.0000", 7.92e-6: "$0.0000079", 1.3e-4: "$0.00013", 0.0041: "$0.0041", 0.5: "$0.5000", 12.345: "$12.35", 1e-30: "$0.000000000000"} {
+		if got := Dollars(&usd); got != want {
+			t.Errorf("%g: %s, want %s", usd, got, want)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 // Group has the rollouts of a group.
 type Group struct {
 	Trainer  string
+	Job      string // the job's folder; empty: none
 	Name     string // empty: their requests name none
 	Rollouts []*Rollout
 }
@@ -18,13 +19,13 @@ type Group struct {
 // rollouts of a group are in the order of their indexes.
 func Groups(list []*Rollout) []Group {
 	var out []Group
-	at := map[[2]string]int{}
+	at := map[[3]string]int{}
 	for _, r := range list {
-		key := [2]string{r.ID.Trainer(), r.About().Group}
+		key := [3]string{r.ID.Trainer(), r.About().Group, r.Job}
 		i, known := at[key]
 		if !known {
 			i, at[key] = len(out), len(out)
-			out = append(out, Group{Trainer: key[0], Name: key[1]})
+			out = append(out, Group{Trainer: key[0], Name: key[1], Job: key[2]})
 		}
 		out[i].Rollouts = append(out[i].Rollouts, r)
 	}
@@ -43,6 +44,7 @@ const StatusOpen schema.Status = "open"
 // About tells which rollout it is.
 type About struct {
 	Group, Task, Agent string
+	Title              string // of the task in lists; it may have a part of the folder's path
 	Index              int
 	Status             schema.Status
 	Attempt            int
@@ -65,5 +67,6 @@ func (r *Rollout) About() About {
 		a.Group, a.Task, a.Agent, a.Index = q.Group, q.Task, q.Agent, q.Index
 		a.Status, a.Attempt, a.Worker = q.Status, q.Attempt, q.Worker
 	}
+	a.Title = cmp.Or(r.Title, a.Task)
 	return a
 }

@@ -53,6 +53,7 @@ type Rollout struct {
 	Job    string          // the job's folder; empty: none
 	Trial  *jobs.Trial
 	Plan   *jobs.Plan
+	Title  string // of the trial's task, as of jobs.TaskTitles
 	// Unread is the error of a record that cannot be read; the record's fields are nil. It is
 	// set only in lists and by Follow.
 	Unread error
@@ -85,9 +86,10 @@ func InJob(dir string) ([]*Rollout, error) {
 		ended[results[i].ID] = &results[i]
 	}
 	var out []*Rollout
+	title := jobs.TaskTitles(&p)
 	for i := range p.Trials {
 		t := &p.Trials[i]
-		out = append(out, &Rollout{ID: t.Rollout, Result: ended[t.Rollout], Job: dir, Trial: t, Plan: &p, dir: filepath.Join(dir, t.Name)})
+		out = append(out, &Rollout{ID: t.Rollout, Result: ended[t.Rollout], Job: dir, Trial: t, Plan: &p, Title: title(t), dir: filepath.Join(dir, t.Name)})
 	}
 	return out, nil
 }
@@ -100,11 +102,12 @@ func retriedIn(dir string) ([]*Rollout, error) {
 		return nil, err
 	}
 	var out []*Rollout
+	title := jobs.TaskTitles(&p)
 	for _, t := range p.Trials {
 		for i, before := range t.Retried {
 			at := t
 			at.Rollout, at.Name = before.Rollout, path.Base(t.RetriedDir(i))
-			r := &Rollout{ID: before.Rollout, Job: dir, Trial: &at, Plan: &p, dir: filepath.Join(dir, t.RetriedDir(i))}
+			r := &Rollout{ID: before.Rollout, Job: dir, Trial: &at, Plan: &p, Title: title(&at), dir: filepath.Join(dir, t.RetriedDir(i))}
 			if r.Result, err = resultIn(r.dir); err != nil {
 				return nil, err
 			}

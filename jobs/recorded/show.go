@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/internal/progress"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trajectory"
 )
@@ -111,7 +112,7 @@ func (s *shower) call(c *trajectory.Call, indent string) {
 		text += fmt.Sprintf(", %d + %d tokens", c.Usage.PromptTokens, c.Usage.CompletionTokens)
 	}
 	if cost := c.Usage.CostUSD; cost != nil {
-		text += fmt.Sprintf(", $%.4f", *cost)
+		text += ", " + progress.Dollars(cost)
 	}
 	if c.FinishReason != "" {
 		text += ", " + c.FinishReason
