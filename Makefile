@@ -74,12 +74,13 @@ python: ## test the Python client, its types and its page of the docs in new vir
 adapters: ## install TRL with torch in the cache folder (6 GB) and test the adapters of the Python client with all frameworks
 	pythons=$$(e2e/adapters/install.sh) && TURNGATE_SLOW=1 TURNGATE_REQUIRE=python,adapters TURNGATE_PYTHONS="$$pythons" go test -count=1 -v -timeout 60m -run TestPythonAdapters ./e2e
 
-judges: judges-tools ## test the gate, and the servers of the tests, with official client libraries; needs npm, Python, and Node 20 or an installed agent that contains it
+judges: judges-tools ## test the gate, and the servers of the tests, with official client libraries, and `turngate serve` with its description; needs npm, Python, and Node 20 or an installed agent that contains it
 	cd e2e/judges && $(TEST) -vet=all -count=1 .
+	TURNGATE_SLOW=1 TURNGATE_REQUIRE=schemathesis $(TEST) -count=1 -run=TestSchemathesis ./internal/front
 
-judges-tools: ## install the client libraries of the judges
+judges-tools: ## install the client libraries and schemathesis for the judges
 	cd e2e/judges && npm ci --silent --no-audit --no-fund
-	cd e2e/judges && { test -x .venv/bin/pip || $${TURNGATE_HARBOR_PYTHON:-python3} -m venv .venv; } && .venv/bin/pip install -q --disable-pip-version-check modal==1.6.4
+	cd e2e/judges && { test -x .venv/bin/pip || $${TURNGATE_HARBOR_PYTHON:-python3} -m venv .venv; } && .venv/bin/pip install -q --disable-pip-version-check modal==1.6.4 schemathesis==4.32.5
 
 matrix: ## all ways in which engines answer (MODES) with all agents (AGENTS), whole and streamed, and a table
 	TURNGATE_REQUIRE="$${TURNGATE_REQUIRE:-agents}" TURNGATE_MATRIX_AGENTS="$(AGENTS)" TURNGATE_MATRIX_MODES="$(MODES)" TURNGATE_SLOW=1 $(TEST) -count=1 -v -timeout=60m ./e2e/matrix

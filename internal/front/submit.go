@@ -206,6 +206,8 @@ func (s *Server) put(ctx context.Context, t *tenant, b batch) (*submitted, error
 			return nil, within(at, err)
 		}
 		switch {
+		case q.V != schema.Version:
+			return nil, invalidField(at+".v", strconv.Itoa(q.V), fmt.Sprintf("want %d, or none", schema.Version))
 		case q.Trainer != t.name || q.ID.Trainer() != t.name:
 			return nil, invalidField(at+".id", string(q.ID), "want an id of trainer "+t.name+", or none")
 		case seen[q.ID]:
