@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .fields import wire
+from .text import brief, of_result
 
 __all__ = [
 `)
@@ -41,6 +42,11 @@ __all__ = [
 				b.WriteString(docstring(asSentence(doc, f.Name), "    "))
 			}
 		}
+		text := "brief"
+		if k.Name == "Result" {
+			text = "of_result"
+		}
+		fmt.Fprintf(&b, "\n    def __repr__(self) -> str:\n        return %s(self)\n", text)
 	}
 	made(t, "python/src/turngate/schema/messages_generated.py", b.Bytes())
 }

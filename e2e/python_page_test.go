@@ -15,6 +15,18 @@ import (
 	"github.com/turngate/turngate/internal/testenv"
 )
 
+// trainersBlock returns the first block of docs/trainers.md in a language.
+func trainersBlock(t *testing.T, language string) string {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join(testenv.Root(t), "docs", "trainers.md"))
+	harness.Must(t, err)
+	m := regexp.MustCompile("(?ms)^```" + language + "\n(.*?)^```").FindSubmatch(page)
+	if m == nil {
+		t.Fatalf("the page has no %s", language)
+	}
+	return string(m[1])
+}
+
 // TestTrainersPage follows docs/trainers.md from an empty folder to training rows: its commands
 // in their order, with its program.
 func TestTrainersPage(t *testing.T) {
@@ -24,17 +36,9 @@ func TestTrainersPage(t *testing.T) {
 	testenv.Need(t, "python", err)
 	root, binary := testenv.Root(t), testenv.Binary(t)
 	dir := clone(t, root, binary)
-	page, err := os.ReadFile(filepath.Join(root, "docs", "trainers.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	port := strconv.Itoa(testenv.FreePort(t))
 	block := func(language string) string {
-		m := regexp.MustCompile("(?ms)^```" + language + "\n(.*?)^```").FindSubmatch(page)
-		if m == nil {
-			t.Fatalf("the page has no %s", language)
-		}
-		return strings.ReplaceAll(string(m[1]), ":4222", ":"+port)
+		return strings.ReplaceAll(trainersBlock(t, language), ":4222", ":"+port)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "train.py"), []byte(block("python")), 0o600); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 )
 
@@ -84,6 +85,13 @@ func TestPythonClient(t *testing.T) {
 	c.install(t, "[test]")
 	t.Run("types", func(t *testing.T) {
 		if err := c.run(c.in("mypy"), "--strict", "--cache-dir", t.TempDir()); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("types of the page", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "train.py")
+		harness.Must(t, os.WriteFile(file, []byte(trainersBlock(t, "python")), 0o600))
+		if err := c.run(c.in("mypy"), "--strict", "--cache-dir", t.TempDir(), file); err != nil {
 			t.Error(err)
 		}
 	})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -227,6 +228,10 @@ def test_doctor(server: Server) -> None:
     done = subprocess.run([*ask, server.creds("trainer-other")], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "FAIL" in done.stdout
+    alone = {**os.environ, "PATH": "/nowhere", "TURNGATE": ""}
+    done = subprocess.run([*ask, server.creds("trainer-alpha")], capture_output=True, text=True, check=False, env=alone)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\nnone command: Task.load needs it: " in done.stdout
 
 
 async def test_no_server() -> None:

@@ -20,17 +20,23 @@ from .wire.streams import Streams
 
 OPTIONAL = {"httpx": "for Upstream", "numpy": "for Row.numpy", "torch": "for Row.torch", "tqdm": "for progress"}
 
+STATES = {True: "ok  ", False: "FAIL", None: "none"}
+"""The word for the outcome of a check."""
+
 ANSWER_WITHIN = 2.0
 """Seconds that a check waits for an answer."""
 
 
-async def checks(url: str, creds: str | None, name: str) -> AsyncIterator[tuple[bool, str, str]]:
-    """Yield for each check whether it succeeded, its name, and what was found or how to mend it."""
+async def checks(url: str, creds: str | None, name: str) -> AsyncIterator[tuple[bool | None, str, str]]:
+    """Yield for each check whether it succeeded, its name, and what was found or how to mend it.
+
+    None: it did not succeed, and not every trainer needs it.
+    """
     yield True, "packages", packages()
     try:
         yield True, "command", program()
     except MissingCommandError as e:
-        yield True, "command", f"none; {e}"  # a trainer may have no task directories
+        yield None, "command", f"Task.load needs it: {e}"
     try:
         names.check_trainer(name)
         start = time.monotonic()
@@ -98,8 +104,8 @@ def packages() -> str:
 async def _main(url: str, creds: str | None, name: str) -> int:
     failed = 0
     async for ok, check, found in checks(url, creds, name):
-        print(f"{'ok  ' if ok else 'FAIL'} {check}: {found}")
-        failed += not ok
+        print(f"{STATES[ok]} {check}: {found}")
+        failed += ok is False
     return 1 if failed else 0
 
 

@@ -34,7 +34,7 @@ class Answering:
 
         The handler returns a Reply, or it is an async generator that yields deltas and may end with the whole Reply;
         without one, the reply is the sum of the deltas. A FaultError refuses the call with its fault. After any other
-        exception the worker asks again; a call with more than five exceptions fails its rollout, as the trainer's
+        exception the worker asks again, so a call has eight tries; after the eighth its rollout fails, as the trainer's
         fault. The handler is cancelled when its answer is no longer wanted.
 
         Args:

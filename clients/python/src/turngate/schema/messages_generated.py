@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .fields import wire
+from .text import brief, of_result
 
 __all__ = [
     "Task",
@@ -104,6 +105,9 @@ class Task:
     notes: list[str] = field(default_factory=list, metadata=wire(most=64, each=1000))
     """Notes list the parts of the task that differ from the author's version. They come first in the result's notes."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class MCPServer:
@@ -122,6 +126,9 @@ class MCPServer:
     transport: str = field(default="", metadata=wire(one_of=("sse", "streamable-http",)))
     """transport is "sse" or "streamable-http" for a URL, and "stdio" or empty for a command."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class ToolSpec:
@@ -131,6 +138,9 @@ class ToolSpec:
     description: str = field(default="", metadata=wire(most=65536))
     parameters: Any = field(default=None, metadata=wire(form="json"))
     """A JSON schema of type object."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,6 +169,9 @@ class AgentChoice:
     other tool of the trainer.
     """
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Build:
@@ -172,6 +185,9 @@ class Build:
     """Stage; default the last."""
     args: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Mount:
@@ -180,6 +196,9 @@ class Mount:
     folder: str = field(default="", metadata=wire(keep=True, required=True))
     path: str = field(default="", metadata=wire(keep=True, required=True, most=4096))
     read_only: bool = False
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -192,6 +211,9 @@ class File:
     mode: int = field(default=0, metadata=wire(low=0, high=4095))
     """Permission bits; default: the bundle's, or 0444."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Tmpfs:
@@ -203,6 +225,9 @@ class Tmpfs:
     mode: int = field(default=0, metadata=wire(low=0, high=4095))
     """Permission bits; default 01777."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class HostAddress:
@@ -210,6 +235,9 @@ class HostAddress:
 
     name: str = field(default="", metadata=wire(keep=True, required=True))
     address: str = field(default="", metadata=wire(keep=True, required=True))
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -220,6 +248,9 @@ class Ulimit:
     soft: int = field(default=0, metadata=wire(keep=True, low=-1, high=1125899906842624))
     """-1: none."""
     hard: int = field(default=0, metadata=wire(keep=True, low=-1, high=1125899906842624))
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -241,6 +272,9 @@ class Probe:
     retries: int = field(default=0, metadata=wire(low=0, high=100000))
     """Default 3."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class After:
@@ -249,6 +283,9 @@ class After:
     service: str = field(default="", metadata=wire(keep=True, required=True))
     condition: str = field(default="", metadata=wire(keep=True, required=True, one_of=("completed", "healthy", "started",)))
     """The state that the side-car must have reached."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -278,6 +315,9 @@ class Container:
     offline: bool = False
     """It has no network, not even that of the rollout."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Service:
@@ -303,6 +343,9 @@ class Service:
     pids: int = field(default=0, metadata=wire(low=0, high=4194304))
     container: Container = field(default_factory=lambda: Container())
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Folder:
@@ -315,6 +358,9 @@ class Folder:
     """Seed, without From, copies the files that the first image has at the folder's mount path."""
     keep: bool = False
     """Kept as the artifact folders/NAME.tar."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -354,6 +400,9 @@ class SandboxChoice:
     folders: list[Folder] = field(default_factory=list, metadata=wire(most=32))
     """For Container.Mounts."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Model:
@@ -364,6 +413,9 @@ class Model:
     sampling: Any = field(default=None, metadata=wire(form="json"))
     upstream: str = ""
     """A name in the worker's configuration."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -376,6 +428,9 @@ class Route:
     """An upstream in the worker's configuration."""
     reply: str = ""
     """A fixed text; no call is sent."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -399,6 +454,9 @@ class GateOptions:
     use the policy. Keys are tags.
     """
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Limits:
@@ -415,6 +473,9 @@ class Limits:
     verify_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
     """Milliseconds."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Command:
@@ -425,6 +486,9 @@ class Command:
     run: str = field(default="", metadata=wire(keep=True, required=True, most=65536))
     user: str = ""
     env: dict[str, str] = field(default_factory=dict, metadata=wire(most=256, each=65536))
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -446,6 +510,9 @@ class Healthcheck:
     retries: int = field(default=0, metadata=wire(low=0, high=1000))
     """Default 3."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Hook:
@@ -459,6 +526,9 @@ class Hook:
     """Default: the service's."""
     timeout_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
     """Milliseconds."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -498,6 +568,9 @@ class Verify:
     result.
     """
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class ArtifactRule:
@@ -511,6 +584,9 @@ class ArtifactRule:
     """service is the container that has the path. Default "main"."""
     exclude: list[str] = field(default_factory=list, metadata=wire(most=256, each=4096))
     """exclude are patterns of files to leave out of a folder, with the meaning of tar's --exclude."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -541,6 +617,9 @@ class Step:
     """artifacts are kept after this step, in addition to the request's artifacts."""
     min_reward: dict[str, float] = field(default_factory=dict, metadata=wire(most=64))
     """min_reward ends the rollout after this step if one of these rewards is lower or missing."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -590,6 +669,9 @@ class Request:
     """Milliseconds."""
     labels: dict[str, str] = field(default_factory=dict, metadata=wire(most=64, each=65536))
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Call:
@@ -619,6 +701,9 @@ class Call:
     remaining_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
     """remaining_ms is how long the caller will still wait, in milliseconds."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Usage:
@@ -631,6 +716,9 @@ class Usage:
     cost_usd: float | None = None
     """Nil: not known."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class VersionSpan:
@@ -639,6 +727,9 @@ class VersionSpan:
     version: str = field(default="", metadata=wire(keep=True))
     start: int = field(default=0, metadata=wire(keep=True))
     end: int = field(default=0, metadata=wire(keep=True))
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -670,6 +761,9 @@ class Reply:
     drops it. Models that think between tool calls need it.
     """
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Delta:
@@ -680,6 +774,9 @@ class Delta:
     """Choices[0].delta of a chat completion chunk."""
     completion_ids: Sequence[int] = field(default=(), metadata=wire(form="ids"))
     logprobs: Sequence[float] = field(default=(), metadata=wire(form="logprobs"))
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -706,6 +803,9 @@ class Fault:
     retry_after_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
     """retry_after_ms is the time to wait before the next try, in milliseconds."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class ToolCall:
@@ -719,6 +819,9 @@ class ToolCall:
     arguments: Any = field(default=None, metadata=wire(form="json", keep=True, required=True))
     """A JSON object, as the model wrote it."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class ToolResult:
@@ -728,6 +831,9 @@ class ToolResult:
     text: str = field(default="", metadata=wire(keep=True, most=1048576))
     is_error: bool = False
     """The text describes an error to the model."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -750,6 +856,9 @@ class Exit:
     """Bytes."""
     stderr_bytes: int = 0
     """Bytes."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -781,6 +890,9 @@ class Verification:
     limit_ms: int = field(default=0, metadata=wire(keep=True, low=0, high=2592000000))
     """Time limit of the verification; in milliseconds."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Verdict:
@@ -798,6 +910,9 @@ class Verdict:
     metrics: dict[str, float] = field(default_factory=dict, metadata=wire(most=256))
     messages: list[str] = field(default_factory=list, metadata=wire(most=64, each=1000))
     """Notes of the result, for people."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -828,6 +943,9 @@ class Operation:
     timeout_ms: int = field(default=0, metadata=wire(low=0, high=2592000000))
     """timeout_ms limits a command. 0, and more than is left of the verification: to its end. In milliseconds."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Entry:
@@ -840,6 +958,9 @@ class Entry:
     size: int = field(default=0, metadata=wire(keep=True))
     mode: int = field(default=0, metadata=wire(keep=True))
     """Permission bits."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -859,6 +980,9 @@ class OperationResult:
     """Content of a file."""
     files: list[Entry] = field(default_factory=list, metadata=wire(most=10000))
     """Of a folder, by name."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -881,6 +1005,9 @@ class StepResult:
     """
     last_call: int = 0
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Phase:
@@ -897,6 +1024,9 @@ class Phase:
     output: str = field(default="", metadata=wire(most=65536))
     """Tail of its output."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class CallStats:
@@ -912,6 +1042,9 @@ class CallStats:
     refused: int = 0
     """Answers that were refused."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class ResultUsage:
@@ -924,6 +1057,9 @@ class ResultUsage:
     sandbox_usd: float | None = None
     """sandbox_usd is the price of this time. Nil: the worker has no price for one of them."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Committed:
@@ -935,6 +1071,9 @@ class Committed:
     shard: str = ""
     tag: str = ""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Artifact:
@@ -943,6 +1082,9 @@ class Artifact:
     name: str = field(default="", metadata=wire(keep=True))
     size: int = field(default=0, metadata=wire(keep=True))
     sha256: str = field(default="", metadata=wire(keep=True, required=True))
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -996,6 +1138,9 @@ class Result:
     agent_version: str = ""
     labels: dict[str, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return of_result(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Hint:
@@ -1009,6 +1154,9 @@ class Hint:
     """With a fault: the request's own, empty if it cannot be read."""
     fault: Fault | None = None
     """The reason for refusing the request."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1036,6 +1184,9 @@ class State:
     fault: Fault | None = None
     """Of the last try that failed, or of the cancel, or of the result."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Cancel:
@@ -1051,6 +1202,9 @@ class Cancel:
     """seqs has the sequences of the rollouts' messages in the trainer's queue, in the order of IDs; 0: not known. A
     worker looks for the others in the queue.
     """
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1068,6 +1222,9 @@ class Hold:
     all: bool = False
     ids: list[str] = field(default_factory=list, metadata=wire(most=10000))
     """Used without All; empty: no rollout waits."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1090,6 +1247,9 @@ class Opened:
     weight: int = field(default=0, metadata=wire(low=0, high=1000))
     """Share of the workers, compared with other trainers."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Process:
@@ -1106,6 +1266,9 @@ class Process:
     since: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
     """Its start in Unix ms; of two with one owner, the later one has the calls."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Attach:
@@ -1116,6 +1279,9 @@ class Attach:
     """The one that asks."""
     replace: str = ""
     """Instance of the process that it replaces."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1129,6 +1295,9 @@ class Attached:
     """The one that has the calls now."""
     silent_ms: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
     """Since it asked, if it is another one; in milliseconds."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1155,6 +1324,9 @@ class Offer:
     upstreams: list[str] = field(default_factory=list)
     """That requests of the modes transparent_proxy and black_box can name."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Capacity:
@@ -1169,6 +1341,9 @@ class Capacity:
     """It takes no request now, though slots may be free, since its host has no room."""
     offer: Offer = field(default_factory=lambda: Offer(), metadata=wire(keep=True))
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Fleet:
@@ -1176,6 +1351,9 @@ class Fleet:
 
     v: int = field(default=1, metadata=wire(keep=True))
     workers: list[Capacity] = field(default_factory=list, metadata=wire(keep=True, most=100000))
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1188,6 +1366,9 @@ class PhaseEvent:
     """Milliseconds."""
     exit: Exit | None = None
     fault: Fault | None = None
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1206,6 +1387,9 @@ class LLMEvent:
     are too large to show.
     """
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class LogEvent:
@@ -1216,6 +1400,9 @@ class LogEvent:
     stream: str = field(default="", metadata=wire(keep=True))
     """Stdout or stderr."""
     text: str = field(default="", metadata=wire(keep=True))
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1239,6 +1426,9 @@ class WaitEvent:
     fault: Fault | None = None
     """Of the last try that failed."""
     ended: bool = False
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1268,6 +1458,9 @@ class NetEvent:
     connections.
     """
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class VerifyEvent:
@@ -1288,6 +1481,9 @@ class VerifyEvent:
     """Milliseconds."""
     exit: Exit | None = None
     fault: Fault | None = None
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1312,6 +1508,9 @@ class ShellEvent:
     exit: Exit | None = None
     fault: str = ""
     """Reason why the command did not run to its end."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1341,6 +1540,9 @@ class Event:
     shell: ShellEvent | None = None
     result: Result | None = None
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class TranscriptLine:
@@ -1368,6 +1570,9 @@ class TranscriptLine:
     left_out: int = 0
     """Left_out, on the last line only, counts the lines that did not fit."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Load:
@@ -1383,6 +1588,9 @@ class Load:
     """Of it, that programs can still get; in bytes."""
     worker_bytes: int = 0
     """Memory of the worker's process, without its sandboxes; in bytes."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1404,6 +1612,9 @@ class Presence:
     load: Load | None = None
     """When the presence was made; null: not known."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Control:
@@ -1413,6 +1624,9 @@ class Control:
     do: str = field(default="", metadata=wire(keep=True, required=True, one_of=("cancel", "copy", "give_back",)))
     id: str = field(default="", metadata=wire(keep=True, required=True))
     attempt: int = 0
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1452,6 +1666,9 @@ class Machine:
     free_disk_bytes: int = 0
     """Where the machine keeps its files; in bytes."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class LineOpen:
@@ -1467,6 +1684,9 @@ class LineOpen:
     by: str = ""
     """Name of a shell's operator, for people; it is not checked."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class LineEnd:
@@ -1479,6 +1699,9 @@ class LineEnd:
     """Exit status of the machine's process."""
     text: str = ""
     """For people."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -1501,6 +1724,9 @@ class Enroll:
     line feed between two of them.
     """
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class Enrolled:
@@ -1514,3 +1740,6 @@ class Enrolled:
     """Least time until the host may ask again; in milliseconds."""
     left_ms: int = 0
     """Time until the request expires; in milliseconds."""
+
+    def __repr__(self) -> str:
+        return brief(self)

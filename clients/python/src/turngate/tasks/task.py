@@ -46,6 +46,9 @@ class Task:
     missing: list[str] = field(default_factory=list)
     """Variables that the task asks for and was not given, with those for which it has a default."""
 
+    def __repr__(self) -> str:
+        return f"<Task {self.name!r} of {self.directory}: {len(self.bundle)} bytes of files>"
+
     @property
     def name(self) -> str:
         return self.request.task.name
