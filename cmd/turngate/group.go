@@ -34,7 +34,7 @@ type groupFlags struct {
 func (f *groupFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	f.rollouts.nats.local = func(cmd *cobra.Command, args []string) bool {
-		return cmd.Flags().Changed("runs") || cmd.Name() == "ls" && len(args) > 0
+		return cmd.Flags().Changed("runs") || cmd.Flags().Changed("job") || cmd.Name() == "ls" && len(args) > 0
 	}
 	f.rollouts.nats.addTo(fl, "")
 	fl.StringVar(&f.rollouts.runs, "runs", "runs", "folder of jobs in which groups are looked for, without --nats")

@@ -43,7 +43,7 @@ func namesFiles(cmd *cobra.Command, args []string) bool {
 	case "cancel", "retry", "shell", "watch":
 		return false
 	case "ls":
-		return len(names) > 0 || cmd.Flags().Changed("runs")
+		return len(names) > 0 || cmd.Flags().Changed("runs") || cmd.Flags().Changed("job")
 	case "cp":
 		names = names[:min(1, len(names))]
 	}

@@ -156,7 +156,12 @@ func printRollouts(cmd *cobra.Command, output string, list []*recorded.Rollout) 
 		}
 		return printList(out, output, results)
 	}
-	t := newList(out, output, "ROLLOUT", "TASK", "AGENT", "ATTEMPT", "STATUS", "REWARD", "CALLS", "COST", "JOB", "TRIAL")
+	header := []string{"ROLLOUT", "TASK", "AGENT", "ATTEMPT", "STATUS", "REWARD", "CALLS", "COST"}
+	inJobs := slices.ContainsFunc(list, func(r *recorded.Rollout) bool { return r.Trial != nil })
+	if inJobs {
+		header = append(header, "JOB", "TRIAL")
+	}
+	t := newList(out, output, header...)
 	t.spare, t.cut, t.names = []string{"AGENT", "ATTEMPT"}, []string{"STATUS"}, []string{"TASK", "JOB", "TRIAL"}
 	for _, r := range list {
 		a := r.About()
@@ -174,7 +179,11 @@ func printRollouts(cmd *cobra.Command, output string, list []*recorded.Rollout) 
 			}
 			cost = progress.Dollars(q.CostUSD())
 		}
-		t.row(dash(string(r.ID)), shortName(oneLine(dash(a.Title), 200), 40), oneLine(dash(a.Agent), 20), a.Attempt, oneLine(status, 40), reward, calls, cost, oneLine(job, 200), oneLine(trial, 200))
+		cells := []any{dash(string(r.ID)), shortName(oneLine(dash(a.Title), 200), 40), oneLine(dash(a.Agent), 20), a.Attempt, oneLine(status, 40), reward, calls, cost}
+		if inJobs {
+			cells = append(cells, oneLine(job, 200), oneLine(trial, 200))
+		}
+		t.row(cells...)
 	}
 	if err := t.flush(); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/turngate/turngate/jobs"
+	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -47,6 +48,21 @@ func TestATableFitsTheTerminal(t *testing.T) {
 		if strings.Contains(lines[0], "TASK") != (width == 0) {
 			t.Errorf("%d columns: %s", width, lines[0])
 		}
+	}
+}
+
+// TestAStatusIsSaidOnce: the code of a fault that says the same as the status is left out.
+func TestAStatusIsSaidOnce(t *testing.T) {
+	cmd, out := &cobra.Command{}, &bytes.Buffer{}
+	cmd.SetOut(out)
+	of := func(id schema.ID, status schema.Status, code string) *recorded.Rollout {
+		return &recorded.Rollout{ID: id, Result: &schema.Result{ID: id, Status: status, Fault: schema.Faultf("agent", code, schema.WhoUser, "x")}}
+	}
+	if err := printRollouts(cmd, formatTable, []*recorded.Rollout{of("local-1", schema.StatusCancelled, schema.CodeCancelled), of("local-2", schema.StatusFailed, schema.CodeExit)}); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); strings.Count(got, "cancelled") != 1 || !strings.Contains(got, "failed ("+schema.CodeExit+")") || strings.Contains(got, "JOB") {
+		t.Errorf("got %s", got)
 	}
 }
 
