@@ -9,3 +9,10 @@ func Name(dir string) string {
 	}
 	return name(c, dir)
 }
+
+// NeedsImage reports whether the task in a folder names or builds the image of its sandbox. It
+// reports no error.
+func NeedsImage(dir string) bool {
+	c, err := (&Task{Dir: dir}).readConfig(dir)
+	return err == nil && c.Environment.DockerImage != "" || exists(dir, "environment/Dockerfile") || exists(dir, "environment/"+composeName)
+}

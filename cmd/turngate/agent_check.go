@@ -70,6 +70,7 @@ func (f *agentCheck) checkAll(cmd *cobra.Command, dir string) error {
 		return err
 	}
 	f.run.name, f.run.agents = "local", dir
+	f.run.chooseSandbox(cmd, nil)
 	ctx, s, err := openSingles(cmd.Context(), &f.run, trainer.Whole(script.Answer), logger(cmd))
 	if err != nil {
 		return err

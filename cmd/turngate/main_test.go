@@ -91,7 +91,7 @@ func TestBadInput(t *testing.T) {
 		"no CA of a hub":      {[]string{"nats", "config", "--keys", t.TempDir(), "--server", "paris", "--leaf-of", "hub", "--tls-ca", filepath.Join(good, "replay.yaml")}, "TLS CA: "},
 		"bad stream":          {[]string{"run", "--stream", "sideways", good}, "--stream: \"sideways\" is not valid: want buffer or pass"},
 		"bad stream to serve": {[]string{"trainer", "serve", "--trainer", "upstream:http://127.0.0.1:1", "--stream", "sideways"}, "--stream"},
-		"dockerfile in local": {[]string{"run", task(t, map[string]string{"instruction.md": "x", "replay.yaml": done, "environment/Dockerfile": "FROM x"})}, "docker"},
+		"dockerfile in local": {[]string{"run", "--sandbox", "local", task(t, map[string]string{"instruction.md": "x", "replay.yaml": done, "environment/Dockerfile": "FROM x"})}, "docker"},
 		"bad rollout id":      {[]string{"tap", "a b"}, "id"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -282,6 +282,33 @@ func TestTheDefaultSandbox(t *testing.T) {
 		if !regexp.MustCompile(want).MatchString(got.out) {
 			t.Errorf("%v: no %s in %s", args, want, got.out)
 		}
+	}
+}
+
+// TestATaskWithAnImageNeedsNoFlag: for tasks that all need an image, and for --image, the default
+// sandbox is one with images. The engine is not there, which the error says.
+func TestATaskWithAnImageNeedsNoFlag(t *testing.T) {
+	binary := testenv.Binary(t)
+	t.Setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+	built := task(t, map[string]string{"built/instruction.md": "x", "built/replay.yaml": done, "built/environment/Dockerfile": "FROM x", "named/instruction.md": "x", "named/replay.yaml": done, "named/task.toml": "[environment]\ndocker_image = \"x\"\n"})
+	plain := task(t, map[string]string{"instruction.md": "x", "replay.yaml": done})
+	for name, args := range map[string][]string{
+		"run":           {"run", "--agent", "nop", built},
+		"run --image":   {"run", "--agent", "nop", "--image", "x", plain},
+		"task check":    {"task", "check", built},
+		"sandbox run":   {"sandbox", "run", filepath.Join(built, "named"), "--", "true"},
+		"of an image":   {"sandbox", "run", "debian", "--", "true"},
+		"agent --check": {"agent", "ls", "--check", "--image", "x"},
+	} {
+		if got := turngate(t, binary, args...); got.code == 0 || !strings.Contains(got.errOut, "Docker") || strings.Contains(got.errOut, "cannot build") {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if got := turngate(t, binary, "run", "--agent", "nop", plain); got.code != 0 {
+		t.Errorf("a task without an image: %+v", got)
+	}
+	if got := turngate(t, binary, "run", "--sandbox", "local", "--agent", "nop", built); got.code == 0 || !strings.Contains(got.errOut, "local") {
+		t.Errorf("--sandbox local: %+v", got)
 	}
 }
 

@@ -115,6 +115,7 @@ func (f *runFlags) begin(cmd *cobra.Command, paths, argv []string) (*jobs.Work, 
 	if err != nil {
 		return nil, err
 	}
+	f.chooseSandbox(cmd, paths)
 	r, err := f.rules(cmd, argv)
 	if err != nil {
 		return nil, err

@@ -9,17 +9,36 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/turngate/turngate/internal/backends"
 	"github.com/turngate/turngate/sandboxes"
+	"github.com/turngate/turngate/tasks"
 )
 
-// addSandbox adds the flags --sandbox and --image. The first name is the default.
+// addSandbox adds the flags --sandbox and --image. The first name is the default, unless
+// chooseSandbox selects another.
 // The prefix precedes the help, the suffix follows the help of --image.
 func addSandbox(fl *pflag.FlagSet, sandbox, image *string, prefix, suffix string) {
-	fl.Var(newChoice(sandbox, backends.Names()...), "sandbox", prefix+"sandbox backend: "+orList(backends.Names()))
+	fl.Var(newChoice(sandbox, backends.Names()...), "sandbox", prefix+"sandbox backend: "+orList(backends.Names())+"; "+backends.WithImages()[0]+" by default for --image, and if all tasks need an image")
 	fl.StringVar(image, "image", "", prefix+"image for the sandbox of "+orList(backends.WithImages())+suffix)
+}
+
+// chooseSandbox selects the sandbox of a command that names none: one with images for an image,
+// or if all tasks of the paths need one.
+func (f *runFlags) chooseSandbox(cmd *cobra.Command, paths []string) {
+	if cmd.Flags().Changed("sandbox") || f.backends.local.images(f.sandbox) {
+		return
+	}
+	needs := f.image != ""
+	if !needs {
+		dirs, err := tasks.Find(paths)
+		needs = err == nil && len(dirs) > 0 && !slices.ContainsFunc(dirs, func(dir string) bool { return !tasks.NeedsImage(dir) })
+	}
+	if needs {
+		_ = cmd.Flags().Set("sandbox", backends.WithImages()[0]) // one of its values; a job resumes with it
+	}
 }
 
 // hasImages reports whether a backend makes sandboxes of images.

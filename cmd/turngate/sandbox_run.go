@@ -44,7 +44,7 @@ func sandboxRunCommand(k *keeper) *cobra.Command {
 		Long: "Make the sandbox that an agent would get for a task directory, with its files, setup, side-cars, user, variables and network, and run a shell in it at this\n" +
 			"terminal, or ARGV. When it ends, the task's verifier runs; its output and the reward are printed. TURNGATE_INSTRUCTION names a file with the instruction.\n" +
 			"A task with steps has a shell for each step.\n\n" +
-			"An argument that is no folder is an image; its sandbox has no verifier, and is by default one of " + backends.WithImages()[0] + ".\n\n" +
+			"An argument that is no folder is an image; its sandbox has no verifier.\n\n" +
 			"Exit status: that of ARGV, 0 for a shell; 1 when the rollout had another fault, 2 when the arguments are invalid.",
 		PreRunE: func(cmd *cobra.Command, args []string) error {
 			what, _ := atDash(cmd, args)
@@ -116,11 +116,11 @@ func (f *runFlags) atTerminal(cmd *cobra.Command, what string, argv []string) er
 	return printEnd(cmd.ErrOrStderr(), &r)
 }
 
-// taskOrImage loads a task directory. A name that is no folder is an image, for which the
-// default sandbox is the first with images.
+// taskOrImage loads a task directory. A name that is no folder is an image.
 func (f *runFlags) taskOrImage(cmd *cobra.Command, what string) (*tasks.Task, error) {
 	info, err := os.Stat(what)
 	if err == nil && info.IsDir() {
+		f.chooseSandbox(cmd, []string{what})
 		given, err := f.taskEnv.values()
 		if err != nil {
 			return nil, usageOf(err)
@@ -131,13 +131,11 @@ func (f *runFlags) taskOrImage(cmd *cobra.Command, what string) (*tasks.Task, er
 	if strings.HasPrefix(what, ".") || strings.HasPrefix(what, "/") {
 		return nil, usage("%q is not valid: want a task directory or an image", what)
 	}
-	if !cmd.Flags().Changed("sandbox") && !f.backends.local.images(f.sandbox) {
-		f.sandbox = backends.WithImages()[0]
-	}
+	f.image = what
+	f.chooseSandbox(cmd, nil)
 	if !f.backends.local.images(f.sandbox) {
 		return nil, usage("--sandbox: %s makes no sandboxes of images such as %q: use %s, or name a task directory", f.sandbox, what, orList(backends.WithImages()))
 	}
-	f.image = what
 	return &tasks.Task{Request: schema.Request{Task: schema.Task{Name: "image", Instruction: "Look around."}}}, nil
 }
 

@@ -64,6 +64,7 @@ func (f *taskCheckFlags) check(cmd *cobra.Command, paths []string) error {
 	if err != nil {
 		return usageOf(err)
 	}
+	f.run.chooseSandbox(cmd, paths)
 	c := taskcheck.Config{Dirs: dirs, Parallel: f.run.parallel, Pass: f.pass, Request: f.request}
 	given, err := f.run.taskEnv.values()
 	if err != nil {
