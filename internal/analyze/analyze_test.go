@@ -113,9 +113,11 @@ func (r rollout) record(t *testing.T, trial jobs.Trial) ([]byte, schema.Result) 
 func keep(t *testing.T, list ...rollout) []*recorded.Rollout {
 	t.Helper()
 	p := jobs.Plan{Variants: []jobs.Variant{{Agent: "mini"}}, Backend: "local", Attempts: 1, Parallel: 1, Flags: map[string][]string{}, Args: []string{"."}}
+	root := t.TempDir()
 	for i := range list {
 		list[i].agent, list[i].task = cmp.Or(list[i].agent, "mini"), cmp.Or(list[i].task, fmt.Sprint("task-", i))
-		dir := t.TempDir()
+		dir := filepath.Join(root, list[i].task)
+		harness.Must(t, os.MkdirAll(dir, 0o755))
 		harness.Must(t, os.WriteFile(filepath.Join(dir, "instruction.md"), []byte(list[i].instruction), 0o600))
 		p.Variants = []jobs.Variant{{Agent: list[i].agent, Model: "m"}}
 		harness.Must(t, p.AddTask("alpha", jobs.Task{Name: list[i].task, Dir: dir, Digest: "x"}))
