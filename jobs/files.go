@@ -58,9 +58,9 @@ func replace(root *os.Root, name string, data []byte) error {
 	return nil
 }
 
-// put writes a file below a folder and makes the folders of its path.
+// put writes a file below a folder, syncs it to disk, and makes the folders of its path.
 func put(root *os.Root, name string, from io.Reader) error {
-	if err := write(root, name, from); err != nil {
+	if err := write(root, name, from, (*os.File).Sync); err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
 	return nil
@@ -108,7 +108,7 @@ func unpack(root *os.Root, below string, packed io.Reader) (leftOut int, err err
 		} else if bytesLeft -= h.Size; bytesLeft < 0 {
 			return leftOut, fmt.Errorf("unpack %s: it has more than %d bytes", below, int64(maxUnpacked))
 		} else {
-			err = write(root, at, r)
+			err = write(root, at, r, nil) // a sync of each of many files takes minutes
 		}
 		if isOdd(err) {
 			leftOut++
@@ -127,7 +127,8 @@ func isOdd(err error) bool {
 	return errors.As(err, &at) && !errors.Is(err, fs.ErrPermission) && !noRoom(err)
 }
 
-func write(root *os.Root, at string, from io.Reader) error {
+// write writes a file, after which it calls written unless that is nil.
+func write(root *os.Root, at string, from io.Reader, written func(*os.File) error) error {
 	if dir := path.Dir(at); dir != "." {
 		if err := root.MkdirAll(dir, 0o700); err != nil {
 			return err
@@ -138,6 +139,9 @@ func write(root *os.Root, at string, from io.Reader) error {
 		return err
 	}
 	_, err = io.Copy(f, from)
+	if err == nil && written != nil {
+		err = written(f)
+	}
 	return errors.Join(err, f.Close())
 }
 

@@ -8,16 +8,15 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
+	"math"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/turngate/turngate/internal/rawjson"
+	"github.com/turngate/turngate/internal/stranger"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/tasks"
 )
@@ -36,8 +35,8 @@ const (
 
 // harborSettings returns the settings of a job that Harbor ran; nil: the folder is none.
 // The folder of a trial has a config.json, too.
-func harborSettings(root *os.Root) rawjson.Loose {
-	data, err := readIn(root, "config.json", maxHarborSetting)
+func harborSettings(job *stranger.Folder) rawjson.Loose {
+	data, err := job.Read("config.json", maxHarborSetting)
 	if err != nil {
 		return nil
 	}
@@ -50,46 +49,17 @@ func harborSettings(root *os.Root) rawjson.Loose {
 
 // isHarbor reports whether a folder is that of a job that Harbor ran.
 func isHarbor(dir string) bool {
-	root, err := os.OpenRoot(dir)
+	job, err := stranger.Open(dir)
 	if err != nil {
 		return false
 	}
-	defer root.Close()
-	return harborSettings(root) != nil
-}
-
-// readIn reads a file of a folder. A link that leads out of the folder is an error.
-func readIn(root *os.Root, name string, limit int64) ([]byte, error) {
-	f, err := openIn(root, name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("read %s: it has more than %d bytes", name, limit)
-	}
-	return data, nil
-}
-
-func openIn(root *os.Root, name string) (*os.File, error) {
-	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO is no reason to wait
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		f.Close()
-		return nil, errors.Join(fmt.Errorf("read %s: it is not a regular file", name), err)
-	}
-	return f, nil
+	defer job.Close()
+	return harborSettings(job) != nil
 }
 
 // tailIn reads the end of a text; empty: there is none.
-func tailIn(root *os.Root, name string, limit int64) string {
-	f, err := openIn(root, name)
+func tailIn(trial *stranger.Folder, name string, limit int64) string {
+	f, err := trial.Open(name, math.MaxInt64)
 	if err != nil {
 		return ""
 	}
@@ -116,17 +86,12 @@ type harborRun struct {
 
 // readHarbor reads a job that Harbor ran, which may be running. Trials that have no folder
 // yet are not in the plan. ok is false for any other folder.
-func readHarbor(dir string) (p Plan, done map[string]schema.Result, ok bool, err error) {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return p, nil, false, fmt.Errorf("open the job: %w", err)
-	}
-	defer root.Close()
-	c := harborSettings(root)
+func readHarbor(dir string, job *stranger.Folder) (p Plan, done map[string]schema.Result, ok bool, err error) {
+	c := harborSettings(job)
 	if c == nil {
 		return p, nil, false, nil
 	}
-	runs, err := harborRuns(root)
+	runs, err := harborRuns(job)
 	if err != nil {
 		return p, nil, true, fmt.Errorf("open the job %s: %w", dir, err)
 	}
@@ -139,7 +104,7 @@ func readHarbor(dir string) (p Plan, done map[string]schema.Result, ok bool, err
 		Attempts: int(max(c.Count("n_attempts"), 1)), Parallel: int(max(c.Count("n_concurrent_trials"), 1)), Trials: []Trial{},
 	}
 	p.Backend = cmp.Or(c.Object("environment").Text("type"), c.Object("environment").Text("import_path"), "docker")
-	data, _ := readIn(root, "result.json", maxHarborSetting) // a job that has just begun has none
+	data, _ := job.Read("result.json", maxHarborSetting) // a job that has just begun has none
 	p.Created = rawjson.LooseOf(data).Time("started_at")
 	agents, indexes := harborAgents(runs), map[string]int{}
 	done = map[string]schema.Result{}
@@ -165,14 +130,9 @@ func readHarbor(dir string) (p Plan, done map[string]schema.Result, ok bool, err
 }
 
 // harborRuns reads the folders of the trials, in the order of their beginnings.
-func harborRuns(root *os.Root) ([]*harborRun, error) {
-	top, err := root.Open(".")
+func harborRuns(job *stranger.Folder) ([]*harborRun, error) {
+	names, err := job.Names(maxHarborTrials + 1)
 	if err != nil {
-		return nil, err
-	}
-	defer top.Close()
-	names, err := top.Readdirnames(maxHarborTrials + 1)
-	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
 	if len(names) > maxHarborTrials {
@@ -181,7 +141,7 @@ func harborRuns(root *os.Root) ([]*harborRun, error) {
 	slices.Sort(names)
 	var out []*harborRun
 	for _, name := range names {
-		if r := harborRunIn(root, name); r != nil {
+		if r := harborRunIn(job, name); r != nil {
 			out = append(out, r)
 		}
 	}
@@ -196,22 +156,22 @@ func harborRuns(root *os.Root) ([]*harborRun, error) {
 }
 
 // harborRunIn reads the folder of a trial; nil: it is none.
-func harborRunIn(job *os.Root, name string) *harborRun {
-	if info, err := job.Stat(name); err != nil || !info.IsDir() {
+func harborRunIn(job *stranger.Folder, name string) *harborRun {
+	if !job.IsFolder(name) {
 		return nil
 	}
-	root, err := job.OpenRoot(name)
+	trial, err := job.Folder(name)
 	if err != nil {
 		return nil
 	}
-	defer root.Close()
+	defer trial.Close()
 	r := &harborRun{name: name}
-	settings, serr := readIn(root, "config.json", maxHarborSetting)
-	data, rerr := readIn(root, "result.json", maxHarborResult)
+	settings, serr := trial.Read("config.json", maxHarborSetting)
+	data, rerr := trial.Read("result.json", maxHarborResult)
 	if errors.Is(serr, fs.ErrNotExist) && errors.Is(rerr, fs.ErrNotExist) {
 		return nil
 	}
-	lock, _ := readIn(root, "lock.json", maxHarborSetting) // an older version writes none
+	lock, _ := trial.Read("lock.json", maxHarborSetting) // an older version writes none
 	r.lock = rawjson.LooseOf(lock).Only("task")
 	var result rawjson.Loose
 	if rerr == nil {
@@ -222,10 +182,10 @@ func harborRunIn(job *os.Root, name string) *harborRun {
 	switch {
 	case errors.Is(rerr, fs.ErrNotExist):
 	case rerr != nil:
-		r.ended = &schema.Result{Status: schema.StatusFailed, Fault: schema.Faultf("read", schema.CodeUnreadable, schema.WhoUser, "result.json: %v", rerr)}
+		r.ended = unread("result.json", rerr)
 		result = nil
 	default:
-		r.ended = harborResult(root, result)
+		r.ended = harborResult(trial, result)
 	}
 	r.settings = rawjson.LooseOf(settings)
 	if r.settings == nil {
@@ -300,7 +260,7 @@ func (t *Trial) own(r schema.Result) schema.Result {
 }
 
 // harborResult converts the result in the folder of a trial.
-func harborResult(trial *os.Root, h rawjson.Loose) *schema.Result {
+func harborResult(trial *stranger.Folder, h rawjson.Loose) *schema.Result {
 	output := func(of string) string {
 		return tailIn(trial, path.Join(of, "verifier/test-stdout.txt"), maxHarborOutput)
 	}
@@ -470,11 +430,11 @@ func harborFault(h rawjson.Loose, phases []schema.Phase) *schema.Fault {
 
 // harborEnd returns the time at which a job of Harbor ended; zero: it has not.
 func harborEnd(dir string) time.Time {
-	root, err := os.OpenRoot(dir)
+	job, err := stranger.Open(dir)
 	if err != nil {
 		return time.Time{}
 	}
-	defer root.Close()
-	data, _ := readIn(root, "result.json", maxHarborSetting) // without it the job has not ended
+	defer job.Close()
+	data, _ := job.Read("result.json", maxHarborSetting) // without it the job has not ended
 	return rawjson.LooseOf(data).Time("finished_at")
 }

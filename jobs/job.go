@@ -10,7 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/turngate/turngate/internal/rawjson"
+	"github.com/turngate/turngate/internal/stranger"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -150,8 +153,9 @@ type Job struct {
 	trials  map[schema.ID]*Trial
 	done    map[string]schema.Result // by the trial's name
 	begun   map[string]bool
-	written time.Time   // when result.json was last written
-	due     *time.Timer // writes it; nil: no write is due
+	unread  map[string]error // of trials whose results cannot be read, while their folders have the files
+	written time.Time        // when result.json was last written
+	due     *time.Timer      // writes it; nil: no write is due
 }
 
 // ErrNotEmpty is returned by Create for a folder that is not empty.
@@ -221,7 +225,13 @@ func Open(dir string) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j.Plan, j.done = p, done
+	j.Plan, j.done, j.unread = p, done, map[string]error{}
+	for name, r := range done {
+		if err := Unread(&r); err != nil {
+			j.unread[name] = err
+			delete(done, name)
+		}
+	}
 	j.index()
 	return j, nil
 }
@@ -486,16 +496,55 @@ func (j *Job) setAside(t *Trial) error {
 	var r struct {
 		ID schema.ID `json:"id"`
 	}
-	if err := readJSON(filepath.Join(j.Dir, t.Name, planName), &r); err != nil || r.ID != t.Retried[last].Rollout {
+	dir, err := stranger.Open(filepath.Join(j.Dir, t.Name))
+	if err != nil {
+		return nil //nolint:nilerr // it was moved
+	}
+	defer dir.Close()
+	if err := readJSON(dir, planName, &r); err != nil || r.ID != t.Retried[last].Rollout {
 		return nil //nolint:nilerr // the folder is that of another rollout, which has not ended
 	}
+	return j.moveTo(t, t.RetriedDir(last))
+}
+
+// moveTo moves the folder of a trial to a path below RetriedName.
+func (j *Job) moveTo(t *Trial, to string) error {
 	if err := os.Mkdir(filepath.Join(j.Dir, RetriedName), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("keep the earlier rollout of %s: %w", t.Name, err)
 	}
-	if err := os.Rename(filepath.Join(j.Dir, t.Name), filepath.Join(j.Dir, t.RetriedDir(last))); err != nil {
+	if err := os.Rename(filepath.Join(j.Dir, t.Name), filepath.Join(j.Dir, to)); err != nil {
 		return fmt.Errorf("keep the earlier rollout of %s: %w", t.Name, err)
 	}
 	return nil
+}
+
+// Unread returns the errors of the results that Open could not read, by the names of their
+// trials. These trials run again, or get the result from the system that has it. Their files
+// are kept below RetriedName.
+func (j *Job) Unread() map[string]error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return maps.Clone(j.unread)
+}
+
+// keepUnread moves the files of a trial whose result cannot be read out of its folder.
+func (j *Job) keepUnread(t *Trial) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.unread[t.Name] == nil {
+		return nil
+	}
+	for n := 1; ; n++ {
+		to := path.Join(RetriedName, fmt.Sprintf("%s.unread%d", t.Name, n))
+		if _, err := os.Lstat(filepath.Join(j.Dir, to)); err == nil {
+			continue
+		}
+		if err := j.moveTo(t, to); err != nil {
+			return err
+		}
+		delete(j.unread, t.Name)
+		return nil
+	}
 }
 
 // Trial returns the trial of a rollout.
@@ -522,6 +571,7 @@ func (p *Plan) uuid(trial string) string {
 }
 
 // Read reads the plan and the results of a job of turngate or Harbor, which may be running.
+// In place of a result whose file cannot be read it returns one with a fault; see Unread.
 func Read(dir string) (Plan, []schema.Result, error) {
 	p, done, err := read(dir)
 	return p, inOrder(p, done), err
@@ -556,39 +606,80 @@ func IsOwn(dir string) error {
 }
 
 func read(dir string) (p Plan, done map[string]schema.Result, err error) {
-	if err := readJSON(filepath.Join(dir, planName), &p); errors.Is(err, fs.ErrNotExist) {
-		if h, done, ok, err := readHarbor(dir); ok || err != nil && !errors.Is(err, fs.ErrNotExist) {
+	job, err := stranger.Open(dir)
+	if err != nil {
+		return p, nil, fmt.Errorf("open the job: %w", err)
+	}
+	defer job.Close()
+	if err := readJSON(job, planName, &p); errors.Is(err, fs.ErrNotExist) {
+		if h, done, ok, err := readHarbor(dir, job); ok {
 			return h, done, err
 		}
 		return p, nil, fmt.Errorf("%s: %w", dir, ErrNoJob)
 	} else if err != nil {
-		return p, nil, err
+		return p, nil, fmt.Errorf("open the job %s: %w", dir, err)
 	}
 	if err := p.validate(); err != nil {
 		return p, nil, fmt.Errorf("%s: %w", filepath.Join(dir, planName), err)
 	}
 	done = map[string]schema.Result{}
-	for _, t := range p.Trials {
-		at := filepath.Join(dir, t.Name)
-		if _, err := os.Stat(filepath.Join(at, "result.json")); err != nil {
-			continue
+	for i := range p.Trials {
+		t := &p.Trials[i]
+		r, err := t.resultIn(job)
+		switch {
+		case err != nil:
+			done[t.Name] = t.own(*unread(planName, err))
+		case r != nil:
+			done[t.Name] = *r
 		}
-		var r schema.Result
-		err := readJSON(filepath.Join(at, planName), &r)
-		if err == nil {
-			if err = schema.Validate(&r); err != nil {
-				err = fmt.Errorf("%s: %w", filepath.Join(at, planName), err)
-			}
-		}
-		if err == nil && r.ID != t.Rollout {
-			continue // the result of a rollout that was stopped
-		}
-		if err != nil {
-			return p, nil, err
-		}
-		done[t.Name] = r
 	}
 	return p, done, nil
+}
+
+// resultIn reads the result of a trial; nil: it has not ended.
+func (t *Trial) resultIn(job *stranger.Folder) (*schema.Result, error) {
+	dir, err := job.Folder(t.Name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	if dir.Is("result.json") != nil {
+		return nil, nil
+	}
+	var r schema.Result
+	if err := readJSON(dir, planName, &r); err != nil {
+		return nil, err
+	}
+	if err := schema.Validate(&r); err != nil {
+		return nil, err
+	}
+	if r.ID != t.Rollout {
+		return nil, nil // the result of a rollout that was stopped
+	}
+	return &r, nil
+}
+
+// stageRead is the stage of the fault of a result that cannot be read.
+const stageRead = "read"
+
+// unread returns a result in place of one whose file cannot be read.
+func unread(file string, err error) *schema.Result {
+	text := err.Error()
+	if !strings.HasPrefix(text, file) {
+		text = file + ": " + text
+	}
+	return &schema.Result{Status: schema.StatusFailed, Fault: schema.Faultf(stageRead, schema.CodeUnreadable, schema.WhoUser, "%s", text)}
+}
+
+// Unread returns the error of a result of Read whose file cannot be read; nil: it was read.
+func Unread(r *schema.Result) error {
+	if f := r.Fault; f != nil && f.Stage == stageRead && f.Code == schema.CodeUnreadable {
+		return f
+	}
+	return nil
 }
 
 // validate checks a plan, which another program may have written.
@@ -620,23 +711,14 @@ func (p *Plan) validate() error {
 	return nil
 }
 
-func readJSON(path string, v any) error {
-	info, err := os.Stat(path)
+// readJSON reads a file of a folder. The error names the file.
+func readJSON(dir *stranger.Folder, name string, v any) error {
+	data, err := dir.Read(name, maxPlan)
 	if err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
-	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("read %s: it is not a regular file", path)
-	}
-	if info.Size() > maxPlan {
-		return fmt.Errorf("read %s: it has more than %d bytes", path, maxPlan)
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
+		return err
 	}
 	if err := json.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("read %s: %w", path, rawjson.Plain(err))
+		return fmt.Errorf("%s: %w", name, rawjson.Plain(err))
 	}
 	return nil
 }

@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
 )
@@ -282,27 +284,140 @@ func TestForeignPlansAreChecked(t *testing.T) {
 	}
 }
 
-// A trial with an unreadable result is named. Without result.json it counts as not ended.
-func TestATrialThatCannotBeReadIsNamed(t *testing.T) {
-	for _, text := range []string{"{", `{"v":1}`} {
-		j := create(t, plan(t, 1, "x"))
-		tr := j.Missing()[0]
+// spoil puts something else in the place of a file, by the kind of the damage.
+func spoil(t *testing.T, kind, file string) {
+	t.Helper()
+	if err := os.RemoveAll(file); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	switch kind {
+	case "empty":
+		err = os.WriteFile(file, nil, 0o600)
+	case "cut":
+		err = os.WriteFile(file, []byte("{"), 0o600)
+	case "invalid":
+		err = os.WriteFile(file, []byte(`{"v":1}`), 0o600)
+	case "missing":
+	case "FIFO":
+		err = unix.Mkfifo(file, 0o600)
+	case "link":
+		err = os.Symlink("/etc/hostname", file)
+	case "folder":
+		err = os.Mkdir(file, 0o700)
+	case "too large":
+		if err = os.WriteFile(file, nil, 0o600); err == nil {
+			err = os.Truncate(file, 1<<40)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var damages = []string{"empty", "cut", "invalid", "missing", "FIFO", "link", "folder", "too large"}
+
+// TestATrialThatCannotBeReadHidesNoOther: it is named, and runs again in a job that goes on,
+// which keeps its files. Without result.json it counts as not ended.
+func TestATrialThatCannotBeReadHidesNoOther(t *testing.T) {
+	for _, kind := range damages {
+		j := create(t, plan(t, 3, "x"))
+		all := j.Missing()
+		for _, tr := range all {
+			if err := j.Put(t.Context(), resultOf(tr, 1), files{}.fetch); err != nil {
+				t.Fatal(err)
+			}
+		}
+		j.Close()
+		bad := all[1]
+		spoil(t, kind, filepath.Join(j.Dir, bad.Name, "turngate.json"))
+		p, results, err := jobs.Read(j.Dir)
+		if err != nil || len(results) != 3 {
+			t.Fatalf("%s: %d results, %v", kind, len(results), err)
+		}
+		for i := range results {
+			r := &results[i]
+			err := jobs.Unread(r)
+			if r.ID != p.Trials[i].Rollout || r.Task != "x" || (err != nil) != (i == 1) || (r.Reward == nil) != (i == 1) {
+				t.Errorf("%s: got %+v, %v", kind, r, err)
+			}
+			if err != nil && (!strings.Contains(err.Error(), "turngate.json") || strings.Contains(err.Error(), j.Dir)) {
+				t.Errorf("%s: got %v", kind, err)
+			}
+		}
+		if s := jobs.Sum(len(p.Trials), results); s.Faults() != 1 || s.Rewarded != 2 || *s.Mean != 1 {
+			t.Errorf("%s: got %+v", kind, s)
+		}
+		again, err := jobs.Open(j.Dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if missing := again.Missing(); len(missing) != 1 || missing[0].Name != bad.Name || again.Unread()[bad.Name] == nil || len(again.Unread()) != 1 {
+			t.Errorf("%s: got %+v, %v", kind, missing, again.Unread())
+		}
+		if err := again.Put(t.Context(), resultOf(bad, 0), files{}.fetch); err != nil {
+			t.Fatal(err)
+		}
+		again.Close()
+		if _, results, err := jobs.Read(j.Dir); err != nil || len(results) != 3 || results[1].Reward == nil || *results[1].Reward != 0 {
+			t.Errorf("%s: got %+v, %v", kind, results, err)
+		}
+		if _, err := os.Stat(filepath.Join(j.Dir, jobs.RetriedName, bad.Name+".unread1", "result.json")); err != nil {
+			t.Errorf("%s: its files are lost: %v", kind, err)
+		}
+		spoil(t, kind, filepath.Join(j.Dir, bad.Name, "turngate.json"))
+		spoil(t, "missing", filepath.Join(j.Dir, bad.Name, "result.json"))
+		if _, results, err := jobs.Read(j.Dir); err != nil || len(results) != 2 {
+			t.Errorf("%s: %d results, %v", kind, len(results), err)
+		}
+	}
+}
+
+// TestALinkIsNoTrial, whatever it leads to.
+func TestALinkIsNoTrial(t *testing.T) {
+	j := create(t, plan(t, 2, "x"))
+	all := j.Missing()
+	for _, tr := range all {
 		if err := j.Put(t.Context(), resultOf(tr, 1), files{}.fetch); err != nil {
 			t.Fatal(err)
 		}
+	}
+	j.Close()
+	away := filepath.Join(t.TempDir(), "away")
+	if err := errors.Join(os.Rename(filepath.Join(j.Dir, all[0].Name), away), os.Symlink(away, filepath.Join(j.Dir, all[0].Name))); err != nil {
+		t.Fatal(err)
+	}
+	_, results, err := jobs.Read(j.Dir)
+	if err != nil || len(results) != 2 || jobs.Unread(&results[0]) == nil || results[0].Reward != nil || results[1].Reward == nil {
+		t.Errorf("got %+v, %v", results, err)
+	}
+	again, err := jobs.Open(j.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if err := again.Put(t.Context(), resultOf(all[0], 0), files{}.fetch); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(away, "result.json")); err != nil {
+		t.Errorf("the files behind the link were changed: %v", err)
+	}
+}
+
+// TestAJobWithoutItsOwnResultIsListed with the time at which its last rollout ended.
+func TestAJobWithoutItsOwnResultIsListed(t *testing.T) {
+	for _, kind := range damages {
+		j := create(t, plan(t, 1, "x"))
+		r := resultOf(j.Missing()[0], 1)
+		r.Phases = []schema.Phase{{Name: "create", Start: 1_700_000_000_000, MS: 1000}, {Name: "agent", Start: 1_700_000_001_000, MS: 4000}}
+		if err := j.Put(t.Context(), r, files{}.fetch); err != nil {
+			t.Fatal(err)
+		}
 		j.Close()
-		bad := filepath.Join(j.Dir, tr.Name, "turngate.json")
-		if err := os.WriteFile(bad, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := jobs.Read(j.Dir); err == nil || !strings.Contains(err.Error(), bad) {
-			t.Errorf("%s: got %v", text, err)
-		}
-		if err := os.Remove(filepath.Join(j.Dir, tr.Name, "result.json")); err != nil {
-			t.Fatal(err)
-		}
-		if p, results, err := jobs.Read(j.Dir); err != nil || len(p.Trials) != 1 || len(results) != 0 {
-			t.Errorf("%s: got %d trials, %d results, %v", text, len(p.Trials), len(results), err)
+		spoil(t, kind, filepath.Join(j.Dir, "result.json"))
+		list, err := jobs.List(filepath.Dir(j.Dir))
+		if err != nil || len(list) != 1 || list[0].Ended != 1 || list[0].Finished == nil || list[0].Finished.UnixMilli() != 1_700_000_005_000 {
+			t.Errorf("%s: got %+v, %v", kind, list, err)
 		}
 	}
 }
@@ -496,11 +611,10 @@ func TestADamagedFileIsNamed(t *testing.T) {
 	} {
 		j := create(t, plan(t, 1, "a"))
 		j.Close()
-		file := filepath.Join(j.Dir, "turngate.json")
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(j.Dir, "turngate.json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := jobs.Open(j.Dir); err == nil || !strings.Contains(err.Error(), file+": "+want) || strings.Contains(err.Error(), "Go ") {
+		if _, err := jobs.Open(j.Dir); err == nil || !strings.Contains(err.Error(), j.Dir+": turngate.json: "+want) || strings.Contains(err.Error(), "Go ") {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}

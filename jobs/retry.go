@@ -6,11 +6,11 @@ import (
 	"io/fs"
 	"maps"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/turngate/turngate/internal/stranger"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -144,22 +144,27 @@ func (t *Trial) RetriedDir(index int) string {
 	return path.Join(RetriedName, t.Name+"."+strconv.Itoa(index+1))
 }
 
-// retried returns the results after which trials ran again.
+// retried returns the results after which trials ran again. One that cannot be read is left
+// out, with a line in the log.
 func (j *Job) retried() ([]schema.Result, error) {
+	job, err := stranger.Open(j.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("read the results of trials that ran again: %w", err)
+	}
+	defer job.Close()
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var out []schema.Result
 	for _, t := range j.Plan.Trials {
 		for i := range t.Retried {
 			var r schema.Result
-			err := readJSON(filepath.Join(j.Dir, t.RetriedDir(i), planName), &r)
-			if errors.Is(err, fs.ErrNotExist) { // a process that died had not moved it yet, or a person removed it
-				continue
+			err := readJSON(job, path.Join(t.RetriedDir(i), planName), &r)
+			switch {
+			case err == nil:
+				out = append(out, r)
+			case !errors.Is(err, fs.ErrNotExist): // a process that died had not moved it yet, or a person removed it
+				j.Logf("the cost of an earlier rollout of %s does not count: %v", t.Name, err)
 			}
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, r)
 		}
 	}
 	return out, nil

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"maps"
 	"math"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/turngate/turngate/internal/stranger"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -383,11 +383,27 @@ func (t *Trial) evalKey() string {
 	return key + cmp.Or(t.Source, "adhoc")
 }
 
-// finished reads the time at which a job ended; nil if it has not.
-func finished(dir string) (*time.Time, error) {
+// finished returns the time at which a job of these results ended: that of its result.json, or,
+// if that has none, the end of the last phase of a rollout.
+func finished(dir string, results []schema.Result) *time.Time {
 	var r struct {
 		Finished *time.Time `json:"finished_at"`
 	}
-	err := readJSON(filepath.Join(dir, "result.json"), &r)
-	return r.Finished, err
+	if job, err := stranger.Open(dir); err == nil {
+		defer job.Close()
+		if readJSON(job, "result.json", &r) == nil && r.Finished != nil {
+			return r.Finished
+		}
+	}
+	var last int64
+	for i := range results {
+		for _, p := range results[i].Phases {
+			last = max(last, p.Start+p.MS)
+		}
+	}
+	if last == 0 {
+		return nil
+	}
+	at := time.UnixMilli(last).UTC()
+	return &at
 }

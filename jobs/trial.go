@@ -60,7 +60,7 @@ func (j *Job) Begin(id schema.ID) error {
 // fresh makes an empty folder for a trial. It removes the files of a process that
 // died.
 func (j *Job) fresh(t *Trial) (*os.Root, error) {
-	if err := j.setAside(t); err != nil {
+	if err := errors.Join(j.setAside(t), j.keepUnread(t)); err != nil {
 		return nil, err
 	}
 	dir := filepath.Join(j.Dir, t.Name)
@@ -234,7 +234,13 @@ func putJSON(root *os.Root, name string, v any) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
-	return own(root, name, bytes.NewReader(append(data, '\n')))
+	if err := root.RemoveAll(name); err != nil { // an artifact's entry with the same name
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return replace(root, name, append(data, '\n'))
 }
 
 // keeper writes the artifacts of a rollout into the folder of its trial.

@@ -177,6 +177,7 @@ func rolloutGetCommand(f *rolloutFlags) *cobra.Command {
 
 // printRecords prints the result of each rollout, or else its state.
 func printRecords(w io.Writer, list []*recorded.Rollout) (err error) {
+	var missing []error
 	for _, r := range list {
 		switch {
 		case r.Result != nil:
@@ -184,13 +185,13 @@ func printRecords(w io.Writer, list []*recorded.Rollout) (err error) {
 		case r.State != nil:
 			err = printJSON(w, r.State)
 		default:
-			err = fmt.Errorf("%s has no result yet", r.Name())
+			missing = append(missing, fmt.Errorf("%s has no result yet", r.Name()))
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return nil
+	return errors.Join(missing...)
 }
 
 // printWaits tells on stderr why rollouts are in the queue.
@@ -238,19 +239,24 @@ func rolloutShowCommand(f *rolloutFlags) *cobra.Command {
 	return cmd
 }
 
-// each calls do for the rollouts that the arguments name.
+// each calls do for the rollouts that the arguments name. An error of one does not keep it
+// from the others.
 func (f *rolloutFlags) each(cmd *cobra.Command, args []string, do func(context.Context, *recorded.Rollout) error) error {
 	list, done, err := f.find(cmd, args)
 	if err != nil {
 		return err
 	}
 	defer done()
+	var bad []error
 	for _, r := range list {
 		if err := do(cmd.Context(), r); err != nil {
-			return err
+			bad = append(bad, err)
+		}
+		if cmd.Context().Err() != nil {
+			break
 		}
 	}
-	return nil
+	return errors.Join(bad...)
 }
 
 func rolloutLogsCommand(f *rolloutFlags) *cobra.Command {

@@ -175,6 +175,10 @@ func (f *runFlags) resume(cmd *cobra.Command, _, _ []string) (_ *jobs.Work, err 
 	if err := usageOf(f.limits.check(f), f.checkKeepFailed()); err != nil {
 		return nil, err
 	}
+	unread := j.Unread()
+	for _, name := range slices.Sorted(maps.Keys(unread)) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s has no result any more and runs again: %s; its files are moved to the folder %s\n", oneLine(name, 100), oneLine(unread[name].Error(), 300), jobs.RetriedName)
+	}
 	r, err := f.rules(cmd, j.Plan.Argv)
 	if err != nil {
 		return nil, err

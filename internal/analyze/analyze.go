@@ -109,6 +109,9 @@ func Rollouts(ctx context.Context, list []*recorded.Rollout) (*Report, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
+		if r.Unread != nil {
+			err = r.Unread
+		}
 		if err != nil {
 			out.Unread = append(out.Unread, unreadOf(r, err))
 			continue

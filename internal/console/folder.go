@@ -49,7 +49,7 @@ func (f *Folder) Follow(ctx context.Context, show func(*recorded.Rollout), troub
 			}
 			for _, r := range list {
 				if ended, ok := shown[r.ID]; !ok || !ended && r.Result != nil {
-					shown[r.ID] = r.Result != nil && !unreadable(r.Result)
+					shown[r.ID] = r.Result != nil && r.Unread == nil // another program may be writing it
 					show(r)
 				}
 			}
@@ -64,12 +64,6 @@ func (f *Folder) Follow(ctx context.Context, show func(*recorded.Rollout), troub
 		case <-time.After(lookEvery):
 		}
 	}
-}
-
-// unreadable reports whether a result tells of a file that cannot be read. Harbor may be
-// writing it.
-func unreadable(r *schema.Result) bool {
-	return r.Fault != nil && r.Fault.Code == schema.CodeUnreadable
 }
 
 // jobs lists the folders of the jobs.

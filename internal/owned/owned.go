@@ -34,9 +34,19 @@ func check(path string, own int) error {
 		if err != nil {
 			return err
 		}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != own && st.Uid != 0 {
-			return &Error{path, int(st.Uid), own}
+		if err := checkInfo(path, info, own); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// CheckInfo is Check of a file or a folder that is open.
+func CheckInfo(path string, info fs.FileInfo) error { return checkInfo(path, info, os.Geteuid()) }
+
+func checkInfo(path string, info fs.FileInfo, own int) error {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != own && st.Uid != 0 {
+		return &Error{path, int(st.Uid), own}
 	}
 	return nil
 }

@@ -25,6 +25,7 @@ import (
 
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/internal/rawjson"
+	"github.com/turngate/turngate/internal/stranger"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
@@ -72,6 +73,8 @@ func Of(r *recorded.Rollout) (*Rollout, error) {
 	switch {
 	case q == nil:
 		return nil, errors.New("it has not ended")
+	case r.Unread != nil:
+		return nil, fmt.Errorf("its result cannot be read: %w", r.Unread)
 	case len(q.Steps) > 0:
 		return nil, errors.New("its task has several steps, each of which begins with the files of the one before")
 	case q.Separation == "":
@@ -169,22 +172,15 @@ func inputOf(of *schema.Result, dir, name string) ([]byte, error) {
 	if i < 0 {
 		return nil, fmt.Errorf("its result has no artifact %s", name)
 	}
-	root, err := os.OpenRoot(dir)
+	trial, err := stranger.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("its folder cannot be read: %w", err)
 	}
-	defer root.Close()
-	at := path.Join(jobs.InputsDir, name)
-	info, err := root.Lstat(at)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	defer trial.Close()
+	data, err := trial.Read(path.Join(jobs.InputsDir, name), maxInput)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s was not kept for its verifier", name)
-	case err != nil:
-		return nil, fmt.Errorf("its artifact %s cannot be read: %w", name, err)
-	case !info.Mode().IsRegular() || info.Size() > maxInput:
-		return nil, fmt.Errorf("its artifact %s is not a file of at most %d bytes", name, maxInput)
 	}
-	data, err := root.ReadFile(at)
 	if err != nil {
 		return nil, fmt.Errorf("its artifact %s cannot be read: %w", name, err)
 	}

@@ -49,13 +49,16 @@ func Export(ctx context.Context, w io.Writer, format string, list []*Rollout, o 
 			return sum, context.Cause(ctx)
 		}
 		data, t, err := r.read(ctx, o)
-		var broken *trajectory.TranscriptError
-		if errors.Is(err, ErrNoTranscript) || errors.Is(err, trajectory.ErrNoCalls) || errors.As(err, &broken) {
-			sum.Skipped = append(sum.Skipped, fmt.Errorf("%s is left out: %w", r.Name(), err))
-			continue
+		if r.Unread != nil {
+			err = r.Unread
 		}
+		missing := err != nil && r.missing(ctx, err)
 		if err == nil {
 			err = e.add(r, t, data)
+		}
+		if missing || errors.Is(err, errAudio) {
+			sum.Skipped = append(sum.Skipped, fmt.Errorf("%s is left out: %w", r.Name(), err))
+			continue
 		}
 		if err != nil {
 			return sum, fmt.Errorf("export %s: %w", r.Name(), err)
@@ -68,6 +71,16 @@ func Export(ctx context.Context, w io.Writer, format string, list []*Rollout, o 
 	}
 	return sum, e.close()
 }
+
+// missing reports whether an error of reading the rollout is one of its own files: others can
+// be read.
+func (r *Rollout) missing(ctx context.Context, err error) bool {
+	var broken *trajectory.TranscriptError
+	return ctx.Err() == nil && (!r.OfSystem() || errors.Is(err, ErrNoTranscript) || errors.Is(err, trajectory.ErrNoCalls) || errors.As(err, &broken))
+}
+
+// errAudio leaves a rollout out of a format that cannot have it.
+var errAudio = errors.New("the trajectory has audio, which needs ATIF 1.8")
 
 // exporter writes one format.
 type exporter struct {
@@ -116,7 +129,7 @@ func open(w io.Writer, format string, o *trajectory.Options, sum *Summary) (expo
 				return err
 			}
 			if format == "atif-1.7" && !a.As17() {
-				return errors.New("the trajectory has audio, which needs ATIF 1.8")
+				return errAudio
 			}
 			return lines.Encode(a)
 		}, nothing}, nil

@@ -47,12 +47,12 @@ func (f *Filter) Has(r *Rollout) bool {
 		}
 	}
 	return (len(f.Statuses) == 0 || slices.Contains(f.Statuses, a.Status)) &&
-		fits(f.Group, a.Group) && fits(f.Task, a.Task, a.Title, r.folder()) && fits(f.Agent, a.Agent) &&
+		fits(f.Group, a.Group) && fits(f.Task, a.Task, a.Title, r.taskFolder()) && fits(f.Agent, a.Agent) &&
 		fits(f.Job, r.Job, filepath.Base(r.Job)) && (f.Reward == nil || f.Reward.has(r.Result))
 }
 
-// folder returns the name of the folder of the rollout's task; empty: it is not known.
-func (r *Rollout) folder() string {
+// taskFolder returns the name of the folder of the rollout's task; empty: it is not known.
+func (r *Rollout) taskFolder() string {
 	if r.Trial == nil {
 		return ""
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 
 	"github.com/turngate/turngate/trajectory"
@@ -20,11 +19,11 @@ func (r *Rollout) ofHarbor() bool { return r.Plan != nil && r.Plan.Harbor }
 // each step, with the files that they name. The agent has written them: no file outside of
 // the trial is read.
 func (r *Rollout) imported() (*trajectory.Imported, error) {
-	root, err := os.OpenRoot(r.dir)
+	folder, err := r.folder()
 	if err != nil {
 		return nil, fmt.Errorf("read the trajectory of %s: %w", r.Name(), err)
 	}
-	defer root.Close()
+	defer folder.Close()
 	var names []string
 	folders := []string{"agent"}
 	if r.Result != nil {
@@ -34,7 +33,7 @@ func (r *Rollout) imported() (*trajectory.Imported, error) {
 	}
 	for _, dir := range folders {
 		name := path.Join(dir, "trajectory.json")
-		if _, err := root.Lstat(name); err == nil {
+		if err := folder.Is(name); err == nil {
 			names = append(names, name)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("read the trajectory of %s: %w", r.Name(), err)
@@ -43,7 +42,7 @@ func (r *Rollout) imported() (*trajectory.Imported, error) {
 	if len(names) == 0 {
 		return nil, fmt.Errorf("%s: %w (no agent/trajectory.json)", r.Name(), ErrNoTranscript)
 	}
-	out, err := trajectory.Import(r.ID, names, func(name string) ([]byte, error) { return readIn(root, name, maxTrajectory) })
+	out, err := trajectory.Import(r.ID, names, func(name string) ([]byte, error) { return folder.Read(name, maxTrajectory) })
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", r.Name(), err)
 	}

@@ -10,15 +10,15 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/stranger"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trajectory"
@@ -54,11 +54,12 @@ type Rollout struct {
 	Trial  *jobs.Trial
 	Plan   *jobs.Plan
 	Title  string // of the trial's task, as of jobs.TaskTitles
-	// Unread is the error of a record that cannot be read; the record's fields are nil. It is
-	// set only in lists and by Follow.
+	// Unread is the error of a record that cannot be read. The record's fields are nil, or in the
+	// folder of a job Result has the fault of jobs.Unread. It is set in folders, in lists and by
+	// Follow.
 	Unread error
 
-	dir  string // of the trial
+	at   string // the trial's folder in that of the job; empty: none
 	file string // a transcript alone
 	from *broker.Broker
 }
@@ -89,7 +90,11 @@ func InJob(dir string) ([]*Rollout, error) {
 	title := jobs.TaskTitles(&p)
 	for i := range p.Trials {
 		t := &p.Trials[i]
-		out = append(out, &Rollout{ID: t.Rollout, Result: ended[t.Rollout], Job: dir, Trial: t, Plan: &p, Title: title(t), dir: filepath.Join(dir, t.Name)})
+		r := &Rollout{ID: t.Rollout, Result: ended[t.Rollout], Job: dir, Trial: t, Plan: &p, Title: title(t), at: t.Name}
+		if r.Result != nil {
+			r.Unread = jobs.Unread(r.Result)
+		}
+		out = append(out, r)
 	}
 	return out, nil
 }
@@ -107,9 +112,14 @@ func retriedIn(dir string) ([]*Rollout, error) {
 		for i, before := range t.Retried {
 			at := t
 			at.Rollout, at.Name = before.Rollout, path.Base(t.RetriedDir(i))
-			r := &Rollout{ID: before.Rollout, Job: dir, Trial: &at, Plan: &p, Title: title(&at), dir: filepath.Join(dir, t.RetriedDir(i))}
-			if r.Result, err = resultIn(r.dir); err != nil {
-				return nil, err
+			r := &Rollout{ID: before.Rollout, Job: dir, Trial: &at, Plan: &p, Title: title(&at), at: t.RetriedDir(i)}
+			folder, err := r.folder()
+			if err == nil {
+				r.Result, err = resultIn(folder)
+				folder.Close()
+			}
+			if !errors.Is(err, fs.ErrNotExist) {
+				r.Unread = err
 			}
 			out = append(out, r)
 		}
@@ -215,7 +225,12 @@ func transcriptAt(file string) (*Rollout, error) {
 		}
 	}
 	r := &Rollout{file: file}
-	result, err := resultIn(filepath.Dir(file))
+	beside, err := stranger.Open(filepath.Dir(file))
+	if err != nil {
+		return nil, err
+	}
+	defer beside.Close()
+	result, err := resultIn(beside)
 	if err != nil {
 		return nil, err
 	}
@@ -226,8 +241,8 @@ func transcriptAt(file string) (*Rollout, error) {
 }
 
 // resultIn reads the result in a folder; nil if it has none that is valid.
-func resultIn(dir string) (*schema.Result, error) {
-	data, err := readFile(filepath.Join(dir, resultName), maxResult)
+func resultIn(dir *stranger.Folder) (*schema.Result, error) {
+	data, err := dir.Read(resultName, maxResult)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -246,15 +261,15 @@ func resultIn(dir string) (*schema.Result, error) {
 func (r *Rollout) Transcript(ctx context.Context) ([]byte, error) {
 	switch {
 	case r.file != "":
-		return readFile(r.file, maxTranscript)
+		return stranger.Read(r.file, maxTranscript)
 	case r.ofHarbor():
 		m, err := r.imported()
 		if err != nil {
 			return nil, err
 		}
 		return m.Transcript, nil
-	case r.dir != "":
-		data, err := readFile(filepath.Join(r.dir, "agent", transcriptName), maxTranscript)
+	case r.at != "":
+		data, err := r.readFile(path.Join("agent", transcriptName), maxTranscript)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("%s: %w", r.Name(), ErrNoTranscript)
 		}
@@ -314,19 +329,14 @@ func (r *Rollout) Log(ctx context.Context, stderr bool) ([]byte, error) {
 	if stderr {
 		name, local = stderrName, stderrName
 	}
-	if r.dir != "" {
-		root, err := os.OpenRoot(r.dir)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read the log of %s: %w", r.Name(), err)
-		}
-		defer root.Close()
+	if r.at != "" {
 		for _, n := range []string{local, "oracle.txt"} {
-			data, err := readIn(root, path.Join("agent", n), maxResult)
-			if !errors.Is(err, fs.ErrNotExist) {
-				return data, err
+			data, err := r.readFile(path.Join("agent", n), maxResult)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, fmt.Errorf("read the log of %s: %w", r.Name(), err)
+			}
+			if err == nil {
+				return data, nil
 			}
 		}
 		return nil, nil // the agent wrote nothing
@@ -353,10 +363,15 @@ func (r *Rollout) artifact(ctx context.Context, name string) ([]byte, error) {
 // Files lists the names of the rollout's files.
 func (r *Rollout) Files() []string {
 	var out []string
-	if r.dir != "" {
-		_ = filepath.WalkDir(r.dir, func(p string, d fs.DirEntry, err error) error {
-			if rel, rerr := filepath.Rel(r.dir, p); err == nil && rerr == nil && d.Type().IsRegular() {
-				out = append(out, filepath.ToSlash(rel))
+	if r.at != "" {
+		folder, err := r.folder()
+		if err != nil {
+			return nil
+		}
+		defer folder.Close()
+		_ = fs.WalkDir(folder.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() {
+				out = append(out, name)
 			}
 			if len(out) == maxListed {
 				return fs.SkipAll
@@ -375,7 +390,7 @@ func (r *Rollout) Files() []string {
 // matches one of the patterns of path.Match, or if a pattern is the name of a
 // folder above it. No pattern means all files. Copy returns the copied names.
 func (r *Rollout) Copy(ctx context.Context, to string, patterns []string) ([]string, error) {
-	if r.Result == nil && r.dir == "" {
+	if r.Result == nil && r.at == "" {
 		return nil, fmt.Errorf("%s: it has not ended, so it has no files yet", r.Name())
 	}
 	if err := os.MkdirAll(to, 0o700); err != nil {
@@ -386,9 +401,9 @@ func (r *Rollout) Copy(ctx context.Context, to string, patterns []string) ([]str
 		return nil, fmt.Errorf("copy files: %w", err)
 	}
 	defer root.Close()
-	var from *os.Root
-	if r.dir != "" {
-		if from, err = os.OpenRoot(r.dir); err != nil {
+	var from *stranger.Folder
+	if r.at != "" {
+		if from, err = r.folder(); err != nil {
 			return nil, fmt.Errorf("copy files: %w", err)
 		}
 		defer from.Close()
@@ -412,7 +427,7 @@ func (r *Rollout) Copy(ctx context.Context, to string, patterns []string) ([]str
 	return copied, nil
 }
 
-func (r *Rollout) copyFile(ctx context.Context, root, from *os.Root, name string) error {
+func (r *Rollout) copyFile(ctx context.Context, root *os.Root, from *stranger.Folder, name string) error {
 	if dir := path.Dir(name); dir != "." {
 		if err := root.MkdirAll(dir, 0o700); err != nil {
 			return err
@@ -436,21 +451,21 @@ func (r *Rollout) Open(ctx context.Context, name string) (io.ReadCloser, error) 
 	if !slices.Contains(r.Files(), name) || !filepath.IsLocal(name) {
 		return nil, fmt.Errorf("%s has no file %q", r.Name(), name)
 	}
-	if r.dir == "" {
+	if r.at == "" {
 		return r.open(ctx, nil, name)
 	}
-	root, err := os.OpenRoot(r.dir)
+	folder, err := r.folder()
 	if err != nil {
 		return nil, fmt.Errorf("open %q: %w", name, err)
 	}
-	defer root.Close()
-	return r.open(ctx, root, name)
+	defer folder.Close()
+	return r.open(ctx, folder, name)
 }
 
 // open opens a file in the trial's folder, or reads it from the running system.
-func (r *Rollout) open(ctx context.Context, from *os.Root, name string) (io.ReadCloser, error) {
+func (r *Rollout) open(ctx context.Context, from *stranger.Folder, name string) (io.ReadCloser, error) {
 	if from != nil {
-		return from.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO is no reason to wait
+		return from.Open(name, math.MaxInt64)
 	}
 	data, err := r.artifact(ctx, name)
 	if err != nil {
@@ -467,35 +482,22 @@ func matches(patterns []string, name string) bool {
 	})
 }
 
-func readFile(name string, limit int64) ([]byte, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO is no reason to wait
+// folder opens the trial's folder.
+func (r *Rollout) folder() (*stranger.Folder, error) {
+	job, err := stranger.Open(r.Job)
 	if err != nil {
 		return nil, err
 	}
-	return readAll(f, name, limit)
+	defer job.Close()
+	return job.Folder(r.at)
 }
 
-// readIn is readFile for a file of a folder that an agent may have written: a link out of it is
-// an error.
-func readIn(root *os.Root, name string, limit int64) ([]byte, error) {
-	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+// readFile reads a file of the trial's folder.
+func (r *Rollout) readFile(name string, limit int64) ([]byte, error) {
+	folder, err := r.folder()
 	if err != nil {
 		return nil, err
 	}
-	return readAll(f, name, limit)
-}
-
-// readAll reads a file whole and closes it.
-func readAll(f *os.File, name string, limit int64) ([]byte, error) {
-	defer f.Close()
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is not a file", name)
-	case info.Size() > limit:
-		return nil, fmt.Errorf("%s has %d bytes, more than %d", name, info.Size(), limit)
-	}
-	return io.ReadAll(io.LimitReader(f, limit))
+	defer folder.Close()
+	return folder.Read(name, limit)
 }

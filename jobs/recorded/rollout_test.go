@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
 
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/jobs"
@@ -132,6 +133,41 @@ func TestRolloutsOfJobsAreFound(t *testing.T) {
 	}
 	if _, err := list[0].Copy(t.Context(), to, []string{"none"}); err == nil || !strings.Contains(err.Error(), "agent/agent.log") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestOneBrokenRolloutIsLeftOutOfAnExport: its record or its transcript cannot be read, or the
+// trial is a link. The others are exported.
+func TestOneBrokenRolloutIsLeftOutOfAnExport(t *testing.T) {
+	for kind, spoil := range map[string]func(trial string) error{
+		"empty record":   func(trial string) error { return os.WriteFile(filepath.Join(trial, "turngate.json"), nil, 0o600) },
+		"no transcript":  func(trial string) error { return os.Remove(filepath.Join(trial, "agent", "transcript.jsonl.zst")) },
+		"cut transcript": func(trial string) error { return os.Truncate(filepath.Join(trial, "agent", "transcript.jsonl.zst"), 10) },
+		"FIFO": func(trial string) error {
+			file := filepath.Join(trial, "agent", "transcript.jsonl.zst")
+			return errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600))
+		},
+		"folder": func(trial string) error {
+			file := filepath.Join(trial, "agent", "transcript.jsonl.zst")
+			return errors.Join(os.Remove(file), os.Mkdir(file, 0o700))
+		},
+		"linked trial": func(trial string) error {
+			return errors.Join(os.Rename(trial, trial+".moved"), os.Symlink(filepath.Base(trial)+".moved", trial))
+		},
+	} {
+		runs := t.TempDir()
+		j := jobOf(t, runs, "tools", "compaction")
+		bad := j.Plan.Trials[0].Name
+		if err := spoil(filepath.Join(j.Dir, bad)); err != nil {
+			t.Fatal(err)
+		}
+		list, err := recorded.InJobs(runs)
+		if err != nil || len(list) != 3 {
+			t.Fatalf("%s: got %+v, %v", kind, list, err)
+		}
+		if _, sum := export(t, "jsonl", list); sum.Rollouts != 1 || sum.Rows != 2 || len(sum.Skipped) != 2 || !strings.Contains(sum.Skipped[0].Error(), bad) {
+			t.Errorf("%s: got %+v", kind, sum)
+		}
 	}
 }
 
