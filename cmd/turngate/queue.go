@@ -11,6 +11,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/queue"
+	"github.com/turngate/turngate/internal/operate"
 	"github.com/turngate/turngate/internal/telemetry"
 	"github.com/turngate/turngate/schema"
 )
@@ -76,7 +77,7 @@ func queueListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			workers, err := b.Records.Workers(cmd.Context())
+			workers, err := operate.On(b, "").Workers(cmd.Context())
 			if err != nil {
 				return err
 			}

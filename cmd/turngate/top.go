@@ -173,7 +173,7 @@ func readTop(ctx context.Context, b *broker.Broker, backlogs *queue.Backlogs, ac
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	now := topScreen{At: time.Now(), Workers: []topWorker{}, Lanes: []queueEntry{}}
-	workers, err := b.Records.Workers(ctx)
+	workers, err := operate.On(b, "").Workers(ctx)
 	if err != nil {
 		return now, err
 	}

@@ -33,6 +33,9 @@ type DeadLetters struct {
 // List lists the newest dead messages, at most limit, oldest first, without their bodies.
 func (h *DeadLetters) List(ctx context.Context, limit int) ([]Dead, error) {
 	s, err := h.js.Stream(ctx, subjects.StreamDead)
+	if errors.Is(err, jetstream.ErrStreamNotFound) { // the first worker makes it
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open stream %s: %w", subjects.StreamDead, err)
 	}

@@ -59,6 +59,19 @@ func (h *Streams) Fresh(ctx context.Context, name string) (jetstream.Stream, err
 	return s, nil
 }
 
+// Missing reports whether the server has no stream of a name. The first worker makes the
+// streams that all trainers share.
+func (h *Streams) Missing(ctx context.Context, name string) (bool, error) {
+	_, err := h.js.Stream(ctx, name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for stream %s: %w", name, Reach(err))
+	}
+	return false, nil
+}
+
 // find returns the configuration of a stream. A request without an answer is
 // repeated.
 func (h *Streams) find(ctx context.Context, name string) (jetstream.StreamConfig, error) {

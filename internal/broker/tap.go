@@ -2,10 +2,12 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/turngate/turngate/internal/broker/wire"
 	"github.com/turngate/turngate/schema"
@@ -26,7 +28,7 @@ type Tap struct {
 
 // Place is the position of an event.
 type Place struct {
-	Stream int64  // time of the stream's creation in Unix ns, which tells it from one that was made anew
+	Stream int64  // time of the stream's creation in Unix ns, which tells it from one that was made anew; 0: no worker has made it yet
 	Seq    uint64 // sequence in the stream
 }
 
@@ -60,6 +62,9 @@ func (t *Tap) Start() Place { return t.start }
 // last returns the place of the newest event of all rollouts.
 func (t *Tap) last(ctx context.Context) (Place, error) {
 	s, err := t.from.js.Stream(ctx, subjects.StreamEvents)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return Place{}, nil
+	}
 	if err != nil {
 		return Place{}, fmt.Errorf("watch %s: %w", t.subject, err)
 	}
@@ -69,6 +74,9 @@ func (t *Tap) last(ctx context.Context) (Place, error) {
 
 // Since lets the tap begin with the first event that was stored at a time or later.
 func (t *Tap) Since(ctx context.Context, at time.Time) error {
+	if t.at.Stream == 0 {
+		return nil
+	}
 	seq, err := t.from.firstSince(ctx, subjects.StreamEvents, t.subject, at)
 	if err == nil && seq > 0 {
 		t.at.Seq = min(t.at.Seq, seq-1)
@@ -100,6 +108,12 @@ func (t *Tap) Close() { _ = t.sub.Unsubscribe() }
 
 // read reads a batch of events and returns the sequence after the last.
 func (t *Tap) read(ctx context.Context, handle func(Place, schema.Event)) (uint64, error) {
+	if t.at.Stream == 0 {
+		t.rewind(ctx)
+	}
+	if t.at.Stream == 0 {
+		return t.at.Seq + 1, nil
+	}
 	return t.from.scan(ctx, subjects.StreamEvents, t.subject, t.at.Seq+1, func(m stored) {
 		var e schema.Event
 		if err := schema.Decode(m.data, &e); err != nil {

@@ -64,9 +64,16 @@ func (s *System) Rights(ctx context.Context) (Rights, error) {
 	}, nil
 }
 
-// Workers lists the live workers by their names and instances.
+// Workers lists the live workers by their names and instances; none if no worker has come
+// yet.
 func (s *System) Workers(ctx context.Context) ([]schema.Presence, error) {
 	all, err := s.b.Records.Workers(ctx)
+	if broker.IsMissing(err) {
+		missing, merr := s.b.Streams.Missing(ctx, subjects.StreamWorkers)
+		if missing || merr != nil {
+			return nil, merr
+		}
+	}
 	slices.SortFunc(all, func(a, b schema.Presence) int {
 		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Instance, b.Instance))
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
 )
 
 // maxWaiting is the number of requests of a queue among which a rollout is looked
@@ -117,6 +118,12 @@ func (s *System) queued(q *schema.Request) *Rollout {
 // next call; 0: there are none. A call with a sequence returns no waiting requests.
 func (s *System) Rollouts(ctx context.Context, tid string, before uint64, limit int, queue bool) (list []*Rollout, next uint64, err error) {
 	states, err := s.b.Records.States(ctx, tid, before, limit+1)
+	if broker.IsMissing(err) { // the first worker makes the trainer's streams
+		missing, merr := s.b.Streams.Missing(ctx, subjects.Records(tid))
+		if missing || merr != nil {
+			return nil, 0, merr
+		}
+	}
 	if err != nil {
 		return nil, 0, err
 	}
