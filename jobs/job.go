@@ -64,6 +64,9 @@ type Plan struct {
 
 	Trials []Trial `json:"trials"`
 
+	// Seal tells the program that wrote the plan that it did; see SetSeal.
+	Seal string `json:"seal,omitempty"`
+
 	// Harbor is true for a job that Harbor ran. It has no turngate.json, and the ids of its
 	// rollouts are made of the names of its trials.
 	Harbor bool `json:"-"`
@@ -302,6 +305,14 @@ func (j *Job) SetWorker(worker, state string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.Plan.Worker, j.Plan.State = worker, state
+	return j.save()
+}
+
+// SetSeal records a sum by which the program that made the job knows it later.
+func (j *Job) SetSeal(sum string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.Plan.Seal = sum
 	return j.save()
 }
 

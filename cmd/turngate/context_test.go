@@ -38,7 +38,12 @@ func (p person) command(t *testing.T, args ...string) *exec.Cmd {
 
 func (p person) turngate(t *testing.T, args ...string) outcome {
 	t.Helper()
-	cmd := p.command(t, args...)
+	return outcomeOf(t, p.command(t, args...))
+}
+
+// outcomeOf runs a command.
+func outcomeOf(t *testing.T, cmd *exec.Cmd) outcome {
+	t.Helper()
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	err := cmd.Run()

@@ -23,6 +23,7 @@ type regradeFlags struct {
 	rollout            []string
 	tests, out, output string
 	parallel           int
+	trust              trustFlags
 }
 
 // regraded is a rollout that was verified again.
@@ -74,6 +75,7 @@ func jobRegradeCommand() *cobra.Command {
 	fl.StringVar(&f.tests, "tests", "", "folder of tests for all rollouts, instead of the folder tests of their tasks")
 	fl.StringVar(&f.out, "out", "", "folder of the new job, which must not exist (default: DIR-regraded, or the next free DIR-regraded-N)")
 	fl.VarP(newCount(&f.parallel, 2), "parallel", "j", "verifiers at once")
+	f.trust.add(fl, "")
 	addOutput(fl, &f.output, "table", "json")
 	return cmd
 }
@@ -106,7 +108,11 @@ func (f *regradeFlags) run(cmd *cobra.Command, dir string, more []string) error 
 	c.Flags().Bool("verbose", false, "")
 	flags := []string{}
 	if len(list) > 0 {
-		flags = flagsOfJob(list[0].Plan, "agent-timeout", "snapshot", "upstream")
+		kept := flagsOfJob(list[0].Plan, "agent-timeout", "snapshot", "upstream")
+		if err := f.trust.check(cmd, dir, list[0].Plan, kept); err != nil {
+			return err
+		}
+		flags = asArgs(kept)
 	}
 	flags = append(append(flags, "--agent=oracle", "--out="+out, "--group=1", "--parallel="+strconv.Itoa(f.parallel)), more...)
 	if err := c.ParseFlags(flags); err != nil {
@@ -162,6 +168,9 @@ func (f *regradeFlags) run(cmd *cobra.Command, dir string, more []string) error 
 		return err
 	}
 	defer w.Job.Close()
+	if err := sealJob(cmd, w.Job); err != nil {
+		return err
+	}
 	if err := again.work(cmd, w); err != nil {
 		return err
 	}

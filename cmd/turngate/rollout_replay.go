@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,7 +21,10 @@ import (
 )
 
 // replayFlags select the settings of a rollout that runs again.
-type replayFlags struct{ task, agent, agents, output string }
+type replayFlags struct {
+	task, agent, agents, output string
+	trust                       trustFlags
+}
 
 func rolloutReplayCommand(f *rolloutFlags) *cobra.Command {
 	var p replayFlags
@@ -51,6 +55,7 @@ func rolloutReplayCommand(f *rolloutFlags) *cobra.Command {
 	cmd.Flags().StringVar(&p.task, "task", "", "folder of the task (default: that of the rollout)")
 	cmd.Flags().StringVar(&p.agent, "agent", "", "agent to run (default: that of the rollout)")
 	cmd.Flags().StringVar(&p.agents, "agents", cacheDir(), "folder of installed agents")
+	p.trust.add(cmd.Flags(), "")
 	addOutput(cmd.Flags(), &p.output, "text", "json")
 	return cmd
 }
@@ -75,7 +80,7 @@ func (p *replayFlags) replay(cmd *cobra.Command, r *recorded.Rollout, more []str
 	if p.task == "" && r.OfSystem() {
 		run, argv, err = p.stored(cmd, r, again)
 	} else {
-		run, argv, err = p.ofJob(r)
+		run, argv, err = p.ofJob(cmd, r)
 	}
 	if err != nil {
 		return err
@@ -127,9 +132,13 @@ func (p *replayFlags) stored(cmd *cobra.Command, r *recorded.Rollout, again *run
 
 // ofJob returns the arguments and the argv of `turngate run` with which a rollout
 // was run.
-func (p *replayFlags) ofJob(r *recorded.Rollout) (args, argv []string, err error) {
+func (p *replayFlags) ofJob(cmd *cobra.Command, r *recorded.Rollout) (args, argv []string, err error) {
 	if r.Plan != nil {
-		args, argv = flagsOfJob(r.Plan), r.Plan.Argv
+		flags := flagsOfJob(r.Plan)
+		if err := p.trust.check(cmd, r.Job, r.Plan, flags); err != nil {
+			return nil, nil, err
+		}
+		args, argv = asArgs(flags), r.Plan.Argv
 	}
 	task, agent := p.task, p.agent
 	if task == "" && r.Trial != nil {
@@ -149,12 +158,16 @@ func (p *replayFlags) ofJob(r *recorded.Rollout) (args, argv []string, err error
 
 // flagsOfJob returns the flags of a job, except the flags of its tasks, its agents and the
 // answers to their calls, and except skip.
-func flagsOfJob(p *jobs.Plan, skip ...string) (args []string) {
+func flagsOfJob(p *jobs.Plan, skip ...string) map[string][]string {
 	skip = append(skip, "trainer", "group", "agent", "filter", "exclude", "limit", "seed", "model", "max-tokens", "plain-upstream", "keep-reasoning", "mode", "upstreams")
-	for name, values := range p.Flags {
-		if mayDiffer(name) || slices.Contains(skip, name) {
-			continue
-		}
+	flags := maps.Clone(p.Flags)
+	maps.DeleteFunc(flags, func(name string, _ []string) bool { return mayDiffer(name) || slices.Contains(skip, name) })
+	return flags
+}
+
+// asArgs returns flags as arguments.
+func asArgs(flags map[string][]string) (args []string) {
+	for name, values := range flags {
 		for _, v := range values {
 			args = append(args, "--"+name+"="+v)
 		}

@@ -28,6 +28,7 @@ type jobFlags struct {
 	rerun      []string
 	retry      string
 	rerunBelow string
+	trust      trustFlags
 	filter     []string
 	exclude    []string
 	limit      int
@@ -41,6 +42,7 @@ func (f *jobFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.resume, "resume", "", "folder of a job to continue: its trials without a result run, with its settings")
 	fl.StringArrayVar(&f.rerun, "rerun", nil, "with --resume: run trials again if their fault has this code, or \"any\" (repeatable)")
 	fl.StringVar(&f.retry, "retry", "", "run a trial again after a fault, as CAUSE=NUMBER,...: infrastructure=3,agent_timeout=1 (default: no trial; docs/jobs.md has the causes)")
+	f.trust.add(fl, "with --resume: ")
 	fl.StringVar(&f.rerunBelow, "rerun-below", "", "let --retry and --rerun replace results whose reward is below this number (default: only those without a reward above 0)")
 	fl.StringArrayVar(&f.filter, "filter", nil, "run only tasks with a name or a folder that matches a pattern such as 'django*' (repeatable)")
 	fl.StringArrayVar(&f.exclude, "exclude", nil, "do not run tasks that match a pattern (repeatable)")
@@ -131,7 +133,7 @@ func (f *jobFlags) dir(list []jobs.Task, agent string) string {
 func asked(flags *pflag.FlagSet) map[string][]string {
 	out := map[string][]string{}
 	flags.Visit(func(f *pflag.Flag) {
-		if slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "timeout", "help", "console", "open", "console-read-only", "context", "keep-failed", "detach"}, f.Name) {
+		if slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "timeout", "help", "console", "open", "console-read-only", "context", "keep-failed", "detach", "trust"}, f.Name) {
 			return
 		}
 		out[f.Name] = valuesOf(flags, f)
@@ -170,7 +172,7 @@ func absolute(path string) string {
 
 // mayDiffer reports whether a resumed job may have another value of a flag.
 func mayDiffer(name string) bool {
-	return slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "timeout", "help", "nats", "creds", "context", "parallel", "agents", "ssh", "ssh-config", "e2b", "e2b-sandboxes", "e2b-per-minute", "prime", "prime-cpus", "prime-memory-gb", "prime-disk-gb", "prime-sandboxes", "prime-per-minute", "kubernetes", "kubernetes-config", "kubernetes-context", "kubernetes-helper-image", "kubernetes-runtime-class", "kubernetes-node-selector", "kubernetes-toleration", "kubernetes-pull-secrets", "kubernetes-gpus", "kubernetes-user-namespaces", "modal", "modal-app", "modal-sandboxes", "modal-per-minute", "local-images", "sandbox-usd-per-hour", "max-cost", "max-tokens-total", "retry", "rerun-below", "console", "open", "console-read-only", "keep-failed", "detach"}, name)
+	return slices.Contains([]string{"out", "runs", "resume", "rerun", "output", "verbose", "timeout", "help", "nats", "creds", "context", "parallel", "agents", "ssh", "ssh-config", "e2b", "e2b-sandboxes", "e2b-per-minute", "prime", "prime-cpus", "prime-memory-gb", "prime-disk-gb", "prime-sandboxes", "prime-per-minute", "kubernetes", "kubernetes-config", "kubernetes-context", "kubernetes-helper-image", "kubernetes-runtime-class", "kubernetes-node-selector", "kubernetes-toleration", "kubernetes-pull-secrets", "kubernetes-gpus", "kubernetes-user-namespaces", "modal", "modal-app", "modal-sandboxes", "modal-per-minute", "local-images", "sandbox-usd-per-hour", "max-cost", "max-tokens-total", "retry", "rerun-below", "console", "open", "console-read-only", "keep-failed", "detach", "trust"}, name)
 }
 
 // again sets the flags to the job's values and refuses flags that contradict

@@ -132,7 +132,14 @@ func (f *runFlags) begin(cmd *cobra.Command, paths, argv []string) (*jobs.Work, 
 	if errors.Is(err, jobs.ErrNotEmpty) {
 		return nil, usage("--out: %w; go on with a job by --resume", err)
 	}
-	return w, err
+	if err != nil {
+		return nil, err
+	}
+	if err := sealJob(cmd, w.Job); err != nil {
+		w.Job.Close()
+		return nil, err
+	}
+	return w, nil
 }
 
 // choose finds the tasks of a new job.
@@ -168,6 +175,11 @@ func (f *runFlags) resume(cmd *cobra.Command, _, _ []string) (_ *jobs.Work, err 
 		delete(kept, "nats")
 		delete(kept, "creds")
 	}
+	theirs := maps.Clone(kept)
+	maps.DeleteFunc(theirs, func(name string, _ []string) bool { return cmd.Flags().Changed(name) }) // the user has named it
+	if err := f.job.trust.check(cmd, j.Dir, &j.Plan, theirs); err != nil {
+		return nil, err
+	}
 	if err := again(cmd.Flags(), kept); err != nil {
 		return nil, err
 	}
@@ -189,6 +201,9 @@ func (f *runFlags) resume(cmd *cobra.Command, _, _ []string) (_ *jobs.Work, err 
 	}
 	w, err := jobs.Resume(cmd.Context(), j, r.Rules, f.job.reruns(cmd.ErrOrStderr(), below))
 	r.printMissing()
+	if err == nil {
+		err = sealJob(cmd, j)
+	}
 	if err == nil && len(f.job.rerun) > 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s with a fault run again\n", plural(w.Rerun, "trial"))
 	}

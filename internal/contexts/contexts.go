@@ -73,15 +73,32 @@ type Store struct {
 
 // Open returns the store of this process's user.
 func Open() (*Store, error) {
-	home := os.Getenv("XDG_CONFIG_HOME")
-	if home == "" {
-		dir, err := os.UserHomeDir()
-		if err != nil {
-			return nil, fmt.Errorf("find the contexts: %w", err)
-		}
-		home = filepath.Join(dir, ".config")
+	home, err := home()
+	if err != nil {
+		return nil, fmt.Errorf("find the contexts: %w", err)
 	}
 	return &Store{filepath.Join(home, "nats", "context"), filepath.Join(home, "turngate", "context")}, nil
+}
+
+// Folder returns the folder of this process's user with the files of turngate's own, which
+// may not exist.
+func Folder() (string, error) {
+	home, err := home()
+	if err != nil {
+		return "", fmt.Errorf("find the folder of the configuration: %w", err)
+	}
+	return filepath.Join(home, "turngate"), nil
+}
+
+func home() (string, error) {
+	if home := os.Getenv("XDG_CONFIG_HOME"); home != "" {
+		return home, nil
+	}
+	dir, err := os.UserHomeDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, ".config"), nil
 }
 
 // CheckName returns an error unless a context may have the name.
