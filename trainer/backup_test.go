@@ -2,6 +2,7 @@ package trainer_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/queue"
@@ -52,7 +54,7 @@ func TestATrainerGoesOnAfterARestore(t *testing.T) {
 	first.Close()
 	b.leave()
 	b.nats.Shutdown()
-	if _, err := broker.SaveBackup(ctx, nil, dir, "test", nil); err == nil || !strings.Contains(err.Error(), "is not empty") {
+	if _, err := broker.SaveBackup(ctx, nil, dir, "test", nil); err == nil || !strings.Contains(err.Error(), "is not empty") || strings.Contains(err.Error(), "not complete") {
 		t.Errorf("a second backup in the same folder: %v", err)
 	}
 	info, err := os.Stat(filepath.Join(dir, "backup.json"))
@@ -70,7 +72,7 @@ func TestATrainerGoesOnAfterARestore(t *testing.T) {
 		return testenv.DialAt(t, srv.URL(), creds, broker.InboxFor(role, name), zerolog.Nop())
 	}
 	admin := dial(srv.AdminCreds(), broker.RoleAdmin, broker.RoleAdmin)
-	from, err := broker.OpenBackup(dir)
+	from, err := broker.OpenBackup(t.Context(), dir)
 	harness.Must(t, err)
 	restored := 0
 	harness.Must(t, broker.RestoreBackup(ctx, admin, dir, from, func(*broker.SavedStream) { restored++ }))
@@ -117,10 +119,56 @@ func TestATrainerGoesOnAfterARestore(t *testing.T) {
 	}
 }
 
+// TestFilesOfABackupAreFilesOfThisUser: a FIFO, a link, a folder or a file that is too large
+// in the place of one is refused at once, and so are a folder and a file of another user.
+func TestFilesOfABackupAreFilesOfThisUser(t *testing.T) {
+	t.Parallel()
+	sum := sha256.Sum256([]byte("abc"))
+	text := fmt.Sprintf(`{"v":1,"streams":[{"name":"EVENTS","file":"x","bytes":3,"sha256":"%x"}]}`, sum)
+	foreign := func(name string) error { return os.Chown(name, 1234, 1234) }
+	for _, tt := range []struct {
+		file, want string
+		spoil      func(name string) error
+	}{
+		{"x", "", func(string) error { return nil }},
+		{"x", "x is a FIFO", func(name string) error { return errors.Join(os.Remove(name), unix.Mkfifo(name, 0o600)) }},
+		{"backup.json", "backup.json is a FIFO", func(name string) error { return errors.Join(os.Remove(name), unix.Mkfifo(name, 0o600)) }},
+		{"x", "x is a link", func(name string) error { return errors.Join(os.Rename(name, name+"2"), os.Symlink("x2", name)) }},
+		{"x", "x is a folder", func(name string) error { return errors.Join(os.Remove(name), os.Mkdir(name, 0o700)) }},
+		{"x", "want at most 3", func(name string) error { return os.Truncate(name, 1<<40) }},
+		{"x", "belongs to the user 1234", foreign}, {"backup.json", "belongs to the user 1234", foreign}, {".", "belongs to the user 1234", foreign},
+	} {
+		if strings.Contains(tt.want, "1234") && os.Geteuid() != 0 {
+			continue // only root makes files of another user
+		}
+		dir := t.TempDir()
+		harness.Must(t, os.WriteFile(filepath.Join(dir, "x"), []byte("abc"), 0o600))
+		harness.Must(t, os.WriteFile(filepath.Join(dir, "backup.json"), []byte(text), 0o600))
+		harness.Must(t, tt.spoil(filepath.Join(dir, tt.file)))
+		_, err := broker.OpenBackup(t.Context(), dir)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s, %q: %v", tt.file, tt.want, err)
+		}
+		ended, end := context.WithCancel(t.Context())
+		end()
+		if _, err := broker.OpenBackup(ended, dir); err == nil {
+			t.Errorf("%s: it was read after the command was interrupted", tt.file)
+		}
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	dir := t.TempDir()
+	harness.Must(t, foreign(dir))
+	if _, err := broker.SaveBackup(t.Context(), nil, dir, "test", nil); err == nil || !strings.Contains(err.Error(), "belongs to the user 1234") {
+		t.Errorf("a backup into the folder of another user: %v", err)
+	}
+}
+
 // TestABadBackupIsRefused before anything is sent to a server.
 func TestABadBackupIsRefused(t *testing.T) {
 	t.Parallel()
-	if _, err := broker.OpenBackup(t.TempDir()); err == nil || !strings.Contains(err.Error(), "no backup") {
+	if _, err := broker.OpenBackup(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "no backup") {
 		t.Error(err)
 	}
 	for want, text := range map[string]string{
@@ -135,7 +183,7 @@ func TestABadBackupIsRefused(t *testing.T) {
 		dir := t.TempDir()
 		harness.Must(t, os.WriteFile(filepath.Join(dir, "x"), []byte("abc"), 0o600))
 		harness.Must(t, os.WriteFile(filepath.Join(dir, "backup.json"), []byte(text), 0o600))
-		if _, err := broker.OpenBackup(dir); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := broker.OpenBackup(t.Context(), dir); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}

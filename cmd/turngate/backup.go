@@ -25,7 +25,7 @@ func backupCommand() *cobra.Command {
 			t := newTable(cmd.OutOrStdout(), "STREAM", "MESSAGES", "BYTES")
 			_, err = broker.SaveBackup(cmd.Context(), b, args[0], buildOf(), func(s *broker.SavedStream) { t.row(s.Name, s.Messages, s.Bytes) })
 			if err != nil {
-				return fmt.Errorf("the backup in %s is not complete, `turngate restore` refuses it: %w", args[0], err)
+				return err
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "saved in %s, without credentials: copy the folder creds of the server's --state, too\n", args[0])
 			return t.flush()
@@ -44,7 +44,7 @@ func restoreCommand() *cobra.Command {
 			"The files are checked with their sums first. A server with streams is refused. Rollouts that ran when the backup was made run again, as another attempt.",
 		Args: needArgs(1, 1, "the folder of a backup"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			from, err := broker.OpenBackup(args[0])
+			from, err := broker.OpenBackup(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}

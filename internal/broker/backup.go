@@ -21,7 +21,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/internal/owned"
 	"github.com/turngate/turngate/internal/rawjson"
+	"github.com/turngate/turngate/internal/stranger"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
@@ -64,10 +66,16 @@ const maxManifest = 256 << 20
 // The server reads the messages that were there at the beginning of a stream's snapshot,
 // one after the other: one that is replaced before its turn is in no backup, nor is its
 // successor.
-func SaveBackup(ctx context.Context, b *Broker, dir, version string, saved func(*SavedStream)) (*Backup, error) {
+// A folder that is not empty, or that belongs to another user, is refused and stays as it is.
+func SaveBackup(ctx context.Context, b *Broker, dir, version string, saved func(*SavedStream)) (_ *Backup, err error) {
 	if err := emptyFolder(dir); err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("the backup in %s is not complete, `turngate restore` refuses it: %w", dir, err)
+		}
+	}()
 	all, err := b.streamsOnDisk(ctx)
 	if err != nil {
 		return nil, err
@@ -88,11 +96,17 @@ func SaveBackup(ctx context.Context, b *Broker, dir, version string, saved func(
 	if err != nil {
 		return nil, fmt.Errorf("describe the backup: %w", err)
 	}
-	return out, writeWhole(filepath.Join(dir, manifest), append(data, '\n'))
+	if err := owned.Replace(filepath.Join(dir, manifest), append(data, '\n')); err != nil {
+		return nil, fmt.Errorf("describe the backup: %w", err)
+	}
+	return out, nil
 }
 
 func emptyFolder(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the folder of the backup: %w", err)
+	}
+	if err := owned.Check(dir); err != nil {
 		return fmt.Errorf("make the folder of the backup: %w", err)
 	}
 	there, err := os.ReadDir(dir)
@@ -103,18 +117,6 @@ func emptyFolder(dir string) error {
 		err = os.Chmod(dir, 0o700) //nolint:gosec // a folder
 	}
 	return err
-}
-
-// writeWhole writes a file of mode 0600 as a whole or not at all.
-func writeWhole(path string, data []byte) error {
-	err := os.WriteFile(path+".part", data, 0o600)
-	if err == nil {
-		err = os.Rename(path+".part", path)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
 }
 
 // streamsOnDisk lists the streams to save, in the order of SaveBackup.
@@ -181,14 +183,20 @@ func (l *link) saveStream(ctx context.Context, dir, name string) (_ *SavedStream
 // ErrNotEmpty reports a server that has streams already.
 var ErrNotEmpty = errors.New("the server is not empty")
 
-// OpenBackup reads the description of a backup and checks the files with their sums.
-func OpenBackup(dir string) (*Backup, error) {
-	data, err := readBounded(filepath.Join(dir, manifest), maxManifest)
+// OpenBackup reads the description of a backup and checks the files with their sums. A folder
+// and files of another user are refused: their streams would have what that user likes.
+func OpenBackup(ctx context.Context, dir string) (*Backup, error) {
+	folder, err := stranger.OpenOwn(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the backup: %w", err)
+	}
+	defer folder.Close()
+	data, err := folder.Read(manifest, maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s is no backup, or one that did not end: it has no %s", dir, manifest)
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open the backup %s: %w", dir, err)
 	}
 	var b Backup
 	if err := json.Unmarshal(data, &b); err != nil {
@@ -198,45 +206,45 @@ func OpenBackup(dir string) (*Backup, error) {
 		return nil, fmt.Errorf("%s has version %d of the protocol: want %d", dir, b.V, schema.Version)
 	}
 	for i := range b.Streams {
-		if err := b.Streams[i].check(dir); err != nil {
+		if err := b.Streams[i].check(ctx, folder); err != nil {
 			return nil, err
 		}
 	}
 	return &b, nil
 }
 
-func readBounded(path string, limit int64) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = fmt.Errorf("%s is larger than %d bytes", path, limit)
-	}
-	return data, err
-}
-
 // check compares the file of a stream with its sum.
-func (s *SavedStream) check(dir string) error {
+func (s *SavedStream) check(ctx context.Context, folder *stranger.Folder) error {
 	if !filepath.IsLocal(s.File) || s.Name == "" || strings.ContainsAny(s.Name, ".*> \t\r\n") {
 		return fmt.Errorf("the backup has a stream %q in the file %q: want the name of a stream and of a file in the backup", s.Name, s.File)
 	}
-	file, err := os.Open(filepath.Join(dir, s.File))
+	file, err := folder.Open(s.File, s.Bytes)
 	if err != nil {
 		return fmt.Errorf("open the backup of %s: %w", s.Name, err)
 	}
 	defer file.Close()
 	sum := sha256.New()
-	n, err := io.Copy(sum, file)
+	n, err := io.Copy(sum, &endsWith{ctx, file})
 	if err != nil {
 		return fmt.Errorf("read the backup of %s: %w", s.Name, err)
 	}
 	if is := hexOf(sum); n != s.Bytes || is != s.SHA256 {
-		return fmt.Errorf("%s is damaged: it has %d bytes with the sum %s; the backup had %d with %s", file.Name(), n, is, s.Bytes, s.SHA256)
+		return fmt.Errorf("%s is damaged: it has %d bytes with the sum %s; the backup had %d with %s", s.File, n, is, s.Bytes, s.SHA256)
 	}
 	return nil
+}
+
+// endsWith reads a file until a context ends.
+type endsWith struct {
+	ctx  context.Context
+	file io.Reader
+}
+
+func (e *endsWith) Read(p []byte) (int, error) {
+	if e.ctx.Err() != nil {
+		return 0, context.Cause(e.ctx)
+	}
+	return e.file.Read(p)
 }
 
 func hexOf(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
@@ -271,10 +279,15 @@ func RestoreBackup(ctx context.Context, b *Broker, dir string, from *Backup, res
 			}
 		}
 	}()
+	folder, err := stranger.OpenOwn(dir)
+	if err != nil {
+		return fmt.Errorf("open the backup: %w", err)
+	}
+	defer folder.Close()
 	for i := len(from.Streams) - 1; i >= 0; i-- {
 		s := &from.Streams[i]
 		made++
-		if err := b.restoreStream(ctx, dir, s); err != nil {
+		if err := b.restoreStream(ctx, folder, s); err != nil {
 			return fmt.Errorf("restore stream %s: %w", s.Name, err)
 		}
 		restored(s)
@@ -282,8 +295,8 @@ func RestoreBackup(ctx context.Context, b *Broker, dir string, from *Backup, res
 	return nil
 }
 
-func (l *link) restoreStream(ctx context.Context, dir string, s *SavedStream) error {
-	file, err := os.Open(filepath.Join(dir, s.File))
+func (l *link) restoreStream(ctx context.Context, folder *stranger.Folder, s *SavedStream) error {
+	file, err := folder.Open(s.File, s.Bytes)
 	if err != nil {
 		return err
 	}
