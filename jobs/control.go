@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/turngate/turngate/internal/kernel"
 	"github.com/turngate/turngate/internal/rawjson"
+	"github.com/turngate/turngate/schema"
 )
 
 // State is the state of a job.
@@ -61,8 +63,11 @@ func (e *NotRunningError) Error() string {
 // controlName is the socket in the folder of a running job.
 const controlName = "control.sock"
 
-// controlWait bounds a request to a running job.
-const controlWait = 30 * time.Second
+// Bounds of a request to a running job: of one that changes it, and of one for its state.
+const (
+	controlWait = 30 * time.Second
+	stateWait   = 3 * time.Second
+)
 
 // reply is the answer of a running job.
 type reply struct {
@@ -76,7 +81,7 @@ func Control(ctx context.Context, dir string, a Action) (State, error) {
 	if err := IsOwn(dir); err != nil {
 		return "", err
 	}
-	r, err := ask(ctx, dir, http.MethodPost, string(a))
+	r, err := ask(ctx, controlWait, dir, http.MethodPost, string(a))
 	switch {
 	case err != nil:
 		return "", err
@@ -103,7 +108,7 @@ func StateOf(ctx context.Context, dir string) (State, error) {
 	} else if err != nil {
 		return "", err
 	}
-	r, err := ask(ctx, dir, http.MethodGet, "state")
+	r, err := ask(ctx, stateWait, dir, http.MethodGet, "state")
 	if err != nil {
 		return "", err
 	}
@@ -115,17 +120,27 @@ func StateOf(ctx context.Context, dir string) (State, error) {
 
 // ask sends a request to the process that runs a job. The reply is nil if there is no such
 // process.
-func ask(ctx context.Context, dir, method, path string) (*reply, error) {
-	ctx, cancel := context.WithTimeout(ctx, controlWait)
+func ask(ctx context.Context, within time.Duration, dir, method, path string) (*reply, error) {
+	bound, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("its process does not answer within %s", within))
 	defer cancel()
-	res, err := request(ctx, dir, method, path)
-	if res == nil || err != nil {
-		return nil, err
+	res, err := request(bound, dir, method, path)
+	if res == nil && err == nil {
+		return nil, nil
 	}
-	defer res.Body.Close()
 	var r reply
-	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<16)).Decode(&r); err != nil {
-		return nil, fmt.Errorf("ask the job %s: %w", dir, rawjson.Plain(err))
+	if err == nil {
+		defer res.Body.Close()
+		if err = json.NewDecoder(io.LimitReader(res.Body, 1<<16)).Decode(&r); err != nil {
+			err = fmt.Errorf("ask the job %s: %w", dir, rawjson.Plain(err))
+		}
+	}
+	switch {
+	case err != nil && bound.Err() != nil:
+		return nil, fmt.Errorf("ask the job %s: %w", dir, context.Cause(bound))
+	case err != nil:
+		return nil, err
+	case r.State != StateRunning && r.State != StatePaused:
+		return nil, fmt.Errorf("ask the job %s: its process answers with the state %q: want %s or %s", dir, schema.Clip(string(r.State), 40), StateRunning, StatePaused)
 	}
 	return &r, nil
 }
@@ -138,6 +153,9 @@ func request(ctx context.Context, dir, method, path string) (*http.Response, err
 		return nil, fmt.Errorf("ask the job: %w", err)
 	}
 	defer f.Close()
+	if info, err := os.Lstat(filepath.Join(dir, controlName)); err != nil || info.Mode()&fs.ModeSocket == 0 {
+		return nil, nil //nolint:nilerr // without a socket there is no process
+	}
 	t := &http.Transport{DisableKeepAlives: true, ResponseHeaderTimeout: controlWait, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		path, release, err := kernel.SocketPath(f, controlName)
 		if err != nil {

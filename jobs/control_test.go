@@ -3,13 +3,17 @@ package jobs_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
@@ -184,6 +188,74 @@ func TestAJobIsCancelled(t *testing.T) {
 	harness.Must(t, again.Run(t.Context(), newTrainer(t, n), jobs.Options{}))
 	if len(j.Missing()) != 0 || j.Plan.Stopped != "" {
 		t.Errorf("%d trials are missing, stopped: %q", len(j.Missing()), j.Plan.Stopped)
+	}
+}
+
+// TestAJobsProcessIsNotBelieved: another person's folder may have a socket that gives no answer,
+// or says what no job says. It is an error of that job alone, in bounded time.
+func TestAJobsProcessIsNotBelieved(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "does not answer within 3s", `{"state":"running\nforged  ended  mini"}`: "answers with the state", `{"state":"ended"}`: "answers with the state", `{}`: "answers with the state", "x": "ask the job",
+	} {
+		dir := filepath.Join(t.TempDir(), "job")
+		j, err := jobs.Create(dir, plan(t, 1, "x"))
+		harness.Must(t, err)
+		j.Close()
+		t.Chdir(dir)
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: "control.sock"})
+		harness.Must(t, err)
+		ended := make(chan struct{})
+		srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if text == "" {
+				<-ended
+			}
+			_, _ = io.WriteString(w, text)
+		})}
+		go func() { _ = srv.Serve(l) }()
+		_, err = jobs.StateOf(t.Context(), dir)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+		close(ended)
+		harness.Must(t, srv.Close())
+	}
+}
+
+// TestFilesOfAnotherPersonHoldNoJobUp: a FIFO or a link in the place of a file that is written.
+func TestFilesOfAnotherPersonHoldNoJobUp(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	for name, make := range map[string]func(string) error{
+		"job.log a FIFO":            func(file string) error { return errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)) },
+		"job.log a link":            func(file string) error { return errors.Join(os.Remove(file), os.Symlink(out, file)) },
+		".turngate.json.new a FIFO": func(file string) error { return unix.Mkfifo(file, 0o600) },
+		"retried a link":            func(file string) error { return os.Symlink(filepath.Dir(out), file) },
+		"control.sock a link":       func(file string) error { return os.Symlink("/nonexistent", file) },
+	} {
+		j := create(t, plan(t, 1, "x"))
+		tr := j.Missing()[0]
+		harness.Must(t, j.Put(t.Context(), resultOf(tr, 1), files{}.fetch))
+		j.Close()
+		harness.Must(t, os.Truncate(filepath.Join(j.Dir, tr.Name, "turngate.json"), 0))
+		file, _, _ := strings.Cut(name, " ")
+		harness.Must(t, make(filepath.Join(j.Dir, file)))
+		if state(t, j.Dir) != jobs.StateEnded {
+			t.Errorf("%s: the job is %s", name, state(t, j.Dir))
+		}
+		again, err := jobs.Open(j.Dir)
+		if file == "job.log" {
+			if err == nil {
+				t.Errorf("%s: it was opened", name)
+				again.Close()
+			}
+			continue
+		}
+		harness.Must(t, err)
+		harness.Must(t, again.SetSeal("s"))
+		err = again.Put(t.Context(), resultOf(tr, 0), files{}.fetch)
+		if moved, _ := filepath.Glob(filepath.Join(filepath.Dir(out), "*")); len(moved) > 0 || (err == nil) != (file != "retried") {
+			t.Errorf("%s: %v, %q", name, err, moved)
+		}
+		again.Close()
 	}
 }
 

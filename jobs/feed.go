@@ -1,9 +1,11 @@
 package jobs
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -279,10 +281,20 @@ func Follow(ctx context.Context, dir string, w Watcher) error {
 	if res.StatusCode != http.StatusOK {
 		return fmt.Errorf("follow the job %s: its process answers %s: it is of another version of turngate", dir, res.Status)
 	}
-	notes := json.NewDecoder(res.Body)
+	notes := bufio.NewScanner(res.Body)
+	notes.Buffer(nil, maxPlan)
 	for first, live := true, false; ; first = false {
 		var n note
-		if err := notes.Decode(&n); err != nil {
+		err := io.EOF
+		if notes.Scan() {
+			err = json.Unmarshal(notes.Bytes(), &n)
+		} else if notes.Err() != nil {
+			err = notes.Err()
+		}
+		if err == nil {
+			err = n.check()
+		}
+		if err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
@@ -300,6 +312,33 @@ func Follow(ctx context.Context, dir string, w Watcher) error {
 		w.Time(n.At)
 		n.show(w)
 	}
+}
+
+// maxCalls is the largest number of calls of one note.
+const maxCalls = 1 << 20
+
+// check checks a note of another process.
+func (n *note) check() error {
+	if n.Calls < 0 || n.Calls > maxCalls {
+		return fmt.Errorf("calls: %d is not valid: want 0 to %d", n.Calls, maxCalls)
+	}
+	for _, id := range []schema.ID{n.ID, n.To} {
+		if id == "" {
+			continue
+		}
+		if _, err := schema.ParseID(string(id)); err != nil {
+			return err
+		}
+	}
+	if n.Result != nil {
+		if _, err := schema.ParseID(string(n.Result.ID)); err != nil {
+			return err
+		}
+	}
+	if n.Event != nil {
+		return schema.Validate(n.Event)
+	}
+	return nil
 }
 
 // show makes the call of a note.

@@ -33,7 +33,10 @@ func writeJSON(dir, name string, v any) error {
 func replace(root *os.Root, name string, data []byte) error {
 	side := path.Join(path.Dir(name), "."+path.Base(name)+".new")
 	err := func() error {
-		f, err := root.OpenFile(side, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+		if err := root.Remove(side); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a process that died
+			return err
+		}
+		f, err := root.OpenFile(side, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
 		if err != nil {
 			return err
 		}

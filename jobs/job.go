@@ -255,7 +255,7 @@ func lock(dir string) (*Job, error) {
 		f.Close()
 		return nil, fmt.Errorf("the job %s %w", dir, err)
 	}
-	log, err := os.OpenFile(filepath.Join(dir, "job.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := openLog(dir)
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("open the job's log: %w", err)
@@ -277,6 +277,20 @@ func flock(dir *os.File) error {
 		}
 		<-time.After(lockWait)
 	}
+}
+
+// openLog opens the log of a job to add lines. A folder of another person may have a FIFO or a
+// link in its place.
+func openLog(dir string) (*os.File, error) {
+	log, err := os.OpenFile(filepath.Join(dir, "job.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := log.Stat(); err != nil || !info.Mode().IsRegular() {
+		log.Close()
+		return nil, errors.Join(fmt.Errorf("%s is not a regular file", log.Name()), err)
+	}
+	return log, nil
 }
 
 func (j *Job) index() {
@@ -520,10 +534,15 @@ func (j *Job) setAside(t *Trial) error {
 
 // moveTo moves the folder of a trial to a path below RetriedName.
 func (j *Job) moveTo(t *Trial, to string) error {
-	if err := os.Mkdir(filepath.Join(j.Dir, RetriedName), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("keep the earlier rollout of %s: %w", t.Name, err)
+	root, err := os.OpenRoot(j.Dir) // the folder may be a link in a job of another person
+	if err == nil {
+		defer root.Close()
+		err = root.MkdirAll(RetriedName, 0o700)
 	}
-	if err := os.Rename(filepath.Join(j.Dir, t.Name), filepath.Join(j.Dir, to)); err != nil {
+	if err == nil {
+		err = root.Rename(t.Name, to)
+	}
+	if err != nil {
 		return fmt.Errorf("keep the earlier rollout of %s: %w", t.Name, err)
 	}
 	return nil

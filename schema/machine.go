@@ -1,5 +1,7 @@
 package schema
 
+import "math"
+
 // Machine announces a machine that takes sandboxes, every 2 s.
 type Machine struct {
 	V        int    `json:"v"`
@@ -41,6 +43,15 @@ const (
 	// CanInput: they also use the pointer and the keyboard of that desktop.
 	CanInput = "input"
 )
+
+// Known returns a figure that a machine or a worker tells of itself; 0, which means that it is
+// not known, in place of a number below 0 or of one that JSON does not have.
+func Known(figure float64) float64 {
+	if !(figure >= 0) || math.IsInf(figure, 0) {
+		return 0
+	}
+	return figure
+}
 
 func (m *Machine) check() error {
 	if err := CheckToken("machine", m.Machine); err != nil {

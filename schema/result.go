@@ -160,12 +160,26 @@ func (r *Result) check() error {
 			return err
 		}
 	}
+	if err := checkRewards("", r.Reward, r.Rewards); err != nil {
+		return err
+	}
+	if err := checkFinite("metrics", r.Metrics); err != nil {
+		return err
+	}
+	for tag, c := range r.Calls {
+		if c.CostUSD != nil && (!(*c.CostUSD >= 0) || math.IsInf(*c.CostUSD, 0)) {
+			return invalid(fmt.Sprintf("calls[%s].cost_usd", tag), *c.CostUSD, "want 0 or more USD, or nothing if it is not known")
+		}
+	}
 	if err := checkCount("steps", len(r.Steps), maxSteps); err != nil {
 		return err
 	}
 	for i := range r.Steps {
 		s, field := &r.Steps[i], fmt.Sprintf("steps[%d]", i)
 		if err := CheckStepName(field+".name", s.Name); err != nil {
+			return err
+		}
+		if err := checkRewards(field+".", s.Reward, s.Rewards); err != nil {
 			return err
 		}
 		if s.Fault != nil {
@@ -187,6 +201,25 @@ func (r *Result) check() error {
 	}
 	for i, p := range r.Phases {
 		if err := checkText(fmt.Sprintf("phases[%d].output", i), p.Output, maxText); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkRewards refuses rewards that JSON does not have.
+func checkRewards(field string, reward *float64, all SortedMap[float64]) error {
+	if reward != nil {
+		if err := checkNumber(field+"reward", *reward); err != nil {
+			return err
+		}
+	}
+	return checkFinite(field+"rewards", all)
+}
+
+func checkFinite(field string, all SortedMap[float64]) error {
+	for name, n := range all {
+		if err := checkNumber(fmt.Sprintf("%s[%s]", field, name), n); err != nil {
 			return err
 		}
 	}

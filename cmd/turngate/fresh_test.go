@@ -19,7 +19,7 @@ func TestAServerThatNoWorkerHasSeenIsShown(t *testing.T) {
 		return []string{"--nats", url, "--creds", filepath.Join(state, "creds", who+".nk")}
 	}
 	for _, tt := range []struct{ command, who, want string }{
-		{"queue ls", "ops", "TRAINER"}, {"queue ls -o json", "ops", "[]"}, {"top --once", "ops", "workers   0 "}, {"dead ls", "ops", "SEQ"},
+		{"queue ls", "ops", "TRAINER"}, {"queue ls -o json", "ops", "[]"}, {"top --once", "ops", "workers   0 "}, {"dead ls", "ops", "SEQ"}, {"worker ls", "ops", "WORKER"},
 		{"rollout ls", "ops", "ROLLOUT"}, {"rollout ls", "trainer-local", "ROLLOUT"}, {"group ls", "trainer-local", "GROUP"},
 	} {
 		got := p.turngate(t, append(strings.Fields(tt.command), as(tt.who)...)...)

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/turngate/turngate/internal/compare"
 	"github.com/turngate/turngate/internal/progress"
@@ -47,11 +49,8 @@ func jobListCommand() *cobra.Command {
 				runs = args[0]
 			}
 			found, bad := jobs.List(runs)
-			list := []listed{}
-			for _, e := range found {
-				state, err := jobs.StateOf(cmd.Context(), e.Dir)
-				list, bad = append(list, listed{e, state}), errors.Join(bad, err)
-			}
+			list, silent := withStates(cmd.Context(), found)
+			bad = errors.Join(bad, silent)
 			if !isTable(output) {
 				if err := printList(cmd.OutOrStdout(), output, list); err != nil {
 					return err
@@ -65,7 +64,7 @@ func jobListCommand() *cobra.Command {
 				if e.Finished != nil {
 					took = e.Finished.Sub(e.Created).Round(time.Second).String()
 				}
-				t.row(oneLine(e.Dir, len(e.Dir)+1), e.State, oneLine(dash(strings.Join(e.Agents, ", ")), 20), oneLine(dash(strings.Join(e.Models, ", ")), 30), e.Trials, e.Ended, progress.Reward(e.Mean), e.Faults(), e.Created.Local().Format("2006-01-02 15:04"), took)
+				t.row(oneLine(e.Dir, len(e.Dir)+1), dash(string(e.State)), oneLine(dash(strings.Join(e.Agents, ", ")), 20), oneLine(dash(strings.Join(e.Models, ", ")), 30), e.Trials, e.Ended, progress.Reward(e.Mean), e.Faults(), e.Created.Local().Format("2006-01-02 15:04"), took)
 			}
 			if err := t.flush(); err != nil {
 				return err
@@ -81,7 +80,27 @@ func jobListCommand() *cobra.Command {
 // listed is a job in the list of jobs.
 type listed struct {
 	jobs.Entry
-	State jobs.State `json:"state"`
+	State jobs.State `json:"state"` // empty: its process does not tell
+}
+
+// askAtOnce is the number of jobs that are asked for their states side by side.
+const askAtOnce = 32
+
+// withStates returns jobs with their states. The error names the jobs whose processes give
+// no answer.
+func withStates(ctx context.Context, found []jobs.Entry) ([]listed, error) {
+	list, silent := make([]listed, len(found)), make([]error, len(found))
+	var asking errgroup.Group
+	asking.SetLimit(askAtOnce)
+	for i, e := range found {
+		asking.Go(func() error {
+			list[i].Entry = e
+			list[i].State, silent[i] = jobs.StateOf(ctx, e.Dir)
+			return nil
+		})
+	}
+	_ = asking.Wait()
+	return list, errors.Join(silent...)
 }
 
 func jobShowCommand() *cobra.Command {
@@ -99,9 +118,9 @@ func jobShowCommand() *cobra.Command {
 			if output != "table" {
 				return printResults(out, output, results, &p)
 			}
-			state, err := jobs.StateOf(cmd.Context(), args[0])
-			if err != nil {
-				return err
+			state, silent := jobs.StateOf(cmd.Context(), args[0])
+			if silent != nil {
+				state = "its state is not known"
 			}
 			fmt.Fprintf(out, "job %s: %s, %s, begun %s\n\n", oneLine(p.Name, 100), state, oneLine(variantsOf(&p), 200), p.Created.Local().Format(time.DateTime))
 			if err := printTable(out, results, &p); err != nil {
@@ -113,7 +132,7 @@ func jobShowCommand() *cobra.Command {
 			if p.Stopped != "" {
 				fmt.Fprintf(out, "the job stopped before all trials had a result: %s\n", oneLine(p.Stopped, 400))
 			}
-			return printComparison(out, &p, results)
+			return errors.Join(printComparison(out, &p, results), silent)
 		},
 	}
 	addOutput(cmd.Flags(), &output, "table", "json", "jsonl")

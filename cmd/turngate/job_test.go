@@ -2,11 +2,13 @@ package main_test
 
 import (
 	"encoding/json"
+	"net"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/schema"
@@ -114,6 +116,41 @@ func TestAJobIsShown(t *testing.T) {
 	}
 	if none := turngate(t, binary, "job", "show", t.TempDir()); none.code != 1 || none.out != "" || !strings.Contains(none.errOut, "not the folder of a job") {
 		t.Errorf("%+v", none)
+	}
+}
+
+// TestAJobWithoutAnAnswerHidesNoOther: a process of another person listens at its socket and
+// says nothing.
+func TestAJobWithoutAnAnswerHidesNoOther(t *testing.T) {
+	binary, runs, home := testenv.Binary(t), t.TempDir(), testenv.Root(t)
+	for _, name := range []string{"first", "silent", "mute"} {
+		j := keptJob(t, filepath.Join(runs, name))
+		j.Close()
+		if name == "first" {
+			continue
+		}
+		t.Chdir(j.Dir)
+		l, err := net.Listen("unix", "control.sock")
+		harness.Must(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+	}
+	t.Chdir(home)
+	var list []struct {
+		Dir, State string
+		Ended      int
+	}
+	got := turngate(t, binary, "job", "ls", "-o", "json", runs)
+	harness.Must(t, json.Unmarshal([]byte(got.out), &list))
+	if len(list) != 3 || got.code != 1 || strings.Count(got.errOut, "does not answer within 3s") != 2 {
+		t.Errorf("got %+v", got)
+	}
+	for _, one := range list {
+		if one.Ended != 3 || (one.State == "died") != (filepath.Base(one.Dir) == "first") {
+			t.Errorf("got %+v", one)
+		}
+	}
+	if got := turngate(t, binary, "job", "show", filepath.Join(runs, "mute")); got.code != 1 || !strings.Contains(got.out, "its state is not known") || !strings.Contains(got.out, "3 of 4 ended") {
+		t.Errorf("got %+v", got)
 	}
 }
 

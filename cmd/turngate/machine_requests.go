@@ -56,19 +56,16 @@ func machineRequestsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list, err := requests.List()
-			if err != nil {
-				return err
-			}
+			list, bad := requests.List()
 			if !isTable(output) {
-				return printList(cmd.OutOrStdout(), output, list)
+				return errors.Join(printList(cmd.OutOrStdout(), output, list), bad)
 			}
 			t := newList(cmd.OutOrStdout(), output, "CODE", "MACHINE", "HOST", "SYSTEM", "VERSION", "STATE", "KEY")
 			t.spare, t.cut = []string{"VERSION", "SYSTEM"}, []string{"HOST", "KEY"}
 			for _, q := range list {
 				t.row(q.Code, q.Machine, oneLine(q.Host, 60), oneLine(q.System, 30), oneLine(q.Version, 30), requestState(requests, q), q.Key)
 			}
-			return t.flush()
+			return errors.Join(t.flush(), bad)
 		},
 	}
 	c.addKeys(cmd)

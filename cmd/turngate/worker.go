@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +29,7 @@ import (
 	"github.com/turngate/turngate/internal/handover"
 	"github.com/turngate/turngate/internal/line"
 	"github.com/turngate/turngate/internal/machine"
+	"github.com/turngate/turngate/internal/operate"
 	"github.com/turngate/turngate/internal/owned"
 	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/internal/rollout"
@@ -406,13 +406,10 @@ func workerListCommand() *cobra.Command {
 				return err
 			}
 			defer b.Close()
-			all, err := b.Records.Workers(cmd.Context())
+			all, err := operate.On(b, "").Workers(cmd.Context())
 			if err != nil {
 				return err
 			}
-			slices.SortFunc(all, func(a, b schema.Presence) int {
-				return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Instance, b.Instance))
-			})
 			if !isTable(output) {
 				return printList(cmd.OutOrStdout(), output, all)
 			}

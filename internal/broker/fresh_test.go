@@ -2,6 +2,8 @@ package broker_test
 
 import (
 	"context"
+	"encoding/json"
+	"math"
 	"path/filepath"
 	"testing"
 	"time"
@@ -12,7 +14,25 @@ import (
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
 )
+
+// TestALoadThatIsNoNumber: JSON has no form for it, and a list of workers with one would have no
+// JSON at all.
+func TestALoadThatIsNoNumber(t *testing.T) {
+	n := testenv.StartNATS(t, "alpha")
+	odd := &schema.Presence{V: schema.Version, Worker: "w1", Instance: "i1", Slots: 2, Offer: schema.Offer{CPUs: math.Inf(1)}, Load: &schema.Load{Load: math.NaN()}}
+	data, err := schema.Encode(odd)
+	harness.Must(t, err)
+	nc := testenv.Raw(t, n.URL(), n.WorkerCreds("w1"), broker.InboxFor("worker", "w1"))
+	_, err = nc.Request(subjects.Presence("w1", "i1"), data, 10*time.Second)
+	harness.Must(t, err)
+	all, err := n.Ops(t).Records.Workers(t.Context())
+	harness.Must(t, err)
+	if _, err := json.Marshal(all); err != nil || len(all) != 1 || all[0].Slots != 2 {
+		t.Errorf("got %+v, %v", all, err)
+	}
+}
 
 // TestATapBeginsBeforeTheFirstWorker: an operator's tap of a server without streams shows the
 // first event of the first worker.

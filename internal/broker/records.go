@@ -96,6 +96,10 @@ func (h *Records) Workers(ctx context.Context) ([]schema.Presence, error) {
 			h.log.Warn().Err(err).Str("subject", m.subject).Msg("a worker's presence cannot be read")
 			return
 		}
+		if p.Load != nil {
+			p.Load.Load = schema.Known(p.Load.Load)
+		}
+		p.Offer.CPUs = schema.Known(p.Offer.CPUs)
 		out = append(out, p)
 	})
 	return out, err

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/turngate/turngate/internal/compare"
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/jobs"
@@ -26,7 +28,7 @@ type JobInfo struct {
 	Models   []string  `json:"models"` // empty: each agent's only one
 	Created  time.Time `json:"created_at"`
 	Stopped  string    `json:"stopped,omitempty"` // the reason for which the last run ended early
-	Trouble  string    `json:"trouble,omitempty"` // the reason for which the job cannot be read
+	Trouble  string    `json:"trouble,omitempty"` // the reason for which the job, or its state, cannot be read
 	Variants []JobCell `json:"variants"`          // over all tasks
 	jobs.Summary
 }
@@ -78,6 +80,20 @@ func (p *jobPages) routes(mux *http.ServeMux) {
 
 // read returns the page of a job, with the state that it has now.
 func (p *jobPages) read(ctx context.Context, dir string) (JobPage, error) {
+	page, err := p.files(dir)
+	if err != nil {
+		return page, err
+	}
+	state, err := jobs.StateOf(ctx, dir)
+	page.State = string(state)
+	if err != nil {
+		page.Trouble = plain.Line(err.Error(), maxFault)
+	}
+	return page, nil
+}
+
+// files returns the page of a job without its state.
+func (p *jobPages) files(dir string) (JobPage, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := stampOf(dir)
@@ -90,9 +106,7 @@ func (p *jobPages) read(ctx context.Context, dir string) (JobPage, error) {
 		known = knownJob{at, pageOf(dir, list)}
 		p.known[dir] = known
 	}
-	state, err := jobs.StateOf(ctx, dir)
-	known.page.State = string(state)
-	return known.page, err
+	return known.page, nil
 }
 
 // pageOf has the figures of compare.NewReport, in texts that are safe.
@@ -155,6 +169,9 @@ func causes(list []jobs.Cause) []jobs.Cause {
 	return out
 }
 
+// readAtOnce is the number of jobs that are read side by side.
+const readAtOnce = 16
+
 // list answers with all jobs, the newest first.
 func (p *jobPages) list(w http.ResponseWriter, r *http.Request) {
 	if p.runs == nil {
@@ -166,14 +183,21 @@ func (p *jobPages) list(w http.ResponseWriter, r *http.Request) {
 		Jobs    []JobInfo `json:"jobs"`
 		Trouble string    `json:"trouble,omitempty"`
 	}{Jobs: []JobInfo{}}
-	for _, dir := range dirs {
-		page, err := p.read(r.Context(), dir)
-		page.Job = jobName(dir)
-		if err != nil {
-			page.Trouble = plain.Line(err.Error(), maxFault)
-		}
-		out.Jobs = append(out.Jobs, page.JobInfo)
+	out.Jobs = make([]JobInfo, len(dirs))
+	var reading errgroup.Group
+	reading.SetLimit(readAtOnce)
+	for i, dir := range dirs {
+		reading.Go(func() error {
+			page, err := p.read(r.Context(), dir)
+			page.Job = jobName(dir)
+			if err != nil {
+				page.Trouble = plain.Line(err.Error(), maxFault)
+			}
+			out.Jobs[i] = page.JobInfo
+			return nil
+		})
 	}
+	_ = reading.Wait()
 	slices.SortStableFunc(out.Jobs, func(a, b JobInfo) int { return b.Created.Compare(a.Created) })
 	if bad != nil {
 		out.Trouble = plain.Line(bad.Error(), maxFault)

@@ -61,9 +61,9 @@ func (o *Share) Write(ctx context.Context, w io.Writer) (*Shared, error) {
 		return nil, err
 	}
 	state, err := jobs.StateOf(ctx, o.Dir)
-	if err != nil {
+	if err != nil && ctx.Err() != nil {
 		return nil, err
-	}
+	} // else its process gives no answer, and the state is empty
 	if err := f.pages(o.Dir, string(state), list); err != nil {
 		return nil, err
 	}

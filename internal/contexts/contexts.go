@@ -285,6 +285,9 @@ func write(path string, data []byte) error {
 	}
 	defer os.Remove(part.Name())
 	_, err = part.Write(data)
+	if err == nil {
+		err = part.Sync()
+	}
 	if err = errors.Join(err, part.Close()); err != nil {
 		return err
 	}

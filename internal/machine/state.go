@@ -59,11 +59,7 @@ func (s *State) Epoch(now time.Time) (int64, error) {
 	if last, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64); err == nil && last >= epoch {
 		epoch = last + 1
 	}
-	part := file + ".new"
-	if err := os.WriteFile(part, []byte(strconv.FormatInt(epoch, 10)+"\n"), 0o600); err != nil {
-		return 0, fmt.Errorf("write the epoch: %w", err)
-	}
-	if err := os.Rename(part, file); err != nil {
+	if err := owned.Replace(file, []byte(strconv.FormatInt(epoch, 10)+"\n")); err != nil {
 		return 0, fmt.Errorf("write the epoch: %w", err)
 	}
 	return epoch, nil

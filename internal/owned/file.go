@@ -72,6 +72,9 @@ func write(file string, data []byte, place func(part, file string) error) error 
 	if uid, gid, ok := OwnerFor(filepath.Dir(file)); err == nil && ok {
 		err = part.Chown(uid, gid)
 	}
+	if err == nil {
+		err = part.Sync()
+	}
 	if err := errors.Join(err, part.Close()); err != nil {
 		return err
 	}

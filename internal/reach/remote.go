@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/turngate/turngate/internal/box"
 )
 
@@ -22,6 +24,9 @@ type Remote struct {
 // askTime bounds the time for an answer of a host.
 const askTime = 5 * time.Second
 
+// askAtOnce is the number of hosts that are asked side by side.
+const askAtOnce = 32
+
 // List returns the sandboxes of all hosts below root that answer, the oldest first.
 func List(ctx context.Context, root string) ([]Remote, error) {
 	dirs, err := hosts(root)
@@ -31,17 +36,23 @@ func List(ctx context.Context, root string) ([]Remote, error) {
 	if err := checkRoot(root); err != nil {
 		return nil, err
 	}
+	lists := make([][]Sandbox, len(dirs))
+	var asking errgroup.Group
+	asking.SetLimit(askAtOnce)
+	for i, dir := range dirs {
+		asking.Go(func() error {
+			lists[i], _ = listOf(ctx, dir) // a host without an answer ends now, or was killed
+			return nil
+		})
+	}
+	_ = asking.Wait()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	var all []Remote
-	for _, dir := range dirs {
-		list, err := listOf(ctx, dir)
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		if err != nil { // it ends now, or was killed
-			continue
-		}
+	for i, list := range lists {
 		for _, s := range list {
-			all = append(all, Remote{s, dir})
+			all = append(all, Remote{s, dirs[i]})
 		}
 	}
 	slices.SortFunc(all, func(a, b Remote) int { return order(a.Sandbox, b.Sandbox) })

@@ -102,7 +102,7 @@ func TestReasonsForWhichARolloutIsLeftOut(t *testing.T) {
 	}
 	for want, change := range map[string]func() error{
 		"was changed after the rollout": func() error { return os.WriteFile(at, []byte("y"), 0o600) },
-		"is a link: want a file":      func() error { return os.Remove(at) },
+		"is a link: want a file":        func() error { return os.Remove(at) },
 	} {
 		if strings.HasPrefix(want, "is a link") {
 			harness.Must(t, change())

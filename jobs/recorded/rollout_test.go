@@ -140,9 +140,11 @@ func TestRolloutsOfJobsAreFound(t *testing.T) {
 // trial is a link. The others are exported.
 func TestOneBrokenRolloutIsLeftOutOfAnExport(t *testing.T) {
 	for kind, spoil := range map[string]func(trial string) error{
-		"empty record":   func(trial string) error { return os.WriteFile(filepath.Join(trial, "turngate.json"), nil, 0o600) },
-		"no transcript":  func(trial string) error { return os.Remove(filepath.Join(trial, "agent", "transcript.jsonl.zst")) },
-		"cut transcript": func(trial string) error { return os.Truncate(filepath.Join(trial, "agent", "transcript.jsonl.zst"), 10) },
+		"empty record":  func(trial string) error { return os.WriteFile(filepath.Join(trial, "turngate.json"), nil, 0o600) },
+		"no transcript": func(trial string) error { return os.Remove(filepath.Join(trial, "agent", "transcript.jsonl.zst")) },
+		"cut transcript": func(trial string) error {
+			return os.Truncate(filepath.Join(trial, "agent", "transcript.jsonl.zst"), 10)
+		},
 		"FIFO": func(trial string) error {
 			file := filepath.Join(trial, "agent", "transcript.jsonl.zst")
 			return errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600))

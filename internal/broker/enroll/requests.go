@@ -103,13 +103,14 @@ func (r *Requests) Get(code string) (*Request, error) {
 	return &q, nil
 }
 
-// List returns the requests in the order in which they expire.
+// List returns the requests in the order in which they expire. If some cannot be read, it
+// returns an error together with the others.
 func (r *Requests) List() ([]*Request, error) {
 	entries, err := os.ReadDir(r.dir)
 	if err != nil {
 		return nil, fmt.Errorf("list the requests to become a machine: %w", err)
 	}
-	list := []*Request{}
+	list, bad := []*Request{}, []error{}
 	for _, e := range entries {
 		code, ok := strings.CutSuffix(e.Name(), requestExt)
 		if _, err := ParseCode(code); err != nil || !ok {
@@ -120,21 +121,23 @@ func (r *Requests) List() ([]*Request, error) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			bad = append(bad, err)
+			continue
 		}
 		list = append(list, q)
 	}
 	slices.SortFunc(list, func(a, b *Request) int { return a.Expires.Compare(b.Expires) })
-	return list, nil
+	return list, errors.Join(bad...)
 }
 
 // add keeps a new request, and removes the requests that are over. Errors are ErrFull and
 // ErrTaken.
 func (r *Requests) add(e *schema.Enroll, now time.Time) (*Request, error) {
 	list, err := r.List()
-	if err != nil {
+	if list == nil {
 		return nil, err
 	}
+	err = nil // a request that cannot be read keeps no other host out
 	pending := 0
 	for _, q := range list {
 		if q.over(now) {

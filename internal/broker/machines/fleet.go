@@ -89,6 +89,7 @@ func (f *Fleet) onPresence(m *nats.Msg) {
 	if !ok || schema.Decode(m.Data, &p) != nil || p.Machine != machine {
 		return
 	}
+	p.Load = schema.Known(p.Load)
 	now := time.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
