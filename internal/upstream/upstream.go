@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/turngate/turngate/internal/masks"
 	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/schema"
 )
@@ -95,7 +96,7 @@ func New(c Config) (*Upstream, error) {
 		base += "/v1"
 	}
 	if c.Client == nil {
-		c.Client = http.DefaultClient
+		c.Client = &http.Client{Transport: &masks.Transport{Base: http.DefaultTransport}}
 	}
 	c.Name = cmp.Or(c.Name, u.Host)
 	return &Upstream{cfg: c, base: base, learned: learned{forget: cmp.Or(c.Forget, 10*time.Minute)}}, nil
@@ -158,14 +159,15 @@ func (u *Upstream) answer(ctx context.Context, q *request, ask func(ctx context.
 	return nil, fail(http.StatusBadRequest, "refuses one parameter after the other")
 }
 
-// named adds the upstream's name to a fault.
+// named adds the upstream's name to a fault, and masks its key.
 func (u *Upstream) named(err error) error {
 	var f *schema.Fault
 	if !errors.As(err, &f) {
 		return err
 	}
 	fault := *f
-	fault.Message = schema.Clip("upstream "+u.cfg.Name+": "+f.Message, maxMessage)
+	text := masks.Of(u.cfg.Key).Text(f.Message) // an error within a stream quotes it, too
+	fault.Message = schema.Clip("upstream "+u.cfg.Name+": "+text, maxMessage)
 	return &fault
 }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/turngate/turngate/internal/backends/far"
+	"github.com/turngate/turngate/internal/masks"
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/internal/rawjson"
 )
@@ -31,9 +32,10 @@ type Service struct {
 }
 
 // Client returns a client that follows no redirect: the key of the account and the token
-// of a sandbox would go to another host, or a request to one that only this host reaches.
+// of a sandbox would go to another host, or a request to one that only this host reaches. An
+// answer that is no success has neither of them.
 func Client(by http.RoundTripper) *http.Client {
-	return &http.Client{Transport: by, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: &masks.Transport{Base: by}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // Bounds of the silence of a connection that many requests share. Together they are below the
@@ -155,6 +157,7 @@ func (s *Service) Read(res *http.Response) ([]byte, error) {
 	if res.StatusCode < 200 || res.StatusCode > 299 {
 		return nil, s.refused(res, data)
 	}
+	data, _ = masks.OfHeader(s.Header).Bytes(data) // it may have the text of an error
 	return data, nil
 }
 

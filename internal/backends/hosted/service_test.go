@@ -3,7 +3,10 @@ package hosted_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strconv"
 	"strings"
@@ -120,5 +123,29 @@ func TestTheServiceIsBlamed(t *testing.T) {
 				t.Errorf("%d: ended by %v", status, err)
 			}
 		})
+	}
+}
+
+// TestNoErrorHasTheKey of the account, although the service quotes it: in a refusal, in one of
+// another form, and in a text of an answer that is a success.
+func TestNoErrorHasTheKey(t *testing.T) {
+	const key = "e2b_0123456789abcdef0123"
+	for path, answer := range map[string]string{"/refused": `{"message":"no key KEY"}`, "/detail": `{"detail":[{"msg":"KEY"}]}`, "/text": "no key KEY", "/ok": `{"errorMessage":"no key KEY"}`} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if path != "/ok" {
+				w.WriteHeader(http.StatusUnauthorized)
+			}
+			_, _ = io.WriteString(w, strings.ReplaceAll(answer, "KEY", r.Header.Get("X-Api-Key")))
+		}))
+		s := hosted.Service{Name: "E2B", URL: srv.URL, Header: http.Header{"X-Api-Key": {key}}, Client: hosted.Client(hosted.Transport())}
+		var said struct {
+			Text string `json:"errorMessage"`
+		}
+		_, err := s.Ask(t.Context(), http.MethodGet, path, nil, &said)
+		text := fmt.Sprint(err, said)
+		if strings.Contains(text, key) || !strings.Contains(text, "[key]") || (err == nil) != (path == "/ok") {
+			t.Errorf("%s: %s", path, text)
+		}
+		srv.Close()
 	}
 }

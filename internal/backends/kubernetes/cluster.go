@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/turngate/turngate/internal/masks"
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/sandboxes"
 )
@@ -67,6 +68,7 @@ func open(s sandboxes.Kubernetes) (*cluster, error) {
 	} {
 		of := rest.CopyConfig(config)
 		of.APIPath, of.GroupVersion = group.path, &group.version
+		of.Wrap(func(by http.RoundTripper) http.RoundTripper { return &masks.Transport{Base: by} })
 		client, err := rest.RESTClientFor(of)
 		if err != nil {
 			return nil, fmt.Errorf("set up the client of Kubernetes: %w", err)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"time"
 
 	modal "github.com/modal-labs/modal-client/go"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/turngate/turngate/internal/backends/far"
 	"github.com/turngate/turngate/internal/backends/hosted"
+	"github.com/turngate/turngate/internal/masks"
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
@@ -205,7 +207,10 @@ func refused(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	no := &hosted.RefusedError{Service: "Modal", Message: plain.Line(err.Error(), far.MaxSays)}
+	says := func(text string) string {
+		return plain.Line(masks.Of(os.Getenv("MODAL_TOKEN_ID"), os.Getenv("MODAL_TOKEN_SECRET")).Text(text), far.MaxSays)
+	}
+	no := &hosted.RefusedError{Service: "Modal", Message: says(err.Error())}
 	var (
 		gone     modal.NotFoundError
 		full     modal.ResourceExhaustedError
@@ -228,7 +233,7 @@ func refused(ctx context.Context, err error) error {
 		if !ok {
 			return fmt.Errorf("ask Modal: %s", no.Message)
 		}
-		no.Status, no.Message = statusOf(st.Code()), plain.Line(st.Code().String()+": "+st.Message(), far.MaxSays)
+		no.Status, no.Message = statusOf(st.Code()), says(st.Code().String()+": "+st.Message())
 		for _, detail := range st.Details() {
 			if policy, ok := detail.(*pb.RPCRetryPolicy); ok {
 				no.After = min(max(time.Duration(float64(policy.GetRetryAfterSecs())*float64(time.Second)), 0), maxAfter)

@@ -24,7 +24,7 @@ func (m logMask) Write(line []byte) (int, error) { return m.WriteLevel(zerolog.N
 // WriteLevel implements zerolog.LevelWriter.
 func (m logMask) WriteLevel(level zerolog.Level, line []byte) (int, error) {
 	var fields map[string]json.RawMessage
-	masked, _ := m.secrets.bytes(line)
+	masked, _ := m.secrets.Bytes(line)
 	if err := json.Unmarshal(masked, &fields); err != nil {
 		return 0, err
 	}

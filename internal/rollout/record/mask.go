@@ -11,11 +11,12 @@ import (
 	"strings"
 
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/masks"
 )
 
 // file masks the keys in a file and keeps its length. An archive stays readable.
 func (s *secrets) file(content *io.SectionReader) broker.File {
-	keys, clean := s.all(), false
+	keys, clean := s.All(), false
 	return broker.File{Size: content.Size(), Open: func() io.Reader {
 		var r io.Reader = io.NewSectionReader(content, 0, content.Size())
 		if clean || len(keys) == 0 {
@@ -32,21 +33,21 @@ func (s *secrets) file(content *io.SectionReader) broker.File {
 // masker reads a stream and masks a key in it. It keeps the stream's length.
 type masker struct {
 	from  io.Reader
-	key   *search
+	key   *masks.Search
 	found *bool // set when the stream has the key
 	err   error // of from
 
 	buf   []byte
-	ready []byte // masked, and not read yet
-	text  []byte // that follows, not masked
-	parts []part // that begin before the text and end in it
+	ready []byte       // masked, and not read yet
+	text  []byte       // that follows, not masked
+	parts []masks.Part // that begin before the text and end in it
 }
 
 // maskRoom is the number of bytes that a masker reads at once.
 const maskRoom = 64 << 10
 
 func newMasker(from io.Reader, key string, found *bool) *masker {
-	return &masker{from: from, key: newSearch(key), found: found, buf: make([]byte, maskRoom+len(key))}
+	return &masker{from: from, key: masks.NewSearch(key), found: found, buf: make([]byte, maskRoom+len(key))}
 }
 
 func (m *masker) Read(p []byte) (int, error) {
@@ -68,19 +69,19 @@ func (m *masker) fill() {
 	m.err = err
 	m.text = m.buf[:have+n]
 	whole := err != nil
-	parts := append(m.parts, m.key.parts(m.text, whole)...)
-	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.block, b.block) }) // as in the whole text
-	end := m.key.settled()
+	parts := append(m.parts, m.key.Parts(m.text, whole)...)
+	slices.SortStableFunc(parts, func(a, b masks.Part) int { return cmp.Compare(a.Block, b.Block) }) // as in the whole text
+	end := m.key.Settled()
 	if whole {
 		end = len(m.text)
 	}
 	m.ready, m.text, m.parts = m.text[:end], m.text[end:], m.parts[:0]
-	m.key.forget(end)
+	m.key.Forget(end)
 	for _, p := range parts {
 		*m.found = true
-		p.hide(m.ready)
-		if p.to > end {
-			m.parts = append(m.parts, part{p.block, p.from - end, p.to - end})
+		p.Hide(m.ready)
+		if p.To > end {
+			m.parts = append(m.parts, masks.Part{Block: p.Block, From: p.From - end, To: p.To - end})
 		}
 	}
 }

@@ -22,8 +22,8 @@ func content(t *testing.T, f *spool.File) io.Reader {
 	return r
 }
 
-// masks reads a text through maskers of the keys, from a reader that gives pieces of it.
-func masks(t *testing.T, keys []string, pieces io.Reader) string {
+// throughMaskers reads a text through maskers of the keys, from a reader that gives pieces of it.
+func throughMaskers(t *testing.T, keys []string, pieces io.Reader) string {
 	t.Helper()
 	found := false
 	for _, key := range keys {
@@ -37,7 +37,7 @@ func masks(t *testing.T, keys []string, pieces io.Reader) string {
 func secretsOf(keys ...string) *secrets {
 	s := &secrets{}
 	for _, key := range keys {
-		s.add(key)
+		s.Add(key)
 	}
 	return s
 }
@@ -47,16 +47,16 @@ func secretsOf(keys ...string) *secrets {
 func TestAKeyAcrossTwoPieces(t *testing.T) {
 	const key = "tg-0123456789abcdefghijklmnopqrstuvwxyzABCDEF"
 	text := "a " + key + " b " + key[:16] + key[:15] + key[20:] + key + key + "c" + key[:30]
-	want := secretsOf(key).text(text)
+	want := secretsOf(key).Text(text)
 	if strings.Contains(want, key[:16]) || !strings.Contains(want, "a [key]*") || !strings.Contains(want, key[:15]) {
 		t.Fatalf("got %q", want)
 	}
 	for cut := range len(text) + 1 {
-		if got := masks(t, []string{key}, io.MultiReader(strings.NewReader(text[:cut]), strings.NewReader(text[cut:]))); got != want {
+		if got := throughMaskers(t, []string{key}, io.MultiReader(strings.NewReader(text[:cut]), strings.NewReader(text[cut:]))); got != want {
 			t.Errorf("cut at %d: got %q, want %q", cut, got, want)
 		}
 	}
-	if got := masks(t, []string{key}, iotest.OneByteReader(strings.NewReader(text))); got != want {
+	if got := throughMaskers(t, []string{key}, iotest.OneByteReader(strings.NewReader(text))); got != want {
 		t.Errorf("byte by byte: got %q, want %q", got, want)
 	}
 }
@@ -69,7 +69,7 @@ func TestAKeyAtEachPlaceOfABuffer(t *testing.T) {
 		text := strings.Repeat("x", at) + key + strings.Repeat("y", 100)
 		data, err := io.ReadAll(s.file(Text([]byte(text))).Open())
 		harness.Must(t, err)
-		if string(data) != s.text(text) || bytes.Contains(data, []byte(key[:16])) {
+		if string(data) != s.Text(text) || bytes.Contains(data, []byte(key[:16])) {
 			t.Fatalf("with the key at %d: got …%q", at, data[at-20:])
 		}
 	}
@@ -83,8 +83,8 @@ func FuzzMask(f *testing.F) {
 	f.Add("tg-0123456789abcdefgh", "0123456789abcdefghijk", "tg-0123456789abcdefghijk", uint8(7))
 	f.Fuzz(func(t *testing.T, first, second, text string, piece uint8) {
 		s := secretsOf(first, second)
-		if got, want := masks(t, s.all(), pieces(text, int(piece)+1)), s.text(text); got != want {
-			t.Errorf("keys %q, pieces of %d: %q became %q, want %q", s.all(), int(piece)+1, text, got, want)
+		if got, want := throughMaskers(t, s.All(), pieces(text, int(piece)+1)), s.Text(text); got != want {
+			t.Errorf("keys %q, pieces of %d: %q became %q, want %q", s.All(), int(piece)+1, text, got, want)
 		}
 	})
 }
@@ -111,17 +111,17 @@ func TestMaskedPieces(t *testing.T) {
 	for range 3000 {
 		s := secretsOf(letters(8+random.IntN(30)), letters(8+random.IntN(30)))
 		text := letters(random.IntN(300))
-		for _, key := range s.all() {
+		for _, key := range s.All() {
 			if at := random.IntN(len(text) + 1); random.IntN(2) == 0 {
 				text = text[:at] + key + text[at:]
 			}
 		}
-		want := s.text(text)
+		want := s.Text(text)
 		if want != text {
 			changed++
 		}
-		if got := masks(t, s.all(), pieces(text, 1+random.IntN(60))); got != want {
-			t.Fatalf("keys %q: %q became %q, want %q", s.all(), text, got, want)
+		if got := throughMaskers(t, s.All(), pieces(text, 1+random.IntN(60))); got != want {
+			t.Fatalf("keys %q: %q became %q, want %q", s.All(), text, got, want)
 		}
 	}
 	if changed < 1000 {

@@ -68,7 +68,7 @@ func New(q *schema.Request, attempt int, worker string, x Exits) *Record {
 
 // Secret adds the key of a session, or of an upstream. From now on it is masked in
 // all that leaves the rollout.
-func (r *Record) Secret(key string) { r.secrets.add(key) }
+func (r *Record) Secret(key string) { r.secrets.Add(key) }
 
 // Agent notes the version of the agent.
 func (r *Record) Agent(version string) {
@@ -171,7 +171,7 @@ func (r *Record) Sandbox(existed time.Duration, price *float64) {
 // Keep stores a file of the rollout. A file without room in the trainer's bucket is
 // left out of the result, because another try would fail in the same way.
 func (r *Record) Keep(ctx context.Context, name string, content *io.SectionReader) error {
-	a, err := r.put(ctx, r.secrets.text(name), r.secrets.file(content))
+	a, err := r.put(ctx, r.secrets.Text(name), r.secrets.file(content))
 	var full *broker.FullError
 	if errors.As(err, &full) {
 		r.Note("%s was not kept: %v", name, full)

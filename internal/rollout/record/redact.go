@@ -1,73 +1,19 @@
 package record
 
 import (
-	"bytes"
 	"reflect"
-	"slices"
-	"sync"
-)
 
-const (
-	masked = "[key]"
-	// shortestKey is the length from which a key is a secret. Shorter ones are
-	// placeholders such as "none", which are words of many texts.
-	shortestKey = 8
-	// shortestPart is the length from which a part of a key is masked, too, since a
-	// text may be cut in the middle of a key. In a random key of the gate, shorter
-	// parts are of no use to others.
-	shortestPart = 16
+	"github.com/turngate/turngate/internal/masks"
 )
 
 // secrets holds the keys of a rollout's sessions. An agent, a model, a tool or an
 // error can quote a key.
-type secrets struct {
-	mu   sync.RWMutex
-	keys []string
-}
-
-func (s *secrets) add(key string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(key) >= shortestKey && !slices.Contains(s.keys, key) {
-		s.keys = append(slices.Clip(s.keys), key)
-	}
-}
-
-func (s *secrets) all() []string {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.keys
-}
-
-// bytes masks the keys in a text and keeps its length. It copies a text that it
-// changes.
-func (s *secrets) bytes(text []byte) (out []byte, changed bool) {
-	out = text
-	for _, key := range s.all() {
-		for _, p := range newSearch(key).parts(out, true) {
-			if !changed {
-				out, changed = bytes.Clone(text), true
-			}
-			p.hide(out)
-		}
-	}
-	return out, changed
-}
-
-func (s *secrets) text(t string) string {
-	if len(t) < shortestKey || len(s.all()) == 0 {
-		return t
-	}
-	if out, changed := s.bytes([]byte(t)); changed {
-		return string(out)
-	}
-	return t
-}
+type secrets struct{ masks.Keys }
 
 // hide returns a value in which the keys are masked in every text, at any depth. It
 // copies the parts that it changes, because others may use the value, too.
 func hide[T any](s *secrets, v T) T {
-	if len(s.all()) == 0 {
+	if len(s.All()) == 0 {
 		return v
 	}
 	if out, changed := s.value(reflect.ValueOf(&v).Elem()); changed {
@@ -80,7 +26,7 @@ func hide[T any](s *secrets, v T) T {
 func (s *secrets) value(v reflect.Value) (reflect.Value, bool) {
 	switch v.Kind() {
 	case reflect.String:
-		if t := s.text(v.String()); t != v.String() {
+		if t := s.Text(v.String()); t != v.String() {
 			return reflect.ValueOf(t).Convert(v.Type()), true
 		}
 	case reflect.Pointer, reflect.Interface:
@@ -110,7 +56,7 @@ func (s *secrets) value(v reflect.Value) (reflect.Value, bool) {
 func (s *secrets) slice(v reflect.Value) (reflect.Value, bool) {
 	switch kind := v.Type().Elem().Kind(); {
 	case kind == reflect.Uint8:
-		out, changed := s.bytes(v.Bytes())
+		out, changed := s.Bytes(v.Bytes())
 		if !changed {
 			return v, false
 		}

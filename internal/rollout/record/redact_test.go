@@ -188,7 +188,7 @@ func TestAnArchiveWithoutAKeyIsReadable(t *testing.T) {
 			t.Fatal(err)
 		}
 		var s secrets
-		s.add(key)
+		s.Add(key)
 		var names []string
 		for r := tar.NewReader(s.file(Text(b.Bytes())).Open()); ; {
 			h, err := r.Next()
@@ -214,10 +214,10 @@ func TestAnArchiveWithoutAKeyIsReadable(t *testing.T) {
 // TestTextsThatAreNoKeys are not masked.
 func TestTextsThatAreNoKeys(t *testing.T) {
 	var s secrets
-	s.add("none")
-	s.add("sk-proj-0123456789abcdef")
+	s.Add("none")
+	s.Add("sk-proj-0123456789abcdef")
 	for _, text := range []string{"none", "sk-proj-", "sk-proj-0123456", "", "see sk-proj-… in the docs"} {
-		if got := s.text(text); got != text {
+		if got := s.Text(text); got != text {
 			t.Errorf("%q became %q", text, got)
 		}
 	}
@@ -239,8 +239,8 @@ func TestHideCopiesOnlyChangedParts(t *testing.T) {
 	if hide(&s, reply) != reply {
 		t.Error("a value was copied without a key")
 	}
-	s.add("key-0001")
-	s.add("")
+	s.Add("key-0001")
+	s.Add("")
 	if hide(&s, reply) != reply {
 		t.Error("a value without keys was copied")
 	}
