@@ -50,12 +50,14 @@ func (o *Share) Write(ctx context.Context, w io.Writer) (*Shared, error) {
 		return nil, err
 	}
 	variables := o.Variables
+	var plan *jobs.Plan
 	if len(list) > 0 {
-		for _, values := range list[0].Plan.Flags {
+		plan = list[0].Plan
+		for _, values := range plan.Flags {
 			variables = append(variables, values...)
 		}
 	}
-	f := &sharedFile{w: w, left: o.MaxBytes, masker: newMasker(variables)}
+	f := &sharedFile{w: w, left: o.MaxBytes, masker: newMasker(variables), paths: hostPathsOf(o.Dir, plan)}
 	out := &Shared{}
 	if err := f.begin(jobName(o.Dir)); err != nil {
 		return nil, err
@@ -116,6 +118,7 @@ type sharedFile struct {
 	size   int64
 	left   int64 // bytes that the file may still have
 	masker *masker
+	paths  *hostPaths
 }
 
 func (f *sharedFile) write(text string) error {
@@ -236,7 +239,7 @@ func (f *sharedFile) put(limit int64, v any, path ...string) (int64, error) {
 	if err := numbers.Decode(&value); err != nil {
 		return 0, fmt.Errorf("write the shared file: %w", err)
 	}
-	if data, err = json.Marshal(f.masker.value(value)); err != nil {
+	if data, err = json.Marshal(f.masker.value(f.paths.value(value, ""))); err != nil {
 		return 0, fmt.Errorf("write the shared file: %w", err)
 	}
 	var packed bytes.Buffer

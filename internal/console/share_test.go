@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
+	"fmt"
 	"html"
 	"io"
 	"os"
@@ -20,6 +21,7 @@ import (
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv/browser"
 	"github.com/turngate/turngate/jobs"
+	"github.com/turngate/turngate/schema"
 )
 
 // secrets are texts that a shared file must not have.
@@ -115,6 +117,40 @@ func TestASharedFileHasNoSecrets(t *testing.T) {
 	}
 	if len(shared.Masked) != 10 {
 		t.Errorf("got %v", shared.Masked)
+	}
+}
+
+// TestASharedFileHasNoPathOfTheHost in its texts of errors: of a job that stopped, of a rollout
+// whose files cannot be read, of a fault.
+func TestASharedFileHasNoPathOfTheHost(t *testing.T) {
+	home := t.TempDir()
+	dir := filepath.Join(home, "first")
+	p := jobs.Plan{Variants: []jobs.Variant{{Agent: "mini"}}, Backend: "local", Attempts: 2, Parallel: 1, Flags: map[string][]string{"trainer": {"replay:" + home + "/answers.yaml"}}}
+	harness.Must(t, p.AddTask("local", jobs.Task{Name: "hello", Dir: filepath.Join(home, "tasks", "hello"), Digest: strings.Repeat("a", 64)}))
+	j, err := jobs.Create(dir, p)
+	harness.Must(t, err)
+	trials := j.Missing()
+	r := schema.Result{V: schema.Version, ID: trials[0].Rollout, Trainer: "local", Group: trials[0].Group, Task: "hello", Status: schema.StatusFailed, Fault: schema.Faultf("load", schema.CodeInvalid, schema.WhoTask, "task %s/tasks/hello: %s/answers.yaml is gone", home, home)}
+	harness.Must(t, j.Put(t.Context(), r, nil))
+	harness.Must(t, os.MkdirAll(filepath.Join(dir, trials[0].Name, "agent", "transcript.jsonl.zst"), 0o700))
+	harness.Must(t, j.SetStopped(fmt.Errorf("write %s/result.json: no space left", dir)))
+	j.Close()
+	var out bytes.Buffer
+	share := console.Share{Dir: dir, MaxBytes: 64 << 20}
+	_, err = share.Write(t.Context(), &out)
+	harness.Must(t, err)
+	file := filepath.Join(t.TempDir(), "first.html")
+	harness.Must(t, os.WriteFile(file, out.Bytes(), 0o600))
+	whole := ""
+	for path, text := range parts(t, file) {
+		if whole += text; strings.Contains(text, home) {
+			t.Errorf("%s: got %s", path, text)
+		}
+	}
+	for _, want := range []string{"write first/result.json: no space left", "task hello: answers.yaml is gone", "is a folder"} {
+		if !strings.Contains(whole, want) {
+			t.Errorf("no %q", want)
+		}
 	}
 }
 
