@@ -315,12 +315,14 @@ func spoil(t *testing.T, kind, file string) {
 	}
 }
 
-var damages = []string{"empty", "cut", "invalid", "missing", "FIFO", "link", "folder", "too large"}
+func damages() []string {
+	return []string{"empty", "cut", "invalid", "missing", "FIFO", "link", "folder", "too large"}
+}
 
 // TestATrialThatCannotBeReadHidesNoOther: it is named, and runs again in a job that goes on,
 // which keeps its files. Without result.json it counts as not ended.
 func TestATrialThatCannotBeReadHidesNoOther(t *testing.T) {
-	for _, kind := range damages {
+	for _, kind := range damages() {
 		j := create(t, plan(t, 3, "x"))
 		all := j.Missing()
 		for _, tr := range all {
@@ -406,7 +408,7 @@ func TestALinkIsNoTrial(t *testing.T) {
 
 // TestAJobWithoutItsOwnResultIsListed with the time at which its last rollout ended.
 func TestAJobWithoutItsOwnResultIsListed(t *testing.T) {
-	for _, kind := range damages {
+	for _, kind := range damages() {
 		j := create(t, plan(t, 1, "x"))
 		r := resultOf(j.Missing()[0], 1)
 		r.Phases = []schema.Phase{{Name: "create", Start: 1_700_000_000_000, MS: 1000}, {Name: "agent", Start: 1_700_000_001_000, MS: 4000}}

@@ -61,8 +61,10 @@ func (h *hostPaths) add(path, name string) {
 	}
 }
 
-// errorFields are the fields of pages that have texts of errors.
-var errorFields = []string{"text", "missing", "stopped", "trouble", "example", "fault", "notes", "findings"}
+// isError reports whether a field of a page has texts of errors.
+func isError(field string) bool {
+	return slices.Contains([]string{"text", "missing", "stopped", "trouble", "example", "fault", "notes", "findings"}, field)
+}
 
 // value replaces paths in all texts of a decoded value of JSON, which is that of a field.
 func (h *hostPaths) value(v any, field string) any {
@@ -71,7 +73,7 @@ func (h *hostPaths) value(v any, field string) any {
 		for _, p := range h.paths {
 			v = replacePath(v, p.path, p.name)
 		}
-		if h.home != "" && slices.Contains(errorFields, field) {
+		if h.home != "" && isError(field) {
 			v = replacePath(v, h.home, "~")
 		}
 		return v

@@ -184,11 +184,11 @@ func (p *jobPages) list(w http.ResponseWriter, r *http.Request) {
 		Trouble string    `json:"trouble,omitempty"`
 	}{Jobs: []JobInfo{}}
 	out.Jobs = make([]JobInfo, len(dirs))
-	var reading errgroup.Group
+	reading, ctx := errgroup.WithContext(r.Context())
 	reading.SetLimit(readAtOnce)
 	for i, dir := range dirs {
 		reading.Go(func() error {
-			page, err := p.read(r.Context(), dir)
+			page, err := p.read(ctx, dir)
 			page.Job = jobName(dir)
 			if err != nil {
 				page.Trouble = plain.Line(err.Error(), maxFault)
