@@ -14,6 +14,7 @@ type Process struct {
 	Shard    string `json:"shard"`
 	Name     string `json:"name,omitempty"`  // program, number of the process and host, for people
 	Since    int64  `json:"since,omitempty"` // its start in Unix ms; of two with one owner, the later one has the calls
+	Ended    bool   `json:"ended,omitempty"` // it has given its shard up
 }
 
 func (p *Process) check() error {
@@ -25,7 +26,7 @@ func (p *Process) check() error {
 }
 
 // Attach asks for the calls of a shard. The process that has them asks again
-// every 5 s.
+// every 5 s, and with process.ended at its end.
 type Attach struct {
 	V       int     `json:"v"`
 	Process Process `json:"process"`           // the one that asks
@@ -42,10 +43,10 @@ func (a *Attach) check() error {
 }
 
 // Gets reports whether the process gets the calls of its shard while another one, or
-// itself, has them. Of two processes with one owner, which have copies of a state file
+// itself, has them or has given them up. Of two processes with one owner, which have copies of a state file
 // if both run, the one that started later gets them: they would take turns otherwise.
 func (a *Attach) Gets(has *Process) bool {
-	return has.Instance == a.Process.Instance || has.Instance == a.Replace || has.SameOwner(&a.Process) && has.before(&a.Process)
+	return has.Ended || has.Instance == a.Process.Instance || has.Instance == a.Replace || has.SameOwner(&a.Process) && has.before(&a.Process)
 }
 
 // SameOwner reports whether two processes have a state file with the same owner.

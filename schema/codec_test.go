@@ -69,6 +69,7 @@ func TestValidationNamesTheField(t *testing.T) {
 		"trainer":              func(r *schema.Request) { r.Trainer = "requests" },
 		"mode":                 func(r *schema.Request) { r.Mode = "open_bar" },
 		"shard":                func(r *schema.Request) { r.Shard = "a.b" },
+		"process":              func(r *schema.Request) { r.Process = "a.b" },
 		"task.name":            func(r *schema.Request) { r.Task.Name = "" },
 		"task.bundle":          func(r *schema.Request) { r.Task.Bundle = "../etc/passwd" },
 		"agent.name":           func(r *schema.Request) { r.Agent.Name = "a b" },

@@ -138,27 +138,7 @@ func (f *Fleet) Queued(r *Request) string {
 	if text := f.Unable(&n); text != "" {
 		return text
 	}
-	able, slots, free, full := 0, 0, 0, 0 // full: workers with a free slot and without room
-	old := map[string]int{}               // slots that a process of a worker still uses which another one follows
-	for _, w := range f.Workers {
-		if w.Draining {
-			old[w.Worker] += w.Busy
-		}
-	}
-	for _, w := range f.Workers {
-		if w.Draining || w.Offer.Meets(&n) != nil {
-			continue
-		}
-		able++
-		slots += w.Slots
-		left := max(w.Slots-w.Busy-old[w.Worker], 0)
-		switch {
-		case !w.Full:
-			free += left
-		case left > 0:
-			full++
-		}
-	}
+	able, slots, free, full := f.room(&n)
 	switch {
 	case len(f.Workers) == 0:
 		return "no worker is there"
@@ -171,4 +151,37 @@ func (f *Fleet) Queued(r *Request) string {
 	default:
 		return fmt.Sprintf("others are before it: %d of %d slots are free", free, slots)
 	}
+}
+
+// HasFree reports whether a worker that can run a request takes one now.
+func (f *Fleet) HasFree(r *Request) bool {
+	n := r.Needs()
+	_, _, free, _ := f.room(&n)
+	return free > 0
+}
+
+// room counts the workers that can run a request with these needs, their slots, those that
+// are free, and the workers with a free slot and without room.
+func (f *Fleet) room(n *Needs) (able, slots, free, full int) {
+	old := map[string]int{} // slots that a process of a worker still uses which another one follows
+	for _, w := range f.Workers {
+		if w.Draining {
+			old[w.Worker] += w.Busy
+		}
+	}
+	for _, w := range f.Workers {
+		if w.Draining || w.Offer.Meets(n) != nil {
+			continue
+		}
+		able++
+		slots += w.Slots
+		left := max(w.Slots-w.Busy-old[w.Worker], 0)
+		switch {
+		case !w.Full:
+			free += left
+		case left > 0:
+			full++
+		}
+	}
+	return able, slots, free, full
 }

@@ -26,6 +26,10 @@ type Request struct {
 	ID      ID     `json:"id"`
 	Trainer string `json:"trainer"`
 	Shard   string `json:"shard,omitempty"` // the trainer's process that answers calls; default "0"
+	// Process is the instance of the process that submitted it, if that one keeps no file of
+	// its rollouts: nobody takes the result when it is gone, and the next process of the
+	// shard may end the rollout. Empty: it stays.
+	Process string `json:"process,omitempty"`
 	Group   string `json:"group,omitempty"` // the same for rollouts of one prompt: any text that is new for the trainer
 	Index   int    `json:"index,omitempty"` // this rollout's place in its group, from 0
 	Mode    Mode   `json:"mode,omitempty"`  // default interception_gate
@@ -218,6 +222,11 @@ func (r *Request) check() error {
 	}
 	if r.Shard != "" {
 		if err := CheckToken("shard", r.Shard); err != nil {
+			return err
+		}
+	}
+	if r.Process != "" {
+		if err := CheckToken("process", r.Process); err != nil {
 			return err
 		}
 	}

@@ -52,6 +52,9 @@ func (a *adopter) adopt(ctx context.Context, requests []schema.Request) error {
 			fresh = append(fresh, r)
 		}
 	}
+	if len(fresh) < len(requests) {
+		a.outstanding.works()
+	}
 	return a.submitter.submit(ctx, fresh)
 }
 

@@ -134,6 +134,7 @@ func (a *attachment) attach(ctx context.Context) error {
 // of any other one with Config.TakeOver.
 func (a *attachment) try(ctx context.Context) error {
 	ask := schema.Attach{V: schema.Version, Process: a.process}
+	var before *schema.Process // that it replaces
 	holder, err := a.requests.Processes.Holder(ctx, a.cfg.Shard)
 	if err != nil {
 		return err
@@ -142,7 +143,7 @@ func (a *attachment) try(ctx context.Context) error {
 		if !a.cfg.TakeOver {
 			return a.inUse(holder, 0)
 		}
-		ask.Replace = holder.Instance
+		ask.Replace, before = holder.Instance, holder
 	}
 	for {
 		got, err := a.requests.Processes.Attach(ctx, &ask)
@@ -151,7 +152,7 @@ func (a *attachment) try(ctx context.Context) error {
 		}
 		other := &got.Process
 		if other.Instance == a.instance {
-			return a.begin(ask.Replace)
+			return a.begin(before)
 		}
 		if !a.cfg.TakeOver {
 			silent := time.Duration(got.SilentMS+1) * time.Millisecond
@@ -165,8 +166,7 @@ func (a *attachment) try(ctx context.Context) error {
 				return a.inUse(other, silent)
 			}
 		}
-		a.cfg.Log.Info().Msg("taking the place of " + described(other))
-		ask.Replace = other.Instance
+		ask.Replace, before = other.Instance, other
 	}
 }
 
@@ -175,8 +175,8 @@ func (a *attachment) inUse(by *schema.Process, silent time.Duration) *InUseError
 }
 
 // begin begins the answers of a process that has its shard. It may have the place of
-// another one.
-func (a *attachment) begin(replaced string) error {
+// another one, which ran or died.
+func (a *attachment) begin(before *schema.Process) error {
 	stop, err := a.requests.Processes.Holds(&a.process)
 	if err != nil {
 		return err
@@ -184,16 +184,27 @@ func (a *attachment) begin(replaced string) error {
 	a.bg.Go(func() {
 		<-a.life.Done()
 		stop()
+		a.leave()
 	})
 	a.attached.Store(true)
-	if replaced != "" {
-		a.cfg.Log.Warn().Str("replaced", replaced).Msg("this process has the place of another one of this trainer")
-		if err := a.requests.Processes.Displaced(replaced); err != nil { // it asks again by itself
+	if before != nil {
+		a.cfg.Log.Warn().Str("replaced", before.Instance).Msg("this process has the place of another one, which ran or did not end by itself: " + described(before))
+		if err := a.requests.Processes.Displaced(before.Instance); err != nil { // it asks again by itself
 			a.cfg.Log.Debug().Err(err).Msg("the other process got no message that it is replaced")
 		}
 	}
 	a.bg.Go(a.began)
 	return nil
+}
+
+// leave gives the shard up, so that the next process need not ask whether this one runs.
+func (a *attachment) leave() {
+	if !a.cfg.Broker.Connected() {
+		return
+	}
+	if err := a.requests.Processes.Leave(a.process); err != nil {
+		a.cfg.Log.Debug().Err(err).Msg("the next process asks whether this one runs")
+	}
 }
 
 // keep asks again and again. It ends the trainer if another process has its

@@ -11,8 +11,12 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// auditEvery is the default of Config.AuditEvery.
-const auditEvery = 5 * time.Minute
+const (
+	// auditEvery is the default of Config.AuditEvery.
+	auditEvery = 5 * time.Minute
+	// auditAge is the part of an interval after which a new request is looked at.
+	auditAge = 30
+)
 
 // auditor submits again the outstanding rollouts that the broker lost, each once per loss.
 type auditor struct {
@@ -22,9 +26,9 @@ type auditor struct {
 	bundles     *bundles
 }
 
-// audit looks at the rollouts that were submitted at least Config.AuditEvery ago.
+// audit looks at the rollouts whose submission is not in flight any more.
 func (a *auditor) audit() {
-	if err := a.auditOlder(a.cfg.AuditEvery); err != nil && a.life.Err() == nil {
+	if err := a.auditOlder(a.cfg.AuditEvery / auditAge); err != nil && a.life.Err() == nil {
 		a.cfg.Log.Warn().Err(err).Msg("it is not known whether a rollout was lost; the next round looks again")
 	}
 }
@@ -33,7 +37,7 @@ func (a *auditor) audit() {
 func (a *auditor) auditOlder(age time.Duration) error {
 	var old []schema.ID
 	a.outstanding.each(func(s *submitted) {
-		if time.Since(s.at) >= age {
+		if !s.sending && time.Since(s.at) >= age {
 			old = append(old, s.request.ID)
 		}
 	})

@@ -99,6 +99,10 @@ func (b *base) mine(r schema.Request) schema.Request {
 	if b.cfg.Shard != schema.DefaultShard { // the default needs no field
 		r.Shard = cmp.Or(r.Shard, b.cfg.Shard)
 	}
+	r.Process = ""
+	if b.cfg.State == "" && b.ofThisShard(&r) { // the next process of another shard may not be this one's
+		r.Process = b.instance
+	}
 	return r
 }
 

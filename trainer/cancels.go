@@ -56,6 +56,14 @@ func (c *cancels) orphan(id schema.ID, seq uint64) {
 	c.orphans[id] = cmp.Or(seq, c.orphans[id])
 }
 
+// ending reports whether an orphan is cancelled.
+func (c *cancels) ending(id schema.ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, is := c.orphans[id]
+	return is
+}
+
 // over ends the cancels of an orphan that may have a result.
 func (c *cancels) over(id schema.ID) {
 	c.mu.Lock()

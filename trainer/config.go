@@ -31,9 +31,8 @@ type Config struct {
 	// NoBaseIDs leaves the ids out of Base: they are not kept. For a process that passes
 	// calls on to others.
 	NoBaseIDs bool
-	// Orphans is for rollouts of the shard's earlier processes, which are looked for after
-	// Dial; Results waits for the adopted ones. Default LeaveOrphans. Without effect with
-	// AnswerAll.
+	// Orphans is for rollouts of the shard's earlier processes; Results waits for the adopted
+	// ones. Default ReplaceOrphans. Without effect with AnswerAll.
 	Orphans Orphans
 	Lane    *int // priority of submitted rollouts, 0 is the most urgent; nil: 2
 	// Slots is the largest number of submitted rollouts without a result; Submit

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -19,6 +20,7 @@ type handout struct {
 	*base
 	selector selector
 	arrived  chan struct{} // capacity 1: the queue has calls
+	asked    atomic.Bool   // Serve or a caller of Next has asked for calls
 
 	mu      sync.Mutex
 	queue   []*Pending
@@ -45,6 +47,7 @@ func (h *handout) add(p *Pending) {
 
 // next returns the next model call that waits for an answer and is not held.
 func (h *handout) next(ctx context.Context) (*Pending, error) {
+	h.asked.Store(true)
 	for {
 		h.mu.Lock()
 		if at := slices.IndexFunc(h.queue, func(p *Pending) bool { return !h.holding(p.state.key.Rollout) }); at >= 0 {
@@ -74,6 +77,7 @@ func (h *handout) next(ctx context.Context) (*Pending, error) {
 
 // serve answers all calls with f until the context ends.
 func (h *handout) serve(ctx context.Context, f Answerer) error {
+	h.asked.Store(true)
 	var open sync.WaitGroup
 	defer open.Wait()
 	s := &serving{log: h.cfg.Log, f: f, open: &open}

@@ -2,18 +2,30 @@ package trainer
 
 import (
 	"context"
+	"fmt"
 	"time"
+
+	"github.com/turngate/turngate/internal/quiet"
+	"github.com/turngate/turngate/schema"
 )
 
-// obstacles logs the reasons why no live worker can run some rollouts, each once.
+// unansweredFor is the time after which calls that nobody asks for are reported.
+const unansweredFor = 3 * time.Second
+
+// obstacles logs why the rollouts of this process do not go on.
 type obstacles struct {
 	*base
-	backlog *backlog
-	logged  map[string]bool // reasons; used by look alone
+	backlog  *backlog
+	blockers *blockers
+	rollouts *rollouts
+	handout  *handout
+	lines    quiet.Lines     // about calls and slots
+	logged   map[string]bool // reasons for which no live worker can run some rollouts; used by look alone
 }
 
-// look looks at the rollouts that wait for a worker.
+// look looks at the calls that nobody asks for, and at the rollouts that wait for a worker.
 func (o *obstacles) look() {
+	o.lookAtCalls()
 	waiting := o.backlog.waiting()
 	if len(waiting) == 0 {
 		return
@@ -35,5 +47,39 @@ func (o *obstacles) look() {
 		}
 		o.logged[why] = true
 		o.cfg.Log.Warn().Str("rollout", string(w.request.ID)).Msg("a rollout waits: " + why)
+	}
+	o.lookAtSlots(op, &fleet, &waiting[0])
+}
+
+// lookAtCalls looks at calls that neither Serve nor Next has asked for.
+func (o *obstacles) lookAtCalls() {
+	if o.handout.asked.Load() {
+		return
+	}
+	calls, oldest := 0, time.Duration(0)
+	for _, c := range o.rollouts.calls() {
+		if since, ok := c.waits(); ok {
+			calls++
+			oldest = max(oldest, time.Since(since))
+		}
+	}
+	if oldest >= unansweredFor {
+		o.say(fmt.Sprintf("%d model calls wait for an answer, the first for %s: call Serve, or answer those of Next", calls, oldest.Round(time.Second)))
+	}
+}
+
+// lookAtSlots looks for rollouts of other processes that have all slots.
+func (o *obstacles) lookAtSlots(ctx context.Context, fleet *schema.Fleet, waiting *submitted) {
+	if fleet.HasFree(&waiting.request) || !o.backlog.isQueued(ctx, waiting.request.ID) {
+		return
+	}
+	if has := o.blockers.text(ctx); has != "" {
+		o.say("no rollout of this process runs: " + fleet.Queued(&waiting.request) + "; " + has)
+	}
+}
+
+func (o *obstacles) say(text string) {
+	if _, speak := o.lines.Speak(text, time.Now()); speak {
+		o.cfg.Log.Warn().Msg(text)
 	}
 }

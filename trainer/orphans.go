@@ -15,17 +15,21 @@ type Orphans string
 
 // Values of Orphans.
 const (
-	LeaveOrphans  Orphans = "leave"  // the default: they wait for a process that has them, and end without one
-	CancelOrphans Orphans = "cancel" // end them
-	AdoptOrphans  Orphans = "adopt"  // answer their calls and return their results as if this process had submitted them
+	// ReplaceOrphans is the default. When this process submits its first rollouts, it ends
+	// those of processes without a State file, whose results nobody takes any more. The others
+	// are left. A process that submits the ids of an earlier one again needs another value.
+	ReplaceOrphans Orphans = "replace"
+	LeaveOrphans   Orphans = "leave"  // they wait for a process that has them, and end without one
+	CancelOrphans  Orphans = "cancel" // end them
+	AdoptOrphans   Orphans = "adopt"  // answer their calls and return their results as if this process had submitted them
 )
 
 func checkOrphans(o Orphans) error {
 	switch o {
-	case "", LeaveOrphans, CancelOrphans, AdoptOrphans:
+	case ReplaceOrphans, LeaveOrphans, CancelOrphans, AdoptOrphans:
 		return nil
 	default:
-		return &schema.InvalidError{Field: "orphans", Value: string(o), Want: fmt.Sprintf("%q, %q or %q", LeaveOrphans, CancelOrphans, AdoptOrphans)}
+		return &schema.InvalidError{Field: "orphans", Value: string(o), Want: fmt.Sprintf("%q, %q, %q or %q", ReplaceOrphans, LeaveOrphans, CancelOrphans, AdoptOrphans)}
 	}
 }
 
@@ -43,6 +47,13 @@ type orphans struct {
 func (o *orphans) look() {
 	if o.cfg.AnswerAll {
 		return
+	}
+	if o.cfg.Orphans == ReplaceOrphans {
+		select {
+		case <-o.outstanding.working:
+		case <-o.life.Done():
+			return
+		}
 	}
 	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
 		err := o.find(o.life)
@@ -64,39 +75,50 @@ func (o *orphans) look() {
 // find looks for orphans in the queue, which has the requests of all open
 // rollouts.
 func (o *orphans) find(ctx context.Context) error {
-	n := 0
+	found := map[Orphans]int{}
 	err := o.requests.OpenRequests(ctx, func(r schema.Request, lane int, seq uint64, _ time.Time) error {
 		if !o.ofThisShard(&r) || o.outstanding.had(r.ID) {
 			return nil
 		}
-		n++
+		found[o.rule(&r)]++
 		return o.take(ctx, r, lane, seq)
 	})
 	if err != nil {
 		return fmt.Errorf("look for open rollouts of other processes: %w", err)
 	}
-	if n > 0 {
-		o.log(n)
-	}
+	o.log(found)
+	o.cancels.repeat() // at once: they have slots
 	return nil
 }
 
-// log logs the number of orphans.
-func (o *orphans) log(n int) {
-	e := o.cfg.Log.Warn().Int("rollouts", n)
-	switch o.cfg.Orphans {
-	case CancelOrphans:
-		e.Msg("open rollouts that this process did not submit are cancelled")
-	case AdoptOrphans:
-		e.Msg("open rollouts that this process did not submit are adopted")
+// rule is the treatment of one orphan.
+func (o *orphans) rule(r *schema.Request) Orphans {
+	switch {
+	case o.cfg.Orphans != ReplaceOrphans:
+		return o.cfg.Orphans
+	case r.Process != "":
+		return CancelOrphans
 	default:
-		e.Msg("open rollouts that this process did not submit are left alone, and their calls are not answered: adopt or cancel them")
+		return LeaveOrphans
 	}
 }
 
-// take does with an orphan as Config.Orphans says.
+// log logs the numbers of orphans by their treatment.
+func (o *orphans) log(found map[Orphans]int) {
+	for rule, text := range map[Orphans]string{
+		CancelOrphans: "open rollouts of processes that are gone are ended, and their slots are free then; Config.Orphans has other rules",
+		AdoptOrphans:  "open rollouts that this process did not submit are adopted",
+		LeaveOrphans:  "open rollouts that this process did not submit are left alone, and their calls are not answered, so that they may hold slots: start the process that has their state file, adopt or cancel them with Config.Orphans, or use turngate rollout cancel",
+	} {
+		if n := found[rule]; n > 0 {
+			o.cfg.Log.Warn().Int("rollouts", n).Str("shard", o.cfg.Shard).Msg(text)
+		}
+	}
+}
+
+// take does with an orphan of the queue as its rule says.
 func (o *orphans) take(ctx context.Context, r schema.Request, lane int, seq uint64) error {
-	switch o.cfg.Orphans {
+	switch o.rule(&r) {
 	case AdoptOrphans:
 		return o.adopter.adoptAt(ctx, r, lane, seq)
 	case CancelOrphans:
@@ -109,22 +131,24 @@ func (o *orphans) take(ctx context.Context, r schema.Request, lane int, seq uint
 
 // found handles a call of a rollout that this process does not have. It reports
 // whether the call is answered from now on. A gate may send calls of other shards'
-// rollouts here: these are no orphans.
+// rollouts here: these are no orphans. With ReplaceOrphans a rollout that came after the
+// look is another process's.
 func (o *orphans) found(ctx context.Context, id schema.ID) (answered bool, err error) {
 	log := o.cfg.Log.With().Str("rollout", string(id)).Logger()
 	r, err := o.requests.Records.Request(ctx, id)
-	if err == nil && !o.ofThisShard(&r) {
-		log.Warn().Str("shard", shardOf(&r)).Msg("a call of another shard's rollout is not answered: a process to which gate.routes sends calls needs AnswerAll")
-		return false, nil
-	}
-	if err == nil {
-		err = o.take(ctx, r, o.lane(), 0)
-	}
 	if err != nil {
 		return false, err
 	}
-	if o.cfg.Orphans != AdoptOrphans && o.cfg.Orphans != CancelOrphans {
-		log.Warn().Msg("a call of a rollout that this process did not submit is not answered: adopt or cancel such rollouts")
+	switch {
+	case !o.ofThisShard(&r):
+		log.Warn().Str("shard", shardOf(&r)).Msg("a call of another shard's rollout is not answered: a process to which gate.routes sends calls needs AnswerAll")
+		return false, nil
+	case o.cfg.Orphans == LeaveOrphans || o.cfg.Orphans == ReplaceOrphans:
+		if !o.cancels.ending(id) {
+			log.Warn().Msg("a call of a rollout that this process did not submit is not answered: adopt or cancel such rollouts")
+		}
+		return false, nil
+	default:
+		return o.cfg.Orphans == AdoptOrphans, o.take(ctx, r, o.lane(), 0)
 	}
-	return o.cfg.Orphans == AdoptOrphans, nil
 }

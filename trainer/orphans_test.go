@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
@@ -111,4 +112,92 @@ func TestOrphansAreLookedForAgain(t *testing.T) {
 	if len(got) != 3 {
 		t.Errorf("%d results", len(got))
 	}
+}
+
+// TestTheNextProcessEndsRolloutsWithoutAStateFile: of the rollouts that processes of its shard
+// left, it ends those whose results nobody takes, when it submits its own first ones. Those of
+// a State file, of other programs and of other shards stay.
+func TestTheNextProcessEndsRolloutsWithoutAStateFile(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	submit := func(id schema.ID, change func(*trainer.Config)) {
+		t.Helper()
+		c := b.config(t)
+		c.Orphans = trainer.LeaveOrphans
+		change(&c)
+		tr, err := trainer.Dial(t.Context(), c)
+		harness.Must(t, err)
+		defer tr.Close()
+		harness.Must(t, tr.Submit(t.Context(), []schema.Request{harness.Request(id)}))
+	}
+	b.trainer.Close()
+	kept := t.TempDir() + "/state"
+	submit("alpha-lost", func(*trainer.Config) {})
+	submit("alpha-kept", func(c *trainer.Config) { c.State = kept })
+	submit("alpha-apart", func(c *trainer.Config) { c.Shard = "apart" })
+	other, err := queue.NewTrainer(b.nats.Trainer(t, "alpha"), "alpha") // a program that does not say which process it is
+	harness.Must(t, err)
+	_, err = other.Submit(t.Context(), 2, []schema.Request{harness.Request("alpha-other")})
+	harness.Must(t, err)
+
+	var log harness.Buffer
+	c := b.config(t)
+	c.Log = zerolog.New(&log)
+	second, err := trainer.Dial(t.Context(), c)
+	harness.Must(t, err)
+	harness.Must(t, second.Adopt(t.Context(), []schema.Request{harness.Request("alpha-lost")}))
+	second.Close()
+	if _, err := b.trainerState(t, "alpha-lost"); err == nil {
+		t.Error("a process that adopts a rollout ends it")
+	}
+	third, err := trainer.Dial(t.Context(), c)
+	harness.Must(t, err)
+	defer third.Close()
+	harness.Must(t, third.Submit(t.Context(), []schema.Request{harness.Request("alpha-new")}))
+	harness.Eventually(t, "a cancelled rollout", 5*time.Minute, func() bool {
+		s, err := b.trainerState(t, "alpha-lost")
+		return err == nil && s.Status == schema.StatusCancelled
+	})
+	for _, id := range []schema.ID{"alpha-kept", "alpha-apart", "alpha-other", "alpha-new"} {
+		if s, err := b.trainerState(t, id); err == nil {
+			t.Errorf("%s is %q", id, s.Status)
+		}
+	}
+	if got := log.String(); !strings.Contains(got, `"rollouts":1,"shard":"0","message":"open rollouts of processes that are gone are ended`) || !strings.Contains(got, `"rollouts":2,"shard":"0","message":"open rollouts that this process did not submit are left alone`) {
+		t.Error(got)
+	}
+	if strings.Contains(log.String(), "has the place of another one") {
+		t.Error("a process that ended by itself has its place taken")
+	}
+}
+
+// TestRolloutsThatHoldAllSlotsAreNamed: a process whose rollouts all wait says which ones have
+// the slots, and how they end; and that nobody asks for its calls.
+func TestRolloutsThatHoldAllSlotsAreNamed(t *testing.T) {
+	testenv.Slow(t)
+	t.Parallel()
+	b := newBench(t, func(c *trainer.Config) { c.AnswerAll, c.Shard = false, "gone" })
+	b.submitOne(t, "alpha-old")
+	job, err := b.worker.Take(t.Context())
+	harness.Must(t, err)
+	b.trainer.Close()
+	var log harness.Buffer
+	c := b.config(t)
+	c.Log = zerolog.New(&log)
+	second, err := trainer.Dial(t.Context(), c)
+	harness.Must(t, err)
+	defer second.Close()
+	harness.Must(t, second.Submit(t.Context(), []schema.Request{harness.Request("alpha-1")}))
+	harness.Eventually(t, "a line about slots", 5*time.Minute, func() bool {
+		return strings.Contains(log.String(), "1 rollouts of shard gone of this trainer run, and no process answers them: turngate rollout cancel alpha-old")
+	})
+	harness.Must(t, job.Done(t.Context(), schema.Result{ID: "alpha-old", Attempt: job.Attempt, Status: schema.StatusDone}))
+	job, err = b.worker.Take(t.Context())
+	harness.Must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	b.ask(ctx, job.Attempt, 1, nil)
+	harness.Eventually(t, "a line about calls", 5*time.Minute, func() bool {
+		return strings.Contains(log.String(), "call Serve, or answer those of Next")
+	})
 }

@@ -19,6 +19,7 @@ type submitted struct {
 	at      time.Time // of the submission; zero: another process submitted it
 	cancel  *string   // reason of a cancel; nil: not cancelled
 	over    bool      // it has a result, as far as is known
+	sending bool      // Submit is putting it on the queue
 }
 
 // outstanding has the rollouts that this process submitted or adopted, until it delivers their
@@ -30,6 +31,9 @@ type outstanding struct {
 	hints    *hints
 	adopting atomic.Bool // orphans that will be adopted are looked for
 
+	working   chan struct{} // closed when rollouts of this process are on the queue
+	startWork sync.Once
+
 	mu        sync.Mutex
 	of        map[schema.ID]*submitted
 	groups    map[string]map[schema.ID]struct{} // ids of of
@@ -37,10 +41,13 @@ type outstanding struct {
 }
 
 func newOutstanding(c Config, l *ledger) *outstanding {
-	o := &outstanding{log: c.Log, ledger: l, slots: newSlots(c.Slots), hints: newHints(), of: map[schema.ID]*submitted{}, groups: map[string]map[schema.ID]struct{}{}}
+	o := &outstanding{log: c.Log, ledger: l, slots: newSlots(c.Slots), hints: newHints(), working: make(chan struct{}), of: map[schema.ID]*submitted{}, groups: map[string]map[schema.ID]struct{}{}}
 	o.adopting.Store(c.Orphans == AdoptOrphans && !c.AnswerAll)
 	return o
 }
+
+// works notes that rollouts of this process are on the queue.
+func (o *outstanding) works() { o.startWork.Do(func() { close(o.working) }) }
 
 // add makes a rollout outstanding. It returns false if it is already.
 func (o *outstanding) add(s *submitted) bool {

@@ -21,6 +21,7 @@ import (
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
+	"github.com/turngate/turngate/trainer"
 )
 
 var update = flag.Bool("update", false, "write docs/session.md") //nolint:gochecknoglobals // a flag
@@ -133,7 +134,7 @@ func (s *session) name(random, form string) string {
 // docs/session.md.
 func TestTheSessionIsDocumented(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newBench(t, func(c *trainer.Config) { c.State = filepath.Join(t.TempDir(), "state") }) // its requests do not name the process
 	nc := b.connect(t)
 	sub, err := nc.SubscribeSync(">")
 	if err != nil {

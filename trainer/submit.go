@@ -78,6 +78,7 @@ func (s *submitter) submitBatch(ctx context.Context, batch []schema.Request) err
 		if err := s.submitAdmitted(ctx, some, fresh); err != nil {
 			return err
 		}
+		s.outstanding.works()
 	}
 	return nil
 }
@@ -116,7 +117,7 @@ func (s *submitter) admit(ctx context.Context, batch []schema.Request) (some []s
 			}
 			some, fresh = batch[:n], make([]bool, n)
 			for i := range some {
-				fresh[i] = s.outstanding.add(&submitted{request: some[i], lane: s.lane(), at: time.Now()}) // an earlier submit of the same id may have succeeded
+				fresh[i] = s.outstanding.add(&submitted{request: some[i], lane: s.lane(), at: time.Now(), sending: true}) // an earlier submit of the same id may have succeeded
 			}
 			return some, fresh, nil
 		}
@@ -149,6 +150,9 @@ func (s *submitter) submitAdmitted(ctx context.Context, batch []schema.Request, 
 	entries = entries[:0]
 	for i := range batch {
 		id := batch[i].ID
+		if fresh[i] {
+			s.outstanding.change(id, func(of *submitted) { of.sending = false })
+		}
 		switch {
 		case seqs[i] > 0:
 			s.outstanding.change(id, func(of *submitted) { of.seq = seqs[i] })

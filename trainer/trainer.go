@@ -41,6 +41,7 @@ type Trainer struct {
 	auditor     *auditor
 	cancels     *cancels
 	backlog     *backlog
+	blockers    *blockers
 	obstacles   *obstacles
 	endings     *endings
 	poller      *poller
@@ -72,7 +73,7 @@ func Dial(ctx context.Context, c Config) (_ *Trainer, err error) {
 	if err := schema.CheckTrainer(c.Name); err != nil {
 		return nil, err
 	}
-	c.Shard = cmp.Or(c.Shard, schema.DefaultShard)
+	c.Shard, c.Orphans = cmp.Or(c.Shard, schema.DefaultShard), cmp.Or(c.Orphans, ReplaceOrphans)
 	if err := cmp.Or(schema.CheckToken("shard", c.Shard), checkSlots(c.Slots), checkOrphans(c.Orphans)); err != nil {
 		return nil, err
 	}
@@ -111,6 +112,7 @@ func start(ctx context.Context, c Config) (*Trainer, error) {
 	for id, s := range known {
 		t.outstanding.add(s)
 		t.outstanding.hints.add(s.request.Group, id) // its result may have arrived
+		t.outstanding.works()
 	}
 	if err := t.run(ctx, slices.Collect(maps.Keys(known))); err != nil {
 		t.Close()
@@ -140,7 +142,8 @@ func newTrainer(b *base, l *ledger) *Trainer {
 	t.duplicates = &duplicates{b, t.outstanding}
 	t.adopter = &adopter{base: b, outstanding: t.outstanding, endings: t.endings, submitter: t.submitter}
 	t.backlog = &backlog{b, t.outstanding}
-	t.obstacles = &obstacles{b, t.backlog, map[string]bool{}}
+	t.blockers = &blockers{base: b, outstanding: t.outstanding}
+	t.obstacles = &obstacles{base: b, backlog: t.backlog, blockers: t.blockers, rollouts: t.rollouts, handout: t.handout, logged: map[string]bool{}}
 
 	t.orphans = &orphans{b, t.outstanding, t.adopter, t.cancels}
 	t.attachment = newAttachment(b, l.owner, t.orphans.look)
@@ -254,7 +257,8 @@ func (t *Trainer) SubmitNew(ctx context.Context, requests []schema.Request) erro
 // may have submitted. It collects the results of ended rollouts, waits for
 // rollouts that workers know, and submits the others. A rollout that is still
 // in the queue is queued twice and runs once. All get the shard of this process. Calls of
-// rollouts that run with another shard still go there, and a warning says so.
+// rollouts that run with another shard still go there, and a warning says so. With
+// ReplaceOrphans adopt before the first Submit, which ends rollouts of earlier processes.
 func (t *Trainer) Adopt(ctx context.Context, requests []schema.Request) error {
 	return t.adopter.adopt(ctx, requests)
 }
@@ -347,7 +351,7 @@ func (t *Trainer) Refusals() int64 { return t.refusals.count.Load() }
 // trainer's rollouts until stop is called. They include rollouts that no worker
 // has taken. Events may be lost.
 func (t *Trainer) Watch(handle func(schema.Event)) (stop func(), err error) {
-	return newWatcher(t.backlog, handle).start()
+	return newWatcher(t.backlog, t.blockers, handle).start()
 }
 
 // Fleet lists the live workers, with the offer and the used slots of each.

@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -14,8 +15,9 @@ import (
 // rollouts stay in the queue. Workers report all later waits.
 type watcher struct {
 	*base
-	backlog *backlog
-	handle  func(schema.Event)
+	backlog  *backlog
+	blockers *blockers
+	handle   func(schema.Event)
 
 	mu    sync.Mutex
 	waits map[schema.ID]*queued
@@ -27,9 +29,9 @@ type queued struct {
 }
 
 // newWatcher returns a watcher that calls handle with one event at a time.
-func newWatcher(b *backlog, handle func(schema.Event)) *watcher {
+func newWatcher(b *backlog, blockers *blockers, handle func(schema.Event)) *watcher {
 	var one sync.Mutex
-	return &watcher{base: b.base, backlog: b, waits: map[schema.ID]*queued{}, handle: func(e schema.Event) {
+	return &watcher{base: b.base, backlog: b, blockers: blockers, waits: map[schema.ID]*queued{}, handle: func(e schema.Event) {
 		one.Lock()
 		defer one.Unlock()
 		handle(e)
@@ -95,8 +97,25 @@ func (w *watcher) look(ctx context.Context) {
 		if !w.knows(id) && !w.backlog.isQueued(ctx, id) {
 			continue
 		}
-		w.report(id, s.at, fleet.Queued(&s.request))
+		w.report(id, s.at, w.why(ctx, &fleet, &s))
 	}
+}
+
+// why says why a rollout is still queued.
+func (w *watcher) why(ctx context.Context, fleet *schema.Fleet, s *submitted) string {
+	note := fleet.Queued(&s.request)
+	if !fleet.HasFree(&s.request) {
+		if has := w.blockers.text(ctx); has != "" {
+			note += "; " + has
+		}
+		return note
+	}
+	if s.seq > 0 {
+		if there, err := w.requests.Queued(ctx, s.request.ID, s.seq); err == nil && !there && w.backlog.isQueued(ctx, s.request.ID) {
+			return fmt.Sprintf("the server has lost its request, which is submitted again within %s", w.cfg.AuditEvery)
+		}
+	}
+	return note
 }
 
 // reported lists the rollouts with a wait that was reported.

@@ -34,7 +34,7 @@ func jobAnalyzeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			model, err := judge.open()
+			model, err := judge.open(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -77,7 +77,7 @@ func (f *judgeFlags) add(cmd *cobra.Command) {
 const maxRubric = 64 << 10
 
 // open returns the judge; nil if none is asked for.
-func (f *judgeFlags) open() (*analyze.Judge, error) {
+func (f *judgeFlags) open(ctx context.Context) (*analyze.Judge, error) {
 	if f.judge == "" {
 		if f.rubric != "" || f.judgeModel != "" || f.upstreams != "" {
 			return nil, usage("--rubric, --judge-model, --upstreams: they need --judge")
@@ -92,8 +92,11 @@ func (f *judgeFlags) open() (*analyze.Judge, error) {
 	if err != nil || len(rubric) > maxRubric || strings.TrimSpace(string(rubric)) == "" {
 		return nil, usage("--rubric: %q is not valid: want a file with text of at most %d bytes", f.rubric, maxRubric)
 	}
-	ask := func(answer func(context.Context, *schema.Call, func(*schema.Delta) error) (*schema.Reply, error)) *analyze.Judge {
-		return &analyze.Judge{Rubric: string(rubric), Ask: func(ctx context.Context, c *schema.Call) (*schema.Reply, error) { return answer(ctx, c, nil) }}
+	ask := func(look func(context.Context) error, answer func(context.Context, *schema.Call, func(*schema.Delta) error) (*schema.Reply, error)) (*analyze.Judge, error) {
+		if err := look(ctx); err != nil {
+			return nil, usage("--judge: %w", err)
+		}
+		return &analyze.Judge{Rubric: string(rubric), Ask: func(ctx context.Context, c *schema.Call) (*schema.Reply, error) { return answer(ctx, c, nil) }}, nil
 	}
 	if strings.Contains(where, "://") {
 		key, err := upstream.KeyFromEnvironment()
@@ -104,7 +107,7 @@ func (f *judgeFlags) open() (*analyze.Judge, error) {
 		if err != nil {
 			return nil, usage("--judge: %w", err)
 		}
-		return ask(u.Answer), nil
+		return ask(u.Look, u.Answer)
 	}
 	list, err := loadUpstreams(f.upstreams)
 	if err != nil {
@@ -112,7 +115,7 @@ func (f *judgeFlags) open() (*analyze.Judge, error) {
 	}
 	for _, u := range list {
 		if u.Name == where && f.judgeModel == "" {
-			return ask(u.Answer), nil
+			return ask(u.Look, u.Answer)
 		}
 	}
 	return nil, usage("--judge: %q is not valid: want an upstream of --upstreams, which has its model", where)

@@ -110,7 +110,7 @@ func (p *replayFlags) stored(cmd *cobra.Command, r *recorded.Rollout, again *run
 	if err != nil {
 		return nil, nil, err
 	}
-	q.Shard, q.AttemptFloor, q.DelayMS = "", 0, 0
+	q.Shard, q.Process, q.AttemptFloor, q.DelayMS = "", "", 0, 0
 	drop := func(v *schema.Verify) *schema.Verify {
 		if v != nil && v.By == schema.VerifyByTrainer {
 			fmt.Fprintln(cmd.ErrOrStderr(), "the trainer verified this rollout: it runs again without verification")

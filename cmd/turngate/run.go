@@ -37,6 +37,7 @@ type runFlags struct {
 	snapshot     bool
 	label        map[string]string
 	agentTimeout time.Duration
+	wait         time.Duration
 	systemPrompt string
 	verifier     string
 	maxTurns     int
@@ -118,6 +119,7 @@ func runCommandOf(f *runFlags) *cobra.Command {
 	fl.BoolVar(&f.keepWorkdir, "keep-workdir", false, "keep the agent's working directory (up to 64 MiB), so that turngate job regrade can run the verifier again; tasks with a separate verifier or several steps are left as they are")
 	fl.StringToStringVar(&f.label, "label", nil, "label of the rollouts, as key=value (repeatable)")
 	fl.DurationVar(&f.agentTimeout, "agent-timeout", 0, "time limit of the agent (default: the task's, else 15m)")
+	fl.DurationVar(&f.wait, "wait", 0, "longest wait of a model call for an answer (default: the task's, else 30m), and of the command for its upstream (default: none)")
 	fl.StringVar(&f.systemPrompt, "system-prompt", "", "system prompt for agents that take one")
 	fl.Var(newChoice(&f.verifier, "", "separate"), "verifier", "separate: verify in a second sandbox, which gets the artifacts that the task names (default: the task's mode)")
 	fl.IntVar(&f.maxTurns, "max-turns", 0, "largest number of turns, for agents that can count them")
@@ -165,6 +167,7 @@ func (f *runFlags) request(t *tasks.Task, v jobs.Variant, argv []string) (schema
 	}
 	r.Snapshot = (r.Snapshot || f.snapshot) && f.group > 1 && f.keepFailed == 0 // the snapshots of a worker end before the sandboxes that it keeps
 	r.Limits.AgentMS = cmp.Or(f.agentTimeout.Milliseconds(), r.Limits.AgentMS)
+	r.Gate.WaitMS = cmp.Or(f.wait.Milliseconds(), r.Gate.WaitMS)
 	r.Gate.MaxCalls = cmp.Or(f.maxCalls, r.Gate.MaxCalls)
 	r.Gate.MaxRepeats = cmp.Or(f.maxRepeats, r.Gate.MaxRepeats)
 	r.Gate.Stream = f.answerer.stream

@@ -42,7 +42,7 @@ func (f *runFlags) check(cmd *cobra.Command, args []string) error {
 		wrong = append(wrong, err)
 	}
 	wrong = append(wrong, once("agent", f.agent), once("model", f.model), f.answerer.check(),
-		atLeast("agent-timeout", f.agentTimeout, 0), atLeast("max-turns", f.maxTurns, 0), atLeast("max-calls", f.maxCalls, 0), atLeast("max-repeats", f.maxRepeats, 0))
+		atLeast("agent-timeout", f.agentTimeout, 0), atLeast("wait", f.wait, 0), atLeast("max-turns", f.maxTurns, 0), atLeast("max-calls", f.maxCalls, 0), atLeast("max-repeats", f.maxRepeats, 0))
 	for _, m := range f.mcp {
 		if name, command, ok := strings.Cut(m, "="); !ok || name == "" || strings.TrimSpace(command) == "" {
 			wrong = append(wrong, fmt.Errorf("--mcp: %q is not valid: want NAME=COMMAND", m))

@@ -117,6 +117,9 @@ func (f *runFlags) begin(cmd *cobra.Command, paths, argv []string) (*jobs.Work, 
 	}
 	f.chooseSandbox(cmd, paths)
 	r, err := f.rules(cmd, argv)
+	if err == nil {
+		err = f.answerer.look(cmd, f.wait)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -192,6 +195,9 @@ func (f *runFlags) resume(cmd *cobra.Command, _, _ []string) (_ *jobs.Work, err 
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s has no result any more and runs again: %s; its files are moved to the folder %s\n", oneLine(name, 100), oneLine(unread[name].Error(), 300), jobs.RetriedName)
 	}
 	r, err := f.rules(cmd, j.Plan.Argv)
+	if err == nil {
+		err = f.answerer.look(cmd, f.wait)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +240,7 @@ func (f *runFlags) work(cmd *cobra.Command, w *jobs.Work) error {
 		return storeFailed(ctx, err)
 	}
 	defer l.close()
-	t, err := trainer.Dial(ctx, trainer.Config{Broker: l.broker, Name: f.name, Shard: "job-" + w.Job.Plan.ID.String(), Tools: f.tools(), Log: log})
+	t, err := trainer.Dial(ctx, trainer.Config{Broker: l.broker, Name: f.name, Shard: "job-" + w.Job.Plan.ID.String(), Orphans: trainer.LeaveOrphans, Tools: f.tools(), Log: log})
 	if err != nil {
 		return storeFailed(ctx, err)
 	}

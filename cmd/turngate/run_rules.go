@@ -77,6 +77,7 @@ func (f *runFlags) answerers() (map[string]trainer.Answerer, error) {
 		case f.upstreams != "" && !ok:
 			return nil, usage("--model: %q is not valid: want an upstream in %s", name, f.upstreams)
 		case gate:
+			f.answerer.see(name, u.Look)
 			out[name] = f.answerer.asking(u.Answer)
 		}
 	}

@@ -3,8 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
@@ -24,7 +28,8 @@ type modelFlags struct {
 	stream        string
 	plainUpstream bool
 	keepReasoning bool
-	recording     *playback.Recording // of transcript:FILE, once it is open
+	recording     *playback.Recording                    // of transcript:FILE, once it is open
+	looks         map[string]func(context.Context) error // at the opened upstreams, by model; see upstream.Upstream.Look
 }
 
 func (f *modelFlags) add(cmd *cobra.Command) {
@@ -38,6 +43,7 @@ func (f *modelFlags) add(cmd *cobra.Command) {
 // check returns all errors in these flags.
 func (f *modelFlags) check() error {
 	_, err := f.open("")
+	clear(f.looks)
 	return errors.Join(err, atLeast("max-tokens", f.maxTokens, 0))
 }
 
@@ -76,11 +82,50 @@ func (f *modelFlags) open(model string) (trainer.Answerer, error) {
 		if err != nil {
 			return nil, usage("--trainer: %w", err)
 		}
+		f.see(model, u.Look)
 		return f.asking(u.Answer), nil
 	default:
 		return nil, usage("--trainer: %q is not valid: want replay:FILE, transcript:FILE or upstream:URL", f.trainer)
 	}
 }
+
+// see adds an upstream to those at which look looks.
+func (f *modelFlags) see(model string, look func(context.Context) error) {
+	if f.looks == nil {
+		f.looks = map[string]func(context.Context) error{}
+	}
+	f.looks[model] = look
+}
+
+// look looks at the opened upstreams, again and again for a time, and returns the reason why
+// one of them can answer no call.
+func (f *modelFlags) look(cmd *cobra.Command, within time.Duration) error {
+	for _, model := range slices.Sorted(maps.Keys(f.looks)) {
+		began, said := time.Now(), false
+		for {
+			err := f.looks[model](cmd.Context())
+			if err == nil {
+				break
+			}
+			if time.Since(began) >= within {
+				return usage("%w: start it or correct its URL, or let the command wait for it with --wait", err)
+			}
+			if !said {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%v: waiting for it for %s\n", err, within)
+				said = true
+			}
+			select {
+			case <-time.After(upstreamEvery):
+			case <-cmd.Context().Done():
+				return context.Cause(cmd.Context())
+			}
+		}
+	}
+	return nil
+}
+
+// upstreamEvery is the interval of the looks at an upstream that cannot answer.
+const upstreamEvery = time.Second
 
 // asking returns the answerer that asks an upstream.
 func (f *modelFlags) asking(answer func(context.Context, *schema.Call, func(*schema.Delta) error) (*schema.Reply, error)) trainer.Answerer {
@@ -166,6 +211,11 @@ func trainerCommand() *cobra.Command {
 			}
 			defer t.Close()
 			log.Info().Str("trainer", name).Int("pid", os.Getpid()).Msg("answering model calls")
+			if look := mf.looks[model]; look != nil {
+				if err := look(cmd.Context()); err != nil {
+					log.Warn().Err(err).Msg("calls wait for the upstream")
+				}
+			}
 			m.ready(until(cmd.Context(), t.Ready))
 			err = t.Serve(cmd.Context(), counted(answer, m.answers()))
 			if cmd.Context().Err() != nil {

@@ -81,7 +81,7 @@ func loadUpstreams(path string) ([]models.Upstream, error) {
 			return nil, usage("--upstreams: %s: %s: %w", path, name, err)
 		}
 		base := strings.TrimSuffix(strings.TrimSuffix(c.URL, "/"), "/v1")
-		all = append(all, models.Upstream{Name: name, Trainers: c.Trainers, Answer: u.Answer, URL: base, Key: cmp.Or(key, "none")})
+		all = append(all, models.Upstream{Name: name, Trainers: c.Trainers, Answer: u.Answer, Look: u.Look, URL: base, Key: cmp.Or(key, "none")})
 	}
 	return all, nil
 }

@@ -68,7 +68,7 @@ func (s *System) Again(ctx context.Context, id schema.ID) (schema.Request, error
 	if q.ID, err = jobs.RolloutID(id.Trainer(), jobs.NewGroup(), q.Index); err != nil {
 		return q, err
 	}
-	q.AttemptFloor, q.DelayMS = 0, 0
+	q.Process, q.AttemptFloor, q.DelayMS = "", 0, 0
 	q.Labels = maps.Clone(q.Labels)
 	if q.Labels == nil {
 		q.Labels = map[string]string{}

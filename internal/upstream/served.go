@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/turngate/turngate/schema"
 )
 
 // served caches the upstream's model and context for servedFor, because the
@@ -102,4 +104,29 @@ func (u *Upstream) list(ctx context.Context, brief bool) (name string, length in
 		}
 	}
 	return u.cfg.Model, length, nil
+}
+
+// lookedAt bounds a look at an upstream.
+const lookedAt = 5 * time.Second
+
+// Look returns the reason why no call can be answered, without a change at the upstream or in
+// its configuration: it cannot be reached, is a server of another kind, refuses the key, or
+// has not the one model. Nil: it may answer, or is starting or overloaded.
+func (u *Upstream) Look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, lookedAt)
+	defer cancel()
+	_, _, err := u.list(ctx, false)
+	var no *refusal
+	var f *schema.Fault
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return nil
+	case errors.As(err, &no):
+		if no.status == http.StatusUnauthorized || no.status == http.StatusForbidden || u.cfg.Model == "" && otherServer(err) {
+			return u.named(err)
+		}
+	case errors.As(err, &f):
+		return u.named(err)
+	}
+	return nil
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import shutil
 import signal
 from collections.abc import Awaitable, Callable
@@ -31,7 +33,7 @@ from turngate import (
 from turngate.errors import NotSentError
 from turngate.rollouts.ledger import Submitted, submit_entry
 from turngate.rollouts.orphans import Orphans
-from turngate.schema import Attach, Fault, Process, codec
+from turngate.schema import Attach, Attached, Fault, Process, codec
 from turngate.wire import names
 from turngate.wire.link import Link
 
@@ -96,6 +98,95 @@ async def test_rollouts_of_a_process_that_is_gone(server: Server, tasks: Path, o
                 break
             except LookupError:
                 await asyncio.sleep(0.1)
+
+
+async def hang(server: Server, tasks: Path, n: int = 1, **options: Any) -> list[str]:
+    """Leave rollouts that wait for an answer, as a process that is gone does."""
+    asked = asyncio.Queue[str]()
+
+    async def waits(call: Call) -> Reply:
+        asked.put_nowait(call.rollout)
+        await asyncio.Event().wait()
+        return await policy(call)
+
+    async with await connect(server, **options) as client:
+        client.serve(waits)
+        ids = await client.submit_group(Task.load(tasks / "hello"), n=n, sandbox="local")
+        assert {await asked.get() for _ in range(n)} == set(ids)
+    return ids
+
+
+async def status_of(client: Client, rollout: str) -> str:
+    """Wait for the result of a rollout."""
+    while True:
+        with contextlib.suppress(LookupError):
+            return (await client.result(rollout)).status
+        await asyncio.sleep(0.1)
+
+
+async def test_the_next_process_ends_rollouts_without_a_state_file(
+    server: Server, tasks: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = await hang(server, tasks, shard="next", orphans="replace", state=tmp_path / "state")
+    apart = await hang(server, tasks, shard="apart")
+    lost = await hang(server, tasks, shard="next", orphans="leave")
+    async with await connect(server, shard="next", orphans="replace"):
+        pass  # it submits nothing, and ends nothing
+    async with await connect(server, shard="next", orphans="replace") as client:
+        client.serve(policy)
+        await client.submit_group(Task.load(tasks / "hello"), n=2, sandbox="local")
+        assert [r.status async for r in client.results()] == ["done", "done"]
+        assert await status_of(client, lost[0]) == "cancelled"
+        assert "1 open rollouts of processes that are gone are ended" in caplog.text
+        assert "1 open rollouts that this process did not submit are left alone" in caplog.text
+        for rollout in (*kept, *apart):
+            with pytest.raises(LookupError):
+                await client.result(rollout)
+    assert "has the place of another one" not in caplog.text
+    async with await connect(server, shard="next", orphans="replace", state=tmp_path / "state") as client:
+        client.serve(policy)
+        assert [(r.id, r.status) async for r in client.results()] == [(kept[0], "done")]
+    async with await connect(server, shard="apart", orphans="cancel") as client:
+        assert await status_of(client, apart[0]) == "cancelled"
+
+
+async def test_rollouts_that_hold_all_slots_are_named(
+    server: Server, tasks: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = await hang(server, tasks, n=4, shard="unnamed")
+    async with await connect(server, shard="waits") as client:
+        await client.submit_group(Task.load(tasks / "hello"), sandbox="local")
+        while "no rollout of this client runs: no slot is free" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        assert "4 rollouts of shard unnamed of this trainer run, and no process answers them:" in caplog.text
+        assert f"turngate rollout cancel {ids[0]}" in caplog.text
+        async with await connect(server, shard="unnamed", orphans="cancel") as other:
+            for rollout in ids:
+                assert await status_of(other, rollout) == "cancelled"
+        while "model calls wait for an answer" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        assert "call client.serve(handler), or answer those of client.next_call()" in caplog.text
+        client.serve(policy)
+        assert [r.status async for r in client.results()] == ["done"]
+
+
+async def test_only_a_process_that_runs_or_died_has_its_place_taken(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with await connect(server, shard="place") as first:
+        assert first._attachment is not None
+        ended = first._attachment
+    async with await connect(server, shard="place") as second:
+        assert "has the place of another one" not in caplog.text
+        late = Attach(process=dataclasses.replace(ended._process, ended=True))  # it comes after its successor
+        got = await second._bulk_link.request(names.trainer_subject("alpha", "attach"), codec.encode(late))
+        assert codec.decode(Attached, got.data).process.instance != ended._process.instance
+    link = await Link.open(server.url, server.creds("trainer-alpha"), "dies", names.inbox("alpha"))
+    ask = Attach(process=Process(instance="f00d", shard="place", name="train.py"))
+    await link.request(names.trainer_subject("alpha", "attach"), codec.encode(ask))
+    await link.close()
+    async with await connect(server, shard="place"):
+        assert "has the place of another one of trainer alpha, which ran or did not end by itself: train" in caplog.text
 
 
 @pytest.mark.parametrize("orphans", ["leave", "cancel", "adopt"])

@@ -63,7 +63,7 @@ async def test_an_agent_that_no_worker_has_is_refused(server: Server, tasks: Pat
 async def test_rollouts_that_no_worker_can_run_are_logged(
     server: Server, tasks: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turngate.rollouts.capable.QUEUED_LONG", 0.0)
+    monkeypatch.setattr("turngate.rollouts.stuck.QUEUED_LONG", 0.0)
     async with await connect(server) as client:
         ids = await client.submit_group(Task.load(tasks / "hello"), n=2, sandbox="docker")
         caplog.set_level(logging.WARNING, "turngate")

@@ -169,6 +169,6 @@ async def test_a_request_is_read_after_an_outage() -> None:
             return Stored(subject, 1, codec.encode(asked))
 
     streams = Away(None)  # type: ignore[arg-type]
-    submissions = Submissions("alpha", "0", streams, Objects(streams), Ledger(None), 0, Slots(0))
+    submissions = Submissions("alpha", "0", "f00d", streams, Objects(streams), Ledger(None), 0, Slots(0))
     request = await submissions.request("alpha-1")
     assert (request.id, request.attempt_floor, errors) == ("alpha-1", 0, [])

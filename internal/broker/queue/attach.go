@@ -91,6 +91,9 @@ func (a *attaches) answer(ctx context.Context, m *nats.Msg) {
 		defer cancel()
 		got, err = a.attach(op, trainer, &asked)
 	}
+	if m.Reply == "" { // a process has ended
+		return
+	}
 	if err != nil {
 		got = schema.Attached{Error: schema.Clip(err.Error(), 1000)}
 	}
@@ -114,6 +117,9 @@ func (a *attaches) attach(ctx context.Context, trainer string, asked *schema.Att
 			return schema.Attached{}, err
 		}
 		seq := uint64(0)
+		if m == nil && asked.Process.Ended {
+			return schema.Attached{Process: asked.Process}, nil
+		}
 		if m == nil {
 			err = a.checkShards(ctx, trainer)
 		} else {

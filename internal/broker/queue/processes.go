@@ -47,6 +47,22 @@ func (p *Processes) Attach(ctx context.Context, a *schema.Attach) (schema.Attach
 	return got, nil
 }
 
+// Leave gives the shard of a process up, as far as workers can be reached.
+func (p *Processes) Leave(one schema.Process) error {
+	one.Ended = true
+	data, err := schema.Encode(&schema.Attach{V: schema.Version, Process: one})
+	if err == nil {
+		err = p.broker.BulkConn().Publish(subjects.TrainerAttach(p.tid), data)
+	}
+	if err == nil {
+		err = p.broker.BulkConn().FlushTimeout(time.Second)
+	}
+	if err != nil {
+		return fmt.Errorf("give up shard %s of trainer %s: %w", one.Shard, p.tid, broker.Reach(err))
+	}
+	return nil
+}
+
 // Heard calls handle when another process of this trainer asks whether this one
 // runs, or has taken its place, until stop is called.
 func (p *Processes) Heard(instance string, handle func()) (stop func(), err error) {

@@ -25,6 +25,8 @@ type Upstream struct {
 	// the pieces of the answer before, if emit is not nil and the upstream streams.
 	// It returns the same errors as the function of trainer.Serve.
 	Answer func(ctx context.Context, c *schema.Call, emit func(*schema.Delta) error) (*schema.Reply, error)
+	// Look returns the reason why it can answer no call; nil: it may answer.
+	Look func(ctx context.Context) error
 	// Lines bounds the log lines about its failures, of all rollouts together; nil: none
 	// is logged.
 	Lines *quiet.Lines

@@ -14,13 +14,14 @@ from typing import Any
 
 from ..errors import ClosedError, InvalidError, TurngateError, UnreachableError
 from ..rollouts.attachment import Attachment
-from ..rollouts.capable import Stuck, check_agents
+from ..rollouts.capable import check_agents
 from ..rollouts.failures import TREATMENTS
 from ..rollouts.ledger import Ledger
 from ..rollouts.orphans import Choice, Orphans, check_orphans
 from ..rollouts.progress import Progress
 from ..rollouts.results import Results
 from ..rollouts.slots import Load, Slots
+from ..rollouts.stuck import Stuck
 from ..rollouts.submissions import Submissions, check_group
 from ..rollouts.tally import Treatments, Wanted
 from ..schema import Fault, Limits, Request, Result, ToolSpec, Verify
@@ -48,6 +49,8 @@ START_WITHIN = 30.0
 """Seconds that a new client waits for its streams, which the first worker makes."""
 
 AUDIT_EVERY = 300.0
+AUDIT_AGE = 30
+"""The part of the interval after which a new request is looked at."""
 POLL_EVERY = 5.0
 CANCEL_EVERY = 3.0
 STUCK_EVERY = 2.0
@@ -100,7 +103,7 @@ class Client(Answering, Files, Training, Workers):
         state: str | os.PathLike[str] | None = None,
         shard: str = "",
         take_over: bool = False,
-        orphans: Choice = "leave",
+        orphans: Choice = "replace",
         answer_all: bool = False,
         lane: int = names.DEFAULT_LANE,
         slots: int = 0,
@@ -123,9 +126,11 @@ class Client(Answering, Files, Training, Workers):
             shard: One process at a time answers the calls of a shard of the trainer. Its rollouts have this shard, too.
                 Default: 0.
             take_over: Take the place of another process that has this name and shard, whose client is closed then.
-            orphans: What is done with open rollouts of this name and shard that this process did not submit: leave them
-                alone, cancel them, or adopt them. Their calls are answered in the last case only. They are looked for
-                after connect; results waits for those that are adopted.
+            orphans: What is done with open rollouts of this name and shard that this process did not submit. replace:
+                when this process has submitted its first rollouts, those of processes without a state file are ended,
+                and the others left; a process that submits the ids of an earlier one again needs another rule. leave,
+                cancel, adopt: all are, after connect. Their calls are answered in the last case only, and results waits
+                for them.
             answer_all: Answer the calls of rollouts that other processes submit, too, such as those that gate.routes of
                 their requests sends to this shard.
             lane: Priority of submitted rollouts, 0 to 3; 0 is the most urgent.
@@ -174,11 +179,11 @@ class Client(Answering, Files, Training, Workers):
             raise
         self._streams = Streams(self._bulk_link, reopen=self.opened)
         self._objects = Objects(self._streams)
-        self._submissions = Submissions(name, shard, self._streams, self._objects, self._ledger, lane, credit)
+        instance = secrets.token_hex(8)
+        self._submissions = Submissions(name, shard, instance, self._streams, self._objects, self._ledger, lane, credit)
         self._submissions.restore(opened)
-        self._stuck = Stuck(self._submissions, self.fleet)
         self._agents = set()
-        self._holding = Holding(name, self._bulk_link, self._submissions.upstreamed)
+        self._holding = Holding(name, self._bulk_link, instance, self._submissions.upstreamed)
         self._calls = Calls(
             name, self._calls_link, self._objects, self._holding,
             self._submissions.attempt_of, self._submissions.saw_attempt, check, tools, refused,
@@ -191,7 +196,11 @@ class Client(Answering, Files, Training, Workers):
             self._submissions.adopting = orphans == "adopt"
             self._calls.answer_only(self._answers, alone.called)
         self._attachment = Attachment(
-            name, self._bulk_link, self._holding.instance, shard, self._ledger.owner, take_over
+            name, self._bulk_link, instance, shard, self._ledger.owner, take_over
+        )  # fmt: skip
+        self._stuck = Stuck(
+            self._submissions, self._streams, self.fleet, self._attachment.holder,
+            lambda: (0, 0.0) if self._calls.asked else self._calls.unanswered(), lambda: self._verifications.wanted,
         )  # fmt: skip
         self._calls.attached = lambda: self._attachment is not None and self._attachment.attached
         try:
@@ -217,7 +226,7 @@ class Client(Answering, Files, Training, Workers):
             (CANCEL_EVERY, self._submissions.repeat_cancels),
             (POLL_EVERY, self._poll),
             (STUCK_EVERY, self._stuck.look),
-            (audit_every, lambda: self._audit(audit_every)),
+            (audit_every, lambda: self._audit(audit_every / AUDIT_AGE)),
         ):
             self._start(self._every(seconds, work))
         self._start(self._results.drop_over())
@@ -260,6 +269,8 @@ class Client(Answering, Files, Training, Workers):
             await asyncio.wait(self._cancelling, timeout=CANCEL_WITHIN)
         await cancelled(task for task in (*self._background, *self._serving, *self._cancelling) if task is not by)
         await self._calls.close(reason, by)
+        if self._attachment is not None:
+            await self._attachment.leave()
         await self._calls_link.close()
         await self._bulk_link.close()
         self._ledger.close()

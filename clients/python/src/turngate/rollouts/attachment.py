@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import datetime
 import os
 import socket
@@ -60,10 +61,9 @@ class Attachment:
     def _inbox_of(self, instance: str) -> str:
         return f"{names.inbox(self._trainer)}.process.{instance}"
 
-    @property
-    def _shard_inbox(self) -> str:
-        """The subject on which the process that has the shard hears others that ask for it."""
-        return f"{names.inbox(self._trainer)}.shard.{self._process.shard}"
+    def _inbox_of_shard(self, shard: str) -> str:
+        """Return the subject on which the process that has a shard hears others that ask for it."""
+        return f"{names.inbox(self._trainer)}.shard.{shard}"
 
     async def listen(self) -> None:
         """Hear other processes from now on."""
@@ -103,51 +103,60 @@ class Attachment:
 
     async def _try(self) -> None:
         ask = Attach(process=self._process)
-        holder = await self._holder()
+        before: Process | None = None  # that it replaces
+        holder = await self.holder(self._process.shard)
         if holder is not None:
             if not self._take_over:
                 raise self._in_use(holder, 0.0)
-            ask.replace = holder.instance
+            ask.replace, before = holder.instance, holder
         while True:
             got = await self._ask(ask)
             other = got.process
             if other.instance == self._process.instance:
-                await self._has_attached(ask.replace)
+                await self._has_attached(before)
                 return
             if not self._take_over:
                 silent = got.silent_ms / 1000 + 0.001
                 runs = await self._runs(other.instance, silent)
                 if runs is not False:
                     raise self._in_use(other, 0.0 if runs else silent)
-            log.info("taking the place of %s", _described(other))
-            ask.replace = other.instance
+            ask.replace, before = other.instance, other
 
-    async def _holder(self) -> Process | None:
-        """Ask for the process that has the shard; None: none answers.
+    async def holder(self, shard: str) -> Process | None:
+        """Ask for the process that has a shard; None: none answers.
 
         Workers do not know it after a restart of the server, or when all of them were away for a while.
         """
         try:
-            answer = await self._link.request(self._shard_inbox, timeout=ANSWER_WITHIN)
+            answer = await self._link.request(self._inbox_of_shard(shard), timeout=ANSWER_WITHIN)
         except (NotSentError, UnreachableError):
             return None
         return codec.decode(Attached, answer.data).process
 
     def _in_use(self, by: Process, silent: float) -> InUseError:
-        return InUseError(self._trainer, by.shard, _described(by), silent, self._has_owner_of(by))
+        return InUseError(self._trainer, by.shard, described(by), silent, self._has_owner_of(by))
 
     def _has_owner_of(self, other: Process) -> bool:
         """Report whether both have a state file with the same owner."""
         return bool(other.owner) and other.owner == self._process.owner
 
-    async def _has_attached(self, replaced: str) -> None:
-        """Begin the answers of a process that has its shard. It may have the place of another one."""
-        await self._link.subscribe(self._shard_inbox, self._on_asked)
+    async def _has_attached(self, before: Process | None) -> None:
+        """Begin the answers of a process that has its shard. It may have the place of another one that ran or died."""
+        await self._link.subscribe(self._inbox_of_shard(self._process.shard), self._on_asked)
         self.attached = True
-        if replaced:
-            log.warning("this process has the place of another one of trainer %s", self._trainer)
+        if before is not None:
+            text = "this process has the place of another one of trainer %s, which ran or did not end by itself: %s"
+            log.warning(text, self._trainer, described(before))
             with contextlib.suppress(TurngateError):  # it asks again by itself
-                await self._link.publish(self._inbox_of(replaced))
+                await self._link.publish(self._inbox_of(before.instance))
+
+    async def leave(self) -> None:
+        """Give the shard up, so that the next process need not ask whether this one runs."""
+        if self.attached:
+            gone = dataclasses.replace(self._process, ended=True)
+            with contextlib.suppress(TurngateError):
+                attach = names.trainer_subject(self._trainer, "attach")
+                await self._link.publish(attach, codec.encode(Attach(process=gone)))
 
     async def _ask(self, ask: Attach) -> Attached:
         answer = await self._link.request(names.trainer_subject(self._trainer, "attach"), codec.encode(ask))
@@ -202,9 +211,10 @@ class Attachment:
             else:
                 if got.process.instance != self._process.instance:
                     copied = self._has_owner_of(got.process)
-                    return ReplacedError(self._trainer, got.process.shard, _described(got.process), copied)
+                    return ReplacedError(self._trainer, got.process.shard, described(got.process), copied)
 
 
-def _described(p: Process) -> str:
+def described(p: Process) -> str:
+    """Name a process for people."""
     name = p.name or f"process {p.instance}"
     return f"{name}, since {datetime.datetime.fromtimestamp(p.since / 1000):%Y-%m-%d %H:%M:%S}" if p.since else name

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 
-from ..errors import InvalidError, TurngateError
+from ..errors import InvalidError
 from ..schema import Fleet, Offer, Request, SandboxChoice, Verify
-from ..wire.link import log
-from .submissions import Submissions
-
-QUEUED_LONG = 2.0
-"""Seconds after which a rollout that no worker has taken is looked at."""
-
-MOST_LOOKED_AT = 64
-"""Rollouts that are looked at, the oldest first; also the number of reasons that are kept."""
 
 MOST_REASONS, MOST_OF_REASON, MOST_NAMED = 16, 400, 4
 """Bounds of a text about workers: its reasons, the characters of each, and the workers that it names."""
@@ -100,37 +91,12 @@ def check_agents(fleet: Fleet, requests: Iterable[Request], seen: set[str]) -> N
             raise InvalidError("agent.name", name, want + "; turngate agent install adds one to a worker's host")
 
 
-class Stuck:
-    """Stuck logs that no worker that is there can run some rollouts, once for each reason."""
-
-    def __init__(self, submissions: Submissions, fleet: Callable[[], Awaitable[Fleet]]) -> None:
-        self._submissions, self._fleet = submissions, fleet
-        self._logged: set[str] = set()
-
-    async def look(self) -> None:
-        """Look at the oldest rollouts that no worker has taken."""
-        long_ago = time.monotonic() - QUEUED_LONG
-        waiting = [s for s in self._submissions.open.values() if not s.attempt and 0 < s.at < long_ago]
-        if not waiting:
-            return
-        fleet = await self._fleet()
-        for s in sorted(waiting, key=lambda s: s.at)[:MOST_LOOKED_AT]:
-            why = unable(fleet, s.request)
-            if not why or why in self._logged or not await self._is_queued(s.request.id):
-                continue
-            if len(self._logged) >= MOST_LOOKED_AT:
-                self._logged.clear()
-            self._logged.add(why)
-            log.warning("rollout %s waits: %s", s.request.id, why)
-
-    async def _is_queued(self, rollout: str) -> bool:
-        try:
-            state = await self._submissions.state(rollout)
-        except TurngateError:
-            return False
-        if state is not None:
-            self._submissions.saw_attempt(rollout, state.attempt)
-        return state is None or state.status == "queued"
+def no_slot(fleet: Fleet, request: Request) -> str:
+    """Say that no worker that can run a request has a free slot; empty: one has, or none can run it."""
+    able = [w for w in fleet.workers if not w.draining and lacks(w.offer, request) is None]
+    if not able or any(w.busy < w.slots and not w.full for w in able):
+        return ""
+    return f"no slot is free: the workers that could take it ({len(able)}) have {sum(w.slots for w in able)}"
 
 
 def _verifiers(request: Request) -> list[Verify]:

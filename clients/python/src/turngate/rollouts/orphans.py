@@ -16,8 +16,21 @@ from ..wire.streams import Streams
 from .ledger import Submitted
 from .submissions import Submissions
 
-Choice = Literal["leave", "cancel", "adopt"]
-"""leave: their calls are not answered; cancel: they are ended; adopt: they are answered, and their results returned."""
+Choice = Literal["replace", "leave", "cancel", "adopt"]
+"""What is done with orphans.
+
+replace: when this process has submitted its first rollouts, those of processes without a state file are ended, and the
+others left; leave: their calls are not answered; cancel: they are ended; adopt: they are answered, and their results
+returned.
+"""
+
+_TEXTS = {
+    "cancel": "%d open rollouts of processes that are gone are ended, and their slots are free then: orphans= has other"
+    " rules",
+    "adopt": "%d open rollouts that this process did not submit are adopted",
+    "leave": "%d open rollouts that this process did not submit are left alone, and may hold slots: start the process"
+    " that has their state file, adopt or cancel them with orphans=, or use turngate rollout cancel",
+}
 
 FIRST_WAIT = 1.0
 MOST_WAIT = 60.0
@@ -33,7 +46,7 @@ def check_orphans(choice: Choice) -> None:
         InvalidError: There is no such choice.
     """
     if choice not in get_args(Choice):
-        raise InvalidError("orphans", choice, "want leave, cancel or adopt")
+        raise InvalidError("orphans", choice, "want replace, leave, cancel or adopt")
 
 
 class Orphans:
@@ -52,6 +65,8 @@ class Orphans:
         Args:
             adopted: Called with those that are adopted.
         """
+        if self._choice == "replace":
+            await self._submissions.working.wait()
         wait = FIRST_WAIT
         while True:
             try:
@@ -64,7 +79,8 @@ class Orphans:
 
     async def _find(self, adopted: Callable[[list[str]], Awaitable[None]]) -> None:
         """Look for orphans in the queue, which has the requests of all open rollouts."""
-        found, seq = 0, 1
+        found: dict[str, int] = {}
+        seq = 1
         while (m := await self._streams.next(names.queue(self._trainer), ">", seq)) is not None:
             seq = m.seq + 1
             try:
@@ -77,22 +93,26 @@ class Orphans:
                 or names.trainer_of(request.id) != self._trainer
             ):
                 continue
-            found += 1
+            rule = self._rule(request)
+            found[rule] = found.get(rule, 0) + 1
             lane = _LANE.match(m.subject)
             if await self._take(request, int(lane[1] or lane[2]) if lane else names.DEFAULT_LANE, m.seq):
                 await adopted([request.id])
-        if found:
-            text = {
-                "leave": "left alone: adopt or cancel them with orphans=",
-                "cancel": "cancelled",
-                "adopt": "adopted",
-            }
-            log.warning("%d open rollouts that this process did not submit are %s", found, text[self._choice])
+        for rule, n in found.items():
+            log.warning(_TEXTS[rule], n)
+        await self._submissions.repeat_cancels()  # at once: they have slots
+
+    def _rule(self, request: Request) -> str:
+        """Return what is done with one orphan."""
+        if self._choice != "replace":
+            return self._choice
+        return "cancel" if request.process else "leave"
 
     async def called(self, rollout: str) -> bool:
         """Handle a call of an unknown rollout, and report whether it is answered from now on.
 
-        A gate may send calls of other shards' rollouts here: these are no orphans.
+        A gate may send calls of other shards' rollouts here: these are no orphans. With the rule "replace" a rollout
+        that came after the look is another process's.
         """
         try:
             request = await self._submissions.request(rollout)
@@ -103,12 +123,12 @@ class Orphans:
                     " sends calls needs answer_all=True",
                 )
                 return False
-            if await self._take(request, names.DEFAULT_LANE, 0):
-                return True
+            if self._choice in ("cancel", "adopt"):
+                return await self._take(request, names.DEFAULT_LANE, 0)
         except (NotFoundError, TurngateError, ShapeError) as e:
             log.warning("rollout %s of another process was not looked at; its worker asks again: %s", rollout, e)
             return False
-        if self._choice == "leave":
+        if rollout not in self._submissions.orphans:
             self._log_once(rollout, "orphans=")
         return False
 
@@ -123,9 +143,10 @@ class Orphans:
         return (request.shard or names.DEFAULT_SHARD) == self._shard
 
     async def _take(self, request: Request, lane: int, seq: int) -> bool:
-        if self._choice == "cancel":
+        rule = self._rule(request)
+        if rule == "cancel":
             self._submissions.orphans[request.id] = seq or self._submissions.orphans.get(request.id, 0)
-        if self._choice != "adopt":
+        if rule != "adopt":
             return False
         state = await self._submissions.state(request.id)
         s = Submitted(request, lane, seq, state.attempt if state else 0, time.monotonic())

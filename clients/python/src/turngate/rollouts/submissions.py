@@ -24,7 +24,7 @@ from ..errors import (
 from ..schema import Cancel, Request, State, codec
 from ..tasks.task import Task, TaskRequest, notes_of
 from ..wire import names, traces
-from ..wire.link import log
+from ..wire.link import log, waiting
 from ..wire.objects import Objects
 from ..wire.streams import DUPLICATE, MAX_BATCH, MSG_ID, Message, Streams, insist, passing, refused
 from .ledger import Ledger, Submitted, submit_entry
@@ -63,6 +63,7 @@ class Submissions:
         self,
         trainer: str,
         shard: str,
+        instance: str,
         streams: Streams,
         objects: Objects,
         ledger: Ledger,
@@ -71,6 +72,7 @@ class Submissions:
     ) -> None:
         self.trainer = trainer
         self._shard = shard if shard != names.DEFAULT_SHARD else ""
+        self._instance = instance  # of this process
         self.open: dict[str, Submitted] = {}
         self.orphans: dict[str, int] = {}  # rollouts of other processes that are cancelled, with their queue sequences
         self.slots = slots
@@ -88,12 +90,14 @@ class Submissions:
         self._delivered: dict[str, None] = {}  # newest rollouts with returned results
         self._adopt_one = asyncio.Lock()
         self.adopting = False  # orphans that will be adopted are looked for
+        self.working = asyncio.Event()  # rollouts of this process are on the queue
         self._store = ""  # name of the store, see look_at_store
 
     def restore(self, opened: Mapping[str, Submitted]) -> None:
         """Make the rollouts of a state file open."""
         for s in opened.values():
             self._add(s)
+            self.working.set()
 
     def members(self, group: str) -> Collection[str]:
         """Return the open rollouts of a group, or all if its name is empty."""
@@ -198,7 +202,10 @@ class Submissions:
         out: list[list[Request]] = []
         for i, given in enumerate(requests):
             task = dataclasses.replace(given.task, notes=notes_of(given))
-            request = dataclasses.replace(given, trainer=self.trainer, shard=given.shard or self._shard, task=task)
+            shard = given.shard or self._shard
+            request = dataclasses.replace(
+                given, trainer=self.trainer, shard=shard, process=self._process_of(shard), task=task
+            )
             names.check_id(request.id, f"requests[{i}].id")
             if names.trainer_of(request.id) != self.trainer:
                 raise InvalidError(f"requests[{i}].id", request.id, f'must begin with its trainer, "{self.trainer}-"')
@@ -211,6 +218,11 @@ class Submissions:
             if len(out[-1]) > MAX_BATCH:
                 raise InvalidError(f"requests[{i}].group", request.group, f"at most {MAX_BATCH} rollouts in a group")
         return out
+
+    def _process_of(self, shard: str) -> str:
+        """Name this process in a request of its shard, unless a state file keeps the request."""
+        of_this_shard = (shard or names.DEFAULT_SHARD) == (self._shard or names.DEFAULT_SHARD)
+        return self._instance if of_this_shard and not self._ledger.owner else ""
 
     async def submit(self, batch: list[Request], new: bool = False) -> None:
         """Queue a batch and make its rollouts open. It waits while the queue is full or the server away, and for slots.
@@ -237,6 +249,7 @@ class Submissions:
                 batch = batch[len(some) :]
                 self._count_waiting(group, -len(some))
                 await self._submit(some, fresh_ids, _Queued(new=new))
+                self.working.set()
         finally:
             self._count_waiting(group, -len(batch))
 
@@ -290,21 +303,22 @@ class Submissions:
 
     async def _enqueue(self, lane: int, batch: list[Request], queued: _Queued) -> None:
         """Repeat the submission until the queue has the batch."""
-        wait = 0.05
-        while True:
-            try:
-                await self._queue(lane, batch, queued)
-                return
-            except TurngateError as e:
-                queued.unsure = queued.unsure or not refused(e)
-                if not passing(e):
+        wait, why = 0.05, "the server has not answered"
+        with waiting(lambda: f"submit waits, and {len(batch)} requests are not on the queue yet: {why}"):
+            while True:
+                try:
+                    await self._queue(lane, batch, queued)
+                    return
+                except TurngateError as e:
+                    queued.unsure = queued.unsure or not refused(e)
+                    if not passing(e):
+                        raise
+                    why = str(e)
+                except BaseException:
+                    queued.unsure = True  # it was cancelled while the server worked on it
                     raise
-                log.debug("requests are not on the queue yet: %s", e)
-            except BaseException:
-                queued.unsure = True  # it was cancelled while the server worked on it
-                raise
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, 2.0)
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, 2.0)
 
     async def _queue(self, lane: int, batch: list[Request], queued: _Queued) -> None:
         """Queue a batch, each request once."""
@@ -427,7 +441,11 @@ class Submissions:
         return found
 
     async def audit(self, older: float) -> list[str]:
-        """Submit again the rollouts that the server lost. Return those that may have a result."""
+        """Submit again the rollouts that the server lost. Return those that may have a result.
+
+        Args:
+            older: Seconds since their submission.
+        """
         finished = []
         now = time.monotonic()
         for rollout, s in list(self.open.items()):

@@ -631,6 +631,10 @@ class Request:
     trainer: str = field(default="", metadata=wire(keep=True, required=True))
     shard: str = ""
     """The trainer's process that answers calls; default "0"."""
+    process: str = ""
+    """process is the instance of the process that submitted it, if that one keeps no file of its rollouts: nobody
+    takes the result when it is gone, and the next process of the shard may end the rollout. Empty: it stays.
+    """
     group: str = field(default="", metadata=wire(most=256))
     """The same for rollouts of one prompt: any text that is new for the trainer."""
     index: int = field(default=0, metadata=wire(low=0, high=1073741824))
@@ -1265,6 +1269,8 @@ class Process:
     """Program, number of the process and host, for people."""
     since: int = field(default=0, metadata=wire(low=0, high=1125899906842624))
     """Its start in Unix ms; of two with one owner, the later one has the calls."""
+    ended: bool = False
+    """It has given its shard up."""
 
     def __repr__(self) -> str:
         return brief(self)
@@ -1272,7 +1278,9 @@ class Process:
 
 @dataclass(slots=True, kw_only=True)
 class Attach:
-    """Attach asks for the calls of a shard. The process that has them asks again every 5 s."""
+    """Attach asks for the calls of a shard. The process that has them asks again every 5 s, and with process.ended
+    at its end.
+    """
 
     v: int = field(default=1, metadata=wire(keep=True))
     process: Process = field(default_factory=lambda: Process(), metadata=wire(keep=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable
 
 from ..errors import TurngateError
@@ -18,8 +17,8 @@ RELEASES = 3
 class Holding:
     """Holding selects rollouts, and tells workers that send calls to an upstream."""
 
-    def __init__(self, trainer: str, link: Link, upstreamed: Callable[[], Iterable[str]]) -> None:
-        self.instance = secrets.token_hex(8)
+    def __init__(self, trainer: str, link: Link, instance: str, upstreamed: Callable[[], Iterable[str]]) -> None:
+        self.instance = instance  # of this process
         self._trainer = trainer
         self._link = link
         self._upstreamed = upstreamed  # the open rollouts with an upstream

@@ -112,6 +112,7 @@ class Calls:
         self._queue: deque[Call] = deque()
         self._arrived = asyncio.Event()
         self._gens = 0
+        self.asked = False  # somebody serves or pulls calls, or has done so
         self._closed: ClosedError | None = None
         self._answers: Callable[[str], bool] = lambda _rollout: True
         self._orphan: Callable[[str], Awaitable[bool]] | None = None
@@ -433,6 +434,7 @@ class Calls:
         Raises:
             ClosedError: The client is closed.
         """
+        self.asked = True
         while self._closed is None:
             for i, call in enumerate(self._queue):
                 if not self._holding.holds(call.rollout):

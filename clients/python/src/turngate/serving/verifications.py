@@ -35,6 +35,7 @@ class Verifications:
         self._verifier = verifier
         self._waiting: dict[str, asyncio.Future[Handle]] = {}
         self._listening = False
+        self.wanted = verifier is not None  # or a caller has waited for a rollout
         self._beginning = asyncio.Lock()  # to listen
         calls.on_verification = self._begin
 
@@ -68,6 +69,7 @@ class Verifications:
             raise InvalidError("rollout", rollout, "its verification is awaited already")
         waiting: asyncio.Future[Handle] = asyncio.get_running_loop().create_future()
         self._waiting[rollout] = waiting
+        self.wanted = True
         try:
             await self.listen()
             return await waiting
