@@ -84,12 +84,13 @@ func (d *delivery) done(ctx context.Context) error {
 }
 
 // nak asks the server to deliver the message again after a delay.
-func (d *delivery) nak(after time.Duration) error {
-	body := "-NAK"
-	if after > 0 {
-		body = fmt.Sprintf(`-NAK {"delay":%d}`, after.Nanoseconds())
-	}
-	return d.say(body)
+func (d *delivery) nak(after time.Duration) error { return d.say(nakBody(after)) }
+
+// nakBody is the text of a nak. It always has a delay: the server keeps the time of the next
+// delivery on disk then, and a message that was put back just before the server stopped does
+// not wait for the rest of its ack wait afterwards.
+func nakBody(after time.Duration) string {
+	return fmt.Sprintf(`-NAK {"delay":%d}`, max(after, time.Nanosecond).Nanoseconds())
 }
 
 // progress restarts the ack wait of the message.

@@ -271,7 +271,7 @@ func (l *leases) release(ctx context.Context, id schema.ID, instance string) err
 	if r.Seq == 0 || !state.Owned() || state.Worker != l.wid || state.Instance != instance || state.Ack == "" {
 		return nil
 	}
-	if err := l.broker.BulkConn().Publish(state.Ack, []byte("-NAK")); err != nil {
+	if err := l.broker.BulkConn().Publish(state.Ack, []byte(nakBody(0))); err != nil {
 		return fmt.Errorf("free the message of %s: %w", id, err)
 	}
 	return nil

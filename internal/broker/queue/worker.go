@@ -140,7 +140,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	all.Wait()
 	op, cancel := context.WithTimeout(context.WithoutCancel(ctx), wire.OpTimeout)
 	defer cancel()
-	return errors.Join(w.leases.write(op, w.instance, leaseValueEnded), w.fleet.leave(op, w.instance))
+	put := w.broker.BulkConn().FlushWithContext(op) // the requests that went back
+	return errors.Join(put, w.leases.write(op, w.instance, leaseValueEnded), w.fleet.leave(op, w.instance))
 }
 
 // Bury releases the rollouts of another instance of this worker, of which the caller knows
