@@ -36,6 +36,8 @@ type Host struct {
 	StateDir string // folder for records of sandboxes, so that a later process can sweep them
 	Build    BuildLimits
 	Keep     Keep // bounds of the images and the cache of builds
+	// Warn receives lines about sandboxes that run. It is called concurrently; nil drops them.
+	Warn func(line string)
 	// Subnets is the address range of side-car networks: IPv4, with a prefix of
 	// 8 to 24 bits. Default DefaultSubnets.
 	Subnets netip.Prefix

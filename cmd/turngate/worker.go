@@ -175,6 +175,7 @@ func (f *workerFlags) start(ctx context.Context, b *broker.Broker, process *hand
 	if err != nil {
 		return nil, nil, err
 	}
+	host.Warn = func(line string) { log.Warn().Msg(line) }
 	defer func() {
 		if err != nil {
 			leaveMachines()

@@ -28,7 +28,7 @@ func Kind() sandboxes.Kind {
 			s.APIURL = cmp.Or(s.APIURL, "https://api."+s.Domain)
 			client := hosted.Client(hosted.Transport())
 			return hosted.NewBackend(hosted.Settings{
-				Name: "e2b", Service: "E2B", Origin: "the template makes a", Helper: h.Helper, Sandboxes: s.Sandboxes, PerMinute: s.PerMinute,
+				Name: "e2b", Service: "E2B", Origin: "the template makes a", Helper: h.Helper, Sandboxes: s.Sandboxes, PerMinute: s.PerMinute, Warn: h.Warn,
 			}, &control{hosted.Service{Name: "E2B", URL: s.APIURL, Header: http.Header{"X-Api-Key": {s.Key}}, Client: client}, s}), nil
 		},
 	}

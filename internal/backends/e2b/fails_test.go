@@ -1,15 +1,19 @@
 package e2b_test
 
 import (
+	"errors"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/backends/e2b"
 	"github.com/turngate/turngate/internal/backends/e2b/e2btest"
 	"github.com/turngate/turngate/internal/backends/hosted/hostedtest"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/testenv"
+	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
 )
 
@@ -100,4 +104,29 @@ func TestTheTimeAtE2BIsMadeLonger(t *testing.T) {
 	sandboxtest.Create(t, backend(t, settings(s)), sp)
 	first := s.Sandboxes()[0].Ends
 	harness.Eventually(t, "a later end", 5*time.Minute, func() bool { return s.Sandboxes()[0].Ends.After(first.Add(10 * time.Second)) })
+}
+
+// TestRefusedRenewalsAreNamed: by a line when they begin, and by the error of the sandbox that
+// ends for want of one.
+func TestRefusedRenewalsAreNamed(t *testing.T) {
+	testenv.Slow(t)
+	s := e2btest.Start(t)
+	exe, err := os.Executable()
+	harness.Must(t, err)
+	lines := make(chan string, 100)
+	b, err := e2b.Kind().New(sandboxes.Host{Helper: exe, E2B: settings(s), Warn: func(line string) { lines <- line }})
+	harness.Must(t, err)
+	s.RefuseRenewals(100)
+	sp := hostedtest.Spec()
+	sp.Lost = time.Minute
+	sb := sandboxtest.Create(t, b, sp)
+	p := sandboxtest.Up(t, sb, sandboxtest.Mark(t))
+	if line := <-lines; !strings.Contains(line, "the renewal of its lease failed, 1 times in a row") || !strings.Contains(line, "E2B answers 429") {
+		t.Errorf("got %q", line)
+	}
+	s.End(s.Sandboxes()[0].ID)
+	if _, err := p.Wait(); !errors.Is(err, sandboxes.ErrLost) || !strings.Contains(err.Error(), "its lease was not renewed, 1 times in a row: E2B answers 429: refused for a test: E2B has ended it") {
+		t.Errorf("the process ends with %v", err)
+	}
+	harness.Must(t, sb.Close(t.Context()))
 }

@@ -57,12 +57,19 @@ type Found struct {
 
 // Settings are the settings of a backend.
 type Settings struct {
-	Name      string // value of sandbox.backend in a request
-	Service   string // in errors, such as "E2B"
-	Origin    string // of the machines, for far.Fits, such as "the image makes a"
-	Helper    string // path of the turngate binary
-	Sandboxes int    // at once; 0: no bound
-	PerMinute int    // sandboxes made in a minute; 0: no bound
+	Name      string            // value of sandbox.backend in a request
+	Service   string            // in errors, such as "E2B"
+	Origin    string            // of the machines, for far.Fits, such as "the image makes a"
+	Helper    string            // path of the turngate binary
+	Sandboxes int               // at once; 0: no bound
+	PerMinute int               // sandboxes made in a minute; 0: no bound
+	Warn      func(line string) // see sandboxes.Host
+}
+
+func (s *Settings) warn(line string) {
+	if s.Warn != nil {
+		s.Warn(line)
+	}
 }
 
 // Backend makes sandboxes at a service. Each is a local sandbox in a machine of its own.

@@ -23,9 +23,10 @@ type Machine struct {
 	*far.Host
 	Remote
 
-	over chan struct{} // closed by End
-	once sync.Once
-	why  error // valid after over
+	lapses lapses
+	over   chan struct{} // closed by End
+	once   sync.Once
+	why    error // valid after over
 }
 
 // Remote is the part of a machine that differs between services.
@@ -88,7 +89,7 @@ func (m *Machine) ended(ctx context.Context) error {
 		if gone == nil {
 			return nil
 		}
-		m.End(gone)
+		m.End(m.lapses.explain(gone))
 	}
 	return m.why
 }

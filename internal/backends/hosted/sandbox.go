@@ -47,9 +47,16 @@ func (sb *sandbox) keep(ctx context.Context) {
 				return
 			case <-tick.C:
 			}
-			if err := sb.rented.Renew(ctx); IsGone(err) {
-				sb.machine.End(fmt.Errorf("%s has ended it: %w", sb.backend.settings.Service, err))
+			err := sb.rented.Renew(ctx)
+			switch {
+			case ctx.Err() != nil:
 				return
+			case IsGone(err):
+				sb.machine.End(sb.machine.lapses.explain(fmt.Errorf("%s has ended it: %w", sb.backend.settings.Service, err)))
+				return
+			}
+			if n := sb.machine.lapses.note(err); n&(n-1) == 0 && n > 0 { // at growing intervals
+				sb.backend.settings.warn(fmt.Sprintf("%s: the renewal of its lease failed, %d times in a row; it ends without one: %v", sb.machine.Called, n, err))
 			}
 		}
 	})

@@ -39,7 +39,7 @@ func Kind() sandboxes.Kind {
 				return nil, err
 			}
 			return &backend{hosted.NewBackend(hosted.Settings{
-				Name: "modal", Service: "Modal", Origin: "the image makes a", Helper: h.Helper, Sandboxes: s.Sandboxes, PerMinute: s.PerMinute,
+				Name: "modal", Service: "Modal", Origin: "the image makes a", Helper: h.Helper, Sandboxes: s.Sandboxes, PerMinute: s.PerMinute, Warn: h.Warn,
 			}, a), a}, nil
 		},
 	}

@@ -29,7 +29,7 @@ func Kind() sandboxes.Kind {
 			}
 			client := hosted.Client(hosted.Transport())
 			return hosted.NewBackend(hosted.Settings{
-				Name: "prime", Service: "Prime", Origin: "the image makes a", Helper: h.Helper, Sandboxes: s.Sandboxes, PerMinute: s.PerMinute,
+				Name: "prime", Service: "Prime", Origin: "the image makes a", Helper: h.Helper, Sandboxes: s.Sandboxes, PerMinute: s.PerMinute, Warn: h.Warn,
 			}, &control{hosted.Service{
 				Name: "Prime", URL: apiOf(cmp.Or(s.APIURL, "https://api.primeintellect.ai")), Header: http.Header{"Authorization": {"Bearer " + s.Key}}, Client: client,
 			}, s}), nil

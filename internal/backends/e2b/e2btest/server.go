@@ -40,6 +40,7 @@ type Server struct {
 	all   map[string]*sandbox
 	made  []time.Time // of each sandbox
 	no    refusal
+	short int // renewals that are refused; see RefuseRenewals
 }
 
 // refusal is an answer for the next requests to make a sandbox.
@@ -230,6 +231,13 @@ type newSandbox struct {
 	Metadata map[string]string `json:"metadata"`
 }
 
+// RefuseRenewals answers the next requests to make a sandbox's time longer with 429.
+func (s *Server) RefuseRenewals(times int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.short = times
+}
+
 func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 	var n newSandbox
 	if err := json.NewDecoder(r.Body).Decode(&n); err != nil {
@@ -389,6 +397,14 @@ func seconds(r *http.Request) (int, error) {
 }
 
 func (s *Server) timeout(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	refuse := s.short > 0
+	s.short = max(s.short-1, 0)
+	s.mu.Unlock()
+	if refuse {
+		fail(w, http.StatusTooManyRequests, "refused for a test")
+		return
+	}
 	s.named(w, r, func(sb *sandbox) {
 		n, err := seconds(r)
 		if err != nil {
