@@ -13,44 +13,78 @@ import (
 // fleetWithin bounds the query for the live workers.
 const fleetWithin = time.Second
 
-// agents has the agents that workers have, or have had.
-type agents struct {
+// offered has the agents and the kinds of sandboxes that workers offer, or have offered.
+type offered struct {
 	*base
 	mu   sync.Mutex
-	seen map[string]bool // by name
+	seen map[string]map[string]bool // names, by the field of a request
 }
 
-// check refuses requests for an agent that no live worker has, and none has had:
-// a worker that restarts is away for a while. Without an answer it refuses none.
-func (a *agents) check(ctx context.Context, requests []schema.Request) error {
+// check refuses requests for an agent or a kind of sandbox that no live worker has, and none
+// has had: a worker that restarts is away for a while. Without an answer it refuses none.
+func (o *offered) check(ctx context.Context, requests []schema.Request) error {
 	op, cancel := context.WithTimeout(ctx, fleetWithin)
 	defer cancel()
-	fleet, err := a.requests.Fleet(op)
+	fleet, err := o.requests.Fleet(op)
 	if err != nil {
-		a.cfg.Log.Debug().Err(err).Msg("not known which agents are there")
+		o.cfg.Log.Debug().Err(err).Msg("not known what workers offer")
 		return nil
 	}
-	var there []string
-	for _, w := range fleet.Workers {
-		if len(w.Offer.Agents) == 0 { // it names no agents
-			return nil
+	for _, kind := range []struct {
+		field, want, remedy string
+		of                  func(*schema.Offer) []string
+		asked               func(*schema.Needs) []string
+	}{
+		{
+			"agent.name", "an agent", "turngate agent install adds one to a worker's host",
+			func(o *schema.Offer) []string { return o.Agents }, func(n *schema.Needs) []string { return []string{n.Agent} },
+		},
+		{
+			"sandbox.backend", "a sandbox", "--sandboxes of a worker names its kinds",
+			func(o *schema.Offer) []string { return o.Backends }, func(n *schema.Needs) []string { return n.Backends },
+		},
+	} {
+		there := o.add(kind.field, &fleet, kind.of)
+		if there == nil {
+			continue
 		}
-		there = append(there, w.Offer.Agents...)
-	}
-	if len(there) == 0 {
-		return nil
-	}
-	slices.Sort(there)
-	there = slices.Compact(there)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, name := range there {
-		a.seen[name] = true
-	}
-	for i := range requests {
-		if name := requests[i].Agent.Name; name != "" && !a.seen[name] {
-			return &schema.InvalidError{Field: "agent.name", Value: name, Want: "want an agent of a worker that is there: " + strings.Join(there, ", ") + "; turngate agent install adds one to a worker's host"}
+		for i := range requests {
+			needs := requests[i].Needs()
+			for _, name := range kind.asked(&needs) {
+				if name != "" && !o.has(kind.field, name) {
+					return &schema.InvalidError{Field: kind.field, Value: name, Want: "want " + kind.want + " of a worker that is there: " + strings.Join(there, ", ") + "; " + kind.remedy}
+				}
+			}
 		}
 	}
 	return nil
+}
+
+// add adds what the workers offer, and returns it; nil: a worker does not say it, or none is
+// there.
+func (o *offered) add(field string, f *schema.Fleet, of func(*schema.Offer) []string) (there []string) {
+	for i := range f.Workers {
+		names := of(&f.Workers[i].Offer)
+		if len(names) == 0 {
+			return nil
+		}
+		there = append(there, names...)
+	}
+	slices.Sort(there)
+	there = slices.Compact(there)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.seen[field] == nil {
+		o.seen[field] = map[string]bool{}
+	}
+	for _, name := range there {
+		o.seen[field][name] = true
+	}
+	return there
+}
+
+func (o *offered) has(field, name string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.seen[field][name]
 }

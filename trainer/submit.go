@@ -18,7 +18,7 @@ const maxLoose = 250
 type submitter struct {
 	*base
 	outstanding *outstanding
-	agents      *agents
+	offered     *offered
 	holds       *holds
 }
 
@@ -26,7 +26,7 @@ type submitter struct {
 func (s *submitter) submit(ctx context.Context, requests []schema.Request) error {
 	batches, err := s.batches(requests)
 	if err == nil {
-		err = s.agents.check(ctx, requests)
+		err = s.offered.check(ctx, requests)
 	}
 	if err != nil {
 		return err

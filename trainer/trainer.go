@@ -138,7 +138,7 @@ func newTrainer(b *base, l *ledger) *Trainer {
 	t.bundles = &bundles{base: b, of: map[string][]byte{}}
 	t.auditor = &auditor{b, t.outstanding, t.endings, t.bundles}
 	t.poller = &poller{base: b, hints: t.outstanding.hints, endings: t.endings, auditor: t.auditor}
-	t.submitter = &submitter{b, t.outstanding, &agents{base: b, seen: map[string]bool{}}, t.holds}
+	t.submitter = &submitter{b, t.outstanding, &offered{base: b, seen: map[string]map[string]bool{}}, t.holds}
 	t.duplicates = &duplicates{b, t.outstanding}
 	t.adopter = &adopter{base: b, outstanding: t.outstanding, endings: t.endings, submitter: t.submitter}
 	t.backlog = &backlog{b, t.outstanding}
@@ -234,7 +234,8 @@ func (t *Trainer) NewID(name string) (schema.ID, error) { return schema.NewID(t.
 // broker cannot be reached, Submit waits. If the context ends first, the error has
 // the reason (queue.ErrQueueFull), and requests that are surely not on the queue are
 // not outstanding; see ErrUnsure for the others. An invalid request, or one for
-// an agent that no live worker has, is refused before any request is queued.
+// an agent or a kind of sandbox that no live worker has, is refused before any request is
+// queued.
 func (t *Trainer) Submit(ctx context.Context, requests []schema.Request) error {
 	return t.submitter.submit(ctx, requests)
 }

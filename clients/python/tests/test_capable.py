@@ -12,7 +12,7 @@ import pytest
 from conftest import Server
 from test_client import connect, policy
 from turngate import InvalidError, Request, Task
-from turngate.rollouts.capable import check_agents, lacks, unable
+from turngate.rollouts.capable import Offered, lacks, unable
 from turngate.schema import Capacity, Fleet, Offer, codec
 
 NEEDS = json.loads((Path(__file__).parents[3] / "schema" / "testdata" / "needs.json").read_text())
@@ -48,15 +48,24 @@ def test_a_fleet() -> None:
     assert unable(Fleet(workers=[able]), request) == ""
     request.agent.name = "pi"
     with pytest.raises(InvalidError, match=r"agent\.name: 'pi' .* worker that is there: mini, nop"):
-        check_agents(Fleet(workers=[other, able]), [request], set())
-    check_agents(Fleet(workers=[]), [request], set())
-    check_agents(Fleet(workers=[able, Capacity(worker="c", offer=Offer())]), [request], set())  # it names no agents
+        Offered().check(Fleet(workers=[other, able]), [request])
+    Offered().check(Fleet(workers=[]), [request])
+    Offered().check(Fleet(workers=[able, Capacity(worker="c", offer=Offer())]), [request])  # it names no agents
+    request.agent.name, request.sandbox.backend = "mini", "modal"
+    with pytest.raises(InvalidError, match=r"sandbox\.backend: 'modal' .* worker that is there: docker, local"):
+        Offered().check(Fleet(workers=[other, able]), [request])
+    offered = Offered()
+    request.sandbox.backend = "docker"
+    offered.check(Fleet(workers=[other]), [request])
+    offered.check(Fleet(workers=[able]), [request])  # the worker that has it is away for a while
 
 
 async def test_an_agent_that_no_worker_has_is_refused(server: Server, tasks: Path) -> None:
     async with await connect(server) as client:
         with pytest.raises(InvalidError, match=r"agent\.name: 'nobody' .*mini"):
             await client.submit_group(Task.load(tasks / "hello"), n=2, agent="nobody", sandbox="local")
+        with pytest.raises(InvalidError, match=r"sandbox\.backend: 'modal' .*local"):
+            await client.submit_group(Task.load(tasks / "hello"), n=2, sandbox="modal")
         assert client.outstanding == 0
 
 
@@ -65,15 +74,16 @@ async def test_rollouts_that_no_worker_can_run_are_logged(
 ) -> None:
     monkeypatch.setattr("turngate.rollouts.stuck.QUEUED_LONG", 0.0)
     async with await connect(server) as client:
-        ids = await client.submit_group(Task.load(tasks / "hello"), n=2, sandbox="docker")
+        request = Task.load(tasks / "hello").request_for("mini", "local", "")
+        request.sandbox.gpus = 1
+        ids = await client.submit_group(request, n=2)
         caplog.set_level(logging.WARNING, "turngate")
         await client._stuck.look()
         await client._stuck.look()
         said = [r.getMessage() for r in caplog.records if " waits: " in r.getMessage()]
         assert len(said) == 1
         assert said[0].startswith(f"rollout {ids[0]} waits: no worker offers what it asks:\n")
-        assert ": sandbox.backend: 'docker'" in said[0]
-        assert said[0].endswith("this worker offers one of local")
+        assert said[0].endswith(": sandbox.gpus: '1' is not valid: this worker offers at most 0")
         await client.cancel()
         assert {r.status async for r in client.results()} == {"cancelled"}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import ClosedError, InvalidError, TurngateError, UnreachableError
 from ..rollouts.attachment import Attachment
-from ..rollouts.capable import check_agents
+from ..rollouts.capable import Offered
 from ..rollouts.failures import TREATMENTS
 from ..rollouts.ledger import Ledger
 from ..rollouts.orphans import Choice, Orphans, check_orphans
@@ -90,7 +90,7 @@ class Client(Answering, Files, Training, Workers):
     _verifications: Verifications
     _results: Results
     _stuck: Stuck
-    _agents: set[str]  # that workers have, or have had
+    _offered: Offered
 
     @classmethod
     async def connect(
@@ -182,7 +182,7 @@ class Client(Answering, Files, Training, Workers):
         instance = secrets.token_hex(8)
         self._submissions = Submissions(name, shard, instance, self._streams, self._objects, self._ledger, lane, credit)
         self._submissions.restore(opened)
-        self._agents = set()
+        self._offered = Offered()
         self._holding = Holding(name, self._bulk_link, instance, self._submissions.upstreamed)
         self._calls = Calls(
             name, self._calls_link, self._objects, self._holding,
@@ -344,7 +344,7 @@ class Client(Answering, Files, Training, Workers):
         the next check submits them. To submit them again is safe.
 
         Raises:
-            InvalidError: A request is not valid, or no live worker has its agent. None was queued.
+            InvalidError: A request is not valid, or no live worker has its agent or sandbox. None was queued.
             StateFileError: The requests were not written to the state file. None of their group was queued.
             ClosedError: The client was closed while it waited for a slot.
         """
@@ -356,20 +356,20 @@ class Client(Answering, Files, Training, Workers):
         for request in given:
             request.id = request.id or self.new_id()
         batches = self._submissions.batches(given)
-        await self._check_agents(given)
+        await self._check_offered(given)
         await self._submissions.store_files(given)
         await self._holding.announce()  # before a worker can take the requests
         for batch in batches:
             await self._submissions.submit(batch, new)
         return [request.id for request in given]
 
-    async def _check_agents(self, requests: list[Request]) -> None:
+    async def _check_offered(self, requests: list[Request]) -> None:
         try:
             fleet = await self.fleet(FLEET_WITHIN)
         except TurngateError as e:
-            log.debug("it is not known which agents are there: %s", e)
+            log.debug("it is not known what workers offer: %s", e)
             return
-        check_agents(fleet, requests, self._agents)
+        self._offered.check(fleet, requests)
 
     async def submit_group(
         self,
@@ -408,7 +408,7 @@ class Client(Answering, Files, Training, Workers):
             snapshot: Whether the rollouts begin with the files of one setup. None: as the task says.
 
         Raises:
-            InvalidError: An argument is not valid, or no live worker has the agent. None was queued.
+            InvalidError: An argument is not valid, or no live worker has the agent or the sandbox. None was queued.
             TaskError: The sandbox cannot run the task.
             GroupExistsError: The trainer has used the name of the group before.
         """

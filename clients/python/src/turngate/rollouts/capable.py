@@ -16,7 +16,7 @@ def lacks(offer: Offer, request: Request) -> InvalidError | None:
     verifiers = _verifiers(request)
     sandboxes = [request.sandbox, *(v.separate for v in verifiers if v.separate is not None)]
     networks = _networks(request, verifiers)
-    backends, agent, has = sorted({s.backend for s in sandboxes}), request.agent.name, _list(offer.backends)
+    backends, agent, has = _backends(request), request.agent.name, _list(offer.backends)
     proxied, upstream = request.mode not in ("", "interception_gate"), request.model.upstream
     routes = sorted({r.upstream for r in request.gate.routes.values() if r.upstream})
     cpus, memory = max(map(_cpus, sandboxes)), max(map(_memory, sandboxes))
@@ -71,24 +71,46 @@ def _few(workers: list[str]) -> str:
     return ", ".join(workers[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def check_agents(fleet: Fleet, requests: Iterable[Request], seen: set[str]) -> None:
-    """Check that a live worker has each request's agent, or has had it, if the workers say what they have.
+class Offered:
+    """Offered has the agents and the kinds of sandboxes that workers offer, or have offered."""
 
-    A worker that restarts is away for a while, so the agents of all workers are added to seen.
+    def __init__(self) -> None:
+        self._agents: set[str] = set()
+        self._backends: set[str] = set()
 
-    Raises:
-        InvalidError: None has it.
-    """
-    offers = [w.offer.agents for w in fleet.workers]
+    def check(self, fleet: Fleet, requests: Iterable[Request]) -> None:
+        """Check that a live worker has each request's agent and sandboxes, or has had them, if the workers say so.
+
+        A worker that restarts is away for a while, so what it offered is remembered.
+
+        Raises:
+            InvalidError: None has one of them.
+        """
+        requests = list(requests)
+        agents, backends = [w.offer.agents for w in fleet.workers], [w.offer.backends for w in fleet.workers]
+        remedy = "turngate agent install adds one to a worker's host"
+        asked: list[str] = [request.agent.name for request in requests]
+        _check("agent.name", "an agent", asked, agents, self._agents, remedy)
+        asked = [name for request in requests for name in _backends(request)]
+        _check(
+            "sandbox.backend", "a sandbox", asked, backends, self._backends, "--sandboxes of a worker names its kinds"
+        )
+
+
+def _check(field: str, what: str, asked: Iterable[str], offers: list[list[str]], seen: set[str], remedy: str) -> None:
     if not offers or not all(offers):
         return
-    there = sorted({agent for agents in offers for agent in agents})
+    there = sorted({name for names in offers for name in names})
     seen.update(there)
-    for request in requests:
-        name = request.agent.name
+    for name in asked:
         if name and name not in seen:
-            want = f"want an agent of a worker that is there: {', '.join(there)}"
-            raise InvalidError("agent.name", name, want + "; turngate agent install adds one to a worker's host")
+            want = f"want {what} of a worker that is there: {', '.join(there)}; {remedy}"
+            raise InvalidError(field, name, want)
+
+
+def _backends(request: Request) -> list[str]:
+    separate = [v.separate for v in _verifiers(request) if v.separate is not None]
+    return sorted({s.backend for s in (request.sandbox, *separate)})
 
 
 def no_slot(fleet: Fleet, request: Request) -> str:
