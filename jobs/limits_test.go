@@ -105,7 +105,7 @@ func TestALimitStopsAJob(t *testing.T) {
 }
 
 // TestTheResultThatReachesALimitIsKept: the calls of a worker's upstream count with the result. The
-// other rollout has not begun, as no worker has its sandbox.
+// other rollout has not begun, as no worker has its GPU.
 func TestTheResultThatReachesALimitIsKept(t *testing.T) {
 	n := testenv.StartNATS(t, "alpha")
 	var calls atomic.Int64
@@ -118,7 +118,7 @@ func TestTheResultThatReachesALimitIsKept(t *testing.T) {
 		q := t.Request
 		q.Mode, q.Model.Upstream = schema.ModeProxy, "up"
 		if v.Model == "elsewhere" {
-			q.Sandbox.Backend = v.Model
+			q.Sandbox.GPUs = 1
 		}
 		return q, nil
 	}

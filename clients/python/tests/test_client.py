@@ -117,7 +117,8 @@ async def test_the_note_of_the_default_network_is_for_that_network_only(server: 
     [note] = task.request.task.notes
     assert "network_mode is not set" in note
     async with await connect(server) as client:
-        request = task.request_for("mini", "docker", "nobody/has-this")  # no worker offers docker: it stays queued
+        request = task.request_for("mini", "local", "")
+        request.sandbox.gpus = 1  # no worker offers one: it stays queued
         request.task.bundle = await client.put_bundle(task.bundle)
         request.task.notes.append("other")
         for network, notes in (("", [note, "other"]), ("none", [note, "other"]), ("open", ["other"])):
@@ -184,7 +185,8 @@ async def test_a_restarted_trainer_waits_for_its_rollouts(server: Server, tasks:
 async def test_lost_requests_are_submitted_again(own_server: Server, tasks: Path) -> None:
     async with await connect(own_server, audit_every=0.5) as client:
         task = Task.load(tasks / "hello")
-        request = task.request_for("mini", "docker", "nobody/has-this")  # no worker offers docker: it stays queued
+        request = task.request_for("mini", "local", "")
+        request.sandbox.gpus = 1  # no worker offers one: it stays queued
         request.task.bundle = await client.put_bundle(task.bundle)
         ids = await client.submit_group(request, n=2, tools=[ToolSpec(name="search")])
         assert [t.name for t in client._submissions.open[ids[1]].request.agent.tools] == ["search"]
