@@ -6,8 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
+	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/subjects"
 	"github.com/turngate/turngate/trainer"
 )
 
@@ -60,4 +63,32 @@ func TestAQueuedRolloutSaysWhy(t *testing.T) {
 	if err := job.Done(ctx, schema.Result{ID: job.Request.ID, Attempt: job.Attempt, Status: schema.StatusDone}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestALostRequestIsNotBehindOthers: a rollout whose request the server has lost says so while
+// slots are free.
+func TestALostRequestIsNotBehindOthers(t *testing.T) {
+	testenv.Slow(t)
+	t.Parallel()
+	b := newBench(t)
+	b.leave()
+	offer := schema.Offer{Backends: []string{"dummy"}, Agents: []string{"mini"}}
+	side, err := queue.NewWorker(b.nats.Worker(t, "w1"), queue.WorkerConfig{Worker: "w1", Instance: "i2", Slots: 2, Offer: func() schema.Offer { return offer }})
+	harness.Must(t, err)
+	testenv.RunWorker(t, side)
+	tr := b.start(t, func(*trainer.Config) {})
+	notes := make(chan string, 64)
+	stop, err := tr.Watch(func(e schema.Event) {
+		if e.Wait != nil {
+			notes <- e.Wait.Note
+		}
+	})
+	harness.Must(t, err)
+	defer stop()
+	harness.Must(t, tr.Submit(t.Context(), []schema.Request{harness.Request("alpha-1")}))
+	stream := b.stream(t, subjects.Queue("alpha"))
+	harness.Must(t, stream.DeleteMsg(t.Context(), stream.CachedInfo().State.LastSeq))
+	harness.Eventually(t, "the reason", 5*time.Minute, func() bool {
+		return strings.Contains(<-notes, "the server has lost its request, which is submitted again within 5m0s")
+	})
 }
