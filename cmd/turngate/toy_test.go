@@ -82,7 +82,7 @@ func TestABackendAndAnAgentAreOneLineEach(t *testing.T) {
 		"unknown agent":        {[]string{"run", "--agent", "nobody", good}, 2, "nop, toy"},
 		"toy without images":   {[]string{"agent", "ls", "--check", "--sandbox", "toy"}, 2, "the toy sandbox needs one"},
 		"list of agents":       {[]string{"agent", "ls"}, 0, "\ntoy "},
-		"settings of an agent": {[]string{"run", "--agent", "toy", "--sandbox", "toy", "--system-prompt", "x", good}, 1, "toy takes no system prompt"},
+		"settings of an agent": {[]string{"run", "--agent", "toy", "--sandbox", "toy", "--image", "any", "--system-prompt", "x", good}, 1, "toy takes no system prompt"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := turngate(t, binary, tt.args...); got.code != tt.code || !strings.Contains(got.out+got.errOut, tt.says) {
@@ -93,7 +93,7 @@ func TestABackendAndAnAgentAreOneLineEach(t *testing.T) {
 	if got := turngate(t, binary, "doctor"); !strings.Contains(got.out, "toy sandbox") {
 		t.Errorf("doctor: %+v", got)
 	}
-	got := turngate(t, binary, "run", "--sandbox", "toy", "--agent", "toy", "-o", "json", "examples/tasks/hello")
+	got := turngate(t, binary, "run", "--sandbox", "toy", "--image", "any", "--agent", "toy", "-o", "json", "examples/tasks/hello")
 	var results []schema.Result
 	if err := json.Unmarshal([]byte(got.out), &results); err != nil || len(results) != 1 || results[0].Reward == nil || *results[0].Reward != 1 {
 		t.Errorf("a rollout: %v, %+v", err, got)

@@ -2,11 +2,13 @@
 package toy
 
 import (
+	"context"
+
 	"github.com/turngate/turngate/internal/backends/local"
 	"github.com/turngate/turngate/sandboxes"
 )
 
-// Backend makes local sandboxes.
+// Backend makes local sandboxes. Each image has the files of the host.
 type Backend struct{ *local.Backend }
 
 // Kind returns this backend's entry in the list of backends.
@@ -21,3 +23,9 @@ func Kind() sandboxes.Kind {
 
 // Name implements sandboxes.Backend.
 func (b Backend) Name() string { return Kind().Name }
+
+// Create implements sandboxes.Backend.
+func (b Backend) Create(ctx context.Context, s sandboxes.Spec) (sandboxes.Sandbox, error) {
+	s.Image = ""
+	return b.Backend.Create(ctx, s)
+}
