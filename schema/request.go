@@ -27,7 +27,7 @@ type Request struct {
 	Trainer string `json:"trainer"`
 	Shard   string `json:"shard,omitempty"` // the trainer's process that answers calls; default "0"
 	// Process is the instance of the process that submitted it, if that one keeps no file of
-	// its rollouts: nobody takes the result when it is gone, and the next process of the
+	// its rollouts: the result is lost when that process is gone, and the next process of the
 	// shard may end the rollout. Empty: it stays.
 	Process string `json:"process,omitempty"`
 	Group   string `json:"group,omitempty"` // the same for rollouts of one prompt: any text that is new for the trainer

@@ -16,8 +16,9 @@ type Orphans string
 // Values of Orphans.
 const (
 	// ReplaceOrphans is the default. When this process submits its first rollouts, it ends
-	// those of processes without a State file, whose results nobody takes any more. The others
-	// are left. A process that submits the ids of an earlier one again needs another value.
+	// the rollouts of processes without a State file, because their results are lost. It
+	// leaves the others. A process that submits the ids of an earlier one again needs another
+	// value.
 	ReplaceOrphans Orphans = "replace"
 	LeaveOrphans   Orphans = "leave"  // they wait for a process that has them, and end without one
 	CancelOrphans  Orphans = "cancel" // end them

@@ -114,9 +114,9 @@ func TestOrphansAreLookedForAgain(t *testing.T) {
 	}
 }
 
-// TestTheNextProcessEndsRolloutsWithoutAStateFile: of the rollouts that processes of its shard
-// left, it ends those whose results nobody takes, when it submits its own first ones. Those of
-// a State file, of other programs and of other shards stay.
+// TestTheNextProcessEndsRolloutsWithoutAStateFile: when it submits its first rollouts, it ends
+// the ones that an earlier process of its shard left. Rollouts in a State file, of other
+// programs and of other shards stay.
 func TestTheNextProcessEndsRolloutsWithoutAStateFile(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

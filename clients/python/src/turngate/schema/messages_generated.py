@@ -632,8 +632,9 @@ class Request:
     shard: str = ""
     """The trainer's process that answers calls; default "0"."""
     process: str = ""
-    """process is the instance of the process that submitted it, if that one keeps no file of its rollouts: nobody
-    takes the result when it is gone, and the next process of the shard may end the rollout. Empty: it stays.
+    """process is the instance of the process that submitted it, if that one keeps no file of its rollouts: the
+    result is lost when that process is gone, and the next process of the shard may end the rollout. Empty: it
+    stays.
     """
     group: str = field(default="", metadata=wire(most=256))
     """The same for rollouts of one prompt: any text that is new for the trainer."""
