@@ -126,7 +126,10 @@ func (u *Upstream) Look(ctx context.Context) error {
 			return u.named(err)
 		}
 	case errors.As(err, &f):
-		return u.named(err)
+		unreachable := f.Status == http.StatusServiceUnavailable // or it has not the one model
+		if unreachable || otherServer(err) || u.cfg.Model == "" && f.Code == schema.CodeBadAnswer {
+			return u.named(err)
+		}
 	}
 	return nil
 }
