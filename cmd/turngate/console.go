@@ -7,10 +7,12 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/console"
 	"github.com/turngate/turngate/internal/operate"
+	"github.com/turngate/turngate/internal/vocabulary"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 )
@@ -18,7 +20,7 @@ import (
 func consoleCommand() *cobra.Command {
 	var nf natsFlags
 	var mf metricsFlags
-	var name, listen string
+	var name, listen, tokenizer string
 	var open, readOnly bool
 	cmd := &cobra.Command{
 		Use:   "console [RUNS]",
@@ -38,12 +40,16 @@ func consoleCommand() *cobra.Command {
 			return usageOf(wrong...)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			texts, err := readTokenizer(tokenizer)
+			if err != nil {
+				return err
+			}
 			m, err := mf.begin(newLogger(cmd, zerolog.InfoLevel))
 			if err != nil {
 				return err
 			}
 			defer m.close()
-			c := console.Config{Listen: listen, Version: version, ReadOnly: readOnly, HTTP: m.http(), Log: logger(cmd)}
+			c := console.Config{Listen: listen, Version: version, ReadOnly: readOnly, HTTP: m.http(), Log: logger(cmd), Tokenizer: texts}
 			ready := func() error { return nil } // a folder needs no connection
 			if nf.url != "" {
 				b, trainer, err := nf.dialReader(cmd, name)
@@ -90,7 +96,24 @@ func consoleCommand() *cobra.Command {
 	cmd.Flags().StringVar(&listen, "listen", console.DefaultListen, "loopback address of the console; port 0 is a free one")
 	cmd.Flags().BoolVar(&readOnly, "read-only", false, "refuse to cancel, retry and requeue, also if the credential may")
 	cmd.Flags().BoolVar(&open, "open", false, "open the URL in this user's browser")
+	addTokenizer(cmd.Flags(), &tokenizer)
 	return cmd
+}
+
+func addTokenizer(fl *pflag.FlagSet, tokenizer *string) {
+	fl.StringVar(tokenizer, "tokenizer", "", "tokenizer.json of the model, for the texts of tokens (default: their ids)")
+}
+
+// readTokenizer reads the file of the flag; nil without the flag.
+func readTokenizer(path string) (*vocabulary.Vocabulary, error) {
+	if path == "" {
+		return nil, nil //nolint:nilnil // there are no texts without the flag
+	}
+	v, err := vocabulary.Read(path)
+	if err != nil {
+		return nil, usage("--tokenizer: %w", err)
+	}
+	return v, nil
 }
 
 // dialReader connects as a trainer: the given one, or else the one in the name of the

@@ -14,7 +14,7 @@ import (
 )
 
 func jobShareCommand() *cobra.Command {
-	var out string
+	var out, tokenizer string
 	var limit int64
 	cmd := &cobra.Command{
 		Use:   "share DIR",
@@ -26,6 +26,10 @@ func jobShareCommand() *cobra.Command {
 			return usageOf(atLeast("max-mb", limit, 1))
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			texts, err := readTokenizer(tokenizer)
+			if err != nil {
+				return err
+			}
 			dir, err := filepath.Abs(args[0])
 			if err != nil {
 				return fmt.Errorf("share the job: %w", err)
@@ -37,7 +41,7 @@ func jobShareCommand() *cobra.Command {
 			if err != nil {
 				return usage("--out: %w", err)
 			}
-			share := console.Share{Dir: dir, MaxBytes: limit << 20, Variables: os.Environ()}
+			share := console.Share{Dir: dir, MaxBytes: limit << 20, Variables: os.Environ(), Tokenizer: texts}
 			done, err := share.Write(cmd.Context(), f)
 			if err = errors.Join(err, f.Close()); err != nil {
 				os.Remove(out)
@@ -62,5 +66,6 @@ func jobShareCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&out, "out", "o", "", "file to write, which must not exist (default: the name of the job's folder with .html)")
 	cmd.Flags().Int64Var(&limit, "max-mb", 64, "largest size of the file; rollouts that do not fit have no page")
+	addTokenizer(cmd.Flags(), &tokenizer)
 	return cmd
 }

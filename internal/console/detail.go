@@ -14,6 +14,7 @@ import (
 	"strconv"
 
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/internal/vocabulary"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/trainer"
@@ -86,8 +87,9 @@ type Turn struct {
 	Text      string    `json:"text,omitempty"`
 	Reasoning string    `json:"reasoning,omitempty"`
 	Tools     []ToolUse `json:"tools,omitempty"`
-	For       string    `json:"for,omitempty"` // the ToolUse that it answers
-	Cut       int       `json:"cut,omitempty"` // bytes of its texts that are left out
+	For       string    `json:"for,omitempty"`  // the ToolUse that it answers
+	Same      int       `json:"same,omitempty"` // the call whose answer it is, unchanged; it has no texts then
+	Cut       int       `json:"cut,omitempty"`  // bytes of its texts that are left out
 }
 
 // ToolUse is a call of a tool.
@@ -111,6 +113,7 @@ type tokenRow struct {
 	IDs      []int32           `json:"ids"`
 	Mask     []int8            `json:"mask"`
 	Logprobs []float32         `json:"logprobs"`
+	Texts    []string          `json:"texts,omitempty"` // with a tokenizer
 	Calls    []trajectory.Span `json:"calls"`
 }
 
@@ -241,11 +244,12 @@ func (d *Detail) addCalls(t *trajectory.Rollout) {
 		breaks[b.Call] = plain.Line(cmp.Or(b.Text, b.Reason), maxFault)
 	}
 	var ended int64
+	known := trajectory.Answers{}
 	for _, c := range t.Calls {
 		v := Call{
 			Number: c.Number, Parent: c.Parent, Role: cell(c.Role), Model: cell(c.Model), Merge: c.Merge, At: c.At, MS: c.MS, Finish: cell(c.FinishReason),
 			Prompt: max(int64(c.Prompt), c.Usage.PromptTokens), Sampled: max(int64(c.Completion), c.Usage.CompletionTokens),
-			Break: breaks[c.Number], Trained: c.TrainedOn, Reason: cell(c.Untrained), New: turnsOf(c.Messages, &left),
+			Break: breaks[c.Number], Trained: c.TrainedOn, Reason: cell(c.Untrained), New: turnsOf(c.Messages, known, &left),
 		}
 		for _, s := range c.Versions {
 			v.Versions = append(v.Versions, schema.VersionSpan{Version: cell(s.Version), Start: s.Start, End: s.End})
@@ -258,8 +262,9 @@ func (d *Detail) addCalls(t *trajectory.Rollout) {
 			v.Fault = plain.Line(c.Fault.Error(), maxFault)
 		}
 		if c.Message != nil {
-			answer := turnOf(c.Message, &left)
+			answer := turnOf(c.Message, nil, &left)
 			v.Answer = &answer
+			known.Add(c.Number, c.Message)
 		}
 		d.Calls = append(d.Calls, v)
 	}
@@ -287,7 +292,7 @@ const turnSize = 200
 
 // turnsOf reads messages; left is the number of bytes that there is room for. The messages
 // behind it are left out: one Turn has their number of bytes.
-func turnsOf(list []json.RawMessage, left *int) []Turn {
+func turnsOf(list []json.RawMessage, known trajectory.Answers, left *int) []Turn {
 	out := []Turn{}
 	for i, m := range list {
 		if *left <= 0 {
@@ -297,13 +302,14 @@ func turnsOf(list []json.RawMessage, left *int) []Turn {
 			}
 			return append(out, rest)
 		}
-		out = append(out, turnOf(m, left))
+		out = append(out, turnOf(m, known, left))
 	}
 	return out
 }
 
-// turnOf reads a message; left is the number of bytes that there is room for.
-func turnOf(raw json.RawMessage, left *int) Turn {
+// turnOf reads a message; left is the number of bytes that there is room for. The texts of
+// one of the known trajectory.Answers are left out.
+func turnOf(raw json.RawMessage, known trajectory.Answers, left *int) Turn {
 	var t Turn
 	*left -= turnSize
 	take := func(text string) string {
@@ -311,6 +317,10 @@ func turnOf(raw json.RawMessage, left *int) Turn {
 		*left -= len(text) - cut
 		t.Cut += cut
 		return out
+	}
+	if t.Same = known.Of(raw); t.Same > 0 {
+		t.Role = "assistant"
+		return t
 	}
 	m, err := trainer.ParseMessage(raw)
 	if err != nil {
@@ -345,14 +355,15 @@ func (s *Server) tokens(w http.ResponseWriter, r *http.Request) {
 	}
 	for row := range t.Rows() {
 		if row.Row == n {
-			writeJSON(w, tokensOf(row))
+			writeJSON(w, tokensOf(row, s.config.Tokenizer))
 			return
 		}
 	}
 	http.Error(w, fmt.Sprintf("the rollout has no training row %d", n), http.StatusNotFound)
 }
 
-func tokensOf(row *trajectory.Row) tokenRow {
+// tokensOf returns a row's tokens, with their texts unless the vocabulary is nil.
+func tokensOf(row *trajectory.Row, v *vocabulary.Vocabulary) tokenRow {
 	for i, p := range row.Logprobs { // JSON has no infinity
 		if v := float64(p); math.IsNaN(v) || math.IsInf(v, 0) {
 			row.Logprobs[i] = -math.MaxFloat32
@@ -362,7 +373,14 @@ func tokensOf(row *trajectory.Row) tokenRow {
 		c := &row.Calls[i]
 		c.Gen, c.FinishReason = cell(c.Gen), cell(c.FinishReason)
 	}
-	return tokenRow{row.InputIDs, row.LossMask, row.Logprobs, row.Calls}
+	out := tokenRow{IDs: row.InputIDs, Mask: row.LossMask, Logprobs: row.Logprobs, Calls: row.Calls}
+	if v != nil {
+		out.Texts = v.Texts(row.InputIDs)
+		for i, text := range out.Texts {
+			out.Texts[i], _ = shown(text, maxCell)
+		}
+	}
+	return out
 }
 
 // download sends a file of a rollout. A browser stores it and never shows it as a page.

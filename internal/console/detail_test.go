@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -185,4 +186,54 @@ func TestChangedFilesAreDiffs(t *testing.T) {
 	page.Picture("changes")
 	page.Do(chromedp.EmulateViewport(390, 800))
 	page.Shows(`innerWidth === 390 && document.documentElement.scrollWidth <= innerWidth`)
+}
+
+// An answer that an agent sends back is on the page once: also in another form, without
+// its reasoning, and where the conversation begins anew. One that the agent changed is a
+// message of its own.
+func TestAnAnswerIsShownOnce(t *testing.T) {
+	answer := func(name, reasoning, id, command string) string {
+		return fmt.Sprintf(`{"role":"assistant","content":%s,"reasoning_content":%q,"tool_calls":[{"id":%q,"type":"function","function":{"name":"bash","arguments":%q}}]}`, name, reasoning, id, command)
+	}
+	tool := `{"role":"tool","content":"done","tool_call_id":"x"}`
+	user := `{"role":"user","content":"work"}`
+	line := func(n, base, keep int, reply string, messages ...string) []schema.TranscriptLine {
+		q := &schema.Call{Key: fmt.Sprintf("alpha-1/1/%d", n), Tag: schema.TagAgent, Base: base, Keep: keep}
+		for _, m := range messages {
+			q.Messages = append(q.Messages, json.RawMessage(m))
+		}
+		at := int64(1000 * n)
+		return []schema.TranscriptLine{
+			{At: at, Call: n, Request: q},
+			{At: at + 500, Call: n, Gen: "g", MS: 500, Reply: &schema.Reply{V: schema.Version, Message: json.RawMessage(reply), FinishReason: "stop"}},
+		}
+	}
+	lines := slices.Concat(
+		line(1, 0, 0, answer(`"first "`, "why", "a", `{"command": "ls"}`), user),
+		line(2, 1, 1, answer("null", "", "b", `{"command":"second"}`), answer(`[{"type":"text","text":"first"}]`, "", "other", `{"command":"ls"}`), tool),
+		line(3, 2, 3, `{"role":"assistant","content":"third"}`, answer(`""`, "", "b", `{"command":"second"}`), tool),
+		line(4, 0, 0, `{"role":"assistant","content":"fourth"}`, user, answer(`"first"`, "", "a", `{"command":"ls"}`), tool),
+		line(5, 4, 3, `{"role":"assistant","content":"fifth"}`, `{"role":"assistant","content":"fourth and more"}`, user),
+	)
+	s := serve(t)
+	s.one = recordingOf(t, pack(t, lines))
+	d := ask[console.Detail](t, s, s.browser(t), "/api/rollouts/alpha-1")
+	var got []string
+	for _, c := range d.Calls {
+		for _, m := range c.New {
+			got = append(got, fmt.Sprintf("%d %s %d %s", c.Number, m.Role, m.Same, m.Text))
+		}
+	}
+	if want := "1 user 0 work, 2 assistant 1 , 2 tool 0 done, 3 assistant 2 , 3 tool 0 done, 4 user 0 work, 4 assistant 1 , 4 tool 0 done, 5 assistant 0 fourth and more, 5 user 0 work"; strings.Join(got, ", ") != want {
+		t.Errorf("got  %s\nwant %s", strings.Join(got, ", "), want)
+	}
+
+	page := browser.Open(t, 1280, 800)
+	page.Do(chromedp.Navigate(<-s.links))
+	page.Shows(`document.querySelector('.link.live') !== null`)
+	page.Do(chromedp.Navigate(s.base + "/rollout/alpha-1"))
+	page.Shows(`document.querySelectorAll('.call').length === 5 && document.querySelectorAll('.message.assistant').length === 6`)
+	page.Shows(`[...document.querySelectorAll('.same')].map((e) => e.closest('.call').id + ': ' + e.textContent).join() === 'call-4: the answer of call 1, unchanged'`)
+	page.Do(chromedp.Click(`.same button`))
+	page.Shows(`document.activeElement.id === 'call-1'`)
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/trajectory"
 )
 
 // Entry is an event of a running rollout, as its page shows it. One of its parts is set.
@@ -59,8 +60,8 @@ type OutputEntry struct {
 }
 
 // entryOf returns an event as it is shown, and its approximate size in bytes; nil for one
-// that is not shown.
-func entryOf(e *schema.Event) (*Entry, int) {
+// that is not shown. known has the answers of the attempt so far.
+func entryOf(e *schema.Event, known trajectory.Answers) (*Entry, int) {
 	out := &Entry{At: e.At, Attempt: e.Attempt}
 	left := maxEntry
 	switch {
@@ -71,7 +72,7 @@ func entryOf(e *schema.Event) (*Entry, int) {
 			out.Phase.Exit = cell(p.Exit.String())
 		}
 	case e.LLM != nil:
-		out.Call = callOf(e.LLM, &left)
+		out.Call = callOf(e.LLM, known, &left)
 	case e.Wait != nil:
 		w := e.Wait
 		out.Wait = &WaitEntry{For: cell(w.For), Call: w.Call, Text: plain.Line(w.String(), maxFault), MS: w.MS, Ended: w.Ended}
@@ -96,15 +97,15 @@ func entryOf(e *schema.Event) (*Entry, int) {
 	return out, maxEntry - left + 200
 }
 
-func callOf(l *schema.LLMEvent, left *int) *CallEntry {
+func callOf(l *schema.LLMEvent, known trajectory.Answers, left *int) *CallEntry {
 	c := &CallEntry{Number: l.Number, MS: l.MS, Fault: faultText(l.Fault), Note: plain.Line(l.Note, maxFault)}
 	c.Ended = l.Reply != nil || l.Fault != nil || l.MS > 0
 	if q := l.Call; q != nil {
 		c.Role, c.Model = cell(q.Tag), cell(q.Model)
-		c.New = turnsOf(q.Messages, left)
+		c.New = turnsOf(q.Messages, known, left)
 	}
 	if a := l.Reply; a != nil {
-		answer := turnOf(a.Message, left)
+		answer := turnOf(a.Message, nil, left)
 		c.Answer, c.Finish = &answer, cell(a.FinishReason)
 		c.Prompt, c.Sampled = a.Usage.PromptTokens, a.Usage.CompletionTokens
 	}

@@ -361,7 +361,7 @@ func questionOf(key schema.Key, c *trainer.Call) Question {
 	left := maxAsked
 	newest := slices.Clone(c.Messages) // first
 	slices.Reverse(newest)
-	q := Question{Key: c.Key, Gen: c.Gen, Number: key.Call, Since: time.Now().UnixMilli(), Messages: turnsOf(newest, &left), Tools: []Form{}}
+	q := Question{Key: c.Key, Gen: c.Gen, Number: key.Call, Since: time.Now().UnixMilli(), Messages: turnsOf(newest, nil, &left), Tools: []Form{}}
 	slices.Reverse(q.Messages)
 	left = maxAsked
 	for _, t := range toolsOf(c.Tools) {

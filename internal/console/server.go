@@ -18,6 +18,7 @@ import (
 	"github.com/turngate/turngate/internal/operate"
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/internal/telemetry"
+	"github.com/turngate/turngate/internal/vocabulary"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
 )
@@ -37,6 +38,8 @@ type Config struct {
 	Listen   string // host:port of this host's loopback address; default DefaultListen
 	Version  string // of turngate, for people
 	Play     *Play  // nil: the pages run no rollouts
+	// Tokenizer has the texts of tokens; nil: pages show their ids.
+	Tokenizer *vocabulary.Vocabulary
 	// Link gets the URL that opens the console. It works once; after its use Link gets
 	// the next one.
 	Link func(url string)

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/turngate/turngate/internal/plain"
+	"github.com/turngate/turngate/internal/vocabulary"
 	"github.com/turngate/turngate/jobs"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/trajectory"
@@ -27,6 +28,8 @@ type Share struct {
 	// Variables (NAME=VALUE) have values that are masked wherever they are, if the names are
 	// names of credentials.
 	Variables []string
+	// Tokenizer has the texts of tokens; nil: the file has their ids.
+	Tokenizer *vocabulary.Vocabulary
 }
 
 // Shared tells of a file that was written.
@@ -88,7 +91,7 @@ func (o *Share) Write(ctx context.Context, w io.Writer) (*Shared, error) {
 			continue
 		}
 		for i, row := range rows {
-			size, err := f.put(min(tokens, f.left), tokensOf(row), "api", "rollouts", cell(string(r.ID)), "rows", fmt.Sprint(row.Row))
+			size, err := f.put(min(tokens, f.left), tokensOf(row, o.Tokenizer), "api", "rollouts", cell(string(r.ID)), "rows", fmt.Sprint(row.Row))
 			if errors.Is(err, errTooLarge) {
 				out.Tokens += len(rows) - i
 				break

@@ -10,6 +10,7 @@ import (
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/jobs/recorded"
 	"github.com/turngate/turngate/schema"
+	"github.com/turngate/turngate/trajectory"
 )
 
 // Bounds of the story of a rollout, in bytes.
@@ -33,7 +34,8 @@ type story struct {
 	attempt int    // the newest one
 	lost    uint64 // number of the last entry that was forgotten
 	texts   map[callKey]*text
-	ended   map[callKey]bool // calls of which no more pieces are wanted
+	ended   map[callKey]bool   // calls of which no more pieces are wanted
+	answers trajectory.Answers // of the newest attempt
 	trouble string
 	changed chan struct{} // is closed at the next change
 }
@@ -72,7 +74,7 @@ type Piece struct {
 }
 
 func newStory() *story {
-	return &story{texts: map[callKey]*text{}, ended: map[callKey]bool{}, changed: make(chan struct{})}
+	return &story{texts: map[callKey]*text{}, ended: map[callKey]bool{}, answers: trajectory.Answers{}, changed: make(chan struct{})}
 }
 
 func (s *story) listener() recorded.Listener {
@@ -92,6 +94,7 @@ func (s *story) begin(origin string, last uint64) {
 	if s.old = last; s.origin != origin {
 		s.origin, s.entries, s.bytes, s.last, s.lost, s.attempt, s.texts = origin, nil, 0, 0, 0, 0, map[callKey]*text{}
 		clear(s.ended)
+		clear(s.answers)
 	}
 	s.wake()
 }
@@ -113,7 +116,12 @@ func (s *story) add(n uint64, e *schema.Event) {
 		return
 	}
 	s.last = n
-	shown, size := entryOf(e)
+	if e.Attempt > s.attempt { // the open calls of earlier ones get no answer any more
+		s.attempt = e.Attempt
+		maps.DeleteFunc(s.texts, func(key callKey, _ *text) bool { return key.attempt < e.Attempt })
+		clear(s.answers)
+	}
+	shown, size := entryOf(e, s.answers)
 	if shown == nil {
 		return
 	}
@@ -125,11 +133,8 @@ func (s *story) add(n uint64, e *schema.Event) {
 		s.entries[0] = entry{}
 		s.entries = s.entries[1:]
 	}
-	if e.Attempt > s.attempt { // the open calls of earlier ones get no answer any more
-		s.attempt = e.Attempt
-		maps.DeleteFunc(s.texts, func(key callKey, _ *text) bool { return key.attempt < e.Attempt })
-	}
 	if e.LLM != nil {
+		s.answered(e)
 		key := callKey{e.Attempt, e.LLM.Number}
 		switch {
 		case e.LLM.Reply != nil || e.LLM.Fault != nil || e.LLM.MS > 0:
@@ -148,6 +153,17 @@ func (s *story) add(n uint64, e *schema.Event) {
 		clear(s.texts)
 	}
 	s.wake()
+}
+
+// answered remembers the answer of a call, which the agent sends back.
+func (s *story) answered(e *schema.Event) {
+	if e.LLM.Reply == nil || e.Attempt != s.attempt {
+		return
+	}
+	if len(s.answers) == maxEnded {
+		clear(s.answers)
+	}
+	s.answers.Add(e.LLM.Number, e.LLM.Reply.Message)
 }
 
 // piece adds a piece of the answer to an open call. Pieces may be heard before the event

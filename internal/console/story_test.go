@@ -151,12 +151,35 @@ func TestSmallMessagesTakeRoom(t *testing.T) {
 	}
 	e := call(1)
 	e.LLM.Call.Messages = messages
-	shown, size := entryOf(e)
+	shown, size := entryOf(e, nil)
 	if last := shown.Call.New[len(shown.Call.New)-1]; size < maxEntry || len(shown.Call.New) > maxEntry/turnSize+2 || last.Role != "more" || last.Cut < 100*len(tools) {
 		t.Errorf("got %d messages of %d bytes, the last one is %+v", len(shown.Call.New), size, last)
 	}
 	left := maxEntry
-	if got := turnOf(tools, &left); len(got.Tools) > maxEntry/turnSize {
+	if got := turnOf(tools, nil, &left); len(got.Tools) > maxEntry/turnSize {
 		t.Errorf("got %d tools", len(got.Tools))
+	}
+}
+
+// A page of a running rollout has each answer of the attempt once, too.
+func TestAnAnswerOfARunningRolloutIsShownOnce(t *testing.T) {
+	s := newStory()
+	s.begin("a", 0)
+	next := func(attempt, number int) *schema.Event {
+		return &schema.Event{Attempt: attempt, LLM: &schema.LLMEvent{Number: number, Call: &schema.Call{Tag: "agent", Messages: []json.RawMessage{[]byte(`{"role":"assistant","content":" whole"}`)}}}}
+	}
+	s.add(1, call(1))
+	s.add(2, answered(1))
+	s.add(3, next(1, 2))
+	s.add(4, next(2, 1))
+	p := s.after("", 0, map[callKey]progress{})
+	if len(p.entries) != 4 {
+		t.Fatalf("got %d entries", len(p.entries))
+	}
+	if m := p.entries[2].shown.Call.New[0]; m.Same != 1 || m.Text != "" {
+		t.Errorf("got %+v", m)
+	}
+	if m := p.entries[3].shown.Call.New[0]; m.Same != 0 || m.Text != " whole" {
+		t.Errorf("got %+v in the next attempt", m)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -123,6 +124,9 @@ func TestRolloutsOfJobsAreFound(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, &out)
 		}
+	}
+	if got := regexp.MustCompile(`(?m)^ *< assistant.*`).FindAllString(out.String(), -1); got != nil {
+		t.Errorf("answers that came back unchanged are written again: %q in\n%s", got, &out)
 	}
 	to := t.TempDir()
 	if names, err := list[0].Copy(t.Context(), to, []string{"agent/*.zst", "artifacts"}); err != nil || !slices.Contains(names, "agent/transcript.jsonl.zst") || !slices.Contains(names, "artifacts/out/a.txt") {

@@ -18,7 +18,7 @@ const shownText = 160 // characters of each message
 // Show writes a rollout as a tree for people. t is nil if there is no transcript;
 // it has messages if it was read with Options.Messages.
 func Show(w io.Writer, r *Rollout, t *trajectory.Rollout) {
-	s := shower{w: w, children: map[int][]*trajectory.Call{}}
+	s := shower{w: w, children: map[int][]*trajectory.Call{}, answers: trajectory.Answers{}}
 	s.head(r)
 	if t == nil {
 		s.line("", "no transcript: the agent made no model call, or has not ended")
@@ -50,6 +50,7 @@ func Show(w io.Writer, r *Rollout, t *trajectory.Rollout) {
 type shower struct {
 	w        io.Writer
 	children map[int][]*trajectory.Call // by the number of the parent
+	answers  trajectory.Answers         // that were written
 }
 
 // line writes a line of untrusted text.
@@ -129,14 +130,20 @@ func (s *shower) call(c *trajectory.Call, indent string) {
 		text += fmt.Sprintf(", %d trained (%s)", c.TrainedOn, c.Untrained)
 	}
 	s.line(indent, "%s, %d ms", text, c.MS)
-	for _, m := range c.Messages {
-		s.message(indent+"  < ", m)
+	for i, m := range c.Messages {
+		switch of := s.answers.Of(m); {
+		case of == 0:
+			s.message(indent+"  < ", m)
+		case i > 0 || of != c.Parent: // that of the call above is not named
+			s.line(indent+"  < ", "the answer of call %d, unchanged", of)
+		}
 	}
 	switch {
 	case c.Fault != nil:
 		s.line(indent+"  > ", "refused: %s", c.Fault.Message)
 	case c.Message != nil:
 		s.message(indent+"  > ", c.Message)
+		s.answers.Add(c.Number, c.Message)
 	}
 }
 

@@ -3,7 +3,7 @@ import { useEffect, useReducer, useState } from 'preact/hooks'
 import { Answer, type Question } from './answer'
 import { listen } from './feed'
 import { count, duration } from './format'
-import { Long, Message, type Turn } from './message'
+import { Long, Message, Turns, type Turn } from './message'
 import { Section } from './page'
 
 interface Entry {
@@ -64,9 +64,6 @@ interface Call extends Told {
 
 const maxLines = 500 // of the output of one source
 
-// sense is the part of an answer that the agent repeats in its next call.
-const sense = (t: Turn): string => JSON.stringify([t.text, t.tools?.map((u) => [u.name, u.arguments])])
-
 // story is what the events of the newest attempt tell.
 class Story {
 	attempt = 0
@@ -74,7 +71,6 @@ class Story {
 	calls = new Map<number, Call>()
 	waits = new Map<number, Wait>() // by the call; 0: of the rollout
 	output = new Map<string, { lines: string[]; left: number }>() // by the source
-	answers = new Set<string>() // that the page shows already
 	answered = 0 // when the last answer was given
 	ended = ''
 
@@ -97,9 +93,7 @@ class Story {
 		if (e.call) {
 			const known = this.calls.get(e.call.number)
 			const { new: added, ...rest } = e.call
-			const fresh = added?.filter((t) => t.role !== 'assistant' || !this.answers.has(sense(t)))
-			if (e.call.answer) this.answers.add(sense(e.call.answer))
-			this.calls.set(e.call.number, { at: e.at, ...known, ...rest, new: known?.new ?? fresh, role: known?.role ?? e.call.role, model: known?.model ?? e.call.model })
+			this.calls.set(e.call.number, { at: e.at, ...known, ...rest, new: known?.new ?? added, role: known?.role ?? e.call.role, model: known?.model ?? e.call.model })
 			if (e.call.ended) {
 				this.answered = e.at
 				this.waits.delete(e.call.number)
@@ -195,8 +189,8 @@ export function Live({ base, status, missing }: { base: string; status: string; 
 			{story.calls.size ? (
 				<Section title="Conversation">
 					{lost ? <p class="cut">Earlier events are left out: they were too many.</p> : null}
-					{[...story.calls.values()].map((c) => (
-						<LiveCall key={c.number} c={c} wait={story.waits.get(c.number)} now={now} runs={runs} />
+					{[...story.calls.values()].map((c, i, all) => (
+						<LiveCall key={c.number} c={c} above={all[i - 1]?.number} wait={story.waits.get(c.number)} now={now} runs={runs} />
 					))}
 				</Section>
 			) : !runs && missing ? (
@@ -242,13 +236,11 @@ function State({ story, status, now, asked }: { story: Story; status: string; no
 	)
 }
 
-function LiveCall({ c, wait, now, runs }: { c: Call; wait?: Wait; now: number; runs: boolean }) {
+function LiveCall({ c, above, wait, now, runs }: { c: Call; above?: number; wait?: Wait; now: number; runs: boolean }) {
 	const p = c.piece
 	return (
-		<article class="call" aria-label={'Call ' + c.number} data-open={!c.ended}>
-			{c.new?.map((t, i) => (
-				<Message key={i} turn={t} />
-			))}
+		<article id={'call-' + c.number} class="call" tabIndex={-1} aria-label={'Call ' + c.number} data-open={!c.ended}>
+			<Turns turns={c.new ?? []} above={above} />
 			<p class="about">
 				<b>call {c.number}</b>
 				{c.role ? ' · ' + c.role : ''}

@@ -10,7 +10,33 @@ export interface Turn {
 	reasoning?: string
 	tools?: { id: string; name: string; arguments: string }[]
 	for?: string
+	same?: number // the call whose answer it is, unchanged
 	cut?: number
+}
+
+// Turns are messages before a call. Of an answer that came back unchanged the page has the
+// text already; the one of the call above needs no line.
+export function Turns({ turns, above }: { turns: Turn[]; above?: number }) {
+	return (
+		<>
+			{turns.map((t, i) =>
+				!t.same ? (
+					<Message key={i} turn={t} />
+				) : i === 0 && t.same === above ? null : (
+					<p key={i} class="same">
+						the <button onClick={() => show('call-' + t.same)}>answer of call {t.same}</button>, unchanged
+					</p>
+				),
+			)}
+		</>
+	)
+}
+
+// show leads to a part of this page.
+export function show(id: string) {
+	const to = document.getElementById(id)
+	to?.scrollIntoView({ block: 'start' })
+	to?.focus({ preventScroll: true })
 }
 
 export function Message({ turn: t }: { turn: Turn }) {

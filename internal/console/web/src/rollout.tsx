@@ -1,14 +1,14 @@
 // The page of one rollout.
-import { useRef, useState } from 'preact/hooks'
+import { useState } from 'preact/hooks'
 import type { ComponentChildren } from 'preact'
 import { ChangedFiles } from './diff'
 import { count, duration, reward, time } from './format'
 import { Live } from './live'
-import { Message, type Turn } from './message'
+import { Message, Turns, type Turn } from './message'
 import { Link, Section, useLoaded, Values } from './page'
 import { groupPage, jobPage, type Row } from './rows'
 import { home, row } from './store'
-import { useRows } from './virtual'
+import { TokenView } from './tokens'
 
 interface Call {
 	number: number
@@ -51,13 +51,6 @@ interface Detail extends Omit<Row, 'calls'> {
 	live?: boolean // its events can be heard
 }
 
-interface TokenRow {
-	ids: number[]
-	mask: number[]
-	logprobs: number[]
-	calls: { call: number; start: number; end: number; trained: boolean; versions?: { version: string; start: number; end: number }[] }[]
-}
-
 export function Rollout({ id }: { id: string }) {
 	const now = row(id)
 	const base = '/api/rollouts/' + encodeURIComponent(id)
@@ -76,6 +69,7 @@ export function Rollout({ id }: { id: string }) {
 const over = ['done', 'failed', 'cancelled', 'dead']
 
 function Page({ d, base }: { d: Detail; base: string }) {
+	const [place, setPlace] = useState<Place | null>(null)
 	return (
 		<>
 			<h1 data-status={d.status}>
@@ -88,9 +82,9 @@ function Page({ d, base }: { d: Detail; base: string }) {
 			) : null}
 			<Facts d={d} />
 			<Phases d={d} />
-			{d.live && (d.missing || !over.includes(d.status)) ? <Live base={base} status={d.status} missing={d.missing} /> : <Conversation d={d} />}
+			{d.live && (d.missing || !over.includes(d.status)) ? <Live base={base} status={d.status} missing={d.missing} /> : <Conversation d={d} open={setPlace} />}
 			<ChangedFiles calls={d.calls} />
-			<Tokens d={d} base={base} />
+			<Tokens d={d} base={base} place={place} show={setPlace} />
 			<Files d={d} base={base} />
 			{d.commands.length ? (
 				<Section title="Commands">
@@ -161,23 +155,23 @@ function Phases({ d }: { d: Detail }) {
 	)
 }
 
-function Conversation({ d }: { d: Detail }) {
+function Conversation({ d, open }: { d: Detail; open: (place: Place) => void }) {
+	const row = (call: number) => d.rows.find((r) => r.calls.includes(call))
 	if (d.missing) return <Section title="Conversation"><p class="empty">{d.missing}</p></Section>
 	return (
 		<Section title="Conversation">
-			{d.calls.map((c) => (
-				<article key={c.number} class="call" aria-label={'Call ' + c.number}>
+			{d.calls.map((c, i) => (
+				<article key={c.number} id={'call-' + c.number} class="call" tabIndex={-1} aria-label={'Call ' + c.number}>
 					{c.break ? <p class="break">A new training row begins: {c.break}</p> : null}
-					{c.new.map((t, i) => (
-						<Message key={i} turn={t} />
-					))}
+					<Turns turns={c.new} above={d.calls[i - 1]?.number} />
 					<p class="about">
 						<b>call {c.number}</b> · {c.role}
 						{c.model ? ' · ' + c.model : ''} · {count(c.prompt)} + {count(c.completion)} tokens{c.ms ? ' · answered in ' + duration(c.ms) : ''}
 						{c.wait_ms ? ' · the agent took ' + duration(c.wait_ms) + ' before it' : ''}
 						{c.finish ? ' · ' + c.finish : ''}
 						{c.versions?.length ? ' · ' + c.versions.map((v) => v.version).join(', ') : ''}
-						{c.completion > c.trained ? ' · ' + (c.completion - c.trained) + ' not trained' + (c.untrained ? ': ' + c.untrained : '') : ''}
+						{c.completion > c.trained ? ' · ' + (c.completion - c.trained) + ' not trained' + (c.untrained ? ': ' + c.untrained : '') : ''}{' '}
+						{row(c.number) ? <button class="totokens" onClick={() => open({ row: row(c.number)!.row, call: c.number })}>Tokens</button> : null}
 					</p>
 					{c.fault ? <p class="fault">{c.fault}</p> : null}
 					{c.answer ? <Message turn={c.answer} /> : null}
@@ -187,29 +181,25 @@ function Conversation({ d }: { d: Detail }) {
 	)
 }
 
-// The class of a token's log-prob: lp0 is certain, lp9 is the least likely.
-function shade(p: number): string {
-	return 'lp' + Math.max(0, Math.min(9, Math.floor(-p * 2)))
+// A place of a training row: the answer of a call.
+interface Place {
+	row: number
+	call?: number
 }
 
-const across = 16
-
-function Tokens({ d, base }: { d: Detail; base: string }) {
-	const [at, set] = useState(0)
-	const [open, setOpen] = useState(false)
+function Tokens({ d, base, place, show }: { d: Detail; base: string; place: Place | null; show: (place: Place | null) => void }) {
 	if (d.rows.length === 0 && d.findings.length === 0) return null
-	const info = d.rows[at]
 	return (
 		<Section title="Training rows">
 			{d.tokens ? <p>{d.tokens}</p> : null}
 			<div class="rows">
 				{d.rows.map((r) => (
-					<button key={r.row} aria-pressed={open && at === r.row} onClick={() => (setOpen(!open || at !== r.row), set(r.row))}>
+					<button key={r.row} aria-pressed={place?.row === r.row} onClick={() => show(place?.row === r.row ? null : { row: r.row })}>
 						row {r.row}: {r.role}, {count(r.length)} tokens, {count(r.trained)} trained, calls {r.calls.join(' ')}
 					</button>
 				))}
 			</div>
-			{open && info ? <TokenView path={base + '/rows/' + info.row} /> : null}
+			{place ? <TokenView path={base + '/rows/' + place.row} place={place} /> : null}
 			{d.findings.length ? (
 				<ul class="notes">
 					{d.findings.map((f) => (
@@ -218,49 +208,6 @@ function Tokens({ d, base }: { d: Detail; base: string }) {
 				</ul>
 			) : null}
 		</Section>
-	)
-}
-
-function TokenView({ path }: { path: string }) {
-	const [r, error] = useLoaded<TokenRow>(path, '')
-	const scroll = useRef<HTMLDivElement>(null)
-	const lines = r ? Math.ceil(r.ids.length / across) : 0
-	const list = useRows(scroll, lines, 24)
-	const about = (i: number) => {
-		const c = r!.calls.find((c) => i >= c.start && i < c.end)
-		if (!r!.mask[i]) return c ? `token ${i}, id ${r!.ids[i]}: answer of call ${c.call}, not trained in this row` : `token ${i}, id ${r!.ids[i]}: context`
-		const version = c?.versions?.find((v) => i - c.start >= v.start && i - c.start < v.end)
-		return `token ${i}, id ${r!.ids[i]}: call ${c?.call}, log-prob ${r!.logprobs[i]!.toFixed(4)}${version ? ', ' + version.version : ''}`
-	}
-	return (
-		<>
-			{error ? <p class="alert" role="alert">{error}</p> : null}
-			<p class="legend">
-				<span class="token mask0">context</span> trained, by log-prob:
-				{[0, 1, 2, 4, 6, 9].map((n) => (
-					<span key={n} class={'token lp' + n}>
-						{n === 9 ? '≤ −4.5' : n === 0 ? '0' : '−' + n / 2}
-					</span>
-				))}
-			</p>
-			<div class="tokens" ref={scroll} tabIndex={0} role="group" aria-label="Tokens">
-				<div class="body" style={{ height: list.getTotalSize() + 'px' }}>
-					{list.getVirtualItems().map((v) => (
-						<div key={v.index} class="line" style={{ transform: `translateY(${v.start}px)` }}>
-							<span class="number">{v.index * across}</span>
-							{r?.ids.slice(v.index * across, (v.index + 1) * across).map((id, n) => {
-								const i = v.index * across + n
-								return (
-									<span key={i} class={'token ' + (r.mask[i] ? shade(r.logprobs[i]!) : 'mask0')} title={about(i)}>
-										{id}
-									</span>
-								)
-							})}
-						</div>
-					))}
-				</div>
-			</div>
-		</>
 	)
 }
 
