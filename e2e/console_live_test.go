@@ -102,7 +102,7 @@ func TestConsoleShowsARolloutLive(t *testing.T) {
 		t.Helper()
 		page.Shows(streamed + ` === document.querySelector('.streamed pre').textContent.replaceAll('streamed streamed', '') && ` + streamed + `.startsWith('<img') && ` + streamed + `.split(' streamed').length === 2`)
 		page.Shows(`document.querySelectorAll('.call').length === 1 && document.querySelectorAll('.call .message.user').length === 1 && [...document.querySelectorAll('.stage .name')].filter((e) => e.textContent === 'agent').length === 1`)
-		page.Shows(`document.title === 'turngate' && document.querySelectorAll('main img, main script').length === 0 && !document.body.textContent.includes('\u202e')`)
+		page.Shows(`document.title.endsWith(' · turngate') && document.querySelectorAll('main img, main script').length === 0 && !document.body.textContent.includes('\u202e')`)
 	}
 	shown()
 	page.Picture("live")
@@ -132,6 +132,6 @@ func TestConsoleShowsARolloutLive(t *testing.T) {
 	close(proceed)
 	page.Shows(`document.querySelector('h1 .reward').textContent === 'reward 1'`)
 	page.Shows(`document.querySelectorAll('.call .message').length === 5 && document.querySelector('.phase') !== null`)
-	page.Shows(`document.title === 'turngate' && document.querySelectorAll('main img, main script').length === 0`)
+	page.Shows(`document.title.endsWith(' · turngate') && document.querySelectorAll('main img, main script').length === 0`)
 	worker.stop(t) // before the server, without which it ends late
 }

@@ -57,7 +57,7 @@ func TestConsoleOfAnOperator(t *testing.T) {
 	open("Queue")
 	page.Shows(`document.querySelector('.letter[data-seq="1"]') !== null`)
 	page.Do(chromedp.Click(`.letter .open`))
-	page.Shows(`document.querySelector('.letterbody pre')?.textContent.startsWith('<img src=x') && document.querySelectorAll('main img').length === 0 && document.title === 'turngate'`)
+	page.Shows(`document.querySelector('.letterbody pre')?.textContent.startsWith('<img src=x') && document.querySelectorAll('main img').length === 0 && document.title.endsWith(' · turngate')`)
 	// A dead request that is requeued cannot be read again, so it comes back.
 	page.Do(chromedp.Click(`.letter input[type=checkbox]`), chromedp.Click(`.requeue`))
 	page.Shows(`document.querySelector('dialog[open]')?.textContent.startsWith('Put 1 dead request back')`)

@@ -68,7 +68,7 @@ func TestAPersonAnswersFromThePage(t *testing.T) {
 	narrow("answer")
 	page.Do(chromedp.Click(`.answer button[name=call]`))
 	page.Shows(`document.querySelector('.answer')?.getAttribute('aria-label') === 'Answer to call 2'`)
-	page.Shows(`[...document.querySelectorAll('.message.assistant .use pre')].some((e) => e.textContent.startsWith("echo 'Hello")) && document.title === 'turngate'`)
+	page.Shows(`[...document.querySelectorAll('.message.assistant .use pre')].some((e) => e.textContent.startsWith("echo 'Hello")) && document.title.endsWith(' · turngate')`)
 	t.Logf("from the first command of the README: its end after %v, a running rollout in the browser after %v, its first call answered after %v", ran, seen, time.Since(begin))
 
 	// A write needs the token of the session and the origin of the page.

@@ -1,9 +1,11 @@
 package trajectory
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -127,12 +129,30 @@ func image(url string) Part {
 		kind = "image/" + ext
 	}
 	if !slices.Contains([]string{"image/jpeg", "image/png", "image/gif", "image/webp"}, kind) {
-		if len(url) > 200 {
+		if strings.HasPrefix(url, "data:") {
+			url = fmt.Sprintf("%s, %d bytes", kind, len(url))
+		} else if len(url) > 200 {
 			url = url[:200] + "…"
 		}
 		return textPart("[image " + url + "]")
 	}
 	return Part{Type: "image", Source: &Source{kind, url}}
+}
+
+// dataURL is a URL that has data, such as a picture.
+var dataURL = regexp.MustCompile(`data:[\w.+-]+/[\w.+-]+(?:;[\w.+-]+=[\w.+-]+)*;base64,[A-Za-z0-9+/_-]{16,}={0,2}`)
+
+// WithoutData returns a text with the type and the size of data in the place of each URL that
+// has it.
+func WithoutData(text string) string {
+	if !strings.Contains(text, ";base64,") {
+		return text
+	}
+	return dataURL.ReplaceAllStringFunc(text, func(url string) string {
+		head, data, _ := strings.Cut(url, ",")
+		kind, _, _ := strings.Cut(strings.TrimPrefix(head, "data:"), ";")
+		return fmt.Sprintf("[%s, %d bytes]", kind, base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(data, "="))))
+	})
 }
 
 func audio(format, data string) Part {

@@ -58,7 +58,7 @@ func consoleCommand() *cobra.Command {
 				}
 				defer b.Close()
 				ready = connected(b)
-				c.Source, c.System = &console.Bus{System: recorded.On(b), URL: broker.ShownURL(nf.url), Trainer: trainer}, operate.On(b, trainer)
+				c.Source, c.System = &console.Bus{System: recorded.On(b), URL: broker.ShownURL(nf.url), Creds: nf.creds, Trainer: trainer}, operate.On(b, trainer)
 				if trainer != "" {
 					c.Play = playOf(nf, trainer, logger(cmd))
 				}

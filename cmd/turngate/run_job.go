@@ -250,7 +250,7 @@ func (f *runFlags) work(cmd *cobra.Command, w *jobs.Work) error {
 			return err
 		}
 	}
-	bus := &console.Bus{System: recorded.On(l.broker), URL: broker.ShownURL(f.nats.url), Trainer: f.name}
+	bus := &console.Bus{System: recorded.On(l.broker), URL: broker.ShownURL(f.nats.url), Creds: f.nats.creds, Trainer: f.name}
 	if l.watch != nil && f.console.address() != consoleOff {
 		ops, err := l.watch.dial(ctx, broker.RoleOps, broker.RoleOps, log)
 		if err != nil {

@@ -77,7 +77,7 @@ func upCommand(hurry <-chan struct{}) *cobra.Command {
 					noConsole(cmd.ErrOrStderr(), err)
 				} else {
 					defer b.Close()
-					defer cf.serve(ctx, cmd.ErrOrStderr(), console.Config{Source: &console.Bus{System: recorded.On(b), URL: srv.URL()}, System: operate.On(b, ""), Play: sf.play(srv, log), HTTP: m.http(), Log: log})()
+					defer cf.serve(ctx, cmd.ErrOrStderr(), console.Config{Source: &console.Bus{System: recorded.On(b), URL: srv.URL(), Creds: creds}, System: operate.On(b, ""), Play: sf.play(srv, log), HTTP: m.http(), Log: log})()
 				}
 			}
 			return wf.serve(ctx, b, process, who, hurry, m, log, func() {

@@ -114,9 +114,9 @@ func audit(log *zerolog.Logger, name string, by session, refused string, more fu
 	line.Str("refused", plain.Line(refused, maxFault)).Func(more).Msg("a write of the console was refused")
 }
 
-// policy lets pages load only this server's own files, and run no script of a page's
-// text.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+// policy lets pages load only this server's own files and the pictures that the data of pages
+// has, and run no script of a page's text.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
 // foreignWrite is the reason for which a write without the origin and the token is refused.
 const foreignWrite = "this is no write of a page of this console"

@@ -48,7 +48,7 @@ func TestHostileTextIsOnlyText(t *testing.T) {
 	s.trouble(fmt.Errorf("%s", text))
 	page.Shows(`document.querySelector('.body .row .task')?.textContent.startsWith('<img')`)
 	page.Shows(`document.querySelector('.alert')?.textContent.startsWith('<img')`)
-	page.Shows(`document.title === 'turngate' && document.querySelectorAll('main img, main script').length === 0 && !document.body.textContent.includes('\u202e') && document.documentElement.scrollWidth <= innerWidth`)
+	page.Shows(`document.title.endsWith(' · turngate') && document.querySelectorAll('main img, main script').length === 0 && !document.body.textContent.includes('\u202e') && document.documentElement.scrollWidth <= innerWidth`)
 }
 
 // A table of 100,000 rollouts is shown and scrolled; the times are printed.

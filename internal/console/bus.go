@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/jobs/recorded"
@@ -14,6 +16,7 @@ import (
 type Bus struct {
 	System *recorded.System
 	URL    string // of the server
+	Creds  string // the file of the connection's credentials, for commands
 	// Trainer is the trainer of the rollouts. Empty: all trainers; the connection then needs
 	// the rights of an operator.
 	Trainer string
@@ -30,8 +33,21 @@ func (b *Bus) Name() string {
 	return "trainer " + b.Trainer + " of " + b.URL
 }
 
-// Flags implements Source.
-func (b *Bus) Flags() string { return "--nats " + plain.Word(b.URL) + " --creds FILE" }
+// Flags implements Source. The file of a trainer's credentials is the one of this connection,
+// or lies beside it.
+func (b *Bus) Flags(trainer string) string {
+	creds := b.Creds
+	if b.Trainer == "" {
+		creds = filepath.Join(filepath.Dir(creds), "trainer-"+trainer+".nk")
+	}
+	if abs, err := filepath.Abs(creds); err == nil {
+		creds = abs
+	}
+	if _, err := os.Stat(creds); b.Creds == "" || err != nil {
+		creds = "trainer-" + trainer + ".nk"
+	}
+	return "--nats " + plain.Word(b.URL) + " --creds " + plain.Word(creds)
+}
 
 // Follow implements Source.
 func (b *Bus) Follow(ctx context.Context, show func(*recorded.Rollout), trouble func(error)) {
@@ -45,7 +61,7 @@ func (b *Bus) Follow(ctx context.Context, show func(*recorded.Rollout), trouble 
 // Files implements Source.
 func (b *Bus) Files() error {
 	if b.Trainer == "" {
-		return errors.New("the conversation and the files are for the trainer: start the console with its credentials")
+		return errors.New("the conversation and the files are for the trainer")
 	}
 	return nil
 }

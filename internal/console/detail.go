@@ -48,6 +48,7 @@ type Detail struct {
 	Findings []string  `json:"findings"`
 	Missing  string    `json:"missing,omitempty"` // the reason for which there are no calls
 	Live     bool      `json:"live,omitempty"`    // its events can be heard
+	Closed   string    `json:"closed,omitempty"`  // the reason for which there are no rows and files
 }
 
 // Phase is a stage of the rollout.
@@ -87,6 +88,7 @@ type Turn struct {
 	Text      string    `json:"text,omitempty"`
 	Reasoning string    `json:"reasoning,omitempty"`
 	Tools     []ToolUse `json:"tools,omitempty"`
+	Pictures  []Picture `json:"pictures,omitempty"`
 	For       string    `json:"for,omitempty"`  // the ToolUse that it answers
 	Same      int       `json:"same,omitempty"` // the call whose answer it is, unchanged; it has no texts then
 	Cut       int       `json:"cut,omitempty"`  // bytes of its texts that are left out
@@ -168,10 +170,16 @@ func (s *Server) detail(w http.ResponseWriter, r *http.Request) {
 	default:
 		d.addCalls(t)
 	}
+	flags := s.config.Source.Flags(found.ID.Trainer())
 	if s.config.Source.Files() == nil {
-		d.Commands = commands(found, s.config.Source.Flags())
 		d.Files = append(d.Files, found.Files()...)
 		slices.Sort(d.Files)
+	} else if found.Result != nil {
+		d.Closed = "Training rows and files are for the trainer " + cell(found.ID.Trainer()) + ". These commands show them with its credentials."
+		d.Commands = append(d.Commands, "turngate console "+flags)
+	}
+	if d.Closed != "" || s.config.Source.Files() == nil {
+		d.Commands = append(d.Commands, commands(found, t != nil || d.Closed != "" && found.Result.Transcript != "", flags)...)
 	}
 	writeJSON(w, d)
 }
@@ -313,6 +321,7 @@ func turnOf(raw json.RawMessage, known trajectory.Answers, left *int) Turn {
 	var t Turn
 	*left -= turnSize
 	take := func(text string) string {
+		text = trajectory.WithoutData(text)
 		out, cut := shown(text, min(maxShown, *left))
 		*left -= len(text) - cut
 		t.Cut += cut
@@ -328,6 +337,7 @@ func turnOf(raw json.RawMessage, known trajectory.Answers, left *int) Turn {
 		return t
 	}
 	t.Role, t.Text, t.Reasoning, t.For = cell(m.Role), take(m.Content), take(m.Reasoning), cell(m.ToolCallID)
+	t.Pictures = picturesOf(raw, left)
 	for _, u := range m.ToolCalls {
 		if *left -= turnSize + min(len(u.ID), maxCell) + min(len(u.Name), maxCell); *left <= 0 {
 			t.Cut += len(u.Arguments)
@@ -420,14 +430,26 @@ func fileName(name string) string {
 	return string(out)
 }
 
-// commands returns the commands that a user runs next on a rollout.
-func commands(r *recorded.Rollout, flags string) []string {
+// commands returns the commands that a user runs next on a rollout, which work for this one.
+func commands(r *recorded.Rollout, transcript bool, flags string) []string {
 	var out []string
-	for _, what := range []string{"show", "replay", "export --format atif", "logs"} {
-		if what == "replay" && r.Plan != nil && r.Plan.Harbor { // its agent is not turngate's
-			continue
+	for _, c := range []struct {
+		what  string
+		works bool
+	}{
+		{"show", true},
+		{"replay", transcript && r.Plan != nil && !r.Plan.Harbor}, // an agent of Harbor's is not turngate's
+		{"export --format atif", transcript},
+		{"logs", slices.ContainsFunc(r.Files(), isLog)},
+	} {
+		if c.works {
+			out = append(out, "turngate rollout "+c.what+" "+flags+" "+string(r.ID))
 		}
-		out = append(out, "turngate rollout "+what+" "+flags+" "+string(r.ID))
 	}
 	return out
+}
+
+// isLog tells whether `rollout logs` prints a file.
+func isLog(name string) bool {
+	return name == "agent.stdout.log" || name == "agent/agent.log" || name == "agent/oracle.txt"
 }

@@ -23,7 +23,7 @@ type Folder struct{ Dir string }
 func (f *Folder) Name() string { return f.Dir }
 
 // Flags implements Source.
-func (f *Folder) Flags() string {
+func (f *Folder) Flags(string) string {
 	dir := f.Dir
 	if abs, err := filepath.Abs(dir); err == nil && jobs.Is(dir) == nil { // the folder "." has a name, too
 		dir = filepath.Dir(abs)

@@ -67,7 +67,7 @@ func TestAFolderIsFollowed(t *testing.T) {
 		}
 	}
 	for _, of := range []string{filepath.Join(dir, "one"), filepath.Join(dir, "one") + "/"} {
-		if flags := (&console.Folder{Dir: of}).Flags(); flags != "--runs '"+dir+"'" {
+		if flags := (&console.Folder{Dir: of}).Flags("local"); flags != "--runs '"+dir+"'" {
 			t.Errorf("the rollouts of %s are found with %s", of, flags)
 		}
 	}

@@ -20,7 +20,7 @@ type Job struct {
 func (j *Job) Name() string { return j.Folder.Name() }
 
 // Flags implements Source. The folder remains after the end of the system.
-func (j *Job) Flags() string { return j.Folder.Flags() }
+func (j *Job) Flags(trainer string) string { return j.Folder.Flags(trainer) }
 
 // Files implements Source.
 func (j *Job) Files() error { return nil }

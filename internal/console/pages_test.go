@@ -195,7 +195,7 @@ func TestPagesOfJobs(t *testing.T) {
 	page.Shows(`document.querySelector('.tabs .count')?.textContent === '96'`)
 	safe := func(what string) {
 		t.Helper()
-		page.Shows(`document.title === 'turngate' && document.querySelectorAll('main img, main script').length === 0 && !document.body.textContent.includes('\u202e') && document.documentElement.scrollWidth <= innerWidth`)
+		page.Shows(`document.title.endsWith(' · turngate') && document.querySelectorAll('main img, main script').length === 0 && !document.body.textContent.includes('\u202e') && document.documentElement.scrollWidth <= innerWidth`)
 		page.Picture(what)
 		page.Do(chromedp.EmulateViewport(390, 800))
 		page.Shows(`innerWidth === 390 && document.documentElement.scrollWidth <= innerWidth`)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -106,7 +107,7 @@ func (s *Server) Run(ctx context.Context) error {
 	link := func() { s.config.Link("http://" + listener.Addr().String() + "/?token=" + door.link()) }
 	mux := s.routes(ctx)
 	srv := &http.Server{
-		Handler:           s.config.HTTP.Serve(mux, door.guard(mux, link)),
+		Handler:           s.config.HTTP.Serve(mux, door.guard(orNoPage(mux), link)),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    32 << 10,
@@ -156,6 +157,21 @@ func (s *Server) routes(ctx context.Context) *http.ServeMux {
 	mux.HandleFunc("POST /api/new", withPlayer(ctx, s, s.submit, s.played("run")))
 	mux.HandleFunc("POST /api/rollouts/{id}/calls/{call}/answer", withPlayer(ctx, s, s.reply, s.played("answer")))
 	return mux
+}
+
+// orNoPage answers requests for pages that there are not with a page that says so.
+func orNoPage(mux *http.ServeMux) http.Handler {
+	page := file("index.html", "text/html; charset=utf-8")
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, pattern := mux.Handler(r)
+		if pattern != "" || r.Method != http.MethodGet || strings.HasPrefix(r.URL.Path, "/api/") {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.WriteHeader(http.StatusNotFound)
+		page(w, r)
+	})
 }
 
 // writeJSON answers with a value. A browser that is gone does not get it.

@@ -38,7 +38,7 @@ func (m *memory) Files() error { return m.closed }
 
 func (m *memory) Runs() *console.Folder { return nil }
 
-func (m *memory) Flags() string { return "--runs x" }
+func (m *memory) Flags(string) string { return "--runs x" }
 
 func (m *memory) Follow(ctx context.Context, show func(*recorded.Rollout), trouble func(error)) {
 	for {

@@ -145,7 +145,7 @@ func (f *sharedFile) begin(job string) error {
 		sum := sha256.Sum256(data)
 		parts = append(parts, string(data), "'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'")
 	}
-	policy := "default-src 'none'; script-src " + parts[1] + "; style-src " + parts[3] + "; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+	policy := "default-src 'none'; script-src " + parts[1] + "; style-src " + parts[3] + "; img-src data:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 	start := "/job?" + url.Values{"job": {job}}.Encode()
 	return f.write(`<!doctype html>
 <html lang="en">

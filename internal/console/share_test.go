@@ -207,5 +207,5 @@ func TestASharedFileOpensFromTheDisk(t *testing.T) {
 	page.Do(chromedp.SendKeys(`input[name=agent], select[name=agent]`, "pi"))
 	page.Shows(`location.hash === '#/?agent=pi' && document.querySelector('.tabs .count').textContent === '24'`)
 	page.Do(chromedp.EmulateViewport(390, 800))
-	page.Shows(`document.documentElement.scrollWidth <= innerWidth && document.title === 'turngate' && document.querySelectorAll('main img, main script').length === 0`)
+	page.Shows(`document.documentElement.scrollWidth <= innerWidth && document.title.endsWith(' · turngate') && document.querySelectorAll('main img, main script').length === 0`)
 }

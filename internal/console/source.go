@@ -11,8 +11,9 @@ import (
 type Source interface {
 	// Name tells people where the rollouts are from.
 	Name() string
-	// Flags are those with which turngate's commands find the rollouts, as shell text.
-	Flags() string
+	// Flags are those with which turngate's commands find the rollouts of a trainer, as shell
+	// text.
+	Flags(trainer string) string
 	// Follow calls show for every rollout, and again after each change, until the context
 	// ends. trouble gets an error while rollouts cannot be read, and nil after it. Both
 	// are safe for concurrent use.

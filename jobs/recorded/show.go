@@ -151,9 +151,9 @@ func (s *shower) call(c *trajectory.Call, indent string) {
 func (s *shower) message(indent string, raw json.RawMessage) {
 	m := trajectory.ReadMessage(raw)
 	if m.Text != "" || len(m.Tools) == 0 {
-		s.line(indent, "%s: %s", m.Role, plain.Line(m.Text, shownText))
+		s.line(indent, "%s: %s", m.Role, plain.Line(trajectory.WithoutData(m.Text), shownText))
 	}
 	for _, t := range m.Tools {
-		s.line(indent, "%s calls %s %s", m.Role, t.Name, plain.Line(t.Arguments, shownText))
+		s.line(indent, "%s calls %s %s", m.Role, t.Name, plain.Line(trajectory.WithoutData(t.Arguments), shownText))
 	}
 }

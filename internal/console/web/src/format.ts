@@ -1,4 +1,5 @@
 // Values as people read them.
+import { signal } from '@preact/signals'
 
 export function count(n: number): string {
 	if (n < 10_000) return String(n)
@@ -20,11 +21,16 @@ export function duration(ms: number | undefined): string {
 	return Math.floor(m / 60) + ' h ' + (m % 60) + ' m'
 }
 
+// today is the day of this host, by which times have a date.
+export const today = signal(new Date().toDateString())
+setInterval(() => (today.value = new Date().toDateString()), 60_000)
+
 export function time(at: number | undefined): string {
 	if (!at) return ''
 	const d = new Date(at)
-	const day = d.toLocaleDateString(undefined, { month: 'short', day: 'numeric' })
-	return (d.toDateString() === new Date().toDateString() ? '' : day + ' ') + d.toLocaleTimeString(undefined, { hour12: false })
+	const year = today.value.endsWith(String(d.getFullYear())) ? undefined : 'numeric'
+	const day = d.toLocaleDateString(undefined, { month: 'short', day: 'numeric', year })
+	return (d.toDateString() === today.value ? '' : day + ' ') + d.toLocaleTimeString(undefined, { hour12: false })
 }
 
 // dollars shows a cost; a part of a cent has two digits.

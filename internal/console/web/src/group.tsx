@@ -1,8 +1,9 @@
 // The page of a group: its rollouts side by side.
+import type { ComponentChildren } from 'preact'
 import { useEffect, useState } from 'preact/hooks'
 import { count, duration, reward } from './format'
 import { Away, awayFor, load } from './load'
-import { Grid, Link, Section, useLoaded, Values } from './page'
+import { Grid, Id, Link, Section, useLoaded, useTitle, Values } from './page'
 import { rolloutPage, type Row } from './rows'
 import { filters, home, progress } from './store'
 
@@ -22,6 +23,7 @@ interface GroupOf {
 export function Group() {
 	const { trainer = '', group = '' } = filters.value
 	const [g, error] = useLoaded<GroupOf>('/api/group?' + new URLSearchParams({ trainer, group }), progress((r) => r.group === group && r.trainer === trainer))
+	useTitle('Group ' + (g?.task ?? group))
 	return (
 		<main class="page" tabIndex={-1}>
 			<p class="back">
@@ -35,8 +37,8 @@ export function Group() {
 
 function Page({ g }: { g: GroupOf }) {
 	const used = g.members.filter((m) => m.advantage !== null).length
-	const facts: [string, string][] = [
-		['Group', g.group],
+	const facts: [string, ComponentChildren][] = [
+		['Group', <Id text={g.group} />],
 		['Trainer', g.trainer],
 		['Rollouts', String(g.members.length)],
 		['To train on', String(used)],

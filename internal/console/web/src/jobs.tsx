@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks'
 import type { ComponentChildren } from 'preact'
 import { count, dollars, duration, plural, reward, time } from './format'
-import { Grid, Link, Section, useLoaded } from './page'
+import { Grid, Link, Section, useLoaded, useTitle } from './page'
 import { comparePage, groupPage, jobPage, rolloutPage, tablePage, type Row } from './rows'
 import { filters, go, progress } from './store'
 
@@ -95,6 +95,7 @@ function Loaded({ error, ready, children }: { error: string; ready: boolean; chi
 }
 
 export function Jobs() {
+	useTitle('Jobs')
 	const [list, error] = useJobs<{ jobs: JobInfo[]; trouble?: string }>('/api/jobs', () => true, (l) => l.jobs.some(open))
 	return (
 		<Loaded error={error || list?.trouble || ''} ready={list !== null}>
@@ -171,6 +172,7 @@ function Choose({ jobs, a, b }: { jobs: JobInfo[]; a: string; b: string }) {
 
 export function Job() {
 	const name = filters.value.job ?? ''
+	useTitle('Job ' + name)
 	const [j, error] = useJobs<JobOf>('/api/job?' + new URLSearchParams({ job: name }), (r) => r.job === name, open)
 	return (
 		<Loaded error={error} ready={j !== null}>
@@ -188,7 +190,7 @@ function JobView({ j }: { j: JobOf }) {
 			{j.stopped ? <p class="notes">{j.stopped}</p> : null}
 			<p>
 				{j.ended} of {j.trials} trials ended{j.ended < j.trials ? ', ' + (j.trials - j.ended) + ' are open' : ''}, begun {time(Date.parse(j.created_at))}.{' '}
-				<Link to={tablePage({ text: j.job })}>Their rollouts</Link>
+				<Link to={tablePage({ job: j.job })}>Their rollouts</Link>
 			</p>
 			<Section title="Agents and models">
 				<Grid name="Agents and models" head={['Agent', 'Model', 'Ended', 'Mean', '95 %', 'Pass@k', 'Calls', 'Tokens', 'Cost', 'Time', 'Faults']}>
@@ -258,7 +260,7 @@ function Causes({ title, list, job }: { title: string; list: Cause[]; job?: stri
 			<Grid name={title} head={['Code', 'Number', 'Stage', 'By', 'For example']}>
 				{list.map((c, i) => (
 					<tr key={i}>
-						<th scope="row">{job ? <Link to={tablePage({ text: job, fault: c.code })}>{c.code}</Link> : c.code}</th>
+						<th scope="row">{job ? <Link to={tablePage({ job, fault: c.code })}>{c.code}</Link> : c.code}</th>
 						<td class="number">{c.count}</td>
 						<td>{c.stage}</td>
 						<td>{c.who}</td>
@@ -341,6 +343,7 @@ interface ComparisonOf {
 
 export function Compare() {
 	const { a = '', b = '' } = filters.value
+	useTitle(a + ' → ' + b)
 	const [c, error] = useJobs<ComparisonOf>('/api/compare?' + new URLSearchParams({ a, b }), (r) => r.job === a || r.job === b, () => false)
 	const [all, setAll] = useState(false)
 	const shown = c?.tasks.filter((t) => all || t.kind !== 'same') ?? []

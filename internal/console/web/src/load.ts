@@ -10,6 +10,9 @@ export const shared = first !== ''
 // answer.
 export class Away extends Error {}
 
+// Over is the end of this browser's session, of which the head of the page tells.
+export class Over extends Error {}
+
 export const awayFor = 2000 // ms after which a page tries again
 
 export async function load<T>(path: string): Promise<T> {
@@ -19,6 +22,7 @@ export async function load<T>(path: string): Promise<T> {
 	})
 	if (answer.ok) return answer.json()
 	const text = (await answer.text()).trim()
+	if (answer.status === 401) throw new Over(text)
 	throw answer.status >= 500 ? new Away(text) : new Error(text)
 }
 

@@ -1,9 +1,11 @@
 import { render, type VNode } from 'preact'
+import { useEffect } from 'preact/hooks'
 import { Confirm } from './confirm'
 import { Group } from './group'
+import { free, inField } from './keys'
 import { Compare, Job, Jobs } from './jobs'
 import { New } from './new'
-import { Link } from './page'
+import { Link, useTitle } from './page'
 import { learnRights, rights } from './rights'
 import { Rollout } from './rollout'
 import { Rollouts } from './rollouts'
@@ -22,6 +24,18 @@ const pages: Record<string, () => VNode> = {
 	'/new': () => <New />,
 }
 
+function NoPage() {
+	useTitle('No page')
+	return (
+		<main class="page" tabIndex={-1}>
+			<h1>There is no page {path.value}</h1>
+			<p>
+				<Link to={home()}>The rollouts</Link>
+			</p>
+		</main>
+	)
+}
+
 // place is a link in the head of the page.
 const place = (at: string, path: string, name: string, to = path) => (
 	<Link to={to} aria-current={at === path ? 'page' : undefined}>
@@ -34,6 +48,9 @@ function App() {
 	const rollout = /^\/rollout\/([^/]+)$/.exec(at)?.[1]
 	const page = pages[at]
 	const reads = rights.value?.system && !rights.value.read
+	useEffect(() => { // so that keys scroll it
+		;(document.querySelector('.table, main') as HTMLElement | null)?.focus({ preventScroll: true })
+	}, [at])
 	return (
 		<>
 			<header>
@@ -62,20 +79,20 @@ function App() {
 			</header>
 			{link.value === 'over' ? <p class="alert" role="alert">The session has ended. Open the URL that turngate printed last.</p> : null}
 			{trouble.value ? <p class="alert" role="alert">{trouble.value}</p> : null}
-			{rollout !== undefined ? <Rollout key={rollout} id={rollout} /> : page ? page() : <Rollouts />}
+			{rollout !== undefined ? <Rollout key={rollout} id={rollout} /> : page ? page() : at === '/' ? <Rollouts /> : <NoPage />}
 			<Confirm />
 		</>
 	)
 }
 
 addEventListener('keydown', (e) => {
-	const typing = e.target instanceof HTMLInputElement || e.target instanceof HTMLSelectElement || e.target instanceof HTMLTextAreaElement
-	if (e.key === '/' && !typing) {
+	if (e.key === '/' && free(e)) {
 		document.getElementById('text')?.focus()
 		e.preventDefault()
-	} else if (e.key === 'Escape' && typing) {
-		;(document.querySelector('.table') as HTMLElement | null)?.focus()
-	} else if (e.key === 'Escape' && path.value !== '/') {
+	} else if (e.key === 'Escape' && inField(e)) {
+		if (path.value === '/') (document.querySelector('.table') as HTMLElement | null)?.focus()
+		else (e.target as HTMLElement).blur()
+	} else if (e.key === 'Escape' && free(e) && path.value !== '/') {
 		go(home())
 	}
 })

@@ -11,7 +11,15 @@ export interface Turn {
 	tools?: { id: string; name: string; arguments: string }[]
 	for?: string
 	same?: number // the call whose answer it is, unchanged
+	pictures?: Picture[]
 	cut?: number
+}
+
+interface Picture {
+	type: string
+	bytes?: number
+	data?: string // base64 of a PNG or JPEG
+	url?: string // of one that is not in the message
 }
 
 // Turns are messages before a call. Of an answer that came back unchanged the page has the
@@ -53,8 +61,23 @@ export function Message({ turn: t }: { turn: Turn }) {
 			{t.tools?.map((u, i) => (
 				<Use key={i} name={u.name} given={u.arguments} />
 			))}
+			{t.pictures?.map((p, i) => (
+				<PictureView key={i} picture={p} />
+			))}
 			{t.cut ? <p class="cut">{count(t.cut)} more bytes are in the transcript.</p> : null}
 		</div>
+	)
+}
+
+// PictureView shows a picture. Of another part, or one that there is no room for, it tells the
+// type and the size.
+function PictureView({ picture: p }: { picture: Picture }) {
+	const about = [p.type, p.bytes ? count(p.bytes) + ' bytes' : '', p.url].filter(Boolean).join(', ')
+	if (!p.data) return <p class="cut">{about}</p>
+	return (
+		<figure class="picture">
+			<img src={'data:' + p.type + ';base64,' + p.data} alt={about} title={about} />
+		</figure>
 	)
 }
 

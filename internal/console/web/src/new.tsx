@@ -1,7 +1,7 @@
 // The page that runs a rollout.
 import { useEffect, useState } from 'preact/hooks'
 import { awayFor } from './load'
-import { Section, useLoaded } from './page'
+import { Section, useLoaded, useTitle } from './page'
 import { send } from './rights'
 import { rolloutPage } from './rows'
 import { go } from './store'
@@ -20,6 +20,7 @@ const firstCheck = "grep -qx 'Hello, world!' hello.txt"
 const prefer = (known: string[], ...list: string[]) => list.find((v) => known.includes(v)) ?? known[0] ?? ''
 
 export function New() {
+	useTitle('Run a rollout')
 	const [turn, setTurn] = useState(0)
 	const [choices, error] = useLoaded<Choices>('/api/new', String(turn))
 	useEffect(() => {

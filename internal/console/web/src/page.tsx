@@ -1,7 +1,7 @@
 // Parts that pages have in common.
 import { useEffect, useState } from 'preact/hooks'
 import type { ComponentChildren } from 'preact'
-import { Away, awayFor, load } from './load'
+import { Away, awayFor, load, Over } from './load'
 import { follow, href } from './store'
 
 // useLoaded loads a value again when path or again change, and after an error that may be
@@ -20,7 +20,7 @@ export function useLoaded<T>(path: string, again: string): [T | null, string] {
 				setError('')
 			} catch (e) {
 				if (!current) return
-				setError((e as Error).message)
+				setError(e instanceof Over ? '' : (e as Error).message)
 				if (e instanceof Away) timer = window.setTimeout(next, awayFor)
 			}
 		}
@@ -31,6 +31,13 @@ export function useLoaded<T>(path: string, again: string): [T | null, string] {
 		}
 	}, [path, again])
 	return [value !== null && value.path === path ? value.value : null, error]
+}
+
+// useTitle names the tab.
+export function useTitle(title: string) {
+	useEffect(() => {
+		document.title = title + ' · turngate'
+	}, [title])
 }
 
 // Values lists names with their values; a name without a value is left out.
@@ -48,6 +55,9 @@ export function Values({ values }: { values: [string, ComponentChildren][] }) {
 		</dl>
 	)
 }
+
+// Id is an id, which does not break; a narrow page scrolls it.
+export const Id = ({ text }: { text: string }) => <span class="whole">{text}</span>
 
 export function Section({ title, children }: { title: string; children: ComponentChildren }) {
 	return (

@@ -5,8 +5,9 @@ import { ChangedFiles } from './diff'
 import { count, duration, reward, time } from './format'
 import { Live } from './live'
 import { Message, Turns, type Turn } from './message'
-import { Link, Section, useLoaded, Values } from './page'
+import { Id, Link, Section, useLoaded, useTitle, Values } from './page'
 import { groupPage, jobPage, type Row } from './rows'
+import { RolloutActions } from './selection'
 import { home, row } from './store'
 import { TokenView } from './tokens'
 
@@ -49,11 +50,13 @@ interface Detail extends Omit<Row, 'calls'> {
 	findings: string[]
 	missing?: string
 	live?: boolean // its events can be heard
+	closed?: string // the reason for which there are no rows and files
 }
 
 export function Rollout({ id }: { id: string }) {
 	const now = row(id)
 	const base = '/api/rollouts/' + encodeURIComponent(id)
+	useTitle([now?.task, id].filter(Boolean).join(' '))
 	const [d, error] = useLoaded<Detail>(base, JSON.stringify([now?.status, now?.attempt, now?.reward]))
 	return (
 		<main class="page" tabIndex={-1}>
@@ -80,12 +83,18 @@ function Page({ d, base }: { d: Detail; base: string }) {
 					<b>{d.fault}</b> {d.text} <small>{[d.stage, d.who].filter(Boolean).join(', ')}</small>
 				</p>
 			) : null}
+			<RolloutActions d={d} />
 			<Facts d={d} />
 			<Phases d={d} />
 			{d.live && (d.missing || !over.includes(d.status)) ? <Live base={base} status={d.status} missing={d.missing} /> : <Conversation d={d} open={setPlace} />}
 			<ChangedFiles calls={d.calls} />
 			<Tokens d={d} base={base} place={place} show={setPlace} />
 			<Files d={d} base={base} />
+			{d.closed ? (
+				<Section title="Training rows and files">
+					<p>{d.closed}</p>
+				</Section>
+			) : null}
 			{d.commands.length ? (
 				<Section title="Commands">
 					{d.commands.map((c) => (
@@ -100,13 +109,13 @@ function Page({ d, base }: { d: Detail; base: string }) {
 function Facts({ d }: { d: Detail }) {
 	const group = groupPage(d)
 	const facts: [string, ComponentChildren][] = [
-		['Rollout', d.id],
+		['Rollout', <Id text={d.id} />],
 		['Trainer', d.trainer],
-		['Group', group ? <Link to={group}>{d.group + ' · ' + d.index}</Link> : undefined],
-		['Job', d.job ? <Link to={jobPage(d.job)}>{d.job + ' / ' + (d.trial ?? '')}</Link> : undefined],
+		['Group', group ? <Link to={group}><Id text={d.group + ' · ' + d.index} /></Link> : undefined],
+		['Job', d.job ? <Link to={jobPage(d.job)}><Id text={d.job + ' / ' + (d.trial ?? '')} /></Link> : undefined],
 		['Agent', [d.agent, d.agent_version].filter(Boolean).join(' ')],
 		['Agent ended', d.exit],
-		['Worker', d.worker],
+		['Worker', d.worker ? <Id text={d.worker} /> : undefined],
 		['Attempt', d.attempt ? String(d.attempt) : undefined],
 		['Calls', d.calls.length ? String(d.calls.length) : undefined],
 		['Tokens', d.prompt ? count(d.prompt) + ' + ' + count(d.completion) : undefined],

@@ -1,10 +1,12 @@
 // The page with the table of rollouts.
-import { useEffect, useRef, useState } from 'preact/hooks'
+import { signal } from '@preact/signals'
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { count, duration, reward, time } from './format'
-import { Link } from './page'
-import { choices, groupPage, parts, rewardTest, rolloutPage, tabs, type Row } from './rows'
+import { presses, useKeys } from './keys'
+import { Link, useTitle } from './page'
+import { choices, groupPage, parts, rewardTest, rolloutPage, tabs, wrongFilters, type Row } from './rows'
 import { Actions, pickable, picked, toggle } from './selection'
-import { filters, go, listed, setFilters } from './store'
+import { filters, go, listed, plays, setFilters, source } from './store'
 import { useRows } from './virtual'
 
 const columns: { by: keyof Row; title: string; kind?: string; cell: (r: Row) => string }[] = [
@@ -22,6 +24,25 @@ const columns: { by: keyof Row; title: string; kind?: string; cell: (r: Row) => 
 	{ by: 'id', title: 'Rollout', cell: (r) => r.id },
 ]
 
+const letter = 8.8 // width of a character in pixels, mostly less
+const most = 22 // characters of a column without more room
+const looked = 300 // rows whose cells decide the widths
+
+// widthsOf are the widths of the columns: each has that of its longest cell, and less only
+// for a long one. The room that is left goes to texts.
+function widthsOf(rows: Row[], picks: boolean): { '--columns': string; '--least': string } {
+	let least = picks ? 28 : 0
+	const tracks = picks ? ['28px'] : []
+	for (const c of columns) {
+		let longest = c.title.length + 2
+		for (const r of rows.slice(0, looked)) longest = Math.max(longest, c.cell(r).length)
+		const px = Math.ceil(Math.min(longest, most) * letter + 12)
+		least += px
+		tracks.push(c.kind === 'number' ? px + 'px' : `minmax(${px}px, ${longest}fr)`)
+	}
+	return { '--columns': tracks.join(' '), '--least': least + 'px' }
+}
+
 const narrow = matchMedia('(max-width: 760px)')
 
 function useNarrow(): boolean {
@@ -37,6 +58,7 @@ function useNarrow(): boolean {
 export function Rollouts() {
 	const f = filters.value
 	const { rows, counts, values, known } = listed.value
+	useTitle(source.value ? 'Rollouts of ' + source.value : 'Rollouts')
 	return (
 		<main>
 			<nav class="tabs" aria-label="Status">
@@ -62,6 +84,7 @@ function Filters({ values }: { values: Map<string, string[]> }) {
 	const f = filters.value
 	const [open, setOpen] = useState(false)
 	const set = (name: string) => (e: Event) => setFilters({ [name]: (e.target as HTMLInputElement).value })
+	const wrong = wrongFilters(f)
 	const used = [...choices, ...parts, 'reward'].filter((name) => f[name]).length
 	return (
 		<form class="filters" role="search" onSubmit={(e) => e.preventDefault()}>
@@ -70,7 +93,7 @@ function Filters({ values }: { values: Map<string, string[]> }) {
 				Filters{used ? ' · ' + used : ''}
 			</button>
 			<div class={open ? 'fields open' : 'fields'}>
-				{choices.map((name) => (
+				{choices.map((name) => name === 'job' && !values.get(name)?.length && !f[name] ? null : (
 					<label key={name}>
 						{name}
 						<select name={name} value={f[name] ?? ''} onChange={set(name)}>
@@ -94,21 +117,30 @@ function Filters({ values }: { values: Map<string, string[]> }) {
 					<input name="reward" placeholder=">=0.5, none" value={f.reward ?? ''} aria-invalid={!!f.reward && !rewardTest(f.reward)} onInput={set('reward')} />
 				</label>
 				{used || f.text ? (
-					<button type="button" onClick={() => setFilters({ text: '', reward: '', task: '', group: '', trainer: '', agent: '', worker: '', fault: '' }, true)}>
+					<button type="button" onClick={() => setFilters({ text: '', reward: '', task: '', group: '', trainer: '', agent: '', worker: '', fault: '', job: '' }, true)}>
 						Clear
 					</button>
 				) : null}
 			</div>
+			{wrong.map((w) => (
+				<p key={w} class="fault" role="alert">
+					{w}
+				</p>
+			))}
 		</form>
 	)
 }
 
+const current = signal('') // the rollout that the keyboard is at, also while its page is open
+
 function Table({ rows, known }: { rows: Row[]; known: number }) {
 	const scroll = useRef<HTMLDivElement>(null)
-	const [at, setAt] = useState('') // the rollout that the keyboard is at
+	const at = current.value
+	const setAt = (id: string) => (current.value = id)
 	const cards = useNarrow()
 	const picks = pickable()
 	const list = useRows(scroll, rows.length, cards ? 64 : 32)
+	const widths = useMemo(() => widthsOf(rows, picks), [rows, picks])
 	const sort = filters.value.sort ?? '-started'
 	const open = (r: Row) => go(rolloutPage(r.id))
 	const move = (by: number) => {
@@ -123,26 +155,34 @@ function Table({ rows, known }: { rows: Row[]; known: number }) {
 		const page = Math.max(1, Math.floor((scroll.current?.clientHeight ?? 0) / 32) - 1)
 		const steps: Record<string, number> = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page, Home: -rows.length, End: rows.length }
 		const step = steps[e.key]
-		if (e.ctrlKey || e.metaKey || e.altKey) return
-		if (step !== undefined) move(step)
+		if (step !== undefined) {
+			move(step)
+			scroll.current?.focus() // a button that had the focus gets no Enter
+		}
 		else if (e.key === 'Enter' || e.key === 'g') {
 			const r = rows.find((r) => r.id === at)
+			if (e.key === 'Enter' && presses(e)) return
 			if (r && e.key === 'Enter') open(r)
 			else if (r?.group) go(groupPage(r))
 		} else if (e.key === 'x' && picks && at) toggle(at)
 		else return
 		e.preventDefault()
 	}
+	useKeys(onKey)
+	useEffect(() => { // the table is back, at the rollout that was read
+		const now = rows.findIndex((r) => r.id === at)
+		if (now >= 0) list.scrollToIndex(now, { align: 'auto' })
+	}, [])
 	return (
 		<div
 			class={picks ? 'table picks' : 'table'}
 			ref={scroll}
+			style={widths}
 			tabIndex={0}
 			role="grid"
 			aria-label="Rollouts"
 			aria-rowcount={rows.length + 1}
 			aria-activedescendant={at ? 'r-' + at : undefined}
-			onKeyDown={onKey}
 		>
 			<div class="row head" role="row" aria-rowindex={1}>
 				{picks ? <div role="columnheader" class="pick" aria-label="Selected" /> : null}
@@ -193,7 +233,11 @@ function Table({ rows, known }: { rows: Row[]; known: number }) {
 					)
 				})}
 			</div>
-			{rows.length === 0 ? <p class="empty">{known === 0 ? 'There are no rollouts yet. They appear here as soon as one is submitted.' : 'No rollout matches the filters.'}</p> : null}
+			{rows.length === 0 ? (
+				<p class="empty">
+					{known > 0 ? 'No rollout matches the filters.' : 'There are no rollouts yet. They appear here as soon as one is submitted.'} {known === 0 && plays.value ? <Link to="/new">Run a rollout</Link> : null}
+				</p>
+			) : null}
 		</div>
 	)
 }

@@ -40,7 +40,7 @@ export const tabs: { name: string; title: string; statuses: string[] }[] = [
 
 // Filters by the name of their URL parameter. Those of choices need the whole value, the
 // others a part of it.
-export const choices = ['trainer', 'agent', 'worker', 'fault'] as const
+export const choices = ['trainer', 'agent', 'worker', 'fault', 'job'] as const
 export const parts = ['task', 'group'] as const
 
 export type Filters = Record<string, string>
@@ -104,7 +104,22 @@ export function matcher(f: Filters): (r: Row) => boolean {
 	return (r) => tests.every((t) => t(r))
 }
 
+// wrongFilters tells what filters of the address are not valid, and what is.
+export function wrongFilters(f: Filters): string[] {
+	const out: string[] = []
+	if (f.reward && !rewardTest(f.reward)) out.push(`reward ${f.reward}: want a number with or without a comparison, such as 1, >=0.5 or !=0, or none`)
+	if (f.status && !tabs.some((t) => t.name === f.status)) out.push(`status ${f.status}: want one of ${tabs.flatMap((t) => t.name || []).join(', ')}`)
+	if (f.sort && !columns.includes(f.sort.replace(/^-/, '') as Column)) out.push(`sort ${f.sort}: want one of ${columns.join(', ')}, with a - before it to begin with the largest`)
+	for (const name of Object.keys(f)) {
+		if (!['text', 'reward', 'status', 'sort', ...choices, ...parts].includes(name)) out.push(`${name}: there is no such filter; want text, reward, status, sort, ${[...choices, ...parts].join(', ')}`)
+	}
+	return out
+}
+
 export type Column = keyof Row
+
+// columns are those of the table.
+export const columns: Column[] = ['status', 'task', 'agent', 'reward', 'fault', 'calls', 'completion', 'ms', 'started', 'worker', 'group', 'id']
 
 // compare orders rows by a column, downwards with a minus before its name; rows without
 // a value are last.

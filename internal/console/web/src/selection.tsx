@@ -16,9 +16,27 @@ export function toggle(id: string) {
 // pickable tells whether rows can be selected: there is something to do with them.
 export const pickable = (): boolean => rights.value?.role === 'operator' && (!rights.value.cancel || !rights.value.retry)
 
-const ends = (r: Row) => r.status === 'queued' || r.status === 'running'
+const ends = (r: Pick<Row, 'status'>) => r.status === 'queued' || r.status === 'running'
 // A trial of a job is run again by its job.
-const ended = (r: Row) => !r.job && ['done', 'failed', 'dead', 'cancelled'].includes(r.status)
+const ended = (r: Pick<Row, 'status' | 'job'>) => !r.job && ['done', 'failed', 'dead', 'cancelled'].includes(r.status)
+
+// RolloutActions act on the rollout of a page.
+export function RolloutActions({ d }: { d: Pick<Row, 'id' | 'status' | 'job'> }) {
+	const r = rights.value
+	if (!r?.system || r.role !== 'operator') return null
+	const offer = (what: 'cancel' | 'retry', verb: string, done: string) =>
+		r[what] ? null : (
+			<button class={what} onClick={() => ask({ text: verb + ' ' + d.id + '?', yes: verb, does: () => act(what, 'ids', [d.id]), done: (o) => done + ' ' + plural(o.done, 'rollout') })}>
+				{verb}
+			</button>
+		)
+	return (
+		<p class="actions" role="group" aria-label="Actions">
+			{ends(d) ? offer('cancel', 'Cancel', 'Asked the workers to end') : null}
+			{ended(d) ? offer('retry', 'Retry', 'Submitted again') : null}
+		</p>
+	)
+}
 
 // Actions act on the selected ones of the rows, or on all of them if none is selected.
 export function Actions({ rows }: { rows: Row[] }) {

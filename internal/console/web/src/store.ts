@@ -98,7 +98,7 @@ export const listed = computed<Listed>(() => {
 	const test = matcher(f)
 	const tab = tabs.find((t) => t.name === (f.status ?? '')) ?? tabs[0]!
 	const byStatus = new Map<string, number>()
-	const sets = { trainer: new Set<string>(), agent: new Set<string>(), worker: new Set<string>(), fault: new Set<string>() }
+	const sets = { trainer: new Set<string>(), agent: new Set<string>(), worker: new Set<string>(), fault: new Set<string>(), job: new Set<string>() }
 	const out: Row[] = []
 	let all = 0
 	for (const r of rows.values()) {

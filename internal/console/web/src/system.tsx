@@ -5,7 +5,7 @@ import type { ComponentChildren } from 'preact'
 import { ask } from './confirm'
 import { duration, plural, time } from './format'
 import { load } from './load'
-import { Grid, Link, Section, useLoaded, Values } from './page'
+import { Grid, Link, Section, useLoaded, useTitle, Values } from './page'
 import { act, rights } from './rights'
 import { rolloutPage } from './rows'
 import { refused } from './store'
@@ -44,6 +44,7 @@ function useFresh<T>(path: string): { value: T | null; error: string; again: () 
 
 function Frame({ title, error, children }: { title: string; error: string; children: ComponentChildren }) {
 	const r = rights.value
+	useTitle(title)
 	return (
 		<main class="page" tabIndex={-1}>
 			<h1>{title}</h1>
