@@ -1,6 +1,7 @@
 // The page of a group: its rollouts side by side.
 import type { ComponentChildren } from 'preact'
 import { useEffect, useState } from 'preact/hooks'
+import { Rewards } from './charts'
 import { count, duration, reward } from './format'
 import { Away, awayFor, load } from './load'
 import { Grid, Id, Link, Section, useLoaded, useTitle, Values } from './page'
@@ -51,54 +52,9 @@ function Page({ g }: { g: GroupOf }) {
 			{g.members.length === 0 ? <p class="empty">No rollout of this group is known here.</p> : null}
 			<Values values={facts} />
 			{used > 1 && g.deviation === 0 ? <p class="notes">All rewards are the same, so the group trains nothing.</p> : null}
-			<Rewards members={g.members} mean={g.mean} />
+			<Rewards rewards={g.members.map((m) => m.reward)} mean={g.mean} />
 			<Members g={g} />
 		</>
-	)
-}
-
-// Rewards shows the number of rollouts by reward.
-function Rewards({ members, mean }: { members: Member[]; mean: number | null }) {
-	const known = members.flatMap((m) => (m.reward === null ? [] : [m.reward]))
-	if (known.length === 0) return null
-	const low = Math.min(0, ...known)
-	const high = Math.max(1, ...known)
-	const bins = 20
-	const heights = new Array<number>(bins).fill(0)
-	for (const r of known) {
-		const at = Math.min(bins - 1, Math.floor(((r - low) / (high - low)) * bins))
-		heights[at] = heights[at]! + 1
-	}
-	const most = Math.max(...heights)
-	const x = (r: number) => ((r - low) / (high - low)) * 400
-	const unknown = members.length - known.length
-	return (
-		<Section title="Rewards">
-			<svg class="plot" viewBox="0 0 420 130" role="img" aria-label={`${known.length} rewards from ${reward(Math.min(...known))} to ${reward(Math.max(...known))}`}>
-				<g transform="translate(10 14)">
-					{heights.map((n, i) =>
-						n ? (
-							<g key={i} class="bin">
-								<title>{`${n} of ${known.length}: from ${reward(low + ((high - low) * i) / bins)} to ${reward(low + ((high - low) * (i + 1)) / bins)}`}</title>
-								<rect x={(i * 400) / bins + 1} y={90 - (90 * n) / most} width={400 / bins - 2} height={(90 * n) / most} />
-								<text x={((i + 0.5) * 400) / bins} y={86 - (90 * n) / most}>
-									{n}
-								</text>
-							</g>
-						) : null,
-					)}
-					<line class="axis" x1={0} x2={400} y1={90} y2={90} />
-					{mean === null ? null : <line class="mean" x1={x(mean)} x2={x(mean)} y1={-4} y2={94} />}
-					<text x={4} y={106}>
-						{reward(low)}
-					</text>
-					<text x={394} y={106}>
-						{reward(high)}
-					</text>
-				</g>
-			</svg>
-			{unknown ? <p class="about">{unknown} without a known reward</p> : null}
-		</Section>
 	)
 }
 

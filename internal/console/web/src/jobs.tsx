@@ -1,10 +1,11 @@
 // The pages of jobs: the list, one job as a matrix, two jobs compared.
 import { useEffect, useRef, useState } from 'preact/hooks'
 import type { ComponentChildren } from 'preact'
+import { Bar, Passes, Rewards } from './charts'
 import { count, dollars, duration, plural, reward, time } from './format'
 import { Grid, Link, Section, useLoaded, useTitle } from './page'
 import { comparePage, groupPage, jobPage, rolloutPage, tablePage, type Row } from './rows'
-import { filters, go, progress } from './store'
+import { filters, go, progress, rewardsOf } from './store'
 
 interface Cause {
 	stage?: string
@@ -203,7 +204,9 @@ function JobView({ j }: { j: JobOf }) {
 							</td>
 							<td class={'number ' + share(c.mean)}>{known(c.mean)}</td>
 							<td class="number">{c.interval ? reward(c.interval[0]) + ' to ' + reward(c.interval[1]) : '-'}</td>
-							<td class="pass">{passes(c)}</td>
+							<td class="pass">
+								<Passes at={c.pass_at} />
+							</td>
 							<td class="number">{count(c.calls)}</td>
 							<td class="number" title={c.prompt_tokens + ' + ' + c.completion_tokens}>
 								{count(c.prompt_tokens)} + {count(c.completion_tokens)}
@@ -216,6 +219,8 @@ function JobView({ j }: { j: JobOf }) {
 				</Grid>
 			</Section>
 			<Pareto list={j.variants} />
+			<Rewards rewards={rewardsOf(j.job)} mean={j.mean} />
+			<Spent tasks={j.tasks} />
 			<Section title="Tasks">
 				<Grid name="Tasks" head={['Task', ...j.variants.map(label)]}>
 					{j.tasks.map((t) => (
@@ -243,6 +248,42 @@ function JobView({ j }: { j: JobOf }) {
 			<Causes title="Faults" list={j.errors ?? []} job={j.job} />
 			<Causes title="Faults after which trials ran again" list={j.retries} />
 		</>
+	)
+}
+
+const longest = 40 // tasks of Spent
+
+// Spent shows the tokens and the time of the tasks that took the most.
+function Spent({ tasks }: { tasks: JobOf['tasks'] }) {
+	const list = tasks
+		.map((t) => {
+			const ended = t.variants.reduce((n, c) => n + c.ended, 0) || 1
+			const sum = (of: (c: Cell) => number) => t.variants.reduce((n, c) => n + of(c), 0) / ended
+			return { ...t, tokens: sum((c) => c.prompt_tokens + c.completion_tokens), seconds: sum((c) => c.seconds) }
+		})
+		.sort((a, b) => b.tokens - a.tokens || b.seconds - a.seconds)
+	const tokens = Math.max(0, ...list.map((t) => t.tokens))
+	const seconds = Math.max(0, ...list.map((t) => t.seconds))
+	if (tokens === 0 && seconds === 0) return null
+	return (
+		<Section title="Tokens and time of a rollout, by task">
+			<Grid name="Tokens and time by task" head={['Task', 'Tokens', 'Time']}>
+				{list.slice(0, longest).map((t) => (
+					<tr key={t.dir}>
+						<th scope="row" class="text">
+							{t.task}
+						</th>
+						<td>
+							<Bar value={t.tokens} most={tokens} text={count(Math.round(t.tokens))} />
+						</td>
+						<td>
+							<Bar value={t.seconds} most={seconds} text={duration(Math.round(t.seconds * 1000))} />
+						</td>
+					</tr>
+				))}
+			</Grid>
+			{list.length > longest ? <p class="about">The {longest} tasks with the most tokens of {list.length}.</p> : null}
+		</Section>
 	)
 }
 
@@ -346,12 +387,15 @@ export function Compare() {
 	useTitle(a + ' → ' + b)
 	const [c, error] = useJobs<ComparisonOf>('/api/compare?' + new URLSearchParams({ a, b }), (r) => r.job === a || r.job === b, () => false)
 	const [all, setAll] = useState(false)
+	const [one] = useJobs<JobOf>('/api/job?' + new URLSearchParams({ job: a }), (r) => r.job === a, open)
+	const [two] = useJobs<JobOf>('/api/job?' + new URLSearchParams({ job: b }), (r) => r.job === b, open)
 	const shown = c?.tasks.filter((t) => all || t.kind !== 'same') ?? []
 	return (
 		<Loaded error={error} ready={c !== null}>
 			<h1>
 				<Link to={jobPage(a)}>{a}</Link> → <Link to={jobPage(b)}>{b}</Link>
 			</h1>
+			{one && two ? <Both one={one} two={two} /> : null}
 			<p>
 				{Object.entries(c?.counts ?? {})
 					.map(([kind, n]) => n + ' ' + kind)
@@ -379,6 +423,42 @@ export function Compare() {
 			)}
 			{c?.more ? <p class="empty">{c.more} more tasks are in `turngate job diff -o json`.</p> : null}
 		</Loaded>
+	)
+}
+
+// Both shows the figures of two jobs side by side.
+function Both({ one, two }: { one: JobOf; two: JobOf }) {
+	const tokens = (j: JobOf) => j.prompt_tokens + j.completion_tokens
+	const figures: [string, (j: JobOf) => number | null, (n: number) => string][] = [
+		['Mean reward', (j) => j.mean, reward],
+		['Cost', (j) => j.cost_usd, dollars],
+		['Tokens', tokens, count],
+		['Time', (j) => j.seconds, (n) => duration(Math.round(n * 1000))],
+		['Ended', (j) => j.ended, String],
+		['Faults', faults, String],
+	]
+	return (
+		<Section title="Side by side">
+			<Grid name="Side by side" head={['', one.job, two.job]}>
+				{figures.map(([name, of, text]) => {
+					const values = [of(one), of(two)]
+					const most = Math.max(...values.map((v) => v ?? 0))
+					return (
+						<tr key={name}>
+							<th scope="row">{name}</th>
+							{values.map((v, i) => (
+								<td key={i}>{v === null ? '-' : <Bar value={Math.max(0, v)} most={most} text={text(v)} />}</td>
+							))}
+						</tr>
+					)
+				})}
+			</Grid>
+			<div class="pair">
+				{[one, two].map((j, i) => (
+					<Rewards key={i} title={'Rewards of ' + j.job} rewards={rewardsOf(j.job)} mean={j.mean} />
+				))}
+			</div>
+		</Section>
 	)
 }
 

@@ -73,6 +73,12 @@ export function progress(test: (r: Row) => boolean): string {
 	return count + '.' + last
 }
 
+// rewardsOf are the rewards of a job's rollouts that have ended; null: not known.
+export function rewardsOf(job: string): (number | null)[] {
+	void version.value
+	return [...rows.values()].filter((r) => r.job === job && r.status !== 'open' && r.status !== 'queued' && r.status !== 'running').map((r) => r.reward)
+}
+
 // refused counts the answers of a trainer that workers refused, and all of its calls.
 export function refused(trainer: string): { refused: number; calls: number } {
 	void version.value
