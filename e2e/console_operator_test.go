@@ -116,6 +116,14 @@ func TestConsoleOfAnOperator(t *testing.T) {
 	page.Do(chromedp.Click(`.confirm .yes`))
 	page.Shows(`document.querySelector('.outcome')?.textContent.startsWith('Submitted again 2 rollouts') && document.querySelectorAll('.body .row').length === 4`)
 
+	// The page of a rollout that waits or runs cancels it, and then submits it again.
+	page.Do(chromedp.Click(`.body .row:is([data-status="running"], [data-status="queued"]) .task a`, chromedp.ByQuery))
+	page.Shows(`document.querySelector('main .actions .cancel') !== null`)
+	page.Do(chromedp.Click(`main .actions .cancel`))
+	page.Shows(`document.querySelector('dialog[open] p')?.textContent.startsWith('Cancel local-')`)
+	page.Do(chromedp.Click(`.confirm .yes`))
+	page.Shows(`document.querySelector('h1')?.dataset.status === 'cancelled' && document.querySelector('main .actions .retry') !== null && document.querySelector('main .actions .cancel') === null`)
+
 	// A watcher gets the reason in place of the buttons.
 	page.Do(chromedp.Navigate(console(t, "--nats", url, "--creds", creds("ops.nk"))))
 	page.Shows(`document.querySelector('.rolename')?.textContent === 'viewer' && document.querySelector('.actions')?.textContent.includes('no right') && document.querySelector('.actions button, .pick') === null`)

@@ -44,6 +44,7 @@ func TestAPersonAnswersFromThePage(t *testing.T) {
 	link := consoleURL.FindStringSubmatch(up.err.String())[1]
 	page.Do(chromedp.Navigate(link))
 	page.Shows(`document.querySelector('.places a[href="/new"]') !== null`)
+	page.Shows(`document.querySelector('.empty a[href="/new"]')?.textContent === 'Run a rollout'`)
 	page.Do(chromedp.Click(`.places a[href="/new"]`))
 	page.Shows(`document.querySelector('select[name=agent]')?.value === 'mini' && document.querySelector('select[name=sandbox]').value === 'local'`)
 	narrow := func(name string) {

@@ -93,6 +93,7 @@ func TestConsoleShowsRunningRollouts(t *testing.T) {
 		page.Shows(`[...document.querySelectorAll('.phase .name')].some((e) => e.textContent === 'agent')`)
 		if role == "ops.nk" {
 			page.Shows(`document.querySelectorAll('.call').length === 2 && document.querySelector('.use pre').textContent.startsWith("echo 'Hello") && document.querySelectorAll('.rows, .files').length === 0`)
+			page.Shows(`document.querySelector('[aria-label="Training rows and files"]')?.textContent.includes('for the trainer local') && /^turngate console --nats .*trainer-local.nk'$/.test(document.querySelector('.command code').textContent)`)
 		} else {
 			page.Shows(`document.querySelectorAll('.call').length === 2 && document.querySelector('.use pre').textContent.startsWith("echo 'Hello")`)
 			page.Shows(`document.querySelector('.rows button').textContent.includes('2 trained') || document.querySelectorAll('.rows button').length === 2`)

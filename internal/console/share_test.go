@@ -189,6 +189,7 @@ func TestASharedFileOpensFromTheDisk(t *testing.T) {
 	page.Do(chromedp.Navigate("file://" + file))
 	page.Shows(`document.querySelector('.link.shared') !== null && document.querySelector('h1')?.textContent.startsWith('first')`)
 	page.Shows(`document.querySelector('[aria-label="Agents and models"] tbody').rows.length === 4`)
+	page.Shows(`document.querySelectorAll('.curve').length === 4 && document.querySelectorAll('[aria-label="Rewards"] .bin').length === 2 && document.querySelectorAll('.measure').length === 6`)
 	page.Picture("shared")
 	page.Do(chromedp.Focus(`[aria-label="Tasks"] tbody tr:last-child a`), chromedp.KeyEvent(kb.Enter))
 	page.Shows(`location.hash.startsWith('#/group?trainer=local&group=') && document.querySelectorAll('.grid tbody tr').length === 4`)

@@ -218,8 +218,10 @@ function JobView({ j }: { j: JobOf }) {
 					))}
 				</Grid>
 			</Section>
-			<Pareto list={j.variants} />
-			<Rewards rewards={rewardsOf(j.job)} mean={j.mean} />
+			<div class="pair">
+				<Pareto list={j.variants} />
+				<Rewards rewards={rewardsOf(j.job)} mean={j.mean} />
+			</div>
 			<Spent tasks={j.tasks} />
 			<Section title="Tasks">
 				<Grid name="Tasks" head={['Task', ...j.variants.map(label)]}>

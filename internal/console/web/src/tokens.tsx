@@ -58,7 +58,7 @@ function linesOf(r: TokenRow, stretches: Stretch[], open: ReadonlySet<number>, a
 		let start = s.start
 		let width = 0
 		for (let i = s.start; i < s.end; i++) {
-			const more = written(r, i).length + 1.2 // of its edge, too
+			const more = written(r, i).length + edge
 			if (i > start && width + more > across) {
 				out.push({ start, end: i })
 				start = i
@@ -78,6 +78,7 @@ function linesOf(r: TokenRow, stretches: Stretch[], open: ReadonlySet<number>, a
 
 const lineHeight = 24
 const letter = 6.7 // width of a character in pixels
+const edge = 1.6 // of a token, in characters
 
 // TokenView shows a row. A place with a call begins at the tokens of its answer.
 export function TokenView({ path, place }: { path: string; place: { call?: number } }) {
