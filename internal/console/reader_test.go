@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -95,24 +94,27 @@ func TestTheRolloutsOfAJobAreItsOwn(t *testing.T) {
 	page.Shows(`location.search === '?job=night' && document.querySelector('.tabs .count')?.textContent === '48'`)
 }
 
-// After a restart of the console a page says once what to do.
+// After a restart of the console each page says once what to do, also that of a rollout that
+// runs.
 func TestARestartIsToldOnce(t *testing.T) {
 	page := browser.Open(t, 1280, 800)
-	s := serve(t)
-	s.one = ended(1, nil)
-	link := <-s.links
-	base, _, _ := strings.Cut(link, "/?")
-	page.Do(chromedp.Navigate(link))
-	page.Shows(`document.querySelector('.link.live') !== null`)
-	page.Do(chromedp.Navigate(base + "/group?trainer=alpha&group=g"))
-	page.Shows(`document.querySelector('h1') !== null`)
-	s.stop()
-	again := serveAt(t, strings.TrimPrefix(base, "http://"))
-	page.Shows(`document.body.textContent.includes('The session has ended')`)
-	page.Do(chromedp.Evaluate(`document.querySelector('nav a, .back a').click()`, nil), chromedp.Evaluate(`history.back()`, nil))
-	harness.Eventually(t, "the page of the group", time.Minute, func() bool { return strings.Contains(page.Text(), "The session has ended") })
-	page.Shows(`document.querySelectorAll('[role=alert]').length === 1`)
-	<-again.links
+	for _, path := range []string{"/group?trainer=alpha&group=g", "/rollout/alpha-0001", "/"} {
+		h := &heard{memory: memory{one: running(1)}, fail: make(chan error), begun: make(chan struct{})}
+		s := &site{}
+		s.start(t, h, console.DefaultListen)
+		link := <-s.links
+		base, _, _ := strings.Cut(link, "/?")
+		page.Do(chromedp.Navigate(link))
+		page.Shows(`document.querySelector('.link.live') !== null`)
+		page.Do(chromedp.Navigate(base + path))
+		page.Shows(`document.querySelector('.link.live') !== null && document.querySelector('h1, .table') !== null`)
+		s.stop()
+		again := serveAt(t, strings.TrimPrefix(base, "http://"))
+		page.Shows(`document.querySelector('.link.over') !== null`)
+		page.Do(chromedp.Evaluate(`(() => { const back = document.querySelector('.back a'); if (back) { back.click(); history.back() } })()`, nil))
+		page.Shows(`document.readyState === 'complete' && [...document.querySelectorAll('[role=alert]')].map((e) => e.textContent).join() === 'The session has ended. Open the URL that turngate printed last.'`)
+		<-again.links
+	}
 }
 
 // The page of a rollout names only commands that work for it.

@@ -3,6 +3,7 @@ import { useEffect, useRef, useState } from 'preact/hooks'
 import type { ComponentChildren } from 'preact'
 import { Bar, Passes, Rewards } from './charts'
 import { count, dollars, duration, plural, reward, time } from './format'
+import { shared } from './load'
 import { Grid, Link, Section, useLoaded, useTitle } from './page'
 import { comparePage, groupPage, jobPage, rolloutPage, tablePage, type Row } from './rows'
 import { filters, go, progress, rewardsOf } from './store'
@@ -245,7 +246,7 @@ function JobView({ j }: { j: JobOf }) {
 						</tr>
 					))}
 				</Grid>
-				{j.more ? <p class="empty">{j.more} more tasks are in `turngate job report -o json`.</p> : null}
+				{j.more ? <p class="empty">{j.more} more tasks are left out{shared ? '' : '; `turngate job report -o json` has them'}.</p> : null}
 			</Section>
 			<Causes title="Faults" list={j.errors ?? []} job={j.job} />
 			<Causes title="Faults after which trials ran again" list={j.retries} />

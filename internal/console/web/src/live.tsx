@@ -5,6 +5,7 @@ import { listen } from './feed'
 import { count, duration } from './format'
 import { Long, Message, Turns, type Turn } from './message'
 import { Section } from './page'
+import { link } from './store'
 
 interface Entry {
 	at: number
@@ -147,9 +148,9 @@ function useStory(path: string): { story: Story; unheard: string; lost: boolean;
 				asked: shown((asked: Question[]) => (state.asked = asked)),
 				trouble: shown((error: string) => (state.error = error)),
 			},
-			(link) => {
-				if (link !== 'over') return
-				state.error = 'The events of this rollout are not shown: the session has ended. Load the page again.'
+			(now) => {
+				if (now !== 'over') return
+				state.error = 'The events of this rollout are not shown. Load the page again.'
 				again(0)
 			},
 		)
@@ -174,7 +175,7 @@ export function Live({ base, status, missing }: { base: string; status: string; 
 	const now = useNow(runs)
 	return (
 		<>
-			{error ? <p class="alert" role="alert">{error}</p> : null}
+			{error && link.value !== 'over' ? <p class="alert" role="alert">{error}</p> : null}
 			{runs ? <State story={story} status={status} now={now} asked={asked.map((q) => q.number)} /> : null}
 			{unheard ? <p class="empty">{unheard}</p> : null}
 			{runs && story.phases.length ? (

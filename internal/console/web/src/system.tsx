@@ -4,7 +4,7 @@ import { useEffect, useState } from 'preact/hooks'
 import type { ComponentChildren } from 'preact'
 import { ask } from './confirm'
 import { duration, plural, time } from './format'
-import { load } from './load'
+import { load, Over } from './load'
 import { Grid, Link, Section, useLoaded, useTitle, Values } from './page'
 import { act, rights } from './rights'
 import { rolloutPage } from './rows'
@@ -28,7 +28,7 @@ function useFresh<T>(path: string): { value: T | null; error: string; again: () 
 					setError('')
 				} catch (e) {
 					if (!current) return
-					setError((e as Error).message)
+					setError(e instanceof Over ? '' : (e as Error).message)
 				}
 			}
 			timer = window.setTimeout(next, 2000)
