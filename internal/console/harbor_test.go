@@ -117,6 +117,6 @@ func TestPagesOfAJobOfHarbor(t *testing.T) {
 	page.Do(chromedp.Click(`.places a[href="/jobs"]`))
 	page.Shows(`document.querySelector('.compare button') !== null`)
 	page.Do(chromedp.Click(`.compare button`))
-	page.Shows(`document.querySelector('.grid tbody tr th').textContent.startsWith('hello [oracle]')`)
+	page.Shows(`document.querySelector('[aria-label=Tasks] tbody tr th')?.textContent.startsWith('hello [oracle]')`)
 	page.Picture("harbor-compare")
 }

@@ -56,7 +56,7 @@ func TestAddressesThatAPersonTypes(t *testing.T) {
 	page.Do(chromedp.Navigate(link))
 	s.show(ended(1, func(r *schema.Result) { r.Group = "01M8M0JWMVMV3FEWP2QWTEBDFJ" }))
 	page.Shows(`document.title === 'Rollouts of a test · turngate'`)
-	page.Shows(`[...document.querySelectorAll('.body .row > *')].every((e) => e.scrollWidth <= e.clientWidth) && document.querySelector('.body .row .group').textContent === 'QWTEBDFJ · 1'`)
+	page.Shows(`[...document.querySelectorAll('.body .row > *')].every((e) => e.scrollWidth <= e.clientWidth) && document.querySelector('.body .row .group').textContent === 'QWTEBDFJ · 1' && document.querySelector('.body .row .started').textContent.includes('2023')`)
 	page.Do(chromedp.Click(`.body .row .task a`, chromedp.ByQuery))
 	page.Shows(`document.title === 'task-1 alpha-0001 · turngate' && getComputedStyle(document.querySelector('.whole')).whiteSpace === 'nowrap'`)
 	page.Do(chromedp.Navigate(base + "/?reward=lots&status=well&sort=-x&colour=red&job=other"))

@@ -5,7 +5,7 @@ import type { ComponentChildren } from 'preact'
 import { ask } from './confirm'
 import { duration, plural, time } from './format'
 import { load, Over } from './load'
-import { Grid, Link, Section, useLoaded, useTitle, Values } from './page'
+import { Grid, Id, Link, Section, useLoaded, useTitle, Values } from './page'
 import { act, rights } from './rights'
 import { rolloutPage } from './rows'
 import { refused } from './store'
@@ -125,7 +125,9 @@ function OneWorker({ w }: { w: Worker }) {
 					<ul class="files">
 						{w.running.map((id) => (
 							<li key={id}>
-								<Link to={rolloutPage(id)}>{id}</Link>
+								<Link to={rolloutPage(id)}>
+									<Id text={id} />
+								</Link>
 							</li>
 						))}
 					</ul>
