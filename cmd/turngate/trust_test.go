@@ -115,7 +115,7 @@ func TestEachFlagOfAJobIsLookedAt(t *testing.T) {
 	harmless := strings.Fields(`agent agent-timeout allow-host console console-read-only context cpus detach disk e2b-per-minute e2b-sandboxes exclude filter group help image
 		keep-failed keep-reasoning keep-workdir kubernetes-context kubernetes-gpus kubernetes-helper-image kubernetes-node-selector kubernetes-pull-secrets kubernetes-runtime-class kubernetes-toleration kubernetes-user-namespaces
 		label limit max-calls max-cost max-repeats max-tokens max-tokens-total max-turns mcp memory modal-app modal-per-minute modal-sandboxes mode model name nats network open out output parallel pids plain-upstream
-		prime-cpus prime-disk-gb prime-memory-gb prime-per-minute prime-sandboxes rerun rerun-below resume retry runs sandbox sandbox-usd-per-hour seed setup snapshot stream system-prompt timeout trust verbose verifier`)
+		prime-cpus prime-disk-gb prime-memory-gb prime-per-minute prime-sandboxes rerun rerun-below resume retry runs sandbox sandbox-usd-per-hour seed setup snapshot stream system-prompt timeout trust verbose verifier wait`)
 	help := newPerson(t).turngate(t, "run", "--help")
 	all := regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z0-9-]+)`).FindAllStringSubmatch(help.out, -1)
 	if len(all) < 60 {
