@@ -301,7 +301,6 @@ func TestOutcomes(t *testing.T) {
 		{"no number", func(r *schema.Request) { r.Verify.Run = "no number" }, schema.StatusFailed, -1, schema.CodeNoReward, schema.WhoTask},
 		{"nothing", func(r *schema.Request) { r.Verify.Run = "nothing" }, schema.StatusFailed, -1, schema.CodeNoReward, schema.WhoTask},
 		{"setup fails", func(r *schema.Request) { r.Setup = []schema.Command{{Run: "fails"}} }, schema.StatusFailed, -1, schema.CodeSetup, schema.WhoTask},
-		{"unknown backend", func(r *schema.Request) { r.Sandbox.Backend = "moon" }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
 		{"engine that is not there", func(r *schema.Request) { r.Mode, r.Model.Upstream = schema.ModeProxy, "lab" }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
 		{"network", func(r *schema.Request) { r.Sandbox.Network = "open" }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
 		{"gpu", func(r *schema.Request) { r.Sandbox.GPUs = 1 }, schema.StatusFailed, -1, schema.CodeNoWorker, schema.WhoUser},
