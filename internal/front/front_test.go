@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/internal/broker"
@@ -108,9 +107,7 @@ func TestARolloutThatWasCancelledUnclaimedIsRetried(t *testing.T) {
 	if len(retried.IDs) != 1 || retried.IDs[0] == group.IDs[0] {
 		t.Errorf("retried: %+v", retried)
 	}
-	records, err := b.JetStream(t).Stream(t.Context(), subjects.Records("alpha"))
-	harness.Must(t, err)
-	harness.Must(t, records.Purge(t.Context(), jetstream.WithPurgeSubject(subjects.RequestCopy(group.IDs[1]))))
+	b.ForgetRequest(t, group.IDs[1])
 	var p problem
 	b.call("POST", "/v1/rollouts/"+string(group.IDs[1])+"/retry", nil, 409, &p)
 	if !strings.Contains(p.Detail, "its request was not kept") {

@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
 )
 
@@ -76,6 +77,22 @@ func (p *Pool) JetStream(t testing.TB) jetstream.JetStream {
 		t.Fatal(err)
 	}
 	return js
+}
+
+// ForgetRequest removes the kept copy of a rollout's request.
+func (p *Pool) ForgetRequest(t testing.TB, id schema.ID) {
+	t.Helper()
+	js, err := jetstream.New(Raw(t, p.Server.URL(), p.Server.AdminCreds(), "_INBOX.test"))
+	var records jetstream.Stream
+	if err == nil {
+		records, err = js.Stream(t.Context(), subjects.Records(id.Trainer()))
+	}
+	if err == nil {
+		err = records.Purge(t.Context(), jetstream.WithPurgeSubject(subjects.RequestCopy(id)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // ServePlain starts a server without accounts, with this configuration, and returns
