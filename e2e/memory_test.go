@@ -142,7 +142,7 @@ func TestHostileRequestsCostNoMoreThanTheSettings(t *testing.T) {
 		}
 		said := artifact(t, tr, r, "agent.stdout.log")
 		t.Logf("hostile: %+v\n%s", r.Calls, said)
-		if r.Fault != nil || !strings.Contains(said, "the end") {
+		if r.Fault != nil && r.Fault.Code != schema.CodeRefused || !strings.Contains(said, "the end") { // the last request may be one that is refused
 			t.Errorf("the hostile rollout: %+v", r)
 		}
 		if strings.Contains(said, "HTTP/1.1 5") {
