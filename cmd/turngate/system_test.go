@@ -94,9 +94,11 @@ func TestCommandsOfARunningSystem(t *testing.T) {
 	readsGroups(t, p, filepath.Join(state, "lab"))
 	showsTop(t, p)
 
+	check(2, `sandbox.backend: "docker" is not valid: want a sandbox of a worker that is there: local`, "run", "--sandbox", "docker", "--image", "none", "--agent", "nop", "--out", filepath.Join(t.TempDir(), "j"), good)
 	// A request that no worker can run: its reason is on the submitter's screen, and in the queue.
-	line, code := p.until(t, "docker", "run", "--sandbox", "docker", "--image", "none", "--agent", "nop", "--out", filepath.Join(t.TempDir(), "j"), good)
-	if !strings.Contains(line, "sandbox.backend") || code != 130 {
+	gpu := task(t, map[string]string{"instruction.md": "x", "replay.yaml": done, "task.toml": "[task]\nname = \"org/gpu\"\n[environment]\ngpus = 1\n"})
+	line, code := p.until(t, "gpus", "run", "--agent", "nop", "--out", filepath.Join(t.TempDir(), "j"), gpu)
+	if !strings.Contains(line, "sandbox.gpus") || code != 130 {
 		t.Errorf("%d: %s", code, line)
 	}
 	type lane struct {
