@@ -3,7 +3,6 @@ package jobs
 import (
 	"math"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/turngate/turngate/schema"
@@ -45,11 +44,13 @@ func (p *Plan) Titles() map[schema.ID]string {
 
 // Namesakes returns the folders of tasks with the same name, by that name.
 func (p *Plan) Namesakes() map[string][]string {
-	all := map[string][]string{}
+	type folder struct{ task, dir string }
+	all, known := map[string][]string{}, map[folder]bool{}
 	for i := range p.Trials {
 		t := &p.Trials[i]
-		if dir := pathEnd(t.Dir, math.MaxInt); !slices.Contains(all[t.Task], dir) {
-			all[t.Task] = append(all[t.Task], dir)
+		if f := (folder{t.Task, pathEnd(t.Dir, math.MaxInt)}); !known[f] {
+			known[f] = true
+			all[f.task] = append(all[f.task], f.dir)
 		}
 	}
 	for task, dirs := range all {
