@@ -11,7 +11,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/replay"
 	"github.com/turngate/turngate/internal/testenv"
@@ -69,13 +68,7 @@ func TestEveryAgentThroughBadTimes(t *testing.T) {
 	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
-	var names []string
-	for _, s := range agents.All() {
-		if s.Dialect != "" && !s.AnyProgram {
-			b.need(t, "docker", s.Name)
-			names = append(names, s.Name)
-		}
-	}
+	names := b.everyAgent(t, "docker")
 	b.worker(t, "", "--sandboxes", "docker", "--slots", fmt.Sprint(len(names)))
 	task, err := tasks.Load(copyTask(t, "examples/tasks/hello", nil), tasks.Options{})
 	if err != nil {

@@ -64,6 +64,18 @@ func (b *bench) need(t testing.TB, sandbox, agent string) {
 	}
 }
 
+// everyAgent returns the names of the agents that call a model, all of which the test needs.
+func (b *bench) everyAgent(t testing.TB, sandbox string) (names []string) {
+	t.Helper()
+	for _, s := range agents.All() {
+		if s.Dialect != "" && !s.AnyProgram {
+			b.need(t, sandbox, s.Name)
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
 // process is one turngate command in the background.
 type process struct {
 	cmd      *exec.Cmd

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/turngate/turngate/agents"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/replay"
 	"github.com/turngate/turngate/internal/testenv"
@@ -86,13 +85,7 @@ func TestEveryAgentWhoseLastCallWasRefused(t *testing.T) {
 	testenv.Slow(t)
 	t.Parallel()
 	b := newBench(t)
-	var names []string
-	for _, s := range agents.All() {
-		if s.Dialect != "" && !s.AnyProgram {
-			b.need(t, "local", s.Name)
-			names = append(names, s.Name)
-		}
-	}
+	names := b.everyAgent(t, "local")
 	b.worker(t, "", "--sandboxes", "local", "--slots", "3")
 	task, err := tasks.Load(copyTask(t, "examples/tasks/hello", nil), tasks.Options{})
 	harness.Must(t, err)
