@@ -56,6 +56,8 @@ func TestCompose(t *testing.T) {
 			}
 		}
 	}
+	// Until a worker of a kind is there, its sandboxes are refused.
+	harness.Eventually(t, "all workers are ready", 2*time.Minute, func() bool { return s.query(t, `sum(turngate_worker_ready)`) == "3" })
 	submit(2, "--sandbox", "local")
 	s.compose(t, "kill", "n2")
 	submit(1, "--sandbox", "docker", "--image", base)

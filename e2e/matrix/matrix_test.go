@@ -269,7 +269,7 @@ func artifact(t *testing.T, tr *trainer.Trainer, r schema.Result, names ...strin
 // differences says in which points an outcome is not the right one.
 func (w want) differences(o *outcome, agent string) (wrong []string) {
 	add := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
-	if slices.Contains(w.givesUp, agent) && o.Fault != nil && o.Fault.Code == schema.CodeAgentError {
+	if slices.Contains(w.givesUp, agent) && o.Fault != nil && o.Fault.Code == schema.CodeRefused {
 		return nil
 	}
 	code := ""

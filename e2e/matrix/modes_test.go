@@ -45,7 +45,8 @@ type want struct {
 	untrained string
 	// exits lists agents that end with an error of their own.
 	exits []string
-	// givesUp lists agents that end when a stream breaks, and do not ask again.
+	// givesUp lists agents that may end when a stream breaks, and not ask again: their last
+	// call was refused.
 	givesUp []string
 }
 
