@@ -9,17 +9,16 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"time"
 
 	modal "github.com/modal-labs/modal-client/go"
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/turngate/turngate/internal/backends/far"
 	"github.com/turngate/turngate/internal/backends/hosted"
-	"github.com/turngate/turngate/internal/masks"
 	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/schema"
@@ -53,7 +52,10 @@ func open(image, app string) (*account, error) {
 
 // dial makes a client that waits so long when Modal asks for it. nil: no bound.
 func dial(wait *time.Duration) (*modal.Client, error) {
-	client, err := modal.NewClientWithOptions(&modal.ClientParams{Logger: slog.New(slog.DiscardHandler), MaxThrottleWait: wait})
+	client, err := modal.NewClientWithOptions(&modal.ClientParams{
+		Logger: slog.New(slog.DiscardHandler), MaxThrottleWait: wait,
+		GRPCUnaryInterceptors: []grpc.UnaryClientInterceptor{maskUnary}, GRPCStreamInterceptors: []grpc.StreamClientInterceptor{maskStream},
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read the settings of Modal's client: %w", err)
 	}
@@ -207,9 +209,7 @@ func refused(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	says := func(text string) string {
-		return plain.Line(masks.Of(os.Getenv("MODAL_TOKEN_ID"), os.Getenv("MODAL_TOKEN_SECRET")).Text(text), far.MaxSays)
-	}
+	says := func(text string) string { return plain.Line(text, far.MaxSays) }
 	no := &hosted.RefusedError{Service: "Modal", Message: says(err.Error())}
 	var (
 		gone     modal.NotFoundError

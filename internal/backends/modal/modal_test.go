@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/turngate/turngate/internal/backends/hosted/hostedtest"
 	"github.com/turngate/turngate/internal/backends/modal"
 	"github.com/turngate/turngate/internal/backends/modal/modaltest"
@@ -15,6 +17,7 @@ import (
 	"github.com/turngate/turngate/internal/testenv"
 	"github.com/turngate/turngate/sandboxes"
 	"github.com/turngate/turngate/sandboxes/sandboxtest"
+	"github.com/turngate/turngate/schema"
 )
 
 // workerLost is the time after which the box of a killed worker ends without it, and its line. A
@@ -86,13 +89,17 @@ func TestCheckNamesTheMissingPart(t *testing.T) {
 	})
 }
 
-// TestTheTokenMayBeInAFile: in the file of Modal's client.
+// TestTheTokenMayBeInAFile: in the file of Modal's client. No error has it.
 func TestTheTokenMayBeInAFile(t *testing.T) {
 	s := modaltest.Start(t)
 	file := filepath.Join(t.TempDir(), "modal.toml")
 	harness.Must(t, os.WriteFile(file, []byte("[default]\nactive = true\ntoken_id = \""+s.TokenID+"\"\ntoken_secret = \""+s.TokenSecret+"\"\n"), 0o600))
 	b := backend(t, append(s.Env(), "MODAL_TOKEN_ID=", "MODAL_TOKEN_SECRET=", "MODAL_CONFIG_PATH="+file), image())
 	harness.Must(t, b.Check(t.Context()))
+	s.Refuse(modaltest.List, 1, codes.DataLoss, 0)
+	if _, err := b.Sweep(t.Context(), hostedtest.Owner(), func(schema.ID) bool { return false }); err == nil || !strings.Contains(err.Error(), "with the secret [key]") {
+		t.Errorf("a refusal that has the secret: %v", err)
+	}
 	harness.Must(t, os.WriteFile(file, []byte("no toml"), 0o600))
 	t.Setenv("MODAL_CONFIG_PATH", file)
 	if _, err := newBackend(image()); err == nil || !strings.Contains(err.Error(), file) {

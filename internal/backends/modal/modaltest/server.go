@@ -262,7 +262,7 @@ func (s *Server) refuse(method string) (err error, late bool) { //nolint:revive 
 		return nil, false
 	}
 	no.times--
-	st := status.New(no.code, "refused for a test")
+	st := status.New(no.code, "refused for a test with the secret "+s.TokenSecret)
 	if no.after > 0 {
 		policy := pb.RPCRetryPolicy_builder{RetryAfterSecs: float32(no.after.Seconds())}.Build()
 		with, err := st.WithDetails(protoadapt.MessageV1Of(policy))
