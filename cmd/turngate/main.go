@@ -166,10 +166,16 @@ func refuseUnknown(cmd *cobra.Command) {
 // unknownBefore returns the usage error about the first argument of a command with
 // sub-commands, which is no name of one; nil: there is none before a flag that is wrong.
 func unknownBefore(c *cobra.Command) error {
-	if rest := c.Flags().Args(); c.HasSubCommands() && len(rest) > 0 {
-		return unknownCommand(c, rest[0])
+	rest := c.Flags().Args()
+	if !c.HasSubCommands() || len(rest) == 0 {
+		return nil
 	}
-	return nil
+	for _, sub := range c.Commands() {
+		if sub.Name() == rest[0] || sub.HasAlias(rest[0]) { // behind --help of the command above it
+			return nil
+		}
+	}
+	return unknownCommand(c, rest[0])
 }
 
 // helpOfKnown lets --help behind an unknown sub-command set wrong, in place of the help of the
