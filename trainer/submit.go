@@ -18,7 +18,6 @@ const maxLoose = 250
 type submitter struct {
 	*base
 	outstanding *outstanding
-	offered     *offered
 	holds       *holds
 }
 
@@ -26,7 +25,7 @@ type submitter struct {
 func (s *submitter) submit(ctx context.Context, requests []schema.Request) error {
 	batches, err := s.batches(requests)
 	if err == nil {
-		err = s.offered.check(ctx, requests)
+		_, err = s.requests.CheckOffered(ctx, requests)
 	}
 	if err != nil {
 		return err

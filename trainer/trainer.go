@@ -138,7 +138,7 @@ func newTrainer(b *base, l *ledger) *Trainer {
 	t.bundles = &bundles{base: b, of: map[string][]byte{}}
 	t.auditor = &auditor{b, t.outstanding, t.endings, t.bundles}
 	t.poller = &poller{base: b, hints: t.outstanding.hints, endings: t.endings, auditor: t.auditor}
-	t.submitter = &submitter{b, t.outstanding, &offered{base: b, seen: map[string]map[string]bool{}}, t.holds}
+	t.submitter = &submitter{b, t.outstanding, t.holds}
 	t.duplicates = &duplicates{b, t.outstanding}
 	t.adopter = &adopter{base: b, outstanding: t.outstanding, endings: t.endings, submitter: t.submitter}
 	t.backlog = &backlog{b, t.outstanding}

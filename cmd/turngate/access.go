@@ -10,6 +10,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/machines"
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -129,7 +130,7 @@ func (c *accessChange) admit(cmd *cobra.Command, name string) error {
 	case errors.Is(err, broker.ErrNoServer):
 		effect = "when a server with " + c.keys + " starts; none answers at " + shownURL(c.nats.url)
 	case errors.Is(err, broker.ErrOtherServer):
-		effect = "when the servers have their configuration again: `turngate nats config --keys " + c.keys + " …`, then `nats-server --signal reload`, twice"
+		effect = "when the servers have their configuration again: `turngate nats config --keys " + plain.Arg(c.keys) + " …`, then `nats-server --signal reload`, twice"
 	case err != nil:
 		return fmt.Errorf("%s %s has a credential in %s, and no server has read it: %w", c.kind, name, c.keys, err)
 	}
@@ -143,7 +144,7 @@ func (c *accessChange) admit(cmd *cobra.Command, name string) error {
 	case c.kind == "trainer":
 		printTrainer(out, c.nats.url, c.ring, name)
 	case c.kind == "machine":
-		fmt.Fprintf(out, "machine  %s: turngate machine serve --nats %s --creds %s\n", name, broker.ShownURL(c.nats.url), c.ring.MachineCreds(name))
+		fmt.Fprintf(out, "machine  %s: turngate machine serve --nats %s --creds %s\n", name, broker.ShownURL(c.nats.url), plain.Arg(c.ring.MachineCreds(name)))
 	default:
 		printWorker(out, c.nats.url, c.ring, name)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/internal/progress"
 	"github.com/turngate/turngate/jobs"
 )
@@ -26,7 +27,7 @@ func jobAttachCommand() *cobra.Command {
 			ctx, dir := cmd.Context(), args[0]
 			state, err := watch(cmd, dir)
 			if ctx.Err() != nil {
-				fmt.Fprintf(cmd.ErrOrStderr(), "detached; the job goes on: turngate job attach %s\n", oneLine(shown(dir), 4096))
+				fmt.Fprintf(cmd.ErrOrStderr(), "detached; the job goes on: turngate job attach %s\n", plain.Arg(oneLine(shown(dir), 4096)))
 				return &exitError{code: exitInterrupted}
 			}
 			if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/jobs"
 )
 
@@ -20,7 +21,7 @@ func jobControlCommand(a jobs.Action, short string) *cobra.Command {
 			state, err := jobs.Control(cmd.Context(), args[0], a)
 			var rests *jobs.NotRunningError
 			if errors.As(err, &rests) && (rests.State == jobs.StateDied || rests.State == jobs.StateStopped) {
-				return fmt.Errorf("%w; go on with: turngate run --resume %s", err, shown(args[0]))
+				return fmt.Errorf("%w; go on with: turngate run --resume %s", err, plain.Arg(shown(args[0])))
 			}
 			if err == nil && a == jobs.ActionCancel {
 				state, err = awaitEnd(cmd.Context(), args[0], nil)

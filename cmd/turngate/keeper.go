@@ -23,6 +23,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/kernel"
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/internal/rawjson"
 	"github.com/turngate/turngate/internal/reach"
 	"github.com/turngate/turngate/internal/rollout"
@@ -205,7 +206,7 @@ func (k *keeper) detach(cmd *cobra.Command, j *jobs.Job) error {
 		return fmt.Errorf("detach the job: %w", err)
 	}
 	defer none.Close()
-	fmt.Fprintln(cmd.OutOrStdout(), oneLine(shown(j.Dir), 4096))
+	fmt.Fprintln(cmd.OutOrStdout(), plain.Arg(oneLine(shown(j.Dir), 4096)))
 	fmt.Fprintf(cmd.ErrOrStderr(), "the job runs as process %d, with its output in %s\nfollow it with: turngate job attach %s\n", os.Getpid(), oneLine(shown(out.Name()), 4096), oneLine(shown(j.Dir), 4096))
 	for fd, to := range []*os.File{none, out, out} {
 		if err := kernel.Replace(fd, to); err != nil {

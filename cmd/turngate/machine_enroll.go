@@ -12,6 +12,7 @@ import (
 
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/enroll"
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/schema"
 )
 
@@ -80,6 +81,6 @@ func (f *enrollFlags) enroll(cmd *cobra.Command) error {
 	if err := h.Wait(cmd.Context()); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "machine  %s is admitted: turngate machine serve --nats %s --creds %s --state %s\n", f.name, broker.ShownURL(f.nats), h.File, f.state)
+	fmt.Fprintf(out, "machine  %s is admitted: turngate machine serve --nats %s --creds %s --state %s\n", f.name, broker.ShownURL(f.nats), plain.Arg(h.File), plain.Arg(f.state))
 	return nil
 }

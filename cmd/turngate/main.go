@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,8 +83,15 @@ func runFor(args []string, k *keeper) int {
 	addHelp(root)
 	addCompletions(root)
 	root.SetArgs(args)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return flagErrors(cmd, args, err) })
-	err := root.ExecuteContext(ctx)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if wrong := unknownBefore(cmd); wrong != nil {
+			return wrong
+		}
+		return flagErrors(cmd, args, err)
+	})
+	var wrong error
+	helpOfKnown(root, &wrong)
+	err := cmp.Or(root.ExecuteContext(ctx), wrong)
 	if ended := (*keeperError)(nil); errors.As(err, &ended) {
 		return ended.code
 	}
@@ -134,7 +142,16 @@ func refuseUnknown(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		refuseUnknown(c)
 	}
-	if cmd.Runnable() || !cmd.HasSubCommands() {
+	if !cmd.HasSubCommands() {
+		return
+	}
+	if cmd.Runnable() { // and takes no arguments
+		cmd.Args = func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return unknownCommand(c, args[0])
+		}
 		return
 	}
 	cmd.Args = cobra.ArbitraryArgs
@@ -146,9 +163,37 @@ func refuseUnknown(cmd *cobra.Command) {
 	}
 }
 
+// unknownBefore returns the usage error about the first argument of a command with
+// sub-commands, which is no name of one; nil: there is none before a flag that is wrong.
+func unknownBefore(c *cobra.Command) error {
+	rest := c.Flags().Args()
+	if !c.HasSubCommands() || len(rest) == 0 {
+		return nil
+	}
+	for _, sub := range c.Commands() {
+		if sub.Name() == rest[0] || sub.HasAlias(rest[0]) { // behind --help of the command above it
+			return nil
+		}
+	}
+	return unknownCommand(c, rest[0])
+}
+
+// helpOfKnown lets --help behind an unknown sub-command set wrong, in place of the help of the
+// command above it.
+func helpOfKnown(root *cobra.Command, wrong *error) {
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(c *cobra.Command, args []string) {
+		if *wrong = unknownBefore(c); *wrong == nil {
+			help(c, args)
+		}
+	})
+}
+
 // unknownCommand returns a usage error for a sub-command that c does not have.
 func unknownCommand(c *cobra.Command, name string) error {
-	c.SuggestionsMinimumDistance = 2
+	if c.SuggestionsMinimumDistance = 2; len(name) < 3 {
+		c.SuggestionsMinimumDistance = 1 // rm is as far from ls
+	}
 	known := c.SuggestionsFor(name)
 	if len(known) == 0 {
 		for _, s := range c.Commands() {
@@ -270,7 +315,11 @@ func rootCommand(hurry <-chan struct{}, end context.CancelCauseFunc, k *keeper) 
 func usageOfArgs(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(c *cobra.Command, args []string) error {
-			if err := check(c, args); err != nil {
+			err := check(c, args)
+			if err != nil && len(args) > 0 && strings.HasPrefix(err.Error(), "unknown command") { // of cobra.NoArgs
+				err = fmt.Errorf("%q is one argument too many: it takes none", schema.Clip(args[0], 80))
+			}
+			if err != nil {
 				return usage("%s: %w", c.CommandPath(), err)
 			}
 			return nil

@@ -83,7 +83,7 @@ func printJobEnd(cmd *cobra.Command, output string, p *jobs.Plan, dir string, re
 	limit := (*jobs.LimitError)(nil)
 	if stopped != nil && !errors.As(stopped, &limit) {
 		printSummary(stderr, summary)
-		fmt.Fprintf(stderr, "go on with: turngate run --resume %s\n", dir)
+		fmt.Fprintf(stderr, "go on with: turngate run --resume %s\n", plain.Arg(dir))
 		if errors.Is(stopped, jobs.ErrCancelled) {
 			return &exitError{exitInterrupted, stopped}
 		}
@@ -100,7 +100,7 @@ func printJobEnd(cmd *cobra.Command, output string, p *jobs.Plan, dir string, re
 	switch {
 	case limit != nil:
 		fmt.Fprintf(stderr, "the job stopped before all trials had a result: %s\n", oneLine(limit.Reason, 400))
-		fmt.Fprintf(stderr, "go on with a higher limit: turngate run --resume %s%s\n", dir, limits)
+		fmt.Fprintf(stderr, "go on with a higher limit: turngate run --resume %s%s\n", plain.Arg(dir), limits)
 		return &exitError{code: exitLimit}
 	case summary.Faults() > 0:
 		return &exitError{code: exitFault}

@@ -12,6 +12,7 @@ import (
 	"github.com/turngate/turngate/internal/broker"
 	"github.com/turngate/turngate/internal/broker/enroll"
 	"github.com/turngate/turngate/internal/broker/wire"
+	"github.com/turngate/turngate/internal/plain"
 )
 
 // deskAgain is the time between two tries to answer hosts that enroll.
@@ -97,20 +98,20 @@ func (f *serverFlags) print(out io.Writer, srv *broker.Embedded, self string) er
 			printWorker(out, srv.URL(), srv.Keyring, wid)
 		}
 	}
-	fmt.Fprintf(out, "watch    turngate tap --nats %s --creds %s\n", srv.URL(), srv.OpsCreds())
+	fmt.Fprintf(out, "watch    turngate tap --nats %s --creds %s\n", srv.URL(), plain.Arg(srv.OpsCreds()))
 	if f.enroll {
-		fmt.Fprintf(out, "enroll   turngate machine enroll --nats %s on a host, then turngate machine approve CODE --nats %s --keys %s\n", srv.URL(), srv.URL(), srv.Dir())
+		fmt.Fprintf(out, "enroll   turngate machine enroll --nats %s on a host, then turngate machine approve CODE --nats %s --keys %s\n", srv.URL(), srv.URL(), plain.Arg(srv.Dir()))
 	}
-	fmt.Fprintf(out, "more     turngate trainer add NAME, turngate worker add NAME, with --nats %s --keys %s\n", srv.URL(), srv.Dir())
+	fmt.Fprintf(out, "more     turngate trainer add NAME, turngate worker add NAME, with --nats %s --keys %s\n", srv.URL(), plain.Arg(srv.Dir()))
 	return nil
 }
 
 func printTrainer(out io.Writer, url string, keys *broker.Keyring, tid string) {
-	fmt.Fprintf(out, "trainer  %s: --nats %s --creds %s --name %s\n", tid, broker.ShownURL(url), keys.TrainerCreds(tid), tid)
+	fmt.Fprintf(out, "trainer  %s: --nats %s --creds %s --name %s\n", tid, broker.ShownURL(url), plain.Arg(keys.TrainerCreds(tid)), tid)
 }
 
 func printWorker(out io.Writer, url string, keys *broker.Keyring, wid string) {
-	fmt.Fprintf(out, "worker   %s: turngate worker --nats %s --creds %s --state DIR\n", wid, broker.ShownURL(url), keys.WorkerCreds(wid))
+	fmt.Fprintf(out, "worker   %s: turngate worker --nats %s --creds %s --state DIR\n", wid, broker.ShownURL(url), plain.Arg(keys.WorkerCreds(wid)))
 }
 
 // natsCommand runs the server without a worker.

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turngate/turngate/internal/importer"
+	"github.com/turngate/turngate/internal/plain"
 	"github.com/turngate/turngate/tasks"
 )
 
@@ -27,7 +28,7 @@ func taskInitCommand() *cobra.Command {
 			if err := tasks.Init(args[0], image); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.ErrOrStderr(), "made %s; next: turngate task check %s\n", args[0], args[0])
+			fmt.Fprintf(cmd.ErrOrStderr(), "made %s; next: turngate task check %s\n", args[0], plain.Arg(args[0]))
 			return nil
 		},
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/internal/broker"
+	"github.com/turngate/turngate/internal/broker/queue"
 	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/schema"
 	"github.com/turngate/turngate/subjects"
@@ -661,4 +662,52 @@ func TestWorkers(t *testing.T) {
 		b.call("GET", "/v1/workers", nil, 200, &fleet)
 		return len(fleet.Workers) == 1
 	})
+}
+
+// TestWhatNoWorkerOffersIsRefused: a submit for an agent or a kind of sandbox that no worker has
+// names it and those that there are. One that was queued before is known, and what was offered
+// once waits while no worker is there.
+func TestWhatNoWorkerOffersIsRefused(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.Leave()
+	offer := schema.Offer{Backends: []string{"dummy"}, Agents: []string{"mini"}}
+	_, leave := b.StartWorker(t, "w2", func(c *queue.WorkerConfig) { c.Offer = func() schema.Offer { return offer } })
+	sees := func(n int) {
+		t.Helper()
+		harness.Eventually(t, "the workers", time.Minute, func() bool {
+			var fleet schema.Fleet
+			b.call("GET", "/v1/workers", nil, 200, &fleet)
+			return len(fleet.Workers) == n && (n == 0 || len(fleet.Workers[0].Offer.Agents) == 1)
+		})
+	}
+	sees(1)
+	agent, sandbox := plainRequest(), plainRequest()
+	agent.Agent.Name, sandbox.Sandbox.Backend = "pi", "modal"
+	refused := func(path, field, value, there string, body any) {
+		t.Helper()
+		var p problem
+		b.call("POST", path, body, 400, &p)
+		if p.Code != schema.CodeInvalid || p.Field != field || !strings.Contains(p.Detail, value) || !strings.Contains(p.Detail, "that is there: "+there) {
+			t.Errorf("%s: got %+v", path, p)
+		}
+	}
+	refused("/v1/rollouts", "requests[1].agent.name", `"pi"`, "mini", submission{Requests: []schema.Request{plainRequest(), agent}})
+	refused("/v1/rollouts", "requests[0].sandbox.backend", `"modal"`, "dummy", submission{Requests: []schema.Request{sandbox}})
+	refused("/v1/groups", "request.agent.name", `"pi"`, "mini", groupSubmission{N: 2, Request: agent})
+	refused("/v1/groups", "request.sandbox.backend", `"modal"`, "dummy", groupSubmission{Group: "g1", N: 2, Request: sandbox})
+	var none page
+	if b.call("GET", "/v1/rollouts", nil, 200, &none); len(none.Rollouts) > 0 {
+		t.Errorf("of refused submits %v are there", none.Rollouts)
+	}
+	b.call("POST", "/v1/rollouts", submission{Requests: []schema.Request{plainRequest()}}, 202, nil)
+	leave()
+	sees(0)
+	var group submitted
+	b.call("POST", "/v1/groups", groupSubmission{Group: "g2", N: 1, Request: agent}, 202, &group)
+	b.StartWorker(t, "w3", func(c *queue.WorkerConfig) { c.Offer = func() schema.Offer { return offer } })
+	sees(1)
+	if b.call("POST", "/v1/groups", groupSubmission{Group: "g2", N: 1, Request: agent}, 202, &group); group.Known != 1 {
+		t.Errorf("a group that waits: %+v", group)
+	}
 }

@@ -185,19 +185,24 @@ type batch struct {
 	named    bool   // an id was chosen by the client, so it may be in use
 }
 
+// at returns the path of a request in the body.
+func (b *batch) at(i int) string {
+	if b.field == "request" {
+		return b.field
+	}
+	return fmt.Sprintf(b.field, i)
+}
+
 // put checks requests and puts those on the queue that were not submitted before.
 func (s *Server) put(ctx context.Context, t *tenant, b batch) (*submitted, error) {
-	requests, lane, field := b.requests, b.lane, b.field
+	requests, lane := b.requests, b.lane
 	if lane != nil && (*lane < 0 || *lane >= subjects.Lanes) {
 		return nil, invalidField("lane", strconv.Itoa(*lane), fmt.Sprintf("want 0 to %d", subjects.Lanes-1))
 	}
 	out := &submitted{IDs: make([]schema.ID, len(requests))}
 	seen := map[schema.ID]bool{}
 	for i := range requests {
-		q, at := &requests[i], field
-		if field != "request" {
-			at = fmt.Sprintf(field, i)
-		}
+		q, at := &requests[i], b.at(i)
 		if q.Trainer == "" {
 			q.Trainer = t.name
 		}
@@ -233,6 +238,9 @@ func (s *Server) put(ctx context.Context, t *tenant, b batch) (*submitted, error
 	out.Known = len(requests) - len(fresh)
 	if len(fresh) == 0 {
 		return out, nil
+	}
+	if at, err := l.queue.CheckOffered(ctx, fresh); err != nil {
+		return nil, within(b.at(slices.Index(out.IDs, fresh[at].ID)), err)
 	}
 	size, err := b.room(fresh, sizes)
 	if err != nil {

@@ -95,6 +95,17 @@ func Raw(w io.Writer) io.Writer {
 // Word writes a text as one word of a shell, which does not act on any part of it.
 func Word(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
+// Arg writes a text as Word does, without quotes if a shell acts on no part of it anyway.
+func Arg(s string) string {
+	safe := func(r rune) bool {
+		return r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || strings.ContainsRune("_-./:@%+,=", r)
+	}
+	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !safe(r) }) < 0 {
+		return s
+	}
+	return Word(s)
+}
+
 // JSON returns a writer of JSON to a stream. It writes the characters on which a
 // terminal acts as escapes, so that the values stay the same.
 func JSON(w io.Writer) io.Writer { return escaper{Raw(w)} }

@@ -76,10 +76,15 @@ func TestLine(t *testing.T) {
 }
 
 func TestWord(t *testing.T) {
-	for _, text := range []string{"", "a b", "it's", "''", "$(id) `id` \\ \" \n *"} {
-		out, err := exec.Command("/bin/sh", "-c", "printf %s "+plain.Word(text)).Output()
-		if err != nil || string(out) != text {
-			t.Errorf("%q: got %q, %v", text, out, err)
+	for _, text := range []string{"", "a b", "it's", "''", "$(id) `id` \\ \" \n *", "~/a", "a/é;b", "runs/1-a_b.c:d@e%f+g,h=i"} {
+		for _, word := range []string{plain.Word(text), plain.Arg(text)} {
+			out, err := exec.Command("/bin/sh", "-c", "printf %s "+word).Output()
+			if err != nil || string(out) != text {
+				t.Errorf("%q: got %q, %v", text, out, err)
+			}
 		}
+	}
+	if got := plain.Arg("/tmp/runs-1/a_b.nk"); got != "/tmp/runs-1/a_b.nk" {
+		t.Errorf("a plain path became %s", got)
 	}
 }

@@ -23,8 +23,9 @@ type Trainer struct {
 	Results   *Results
 	Processes *Processes
 
-	broker *broker.Broker
-	tid    string
+	broker  *broker.Broker
+	tid     string
+	offered offered
 }
 
 // NewTrainer returns the client for a trainer. Its only error is an

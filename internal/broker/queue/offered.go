@@ -1,4 +1,4 @@
-package trainer
+package queue
 
 import (
 	"context"
@@ -15,21 +15,25 @@ const fleetWithin = time.Second
 
 // offered has the agents and the kinds of sandboxes that workers offer, or have offered.
 type offered struct {
-	*base
 	mu   sync.Mutex
 	seen map[string]map[string]bool // names, by the field of a request
 }
 
-// check refuses requests for an agent or a kind of sandbox that no live worker has, and none
-// has had: a worker that restarts is away for a while. Without an answer it refuses none.
-func (o *offered) check(ctx context.Context, requests []schema.Request) error {
+// CheckOffered refuses requests for an agent or a kind of sandbox that no live worker has, and
+// none has had: a worker that restarts is away for a while. Without an answer of a worker it
+// refuses none. at is the index of the refused request; the error is a *schema.InvalidError.
+func (t *Trainer) CheckOffered(ctx context.Context, requests []schema.Request) (at int, err error) {
 	op, cancel := context.WithTimeout(ctx, fleetWithin)
 	defer cancel()
-	fleet, err := o.requests.Fleet(op)
+	fleet, err := t.Fleet(op)
 	if err != nil {
-		o.cfg.Log.Debug().Err(err).Msg("not known what workers offer")
-		return nil
+		t.broker.Log().Debug().Err(err).Msg("not known what workers offer")
+		return 0, nil
 	}
+	return t.offered.check(&fleet, requests)
+}
+
+func (o *offered) check(fleet *schema.Fleet, requests []schema.Request) (at int, err error) {
 	for _, kind := range []struct {
 		field, want, remedy string
 		of                  func(*schema.Offer) []string
@@ -44,7 +48,7 @@ func (o *offered) check(ctx context.Context, requests []schema.Request) error {
 			func(o *schema.Offer) []string { return o.Backends }, func(n *schema.Needs) []string { return n.Backends },
 		},
 	} {
-		there := o.add(kind.field, &fleet, kind.of)
+		there := o.add(kind.field, fleet, kind.of)
 		if there == nil {
 			continue
 		}
@@ -52,12 +56,12 @@ func (o *offered) check(ctx context.Context, requests []schema.Request) error {
 			needs := requests[i].Needs()
 			for _, name := range kind.asked(&needs) {
 				if name != "" && !o.has(kind.field, name) {
-					return &schema.InvalidError{Field: kind.field, Value: name, Want: "want " + kind.want + " of a worker that is there: " + strings.Join(there, ", ") + "; " + kind.remedy}
+					return i, &schema.InvalidError{Field: kind.field, Value: name, Want: "want " + kind.want + " of a worker that is there: " + strings.Join(there, ", ") + "; " + kind.remedy}
 				}
 			}
 		}
 	}
-	return nil
+	return 0, nil
 }
 
 // add adds what the workers offer, and returns it; nil: a worker does not say it, or none is
@@ -74,6 +78,9 @@ func (o *offered) add(field string, f *schema.Fleet, of func(*schema.Offer) []st
 	there = slices.Compact(there)
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.seen == nil {
+		o.seen = map[string]map[string]bool{}
+	}
 	if o.seen[field] == nil {
 		o.seen[field] = map[string]bool{}
 	}
