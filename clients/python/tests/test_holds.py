@@ -65,6 +65,17 @@ async def test_calls_wait_if_the_function_of_a_hold_raises(server: Server, worke
         assert not serving.done()
 
 
+async def test_one_id_is_held_and_aborted(server: Server, worker: FakeWorker) -> None:
+    async with trainer(server) as client:
+        rollout = worker.rollout()
+        await worker.ask(rollout, 1, [USER])
+        await client.next_call()
+        assert client.abort(rollout) == 1
+        await client.hold(rollout)
+        asked = await worker.ask(rollout, 2, [USER])
+        assert header(await asked.frame("accept"), "Rl-Held") == "1"
+
+
 async def test_a_hold_that_nobody_ends_is_named(
     server: Server, worker: FakeWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
