@@ -26,6 +26,7 @@ type handout struct {
 	queue   []*Pending
 	serving *serving   // takes calls without the queue; nil: Serve does not run
 	hold    *Selection // the rollouts to hold; nil: none
+	since   time.Time  // when calls began to be held; zero: none are
 }
 
 // add hands a new call to Serve if it has room, and otherwise queues it.
@@ -114,6 +115,12 @@ func (h *handout) serve(ctx context.Context, f Answerer) error {
 // setHold changes the rollouts to hold, and sends a beat for each waiting call.
 func (h *handout) setHold(s *Selection) {
 	h.mu.Lock()
+	switch {
+	case s == nil:
+		h.since = time.Time{}
+	case h.hold == nil:
+		h.since = time.Now()
+	}
 	h.hold = s
 	waiting := slices.Clone(h.queue)
 	held := make([]bool, len(waiting))
@@ -153,6 +160,13 @@ func (h *handout) held() map[*state]bool {
 		held[p.state] = h.holding(p.state.key.Rollout)
 	}
 	return held
+}
+
+// heldSince returns when calls began to be held; zero: none are.
+func (h *handout) heldSince() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.since
 }
 
 // close drops the queue.

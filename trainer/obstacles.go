@@ -9,7 +9,7 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
-// unansweredFor is the time after which calls that nobody asks for are reported.
+// unansweredFor is the time after which calls that nobody asks for, or that are held, are reported.
 const unansweredFor = 3 * time.Second
 
 // obstacles logs why the rollouts of this process do not go on.
@@ -20,12 +20,16 @@ type obstacles struct {
 	rollouts *rollouts
 	handout  *handout
 	lines    quiet.Lines     // about calls and slots
+	hold     time.Time       // the begin of the hold that held is about; used by look alone
+	held     *quiet.Lines    // about held calls; used by look alone
 	logged   map[string]bool // reasons for which no live worker can run some rollouts; used by look alone
 }
 
-// look looks at the calls that nobody asks for, and at the rollouts that wait for a worker.
+// look looks at the calls that nobody asks for or that are held, and at the rollouts
+// that wait for a worker.
 func (o *obstacles) look() {
 	o.lookAtCalls()
+	o.lookAtHold()
 	waiting := o.backlog.waiting()
 	if len(waiting) == 0 {
 		return
@@ -56,15 +60,37 @@ func (o *obstacles) lookAtCalls() {
 	if o.handout.asked.Load() {
 		return
 	}
-	calls, oldest := 0, time.Duration(0)
+	calls, oldest, held := 0, time.Duration(0), o.handout.held()
 	for _, c := range o.rollouts.calls() {
-		if since, ok := c.waits(); ok {
+		if since, ok := c.waits(); ok && !held[c] {
 			calls++
 			oldest = max(oldest, time.Since(since))
 		}
 	}
 	if oldest >= unansweredFor {
 		o.say(fmt.Sprintf("%d model calls wait for an answer, the first for %s: call Serve, or answer those of Next", calls, oldest.Round(time.Second)))
+	}
+}
+
+// lookAtHold looks at calls that wait until a hold ends.
+func (o *obstacles) lookAtHold() {
+	began := o.handout.heldSince()
+	if o.held == nil || !began.Equal(o.hold) { // the line about another hold says nothing about this one
+		o.hold, o.held = began, &quiet.Lines{}
+	}
+	calls, oldest := 0, time.Duration(0)
+	for c, held := range o.handout.held() {
+		if since, ok := c.waits(); ok && held {
+			calls++
+			oldest = max(oldest, min(time.Since(since), time.Since(began)))
+		}
+	}
+	if oldest < unansweredFor {
+		return
+	}
+	text := fmt.Sprintf("%d model calls are held, the first for %s: Resume hands them out", calls, oldest.Round(time.Second))
+	if _, speak := o.held.Speak(text, time.Now()); speak {
+		o.cfg.Log.Warn().Msg(text)
 	}
 }
 

@@ -278,6 +278,27 @@ func TestHoldKeepsCallsWaiting(t *testing.T) {
 	said(t, <-got, "after")
 }
 
+// TestAHoldThatNobodyEndsIsNamed: the line about a hold does not hide that about the next one.
+func TestAHoldThatNobodyEndsIsNamed(t *testing.T) {
+	testenv.Slow(t)
+	t.Parallel()
+	var log harness.Buffer
+	b := newBench(t, func(c *trainer.Config) { c.Log = zerolog.New(&log) })
+	for call := range 2 {
+		b.trainer.Hold(trainer.Selection{})
+		got := b.ask(t.Context(), 1, call+1, nil)
+		harness.Eventually(t, "a line about the hold", 8*time.Second, func() bool {
+			return strings.Count(log.String(), "1 model calls are held") == call+1
+		})
+		b.trainer.Resume()
+		harness.Must(t, next(t, b.trainer).Reply(text("after")))
+		said(t, <-got, "after")
+	}
+	if text := log.String(); !strings.Contains(text, "Resume hands them out") || strings.Contains(text, "call Serve") {
+		t.Error(text)
+	}
+}
+
 // TestSomeRolloutsAreHeldAndOthersGoOn in any order of arrival.
 func TestSomeRolloutsAreHeldAndOthersGoOn(t *testing.T) {
 	t.Parallel()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Server
-from fake_worker import FakeWorker, header
+from fake_worker import TRAINER, FakeWorker, header
 from test_calls import USER, answer, text, trainer
 from test_client import connect
 from test_groups import solved
@@ -63,6 +63,36 @@ async def test_calls_wait_if_the_function_of_a_hold_raises(server: Server, worke
         await client.resume()
         await asked.final()
         assert not serving.done()
+
+
+async def test_one_id_is_held_and_aborted(server: Server, worker: FakeWorker) -> None:
+    async with trainer(server) as client:
+        rollout = worker.rollout()
+        await worker.ask(rollout, 1, [USER])
+        await client.next_call()
+        assert client.abort(rollout) == 1
+        await client.hold(rollout)
+        asked = await worker.ask(rollout, 2, [USER])
+        assert header(await asked.frame("accept"), "Rl-Held") == "1"
+
+
+async def test_a_hold_that_nobody_ends_is_named(
+    server: Server, worker: FakeWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def named() -> None:
+        while "1 model calls are held" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+    async with trainer(server) as client:
+        client.serve(answer)
+        for call in (1, 2):  # the line about the first hold does not hide the one about the second
+            caplog.clear()
+            await client.hold()
+            asked = await worker.ask(f"{TRAINER}-held{call}", 1, [USER])
+            await asyncio.wait_for(named(), 8)
+            assert "client.resume() hands them out" in caplog.text
+            await client.resume()
+            await asked.final()
 
 
 async def test_an_aborted_generation_is_made_again(server: Server, worker: FakeWorker) -> None:

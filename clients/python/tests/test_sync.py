@@ -209,6 +209,35 @@ def test_an_interrupt_of_a_loop_is_raised_after_its_work_has_ended(monkeypatch: 
     client._thread.stop()
 
 
+FORK = """
+import os, sys
+from turngate import ClosedError, SyncClient
+with SyncClient.connect(*sys.argv[1:]) as client:
+    child = os.fork()
+    if not child:
+        try:
+            client.fleet()
+        except ClosedError as e:
+            print(e, flush=True)
+        client.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert client.fleet().workers
+"""
+
+
+async def test_a_fork_cannot_use_the_client(server: Server) -> None:
+    args = [sys.executable, "-W", "ignore", "-c", FORK, server.url, server.creds(f"trainer-{TRAINER}"), TRAINER]
+    process = await asyncio.create_subprocess_exec(*args, stdout=subprocess.PIPE)
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(), 60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    assert process.returncode == 0
+    assert "of which this is a fork: connect in this one" in out.decode()
+
+
 async def test_what_a_client_knows(server: Server, tasks: Path) -> None:
     def read() -> None:
         with SyncClient.connect(server.url, server.creds("trainer-alpha"), "alpha", orphans="cancel") as client:

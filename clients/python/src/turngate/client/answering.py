@@ -88,7 +88,7 @@ class Answering:
 
     async def hold(
         self,
-        rollouts: Iterable[str] | Select | None = None,
+        rollouts: str | Iterable[str] | Select | None = None,
         *,
         group: str = "",
         version: str = "",
@@ -99,7 +99,7 @@ class Answering:
         Calls that a handler has already, or that were sent to an upstream, go on; see abort.
 
         Args:
-            rollouts: Ids, or a quick function of an id. If it raises an exception for a rollout, its calls wait.
+            rollouts: An id, ids, or a quick function of an id. If it raises an exception for a rollout, its calls wait.
             group: The rollouts of a group that were submitted here.
             version: The rollouts whose newest answer came from this policy version.
             drain: Wait until the selected calls that were handed out are over. If this is cancelled, the hold stays.
@@ -118,7 +118,7 @@ class Answering:
         self._calls.hold_changed()
         await self._holding.announce()
 
-    def abort(self, rollouts: Iterable[str] | Select | None = None, *, group: str = "", version: str = "") -> int:
+    def abort(self, rollouts: str | Iterable[str] | Select | None = None, *, group: str = "", version: str = "") -> int:
         """End the answers that a handler or a caller of next_call has begun: all, or a selection as in hold.
 
         Their handlers are cancelled, and their workers ask again. With a hold before it, no generation goes on while
@@ -130,10 +130,12 @@ class Answering:
         """
         return self._calls.abort(self._selected(rollouts, group, version) or _every)
 
-    def _selected(self, rollouts: Iterable[str] | Select | None, group: str, version: str) -> Select | None:
+    def _selected(self, rollouts: str | Iterable[str] | Select | None, group: str, version: str) -> Select | None:
         """Return a function of an id; None selects every rollout."""
         if callable(rollouts):
             return rollouts
+        if isinstance(rollouts, str):  # it is iterable, too
+            return frozenset([rollouts]).__contains__
         if rollouts is not None:
             return frozenset(rollouts).__contains__
         if group:

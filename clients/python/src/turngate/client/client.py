@@ -200,7 +200,8 @@ class Client(Answering, Files, Training, Workers):
         )  # fmt: skip
         self._stuck = Stuck(
             self._submissions, self._streams, self.fleet, self._attachment.holder,
-            lambda: (0, 0.0) if self._calls.asked else self._calls.unanswered(), lambda: self._verifications.wanted,
+            lambda: (0, 0.0) if self._calls.asked else self._calls.unanswered(), self._calls.held,
+            lambda: self._verifications.wanted,
         )  # fmt: skip
         self._calls.attached = lambda: self._attachment is not None and self._attachment.attached
         try:

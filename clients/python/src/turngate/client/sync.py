@@ -119,6 +119,8 @@ class SyncClient:
         if self._closed:
             return
         self._closed = self._closing = True
+        if self._thread.forked:
+            return  # the client is the other process's
         try:
             self._run(self.client.close())
         finally:
@@ -261,7 +263,7 @@ class SyncClient:
 
     def hold(
         self,
-        rollouts: Iterable[str] | Select | None = None,
+        rollouts: str | Iterable[str] | Select | None = None,
         *,
         group: str = "",
         version: str = "",
@@ -287,7 +289,7 @@ class SyncClient:
             raise
         self._run(holding.__aexit__(None, None, None))
 
-    def abort(self, rollouts: Iterable[str] | Select | None = None, *, group: str = "", version: str = "") -> int:
+    def abort(self, rollouts: str | Iterable[str] | Select | None = None, *, group: str = "", version: str = "") -> int:
         """End the answers that were begun, and return their number; see Client.abort."""
 
         async def end() -> int:

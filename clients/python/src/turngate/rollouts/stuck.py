@@ -20,7 +20,7 @@ QUEUED_LONG = 2.0
 """Seconds after which a rollout that no worker has taken is looked at."""
 
 UNANSWERED_LONG = 3.0
-"""Seconds after which calls that nobody asks for are reported."""
+"""Seconds after which calls that nobody asks for, or that are held, are reported."""
 
 MOST_LOOKED_AT = 64
 """Rollouts that are looked at, the oldest first; also the number of reasons that are kept."""
@@ -42,6 +42,7 @@ class Stuck:
         fleet: Callable[[], Awaitable[Fleet]],
         holder: Callable[[str], Awaitable[Process | None]],
         unanswered: Callable[[], tuple[int, float]],
+        held: Callable[[], tuple[int, float, float]],
         verifies: Callable[[], bool],
     ) -> None:
         """Make one.
@@ -52,16 +53,21 @@ class Stuck:
             fleet: Asks for the workers.
             holder: Asks for the process that has a shard.
             unanswered: Counts the calls that nobody asks for, and has the monotonic time of the first.
+            held: Counts the calls that are held, and has the monotonic times of the first and of the hold.
             verifies: Reports whether this client has a verifier, or has begun a handle.
         """
         self._submissions, self._streams = submissions, streams
         self._fleet, self._holder, self._unanswered, self._verifies = fleet, holder, unanswered, verifies
+        self._held = held
         self._logged: set[str] = set()
         self._lines = Lines()
+        self._hold = 0.0  # the time of the hold that _hold_lines are about
+        self._hold_lines = Lines()
 
     async def look(self) -> None:
-        """Look at the calls that nobody asks for, and at the oldest rollouts that no worker has taken."""
+        """Look at the calls that nobody asks for, the held ones, and the oldest rollouts that no worker has taken."""
         self._look_at_calls()
+        self._look_at_hold()
         self._look_at_verifiers()
         long_ago = time.monotonic() - QUEUED_LONG
         waiting = [s for s in self._submissions.open.values() if not s.attempt and 0 < s.at < long_ago]
@@ -89,6 +95,16 @@ class Stuck:
         if n and waited > UNANSWERED_LONG:
             text = "call client.serve(handler), or answer those of client.next_call()"
             self._say(f"{n} model calls wait for an answer, the first for {waited:.0f} s: {text}")
+
+    def _look_at_hold(self) -> None:
+        n, first, began = self._held()
+        if began != self._hold:  # the line about another hold says nothing about this one
+            self._hold, self._hold_lines = began, Lines()
+        waited = time.monotonic() - max(first, began)
+        if n and waited > UNANSWERED_LONG:
+            text = f"{n} model calls are held, the first for {waited:.0f} s: client.resume() hands them out"
+            if self._hold_lines.speak(text) is not None:
+                log.warning("%s", text)
 
     def _look_at_verifiers(self) -> None:
         if self._verifies():

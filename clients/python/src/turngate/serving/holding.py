@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 
 from ..errors import TurngateError
@@ -19,6 +20,7 @@ class Holding:
 
     def __init__(self, trainer: str, link: Link, instance: str, upstreamed: Callable[[], Iterable[str]]) -> None:
         self.instance = instance  # of this process
+        self.since = 0.0  # monotonic time at which calls began to be held; 0: none are
         self._trainer = trainer
         self._link = link
         self._upstreamed = upstreamed  # the open rollouts with an upstream
@@ -41,7 +43,11 @@ class Holding:
             return True
 
     def set(self, select: Callable[[str], bool] | None, everything: bool = False) -> None:
-        """Replace the hold; None ends it."""
+        """Replace the hold; None ends it, unless everything is held."""
+        if select is None and not everything:
+            self.since = 0.0
+        else:
+            self.since = self.since or time.monotonic()
         self._select, self._all, self._sent = select, everything, 0
 
     async def announce(self) -> None:

@@ -488,6 +488,11 @@ class Calls:
         times = [answer.since for r in open_here for answer in r.calls.values() if answer.wanted and not answer.out]
         return len(times), min(times, default=0.0)
 
+    def held(self) -> tuple[int, float, float]:
+        """Return the number of held calls, and the monotonic times at which the first came and the hold began."""
+        times = [call._answer.since for call in self._queue if call.wanted and self._holding.holds(call.rollout)]
+        return len(times), min(times, default=0.0), self._holding.since
+
     def version_of(self, rollout: str) -> str:
         """Return the policy version of a rollout's newest answer."""
         known = self._rollouts.get(rollout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -37,6 +38,7 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
         self._stopped = False
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -48,16 +50,24 @@ class LoopThread:
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
 
+    @property
+    def forked(self) -> bool:
+        """Report whether this process is a fork of the one that has the thread. A fork copies no threads."""
+        return os.getpid() != self._process
+
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Return the outcome of work. After an interrupt (Ctrl-C) the work is cancelled, and has ended in most cases.
 
         Raises:
             TimeoutError: The seconds of timeout are over; the work was cancelled.
-            ClosedError: The thread has stopped.
+            ClosedError: The thread has stopped, or this process is a fork of the one that has it.
         """
         if self.loop.is_closed():
             work.close()
             raise ClosedError("it is closed")
+        if self.forked:
+            work.close()
+            raise ClosedError(f"it belongs to process {self._process}, of which this is a fork: connect in this one")
         if threading.current_thread() is self._thread:
             work.close()
             raise TurngateError("this is the client's event loop, which must not wait: use the methods of .client")
@@ -82,6 +92,8 @@ class LoopThread:
     def stop(self) -> None:
         """End the loop, with the tasks that are left in it, and its thread."""
         self._stopped = True
+        if self.forked:
+            return
         with contextlib.suppress(RuntimeError):  # an interrupt has ended it
             self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
