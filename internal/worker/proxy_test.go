@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/turngate/turngate/internal/backends/dummy"
+	"github.com/turngate/turngate/internal/harness"
 	"github.com/turngate/turngate/internal/rollout/models"
 	"github.com/turngate/turngate/internal/worker"
 	"github.com/turngate/turngate/schema"
@@ -179,10 +180,12 @@ func TestAHeldProxyWaits(t *testing.T) {
 	r.Limits.AgentMS = 1500 // shorter than the hold
 	other := r
 	other.ID, other.Group = "alpha-2", "new"
-	b.trainer.Hold(trainer.Selection{Only: func(id schema.ID) bool { return id == "alpha-1" }})
+	b.trainer.Hold(trainer.Selection{})
+	harness.Eventually(t, "the worker knows of the hold", time.Minute, func() bool { return b.worker.State().Holds == 1 })
 	if err := b.trainer.Submit(t.Context(), []schema.Request{r, other}); err != nil {
 		t.Fatal(err)
 	}
+	b.trainer.Hold(trainer.Selection{Only: func(id schema.ID) bool { return id == "alpha-1" }})
 	if key := <-asked; key != "alpha-2/1/1" {
 		t.Fatalf("%s was asked, which is held", key)
 	}
