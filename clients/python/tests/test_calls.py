@@ -30,7 +30,8 @@ from turngate import (
     VersionSpan,
 )
 from turngate.rollouts.ledger import Submitted
-from turngate.schema.codec import raw_json
+from turngate.schema.codec import encode, raw_json
+from turngate.serving.call import check_reply
 from turngate.wire.link import Link
 from turngate.wire.names import Key
 from turngate.wire.objects import Objects
@@ -479,3 +480,30 @@ async def test_a_refusal_of_an_engine_that_a_handler_raises(
         fault = await (await worker.ask(worker.rollout(), 1, [USER])).fault()
     assert (fault.code, fault.status) == (code, status)
     assert bool(fault.agent_message) == (code == "context_length_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"logprobs": None}, "logprobs: 'None' is not valid: want a list"),
+        ({"completion_ids": "12"}, "completion_ids: '12' is not valid: want a list"),
+        ({"prompt_ids": 7}, "prompt_ids: '7' is not valid: want a list"),
+        ({"versions": [3]}, "versions[0]: '3' is not valid: want a VersionSpan"),
+        ({"usage": {"prompt_tokens": 3}}, "want a Usage"),
+        ({"completion_ids": [2**40]}, "completion_ids: "),
+        ({"prompt_ids": [1.5]}, "prompt_ids: "),
+        ({"completion_ids": [1], "logprobs": ["-1"]}, "logprobs: "),
+    ],
+)
+def test_a_wrong_field_of_a_reply_is_named(fields: dict[str, Any], says: str) -> None:
+    reply = text("one")
+    for name, value in fields.items():
+        setattr(reply, name, value)
+
+    def send() -> None:
+        check_reply(reply)
+        encode(reply)
+
+    with pytest.raises(InvalidError) as e:
+        send()
+    assert says in str(e.value)

@@ -16,6 +16,7 @@ from conftest import Server
 from turngate import (
     Call,
     Client,
+    ClosedError,
     Delta,
     InvalidError,
     NotFoundError,
@@ -244,3 +245,30 @@ async def test_no_server() -> None:
 def test_requests_travel_as_json() -> None:
     request = Request(id="alpha-1", verify=schema.Verify(), labels={"a": "b"})
     assert codec.from_json(Request, json.loads(json.dumps(codec.to_json(request)))) == request
+
+
+def test_another_event_loop_is_refused(server: Server) -> None:
+    async def refused(client: Client) -> None:
+        for use in (client.submit(Request()), client.next_call(), client.next_result(), client.hold(), client.resume(),
+                    client.cancel(), client.close(), anext(client.results())):  # fmt: skip
+            with pytest.raises(ClosedError, match=r"connect once more in each asyncio\.run"):
+                await use
+        with pytest.raises(ClosedError):
+            client.serve(policy)
+
+    async def connected() -> Client:
+        return await connect(server)
+
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+    client = first.run_until_complete(connected())
+    second.run_until_complete(refused(client))
+    first.run_until_complete(client.close())
+    first.close()
+    second.close()
+
+
+def test_the_type_of_a_number_is_named() -> None:
+    class Integer(int):
+        __module__ = "numpy"
+
+    assert "'1 of numpy.Integer' is not valid" in str(InvalidError("n", Integer(1), "want a number"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Number
+
 
 class TurngateError(Exception):
     """Base of all errors of this package."""
@@ -12,6 +14,8 @@ class InvalidError(TurngateError, ValueError):
 
     def __init__(self, field: str, value: object, want: str) -> None:
         text = str(value)
+        if isinstance(value, Number) and type(value).__module__ != "builtins":  # such as numpy.int64
+            text += f" of {type(value).__module__}.{type(value).__name__}"
         if len(text) > 80:
             text = text[:80] + "…"
         super().__init__(f"{field}: {text!r} is not valid: {want}")

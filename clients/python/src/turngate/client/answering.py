@@ -15,6 +15,7 @@ from ..serving.holding import Holding
 from ..serving.open_calls import Calls
 from ..serving.policy import Policy
 from ..serving.verifications import Verifications
+from ..wire.cancelling import check_loop
 
 Select = Callable[[str], bool]
 
@@ -22,12 +23,23 @@ Select = Callable[[str], bool]
 class Answering:
     """Answering are the methods of a client that answer, hold and end calls."""
 
+    _loop: asyncio.AbstractEventLoop
     _reason: ClosedError | None
     _serving: set[asyncio.Task[None]]
     _calls: Calls
     _holding: Holding
     _submissions: Submissions
     _verifications: Verifications
+
+    def _check(self) -> None:
+        """Check that the client can be used here.
+
+        Raises:
+            ClosedError: It is closed, or it was connected on another event loop, on which its tasks are.
+        """
+        if self._reason is not None:
+            raise self._reason
+        check_loop(self._loop)
 
     def serve(self, handler: Policy, *, concurrency: int = 256) -> asyncio.Task[None]:
         """Answer calls with handler in the background.
@@ -52,8 +64,7 @@ class Answering:
             raise InvalidError("handler", type(handler).__name__, "want a function of a Call")
         if not isinstance(concurrency, int) or concurrency < 1:
             raise InvalidError("concurrency", concurrency, "want a number of calls of 1 or more")
-        if self._reason is not None:
-            raise self._reason
+        self._check()
         task = asyncio.get_running_loop().create_task(serve(self._calls, handler, concurrency), name="turngate serve")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
@@ -65,6 +76,7 @@ class Answering:
         Raises:
             ClosedError: The client is closed.
         """
+        check_loop(self._loop)
         return await self._calls.next_call()
 
     def handle(self, rollout: str) -> contextlib.AbstractAsyncContextManager[Handle]:
@@ -104,6 +116,7 @@ class Answering:
             version: The rollouts whose newest answer came from this policy version.
             drain: Wait until the selected calls that were handed out are over. If this is cancelled, the hold stays.
         """
+        check_loop(self._loop)
         select = self._selected(rollouts, group, version)
         before = self._calls.in_hand(select or _every) if drain else []
         self._holding.set(select, everything=select is None)
@@ -114,6 +127,7 @@ class Answering:
 
     async def resume(self) -> None:
         """End any hold and hand out the waiting calls."""
+        check_loop(self._loop)
         self._holding.set(None)
         self._calls.hold_changed()
         await self._holding.announce()

@@ -31,7 +31,7 @@ from ..serving.tool import Tool
 from ..serving.verifications import Verifications, Verifier
 from ..tasks.task import Task
 from ..wire import contexts, names, traces
-from ..wire.cancelling import cancelled
+from ..wire.cancelling import cancelled, check_loop
 from ..wire.link import Link, log, waiting
 from ..wire.objects import Objects
 from ..wire.streams import Streams
@@ -71,6 +71,7 @@ class Client(Answering, Files, Training, Workers):
     """
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._background: list[asyncio.Task[None]] = []
         self._serving: set[asyncio.Task[None]] = set()
         self._cancelling: set[asyncio.Task[None]] = set()
@@ -252,7 +253,11 @@ class Client(Answering, Files, Training, Workers):
         """Stop. Open calls are not answered: their workers ask this trainer again after a restart.
 
         If it is cancelled, the client is closed nevertheless; a further close waits for that.
+
+        Raises:
+            ClosedError: The client was connected on another event loop.
         """
+        check_loop(self._loop)
         await self._close(ClosedError("the client is closed"))
 
     async def _close(self, reason: ClosedError) -> None:
@@ -352,8 +357,7 @@ class Client(Answering, Files, Training, Workers):
         return await self._submit([requests] if isinstance(requests, Request) else list(requests))
 
     async def _submit(self, given: list[Request], new: bool = False) -> list[str]:
-        if self._reason is not None:
-            raise self._reason
+        self._check()
         for request in given:
             request.id = request.id or self.new_id()
         batches = self._submissions.batches(given)
@@ -414,8 +418,7 @@ class Client(Answering, Files, Training, Workers):
             GroupExistsError: The trainer has used the name of the group before.
         """
         check_group(task, n, group)
-        if self._reason is not None:
-            raise self._reason
+        self._check()
         if group:
             await self._submissions.check_new(group, self.new_id(f"{group}-0"))
         request: Request
@@ -478,6 +481,7 @@ class Client(Answering, Files, Training, Workers):
         Raises:
             ClosedError: The client is closed.
         """
+        check_loop(self._loop)
         return await self._results.next()
 
     async def results(
@@ -499,6 +503,7 @@ class Client(Answering, Files, Training, Workers):
             ClosedError: The client is closed.
             MissingPackageError: There is no tqdm for the bar.
         """
+        check_loop(self._loop)
         wanted = self._wanted(group, enough, treatments)
         bar = Progress(wanted.outstanding) if progress else None
         try:
@@ -532,6 +537,7 @@ class Client(Answering, Files, Training, Workers):
         Raises:
             NotFoundError: There is none yet.
         """
+        check_loop(self._loop)
         return await self._results.read(rollout)
 
     async def submit_again(self, result: Result, tries: int = 2) -> str | None:
@@ -577,6 +583,7 @@ class Client(Answering, Files, Training, Workers):
                 one. Only this client's answers to the last attempt count.
             reason: At most 1024 bytes. It becomes a part of the message of each result's fault.
         """
+        check_loop(self._loop)
         chosen: Iterable[str]
         if rollouts is not None:
             chosen = [rollouts] if isinstance(rollouts, str) else list(rollouts)

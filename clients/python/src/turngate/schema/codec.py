@@ -174,9 +174,9 @@ def _map_entries(f: _Field, value: Any, at: str) -> Any:
 
 def _pack(f: _Field, value: Any, field: str) -> Any:
     if f.wire.form == "ids":
-        return pack_ids(value)
+        return pack_ids(value, field)
     if f.wire.form == "logprobs":
-        return pack_logprobs(value)
+        return pack_logprobs(value, field)
     if f.shape is list:
         return [raw_json(v, field) for v in value]
     if f.shape is dict:

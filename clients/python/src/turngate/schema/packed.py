@@ -11,22 +11,22 @@ from ..errors import InvalidError
 _SWAP = sys.byteorder == "big"
 
 
-def pack_ids(ids: Sequence[int]) -> bytes:
+def pack_ids(ids: Sequence[int], field: str = "token data") -> bytes:
     """Return token ids as little-endian int32.
 
     Raises:
         InvalidError: A value is no int32.
     """
-    return _pack("i", ids, "token ids of 32 bits")
+    return _pack("i", ids, field, "token ids of 32 bits")
 
 
-def pack_logprobs(values: Sequence[float]) -> bytes:
+def pack_logprobs(values: Sequence[float], field: str = "token data") -> bytes:
     """Return log-probs as little-endian float32.
 
     Raises:
         InvalidError: A value is no number.
     """
-    return _pack("f", values, "numbers")
+    return _pack("f", values, field, "numbers")
 
 
 def unpack_ids(data: bytes) -> Sequence[int]:
@@ -39,7 +39,7 @@ def unpack_logprobs(data: bytes) -> Sequence[float]:
     return _unpack("f", data)
 
 
-def _pack(code: str, values: Sequence[float], want: str) -> bytes:
+def _pack(code: str, values: Sequence[float], field: str, want: str) -> bytes:
     if isinstance(values, array) and values.typecode == code:
         packed = values
     else:
@@ -47,7 +47,7 @@ def _pack(code: str, values: Sequence[float], want: str) -> bytes:
         try:
             packed = array(code, flat)
         except (TypeError, OverflowError, ValueError) as e:
-            raise InvalidError("token data", e, f"want a list of {want}") from None
+            raise InvalidError(field, e, f"want a list of {want}") from None
     if _SWAP:
         packed = array(code, packed)
         packed.byteswap()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import CallOverError, InvalidError
-from ..schema import Delta, Fault, Reply
+from ..schema import Delta, Fault, Reply, Usage, VersionSpan
 from ..schema.codec import parse_json
 from ..wire.names import Key
 from .kept_answer import Answer
@@ -193,13 +193,21 @@ def check_reply(reply: Reply) -> None:
         InvalidError: A field is wrong.
     """
     check_answer(reply.message, "message", whole=True)
+    for name in ("prompt_ids", "completion_ids", "logprobs", "versions"):
+        values = getattr(reply, name)
+        if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
+            raise InvalidError(name, values, "want a list")
     if reply.finish_reason not in _FINISH_REASONS:
         raise InvalidError("finish_reason", reply.finish_reason, "want one of " + ", ".join(_FINISH_REASONS))
     if len(reply.logprobs) and len(reply.logprobs) != len(reply.completion_ids):
         want = f"as many as completion_ids, which has {len(reply.completion_ids)}"
         raise InvalidError("logprobs", f"{len(reply.logprobs)} values", want)
     for i, span in enumerate(reply.versions):
+        if not isinstance(span, VersionSpan):
+            raise InvalidError(f"versions[{i}]", span, "want a VersionSpan")
         if not 0 <= span.start <= span.end:
             raise InvalidError(f"versions[{i}]", f"{span.start} to {span.end}", "0 <= start <= end")
+    if not isinstance(reply.usage, Usage):
+        raise InvalidError("usage", reply.usage, "want a Usage")
     if reply.usage.prompt_tokens < 0 or reply.usage.completion_tokens < 0:
         raise InvalidError("usage", reply.usage, "counts of 0 or more")

@@ -1,10 +1,12 @@
-"""End tasks."""
+"""Tasks and their event loop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
 from typing import Any
+
+from ..errors import ClosedError
 
 CANCEL_AGAIN = 5.0  # seconds
 
@@ -22,3 +24,16 @@ async def cancelled(tasks: Iterable[asyncio.Future[Any]]) -> None:
             task.cancel()
         _, going_on = await asyncio.wait(going_on, timeout=CANCEL_AGAIN)
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def check_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Check that a client is used on its event loop: on another one it would wait for ever.
+
+    Raises:
+        ClosedError: This is another one.
+    """
+    if asyncio.get_running_loop() is not loop:
+        raise ClosedError(
+            "the client works on the event loop on which it was connected, and this is another one: "
+            "connect once more in each asyncio.run, or use SyncClient"
+        )
