@@ -158,9 +158,27 @@ func flagError(cmd *cobra.Command, err error) error {
 		if s := invalid.GetFlag().Shorthand; s != "" {
 			name = "-" + s + ", " + name
 		}
-		return fmt.Errorf("%s: %q is not valid: %w", name, invalid.GetValue(), invalid.Unwrap())
+		return fmt.Errorf("%s: %q is not valid: %w", name, invalid.GetValue(), validForm(invalid))
 	}
 	return err
+}
+
+// validForm returns the reason why a value is not valid. The standard library names no valid
+// form.
+func validForm(e *pflag.InvalidValueError) error {
+	var number *strconv.NumError
+	isNumber := errors.As(e, &number)
+	switch kind := e.GetFlag().Value.Type(); {
+	case kind == "duration":
+		return errors.New("want a duration such as 90s, 10m or 1h30m")
+	case isNumber && kind == "bool":
+		return errors.New("want true or false")
+	case isNumber && kind == "float64":
+		return errors.New("want a number")
+	case isNumber:
+		return errors.New("want a whole number")
+	}
+	return e.Unwrap()
 }
 
 // flagsLike returns the flags of a command whose names are like a wrong one.
