@@ -39,10 +39,17 @@ TURNGATE_CI_RUN=$$.$(date +%s) # all processes of this run have it
 export STARTED UNSURE BEFORE STEP TURNGATE_CI_RUN
 touch "$STARTED" "$UNSURE"
 .ci/steps/left before >"$BEFORE"
+beside() { # reports whether another run is there
+	[ "$({ cat /proc/[0-9]*/environ 2>/dev/null || true; } | tr '\0' '\n' | grep '^TURNGATE_CI_RUN=' | grep -cvx "TURNGATE_CI_RUN=$TURNGATE_CI_RUN")" != 0 ]
+}
 finish() {
+	if [ -s "$STARTED" ] && beside; then
+		echo "the Docker engine stays, for the run beside this one"
+		return
+	fi
 	for pid in $(cat "$STARTED"); do
 		kill "$pid" 2>/dev/null || true
-		tail --pid="$pid" -f /dev/null
+		timeout 120 tail --pid="$pid" -f /dev/null || echo "process $pid does not end"
 	done
 }
 trap finish EXIT

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/turngate/turngate/internal/harness"
@@ -80,6 +81,27 @@ func TestManyUnsureTestsFail(t *testing.T) {
 	said, passed = runChecks(t, checks(t, map[string]string{"unit": `for i in 1 2 3 4 5 6; do echo "unsure test $i" >>"$UNSURE"; done`}))
 	if passed || !strings.Contains(said, "more than five tests are unsure") {
 		t.Errorf("six unsure tests:\n%s", said)
+	}
+}
+
+// TestAServerStaysForARunBeside: a run does not end the engine that another one uses, too.
+func TestAServerStaysForARunBeside(t *testing.T) {
+	t.Parallel()
+	other := exec.Command("sleep", "600")
+	other.Env = []string{"TURNGATE_CI_RUN=another"}
+	harness.Must(t, other.Start())
+	t.Cleanup(func() { _ = other.Process.Kill(); _ = other.Wait() })
+	dir := checks(t, map[string]string{"docker": `sleep 600 >/dev/null 2>&1 & echo $! >>"$STARTED"`})
+	said, passed := runChecks(t, dir, "docker")
+	started, err := os.ReadFile(filepath.Join(dir, "logs", "started"))
+	harness.Must(t, err)
+	server, err := strconv.Atoi(strings.TrimSpace(string(started)))
+	harness.Must(t, err)
+	if !passed || !strings.Contains(said, "stays, for the run beside") {
+		t.Errorf("a run with another one beside it:\n%s", said)
+	}
+	if err := syscall.Kill(server, syscall.SIGKILL); err != nil {
+		t.Errorf("the server has ended: %v", err)
 	}
 }
 
