@@ -3,8 +3,10 @@ package console
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/turngate/turngate/internal/plain"
@@ -34,7 +36,9 @@ func (f *Folder) Flags(string) string {
 // Follow implements Source. It reads a job again when its files tell of a change.
 func (f *Folder) Follow(ctx context.Context, show func(*recorded.Rollout), trouble func(error)) {
 	seen := map[string]stamp{}
-	shown := map[schema.ID]bool{} // true: with its result
+	shown := map[schema.ID]bool{}   // true: with its result
+	owner := map[schema.ID]string{} // the job whose rollout is shown
+	copied := map[string]copies{}   // by the job that has rollouts of another one
 	failed := false
 	for ctx.Err() == nil {
 		dirs, err := f.jobs()
@@ -47,13 +51,24 @@ func (f *Folder) Follow(ctx context.Context, show func(*recorded.Rollout), troub
 			if err = errors.Join(err, jerr); jerr != nil {
 				continue
 			}
+			delete(copied, dir)
 			for _, r := range list {
+				if of, ok := owner[r.ID]; ok && of != dir && slices.Contains(dirs, of) {
+					copied[dir] = copies{of, copied[dir].number + 1}
+					continue
+				}
+				owner[r.ID] = dir
 				if ended, ok := shown[r.ID]; !ok || !ended && r.Result != nil {
 					shown[r.ID] = r.Result != nil && r.Unread == nil // another program may be writing it
 					show(r)
 				}
 			}
 			seen[dir] = at
+		}
+		for _, dir := range dirs { // in each round: trouble replaces what it was told before
+			if c := copied[dir]; slices.Contains(dirs, c.of) {
+				err = errors.Join(err, fmt.Errorf("the job %s has %d rollouts of the job %s: they are shown once, as those of %[3]s; to see the others, open %[1]s alone", plain.Word(dir), c.number, plain.Word(c.of)))
+			}
 		}
 		if err != nil || failed {
 			failed = err != nil
@@ -64,6 +79,12 @@ func (f *Folder) Follow(ctx context.Context, show func(*recorded.Rollout), troub
 		case <-time.After(lookEvery):
 		}
 	}
+}
+
+// copies are rollouts of another job that a job has, as a copy of its folder does.
+type copies struct {
+	of     string
+	number int
 }
 
 // jobs lists the folders of the jobs.

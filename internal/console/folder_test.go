@@ -2,7 +2,9 @@ package console_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -73,5 +75,41 @@ func TestAFolderIsFollowed(t *testing.T) {
 	}
 	if _, err := source.Rollout(t.Context(), "local-none"); err == nil {
 		t.Error("a rollout that is not there was found")
+	}
+}
+
+// A rollout that is in two jobs, as after a copy of a job's folder, is shown once, and the
+// page tells so in each round.
+func TestACopyOfAJobIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	p := jobs.Plan{Variants: []jobs.Variant{{Agent: "mini"}}, Attempts: 2}
+	harness.Must(t, p.AddTask("local", jobs.Task{Dir: "/tasks/hello", Name: "hello"}))
+	j, err := jobs.Create(filepath.Join(dir, "one"), p)
+	harness.Must(t, err)
+	j.Close()
+	harness.Must(t, os.CopyFS(filepath.Join(dir, "two"), os.DirFS(filepath.Join(dir, "one"))))
+
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	shown := map[schema.ID]string{}
+	var told []string
+	(&console.Folder{Dir: dir}).Follow(ctx, func(r *recorded.Rollout) {
+		if filepath.Base(r.Job) != "one" {
+			t.Errorf("the rollout %s of the copy is shown", r.ID)
+		}
+		shown[r.ID] = r.Job
+	}, func(err error) {
+		if told = append(told, fmt.Sprint(err)); len(told) == 2 {
+			stop()
+		}
+	})
+	want := "the job '" + filepath.Join(dir, "two") + "' has 2 rollouts of the job '" + filepath.Join(dir, "one") + "'"
+	for _, text := range told {
+		if !strings.HasPrefix(text, want) {
+			t.Errorf("got %s, want %s", text, want)
+		}
+	}
+	if len(shown) != 2 || len(told) != 2 {
+		t.Errorf("%d rollouts are shown, and the copy was named %d times", len(shown), len(told))
 	}
 }
