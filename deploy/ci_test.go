@@ -91,7 +91,7 @@ func TestAServerStaysForARunBeside(t *testing.T) {
 	other.Env = []string{"TURNGATE_CI_RUN=another"}
 	harness.Must(t, other.Start())
 	t.Cleanup(func() { _ = other.Process.Kill(); _ = other.Wait() })
-	dir := checks(t, map[string]string{"docker": `sleep 600 >/dev/null 2>&1 & echo $! >>"$STARTED"`})
+	dir := checks(t, map[string]string{"docker": `sleep 600 >/dev/null 2>&1 3>&- & echo $! >>"$STARTED"`})
 	said, passed := runChecks(t, dir, "docker")
 	started, err := os.ReadFile(filepath.Join(dir, "logs", "started"))
 	harness.Must(t, err)
