@@ -170,3 +170,17 @@ func TestADetachedJobThatCannotStart(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// TestADetachedJobPrintsItsFolder as it is to stdout, for scripts, and as one word of a shell
+// in the command that follows it.
+func TestADetachedJobPrintsItsFolder(t *testing.T) {
+	testenv.Slow(t)
+	binary, job := testenv.Binary(t), filepath.Join(t.TempDir(), "a job")
+	got := turngate(t, binary, "run", "--detach", "--agent", "oracle", "--sandbox", "local", "--out", job, filepath.Join(testenv.Root(t), "examples", "tasks", "hello"))
+	if got.code != 0 || got.out != job+"\n" || !strings.HasSuffix(got.errOut, "\nfollow it with: turngate job attach '"+job+"'\n") {
+		t.Errorf("%+v", got)
+	}
+	if end := turngate(t, binary, "job", "attach", job); end.code != 0 {
+		t.Errorf("%+v", end)
+	}
+}

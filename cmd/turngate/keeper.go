@@ -206,8 +206,9 @@ func (k *keeper) detach(cmd *cobra.Command, j *jobs.Job) error {
 		return fmt.Errorf("detach the job: %w", err)
 	}
 	defer none.Close()
-	fmt.Fprintln(cmd.OutOrStdout(), plain.Arg(oneLine(shown(j.Dir), 4096)))
-	fmt.Fprintf(cmd.ErrOrStderr(), "the job runs as process %d, with its output in %s\nfollow it with: turngate job attach %s\n", os.Getpid(), oneLine(shown(out.Name()), 4096), oneLine(shown(j.Dir), 4096))
+	dir := oneLine(shown(j.Dir), 4096)
+	fmt.Fprintln(cmd.OutOrStdout(), dir) // for a script, which reads the line
+	fmt.Fprintf(cmd.ErrOrStderr(), "the job runs as process %d, with its output in %s\nfollow it with: turngate job attach %s\n", os.Getpid(), oneLine(shown(out.Name()), 4096), plain.Arg(dir))
 	for fd, to := range []*os.File{none, out, out} {
 		if err := kernel.Replace(fd, to); err != nil {
 			return fmt.Errorf("detach the job: %w", err)
