@@ -78,9 +78,6 @@ func (o *offered) add(field string, f *schema.Fleet, of func(*schema.Offer) []st
 	there = slices.Compact(there)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.seen == nil {
-		o.seen = map[string]map[string]bool{}
-	}
 	if o.seen[field] == nil {
 		o.seen[field] = map[string]bool{}
 	}

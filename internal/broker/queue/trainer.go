@@ -51,7 +51,7 @@ func TrainerOf(b *broker.Broker, tid string) (*Trainer, error) {
 	if err := schema.CheckTrainer(tid); err != nil {
 		return nil, err
 	}
-	return &Trainer{Records: b.Records, Results: &Results{b, tid}, Processes: &Processes{b, tid}, broker: b, tid: tid}, nil
+	return &Trainer{Records: b.Records, Results: &Results{b, tid}, Processes: &Processes{b, tid}, broker: b, tid: tid, offered: offered{seen: map[string]map[string]bool{}}}, nil
 }
 
 // Open asks a worker to make the missing streams of this trainer, and returns the
