@@ -17,13 +17,20 @@ import (
 	"github.com/turngate/turngate/schema"
 )
 
+// jobOfTwo begins a job with two trials of one task.
+func jobOfTwo(t *testing.T, dir string) (jobs.Plan, *jobs.Job) {
+	t.Helper()
+	p := jobs.Plan{Variants: []jobs.Variant{{Agent: "mini"}}, Attempts: 2}
+	harness.Must(t, p.AddTask("local", jobs.Task{Dir: "/tasks/hello", Name: "hello"}))
+	j, err := jobs.Create(dir, p)
+	harness.Must(t, err)
+	return p, j
+}
+
 // The trials of a folder's jobs are shown when their job begins, and again with results.
 func TestAFolderIsFollowed(t *testing.T) {
 	dir := t.TempDir()
-	p := jobs.Plan{Variants: []jobs.Variant{{Agent: "mini"}}, Attempts: 2}
-	harness.Must(t, p.AddTask("local", jobs.Task{Dir: "/tasks/hello", Name: "hello"}))
-	j, err := jobs.Create(filepath.Join(dir, "one"), p)
-	harness.Must(t, err)
+	p, j := jobOfTwo(t, filepath.Join(dir, "one"))
 	defer j.Close()
 
 	source := &console.Folder{Dir: dir}
@@ -82,10 +89,7 @@ func TestAFolderIsFollowed(t *testing.T) {
 // page tells so in each round.
 func TestACopyOfAJobIsNamed(t *testing.T) {
 	dir := t.TempDir()
-	p := jobs.Plan{Variants: []jobs.Variant{{Agent: "mini"}}, Attempts: 2}
-	harness.Must(t, p.AddTask("local", jobs.Task{Dir: "/tasks/hello", Name: "hello"}))
-	j, err := jobs.Create(filepath.Join(dir, "one"), p)
-	harness.Must(t, err)
+	_, j := jobOfTwo(t, filepath.Join(dir, "one"))
 	j.Close()
 	harness.Must(t, os.CopyFS(filepath.Join(dir, "two"), os.DirFS(filepath.Join(dir, "one"))))
 
